@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <span>
+
+#include "presum/status.h"
+
+namespace presum {
+
+struct MonitorOptions {
+  std::filesystem::path run;  // the RUN folder; created if absent, continued if it is a run
+  // Seconds from an arbitrary start, never going back. Default: the steady clock.
+  std::function<std::chrono::duration<double>()> clock;
+};
+
+struct MonitorCounters {
+  std::uint64_t packets = 0;     // understood and used
+  std::uint64_t damaged = 0;     // not a packet
+  std::uint64_t foreign = 0;     // of another run or segment
+  std::uint64_t duplicate = 0;   // a worker's step that was already there
+  std::uint64_t late = 0;        // of a step that was already closed
+  std::uint64_t steps = 0;       // written to the run log
+};
+
+// Collects the packets of all workers of a job and writes what they say to the run log: one per
+// job, on global rank 0, for all models. Packets may be late, repeated, out of order, damaged or
+// missing; none of that is an error. A step is written when all its workers are there, when 64
+// later ones wait, or 30 s after its first packet; missing workers are recorded as missing.
+//
+// Thread-safety: not synchronised; one thread at a time (it need not be the same one).
+class Monitor {
+ public:
+  // Opens the run log and begins its next segment. Errors: kIo (not writable), kCorrupt,
+  // kUnsupported (the folder holds something else).
+  static Result<Monitor> open(MonitorOptions options);
+  Monitor(Monitor&&) noexcept;
+  Monitor& operator=(Monitor&&) noexcept;
+  ~Monitor();
+
+  // What workers must stamp on their packets.
+  std::uint64_t run() const;
+  std::uint32_t segment() const;
+
+  // Takes the bytes of one packet. Bad packets are counted and ignored; errors are those of the
+  // run log (kIo), after which nothing more is written.
+  Status ingest(std::span<const std::byte> packet);
+  // Call a few times a second: closes steps that waited too long and commits.
+  Status tick();
+  // How many workers have said goodbye; a worker of two models counts twice.
+  std::size_t goodbyes() const;
+  MonitorCounters counters() const;
+  // Writes every step that is still open, complete or not, and closes the run log.
+  Status close();
+
+ private:
+  struct State;
+  explicit Monitor(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace presum

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "presum/dtype.h"
+#include "presum/packet.h"
+#include "presum/status.h"
+
+namespace presum {
+
+// Position of a parameter in the list given to Observer::create.
+using ParameterId = std::uint32_t;
+
+struct Parameter {
+  std::string name;            // as the framework calls it; wrapper prefixes are removed
+  std::uint64_t elements = 0;  // of the whole parameter
+  std::string group;           // empty: default_group(name)
+};
+
+// The name without the prefixes that wrappers add anywhere in the path ("module.", "_orig_mod.",
+// "_fsdp_wrapped_module.", "_checkpoint_wrapped_module."), so that a parameter keeps its identity
+// when the model is wrapped.
+std::string canonical_name(std::string_view name);
+
+// The layer of a parameter: its canonical path up to and with the first number, such as
+// "model.layers.3", else its first two parts.
+std::string default_group(std::string_view name);
+
+struct ObserverOptions {
+  Identity identity;
+  // Floats per step that stand for the gradient's direction: 0 (off) or a power of two from 64 to
+  // 65536. A pair's cosine has a standard error of about 1.2/sqrt(size); doubling the size doubles
+  // the packet. The packet of a step has 4 bytes per float.
+  std::uint32_t sketch_size = 4096;
+  std::string host;
+  // Facts about this worker that the run log should hold (versions, device, ...).
+  std::vector<std::pair<std::string, std::string>> facts;
+};
+
+struct StepEnd {
+  std::uint64_t optimizer_step = 0;
+  std::uint32_t micro_batches = 1;
+  std::uint32_t skipped_parameters = 0;  // gradients that could not be read (sparse)
+  // The factor that a GradScaler put on the gradients; norms are divided by it. REQUIRES: > 0.
+  double gradient_scale = 1;
+  std::uint64_t dropped = 0;  // packets this worker could not send so far
+};
+
+// Watches the gradients of one model on one worker and turns each step into a packet of a few KB.
+//
+// Thread-safety: not synchronised; one thread at a time (it need not be the same one).
+// Borrowed pointers are only read during the call. Nothing here allocates per gradient, blocks,
+// throws or prints. A worker may live alone (replicas = 1).
+class Observer {
+ public:
+  // Errors (kInvalidArgument): a sketch size outside its range, a replica outside the world, two
+  // parameters of one canonical name, an unknown SIMD target in PRESUM_SIMD.
+  static Result<Observer> create(ObserverOptions options, std::vector<Parameter> parameters);
+  Observer(Observer&&) noexcept;
+  Observer& operator=(Observer&&) noexcept;
+  ~Observer();
+
+  // Who this worker is and what its groups are called: send once before the first step.
+  Packet hello() const;
+
+  // Starts a step and forgets what was reported since the last end_step.
+  void begin_step(std::uint64_t step);
+
+  // This worker's own gradient of one parameter, before any reduction: `count` contiguous elements
+  // in any order that all workers share, at any alignment. Reads the memory once. NaN and Inf are
+  // counted; empty is fine. A parameter that is reported twice in a step replaces its first report
+  // (its direction is left out of that first step's sketch, so that step has none).
+  // Errors (kInvalidArgument): an unknown id, a null pointer with count > 0.
+  Status gradient(ParameterId parameter, const void* data, std::size_t count, Dtype dtype);
+
+  // The loss of one micro-batch (NaN and Inf are kept and named later), its weight in the worker's
+  // mean (REQUIRES: weight >= 0) and its number of target tokens, 0 if unknown.
+  void loss(double value, double weight = 1, std::uint64_t tokens = 0);
+
+  // A 64-bit value that workers are compared by; `kind` is one of docs/packet_format.md.
+  void fingerprint(std::uint32_t kind, std::uint64_t value);
+
+  // The gradient of one parameter after the reduction and before clipping. As `gradient`, without
+  // a sketch. Report all parameters at such a step or none.
+  Status reduced_gradient(ParameterId parameter, const void* data, std::size_t count, Dtype dtype);
+
+  // Ends the step. REQUIRES: begin_step was called.
+  Packet end_step(const StepEnd& end);
+
+  // A worker's message in words; the last one (`final`) says that no step will follow.
+  Packet note(bool final, std::uint64_t sent, std::uint64_t dropped, std::string_view text) const;
+
+ private:
+  struct State;
+  explicit Observer(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+// Name of the SIMD target in use ("AVX3", "AVX2", "SSE4", ...). The environment variable
+// PRESUM_SIMD, read once, forces one. Error (kInvalidArgument): the name is unknown or not
+// possible on this machine; the message lists those that are.
+Result<std::string_view> simd_target();
+
+}  // namespace presum

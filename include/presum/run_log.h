@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reading a RUN: a folder that holds presum.db (docs/runlog_format.md).
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "presum/status.h"
+#include "presum/step_record.h"
+
+namespace presum {
+
+struct WorkerInfo {
+  std::uint32_t rank = 0;
+  std::uint32_t replica = 0;
+  std::string host;
+};
+
+struct ModuleInfo {
+  std::uint32_t module = 0;
+  std::uint32_t shard = 0;
+  std::uint32_t workers_expected = 0;
+  std::vector<WorkerInfo> workers;  // that said hello, by replica
+};
+
+struct Fact {
+  std::uint32_t segment = 0;
+  std::uint32_t rank = 0;
+  std::string key;
+  std::string value;
+};
+
+// Something that went wrong with the collection itself.
+struct NoteRecord {
+  std::uint32_t segment = 0;
+  std::uint32_t rank = 0;
+  std::string text;
+};
+
+// A worker whose value at a step is a hard fact by itself.
+struct HardFact {
+  enum class Kind : std::uint8_t {
+    kNonfiniteGradient,
+    kNonfiniteLoss,
+    kZeroGradient,
+    kIdenticalGradients,  // ranks whose gradient is equal to another's, bit for bit
+    kMissingWorker,
+  };
+  Kind kind;
+  std::uint32_t segment = 0;
+  std::uint32_t module = 0;
+  std::vector<std::uint32_t> ranks;  // ascending
+  std::uint64_t first_step = 0;
+  std::uint64_t last_step = 0;
+  std::uint64_t steps = 0;  // how many steps show it
+};
+
+// An open run log. Reads while a writer writes. Thread-safety: one thread at a time.
+class RunLog {
+ public:
+  // `run` is the folder or the file. Errors: kNotFound (no such run), kCorrupt (not a presum
+  // database, or damaged), kUnsupported (made by a newer presum).
+  static Result<RunLog> open(const std::filesystem::path& run);
+  RunLog(RunLog&&) noexcept;
+  RunLog& operator=(RunLog&&) noexcept;
+  ~RunLog();
+
+  // The folder's name.
+  std::string name() const;
+  // Per-step values without workers, groups and cosines, ascending by segment, module and step.
+  Result<std::vector<StepRecord>> steps() const;
+  Result<std::vector<ModuleInfo>> modules() const;
+  Result<std::vector<Fact>> facts() const;
+  Result<std::vector<NoteRecord>> notes() const;
+  Result<std::vector<HardFact>> hard_facts() const;
+
+ private:
+  struct State;
+  explicit RunLog(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace presum

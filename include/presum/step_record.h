@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// What presum knows about one step of one model over all its workers. Plain values; formulas and
+// their sources are in docs/metrics.md. NaN means "not known" or "undefined" unless said otherwise.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+namespace presum {
+
+inline constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
+// How the cosines of a step were found, from least to most exact.
+enum class CosineSource : std::uint8_t {
+  kNone = 0,        // no sketch, or fewer than two workers with a direction
+  kSketch = 1,      // sketches alone
+  kTotalNorm = 2,   // sketches, corrected by the norm of the reduced gradient
+  kRowSums = 3,     // sketches, corrected by the exact dot products with the reduced gradient
+  kExact = 4,       // two workers and the norm of the reduced gradient
+};
+
+struct MicroBatchRecord {
+  double loss = kNaN;
+  double weight = 1;
+  std::uint64_t tokens = 0;
+};
+
+struct WorkerRecord {
+  std::uint32_t rank = 0;     // global rank
+  std::uint32_t replica = 0;  // data-parallel rank
+  double loss = kNaN;         // weighted mean over its micro-batches; NaN if none was reported
+  bool loss_nonfinite = false;  // a loss was reported and it is NaN or Inf
+  double weight = 0;            // sum of the micro-batch weights
+  std::uint64_t tokens = 0;     // target tokens; 0 if unknown
+  double grad_norm = kNaN;      // L2 norm of its own gradient; NaN or Inf if not all finite
+  double grad_max = kNaN;       // largest finite |g|
+  std::uint64_t nonfinite = 0;  // NaN and Inf elements in its gradient
+  double cosine_to_others = kNaN;  // mean cosine with the other workers
+  double reduced_norm = kNaN;      // norm of the reduced gradient as this worker sees it
+  std::uint64_t fingerprint = 0;   // of its own gradient
+  std::uint64_t reduced_fingerprint = 0;  // of the reduced gradient; 0 where reduced_norm is NaN
+  std::uint64_t optimizer_step = 0;
+  std::uint64_t dropped = 0;  // packets it could not send so far
+  std::uint32_t micro_batches = 0;
+  std::uint32_t skipped_parameters = 0;
+  std::vector<MicroBatchRecord> micro;
+};
+
+struct GroupRecord {
+  std::uint64_t id = 0;
+  double norm_mean = kNaN;  // over workers with a finite norm
+  double norm_std = kNaN;   // population standard deviation, likewise
+  std::uint64_t nonfinite = 0;
+  std::vector<float> norms;   // one per worker, in the order of StepRecord::workers
+  std::vector<float> maxima;  // likewise
+};
+
+struct StepRecord {
+  std::uint32_t segment = 0;
+  std::uint32_t module = 0;
+  std::uint32_t shard = 0;
+  std::uint64_t step = 0;
+  std::uint32_t workers_expected = 0;
+  std::vector<std::uint32_t> missing_replicas;
+
+  // Over workers with a finite loss; 0 dispersion for one worker.
+  double loss_mean = kNaN;
+  double loss_std = kNaN;  // population standard deviation
+  double loss_range = kNaN;
+  // Over workers with a finite norm.
+  double grad_norm_mean = kNaN;
+  double grad_norm_std = kNaN;
+  double grad_norm_cv = kNaN;  // std / mean; NaN where the mean is 0
+  // Mean over pairs of workers with a finite, non-zero gradient, and its 95% interval.
+  double cosine_mean = kNaN;
+  double cosine_low = kNaN;
+  double cosine_high = kNaN;
+  CosineSource cosine_source = CosineSource::kNone;
+  double consistency = kNaN;   // norm-weighted mean cosine, exact; needs reduced_norm
+  double reduced_norm = kNaN;  // norm of the mean gradient, where all workers agree on it
+  // The reduced gradient is not the mean of the gradients that went in (or workers hold different
+  // ones), so it was not used to correct the cosines.
+  bool reduced_disagrees = false;
+  double signal = kNaN;       // estimate of |true gradient|^2 at this step
+  double noise = kNaN;        // estimate of one worker batch's gradient variance at this step
+  double noise_scale = kNaN;  // running noise / running signal, in worker batches
+  double effective_workers = kNaN;
+  double tokens_cv = kNaN;  // coefficient of variation of the token counts; NaN if unknown
+  std::uint32_t distinct_gradients = 0;  // different fingerprints among non-zero gradients
+  std::uint32_t sketch_size = 0;
+
+  std::vector<WorkerRecord> workers;  // by replica; missing ones are left out
+  std::vector<GroupRecord> groups;
+  // Cosines of pairs i < j of `workers`, row by row (0,1), (0,2), ..., (1,2), ...; NaN for a pair
+  // without a direction; empty where the matrix was not computed.
+  std::vector<float> cosines;
+};
+
+// 95% interval of one pair's cosine from sketches of `sketch_size` floats (Fisher's z-transform),
+// widened where one element carries much of a gradient: `spike_share` is the larger of the two
+// workers' max g^2 / |g|^2, from 0 to 1. NaN in, NaN out.
+struct Interval {
+  double low = kNaN;
+  double high = kNaN;
+};
+Interval cosine_interval(double cosine, std::uint32_t sketch_size, double spike_share);
+
+}  // namespace presum

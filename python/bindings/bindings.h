@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "presum/packet.h"
+#include "presum/status.h"
+
+namespace presum::python {
+
+void bind_observer(nanobind::module_& m);
+void bind_monitor(nanobind::module_& m);
+void bind_cli(nanobind::module_& m);
+
+inline nanobind::bytes to_bytes(const Packet& packet) {
+  return nanobind::bytes(packet.bytes.data(), packet.bytes.size());
+}
+
+// Borrows: valid while `bytes` lives.
+inline std::span<const std::byte> as_span(const nanobind::bytes& bytes) {
+  return {static_cast<const std::byte*>(bytes.data()), bytes.size()};
+}
+
+// An Error becomes ValueError (the caller's input) or OSError.
+[[noreturn]] void raise(const Error& error);
+template <class T>
+T unwrap(Result<T> result) {
+  if (!result) raise(result.error());
+  return *std::move(result);
+}
+inline void unwrap(const Status& status) {
+  if (!status) raise(status.error());
+}
+
+// Runs `work` with the GIL released; it must not touch Python.
+template <class Work>
+auto without_gil(Work&& work) {
+  nanobind::gil_scoped_release release;
+  return work();
+}
+
+}  // namespace presum::python

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bindings.h"
+#include "presum/version.h"
+
+namespace presum::python {
+
+void raise(const Error& error) {
+  if (error.code == ErrorCode::kInvalidArgument) {
+    throw nanobind::value_error(error.message.c_str());
+  }
+  PyErr_SetString(PyExc_OSError, error.message.c_str());
+  throw nanobind::python_error();
+}
+
+}  // namespace presum::python
+
+NB_MODULE(_core, m) {
+  m.attr("__version__") = presum::version();
+  presum::python::bind_observer(m);
+  presum::python::bind_monitor(m);
+  presum::python::bind_cli(m);
+}

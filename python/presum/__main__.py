@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The console script: verbs that need Python run here, the others in the C++ library."""
+
+from __future__ import annotations
+
+import sys
+
+from presum.errors import UserError
+
+
+def main() -> int:
+    """Run ``presum ARGS...``; returns the exit code (0 fine, 1 findings, 2 no verdict, 3 bug)."""
+    args = sys.argv[1:]
+    if args[:1] == ["s1"]:
+        return _run_s1(args[1:])
+    from presum._core import cli_main
+
+    return int(cli_main(args))
+
+
+def _run_s1(args: list[str]) -> int:
+    from presum.s1.command import main as s1
+
+    try:
+        return s1(args)
+    except UserError as error:
+        print(f"presum: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""presum.load: a run log as pandas frames."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from presum.errors import UserError
+
+FILE_NAME = "presum.db"
+APPLICATION_ID = 0x70726573
+SCHEMA_VERSION = 1
+
+
+def load(run: str | os.PathLike[str]) -> Run:
+    """Open a RUN (its folder or its presum.db). It may still be written; nothing is locked.
+
+    Raises:
+        UserError: there is no such run, it is damaged, or a newer presum wrote it.
+    """
+    return Run(Path(run))
+
+
+class Run:
+    """A run log. Frames are read at first use and then kept; ``load`` again for newer steps.
+
+    Frames hold numbers and strings only, missing values as NaN, rows ascending by segment, module
+    and step. Columns are described in docs/runlog_format.md.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path / FILE_NAME if path.is_dir() else path
+        if not self.path.exists():
+            what = f"it holds no {FILE_NAME}" if path.is_dir() else "it does not exist"
+            raise UserError(f"{path} is not a run: {what}")
+        with self._open() as db:
+            identity = db.execute("PRAGMA application_id").fetchone()[0]
+            version = db.execute("PRAGMA user_version").fetchone()[0]
+        if identity != APPLICATION_ID:
+            raise UserError(f"{self.path} is not a presum run log, or is damaged")
+        if version > SCHEMA_VERSION:
+            raise UserError(f"{self.path} was written by a newer presum; update presum")
+
+    @cached_property
+    def steps(self) -> pd.DataFrame:
+        """One row a step (and module): the metrics over all workers."""
+        return self._frame("SELECT * FROM steps")
+
+    @cached_property
+    def workers(self) -> pd.DataFrame:
+        """One row a step and worker."""
+        return self._frame("SELECT * FROM workers")
+
+    @cached_property
+    def groups(self) -> pd.DataFrame:
+        """One row a step, group (layer) and worker: its norm and largest |g| in that group."""
+        rows = self._frame(
+            'SELECT g.step, g.segment, g.module, g.shard, g."group", g.norms, g.maxima, '
+            "(SELECT group_concat(rank) FROM (SELECT rank FROM worker_step w WHERE "
+            "w.step_id = g.step_id ORDER BY w.replica)) AS ranks FROM group_values g"
+        )
+        ranks = [[int(r) for r in text.split(",")] for text in rows.pop("ranks")]
+        norms = [np.frombuffer(b, np.float32).astype(float) for b in rows.pop("norms")]
+        maxima = [np.frombuffer(b, np.float32).astype(float) for b in rows.pop("maxima")]
+        rows = rows.assign(rank=ranks, grad_norm=norms, grad_max=maxima)
+        rows = rows.explode(["rank", "grad_norm", "grad_max"], ignore_index=True)
+        return rows.astype({"rank": int, "grad_norm": float, "grad_max": float})
+
+    @cached_property
+    def facts(self) -> pd.DataFrame:
+        """What each rank said about itself: segment, module, rank, key, value."""
+        return self._frame("SELECT * FROM fact ORDER BY segment, module, rank, key")
+
+    def cosines(
+        self, step: int, segment: int = -1, module: int = 0, shard: int = 0
+    ) -> npt.NDArray[np.float64]:
+        """The W x W cosines of a step, in the order of its workers' replicas, 1 on the diagonal.
+
+        NaN where a worker has no direction (zero or non-finite gradient). ``segment`` -1 is the
+        last one. Above 256 workers the matrix is kept every 50 steps only.
+
+        Raises:
+            KeyError: the step is not recorded, or its matrix was not kept.
+        """
+        with self._open() as db:
+            row = db.execute(
+                "SELECT workers, cosines FROM step WHERE step = ? AND module = ? AND shard = ? AND "
+                "segment = CASE WHEN ? < 0 THEN (SELECT max(segment) FROM step) ELSE ? END",
+                (step, module, shard, segment, segment),
+            ).fetchone()
+        if row is None:
+            raise KeyError(f"{self.path}: no step {step} of module {module}")
+        if row[1] is None and row[0] > 1:
+            raise KeyError(f"{self.path}: step {step} has no cosine matrix (every 50th step has)")
+        matrix = np.eye(row[0])
+        upper = np.triu_indices(row[0], 1)
+        matrix[upper] = np.frombuffer(row[1] or b"", np.float32)
+        matrix.T[upper] = matrix[upper]
+        return matrix
+
+    @contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        try:
+            db = sqlite3.connect(f"file:{quote(str(self.path))}?mode=ro", uri=True)
+            try:
+                yield db
+            finally:
+                db.close()
+        except sqlite3.DatabaseError as error:
+            raise UserError(
+                f"{self.path} is not a presum run log, or is damaged ({error})"
+            ) from None
+
+    def _frame(self, sql: str) -> Any:
+        with self._open() as db:
+            cursor = db.execute(sql)
+            columns = [column[0] for column in cursor.description]
+            frame = pd.DataFrame(cursor.fetchall(), columns=columns)
+        # A column of NULLs alone would be of Python objects.
+        empty = [c for c in columns if frame[c].isna().all()]
+        return frame.astype(dict.fromkeys(empty, float)) if len(frame) else frame

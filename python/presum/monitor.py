@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What :func:`presum.attach` returns."""
+
+from __future__ import annotations
+
+import atexit
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from presum._core import Observer
+from presum.session import Session, one_line
+
+if TYPE_CHECKING:
+    import torch
+
+    from presum.ddp import DdpCollector
+
+_sessions: dict[Path | None, Session] = {}
+
+
+def open_session(run: Path | None, default: Path, rank: int, world_size: int) -> Session:
+    """The session of a run: monitors of several models in one process share it."""
+    session = _sessions.get(run)
+    if session is None:
+        session = Session(run or default, rank, world_size)
+        _sessions[run] = session
+    return session
+
+
+class Monitor:
+    """Watches one model on this rank. A context manager; closes itself at interpreter exit.
+
+    Methods are for the training thread.
+    """
+
+    def __init__(self, session: Session, observer: Observer) -> None:
+        self._session = session
+        self._observer = observer
+        self._collector: DdpCollector | None = None
+        self._closed = False
+        session.join()
+        session.send(observer.hello())
+        atexit.register(self.close)
+
+    @property
+    def run(self) -> Path:
+        """The RUN folder; rank 0 writes it."""
+        return self._session.run
+
+    def loss(self, value: float | torch.Tensor, weight: float | None = None) -> None:
+        """Report the loss of one micro-batch, before or after its ``backward()``.
+
+        Needed only where the model's output does not hold the loss; it replaces what was found
+        there. ``value`` is a number or a one-element tensor (NaN and Inf are recorded and named).
+        A worker's loss is the mean over its micro-batches, weighted by ``weight`` (1 by default).
+        """
+        if self._collector is None or self._closed:
+            return
+        weight = 1.0 if weight is None else float(weight)
+        if not weight >= 0:
+            raise ValueError(f"presum: the weight of a loss must be at least 0, not {weight}")
+        self._collector.loss(value, weight)
+
+    def close(self) -> None:
+        """End the recording: sends what is left, and on rank 0 waits a moment for the other ranks
+        (at most 1.5 s) and completes the run log. Works after ``destroy_process_group``; a second
+        call does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        atexit.unregister(self.close)
+        if self._collector is not None:
+            self._collector.close()
+        session = self._session
+        session.send(self._observer.note(True, session.sent, session.dropped, ""))
+        if session.leave():
+            for run in [run for run, open_one in _sessions.items() if open_one is session]:
+                del _sessions[run]
+
+    def __enter__(self) -> Monitor:
+        return self
+
+    def __exit__(
+        self,
+        _type: type[BaseException] | None,
+        _value: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _watch(self, collector: DdpCollector) -> None:
+        self._collector = collector
+
+    def _failed(self, error: Exception) -> None:
+        what = f"collection failed ({type(error).__name__}: {one_line(error)})"
+        session = self._session
+        session.send(self._observer.note(False, session.sent, session.dropped, what))
+        session.complain(what)

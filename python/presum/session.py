@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Moving packets to the aggregator: one background thread per process, no collective.
+
+Global rank 0 runs a TCPStore server of its own and an :class:`Aggregator` that writes the run log;
+the other ranks push packets into the store's queue. The address travels once through the default
+store. The store has no authentication: anyone who can reach rank 0's port can push packets.
+Nothing here makes the training thread wait, except :meth:`Session.close`, for a bounded time.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+from presum._core import Aggregator, stamp
+
+log = logging.getLogger("presum")
+
+QUEUE = "packets"
+PACKETS_PER_WORKER = 64
+POLL_SECONDS = 0.05
+GOODBYE_SECONDS = 1.5
+FLUSH_SECONDS = 10.0
+# Long: starved threads are slow, and only background threads wait.
+STORE_TIMEOUT = timedelta(seconds=30)
+_sessions_begun = 0
+
+
+class Session:
+    """This process's way to the aggregator of one run; shared by all its monitors.
+
+    Thread-safety: ``send`` and ``complain`` may be called from any thread, the rest from one.
+    """
+
+    def __init__(self, run: Path, rank: int, world_size: int) -> None:
+        global _sessions_begun
+        _sessions_begun += 1
+        self.run = run
+        self.rank = rank
+        self.world_size = world_size
+        self.dropped = 0
+        self.sent = 0
+        self.monitors = 0  # that have ever used this session
+        self._open_monitors = 0
+        self._key = f"presum/session/{_sessions_begun}"
+        self._queue: queue.Queue[bytes] = queue.Queue(PACKETS_PER_WORKER)
+        self._closing = threading.Event()
+        self._wake = threading.Event()
+        self._said = False
+        self._off = False
+        self._pid = os.getpid()
+        self._server: dist.TCPStore | None = None  # kept: workers may push after a failure here
+        self._default_store = _default_store() if world_size > 1 else None
+        target = self._aggregate if rank == 0 else self._forward
+        name = "presum-aggregator" if rank == 0 else "presum-sender"
+        self._thread = threading.Thread(
+            target=self._guarded, args=(target,), name=name, daemon=True
+        )
+        self._thread.start()
+
+    def send(self, packet: bytes) -> None:
+        """Queue a packet; drops it, counted, when the queue is full. Never waits."""
+        if self._off:
+            return
+        try:
+            self._queue.put_nowait(packet)
+        except queue.Full:
+            self.dropped += 1
+
+    def complain(self, what: str) -> None:
+        """Say once what ended the collection on this rank."""
+        if not self._said:
+            self._said = True
+            log.warning(
+                "presum: rank %d: %s; nothing more is recorded here, training goes on",
+                self.rank,
+                what,
+            )
+
+    def join(self) -> None:
+        """Count one more monitor."""
+        self.monitors += 1
+        self._open_monitors += 1
+
+    def leave(self) -> bool:
+        """Count one monitor less. The last one (True) lets the thread send and write what is
+        queued: it waits for 1.5 s at most for other ranks, then for the run log."""
+        self._open_monitors -= 1
+        if self._open_monitors > 0:
+            return False
+        if self._pid == os.getpid():
+            self._closing.set()
+            self._wake.set()
+            self._thread.join(FLUSH_SECONDS if self.rank == 0 else GOODBYE_SECONDS)
+        return True
+
+    def _guarded(self, target: Callable[[], None]) -> None:
+        try:
+            target()
+        except Exception as error:
+            if not self._closing.is_set() or self.rank == 0:
+                self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
+        self._off = True
+        self.complain(one_line(error))
+
+    # ---- rank 0
+
+    def _aggregate(self) -> None:
+        try:
+            aggregator = Aggregator(str(self.run))
+        except OSError as error:
+            self._publish({"off": True})
+            self._give_up(error)
+            return
+        if self.world_size > 1:
+            self._server = self._serve(aggregator)
+        try:
+            self._ingest_until_closed(aggregator)
+        finally:
+            aggregator.close()
+
+    def _serve(self, aggregator: Aggregator) -> dist.TCPStore:
+        server = dist.TCPStore(
+            "0.0.0.0" if _several_hosts(self.world_size) else "127.0.0.1",
+            0,
+            is_master=True,
+            wait_for_workers=False,
+            timeout=STORE_TIMEOUT,
+            use_libuv=True,
+        )
+        self._publish(
+            {
+                "hosts": _own_addresses(self._default_store, self.world_size),
+                "port": server.port,
+                "run": aggregator.run,
+                "segment": aggregator.segment,
+            }
+        )
+        return server
+
+    def _publish(self, message: dict[str, Any]) -> None:
+        if self._default_store is not None:
+            self._default_store.set(self._key, json.dumps(message))
+
+    def _ingest_until_closed(self, aggregator: Aggregator) -> None:
+        deadline = None
+        while True:
+            idle = self._drain(aggregator) == 0
+            aggregator.tick()
+            if self._closing.is_set() and deadline is None:
+                deadline = time.monotonic() + GOODBYE_SECONDS
+            if deadline is not None:
+                everyone = aggregator.goodbyes >= self.world_size * self.monitors
+                if (everyone and idle) or time.monotonic() > deadline:
+                    return
+            if idle:
+                self._wait()
+
+    def _drain(self, aggregator: Aggregator) -> int:
+        taken = 0
+        while not self._queue.empty():
+            packet = stamp(self._queue.get_nowait(), aggregator.run, aggregator.segment)
+            aggregator.ingest(packet)
+            self.sent += 1
+            taken += 1
+        if self._server is None:
+            return taken
+        waiting = self._server.queue_len(QUEUE)
+        for _ in range(waiting):
+            aggregator.ingest(self._server.queue_pop(QUEUE, block=False))
+        return taken + waiting
+
+    def _wait(self) -> None:
+        # Woken at close only: packets can wait for the next poll, so the sender stays cheap.
+        if self._closing.is_set():
+            time.sleep(0.005)
+        else:
+            self._wake.wait(POLL_SECONDS)
+
+    # ---- the other ranks
+
+    def _forward(self) -> None:
+        found = self._find_aggregator()
+        if found is None:
+            return
+        store, run, segment = found
+        room = PACKETS_PER_WORKER * self.world_size
+        while True:
+            try:
+                packet = self._queue.get(timeout=POLL_SECONDS)
+            except queue.Empty:
+                if self._closing.is_set():
+                    return
+                continue
+            if store.queue_len(QUEUE) > room:
+                self.dropped += 1
+                continue
+            store.queue_push(QUEUE, stamp(packet, run, segment))
+            self.sent += 1
+
+    def _find_aggregator(self) -> tuple[dist.TCPStore, int, int] | None:
+        # A connection of its own: a wait on the shared client would block the training thread.
+        assert self._default_store is not None
+        store = self._default_store.clone()
+        while not store.check([self._key]):
+            if self._closing.wait(POLL_SECONDS):
+                return None
+        message = json.loads(store.get(self._key))
+        if message.get("off"):
+            self._off = True
+            return None
+        return _connect(message), message["run"], message["segment"]
+
+
+def _default_store() -> dist.Store:
+    from torch.distributed.distributed_c10d import _get_default_store
+
+    return _get_default_store()
+
+
+def _connect(message: dict[str, Any]) -> dist.TCPStore:
+    last: Exception | None = None
+    for host in message["hosts"]:
+        try:
+            return dist.TCPStore(
+                host, message["port"], is_master=False, timeout=STORE_TIMEOUT, use_libuv=True
+            )
+        except Exception as error:
+            last = error
+    raise ConnectionError(f"cannot reach the aggregator on rank 0: {last}")
+
+
+def _several_hosts(world_size: int) -> bool:
+    local = os.environ.get("LOCAL_WORLD_SIZE")
+    if local is not None:
+        return int(local) < world_size
+    return os.environ.get("MASTER_ADDR", "localhost") not in ("localhost", "127.0.0.1", "::1")
+
+
+def _own_addresses(store: dist.Store | None, world_size: int) -> list[str]:
+    if not _several_hosts(world_size):
+        return ["127.0.0.1"]
+    found = [socket.gethostname(), socket.getfqdn()]
+    master = os.environ.get("MASTER_ADDR")
+    if master:
+        # The address of the interface that reaches the rendezvous host; nothing is sent.
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            try:
+                probe.connect((master, 9))
+                found.insert(0, str(probe.getsockname()[0]))
+            except OSError:
+                pass
+    return list(dict.fromkeys(found))
+
+
+def one_line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

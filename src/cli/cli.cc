@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/cli.h"
+
+#include <algorithm>
+#include <exception>
+
+#include "cli/commands.h"
+#include "presum/version.h"
+
+namespace presum::cli {
+namespace {
+
+constexpr const char* kAbout =
+    "presum shows what the workers of a data-parallel training disagree about before the sum "
+    "hides it.\n\nA RUN is a folder that holds presum.db; every command takes the folder or the "
+    "file.";
+
+constexpr const char* kMore =
+    "Verbs that need the Python package:\n"
+    "  s1        train 8 workers under the seed settings S1-1, S1-2, S1-3 and measure them\n\n"
+    "Record a run:  monitor = presum.attach(ddp_model, optimizer=optimizer)\n"
+    "Exit codes:    0 fine, 1 findings, 2 could not judge (bad use or input), 3 internal error\n"
+    "Help on one:   presum VERB --help";
+
+int dispatch(CLI::App& program, Command& chosen, std::vector<std::string> args,
+             const Streams& streams) {
+  try {
+    std::reverse(args.begin(), args.end());  // CLI11 takes them last first
+    program.parse(std::move(args));
+    return chosen(streams);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) {
+      program.exit(error, streams.out, streams.err);
+      return kOk;
+    }
+    streams.err << "presum: " << error.what() << " (see presum --help)\n";
+    return kNoVerdict;
+  }
+}
+
+}  // namespace
+
+int main(const std::vector<std::string>& args, std::ostream& out, std::ostream& err) {
+  try {
+    CLI::App program(kAbout, "presum");
+    program.footer(kMore);
+    program.set_version_flag("--version", std::string("presum ") + version());
+    program.require_subcommand(1);
+    Command chosen;
+    add_summary(program, chosen);
+    add_check(program, chosen);
+    return dispatch(program, chosen, args, {out, err});
+  } catch (const std::exception& error) {
+    err << "presum: internal error: " << error.what() << '\n';
+    return kInternal;
+  }
+}
+
+}  // namespace presum::cli

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// One function per subcommand: it adds itself to the program and says what to run.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <ostream>
+#include <string>
+
+namespace presum::cli {
+
+struct Streams {
+  std::ostream& out;
+  std::ostream& err;
+};
+
+using Command = std::function<int(const Streams&)>;
+
+// Each stores its Command in `chosen` when its verb is on the command line.
+void add_summary(CLI::App& program, Command& chosen);
+void add_check(CLI::App& program, Command& chosen);
+
+}  // namespace presum::cli

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// Text for people: numbers, rank ranges, tables.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace presum::cli {
+
+// Four significant digits; "-" for NaN, "inf" for infinity.
+std::string number(double value);
+
+// Ascending numbers as ranges: {0,1,2,3,8} is "0-3,8"; none is "-".
+std::string ranges(const std::vector<std::uint32_t>& numbers);
+
+// "rank 3" or "ranks 0-3,8".
+std::string ranks(const std::vector<std::uint32_t>& numbers);
+
+// Columns padded to their widest cell; the first is left-aligned, the others right-aligned.
+// REQUIRES: every row has as many cells as the first.
+std::string table(const std::vector<std::vector<std::string>>& rows);
+
+// The text with control characters (a run may hold any bytes) shown as '?', so that it cannot
+// steer a terminal.
+std::string printable(std::string_view text);
+
+}  // namespace presum::cli

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "presum/monitor.h"
+
+#include <map>
+#include <set>
+#include <tuple>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "metrics/step_metrics.h"
+#include "monitor/step_assembler.h"
+#include "packet/packet.h"
+#include "runlog/writer.h"
+
+namespace presum {
+namespace {
+
+// The W x W matrix: every step up to this many workers, else every kMatrixEvery steps.
+constexpr std::size_t kMatrixWorkers = 256;
+constexpr std::uint64_t kMatrixEvery = 50;
+
+Result<runlog::Writer> open_writer(const MonitorOptions& options) {
+  std::error_code error;
+  std::filesystem::create_directories(options.run, error);
+  const auto journal = runlog::choose_journal(options.run);
+  auto writer = runlog::Writer::open(options.run, options.clock, journal);
+  if (writer || journal == runlog::Journal::kWal || writer.error().code != ErrorCode::kIo) {
+    return writer;
+  }
+  return runlog::Writer::open(options.run, options.clock, runlog::Journal::kLocalCopy);
+}
+
+}  // namespace
+
+struct Monitor::State {
+  State(MonitorOptions given, runlog::Writer log)
+      : options(std::move(given)), writer(std::move(log)) {}
+
+  using WorkerKey = std::tuple<std::uint32_t, std::uint32_t, std::uint32_t>;
+
+  MonitorOptions options;
+  runlog::Writer writer;
+  monitor::StepAssembler assembler;
+  std::map<std::pair<std::uint32_t, std::uint32_t>, metrics::NoiseScale> noise;
+  std::set<WorkerKey> departed;
+  MonitorCounters counters;
+  Status health;  // the first error of the run log; nothing is written after it
+  bool closed = false;
+
+  static WorkerKey key(const Identity& who) { return {who.module, who.shard, who.replica}; }
+
+  Status take(const packet::Hello& hello) { return writer.add(hello); }
+
+  Status take(const packet::Note& note) {
+    if (note.final) {
+      departed.insert(key(note.header.identity));
+      assembler.departed(note.header.identity);
+    }
+    return writer.add(note);
+  }
+
+  Status take(packet::Step&& step) {
+    switch (assembler.add(std::move(step), options.clock())) {
+      case monitor::StepAssembler::Taken::kNew:
+        break;
+      case monitor::StepAssembler::Taken::kDuplicate:
+        ++counters.duplicate;
+        break;
+      case monitor::StepAssembler::Taken::kLate:
+        ++counters.late;
+        break;
+    }
+    return {};
+  }
+
+  Status write(const monitor::StepAssembler::Assembled& assembled) {
+    std::vector<const packet::Step*> workers;
+    for (const packet::Step& step : assembled.workers) workers.push_back(&step);
+    const std::uint64_t number = workers.front()->header.step;
+    StepRecord record = metrics::compute(
+        {.workers_expected = assembled.workers_expected,
+         .workers = workers,
+         .row_sums = {},
+         .pairwise = workers.size() <= kMatrixWorkers || number % kMatrixEvery == 0});
+    record.noise_scale =
+        noise[{record.module, record.shard}].update(record.signal, record.noise);
+    ++counters.steps;
+    return writer.add(record);
+  }
+
+  Status write_ready(bool flush) {
+    while (auto assembled = assembler.next(options.clock(), flush)) {
+      if (auto s = write(*assembled); !s) return s;
+    }
+    return {};
+  }
+
+  Status guarded(Status status) {
+    if (health && !status) health = status;
+    return status;
+  }
+};
+
+Monitor::Monitor(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Monitor::Monitor(Monitor&&) noexcept = default;
+Monitor& Monitor::operator=(Monitor&&) noexcept = default;
+Monitor::~Monitor() = default;
+
+Result<Monitor> Monitor::open(MonitorOptions options) {
+  if (!options.clock) options.clock = monotonic_now;
+  auto writer = open_writer(options);
+  if (!writer) return tl::unexpected(writer.error());
+  return Monitor(std::make_unique<State>(std::move(options), std::move(*writer)));
+}
+
+std::uint64_t Monitor::run() const { return state_->writer.run(); }
+std::uint32_t Monitor::segment() const { return state_->writer.segment(); }
+std::size_t Monitor::goodbyes() const { return state_->departed.size(); }
+MonitorCounters Monitor::counters() const { return state_->counters; }
+
+Status Monitor::ingest(std::span<const std::byte> bytes) {
+  if (!state_->health || state_->closed) return state_->health;
+  auto message = packet::decode(bytes);
+  if (!message) {
+    ++state_->counters.damaged;
+    return {};
+  }
+  const auto& header =
+      std::visit([](const auto& m) -> const packet::Header& { return m.header; }, *message);
+  if (header.run != run() || header.segment != segment()) {
+    ++state_->counters.foreign;
+    return {};
+  }
+  ++state_->counters.packets;
+  auto taken = std::visit([&](auto& m) { return state_->take(std::move(m)); }, *message);
+  if (taken) taken = state_->write_ready(false);
+  if (taken) taken = state_->writer.tick();
+  return state_->guarded(std::move(taken));
+}
+
+Status Monitor::tick() {
+  if (!state_->health || state_->closed) return state_->health;
+  auto done = state_->write_ready(false);
+  if (done) done = state_->writer.tick();
+  return state_->guarded(std::move(done));
+}
+
+Status Monitor::close() {
+  if (!state_->health || state_->closed) return state_->health;
+  auto done = state_->write_ready(true);
+  if (done) done = state_->writer.close();
+  state_->closed = true;
+  return state_->guarded(std::move(done));
+}
+
+}  // namespace presum

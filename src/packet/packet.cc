@@ -1,0 +1,387 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "packet/packet.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <bit>
+#include <cstring>
+#include <string_view>
+
+#include "base/byte_order.h"
+
+namespace presum::packet {
+namespace {
+
+enum class Kind : std::uint16_t { kHello = 1, kStep = 2, kNote = 3 };
+
+// docs/packet_format.md, "Sections". 9 to 15 are reserved for values of later versions.
+enum class Section : std::uint16_t {
+  kStep = 1,
+  kTotal = 2,
+  kGroups = 3,
+  kSketch = 4,
+  kMicroBatches = 5,
+  kFingerprints = 6,
+  kReduced = 7,
+  kHost = 16,
+  kFacts = 17,
+  kGroupNames = 18,
+  kNote = 19,
+};
+
+constexpr std::size_t kLengthOffset = 8;
+constexpr std::size_t kChecksumOffset = 12;
+constexpr std::size_t kRunOffset = 16;
+constexpr std::size_t kSegmentOffset = 24;
+
+std::uint32_t checksum(std::span<const std::byte> bytes) {
+  const auto body = bytes.subspan(kRunOffset);
+  return static_cast<std::uint32_t>(XXH3_64bits(body.data(), body.size()));
+}
+
+void seal(std::vector<std::byte>& bytes) {
+  ByteWriter writer(bytes);
+  writer.patch(kLengthOffset, static_cast<std::uint32_t>(bytes.size()));
+  writer.patch(kChecksumOffset, checksum(bytes));
+}
+
+// ---- encoding
+
+class Encoder {
+ public:
+  Encoder(Kind kind, const Header& header) : writer_(packet_.bytes) {
+    writer_.put(kMagic);
+    writer_.put(kVersion);
+    writer_.put(kind);
+    writer_.put(std::uint32_t{0});  // length, sealed at the end
+    writer_.put(std::uint32_t{0});  // checksum, likewise
+    writer_.put(header.run);
+    writer_.put(header.segment);
+    writer_.put(header.identity.module);
+    writer_.put(header.identity.replica);
+    writer_.put(header.identity.shard);
+    writer_.put(header.identity.world_rank);
+    writer_.put(header.identity.replicas);
+    writer_.put(header.step);
+  }
+
+  template <class Body>
+  void section(Section type, Body&& body) {
+    writer_.put(type);
+    writer_.put(std::uint16_t{0});
+    const std::size_t length_at = writer_.size();
+    writer_.put(std::uint32_t{0});
+    body(writer_);
+    writer_.patch(length_at, static_cast<std::uint32_t>(writer_.size() - length_at - 4));
+  }
+
+  void text_section(Section type, std::string_view text) {
+    section(type, [&](ByteWriter& w) { w.put_bytes(std::as_bytes(std::span(text))); });
+  }
+
+  Packet finish() && {
+    seal(packet_.bytes);
+    return std::move(packet_);
+  }
+
+ private:
+  Packet packet_;
+  ByteWriter writer_;
+};
+
+void put_sums(ByteWriter& w, const GradientSums& sums) {
+  w.put(sums.sum_squares);
+  w.put(sums.max_abs);
+  w.put(sums.nonfinite);
+  w.put(sums.fingerprint);
+}
+
+void put_text(ByteWriter& w, std::string_view text) {
+  const auto kept = text.substr(0, 65'535);
+  w.put(static_cast<std::uint16_t>(kept.size()));
+  w.put_bytes(std::as_bytes(std::span(kept)));
+}
+
+// ---- decoding
+
+class Body {
+ public:
+  explicit Body(std::span<const std::byte> bytes) : reader_(bytes) {}
+
+  template <class T>
+  T get() {
+    const auto value = reader_.get<T>();
+    ok_ = ok_ && value.has_value();
+    return value.value_or(T{});
+  }
+  std::string text(std::size_t count) {
+    const auto bytes = reader_.take(count);
+    ok_ = ok_ && bytes.has_value();
+    if (!bytes) return {};
+    return {reinterpret_cast<const char*>(bytes->data()), bytes->size()};
+  }
+  std::string short_text() { return text(get<std::uint16_t>()); }
+  std::string all_text() { return text(reader_.remaining()); }
+  GradientSums sums() {
+    GradientSums s;
+    s.sum_squares = get<double>();
+    s.max_abs = get<double>();
+    s.nonfinite = get<std::uint64_t>();
+    s.fingerprint = get<std::uint64_t>();
+    return s;
+  }
+  bool more() const { return ok_ && reader_.remaining() > 0; }
+  bool whole() const { return ok_ && reader_.remaining() == 0; }
+  bool valid() const { return ok_; }
+  std::size_t remaining() const { return reader_.remaining(); }
+
+ private:
+  ByteReader reader_;
+  bool ok_ = true;
+};
+
+bool read_sketch(std::span<const std::byte> bytes, std::vector<float>& sketch) {
+  const std::size_t size = bytes.size() / sizeof(float);
+  if (bytes.size() % sizeof(float) != 0 || !std::has_single_bit(size)) return false;
+  if (size < kSketchMin || size > kSketchMax) return false;
+  sketch.resize(size);
+  std::memcpy(sketch.data(), bytes.data(), bytes.size());
+  return true;
+}
+
+template <class T, class ReadOne>
+bool read_list(Body& body, std::vector<T>& out, std::size_t max, ReadOne&& read_one) {
+  out.clear();
+  while (body.more() && out.size() < max) out.push_back(read_one());
+  return body.whole();
+}
+
+bool read_section(Step& step, Section type, std::span<const std::byte> bytes) {
+  Body body(bytes);
+  switch (type) {
+    case Section::kStep:
+      step.optimizer_step = body.get<std::uint64_t>();
+      step.micro_batches = body.get<std::uint32_t>();
+      step.skipped_parameters = body.get<std::uint32_t>();
+      step.gradient_scale = body.get<double>();
+      step.dropped = body.get<std::uint64_t>();
+      return body.valid();
+    case Section::kTotal:
+      step.total = body.sums();
+      step.elements = body.get<std::uint64_t>();
+      return body.valid();
+    case Section::kGroups:
+      return read_list(body, step.groups, kGroupsMax, [&] {
+        const auto id = body.get<std::uint64_t>();
+        return Group{id, body.sums()};
+      });
+    case Section::kSketch:
+      return read_sketch(bytes, step.sketch);
+    case Section::kMicroBatches:
+      return read_list(body, step.micro, kGroupsMax, [&] {
+        MicroBatch m;
+        m.loss = body.get<double>();
+        m.weight = body.get<double>();
+        m.tokens = body.get<std::uint64_t>();
+        return m;
+      });
+    case Section::kFingerprints:
+      return read_list(body, step.fingerprints, kGroupsMax, [&] {
+        const auto kind = body.get<std::uint32_t>();
+        return Fingerprint{kind, body.get<std::uint64_t>()};
+      });
+    case Section::kReduced:
+      step.reduced = body.sums();
+      return body.valid();
+    default:
+      return true;
+  }
+}
+
+bool read_section(Hello& hello, Section type, std::span<const std::byte> bytes) {
+  Body body(bytes);
+  switch (type) {
+    case Section::kHost:
+      hello.host = body.all_text();
+      return true;
+    case Section::kFacts:
+      return read_list(body, hello.facts, kGroupsMax, [&] {
+        auto key = body.short_text();
+        return std::pair(std::move(key), body.short_text());
+      });
+    case Section::kGroupNames:
+      return read_list(body, hello.groups, kGroupsMax, [&] {
+        GroupName g;
+        g.id = body.get<std::uint64_t>();
+        g.elements = body.get<std::uint64_t>();
+        g.name = body.short_text();
+        return g;
+      });
+    default:
+      return true;
+  }
+}
+
+bool read_section(Note& note, Section type, std::span<const std::byte> bytes) {
+  if (type != Section::kNote) return true;
+  Body body(bytes);
+  note.final = body.get<std::uint32_t>() != 0;
+  note.sent = body.get<std::uint64_t>();
+  note.dropped = body.get<std::uint64_t>();
+  note.text = body.all_text();
+  return body.valid();
+}
+
+tl::unexpected<Error> corrupt(const char* what) {
+  return fail(ErrorCode::kCorrupt, std::string("not a presum packet: ") + what);
+}
+
+Result<Header> read_header(ByteReader& reader) {
+  Body body(*reader.take(kHeaderBytes - kRunOffset));
+  Header h;
+  h.run = body.get<std::uint64_t>();
+  h.segment = body.get<std::uint32_t>();
+  h.identity.module = body.get<std::uint32_t>();
+  h.identity.replica = body.get<std::uint32_t>();
+  h.identity.shard = body.get<std::uint32_t>();
+  h.identity.world_rank = body.get<std::uint32_t>();
+  h.identity.replicas = body.get<std::uint32_t>();
+  h.step = body.get<std::uint64_t>();
+  const Identity& id = h.identity;
+  if (id.replicas == 0 || id.replicas > kReplicasMax) return corrupt("bad number of replicas");
+  if (id.replica >= id.replicas) return corrupt("replica is not below the number of replicas");
+  return h;
+}
+
+template <class T>
+Result<Message> read_message(Header header, ByteReader reader) {
+  T message;
+  message.header = header;
+  while (reader.remaining() > 0) {
+    const auto type = reader.get<Section>();
+    const auto reserved = reader.get<std::uint16_t>();
+    const auto length = reader.get<std::uint32_t>();
+    if (!type || !reserved || !length) return corrupt("a section is cut off");
+    const auto body = reader.take(*length);
+    if (!body) return corrupt("a section is longer than the packet");
+    if (!read_section(message, *type, *body)) return corrupt("a section is malformed");
+  }
+  return Message(std::move(message));
+}
+
+}  // namespace
+
+Packet encode(const Hello& hello) {
+  Encoder encoder(Kind::kHello, hello.header);
+  encoder.text_section(Section::kHost, hello.host);
+  encoder.section(Section::kFacts, [&](ByteWriter& w) {
+    for (const auto& [key, value] : hello.facts) {
+      put_text(w, key);
+      put_text(w, value);
+    }
+  });
+  encoder.section(Section::kGroupNames, [&](ByteWriter& w) {
+    for (const GroupName& g : hello.groups) {
+      w.put(g.id);
+      w.put(g.elements);
+      put_text(w, g.name);
+    }
+  });
+  return std::move(encoder).finish();
+}
+
+Packet encode(const Step& step) {
+  Encoder encoder(Kind::kStep, step.header);
+  encoder.section(Section::kStep, [&](ByteWriter& w) {
+    w.put(step.optimizer_step);
+    w.put(step.micro_batches);
+    w.put(step.skipped_parameters);
+    w.put(step.gradient_scale);
+    w.put(step.dropped);
+  });
+  encoder.section(Section::kTotal, [&](ByteWriter& w) {
+    put_sums(w, step.total);
+    w.put(step.elements);
+  });
+  encoder.section(Section::kGroups, [&](ByteWriter& w) {
+    for (const Group& g : step.groups) {
+      w.put(g.id);
+      put_sums(w, g.sums);
+    }
+  });
+  if (!step.sketch.empty()) {
+    encoder.section(Section::kSketch,
+                    [&](ByteWriter& w) { w.put_bytes(std::as_bytes(std::span(step.sketch))); });
+  }
+  encoder.section(Section::kMicroBatches, [&](ByteWriter& w) {
+    for (const MicroBatch& m : step.micro) {
+      w.put(m.loss);
+      w.put(m.weight);
+      w.put(m.tokens);
+    }
+  });
+  encoder.section(Section::kFingerprints, [&](ByteWriter& w) {
+    for (const Fingerprint& f : step.fingerprints) {
+      w.put(f.kind);
+      w.put(f.value);
+    }
+  });
+  if (step.reduced) {
+    encoder.section(Section::kReduced, [&](ByteWriter& w) { put_sums(w, *step.reduced); });
+  }
+  return std::move(encoder).finish();
+}
+
+Packet encode(const Note& note) {
+  Encoder encoder(Kind::kNote, note.header);
+  encoder.section(Section::kNote, [&](ByteWriter& w) {
+    w.put(std::uint32_t{note.final});
+    w.put(note.sent);
+    w.put(note.dropped);
+    w.put_bytes(std::as_bytes(std::span(note.text)));
+  });
+  return std::move(encoder).finish();
+}
+
+Result<Message> decode(std::span<const std::byte> bytes) {
+  if (bytes.size() < kHeaderBytes) return corrupt("shorter than a header");
+  if (bytes.size() > kBytesMax) return corrupt("longer than 16 MiB");
+  ByteReader reader(bytes);
+  const auto magic = *reader.get<std::uint32_t>();
+  const auto version = *reader.get<std::uint16_t>();
+  const auto kind = *reader.get<Kind>();
+  const auto length = *reader.get<std::uint32_t>();
+  const auto sum = *reader.get<std::uint32_t>();
+  if (magic != kMagic) return corrupt("wrong first four bytes");
+  if (version != kVersion) {
+    return fail(ErrorCode::kUnsupported, "packet version " + std::to_string(version) +
+                                             " is not supported; update presum on rank 0");
+  }
+  if (length != bytes.size()) return corrupt("wrong length");
+  if (sum != checksum(bytes)) return corrupt("wrong checksum");
+  const auto header = read_header(reader);
+  if (!header) return tl::unexpected(header.error());
+  switch (kind) {
+    case Kind::kHello:
+      return read_message<Hello>(*header, reader);
+    case Kind::kStep:
+      return read_message<Step>(*header, reader);
+    case Kind::kNote:
+      return read_message<Note>(*header, reader);
+  }
+  return corrupt("unknown kind");
+}
+
+}  // namespace presum::packet
+
+namespace presum {
+
+void Packet::stamp(std::uint64_t run, std::uint32_t segment) {
+  ByteWriter writer(bytes);
+  writer.patch(packet::kRunOffset, run);
+  writer.patch(packet::kSegmentOffset, segment);
+  packet::seal(bytes);
+}
+
+}  // namespace presum

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "presum/run_log.h"
+#include "runlog/schema.h"
+#include "runlog/sqlite.h"
+
+namespace presum {
+namespace {
+
+using runlog::Database;
+using runlog::Statement;
+
+// Calls `read` for every row.
+template <class Read>
+Status for_each_row(Database& db, std::string_view sql, Read&& read) {
+  auto statement = db.prepare(sql);
+  if (!statement) return tl::unexpected(statement.error());
+  while (true) {
+    const auto row = statement->next();
+    if (!row) return tl::unexpected(row.error());
+    if (!*row) return {};
+    read(*statement);
+  }
+}
+
+template <class T, class Read>
+Result<std::vector<T>> read_all(Database& db, std::string_view sql, Read&& read) {
+  std::vector<T> out;
+  const auto done = for_each_row(db, sql, [&](const Statement& row) { out.push_back(read(row)); });
+  if (!done) return tl::unexpected(done.error());
+  return out;
+}
+
+StepRecord read_step(const Statement& row) {
+  StepRecord r;
+  int c = 0;
+  r.segment = row.small(c++);
+  r.module = row.small(c++);
+  r.shard = row.small(c++);
+  r.step = row.integer(c++);
+  r.workers_expected = row.small(c++);
+  const auto missing = row.small(c++);
+  r.missing_replicas.resize(missing);
+  for (double* value :
+       {&r.loss_mean, &r.loss_std, &r.loss_range, &r.grad_norm_mean, &r.grad_norm_std,
+        &r.grad_norm_cv, &r.cosine_mean, &r.cosine_low, &r.cosine_high, &r.consistency,
+        &r.reduced_norm, &r.signal, &r.noise, &r.noise_scale, &r.effective_workers, &r.tokens_cv}) {
+    *value = row.number(c++);
+  }
+  r.cosine_source = static_cast<CosineSource>(row.small(c++));
+  r.reduced_disagrees = row.small(c++) != 0;
+  r.distinct_gradients = row.small(c++);
+  r.sketch_size = row.small(c++);
+  return r;
+}
+
+// One row per (segment, module, rank): its first and last step and how many show the fact.
+constexpr std::pair<HardFact::Kind, const char*> kHardFactQueries[] = {
+    {HardFact::Kind::kNonfiniteGradient,
+     "SELECT segment, module, rank, min(step), max(step), count(*) FROM worker_step w "
+     "JOIN step s ON s.id = w.step_id WHERE nonfinite > 0 GROUP BY 1, 2, 3"},
+    {HardFact::Kind::kNonfiniteLoss,
+     "SELECT segment, module, rank, min(step), max(step), count(*) FROM worker_step w "
+     "JOIN step s ON s.id = w.step_id WHERE loss_nonfinite GROUP BY 1, 2, 3"},
+    {HardFact::Kind::kZeroGradient,
+     "SELECT segment, module, rank, min(step), max(step), count(*) FROM worker_step w "
+     "JOIN step s ON s.id = w.step_id WHERE grad_norm = 0 GROUP BY 1, 2, 3"},
+    {HardFact::Kind::kIdenticalGradients,
+     "SELECT segment, module, rank, min(step), max(step), count(*) FROM worker_step w "
+     "JOIN step s ON s.id = w.step_id WHERE s.distinct_gradients < "
+     "(SELECT count(*) FROM worker_step o WHERE o.step_id = s.id AND o.grad_norm IS NOT 0) "
+     "AND w.grad_norm IS NOT 0 AND EXISTS (SELECT 1 FROM worker_step o WHERE o.step_id = s.id "
+     "AND o.replica <> w.replica AND o.fingerprint = w.fingerprint) GROUP BY 1, 2, 3"},
+    {HardFact::Kind::kMissingWorker,
+     "SELECT s.segment, s.module, ifnull(k.rank, m.replica), min(step), max(step), count(*) "
+     "FROM missing_worker m JOIN step s ON s.id = m.step_id LEFT JOIN worker k ON "
+     "k.segment = s.segment AND k.module = s.module AND k.shard = s.shard "
+     "AND k.replica = m.replica GROUP BY 1, 2, 3"},
+};
+
+// Ranks with the same fact over the same steps become one fact.
+void merge_into(std::vector<HardFact>& facts, HardFact fact) {
+  const auto same = std::find_if(facts.begin(), facts.end(), [&](const HardFact& f) {
+    return f.kind == fact.kind && f.segment == fact.segment && f.module == fact.module &&
+           f.first_step == fact.first_step && f.last_step == fact.last_step &&
+           f.steps == fact.steps;
+  });
+  if (same == facts.end()) {
+    facts.push_back(std::move(fact));
+  } else {
+    same->ranks.push_back(fact.ranks.front());
+  }
+}
+
+Status check_format(Database& db, const std::filesystem::path& file) {
+  const auto id = db.query_integer("PRAGMA application_id");
+  const auto version = db.query_integer("PRAGMA user_version");
+  if (!id || !version || *id != runlog::kApplicationId) {
+    return fail(ErrorCode::kCorrupt,
+                fmt::format("{} is not a presum run log, or is damaged{}", file.string(),
+                            id ? "" : " (" + id.error().message + ")"));
+  }
+  if (*version > runlog::kSchemaVersion) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("{} was written by a newer presum (schema {}, this one knows {}); "
+                            "update presum",
+                            file.string(), *version, runlog::kSchemaVersion));
+  }
+  return {};
+}
+
+}  // namespace
+
+struct RunLog::State {
+  std::filesystem::path file;
+  mutable Database db;
+};
+
+RunLog::RunLog(std::unique_ptr<State> state) : state_(std::move(state)) {}
+RunLog::RunLog(RunLog&&) noexcept = default;
+RunLog& RunLog::operator=(RunLog&&) noexcept = default;
+RunLog::~RunLog() = default;
+
+Result<RunLog> RunLog::open(const std::filesystem::path& run) {
+  std::error_code error;
+  if (!std::filesystem::exists(run, error)) {
+    return fail(ErrorCode::kNotFound, fmt::format("no such run: {}", run.string()));
+  }
+  const bool folder = std::filesystem::is_directory(run, error);
+  const auto file = folder ? run / runlog::kFileName : run;
+  if (!std::filesystem::exists(file, error)) {
+    return fail(ErrorCode::kNotFound, fmt::format("{} is not a run: it holds no {}", run.string(),
+                                                  runlog::kFileName));
+  }
+  auto db = Database::open(file, Database::Mode::kRead);
+  if (!db) return tl::unexpected(db.error());
+  if (auto s = check_format(*db, file); !s) return tl::unexpected(s.error());
+  return RunLog(std::make_unique<State>(State{file, std::move(*db)}));
+}
+
+std::string RunLog::name() const {
+  const auto folder = std::filesystem::absolute(state_->file).parent_path();
+  return folder.filename().string();
+}
+
+Result<std::vector<StepRecord>> RunLog::steps() const {
+  return read_all<StepRecord>(
+      state_->db,
+      "SELECT segment, module, shard, step, workers_expected, workers_expected - workers, "
+      "loss_mean, loss_std, loss_range, grad_norm_mean, grad_norm_std, grad_norm_cv, cosine_mean, "
+      "cosine_low, cosine_high, consistency, reduced_norm, signal, noise, noise_scale, "
+      "effective_workers, tokens_cv, cosine_source, reduced_disagrees, distinct_gradients, "
+      "sketch_size FROM step ORDER BY segment, module, shard, step",
+      read_step);
+}
+
+Result<std::vector<ModuleInfo>> RunLog::modules() const {
+  std::map<std::pair<std::uint32_t, std::uint32_t>, ModuleInfo> modules;
+  const auto done = for_each_row(
+      state_->db,
+      "SELECT module, shard, replicas, rank, replica, host FROM worker WHERE segment = "
+      "(SELECT max(segment) FROM worker) ORDER BY module, shard, replica",
+      [&](const Statement& row) {
+        ModuleInfo& m = modules[{row.small(0), row.small(1)}];
+        m.module = row.small(0);
+        m.shard = row.small(1);
+        m.workers_expected = row.small(2);
+        m.workers.push_back({row.small(3), row.small(4), row.text(5)});
+      });
+  if (!done) return tl::unexpected(done.error());
+  std::vector<ModuleInfo> out;
+  for (auto& [key, info] : modules) out.push_back(std::move(info));
+  return out;
+}
+
+Result<std::vector<Fact>> RunLog::facts() const {
+  return read_all<Fact>(
+      state_->db, "SELECT segment, rank, key, value FROM fact ORDER BY segment, rank, key",
+      [](const Statement& row) { return Fact{row.small(0), row.small(1), row.text(2), row.text(3)}; });
+}
+
+Result<std::vector<NoteRecord>> RunLog::notes() const {
+  return read_all<NoteRecord>(
+      state_->db, "SELECT segment, rank, text FROM note ORDER BY id",
+      [](const Statement& row) { return NoteRecord{row.small(0), row.small(1), row.text(2)}; });
+}
+
+Result<std::vector<HardFact>> RunLog::hard_facts() const {
+  std::vector<HardFact> facts;
+  for (const auto& [kind, sql] : kHardFactQueries) {
+    const auto done = for_each_row(state_->db, sql, [&, k = kind](const Statement& row) {
+      merge_into(facts, {.kind = k,
+                         .segment = row.small(0),
+                         .module = row.small(1),
+                         .ranks = {row.small(2)},
+                         .first_step = row.integer(3),
+                         .last_step = row.integer(4),
+                         .steps = row.integer(5)});
+    });
+    if (!done) return tl::unexpected(done.error());
+  }
+  return facts;
+}
+
+}  // namespace presum

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runlog/sqlite.h"
+
+#include <fmt/format.h>
+
+namespace presum::runlog {
+namespace {
+
+ErrorCode classify(int code) {
+  switch (code & 0xFF) {
+    case SQLITE_CORRUPT:
+    case SQLITE_NOTADB:
+      return ErrorCode::kCorrupt;
+    default:
+      return ErrorCode::kIo;
+  }
+}
+
+tl::unexpected<Error> failure(sqlite3* database) {
+  const char* file = sqlite3_db_filename(database, "main");
+  const int code = sqlite3_extended_errcode(database);
+  return fail(classify(code),
+              fmt::format("{}: {}", file == nullptr ? "run log" : file, sqlite3_errmsg(database)));
+}
+
+}  // namespace
+
+Result<bool> Statement::next() {
+  switch (sqlite3_step(statement_.get())) {
+    case SQLITE_ROW:
+      return true;
+    case SQLITE_DONE:
+      sqlite3_reset(statement_.get());
+      sqlite3_clear_bindings(statement_.get());
+      return false;
+    default: {
+      auto error = failure(sqlite3_db_handle(statement_.get()));
+      sqlite3_reset(statement_.get());
+      return error;
+    }
+  }
+}
+
+Status Statement::run() {
+  const auto row = next();
+  if (!row) return tl::unexpected(row.error());
+  return {};
+}
+
+double Statement::number(int column) const {
+  if (sqlite3_column_type(statement_.get(), column) == SQLITE_NULL) {
+    return std::numeric_limits<double>::quiet_NaN();
+  }
+  return sqlite3_column_double(statement_.get(), column);
+}
+
+std::string Statement::text(int column) const {
+  const auto* text = sqlite3_column_text(statement_.get(), column);
+  const int bytes = sqlite3_column_bytes(statement_.get(), column);
+  return text == nullptr ? std::string()
+                         : std::string(reinterpret_cast<const char*>(text),
+                                       static_cast<std::size_t>(bytes));
+}
+
+Result<Database> Database::open(const std::filesystem::path& file, Mode mode) {
+  constexpr int kBusyTimeoutMs = 5'000;
+  const int flags = mode == Mode::kRead ? SQLITE_OPEN_READONLY
+                                        : SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE;
+  sqlite3* raw = nullptr;
+  const int code = sqlite3_open_v2(file.c_str(), &raw, flags | SQLITE_OPEN_NOMUTEX, nullptr);
+  Database database;
+  database.database_.reset(raw);
+  if (code != SQLITE_OK) {
+    return fail(classify(code), fmt::format("{}: {}", file.string(), sqlite3_errstr(code)));
+  }
+  sqlite3_busy_timeout(raw, kBusyTimeoutMs);
+  return database;
+}
+
+Status Database::execute(const char* sql) {
+  if (sqlite3_exec(database_.get(), sql, nullptr, nullptr, nullptr) == SQLITE_OK) return {};
+  return failure(database_.get());
+}
+
+Result<Statement> Database::prepare(std::string_view sql) {
+  sqlite3_stmt* raw = nullptr;
+  const int code = sqlite3_prepare_v2(database_.get(), sql.data(), static_cast<int>(sql.size()),
+                                      &raw, nullptr);
+  if (code != SQLITE_OK) return failure(database_.get());
+  return Statement(raw);
+}
+
+Result<std::uint64_t> Database::query_integer(std::string_view sql) {
+  auto statement = prepare(sql);
+  if (!statement) return tl::unexpected(statement.error());
+  const auto row = statement->next();
+  if (!row) return tl::unexpected(row.error());
+  return *row ? statement->integer(0) : 0;
+}
+
+}  // namespace presum::runlog

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// SQLite's C interface with owners and Results instead of codes. One thread at a time.
+#pragma once
+
+#include <sqlite3.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "presum/status.h"
+
+namespace presum::runlog {
+
+// A prepared statement. Unbound parameters are NULL; NaN is stored as NULL, NULL reads as NaN.
+class Statement {
+ public:
+  explicit Statement(sqlite3_stmt* statement) : statement_(statement) {}
+
+  void bind(int at, double value) { sqlite3_bind_double(statement_.get(), at, value); }
+  void bind(int at, std::uint64_t value) {
+    sqlite3_bind_int64(statement_.get(), at, static_cast<sqlite3_int64>(value));
+  }
+  void bind(int at, std::uint32_t value) { bind(at, std::uint64_t{value}); }
+  void bind(int at, std::string_view value) {
+    sqlite3_bind_text(statement_.get(), at, value.data(), static_cast<int>(value.size()),
+                      SQLITE_TRANSIENT);
+  }
+  void bind_blob(int at, std::span<const std::byte> bytes) {
+    sqlite3_bind_blob(statement_.get(), at, bytes.data(), static_cast<int>(bytes.size()),
+                      SQLITE_TRANSIENT);
+  }
+  // Binds from parameter 1 on, in order.
+  template <class... Values>
+  Statement& with(const Values&... values) {
+    int at = 0;
+    (bind(++at, values), ...);
+    return *this;
+  }
+
+  // True: a row is there. False: the end; the statement is ready for another use.
+  Result<bool> next();
+  // Runs a statement without rows.
+  Status run();
+
+  double number(int column) const;
+  std::uint64_t integer(int column) const {
+    return static_cast<std::uint64_t>(sqlite3_column_int64(statement_.get(), column));
+  }
+  std::uint32_t small(int column) const { return static_cast<std::uint32_t>(integer(column)); }
+  std::string text(int column) const;
+
+ private:
+  struct Finalize {
+    void operator()(sqlite3_stmt* s) const { sqlite3_finalize(s); }
+  };
+  std::unique_ptr<sqlite3_stmt, Finalize> statement_;
+};
+
+class Database {
+ public:
+  enum class Mode { kRead, kWrite };
+  static Result<Database> open(const std::filesystem::path& file, Mode mode);
+
+  Status execute(const char* sql);
+  Result<Statement> prepare(std::string_view sql);
+  Result<std::uint64_t> query_integer(std::string_view sql);
+  std::uint64_t last_row() const {
+    return static_cast<std::uint64_t>(sqlite3_last_insert_rowid(database_.get()));
+  }
+
+ private:
+  struct Close {
+    void operator()(sqlite3* d) const { sqlite3_close_v2(d); }
+  };
+  std::unique_ptr<sqlite3, Close> database_;
+};
+
+}  // namespace presum::runlog

@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runlog/writer.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <sys/statfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <optional>
+#include <random>
+#include <vector>
+
+#include "presum/version.h"
+#include "runlog/schema.h"
+#include "runlog/sqlite.h"
+
+namespace presum::runlog {
+namespace {
+
+constexpr Seconds kCommitEvery{1.0};
+
+// f_type of file systems whose shared-memory locks (WAL needs them) do not reach other machines.
+constexpr std::array<std::uint32_t, 9> kNetworkFileSystems = {
+    0x6969,      // NFS
+    0xFF534D42,  // CIFS
+    0xFE534D42,  // SMB2
+    0x517B,      // SMB
+    0x0BD00BD0,  // Lustre
+    0x47504653,  // GPFS
+    0x00C36400,  // Ceph
+    0x19830326,  // BeeGFS
+    0x65735546,  // FUSE (sshfs, s3fs, ...)
+};
+
+std::uint64_t random_run_id() {
+  std::random_device device;
+  return (std::uint64_t{device()} << 32) | device() | 1;
+}
+
+std::string utc_now() {
+  const auto now = std::chrono::time_point_cast<std::chrono::seconds>(
+      std::chrono::system_clock::now());
+  return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(now));
+}
+
+Status check_ours(Database& db) {
+  const auto id = db.query_integer("PRAGMA application_id");
+  const auto version = db.query_integer("PRAGMA user_version");
+  if (!id) return tl::unexpected(id.error());
+  if (!version) return tl::unexpected(version.error());
+  if (*id != kApplicationId) return fail(ErrorCode::kCorrupt, "not a presum database");
+  if (*version > kSchemaVersion) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("written by a newer presum (schema {}, this one knows {}); update presum",
+                            *version, kSchemaVersion));
+  }
+  return {};
+}
+
+Status create_schema(Database& db) {
+  const auto pragmas = fmt::format("PRAGMA application_id={}; PRAGMA user_version={};",
+                                   kApplicationId, kSchemaVersion);
+  // One transaction: a reader sees no database or a whole one.
+  return db.execute(fmt::format("BEGIN; {} {} COMMIT;", kSchema, pragmas).c_str());
+}
+
+Status prepare_file(Database& db, Journal journal) {
+  const auto tables = db.query_integer("SELECT count(*) FROM sqlite_master");
+  if (!tables) return tl::unexpected(tables.error());
+  if (*tables != 0) {
+    if (auto s = check_ours(db); !s) return s;
+  }
+  // WAL with synchronous=NORMAL survives a killed process; a power cut may lose the last commits.
+  const char* mode = journal == Journal::kExclusive
+                         ? "PRAGMA locking_mode=EXCLUSIVE; PRAGMA journal_mode=DELETE;"
+                         : "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;";
+  if (auto s = db.execute(mode); !s) return s;
+  return *tables == 0 ? create_schema(db) : Status{};
+}
+
+std::span<const std::byte> bytes_of(const std::vector<float>& values) {
+  return std::as_bytes(std::span(values));
+}
+
+Status make_folder(const std::filesystem::path& folder) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) {
+    return fail(ErrorCode::kIo,
+                fmt::format("cannot create run folder {}: {}", folder.string(), error.message()));
+  }
+  return {};
+}
+
+}  // namespace
+
+Journal choose_journal(const std::filesystem::path& folder) {
+  struct statfs info {};
+  if (statfs(folder.c_str(), &info) != 0) return Journal::kWal;
+  const auto type = static_cast<std::uint32_t>(info.f_type);
+  const bool network = std::find(kNetworkFileSystems.begin(), kNetworkFileSystems.end(), type) !=
+                       kNetworkFileSystems.end();
+  return network ? Journal::kExclusive : Journal::kWal;
+}
+
+struct Writer::State {
+  State(Database database, MonotonicClock injected)
+      : db(std::move(database)), clock(std::move(injected)) {}
+
+  Database db;
+  MonotonicClock clock;
+  std::filesystem::path file;
+  std::filesystem::path copy_to;  // kLocalCopy only
+  std::uint64_t run = 0;
+  std::uint32_t segment = 0;
+  bool in_transaction = false;
+  bool closed = false;
+  Seconds began{0};
+  std::optional<Statement> insert_step, insert_worker, insert_group, insert_missing;
+
+  Status begin_segment() {
+    const auto last = db.query_integer("SELECT ifnull(max(segment), 0) FROM segment");
+    if (!last) return tl::unexpected(last.error());
+    segment = static_cast<std::uint32_t>(*last) + 1;
+    run = random_run_id();
+    auto insert = db.prepare(
+        "INSERT INTO segment (segment, run, started_utc, presum_version) VALUES (?,?,?,?)");
+    if (!insert) return tl::unexpected(insert.error());
+    return insert->with(segment, fmt::format("{:016x}", run), utc_now(), std::string_view(version()))
+        .run();
+  }
+
+  Status prepare_statements() {
+    const std::array<std::pair<std::optional<Statement>*, const char*>, 4> all = {{
+        {&insert_step,
+         "INSERT INTO step VALUES (NULL,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,"
+         "?,?,?)"},
+        {&insert_worker, "INSERT INTO worker_step VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"},
+        {&insert_group, "INSERT INTO group_step VALUES (?,?,?,?,?,?,?)"},
+        {&insert_missing, "INSERT INTO missing_worker VALUES (?,?)"},
+    }};
+    for (const auto& [statement, sql] : all) {
+      auto prepared = db.prepare(sql);
+      if (!prepared) return tl::unexpected(prepared.error());
+      statement->emplace(std::move(*prepared));
+    }
+    return {};
+  }
+
+  Status begin() {
+    if (in_transaction) return {};
+    if (auto s = db.execute("BEGIN"); !s) return s;
+    in_transaction = true;
+    began = clock();
+    return {};
+  }
+
+  Status commit() {
+    if (!in_transaction) return {};
+    in_transaction = false;
+    if (auto s = db.execute("COMMIT"); !s) {
+      static_cast<void>(db.execute("ROLLBACK"));
+      return s;
+    }
+    return {};
+  }
+
+  Status write_workers(const StepRecord& r, std::uint64_t id) {
+    for (const WorkerRecord& w : r.workers) {
+      std::vector<double> micro;
+      for (const MicroBatchRecord& m : w.micro) {
+        micro.insert(micro.end(), {m.loss, m.weight, static_cast<double>(m.tokens)});
+      }
+      insert_worker->with(id, w.replica, w.rank, w.loss, std::uint32_t{w.loss_nonfinite}, w.weight,
+                          w.tokens, w.micro_batches, w.grad_norm, w.grad_max, w.nonfinite,
+                          w.cosine_to_others, w.reduced_norm, w.fingerprint, w.reduced_fingerprint,
+                          w.optimizer_step, w.dropped, w.skipped_parameters);
+      // A single micro-batch repeats what the columns say.
+      if (w.micro.size() > 1) insert_worker->bind_blob(19, std::as_bytes(std::span(micro)));
+      if (auto s = insert_worker->run(); !s) return s;
+    }
+    return {};
+  }
+
+  Status write_groups(const StepRecord& r, std::uint64_t id) {
+    for (const GroupRecord& g : r.groups) {
+      insert_group->with(id, g.id, g.norm_mean, g.norm_std, g.nonfinite);
+      insert_group->bind_blob(6, bytes_of(g.norms));
+      insert_group->bind_blob(7, bytes_of(g.maxima));
+      if (auto s = insert_group->run(); !s) return s;
+    }
+    return {};
+  }
+
+  Status write_step(const StepRecord& r) {
+    insert_step->with(r.segment, r.module, r.shard, r.step, r.workers_expected,
+                      static_cast<std::uint32_t>(r.workers.size()), r.loss_mean, r.loss_std,
+                      r.loss_range, r.grad_norm_mean, r.grad_norm_std, r.grad_norm_cv,
+                      r.cosine_mean, r.cosine_low, r.cosine_high,
+                      static_cast<std::uint32_t>(r.cosine_source), r.consistency, r.reduced_norm,
+                      std::uint32_t{r.reduced_disagrees}, r.signal, r.noise, r.noise_scale,
+                      r.effective_workers, r.tokens_cv, r.distinct_gradients, r.sketch_size);
+    if (!r.cosines.empty()) insert_step->bind_blob(27, bytes_of(r.cosines));
+    return insert_step->run();
+  }
+
+  Status copy_home() const {
+    // Renamed into place: a reader sees the old file or the new one, whole.
+    auto part = copy_to;
+    part += ".part";
+    std::error_code error;
+    std::filesystem::copy_file(file, part,
+                               std::filesystem::copy_options::overwrite_existing, error);
+    if (!error) std::filesystem::rename(part, copy_to, error);
+    if (error) {
+      return fail(ErrorCode::kIo,
+                  fmt::format("cannot copy the run log to {}: {} (it is kept in {})",
+                              copy_to.string(), error.message(), file.string()));
+    }
+    std::filesystem::remove(file, error);
+    return {};
+  }
+};
+
+Writer::Writer(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Writer::Writer(Writer&&) noexcept = default;
+Writer& Writer::operator=(Writer&&) noexcept = default;
+Writer::~Writer() {
+  if (state_ && !state_->closed) static_cast<void>(state_->commit());
+}
+
+Result<Writer> Writer::open(const std::filesystem::path& folder, MonotonicClock clock,
+                            Journal journal) {
+  if (auto s = make_folder(folder); !s) return tl::unexpected(s.error());
+  const auto target = folder / kFileName;
+  auto file = target;
+  if (journal == Journal::kLocalCopy) {
+    file = std::filesystem::temp_directory_path() /
+           fmt::format("presum-{}-{:016x}.db", getpid(), random_run_id());
+    std::error_code error;
+    if (std::filesystem::exists(target)) std::filesystem::copy_file(target, file, error);
+    if (error) return fail(ErrorCode::kIo, fmt::format("{}: {}", file.string(), error.message()));
+  }
+  auto db = Database::open(file, Database::Mode::kWrite);
+  if (!db) return tl::unexpected(db.error());
+  if (auto s = prepare_file(*db, journal); !s) {
+    return fail(s.error().code, fmt::format("{}: {}", file.string(), s.error().message));
+  }
+  auto state = std::make_unique<State>(std::move(*db), std::move(clock));
+  state->file = file;
+  if (journal == Journal::kLocalCopy) state->copy_to = target;
+  if (auto s = state->begin_segment(); !s) return tl::unexpected(s.error());
+  if (auto s = state->prepare_statements(); !s) return tl::unexpected(s.error());
+  return Writer(std::move(state));
+}
+
+std::uint64_t Writer::run() const { return state_->run; }
+std::uint32_t Writer::segment() const { return state_->segment; }
+
+Status Writer::add(const packet::Hello& hello) {
+  if (auto s = state_->begin(); !s) return s;
+  const packet::Header& h = hello.header;
+  const Identity& who = h.identity;
+  auto worker = state_->db.prepare(
+      "INSERT OR REPLACE INTO worker (segment, module, shard, replica, replicas, rank, host) "
+      "VALUES (?,?,?,?,?,?,?)");
+  auto fact = state_->db.prepare("INSERT OR REPLACE INTO fact VALUES (?,?,?,?,?)");
+  auto group = state_->db.prepare("INSERT OR IGNORE INTO group_name VALUES (?,?,?,?,?,?)");
+  for (const auto* statement : {&worker, &fact, &group}) {
+    if (!*statement) return tl::unexpected(statement->error());
+  }
+  const auto s = worker
+                     ->with(h.segment, who.module, who.shard, who.replica, who.replicas,
+                            who.world_rank, std::string_view(hello.host))
+                     .run();
+  if (!s) return s;
+  for (const auto& [key, value] : hello.facts) {
+    fact->with(h.segment, who.module, who.world_rank, std::string_view(key),
+               std::string_view(value));
+    if (auto done = fact->run(); !done) return done;
+  }
+  for (const packet::GroupName& g : hello.groups) {
+    group->with(h.segment, who.module, who.shard, g.id, std::string_view(g.name), g.elements);
+    if (auto done = group->run(); !done) return done;
+  }
+  return {};
+}
+
+Status Writer::add(const packet::Note& note) {
+  if (auto s = state_->begin(); !s) return s;
+  const packet::Header& h = note.header;
+  auto counts = state_->db.prepare(
+      "UPDATE worker SET sent=?, dropped=? WHERE segment=? AND module=? AND shard=? AND replica=?");
+  auto text = state_->db.prepare("INSERT INTO note (segment, rank, text) VALUES (?,?,?)");
+  if (!counts) return tl::unexpected(counts.error());
+  if (!text) return tl::unexpected(text.error());
+  counts->with(note.sent, note.dropped, h.segment, h.identity.module, h.identity.shard,
+               h.identity.replica);
+  if (auto s = counts->run(); !s) return s;
+  if (note.text.empty()) return {};
+  return text->with(h.segment, h.identity.world_rank, std::string_view(note.text)).run();
+}
+
+Status Writer::add(const StepRecord& record) {
+  if (auto s = state_->begin(); !s) return s;
+  if (auto s = state_->write_step(record); !s) return s;
+  const std::uint64_t id = state_->db.last_row();
+  if (auto s = state_->write_workers(record, id); !s) return s;
+  if (auto s = state_->write_groups(record, id); !s) return s;
+  for (const std::uint32_t replica : record.missing_replicas) {
+    if (auto s = state_->insert_missing->with(id, replica).run(); !s) return s;
+  }
+  return {};
+}
+
+Status Writer::tick() {
+  if (!state_->in_transaction || state_->clock() - state_->began < kCommitEvery) return {};
+  return state_->commit();
+}
+
+Status Writer::close() {
+  if (state_->closed) return {};
+  state_->closed = true;
+  if (auto s = state_->commit(); !s) return s;
+  const auto sql = fmt::format("UPDATE segment SET closed=1 WHERE segment={}", state_->segment);
+  if (auto s = state_->db.execute(sql.c_str()); !s) return s;
+  // Best effort: one plain file that also opens from a read-only folder. A reader may prevent it.
+  static_cast<void>(state_->db.execute("PRAGMA busy_timeout=0; PRAGMA journal_mode=DELETE"));
+  return state_->copy_to.empty() ? Status{} : state_->copy_home();
+}
+
+}  // namespace presum::runlog

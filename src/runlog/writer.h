@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+
+#include "base/clock.h"
+#include "packet/packet.h"
+#include "presum/status.h"
+#include "presum/step_record.h"
+
+namespace presum::runlog {
+
+// Where the database file is written and how.
+enum class Journal {
+  kWal,        // readable while written
+  kExclusive,  // network file systems: rollback journal, exclusive lock, not readable until closed
+  kLocalCopy,  // the file system cannot lock at all: a local file, copied into place at close
+};
+
+// What to use in a folder. By default chosen from the file system's type (statfs).
+Journal choose_journal(const std::filesystem::path& folder);
+
+// Appends one run's records to its database. Commits at most a second after a record came in, as
+// long as `tick` is called; a process that dies loses at most that second, never the database.
+// Thread-safety: one thread at a time. Ownership: holds the database file until destroyed.
+class Writer {
+ public:
+  // Creates the folder and the database, or opens an existing one and begins its next segment.
+  // Errors: kIo (not writable, no space), kCorrupt or kUnsupported (what is there is not ours).
+  static Result<Writer> open(const std::filesystem::path& folder, MonotonicClock clock,
+                             Journal journal);
+  Writer(Writer&&) noexcept;
+  Writer& operator=(Writer&&) noexcept;
+  ~Writer();
+
+  std::uint64_t run() const;
+  std::uint32_t segment() const;
+
+  Status add(const packet::Hello& hello);
+  Status add(const packet::Note& note);
+  Status add(const StepRecord& record);
+  Status tick();
+  // Commits, marks the segment as closed and leaves one plain file.
+  Status close();
+
+ private:
+  struct State;
+  explicit Writer(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace presum::runlog

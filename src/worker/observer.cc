@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "presum/observer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cctype>
+#include <optional>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "base/hash.h"
+#include "observe/gradient_pass.h"
+#include "observe/simd.h"
+#include "packet/packet.h"
+
+namespace presum {
+namespace {
+
+constexpr std::uint64_t kSketchSeed = 0x70726573756D736BULL;
+constexpr std::string_view kWrapperParts[] = {"module", "_orig_mod", "_fsdp_wrapped_module",
+                                              "_checkpoint_wrapped_module"};
+
+std::vector<std::string_view> split_path(std::string_view name) {
+  std::vector<std::string_view> parts;
+  for (std::size_t begin = 0; begin <= name.size();) {
+    const std::size_t end = std::min(name.find('.', begin), name.size());
+    parts.push_back(name.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+std::string join_path(std::span<const std::string_view> parts) {
+  return fmt::format("{}", fmt::join(parts, "."));
+}
+
+bool is_number(std::string_view part) {
+  return !part.empty() &&
+         std::all_of(part.begin(), part.end(), [](unsigned char c) { return std::isdigit(c) != 0; });
+}
+
+void add(packet::GradientSums& into, const packet::GradientSums& sums, std::uint64_t id) {
+  into.sum_squares += sums.sum_squares;
+  into.max_abs = std::max(into.max_abs, sums.max_abs);
+  into.nonfinite += sums.nonfinite;
+  into.fingerprint += mix64(sums.fingerprint ^ id);
+}
+
+void unscale(packet::GradientSums& sums, double scale) {
+  sums.sum_squares /= scale * scale;
+  sums.max_abs /= scale;
+}
+
+packet::GradientSums to_sums(const observe::GradientStats& s) {
+  return {s.sum_squares, s.max_abs, s.nonfinite, s.fingerprint};
+}
+
+}  // namespace
+
+std::string canonical_name(std::string_view name) {
+  auto parts = split_path(name);
+  const auto is_wrapper = [](std::string_view part) {
+    return std::find(std::begin(kWrapperParts), std::end(kWrapperParts), part) !=
+           std::end(kWrapperParts);
+  };
+  // The last part is the parameter's own name, whatever it is called.
+  const auto last = parts.back();
+  parts.pop_back();
+  std::erase_if(parts, is_wrapper);
+  parts.push_back(last);
+  return join_path(parts);
+}
+
+std::string default_group(std::string_view name) {
+  const std::string canonical = canonical_name(name);
+  const auto parts = split_path(canonical);
+  const auto number = std::find_if(parts.begin(), parts.end(), is_number);
+  const auto kept = number != parts.end() ? static_cast<std::size_t>(number - parts.begin()) + 1
+                                          : std::min<std::size_t>(2, parts.size());
+  return join_path(std::span(parts).first(kept));
+}
+
+Result<std::string_view> simd_target() { return observe::simd_target(); }
+
+struct Observer::State {
+  struct Slot {
+    std::uint64_t id = 0;
+    std::uint32_t group = 0;
+    bool seen = false;
+    bool reduced_seen = false;
+    packet::GradientSums sums;
+    packet::GradientSums reduced;
+    std::vector<float> own_sketch;  // only of parameters that were once reported twice in a step
+  };
+
+  ObserverOptions options;
+  std::vector<Slot> slots;
+  std::vector<packet::GroupName> groups;
+  std::uint64_t step = 0;
+  std::uint64_t elements = 0;
+  std::vector<float> sketch;
+  bool sketch_valid = true;
+  std::vector<packet::MicroBatch> micro;
+  std::vector<packet::Fingerprint> fingerprints;
+
+  packet::Header header() const { return {.identity = options.identity, .step = step}; }
+
+  void begin(std::uint64_t new_step) {
+    step = new_step;
+    elements = 0;
+    sketch_valid = true;
+    std::fill(sketch.begin(), sketch.end(), 0.0F);
+    micro.clear();
+    fingerprints.clear();
+    for (Slot& slot : slots) {
+      slot.seen = slot.reduced_seen = false;
+      slot.sums = slot.reduced = {};
+    }
+  }
+
+  observe::SketchSpan sketch_of(Slot& slot) {
+    if (sketch.empty()) return {};
+    if (slot.seen && slot.own_sketch.empty()) {
+      slot.own_sketch.resize(sketch.size());
+      sketch_valid = false;
+    }
+    auto& target = slot.own_sketch.empty() ? sketch : slot.own_sketch;
+    if (!slot.own_sketch.empty()) std::fill(target.begin(), target.end(), 0.0F);
+    return {.values = target.data(),
+            .size = static_cast<std::uint32_t>(target.size()),
+            .seed = splitmix64(splitmix64(kSketchSeed ^ step) ^ slot.id)};
+  }
+
+  std::vector<float> finish_sketch() {
+    if (!sketch_valid) return {};
+    for (const Slot& slot : slots) {
+      if (!slot.seen || slot.own_sketch.empty()) continue;
+      for (std::size_t i = 0; i < sketch.size(); ++i) sketch[i] += slot.own_sketch[i];
+    }
+    return sketch;
+  }
+
+  void sum_gradients(packet::Step& out, double scale) const {
+    out.groups.resize(groups.size());
+    for (std::size_t g = 0; g < groups.size(); ++g) out.groups[g].id = groups[g].id;
+    for (const Slot& slot : slots) {
+      if (!slot.seen) continue;
+      add(out.total, slot.sums, slot.id);
+      add(out.groups[slot.group].sums, slot.sums, slot.id);
+    }
+    unscale(out.total, scale);
+    for (packet::Group& group : out.groups) unscale(group.sums, scale);
+  }
+
+  std::optional<packet::GradientSums> sum_reduced(double scale) const {
+    std::optional<packet::GradientSums> out;
+    for (const Slot& slot : slots) {
+      if (!slot.reduced_seen) continue;
+      if (!out) out.emplace();
+      add(*out, slot.reduced, slot.id);
+    }
+    if (out) unscale(*out, scale);
+    return out;
+  }
+};
+
+Observer::Observer(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Observer::Observer(Observer&&) noexcept = default;
+Observer& Observer::operator=(Observer&&) noexcept = default;
+Observer::~Observer() = default;
+
+Result<Observer> Observer::create(ObserverOptions options, std::vector<Parameter> parameters) {
+  const auto target = observe::simd_target();
+  if (!target) return tl::unexpected(target.error());
+  const std::uint32_t size = options.sketch_size;
+  if (size != 0 && (!std::has_single_bit(size) || size < packet::kSketchMin ||
+                    size > packet::kSketchMax)) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("sketch size {} is not 0 or a power of two from {} to {}", size,
+                            packet::kSketchMin, packet::kSketchMax));
+  }
+  if (options.identity.replica >= options.identity.replicas) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("replica {} is not below the number of replicas {}",
+                            options.identity.replica, options.identity.replicas));
+  }
+  auto state = std::make_unique<State>();
+  state->sketch.resize(size);
+  state->options = std::move(options);
+  std::unordered_map<std::string, std::uint32_t> group_index;
+  std::unordered_set<std::uint64_t> ids;
+  for (const Parameter& p : parameters) {
+    const std::string name = canonical_name(p.name);
+    const std::string group = p.group.empty() ? default_group(name) : p.group;
+    const auto [at, fresh] =
+        group_index.emplace(group, static_cast<std::uint32_t>(state->groups.size()));
+    if (fresh) state->groups.push_back({.id = name_hash(group), .elements = 0, .name = group});
+    state->groups[at->second].elements += p.elements;
+    if (!ids.insert(name_hash(name)).second) {
+      return fail(ErrorCode::kInvalidArgument, fmt::format("two parameters are called {}", name));
+    }
+    state->slots.push_back({.id = name_hash(name), .group = at->second});
+  }
+  return Observer(std::move(state));
+}
+
+Packet Observer::hello() const {
+  return packet::encode(packet::Hello{.header = state_->header(),
+                                      .host = state_->options.host,
+                                      .facts = state_->options.facts,
+                                      .groups = state_->groups});
+}
+
+void Observer::begin_step(std::uint64_t step) { state_->begin(step); }
+
+Status Observer::gradient(ParameterId parameter, const void* data, std::size_t count,
+                          Dtype dtype) {
+  if (parameter >= state_->slots.size() || (data == nullptr && count > 0)) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("gradient of unknown parameter {} or without data", parameter));
+  }
+  State::Slot& slot = state_->slots[parameter];
+  const auto sketch = state_->sketch_of(slot);
+  slot.sums = to_sums(observe::gradient_pass(data, count, dtype, sketch));
+  if (!slot.seen) state_->elements += count;
+  slot.seen = true;
+  return {};
+}
+
+Status Observer::reduced_gradient(ParameterId parameter, const void* data, std::size_t count,
+                                  Dtype dtype) {
+  if (parameter >= state_->slots.size() || (data == nullptr && count > 0)) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("reduced gradient of unknown parameter {} or without data", parameter));
+  }
+  State::Slot& slot = state_->slots[parameter];
+  slot.reduced = to_sums(observe::gradient_pass(data, count, dtype, {}));
+  slot.reduced_seen = true;
+  return {};
+}
+
+void Observer::loss(double value, double weight, std::uint64_t tokens) {
+  state_->micro.push_back({value, weight, tokens});
+}
+
+void Observer::fingerprint(std::uint32_t kind, std::uint64_t value) {
+  state_->fingerprints.push_back({kind, value});
+}
+
+Packet Observer::end_step(const StepEnd& end) {
+  packet::Step out;
+  out.header = state_->header();
+  out.optimizer_step = end.optimizer_step;
+  out.micro_batches = end.micro_batches;
+  out.skipped_parameters = end.skipped_parameters;
+  out.gradient_scale = end.gradient_scale;
+  out.dropped = end.dropped;
+  out.elements = state_->elements;
+  state_->sum_gradients(out, end.gradient_scale);
+  out.sketch = state_->finish_sketch();
+  out.micro = state_->micro;
+  out.fingerprints = state_->fingerprints;
+  out.reduced = state_->sum_reduced(end.gradient_scale);
+  return packet::encode(out);
+}
+
+Packet Observer::note(bool final, std::uint64_t sent, std::uint64_t dropped,
+                      std::string_view text) const {
+  return packet::encode(packet::Note{.header = state_->header(),
+                                     .final = final,
+                                     .sent = sent,
+                                     .dropped = dropped,
+                                     .text = std::string(text)});
+}
+
+}  // namespace presum
