@@ -20,12 +20,12 @@ struct MonitorOptions {
 };
 
 struct MonitorCounters {
-  std::uint64_t packets = 0;     // understood and used
-  std::uint64_t damaged = 0;     // not a packet
-  std::uint64_t foreign = 0;     // of another run or segment
-  std::uint64_t duplicate = 0;   // a worker's step that was already there
-  std::uint64_t late = 0;        // of a step that was already closed
-  std::uint64_t steps = 0;       // written to the run log
+  std::uint64_t packets = 0;    // understood and used
+  std::uint64_t damaged = 0;    // not a packet
+  std::uint64_t foreign = 0;    // of another run or segment
+  std::uint64_t duplicate = 0;  // a worker's step that was already there
+  std::uint64_t late = 0;       // of a step that was already closed
+  std::uint64_t steps = 0;      // written to the run log
 };
 
 // Collects the packets of all workers of a job and writes what they say to the run log: one per

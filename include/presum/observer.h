@@ -62,7 +62,7 @@ class Observer {
  public:
   // Errors (kInvalidArgument): a sketch size outside its range, a replica outside the world, two
   // parameters of one canonical name, an unknown SIMD target in PRESUM_SIMD.
-  static Result<Observer> create(ObserverOptions options, std::vector<Parameter> parameters);
+  static Result<Observer> create(ObserverOptions options, const std::vector<Parameter>& parameters);
   Observer(Observer&&) noexcept;
   Observer& operator=(Observer&&) noexcept;
   ~Observer();

@@ -14,11 +14,11 @@ inline constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 // How the cosines of a step were found, from least to most exact.
 enum class CosineSource : std::uint8_t {
-  kNone = 0,        // no sketch, or fewer than two workers with a direction
-  kSketch = 1,      // sketches alone
-  kTotalNorm = 2,   // sketches, corrected by the norm of the reduced gradient
-  kRowSums = 3,     // sketches, corrected by the exact dot products with the reduced gradient
-  kExact = 4,       // two workers and the norm of the reduced gradient
+  kNone = 0,       // no sketch, or fewer than two workers with a direction
+  kSketch = 1,     // sketches alone
+  kTotalNorm = 2,  // sketches, corrected by the norm of the reduced gradient
+  kRowSums = 3,    // sketches, corrected by the exact dot products with the reduced gradient
+  kExact = 4,      // two workers and the norm of the reduced gradient
 };
 
 struct MicroBatchRecord {
@@ -28,15 +28,15 @@ struct MicroBatchRecord {
 };
 
 struct WorkerRecord {
-  std::uint32_t rank = 0;     // global rank
-  std::uint32_t replica = 0;  // data-parallel rank
-  double loss = kNaN;         // weighted mean over its micro-batches; NaN if none was reported
-  bool loss_nonfinite = false;  // a loss was reported and it is NaN or Inf
-  double weight = 0;            // sum of the micro-batch weights
-  std::uint64_t tokens = 0;     // target tokens; 0 if unknown
-  double grad_norm = kNaN;      // L2 norm of its own gradient; NaN or Inf if not all finite
-  double grad_max = kNaN;       // largest finite |g|
-  std::uint64_t nonfinite = 0;  // NaN and Inf elements in its gradient
+  std::uint32_t rank = 0;          // global rank
+  std::uint32_t replica = 0;       // data-parallel rank
+  double loss = kNaN;              // weighted mean over its micro-batches; NaN if none was reported
+  bool loss_nonfinite = false;     // a loss was reported and it is NaN or Inf
+  double weight = 0;               // sum of the micro-batch weights
+  std::uint64_t tokens = 0;        // target tokens; 0 if unknown
+  double grad_norm = kNaN;         // L2 norm of its own gradient; NaN or Inf if not all finite
+  double grad_max = kNaN;          // largest finite |g|
+  std::uint64_t nonfinite = 0;     // NaN and Inf elements in its gradient
   double cosine_to_others = kNaN;  // mean cosine with the other workers
   double reduced_norm = kNaN;      // norm of the reduced gradient as this worker sees it
   std::uint64_t fingerprint = 0;   // of its own gradient

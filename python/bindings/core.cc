@@ -15,6 +15,8 @@ void raise(const Error& error) {
 }  // namespace presum::python
 
 NB_MODULE(_core, m) {
+  // A monitor may live until the interpreter ends, in the user's globals: that is no leak.
+  nanobind::set_leak_warnings(false);
   m.attr("__version__") = presum::version();
   presum::python::bind_observer(m);
   presum::python::bind_monitor(m);

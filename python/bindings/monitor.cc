@@ -26,8 +26,8 @@ void call(Monitor& monitor) {
 
 std::map<std::string, std::uint64_t> counters(const Monitor& monitor) {
   const auto c = monitor.counters();
-  return {{"packets", c.packets}, {"damaged", c.damaged}, {"foreign", c.foreign},
-          {"duplicate", c.duplicate}, {"late", c.late}, {"steps", c.steps}};
+  return {{"packets", c.packets},     {"damaged", c.damaged}, {"foreign", c.foreign},
+          {"duplicate", c.duplicate}, {"late", c.late},       {"steps", c.steps}};
 }
 
 }  // namespace

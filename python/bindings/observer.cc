@@ -28,7 +28,7 @@ Observer make(std::uint32_t module, std::uint32_t replica, std::uint32_t shard,
                           .sketch_size = sketch_size,
                           .host = std::move(host),
                           .facts = std::move(facts)};
-  return unwrap(Observer::create(std::move(options), std::move(list)));
+  return unwrap(Observer::create(std::move(options), list));
 }
 
 // `address` is a data_ptr(); the tensor outlives the call because its caller holds it.
@@ -36,16 +36,14 @@ const void* pointer(std::uintptr_t address) { return reinterpret_cast<const void
 
 void gradient(Observer& o, ParameterId id, std::uintptr_t address, std::size_t count,
               std::uint8_t dtype) {
-  unwrap(without_gil([&] {
-    return o.gradient(id, pointer(address), count, static_cast<Dtype>(dtype));
-  }));
+  unwrap(without_gil(
+      [&] { return o.gradient(id, pointer(address), count, static_cast<Dtype>(dtype)); }));
 }
 
 void reduced(Observer& o, ParameterId id, std::uintptr_t address, std::size_t count,
              std::uint8_t dtype) {
-  unwrap(without_gil([&] {
-    return o.reduced_gradient(id, pointer(address), count, static_cast<Dtype>(dtype));
-  }));
+  unwrap(without_gil(
+      [&] { return o.reduced_gradient(id, pointer(address), count, static_cast<Dtype>(dtype)); }));
 }
 
 nb::bytes end_step(Observer& o, std::uint64_t optimizer_step, std::uint32_t micro_batches,
@@ -66,15 +64,15 @@ void bind_observer(nb::module_& m) {
   nb::class_<Observer>(m, "Observer",
                        "One worker's gradients, step by step, as packets (see presum/observer.h). "
                        "One thread at a time.")
-      .def(nb::new_(&make), nb::kw_only(), nb::arg("module"), nb::arg("replica"),
-           nb::arg("shard"), nb::arg("world_rank"), nb::arg("replicas"), nb::arg("sketch_size"),
-           nb::arg("host"), nb::arg("facts"), nb::arg("parameters"))
+      .def(nb::new_(&make), nb::kw_only(), nb::arg("module"), nb::arg("replica"), nb::arg("shard"),
+           nb::arg("world_rank"), nb::arg("replicas"), nb::arg("sketch_size"), nb::arg("host"),
+           nb::arg("facts"), nb::arg("parameters"))
       .def("hello", [](const Observer& o) { return to_bytes(o.hello()); })
       .def("begin_step", &Observer::begin_step, nb::arg("step"))
       .def("gradient", &gradient, nb::arg("parameter"), nb::arg("address"), nb::arg("count"),
            nb::arg("dtype"))
-      .def("reduced_gradient", &reduced, nb::arg("parameter"), nb::arg("address"),
-           nb::arg("count"), nb::arg("dtype"))
+      .def("reduced_gradient", &reduced, nb::arg("parameter"), nb::arg("address"), nb::arg("count"),
+           nb::arg("dtype"))
       .def("loss", &Observer::loss, nb::arg("value"), nb::arg("weight"), nb::arg("tokens"))
       .def("fingerprint", &Observer::fingerprint, nb::arg("kind"), nb::arg("value"))
       .def("end_step", &end_step, nb::arg("optimizer_step"), nb::arg("micro_batches"),
@@ -87,8 +85,9 @@ void bind_observer(nb::module_& m) {
   m.def("stamp", &stamp, nb::arg("packet"), nb::arg("run"), nb::arg("segment"),
         "The packet with the run and segment that the aggregator announced.");
   m.def("canonical_name", &canonical_name, nb::arg("name"));
-  m.def("simd_target", [] { return std::string(unwrap(simd_target())); },
-        "Name of the SIMD target in use; PRESUM_SIMD forces one.");
+  m.def(
+      "simd_target", [] { return std::string(unwrap(simd_target())); },
+      "Name of the SIMD target in use; PRESUM_SIMD forces one.");
 }
 
 }  // namespace presum::python

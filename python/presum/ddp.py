@@ -149,7 +149,10 @@ class DdpCollector:
             return
         entry = (loss.detach(), count_tokens(args, kwargs))
         # Only a loss that takes part in a backward pass counts: validation does not.
-        loss.register_hook(lambda _grad: self._losses.append(entry))
+        loss.register_hook(Hook(self, self._loss_used, entry))  # type: ignore[no-untyped-call]
+
+    def _loss_used(self, entry: tuple[torch.Tensor, int], _grad: torch.Tensor) -> None:
+        self._losses.append(entry)
 
     def _before_backward(self) -> None:
         if self._open:

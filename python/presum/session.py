@@ -21,7 +21,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
+from torch._C._distributed_c10d import Store, TCPStore
 
 from presum._core import Aggregator, stamp
 
@@ -60,7 +60,7 @@ class Session:
         self._said = False
         self._off = False
         self._pid = os.getpid()
-        self._server: dist.TCPStore | None = None  # kept: workers may push after a failure here
+        self._server: TCPStore | None = None  # kept: workers may push after a failure here
         self._default_store = _default_store() if world_size > 1 else None
         target = self._aggregate if rank == 0 else self._forward
         name = "presum-aggregator" if rank == 0 else "presum-sender"
@@ -132,8 +132,8 @@ class Session:
         finally:
             aggregator.close()
 
-    def _serve(self, aggregator: Aggregator) -> dist.TCPStore:
-        server = dist.TCPStore(
+    def _serve(self, aggregator: Aggregator) -> TCPStore:
+        server = TCPStore(
             "0.0.0.0" if _several_hosts(self.world_size) else "127.0.0.1",
             0,
             is_master=True,
@@ -178,7 +178,7 @@ class Session:
             taken += 1
         if self._server is None:
             return taken
-        waiting = self._server.queue_len(QUEUE)
+        waiting = int(self._server.queue_len(QUEUE))
         for _ in range(waiting):
             aggregator.ingest(self._server.queue_pop(QUEUE, block=False))
         return taken + waiting
@@ -211,10 +211,10 @@ class Session:
             store.queue_push(QUEUE, stamp(packet, run, segment))
             self.sent += 1
 
-    def _find_aggregator(self) -> tuple[dist.TCPStore, int, int] | None:
+    def _find_aggregator(self) -> tuple[TCPStore, int, int] | None:
         # A connection of its own: a wait on the shared client would block the training thread.
         assert self._default_store is not None
-        store = self._default_store.clone()
+        store = self._default_store.clone()  # type: ignore[attr-defined]
         while not store.check([self._key]):
             if self._closing.wait(POLL_SECONDS):
                 return None
@@ -225,17 +225,17 @@ class Session:
         return _connect(message), message["run"], message["segment"]
 
 
-def _default_store() -> dist.Store:
+def _default_store() -> Store:
     from torch.distributed.distributed_c10d import _get_default_store
 
     return _get_default_store()
 
 
-def _connect(message: dict[str, Any]) -> dist.TCPStore:
+def _connect(message: dict[str, Any]) -> TCPStore:
     last: Exception | None = None
     for host in message["hosts"]:
         try:
-            return dist.TCPStore(
+            return TCPStore(
                 host, message["port"], is_master=False, timeout=STORE_TIMEOUT, use_libuv=True
             )
         except Exception as error:
@@ -250,7 +250,7 @@ def _several_hosts(world_size: int) -> bool:
     return os.environ.get("MASTER_ADDR", "localhost") not in ("localhost", "127.0.0.1", "::1")
 
 
-def _own_addresses(store: dist.Store | None, world_size: int) -> list[str]:
+def _own_addresses(store: Store | None, world_size: int) -> list[str]:
     if not _several_hosts(world_size):
         return ["127.0.0.1"]
     found = [socket.gethostname(), socket.getfqdn()]

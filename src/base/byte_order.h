@@ -12,7 +12,8 @@
 
 namespace presum {
 
-static_assert(std::endian::native == std::endian::little, "presum stores little-endian bytes as is");
+static_assert(std::endian::native == std::endian::little,
+              "presum stores little-endian bytes as is");
 
 // Appends little-endian scalars to a byte vector that it borrows.
 class ByteWriter {
@@ -20,10 +21,8 @@ class ByteWriter {
   explicit ByteWriter(std::vector<std::byte>& out) : out_(out) {}
 
   template <class T>
-    requires std::is_trivially_copyable_v<T>
-  void put(T value) {
-    put_bytes(std::as_bytes(std::span(&value, 1)));
-  }
+  requires std::is_trivially_copyable_v<T>
+  void put(T value) { put_bytes(std::as_bytes(std::span(&value, 1))); }
   void put_bytes(std::span<const std::byte> bytes) {
     if (bytes.empty()) return;
     const std::size_t at = out_.size();
@@ -34,10 +33,8 @@ class ByteWriter {
 
   // REQUIRES: offset + sizeof(T) <= size().
   template <class T>
-    requires std::is_trivially_copyable_v<T>
-  void patch(std::size_t offset, T value) {
-    std::memcpy(out_.data() + offset, &value, sizeof(T));
-  }
+  requires std::is_trivially_copyable_v<T>
+  void patch(std::size_t offset, T value) { std::memcpy(out_.data() + offset, &value, sizeof(T)); }
 
  private:
   std::vector<std::byte>& out_;
@@ -49,8 +46,7 @@ class ByteReader {
   explicit ByteReader(std::span<const std::byte> bytes) : rest_(bytes) {}
 
   template <class T>
-    requires std::is_trivially_copyable_v<T>
-  std::optional<T> get() {
+  requires std::is_trivially_copyable_v<T> std::optional<T> get() {
     const auto bytes = take(sizeof(T));
     if (!bytes) return std::nullopt;
     T value;

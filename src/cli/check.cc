@@ -29,28 +29,31 @@ struct Wording {
 Wording wording(HardFact::Kind kind) {
   switch (kind) {
     case HardFact::Kind::kNonfiniteGradient:
-      return {"non-finite gradient", "look at that worker's batch at the first step, its loss and "
-                                     "its device"};
+      return {"non-finite gradient",
+              "look at that worker's batch at the first step, its loss and "
+              "its device"};
     case HardFact::Kind::kNonfiniteLoss:
       return {"non-finite loss", "look at that worker's batch at the first step"};
     case HardFact::Kind::kZeroGradient:
       return {"zero gradient", "are all its labels masked, or is its loss detached?"};
     case HardFact::Kind::kIdenticalGradients:
-      return {"identical gradients", "these workers read the same data: give each its own shard "
-                                     "(DistributedSampler with its rank)"};
+      return {"identical gradients",
+              "these workers read the same data: give each its own shard "
+              "(DistributedSampler with its rank)"};
     case HardFact::Kind::kMissingWorker:
-      return {"missing worker", "did it die, or could its packets not be sent? The run's notes may "
-                                "say"};
+      return {"missing worker",
+              "did it die, or could its packets not be sent? The run's notes may "
+              "say"};
   }
   return {"", ""};
 }
 
 std::string describe(const HardFact& fact) {
   const auto text = wording(fact.kind);
-  const auto steps = fact.first_step == fact.last_step
-                         ? fmt::format("step {}", fact.first_step)
-                         : fmt::format("steps {}-{} ({} of them)", fact.first_step,
-                                       fact.last_step, fact.steps);
+  const auto steps =
+      fact.first_step == fact.last_step
+          ? fmt::format("step {}", fact.first_step)
+          : fmt::format("steps {}-{} ({} of them)", fact.first_step, fact.last_step, fact.steps);
   const auto module = fact.module == 0 ? "" : fmt::format(", module {}", fact.module);
   const auto segment = fact.segment == 1 ? "" : fmt::format(", segment {}", fact.segment);
   return fmt::format("{}: {}, {}{}{}\n    {}\n", text.title, ranks(fact.ranks), steps, module,
@@ -60,8 +63,8 @@ std::string describe(const HardFact& fact) {
 int judge(const RunLog& log, std::size_t steps, const Streams& io) {
   const auto facts = log.hard_facts();
   const auto notes = log.notes();
-  for (const auto& error : {facts ? "" : facts.error().message,
-                            notes ? "" : notes.error().message}) {
+  for (const auto& error :
+       {facts ? "" : facts.error().message, notes ? "" : notes.error().message}) {
     if (error.empty()) continue;
     io.err << "presum check: " << printable(error) << '\n';
     return kNoVerdict;
@@ -70,10 +73,9 @@ int judge(const RunLog& log, std::size_t steps, const Streams& io) {
   for (const NoteRecord& note : *notes) {
     io.out << fmt::format("note of rank {}: {}\n", note.rank, printable(note.text));
   }
-  io.out << fmt::format("{}: {} step{} checked, {}\n", printable(log.name()), steps,
-                        steps == 1 ? "" : "s",
-                        facts->empty() ? "no hard fact against it"
-                                       : fmt::format("{} found", facts->size()));
+  io.out << fmt::format(
+      "{}: {} step{} checked, {}\n", printable(log.name()), steps, steps == 1 ? "" : "s",
+      facts->empty() ? "no hard fact against it" : fmt::format("{} found", facts->size()));
   return facts->empty() ? kOk : kFindings;
 }
 

@@ -9,9 +9,9 @@ namespace presum::cli {
 
 // Exit codes of every command.
 enum ExitCode : int {
-  kOk = 0,        // fine, or identical
-  kFindings = 1,  // findings at or above the asked level, or different
-  kNoVerdict = 2, // could not judge: bad use, bad input, too little evidence
+  kOk = 0,         // fine, or identical
+  kFindings = 1,   // findings at or above the asked level, or different
+  kNoVerdict = 2,  // could not judge: bad use, bad input, too little evidence
   kInternal = 3,
 };
 

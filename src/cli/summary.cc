@@ -118,9 +118,8 @@ void add_summary(CLI::App& program, Command& chosen) {
   auto* command = program.add_subcommand("summary", "one line of metrics per run");
   command->footer(kHelp);
   command->add_option("RUN", *runs, "run folders or presum.db files")->required();
-  command->callback([&chosen, runs] {
-    chosen = [runs](const Streams& io) { return summarise(*runs, io); };
-  });
+  command->callback(
+      [&chosen, runs] { chosen = [runs](const Streams& io) { return summarise(*runs, io); }; });
 }
 
 }  // namespace presum::cli

@@ -20,8 +20,8 @@ std::string ranges(const std::vector<std::uint32_t>& numbers) {
     std::size_t end = i;
     while (end + 1 < numbers.size() && numbers[end + 1] == numbers[end] + 1) ++end;
     if (!out.empty()) out += ',';
-    out += end == i ? fmt::format("{}", numbers[i])
-                    : fmt::format("{}-{}", numbers[i], numbers[end]);
+    out +=
+        end == i ? fmt::format("{}", numbers[i]) : fmt::format("{}-{}", numbers[i], numbers[end]);
     i = end + 1;
   }
   return out.empty() ? "-" : out;

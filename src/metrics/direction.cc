@@ -65,8 +65,7 @@ struct CosineEstimate::Buckets {
   std::vector<double> weight_scatter;  // sum u_ib^2 n_i (n_i + q_i), q_i = sum of n_j rho_ij
 };
 
-CosineEstimate::CosineEstimate(const Directions& d)
-    : norms_(d.norms) {
+CosineEstimate::CosineEstimate(const Directions& d) : norms_(d.norms) {
   const std::size_t v = d.sketches.size();
   const auto inverse = inverse_norms(d);
   Buckets b;

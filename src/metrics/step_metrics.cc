@@ -93,8 +93,7 @@ std::vector<std::uint32_t> missing(const StepInput& input) {
   std::vector<std::uint32_t> out;
   std::size_t at = 0;
   for (std::uint32_t replica = 0; replica < input.workers_expected; ++replica) {
-    if (at < input.workers.size() &&
-        input.workers[at]->header.identity.replica == replica) {
+    if (at < input.workers.size() && input.workers[at]->header.identity.replica == replica) {
       ++at;
     } else {
       out.push_back(replica);
@@ -347,7 +346,8 @@ class Compute {
 
   void fill_noise() {
     const auto w = static_cast<double>(record_.workers.size());
-    const auto cross = exact_cross_sum_ && !record_.reduced_disagrees ? exact_cross_sum_ : cross_sum_;
+    const auto cross =
+        exact_cross_sum_ && !record_.reduced_disagrees ? exact_cross_sum_ : cross_sum_;
     if (!cross || w < 2) return;
     const double sum_squares = std::max(0.0, norms_.squares + *cross);  // ||sum g_i||^2
     const double mean = norms_.squares / w;

@@ -83,8 +83,7 @@ struct Monitor::State {
          .workers = workers,
          .row_sums = {},
          .pairwise = workers.size() <= kMatrixWorkers || number % kMatrixEvery == 0});
-    record.noise_scale =
-        noise[{record.module, record.shard}].update(record.signal, record.noise);
+    record.noise_scale = noise[{record.module, record.shard}].update(record.signal, record.noise);
     ++counters.steps;
     return writer.add(record);
   }

@@ -67,12 +67,12 @@ struct Step {
   double gradient_scale = 1;             // sums are already divided by it
   std::uint64_t dropped = 0;             // packets this worker has dropped so far
   GradientSums total;
-  std::uint64_t elements = 0;            // gradient elements that were read
+  std::uint64_t elements = 0;  // gradient elements that were read
   std::vector<Group> groups;
-  std::vector<float> sketch;             // empty: off, or invalid at this step
-  std::vector<MicroBatch> micro;         // in the order of their losses
+  std::vector<float> sketch;      // empty: off, or invalid at this step
+  std::vector<MicroBatch> micro;  // in the order of their losses
   std::vector<Fingerprint> fingerprints;
-  std::optional<GradientSums> reduced;   // the gradient after the all-reduce, before clipping
+  std::optional<GradientSums> reduced;  // the gradient after the all-reduce, before clipping
 };
 
 struct GroupName {

@@ -134,8 +134,8 @@ Result<RunLog> RunLog::open(const std::filesystem::path& run) {
   const bool folder = std::filesystem::is_directory(run, error);
   const auto file = folder ? run / runlog::kFileName : run;
   if (!std::filesystem::exists(file, error)) {
-    return fail(ErrorCode::kNotFound, fmt::format("{} is not a run: it holds no {}", run.string(),
-                                                  runlog::kFileName));
+    return fail(ErrorCode::kNotFound,
+                fmt::format("{} is not a run: it holds no {}", run.string(), runlog::kFileName));
   }
   auto db = Database::open(file, Database::Mode::kRead);
   if (!db) return tl::unexpected(db.error());
@@ -179,15 +179,18 @@ Result<std::vector<ModuleInfo>> RunLog::modules() const {
 }
 
 Result<std::vector<Fact>> RunLog::facts() const {
-  return read_all<Fact>(
-      state_->db, "SELECT segment, rank, key, value FROM fact ORDER BY segment, rank, key",
-      [](const Statement& row) { return Fact{row.small(0), row.small(1), row.text(2), row.text(3)}; });
+  return read_all<Fact>(state_->db,
+                        "SELECT segment, rank, key, value FROM fact ORDER BY segment, rank, key",
+                        [](const Statement& row) {
+                          return Fact{row.small(0), row.small(1), row.text(2), row.text(3)};
+                        });
 }
 
 Result<std::vector<NoteRecord>> RunLog::notes() const {
-  return read_all<NoteRecord>(
-      state_->db, "SELECT segment, rank, text FROM note ORDER BY id",
-      [](const Statement& row) { return NoteRecord{row.small(0), row.small(1), row.text(2)}; });
+  return read_all<NoteRecord>(state_->db, "SELECT segment, rank, text FROM note ORDER BY id",
+                              [](const Statement& row) {
+                                return NoteRecord{row.small(0), row.small(1), row.text(2)};
+                              });
 }
 
 Result<std::vector<HardFact>> RunLog::hard_facts() const {

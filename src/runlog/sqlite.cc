@@ -57,15 +57,15 @@ double Statement::number(int column) const {
 std::string Statement::text(int column) const {
   const auto* text = sqlite3_column_text(statement_.get(), column);
   const int bytes = sqlite3_column_bytes(statement_.get(), column);
-  return text == nullptr ? std::string()
-                         : std::string(reinterpret_cast<const char*>(text),
-                                       static_cast<std::size_t>(bytes));
+  return text == nullptr
+             ? std::string()
+             : std::string(reinterpret_cast<const char*>(text), static_cast<std::size_t>(bytes));
 }
 
 Result<Database> Database::open(const std::filesystem::path& file, Mode mode) {
   constexpr int kBusyTimeoutMs = 5'000;
-  const int flags = mode == Mode::kRead ? SQLITE_OPEN_READONLY
-                                        : SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE;
+  const int flags =
+      mode == Mode::kRead ? SQLITE_OPEN_READONLY : SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE;
   sqlite3* raw = nullptr;
   const int code = sqlite3_open_v2(file.c_str(), &raw, flags | SQLITE_OPEN_NOMUTEX, nullptr);
   Database database;
@@ -84,8 +84,8 @@ Status Database::execute(const char* sql) {
 
 Result<Statement> Database::prepare(std::string_view sql) {
   sqlite3_stmt* raw = nullptr;
-  const int code = sqlite3_prepare_v2(database_.get(), sql.data(), static_cast<int>(sql.size()),
-                                      &raw, nullptr);
+  const int code =
+      sqlite3_prepare_v2(database_.get(), sql.data(), static_cast<int>(sql.size()), &raw, nullptr);
   if (code != SQLITE_OK) return failure(database_.get());
   return Statement(raw);
 }

@@ -41,8 +41,8 @@ std::uint64_t random_run_id() {
 }
 
 std::string utc_now() {
-  const auto now = std::chrono::time_point_cast<std::chrono::seconds>(
-      std::chrono::system_clock::now());
+  const auto now =
+      std::chrono::time_point_cast<std::chrono::seconds>(std::chrono::system_clock::now());
   return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(now));
 }
 
@@ -53,9 +53,10 @@ Status check_ours(Database& db) {
   if (!version) return tl::unexpected(version.error());
   if (*id != kApplicationId) return fail(ErrorCode::kCorrupt, "not a presum database");
   if (*version > kSchemaVersion) {
-    return fail(ErrorCode::kUnsupported,
-                fmt::format("written by a newer presum (schema {}, this one knows {}); update presum",
-                            *version, kSchemaVersion));
+    return fail(
+        ErrorCode::kUnsupported,
+        fmt::format("written by a newer presum (schema {}, this one knows {}); update presum",
+                    *version, kSchemaVersion));
   }
   return {};
 }
@@ -129,7 +130,8 @@ struct Writer::State {
     auto insert = db.prepare(
         "INSERT INTO segment (segment, run, started_utc, presum_version) VALUES (?,?,?,?)");
     if (!insert) return tl::unexpected(insert.error());
-    return insert->with(segment, fmt::format("{:016x}", run), utc_now(), std::string_view(version()))
+    return insert
+        ->with(segment, fmt::format("{:016x}", run), utc_now(), std::string_view(version()))
         .run();
   }
 
@@ -212,8 +214,8 @@ struct Writer::State {
     auto part = copy_to;
     part += ".part";
     std::error_code error;
-    std::filesystem::copy_file(file, part,
-                               std::filesystem::copy_options::overwrite_existing, error);
+    std::filesystem::copy_file(file, part, std::filesystem::copy_options::overwrite_existing,
+                               error);
     if (!error) std::filesystem::rename(part, copy_to, error);
     if (error) {
       return fail(ErrorCode::kIo,
@@ -272,10 +274,10 @@ Status Writer::add(const packet::Hello& hello) {
   for (const auto* statement : {&worker, &fact, &group}) {
     if (!*statement) return tl::unexpected(statement->error());
   }
-  const auto s = worker
-                     ->with(h.segment, who.module, who.shard, who.replica, who.replicas,
-                            who.world_rank, std::string_view(hello.host))
-                     .run();
+  auto s = worker
+               ->with(h.segment, who.module, who.shard, who.replica, who.replicas, who.world_rank,
+                      std::string_view(hello.host))
+               .run();
   if (!s) return s;
   for (const auto& [key, value] : hello.facts) {
     fact->with(h.segment, who.module, who.world_rank, std::string_view(key),

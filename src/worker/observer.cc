@@ -37,8 +37,8 @@ std::string join_path(std::span<const std::string_view> parts) {
 }
 
 bool is_number(std::string_view part) {
-  return !part.empty() &&
-         std::all_of(part.begin(), part.end(), [](unsigned char c) { return std::isdigit(c) != 0; });
+  return !part.empty() && std::all_of(part.begin(), part.end(),
+                                      [](unsigned char c) { return std::isdigit(c) != 0; });
 }
 
 void add(packet::GradientSums& into, const packet::GradientSums& sums, std::uint64_t id) {
@@ -171,12 +171,13 @@ Observer::Observer(Observer&&) noexcept = default;
 Observer& Observer::operator=(Observer&&) noexcept = default;
 Observer::~Observer() = default;
 
-Result<Observer> Observer::create(ObserverOptions options, std::vector<Parameter> parameters) {
+Result<Observer> Observer::create(ObserverOptions options,
+                                  const std::vector<Parameter>& parameters) {
   const auto target = observe::simd_target();
   if (!target) return tl::unexpected(target.error());
   const std::uint32_t size = options.sketch_size;
-  if (size != 0 && (!std::has_single_bit(size) || size < packet::kSketchMin ||
-                    size > packet::kSketchMax)) {
+  if (size != 0 &&
+      (!std::has_single_bit(size) || size < packet::kSketchMin || size > packet::kSketchMax)) {
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("sketch size {} is not 0 or a power of two from {} to {}", size,
                             packet::kSketchMin, packet::kSketchMax));
@@ -215,8 +216,7 @@ Packet Observer::hello() const {
 
 void Observer::begin_step(std::uint64_t step) { state_->begin(step); }
 
-Status Observer::gradient(ParameterId parameter, const void* data, std::size_t count,
-                          Dtype dtype) {
+Status Observer::gradient(ParameterId parameter, const void* data, std::size_t count, Dtype dtype) {
   if (parameter >= state_->slots.size() || (data == nullptr && count > 0)) {
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("gradient of unknown parameter {} or without data", parameter));

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+# make demo   set up, run the S1 experiment on 8 workers, print its table
+# make test   set up, build, lint, run every test
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := build
+.PHONY: build test test-deep lint format demo bench clean
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+JOBS ?= $(shell nproc)
+TORCH := torch==2.13.0
+export CCACHE_BASEDIR := $(CURDIR)
+
+SYSTEM_PACKAGES := build-essential cmake ninja-build ccache python3-dev python3-venv \
+  libhwy-dev libsqlite3-dev libcli11-dev nlohmann-json3-dev libfmt-dev libexpected-dev \
+  libxxhash-dev libgtest-dev clang-format clang-tidy
+PYTHON_PACKAGES := "transformers>=4.56,<6" tokenizers safetensors pandas numpy tqdm \
+  pytest ruff mypy nanobind scikit-build-core
+
+PYTHON_SOURCES := python bench tests
+CPP_SOURCES = $(shell git ls-files --cached --others --exclude-standard '*.cc' '*.h')
+
+# ---- setting up
+
+build/.system: Makefile
+	@mkdir -p build
+	@missing=""; for p in $(SYSTEM_PACKAGES); do \
+	  dpkg-query -W -f='$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || missing="$$missing $$p"; done; \
+	if [ -n "$$missing" ]; then \
+	  echo "== installing Debian packages:$$missing"; \
+	  sudo=""; if [ "$$(id -u)" != 0 ]; then sudo="sudo"; fi; \
+	  $$sudo apt-get update -qq; \
+	  DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -y -qq --no-install-recommends $$missing >build/apt.log \
+	    || { cat build/apt.log; exit 1; }; fi
+	@touch $@
+
+build/.venv: build/.system Makefile
+	@if [ ! -x $(BIN)/python ]; then echo "== creating $(VENV)"; $(PYTHON) -m venv $(VENV); fi
+	@echo "== installing Python packages into $(VENV) (torch is large)"
+	@$(BIN)/pip install -q --disable-pip-version-check $(TORCH)
+	@$(BIN)/pip install -q --disable-pip-version-check $(PYTHON_PACKAGES)
+	@touch $@
+
+# ---- building
+
+build: build/.venv
+	@echo "== building presum into $(VENV)"
+	@$(BIN)/pip install -q --disable-pip-version-check --no-build-isolation --no-deps -e . \
+	  || { echo "build failed: see above"; exit 1; }
+	@echo "presum $$($(BIN)/presum --version | cut -d' ' -f2) is in $(BIN)/presum"
+
+build/%/build.ninja: build/.system CMakePresets.json
+	@cmake --preset $* >build/$*.log || { cat build/$*.log; exit 1; }
+
+.PHONY: cpp-%
+cpp-%: build/%/build.ninja
+	@echo "== building C++ ($*)"
+	@cmake --build --preset $* -j $(JOBS)
+
+# ---- testing
+
+test: build cpp-release lint
+	@echo "== C++ tests"
+	@ctest --preset release -j $(JOBS)
+	@echo "== Python tests"
+	@$(BIN)/python -m pytest -m "not deep"
+
+test-deep: build cpp-asan-ubsan cpp-tsan
+	@ctest --preset asan-ubsan -j $(JOBS)
+	@ctest --preset tsan -j $(JOBS)
+	@$(BIN)/python -m pytest -m deep
+
+lint: build/.venv build/release/build.ninja
+	@echo "== lint"
+	@clang-format --dry-run --Werror $(CPP_SOURCES)
+	@$(BIN)/ruff check $(PYTHON_SOURCES)
+	@$(BIN)/ruff format --check $(PYTHON_SOURCES)
+	@$(BIN)/mypy
+	@git ls-files --cached --others --exclude-standard 'src/*.cc' \
+	  | xargs -P $(JOBS) -n 4 clang-tidy --quiet -p build/release 2>build/tidy.log \
+	  || { cat build/tidy.log; exit 1; }
+
+format: build/.venv
+	@clang-format -i $(CPP_SOURCES)
+	@$(BIN)/ruff check -q --fix $(PYTHON_SOURCES)
+	@$(BIN)/ruff format -q $(PYTHON_SOURCES)
+
+# ---- using
+
+demo: build
+	@$(BIN)/presum s1 --out demo
+
+bench: build cpp-release
+	@build/release/bench/kernel_bench
+	@build/release/bench/ingest_bench
+	@$(BIN)/python bench/overhead_bench.py
+
+clean:
+	rm -rf build demo $(VENV)

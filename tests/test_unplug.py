@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whatever breaks around presum, training ends with the same parameters and in time."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import presum
+
+WORLD = 3
+
+
+@pytest.fixture(scope="module")
+def out(launch: Any, tmp_path_factory: Any) -> Path:
+    folder: Path = tmp_path_factory.mktemp("unplug")
+    done = launch("unplug", WORLD, folder)
+    assert done.returncode == 128 + signal.SIGKILL, done.stderr[
+        -4000:
+    ]  # the planted kill, no other
+    return folder
+
+
+def said(out: Path, rank: int, case: str) -> list[str]:
+    """What was logged on a rank during a case."""
+    log = (out / f"log{rank}.txt").read_text()
+    part = log.split(f"== {case}\n")[1].split("== ")[0]
+    return [line for line in part.splitlines() if line.startswith("presum:")]
+
+
+@pytest.mark.parametrize("case", ["healthy", "folder", "store", "silent", "collector"])
+def test_training_is_the_same_and_ends_in_time(out: Path, case: str) -> None:
+    for rank in range(WORLD):
+        result = json.loads((out / f"{case}.{rank}.json").read_text())
+        assert result["plain"] == result["watched"]
+        assert result["extra"] < 2.0, (rank, result)
+
+
+def test_nothing_is_said_when_nothing_is_wrong(out: Path) -> None:
+    assert [said(out, rank, "healthy") for rank in range(WORLD)] == [[], [], []]
+    assert len(presum.load(out / "healthy").steps) == 40
+
+
+def test_a_run_folder_that_cannot_be_made_is_said_once_by_rank_0(out: Path) -> None:
+    (line,) = said(out, 0, "folder")
+    assert "cannot create run folder" in line
+    assert said(out, 1, "folder") == said(out, 2, "folder") == []
+
+
+def test_workers_say_that_the_store_is_gone_and_rank_0_keeps_its_own_steps(out: Path) -> None:
+    for rank in (1, 2):
+        assert len(said(out, rank, "store")) == 1
+    workers = presum.load(out / "store").workers
+    assert len(workers[workers["rank"] == 0]) == 40
+
+
+def test_a_worker_that_never_sends_is_recorded_as_missing(out: Path) -> None:
+    steps = presum.load(out / "silent").steps
+    assert len(steps) == 40
+    assert (steps.workers == 2).all()
+    assert (steps.workers_expected == 3).all()
+
+
+def test_an_exception_in_the_collector_switches_that_rank_off_and_says_why(out: Path) -> None:
+    (line,) = said(out, 1, "collector")
+    assert "planted failure" in line
+    workers = presum.load(out / "collector").workers
+    assert len(workers[workers["rank"] == 1]) == 20
+    assert len(workers[workers["rank"] == 0]) == 40
+
+
+def test_a_killed_worker_leaves_a_whole_run_log(out: Path) -> None:
+    steps = presum.load(out / "killed").steps
+    assert steps.step.tolist() == list(range(20))
+    # Its third step was still open: nothing ended it.
+    assert steps.workers.tolist() == [3, 3] + [2] * 18
+
+
+def test_a_killed_aggregator_leaves_what_was_committed(out: Path) -> None:
+    steps = presum.load(out / "aggregator-killed").steps
+    assert len(steps) > 0

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starts W Gloo workers by forking one process that has torch imported: seconds, not a minute."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.parallel  # imported before the fork: it is slow
+
+ALPACA = Path(__file__).parents[3] / "shared" / "data" / "alpaca_en_demo.json"
+
+
+def texts() -> tuple[str, list[str]]:
+    """Real alpaca records where they are present, else the built-in data; and which it is."""
+    if ALPACA.exists():
+        records = json.loads(ALPACA.read_text(encoding="utf-8"))
+        return "real alpaca records", [r["instruction"] + "\n" + r["output"] for r in records]
+    from presum.s1.builtin_data import generate
+
+    return "built-in data", [r.instruction + "\n" + r.output for r in generate()]
+
+
+def token_rows(length: int = 32) -> torch.Tensor:
+    """The texts as rows of bytes."""
+    rows = []
+    for text in texts()[1]:
+        data = text.encode()[:length]
+        if len(data) == length:
+            rows.append(list(data))
+    return torch.tensor(rows)
+
+
+def launch(work: Callable[[int, int, Path], None], world: int, out: Path) -> int:
+    """Run ``work(rank, world, out)`` in ``world`` forked processes; the first bad exit code, as a shell says it."""
+    torch.set_num_threads(1)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    context = multiprocessing.get_context("fork")
+    workers = [
+        context.Process(target=_worker, args=(work, rank, world, out, port))
+        for rank in range(world)
+    ]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    codes = [w.exitcode or 0 for w in workers]
+    return next((code if code > 0 else 128 - code for code in codes if code), 0)
+
+
+def _worker(
+    work: Callable[[int, int, Path], None], rank: int, world: int, out: Path, port: int
+) -> None:
+    os.environ.update(
+        RANK=str(rank),
+        WORLD_SIZE=str(world),
+        LOCAL_WORLD_SIZE=str(world),
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(port),
+    )
+    dist.init_process_group("gloo")
+    try:
+        work(rank, world, out)
+    finally:
+        dist.destroy_process_group()
+
+
+def main(work: Callable[[int, int, Path], None]) -> None:
+    """``program WORLD OUT``."""
+    sys.exit(launch(work, int(sys.argv[1]), Path(sys.argv[2])))
+
+
+def write_json(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value), encoding="utf-8")
