@@ -80,6 +80,8 @@ def test_a_killed_worker_leaves_a_whole_run_log(out: Path) -> None:
     assert steps.workers.tolist() == [3, 3] + [2] * 18
 
 
-def test_a_killed_aggregator_leaves_what_was_committed(out: Path) -> None:
-    steps = presum.load(out / "aggregator-killed").steps
-    assert len(steps) > 0
+def test_a_killed_aggregator_leaves_what_was_committed(launch: Any, tmp_path: Path) -> None:
+    assert launch("unplug", 1, tmp_path).returncode == 128 + signal.SIGKILL
+    steps = presum.load(tmp_path / "aggregator-killed").steps
+    assert steps.step.tolist() == list(range(19))  # the last one was still open
+    assert steps.cosine_mean.isna().all()

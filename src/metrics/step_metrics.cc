@@ -382,7 +382,7 @@ double NoiseScale::update(double signal, double noise) {
     noise_ += kRate * (noise - noise_);
     weight_ += kRate * (1 - weight_);
   }
-  return weight_ > 0 && signal_ > 0 ? noise_ / signal_ : kNaN;
+  return weight_ > 0 && signal_ > 0 ? std::max(0.0, noise_) / signal_ : kNaN;
 }
 
 }  // namespace metrics

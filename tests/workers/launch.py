@@ -40,7 +40,10 @@ def token_rows(length: int = 32) -> torch.Tensor:
 
 
 def launch(work: Callable[[int, int, Path], None], world: int, out: Path) -> int:
-    """Run ``work(rank, world, out)`` in ``world`` forked processes; the first bad exit code, as a shell says it."""
+    """Run ``work(rank, world, out)`` in ``world`` forked processes.
+
+    Returns the first bad exit code, as a shell says it.
+    """
     torch.set_num_threads(1)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -69,7 +69,9 @@ def _broken(*_args: object) -> None:
     raise RuntimeError("planted failure")
 
 
-def work(rank: int, _world: int, out: Path) -> None:
+def work(rank: int, world: int, out: Path) -> None:
+    if world == 1:
+        aggregator_killed(rank, out)
     logging.basicConfig(filename=out / f"log{rank}.txt", format="%(message)s")
     (out / "a-file").write_text("in the way")
     cases: dict[str, tuple[Path, Case]] = {
@@ -92,24 +94,28 @@ def work(rank: int, _world: int, out: Path) -> None:
             out / f"{name}.{rank}.json",
             {"plain": plain, "watched": watched, "extra": watched_seconds - seconds},
         )
-    dist.barrier()
+    model = DistributedDataParallel(nn.Linear(4, 1))
     if rank == 2:
-        _train_alone(out / "killed", rank, 3)
+        _train_alone(model, out / "killed", rank, 3)
         os.kill(os.getpid(), signal.SIGKILL)
-    _train_alone(out / "killed", rank, 20).close()
-    if rank == 0:
-        _train_alone(out / "aggregator-killed", rank, 70)
-        time.sleep(1.5)  # commits are at most a second apart
-        os.kill(os.getpid(), signal.SIGKILL)
+    _train_alone(model, out / "killed", rank, 20).close()
+
+
+def aggregator_killed(rank: int, out: Path) -> None:
+    """The only worker dies without a word; commits are at most a second apart."""
+    _train_alone(DistributedDataParallel(nn.Linear(4, 1)), out / "aggregator-killed", rank, 20)
+    time.sleep(1.2)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _silent(*_args: object) -> None:
     """A worker that never sends."""
 
 
-def _train_alone(run: Path, rank: int, steps: int) -> presum.Monitor:
+def _train_alone(
+    model: DistributedDataParallel, run: Path, rank: int, steps: int
+) -> presum.Monitor:
     """Without the reduction after step 3, so that survivors can go on."""
-    model = DistributedDataParallel(nn.Linear(4, 1))
     monitor = presum.attach(model, run=run)
     for step in range(steps):
         forward = model if step < 3 else model.module

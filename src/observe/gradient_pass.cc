@@ -1,0 +1,474 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "observe/gradient_pass.h"
+
+#include <algorithm>
+#include <bit>
+#include <cassert>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "observe/fingerprint.h"
+#include "observe/gradient_pass_environment.h"
+#include "observe/simd_dispatch.h"
+#include "observe/sketch.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "observe/gradient_pass.cc"
+#include "hwy/foreach_target.h"
+// After foreach_target.h:
+#include "hwy/cache_control.h"
+#include "hwy/highway.h"
+
+#ifndef PRESUM_OBSERVE_GRADIENT_PASS_ONCE
+#define PRESUM_OBSERVE_GRADIENT_PASS_ONCE
+
+namespace presum::observe {
+namespace {
+
+static_assert(std::endian::native == std::endian::little);
+
+constexpr std::size_t kChunk = 64;  // elements handled together: one word of signs
+constexpr std::size_t kAccumulators = 16;
+constexpr std::size_t kPrefetchBytes = 1024;
+constexpr std::size_t kCacheLine = 64;
+
+// The buckets of the elements to come: a place in the sketch, or, for a chunk that wraps around the
+// sketch's end or is not full, a copy that `write_back` returns.
+class Buckets {
+ public:
+  explicit Buckets(SketchSpan sketch) : sketch_(sketch), mask_(sketch.size - 1) {}
+
+  // REQUIRES: first is a multiple of kChunk; elements is one too, or less than kChunk. Lowers
+  // elements to how many have consecutive buckets from the returned one on.
+  float* take(std::size_t first, std::size_t& elements) {
+    const std::size_t in_block = first & mask_;
+    if (in_block == 0) {
+      rotation_ = sketch_rotation(sketch_.seed, first / sketch_.size, sketch_.size);
+    }
+    begin_ = (first + rotation_) & mask_;
+    const std::size_t before_end = sketch_.size - begin_;
+    copied_ = elements < kChunk || before_end < kChunk;
+    if (copied_) {
+      elements = elements_ = std::min(elements, kChunk);
+      return copy_out();
+    }
+    const std::size_t consecutive = std::min(before_end, sketch_.size - in_block);
+    elements = std::min(elements, consecutive / kChunk * kChunk);
+    return sketch_.values + begin_;
+  }
+
+  void write_back() {
+    if (copied_) copy_in();
+  }
+
+ private:
+  std::size_t elements_before_end() const { return std::min(elements_, sketch_.size - begin_); }
+
+  HWY_NOINLINE float* copy_out() {
+    const std::size_t before_end = elements_before_end();
+    std::memcpy(copy_, sketch_.values + begin_, before_end * sizeof(float));
+    std::memcpy(copy_ + before_end, sketch_.values, (elements_ - before_end) * sizeof(float));
+    return copy_;
+  }
+
+  HWY_NOINLINE void copy_in() const {
+    const std::size_t before_end = elements_before_end();
+    std::memcpy(sketch_.values + begin_, copy_, before_end * sizeof(float));
+    std::memcpy(sketch_.values, copy_ + before_end, (elements_ - before_end) * sizeof(float));
+  }
+
+  SketchSpan sketch_;
+  std::size_t mask_;
+  std::size_t rotation_ = 0;
+  std::size_t begin_ = 0;
+  std::size_t elements_ = 0;
+  bool copied_ = false;
+  alignas(64) float copy_[kChunk] = {};
+};
+
+// The chunk at the end, padded with zeros; the keys of words that do not exist are zero too, so
+// that padding adds nothing.
+template <std::size_t kElementBytes>
+struct LastChunk {
+  static constexpr std::size_t kKeys = kElementBytes == 8 ? 2 * kChunk : kChunk;
+
+  HWY_NOINLINE void fill(const std::uint8_t* from, std::size_t elements,
+                         const std::uint32_t* from_keys) {
+    std::memset(bytes, 0, sizeof bytes);
+    std::memset(keys, 0, sizeof keys);
+    std::memcpy(bytes, from, elements * kElementBytes);
+    const std::size_t words = kElementBytes == 8 ? 2 * elements : (elements + 1) / 2 * 2;
+    std::memcpy(keys, from_keys, words * sizeof(std::uint32_t));
+  }
+
+  alignas(64) std::uint8_t bytes[kChunk * kElementBytes];
+  alignas(64) std::uint32_t keys[kKeys];
+};
+
+}  // namespace
+}  // namespace presum::observe
+
+#endif  // PRESUM_OBSERVE_GRADIENT_PASS_ONCE
+
+HWY_BEFORE_NAMESPACE();
+namespace presum::observe {
+namespace {
+namespace HWY_NAMESPACE {
+
+#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
+
+GradientStats gradient_kernel(const void* data, std::size_t count, Dtype dtype, SketchSpan sketch) {
+  return gradient_pass_reference(data, count, dtype, sketch);
+}
+
+NormStats norm_kernel(const void* data, std::size_t count, Dtype dtype) {
+  return norm_pass_reference(data, count, dtype);
+}
+
+#else
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+using Floats = hn::ScalableTag<float>;
+using Words = hn::Repartition<std::uint32_t, Floats>;
+using LongWords = hn::Repartition<std::uint64_t, Floats>;
+using Doubles = hn::Repartition<double, Floats>;
+using HalfFloats = hn::Rebind<float, Doubles>;  // as many lanes as Doubles
+using Shorts = hn::Rebind<std::uint16_t, Floats>;
+
+constexpr std::size_t kLanes = hn::MaxLanes(Floats());
+constexpr std::size_t kDoubleLanes = kLanes / 2;
+constexpr std::size_t kSums = kAccumulators / kDoubleLanes;  // vectors of accumulators
+constexpr std::size_t kSteps = kChunk / kLanes;              // vectors of floats in a chunk
+static_assert(kLanes <= kAccumulators);
+
+template <class D>
+HWY_INLINE hn::Vec<D> load(D d, const std::uint8_t* from) {
+  return hn::BitCast(d, hn::LoadU(hn::Repartition<std::uint8_t, D>(), from));
+}
+
+// kLanes elements. For f64, whose words fill two vectors, words_high is the second.
+struct Vectors {
+  hn::Vec<Floats> floats;
+  hn::Vec<Doubles> low, high;
+  hn::Vec<Words> words, words_high;
+};
+
+HWY_INLINE void widen(Vectors& v) {
+  v.low = hn::PromoteTo(Doubles(), hn::LowerHalf(HalfFloats(), v.floats));
+  v.high = hn::PromoteTo(Doubles(), hn::UpperHalf(HalfFloats(), v.floats));
+}
+
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2 && !defined(HWY_DISABLE_F16C)
+HWY_INLINE hn::Vec<Floats> from_half(hn::Vec<Shorts> halves, hn::Vec<Words>) {
+  return hn::PromoteTo(Floats(), hn::BitCast(hn::Rebind<hwy::float16_t, Floats>(), halves));
+}
+#else
+// Exponent and mantissa are moved to their places in a float, which then lacks a factor of 2^112;
+// infinities and NaNs need all exponent bits besides.
+HWY_INLINE hn::Vec<Floats> from_half(hn::Vec<Shorts>, hn::Vec<Words> halves) {
+  const Floats df;
+  const Words dw;
+  const auto magnitude = hn::And(halves, hn::Set(dw, 0x7FFF));
+  const auto sign = hn::ShiftLeft<16>(hn::Xor(halves, magnitude));
+  const auto scaled = hn::Mul(hn::BitCast(df, hn::ShiftLeft<13>(magnitude)), hn::Set(df, 0x1p112F));
+  const auto special = hn::VecFromMask(dw, hn::Gt(magnitude, hn::Set(dw, 0x7BFF)));
+  const auto exponent = hn::And(special, hn::Set(dw, 0x7F800000));
+  return hn::BitCast(df, hn::Or(hn::BitCast(dw, scaled), hn::Or(sign, exponent)));
+}
+#endif
+
+template <Dtype kDtype>
+HWY_INLINE Vectors read(const std::uint8_t* from) {
+  Vectors v;
+  if constexpr (kDtype == Dtype::kF64) {
+    v.low = load(Doubles(), from);
+    v.high = load(Doubles(), from + kDoubleLanes * sizeof(double));
+    v.floats = hn::Combine(Floats(), hn::DemoteTo(HalfFloats(), v.high),
+                           hn::DemoteTo(HalfFloats(), v.low));
+    v.words = hn::BitCast(Words(), v.low);
+    v.words_high = hn::BitCast(Words(), v.high);
+  } else if constexpr (kDtype == Dtype::kF32) {
+    // The halves are loaded again: conversion from memory is cheaper than from a register.
+    v.floats = load(Floats(), from);
+    v.low = hn::PromoteTo(Doubles(), load(HalfFloats(), from));
+    v.high = hn::PromoteTo(Doubles(), load(HalfFloats(), from + kDoubleLanes * sizeof(float)));
+    v.words = hn::BitCast(Words(), v.floats);
+  } else {
+    const auto shorts = load(Shorts(), from);
+    v.words = hn::PromoteTo(Words(), shorts);
+    v.floats = kDtype == Dtype::kBF16 ? hn::BitCast(Floats(), hn::ShiftLeft<16>(v.words))
+                                      : from_half(shorts, v.words);
+    widen(v);
+  }
+  return v;
+}
+
+template <Dtype kDtype, bool kFingerprint, bool kSketch>
+class Pass {
+ public:
+  // Everything is inlined into one function, so that the sums stay in registers. The constructor is
+  // spelled out because an implicit one would not be compiled for the target.
+  HWY_INLINE Pass()
+      : largest_double_(hn::Zero(Doubles())),
+        largest_float_(hn::Zero(Floats())),
+        block_sum_(hn::Zero(LongWords())) {
+    for (auto& sum : sums_) sum = hn::Zero(Doubles());
+  }
+
+  HWY_INLINE NormStats norm(const std::uint8_t* data, std::size_t count) const {
+    const double sum = sum_squares();
+    if (!std::isfinite(sum)) return norm_pass_reference(data, count, kDtype);
+    return {sum, hn::GetLane(hn::MaxOfLanes(Doubles(), largest())), 0};
+  }
+
+  std::uint64_t fingerprint() const { return fingerprint_; }
+
+  // In stretches of chunks between which nothing has to be done: until a fingerprint block ends or
+  // the sketch wraps. The last chunk, if not full, is a stretch of its own.
+  HWY_INLINE void run(const std::uint8_t* data, std::size_t count, SketchSpan sketch) {
+    Buckets buckets(sketch);
+    LastChunk<kBytes> last;
+    for (std::size_t first = 0; first < count;) {
+      std::size_t elements = std::min(kFingerprintBlock - first % kFingerprintBlock, count - first);
+      if (elements > kChunk) elements = elements / kChunk * kChunk;
+      float* to = nullptr;
+      if constexpr (kSketch) to = buckets.take(first, elements);
+      const std::uint8_t* from = data + first * kBytes;
+      const std::uint32_t* keys = keys_of(first);
+      if (elements < kChunk) {
+        last.fill(from, elements, keys);
+        from = last.bytes;
+        keys = last.keys;
+      }
+      stretch(from, keys, sketch.seed + first / kChunk, to, elements);
+      if constexpr (kSketch) buckets.write_back();
+      first += elements;
+      if constexpr (kFingerprint) end_stretch(first, count);
+    }
+  }
+
+ private:
+  static constexpr std::size_t kBytes = element_bytes(kDtype);
+  static constexpr std::size_t kWordsPerElement = kDtype == Dtype::kF64 ? 2 : 1;
+
+  static HWY_INLINE void prefetch(const std::uint8_t* from) {
+    const auto ahead = reinterpret_cast<std::uintptr_t>(from) + kPrefetchBytes;
+    for (std::size_t line = 0; line < kChunk * kBytes; line += kCacheLine) {
+      hwy::Prefetch(reinterpret_cast<const std::uint8_t*>(ahead + line));
+    }
+  }
+
+  static const std::uint32_t* keys_of(std::size_t first) {
+    return kFingerprintKey.data() + (first % kFingerprintBlock) * kWordsPerElement;
+  }
+
+  HWY_INLINE void stretch(const std::uint8_t* from, const std::uint32_t* keys,
+                          std::uint64_t sign_seed, float* buckets, std::size_t elements) {
+    for (std::size_t i = 0; i < elements; i += kChunk) {
+      prefetch(from + i * kBytes);
+      const std::uint64_t signs = kSketch ? sketch_signs(sign_seed, i / kChunk) : 0;
+      chunk(from + i * kBytes, keys + i * kWordsPerElement, signs, kSketch ? buckets + i : nullptr);
+    }
+  }
+
+  HWY_INLINE void chunk(const std::uint8_t* from, const std::uint32_t* keys, std::uint64_t signs,
+                        float* buckets) {
+    steps(std::make_index_sequence<kSteps>(), from, keys, signs, buckets);
+  }
+
+  template <std::size_t... kStep>
+  HWY_INLINE void steps(std::index_sequence<kStep...>, const std::uint8_t* from,
+                        const std::uint32_t* keys, std::uint64_t signs, float* buckets) {
+    (step<kStep>(from + kStep * kLanes * kBytes, keys + kStep * kLanes * kWordsPerElement, signs,
+                 buckets + kStep * kLanes),
+     ...);
+  }
+
+  template <std::size_t kStep>
+  HWY_INLINE void step(const std::uint8_t* from, const std::uint32_t* keys, std::uint64_t signs,
+                       float* buckets) {
+    const Vectors v = read<kDtype>(from);
+    add_squares<2 * kStep % kSums>(v);
+    take_largest(v);
+    if constexpr (kFingerprint) add_products(v, keys);
+    if constexpr (kSketch) add_signed<kStep>(v.floats, signs, buckets);
+  }
+
+  // A fused multiply-add is as good as two operations where the product is exact.
+  static HWY_INLINE hn::Vec<Doubles> add_square(hn::Vec<Doubles> x, hn::Vec<Doubles> sum) {
+    return kDtype == Dtype::kF64 ? hn::Add(sum, hn::Mul(x, x)) : hn::MulAdd(x, x, sum);
+  }
+
+  template <std::size_t kSum>
+  HWY_INLINE void add_squares(const Vectors& v) {
+    sums_[kSum] = add_square(v.low, sums_[kSum]);
+    sums_[kSum + 1] = add_square(v.high, sums_[kSum + 1]);
+  }
+
+  // With a NaN the result is arbitrary, and not used.
+  HWY_INLINE void take_largest(const Vectors& v) {
+    if constexpr (kDtype == Dtype::kF64) {
+      largest_double_ = hn::Max(largest_double_, hn::Max(hn::Abs(v.low), hn::Abs(v.high)));
+    } else {
+      largest_float_ = hn::Max(largest_float_, hn::Abs(v.floats));
+    }
+  }
+
+  HWY_INLINE void add_products(const Vectors& v, const std::uint32_t* keys) {
+    add_product(v.words, keys);
+    if constexpr (kDtype == Dtype::kF64) add_product(v.words_high, keys + kLanes);
+  }
+
+  HWY_INLINE void add_product(hn::Vec<Words> words, const std::uint32_t* keys) {
+    const auto left = hn::Add(words, hn::Load(Words(), keys));
+    const auto right = hn::ShiftRight<32>(hn::BitCast(LongWords(), left));
+    block_sum_ = hn::Add(block_sum_, hn::MulEven(left, hn::BitCast(Words(), right)));
+  }
+
+  // Lane l of step s has its sign in bit s * kLanes + l. One shift by lane serves 32 elements; a
+  // constant shift then brings the step's sign to the sign bit.
+  template <std::size_t kStep>
+  static HWY_INLINE hn::Vec<Words> sign_bits(std::uint64_t signs) {
+    constexpr std::size_t kStepsPerWord = 32 / kLanes;
+    constexpr int kShift = static_cast<int>(kLanes * (kStepsPerWord - 1 - kStep % kStepsPerWord));
+    const Words dw;
+    const auto word = static_cast<std::uint32_t>(signs >> (kStep / kStepsPerWord * 32));
+    const auto by_lane = hn::Sub(hn::Set(dw, kLanes - 1), hn::Iota(dw, 0));
+    const auto aligned = hn::ShiftLeft<kShift>(hn::Shl(hn::Set(dw, word), by_lane));
+    return hn::And(aligned, hn::Set(dw, 0x80000000U));
+  }
+
+  template <std::size_t kStep>
+  static HWY_INLINE void add_signed(hn::Vec<Floats> x, std::uint64_t signs, float* buckets) {
+    const Floats df;
+    const auto negated = hn::Xor(hn::BitCast(Words(), x), sign_bits<kStep>(signs));
+    hn::StoreU(hn::Add(hn::LoadU(df, buckets), hn::BitCast(df, negated)), df, buckets);
+  }
+
+  HWY_INLINE void end_stretch(std::size_t end, std::size_t count) {
+    if (end % kFingerprintBlock != 0 && end != count) return;
+    std::uint64_t sums[kDoubleLanes];
+    hn::StoreU(block_sum_, LongWords(), sums);
+    const std::uint64_t sum = std::accumulate(sums, sums + kDoubleLanes, std::uint64_t{0});
+    const std::size_t block = (end - 1) / kFingerprintBlock;
+    fingerprint_ += fingerprint_of_block(sum, block, end - block * kFingerprintBlock);
+    block_sum_ = hn::Zero(LongWords());
+  }
+
+  HWY_INLINE double sum_squares() const {
+    double sums[kAccumulators];
+    for (std::size_t v = 0; v < kSums; ++v)
+      hn::StoreU(sums_[v], Doubles(), sums + v * kDoubleLanes);
+    for (std::size_t half = kAccumulators / 2; half > 0; half /= 2) {
+      for (std::size_t j = 0; j < half; ++j) sums[j] += sums[j + half];
+    }
+    return sums[0];
+  }
+
+  HWY_INLINE hn::Vec<Doubles> largest() const {
+    if (kDtype == Dtype::kF64) return largest_double_;
+    Vectors v;
+    v.floats = largest_float_;
+    widen(v);
+    return hn::Max(v.low, v.high);
+  }
+
+  hn::Vec<Doubles> sums_[kSums];
+  hn::Vec<Doubles> largest_double_;
+  hn::Vec<Floats> largest_float_;
+  hn::Vec<LongWords> block_sum_;
+  std::uint64_t fingerprint_ = 0;
+};
+
+template <Dtype kDtype, bool kSketch>
+GradientStats gradient_of(const std::uint8_t* data, std::size_t count, SketchSpan sketch) {
+  Pass<kDtype, true, kSketch> pass;
+  pass.run(data, count, sketch);
+  const NormStats norm = pass.norm(data, count);
+  return {norm.sum_squares, norm.max_abs, norm.nonfinite, pass.fingerprint()};
+}
+
+template <Dtype kDtype>
+NormStats norm_of(const std::uint8_t* data, std::size_t count) {
+  Pass<kDtype, false, false> pass;
+  pass.run(data, count, {});
+  return pass.norm(data, count);
+}
+
+template <Dtype kDtype>
+GradientStats gradient_of(const void* data, std::size_t count, SketchSpan sketch) {
+  const auto* bytes = static_cast<const std::uint8_t*>(data);
+  return sketch.size == 0 ? gradient_of<kDtype, false>(bytes, count, sketch)
+                          : gradient_of<kDtype, true>(bytes, count, sketch);
+}
+
+GradientStats gradient_kernel(const void* data, std::size_t count, Dtype dtype, SketchSpan sketch) {
+  switch (dtype) {
+    case Dtype::kF32:
+      return gradient_of<Dtype::kF32>(data, count, sketch);
+    case Dtype::kF64:
+      return gradient_of<Dtype::kF64>(data, count, sketch);
+    case Dtype::kBF16:
+      return gradient_of<Dtype::kBF16>(data, count, sketch);
+    case Dtype::kF16:
+      return gradient_of<Dtype::kF16>(data, count, sketch);
+  }
+  return {};
+}
+
+NormStats norm_kernel(const void* data, std::size_t count, Dtype dtype) {
+  const auto* bytes = static_cast<const std::uint8_t*>(data);
+  switch (dtype) {
+    case Dtype::kF32:
+      return norm_of<Dtype::kF32>(bytes, count);
+    case Dtype::kF64:
+      return norm_of<Dtype::kF64>(bytes, count);
+    case Dtype::kBF16:
+      return norm_of<Dtype::kBF16>(bytes, count);
+    case Dtype::kF16:
+      return norm_of<Dtype::kF16>(bytes, count);
+  }
+  return {};
+}
+
+#endif
+
+// NOLINTNEXTLINE(google-readability-namespace-comments)
+}  // namespace HWY_NAMESPACE
+}  // namespace
+}  // namespace presum::observe
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+
+namespace presum::observe {
+namespace {
+
+HWY_EXPORT(gradient_kernel);
+HWY_EXPORT(norm_kernel);
+
+[[maybe_unused]] bool is_valid(const SketchSpan& sketch) {
+  return sketch.size == 0 || (sketch.values != nullptr && std::has_single_bit(sketch.size) &&
+                              sketch.size >= 64 && sketch.size <= 65536);
+}
+
+}  // namespace
+
+GradientStats gradient_pass(const void* data, std::size_t count, Dtype dtype,
+                            SketchSpan sketch) noexcept {
+  assert(is_valid(sketch));
+  const DefaultFloatEnvironment environment;
+  return PRESUM_SIMD_DISPATCH(gradient_kernel)(data, count, dtype, sketch);
+}
+
+NormStats norm_pass(const void* data, std::size_t count, Dtype dtype) noexcept {
+  const DefaultFloatEnvironment environment;
+  return PRESUM_SIMD_DISPATCH(norm_kernel)(data, count, dtype);
+}
+
+}  // namespace presum::observe
+
+#endif  // HWY_ONCE

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "presum/dtype.h"
+
+// One pass over a gradient buffer: norm, largest element, non-finite count, sketch and fingerprint.
+//
+// Every function takes any Dtype, any count (0 included) and any alignment; `data` is borrowed for
+// the call and may be null if count is 0. Results are bit-identical on every processor, because
+// orders of additions are fixed. The caller's floating-point environment (rounding, flush to zero,
+// traps) neither changes a result nor is changed. Thread-safe, as long as no two calls share a
+// sketch. Nothing allocates.
+namespace presum::observe {
+
+// Where the sketch goes (observe/sketch.h). Values are added to `values`, so sketches of several
+// buffers or micro-batches accumulate; a non-finite element makes its bucket non-finite.
+// REQUIRES: size is 0 (no sketch) or a power of two from 64 to 65,536, and values has room for it.
+struct SketchSpan {
+  float* values = nullptr;
+  std::uint32_t size = 0;
+  std::uint64_t seed = 0;
+};
+
+struct NormStats {
+  // In double, element i in accumulator i mod 16, the 16 added as a tree. NaN if any element is
+  // NaN, else +Inf if any is infinite; +Inf with nonfinite = 0 is an overflow (f64 only).
+  double sum_squares;
+  double max_abs;           // over the finite elements; 0 if there are none
+  std::uint64_t nonfinite;  // elements that are NaN or infinite
+};
+
+struct GradientStats {
+  double sum_squares;  // these three as in NormStats
+  double max_abs;
+  std::uint64_t nonfinite;
+  std::uint64_t fingerprint;  // observe/fingerprint.h; 0 if count is 0
+};
+
+// Reads memory once, or a second time if the sum of squares is not finite.
+GradientStats gradient_pass(const void* data, std::size_t count, Dtype dtype,
+                            SketchSpan sketch) noexcept;
+
+// The same without sketch and fingerprint.
+NormStats norm_pass(const void* data, std::size_t count, Dtype dtype) noexcept;
+
+// Plain code with the same results; it runs where no vector instructions are known, and the tests
+// hold the kernels against it.
+GradientStats gradient_pass_reference(const void* data, std::size_t count, Dtype dtype,
+                                      SketchSpan sketch);
+NormStats norm_pass_reference(const void* data, std::size_t count, Dtype dtype);
+
+}  // namespace presum::observe

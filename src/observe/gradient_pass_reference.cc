@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "observe/fingerprint.h"
+#include "observe/gradient_pass.h"
+#include "observe/gradient_pass_environment.h"
+#include "observe/sketch.h"
+
+namespace presum::observe {
+namespace {
+
+constexpr std::size_t kAccumulators = 16;
+
+double half_value(std::uint16_t bits) {
+  const int exponent = (bits >> 10) & 31;
+  const int mantissa = bits & 1023;
+  const double sign = (bits & 0x8000) != 0 ? -1.0 : 1.0;
+  if (exponent == 31) {
+    return mantissa != 0 ? std::numeric_limits<double>::quiet_NaN()
+                         : sign * std::numeric_limits<double>::infinity();
+  }
+  if (exponent == 0) return sign * std::ldexp(mantissa, -24);
+  return sign * std::ldexp(mantissa + 1024, exponent - 25);
+}
+
+// The elements of a buffer, one at a time.
+class Elements {
+ public:
+  Elements(const void* data, Dtype dtype) : data_(data), dtype_(dtype) {}
+
+  double value(std::size_t i) const {
+    switch (dtype_) {
+      case Dtype::kF64:
+        return read<double>(i);
+      case Dtype::kF32:
+        return read<float>(i);
+      case Dtype::kBF16: {
+        const std::uint32_t bits = static_cast<std::uint32_t>(read<std::uint16_t>(i)) << 16;
+        float value;
+        std::memcpy(&value, &bits, sizeof value);
+        return value;
+      }
+      case Dtype::kF16:
+        return half_value(read<std::uint16_t>(i));
+    }
+    return 0;
+  }
+
+  // The 32-bit words of the fingerprint: one an element, two for f64.
+  std::uint32_t word(std::size_t j) const {
+    return element_bytes(dtype_) == 2 ? read<std::uint16_t>(j) : read<std::uint32_t>(j);
+  }
+
+ private:
+  template <class T>
+  T read(std::size_t i) const {
+    T value;
+    std::memcpy(&value, static_cast<const char*>(data_) + i * sizeof(T), sizeof(T));
+    return value;
+  }
+
+  const void* data_;
+  Dtype dtype_;
+};
+
+double tree_sum(std::array<double, kAccumulators> sums) {
+  for (std::size_t half = kAccumulators / 2; half > 0; half /= 2) {
+    for (std::size_t j = 0; j < half; ++j) sums[j] += sums[j + half];
+  }
+  return sums[0];
+}
+
+std::uint64_t block_sum(const Elements& elements, std::size_t first_word, std::size_t words) {
+  std::uint64_t sum = 0;
+  for (std::size_t j = 0; j < words; j += 2) {
+    const std::uint32_t left = elements.word(first_word + j) + kFingerprintKey[j];
+    const std::uint32_t partner = j + 1 < words ? elements.word(first_word + j + 1) : 0;
+    const std::uint32_t right = partner + kFingerprintKey[j + 1];
+    sum += static_cast<std::uint64_t>(left) * right;
+  }
+  return sum;
+}
+
+std::uint64_t fingerprint(const Elements& elements, std::size_t count, Dtype dtype) {
+  const std::size_t words_per_element = dtype == Dtype::kF64 ? 2 : 1;
+  std::uint64_t sum = 0;
+  for (std::size_t begin = 0; begin < count; begin += kFingerprintBlock) {
+    const std::size_t length = std::min(kFingerprintBlock, count - begin);
+    const std::uint64_t block =
+        block_sum(elements, begin * words_per_element, length * words_per_element);
+    sum += fingerprint_of_block(block, begin / kFingerprintBlock, length);
+  }
+  return sum;
+}
+
+void add_to_sketch(const Elements& elements, std::size_t count, SketchSpan sketch) {
+  if (sketch.size == 0) return;
+  for (std::size_t i = 0; i < count; ++i) {
+    const bool negated = ((sketch_signs(sketch.seed, i / 64) >> (i % 64)) & 1) != 0;
+    const auto value = static_cast<float>(elements.value(i));
+    sketch.values[sketch_bucket(sketch.seed, i, sketch.size)] += negated ? -value : value;
+  }
+}
+
+}  // namespace
+
+NormStats norm_pass_reference(const void* data, std::size_t count, Dtype dtype) {
+  const DefaultFloatEnvironment environment;
+  const Elements elements(data, dtype);
+  std::array<double, kAccumulators> sums{};
+  NormStats stats{0, 0, 0};
+  bool any_nan = false;
+  for (std::size_t i = 0; i < count; ++i) {
+    const double value = elements.value(i);
+    sums[i % kAccumulators] += value * value;
+    if (std::isfinite(value)) {
+      stats.max_abs = std::max(stats.max_abs, std::fabs(value));
+    } else {
+      ++stats.nonfinite;
+      any_nan = any_nan || std::isnan(value);
+    }
+  }
+  stats.sum_squares = any_nan ? std::numeric_limits<double>::quiet_NaN() : tree_sum(sums);
+  return stats;
+}
+
+GradientStats gradient_pass_reference(const void* data, std::size_t count, Dtype dtype,
+                                      SketchSpan sketch) {
+  const DefaultFloatEnvironment environment;
+  const Elements elements(data, dtype);
+  add_to_sketch(elements, count, sketch);
+  const NormStats norm = norm_pass_reference(data, count, dtype);
+  return {norm.sum_squares, norm.max_abs, norm.nonfinite, fingerprint(elements, count, dtype)};
+}
+
+}  // namespace presum::observe

@@ -1,0 +1,457 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "observe/gradient_pass.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cfenv>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <numeric>
+#include <random>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <vector>
+
+#include "base/hash.h"
+#include "observe/gradient_pass_environment.h"
+#include "observe/simd.h"
+
+namespace presum::observe {
+namespace {
+
+constexpr Dtype kDtypes[] = {Dtype::kF32, Dtype::kF64, Dtype::kBF16, Dtype::kF16};
+constexpr std::uint64_t kSeed = 0x5EED;
+
+const char* dtype_name(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kF32:
+      return "F32";
+    case Dtype::kF64:
+      return "F64";
+    case Dtype::kBF16:
+      return "BF16";
+    case Dtype::kF16:
+      return "F16";
+  }
+  return "";
+}
+
+struct Format {
+  int exponent_bits, mantissa_bits;
+};
+
+constexpr Format format_of(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kF64:
+      return {11, 52};
+    case Dtype::kF32:
+      return {8, 23};
+    case Dtype::kBF16:
+      return {8, 7};
+    case Dtype::kF16:
+      return {5, 10};
+  }
+  return {};
+}
+
+// A buffer of elements given by their bits, at any byte offset.
+class Buffer {
+ public:
+  Buffer(Dtype dtype, std::size_t count, std::size_t offset = 0)
+      : dtype_(dtype), count_(count), offset_(offset), bytes_(count * width() + offset) {}
+
+  const void* data() const { return bytes_.data() + offset_; }
+  std::size_t count() const { return count_; }
+  Dtype dtype() const { return dtype_; }
+
+  void set_bits(std::size_t i, std::uint64_t bits) {
+    std::memcpy(&bytes_[offset_ + i * width()], &bits, width());
+  }
+
+  void flip_bit(std::size_t bit) {
+    bytes_[offset_ + bit / 8] =
+        static_cast<unsigned char>(bytes_[offset_ + bit / 8] ^ (1U << bit % 8));
+  }
+
+ private:
+  std::size_t width() const { return element_bytes(dtype_); }
+
+  Dtype dtype_;
+  std::size_t count_, offset_;
+  std::vector<unsigned char> bytes_;
+};
+
+std::uint64_t exponent_mask(Dtype dtype) {
+  const Format f = format_of(dtype);
+  return ((std::uint64_t{1} << f.exponent_bits) - 1) << f.mantissa_bits;
+}
+
+std::uint64_t infinity_bits(Dtype dtype) { return exponent_mask(dtype); }
+std::uint64_t nan_bits(Dtype dtype) { return exponent_mask(dtype) | 1; }
+std::uint64_t largest_bits(Dtype dtype) { return exponent_mask(dtype) - 1; }
+std::uint64_t sign_bit(Dtype dtype) { return std::uint64_t{1} << (8 * element_bytes(dtype) - 1); }
+
+// Any bits but those of NaN and infinity; now and then zeros of both signs and denormals.
+std::uint64_t finite_bits(Dtype dtype, std::mt19937_64& random) {
+  const std::uint64_t bits = random();
+  const std::uint64_t mask = exponent_mask(dtype);
+  switch (random() % 16) {
+    case 0:
+      return bits & sign_bit(dtype);
+    case 1:
+      return bits & ~mask;
+    default:
+      return (bits & mask) == mask ? bits & ~(mask & (mask << 1)) : bits;
+  }
+}
+
+Buffer finite_buffer(Dtype dtype, std::size_t count, std::size_t offset = 0) {
+  std::mt19937_64 random(count * 8 + offset);
+  Buffer buffer(dtype, count, offset);
+  for (std::size_t i = 0; i < count; ++i) buffer.set_bits(i, finite_bits(dtype, random));
+  return buffer;
+}
+
+bool same_bits(double a, double b) {
+  return std::bit_cast<std::uint64_t>(a) == std::bit_cast<std::uint64_t>(b);
+}
+
+bool same_or_both_nan(float a, float b) {
+  return (std::isnan(a) && std::isnan(b)) ||
+         std::bit_cast<std::uint32_t>(a) == std::bit_cast<std::uint32_t>(b);
+}
+
+// Sketches that already hold something, so that a lost addition and a lost sign of zero show.
+std::vector<float> used_sketch(std::uint32_t size) {
+  std::vector<float> values(size);
+  for (std::size_t i = 0; i < size; ++i)
+    values[i] = i % 3 == 0 ? -0.0F : 0.25F * static_cast<float>(i);
+  return values;
+}
+
+void expect_equal_to_reference(const Buffer& buffer, std::uint32_t sketch_size) {
+  SCOPED_TRACE("count " + std::to_string(buffer.count()) + ", sketch " +
+               std::to_string(sketch_size));
+  std::vector<float> wanted_sketch = used_sketch(sketch_size);
+  std::vector<float> sketch = wanted_sketch;
+  const GradientStats wanted = gradient_pass_reference(
+      buffer.data(), buffer.count(), buffer.dtype(), {wanted_sketch.data(), sketch_size, kSeed});
+  const GradientStats got = gradient_pass(buffer.data(), buffer.count(), buffer.dtype(),
+                                          {sketch.data(), sketch_size, kSeed});
+  const NormStats norm = norm_pass(buffer.data(), buffer.count(), buffer.dtype());
+  EXPECT_TRUE(same_bits(got.sum_squares, wanted.sum_squares))
+      << got.sum_squares << " instead of " << wanted.sum_squares;
+  EXPECT_EQ(got.max_abs, wanted.max_abs);
+  EXPECT_EQ(got.nonfinite, wanted.nonfinite);
+  EXPECT_EQ(got.fingerprint, wanted.fingerprint);
+  EXPECT_TRUE(same_bits(norm.sum_squares, wanted.sum_squares));
+  EXPECT_EQ(norm.max_abs, wanted.max_abs);
+  EXPECT_EQ(norm.nonfinite, wanted.nonfinite);
+  EXPECT_TRUE(std::equal(sketch.begin(), sketch.end(), wanted_sketch.begin(), same_or_both_nan));
+}
+
+// Every supported target with every dtype, against the reference.
+class KernelTest : public testing::TestWithParam<std::tuple<std::string_view, Dtype>> {
+ protected:
+  void SetUp() override { ASSERT_TRUE(set_simd_target(std::get<0>(GetParam()))); }
+  void TearDown() override { ASSERT_TRUE(set_simd_target("")); }
+  static Dtype dtype() { return std::get<1>(GetParam()); }
+};
+
+TEST_P(KernelTest, ShortBuffersEqualTheReference) {
+  for (std::size_t count = 0; count <= 130; ++count) {
+    for (const std::uint32_t size : {0U, 64U, 256U}) {
+      expect_equal_to_reference(finite_buffer(dtype(), count), size);
+    }
+  }
+}
+
+TEST_P(KernelTest, LengthsAroundFingerprintBlocksEqualTheReference) {
+  for (const std::size_t count : {1009, 1023, 1024, 1025, 2047, 2048, 2049, 3067, 7919, 10007}) {
+    for (const std::uint32_t size : {0U, 64U, 256U, 4096U}) {
+      expect_equal_to_reference(finite_buffer(dtype(), count), size);
+    }
+  }
+}
+
+TEST_P(KernelTest, LengthsAroundSketchBlocksEqualTheReference) {
+  for (const std::uint32_t size : {64U, 256U, 4096U, 65536U}) {
+    for (const std::size_t count : {size - 1, size, size + 1, 3 * size + 17}) {
+      if (count < 70000) expect_equal_to_reference(finite_buffer(dtype(), count), size);
+    }
+  }
+}
+
+TEST_P(KernelTest, MisalignedBuffersEqualTheReference) {
+  for (const std::size_t offset : {1, 2, 3, 4, 5, 7, 8, 13, 31, 33, 63}) {
+    for (const std::size_t count : {5, 64, 1100, 5003}) {
+      expect_equal_to_reference(finite_buffer(dtype(), count, offset), 256);
+    }
+  }
+}
+
+TEST_P(KernelTest, NonFiniteElementsAnywhereEqualTheReference) {
+  for (const std::size_t count : {1, 63, 64, 67, 1030, 2111}) {
+    for (const std::size_t at : {std::size_t{0}, count / 3, count / 2, count - 1}) {
+      for (const std::uint64_t bits : {nan_bits(dtype()), infinity_bits(dtype())}) {
+        Buffer buffer = finite_buffer(dtype(), count);
+        buffer.set_bits(at, bits | sign_bit(dtype()));
+        expect_equal_to_reference(buffer, 64);
+        buffer.set_bits(0, infinity_bits(dtype()));
+        expect_equal_to_reference(buffer, 64);
+      }
+    }
+  }
+}
+
+TEST_P(KernelTest, NonFiniteElementsAreCountedAndLeftOutOfTheMaximum) {
+  Buffer buffer(dtype(), 200);
+  buffer.set_bits(3, infinity_bits(dtype()));
+  buffer.set_bits(199, infinity_bits(dtype()) | sign_bit(dtype()));
+  buffer.set_bits(100, largest_bits(dtype()) | sign_bit(dtype()));
+  NormStats stats = norm_pass(buffer.data(), buffer.count(), dtype());
+  EXPECT_EQ(stats.sum_squares, std::numeric_limits<double>::infinity());
+  EXPECT_EQ(stats.nonfinite, 2);
+  const double largest = stats.max_abs;
+  buffer.set_bits(50, nan_bits(dtype()));
+  stats = norm_pass(buffer.data(), buffer.count(), dtype());
+  EXPECT_TRUE(std::isnan(stats.sum_squares));
+  EXPECT_EQ(stats.nonfinite, 3);
+  EXPECT_EQ(stats.max_abs, largest);
+  EXPECT_TRUE(std::isfinite(largest) && largest > 65000);
+}
+
+TEST_P(KernelTest, TheMaximumIsFoundAtEveryPlace) {
+  for (std::size_t at = 0; at < 131; ++at) {
+    Buffer buffer(dtype(), 131);
+    buffer.set_bits(at, largest_bits(dtype()) | sign_bit(dtype()));
+    expect_equal_to_reference(buffer, 0);
+    EXPECT_GT(norm_pass(buffer.data(), 131, dtype()).max_abs, 65000);
+  }
+}
+
+TEST_P(KernelTest, SignedZerosGiveAPositiveZeroMaximumAndNoSum) {
+  Buffer buffer(dtype(), 100);
+  for (std::size_t i = 0; i < 100; i += 2) buffer.set_bits(i, sign_bit(dtype()));
+  expect_equal_to_reference(buffer, 64);
+  const NormStats stats = norm_pass(buffer.data(), 100, dtype());
+  EXPECT_TRUE(same_bits(stats.max_abs, 0.0));
+  EXPECT_TRUE(same_bits(stats.sum_squares, 0.0));
+}
+
+TEST_P(KernelTest, DenormalsCount) {
+  Buffer buffer(dtype(), 77);
+  for (std::size_t i = 0; i < 77; ++i) buffer.set_bits(i, 1 + i % 5);
+  expect_equal_to_reference(buffer, 64);
+  EXPECT_GT(norm_pass(buffer.data(), 77, dtype()).max_abs, 0);
+}
+
+#if defined(__SSE2__)
+TEST_P(KernelTest, TheCallersFloatingPointModeNeitherMattersNorChanges) {
+  Buffer buffer = finite_buffer(dtype(), 300);
+  const NormStats wanted = norm_pass(buffer.data(), 300, dtype());
+  const unsigned before = _mm_getcsr();
+  const unsigned flush_and_round_up = 0x8040 | _MM_ROUND_UP | _MM_MASK_MASK;
+  _mm_setcsr(flush_and_round_up);
+  const NormStats stats = norm_pass(buffer.data(), 300, dtype());
+  const unsigned after = _mm_getcsr();
+  _mm_setcsr(before);
+  EXPECT_EQ(after, flush_and_round_up);
+  EXPECT_TRUE(same_bits(stats.sum_squares, wanted.sum_squares));
+}
+#endif
+
+INSTANTIATE_TEST_SUITE_P(Targets, KernelTest,
+                         testing::Combine(testing::ValuesIn(simd_targets()),
+                                          testing::ValuesIn(kDtypes)),
+                         [](const auto& test) {
+                           return std::string(std::get<0>(test.param)) + "_" +
+                                  dtype_name(std::get<1>(test.param));
+                         });
+
+// The reference against code that shares nothing with it.
+
+TEST(GradientPassReferenceTest, TheSumOfSquaresIsThatOfLongDouble) {
+  std::mt19937_64 random(5);
+  std::normal_distribution<float> normal;
+  std::vector<float> gradient(5001);
+  for (float& g : gradient) g = normal(random);
+  long double sum = 0;
+  float largest = 0;
+  for (const float g : gradient) {
+    sum += static_cast<long double>(g) * g;
+    largest = std::max(largest, std::fabs(g));
+  }
+  const NormStats stats = norm_pass_reference(gradient.data(), gradient.size(), Dtype::kF32);
+  EXPECT_NEAR(stats.sum_squares, static_cast<double>(sum), 1e-11);
+  EXPECT_EQ(stats.max_abs, largest);
+}
+
+TEST(GradientPassReferenceTest, SixteenBitTypesAreWidenedExactly) {
+  const std::uint16_t halves[] = {0x3C00, 0xC100, 0x0001, 0x7BFF, 0x0400};
+  const double half_values[] = {1, -2.5, 0x1p-24, 65504, 0x1p-14};
+  const std::uint16_t bfloats[] = {0x3F80, 0xC020, 0x0001, 0x7F7F, 0x0080};
+  const double bfloat_values[] = {1, -2.5, 0x1p-133, 0x1.FEp127, 0x1p-126};
+  for (std::size_t i = 0; i < 5; ++i) {
+    EXPECT_EQ(norm_pass_reference(&halves[i], 1, Dtype::kF16).max_abs, std::fabs(half_values[i]));
+    EXPECT_EQ(norm_pass_reference(&bfloats[i], 1, Dtype::kBF16).max_abs,
+              std::fabs(bfloat_values[i]));
+  }
+}
+
+TEST(GradientPassReferenceTest, AnOverflowOfDoubleIsInfiniteWithoutNonFiniteElements) {
+  const double gradient[] = {1e200, -1e200, 3};
+  for (const NormStats& stats :
+       {norm_pass_reference(gradient, 3, Dtype::kF64), norm_pass(gradient, 3, Dtype::kF64)}) {
+    EXPECT_EQ(stats.sum_squares, std::numeric_limits<double>::infinity());
+    EXPECT_EQ(stats.nonfinite, 0);
+    EXPECT_EQ(stats.max_abs, 1e200);
+  }
+}
+
+TEST(GradientPassReferenceTest, TheSketchKeepsTheSumOfSquaresOfOneBlock) {
+  const Buffer buffer = finite_buffer(Dtype::kF16, 64);
+  std::vector<float> sketch(64);
+  const GradientStats stats =
+      gradient_pass_reference(buffer.data(), 64, Dtype::kF16, {sketch.data(), 64, kSeed});
+  const double energy = std::inner_product(sketch.begin(), sketch.end(), sketch.begin(), 0.0,
+                                           std::plus<>(), [](double a, double b) { return a * b; });
+  EXPECT_DOUBLE_EQ(energy, stats.sum_squares);
+}
+
+// Fingerprint: the vectors of docs/packet_format.md.
+
+std::uint64_t fingerprint_of(const void* data, std::size_t count, Dtype dtype) {
+  const std::uint64_t wanted = gradient_pass_reference(data, count, dtype, {}).fingerprint;
+  EXPECT_EQ(gradient_pass(data, count, dtype, {}).fingerprint, wanted);
+  return wanted;
+}
+
+TEST(FingerprintTest, TestVectors) {
+  const float f32[] = {1.0F, -2.5F};
+  const double f64[] = {1.0, -2.5, 1e300};
+  const std::uint16_t bf16[] = {0x3F80, 0xC020, 0x0001};  // 1, -2.5, 2^-133
+  const std::uint16_t f16[] = {0x3C00, 0xC100, 0x0001};   // 1, -2.5, 2^-24
+  std::vector<float> ramp(1025);
+  for (std::size_t i = 0; i < ramp.size(); ++i) ramp[i] = 0.5F * static_cast<float>(i);
+  EXPECT_EQ(fingerprint_of(nullptr, 0, Dtype::kF32), 0);
+  EXPECT_EQ(fingerprint_of(f32, 2, Dtype::kF32), 0xB83CB54C21EB95B5ULL);
+  EXPECT_EQ(fingerprint_of(ramp.data(), ramp.size(), Dtype::kF32), 0x5A5E6C44D3CF998CULL);
+  EXPECT_EQ(fingerprint_of(f64, 3, Dtype::kF64), 0x66C7068F1DF962B2ULL);
+  EXPECT_EQ(fingerprint_of(bf16, 3, Dtype::kBF16), 0xB7A371D91C30C88AULL);
+  EXPECT_EQ(fingerprint_of(f16, 3, Dtype::kF16), 0x96CC7D209E982306ULL);
+}
+
+TEST(FingerprintTest, EverySingleBitMatters) {
+  for (const Dtype dtype : kDtypes) {
+    Buffer buffer = finite_buffer(dtype, 1030);
+    const std::uint64_t original = fingerprint_of(buffer.data(), 1030, dtype);
+    for (std::size_t bit = 0; bit < 1030 * 8 * element_bytes(dtype); bit += 13) {
+      buffer.flip_bit(bit);
+      EXPECT_NE(gradient_pass(buffer.data(), 1030, dtype, {}).fingerprint, original);
+      buffer.flip_bit(bit);
+    }
+  }
+}
+
+TEST(FingerprintTest, OrderAndLengthMatter) {
+  std::vector<float> gradient(2048);
+  std::iota(gradient.begin(), gradient.end(), 1.0F);
+  const std::uint64_t original = fingerprint_of(gradient.data(), 2048, Dtype::kF32);
+  for (const auto& [a, b] :
+       {std::pair(0, 1), std::pair(0, 2), std::pair(0, 1024), std::pair(7, 2047)}) {
+    std::swap(gradient[static_cast<std::size_t>(a)], gradient[static_cast<std::size_t>(b)]);
+    EXPECT_NE(fingerprint_of(gradient.data(), 2048, Dtype::kF32), original);
+    std::swap(gradient[static_cast<std::size_t>(a)], gradient[static_cast<std::size_t>(b)]);
+  }
+  const std::vector<float> zeros(3000);
+  EXPECT_NE(fingerprint_of(zeros.data(), 2999, Dtype::kF32),
+            fingerprint_of(zeros.data(), 3000, Dtype::kF32));
+}
+
+// Statistics of the cosine between two workers, estimated from their sketches.
+
+enum class Shape { kGaussian, kLognormal, kHotColumns };
+
+std::vector<double> scales(Shape shape, std::size_t count, std::mt19937_64& random) {
+  std::normal_distribution<double> normal;
+  std::vector<double> scale(count, 1);
+  for (std::size_t i = 0; i < count; ++i) {
+    if (shape == Shape::kLognormal) scale[i] = std::exp(normal(random));
+    if (shape == Shape::kHotColumns && i % 1024 < 4) scale[i] = 100;
+  }
+  return scale;
+}
+
+struct Errors {
+  double rmse, coverage;
+};
+
+double dot(const std::vector<float>& a, const std::vector<float>& b) {
+  return std::inner_product(a.begin(), a.end(), b.begin(), 0.0, std::plus<>(),
+                            [](double x, double y) { return x * y; });
+}
+
+double cosine(const std::vector<float>& a, const std::vector<float>& b) {
+  return dot(a, b) / std::sqrt(dot(a, a) * dot(b, b));
+}
+
+std::vector<float> sketch_of(const std::vector<float>& gradient, std::uint32_t size,
+                             std::uint64_t seed) {
+  std::vector<float> sketch(size);
+  gradient_pass(gradient.data(), gradient.size(), Dtype::kF32, {sketch.data(), size, seed});
+  return sketch;
+}
+
+Errors cosine_errors(Shape shape, double rho, std::uint32_t size) {
+  constexpr int kPairs = 6;
+  constexpr int kSeeds = 100;
+  constexpr std::size_t kCount = 1 << 15;
+  std::mt19937_64 random(11);
+  std::normal_distribution<double> normal;
+  double squares = 0;
+  int covered = 0;
+  for (int pair = 0; pair < kPairs; ++pair) {
+    const std::vector<double> scale = scales(shape, kCount, random);
+    std::vector<float> a(kCount), b(kCount);
+    for (std::size_t i = 0; i < kCount; ++i) {
+      const double x = normal(random);
+      a[i] = static_cast<float>(scale[i] * x);
+      b[i] = static_cast<float>(scale[i] * (rho * x + std::sqrt(1 - rho * rho) * normal(random)));
+    }
+    const double truth = cosine(a, b);
+    for (int seed = 0; seed < kSeeds; ++seed) {
+      const std::uint64_t key = splitmix64(static_cast<std::uint64_t>(pair * kSeeds + seed));
+      const double estimate = cosine(sketch_of(a, size, key), sketch_of(b, size, key));
+      squares += (estimate - truth) * (estimate - truth);
+      const double reach = 1.96 / std::sqrt(size);
+      covered += std::fabs(std::atanh(estimate) - std::atanh(truth)) <= reach ? 1 : 0;
+    }
+  }
+  return {std::sqrt(squares / (kPairs * kSeeds)), covered / static_cast<double>(kPairs * kSeeds)};
+}
+
+TEST(SketchTest, TheCosineOfAPairHasTheStatedError) {
+  for (const Shape shape : {Shape::kGaussian, Shape::kLognormal, Shape::kHotColumns}) {
+    for (const std::uint32_t size : {256U, 1024U}) {
+      for (const double rho : {0.0, 0.5, 0.9}) {
+        const Errors errors = cosine_errors(shape, rho, size);
+        SCOPED_TRACE(testing::Message() << static_cast<int>(shape) << " " << size << " " << rho);
+        EXPECT_LE(errors.rmse, 1.2 / std::sqrt(size) * (1 - rho * rho));
+      }
+    }
+  }
+}
+
+TEST(SketchTest, TheIntervalOfTheCosineCoversTheTruth) {
+  for (const double rho : {0.0, 0.5, 0.9}) {
+    EXPECT_GE(cosine_errors(Shape::kGaussian, rho, 1024).coverage, 0.93);
+  }
+}
+
+}  // namespace
+}  // namespace presum::observe

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+
+// For sources that compile a kernel for every target; to be included before hwy/foreach_target.h.
+// Scalable vectors are left out, because the kernels keep arrays of vectors; SSSE3 alone is older
+// than any processor of interest.
+#define HWY_DISABLED_TARGETS \
+  (HWY_SSSE3 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV | HWY_WASM_EMU256)
+#include "hwy/targets.h"
+
+namespace presum::observe {
+
+// The place of the target in use in a table made by HWY_EXPORT. Highway's own choice is one per
+// process and belongs to every library in it, so it is left alone. Thread-safe.
+std::size_t simd_table_index() noexcept;
+
+}  // namespace presum::observe
+
+#define PRESUM_SIMD_DISPATCH(function) \
+  (*(HWY_DISPATCH_TABLE(function)[presum::observe::simd_table_index()]))

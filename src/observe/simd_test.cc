@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "observe/simd.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <string>
+
+#include "observe/gradient_pass.h"
+
+namespace presum::observe {
+namespace {
+
+// In a child process, because the variable is read once.
+[[noreturn]] void exit_with_success_if(bool success) { std::exit(success ? 0 : 1); }
+
+class SimdEnvironmentTest : public testing::Test {
+ protected:
+  SimdEnvironmentTest() { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
+  ~SimdEnvironmentTest() override { unsetenv("PRESUM_SIMD"); }
+};
+
+TEST(SimdTest, WithoutAWishTheBestTargetIsChosen) {
+  EXPECT_EQ(choose_simd_target("").value(), simd_targets().front());
+}
+
+TEST(SimdTest, EveryListedTargetCanBeForced) {
+  for (const std::string_view name : simd_targets()) {
+    ASSERT_TRUE(set_simd_target(name));
+    EXPECT_EQ(simd_target().value(), name);
+  }
+  ASSERT_TRUE(set_simd_target(""));
+}
+
+TEST(SimdTest, AnUnknownNameIsAnErrorThatListsThePossibleOnes) {
+  const auto target = choose_simd_target("AVX9");
+  ASSERT_FALSE(target);
+  EXPECT_EQ(target.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_NE(target.error().message.find("\"AVX9\""), std::string::npos);
+  for (const std::string_view name : simd_targets()) {
+    EXPECT_NE(target.error().message.find(name), std::string::npos);
+  }
+}
+
+TEST(SimdTest, ATargetThatCannotBeForcedChangesNothing) {
+  ASSERT_TRUE(set_simd_target(simd_targets().back()));
+  EXPECT_FALSE(set_simd_target("avx2"));
+  EXPECT_EQ(simd_target().value(), simd_targets().back());
+  ASSERT_TRUE(set_simd_target(""));
+}
+
+TEST_F(SimdEnvironmentTest, TheVariableForcesATarget) {
+  const std::string wanted(simd_targets().back());
+  setenv("PRESUM_SIMD", wanted.c_str(), 1);
+  EXPECT_EXIT(exit_with_success_if(simd_target() == std::string_view(wanted)),
+              testing::ExitedWithCode(0), "");
+}
+
+TEST_F(SimdEnvironmentTest, AWrongVariableIsAnErrorAndTheKernelsStillRun) {
+  setenv("PRESUM_SIMD", "nonsense", 1);
+  const float gradient[] = {3, 4};
+  EXPECT_EXIT(
+      exit_with_success_if(!simd_target() && norm_pass(gradient, 2, Dtype::kF32).sum_squares == 25),
+      testing::ExitedWithCode(0), "");
+}
+
+}  // namespace
+}  // namespace presum::observe
