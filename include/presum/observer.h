@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -79,6 +80,16 @@ class Observer {
   // (its direction is left out of that first step's sketch, so that step has none).
   // Errors (kInvalidArgument): an unknown id, a null pointer with count > 0.
   Status gradient(ParameterId parameter, const void* data, std::size_t count, Dtype dtype);
+
+  // What a pass of someone else's (a device's) found in one parameter's gradient, in place of
+  // `gradient` or `reduced_gradient`: sums as docs/packet_format.md defines them. Its sketch comes
+  // through add_sketch. Error (kInvalidArgument): an unknown id.
+  Status gradient_sums(ParameterId parameter, const GradientSums& sums, std::uint64_t elements,
+                       bool reduced);
+  // Adds a sketch that used sketch_seed. REQUIRES: as many values as the sketch size.
+  void add_sketch(std::span<const float> values);
+  // The sketch seed of a parameter at a step. REQUIRES: a known id. Safe from any thread.
+  std::uint64_t sketch_seed(ParameterId parameter, std::uint64_t step) const;
 
   // The loss of one micro-batch (NaN and Inf are kept and named later), its weight in the worker's
   // mean (REQUIRES: weight >= 0) and its number of target tokens, 0 if unknown.

@@ -27,4 +27,12 @@ struct Identity {
   std::uint32_t replicas = 1;    // data-parallel world size
 };
 
+// What one pass over some gradient elements yields (docs/packet_format.md).
+struct GradientSums {
+  double sum_squares = 0;       // NaN or Inf if an element is
+  double max_abs = 0;           // largest |g| over finite elements
+  std::uint64_t nonfinite = 0;  // NaN and Inf elements
+  std::uint64_t fingerprint = 0;
+};
+
 }  // namespace presum

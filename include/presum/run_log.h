@@ -4,7 +4,9 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -38,6 +40,29 @@ struct NoteRecord {
   std::uint32_t segment = 0;
   std::uint32_t rank = 0;
   std::string text;
+};
+
+struct SegmentInfo {
+  std::uint32_t segment = 0;
+  std::string started_utc;
+  std::string presum_version;
+  bool closed = false;  // ended in order; a segment that is still written, or died, is not
+};
+
+struct GroupInfo {
+  std::uint32_t segment = 0;
+  std::uint32_t module = 0;
+  std::uint32_t shard = 0;
+  std::uint64_t id = 0;
+  std::string name;
+  std::uint64_t elements = 0;
+};
+
+struct StepKey {
+  std::uint32_t segment = 0;
+  std::uint32_t module = 0;
+  std::uint32_t shard = 0;
+  std::uint64_t step = 0;
 };
 
 // A worker whose value at a step is a hard fact by itself.
@@ -76,6 +101,19 @@ class RunLog {
   Result<std::vector<Fact>> facts() const;
   Result<std::vector<NoteRecord>> notes() const;
   Result<std::vector<HardFact>> hard_facts() const;
+  Result<std::vector<SegmentInfo>> segments() const;
+  Result<std::vector<GroupInfo>> groups() const;
+
+  // Calls `visit` once a step, in the order of steps(), with the workers that were seen in it, by
+  // replica. Their micro-batches are left out. Holds one step in memory at a time.
+  using WorkersVisitor = std::function<void(const StepKey&, std::span<const WorkerRecord>)>;
+  Status for_each_workers(const WorkersVisitor& visit) const;
+  // Likewise with a step's groups, by id, without their values per worker.
+  using GroupsVisitor = std::function<void(const StepKey&, std::span<const GroupRecord>)>;
+  Status for_each_groups(const GroupsVisitor& visit) const;
+  // The pairs of one step as in StepRecord::cosines, between the workers seen in it; empty where
+  // the step or its matrix was not kept.
+  Result<std::vector<float>> cosines(const StepKey& step) const;
 
  private:
   struct State;

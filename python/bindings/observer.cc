@@ -46,6 +46,12 @@ void reduced(Observer& o, ParameterId id, std::uintptr_t address, std::size_t co
       [&] { return o.reduced_gradient(id, pointer(address), count, static_cast<Dtype>(dtype)); }));
 }
 
+void gradient_sums(Observer& o, ParameterId id, std::uint64_t elements, bool reduced,
+                   double sum_squares, double max_abs, std::uint64_t nonfinite,
+                   std::uint64_t fingerprint) {
+  unwrap(o.gradient_sums(id, {sum_squares, max_abs, nonfinite, fingerprint}, elements, reduced));
+}
+
 nb::bytes end_step(Observer& o, std::uint64_t optimizer_step, std::uint32_t micro_batches,
                    std::uint32_t skipped, double scale, std::uint64_t dropped) {
   return to_bytes(o.end_step({optimizer_step, micro_batches, skipped, scale, dropped}));
@@ -73,6 +79,13 @@ void bind_observer(nb::module_& m) {
            nb::arg("dtype"))
       .def("reduced_gradient", &reduced, nb::arg("parameter"), nb::arg("address"), nb::arg("count"),
            nb::arg("dtype"))
+      .def("gradient_sums", &gradient_sums, nb::arg("parameter"), nb::arg("elements"),
+           nb::arg("reduced"), nb::arg("sum_squares"), nb::arg("max_abs"), nb::arg("nonfinite"),
+           nb::arg("fingerprint"))
+      .def(
+          "add_sketch", [](Observer& o, const std::vector<float>& values) { o.add_sketch(values); },
+          nb::arg("values"))
+      .def("sketch_seed", &Observer::sketch_seed, nb::arg("parameter"), nb::arg("step"))
       .def("loss", &Observer::loss, nb::arg("value"), nb::arg("weight"), nb::arg("tokens"))
       .def("fingerprint", &Observer::fingerprint, nb::arg("kind"), nb::arg("value"))
       .def("end_step", &end_step, nb::arg("optimizer_step"), nb::arg("micro_batches"),

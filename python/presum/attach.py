@@ -95,6 +95,7 @@ def attach(
             scaler=scaler,
             every=every,
             reduced_every=reduced_every,
+            sketch_size=sketch_size,
             send=session.send,
             dropped=lambda: session.dropped,
             failed=monitor._failed,
@@ -109,9 +110,6 @@ def _check_model(model: object) -> None:
             f"presum.attach needs a DistributedDataParallel model, not {type(model).__name__}: "
             "attach after wrapping, and give the wrapper itself"
         )
-    device = next(model.module.parameters()).device.type
-    if device != "cpu":
-        raise ValueError(f"presum.attach: gradients on {device} are not supported yet")
 
 
 def _check_positive(name: str, value: int) -> None:

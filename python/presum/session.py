@@ -12,10 +12,10 @@ from __future__ import annotations
 import json
 import logging
 import os
-import queue
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -54,7 +54,8 @@ class Session:
         self.monitors = 0  # that have ever used this session
         self._open_monitors = 0
         self._key = f"presum/session/{_sessions_begun}"
-        self._queue: queue.Queue[bytes] = queue.Queue(PACKETS_PER_WORKER)
+        # A deque without a lock to wait on: sending must not wake a thread that wants the GIL.
+        self._queue: deque[bytes | Callable[[], bytes]] = deque()
         self._closing = threading.Event()
         self._wake = threading.Event()
         self._said = False
@@ -69,13 +70,16 @@ class Session:
         )
         self._thread.start()
 
-    def send(self, packet: bytes) -> None:
-        """Queue a packet; drops it, counted, when the queue is full. Never waits."""
+    def send(self, packet: bytes | Callable[[], bytes]) -> None:
+        """Queue a packet, or a function that makes it on the background thread.
+
+        Drops it, counted, when the queue is full. Never waits.
+        """
         if self._off:
             return
-        try:
-            self._queue.put_nowait(packet)
-        except queue.Full:
+        if len(self._queue) < PACKETS_PER_WORKER:
+            self._queue.append(packet)
+        else:
             self.dropped += 1
 
     def complain(self, what: str) -> None:
@@ -171,9 +175,9 @@ class Session:
 
     def _drain(self, aggregator: Aggregator) -> int:
         taken = 0
-        while not self._queue.empty():
-            packet = stamp(self._queue.get_nowait(), aggregator.run, aggregator.segment)
-            aggregator.ingest(packet)
+        while self._queue:
+            packet = _made(self._queue.popleft())
+            aggregator.ingest(stamp(packet, aggregator.run, aggregator.segment))
             self.sent += 1
             taken += 1
         if self._server is None:
@@ -198,18 +202,15 @@ class Session:
             return
         store, run, segment = found
         room = PACKETS_PER_WORKER * self.world_size
-        while True:
-            try:
-                packet = self._queue.get(timeout=POLL_SECONDS)
-            except queue.Empty:
-                if self._closing.is_set():
-                    return
-                continue
-            if store.queue_len(QUEUE) > room:
+        while self._queue or not self._closing.is_set():
+            if not self._queue:
+                self._wake.wait(POLL_SECONDS)
+            elif store.queue_len(QUEUE) > room:
+                self._queue.popleft()
                 self.dropped += 1
-                continue
-            store.queue_push(QUEUE, stamp(packet, run, segment))
-            self.sent += 1
+            else:
+                store.queue_push(QUEUE, stamp(_made(self._queue.popleft()), run, segment))
+                self.sent += 1
 
     def _find_aggregator(self) -> tuple[TCPStore, int, int] | None:
         # A connection of its own: a wait on the shared client would block the training thread.
@@ -223,6 +224,10 @@ class Session:
             self._off = True
             return None
         return _connect(message), message["run"], message["segment"]
+
+
+def _made(packet: bytes | Callable[[], bytes]) -> bytes:
+    return packet if isinstance(packet, bytes) else packet()
 
 
 def _default_store() -> Store:

@@ -5,6 +5,7 @@
 #include <exception>
 
 #include "cli/commands.h"
+#include "cli/text.h"
 #include "presum/version.h"
 
 namespace presum::cli {
@@ -22,6 +23,13 @@ constexpr const char* kMore =
     "Exit codes:    0 fine, 1 findings, 2 could not judge (bad use or input), 3 internal error\n"
     "Help on one:   presum VERB --help";
 
+// CLI11 says that a verb is missing, not which word it did not know.
+std::string describe(const CLI::App& program, const CLI::ParseError& error) {
+  const auto unknown = program.remaining();
+  if (!program.get_subcommands().empty() || unknown.empty()) return error.what();
+  return "unknown verb or option: " + unknown.front();
+}
+
 int dispatch(CLI::App& program, Command& chosen, std::vector<std::string> args,
              const Streams& streams) {
   try {
@@ -33,7 +41,7 @@ int dispatch(CLI::App& program, Command& chosen, std::vector<std::string> args,
       program.exit(error, streams.out, streams.err);
       return kOk;
     }
-    streams.err << "presum: " << error.what() << " (see presum --help)\n";
+    streams.err << "presum: " << printable(describe(program, error)) << " (see presum --help)\n";
     return kNoVerdict;
   }
 }
@@ -49,6 +57,7 @@ int main(const std::vector<std::string>& args, std::ostream& out, std::ostream& 
     Command chosen;
     add_summary(program, chosen);
     add_check(program, chosen);
+    add_report(program, chosen);
     return dispatch(program, chosen, args, {out, err});
   } catch (const std::exception& error) {
     err << "presum: internal error: " << error.what() << '\n';

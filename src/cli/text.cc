@@ -46,9 +46,14 @@ std::string table(const std::vector<std::vector<std::string>>& rows) {
 }
 
 std::string printable(std::string_view text) {
-  std::string out(text);
-  std::replace_if(
-      out.begin(), out.end(), [](unsigned char c) { return c < 0x20 || c == 0x7F; }, '?');
+  std::string out;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto c = static_cast<unsigned char>(text[i]);
+    const auto next = static_cast<unsigned char>(i + 1 < text.size() ? text[i + 1] : 0);
+    const bool upper = c == 0xC2 && next >= 0x80 && next <= 0x9F;  // U+0080 to U+009F in UTF-8
+    out += c < 0x20 || c == 0x7F || upper ? '?' : text[i];
+    if (upper) ++i;
+  }
   return out;
 }
 

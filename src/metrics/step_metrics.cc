@@ -258,7 +258,16 @@ class Compute {
     if (!complete() || !std::isfinite(*norm)) return;
     exact_cross_sum_ = w * w * *norm * *norm - norms_.squares;
     const double weight = norms_.sum * norms_.sum - norms_.squares;
+    if (std::abs(*exact_cross_sum_) > weight + kReductionTolerance * norms_.squares) {
+      return distrust_reduced();  // no gradients of these norms have that mean
+    }
     if (w > 1 && weight > 0) record_.consistency = *exact_cross_sum_ / weight;
+  }
+
+  void distrust_reduced() {
+    record_.reduced_disagrees = true;
+    record_.consistency = kNaN;
+    exact_cross_sum_.reset();
   }
 
   // A cross sum that no two gradients of these norms can have means that the reduction was not
@@ -319,7 +328,7 @@ class Compute {
     const double slack =
         kSigmas * estimate.cross_sum_error() + kReductionTolerance * norms_.squares;
     if (std::abs(*exact_cross_sum_ - estimate.cross_sum()) > slack) {
-      record_.reduced_disagrees = true;
+      distrust_reduced();
       return CosineSource::kSketch;
     }
     if (input_.row_sums.size() == d.workers.size() && d.workers.size() > 2) {
@@ -346,8 +355,7 @@ class Compute {
 
   void fill_noise() {
     const auto w = static_cast<double>(record_.workers.size());
-    const auto cross =
-        exact_cross_sum_ && !record_.reduced_disagrees ? exact_cross_sum_ : cross_sum_;
+    const auto cross = exact_cross_sum_ ? exact_cross_sum_ : cross_sum_;
     if (!cross || w < 2) return;
     const double sum_squares = std::max(0.0, norms_.squares + *cross);  // ||sum g_i||^2
     const double mean = norms_.squares / w;

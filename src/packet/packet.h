@@ -34,13 +34,7 @@ struct Header {
   std::uint64_t step = 0;
 };
 
-// What one pass over some gradient elements yields. max_abs is over finite elements only.
-struct GradientSums {
-  double sum_squares = 0;
-  double max_abs = 0;
-  std::uint64_t nonfinite = 0;
-  std::uint64_t fingerprint = 0;
-};
+using presum::GradientSums;
 
 struct Group {
   std::uint64_t id = 0;  // name_hash of the group's name

@@ -3,38 +3,19 @@
 
 #include <algorithm>
 #include <map>
+#include <tuple>
 #include <utility>
 
-#include "presum/run_log.h"
+#include "runlog/reading.h"
 #include "runlog/schema.h"
-#include "runlog/sqlite.h"
 
 namespace presum {
 namespace {
 
 using runlog::Database;
+using runlog::for_each_row;
+using runlog::read_all;
 using runlog::Statement;
-
-// Calls `read` for every row.
-template <class Read>
-Status for_each_row(Database& db, std::string_view sql, Read&& read) {
-  auto statement = db.prepare(sql);
-  if (!statement) return tl::unexpected(statement.error());
-  while (true) {
-    const auto row = statement->next();
-    if (!row) return tl::unexpected(row.error());
-    if (!*row) return {};
-    read(*statement);
-  }
-}
-
-template <class T, class Read>
-Result<std::vector<T>> read_all(Database& db, std::string_view sql, Read&& read) {
-  std::vector<T> out;
-  const auto done = for_each_row(db, sql, [&](const Statement& row) { out.push_back(read(row)); });
-  if (!done) return tl::unexpected(done.error());
-  return out;
-}
 
 StepRecord read_step(const Statement& row) {
   StepRecord r;
@@ -44,8 +25,6 @@ StepRecord read_step(const Statement& row) {
   r.shard = row.small(c++);
   r.step = row.integer(c++);
   r.workers_expected = row.small(c++);
-  const auto missing = row.small(c++);
-  r.missing_replicas.resize(missing);
   for (double* value :
        {&r.loss_mean, &r.loss_std, &r.loss_range, &r.grad_norm_mean, &r.grad_norm_std,
         &r.grad_norm_cv, &r.cosine_mean, &r.cosine_low, &r.cosine_high, &r.consistency,
@@ -57,6 +36,20 @@ StepRecord read_step(const Statement& row) {
   r.distinct_gradients = row.small(c++);
   r.sketch_size = row.small(c++);
   return r;
+}
+
+// REQUIRES: `steps` in the order of the view `missing`.
+Status read_missing(Database& db, std::vector<StepRecord>& steps) {
+  auto at = steps.begin();
+  return for_each_row(
+      db, "SELECT segment, module, shard, step, replica FROM missing", [&](const Statement& row) {
+        const auto key = std::tuple(row.small(0), row.small(1), row.small(2), row.integer(3));
+        const auto key_at = [&] {
+          return std::tuple(at->segment, at->module, at->shard, at->step);
+        };
+        while (at != steps.end() && key_at() < key) ++at;
+        if (at != steps.end() && key_at() == key) at->missing_replicas.push_back(row.small(4));
+      });
 }
 
 // One row per (segment, module, rank): its first and last step and how many show the fact.
@@ -116,11 +109,6 @@ Status check_format(Database& db, const std::filesystem::path& file) {
 
 }  // namespace
 
-struct RunLog::State {
-  std::filesystem::path file;
-  mutable Database db;
-};
-
 RunLog::RunLog(std::unique_ptr<State> state) : state_(std::move(state)) {}
 RunLog::RunLog(RunLog&&) noexcept = default;
 RunLog& RunLog::operator=(RunLog&&) noexcept = default;
@@ -144,19 +132,22 @@ Result<RunLog> RunLog::open(const std::filesystem::path& run) {
 }
 
 std::string RunLog::name() const {
-  const auto folder = std::filesystem::absolute(state_->file).parent_path();
-  return folder.filename().string();
+  const auto file = std::filesystem::absolute(state_->file).lexically_normal();
+  return file.parent_path().filename().string();
 }
 
 Result<std::vector<StepRecord>> RunLog::steps() const {
-  return read_all<StepRecord>(
+  auto steps = read_all<StepRecord>(
       state_->db,
-      "SELECT segment, module, shard, step, workers_expected, workers_expected - workers, "
-      "loss_mean, loss_std, loss_range, grad_norm_mean, grad_norm_std, grad_norm_cv, cosine_mean, "
-      "cosine_low, cosine_high, consistency, reduced_norm, signal, noise, noise_scale, "
+      "SELECT segment, module, shard, step, workers_expected, loss_mean, loss_std, "
+      "loss_range, grad_norm_mean, grad_norm_std, grad_norm_cv, cosine_mean, cosine_low, "
+      "cosine_high, consistency, reduced_norm, signal, noise, noise_scale, "
       "effective_workers, tokens_cv, cosine_source, reduced_disagrees, distinct_gradients, "
       "sketch_size FROM step ORDER BY segment, module, shard, step",
       read_step);
+  if (!steps) return steps;
+  if (auto s = read_missing(state_->db, *steps); !s) return tl::unexpected(s.error());
+  return steps;
 }
 
 Result<std::vector<ModuleInfo>> RunLog::modules() const {

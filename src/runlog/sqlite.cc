@@ -62,6 +62,13 @@ std::string Statement::text(int column) const {
              : std::string(reinterpret_cast<const char*>(text), static_cast<std::size_t>(bytes));
 }
 
+std::span<const std::byte> Statement::blob(int column) const {
+  const auto* bytes = static_cast<const std::byte*>(sqlite3_column_blob(statement_.get(), column));
+  const int count = sqlite3_column_bytes(statement_.get(), column);
+  return bytes == nullptr ? std::span<const std::byte>()
+                          : std::span(bytes, static_cast<std::size_t>(count));
+}
+
 Result<Database> Database::open(const std::filesystem::path& file, Mode mode) {
   constexpr int kBusyTimeoutMs = 5'000;
   const int flags =

@@ -53,6 +53,8 @@ class Statement {
   }
   std::uint32_t small(int column) const { return static_cast<std::uint32_t>(integer(column)); }
   std::string text(int column) const;
+  // Lives until the next call of next(). Empty for NULL.
+  std::span<const std::byte> blob(int column) const;
 
  private:
   struct Finalize {

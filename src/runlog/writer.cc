@@ -46,17 +46,20 @@ std::string utc_now() {
   return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(now));
 }
 
-Status check_ours(Database& db) {
+Status check_ours(Database& db, const std::filesystem::path& file) {
   const auto id = db.query_integer("PRAGMA application_id");
   const auto version = db.query_integer("PRAGMA user_version");
   if (!id) return tl::unexpected(id.error());
   if (!version) return tl::unexpected(version.error());
-  if (*id != kApplicationId) return fail(ErrorCode::kCorrupt, "not a presum database");
+  if (*id != kApplicationId) {
+    return fail(ErrorCode::kCorrupt, fmt::format("{} is not a presum run log", file.string()));
+  }
   if (*version > kSchemaVersion) {
     return fail(
         ErrorCode::kUnsupported,
-        fmt::format("written by a newer presum (schema {}, this one knows {}); update presum",
-                    *version, kSchemaVersion));
+        fmt::format(
+            "{} was written by a newer presum (schema {}, this one knows {}); update presum",
+            file.string(), *version, kSchemaVersion));
   }
   return {};
 }
@@ -68,11 +71,11 @@ Status create_schema(Database& db) {
   return db.execute(fmt::format("BEGIN; {} {} COMMIT;", kSchema, pragmas).c_str());
 }
 
-Status prepare_file(Database& db, Journal journal) {
+Status prepare_file(Database& db, const std::filesystem::path& file, Journal journal) {
   const auto tables = db.query_integer("SELECT count(*) FROM sqlite_master");
   if (!tables) return tl::unexpected(tables.error());
   if (*tables != 0) {
-    if (auto s = check_ours(db); !s) return s;
+    if (auto s = check_ours(db, file); !s) return s;
   }
   // WAL with synchronous=NORMAL survives a killed process; a power cut may lose the last commits.
   const char* mode = journal == Journal::kExclusive
@@ -94,6 +97,19 @@ Status make_folder(const std::filesystem::path& folder) {
                 fmt::format("cannot create run folder {}: {}", folder.string(), error.message()));
   }
   return {};
+}
+
+// A new file on a local file system, with what `target` holds so far.
+Result<std::filesystem::path> local_copy(const std::filesystem::path& target) {
+  std::error_code error;
+  auto file = std::filesystem::temp_directory_path(error);
+  if (error) return fail(ErrorCode::kIo, "no folder for temporary files: " + error.message());
+  file /= fmt::format("presum-{}-{:016x}.db", getpid(), random_run_id());
+  if (std::filesystem::exists(target, error)) std::filesystem::copy_file(target, file, error);
+  if (error && error != std::errc::no_such_file_or_directory) {
+    return fail(ErrorCode::kIo, fmt::format("{}: {}", file.string(), error.message()));
+  }
+  return file;
 }
 
 }  // namespace
@@ -154,6 +170,7 @@ struct Writer::State {
 
   Status begin() {
     if (in_transaction) return {};
+    if (closed) return fail(ErrorCode::kInvalidArgument, "the run log is closed");
     if (auto s = db.execute("BEGIN"); !s) return s;
     in_transaction = true;
     began = clock();
@@ -209,6 +226,14 @@ struct Writer::State {
     return insert_step->run();
   }
 
+  // Gives up the file and its lock: until then an exclusive one keeps readers out.
+  void release() {
+    for (auto* statement : {&insert_step, &insert_worker, &insert_group, &insert_missing}) {
+      statement->reset();
+    }
+    db = {};
+  }
+
   Status copy_home() const {
     // Renamed into place: a reader sees the old file or the new one, whole.
     auto part = copy_to;
@@ -240,17 +265,13 @@ Result<Writer> Writer::open(const std::filesystem::path& folder, MonotonicClock 
   const auto target = folder / kFileName;
   auto file = target;
   if (journal == Journal::kLocalCopy) {
-    file = std::filesystem::temp_directory_path() /
-           fmt::format("presum-{}-{:016x}.db", getpid(), random_run_id());
-    std::error_code error;
-    if (std::filesystem::exists(target)) std::filesystem::copy_file(target, file, error);
-    if (error) return fail(ErrorCode::kIo, fmt::format("{}: {}", file.string(), error.message()));
+    auto local = local_copy(target);
+    if (!local) return tl::unexpected(local.error());
+    file = std::move(*local);
   }
   auto db = Database::open(file, Database::Mode::kWrite);
   if (!db) return tl::unexpected(db.error());
-  if (auto s = prepare_file(*db, journal); !s) {
-    return fail(s.error().code, fmt::format("{}: {}", file.string(), s.error().message));
-  }
+  if (auto s = prepare_file(*db, target, journal); !s) return tl::unexpected(s.error());
   auto state = std::make_unique<State>(std::move(*db), std::move(clock));
   state->file = file;
   if (journal == Journal::kLocalCopy) state->copy_to = target;
@@ -331,6 +352,7 @@ Status Writer::close() {
   if (auto s = state_->db.execute(sql.c_str()); !s) return s;
   // Best effort: one plain file that also opens from a read-only folder. A reader may prevent it.
   static_cast<void>(state_->db.execute("PRAGMA busy_timeout=0; PRAGMA journal_mode=DELETE"));
+  state_->release();
   return state_->copy_to.empty() ? Status{} : state_->copy_home();
 }
 

@@ -41,19 +41,19 @@ bool is_number(std::string_view part) {
                                       [](unsigned char c) { return std::isdigit(c) != 0; });
 }
 
-void add(packet::GradientSums& into, const packet::GradientSums& sums, std::uint64_t id) {
+void add(GradientSums& into, const GradientSums& sums, std::uint64_t id) {
   into.sum_squares += sums.sum_squares;
   into.max_abs = std::max(into.max_abs, sums.max_abs);
   into.nonfinite += sums.nonfinite;
   into.fingerprint += mix64(sums.fingerprint ^ id);
 }
 
-void unscale(packet::GradientSums& sums, double scale) {
+void unscale(GradientSums& sums, double scale) {
   sums.sum_squares /= scale * scale;
   sums.max_abs /= scale;
 }
 
-packet::GradientSums to_sums(const observe::GradientStats& s) {
+GradientSums to_sums(const observe::GradientStats& s) {
   return {s.sum_squares, s.max_abs, s.nonfinite, s.fingerprint};
 }
 
@@ -90,8 +90,8 @@ struct Observer::State {
     std::uint32_t group = 0;
     bool seen = false;
     bool reduced_seen = false;
-    packet::GradientSums sums;
-    packet::GradientSums reduced;
+    GradientSums sums;
+    GradientSums reduced;
     std::vector<float> own_sketch;  // only of parameters that were once reported twice in a step
   };
 
@@ -120,6 +120,10 @@ struct Observer::State {
     }
   }
 
+  static std::uint64_t seed(const Slot& slot, std::uint64_t at_step) {
+    return splitmix64(splitmix64(kSketchSeed ^ at_step) ^ slot.id);
+  }
+
   observe::SketchSpan sketch_of(Slot& slot) {
     if (sketch.empty()) return {};
     if (slot.seen && slot.own_sketch.empty()) {
@@ -130,7 +134,7 @@ struct Observer::State {
     if (!slot.own_sketch.empty()) std::fill(target.begin(), target.end(), 0.0F);
     return {.values = target.data(),
             .size = static_cast<std::uint32_t>(target.size()),
-            .seed = splitmix64(splitmix64(kSketchSeed ^ step) ^ slot.id)};
+            .seed = seed(slot, step)};
   }
 
   std::vector<float> finish_sketch() {
@@ -154,8 +158,8 @@ struct Observer::State {
     for (packet::Group& group : out.groups) unscale(group.sums, scale);
   }
 
-  std::optional<packet::GradientSums> sum_reduced(double scale) const {
-    std::optional<packet::GradientSums> out;
+  std::optional<GradientSums> sum_reduced(double scale) const {
+    std::optional<GradientSums> out;
     for (const Slot& slot : slots) {
       if (!slot.reduced_seen) continue;
       if (!out) out.emplace();
@@ -208,7 +212,7 @@ Result<Observer> Observer::create(ObserverOptions options,
 }
 
 Packet Observer::hello() const {
-  return packet::encode(packet::Hello{.header = state_->header(),
+  return packet::encode(packet::Hello{.header = {.identity = state_->options.identity},
                                       .host = state_->options.host,
                                       .facts = state_->options.facts,
                                       .groups = state_->groups});
@@ -241,6 +245,27 @@ Status Observer::reduced_gradient(ParameterId parameter, const void* data, std::
   return {};
 }
 
+Status Observer::gradient_sums(ParameterId parameter, const GradientSums& sums,
+                               std::uint64_t elements, bool reduced) {
+  if (parameter >= state_->slots.size()) {
+    return fail(ErrorCode::kInvalidArgument, fmt::format("unknown parameter {}", parameter));
+  }
+  State::Slot& slot = state_->slots[parameter];
+  if (!reduced && !slot.seen) state_->elements += elements;
+  (reduced ? slot.reduced : slot.sums) = sums;
+  (reduced ? slot.reduced_seen : slot.seen) = true;
+  return {};
+}
+
+void Observer::add_sketch(std::span<const float> values) {
+  const std::size_t count = std::min(values.size(), state_->sketch.size());
+  for (std::size_t i = 0; i < count; ++i) state_->sketch[i] += values[i];
+}
+
+std::uint64_t Observer::sketch_seed(ParameterId parameter, std::uint64_t step) const {
+  return State::seed(state_->slots[parameter], step);
+}
+
 void Observer::loss(double value, double weight, std::uint64_t tokens) {
   state_->micro.push_back({value, weight, tokens});
 }
@@ -268,7 +293,7 @@ Packet Observer::end_step(const StepEnd& end) {
 
 Packet Observer::note(bool final, std::uint64_t sent, std::uint64_t dropped,
                       std::string_view text) const {
-  return packet::encode(packet::Note{.header = state_->header(),
+  return packet::encode(packet::Note{.header = {.identity = state_->options.identity},
                                      .final = final,
                                      .sent = sent,
                                      .dropped = dropped,

@@ -34,6 +34,7 @@ class Configuration:
     micro_batches: int = 1
     autocast: bool = False
     optional_branch: bool = False
+    torch_operations: bool = False  # the pass for devices, on CPU tensors
 
 
 CONFIGURATIONS = [
@@ -50,6 +51,7 @@ CONFIGURATIONS = [
     ),
     Configuration("bf16-autocast", autocast=True),
     Configuration("small-buckets", {"bucket_cap_mb": 0.02}),
+    Configuration("torch-operations", micro_batches=2, torch_operations=True),
 ]
 
 
@@ -129,6 +131,8 @@ def train(
     monitor = None
     if run is not None:
         monitor = presum.attach(model, optimizer=optimizer, run=run, reduced_every=REDUCED_EVERY)
+        if configuration.torch_operations:
+            monitor._collector._on_host = False
     expected = []
     for step in range(STEPS):
         inputs = batches(rows, step, rank, world, configuration.micro_batches)

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What default monitoring costs a training step: a ratio measured side by side, with its interval.
+
+Separate processes cannot resolve 1 % on a noisy machine. So two DDP workers train one model, and
+from step to step presum's hooks are registered (on) or removed (off, and off' as a control), in an
+order that a seed common to both workers shuffles and each block mirrors. Estimator: 20 %-trimmed
+mean over blocks of the log ratio of step times, with a bootstrap interval over blocks.
+Pass: the upper bound is at most 1 %, the control's interval holds 0 and its half-width is at most
+0.5 %. Fail: the lower bound is above 1 %. Else inconclusive.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import multiprocessing
+import os
+import random
+import socket
+import tempfile
+import threading
+import time
+from multiprocessing.queues import Queue
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import presum
+from presum.ddp import Hook
+from presum.monitor import _sessions
+
+WORKERS = 2
+TOKENS = (4, 256)  # micro-batch and length: 1,024 tokens a step
+VOCABULARY = 2048
+MODES = ("off", "off'", "on")
+LIMIT = 0.01
+CONTROL_HALF_WIDTH = 0.005
+ATTRIBUTED_LIMIT = 0.005
+WARM_UP = 10
+
+
+class Model(nn.Module):
+    """A causal language model of about 1.6 million parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(VOCABULARY, 192)
+        layer = nn.TransformerEncoderLayer(192, 4, 512, dropout=0.0, batch_first=True)
+        self.layers = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
+        self.head = nn.Linear(192, VOCABULARY, bias=False)
+
+    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        mask = nn.Transformer.generate_square_subsequent_mask(input_ids.shape[1])
+        logits = self.head(self.layers(self.embed(input_ids), mask=mask, is_causal=True))
+        return {"loss": nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())}
+
+
+class Training:
+    """One worker's model, its monitor and one step of both."""
+
+    def __init__(self, run: Path) -> None:
+        torch.manual_seed(0)
+        self.model = DistributedDataParallel(Model())
+        self.optimizer = torch.optim.AdamW(self.model.parameters())
+        self.monitor = presum.attach(self.model, optimizer=self.optimizer, run=run)
+        self.collector: Any = self.monitor._collector
+
+    def step(self) -> float:
+        tokens = torch.randint(0, VOCABULARY, TOKENS)
+        dist.barrier()
+        began = time.perf_counter()
+        self.optimizer.zero_grad()
+        self.model(input_ids=tokens, labels=tokens)["loss"].backward()
+        self.optimizer.step()
+        return time.perf_counter() - began
+
+    def timed(self, mode: str) -> float:
+        self.collector.unhook()
+        if mode == "on":
+            self.collector.hook()
+        return self.step()
+
+
+def block_order(rng: random.Random) -> list[str]:
+    half = rng.sample(MODES, len(MODES))
+    return half + half[::-1]
+
+
+def measure(training: Training, blocks: int) -> list[dict[str, float]]:
+    """Per block, the mean seconds of a step in each mode."""
+    rng = random.Random(1)
+    for _ in range(WARM_UP):
+        training.step()
+    out = []
+    for _ in range(blocks):
+        times: dict[str, list[float]] = {mode: [] for mode in MODES}
+        for mode in block_order(rng):
+            times[mode].append(training.timed(mode))
+        out.append({mode: float(np.mean(t)) for mode, t in times.items()})
+    return out
+
+
+def attribute(training: Training, steps: int) -> dict[str, float]:
+    """Seconds a step inside our hooks, and of our background thread's CPU time."""
+    spent = [0.0]
+    call = Hook.__call__
+
+    def timed_call(hook: Hook, *args: Any, **kwargs: Any) -> None:
+        began = time.perf_counter()
+        call(hook, *args, **kwargs)
+        spent[0] += time.perf_counter() - began
+
+    session = next(iter(_sessions.values()))
+    clock = time.pthread_getcpuclockid(session._thread.ident or threading.get_ident())
+    training.collector.unhook()
+    training.collector.hook()
+    Hook.__call__ = timed_call  # type: ignore[method-assign, assignment]
+    background = time.clock_gettime(clock)
+    step = float(np.mean([training.step() for _ in range(steps)]))
+    background = time.clock_gettime(clock) - background
+    Hook.__call__ = call  # type: ignore[method-assign]
+    return {"step": step, "hooks": spent[0] / steps, "background": background / steps}
+
+
+def worker(rank: int, port: int, blocks: int, folder: str, answers: Queue[Any]) -> None:
+    os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[rank % os.cpu_count()]})  # type: ignore[operator]
+    os.environ.update(
+        RANK=str(rank), WORLD_SIZE=str(WORKERS), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
+    )
+    dist.init_process_group("gloo")
+    training = Training(Path(folder) / "run")
+    gc.disable()
+    times = measure(training, blocks)
+    attributed = attribute(training, max(5, blocks // 3))
+    gc.enable()
+    training.monitor.close()
+    dist.destroy_process_group()
+    answers.put((rank, times, attributed))
+
+
+def interval(log_ratios: np.ndarray) -> tuple[float, float, float]:
+    """20 %-trimmed mean and its 95 % bootstrap interval."""
+    rng = np.random.default_rng(0)
+
+    def trimmed(sample: np.ndarray) -> np.ndarray:
+        cut = sample.shape[-1] // 5
+        ordered = np.sort(sample, axis=-1)
+        return np.asarray(ordered[..., cut : sample.shape[-1] - cut].mean(axis=-1))
+
+    picks = rng.integers(0, len(log_ratios), (4000, len(log_ratios)))
+    low, high = np.quantile(trimmed(log_ratios[picks]), [0.025, 0.975])
+    return float(trimmed(log_ratios)), float(low), float(high)
+
+
+def verdict(on: tuple[float, float, float], control: tuple[float, float, float]) -> str:
+    resolved = control[1] <= 0 <= control[2] and control[2] - control[1] <= 2 * CONTROL_HALF_WIDTH
+    if on[1] > LIMIT:
+        return "fail"
+    return "pass" if resolved and on[2] <= LIMIT else "inconclusive"
+
+
+def report(answers: list[tuple[int, list[dict[str, float]], dict[str, float]]]) -> None:
+    # A step ends when the slower worker is done.
+    blocks = [
+        {mode: max(times[b][mode] for _, times, _ in answers) for mode in MODES}
+        for b in range(len(answers[0][1]))
+    ]
+    off = np.array([(b["off"] + b["off'"]) / 2 for b in blocks])
+    on = interval(np.log(np.array([b["on"] for b in blocks]) / off))
+    control = interval(np.log(np.array([b["off'"] / b["off"] for b in blocks])))
+    print(
+        f"overhead of presum.attach, defaults: {WORKERS} DDP workers, {TOKENS[0] * TOKENS[1]} "
+        f"tokens a step, {len(blocks)} blocks of 6 steps, {1e3 * off.mean():.0f} ms a step"
+    )
+    for name, estimate in (("on / off", on), ("off' / off (control)", control)):
+        middle, low, high = (f"{100 * value:+.2f}" for value in estimate)
+        print(f"  {name:22} {middle} %   95 % interval {low} to {high} %")
+    print(f"  verdict (at most {100 * LIMIT:.0f} %): {verdict(on, control)}")
+    for rank, _, attributed in sorted(answers, key=lambda answer: answer[0]):
+        hooks = attributed["hooks"] / attributed["step"]
+        background = attributed["background"] / attributed["step"]
+        print(
+            f"  attributed, rank {rank}: hooks {100 * hooks:.2f} % of a step, background thread "
+            f"{100 * background:.2f} % of a core"
+        )
+    worst = max(a["hooks"] / a["step"] for _, _, a in answers)
+    print(
+        f"  attributed at most {100 * ATTRIBUTED_LIMIT:.1f} %: "
+        f"{'pass' if worst <= ATTRIBUTED_LIMIT else 'fail'}"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument(
+        "--blocks", type=int, default=315, help="blocks of 6 steps (315 resolves 0.5 %%)"
+    )
+    blocks = parser.parse_args().blocks
+    torch.set_num_threads(1)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    context = multiprocessing.get_context("fork")
+    answers: Queue[Any] = context.Queue()
+    with tempfile.TemporaryDirectory() as folder:
+        workers = [
+            context.Process(target=worker, args=(rank, port, blocks, folder, answers))
+            for rank in range(WORKERS)
+        ]
+        for process in workers:
+            process.start()
+        report([answers.get(timeout=3600) for _ in workers])
+        for process in workers:
+            process.join()
+
+
+if __name__ == "__main__":
+    main()

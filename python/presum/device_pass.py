@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The gradient pass in torch operations, for gradients that do not live in host memory.
+
+Everything is queued on the gradient's device: no value is read back, nothing waits. At the end of a
+step all numbers travel in one copy, through pinned memory where the device is CUDA, and a
+background thread waits for it. Definitions are those of docs/packet_format.md: fingerprints, maxima
+and counts equal the C++ pass bit for bit, sums of squares within 1e-12 and sketches within 1e-5 of
+their size (relative), because torch chooses the order of additions.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import cache
+
+import torch
+
+CHUNK = 1 << 22  # elements handled at once: bounds the temporary memory to about 100 MB
+FINGERPRINT_BLOCK = 1024
+FINGERPRINT_SEED = 0x70726573756D6670
+GOLDEN = 0x9E3779B97F4A7C15
+WAIT_SECONDS = 0.001
+
+
+def _signed(word: int) -> int:
+    return word - (1 << 64) if word >= 1 << 63 else word
+
+
+def _shift_right(x: torch.Tensor, bits: int) -> torch.Tensor:
+    return (x >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def mix64(x: torch.Tensor) -> torch.Tensor:
+    """docs/packet_format.md, "mix64", of int64 tensors."""
+    x = (x ^ _shift_right(x, 30)) * _signed(0xBF58476D1CE4E5B9)
+    x = (x ^ _shift_right(x, 27)) * _signed(0x94D049BB133111EB)
+    return x ^ _shift_right(x, 31)
+
+
+def _splitmix64(x: torch.Tensor) -> torch.Tensor:
+    return mix64(x + _signed(GOLDEN))
+
+
+@cache
+def _keys(device: torch.device) -> torch.Tensor:
+    index = torch.arange(2 * FINGERPRINT_BLOCK, dtype=torch.int64)
+    return (_splitmix64(index + FINGERPRINT_SEED) & 0xFFFFFFFF).to(device)
+
+
+def _words(part: torch.Tensor) -> torch.Tensor:
+    if part.element_size() == 2:
+        return part.view(torch.int16).to(torch.int64) & 0xFFFF
+    return part.view(torch.int32).to(torch.int64) & 0xFFFFFFFF
+
+
+def _fingerprint(part: torch.Tensor, first: int) -> torch.Tensor:
+    """The fingerprint's share of the elements from ``first`` (a multiple of 1,024) on."""
+    count, per_element = part.numel(), 2 if part.element_size() == 8 else 1
+    width = FINGERPRINT_BLOCK * per_element
+    blocks = -(-count // FINGERPRINT_BLOCK)
+    words = torch.nn.functional.pad(_words(part), (0, blocks * width - count * per_element))
+    keyed = (words.view(blocks, width) + _keys(part.device)[:width]) & 0xFFFFFFFF
+    products = keyed[:, 0::2] * keyed[:, 1::2]
+    inside = -(-count * per_element // 2)  # pairs with at least one word of the buffer
+    products = torch.where(
+        torch.arange(products.numel(), device=part.device).view_as(products) < inside, products, 0
+    )
+    index = torch.arange(blocks, device=part.device) + first // FINGERPRINT_BLOCK
+    elements = (count + first - index * FINGERPRINT_BLOCK).clamp(max=FINGERPRINT_BLOCK)
+    return mix64(products.sum(1) + mix64((index << 11) + elements)).sum()
+
+
+def _sketch(part: torch.Tensor, first: int, size: int, seed: int) -> torch.Tensor:
+    """The sketch of the elements from ``first`` (a multiple of ``size``) on."""
+    device = part.device
+    blocks = -(-part.numel() // size)
+    values = torch.nn.functional.pad(part.float(), (0, blocks * size - part.numel()))
+    words = torch.arange(blocks * size // 64, device=device) + first // 64
+    signs = (_splitmix64(words + _signed(seed))[:, None] >> torch.arange(64, device=device)) & 1
+    signed = torch.where(signs.view(-1).bool(), -values, values).view(blocks, size)
+    block = torch.arange(blocks, device=device) + first // size
+    rotation = _splitmix64(_signed(seed) ^ (2 * block + 1)) & (size - 1)
+    source = (torch.arange(size, device=device) - rotation[:, None]) & (size - 1)
+    return signed.gather(1, source).sum(0)
+
+
+class DeviceStep:
+    """The numbers of one step while they are on a device. Used by the training thread."""
+
+    def __init__(self, device: torch.device, sketch_size: int) -> None:
+        self._device = device
+        self._real = torch.float32 if device.type == "mps" else torch.float64
+        self._sketch_size = sketch_size
+        self._indices: list[int] = []
+        self._counts: list[int] = []
+        self._reduced: list[bool] = []
+        self._reals: list[torch.Tensor] = []
+        self._integers: list[torch.Tensor] = []
+        self._sketches: dict[int, torch.Tensor] = {}
+
+    def observe(self, index: int, grad: torch.Tensor, *, seed: int, reduced: bool) -> None:
+        """Queue the pass over one contiguous gradient; a second report of one replaces the first
+        (the aggregating side keeps the last)."""
+        flat = grad.detach().reshape(-1)
+        squares = torch.zeros((), dtype=self._real, device=self._device)
+        largest = torch.zeros((), dtype=self._real, device=self._device)
+        counts = torch.zeros(2, dtype=torch.int64, device=self._device)
+        sketch = torch.zeros(self._sketch_size, device=self._device)
+        for first in range(0, flat.numel(), CHUNK):
+            part = flat[first : first + CHUNK]
+            real = part.to(self._real)
+            squares += real.square().sum()
+            finite = torch.isfinite(part)
+            largest = torch.maximum(largest, torch.where(finite, real.abs(), 0).max())
+            counts[0] += (~finite).sum()
+            counts[1] += _fingerprint(part, first)
+            if not reduced and self._sketch_size:
+                sketch += _sketch(part, first, self._sketch_size, seed)
+        self._indices.append(index)
+        self._counts.append(flat.numel())
+        self._reduced.append(reduced)
+        self._reals.append(torch.stack([squares, largest]))
+        self._integers.append(counts)
+        if not reduced and self._sketch_size:
+            self._sketches[index] = sketch
+
+    def fetch(self, extra: list[torch.Tensor]) -> Callable[[], FetchedStep]:
+        """Start the one copy to the host; the result waits for it and returns the numbers.
+
+        ``extra`` are scalars (losses, ...) that travel along. Call the result on a background
+        thread.
+        """
+        none = torch.zeros(self._sketch_size, device=self._device)
+        sketch = torch.stack(list(self._sketches.values())).sum(0) if self._sketches else none
+        scalars = [x.detach().reshape(1).to(self._device, self._real) for x in extra]
+        reals = torch.cat([*self._reals, *scalars, sketch.to(self._real)])
+        integers = torch.cat(
+            [*self._integers, torch.zeros(0, dtype=torch.int64, device=reals.device)]
+        )
+        pinned = self._device.type == "cuda"
+        host_reals = torch.empty_like(reals, device="cpu", pin_memory=pinned)
+        host_integers = torch.empty_like(integers, device="cpu", pin_memory=pinned)
+        host_reals.copy_(reals, non_blocking=pinned)
+        host_integers.copy_(integers, non_blocking=pinned)
+        event = torch.cuda.Event() if pinned else None  # type: ignore[no-untyped-call]
+        if event is not None:
+            event.record()
+
+        def wait() -> FetchedStep:
+            while event is not None and not event.query():  # type: ignore[no-untyped-call]
+                time.sleep(WAIT_SECONDS)
+            return FetchedStep(self, host_reals, host_integers, len(extra))
+
+        return wait
+
+
+class FetchedStep:
+    """The numbers of one step on the host: what ``Observer`` takes."""
+
+    def __init__(
+        self, step: DeviceStep, reals: torch.Tensor, integers: torch.Tensor, extra: int
+    ) -> None:
+        count = len(step._indices)
+        pairs = reals[: 2 * count].view(count, 2).tolist()
+        counts = integers.view(count, 2).tolist()
+        self.gradients = [
+            (index, elements, reduced, squares, largest, nonfinite, fingerprint % (1 << 64))
+            for index, elements, reduced, (squares, largest), (nonfinite, fingerprint) in zip(
+                step._indices, step._counts, step._reduced, pairs, counts, strict=True
+            )
+        ]
+        self.extra: list[float] = reals[2 * count : 2 * count + extra].tolist()
+        self.sketch: list[float] = reals[2 * count + extra :].tolist()
