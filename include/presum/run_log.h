@@ -8,6 +8,8 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
+#include <variant>
 #include <vector>
 
 #include "presum/status.h"
@@ -111,6 +113,13 @@ class RunLog {
   // Likewise with a step's groups, by id, without their values per worker.
   using GroupsVisitor = std::function<void(const StepKey&, std::span<const GroupRecord>)>;
   Status for_each_groups(const GroupsVisitor& visit) const;
+  // Calls `visit` for every row of a table for people: "steps", "workers" or "groups", with the
+  // columns of docs/runlog_format.md. std::monostate stands for NULL (undefined, not measured).
+  // Error (kInvalidArgument): another name.
+  using Cell = std::variant<std::monostate, std::int64_t, double, std::string>;
+  using RowVisitor =
+      std::function<void(std::span<const std::string> columns, std::span<const Cell> cells)>;
+  Status visit_table(std::string_view table, const RowVisitor& visit) const;
   // The pairs of one step as in StepRecord::cosines, between the workers seen in it; empty where
   // the step or its matrix was not kept.
   Result<std::vector<float>> cosines(const StepKey& step) const;

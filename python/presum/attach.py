@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
@@ -20,6 +21,8 @@ from torch.optim import Optimizer
 from presum._core import Observer, __version__
 from presum.ddp import DdpCollector
 from presum.monitor import Monitor, open_session
+
+_attached: WeakKeyDictionary[DistributedDataParallel, Monitor] = WeakKeyDictionary()
 
 
 def attach(
@@ -87,6 +90,7 @@ def attach(
         parameters=parameters,
     )
     monitor = Monitor(session, observer)
+    _attached[model] = monitor
     monitor._watch(
         DdpCollector(
             model,
@@ -110,6 +114,8 @@ def _check_model(model: object) -> None:
             f"presum.attach needs a DistributedDataParallel model, not {type(model).__name__}: "
             "attach after wrapping, and give the wrapper itself"
         )
+    if model in _attached and not _attached[model]._closed:
+        raise ValueError("presum.attach: this model is attached already; close its monitor first")
 
 
 def _check_positive(name: str, value: int) -> None:

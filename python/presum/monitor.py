@@ -60,6 +60,8 @@ class Monitor:
         weight = 1.0 if weight is None else float(weight)
         if not weight >= 0:
             raise ValueError(f"presum: the weight of a loss must be at least 0, not {weight}")
+        if getattr(value, "shape", ()) not in ((), (1,)):
+            raise ValueError(f"presum: a loss must be one number, not of shape {value.shape}")  # type: ignore[union-attr]
         self._collector.loss(value, weight)
 
     def close(self) -> None:

@@ -28,7 +28,8 @@ from presum._core import Aggregator, stamp
 log = logging.getLogger("presum")
 
 QUEUE = "packets"
-PACKETS_PER_WORKER = 64
+PACKETS_PER_WORKER = 64  # in the store
+PACKETS_IN_PROCESS = 256
 POLL_SECONDS = 0.05
 GOODBYE_SECONDS = 1.5
 FLUSH_SECONDS = 10.0
@@ -77,7 +78,7 @@ class Session:
         """
         if self._off:
             return
-        if len(self._queue) < PACKETS_PER_WORKER:
+        if len(self._queue) < PACKETS_IN_PROCESS:
             self._queue.append(packet)
         else:
             self.dropped += 1

@@ -58,6 +58,7 @@ int main(const std::vector<std::string>& args, std::ostream& out, std::ostream& 
     add_summary(program, chosen);
     add_check(program, chosen);
     add_report(program, chosen);
+    add_export(program, chosen);
     return dispatch(program, chosen, args, {out, err});
   } catch (const std::exception& error) {
     err << "presum: internal error: " << error.what() << '\n';

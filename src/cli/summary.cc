@@ -7,6 +7,7 @@
 
 #include "cli/cli.h"
 #include "cli/commands.h"
+#include "cli/rows.h"
 #include "cli/text.h"
 #include "presum/run_log.h"
 
@@ -41,33 +42,91 @@ class Mean {
 
 using Steps = std::vector<StepRecord>;
 
-std::string mean_of(const Steps& steps, double StepRecord::*field) {
+double mean_of(const Steps& steps, double StepRecord::*field) {
   Mean mean;
   for (const StepRecord& s : steps) mean.add(s.*field);
-  return number(mean.value());
+  return mean.value();
 }
 
-std::string last_loss(const Steps& steps) {
+double last_loss(const Steps& steps) {
   constexpr std::size_t kLast = 20;
   Mean mean;
   for (std::size_t i = steps.size() - std::min(kLast, steps.size()); i < steps.size(); ++i) {
     mean.add(steps[i].loss_mean);
   }
-  return number(mean.value());
+  return mean.value();
 }
 
-std::vector<std::string> row(std::string name, const Steps& steps) {
-  return {std::move(name),
-          std::to_string(steps.size()),
-          steps.empty() ? "-" : std::to_string(steps.back().workers_expected),
-          last_loss(steps),
-          mean_of(steps, &StepRecord::loss_std),
-          mean_of(steps, &StepRecord::loss_range),
-          mean_of(steps, &StepRecord::grad_norm_std),
-          mean_of(steps, &StepRecord::grad_norm_cv),
-          mean_of(steps, &StepRecord::cosine_mean),
-          mean_of(steps, &StepRecord::effective_workers),
-          steps.empty() ? "-" : number(steps.back().noise_scale)};
+struct Column {
+  const char* name;    // for programs
+  const char* header;  // for people
+};
+
+constexpr Column kColumns[] = {{"run", "run"},
+                               {"steps", "steps"},
+                               {"workers", "workers"},
+                               {"loss", "loss"},
+                               {"loss_std", "loss std"},
+                               {"loss_range", "loss range"},
+                               {"grad_norm_std", "|g| std"},
+                               {"grad_norm_cv", "|g| cv"},
+                               {"cosine_mean", "cosine"},
+                               {"effective_workers", "W_eff"},
+                               {"noise_scale", "noise scale"}};
+
+using Row = std::vector<RunLog::Cell>;
+
+RunLog::Cell measured(double value) {
+  if (std::isnan(value)) return std::monostate{};
+  return value;
+}
+
+Row row(std::string name, const Steps& steps) {
+  Row out = {std::move(name), static_cast<std::int64_t>(steps.size())};
+  out.emplace_back(steps.empty() ? RunLog::Cell{}
+                                 : static_cast<std::int64_t>(steps.back().workers_expected));
+  for (const double value :
+       {last_loss(steps), mean_of(steps, &StepRecord::loss_std),
+        mean_of(steps, &StepRecord::loss_range), mean_of(steps, &StepRecord::grad_norm_std),
+        mean_of(steps, &StepRecord::grad_norm_cv), mean_of(steps, &StepRecord::cosine_mean),
+        mean_of(steps, &StepRecord::effective_workers),
+        steps.empty() ? kNaN : steps.back().noise_scale}) {
+    out.push_back(measured(value));
+  }
+  return out;
+}
+
+struct ToText {
+  std::string operator()(std::monostate) const { return "-"; }
+  std::string operator()(std::int64_t value) const { return fmt::format("{}", value); }
+  std::string operator()(double value) const { return number(value); }
+  std::string operator()(const std::string& value) const { return printable(value); }
+};
+
+std::string as_text(const std::vector<Row>& rows) {
+  std::vector<std::vector<std::string>> cells(1);
+  for (const Column& column : kColumns) cells.front().emplace_back(column.header);
+  for (const Row& row : rows) {
+    auto& line = cells.emplace_back();
+    for (const RunLog::Cell& cell : row) line.push_back(std::visit(ToText{}, cell));
+  }
+  return table(cells);
+}
+
+std::string formatted(const std::vector<Row>& rows, const std::string& format) {
+  if (format == "text") return as_text(rows);
+  std::vector<std::string> columns;
+  for (const Column& column : kColumns) columns.emplace_back(column.name);
+  std::string out = format == "csv" ? csv_header(columns) : "[\n";
+  for (const Row& row : rows) {
+    if (format == "csv") {
+      out += csv_row(row);
+      continue;
+    }
+    out += json_row(columns, row);
+    if (&row != &rows.back()) out.insert(out.size() - 1, ",");
+  }
+  return format == "csv" ? out : out + "]\n";
 }
 
 // The steps of one model, apart from those of the others.
@@ -87,11 +146,14 @@ std::vector<Steps> by_module(Steps steps) {
   return out;
 }
 
-int summarise(const std::vector<std::string>& runs, const Streams& io) {
-  std::vector<std::vector<std::string>> rows = {{"run", "steps", "workers", "loss", "loss std",
-                                                 "loss range", "|g| std", "|g| cv", "cosine",
-                                                 "W_eff", "noise scale"}};
-  for (const std::string& run : runs) {
+struct Arguments {
+  std::vector<std::string> runs;
+  std::string format = "text";
+};
+
+int summarise(const Arguments& arguments, const Streams& io) {
+  std::vector<Row> rows;
+  for (const std::string& run : arguments.runs) {
     const auto log = RunLog::open(run);
     auto steps = log ? log->steps() : tl::unexpected(log.error());
     if (!steps) {
@@ -100,26 +162,30 @@ int summarise(const std::vector<std::string>& runs, const Streams& io) {
     }
     const auto modules = by_module(std::move(*steps));
     for (const Steps& module : modules) {
-      auto name = printable(log->name());
+      auto name = log->name();
       if (modules.size() > 1) {
         name += fmt::format(" module {}.{}", module.front().module, module.front().shard);
       }
-      rows.push_back(row(name, module));
+      rows.push_back(row(std::move(name), module));
     }
   }
-  io.out << table(rows);
+  io.out << formatted(rows, arguments.format);
   return kOk;
 }
 
 }  // namespace
 
 void add_summary(CLI::App& program, Command& chosen) {
-  auto runs = std::make_shared<std::vector<std::string>>();
+  auto arguments = std::make_shared<Arguments>();
   auto* command = program.add_subcommand("summary", "one line of metrics per run");
   command->footer(kHelp);
-  command->add_option("RUN", *runs, "run folders or presum.db files")->required();
-  command->callback(
-      [&chosen, runs] { chosen = [runs](const Streams& io) { return summarise(*runs, io); }; });
+  command->add_option("RUN", arguments->runs, "run folders or presum.db files")->required();
+  command->add_option("--format", arguments->format, "text, json or csv")
+      ->check(CLI::IsMember({"text", "json", "csv"}))
+      ->capture_default_str();
+  command->callback([&chosen, arguments] {
+    chosen = [arguments](const Streams& io) { return summarise(*arguments, io); };
+  });
 }
 
 }  // namespace presum::cli

@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""presum.attach and presum.load on one worker: arguments, mistakes, the life of a monitor."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator
+from copy import deepcopy
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import presum
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    store = tmp_path_factory.mktemp("store") / "file"
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+class LossModel(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 1)])
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None) -> dict[str, object]:
+        for layer in self.layers:
+            x = layer(x)
+        return {"loss": x.square().mean()}
+
+
+@pytest.fixture
+def model() -> DistributedDataParallel:
+    torch.manual_seed(0)
+    return DistributedDataParallel(LossModel())
+
+
+def train(model: nn.Module, steps: int, *, nan_at: int | None = None) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    for step in range(steps):
+        optimizer.zero_grad()
+        x = torch.ones(2, 4) * (float("nan") if step == nan_at else 1 + step)
+        model(x, labels=torch.tensor([[1, -100], [2, 3]]))["loss"].backward()
+
+
+def test_one_worker_is_recorded_with_an_undefined_cosine(
+    model: DistributedDataParallel, tmp_path: Path
+) -> None:
+    with presum.attach(model, run=tmp_path / "run"):
+        train(model, 3)
+    run = presum.load(tmp_path / "run")
+    assert run.steps.step.tolist() == [0, 1, 2]
+    assert (run.steps.loss_std == 0).all() and (run.steps.grad_norm_std == 0).all()
+    assert run.steps.cosine_mean.isna().all()
+    assert run.cosines(1).tolist() == [[1.0]]
+    assert run.workers.tokens.tolist() == [3, 3, 3]
+    assert set(run.groups.group) == {"layers.0", "layers.1"}
+    assert run.facts.set_index("key").value["world_size"] == "1"
+    assert {"step", "segment", "module", "rank", "grad_norm", "grad_max"} <= set(run.groups)
+
+
+def test_nonfinite_values_are_recorded_and_check_names_them(
+    model: DistributedDataParallel, tmp_path: Path
+) -> None:
+    with presum.attach(model, run=tmp_path):
+        train(model, 3, nan_at=1)
+    workers = presum.load(tmp_path).workers
+    assert workers.nonfinite.tolist() == [0, 25, 0]
+    assert workers.loss_nonfinite.tolist() == [0, 1, 0]
+    done = presum_command("check", tmp_path)
+    assert done.returncode == 1
+    assert "non-finite gradient: rank 0, step 1" in done.stdout
+
+
+def presum_command(*args: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "presum", *map(str, args)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_explicit_losses_replace_the_model_s_and_are_weighted(
+    model: DistributedDataParallel, tmp_path: Path
+) -> None:
+    with presum.attach(model, run=tmp_path) as monitor:
+        train(model, 1)
+        monitor.loss(1.0, weight=3)
+        monitor.loss(torch.tensor([5.0]), weight=1)
+    workers = presum.load(tmp_path).workers
+    assert workers.loss.tolist() == [2.0]
+    assert workers.weight.tolist() == [4.0]
+
+
+def test_a_validation_forward_is_not_a_loss(model: DistributedDataParallel, tmp_path: Path) -> None:
+    with presum.attach(model, run=tmp_path):
+        train(model, 1)
+        with torch.no_grad():
+            model(torch.ones(2, 4) * 100)
+        model(torch.ones(2, 4) * 100)
+        train(model, 1)
+    losses = presum.load(tmp_path).workers.loss
+    assert losses[0] == losses[1]
+
+
+def test_every_and_reduced_every_thin_out_the_record(
+    model: DistributedDataParallel, tmp_path: Path
+) -> None:
+    with presum.attach(model, run=tmp_path, every=3, reduced_every=6, sketch=0, groups=False):
+        train(model, 14)
+    run = presum.load(tmp_path)
+    assert run.steps.step.tolist() == [0, 3, 6, 9, 12]
+    assert run.steps.reduced_norm.notna().tolist() == [True, False, True, False, True]
+    assert set(run.groups.group) == {"all"}
+
+
+def test_groups_by_pattern(model: DistributedDataParallel, tmp_path: Path) -> None:
+    with presum.attach(model, run=tmp_path, groups=[r"layers\.0", "bias"]):
+        train(model, 1)
+    assert set(presum.load(tmp_path).groups.group) == {"layers.0", "bias", "other"}
+
+
+def test_grad_scaler_is_taken_out_of_the_norms(
+    model: DistributedDataParallel, tmp_path: Path
+) -> None:
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    with presum.attach(model, run=tmp_path, scaler=scaler):
+        for scale in (scaler.scale, lambda loss: loss / 1024):
+            model.zero_grad()
+            scale(model(torch.ones(2, 4))["loss"]).backward()
+    norms = presum.load(tmp_path).workers.grad_norm
+    assert norms[0] == pytest.approx(1024 * 1024 * norms[1], rel=1e-6)
+
+
+def test_a_second_attach_to_the_same_run_is_a_new_segment(
+    model: DistributedDataParallel, tmp_path: Path
+) -> None:
+    for steps in (2, 3):
+        with presum.attach(model, run=tmp_path):
+            train(model, steps)
+    run = presum.load(tmp_path)
+    assert run.steps.segment.tolist() == [1, 1, 2, 2, 2]
+    assert run.steps.step.tolist() == [0, 1, 0, 1, 2]
+
+
+def test_two_models_share_a_run(model: DistributedDataParallel, tmp_path: Path) -> None:
+    other = DistributedDataParallel(LossModel())
+    with presum.attach(model, run=tmp_path), presum.attach(other, run=tmp_path):
+        train(model, 2)
+        train(other, 1)
+    steps = presum.load(tmp_path).steps
+    assert steps.module.tolist() == [0, 0, 1]
+
+
+def test_attached_models_copy_and_pickle(model: DistributedDataParallel, tmp_path: Path) -> None:
+    with presum.attach(model, run=tmp_path):
+        copy = deepcopy(model.module)
+        again = pickle.loads(pickle.dumps(model._forward_hooks))
+        assert len(again) == 1
+        train(copy, 1)
+    with pytest.raises(presum.UserError, match="is not a run"):
+        presum.load(tmp_path / "elsewhere")
+    assert presum.load(tmp_path).steps.empty
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"every": 0}, "every must be"),
+        ({"reduced_every": 2.5}, "reduced_every must be"),
+        ({"sketch": "big"}, "sketch must be"),
+        ({"sketch": 100}, "not 0 or a power of two"),
+    ],
+)
+def test_bad_arguments_are_one_clear_line(
+    model: DistributedDataParallel, tmp_path: Path, arguments: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message) as caught:
+        presum.attach(model, run=tmp_path, **arguments)  # type: ignore[arg-type]
+    assert "\n" not in str(caught.value)
+    with presum.attach(model, run=tmp_path):
+        train(model, 1)
+    assert len(presum.load(tmp_path).steps) == 1
+
+
+def test_user_mistakes(model: DistributedDataParallel, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="attach after wrapping"):
+        presum.attach(model.module, run=tmp_path)  # type: ignore[arg-type]
+    with presum.attach(model, run=tmp_path) as monitor:
+        with pytest.raises(ValueError, match="attached already"):
+            presum.attach(model, run=tmp_path)
+        with pytest.raises(ValueError, match="at least 0"):
+            monitor.loss(1.0, weight=-1)
+        with pytest.raises(ValueError, match="one number"):
+            monitor.loss(torch.ones(3))
+    monitor.close()
+
+
+def test_a_backward_that_raises_does_not_confuse_the_next_step(
+    model: DistributedDataParallel, tmp_path: Path
+) -> None:
+    def explode(_grad: torch.Tensor) -> None:
+        raise RuntimeError("user's own")
+
+    with presum.attach(model, run=tmp_path):
+        x = torch.ones(2, 4, requires_grad=True)
+        x.register_hook(explode)
+        with model.no_sync(), pytest.raises(RuntimeError, match="user's own"):
+            model(x)["loss"].backward()
+        train(model, 2)
+    losses = presum.load(tmp_path).workers.loss
+    assert np.isfinite(losses).all()
+    assert len(losses) == 2
+
+
+def test_bad_runs_are_one_line_and_exit_code_2(tmp_path: Path) -> None:
+    (tmp_path / "presum.db").write_bytes(b"not a database" * 100)
+    for verb in ("summary", "check", "export"):
+        for run in (tmp_path, tmp_path / "nothing", tmp_path.parent):
+            done = presum_command(verb, run)
+            assert done.returncode == 2
+            assert len(done.stderr.splitlines()) == 1, done.stderr
+    with pytest.raises(presum.UserError, match="not a presum run log"):
+        presum.load(tmp_path)

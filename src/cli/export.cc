@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <memory>
+#include <string>
+
+#include "cli/cli.h"
+#include "cli/commands.h"
+#include "cli/rows.h"
+#include "cli/text.h"
+#include "presum/run_log.h"
+
+namespace presum::cli {
+namespace {
+
+constexpr const char* kHelp =
+    "Writes a table of a run to standard output, all its steps and columns.\n\n"
+    "  steps    one row a step: the metrics over all workers\n"
+    "  workers  one row a step and worker\n"
+    "  groups   one row a step and group (layer)\n\n"
+    "Example: presum export demo/sharded-S1-1 --table workers --format csv > workers.csv";
+
+struct Arguments {
+  std::string run;
+  std::string table = "steps";
+  std::string format = "csv";
+};
+
+int export_table(const Arguments& arguments, const Streams& io) {
+  const auto log = RunLog::open(arguments.run);
+  const bool csv = arguments.format == "csv";
+  bool first = true;
+  const auto done =
+      log ? log->visit_table(arguments.table,
+                             [&](auto columns, auto cells) {
+                               if (csv && first) io.out << csv_header(columns);
+                               first = false;
+                               io.out << (csv ? csv_row(cells) : json_row(columns, cells));
+                             })
+          : tl::unexpected(log.error());
+  if (!done) {
+    io.err << "presum export: " << printable(done.error().message) << '\n';
+    return kNoVerdict;
+  }
+  return kOk;
+}
+
+}  // namespace
+
+void add_export(CLI::App& program, Command& chosen) {
+  auto arguments = std::make_shared<Arguments>();
+  auto* command = program.add_subcommand("export", "a run's tables as CSV or JSON lines");
+  command->footer(kHelp);
+  command->add_option("RUN", arguments->run, "run folder or presum.db file")->required();
+  command->add_option("--table", arguments->table, "steps, workers or groups")
+      ->check(CLI::IsMember({"steps", "workers", "groups"}))
+      ->capture_default_str();
+  command->add_option("--format", arguments->format, "csv or jsonl")
+      ->check(CLI::IsMember({"csv", "jsonl"}))
+      ->capture_default_str();
+  command->callback([&chosen, arguments] {
+    chosen = [arguments](const Streams& io) { return export_table(*arguments, io); };
+  });
+}
+
+}  // namespace presum::cli

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "report/report.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <vector>
+
+#include "cli/cli.h"
+#include "cli/commands.h"
+#include "cli/text.h"
+#include "presum/run_log.h"
+
+namespace presum::cli {
+namespace {
+
+constexpr const char* kHelp =
+    "Writes one HTML file that any browser opens; it loads nothing from a network, so it can be\n"
+    "sent to a colleague. Several runs are drawn side by side on a common scale.\n\n"
+    "Exit code: 0 written, 2 not (no such run, damaged, cannot write); then FILE is left alone.\n\n"
+    "Example: presum report demo/* -o demo/report.html";
+
+struct Options {
+  std::vector<std::string> runs;
+  std::string output = "report.html";
+};
+
+Result<std::string> draw(const std::vector<std::string>& runs) {
+  std::vector<RunLog> logs;
+  for (const std::string& run : runs) {
+    auto log = RunLog::open(run);
+    if (!log) return tl::unexpected(log.error());
+    logs.push_back(std::move(*log));
+  }
+  return report::page(logs);
+}
+
+// Written beside the file and renamed: whoever looks sees the old page or the new one, whole.
+Status write_whole(const std::filesystem::path& file, const std::string& text) {
+  const auto failed = [&](const std::string& why) {
+    return fail(ErrorCode::kIo, fmt::format("cannot write {}: {}", file.string(), why));
+  };
+  std::error_code error;
+  if (std::filesystem::is_directory(file, error)) return failed("it is a folder");
+  auto part = file;
+  part += fmt::format(".{}.part", getpid());
+  std::ofstream out(part, std::ios::binary);
+  out << text;
+  out.close();
+  if (out.fail()) {
+    error = std::error_code(errno, std::generic_category());
+  } else {
+    std::filesystem::rename(part, file, error);
+  }
+  if (!error) return {};
+  const auto why = error.message();
+  std::filesystem::remove(part, error);
+  return failed(why);
+}
+
+int report(const Options& options, const Streams& io) {
+  const auto html = draw(options.runs);
+  const auto done = html ? write_whole(options.output, *html) : tl::unexpected(html.error());
+  if (!done) {
+    io.err << "presum report: " << printable(done.error().message) << '\n';
+    return kNoVerdict;
+  }
+  io.out << fmt::format("{} ({:.0f} kB)\n", printable(options.output),
+                        static_cast<double>(html->size()) / 1000);
+  return kOk;
+}
+
+}  // namespace
+
+void add_report(CLI::App& program, Command& chosen) {
+  auto options = std::make_shared<Options>();
+  auto* command = program.add_subcommand("report", "one HTML page about one run or several");
+  command->footer(kHelp);
+  command->add_option("RUN", options->runs, "run folders or presum.db files")->required();
+  command->add_option("-o,--output", options->output, "the file to write")->capture_default_str();
+  command->callback([&chosen, options] {
+    chosen = [options](const Streams& io) { return report(*options, io); };
+  });
+}
+
+}  // namespace presum::cli

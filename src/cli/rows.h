@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows for other programs: RFC 4180 CSV and JSON lines. Numbers keep every bit; what is undefined
+// or not measured is an empty field, or null.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "presum/run_log.h"
+
+namespace presum::cli {
+
+std::string csv_header(std::span<const std::string> columns);
+std::string csv_row(std::span<const RunLog::Cell> cells);
+// One JSON object; infinities, which JSON lacks, are strings.
+std::string json_row(std::span<const std::string> columns, std::span<const RunLog::Cell> cells);
+
+}  // namespace presum::cli

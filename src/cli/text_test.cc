@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/text.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace presum::cli {
+namespace {
+
+TEST(Number, HasFourSignificantDigits) {
+  EXPECT_EQ(number(0.123456), "0.1235");
+  EXPECT_EQ(number(-12345.6), "-1.235e+04");
+  EXPECT_EQ(number(8), "8");
+}
+
+TEST(Number, ShowsWhatIsNoNumber) {
+  EXPECT_EQ(number(NAN), "-");
+  EXPECT_EQ(number(INFINITY), "inf");
+  EXPECT_EQ(number(-INFINITY), "-inf");
+}
+
+TEST(Number, CallsRoundingDustZero) {
+  EXPECT_EQ(number(0), "0");
+  EXPECT_EQ(number(-0.0), "0");
+  EXPECT_EQ(number(1e-15), "0");
+  EXPECT_EQ(number(1e-9), "1e-09");
+}
+
+TEST(Ranges, JoinNeighbours) {
+  EXPECT_EQ(ranges({}), "-");
+  EXPECT_EQ(ranges({3}), "3");
+  EXPECT_EQ(ranges({0, 1, 2, 3, 8}), "0-3,8");
+  EXPECT_EQ(ranges({1, 3, 4, 6}), "1,3-4,6");
+  EXPECT_EQ(ranges({4294967294U, 4294967295U}), "4294967294-4294967295");
+}
+
+TEST(Ranks, AgreeInNumber) {
+  EXPECT_EQ(ranks({3}), "rank 3");
+  EXPECT_EQ(ranks({0, 1, 8}), "ranks 0-1,8");
+}
+
+TEST(Table, AlignsTheFirstColumnLeftAndTheOthersRight) {
+  EXPECT_EQ(table({{"run", "steps"}, {"a-long-name", "7"}}),
+            "run          steps\n"
+            "a-long-name      7\n");
+}
+
+TEST(Printable, HidesControlCharacters) {
+  EXPECT_EQ(printable("plain text"), "plain text");
+  EXPECT_EQ(printable("a\x1b[31mb\nc\td\x7f"), "a?[31mb?c?d?");
+  EXPECT_EQ(printable(std::string("a\0b", 3)), "a?b");
+  EXPECT_EQ(printable(""), "");
+}
+
+TEST(Printable, HidesControlCharactersAboveAscii) {
+  EXPECT_EQ(printable("a\xC2\x9B"
+                      "31mb"),
+            "a?31mb");  // U+009B starts an escape sequence
+}
+
+TEST(Printable, KeepsOtherLetters) {
+  const std::string name = "gr\xC3\xBC\xC3\x9F-\xE6\xA2\xAF\xE5\xBA\xA6-\xC2\xB5";
+  EXPECT_EQ(printable(name), name);
+}
+
+}  // namespace
+}  // namespace presum::cli

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reading what belongs to a step: workers, groups, cosines.
+#include <cstring>
+#include <tuple>
+
+#include "runlog/reading.h"
+
+namespace presum {
+namespace {
+
+using runlog::Database;
+using runlog::for_each_row;
+using runlog::read_all;
+using runlog::Statement;
+
+constexpr int kKeyColumns = 4;
+
+StepKey read_key(const Statement& row) {
+  return {row.small(0), row.small(1), row.small(2), row.integer(3)};
+}
+
+bool same(const StepKey& a, const StepKey& b) {
+  return std::tie(a.segment, a.module, a.shard, a.step) ==
+         std::tie(b.segment, b.module, b.shard, b.step);
+}
+
+WorkerRecord read_worker(const Statement& row) {
+  int c = kKeyColumns;
+  WorkerRecord w;
+  w.replica = row.small(c++);
+  w.rank = row.small(c++);
+  w.loss = row.number(c++);
+  w.loss_nonfinite = row.small(c++) != 0;
+  w.weight = row.number(c++);
+  w.tokens = row.integer(c++);
+  w.micro_batches = row.small(c++);
+  w.grad_norm = row.number(c++);
+  w.grad_max = row.number(c++);
+  w.nonfinite = row.integer(c++);
+  w.cosine_to_others = row.number(c++);
+  w.reduced_norm = row.number(c++);
+  w.fingerprint = row.integer(c++);
+  w.reduced_fingerprint = row.integer(c++);
+  w.optimizer_step = row.integer(c++);
+  w.dropped = row.integer(c++);
+  w.skipped_parameters = row.small(c++);
+  return w;
+}
+
+GroupRecord read_group(const Statement& row) {
+  int c = kKeyColumns;
+  GroupRecord g;
+  g.id = row.integer(c++);
+  g.norm_mean = row.number(c++);
+  g.norm_std = row.number(c++);
+  g.nonfinite = row.integer(c++);
+  return g;
+}
+
+// Rows that begin with the same key become one call.
+template <class T, class Read, class Visit>
+Status by_step(Database& db, std::string_view sql, Read&& read, Visit&& visit) {
+  StepKey key;
+  std::vector<T> rows;
+  const auto done = for_each_row(db, sql, [&](const Statement& row) {
+    const StepKey next = read_key(row);
+    if (!rows.empty() && !same(key, next)) {
+      visit(key, rows);
+      rows.clear();
+    }
+    key = next;
+    rows.push_back(read(row));
+  });
+  if (done && !rows.empty()) visit(key, rows);
+  return done;
+}
+
+}  // namespace
+
+Result<std::vector<SegmentInfo>> RunLog::segments() const {
+  return read_all<SegmentInfo>(
+      state_->db,
+      "SELECT segment, started_utc, presum_version, closed FROM segment ORDER BY segment",
+      [](const Statement& row) {
+        return SegmentInfo{row.small(0), row.text(1), row.text(2), row.small(3) != 0};
+      });
+}
+
+Result<std::vector<GroupInfo>> RunLog::groups() const {
+  return read_all<GroupInfo>(
+      state_->db,
+      "SELECT segment, module, shard, id, name, elements FROM group_name "
+      "ORDER BY segment, module, shard, name",
+      [](const Statement& row) {
+        return GroupInfo{row.small(0),   row.small(1), row.small(2),
+                         row.integer(3), row.text(4),  row.integer(5)};
+      });
+}
+
+Status RunLog::for_each_workers(const WorkersVisitor& visit) const {
+  return by_step<WorkerRecord>(
+      state_->db,
+      "SELECT s.segment, s.module, s.shard, s.step, w.replica, w.rank, w.loss, w.loss_nonfinite, "
+      "w.weight, w.tokens, w.micro_batches, w.grad_norm, w.grad_max, w.nonfinite, "
+      "w.cosine_to_others, w.reduced_norm, w.fingerprint, w.reduced_fingerprint, "
+      "w.optimizer_step, w.dropped, w.skipped_parameters "
+      "FROM step s JOIN worker_step w ON w.step_id = s.id "
+      "ORDER BY s.segment, s.module, s.shard, s.step, w.replica",
+      read_worker, visit);
+}
+
+Status RunLog::for_each_groups(const GroupsVisitor& visit) const {
+  return by_step<GroupRecord>(
+      state_->db,
+      "SELECT s.segment, s.module, s.shard, s.step, g.group_id, g.norm_mean, g.norm_std, "
+      "g.nonfinite FROM step s JOIN group_step g ON g.step_id = s.id "
+      "ORDER BY s.segment, s.module, s.shard, s.step, g.group_id",
+      read_group, visit);
+}
+
+Result<std::vector<float>> RunLog::cosines(const StepKey& step) const {
+  auto query = state_->db.prepare(
+      "SELECT cosines FROM step WHERE segment = ? AND module = ? AND shard = ? AND step = ?");
+  if (!query) return tl::unexpected(query.error());
+  query->with(step.segment, step.module, step.shard, step.step);
+  const auto row = query->next();
+  if (!row) return tl::unexpected(row.error());
+  std::vector<float> out;
+  if (!*row) return out;
+  const auto bytes = query->blob(0);
+  out.resize(bytes.size() / sizeof(float));
+  if (!out.empty()) std::memcpy(out.data(), bytes.data(), out.size() * sizeof(float));
+  return out;
+}
+
+}  // namespace presum
