@@ -15,7 +15,7 @@ export CCACHE_BASEDIR := $(CURDIR)
 
 SYSTEM_PACKAGES := build-essential cmake ninja-build ccache python3-dev python3-venv \
   libhwy-dev libsqlite3-dev libcli11-dev nlohmann-json3-dev libfmt-dev libexpected-dev \
-  libxxhash-dev libgtest-dev clang-format clang-tidy
+  libxxhash-dev libgtest-dev libjs-dygraphs clang-format clang-tidy
 PYTHON_PACKAGES := "transformers>=4.56,<6" tokenizers safetensors pandas numpy tqdm \
   pytest ruff mypy nanobind scikit-build-core
 

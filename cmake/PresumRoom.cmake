@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # One call per room: presum_room(NAME SOURCES ... DEPS room... [LIBS target...] [TESTS ...]).
-# DEPS is also what tests/architecture_test.py allows the room to include.
+# DEPS is also what tests/test_architecture.py allows the room to include.
 
 add_library(presum_flags INTERFACE)
 target_compile_options(presum_flags INTERFACE

@@ -15,7 +15,7 @@ import random
 import re
 import sqlite3
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -187,9 +187,10 @@ class Decoded:
 
 
 HEADER = struct.Struct("<IHHIIQIIIIIIQ")
-HEADER_FIELDS = (
-    "magic version kind length checksum run segment module replica shard world_rank replicas step"
-).split()
+HEADER_FIELDS = [
+    *("magic", "version", "kind", "length", "checksum"),
+    *("run", "segment", "module", "replica", "shard", "world_rank", "replicas", "step"),
+]
 KINDS = {1: "hello", 2: "step", 3: "note"}
 
 
@@ -265,7 +266,7 @@ def elements_of(text: str, dtype: str) -> bytes:
         return b""
     if text.startswith("bits "):
         return b"".join(struct.pack("<H", int(word, 16)) for word in text.split()[1:])
-    if found := re.fullmatch(r"i × 0\.5 for i = 0 … (\d+)", text):
+    if found := re.fullmatch(r"i . 0\.5 for i = 0 \S (\d+)", text):
         return b"".join(struct.pack("<f", i * 0.5) for i in range(int(found[1]) + 1))
     code = {"f32": "f", "f64": "d"}[dtype]
     return b"".join(struct.pack("<" + code, float(x)) for x in text.split(", "))
@@ -392,7 +393,9 @@ def test_the_example_packet_means_what_its_table_says() -> None:
     for key, text in rows.items():
         value = found[key]
         assert value == text or value == (number(text) if isinstance(value, int) else float(text))
-    assert decoded.total() == Sums.parse(decoded.sections[7]) == decoded.groups()[name_hash("layer.0")]
+    assert (
+        decoded.total() == Sums.parse(decoded.sections[7]) == decoded.groups()[name_hash("layer.0")]
+    )
     assert decoded.total().fingerprint == mix64(
         fingerprint(struct.pack("<ff", 1, -2.5), "f32") ^ name_hash("layer.0.weight")
     )
@@ -440,7 +443,9 @@ def test_sums_of_real_packets_are_those_of_the_definition(dtype: str) -> None:
     decoded = decode(end_step(observer, scale=scale))
     everything = [groups[name[:8]].pop(0) for name, _, _ in parameters]
     by_group = {
-        name_hash(group): [s for s, p in zip(everything, parameters, strict=True) if p[0][:8] == group]
+        name_hash(group): [
+            s for s, p in zip(everything, parameters, strict=True) if p[0][:8] == group
+        ]
         for group in groups
     }
     assert decoded.total() == combine(everything, scale)
@@ -469,7 +474,9 @@ def test_sketches_of_real_packets_are_those_of_the_definition() -> None:
     for index, count in enumerate(counts):
         # Small whole numbers: their sums are exact in any order.
         values = [float(source.randrange(-50, 50)) for _ in range(count)]
-        report(observer, index, b"".join(struct.pack("<f", x) for x in values), "f32", reduced=False)
+        report(
+            observer, index, b"".join(struct.pack("<f", x) for x in values), "f32", reduced=False
+        )
         for i, x in enumerate(values):
             bucket, sign = sketch_place(sketch_seed(step, f"p{index}"), i, size)
             expected[bucket] += sign * x
@@ -490,8 +497,8 @@ def test_non_finite_elements() -> None:
 
 
 def test_size_of_a_step_packet() -> None:
-    text = section(PACKET_FORMAT, "## Limits and sizes")
-    base, group, micro = map(int, re.findall(r"(\d+) \+ (\d+) × groups \+ (\d+) × micro", text)[0])
+    text = " ".join(section(PACKET_FORMAT, "## Limits and sizes").split())
+    base, group, micro = map(int, re.findall(r"(\d+) \+ (\d+) . groups \+ (\d+) . micro", text)[0])
     for groups, micros in [(1, 1), (7, 3)]:
         parameters = [(f"layers.{i}.w", 4, "") for i in range(groups)]
         observer = make_observer(parameters, sketch_size=4096)
@@ -523,7 +530,7 @@ def test_every_section_the_library_writes_is_documented() -> None:
         report(observer, 0, struct.pack("<f", 1), "f32", reduced=reduced)
     packets = [observer.hello(), end_step(observer), observer.note(False, 0, 0, "")]
     written = {kind for packet in packets for kind in decode(packet).sections}
-    rows = rows_of(PACKET_FORMAT, "## Sections")
+    _, rows, *_ = tables(section(PACKET_FORMAT, "## Sections"))
     documented = {int(kind) for kind, *_ in rows if kind.isdigit()}
     assert written == documented
 
@@ -532,42 +539,75 @@ def patched(packet: bytes, at: int, data: bytes) -> bytes:
     return packet[:at] + data + packet[at + len(data) :]
 
 
-def test_the_aggregator_takes_and_refuses_what_the_document_says(tmp_path: Path) -> None:
-    aggregator = Aggregator(str(tmp_path / "run"))
+def section_bytes(kind: int, body: bytes, reserved: int = 0, length: int | None = None) -> bytes:
+    return struct.pack("<HHI", kind, reserved, len(body) if length is None else length) + body
+
+
+Change = Callable[[bytes], bytes]
+TAKEN: dict[str, Change] = {
+    "as it is": lambda p: p,
+    "an unknown section": lambda p: p + section_bytes(200, b"abc"),
+    "a section of another kind": lambda p: p + section_bytes(16, b"host"),
+    "a longer record, reserved bits": lambda p: p + section_bytes(1, p[64:96] + bytes(8), 7),
+    "two reduced sections": lambda p: p + 2 * section_bytes(7, bytes(32)),
+}
+REFUSED: dict[str, Change] = {
+    "a byte after the last section": lambda p: p + b"\x01",
+    "a section that ends after the packet": lambda p: p + section_bytes(200, b"abc", length=4),
+    "a record that is too short": lambda p: p + section_bytes(1, bytes(31)),
+    "a list that does not come out even": lambda p: p + section_bytes(3, bytes(41)),
+    "a list that is too long": lambda p: p + section_bytes(6, bytes(12 * 65_537)),
+    "a sketch of 65 values": lambda p: p + section_bytes(4, bytes(260)),
+    "a sketch of 32 values": lambda p: p + section_bytes(4, bytes(128)),
+    "another magic": lambda p: patched(p, 0, b"X"),
+    "version 2": lambda p: patched(p, 4, b"\x02"),
+    "kind 4": lambda p: patched(p, 6, b"\x04"),
+    "65,537 replicas": lambda p: patched(p, 44, struct.pack("<I", 65_537)),
+    "a replica outside its world": lambda p: patched(p, 44, struct.pack("<I", 1)),
+    "more than 16 MiB": lambda p: p + section_bytes(200, bytes(16 << 20)),
+}
+
+
+@pytest.fixture
+def aggregator(tmp_path: Path) -> Iterator[Aggregator]:
+    opened = Aggregator(str(tmp_path / "run"))
+    yield opened
+    opened.close()
+
+
+def stamped_packet(aggregator: Aggregator) -> bytes:
     observer = make_observer([("p", 1, "")], sketch_size=64)
+    observer.begin_step(0)
+    return stamp(end_step(observer), aggregator.run, aggregator.segment)
 
-    def packet(step: int) -> bytes:
-        observer.begin_step(step)
-        return stamp(end_step(observer), aggregator.run, aggregator.segment)
 
-    long_enough = struct.pack("<HHI", 3, 0, 41) + bytes(41)  # 41 is no multiple of 40
-    for step, (good, change) in enumerate(
-        [
-            (True, lambda p: p),
-            (True, lambda p: p + struct.pack("<HHI", 200, 0, 3) + b"abc"),
-            (True, lambda p: p + struct.pack("<HHI", 1, 7, 40) + p[64:96] + bytes(8)),
-            (False, lambda p: p + b"\x01"),
-            (False, lambda p: p + struct.pack("<HHI", 200, 0, 4) + b"abc"),
-            (False, lambda p: p + struct.pack("<HHI", 1, 0, 31) + bytes(31)),
-            (False, lambda p: p + long_enough),
-            (False, lambda p: p + struct.pack("<HHI", 4, 0, 260) + bytes(260)),
-            (False, lambda p: patched(p, 4, b"\x02")),
-            (False, lambda p: patched(p, 6, b"\x04")),
-            (False, lambda p: patched(p, 44, struct.pack("<I", 65537))),
-            (False, lambda p: patched(p, 44, struct.pack("<I", 1))),
-        ]
-    ):
-        before = aggregator.counters
-        changed = reseal(change(packet(step)))
-        aggregator.ingest(changed)
-        key = "packets" if good else "damaged"
-        assert aggregator.counters[key] == before[key] + 1, step
-    before = aggregator.counters
-    aggregator.ingest(patched(packet(99), 60, b"\xff"))
-    assert aggregator.counters["damaged"] == before["damaged"] + 1
-    aggregator.ingest(stamp(packet(100), 0, 0))
-    assert aggregator.counters["foreign"] == 1
-    aggregator.close()
+@pytest.mark.parametrize("change", TAKEN.values(), ids=TAKEN.keys())
+def test_the_aggregator_takes(aggregator: Aggregator, change: Change) -> None:
+    packet = reseal(change(stamped_packet(aggregator)))
+    decode(packet)
+    aggregator.ingest(packet)
+    assert (aggregator.counters["packets"], aggregator.counters["damaged"]) == (1, 0)
+
+
+@pytest.mark.parametrize("change", REFUSED.values(), ids=REFUSED.keys())
+def test_the_aggregator_refuses(aggregator: Aggregator, change: Change) -> None:
+    aggregator.ingest(reseal(change(stamped_packet(aggregator))))
+    assert (aggregator.counters["packets"], aggregator.counters["damaged"]) == (0, 1)
+
+
+def test_the_aggregator_refuses_a_wrong_checksum_and_length(aggregator: Aggregator) -> None:
+    packet = stamped_packet(aggregator)
+    aggregator.ingest(patched(packet, 60, b"\xff"))
+    aggregator.ingest(packet[:-1])
+    aggregator.ingest(packet[:55])
+    assert aggregator.counters["damaged"] == 3
+
+
+def test_packets_of_another_run_are_foreign(aggregator: Aggregator) -> None:
+    packet = stamped_packet(aggregator)
+    aggregator.ingest(stamp(packet, 0, 0))
+    aggregator.ingest(stamp(packet, aggregator.run, aggregator.segment + 1))
+    assert aggregator.counters["foreign"] == 2
 
 
 # ---- docs/runlog_format.md
@@ -585,9 +625,7 @@ def run_log(tmp_path_factory: Any) -> Path:
     for segment in (1, 2):
         aggregator = Aggregator(str(folder))
         for replica in range(WORKERS):
-            observer = make_observer(
-                PARAMETERS, replica=replica, replicas=WORKERS, sketch_size=256
-            )
+            observer = make_observer(PARAMETERS, replica=replica, replicas=WORKERS, sketch_size=256)
             packets = [observer.hello()]
             for step in range(STEPS):
                 if segment == 2 and replica == 2 and step >= 8:
@@ -604,11 +642,12 @@ def run_log(tmp_path_factory: Any) -> Path:
 def step_packet(
     observer: Observer, segment: int, replica: int, step: int, source: random.Random
 ) -> bytes:
+    spread = 1.0 + replica
     if segment == 2 and step == 3 and replica < 2:
-        source = random.Random(4)  # two workers with the same gradient
+        source, spread = random.Random(4), 1.0  # two workers with the same gradient
     observer.begin_step(step)
     for index in range(len(PARAMETERS)):
-        values = [source.gauss(0.5, 1 + replica) for _ in range(64)]
+        values = [source.gauss(0.5, spread) for _ in range(64)]
         data = struct.pack("<64f", *values)
         report(observer, index, data, "f32", reduced=False)
         if step % 5 == 0:
@@ -689,15 +728,16 @@ def test_blobs_are_laid_out_as_documented(db: sqlite3.Connection) -> None:
 
 def test_null_rules(db: sqlite3.Connection) -> None:
     single = db.execute(
-        "SELECT w.micro, w.loss, w.loss_nonfinite FROM worker_step w JOIN step s ON s.id = w.step_id "
-        "WHERE s.segment = 2 AND s.step = 5 AND w.replica = 1"
+        "SELECT w.micro, w.loss, w.loss_nonfinite FROM worker_step w "
+        "JOIN step s ON s.id = w.step_id WHERE s.segment = 2 AND s.step = 5 AND w.replica = 1"
     ).fetchone()
     assert single == (None, None, 1)
     reduced = db.execute("SELECT step FROM steps WHERE reduced_norm IS NOT NULL AND segment = 1")
     assert [step for (step,) in reduced] == [0, 5, 10]
     # A worker that gave no reduced gradient has no fingerprint of it either.
     gone = db.execute(
-        "SELECT count(*) FROM workers WHERE reduced_norm IS NULL AND reduced_fingerprint IS NOT NULL"
+        "SELECT count(*) FROM workers "
+        "WHERE reduced_norm IS NULL AND reduced_fingerprint IS NOT NULL"
     ).fetchone()
     assert gone == (0,)
 

@@ -95,7 +95,8 @@ class Observer {
   // mean (REQUIRES: weight >= 0) and its number of target tokens, 0 if unknown.
   void loss(double value, double weight = 1, std::uint64_t tokens = 0);
 
-  // A 64-bit value that workers are compared by; `kind` is one of docs/packet_format.md.
+  // A 64-bit value that workers are compared by; kinds below 1,024 belong to presum
+  // (docs/packet_format.md).
   void fingerprint(std::uint32_t kind, std::uint64_t value);
 
   // The gradient of one parameter after the reduction and before clipping. As `gradient`, without

@@ -117,6 +117,8 @@ class Run:
                 yield db
             finally:
                 db.close()
+        except sqlite3.OperationalError as error:
+            raise UserError(f"{self.path} cannot be read now: {error}") from None
         except sqlite3.DatabaseError as error:
             raise UserError(
                 f"{self.path} is not a presum run log, or is damaged ({error})"

@@ -14,7 +14,8 @@ struct StepInput {
   std::uint32_t workers_expected = 0;
   // One per worker, by replica, no replica twice, missing ones left out. Borrowed for the call.
   std::span<const packet::Step* const> workers;
-  // Exact W * <g_i, G> of each entry of `workers`, where they are known; else empty.
+  // Exact W * <g_i, G> of each entry of `workers`, where they are known; else empty. Used only
+  // where every worker has a direction.
   std::span<const double> row_sums;
   bool pairwise = true;  // also the W x W cosines: O(W^2 k) instead of O(W k)
 };

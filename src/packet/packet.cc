@@ -15,7 +15,7 @@ namespace {
 
 enum class Kind : std::uint16_t { kHello = 1, kStep = 2, kNote = 3 };
 
-// docs/packet_format.md, "Sections". 9 to 15 are reserved for values of later versions.
+// docs/packet_format.md, "Sections". 8 to 15 are reserved for values of later versions.
 enum class Section : std::uint16_t {
   kStep = 1,
   kTotal = 2,

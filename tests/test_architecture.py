@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rooms of ARCHITECTURE.md: who may include whom, what is built, what the map says.
+
+What is allowed is parsed from the CMake files, so that build and rules are one.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCES = ("src", "include", "python", "tests", "bench", "cmake", "examples")
+MAPS = ("ARCHITECTURE.md", "CONTRIBUTING.md")
+LICENCE = "SPDX-License-Identifier: Apache-2.0"
+COMMENT = {".h": "//", ".cc": "//", ".cu": "//", ".py": "#", ".pyi": "#", ".cmake": "#"}
+TEXTS = {*COMMENT, ".md", ".txt", ".toml", ".json", ".css", ".js", ".html"}
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def files(*folders: str) -> list[Path]:
+    """Source files below the folders, without caches and build products."""
+    found = chain.from_iterable((ROOT / folder).rglob("*") for folder in folders)
+    skipped = re.compile(r"/(\.[^/]+|__pycache__|[^/]*\.egg-info|build)/")
+    return sorted(p for p in found if p.is_file() and not skipped.search("/" + relative(p)))
+
+
+# ---- the CMake files
+
+
+def commands(text: str) -> list[tuple[str, list[str]]]:
+    """Calls without nested parentheses, as name and arguments."""
+    text = re.sub(r"#.*", "", text)
+    return [(name, body.split()) for name, body in re.findall(r"(\w+)\s*\(([^()]*)\)", text)]
+
+
+@dataclass
+class Room:
+    name: str
+    deps: list[str] = field(default_factory=list)
+    test_deps: set[str] = field(default_factory=set)
+    tests: set[str] = field(default_factory=set)
+    listed: set[str] = field(default_factory=set)  # every argument of its CMakeLists.txt
+
+
+def room_order() -> list[str]:
+    text = (ROOT / "CMakeLists.txt").read_text(encoding="utf-8")
+    loops = [args for name, args in commands(text) if name == "foreach" and args[0] == "room"]
+    assert len(loops) == 1
+    return loops[0][1:]
+
+
+def parse_room(name: str) -> Room:
+    room = Room(name)
+    text = (ROOT / "src" / name / "CMakeLists.txt").read_text(encoding="utf-8")
+    for command, args in commands(text):
+        room.listed.update(args)
+        if command == "presum_room":
+            assert args[0] == name
+            keyword = ""
+            for arg in args[1:]:
+                if arg in ("SOURCES", "DEPS", "LIBS", "TESTS"):
+                    keyword = arg
+                elif keyword == "DEPS":
+                    room.deps.append(arg)
+                elif keyword == "TESTS":
+                    room.tests.add(arg)
+        elif command == "target_link_libraries" and args[0] == f"{name}_test":
+            room.test_deps.update(a.removeprefix("presum_") for a in args if "presum_" in a)
+    return room
+
+
+ORDER = room_order()
+ROOMS = {name: parse_room(name) for name in ORDER}
+FOLDERS = sorted(p.name for p in (ROOT / "src").iterdir() if p.is_dir())
+
+
+def includes(path: Path) -> list[tuple[int, str]]:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    matches = (
+        (n, re.match(r'\s*#\s*include\s+["<]([^">]+)[">]', line)) for n, line in enumerate(lines, 1)
+    )
+    return [(n, match[1]) for n, match in matches if match]
+
+
+# ---- rooms
+
+
+def test_every_folder_of_src_is_a_room_of_the_list() -> None:
+    assert sorted(ORDER) == FOLDERS
+
+
+def test_every_room_stands_below_the_rooms_it_uses() -> None:
+    for name, room in ROOMS.items():
+        above = ORDER[: ORDER.index(name)]
+        for dep in room.deps:
+            assert dep in above, f"src/{name}/CMakeLists.txt: {dep} does not stand above {name}"
+        in_order = [dep for dep in ORDER if dep in room.deps]
+        assert room.deps == in_order, f"src/{name}/CMakeLists.txt: DEPS in the order {in_order}"
+
+
+def is_test(room: Room, path: Path) -> bool:
+    return path.name in room.tests or path.name == "testing.h"
+
+
+@pytest.mark.parametrize("name", ORDER)
+def test_rooms_include_only_what_they_declare(name: str) -> None:
+    room = ROOMS[name]
+    wrong = []
+    for path in files(f"src/{name}"):
+        if path.suffix not in (".h", ".cc", ".cu"):
+            continue
+        allowed = {name, *room.deps, *(room.test_deps if is_test(room, path) else ())}
+        for line, target in includes(path):
+            owner = target.split("/")[0]
+            if owner in FOLDERS and "/" in target and owner not in allowed:
+                wrong.append(
+                    f"{relative(path)}:{line}: {target}: add {owner} to DEPS, or do without"
+                )
+    assert not wrong, "\n".join(wrong)
+
+
+def public_owners() -> dict[str, str]:
+    """The room that implements a public header: its source includes the header first."""
+    owners = {}
+    for name in ORDER:
+        for path in files(f"src/{name}"):
+            found = includes(path)
+            if path.suffix == ".cc" and not path.name.endswith("_test.cc") and found:
+                header = found[0][1]
+                if header.startswith("presum/") and path.stem == Path(header).stem:
+                    owners[header] = name
+    return owners
+
+
+def test_public_headers_are_used_below_the_room_that_implements_them() -> None:
+    owners = public_owners()
+    assert {"presum/observer.h", "presum/monitor.h"} <= owners.keys()
+    wrong = []
+    for name in ORDER:
+        above = ORDER[: ORDER.index(name) + 1]
+        for path in files(f"src/{name}"):
+            if path.suffix not in (".h", ".cc") or is_test(ROOMS[name], path):
+                continue
+            for line, target in includes(path):
+                if owners.get(target, name) not in above:
+                    wrong.append(f"{relative(path)}:{line}: {target} is of {owners[target]}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_public_folder_includes_nothing_private() -> None:
+    wrong = []
+    for path in files("include"):
+        for line, target in includes(path):
+            private = "/" in target and target.split("/")[0] in FOLDERS
+            missing = target.startswith("presum/") and not (ROOT / "include" / target).exists()
+            if private or missing or target.startswith("."):
+                wrong.append(f"{relative(path)}:{line}: {target}")
+    assert not wrong, "\n".join(wrong)
+
+
+# ---- what is built
+
+
+def test_every_source_is_built() -> None:
+    """A test that is not built is worse than none."""
+    wrong = []
+    for name, room in ROOMS.items():
+        for path in files(f"src/{name}"):
+            inside = path.relative_to(ROOT / "src" / name).as_posix()
+            if path.suffix in (".cc", ".cu") and inside not in room.listed:
+                wrong.append(f"{relative(path)} is not in src/{name}/CMakeLists.txt")
+            if inside.endswith("_test.cc") and inside not in room.tests:
+                wrong.append(f"{relative(path)} is not among the TESTS of its room")
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("folder", ["bench", "python/bindings"])
+def test_every_source_beside_the_rooms_is_built(folder: str) -> None:
+    text = (ROOT / folder / "CMakeLists.txt").read_text(encoding="utf-8")
+    listed = set(chain.from_iterable(args for _, args in commands(text)))
+    for path in (ROOT / folder).glob("*.cc"):
+        # bench lists names and adds the ending.
+        assert listed & {path.name, path.stem.removesuffix("_bench")}, relative(path)
+
+
+def test_every_listed_source_exists() -> None:
+    for name, room in ROOMS.items():
+        for listed in room.listed:
+            if listed.endswith((".cc", ".cu")) and "$" not in listed:
+                assert (ROOT / "src" / name / listed).exists(), f"src/{name}/{listed}"
+
+
+# ---- the maps
+
+
+def code_spans(text: str) -> list[str]:
+    fenceless = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    return re.findall(r"`([^`\n]+)`", fenceless)
+
+
+def is_path(span: str) -> bool:
+    """Something with a slash or the ending of a text file."""
+    whole = re.fullmatch(r"[\w.*-]+(/[\w.*-]*)*", span)
+    return bool(whole) and ("/" in span or Path(span).suffix in TEXTS)
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_paths_on_the_map_exist(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    paths = [span for span in code_spans(text) if is_path(span)]
+    assert paths
+    missing = [p for p in paths if not any(ROOT.glob(p.rstrip("/")))]
+    assert not missing, f"{name}: {missing}"
+
+
+def test_the_map_has_every_room_and_its_dependencies() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `src/(\w+)/` \|([^|]*)\|", text, re.MULTILINE)
+    assert [name for name, _ in rows] == ORDER
+    for name, cell in rows:
+        assert re.findall(r"`(\w+)`", cell) == ROOMS[name].deps, f"ARCHITECTURE.md: {name}"
+
+
+# ---- every file
+
+
+def comment_of(path: Path) -> str | None:
+    if path.name in ("CMakeLists.txt", "Makefile"):
+        return "#"
+    return COMMENT.get(path.suffix)
+
+
+def test_every_source_begins_with_its_licence() -> None:
+    wrong = []
+    for path in [*files(*SOURCES), ROOT / "CMakeLists.txt", ROOT / "Makefile"]:
+        comment = comment_of(path)
+        first = path.read_text(encoding="utf-8").partition("\n")[0] if comment else ""
+        if comment and first != f"{comment} {LICENCE}":
+            wrong.append(f"{relative(path)}:1: {comment} {LICENCE}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_file_knows_the_machine_it_was_written_on() -> None:
+    machine = re.compile(r"(?<![\w.<~-])/(?:work|root|home)(?=[/\s\"'`]|$)", re.MULTILINE)
+    top = [p for p in ROOT.iterdir() if p.is_file() and not p.name.startswith(".git")]
+    wrong = []
+    for path in [*files(*SOURCES, "docs"), *top]:
+        named = path.suffix in TEXTS or path.name in ("Makefile", "LICENSE", "VERSION")
+        if not named or path.resolve() == Path(__file__).resolve():
+            continue
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            if machine.search(line):
+                wrong.append(f"{relative(path)}:{number}: {line.strip()}")
+    assert not wrong, "\n".join(wrong)
