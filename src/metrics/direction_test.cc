@@ -1,0 +1,377 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "metrics/direction.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <functional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "metrics/testing.h"
+#include "presum/observer.h"
+
+namespace presum::metrics {
+namespace {
+
+using testing::dot;
+using testing::Gradient;
+using testing::Gradients;
+using testing::Truth;
+
+// ---- algebra: the sketches are the gradients themselves
+
+Directions directions_of(const Gradients& sketches, const std::vector<double>& norms) {
+  Directions d;
+  d.sketch_size = static_cast<std::uint32_t>(sketches[0].size());
+  for (const Gradient& s : sketches) d.sketches.emplace_back(s);
+  d.norms = norms;
+  return d;
+}
+
+Gradients small_gradients(std::size_t workers, std::uint64_t seed, std::size_t elements = 256) {
+  std::mt19937_64 random(seed);
+  std::normal_distribution<float> normal;
+  Gradients out(workers, Gradient(elements));
+  Gradient common(elements);
+  for (float& x : common) x = normal(random);
+  for (std::size_t i = 0; i < workers; ++i) {
+    for (std::size_t e = 0; e < elements; ++e) {
+      out[i][e] = (1.0F + 0.2F * static_cast<float>(i)) * (0.5F * common[e] + normal(random));
+    }
+  }
+  return out;
+}
+
+std::vector<double> norms_of(const Gradients& gradients) {
+  std::vector<double> out;
+  for (const Gradient& g : gradients) out.push_back(std::sqrt(dot(g, g)));
+  return out;
+}
+
+TEST(CosineEstimate, IsExactForExactSketches) {
+  const Gradients g = small_gradients(5, 1);
+  const Truth truth(g);
+  const CosineEstimate estimate(directions_of(g, norms_of(g)));
+  EXPECT_NEAR(estimate.mean(), truth.cosine_mean(), 1e-12);
+  double cross = 0;
+  for (std::size_t i = 0; i < 5; ++i) {
+    EXPECT_NEAR(estimate.to_others()[i], truth.cosine_to_others(i), 1e-12);
+    cross += truth.row_sum(i) - truth.product(i, i);
+  }
+  EXPECT_NEAR(estimate.cross_sum(), cross, 1e-9 * std::abs(cross));
+}
+
+TEST(CosineEstimate, PairCosinesRunRowByRow) {
+  const Gradients g = small_gradients(4, 2);
+  const Truth truth(g);
+  const auto pairs = pair_cosines(directions_of(g, norms_of(g)));
+  ASSERT_EQ(pairs.size(), 6U);
+  std::size_t at = 0;
+  for (std::size_t i = 0; i < 4; ++i) {
+    for (std::size_t j = i + 1; j < 4; ++j) EXPECT_NEAR(pairs[at++], truth.cosine(i, j), 1e-12);
+  }
+}
+
+// Sketches of other gradients than those whose norms and sums are known: the correction has to
+// bridge the whole gap.
+struct Mismatch {
+  Gradients sketched = small_gradients(5, 3);
+  Gradients real = small_gradients(5, 4, 300);
+  Truth truth{real};
+  std::vector<double> norms = norms_of(real);
+  Directions directions = directions_of(sketched, norms);
+  std::vector<double> raw = pair_cosines(directions);
+
+  double corrected_row(const CosineEstimate& estimate, std::size_t i) const {
+    double sum = norms[i] * norms[i];
+    std::size_t at = 0;
+    for (std::size_t a = 0; a < 5; ++a) {
+      for (std::size_t b = a + 1; b < 5; ++b, ++at) {
+        if (a != i && b != i) continue;
+        sum += norms[a] * norms[b] * estimate.corrected(a, b, raw[at]);
+      }
+    }
+    return sum;
+  }
+};
+
+TEST(CosineEstimate, CorrectingRowsReproducesThemExactly) {
+  const Mismatch m;
+  CosineEstimate estimate(m.directions);
+  estimate.correct_rows(m.truth.row_sums());
+  double cross = 0;
+  for (std::size_t i = 0; i < 5; ++i) {
+    EXPECT_NEAR(m.corrected_row(estimate, i), m.truth.row_sum(i), 1e-9 * m.truth.row_sum(i)) << i;
+    cross += m.truth.row_sum(i) - m.truth.product(i, i);
+  }
+  EXPECT_NEAR(estimate.cross_sum(), cross, 1e-9 * cross);
+}
+
+TEST(CosineEstimate, CorrectingTheTotalReproducesItExactly) {
+  const Mismatch m;
+  CosineEstimate estimate(m.directions);
+  const double exact = 123.5;
+  estimate.correct_total(exact);
+  double cross = 0;
+  for (std::size_t i = 0; i < 5; ++i) {
+    cross += m.corrected_row(estimate, i) - m.norms[i] * m.norms[i];
+  }
+  EXPECT_NEAR(cross, exact, 1e-9 * exact);
+  EXPECT_NEAR(estimate.cross_sum(), exact, 1e-9 * exact);
+}
+
+TEST(CosineEstimate, MeanAndWorkersAgreeWithTheCorrectedPairs) {
+  const Mismatch m;
+  for (const bool rows : {false, true}) {
+    CosineEstimate estimate(m.directions);
+    if (rows) estimate.correct_rows(m.truth.row_sums());
+    if (!rows) estimate.correct_total(123.5);
+    std::vector<double> others(5);
+    double mean = 0;
+    std::size_t at = 0;
+    for (std::size_t a = 0; a < 5; ++a) {
+      for (std::size_t b = a + 1; b < 5; ++b, ++at) {
+        const double c = estimate.corrected(a, b, m.raw[at]);
+        others[a] += c / 4;
+        others[b] += c / 4;
+        mean += c / 10;
+      }
+    }
+    EXPECT_NEAR(estimate.mean(), mean, 1e-12);
+    for (std::size_t i = 0; i < 5; ++i) EXPECT_NEAR(estimate.to_others()[i], others[i], 1e-12);
+  }
+}
+
+TEST(CosineEstimate, ExactSumsLeaveExactSketchesAlone) {
+  const Gradients g = small_gradients(4, 5);
+  const Truth truth(g);
+  CosineEstimate estimate(directions_of(g, norms_of(g)));
+  const double before = estimate.mean();
+  estimate.correct_rows(truth.row_sums());
+  EXPECT_NEAR(estimate.mean(), before, 1e-9);
+}
+
+// ---- statistics: real sketches of synthetic gradients
+
+constexpr std::uint32_t kWorkers = 8;
+constexpr std::uint32_t kSketch = 4096;
+constexpr std::size_t kElements = std::size_t{1} << 18;
+constexpr std::size_t kWidth = 1024;  // of a matrix, in elements
+constexpr std::size_t kPairs = std::size_t{kWorkers} * (kWorkers - 1) / 2;
+constexpr int kDataSets = 10;
+constexpr int kSteps = 60;  // per data set; each has its own sketch seeds
+
+enum class Data { kGaussian, kAligned, kHotColumns, kLognormal, kSharedSpikes, kOwnSpikes };
+
+std::string data_name(Data data) {
+  constexpr const char* kNames[] = {"Gaussian",  "Aligned",      "HotColumns",
+                                    "Lognormal", "SharedSpikes", "OwnSpikes"};
+  return kNames[static_cast<std::size_t>(data)];
+}
+
+using Random = std::mt19937_64;
+
+std::vector<float> element_scales(Data data, Random& random) {
+  std::vector<float> scales(kElements, 1.0F);
+  if (data == Data::kLognormal) {
+    std::lognormal_distribution<float> lognormal(0, 1);
+    for (float& s : scales) s = lognormal(random);
+  }
+  if (data == Data::kHotColumns) {  // four columns hold 9/10 of the energy
+    for (std::size_t e = 0; e < kElements; ++e) {
+      if (e % kWidth % 251 == 7 && e % kWidth < 1000) scales[e] = 48.0F;
+    }
+  }
+  return scales;
+}
+
+// Five elements, each with about an eighth of the gradient's energy.
+void add_spikes(Gradient& g, Random& places, Random& signs) {
+  for (int i = 0; i < 5; ++i) {
+    const float height = 300.0F * (signs() % 4 == 0 ? -1.0F : 1.0F);
+    g[places() % kElements] += height;
+  }
+}
+
+Gradients make_gradients(Data data, std::uint64_t seed) {
+  Random random(seed);
+  std::normal_distribution<float> normal;
+  const float share = data == Data::kAligned ? 1.2F : 0.25F;
+  const auto scales = element_scales(data, random);
+  Gradient common(kElements);
+  for (float& x : common) x = share * normal(random);
+  Gradients out;
+  for (std::uint32_t i = 0; i < kWorkers; ++i) {
+    Gradient g(kElements);
+    const float size = 0.7F + 0.1F * static_cast<float>(i);
+    for (std::size_t e = 0; e < kElements; ++e) {
+      g[e] = size * scales[e] * (common[e] + normal(random));
+    }
+    Random places(data == Data::kOwnSpikes ? random() : seed + 1);
+    if (data == Data::kSharedSpikes || data == Data::kOwnSpikes) add_spikes(g, places, random);
+    out.push_back(std::move(g));
+  }
+  return out;
+}
+
+// One worker's model: three parameters of unequal size.
+struct Cut {
+  std::size_t begin;
+  std::size_t count;
+};
+constexpr Cut kCuts[] = {
+    {0, kElements / 2}, {kElements / 2, kElements / 4}, {kElements * 3 / 4, kElements / 4}};
+
+class Workers {
+ public:
+  Workers() {
+    for (std::uint32_t i = 0; i < kWorkers; ++i) {
+      auto observer = Observer::create(
+          {.identity = {.replica = i, .world_rank = i, .replicas = kWorkers},
+           .sketch_size = kSketch},
+          {{"a.w", kCuts[0].count, ""}, {"b.w", kCuts[1].count, ""}, {"c.w", kCuts[2].count, ""}});
+      observers_.push_back(std::move(*observer));
+    }
+  }
+
+  std::vector<packet::Step> observe(const Gradients& gradients, std::uint64_t step) {
+    std::vector<packet::Step> out;
+    for (std::uint32_t i = 0; i < kWorkers; ++i) {
+      observers_[i].begin_step(step);
+      for (ParameterId p = 0; p < 3; ++p) {
+        const float* data = gradients[i].data() + kCuts[p].begin;
+        EXPECT_TRUE(observers_[i].gradient(p, data, kCuts[p].count, Dtype::kF32));
+      }
+      out.push_back(std::get<packet::Step>(*packet::decode(observers_[i].end_step({}).bytes)));
+    }
+    return out;
+  }
+
+ private:
+  std::vector<Observer> observers_;
+};
+
+// Root mean square of errors, and how often an interval held the truth.
+class Score {
+ public:
+  void error(double e) {
+    squares_ += e * e;
+    ++errors_;
+  }
+  void interval(double low, double truth, double high) {
+    covered_ += low <= truth && truth <= high;
+    ++intervals_;
+  }
+  double rmse() const { return std::sqrt(squares_ / errors_); }
+  double coverage() const { return covered_ / intervals_; }
+
+ private:
+  double squares_ = 0;
+  double errors_ = 0;
+  double covered_ = 0;
+  double intervals_ = 0;
+};
+
+struct Scores {
+  Score mean;
+  Score pair;
+
+  void add(const StepRecord& record, const Truth& truth) {
+    mean.error(record.cosine_mean - truth.cosine_mean());
+    mean.interval(record.cosine_low, truth.cosine_mean(), record.cosine_high);
+    std::size_t at = 0;
+    for (std::size_t i = 0; i < kWorkers; ++i) {
+      for (std::size_t j = i + 1; j < kWorkers; ++j, ++at) {
+        const auto cosine = static_cast<double>(record.cosines[at]);
+        pair.error(cosine - truth.cosine(i, j));
+        const double spike =
+            std::max(spike_share(record.workers[i]), spike_share(record.workers[j]));
+        const Interval interval = cosine_interval(cosine, kSketch, spike);
+        pair.interval(interval.low, truth.cosine(i, j), interval.high);
+      }
+    }
+  }
+
+  static double spike_share(const WorkerRecord& w) {
+    return w.grad_max * w.grad_max / (w.grad_norm * w.grad_norm);
+  }
+
+  void print(Data data, const char* name) const {
+    std::printf(
+        "%-12s %-5s pair RMSE x sqrt(k) %.3f coverage %.3f | mean RMSE %.2e coverage %.3f\n",
+        data_name(data).c_str(), name, pair.rmse() * std::sqrt(kSketch), pair.coverage(),
+        mean.rmse(), mean.coverage());
+  }
+};
+
+struct Measured {
+  Scores raw;
+  Scores total;
+  Scores rows;
+};
+
+Measured measure_all(Data data) {
+  Measured out;
+  Workers workers;
+  for (int d = 0; d < kDataSets; ++d) {
+    const Gradients gradients = make_gradients(data, 1000 + static_cast<std::uint64_t>(d));
+    const Truth truth(gradients);
+    for (int s = 0; s < kSteps; ++s) {
+      auto steps = workers.observe(gradients, static_cast<std::uint64_t>(d * kSteps + s));
+      out.raw.add(testing::measure(steps), truth);
+      testing::set_reduced(steps, truth.reduced_norm());
+      const StepRecord total = testing::measure(steps);
+      EXPECT_EQ(total.cosine_source, CosineSource::kTotalNorm);
+      out.total.add(total, truth);
+      const StepRecord rows =
+          testing::measure(steps, kWorkers, {.row_sums = truth.row_sums(), .pairwise = true});
+      EXPECT_EQ(rows.cosine_source, CosineSource::kRowSums);
+      out.rows.add(rows, truth);
+    }
+  }
+  out.raw.print(data, "raw");
+  out.total.print(data, "total");
+  out.rows.print(data, "rows");
+  return out;
+}
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kSanitized = true;
+#else
+constexpr bool kSanitized = false;
+#endif
+
+class CosineStatistics : public ::testing::TestWithParam<Data> {
+ protected:
+  void SetUp() override {
+    // Half a minute each; the tests above take the same code through the sanitizers.
+    if (kSanitized) GTEST_SKIP() << "measured in plain builds";
+  }
+};
+
+// The targets of docs/metrics.md.
+TEST_P(CosineStatistics, MeetTheirTargets) {
+  const Data data = GetParam();
+  const Measured measured = measure_all(data);
+  EXPECT_LE(measured.raw.pair.rmse(), 1.2 / std::sqrt(kSketch));
+  EXPECT_LE(measured.rows.pair.rmse(), measured.raw.pair.rmse());
+  EXPECT_LE(measured.raw.mean.rmse(), 1e-2);
+  EXPECT_LE(measured.total.mean.rmse(), 2e-3);
+  EXPECT_LE(measured.rows.mean.rmse(), 3e-4);
+  for (const Scores* scores : {&measured.raw, &measured.total, &measured.rows}) {
+    EXPECT_GE(scores->mean.coverage(), 0.93);
+    EXPECT_GE(scores->pair.coverage(), 0.93);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Data, CosineStatistics,
+                         ::testing::Values(Data::kGaussian, Data::kAligned, Data::kHotColumns,
+                                           Data::kLognormal, Data::kSharedSpikes, Data::kOwnSpikes),
+                         [](const auto& test) { return data_name(test.param); });
+
+}  // namespace
+}  // namespace presum::metrics

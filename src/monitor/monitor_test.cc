@@ -1,0 +1,590 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "presum/monitor.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <barrier>
+#include <cmath>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "exchange/exchange.h"
+#include "packet/packet.h"
+#include "presum/observer.h"
+#include "presum/run_log.h"
+#include "runlog/sqlite.h"
+#include "runlog/testing.h"
+
+namespace presum {
+namespace {
+
+using testing::FakeClock;
+using testing::TempFolder;
+using testing::write_file;
+
+// A monitor with a clock of its own, fed by hand.
+class Monitored {
+ public:
+  Monitored() : monitor_(open()) {}
+
+  Monitor& operator*() { return monitor_; }
+  Monitor* operator->() { return &monitor_; }
+  FakeClock& clock() { return clock_; }
+  std::filesystem::path run() const { return folder_ / "run"; }
+
+  template <class Message>
+  void ingest(Message message) {
+    message.header.run = monitor_.run();
+    message.header.segment = monitor_.segment();
+    ingest_bytes(packet::encode(message).bytes);
+  }
+  void ingest_bytes(const std::vector<std::byte>& bytes) {
+    const auto status = monitor_.ingest(bytes);
+    ASSERT_TRUE(status) << status.error().message;
+  }
+  void close() {
+    const auto status = monitor_.close();
+    ASSERT_TRUE(status) << status.error().message;
+  }
+  std::uint64_t steps() const { return monitor_.counters().steps; }
+
+ private:
+  Monitor open() {
+    auto monitor = Monitor::open({.run = folder_ / "run", .clock = clock_.function()});
+    EXPECT_TRUE(monitor) << monitor.error().message;
+    return std::move(*monitor);
+  }
+
+  TempFolder folder_;
+  FakeClock clock_;
+  Monitor monitor_;
+};
+
+packet::Step step_of(std::uint64_t step, std::uint32_t replica, std::uint32_t replicas,
+                     std::uint32_t module = 0, std::uint32_t shard = 0) {
+  packet::Step s;
+  s.header.identity = {.module = module,
+                       .replica = replica,
+                       .shard = shard,
+                       .world_rank = replica,
+                       .replicas = replicas};
+  s.header.step = step;
+  s.micro_batches = 1;
+  s.micro = {{1.0 + replica, 1, 10}};
+  s.total = {4, 1, 0, step * 100 + replica + 1};
+  return s;
+}
+
+packet::Note goodbye(std::uint32_t replica, std::uint32_t replicas, std::uint32_t module = 0) {
+  packet::Note note;
+  note.header.identity = {
+      .module = module, .replica = replica, .world_rank = replica, .replicas = replicas};
+  note.final = true;
+  return note;
+}
+
+std::vector<StepRecord> read_steps(const std::filesystem::path& run) {
+  const auto log = RunLog::open(run);
+  auto steps = log ? log->steps() : tl::unexpected(log.error());
+  EXPECT_TRUE(steps) << steps.error().message;
+  return steps.value_or(std::vector<StepRecord>());
+}
+
+// ---- one thread, packets by hand
+
+TEST(Monitor, WritesAStepOnceAllItsWorkersAreThere) {
+  Monitored monitor;
+  monitor.ingest(step_of(0, 1, 2));
+  EXPECT_EQ(monitor.steps(), 0U);
+  monitor.ingest(step_of(0, 0, 2));
+  EXPECT_EQ(monitor.steps(), 1U);
+  EXPECT_EQ(monitor->counters().packets, 2U);
+  monitor.close();
+  const auto steps = read_steps(monitor.run());
+  ASSERT_EQ(steps.size(), 1U);
+  EXPECT_EQ(steps[0].segment, 1U);
+  EXPECT_EQ(steps[0].workers_expected, 2U);
+  EXPECT_EQ(steps[0].loss_mean, 1.5);
+  EXPECT_EQ(steps[0].loss_std, 0.5);
+}
+
+TEST(Monitor, TakesPacketsInAnyOrder) {
+  Monitored monitor;
+  std::vector<packet::Step> all;
+  for (std::uint64_t s = 0; s < 20; ++s) {
+    for (std::uint32_t r = 0; r < 4; ++r) all.push_back(step_of(s, r, 4));
+  }
+  std::shuffle(all.begin(), all.end(), std::mt19937_64(5));
+  for (const auto& step : all) monitor.ingest(step);
+  EXPECT_EQ(monitor.steps(), 20U);
+  monitor.close();
+  const auto steps = read_steps(monitor.run());
+  ASSERT_EQ(steps.size(), 20U);
+  for (std::size_t s = 0; s < 20; ++s) {
+    EXPECT_EQ(steps[s].step, s);
+    EXPECT_EQ(steps[s].distinct_gradients, 4U);
+    EXPECT_TRUE(steps[s].missing_replicas.empty());
+  }
+}
+
+TEST(Monitor, CountsDuplicateAndLatePackets) {
+  Monitored monitor;
+  monitor.ingest(step_of(0, 0, 2));
+  monitor.ingest(step_of(0, 0, 2));
+  EXPECT_EQ(monitor->counters().duplicate, 1U);
+  monitor.ingest(step_of(0, 1, 2));
+  monitor.ingest(step_of(0, 1, 2));
+  EXPECT_EQ(monitor->counters().late, 1U);
+  EXPECT_EQ(monitor.steps(), 1U);
+  EXPECT_EQ(monitor->counters().packets, 4U);
+}
+
+TEST(Monitor, CountsPacketsOfAnotherRunOrSegmentAsForeign) {
+  Monitored monitor;
+  auto stale = step_of(0, 0, 1);
+  stale.header.run = monitor->run() + 2;
+  stale.header.segment = monitor->segment();
+  monitor.ingest_bytes(packet::encode(stale).bytes);
+  stale.header.run = monitor->run();
+  stale.header.segment = monitor->segment() + 1;
+  monitor.ingest_bytes(packet::encode(stale).bytes);
+  stale.header.run = 0;  // never stamped
+  stale.header.segment = 0;
+  monitor.ingest_bytes(packet::encode(stale).bytes);
+  EXPECT_EQ(monitor->counters().foreign, 3U);
+  EXPECT_EQ(monitor->counters().packets, 0U);
+  EXPECT_EQ(monitor.steps(), 0U);
+}
+
+TEST(Monitor, CountsRandomBytesAsDamaged) {
+  Monitored monitor;
+  std::mt19937_64 random(1);
+  for (std::size_t size : {0U, 1U, 55U, 56U, 200U, 5000U}) {
+    std::vector<std::byte> bytes(size);
+    for (auto& b : bytes) b = static_cast<std::byte>(random());
+    monitor.ingest_bytes(bytes);
+  }
+  EXPECT_EQ(monitor->counters().damaged, 6U);
+  auto cut = packet::encode(step_of(0, 0, 1)).bytes;
+  cut.pop_back();
+  monitor.ingest_bytes(cut);
+  EXPECT_EQ(monitor->counters().damaged, 7U);
+  EXPECT_EQ(monitor->counters().packets, 0U);
+}
+
+TEST(Monitor, RecordsAMissingWorkerAfter64LaterSteps) {
+  Monitored monitor;
+  for (std::uint64_t s = 0; s <= 64; ++s) {
+    monitor.ingest(step_of(s, 0, 2));
+    if (s > 0) monitor.ingest(step_of(s, 1, 2));
+  }
+  EXPECT_EQ(monitor.steps(), 65U) << "closing the first lets the complete ones through";
+  monitor.close();
+  const auto log = RunLog::open(monitor.run());
+  const auto facts = log->hard_facts().value();
+  ASSERT_EQ(facts.size(), 1U);
+  EXPECT_EQ(facts[0].kind, HardFact::Kind::kMissingWorker);
+  EXPECT_EQ(facts[0].ranks, std::vector<std::uint32_t>{1});
+  EXPECT_EQ(facts[0].first_step, 0U);
+  EXPECT_EQ(facts[0].steps, 1U);
+}
+
+TEST(Monitor, RecordsAMissingWorkerAfter30Seconds) {
+  Monitored monitor;
+  monitor.ingest(step_of(0, 0, 2));
+  monitor.clock().advance(29.9);
+  ASSERT_TRUE(monitor->tick());
+  EXPECT_EQ(monitor.steps(), 0U);
+  monitor.clock().advance(0.2);
+  ASSERT_TRUE(monitor->tick());
+  EXPECT_EQ(monitor.steps(), 1U);
+  monitor.ingest(step_of(0, 1, 2));
+  EXPECT_EQ(monitor->counters().late, 1U);
+  monitor.close();
+  EXPECT_EQ(read_steps(monitor.run()).at(0).missing_replicas, std::vector<std::uint32_t>{1});
+}
+
+TEST(Monitor, DoesNotWaitForWorkersThatSaidGoodbye) {
+  Monitored monitor;
+  monitor.ingest(step_of(0, 0, 2));
+  EXPECT_EQ(monitor->goodbyes(), 0U);
+  monitor.ingest(goodbye(1, 2));
+  monitor.ingest(goodbye(1, 2));
+  EXPECT_EQ(monitor->goodbyes(), 1U) << "twice is once";
+  EXPECT_EQ(monitor.steps(), 1U);
+  monitor.ingest(goodbye(1, 2, 1));
+  EXPECT_EQ(monitor->goodbyes(), 2U) << "a worker of two models counts twice";
+  auto words = goodbye(0, 2);
+  words.final = false;
+  words.text = "a note is no goodbye";
+  monitor.ingest(words);
+  EXPECT_EQ(monitor->goodbyes(), 2U);
+}
+
+TEST(Monitor, KeepsTwoModulesAndTwoShardsApart) {
+  Monitored monitor;
+  for (std::uint64_t s = 0; s < 3; ++s) {
+    for (std::uint32_t replica = 0; replica < 2; ++replica) {
+      for (std::uint32_t module = 0; module < 2; ++module) {
+        for (std::uint32_t shard = 0; shard < 2; ++shard) {
+          monitor.ingest(step_of(s, replica, 2, module, shard));
+        }
+      }
+    }
+  }
+  EXPECT_EQ(monitor.steps(), 12U);
+  monitor.close();
+  const auto steps = read_steps(monitor.run());
+  ASSERT_EQ(steps.size(), 12U);
+  for (std::size_t i = 0; i < 12; ++i) {
+    EXPECT_EQ(steps[i].module, i / 6);
+    EXPECT_EQ(steps[i].shard, i / 3 % 2);
+    EXPECT_EQ(steps[i].step, i % 3);
+  }
+}
+
+TEST(Monitor, CloseWritesWhatIsStillOpen) {
+  Monitored monitor;
+  monitor.ingest(step_of(0, 0, 2));
+  monitor.ingest(step_of(3, 1, 2));
+  monitor.close();
+  EXPECT_EQ(monitor.steps(), 2U);
+  const auto steps = read_steps(monitor.run());
+  ASSERT_EQ(steps.size(), 2U);
+  EXPECT_EQ(steps[1].step, 3U);
+  EXPECT_EQ(steps[1].missing_replicas, std::vector<std::uint32_t>{0});
+  // After that nothing more is taken, and nothing breaks.
+  monitor.ingest(step_of(4, 0, 2));
+  EXPECT_TRUE(monitor->tick());
+  EXPECT_TRUE(monitor->close());
+  EXPECT_EQ(read_steps(monitor.run()).size(), 2U);
+}
+
+TEST(Monitor, CommitsWithinASecondOfTicks) {
+  Monitored monitor;
+  monitor.ingest(step_of(0, 0, 1));
+  EXPECT_TRUE(read_steps(monitor.run()).empty());
+  monitor.clock().advance(1.1);
+  ASSERT_TRUE(monitor->tick());
+  EXPECT_EQ(read_steps(monitor.run()).size(), 1U);
+}
+
+TEST(Monitor, ARestartContinuesTheRunInANewSegment) {
+  const TempFolder folder;
+  FakeClock clock;
+  std::uint64_t first_run = 0;
+  for (std::uint32_t segment = 1; segment <= 2; ++segment) {
+    auto monitor = Monitor::open({.run = folder / "run", .clock = clock.function()});
+    ASSERT_TRUE(monitor);
+    EXPECT_EQ(monitor->segment(), segment);
+    EXPECT_NE(monitor->run(), first_run);
+    first_run = monitor->run();
+    Packet packet = packet::encode(step_of(0, 0, 1));
+    packet.stamp(monitor->run(), monitor->segment());
+    ASSERT_TRUE(monitor->ingest(packet.bytes));
+    ASSERT_TRUE(monitor->close());
+  }
+  const auto steps = read_steps(folder / "run");
+  ASSERT_EQ(steps.size(), 2U);
+  EXPECT_EQ(steps[1].segment, 2U);
+}
+
+TEST(Monitor, NoiseScaleIsOnePerModel) {
+  Monitored monitor;
+  const auto with_reduced = [](packet::Step step, double reduced_squares) {
+    step.reduced = GradientSums{.sum_squares = reduced_squares, .fingerprint = 1};
+    return step;
+  };
+  for (std::uint32_t module = 0; module < 2; ++module) {
+    for (std::uint32_t replica = 0; replica < 2; ++replica) {
+      monitor.ingest(with_reduced(step_of(0, replica, 2, module), module == 0 ? 3 : 2.5));
+    }
+  }
+  monitor.close();
+  const auto steps = read_steps(monitor.run());
+  ASSERT_EQ(steps.size(), 2U);
+  // |g_i|^2 = 4, W = 2: signal 2 |G|^2 - 4, noise 2 (4 - |G|^2).
+  EXPECT_NEAR(steps[0].noise_scale, 2.0 / 2, 1e-12);
+  EXPECT_NEAR(steps[1].noise_scale, 3.0 / 1, 1e-12);
+}
+
+TEST(Monitor, SaysWhatIsWrongWithItsFolder) {
+  const TempFolder folder;
+  write_file(folder / "taken", "x");
+  const auto blocked = Monitor::open({.run = folder / "taken", .clock = nullptr});
+  ASSERT_FALSE(blocked);
+  EXPECT_EQ(blocked.error().code, ErrorCode::kIo);
+  std::filesystem::create_directories(folder / "run");
+  write_file(folder / "run/presum.db", std::string(4096, 'z'));
+  const auto damaged = Monitor::open({.run = folder / "run", .clock = nullptr});
+  ASSERT_FALSE(damaged);
+  EXPECT_EQ(damaged.error().code, ErrorCode::kCorrupt);
+}
+
+TEST(Monitor, AnErrorOfTheRunLogStopsTheWritingForGood) {
+  Monitored monitor;
+  {  // Someone removes a table below it.
+    auto db = runlog::Database::open(monitor.run() / "presum.db", runlog::Database::Mode::kWrite);
+    ASSERT_TRUE(db);
+    ASSERT_TRUE(db->execute("DROP VIEW missing; DROP TABLE missing_worker; DROP TABLE step;"));
+  }
+  Packet packet = packet::encode(step_of(0, 0, 1));
+  packet.stamp(monitor->run(), monitor->segment());
+  const auto first = monitor->ingest(packet.bytes);
+  ASSERT_FALSE(first);
+  const auto second = monitor->tick();
+  ASSERT_FALSE(second);
+  EXPECT_EQ(second.error().message, first.error().message);
+  EXPECT_FALSE(monitor->close());
+}
+
+// ---- eight ranks as threads
+
+constexpr std::uint32_t kRanks = 8;
+constexpr std::uint64_t kSteps = 12;
+constexpr std::size_t kElements = 20'000;
+constexpr std::uint64_t kReducedEvery = 3;
+
+using Gradient = std::vector<float>;
+
+Gradient noise(std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::normal_distribution<float> normal;
+  Gradient g(kElements);
+  for (float& x : g) x = normal(random);
+  return g;
+}
+
+Gradient gradient_of(std::uint32_t rank, std::uint64_t step) {
+  Gradient g = noise(1000 * (step + 1) + rank);
+  const Gradient common = noise(1000 * (step + 1) + 999);
+  for (std::size_t e = 0; e < kElements; ++e) {
+    g[e] = (0.5F + 0.1F * static_cast<float>(rank)) * (g[e] + 0.6F * common[e]);
+  }
+  return g;
+}
+
+double loss_of(std::uint32_t rank, std::uint64_t step) {
+  return 2.0 + 0.125 * rank - 0.01 * static_cast<double>(step);
+}
+
+// What a worker does: gradients, all-reduce by hand, packets over the exchange.
+class Worker {
+ public:
+  Worker(std::uint32_t rank, exchange::Exchange& exchange, std::uint64_t run, std::uint32_t segment)
+      : exchange_(exchange), run_(run), segment_(segment), rank_(rank), observer_(create(rank)) {}
+
+  template <class AllReduce>
+  void train(AllReduce&& all_reduce) {
+    send(observer_.hello());
+    for (std::uint64_t s = 0; s < kSteps; ++s) {
+      const Gradient g = gradient_of(rank_, s);
+      observer_.begin_step(s);
+      report(g, &Observer::gradient);
+      observer_.loss(loss_of(rank_, s));
+      const Gradient mean = all_reduce(rank_, g);
+      if (s % kReducedEvery == 0) report(mean, &Observer::reduced_gradient);
+      send(observer_.end_step({.optimizer_step = s}));
+    }
+    send(observer_.note(true, kSteps, 0, ""));
+  }
+
+ private:
+  static Observer create(std::uint32_t rank) {
+    const std::size_t half = kElements / 2;
+    auto observer =
+        Observer::create({.identity = {.replica = rank, .world_rank = rank, .replicas = kRanks},
+                          .sketch_size = 1024,
+                          .host = "host-" + std::to_string(rank / 4)},
+                         {{"module.layers.0.w", half, ""}, {"module.layers.1.w", half, ""}});
+    return std::move(*observer);
+  }
+  template <class Report>
+  void report(const Gradient& g, Report into) {
+    const std::size_t half = kElements / 2;
+    EXPECT_TRUE((observer_.*into)(0, g.data(), half, Dtype::kF32));
+    EXPECT_TRUE((observer_.*into)(1, g.data() + half, half, Dtype::kF32));
+  }
+  void send(Packet packet) {
+    packet.stamp(run_, segment_);
+    EXPECT_TRUE(exchange_.send(std::move(packet)));
+  }
+
+  exchange::Exchange& exchange_;
+  std::uint64_t run_;
+  std::uint32_t segment_;
+  std::uint32_t rank_;
+  Observer observer_;
+};
+
+// The mean over the ranks, the same bits for all of them.
+class AllReduce {
+ public:
+  Gradient operator()(std::uint32_t rank, const Gradient& own) {
+    shared_[rank] = own;
+    barrier_.arrive_and_wait();
+    Gradient mean(kElements);
+    for (std::size_t e = 0; e < kElements; ++e) {
+      double sum = 0;
+      for (const Gradient& g : shared_) sum += static_cast<double>(g[e]);
+      mean[e] = static_cast<float>(sum / kRanks);
+    }
+    barrier_.arrive_and_wait();
+    return mean;
+  }
+
+ private:
+  std::vector<Gradient> shared_{kRanks};
+  std::barrier<> barrier_{kRanks};
+};
+
+void train_eight_ranks(Monitor& monitor) {
+  exchange::ThreadExchange exchange(1000);
+  AllReduce all_reduce;
+  std::vector<std::thread> threads;
+  for (std::uint32_t rank = 0; rank < kRanks; ++rank) {
+    threads.emplace_back([&, rank] {
+      Worker worker(rank, exchange, monitor.run(), monitor.segment());
+      worker.train([&](std::uint32_t r, const Gradient& g) { return all_reduce(r, g); });
+    });
+  }
+  // The aggregator is this thread.
+  while (monitor.goodbyes() < kRanks) {
+    if (const auto packet = exchange.receive()) {
+      ASSERT_TRUE(monitor.ingest(packet->bytes));
+    } else {
+      std::this_thread::yield();
+    }
+  }
+  for (std::thread& t : threads) t.join();
+}
+
+double dot(const Gradient& a, const Gradient& b) {
+  double sum = 0;
+  for (std::size_t e = 0; e < kElements; ++e) {
+    sum += static_cast<double>(a[e]) * static_cast<double>(b[e]);
+  }
+  return sum;
+}
+
+// The same step in float64.
+struct Oracle {
+  std::vector<double> norms;
+  std::vector<double> cosines;  // i < j, row by row
+  double cosine_mean = 0;
+  double consistency = 0;
+
+  explicit Oracle(std::uint64_t step) {
+    std::vector<Gradient> g;
+    for (std::uint32_t rank = 0; rank < kRanks; ++rank) {
+      g.push_back(gradient_of(rank, step));
+      norms.push_back(std::sqrt(dot(g[rank], g[rank])));
+    }
+    double weights = 0;
+    for (std::size_t i = 0; i < kRanks; ++i) {
+      for (std::size_t j = i + 1; j < kRanks; ++j) {
+        const double product = dot(g[i], g[j]);
+        cosines.push_back(product / (norms[i] * norms[j]));
+        cosine_mean += cosines.back();
+        consistency += product;
+        weights += norms[i] * norms[j];
+      }
+    }
+    cosine_mean /= static_cast<double>(cosines.size());
+    consistency /= weights;
+  }
+};
+
+class EightRanks : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    auto monitor = Monitor::open({.run = folder_ / "run", .clock = nullptr});
+    ASSERT_TRUE(monitor);
+    train_eight_ranks(*monitor);
+    ASSERT_TRUE(monitor->close());
+    counters_ = monitor->counters();
+    steps_ = read_steps(folder_ / "run");
+    ASSERT_EQ(steps_.size(), kSteps);
+  }
+  runlog::Database database() const {
+    auto db = runlog::Database::open(folder_ / "run/presum.db", runlog::Database::Mode::kRead);
+    EXPECT_TRUE(db);
+    return std::move(*db);
+  }
+
+  TempFolder folder_;
+  MonitorCounters counters_;
+  std::vector<StepRecord> steps_;
+};
+
+TEST_F(EightRanks, NothingIsLost) {
+  EXPECT_EQ(counters_.packets, kRanks * (kSteps + 2));
+  EXPECT_EQ(counters_.steps, kSteps);
+  EXPECT_EQ(counters_.damaged + counters_.foreign + counters_.duplicate + counters_.late, 0U);
+  const auto log = RunLog::open(folder_ / "run");
+  ASSERT_TRUE(log);
+  EXPECT_TRUE(log->hard_facts()->empty());
+  const auto modules = log->modules().value();
+  ASSERT_EQ(modules.size(), 1U);
+  ASSERT_EQ(modules[0].workers.size(), kRanks);
+  EXPECT_EQ(modules[0].workers[5].host, "host-1");
+}
+
+TEST_F(EightRanks, LossesAreExact) {
+  for (std::uint64_t s = 0; s < kSteps; ++s) {
+    EXPECT_EQ(steps_[s].step, s);
+    EXPECT_NEAR(steps_[s].loss_mean, loss_of(0, s) + 0.125 * 3.5, 1e-12);
+    EXPECT_NEAR(steps_[s].loss_std, 0.125 * std::sqrt(63.0 / 12), 1e-12);
+    EXPECT_NEAR(steps_[s].loss_range, 0.125 * 7, 1e-12);
+  }
+}
+
+TEST_F(EightRanks, NormsAreThoseOfTheOracle) {
+  auto db = database();
+  auto row = db.prepare("SELECT step, rank, grad_norm, loss FROM workers");
+  ASSERT_TRUE(row);
+  for (std::uint64_t s = 0; s < kSteps; ++s) {
+    const Oracle oracle(s);
+    for (std::uint32_t rank = 0; rank < kRanks; ++rank) {
+      ASSERT_TRUE(row->next().value());
+      EXPECT_EQ(row->integer(0), s);
+      EXPECT_EQ(row->small(1), rank);
+      EXPECT_NEAR(row->number(2), oracle.norms[rank], 1e-12 * oracle.norms[rank]);
+      EXPECT_EQ(row->number(3), loss_of(rank, s));
+    }
+  }
+}
+
+TEST_F(EightRanks, CosinesAreThoseOfTheOracleWithinTheirIntervals) {
+  for (std::uint64_t s = 0; s < kSteps; ++s) {
+    const Oracle oracle(s);
+    const bool reduced = s % kReducedEvery == 0;
+    EXPECT_EQ(steps_[s].cosine_source, reduced ? CosineSource::kTotalNorm : CosineSource::kSketch);
+    EXPECT_FALSE(steps_[s].reduced_disagrees);
+    EXPECT_EQ(steps_[s].distinct_gradients, kRanks);
+    // Twice the half-width: 4 standard errors.
+    const double width = steps_[s].cosine_high - steps_[s].cosine_low;
+    EXPECT_NEAR(steps_[s].cosine_mean, oracle.cosine_mean, width) << s;
+    EXPECT_LT(width, 0.05);
+    if (reduced) {
+      EXPECT_NEAR(steps_[s].consistency, oracle.consistency, 1e-6) << s;
+    } else {
+      EXPECT_TRUE(std::isnan(steps_[s].consistency));
+    }
+  }
+}
+
+TEST_F(EightRanks, GroupNormsAddUpToTheWhole) {
+  auto db = database();
+  EXPECT_EQ(db.query_integer("SELECT count(*) FROM groups"), 2 * kSteps);
+  EXPECT_EQ(db.query_integer("SELECT count(DISTINCT \"group\") FROM groups WHERE \"group\" IN "
+                             "('layers.0', 'layers.1') AND elements = 10000"),
+            2U);
+}
+
+}  // namespace
+}  // namespace presum

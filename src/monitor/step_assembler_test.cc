@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "monitor/step_assembler.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace presum::monitor {
+namespace {
+
+using Taken = StepAssembler::Taken;
+using Numbers = std::vector<std::uint64_t>;
+
+packet::Step step_of(std::uint64_t step, std::uint32_t replica, std::uint32_t replicas,
+                     std::uint32_t module = 0, std::uint32_t shard = 0) {
+  packet::Step s;
+  s.header.identity = {.module = module, .replica = replica, .shard = shard, .replicas = replicas};
+  s.header.step = step;
+  return s;
+}
+
+// The numbers of all steps that come out now.
+Numbers closed(StepAssembler& assembler, double now = 0, bool flush = false) {
+  Numbers out;
+  while (const auto step = assembler.next(Seconds(now), flush)) {
+    out.push_back(step->workers.front().header.step);
+  }
+  return out;
+}
+
+TEST(StepAssembler, GivesAStepWhenAllItsWorkersAreThereByReplica) {
+  StepAssembler assembler;
+  for (const std::uint32_t replica : {2U, 0U}) {
+    EXPECT_EQ(assembler.add(step_of(4, replica, 3), Seconds(0)), Taken::kNew);
+    EXPECT_FALSE(assembler.next(Seconds(0), false));
+  }
+  EXPECT_EQ(assembler.add(step_of(4, 1, 3), Seconds(0)), Taken::kNew);
+  const auto step = assembler.next(Seconds(0), false);
+  ASSERT_TRUE(step);
+  EXPECT_EQ(step->workers_expected, 3U);
+  ASSERT_EQ(step->workers.size(), 3U);
+  for (std::uint32_t i = 0; i < 3; ++i) EXPECT_EQ(step->workers[i].header.identity.replica, i);
+  EXPECT_FALSE(assembler.next(Seconds(0), false));
+}
+
+TEST(StepAssembler, ClosesInOrderEvenIfALaterStepIsCompleteFirst) {
+  StepAssembler assembler;
+  assembler.add(step_of(1, 0, 2), Seconds(0));
+  assembler.add(step_of(2, 0, 2), Seconds(0));
+  assembler.add(step_of(2, 1, 2), Seconds(0));
+  EXPECT_TRUE(closed(assembler).empty());
+  assembler.add(step_of(1, 1, 2), Seconds(0));
+  EXPECT_EQ(closed(assembler), (Numbers{1, 2}));
+}
+
+TEST(StepAssembler, KeepsTheFirstOfTwoEqualPackets) {
+  StepAssembler assembler;
+  auto first = step_of(1, 0, 2);
+  first.dropped = 1;
+  auto second = step_of(1, 0, 2);
+  second.dropped = 2;
+  EXPECT_EQ(assembler.add(first, Seconds(0)), Taken::kNew);
+  EXPECT_EQ(assembler.add(second, Seconds(0)), Taken::kDuplicate);
+  assembler.add(step_of(1, 1, 2), Seconds(0));
+  EXPECT_EQ(assembler.next(Seconds(0), false)->workers[0].dropped, 1U);
+}
+
+TEST(StepAssembler, CallsWhatComesAfterItsStepWasClosedLate) {
+  StepAssembler assembler;
+  assembler.add(step_of(5, 0, 1), Seconds(0));
+  EXPECT_EQ(closed(assembler), Numbers{5});
+  EXPECT_EQ(assembler.add(step_of(5, 0, 1), Seconds(0)), Taken::kLate);
+  EXPECT_EQ(assembler.add(step_of(4, 0, 1), Seconds(0)), Taken::kLate);
+  EXPECT_EQ(assembler.add(step_of(6, 0, 1), Seconds(0)), Taken::kNew);
+}
+
+TEST(StepAssembler, GivesUpOnAMissingWorkerAfter64LaterSteps) {
+  StepAssembler assembler;
+  for (std::uint64_t s = 0; s < 64; ++s) assembler.add(step_of(s, 0, 2), Seconds(0));
+  EXPECT_TRUE(closed(assembler).empty()) << "only 63 later ones wait";
+  assembler.add(step_of(64, 0, 2), Seconds(0));
+  EXPECT_EQ(closed(assembler), Numbers{0});
+  assembler.add(step_of(65, 0, 2), Seconds(0));
+  EXPECT_EQ(closed(assembler), Numbers{1});
+}
+
+TEST(StepAssembler, GivesUpOnAMissingWorkerAfter30Seconds) {
+  StepAssembler assembler;
+  assembler.add(step_of(0, 0, 2), Seconds(100));
+  assembler.add(step_of(1, 0, 2), Seconds(110));
+  EXPECT_TRUE(closed(assembler, 129.9).empty());
+  EXPECT_EQ(closed(assembler, 130), Numbers{0});
+  EXPECT_TRUE(closed(assembler, 139.9).empty());
+  EXPECT_EQ(closed(assembler, 140), Numbers{1});
+}
+
+TEST(StepAssembler, DoesNotWaitForWorkersThatLeft) {
+  StepAssembler assembler;
+  assembler.add(step_of(0, 0, 3), Seconds(0));
+  assembler.departed({.replica = 1, .replicas = 3});
+  EXPECT_TRUE(closed(assembler).empty());
+  assembler.departed({.replica = 2, .replicas = 3});
+  EXPECT_EQ(closed(assembler), Numbers{0});
+}
+
+TEST(StepAssembler, StillTakesTheLastStepsOfWorkersThatLeft) {
+  StepAssembler assembler;
+  assembler.departed({.replica = 1, .replicas = 2});
+  assembler.add(step_of(0, 1, 2), Seconds(0));
+  EXPECT_TRUE(closed(assembler).empty()) << "replica 0 is still awaited";
+  assembler.add(step_of(0, 0, 2), Seconds(0));
+  const auto step = assembler.next(Seconds(0), false);
+  ASSERT_TRUE(step);
+  EXPECT_EQ(step->workers.size(), 2U);
+}
+
+TEST(StepAssembler, KeepsModulesAndShardsApart) {
+  StepAssembler assembler;
+  assembler.add(step_of(0, 0, 2, 0, 0), Seconds(0));
+  assembler.add(step_of(0, 1, 2, 1, 0), Seconds(0));
+  assembler.add(step_of(0, 1, 2, 0, 1), Seconds(0));
+  EXPECT_TRUE(closed(assembler).empty()) << "three streams with one of two workers each";
+  assembler.departed({.module = 1, .replica = 0, .replicas = 2});
+  const auto step = assembler.next(Seconds(0), false);
+  ASSERT_TRUE(step);
+  EXPECT_EQ(step->workers[0].header.identity.module, 1U);
+  assembler.add(step_of(0, 0, 2, 0, 1), Seconds(0));
+  EXPECT_EQ(assembler.next(Seconds(0), false)->workers[1].header.identity.shard, 1U);
+  EXPECT_EQ(assembler.add(step_of(0, 1, 2, 0, 0), Seconds(0)), Taken::kNew) << "not late here";
+  EXPECT_EQ(closed(assembler), Numbers{0});
+}
+
+TEST(StepAssembler, FlushGivesEverythingInOrder) {
+  StepAssembler assembler;
+  for (const std::uint64_t s : {7U, 3U, 5U}) assembler.add(step_of(s, 0, 2), Seconds(0));
+  EXPECT_EQ(closed(assembler, 0, true), (Numbers{3, 5, 7}));
+  EXPECT_TRUE(closed(assembler, 0, true).empty());
+}
+
+TEST(StepAssembler, ExpectsAsManyWorkersAsAnyPacketOfTheStepSays) {
+  StepAssembler assembler;
+  assembler.add(step_of(0, 0, 2), Seconds(0));
+  assembler.add(step_of(0, 1, 3), Seconds(0));
+  EXPECT_TRUE(closed(assembler).empty());
+  EXPECT_EQ(assembler.next(Seconds(0), true)->workers_expected, 3U);
+}
+
+TEST(StepAssembler, StepNumbersMayHaveGapsAndBeHuge) {
+  StepAssembler assembler;
+  for (const std::uint64_t s : {0ULL, 10ULL, ~0ULL}) {
+    assembler.add(step_of(s, 0, 1), Seconds(0));
+  }
+  EXPECT_EQ(closed(assembler), (Numbers{0, 10, ~0ULL}));
+}
+
+}  // namespace
+}  // namespace presum::monitor

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "report/deviation.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+namespace presum::report {
+namespace {
+
+constexpr double kMemory = 0.9;  // about the last ten steps
+
+// REQUIRES: sorted is sorted and not empty.
+double median(std::span<const double> sorted) {
+  const std::size_t n = sorted.size();
+  return n % 2 == 1 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
+}
+
+// The median of `sorted` without the element at `left_out`. REQUIRES: two elements or more.
+double median_without(std::span<const double> sorted, std::size_t left_out) {
+  const auto at = [&](std::size_t i) { return sorted[i < left_out ? i : i + 1]; };
+  const std::size_t n = sorted.size() - 1;
+  return n % 2 == 1 ? at(n / 2) : (at(n / 2 - 1) + at(n / 2)) / 2;
+}
+
+double spread(std::span<const double> sorted) {
+  const double middle = median(sorted);
+  std::vector<double> distances;
+  for (const double x : sorted) distances.push_back(std::abs(x - middle));
+  std::sort(distances.begin(), distances.end());
+  const double robust = 1.4826 * median(distances);
+  if (robust > 0) return robust;
+  return 1.2533 * std::accumulate(distances.begin(), distances.end(), 0.0) /
+         static_cast<double>(distances.size());
+}
+
+}  // namespace
+
+std::vector<double> Deviation::step(std::span<const double> values) {
+  std::vector<double> out(values.size(), std::numeric_limits<double>::quiet_NaN());
+  std::vector<double> sorted;
+  std::copy_if(values.begin(), values.end(), std::back_inserter(sorted),
+               [](double x) { return std::isfinite(x); });
+  if (sorted.size() < 2) return out;
+  std::sort(sorted.begin(), sorted.end());
+  const double now = spread(sorted);
+  spread_ = started_ ? kMemory * spread_ + (1 - kMemory) * now : now;
+  started_ = true;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (!std::isfinite(values[i])) continue;
+    const auto place = std::lower_bound(sorted.begin(), sorted.end(), values[i]);
+    const double distance =
+        values[i] - median_without(sorted, static_cast<std::size_t>(place - sorted.begin()));
+    out[i] = distance == 0 ? 0 : distance / spread_;
+  }
+  return out;
+}
+
+}  // namespace presum::report

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// Numbers and strings of a run as JSON that may stand inside an HTML page.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+
+namespace presum::report {
+
+using Json = nlohmann::json;
+
+// The number with the digits that a chart can show; null for NaN and Inf.
+Json number(double value, int digits = 5);
+Json numbers(std::span<const double> values);
+
+// Compact JSON text without '<', '>', '&', U+2028 or U+2029 (they are escaped), so that no string
+// in it can end a script element. Invalid UTF-8 becomes U+FFFD.
+std::string embeddable(const Json& json);
+
+}  // namespace presum::report

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+// Time series (dygraphs). Charts of one group share their steps: zoom and pointer move together.
+
+class ChartGroup {
+  constructor() {
+    this.charts = [];
+    this.followers = [];  // called with [first, last] step, or null for all
+    this.busy = false;
+  }
+
+  show(window) {
+    this.busy = true;
+    for (const chart of this.charts) chart.updateOptions({dateWindow: window, valueRange: chart.fixedRange});
+    this.busy = false;
+    for (const follow of this.followers) follow(window);
+  }
+
+  moved(chart) {
+    if (this.busy) return;
+    const window = chart.xAxisRange();
+    if (this.window && window[0] === this.window[0] && window[1] === this.window[1]) return;
+    this.window = window;
+    this.busy = true;
+    for (const other of this.charts) if (other !== chart) other.updateOptions({dateWindow: window});
+    this.busy = false;
+    for (const follow of this.followers) follow(window);
+  }
+
+  point(chart, row) {
+    for (const other of this.charts) {
+      if (other === chart) continue;
+      if (row === null) other.clearSelection();
+      else other.setSelection(row);
+      other.showRow(row);
+    }
+  }
+
+  remove(chart) {
+    this.charts = this.charts.filter((other) => other !== chart);
+    chart.destroy();
+  }
+}
+
+// Dragging zooms with a mouse; on a touch screen a drag scrolls the page and a tap reads a value.
+function interaction(fixed) {
+  if (fixed) return {};
+  const {mousedown, mousemove, mouseup, dblclick} = Dygraph.defaultInteractionModel;
+  return {mousedown, mousemove, mouseup, dblclick};
+}
+
+function legendOf(entries) {
+  return el('span', {class: 'legend'}, ...entries.map(({color, label, band}) => {
+    const key = el('i', {class: band ? 'key band' : 'key'});
+    key.style.setProperty('--key', `var(--${color})`);
+    return el('span', {}, key, label);
+  }));
+}
+
+// Workers that are missing in every step are named elsewhere; shading all would show nothing.
+function missingBeyond(part) {
+  const recorded = part.missing.filter((_, i) => part.workers.some((w) => w.heat.grad_norm[i] !== MARK_NONE));
+  const always = recorded.reduce((a, b) => Math.min(a, b), Infinity);
+  return part.missing.map((missing) => Math.max(0, missing - always));
+}
+
+// Shades the steps in which a worker is missing.
+function shadeMissing(part) {
+  const shaded = missingBeyond(part);
+  return (canvas, area, chart) => {
+    canvas.fillStyle = colour('missing');
+    shaded.forEach((missing, i) => {
+      if (missing === 0) return;
+      const start = part.heat_x[i];
+      const next = part.heat_x[i + 1] ?? start + 1;
+      const half = part.decimated ? 0 : (next - start) / 2;
+      const left = chart.toDomXCoord(start - half);
+      canvas.fillRect(left, area.y, Math.max(1.5, chart.toDomXCoord(next - half) - left), area.h);
+    });
+  };
+}
+
+// Adds a figure to `parent`. `series`: {label, color, values | low, mid, high, band}; all have one
+// value per x. `note` is the plain-words line.
+function addChart(parent, {title, note, x, series, part, group, height, range, fixed, digits}) {
+  const plot = el('div', {class: 'plot'});
+  const readout = el('output', {class: 'readout', 'aria-hidden': 'true'});
+  const figure = el('figure', {class: 'chart'},
+    el('figcaption', {}, title ? el('h3', {}, title) : null, note ? el('p', {class: 'note'}, note) : null,
+      legendOf(series)), plot, readout);
+  parent.append(figure);
+  plot.style.height = `${height || 200}px`;
+  const width = {};
+  series.forEach((s) => { if (s.band) width[s.label] = {strokeWidth: 0, highlightCircleSize: 0}; });
+  const bars = (s, i) => {
+    if (!s.low) return [s.values[i], s.values[i], s.values[i]];
+    return s.low[i] === null || s.high[i] === null ? [null, null, null] :
+      [s.low[i], s.mid ? s.mid[i] : (s.low[i] + s.high[i]) / 2, s.high[i]];
+  };
+  const rows = x.map((step, i) => [step, ...series.map((s) => bars(s, i))]);
+  const say = (s, i) => s.low && s.band ? `${s.label} ${number(s.low[i])} to ${number(s.high[i])}` :
+    `${s.label} ${number(s.low ? s.mid[i] : s.values[i])}` +
+      (s.low ? ` (${number(s.low[i])} to ${number(s.high[i])})` : '');
+  const look = () => ({
+    colors: series.map((s) => colour(s.color)), axisLineColor: colour('line'),
+    gridLineColor: colour('grid'),
+  });
+  const few = x.length <= 60;
+  const margin = x.length > 1 ? 0 : 1;
+  const chart = new Dygraph(plot, rows, {
+    ...look(), labels: ['step', ...series.map((s) => s.label)], customBars: true, series: width,
+    legend: 'never', strokeWidth: 2, fillAlpha: 0.28, valueRange: range || null,
+    xRangePad: few ? 6 : 0, yRangePad: 6, includeZero: false, drawGapEdgePoints: true, pointSize: 2.5,
+    axes: {
+      x: {axisLabelFormatter: (v) => Number.isInteger(v) ? `${v}` : '', axisLabelWidth: 60, pixelsPerLabel: 50},
+      y: {axisLabelFormatter: (v) => number(Number(v.toPrecision(6))), axisLabelWidth: digits || 52, pixelsPerLabel: fixed ? 22 : 30},
+    },
+    dateWindow: margin ? [x[0] - 1, x[0] + 1] : null,
+    interactionModel: interaction(fixed), underlayCallback: part ? shadeMissing(part) : undefined,
+    highlightCallback: (event, step, points, row) => {
+      chart.showRow(row);
+      if (group) group.point(chart, row);
+    },
+    unhighlightCallback: () => {
+      chart.showRow(null);
+      if (group) group.point(chart, null);
+    },
+    drawCallback: (drawn, initial) => { if (group && !initial) group.moved(drawn); },
+  });
+  chart.fixedRange = range || null;
+  chart.showRow = (row) => {
+    readout.textContent = row === null ? '' :
+      `step ${x[row]} · ${series.map((s) => say(s, row)).join(' · ')}`;
+  };
+  if (group) group.charts.push(chart);
+  plot.setAttribute('role', 'img');
+  plot.setAttribute('aria-label', `${title || 'chart'}: ${series.map((s) => s.label).join(', ')}`);
+  onRedraw(figure, () => {
+    chart.updateOptions(look(), true);
+    chart.resize();
+  });
+  return {figure, chart};
+}
+
+// Zoom by numbers, for the keyboard and for touch screens.
+function zoomBar(part, group) {
+  const first = part.x[0];
+  const last = part.x[part.x.length - 1];
+  const from = el('input', {type: 'number', value: first, min: first, max: last, 'aria-label': 'first step shown'});
+  const to = el('input', {type: 'number', value: last, min: first, max: last, 'aria-label': 'last step shown'});
+  const show = () => {
+    if (from.value !== '' && to.value !== '' && Number(from.value) < Number(to.value)) {
+      group.show([Number(from.value), Number(to.value)]);
+    }
+  };
+  const all = () => {
+    from.value = first;
+    to.value = last;
+    group.show(null);
+  };
+  from.addEventListener('change', show);
+  to.addEventListener('change', show);
+  group.followers.push((window) => {
+    from.value = window ? Math.max(first, Math.ceil(window[0])) : first;
+    to.value = window ? Math.min(last, Math.floor(window[1])) : last;
+  });
+  return el('div', {class: 'zoom no-print'}, el('label', {}, 'Steps ', from), el('label', {}, ' to ', to),
+    el('button', {type: 'button', onclick: all}, 'All steps'),
+    el('span', {class: 'quiet wide-only'}, 'Drag in a chart to zoom, double-click to undo; every chart follows.'));
+}

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// Elements and text. Strings of a run only ever become text nodes.
+
+function el(tag, attributes, ...children) {
+  const element = document.createElement(tag);
+  for (const [key, value] of Object.entries(attributes || {})) {
+    if (key.startsWith('on')) element.addEventListener(key.slice(2), value);
+    else if (value !== undefined && value !== null) element.setAttribute(key, value);
+  }
+  element.append(...children.filter((child) => child !== null && child !== undefined));
+  return element;
+}
+
+function number(value) {
+  if (value === null || value === undefined || Number.isNaN(value)) return '–';
+  if (value === 0 || Math.abs(value) < 1e-9) return '0';
+  const size = Math.abs(value);
+  if (size >= 1e6 || size < 1e-4) return value.toExponential(2).replace('-', '−');
+  const text = value.toPrecision(4);
+  return (text.includes('.') ? text.replace(/\.?0+$/, '') : text).replace('-', '−');
+}
+
+function count(value, noun) {
+  return `${value.toLocaleString('en')} ${noun}${value === 1 ? '' : 's'}`;
+}
+
+const SMALL = ['no', 'one', 'two', 'three', 'four', 'five', 'six', 'seven', 'eight', 'nine', 'ten',
+  'eleven', 'twelve'];
+
+function inWords(value) {
+  return SMALL[value] || String(value);
+}
+
+// Ascending numbers as ranges: [0,1,2,5] is "0–2, 5".
+function ranges(numbers) {
+  const out = [];
+  for (let i = 0; i < numbers.length;) {
+    let end = i;
+    while (end + 1 < numbers.length && numbers[end + 1] === numbers[end] + 1) ++end;
+    out.push(end === i ? `${numbers[i]}` : `${numbers[i]}–${numbers[end]}`);
+    i = end + 1;
+  }
+  return out.join(', ') || '–';
+}
+
+function ranksText(numbers) {
+  return `${numbers.length === 1 ? 'rank' : 'ranks'} ${ranges(numbers)}`;
+}
+
+function capital(text) {
+  return text.charAt(0).toUpperCase() + text.slice(1);
+}
+
+function workerName(worker) {
+  return worker.rank === null ? `replica ${worker.replica} (never seen)` : `rank ${worker.rank}`;
+}
+
+function extent(values) {
+  let low = Infinity;
+  let high = -Infinity;
+  for (const value of values) {
+    if (value === null) continue;
+    if (value < low) low = value;
+    if (value > high) high = value;
+  }
+  return low > high ? null : [low, high];
+}

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// Layers: norm of each group and its spread between the workers.
+
+class GroupsView {
+  constructor(parent, part, group) {
+    const several = part.workers.length > 1;
+    Object.assign(this, {part, group, shown: several ? 'cv' : 'norms'});
+    this.layers = [...part.groups].sort((a, b) => compare(a.name, b.name));
+    const section = el('section', {class: 'card', id: 'groups'}, el('h2', {}, several ? 'Which layer they disagree in' : 'Layers'),
+      el('p', {class: 'note'}, several ? 'Spread: standard deviation of the layer’s gradient norm over the workers, divided by its mean; 0 where all agree. Click a row for its lines.' : 'Norm of each layer’s gradient. Click a row for its lines.'));
+    parent.append(section);
+    this.buttons = [['cv', 'Spread between workers'], ['norms', 'Gradient norm']].map(([shown, label]) => el('button', {
+      type: 'button', 'data-shown': shown, 'aria-pressed': String(shown === this.shown), onclick: () => this.choose(shown)}, label));
+    const box = el('div', {class: 'heat'});
+    this.scale = el('div', {class: 'keys'});
+    this.panel = el('div', {class: 'panel', tabindex: -1});
+    this.panel.hidden = true;
+    section.append(el('div', {class: 'choices', role: 'group', 'aria-label': 'value of the layer map'}, ...this.buttons), box, this.scale, this.panel);
+    if (!several) this.buttons[0].hidden = true;
+    this.prepare();
+    const narrow = box.clientWidth < 500;
+    this.heat = new HeatMap(box, {label: 'Layers by step', part, gutter: narrow ? 92 : 168, rows: this.layers.map((g) => g.name),
+      paint: (row, column) => this.paint(row, column),
+      say: (row, column) => `${this.layers[row].name}: ${this.shown === 'cv' ? 'spread' : 'norm'} ${number(this.cells[this.shown][row][column])}`,
+      open: (row) => this.open(this.layers[row])});
+    group.followers.push((window) => this.heat.setWindow(window));
+    section.append(this.table());
+    this.drawScale();
+  }
+
+  // One value a bucket: the larger of its rows.
+  prepare() {
+    const rows = this.part.decimated ? 2 : 1;
+    const larger = (values) => this.part.heat_x.map((_, i) => extent(values.slice(i * rows, (i + 1) * rows))?.[1] ?? null);
+    this.cells = {norms: [], cv: []};
+    for (const g of this.layers) {
+      const [norms, stds] = [larger(g.norms), larger(g.stds)];
+      this.cells.norms.push(norms);
+      this.cells.cv.push(norms.map((n, i) => (n === null || stds[i] === null || n <= 0 ? null : stds[i] / n)));
+    }
+    this.limits = {cv: [0, extent(this.cells.cv.flat())?.[1] || 1], norms: this.logLimits()};
+  }
+
+  logLimits() {
+    const positive = extent(this.cells.norms.flat().filter((v) => v !== null && v > 0));
+    if (!positive) return [1e-3, 1];
+    return positive[0] === positive[1] ? [positive[0] / 10, positive[1]] : positive;
+  }
+
+  paint(row, column) {
+    const value = this.cells[this.shown][row][column];
+    if (value === null) return null;
+    const [low, high] = this.limits[this.shown];
+    if (this.shown === 'cv') return sequential(value / high);
+    return value <= 0 ? colour('missing') : sequential(Math.log(value / low) / Math.log(high / low));
+  }
+
+  drawScale() {
+    const [low, high] = this.limits[this.shown];
+    this.scale.replaceChildren(scaleBar(number(low), this.shown === 'norms' ? 'log scale' : null, number(high), 'sequential'));
+  }
+
+  choose(shown) {
+    this.shown = shown;
+    this.buttons.forEach((b) => b.setAttribute('aria-pressed', String(b.dataset.shown === shown)));
+    this.drawScale();
+    this.heat.draw();
+  }
+
+  close() {
+    if (this.chart) this.group.remove(this.chart);
+    this.chart = null;
+    this.panel.hidden = true;
+    this.panel.replaceChildren();
+  }
+
+  open(g) {
+    this.close();
+    this.panel.hidden = false;
+    this.panel.append(el('div', {class: 'panel-head'}, el('h3', {}, g.name), el('button', {type: 'button', onclick: () => this.close()}, 'Close')));
+    const edge = (sign) => g.norms.map((n, i) => (n === null || g.stds[i] === null ? null : n + sign * g.stds[i]));
+    const {chart} = addChart(this.panel, {title: 'Gradient norm of this layer', note: 'Mean over the workers, and one standard deviation to either side.',
+      x: this.part.x, series: [{label: 'mean', color: 'blue', low: edge(-1), mid: g.norms, high: edge(1)}], part: this.part, group: this.group, height: 190});
+    this.chart = chart;
+    this.panel.focus({preventScroll: true});
+    this.panel.scrollIntoView({block: 'nearest'});
+  }
+
+  table() {
+    const columns = [
+      {label: 'Layer', left: true, value: (g) => g.name, text: (g) => g.name},
+      {label: 'Parameters', value: (g) => g.elements, text: (g) => g.elements.toLocaleString('en')},
+      {label: 'Mean norm', value: (g) => g.norm, text: (g) => number(g.norm)},
+      {label: 'Mean spread', value: (g) => g.cv, text: (g) => number(g.cv)},
+      {label: 'NaN or Inf', value: (g) => g.nonfinite, text: (g) => String(g.nonfinite)},
+    ];
+    return sortableTable('Layers', columns, this.layers, (g) => this.open(g));
+  }
+}

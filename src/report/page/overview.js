@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// Several runs side by side on a common scale.
+
+const VIEWS = {
+  loss: {title: 'Loss', needs: ['loss_min', 'loss_max'], series: storySeries,
+    note: 'Line: the averaged loss that a dashboard shows. Band: the workers’ losses, lowest to highest. One scale for all.'},
+  loss_std: {title: 'Loss dispersion', needs: ['loss_std'], note: 'Standard deviation of the workers’ losses. One scale for all.',
+    series: (part) => [{label: 'spread of the losses', color: 'blue', values: part.series.loss_std}]},
+  grad_norm_std: {title: 'Norm dispersion', needs: ['grad_norm_std'], note: 'Standard deviation of the workers’ gradient norms. One scale for all.', series: normSeries},
+  cosine: {title: 'Direction', needs: ['cosine_low', 'cosine_high'], note: 'Mean cosine over pairs of workers, with its interval. 1: all pull the same way. One scale for all.',
+    series: (part) => [{label: 'mean cosine', color: 'blue', low: part.series.cosine_low, mid: part.series.cosine_mean, high: part.series.cosine_high}]},
+};
+
+function mainPart(run) {
+  return run.parts.reduce((a, b) => (b.coverage.steps > (a?.coverage.steps ?? -1) ? b : a), null);
+}
+
+function commonRange(runs, view) {
+  const parts = runs.map(mainPart).filter(Boolean);
+  const range = extent(parts.flatMap((p) => view.needs.flatMap((name) => p.series[name])));
+  if (!range) return null;
+  const pad = (range[1] - range[0]) * 0.05 || 0.5;
+  return [range[0] === 0 ? 0 : range[0] - pad, range[1] + pad];
+}
+
+// The sentence over the S1 runs, from what was measured.
+function s1Sentence(runs) {
+  const spread = (mode) => [1, 2, 3].map((setting) => runs.find((r) => s1Of(r)?.mode === mode && s1Of(r).setting === setting))
+    .map((run) => (run && mainPart(run) ? mainPart(run).summary.loss_std : null)).filter((v) => v !== null);
+  const [sharded, replicated] = [spread('sharded'), spread('replicated')];
+  const listed = (values) => values.map((v) => number(Number(v.toPrecision(2)))).join(', ').replace(/, ([^,]*)$/, ' and $1');
+  const out = [];
+  if (sharded.length === 3) {
+    const hides = Math.max(...sharded) < 1.5 * Math.min(...sharded);
+    out.push(hides ? `Sharded data hides the seeds: the loss dispersion is ${listed(sharded)} whatever the setting.` :
+      `Sharded data: loss dispersion ${listed(sharded)} over the three settings.`);
+  }
+  if (replicated.length === 3) {
+    out.push(`Replicated data shows them (${listed(replicated)})` + (replicated[0] === 0 ?
+      ', but there “strict” means that the workers do the work of one.' : '.'));
+  }
+  return out.join(' ');
+}
+
+function generalSentence(runs) {
+  const bad = runs.filter((r) => r.hard_facts.length > 0);
+  if (bad.length === 0) return `${capital(inWords(runs.length))} runs, no hard fact against any of them.`;
+  return `${capital(inWords(bad.length))} of ${inWords(runs.length)} runs ${bad.length === 1 ? 'has' : 'have'} hard facts against ${bad.length === 1 ? 'it' : 'them'}: ${bad.map((r) => r.name).join(', ')}.`;
+}
+
+// Rows of tiles; S1 runs in a row a mode, by setting.
+function tileRows(runs) {
+  const s1 = runs.filter(s1Of);
+  const rest = runs.filter((r) => !s1Of(r));
+  const rows = ['replicated', 'sharded'].map((mode) => ({mode, runs: s1.filter((r) => s1Of(r).mode === mode)
+    .sort((a, b) => s1Of(a).setting - s1Of(b).setting)}));
+  return [...rows, {mode: null, runs: rest}].filter((row) => row.runs.length > 0);
+}
+
+const MODE_TEXT = {
+  replicated: 'Replicated data: every worker walks the whole set in its own seed’s order',
+  sharded: 'Sharded data: each worker reads its own part, as DistributedSampler does',
+};
+
+class Overview {
+  constructor(parent, runs, choose) {
+    Object.assign(this, {runs, choose, shown: 'loss', tiles: []});
+    const s1 = runs.some(s1Of);
+    this.buttons = Object.entries(VIEWS).map(([shown, {title}]) => el('button', {type: 'button', 'data-shown': shown,
+      'aria-pressed': String(shown === 'loss'), onclick: () => this.show(shown)}, title));
+    this.note = el('p', {class: 'note'});
+    this.grid = el('div', {class: 'tile-rows'});
+    parent.append(el('h1', {}, s1 ? 'S1: what seeds do to eight workers'.replace('eight', inWords(mainPart(runs[0])?.coverage.workers_expected ?? 8)) : `${capital(inWords(runs.length))} runs side by side`),
+      el('p', {class: 'verdict plain'}, s1 ? s1Sentence(runs) || generalSentence(runs) : generalSentence(runs)),
+      el('div', {class: 'choices', role: 'group', 'aria-label': 'what the small charts show'}, ...this.buttons), this.note, this.grid, this.table());
+    this.addTiles();
+    this.show('loss');
+  }
+
+  addTiles() {
+    for (const row of tileRows(this.runs)) {
+      const box = el('div', {class: 'tiles'});
+      this.grid.append(el('section', {class: 'tile-row'}, row.mode ? el('h2', {}, MODE_TEXT[row.mode]) : null, box));
+      for (const run of row.runs) this.addTile(box, run);
+    }
+  }
+
+  addTile(box, run) {
+    const s1 = s1Of(run);
+    const part = mainPart(run);
+    const {level, kind, text} = verdict(run);
+    const plot = el('div', {class: 'tile-plot'});
+    const value = (label, name) => el('span', {}, `${label} `, el('b', {}, number(part.summary[name])));
+    const tile = el('article', {class: 'tile card', 'data-run': run.name}, el('header', {},
+      el('i', {class: `mark ${level}`, title: text}, LEVELS[level]),
+      el('button', {type: 'button', class: 'link', onclick: () => this.choose(run, true)}, s1 ? SETTINGS[s1.setting].title : run.name),
+      kind ? el('span', {class: `tag ${level}`}, KINDS[kind].title) : null),
+    s1 ? el('p', {class: 'note'}, SETTINGS[s1.setting].expects) : null, plot,
+    el('p', {class: 'tile-numbers'}, ...(part ? [value('loss std', 'loss_std'), value('norm std', 'grad_norm_std'), value('cosine', 'cosine_mean')] : ['no step was recorded'])));
+    box.append(tile);
+    if (part) this.tiles.push({plot, part});
+  }
+
+  show(shown) {
+    this.shown = shown;
+    this.buttons.forEach((b) => b.setAttribute('aria-pressed', String(b.dataset.shown === shown)));
+    const view = VIEWS[shown];
+    this.note.textContent = view.note;
+    const range = commonRange(this.runs, view);
+    for (const tile of this.tiles) {
+      if (tile.chart) tile.chart.destroy();
+      tile.plot.replaceChildren();
+      tile.chart = addChart(tile.plot, {x: tile.part.x, series: view.series(tile.part), part: tile.part, height: 118, range, fixed: true, digits: 38}).chart;
+    }
+  }
+
+  table() {
+    const of = (name) => (run) => mainPart(run)?.summary[name] ?? null;
+    const column = (label, name, title) => ({label, title, value: of(name), text: (run) => number(of(name)(run))});
+    return el('section', {class: 'card'}, el('h2', {}, 'The runs in numbers'), sortableTable('Runs', [
+      {label: 'Run', left: true, value: (r) => r.name, text: (r) => r.name},
+      {label: 'Steps', value: (r) => mainPart(r)?.coverage.steps ?? 0, text: (r) => String(mainPart(r)?.coverage.steps ?? 0)},
+      column('Loss', 'loss', 'mean over workers, last 20 steps'), column('Loss std', 'loss_std'), column('Loss range', 'loss_range'),
+      column('Norm std', 'grad_norm_std'), column('Norm cv', 'grad_norm_cv'), column('Cosine', 'cosine_mean'),
+      column('Effective workers', 'effective_workers'), column('Noise scale', 'noise_scale', 'in worker batches'),
+    ], this.runs, (run) => this.choose(run, true)));
+  }
+}

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// Everything about one run.
+
+const LEVELS = {critical: '✕', warning: '!', ok: '✓', empty: '–'};
+
+function verdictLine(run, tag) {
+  const {level, text} = verdict(run);
+  return el(tag, {class: `verdict ${level}`}, el('i', {class: 'mark', 'aria-hidden': 'true'}, LEVELS[level]), el('span', {}, text));
+}
+
+function factItem(run, fact) {
+  const kind = KINDS[fact.kind];
+  if (!kind) return null;
+  const where = [fact.segment > 1 ? `segment ${fact.segment}` : null, fact.module > 0 ? `module ${fact.module}` : null].filter(Boolean);
+  return el('li', {class: kind.level}, el('b', {}, kind.title), `: ${ranksText(fact.ranks)} ${when(run, fact)}`,
+    where.length ? ` (${where.join(', ')})` : '', '. ', el('span', {class: 'quiet'}, kind.remedy));
+}
+
+function factList(run) {
+  if (run.hard_facts.length === 0) return null;
+  const order = Object.keys(KINDS);
+  const sorted = [...run.hard_facts].sort((a, b) => order.indexOf(a.kind) - order.indexOf(b.kind));
+  return el('ul', {class: 'verdicts'}, ...sorted.slice(0, 20).map((f) => factItem(run, f)),
+    sorted.length > 20 ? el('li', {class: 'quiet'}, `and ${sorted.length - 20} more`) : null);
+}
+
+function coverageList(run, part) {
+  const missing = notMeasured(part);
+  const disagrees = part.coverage.reduced_disagrees_steps;
+  return el('ul', {class: 'coverage', 'aria-label': 'coverage'}, ...coverage(run, part).map((text) => el('li', {}, text)),
+    disagrees ? el('li', {class: 'alert'}, `the reduced gradient is not the mean of the workers’ in ${count(disagrees, 'step')}`) : null,
+    missing.length ? el('li', {class: 'lacks'}, `not measured: ${missing.join(', ')}`) : null);
+}
+
+function partName(part, run) {
+  const bits = [];
+  if (run.segments.length > 1) bits.push(`segment ${part.segment}`);
+  if (run.parts.some((p) => p.module > 0)) bits.push(`module ${part.module}`);
+  if (run.parts.some((p) => p.shard > 0)) bits.push(`shard ${part.shard}`);
+  return `${bits.join(', ') || 'part'}: ${count(part.coverage.steps, 'step')}`;
+}
+
+function partPicker(run, chosen, choose) {
+  if (run.parts.length < 2) return null;
+  const select = el('select', {id: 'part', onchange: (event) => choose(run.parts[Number(event.target.value)])},
+    ...run.parts.map((p, i) => el('option', {value: i}, partName(p, run))));
+  select.value = String(run.parts.indexOf(chosen));
+  return el('label', {class: 'part-picker'}, 'Show ', select);
+}
+
+function storySeries(part) {
+  const {loss_mean: mean, loss_min: low, loss_max: high} = part.series;
+  if (part.workers.length < 2) return [{label: 'loss', color: 'blue', values: mean}];
+  return [{label: 'the workers, lowest to highest', color: 'orange', band: true, low, high},
+    {label: 'averaged loss, as dashboards show it', color: 'blue', values: mean}];
+}
+
+function normSeries(part) {
+  return [{label: 'spread of the gradient norms', color: 'blue', values: part.series.grad_norm_std}];
+}
+
+function addStory(parent, run, part, group) {
+  if (part.coverage.loss_steps === 0) {
+    addChart(parent, {title: 'Mean gradient norm', note: 'No loss was reported, so there is no loss to show.',
+      x: part.x, series: [{label: 'mean over workers', color: 'blue', values: part.series.grad_norm_mean}], part, group, height: 260});
+    return;
+  }
+  addChart(parent, {title: 'Loss', note: part.workers.length > 1 ?
+    'The line is what a dashboard shows. The band is what the workers saw before the average hid it.' : 'One worker: its loss.',
+  x: part.x, series: storySeries(part), part, group, height: 260});
+}
+
+function addDispersion(parent, part, group) {
+  const grid = el('div', {class: 'grid three', id: 'metrics'});
+  parent.append(grid);
+  if (part.coverage.loss_steps > 0) {
+    addChart(grid, {title: 'Loss dispersion', note: 'Standard deviation of the workers’ losses. 0: they all see the same data.',
+      x: part.x, series: [{label: 'spread of the losses', color: 'blue', values: part.series.loss_std}], part, group});
+  }
+  addChart(grid, {title: 'Gradient-norm dispersion', note: 'Standard deviation of the workers’ gradient norms.',
+    x: part.x, series: normSeries(part), part, group});
+  if (part.coverage.cosine_steps === 0) return;
+  const {cosine_low: low, cosine_mean: mid, cosine_high: high} = part.series;
+  addChart(grid, {title: 'Direction consistency', note: 'Mean cosine over pairs of workers, with its 95% interval. 1: all pull the same way; near 0: independent data.',
+    x: part.x, series: [{label: 'mean cosine', color: 'blue', low, mid, high}], part, group});
+}
+
+function summaryLine(part) {
+  const s = part.summary;
+  const item = (label, value, title) => el('div', {title}, el('dt', {}, label), el('dd', {}, number(value)));
+  return el('dl', {class: 'numbers'}, item('loss, last 20 steps', s.loss, 'mean over workers'),
+    item('loss dispersion', s.loss_std, 'mean over steps of the standard deviation over workers'),
+    item('norm dispersion', s.grad_norm_std, 'mean over steps of the standard deviation over workers'),
+    item('mean cosine', s.cosine_mean, 'direction consistency, mean over steps'),
+    item('effective workers', s.effective_workers, '1: all gradients equal; all of them: orthogonal'));
+}
+
+function drawPart(parent, run, part) {
+  const group = new ChartGroup();
+  const story = el('section', {class: 'card', id: 'story'}, summaryLine(part));
+  parent.append(story);
+  addStory(story, run, part, group);
+  story.append(zoomBar(part, group));
+  if (part.workers.length > 1) {
+    const metrics = el('section', {class: 'card'}, el('h2', {}, 'How far the workers are apart'));
+    parent.append(metrics);
+    addDispersion(metrics, part, group);
+  }
+  if (missingBeyond(part).some((m) => m > 0)) {
+    story.append(el('p', {class: 'note'}, el('span', {class: 'swatch'}, el('i', {class: 'missing'})), ' Shaded: steps in which a worker is missing; the lines are then over the others.'));
+  }
+  const view = new WorkersView(parent, run, part, group);
+  if (part.matrices.length > 0) {
+    const section = el('section', {class: 'card', id: 'matrix'}, el('h2', {}, 'Who pulls with whom'),
+      el('p', {class: 'note'}, 'Cosine between the gradients of each pair of workers at one step. A pale row is a worker that pulls its own way; a dark block reads the same data.'));
+    parent.append(section);
+    view.matrix = new CosineMatrix(section, part);
+  }
+  if (part.groups.length > 0) view.groups = new GroupsView(parent, part, group);
+}
+
+function drawRun(parent, run, alone) {
+  const body = el('div', {class: 'part'});
+  const draw = (part) => {
+    body.replaceChildren();
+    head.querySelector('.coverage')?.replaceWith(coverageList(run, part));
+    drawPart(body, run, part);
+  };
+  const longest = run.parts.reduce((a, b) => (b.coverage.steps > (a?.coverage.steps ?? -1) ? b : a), null);
+  const head = el('div', {class: 'run-head'}, el(alone ? 'h1' : 'h2', {class: 'run-name'}, run.name), verdictLine(run, 'p'),
+    longest ? coverageList(run, longest) : null, factList(run), longest ? partPicker(run, longest, draw) : null);
+  parent.replaceChildren(head, body);
+  if (longest) draw(longest);
+  parent.append(...[factsSection(run), notesSection(run)].filter(Boolean));
+}

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// `columns`: {label, value(row), text(row), title, left}. A click on a heading sorts by it.
+function sortableTable(caption, columns, rows, open) {
+  const body = el('tbody');
+  const headings = columns.map((column) => {
+    const button = el('button', {type: 'button', title: column.title}, column.label);
+    return el('th', {scope: 'col', class: column.left ? 'left' : null, 'aria-sort': 'none'}, button);
+  });
+  const fill = (sorted) => body.replaceChildren(...sorted.map((row) => el('tr', {}, ...columns.map((column, i) => {
+    const text = column.text(row);
+    const inner = i === 0 && open ? el('button', {type: 'button', class: 'link', onclick: () => open(row)}, text) : text;
+    return el('td', {class: column.left ? 'left' : null}, inner);
+  }))));
+  headings.forEach((heading, i) => heading.firstChild.addEventListener('click', () => {
+    const up = heading.getAttribute('aria-sort') === 'descending';
+    headings.forEach((other) => other.setAttribute('aria-sort', 'none'));
+    heading.setAttribute('aria-sort', up ? 'ascending' : 'descending');
+    fill([...rows].sort((a, b) => (up ? 1 : -1) * compare(columns[i].value(a), columns[i].value(b))));
+  }));
+  fill(rows);
+  return el('div', {class: rows.length > 16 ? 'scroll tall' : 'scroll', tabindex: 0, role: 'region', 'aria-label': caption},
+    el('table', {}, el('caption', {class: 'hidden'}, caption), el('thead', {}, el('tr', {}, ...headings)), body));
+}
+
+// Values that are not known come last when the largest come first.
+function compare(a, b) {
+  if (typeof a === 'string') return a.localeCompare(b, undefined, {numeric: true});
+  return (a ?? -Infinity) - (b ?? -Infinity);
+}
+
+// Keys whose values differ from rank to rank in every healthy run.
+const DIFFERS_BY_NATURE = new Set(['pid', 'device', 'rank', 'local_rank', 'host', 'hostname']);
+
+function factRow(fact, segments) {
+  const differs = fact.values.length > 1;
+  const odd = differs && !DIFFERS_BY_NATURE.has(fact.key);
+  const shown = differs && !odd ? el('span', {class: 'quiet'}, 'differs from rank to rank, as it should') : differs ? el('ul', {}, ...fact.values.slice(0, 12).map((v) => el('li', {}, `${ranksText(v.ranks)}: ${v.value}`)),
+    fact.values.length > 12 ? el('li', {class: 'quiet'}, `and ${fact.values.length - 12} more`) : null) : fact.values[0].value;
+  return el('tr', {class: odd ? 'odd' : null},
+    el('th', {scope: 'row'}, fact.key, segments > 1 ? el('span', {class: 'quiet'}, ` segment ${fact.segment}`) : null),
+    el('td', {class: 'left'}, odd ? el('strong', {}, 'differs ') : null, shown));
+}
+
+function factsSection(run) {
+  if (run.facts.length === 0) return null;
+  const odd = run.facts.filter((f) => f.values.length > 1 && !DIFFERS_BY_NATURE.has(f.key));
+  const first = (f) => (odd.includes(f) ? 0 : f.values.length > 1 ? 2 : 1);
+  const sorted = [...run.facts].sort((a, b) => first(a) - first(b));
+  return el('section', {class: 'card'}, el('h2', {}, 'What the ranks say about themselves'),
+    el('p', {class: 'note'}, odd.length === 0 ? 'Every setting that should be the same on all ranks is the same.' :
+      `${capital(inWords(odd.length))} of these should be the same on all ranks and ${odd.length === 1 ? 'is' : 'are'} not.`),
+    el('div', {class: 'scroll'}, el('table', {class: 'facts'}, el('tbody', {}, ...sorted.map((f) => factRow(f, run.segments.length))))));
+}
+
+function notesSection(run) {
+  if (run.notes.length === 0) return null;
+  return el('section', {class: 'card'}, el('h2', {}, 'Notes of the run'),
+    el('p', {class: 'note'}, 'What went wrong with the measuring itself.'),
+    el('ul', {class: 'notes'}, ...run.notes.map((n) => el('li', {}, el('b', {}, `rank ${n.rank}`), ` ${n.text}`))));
+}

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// Light and dark. Whatever is drawn on a canvas asks colour() and redraws on a change.
+
+const redraws = new Set();
+let printing = false;
+let chosenTheme = null;  // null: the system's
+
+function currentTheme() {
+  if (printing) return 'light';
+  return chosenTheme || (matchMedia('(prefers-color-scheme: dark)').matches ? 'dark' : 'light');
+}
+
+function colour(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+}
+
+function onRedraw(element, redraw) {
+  redraws.add({element, redraw});
+}
+
+function redrawAll() {
+  for (const entry of redraws) {
+    if (entry.element.isConnected) entry.redraw();
+    else redraws.delete(entry);
+  }
+}
+
+function applyTheme() {
+  const theme = currentTheme();
+  document.documentElement.dataset.theme = theme;
+  document.documentElement.classList.toggle('printing', printing);
+  document.getElementById('theme-toggle').textContent = theme === 'dark' ? '☀ Light' : '☾ Dark';
+  redrawAll();
+}
+
+function setPrinting(value) {
+  if (printing === value) return;
+  printing = value;
+  applyTheme();
+}
+
+function startTheme() {
+  document.getElementById('theme-toggle').addEventListener('click', () => {
+    chosenTheme = currentTheme() === 'dark' ? 'light' : 'dark';
+    applyTheme();
+  });
+  matchMedia('(prefers-color-scheme: dark)').addEventListener('change', applyTheme);
+  matchMedia('print').addEventListener('change', (event) => setPrinting(event.matches));
+  addEventListener('beforeprint', () => setPrinting(true));
+  addEventListener('afterprint', () => setPrinting(false));
+  let waiting = 0;
+  addEventListener('resize', () => {
+    clearTimeout(waiting);
+    waiting = setTimeout(redrawAll, 100);
+  });
+  applyTheme();
+}

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// Each worker against the others: heat map, one worker's lines, table.
+
+const METRICS = {
+  loss: {title: 'loss', low: 'lower', high: 'higher'},
+  grad_norm: {title: 'gradient norm', low: 'smaller', high: 'larger'},
+  cosine: {title: 'direction', low: 'less aligned', high: 'more aligned'},
+};
+const DEVIATION_SHOWN = 6;
+
+function paintDeviation(value) {
+  if (value === MARK_NONE) return 'hatch';
+  if (value === MARK_UNDEFINED) return null;
+  if (value === MARK_NONFINITE) return colour('broken');
+  return diverging(value / 10 / DEVIATION_SHOWN);
+}
+
+function sayDeviation(worker, metric, value) {
+  const who = capital(workerName(worker));
+  if (value === MARK_NONE) return `${who} is missing`;
+  if (value === MARK_UNDEFINED) return `${who}: no ${METRICS[metric].title}`;
+  if (value === MARK_NONFINITE) return `${who}: ${METRICS[metric].title} is NaN or Inf`;
+  const size = Math.abs(value / 10).toFixed(1);
+  if (value === 0) return `${who}: as the others`;
+  return `${who}: ${METRICS[metric].title} ${size} spreads ${value > 0 ? METRICS[metric].high : METRICS[metric].low} than the others`;
+}
+
+// Smallest, median and largest of the other workers, row by row.
+function othersOf(workers, own, metric) {
+  const out = {low: [], mid: [], high: []};
+  const rows = own.lines[metric].length;
+  for (let i = 0; i < rows; ++i) {
+    const values = workers.filter((w) => w !== own).map((w) => w.lines[metric][i]).filter((v) => v !== null);
+    values.sort((a, b) => a - b);
+    const half = values.length >> 1;
+    out.low.push(values[0] ?? null);
+    out.high.push(values[values.length - 1] ?? null);
+    out.mid.push(values.length === 0 ? null : values.length % 2 ? values[half] : (values[half - 1] + values[half]) / 2);
+  }
+  return out;
+}
+
+class WorkersView {
+  constructor(parent, run, part, group) {
+    Object.assign(this, {run, part, group, metric: this.firstMetric(part)});
+    this.open = this.open.bind(this);
+    const section = el('section', {class: 'card', id: 'workers'}, el('h2', {}, part.workers.length > 1 ? 'Which worker stands apart' : 'The worker'),
+      part.workers.length < 2 ? null : el('p', {class: 'note'}, 'Each cell: how many typical spreads a worker is away from the median of the others. ' +
+        'A row that stays coloured is a worker that differs; a coloured column is a step that was hard for many. Click a row for that worker’s lines.'));
+    parent.append(section);
+    if (part.workers.length > 1) this.addHeat(section);
+    this.panel = el('div', {class: 'panel', tabindex: -1});
+    this.panel.hidden = true;
+    section.append(this.panel, this.table());
+  }
+
+  firstMetric(part) {
+    const worst = {loss: 0, grad_norm: 0, cosine: 0};
+    for (const w of part.workers) {
+      for (const m of Object.keys(worst)) worst[m] = Math.max(worst[m], Math.abs(w.furthest[m] ?? 0));
+    }
+    if (part.coverage.loss_steps > 0 && worst.loss >= worst.grad_norm / 2) return 'loss';
+    return 'grad_norm';
+  }
+
+  addHeat(section) {
+    const buttons = Object.entries(METRICS).map(([metric, {title}]) => el('button', {type: 'button', 'data-metric': metric,
+      'aria-pressed': String(metric === this.metric), onclick: () => this.choose(metric)}, capital(title)));
+    this.buttons = buttons;
+    const box = el('div', {class: 'heat'});
+    section.append(el('div', {class: 'choices', role: 'group', 'aria-label': 'metric of the heat map'}, ...buttons), box);
+    const {workers} = this.part;
+    const cell = (row, column) => workers[row].heat[this.metric][column];
+    this.heat = new HeatMap(box, {label: 'Deviation of each worker by step', part: this.part,
+      rows: workers.map((w) => (w.rank === null ? `(${w.replica})` : String(w.rank))),
+      paint: (row, column) => (this.empty(column) ? null : paintDeviation(cell(row, column))),
+      say: (row, column) => sayDeviation(workers[row], this.metric, cell(row, column)),
+      open: (row) => this.open(workers[row])});
+    this.group.followers.push((window) => this.heat.setWindow(window));
+    this.scale = el('div', {class: 'keys'});
+    section.append(this.scale);
+    this.drawScale();
+  }
+
+  // A bucket without any worker lies between recorded steps.
+  empty(column) {
+    return this.part.missing[column] === 0 && this.part.workers.every((w) => w.heat.grad_norm[column] === MARK_NONE);
+  }
+
+  drawScale() {
+    const {low, high} = METRICS[this.metric];
+    const key = (name, label) => el('span', {class: 'swatch'}, el('i', {class: name}), label);
+    this.scale.replaceChildren(scaleBar(`${DEVIATION_SHOWN} ${low}`, 'as the others', `${high} ${DEVIATION_SHOWN}`, 'diverging'),
+      key('hatched', 'missing'), key('broken', 'NaN or Inf'));
+  }
+
+  choose(metric) {
+    this.metric = metric;
+    this.buttons.forEach((b) => b.setAttribute('aria-pressed', String(b.dataset.metric === metric)));
+    this.drawScale();
+    this.heat.draw();
+  }
+
+  close() {
+    for (const chart of this.charts || []) this.group.remove(chart);
+    this.charts = [];
+    this.panel.hidden = true;
+    this.panel.replaceChildren();
+  }
+
+  open(worker) {
+    this.close();
+    this.panel.hidden = false;
+    this.panel.append(el('div', {class: 'panel-head'}, el('h3', {}, `${capital(workerName(worker))} against the others`),
+      el('button', {type: 'button', onclick: () => this.close()}, 'Close')));
+    const grid = el('div', {class: 'grid three'});
+    this.panel.append(grid);
+    for (const [metric, {title}] of Object.entries(METRICS)) this.addLines(grid, worker, metric, title);
+    this.panel.focus({preventScroll: true});
+    this.panel.scrollIntoView({block: 'nearest'});
+  }
+
+  addLines(grid, worker, metric, title) {
+    if (!worker.lines[metric].some((v) => v !== null)) return;
+    const others = othersOf(this.part.workers, worker, metric);
+    const series = [{label: 'others', color: 'grey', band: true, ...others},
+      {label: workerName(worker), color: 'orange', values: worker.lines[metric]}];
+    const {chart} = addChart(grid, {title: capital(metric === 'cosine' ? 'cosine to the others' : title), x: this.part.x,
+      series: this.part.workers.length > 1 ? series : series.slice(1), part: this.part, group: this.group, height: 170});
+    this.charts.push(chart);
+  }
+
+  table() {
+    const host = (w) => this.run.hosts[String(w.rank)] ?? '–';
+    const total = this.part.coverage.steps;
+    const columns = [
+      {label: 'Worker', left: true, value: (w) => w.rank ?? w.replica, text: workerName},
+      {label: 'Host', left: true, value: host, text: host},
+      {label: 'Steps', value: (w) => w.steps, text: (w) => (w.steps === total ? `${total}` : `${w.steps} of ${total}`)},
+      ...Object.entries({loss: 'Loss', grad_norm: 'Gradient norm', cosine: 'Cosine'}).flatMap(([m, label]) => [
+        {label, title: `mean over its steps`, value: (w) => w.mean[m], text: (w) => number(w.mean[m])},
+        {label: 'furthest', title: `largest deviation of its ${METRICS[m].title} from the others, in typical spreads`,
+          value: (w) => Math.abs(w.furthest[m] ?? 0), text: (w) => (w.furthest[m] === null ? '–' : w.furthest[m].toFixed(1).replace('-', '−'))}]),
+      {label: 'NaN steps', value: (w) => w.nonfinite_steps, text: (w) => String(w.nonfinite_steps)},
+      {label: 'Dropped', title: 'packets that it could not send', value: (w) => w.dropped, text: (w) => String(w.dropped)},
+    ];
+    return sortableTable('Workers', columns, this.part.workers, this.open);
+  }
+}

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "report/page_data.h"
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "presum/version.h"
+#include "report/part.h"
+
+namespace presum::report {
+namespace {
+
+constexpr std::size_t kCellsMax = 450'000;  // numbers in a page, about 7 bytes each
+
+const char* kind_name(HardFact::Kind kind) {
+  switch (kind) {
+    case HardFact::Kind::kNonfiniteGradient:
+      return "nonfinite-gradient";
+    case HardFact::Kind::kNonfiniteLoss:
+      return "nonfinite-loss";
+    case HardFact::Kind::kZeroGradient:
+      return "zero-gradient";
+    case HardFact::Kind::kIdenticalGradients:
+      return "identical-gradients";
+    case HardFact::Kind::kMissingWorker:
+      return "missing-worker";
+  }
+  return "unknown";
+}
+
+Json hard_facts_json(const std::vector<HardFact>& facts) {
+  Json out = Json::array();
+  for (const HardFact& f : facts) {
+    out.push_back({{"kind", kind_name(f.kind)},
+                   {"segment", f.segment},
+                   {"module", f.module},
+                   {"ranks", f.ranks},
+                   {"first_step", f.first_step},
+                   {"last_step", f.last_step},
+                   {"steps", f.steps}});
+  }
+  return out;
+}
+
+// One entry a segment and key, with the ranks that share a value.
+Json facts_json(const std::vector<Fact>& facts) {
+  std::map<std::pair<std::uint32_t, std::string>,
+           std::map<std::string, std::vector<std::uint32_t>>>
+      by_key;
+  for (const Fact& f : facts) by_key[{f.segment, f.key}][f.value].push_back(f.rank);
+  Json out = Json::array();
+  for (const auto& [key, values] : by_key) {
+    Json shared = Json::array();
+    for (const auto& [value, ranks] : values) shared.push_back({{"value", value}, {"ranks", ranks}});
+    out.push_back({{"segment", key.first}, {"key", key.second}, {"values", shared}});
+  }
+  return out;
+}
+
+Json notes_json(const std::vector<NoteRecord>& notes) {
+  Json out = Json::array();
+  for (const NoteRecord& n : notes) {
+    out.push_back({{"segment", n.segment}, {"rank", n.rank}, {"text", n.text}});
+  }
+  return out;
+}
+
+Json segments_json(const std::vector<SegmentInfo>& segments) {
+  Json out = Json::array();
+  for (const SegmentInfo& s : segments) {
+    out.push_back({{"segment", s.segment},
+                   {"started", s.started_utc},
+                   {"presum", s.presum_version},
+                   {"closed", s.closed}});
+  }
+  return out;
+}
+
+Json hosts_json(const std::vector<ModuleInfo>& modules) {
+  Json out = Json::object();
+  for (const ModuleInfo& m : modules) {
+    for (const WorkerInfo& w : m.workers) out[std::to_string(w.rank)] = w.host;
+  }
+  return out;
+}
+
+using Steps = std::vector<StepRecord>;
+
+// The steps cut where segment, module or shard change.
+std::vector<std::span<const StepRecord>> cut(const Steps& steps) {
+  const auto key = [](const StepRecord& s) { return std::tie(s.segment, s.module, s.shard); };
+  std::vector<std::span<const StepRecord>> out;
+  for (auto at = steps.begin(); at != steps.end();) {
+    const auto end = std::find_if(
+        at, steps.end(), [&, first = *at](const StepRecord& s) { return key(s) != key(first); });
+    out.emplace_back(at, end);
+    at = end;
+  }
+  return out;
+}
+
+std::vector<GroupInfo> groups_of(const StepRecord& step, const std::vector<GroupInfo>& groups) {
+  std::vector<GroupInfo> out;
+  std::copy_if(groups.begin(), groups.end(), std::back_inserter(out), [&](const GroupInfo& g) {
+    return g.segment == step.segment && g.module == step.module && g.shard == step.shard;
+  });
+  return out;
+}
+
+// Hands each row to the part that holds its step. A run that is still written may have rows that
+// no part holds yet.
+class Router {
+ public:
+  explicit Router(std::vector<Part>& parts) : parts_(parts) {}
+  Part* find(const StepKey& key) {
+    if (parts_.empty()) return nullptr;
+    for (std::size_t tried = 0; tried < parts_.size(); ++tried) {
+      if (parts_[at_].holds(key)) return &parts_[at_];
+      at_ = (at_ + 1) % parts_.size();
+    }
+    return nullptr;
+  }
+
+ private:
+  std::vector<Part>& parts_;
+  std::size_t at_ = 0;
+};
+
+Status fill(const RunLog& log, std::vector<Part>& parts) {
+  Router router(parts);
+  auto done = log.for_each_workers([&](const StepKey& key, std::span<const WorkerRecord> workers) {
+    if (Part* part = router.find(key)) part->add_workers(key, workers);
+  });
+  if (!done) return done;
+  done = log.for_each_groups([&](const StepKey& key, std::span<const GroupRecord> groups) {
+    if (Part* part = router.find(key)) part->add_groups(key, groups);
+  });
+  if (!done) return done;
+  for (Part& part : parts) {
+    for (const StepKey& key : part.matrix_steps()) {
+      const auto pairs = log.cosines(key);
+      if (!pairs) return tl::unexpected(pairs.error());
+      part.add_matrix(key, *pairs);
+    }
+  }
+  return {};
+}
+
+Result<Json> parts_json(const RunLog& log, const Steps& steps, std::size_t cells_max) {
+  const auto groups = log.groups();
+  if (!groups) return tl::unexpected(groups.error());
+  const auto pieces = cut(steps);
+  std::vector<Part> parts;
+  for (const auto& piece : pieces) {
+    parts.emplace_back(piece, groups_of(piece.front(), *groups), cells_max / pieces.size());
+  }
+  if (auto s = fill(log, parts); !s) return tl::unexpected(s.error());
+  Json out = Json::array();
+  for (const Part& part : parts) out.push_back(part.json());
+  return out;
+}
+
+Result<Json> run_data(const RunLog& log, std::size_t cells_max) {
+  const auto steps = log.steps();
+  if (!steps) return tl::unexpected(steps.error());
+  const auto hard_facts = log.hard_facts();
+  if (!hard_facts) return tl::unexpected(hard_facts.error());
+  const auto facts = log.facts();
+  if (!facts) return tl::unexpected(facts.error());
+  const auto notes = log.notes();
+  if (!notes) return tl::unexpected(notes.error());
+  const auto segments = log.segments();
+  if (!segments) return tl::unexpected(segments.error());
+  const auto modules = log.modules();
+  if (!modules) return tl::unexpected(modules.error());
+  auto parts = parts_json(log, *steps, cells_max);
+  if (!parts) return parts;
+  return Json{{"name", log.name()},
+              {"segments", segments_json(*segments)},
+              {"hard_facts", hard_facts_json(*hard_facts)},
+              {"facts", facts_json(*facts)},
+              {"notes", notes_json(*notes)},
+              {"hosts", hosts_json(*modules)},
+              {"parts", std::move(*parts)}};
+}
+
+}  // namespace
+
+Result<Json> page_data(std::span<const RunLog> runs) {
+  Json out = Json::array();
+  for (const RunLog& run : runs) {
+    auto data = run_data(run, kCellsMax / runs.size());
+    if (!data) return data;
+    out.push_back(std::move(*data));
+  }
+  return Json{{"presum", version()}, {"runs", std::move(out)}};
+}
+
+}  // namespace presum::report

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "report/report.h"
+
+#include "report/page_assets.h"
+#include "report/page_data.h"
+
+namespace presum::report {
+
+Result<std::string> page(std::span<const RunLog> runs) {
+  const auto data = page_data(runs);
+  if (!data) return tl::unexpected(data.error());
+  std::string out(kPageBeforeData);
+  out += embeddable(*data);
+  out += kPageAfterData;
+  return out;
+}
+
+}  // namespace presum::report

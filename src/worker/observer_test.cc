@@ -1,0 +1,555 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "presum/observer.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "base/hash.h"
+#include "observe/gradient_pass.h"
+#include "packet/packet.h"
+
+namespace presum {
+namespace {
+
+using Buffer = std::vector<std::byte>;
+using Values = std::vector<double>;
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+// Multiples of 1/8 up to 8: exact in every dtype, and so are sums of them and of their squares.
+Values exact_values(std::size_t count, std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  Values out(count);
+  for (double& x : out) x = (static_cast<double>(random() % 129) - 64) / 8;
+  return out;
+}
+
+std::uint16_t half_bits(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  const auto sign = (bits >> 16) & 0x8000U;
+  if ((bits & 0x7FFFFFFFU) == 0) return static_cast<std::uint16_t>(sign);
+  if (!std::isfinite(value))
+    return std::isnan(value) ? 0x7E00 : static_cast<std::uint16_t>(sign | 0x7C00U);
+  const auto exponent = ((bits >> 23) & 0xFFU) - 127 + 15;
+  return static_cast<std::uint16_t>(sign | (exponent << 10) | ((bits >> 13) & 0x3FFU));
+}
+
+void append(Buffer& out, double value, Dtype dtype) {
+  const auto single = static_cast<float>(value);
+  const auto put = [&](auto x) {
+    const auto* bytes = reinterpret_cast<const std::byte*>(&x);
+    out.insert(out.end(), bytes, bytes + sizeof x);
+  };
+  switch (dtype) {
+    case Dtype::kF32:
+      return put(single);
+    case Dtype::kF64:
+      return put(value);
+    case Dtype::kBF16:
+      return put(static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(single) >> 16));
+    case Dtype::kF16:
+      return put(half_bits(single));
+  }
+}
+
+Buffer encoded(const Values& values, Dtype dtype = Dtype::kF32) {
+  Buffer out;
+  for (const double x : values) append(out, x, dtype);
+  return out;
+}
+
+double sum_squares(const Values& values) {
+  double sum = 0;
+  for (const double x : values) sum += x * x;
+  return sum;
+}
+
+double max_abs(const Values& values) {
+  double max = 0;
+  for (const double x : values) max = std::max(max, std::abs(x));
+  return max;
+}
+
+Observer make_observer(std::vector<Parameter> parameters, std::uint32_t sketch_size = 256) {
+  auto observer = Observer::create({.sketch_size = sketch_size}, std::move(parameters));
+  EXPECT_TRUE(observer) << observer.error().message;
+  return std::move(*observer);
+}
+
+void report(Observer& observer, ParameterId id, const Values& values) {
+  const Buffer buffer = encoded(values);
+  ASSERT_TRUE(observer.gradient(id, buffer.data(), values.size(), Dtype::kF32));
+}
+
+packet::Step end(Observer& observer, const StepEnd& how = {}) {
+  const auto message = packet::decode(observer.end_step(how).bytes);
+  EXPECT_TRUE(message) << message.error().message;
+  return std::get<packet::Step>(*message);
+}
+
+packet::Step one_step(Observer& observer, std::uint64_t step,
+                      const std::vector<Values>& gradients) {
+  observer.begin_step(step);
+  for (ParameterId id = 0; id < gradients.size(); ++id) report(observer, id, gradients[id]);
+  return end(observer);
+}
+
+double cosine(const std::vector<float>& a, const std::vector<float>& b) {
+  double ab = 0;
+  double aa = 0;
+  double bb = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const double x = static_cast<double>(a[i]);
+    const double y = static_cast<double>(b[i]);
+    ab += x * y;
+    aa += x * x;
+    bb += y * y;
+  }
+  return ab / std::sqrt(aa * bb);
+}
+
+const packet::Group& group(const packet::Step& step, std::string_view name) {
+  for (const packet::Group& g : step.groups) {
+    if (g.id == name_hash(name)) return g;
+  }
+  ADD_FAILURE() << "no group " << name;
+  return step.groups.front();
+}
+
+// ---- names
+
+TEST(CanonicalName, DropsWrappersAnywhereInThePath) {
+  EXPECT_EQ(canonical_name("module.model.layers.3.mlp.w"), "model.layers.3.mlp.w");
+  EXPECT_EQ(canonical_name("_orig_mod.module.a.b"), "a.b");
+  EXPECT_EQ(canonical_name("model._orig_mod.layers.0._checkpoint_wrapped_module.w"),
+            "model.layers.0.w");
+  EXPECT_EQ(canonical_name("a._fsdp_wrapped_module.b"), "a.b");
+}
+
+TEST(CanonicalName, KeepsTheParametersOwnName) {
+  EXPECT_EQ(canonical_name("module"), "module");
+  EXPECT_EQ(canonical_name("module.module"), "module");
+  EXPECT_EQ(canonical_name("layer._orig_mod"), "layer._orig_mod");
+  EXPECT_EQ(canonical_name("weight"), "weight");
+  EXPECT_EQ(canonical_name(""), "");
+}
+
+TEST(CanonicalName, OnlyWholePartsAreWrappers) {
+  EXPECT_EQ(canonical_name("my_module.modules.w"), "my_module.modules.w");
+}
+
+TEST(DefaultGroup, IsThePathUpToTheFirstNumber) {
+  EXPECT_EQ(default_group("module.model.layers.3.mlp.w"), "model.layers.3");
+  EXPECT_EQ(default_group("h.10.attn.2.weight"), "h.10");
+  EXPECT_EQ(default_group("0.weight"), "0");
+}
+
+TEST(DefaultGroup, WithoutANumberIsTheFirstTwoParts) {
+  EXPECT_EQ(default_group("lm_head.weight"), "lm_head.weight");
+  EXPECT_EQ(default_group("model.embed.tokens.weight"), "model.embed");
+  EXPECT_EQ(default_group("weight"), "weight");
+  EXPECT_EQ(default_group("module"), "module");
+  EXPECT_EQ(default_group("layer3a.w.x"), "layer3a.w");
+}
+
+// ---- errors
+
+TEST(Observer, RefusesBadSketchSizes) {
+  for (const std::uint32_t size : {1U, 32U, 63U, 65U, 1000U, 131'072U}) {
+    const auto observer = Observer::create({.sketch_size = size}, {{"w", 1, ""}});
+    ASSERT_FALSE(observer) << size;
+    EXPECT_EQ(observer.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_NE(observer.error().message.find(std::to_string(size)), std::string::npos);
+  }
+  for (const std::uint32_t size : {0U, 64U, 65'536U}) {
+    EXPECT_TRUE(Observer::create({.sketch_size = size}, {{"w", 1, ""}})) << size;
+  }
+}
+
+TEST(Observer, RefusesAReplicaOutsideTheWorld) {
+  const auto observer = Observer::create({.identity = {.replica = 2, .replicas = 2}}, {});
+  ASSERT_FALSE(observer);
+  EXPECT_EQ(observer.error().code, ErrorCode::kInvalidArgument);
+}
+
+TEST(Observer, RefusesTwoParametersOfOneCanonicalName) {
+  const auto observer = Observer::create({}, {{"module.a.w", 1, ""}, {"a._orig_mod.w", 1, ""}});
+  ASSERT_FALSE(observer);
+  EXPECT_EQ(observer.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_NE(observer.error().message.find("a.w"), std::string::npos);
+}
+
+TEST(Observer, RefusesUnknownParametersAndNullData) {
+  Observer observer = make_observer({{"w", 4, ""}});
+  observer.begin_step(0);
+  const Buffer buffer = encoded({1, 2, 3, 4});
+  for (const auto& status : {observer.gradient(1, buffer.data(), 4, Dtype::kF32),
+                             observer.gradient(0, nullptr, 4, Dtype::kF32),
+                             observer.reduced_gradient(1, buffer.data(), 4, Dtype::kF32),
+                             observer.reduced_gradient(0, nullptr, 4, Dtype::kF32)}) {
+    ASSERT_FALSE(status);
+    EXPECT_EQ(status.error().code, ErrorCode::kInvalidArgument);
+  }
+  const packet::Step step = end(observer);
+  EXPECT_EQ(step.total.sum_squares, 0);
+  EXPECT_FALSE(step.reduced);
+}
+
+// ---- sums
+
+class ObserverDtype : public ::testing::TestWithParam<Dtype> {};
+
+TEST_P(ObserverDtype, SumsPerGroupAndTotalAreThoseOfFloat64) {
+  const Values a = exact_values(1003, 1);
+  const Values b = exact_values(517, 2);
+  const Values c = exact_values(64, 3);
+  Observer observer =
+      make_observer({{"layers.0.w", 1003, ""}, {"layers.0.b", 517, ""}, {"head.w", 64, ""}});
+  observer.begin_step(5);
+  ParameterId id = 0;
+  for (const Values* values : {&a, &b, &c}) {
+    const Buffer buffer = encoded(*values, GetParam());
+    ASSERT_TRUE(observer.gradient(id++, buffer.data(), values->size(), GetParam()));
+  }
+  const packet::Step step = end(observer);
+  EXPECT_EQ(step.header.step, 5U);
+  EXPECT_EQ(step.elements, 1003U + 517U + 64U);
+  EXPECT_EQ(step.total.sum_squares, sum_squares(a) + sum_squares(b) + sum_squares(c));
+  EXPECT_EQ(step.total.max_abs, std::max({max_abs(a), max_abs(b), max_abs(c)}));
+  ASSERT_EQ(step.groups.size(), 2U);
+  EXPECT_EQ(group(step, "layers.0").sums.sum_squares, sum_squares(a) + sum_squares(b));
+  EXPECT_EQ(group(step, "layers.0").sums.max_abs, std::max(max_abs(a), max_abs(b)));
+  EXPECT_EQ(group(step, "head.w").sums.sum_squares, sum_squares(c));
+  EXPECT_EQ(step.total.nonfinite, 0U);
+}
+
+TEST_P(ObserverDtype, NonfiniteElementsAreCountedAndKeptOutOfTheMaximum) {
+  Observer observer = make_observer({{"a.0.w", 4, ""}, {"a.1.w", 4, ""}});
+  observer.begin_step(0);
+  const Buffer bad = encoded({1, NAN, -kInf, 2}, GetParam());
+  const Buffer good = encoded({1, -3, 0, 2}, GetParam());
+  ASSERT_TRUE(observer.gradient(0, bad.data(), 4, GetParam()));
+  ASSERT_TRUE(observer.gradient(1, good.data(), 4, GetParam()));
+  const packet::Step step = end(observer);
+  EXPECT_EQ(step.total.nonfinite, 2U);
+  EXPECT_TRUE(std::isnan(step.total.sum_squares));
+  EXPECT_EQ(step.total.max_abs, 3);
+  EXPECT_EQ(group(step, "a.0").sums.nonfinite, 2U);
+  EXPECT_EQ(group(step, "a.0").sums.max_abs, 2);
+  EXPECT_EQ(group(step, "a.1").sums.nonfinite, 0U);
+  EXPECT_EQ(group(step, "a.1").sums.sum_squares, 14);
+}
+
+std::string dtype_name(const ::testing::TestParamInfo<Dtype>& info) {
+  constexpr const char* kNames[] = {"F32", "F64", "BF16", "F16"};
+  return kNames[static_cast<std::size_t>(info.param)];
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ObserverDtype,
+                         ::testing::Values(Dtype::kF32, Dtype::kF64, Dtype::kBF16, Dtype::kF16),
+                         dtype_name);
+
+TEST(Observer, EmptyParametersCountAsZero) {
+  Observer observer = make_observer({{"w", 0, ""}, {"v", 2, ""}});
+  observer.begin_step(0);
+  ASSERT_TRUE(observer.gradient(0, nullptr, 0, Dtype::kF32));
+  report(observer, 1, {3, 4});
+  const packet::Step step = end(observer);
+  EXPECT_EQ(step.total.sum_squares, 25);
+  EXPECT_EQ(step.elements, 2U);
+  EXPECT_EQ(step.sketch.size(), 256U);
+}
+
+TEST(Observer, WithoutParametersStillMakesAPacket) {
+  Observer observer = make_observer({});
+  observer.begin_step(3);
+  observer.loss(1.5);
+  const packet::Step step = end(observer);
+  EXPECT_EQ(step.total.sum_squares, 0);
+  EXPECT_TRUE(step.groups.empty());
+  ASSERT_EQ(step.micro.size(), 1U);
+}
+
+TEST(Observer, GradientScaleDividesNormsAndMaxima) {
+  Observer observer = make_observer({{"w", 3, ""}});
+  observer.begin_step(0);
+  report(observer, 0, {512, -1024, 2048});
+  const Buffer reduced = encoded({256, 0, 0});
+  ASSERT_TRUE(observer.reduced_gradient(0, reduced.data(), 3, Dtype::kF32));
+  const packet::Step step = end(observer, {.gradient_scale = 256});
+  EXPECT_EQ(step.total.sum_squares, 4 + 16 + 64);
+  EXPECT_EQ(step.total.max_abs, 8);
+  EXPECT_EQ(step.groups.at(0).sums.sum_squares, 84);
+  ASSERT_TRUE(step.reduced);
+  EXPECT_EQ(step.reduced->sum_squares, 1);
+  EXPECT_EQ(step.gradient_scale, 256);
+}
+
+TEST(Observer, ReducedGradientIsReportedOnlyWhereItWasGiven) {
+  Observer observer = make_observer({{"w", 2, ""}});
+  observer.begin_step(0);
+  const Buffer buffer = encoded({3, 4});
+  ASSERT_TRUE(observer.reduced_gradient(0, buffer.data(), 2, Dtype::kF32));
+  const packet::Step with = end(observer);
+  ASSERT_TRUE(with.reduced);
+  EXPECT_EQ(with.reduced->sum_squares, 25);
+  EXPECT_NE(with.reduced->fingerprint, 0U);
+  EXPECT_EQ(with.total.sum_squares, 0);
+  observer.begin_step(1);
+  EXPECT_FALSE(end(observer).reduced);
+}
+
+TEST(Observer, PassesOnEverythingElseOfTheStep) {
+  Observer observer = make_observer({{"w", 1, ""}});
+  observer.begin_step(9);
+  observer.loss(0.5, 2, 77);
+  observer.loss(NAN);
+  observer.fingerprint(4, 0xF00D);
+  const packet::Step step = end(observer, {.optimizer_step = 6,
+                                           .micro_batches = 2,
+                                           .skipped_parameters = 3,
+                                           .gradient_scale = 1,
+                                           .dropped = 8});
+  ASSERT_EQ(step.micro.size(), 2U);
+  EXPECT_EQ(step.micro[0].loss, 0.5);
+  EXPECT_EQ(step.micro[0].weight, 2);
+  EXPECT_EQ(step.micro[0].tokens, 77U);
+  EXPECT_TRUE(std::isnan(step.micro[1].loss));
+  ASSERT_EQ(step.fingerprints.size(), 1U);
+  EXPECT_EQ(step.fingerprints[0].value, 0xF00DU);
+  EXPECT_EQ(step.optimizer_step, 6U);
+  EXPECT_EQ(step.micro_batches, 2U);
+  EXPECT_EQ(step.skipped_parameters, 3U);
+  EXPECT_EQ(step.dropped, 8U);
+}
+
+TEST(Observer, BeginStepForgetsTheStepBefore) {
+  Observer observer = make_observer({{"w", 2, ""}, {"v", 2, ""}});
+  observer.begin_step(0);
+  report(observer, 0, {3, 4});
+  observer.loss(1);
+  observer.fingerprint(1, 1);
+  end(observer);
+  const packet::Step step = one_step(observer, 1, {});
+  EXPECT_EQ(step.total.sum_squares, 0);
+  EXPECT_EQ(step.elements, 0U);
+  EXPECT_TRUE(step.micro.empty());
+  EXPECT_TRUE(step.fingerprints.empty());
+  EXPECT_EQ(step.sketch, std::vector<float>(256, 0.0F));
+}
+
+// ---- a parameter that is reported twice
+
+TEST(Observer, ASecondReportReplacesTheFirst) {
+  const Values kept = exact_values(300, 4);
+  Observer observer = make_observer({{"a.w", 300, ""}, {"b.w", 300, ""}});
+  observer.begin_step(0);
+  report(observer, 0, exact_values(300, 5));
+  report(observer, 1, kept);
+  report(observer, 0, kept);
+  const packet::Step step = end(observer);
+  EXPECT_EQ(step.total.sum_squares, 2 * sum_squares(kept));
+  EXPECT_EQ(step.elements, 600U);
+  EXPECT_TRUE(step.sketch.empty());
+}
+
+TEST(Observer, TheSketchIsRightFromTheStepAfterADoubleReport) {
+  const Values first = exact_values(700, 6);
+  const Values last = exact_values(700, 7);
+  const Values other = exact_values(500, 8);
+  const std::vector<Parameter> parameters = {{"a.w", 700, ""}, {"b.w", 500, ""}};
+  Observer twice = make_observer(parameters);
+  Observer once = make_observer(parameters);
+  for (std::uint64_t s = 0; s < 4; ++s) {
+    twice.begin_step(s);
+    report(twice, 0, first);
+    report(twice, 1, other);
+    report(twice, 0, last);
+    const packet::Step step = end(twice);
+    const packet::Step want = one_step(once, s, {last, other});
+    EXPECT_EQ(step.total.sum_squares, want.total.sum_squares);
+    EXPECT_EQ(step.total.fingerprint, want.total.fingerprint);
+    if (s > 0) {
+      EXPECT_EQ(step.sketch, want.sketch) << "step " << s;
+    }
+  }
+  // A later step without that parameter must not hold its old sketch.
+  twice.begin_step(4);
+  report(twice, 1, other);
+  once.begin_step(4);
+  report(once, 1, other);
+  EXPECT_EQ(end(twice).sketch, end(once).sketch);
+}
+
+// ---- sketches
+
+TEST(Observer, SketchesOfOneStepGiveTheCosine) {
+  constexpr std::size_t kCount = 100'000;
+  constexpr std::uint32_t kSize = 4096;
+  std::mt19937_64 random(11);
+  std::normal_distribution<double> normal;
+  Values a(kCount);
+  Values b(kCount);
+  double ab = 0;
+  for (std::size_t i = 0; i < kCount; ++i) {
+    const double common = normal(random);
+    a[i] = static_cast<double>(static_cast<float>(common + normal(random)));
+    b[i] = static_cast<double>(static_cast<float>(common + normal(random)));
+    ab += a[i] * b[i];
+  }
+  const double truth = ab / std::sqrt(sum_squares(a) * sum_squares(b));
+  Observer left = make_observer({{"w", kCount, ""}}, kSize);
+  Observer right = make_observer({{"w", kCount, ""}}, kSize);
+  const auto x = one_step(left, 3, {a}).sketch;
+  EXPECT_NEAR(cosine(x, one_step(right, 3, {b}).sketch), truth, 4.0 / 64);
+  EXPECT_DOUBLE_EQ(cosine(x, one_step(right, 3, {a}).sketch), 1);
+  // Another step is another random projection: the same gradient looks unrelated.
+  EXPECT_NEAR(cosine(x, one_step(right, 4, {a}).sketch), 0, 5.0 / 64);
+}
+
+TEST(Observer, WrappersDoNotChangeTheSketch) {
+  const Values values = exact_values(5000, 12);
+  Observer bare = make_observer({{"layers.0.w", 5000, ""}});
+  Observer wrapped = make_observer({{"module._orig_mod.layers.0.w", 5000, ""}});
+  EXPECT_EQ(one_step(bare, 1, {values}).sketch, one_step(wrapped, 1, {values}).sketch);
+}
+
+TEST(Observer, TheOrderOfReportsDoesNotMatter) {
+  const Values a = exact_values(900, 13);
+  const Values b = exact_values(900, 14);
+  Observer observer = make_observer({{"a", 900, ""}, {"b", 900, ""}});
+  const packet::Step forward = one_step(observer, 1, {a, b});
+  observer.begin_step(1);
+  report(observer, 1, b);
+  report(observer, 0, a);
+  const packet::Step backward = end(observer);
+  EXPECT_EQ(forward.sketch, backward.sketch);
+  EXPECT_EQ(forward.total.fingerprint, backward.total.fingerprint);
+  observer.begin_step(1);
+  report(observer, 0, b);
+  report(observer, 1, a);
+  EXPECT_NE(end(observer).total.fingerprint, forward.total.fingerprint);
+}
+
+TEST(Observer, SketchSizeZeroTurnsItOff) {
+  Observer observer = make_observer({{"w", 3, ""}}, 0);
+  const packet::Step step = one_step(observer, 0, {{1, 2, 2}});
+  EXPECT_TRUE(step.sketch.empty());
+  EXPECT_EQ(step.total.sum_squares, 9);
+}
+
+// ---- passes made elsewhere
+
+TEST(Observer, TakesThePassOfADeviceForItsOwn) {
+  const std::vector<Values> gradients = {exact_values(5000, 15), exact_values(3000, 16)};
+  const std::vector<Parameter> parameters = {{"a.w", 5000, ""}, {"b.w", 3000, ""}};
+  Observer own = make_observer(parameters);
+  Observer device = make_observer(parameters);
+  for (const std::uint64_t step : {2U, 3U}) {
+    const packet::Step want = one_step(own, step, gradients);
+    device.begin_step(step);
+    std::vector<float> sketch(256);
+    for (ParameterId id = 0; id < 2; ++id) {
+      const Buffer buffer = encoded(gradients[id]);
+      const std::size_t count = gradients[id].size();
+      const auto stats = observe::gradient_pass(
+          buffer.data(), count, Dtype::kF32,
+          {.values = sketch.data(), .size = 256, .seed = device.sketch_seed(id, step)});
+      const GradientSums sums = {stats.sum_squares, stats.max_abs, stats.nonfinite,
+                                 stats.fingerprint};
+      ASSERT_TRUE(device.gradient_sums(id, sums, count, false));
+      ASSERT_TRUE(device.gradient_sums(id, sums, count, true));
+    }
+    device.add_sketch(sketch);
+    const packet::Step got = end(device);
+    EXPECT_EQ(got.sketch, want.sketch);
+    EXPECT_EQ(got.elements, 8000U);
+    EXPECT_EQ(got.total.sum_squares, want.total.sum_squares);
+    EXPECT_EQ(got.total.fingerprint, want.total.fingerprint);
+    ASSERT_TRUE(got.reduced);
+    EXPECT_EQ(got.reduced->fingerprint, want.total.fingerprint);
+  }
+}
+
+TEST(Observer, RefusesThePassOfAnUnknownParameter) {
+  Observer observer = make_observer({{"w", 1, ""}});
+  observer.begin_step(0);
+  const auto refused = observer.gradient_sums(1, {}, 1, false);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
+}
+
+TEST(Observer, SketchSeedsDifferByParameterAndStepAndAgreeBetweenWorkers) {
+  const std::vector<Parameter> parameters = {{"a", 1, ""}, {"b", 1, ""}};
+  const Observer one = make_observer(parameters);
+  const Observer other = make_observer({{"b", 1, ""}, {"a", 1, ""}});
+  EXPECT_NE(one.sketch_seed(0, 5), one.sketch_seed(1, 5));
+  EXPECT_NE(one.sketch_seed(0, 5), one.sketch_seed(0, 6));
+  EXPECT_EQ(one.sketch_seed(0, 5), other.sketch_seed(1, 5)) << "the order does not matter";
+}
+
+// ---- packets
+
+TEST(Observer, DefaultPacketOfAHundredGroupsKeepsItsBound) {
+  std::vector<Parameter> parameters;
+  for (int i = 0; i < 100; ++i) {
+    parameters.push_back({"model.layers." + std::to_string(i) + ".w", 10, ""});
+  }
+  auto observer = Observer::create({}, parameters);
+  ASSERT_TRUE(observer);
+  observer->begin_step(0);
+  for (ParameterId id = 0; id < 100; ++id) report(*observer, id, exact_values(10, id));
+  observer->loss(1);
+  const std::size_t bytes = observer->end_step({}).bytes.size();
+  EXPECT_GT(bytes, 16U * 1024);
+  EXPECT_LE(bytes, 16U * 1024 + 64 * 100 + 2048);
+}
+
+TEST(Observer, HelloNamesTheWorkerAndItsGroups) {
+  const auto observer = Observer::create(
+      {.identity = {.module = 1, .replica = 2, .shard = 3, .world_rank = 9, .replicas = 4},
+       .host = "node-1",
+       .facts = {{"torch", "2.13.0"}}},
+      {{"module.layers.0.w", 10, ""}, {"layers.0.b", 5, ""}, {"x", 7, "mine"}});
+  ASSERT_TRUE(observer);
+  const auto message = packet::decode(observer->hello().bytes);
+  ASSERT_TRUE(message);
+  const auto& hello = std::get<packet::Hello>(*message);
+  EXPECT_EQ(hello.header.identity.world_rank, 9U);
+  EXPECT_EQ(hello.header.identity.shard, 3U);
+  EXPECT_EQ(hello.host, "node-1");
+  ASSERT_EQ(hello.facts.size(), 1U);
+  EXPECT_EQ(hello.facts[0].second, "2.13.0");
+  ASSERT_EQ(hello.groups.size(), 2U);
+  EXPECT_EQ(hello.groups[0].name, "layers.0");
+  EXPECT_EQ(hello.groups[0].elements, 15U);
+  EXPECT_EQ(hello.groups[0].id, name_hash("layers.0"));
+  EXPECT_EQ(hello.groups[1].name, "mine");
+}
+
+TEST(Observer, NoteCarriesItsWords) {
+  const Observer observer = make_observer({});
+  const auto message = packet::decode(observer.note(true, 10, 2, "bye").bytes);
+  ASSERT_TRUE(message);
+  const auto& note = std::get<packet::Note>(*message);
+  EXPECT_TRUE(note.final);
+  EXPECT_EQ(note.sent, 10U);
+  EXPECT_EQ(note.dropped, 2U);
+  EXPECT_EQ(note.text, "bye");
+}
+
+TEST(SimdTarget, HasAName) {
+  const auto target = simd_target();
+  ASSERT_TRUE(target) << target.error().message;
+  EXPECT_FALSE(target->empty());
+}
+
+}  // namespace
+}  // namespace presum
