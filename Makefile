@@ -13,9 +13,10 @@ JOBS ?= $(shell nproc)
 TORCH := torch==2.13.0
 export CCACHE_BASEDIR := $(CURDIR)
 
+# chromium: the report's tests look at the page in a real browser.
 SYSTEM_PACKAGES := build-essential cmake ninja-build ccache python3-dev python3-venv \
   libhwy-dev libsqlite3-dev libcli11-dev nlohmann-json3-dev libfmt-dev libexpected-dev \
-  libxxhash-dev libgtest-dev libjs-dygraphs clang-format clang-tidy
+  libxxhash-dev libgtest-dev libjs-dygraphs clang-format clang-tidy chromium
 PYTHON_PACKAGES := "transformers>=4.56,<6" tokenizers safetensors pandas numpy tqdm \
   pytest ruff mypy nanobind scikit-build-core
 
@@ -78,7 +79,7 @@ lint: build/.venv build/release/build.ninja
 	@$(BIN)/ruff check $(PYTHON_SOURCES)
 	@$(BIN)/ruff format --check $(PYTHON_SOURCES)
 	@$(BIN)/mypy
-	@git ls-files --cached --others --exclude-standard 'src/*.cc' \
+	@git ls-files --cached --others --exclude-standard 'src/*.cc' ':!src/*_test.cc' \
 	  | xargs -P $(JOBS) -n 4 clang-tidy --quiet -p build/release 2>build/tidy.log \
 	  || { cat build/tidy.log; exit 1; }
 
@@ -91,6 +92,7 @@ format: build/.venv
 
 demo: build
 	@$(BIN)/presum s1 --out demo
+	@$(BIN)/presum report demo/*-S1-* -o demo/report.html
 
 bench: build cpp-release
 	@build/release/bench/kernel_bench

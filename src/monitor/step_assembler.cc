@@ -5,7 +5,7 @@
 
 namespace presum::monitor {
 
-StepAssembler::Taken StepAssembler::add(packet::Step step, Seconds now) {
+StepAssembler::Taken StepAssembler::add(packet::Step&& step, Seconds now) {
   const Identity& who = step.header.identity;
   Stream& stream = streams_[{who.module, who.shard}];
   if (stream.last_closed && step.header.step <= *stream.last_closed) return Taken::kLate;

@@ -21,7 +21,7 @@ class StepAssembler {
   static constexpr Seconds kPatience{30};
 
   enum class Taken { kNew, kDuplicate, kLate };
-  Taken add(packet::Step step, Seconds now);
+  Taken add(packet::Step&& step, Seconds now);
   // The worker will send no further step: nobody waits for it any more.
   void departed(const Identity& worker);
 

@@ -16,7 +16,8 @@ namespace presum::report {
 // rows each.
 class StepAxis {
  public:
-  // REQUIRES: steps ascend strictly; buckets_max >= 2. At most 2 buckets_max steps stay undecimated.
+  // REQUIRES: steps ascend strictly; buckets_max >= 2. At most 2 buckets_max steps stay
+  // undecimated.
   StepAxis(std::span<const std::uint64_t> steps, std::size_t buckets_max);
 
   bool decimated() const { return width_ != 0; }

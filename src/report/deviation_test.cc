@@ -11,9 +11,7 @@ namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-std::vector<double> one_step(const std::vector<double>& values) {
-  return Deviation().step(values);
-}
+std::vector<double> one_step(const std::vector<double>& values) { return Deviation().step(values); }
 
 TEST(Deviation, EqualWorkersDoNotDeviate) {
   EXPECT_EQ(one_step({2, 2, 2}), (std::vector<double>{0, 0, 0}));

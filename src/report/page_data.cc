@@ -47,14 +47,14 @@ Json hard_facts_json(const std::vector<HardFact>& facts) {
 
 // One entry a segment and key, with the ranks that share a value.
 Json facts_json(const std::vector<Fact>& facts) {
-  std::map<std::pair<std::uint32_t, std::string>,
-           std::map<std::string, std::vector<std::uint32_t>>>
+  std::map<std::pair<std::uint32_t, std::string>, std::map<std::string, std::vector<std::uint32_t>>>
       by_key;
   for (const Fact& f : facts) by_key[{f.segment, f.key}][f.value].push_back(f.rank);
   Json out = Json::array();
   for (const auto& [key, values] : by_key) {
     Json shared = Json::array();
-    for (const auto& [value, ranks] : values) shared.push_back({{"value", value}, {"ranks", ranks}});
+    for (const auto& [value, ranks] : values)
+      shared.push_back({{"value", value}, {"ranks", ranks}});
     out.push_back({{"segment", key.first}, {"key", key.second}, {"values", shared}});
   }
   return out;

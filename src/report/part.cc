@@ -29,12 +29,9 @@ struct StepColumn {
   double StepRecord::*field;
 };
 constexpr StepColumn kStepColumns[] = {
-    {"loss_mean", &StepRecord::loss_mean},
-    {"loss_std", &StepRecord::loss_std},
-    {"grad_norm_mean", &StepRecord::grad_norm_mean},
-    {"grad_norm_std", &StepRecord::grad_norm_std},
-    {"cosine_mean", &StepRecord::cosine_mean},
-    {"cosine_low", &StepRecord::cosine_low},
+    {"loss_mean", &StepRecord::loss_mean},           {"loss_std", &StepRecord::loss_std},
+    {"grad_norm_mean", &StepRecord::grad_norm_mean}, {"grad_norm_std", &StepRecord::grad_norm_std},
+    {"cosine_mean", &StepRecord::cosine_mean},       {"cosine_low", &StepRecord::cosine_low},
     {"cosine_high", &StepRecord::cosine_high},
 };
 
@@ -51,7 +48,8 @@ std::vector<std::uint64_t> step_numbers(std::span<const StepRecord> steps) {
 }
 
 std::size_t buckets_for(std::size_t workers, std::size_t groups, std::size_t cells_max) {
-  const std::size_t columns = 2 * std::size(kStepColumns) + kColumnsPerWorker * workers + 4 * groups;
+  const std::size_t columns =
+      2 * std::size(kStepColumns) + kColumnsPerWorker * workers + 4 * groups;
   return std::clamp(cells_max / columns, kBucketsMin, kBucketsMax);
 }
 
@@ -161,8 +159,8 @@ void Part::add_workers(const StepKey& key, std::span<const WorkerRecord> workers
   std::array<std::vector<double>, kMetrics> deviations;
   for (std::size_t m = 0; m < kMetrics; ++m) {
     deviations[m] = deviations_[m].step(values[m]);
-    measured_[m] += std::any_of(values[m].begin(), values[m].end(),
-                                [](double v) { return std::isfinite(v); });
+    measured_[m] +=
+        std::any_of(values[m].begin(), values[m].end(), [](double v) { return std::isfinite(v); });
   }
   for (std::size_t i = 0; i < workers.size(); ++i) {
     const WorkerRecord& record = workers[i];

@@ -165,6 +165,7 @@ Result<std::vector<ModuleInfo>> RunLog::modules() const {
       });
   if (!done) return tl::unexpected(done.error());
   std::vector<ModuleInfo> out;
+  out.reserve(modules.size());
   for (auto& [key, info] : modules) out.push_back(std::move(info));
   return out;
 }

@@ -62,7 +62,7 @@ template <class T, class Read, class Visit>
 Status by_step(Database& db, std::string_view sql, Read&& read, Visit&& visit) {
   StepKey key;
   std::vector<T> rows;
-  const auto done = for_each_row(db, sql, [&](const Statement& row) {
+  auto done = for_each_row(db, sql, [&](const Statement& row) {
     const StepKey next = read_key(row);
     if (!rows.empty() && !same(key, next)) {
       visit(key, rows);
@@ -87,14 +87,13 @@ Result<std::vector<SegmentInfo>> RunLog::segments() const {
 }
 
 Result<std::vector<GroupInfo>> RunLog::groups() const {
-  return read_all<GroupInfo>(
-      state_->db,
-      "SELECT segment, module, shard, id, name, elements FROM group_name "
-      "ORDER BY segment, module, shard, name",
-      [](const Statement& row) {
-        return GroupInfo{row.small(0),   row.small(1), row.small(2),
-                         row.integer(3), row.text(4),  row.integer(5)};
-      });
+  return read_all<GroupInfo>(state_->db,
+                             "SELECT segment, module, shard, id, name, elements FROM group_name "
+                             "ORDER BY segment, module, shard, name",
+                             [](const Statement& row) {
+                               return GroupInfo{row.small(0),   row.small(1), row.small(2),
+                                                row.integer(3), row.text(4),  row.integer(5)};
+                             });
 }
 
 Status RunLog::for_each_workers(const WorkersVisitor& visit) const {

@@ -79,6 +79,16 @@ function shadeMissing(part) {
   };
 }
 
+// Chromium prints a canvas from its recorded commands and loses what dygraphs clips; pixels that are
+// put back are not clipped.
+function settleForPrint(plot) {
+  if (!printing) return;
+  for (const canvas of plot.querySelectorAll('canvas')) {
+    const g = canvas.getContext('2d');
+    g.putImageData(g.getImageData(0, 0, canvas.width, canvas.height), 0, 0);
+  }
+}
+
 // Adds a figure to `parent`. `series`: {label, color, values | low, mid, high, band}; all have one
 // value per x. `note` is the plain-words line.
 function addChart(parent, {title, note, x, series, part, group, height, range, fixed, digits}) {
@@ -135,8 +145,9 @@ function addChart(parent, {title, note, x, series, part, group, height, range, f
   plot.setAttribute('role', 'img');
   plot.setAttribute('aria-label', `${title || 'chart'}: ${series.map((s) => s.label).join(', ')}`);
   onRedraw(figure, () => {
-    chart.updateOptions(look(), true);
     chart.resize();
+    chart.updateOptions(look());
+    settleForPrint(plot);
   });
   return {figure, chart};
 }

@@ -1,0 +1,377 @@
+# SPDX-License-Identifier: Apache-2.0
+"""presum report, seen by a real browser.
+
+Set PRESUM_SCREENSHOTS to a folder to keep the pictures that the tests take.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import report_browser
+import report_runs
+from report_runs import HOSTILE, Scene
+
+import presum
+
+PLANTED = Scene(steps=120, layers=12, deviates=lambda rank, step: rank == 5 and step >= 60)
+SCENES = {
+    "fine": Scene(),
+    "planted": PLANTED,
+    "missing": Scene(missing=lambda r, s: r == 7 or (r == 5 and 12 <= s < 20) or 33 <= s < 35),
+    "nonfinite": Scene(nonfinite=lambda rank, step: (rank, step) == (3, 17)),
+    "no-loss": Scene(losses=False),
+    "workers-64": Scene(workers=64, sketch=256, deviates=lambda rank, step: rank == 41),
+    "one-worker": Scene(workers=1),
+    "empty": Scene(steps=0),
+}
+VERDICTS = {
+    "fine": "No hard fact against this run",
+    "planted": "No hard fact against this run",
+    "missing": "Ranks 5, 7 are missing in up to 38 of 38 steps",
+    "nonfinite": "Rank 3 sent a gradient with NaN or Inf at step 17",
+    "no-loss": "No hard fact against this run: every gradient is finite",
+    "workers-64": "No hard fact against this run",
+    "one-worker": "One worker: there is no other to compare it with",
+    "empty": "No step was recorded",
+}
+DEVICES = {"desktop": (1280, 900), "phone": (390, 844)}
+HEAT = "document.querySelector('#workers .heat canvas')"
+
+
+def report(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "presum", "report", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def page_data(page: Path) -> Any:
+    found = re.search(r'id="presum-data">(.*?)</script>', page.read_text(), re.DOTALL)
+    assert found
+    return json.loads(found[1])
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[report_browser.Browser]:
+    command = report_browser.find()
+    if command is None:
+        pytest.skip("Chromium is not installed (Debian package chromium)")
+    with report_browser.Browser(command) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("runs")
+    made = {name: report_runs.make(folder / name, scene) for name, scene in SCENES.items()}
+    made["s1"] = folder / "s1"
+    report_runs.s1(made["s1"])
+    return made
+
+
+@pytest.fixture(scope="session")
+def pages(runs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("pages")
+    made = {}
+    for name, run in runs.items():
+        made[name] = folder / f"{name}.html"
+        inputs = sorted(run.iterdir()) if name == "s1" else [run]
+        done = report(*inputs, "-o", made[name])
+        assert done.returncode == 0, done.stderr
+        assert str(made[name]) in done.stdout
+    return made
+
+
+@pytest.fixture(scope="session")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = Path(os.environ.get("PRESUM_SCREENSHOTS", tmp_path_factory.mktemp("pictures")))
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def look(browser: report_browser.Browser, page: Path, device: str, scheme: str = "light") -> None:
+    browser.size(*DEVICES[device], touch=device == "phone")
+    browser.prefer(scheme)
+    browser.open(page)
+    assert_clean(browser, page)
+
+
+def assert_clean(browser: report_browser.Browser, page: Path) -> None:
+    """Nothing went wrong, nothing was loaded, nothing sticks out."""
+    assert browser.errors == []
+    assert browser.requests == [page.resolve().as_uri()]
+    assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def text_of(browser: report_browser.Browser, selector: str) -> str:
+    text = browser.evaluate(f"document.querySelector({json.dumps(selector)}).textContent")
+    assert isinstance(text, str)
+    return text
+
+
+def click(browser: report_browser.Browser, element: str, x: float = 0.5, y: float = 0.5) -> None:
+    """Click at a place within the element that a JavaScript expression yields."""
+    browser.evaluate(f"{element}.scrollIntoView({{block: 'center'}})")
+    box = browser.evaluate(
+        f"(b => [b.x, b.y, b.width, b.height])({element}.getBoundingClientRect())"
+    )
+    browser.click(box[0] + x * box[2], box[1] + y * box[3])
+
+
+def table(browser: report_browser.Browser, label: str) -> list[list[str]]:
+    rows = browser.evaluate(
+        f"[...document.querySelectorAll('[aria-label={label}] tbody tr')]"
+        ".map(r => [...r.cells].map(c => c.textContent))"
+    )
+    assert isinstance(rows, list)
+    return rows
+
+
+def parse(shown: str) -> float:
+    return float("nan") if shown == "–" else float(shown.replace("−", "-").replace(",", ""))
+
+
+def same_digits(shown: str, value: float) -> bool:
+    return bool(np.isclose(parse(shown), value, rtol=6e-4, atol=1e-9, equal_nan=True))
+
+
+@pytest.mark.parametrize("name", [*SCENES, "s1"])
+def test_every_page_in_every_look(
+    browser: report_browser.Browser, pages: dict[str, Path], pictures: Path, name: str
+) -> None:
+    for device in DEVICES:
+        for scheme in ("light", "dark"):
+            look(browser, pages[name], device, scheme)
+            assert browser.evaluate("document.documentElement.dataset.theme") == scheme
+            browser.screenshot(pictures / f"{name}-{device}-{scheme}.png")
+    if name in VERDICTS:
+        assert VERDICTS[name] in text_of(browser, ".verdict")
+    browser.size(*DEVICES["desktop"])
+    browser.pdf(pictures / f"{name}-print.pdf")
+    assert_clean(browser, pages[name])
+    assert browser.evaluate("document.documentElement.dataset.theme") == "dark"
+
+
+def test_the_tables_say_what_the_run_log_says(
+    browser: report_browser.Browser, pages: dict[str, Path], runs: dict[str, Path]
+) -> None:
+    look(browser, pages["missing"], "desktop")
+    log = presum.load(runs["missing"])
+    means = log.workers.groupby("rank")[["loss", "grad_norm", "cosine_to_others"]].mean()
+    rows = table(browser, "Workers")
+    assert rows[7][0] == "replica 7 (never seen)" or rows[7][2] == "0 of 38"
+    for rank, mean in means.iterrows():
+        loss, norm, cosine = (rows[int(str(rank))][i] for i in (3, 5, 7))
+        assert same_digits(loss, mean.loss)
+        assert same_digits(norm, mean.grad_norm)
+        assert same_digits(cosine, mean.cosine_to_others)
+    layers = table(browser, "Layers")
+    norms = log.groups.groupby(["step", "group"]).grad_norm.mean().groupby("group").mean()
+    assert [row[0] for row in layers] == list(norms.index)
+    for row, norm in zip(layers, norms, strict=True):
+        assert same_digits(row[2], norm)
+
+
+def test_the_charts_hold_what_the_run_log_holds(
+    pages: dict[str, Path], runs: dict[str, Path]
+) -> None:
+    part = page_data(pages["planted"])["runs"][0]["parts"][0]
+    log = presum.load(runs["planted"])
+    assert part["x"] == log.steps.step.tolist()
+    for name in ("loss_mean", "loss_std", "grad_norm_std", "cosine_mean", "cosine_low"):
+        assert np.allclose(part["series"][name], log.steps[name], rtol=1e-4), name
+    losses = log.workers.groupby("step").loss
+    assert np.allclose(part["series"]["loss_min"], losses.min(), rtol=1e-4)
+    assert np.allclose(part["series"]["loss_max"], losses.max(), rtol=1e-4)
+    for worker in part["workers"]:
+        own = log.workers[log.workers["rank"] == worker["rank"]]
+        assert np.allclose(worker["lines"]["grad_norm"], own.grad_norm, rtol=1e-4)
+
+
+def test_several_runs_agree_with_their_logs(
+    browser: report_browser.Browser, pages: dict[str, Path], runs: dict[str, Path]
+) -> None:
+    look(browser, pages["s1"], "desktop")
+    rows = table(browser, "Runs")
+    assert len(rows) == 6
+    for row in rows:
+        steps = presum.load(runs["s1"] / row[0]).steps
+        columns = ("loss_std", "loss_range", "grad_norm_std", "grad_norm_cv", "cosine_mean")
+        for shown, column in zip(row[3:8], columns, strict=True):
+            assert same_digits(shown, steps[column].mean()), (row[0], column)
+    sentence = text_of(browser, "#overview .verdict")
+    assert "Sharded data hides the seeds" in sentence
+    assert "the workers do the work of one" in sentence
+
+
+def test_a_click_in_the_heat_map_opens_that_workers_lines(
+    browser: report_browser.Browser, pages: dict[str, Path], pictures: Path
+) -> None:
+    look(browser, pages["planted"], "desktop")
+    click(browser, HEAT, 0.8, 0.63)
+    assert "Rank 5 against the others" in text_of(browser, "#workers .panel")
+    assert browser.evaluate("document.querySelectorAll('#workers .panel figure').length") == 3
+    browser.screenshot(pictures / "planted-open.png")
+    click(browser, "document.querySelector('#workers .panel-head button')")
+    assert browser.evaluate("document.querySelector('#workers .panel').hidden")
+    assert browser.errors == []
+
+
+def test_the_heat_map_works_from_the_keyboard(
+    browser: report_browser.Browser, pages: dict[str, Path]
+) -> None:
+    look(browser, pages["planted"], "desktop")
+    browser.evaluate(f"{HEAT}.focus()")
+    for key in ("ArrowDown", "ArrowDown", "ArrowDown", "ArrowRight"):
+        browser.key(key)
+    assert re.search(r"^Rank 2: .*\(step 1\)$", text_of(browser, "#workers .heat .readout"))
+    browser.key("Enter")
+    assert "Rank 2 against the others" in text_of(browser, "#workers .panel")
+
+
+def test_the_slider_shows_another_steps_cosines(
+    browser: report_browser.Browser, pages: dict[str, Path], runs: dict[str, Path]
+) -> None:
+    look(browser, pages["fine"], "desktop")
+    picture = "document.querySelector('#matrix canvas').toDataURL()"
+    before = browser.evaluate(picture)
+    browser.evaluate(
+        "(s => { s.value = 3; s.dispatchEvent(new Event('input')); })"
+        "(document.querySelector('.matrix-step'))"
+    )
+    assert text_of(browser, ".matrix-label") == "Step 3"
+    assert browser.evaluate(picture) != before
+    cosines = presum.load(runs["fine"]).cosines(3)
+    least = cosines[np.triu_indices(8, 1)].min()
+    shown = re.search(r"Least alike: ranks (\d) and (\d) \((.*?)\)", text_of(browser, "#matrix"))
+    assert shown
+    assert abs(parse(shown[3]) - least) < 1e-3
+    assert abs(cosines[int(shown[1]), int(shown[2])] - least) < 1e-3
+
+
+def test_the_theme_toggle(browser: report_browser.Browser, pages: dict[str, Path]) -> None:
+    look(browser, pages["fine"], "desktop")
+    paper = "getComputedStyle(document.body).backgroundColor"
+    light, chart = browser.evaluate(paper), "document.querySelector('#story canvas').toDataURL()"
+    drawn = browser.evaluate(chart)
+    click(browser, "document.getElementById('theme-toggle')")
+    assert browser.evaluate(paper) != light
+    assert browser.evaluate(chart) != drawn
+    click(browser, "document.getElementById('theme-toggle')")
+    assert browser.evaluate(paper) == light
+
+
+def test_the_run_picker_and_the_small_charts(
+    browser: report_browser.Browser, pages: dict[str, Path]
+) -> None:
+    look(browser, pages["s1"], "desktop")
+    assert browser.evaluate("document.querySelectorAll('.tile canvas').length") == 12
+    click(browser, "document.querySelectorAll('[role=tab]')[4]")
+    assert text_of(browser, ".run-name") == "sharded-S1-2"
+    assert browser.evaluate("document.querySelector('[aria-selected=true]').textContent") == (
+        "sharded-S1-2"
+    )
+    click(browser, "document.querySelector('.tile[data-run=replicated-S1-3] button')")
+    assert text_of(browser, ".run-name") == "replicated-S1-3"
+    before = browser.evaluate("document.querySelector('.tile canvas').toDataURL()")
+    click(browser, "document.querySelector('[data-shown=cosine]')")
+    assert browser.evaluate("document.querySelector('.tile canvas').toDataURL()") != before
+    assert browser.errors == []
+
+
+def test_zooming_by_numbers_moves_every_chart(
+    browser: report_browser.Browser, pages: dict[str, Path]
+) -> None:
+    look(browser, pages["planted"], "desktop")
+    canvases = "['#story', '#metrics', '#workers .heat'].map("
+    canvases += "s => document.querySelector(s + ' canvas').toDataURL())"
+    before = browser.evaluate(canvases)
+    browser.evaluate(
+        "(i => { i.value = 50; i.dispatchEvent(new Event('change')); })"
+        "(document.querySelector('.zoom input'))"
+    )
+    browser.settle()
+    after = browser.evaluate(canvases)
+    assert all(a != b for a, b in zip(after, before, strict=True))
+
+
+def test_the_worker_table_sorts(browser: report_browser.Browser, pages: dict[str, Path]) -> None:
+    look(browser, pages["workers-64"], "desktop")
+    click(browser, "document.querySelectorAll('[aria-label=Workers] th button')[6]")
+    rows = table(browser, "Workers")
+    assert rows[0][0] == "rank 41"
+    click(browser, "document.querySelector('[aria-label=Workers] td button')")
+    assert "Rank 41 against the others" in text_of(browser, "#workers .panel")
+
+
+def test_no_string_of_a_run_is_run(browser: report_browser.Browser, tmp_path: Path) -> None:
+    name = HOSTILE.replace("/", "\\")
+    runs = [
+        report_runs.make(tmp_path / f"{i}{name}", Scene(steps=4, text=HOSTILE)) for i in range(2)
+    ]
+    for number, chosen in enumerate((runs[:1], runs)):
+        page = tmp_path / f"{number}.html"
+        assert report(*chosen, "-o", page).returncode == 0
+        look(browser, page, "desktop")
+        assert browser.evaluate("document.title") != "owned"
+        assert browser.evaluate("document.images.length") == 0
+        assert HOSTILE in text_of(browser, "[aria-label=Layers]")
+        click(browser, "document.querySelector('#groups .heat canvas')", 0.6, 0.2)
+        assert HOSTILE in text_of(browser, "#groups .panel")
+        assert_clean(browser, page)
+
+
+def test_bad_input_leaves_no_file(runs: dict[str, Path], tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged"
+    damaged.mkdir()
+    whole = (runs["fine"] / "presum.db").read_bytes()
+    (damaged / "presum.db").write_bytes(whole[:8192] + b"\x5a" * (len(whole) - 8192))
+    page = tmp_path / "page.html"
+    for bad in (damaged, tmp_path / "none", tmp_path):
+        done = report(runs["fine"], bad, "-o", page)
+        assert done.returncode == 2
+        assert done.stdout == ""
+        assert done.stderr.startswith("presum report: ")
+        assert done.stderr.count("\n") == 1
+        assert not page.exists()
+
+
+def test_the_file_is_replaced_whole_and_a_folder_is_not(
+    runs: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    done = report(runs["empty"], "-o", folder)
+    assert done.returncode == 2
+    assert "folder" in done.stderr
+    page = tmp_path / "page.html"
+    page.write_text("old")
+    assert report(runs["empty"], "-o", page).returncode == 0
+    assert page.read_text().startswith("<!DOCTYPE html>")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["folder", "page.html"]
+    assert report(runs["empty"], "-o", tmp_path / "no" / "page.html").returncode == 2
+
+
+@pytest.mark.deep
+def test_a_long_run_stays_small_and_opens_fast(
+    browser: report_browser.Browser, tmp_path: Path
+) -> None:
+    run = report_runs.make(tmp_path / "long", replace(PLANTED, steps=100_000, sketch=64))
+    page = tmp_path / "long.html"
+    started = time.monotonic()
+    assert report(run, "-o", page).returncode == 0
+    assert time.monotonic() - started < 60
+    assert page.stat().st_size < 5_000_000
+    browser.size(*DEVICES["desktop"])
+    assert browser.open(page) < 5
+    assert_clean(browser, page)
