@@ -63,8 +63,9 @@ class Model(nn.Module):
 class Training:
     """One worker's model, its monitor and one step of both."""
 
-    def __init__(self, run: Path) -> None:
+    def __init__(self, run: Path, dtype: str = "bf16") -> None:
         torch.manual_seed(0)
+        self.bf16 = dtype == "bf16"
         self.model = DistributedDataParallel(Model())
         self.optimizer = torch.optim.AdamW(self.model.parameters())
         self.monitor = presum.attach(self.model, optimizer=self.optimizer, run=run)
@@ -75,7 +76,9 @@ class Training:
         dist.barrier()
         began = time.perf_counter()
         self.optimizer.zero_grad()
-        self.model(input_ids=tokens, labels=tokens)["loss"].backward()
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.bf16):
+            loss = self.model(input_ids=tokens, labels=tokens)["loss"]
+        loss.backward()
         self.optimizer.step()
         return time.perf_counter() - began
 
@@ -127,13 +130,13 @@ def attribute(training: Training, steps: int) -> dict[str, float]:
     return {"step": step, "hooks": spent[0] / steps, "background": background / steps}
 
 
-def worker(rank: int, port: int, blocks: int, folder: str, answers: Queue[Any]) -> None:
+def worker(rank: int, port: int, blocks: int, dtype: str, folder: str, answers: Queue[Any]) -> None:
     os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[rank % os.cpu_count()]})  # type: ignore[operator]
     os.environ.update(
         RANK=str(rank), WORLD_SIZE=str(WORKERS), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
     )
     dist.init_process_group("gloo")
-    training = Training(Path(folder) / "run")
+    training = Training(Path(folder) / "run", dtype)
     gc.disable()
     times = measure(training, blocks)
     attributed = attribute(training, max(5, blocks // 3))
@@ -164,7 +167,7 @@ def verdict(on: tuple[float, float, float], control: tuple[float, float, float])
     return "pass" if resolved and on[2] <= LIMIT else "inconclusive"
 
 
-def report(answers: list[tuple[int, list[dict[str, float]], dict[str, float]]]) -> None:
+def report(answers: list[tuple[int, list[dict[str, float]], dict[str, float]]], dtype: str) -> None:
     # A step ends when the slower worker is done.
     blocks = [
         {mode: max(times[b][mode] for _, times, _ in answers) for mode in MODES}
@@ -174,8 +177,9 @@ def report(answers: list[tuple[int, list[dict[str, float]], dict[str, float]]]) 
     on = interval(np.log(np.array([b["on"] for b in blocks]) / off))
     control = interval(np.log(np.array([b["off'"] / b["off"] for b in blocks])))
     print(
-        f"overhead of presum.attach, defaults: {WORKERS} DDP workers, {TOKENS[0] * TOKENS[1]} "
-        f"tokens a step, {len(blocks)} blocks of 6 steps, {1e3 * off.mean():.0f} ms a step"
+        f"overhead of presum.attach, defaults: {WORKERS} DDP workers, {dtype}, "
+        f"{TOKENS[0] * TOKENS[1]} tokens a step, {len(blocks)} blocks of 6 steps, "
+        f"{1e3 * off.mean():.0f} ms a step"
     )
     for name, estimate in (("on / off", on), ("off' / off (control)", control)):
         middle, low, high = (f"{100 * value:+.2f}" for value in estimate)
@@ -202,7 +206,8 @@ def main() -> None:
     parser.add_argument(
         "--blocks", type=int, default=315, help="blocks of 6 steps (315 resolves 0.5 %%)"
     )
-    blocks = parser.parse_args().blocks
+    parser.add_argument("--dtype", choices=["bf16", "fp32"], default="bf16", help="autocast dtype")
+    arguments = parser.parse_args()
     torch.set_num_threads(1)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -211,12 +216,14 @@ def main() -> None:
     answers: Queue[Any] = context.Queue()
     with tempfile.TemporaryDirectory() as folder:
         workers = [
-            context.Process(target=worker, args=(rank, port, blocks, folder, answers))
+            context.Process(
+                target=worker, args=(rank, port, arguments.blocks, arguments.dtype, folder, answers)
+            )
             for rank in range(WORKERS)
         ]
         for process in workers:
             process.start()
-        report([answers.get(timeout=3600) for _ in workers])
+        report([answers.get(timeout=3600) for _ in workers], arguments.dtype)
         for process in workers:
             process.join()
 

@@ -5,6 +5,7 @@ library."""
 from __future__ import annotations
 
 import base64
+import contextlib
 import fcntl
 import itertools
 import json
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 COMMAND_TIMEOUT_S = 60
+CLOSE_TIMEOUT_S = 10
 _FIRST_SPARE_FD = 10
 
 
@@ -30,7 +32,10 @@ class Browser:
     """One Chromium with one page. Close it, or use it as a context manager."""
 
     def __init__(self, command: str) -> None:
-        self._profile = tempfile.TemporaryDirectory(prefix="presum-chromium-")
+        # Chromium's helpers may still write there when their parent is gone.
+        self._profile = tempfile.TemporaryDirectory(
+            prefix="presum-chromium-", ignore_cleanup_errors=True
+        )
         to_browser = _high_pipe()
         from_browser = _high_pipe()
 
@@ -66,8 +71,14 @@ class Browser:
         self.close()
 
     def close(self) -> None:
-        self._process.kill()
-        self._process.wait()
+        self._session = None
+        with contextlib.suppress(OSError):
+            self._send("Browser.close", {})
+        try:
+            self._process.wait(CLOSE_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
         os.close(self._out)
         os.close(self._in)
         self._profile.cleanup()
@@ -134,11 +145,7 @@ class Browser:
         to.write_bytes(base64.b64decode(answer["data"]))
 
     def command(self, method: str, **parameters: Any) -> dict[str, Any]:
-        number = next(self._ids)
-        message = {"id": number, "method": method, "params": parameters}
-        if self._session is not None:
-            message["sessionId"] = self._session
-        os.write(self._out, json.dumps(message).encode() + b"\0")
+        number = self._send(method, parameters)
         deadline = time.monotonic() + COMMAND_TIMEOUT_S
         while True:
             answer = self._read(deadline)
@@ -147,6 +154,14 @@ class Browser:
                     raise AssertionError(f"{method}: {answer['error']}")
                 result: dict[str, Any] = answer["result"]
                 return result
+
+    def _send(self, method: str, parameters: dict[str, Any]) -> int:
+        number = next(self._ids)
+        message = {"id": number, "method": method, "params": parameters}
+        if self._session is not None:
+            message["sessionId"] = self._session
+        os.write(self._out, json.dumps(message).encode() + b"\0")
+        return number
 
     def _attach(self) -> None:
         targets = self.command("Target.getTargets")["targetInfos"]

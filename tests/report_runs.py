@@ -75,8 +75,11 @@ def _worker(scene: Scene, rank: int) -> _core.Observer:
         replicas=scene.workers,
         sketch_size=scene.sketch,
         host=f"{scene.text}-node{rank // 8}",
-        facts=[("torch", "2.12.1" if odd else "2.13.0"), ("pid", f"{4000 + rank}")]
-        + [(f"name of {scene.text}", scene.text)],
+        facts=[
+            ("torch", "2.12.1" if odd else "2.13.0"),
+            ("pid", f"{4000 + rank}"),
+            (f"name of {scene.text}", scene.text),
+        ],
         parameters=[
             (f"{scene.text}.layers.{i}.weight", WIDTH, f"{scene.text}.layers.{i}")
             for i in range(scene.layers)

@@ -15,6 +15,8 @@ namespace presum {
 
 struct MonitorOptions {
   std::filesystem::path run;  // the RUN folder; created if absent, continued if it is a run
+  // Ranks of the job; packets of others are ignored. 0: not known, any rank is believed.
+  std::uint32_t world_size = 0;
   // Seconds from an arbitrary start, never going back. Default: the steady clock.
   std::function<std::chrono::duration<double>()> clock;
 };

@@ -115,6 +115,9 @@ class Observer {
   std::unique_ptr<State> state_;
 };
 
+// How many labels take part in the loss: those that are not `ignored`.
+std::uint64_t count_targets(std::span<const std::int64_t> labels, std::int64_t ignored);
+
 // Name of the SIMD target in use ("AVX3", "AVX2", "SSE4", ...). The environment variable
 // PRESUM_SIMD, read once, forces one. Error (kInvalidArgument): the name is unknown or not
 // possible on this machine; the message lists those that are.

@@ -36,10 +36,10 @@ void bind_monitor(nb::module_& m) {
   nb::class_<Monitor>(m, "Aggregator",
                       "Packets of all workers into one run log (see presum/monitor.h). One thread "
                       "at a time.")
-      .def(nb::new_([](const std::string& run) {
-             return unwrap(Monitor::open({.run = run, .clock = {}}));
+      .def(nb::new_([](const std::string& run, std::uint32_t world_size) {
+             return unwrap(Monitor::open({.run = run, .world_size = world_size, .clock = {}}));
            }),
-           nb::arg("run"))
+           nb::arg("run"), nb::arg("world_size") = 0)
       .def_prop_ro("run", &Monitor::run)
       .def_prop_ro("segment", &Monitor::segment)
       .def_prop_ro("goodbyes", &Monitor::goodbyes)

@@ -97,6 +97,12 @@ void bind_observer(nb::module_& m) {
           nb::arg("final"), nb::arg("sent"), nb::arg("dropped"), nb::arg("text"));
   m.def("stamp", &stamp, nb::arg("packet"), nb::arg("run"), nb::arg("segment"),
         "The packet with the run and segment that the aggregator announced.");
+  m.def(
+      "count_targets",
+      [](std::uintptr_t address, std::size_t count, std::int64_t ignored) {
+        return count_targets({reinterpret_cast<const std::int64_t*>(address), count}, ignored);
+      },
+      nb::arg("address"), nb::arg("count"), nb::arg("ignored"));
   m.def("canonical_name", &canonical_name, nb::arg("name"));
   m.def(
       "simd_target", [] { return std::string(unwrap(simd_target())); },

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
@@ -19,10 +18,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from presum._core import Observer, __version__
-from presum.ddp import DdpCollector
-from presum.monitor import Monitor, open_session
-
-_attached: WeakKeyDictionary[DistributedDataParallel, Monitor] = WeakKeyDictionary()
+from presum.ddp import DdpCollector, is_watched
+from presum.monitor import Monitor, next_module, open_session
 
 
 def attach(
@@ -70,16 +67,11 @@ def attach(
     group = process_group if process_group is not None else model.process_group
     replicas = dist.get_world_size(group)
     sketch_size = _sketch_size(sketch, replicas)
-    parameters = [
-        (name, parameter.numel(), _group_of(name, groups))
-        for name, parameter in model.module.named_parameters()
-        if parameter.requires_grad
-    ]
+    watched = _watched(model)
     key = Path(run).absolute() if run is not None else None
     rank = dist.get_rank()
-    session = open_session(key, _default_run(), rank, dist.get_world_size())
     observer = Observer(
-        module=session.monitors,
+        module=next_module(key),
         replica=dist.get_rank(group),
         shard=min(dist.get_process_group_ranks(group)),
         world_rank=rank,
@@ -87,25 +79,47 @@ def attach(
         sketch_size=sketch_size,
         host=socket.gethostname(),
         facts=_facts(model, optimizer, sketch_size, every, reduced_every),
-        parameters=parameters,
+        parameters=[(n, p.numel(), _group_of(n, groups)) for n, p in watched.items()],
     )
+    session = open_session(key, _default_run(), rank, dist.get_world_size())
     monitor = Monitor(session, observer)
-    _attached[model] = monitor
-    monitor._watch(
-        DdpCollector(
-            model,
-            observer,
-            optimizer=optimizer,
-            scaler=scaler,
-            every=every,
-            reduced_every=reduced_every,
-            sketch_size=sketch_size,
-            send=session.send,
-            dropped=lambda: session.dropped,
-            failed=monitor._failed,
-        )
+    collector = DdpCollector(
+        model,
+        observer,
+        parameters=list(watched.values()),
+        optimizer=optimizer,
+        scaler=scaler,
+        every=every,
+        reduced_every=reduced_every,
+        sketch_size=sketch_size,
+        send=session.send,
+        dropped=lambda: session.dropped,
+        failed=monitor._failed,
     )
+    monitor._watch(collector)
+    try:
+        collector.hook()
+    except Exception:
+        monitor.close()
+        raise
     return monitor
+
+
+def _watched(model: DistributedDataParallel) -> dict[str, torch.nn.Parameter]:
+    """What the reduction sums: trainable parameters that DDP was not told to ignore."""
+    ignored = model.parameters_to_ignore
+    found = {
+        name: parameter
+        for name, parameter in model.module.named_parameters()
+        if parameter.requires_grad and name not in ignored
+    }
+    devices = {str(parameter.device) for parameter in found.values()}
+    if len(devices) > 1:
+        raise ValueError(
+            f"presum.attach: the model is spread over {', '.join(sorted(devices))}; "
+            "only models on one device can be watched"
+        )
+    return found
 
 
 def _check_model(model: object) -> None:
@@ -114,7 +128,7 @@ def _check_model(model: object) -> None:
             f"presum.attach needs a DistributedDataParallel model, not {type(model).__name__}: "
             "attach after wrapping, and give the wrapper itself"
         )
-    if model in _attached and not _attached[model]._closed:
+    if is_watched(model):
         raise ValueError("presum.attach: this model is attached already; close its monitor first")
 
 

@@ -8,21 +8,24 @@ training forward, so that a loss reported after ``backward()`` still belongs to 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch.autograd import Variable
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from presum._core import Observer
+from presum._core import Observer, count_targets
 from presum.device_pass import DeviceStep, FetchedStep
+from presum.session import LatePacket
 
 DTYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
 IGNORED_LABEL = -100
+MICRO_BATCHES_MAX = 1024  # more are folded into one, so that packets stay small
+log = logging.getLogger("presum")
 
 
 class Hook:
@@ -52,6 +55,29 @@ class Hook:
         return (Hook, ())
 
 
+class ParameterHook(Hook):
+    """The hook of one parameter: as :class:`Hook`, with as few steps as possible."""
+
+    def __init__(self, collector: DdpCollector | None = None, index: int = 0) -> None:
+        super().__init__(collector)
+        self._index = index
+
+    def __call__(self, *args: Any, **_kwargs: Any) -> None:
+        collector = self._collector
+        if collector is None or collector.off:
+            return
+        try:
+            if not collector.in_backward:
+                collector.before_backward()
+            if collector.collecting:
+                collector.read(self._index, args[0].grad, reduced=False)
+        except Exception as error:
+            collector.fail(error)
+
+    def __reduce__(self) -> tuple[type[Hook], tuple[()]]:
+        return (Hook, ())
+
+
 class DdpCollector:
     """Turns the backward passes of one module into packets.
 
@@ -66,12 +92,13 @@ class DdpCollector:
         model: DistributedDataParallel,
         observer: Observer,
         *,
+        parameters: Sequence[torch.nn.Parameter],
         optimizer: Optimizer | None,
         scaler: torch.amp.GradScaler | None,
         every: int,
         reduced_every: int,
         sketch_size: int,
-        send: Callable[[bytes | Callable[[], bytes]], None],
+        send: Callable[[bytes | LatePacket], None],
         dropped: Callable[[], int],
         failed: Callable[[Exception], None],
     ) -> None:
@@ -84,7 +111,7 @@ class DdpCollector:
         self._sketch_size = sketch_size
         self._dropped = dropped
         self._failed = failed
-        self._parameters = [p for p in model.module.parameters() if p.requires_grad]
+        self._parameters = list(parameters)
         self._seen = [False] * len(self._parameters)
         self._on_host = all(p.device.type == "cpu" for p in self._parameters)
         self._device_step: DeviceStep | None = None  # where gradients are not in host memory
@@ -92,25 +119,26 @@ class DdpCollector:
         self._step = -1
         self._last_reduced: int | None = None
         self._optimizer_steps = 0
-        self._in_backward = False
+        self.in_backward = False
         self._synchronises = False  # the backward pass under way
-        self._collecting = False  # likewise
+        self.collecting = False  # likewise
         self._open = False  # a step's backward pass is done, its packet is not sent
         self._collected = False  # the open step has a packet
         self._micro_batches = 0
         self._skipped = 0
         self._scale: Scalar = 1.0
-        self._losses: list[tuple[torch.Tensor, torch.Tensor | int]] = []
-        self._explicit: list[tuple[float | torch.Tensor, float]] = []
+        self._losses: list[tuple[Scalar, Scalar]] = []
+        self._reached: list[tuple[Scalar, Scalar]] = []  # of the backward pass under way
+        self._end_queued = False
+        self._explicit: list[tuple[Scalar, float]] = []
         self._optimizer = optimizer
         self._handles: list[Any] = []
-        self.hook()
 
     def hook(self) -> None:
         """Register every hook; ``unhook`` takes them off again."""
         model, optimizer = self._model, self._optimizer
         self._handles += [
-            parameter.register_post_accumulate_grad_hook(Hook(self, self._accumulated, index))
+            parameter.register_post_accumulate_grad_hook(ParameterHook(self, index))  # type: ignore[no-untyped-call]
             for index, parameter in enumerate(self._parameters)
         ]
         self._handles += [
@@ -118,8 +146,8 @@ class DdpCollector:
             model.register_forward_hook(Hook(self, self._after_forward), with_kwargs=True),
         ]
         if optimizer is not None:
-            hook = Hook(self, self._after_optimizer_step)
-            self._handles.append(optimizer.register_step_post_hook(hook))
+            stepped = Hook(self, self._after_optimizer_step)
+            self._handles.append(optimizer.register_step_post_hook(stepped))
 
     def unhook(self) -> None:
         """Remove every hook. Not to be called out of one."""
@@ -132,8 +160,7 @@ class DdpCollector:
     def loss(self, value: float | torch.Tensor, weight: float) -> None:
         """Report a micro-batch's loss; replaces what the model's output says in this step."""
         if not self.off:
-            kept = value.detach() if isinstance(value, torch.Tensor) else value
-            self._explicit.append((kept, weight))
+            self._explicit.append((_kept(value), weight))
 
     def close(self) -> None:
         """End an open step and remove every hook."""
@@ -144,82 +171,110 @@ class DdpCollector:
     def fail(self, error: Exception) -> None:
         """Stop collecting. Hooks stay: removing one while torch walks over them is not safe."""
         self.off = True
-        self._failed(error)
+        try:
+            self._failed(error)
+        except Exception:
+            log.debug("presum: could not say what failed", exc_info=True)
 
     # ---- hooks
 
-    def _accumulated(self, index: int, parameter: torch.Tensor) -> None:
-        if not self._in_backward:
-            self._before_backward()
-        if self._collecting:
-            self._observe(index, parameter.grad)
-
     def _before_forward(self, _module: object, _args: object) -> None:
-        if not torch.is_grad_enabled():
-            return
-        self._in_backward = self._collecting = False  # a backward pass that raised
-        if self._open:
-            self._end_step()
+        # A forward pass of any kind, evaluation too, ends an open step.
+        if torch.is_grad_enabled():
+            self.in_backward = self.collecting = False  # a backward pass that raised
+            self._end_queued = False
+            self._reached.clear()
+        self._end_step()
 
     def _after_forward(
         self, _module: object, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> None:
-        loss = find_loss(output)
-        if loss is None:
+        if not torch.is_grad_enabled():
             return
-        entry = (loss.detach(), count_tokens(args, kwargs, on_host=self._on_host))
-        # Only a loss that takes part in a backward pass counts: validation does not.
-        loss.register_hook(Hook(self, self._loss_used, entry))  # type: ignore[no-untyped-call]
+        loss = find_loss(output)
+        if loss is not None:
+            entry = (_kept(loss), count_tokens(args, kwargs, on_host=self._on_host))
+            self._watch(loss, entry)
+        else:
+            first = first_tensor(output)
+            if first is not None:
+                self._watch(first, None)
 
-    def _loss_used(
-        self, entry: tuple[torch.Tensor, torch.Tensor | int], _grad: torch.Tensor
-    ) -> None:
-        self._losses.append(entry)
+    def _watch(self, output: torch.Tensor, entry: tuple[Scalar, Scalar] | None) -> None:
+        hook = Hook(self, self._output_reached, entry)
+        output.register_hook(hook)  # type: ignore[no-untyped-call]
 
-    def _before_backward(self) -> None:
-        if self._open:
-            self._end_step()
-        self._in_backward = True
+    def _output_reached(self, entry: tuple[Scalar, Scalar] | None, _grad: torch.Tensor) -> None:
+        """A backward pass begins at the module's output.
+
+        Its end is queued here, because a parameter inside a reentrant checkpoint sees a nested pass
+        only; whether it is a training pass shows when a parameter accumulates. Only a loss that
+        gets here counts: validation does not.
+        """
+        if entry is not None:
+            self._reached.append(entry)
+        self._queue_end()
+
+    def _queue_end(self) -> None:
+        if not self._end_queued:
+            self._end_queued = True
+            Variable._execution_engine.queue_callback(Hook(self, self._after_backward))
+
+    def before_backward(self) -> None:
+        """The first parameter of a backward pass has its gradient."""
+        self._end_step()
+        self.in_backward = True
         self._micro_batches += 1
         self._synchronises = bool(self._model.require_backward_grad_sync)
         if self._synchronises:
             self._step += 1
-            self._collecting = self._step % self._every == 0
-            if self._collecting:
+            self.collecting = self._step % self._every == 0
+            if self.collecting:
                 self._begin_step()
-                self._seen = [False] * len(self._parameters)
-                self._skipped = 0
-        Variable._execution_engine.queue_callback(Hook(self, self._after_backward))
+        self._queue_end()
 
     def _after_backward(self) -> None:
-        """Every gradient is still local: this runs before DDP puts the sums in place."""
-        self._in_backward = False
+        """Every gradient is still local, but in view mode: DDP puts the sums in place later."""
+        self._end_queued = False
+        reached, self._reached = self._reached, []
+        if not self.in_backward:
+            return  # torch.autograd.grad: no parameter took part
+        self._losses += reached
+        self.in_backward = False
         if not self._synchronises:
             return
         self._open = True
-        if not self._collecting:
+        if not self.collecting:
             return
-        self._collecting = False
+        self.collecting = False
+        self._collected = True
         self._scale = _scale_of(self._scaler)
-        self._observe_left_out()
+        self._read_left_out()
         last = self._last_reduced
         if last is None or self._step - last >= self._reduced_every:
             self._last_reduced = self._step
-            Variable._execution_engine.queue_callback(Hook(self, self._after_reduction))
-        self._collected = True
+            # Twice: with a static graph DDP's own first callback queues another one.
+            hook = Hook(self, self._after_reduction)
+            Variable._execution_engine.queue_callback(
+                lambda: Variable._execution_engine.queue_callback(hook)
+            )
 
-    def _observe_left_out(self) -> None:
-        """Parameters that only earlier micro-batches used hold a gradient that is summed too."""
-        if self._micro_batches == 1 or all(self._seen) or self._model.gradient_as_bucket_view:
+    def _read_left_out(self) -> None:
+        """Parameters that only earlier micro-batches used hold a gradient that is summed too; in
+        view mode it may be reduced already, so it is counted as not read."""
+        if self._micro_batches == 1 or all(self._seen):
             return
         for index, parameter in enumerate(self._parameters):
-            if not self._seen[index] and parameter.grad is not None:
-                self._observe(index, parameter.grad)
+            if self._seen[index] or parameter.grad is None:
+                continue
+            if self._model.gradient_as_bucket_view:
+                self._skipped += 1
+            else:
+                self.read(index, parameter.grad, reduced=False)
 
     def _after_reduction(self) -> None:
         for index, parameter in enumerate(self._parameters):
-            if parameter.grad is not None and not parameter.grad.is_sparse:
-                self._read(index, dense(parameter.grad), reduced=True)
+            self.read(index, parameter.grad, reduced=True)
 
     def _after_optimizer_step(self, *_args: object) -> None:
         self._optimizer_steps += 1
@@ -228,27 +283,31 @@ class DdpCollector:
     # ---- one step
 
     def _begin_step(self) -> None:
+        self._seen = [False] * len(self._parameters)
+        self._skipped = 0
         if self._on_host:
             self._observer.begin_step(self._step)
         else:
             self._device_step = DeviceStep(self._parameters[0].device, self._sketch_size)
 
-    def _observe(self, index: int, grad: torch.Tensor | None) -> None:
+    def read(self, index: int, grad: torch.Tensor | None, *, reduced: bool) -> None:
+        """One gradient, this worker's own or the reduced one."""
         if grad is None:
             return
         self._seen[index] = True
-        if grad.is_sparse:
-            self._skipped += 1
-        else:
-            self._read(index, dense(grad), reduced=False)
-
-    def _read(self, index: int, grad: torch.Tensor, *, reduced: bool) -> None:
+        dtype = DTYPES.get(grad.dtype)
+        if dtype is None or grad.is_sparse:
+            self._skipped += not reduced
+            return
+        grad = dense(grad)
         if self._device_step is not None:
             seed = self._observer.sketch_seed(index, self._step)
             self._device_step.observe(index, grad, seed=seed, reduced=reduced)
             return
+        if not grad.is_cpu:
+            raise RuntimeError(f"gradients moved to {grad.device} after attach")
         read = self._observer.reduced_gradient if reduced else self._observer.gradient
-        read(index, grad.data_ptr(), grad.numel(), DTYPES[grad.dtype])
+        read(index, grad.data_ptr(), grad.numel(), dtype)
 
     def _end_step(self) -> None:
         if not self._open:
@@ -271,8 +330,8 @@ class DdpCollector:
             self._send(self._packet(found))
             return
         step, number, self._device_step = self._device_step, self._step, None
-        fetched = step.fetch(found.tensors())
-        self._send(lambda: self._late_packet(found, number, fetched()))
+        fetch = step.fetch(found.tensors())
+        self._send(LatePacket(fetch.ready, lambda: self._late_packet(found, number, fetch())))
 
     def _late_packet(self, found: Found, number: int, fetched: FetchedStep) -> bytes:
         """On the background thread: the numbers have left the device."""
@@ -297,11 +356,11 @@ class DdpCollector:
 Scalar = float | int | torch.Tensor
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Found:
     """What a step brought besides its gradients; scalars may still be tensors on a device."""
 
-    losses: Sequence[Scalar]
+    losses: Sequence[Scalar]  # float, or a tensor on a device
     tokens: Sequence[Scalar]
     explicit: Sequence[tuple[Scalar, float]]
     optimizer_steps: int
@@ -330,6 +389,10 @@ class Found:
         """Loss, weight and tokens of each micro-batch; explicit losses replace the model's."""
         losses = self.explicit or [(loss, 1.0) for loss in self.losses]
         tokens = [int(count) for count in self.tokens]
+        if len(losses) > MICRO_BATCHES_MAX:
+            weight = sum(weight for _, weight in losses)
+            mean = sum(float(loss) * weight for loss, weight in losses) / (weight or 1.0)
+            return [(mean, weight, sum(tokens))]
         if len(tokens) != len(losses):
             tokens = [sum(tokens)] + [0] * (len(losses) - 1)
         return [
@@ -338,19 +401,31 @@ class Found:
         ]
 
 
+def _kept(value: Scalar) -> Scalar:
+    """A number, or a copy on its device: the user may change the tensor in place."""
+    if isinstance(value, torch.Tensor):
+        return float(value.detach()) if value.is_cpu else value.detach().clone()
+    return float(value)
+
+
 def _scale_of(scaler: torch.amp.GradScaler | None) -> Scalar:
     """The factor on this step's gradients; a copy, because update() changes it in place."""
     if scaler is None or not scaler.is_enabled():
         return 1.0
     scale = getattr(scaler, "_scale", None)  # get_scale() would wait for the device
-    return scale.clone() if isinstance(scale, torch.Tensor) else float(scaler.get_scale())
+    return _kept(scale if isinstance(scale, torch.Tensor) else scaler.get_scale())
+
+
+def is_watched(model: DistributedDataParallel) -> bool:
+    """Whether a collector's hooks are on a model."""
+    return any(isinstance(hook, Hook) for hook in model._forward_pre_hooks.values())
 
 
 def dense(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor itself where its elements fill one block of memory, else a contiguous copy."""
-    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
     if tensor.is_contiguous():
         return tensor
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
     channels_last = formats.get(tensor.dim())
     if channels_last is not None and tensor.is_contiguous(memory_format=channels_last):
         return tensor
@@ -373,9 +448,18 @@ def find_loss(output: Any) -> torch.Tensor | None:
     return loss if trains else None
 
 
-def count_tokens(
-    args: tuple[Any, ...], kwargs: dict[str, Any], *, on_host: bool
-) -> torch.Tensor | int:
+def first_tensor(output: Any) -> torch.Tensor | None:
+    """The first tensor in a module's output that takes part in training, if any."""
+    if isinstance(output, torch.Tensor):
+        return output if output.requires_grad else None
+    values = output.values() if isinstance(output, dict) else output
+    if not isinstance(values, (tuple, list)) and not isinstance(output, dict):
+        return None
+    found = (first_tensor(value) for value in values)
+    return next((tensor for tensor in found if tensor is not None), None)
+
+
+def count_tokens(args: tuple[Any, ...], kwargs: dict[str, Any], *, on_host: bool) -> Scalar:
     """Target tokens of a micro-batch: labels that are not -100; 0 where no labels are found.
 
     Labels are the argument of that name, else, in host memory, the integer tensor that holds -100
@@ -385,9 +469,10 @@ def count_tokens(
     if labels is None and on_host:
         tensors = [t for t in (*args, *kwargs.values()) if isinstance(t, torch.Tensor)]
         integers = [t for t in tensors if not t.is_floating_point() and t.dtype != torch.bool]
-        labels = next((t for t in integers if (t.numpy() == IGNORED_LABEL).any()), None)
+        labels = next((t for t in integers if bool((t == IGNORED_LABEL).any())), None)
     if not isinstance(labels, torch.Tensor):
         return 0
-    if on_host:  # NumPy does this ten times as fast on a batch of labels
-        return int(np.count_nonzero(labels.detach().numpy() != IGNORED_LABEL))
-    return (labels != IGNORED_LABEL).sum()
+    if labels.is_cpu and labels.dtype == torch.int64 and labels.is_contiguous():
+        return count_targets(labels.data_ptr(), labels.numel(), IGNORED_LABEL)
+    count = (labels != IGNORED_LABEL).sum()
+    return int(count) if labels.is_cpu else count

@@ -10,8 +10,6 @@ their size (relative), because torch chooses the order of additions.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from functools import cache
 
 import torch
@@ -20,7 +18,6 @@ CHUNK = 1 << 22  # elements handled at once: bounds the temporary memory to abou
 FINGERPRINT_BLOCK = 1024
 FINGERPRINT_SEED = 0x70726573756D6670
 GOLDEN = 0x9E3779B97F4A7C15
-WAIT_SECONDS = 0.001
 
 
 def _signed(word: int) -> int:
@@ -125,34 +122,39 @@ class DeviceStep:
         if not reduced and self._sketch_size:
             self._sketches[index] = sketch
 
-    def fetch(self, extra: list[torch.Tensor]) -> Callable[[], FetchedStep]:
-        """Start the one copy to the host; the result waits for it and returns the numbers.
-
-        ``extra`` are scalars (losses, ...) that travel along. Call the result on a background
-        thread.
-        """
+    def fetch(self, extra: list[torch.Tensor]) -> Fetch:
+        """Start the one copy to the host. ``extra`` are scalars on the device that travel along."""
         none = torch.zeros(self._sketch_size, device=self._device)
         sketch = torch.stack(list(self._sketches.values())).sum(0) if self._sketches else none
         scalars = [x.detach().reshape(1).to(self._device, self._real) for x in extra]
         reals = torch.cat([*self._reals, *scalars, sketch.to(self._real)])
-        integers = torch.cat(
-            [*self._integers, torch.zeros(0, dtype=torch.int64, device=reals.device)]
-        )
-        pinned = self._device.type == "cuda"
-        host_reals = torch.empty_like(reals, device="cpu", pin_memory=pinned)
-        host_integers = torch.empty_like(integers, device="cpu", pin_memory=pinned)
-        host_reals.copy_(reals, non_blocking=pinned)
-        host_integers.copy_(integers, non_blocking=pinned)
-        event = torch.cuda.Event() if pinned else None  # type: ignore[no-untyped-call]
-        if event is not None:
-            event.record()
+        nothing = torch.zeros(0, dtype=torch.int64, device=self._device)
+        return Fetch(self, reals, torch.cat([*self._integers, nothing]), len(extra))
 
-        def wait() -> FetchedStep:
-            while event is not None and not event.query():  # type: ignore[no-untyped-call]
-                time.sleep(WAIT_SECONDS)
-            return FetchedStep(self, host_reals, host_integers, len(extra))
 
-        return wait
+class Fetch:
+    """A step's numbers on their way to the host. For the background thread."""
+
+    def __init__(
+        self, step: DeviceStep, reals: torch.Tensor, integers: torch.Tensor, extra: int
+    ) -> None:
+        pinned = reals.is_cuda
+        self._step, self._extra = step, extra
+        self._reals = torch.empty_like(reals, device="cpu", pin_memory=pinned)
+        self._integers = torch.empty_like(integers, device="cpu", pin_memory=pinned)
+        self._reals.copy_(reals, non_blocking=pinned)
+        self._integers.copy_(integers, non_blocking=pinned)
+        self._event = torch.cuda.Event() if pinned else None  # type: ignore[no-untyped-call]
+        if self._event is not None:
+            self._event.record()
+
+    def ready(self) -> bool:
+        """Whether the copy is done; never waits."""
+        return self._event is None or bool(self._event.query())  # type: ignore[no-untyped-call]
+
+    def __call__(self) -> FetchedStep:
+        """The numbers. Requires ``ready()``."""
+        return FetchedStep(self._step, self._reals, self._integers, self._extra)
 
 
 class FetchedStep:

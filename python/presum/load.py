@@ -21,6 +21,7 @@ from presum.errors import UserError
 FILE_NAME = "presum.db"
 APPLICATION_ID = 0x70726573
 SCHEMA_VERSION = 1
+MATRIX_WORKERS = 256  # up to which every step keeps its matrix
 
 
 def load(run: str | os.PathLike[str]) -> Run:
@@ -87,8 +88,8 @@ class Run:
     ) -> npt.NDArray[np.float64]:
         """The W x W cosines of a step, in the order of its workers' replicas, 1 on the diagonal.
 
-        NaN where a worker has no direction (zero or non-finite gradient). ``segment`` -1 is the
-        last one. Above 256 workers the matrix is kept every 50 steps only.
+        NaN where a worker has no direction (zero or non-finite gradient, no sketch). ``segment`` -1
+        is the last one. Above 256 workers the matrix is kept every 50 steps only.
 
         Raises:
             KeyError: the step is not recorded, or its matrix was not kept.
@@ -101,11 +102,11 @@ class Run:
             ).fetchone()
         if row is None:
             raise KeyError(f"{self.path}: no step {step} of module {module}")
-        if row[1] is None and row[0] > 1:
+        if row[1] is None and row[0] > MATRIX_WORKERS:
             raise KeyError(f"{self.path}: step {step} has no cosine matrix (every 50th step has)")
         matrix = np.eye(row[0])
         upper = np.triu_indices(row[0], 1)
-        matrix[upper] = np.frombuffer(row[1] or b"", np.float32)
+        matrix[upper] = np.nan if row[1] is None else np.frombuffer(row[1], np.float32)
         matrix.T[upper] = matrix[upper]
         return matrix
 

@@ -20,12 +20,21 @@ _sessions: dict[Path | None, Session] = {}
 
 
 def open_session(run: Path | None, default: Path, rank: int, world_size: int) -> Session:
-    """The session of a run: monitors of several models in one process share it."""
+    """The session of a run: monitors of several models in one process share it.
+
+    ``run`` None is the default run, and ``default`` its folder.
+    """
     session = _sessions.get(run)
     if session is None:
-        session = Session(run or default, rank, world_size)
+        session = Session(str(run or ""), run or default, rank, world_size)
         _sessions[run] = session
     return session
+
+
+def next_module(run: Path | None) -> int:
+    """The number that the next model of a run gets: 0, 1, ... in the order of attaching."""
+    session = _sessions.get(run)
+    return session.monitors if session is not None else 0
 
 
 class Monitor:
@@ -58,8 +67,10 @@ class Monitor:
         if self._collector is None or self._closed:
             return
         weight = 1.0 if weight is None else float(weight)
-        if not weight >= 0:
-            raise ValueError(f"presum: the weight of a loss must be at least 0, not {weight}")
+        if not 0 <= weight < float("inf"):
+            raise ValueError(
+                f"presum: the weight of a loss must be finite and at least 0, not {weight}"
+            )
         if getattr(value, "shape", ()) not in ((), (1,)):
             raise ValueError(f"presum: a loss must be one number, not of shape {value.shape}")  # type: ignore[union-attr]
         self._collector.loss(value, weight)
@@ -74,6 +85,7 @@ class Monitor:
         atexit.unregister(self.close)
         if self._collector is not None:
             self._collector.close()
+            self._collector = None  # it holds the model
         session = self._session
         session.send(self._observer.note(True, session.sent, session.dropped, ""))
         if session.leave():

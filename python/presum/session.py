@@ -15,11 +15,11 @@ import os
 import socket
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch._C._distributed_c10d import Store, TCPStore
 
@@ -35,7 +35,14 @@ GOODBYE_SECONDS = 1.5
 FLUSH_SECONDS = 10.0
 # Long: starved threads are slow, and only background threads wait.
 STORE_TIMEOUT = timedelta(seconds=30)
-_sessions_begun = 0
+_sessions_begun: Counter[str] = Counter()
+
+
+class LatePacket(NamedTuple):
+    """A packet whose numbers are still on a device."""
+
+    ready: Callable[[], bool]
+    make: Callable[[], bytes]
 
 
 class Session:
@@ -44,9 +51,8 @@ class Session:
     Thread-safety: ``send`` and ``complain`` may be called from any thread, the rest from one.
     """
 
-    def __init__(self, run: Path, rank: int, world_size: int) -> None:
-        global _sessions_begun
-        _sessions_begun += 1
+    def __init__(self, name: str, run: Path, rank: int, world_size: int) -> None:
+        _sessions_begun[name] += 1  # counts alike on all ranks
         self.run = run
         self.rank = rank
         self.world_size = world_size
@@ -54,9 +60,9 @@ class Session:
         self.sent = 0
         self.monitors = 0  # that have ever used this session
         self._open_monitors = 0
-        self._key = f"presum/session/{_sessions_begun}"
+        self._key = f"presum/session/{name}/{_sessions_begun[name]}"
         # A deque without a lock to wait on: sending must not wake a thread that wants the GIL.
-        self._queue: deque[bytes | Callable[[], bytes]] = deque()
+        self._queue: deque[bytes | LatePacket] = deque()
         self._closing = threading.Event()
         self._wake = threading.Event()
         self._said = False
@@ -71,8 +77,8 @@ class Session:
         )
         self._thread.start()
 
-    def send(self, packet: bytes | Callable[[], bytes]) -> None:
-        """Queue a packet, or a function that makes it on the background thread.
+    def send(self, packet: bytes | LatePacket) -> None:
+        """Queue a packet; a late one is made on the background thread.
 
         Drops it, counted, when the queue is full. Never waits.
         """
@@ -125,7 +131,7 @@ class Session:
 
     def _aggregate(self) -> None:
         try:
-            aggregator = Aggregator(str(self.run))
+            aggregator = Aggregator(str(self.run), self.world_size)
         except OSError as error:
             self._publish({"off": True})
             self._give_up(error)
@@ -138,17 +144,20 @@ class Session:
             aggregator.close()
 
     def _serve(self, aggregator: Aggregator) -> TCPStore:
+        listener = socket.socket()
+        listener.bind(("" if _several_hosts(self.world_size) else "127.0.0.1", 0))
         server = TCPStore(
-            "0.0.0.0" if _several_hosts(self.world_size) else "127.0.0.1",
-            0,
+            "127.0.0.1",
+            listener.getsockname()[1],
             is_master=True,
             wait_for_workers=False,
             timeout=STORE_TIMEOUT,
             use_libuv=True,
+            master_listen_fd=listener.detach(),
         )
         self._publish(
             {
-                "hosts": _own_addresses(self._default_store, self.world_size),
+                "hosts": _own_addresses(self.world_size),
                 "port": server.port,
                 "run": aggregator.run,
                 "segment": aggregator.segment,
@@ -176,8 +185,7 @@ class Session:
 
     def _drain(self, aggregator: Aggregator) -> int:
         taken = 0
-        while self._queue:
-            packet = _made(self._queue.popleft())
+        while packet := self._next():
             aggregator.ingest(stamp(packet, aggregator.run, aggregator.segment))
             self.sent += 1
             taken += 1
@@ -203,15 +211,35 @@ class Session:
             return
         store, run, segment = found
         room = PACKETS_PER_WORKER * self.world_size
-        while self._queue or not self._closing.is_set():
-            if not self._queue:
-                self._wake.wait(POLL_SECONDS)
+        deadline = float("inf")
+        while time.monotonic() < deadline:
+            packet = self._next()
+            if packet is None:
+                if self._closing.is_set() and not self._queue:
+                    return
+                if self._closing.is_set():
+                    deadline = min(deadline, time.monotonic() + GOODBYE_SECONDS)
+                self._wait()
             elif store.queue_len(QUEUE) > room:
-                self._queue.popleft()
                 self.dropped += 1
             else:
-                store.queue_push(QUEUE, stamp(_made(self._queue.popleft()), run, segment))
+                store.queue_push(QUEUE, stamp(packet, run, segment))
                 self.sent += 1
+
+    def _next(self) -> bytes | None:
+        """The oldest packet, or None while there is none or its numbers are on their way."""
+        while self._queue:
+            head = self._queue[0]
+            if isinstance(head, LatePacket) and not head.ready():
+                return None
+            self._queue.popleft()
+            if isinstance(head, bytes):
+                return head
+            try:
+                return head.make()
+            except Exception as error:
+                self.complain(f"a step could not be read from its device ({one_line(error)})")
+        return None
 
     def _find_aggregator(self) -> tuple[TCPStore, int, int] | None:
         # A connection of its own: a wait on the shared client would block the training thread.
@@ -225,10 +253,6 @@ class Session:
             self._off = True
             return None
         return _connect(message), message["run"], message["segment"]
-
-
-def _made(packet: bytes | Callable[[], bytes]) -> bytes:
-    return packet if isinstance(packet, bytes) else packet()
 
 
 def _default_store() -> Store:
@@ -256,7 +280,7 @@ def _several_hosts(world_size: int) -> bool:
     return os.environ.get("MASTER_ADDR", "localhost") not in ("localhost", "127.0.0.1", "::1")
 
 
-def _own_addresses(store: Store | None, world_size: int) -> list[str]:
+def _own_addresses(world_size: int) -> list[str]:
     if not _several_hosts(world_size):
         return ["127.0.0.1"]
     found = [socket.gethostname(), socket.getfqdn()]
@@ -273,4 +297,5 @@ def _own_addresses(store: Store | None, world_size: int) -> list[str]:
 
 
 def one_line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+    text = str(error).encode("utf-8", "replace").decode("utf-8")
+    return " ".join(text.split()) or type(error).__name__

@@ -74,7 +74,8 @@ WorkerRecord worker_record(const packet::Step& step) {
   w.rank = step.header.identity.world_rank;
   w.replica = step.header.identity.replica;
   fill_loss(w, step);
-  w.grad_norm = std::sqrt(step.total.sum_squares);
+  const bool unread = step.elements == 0 && step.skipped_parameters > 0;
+  w.grad_norm = unread ? kNaN : std::sqrt(step.total.sum_squares);
   w.grad_max = step.total.max_abs;
   w.nonfinite = step.total.nonfinite;
   w.fingerprint = step.total.fingerprint;
@@ -197,7 +198,7 @@ class Compute {
     fill_dispersion();
     fill_groups();
     fill_reduced();
-    if (two_workers_exactly()) {
+    if (exact_pair()) {
       fill_exact_pair();
     } else {
       fill_directions();
@@ -270,13 +271,18 @@ class Compute {
     exact_cross_sum_.reset();
   }
 
-  // A cross sum that no two gradients of these norms can have means that the reduction was not
-  // their mean; rounding of a 16-bit reduction stays within the tolerance.
-  bool two_workers_exactly() const {
+  // Whether two workers' cosine follows from the reduced norm. Where it does not fit their sketches
+  // the reduction was not their mean; rounding of a 16-bit reduction stays within the tolerance.
+  bool exact_pair() {
     if (record_.workers.size() != 2 || !exact_cross_sum_) return false;
     const double product = record_.workers[0].grad_norm * record_.workers[1].grad_norm;
-    return product > 0 && std::abs(*exact_cross_sum_) <= 2 * product * (1 + kReductionTolerance) &&
-           plausible_pair(product);
+    if (product == 0) return false;
+    if (std::abs(*exact_cross_sum_) <= 2 * product * (1 + kReductionTolerance) &&
+        plausible_pair(product)) {
+      return true;
+    }
+    distrust_reduced();
+    return false;
   }
 
   // Two workers' sketches, where there are any, must allow the exact cosine.

@@ -19,6 +19,7 @@ namespace {
 // The W x W matrix: every step up to this many workers, else every kMatrixEvery steps.
 constexpr std::size_t kMatrixWorkers = 256;
 constexpr std::uint64_t kMatrixEvery = 50;
+constexpr std::uint32_t kModulesMax = 1024;
 
 Result<runlog::Writer> open_writer(const MonitorOptions& options) {
   std::error_code error;
@@ -50,6 +51,13 @@ struct Monitor::State {
 
   static WorkerKey key(const Identity& who) { return {who.module, who.shard, who.replica}; }
 
+  // What the ranks of this job can be; keeps a bad packet from costing memory.
+  bool possible(const Identity& who) const {
+    const std::uint32_t world = options.world_size;
+    return who.module < kModulesMax &&
+           (world == 0 || (who.replicas <= world && who.world_rank < world && who.shard < world));
+  }
+
   Status take(const packet::Hello& hello) { return writer.add(hello); }
 
   Status take(const packet::Note& note) {
@@ -69,6 +77,9 @@ struct Monitor::State {
         break;
       case monitor::StepAssembler::Taken::kLate:
         ++counters.late;
+        break;
+      case monitor::StepAssembler::Taken::kImplausible:
+        ++counters.damaged;
         break;
     }
     return {};
@@ -131,6 +142,10 @@ Status Monitor::ingest(std::span<const std::byte> bytes) {
     ++state_->counters.foreign;
     return {};
   }
+  if (!state_->possible(header.identity)) {
+    ++state_->counters.damaged;
+    return {};
+  }
   ++state_->counters.packets;
   auto taken = std::visit([&](auto& m) { return state_->take(std::move(m)); }, *message);
   if (taken) taken = state_->write_ready(false);
@@ -146,11 +161,11 @@ Status Monitor::tick() {
 }
 
 Status Monitor::close() {
-  if (!state_->health || state_->closed) return state_->health;
-  auto done = state_->write_ready(true);
-  if (done) done = state_->writer.close();
+  if (state_->closed) return state_->health;
   state_->closed = true;
-  return state_->guarded(std::move(done));
+  if (state_->health) state_->health = state_->write_ready(true);
+  // Also after an error: what was written is committed and the file released.
+  return state_->guarded(state_->writer.close());
 }
 
 }  // namespace presum

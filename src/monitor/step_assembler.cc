@@ -9,6 +9,7 @@ StepAssembler::Taken StepAssembler::add(packet::Step&& step, Seconds now) {
   const Identity& who = step.header.identity;
   Stream& stream = streams_[{who.module, who.shard}];
   if (stream.last_closed && step.header.step <= *stream.last_closed) return Taken::kLate;
+  if (step.header.step > newest(stream) + kStepsAheadMax) return Taken::kImplausible;
   const auto [at, fresh] = stream.open.try_emplace(step.header.step);
   Open& open = at->second;
   if (fresh) open.first_seen = now;
@@ -20,6 +21,10 @@ StepAssembler::Taken StepAssembler::add(packet::Step&& step, Seconds now) {
 
 void StepAssembler::departed(const Identity& worker) {
   streams_[{worker.module, worker.shard}].departed.insert(worker.replica);
+}
+
+std::uint64_t StepAssembler::newest(const Stream& stream) {
+  return stream.open.empty() ? stream.last_closed.value_or(0) : stream.open.rbegin()->first;
 }
 
 bool StepAssembler::ready(const Stream& stream, Seconds now) {

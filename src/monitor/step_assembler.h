@@ -20,7 +20,10 @@ class StepAssembler {
   static constexpr std::size_t kLaterSteps = 64;
   static constexpr Seconds kPatience{30};
 
-  enum class Taken { kNew, kDuplicate, kLate };
+  // No worker is this many steps ahead of what is known of its model.
+  static constexpr std::uint64_t kStepsAheadMax = 1 << 20;
+
+  enum class Taken { kNew, kDuplicate, kLate, kImplausible };
   Taken add(packet::Step&& step, Seconds now);
   // The worker will send no further step: nobody waits for it any more.
   void departed(const Identity& worker);
@@ -43,6 +46,7 @@ class StepAssembler {
     std::optional<std::uint64_t> last_closed;
     std::set<std::uint32_t> departed;
   };
+  static std::uint64_t newest(const Stream& stream);
   static bool ready(const Stream& stream, Seconds now);
 
   std::map<std::pair<std::uint32_t, std::uint32_t>, Stream> streams_;  // by module and shard

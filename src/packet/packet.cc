@@ -4,9 +4,12 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <string_view>
+#include <unordered_set>
 
 #include "base/byte_order.h"
 
@@ -157,6 +160,17 @@ bool read_list(Body& body, std::vector<T>& out, std::size_t max, ReadOne&& read_
   return body.whole();
 }
 
+bool distinct_ids(const std::vector<Group>& groups) {
+  std::unordered_set<std::uint64_t> ids;
+  return std::all_of(groups.begin(), groups.end(),
+                     [&](const Group& g) { return ids.insert(g.id).second; });
+}
+
+bool valid_weights(const std::vector<MicroBatch>& micro) {
+  return std::all_of(micro.begin(), micro.end(),
+                     [](const MicroBatch& m) { return std::isfinite(m.weight) && m.weight >= 0; });
+}
+
 bool read_section(Step& step, Section type, std::span<const std::byte> bytes) {
   Body body(bytes);
   switch (type) {
@@ -172,20 +186,24 @@ bool read_section(Step& step, Section type, std::span<const std::byte> bytes) {
       step.elements = body.get<std::uint64_t>();
       return body.valid();
     case Section::kGroups:
-      return read_list(body, step.groups, kGroupsMax, [&] {
-        const auto id = body.get<std::uint64_t>();
-        return Group{id, body.sums()};
-      });
+      return read_list(body, step.groups, kGroupsMax,
+                       [&] {
+                         const auto id = body.get<std::uint64_t>();
+                         return Group{id, body.sums()};
+                       }) &&
+             distinct_ids(step.groups);
     case Section::kSketch:
       return read_sketch(bytes, step.sketch);
     case Section::kMicroBatches:
-      return read_list(body, step.micro, kGroupsMax, [&] {
-        MicroBatch m;
-        m.loss = body.get<double>();
-        m.weight = body.get<double>();
-        m.tokens = body.get<std::uint64_t>();
-        return m;
-      });
+      return read_list(body, step.micro, kGroupsMax,
+                       [&] {
+                         MicroBatch m;
+                         m.loss = body.get<double>();
+                         m.weight = body.get<double>();
+                         m.tokens = body.get<std::uint64_t>();
+                         return m;
+                       }) &&
+             valid_weights(step.micro);
     case Section::kFingerprints:
       return read_list(body, step.fingerprints, kGroupsMax, [&] {
         const auto kind = body.get<std::uint32_t>();

@@ -154,6 +154,7 @@ Result<Json> parts_json(const RunLog& log, const Steps& steps, std::size_t cells
   if (!groups) return tl::unexpected(groups.error());
   const auto pieces = cut(steps);
   std::vector<Part> parts;
+  parts.reserve(pieces.size());
   for (const auto& piece : pieces) {
     parts.emplace_back(piece, groups_of(piece.front(), *groups), cells_max / pieces.size());
   }

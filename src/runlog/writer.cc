@@ -214,6 +214,17 @@ struct Writer::State {
     return {};
   }
 
+  Status write_record(const StepRecord& r) {
+    if (auto s = write_step(r); !s) return s;
+    const std::uint64_t id = db.last_row();
+    if (auto s = write_workers(r, id); !s) return s;
+    if (auto s = write_groups(r, id); !s) return s;
+    for (const std::uint32_t replica : r.missing_replicas) {
+      if (auto s = insert_missing->with(id, replica).run(); !s) return s;
+    }
+    return {};
+  }
+
   Status write_step(const StepRecord& r) {
     insert_step->with(r.segment, r.module, r.shard, r.step, r.workers_expected,
                       static_cast<std::uint32_t>(r.workers.size()), r.loss_mean, r.loss_std,
@@ -329,14 +340,11 @@ Status Writer::add(const packet::Note& note) {
 
 Status Writer::add(const StepRecord& record) {
   if (auto s = state_->begin(); !s) return s;
-  if (auto s = state_->write_step(record); !s) return s;
-  const std::uint64_t id = state_->db.last_row();
-  if (auto s = state_->write_workers(record, id); !s) return s;
-  if (auto s = state_->write_groups(record, id); !s) return s;
-  for (const std::uint32_t replica : record.missing_replicas) {
-    if (auto s = state_->insert_missing->with(id, replica).run(); !s) return s;
-  }
-  return {};
+  if (auto s = state_->db.execute("SAVEPOINT step"); !s) return s;
+  auto written = state_->write_record(record);
+  if (!written) static_cast<void>(state_->db.execute("ROLLBACK TO step"));  // no half a step
+  const auto released = state_->db.execute("RELEASE step");
+  return written ? released : written;
 }
 
 Status Writer::tick() {

@@ -82,6 +82,11 @@ std::string default_group(std::string_view name) {
   return join_path(std::span(parts).first(kept));
 }
 
+std::uint64_t count_targets(std::span<const std::int64_t> labels, std::int64_t ignored) {
+  const auto left_out = std::count(labels.begin(), labels.end(), ignored);
+  return labels.size() - static_cast<std::size_t>(left_out);
+}
+
 Result<std::string_view> simd_target() { return observe::simd_target(); }
 
 struct Observer::State {

@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
 
 import presum
 from workers.launch import main, token_rows, write_json
@@ -34,6 +35,7 @@ class Configuration:
     micro_batches: int = 1
     autocast: bool = False
     optional_branch: bool = False
+    checkpoint: bool = False  # reentrant activation checkpointing
     torch_operations: bool = False  # the pass for devices, on CPU tensors
 
 
@@ -51,6 +53,7 @@ CONFIGURATIONS = [
     ),
     Configuration("bf16-autocast", autocast=True),
     Configuration("small-buckets", {"bucket_cap_mb": 0.02}),
+    Configuration("reentrant-checkpoint", checkpoint=True),
     Configuration("torch-operations", micro_batches=2, torch_operations=True),
 ]
 
@@ -58,8 +61,9 @@ CONFIGURATIONS = [
 class Model(nn.Module):
     """A byte-level language model whose middle part may be skipped; returns its loss."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, checkpoint: bool) -> None:
         super().__init__()
+        self.checkpoint = checkpoint
         self.embed = nn.Embedding(256, 32)
         layer = nn.TransformerEncoderLayer(32, 2, 64, dropout=0.0, batch_first=True)
         self.layers = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
@@ -67,7 +71,11 @@ class Model(nn.Module):
         self.head = nn.Linear(32, 256)
 
     def forward(self, tokens: torch.Tensor, use_optional: bool) -> dict[str, torch.Tensor]:
-        hidden = self.layers(self.embed(tokens))
+        hidden = self.embed(tokens)
+        if self.checkpoint:
+            hidden = checkpoint(self.layers, hidden, use_reentrant=True)
+        else:
+            hidden = self.layers(hidden)
         if use_optional:
             hidden = hidden + self.optional(hidden)
         logits = self.head(hidden)[:, :-1].flatten(0, 1)
@@ -126,7 +134,7 @@ def train(
     configuration: Configuration, rows: torch.Tensor, rank: int, world: int, run: Path | None
 ) -> tuple[str, list[dict[str, Any]]]:
     torch.manual_seed(0)
-    model = DistributedDataParallel(Model(), **configuration.ddp)
+    model = DistributedDataParallel(Model(checkpoint=configuration.checkpoint), **configuration.ddp)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     monitor = None
     if run is not None:

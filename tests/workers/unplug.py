@@ -62,7 +62,7 @@ def collector_breaks(rank: int, _run: Path) -> None:
     if rank == 1:
         monitor = next(iter(presum.monitor._sessions.values()))
         assert monitor is not None
-        ddp.DdpCollector._observe = _broken  # type: ignore[method-assign]
+        ddp.DdpCollector.read = _broken  # type: ignore[method-assign]
 
 
 def _broken(*_args: object) -> None:
@@ -81,14 +81,14 @@ def work(rank: int, world: int, out: Path) -> None:
         "silent": (out / "silent", nothing),
         "collector": (out / "collector", collector_breaks),
     }
-    observe, send = ddp.DdpCollector._observe, session.Session.send
+    read, send = ddp.DdpCollector.read, session.Session.send
     for name, (run, sabotage) in cases.items():
         logging.getLogger("presum").warning("== %s", name)
         if name == "silent" and rank == 1:
             session.Session.send = _silent  # type: ignore[method-assign]
         plain, seconds = train(None, nothing, rank)
         watched, watched_seconds = train(run, sabotage, rank)
-        ddp.DdpCollector._observe = observe  # type: ignore[method-assign]
+        ddp.DdpCollector.read = read  # type: ignore[method-assign]
         session.Session.send = send  # type: ignore[method-assign]
         write_json(
             out / f"{name}.{rank}.json",

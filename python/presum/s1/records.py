@@ -42,7 +42,8 @@ def _parse_array(text: str, path: Path) -> list[Any]:
     try:
         items = json.loads(text)
     except json.JSONDecodeError as error:
-        raise _malformed(error, path=path, line=error.lineno) from error
+        number = _records_before(text, error.pos) + 1
+        raise _malformed(error, path=path, line=error.lineno, record=number) from error
     if not isinstance(items, list):
         raise UserError(f"{path}: expected a JSON array of records, found {_kind(items)}")
     return items
@@ -55,12 +56,26 @@ def _parse_lines(text: str, path: Path) -> list[Any]:
             if line.strip():
                 items.append(json.loads(line))
         except json.JSONDecodeError as error:
-            raise _malformed(error, path=path, line=number) from error
+            raise _malformed(error, path=path, line=number, record=len(items) + 1) from error
     return items
 
 
-def _malformed(error: json.JSONDecodeError, *, path: Path, line: int) -> UserError:
-    return UserError(f"{path}: malformed JSON at line {line}, column {error.colno}: {error.msg}")
+def _records_before(text: str, end: int) -> int:
+    """How many whole items of a JSON array stand before a position."""
+    decoder, count, at = json.JSONDecoder(), 0, text.find("[") + 1
+    while at < end:
+        at += len(text[at:end]) - len(text[at:end].lstrip(" \t\r\n,"))
+        try:
+            _, at = decoder.raw_decode(text, at)
+        except json.JSONDecodeError:
+            break
+        count += 1
+    return count
+
+
+def _malformed(error: json.JSONDecodeError, *, path: Path, line: int, record: int) -> UserError:
+    place = f"line {line}, column {error.colno} (record {record})"
+    return UserError(f"{path}: malformed JSON at {place}: {error.msg}")
 
 
 def _record(item: object, *, path: Path, number: int) -> Record:

@@ -155,7 +155,7 @@ function addChart(parent, {title, note, x, series, part, group, height, range, f
 // Zoom by numbers, for the keyboard and for touch screens.
 function zoomBar(part, group) {
   const first = part.x[0];
-  const last = part.x[part.x.length - 1];
+  const last = part.coverage.last_step;
   const from = el('input', {type: 'number', value: first, min: first, max: last, 'aria-label': 'first step shown'});
   const to = el('input', {type: 'number', value: last, min: first, max: last, 'aria-label': 'last step shown'});
   const show = () => {

@@ -11,6 +11,12 @@ function mix(a, b, t) {
   return `rgb(${from.map((v, i) => Math.round(v + (to[i] - v) * t)).join(',')})`;
 }
 
+// Black or white, whichever is easier to read on "rgb(r,g,b)".
+function inkOn(fill) {
+  const [r, g, b] = fill.match(/\d+/g).map((v) => (Number(v) / 255) ** 2.2);
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.18 ? '#000000' : '#ffffff';
+}
+
 // -1 .. 1 from the low colour through the middle to the high one.
 function diverging(t) {
   const size = Math.min(1, Math.abs(t));

@@ -102,12 +102,12 @@ class CosineMatrix {
     const value = pairCosine(this.matrix, i, j);
     const seam = cell > 8 ? 1 : 0;
     const [left, top] = [26 + j * cell, 26 + i * cell];
-    g.fillStyle = i === j || value === null ? colour('missing') : diverging(value / this.limit);
+    const fill = i === j || value === null ? colour('missing') : diverging(value / this.limit);
+    g.fillStyle = fill;
     g.fillRect(left, top, cell - seam, cell - seam);
     if (cell < 36 || value === null || i === j) return;
     g.font = '11px system-ui, sans-serif';
-    const strong = Math.abs(value / this.limit) > 0.55;
-    g.fillStyle = colour(strong ? 'heat-ink' : 'ink');
+    g.fillStyle = inkOn(fill);
     g.fillText((Math.abs(value) >= 0.9995 ? value.toFixed(0) : value.toFixed(2)).replace('-', '−'), left + cell / 2, top + cell / 2);
   }
 

@@ -112,7 +112,7 @@ function drawPart(parent, run, part) {
   const view = new WorkersView(parent, run, part, group);
   if (part.matrices.length > 0) {
     const section = el('section', {class: 'card', id: 'matrix'}, el('h2', {}, 'Who pulls with whom'),
-      el('p', {class: 'note'}, 'Cosine between the gradients of each pair of workers at one step. A pale row is a worker that pulls its own way; a dark block reads the same data.'));
+      el('p', {class: 'note'}, 'Cosine between the gradients of each pair of workers at one step. A pale row is a worker that pulls its own way; a block near 1 reads the same data.'));
     parent.append(section);
     view.matrix = new CosineMatrix(section, part);
   }

@@ -64,7 +64,8 @@ class WorkersView {
   }
 
   addHeat(section) {
-    const buttons = Object.entries(METRICS).map(([metric, {title}]) => el('button', {type: 'button', 'data-metric': metric,
+    const known = ([metric]) => this.part.workers.some((w) => w.mean[metric] !== null);
+    const buttons = Object.entries(METRICS).filter(known).map(([metric, {title}]) => el('button', {type: 'button', 'data-metric': metric,
       'aria-pressed': String(metric === this.metric), onclick: () => this.choose(metric)}, capital(title)));
     this.buttons = buttons;
     const box = el('div', {class: 'heat'});
