@@ -165,7 +165,8 @@ Status Monitor::close() {
   state_->closed = true;
   if (state_->health) state_->health = state_->write_ready(true);
   // Also after an error: what was written is committed and the file released.
-  return state_->guarded(state_->writer.close());
+  static_cast<void>(state_->guarded(state_->writer.close()));
+  return state_->health;
 }
 
 }  // namespace presum

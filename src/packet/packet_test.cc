@@ -138,6 +138,17 @@ TEST(Packet, SketchMustBeAPowerOfTwoWithinBounds) {
   }
 }
 
+TEST(Packet, EqualGroupIdsAndImpossibleWeightsAreErrors) {
+  Step s = sample_step();
+  s.groups[1].id = s.groups[0].id;
+  EXPECT_FALSE(decode(encode(s).bytes));
+  for (const double weight : {-1.0, static_cast<double>(NAN), static_cast<double>(INFINITY)}) {
+    s = sample_step();
+    s.micro[0].weight = weight;
+    EXPECT_FALSE(decode(encode(s).bytes)) << weight;
+  }
+}
+
 // Mutations with a renewed checksum reach the section parsers; random bytes reach the header.
 TEST(Packet, HostileBytesNeverCrash) {
   std::mt19937_64 random(1);
