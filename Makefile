@@ -55,7 +55,6 @@ build: build/.venv
 build/%/build.ninja: build/.system CMakePresets.json
 	@cmake --preset $* >build/$*.log || { cat build/$*.log; exit 1; }
 
-.PHONY: cpp-%
 cpp-%: build/%/build.ninja
 	@echo "== building C++ ($*)"
 	@cmake --build --preset $* -j $(JOBS)

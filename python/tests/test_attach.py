@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
 import subprocess
 import sys
+import weakref
 from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
@@ -18,6 +20,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import presum
+from presum.ddp import DdpCollector
+from presum.session import Session
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -97,6 +101,79 @@ def test_explicit_losses_replace_the_model_s_and_are_weighted(
     workers = presum.load(tmp_path).workers
     assert workers.loss.tolist() == [2.0]
     assert workers.weight.tolist() == [4.0]
+
+
+def test_a_loss_that_the_user_changes_in_place_is_recorded_as_it_was(
+    model: DistributedDataParallel, tmp_path: Path
+) -> None:
+    with presum.attach(model, run=tmp_path):
+        loss = model(torch.ones(2, 4))["loss"]
+        was = loss.item()
+        loss.backward()
+        loss.detach().div_(8)
+    assert presum.load(tmp_path).workers.loss.tolist() == [pytest.approx(was)]
+
+
+def test_a_closed_monitor_lets_the_model_go(tmp_path: Path) -> None:
+    model = DistributedDataParallel(LossModel())
+    with presum.attach(model, run=tmp_path) as monitor:
+        train(model, 2)
+    gone = weakref.ref(model)
+    del model
+    gc.collect()
+    assert gone() is None
+    monitor.loss(1.0)  # after close: ignored
+
+
+def test_losses_of_two_forwards_belong_to_their_own_backward_passes(
+    model: DistributedDataParallel, tmp_path: Path
+) -> None:
+    with presum.attach(model, run=tmp_path):
+        first = model.module(torch.ones(2, 4))["loss"]
+        second = model(torch.ones(2, 4))["loss"]
+        second.backward()
+        first.backward()
+    losses = presum.load(tmp_path).workers.loss
+    assert losses[0] == pytest.approx(second.item())
+    assert np.isnan(losses[1])
+
+
+def test_gradients_of_inputs_alone_are_no_step(
+    model: DistributedDataParallel, tmp_path: Path
+) -> None:
+    x = torch.ones(2, 4, requires_grad=True)
+    with presum.attach(model, run=tmp_path):
+        loss = model(x)["loss"]
+        torch.autograd.grad(loss, x, retain_graph=True)
+        loss.backward()
+    workers = presum.load(tmp_path).workers
+    assert len(workers) == 1
+    assert workers.micro_batches.tolist() == [1]
+    assert workers.loss.notna().all()
+
+
+def test_a_failing_error_report_does_not_reach_training(
+    model: DistributedDataParallel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_args: object, **_kwargs: object) -> None:
+        raise RuntimeError("lone surrogate \udc80")
+
+    monkeypatch.setattr(DdpCollector, "read", broken)
+    monkeypatch.setattr(Session, "complain", broken)
+    with presum.attach(model, run=tmp_path):
+        train(model, 2)
+    assert presum.load(tmp_path).steps.empty
+
+
+def test_ignored_parameters_are_not_watched(tmp_path: Path) -> None:
+    inner = LossModel()
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(
+        inner, ["layers.1.weight", "layers.1.bias"]
+    )
+    model = DistributedDataParallel(inner)
+    with presum.attach(model, run=tmp_path):
+        train(model, 1)
+    assert set(presum.load(tmp_path).groups.group) == {"layers.0"}
 
 
 def test_a_validation_forward_is_not_a_loss(model: DistributedDataParallel, tmp_path: Path) -> None:
