@@ -105,7 +105,8 @@ def test_json_array_and_lines_give_the_same_records(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("x.json", '[\n {"instruction": }]', "malformed JSON at line 2, column 18"),
+        ("x.json", '[\n {"instruction": }]', "malformed JSON at line 2, column 18 (record 1)"),
+        ("x.json", '[{"a": [1, 2]},\n {"b": "}"} , {"c" 1}]', "column 20 (record 3)"),
         ("x.jsonl", '{"instruction":"a","output":"b"}\n{"a" 1}', "at line 2, column 6"),
         ("x.json", '{"instruction": "a"}', "expected a JSON array of records, found an object"),
         ("x.json", "[]", "no records"),
