@@ -80,6 +80,10 @@ def test_a_killed_worker_leaves_a_whole_run_log(out: Path) -> None:
     assert steps.workers.tolist() == [3, 3] + [2] * 18
 
 
+def test_a_run_of_one_step_is_whole(out: Path) -> None:
+    assert presum.load(out / "one-step").steps.workers.tolist() == [3]
+
+
 def test_a_killed_aggregator_leaves_what_was_committed(launch: Any, tmp_path: Path) -> None:
     assert launch("unplug", 1, tmp_path).returncode == 128 + signal.SIGKILL
     steps = presum.load(tmp_path / "aggregator-killed").steps

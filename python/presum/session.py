@@ -114,6 +114,8 @@ class Session:
             self._closing.set()
             self._wake.set()
             self._thread.join(FLUSH_SECONDS if self.rank == 0 else GOODBYE_SECONDS)
+            if self._queue and not self._off:
+                self.complain(f"{len(self._queue)} packets could not be sent before the end")
         return True
 
     def _guarded(self, target: Callable[[], None]) -> None:
@@ -245,9 +247,13 @@ class Session:
         # A connection of its own: a wait on the shared client would block the training thread.
         assert self._default_store is not None
         store = self._default_store.clone()  # type: ignore[attr-defined]
+        deadline = float("inf")
         while not store.check([self._key]):
-            if self._closing.wait(POLL_SECONDS):
+            if self._closing.is_set():  # a short run: the aggregator may still be starting
+                deadline = min(deadline, time.monotonic() + GOODBYE_SECONDS)
+            if time.monotonic() > deadline:
                 return None
+            self._wait()
         message = json.loads(store.get(self._key))
         if message.get("off"):
             self._off = True

@@ -63,8 +63,9 @@ std::string describe(const HardFact& fact) {
 int judge(const RunLog& log, std::size_t steps, const Streams& io) {
   const auto facts = log.hard_facts();
   const auto notes = log.notes();
-  for (const auto& error :
-       {facts ? "" : facts.error().message, notes ? "" : notes.error().message}) {
+  const auto segments = log.segments();
+  for (const auto& error : {facts ? "" : facts.error().message, notes ? "" : notes.error().message,
+                            segments ? "" : segments.error().message}) {
     if (error.empty()) continue;
     io.err << "presum check: " << printable(error) << '\n';
     return kNoVerdict;

@@ -166,7 +166,15 @@ TEST(Cli, UnreadableRunsAreOneLineAndExitCode2) {
     expect_refusal({verb, (folder / "notes.txt").string()}, "not a presum run log");
     expect_refusal({verb, (folder / "cut").string()}, "cut");
   }
-  expect_refusal({"summary", (folder / "good").string(), (folder / "absent").string()}, "absent");
+}
+
+TEST(Cli, OneUnreadableRunDoesNotHideTheOthers) {
+  const TempFolder folder;
+  make_run(folder / "good", steps_of(2, 1));
+  const Ran ran = run({"summary", (folder / "absent").string(), (folder / "good").string()});
+  EXPECT_EQ(ran.code, 2);
+  EXPECT_NE(ran.err.find("absent"), std::string::npos);
+  EXPECT_NE(ran.out.find("good"), std::string::npos);
 }
 
 // ---- summary

@@ -21,7 +21,7 @@ constexpr const char* kHelp =
     "Writes one HTML file that any browser opens; it loads nothing from a network, so it can be\n"
     "sent to a colleague. Several runs are drawn side by side on a common scale.\n\n"
     "Exit code: 0 written, 2 not (no such run, damaged, cannot write); then FILE is left alone.\n\n"
-    "Example: presum report demo/* -o demo/report.html";
+    "Example: presum report demo/*-S1-* -o demo/report.html";
 
 struct Options {
   std::vector<std::string> runs;

@@ -24,7 +24,7 @@ constexpr const char* kHelp =
     "  W_eff        effective workers: 1 if all gradients are equal, W if orthogonal\n"
     "  noise scale  gradient noise scale in worker batches, at the end of the run\n"
     "A dash: undefined (one worker has no cosine) or not measured.\n\n"
-    "Example: presum summary demo/*";
+    "Example: presum summary demo/*-S1-*";
 
 class Mean {
  public:
@@ -151,26 +151,33 @@ struct Arguments {
   std::string format = "text";
 };
 
+void add_rows(const std::string& name, Steps steps, std::vector<Row>& rows) {
+  const auto modules = by_module(std::move(steps));
+  for (const Steps& module : modules) {
+    const auto& first = module.empty() ? StepRecord{} : module.front();
+    rows.push_back(row(modules.size() == 1
+                           ? name
+                           : fmt::format("{} module {}.{}", name, first.module, first.shard),
+                       module));
+  }
+}
+
+// A run that cannot be read is said and left out; the others are shown all the same.
 int summarise(const Arguments& arguments, const Streams& io) {
   std::vector<Row> rows;
+  int code = kOk;
   for (const std::string& run : arguments.runs) {
     const auto log = RunLog::open(run);
     auto steps = log ? log->steps() : tl::unexpected(log.error());
-    if (!steps) {
-      io.err << "presum summary: " << printable(steps.error().message) << '\n';
-      return kNoVerdict;
+    if (steps) {
+      add_rows(log->name(), std::move(*steps), rows);
+      continue;
     }
-    const auto modules = by_module(std::move(*steps));
-    for (const Steps& module : modules) {
-      auto name = log->name();
-      if (modules.size() > 1) {
-        name += fmt::format(" module {}.{}", module.front().module, module.front().shard);
-      }
-      rows.push_back(row(std::move(name), module));
-    }
+    io.err << "presum summary: " << printable(steps.error().message) << '\n';
+    code = kNoVerdict;
   }
-  io.out << formatted(rows, arguments.format);
-  return kOk;
+  if (!rows.empty()) io.out << formatted(rows, arguments.format);
+  return code;
 }
 
 }  // namespace

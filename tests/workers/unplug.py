@@ -65,7 +65,7 @@ def collector_breaks(rank: int, _run: Path) -> None:
         ddp.DdpCollector.read = _broken  # type: ignore[method-assign]
 
 
-def _broken(*_args: object) -> None:
+def _broken(*_args: object, **_kwargs: object) -> None:
     raise RuntimeError("planted failure")
 
 
@@ -95,6 +95,8 @@ def work(rank: int, world: int, out: Path) -> None:
             {"plain": plain, "watched": watched, "extra": watched_seconds - seconds},
         )
     model = DistributedDataParallel(nn.Linear(4, 1))
+    with presum.attach(model, run=out / "one-step"):
+        model(torch.ones(2, 4)).sum().backward()
     if rank == 2:
         _train_alone(model, out / "killed", rank, 3)
         os.kill(os.getpid(), signal.SIGKILL)

@@ -47,7 +47,7 @@ examples:
       as workers of a launcher, on GPUs
 
 afterwards:
-  presum summary demo/*        presum check demo/replicated-S1-1"""
+  presum summary demo/*-S1-*   presum check demo/replicated-S1-1"""
 
 
 def main(argv: list[str]) -> int:
@@ -267,5 +267,5 @@ def _conclude(plan: "Plan") -> None:
 
     summaries = {run: summarise(presum.load(str(plan.folder(run))).steps) for run in plan.runs}
     print(f"\n{render(summaries, workers=plan.workers)}\n")
-    print(f"Look further:  presum summary {plan.out}/*")
+    print(f"Look further:  presum summary {plan.out}/*-S1-*")
     print(f"               presum check {plan.folder(plan.runs[-1])}")
