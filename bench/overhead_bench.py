@@ -31,7 +31,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import presum
-from presum.ddp import Hook
+from presum.ddp import Hook, ParameterHook
 from presum.monitor import _sessions
 
 WORKERS = 2
@@ -111,22 +111,27 @@ def measure(training: Training, blocks: int) -> list[dict[str, float]]:
 def attribute(training: Training, steps: int) -> dict[str, float]:
     """Seconds a step inside our hooks, and of our background thread's CPU time."""
     spent = [0.0]
-    call = Hook.__call__
+    originals = {kind: kind.__call__ for kind in (Hook, ParameterHook)}
 
-    def timed_call(hook: Hook, *args: Any, **kwargs: Any) -> None:
-        began = time.perf_counter()
-        call(hook, *args, **kwargs)
-        spent[0] += time.perf_counter() - began
+    def timed(call: Any) -> Any:
+        def timed_call(hook: Hook, *args: Any, **kwargs: Any) -> None:
+            began = time.perf_counter()
+            call(hook, *args, **kwargs)
+            spent[0] += time.perf_counter() - began
+
+        return timed_call
 
     session = next(iter(_sessions.values()))
     clock = time.pthread_getcpuclockid(session._thread.ident or threading.get_ident())
     training.collector.unhook()
     training.collector.hook()
-    Hook.__call__ = timed_call  # type: ignore[method-assign, assignment]
+    for kind, call in originals.items():
+        kind.__call__ = timed(call)  # type: ignore[method-assign]
     background = time.clock_gettime(clock)
     step = float(np.mean([training.step() for _ in range(steps)]))
     background = time.clock_gettime(clock) - background
-    Hook.__call__ = call  # type: ignore[method-assign]
+    for kind, call in originals.items():
+        kind.__call__ = call  # type: ignore[method-assign]
     return {"step": step, "hooks": spent[0] / steps, "background": background / steps}
 
 
@@ -139,7 +144,7 @@ def worker(rank: int, port: int, blocks: int, dtype: str, folder: str, answers: 
     training = Training(Path(folder) / "run", dtype)
     gc.disable()
     times = measure(training, blocks)
-    attributed = attribute(training, max(5, blocks // 3))
+    attributed = attribute(training, max(20, blocks // 3))
     gc.enable()
     training.monitor.close()
     dist.destroy_process_group()
