@@ -40,6 +40,10 @@ int export_table(const Arguments& arguments, const Streams& io) {
     io.err << "presum export: " << printable(done.error().message) << '\n';
     return kNoVerdict;
   }
+  if (!io.out.flush()) {
+    io.err << "presum export: cannot write to standard output\n";
+    return kNoVerdict;
+  }
   return kOk;
 }
 

@@ -70,20 +70,13 @@ std::vector<std::uint64_t> StepAxis::rows() const {
 Column::Column(const StepAxis& axis)
     : rows_per_bucket_(axis.rows_per_bucket()),
       buckets_(axis.buckets(), {std::numeric_limits<double>::infinity(),
-                                -std::numeric_limits<double>::infinity(), true}) {}
+                                -std::numeric_limits<double>::infinity()}) {}
 
 void Column::add(std::size_t bucket, double value) {
   if (!std::isfinite(value)) return;
   Extremes& e = buckets_[bucket];
-  const bool empty = e.low > e.high;
-  if (value > e.high) {
-    e.high = value;
-    e.low_first = true;
-  }
-  if (value < e.low) {
-    e.low = value;
-    e.low_first = empty;
-  }
+  e.low = std::min(e.low, value);
+  e.high = std::max(e.high, value);
 }
 
 std::vector<double> Column::rows() const {
@@ -93,8 +86,9 @@ std::vector<double> Column::rows() const {
     const bool empty = e.low > e.high;
     const double low = empty ? kNone : e.low;
     const double high = empty ? kNone : e.high;
-    out.push_back(e.low_first ? low : high);
-    if (rows_per_bucket_ == 2) out.push_back(e.low_first ? high : low);
+    // Always the lowest first, so that the edges of a band keep their order in every row.
+    out.push_back(low);
+    if (rows_per_bucket_ == 2) out.push_back(high);
   }
   return out;
 }

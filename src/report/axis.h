@@ -38,7 +38,7 @@ class StepAxis {
   std::uint64_t width_ = 0;  // steps in a bucket; 0: one bucket per step
 };
 
-// One series over an axis. Of each bucket it keeps both extremes, in the order in which they came.
+// One series over an axis. Of each bucket it keeps both extremes, the lowest first.
 class Column {
  public:
   explicit Column(const StepAxis& axis);
@@ -51,7 +51,6 @@ class Column {
   struct Extremes {
     double low;
     double high;
-    bool low_first;
   };
   std::size_t rows_per_bucket_;
   std::vector<Extremes> buckets_;

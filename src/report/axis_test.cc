@@ -79,12 +79,12 @@ TEST(Column, ASpikeOfOneStepSurvives) {
   }
 }
 
-TEST(Column, ExtremesStandInTheOrderInWhichTheyCame) {
+TEST(Column, TheLowestStandsFirstSoThatBandsKeepTheirOrder) {
   const StepAxis axis(counting(40), 2);
   Column column(axis);
   for (std::uint64_t s = 0; s < 20; ++s) column.add(0, s == 3 ? -5 : s == 9 ? 5 : 0);
   for (std::uint64_t s = 20; s < 40; ++s) column.add(1, s == 23 ? 5 : s == 29 ? -5 : 0);
-  EXPECT_EQ(column.rows(), (std::vector<double>{-5, 5, 5, -5}));
+  EXPECT_EQ(column.rows(), (std::vector<double>{-5, 5, -5, 5}));
 }
 
 TEST(Column, ABucketOfNanIsAGapAndOneValueIsNot) {

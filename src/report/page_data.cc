@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <span>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -149,6 +150,12 @@ Status fill(const RunLog& log, std::vector<Part>& parts) {
   return {};
 }
 
+bool ascending(std::span<const StepRecord> steps) {
+  return std::adjacent_find(steps.begin(), steps.end(), [](const auto& a, const auto& b) {
+           return a.step >= b.step;
+         }) == steps.end();
+}
+
 Result<Json> parts_json(const RunLog& log, const Steps& steps, std::size_t cells_max) {
   const auto groups = log.groups();
   if (!groups) return tl::unexpected(groups.error());
@@ -156,6 +163,7 @@ Result<Json> parts_json(const RunLog& log, const Steps& steps, std::size_t cells
   std::vector<Part> parts;
   parts.reserve(pieces.size());
   for (const auto& piece : pieces) {
+    if (!ascending(piece)) return fail(ErrorCode::kCorrupt, log.name() + ": steps out of order");
     parts.emplace_back(piece, groups_of(piece.front(), *groups), cells_max / pieces.size());
   }
   if (auto s = fill(log, parts); !s) return tl::unexpected(s.error());
