@@ -37,6 +37,7 @@ class Scene:
     nonfinite: Callable[[int, int], bool] = _never
     deviates: Callable[[int, int], bool] = _never
     losses: bool = True
+    mixed: bool = False  # the last worker has another torch
     text: str = "model"  # part of every string that the run holds
 
 
@@ -66,7 +67,7 @@ def make(folder: Path, scene: Scene) -> Path:
 
 
 def _worker(scene: Scene, rank: int) -> _core.Observer:
-    odd = rank == scene.workers - 1 and rank > 0
+    odd = scene.mixed and rank == scene.workers - 1
     return _core.Observer(
         module=0,
         replica=rank,
@@ -84,6 +85,7 @@ def _worker(scene: Scene, rank: int) -> _core.Observer:
             (f"{scene.text}.layers.{i}.weight", WIDTH, f"{scene.text}.layers.{i}")
             for i in range(scene.layers)
         ],
+        buffers=[],
     )
 
 

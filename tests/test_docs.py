@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The formats as docs/ describes them, held against what the library writes.
 
-Every vector, table and query is parsed from the Markdown. The packet decoder, the fingerprint and
-the sketch below are written from docs/packet_format.md alone, in plain Python.
+Every vector, table and query is parsed from the Markdown. The packet decoder, the fingerprint, the
+sketch, the row hash and the salt below are written from docs/ alone, in plain Python.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import array
 import ctypes
 import ctypes.util
+import json
 import math
 import random
 import re
@@ -25,12 +26,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from presum._core import Aggregator, Observer, canonical_name, stamp
+from presum._core import (
+    Aggregator,
+    Observer,
+    canonical_name,
+    fingerprint_kinds,
+    hash_rows,
+    stamp,
+)
 
 DOCS = Path(__file__).parents[1] / "docs"
 PACKET_FORMAT = (DOCS / "packet_format.md").read_text(encoding="utf-8")
 RUNLOG_FORMAT = (DOCS / "runlog_format.md").read_text(encoding="utf-8")
 METRICS = (DOCS / "metrics.md").read_text(encoding="utf-8")
+KIND_TABLE = DOCS.parent / "src" / "base" / "fingerprint_kinds.cc"
 
 DTYPES = {"f32": 0, "f64": 1, "bf16": 2, "f16": 3}
 
@@ -148,6 +157,52 @@ def sum_squares(values: list[float]) -> float:
     return sums[0]
 
 
+def padding_begins(row: list[int], columns: list[int]) -> int:
+    """How many of the columns are left without a run of equal elements at the end."""
+    run = 1
+    while run < len(columns) and row[columns[-run - 1]] == row[columns[-1]]:
+        run += 1
+    return len(columns) if run == 1 else max(len(columns) - run, 1)
+
+
+def row_hash(row: list[int], mask: list[int] | None) -> int:
+    stride = max(1, -(-len(row) // 4096))
+    columns = list(range(0, len(row), stride))
+    if mask is not None:
+        kept = [c for c in columns if mask[c]]
+    else:
+        kept = columns[: padding_begins(row, columns)] if columns else []
+    total = sum(mix64(row[c] ^ splitmix64(c)) for c in kept) & M64
+    return mix64(total ^ mix64(len(kept)))
+
+
+def rotated(x: int, bits: int) -> int:
+    return (x << bits | x >> (64 - bits)) & M64
+
+
+def siphash(key: tuple[int, int], data: bytes) -> int:
+    """SipHash-2-4 as its paper defines it."""
+    text = b"somepseudorandomlygeneratedbytes"
+    v = [int.from_bytes(text[i : i + 8], "big") ^ key[i // 8 % 2] for i in range(0, 32, 8)]
+
+    def rounds(count: int) -> None:
+        for _ in range(count):
+            for a, b, turn in ((0, 1, 13), (2, 3, 16), (2, 1, 17), (0, 3, 21)):
+                v[a] = (v[a] + v[b]) & M64
+                v[b] = rotated(v[b], turn) ^ v[a]
+                if turn in (13, 17):
+                    v[a] = rotated(v[a], 32)
+
+    padded = data + bytes(7 - len(data) % 8) + bytes([len(data) & 0xFF])
+    for (word,) in struct.iter_unpack("<Q", padded):
+        v[3] ^= word
+        rounds(2)
+        v[0] ^= word
+    v[2] ^= 0xFF
+    rounds(4)
+    return v[0] ^ v[1] ^ v[2] ^ v[3]
+
+
 def checksum(body: bytes) -> int:
     library = ctypes.util.find_library("xxhash")
     assert library is not None, "install libxxhash-dev"
@@ -184,6 +239,13 @@ class Decoded:
 
     def sketch(self) -> list[float]:
         return [x for (x,) in struct.iter_unpack("<f", self.sections.get(4, b""))]
+
+    def states(self) -> list[tuple[int, int, int]]:
+        return list(struct.iter_unpack("<QIQ", self.sections.get(8, b"")))
+
+    def samples(self) -> tuple[int, int, list[int]]:
+        rows, thinned = struct.unpack_from("<QI", self.sections[9])
+        return rows, thinned, [x for (x,) in struct.iter_unpack("<Q", self.sections[9][12:])]
 
 
 HEADER = struct.Struct("<IHHIIQIIIIIIQ")
@@ -230,6 +292,7 @@ def reseal(packet: bytes) -> bytes:
 def make_observer(
     parameters: list[tuple[str, int, str]],
     *,
+    buffers: tuple[tuple[str, int, str], ...] = (),
     replica: int = 1,
     replicas: int = 2,
     sketch_size: int = 0,
@@ -244,6 +307,7 @@ def make_observer(
         host=f"node-{'ab'[replica % 2]}",
         facts=[("torch", "2.13.0")],
         parameters=parameters,
+        buffers=list(buffers),
     )
 
 
@@ -252,6 +316,11 @@ def report(observer: Observer, parameter: int, data: bytes, dtype: str, *, reduc
     count = len(data) // {"f32": 4, "f64": 8, "bf16": 2, "f16": 2}[dtype]
     take = observer.reduced_gradient if reduced else observer.gradient
     take(parameter, buffer.buffer_info()[0], count, DTYPES[dtype])
+
+
+def report_state(observer: Observer, of: int, index: int, data: bytes, width: int) -> None:
+    buffer = array.array("B", data)
+    observer.state(of, index, buffer.buffer_info()[0], len(data) // width, width)
 
 
 def end_step(observer: Observer, *, scale: float = 1.0) -> bytes:
@@ -340,6 +409,121 @@ def test_sketch_vectors_hold_here_and_in_the_library() -> None:
         report(observer, 0, data, "f32", reduced=False)
         sketch = decode(end_step(observer)).sketch()
         assert {b: x for b, x in enumerate(sketch) if x} == {expected[0]: expected[1] * 3.0}
+
+
+def row_of(text: str) -> list[int]:
+    if found := re.fullmatch(r"c for c = 0 \S (\d+)", text):
+        return list(range(int(found[1]) + 1))
+    return [number(word) for word in text.split()]
+
+
+def test_row_hash_vectors_hold_here_and_in_the_library() -> None:
+    rows = rows_of(PACKET_FORMAT, "### Row hash vectors")
+    assert {row[0] for row in rows} == {"u8", "u16", "u32", "u64"}
+    for kind, text, mask_text, expected in rows:
+        row, mask = row_of(text), row_of(mask_text) or None
+        assert row_hash(row, mask) == number(expected), text
+        assert library_row_hashes([row], kind, [mask] if mask else None) == [number(expected)], text
+
+
+ARRAY_CODES = {"u8": "B", "u16": "H", "u32": "I", "u64": "Q"}
+
+
+def library_row_hashes(
+    rows: list[list[int]], kind: str, masks: list[list[int]] | None, mask_kind: str = "u8"
+) -> list[int]:
+    data = array.array(ARRAY_CODES[kind], [x for row in rows for x in row])
+    mask = array.array(ARRAY_CODES[mask_kind], [x for row in masks or [] for x in row])
+    place = mask.buffer_info()[0] if masks else 0
+    return hash_rows(
+        data.buffer_info()[0], len(rows), len(rows[0]), data.itemsize, place, mask.itemsize
+    )
+
+
+@pytest.mark.parametrize("kind", ARRAY_CODES)
+@pytest.mark.parametrize("columns", [1, 2, 3, 17, 4095, 4096, 4097, 9000])
+def test_row_hashes_are_those_of_the_definition(kind: str, columns: int) -> None:
+    source = random.Random(columns)
+    bits = 8 * array.array(ARRAY_CODES[kind]).itemsize
+    rows = [[source.getrandbits(bits) for _ in range(columns)] for _ in range(3)]
+    for padding, row in enumerate(rows):  # none, one element, most of the row
+        for column in range(columns - (0, 1, columns // 2)[padding], columns):
+            row[column] = 1
+    masks = [[source.randrange(2) * 255 for _ in row] for row in rows]
+    assert library_row_hashes(rows, kind, None) == [row_hash(row, None) for row in rows]
+    expected = [row_hash(row, mask) for row, mask in zip(rows, masks, strict=True)]
+    for mask_kind in ARRAY_CODES:
+        assert library_row_hashes(rows, kind, masks, mask_kind) == expected
+
+
+def test_kinds_of_fingerprints_are_those_of_the_library() -> None:
+    """Numbers and names by the extension; the rest is only in the source."""
+    rows = rows_of(PACKET_FORMAT, "### Kinds of fingerprints")
+    assert {name: int(kind) for kind, name, *_ in rows} == fingerprint_kinds()
+    assert [int(kind) for kind, *_ in rows] == sorted(fingerprint_kinds().values())
+    source = " ".join(KIND_TABLE.read_text(encoding="utf-8").split())
+    entry = r'FingerprintInfo\{FingerprintKind::k\w+, "(\w+)", k(\w+), (\w+), "([\w-]*)"\}'
+    words = {"Match": "must match", "Differ": "must differ", "Noise": "noise"}
+    expected = {
+        name: (words[expectation], real == "true", check)
+        for name, expectation, real, check in re.findall(entry, source)
+    }
+    documented = {
+        name: (expectation, value == "f64", check) for _, name, value, expectation, check, _ in rows
+    }
+    assert documented == expected
+    assert {value for _, _, value, *_ in rows} == {"hash", "count", "f64"}
+    assert all(meaning for *_, meaning in rows)
+
+
+def test_states_are_combined_as_documented() -> None:
+    observer = make_observer(
+        [("module.layer.0.w", 2, ""), ("layer.0.b", 2, ""), ("head.w", 2, "")],
+        buffers=(("layer.0.mean", 2, ""), ("frozen", 2, "mine")),
+    )
+    data = {
+        (1, 0): (struct.pack("<2f", 1, math.nan), "f32"),
+        (1, 1): (struct.pack("<2d", 1, math.inf), "f64"),
+        (1, 2): (b"\x01\x02\x03\x04", "bf16"),
+        (2, 0): (struct.pack("<2f", 3, 4), "f32"),
+        (2, 1): (b"", "f32"),
+    }
+    names = {1: ["layer.0.w", "layer.0.b", "head.w"], 2: ["layer.0.mean", "frozen"]}
+    groups = {1: ["layer.0", "layer.0", "head.w"], 2: ["layer.0", "mine"]}
+    expected: dict[tuple[int, int], int] = {}
+    observer.begin_states()
+    for (of, index), (bits, dtype) in data.items():
+        report_state(observer, of, index, bits, {"f32": 4, "f64": 8, "bf16": 2}[dtype])
+        key = name_hash(groups[of][index]), of
+        part = mix64(fingerprint(bits, dtype) ^ name_hash(names[of][index]))
+        expected[key] = (expected.get(key, 0) + part) & M64
+    observer.begin_step(0)
+    final = decode(observer.note(True, 0, 0, "", 7))
+    step = decode(end_step(observer))
+    for decoded in (final, step):
+        assert {(group, of): value for group, of, value in decoded.states()} == expected
+    assert struct.unpack("<Q", final.sections[20]) == (7,)
+    assert 20 not in decode(observer.note(False, 0, 0, "", 7)).sections
+
+
+def test_samples_are_thinned_out_as_documented() -> None:
+    text = " ".join(section(PACKET_FORMAT, "### 9 samples").split())
+    (most,) = map(int, re.findall(r"at most (\d+) hashes", text))
+    source = random.Random(5)
+    for count in (1, most, most + 1, 5000):
+        hashes = [source.getrandbits(64) for _ in range(count)]
+        observer = make_observer([("p", 1, "")])
+        observer.begin_step(0)
+        observer.samples(hashes)
+        observer.indices(list(range(count)))
+        decoded = decode(end_step(observer))
+        rows, thinned, kept = decoded.samples()
+        assert (rows, thinned > 0) == (count, count > most)
+        assert kept == [x for x in hashes if x % (1 << thinned) == 0]
+        once_less = [x for x in hashes if x % (1 << max(thinned - 1, 0)) == 0]
+        assert len(kept) <= most and (thinned == 0 or len(once_less) > most)
+        indices = [x for (x,) in struct.iter_unpack("<Q", decoded.sections[10])]
+        assert indices == list(range(min(count, most)))
 
 
 def example_bytes() -> bytes:
@@ -496,19 +680,53 @@ def test_non_finite_elements() -> None:
     assert (total.max_abs, total.nonfinite) == (3, 2)
 
 
+def big_step(
+    groups: int, *, micros: int, fingerprints: int, states: int, samples: int
+) -> tuple[int, int]:
+    """Size of a step's packet with a default sketch and a reduced gradient, and of its bounds."""
+    parameters = [(f"layers.{i}.w", 4, "") for i in range(groups)]
+    observer = make_observer(parameters, sketch_size=4096, buffers=tuple(parameters))
+    observer.begin_states()
+    for index in range(states):
+        observer.state_sum(1 + index // groups, index % groups, 1)
+    observer.begin_step(0)
+    for index in range(groups):
+        report(observer, index, struct.pack("<f", 1), "f32", reduced=False)
+        report(observer, index, struct.pack("<f", 1), "f32", reduced=True)
+    for _ in range(micros):
+        observer.loss(1, 1, 1)
+    for kind in range(fingerprints):
+        observer.fingerprint(kind, 1)
+    observer.samples(list(range(samples)))
+    observer.indices(list(range(samples)))
+    return len(end_step(observer)), (16 << 10) + 64 * groups + (2 << 10)
+
+
 def test_size_of_a_step_packet() -> None:
     text = " ".join(section(PACKET_FORMAT, "## Limits and sizes").split())
-    base, group, micro = map(int, re.findall(r"(\d+) \+ (\d+) . groups \+ (\d+) . micro", text)[0])
-    for groups, micros in [(1, 1), (7, 3)]:
-        parameters = [(f"layers.{i}.w", 4, "") for i in range(groups)]
-        observer = make_observer(parameters, sketch_size=4096)
-        observer.begin_step(0)
-        for index in range(groups):
-            report(observer, index, struct.pack("<f", 1), "f32", reduced=False)
-            report(observer, index, struct.pack("<f", 1), "f32", reduced=True)
-        for _ in range(micros):
-            observer.loss(1, 1, 1)
-        assert len(end_step(observer)) == base + group * groups + micro * micros
+    first = r"(\d+) \+ (\d+) . groups \+ (\d+) . micro-batches \+ (\d+) . fingerprints"
+    rest = r"(\d+) \+ (\d+) . states, (\d+) \+ (\d+) . hashes and (\d+) \+ (\d+) . indices"
+    base, group, micro, print_, *parts = map(int, re.findall(first + ".*?" + rest, text)[0])
+    for groups, micros, prints, states, samples in [(1, 1, 0, 0, 0), (7, 3, 5, 9, 11)]:
+        counts = {"micros": micros, "fingerprints": prints, "states": states, "samples": samples}
+        size, _ = big_step(groups, **counts)
+        expected = base + group * groups + micro * micros + print_ * prints
+        expected += parts[0] + parts[1] * states if states else 0
+        expected += parts[2] + parts[3] * samples + parts[4] + parts[5] * samples if samples else 0
+        assert size == expected
+
+
+def test_the_promise_of_a_packets_size() -> None:
+    text = " ".join(section(PACKET_FORMAT, "## Limits and sizes").split())
+    promise = r"up to (\d+) micro-batches and (\d+) samples in a step.*?: ([\d,]+) bytes more"
+    micros, samples, more = (number(x.replace(",", "")) for x in re.findall(promise, text)[0])
+    kinds = len(fingerprint_kinds())
+    for groups in (1, 40):
+        everything = {"micros": micros, "fingerprints": kinds}
+        size, bound = big_step(groups, states=groups, samples=samples, **everything)
+        assert bound - 700 < size <= bound
+        size, bound = big_step(groups, states=2 * groups, samples=256, **everything)
+        assert size <= bound + more + 16 * groups
 
 
 def test_hello_and_note_sections() -> None:
@@ -526,9 +744,12 @@ def test_every_section_the_library_writes_is_documented() -> None:
     observer = make_observer([("p", 1, "")], sketch_size=64)
     observer.begin_step(0)
     observer.fingerprint(9, 99)
+    observer.state_sum(1, 0, 5)
+    observer.samples([1, 2])
+    observer.indices([0, 1])
     for reduced in (False, True):
         report(observer, 0, struct.pack("<f", 1), "f32", reduced=reduced)
-    packets = [observer.hello(), end_step(observer), observer.note(False, 0, 0, "")]
+    packets = [observer.hello(), end_step(observer), observer.note(True, 0, 0, "")]
     written = {kind for packet in packets for kind in decode(packet).sections}
     _, rows, *_ = tables(section(PACKET_FORMAT, "## Sections"))
     documented = {int(kind) for kind, *_ in rows if kind.isdigit()}
@@ -543,6 +764,14 @@ def section_bytes(kind: int, body: bytes, reserved: int = 0, length: int | None 
     return struct.pack("<HHI", kind, reserved, len(body) if length is None else length) + body
 
 
+def samples_body(rows: int, thinned: int, *hashes: int) -> bytes:
+    return struct.pack(f"<QI{len(hashes)}Q", rows, thinned, *hashes)
+
+
+def state_body(group: int, of: int) -> bytes:
+    return struct.pack("<QIQ", group, of, 1)
+
+
 Change = Callable[[bytes], bytes]
 TAKEN: dict[str, Change] = {
     "as it is": lambda p: p,
@@ -550,6 +779,9 @@ TAKEN: dict[str, Change] = {
     "a section of another kind": lambda p: p + section_bytes(16, b"host"),
     "a longer record, reserved bits": lambda p: p + section_bytes(1, p[64:96] + bytes(8), 7),
     "two reduced sections": lambda p: p + 2 * section_bytes(7, bytes(32)),
+    "samples that were all left out": lambda p: p + section_bytes(9, samples_body(9, 63)),
+    "65,536 samples": lambda p: p + section_bytes(9, samples_body(1 << 40, 0, *[1] * 65_536)),
+    "a state of each kind": lambda p: p + section_bytes(8, state_body(5, 1) + state_body(5, 2)),
 }
 REFUSED: dict[str, Change] = {
     "a byte after the last section": lambda p: p + b"\x01",
@@ -559,6 +791,23 @@ REFUSED: dict[str, Change] = {
     "a list that is too long": lambda p: p + section_bytes(6, bytes(12 * 65_537)),
     "a sketch of 65 values": lambda p: p + section_bytes(4, bytes(260)),
     "a sketch of 32 values": lambda p: p + section_bytes(4, bytes(128)),
+    "more hashes than rows": lambda p: p + section_bytes(9, samples_body(1, 0, 2, 4)),
+    "thinned 64 times": lambda p: p + section_bytes(9, samples_body(1, 64)),
+    "a hash that was to be left out": lambda p: p + section_bytes(9, samples_body(2, 2, 8, 6)),
+    "samples without their number": lambda p: p + section_bytes(9, bytes(11)),
+    "half a hash": lambda p: p + section_bytes(9, samples_body(2, 0) + bytes(4)),
+    "65,537 samples": lambda p: p + section_bytes(9, samples_body(1 << 40, 0, *[1] * 65_537)),
+    "half an index": lambda p: p + section_bytes(10, bytes(12)),
+    "a state of kind 0": lambda p: p + section_bytes(8, state_body(5, 0)),
+    "a state of kind 3": lambda p: p + section_bytes(8, state_body(5, 3)),
+    "half a state": lambda p: p + section_bytes(8, state_body(5, 1)[:10]),
+    "two states of one group": lambda p: p + section_bytes(8, 2 * state_body(5, 1)),
+    "two fingerprints of one kind": lambda p: p + section_bytes(6, 2 * bytes(12)),
+    "two groups of one id": lambda p: p + section_bytes(3, 2 * bytes(40)),
+    "a negative weight": lambda p: p + section_bytes(5, struct.pack("<ddQ", 1, -1, 0)),
+    "a weight that is no number": lambda p: (
+        p + section_bytes(5, struct.pack("<ddQ", 1, math.nan, 0))
+    ),
     "another magic": lambda p: patched(p, 0, b"X"),
     "version 2": lambda p: patched(p, 4, b"\x02"),
     "kind 4": lambda p: patched(p, 6, b"\x04"),
@@ -614,13 +863,17 @@ def test_packets_of_another_run_are_foreign(aggregator: Aggregator) -> None:
 
 WORKERS = 3
 STEPS = 12
+SALT = "0123456789abcdef"
+NAN_STEP = 6
 PARAMETERS = [("model.layers.0.w", 64, ""), ("model.layers.1.w", 64, ""), ("head.w", 64, "")]
 
 
 @pytest.fixture(scope="module")
 def run_log(tmp_path_factory: Any) -> Path:
-    """Two segments: the first whole, the second with a missing, a silent and two equal workers."""
+    """Two segments: the first whole, the second with a missing, a silent and two equal workers, and
+    NaNs in a gradient."""
     folder: Path = tmp_path_factory.mktemp("docs") / "run"
+    (folder.parent / ".presum-salt").write_text(SALT, encoding="utf-8")
     source = random.Random(3)
     for segment in (1, 2):
         aggregator = Aggregator(str(folder))
@@ -632,11 +885,19 @@ def run_log(tmp_path_factory: Any) -> Path:
                     continue
                 packets.append(step_packet(observer, segment, replica, step, source))
             if segment == 2:
-                packets.append(observer.note(True, len(packets), 1, "planted note"))
+                report_state(observer, 1, 0, struct.pack("<f", replica), 4)
+                packets.append(observer.note(True, len(packets), 1, "planted note", 100 + replica))
             for packet in packets:
                 aggregator.ingest(stamp(packet, aggregator.run, aggregator.segment))
         aggregator.close()
     return folder / "presum.db"
+
+
+SAMPLER_SEED, BATCH = (fingerprint_kinds()[name] for name in ("sampler_seed", "batch"))
+
+
+def sample_hashes(replica: int, step: int) -> list[int]:
+    return [mix64(1 + 100 * step + 10 * replica + row) for row in range(2)]
 
 
 def step_packet(
@@ -645,9 +906,17 @@ def step_packet(
     spread = 1.0 + replica
     if segment == 2 and step == 3 and replica < 2:
         source, spread = random.Random(4), 1.0  # two workers with the same gradient
+    observer.begin_states()
+    report_state(observer, 1, 0, struct.pack("<f", 7 if replica == 2 and step == 4 else 6), 4)
     observer.begin_step(step)
+    observer.fingerprint(SAMPLER_SEED, 40 + (replica == 1 and step >= 5))
+    observer.fingerprint(BATCH, 1000 + replica)
+    observer.samples(sample_hashes(replica, step))
+    observer.indices([step, replica])
     for index in range(len(PARAMETERS)):
         values = [source.gauss(0.5, spread) for _ in range(64)]
+        if (segment, replica, step, index) == (2, 0, NAN_STEP, 0):
+            values[0] = math.nan
         data = struct.pack("<64f", *values)
         report(observer, index, data, "f32", reduced=False)
         if step % 5 == 0:
@@ -694,14 +963,102 @@ QUERIES = code_blocks(section(RUNLOG_FORMAT, "## Example queries"), "sql")
 
 def test_example_queries_answer(db: sqlite3.Connection) -> None:
     answers = [db.execute(query).fetchall() for query in QUERIES]
-    assert len(answers) == 5
-    metrics, workers, layers, equal, missing = answers
+    assert len(answers) == 9
+    metrics, workers, layers, equal, missing, findings, blamed, seeds, unchecked = answers
     assert [row[0] for row in metrics] == list(range(STEPS))  # the last segment only
     assert all(a[2] <= b[2] for a, b in pairwise(workers))
     assert {row[0] for row in workers} == {10, 11, 12}
     assert {row[0] for row in layers} == {"model.layers.0", "model.layers.1", "head.w"}
     assert [(row[0], row[-1]) for row in equal] == [(3, "10,11")]
     assert missing == [(2, 12, "node-a", 8, 11, 4)]
+    found = {(row[1], row[2]): row for row in findings}
+    nan = found["nonfinite-gradient", "[10]"]
+    assert nan[0] == "critical" and nan[3] <= NAN_STEP <= nan[4]
+    assert all(title and remedy for *_, title, remedy in findings)
+    assert ("nonfinite-gradient", 10) in {(check, rank) for check, rank, _ in blamed}
+    assert seeds == [(0, 40, 0), (1, 41, 5), (2, 40, 0)]
+    assert all(state in ("not triggered", "not possible") and why for _, state, why in unchecked)
+    assert "shared-rng" in {check for check, *_ in unchecked}
+
+
+def test_findings_and_checks_are_written_as_documented(db: sqlite3.Connection) -> None:
+    rows = db.execute("SELECT severity, check_id, also, ranks, hosts, evidence FROM findings")
+    for severity, check, also, ranks, hosts, evidence in rows.fetchall():
+        assert severity in ("info", "warning", "critical")
+        assert check not in json.loads(also)
+        assert json.loads(ranks) == sorted(set(json.loads(ranks)))
+        assert set(json.loads(hosts)) <= {"node-a", "node-b"}
+        assert isinstance(json.loads(evidence), dict)
+    states = db.execute("SELECT check_id, min(state), max(state) FROM check_state GROUP BY 1")
+    checks = {check: (low, high) for check, low, high in states}
+    assert len(checks) == 24
+    assert all(0 <= low <= high <= 3 for low, high in checks.values())
+    assert checks["nonfinite-gradient"] == (0, 1)  # found in the second segment, passed before
+
+
+def test_fingerprints_are_stored_where_they_change(db: sqlite3.Connection) -> None:
+    rows = db.execute(
+        "SELECT replica, step, value FROM fingerprint WHERE segment = 1 AND kind = ?",
+        (SAMPLER_SEED,),
+    )
+    assert rows.fetchall() == [(0, 0, 40), (1, 0, 40), (1, 5, 41), (2, 0, 40)]
+
+
+# ---- the salt
+
+KEYS_OF = {"samples": 1, "name": 2}
+
+
+def test_siphash_is_that_of_its_paper() -> None:
+    key = tuple(int.from_bytes(bytes(range(at, at + 8)), "little") for at in (0, 8))
+    assert siphash((key[0], key[1]), bytes(range(15))) == 0xA129CA6149BE45E5
+
+
+def salted(text: str, use: str, word: int) -> int:
+    return siphash((name_hash(text), KEYS_OF[use]), word.to_bytes(8, "little"))
+
+
+def test_samples_are_salted_as_documented(db: sqlite3.Connection) -> None:
+    text = section(RUNLOG_FORMAT, "## Salt")
+    for use in KEYS_OF.values():
+        assert f"SipHash-2-4(key = (salt, {use})" in text
+    names = db.execute("SELECT DISTINCT salt FROM segment").fetchall()
+    assert names == [(f"{salted(SALT, 'name', 0):016x}",)]
+    samples = db.execute(
+        "SELECT w.replica, s.step, w.rows, w.thinned, w.samples, w.indices "
+        "FROM worker_step w JOIN step s ON s.id = w.step_id"
+    ).fetchall()
+    for replica, step, rows, thinned, stored, indices in samples:
+        expected = [salted(SALT, "samples", x) for x in sample_hashes(replica, step)]
+        assert (rows, thinned) == (2, 0)
+        assert np.frombuffer(stored, "<u8").tolist() == expected
+        assert np.frombuffer(indices, "<u8").tolist() == [step, replica]
+    batches = db.execute(
+        "SELECT replica, value FROM fingerprint WHERE segment = 1 AND kind = ?", (BATCH,)
+    )
+    assert {replica: value & M64 for replica, value in batches} == {
+        replica: salted(SALT, "samples", 1000 + replica) for replica in range(WORKERS)
+    }
+
+
+def test_the_environment_replaces_the_file_of_the_salt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PRESUM_SALT", "größe")
+    Aggregator(str(tmp_path / "run")).close()
+    assert not (tmp_path / ".presum-salt").exists()
+    monkeypatch.delenv("PRESUM_SALT")
+    Aggregator(str(tmp_path / "run")).close()
+    made = (tmp_path / ".presum-salt").read_text(encoding="utf-8")
+    assert re.fullmatch(r"[0-9a-f]{32}\s*", made)
+    assert (tmp_path / ".presum-salt").stat().st_mode & 0o777 == 0o600
+    with closing(sqlite3.connect(tmp_path / "run" / "presum.db")) as connection:
+        names = connection.execute("SELECT salt FROM segment ORDER BY segment").fetchall()
+    expected = [salted(text, "name", 0) for text in ("größe", made.strip())]
+    assert names == [(f"{name:016x}",) for name in expected]
+
+
+# ---- blobs
 
 
 def test_blobs_are_laid_out_as_documented(db: sqlite3.Connection) -> None:
@@ -718,6 +1075,20 @@ def test_blobs_are_laid_out_as_documented(db: sqlite3.Connection) -> None:
     norms = db.execute("SELECT norms, maxima FROM group_step WHERE step_id = ?", (identity,))
     for norm, largest in norms:
         assert len(np.frombuffer(norm, "<f4")) == len(np.frombuffer(largest, "<f4")) == workers
+    for step, lengths in [(3, [24, None, None]), (4, [24, None, 24])]:
+        states = db.execute(
+            "SELECT length(w.states) FROM worker_step w JOIN step s ON s.id = w.step_id "
+            "WHERE s.segment = 1 AND s.step = ? ORDER BY w.replica",
+            (step,),
+        )
+        assert [length for (length,) in states] == lengths, "stored once where equal"
+    finals = db.execute("SELECT replica, optimizer_steps, states FROM final_state").fetchall()
+    for replica, steps, words in finals:
+        group, of, value = np.frombuffer(words, "<u8").tolist()
+        bits = struct.pack("<f", replica)
+        assert (steps, group, of) == (100 + replica, name_hash("model.layers.0"), 1)
+        assert value == mix64(fingerprint(bits, "f32") ^ name_hash(PARAMETERS[0][0]))
+    assert [replica for replica, *_ in finals] == [0, 1, 2]
     squares = sum(
         np.frombuffer(norm, "<f4").astype(float) ** 2
         for (norm,) in db.execute("SELECT norms FROM group_step WHERE step_id = ?", (identity,))

@@ -31,21 +31,25 @@ SCENES = {
     "planted": PLANTED,
     "missing": Scene(missing=lambda r, s: r == 7 or (r == 5 and 12 <= s < 20) or 33 <= s < 35),
     "nonfinite": Scene(nonfinite=lambda rank, step: (rank, step) == (3, 17)),
+    "mixed": Scene(mixed=True),
     "no-loss": Scene(losses=False),
     "workers-64": Scene(workers=64, sketch=256, deviates=lambda rank, step: rank == 41),
     "one-worker": Scene(workers=1),
     "empty": Scene(steps=0),
 }
-VERDICTS = {
-    "fine": "No hard fact against this run",
-    "planted": "No hard fact against this run",
-    "missing": "Ranks 5, 7 are missing in up to 38 of 38 steps",
-    "nonfinite": "Rank 3 sent a gradient with NaN or Inf at step 17",
-    "no-loss": "No hard fact against this run: every gradient is finite",
-    "workers-64": "No hard fact against this run",
-    "one-worker": "One worker: there is no other to compare it with",
-    "empty": "No step was recorded",
+# The verdict's words, and the check and ranks of the worst finding.
+VERDICTS: dict[str, tuple[str, str | None, list[int]]] = {
+    "fine": ("Consistent", None, []),
+    "planted": ("Inconsistent", "worker-outlier", [5]),
+    "missing": ("Inconsistent", "missing-worker", [7]),
+    "nonfinite": ("Inconsistent", "nonfinite-gradient", [3]),
+    "mixed": ("Inconsistent", "environment-mismatch", [7]),
+    "no-loss": ("Consistent", None, []),
+    "workers-64": ("Inconsistent", "worker-outlier", [41]),
+    "one-worker": ("Insufficient evidence: one worker: there is nothing to compare", None, []),
+    "empty": ("Insufficient evidence: no step was recorded", None, []),
 }
+HOSTILE_SCENE = Scene(text=HOSTILE, nonfinite=lambda rank, step: (rank, step) == (3, 1))
 DEVICES = {"desktop": (1280, 900), "phone": (390, 844)}
 DASH, MINUS = "\u2013", "\u2212"
 HEAT = "document.querySelector('#workers .heat canvas')"
@@ -86,7 +90,7 @@ def pages(runs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> di
     made = {}
     for name, run in runs.items():
         made[name] = folder / f"{name}.html"
-        inputs = sorted(run.iterdir()) if name == "s1" else [run]
+        inputs = sorted(run.glob("*-S1-*")) if name == "s1" else [run]
         done = report(*inputs, "-o", made[name])
         assert done.returncode == 0, done.stderr
         assert str(made[name]) in done.stdout
@@ -156,11 +160,98 @@ def test_every_page_in_every_look(
             assert browser.evaluate("document.documentElement.dataset.theme") == scheme
             browser.screenshot(pictures / f"{name}-{device}-{scheme}.png")
     if name in VERDICTS:
-        assert VERDICTS[name] in text_of(browser, ".verdict")
+        assert text_of(browser, ".verdict")[1:].startswith(VERDICTS[name][0])
     browser.size(*DEVICES["desktop"])
     browser.pdf(pictures / f"{name}-print.pdf")
     assert_clean(browser, pages[name])
     assert browser.evaluate("document.documentElement.dataset.theme") == "dark"
+
+
+def findings(run: Path) -> Any:
+    command = [sys.executable, "-m", "presum", "findings", str(run), "--format", "json"]
+    return json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+
+
+@pytest.mark.parametrize("name", VERDICTS)
+def test_the_page_shows_the_findings_of_the_run(
+    browser: report_browser.Browser, pages: dict[str, Path], runs: dict[str, Path], name: str
+) -> None:
+    found = findings(runs[name])
+    judgement = page_data(pages[name])["runs"][0]["judgement"]
+    assert {key: found[key] for key in ("verdict", "findings", "checks")} == {
+        key: judgement[key] for key in ("verdict", "findings", "checks")
+    }
+    _, check, ranks = VERDICTS[name]
+    worst = [f for f in found["findings"] if f["severity"] != "info"]
+    assert ([f["check"] for f in worst[:1]], [f["ranks"] for f in worst[:1]]) == (
+        ([check], [ranks]) if check else ([], [])
+    )
+    look(browser, pages[name], "desktop")
+    cards = browser.evaluate(
+        "[...document.querySelectorAll('.finding')].map(f => [f.dataset.check, f.textContent])"
+    )
+    assert [card[0] for card in cards] == [f["check"] for f in found["findings"]]
+    for (_, text), finding in zip(cards, found["findings"], strict=True):
+        for said in ("severity", "title", "remedy", "resembles"):
+            assert finding[said] in text
+    rows = browser.evaluate("document.querySelectorAll('#checks tr').length")
+    assert rows == len(found["checks"])
+
+
+def test_a_click_on_a_finding_shows_its_steps_and_its_rank(
+    browser: report_browser.Browser, pages: dict[str, Path], pictures: Path
+) -> None:
+    finding = page_data(pages["planted"])["runs"][0]["judgement"]["findings"][0]
+    assert finding["ranks"] == [5]
+    zoomed = "[...document.querySelectorAll('.zoom input')].map(i => Number(i.value))"
+    for part in (".finding button", ".lane button"):
+        look(browser, pages["planted"], "desktop")
+        assert browser.evaluate(zoomed) == [0, 119]
+        click(browser, f"document.querySelector({json.dumps(part)})")
+        first, last = browser.evaluate(zoomed)
+        assert 0 < first <= finding["first_step"]
+        assert finding["last_step"] <= last <= 119
+        assert "Rank 5 against the others" in text_of(browser, "#workers .panel")
+        assert_clean(browser, pages["planted"])
+    browser.screenshot(pictures / "planted-finding.png")
+
+
+def test_findings_are_marked_in_the_charts(
+    browser: report_browser.Browser, pages: dict[str, Path]
+) -> None:
+    """The charts of the same run differ where a finding is taken out of its data."""
+    marked, picture = pages["planted"], "document.querySelector('#metrics canvas').toDataURL()"
+    bare = marked.with_name("bare.html")
+    text = marked.read_text()
+    data = page_data(marked)
+    assert data["runs"][0]["judgement"]["findings"][0]["first_step"] > 0
+    data["runs"][0]["judgement"] |= {"findings": [], "verdict": "consistent"}
+    bare.write_text(
+        re.sub(
+            r'(id="presum-data">).*?(</script>)',
+            lambda m: m[1] + json.dumps(data) + m[2],
+            text,
+            count=1,
+            flags=re.DOTALL,
+        )
+    )
+    pictures = []
+    for page in (marked, bare):
+        look(browser, page, "desktop")
+        pictures.append(browser.evaluate(picture))
+    assert pictures[0] != pictures[1]
+    assert browser.evaluate("document.querySelectorAll('.lane').length") == 0
+
+
+def test_conventional_limits_are_drawn_not_alarmed_on(
+    browser: report_browser.Browser, pages: dict[str, Path]
+) -> None:
+    look(browser, pages["fine"], "desktop")
+    assert "drawn, not alarmed on" in browser.evaluate(
+        "document.querySelector('#metrics').parentElement.textContent"
+    )
+    limits = browser.evaluate("document.querySelectorAll('#metrics .key.dashed').length")
+    assert limits == 3
 
 
 def test_the_tables_say_what_the_run_log_says(
@@ -208,8 +299,11 @@ def test_several_runs_agree_with_their_logs(
     for row in rows:
         steps = presum.load(runs["s1"] / row[0]).steps
         columns = ("loss_std", "loss_range", "grad_norm_std", "grad_norm_cv", "cosine_mean")
-        for shown, column in zip(row[3:8], columns, strict=True):
+        for shown, column in zip(row[4:9], columns, strict=True):
             assert same_digits(shown, steps[column].mean()), (row[0], column)
+        found = findings(runs["s1"] / row[0])
+        worst = [f["check"] for f in found["findings"] if f["severity"] != "info"]
+        assert row[2].split(" ", 1)[1] == (worst[0] if worst else found["verdict"])
     sentence = text_of(browser, "#overview .verdict")
     assert "Sharded data hides the seeds" in sentence
     assert "the workers do the work of one" in sentence
@@ -318,7 +412,8 @@ def test_the_worker_table_sorts(browser: report_browser.Browser, pages: dict[str
 def test_no_string_of_a_run_is_run(browser: report_browser.Browser, tmp_path: Path) -> None:
     name = HOSTILE.replace("/", "\\")
     runs = [
-        report_runs.make(tmp_path / f"{i}{name}", Scene(steps=4, text=HOSTILE)) for i in range(2)
+        report_runs.make(tmp_path / f"{i}{name}", replace(HOSTILE_SCENE, steps=4 + i))
+        for i in range(2)
     ]
     for number, chosen in enumerate((runs[:1], runs)):
         page = tmp_path / f"{number}.html"
@@ -327,6 +422,7 @@ def test_no_string_of_a_run_is_run(browser: report_browser.Browser, tmp_path: Pa
         assert browser.evaluate("document.title") != "owned"
         assert browser.evaluate("document.images.length") == 0
         assert HOSTILE in text_of(browser, "[aria-label=Layers]")
+        assert HOSTILE in text_of(browser, ".finding")
         click(browser, "document.querySelector('#groups .heat canvas')", 0.6, 0.2)
         assert HOSTILE in text_of(browser, "#groups .panel")
         assert_clean(browser, page)

@@ -8,7 +8,9 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <vector>
 
+#include "presum/finding.h"
 #include "presum/status.h"
 
 namespace presum {
@@ -33,7 +35,8 @@ struct MonitorCounters {
 // Collects the packets of all workers of a job and writes what they say to the run log: one per
 // job, on global rank 0, for all models. Packets may be late, repeated, out of order, damaged or
 // missing; none of that is an error. A step is written when all its workers are there, when 64
-// later ones wait, or 30 s after its first packet; missing workers are recorded as missing.
+// later ones wait, or 30 s after its first packet; missing workers are recorded as missing. Steps
+// are judged as they are written; findings are in the run log within a second.
 //
 // Thread-safety: not synchronised; one thread at a time (it need not be the same one).
 class Monitor {
@@ -57,6 +60,15 @@ class Monitor {
   // How many workers have said goodbye; a worker of two models counts twice.
   std::size_t goodbyes() const;
   MonitorCounters counters() const;
+  // The findings that are new since the last call, worst first, as they are now. A finding is new
+  // once; it may grow later. Looks at what `ingest` and `tick` have closed so far.
+  std::vector<Finding> take_new_findings();
+  // All of them, of this segment, and what they mean.
+  std::vector<Finding> findings() const;
+  Verdict verdict() const;
+  // Writes what a preflight ends with: 0 fine, 1 findings at or above warning, 2 could not judge.
+  Result<int> end_preflight();
+
   // Writes every step that is still open, complete or not, and closes the run log.
   Status close();
 

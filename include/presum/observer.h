@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "presum/dtype.h"
+#include "presum/fingerprint.h"
 #include "presum/packet.h"
 #include "presum/status.h"
 
@@ -43,6 +44,8 @@ struct ObserverOptions {
   std::string host;
   // Facts about this worker that the run log should hold (versions, device, ...).
   std::vector<std::pair<std::string, std::string>> facts;
+  // What is hashed besides the parameters: buffers, frozen parameters.
+  std::vector<Parameter> buffers;
 };
 
 struct StepEnd {
@@ -68,8 +71,11 @@ class Observer {
   Observer& operator=(Observer&&) noexcept;
   ~Observer();
 
-  // Who this worker is and what its groups are called: send once before the first step.
+  // Who this worker is and what its groups are called: send once before the first step, and again
+  // whenever facts were added.
   Packet hello() const;
+  // Adds a fact, or replaces the one of that name.
+  void fact(std::string_view key, std::string_view value);
 
   // Starts a step and forgets what was reported since the last end_step.
   void begin_step(std::uint64_t step);
@@ -95,9 +101,24 @@ class Observer {
   // mean (REQUIRES: weight >= 0) and its number of target tokens, 0 if unknown.
   void loss(double value, double weight = 1, std::uint64_t tokens = 0);
 
-  // A 64-bit value that workers are compared by; kinds below 1,024 belong to presum
-  // (docs/packet_format.md).
+  // A 64-bit value that workers are compared by (presum/fingerprint.h); kinds below 1,024 belong to
+  // presum. Reported between begin_step and end_step.
   void fingerprint(std::uint32_t kind, std::uint64_t value);
+  // Row hashes of a micro-batch (hash_rows) and the positions of its samples in the data set;
+  // likewise. At most 256 of each travel: the rest is thinned out by hash, or left out.
+  void samples(std::span<const std::uint64_t> hashes);
+  void indices(std::span<const std::uint64_t> indices);
+
+  // Forgets the states reported so far: before the first one of a step's forward pass.
+  void begin_states();
+  // Hashes `count` contiguous elements of `element_bytes` (2, 4 or 8) of a parameter, or of a
+  // buffer (its position in ObserverOptions::buffers). They travel with the next end_step, or with
+  // a final note. Which of them are reported at a step must not depend on the worker.
+  // Errors (kInvalidArgument): an unknown index, a null pointer with count > 0, another width.
+  Status state(StateHash::Of of, std::uint32_t index, const void* data, std::size_t count,
+               std::uint32_t element_bytes);
+  // The same of a fingerprint that was made elsewhere (on a device).
+  Status state_sum(StateHash::Of of, std::uint32_t index, std::uint64_t fingerprint);
 
   // The gradient of one parameter after the reduction and before clipping. As `gradient`, without
   // a sketch. Report all parameters at such a step or none.
@@ -106,8 +127,10 @@ class Observer {
   // Ends the step. REQUIRES: begin_step was called.
   Packet end_step(const StepEnd& end);
 
-  // A worker's message in words; the last one (`final`) says that no step will follow.
-  Packet note(bool final, std::uint64_t sent, std::uint64_t dropped, std::string_view text) const;
+  // A worker's message in words; the last one (`final`) says that no step will follow, and carries
+  // the states reported since end_step, as they are after `clock` optimiser steps.
+  Packet note(bool final, std::uint64_t sent, std::uint64_t dropped, std::string_view text,
+              std::uint64_t clock = 0) const;
 
  private:
   struct State;

@@ -12,6 +12,7 @@
 #include <variant>
 #include <vector>
 
+#include "presum/finding.h"
 #include "presum/status.h"
 #include "presum/step_record.h"
 
@@ -67,24 +68,6 @@ struct StepKey {
   std::uint64_t step = 0;
 };
 
-// A worker whose value at a step is a hard fact by itself.
-struct HardFact {
-  enum class Kind : std::uint8_t {
-    kNonfiniteGradient,
-    kNonfiniteLoss,
-    kZeroGradient,
-    kIdenticalGradients,  // ranks whose gradient is equal to another's, bit for bit
-    kMissingWorker,
-  };
-  Kind kind;
-  std::uint32_t segment = 0;
-  std::uint32_t module = 0;
-  std::vector<std::uint32_t> ranks;  // ascending
-  std::uint64_t first_step = 0;
-  std::uint64_t last_step = 0;
-  std::uint64_t steps = 0;  // how many steps show it
-};
-
 // An open run log. Reads while a writer writes. Thread-safety: one thread at a time.
 class RunLog {
  public:
@@ -102,7 +85,17 @@ class RunLog {
   Result<std::vector<ModuleInfo>> modules() const;
   Result<std::vector<Fact>> facts() const;
   Result<std::vector<NoteRecord>> notes() const;
-  Result<std::vector<HardFact>> hard_facts() const;
+  // As of the last commit, worst first. Empty for a run that a presum without findings wrote; then
+  // checks() is empty too.
+  Result<std::vector<Finding>> findings() const;
+  // Every check of every model and segment that was looked at.
+  struct Check {
+    std::uint32_t segment = 0;
+    std::uint32_t module = 0;
+    std::uint32_t shard = 0;
+    CheckRecord record;
+  };
+  Result<std::vector<Check>> checks() const;
   Result<std::vector<SegmentInfo>> segments() const;
   Result<std::vector<GroupInfo>> groups() const;
 

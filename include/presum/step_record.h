@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "presum/fingerprint.h"
+
 namespace presum {
 
 inline constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
@@ -46,6 +48,22 @@ struct WorkerRecord {
   std::uint32_t micro_batches = 0;
   std::uint32_t skipped_parameters = 0;
   std::vector<MicroBatchRecord> micro;
+
+  std::vector<FingerprintValue> fingerprints;
+  std::uint64_t rows = 0;  // samples in the step's micro-batches; 0 if unknown
+  // Row hashes of them; where there are many, those divisible by 2^thinned.
+  std::vector<std::uint64_t> samples;
+  std::uint32_t thinned = 0;
+  std::vector<std::uint64_t> indices;  // in the data set, where a sampler told; in their order
+  std::vector<StateHash> states;       // a slice of the model's parameters and buffers
+
+  // The value of a fingerprint, or null.
+  const std::uint64_t* fingerprint_of(FingerprintKind kind) const {
+    for (const FingerprintValue& f : fingerprints) {
+      if (f.kind == static_cast<std::uint32_t>(kind)) return &f.value;
+    }
+    return nullptr;
+  }
 };
 
 struct GroupRecord {
@@ -83,6 +101,9 @@ struct StepRecord {
   // The reduced gradient is not the mean of the gradients that went in (or workers hold different
   // ones), so it was not used to correct the cosines.
   bool reduced_disagrees = false;
+  // Norm of the mean of the workers' own gradients from their sketches, and its standard error.
+  double mean_norm = kNaN;
+  double mean_norm_error = kNaN;
   double signal = kNaN;       // estimate of |true gradient|^2 at this step
   double noise = kNaN;        // estimate of one worker batch's gradient variance at this step
   double noise_scale = kNaN;  // running noise / running signal, in worker batches

@@ -1,15 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "presum/observer.h"
 
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <map>
 #include <tuple>
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 #include "bindings.h"
+#include "presum/fingerprint.h"
 
 namespace presum::python {
 namespace {
@@ -18,17 +24,23 @@ namespace nb = nanobind;
 using Named = std::tuple<std::string, std::uint64_t, std::string>;  // name, elements, group
 using Facts = std::vector<std::pair<std::string, std::string>>;
 
+std::vector<Parameter> to_parameters(const std::vector<Named>& named) {
+  std::vector<Parameter> list;
+  list.reserve(named.size());
+  for (const auto& [name, elements, group] : named) list.push_back({name, elements, group});
+  return list;
+}
+
 Observer make(std::uint32_t module, std::uint32_t replica, std::uint32_t shard,
               std::uint32_t world_rank, std::uint32_t replicas, std::uint32_t sketch_size,
-              std::string host, Facts facts, const std::vector<Named>& parameters) {
-  std::vector<Parameter> list;
-  list.reserve(parameters.size());
-  for (const auto& [name, elements, group] : parameters) list.push_back({name, elements, group});
+              std::string host, Facts facts, const std::vector<Named>& parameters,
+              const std::vector<Named>& buffers) {
   ObserverOptions options{.identity = {module, replica, shard, world_rank, replicas},
                           .sketch_size = sketch_size,
                           .host = std::move(host),
-                          .facts = std::move(facts)};
-  return unwrap(Observer::create(std::move(options), list));
+                          .facts = std::move(facts),
+                          .buffers = to_parameters(buffers)};
+  return unwrap(Observer::create(std::move(options), to_parameters(parameters)));
 }
 
 // `address` is a data_ptr(); the tensor outlives the call because its caller holds it.
@@ -52,6 +64,44 @@ void gradient_sums(Observer& o, ParameterId id, std::uint64_t elements, bool red
   unwrap(o.gradient_sums(id, {sum_squares, max_abs, nonfinite, fingerprint}, elements, reduced));
 }
 
+void state(Observer& o, std::uint32_t of, std::uint32_t index, std::uintptr_t address,
+           std::size_t count, std::uint32_t element_bytes) {
+  unwrap(without_gil([&] {
+    return o.state(static_cast<StateHash::Of>(of), index, pointer(address), count, element_bytes);
+  }));
+}
+
+void state_sum(Observer& o, std::uint32_t of, std::uint32_t index, std::uint64_t fingerprint) {
+  unwrap(o.state_sum(static_cast<StateHash::Of>(of), index, fingerprint));
+}
+
+std::vector<std::uint64_t> hash_rows_at(std::uintptr_t address, std::uint64_t rows,
+                                        std::uint64_t columns, std::uint32_t element_bytes,
+                                        std::uintptr_t mask_address, std::uint32_t mask_bytes) {
+  std::vector<std::uint64_t> out(rows);
+  hash_rows({pointer(address), rows, columns, element_bytes, pointer(mask_address), mask_bytes},
+            out);
+  return out;
+}
+
+std::map<std::string, std::uint32_t> kinds() {
+  std::map<std::string, std::uint32_t> out;
+  for (const FingerprintInfo& info : fingerprint_kinds()) {
+    out.emplace(info.name, static_cast<std::uint32_t>(info.kind));
+  }
+  return out;
+}
+
+// Anything with the buffer protocol, in one block.
+std::uint64_t hash_bytes(const nb::object& data, std::uint64_t seed) {
+  Py_buffer view;
+  if (PyObject_GetBuffer(data.ptr(), &view, PyBUF_SIMPLE) != 0) throw nb::python_error();
+  const std::uint64_t hash =
+      XXH3_64bits_withSeed(view.buf, static_cast<std::size_t>(view.len), seed);
+  PyBuffer_Release(&view);
+  return hash;
+}
+
 nb::bytes end_step(Observer& o, std::uint64_t optimizer_step, std::uint32_t micro_batches,
                    std::uint32_t skipped, double scale, std::uint64_t dropped) {
   return to_bytes(o.end_step({optimizer_step, micro_batches, skipped, scale, dropped}));
@@ -72,7 +122,18 @@ void bind_observer(nb::module_& m) {
                        "One thread at a time.")
       .def(nb::new_(&make), nb::kw_only(), nb::arg("module"), nb::arg("replica"), nb::arg("shard"),
            nb::arg("world_rank"), nb::arg("replicas"), nb::arg("sketch_size"), nb::arg("host"),
-           nb::arg("facts"), nb::arg("parameters"))
+           nb::arg("facts"), nb::arg("parameters"), nb::arg("buffers"))
+      .def("fact", &Observer::fact, nb::arg("key"), nb::arg("value"))
+      .def("begin_states", &Observer::begin_states)
+      .def("state", &state, nb::arg("of"), nb::arg("index"), nb::arg("address"), nb::arg("count"),
+           nb::arg("element_bytes"))
+      .def("state_sum", &state_sum, nb::arg("of"), nb::arg("index"), nb::arg("fingerprint"))
+      .def(
+          "samples", [](Observer& o, const std::vector<std::uint64_t>& h) { o.samples(h); },
+          nb::arg("hashes"))
+      .def(
+          "indices", [](Observer& o, const std::vector<std::uint64_t>& i) { o.indices(i); },
+          nb::arg("indices"))
       .def("hello", [](const Observer& o) { return to_bytes(o.hello()); })
       .def("begin_step", &Observer::begin_step, nb::arg("step"))
       .def("gradient", &gradient, nb::arg("parameter"), nb::arg("address"), nb::arg("count"),
@@ -93,8 +154,16 @@ void bind_observer(nb::module_& m) {
       .def(
           "note",
           [](const Observer& o, bool final, std::uint64_t sent, std::uint64_t dropped,
-             std::string_view text) { return to_bytes(o.note(final, sent, dropped, text)); },
-          nb::arg("final"), nb::arg("sent"), nb::arg("dropped"), nb::arg("text"));
+             std::string_view text,
+             std::uint64_t clock) { return to_bytes(o.note(final, sent, dropped, text, clock)); },
+          nb::arg("final"), nb::arg("sent"), nb::arg("dropped"), nb::arg("text"),
+          nb::arg("clock") = 0);
+  m.def("hash_rows", &hash_rows_at, nb::arg("address"), nb::arg("rows"), nb::arg("columns"),
+        nb::arg("element_bytes"), nb::arg("mask_address"), nb::arg("mask_bytes"),
+        "A 64-bit hash of each row of a batch in host memory, without its padding.");
+  m.def("hash_bytes", &hash_bytes, nb::arg("data"), nb::arg("seed") = 0,
+        "A 64-bit hash of anything with the buffer protocol.");
+  m.def("fingerprint_kinds", &kinds, "Number of each kind of fingerprint, by name.");
   m.def("stamp", &stamp, nb::arg("packet"), nb::arg("run"), nb::arg("segment"),
         "The packet with the run and segment that the aggregator announced.");
   m.def(

@@ -13,13 +13,15 @@ from presum.errors import UserError
 
 if TYPE_CHECKING:
     from presum.attach import attach
+    from presum.findings import Finding
     from presum.load import Run, load
     from presum.monitor import Monitor
 
-__all__ = ["Monitor", "Run", "UserError", "__version__", "attach", "load"]
+__all__ = ["Finding", "Monitor", "Run", "UserError", "__version__", "attach", "load"]
 
 _HOMES = {
     "attach": "presum.attach",
+    "Finding": "presum.findings",
     "Monitor": "presum.monitor",
     "load": "presum.load",
     "Run": "presum.load",

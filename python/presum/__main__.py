@@ -11,21 +11,25 @@ from presum.errors import UserError
 def main() -> int:
     """Run ``presum ARGS...``; returns the exit code (0 fine, 1 findings, 2 no verdict, 3 bug)."""
     args = sys.argv[1:]
-    if args[:1] == ["s1"]:
-        return _run_s1(args[1:])
-    from presum._core import cli_main
-
-    return int(cli_main(args))
-
-
-def _run_s1(args: list[str]) -> int:
-    from presum.s1.command import main as s1
-
     try:
-        return s1(args)
+        return _dispatch(args)
     except UserError as error:
         print(f"presum: {error}", file=sys.stderr)
         return 2
+
+
+def _dispatch(args: list[str]) -> int:
+    if args[:1] == ["s1"]:
+        from presum.s1.command import main as s1
+
+        return s1(args[1:])
+    if args[:1] == ["faults"] and "--simulate" not in args:
+        from presum.faults.command import main as faults
+
+        return faults(args[1:])
+    from presum._core import cli_main
+
+    return int(cli_main(args))
 
 
 if __name__ == "__main__":

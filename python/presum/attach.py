@@ -8,7 +8,7 @@ import platform
 import re
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -19,7 +19,12 @@ from torch.optim import Optimizer
 
 from presum._core import Observer, __version__
 from presum.ddp import DdpCollector, is_watched
+from presum.findings import Finding
+from presum.fingerprints import Families, StepFingerprints, chosen
+from presum.fingerprints.environment import environment_facts
+from presum.fingerprints.states import Held, held_buffers
 from presum.monitor import Monitor, next_module, open_session
+from presum.session import Session
 
 
 def attach(
@@ -33,6 +38,13 @@ def attach(
     sketch: int | str = "auto",
     groups: Sequence[str] | bool | None = None,
     scaler: torch.amp.GradScaler | None = None,
+    data: object = None,
+    fingerprints: bool | Collection[str] = True,
+    local_buffers: Sequence[str] = (),
+    on_finding: Callable[[Finding], None] | None = None,
+    on_training_thread: bool = False,
+    preflight: int | None = None,
+    quiet: bool = False,
 ) -> Monitor:
     """Watch a DistributedDataParallel model on this rank; call it on every rank, once a model.
 
@@ -54,6 +66,17 @@ def attach(
             number). A list of regular expressions: the text that the first matching one matches,
             "other" where none does. False: no groups.
         scaler: the GradScaler, so that norms are those of the unscaled gradient.
+        data: the training's DataLoader or sampler, or a list of them, where it is not found by
+            itself: loaders that are not torch's, batches that change before the forward pass.
+        fingerprints: what workers are compared by besides gradients. True, False, or some of
+            "data" (hashes of the samples), "rng", "sampler", "parameters", "buffers", "optimizer",
+            "mode", "environment".
+        local_buffers: regular expressions of buffer names that may differ between workers.
+        on_finding: called with each new :class:`Finding` on rank 0, on a background thread.
+        on_training_thread: call it after the optimiser's step instead, where it may end training.
+        preflight: watch that many steps, print the verdict, and end the process by SystemExit
+            after the optimiser's step, on every rank with the same code. Needs ``optimizer``.
+        quiet: print nothing on the terminal.
 
     Returns:
         The :class:`Monitor`. With one worker the dispersions are 0 and the cosine is undefined.
@@ -64,10 +87,15 @@ def attach(
     _check_model(model)
     _check_positive("every", every)
     _check_positive("reduced_every", reduced_every)
+    _check_preflight(preflight, optimizer)
+    _check_data(data)
+    on = chosen(fingerprints)
+    optimizer = _innermost(optimizer)
     group = process_group if process_group is not None else model.process_group
     replicas = dist.get_world_size(group)
     sketch_size = _sketch_size(sketch, replicas)
     watched = _watched(model)
+    buffers = held_buffers(model, watched, _patterns(local_buffers), on)
     key = Path(run).absolute() if run is not None else None
     rank = dist.get_rank()
     observer = Observer(
@@ -78,23 +106,44 @@ def attach(
         replicas=replicas,
         sketch_size=sketch_size,
         host=socket.gethostname(),
-        facts=_facts(model, optimizer, sketch_size, every, reduced_every),
+        facts=_facts(model, optimizer, sketch_size, every, reduced_every, on),
         parameters=[(n, p.numel(), _group_of(n, groups)) for n, p in watched.items()],
+        buffers=_listed(buffers, groups),
     )
     session = open_session(key, _default_run(), rank, dist.get_world_size())
-    monitor = Monitor(session, observer)
+    monitor = Monitor(
+        session,
+        observer,
+        on_finding=on_finding,
+        on_training_thread=on_training_thread,
+        preflight=preflight,
+        quiet=quiet,
+    )
+    parameters = list(watched.values())
     collector = DdpCollector(
         model,
         observer,
-        parameters=list(watched.values()),
+        parameters=parameters,
         optimizer=optimizer,
         scaler=scaler,
         every=every,
         reduced_every=reduced_every,
         sketch_size=sketch_size,
+        fingerprints=StepFingerprints(
+            model,
+            observer,
+            families=Families(on, lambda text: _note(session, observer, text)),
+            parameters=parameters,
+            buffers=buffers,
+            optimizer=optimizer,
+            data=data,
+            every=every,
+            found=lambda: session.send(observer.hello()),
+        ),
         send=session.send,
         dropped=lambda: session.dropped,
         failed=monitor._failed,
+        stepped=monitor._stepped,
     )
     monitor._watch(collector)
     try:
@@ -103,6 +152,34 @@ def attach(
         monitor.close()
         raise
     return monitor
+
+
+def _note(session: Session, observer: Observer, text: str) -> None:
+    session.send(observer.note(False, session.sent, session.dropped, text))
+
+
+def _innermost(optimizer: Optimizer | None) -> Optimizer | None:
+    """The optimiser inside Accelerate's and Lightning's wrappers."""
+    while isinstance(inside := getattr(optimizer, "optimizer", None), Optimizer):
+        optimizer = inside
+    return optimizer
+
+
+def _listed(
+    buffers: Sequence[Held], groups: Sequence[str] | bool | None
+) -> list[tuple[str, int, str]]:
+    tensors = [(held.name, held.tensor()) for held in buffers]
+    return [(n, x.numel() if x is not None else 0, _group_of(n, groups)) for n, x in tensors]
+
+
+def _patterns(local_buffers: Sequence[str]) -> Sequence[str]:
+    patterns = [local_buffers] if isinstance(local_buffers, str) else local_buffers
+    for pattern in patterns:
+        try:
+            re.compile(pattern)
+        except (re.error, TypeError) as error:
+            raise ValueError(f"presum.attach: local_buffers: {pattern!r}: {error}") from None
+    return patterns
 
 
 def _watched(model: DistributedDataParallel) -> dict[str, torch.nn.Parameter]:
@@ -137,6 +214,24 @@ def _check_positive(name: str, value: int) -> None:
         raise ValueError(f"presum.attach: {name} must be a whole number of at least 1, not {value}")
 
 
+def _check_preflight(preflight: int | None, optimizer: Optimizer | None) -> None:
+    if preflight is None:
+        return
+    _check_positive("preflight", preflight)
+    if optimizer is None:
+        raise ValueError("presum.attach: preflight ends after an optimiser step: give optimizer=")
+
+
+def _check_data(data: object) -> None:
+    parts = data if isinstance(data, (list, tuple)) else [data]
+    for part in parts:
+        if part is not None and not hasattr(type(part), "__iter__"):
+            raise ValueError(
+                "presum.attach: data must be a DataLoader, a sampler or a list of them, "
+                f"not {type(part).__name__}"
+            )
+
+
 def _sketch_size(sketch: int | str, replicas: int) -> int:
     if sketch == "auto":
         return 4096 if replicas <= 64 else 1024
@@ -166,15 +261,17 @@ def _facts(
     sketch_size: int,
     every: int,
     reduced_every: int,
+    fingerprints: Collection[str],
 ) -> list[tuple[str, str]]:
     parameters = [p for p in model.module.parameters() if p.requires_grad]
+    device = parameters[0].device if parameters else torch.device("cpu")
     facts = {
         "presum": __version__,
         "torch": torch.__version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
         "pid": os.getpid(),
-        "device": parameters[0].device if parameters else "none",
+        "device": device if parameters else "none",
         "world_size": dist.get_world_size(),
         "backend": dist.get_backend(model.process_group),
         "model": type(model.module).__name__,
@@ -185,5 +282,8 @@ def _facts(
         "sketch": sketch_size,
         "every": every,
         "reduced_every": reduced_every,
+        "fingerprints": ",".join(sorted(fingerprints)) or "none",
     }
+    if "environment" in fingerprints:
+        facts |= environment_facts(device)
     return [(key, str(value)) for key, value in facts.items()]

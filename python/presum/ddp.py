@@ -8,29 +8,36 @@ training forward, so that a loss reported after ``backward()`` still belongs to 
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from torch._compile import _disable_dynamo
 from torch.autograd import Variable
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from presum._core import Observer, count_targets
-from presum.device_pass import DeviceStep, FetchedStep
+from presum.device_pass import DeviceStep, FetchedStep, dense
+from presum.fingerprints import StepFingerprints, StepPrints
+from presum.fingerprints.families import KIND
+from presum.fingerprints.step import Rows
 from presum.session import LatePacket
 
 DTYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
 IGNORED_LABEL = -100
 MICRO_BATCHES_MAX = 1024  # more are folded into one, so that packets stay small
+LAST_NUMBERS_SECONDS = 1.0  # how long close() waits for a device
 log = logging.getLogger("presum")
 
 
 class Hook:
-    """A bound method that torch calls; it never raises, and copies and pickles as one that does
-    nothing, so that models still do."""
+    """A bound method that torch calls; it never raises, and copies and pickles as one of Python's
+    own that does nothing, so that models still do, and load where presum is not installed."""
 
     def __init__(
         self,
@@ -42,6 +49,7 @@ class Hook:
         self._method = method
         self._bound = bound
 
+    @_disable_dynamo  # a compiled wrapper calls it as it is
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         if self._collector is None or self._collector.off:
             return
@@ -51,8 +59,8 @@ class Hook:
         except Exception as error:
             self._collector.fail(error)
 
-    def __reduce__(self) -> tuple[type[Hook], tuple[()]]:
-        return (Hook, ())
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (getattr, (contextlib.nullcontext(), "__exit__"))
 
 
 class ParameterHook(Hook):
@@ -74,8 +82,24 @@ class ParameterHook(Hook):
         except Exception as error:
             collector.fail(error)
 
-    def __reduce__(self) -> tuple[type[Hook], tuple[()]]:
-        return (Hook, ())
+
+class MicroBatch(NamedTuple):
+    """A forward pass through the wrapper."""
+
+    loss: Scalar | None
+    tokens: Scalar
+    rows: Rows | None
+
+
+class OptimizerHook(Hook):
+    """The hook after the optimiser's step: as :class:`Hook`, but steps count on when collecting has
+    failed, so that a preflight still ends."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        if self._collector is not None and self._collector.off:
+            self._collector.count_optimizer_step()
+        else:
+            super().__call__(*args, **kwargs)
 
 
 class DdpCollector:
@@ -84,6 +108,8 @@ class DdpCollector:
     ``send`` takes each step's packet, or a function that makes it (run on a background thread, for
     gradients that are still on their device); ``dropped`` tells how many packets were lost so far,
     ``failed`` takes the first exception of our own code; after it nothing more is collected.
+    ``stepped`` is called after each step of the optimiser, its packet sent, with the number of
+    synchronised steps so far; what it raises as SystemExit ends the training.
     Called by the training thread and by autograd's, never by two at once.
     """
 
@@ -98,9 +124,11 @@ class DdpCollector:
         every: int,
         reduced_every: int,
         sketch_size: int,
+        fingerprints: StepFingerprints,
         send: Callable[[bytes | LatePacket], None],
         dropped: Callable[[], int],
         failed: Callable[[Exception], None],
+        stepped: Callable[[int], None],
     ) -> None:
         self._model = model
         self._observer = observer
@@ -111,6 +139,8 @@ class DdpCollector:
         self._sketch_size = sketch_size
         self._dropped = dropped
         self._failed = failed
+        self._stepped = stepped
+        self._fingerprints = fingerprints
         self._parameters = list(parameters)
         self._seen = [False] * len(self._parameters)
         self._on_host = all(p.device.type == "cpu" for p in self._parameters)
@@ -118,7 +148,8 @@ class DdpCollector:
         self.off = False
         self._step = -1
         self._last_reduced: int | None = None
-        self._optimizer_steps = 0
+        self.optimizer_steps = 0
+        self._late_packets = 0  # not made yet
         self.in_backward = False
         self._synchronises = False  # the backward pass under way
         self.collecting = False  # likewise
@@ -127,8 +158,13 @@ class DdpCollector:
         self._micro_batches = 0
         self._skipped = 0
         self._scale: Scalar = 1.0
-        self._losses: list[tuple[Scalar, Scalar]] = []
-        self._reached: list[tuple[Scalar, Scalar]] = []  # of the backward pass under way
+        self._rows: Rows | None = None  # of the forward pass under way
+        self._reached: list[MicroBatch] = []  # by the backward pass under way
+        self._used: list[MicroBatch] = []  # by the step
+        self._begun = False  # the next step has had a forward pass
+        self._wrapped = False  # likewise, through the wrapper
+        self._unreduced = 0  # micro-batches since gradients were last due to be reduced
+        self._unreduced_steps = 0
         self._end_queued = False
         self._explicit: list[tuple[Scalar, float]] = []
         self._optimizer = optimizer
@@ -142,15 +178,18 @@ class DdpCollector:
             for index, parameter in enumerate(self._parameters)
         ]
         self._handles += [
-            model.register_forward_pre_hook(Hook(self, self._before_forward)),
+            model.register_forward_pre_hook(Hook(self, self._before_forward), with_kwargs=True),
             model.register_forward_hook(Hook(self, self._after_forward), with_kwargs=True),
+            model.module.register_forward_pre_hook(Hook(self, self._before_inner_forward)),
         ]
         if optimizer is not None:
-            stepped = Hook(self, self._after_optimizer_step)
+            stepped = OptimizerHook(self, self._after_optimizer_step)
             self._handles.append(optimizer.register_step_post_hook(stepped))
+        self._fingerprints.listen(True)
 
     def unhook(self) -> None:
         """Remove every hook. Not to be called out of one."""
+        self._fingerprints.listen(False)
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -163,8 +202,9 @@ class DdpCollector:
             self._explicit.append((_kept(value), weight))
 
     def close(self) -> None:
-        """End an open step and remove every hook."""
+        """End an open step, hash the parameters for the final note, and remove every hook."""
         Hook(self, self._end_step)()
+        Hook(self, self._take_final_states)()
         self.off = True
         self.unhook()
 
@@ -178,41 +218,59 @@ class DdpCollector:
 
     # ---- hooks
 
-    def _before_forward(self, _module: object, _args: object) -> None:
+    def _before_forward(
+        self, _module: object, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
         # A forward pass of any kind, evaluation too, ends an open step.
         if torch.is_grad_enabled():
             self.in_backward = self.collecting = False  # a backward pass that raised
             self._end_queued = False
             self._reached.clear()
         self._end_step()
+        if torch.is_grad_enabled():
+            self._wrapped = True
+            self._rows = self._fingerprints.rows(args, kwargs, recorded=self._next_is_recorded())
+
+    def _before_inner_forward(self, _module: object, _args: object) -> None:
+        """After DDP has broadcast its buffers; also where the wrapper is passed by."""
+        in_backward = torch._C._current_graph_task_id() != -1  # activation checkpointing
+        if in_backward or not torch.is_grad_enabled():
+            return
+        self._end_step()
+        if not self._begun and self._next_is_recorded():
+            self._begun = True
+            self._fingerprints.before_step(self._step + 1, on_host=self._on_host)
+
+    def _next_is_recorded(self) -> bool:
+        return (self._step + 1) % self._every == 0
 
     def _after_forward(
         self, _module: object, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> None:
         if not torch.is_grad_enabled():
             return
+        rows, self._rows = self._rows, None
         loss = find_loss(output)
         if loss is not None:
-            entry = (_kept(loss), count_tokens(args, kwargs, on_host=self._on_host))
-            self._watch(loss, entry)
+            tokens = count_tokens(args, kwargs, on_host=self._on_host)
+            self._watch(loss, MicroBatch(_kept(loss), tokens, rows))
         else:
             first = first_tensor(output)
             if first is not None:
-                self._watch(first, None)
+                self._watch(first, MicroBatch(None, 0, rows))
 
-    def _watch(self, output: torch.Tensor, entry: tuple[Scalar, Scalar] | None) -> None:
-        hook = Hook(self, self._output_reached, entry)
+    def _watch(self, output: torch.Tensor, micro_batch: MicroBatch) -> None:
+        hook = Hook(self, self._output_reached, micro_batch)
         output.register_hook(hook)  # type: ignore[no-untyped-call]
 
-    def _output_reached(self, entry: tuple[Scalar, Scalar] | None, _grad: torch.Tensor) -> None:
+    def _output_reached(self, micro_batch: MicroBatch, _grad: torch.Tensor) -> None:
         """A backward pass begins at the module's output.
 
         Its end is queued here, because a parameter inside a reentrant checkpoint sees a nested pass
         only; whether it is a training pass shows when a parameter accumulates. Only a loss that
         gets here counts: validation does not.
         """
-        if entry is not None:
-            self._reached.append(entry)
+        self._reached.append(micro_batch)
         self._queue_end()
 
     def _queue_end(self) -> None:
@@ -239,8 +297,9 @@ class DdpCollector:
         reached, self._reached = self._reached, []
         if not self.in_backward:
             return  # torch.autograd.grad: no parameter took part
-        self._losses += reached
+        self._used += reached
         self.in_backward = False
+        self._unreduced = 0 if self._synchronises else self._unreduced + 1
         if not self._synchronises:
             return
         self._open = True
@@ -276,9 +335,21 @@ class DdpCollector:
         for index, parameter in enumerate(self._parameters):
             self.read(index, parameter.grad, reduced=True)
 
+    def count_optimizer_step(self) -> None:
+        """All that is left to do after an optimiser step once collecting has failed."""
+        self.optimizer_steps += 1
+        try:
+            self._stepped(self.optimizer_steps)
+        except Exception:
+            log.debug("presum: after a step", exc_info=True)
+
     def _after_optimizer_step(self, *_args: object) -> None:
-        self._optimizer_steps += 1
+        self.optimizer_steps += 1
+        self._unreduced_steps += self._unreduced > 0 and not self._open
+        self._unreduced = 0
         self._end_step()
+        self._fingerprints.stepped()
+        self._stepped(self._step + 1)
 
     # ---- one step
 
@@ -313,16 +384,19 @@ class DdpCollector:
         if not self._open:
             return
         self._open = False
+        with_loss = [micro for micro in self._used if micro.loss is not None]
         found = Found(
-            losses=[loss for loss, _ in self._losses],
-            tokens=[count for _, count in self._losses],
+            losses=[micro.loss for micro in with_loss if micro.loss is not None],
+            tokens=[micro.tokens for micro in with_loss],
             explicit=self._explicit,
-            optimizer_steps=self._optimizer_steps,
+            optimizer_steps=self.optimizer_steps,
             micro_batches=self._micro_batches,
             skipped=self._skipped,
             scale=self._scale,
+            prints=self._take_prints(),
         )
-        self._losses, self._explicit, self._micro_batches = [], [], 0
+        self._used, self._explicit, self._micro_batches = [], [], 0
+        self._begun = self._wrapped = False
         if not self._collected:
             return
         self._collected = False
@@ -330,20 +404,46 @@ class DdpCollector:
             self._send(self._packet(found))
             return
         step, number, self._device_step = self._device_step, self._step, None
-        fetch = step.fetch(found.tensors())
+        fetch = step.fetch(found.tensors(), found.prints.tensors())
+        self._late_packets += 1
         self._send(LatePacket(fetch.ready, lambda: self._late_packet(found, number, fetch())))
+
+    def _take_prints(self) -> StepPrints:
+        prints = self._fingerprints.take([micro.rows for micro in self._used])
+        prints.values += [
+            (KIND["unreduced_steps"], self._unreduced_steps),
+            (KIND["wrapper_forward"], int(self._wrapped)),
+        ]
+        return prints
+
+    def _take_final_states(self) -> None:
+        final = self._fingerprints.final_states(on_host=self._on_host)
+        if not final.states:
+            return
+        fetch = DeviceStep(self._parameters[0].device, 0).fetch([], final.tensors())
+        deadline = time.monotonic() + LAST_NUMBERS_SECONDS
+        # Until earlier steps are made as well: they use the same observer.
+        while not fetch.ready() or self._late_packets > 0:
+            if time.monotonic() > deadline:
+                return
+            time.sleep(0.001)
+        self._fingerprints.report_states(final.with_numbers(fetch().words).states)
 
     def _late_packet(self, found: Found, number: int, fetched: FetchedStep) -> bytes:
         """On the background thread: the numbers have left the device."""
-        self._observer.begin_step(number)
-        for gradient in fetched.gradients:
-            self._observer.gradient_sums(*gradient)
-        self._observer.add_sketch(fetched.sketch)
-        return self._packet(found.with_numbers(fetched.extra))
+        try:
+            self._observer.begin_step(number)
+            for gradient in fetched.gradients:
+                self._observer.gradient_sums(*gradient)
+            self._observer.add_sketch(fetched.sketch)
+            return self._packet(found.with_numbers(fetched.extra, fetched.words))
+        finally:
+            self._late_packets -= 1
 
     def _packet(self, found: Found) -> bytes:
         for value, weight, tokens in found.micro():
             self._observer.loss(value, weight, tokens)
+        self._fingerprints.report(found.prints)
         return self._observer.end_step(
             found.optimizer_steps,
             found.micro_batches,
@@ -367,6 +467,7 @@ class Found:
     micro_batches: int
     skipped: int
     scale: Scalar
+    prints: StepPrints
 
     def _scalars(self) -> list[Scalar]:
         return [*self.losses, *self.tokens, *(value for value, _ in self.explicit), self.scale]
@@ -375,15 +476,22 @@ class Found:
         """The scalars that are not numbers yet."""
         return [s for s in self._scalars() if isinstance(s, torch.Tensor)]
 
-    def with_numbers(self, numbers: Sequence[float]) -> Found:
-        """The same with each of ``tensors()`` replaced by its number."""
+    def with_numbers(self, numbers: Sequence[float], words: Sequence[Sequence[int]]) -> Found:
+        """The same with the numbers of ``tensors()``, and with the words of ``prints``."""
         rest = iter(numbers)
         found = [next(rest) if isinstance(s, torch.Tensor) else s for s in self._scalars()]
         losses, found = found[: len(self.losses)], found[len(self.losses) :]
         tokens, found = found[: len(self.tokens)], found[len(self.tokens) :]
         weights = [weight for _, weight in self.explicit]
         explicit = list(zip(found, weights, strict=False))
-        return replace(self, losses=losses, tokens=tokens, explicit=explicit, scale=found[-1])
+        return replace(
+            self,
+            losses=losses,
+            tokens=tokens,
+            explicit=explicit,
+            scale=found[-1],
+            prints=self.prints.with_numbers(words),
+        )
 
     def micro(self) -> list[tuple[float, float, int]]:
         """Loss, weight and tokens of each micro-batch; explicit losses replace the model's."""
@@ -419,17 +527,6 @@ def _scale_of(scaler: torch.amp.GradScaler | None) -> Scalar:
 def is_watched(model: DistributedDataParallel) -> bool:
     """Whether a collector's hooks are on a model."""
     return any(isinstance(hook, Hook) for hook in model._forward_pre_hooks.values())
-
-
-def dense(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor itself where its elements fill one block of memory, else a contiguous copy."""
-    if tensor.is_contiguous():
-        return tensor
-    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
-    channels_last = formats.get(tensor.dim())
-    if channels_last is not None and tensor.is_contiguous(memory_format=channels_last):
-        return tensor
-    return tensor.contiguous()
 
 
 def find_loss(output: Any) -> torch.Tensor | None:

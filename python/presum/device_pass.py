@@ -10,12 +10,14 @@ their size (relative), because torch chooses the order of additions.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 
 import torch
 
 CHUNK = 1 << 22  # elements handled at once: bounds the temporary memory to about 100 MB
 FINGERPRINT_BLOCK = 1024
+ROW_PLACES = 4096  # elements of a row that are read
 FINGERPRINT_SEED = 0x70726573756D6670
 GOLDEN = 0x9E3779B97F4A7C15
 
@@ -45,6 +47,17 @@ def _keys(device: torch.device) -> torch.Tensor:
     return (_splitmix64(index + FINGERPRINT_SEED) & 0xFFFFFFFF).to(device)
 
 
+def dense(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor itself where its elements fill one block of memory, else a contiguous copy."""
+    if tensor.is_contiguous():
+        return tensor
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    channels_last = formats.get(tensor.dim())
+    if channels_last is not None and tensor.is_contiguous(memory_format=channels_last):
+        return tensor
+    return tensor.contiguous()
+
+
 def _words(part: torch.Tensor) -> torch.Tensor:
     if part.element_size() == 2:
         return part.view(torch.int16).to(torch.int64) & 0xFFFF
@@ -66,6 +79,51 @@ def _fingerprint(part: torch.Tensor, first: int) -> torch.Tensor:
     index = torch.arange(blocks, device=part.device) + first // FINGERPRINT_BLOCK
     elements = (count + first - index * FINGERPRINT_BLOCK).clamp(max=FINGERPRINT_BLOCK)
     return mix64(products.sum(1) + mix64((index << 11) + elements)).sum()
+
+
+def fingerprint(tensor: torch.Tensor) -> torch.Tensor:
+    """The fingerprint of a block of elements of 2, 4 or 8 bytes, as an int64 on its device."""
+    flat = tensor.as_strided((tensor.numel(),), (1,))
+    found = torch.zeros((), dtype=torch.int64, device=tensor.device)
+    for first in range(0, flat.numel(), CHUNK):
+        found += _fingerprint(flat[first : first + CHUNK], first)
+    return found
+
+
+def row_hashes(x: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+    """docs/packet_format.md, "Row hash", of each row of a contiguous matrix, as int64."""
+    stride = max(1, -(-x.shape[1] // ROW_PLACES))
+    rows = max(1, CHUNK // -(-x.shape[1] // stride))
+    parts = range(0, x.shape[0], rows)
+    hashes = [
+        _row_hashes(_bits(x[at : at + rows, ::stride]), kept, stride)
+        for at in parts
+        for kept in [_bits(mask[at : at + rows, ::stride]) != 0 if mask is not None else None]
+    ]
+    return torch.cat(hashes)
+
+
+def _row_hashes(bits: torch.Tensor, kept: torch.Tensor | None, stride: int) -> torch.Tensor:
+    places = torch.arange(bits.shape[1], device=bits.device)
+    if kept is None:
+        kept = places < _without_padding(bits, places)[:, None]
+    mixed = torch.where(kept, mix64(bits ^ _splitmix64(places * stride)), 0)
+    return mix64(mixed.sum(1) ^ mix64(kept.sum(1)))
+
+
+def _without_padding(bits: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """How many places of each row are left when a run of equal ones at its end is taken away."""
+    count = bits.shape[1]
+    left = torch.where(bits != bits[:, -1:], places + 1, 0).amax(1)
+    return torch.where(left == count - 1, count, left.clamp(min=1))
+
+
+def _bits(x: torch.Tensor) -> torch.Tensor:
+    """The bits of each element in an int64, zeros above."""
+    width = x.element_size()
+    integer = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[width]
+    bits = x.view(integer).to(torch.int64)
+    return bits if width == 8 else bits & ((1 << 8 * width) - 1)
 
 
 def _sketch(part: torch.Tensor, first: int, size: int, seed: int) -> torch.Tensor:
@@ -122,24 +180,32 @@ class DeviceStep:
         if not reduced and self._sketch_size:
             self._sketches[index] = sketch
 
-    def fetch(self, extra: list[torch.Tensor]) -> Fetch:
-        """Start the one copy to the host. ``extra`` are scalars on the device that travel along."""
+    def fetch(self, extra: list[torch.Tensor], words: Sequence[torch.Tensor] = ()) -> Fetch:
+        """Start the one copy to the host. ``extra`` are scalars on the device that travel along,
+        ``words`` int64 tensors."""
         none = torch.zeros(self._sketch_size, device=self._device)
         sketch = torch.stack(list(self._sketches.values())).sum(0) if self._sketches else none
         scalars = [x.detach().reshape(1).to(self._device, self._real) for x in extra]
         reals = torch.cat([*self._reals, *scalars, sketch.to(self._real)])
         nothing = torch.zeros(0, dtype=torch.int64, device=self._device)
-        return Fetch(self, reals, torch.cat([*self._integers, nothing]), len(extra))
+        flat = [x.reshape(-1).to(self._device) for x in words]
+        integers = torch.cat([*self._integers, *flat, nothing])
+        return Fetch(self, reals, integers, len(extra), [x.numel() for x in flat])
 
 
 class Fetch:
     """A step's numbers on their way to the host. For the background thread."""
 
     def __init__(
-        self, step: DeviceStep, reals: torch.Tensor, integers: torch.Tensor, extra: int
+        self,
+        step: DeviceStep,
+        reals: torch.Tensor,
+        integers: torch.Tensor,
+        extra: int,
+        words: list[int],
     ) -> None:
         pinned = reals.is_cuda
-        self._step, self._extra = step, extra
+        self._step, self._extra, self._words = step, extra, words
         self._reals = torch.empty_like(reals, device="cpu", pin_memory=pinned)
         self._integers = torch.empty_like(integers, device="cpu", pin_memory=pinned)
         self._reals.copy_(reals, non_blocking=pinned)
@@ -154,18 +220,25 @@ class Fetch:
 
     def __call__(self) -> FetchedStep:
         """The numbers. Requires ``ready()``."""
-        return FetchedStep(self._step, self._reals, self._integers, self._extra)
+        return FetchedStep(self._step, self._reals, self._integers, self._extra, self._words)
 
 
 class FetchedStep:
     """The numbers of one step on the host: what ``Observer`` takes."""
 
     def __init__(
-        self, step: DeviceStep, reals: torch.Tensor, integers: torch.Tensor, extra: int
+        self,
+        step: DeviceStep,
+        reals: torch.Tensor,
+        integers: torch.Tensor,
+        extra: int,
+        words: list[int],
     ) -> None:
         count = len(step._indices)
         pairs = reals[: 2 * count].view(count, 2).tolist()
-        counts = integers.view(count, 2).tolist()
+        counts = integers[: 2 * count].view(count, 2).tolist()
+        parts = torch.split(integers[2 * count :], words)
+        self.words = [[word % (1 << 64) for word in part.tolist()] for part in parts]
         self.gradients = [
             (index, elements, reduced, squares, largest, nonfinite, fingerprint % (1 << 64))
             for index, elements, reduced, (squares, largest), (nonfinite, fingerprint) in zip(

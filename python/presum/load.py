@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 from collections.abc import Iterator
@@ -17,10 +18,12 @@ import numpy.typing as npt
 import pandas as pd
 
 from presum.errors import UserError
+from presum.findings import Finding
 
 FILE_NAME = "presum.db"
 APPLICATION_ID = 0x70726573
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+CHECK_STATES = ("found", "passed", "not-triggered", "not-possible")
 MATRIX_WORKERS = 256  # up to which every step keeps its matrix
 
 
@@ -83,6 +86,27 @@ class Run:
         """What each rank said about itself: segment, module, rank, key, value."""
         return self._frame("SELECT * FROM fact ORDER BY segment, module, rank, key")
 
+    @cached_property
+    def findings(self) -> list[Finding]:
+        """What presum found, worst first; empty for a run of schema 1, which holds none."""
+        if "finding" not in self._tables:
+            return []
+        rows = self._frame(
+            "SELECT * FROM findings ORDER BY severity = 'info', severity, first_step"
+        )
+        return [_finding(row) for row in rows.to_dict("records")]
+
+    @cached_property
+    def checks(self) -> pd.DataFrame:
+        """Every check of every model: segment, module, shard, check, state, reason."""
+        columns = "segment, module, shard, check_id AS 'check', state, reason"
+        if "check_state" not in self._tables:
+            return pd.DataFrame(columns=["segment", "module", "shard", "check", "state", "reason"])
+        rows = self._frame(
+            f"SELECT {columns} FROM check_state ORDER BY segment, module, shard, position"
+        )
+        return rows.assign(state=[CHECK_STATES[state] for state in rows["state"]])
+
     def cosines(
         self, step: int, segment: int = -1, module: int = 0, shard: int = 0
     ) -> npt.NDArray[np.float64]:
@@ -110,6 +134,11 @@ class Run:
         matrix.T[upper] = matrix[upper]
         return matrix
 
+    @cached_property
+    def _tables(self) -> set[str]:
+        with self._open() as db:
+            return {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
+
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
         try:
@@ -133,3 +162,8 @@ class Run:
         # A column of NULLs alone would be of Python objects.
         empty = [c for c in columns if frame[c].isna().all()]
         return frame.astype(dict.fromkeys(empty, float)) if len(frame) else frame
+
+
+def _finding(row: dict[Any, Any]) -> Finding:
+    lists = {name: json.loads(row.pop(name)) for name in ("also", "ranks", "hosts", "evidence")}
+    return Finding(check=row.pop("check_id"), **lists, **row)

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import atexit
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from presum._core import Observer
+from presum.findings import Finding
 from presum.session import Session, one_line
 
 if TYPE_CHECKING:
@@ -34,7 +36,7 @@ def open_session(run: Path | None, default: Path, rank: int, world_size: int) ->
 def next_module(run: Path | None) -> int:
     """The number that the next model of a run gets: 0, 1, ... in the order of attaching."""
     session = _sessions.get(run)
-    return session.monitors if session is not None else 0
+    return len(session.members) if session is not None else 0
 
 
 class Monitor:
@@ -43,12 +45,25 @@ class Monitor:
     Methods are for the training thread.
     """
 
-    def __init__(self, session: Session, observer: Observer) -> None:
+    def __init__(
+        self,
+        session: Session,
+        observer: Observer,
+        *,
+        on_finding: Callable[[Finding], None] | None = None,
+        on_training_thread: bool = False,
+        preflight: int | None = None,
+        quiet: bool = False,
+    ) -> None:
         self._session = session
         self._observer = observer
         self._collector: DdpCollector | None = None
         self._closed = False
-        session.join()
+        self._preflight = preflight
+        session.join(self)
+        session.quiet = session.quiet or quiet
+        if on_finding is not None:
+            session.listen(on_finding, on_training_thread=on_training_thread)
         session.send(observer.hello())
         atexit.register(self.close)
 
@@ -56,6 +71,11 @@ class Monitor:
     def run(self) -> Path:
         """The RUN folder; rank 0 writes it."""
         return self._session.run
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What was found so far, worst first. Known on rank 0 only; elsewhere empty."""
+        return list(self._session.findings)
 
     def loss(self, value: float | torch.Tensor, weight: float | None = None) -> None:
         """Report the loss of one micro-batch, before or after its ``backward()``.
@@ -77,20 +97,24 @@ class Monitor:
 
     def close(self) -> None:
         """End the recording: sends what is left, and on rank 0 waits a moment for the other ranks
-        (at most 1.5 s) and completes the run log. Works after ``destroy_process_group``; a second
-        call does nothing."""
-        if self._closed:
-            return
+        (at most 1.5 s), completes the run log and prints a summary on the terminal. Works after
+        ``destroy_process_group``; a second call does nothing."""
+        if not self._closed:
+            self._end()
+            if self._session.leave():
+                _forget(self._session)
+
+    def _end(self) -> None:
+        """Stop collecting and say goodbye."""
         self._closed = True
         atexit.unregister(self.close)
+        clock = 0
         if self._collector is not None:
             self._collector.close()
+            clock = self._collector.optimizer_steps
             self._collector = None  # it holds the model
         session = self._session
-        session.send(self._observer.note(True, session.sent, session.dropped, ""))
-        if session.leave():
-            for run in [run for run, open_one in _sessions.items() if open_one is session]:
-                del _sessions[run]
+        session.send(self._observer.note(True, session.sent, session.dropped, "", clock))
 
     def __enter__(self) -> Monitor:
         return self
@@ -106,8 +130,28 @@ class Monitor:
     def _watch(self, collector: DdpCollector) -> None:
         self._collector = collector
 
+    def _stepped(self, steps: int) -> None:
+        """After an optimiser step, on the training thread, with the steps done so far."""
+        self._session.tell_training_thread()
+        if self._preflight is not None and steps >= self._preflight and not self._closed:
+            self._end_preflight()
+
+    def _end_preflight(self) -> None:
+        """Wait for the verdict over all ranks and end the process with its exit code."""
+        for monitor in self._session.members:
+            if not monitor._closed:
+                monitor._end()
+        code = self._session.end_preflight()
+        _forget(self._session)
+        raise SystemExit(code)
+
     def _failed(self, error: Exception) -> None:
         what = f"collection failed ({type(error).__name__}: {one_line(error)})"
         session = self._session
         session.send(self._observer.note(False, session.sent, session.dropped, what))
         session.complain(what)
+
+
+def _forget(session: Session) -> None:
+    for run in [run for run, open_one in _sessions.items() if open_one is session]:
+        del _sessions[run]

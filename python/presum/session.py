@@ -13,17 +13,22 @@ import json
 import logging
 import os
 import socket
+import sys
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch._C._distributed_c10d import Store, TCPStore
 
 from presum._core import Aggregator, stamp
+from presum.findings import Finding, announcement, summary
+
+if TYPE_CHECKING:
+    from presum.monitor import Monitor
 
 log = logging.getLogger("presum")
 
@@ -33,6 +38,10 @@ PACKETS_IN_PROCESS = 256
 POLL_SECONDS = 0.05
 GOODBYE_SECONDS = 1.5
 FLUSH_SECONDS = 10.0
+PREFLIGHT_SECONDS = 60.0  # a preflight waits this long for the verdict over all ranks
+PREFLIGHT_CODE = "preflight/exit_code"
+PREFLIGHT_READ = "preflight/read"
+NO_VERDICT = 2
 # Long: starved threads are slow, and only background threads wait.
 STORE_TIMEOUT = timedelta(seconds=30)
 _sessions_begun: Counter[str] = Counter()
@@ -58,8 +67,15 @@ class Session:
         self.world_size = world_size
         self.dropped = 0
         self.sent = 0
-        self.monitors = 0  # that have ever used this session
+        self.members: list[Monitor] = []  # that have ever used this session
+        self.quiet = False
+        self.findings: list[Finding] = []  # on rank 0, worst first
         self._open_monitors = 0
+        self._listeners: list[Callable[[Finding], None]] = []
+        self._training_listeners: list[Callable[[Finding], None]] = []
+        self._untold: deque[Finding] = deque()  # of the training thread's listeners
+        self._exit_code: int | None = None  # of a preflight
+        self._preflight = False
         self._key = f"presum/session/{name}/{_sessions_begun[name]}"
         # A deque without a lock to wait on: sending must not wake a thread that wants the GIL.
         self._queue: deque[bytes | LatePacket] = deque()
@@ -99,10 +115,23 @@ class Session:
                 what,
             )
 
-    def join(self) -> None:
+    def join(self, monitor: Monitor) -> None:
         """Count one more monitor."""
-        self.monitors += 1
+        self.members.append(monitor)
         self._open_monitors += 1
+
+    def listen(self, callback: Callable[[Finding], None], *, on_training_thread: bool) -> None:
+        """Call ``callback`` on rank 0 for every new finding: on the background thread, or on the
+        training thread after its next optimiser step."""
+        (self._training_listeners if on_training_thread else self._listeners).append(callback)
+
+    def tell_training_thread(self) -> None:
+        """Hand new findings to those who listen on the training thread. What they raise to end the
+        process passes through."""
+        while self._untold:
+            finding = self._untold.popleft()
+            for callback in self._training_listeners:
+                self._tell(callback, finding)
 
     def leave(self) -> bool:
         """Count one monitor less. The last one (True) lets the thread send and write what is
@@ -117,6 +146,26 @@ class Session:
             if self._queue and not self._off:
                 self.complain(f"{len(self._queue)} packets could not be sent before the end")
         return True
+
+    def end_preflight(self) -> int:
+        """Close the session as the last monitor would, and wait for the verdict on every rank.
+        Returns its exit code; 2 where there is none."""
+        self._preflight = True
+        self._open_monitors = 0
+        self._closing.set()
+        self._wake.set()
+        self._thread.join(2 * PREFLIGHT_SECONDS)
+        return NO_VERDICT if self._exit_code is None else self._exit_code
+
+    def _tell(self, callback: Callable[[Finding], None], finding: Finding) -> None:
+        try:
+            callback(finding)
+        except Exception:
+            log.warning("presum: on_finding failed", exc_info=True)
+
+    def _say(self, text: str) -> None:
+        if not self.quiet:
+            print(text, file=sys.stderr, flush=True)
 
     def _guarded(self, target: Callable[[], None]) -> None:
         try:
@@ -142,8 +191,38 @@ class Session:
             self._server = self._serve(aggregator)
         try:
             self._ingest_until_closed(aggregator)
+            if self._preflight:
+                self._judge_preflight(aggregator)
         finally:
             aggregator.close()
+        self._look(aggregator)
+        steps = aggregator.counters["steps"]
+        self._say(summary(self.run, steps, aggregator.verdict(), self.findings))
+
+    def _judge_preflight(self, aggregator: Aggregator) -> None:
+        """Publish the exit code, and wait until the other ranks have read it."""
+        self._exit_code = aggregator.end_preflight()
+        self._say(f"presum: preflight ends with exit code {self._exit_code}")
+        if self._server is None:
+            return
+        self._server.set(PREFLIGHT_CODE, str(self._exit_code))
+        deadline = time.monotonic() + GOODBYE_SECONDS
+        others = self.world_size - 1
+        while self._server.add(PREFLIGHT_READ, 0) < others and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS)
+
+    def _look(self, aggregator: Aggregator) -> None:
+        """Tell those who listen what is new."""
+        new = [Finding(**found) for found in aggregator.take_new_findings()]
+        if new or self._closing.is_set():
+            self.findings = [Finding(**found) for found in aggregator.findings()]
+        for finding in new:
+            if finding.severity == "critical":
+                self._say(announcement(finding, self.run))
+            for callback in self._listeners:
+                self._tell(callback, finding)
+            if self._training_listeners:
+                self._untold.append(finding)
 
     def _serve(self, aggregator: Aggregator) -> TCPStore:
         listener = socket.socket()
@@ -176,14 +255,20 @@ class Session:
         while True:
             idle = self._drain(aggregator) == 0
             aggregator.tick()
+            if not idle:
+                self._look(aggregator)
             if self._closing.is_set() and deadline is None:
-                deadline = time.monotonic() + GOODBYE_SECONDS
+                deadline = time.monotonic() + self._patience()
             if deadline is not None:
-                everyone = aggregator.goodbyes >= self.world_size * self.monitors
+                everyone = aggregator.goodbyes >= self.world_size * len(self.members)
                 if (everyone and idle) or time.monotonic() > deadline:
                     return
             if idle:
                 self._wait()
+
+    def _patience(self) -> float:
+        """Seconds to wait for other ranks at the end."""
+        return PREFLIGHT_SECONDS if self._preflight else GOODBYE_SECONDS
 
     def _drain(self, aggregator: Aggregator) -> int:
         taken = 0
@@ -218,15 +303,22 @@ class Session:
             packet = self._next()
             if packet is None:
                 if self._closing.is_set() and not self._queue:
-                    return
+                    break
                 if self._closing.is_set():
-                    deadline = min(deadline, time.monotonic() + GOODBYE_SECONDS)
+                    deadline = min(deadline, time.monotonic() + self._patience())
                 self._wait()
             elif store.queue_len(QUEUE) > room:
                 self.dropped += 1
             else:
                 store.queue_push(QUEUE, stamp(packet, run, segment))
                 self.sent += 1
+        if self._preflight:
+            self._await_preflight(store)
+
+    def _await_preflight(self, store: TCPStore) -> None:
+        store.wait([PREFLIGHT_CODE], timedelta(seconds=PREFLIGHT_SECONDS))
+        self._exit_code = int(store.get(PREFLIGHT_CODE))
+        store.add(PREFLIGHT_READ, 1)
 
     def _next(self) -> bytes | None:
         """The oldest packet, or None while there is none or its numbers are on their way."""
@@ -250,7 +342,7 @@ class Session:
         deadline = float("inf")
         while not store.check([self._key]):
             if self._closing.is_set():  # a short run: the aggregator may still be starting
-                deadline = min(deadline, time.monotonic() + GOODBYE_SECONDS)
+                deadline = min(deadline, time.monotonic() + self._patience())
             if time.monotonic() > deadline:
                 return None
             self._wait()

@@ -37,6 +37,7 @@ def observer(elements: int, sketch_size: int) -> Observer:
         host="h",
         facts=[],
         parameters=[("a.weight", elements, "")],
+        buffers=[],
     )
 
 

@@ -1,109 +1,103 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <map>
 #include <memory>
+#include <vector>
 
 #include "cli/cli.h"
 #include "cli/commands.h"
+#include "cli/findings_text.h"
 #include "cli/text.h"
 #include "presum/run_log.h"
+#include "report/judgement.h"
 
 namespace presum::cli {
 namespace {
 
 constexpr const char* kHelp =
-    "Looks for hard facts in a run: things that no amount of noise explains.\n\n"
-    "  non-finite gradient   a worker's own gradient holds NaN or Inf\n"
-    "  non-finite loss       a worker's own loss is NaN or Inf\n"
-    "  zero gradient         a worker contributes nothing\n"
-    "  identical gradients   workers hold the same bits: they read the same data\n"
-    "  missing worker        a worker's step never arrived\n\n"
-    "Exit code: 0 none found, 1 found, 2 could not judge (no such run, damaged, no step).\n\n"
-    "Example: presum check runs/train-20260101T120000Z";
+    "Findings as an exit code, for scripts: one line a finding and one line a run.\n\n"
+    "Exit code: 0 no finding at the level or above, 1 findings in any of the runs, 2 no such\n"
+    "finding, but a run could not be judged (no such run, damaged, no step, one worker, too "
+    "little\n"
+    "evidence), 3 internal error.\n\n"
+    "Example: presum check runs/* --fail-on warning";
 
-struct Wording {
-  const char* title;
-  const char* remedy;
+const std::map<std::string, Severity> kLevels = {
+    {"info", Severity::kInfo}, {"warning", Severity::kWarning}, {"critical", Severity::kCritical}};
+
+struct Options {
+  std::vector<std::string> runs;
+  Severity fail_on = Severity::kCritical;
 };
 
-Wording wording(HardFact::Kind kind) {
-  switch (kind) {
-    case HardFact::Kind::kNonfiniteGradient:
-      return {"non-finite gradient",
-              "look at that worker's batch at the first step, its loss and "
-              "its device"};
-    case HardFact::Kind::kNonfiniteLoss:
-      return {"non-finite loss", "look at that worker's batch at the first step"};
-    case HardFact::Kind::kZeroGradient:
-      return {"zero gradient", "are all its labels masked, or is its loss detached?"};
-    case HardFact::Kind::kIdenticalGradients:
-      return {"identical gradients",
-              "these workers read the same data: give each its own shard "
-              "(DistributedSampler with its rank)"};
-    case HardFact::Kind::kMissingWorker:
-      return {"missing worker",
-              "did it die, or could its packets not be sent? The run's notes may "
-              "say"};
-  }
-  return {"", ""};
-}
+struct Checked {
+  std::string name;
+  report::Judgement judgement;
+  std::string unfinished;
+};
 
-std::string describe(const HardFact& fact) {
-  const auto text = wording(fact.kind);
-  const auto steps =
-      fact.first_step == fact.last_step
-          ? fmt::format("step {}", fact.first_step)
-          : fmt::format("steps {}-{} ({} of them)", fact.first_step, fact.last_step, fact.steps);
-  const auto module = fact.module == 0 ? "" : fmt::format(", module {}", fact.module);
-  const auto segment = fact.segment == 1 ? "" : fmt::format(", segment {}", fact.segment);
-  return fmt::format("{}: {}, {}{}{}\n    {}\n", text.title, ranks(fact.ranks), steps, module,
-                     segment, text.remedy);
-}
-
-int judge(const RunLog& log, std::size_t steps, const Streams& io) {
-  const auto facts = log.hard_facts();
-  const auto notes = log.notes();
-  const auto segments = log.segments();
-  for (const auto& error : {facts ? "" : facts.error().message, notes ? "" : notes.error().message,
-                            segments ? "" : segments.error().message}) {
-    if (error.empty()) continue;
-    io.err << "presum check: " << printable(error) << '\n';
-    return kNoVerdict;
-  }
-  for (const HardFact& fact : *facts) io.out << describe(fact);
-  for (const NoteRecord& note : *notes) {
-    io.out << fmt::format("note of rank {}: {}\n", note.rank, printable(note.text));
-  }
-  io.out << fmt::format(
-      "{}: {} step{} checked, {}\n", printable(log.name()), steps, steps == 1 ? "" : "s",
-      facts->empty() ? "no hard fact against it" : fmt::format("{} found", facts->size()));
-  return facts->empty() ? kOk : kFindings;
-}
-
-int check(const std::string& run, const Streams& io) {
+Result<Checked> read(const std::string& run) {
   const auto log = RunLog::open(run);
-  const auto steps = log ? log->steps() : tl::unexpected(log.error());
-  if (!steps) {
-    io.err << "presum check: " << printable(steps.error().message) << '\n';
-    return kNoVerdict;
+  if (!log) return tl::unexpected(log.error());
+  const auto steps = log->steps();
+  if (!steps) return tl::unexpected(steps.error());
+  const auto segments = log->segments();
+  if (!segments) return tl::unexpected(segments.error());
+  auto judgement = report::judge(*log, *steps);
+  if (!judgement) return tl::unexpected(judgement.error());
+  return Checked{printable(log->name()), std::move(*judgement), unfinished(*segments)};
+}
+
+void print(const Checked& run, std::size_t failing, Severity level, std::ostream& out) {
+  const report::Judgement& j = run.judgement;
+  for (const Finding& f : j.findings) {
+    out << fmt::format("{}: {}: {}: {} ({})\n", run.name, to_string(f.severity), printable(f.check),
+                       printable(f.title), where(f));
   }
-  if (steps->empty()) {
-    io.err << "presum check: " << printable(log->name())
-           << " holds no step: nothing to judge (was a backward pass run after attach?)\n";
-    return kNoVerdict;
+  out << fmt::format("{}: {}; {}; {}, {} at or above {}{}\n", run.name, verdict_text(j),
+                     coverage_text(j.coverage), count(j.findings.size(), "finding"), failing,
+                     to_string(level), run.unfinished.empty() ? "" : "; " + run.unfinished);
+}
+
+int judge(const Checked& run, Severity level, std::ostream& out) {
+  const auto failing = static_cast<std::size_t>(std::ranges::count_if(
+      run.judgement.findings, [&](const Finding& f) { return f.severity >= level; }));
+  print(run, failing, level, out);
+  if (failing > 0) return kFindings;
+  return run.judgement.verdict == Verdict::kConsistent ||
+                 run.judgement.verdict == Verdict::kInconsistent
+             ? kOk
+             : kNoVerdict;
+}
+
+// Findings outweigh a run that could not be judged, and that one a run without findings.
+int check(const Options& options, const Streams& io) {
+  bool findings = false;
+  bool unjudged = false;
+  for (const std::string& path : options.runs) {
+    const auto run = read(path);
+    if (!run) io.err << "presum check: " << printable(run.error().message) << '\n';
+    const int code = run ? judge(*run, options.fail_on, io.out) : kNoVerdict;
+    findings = findings || code == kFindings;
+    unjudged = unjudged || code == kNoVerdict;
   }
-  return judge(*log, steps->size(), io);
+  return findings ? kFindings : unjudged ? kNoVerdict : kOk;
 }
 
 }  // namespace
 
 void add_check(CLI::App& program, Command& chosen) {
-  auto run = std::make_shared<std::string>();
-  auto* command = program.add_subcommand("check", "hard facts against a run, as an exit code");
+  auto options = std::make_shared<Options>();
+  auto* command = program.add_subcommand("check", "findings of runs, as an exit code");
   command->footer(kHelp);
-  command->add_option("RUN", *run, "run folder or presum.db file")->required();
-  command->callback(
-      [&chosen, run] { chosen = [run](const Streams& io) { return check(*run, io); }; });
+  command->add_option("RUN", options->runs, "run folders or presum.db files")->required();
+  command->add_option("--fail-on", options->fail_on, "info, warning or critical (default)")
+      ->transform(CLI::CheckedTransformer(kLevels));
+  command->callback([&chosen, options] {
+    chosen = [options](const Streams& io) { return check(*options, io); };
+  });
 }
 
 }  // namespace presum::cli

@@ -56,9 +56,11 @@ int main(const std::vector<std::string>& args, std::ostream& out, std::ostream& 
     program.require_subcommand(1);
     Command chosen;
     add_summary(program, chosen);
+    add_findings(program, chosen);
     add_check(program, chosen);
     add_report(program, chosen);
     add_export(program, chosen);
+    add_faults(program, chosen);
     return dispatch(program, chosen, args, {out, err});
   } catch (const std::exception& error) {
     err << "presum: internal error: " << error.what() << '\n';

@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "presum/version.h"
@@ -48,6 +50,12 @@ std::vector<std::string> words(const std::string& line) {
   return out;
 }
 
+std::vector<std::string> keys(const nlohmann::ordered_json& object) {
+  std::vector<std::string> out;
+  for (const auto& [key, value] : object.items()) out.push_back(key);
+  return out;
+}
+
 StepRecord step_of(std::uint64_t step, double loss) {
   StepRecord r;
   r.segment = 1;
@@ -80,17 +88,43 @@ std::vector<StepRecord> steps_of(std::uint64_t count, double loss) {
   return out;
 }
 
+const std::vector<CheckRecord> kLooked = {
+    {"nonfinite-gradient", CheckRecord::State::kPassed, "every gradient was finite"},
+    {"missing-worker", CheckRecord::State::kPassed, ""},
+    {"epoch-not-set", CheckRecord::State::kNotTriggered, "no epoch has ended"},
+    {"sampler-mismatch", CheckRecord::State::kNotPossible, "no sampler was found"},
+    {"overlapping-data", CheckRecord::State::kNotPossible, "no sampler was found."}};
+
+// What a run holds beside its steps.
+struct Extras {
+  std::string note;
+  std::vector<Finding> findings;
+  std::vector<CheckRecord> checks = kLooked;
+};
+
+Finding finding(const std::string& check, Severity severity) {
+  Finding f;
+  f.check = check;
+  f.severity = severity;
+  f.ranks = {4};
+  f.first_step = f.last_step = 1;
+  f.confidence = 0.5;
+  f.title = "Title of " + check;
+  return f;
+}
+
 void make_run(const Path& folder, const std::vector<StepRecord>& records,
-              const std::string& note = "") {
+              const Extras& extras = {}) {
   FakeClock clock;
   auto writer = runlog::Writer::open(folder, clock.function(), runlog::Journal::kWal);
   ASSERT_TRUE(writer) << writer.error().message;
   for (const StepRecord& r : records) ASSERT_TRUE(writer->add(r));
-  if (!note.empty()) {
+  ASSERT_TRUE(writer->replace(0, 0, extras.findings, extras.checks));
+  if (!extras.note.empty()) {
     packet::Note message;
     message.header.segment = 1;
     message.header.identity.world_rank = 5;
-    message.text = note;
+    message.text = extras.note;
     ASSERT_TRUE(writer->add(message));
   }
   ASSERT_TRUE(writer->close());
@@ -115,14 +149,14 @@ TEST(Cli, HelpNamesTheVerbsAndExitsWith0) {
     const Ran ran = run({flag});
     EXPECT_EQ(ran.code, 0);
     EXPECT_EQ(ran.err, "");
-    for (const char* verb : {"summary", "check", "s1", "RUN", "--version"}) {
+    for (const char* verb : {"summary", "findings", "check", "s1", "RUN", "--version"}) {
       EXPECT_NE(ran.out.find(verb), std::string::npos) << verb;
     }
   }
 }
 
 TEST(Cli, EveryVerbHasHelpWithAnExample) {
-  for (const char* verb : {"summary", "check"}) {
+  for (const char* verb : {"summary", "findings", "check"}) {
     const Ran ran = run({verb, "--help"});
     EXPECT_EQ(ran.code, 0) << verb;
     EXPECT_EQ(ran.err, "");
@@ -142,7 +176,11 @@ TEST(Cli, BadUseIsOneLineAndExitCode2) {
   expect_refusal({"--frobnicate"}, "frobnicate");
   expect_refusal({"summary"}, "RUN");
   expect_refusal({"check"}, "RUN");
-  expect_refusal({"check", "a", "b"}, "b");
+  expect_refusal({"check", "a", "--fail-on", "never"}, "fail-on");
+  expect_refusal({"findings"}, "RUN");
+  expect_refusal({"findings", "a", "b"}, "b");
+  expect_refusal({"findings", "a", "--format", "xml"}, "xml");
+  expect_refusal({"findings", "a", "--segment", "-1"}, "segment");
   expect_refusal({"summary", "--frobnicate", "a"}, "frobnicate");
 }
 
@@ -160,7 +198,7 @@ TEST(Cli, UnreadableRunsAreOneLineAndExitCode2) {
   const std::string whole = read_file(folder / "cut/presum.db");
   write_file(folder / "cut/presum.db", whole.substr(0, whole.size() / 2));
   make_run(folder / "good", steps_of(2, 1));
-  for (const char* verb : {"summary", "check"}) {
+  for (const char* verb : {"summary", "check", "findings"}) {
     expect_refusal({verb, (folder / "absent").string()}, "no such run");
     expect_refusal({verb, (folder / "empty").string()}, "it holds no presum.db");
     expect_refusal({verb, (folder / "notes.txt").string()}, "not a presum run log");
@@ -239,44 +277,230 @@ TEST(Summary, NamesCannotSteerTheTerminal) {
   EXPECT_NE(ran.out.find("run?[31m"), std::string::npos) << ran.out;
 }
 
+// ---- findings
+
+// The first finding has everything that text shows; the other nothing that may be left out.
+Extras two_findings() {
+  Finding full = finding("duplicate-data", Severity::kCritical);
+  full.also = {"pair-too-similar", "too-consistent"};
+  full.ranks = {0, 1, 5};
+  full.hosts = {"node08", "node09", "login"};
+  full.first_step = 2;
+  full.last_step = 8;
+  full.confidence = 0.999;
+  full.title = "Ranks 0, 1 and 5 read the same samples";
+  full.evidence = {{"shared_samples", std::int64_t{9007199254740993}},
+                   {"share", 0.123456},
+                   {"unknown", kNaN},
+                   {"statistic", std::string("loss")}};
+  full.remedy = "Give each rank its own shard.";
+  full.resembles = "pytorch/pytorch#31771";
+  Extras out{.note = "sparse", .findings = {full, finding("loss-event", Severity::kInfo)}};
+  out.checks.insert(out.checks.begin(), {"duplicate-data", CheckRecord::State::kFound, ""});
+  return out;
+}
+
+TEST(Findings, TextSaysEverythingWorstFirst) {
+  const TempFolder folder;
+  make_run(folder / "run", steps_of(9, 1), two_findings());
+  const Ran ran = run({"findings", (folder / "run").string()});
+  EXPECT_EQ(ran.code, 0);
+  EXPECT_EQ(ran.err, "");
+  EXPECT_EQ(ran.out,
+            "run: inconsistent, 2 findings (1 critical, 1 info)\n"
+            "9 steps, 2 of 2 workers\n"
+            "\n"
+            "critical: Ranks 0, 1 and 5 read the same samples\n"
+            "    duplicate-data, ranks 0-1,5 on login, node[08-09], steps 2-8, confidence 99%\n"
+            "    evidence   shared_samples 9007199254740993, share 0.1235, unknown -, "
+            "statistic loss\n"
+            "    do         Give each rank its own shard.\n"
+            "    resembles  pytorch/pytorch#31771\n"
+            "    also seen  pair-too-similar, too-consistent\n"
+            "\n"
+            "info: Title of loss-event\n"
+            "    loss-event, rank 4, step 1, confidence 50%\n"
+            "\n"
+            "found: duplicate-data\n"
+            "passed: nonfinite-gradient, missing-worker\n"
+            "not triggered: epoch-not-set\n"
+            "not possible: sampler-mismatch, overlapping-data (no sampler was found)\n"
+            "\n"
+            "notes of the collection:\n"
+            "    rank 5: sparse\n");
+}
+
+TEST(Findings, JsonHasTheDocumentedFieldsInTheirOrder) {
+  const TempFolder folder;
+  make_run(folder / "run", steps_of(9, 1), two_findings());
+  const Ran ran = run({"findings", (folder / "run").string(), "--format", "json"});
+  EXPECT_EQ(ran.code, 0);
+  const auto json = nlohmann::ordered_json::parse(ran.out);
+  EXPECT_EQ(keys(json), words("schema_version verdict coverage findings checks"));
+  EXPECT_EQ(json["schema_version"], 1);
+  EXPECT_EQ(json["verdict"], "inconsistent");
+  EXPECT_EQ(json["coverage"].dump(),
+            R"({"steps_seen":9,"steps_logged":9,"workers_expected":2,"workers_seen":2,)"
+            R"("checks":{"found":1,"passed":2,"not-triggered":1,"not-possible":2}})");
+  const auto& first = json["findings"][0];
+  EXPECT_EQ(keys(first), words("check also severity ranks hosts first_step last_step confidence "
+                               "title evidence remedy resembles segment module shard"));
+  EXPECT_EQ(first["severity"], "critical");
+  EXPECT_EQ(first["ranks"].dump(), "[0,1,5]");
+  EXPECT_EQ(first["evidence"].dump(),
+            R"({"shared_samples":9007199254740993,"share":0.123456,"unknown":null,)"
+            R"("statistic":"loss"})");
+  ASSERT_EQ(json["checks"].size(), 6U);
+  EXPECT_EQ(json["checks"][5].dump(),
+            R"({"check":"overlapping-data","state":"not-possible",)"
+            R"("reason":"no sampler was found.","segment":1,"module":0,"shard":0})");
+}
+
+TEST(Findings, InsufficientEvidenceIsAnAnswer) {
+  const TempFolder folder;
+  make_run(folder / "run", {}, {.checks = {}});
+  const Ran text = run({"findings", (folder / "run").string()});
+  EXPECT_EQ(text.code, 0);
+  EXPECT_EQ(text.out,
+            "run: insufficient evidence: no step was recorded (was a backward pass run after "
+            "attach?), no finding\n0 steps, 0 of 0 workers\n");
+  const Ran json = run({"findings", (folder / "run").string(), "--format", "json"});
+  EXPECT_EQ(json.code, 0);
+  EXPECT_EQ(nlohmann::json::parse(json.out)["verdict"], "insufficient-evidence");
+}
+
+TEST(Findings, ASegmentIsJudgedAlone) {
+  const TempFolder folder;
+  make_run(folder / "run", steps_of(3, 1), two_findings());
+  auto restarted = steps_of(40, 1);
+  for (StepRecord& s : restarted) s.segment = 2;
+  make_run(folder / "run", restarted);
+  const auto file = (folder / "run").string();
+  const Ran all = run({"findings", file});
+  EXPECT_NE(all.out.find("43 steps, 2 of 2 workers, 2 segments\n"), std::string::npos) << all.out;
+  EXPECT_NE(all.out.find("found: duplicate-data (1 of 2)\n"), std::string::npos) << all.out;
+  const Ran second = run({"findings", file, "--segment", "2"});
+  EXPECT_EQ(second.out.find("run: consistent, no finding\n40 steps, 2 of 2 workers\n"), 0U)
+      << second.out;
+  EXPECT_EQ(second.out.find("note"), std::string::npos) << "the note is of segment 1";
+  expect_refusal({"findings", file, "--segment", "3"}, "no segment 3");
+}
+
+TEST(Findings, SayWhichModelAndSegment) {
+  const TempFolder folder;
+  make_run(folder / "run", steps_of(3, 1), two_findings());
+  make_run(folder / "run", {}, {.findings = {finding("worker-outlier", Severity::kWarning)}});
+  const Ran ran = run({"findings", (folder / "run").string()});
+  EXPECT_NE(ran.out.find("rank 4, step 1, segment 2, confidence"), std::string::npos) << ran.out;
+}
+
+TEST(Findings, NothingOfARunCanSteerTheTerminal) {
+  const TempFolder folder;
+  const std::string evil = "\x1b[2J\nforged";
+  Finding f = finding(evil, Severity::kWarning);
+  f.title = f.remedy = f.resembles = evil;
+  f.also = f.hosts = {evil};
+  f.evidence = {{evil, evil}};
+  make_run(
+      folder / "run", steps_of(1, 1),
+      {.note = evil, .findings = {f}, .checks = {{evil, CheckRecord::State::kNotPossible, evil}}});
+  for (const char* verb : {"findings", "check"}) {
+    const Ran ran = run({verb, (folder / "run").string()});
+    EXPECT_EQ(ran.out.find('\x1b'), std::string::npos) << ran.out;
+    EXPECT_EQ(ran.out.find("\nforged"), std::string::npos) << ran.out;
+    EXPECT_NE(ran.out.find("?[2J?forged"), std::string::npos) << ran.out;
+  }
+}
+
 // ---- check
 
-TEST(Check, AHealthyRunExitsWith0) {
+TEST(Check, AConsistentRunExitsWith0) {
   const TempFolder folder;
-  make_run(folder / "run", steps_of(3, 1));
+  make_run(folder / "run", steps_of(30, 1));
   const Ran ran = run({"check", (folder / "run").string()});
   EXPECT_EQ(ran.code, 0);
   EXPECT_EQ(ran.err, "");
-  EXPECT_EQ(ran.out, "run: 3 steps checked, no hard fact against it\n");
+  EXPECT_EQ(ran.out,
+            "run: consistent; 30 steps, 2 of 2 workers; 0 findings, 0 at or above critical\n");
 }
 
-TEST(Check, FindingsNameRankAndStepsAndExitWith1) {
+TEST(Check, FailsFromTheAskedLevelOn) {
   const TempFolder folder;
-  auto steps = steps_of(9, 1);
-  for (const std::size_t s : {2U, 3U, 7U}) steps[s].workers[1].nonfinite = 1;
-  steps[5].workers[0].grad_norm = 0;
+  for (const auto& [name, severity] :
+       {std::pair{"info", Severity::kInfo}, std::pair{"warning", Severity::kWarning},
+        std::pair{"critical", Severity::kCritical}}) {
+    make_run(folder / name, steps_of(30, 1), {.findings = {finding("zero-gradient", severity)}});
+  }
+  const auto code = [&](const char* name, const char* level) {
+    return run({"check", (folder / name).string(), "--fail-on", level}).code;
+  };
+  EXPECT_EQ(code("info", "info"), 1);
+  EXPECT_EQ(code("info", "warning"), 0);
+  EXPECT_EQ(code("warning", "info"), 1);
+  EXPECT_EQ(code("warning", "warning"), 1);
+  EXPECT_EQ(code("warning", "critical"), 0);
+  EXPECT_EQ(code("critical", "critical"), 1);
+  EXPECT_EQ(run({"check", (folder / "warning").string()}).code, 0) << "critical by default";
+}
+
+TEST(Check, OneLineAFindingAndOneLineARun) {
+  const TempFolder folder;
+  make_run(folder / "good", steps_of(30, 1));
+  make_run(folder / "bad", steps_of(30, 1), two_findings());
+  const Ran ran = run({"check", (folder / "bad").string(), (folder / "good").string()});
+  EXPECT_EQ(ran.code, 1);
+  EXPECT_EQ(ran.out,
+            "bad: critical: duplicate-data: Ranks 0, 1 and 5 read the same samples (ranks 0-1,5 "
+            "on login, node[08-09], steps 2-8)\n"
+            "bad: info: loss-event: Title of loss-event (rank 4, step 1)\n"
+            "bad: inconsistent; 30 steps, 2 of 2 workers; 2 findings, 1 at or above critical\n"
+            "good: consistent; 30 steps, 2 of 2 workers; 0 findings, 0 at or above critical\n");
+}
+
+TEST(Check, FindingsOutweighARunThatCouldNotBeJudged) {
+  const TempFolder folder;
+  make_run(folder / "empty", {});
+  make_run(folder / "good", steps_of(30, 1));
+  make_run(folder / "bad", steps_of(30, 1), two_findings());
+  const auto empty = (folder / "empty").string();
+  const auto absent = (folder / "absent").string();
+  const auto good = (folder / "good").string();
+  EXPECT_EQ(run({"check", empty}).code, 2);
+  EXPECT_EQ(run({"check", good, empty}).code, 2);
+  EXPECT_EQ(run({"check", absent, good}).code, 2);
+  EXPECT_EQ(run({"check", absent, empty, (folder / "bad").string()}).code, 1);
+}
+
+TEST(Check, OneWorkerIsTooLittleEvidence) {
+  const TempFolder folder;
+  auto steps = steps_of(40, 1);
+  for (StepRecord& s : steps) {
+    s.workers_expected = 1;
+    s.workers.resize(1);
+  }
   make_run(folder / "run", steps);
   const Ran ran = run({"check", (folder / "run").string()});
-  EXPECT_EQ(ran.code, 1);
-  EXPECT_EQ(ran.err, "");
-  EXPECT_NE(ran.out.find("non-finite gradient: rank 5, steps 2-7 (3 of them)"), std::string::npos)
-      << ran.out;
-  EXPECT_NE(ran.out.find("zero gradient: rank 4, step 5\n"), std::string::npos) << ran.out;
-  EXPECT_NE(ran.out.find("run: 9 steps checked, 2 found"), std::string::npos) << ran.out;
+  EXPECT_EQ(ran.code, 2);
+  EXPECT_EQ(ran.out,
+            "run: insufficient evidence: one worker: there is nothing to compare; 40 steps, 1 of 1 "
+            "worker; 0 findings, 0 at or above critical\n");
 }
 
-TEST(Check, ARunWithoutStepsCannotBeJudged) {
+TEST(Check, ARunWithoutChecksIsNotConsistent) {
   const TempFolder folder;
-  make_run(folder / "run", {});
-  expect_refusal({"check", (folder / "run").string()}, "holds no step");
-}
-
-TEST(Check, NotesAreShownButCannotSteerTheTerminal) {
-  const TempFolder folder;
-  make_run(folder / "run", steps_of(1, 1), "sparse\x1b[2J\ngradient");
+  make_run(folder / "run", steps_of(40, 1), {.checks = {}});
   const Ran ran = run({"check", (folder / "run").string()});
-  EXPECT_EQ(ran.code, 0) << "a note is no finding";
-  EXPECT_NE(ran.out.find("note of rank 5: sparse?[2J?gradient\n"), std::string::npos) << ran.out;
+  EXPECT_EQ(ran.code, 2);
+  EXPECT_NE(ran.out.find("no check was made"), std::string::npos) << ran.out;
+}
+
+TEST(Check, SaysWhenARunWasNotClosed) {
+  const TempFolder folder;
+  FakeClock clock;
+  auto writer = runlog::Writer::open(folder / "run", clock.function(), runlog::Journal::kWal);
+  ASSERT_TRUE(writer);
+  const Ran ran = run({"check", (folder / "run").string()});
+  EXPECT_NE(ran.out.find("segment 1 was not closed"), std::string::npos) << ran.out;
 }
 
 }  // namespace

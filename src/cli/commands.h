@@ -19,6 +19,8 @@ using Command = std::function<int(const Streams&)>;
 // Each stores its Command in `chosen` when its verb is on the command line.
 void add_summary(CLI::App& program, Command& chosen);
 void add_check(CLI::App& program, Command& chosen);
+void add_findings(CLI::App& program, Command& chosen);
+void add_faults(CLI::App& program, Command& chosen);
 void add_export(CLI::App& program, Command& chosen);
 void add_report(CLI::App& program, Command& chosen);
 

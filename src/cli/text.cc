@@ -2,11 +2,37 @@
 #include "cli/text.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <utility>
 
 namespace presum::cli {
+namespace {
+
+// What hosts have in common that differ in their last number alone, and how many digits that has.
+using HostSeries = std::pair<std::string, std::size_t>;
+
+std::pair<HostSeries, std::uint32_t> split_host(const std::string& name) {
+  constexpr std::size_t kDigitsMax = 9;
+  const auto last = name.find_last_not_of("0123456789");
+  const auto cut = last == std::string::npos ? 0 : last + 1;
+  const auto digits = name.size() - cut;
+  if (digits == 0 || digits > kDigitsMax) return {{name, 0}, 0};
+  return {{name.substr(0, cut), digits}, static_cast<std::uint32_t>(std::stoul(name.substr(cut)))};
+}
+
+std::string series_text(const HostSeries& series, std::vector<std::uint32_t> numbers) {
+  const auto& [prefix, width] = series;
+  if (width == 0) return prefix;
+  std::ranges::sort(numbers);
+  const auto text = ranges(numbers, width);
+  return numbers.size() == 1 ? prefix + text : fmt::format("{}[{}]", prefix, text);
+}
+
+}  // namespace
 
 std::string number(double value) {
   if (std::isnan(value)) return "-";
@@ -14,14 +40,14 @@ std::string number(double value) {
   return fmt::format("{:.4g}", value);
 }
 
-std::string ranges(const std::vector<std::uint32_t>& numbers) {
+std::string ranges(const std::vector<std::uint32_t>& numbers, std::size_t width) {
   std::string out;
   for (std::size_t i = 0; i < numbers.size();) {
     std::size_t end = i;
     while (end + 1 < numbers.size() && numbers[end + 1] == numbers[end] + 1) ++end;
     if (!out.empty()) out += ',';
-    out +=
-        end == i ? fmt::format("{}", numbers[i]) : fmt::format("{}-{}", numbers[i], numbers[end]);
+    out += fmt::format("{:0{}}", numbers[i], width);
+    if (end > i) out += fmt::format("-{:0{}}", numbers[end], width);
     i = end + 1;
   }
   return out.empty() ? "-" : out;
@@ -29,6 +55,22 @@ std::string ranges(const std::vector<std::uint32_t>& numbers) {
 
 std::string ranks(const std::vector<std::uint32_t>& numbers) {
   return fmt::format("rank{} {}", numbers.size() == 1 ? "" : "s", ranges(numbers));
+}
+
+std::string hosts(const std::vector<std::string>& names) {
+  constexpr std::size_t kShown = 8;
+  std::map<HostSeries, std::vector<std::uint32_t>> series;
+  for (const std::string& name : names) {
+    auto [key, value] = split_host(name);
+    series[std::move(key)].push_back(value);
+  }
+  std::vector<std::string> out;
+  out.reserve(series.size());
+  for (auto& [key, values] : series) out.push_back(series_text(key, std::move(values)));
+  const auto more = out.size() - std::min(out.size(), kShown);
+  out.resize(out.size() - more);
+  if (more > 0) out.push_back(fmt::format("and {} more", more));
+  return printable(fmt::format("{}", fmt::join(out, ", ")));
 }
 
 std::string table(const std::vector<std::vector<std::string>>& rows) {

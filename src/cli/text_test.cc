@@ -35,6 +35,23 @@ TEST(Ranges, JoinNeighbours) {
   EXPECT_EQ(ranges({4294967294U, 4294967295U}), "4294967294-4294967295");
 }
 
+TEST(Hosts, ThatDifferInTheirLastNumberAreOne) {
+  EXPECT_EQ(hosts({}), "");
+  EXPECT_EQ(hosts({"node7"}), "node7");
+  EXPECT_EQ(hosts({"node0", "node1", "node10", "node3"}), "node[0-1,3], node10");
+  EXPECT_EQ(hosts({"a098", "a099", "a100"}), "a[098-100]");
+  EXPECT_EQ(hosts({"10.0.0.1", "10.0.0.2"}), "10.0.0.[1-2]");
+  EXPECT_EQ(hosts({"", "login", "7"}), ", 7, login");
+  EXPECT_EQ(hosts({"n12345678901234567890"}), "n12345678901234567890");
+}
+
+TEST(Hosts, ManyDifferentOnesAreCounted) {
+  std::vector<std::string> names;
+  for (char c = 'a'; c <= 'z'; ++c) names.emplace_back(3, c);
+  EXPECT_EQ(hosts(names), "aaa, bbb, ccc, ddd, eee, fff, ggg, hhh, and 18 more");
+  EXPECT_EQ(hosts({"\x1b[31m"}), "?[31m");
+}
+
 TEST(Ranks, AgreeInNumber) {
   EXPECT_EQ(ranks({3}), "rank 3");
   EXPECT_EQ(ranks({0, 1, 8}), "ranks 0-1,8");

@@ -87,6 +87,12 @@ WorkerRecord worker_record(const packet::Step& step) {
   w.dropped = step.dropped;
   w.micro_batches = step.micro_batches;
   w.skipped_parameters = step.skipped_parameters;
+  w.fingerprints = step.fingerprints;
+  w.rows = step.samples.rows;
+  w.samples = step.samples.hashes;
+  w.thinned = step.samples.thinned;
+  w.indices = step.indices;
+  w.states = step.states;
   return w;
 }
 
@@ -197,7 +203,9 @@ class Compute {
     fill_workers();
     fill_dispersion();
     fill_groups();
+    directed_ = directed_workers(input_, record_);
     fill_reduced();
+    fill_mean_norm();
     if (exact_pair()) {
       fill_exact_pair();
     } else {
@@ -287,7 +295,7 @@ class Compute {
 
   // Two workers' sketches, where there are any, must allow the exact cosine.
   bool plausible_pair(double product) const {
-    const Directed d = directed_workers(input_, record_);
+    const Directed& d = directed_;
     if (d.workers.size() < 2) return true;
     const double sketched = pair_cosines(d.directions).front();
     const double slack = kSigmas / std::sqrt(static_cast<double>(d.directions.sketch_size));
@@ -305,11 +313,25 @@ class Compute {
     cross_sum_ = *exact_cross_sum_;
   }
 
+  // ||mean of g_i||^2 = (sum ||g_i||^2 + sum over i != j of <g_i, g_j>) / W^2, before any
+  // correction.
+  void fill_mean_norm() {
+    if (!complete() || directed_.workers.size() < 2 || !every_gradient_counted(directed_)) return;
+    estimate_.emplace(directed_.directions);
+    const auto w = static_cast<double>(record_.workers.size());
+    const double squared = std::max(0.0, norms_.squares + estimate_->cross_sum()) / (w * w);
+    record_.mean_norm = std::sqrt(squared);
+    if (squared > 0) {
+      record_.mean_norm_error = estimate_->cross_sum_error() / (2 * w * w * record_.mean_norm);
+    }
+  }
+
   void fill_directions() {
-    const Directed d = directed_workers(input_, record_);
+    const Directed& d = directed_;
     record_.sketch_size = d.directions.sketch_size;
     if (d.workers.size() < 2) return;
-    CosineEstimate estimate(d.directions);
+    if (!estimate_) estimate_.emplace(d.directions);
+    CosineEstimate& estimate = *estimate_;
     record_.cosine_source = correct(d, estimate);
     record_.cosine_mean = estimate.mean();
     const double half = 1.96 * estimate.standard_error();
@@ -381,6 +403,8 @@ class Compute {
   const StepInput& input_;
   StepRecord record_;
   Norms norms_;
+  Directed directed_;
+  std::optional<CosineEstimate> estimate_;
   std::optional<double> exact_cross_sum_;  // W^2 |G|^2 - sum ||g_i||^2
   std::optional<double> cross_sum_;        // the same, estimated
 };

@@ -6,9 +6,12 @@
 #include <cmath>
 #include <limits>
 #include <random>
+#include <tuple>
+#include <variant>
 #include <vector>
 
 #include "metrics/testing.h"
+#include "presum/observer.h"
 
 namespace presum::metrics {
 namespace {
@@ -130,6 +133,10 @@ TEST(StepMetrics, CopiesWhatThePacketsSay) {
   steps[1].dropped = 12;
   steps[1].micro_batches = 13;
   steps[1].skipped_parameters = 14;
+  steps[1].fingerprints = {{13, 5}, {2000, 6}};
+  steps[1].samples = {.rows = 9, .thinned = 2, .hashes = {4, 8}};
+  steps[1].indices = {3, 1};
+  steps[1].states = {{77, StateHash::Of::kBuffers, 78}};
   const StepRecord record = measure(steps);
   EXPECT_EQ(record.segment, 4U);
   EXPECT_EQ(record.step, 7U);
@@ -145,6 +152,19 @@ TEST(StepMetrics, CopiesWhatThePacketsSay) {
   EXPECT_EQ(w.fingerprint, steps[1].total.fingerprint);
   EXPECT_TRUE(std::isnan(w.reduced_norm));
   EXPECT_EQ(w.reduced_fingerprint, 0U);
+  ASSERT_NE(w.fingerprint_of(FingerprintKind::kSamplerRank), nullptr);
+  EXPECT_EQ(*w.fingerprint_of(FingerprintKind::kSamplerRank), 5U);
+  EXPECT_EQ(w.fingerprint_of(FingerprintKind::kMode), nullptr);
+  EXPECT_EQ(w.fingerprints.at(1).kind, 2000U);
+  EXPECT_EQ(w.rows, 9U);
+  EXPECT_EQ(w.thinned, 2U);
+  EXPECT_EQ(w.samples, (std::vector<std::uint64_t>{4, 8}));
+  EXPECT_EQ(w.indices, (std::vector<std::uint64_t>{3, 1}));
+  ASSERT_EQ(w.states.size(), 1U);
+  EXPECT_EQ(w.states[0].group, 77U);
+  EXPECT_EQ(w.states[0].of, StateHash::Of::kBuffers);
+  EXPECT_EQ(w.states[0].value, 78U);
+  EXPECT_EQ(record.workers[0].rows, 0U);
 }
 
 // ---- losses that are not numbers, weights
@@ -278,7 +298,7 @@ TEST(StepMetrics, NoWorkerGivesNaNs) {
        {record.loss_mean, record.loss_std, record.loss_range, record.grad_norm_mean,
         record.grad_norm_std, record.grad_norm_cv, record.cosine_mean, record.cosine_low,
         record.cosine_high, record.consistency, record.reduced_norm, record.signal, record.noise,
-        record.effective_workers, record.tokens_cv}) {
+        record.effective_workers, record.tokens_cv, record.mean_norm, record.mean_norm_error}) {
     EXPECT_TRUE(std::isnan(value));
   }
   EXPECT_EQ(record.cosine_source, CosineSource::kNone);
@@ -488,6 +508,109 @@ TEST(StepMetrics, ARoundedReductionStillCounts) {
   EXPECT_FALSE(record.reduced_disagrees);
   EXPECT_EQ(record.cosine_source, CosineSource::kTotalNorm);
 }
+
+// ---- the norm of the mean gradient, from sketches alone
+
+TEST(MeanNorm, IsThatOfTheMeanForExactSketches) {
+  for (const std::size_t workers : {2U, 3U, 8U}) {
+    const Gradients gradients = random_gradients(workers, 40 + workers);
+    const double truth = Truth(gradients).reduced_norm();
+    const StepRecord record = measure(steps_of(gradients));
+    EXPECT_NEAR(record.mean_norm, truth, 1e-9 * truth);
+    EXPECT_GT(record.mean_norm_error, 0);
+  }
+}
+
+// A sum that was never divided, a reduction that did nothing, one that was right: the mean of what
+// went in is the same.
+TEST(MeanNorm, DoesNotDependOnTheReducedGradient) {
+  for (const std::size_t workers : {2U, 4U}) {
+    const Gradients gradients = random_gradients(workers, 50);
+    const Truth truth(gradients);
+    auto steps = steps_of(gradients);
+    const StepRecord want = measure(steps);
+    for (const double reduced : {truth.reduced_norm(), truth.norm(0), 0.0,
+                                 static_cast<double>(workers) * truth.reduced_norm()}) {
+      set_reduced(steps, reduced);
+      const StepRecord record = measure(steps);
+      EXPECT_EQ(record.mean_norm, want.mean_norm);
+      EXPECT_EQ(record.mean_norm_error, want.mean_norm_error);
+    }
+  }
+}
+
+TEST(MeanNorm, CountsAZeroGradient) {
+  Gradients gradients = random_gradients(4, 51);
+  gradients[2].assign(kElements, 0.0F);
+  const double truth = Truth(gradients).reduced_norm();
+  EXPECT_NEAR(measure(steps_of(gradients)).mean_norm, truth, 1e-9 * truth);
+}
+
+TEST(MeanNorm, IsZeroWithoutAnErrorWhereGradientsCancel) {
+  const StepRecord record = measure(steps_of({unit(0, 3), unit(0, -3)}));
+  EXPECT_EQ(record.mean_norm, 0);
+  EXPECT_TRUE(std::isnan(record.mean_norm_error));
+}
+
+TEST(MeanNorm, IsUnknownWhereAWorkerIsNotCounted) {
+  const Gradients gradients = random_gradients(3, 52);
+  const auto expect_unknown = [](const std::vector<packet::Step>& steps, std::uint32_t expected) {
+    const StepRecord record = measure(steps, expected);
+    EXPECT_TRUE(std::isnan(record.mean_norm));
+    EXPECT_TRUE(std::isnan(record.mean_norm_error));
+  };
+  expect_unknown(steps_of({gradients[0]}), 1);
+  expect_unknown(steps_of(gradients), 4);
+  auto steps = steps_of(gradients);
+  steps[1].sketch.clear();
+  expect_unknown(steps, 3);
+  Gradients broken = gradients;
+  broken[1][0] = NAN;
+  expect_unknown(steps_of(broken), 3);
+  broken[1][0] = std::numeric_limits<float>::infinity();
+  expect_unknown(steps_of(broken), 3);
+  const Gradient zero(kElements, 0.0F);
+  expect_unknown(steps_of({zero, zero}), 2);
+  expect_unknown(steps_of({gradients[0], zero}), 2);
+}
+
+packet::Step sketched(const Gradient& gradient, std::uint64_t step, std::uint32_t replica,
+                      std::uint32_t replicas) {
+  auto observer =
+      Observer::create({.identity = {.replica = replica, .replicas = replicas}, .sketch_size = 512},
+                       {{"w", gradient.size(), ""}});
+  observer->begin_step(step);
+  EXPECT_TRUE(observer->gradient(0, gradient.data(), gradient.size(), Dtype::kF32));
+  return std::get<packet::Step>(*packet::decode(observer->end_step({}).bytes));
+}
+
+class MeanNormOfSketches : public ::testing::TestWithParam<std::tuple<std::size_t, double>> {};
+
+TEST_P(MeanNormOfSketches, IsWithinItsError) {
+  constexpr std::uint64_t kTrials = 300;
+  const auto [workers, common] = GetParam();
+  double squares = 0;
+  double within = 0;
+  for (std::uint64_t trial = 0; trial < kTrials; ++trial) {
+    const Gradients gradients = random_gradients(workers, 1000 + trial, common, 4096);
+    std::vector<packet::Step> steps;
+    for (const Gradient& g : gradients) {
+      steps.push_back(sketched(g, trial, static_cast<std::uint32_t>(steps.size()),
+                               static_cast<std::uint32_t>(workers)));
+    }
+    const StepRecord record = measure(steps);
+    const double z = (record.mean_norm - Truth(gradients).reduced_norm()) / record.mean_norm_error;
+    squares += z * z / kTrials;
+    within += std::abs(z) <= 1.96 ? 1.0 / kTrials : 0;
+  }
+  EXPECT_GE(within, 0.92);
+  EXPECT_GT(squares, 0.5) << "an error that is too large says nothing";
+  EXPECT_LT(squares, 1.3);
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, MeanNormOfSketches,
+                         ::testing::Combine(::testing::Values(2U, 4U, 8U),
+                                            ::testing::Values(0.0, 0.3, 2.0)));
 
 // ---- tokens, groups
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "presum/monitor.h"
 
+#include <algorithm>
 #include <map>
 #include <set>
 #include <tuple>
@@ -8,8 +9,11 @@
 #include <variant>
 #include <vector>
 
+#include "diagnose/diagnoser.h"
 #include "metrics/step_metrics.h"
+#include "monitor/salt.h"
 #include "monitor/step_assembler.h"
+#include "monitor/watch.h"
 #include "packet/packet.h"
 #include "runlog/writer.h"
 
@@ -20,16 +24,26 @@ namespace {
 constexpr std::size_t kMatrixWorkers = 256;
 constexpr std::uint64_t kMatrixEvery = 50;
 constexpr std::uint32_t kModulesMax = 1024;
+constexpr Seconds kFindingsEvery{1.0};
+constexpr Seconds kDetectorsEvery{30.0};
 
 Result<runlog::Writer> open_writer(const MonitorOptions& options) {
   std::error_code error;
   std::filesystem::create_directories(options.run, error);
+  // Without the project's salt the samples of this run can be compared with no other run's.
+  const std::uint64_t salt = monitor::project_salt(options.run).value_or(monitor::random_salt());
   const auto journal = runlog::choose_journal(options.run);
-  auto writer = runlog::Writer::open(options.run, options.clock, journal);
+  auto writer = runlog::Writer::open(options.run, options.clock, journal, salt);
   if (writer || journal == runlog::Journal::kWal || writer.error().code != ErrorCode::kIo) {
     return writer;
   }
-  return runlog::Writer::open(options.run, options.clock, runlog::Journal::kLocalCopy);
+  return runlog::Writer::open(options.run, options.clock, runlog::Journal::kLocalCopy, salt);
+}
+
+void sort_worst_first(std::vector<Finding>& findings) {
+  std::stable_sort(findings.begin(), findings.end(), [](const Finding& a, const Finding& b) {
+    return a.severity != b.severity ? a.severity > b.severity : a.first_step < b.first_step;
+  });
 }
 
 }  // namespace
@@ -43,7 +57,11 @@ struct Monitor::State {
   MonitorOptions options;
   runlog::Writer writer;
   monitor::StepAssembler assembler;
-  std::map<std::pair<std::uint32_t, std::uint32_t>, metrics::NoiseScale> noise;
+  std::map<std::pair<std::uint32_t, std::uint32_t>, monitor::Watch> watches;  // module, shard
+  using FindingKey = std::tuple<std::uint32_t, std::uint32_t, std::uint64_t>;
+  std::set<FindingKey> announced;
+  Seconds findings_written{0};
+  Seconds detectors_saved{0};
   std::set<WorkerKey> departed;
   MonitorCounters counters;
   Status health;  // the first error of the run log; nothing is written after it
@@ -58,12 +76,26 @@ struct Monitor::State {
            (world == 0 || (who.replicas <= world && who.world_rank < world && who.shard < world));
   }
 
-  Status take(const packet::Hello& hello) { return writer.add(hello); }
+  monitor::Watch& watch(std::uint32_t module, std::uint32_t shard) {
+    const auto [at, fresh] = watches.try_emplace({module, shard}, writer.segment(), module, shard);
+    if (fresh) {
+      if (const auto saved = writer.saved_detector(module, shard); saved && *saved) {
+        at->second.restore(**saved);
+      }
+    }
+    return at->second;
+  }
+
+  Status take(const packet::Hello& hello) {
+    watch(hello.header.identity.module, hello.header.identity.shard).hello(hello);
+    return writer.add(hello);
+  }
 
   Status take(const packet::Note& note) {
     if (note.final) {
       departed.insert(key(note.header.identity));
       assembler.departed(note.header.identity);
+      watch(note.header.identity.module, note.header.identity.shard).farewell(note);
     }
     return writer.add(note);
   }
@@ -94,7 +126,7 @@ struct Monitor::State {
          .workers = workers,
          .row_sums = {},
          .pairwise = workers.size() <= kMatrixWorkers || number % kMatrixEvery == 0});
-    record.noise_scale = noise[{record.module, record.shard}].update(record.signal, record.noise);
+    watch(record.module, record.shard).judge(record);
     ++counters.steps;
     return writer.add(record);
   }
@@ -104,6 +136,47 @@ struct Monitor::State {
       if (auto s = write(*assembled); !s) return s;
     }
     return {};
+  }
+
+  Status write_findings() {
+    for (auto& [key, watch] : watches) {
+      if (!watch.take_changed()) continue;
+      const auto findings = watch.findings();
+      const auto checks = watch.checks();
+      if (auto s = writer.replace(key.first, key.second, findings, checks); !s) return s;
+    }
+    return {};
+  }
+
+  Status save_detectors() {
+    for (const auto& [key, watch] : watches) {
+      if (auto s = writer.save_detector(key.first, key.second, watch.save()); !s) return s;
+    }
+    return {};
+  }
+
+  // What need not be written with every step.
+  Status write_now_and_then() {
+    const Seconds now = options.clock();
+    if (now - findings_written >= kFindingsEvery) {
+      findings_written = now;
+      if (auto s = write_findings(); !s) return s;
+    }
+    if (now - detectors_saved < kDetectorsEvery) return {};
+    detectors_saved = now;
+    return save_detectors();
+  }
+
+  Status write_last() {
+    if (auto s = write_ready(true); !s) return s;
+    if (auto s = write_findings(); !s) return s;
+    return save_detectors();
+  }
+
+  std::uint64_t compared_steps() const {
+    std::uint64_t steps = 0;
+    for (const auto& [key, watch] : watches) steps = std::max(steps, watch.compared_steps());
+    return steps;
   }
 
   Status guarded(Status status) {
@@ -156,14 +229,48 @@ Status Monitor::ingest(std::span<const std::byte> bytes) {
 Status Monitor::tick() {
   if (!state_->health || state_->closed) return state_->health;
   auto done = state_->write_ready(false);
+  if (done) done = state_->write_now_and_then();
   if (done) done = state_->writer.tick();
   return state_->guarded(std::move(done));
+}
+
+std::vector<Finding> Monitor::take_new_findings() {
+  std::vector<Finding> out;
+  for (const auto& [key, watch] : state_->watches) {
+    for (auto& [id, finding] : watch.numbered_findings()) {
+      if (state_->announced.insert({key.first, key.second, id}).second) {
+        out.push_back(std::move(finding));
+      }
+    }
+  }
+  sort_worst_first(out);
+  return out;
+}
+
+std::vector<Finding> Monitor::findings() const {
+  std::vector<Finding> out;
+  for (const auto& [key, watch] : state_->watches) {
+    for (Finding& finding : watch.findings()) out.push_back(std::move(finding));
+  }
+  sort_worst_first(out);
+  return out;
+}
+
+Verdict Monitor::verdict() const { return diagnose::verdict(findings(), state_->compared_steps()); }
+
+Result<int> Monitor::end_preflight() {
+  auto written = state_->write_ready(true);
+  const auto meaning = verdict();
+  const int code = meaning == Verdict::kInconsistent ? 1 : meaning == Verdict::kConsistent ? 0 : 2;
+  if (written) written = state_->writer.preflight(code);
+  if (!state_->guarded(written)) return tl::unexpected(written.error());
+  return code;
 }
 
 Status Monitor::close() {
   if (state_->closed) return state_->health;
   state_->closed = true;
-  if (state_->health) state_->health = state_->write_ready(true);
+  if (state_->health) state_->health = state_->write_last();
   // Also after an error: what was written is committed and the file released.
   static_cast<void>(state_->guarded(state_->writer.close()));
   return state_->health;

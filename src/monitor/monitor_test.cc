@@ -7,6 +7,7 @@
 #include <atomic>
 #include <barrier>
 #include <cmath>
+#include <cstring>
 #include <random>
 #include <string>
 #include <thread>
@@ -184,13 +185,10 @@ TEST(Monitor, RecordsAMissingWorkerAfter64LaterSteps) {
   }
   EXPECT_EQ(monitor.steps(), 65U) << "closing the first lets the complete ones through";
   monitor.close();
-  const auto log = RunLog::open(monitor.run());
-  const auto facts = log->hard_facts().value();
-  ASSERT_EQ(facts.size(), 1U);
-  EXPECT_EQ(facts[0].kind, HardFact::Kind::kMissingWorker);
-  EXPECT_EQ(facts[0].ranks, std::vector<std::uint32_t>{1});
-  EXPECT_EQ(facts[0].first_step, 0U);
-  EXPECT_EQ(facts[0].steps, 1U);
+  const auto steps = read_steps(monitor.run());
+  ASSERT_EQ(steps.size(), 65U);
+  EXPECT_EQ(steps[0].missing_replicas, std::vector<std::uint32_t>{1});
+  for (std::size_t i = 1; i < 65; ++i) EXPECT_TRUE(steps[i].missing_replicas.empty()) << i;
 }
 
 TEST(Monitor, RecordsAMissingWorkerAfter30Seconds) {
@@ -340,6 +338,310 @@ TEST(Monitor, AnErrorOfTheRunLogStopsTheWritingForGood) {
   ASSERT_FALSE(second);
   EXPECT_EQ(second.error().message, first.error().message);
   EXPECT_FALSE(monitor->close());
+}
+
+// ---- findings
+
+constexpr std::uint32_t kWorkers = 4;
+
+// A step in which nothing is wrong: losses and norms are noise, gradients differ.
+packet::Step healthy(std::uint64_t step, std::uint32_t replica, std::uint32_t module = 0) {
+  std::mt19937_64 random(step * 1000 + replica * 10 + module);
+  std::normal_distribution<double> normal;
+  packet::Step s = step_of(step, replica, kWorkers, module);
+  s.micro = {{2 + 0.1 * normal(random), 1, 100}};
+  s.total = {std::exp(0.2 * normal(random)), 0.1, 0, random()};
+  s.elements = 1000;
+  return s;
+}
+
+packet::Step with_nan(packet::Step step) {
+  step.total.sum_squares = NAN;
+  step.total.nonfinite = 3;
+  return step;
+}
+
+packet::Hello hello_of(std::uint32_t replica) {
+  packet::Hello hello;
+  hello.header.identity = {.replica = replica, .world_rank = replica, .replicas = kWorkers};
+  hello.host = "node-" + std::to_string(replica);
+  return hello;
+}
+
+void feed(Monitored& monitor, std::uint64_t first, std::uint64_t last, std::uint32_t module = 0) {
+  for (std::uint64_t s = first; s < last; ++s) {
+    for (std::uint32_t r = 0; r < kWorkers; ++r) monitor.ingest(healthy(s, r, module));
+  }
+}
+
+// Worker 1 of 4 has NaNs in its gradient.
+void feed_nan(Monitored& monitor, std::uint64_t step, std::uint32_t module = 0) {
+  for (std::uint32_t r = 0; r < kWorkers; ++r) {
+    const auto s = healthy(step, r, module);
+    monitor.ingest(r == 1 ? with_nan(s) : s);
+  }
+}
+
+void expect_nan_of_worker_1(const std::vector<Finding>& findings, std::uint64_t first,
+                            std::uint64_t last) {
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].check, "nonfinite-gradient");
+  EXPECT_EQ(findings[0].severity, Severity::kCritical);
+  EXPECT_EQ(findings[0].ranks, std::vector<std::uint32_t>{1});
+  EXPECT_EQ(findings[0].first_step, first);
+  EXPECT_EQ(findings[0].last_step, last);
+}
+
+std::vector<Finding> findings_in(const std::filesystem::path& run) {
+  const auto log = RunLog::open(run);
+  auto findings = log ? log->findings() : tl::unexpected(log.error());
+  EXPECT_TRUE(findings) << findings.error().message;
+  return findings.value_or(std::vector<Finding>());
+}
+
+TEST(MonitorFindings, AreNewOnceAndGrow) {
+  Monitored monitor;
+  feed(monitor, 0, 3);
+  EXPECT_TRUE(monitor->take_new_findings().empty());
+  feed_nan(monitor, 3);
+  expect_nan_of_worker_1(monitor->take_new_findings(), 3, 3);
+  EXPECT_TRUE(monitor->take_new_findings().empty()) << "told once";
+  feed_nan(monitor, 4);
+  EXPECT_TRUE(monitor->take_new_findings().empty()) << "it grew";
+  expect_nan_of_worker_1(monitor->findings(), 3, 4);
+  monitor.close();
+  EXPECT_TRUE(monitor->take_new_findings().empty());
+  expect_nan_of_worker_1(findings_in(monitor.run()), 3, 4);
+  EXPECT_EQ(findings_in(monitor.run())[0].segment, 1U);
+}
+
+TEST(MonitorFindings, AreNotThereBeforeTheirStepIsClosed) {
+  Monitored monitor;
+  monitor.ingest(with_nan(healthy(0, 1)));
+  EXPECT_TRUE(monitor->take_new_findings().empty());
+  monitor.close();
+  EXPECT_FALSE(monitor->take_new_findings().empty()) << "closing closes the step";
+  EXPECT_FALSE(findings_in(monitor.run()).empty());
+}
+
+TEST(MonitorFindings, NameTheHost) {
+  Monitored monitor;
+  for (std::uint32_t r = 0; r < kWorkers; ++r) monitor.ingest(hello_of(r));
+  feed_nan(monitor, 0);
+  EXPECT_EQ(monitor->findings().at(0).hosts, std::vector<std::string>{"node-1"});
+}
+
+TEST(MonitorFindings, AreInTheRunLogWhileItIsWritten) {
+  Monitored monitor;
+  feed_nan(monitor, 0);
+  for (int second = 0; second < 2; ++second) {
+    monitor.clock().advance(1.01);
+    ASSERT_TRUE(monitor->tick());
+  }
+  expect_nan_of_worker_1(findings_in(monitor.run()), 0, 0);
+  const auto log = RunLog::open(monitor.run());
+  EXPECT_FALSE(log->checks()->empty());
+  feed_nan(monitor, 1);
+  for (int second = 0; second < 2; ++second) {
+    monitor.clock().advance(1.01);
+    ASSERT_TRUE(monitor->tick());
+  }
+  expect_nan_of_worker_1(findings_in(monitor.run()), 0, 1);
+}
+
+TEST(MonitorFindings, OfTwoModelsComeWorstFirst) {
+  Monitored monitor;
+  feed_nan(monitor, 5, 0);
+  feed_nan(monitor, 2, 1);
+  const auto fresh = monitor->take_new_findings();
+  ASSERT_EQ(fresh.size(), 2U);
+  EXPECT_EQ(fresh[0].module, 1U);
+  EXPECT_EQ(fresh[1].module, 0U);
+  EXPECT_EQ(monitor->findings().at(0).module, 1U);
+  feed_nan(monitor, 6, 0);
+  EXPECT_TRUE(monitor->take_new_findings().empty()) << "models do not disturb each other";
+  monitor.close();
+  EXPECT_EQ(findings_in(monitor.run()).size(), 2U);
+}
+
+TEST(MonitorFindings, ComeFromLastWordsToo) {
+  Monitored monitor;
+  feed(monitor, 0, 2);
+  for (std::uint32_t r = 0; r < kWorkers; ++r) {
+    auto note = goodbye(r, kWorkers);
+    note.clock = 2;
+    note.states = {{7, StateHash::Of::kParameters, r == 3 ? 99U : 1U}};
+    monitor.ingest(note);
+  }
+  const auto findings = monitor->take_new_findings();
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].check, "parameter-desync");
+  EXPECT_EQ(findings[0].ranks, std::vector<std::uint32_t>{3});
+  monitor.close();
+  EXPECT_EQ(findings_in(monitor.run()).size(), 1U);
+}
+
+TEST(MonitorFindings, AHealthyRunHasNoneAndIsConsistent) {
+  Monitored monitor;
+  EXPECT_EQ(monitor->verdict(), Verdict::kInsufficientEvidence);
+  feed(monitor, 0, 100);
+  EXPECT_TRUE(monitor->findings().empty());
+  EXPECT_EQ(monitor->verdict(), Verdict::kConsistent);
+  feed_nan(monitor, 100);
+  EXPECT_EQ(monitor->verdict(), Verdict::kInconsistent);
+}
+
+// ---- preflight
+
+std::uint64_t preflight_code_in(const std::filesystem::path& run) {
+  auto db = runlog::Database::open(run / "presum.db", runlog::Database::Mode::kRead);
+  return db->query_integer("SELECT coalesce(preflight_exit_code, 99) FROM segment").value_or(98);
+}
+
+void expect_preflight(Monitored& monitor, int code) {
+  const auto ended = monitor->end_preflight();
+  ASSERT_TRUE(ended) << ended.error().message;
+  EXPECT_EQ(*ended, code);
+  monitor.close();
+  EXPECT_EQ(preflight_code_in(monitor.run()), static_cast<std::uint64_t>(code));
+}
+
+TEST(MonitorPreflight, IsFineAfterHealthySteps) {
+  Monitored monitor;
+  feed(monitor, 0, 20);
+  expect_preflight(monitor, 0);
+}
+
+TEST(MonitorPreflight, FailsOnAFinding) {
+  Monitored monitor;
+  feed(monitor, 0, 19);
+  feed_nan(monitor, 19);
+  expect_preflight(monitor, 1);
+}
+
+TEST(MonitorPreflight, JudgesStepsThatAreStillOpen) {
+  Monitored monitor;
+  feed(monitor, 0, 19);
+  monitor.ingest(with_nan(healthy(19, 1)));
+  expect_preflight(monitor, 1);
+}
+
+TEST(MonitorPreflight, CannotJudgeWithoutSteps) {
+  Monitored monitor;
+  expect_preflight(monitor, 2);
+}
+
+TEST(MonitorPreflight, CannotJudgeASingleWorker) {
+  Monitored monitor;
+  for (std::uint64_t s = 0; s < 20; ++s) monitor.ingest(step_of(s, 0, 1));
+  expect_preflight(monitor, 2);
+}
+
+TEST(MonitorPreflight, LeavesNoCodeWhereThereWasNone) {
+  Monitored monitor;
+  monitor.close();
+  EXPECT_EQ(preflight_code_in(monitor.run()), 99U);
+}
+
+// ---- what lasts beyond a process
+
+// Records steps into the folder and returns what the detectors then know.
+std::string detectors_after(const std::filesystem::path& run, std::uint64_t first,
+                            std::uint64_t last) {
+  FakeClock clock;
+  auto monitor = Monitor::open({.run = run, .clock = clock.function()});
+  EXPECT_TRUE(monitor);
+  const auto send = [&](auto message) {
+    message.header.run = monitor->run();
+    message.header.segment = monitor->segment();
+    EXPECT_TRUE(monitor->ingest(packet::encode(message).bytes));
+  };
+  send(hello_of(0));
+  for (std::uint64_t s = first; s < last; ++s) {
+    for (std::uint32_t r = 0; r < kWorkers; ++r) send(healthy(s, r));
+  }
+  EXPECT_TRUE(monitor->close());
+  auto db = runlog::Database::open(run / "presum.db", runlog::Database::Mode::kRead);
+  auto row = db->prepare("SELECT state FROM detector_state");
+  EXPECT_TRUE(row->next().value());
+  const auto bytes = row->blob(0);
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+TEST(MonitorRestart, DetectorsGoOnWhereTheyWere) {
+  const TempFolder folder;
+  const std::string fresh = detectors_after(folder / "fresh", 0, 0);
+  const std::string before = detectors_after(folder / "run", 0, 30);
+  EXPECT_NE(before, fresh);
+  EXPECT_EQ(detectors_after(folder / "run", 0, 0), before);
+}
+
+TEST(MonitorRestart, ADamagedStateOfDetectorsIsNoError) {
+  const TempFolder folder;
+  const std::string want = detectors_after(folder / "fresh", 0, 0);
+  detectors_after(folder / "run", 0, 30);
+  {
+    auto db = runlog::Database::open(folder / "run/presum.db", runlog::Database::Mode::kWrite);
+    ASSERT_TRUE(db->execute("UPDATE detector_state SET state = x'00ff00ff00ff'"));
+  }
+  EXPECT_EQ(detectors_after(folder / "run", 0, 0), want) << "they begin anew";
+}
+
+TEST(MonitorRestart, FindingsOfASegmentStayWithIt) {
+  const TempFolder folder;
+  for (std::uint32_t segment = 1; segment <= 2; ++segment) {
+    FakeClock clock;
+    auto monitor = Monitor::open({.run = folder / "run", .clock = clock.function()});
+    ASSERT_TRUE(monitor);
+    for (std::uint32_t r = 0; r < kWorkers; ++r) {
+      auto step = segment == 1 && r == 1 ? with_nan(healthy(0, r)) : healthy(0, r);
+      step.header.run = monitor->run();
+      step.header.segment = monitor->segment();
+      ASSERT_TRUE(monitor->ingest(packet::encode(step).bytes));
+    }
+    EXPECT_EQ(monitor->findings().size(), segment == 1 ? 1U : 0U);
+    ASSERT_TRUE(monitor->close());
+  }
+  const auto findings = findings_in(folder / "run");
+  expect_nan_of_worker_1(findings, 0, 0);
+  EXPECT_EQ(findings[0].segment, 1U);
+}
+
+// ---- the project's salt
+
+// The row hash 5 as the run log holds it.
+std::uint64_t sample_in(const std::filesystem::path& run) {
+  FakeClock clock;
+  auto monitor = Monitor::open({.run = run, .clock = clock.function()});
+  EXPECT_TRUE(monitor);
+  auto step = step_of(0, 0, 1);
+  step.samples = {.rows = 1, .thinned = 0, .hashes = {5}};
+  Packet packet = packet::encode(step);
+  packet.stamp(monitor->run(), monitor->segment());
+  EXPECT_TRUE(monitor->ingest(packet.bytes));
+  EXPECT_TRUE(monitor->close());
+  auto db = runlog::Database::open(run / "presum.db", runlog::Database::Mode::kRead);
+  auto row = db->prepare("SELECT samples FROM worker_step");
+  EXPECT_TRUE(row->next().value());
+  std::uint64_t sample = 0;
+  EXPECT_EQ(row->blob(0).size(), sizeof sample);
+  std::memcpy(&sample, row->blob(0).data(), sizeof sample);
+  return sample;
+}
+
+TEST(MonitorSalt, MakesSamplesOfOneProjectComparable) {
+  const TempFolder project;
+  const TempFolder other;
+  const std::uint64_t sample = sample_in(project / "runs/a");
+  EXPECT_NE(sample, 5U);
+  EXPECT_EQ(sample_in(project / "runs/b"), sample);
+  EXPECT_NE(sample_in(other / "a"), sample);
+}
+
+TEST(MonitorSalt, ThatCannotBeReadIsReplacedByOneOfTheRun) {
+  const TempFolder project;
+  std::filesystem::create_directories(project / ".presum-salt");
+  EXPECT_NE(sample_in(project / "a"), sample_in(project / "b"));
 }
 
 // ---- eight ranks as threads
@@ -527,7 +829,9 @@ TEST_F(EightRanks, NothingIsLost) {
   EXPECT_EQ(counters_.damaged + counters_.foreign + counters_.duplicate + counters_.late, 0U);
   const auto log = RunLog::open(folder_ / "run");
   ASSERT_TRUE(log);
-  EXPECT_TRUE(log->hard_facts()->empty());
+  for (const Finding& f : findings_in(folder_ / "run")) {
+    EXPECT_NE(f.severity, Severity::kCritical) << f.title;
+  }
   const auto modules = log->modules().value();
   ASSERT_EQ(modules.size(), 1U);
   ASSERT_EQ(modules[0].workers.size(), kRanks);

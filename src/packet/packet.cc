@@ -8,8 +8,8 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <set>
 #include <string_view>
-#include <unordered_set>
 
 #include "base/byte_order.h"
 
@@ -18,7 +18,7 @@ namespace {
 
 enum class Kind : std::uint16_t { kHello = 1, kStep = 2, kNote = 3 };
 
-// docs/packet_format.md, "Sections". 8 to 15 are reserved for values of later versions.
+// docs/packet_format.md, "Sections". 11 to 15 are reserved for values of later versions.
 enum class Section : std::uint16_t {
   kStep = 1,
   kTotal = 2,
@@ -27,10 +27,14 @@ enum class Section : std::uint16_t {
   kMicroBatches = 5,
   kFingerprints = 6,
   kReduced = 7,
+  kStates = 8,
+  kSamples = 9,
+  kIndices = 10,
   kHost = 16,
   kFacts = 17,
   kGroupNames = 18,
   kNote = 19,
+  kClock = 20,
 };
 
 constexpr std::size_t kLengthOffset = 8;
@@ -106,6 +110,31 @@ void put_text(ByteWriter& w, std::string_view text) {
   w.put_bytes(std::as_bytes(std::span(kept)));
 }
 
+void put_states(Encoder& encoder, const std::vector<StateHash>& states) {
+  if (states.empty()) return;
+  encoder.section(Section::kStates, [&](ByteWriter& w) {
+    for (const StateHash& s : states) {
+      w.put(s.group);
+      w.put(s.of);
+      w.put(s.value);
+    }
+  });
+}
+
+void put_data(Encoder& encoder, const Step& step) {
+  if (step.samples.rows > 0) {
+    encoder.section(Section::kSamples, [&](ByteWriter& w) {
+      w.put(step.samples.rows);
+      w.put(step.samples.thinned);
+      for (const std::uint64_t hash : step.samples.hashes) w.put(hash);
+    });
+  }
+  if (step.indices.empty()) return;
+  encoder.section(Section::kIndices, [&](ByteWriter& w) {
+    for (const std::uint64_t index : step.indices) w.put(index);
+  });
+}
+
 // ---- decoding
 
 class Body {
@@ -160,15 +189,42 @@ bool read_list(Body& body, std::vector<T>& out, std::size_t max, ReadOne&& read_
   return body.whole();
 }
 
-bool distinct_ids(const std::vector<Group>& groups) {
-  std::unordered_set<std::uint64_t> ids;
-  return std::all_of(groups.begin(), groups.end(),
-                     [&](const Group& g) { return ids.insert(g.id).second; });
+template <class T, class Key>
+bool distinct(const std::vector<T>& list, Key&& key) {
+  std::set<decltype(key(list.front()))> seen;
+  return std::all_of(list.begin(), list.end(),
+                     [&](const T& item) { return seen.insert(key(item)).second; });
 }
 
 bool valid_weights(const std::vector<MicroBatch>& micro) {
   return std::all_of(micro.begin(), micro.end(),
                      [](const MicroBatch& m) { return std::isfinite(m.weight) && m.weight >= 0; });
+}
+
+bool read_states(Body& body, std::vector<StateHash>& states) {
+  const bool whole = read_list(body, states, std::size_t{2} * kGroupsMax, [&] {
+    StateHash s;
+    s.group = body.get<std::uint64_t>();
+    s.of = body.get<StateHash::Of>();
+    s.value = body.get<std::uint64_t>();
+    return s;
+  });
+  const bool known = std::all_of(states.begin(), states.end(), [](const StateHash& s) {
+    return s.of == StateHash::Of::kParameters || s.of == StateHash::Of::kBuffers;
+  });
+  return whole && known &&
+         distinct(states, [](const StateHash& s) { return std::pair(s.group, s.of); });
+}
+
+bool read_samples(Body& body, Samples& samples) {
+  samples.rows = body.get<std::uint64_t>();
+  samples.thinned = body.get<std::uint32_t>();
+  const bool whole =
+      read_list(body, samples.hashes, kGroupsMax, [&] { return body.get<std::uint64_t>(); });
+  if (!whole || samples.thinned > kThinnedMax || samples.hashes.size() > samples.rows) return false;
+  const std::uint64_t mask = (std::uint64_t{1} << samples.thinned) - 1;
+  return std::none_of(samples.hashes.begin(), samples.hashes.end(),
+                      [&](std::uint64_t hash) { return (hash & mask) != 0; });
 }
 
 bool read_section(Step& step, Section type, std::span<const std::byte> bytes) {
@@ -191,7 +247,7 @@ bool read_section(Step& step, Section type, std::span<const std::byte> bytes) {
                          const auto id = body.get<std::uint64_t>();
                          return Group{id, body.sums()};
                        }) &&
-             distinct_ids(step.groups);
+             distinct(step.groups, [](const Group& g) { return g.id; });
     case Section::kSketch:
       return read_sketch(bytes, step.sketch);
     case Section::kMicroBatches:
@@ -205,13 +261,21 @@ bool read_section(Step& step, Section type, std::span<const std::byte> bytes) {
                        }) &&
              valid_weights(step.micro);
     case Section::kFingerprints:
-      return read_list(body, step.fingerprints, kGroupsMax, [&] {
-        const auto kind = body.get<std::uint32_t>();
-        return Fingerprint{kind, body.get<std::uint64_t>()};
-      });
+      return read_list(body, step.fingerprints, kGroupsMax,
+                       [&] {
+                         const auto kind = body.get<std::uint32_t>();
+                         return FingerprintValue{kind, body.get<std::uint64_t>()};
+                       }) &&
+             distinct(step.fingerprints, [](const FingerprintValue& f) { return f.kind; });
     case Section::kReduced:
       step.reduced = body.sums();
       return body.valid();
+    case Section::kStates:
+      return read_states(body, step.states);
+    case Section::kSamples:
+      return read_samples(body, step.samples);
+    case Section::kIndices:
+      return read_list(body, step.indices, kGroupsMax, [&] { return body.get<std::uint64_t>(); });
     default:
       return true;
   }
@@ -242,13 +306,22 @@ bool read_section(Hello& hello, Section type, std::span<const std::byte> bytes) 
 }
 
 bool read_section(Note& note, Section type, std::span<const std::byte> bytes) {
-  if (type != Section::kNote) return true;
   Body body(bytes);
-  note.final = body.get<std::uint32_t>() != 0;
-  note.sent = body.get<std::uint64_t>();
-  note.dropped = body.get<std::uint64_t>();
-  note.text = body.all_text();
-  return body.valid();
+  switch (type) {
+    case Section::kNote:
+      note.final = body.get<std::uint32_t>() != 0;
+      note.sent = body.get<std::uint64_t>();
+      note.dropped = body.get<std::uint64_t>();
+      note.text = body.all_text();
+      return body.valid();
+    case Section::kClock:
+      note.clock = body.get<std::uint64_t>();
+      return body.valid();
+    case Section::kStates:
+      return read_states(body, note.states);
+    default:
+      return true;
+  }
 }
 
 tl::unexpected<Error> corrupt(const char* what) {
@@ -340,7 +413,7 @@ Packet encode(const Step& step) {
     }
   });
   encoder.section(Section::kFingerprints, [&](ByteWriter& w) {
-    for (const Fingerprint& f : step.fingerprints) {
+    for (const FingerprintValue& f : step.fingerprints) {
       w.put(f.kind);
       w.put(f.value);
     }
@@ -348,6 +421,8 @@ Packet encode(const Step& step) {
   if (step.reduced) {
     encoder.section(Section::kReduced, [&](ByteWriter& w) { put_sums(w, *step.reduced); });
   }
+  put_states(encoder, step.states);
+  put_data(encoder, step);
   return std::move(encoder).finish();
 }
 
@@ -359,6 +434,8 @@ Packet encode(const Note& note) {
     w.put(note.dropped);
     w.put_bytes(std::as_bytes(std::span(note.text)));
   });
+  if (note.final) encoder.section(Section::kClock, [&](ByteWriter& w) { w.put(note.clock); });
+  put_states(encoder, note.states);
   return std::move(encoder).finish();
 }
 

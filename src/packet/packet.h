@@ -12,6 +12,7 @@
 #include <variant>
 #include <vector>
 
+#include "presum/fingerprint.h"
 #include "presum/packet.h"
 #include "presum/status.h"
 
@@ -23,6 +24,8 @@ inline constexpr std::size_t kHeaderBytes = 56;
 inline constexpr std::size_t kBytesMax = std::size_t{16} << 20;
 inline constexpr std::uint32_t kReplicasMax = 65'536;
 inline constexpr std::uint32_t kGroupsMax = 65'536;
+inline constexpr std::size_t kSamplesMax = 256;  // sent of a step; more are thinned out
+inline constexpr std::uint32_t kThinnedMax = 63;
 inline constexpr std::uint32_t kSketchMin = 64;
 inline constexpr std::uint32_t kSketchMax = 65'536;
 inline constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
@@ -47,9 +50,12 @@ struct MicroBatch {
   std::uint64_t tokens = 0;
 };
 
-struct Fingerprint {
-  std::uint32_t kind = 0;
-  std::uint64_t value = 0;
+// The rows of a step's batch. `hashes` of all of them or, where those would be too many, of those
+// that 2^thinned divides.
+struct Samples {
+  std::uint64_t rows = 0;
+  std::uint32_t thinned = 0;
+  std::vector<std::uint64_t> hashes;
 };
 
 // One worker's step.
@@ -65,8 +71,11 @@ struct Step {
   std::vector<Group> groups;
   std::vector<float> sketch;      // empty: off, or invalid at this step
   std::vector<MicroBatch> micro;  // in the order of their losses
-  std::vector<Fingerprint> fingerprints;
+  std::vector<FingerprintValue> fingerprints;
   std::optional<GradientSums> reduced;  // the gradient after the all-reduce, before clipping
+  std::vector<StateHash> states;        // before the forward pass
+  Samples samples;
+  std::vector<std::uint64_t> indices;  // of the samples in the data set, where they are known
 };
 
 struct GroupName {
@@ -90,6 +99,8 @@ struct Note {
   std::uint64_t sent = 0;
   std::uint64_t dropped = 0;
   std::string text;
+  std::uint64_t clock = 0;        // optimiser steps so far
+  std::vector<StateHash> states;  // the whole model, as far as it is known
 };
 
 using Message = std::variant<Hello, Step, Note>;

@@ -3,8 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <functional>
 #include <random>
+#include <utility>
+#include <vector>
 
 namespace presum::packet {
 namespace {
@@ -26,7 +30,29 @@ Step sample_step() {
   s.micro = {{1.25, 1, 100}, {NAN, 2, 7}};
   s.fingerprints = {{3, 99}};
   s.reduced = GradientSums{2.0, 0.5, 0, 77};
+  s.states = {{1, StateHash::Of::kParameters, 0xF00}, {1, StateHash::Of::kBuffers, 0xBA5}};
+  s.samples = {.rows = 3, .thinned = 2, .hashes = {0xFFFFFFFFFFFFFFFCULL, 8}};
+  s.indices = {7, 0xFFFFFFFFFFFFFFFFULL, 7};
   return s;
+}
+
+void expect_equal(const std::vector<StateHash>& got, const std::vector<StateHash>& want) {
+  ASSERT_EQ(got.size(), want.size());
+  for (std::size_t i = 0; i < want.size(); ++i) {
+    EXPECT_EQ(got[i].group, want[i].group) << i;
+    EXPECT_EQ(got[i].of, want[i].of) << i;
+    EXPECT_EQ(got[i].value, want[i].value) << i;
+  }
+}
+
+void append(Packet& packet, std::uint16_t section, const std::vector<std::uint8_t>& body) {
+  const auto put = [&](std::uint64_t value, int bytes) {
+    for (int b = 0; b < bytes; ++b) packet.bytes.push_back(static_cast<std::byte>(value >> 8 * b));
+  };
+  put(section, 4);
+  put(body.size(), 4);
+  for (const std::uint8_t b : body) put(b, 1);
+  packet.stamp(1, 1);
 }
 
 TEST(Packet, StepSurvivesTheRoundTrip) {
@@ -47,6 +73,11 @@ TEST(Packet, StepSurvivesTheRoundTrip) {
   EXPECT_EQ(d.fingerprints.at(0).value, 99U);
   ASSERT_TRUE(d.reduced);
   EXPECT_EQ(d.reduced->fingerprint, 77U);
+  expect_equal(d.states, s.states);
+  EXPECT_EQ(d.samples.rows, 3U);
+  EXPECT_EQ(d.samples.thinned, 2U);
+  EXPECT_EQ(d.samples.hashes, s.samples.hashes);
+  EXPECT_EQ(d.indices, s.indices);
   EXPECT_EQ(encode(d).bytes, encode(s).bytes);
 }
 
@@ -68,6 +99,44 @@ TEST(Packet, HelloAndNoteSurviveTheRoundTrip) {
   ASSERT_TRUE(note);
   EXPECT_EQ(std::get<Note>(*note).text, "bye");
   EXPECT_TRUE(std::get<Note>(*note).final);
+  EXPECT_TRUE(std::get<Note>(*note).states.empty());
+}
+
+TEST(Packet, AFinalNoteCarriesTheClockAndTheStates) {
+  Note n;
+  n.final = true;
+  n.clock = 1ULL << 40;
+  n.states = {{1, StateHash::Of::kParameters, 2}, {2, StateHash::Of::kParameters, 3}};
+  const auto final = decode(encode(n).bytes);
+  ASSERT_TRUE(final);
+  EXPECT_EQ(std::get<Note>(*final).clock, 1ULL << 40);
+  expect_equal(std::get<Note>(*final).states, n.states);
+  n.final = false;
+  const auto on_the_way = decode(encode(n).bytes);
+  ASSERT_TRUE(on_the_way);
+  EXPECT_EQ(std::get<Note>(*on_the_way).clock, 0U) << "only a final note has a clock";
+}
+
+TEST(Packet, WhatIsAbsentIsEmpty) {
+  Step s = sample_step();
+  s.states.clear();
+  s.samples = {};
+  s.indices.clear();
+  const auto decoded = decode(encode(s).bytes);
+  ASSERT_TRUE(decoded);
+  const auto& d = std::get<Step>(*decoded);
+  EXPECT_TRUE(d.states.empty());
+  EXPECT_EQ(d.samples.rows, 0U);
+  EXPECT_TRUE(d.samples.hashes.empty());
+  EXPECT_TRUE(d.indices.empty());
+}
+
+TEST(Packet, RowsAreKeptWhereNoHashIsLeft) {
+  Step s = sample_step();
+  s.samples = {.rows = 1'000'000'000'000, .thinned = kThinnedMax, .hashes = {}};
+  const auto decoded = decode(encode(s).bytes);
+  ASSERT_TRUE(decoded);
+  EXPECT_EQ(std::get<Step>(*decoded).samples.rows, 1'000'000'000'000U);
 }
 
 TEST(Packet, StampChangesRunAndSegmentOnly) {
@@ -81,11 +150,24 @@ TEST(Packet, StampChangesRunAndSegmentOnly) {
   EXPECT_EQ(d.header.step, 42U);
 }
 
+// docs/packet_format.md, "Limits and sizes".
 TEST(Packet, DefaultSizeIsWithinItsBound) {
+  constexpr std::size_t kGroups = 100;
+  constexpr std::size_t kSamples = 32;
   Step s = sample_step();
   s.sketch.assign(4096, 0);
-  s.groups.resize(100);
-  EXPECT_LE(encode(s).bytes.size(), 16 * 1024 + 64 * 100 + 2048);
+  s.groups.resize(kGroups);
+  s.micro.resize(32);
+  s.fingerprints.resize(fingerprint_kinds().size());
+  s.states.resize(kGroups);
+  s.samples.hashes.resize(kSamples);
+  s.indices.resize(kSamples);
+  const std::size_t bound = 16 * 1024 + 64 * kGroups + 2048;
+  EXPECT_LE(encode(s).bytes.size(), bound);
+  s.states.resize(2 * kGroups);
+  s.samples.hashes.resize(kSamplesMax);
+  s.indices.resize(kSamplesMax);
+  EXPECT_LE(encode(s).bytes.size(), bound + 16 * kGroups + 16 * (kSamplesMax - kSamples));
 }
 
 TEST(Packet, UnknownSectionsAreSkipped) {
@@ -149,6 +231,100 @@ TEST(Packet, EqualGroupIdsAndImpossibleWeightsAreErrors) {
   }
 }
 
+// ---- sections that a worker cannot have sent
+
+using Damage = std::pair<const char*, std::function<void(Step&)>>;
+
+const std::vector<Damage>& damages() {
+  static const std::vector<Damage> all = {
+      {"more hashes than rows", [](Step& s) { s.samples.rows = 1; }},
+      {"thinned 64 times",
+       [](Step& s) {
+         s.samples = {2, 64, {}};
+       }},
+      {"a hash that was to be thinned out",
+       [](Step& s) {
+         s.samples = {2, 3, {16, 4}};
+       }},
+      {"an odd hash",
+       [](Step& s) {
+         s.samples = {1, 63, {1}};
+       }},
+      {"too many hashes",
+       [](Step& s) {
+         s.samples = {1'000'000, 0, {}};
+         s.samples.hashes.resize(kGroupsMax + 1);
+       }},
+      {"too many indices", [](Step& s) { s.indices.resize(kGroupsMax + 1); }},
+      {"a state of kind 0", [](Step& s) { s.states[0].of = StateHash::Of{0}; }},
+      {"a state of kind 3", [](Step& s) { s.states[1].of = StateHash::Of{3}; }},
+      {"a state of a huge kind", [](Step& s) { s.states[1].of = StateHash::Of{0xFFFFFFFF}; }},
+      {"two states of one kind and group", [](Step& s) { s.states[1].of = s.states[0].of; }},
+      {"too many states",
+       [](Step& s) {
+         for (std::uint64_t g = 2; g < 2 * kGroupsMax + 2; ++g)
+           s.states.push_back({g, StateHash::Of::kBuffers, g});
+       }},
+      {"two fingerprints of one kind",
+       [](Step& s) { s.fingerprints.push_back(s.fingerprints[0]); }},
+  };
+  return all;
+}
+
+TEST(Packet, ValuesThatCannotBeAreErrors) {
+  for (const auto& [name, damage] : damages()) {
+    Step s = sample_step();
+    damage(s);
+    const auto decoded = decode(encode(s).bytes);
+    ASSERT_FALSE(decoded) << name;
+    EXPECT_EQ(decoded.error().code, ErrorCode::kCorrupt) << name;
+  }
+}
+
+TEST(Packet, StatesOfANoteAreCheckedToo) {
+  Note n;
+  n.states = {{1, StateHash::Of{7}, 2}};
+  EXPECT_FALSE(decode(encode(n).bytes));
+}
+
+TEST(Packet, AsManyAsAllowedAreTaken) {
+  Step s = sample_step();
+  s.samples = {.rows = kGroupsMax, .thinned = 0, .hashes = {}};
+  s.samples.hashes.assign(kGroupsMax, 1);
+  s.indices.assign(kGroupsMax, 1);
+  s.states.clear();
+  for (std::uint64_t g = 0; g < kGroupsMax; ++g) {
+    s.states.push_back({g, StateHash::Of::kParameters, g});
+    s.states.push_back({g, StateHash::Of::kBuffers, g});
+  }
+  const auto decoded = decode(encode(s).bytes);
+  ASSERT_TRUE(decoded) << decoded.error().message;
+  EXPECT_EQ(std::get<Step>(*decoded).samples.hashes.size(), kGroupsMax);
+  EXPECT_EQ(std::get<Step>(*decoded).states.size(), 2 * kGroupsMax);
+}
+
+TEST(Packet, ListsThatDoNotComeOutEvenAreErrors) {
+  Step bare;
+  for (const auto& [section, length] :
+       {std::pair{8, 1}, {8, 19}, {8, 21}, {9, 0}, {9, 11}, {9, 13}, {9, 19}, {10, 7}, {10, 9}}) {
+    Packet p = encode(bare);
+    append(p, static_cast<std::uint16_t>(section),
+           std::vector<std::uint8_t>(static_cast<std::size_t>(length), 0));
+    EXPECT_FALSE(decode(p.bytes)) << section << ": " << length;
+  }
+  Packet clock = encode(Note{});
+  append(clock, 20, std::vector<std::uint8_t>(7, 0));
+  EXPECT_FALSE(decode(clock.bytes));
+}
+
+TEST(Packet, ALongerClockIsARecordOfALaterVersion) {
+  Packet p = encode(Note{});
+  append(p, 20, {5, 0, 0, 0, 0, 0, 0, 0, 9, 9});
+  const auto decoded = decode(p.bytes);
+  ASSERT_TRUE(decoded);
+  EXPECT_EQ(std::get<Note>(*decoded).clock, 5U);
+}
+
 // Mutations with a renewed checksum reach the section parsers; random bytes reach the header.
 TEST(Packet, HostileBytesNeverCrash) {
   std::mt19937_64 random(1);
@@ -162,9 +338,12 @@ TEST(Packet, HostileBytesNeverCrash) {
     }
     p.stamp(1, 1);
     const auto decoded = decode(p.bytes);
-    if (decoded) {
-      EXPECT_LE(std::get<Step>(*decoded).groups.size(), p.bytes.size());
-    }
+    if (!decoded) continue;
+    const Step& d = std::get<Step>(*decoded);
+    EXPECT_LE(d.groups.size(), p.bytes.size());
+    EXPECT_LE(d.samples.hashes.size(), d.samples.rows);
+    EXPECT_LE(d.samples.thinned, kThinnedMax);
+    for (const StateHash& state : d.states) EXPECT_LE(static_cast<int>(state.of), 2);
   }
   for (int round = 0; round < 2'000; ++round) {
     std::vector<std::byte> bytes(random() % 400);

@@ -8,7 +8,7 @@
 
 namespace presum::report {
 
-using Json = nlohmann::json;
+using Json = nlohmann::ordered_json;
 
 // The number with the digits that a chart can show; null for NaN and Inf.
 Json number(double value, int digits = 5);

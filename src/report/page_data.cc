@@ -4,11 +4,12 @@
 #include <algorithm>
 #include <map>
 #include <span>
-#include <tuple>
 #include <utility>
 #include <vector>
 
+#include "diagnose/diagnoser.h"
 #include "presum/version.h"
+#include "report/judgement.h"
 #include "report/part.h"
 
 namespace presum::report {
@@ -16,32 +17,22 @@ namespace {
 
 constexpr std::size_t kCellsMax = 450'000;  // numbers in a page, about 7 bytes each
 
-const char* kind_name(HardFact::Kind kind) {
-  switch (kind) {
-    case HardFact::Kind::kNonfiniteGradient:
-      return "nonfinite-gradient";
-    case HardFact::Kind::kNonfiniteLoss:
-      return "nonfinite-loss";
-    case HardFact::Kind::kZeroGradient:
-      return "zero-gradient";
-    case HardFact::Kind::kIdenticalGradients:
-      return "identical-gradients";
-    case HardFact::Kind::kMissingWorker:
-      return "missing-worker";
-  }
-  return "unknown";
+constexpr std::size_t kFindingsMax = 100;
+
+// A bounded number of findings, the worst first, and how many there are.
+Json judgement_of(const Judgement& judgement) {
+  const std::span all(judgement.findings);
+  return {{"verdict", to_string(judgement.verdict)},
+          {"reason", judgement.reason},
+          {"findings", findings_json(all.first(std::min(all.size(), kFindingsMax)))},
+          {"count", all.size()},
+          {"checks", checks_json(judgement.checks)}};
 }
 
-Json hard_facts_json(const std::vector<HardFact>& facts) {
-  Json out = Json::array();
-  for (const HardFact& f : facts) {
-    out.push_back({{"kind", kind_name(f.kind)},
-                   {"segment", f.segment},
-                   {"module", f.module},
-                   {"ranks", f.ranks},
-                   {"first_step", f.first_step},
-                   {"last_step", f.last_step},
-                   {"steps", f.steps}});
+Json catalogue_json() {
+  Json out = Json::object();
+  for (const diagnose::CheckInfo& check : diagnose::catalogue()) {
+    out[std::string(check.id)] = check.looks_at;
   }
   return out;
 }
@@ -84,21 +75,6 @@ Json hosts_json(const std::vector<ModuleInfo>& modules) {
   Json out = Json::object();
   for (const ModuleInfo& m : modules) {
     for (const WorkerInfo& w : m.workers) out[std::to_string(w.rank)] = w.host;
-  }
-  return out;
-}
-
-using Steps = std::vector<StepRecord>;
-
-// The steps cut where segment, module or shard change.
-std::vector<std::span<const StepRecord>> cut(const Steps& steps) {
-  const auto key = [](const StepRecord& s) { return std::tie(s.segment, s.module, s.shard); };
-  std::vector<std::span<const StepRecord>> out;
-  for (auto at = steps.begin(); at != steps.end();) {
-    const auto end = std::find_if(
-        at, steps.end(), [&, first = *at](const StepRecord& s) { return key(s) != key(first); });
-    out.emplace_back(at, end);
-    at = end;
   }
   return out;
 }
@@ -156,7 +132,8 @@ bool ascending(std::span<const StepRecord> steps) {
          }) == steps.end();
 }
 
-Result<Json> parts_json(const RunLog& log, const Steps& steps, std::size_t cells_max) {
+Result<Json> parts_json(const RunLog& log, std::span<const StepRecord> steps,
+                        std::size_t cells_max) {
   const auto groups = log.groups();
   if (!groups) return tl::unexpected(groups.error());
   const auto pieces = cut(steps);
@@ -175,8 +152,8 @@ Result<Json> parts_json(const RunLog& log, const Steps& steps, std::size_t cells
 Result<Json> run_data(const RunLog& log, std::size_t cells_max) {
   const auto steps = log.steps();
   if (!steps) return tl::unexpected(steps.error());
-  const auto hard_facts = log.hard_facts();
-  if (!hard_facts) return tl::unexpected(hard_facts.error());
+  const auto judgement = judge(log, *steps);
+  if (!judgement) return tl::unexpected(judgement.error());
   const auto facts = log.facts();
   if (!facts) return tl::unexpected(facts.error());
   const auto notes = log.notes();
@@ -189,7 +166,7 @@ Result<Json> run_data(const RunLog& log, std::size_t cells_max) {
   if (!parts) return parts;
   return Json{{"name", log.name()},
               {"segments", segments_json(*segments)},
-              {"hard_facts", hard_facts_json(*hard_facts)},
+              {"judgement", judgement_of(*judgement)},
               {"facts", facts_json(*facts)},
               {"notes", notes_json(*notes)},
               {"hosts", hosts_json(*modules)},
@@ -205,7 +182,7 @@ Result<Json> page_data(std::span<const RunLog> runs) {
     if (!data) return data;
     out.push_back(std::move(*data));
   }
-  return Json{{"presum", version()}, {"runs", std::move(out)}};
+  return Json{{"presum", version()}, {"catalogue", catalogue_json()}, {"runs", std::move(out)}};
 }
 
 }  // namespace presum::report

@@ -66,6 +66,24 @@ TEST(PageData, MissingAndNonfiniteWorkersAreMarked) {
   EXPECT_EQ(part["matrices"][1]["replicas"], (std::vector<int>{0, 2}));
 }
 
+TEST(PageData, HoldsFindingsAndChecks) {
+  TempFolder folder;
+  MadeRun run(folder / "run", "text", 2);
+  run.add(made_step(run.segment(), 0, 2));
+  Finding f;
+  f.check = "zero-gradient";
+  f.severity = Severity::kCritical;
+  f.evidence = {{"z", 1.0}, {"a", 2.0}};
+  std::vector<Finding> many(150, f);
+  run.replace(many, {{"zero-gradient", CheckRecord::State::kFound, "it is zero"}});
+  const Json judgement = data_of(run)["judgement"];
+  EXPECT_EQ(judgement["verdict"], "inconsistent");
+  EXPECT_EQ(judgement["count"], 150);
+  EXPECT_EQ(judgement["findings"].size(), 100U);
+  EXPECT_EQ(judgement["findings"][0]["evidence"].dump(), R"({"z":1.0,"a":2.0})") << "in its order";
+  EXPECT_EQ(judgement["checks"][0]["state"], "found");
+}
+
 TEST(PageData, SegmentsAndModulesArePartsOfTheirOwn) {
   TempFolder folder;
   MadeRun run(folder / "run", "text", 2);

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <set>
+#include <tuple>
 #include <utility>
 
 namespace presum::report {
@@ -96,6 +97,18 @@ int stronger(int a, int b) {
 }
 
 }  // namespace
+
+std::vector<std::span<const StepRecord>> cut(std::span<const StepRecord> steps) {
+  const auto key = [](const StepRecord& s) { return std::tie(s.segment, s.module, s.shard); };
+  std::vector<std::span<const StepRecord>> out;
+  for (auto at = steps.begin(); at != steps.end();) {
+    const auto end =
+        std::find_if(at, steps.end(), [&](const StepRecord& s) { return key(s) != key(*at); });
+    out.emplace_back(at, end);
+    at = end;
+  }
+  return out;
+}
 
 Part::Part(std::span<const StepRecord> steps, std::vector<GroupInfo> groups, std::size_t cells_max)
     : steps_(steps),

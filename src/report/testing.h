@@ -67,6 +67,10 @@ class MadeRun {
 
   std::uint32_t segment() const { return writer_.segment(); }
   void add(const StepRecord& step) { ASSERT_TRUE(writer_.add(step)); }
+  // Of module 0, shard 0.
+  void replace(const std::vector<Finding>& findings, const std::vector<CheckRecord>& checks) {
+    ASSERT_TRUE(writer_.replace(0, 0, findings, checks));
+  }
   RunLog log() {
     EXPECT_TRUE(writer_.close());
     return RunLog::open(folder_).value();

@@ -35,6 +35,8 @@ StepRecord read_step(const Statement& row) {
   r.reduced_disagrees = row.small(c++) != 0;
   r.distinct_gradients = row.small(c++);
   r.sketch_size = row.small(c++);
+  r.mean_norm = row.number(c++);
+  r.mean_norm_error = row.number(c++);
   return r;
 }
 
@@ -50,44 +52,6 @@ Status read_missing(Database& db, std::vector<StepRecord>& steps) {
         while (at != steps.end() && key_at() < key) ++at;
         if (at != steps.end() && key_at() == key) at->missing_replicas.push_back(row.small(4));
       });
-}
-
-// One row per (segment, module, rank): its first and last step and how many show the fact.
-constexpr std::pair<HardFact::Kind, const char*> kHardFactQueries[] = {
-    {HardFact::Kind::kNonfiniteGradient,
-     "SELECT segment, module, rank, min(step), max(step), count(*) FROM worker_step w "
-     "JOIN step s ON s.id = w.step_id WHERE nonfinite > 0 GROUP BY 1, 2, 3"},
-    {HardFact::Kind::kNonfiniteLoss,
-     "SELECT segment, module, rank, min(step), max(step), count(*) FROM worker_step w "
-     "JOIN step s ON s.id = w.step_id WHERE loss_nonfinite GROUP BY 1, 2, 3"},
-    {HardFact::Kind::kZeroGradient,
-     "SELECT segment, module, rank, min(step), max(step), count(*) FROM worker_step w "
-     "JOIN step s ON s.id = w.step_id WHERE grad_norm = 0 GROUP BY 1, 2, 3"},
-    {HardFact::Kind::kIdenticalGradients,
-     "SELECT segment, module, rank, min(step), max(step), count(*) FROM worker_step w "
-     "JOIN step s ON s.id = w.step_id WHERE s.distinct_gradients < "
-     "(SELECT count(*) FROM worker_step o WHERE o.step_id = s.id AND o.grad_norm IS NOT 0) "
-     "AND w.grad_norm IS NOT 0 AND EXISTS (SELECT 1 FROM worker_step o WHERE o.step_id = s.id "
-     "AND o.replica <> w.replica AND o.fingerprint = w.fingerprint) GROUP BY 1, 2, 3"},
-    {HardFact::Kind::kMissingWorker,
-     "SELECT s.segment, s.module, ifnull(k.rank, m.replica), min(step), max(step), count(*) "
-     "FROM missing_worker m JOIN step s ON s.id = m.step_id LEFT JOIN worker k ON "
-     "k.segment = s.segment AND k.module = s.module AND k.shard = s.shard "
-     "AND k.replica = m.replica GROUP BY 1, 2, 3"},
-};
-
-// Ranks with the same fact over the same steps become one fact.
-void merge_into(std::vector<HardFact>& facts, HardFact fact) {
-  const auto same = std::find_if(facts.begin(), facts.end(), [&](const HardFact& f) {
-    return f.kind == fact.kind && f.segment == fact.segment && f.module == fact.module &&
-           f.first_step == fact.first_step && f.last_step == fact.last_step &&
-           f.steps == fact.steps;
-  });
-  if (same == facts.end()) {
-    facts.push_back(std::move(fact));
-  } else {
-    same->ranks.push_back(fact.ranks.front());
-  }
 }
 
 Status check_format(Database& db, const std::filesystem::path& file) {
@@ -128,7 +92,9 @@ Result<RunLog> RunLog::open(const std::filesystem::path& run) {
   auto db = Database::open(file, Database::Mode::kRead);
   if (!db) return tl::unexpected(db.error());
   if (auto s = check_format(*db, file); !s) return tl::unexpected(s.error());
-  return RunLog(std::make_unique<State>(State{file, std::move(*db)}));
+  const auto version = db->query_integer("PRAGMA user_version");
+  if (!version) return tl::unexpected(version.error());
+  return RunLog(std::make_unique<State>(State{file, std::move(*db), *version}));
 }
 
 std::string RunLog::name() const {
@@ -137,13 +103,17 @@ std::string RunLog::name() const {
 }
 
 Result<std::vector<StepRecord>> RunLog::steps() const {
+  const char* const of_schema_2 =
+      state_->version >= 2 ? "mean_norm, mean_norm_error" : "NULL, NULL";
   auto steps = read_all<StepRecord>(
       state_->db,
-      "SELECT segment, module, shard, step, workers_expected, loss_mean, loss_std, "
-      "loss_range, grad_norm_mean, grad_norm_std, grad_norm_cv, cosine_mean, cosine_low, "
-      "cosine_high, consistency, reduced_norm, signal, noise, noise_scale, "
-      "effective_workers, tokens_cv, cosine_source, reduced_disagrees, distinct_gradients, "
-      "sketch_size FROM step ORDER BY segment, module, shard, step",
+      fmt::format(
+          "SELECT segment, module, shard, step, workers_expected, loss_mean, loss_std, "
+          "loss_range, grad_norm_mean, grad_norm_std, grad_norm_cv, cosine_mean, cosine_low, "
+          "cosine_high, consistency, reduced_norm, signal, noise, noise_scale, "
+          "effective_workers, tokens_cv, cosine_source, reduced_disagrees, distinct_gradients, "
+          "sketch_size, {} FROM step ORDER BY segment, module, shard, step",
+          of_schema_2),
       read_step);
   if (!steps) return steps;
   if (auto s = read_missing(state_->db, *steps); !s) return tl::unexpected(s.error());
@@ -183,23 +153,6 @@ Result<std::vector<NoteRecord>> RunLog::notes() const {
                               [](const Statement& row) {
                                 return NoteRecord{row.small(0), row.small(1), row.text(2)};
                               });
-}
-
-Result<std::vector<HardFact>> RunLog::hard_facts() const {
-  std::vector<HardFact> facts;
-  for (const auto& [kind, sql] : kHardFactQueries) {
-    const auto done = for_each_row(state_->db, sql, [&, k = kind](const Statement& row) {
-      merge_into(facts, {.kind = k,
-                         .segment = row.small(0),
-                         .module = row.small(1),
-                         .ranks = {row.small(2)},
-                         .first_step = row.integer(3),
-                         .last_step = row.integer(4),
-                         .steps = row.integer(5)});
-    });
-    if (!done) return tl::unexpected(done.error());
-  }
-  return facts;
 }
 
 }  // namespace presum

@@ -2,6 +2,7 @@
 // What the parts of RunLog share.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <string_view>
 #include <utility>
@@ -15,6 +16,7 @@ namespace presum {
 struct RunLog::State {
   std::filesystem::path file;
   mutable runlog::Database db;
+  std::uint64_t version = 0;  // of the schema
 };
 
 namespace runlog {

@@ -6,11 +6,13 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "presum/run_log.h"
+#include "runlog/keyed_hash.h"
 #include "runlog/schema.h"
 #include "runlog/sqlite.h"
 #include "runlog/testing.h"
@@ -81,7 +83,8 @@ StepRecord full_step(std::uint32_t segment) {
   for (double* value :
        {&r.loss_mean, &r.loss_std, &r.loss_range, &r.grad_norm_mean, &r.grad_norm_std,
         &r.grad_norm_cv, &r.cosine_mean, &r.cosine_low, &r.cosine_high, &r.consistency,
-        &r.reduced_norm, &r.signal, &r.noise, &r.noise_scale, &r.effective_workers, &r.tokens_cv}) {
+        &r.reduced_norm, &r.signal, &r.noise, &r.noise_scale, &r.effective_workers, &r.tokens_cv,
+        &r.mean_norm, &r.mean_norm_error}) {
     *value = next += 1.0 / 3;
   }
   r.cosine_source = CosineSource::kRowSums;
@@ -110,6 +113,12 @@ StepRecord full_step(std::uint32_t segment) {
   w.micro_batches = 14;
   w.skipped_parameters = 15;
   w.micro = {{1.5, 2, 30}, {NAN, 0.5, 47}};
+  w.rows = 1ULL << 33;
+  w.samples = {0, 1, 0xFFFFFFFFFFFFFFFFULL};
+  w.thinned = 25;
+  w.indices = {40, 30};
+  w.states = {{0xFFFFFFFFFFFFFFF5ULL, StateHash::Of::kBuffers, 0x8000000000000002ULL}};
+  w.fingerprints = {{11, 42}, {1024, 0xFFFFFFFFFFFFFFFFULL}};
   r.workers[2].replica = 3;
   return r;
 }
@@ -184,7 +193,7 @@ TEST(RunLog, EveryFieldOfAStepSurvives) {
         &StepRecord::cosine_mean, &StepRecord::cosine_low, &StepRecord::cosine_high,
         &StepRecord::consistency, &StepRecord::reduced_norm, &StepRecord::signal,
         &StepRecord::noise, &StepRecord::noise_scale, &StepRecord::effective_workers,
-        &StepRecord::tokens_cv}) {
+        &StepRecord::tokens_cv, &StepRecord::mean_norm, &StepRecord::mean_norm_error}) {
     EXPECT_EQ(got.*field, want.*field);
   }
   EXPECT_EQ(got.cosine_source, want.cosine_source);
@@ -203,6 +212,7 @@ TEST(RunLog, UnknownNumbersStayUnknownAndInfinityStaysInfinite) {
   EXPECT_EQ(got.loss_mean, INFINITY);
   EXPECT_EQ(got.signal, -INFINITY);
   EXPECT_TRUE(std::isnan(got.cosine_mean));
+  EXPECT_TRUE(std::isnan(got.mean_norm));
   EXPECT_FALSE(got.reduced_disagrees);
   auto db = database(folder / "run");
   EXPECT_EQ(db.query_integer("SELECT cosine_mean IS NULL FROM steps"), 1U);
@@ -217,7 +227,8 @@ TEST(RunLogViews, StepsHoldEveryColumn) {
       "SELECT step, segment, module, shard, workers_expected, workers, loss_mean, loss_std, "
       "loss_range, grad_norm_mean, grad_norm_std, grad_norm_cv, cosine_mean, cosine_low, "
       "cosine_high, consistency, reduced_norm, signal, noise, noise_scale, effective_workers, "
-      "tokens_cv, cosine_source, reduced_disagrees, distinct_gradients, sketch_size FROM steps");
+      "tokens_cv, cosine_source, reduced_disagrees, distinct_gradients, sketch_size, mean_norm, "
+      "mean_norm_error FROM steps");
   ASSERT_TRUE(row) << row.error().message;
   ASSERT_TRUE(row->next().value());
   EXPECT_EQ(row->integer(0), want.step);
@@ -239,6 +250,8 @@ TEST(RunLogViews, StepsHoldEveryColumn) {
   EXPECT_EQ(row->small(23), 1U);
   EXPECT_EQ(row->small(24), 7U);
   EXPECT_EQ(row->small(25), 4096U);
+  EXPECT_EQ(row->number(26), want.mean_norm);
+  EXPECT_EQ(row->number(27), want.mean_norm_error);
 }
 
 TEST(RunLogViews, EverySourceOfCosinesHasAName) {
@@ -658,7 +671,7 @@ TEST(Writer, LeavesRandomBytesAlone) {
 TEST(Writer, LeavesANewerSchemaAlone) {
   const TempFolder folder;
   make_run(folder / "run", {plain_step(1, 0)});
-  ASSERT_TRUE(database(folder / "run", Database::Mode::kWrite).execute("PRAGMA user_version=2"));
+  ASSERT_TRUE(database(folder / "run", Database::Mode::kWrite).execute("PRAGMA user_version=3"));
   const std::string before = read_file(folder / "run" / kFileName);
   expect_refused(folder / "run", ErrorCode::kUnsupported, "newer presum");
   EXPECT_EQ(read_file(folder / "run" / kFileName), before);
@@ -700,7 +713,11 @@ class DamagedRun : public ::testing::Test {
   void SetUp() override {
     std::vector<StepRecord> records;
     for (std::uint64_t s = 0; s < 50; ++s) records.push_back(plain_step(1, s, 8));
-    make_run(folder_ / "run", records);
+    FakeClock clock;
+    Writer writer = open_writer(folder_ / "run", clock);
+    add_all(writer, records);
+    ASSERT_TRUE(writer.replace(0, 0, std::vector<Finding>(20), std::vector<CheckRecord>(24)));
+    ASSERT_TRUE(writer.close());
     whole_ = read_file(file());
   }
   Path file() const { return folder_ / "run" / kFileName; }
@@ -710,10 +727,13 @@ class DamagedRun : public ::testing::Test {
     const auto log = RunLog::open(folder_ / "run");
     if (!log) return log.error();
     if (const auto r = log->steps(); !r) return r.error();
-    if (const auto r = log->hard_facts(); !r) return r.error();
+    if (const auto r = log->findings(); !r) return r.error();
+    if (const auto r = log->checks(); !r) return r.error();
     if (const auto r = log->modules(); !r) return r.error();
     if (const auto r = log->facts(); !r) return r.error();
     if (const auto r = log->notes(); !r) return r.error();
+    if (const auto r = log->for_each_workers([](const auto&, auto) {}); !r) return r.error();
+    if (const auto r = log->visit_table("groups", [](auto, auto) {}); !r) return r.error();
     return std::nullopt;
   }
 
@@ -751,176 +771,731 @@ TEST_F(DamagedRun, OverwrittenPagesNeverCrash) {
   EXPECT_GT(errors, 30);
 }
 
-// ---- hard facts
+// ---- samples and their salt
 
-std::vector<HardFact> facts_of(const Path& run) {
-  const auto log = RunLog::open(run);
-  EXPECT_TRUE(log);
-  auto facts = log->hard_facts();
-  EXPECT_TRUE(facts) << facts.error().message;
-  return *facts;
+// The reference implementation's vector for the bytes 0 to 7 under the key 0 to 15.
+TEST(KeyedHash, IsSipHash) {
+  const KeyedHash hash(0x0706050403020100ULL, 0x0F0E0D0C0B0A0908ULL);
+  EXPECT_EQ(hash(0x0706050403020100ULL), 0x93F5F5799A932462ULL);
 }
 
-using Ranks = std::vector<std::uint32_t>;
+using Words = std::vector<std::uint64_t>;
 
-void expect_fact(const HardFact& fact, HardFact::Kind kind, const Ranks& ranks, std::uint64_t first,
-                 std::uint64_t last, std::uint64_t steps) {
-  EXPECT_EQ(fact.kind, kind);
-  EXPECT_EQ(fact.ranks, ranks);
-  EXPECT_EQ(fact.first_step, first);
-  EXPECT_EQ(fact.last_step, last);
-  EXPECT_EQ(fact.steps, steps);
+void make_salted_run(const Path& folder, const StepRecord& record, std::uint64_t salt) {
+  FakeClock clock;
+  auto writer = Writer::open(folder, clock.function(), Journal::kWal, salt);
+  ASSERT_TRUE(writer);
+  add_all(*writer, {record});
+  ASSERT_TRUE(writer->close());
 }
 
-std::vector<StepRecord> healthy_steps(std::uint64_t count) {
-  std::vector<StepRecord> out;
-  for (std::uint64_t s = 0; s < count; ++s) out.push_back(plain_step(1, s));
-  return out;
+Words samples_in(const Path& run) {
+  return read_blob<std::uint64_t>(run, "SELECT samples FROM worker_step WHERE replica = 2");
 }
 
-TEST(HardFacts, AHealthyRunHasNone) {
+TEST(Salt, SamplesOfOneSaltCompareAndThoseOfAnotherDoNot) {
   const TempFolder folder;
-  make_run(folder / "run", healthy_steps(5));
-  EXPECT_TRUE(facts_of(folder / "run").empty());
-}
-
-TEST(HardFacts, NonfiniteGradientNamesWorldRanksAndSteps) {
-  const TempFolder folder;
-  auto steps = healthy_steps(6);
-  for (const std::size_t s : {2U, 4U}) {
-    for (const std::size_t w : {1U, 3U}) {
-      steps[s].workers[w].nonfinite = 9;
-      steps[s].workers[w].grad_norm = kNaN;
-    }
+  const StepRecord record = full_step(1);
+  make_salted_run(folder / "a", record, 7);
+  make_salted_run(folder / "b", record, 7);
+  make_salted_run(folder / "c", record, 8);
+  const Words a = samples_in(folder / "a");
+  const Words& raw = record.workers[1].samples;
+  ASSERT_EQ(a.size(), raw.size());
+  EXPECT_EQ(samples_in(folder / "b"), a);
+  const Words c = samples_in(folder / "c");
+  for (std::size_t i = 0; i < raw.size(); ++i) {
+    EXPECT_EQ(a[i], KeyedHash(7, 1)(raw[i])) << "docs/runlog_format.md, Salt";
+    EXPECT_NE(a[i], c[i]);
   }
-  make_run(folder / "run", steps);
-  const auto facts = facts_of(folder / "run");
-  ASSERT_EQ(facts.size(), 1U);
-  expect_fact(facts[0], HardFact::Kind::kNonfiniteGradient, {11, 13}, 2, 4, 2);
-  EXPECT_EQ(facts[0].segment, 1U);
-  EXPECT_EQ(facts[0].module, 0U);
 }
 
-TEST(HardFacts, NonfiniteLossIsFound) {
+TEST(Salt, HasANameThatDoesNotGiveItAway) {
   const TempFolder folder;
-  auto steps = healthy_steps(3);
-  steps[1].workers[2].loss = INFINITY;
-  steps[1].workers[2].loss_nonfinite = true;
-  steps[2].workers[0].loss = kNaN;  // none was reported
-  make_run(folder / "run", steps);
-  const auto facts = facts_of(folder / "run");
-  ASSERT_EQ(facts.size(), 1U);
-  expect_fact(facts[0], HardFact::Kind::kNonfiniteLoss, {12}, 1, 1, 1);
+  const auto name_of = [&](const char* run, std::uint64_t salt) {
+    make_salted_run(folder / run, plain_step(1, 0), salt);
+    Database db = database(folder / run);
+    auto row = db.prepare("SELECT salt FROM segment");
+    EXPECT_TRUE(row->next().value());
+    return row->text(0);
+  };
+  const std::string a = name_of("a", 7);
+  EXPECT_EQ(a.size(), 16U);
+  EXPECT_EQ(name_of("b", 7), a);
+  EXPECT_NE(name_of("c", 8), a);
+  EXPECT_EQ(std::stoull(a, nullptr, 16), KeyedHash(7, 2)(0));
 }
 
-TEST(HardFacts, ZeroGradientIsFoundAndIsNotCalledIdentical) {
+TEST(Salt, CoversTheFingerprintOfTheBatchAndNoOther) {
   const TempFolder folder;
-  auto steps = healthy_steps(2);
-  for (const std::size_t w : {0U, 2U}) {
-    steps[1].workers[w].grad_norm = 0;
-    steps[1].workers[w].fingerprint = 5;
+  StepRecord record = plain_step(1, 0, 1);
+  record.workers[0].fingerprints = {{static_cast<std::uint32_t>(FingerprintKind::kBatch), 5},
+                                    {static_cast<std::uint32_t>(FingerprintKind::kMode), 5}};
+  make_salted_run(folder / "run", record, 7);
+  auto db = database(folder / "run");
+  EXPECT_EQ(db.query_integer("SELECT value FROM fingerprint WHERE kind = 70"), KeyedHash(7, 1)(5));
+  EXPECT_EQ(db.query_integer("SELECT value FROM fingerprint WHERE kind = 30"), 5U);
+}
+
+// ---- what a worker was given
+
+TEST(WorkerData, EveryColumnSurvives) {
+  const TempFolder folder;
+  make_run(folder / "run", {full_step(1)});
+  const Path run = folder / "run";
+  auto db = database(run);
+  EXPECT_EQ(db.query_integer("SELECT rows FROM worker_step WHERE replica = 2"), 1ULL << 33);
+  EXPECT_EQ(db.query_integer("SELECT thinned FROM worker_step WHERE replica = 2"), 25U);
+  EXPECT_EQ(
+      read_blob<std::uint64_t>(run, "SELECT indices FROM worker_step WHERE indices IS NOT NULL"),
+      (Words{40, 30}));
+  EXPECT_EQ(
+      read_blob<std::uint64_t>(run, "SELECT states FROM worker_step WHERE states IS NOT NULL"),
+      (Words{0xFFFFFFFFFFFFFFF5ULL, 2, 0x8000000000000002ULL}));
+}
+
+TEST(WorkerData, WhatIsNotKnownIsNull) {
+  const TempFolder folder;
+  StepRecord record = plain_step(1, 0, 2);
+  record.workers[1].rows = 9;  // all hashes were thinned out, no indices
+  make_run(folder / "run", {record});
+  auto db = database(folder / "run");
+  EXPECT_EQ(db.query_integer("SELECT count(*) FROM worker_step WHERE replica = 0 AND rows IS NULL "
+                             "AND thinned IS NULL AND samples IS NULL AND indices IS NULL "
+                             "AND states IS NULL"),
+            1U);
+  EXPECT_EQ(db.query_integer("SELECT count(*) FROM worker_step WHERE replica = 1 AND rows = 9 "
+                             "AND thinned = 0 AND length(samples) = 0 AND indices IS NULL"),
+            1U);
+}
+
+TEST(WorkerData, StatesAreStoredOnceWhereTheyAreEqual) {
+  const TempFolder folder;
+  StepRecord record = plain_step(1, 0, 5);
+  const std::vector<StateHash> common = {{1, StateHash::Of::kParameters, 10},
+                                         {1, StateHash::Of::kBuffers, 11}};
+  for (WorkerRecord& w : record.workers) w.states = common;
+  record.workers[2].states[1].value = 12;
+  record.workers[3].states.clear();
+  make_run(folder / "run", {record});
+  const Path run = folder / "run";
+  auto db = database(run);
+  const auto where = [&](const char* condition) {
+    return db.query_integer(std::string("SELECT sum(1 << replica) FROM worker_step WHERE ") +
+                            condition);
+  };
+  EXPECT_EQ(where("length(states) = 48"), 0b00101U);
+  EXPECT_EQ(where("states IS NULL"), 0b10010U) << "as the first worker's";
+  EXPECT_EQ(where("length(states) = 0"), 0b01000U) << "none, unlike the first worker's";
+  EXPECT_EQ(read_blob<std::uint64_t>(run, "SELECT states FROM worker_step WHERE replica = 2"),
+            (Words{1, 1, 10, 1, 2, 12}));
+}
+
+TEST(WorkerData, StatesOfAnotherThanTheFirstWorkerAreKept) {
+  const TempFolder folder;
+  StepRecord record = plain_step(1, 0, 2);
+  record.workers[1].states = {{1, StateHash::Of::kParameters, 10}};
+  make_run(folder / "run", {record});
+  auto db = database(folder / "run");
+  EXPECT_EQ(db.query_integer("SELECT states IS NULL FROM worker_step WHERE replica = 0"), 1U);
+  EXPECT_EQ(db.query_integer("SELECT length(states) FROM worker_step WHERE replica = 1"), 24U);
+}
+
+// ---- fingerprints
+
+StepRecord with_fingerprints(std::uint32_t segment, std::uint64_t step, const Words& values,
+                             std::uint32_t kind = 30) {
+  StepRecord r = plain_step(segment, step, static_cast<std::uint32_t>(values.size()));
+  for (std::size_t i = 0; i < values.size(); ++i) r.workers[i].fingerprints = {{kind, values[i]}};
+  return r;
+}
+
+TEST(Fingerprints, AreWrittenWhereTheyChange) {
+  const TempFolder folder;
+  std::vector<StepRecord> records;
+  for (std::uint64_t s = 0; s < 10; ++s) {
+    records.push_back(with_fingerprints(1, s, {7, s < 6 ? 7U : 8U}));
   }
-  steps[1].distinct_gradients = 2;
-  make_run(folder / "run", steps);
-  const auto facts = facts_of(folder / "run");
-  ASSERT_EQ(facts.size(), 1U);
-  expect_fact(facts[0], HardFact::Kind::kZeroGradient, {10, 12}, 1, 1, 1);
+  records[8].workers[1].fingerprints.clear();  // one step without is no change
+  make_run(folder / "run", records);
+  auto db = database(folder / "run");
+  EXPECT_EQ(db.query_integer("SELECT count(*) FROM fingerprint"), 3U);
+  const auto value_at = [&](std::uint32_t replica, std::uint64_t step) {
+    return db.query_integer(
+        "SELECT value FROM fingerprint WHERE replica = " + std::to_string(replica) +
+        " AND kind = 30 AND step <= " + std::to_string(step) + " ORDER BY step DESC LIMIT 1");
+  };
+  EXPECT_EQ(value_at(0, 9), 7U);
+  EXPECT_EQ(value_at(1, 5), 7U);
+  EXPECT_EQ(value_at(1, 6), 8U);
+  EXPECT_EQ(value_at(1, 9), 8U);
 }
 
-TEST(HardFacts, IdenticalGradientsOfTwoOfFourWorkersNameThoseTwo) {
+TEST(Fingerprints, AValueThatComesBackIsAChange) {
   const TempFolder folder;
-  auto steps = healthy_steps(5);
-  for (const std::size_t s : {1U, 2U, 3U}) {
-    steps[s].workers[3].fingerprint = steps[s].workers[1].fingerprint;
-    steps[s].distinct_gradients = 3;
-  }
-  make_run(folder / "run", steps);
-  const auto facts = facts_of(folder / "run");
-  ASSERT_EQ(facts.size(), 1U);
-  expect_fact(facts[0], HardFact::Kind::kIdenticalGradients, {11, 13}, 1, 3, 3);
+  make_run(folder / "run", {with_fingerprints(1, 0, {7}), with_fingerprints(1, 1, {8}),
+                            with_fingerprints(1, 2, {7})});
+  EXPECT_EQ(database(folder / "run").query_integer("SELECT count(*) FROM fingerprint"), 3U);
 }
 
-TEST(HardFacts, MissingWorkerIsNamedByItsWorldRankWhereItIsKnown) {
+TEST(Fingerprints, OfModelsSegmentsAndKindsAreKeptApart) {
+  const TempFolder folder;
+  auto other = with_fingerprints(1, 0, {7});
+  other.module = 1;
+  auto shard = with_fingerprints(1, 0, {7});
+  shard.shard = 2;
+  make_run(folder / "run",
+           {with_fingerprints(1, 0, {7}), other, shard, with_fingerprints(1, 1, {7}, 31)});
+  make_run(folder / "run", {with_fingerprints(2, 0, {7})});
+  auto db = database(folder / "run");
+  EXPECT_EQ(db.query_integer("SELECT count(*) FROM fingerprint WHERE value = 7"), 5U);
+  EXPECT_EQ(db.query_integer("SELECT count(*) FROM fingerprint WHERE segment = 2"), 1U);
+}
+
+// ---- a worker's last words
+
+TEST(FinalState, IsThatOfTheLastNoteThatHasOne) {
   const TempFolder folder;
   FakeClock clock;
   Writer writer = open_writer(folder / "run", clock);
-  ASSERT_TRUE(writer.add(hello_of(1, 3, 4)));
-  for (std::uint64_t s = 0; s < 4; ++s) {
-    StepRecord record = plain_step(1, s);
-    if (s >= 2) {
-      record.workers.pop_back();
-      record.missing_replicas = {3};
-    }
-    add_all(writer, {record});
-  }
+  packet::Note note;
+  note.header = hello_of(1, 3, 4).header;
+  note.final = true;
+  ASSERT_TRUE(writer.add(note));
+  note.clock = 500;
+  note.states = {{9, StateHash::Of::kParameters, 0xFFFFFFFFFFFFFFFFULL}};
+  ASSERT_TRUE(writer.add(note));
+  note.clock = 501;
+  ASSERT_TRUE(writer.add(note));
   ASSERT_TRUE(writer.close());
-  const auto facts = facts_of(folder / "run");
-  ASSERT_EQ(facts.size(), 1U);
-  expect_fact(facts[0], HardFact::Kind::kMissingWorker, {13}, 2, 3, 2);
+  auto db = database(folder / "run");
+  EXPECT_EQ(db.query_integer("SELECT count(*) FROM final_state"), 1U);
+  EXPECT_EQ(db.query_integer("SELECT optimizer_steps FROM final_state WHERE replica = 3"), 501U);
+  EXPECT_EQ(read_blob<std::uint64_t>(folder / "run", "SELECT states FROM final_state"),
+            (Words{9, 1, 0xFFFFFFFFFFFFFFFFULL}));
 }
 
-TEST(HardFacts, SegmentsAndModulesAreKeptApart) {
+// ---- findings
+
+Finding full_finding() {
+  Finding f;
+  f.module = 2;
+  f.shard = 3;
+  f.check = "duplicate-data";
+  f.also = {"pair-too-similar", "too-consistent"};
+  f.severity = Severity::kCritical;
+  f.ranks = {0, 7, 4'294'967'295U};
+  f.hosts = {"node-1", "node-2"};
+  f.first_step = 3;
+  f.last_step = 1ULL << 40;
+  f.confidence = 0.75;
+  f.title = "Ranks 0 and 7 read the same samples";
+  f.evidence = {{"share", 0.5}, {"samples", std::int64_t{-3}}, {"sampler", "Random\"Sampler"}};
+  f.remedy = "Give every worker its own part.";
+  f.resembles = "pytorch/pytorch#31771";
+  return f;
+}
+
+void expect_equal(const Finding& got, const Finding& want) {
+  EXPECT_EQ(got.module, want.module);
+  EXPECT_EQ(got.shard, want.shard);
+  EXPECT_EQ(got.check, want.check);
+  EXPECT_EQ(got.also, want.also);
+  EXPECT_EQ(got.severity, want.severity);
+  EXPECT_EQ(got.ranks, want.ranks);
+  EXPECT_EQ(got.hosts, want.hosts);
+  EXPECT_EQ(got.first_step, want.first_step);
+  EXPECT_EQ(got.last_step, want.last_step);
+  EXPECT_EQ(got.confidence, want.confidence);
+  EXPECT_EQ(got.title, want.title);
+  EXPECT_EQ(got.evidence, want.evidence);
+  EXPECT_EQ(got.remedy, want.remedy);
+  EXPECT_EQ(got.resembles, want.resembles);
+}
+
+using Findings = std::vector<Finding>;
+using Checks = std::vector<CheckRecord>;
+
+// A run with those findings of model (2, 3), closed.
+void make_judged_run(const Path& folder, const Findings& findings, const Checks& checks = {}) {
+  FakeClock clock;
+  Writer writer = open_writer(folder, clock);
+  const auto replaced = writer.replace(2, 3, findings, checks);
+  ASSERT_TRUE(replaced) << replaced.error().message;
+  ASSERT_TRUE(writer.close());
+}
+
+Findings findings_in(const Path& run) {
+  const auto log = RunLog::open(run);
+  auto findings = log ? log->findings() : tl::unexpected(log.error());
+  EXPECT_TRUE(findings) << findings.error().message;
+  return findings.value_or(Findings());
+}
+
+TEST(Findings, EveryFieldSurvives) {
   const TempFolder folder;
-  auto first = plain_step(1, 0);
-  first.workers[0].nonfinite = 1;
-  auto other = plain_step(1, 0);
-  other.module = 1;
-  other.workers[0].nonfinite = 1;
-  make_run(folder / "run", {first, other});
-  auto later = plain_step(2, 0);
-  later.workers[0].nonfinite = 1;
-  make_run(folder / "run", {later});
-  const auto facts = facts_of(folder / "run");
-  ASSERT_EQ(facts.size(), 3U);
-  EXPECT_EQ(facts[1].module, 1U);
-  EXPECT_EQ(facts[2].segment, 2U);
+  make_judged_run(folder / "run", {full_finding()});
+  const Findings got = findings_in(folder / "run");
+  ASSERT_EQ(got.size(), 1U);
+  EXPECT_EQ(got[0].segment, 1U) << "that of the writer";
+  expect_equal(got[0], full_finding());
+}
+
+TEST(Findings, EmptyOnesSurvive) {
+  const TempFolder folder;
+  Finding bare;
+  bare.module = 2;
+  bare.shard = 3;
+  make_judged_run(folder / "run", {bare});
+  const Findings got = findings_in(folder / "run");
+  ASSERT_EQ(got.size(), 1U);
+  expect_equal(got[0], bare);
+}
+
+TEST(Findings, HostileTextSurvives) {
+  const TempFolder folder;
+  const std::string hostile("'); DROP TABLE finding; --\0\x1B[31m\n\t\"\\ \xF0\x9F\x98\x80 {}]",
+                            44);
+  Finding f = full_finding();
+  f.title = f.remedy = f.resembles = f.check = hostile;
+  f.hosts = f.also = {hostile, ""};
+  f.evidence = {{hostile, hostile}, {"", ""}};
+  make_judged_run(folder / "run", {f, full_finding()});
+  const Findings got = findings_in(folder / "run");
+  ASSERT_EQ(got.size(), 2U);
+  expect_equal(got[0], f);
+}
+
+TEST(Findings, TextThatIsNotUtf8IsMended) {
+  const TempFolder folder;
+  Finding f = full_finding();
+  f.hosts = {"node\xFF"};
+  f.evidence = {{"\xC3", "a\xFE"}};
+  make_judged_run(folder / "run", {f});
+  const Findings got = findings_in(folder / "run");
+  ASSERT_EQ(got.size(), 1U);
+  EXPECT_EQ(got[0].hosts, std::vector<std::string>{"node\xEF\xBF\xBD"});
+  ASSERT_EQ(got[0].evidence.size(), 1U);
+  EXPECT_EQ(std::get<std::string>(got[0].evidence[0].second), "a\xEF\xBF\xBD");
+}
+
+TEST(Findings, NumbersThatAreNotFiniteComeBackAsUnknown) {
+  const TempFolder folder;
+  Finding f = full_finding();
+  f.evidence = {
+      {"nan", NAN}, {"inf", INFINITY}, {"low", -INFINITY}, {"one", 1.0}, {"tiny", 5e-324}};
+  make_judged_run(folder / "run", {f});
+  const auto evidence = findings_in(folder / "run").at(0).evidence;
+  ASSERT_EQ(evidence.size(), 5U);
+  for (std::size_t i = 0; i < 3; ++i) {
+    EXPECT_TRUE(std::isnan(std::get<double>(evidence[i].second))) << evidence[i].first;
+  }
+  EXPECT_EQ(std::get<double>(evidence[3].second), 1.0) << "a real number stays one";
+  EXPECT_EQ(std::get<double>(evidence[4].second), 5e-324);
+}
+
+TEST(Findings, ComeWorstFirstThenByStep) {
+  const TempFolder folder;
+  Findings all(4, full_finding());
+  all[0].severity = Severity::kInfo;
+  all[1].first_step = 9;
+  all[2].first_step = 5;
+  all[3].severity = Severity::kWarning;
+  make_judged_run(folder / "run", all);
+  const Findings got = findings_in(folder / "run");
+  ASSERT_EQ(got.size(), 4U);
+  expect_equal(got[0], all[2]);
+  expect_equal(got[1], all[1]);
+  expect_equal(got[2], all[3]);
+  expect_equal(got[3], all[0]);
+  auto db = database(folder / "run");
+  auto row = db.prepare("SELECT severity, check_id, ranks, first_step FROM findings");
+  ASSERT_TRUE(row) << row.error().message;
+  for (const char* severity : {"critical", "critical", "warning", "info"}) {
+    ASSERT_TRUE(row->next().value());
+    EXPECT_EQ(row->text(0), severity);
+    EXPECT_EQ(row->text(2), "[0,7,4294967295]");
+  }
+}
+
+TEST(Findings, ReplaceReplacesThoseOfItsModelOnly) {
+  const TempFolder folder;
+  make_judged_run(folder / "run", {full_finding()});
+  FakeClock clock;
+  Writer writer = open_writer(folder / "run", clock);
+  Finding other = full_finding();
+  other.module = other.shard = 0;
+  ASSERT_TRUE(writer.replace(0, 0, Findings{other}, Checks{{.check = "a"}}));
+  const Checks three = {{.check = "a"}, {.check = "b"}, {.check = "c"}};
+  ASSERT_TRUE(writer.replace(2, 3, Findings(3, full_finding()), three));
+  Finding last = full_finding();
+  last.title = "Only this one is left";
+  ASSERT_TRUE(writer.replace(2, 3, Findings{last}, Checks{{.check = "a"}}));
+  ASSERT_TRUE(writer.close());
+  const Findings got = findings_in(folder / "run");
+  ASSERT_EQ(got.size(), 3U) << "of the segment before, of the other model, and the last one";
+  EXPECT_EQ(got[0].segment, 1U);
+  EXPECT_EQ(got[1].segment, 2U);
+  EXPECT_EQ(got[1].module, 0U);
+  EXPECT_EQ(got[2].title, last.title);
+  EXPECT_EQ(RunLog::open(folder / "run")->checks()->size(), 2U);
+  FakeClock again;
+  Writer empty = open_writer(folder / "run", again);
+  ASSERT_TRUE(empty.replace(2, 3, {}, {}));
+  ASSERT_TRUE(empty.close());
+  EXPECT_EQ(findings_in(folder / "run").size(), 3U);
+}
+
+TEST(Findings, AreReadAsOfTheLastCommit) {
+  const TempFolder folder;
+  FakeClock clock;
+  Writer writer = open_writer(folder / "run", clock);
+  ASSERT_TRUE(writer.replace(2, 3, Findings{full_finding()}, {}));
+  EXPECT_TRUE(findings_in(folder / "run").empty());
+  clock.advance(1.1);
+  ASSERT_TRUE(writer.tick());
+  EXPECT_EQ(findings_in(folder / "run").size(), 1U);
+}
+
+// What someone else wrote into the file must not end the reader.
+TEST(Findings, FromAFileThatSomeoneChangedNeverCrash) {
+  const TempFolder folder;
+  make_judged_run(folder / "run", {full_finding()}, {{.check = "a"}});
+  const std::string deep(100'000, '[');
+  for (const std::string& value :
+       {std::string("x"), std::string("{"), std::string("null"), std::string("7"), deep,
+        std::string("[1,\"a\",null,{\"b\":[1]},-1,1e999]"), std::string("{\"a\":[1,2],\"b\":true}"),
+        std::string("{\"a\":99999999999999999999}"), std::string("\xFF"), std::string()}) {
+    auto db = database(folder / "run", Database::Mode::kWrite);
+    auto update = db.prepare(
+        "UPDATE finding SET also = ?1, ranks = ?1, hosts = ?1, evidence = ?1, severity = ?1, "
+        "first_step = ?1, confidence = ?1");
+    ASSERT_TRUE(update->with(value).run());
+    ASSERT_TRUE(db.execute("UPDATE check_state SET state = -5"));
+    EXPECT_EQ(findings_in(folder / "run").size(), 1U);
+    const auto checks = RunLog::open(folder / "run")->checks();
+    ASSERT_TRUE(checks);
+    EXPECT_LE(checks->at(0).record.state, CheckRecord::State::kNotPossible);
+  }
+}
+
+TEST(Findings, WhatIsNotARankOrATextIsLeftOut) {
+  const TempFolder folder;
+  make_judged_run(folder / "run", {full_finding()});
+  ASSERT_TRUE(database(folder / "run", Database::Mode::kWrite)
+                  .execute("UPDATE finding SET ranks='[3,\"a\",-1,null,4]', hosts='[1,\"b\"]', "
+                           "evidence='{\"list\":[1,2],\"flag\":true}'"));
+  const Finding got = findings_in(folder / "run").at(0);
+  EXPECT_EQ(got.ranks, (std::vector<std::uint32_t>{3, 4}));
+  EXPECT_EQ(got.hosts, std::vector<std::string>{"b"});
+  ASSERT_EQ(got.evidence.size(), 2U);
+  EXPECT_EQ(std::get<std::string>(got.evidence[0].second), "[1,2]");
+  EXPECT_EQ(std::get<std::string>(got.evidence[1].second), "true");
+}
+
+TEST(Checks, SurviveInTheirOrder) {
+  const TempFolder folder;
+  const Checks want = {{"zero-gradient", CheckRecord::State::kFound, ""},
+                       {"duplicate-data", CheckRecord::State::kPassed, "512 samples"},
+                       {"epoch-not-set", CheckRecord::State::kNotTriggered, "no second epoch"},
+                       {"shared-rng", CheckRecord::State::kNotPossible, "it's off"}};
+  make_judged_run(folder / "run", {}, want);
+  const auto log = RunLog::open(folder / "run");
+  const auto got = log->checks().value();
+  ASSERT_EQ(got.size(), want.size());
+  for (std::size_t i = 0; i < want.size(); ++i) {
+    EXPECT_EQ(got[i].segment, 1U);
+    EXPECT_EQ(got[i].module, 2U);
+    EXPECT_EQ(got[i].shard, 3U);
+    EXPECT_EQ(got[i].record.check, want[i].check);
+    EXPECT_EQ(got[i].record.state, want[i].state);
+    EXPECT_EQ(got[i].record.reason, want[i].reason);
+  }
+}
+
+// ---- detectors, preflight
+
+TEST(DetectorState, IsTheLastOneOfAnySegment) {
+  const TempFolder folder;
+  const std::string bytes("\0state\xFF\0", 8);
+  FakeClock clock;
+  {
+    Writer writer = open_writer(folder / "run", clock);
+    EXPECT_EQ(writer.saved_detector(2, 3).value(), std::nullopt);
+    ASSERT_TRUE(writer.save_detector(2, 3, "before"));
+    ASSERT_TRUE(writer.save_detector(2, 3, bytes));
+    ASSERT_TRUE(writer.save_detector(0, 0, ""));
+    EXPECT_EQ(writer.saved_detector(2, 3).value(), bytes) << "also before it is committed";
+    ASSERT_TRUE(writer.close());
+  }
+  {
+    Writer writer = open_writer(folder / "run", clock);
+    EXPECT_EQ(writer.saved_detector(2, 3).value(), bytes);
+    EXPECT_EQ(writer.saved_detector(0, 0).value(), "");
+    EXPECT_EQ(writer.saved_detector(2, 0).value(), std::nullopt);
+    ASSERT_TRUE(writer.save_detector(2, 3, "after"));
+    ASSERT_TRUE(writer.close());
+  }
+  EXPECT_EQ(open_writer(folder / "run", clock).saved_detector(2, 3).value(), "after");
+  auto db = database(folder / "run");
+  EXPECT_EQ(db.query_integer("SELECT segment FROM detector_state WHERE module = 2"), 2U);
+}
+
+TEST(Preflight, LeavesItsExitCodeInItsSegment) {
+  const TempFolder folder;
+  make_run(folder / "run", {plain_step(1, 0)});
+  FakeClock clock;
+  Writer writer = open_writer(folder / "run", clock);
+  ASSERT_TRUE(writer.preflight(1));
+  ASSERT_TRUE(writer.preflight(2));
+  ASSERT_TRUE(writer.close());
+  auto db = database(folder / "run");
+  auto row = db.prepare("SELECT preflight_exit_code FROM segment ORDER BY segment");
+  ASSERT_TRUE(row->next().value());
+  EXPECT_EQ(row->type(0), SQLITE_NULL);
+  ASSERT_TRUE(row->next().value());
+  EXPECT_EQ(row->integer(0), 2U);
+}
+
+TEST(Writer, RefusesJudgementsAfterClose) {
+  const TempFolder folder;
+  FakeClock clock;
+  Writer writer = open_writer(folder / "run", clock);
+  ASSERT_TRUE(writer.close());
+  EXPECT_FALSE(writer.replace(0, 0, {}, {}));
+  EXPECT_FALSE(writer.save_detector(0, 0, "x"));
+  EXPECT_FALSE(writer.preflight(0));
+}
+
+// ---- a run of an older presum
+
+// Schema 1 as version 0.1.0 made it, but for views that no reader of this one needs.
+void make_old_run(const Path& folder, const std::string& rows) {
+  std::filesystem::create_directories(folder);
+  const auto done = database(folder, Database::Mode::kWrite)
+                        .execute(("BEGIN;" + std::string(kVersion1) + rows +
+                                  "PRAGMA application_id=1886545267; PRAGMA user_version=1; COMMIT")
+                                     .c_str());
+  ASSERT_TRUE(done) << done.error().message;
+}
+
+class OldRun : public ::testing::Test {
+ protected:
+  void SetUp() override { make_old_run(run(), kRows); }
+  Path run() const { return folder_ / "run"; }
+
+ private:
+  static constexpr const char* kRows = R"sql(
+    INSERT INTO segment VALUES (1, '00000000000000ff', '2026-01-31T23:59:59Z', '0.1.0', 1);
+    INSERT INTO worker VALUES (1, 0, 0, 0, 2, 10, 'node-0', 3, 0);
+    INSERT INTO fact VALUES (1, 0, 10, 'torch', '2.13.0');
+    INSERT INTO step (id, segment, module, shard, step, workers_expected, workers, loss_mean,
+      cosine_source, reduced_disagrees, distinct_gradients, sketch_size)
+      VALUES (1, 1, 0, 0, 0, 2, 2, 1.5, 1, 0, 2, 4096), (2, 1, 0, 0, 1, 2, 1, 2.5, 0, 0, 1, 0);
+    INSERT INTO worker_step VALUES
+      (1, 0, 10, 1.0, 0, 1, 7, 1, 2.0, 0.5, 0, NULL, NULL, 5, 0, 0, 0, 0, NULL),
+      (1, 1, 11, 2.0, 0, 1, 7, 1, 3.0, 0.5, 0, NULL, NULL, 6, 0, 0, 0, 0, NULL),
+      (2, 0, 10, 2.5, 0, 1, 7, 1, 2.0, 0.5, 0, NULL, NULL, 8, 0, 1, 0, 0, NULL);
+    INSERT INTO missing_worker VALUES (2, 1);
+    INSERT INTO note VALUES (1, 1, 10, 'old note');
+    CREATE VIEW steps AS SELECT step, loss_mean FROM step;
+    CREATE VIEW missing AS SELECT s.step, s.segment, s.module, s.shard, m.replica
+      FROM step s JOIN missing_worker m ON m.step_id = s.id;
+  )sql";
+
+  TempFolder folder_;
+};
+
+void expect_old_steps(const std::vector<StepRecord>& steps) {
+  ASSERT_GE(steps.size(), 2U);
+  EXPECT_EQ(steps[0].loss_mean, 1.5);
+  EXPECT_EQ(steps[0].sketch_size, 4096U);
+  EXPECT_TRUE(std::isnan(steps[0].mean_norm));
+  EXPECT_EQ(steps[1].step, 1U);
+  EXPECT_EQ(steps[1].missing_replicas, std::vector<std::uint32_t>{1});
+}
+
+TEST_F(OldRun, IsReadAsItIs) {
+  const std::string before = read_file(run() / kFileName);
+  const auto log = RunLog::open(run());
+  ASSERT_TRUE(log) << log.error().message;
+  expect_old_steps(log->steps().value());
+  EXPECT_TRUE(log->findings()->empty());
+  EXPECT_TRUE(log->checks()->empty());
+  EXPECT_EQ(log->modules()->at(0).workers.at(0).host, "node-0");
+  EXPECT_EQ(log->facts()->at(0).value, "2.13.0");
+  EXPECT_EQ(log->notes()->at(0).text, "old note");
+  std::size_t workers = 0;
+  ASSERT_TRUE(log->for_each_workers([&](const auto&, auto seen) { workers += seen.size(); }));
+  EXPECT_EQ(workers, 3U);
+  EXPECT_EQ(read_file(run() / kFileName), before) << "reading changes nothing";
+}
+
+TEST_F(OldRun, IsMigratedByTheNextSegment) {
+  FakeClock clock;
+  Writer writer = open_writer(run(), clock);
+  EXPECT_EQ(writer.segment(), 2U);
+  StepRecord record = full_step(2);
+  record.module = record.shard = 0;
+  add_all(writer, {record});
+  ASSERT_TRUE(writer.replace(2, 3, Findings{full_finding()}, {}));
+  ASSERT_TRUE(writer.close());
+  const auto steps = read_steps(run());
+  ASSERT_EQ(steps.size(), 3U);
+  expect_old_steps(steps);
+  EXPECT_EQ(steps[2].mean_norm, record.mean_norm);
+  EXPECT_EQ(findings_in(run()).size(), 1U);
+  auto db = database(run());
+  EXPECT_EQ(db.query_integer("PRAGMA user_version"), 2U);
+  EXPECT_EQ(db.query_integer("SELECT count(*) FROM workers WHERE segment = 1"), 3U);
+  EXPECT_EQ(db.query_integer("SELECT count(*) FROM worker_step WHERE rows IS NULL"), 5U);
+  EXPECT_EQ(db.query_integer("SELECT count(*) FROM segment WHERE salt IS NULL"), 1U);
+  EXPECT_EQ(db.query_integer("SELECT count(*) FROM steps WHERE mean_norm IS NULL"), 2U);
+}
+
+// Every table and view, with its columns in their order.
+std::string schema_of(const Path& run) {
+  Database db = database(run);
+  auto row = db.prepare(
+      "SELECT m.type, m.name, p.name, p.type, p.\"notnull\", p.pk FROM sqlite_master m "
+      "JOIN pragma_table_info(m.name) p ORDER BY m.type, m.name, p.cid");
+  std::string out;
+  while (row->next().value()) {
+    for (int c = 0; c < 6; ++c) out += row->text(c) + ' ';
+    out += '\n';
+  }
+  return out;
+}
+
+TEST_F(OldRun, HasTheSchemaOfANewOneOnceItIsMigrated) {
+  const TempFolder folder;
+  make_run(folder / "new", {});
+  make_run(run(), {});
+  EXPECT_EQ(schema_of(run()), schema_of(folder / "new"));
+}
+
+TEST_F(OldRun, ThatCannotBeMigratedStaysWhole) {
+  ASSERT_TRUE(database(run(), Database::Mode::kWrite).execute("DROP TABLE worker_step"));
+  FakeClock clock;
+  const auto writer = Writer::open(run(), clock.function(), Journal::kWal);
+  ASSERT_FALSE(writer);
+  EXPECT_TRUE(one_line(writer.error())) << writer.error().message;
+  auto db = database(run());
+  EXPECT_EQ(db.query_integer("PRAGMA user_version"), 1U);
+  EXPECT_EQ(db.query_integer("SELECT count(*) FROM pragma_table_info('segment')"), 5U)
+      << "the columns that had been added are gone again";
+}
+
+TEST_P(WriterJournal, MigratesAnOlderRun) {
+  const TempFolder folder;
+  make_old_run(folder / "run", "");
+  FakeClock clock;
+  Writer writer = open_writer(folder / "run", clock, GetParam());
+  add_all(writer, {full_step(1)});
+  ASSERT_TRUE(writer.close());
+  EXPECT_EQ(read_steps(folder / "run").size(), 1U);
+  EXPECT_EQ(database(folder / "run").query_integer("PRAGMA user_version"), 2U);
 }
 
 // ---- size
 
-TEST(RunLogSize, OfAStepIsBounded) {
-  constexpr std::uint64_t kSteps = 1000;
-  constexpr std::uint32_t kWorkers = 8;
-  constexpr std::size_t kGroups = 10;
-  const TempFolder folder;
-  std::mt19937_64 random(7);
-  std::normal_distribution<double> normal(1, 0.1);
-  std::vector<StepRecord> records;
-  for (std::uint64_t s = 0; s < kSteps; ++s) {
+class RunLogSize : public ::testing::Test {
+ protected:
+  static constexpr std::uint64_t kSteps = 1000;
+  static constexpr std::uint32_t kWorkers = 8;
+  static constexpr std::size_t kGroups = 10;
+  static constexpr std::size_t kRows = 4;
+
+  StepRecord step(std::uint64_t number) {
     StepRecord r = full_step(1);
-    r.step = s;
+    r.step = number;
     r.missing_replicas.clear();
-    r.workers.assign(kWorkers, r.workers[1]);
-    for (std::uint32_t i = 0; i < kWorkers; ++i) {
-      WorkerRecord& w = r.workers[i];
-      w.replica = w.rank = i;
-      w.loss = normal(random);
-      w.grad_norm = normal(random);
-      w.grad_max = normal(random);
-      w.cosine_to_others = normal(random);
-      w.reduced_norm = normal(random);
-      w.fingerprint = random();
-      w.reduced_fingerprint = random();
-      w.micro.resize(1);
-    }
+    r.workers.clear();
+    for (std::uint32_t i = 0; i < kWorkers; ++i) r.workers.push_back(worker(i));
     r.groups.clear();
     for (std::size_t g = 0; g < kGroups; ++g) {
-      r.groups.push_back({.id = random(),
-                          .norm_mean = normal(random),
-                          .norm_std = normal(random),
+      r.groups.push_back({.id = random_(),
+                          .norm_mean = normal_(random_),
+                          .norm_std = normal_(random_),
                           .nonfinite = 0,
                           .norms = std::vector<float>(kWorkers, 1),
                           .maxima = std::vector<float>(kWorkers, 1)});
     }
     r.cosines.assign(kWorkers * (kWorkers - 1) / 2, 0.5F);
-    records.push_back(std::move(r));
+    return r;
   }
-  make_run(folder / "run", records);
-  const auto bytes = std::filesystem::file_size(folder / "run" / kFileName) / kSteps;
-  std::printf("%ju bytes per step, %ju per step and worker (8 workers, 10 groups)\n", bytes,
-              bytes / kWorkers);
-  RecordProperty("bytes_per_step", static_cast<int>(bytes));
-  EXPECT_LE(bytes, 3500U);
+
+  // What the default settings add: a slice of the states, samples with their indices, 31 kinds of
+  // fingerprints of which some change at every step.
+  void add_fingerprints(StepRecord& r) {
+    for (WorkerRecord& w : r.workers) {
+      w.rows = kRows;
+      for (std::size_t row = 0; row < kRows; ++row) {
+        w.samples.push_back(random_());
+        w.indices.push_back(random_() % 50'000);
+      }
+      for (std::size_t g = 0; g < kGroups / 2; ++g) {
+        w.states.push_back({g << 40, StateHash::Of::kParameters, r.step * 100 + g});
+      }
+      for (std::uint32_t kind = 100; kind < 128; ++kind) w.fingerprints.push_back({kind, kind});
+      const auto each_step = {FingerprintKind::kRngTorch, FingerprintKind::kDataBatch,
+                              FingerprintKind::kBatch};
+      for (const FingerprintKind kind : each_step) {
+        const bool counts = kind == FingerprintKind::kDataBatch;
+        w.fingerprints.push_back({static_cast<std::uint32_t>(kind), counts ? r.step : random_()});
+      }
+    }
+  }
+
+  // Bytes per step of a run of steps made by `make`.
+  template <class Make>
+  std::uintmax_t measure(const char* what, Make&& make) {
+    const TempFolder folder;
+    std::vector<StepRecord> records;
+    for (std::uint64_t s = 0; s < kSteps; ++s) records.push_back(make(s));
+    make_run(folder / "run", records);
+    const auto bytes = std::filesystem::file_size(folder / "run" / kFileName) / kSteps;
+    std::printf("%s: %ju bytes per step, %ju per step and worker (8 workers, 10 groups)\n", what,
+                bytes, bytes / kWorkers);
+    RecordProperty("bytes_per_step", static_cast<int>(bytes));
+    return bytes;
+  }
+
+ private:
+  WorkerRecord worker(std::uint32_t replica) {
+    WorkerRecord w = full_step(1).workers[1];
+    w.replica = w.rank = replica;
+    w.loss = normal_(random_);
+    w.grad_norm = normal_(random_);
+    w.grad_max = normal_(random_);
+    w.cosine_to_others = normal_(random_);
+    w.reduced_norm = normal_(random_);
+    w.fingerprint = random_();
+    w.reduced_fingerprint = random_();
+    w.micro.resize(1);
+    w.rows = 0;
+    w.samples.clear();
+    w.indices.clear();
+    w.states.clear();
+    w.fingerprints.clear();
+    return w;
+  }
+
+  std::mt19937_64 random_{7};
+  std::normal_distribution<double> normal_{1, 0.1};
+};
+
+TEST_F(RunLogSize, OfAStepIsBounded) {
+  EXPECT_LE(measure("no fingerprints", [&](std::uint64_t s) { return step(s); }), 3500U);
+}
+
+TEST_F(RunLogSize, OfAStepWithFingerprintsIsBounded) {
+  const auto with_all = [&](std::uint64_t s) {
+    StepRecord r = step(s);
+    add_fingerprints(r);
+    return r;
+  };
+  EXPECT_LE(measure("all fingerprints", with_all), 6000U);
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 
 namespace presum::runlog {
 
-const char* const kSchema = R"sql(
+const char* const kVersion1 = R"sql(
 CREATE TABLE segment (
   segment INTEGER PRIMARY KEY,
   run TEXT NOT NULL,
@@ -64,14 +64,61 @@ CREATE TABLE missing_worker (
 CREATE TABLE note (
   id INTEGER PRIMARY KEY, segment INTEGER NOT NULL, rank INTEGER NOT NULL, text TEXT NOT NULL
 );
+)sql";
 
+const char* const kVersion2 = R"sql(
+ALTER TABLE segment ADD COLUMN salt TEXT;
+ALTER TABLE segment ADD COLUMN preflight_exit_code INTEGER;
+ALTER TABLE step ADD COLUMN mean_norm REAL;
+ALTER TABLE step ADD COLUMN mean_norm_error REAL;
+ALTER TABLE worker_step ADD COLUMN rows INTEGER;
+ALTER TABLE worker_step ADD COLUMN thinned INTEGER;
+ALTER TABLE worker_step ADD COLUMN samples BLOB;
+ALTER TABLE worker_step ADD COLUMN indices BLOB;
+ALTER TABLE worker_step ADD COLUMN states BLOB;
+CREATE TABLE fingerprint (
+  segment INTEGER NOT NULL, module INTEGER NOT NULL, shard INTEGER NOT NULL,
+  replica INTEGER NOT NULL, kind INTEGER NOT NULL, step INTEGER NOT NULL, value INTEGER NOT NULL,
+  PRIMARY KEY (segment, module, shard, replica, kind, step)
+) WITHOUT ROWID;
+CREATE TABLE final_state (
+  segment INTEGER NOT NULL, module INTEGER NOT NULL, shard INTEGER NOT NULL,
+  replica INTEGER NOT NULL, optimizer_steps INTEGER NOT NULL, states BLOB NOT NULL,
+  PRIMARY KEY (segment, module, shard, replica)
+) WITHOUT ROWID;
+CREATE TABLE finding (
+  segment INTEGER NOT NULL, module INTEGER NOT NULL, shard INTEGER NOT NULL, id INTEGER NOT NULL,
+  check_id TEXT NOT NULL, also TEXT NOT NULL, severity INTEGER NOT NULL,
+  ranks TEXT NOT NULL, hosts TEXT NOT NULL,
+  first_step INTEGER NOT NULL, last_step INTEGER NOT NULL, confidence REAL NOT NULL,
+  title TEXT NOT NULL, evidence TEXT NOT NULL, remedy TEXT NOT NULL, resembles TEXT NOT NULL,
+  PRIMARY KEY (segment, module, shard, id)
+) WITHOUT ROWID;
+CREATE TABLE check_state (
+  segment INTEGER NOT NULL, module INTEGER NOT NULL, shard INTEGER NOT NULL,
+  position INTEGER NOT NULL, check_id TEXT NOT NULL, state INTEGER NOT NULL, reason TEXT NOT NULL,
+  PRIMARY KEY (segment, module, shard, position)
+) WITHOUT ROWID;
+CREATE TABLE detector_state (
+  module INTEGER NOT NULL, shard INTEGER NOT NULL, segment INTEGER NOT NULL, state BLOB NOT NULL,
+  PRIMARY KEY (module, shard)
+) WITHOUT ROWID;
+)sql";
+
+const char* const kViews = R"sql(
+DROP VIEW IF EXISTS steps;
+DROP VIEW IF EXISTS workers;
+DROP VIEW IF EXISTS group_values;
+DROP VIEW IF EXISTS groups;
+DROP VIEW IF EXISTS missing;
+DROP VIEW IF EXISTS findings;
 CREATE VIEW steps AS
   SELECT step, segment, module, shard, workers_expected, workers, loss_mean, loss_std, loss_range,
     grad_norm_mean, grad_norm_std, grad_norm_cv, cosine_mean, cosine_low, cosine_high,
     CASE cosine_source WHEN 1 THEN 'sketch' WHEN 2 THEN 'total-norm' WHEN 3 THEN 'row-sums'
       WHEN 4 THEN 'exact' ELSE 'none' END AS cosine_source,
     consistency, reduced_norm, reduced_disagrees, signal, noise, noise_scale, effective_workers,
-    tokens_cv, distinct_gradients, sketch_size
+    tokens_cv, distinct_gradients, sketch_size, mean_norm, mean_norm_error
   FROM step ORDER BY segment, module, shard, step;
 CREATE VIEW workers AS
   SELECT s.step, s.segment, s.module, s.shard, w.rank, w.replica, k.host, w.loss, w.weight,
@@ -98,6 +145,11 @@ CREATE VIEW missing AS
   SELECT s.step, s.segment, s.module, s.shard, m.replica
   FROM step s JOIN missing_worker m ON m.step_id = s.id
   ORDER BY s.segment, s.module, s.shard, s.step, m.replica;
+CREATE VIEW findings AS
+  SELECT segment, module, shard, check_id, also,
+    CASE severity WHEN 2 THEN 'critical' WHEN 1 THEN 'warning' ELSE 'info' END AS severity,
+    ranks, hosts, first_step, last_step, confidence, title, evidence, remedy, resembles
+  FROM finding ORDER BY segment, module, shard, finding.severity DESC, first_step, id;
 )sql";
 
 }  // namespace presum::runlog

@@ -30,7 +30,12 @@ class Statement {
     sqlite3_bind_text(statement_.get(), at, value.data(), static_cast<int>(value.size()),
                       SQLITE_TRANSIENT);
   }
+  // An empty blob is not NULL.
   void bind_blob(int at, std::span<const std::byte> bytes) {
+    if (bytes.empty()) {
+      sqlite3_bind_zeroblob(statement_.get(), at, 0);
+      return;
+    }
     sqlite3_bind_blob(statement_.get(), at, bytes.data(), static_cast<int>(bytes.size()),
                       SQLITE_TRANSIENT);
   }

@@ -9,11 +9,15 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <map>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <random>
+#include <tuple>
 #include <vector>
 
 #include "presum/version.h"
+#include "runlog/keyed_hash.h"
 #include "runlog/schema.h"
 #include "runlog/sqlite.h"
 
@@ -21,6 +25,9 @@ namespace presum::runlog {
 namespace {
 
 constexpr Seconds kCommitEvery{1.0};
+// Second halves of the keys: what the salt is used for (docs/runlog_format.md).
+constexpr std::uint64_t kOfSamples = 1;
+constexpr std::uint64_t kOfSalts = 2;
 
 // f_type of file systems whose shared-memory locks (WAL needs them) do not reach other machines.
 constexpr std::array<std::uint32_t, 9> kNetworkFileSystems = {
@@ -68,7 +75,19 @@ Status create_schema(Database& db) {
   const auto pragmas = fmt::format("PRAGMA application_id={}; PRAGMA user_version={};",
                                    kApplicationId, kSchemaVersion);
   // One transaction: a reader sees no database or a whole one.
-  return db.execute(fmt::format("BEGIN; {} {} COMMIT;", kSchema, pragmas).c_str());
+  return db.execute(
+      fmt::format("BEGIN; {} {} {} {} COMMIT;", kVersion1, kVersion2, kViews, pragmas).c_str());
+}
+
+Status migrate(Database& db) {
+  const auto version = db.query_integer("PRAGMA user_version");
+  if (!version) return tl::unexpected(version.error());
+  if (*version == kSchemaVersion) return {};
+  auto done = db.execute(fmt::format("BEGIN IMMEDIATE; {} {} PRAGMA user_version={}; COMMIT;",
+                                     kVersion2, kViews, kSchemaVersion)
+                             .c_str());
+  if (!done) static_cast<void>(db.execute("ROLLBACK"));
+  return done;
 }
 
 Status prepare_file(Database& db, const std::filesystem::path& file, Journal journal) {
@@ -82,11 +101,33 @@ Status prepare_file(Database& db, const std::filesystem::path& file, Journal jou
                          ? "PRAGMA locking_mode=EXCLUSIVE; PRAGMA journal_mode=DELETE;"
                          : "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;";
   if (auto s = db.execute(mode); !s) return s;
-  return *tables == 0 ? create_schema(db) : Status{};
+  return *tables == 0 ? create_schema(db) : migrate(db);
 }
 
-std::span<const std::byte> bytes_of(const std::vector<float>& values) {
+template <class T>
+std::span<const std::byte> bytes_of(const std::vector<T>& values) {
   return std::as_bytes(std::span(values));
+}
+
+std::vector<std::uint64_t> words(const std::vector<StateHash>& states) {
+  std::vector<std::uint64_t> out;
+  for (const StateHash& s : states) {
+    out.insert(out.end(), {s.group, static_cast<std::uint64_t>(s.of), s.value});
+  }
+  return out;
+}
+
+std::string json_of(const std::vector<std::pair<std::string, Finding::Value>>& evidence) {
+  nlohmann::ordered_json out = nlohmann::ordered_json::object();
+  for (const auto& [name, value] : evidence) {
+    std::visit([&, n = name](const auto& v) { out[n] = v; }, value);
+  }
+  return out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+template <class T>
+std::string json_of(const std::vector<T>& list) {
+  return nlohmann::json(list).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 Status make_folder(const std::filesystem::path& folder) {
@@ -136,7 +177,13 @@ struct Writer::State {
   bool in_transaction = false;
   bool closed = false;
   Seconds began{0};
-  std::optional<Statement> insert_step, insert_worker, insert_group, insert_missing;
+  std::uint64_t salt = 0;
+  std::optional<Statement> insert_step, insert_worker, insert_group, insert_missing,
+      insert_fingerprint;
+  using ValueKey = std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t>;
+  std::map<ValueKey, std::uint64_t> last_values;  // by module, shard, replica and kind
+
+  std::uint64_t salted(std::uint64_t hash) const { return KeyedHash(salt, kOfSamples)(hash); }
 
   Status begin_segment() {
     const auto last = db.query_integer("SELECT ifnull(max(segment), 0) FROM segment");
@@ -144,21 +191,24 @@ struct Writer::State {
     segment = static_cast<std::uint32_t>(*last) + 1;
     run = random_run_id();
     auto insert = db.prepare(
-        "INSERT INTO segment (segment, run, started_utc, presum_version) VALUES (?,?,?,?)");
+        "INSERT INTO segment (segment, run, started_utc, presum_version, salt) VALUES (?,?,?,?,?)");
     if (!insert) return tl::unexpected(insert.error());
     return insert
-        ->with(segment, fmt::format("{:016x}", run), utc_now(), std::string_view(version()))
+        ->with(segment, fmt::format("{:016x}", run), utc_now(), std::string_view(version()),
+               fmt::format("{:016x}", KeyedHash(salt, kOfSalts)(0)))
         .run();
   }
 
   Status prepare_statements() {
-    const std::array<std::pair<std::optional<Statement>*, const char*>, 4> all = {{
+    const std::array<std::pair<std::optional<Statement>*, const char*>, 5> all = {{
         {&insert_step,
          "INSERT INTO step VALUES (NULL,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,"
-         "?,?,?)"},
-        {&insert_worker, "INSERT INTO worker_step VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"},
+         "?,?,?,?,?)"},
+        {&insert_worker,
+         "INSERT INTO worker_step VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"},
         {&insert_group, "INSERT INTO group_step VALUES (?,?,?,?,?,?,?)"},
         {&insert_missing, "INSERT INTO missing_worker VALUES (?,?)"},
+        {&insert_fingerprint, "INSERT OR REPLACE INTO fingerprint VALUES (?,?,?,?,?,?,?)"},
     }};
     for (const auto& [statement, sql] : all) {
       auto prepared = db.prepare(sql);
@@ -199,7 +249,43 @@ struct Writer::State {
                           w.optimizer_step, w.dropped, w.skipped_parameters);
       // A single micro-batch repeats what the columns say.
       if (w.micro.size() > 1) insert_worker->bind_blob(19, std::as_bytes(std::span(micro)));
+      bind_data(w);
+      bind_states(r, w);
       if (auto s = insert_worker->run(); !s) return s;
+      if (auto s = write_fingerprints(r, w); !s) return s;
+    }
+    return {};
+  }
+
+  void bind_data(const WorkerRecord& w) {
+    if (w.rows == 0) return;
+    std::vector<std::uint64_t> samples;
+    for (const std::uint64_t hash : w.samples) samples.push_back(salted(hash));
+    insert_worker->bind(20, w.rows);
+    insert_worker->bind(21, w.thinned);
+    insert_worker->bind_blob(22, bytes_of(samples));
+    if (!w.indices.empty()) insert_worker->bind_blob(23, bytes_of(w.indices));
+  }
+
+  // NULL where they are those of the step's first worker.
+  void bind_states(const StepRecord& r, const WorkerRecord& w) {
+    const auto mine = words(w.states);
+    const WorkerRecord& first = r.workers.front();
+    const bool known = &w == &first ? mine.empty() : mine == words(first.states);
+    if (!known) insert_worker->bind_blob(24, bytes_of(mine));
+  }
+
+  // A row where a value changed.
+  Status write_fingerprints(const StepRecord& r, const WorkerRecord& w) {
+    for (const FingerprintValue& f : w.fingerprints) {
+      const bool of_samples = f.kind == static_cast<std::uint32_t>(FingerprintKind::kBatch);
+      const std::uint64_t value = of_samples ? salted(f.value) : f.value;
+      const auto [last, fresh] =
+          last_values.try_emplace({r.module, r.shard, w.replica, f.kind}, value);
+      if (!fresh && last->second == value) continue;
+      last->second = value;
+      insert_fingerprint->with(segment, r.module, r.shard, w.replica, f.kind, r.step, value);
+      if (auto s = insert_fingerprint->run(); !s) return s;
     }
     return {};
   }
@@ -225,6 +311,33 @@ struct Writer::State {
     return {};
   }
 
+  Status write_final_state(const packet::Note& note) {
+    if (note.states.empty()) return {};
+    const packet::Header& h = note.header;
+    auto insert = db.prepare("INSERT OR REPLACE INTO final_state VALUES (?,?,?,?,?,?)");
+    if (!insert) return tl::unexpected(insert.error());
+    insert->with(h.segment, h.identity.module, h.identity.shard, h.identity.replica, note.clock);
+    insert->bind_blob(6, bytes_of(words(note.states)));
+    return insert->run();
+  }
+
+  Status write_finding(const Finding& f, std::uint32_t id) {
+    auto insert = db.prepare("INSERT INTO finding VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)");
+    if (!insert) return tl::unexpected(insert.error());
+    return insert
+        ->with(segment, f.module, f.shard, id, f.check, json_of(f.also),
+               static_cast<std::uint32_t>(f.severity), json_of(f.ranks), json_of(f.hosts),
+               f.first_step, f.last_step, f.confidence, f.title, json_of(f.evidence), f.remedy,
+               f.resembles)
+        .run();
+  }
+
+  Status remove(const char* table, std::uint32_t module, std::uint32_t shard) {
+    return db.execute(fmt::format("DELETE FROM {} WHERE segment={} AND module={} AND shard={}",
+                                  table, segment, module, shard)
+                          .c_str());
+  }
+
   Status write_step(const StepRecord& r) {
     insert_step->with(r.segment, r.module, r.shard, r.step, r.workers_expected,
                       static_cast<std::uint32_t>(r.workers.size()), r.loss_mean, r.loss_std,
@@ -234,12 +347,15 @@ struct Writer::State {
                       std::uint32_t{r.reduced_disagrees}, r.signal, r.noise, r.noise_scale,
                       r.effective_workers, r.tokens_cv, r.distinct_gradients, r.sketch_size);
     if (!r.cosines.empty()) insert_step->bind_blob(27, bytes_of(r.cosines));
+    insert_step->bind(28, r.mean_norm);
+    insert_step->bind(29, r.mean_norm_error);
     return insert_step->run();
   }
 
   // Gives up the file and its lock: until then an exclusive one keeps readers out.
   void release() {
-    for (auto* statement : {&insert_step, &insert_worker, &insert_group, &insert_missing}) {
+    for (auto* statement :
+         {&insert_step, &insert_worker, &insert_group, &insert_missing, &insert_fingerprint}) {
       statement->reset();
     }
     db = {};
@@ -271,7 +387,7 @@ Writer::~Writer() {
 }
 
 Result<Writer> Writer::open(const std::filesystem::path& folder, MonotonicClock clock,
-                            Journal journal) {
+                            Journal journal, std::uint64_t salt) {
   if (auto s = make_folder(folder); !s) return tl::unexpected(s.error());
   const auto target = folder / kFileName;
   auto file = target;
@@ -285,6 +401,7 @@ Result<Writer> Writer::open(const std::filesystem::path& folder, MonotonicClock 
   if (auto s = prepare_file(*db, target, journal); !s) return tl::unexpected(s.error());
   auto state = std::make_unique<State>(std::move(*db), std::move(clock));
   state->file = file;
+  state->salt = salt;
   if (journal == Journal::kLocalCopy) state->copy_to = target;
   if (auto s = state->begin_segment(); !s) return tl::unexpected(s.error());
   if (auto s = state->prepare_statements(); !s) return tl::unexpected(s.error());
@@ -334,6 +451,7 @@ Status Writer::add(const packet::Note& note) {
   counts->with(note.sent, note.dropped, h.segment, h.identity.module, h.identity.shard,
                h.identity.replica);
   if (auto s = counts->run(); !s) return s;
+  if (auto s = state_->write_final_state(note); !s) return s;
   if (note.text.empty()) return {};
   return text->with(h.segment, h.identity.world_rank, std::string_view(note.text)).run();
 }
@@ -345,6 +463,56 @@ Status Writer::add(const StepRecord& record) {
   if (!written) static_cast<void>(state_->db.execute("ROLLBACK TO step"));  // no half a step
   const auto released = state_->db.execute("RELEASE step");
   return written ? released : written;
+}
+
+Status Writer::replace(std::uint32_t module, std::uint32_t shard, std::span<const Finding> findings,
+                       std::span<const CheckRecord> checks) {
+  if (auto s = state_->begin(); !s) return s;
+  for (const char* table : {"finding", "check_state"}) {
+    if (auto s = state_->remove(table, module, shard); !s) return s;
+  }
+  std::uint32_t id = 0;
+  for (const Finding& f : findings) {
+    if (auto s = state_->write_finding(f, id++); !s) return s;
+  }
+  auto insert = state_->db.prepare("INSERT INTO check_state VALUES (?,?,?,?,?,?,?)");
+  if (!insert) return tl::unexpected(insert.error());
+  std::uint32_t position = 0;
+  for (const CheckRecord& c : checks) {
+    insert->with(state_->segment, module, shard, position++, c.check,
+                 static_cast<std::uint32_t>(c.state), c.reason);
+    if (auto s = insert->run(); !s) return s;
+  }
+  return {};
+}
+
+Status Writer::save_detector(std::uint32_t module, std::uint32_t shard, std::string_view state) {
+  if (auto s = state_->begin(); !s) return s;
+  auto insert = state_->db.prepare("INSERT OR REPLACE INTO detector_state VALUES (?,?,?,?)");
+  if (!insert) return tl::unexpected(insert.error());
+  insert->with(module, shard, state_->segment);
+  insert->bind_blob(4, std::as_bytes(std::span(state)));
+  return insert->run();
+}
+
+Result<std::optional<std::string>> Writer::saved_detector(std::uint32_t module,
+                                                          std::uint32_t shard) {
+  auto select = state_->db.prepare("SELECT state FROM detector_state WHERE module=? AND shard=?");
+  if (!select) return tl::unexpected(select.error());
+  const auto row = select->with(module, shard).next();
+  if (!row) return tl::unexpected(row.error());
+  if (!*row) return std::optional<std::string>();
+  const auto bytes = select->blob(0);
+  return std::optional<std::string>(std::in_place, reinterpret_cast<const char*>(bytes.data()),
+                                    bytes.size());
+}
+
+Status Writer::preflight(int exit_code) {
+  if (auto s = state_->begin(); !s) return s;
+  return state_->db.execute(
+      fmt::format("UPDATE segment SET preflight_exit_code={} WHERE segment={}", exit_code,
+                  state_->segment)
+          .c_str());
 }
 
 Status Writer::tick() {

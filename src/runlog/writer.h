@@ -4,9 +4,14 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
 
 #include "base/clock.h"
 #include "packet/packet.h"
+#include "presum/finding.h"
 #include "presum/status.h"
 #include "presum/step_record.h"
 
@@ -28,9 +33,11 @@ Journal choose_journal(const std::filesystem::path& folder);
 class Writer {
  public:
   // Creates the folder and the database, or opens an existing one and begins its next segment.
+  // A database of an older presum is migrated. `salt` keeps outsiders from looking samples up: the
+  // file holds a keyed hash of every row hash (docs/runlog_format.md, "Salt").
   // Errors: kIo (not writable, no space), kCorrupt or kUnsupported (what is there is not ours).
   static Result<Writer> open(const std::filesystem::path& folder, MonotonicClock clock,
-                             Journal journal);
+                             Journal journal, std::uint64_t salt = 0);
   Writer(Writer&&) noexcept;
   Writer& operator=(Writer&&) noexcept;
   ~Writer();
@@ -41,6 +48,16 @@ class Writer {
   Status add(const packet::Hello& hello);
   Status add(const packet::Note& note);
   Status add(const StepRecord& record);
+
+  // The findings and checks of one model of this segment, in place of those given before.
+  Status replace(std::uint32_t module, std::uint32_t shard, std::span<const Finding> findings,
+                 std::span<const CheckRecord> checks);
+  // What a detector wants to know after a restart; the last one of any segment.
+  Status save_detector(std::uint32_t module, std::uint32_t shard, std::string_view state);
+  Result<std::optional<std::string>> saved_detector(std::uint32_t module, std::uint32_t shard);
+  // The exit code with which a preflight ends this segment.
+  Status preflight(int exit_code);
+
   Status tick();
   // Commits, marks the segment as closed and leaves one plain file.
   Status close();

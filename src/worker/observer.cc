@@ -9,6 +9,7 @@
 #include <optional>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 
 #include "base/hash.h"
 #include "observe/gradient_pass.h"
@@ -102,13 +103,25 @@ struct Observer::State {
 
   ObserverOptions options;
   std::vector<Slot> slots;
-  std::vector<packet::GroupName> groups;
+  std::vector<packet::GroupName> groups;  // those with gradients first
+  std::size_t gradient_groups = 0;
+  std::unordered_map<std::string, std::uint32_t> group_index;
   std::uint64_t step = 0;
   std::uint64_t elements = 0;
   std::vector<float> sketch;
   bool sketch_valid = true;
   std::vector<packet::MicroBatch> micro;
-  std::vector<packet::Fingerprint> fingerprints;
+  std::vector<FingerprintValue> fingerprints;
+  std::vector<std::uint64_t> samples;
+  std::vector<std::uint64_t> indices;
+
+  struct Stateful {
+    std::uint64_t id = 0;
+    std::uint64_t group = 0;
+  };
+  std::vector<Stateful> parameters;
+  std::vector<Stateful> buffers;
+  std::vector<StateHash> states;  // one entry a group
 
   packet::Header header() const { return {.identity = options.identity, .step = step}; }
 
@@ -119,6 +132,8 @@ struct Observer::State {
     std::fill(sketch.begin(), sketch.end(), 0.0F);
     micro.clear();
     fingerprints.clear();
+    samples.clear();
+    indices.clear();
     for (Slot& slot : slots) {
       slot.seen = slot.reduced_seen = false;
       slot.sums = slot.reduced = {};
@@ -152,8 +167,8 @@ struct Observer::State {
   }
 
   void sum_gradients(packet::Step& out, double scale) const {
-    out.groups.resize(groups.size());
-    for (std::size_t g = 0; g < groups.size(); ++g) out.groups[g].id = groups[g].id;
+    out.groups.resize(gradient_groups);
+    for (std::size_t g = 0; g < gradient_groups; ++g) out.groups[g].id = groups[g].id;
     for (const Slot& slot : slots) {
       if (!slot.seen) continue;
       add(out.total, slot.sums, slot.id);
@@ -161,6 +176,62 @@ struct Observer::State {
     }
     unscale(out.total, scale);
     for (packet::Group& group : out.groups) unscale(group.sums, scale);
+  }
+
+  const Stateful* stateful(StateHash::Of of, std::uint32_t index) const {
+    if (of != StateHash::Of::kParameters && of != StateHash::Of::kBuffers) return nullptr;
+    const auto& all = of == StateHash::Of::kParameters ? parameters : buffers;
+    return index < all.size() ? &all[index] : nullptr;
+  }
+
+  void add_state(StateHash::Of of, const Stateful& what, std::uint64_t fingerprint) {
+    auto at = std::find_if(states.begin(), states.end(),
+                           [&](const StateHash& s) { return s.of == of && s.group == what.group; });
+    if (at == states.end()) at = states.insert(at, {.group = what.group, .of = of, .value = 0});
+    at->value += mix64(fingerprint ^ what.id);
+  }
+
+  packet::Samples thinned_samples() const {
+    packet::Samples out{.rows = samples.size(), .thinned = 0, .hashes = samples};
+    while (out.hashes.size() > packet::kSamplesMax && out.thinned < packet::kThinnedMax) {
+      ++out.thinned;
+      const std::uint64_t mask = (std::uint64_t{1} << out.thinned) - 1;
+      std::erase_if(out.hashes, [&](std::uint64_t hash) { return (hash & mask) != 0; });
+    }
+    return out;
+  }
+
+  // The group's position; a group that is new is added.
+  std::uint32_t group_of(const Parameter& p, const std::string& name, bool with_elements) {
+    const std::string group = p.group.empty() ? default_group(name) : p.group;
+    const auto [at, fresh] = group_index.emplace(group, static_cast<std::uint32_t>(groups.size()));
+    if (fresh) groups.push_back({.id = name_hash(group), .elements = 0, .name = group});
+    if (with_elements) groups[at->second].elements += p.elements;
+    return at->second;
+  }
+
+  Status add_parameters(const std::vector<Parameter>& list) {
+    std::unordered_set<std::uint64_t> ids;
+    for (const Parameter& p : list) {
+      const std::string name = canonical_name(p.name);
+      const std::uint64_t id = name_hash(name);
+      if (!ids.insert(id).second) {
+        return fail(ErrorCode::kInvalidArgument, fmt::format("two parameters are called {}", name));
+      }
+      const std::uint32_t group = group_of(p, name, true);
+      slots.push_back({.id = id, .group = group});
+      parameters.push_back({.id = id, .group = groups[group].id});
+    }
+    gradient_groups = groups.size();
+    return {};
+  }
+
+  void add_buffers() {
+    for (const Parameter& b : options.buffers) {
+      const std::string name = canonical_name(b.name);
+      const std::uint32_t group = group_of(b, name, false);
+      buffers.push_back({.id = name_hash(name), .group = groups[group].id});
+    }
   }
 
   std::optional<GradientSums> sum_reduced(double scale) const {
@@ -199,20 +270,8 @@ Result<Observer> Observer::create(ObserverOptions options,
   auto state = std::make_unique<State>();
   state->sketch.resize(size);
   state->options = std::move(options);
-  std::unordered_map<std::string, std::uint32_t> group_index;
-  std::unordered_set<std::uint64_t> ids;
-  for (const Parameter& p : parameters) {
-    const std::string name = canonical_name(p.name);
-    const std::string group = p.group.empty() ? default_group(name) : p.group;
-    const auto [at, fresh] =
-        group_index.emplace(group, static_cast<std::uint32_t>(state->groups.size()));
-    if (fresh) state->groups.push_back({.id = name_hash(group), .elements = 0, .name = group});
-    state->groups[at->second].elements += p.elements;
-    if (!ids.insert(name_hash(name)).second) {
-      return fail(ErrorCode::kInvalidArgument, fmt::format("two parameters are called {}", name));
-    }
-    state->slots.push_back({.id = name_hash(name), .group = at->second});
-  }
+  if (auto s = state->add_parameters(parameters); !s) return tl::unexpected(s.error());
+  state->add_buffers();
   return Observer(std::move(state));
 }
 
@@ -221,6 +280,17 @@ Packet Observer::hello() const {
                                       .host = state_->options.host,
                                       .facts = state_->options.facts,
                                       .groups = state_->groups});
+}
+
+void Observer::fact(std::string_view key, std::string_view value) {
+  auto& facts = state_->options.facts;
+  const auto known =
+      std::find_if(facts.begin(), facts.end(), [&](const auto& f) { return f.first == key; });
+  if (known != facts.end()) {
+    known->second = value;
+  } else {
+    facts.emplace_back(key, value);
+  }
 }
 
 void Observer::begin_step(std::uint64_t step) { state_->begin(step); }
@@ -276,7 +346,51 @@ void Observer::loss(double value, double weight, std::uint64_t tokens) {
 }
 
 void Observer::fingerprint(std::uint32_t kind, std::uint64_t value) {
-  state_->fingerprints.push_back({kind, value});
+  auto& all = state_->fingerprints;
+  const auto known = std::find_if(all.begin(), all.end(),
+                                  [&](const FingerprintValue& f) { return f.kind == kind; });
+  if (known != all.end()) {
+    known->value = value;
+  } else {
+    all.push_back({kind, value});
+  }
+}
+
+void Observer::samples(std::span<const std::uint64_t> hashes) {
+  state_->samples.insert(state_->samples.end(), hashes.begin(), hashes.end());
+}
+
+void Observer::indices(std::span<const std::uint64_t> indices) {
+  const std::size_t room =
+      packet::kSamplesMax - std::min(packet::kSamplesMax, state_->indices.size());
+  const auto kept = indices.first(std::min(room, indices.size()));
+  state_->indices.insert(state_->indices.end(), kept.begin(), kept.end());
+}
+
+void Observer::begin_states() { state_->states.clear(); }
+
+Status Observer::state(StateHash::Of of, std::uint32_t index, const void* data, std::size_t count,
+                       std::uint32_t element_bytes) {
+  const auto dtype = element_bytes == 2   ? Dtype::kBF16
+                     : element_bytes == 4 ? Dtype::kF32
+                                          : Dtype::kF64;
+  if (data == nullptr && count > 0) {
+    return fail(ErrorCode::kInvalidArgument, "a state without data");
+  }
+  if (element_bytes != 2 && element_bytes != 4 && element_bytes != 8) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("a state of {} bytes an element", element_bytes));
+  }
+  return state_sum(of, index, observe::gradient_pass(data, count, dtype, {}).fingerprint);
+}
+
+Status Observer::state_sum(StateHash::Of of, std::uint32_t index, std::uint64_t fingerprint) {
+  const State::Stateful* what = state_->stateful(of, index);
+  if (what == nullptr) {
+    return fail(ErrorCode::kInvalidArgument, fmt::format("unknown parameter or buffer {}", index));
+  }
+  state_->add_state(of, *what, fingerprint);
+  return {};
 }
 
 Packet Observer::end_step(const StepEnd& end) {
@@ -293,16 +407,21 @@ Packet Observer::end_step(const StepEnd& end) {
   out.micro = state_->micro;
   out.fingerprints = state_->fingerprints;
   out.reduced = state_->sum_reduced(end.gradient_scale);
+  out.states = std::exchange(state_->states, {});
+  out.samples = state_->thinned_samples();
+  out.indices = state_->indices;
   return packet::encode(out);
 }
 
-Packet Observer::note(bool final, std::uint64_t sent, std::uint64_t dropped,
-                      std::string_view text) const {
+Packet Observer::note(bool final, std::uint64_t sent, std::uint64_t dropped, std::string_view text,
+                      std::uint64_t clock) const {
   return packet::encode(packet::Note{.header = {.identity = state_->options.identity},
                                      .final = final,
                                      .sent = sent,
                                      .dropped = dropped,
-                                     .text = std::string(text)});
+                                     .text = std::string(text),
+                                     .clock = clock,
+                                     .states = final ? state_->states : std::vector<StateHash>()});
 }
 
 }  // namespace presum

@@ -123,6 +123,13 @@ const packet::Group& group(const packet::Step& step, std::string_view name) {
   return step.groups.front();
 }
 
+std::vector<std::uint64_t> random_hashes(std::size_t count) {
+  std::mt19937_64 random(count);
+  std::vector<std::uint64_t> out(count);
+  for (auto& hash : out) hash = random();
+  return out;
+}
+
 // ---- names
 
 TEST(CanonicalName, DropsWrappersAnywhereInThePath) {
@@ -507,6 +514,11 @@ TEST(Observer, DefaultPacketOfAHundredGroupsKeepsItsBound) {
   observer->begin_step(0);
   for (ParameterId id = 0; id < 100; ++id) report(*observer, id, exact_values(10, id));
   observer->loss(1);
+  for (const FingerprintInfo& info : fingerprint_kinds()) {
+    observer->fingerprint(static_cast<std::uint32_t>(info.kind), 1);
+  }
+  observer->samples(random_hashes(32));
+  observer->indices(random_hashes(32));
   const std::size_t bytes = observer->end_step({}).bytes.size();
   EXPECT_GT(bytes, 16U * 1024);
   EXPECT_LE(bytes, 16U * 1024 + 64 * 100 + 2048);
@@ -543,6 +555,270 @@ TEST(Observer, NoteCarriesItsWords) {
   EXPECT_EQ(note.sent, 10U);
   EXPECT_EQ(note.dropped, 2U);
   EXPECT_EQ(note.text, "bye");
+}
+
+// ---- states: what parameters and buffers were before the step
+
+packet::Note note_of(const Observer& observer, bool final, std::uint64_t clock = 0) {
+  const auto message = packet::decode(observer.note(final, 0, 0, "", clock).bytes);
+  EXPECT_TRUE(message) << message.error().message;
+  return std::get<packet::Note>(*message);
+}
+
+// The fingerprint of float32 values that were handed in as a gradient.
+std::uint64_t fingerprint_of(const Values& values) {
+  const Buffer buffer = encoded(values);
+  return observe::gradient_pass(buffer.data(), values.size(), Dtype::kF32, {}).fingerprint;
+}
+
+void report_state(Observer& observer, StateHash::Of of, std::uint32_t index, const Values& values) {
+  const Buffer buffer = encoded(values);
+  ASSERT_TRUE(observer.state(of, index, buffer.data(), values.size(), 4));
+}
+
+constexpr auto kParameters = StateHash::Of::kParameters;
+constexpr auto kBuffers = StateHash::Of::kBuffers;
+
+Observer stateful_observer() {
+  auto observer = Observer::create(
+      {.sketch_size = 0, .buffers = {{"module.layers.0.running_mean", 2, ""}, {"frozen.w", 2, ""}}},
+      {{"layers.0.w", 3, ""}, {"layers.0.b", 3, ""}, {"head.w", 3, ""}});
+  EXPECT_TRUE(observer);
+  return std::move(*observer);
+}
+
+TEST(ObserverStates, AreSummedByGroupAndKind) {
+  Observer observer = stateful_observer();
+  observer.begin_states();
+  report_state(observer, kParameters, 0, {1, 2, 3});
+  report_state(observer, kParameters, 1, {4, 5, 6});
+  report_state(observer, kParameters, 2, {7, 8, 9});
+  report_state(observer, kBuffers, 0, {1, 2});
+  report_state(observer, kBuffers, 1, {3, 4});
+  observer.begin_step(0);
+  const auto states = end(observer).states;
+  ASSERT_EQ(states.size(), 4U) << "one a group and kind";
+  const auto of = [](const char* name, const Values& values) {
+    return mix64(fingerprint_of(values) ^ name_hash(name));
+  };
+  EXPECT_EQ(states[0].group, name_hash("layers.0"));
+  EXPECT_EQ(states[0].of, kParameters);
+  EXPECT_EQ(states[0].value, of("layers.0.w", {1, 2, 3}) + of("layers.0.b", {4, 5, 6}));
+  EXPECT_EQ(states[1].group, name_hash("head.w"));
+  EXPECT_EQ(states[1].value, of("head.w", {7, 8, 9}));
+  EXPECT_EQ(states[2].group, name_hash("layers.0"));
+  EXPECT_EQ(states[2].of, kBuffers);
+  EXPECT_EQ(states[2].value, of("layers.0.running_mean", {1, 2}));
+  EXPECT_EQ(states[3].group, name_hash("frozen.w"));
+  EXPECT_EQ(states[3].of, kBuffers);
+}
+
+TEST(ObserverStates, SurviveBeginStepButNotEndStep) {
+  Observer observer = stateful_observer();
+  observer.begin_states();
+  report_state(observer, kParameters, 0, {1, 2, 3});
+  observer.begin_step(0);
+  EXPECT_EQ(end(observer).states.size(), 1U);
+  observer.begin_step(1);
+  EXPECT_TRUE(end(observer).states.empty());
+}
+
+TEST(ObserverStates, OfAForwardPassThatIsDoneAgainReplaceTheFirst) {
+  Observer observer = stateful_observer();
+  observer.begin_states();
+  report_state(observer, kParameters, 0, {1, 2, 3});
+  report_state(observer, kParameters, 2, {1, 2, 3});
+  observer.begin_states();
+  report_state(observer, kParameters, 0, {4, 5, 6});
+  observer.begin_step(0);
+  const auto states = end(observer).states;
+  ASSERT_EQ(states.size(), 1U);
+  EXPECT_EQ(states[0].value, mix64(fingerprint_of({4, 5, 6}) ^ name_hash("layers.0.w")));
+}
+
+TEST(ObserverStates, TravelWithAFinalNoteOnly) {
+  Observer observer = stateful_observer();
+  observer.begin_states();
+  report_state(observer, kParameters, 2, {1, 2, 3});
+  EXPECT_TRUE(note_of(observer, false, 9).states.empty());
+  const packet::Note note = note_of(observer, true, 9);
+  ASSERT_EQ(note.states.size(), 1U);
+  EXPECT_EQ(note.states[0].group, name_hash("head.w"));
+  EXPECT_EQ(note.clock, 9U);
+  observer.begin_step(0);
+  static_cast<void>(end(observer));
+  EXPECT_TRUE(note_of(observer, true, 9).states.empty()) << "those went with the step";
+}
+
+class StateWidth : public ::testing::TestWithParam<std::uint32_t> {};
+
+TEST_P(StateWidth, TheHashIsOfTheBits) {
+  const auto dtype = GetParam() == 2 ? Dtype::kBF16 : GetParam() == 4 ? Dtype::kF32 : Dtype::kF64;
+  // Bit patterns of any kind, NaN and Inf among them.
+  std::mt19937_64 random(GetParam());
+  Buffer bits(GetParam() * std::size_t{1500});
+  for (auto& b : bits) b = static_cast<std::byte>(random());
+  Observer observer = stateful_observer();
+  observer.begin_states();
+  ASSERT_TRUE(observer.state(kParameters, 2, bits.data(), 1500, GetParam()));
+  Observer other = stateful_observer();
+  other.begin_states();
+  const std::uint64_t sum = observe::gradient_pass(bits.data(), 1500, dtype, {}).fingerprint;
+  ASSERT_TRUE(other.state_sum(kParameters, 2, sum));
+  const std::uint64_t value = note_of(observer, true).states.at(0).value;
+  EXPECT_EQ(value, note_of(other, true).states.at(0).value);
+  bits[700] ^= std::byte{1};
+  observer.begin_states();
+  ASSERT_TRUE(observer.state(kParameters, 2, bits.data(), 1500, GetParam()));
+  EXPECT_NE(note_of(observer, true).states.at(0).value, value) << "one bit is enough";
+}
+
+INSTANTIATE_TEST_SUITE_P(All, StateWidth, ::testing::Values(2U, 4U, 8U));
+
+TEST(ObserverStates, OfNothingCount) {
+  Observer observer = stateful_observer();
+  observer.begin_states();
+  ASSERT_TRUE(observer.state(kParameters, 0, nullptr, 0, 4));
+  const auto states = note_of(observer, true).states;
+  ASSERT_EQ(states.size(), 1U);
+  EXPECT_EQ(states[0].value, mix64(name_hash("layers.0.w")));
+}
+
+TEST(ObserverStates, RefusesWhatItDoesNotKnow) {
+  Observer observer = stateful_observer();
+  observer.begin_states();
+  const Buffer buffer = encoded({1, 2, 3});
+  for (const auto& status :
+       {observer.state(kParameters, 3, buffer.data(), 3, 4),
+        observer.state(kBuffers, 2, buffer.data(), 3, 4),
+        observer.state(StateHash::Of{0}, 0, buffer.data(), 3, 4),
+        observer.state(StateHash::Of{3}, 0, buffer.data(), 3, 4),
+        observer.state(kParameters, 0, nullptr, 3, 4),
+        observer.state(kParameters, 0, buffer.data(), 3, 1),
+        observer.state(kParameters, 0, buffer.data(), 3, 0),
+        observer.state(kParameters, 0, buffer.data(), 3, 16), observer.state_sum(kBuffers, 2, 1),
+        observer.state_sum(StateHash::Of{3}, 0, 1)}) {
+    ASSERT_FALSE(status);
+    EXPECT_EQ(status.error().code, ErrorCode::kInvalidArgument);
+  }
+  EXPECT_TRUE(note_of(observer, true).states.empty());
+}
+
+TEST(ObserverStates, BuffersAreNoGradients) {
+  Observer observer = stateful_observer();
+  observer.begin_step(0);
+  EXPECT_EQ(end(observer).groups.size(), 2U) << "layers.0 and head.w";
+  const auto message = packet::decode(observer.hello().bytes);
+  ASSERT_TRUE(message);
+  const auto& groups = std::get<packet::Hello>(*message).groups;
+  ASSERT_EQ(groups.size(), 3U);
+  EXPECT_EQ(groups[0].elements, 6U) << "of the parameters only";
+  EXPECT_EQ(groups[2].name, "frozen.w");
+  EXPECT_EQ(groups[2].elements, 0U);
+}
+
+// ---- samples, indices, facts
+
+packet::Samples samples_of(const std::vector<std::uint64_t>& hashes) {
+  Observer observer = make_observer({}, 0);
+  observer.begin_step(0);
+  observer.samples(hashes);
+  return end(observer).samples;
+}
+
+TEST(ObserverSamples, UpTo256TravelAsTheyAre) {
+  for (const std::size_t count : {0U, 1U, 256U}) {
+    const auto hashes = random_hashes(count);
+    const auto samples = samples_of(hashes);
+    EXPECT_EQ(samples.rows, count);
+    EXPECT_EQ(samples.thinned, 0U);
+    EXPECT_EQ(samples.hashes, hashes);
+  }
+}
+
+TEST(ObserverSamples, MoreAreThinnedOutByHash) {
+  for (const std::size_t count : {257U, 10'000U, 300'000U}) {
+    const auto hashes = random_hashes(count);
+    const auto samples = samples_of(hashes);
+    EXPECT_EQ(samples.rows, count) << "all rows count";
+    EXPECT_LE(samples.hashes.size(), 256U);
+    EXPECT_GT(samples.hashes.size(), 80U) << "no more than needed";
+    std::vector<std::uint64_t> divisible;
+    std::uint64_t before = 0;  // how many one thinning less would have left
+    for (const std::uint64_t hash : hashes) {
+      if (hash % (1ULL << samples.thinned) == 0) divisible.push_back(hash);
+      if (hash % (1ULL << (samples.thinned - 1)) == 0) ++before;
+    }
+    EXPECT_EQ(samples.hashes, divisible) << "the same rows on every worker, in their order";
+    EXPECT_GT(before, 256U);
+  }
+}
+
+TEST(ObserverSamples, RowsThatAreAllEqualAreNotCutByChance) {
+  const auto gone = samples_of(std::vector<std::uint64_t>(1000, 5));
+  EXPECT_EQ(gone.rows, 1000U);
+  EXPECT_TRUE(gone.hashes.empty());
+  const auto zeros = samples_of(std::vector<std::uint64_t>(1000, 0));
+  EXPECT_EQ(zeros.rows, 1000U);
+  EXPECT_EQ(zeros.thinned, packet::kThinnedMax);
+}
+
+TEST(ObserverSamples, OfMicroBatchesAddUp) {
+  Observer observer = make_observer({}, 0);
+  observer.begin_step(0);
+  observer.samples(std::vector<std::uint64_t>{1, 2});
+  observer.samples(std::vector<std::uint64_t>{3});
+  observer.indices(std::vector<std::uint64_t>{30, 20});
+  observer.indices({});
+  observer.indices(std::vector<std::uint64_t>{10});
+  const packet::Step step = end(observer);
+  EXPECT_EQ(step.samples.rows, 3U);
+  EXPECT_EQ(step.samples.hashes, (std::vector<std::uint64_t>{1, 2, 3}));
+  EXPECT_EQ(step.indices, (std::vector<std::uint64_t>{30, 20, 10})) << "in their order";
+  observer.begin_step(1);
+  const packet::Step next = end(observer);
+  EXPECT_EQ(next.samples.rows, 0U);
+  EXPECT_TRUE(next.indices.empty());
+}
+
+TEST(ObserverSamples, TheFirst256IndicesTravel) {
+  Observer observer = make_observer({}, 0);
+  observer.begin_step(0);
+  std::vector<std::uint64_t> want;
+  for (std::uint64_t i = 0; i < 300; i += 100) {
+    std::vector<std::uint64_t> part(100);
+    for (std::uint64_t k = 0; k < 100; ++k) part[k] = i + k;
+    want.insert(want.end(), part.begin(), part.end());
+    observer.indices(part);
+  }
+  observer.indices(std::vector<std::uint64_t>{999});
+  want.resize(256);
+  EXPECT_EQ(end(observer).indices, want);
+}
+
+TEST(Observer, AFingerprintThatIsReportedTwiceCountsAsItsLast) {
+  Observer observer = make_observer({}, 0);
+  observer.begin_step(0);
+  observer.fingerprint(1, 10);
+  observer.fingerprint(2000, 20);
+  observer.fingerprint(1, 11);
+  const packet::Step step = end(observer);
+  ASSERT_EQ(step.fingerprints.size(), 2U);
+  EXPECT_EQ(step.fingerprints[0].value, 11U);
+  EXPECT_EQ(step.fingerprints[1].kind, 2000U);
+}
+
+TEST(Observer, AFactReplacesTheOneOfItsName) {
+  auto observer = Observer::create({.facts = {{"torch", "2.13.0"}}}, {});
+  ASSERT_TRUE(observer);
+  observer->fact("sampler", "SequentialSampler");
+  observer->fact("torch", "2.14.0");
+  observer->fact("sampler", "");
+  const auto message = packet::decode(observer->hello().bytes);
+  ASSERT_TRUE(message);
+  const std::vector<std::pair<std::string, std::string>> want = {{"torch", "2.14.0"},
+                                                                 {"sampler", ""}};
+  EXPECT_EQ(std::get<packet::Hello>(*message).facts, want);
 }
 
 TEST(SimdTarget, HasAName) {

@@ -138,7 +138,9 @@ def train(
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     monitor = None
     if run is not None:
-        monitor = presum.attach(model, optimizer=optimizer, run=run, reduced_every=REDUCED_EVERY)
+        monitor = presum.attach(
+            model, optimizer=optimizer, run=run, reduced_every=REDUCED_EVERY, quiet=True
+        )
         if configuration.torch_operations:
             monitor._collector._on_host = False
     expected = []

@@ -49,8 +49,8 @@ function interaction(fixed) {
 }
 
 function legendOf(entries) {
-  return el('span', {class: 'legend'}, ...entries.map(({color, label, band}) => {
-    const key = el('i', {class: band ? 'key band' : 'key'});
+  return el('span', {class: 'legend'}, ...entries.map(({color, label, band, dashed}) => {
+    const key = el('i', {class: band ? 'key band' : dashed ? 'key dashed' : 'key'});
     key.style.setProperty('--key', `var(--${color})`);
     return el('span', {}, key, label);
   }));
@@ -64,18 +64,65 @@ function missingBeyond(part) {
 }
 
 // Shades the steps in which a worker is missing.
-function shadeMissing(part) {
-  const shaded = missingBeyond(part);
+function shadeMissing(part, canvas, area, chart) {
+  canvas.fillStyle = colour('missing');
+  missingBeyond(part).forEach((missing, i) => {
+    if (missing === 0) return;
+    const start = part.heat_x[i];
+    const next = part.heat_x[i + 1] ?? start + 1;
+    const half = part.decimated ? 0 : (next - start) / 2;
+    const left = chart.toDomXCoord(start - half);
+    canvas.fillRect(left, area.y, Math.max(1.5, chart.toDomXCoord(next - half) - left), area.h);
+  });
+}
+
+// A tint over the steps of each finding and a line where it begins; one that holds in all steps
+// would tint everything and says nothing here.
+function markFindings(part, canvas, area, chart) {
+  for (const {severity, first_step: first, last_step: last} of part.findings.slice(0, MARKED)) {
+    if (first <= part.x[0] && last >= part.coverage.last_step) continue;
+    const left = chart.toDomXCoord(first - 0.5);
+    canvas.fillStyle = colour(severity);
+    canvas.globalAlpha = 0.07;
+    canvas.fillRect(left, area.y, chart.toDomXCoord(last + 0.5) - left, area.h);
+    canvas.globalAlpha = 0.7;
+    canvas.fillRect(left - 0.75, area.y, 1.5, area.h);
+    canvas.globalAlpha = 1;
+  }
+}
+
+// Conventional control limits: an exponentially weighted mean of the values before each one, and
+// three of its standard deviations to either side; null for the first ten values.
+function controlLimits(values) {
+  const [weight, warmUp, sigmas] = [0.1, 10, 3];
+  let [seen, mean, variance] = [0, 0, 0];
+  return values.map((value) => {
+    const limits = seen < warmUp ? null : [-1, 1].map((side) => mean + side * sigmas * Math.sqrt(variance));
+    if (value === null) return limits;
+    const gap = seen++ === 0 ? 0 : value - mean;
+    mean = seen === 1 ? value : mean + weight * gap;
+    variance = (1 - weight) * (variance + weight * gap * gap);
+    return limits;
+  });
+}
+
+function drawLimits(limits, x, canvas, chart) {
+  canvas.strokeStyle = colour('grey');
+  canvas.lineWidth = 1;
+  canvas.setLineDash([4, 4]);
+  for (const side of [0, 1]) {
+    canvas.beginPath();
+    limits.forEach((pair, i) => { if (pair) canvas.lineTo(...chart.toDomCoords(x[i], pair[side])); });
+    canvas.stroke();
+  }
+  canvas.setLineDash([]);
+}
+
+function underlay(part, limits) {
   return (canvas, area, chart) => {
-    canvas.fillStyle = colour('missing');
-    shaded.forEach((missing, i) => {
-      if (missing === 0) return;
-      const start = part.heat_x[i];
-      const next = part.heat_x[i + 1] ?? start + 1;
-      const half = part.decimated ? 0 : (next - start) / 2;
-      const left = chart.toDomXCoord(start - half);
-      canvas.fillRect(left, area.y, Math.max(1.5, chart.toDomXCoord(next - half) - left), area.h);
-    });
+    shadeMissing(part, canvas, area, chart);
+    if (limits) drawLimits(limits, part.x, canvas, chart);
+    markFindings(part, canvas, area, chart);
   };
 }
 
@@ -90,13 +137,14 @@ function settleForPrint(plot) {
 }
 
 // Adds a figure to `parent`. `series`: {label, color, values | low, mid, high, band}; all have one
-// value per x. `note` is the plain-words line.
-function addChart(parent, {title, note, x, series, part, group, height, range, fixed, digits}) {
+// value per x. `note` is the plain-words line. `limited`: values whose control limits are drawn.
+// `timeline`: see findingBars.
+function addChart(parent, {title, note, x, series, part, group, height, range, fixed, digits, limited, timeline}) {
   const plot = el('div', {class: 'plot'});
   const readout = el('output', {class: 'readout', 'aria-hidden': 'true'});
   const figure = el('figure', {class: 'chart'},
     el('figcaption', {}, title ? el('h3', {}, title) : null, note ? el('p', {class: 'note'}, note) : null,
-      legendOf(series)), plot, readout);
+      legendOf(limited ? [...series, {label: 'conventional limits', color: 'grey', dashed: true}] : series)), timeline?.box, plot, readout);
   parent.append(figure);
   plot.style.height = `${height || 200}px`;
   const width = {};
@@ -125,7 +173,7 @@ function addChart(parent, {title, note, x, series, part, group, height, range, f
       y: {axisLabelFormatter: (v) => number(Number(v.toPrecision(6))), axisLabelWidth: digits || 52, pixelsPerLabel: fixed ? 22 : 30},
     },
     dateWindow: margin ? [x[0] - 1, x[0] + 1] : null,
-    interactionModel: interaction(fixed), underlayCallback: part ? shadeMissing(part) : undefined,
+    interactionModel: interaction(fixed), underlayCallback: part ? underlay(part, limited && controlLimits(limited)) : undefined,
     highlightCallback: (event, step, points, row) => {
       chart.showRow(row);
       if (group) group.point(chart, row);
@@ -134,7 +182,10 @@ function addChart(parent, {title, note, x, series, part, group, height, range, f
       chart.showRow(null);
       if (group) group.point(chart, null);
     },
-    drawCallback: (drawn, initial) => { if (group && !initial) group.moved(drawn); },
+    drawCallback: (drawn, initial) => {
+      if (timeline) timeline.place(drawn);
+      if (group && !initial) group.moved(drawn);
+    },
   });
   chart.fixedRange = range || null;
   chart.showRow = (row) => {

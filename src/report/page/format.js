@@ -31,16 +31,34 @@ function inWords(value) {
   return SMALL[value] || String(value);
 }
 
-// Ascending numbers as ranges: [0,1,2,5] is "0–2, 5".
-function ranges(numbers) {
+// Ascending numbers as ranges: [0,1,2,5] is "0–2, 5". Zeros fill up to `width`.
+function ranges(numbers, width = 1) {
+  const name = (value) => String(value).padStart(width, '0');
   const out = [];
   for (let i = 0; i < numbers.length;) {
     let end = i;
     while (end + 1 < numbers.length && numbers[end + 1] === numbers[end] + 1) ++end;
-    out.push(end === i ? `${numbers[i]}` : `${numbers[i]}–${numbers[end]}`);
+    out.push(end === i ? name(numbers[i]) : `${name(numbers[i])}–${name(numbers[end])}`);
     i = end + 1;
   }
   return out.join(', ') || '–';
+}
+
+// Host names; those that differ in their last number alone are one: "node[0–3, 8]".
+function hostsText(names) {
+  const series = new Map();
+  for (const name of names) {
+    const [, prefix, digits] = /^(.*?)(\d{0,9})$/s.exec(name);
+    const key = `${prefix}\n${digits.length}`;
+    if (!series.has(key)) series.set(key, {prefix, width: digits.length, numbers: []});
+    series.get(key).numbers.push(Number(digits));
+  }
+  const texts = [...series.values()].map(({prefix, width, numbers}) => {
+    if (width === 0) return prefix;
+    const text = ranges(numbers.sort((a, b) => a - b), width);
+    return numbers.length === 1 ? prefix + text : `${prefix}[${text}]`;
+  });
+  return texts.length > 8 ? `${texts.slice(0, 8).join(', ')} and ${texts.length - 8} more` : texts.join(', ');
 }
 
 function ranksText(numbers) {

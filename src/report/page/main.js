@@ -22,25 +22,30 @@ function drawSeveral(main, runs) {
   const body = el('div', {id: 'run', role: 'tabpanel'});
   const choose = (run, jump) => {
     mark(run);
-    drawRun(body, run, false);
+    new RunView(body, run, false);
     if (jump) bar.scrollIntoView();
   };
   const {bar, mark} = runPicker(runs, choose);
   const overview = el('div', {id: 'overview'});
   main.append(overview, bar, body);
   new Overview(overview, runs, choose);
-  const worst = runs.find((r) => r.hard_facts.length > 0) || runs[0];
-  choose(worst);
+  choose(runs.reduce((a, b) => (worstSeverity(b) > worstSeverity(a) ? b : a)));
 }
+
+let catalogue = {};  // what each check looks at
 
 // Draws the page from its data, which `presum serve` may also send.
 function draw(data) {
   const main = document.getElementById('report');
   main.replaceChildren();
+  catalogue = data.catalogue;
+  for (const run of data.runs) {
+    for (const part of run.parts) part.findings = run.judgement.findings.filter((f) => samePart(f, part));
+  }
   document.title = `${data.runs.map((r) => r.name).join(', ')} – presum`;
   document.getElementById('foot').textContent = `presum ${data.presum}`;
   if (data.runs.length > 1) drawSeveral(main, data.runs);
-  else drawRun(main, data.runs[0], true);
+  else new RunView(main, data.runs[0], true);
 }
 
 startTheme();

@@ -43,9 +43,11 @@ function s1Sentence(runs) {
 }
 
 function generalSentence(runs) {
-  const bad = runs.filter((r) => r.hard_facts.length > 0);
-  if (bad.length === 0) return `${capital(inWords(runs.length))} runs, no hard fact against any of them.`;
-  return `${capital(inWords(bad.length))} of ${inWords(runs.length)} runs ${bad.length === 1 ? 'has' : 'have'} hard facts against ${bad.length === 1 ? 'it' : 'them'}: ${bad.map((r) => r.name).join(', ')}.`;
+  const named = (verdict) => runs.filter((r) => r.judgement.verdict === verdict).map((r) => r.name);
+  const [bad, unknown] = [named('inconsistent'), named('insufficient-evidence')];
+  const out = [`${capital(inWords(bad.length))} of ${inWords(runs.length)} runs ${bad.length === 1 ? 'is' : 'are'} inconsistent${bad.length ? `: ${bad.join(', ')}` : ''}.`];
+  if (unknown.length > 0) out.push(`There is not enough evidence to judge ${unknown.join(', ')}.`);
+  return out.join(' ');
 }
 
 // Rows of tiles; S1 runs in a row a mode, by setting.
@@ -71,7 +73,7 @@ class Overview {
     this.note = el('p', {class: 'note'});
     this.grid = el('div', {class: 'tile-rows'});
     parent.append(el('h1', {}, s1 ? 'S1: what seeds do to eight workers'.replace('eight', inWords(mainPart(runs[0])?.coverage.workers_expected ?? 8)) : `${capital(inWords(runs.length))} runs side by side`),
-      el('p', {class: 'verdict plain'}, s1 ? s1Sentence(runs) || generalSentence(runs) : generalSentence(runs)),
+      el('p', {class: 'verdict plain'}, s1 ? [s1Sentence(runs), generalSentence(runs)].filter(Boolean).join(' ') : generalSentence(runs)),
       el('div', {class: 'choices', role: 'group', 'aria-label': 'what the small charts show'}, ...this.buttons), this.note, this.grid, this.table());
     this.addTiles();
     this.show('loss');
@@ -88,13 +90,14 @@ class Overview {
   addTile(box, run) {
     const s1 = s1Of(run);
     const part = mainPart(run);
-    const {level, kind, text} = verdict(run);
+    const {level, text} = verdict(run);
+    const worst = run.judgement.findings[0];
     const plot = el('div', {class: 'tile-plot'});
     const value = (label, name) => el('span', {}, `${label} `, el('b', {}, number(part.summary[name])));
     const tile = el('article', {class: 'tile card', 'data-run': run.name}, el('header', {},
       el('i', {class: `mark ${level}`, title: text}, LEVELS[level]),
       el('button', {type: 'button', class: 'link', onclick: () => this.choose(run, true)}, s1 ? SETTINGS[s1.setting].title : run.name),
-      kind ? el('span', {class: `tag ${level}`}, KINDS[kind].title) : null),
+      worst ? el('span', {class: `tag ${worst.severity}`, title: worst.title}, worst.check) : null),
     s1 ? el('p', {class: 'note'}, SETTINGS[s1.setting].expects) : null, plot,
     el('p', {class: 'tile-numbers'}, ...(part ? [value('loss std', 'loss_std'), value('norm std', 'grad_norm_std'), value('cosine', 'cosine_mean')] : ['no step was recorded'])));
     box.append(tile);
@@ -116,10 +119,12 @@ class Overview {
 
   table() {
     const of = (name) => (run) => mainPart(run)?.summary[name] ?? null;
+    const verdictOf = (run) => (run.judgement.verdict === 'inconsistent' ? run.judgement.findings[0].check : run.judgement.verdict.replace('-', ' '));
     const column = (label, name, title) => ({label, title, value: of(name), text: (run) => number(of(name)(run))});
     return el('section', {class: 'card'}, el('h2', {}, 'The runs in numbers'), sortableTable('Runs', [
       {label: 'Run', left: true, value: (r) => r.name, text: (r) => r.name},
       {label: 'Steps', value: (r) => mainPart(r)?.coverage.steps ?? 0, text: (r) => String(mainPart(r)?.coverage.steps ?? 0)},
+      {label: 'Verdict', left: true, title: 'the worst finding’s check, or what the run was judged to be', value: verdictOf, text: (run) => `${LEVELS[verdict(run).level]} ${verdictOf(run)}`},
       column('Loss', 'loss', 'mean over workers, last 20 steps'), column('Loss std', 'loss_std'), column('Loss range', 'loss_range'),
       column('Norm std', 'grad_norm_std'), column('Norm cv', 'grad_norm_cv'), column('Cosine', 'cosine_mean'),
       column('Effective workers', 'effective_workers'), column('Noise scale', 'noise_scale', 'in worker batches'),

@@ -1,27 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Everything about one run.
 
-const LEVELS = {critical: '✕', warning: '!', ok: '✓', empty: '–'};
+const LEVELS = {critical: '✕', warning: '!', info: 'i', ok: '✓', empty: '–'};
 
 function verdictLine(run, tag) {
   const {level, text} = verdict(run);
   return el(tag, {class: `verdict ${level}`}, el('i', {class: 'mark', 'aria-hidden': 'true'}, LEVELS[level]), el('span', {}, text));
-}
-
-function factItem(run, fact) {
-  const kind = KINDS[fact.kind];
-  if (!kind) return null;
-  const where = [fact.segment > 1 ? `segment ${fact.segment}` : null, fact.module > 0 ? `module ${fact.module}` : null].filter(Boolean);
-  return el('li', {class: kind.level}, el('b', {}, kind.title), `: ${ranksText(fact.ranks)} ${when(run, fact)}`,
-    where.length ? ` (${where.join(', ')})` : '', '. ', el('span', {class: 'quiet'}, kind.remedy));
-}
-
-function factList(run) {
-  if (run.hard_facts.length === 0) return null;
-  const order = Object.keys(KINDS);
-  const sorted = [...run.hard_facts].sort((a, b) => order.indexOf(a.kind) - order.indexOf(b.kind));
-  return el('ul', {class: 'verdicts'}, ...sorted.slice(0, 20).map((f) => factItem(run, f)),
-    sorted.length > 20 ? el('li', {class: 'quiet'}, `and ${sorted.length - 20} more`) : null);
 }
 
 function coverageList(run, part) {
@@ -33,11 +17,7 @@ function coverageList(run, part) {
 }
 
 function partName(part, run) {
-  const bits = [];
-  if (run.segments.length > 1) bits.push(`segment ${part.segment}`);
-  if (run.parts.some((p) => p.module > 0)) bits.push(`module ${part.module}`);
-  if (run.parts.some((p) => p.shard > 0)) bits.push(`shard ${part.shard}`);
-  return `${bits.join(', ') || 'part'}: ${count(part.coverage.steps, 'step')}`;
+  return `${partText(run, part) || 'part'}: ${count(part.coverage.steps, 'step')}`;
 }
 
 function partPicker(run, chosen, choose) {
@@ -59,15 +39,16 @@ function normSeries(part) {
   return [{label: 'spread of the gradient norms', color: 'blue', values: part.series.grad_norm_std}];
 }
 
-function addStory(parent, run, part, group) {
+function addStory(parent, part, group, show) {
+  const timeline = part.findings.length > 0 ? findingBars(part, show) : null;
   if (part.coverage.loss_steps === 0) {
     addChart(parent, {title: 'Mean gradient norm', note: 'No loss was reported, so there is no loss to show.',
-      x: part.x, series: [{label: 'mean over workers', color: 'blue', values: part.series.grad_norm_mean}], part, group, height: 260});
+      x: part.x, series: [{label: 'mean over workers', color: 'blue', values: part.series.grad_norm_mean}], part, group, height: 260, timeline});
     return;
   }
   addChart(parent, {title: 'Loss', note: part.workers.length > 1 ?
     'The line is what a dashboard shows. The band is what the workers saw before the average hid it.' : 'One worker: its loss.',
-  x: part.x, series: storySeries(part), part, group, height: 260});
+  x: part.x, series: storySeries(part), part, group, height: 260, timeline});
 }
 
 function addDispersion(parent, part, group) {
@@ -75,14 +56,14 @@ function addDispersion(parent, part, group) {
   parent.append(grid);
   if (part.coverage.loss_steps > 0) {
     addChart(grid, {title: 'Loss dispersion', note: 'Standard deviation of the workers’ losses. 0: they all see the same data.',
-      x: part.x, series: [{label: 'spread of the losses', color: 'blue', values: part.series.loss_std}], part, group});
+      x: part.x, series: [{label: 'spread of the losses', color: 'blue', values: part.series.loss_std}], part, group, limited: part.series.loss_std});
   }
   addChart(grid, {title: 'Gradient-norm dispersion', note: 'Standard deviation of the workers’ gradient norms.',
-    x: part.x, series: normSeries(part), part, group});
+    x: part.x, series: normSeries(part), part, group, limited: part.series.grad_norm_std});
   if (part.coverage.cosine_steps === 0) return;
   const {cosine_low: low, cosine_mean: mid, cosine_high: high} = part.series;
   addChart(grid, {title: 'Direction consistency', note: 'Mean cosine over pairs of workers, with its 95% interval. 1: all pull the same way; near 0: independent data.',
-    x: part.x, series: [{label: 'mean cosine', color: 'blue', low, mid, high}], part, group});
+    x: part.x, series: [{label: 'mean cosine', color: 'blue', low, mid, high}], part, group, limited: mid});
 }
 
 function summaryLine(part) {
@@ -95,14 +76,16 @@ function summaryLine(part) {
     item('effective workers', s.effective_workers, '1: all gradients equal; all of them: orthogonal'));
 }
 
-function drawPart(parent, run, part) {
+// Returns what a finding is shown in.
+function drawPart(parent, run, part, show) {
   const group = new ChartGroup();
   const story = el('section', {class: 'card', id: 'story'}, summaryLine(part));
   parent.append(story);
-  addStory(story, run, part, group);
+  addStory(story, part, group, show);
   story.append(zoomBar(part, group));
   if (part.workers.length > 1) {
-    const metrics = el('section', {class: 'card'}, el('h2', {}, 'How far the workers are apart'));
+    const metrics = el('section', {class: 'card'}, el('h2', {}, 'How far the workers are apart'),
+      el('p', {class: 'note'}, 'Dashed: conventional limits (EWMA, three standard deviations). They are drawn, not alarmed on: noise alone crosses them thousands of times in a million steps.'));
     parent.append(metrics);
     addDispersion(metrics, part, group);
   }
@@ -117,19 +100,40 @@ function drawPart(parent, run, part) {
     view.matrix = new CosineMatrix(section, part);
   }
   if (part.groups.length > 0) view.groups = new GroupsView(parent, part, group);
+  const checks = checksSection(run, part);
+  if (checks) parent.append(checks);
+  return {story, group, view};
 }
 
-function drawRun(parent, run, alone) {
-  const body = el('div', {class: 'part'});
-  const draw = (part) => {
-    body.replaceChildren();
-    head.querySelector('.coverage')?.replaceWith(coverageList(run, part));
-    drawPart(body, run, part);
-  };
-  const longest = run.parts.reduce((a, b) => (b.coverage.steps > (a?.coverage.steps ?? -1) ? b : a), null);
-  const head = el('div', {class: 'run-head'}, el(alone ? 'h1' : 'h2', {class: 'run-name'}, run.name), verdictLine(run, 'p'),
-    longest ? coverageList(run, longest) : null, factList(run), longest ? partPicker(run, longest, draw) : null);
-  parent.replaceChildren(head, body);
-  if (longest) draw(longest);
-  parent.append(...[factsSection(run), notesSection(run)].filter(Boolean));
+class RunView {
+  constructor(parent, run, alone) {
+    Object.assign(this, {run, body: el('div', {class: 'part'})});
+    this.show = this.show.bind(this);
+    this.head = el('div', {class: 'run-head'}, el(alone ? 'h1' : 'h2', {class: 'run-name'}, run.name), verdictLine(run, 'p'));
+    const longest = mainPart(run);
+    if (longest) this.head.append(coverageList(run, longest), partPicker(run, longest, (part) => this.draw(part)) ?? '');
+    const after = [longest ? null : checksSection(run, null), factsSection(run), notesSection(run)];
+    parent.replaceChildren(...[this.head, findingsSection(run, this.show), this.body, ...after].filter(Boolean));
+    if (longest) this.draw(longest);
+  }
+
+  draw(part) {
+    this.part = part;
+    this.body.replaceChildren();
+    this.head.querySelector('.coverage').replaceWith(coverageList(this.run, part));
+    this.drawn = drawPart(this.body, this.run, part, this.show);
+  }
+
+  // Zooms to a finding's steps and opens the worker that it points at.
+  show(finding) {
+    const part = this.run.parts.find((p) => samePart(p, finding));
+    if (part !== this.part) {
+      this.head.querySelector('#part').value = String(this.run.parts.indexOf(part));
+      this.draw(part);
+    }
+    const worker = workerOf(part, finding);
+    if (worker) this.drawn.view.open(worker);
+    this.drawn.group.show(windowOf(part, finding));
+    this.drawn.story.scrollIntoView();
+  }
 }

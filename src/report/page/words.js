@@ -1,88 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run's hard facts and its coverage mean, in words.
+// What a run's verdict and its coverage mean, in words.
 
-// In the order in which the first one makes the verdict.
-const KINDS = {
-  'nonfinite-gradient': {
-    title: 'Non-finite gradient', level: 'critical',
-    remedy: "Look at that worker's batch at the first step, its loss and its device.",
-    says: (who, when) => `${who} sent a gradient with NaN or Inf ${when}; the sum hands it to every worker.`,
-  },
-  'nonfinite-loss': {
-    title: 'Non-finite loss', level: 'critical',
-    remedy: "Look at that worker's batch at the first step.",
-    says: (who, when) => `${who} had a loss of NaN or Inf ${when}.`,
-  },
-  'identical-gradients': {
-    title: 'Identical gradients', level: 'warning',
-    remedy: 'These workers read the same data: give each its own shard (DistributedSampler with its rank).',
-    says: (who, when, run, fact) => `${who} hold identical gradients ${when}${workDone(run, fact)}.`,
-  },
-  'zero-gradient': {
-    title: 'Zero gradient', level: 'warning',
-    remedy: 'Are all its labels masked, or is its loss detached?',
-    says: (who, when) => `${who} contributed a gradient of zero ${when}.`,
-  },
-  'missing-worker': {
-    title: 'Missing worker', level: 'warning',
-    remedy: "Did it die, or could its packets not be sent? The run's notes may say.",
-    says: (who, when, run, fact) => `${who} ${fact.ranks.length === 1 ? 'is' : 'are'} missing ${when}.`,
-  },
-};
+const SEVERITIES = ['info', 'warning', 'critical'];
 
-function partsOf(run, fact) {
-  return run.parts.filter((p) => p.segment === fact.segment && p.module === fact.module);
+// -1 for a run without a finding.
+function worstSeverity(run) {
+  return run.judgement.findings.reduce((worst, f) => Math.max(worst, SEVERITIES.indexOf(f.severity)), -1);
 }
 
-function stepsOf(run, fact) {
-  return Math.max(...partsOf(run, fact).map((p) => p.coverage.steps), fact.steps);
+function sentence(text) {
+  return /[.!?]$/.test(text) ? text : `${text}.`;
 }
 
-function when(run, fact) {
-  const total = stepsOf(run, fact);
-  if (fact.mixed) return `in up to ${fact.steps.toLocaleString('en')} of ${count(total, 'step')}, first at ${fact.first_step}`;
-  if (fact.steps === total) return total === 1 ? 'in its only step' : `in all ${total.toLocaleString('en')} steps`;
-  if (fact.steps === 1) return `at step ${fact.first_step}`;
-  return `in ${fact.steps.toLocaleString('en')} of ${count(total, 'step')}, first at ${fact.first_step}`;
+function consistentText({count: findings, checks}) {
+  const inState = (state) => checks.filter((c) => c.state === state).length;
+  const told = findings === 0 ? '' : ` ${capital(inWords(findings))} ${findings === 1 ? 'finding is' : 'findings are'} for information.`;
+  return `Consistent: ${count(inState('passed'), 'check')} passed, ${inState('not-triggered')} had nothing to look at yet, ` +
+    `${inState('not-possible')} were not possible here.${told}`;
 }
 
-function workDone(run, fact) {
-  const coverage = partsOf(run, fact)[0].coverage;
-  const steady = coverage.distinct_min === coverage.distinct_max && fact.steps === coverage.steps;
-  if (!steady) return '';
-  return `: ${inWords(coverage.workers_seen)} workers do the work of ${inWords(coverage.distinct_max)}`;
+function inconsistentText({count: findings, findings: [worst]}) {
+  const more = findings === 1 ? '' : ` ${capital(inWords(findings - 1))} more finding${findings === 2 ? '' : 's'} below.`;
+  return `Inconsistent: ${sentence(worst.title)}${more}`;
 }
 
-// Facts of one kind as one, for the verdict; a run lists them apart below it.
-function merged(facts) {
-  if (facts.length === 1) return facts[0];
-  const ranks = [...new Set(facts.flatMap((f) => f.ranks))].sort((a, b) => a - b);
-  return {...facts[0], mixed: true, ranks, first_step: Math.min(...facts.map((f) => f.first_step)),
-    steps: Math.max(...facts.map((f) => f.steps))};
-}
-
-function noFact(run) {
-  const losses = run.parts.some((p) => p.coverage.loss_steps > 0) ? 'loss and gradient' : 'gradient';
-  return `No hard fact against this run: every ${losses} is finite, none is zero, no two workers ` +
-    'hold the same gradient and no worker is missing.';
-}
-
-// {level, text} of a run: its verdict, and the kind of fact that it rests on.
+// {level, text} of a run.
 function verdict(run) {
-  if (run.parts.length === 0) {
-    return {level: 'empty', text: 'No step was recorded, so there is nothing to judge. ' +
-      'Was a backward pass run after presum was attached?'};
+  const judgement = run.judgement;
+  if (judgement.verdict === 'inconsistent') {
+    return {level: judgement.findings[0].severity, text: inconsistentText(judgement)};
   }
-  const kind = Object.keys(KINDS).find((k) => run.hard_facts.some((f) => f.kind === k));
-  if (kind) {
-    const fact = merged(run.hard_facts.filter((f) => f.kind === kind));
-    return {level: KINDS[kind].level, kind,
-      text: KINDS[kind].says(capital(ranksText(fact.ranks)), when(run, fact), run, fact)};
-  }
-  if (run.parts.every((p) => p.coverage.workers_expected === 1)) {
-    return {level: 'ok', text: 'One worker: there is no other to compare it with. Its losses and gradients are finite.'};
-  }
-  return {level: 'ok', text: noFact(run)};
+  if (judgement.verdict === 'consistent') return {level: 'ok', text: consistentText(judgement)};
+  const reason = judgement.reason ? `: ${judgement.reason}` : '';
+  return {level: 'empty', text: sentence(capital(judgement.verdict.replace('-', ' ')) + reason)};
 }
 
 // What was recorded, as short phrases.
@@ -109,7 +59,6 @@ function notMeasured(part) {
   else if (c.cosine_steps === 0) out.push('direction (no sketch)');
   else if (c.cosine_steps < c.steps) out.push(`direction in ${count(c.steps - c.cosine_steps, 'step')}`);
   if (c.reduced_steps === 0) out.push('the reduced gradient');
-  if (c.workers_expected > 1) out.push('whether the spread is more than noise');
   return out;
 }
 

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is wrong with a run, or could not be judged (docs/findings.md). Plain values.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace presum {
+
+enum class Severity : std::uint8_t { kInfo = 0, kWarning = 1, kCritical = 2 };
+
+struct Finding {
+  using Value = std::variant<double, std::int64_t, std::string>;
+
+  std::uint32_t segment = 1;
+  std::uint32_t module = 0;
+  std::uint32_t shard = 0;
+  std::string check;              // its id, such as "duplicate-data"
+  std::vector<std::string> also;  // checks it absorbed: findings of the same cause
+  Severity severity = Severity::kInfo;
+  std::vector<std::uint32_t> ranks;  // global, ascending: the minority, or all where there is none
+  std::vector<std::string> hosts;    // of those ranks, each once, ascending
+  std::uint64_t first_step = 0;
+  std::uint64_t last_step = 0;
+  double confidence = 0;  // 0 to 1: how sure presum is that this is the cause
+  std::string title;      // one sentence
+  std::vector<std::pair<std::string, Value>> evidence;
+  std::string remedy;     // one or two sentences
+  std::string resembles;  // a public report of the same kind, such as "pytorch/pytorch#31771"
+};
+
+struct CheckRecord {
+  enum class State : std::uint8_t {
+    kFound = 0,
+    kPassed = 1,        // its expectation was looked at and held
+    kNotTriggered = 2,  // armed, but what it looks at has not happened (or not often enough)
+    kNotPossible = 3,   // this run does not have what it needs; `reason` says what
+  };
+  std::string check;
+  State state = State::kNotPossible;
+  std::string reason;  // one sentence; for a passed check what it rests on
+};
+
+enum class Verdict : std::uint8_t {
+  kConsistent = 0,
+  kInconsistent = 1,  // a warning or a critical finding
+  kInsufficientEvidence = 2,
+  kToolError = 3,
+};
+
+const char* to_string(Severity severity);         // "info", "warning", "critical"
+const char* to_string(CheckRecord::State state);  // "found", "passed", "not-triggered", ...
+const char* to_string(Verdict verdict);           // "consistent", ...
+
+}  // namespace presum

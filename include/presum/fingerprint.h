@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// What workers are compared by besides their gradients: 64-bit values with a kind, hashes of
+// parameters and buffers, and the samples that they drew (docs/packet_format.md).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+namespace presum {
+
+// Kinds below 1,024 belong to presum; their numbers never change.
+enum class FingerprintKind : std::uint32_t {
+  kRngTorch = 1,
+  kRngDevice = 2,
+  kRngNumpy = 3,
+  kRngPython = 4,
+  kSamplerClass = 10,
+  kSamplerSeed = 11,
+  kSamplerEpoch = 12,
+  kSamplerRank = 13,
+  kSamplerReplicas = 14,
+  kSamplerLength = 15,
+  kSamplerShuffle = 16,
+  kSamplerDropLast = 17,
+  kSamplerSetsEpoch = 18,  // 1: it has a set_epoch
+  kDataClass = 20,
+  kDataLength = 21,
+  kDataAttributes = 22,
+  kDataPass = 23,   // how often the loader was iterated before: 0 in the first epoch
+  kDataBatch = 24,  // position of the step's last batch in the pass
+  kMode = 30,       // 1 training, 0 evaluation
+  kModes = 31,      // which modules are in training mode
+  kDropout = 32,    // largest active dropout rate; a real number
+  kDropouts = 33,   // all dropout rates
+  kOptimizerClass = 40,
+  kOptimizerSettings = 41,  // every hyper-parameter of every parameter group
+  kLearningRate = 42,       // of the first group; a real number
+  kWeightDecay = 43,        // likewise
+  kDtype = 50,              // of the parameters and of autocast
+  kDeterminism = 51,        // determinism flags
+  kUnreducedSteps = 60,     // optimiser steps so far on gradients that were never due to be reduced
+  kWrapperForward = 61,     // 1: the forward pass went through the data-parallel wrapper
+  kBatch = 70,              // all samples of the step, in any order
+};
+
+enum class Expectation : std::uint8_t {
+  kMustMatch,   // every worker holds the same value at a step
+  kMustDiffer,  // no two workers hold the same value
+  kNoise,       // recorded, and judged by a rule of its own or not at all
+};
+
+struct FingerprintInfo {
+  FingerprintKind kind;
+  std::string_view name;  // such as "sampler_seed"
+  Expectation expectation;
+  bool real;               // the value is the bits of a double
+  std::string_view check;  // the check that a broken expectation belongs to; empty: none
+};
+
+// All kinds that presum knows, ascending.
+std::span<const FingerprintInfo> fingerprint_kinds();
+// Null for a kind that presum does not know.
+const FingerprintInfo* find_fingerprint_kind(std::uint32_t kind);
+
+struct FingerprintValue {
+  std::uint32_t kind = 0;
+  std::uint64_t value = 0;
+};
+
+// A hash of some of a group's parameters or buffers before the step's forward pass.
+struct StateHash {
+  enum class Of : std::uint32_t { kParameters = 1, kBuffers = 2 };
+  std::uint64_t group = 0;
+  Of of = Of::kParameters;
+  std::uint64_t value = 0;
+};
+
+// Rows of a batch in host memory.
+struct RowBatch {
+  const void* data = nullptr;  // rows x columns elements, row by row, without gaps
+  std::uint64_t rows = 0;
+  std::uint64_t columns = 0;
+  std::uint32_t element_bytes = 8;  // 1, 2, 4 or 8; narrower ones are zero-extended
+  const void* mask = nullptr;       // null, or rows x columns: zero leaves a position out
+  std::uint32_t mask_bytes = 8;     // bytes of a mask element: 1, 2, 4 or 8
+};
+
+// A 64-bit hash of each row, written to `out` (REQUIRES: rows long), equal on every machine and
+// device. Padding is left out: positions where the mask is zero or, without a mask, a run of equal
+// elements at the row's end. Rows of more than 4,096 elements are read at evenly spaced places.
+// Thread-safe. Definition: docs/packet_format.md, "Row hash".
+void hash_rows(const RowBatch& batch, std::span<std::uint64_t> out);
+
+}  // namespace presum

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What presum found, as plain values and as text for a terminal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+SEVERITIES = ("info", "warning", "critical")
+SHOWN_AT_THE_END = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One cause of disagreement between workers (docs/findings.md).
+
+    ``ranks`` are global: the minority that differs, or all where there is none. ``evidence`` holds
+    numbers and short texts by name; ``confidence`` is from 0 to 1; ``also`` names the checks whose
+    findings have the same cause.
+    """
+
+    check: str
+    severity: str  # "info", "warning" or "critical"
+    ranks: list[int]
+    first_step: int
+    last_step: int
+    confidence: float
+    title: str
+    evidence: dict[str, float | int | str] = field(default_factory=dict)
+    remedy: str = ""
+    also: list[str] = field(default_factory=list)
+    hosts: list[str] = field(default_factory=list)
+    resembles: str = ""
+    segment: int = 1
+    module: int = 0
+    shard: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.severity}: {self.title} [{self.check}, {_steps(self)}]"
+
+
+def announcement(finding: Finding, run: Path) -> str:
+    """What rank 0 says the moment a critical finding appears."""
+    return f"presum: {finding}\n        {finding.remedy}\n        presum findings {run}"
+
+
+def summary(run: Path, steps: int, verdict: str, findings: Iterable[Finding]) -> str:
+    """A few lines for the end of a run, worst findings first."""
+    worst = sorted(findings, key=lambda f: -SEVERITIES.index(f.severity))
+    shown = [f for f in worst if f.severity != "info"][:SHOWN_AT_THE_END]
+    counts = Counter(f.severity for f in worst)
+    said = ", ".join(f"{counts[s]} {s}" for s in reversed(SEVERITIES) if counts[s]) or "no finding"
+    lines = [f"presum: {verdict} after {steps} steps: {said}", *(f"  {f}" for f in shown)]
+    hidden = len(worst) - len(shown)
+    more = f" ({hidden} more)" if hidden and shown else ""
+    return "\n".join([*lines, f"  presum report {run}{more}"])
+
+
+def _steps(finding: Finding) -> str:
+    if finding.first_step == finding.last_step:
+        return f"step {finding.first_step}"
+    return f"steps {finding.first_step}-{finding.last_step}"

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Facts about a worker's software and machine, for its hello."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+
+import torch
+
+LIBRARIES = ("numpy", "transformers", "accelerate", "lightning", "datasets", "tokenizers")
+VARIABLES = re.compile(
+    r"(NCCL|TORCH|PYTORCH|GLOO|CUBLAS|CUDNN|MKL|OMP|KMP)_\w+|PYTHONHASHSEED|NVIDIA_TF32_OVERRIDE"
+    r"|CUDA_LAUNCH_BLOCKING|CUDA_DEVICE_MAX_CONNECTIONS|ACCELERATE_MIXED_PRECISION"
+)
+VALUE_LENGTH_MAX = 200
+
+
+def environment_facts(device: torch.device) -> dict[str, str]:
+    """Versions, the device's model and environment variables; what is not there is left out."""
+    facts = {name: _version(name) for name in LIBRARIES}
+    facts["threads"] = str(torch.get_num_threads())
+    facts["device_model"] = _cpu_model()
+    if device.type == "cuda":
+        facts |= _cuda_facts(device)
+    for name in sorted(filter(VARIABLES.fullmatch, os.environ)):
+        facts[f"env.{name}"] = os.environ[name][:VALUE_LENGTH_MAX]
+    return {key: value for key, value in facts.items() if value}
+
+
+def _version(library: str) -> str:
+    return str(getattr(sys.modules.get(library), "__version__", ""))
+
+
+def _cpu_model() -> str:
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    found = re.search(r"^model name\s*:\s*(.*)$", text, re.MULTILINE)
+    return found.group(1) if found else ""
+
+
+def _cuda_facts(device: torch.device) -> dict[str, str]:
+    nccl: tuple[int, ...] = ()
+    if torch.distributed.is_nccl_available():
+        nccl = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
+    return {
+        "device_model": torch.cuda.get_device_name(device),
+        "cuda": torch.version.cuda or "",
+        "cudnn": str(torch.backends.cudnn.version() or ""),  # type: ignore[no-untyped-call]
+        "nccl": ".".join(map(str, nccl)),
+        "driver": _driver(),
+    }
+
+
+def _driver() -> str:
+    try:
+        text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    found = re.search(r"\b\d+\.\d+(\.\d+)?\b", text)
+    return found.group(0) if found else ""

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Families of fingerprints: which are on, and how one that fails is switched off alone."""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Callable, Collection
+from typing import ParamSpec, TypeVar
+
+from presum._core import fingerprint_kinds, hash_bytes
+
+FAMILIES = (
+    "data",
+    "rng",
+    "sampler",
+    "parameters",
+    "buffers",
+    "optimizer",
+    "mode",
+    "environment",
+)
+KIND = fingerprint_kinds()
+WORD = (1 << 64) - 1
+Values = list[tuple[int, int]]  # kind and value
+log = logging.getLogger("presum")
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def chosen(fingerprints: bool | Collection[str]) -> frozenset[str]:
+    """The families that ``attach(fingerprints=)`` asks for.
+
+    Raises:
+        ValueError: not True, False or a collection of known names.
+    """
+    if isinstance(fingerprints, bool):
+        return frozenset(FAMILIES if fingerprints else ())
+    wrong = isinstance(fingerprints, str) or not isinstance(fingerprints, Collection)
+    if wrong or not set(fingerprints) <= set(FAMILIES):
+        raise ValueError(
+            "presum.attach: fingerprints must be True, False or names among "
+            f"{', '.join(FAMILIES)}, not {fingerprints!r}"
+        )
+    return frozenset(fingerprints)
+
+
+def hash_text(text: str) -> int:
+    """64 bits of a text, the same in every process."""
+    return hash_bytes(text.encode("utf-8", "surrogatepass"))
+
+
+def real_bits(value: float) -> int:
+    """How a real number travels in a fingerprint."""
+    return int.from_bytes(struct.pack("<d", value), "little")
+
+
+class Families:
+    """The families that are on. ``say`` gets one line when one fails, and only that one ends."""
+
+    def __init__(self, on: Collection[str], say: Callable[[str], None]) -> None:
+        self._on = set(on)
+        self._say = say
+
+    def __contains__(self, family: str) -> bool:
+        return family in self._on
+
+    def run(self, family: str, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R | None:
+        """What ``call`` returns; None where the family is off or has just failed."""
+        if family not in self._on:
+            return None
+        try:
+            return call(*args, **kwargs)
+        except Exception as error:
+            self.fail(family, error)
+            return None
+
+    def fail(self, family: str, error: Exception) -> None:
+        """Switch a family off."""
+        if family in self._on:
+            self._on.discard(family)
+            log.debug("presum: fingerprints of %s failed", family, exc_info=error)
+            self._say(f"no fingerprints of {family} from here on ({type(error).__name__}: {error})")

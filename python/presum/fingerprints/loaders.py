@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Seeing every batch that a torch DataLoader hands out in this process, and its samples' indices.
+
+Methods of torch's classes are replaced while someone listens. They return what they returned and
+raise what they raised; what fails in here ends the watching. Loader worker processes are left
+alone.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader
+from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind
+
+from presum.fingerprints.families import KIND, Values
+from presum.fingerprints.rows import hash_tensor, named_tensors, samples_among
+from presum.fingerprints.samplers import Description, describe_data, describe_sampler, kept
+
+LOADERS_MAX = 64
+CANDIDATES_MAX = 4
+ELEMENTS_MAX = 1 << 16  # hashed of a tensor that a loader hands out: enough to know it again
+Indices = tuple[int, ...]
+
+
+class Listener(Protocol):
+    """Who is told of batches; by the thread that draws them."""
+
+    def offer(self, batch: Batch) -> None: ...
+
+    def fail(self, error: Exception) -> None: ...
+
+
+class Loader:
+    """A DataLoader, or a sampler that the user gave."""
+
+    def __init__(self, source: Any, earlier: Loader | None) -> None:
+        dataset = kept(source, "dataset")
+        self._source = _reference(source)
+        self._dataset = _reference(dataset)
+        self._sampler: Description | None = None
+        self.passes: int = earlier.passes if earlier else 0
+        self.place: int | None = None  # of the samples among a batch's tensors, once it is known
+        self.data: Description | None = earlier.data if earlier else None
+        if self.data is None and isinstance(source, DataLoader):
+            self.data = describe_data(dataset)
+
+    def of(self, source: Any) -> bool:
+        return self._source() is source
+
+    def over(self, dataset: Any) -> bool:
+        return dataset is not None and self._dataset() is dataset
+
+    def sampler(self) -> Description | None:
+        """As it is now or, when the loader is gone, was last."""
+        source = self._source()
+        if source is not None:
+            self._sampler = describe_sampler(source)
+        return self._sampler
+
+
+class Pass:
+    """One iteration of a loader: its sampler as it was when the iteration began."""
+
+    def __init__(self, loader: Loader) -> None:
+        self.loader = loader
+        self.number = loader.passes
+        self.sampler = loader.sampler()
+        loader.passes += 1
+
+
+class Batch:
+    """What a loader handed out."""
+
+    def __init__(
+        self, of: Pass, number: int, indices: Indices | None, rows: dict[int, list[int]]
+    ) -> None:
+        self.of = of
+        self.number = number
+        self.indices = indices
+        self.rows = rows  # hashes of the first rows of some of its tensors, by their places
+
+    def position(self) -> Values:
+        """Where in the loader's passes it stands."""
+        return [(KIND["data_pass"], self.of.number), (KIND["data_batch"], self.number)]
+
+
+class _Flow:
+    """An iterator over a loader: indices that were drawn ahead of their batches."""
+
+    def __init__(self) -> None:
+        self.indices: deque[Indices | None] = deque()
+        self.of: Pass | None = None
+        self.batches = 0
+
+
+class LoaderWatch:
+    """All loaders of this process."""
+
+    def __init__(self) -> None:
+        self._listeners: list[Listener] = []
+        self._loaders: deque[Loader] = deque(maxlen=LOADERS_MAX)
+        self._flows: weakref.WeakKeyDictionary[Any, _Flow] = weakref.WeakKeyDictionary()
+        self._patches = [
+            _Patch(DataLoader, "__iter__", self._iterate),
+            _Patch(_BaseDataLoaderIter, "_next_index", self._next_index),
+            _Patch(_BaseDataLoaderIter, "__next__", self._next_batch),
+        ]
+        self._pid = 0
+
+    def add(self, listener: Listener) -> None:
+        if not self._listeners:
+            self._pid = os.getpid()
+            for patch in self._patches:
+                patch.apply()
+        self._listeners.append(listener)
+
+    def remove(self, listener: Listener) -> None:
+        """Tell it of nothing any more; the last one takes the watching off torch's classes."""
+        if listener not in self._listeners:
+            return
+        self._listeners.remove(listener)
+        if not self._listeners:
+            for patch in self._patches:
+                patch.undo()
+            self._flows.clear()
+
+    def loader(self, source: Any) -> Loader:
+        """The record of a loader. One over the data set of an earlier one counts on its passes."""
+        for known in self._loaders:
+            if known.of(source):
+                return known
+        dataset = kept(source, "dataset")
+        earlier = [known for known in self._loaders if known.over(dataset)]
+        self._loaders.append(Loader(source, earlier[-1] if earlier else None))
+        return self._loaders[-1]
+
+    def _watching(self) -> bool:
+        return bool(self._listeners) and os.getpid() == self._pid
+
+    def _guarded(self, call: Callable[..., None], *args: Any) -> None:
+        try:
+            call(*args)
+        except Exception as error:
+            for listener in list(self._listeners):
+                listener.fail(error)
+                self.remove(listener)
+
+    def _iterate(self, original: Callable[[Any], Any], loader: Any) -> Any:
+        if self._watching():
+            self._guarded(self._forget, loader)
+        iterator = original(loader)
+        if self._watching():
+            self._guarded(self._begin, loader, iterator)
+        return iterator
+
+    def _forget(self, loader: Any) -> None:
+        """A persistent iterator begins again, and draws ahead before it is handed out."""
+        persistent = getattr(loader, "_iterator", None)
+        if persistent is not None:
+            self._flows.pop(persistent, None)
+
+    def _begin(self, loader: Any, iterator: Any) -> None:
+        if isinstance(iterator, _BaseDataLoaderIter):
+            self._flow(iterator).of = Pass(self.loader(loader))
+
+    def _next_index(self, original: Callable[[Any], Any], iterator: Any) -> Any:
+        index = original(iterator)
+        if self._watching():
+            self._guarded(self._drawn, iterator, index)
+        return index
+
+    def _drawn(self, iterator: Any, index: Any) -> None:
+        self._flow(iterator).indices.append(_indices(iterator, index))
+
+    def _next_batch(self, original: Callable[[Any], Any], iterator: Any) -> Any:
+        data = original(iterator)
+        if self._watching():
+            self._guarded(self._handed_out, iterator, data)
+        return data
+
+    def _handed_out(self, iterator: Any, data: Any) -> None:
+        flow = self._flow(iterator)
+        indices = flow.indices.popleft() if flow.indices else None
+        if flow.of is None:
+            return  # it began before anyone listened
+        batch = Batch(flow.of, flow.batches, indices, _row_hashes(data, flow.of.loader.place))
+        flow.batches += 1
+        for listener in self._listeners:
+            listener.offer(batch)
+
+    def _flow(self, iterator: Any) -> _Flow:
+        flow = self._flows.get(iterator)
+        if flow is None:
+            flow = self._flows[iterator] = _Flow()
+        return flow
+
+
+class _Patch:
+    """A method of a class, and what stands in its place."""
+
+    def __init__(self, owner: type, name: str, method: Callable[..., Any]) -> None:
+        self._owner, self._name = owner, name
+        self._method = method
+        self._original: Any = None
+        self._replacement: Any = None
+
+    def apply(self) -> None:
+        original = self._original = self._owner.__dict__[self._name]
+        method = self._method
+
+        def replacement(self: Any) -> Any:
+            return method(original, self)
+
+        replacement.__wrapped__ = original  # type: ignore[attr-defined]
+        self._replacement = replacement
+        setattr(self._owner, self._name, replacement)
+
+    def undo(self) -> None:
+        """Unless someone else has replaced it since: then ours stays, and does nothing."""
+        if self._owner.__dict__[self._name] is self._replacement:
+            setattr(self._owner, self._name, self._original)
+
+
+def _reference(thing: Any) -> Callable[[], Any]:
+    try:
+        return weakref.ref(thing)
+    except TypeError:
+        return lambda: None
+
+
+def _indices(iterator: Any, index: Any) -> Indices | None:
+    """Whole numbers, copied; None where samples have none or come in another order."""
+    if iterator._dataset_kind == _DatasetKind.Iterable or not getattr(iterator, "_in_order", True):
+        return None
+    if isinstance(index, torch.Tensor) and not index.is_cpu:
+        return None
+    if isinstance(index, (torch.Tensor, np.ndarray)):
+        index = index.reshape(-1).tolist()
+    entries = index if isinstance(index, (list, tuple)) else [index]
+    known = all(isinstance(i, (int, np.integer)) and i >= 0 for i in entries)
+    return tuple(map(int, entries)) if known else None
+
+
+def _row_hashes(data: Any, place: int | None) -> dict[int, list[int]]:
+    """Row hashes of the tensor at a place, or of the first ones while it is not known."""
+    inside = data if isinstance(data, (list, tuple)) else [data]
+    tensors = named_tensors(("", value) for value in inside)
+    likely = samples_among(tensors)
+    places = (
+        [place] if place is not None else sorted(range(len(tensors)), key=lambda p: p != likely)
+    )
+    on_host = [p for p in places[:CANDIDATES_MAX] if p < len(tensors) and tensors[p][1].is_cpu]
+    hashes = ((p, hash_tensor(tensors, p, elements_max=ELEMENTS_MAX)) for p in on_host)
+    return {p: found for p, found in hashes if isinstance(found, list)}
+
+
+WATCH = LoaderWatch()

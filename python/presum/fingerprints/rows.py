@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hashes of the rows of a batch (docs/packet_format.md, "Row hash")."""
+
+from __future__ import annotations
+
+from collections import UserDict
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from presum._core import hash_rows
+from presum.device_pass import ROW_PLACES, row_hashes
+
+PREFERRED = ("input_ids", "inputs", "x", "pixel_values")
+MASK = "attention_mask"
+Named = list[tuple[str, torch.Tensor]]
+
+
+def named_tensors(values: Iterable[tuple[str, Any]]) -> Named:
+    """The tensors among named values and one level inside them, but for scalars and empty ones."""
+    found: Named = []
+    for name, value in values:
+        inside: Iterable[tuple[str, Any]] = [(name, value)]
+        if isinstance(value, (dict, UserDict)):
+            inside = value.items()
+        elif isinstance(value, (list, tuple)):
+            inside = [("", item) for item in value]
+        found += [(str(key), x) for key, x in inside if isinstance(x, torch.Tensor) and _fits(x)]
+    return found
+
+
+def _fits(x: torch.Tensor) -> bool:
+    dense = x.layout == torch.strided and not x.is_meta and not x.is_quantized
+    return dense and x.dim() > 0 and x.numel() > 0 and x.element_size() <= 8
+
+
+def samples_among(tensors: Named) -> int | None:
+    """Which of the tensors holds the samples; None where there is none."""
+    names = [name for name, _ in tensors]
+    wanted = (names.index(name) for name in PREFERRED if name in names)
+    return next(wanted, 0 if tensors else None)
+
+
+def hash_tensor(
+    tensors: Named, at: int, *, elements_max: int | None = None
+) -> list[int] | torch.Tensor:
+    """The row hashes of one of the tensors; a tensor of them where it lives on a device.
+
+    A tensor of one dimension is one row. A mask counts where it has the same shape. Only the first
+    rows where ``elements_max`` would be exceeded, but at least one.
+    """
+    x = tensors[at][1].detach()
+    masks = (m for i, (name, m) in enumerate(tensors) if name == MASK and i != at)
+    mask = next((m.detach() for m in masks if m.shape == x.shape and m.device == x.device), None)
+    rows = x.shape[0] if x.dim() > 1 else 1
+    x = x.reshape(rows, -1).contiguous()
+    mask = mask.reshape(rows, -1).contiguous() if mask is not None else None
+    if elements_max is not None:
+        rows = min(rows, max(1, elements_max // min(x.shape[1], ROW_PLACES)))
+    if not x.is_cpu:
+        return row_hashes(x, mask)
+    masked = (mask.data_ptr(), mask.element_size()) if mask is not None else (0, 8)
+    return hash_rows(x.data_ptr(), rows, x.shape[1], x.element_size(), *masked)

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which batch of which loader a forward pass was given."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from presum.fingerprints.families import Families, Values
+from presum.fingerprints.loaders import WATCH, Batch, Loader
+from presum.fingerprints.samplers import DEPTH_MAX, Description, inner_loader
+
+ROWS_MAX = 8192  # offered and not yet seen in a forward pass; more where there are few batches
+BATCHES_MIN = 8
+QUEUE_MAX = 64
+
+
+class Source(NamedTuple):
+    """Where the samples of a micro-batch came from."""
+
+    loader: Loader
+    batch: Batch | None
+    indices: tuple[int, ...]
+
+
+class Row(NamedTuple):
+    """One row that a loader handed out."""
+
+    serial: int  # of its batch
+    batch: Batch
+    row: int
+    place: int  # of the tensor in the batch
+
+
+class Guess(NamedTuple):
+    """The batch of a forward pass, if batches are used in their order."""
+
+    batch: Batch
+    alone: bool  # no other was handed out since the forward pass before
+
+
+class Samples:
+    """Finds the batches of a model's forward passes among those that loaders handed out.
+
+    By row hashes. Where those never match (a model may be given a part of a batch's columns), a
+    batch is taken to be used in its order if it is the only one handed out since the forward pass
+    before, if it has no hashes, or if the user named the loader; else only the sampler is told, and
+    only if there is but one loader. ``offer`` and ``guess`` are for the training thread, ``find``
+    for the one that makes packets.
+    """
+
+    def __init__(self, families: Families, data: object) -> None:
+        self._families = families
+        self._given = [WATCH.loader(inner_loader(source)) for source in _sources(data)]
+        self._rows: dict[int, list[Row]] = {}
+        self.offered = 0  # batches so far
+        self._guessed = 0  # batches offered before the last guess
+        self._kept: deque[Batch] = deque()
+        self._row_count = 0
+        self._queue: deque[Batch] = deque(maxlen=QUEUE_MAX)
+        self._loaders: list[Loader] = list(self._given)
+        self._by_hash = False
+
+    def offer(self, batch: Batch) -> None:
+        """A loader handed out a batch."""
+        loader = batch.of.loader
+        if self._given and loader not in self._given:
+            return
+        self.offered += 1
+        if torch.is_grad_enabled() and loader not in self._loaders:
+            self._loaders.append(loader)
+        self._families.run("data", self._keep, batch)
+        if not self._by_hash:
+            self._queue.append(batch)
+
+    def fail(self, error: Exception) -> None:
+        self._families.fail("data", error)
+
+    def guess(self) -> Guess | None:
+        """The batch that a forward pass was given if batches are used in their order."""
+        alone = self.offered == self._guessed + 1
+        self._guessed = self.offered
+        if self._by_hash or not self._queue:
+            return None
+        if not alone:
+            return Guess(self._queue.popleft(), alone)
+        newest = self._queue.pop()
+        self._queue.clear()
+        return Guess(newest, alone)
+
+    def find(self, hashes: Sequence[int], guess: Guess | None, offered: int) -> Source | None:
+        """Where the rows of a micro-batch came from; None where that is not known. ``offered`` and
+        ``guess`` are those of its forward pass."""
+        found = [self._take(value, offered) for value in hashes]
+        known = [entry for entry in found if entry is not None]
+        if known:
+            self._by_hash = True
+            self._queue.clear()
+            batch = known[-1].batch
+            batch.of.loader.place = known[-1].place
+            return Source(batch.of.loader, batch, _indices(known, len(found)))
+        if self._by_hash or len(self._loaders) != 1:
+            return None
+        return self._in_order(len(hashes), guess)
+
+    def _in_order(self, rows: int, guess: Guess | None) -> Source:
+        loader = self._loaders[0]
+        if guess is None or guess.batch.of.loader is not loader or not self._likely(guess):
+            return Source(loader, None, ())
+        indices = guess.batch.indices or ()
+        return Source(loader, guess.batch, indices if rows in (0, len(indices)) else ())
+
+    def _likely(self, guess: Guess) -> bool:
+        return guess.alone or not guess.batch.rows or bool(self._given)
+
+    def _keep(self, batch: Batch) -> None:
+        for place, hashes in batch.rows.items():
+            for row, value in enumerate(hashes):
+                self._rows.setdefault(value, []).append(Row(self.offered, batch, row, place))
+        self._kept.append(batch)
+        self._row_count += _row_count(batch)
+        while self._row_count > ROWS_MAX and len(self._kept) > BATCHES_MIN:
+            self._drop(self._kept.popleft())
+
+    def _drop(self, batch: Batch) -> None:
+        self._row_count -= _row_count(batch)
+        for value in {value for hashes in batch.rows.values() for value in hashes}:
+            left = [entry for entry in self._rows.get(value, []) if entry.batch is not batch]
+            if left:
+                self._rows[value] = left
+            else:
+                self._rows.pop(value, None)
+
+    def _take(self, value: int, offered: int) -> Row | None:
+        """The latest row of this hash among those offered by then: older ones were not used."""
+        entries = self._rows.get(value, [])
+        for at in range(len(entries) - 1, -1, -1):
+            if entries[at].serial <= offered:
+                return entries.pop(at)
+        return None
+
+
+def _row_count(batch: Batch) -> int:
+    return sum(map(len, batch.rows.values()))
+
+
+def _indices(known: Sequence[Row], rows: int) -> tuple[int, ...]:
+    """The data set's indices of so many rows, of which some were found; none if in doubt."""
+    first = known[0]
+    indices = first.batch.indices or ()
+    whole = [first._replace(row=row) for row in range(len(first.batch.rows[first.place]))]
+    if known == whole and rows in (1, len(indices)):
+        return indices  # of the whole batch, by its first rows; or it is one row
+    each = [(r.batch.indices or (), len(r.batch.rows[r.place]), r.row) for r in known]
+    if len(known) < rows or any(len(of_batch) != count for of_batch, count, _ in each):
+        return ()
+    return tuple(of_batch[row] for of_batch, _, row in each)
+
+
+def _sources(data: Any) -> list[Any]:
+    """What ``attach(data=)`` names: one loader or sampler, or several."""
+    if data is None:
+        return []
+    several = isinstance(data, (list, tuple, set, frozenset))
+    return list(data)[:DEPTH_MAX] if several else [data]
+
+
+def describe(source: Source) -> tuple[Values, dict[str, Description]]:
+    """Where in its loader's passes a batch stands, and what is known of the loader, by family."""
+    sampler = source.batch.of.sampler if source.batch else source.loader.sampler()
+    found = {"sampler": sampler, "data": source.loader.data}
+    position = source.batch.position() if source.batch else []
+    return position, {family: about for family, about in found.items() if about is not None}

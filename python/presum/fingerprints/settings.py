@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings that workers must share: optimiser, modes and dropout, dtypes, determinism."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.dropout import _DropoutNd
+from torch.optim import Optimizer
+
+from presum._core import hash_bytes
+from presum.fingerprints.families import KIND, Values, hash_text, real_bits
+
+REFRESHED_EVERY = 25  # steps between two looks at which modules and parameters there are
+RATES = ("p", "drop_prob", "dropout", "attention_dropout")
+
+
+class OptimizerSettings:
+    """Class and hyper-parameters of an optimiser."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self._optimizer = optimizer
+        kind = type(optimizer)
+        self._class = hash_text(f"{kind.__module__}.{kind.__qualname__}")
+
+    def __call__(self) -> Values:
+        groups = self._optimizer.param_groups
+        values = [
+            (KIND["optimizer_class"], self._class),
+            (KIND["optimizer_settings"], hash_text(repr([_settings(group) for group in groups]))),
+        ]
+        for kind, name in (("learning_rate", "lr"), ("weight_decay", "weight_decay")):
+            value = _plain(groups[0].get(name)) if groups else None
+            if isinstance(value, (int, float)):
+                values.append((KIND[kind], real_bits(value)))
+        return values
+
+
+def _settings(group: dict[str, Any]) -> list[tuple[str, Any]]:
+    names = sorted(name for name in group if name != "params")
+    return [("params", len(group["params"])), *((name, _plain(group[name])) for name in names)]
+
+
+def _plain(value: Any) -> Any:
+    """A number or text as it is, a number in host memory; None for what has no short name."""
+    if type(value) in (int, float, bool, str):
+        return value
+    if isinstance(value, (tuple, list)):
+        return [_plain(item) for item in value]
+    if isinstance(value, torch.Tensor) and value.is_cpu and value.numel() == 1:
+        return value.item()
+    return None
+
+
+class Modes:
+    """Which modules train, and the dropout rates."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+        self._modules: list[nn.Module] = []
+        self._dropouts: list[tuple[nn.Module, str]] = []
+        self._age = 0
+
+    def __call__(self) -> Values:
+        if self._age % REFRESHED_EVERY == 0:
+            self._modules = list(self._module.modules())
+            self._dropouts = [(m, name) for m in self._modules for name in _rates(m)]
+        self._age += 1
+        rates = [float(getattr(module, name, 0.0)) for module, name in self._dropouts]
+        active = [
+            rate for rate, (module, _) in zip(rates, self._dropouts, strict=True) if module.training
+        ]
+        return [
+            (KIND["mode"], int(self._module.training)),
+            (KIND["modes"], hash_bytes(bytes(map(attrgetter("training"), self._modules)))),
+            (KIND["dropout"], real_bits(max(active, default=0.0))),
+            (KIND["dropouts"], hash_text(repr(rates))),
+        ]
+
+
+def _rates(module: nn.Module) -> list[str]:
+    """The attributes of a module that are dropout rates."""
+    drops = isinstance(module, _DropoutNd) or "drop" in type(module).__name__.lower()
+    names = RATES if drops else RATES[2:]
+    return [name for name in names if type(vars(module).get(name)) in (int, float)]
+
+
+class Dtypes:
+    """Dtypes of the parameters, and of autocast where the forward pass uses it."""
+
+    def __init__(self, module: nn.Module, device: torch.device) -> None:
+        self._module = module
+        self._device = device.type
+        self._parameters = ""
+        self._age = 0
+
+    def __call__(self) -> Values:
+        if self._age % REFRESHED_EVERY == 0:
+            self._parameters = ",".join(str(p.dtype) for p in self._module.parameters())
+        self._age += 1
+        autocast = ""
+        if torch.is_autocast_enabled(self._device):
+            autocast = str(torch.get_autocast_dtype(self._device))
+        return [(KIND["dtype"], hash_text(f"{self._parameters} {autocast}"))]
+
+
+def determinism() -> Values:
+    """Flags that decide whether and how exactly a computation repeats."""
+    return [(KIND["determinism"], hash_text(repr([_answer(flag) for flag in _FLAGS])))]
+
+
+_FLAGS: tuple[Callable[[], object], ...] = (
+    torch.are_deterministic_algorithms_enabled,
+    torch.get_float32_matmul_precision,
+    lambda: torch.backends.cudnn.deterministic,
+    lambda: torch.backends.cudnn.benchmark,
+    torch._C._get_cublas_allow_tf32,
+    torch._C._get_cudnn_allow_tf32,
+)
+
+
+def _answer(flag: Callable[[], object]) -> object:
+    try:
+        return flag()
+    except Exception:  # torch refuses where old and new names of a flag were mixed
+        return None

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hashes of parameters and buffers as they are before a forward pass."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from presum._core import Observer
+from presum.device_pass import dense, fingerprint
+from presum.fingerprints.families import WORD
+
+SLICES = 25
+PARAMETERS, BUFFERS = 1, 2
+SENTINELS = 8
+
+
+class Held(NamedTuple):
+    """A tensor by where its module keeps it: buffers are often replaced."""
+
+    name: str
+    owner: dict[str, Any]
+    key: str
+
+    def tensor(self) -> torch.Tensor | None:
+        found = self.owner.get(self.key)
+        return found if isinstance(found, torch.Tensor) else None
+
+
+def held_buffers(
+    model: DistributedDataParallel,
+    watched: Collection[str],
+    local: Sequence[str],
+    families: Collection[str],
+) -> list[Held]:
+    """What is hashed besides the watched parameters: frozen ones and buffers, as far as asked for.
+
+    Left out is what DDP was told to ignore, and buffers whose name matches a pattern of ``local``.
+    """
+    found: list[Held] = []
+    if "parameters" in families:
+        own = _held(model.module, "_parameters", dict(model.module.named_parameters()))
+        found += [held for held in own if held.name not in watched]
+    if "buffers" in families:
+        own = _held(model.module, "_buffers", dict(model.module.named_buffers()))
+        found += [h for h in own if not any(re.search(pattern, h.name) for pattern in local)]
+    return [held for held in found if held.name not in model.parameters_to_ignore]
+
+
+def _held(module: nn.Module, where: str, wanted: dict[str, torch.Tensor]) -> list[Held]:
+    found = []
+    for prefix, part in module.named_modules():
+        for key in getattr(part, where):
+            name = f"{prefix}.{key}" if prefix else key
+            if name in wanted:
+                found.append(Held(name, getattr(part, where), key))
+    return found
+
+
+class States:
+    """Which tensors are hashed when: all at the first step, then one slice after the other."""
+
+    def __init__(
+        self, parameters: Sequence[torch.nn.Parameter], buffers: Sequence[Held], *, every: int
+    ) -> None:
+        self._parameters = parameters
+        self._buffers = buffers
+        self._every = every
+        spacing = max(1, len(parameters) // SENTINELS)
+        self._sentinels = parameters[::spacing]
+        self._as_stepped: list[tuple[int, int]] | None = None
+
+    def due(self, of: int, step: int) -> Iterator[tuple[int, torch.Tensor]]:
+        """Index and elements of each tensor that is hashed at a step."""
+        number = step // self._every
+        first, stride = (0, 1) if step == 0 else (number % SLICES, SLICES)
+        count = len(self._parameters) if of == PARAMETERS else len(self._buffers)
+        for index in range(first, count, stride):
+            held = self._parameters[index] if of == PARAMETERS else self._buffers[index].tensor()
+            found = elements(held) if held is not None else None
+            if found is not None:
+                yield index, found
+
+    def stepped(self) -> None:
+        """Remember the parameters as the optimiser has left them."""
+        self._as_stepped = self._versions()
+
+    def as_stepped(self) -> bool:
+        """Whether nobody has changed the parameters since the optimiser's last step."""
+        return self._as_stepped is not None and self._as_stepped == self._versions()
+
+    def _versions(self) -> list[tuple[int, int]]:
+        return [(p.data_ptr(), p._version) for p in self._sentinels]
+
+
+def elements(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Its values in one block of elements of 2, 4 or 8 bytes; None where there is no such block."""
+    if tensor.layout != torch.strided or tensor.is_meta or tensor.is_quantized:
+        return None
+    if is_traceable_wrapper_subclass(tensor):
+        return None
+    block = dense(tensor.detach())
+    if block.is_complex():
+        block = torch.view_as_real(block)
+    if block.element_size() == 1:
+        return block.view(torch.uint8).to(torch.int16)
+    return block
+
+
+def report_on_host(observer: Observer, of: int, due: Iterator[tuple[int, torch.Tensor]]) -> None:
+    for index, block in due:
+        if not block.is_cpu:
+            raise RuntimeError(f"a tensor moved to {block.device} after attach")
+        observer.state(of, index, block.data_ptr(), block.numel(), block.element_size())
+
+
+def queue_on_device(
+    of: int, due: Iterator[tuple[int, torch.Tensor]], device: torch.device
+) -> list[tuple[int, int, torch.Tensor | int]]:
+    """Queues the fingerprints where the tensors are: of, index, value. A value that is in host
+    memory beside a device is a number at once: to send it there and back would wait."""
+    queued: list[tuple[int, int, torch.Tensor | int]] = []
+    for index, block in due:
+        value = fingerprint(block)
+        known = value.is_cpu and device.type != "cpu"
+        queued.append((of, index, int(value) & WORD if known else value))
+    return queued

@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A worker's fingerprints of one step."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from presum._core import Observer
+from presum.fingerprints.families import KIND, WORD, Families, Values
+from presum.fingerprints.loaders import WATCH
+from presum.fingerprints.rng import RngStates
+from presum.fingerprints.rows import hash_tensor, named_tensors, samples_among
+from presum.fingerprints.samples import Guess, Samples, describe
+from presum.fingerprints.settings import Dtypes, Modes, OptimizerSettings, determinism
+from presum.fingerprints.states import (
+    BUFFERS,
+    PARAMETERS,
+    Held,
+    States,
+    queue_on_device,
+    report_on_host,
+)
+
+
+@dataclass(slots=True)
+class Rows:
+    """The samples of one micro-batch."""
+
+    hashes: Sequence[int] | torch.Tensor  # on a device they are a tensor
+    guess: Guess | None
+    offered: int  # batches that loaders had handed out by then
+
+
+@dataclass(slots=True)
+class StepPrints:
+    """What a step brought besides gradients and losses; some of it may still be on a device."""
+
+    values: Values = field(default_factory=list)
+    rows: list[Rows | None] = field(default_factory=list)
+    states: list[tuple[int, int, Any]] = field(default_factory=list)  # of a device's tensors
+
+    def tensors(self) -> list[torch.Tensor]:
+        """What is not a number yet."""
+        rows = [r.hashes for r in self.rows if r and isinstance(r.hashes, torch.Tensor)]
+        return [*rows, *(x for _, _, x in self.states if isinstance(x, torch.Tensor))]
+
+    def with_numbers(self, words: Sequence[Sequence[int]]) -> StepPrints:
+        """The same with the numbers of each of ``tensors()``."""
+        rest = iter(words)
+        rows = [
+            replace(r, hashes=next(rest)) if r and isinstance(r.hashes, torch.Tensor) else r
+            for r in self.rows
+        ]
+        states = [
+            (of, index, next(rest)[0] if isinstance(x, torch.Tensor) else x)
+            for of, index, x in self.states
+        ]
+        return StepPrints(self.values, rows, states)
+
+
+class StepFingerprints:
+    """Takes the fingerprints of one model's steps, and reports them to its observer.
+
+    For the training thread; ``report`` for the one that makes packets. ``say`` gets a line when a
+    family fails, ``found`` is called when there are new facts for the hello.
+    """
+
+    def __init__(
+        self,
+        model: DistributedDataParallel,
+        observer: Observer,
+        *,
+        families: Families,
+        parameters: Sequence[torch.nn.Parameter],
+        buffers: Sequence[Held],
+        optimizer: Optimizer | None,
+        data: object,
+        every: int,
+        found: Callable[[], None],
+    ) -> None:
+        self._observer = observer
+        self._families = families
+        self._found = found
+        device = self._device = parameters[0].device if parameters else torch.device("cpu")
+        self._names = _argument_names(model.module)
+        self._readers: list[tuple[str, Callable[[], Values]]] = [
+            ("rng", RngStates(device)),
+            ("mode", Modes(model.module)),
+            ("environment", Dtypes(model.module, device)),
+            ("environment", determinism),
+        ]
+        if optimizer is not None:
+            self._readers.append(("optimizer", OptimizerSettings(optimizer)))
+        self._others = "buffers" if "buffers" in families else "parameters"  # frozen ones
+        self._states = States(parameters, buffers, every=every)
+        self._samples = Samples(families, data)
+        self._values: Values = []
+        self._queued: list[tuple[int, int, Any]] = []
+        self._facts: dict[str, str] = {}
+
+    def listen(self, on: bool) -> None:
+        """Whether batches of loaders are looked at."""
+        if not on:
+            WATCH.remove(self._samples)
+        elif "data" in self._families or "sampler" in self._families:
+            WATCH.add(self._samples)
+
+    # ---- forward passes
+
+    def rows(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, recorded: bool) -> Rows | None:
+        """The samples that a training forward through the wrapper is given."""
+        guess = self._samples.guess()
+        if not recorded or not ("data" in self._families or "sampler" in self._families):
+            return None
+        hashes = self._families.run("data", self._hash, args, kwargs)
+        return Rows(hashes if hashes is not None else (), guess, self._samples.offered)
+
+    def _hash(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Sequence[int] | torch.Tensor | None:
+        names = [*self._names, *[""] * len(args)]
+        tensors = named_tensors([*zip(names, args, strict=False), *kwargs.items()])
+        at = samples_among(tensors)
+        return hash_tensor(tensors, at) if at is not None else None
+
+    def before_step(self, step: int, *, on_host: bool) -> None:
+        """The first training forward of a step is about to begin."""
+        self._values = []
+        for family, read in self._readers:
+            self._values += self._families.run(family, read) or []
+        self._queued = []
+        if on_host:
+            self._observer.begin_states()
+        for family, of in (("parameters", PARAMETERS), (self._others, BUFFERS)):
+            self._families.run(family, self._take_states, of, step, on_host)
+
+    def _take_states(self, of: int, step: int, on_host: bool) -> None:
+        due = self._states.due(of, step)
+        if not on_host:
+            self._queued += queue_on_device(of, due, self._device)
+            return
+        try:
+            report_on_host(self._observer, of, due)
+        except Exception:
+            self._observer.begin_states()  # half of a slice would differ from the others' whole
+            raise
+
+    # ---- the end of a step
+
+    def take(self, rows: list[Rows | None]) -> StepPrints:
+        """What belongs to the step that ends; ``rows`` of its micro-batches."""
+        prints = StepPrints(self._values, rows, self._queued)
+        self._values, self._queued = [], []
+        return prints
+
+    def report(self, prints: StepPrints) -> None:
+        """Hands everything to the observer, between its begin_step and end_step."""
+        for kind, value in prints.values:
+            self._observer.fingerprint(kind, value)
+        self.report_states(prints.states)
+        rows = [micro for micro in prints.rows if micro is not None]
+        self._families.run("data", self._report_rows, [list(micro.hashes) for micro in rows])
+        self._families.run("sampler", self._report_sources, rows)
+
+    def report_states(self, states: Sequence[tuple[int, int, Any]]) -> None:
+        """Of tensors on a device, once their numbers are there."""
+        if states:
+            self._observer.begin_states()
+        for of, index, value in states:
+            self._observer.state_sum(of, index, value)
+
+    def _report_rows(self, rows: list[list[int]]) -> None:
+        if rows and all(rows):
+            hashes = [value for micro in rows for value in micro]
+            self._observer.fingerprint(KIND["batch"], sum(hashes) & WORD)
+            self._observer.samples(hashes)
+
+    def _report_sources(self, rows: list[Rows]) -> None:
+        sources = [self._samples.find(list(r.hashes), r.guess, r.offered) for r in rows]
+        known = [source for source in sources if source is not None]
+        if not known:
+            return
+        values, about = describe(known[-1])
+        about = {family: told for family, told in about.items() if family in self._families}
+        for kind, value in [*values, *(pair for told in about.values() for pair in told.values)]:
+            self._observer.fingerprint(kind, value)
+        if all(source is not None and source.indices for source in sources):
+            self._observer.indices([i for source in known for i in source.indices])
+        self._say({family: told.text for family, told in about.items()})
+
+    def _say(self, facts: dict[str, str]) -> None:
+        if facts == self._facts:
+            return
+        self._facts = facts
+        for key, text in facts.items():
+            self._observer.fact(key, text)
+        self._found()
+
+    # ---- after the optimiser
+
+    def stepped(self) -> None:
+        self._families.run("parameters", self._states.stepped)
+
+    def final_states(self, *, on_host: bool) -> StepPrints:
+        """All parameters as the last optimiser step left them: given to the observer where they are
+        in host memory, else queued. Nothing where they were changed since: a worker may load or
+        average parameters once training is over."""
+        self._queued = []
+        if on_host:
+            self._observer.begin_states()
+        if self._families.run("parameters", self._states.as_stepped):
+            self._families.run("parameters", self._take_states, PARAMETERS, 0, on_host)
+        return self.take([])
+
+
+def _argument_names(module: torch.nn.Module) -> list[str]:
+    """Names of a module's positional arguments."""
+    try:
+        return list(inspect.signature(module.forward).parameters)
+    except (TypeError, ValueError):
+        return []

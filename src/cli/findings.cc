@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+
+#include "cli/cli.h"
+#include "cli/commands.h"
+#include "cli/findings_text.h"
+#include "cli/text.h"
+#include "presum/run_log.h"
+#include "report/judgement.h"
+
+namespace presum::cli {
+namespace {
+
+constexpr const char* kHelp =
+    "What is wrong with a run: verdict, findings with the worst first, and what every check came "
+    "to.\n\n"
+    "  consistent             no finding above information\n"
+    "  inconsistent           a warning or a critical finding\n"
+    "  insufficient-evidence  nothing to compare: one worker, too few steps\n"
+    "A check passed (it looked, and its expectation held), was not triggered (armed, but what it\n"
+    "looks at did not happen) or was not possible in this run. A finding is evidence, with a\n"
+    "confidence, not a proof.\n\n"
+    "Exit code: 0 shown, 2 not (no such run, damaged). `presum check` has exit codes for findings."
+    "\n\nExample: presum findings runs/train-20260101T120000Z";
+
+struct Options {
+  std::string run;
+  std::string format = "text";
+  std::optional<std::uint32_t> segment;
+};
+
+struct Shown {
+  std::string name;
+  report::Judgement judgement;
+  std::vector<SegmentInfo> segments;
+  std::vector<NoteRecord> notes;
+};
+
+// The segments and notes of one segment, or of all.
+template <class Record>
+std::vector<Record> chosen_of(std::vector<Record> records, const Options& options) {
+  std::erase_if(records,
+                [&](const Record& r) { return options.segment && r.segment != *options.segment; });
+  return records;
+}
+
+Result<Shown> read(const Options& options) {
+  const auto log = RunLog::open(options.run);
+  if (!log) return tl::unexpected(log.error());
+  auto segments = log->segments();
+  if (!segments) return tl::unexpected(segments.error());
+  *segments = chosen_of(std::move(*segments), options);
+  if (options.segment && segments->empty()) {
+    return fail(ErrorCode::kNotFound,
+                fmt::format("{} has no segment {}", log->name(), *options.segment));
+  }
+  auto notes = log->notes();
+  if (!notes) return tl::unexpected(notes.error());
+  const auto steps = log->steps();
+  if (!steps) return tl::unexpected(steps.error());
+  auto judgement = report::judge(*log, *steps, options.segment);
+  if (!judgement) return tl::unexpected(judgement.error());
+  return Shown{log->name(), std::move(*judgement), std::move(*segments),
+               chosen_of(std::move(*notes), options)};
+}
+
+std::string found(std::span<const Finding> findings) {
+  std::string out;
+  for (const auto severity : {Severity::kCritical, Severity::kWarning, Severity::kInfo}) {
+    const auto times = std::ranges::count(findings, severity, &Finding::severity);
+    if (times == 0) continue;
+    out += fmt::format("{}{} {}", out.empty() ? "" : ", ", times, to_string(severity));
+  }
+  return out.empty() ? "no finding" : count(findings.size(), "finding") + " (" + out + ")";
+}
+
+std::string as_text(const Shown& shown) {
+  const report::Judgement& j = shown.judgement;
+  std::string out = fmt::format("{}: {}, {}\n{}", printable(shown.name), verdict_text(j),
+                                found(j.findings), coverage_text(j.coverage));
+  if (shown.segments.size() > 1) out += fmt::format(", {} segments", shown.segments.size());
+  const auto open = unfinished(shown.segments);
+  out += open.empty() ? "\n" : "; " + open + "\n";
+  for (const Finding& finding : j.findings) out += '\n' + paragraph(finding);
+  if (!j.checks.empty()) out += '\n' + checks_by_state(j.checks);
+  if (!shown.notes.empty()) out += "\nnotes of the collection:\n";
+  for (const NoteRecord& note : shown.notes) {
+    out += fmt::format("    rank {}: {}\n", note.rank, printable(note.text));
+  }
+  return out;
+}
+
+std::string as_json(const report::Judgement& judgement) {
+  constexpr int kIndent = 2;
+  return report::judgement_json(judgement).dump(kIndent, ' ', false,
+                                                report::Json::error_handler_t::replace) +
+         '\n';
+}
+
+int show(const Options& options, const Streams& io) {
+  const auto shown = read(options);
+  if (!shown) {
+    io.err << "presum findings: " << printable(shown.error().message) << '\n';
+    return kNoVerdict;
+  }
+  io.out << (options.format == "json" ? as_json(shown->judgement) : as_text(*shown));
+  return kOk;
+}
+
+}  // namespace
+
+void add_findings(CLI::App& program, Command& chosen) {
+  auto options = std::make_shared<Options>();
+  auto* command = program.add_subcommand("findings", "what is wrong with a run, and what to do");
+  command->footer(kHelp);
+  command->add_option("RUN", options->run, "run folder or presum.db file")->required();
+  command->add_option("--format", options->format, "text or json")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->capture_default_str();
+  command->add_option("--segment", options->segment, "one segment only: 1, 2, ... by restarts");
+  command->callback(
+      [&chosen, options] { chosen = [options](const Streams& io) { return show(*options, io); }; });
+}
+
+}  // namespace presum::cli

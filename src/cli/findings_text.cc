@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/findings_text.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "cli/text.h"
+
+namespace presum::cli {
+namespace {
+
+using State = CheckRecord::State;
+
+struct ToText {
+  std::string operator()(double value) const { return number(value); }
+  std::string operator()(std::int64_t value) const { return fmt::format("{}", value); }
+  std::string operator()(const std::string& value) const { return printable(value); }
+};
+
+std::string evidence(const Finding& finding) {
+  std::vector<std::string> out;
+  for (const auto& [name, value] : finding.evidence) {
+    out.push_back(fmt::format("{} {}", printable(name), std::visit(ToText{}, value)));
+  }
+  return fmt::format("{}", fmt::join(out, ", "));
+}
+
+// Rounded down: nothing is certain because it is nearly so.
+std::string percent(double share) {
+  if (!std::isfinite(share)) return "-";
+  return fmt::format("{:.0f}%", std::floor(std::clamp(share, 0.0, 1.0) * 100));
+}
+
+std::string steps(const Finding& finding) {
+  return finding.first_step == finding.last_step
+             ? fmt::format("step {}", finding.first_step)
+             : fmt::format("steps {}-{}", finding.first_step, finding.last_step);
+}
+
+std::string part(const Finding& finding) {
+  std::string out;
+  if (finding.segment != 1) out += fmt::format(", segment {}", finding.segment);
+  if (finding.module != 0) out += fmt::format(", module {}", finding.module);
+  if (finding.shard != 0) out += fmt::format(", shard {}", finding.shard);
+  return out;
+}
+
+std::string line(const char* label, const std::string& text) {
+  return text.empty() ? "" : fmt::format("    {:<11}{}\n", label, text);
+}
+
+std::string joined(const std::vector<std::string>& texts) {
+  return printable(fmt::format("{}", fmt::join(texts, ", ")));
+}
+
+struct Group {
+  State state;
+  std::string reason;
+  std::vector<std::pair<std::string, std::size_t>> checks;  // and in how many parts
+};
+
+// Only where a check was not possible does the reason matter to a list. Without its full stop.
+std::string reason_of(const CheckRecord& check) {
+  if (check.state != State::kNotPossible) return "";
+  return check.reason.substr(0, check.reason.find_last_not_of('.') + 1);
+}
+
+void add_to(std::vector<Group>& groups, const CheckRecord& check) {
+  auto group = std::ranges::find_if(groups, [&](const Group& g) {
+    return g.state == check.state && g.reason == reason_of(check);
+  });
+  if (group == groups.end()) {
+    group = groups.insert(groups.end(), {check.state, reason_of(check), {}});
+  }
+  const auto known =
+      std::ranges::find(group->checks, check.check, &std::pair<std::string, std::size_t>::first);
+  if (known == group->checks.end()) {
+    group->checks.emplace_back(check.check, 1);
+  } else {
+    ++known->second;
+  }
+}
+
+std::string line_of(const Group& group, std::size_t parts) {
+  std::vector<std::string> names;
+  for (const auto& [check, times] : group.checks) {
+    names.push_back(times == parts ? check : fmt::format("{} ({} of {})", check, times, parts));
+  }
+  std::string state = to_string(group.state);
+  std::ranges::replace(state, '-', ' ');
+  const auto reason = group.reason.empty() ? "" : fmt::format(" ({})", printable(group.reason));
+  return fmt::format("{}: {}{}\n", state, joined(names), reason);
+}
+
+}  // namespace
+
+std::string count(std::uint64_t value, const char* noun) {
+  return fmt::format("{} {}{}", value, noun, value == 1 ? "" : "s");
+}
+
+std::string where(const Finding& finding) {
+  const auto on = finding.hosts.empty() ? "" : " on " + hosts(finding.hosts);
+  return fmt::format("{}{}, {}{}", ranks(finding.ranks), on, steps(finding), part(finding));
+}
+
+std::string paragraph(const Finding& finding) {
+  const auto head = fmt::format("{}: {}\n    {}, {}, confidence {}\n", to_string(finding.severity),
+                                printable(finding.title), printable(finding.check), where(finding),
+                                percent(finding.confidence));
+  return head + line("evidence", evidence(finding)) + line("do", printable(finding.remedy)) +
+         line("resembles", printable(finding.resembles)) + line("also seen", joined(finding.also));
+}
+
+std::string checks_by_state(std::span<const RunLog::Check> checks) {
+  std::vector<Group> groups;
+  std::set<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t>> parts;
+  for (const RunLog::Check& c : checks) {
+    add_to(groups, c.record);
+    parts.emplace(c.segment, c.module, c.shard);
+  }
+  std::ranges::stable_sort(groups, {}, &Group::state);
+  std::string out;
+  for (const Group& group : groups) out += line_of(group, parts.size());
+  return out;
+}
+
+std::string verdict_text(const report::Judgement& judgement) {
+  if (judgement.verdict != Verdict::kInsufficientEvidence) return to_string(judgement.verdict);
+  return "insufficient evidence: " + judgement.reason;
+}
+
+std::string coverage_text(const report::Coverage& coverage) {
+  const auto lost = coverage.steps_seen - coverage.steps_logged;
+  return fmt::format("{}{}, {} of {}", count(coverage.steps_logged, "step"),
+                     lost == 0 ? "" : fmt::format(" ({} more not in the log)", lost),
+                     coverage.workers_seen, count(coverage.workers_expected, "worker"));
+}
+
+std::string unfinished(std::span<const SegmentInfo> segments) {
+  const auto open = std::ranges::find(segments, false, &SegmentInfo::closed);
+  if (open == segments.end()) return "";
+  return fmt::format("segment {} was not closed: it is still running, or it died", open->segment);
+}
+
+}  // namespace presum::cli

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// Findings and checks as text for people. Whatever a run holds is made printable.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "presum/finding.h"
+#include "presum/run_log.h"
+#include "report/judgement.h"
+
+namespace presum::cli {
+
+// "1 step", "2 steps".
+std::string count(std::uint64_t value, const char* noun);
+
+// Where a finding holds: "ranks 2,5 on node[0-1], steps 0-39", and the segment, module and shard
+// where they are not the only ones.
+std::string where(const Finding& finding);
+
+// A finding as a paragraph.
+std::string paragraph(const Finding& finding);
+
+// Checks by state, a line for each state and reason; a check that has the state in some of the
+// models and segments only says in how many.
+std::string checks_by_state(std::span<const RunLog::Check> checks);
+
+// "inconsistent", "insufficient evidence: one worker: there is nothing to compare".
+std::string verdict_text(const report::Judgement& judgement);
+
+// "40 steps, 8 of 8 workers".
+std::string coverage_text(const report::Coverage& coverage);
+
+// "", or that a segment was not closed in order.
+std::string unfinished(std::span<const SegmentInfo> segments);
+
+}  // namespace presum::cli

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// The three metrics over time become alarms with a controlled false-alarm rate: docs/detectors.md.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "presum/step_record.h"
+
+namespace presum::detect {
+
+enum class Statistic : std::uint8_t {
+  kLoss,        // a worker's loss
+  kNorm,        // log of its gradient norm
+  kDirection,   // its mean cosine with the others
+  kPeak,        // log of max |g| / |g|
+  kResidual,    // |log norm - its line on the loss|
+  kTokens,      // its token count
+  kGroupNorm,   // log of its gradient norm in one group (layer)
+  kPair,        // a pair's cosine
+  kMicroBatch,  // how micro-batch losses are spread over workers
+};
+
+struct Options {
+  enum class Control : std::uint8_t {
+    kAverageRunLength,  // mean steps to a false alarm >= `level`
+    kEver,              // probability of ever raising a false alarm <= 1 / `level`
+  };
+  Control control = Control::kAverageRunLength;
+  double level = 1e6;
+  std::uint64_t cooldown = 50;  // steps after an alarm in which the same one is not raised again
+  bool groups = true;           // also per-group norms
+};
+
+struct Alarm {
+  enum class Kind : std::uint8_t {
+    kOutlier,          // a worker is too high or too low (ranks, and history where `event`)
+    kPairSimilar,      // two workers are too alike
+    kPairOpposed,      // two workers are too unlike
+    kTooConsistent,    // workers differ less than their micro-batches allow
+    kTooInconsistent,  // micro-batches of one worker are more alike than chance allows
+    kEvent,            // one worker, one step, far outside everything seen
+  };
+  Kind kind = Kind::kOutlier;
+  Statistic statistic = Statistic::kLoss;
+  bool high = true;  // the worker is above the others
+  // Ascending; empty: all. Of two workers that differ both are named, and `high`, `effect` and
+  // `ratio` are those of the first: nobody knows which one is right.
+  std::vector<std::uint32_t> replicas;
+  std::uint64_t first_step = 0;  // where the evidence began to grow
+  std::uint64_t step = 0;        // where it was enough
+  // log10 of the e-value; of an event |z|; 0 for kTooConsistent of kDirection, which is a rule.
+  double evidence = 0;
+  double effect = 0;    // mean distance from the others in their robust standard deviations, signed
+  double ratio = kNaN;  // of norms and tokens: the worker's geometric mean against the others'
+  std::uint64_t group = 0;  // the group (layer) that shows it most; 0: none stands out
+};
+
+// Watches the steps of one model. Takes any records: missing workers, NaN, changing world size
+// (which starts anew), steps left out. W = 1 never alarms.
+//
+// Thread-safety: not synchronised. No allocation grows with time. Never throws.
+class Detector {
+ public:
+  explicit Detector(const Options& options);
+  Detector(Detector&&) noexcept;
+  Detector& operator=(Detector&&) noexcept;
+  ~Detector();
+
+  // REQUIRES: ascending steps. Deterministic: the same records give the same alarms.
+  std::vector<Alarm> update(const StepRecord& record);
+  // How many steps every statistic has seen; 0 where the run does not have it.
+  std::uint64_t steps(Statistic statistic) const;
+
+  // The state as bytes, for a detector of the same options that continues. `restore` returns false,
+  // and changes nothing, where the bytes are not such a state.
+  std::string save() const;
+  bool restore(std::string_view state);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace presum::detect

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// Betting on ranks: tables of e-values whose mean over equally likely ranks is exactly 1, and the
+// sums that turn a stream of e-values into evidence and the window that it comes from.
+#pragma once
+
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <vector>
+
+namespace presum::detect {
+
+// The quantile of the standard normal. REQUIRES: 0 < p < 1.
+double normal_quantile(double p);
+
+// e-values of the ranks 0 .. n-1: exp(theta a_r) over its mean, with normal scores a_r. A row holds
+// those of +theta for all thetas, then those of -theta.
+class RankTable {
+ public:
+  // REQUIRES: n >= 1.
+  RankTable(std::size_t n, std::span<const double> thetas);
+  std::span<const double> row(std::size_t rank) const {
+    return std::span(values_).subspan(rank * columns_, columns_);
+  }
+
+ private:
+  std::size_t columns_;
+  std::vector<double> values_;
+};
+
+// Tables by number of workers, made when first asked for.
+class RankTables {
+ public:
+  explicit RankTables(std::span<const double> thetas) : thetas_(thetas) {}
+  // References stay valid until the next trim().
+  const RankTable& of(std::size_t n);
+  void trim();
+
+ private:
+  std::span<const double> thetas_;
+  std::map<std::size_t, RankTable> tables_;
+};
+
+// A step of one detector: its number, and the weight of evidence that starts with it.
+struct Tick {
+  std::uint64_t step = 0;
+  double weight = 1;
+};
+
+// For how long what was named is not compared with, without new evidence against it.
+inline constexpr std::uint64_t kBlameSteps = 500;
+
+// What a subject showed so far: how often it was seen, and sums over those steps.
+struct Seen {
+  double count = 0;
+  double effect = 0;
+  double difference = 0;
+};
+
+// Where evidence comes from: the steps since it began, and the means over them.
+struct Window {
+  std::uint64_t first_step = 0;
+  double effect = 0;
+  double difference = 0;
+};
+
+// A block of k components holds, for each, M = sum over starts s of w_s prod_{t >= s} e_t, and the
+// same sum weighted with what was known at each start: its step and Seen. Their quotients are means
+// over the possible starts, each weighted by its evidence.
+inline constexpr std::size_t kMoments = 5;
+
+// One step of M <- e (M + w) for all components of a block of kMoments * e.size() numbers.
+inline void advance(std::span<double> block, std::span<const double> e, const Tick& tick,
+                    const Seen& before) {
+  const std::array<double, kMoments> added = {
+      tick.weight, tick.weight * double(tick.step), tick.weight * before.count,
+      tick.weight * before.effect, tick.weight * before.difference};
+  for (std::size_t m = 0; m < kMoments; ++m) {
+    double* at = block.data() + m * e.size();
+    for (std::size_t k = 0; k < e.size(); ++k) at[k] = e[k] * (at[k] + added[m]);
+  }
+}
+
+// The window of the components [from, from + count) of a block of `columns` components, together.
+// REQUIRES: the block was advanced at least once since it was empty.
+Window window_of(std::span<const double> block, std::size_t columns, std::size_t from,
+                 std::size_t count, const Seen& now, std::uint64_t step);
+
+// Sets components to zero: they begin anew.
+void clear(std::span<double> block, std::size_t columns, std::size_t from, std::size_t count);
+
+inline double sum(std::span<const double> values) {
+  double total = 0;
+  for (const double x : values) total += x;
+  return total;
+}
+
+// A value far enough out for any purpose, so that one absurd number cannot drown a sum.
+inline double bounded(double x) { return std::isnan(x) ? 0 : std::fmin(1e3, std::fmax(-1e3, x)); }
+
+// Median; reorders. NaN for none.
+double median(std::span<double> values);
+
+// A running estimate of the standard deviation over workers: median absolute deviations, corrected
+// for small numbers, averaged over about the last 50 steps.
+class RobustScale {
+ public:
+  // Takes the deviations' median from values of one step around `centre`. `scratch` is overwritten.
+  void update(std::span<double> deviations);
+  double value() const { return weight_ > 0 ? sum_ / weight_ : 0; }
+  // Distance in standard deviations; bounded. 0 for no distance.
+  double distance(double difference) const;
+
+  template <class Archive>
+  void visit(Archive& archive) {
+    archive(sum_);
+    archive(weight_);
+  }
+
+ private:
+  double sum_ = 0;
+  double weight_ = 0;
+};
+
+}  // namespace presum::detect

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// The cosines of all pairs: which pair is always the most alike, or the most opposed
+// (docs/detectors.md, D2).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "detect/e_values.h"
+
+namespace presum::detect {
+
+inline constexpr std::array kPairStakes = {0.15, 0.5, 0.9};
+
+// One tail. Only pairs that were recently the extreme one are stored: all others have the same
+// evidence.
+class PairTail {
+ public:
+  struct Entry {
+    std::uint32_t i = 0;
+    std::uint32_t j = 0;
+    std::array<double, kMoments * kPairStakes.size()> block = {};
+    Seen seen;
+
+    template <class Archive>
+    void visit(Archive& archive) {
+      archive(i);
+      archive(j);
+      for (double& x : block) archive(x);
+      archive(seen.count);
+      archive(seen.effect);
+      archive(seen.difference);
+    }
+  };
+  struct Reading {
+    bool known = false;
+    double effect = 0;
+    double difference = 0;
+  };
+
+  // `extreme` is the pair that has the tail's largest value among `pairs`; `reading(i, j)` what a
+  // pair shows at this step.
+  template <class Read>
+  void update(std::uint32_t i, std::uint32_t j, double pairs, const Tick& tick, Read&& reading) {
+    touch(i, j, tick);
+    for (Entry& entry : entries_) {
+      const Reading shown = reading(entry.i, entry.j);
+      if (shown.known) take(entry, entry.i == i && entry.j == j, pairs, shown, tick);
+    }
+    settle(tick);
+  }
+  const std::vector<Entry>& entries() const { return entries_; }
+  static double evidence(const Entry& entry) {
+    return sum(std::span(entry.block).first(kPairStakes.size()));
+  }
+  void forget(std::uint32_t i, std::uint32_t j);
+
+  template <class Archive>
+  void visit(Archive& archive) {
+    archive(entries_);
+    for (double& x : untouched_) archive(x);
+  }
+
+ private:
+  void touch(std::uint32_t i, std::uint32_t j, const Tick& tick);
+  static void take(Entry& entry, bool extreme, double pairs, const Reading& shown,
+                   const Tick& tick);
+  void settle(const Tick& tick);
+
+  std::vector<Entry> entries_;
+  std::array<double, kPairStakes.size()> untouched_ = {};  // M of every pair that is not stored
+};
+
+class PairPanel {
+ public:
+  explicit PairPanel(std::size_t workers = 0) : workers_(workers) {}
+
+  // `replicas` of the record's workers, ascending; `cosines` as in StepRecord. False, and nothing
+  // changes, for fewer than three workers, no matrix, or where all cosines are equal.
+  bool update(std::span<const std::uint32_t> replicas, std::span<const float> cosines,
+              const Tick& tick);
+
+  struct Crossing {
+    std::uint32_t i = 0;
+    std::uint32_t j = 0;
+    bool similar = true;
+    double evidence = 0;
+    Window window;
+  };
+  // Pairs whose evidence has reached `level`; it is set back to zero. Pairs whose effect does not
+  // matter, or that were named at most `cooldown` steps ago, are left out.
+  std::vector<Crossing> crossings(double level, std::uint64_t step, std::uint64_t cooldown);
+  // Whether a worker belongs to a pair that was named, or would have been, in the last 500 steps.
+  bool named(std::uint32_t worker, std::uint64_t step) const;
+  std::uint64_t steps() const { return steps_; }
+
+  template <class Archive>
+  void visit(Archive& archive) {
+    for (PairTail& tail : tails_) archive(tail);
+    archive(named_);
+    archive(scale_);
+    archive(steps_);
+  }
+  // Whether what was restored names workers that exist.
+  bool fits() const;
+
+ private:
+  struct Named {
+    std::uint32_t i = 0;
+    std::uint32_t j = 0;
+    std::uint64_t similar = 0;
+    std::uint64_t raised = 0;
+    std::uint64_t last = 0;  // with enough evidence
+
+    template <class Archive>
+    void visit(Archive& archive) {
+      archive(i);
+      archive(j);
+      archive(similar);
+      archive(raised);
+      archive(last);
+    }
+  };
+  struct Extremes {
+    std::size_t low = 0;  // positions in the matrix
+    std::size_t high = 0;
+    std::size_t known = 0;
+    double middle = 0;
+  };
+  Extremes find(std::span<const float> cosines, std::uint64_t step);
+  bool cooling(const Crossing& crossing, std::uint64_t step, std::uint64_t cooldown);
+
+  std::size_t workers_;
+  std::array<PairTail, 2> tails_;  // opposed, similar
+  std::vector<Named> named_;
+  RobustScale scale_;
+  std::uint64_t steps_ = 0;
+
+  std::vector<double> scratch_;
+  std::vector<std::uint32_t> position_;  // of a replica in the record; kAbsent
+};
+
+}  // namespace presum::detect

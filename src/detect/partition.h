@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// Are micro-batch losses spread over workers as chance would spread them? (docs/detectors.md, D3)
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "detect/e_values.h"
+
+namespace presum::detect {
+
+// Smallest distance between two of the losses; NaN for fewer than two. `scratch` is overwritten.
+double closest(std::span<const double> losses, std::vector<double>& scratch);
+
+class Partition {
+ public:
+  // What is compared with random assignments of the same losses to the workers.
+  enum Test : std::uint8_t {
+    kEven = 0,    // the workers' means are too much alike
+    kUneven = 1,  // the workers' means are too different
+    kClose = 2,   // losses of the same worker are too close to each other
+  };
+  static constexpr std::size_t kTests = 3;
+  static constexpr std::size_t kAssignments = 64;  // the true one and 63 random ones
+  static constexpr std::size_t kBets = 5;
+
+  // One list of finite losses per worker. Those of fewer than two are left out. False, and nothing
+  // changes, for fewer than two lists, or where all losses are equal.
+  bool update(const std::vector<std::vector<double>>& losses, const Tick& tick);
+
+  double evidence(Test test) const;
+  // REQUIRES: evidence(test) > 0.
+  Window window(Test test, std::uint64_t step) const;
+  static bool matters(Test test, const Window& window);
+  void reset(Test test);
+  bool cooling(Test test, std::uint64_t step, std::uint64_t cooldown) const;
+  void raised(Test test, std::uint64_t step) { raised_at_[test] = step + 1; }
+  std::uint64_t steps() const { return steps_; }
+
+  template <class Archive>
+  void visit(Archive& archive) {
+    for (Track& track : tracks_) {
+      for (double& x : track.block) archive(x);
+      archive(track.seen.count);
+      archive(track.seen.effect);
+      archive(track.seen.difference);
+    }
+    for (std::uint64_t& at : raised_at_) archive(at);
+    archive(steps_);
+  }
+
+ private:
+  struct Track {
+    std::array<double, kMoments* kBets> block = {};
+    Seen seen;
+  };
+  using Values = std::array<double, kAssignments>;
+  bool gather(const std::vector<std::vector<double>>& losses, std::uint64_t step);
+  void set_unit();
+  double between() const;
+  double closeness();
+  void take(Test test, std::size_t rank, double effect, double ratio, const Tick& tick);
+
+  std::array<Track, kTests> tracks_;
+  std::array<std::uint64_t, kTests> raised_at_ = {};  // step + 1; 0: never
+  std::uint64_t steps_ = 0;
+
+  // Of the last step.
+  std::vector<double> pool_;         // the losses of one worker after the other's
+  std::vector<std::size_t> counts_;  // of losses per worker
+  std::vector<double> scratch_;
+  double mean_ = 0;
+  double unit_ = 0;
+};
+
+// The e-values of a rank from 1 to kAssignments that bet on small ranks. Their mean is 1.
+std::array<double, Partition::kBets> partition_bets(std::size_t rank);
+
+}  // namespace presum::detect

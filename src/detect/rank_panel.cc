@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "detect/rank_panel.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "base/hash.h"
+
+namespace presum::detect {
+namespace {
+
+constexpr std::uint64_t kNever = std::numeric_limits<std::uint64_t>::max();
+constexpr double kRecentRate = 0.1;
+
+std::uint64_t tie(std::uint64_t step, Statistic statistic, std::uint32_t worker) {
+  return splitmix64(splitmix64(step) ^ (std::uint64_t{worker} << 8) ^
+                    static_cast<std::uint64_t>(statistic));
+}
+
+double centre(double a, double b) { return a + (b - a) / 2; }
+
+}  // namespace
+
+RankPanel::RankPanel(const PanelSpec& spec, std::size_t workers, std::size_t thetas)
+    : spec_(spec), workers_(workers), thetas_(thetas) {
+  const double sides = (spec.high ? 1 : 0) + (spec.low ? 1 : 0);
+  component_weight_ = spec.weight / (sides * double(workers * thetas));
+  blocks_.assign(workers * kMoments * 2 * thetas, 0);
+  seen_.assign(workers * 3, 0);
+  recent_.assign(workers, 0);
+  blamed_until_.assign(workers, 0);
+  raised_at_.assign(workers * 2, kNever);
+  readings_.resize(workers);
+}
+
+bool RankPanel::fits() const {
+  return blocks_.size() == workers_ * kMoments * 2 * thetas_ && seen_.size() == workers_ * 3 &&
+         recent_.size() == workers_ && blamed_until_.size() == workers_ &&
+         raised_at_.size() == workers_ * 2;
+}
+
+bool RankPanel::update(std::span<const double> values, const Tick& tick, RankTables& tables) {
+  std::ranges::fill(readings_, std::nullopt);
+  if (!gather(values, tick.step)) return false;
+  const auto less = [&](const Item& a, const Item& b) { return before(a, b, tick.step); };
+  std::ranges::sort(reference_, less);
+  update_scale();
+  const std::size_t n = reference_.size();
+  const RankTable& inner = tables.of(n);
+  for (std::size_t r = 0; r < n; ++r) {
+    take(reference_[r], inner.row(r), middle_without(r), tick);
+  }
+  for (const Item& item : suspects_) {
+    const auto below = std::ranges::lower_bound(reference_, item, less) - reference_.begin();
+    take(item, tables.of(n + 1).row(static_cast<std::size_t>(below)), middle(), tick);
+  }
+  ++steps_;
+  return true;
+}
+
+// Splits the workers into those that are compared with each other and those already blamed. Where
+// the blamed are the majority, all are compared: then nobody knows what is normal.
+bool RankPanel::gather(std::span<const double> values, std::uint64_t step) {
+  reference_.clear();
+  suspects_.clear();
+  double low = std::numeric_limits<double>::infinity();
+  double high = -low;
+  for (std::uint32_t i = 0; i < workers_; ++i) {
+    if (!std::isfinite(values[i])) continue;
+    low = std::min(low, values[i]);
+    high = std::max(high, values[i]);
+    (blamed(i, step) ? suspects_ : reference_).push_back({values[i], i});
+  }
+  const std::size_t known = reference_.size() + suspects_.size();
+  if (known < std::max<std::size_t>(2, spec_.least_workers) || low == high) return false;
+  if (reference_.size() < 2 || 2 * reference_.size() < known) {
+    reference_.insert(reference_.end(), suspects_.begin(), suspects_.end());
+    suspects_.clear();
+  }
+  return true;
+}
+
+bool RankPanel::before(const Item& a, const Item& b, std::uint64_t step) const {
+  if (a.value != b.value) return a.value < b.value;
+  return tie(step, spec_.statistic, a.worker) < tie(step, spec_.statistic, b.worker);
+}
+
+void RankPanel::update_scale() {
+  const double m = middle();
+  scratch_.clear();
+  for (const Item& item : reference_) scratch_.push_back(std::abs(item.value - m));
+  scale_.update(scratch_);
+}
+
+double RankPanel::middle() const {
+  const std::size_t n = reference_.size();
+  return centre(reference_[(n - 1) / 2].value, reference_[n / 2].value);
+}
+
+// The median of the others, from the sorted values of all.
+double RankPanel::middle_without(std::size_t rank) const {
+  const std::size_t others = reference_.size() - 1;
+  const auto at = [&](std::size_t k) { return reference_[k < rank ? k : k + 1].value; };
+  return centre(at((others - 1) / 2), at(others / 2));
+}
+
+void RankPanel::take(const Item& item, std::span<const double> e, double others, const Tick& tick) {
+  const double difference = item.value - others;
+  const Reading reading{
+      scale_.distance(difference),
+      bounded(spec_.relative && difference != 0 ? difference / std::abs(others) : difference)};
+  const auto seen = std::span(seen_).subspan(std::size_t{item.worker} * 3, 3);
+  advance(block(item.worker), e, tick, {seen[0], seen[1], seen[2]});
+  seen[0] += 1;
+  seen[1] += reading.effect;
+  seen[2] += reading.difference;
+  recent_[item.worker] += kRecentRate * (reading.difference - recent_[item.worker]);
+  readings_[item.worker] = reading;
+}
+
+std::span<double> RankPanel::block(std::size_t worker) {
+  const std::size_t size = kMoments * 2 * thetas_;
+  return std::span(blocks_).subspan(worker * size, size);
+}
+
+std::span<const double> RankPanel::block(std::size_t worker) const {
+  const std::size_t size = kMoments * 2 * thetas_;
+  return std::span(blocks_).subspan(worker * size, size);
+}
+
+void RankPanel::add_evidence(std::span<double> totals) const {
+  for (std::size_t i = 0; i < workers_; ++i) {
+    totals[i] += evidence(i, Side::kHigh) + evidence(i, Side::kLow);
+  }
+}
+
+double RankPanel::evidence(std::size_t worker, Side side) const {
+  if (!watches(side)) return 0;
+  return component_weight_ * sum(block(worker).subspan(first_column(side), thetas_));
+}
+
+Window RankPanel::window(std::size_t worker, Side side, std::uint64_t step) const {
+  const double* seen = &seen_[worker * 3];
+  return window_of(block(worker), 2 * thetas_, first_column(side), thetas_,
+                   {seen[0], seen[1], seen[2]}, step);
+}
+
+bool RankPanel::matters(const Window& window, Side side) const {
+  const double sign = side == Side::kHigh ? 1 : -1;
+  return sign * window.effect >= kLeastEffect && sign * window.difference >= spec_.least_difference;
+}
+
+void RankPanel::reset(std::size_t worker, Side side) {
+  clear(block(worker), 2 * thetas_, first_column(side), thetas_);
+}
+
+void RankPanel::reset_worker(std::size_t worker) { std::ranges::fill(block(worker), 0.0); }
+
+void RankPanel::blame(std::size_t worker, std::uint64_t step) {
+  blamed_until_[worker] = step + kBlameSteps;
+}
+
+void RankPanel::raised(std::size_t worker, Side side, std::uint64_t step) {
+  raised_at_[worker * 2 + static_cast<std::size_t>(side)] = step;
+}
+
+bool RankPanel::cooling(std::size_t worker, Side side, std::uint64_t step,
+                        std::uint64_t cooldown) const {
+  const std::uint64_t at = raised_at_[worker * 2 + static_cast<std::size_t>(side)];
+  return at != kNever && step - at <= cooldown;
+}
+
+std::optional<RankPanel::Reading> RankPanel::reading(std::size_t worker) const {
+  return readings_[worker];
+}
+
+}  // namespace presum::detect

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "detect/statistics.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "detect/partition.h"
+
+namespace presum::detect {
+namespace {
+
+struct Line {
+  double x = 0;
+  double y = 0;
+  double slope = 0;
+};
+
+// Least squares; slope 0 where x does not vary.
+Line fit(std::span<const double> x, std::span<const double> y) {
+  Line line;
+  const double n = double(x.size());
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    line.x += x[i] / n;
+    line.y += y[i] / n;
+  }
+  double xx = 0;
+  double xy = 0;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    xx += (x[i] - line.x) * (x[i] - line.x);
+    xy += (x[i] - line.x) * (y[i] - line.y);
+  }
+  line.slope = xx > 0 ? xy / xx : 0;
+  return line;
+}
+
+}  // namespace
+
+void Statistics::fill(const StepRecord& record, std::size_t workers, const std::vector<bool>& odd) {
+  for (auto* values : {&loss, &norm, &direction, &peak, &residual, &tokens, &closest}) {
+    values->assign(workers, kNaN);
+  }
+  micro.resize(workers);
+  for (auto& losses : micro) losses.clear();
+  for (const WorkerRecord& worker : record.workers) fill_worker(worker);
+  if (record.workers.size() < 3) std::ranges::fill(direction, kNaN);
+  fill_residual(odd);
+  fill_closest();
+}
+
+void Statistics::fill_worker(const WorkerRecord& w) {
+  const std::size_t i = w.replica;
+  loss[i] = w.loss;
+  norm[i] = std::log(w.grad_norm);
+  direction[i] = w.cosine_to_others;
+  if (w.grad_norm > 0) peak[i] = std::log(w.grad_max / w.grad_norm);
+  if (w.tokens > 0) tokens[i] = std::log(double(w.tokens));
+  for (const MicroBatchRecord& m : w.micro) {
+    if (m.weight > 0 && std::isfinite(m.loss)) micro[i].push_back(m.loss);
+  }
+}
+
+void Statistics::fill_residual(const std::vector<bool>& odd) {
+  std::vector<double> x;
+  std::vector<double> y;
+  const auto counts = [&](std::size_t i) {
+    return !odd[i] && std::isfinite(loss[i]) && std::isfinite(norm[i]);
+  };
+  for (std::size_t i = 0; i < loss.size(); ++i) {
+    if (!counts(i)) continue;
+    x.push_back(loss[i]);
+    y.push_back(norm[i]);
+  }
+  const Line line = fit(x, y);
+  if (x.size() < 4 || line.slope == 0) return;
+  for (std::size_t i = 0; i < loss.size(); ++i) {
+    if (counts(i)) residual[i] = std::abs(norm[i] - line.y - line.slope * (loss[i] - line.x));
+  }
+}
+
+// Comparable only between workers with equally many losses.
+void Statistics::fill_closest() {
+  std::size_t count = 0;
+  for (const auto& losses : micro) {
+    if (losses.empty()) continue;
+    if (count != 0 && losses.size() != count) return;
+    count = losses.size();
+  }
+  for (std::size_t i = 0; i < micro.size(); ++i) {
+    closest[i] = detect::closest(micro[i], scratch_);
+  }
+}
+
+void fill_group(const StepRecord& record, const GroupRecord& group, std::span<double> out) {
+  std::ranges::fill(out, kNaN);
+  const std::size_t n = std::min(record.workers.size(), group.norms.size());
+  for (std::size_t k = 0; k < n; ++k) {
+    out[record.workers[k].replica] = std::log(double{group.norms[k]});
+  }
+}
+
+}  // namespace presum::detect

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// From a step's record to one number per worker and statistic; NaN where a worker has none.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "presum/step_record.h"
+
+namespace presum::detect {
+
+// By replica; as long as workers are expected. Buffers are reused from step to step.
+struct Statistics {
+  std::vector<double> loss;
+  std::vector<double> norm;       // log
+  std::vector<double> direction;  // needs three workers
+  std::vector<double> peak;       // log
+  std::vector<double> residual;   // of norm on loss; needs four workers and losses that differ
+  std::vector<double> tokens;     // log
+  std::vector<double> closest;    // distance of the closest micro-batch losses
+  std::vector<std::vector<double>> micro;  // finite losses of micro-batches that count
+
+  // `odd`: workers whose loss or norm is known to deviate; they would tilt the line of the
+  // residuals and have none. REQUIRES: one for each of `workers`, and replicas below.
+  void fill(const StepRecord& record, std::size_t workers, const std::vector<bool>& odd);
+
+ private:
+  void fill_worker(const WorkerRecord& worker);
+  void fill_residual(const std::vector<bool>& odd);
+  void fill_closest();
+
+  std::vector<double> scratch_;
+};
+
+// Log of a group's norms, by replica.
+void fill_group(const StepRecord& record, const GroupRecord& group, std::span<double> out);
+
+}  // namespace presum::detect

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "diagnose/batches.h"
+
+#include <algorithm>
+#include <set>
+
+#include "base/hash.h"
+
+namespace presum::diagnose {
+namespace {
+
+std::uint64_t low_bits(std::uint32_t count) {
+  return count >= 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << count) - 1;
+}
+
+Batch batch_of(const WorkerRecord& worker, std::uint64_t mask, std::vector<std::uint64_t>& rows) {
+  rows.clear();
+  for (const std::uint64_t row : worker.samples) {
+    if ((row & mask) == 0) rows.push_back(row);
+  }
+  Batch out;
+  out.known = !rows.empty();
+  out.rows = rows.size();
+  for (const std::uint64_t row : rows) out.order = mix64(out.order + row);
+  std::sort(rows.begin(), rows.end());
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const bool again = i > 0 && rows[i] == rows[i - 1];
+    if (!again) {
+      ++out.distinct;
+      out.set += mix64(rows[i] + 1);
+    } else if (i == 1 || rows[i - 2] != rows[i]) {
+      ++out.repeated;
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+std::vector<Batch> batches(const StepRecord& record) {
+  std::uint32_t thinned = 0;
+  for (const WorkerRecord& w : record.workers) thinned = std::max(thinned, w.thinned);
+  std::vector<Batch> out;
+  out.reserve(record.workers.size());
+  std::vector<std::uint64_t> rows;
+  for (const WorkerRecord& w : record.workers) out.push_back(batch_of(w, low_bits(thinned), rows));
+  return out;
+}
+
+bool disjoint_indices(const WorkerRecord& a, const WorkerRecord& b) {
+  if (a.indices.empty() || b.indices.empty()) return false;
+  const std::set<std::uint64_t> of_a(a.indices.begin(), a.indices.end());
+  return std::none_of(b.indices.begin(), b.indices.end(),
+                      [&](std::uint64_t index) { return of_a.contains(index); });
+}
+
+}  // namespace presum::diagnose

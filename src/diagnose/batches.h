@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// The samples of a step, worker by worker.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "presum/step_record.h"
+
+namespace presum::diagnose {
+
+struct Batch {
+  bool known = false;        // row hashes came, and some are left after thinning
+  std::uint64_t set = 0;     // of the distinct rows, in any order
+  std::uint64_t order = 0;   // of all rows in their order
+  std::size_t distinct = 0;  // rows
+  std::size_t rows = 0;      // row hashes compared
+  std::size_t repeated = 0;  // distinct rows that are there more than once
+  // Several rows, all equal: no sign of anything.
+  bool degenerate() const { return rows > 1 && distinct == 1; }
+};
+
+// In the order of StepRecord::workers, all thinned alike.
+std::vector<Batch> batches(const StepRecord& record);
+// Whether both workers know their indices and share none.
+bool disjoint_indices(const WorkerRecord& a, const WorkerRecord& b);
+
+}  // namespace presum::diagnose

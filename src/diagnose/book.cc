@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "diagnose/book.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace presum::diagnose {
+namespace {
+
+constexpr std::ptrdiff_t kSignalsPerCheck = 64;
+
+void extend(Signal& signal, const Signal& now) {
+  signal.first_step = std::min(signal.first_step, now.first_step);
+  signal.last_step = std::max(signal.last_step, now.last_step);
+  signal.severity = std::max(signal.severity, now.severity);
+  signal.confidence = std::max(signal.confidence, now.confidence);
+  signal.title = now.title;
+  signal.evidence = now.evidence;
+  ++signal.sightings;
+}
+
+std::string found_reason(const std::vector<Signal>& signals, Check check) {
+  std::uint64_t first = UINT64_MAX;
+  for (const Signal& s : signals) {
+    if (s.check == check) first = std::min(first, s.first_step);
+  }
+  return fmt::format("Seen first at step {}.", first);
+}
+
+}  // namespace
+
+Signal sighting(Check check, std::uint64_t step, Blame blame) {
+  Signal out;
+  out.check = check;
+  out.ranks = std::move(blame.ranks);
+  out.everyone = blame.everyone;
+  out.first_step = out.last_step = step;
+  out.severity = info(check).severity;
+  return out;
+}
+
+void Book::see(Signal now, std::uint64_t slack) {
+  Ranks fresh = now.ranks;
+  for (Signal& s : signals_) {
+    if (s.check != now.check || s.key != now.key || !intersect(s.ranks, now.ranks)) continue;
+    fresh = without(fresh, s.ranks);
+    extend(s, now);
+  }
+  if (fresh.empty()) return;
+  now.everyone = now.everyone && fresh.size() == now.ranks.size();
+  now.ranks = std::move(fresh);
+  if (Signal* open = joinable(now, slack)) {
+    open->ranks = unite(open->ranks, now.ranks);
+    return extend(*open, now);
+  }
+  now.id = signals_.empty() ? 1 : signals_.back().id + 1;
+  now.sightings = 1;
+  signals_.push_back(std::move(now));
+}
+
+Signal* Book::joinable(const Signal& now, std::uint64_t slack) {
+  Signal* newest = nullptr;
+  Signal* same_key = nullptr;
+  std::ptrdiff_t count = 0;
+  for (Signal& s : signals_) {
+    if (s.check != now.check) continue;
+    newest = &s;
+    if (s.key == now.key) same_key = &s;
+    ++count;
+  }
+  if (same_key != nullptr && now.last_step <= same_key->first_step + slack && slack > 0) {
+    return same_key;
+  }
+  return count >= kSignalsPerCheck ? newest : nullptr;
+}
+
+Signal* Book::find(Check check, std::uint32_t rank) {
+  const auto found = std::find_if(signals_.rbegin(), signals_.rend(), [&](const Signal& s) {
+    return s.check == check && std::binary_search(s.ranks.begin(), s.ranks.end(), rank);
+  });
+  return found == signals_.rend() ? nullptr : &*found;
+}
+
+CheckRecord Book::record(Check check) const {
+  using State = CheckRecord::State;
+  const Coverage& c = coverage_[index(check)];
+  const bool found = std::any_of(signals_.begin(), signals_.end(),
+                                 [&](const Signal& s) { return s.check == check; });
+  CheckRecord out{std::string(info(check).id), State::kNotPossible, std::string(c.cannot)};
+  if (found) {
+    out.state = State::kFound;
+    out.reason = found_reason(signals_, check);
+  } else if (c.looked > 0 && is_statistic(check)) {
+    out.state = State::kNotTriggered;
+    out.reason = fmt::format("No alarm in {} steps.", c.looked);
+  } else if (c.looked > 0) {
+    out.state = State::kPassed;
+    out.reason = fmt::format("Looked at in {} steps, and held.", c.looked);
+  } else if (!c.armed.empty()) {
+    out.state = State::kNotTriggered;
+    out.reason = std::string(c.armed);
+  } else if (c.cannot.empty()) {
+    out.reason = "No step of this model was recorded.";
+  }
+  return out;
+}
+
+}  // namespace presum::diagnose

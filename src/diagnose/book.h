@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// What rules saw: signals that grow from step to step, and what every check has looked at.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "diagnose/checks.h"
+#include "diagnose/split.h"
+#include "presum/finding.h"
+
+namespace presum::diagnose {
+
+using Evidence = std::vector<std::pair<std::string, Finding::Value>>;
+
+// One check seen broken on one set of ranks, from its first to its last step.
+struct Signal {
+  Check check = Check::kMissingWorker;
+  std::uint64_t key = 0;  // tells causes apart that one check can see
+  Ranks ranks;
+  bool everyone = false;  // there is no minority: the ranks are all workers
+  std::uint64_t first_step = 0;
+  std::uint64_t last_step = 0;
+  Severity severity = Severity::kWarning;
+  double confidence = 0;
+  std::string title;  // with "{Ranks}" in the place of the ranks
+  Evidence evidence;
+  std::uint64_t id = 0;
+  std::uint64_t sightings = 0;
+};
+
+// A sighting at one step with the check's own severity.
+Signal sighting(Check check, std::uint64_t step, Blame blame);
+
+// Thread-safety: not synchronised. At most 64 signals a check; what is beyond joins the last one.
+class Book {
+ public:
+  // Ranks that a signal of the same check and key has already are added to it. The others make a
+  // new signal, or join the newest if that began at most `slack` steps ago. The latest title and
+  // evidence stay.
+  void see(Signal now, std::uint64_t slack = 0);
+  // The newest signal of a check that holds the rank, or null.
+  Signal* find(Check check, std::uint32_t rank);
+  const std::vector<Signal>& signals() const { return signals_; }
+
+  // The expectation was looked at, and held unless it is seen broken.
+  void looked(Check check) { ++coverage_[index(check)].looked; }
+  // What the check waits for, or why it cannot be made; both are string literals.
+  void armed(Check check, std::string_view why) { coverage_[index(check)].armed = why; }
+  void cannot(Check check, std::string_view why) { coverage_[index(check)].cannot = why; }
+  CheckRecord record(Check check) const;
+
+ private:
+  struct Coverage {
+    std::uint64_t looked = 0;
+    std::string_view armed;
+    std::string_view cannot;
+  };
+  static std::size_t index(Check check) { return static_cast<std::size_t>(check); }
+  Signal* joinable(const Signal& now, std::uint64_t slack);
+
+  std::vector<Signal> signals_;  // by id
+  std::array<Coverage, kChecks> coverage_{};
+};
+
+}  // namespace presum::diagnose

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "diagnose/checks.h"
+
+#include <array>
+#include <initializer_list>
+
+namespace presum::diagnose {
+namespace {
+
+using enum Check;
+using enum Severity;
+using Checks = std::uint32_t;  // one bit a check
+
+constexpr Checks bit(Check check) { return Checks{1} << static_cast<unsigned>(check); }
+
+constexpr Checks set_of(std::initializer_list<Check> checks) {
+  Checks set = 0;
+  for (const Check check : checks) set |= bit(check);
+  return set;
+}
+
+constexpr Checks kStatistics =
+    set_of({kWorkerOutlier, kPairTooSimilar, kTooConsistent, kLossEvent});
+constexpr Checks kDesync = set_of({kParameterDesync, kBufferDesync});
+constexpr Checks kNonfinite = set_of({kNonfiniteGradient, kNonfiniteLoss});
+
+struct Rule {
+  Check check;
+  CheckInfo info;
+  Checks explains;
+};
+
+constexpr std::array<Rule, kChecks> kRules{{
+    {kMissingWorker,
+     {"missing-worker", kWarning, "packets of every worker at every step",
+      "See whether the process of these ranks still runs and reaches the aggregator's port. Steps "
+      "without them are judged by the others alone.",
+      ""},
+     kStatistics},
+    {kNonfiniteGradient,
+     {"nonfinite-gradient", kCritical, "NaN and Inf in every worker's own gradient",
+      "Look at the batch, the loss and the first layer with NaN on the named ranks at the first "
+      "step, and skip or clip on all ranks alike. If all ranks turned at once, look at the "
+      "reduction and the optimiser of the step before.",
+      "deepspeedai/DeepSpeed#8061"},
+     kNonfinite | kDesync | kStatistics |
+         set_of({kReducedGradientMismatch, kReductionScale, kZeroGradient, kFrozenGradient})},
+    {kNonfiniteLoss,
+     {"nonfinite-loss", kCritical, "NaN and Inf in every worker's loss",
+      "Look at the batch of the named ranks at the first step: a log or a division of zero, or a "
+      "batch without any target token.",
+      "WeatherGenerator#2724"},
+     kNonfinite | kDesync | kStatistics | set_of({kZeroGradient})},
+    {kNoReduction,
+     {"no-reduction", kCritical, "whether gradients were averaged at all before the optimiser ran",
+      "Call the wrapped model itself, not `.module`, and end `no_sync()` before the last backward "
+      "pass of each optimiser step. Every worker trains a model of its own until then.",
+      "pytorch/pytorch#104336"},
+     kDesync | kStatistics | set_of({kReductionScale, kReducedGradientMismatch})},
+    {kOptimizerMismatch,
+     {"optimizer-mismatch", kCritical, "optimiser class and hyper-parameters of all workers",
+      "Build the optimiser and its schedule from the same configuration on every rank, and load "
+      "the same checkpoint of them.",
+      ""},
+     kDesync | set_of({kWorkerOutlier, kLossEvent})},
+    {kEnvironmentMismatch,
+     {"environment-mismatch", kWarning,
+      "versions, device, precision, determinism and environment variables of all workers",
+      "Use the same image and launch environment on every host.", ""},
+     kDesync | set_of({kReducedGradientMismatch, kWorkerOutlier})},
+    {kModeMismatch,
+     {"mode-mismatch", kWarning, "training or evaluation mode and dropout rates of all workers",
+      "Call `model.train()` on every rank after validation, and build the model from one "
+      "configuration.",
+      ""},
+     set_of({kBufferDesync, kWorkerOutlier, kPairTooSimilar, kLossEvent})},
+    {kManifestMismatch,
+     {"manifest-mismatch", kWarning, "length and contents of the data set of all workers",
+      "Sort file lists before use and check that every host has the same files: a sampler splits "
+      "positions, so lists that differ are read twice in part and not at all in part.",
+      "pytorch/pytorch#70103"},
+     set_of({kDuplicateData, kSamplerMismatch, kOverlappingData, kTokenImbalance})},
+    {kDuplicateData,
+     {"duplicate-data", kCritical, "whether workers read the same samples at a step",
+      "Shard the data by rank: a DistributedSampler (or split_dataset_by_node) with this job's "
+      "rank and world size. Until then these workers do the work of one.",
+      "huggingface/datasets#7868"},
+     kStatistics | set_of({kEpochNotSet, kSamplerMismatch, kOverlappingData, kSharedRng})},
+    {kEpochNotSet,
+     {"epoch-not-set", kWarning, "whether the order of the samples changes from pass to pass",
+      "Call `sampler.set_epoch(epoch)` before every pass over the data.", "pytorch/pytorch#31771"},
+     set_of({kOverlappingData})},
+    {kSamplerMismatch,
+     {"sampler-mismatch", kWarning, "seed, epoch, rank, replicas and settings of all samplers",
+      "Give every rank's sampler the same seed, epoch and settings, and its own rank.",
+      "NVlabs/LongLive#71"},
+     set_of({kDuplicateData, kEpochNotSet, kOverlappingData, kPairTooSimilar, kTooConsistent})},
+    {kOverlappingData,
+     {"overlapping-data", kWarning, "whether a sample is drawn twice in one pass over the data",
+      "Give every rank's sampler the same seed and epoch, or split the data into disjoint shards, "
+      "and feed each micro-batch once. Samples read twice take the place of others that are not "
+      "read.",
+      "karpathy/llm.c#792"},
+     set_of({kWorkerOutlier, kPairTooSimilar, kTooConsistent})},
+    {kReductionScale,
+     {"reduction-scale", kCritical,
+      "norm of the reduced gradient against the mean that it ought to be",
+      "Divide by the world size exactly once: in the reduction, or in the loss, not in both and "
+      "not in neither.",
+      "NeMo Automodel#3830"},
+     kNonfinite | set_of({kReducedGradientMismatch, kLossEvent})},
+    {kReducedGradientMismatch,
+     {"reduced-gradient-mismatch", kCritical, "whether all workers hold the same reduced gradient",
+      "Look at communication hooks, at parameters that only some ranks use, and at the "
+      "communication library; exchange the hardware of the named ranks if it comes back.",
+      "pmodels/mpich#6538"},
+     kNonfinite | kDesync | set_of({kWorkerOutlier, kLossEvent})},
+    {kBufferDesync,
+     {"buffer-desync", kWarning, "buffers (such as BatchNorm statistics) of all workers",
+      "Leave `broadcast_buffers` on, use synchronised BatchNorm, or declare the buffers with "
+      "`local_buffers=`. Otherwise evaluation and checkpoints depend on the rank.",
+      "mmdetection#2539"},
+     set_of({kWorkerOutlier, kLossEvent})},
+    {kParameterDesync,
+     {"parameter-desync", kCritical, "parameters and optimiser-step counts of all workers",
+      "Broadcast the parameters from one rank and take every decision to step or skip on all ranks "
+      "alike. Initialise before the model is wrapped, and restart from a checkpoint of before.",
+      "pytorch/pytorch#69031"},
+     kNonfinite | kStatistics | set_of({kBufferDesync})},
+    {kZeroGradient,
+     {"zero-gradient", kCritical, "gradients that are exactly zero",
+      "Look for a detached loss, a frozen model or a batch without any target on the named ranks.",
+      ""},
+     kStatistics | set_of({kFrozenGradient})},
+    {kFrozenGradient,
+     {"frozen-gradient", kCritical, "gradients that repeat the previous step's bit for bit",
+      "Look for gradients that are not cleared and recomputed, a batch that is fed again, or a "
+      "backward pass that the named ranks skip.",
+      ""},
+     kStatistics},
+    {kTokenImbalance,
+     {"token-imbalance", kWarning, "target tokens of every worker's batch",
+      "Weight each worker's loss by its target tokens: divide the summed loss by the global token "
+      "count, or batch by length on all ranks alike.",
+      "huggingface/transformers#34242"},
+     set_of({kWorkerOutlier, kLossEvent})},
+    {kSharedRng,
+     {"shared-rng", kInfo, "random generators of all workers, where they are in use",
+      "Add the rank to the seed after the model is built, and seed loader workers by rank too.",
+      "huggingface/transformers#31412"},
+     0},
+    {kWorkerOutlier,
+     {"worker-outlier", kWarning, "each worker's loss, norm and direction against the others'",
+      "Compare data, code path and hardware of the named ranks with the others'. No harder check "
+      "explains the difference.",
+      ""},
+     kStatistics},
+    {kPairTooSimilar,
+     {"pair-too-similar", kWarning, "cosines of all pairs of workers",
+      "Look whether these workers read the same data; switch the data fingerprints on to see it "
+      "directly.",
+      ""},
+     set_of({kTooConsistent, kWorkerOutlier})},
+    {kTooConsistent,
+     {"too-consistent", kWarning, "whether workers differ as much as their micro-batches do",
+      "Look whether all workers read the same data: their average is no better than one of them.",
+      "huggingface/datasets#5360"},
+     set_of({kPairTooSimilar})},
+    {kLossEvent,
+     {"loss-event", kInfo, "single steps far outside everything seen",
+      "Look at the named rank's batch of that step.", "WeatherGenerator#2724"},
+     0},
+}};
+
+constexpr bool in_order() {
+  for (std::size_t i = 0; i < kChecks; ++i) {
+    if (static_cast<std::size_t>(kRules[i].check) != i) return false;
+  }
+  return true;
+}
+static_assert(in_order(), "a rule stands at the place of its check");
+
+constexpr std::array<CheckInfo, kChecks> kCatalogue = [] {
+  std::array<CheckInfo, kChecks> catalogue{};
+  for (std::size_t i = 0; i < kChecks; ++i) catalogue[i] = kRules[i].info;
+  return catalogue;
+}();
+
+}  // namespace
+
+const CheckInfo& info(Check check) { return kCatalogue[static_cast<std::size_t>(check)]; }
+
+bool explains(Check cause, Check effect) {
+  return cause == effect || (kRules[static_cast<std::size_t>(cause)].explains & bit(effect)) != 0;
+}
+
+std::span<const CheckInfo> catalogue() { return kCatalogue; }
+
+}  // namespace presum::diagnose

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// The rules as data: what a check is called, how bad it is, what to do, and what else it explains.
+// checks.cc holds the table; docs/findings.md says how to add a row.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "diagnose/diagnoser.h"
+
+namespace presum::diagnose {
+
+// In the order in which a cause is named: of the checks of one finding the first is its head.
+enum class Check : std::uint8_t {
+  kMissingWorker,
+  kNonfiniteGradient,
+  kNonfiniteLoss,
+  kNoReduction,
+  kOptimizerMismatch,
+  kEnvironmentMismatch,
+  kModeMismatch,
+  kManifestMismatch,
+  kDuplicateData,
+  kEpochNotSet,
+  kSamplerMismatch,
+  kOverlappingData,
+  kReductionScale,
+  kReducedGradientMismatch,
+  kBufferDesync,
+  kParameterDesync,
+  kZeroGradient,
+  kFrozenGradient,
+  kTokenImbalance,
+  kSharedRng,
+  kWorkerOutlier,
+  kPairTooSimilar,
+  kTooConsistent,
+  kLossEvent,
+};
+inline constexpr std::size_t kChecks = 24;
+
+const CheckInfo& info(Check check);
+// Whether `effect` is to be expected where `cause` is found. A check explains itself.
+bool explains(Check cause, Check effect);
+// Whether the check rests on alarms of the detectors alone.
+constexpr bool is_statistic(Check check) { return check >= Check::kWorkerOutlier; }
+
+}  // namespace presum::diagnose

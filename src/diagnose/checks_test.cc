@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "diagnose/checks.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+namespace presum::diagnose {
+namespace {
+
+using enum Check;
+
+TEST(Catalogue, ListsEveryCheckInTheOrderInWhichACauseIsNamed) {
+  const std::vector<std::string> expected{"missing-worker",     "nonfinite-gradient",
+                                          "nonfinite-loss",     "no-reduction",
+                                          "optimizer-mismatch", "environment-mismatch",
+                                          "mode-mismatch",      "manifest-mismatch",
+                                          "duplicate-data",     "epoch-not-set",
+                                          "sampler-mismatch",   "overlapping-data",
+                                          "reduction-scale",    "reduced-gradient-mismatch",
+                                          "buffer-desync",      "parameter-desync",
+                                          "zero-gradient",      "frozen-gradient",
+                                          "token-imbalance",    "shared-rng",
+                                          "worker-outlier",     "pair-too-similar",
+                                          "too-consistent",     "loss-event"};
+  std::vector<std::string> found;
+  for (const CheckInfo& c : catalogue()) found.emplace_back(c.id);
+  EXPECT_EQ(found, expected);
+}
+
+TEST(Catalogue, TellsWhatEveryCheckLooksAtAndWhatToDo) {
+  for (const CheckInfo& c : catalogue()) {
+    EXPECT_FALSE(c.looks_at.empty()) << c.id;
+    EXPECT_TRUE(c.remedy.ends_with('.')) << c.id;
+    EXPECT_LT(c.remedy.size(), 320U) << c.id;
+  }
+}
+
+TEST(Catalogue, HasTheAgreedSeverities) {
+  for (const Check c : {kNonfiniteGradient, kNonfiniteLoss, kNoReduction, kReducedGradientMismatch,
+                        kParameterDesync, kOptimizerMismatch, kDuplicateData, kReductionScale,
+                        kZeroGradient, kFrozenGradient}) {
+    EXPECT_EQ(info(c).severity, Severity::kCritical) << info(c).id;
+  }
+  for (const Check c : {kOverlappingData, kSamplerMismatch, kEpochNotSet, kManifestMismatch,
+                        kBufferDesync, kModeMismatch, kWorkerOutlier, kPairTooSimilar,
+                        kTooConsistent, kMissingWorker, kTokenImbalance, kEnvironmentMismatch}) {
+    EXPECT_EQ(info(c).severity, Severity::kWarning) << info(c).id;
+  }
+  for (const Check c : {kLossEvent, kSharedRng}) EXPECT_EQ(info(c).severity, Severity::kInfo);
+}
+
+TEST(Explains, ItselfAndWhatTheTableSays) {
+  for (std::size_t c = 0; c < kChecks; ++c) {
+    EXPECT_TRUE(explains(static_cast<Check>(c), static_cast<Check>(c)));
+  }
+  EXPECT_TRUE(explains(kNoReduction, kParameterDesync));
+  EXPECT_TRUE(explains(kSamplerMismatch, kDuplicateData));
+  EXPECT_TRUE(explains(kDuplicateData, kOverlappingData));
+  EXPECT_TRUE(explains(kOptimizerMismatch, kParameterDesync));
+  EXPECT_FALSE(explains(kParameterDesync, kNoReduction));
+  EXPECT_FALSE(explains(kMissingWorker, kParameterDesync));
+  EXPECT_FALSE(explains(kSharedRng, kWorkerOutlier));
+  EXPECT_FALSE(explains(kTokenImbalance, kDuplicateData));
+}
+
+}  // namespace
+}  // namespace presum::diagnose

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "diagnose/data_order.h"
+
+#include <algorithm>
+
+namespace presum::diagnose {
+namespace {
+
+constexpr std::size_t kCompared = 8;  // batches at the beginning of a pass
+
+bool is_one(const WorkerRecord& worker, FingerprintKind kind) {
+  const std::uint64_t* value = worker.fingerprint_of(kind);
+  return value != nullptr && *value == 1;
+}
+
+}  // namespace
+
+void DataOrder::follow(Worker& worker, std::uint64_t pass, const std::uint64_t* epoch) {
+  if (worker.started && pass == worker.pass) return;
+  const bool next = worker.started && pass == worker.pass + 1;
+  worker.epoch_stayed = next && epoch != nullptr && *epoch == worker.epoch;
+  worker.before = next ? std::move(worker.now) : std::vector<Place>{};
+  worker.now.clear();
+  worker.seen = worker.repeats = 0;
+  worker.differs = false;
+  worker.started = true;
+  worker.pass = pass;
+}
+
+void DataOrder::compare(Worker& worker, const WorkerRecord& record, const Batch& batch) {
+  const std::uint64_t* place = record.fingerprint_of(FingerprintKind::kDataBatch);
+  const Place now{place == nullptr ? worker.seen : *place, batch.order};
+  if (worker.seen++ >= kCompared || !batch.known) return;
+  worker.now.push_back(now);
+  for (const Place& before : worker.before) {
+    if (before.batch != now.batch) continue;
+    worker.differs = worker.differs || before.order != now.order;
+    worker.repeats += before.order == now.order;
+  }
+}
+
+// With samples to compare they decide; without them the sampler's word is enough. A sampler that
+// nobody can set an epoch of, but that says it shuffles, is judged by its order alone.
+bool DataOrder::repeats_order(const Worker& worker, const WorkerRecord& record,
+                              const Batch& batch) {
+  if (worker.differs || !is_one(record, FingerprintKind::kSamplerShuffle)) return false;
+  if (worker.repeats >= kCompared) return true;
+  const bool settable = is_one(record, FingerprintKind::kSamplerSetsEpoch);
+  return settable && worker.epoch_stayed &&
+         (worker.repeats > 0 || !batch.known || worker.seen > kCompared);
+}
+
+void DataOrder::update(const Look& look, Book& book) {
+  Blame blame;
+  std::size_t repeats = 0;
+  for (std::size_t i = 0; i < look.workers(); ++i) {
+    const WorkerRecord& w = look.record.workers[i];
+    const std::uint64_t* pass = w.fingerprint_of(FingerprintKind::kDataPass);
+    const std::uint64_t* epoch = w.fingerprint_of(FingerprintKind::kSamplerEpoch);
+    if (pass == nullptr || w.fingerprint_of(FingerprintKind::kSamplerShuffle) == nullptr) {
+      book.cannot(Check::kEpochNotSet, "No sampler that says whether it shuffles was found.");
+      continue;
+    }
+    Worker& worker = workers_[w.replica];
+    follow(worker, *pass, epoch);
+    if (epoch != nullptr) worker.epoch = *epoch;
+    compare(worker, w, look.batches[i]);
+    book.armed(Check::kEpochNotSet, "There was no second pass over the data.");
+    if (*pass > 0) book.looked(Check::kEpochNotSet);
+    if (!repeats_order(worker, w, look.batches[i])) continue;
+    insert(blame.ranks, w.rank);
+    repeats = std::max(repeats, worker.repeats);
+  }
+  if (!blame.ranks.empty()) report(look, std::move(blame), repeats, book);
+}
+
+void DataOrder::report(const Look& look, Blame blame, std::size_t repeats, Book& book) const {
+  blame.everyone = blame.ranks.size() == look.workers();
+  const Worker* first = workers_.find(look.record.workers.front().replica);
+  Signal signal = sighting(Check::kEpochNotSet, look.record.step, std::move(blame));
+  signal.confidence = repeats > 0 ? 0.99 : 0.8;
+  signal.title = "{Ranks} read the data in the same order as in the pass before";
+  signal.evidence = {{"data_pass", static_cast<std::int64_t>(first == nullptr ? 0 : first->pass)},
+                     {"batches_repeated", static_cast<std::int64_t>(repeats)}};
+  book.see(std::move(signal), 1);
+}
+
+}  // namespace presum::diagnose

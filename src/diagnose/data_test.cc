@@ -1,0 +1,363 @@
+// SPDX-License-Identifier: Apache-2.0
+// duplicate-data, epoch-not-set, manifest-mismatch, shared-rng.
+#include <gtest/gtest.h>
+
+#include "diagnose/testing.h"
+
+namespace presum::diagnose {
+namespace {
+
+using State = CheckRecord::State;
+
+// Worker `to` reads what worker `from` reads.
+void copy_batch(StepRecord& r, std::size_t from, std::size_t to) {
+  HealthyRun::read(r.workers[to], r.workers[from].indices);
+}
+
+// Samplers that leave no trace but the samples.
+void forget_sampler(StepRecord& r) {
+  for (WorkerRecord& w : r.workers) {
+    std::erase_if(w.fingerprints, [](const FingerprintValue& f) {
+      return f.kind >= static_cast<std::uint32_t>(Kind::kSamplerClass) &&
+             f.kind <= static_cast<std::uint32_t>(Kind::kSamplerSetsEpoch);
+    });
+  }
+}
+
+void forget_indices(StepRecord& r) {
+  for (WorkerRecord& w : r.workers) w.indices.clear();
+}
+
+// ---- duplicate-data
+
+TEST(DuplicateData, TwoWorkersAtTheFirstStep) {
+  Watched w;
+  w.play(0, 0, [](StepRecord& r) { copy_batch(r, 2, 5); });
+  ASSERT_EQ(w.ids(), Ids{"duplicate-data"});
+  EXPECT_EQ(w.first().ranks, (RankList{2, 5}));
+  EXPECT_EQ(text_of(w.first(), "groups_of_ranks"), "2,5");
+  EXPECT_DOUBLE_EQ(number_of(w.first(), "rows_equal_share"), 0.25);
+}
+
+TEST(DuplicateData, TheOrderOfTheRowsDoesNotMatter) {
+  Watched w;
+  w.play(0, 0, [](StepRecord& r) {
+    auto indices = r.workers[2].indices;
+    std::reverse(indices.begin(), indices.end());
+    HealthyRun::read(r.workers[5], indices);
+  });
+  EXPECT_EQ(w.ids(), Ids{"duplicate-data"});
+}
+
+TEST(DuplicateData, SeveralGroupsAreOneFinding) {
+  Watched w;
+  w.play(0, 9, [](StepRecord& r) {
+    for (std::size_t i = 1; i < 4; ++i) copy_batch(r, 0, i);
+    copy_batch(r, 5, 7);
+  });
+  ASSERT_EQ(w.ids(), Ids{"duplicate-data"});
+  EXPECT_EQ(w.first().ranks, (RankList{0, 1, 2, 3, 5, 7}));
+  EXPECT_EQ(text_of(w.first(), "groups_of_ranks"), "0-3; 5,7");
+}
+
+TEST(DuplicateData, AllWorkersWithoutAnySampler) {
+  Watched w;
+  w.play(0, 3, [](StepRecord& r) {
+    forget_sampler(r);
+    for (std::size_t i = 1; i < 8; ++i) copy_batch(r, 0, i);
+    forget_indices(r);
+  });
+  ASSERT_EQ(w.ids(), Ids{"duplicate-data"});
+  EXPECT_EQ(w.first().title, "All 8 ranks read the same data");
+}
+
+TEST(DuplicateData, AbsorbsTheSamplerThatBelievesItIsAlone) {
+  Watched w;
+  w.play(0, 9, [](StepRecord& r) {
+    for (WorkerRecord& x : r.workers) {
+      HealthyRun::read(x, r.workers[0].indices);
+      set(x, Kind::kSamplerRank, std::uint64_t{0});
+    }
+  });
+  ASSERT_EQ(w.ids(), Ids{"duplicate-data"});
+  EXPECT_EQ(w.first().also, (Ids{"sampler-mismatch", "overlapping-data"}));
+}
+
+TEST(DuplicateData, EqualGradientsAreEnoughWithoutFingerprints) {
+  Watched w;
+  w.play(0, 0, [](StepRecord& r) {
+    drop_fingerprints(r);
+    r.workers[3].fingerprint = r.workers[1].fingerprint;
+  });
+  ASSERT_EQ(w.ids(), Ids{"duplicate-data"});
+  EXPECT_EQ(w.first().ranks, (RankList{1, 3}));
+  EXPECT_EQ(text_of(w.first(), "how"), "gradients");
+}
+
+TEST(DuplicateData, GradientsWithoutDirectionAreNotEqual) {
+  Watched w;
+  w.play(0, 0, [](StepRecord& r) {
+    drop_fingerprints(r);
+    for (std::size_t i = 0; i < 4; ++i) {
+      r.workers[i].fingerprint = 5;
+      r.workers[i].grad_norm = kNaN;
+    }
+  });
+  EXPECT_TRUE(w.findings().empty());
+}
+
+TEST(DuplicateData, EqualGradientsFromOtherSamplesAreAPair) {
+  const auto equal = [](StepRecord& r) { r.workers[3].fingerprint = r.workers[1].fingerprint; };
+  Watched w;
+  w.play(0, 1, equal);
+  EXPECT_TRUE(w.findings().empty());
+  w.play(2, 2, equal);
+  ASSERT_EQ(w.ids(), Ids{"pair-too-similar"});
+  EXPECT_EQ(w.first().ranks, (RankList{1, 3}));
+}
+
+TEST(DuplicateData, EqualRecordsAtOtherPlacesAreNot) {
+  Watched w;
+  w.play(0, 9, [](StepRecord& r) { r.workers[5].samples = r.workers[2].samples; });
+  EXPECT_TRUE(w.findings().empty()) << w.first().title;
+}
+
+TEST(DuplicateData, BatchesOfOneRowTakeThreeStepsWithChangingRows) {
+  Watched moving({.rows = 1});
+  moving.play(0, 1, [](StepRecord& r) { copy_batch(r, 2, 5); });
+  EXPECT_TRUE(moving.findings().empty());
+  moving.play(2, 2, [](StepRecord& r) { copy_batch(r, 2, 5); });
+  EXPECT_EQ(moving.ids(), Ids{"duplicate-data"});
+  Watched still({.rows = 1});
+  still.play(0, 9, [](StepRecord& r) {
+    forget_sampler(r);
+    for (WorkerRecord& x : r.workers) HealthyRun::read(x, {7});
+    forget_indices(r);
+  });
+  EXPECT_TRUE(still.findings().empty()) << "one and the same row for ever";
+}
+
+TEST(DuplicateData, DegenerateBatchesAreNoSign) {
+  Watched w;
+  w.play(0, 9, [](StepRecord& r) {
+    forget_sampler(r);
+    for (WorkerRecord& x : r.workers) HealthyRun::read(x, {r.step, r.step, r.step});
+    forget_indices(r);
+  });
+  EXPECT_TRUE(w.findings().empty()) << w.first().title;
+}
+
+TEST(DuplicateData, DrawingWithReplacementTakesThreeSteps) {
+  Watched w;
+  w.diagnoser.hello({0, 0, "h", {{"sampler", "RandomSampler: replacement=True"}}, {}});
+  w.play(0, 1, [](StepRecord& r) { copy_batch(r, 2, 5); });
+  EXPECT_TRUE(w.findings().empty());
+  w.play(2, 2, [](StepRecord& r) { copy_batch(r, 2, 5); });
+  EXPECT_EQ(w.ids(), Ids{"duplicate-data"});
+}
+
+TEST(DuplicateData, ThinnedSamplesAreComparedAlike) {
+  Watched w;
+  w.play(0, 0, [](StepRecord& r) {
+    forget_indices(r);
+    for (WorkerRecord& x : r.workers) {
+      x.samples = {8 * (x.rank + 1), 16 * (x.rank + 100), 3 + x.rank};
+    }
+    r.workers[5].samples = {24, 16 * 102};  // worker 2's, without what was left out
+    r.workers[5].thinned = 3;
+  });
+  EXPECT_EQ(w.ids(), Ids{"duplicate-data"});
+  EXPECT_EQ(w.first().ranks, (RankList{2, 5}));
+}
+
+// ---- epoch-not-set
+
+const RunOptions kShort{.workers = 4, .rows = 4, .data = 160};  // 10 steps a pass
+
+void keep_epoch(const HealthyRun& run, StepRecord& r) {
+  for (WorkerRecord& w : r.workers) {
+    HealthyRun::read(w, run.drawn(r.step, w.replica, 42, 0));
+    set(w, Kind::kSamplerEpoch, std::uint64_t{0});
+  }
+}
+
+TEST(EpochNotSet, IsSeenAtTheFirstStepOfTheSecondPass) {
+  Watched w(kShort);
+  w.play(0, 9, [&](StepRecord& r) { keep_epoch(w.run, r); });
+  EXPECT_TRUE(w.findings().empty());
+  EXPECT_EQ(w.check("epoch-not-set").state, State::kNotTriggered);
+  w.play(10, 10, [&](StepRecord& r) { keep_epoch(w.run, r); });
+  ASSERT_EQ(w.ids(), Ids{"epoch-not-set"});
+  EXPECT_EQ(w.first().ranks.size(), 4U);
+  EXPECT_EQ(w.first().first_step, 10U);
+  EXPECT_GT(w.first().confidence, 0.9);
+}
+
+TEST(EpochNotSet, ANewOrderIsFineWhateverTheSamplerSays) {
+  Watched w(kShort);
+  w.play(0, 25, [](StepRecord& r) {
+    for (WorkerRecord& x : r.workers) set(x, Kind::kSamplerEpoch, std::uint64_t{0});
+  });
+  EXPECT_TRUE(w.findings().empty());
+  EXPECT_EQ(w.check("epoch-not-set").state, State::kPassed);
+}
+
+TEST(EpochNotSet, WithoutSamplesTheSamplersWordIsEnough) {
+  Watched w(kShort);
+  w.play(0, 10, [&](StepRecord& r) {
+    keep_epoch(w.run, r);
+    for (WorkerRecord& x : r.workers) {
+      x.samples.clear();
+      x.indices.clear();
+    }
+  });
+  ASSERT_EQ(w.ids(), Ids{"epoch-not-set"});
+  EXPECT_LT(w.first().confidence, 0.9);
+}
+
+TEST(EpochNotSet, SequentialDataRepeatsOnPurpose) {
+  Watched w(kShort);
+  w.play(0, 25, [&](StepRecord& r) {
+    keep_epoch(w.run, r);
+    for (WorkerRecord& x : r.workers) set(x, Kind::kSamplerShuffle, std::uint64_t{0});
+  });
+  EXPECT_TRUE(w.findings().empty());
+  Watched unknown(kShort);
+  unknown.play(0, 25, [&](StepRecord& r) {
+    keep_epoch(unknown.run, r);
+    forget_sampler(r);
+  });
+  EXPECT_TRUE(unknown.findings().empty());
+  EXPECT_EQ(unknown.check("epoch-not-set").state, State::kNotPossible);
+}
+
+TEST(EpochNotSet, AShufflerWithoutEpochsIsJudgedByEightBatches) {
+  Watched w(kShort);
+  const auto broken = [&](StepRecord& r) {
+    keep_epoch(w.run, r);
+    for (WorkerRecord& x : r.workers) {
+      unset(x, Kind::kSamplerEpoch);
+      set(x, Kind::kSamplerSetsEpoch, std::uint64_t{0});
+    }
+  };
+  w.play(0, 16, broken);
+  EXPECT_TRUE(w.findings().empty());
+  w.play(17, 17, broken);
+  EXPECT_EQ(w.ids(), Ids{"epoch-not-set"});
+}
+
+TEST(EpochNotSet, NamesTheWorkersThatForgot) {
+  Watched w(kShort);
+  w.play(0, 10, [&](StepRecord& r) {
+    HealthyRun::read(r.workers[2], w.run.drawn(r.step, 2, 42, 0));
+    set(r.workers[2], Kind::kSamplerEpoch, std::uint64_t{0});
+  });
+  ASSERT_EQ(w.findings().size(), 1U) << "with the sampler's epoch";
+  EXPECT_EQ(w.first().check, "epoch-not-set");
+  EXPECT_EQ(w.first().ranks, RankList{2});
+}
+
+// ---- manifest-mismatch
+
+TEST(Manifest, AFileListInAnotherOrder) {
+  Watched w;
+  w.play(0, 9, [](StepRecord& r) { set(r.workers[4], Kind::kDataAttributes, std::uint64_t{1}); });
+  ASSERT_EQ(w.ids(), Ids{"manifest-mismatch"});
+  EXPECT_EQ(w.first().ranks, RankList{4});
+  EXPECT_EQ(w.first().severity, Severity::kWarning);
+}
+
+TEST(Manifest, ShardsOfTheirOwnMayDiffer) {
+  Watched w;
+  w.play(0, 9, [](StepRecord& r) {
+    forget_sampler(r);
+    for (WorkerRecord& x : r.workers) set(x, Kind::kDataLength, std::uint64_t{512} + x.rank);
+  });
+  EXPECT_TRUE(w.findings().empty());
+  EXPECT_EQ(w.check("manifest-mismatch").state, State::kNotPossible);
+}
+
+TEST(Manifest, TheSamePlaceMustHoldTheSameSample) {
+  Watched w(kShort);
+  w.play(0, 29, [](StepRecord& r) {
+    WorkerRecord& x = r.workers[1];
+    for (std::size_t i = 0; i < x.samples.size(); ++i) x.samples[i] = scramble(159 - x.indices[i]);
+  });
+  ASSERT_EQ(w.ids(), Ids{"manifest-mismatch"});
+  EXPECT_EQ(w.first().ranks, RankList{1});
+  EXPECT_GE(number_of(w.first(), "indices_in_conflict"), 8);
+}
+
+TEST(Manifest, AugmentationChangesOnesOwnRowsToo) {
+  Watched w(kShort);
+  w.play(0, 49, [](StepRecord& r) {
+    for (WorkerRecord& x : r.workers) {
+      for (std::uint64_t& row : x.samples) row = scramble(row + r.step);
+    }
+  });
+  EXPECT_TRUE(w.findings().empty()) << w.first().title;
+}
+
+// ---- shared-rng
+
+TEST(SharedRng, EqualStreamsUnderDropoutAreInformation) {
+  Watched w;
+  w.play(0, 0, [](StepRecord& r) {
+    for (WorkerRecord& x : r.workers) set(x, Kind::kDropout, 0.1);
+  });
+  ASSERT_EQ(w.ids(), Ids{"shared-rng"});
+  EXPECT_EQ(w.first().severity, Severity::kInfo);
+  EXPECT_EQ(w.first().ranks.size(), 8U);
+  const auto findings = w.findings();
+  EXPECT_EQ(verdict(findings, 100), Verdict::kConsistent);
+}
+
+TEST(SharedRng, DropoutOnADeviceDrawsFromTheDevice) {
+  Watched w;
+  w.play(0, 9, [](StepRecord& r) {
+    for (WorkerRecord& x : r.workers) {
+      set(x, Kind::kDropout, 0.1);
+      set(x, Kind::kRngDevice, std::uint64_t{100} + x.rank);
+    }
+  });
+  EXPECT_TRUE(w.findings().empty());
+  EXPECT_EQ(w.check("shared-rng").state, State::kPassed);
+}
+
+TEST(SharedRng, AStreamThatStandsStillIsNotInUse) {
+  Watched w;
+  w.play(0, 9);
+  EXPECT_TRUE(w.findings().empty());
+  EXPECT_EQ(w.check("shared-rng").state, State::kNotTriggered);
+}
+
+TEST(SharedRng, AMovingStreamIsInUse) {
+  Watched w;
+  w.play(0, 3, [](StepRecord& r) {
+    for (WorkerRecord& x : r.workers) set(x, Kind::kRngNumpy, 1000 + r.step);
+  });
+  ASSERT_EQ(w.ids(), Ids{"shared-rng"});
+  EXPECT_EQ(text_of(w.first(), "equal_numpy"), "0-7");
+  Watched apart;
+  apart.play(0, 9, [](StepRecord& r) {
+    for (WorkerRecord& x : r.workers) set(x, Kind::kRngNumpy, 1000 * (x.rank + 1) + r.step);
+  });
+  EXPECT_TRUE(apart.findings().empty());
+}
+
+TEST(SharedRng, NamesTheRanksThatTookAnothersState) {
+  Watched w;
+  w.play(0, 20, [](StepRecord& r) {
+    for (WorkerRecord& x : r.workers) {
+      set(x, Kind::kDropout, 0.1);
+      const bool restored = r.step >= 10 && x.rank >= 4;
+      set(x, Kind::kRngTorch, 1000 * (restored ? 5 : x.rank + 1) + r.step);
+    }
+  });
+  ASSERT_EQ(w.ids(), Ids{"shared-rng"});
+  EXPECT_EQ(w.first().ranks, (RankList{4, 5, 6, 7}));
+  EXPECT_EQ(w.first().first_step, 10U);
+}
+
+}  // namespace
+}  // namespace presum::diagnose

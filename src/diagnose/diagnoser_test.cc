@@ -1,0 +1,404 @@
+// SPDX-License-Identifier: Apache-2.0
+// The whole: clean and adversarial runs, missing workers, ids, coverage, verdict, any bytes.
+#include "diagnose/diagnoser.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <limits>
+#include <map>
+#include <random>
+#include <set>
+
+#include "diagnose/testing.h"
+
+namespace presum::diagnose {
+namespace {
+
+using State = CheckRecord::State;
+
+// ---- runs without a fault
+
+TEST(CleanRun, OfAnySizeHasNoFinding) {
+  for (const std::uint32_t workers : {1U, 2U, 3U, 8U, 64U}) {
+    Watched w({.workers = workers, .rows = 3, .data = 1000});
+    w.play(0, 200);
+    EXPECT_TRUE(w.findings().empty()) << workers << ": " << w.first().title;
+  }
+}
+
+TEST(CleanRun, PassesWhatCanBeLookedAt) {
+  Watched w({.workers = 8, .rows = 4, .data = 320});
+  w.play(0, 30);
+  std::map<State, std::set<std::string>> ids;
+  for (const CheckRecord& c : w.diagnoser.checks()) {
+    ids[c.state].insert(c.check);
+    EXPECT_TRUE(c.reason.ends_with('.')) << c.check << ": " << c.reason;
+  }
+  EXPECT_TRUE(ids[State::kFound].empty());
+  EXPECT_EQ(ids[State::kPassed].size(), 19U);
+  EXPECT_EQ(ids[State::kNotTriggered], std::set<std::string>{"shared-rng"});
+  EXPECT_EQ(ids[State::kNotPossible].size(), 4U) << "the detectors saw nothing here";
+}
+
+TEST(CleanRun, WithoutAnyRecordNothingIsPossible) {
+  const Diagnoser diagnoser(1, 0, 0);
+  const auto checks = diagnoser.checks();
+  ASSERT_EQ(checks.size(), catalogue().size());
+  for (std::size_t i = 0; i < checks.size(); ++i) {
+    EXPECT_EQ(checks[i].check, catalogue()[i].id);
+    EXPECT_EQ(checks[i].state, State::kNotPossible);
+    EXPECT_FALSE(checks[i].reason.empty());
+  }
+}
+
+TEST(CleanRun, OneWorkerIsToldSo) {
+  Watched w({.workers = 1});
+  w.play(0, 30);
+  EXPECT_EQ(w.check("parameter-desync").reason, "One worker: there is nothing to compare.");
+  EXPECT_EQ(w.check("nonfinite-gradient").state, State::kPassed);
+  EXPECT_EQ(w.check("zero-gradient").state, State::kPassed);
+  EXPECT_EQ(w.check("missing-worker").state, State::kNotPossible);
+}
+
+TEST(Adversarial, ConstantLossesAndEqualNormsAreNoFinding) {
+  Watched w;
+  w.play(0, 200, [](StepRecord& r) {
+    for (WorkerRecord& x : r.workers) {
+      x.loss = 1;
+      x.grad_norm = 1;
+    }
+    r.loss_std = r.grad_norm_std = 0;
+  });
+  EXPECT_TRUE(w.findings().empty());
+}
+
+TEST(Adversarial, AMetricThatDriftsByAThousandIsNoFinding) {
+  Watched w;
+  w.play(0, 300, [](StepRecord& r) {
+    const double factor = std::pow(1000, static_cast<double>(r.step) / 300);
+    for (WorkerRecord& x : r.workers) {
+      x.grad_norm *= factor;
+      x.loss /= factor;
+      x.reduced_norm *= factor;
+    }
+    r.mean_norm *= factor;
+    r.mean_norm_error *= factor;
+  });
+  EXPECT_TRUE(w.findings().empty());
+}
+
+TEST(Adversarial, StaticShardsInTheSameOrderEveryPassAreNoFinding) {
+  Watched w({.workers = 4, .rows = 4, .data = 160});
+  w.play(0, 60, [&](StepRecord& r) {
+    for (WorkerRecord& x : r.workers) {
+      HealthyRun::read(x, w.run.drawn(r.step, x.replica, 42, 0));
+      set(x, Kind::kSamplerEpoch, std::uint64_t{0});
+      set(x, Kind::kSamplerShuffle, std::uint64_t{0});
+    }
+  });
+  EXPECT_TRUE(w.findings().empty());
+}
+
+TEST(Adversarial, AnUnevenLastBatchIsNoFinding) {
+  Watched w({.workers = 3, .rows = 7, .data = 100});
+  w.play(0, 60);
+  EXPECT_TRUE(w.findings().empty());
+}
+
+TEST(Adversarial, WorkersThatJoinAreNoFinding) {
+  Watched w;
+  HealthyRun small({.workers = 4});
+  for (std::uint64_t step = 0; step < 20; ++step) w.feed(small.step(step));
+  const HealthyRun large({.workers = 8});
+  for (std::uint64_t step = 20; step < 40; ++step) {
+    StepRecord r = large.step(step);
+    for (WorkerRecord& x : r.workers) set(x, Kind::kDataPass, std::uint64_t{1});
+    w.feed(r);
+  }
+  for (const Finding& f : w.findings()) EXPECT_NE(f.severity, Severity::kCritical) << f.title;
+}
+
+TEST(Adversarial, EveryNthStepRecordedIsNoFinding) {
+  Watched w({.workers = 4, .rows = 4, .data = 164});
+  for (std::uint64_t step = 0; step < 400; step += 7) w.feed(w.run.step(step));
+  EXPECT_TRUE(w.findings().empty()) << w.first().title;
+}
+
+TEST(Adversarial, RestartedSegmentsBeginAnew) {
+  Watched w;
+  w.play(500, 560, [](StepRecord& r) {
+    for (WorkerRecord& x : r.workers) x.optimizer_step = r.step - 499;
+  });
+  EXPECT_TRUE(w.findings().empty());
+}
+
+// ---- missing-worker
+
+void remove(StepRecord& r, std::uint32_t replica) {
+  std::erase_if(r.workers, [&](const WorkerRecord& w) { return w.replica == replica; });
+  r.missing_replicas.push_back(replica);
+}
+
+TEST(MissingWorker, WhoNeverReported) {
+  Watched w;
+  w.play(0, 9, [](StepRecord& r) { remove(r, 6); });
+  ASSERT_EQ(w.ids(), Ids{"missing-worker"});
+  EXPECT_EQ(w.first().ranks, RankList{6});
+  EXPECT_EQ(w.first().title, "Rank 6 never reported");
+  EXPECT_EQ(w.first().severity, Severity::kWarning);
+  EXPECT_EQ(number_of(w.first(), "steps_missing"), 10);
+}
+
+TEST(MissingWorker, WhoDiesIsNamedByRankAndHost) {
+  Watched w;
+  for (std::uint32_t r = 0; r < 8; ++r) {
+    w.diagnoser.hello({r + 8, r, "host" + std::to_string(r), {}, {}});
+  }
+  w.play(0, 9, [](StepRecord& r) {
+    for (WorkerRecord& x : r.workers) x.rank = x.replica + 8;
+    if (r.step >= 5) remove(r, 2);
+  });
+  ASSERT_EQ(w.ids(), Ids{"missing-worker"});
+  EXPECT_EQ(w.first().ranks, RankList{10});
+  EXPECT_EQ(w.first().hosts, Ids{"host2"});
+  EXPECT_EQ(w.first().first_step, 5U);
+}
+
+TEST(MissingWorker, TwoThatDieFarApartAreTwoFindings) {
+  Watched w;
+  w.play(0, 40, [](StepRecord& r) {
+    if (r.step >= 5) remove(r, 2);
+    if (r.step >= 30) remove(r, 5);
+  });
+  EXPECT_EQ(w.ids(), (Ids{"missing-worker", "missing-worker"}));
+}
+
+TEST(MissingWorker, PacketsThatPresumDroppedAreInformation) {
+  Watched w;
+  w.play(0, 20, [](StepRecord& r) {
+    if (r.step == 5 || r.step == 6) return remove(r, 2);
+    if (r.step > 6) r.workers[2].dropped = 2;
+  });
+  ASSERT_EQ(w.ids(), Ids{"missing-worker"});
+  EXPECT_EQ(w.first().severity, Severity::kInfo);
+  EXPECT_NE(w.first().title.find("dropped"), std::string::npos);
+}
+
+TEST(MissingWorker, DoesNotExplainWhatOthersDo) {
+  Watched w;
+  w.play(0, 20, [](StepRecord& r) {
+    r.workers[1].states[0].value ^= 1;
+    remove(r, 6);
+  });
+  EXPECT_EQ(w.findings().size(), 2U);
+}
+
+// ---- findings as a whole
+
+TEST(Findings, AreWorstFirstAndCarryTheirModel) {
+  Watched w;
+  w.diagnoser = Diagnoser(3, 2, 1);
+  w.play(0, 9, [](StepRecord& r) { set(r.workers[1], Kind::kMode, std::uint64_t{0}); });
+  w.play(10, 19, [](StepRecord& r) { r.workers[5].grad_norm = 0; });
+  const auto found = w.findings();
+  ASSERT_EQ(found.size(), 2U);
+  EXPECT_EQ(found[0].check, "zero-gradient");
+  EXPECT_EQ(found[1].check, "mode-mismatch");
+  EXPECT_EQ(found[0].segment, 3U);
+  EXPECT_EQ(found[0].module, 2U);
+  EXPECT_EQ(found[0].shard, 1U);
+  EXPECT_FALSE(found[0].remedy.empty());
+}
+
+TEST(Findings, AnIdStaysWhileItsFindingGrowsAndMerges) {
+  Watched w;
+  w.play(0, 2, [](StepRecord& r) { r.workers[3].states[0].value ^= 1; });
+  const auto before = w.diagnoser.findings();
+  w.play(3, 9, [](StepRecord& r) {
+    r.workers[3].states[0].value ^= 1;
+    set(r.workers[3], Kind::kOptimizerSettings, std::uint64_t{1});
+  });
+  const auto after = w.diagnoser.findings();
+  ASSERT_EQ(before.size(), 1U);
+  ASSERT_EQ(after.size(), 1U);
+  EXPECT_EQ(after[0].finding.check, "optimizer-mismatch");
+  EXPECT_EQ(after[0].id, before[0].id);
+  w.play(10, 10, [](StepRecord& r) { r.workers[6].grad_norm = 0; });
+  std::set<std::uint64_t> ids;
+  for (const auto& numbered : w.diagnoser.findings()) ids.insert(numbered.id);
+  EXPECT_EQ(ids.size(), 2U);
+}
+
+TEST(Findings, AreTheSameForTheSameRecords) {
+  const auto titles = [] {
+    Watched w;
+    w.play(0, 40, [](StepRecord& r) {
+      r.workers[3].states[0].value ^= 1;
+      HealthyRun::read(r.workers[4], r.workers[2].indices);
+    });
+    Ids out;
+    for (const Finding& f : w.findings()) out.push_back(f.title);
+    return out;
+  };
+  EXPECT_EQ(titles(), titles());
+}
+
+TEST(Verdict, WeighsFindingsAndSteps) {
+  Finding info, warning;
+  warning.severity = Severity::kWarning;
+  const std::vector<Finding> none, harmless{info}, bad{info, warning};
+  EXPECT_EQ(verdict(none, 4), Verdict::kInsufficientEvidence);
+  EXPECT_EQ(verdict(none, 5), Verdict::kConsistent);
+  EXPECT_EQ(verdict(harmless, 5), Verdict::kConsistent);
+  EXPECT_EQ(verdict(bad, 0), Verdict::kInconsistent);
+}
+
+// ---- any input
+
+class Noise {
+ public:
+  explicit Noise(std::uint64_t seed) : random_(seed) {}
+
+  StepRecord record(std::uint64_t step) {
+    StepRecord r;
+    r.step = step;
+    r.workers_expected = static_cast<std::uint32_t>(below(12));
+    for (std::uint64_t i = 0, n = below(10); i < n; ++i) r.workers.push_back(worker());
+    for (std::uint64_t i = 0, n = below(3); i < n; ++i) {
+      r.missing_replicas.push_back(static_cast<std::uint32_t>(value()));
+    }
+    r.mean_norm = real();
+    r.mean_norm_error = real();
+    r.tokens_cv = real();
+    r.loss_mean = real();
+    return r;
+  }
+
+  detect::Alarm alarm() {
+    detect::Alarm a;
+    a.kind = static_cast<detect::Alarm::Kind>(below(7));
+    a.statistic = static_cast<detect::Statistic>(below(10));
+    for (std::uint64_t i = 0, n = below(3); i < n; ++i) {
+      a.replicas.push_back(static_cast<std::uint32_t>(value()));
+    }
+    a.first_step = value();
+    a.step = value();
+    a.evidence = real();
+    a.effect = real();
+    a.group = value();
+    return a;
+  }
+
+  std::uint64_t below(std::uint64_t limit) { return random_() % limit; }
+
+ private:
+  std::uint64_t value() {
+    return below(2) == 0 ? below(6) : below(8) == 0 ? random_() : UINT64_MAX;
+  }
+  double real() {
+    constexpr double kInf = std::numeric_limits<double>::infinity();
+    const double some[] = {0, 1, -1, kNaN, kInf, -kInf, 1e300, 1e-300, 0.5};
+    return some[below(9)];
+  }
+  WorkerRecord worker() {
+    WorkerRecord w;
+    w.rank = static_cast<std::uint32_t>(value());
+    w.replica = static_cast<std::uint32_t>(value());
+    w.loss = real();
+    w.loss_nonfinite = below(4) == 0;
+    w.weight = real();
+    w.tokens = value();
+    w.grad_norm = real();
+    w.nonfinite = below(4) == 0 ? value() : 0;
+    w.reduced_norm = real();
+    w.fingerprint = value();
+    w.reduced_fingerprint = value();
+    w.optimizer_step = value();
+    w.dropped = value();
+    w.micro_batches = static_cast<std::uint32_t>(value());
+    w.rows = value();
+    w.thinned = static_cast<std::uint32_t>(below(70));
+    for (const FingerprintInfo& k : fingerprint_kinds()) {
+      if (below(3) > 0) w.fingerprints.push_back({static_cast<std::uint32_t>(k.kind), value()});
+    }
+    for (std::uint64_t i = 0, n = below(6); i < n; ++i) w.samples.push_back(value());
+    for (std::uint64_t i = 0, n = below(6); i < n; ++i) w.indices.push_back(value());
+    for (std::uint64_t i = 0, n = below(6); i < n; ++i) {
+      w.states.push_back({value(), static_cast<StateHash::Of>(1 + below(2)), value()});
+    }
+    return w;
+  }
+
+  std::mt19937_64 random_;
+};
+
+TEST(Fuzz, AnyRecordsLeaveBoundedFindings) {
+  const detect::Detector detector{detect::Options{}};
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    Noise noise(seed);
+    Diagnoser diagnoser(1, 0, 0);
+    for (std::uint64_t step = 0; step < 200; ++step) {
+      std::vector<detect::Alarm> alarms;
+      for (std::uint64_t i = noise.below(3); i > 0; --i) alarms.push_back(noise.alarm());
+      if (noise.below(9) == 0) {
+        diagnoser.hello({static_cast<std::uint32_t>(noise.below(9)),
+                         1,
+                         "h",
+                         {{"torch", std::to_string(noise.below(3))}},
+                         {{noise.below(3), "g"}}});
+      }
+      diagnoser.update(noise.record(step == 199 ? UINT64_MAX : step), alarms, detector);
+      if (noise.below(9) == 0) {
+        diagnoser.farewell({static_cast<std::uint32_t>(noise.below(9)),
+                            0,
+                            noise.below(4),
+                            {{noise.below(3), StateHash::Of::kParameters, noise.below(3)}}});
+      }
+    }
+    const auto found = diagnoser.findings();
+    EXPECT_LE(found.size(), 64 * catalogue().size());
+    std::set<std::uint64_t> ids;
+    for (const auto& numbered : found) {
+      EXPECT_TRUE(ids.insert(numbered.id).second);
+      EXPECT_FALSE(numbered.finding.title.empty());
+      EXPECT_LE(numbered.finding.first_step, numbered.finding.last_step);
+      EXPECT_LE(numbered.finding.evidence.size(), 64U);
+    }
+    EXPECT_EQ(diagnoser.checks().size(), catalogue().size());
+  }
+}
+
+// Seconds a step; printed, with a bound that only a slip of an order of magnitude breaks.
+TEST(Cost, GrowsWithTheWorkersAndNoFaster) {
+  for (const std::uint32_t workers : {8U, 1024U}) {
+    const HealthyRun run({.workers = workers, .rows = 8, .data = 1U << 20U});
+    Diagnoser diagnoser(1, 0, 0);
+    const detect::Detector detector{detect::Options{}};
+    StepRecord record = run.step(1);
+    for (WorkerRecord& w : record.workers) {
+      w.states.clear();
+      for (std::uint64_t g = 0; g < 100; ++g)
+        w.states.push_back({g, StateHash::Of::kParameters, g});
+    }
+    constexpr std::uint64_t kSteps = 20;
+    const auto begin = std::chrono::steady_clock::now();
+    for (std::uint64_t step = 1; step <= kSteps; ++step) {
+      record.step = step;
+      for (WorkerRecord& w : record.workers) {
+        w.fingerprint += 2;
+        w.optimizer_step = step;
+        for (std::uint64_t& index : w.indices) ++index;
+        for (std::uint64_t& row : w.samples) row += 0x9E3779B97F4A7C15ULL;
+      }
+      diagnoser.update(record, {}, detector);
+    }
+    const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begin;
+    std::printf("%u workers: %.0f us a step\n", workers,
+                1e6 * spent.count() / static_cast<double>(kSteps));
+    EXPECT_LT(spent.count() / static_cast<double>(kSteps), workers == 8 ? 0.02 : 1.0);
+  }
+}
+
+}  // namespace
+}  // namespace presum::diagnose

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "diagnose/duplicates.h"
+
+#include <algorithm>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+#include "diagnose/sampler.h"
+#include "diagnose/text.h"
+
+namespace presum::diagnose {
+namespace {
+
+constexpr std::uint64_t kInARow = 3;  // steps until what may be chance is a finding
+
+using Members = std::vector<std::size_t>;
+
+// Groups of at least two places with the same value; places of `none` are left out.
+template <typename ValueOf>
+std::vector<Members> equal_groups(std::size_t count, std::uint64_t none, ValueOf value_of) {
+  std::unordered_map<std::uint64_t, std::size_t> first;
+  std::map<std::size_t, Members> groups;
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::uint64_t value = value_of(i);
+    if (value == none) continue;
+    const auto [found, fresh] = first.try_emplace(value, i);
+    if (!fresh)
+      groups.try_emplace(found->second, Members{found->second}).first->second.push_back(i);
+  }
+  std::vector<Members> out;
+  for (auto& [at, members] : groups) out.push_back(std::move(members));
+  return out;
+}
+
+Ranks ranks_of(const Look& look, const Members& members) {
+  Ranks ranks;
+  for (const std::size_t i : members) insert(ranks, look.record.workers[i].rank);
+  return ranks;
+}
+
+// Equal rows at different places in the data set: records that are equal there, not read twice.
+void drop_equal_records(const Look& look, Members& members) {
+  const WorkerRecord& first = look.record.workers[members.front()];
+  std::erase_if(members,
+                [&](std::size_t i) { return disjoint_indices(first, look.record.workers[i]); });
+}
+
+double share_of_rows(const Look& look, const std::vector<Members>& groups) {
+  double all = 0;
+  double equal = 0;
+  for (const Batch& b : look.batches) all += static_cast<double>(b.rows);
+  for (const Members& members : groups) {
+    for (const std::size_t i : members) equal += static_cast<double>(look.batches[i].rows);
+  }
+  return all > 0 ? equal / all : 0;
+}
+
+bool samples_known(const Look& look) {
+  return std::any_of(look.batches.begin(), look.batches.end(),
+                     [](const Batch& b) { return b.known; });
+}
+
+}  // namespace
+
+void Duplicates::Streaks::next_step() { before_ = std::exchange(now_, {}); }
+
+std::uint64_t Duplicates::Streaks::extend(const Members& members, std::uint64_t value) {
+  Streak streak{value, 1};
+  const auto found = before_.find(members);
+  if (found != before_.end()) {
+    streak.length = found->second.length + (found->second.value != value);
+  }
+  now_[members] = streak;
+  return streak.length;
+}
+
+// Two rows or more do not agree by chance, unless samples are drawn with replacement.
+bool Duplicates::certain(const Look& look, const Members& members) {
+  const Batch& batch = look.batches[members.front()];
+  const bool lasting = samples_.extend(members, batch.set) >= kInARow;
+  return lasting || (batch.distinct > 1 && !draws_with_replacement(look.roster));
+}
+
+void Duplicates::group_rows(const Look& look, Found& found) {
+  auto groups = equal_groups(look.workers(), 0, [&](std::size_t i) {
+    const Batch& b = look.batches[i];
+    return b.known && !b.degenerate() ? b.set | 1 : 0;
+  });
+  for (Members& members : groups) {
+    drop_equal_records(look, members);
+    if (members.size() > 1 && certain(look, members)) found.rows.push_back(std::move(members));
+  }
+}
+
+void Duplicates::group_gradients(const Look& look, Found& found) {
+  auto groups = equal_groups(look.workers(), 0, [&](std::size_t i) {
+    const WorkerRecord& w = look.record.workers[i];
+    return has_gradient(w) ? w.fingerprint : 0;
+  });
+  for (Members& members : groups) {
+    const Batch& first = look.batches[members.front()];
+    const bool unknown = std::none_of(members.begin(), members.end(),
+                                      [&](std::size_t i) { return look.batches[i].known; });
+    const bool unlike = std::all_of(members.begin() + 1, members.end(), [&](std::size_t i) {
+      return first.known && look.batches[i].known && look.batches[i].set != first.set;
+    });
+    const std::uint64_t gradient = look.record.workers[members.front()].fingerprint;
+    if (unknown) {
+      found.gradients.push_back(std::move(members));
+    } else if (unlike && gradients_.extend(members, gradient) >= kInARow) {
+      found.unlike.push_back(std::move(members));
+    }
+  }
+}
+
+void Duplicates::update(const Look& look, Book& book) {
+  if (look.alone()) return book.cannot(Check::kDuplicateData, kOneWorker);
+  const bool gradients = std::any_of(look.record.workers.begin(), look.record.workers.end(),
+                                     [](const WorkerRecord& w) { return w.fingerprint != 0; });
+  if (!gradients && !samples_known(look)) {
+    return book.cannot(Check::kDuplicateData, "Neither samples nor gradients have fingerprints.");
+  }
+  book.looked(Check::kDuplicateData);
+  samples_.next_step();
+  gradients_.next_step();
+  Found found;
+  group_rows(look, found);
+  group_gradients(look, found);
+  if (!found.rows.empty() || !found.gradients.empty()) report(look, found, book);
+  for (const Members& members : found.unlike) report_unlike(look, members, book);
+}
+
+void Duplicates::report(const Look& look, const Found& found, Book& book) {
+  Blame blame;
+  std::string groups;
+  for (const auto* list : {&found.rows, &found.gradients}) {
+    for (const Members& members : *list) {
+      const Ranks ranks = ranks_of(look, members);
+      if (groups.size() < 200) groups += (groups.empty() ? "" : "; ") + rank_ranges(ranks);
+      blame.ranks = unite(blame.ranks, ranks);
+    }
+  }
+  blame.everyone = blame.ranks.size() == look.workers();
+  const bool by_rows = !found.rows.empty();
+  Signal signal = sighting(Check::kDuplicateData, look.record.step, std::move(blame));
+  signal.confidence = by_rows ? 0.99 : 0.95;
+  signal.title = by_rows ? "{Ranks} read the same data"
+                         : "{Ranks} had the same gradients bit for bit, so they read the same data";
+  signal.evidence = {{"groups_of_ranks", groups},
+                     {"distinct_gradients", std::int64_t{look.record.distinct_gradients}},
+                     {"how", by_rows ? "samples" : "gradients"}};
+  if (by_rows) signal.evidence.emplace_back("rows_equal_share", share_of_rows(look, found.rows));
+  book.see(std::move(signal), 1);
+}
+
+void Duplicates::report_unlike(const Look& look, const Members& members, Book& book) {
+  Blame blame{ranks_of(look, members), members.size() == look.workers()};
+  Signal signal = sighting(Check::kPairTooSimilar, look.record.step, std::move(blame));
+  signal.key = 1;
+  signal.confidence = 0.9;
+  signal.title =
+      "{Ranks} had the same gradient bit for bit, though they read different samples: the "
+      "gradient does not depend on the data, or was copied";
+  signal.evidence = {{"statistic", "gradient fingerprint"}};
+  book.see(std::move(signal), 1);
+}
+
+}  // namespace presum::diagnose

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// duplicate-data, and pair-too-similar where gradients are equal though the samples are not.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "diagnose/book.h"
+#include "diagnose/look.h"
+
+namespace presum::diagnose {
+
+class Duplicates {
+ public:
+  void update(const Look& look, Book& book);
+
+ private:
+  using Members = std::vector<std::size_t>;  // places in StepRecord::workers
+  // How often in a row the same workers were found equal, with another value each time.
+  class Streaks {
+   public:
+    void next_step();
+    std::uint64_t extend(const Members& members, std::uint64_t value);
+
+   private:
+    struct Streak {
+      std::uint64_t value = 0;
+      std::uint64_t length = 0;
+    };
+    std::map<Members, Streak> now_, before_;
+  };
+  struct Found {
+    std::vector<Members> rows;       // groups that read the same samples
+    std::vector<Members> gradients;  // groups with the same gradient, whose samples are not known
+    std::vector<Members> unlike;     // groups with the same gradient from different samples
+  };
+  void group_rows(const Look& look, Found& found);
+  void group_gradients(const Look& look, Found& found);
+  bool certain(const Look& look, const Members& members);
+  static void report(const Look& look, const Found& found, Book& book);
+  static void report_unlike(const Look& look, const Members& members, Book& book);
+
+  Streaks samples_;
+  Streaks gradients_;
+};
+
+}  // namespace presum::diagnose

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "diagnose/gradients.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/hash.h"
+
+namespace presum::diagnose {
+namespace {
+
+constexpr std::uint64_t kAllZero = 3;  // records until gradients of zero everywhere are a finding
+
+std::uint64_t key_of(const Ranks& ranks) {
+  std::uint64_t key = 0;
+  for (const std::uint32_t rank : ranks) key = mix64(key + rank + 1);
+  return key;
+}
+
+std::int64_t nonfinite_elements(const StepRecord& record) {
+  std::uint64_t sum = 0;
+  for (const WorkerRecord& w : record.workers) sum += w.nonfinite;
+  return static_cast<std::int64_t>(sum);
+}
+
+std::uint64_t batch_of(const WorkerRecord& worker, const Batch& batch) {
+  const std::uint64_t* whole = worker.fingerprint_of(FingerprintKind::kBatch);
+  if (whole != nullptr) return mix64(*whole) | 1;
+  return batch.known ? batch.set | 1 : 0;
+}
+
+}  // namespace
+
+// ---- not finite
+
+bool Nonfinite::broken(const WorkerRecord& worker) const {
+  if (check_ == Check::kNonfiniteLoss) return worker.loss_nonfinite;
+  return worker.nonfinite > 0 || std::isinf(worker.grad_norm);
+}
+
+void Nonfinite::update(const Look& look, Book& book) {
+  if (look.workers() == 0) return;
+  book.looked(check_);
+  Ranks now;
+  for (const WorkerRecord& w : look.record.workers) {
+    if (broken(w)) insert(now, w.rank);
+  }
+  if (now.empty()) {
+    running_ = false;
+  } else {
+    if (!running_) begin(look, now);
+    skipped_ = skipped_ && optimiser_stood_still(look.record);
+    report(look, now, book);
+  }
+  healthy_before_ = now.empty();
+  for (const WorkerRecord& w : look.record.workers) optimizer_steps_[w.replica] = w.optimizer_step;
+}
+
+void Nonfinite::begin(const Look& look, Ranks ranks) {
+  running_ = true;
+  skipped_ = true;
+  blame_.everyone = ranks.size() == look.workers();
+  blame_.ranks = std::move(ranks);
+  sudden_ = blame_.everyone && healthy_before_ && look.workers() > 1;
+}
+
+// A loss scaler that meets an overflow leaves the step out on all ranks and lowers its factor.
+bool Nonfinite::optimiser_stood_still(const StepRecord& record) const {
+  return std::all_of(record.workers.begin(), record.workers.end(), [&](const WorkerRecord& w) {
+    const std::uint64_t* before = optimizer_steps_.find(w.replica);
+    return before != nullptr && *before > 0 && w.optimizer_step == *before;
+  });
+}
+
+std::string Nonfinite::title() const {
+  const std::string what = check_ == Check::kNonfiniteLoss ? "loss" : "gradient";
+  if (skipped_) {
+    return "{Ranks} had a " + what + " that was not finite, and the optimiser left the step out";
+  }
+  if (sudden_) {
+    return "{Ranks} turned to a " + what +
+           " that is not finite at the same step: it came with the parameters or the reduction of "
+           "the step before";
+  }
+  return "{Ranks} had a " + what + " that was not finite";
+}
+
+void Nonfinite::report(const Look& look, const Ranks& now, Book& book) const {
+  Signal signal = sighting(check_, look.record.step, blame_);
+  signal.key = key_of(blame_.ranks);
+  signal.confidence = sudden_ ? 0.8 : 1;
+  const bool scaled = !look.roster.fact("grad_scaler").empty();
+  if (skipped_) signal.severity = scaled ? Severity::kInfo : Severity::kWarning;
+  signal.title = title();
+  signal.evidence = {{"workers_not_finite", static_cast<std::int64_t>(now.size())}};
+  if (check_ == Check::kNonfiniteGradient) {
+    signal.evidence.emplace_back("nonfinite_elements", nonfinite_elements(look.record));
+  }
+  book.see(std::move(signal));
+}
+
+// ---- zero
+
+void ZeroGradient::update(const Look& look, Book& book) {
+  Blame blame;
+  std::size_t known = 0;
+  for (const WorkerRecord& w : look.record.workers) {
+    known += !std::isnan(w.grad_norm);
+    if (w.grad_norm == 0) insert(blame.ranks, w.rank);
+  }
+  if (known == 0) return book.cannot(Check::kZeroGradient, "No gradient could be read.");
+  book.looked(Check::kZeroGradient);
+  blame.everyone = blame.ranks.size() == known;
+  all_zero_ = blame.everyone ? all_zero_ + 1 : 0;
+  if (blame.ranks.empty() || (blame.everyone && all_zero_ < kAllZero)) return;
+  const std::uint64_t first = look.record.step - (blame.everyone ? all_zero_ - 1 : 0);
+  Signal signal = sighting(Check::kZeroGradient, look.record.step, blame);
+  signal.first_step = std::min(first, look.record.step);
+  signal.key = blame.everyone;
+  signal.confidence = 1;
+  signal.title = "{Ranks} had a gradient of exactly zero";
+  signal.evidence = {{"workers_zero", static_cast<std::int64_t>(blame.ranks.size())}};
+  book.see(std::move(signal));
+}
+
+// ---- frozen
+
+FrozenGradient::Found FrozenGradient::compare(const Look& look) const {
+  Found found;
+  for (std::size_t i = 0; i < look.workers(); ++i) {
+    const WorkerRecord& w = look.record.workers[i];
+    const Last* last = last_.find(w.replica);
+    if (last == nullptr || last->fingerprint == 0 || !has_gradient(w)) continue;
+    ++found.compared;
+    const bool same = w.fingerprint == last->fingerprint;
+    const std::uint64_t batch = batch_of(w, look.batches[i]);
+    const bool known = batch != 0 && last->batch != 0;
+    if (known && batch == last->batch) {
+      found.moved_on_same_data += !same;
+      if (same) insert(found.same_data, w.rank);
+    } else if (same) {
+      insert(known ? found.certain : found.likely, w.rank);
+    }
+  }
+  return found;
+}
+
+void FrozenGradient::remember(const Look& look) {
+  for (std::size_t i = 0; i < look.workers(); ++i) {
+    const WorkerRecord& w = look.record.workers[i];
+    const bool usable = has_gradient(w) && w.fingerprint != 0;
+    last_[w.replica] = {usable ? w.fingerprint : 0, batch_of(w, look.batches[i])};
+  }
+}
+
+void FrozenGradient::update(const Look& look, Book& book) {
+  const Found found = compare(look);
+  remember(look);
+  if (found.compared == 0) {
+    return book.armed(Check::kFrozenGradient, "No worker has two gradients to compare yet.");
+  }
+  book.looked(Check::kFrozenGradient);
+  Blame blame;
+  blame.ranks = found.certain;
+  if (2 * found.likely.size() <= found.compared) blame.ranks = unite(blame.ranks, found.likely);
+  // The same data give the same gradient as long as the parameters stay: others show if they did.
+  if (found.moved_on_same_data > 0) blame.ranks = unite(blame.ranks, found.same_data);
+  if (blame.ranks.empty()) return;
+  blame.everyone = blame.ranks.size() == look.workers();
+  Signal signal = sighting(Check::kFrozenGradient, look.record.step, blame);
+  signal.confidence = found.certain.empty() ? 0.9 : 0.99;
+  signal.title = "{Ranks} repeated the gradient of the step before, bit for bit";
+  signal.evidence = {{"steps_frozen", static_cast<std::int64_t>(++frozen_steps_)},
+                     {"data_changed", found.certain.empty() ? "unknown" : "yes"}};
+  book.see(std::move(signal), 1);
+}
+
+}  // namespace presum::diagnose

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// nonfinite-gradient, nonfinite-loss, zero-gradient, frozen-gradient.
+#pragma once
+
+#include <cstdint>
+
+#include "diagnose/book.h"
+#include "diagnose/look.h"
+
+namespace presum::diagnose {
+
+// Steps in a row in which something is not finite are one episode; its ranks are those of its first
+// step, since everything after that may have come through the parameters.
+class Nonfinite {
+ public:
+  explicit Nonfinite(Check check) : check_(check) {}
+  void update(const Look& look, Book& book);
+
+ private:
+  bool broken(const WorkerRecord& worker) const;
+  void begin(const Look& look, Ranks ranks);
+  void report(const Look& look, const Ranks& now, Book& book) const;
+  bool optimiser_stood_still(const StepRecord& record) const;
+  std::string title() const;
+
+  Check check_;
+  bool running_ = false;
+  bool healthy_before_ = false;  // the record before was finite on all workers
+  bool sudden_ = false;          // all workers at once, and finite before
+  bool skipped_ = false;         // the optimiser took no step in this episode so far
+  Blame blame_;
+  PerWorker<std::uint64_t> optimizer_steps_;
+};
+
+class ZeroGradient {
+ public:
+  void update(const Look& look, Book& book);
+
+ private:
+  std::uint64_t all_zero_ = 0;  // records in a row
+};
+
+class FrozenGradient {
+ public:
+  void update(const Look& look, Book& book);
+
+ private:
+  struct Last {
+    std::uint64_t fingerprint = 0;
+    std::uint64_t batch = 0;  // 0: unknown
+  };
+  struct Found {
+    Ranks certain;  // the data changed, the gradient did not
+    Ranks likely;   // nobody knows the data
+    Ranks same_data;
+    std::size_t moved_on_same_data = 0;
+    std::size_t compared = 0;
+  };
+  Found compare(const Look& look) const;
+  void remember(const Look& look);
+
+  PerWorker<Last> last_;
+  std::uint64_t frozen_steps_ = 0;
+};
+
+}  // namespace presum::diagnose

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+// nonfinite-gradient, nonfinite-loss, zero-gradient, frozen-gradient.
+#include "diagnose/gradients.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "diagnose/testing.h"
+
+namespace presum::diagnose {
+namespace {
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+void spoil(WorkerRecord& w) {
+  w.grad_norm = kNaN;
+  w.nonfinite = 10;
+}
+
+TEST(Nonfinite, NamesTheWorkerAndItsFirstStep) {
+  Watched w;
+  w.play(0, 4);
+  w.play(5, 5, [](StepRecord& r) { spoil(r.workers[3]); });
+  w.play(6, 9, [](StepRecord& r) {
+    for (WorkerRecord& x : r.workers) spoil(x);
+  });
+  ASSERT_EQ(w.ids(), Ids{"nonfinite-gradient"}) << "the others are its effect";
+  EXPECT_EQ(w.first().ranks, RankList{3});
+  EXPECT_EQ(w.first().first_step, 5U);
+  EXPECT_EQ(w.first().last_step, 9U);
+  EXPECT_EQ(w.first().severity, Severity::kCritical);
+  EXPECT_EQ(number_of(w.first(), "nonfinite_elements"), 80);
+}
+
+TEST(Nonfinite, SaysThatAllAtOnceCameFromTheStepBefore) {
+  Watched w;
+  w.play(0, 4);
+  w.play(5, 7, [](StepRecord& r) {
+    for (WorkerRecord& x : r.workers) spoil(x);
+  });
+  ASSERT_EQ(w.ids(), Ids{"nonfinite-gradient"});
+  EXPECT_EQ(w.first().ranks.size(), 8U);
+  EXPECT_NE(w.first().title.find("the reduction of the step before"), std::string::npos);
+}
+
+TEST(Nonfinite, TwoWorkersAtDifferentTimesAreTwoFindings) {
+  Watched w;
+  w.play(0, 4);
+  w.play(5, 5, [](StepRecord& r) { spoil(r.workers[3]); });
+  w.play(6, 100);
+  w.play(101, 101, [](StepRecord& r) { spoil(r.workers[6]); });
+  EXPECT_EQ(w.ids(), (Ids{"nonfinite-gradient", "nonfinite-gradient"}));
+}
+
+TEST(Nonfinite, AnInfiniteNormCountsAndAnUnreadOneDoesNot) {
+  Watched unread;
+  unread.play(0, 4, [](StepRecord& r) { r.workers[3].grad_norm = kNaN; });
+  EXPECT_TRUE(unread.findings().empty());
+  Watched infinite;
+  infinite.play(0, 4, [](StepRecord& r) { r.workers[3].grad_norm = kInf; });
+  EXPECT_EQ(infinite.ids(), Ids{"nonfinite-gradient"});
+}
+
+TEST(Nonfinite, AnOverflowThatTheLossScalerLeftOutIsInformation) {
+  for (const bool scaled : {true, false}) {
+    Watched w;
+    for (std::uint32_t r = 0; scaled && r < 8; ++r) {
+      w.diagnoser.hello({r, r, "host", {{"grad_scaler", "65536"}}, {}});
+    }
+    w.play(0, 4);
+    w.play(5, 5, [](StepRecord& r) {
+      for (WorkerRecord& x : r.workers) {
+        x.nonfinite = 5;
+        x.grad_norm = kInf;
+        x.optimizer_step -= 1;
+      }
+    });
+    w.play(6, 9, [](StepRecord& r) {
+      for (WorkerRecord& x : r.workers) x.optimizer_step -= 1;
+    });
+    ASSERT_EQ(w.ids(), Ids{"nonfinite-gradient"});
+    EXPECT_EQ(w.first().severity, scaled ? Severity::kInfo : Severity::kWarning);
+  }
+}
+
+TEST(Nonfinite, ALossIsNamedAndItsGradientComesFirst) {
+  Watched loss;
+  loss.play(0, 9, [](StepRecord& r) { r.workers[2].loss_nonfinite = r.step == 4; });
+  ASSERT_EQ(loss.ids(), Ids{"nonfinite-loss"});
+  EXPECT_EQ(loss.first().ranks, RankList{2});
+  Watched both;
+  both.play(0, 9, [](StepRecord& r) {
+    if (r.step != 4) return;
+    r.workers[2].loss_nonfinite = true;
+    spoil(r.workers[2]);
+  });
+  ASSERT_EQ(both.ids(), Ids{"nonfinite-gradient"});
+  EXPECT_EQ(both.first().also, Ids{"nonfinite-loss"});
+}
+
+// ---- zero
+
+TEST(ZeroGradient, NamesAWorkerAtOnce) {
+  Watched w;
+  w.play(0, 0, [](StepRecord& r) { r.workers[5].grad_norm = 0; });
+  ASSERT_EQ(w.ids(), Ids{"zero-gradient"});
+  EXPECT_EQ(w.first().ranks, RankList{5});
+}
+
+TEST(ZeroGradient, AllZeroTakesThreeStepsInARow) {
+  const auto zero = [](StepRecord& r) {
+    for (WorkerRecord& x : r.workers) {
+      x.grad_norm = 0;
+      x.fingerprint = 0;
+    }
+  };
+  Watched w;
+  w.play(0, 1, zero);
+  w.play(2, 2);
+  w.play(3, 4, zero);
+  EXPECT_TRUE(w.findings().empty());
+  w.play(5, 5, zero);
+  ASSERT_EQ(w.ids(), Ids{"zero-gradient"});
+  EXPECT_EQ(w.first().ranks.size(), 8U);
+  EXPECT_EQ(w.first().first_step, 3U);
+}
+
+TEST(ZeroGradient, IsNotPossibleWhereNothingWasRead) {
+  Watched w;
+  w.play(0, 9, [](StepRecord& r) {
+    for (WorkerRecord& x : r.workers) x.grad_norm = kNaN;
+  });
+  EXPECT_EQ(w.check("zero-gradient").state, CheckRecord::State::kNotPossible);
+  EXPECT_TRUE(w.findings().empty());
+}
+
+// ---- frozen
+
+TEST(FrozenGradient, TwoEqualOnesAreEnough) {
+  Watched w;
+  w.play(0, 5);
+  w.play(6, 6,
+         [&](StepRecord& r) { r.workers[4].fingerprint = w.run.step(5).workers[4].fingerprint; });
+  ASSERT_EQ(w.ids(), Ids{"frozen-gradient"});
+  EXPECT_EQ(w.first().ranks, RankList{4});
+  EXPECT_EQ(w.first().first_step, 6U);
+  EXPECT_EQ(text_of(w.first(), "data_changed"), "yes");
+}
+
+TEST(FrozenGradient, WithoutFingerprintsAMinorityIsNamed) {
+  const auto frozen = [](std::size_t count) {
+    Watched w;
+    w.play(0, 5, [&](StepRecord& r) {
+      drop_fingerprints(r);
+      for (std::size_t i = 0; i < count; ++i) r.workers[i].fingerprint = 100 + i;
+    });
+    return w.ids();
+  };
+  EXPECT_EQ(frozen(1), Ids{"frozen-gradient"});
+  EXPECT_EQ(frozen(4), Ids{"frozen-gradient"});
+  EXPECT_TRUE(frozen(5).empty()) << "a static batch and no optimiser step look the same";
+}
+
+TEST(FrozenGradient, TheSameBatchWithoutAnOptimiserStepIsNoFault) {
+  Watched w;
+  const StepRecord same = w.run.step(0);
+  w.play(0, 9, [&](StepRecord& r) {
+    const std::uint64_t step = r.step;
+    r = same;
+    r.step = step;
+    for (WorkerRecord& x : r.workers) set(x, Kind::kSamplerShuffle, std::uint64_t{0});
+  });
+  EXPECT_TRUE(w.findings().empty()) << w.first().title;
+}
+
+TEST(FrozenGradient, TheSameBatchCountsWhereOthersMovedOnTheirs) {
+  Watched w;
+  const StepRecord same = w.run.step(0);
+  w.play(0, 4, [&](StepRecord& r) {
+    for (std::size_t i = 0; i < r.workers.size(); ++i) {
+      HealthyRun::read(r.workers[i], same.workers[i].indices);
+      set(r.workers[i], Kind::kDataPass, r.step);
+      set(r.workers[i], Kind::kSamplerShuffle, std::uint64_t{0});
+    }
+    r.workers[1].fingerprint = 77;
+  });
+  ASSERT_EQ(w.ids(), Ids{"frozen-gradient"});
+  EXPECT_EQ(w.first().ranks, RankList{1});
+}
+
+TEST(FrozenGradient, ZeroGradientsAreNotFrozen) {
+  Watched w;
+  w.play(0, 5, [](StepRecord& r) {
+    r.workers[1].grad_norm = 0;
+    r.workers[1].fingerprint = 9;
+  });
+  EXPECT_EQ(w.ids(), Ids{"zero-gradient"});
+  EXPECT_TRUE(w.first().also.empty());
+}
+
+}  // namespace
+}  // namespace presum::diagnose

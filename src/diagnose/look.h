@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// One step as rules see it.
+#pragma once
+
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "detect/detector.h"
+#include "diagnose/batches.h"
+#include "diagnose/roster.h"
+#include "presum/step_record.h"
+
+namespace presum::diagnose {
+
+inline constexpr std::size_t kStatisticCount = 9;  // of detect::Statistic
+// Steps that every detector has seen, by statistic.
+using WatchedSteps = std::array<std::uint64_t, kStatisticCount>;
+
+struct Look {
+  const StepRecord& record;
+  std::span<const Batch> batches;  // in the order of record.workers
+  std::span<const detect::Alarm> alarms;
+  const WatchedSteps& watched;
+  const Roster& roster;
+
+  std::size_t workers() const { return record.workers.size(); }
+  bool alone() const { return record.workers.size() < 2; }
+};
+
+inline constexpr const char* kOneWorker = "One worker: there is nothing to compare.";
+
+inline Ranks all_ranks(const StepRecord& record) {
+  Ranks ranks;
+  for (const WorkerRecord& w : record.workers) insert(ranks, w.rank);
+  return ranks;
+}
+
+// Whether a norm is known to be finite and above zero.
+inline bool has_gradient(const WorkerRecord& worker) {
+  return std::isfinite(worker.grad_norm) && worker.grad_norm > 0;
+}
+
+// Something remembered of each worker, by replica. At most 65,536; then it begins anew.
+template <typename T>
+class PerWorker {
+ public:
+  T& operator[](std::uint32_t replica) {
+    if (map_.size() >= 65536 && !map_.contains(replica)) map_.clear();
+    return map_[replica];
+  }
+  const T* find(std::uint32_t replica) const {
+    const auto found = map_.find(replica);
+    return found == map_.end() ? nullptr : &found->second;
+  }
+  void clear() { map_.clear(); }
+
+ private:
+  std::unordered_map<std::uint32_t, T> map_;
+};
+
+}  // namespace presum::diagnose

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "diagnose/manifest.h"
+
+#include <string>
+
+#include "base/hash.h"
+#include "diagnose/sampler.h"
+#include "diagnose/settings.h"
+
+namespace presum::diagnose {
+namespace {
+
+constexpr std::size_t kIndices = 65536;
+constexpr std::uint64_t kConflicts = 8;
+constexpr const char* kNoSharedData =
+    "No sampler splits one data set among the workers, so their data may differ.";
+
+}  // namespace
+
+void Manifest::update(const Look& look, Book& book) {
+  if (look.alone()) return book.cannot(Check::kManifestMismatch, kOneWorker);
+  if (!distributed_sampling(look.record)) {
+    return book.cannot(Check::kManifestMismatch, kNoSharedData);
+  }
+  compare_facts(look, book);
+  compare_rows(look, book);
+}
+
+void Manifest::compare_facts(const Look& look, Book& book) const {
+  Mismatch found =
+      compare_kinds(look.record, Check::kManifestMismatch, [](FingerprintKind) { return true; });
+  if (found.looked) book.looked(Check::kManifestMismatch);
+  if (found.names.empty()) return;
+  Signal signal = sighting(Check::kManifestMismatch, look.record.step, found.blame);
+  signal.confidence = 0.95;
+  signal.title = "{Ranks} had another data set: " + listed(found.names);
+  signal.evidence = std::move(found.evidence);
+  signal.evidence.emplace_back("differ", listed(found.names));
+  book.see(std::move(signal), 1);
+}
+
+void Manifest::compare_rows(const Look& look, Book& book) {
+  for (const WorkerRecord& w : look.record.workers) {
+    if (w.thinned != 0 || w.samples.size() != w.indices.size()) continue;
+    for (std::size_t i = 0; i < w.indices.size(); ++i) draw(w.indices[i], w.samples[i], w.rank);
+  }
+  // Augmentation gives a worker's own draws of an index other rows, too.
+  if (conflicts_ < kConflicts || conflicts_ <= agreed_ || own_conflicts_ > 0 || own_agreed_ == 0) {
+    return;
+  }
+  Signal signal = sighting(Check::kManifestMismatch, look.record.step, blame(look.record));
+  signal.key = 1;
+  signal.confidence = 0.9;
+  signal.title = "{Ranks} read other samples than the others at the same places of the data set";
+  signal.evidence = {{"indices_in_conflict", static_cast<std::int64_t>(conflicts_)},
+                     {"indices_agreed", static_cast<std::int64_t>(agreed_)}};
+  book.see(std::move(signal), 1);
+}
+
+void Manifest::draw(std::uint64_t index, std::uint64_t row, std::uint32_t rank) {
+  // A fixed share of the indices, so that they are met again in later passes.
+  if (drawn_.size() >= kIndices && !drawn_.contains(index)) return;
+  const auto [found, fresh] = drawn_.try_emplace(index, Drawn{row, rank});
+  if (fresh) return;
+  const Drawn before = found->second;
+  const bool agree = before.row == row;
+  if (before.rank == rank) {
+    ++(agree ? own_agreed_ : own_conflicts_);
+    return;
+  }
+  ++(agree ? agreed_ : conflicts_);
+  if (agree) return;
+  ++conflicts_of_[before.rank];
+  ++conflicts_of_[rank];
+}
+
+// The one rank that takes part in nearly all conflicts, or all that take part in any.
+Blame Manifest::blame(const StepRecord& record) const {
+  Blame out;
+  for (const auto& [rank, count] : conflicts_of_) {
+    if (record.workers.size() > 2 && 10 * count >= 9 * conflicts_) return {{rank}, false};
+    insert(out.ranks, rank);
+  }
+  out.everyone = out.ranks.size() >= record.workers.size();
+  return out;
+}
+
+}  // namespace presum::diagnose

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// manifest-mismatch.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <unordered_map>
+
+#include "diagnose/book.h"
+#include "diagnose/look.h"
+
+namespace presum::diagnose {
+
+// What the data set says of itself, and whether an index means the same sample on every worker.
+// Both need a sampler that splits one data set among the workers.
+class Manifest {
+ public:
+  void update(const Look& look, Book& book);
+
+ private:
+  struct Drawn {
+    std::uint64_t row = 0;
+    std::uint32_t rank = 0;
+  };
+  void compare_facts(const Look& look, Book& book) const;
+  void compare_rows(const Look& look, Book& book);
+  void draw(std::uint64_t index, std::uint64_t row, std::uint32_t rank);
+  Blame blame(const StepRecord& record) const;
+
+  std::unordered_map<std::uint64_t, Drawn> drawn_;  // by index; at most 65,536
+  std::uint64_t own_agreed_ = 0;                    // draws of the same index by the same worker
+  std::uint64_t own_conflicts_ = 0;
+  std::uint64_t agreed_ = 0;  // by different workers
+  std::uint64_t conflicts_ = 0;
+  std::map<std::uint32_t, std::uint64_t> conflicts_of_;  // by rank
+};
+
+}  // namespace presum::diagnose

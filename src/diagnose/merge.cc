@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "diagnose/merge.h"
+
+#include <algorithm>
+#include <numeric>
+#include <string>
+#include <tuple>
+
+#include "diagnose/text.h"
+
+namespace presum::diagnose {
+namespace {
+
+constexpr std::uint64_t kSlack = 50;  // steps
+constexpr std::size_t kEvidence = 64;
+
+std::uint64_t later(std::uint64_t step) { return step + std::min(kSlack, UINT64_MAX - step); }
+
+bool causes(const Signal& cause, const Signal& effect) {
+  // A difference that changes no number causes none.
+  if (cause.check == Check::kEnvironmentMismatch && cause.severity == Severity::kInfo &&
+      effect.check != cause.check) {
+    return false;
+  }
+  return explains(cause.check, effect.check) && later(effect.first_step) >= cause.first_step &&
+         effect.first_step <= later(cause.last_step);
+}
+
+bool before(const Signal& a, const Signal& b) {
+  return std::tuple(a.check, -static_cast<int>(a.severity), a.first_step, a.id) <
+         std::tuple(b.check, -static_cast<int>(b.severity), b.first_step, b.id);
+}
+
+std::string snake(std::string_view check) {
+  std::string out(check);
+  std::replace(out.begin(), out.end(), '-', '_');
+  return out;
+}
+
+bool has(const Evidence& evidence, const std::string& name) {
+  return std::any_of(evidence.begin(), evidence.end(),
+                     [&](const auto& entry) { return entry.first == name; });
+}
+
+void add(Evidence& evidence, const std::string& prefix, const Evidence& more) {
+  for (const auto& [name, value] : more) {
+    if (evidence.size() >= kEvidence) return;
+    std::string own = has(evidence, name) ? prefix + "_" + name : name;
+    for (int n = 2; has(evidence, own); ++n) {
+      own = prefix + "_" + std::to_string(n) + "_" + name;
+    }
+    evidence.emplace_back(std::move(own), value);
+  }
+}
+
+// Pairs and streams of the same kind add up; of harder checks the head's ranks were first.
+bool ranks_add_up(Check check) { return check >= Check::kSharedRng; }
+
+void absorb(Finding& finding, const Signal& head, const Signal& other) {
+  const std::string id(info(other.check).id);
+  finding.severity = std::max(finding.severity, other.severity);
+  finding.last_step = std::max(finding.last_step, other.last_step);
+  if (!is_statistic(other.check)) {
+    finding.first_step = std::min(finding.first_step, other.first_step);
+  }
+  add(finding.evidence, snake(id), other.evidence);
+  if (other.check == head.check) {
+    if (ranks_add_up(head.check)) finding.ranks = unite(finding.ranks, other.ranks);
+    return;
+  }
+  if (other.ranks != head.ranks) {
+    add(finding.evidence, snake(id), {{snake(id) + "_ranks", rank_ranges(other.ranks)}});
+  }
+  if (std::find(finding.also.begin(), finding.also.end(), id) == finding.also.end()) {
+    finding.also.push_back(id);
+  }
+}
+
+}  // namespace
+
+bool same_cause(const Signal& a, const Signal& b) {
+  return (causes(a, b) || causes(b, a)) && intersect(a.ranks, b.ranks);
+}
+
+std::vector<std::vector<std::size_t>> merge(std::span<const Signal> signals) {
+  std::vector<std::size_t> order(signals.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::sort(order.begin(), order.end(),
+            [&](std::size_t a, std::size_t b) { return before(signals[a], signals[b]); });
+  std::vector<std::vector<std::size_t>> causes_found;
+  for (const std::size_t at : order) {
+    const auto home = std::find_if(
+        causes_found.begin(), causes_found.end(), [&](const std::vector<std::size_t>& members) {
+          return std::any_of(members.begin(), members.end(), [&](std::size_t member) {
+            return same_cause(signals[member], signals[at]);
+          });
+        });
+    if (home == causes_found.end()) {
+      causes_found.push_back({at});
+    } else {
+      home->push_back(at);
+    }
+  }
+  return causes_found;
+}
+
+Finding finding_of(std::span<const Signal> signals, std::span<const std::size_t> members) {
+  const Signal& head = signals[members.front()];
+  const CheckInfo& check = info(head.check);
+  Finding out;
+  out.check = check.id;
+  out.severity = head.severity;
+  out.ranks = head.ranks;
+  out.first_step = head.first_step;
+  out.last_step = head.last_step;
+  out.confidence = head.confidence;
+  out.evidence = head.evidence;
+  out.remedy = check.remedy;
+  out.resembles = check.resembles;
+  for (const std::size_t at : members.subspan(1)) absorb(out, head, signals[at]);
+  out.title = with_ranks(head.title, out.ranks, head.everyone && out.ranks == head.ranks);
+  return out;
+}
+
+}  // namespace presum::diagnose

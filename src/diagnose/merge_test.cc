@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "diagnose/merge.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace presum::diagnose {
+namespace {
+
+using enum Check;
+using Ids = std::vector<std::string>;
+
+Signal signal(Check check, Ranks ranks, std::uint64_t first, std::uint64_t last) {
+  Signal s = sighting(check, first, {std::move(ranks), false});
+  s.last_step = last;
+  s.title = "{Ranks}";
+  s.confidence = 0.5;
+  return s;
+}
+
+std::vector<Finding> findings(std::vector<Signal> signals) {
+  for (std::size_t i = 0; i < signals.size(); ++i) signals[i].id = i + 1;
+  std::vector<Finding> out;
+  for (const auto& members : merge(signals)) out.push_back(finding_of(signals, members));
+  return out;
+}
+
+TEST(Merge, NothingIsNoFinding) { EXPECT_TRUE(merge({}).empty()); }
+
+TEST(Merge, ACauseAbsorbsItsEffects) {
+  const auto found =
+      findings({signal(kWorkerOutlier, {3}, 30, 60), signal(kParameterDesync, {3}, 12, 80),
+                signal(kOptimizerMismatch, {3}, 10, 80)});
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_EQ(found[0].check, "optimizer-mismatch");
+  EXPECT_EQ(found[0].also, (Ids{"parameter-desync", "worker-outlier"}));
+  EXPECT_EQ(found[0].first_step, 10U);
+  EXPECT_EQ(found[0].last_step, 80U);
+  EXPECT_EQ(found[0].title, "Rank 3");
+}
+
+TEST(Merge, TheHeadIsTheFirstInTheOrderEvenWhereTheOtherExplainsIt) {
+  const auto found =
+      findings({signal(kSamplerMismatch, {0, 1}, 0, 9), signal(kDuplicateData, {0, 1}, 0, 9),
+                signal(kOverlappingData, {0, 1}, 0, 9)});
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_EQ(found[0].check, "duplicate-data");
+  EXPECT_EQ(found[0].also, (Ids{"sampler-mismatch", "overlapping-data"}));
+}
+
+TEST(Merge, CausesOnOtherRanksStayTheirOwn) {
+  EXPECT_EQ(
+      findings({signal(kNonfiniteGradient, {3}, 10, 10), signal(kParameterDesync, {5}, 11, 40)})
+          .size(),
+      2U);
+  EXPECT_EQ(findings({signal(kWorkerOutlier, {1}, 0, 9), signal(kWorkerOutlier, {2}, 0, 9)}).size(),
+            2U);
+}
+
+TEST(Merge, ChecksThatDoNotExplainEachOtherStayTheirOwn) {
+  EXPECT_EQ(
+      findings({signal(kTokenImbalance, {1}, 0, 9), signal(kDuplicateData, {1}, 0, 9)}).size(), 2U);
+}
+
+TEST(Merge, DoesNotGlueTwoCausesByAnEffectOfBoth) {
+  const auto found =
+      findings({signal(kOptimizerMismatch, {2}, 0, 90), signal(kModeMismatch, {5}, 0, 90),
+                signal(kWorkerOutlier, {2, 5}, 10, 90)});
+  ASSERT_EQ(found.size(), 2U);
+  EXPECT_EQ(found[0].also, Ids{"worker-outlier"});
+  EXPECT_TRUE(found[1].also.empty());
+}
+
+TEST(Merge, AnEffectMayBeSeen50StepsBeforeAndAfterItsCause) {
+  const auto count = [](std::uint64_t effect_first) {
+    return findings({signal(kParameterDesync, {3}, 100, 120),
+                     signal(kWorkerOutlier, {3}, effect_first, 500)})
+        .size();
+  };
+  EXPECT_EQ(count(49), 2U);
+  EXPECT_EQ(count(50), 1U);
+  EXPECT_EQ(count(170), 1U);
+  EXPECT_EQ(count(171), 2U);
+}
+
+TEST(Merge, TakesTheGravestSeverityAndKeepsEvidenceUnderItsNames) {
+  Signal sampler = signal(kBufferDesync, {3}, 0, 9);
+  sampler.evidence = {{"groups", std::string("bn")}};
+  Signal overlap = signal(kParameterDesync, {3, 4}, 5, 9);
+  overlap.evidence = {{"groups", std::string("fc")}, {"distinct_copies", std::int64_t{2}}};
+  const auto found = findings({sampler, overlap});
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_EQ(found[0].check, "buffer-desync");
+  EXPECT_EQ(found[0].severity, Severity::kCritical);
+  Ids names;
+  for (const auto& [name, value] : found[0].evidence) names.push_back(name);
+  EXPECT_EQ(names, (Ids{"groups", "parameter_desync_groups", "distinct_copies",
+                        "parameter_desync_ranks"}));
+  EXPECT_EQ(found[0].ranks, Ranks{3}) << "the head's";
+}
+
+TEST(Merge, PairsOfOneCauseAddUp) {
+  const auto found =
+      findings({signal(kPairTooSimilar, {0, 1}, 0, 9), signal(kPairTooSimilar, {1, 2}, 0, 9)});
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_EQ(found[0].ranks, (Ranks{0, 1, 2}));
+  EXPECT_TRUE(found[0].also.empty());
+}
+
+TEST(Merge, AHarmlessEnvironmentExplainsNothing) {
+  Signal environment = signal(kEnvironmentMismatch, {3}, 0, 90);
+  environment.severity = Severity::kInfo;
+  EXPECT_EQ(findings({environment, signal(kParameterDesync, {3}, 0, 90)}).size(), 2U);
+  environment.severity = Severity::kWarning;
+  EXPECT_EQ(findings({environment, signal(kParameterDesync, {3}, 0, 90)}).size(), 1U);
+}
+
+TEST(Merge, BoundsTheEvidence) {
+  std::vector<Signal> many;
+  for (std::uint64_t i = 0; i < 100; ++i) {
+    Signal s = signal(kWorkerOutlier, {3}, i, i);
+    s.evidence = {{"effect_sd", 1.0}, {"statistic", std::string("loss")}};
+    many.push_back(s);
+  }
+  const auto found = findings(many);
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_EQ(found[0].evidence.size(), 64U);
+}
+
+TEST(Merge, EverySignalIsInExactlyOneFinding) {
+  std::vector<Signal> all;
+  for (std::size_t c = 0; c < kChecks; ++c) {
+    all.push_back(signal(static_cast<Check>(c), {static_cast<std::uint32_t>(c % 3)}, c * 7, 200));
+  }
+  std::vector<int> times(all.size());
+  for (const auto& members : merge(all)) {
+    for (const std::size_t m : members) ++times[m];
+  }
+  for (const int t : times) EXPECT_EQ(t, 1);
+}
+
+}  // namespace
+}  // namespace presum::diagnose

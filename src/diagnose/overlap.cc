@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "diagnose/overlap.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "base/hash.h"
+#include "diagnose/sampler.h"
+#include "diagnose/text.h"
+
+namespace presum::diagnose {
+namespace {
+
+constexpr std::size_t kSamples = std::size_t{1} << 18;
+constexpr std::uint32_t kMaxBits = 60;
+constexpr double kDoubled = 3;              // draws until it is a finding
+constexpr double kShare = 0.01;             // of all draws, where only row hashes are known
+constexpr double kOfOneRank = 0.9;          // of the doubled draws: then it is this rank
+constexpr std::uint64_t kRepeats = 2;       // records in a row with a repeated micro-batch
+constexpr std::uint64_t kRepeatsOfOne = 4;  // where only one row is repeated
+constexpr const char* kNoPass = "No data loader was found, so passes over the data are not known.";
+constexpr const char* kNoSamples = "No samples were seen.";
+constexpr const char* kReplacement =
+    "The sampler draws with replacement: a sample may come twice on purpose.";
+
+bool divisible(std::uint64_t sample, std::uint32_t bits) {
+  return (sample & ((std::uint64_t{1} << bits) - 1)) == 0;
+}
+
+std::uint64_t value_or(const WorkerRecord& worker, FingerprintKind kind, std::uint64_t other) {
+  const std::uint64_t* value = worker.fingerprint_of(kind);
+  return value == nullptr ? other : *value;
+}
+
+// Whether row i of the samples is the sample of index i.
+bool aligned(const WorkerRecord& worker) {
+  return worker.thinned == 0 && worker.samples.size() == worker.indices.size();
+}
+
+// A step whose micro-batches belong to two passes over the data.
+bool straddles(const WorkerRecord& worker) {
+  if (worker.micro_batches < 2) return false;
+  const std::uint64_t last = value_or(worker, FingerprintKind::kDataBatch, 0);
+  return last + 1 < worker.micro_batches;
+}
+
+// Whether a good part of a worker's rows is there more than once.
+bool repeats_rows(const Batch& batch) {
+  return batch.known && !batch.degenerate() && 4 * (batch.rows - batch.distinct) >= batch.rows;
+}
+
+enum class Places : std::uint8_t { kUnknown, kDifferent, kRepeated };
+
+// Whether the rows come from different places of the data set.
+Places places(const WorkerRecord& worker) {
+  if (!aligned(worker)) return Places::kUnknown;
+  std::vector<std::uint64_t> indices = worker.indices;
+  std::sort(indices.begin(), indices.end());
+  const bool repeated = std::adjacent_find(indices.begin(), indices.end()) != indices.end();
+  return repeated ? Places::kRepeated : Places::kDifferent;
+}
+
+// By chance, records that are equal in the data set fall to other workers W - 1 times as often as
+// to the same one again. Overlap is far beyond that.
+bool beyond_equal_records(const DataPass& pass, double workers) {
+  const double within = pass.doubled() - pass.between();
+  return pass.between() > 4 * (workers - 1) * (within + 2) &&
+         pass.between() > kShare * static_cast<double>(pass.drawn());
+}
+
+Blame blame_of(const DataPass& pass, const StepRecord& record) {
+  Blame out;
+  const bool several = record.workers.size() > 2;
+  std::uint32_t most = 0;
+  double count = 0;
+  for (const auto& [rank, doubled] : pass.by_rank()) {
+    insert(out.ranks, rank);
+    if (doubled > count) {
+      count = doubled;
+      most = rank;
+    }
+  }
+  const bool one = several && count >= kOfOneRank * pass.doubled();
+  if (one && count > 0 && pass.between() > 0) return {{most}, false};
+  out.everyone = out.ranks.size() >= record.workers.size();
+  return out;
+}
+
+std::int64_t whole(double count) { return std::llround(std::min(count, 9e18)); }
+
+}  // namespace
+
+// ---- one pass
+
+void DataPass::draw(const Draw& draw) {
+  if (!divisible(draw.sample, bits_)) return;
+  first_step_ = std::min(first_step_, draw.step);
+  const First mine{draw.index, draw.step, draw.rank};
+  const auto [found, fresh] = first_.try_emplace(draw.sample, mine);
+  if (fresh) {
+    if (first_.size() > kSamples) thin_to(bits_ + 1);
+    return;
+  }
+  const First& first = found->second;
+  const bool both = draw.index != kNoIndex && first.index != kNoIndex;
+  if (both && draw.index != first.index) return;  // records that are equal in the data set
+  const Double again{draw, first.rank, both};
+  if (first.step == first_step_) {
+    waiting_.push_back(again);
+  } else {
+    count(again);
+  }
+}
+
+void DataPass::settle(std::uint64_t step) {
+  if (std::exchange(settled_, step) == step) return;
+  std::size_t kept = 0;
+  for (const Double& again : waiting_) {
+    if (again.draw.step < step) {
+      count(again);
+    } else {
+      waiting_[kept++] = again;
+    }
+  }
+  waiting_.resize(kept);
+}
+
+void DataPass::count(const Double& again) {
+  const double each = std::ldexp(1.0, static_cast<int>(bits_));
+  doubled_ += each;
+  if (again.exact) exact_ += each;
+  by_rank_[again.draw.rank] += each;
+  if (again.draw.rank == again.first_rank) return;
+  between_ += each;
+  by_rank_[again.first_rank] += each;
+}
+
+void DataPass::thin_to(std::uint32_t bits) {
+  bits = std::min(bits, kMaxBits);
+  if (bits <= bits_) return;
+  bits_ = bits;
+  std::erase_if(first_, [&](const auto& entry) { return !divisible(entry.first, bits_); });
+  std::erase_if(waiting_, [&](const Double& d) { return !divisible(d.draw.sample, bits_); });
+}
+
+double DataPass::distinct() const {
+  return std::ldexp(static_cast<double>(first_.size()), static_cast<int>(bits_));
+}
+
+// ---- all passes
+
+void Overlap::update(const Look& look, Book& book) {
+  if (look.workers() == 0) return;
+  if (draws_with_replacement(look.roster)) {
+    return book.cannot(Check::kOverlappingData, kReplacement);
+  }
+  watch_repeats(look, book);
+  for (const WorkerRecord& w : look.record.workers) {
+    if (w.samples.empty() && w.indices.empty()) {
+      book.cannot(Check::kOverlappingData, kNoSamples);
+    } else if (DataPass* pass = pass_of(look, w)) {
+      draw(look, w, *pass);
+    } else {
+      book.cannot(Check::kOverlappingData, kNoPass);
+    }
+  }
+  if (passes_.empty() || passes_.back().drawn() == 0) return;
+  book.looked(Check::kOverlappingData);
+  for (DataPass& pass : passes_) {
+    const bool exact = pass.exact() >= kDoubled;
+    const auto workers = static_cast<double>(look.workers());
+    if (exact || beyond_equal_records(pass, workers)) report(look, pass, book);
+  }
+}
+
+// The pass that a worker is in; null where that is unknown, or long gone.
+DataPass* Overlap::pass_of(const Look& look, const WorkerRecord& worker) {
+  const std::uint64_t* number = worker.fingerprint_of(FingerprintKind::kDataPass);
+  if (number == nullptr) return nullptr;
+  for (DataPass& pass : passes_) {
+    if (pass.number() == *number) return &pass;
+  }
+  if (!passes_.empty() && *number < passes_.back().number()) return nullptr;
+  if (passes_.size() == 2) {
+    finish(look.record, passes_.front());
+    passes_.erase(passes_.begin());
+  }
+  const bool shared = distributed_sampling(look.record) &&
+                      std::all_of(look.record.workers.begin(), look.record.workers.end(),
+                                  [](const WorkerRecord& w) { return !w.indices.empty(); });
+  passes_.emplace_back(*number, shared ? DataPass::Identity::kIndex : DataPass::Identity::kRow);
+  return &passes_.back();
+}
+
+void Overlap::draw(const Look& look, const WorkerRecord& w, DataPass& pass) const {
+  const std::uint64_t step = look.record.step;
+  pass.settle(step);
+  const bool by_index = pass.identity() == DataPass::Identity::kIndex;
+  if (straddles(w)) return;
+  pass.count_rows(std::max<std::uint64_t>(w.rows, by_index ? w.indices.size() : w.samples.size()));
+  if (by_index) {
+    for (const std::uint64_t i : w.indices) pass.draw({mix64(i + 1), i, w.rank, step});
+    return;
+  }
+  pass.thin_to(w.thinned);
+  const bool indexed = aligned(w);
+  for (std::size_t i = 0; i < w.samples.size(); ++i) {
+    pass.draw({w.samples[i], indexed ? w.indices[i] : DataPass::kNoIndex, w.rank, step});
+  }
+}
+
+// How many samples the pass left out, if it was seen as a whole.
+void Overlap::finish(const StepRecord& record, const DataPass& pass) {
+  if (pass.doubled() < kDoubled) return;
+  finished_.doubled += pass.doubled();
+  finished_.drawn += static_cast<double>(pass.drawn());
+  const WorkerRecord& any = record.workers.front();
+  const std::uint64_t own = value_or(any, FingerprintKind::kSamplerLength, 0);
+  const std::uint64_t replicas = value_or(any, FingerprintKind::kSamplerReplicas, 1);
+  const std::uint64_t data = value_or(any, FingerprintKind::kDataLength, 0);
+  if (own == 0 || data == 0 || own > UINT64_MAX / std::max<std::uint64_t>(replicas, 1)) return;
+  if (pass.drawn() < own * replicas) return;
+  finished_.lost += std::max(0.0, static_cast<double>(data) - pass.distinct());
+  finished_.lost_known = true;
+}
+
+void Overlap::report(const Look& look, const DataPass& pass, Book& book) const {
+  const double doubled = finished_.doubled + pass.doubled();
+  const double drawn = finished_.drawn + static_cast<double>(pass.drawn());
+  Signal signal = sighting(Check::kOverlappingData, look.record.step, blame_of(pass, look.record));
+  signal.confidence = pass.exact() >= kDoubled ? 0.99 : 0.9;
+  signal.title = "{Ranks} drew samples that had been drawn before in the same pass over the data";
+  signal.evidence = {{"samples_doubled", whole(doubled)},
+                     {"samples_drawn", whole(drawn)},
+                     {"data_pass", static_cast<std::int64_t>(pass.number())}};
+  if (pass.identity() == DataPass::Identity::kIndex) {
+    signal.evidence.emplace_back("samples_lost_at_least", whole(doubled));
+  }
+  if (finished_.lost_known) signal.evidence.emplace_back("samples_lost", whole(finished_.lost));
+  book.see(std::move(signal), std::numeric_limits<std::uint64_t>::max() / 2);
+}
+
+// A micro-batch that is fed twice in one step. Rows that are equal at other places of the data set
+// are not; nor are rows of a data set that repeats itself, which most workers show then.
+void Overlap::watch_repeats(const Look& look, Book& book) {
+  const auto repeating = static_cast<std::size_t>(
+      std::count_if(look.batches.begin(), look.batches.end(), repeats_rows));
+  for (std::size_t i = 0; i < look.workers(); ++i) {
+    const WorkerRecord& w = look.record.workers[i];
+    const Batch& batch = look.batches[i];
+    Repeats& repeats = repeats_[w.replica];
+    bool again = repeats_rows(batch) && batch.set != repeats.batch;
+    if (again) {
+      const Places at = places(w);
+      again =
+          at == Places::kRepeated || (at == Places::kUnknown && 2 * repeating <= look.workers());
+    }
+    repeats = {again ? repeats.length + 1 : 0, batch.set};
+    if (repeats.length >= (batch.repeated > 1 ? kRepeats : kRepeatsOfOne)) {
+      report_repeats(look, i, repeats.length, book);
+    }
+  }
+}
+
+void Overlap::report_repeats(const Look& look, std::size_t place, std::uint64_t length,
+                             Book& book) {
+  const Batch& batch = look.batches[place];
+  const Blame blame{{look.record.workers[place].rank}, false};
+  Signal signal = sighting(Check::kOverlappingData, look.record.step, blame);
+  signal.first_step -= std::min(signal.first_step, length - 1);
+  signal.key = 1;
+  signal.confidence = 0.95;
+  signal.title = "{Ranks} computed on the same rows several times within a step";
+  signal.evidence = {{"rows", static_cast<std::int64_t>(batch.rows)},
+                     {"rows_distinct", static_cast<std::int64_t>(batch.distinct)}};
+  book.see(std::move(signal), 1);
+}
+
+}  // namespace presum::diagnose

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+// overlapping-data.
+#include "diagnose/overlap.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "diagnose/testing.h"
+
+namespace presum::diagnose {
+namespace {
+
+using State = CheckRecord::State;
+
+const RunOptions kPasses{.workers = 8, .rows = 4, .data = 1003};  // padded by 5; 32 steps a pass
+
+void forget_indices(StepRecord& r) {
+  for (WorkerRecord& w : r.workers) w.indices.clear();
+}
+
+// Every worker's sampler has a seed of its own.
+Watched::Break own_seeds(const HealthyRun& run, bool all) {
+  return [&run, all](StepRecord& r) {
+    for (WorkerRecord& w : r.workers) {
+      if (!all && w.rank != 0) continue;
+      const std::uint64_t seed = 1000 + w.rank;
+      HealthyRun::read(w, run.drawn(r.step, w.replica, seed, r.step / run.steps_per_pass()));
+      set(w, Kind::kSamplerSeed, seed);
+    }
+  };
+}
+
+TEST(Overlap, PaddingAtTheEndOfAPassIsNotOverlap) {
+  for (const bool indices : {true, false}) {
+    Watched w(kPasses);
+    w.play(0, 100, [&](StepRecord& r) {
+      if (!indices) forget_indices(r);
+    });
+    EXPECT_TRUE(w.findings().empty()) << w.first().title;
+    EXPECT_EQ(w.check("overlapping-data").state, State::kPassed);
+  }
+}
+
+TEST(Overlap, BatchesFilledUpFromTheFirstStepAreNotOverlap) {
+  Watched w(kPasses);
+  w.play(0, 70, [&](StepRecord& r) {
+    if (r.step % 32 != 31) return;
+    for (WorkerRecord& x : r.workers) {  // even batches: a whole step of samples again
+      HealthyRun::read(x, w.run.drawn(r.step - 31, x.replica, 42, r.step / 32));
+    }
+  });
+  EXPECT_TRUE(w.findings().empty()) << w.first().title;
+}
+
+TEST(Overlap, OneSeedOfItsOwnIsNamedWithWhatItDoubles) {
+  Watched w(kPasses);
+  const auto broken = own_seeds(w.run, false);
+  w.play(0, 31, broken);
+  ASSERT_EQ(w.ids(), Ids{"sampler-mismatch"});
+  const Finding f = w.first();
+  EXPECT_EQ(f.also, Ids{"overlapping-data"});
+  EXPECT_EQ(f.ranks, RankList{0});
+  EXPECT_EQ(text_of(f, "overlapping_data_ranks"), "") << "the same rank";
+
+  // The oracle: a set over the whole pass, without the last step's padding.
+  std::set<std::uint64_t> seen;
+  std::uint64_t doubled = 0, drawn = 0;
+  for (std::uint64_t step = 0; step < 32; ++step) {
+    StepRecord r = w.run.step(step);
+    broken(r);
+    for (const WorkerRecord& x : r.workers) {
+      for (const std::uint64_t i : x.indices) {
+        doubled += !seen.insert(i).second;
+        ++drawn;
+      }
+    }
+  }
+  EXPECT_EQ(number_of(f, "samples_drawn"), static_cast<double>(drawn));
+  EXPECT_NEAR(number_of(f, "samples_doubled"), static_cast<double>(doubled), 10);
+  EXPECT_GT(number_of(f, "samples_doubled"), 80);
+
+  w.play(32, 96, broken);
+  EXPECT_NEAR(number_of(w.first(), "samples_lost"), 1003 - static_cast<double>(seen.size()), 1);
+}
+
+TEST(Overlap, SeedsOfTheirOwnAreEveryonesOverlap) {
+  Watched w(kPasses);
+  w.play(0, 20, own_seeds(w.run, true));
+  ASSERT_EQ(w.ids(), Ids{"sampler-mismatch"});
+  EXPECT_EQ(w.first().also, Ids{"overlapping-data"});
+  EXPECT_EQ(w.first().ranks.size(), 8U);
+  EXPECT_GT(number_of(w.first(), "samples_doubled"), 100);
+}
+
+TEST(Overlap, IsFoundByRowHashesAlone) {
+  Watched w(kPasses);
+  const auto broken = own_seeds(w.run, true);
+  w.play(0, 31, [&](StepRecord& r) {
+    broken(r);
+    forget_indices(r);
+    for (WorkerRecord& x : r.workers) unset(x, Kind::kSamplerReplicas);
+  });
+  ASSERT_EQ(w.ids(), Ids{"overlapping-data"});
+  EXPECT_EQ(w.first().severity, Severity::kWarning);
+  EXPECT_EQ(evidence(w.first(), "samples_lost_at_least"), nullptr) << "nobody splits this set";
+}
+
+TEST(Overlap, RecordsThatAreEqualInTheDataSetAreNot) {
+  for (const bool indices : {true, false}) {
+    Watched w({.workers = 8, .rows = 4, .data = 4096});
+    w.play(0, 127, [&](StepRecord& r) {
+      for (WorkerRecord& x : r.workers) {
+        for (std::size_t i = 0; i < x.samples.size(); ++i) {
+          x.samples[i] = scramble(x.indices[i] % 3000);  // a third of the records is there twice
+        }
+      }
+      if (!indices) forget_indices(r);
+      for (WorkerRecord& x : r.workers) unset(x, Kind::kSamplerReplicas);
+    });
+    EXPECT_TRUE(w.findings().empty()) << w.first().title;
+  }
+}
+
+TEST(Overlap, EqualIndicesOfShardsOfTheirOwnAreNot) {
+  Watched w(kPasses);
+  w.play(0, 31, [](StepRecord& r) {
+    for (WorkerRecord& x : r.workers) {
+      HealthyRun::read(x, r.workers[0].indices);
+      for (std::uint64_t& row : x.samples) row = scramble(row + x.rank);
+      set(x, Kind::kBatch, scramble(x.samples[0]));
+      unset(x, Kind::kSamplerReplicas);
+      unset(x, Kind::kSamplerRank);
+    }
+  });
+  EXPECT_TRUE(w.findings().empty()) << w.first().title;
+}
+
+TEST(Overlap, DrawingWithReplacementIsNotJudged) {
+  Watched w(kPasses);
+  w.diagnoser.hello({0, 0, "h", {{"sampler", "WeightedRandomSampler: length=9"}}, {}});
+  w.play(0, 31, [&](StepRecord& r) {
+    own_seeds(w.run, true)(r);
+    for (WorkerRecord& x : r.workers) unset(x, Kind::kSamplerReplicas);
+  });
+  EXPECT_TRUE(w.findings().empty());
+  EXPECT_EQ(w.check("overlapping-data").state, State::kNotPossible);
+}
+
+TEST(Overlap, AMicroBatchThatIsFedTwice) {
+  for (const bool indices : {true, false}) {
+    Watched w({.workers = 8, .rows = 4, .data = 4096, .micro_batches = 2});
+    w.play(0, 6, [&](StepRecord& r) {
+      if (r.step >= 4) {
+        const auto own = r.workers[3].indices;
+        HealthyRun::read(r.workers[3], {own[0], own[1], own[0], own[1]});
+      }
+      if (!indices) forget_indices(r);
+    });
+    ASSERT_EQ(w.ids(), Ids{"overlapping-data"}) << indices;
+    EXPECT_EQ(w.first().ranks, RankList{3});
+    EXPECT_EQ(w.first().first_step, 4U);
+  }
+}
+
+TEST(Overlap, ADataSetOfFewRowsRepeatsThemOnAllWorkers) {
+  Watched w;
+  w.play(0, 60, [](StepRecord& r) {
+    forget_indices(r);
+    for (WorkerRecord& x : r.workers) {
+      unset(x, Kind::kSamplerReplicas);
+      for (std::size_t i = 0; i < 4; ++i) {
+        x.samples[i] = scramble(scramble(r.step * 64 + x.rank * 4 + i) % 10) + (i < 2 ? 0 : x.rank);
+      }
+    }
+  });
+  EXPECT_TRUE(w.findings().empty()) << w.first().title;
+}
+
+TEST(Overlap, MicroBatchesOfTwoPassesInOneStepAreLeftOut) {
+  Watched w({.workers = 4, .rows = 4, .data = 160, .micro_batches = 4});
+  w.play(0, 60, [&](StepRecord& r) {
+    if (r.step % 10 != 0 || r.step == 0) return;
+    const std::uint64_t pass = r.step / 10;
+    for (WorkerRecord& x : r.workers) {  // three rows of the pass before, one of this pass
+      auto own = w.run.drawn(r.step - 1, x.replica, 42, pass - 1);
+      own[3] = w.run.drawn(r.step, x.replica, 42, pass)[3];
+      HealthyRun::read(x, own);
+      set(x, Kind::kDataBatch, std::uint64_t{0});
+    }
+  });
+  EXPECT_TRUE(w.findings().empty()) << w.first().title;
+}
+
+TEST(DataPass, CountsDrawsBeyondTheFirst) {
+  DataPass pass(0, DataPass::Identity::kIndex);
+  for (std::uint64_t step = 0; step < 4; ++step) {
+    pass.settle(step);
+    for (std::uint32_t rank = 0; rank < 2; ++rank) pass.draw({100 + step, step, rank, step});
+  }
+  EXPECT_EQ(pass.doubled(), 4) << "the first step's only since the pass went on";
+  EXPECT_EQ(pass.between(), 4);
+  EXPECT_EQ(pass.distinct(), 4);
+  EXPECT_EQ(pass.by_rank().at(0), 4);
+}
+
+TEST(DataPass, StaysBoundedAndUnbiasedOverMillionsOfSamples) {
+  DataPass pass(0, DataPass::Identity::kRow);
+  constexpr std::uint64_t kCount = 3'000'000;
+  for (std::uint64_t i = 0; i < kCount; ++i) {
+    pass.settle(i / 1000);
+    pass.draw({scramble(i % (kCount / 2)), DataPass::kNoIndex, static_cast<std::uint32_t>(i % 7),
+               i / 1000});
+  }
+  EXPECT_NEAR(pass.distinct(), kCount / 2, 0.02 * kCount);
+  EXPECT_NEAR(pass.doubled(), kCount / 2, 0.02 * kCount);
+}
+
+}  // namespace
+}  // namespace presum::diagnose

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "diagnose/presence.h"
+
+#include <algorithm>
+
+namespace presum::diagnose {
+namespace {
+
+constexpr std::uint64_t kTogether = 5;  // steps between losses of one cause
+
+}  // namespace
+
+void Presence::update(const Look& look, Book& book) {
+  for (const WorkerRecord& w : look.record.workers) welcome(w, book);
+  if (look.record.workers_expected < 2) {
+    return book.cannot(Check::kMissingWorker, "One worker: nobody else is expected.");
+  }
+  book.looked(Check::kMissingWorker);
+  if (!look.record.missing_replicas.empty()) count_missing(look, book);
+}
+
+void Presence::count_missing(const Look& look, Book& book) {
+  Blame blame;
+  std::uint64_t longest = 0;
+  bool seen = false;
+  for (const std::uint32_t replica : look.record.missing_replicas) {
+    const std::uint32_t rank = look.roster.rank_of(replica);
+    Worker& worker = workers_[rank];
+    longest = std::max(longest, ++worker.missing);
+    seen = seen || worker.seen;
+    insert(blame.ranks, rank);
+  }
+  Signal now = sighting(Check::kMissingWorker, look.record.step, blame);
+  now.confidence = 1;
+  now.title = seen ? "{Ranks} stopped reporting, or reported only some of the steps"
+                   : "{Ranks} never reported";
+  now.evidence = {{"steps_missing", static_cast<std::int64_t>(longest)},
+                  {"workers_expected", std::int64_t{look.record.workers_expected}}};
+  book.see(std::move(now), kTogether);
+}
+
+void Presence::welcome(const WorkerRecord& w, Book& book) {
+  Worker& worker = workers_[w.rank];
+  const bool late = worker.missing > worker.explained && w.dropped > worker.dropped;
+  if (late) worker.explained += w.dropped - worker.dropped;
+  worker.dropped = w.dropped;
+  worker.seen = true;
+  if (!late) return;
+  if (Signal* signal = book.find(Check::kMissingWorker, w.rank)) forgive(*signal);
+}
+
+void Presence::forgive(Signal& signal) {
+  const bool all = std::all_of(signal.ranks.begin(), signal.ranks.end(), [&](std::uint32_t rank) {
+    const Worker* worker = workers_.find(rank);
+    return worker != nullptr && worker->explained >= worker->missing;
+  });
+  if (!all) return;
+  signal.severity = Severity::kInfo;
+  signal.title =
+      "Packets of {ranks} were dropped before they left, because they could not be "
+      "sent in time";
+}
+
+}  // namespace presum::diagnose

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "diagnose/reduction.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "diagnose/text.h"
+
+namespace presum::diagnose {
+namespace {
+
+constexpr const char* kNotRead =
+    "No worker read a reduced gradient (it is read at the first step and every 25th).";
+constexpr double kScaleTolerance = 0.1;
+constexpr double kSigmas = 6;
+
+bool has_reduced(const WorkerRecord& w) { return w.reduced_fingerprint != 0; }
+
+Split reduced_split(const StepRecord& record) {
+  std::vector<Held> held;
+  for (const WorkerRecord& w : record.workers) {
+    if (has_reduced(w)) held.push_back({w.reduced_fingerprint, w.rank});
+  }
+  return split(std::move(held));
+}
+
+bool local_finite(const StepRecord& record) {
+  return std::all_of(record.workers.begin(), record.workers.end(), [](const WorkerRecord& w) {
+    return w.nonfinite == 0 && std::isfinite(w.grad_norm);
+  });
+}
+
+Ranks bypassing(const StepRecord& record) {
+  Ranks ranks;
+  for (const WorkerRecord& w : record.workers) {
+    const std::uint64_t* through = w.fingerprint_of(FingerprintKind::kWrapperForward);
+    if (through != nullptr && *through == 0) insert(ranks, w.rank);
+  }
+  return ranks;
+}
+
+bool near(double ratio, double factor) { return std::abs(ratio / factor - 1) < kScaleTolerance; }
+
+// What such a factor comes from; empty for a factor without a name.
+std::string factor_name(double ratio, double workers) {
+  if (ratio < 1e-6) return "nothing came out";
+  if (near(ratio, workers)) return "the sum instead of the mean";
+  if (near(ratio, 1 / workers)) return "the mean divided by the world size once more";
+  if (near(ratio, workers * workers)) return "the sum times the world size";
+  return {};
+}
+
+}  // namespace
+
+void Reduction::update(const Look& look, Book& book) {
+  if (look.alone()) {
+    book.cannot(Check::kNoReduction, kOneWorker);
+    book.cannot(Check::kReducedGradientMismatch, kOneWorker);
+    return book.cannot(Check::kReductionScale, kOneWorker);
+  }
+  watch_unreduced_steps(look, book);
+  compare(look, book);
+}
+
+void Reduction::watch_unreduced_steps(const Look& look, Book& book) {
+  Blame blame;
+  std::uint64_t most = 0;
+  for (const WorkerRecord& w : look.record.workers) {
+    const std::uint64_t* steps = w.fingerprint_of(FingerprintKind::kUnreducedSteps);
+    if (steps == nullptr) continue;
+    book.looked(Check::kNoReduction);
+    std::uint64_t& before = unreduced_[w.replica];
+    if (*steps > before) insert(blame.ranks, w.rank);
+    before = *steps;
+    most = std::max(most, *steps);
+  }
+  if (blame.ranks.empty()) return;
+  blame.everyone = blame.ranks.size() == look.workers();
+  Signal signal = sighting(Check::kNoReduction, look.record.step, blame);
+  signal.key = 1;
+  signal.confidence = 0.99;
+  signal.title = "{Ranks} ran the optimiser on gradients that were never due to be reduced";
+  signal.evidence = {{"unreduced_steps", static_cast<std::int64_t>(most)}};
+  book.see(std::move(signal), 1);
+}
+
+void Reduction::compare(const Look& look, Book& book) {
+  const Split held = reduced_split(look.record);
+  if (held.known < 2) {
+    book.cannot(Check::kNoReduction, kNotRead);
+    book.cannot(Check::kReducedGradientMismatch, kNotRead);
+    return book.cannot(Check::kReductionScale, kNotRead);
+  }
+  book.looked(Check::kNoReduction);
+  book.looked(Check::kReducedGradientMismatch);
+  check_finite(look, book);
+  if (!held.differs()) return check_scale(look, book);
+  const auto own = static_cast<std::size_t>(std::count_if(
+      look.record.workers.begin(), look.record.workers.end(), [](const WorkerRecord& w) {
+        return has_reduced(w) && w.reduced_fingerprint == w.fingerprint;
+      }));
+  if (2 * own > held.known) {
+    not_reduced(look, own, held, book);
+  } else {
+    mismatch(look, held, book);
+  }
+}
+
+void Reduction::not_reduced(const Look& look, std::size_t own, const Split& held,
+                            Book& book) const {
+  const Ranks bypass = bypassing(look.record);
+  Signal signal = sighting(Check::kNoReduction, look.record.step, {all_ranks(look.record), true});
+  signal.confidence = 0.99;
+  signal.title = bypass.empty()
+                     ? "{Ranks} kept their own gradients: nothing was reduced"
+                     : "{Ranks} kept their own gradients: the forward pass went around the "
+                       "data-parallel wrapper, so nothing was reduced";
+  signal.evidence = {{"workers_with_own_gradient", static_cast<std::int64_t>(own)},
+                     {"distinct_reduced_gradients", static_cast<std::int64_t>(held.groups.size())}};
+  if (!bypass.empty()) signal.evidence.emplace_back("ranks_around_wrapper", rank_ranges(bypass));
+  book.see(std::move(signal));
+}
+
+void Reduction::mismatch(const Look& look, const Split& held, Book& book) const {
+  Signal signal = sighting(Check::kReducedGradientMismatch, look.record.step, held.blame());
+  signal.confidence = 0.99;
+  signal.title = "{Ranks} held another reduced gradient than the others";
+  if (signal.everyone) signal.title = "{Ranks} held different reduced gradients";
+  signal.evidence = {{"distinct_reduced_gradients", static_cast<std::int64_t>(held.groups.size())}};
+  book.see(std::move(signal), 1);
+}
+
+void Reduction::check_finite(const Look& look, Book& book) const {
+  if (!local_finite(look.record)) return;
+  const auto made = std::count_if(
+      look.record.workers.begin(), look.record.workers.end(),
+      [](const WorkerRecord& w) { return has_reduced(w) && !std::isfinite(w.reduced_norm); });
+  if (made == 0) return;
+  Signal signal =
+      sighting(Check::kReducedGradientMismatch, look.record.step, {all_ranks(look.record), true});
+  signal.key = 1;
+  signal.confidence = 0.95;
+  signal.title =
+      "{Ranks} put in finite gradients, and the reduced gradient was not finite: the reduction "
+      "made it";
+  signal.evidence = {{"workers_with_nonfinite_result", static_cast<std::int64_t>(made)}};
+  book.see(std::move(signal));
+}
+
+void Reduction::check_scale(const Look& look, Book& book) {
+  const StepRecord& r = look.record;
+  const double workers = static_cast<double>(look.workers());
+  if (!r.missing_replicas.empty() || !local_finite(r)) return;
+  const double reduced = r.workers.front().reduced_norm;
+  const double error = r.mean_norm_error / r.mean_norm;
+  if (!std::isfinite(reduced) || !(r.mean_norm > 0) || !std::isfinite(error)) {
+    return book.cannot(Check::kReductionScale,
+                       "The norm that the mean ought to have is not known (no sketches).");
+  }
+  book.looked(Check::kReductionScale);
+  const double ratio = reduced / r.mean_norm;
+  const bool off = std::abs(ratio - 1) > std::max(kScaleTolerance, kSigmas * error);
+  const bool again = off && last_ratio_ > 0 && near(ratio, last_ratio_);
+  last_ratio_ = off ? ratio : 0;
+  const std::string name = factor_name(ratio, workers);
+  if (!off || (name.empty() && !again)) return;
+  Signal signal = sighting(Check::kReductionScale, r.step, {all_ranks(r), true});
+  signal.confidence = name.empty() ? 0.6 : 0.9;
+  signal.title = fmt::format(
+      "The reduced gradient of {{ranks}} was {} times the mean of the "
+      "workers' gradients{}{}",
+      number(ratio), name.empty() ? "" : ": ", name);
+  signal.evidence = {{"factor", ratio},
+                     {"factor_error", ratio * error},
+                     {"reduced_norm", reduced},
+                     {"mean_norm", r.mean_norm}};
+  book.see(std::move(signal));
+}
+
+}  // namespace presum::diagnose

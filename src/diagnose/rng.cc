@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "diagnose/rng.h"
+
+#include <algorithm>
+#include <bit>
+#include <string>
+
+namespace presum::diagnose {
+namespace {
+
+struct Generator {
+  FingerprintKind kind;
+  const char* name;
+  bool of_dropout;
+};
+constexpr std::array kGenerators = {
+    Generator{FingerprintKind::kRngTorch, "torch", true},
+    Generator{FingerprintKind::kRngDevice, "device", true},
+    Generator{FingerprintKind::kRngNumpy, "numpy", false},
+    Generator{FingerprintKind::kRngPython, "python", false},
+};
+constexpr std::uint32_t kMoves = 2;  // until a generator counts as used at every step
+
+// Where a worker has a generator on its device, dropout draws from that one.
+bool drives_dropout(const WorkerRecord& worker, const Generator& generator) {
+  const std::uint64_t* rate = worker.fingerprint_of(FingerprintKind::kDropout);
+  if (!generator.of_dropout || rate == nullptr || !(std::bit_cast<double>(*rate) > 0)) return false;
+  const bool on_device = worker.fingerprint_of(FingerprintKind::kRngDevice) != nullptr;
+  return on_device == (generator.kind == FingerprintKind::kRngDevice);
+}
+
+}  // namespace
+
+void Rng::follow(const WorkerRecord& worker) {
+  Worker& known = workers_[worker.replica];
+  for (std::size_t g = 0; g < kGenerators.size(); ++g) {
+    const std::uint64_t* state = worker.fingerprint_of(kGenerators[g].kind);
+    const bool moved = state != nullptr && known.state[g] != 0 && *state != known.state[g];
+    known.moves[g] = moved ? known.moves[g] + 1 : 0;
+    known.state[g] = state == nullptr ? 0 : *state;
+  }
+}
+
+Split Rng::in_use(const Look& look, std::size_t generator) const {
+  std::vector<Held> held;
+  for (const WorkerRecord& w : look.record.workers) {
+    const std::uint64_t* state = w.fingerprint_of(kGenerators[generator].kind);
+    if (state == nullptr) continue;
+    const Worker* known = workers_.find(w.replica);
+    const bool moving = known != nullptr && known->moves[generator] >= kMoves;
+    if (moving || drives_dropout(w, kGenerators[generator])) held.push_back({*state, w.rank});
+  }
+  return split(std::move(held));
+}
+
+void Rng::update(const Look& look, Book& book) {
+  if (look.alone()) return book.cannot(Check::kSharedRng, kOneWorker);
+  book.cannot(Check::kSharedRng, "The workers did not send the states of their generators.");
+  for (const WorkerRecord& w : look.record.workers) follow(w);
+  for (std::size_t g = 0; g < kGenerators.size(); ++g) {
+    if (split(look.record, kGenerators[g].kind).known > 1) {
+      book.armed(Check::kSharedRng, "No generator was in use at every step.");
+    }
+    const Split held = in_use(look, g);
+    if (held.known < 2) continue;
+    book.looked(Check::kSharedRng);
+    const Ranks shared = held.shared();
+    if (shared.empty()) continue;
+    Signal signal =
+        sighting(Check::kSharedRng, look.record.step, {shared, shared.size() == look.workers()});
+    signal.key = g;
+    signal.confidence = 0.7;
+    signal.title =
+        std::string("{Ranks} drew the same random numbers (") + kGenerators[g].name + " generator)";
+    signal.evidence = {{std::string("equal_") + kGenerators[g].name, shared_text(held)}};
+    book.see(std::move(signal), 1);
+  }
+}
+
+}  // namespace presum::diagnose

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "diagnose/sampler.h"
+
+#include <algorithm>
+#include <string>
+
+#include "diagnose/settings.h"
+#include "diagnose/text.h"
+
+namespace presum::diagnose {
+namespace {
+
+constexpr const char* kNoSampler = "No sampler was found on any worker.";
+constexpr const char* kNotDistributed =
+    "The samplers do not split the data among workers, so each may have settings of its own.";
+
+std::string plain(std::uint64_t value) {
+  return value_text(
+      *find_fingerprint_kind(static_cast<std::uint32_t>(FingerprintKind::kSamplerSeed)), value);
+}
+
+void add(Mismatch& found, const Split& held, Blame blame, const char* name) {
+  found.blame.add(blame);
+  found.names.emplace_back(name);
+  found.evidence.emplace_back("sampler_" + std::string(name), held.text(plain));
+}
+
+// Epochs are compared between workers that are in the same pass over the data.
+void compare_epochs(const StepRecord& record, Mismatch& found) {
+  const Split passes = split(record, FingerprintKind::kDataPass);
+  std::vector<Held> epochs;
+  for (const WorkerRecord& w : record.workers) {
+    const std::uint64_t* pass = w.fingerprint_of(FingerprintKind::kDataPass);
+    const std::uint64_t* epoch = w.fingerprint_of(FingerprintKind::kSamplerEpoch);
+    const bool most =
+        passes.groups.empty() || (pass != nullptr && *pass == passes.groups.front().value);
+    if (epoch != nullptr && most) epochs.push_back({*epoch, w.rank});
+  }
+  const Split held = split(std::move(epochs));
+  if (held.differs()) add(found, held, held.blame(), "epoch");
+}
+
+// Padding makes the lengths of one sampler's replicas equal; without it they differ by one at most.
+void compare_lengths(const StepRecord& record, Mismatch& found) {
+  const Split held = split(record, FingerprintKind::kSamplerLength);
+  if (!held.differs()) return;
+  const auto [low, high] =
+      std::minmax_element(held.groups.begin(), held.groups.end(),
+                          [](const auto& a, const auto& b) { return a.value < b.value; });
+  if (high->value - low->value > 1) add(found, held, held.blame(), "length");
+}
+
+void compare_places(const StepRecord& record, Mismatch& found) {
+  const Split places = split(record, FingerprintKind::kSamplerRank);
+  const Ranks shared = places.shared();
+  const bool everyone = shared.size() == record.workers.size();
+  if (!shared.empty()) add(found, places, {shared, everyone}, "rank");
+}
+
+// Both the number of replicas and the places in it must fit the number of workers.
+void compare_replicas(const StepRecord& record, Mismatch& found) {
+  const Split held = split(record, FingerprintKind::kSamplerReplicas);
+  Blame blame;
+  for (const Split::Group& g : held.groups) {
+    if (g.value != record.workers_expected) blame.ranks = unite(blame.ranks, g.ranks);
+  }
+  blame.everyone = blame.ranks.size() == record.workers.size();
+  if (!blame.ranks.empty()) add(found, held, blame, "replicas");
+}
+
+bool has_own_rule(FingerprintKind kind) {
+  return kind == FingerprintKind::kSamplerEpoch || kind == FingerprintKind::kSamplerLength ||
+         kind == FingerprintKind::kSamplerReplicas;
+}
+
+bool some_distributed(const StepRecord& record) {
+  return std::any_of(record.workers.begin(), record.workers.end(), [](const WorkerRecord& w) {
+    return w.fingerprint_of(FingerprintKind::kSamplerReplicas) != nullptr;
+  });
+}
+
+bool any_sampler(const StepRecord& record) {
+  return std::any_of(record.workers.begin(), record.workers.end(), [](const WorkerRecord& w) {
+    return w.fingerprint_of(FingerprintKind::kSamplerClass) != nullptr;
+  });
+}
+
+}  // namespace
+
+bool distributed_sampling(const StepRecord& record) {
+  return !record.workers.empty() &&
+         std::all_of(record.workers.begin(), record.workers.end(), [](const WorkerRecord& w) {
+           const std::uint64_t* replicas = w.fingerprint_of(FingerprintKind::kSamplerReplicas);
+           return replicas != nullptr && *replicas > 1;
+         });
+}
+
+bool draws_with_replacement(const Roster& roster) {
+  const std::string sampler = roster.fact("sampler");
+  const auto says = [&](const char* words) { return sampler.find(words) != std::string::npos; };
+  return says("replacement=True") || (says("WeightedRandomSampler") && !says("replacement=False"));
+}
+
+void Sampler::update(const Look& look, Book& book) {
+  if (look.alone()) return book.cannot(Check::kSamplerMismatch, kOneWorker);
+  if (!some_distributed(look.record)) {
+    return book.cannot(Check::kSamplerMismatch,
+                       any_sampler(look.record) ? kNotDistributed : kNoSampler);
+  }
+  book.looked(Check::kSamplerMismatch);
+  Mismatch found = compare_kinds(look.record, Check::kSamplerMismatch,
+                                 [](FingerprintKind kind) { return !has_own_rule(kind); });
+  compare_epochs(look.record, found);
+  compare_lengths(look.record, found);
+  compare_places(look.record, found);
+  compare_replicas(look.record, found);
+  if (found.names.empty()) return;
+  for (std::string& name : found.names) {
+    if (name.starts_with("sampler ")) name.erase(0, 8);
+  }
+  Signal signal = sighting(Check::kSamplerMismatch, look.record.step, found.blame);
+  signal.confidence = 0.95;
+  signal.title = "{Ranks} had samplers that do not fit together: " + listed(found.names);
+  signal.evidence = std::move(found.evidence);
+  signal.evidence.emplace_back("differ", listed(found.names));
+  book.see(std::move(signal), 1);
+}
+
+}  // namespace presum::diagnose

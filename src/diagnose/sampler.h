@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// sampler-mismatch.
+#pragma once
+
+#include "diagnose/book.h"
+#include "diagnose/look.h"
+
+namespace presum::diagnose {
+
+// Whether every worker draws from a sampler that splits one data set among several replicas. Then
+// the workers' indices mean the same samples, and their settings must match.
+bool distributed_sampling(const StepRecord& record);
+// Whether some worker's sampler may draw a sample twice on purpose: the fact "sampler" says so.
+bool draws_with_replacement(const Roster& roster);
+
+// Samplers that are not distributed are not judged: workers may read shards of their own.
+class Sampler {
+ public:
+  static void update(const Look& look, Book& book);
+};
+
+}  // namespace presum::diagnose

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+// optimizer-mismatch, mode-mismatch, environment-mismatch, sampler-mismatch.
+#include "diagnose/settings.h"
+
+#include <gtest/gtest.h>
+
+#include "diagnose/testing.h"
+
+namespace presum::diagnose {
+namespace {
+
+using State = CheckRecord::State;
+
+TEST(Optimizer, NamesTheRankAndItsLearningRate) {
+  Watched w;
+  w.play(0, 9, [](StepRecord& r) {
+    if (r.step < 4) return;
+    set(r.workers[7], Kind::kOptimizerSettings, std::uint64_t{0xBAD});
+    set(r.workers[7], Kind::kLearningRate, 2e-3);
+  });
+  ASSERT_EQ(w.ids(), Ids{"optimizer-mismatch"});
+  const Finding f = w.first();
+  EXPECT_EQ(f.ranks, RankList{7});
+  EXPECT_EQ(f.first_step, 4U);
+  EXPECT_EQ(f.last_step, 9U);
+  EXPECT_EQ(text_of(f, "learning_rate"), "0-6: 0.001; 7: 0.002");
+  EXPECT_EQ(f.severity, Severity::kCritical);
+}
+
+TEST(Optimizer, AScheduleThatAllFollowIsFine) {
+  Watched w;
+  w.play(0, 9, [](StepRecord& r) {
+    for (WorkerRecord& x : r.workers) {
+      set(x, Kind::kOptimizerSettings, r.step);
+      set(x, Kind::kLearningRate, 1e-3 * static_cast<double>(r.step));
+    }
+  });
+  EXPECT_TRUE(w.findings().empty());
+}
+
+TEST(Settings, AWorkerThatSentNothingIsNotJudged) {
+  Watched w;
+  w.play(0, 9, [](StepRecord& r) {
+    r.workers[3].fingerprints.clear();
+    r.workers[3].samples.clear();
+    r.workers[3].indices.clear();
+  });
+  EXPECT_TRUE(w.findings().empty()) << w.first().title;
+}
+
+TEST(Settings, AreNotPossibleWithoutFingerprintsOrOthers) {
+  Watched off;
+  off.play(0, 9, drop_fingerprints);
+  Watched alone({.workers = 1});
+  alone.play(0, 9);
+  for (const char* id : {"optimizer-mismatch", "mode-mismatch", "sampler-mismatch"}) {
+    EXPECT_EQ(off.check(id).state, State::kNotPossible) << id;
+    EXPECT_EQ(alone.check(id).state, State::kNotPossible) << id;
+    EXPECT_EQ(alone.check(id).reason, "One worker: there is nothing to compare.");
+  }
+}
+
+TEST(Mode, OneWorkerInEvaluationMode) {
+  Watched w;
+  w.play(0, 9, [](StepRecord& r) { set(r.workers[1], Kind::kMode, std::uint64_t{0}); });
+  ASSERT_EQ(w.ids(), Ids{"mode-mismatch"});
+  EXPECT_EQ(w.first().ranks, RankList{1});
+  EXPECT_EQ(w.first().severity, Severity::kWarning);
+  EXPECT_EQ(text_of(w.first(), "mode"), "0,2-7: 1; 1: 0");
+}
+
+TEST(Mode, OtherDropoutRates) {
+  Watched w;
+  w.play(0, 9, [](StepRecord& r) { set(r.workers[1], Kind::kDropouts, std::uint64_t{1}); });
+  EXPECT_EQ(w.ids(), Ids{"mode-mismatch"});
+}
+
+// ---- environment
+
+WorkerFacts facts_of(std::uint32_t rank, std::vector<std::pair<std::string, std::string>> more) {
+  WorkerFacts facts{
+      rank, rank, rank < 4 ? "a" : "b", {{"torch", "2.13.0"}, {"python", "3.11.2"}}, {}};
+  facts.facts.emplace_back("pid", std::to_string(1000 + rank));
+  facts.facts.emplace_back("device", "cuda:" + std::to_string(rank));
+  facts.facts.insert(facts.facts.end(), more.begin(), more.end());
+  return facts;
+}
+
+TEST(Environment, FactsThatMayDifferDo) {
+  Watched w;
+  for (std::uint32_t r = 0; r < 8; ++r) w.diagnoser.hello(facts_of(r, {}));
+  w.play(0, 9);
+  EXPECT_TRUE(w.findings().empty());
+  EXPECT_EQ(w.check("environment-mismatch").state, State::kPassed);
+}
+
+TEST(Environment, AVersionThatChangesNumbersIsAWarning) {
+  Watched w;
+  for (std::uint32_t r = 0; r < 8; ++r) {
+    w.diagnoser.hello(facts_of(r, {{"torch", r == 6 ? "2.12.0" : "2.13.0"}}));
+  }
+  w.play(0, 9);
+  ASSERT_EQ(w.ids(), Ids{"environment-mismatch"});
+  EXPECT_EQ(w.first().severity, Severity::kWarning);
+  EXPECT_EQ(w.first().ranks, RankList{6});
+  EXPECT_EQ(w.first().hosts, Ids{"b"});
+  EXPECT_EQ(text_of(w.first(), "torch"), "0-5,7: 2.13.0; 6: 2.12.0");
+}
+
+TEST(Environment, HarmlessKeysAreInformation) {
+  Watched w;
+  for (std::uint32_t r = 0; r < 8; ++r) {
+    auto facts = facts_of(r, {{"python", r == 6 ? "3.11.3" : "3.11.2"}});
+    if (r == 2) facts.facts.emplace_back("env.OMP_NUM_THREADS", "4");
+    w.diagnoser.hello(facts);
+  }
+  w.play(0, 9);
+  ASSERT_EQ(w.ids(), Ids{"environment-mismatch"});
+  EXPECT_EQ(w.first().severity, Severity::kInfo);
+  EXPECT_EQ(w.first().ranks, (RankList{2, 6}));
+  EXPECT_EQ(text_of(w.first(), "env.OMP_NUM_THREADS"), "0-1,3-7: unset; 2: 4");
+}
+
+TEST(Environment, AHelloThatIsRepeatedReplacesItsFacts) {
+  Watched w;
+  for (std::uint32_t r = 0; r < 8; ++r) w.diagnoser.hello(facts_of(r, {{"sampler", "A"}}));
+  w.play(0, 3);
+  w.diagnoser.hello(facts_of(2, {{"torch", "2.12.0"}}));
+  w.play(4, 5);
+  ASSERT_EQ(w.ids(), Ids{"environment-mismatch"});
+  EXPECT_EQ(w.first().first_step, 4U);
+  w.diagnoser.hello(facts_of(2, {}));
+  w.play(6, 9);
+  EXPECT_EQ(w.first().last_step, 5U) << "mended, and still told";
+}
+
+TEST(Environment, PrecisionAndDeterminismMustMatch) {
+  Watched w;
+  w.play(0, 9, [](StepRecord& r) { set(r.workers[0], Kind::kDeterminism, std::uint64_t{1}); });
+  EXPECT_EQ(w.ids(), Ids{"environment-mismatch"});
+  EXPECT_EQ(w.first().ranks, RankList{0});
+}
+
+TEST(Environment, LongHostileValuesAreShortened) {
+  Watched w;
+  for (std::uint32_t r = 0; r < 2; ++r) {
+    w.diagnoser.hello(facts_of(r, {{"model", std::string(100000, r == 0 ? '{' : '}')}}));
+  }
+  w.play(0, 1);
+  EXPECT_LT(text_of(w.first(), "model").size(), 200U);
+}
+
+// ---- sampler
+
+TEST(Sampler, ASeedOfItsOwnOnOneRank) {
+  Watched w;
+  w.play(0, 0, [](StepRecord& r) { set(r.workers[0], Kind::kSamplerSeed, std::uint64_t{43}); });
+  ASSERT_EQ(w.ids(), Ids{"sampler-mismatch"});
+  EXPECT_EQ(w.first().ranks, RankList{0});
+  EXPECT_EQ(text_of(w.first(), "sampler_seed"), "1-7: 42; 0: 43");
+}
+
+TEST(Sampler, SeedsByRankAreEveryonesFault) {
+  Watched w;
+  w.play(0, 0, [](StepRecord& r) {
+    for (WorkerRecord& x : r.workers) set(x, Kind::kSamplerSeed, std::uint64_t{42} * x.rank);
+  });
+  ASSERT_EQ(w.ids(), Ids{"sampler-mismatch"});
+  EXPECT_EQ(w.first().ranks.size(), 8U);
+}
+
+TEST(Sampler, EpochsAreComparedWithinAPass) {
+  Watched ahead;
+  ahead.play(0, 9, [](StepRecord& r) {
+    set(r.workers[3], Kind::kSamplerEpoch, std::uint64_t{1});
+    set(r.workers[3], Kind::kDataPass, std::uint64_t{1});
+  });
+  EXPECT_TRUE(ahead.findings().empty()) << "one step into its next pass already";
+  Watched wrong;
+  wrong.play(0, 9, [](StepRecord& r) { set(r.workers[3], Kind::kSamplerEpoch, std::uint64_t{7}); });
+  ASSERT_EQ(wrong.ids(), Ids{"sampler-mismatch"});
+  EXPECT_EQ(wrong.first().ranks, RankList{3});
+}
+
+TEST(Sampler, PlacesMustDifferAndFitTheWorkers) {
+  Watched twice;
+  twice.play(0, 0, [](StepRecord& r) { set(r.workers[3], Kind::kSamplerRank, std::uint64_t{5}); });
+  ASSERT_EQ(twice.ids(), Ids{"sampler-mismatch"});
+  EXPECT_EQ(twice.first().ranks, (RankList{3, 5}));
+  Watched alone;
+  alone.play(0, 0, [](StepRecord& r) {
+    for (WorkerRecord& x : r.workers) {
+      set(x, Kind::kSamplerReplicas, std::uint64_t{1});
+      set(x, Kind::kSamplerRank, std::uint64_t{0});
+    }
+  });
+  ASSERT_EQ(alone.ids(), Ids{"sampler-mismatch"});
+  EXPECT_EQ(alone.first().ranks.size(), 8U);
+}
+
+TEST(Sampler, LengthsMayDifferByOne) {
+  Watched w;
+  w.play(0, 0, [](StepRecord& r) { set(r.workers[3], Kind::kSamplerLength, std::uint64_t{511}); });
+  EXPECT_TRUE(w.findings().empty());
+  w.play(1, 1, [](StepRecord& r) { set(r.workers[3], Kind::kSamplerLength, std::uint64_t{510}); });
+  EXPECT_EQ(w.ids(), Ids{"sampler-mismatch"});
+}
+
+TEST(Sampler, OneThatIsNotDistributedMayHaveItsOwnSeed) {
+  Watched w;
+  w.play(0, 9, [](StepRecord& r) {
+    for (WorkerRecord& x : r.workers) {
+      unset(x, Kind::kSamplerReplicas);
+      unset(x, Kind::kSamplerRank);
+      set(x, Kind::kSamplerSeed, std::uint64_t{x.rank});
+    }
+  });
+  EXPECT_TRUE(w.findings().empty()) << w.first().title;
+  EXPECT_EQ(w.check("sampler-mismatch").state, State::kNotPossible);
+}
+
+}  // namespace
+}  // namespace presum::diagnose

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "diagnose/split.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "diagnose/text.h"
+
+namespace presum::diagnose {
+namespace {
+
+constexpr std::size_t kGroupsShown = 8;
+
+bool all_equal(const std::vector<Held>& held) {
+  return std::all_of(held.begin(), held.end(),
+                     [&](const Held& h) { return h.value == held.front().value; });
+}
+
+std::vector<Split::Group> group(std::vector<Held>& held) {
+  if (!all_equal(held)) {
+    std::sort(held.begin(), held.end(), [](const Held& a, const Held& b) {
+      return std::pair(a.value, a.rank) < std::pair(b.value, b.rank);
+    });
+  }
+  std::vector<Split::Group> groups;
+  for (const Held& h : held) {
+    if (groups.empty() || groups.back().value != h.value) groups.push_back({h.value, {}});
+    groups.back().ranks.push_back(h.rank);
+  }
+  for (Split::Group& g : groups) std::sort(g.ranks.begin(), g.ranks.end());
+  return groups;
+}
+
+}  // namespace
+
+bool intersect(const Ranks& a, const Ranks& b) {
+  for (std::size_t i = 0, j = 0; i < a.size() && j < b.size();) {
+    if (a[i] == b[j]) return true;
+    ++(a[i] < b[j] ? i : j);
+  }
+  return false;
+}
+
+Ranks unite(const Ranks& a, const Ranks& b) {
+  Ranks out;
+  std::set_union(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(out));
+  return out;
+}
+
+Ranks without(const Ranks& a, const Ranks& b) {
+  Ranks out;
+  std::set_difference(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(out));
+  return out;
+}
+
+void insert(Ranks& ranks, std::uint32_t rank) {
+  const auto at = std::lower_bound(ranks.begin(), ranks.end(), rank);
+  if (at == ranks.end() || *at != rank) ranks.insert(at, rank);
+}
+
+void Blame::add(const Blame& other) {
+  ranks = unite(ranks, other.ranks);
+  everyone = everyone || other.everyone;
+}
+
+Blame Split::blame() const {
+  Blame out;
+  const bool majority = !groups.empty() && 2 * groups.front().ranks.size() > known;
+  out.everyone = !majority;
+  for (std::size_t g = majority ? 1 : 0; g < groups.size(); ++g) {
+    out.ranks = unite(out.ranks, groups[g].ranks);
+  }
+  return out;
+}
+
+Ranks Split::shared() const {
+  Ranks out;
+  for (const Group& g : groups) {
+    if (g.ranks.size() > 1) out.insert(out.end(), g.ranks.begin(), g.ranks.end());
+  }
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+std::string Split::text(const std::function<std::string(std::uint64_t)>& name) const {
+  std::string out;
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    if (g == kGroupsShown) return out + "; ...";
+    if (g > 0) out += "; ";
+    out += rank_ranges(groups[g].ranks) + ": " + name(groups[g].value);
+  }
+  return out;
+}
+
+Split split(std::vector<Held> held) {
+  Split out;
+  out.known = held.size();
+  out.groups = group(held);
+  std::sort(out.groups.begin(), out.groups.end(), [](const auto& a, const auto& b) {
+    if (a.ranks.size() != b.ranks.size()) return a.ranks.size() > b.ranks.size();
+    return a.ranks.front() < b.ranks.front();
+  });
+  return out;
+}
+
+Split split(const StepRecord& record, FingerprintKind kind) {
+  std::vector<Held> held;
+  held.reserve(record.workers.size());
+  for (const WorkerRecord& w : record.workers) {
+    if (const std::uint64_t* value = w.fingerprint_of(kind)) held.push_back({*value, w.rank});
+  }
+  return split(std::move(held));
+}
+
+std::string shared_text(const Split& split) {
+  std::string out;
+  std::size_t shown = 0;
+  for (const Split::Group& g : split.groups) {
+    if (g.ranks.size() < 2) continue;
+    if (shown++ == kGroupsShown) return out + "; ...";
+    if (!out.empty()) out += "; ";
+    out += rank_ranges(g.ranks);
+  }
+  return out;
+}
+
+}  // namespace presum::diagnose

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "diagnose/states.h"
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "base/hash.h"
+#include "diagnose/text.h"
+
+namespace presum::diagnose {
+namespace {
+
+constexpr std::uint64_t kRound = 50;  // steps in which every slice is hashed, twice over
+constexpr std::size_t kClocks = 64;
+constexpr std::size_t kGroups = 65536;
+constexpr std::size_t kNamesShown = 4;
+
+Check check_of(StateHash::Of of) {
+  return of == StateHash::Of::kBuffers ? Check::kBufferDesync : Check::kParameterDesync;
+}
+
+bool same(const StateHash& a, const StateHash& b) {
+  return a.group == b.group && a.of == b.of && a.value == b.value;
+}
+
+bool all_equal(const StepRecord& record) {
+  const auto& first = record.workers.front().states;
+  return std::all_of(record.workers.begin() + 1, record.workers.end(), [&](const WorkerRecord& w) {
+    return std::equal(w.states.begin(), w.states.end(), first.begin(), first.end(), same);
+  });
+}
+
+bool any(const StepRecord& record, StateHash::Of of) {
+  return std::any_of(record.workers.begin(), record.workers.end(), [&](const WorkerRecord& w) {
+    return std::any_of(w.states.begin(), w.states.end(),
+                       [&](const StateHash& s) { return s.of == of; });
+  });
+}
+
+// Groups of which two workers hold different values; workers without a group do not count.
+std::set<std::uint64_t> differing(const StepRecord& record, StateHash::Of of) {
+  std::unordered_map<std::uint64_t, std::uint64_t> first;
+  std::set<std::uint64_t> out;
+  for (const WorkerRecord& w : record.workers) {
+    for (const StateHash& s : w.states) {
+      if (s.of == of && first.try_emplace(s.group, s.value).first->second != s.value) {
+        out.insert(s.group);
+      }
+    }
+  }
+  return out;
+}
+
+// Workers by all their values in these groups, in any order. Those that lack one are left out.
+Split split_states(const StepRecord& record, StateHash::Of of,
+                   const std::set<std::uint64_t>& groups) {
+  std::vector<Held> held;
+  for (const WorkerRecord& w : record.workers) {
+    std::uint64_t sum = 0;
+    std::size_t found = 0;
+    for (const StateHash& s : w.states) {
+      if (s.of != of || !groups.contains(s.group)) continue;
+      sum += mix64(s.value ^ mix64(s.group));
+      ++found;
+    }
+    if (found == groups.size()) held.push_back({sum, w.rank});
+  }
+  return split(std::move(held));
+}
+
+std::string names(const std::set<std::uint64_t>& groups, const Roster& roster) {
+  std::string out;
+  std::size_t shown = 0;
+  for (const std::uint64_t group : groups) {
+    if (shown++ == kNamesShown) return out + ", ...";
+    if (!out.empty()) out += ", ";
+    out += shortened(roster.group_name(group), 64);
+  }
+  return out;
+}
+
+}  // namespace
+
+void States::update(const Look& look, Book& book) {
+  last_step_ = look.record.step;
+  workers_ = look.workers();
+  if (look.alone()) {
+    book.cannot(Check::kParameterDesync, kOneWorker);
+    return book.cannot(Check::kBufferDesync, kOneWorker);
+  }
+  compare_clocks(look, book);
+  compare(look, StateHash::Of::kParameters, book);
+  compare(look, StateHash::Of::kBuffers, book);
+}
+
+void States::compare(const Look& look, StateHash::Of of, Book& book) {
+  const Check check = check_of(of);
+  if (!any(look.record, of)) {
+    return book.cannot(check, of == StateHash::Of::kBuffers
+                                  ? "The model has no shared buffers, or none were hashed."
+                                  : "No parameters were hashed.");
+  }
+  book.looked(check);
+  if (all_equal(look.record)) return;
+  const Groups differ = differing(look.record, of);
+  if (differ.empty()) return;
+  report(of, look.record.step, split_states(look.record, of, differ), differ, look.roster, book);
+}
+
+void States::report(StateHash::Of of, std::uint64_t step, const Split& held, const Groups& differ,
+                    const Roster& roster, Book& book) {
+  if (!held.differs()) return;
+  Groups& all = differ_[static_cast<std::size_t>(of)];
+  for (const std::uint64_t group : differ) {
+    if (all.size() < kGroups) all.insert(group);
+  }
+  const bool buffers = of == StateHash::Of::kBuffers;
+  Signal signal = sighting(check_of(of), step, held.blame());
+  signal.confidence = buffers ? 0.95 : 0.99;
+  signal.title = std::string("{Ranks} held ") + (signal.everyone ? "different " : "other ") +
+                 (buffers ? "buffers" : "parameters") + (signal.everyone ? "" : " than the others");
+  signal.evidence = {{"groups", names(all, roster)},
+                     {"groups_different", static_cast<std::int64_t>(all.size())},
+                     {"distinct_copies", static_cast<std::int64_t>(held.groups.size())}};
+  book.see(std::move(signal), kRound);
+}
+
+// A worker that leaves out a step of its optimiser stays behind; a packet that was made a moment
+// earlier does not.
+void States::compare_clocks(const Look& look, Book& book) {
+  std::vector<Held> held;
+  for (const WorkerRecord& w : look.record.workers) held.push_back({w.optimizer_step, w.rank});
+  const Split clocks = split(std::move(held));
+  const bool counted = std::all_of(clocks.groups.begin(), clocks.groups.end(),
+                                   [](const auto& g) { return g.value > 0; });
+  lagging_ = clocks.differs() && counted ? lagging_ + 1 : 0;
+  if (lagging_ == 1) lag_began_ = look.record.step;
+  if (lagging_ < 2) return;
+  Signal signal = sighting(Check::kParameterDesync, look.record.step, clocks.blame());
+  signal.first_step = lag_began_;
+  signal.key = 1;
+  signal.confidence = 0.95;
+  signal.title = "{Ranks} took another number of optimiser steps than the others";
+  signal.evidence = {
+      {"optimizer_steps", clocks.text([](std::uint64_t v) { return std::to_string(v); })}};
+  book.see(std::move(signal), kRound);
+}
+
+void States::farewell(const Farewell& last, const Roster& roster, Book& book) {
+  if (last.clock == 0 || last.states.empty()) return;
+  if (farewells_.size() >= kClocks && !farewells_.contains(last.clock)) return;
+  Farewells& all = farewells_[last.clock];
+  std::uint64_t difference = 0;
+  for (const StateHash& s : last.states) {
+    if (s.of != StateHash::Of::kParameters || all.reference.size() >= kGroups) continue;
+    if (all.reference.try_emplace(s.group, s.value).first->second == s.value) continue;
+    difference += mix64(s.value ^ mix64(s.group));
+    all.differ.insert(s.group);
+  }
+  all.held.push_back({difference, last.rank});
+  book.looked(Check::kParameterDesync);
+  const Split held = split(all.held);
+  const bool decided = 2 * held.groups.front().ranks.size() > workers_;
+  if (all.differ.empty() || (!decided && held.known < workers_)) return;
+  report(StateHash::Of::kParameters, last_step_, held, all.differ, roster, book);
+}
+
+}  // namespace presum::diagnose

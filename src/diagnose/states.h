@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// parameter-desync, buffer-desync.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <set>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "diagnose/book.h"
+#include "diagnose/look.h"
+
+namespace presum::diagnose {
+
+class States {
+ public:
+  void update(const Look& look, Book& book);
+  // Last hashes are compared between workers that took the same number of optimiser steps, if they
+  // took any, as soon as more than half of all agree or all have left.
+  void farewell(const Farewell& last, const Roster& roster, Book& book);
+
+ private:
+  using Groups = std::set<std::uint64_t>;
+  void compare(const Look& look, StateHash::Of of, Book& book);
+  void compare_clocks(const Look& look, Book& book);
+  void report(StateHash::Of of, std::uint64_t step, const Split& held, const Groups& differ,
+              const Roster& roster, Book& book);
+
+  struct Farewells {
+    std::unordered_map<std::uint64_t, std::uint64_t> reference;  // group to value
+    std::vector<Held> held;  // what differs from it, as one hash; 0: nothing
+    Groups differ;
+  };
+  std::unordered_map<std::uint64_t, Farewells> farewells_;  // by clock; at most 64
+  std::array<Groups, 3> differ_;                            // all that differed, by StateHash::Of
+  std::uint64_t lagging_ = 0;  // records in a row with clocks that differ
+  std::uint64_t lag_began_ = 0;
+  std::uint64_t last_step_ = 0;
+  std::size_t workers_ = 0;  // in the last record
+};
+
+}  // namespace presum::diagnose

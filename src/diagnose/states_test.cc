@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// parameter-desync, buffer-desync.
+#include "diagnose/states.h"
+
+#include <gtest/gtest.h>
+
+#include "diagnose/testing.h"
+
+namespace presum::diagnose {
+namespace {
+
+constexpr auto kParameters = StateHash::Of::kParameters;
+
+TEST(States, NamesTheMinorityAndTheGroups) {
+  Watched w;
+  w.diagnoser.hello({3, 3, "h", {}, {{1, "model.layers.0"}, {2, "model.layers.1"}}});
+  w.play(0, 9, [](StepRecord& r) {
+    if (r.step >= 4) r.workers[3].states[2].value ^= 1;
+  });
+  ASSERT_EQ(w.ids(), Ids{"parameter-desync"});
+  EXPECT_EQ(w.first().ranks, RankList{3});
+  EXPECT_EQ(w.first().first_step, 4U);
+  EXPECT_EQ(text_of(w.first(), "groups"), "model.layers.1");
+  EXPECT_EQ(number_of(w.first(), "distinct_copies"), 2);
+}
+
+TEST(States, ModelsThatAllDifferAreEveryonesFault) {
+  Watched w;
+  w.play(0, 0, [](StepRecord& r) {
+    for (WorkerRecord& x : r.workers) x.states[0].value += x.rank;
+  });
+  ASSERT_EQ(w.ids(), Ids{"parameter-desync"});
+  EXPECT_EQ(w.first().ranks.size(), 8U);
+  EXPECT_EQ(w.first().title, "All 8 ranks held different parameters");
+}
+
+TEST(States, BuffersAreAWarning) {
+  Watched w;
+  w.play(0, 9, [](StepRecord& r) {
+    for (WorkerRecord& x : r.workers) x.states[1].value += x.rank;
+  });
+  ASSERT_EQ(w.ids(), Ids{"buffer-desync"});
+  EXPECT_EQ(w.first().severity, Severity::kWarning);
+}
+
+TEST(States, OrderAndMissingGroupsDoNotMatter) {
+  Watched w;
+  w.play(0, 9, [](StepRecord& r) {
+    std::reverse(r.workers[1].states.begin(), r.workers[1].states.end());
+    r.workers[2].states.pop_back();
+    r.workers[3].states.clear();
+  });
+  EXPECT_TRUE(w.findings().empty());
+}
+
+TEST(States, RanksThatDriftLaterAreAFindingOfTheirOwn) {
+  Watched w;
+  w.play(0, 200, [](StepRecord& r) {
+    if (r.step >= 10) r.workers[3].states[0].value ^= 1;
+    if (r.step >= 150) r.workers[5].states[0].value ^= 2;
+  });
+  const auto found = w.findings();
+  ASSERT_EQ(found.size(), 2U);
+  EXPECT_EQ(found[0].ranks, RankList{3});
+  EXPECT_EQ(found[1].ranks, RankList{5});
+  EXPECT_EQ(found[1].first_step, 150U);
+}
+
+TEST(States, AWorkerThatLeavesOutAnOptimiserStep) {
+  Watched w;
+  w.play(0, 9, [](StepRecord& r) {
+    if (r.step >= 5) r.workers[0].optimizer_step -= 1;
+  });
+  ASSERT_EQ(w.ids(), Ids{"parameter-desync"});
+  EXPECT_EQ(w.first().ranks, RankList{0});
+  EXPECT_EQ(w.first().first_step, 5U);
+  EXPECT_EQ(text_of(w.first(), "optimizer_steps"), "1-7: 10; 0: 9");
+}
+
+TEST(States, AClockThatIsBehindForOneRecordOrUnknownIsFine) {
+  Watched once;
+  once.play(0, 9, [](StepRecord& r) { r.workers[0].optimizer_step -= r.step == 5; });
+  EXPECT_TRUE(once.findings().empty());
+  Watched unknown;
+  unknown.play(0, 9, [](StepRecord& r) { r.workers[0].optimizer_step = 0; });
+  EXPECT_TRUE(unknown.findings().empty());
+}
+
+TEST(States, NoHashesAreNotPossible) {
+  Watched w;
+  w.play(0, 9, drop_fingerprints);
+  EXPECT_EQ(w.check("parameter-desync").state, CheckRecord::State::kNotPossible);
+  EXPECT_EQ(w.check("buffer-desync").state, CheckRecord::State::kNotPossible);
+}
+
+TEST(Farewell, LastParametersOfEqualClocksMustMatch) {
+  Watched w;
+  w.play(0, 9);
+  for (std::uint32_t r = 0; r < 8; ++r) {
+    w.diagnoser.farewell({r, r, 10, {{1, kParameters, 5}, {2, kParameters, r == 6 ? 1U : 0U}}});
+  }
+  ASSERT_EQ(w.ids(), Ids{"parameter-desync"});
+  EXPECT_EQ(w.first().ranks, RankList{6});
+  EXPECT_EQ(w.first().first_step, 9U);
+}
+
+TEST(Farewell, TheFirstToLeaveMayBeTheOneThatDiffers) {
+  Watched w;
+  w.play(0, 9);
+  for (std::uint32_t r = 0; r < 8; ++r) {
+    w.diagnoser.farewell({r, r, 10, {{1, kParameters, r == 0 ? 1U : 0U}}});
+  }
+  ASSERT_EQ(w.ids(), Ids{"parameter-desync"});
+  EXPECT_EQ(w.first().ranks, RankList{0});
+}
+
+TEST(Farewell, OtherClocksAndUnknownOnesAreNotCompared) {
+  Watched w;
+  w.play(0, 9);
+  w.diagnoser.farewell({0, 0, 10, {{1, kParameters, 5}}});
+  w.diagnoser.farewell({1, 1, 11, {{1, kParameters, 6}}});
+  w.diagnoser.farewell({2, 2, 0, {{1, kParameters, 7}}});
+  w.diagnoser.farewell({3, 3, 0, {{1, kParameters, 8}}});
+  EXPECT_TRUE(w.findings().empty());
+}
+
+}  // namespace
+}  // namespace presum::diagnose

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "diagnose/statistics.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+namespace presum::diagnose {
+namespace {
+
+using detect::Alarm;
+using detect::Statistic;
+
+constexpr std::uint64_t kTokenSteps = 20;
+constexpr double kTokenVariation = 0.2;
+
+struct Words {
+  const char* name;  // in evidence
+  const char* of;    // in a title
+};
+
+Words words_of(Statistic statistic) {
+  switch (statistic) {
+    case Statistic::kLoss:
+      return {"loss", "loss"};
+    case Statistic::kNorm:
+      return {"norm", "gradient norm"};
+    case Statistic::kDirection:
+      return {"direction", "cosine with the other workers' gradients"};
+    case Statistic::kPeak:
+      return {"peak", "largest gradient element relative to the norm"};
+    case Statistic::kResidual:
+      return {"residual", "gradient norm for its loss"};
+    case Statistic::kTokens:
+      return {"tokens", "token count"};
+    case Statistic::kGroupNorm:
+      return {"group_norm", "gradient norm in one layer"};
+    case Statistic::kPair:
+      return {"direction", "gradient direction"};
+    case Statistic::kMicroBatch:
+      return {"micro_batch_loss", "spread of micro-batch losses"};
+  }
+  return {"unknown", "statistic"};
+}
+
+Check check_of(const Alarm& alarm) {
+  switch (alarm.kind) {
+    case Alarm::Kind::kPairSimilar:
+      return Check::kPairTooSimilar;
+    case Alarm::Kind::kTooConsistent:
+      return Check::kTooConsistent;
+    case Alarm::Kind::kEvent:
+      return Check::kLossEvent;
+    case Alarm::Kind::kOutlier:
+    case Alarm::Kind::kPairOpposed:
+    case Alarm::Kind::kTooInconsistent:
+      break;
+  }
+  return alarm.statistic == Statistic::kTokens ? Check::kTokenImbalance : Check::kWorkerOutlier;
+}
+
+std::string title_of(const Alarm& alarm) {
+  const std::string of = words_of(alarm.statistic).of;
+  const std::string side = alarm.high ? "higher" : "lower";
+  switch (alarm.kind) {
+    case Alarm::Kind::kPairSimilar:
+      return "{Ranks} had gradients more alike than chance allows";
+    case Alarm::Kind::kPairOpposed:
+      return "{Ranks} had gradients less alike than chance allows";
+    case Alarm::Kind::kTooConsistent:
+      return "{Ranks} differed less than their micro-batches allow";
+    case Alarm::Kind::kTooInconsistent:
+      return "{Ranks} had micro-batches more alike than chance allows";
+    case Alarm::Kind::kEvent:
+      return "{Ranks} had a " + of + " far outside everything seen before";
+    case Alarm::Kind::kOutlier:
+      break;
+  }
+  return "{Ranks} had a " + of + " persistently " + side + " than the other workers'";
+}
+
+Blame blame_of(const Look& look, const Alarm& alarm) {
+  if (alarm.replicas.empty()) return {all_ranks(look.record), true};
+  Blame blame;
+  for (const std::uint32_t replica : alarm.replicas) {
+    insert(blame.ranks, look.roster.rank_of(replica));
+  }
+  return blame;
+}
+
+double confidence_of(const Alarm& alarm) {
+  if (alarm.kind == Alarm::Kind::kEvent) return 0.6;
+  if (!(alarm.evidence > 0)) return 0.5;
+  return std::min(0.9, 0.5 + alarm.evidence / 30);
+}
+
+Evidence evidence_of(const Look& look, const Alarm& alarm) {
+  Evidence out{{"statistic", words_of(alarm.statistic).name},
+               {"alarm_step", static_cast<std::int64_t>(alarm.step)},
+               {alarm.kind == Alarm::Kind::kEvent ? "z" : "log10_evidence", alarm.evidence},
+               {"effect_sd", alarm.effect}};
+  if (!std::isnan(alarm.ratio)) out.emplace_back("ratio", alarm.ratio);
+  if (alarm.group != 0) out.emplace_back("group", look.roster.group_name(alarm.group));
+  return out;
+}
+
+// The mean over all target tokens; NaN where a loss or a count is unknown.
+double token_weighted_loss(const StepRecord& record) {
+  double sum = 0;
+  double tokens = 0;
+  for (const WorkerRecord& w : record.workers) {
+    if (w.tokens == 0) return kNaN;
+    sum += w.loss * static_cast<double>(w.tokens);
+    tokens += static_cast<double>(w.tokens);
+  }
+  return sum / tokens;
+}
+
+bool weights_follow_tokens(const StepRecord& record) {
+  const WorkerRecord& first = record.workers.front();
+  const double each = first.weight / static_cast<double>(first.tokens);
+  return std::all_of(record.workers.begin(), record.workers.end(), [&](const WorkerRecord& w) {
+    return std::abs(w.weight / static_cast<double>(w.tokens) - each) <= 1e-3 * each;
+  });
+}
+
+}  // namespace
+
+void Statistics::update(const Look& look, Book& book) {
+  if (look.alone()) {
+    for (const Check check : {Check::kWorkerOutlier, Check::kPairTooSimilar, Check::kTooConsistent,
+                              Check::kLossEvent, Check::kTokenImbalance}) {
+      book.cannot(check, kOneWorker);
+    }
+    return;
+  }
+  cover(look, book);
+  for (const Alarm& alarm : look.alarms) report(look, alarm, book);
+  watch_tokens(look, book);
+}
+
+void Statistics::cover(const Look& look, Book& book) {
+  const auto watched = [&](Statistic s) { return look.watched[static_cast<std::size_t>(s)] > 0; };
+  const auto note = [&](Check check, bool seen, const char* why) {
+    seen ? book.looked(check) : book.cannot(check, why);
+  };
+  note(Check::kWorkerOutlier,
+       watched(Statistic::kLoss) || watched(Statistic::kNorm) || watched(Statistic::kDirection),
+       "Neither losses, norms nor directions were comparable so far.");
+  note(Check::kPairTooSimilar, watched(Statistic::kPair),
+       "No cosines of pairs: that takes three workers and sketches.");
+  note(Check::kTooConsistent, watched(Statistic::kMicroBatch) || watched(Statistic::kDirection),
+       "Neither micro-batch losses (two or more a worker) nor directions were comparable so far.");
+  note(Check::kLossEvent, watched(Statistic::kLoss), "No losses were reported so far.");
+}
+
+void Statistics::report(const Look& look, const Alarm& alarm, Book& book) {
+  Signal signal = sighting(check_of(alarm), alarm.step, blame_of(look, alarm));
+  if (signal.ranks.empty()) return;
+  signal.first_step = std::min(alarm.first_step, alarm.step);
+  signal.key = 16 + static_cast<std::uint64_t>(alarm.kind) * 32 +
+               static_cast<std::uint64_t>(alarm.statistic) * 2 + (alarm.high ? 1 : 0);
+  signal.confidence = confidence_of(alarm);
+  if (signal.check == Check::kTokenImbalance && signal.everyone) signal.severity = Severity::kInfo;
+  signal.title = title_of(alarm);
+  signal.evidence = evidence_of(look, alarm);
+  book.see(std::move(signal));
+}
+
+void Statistics::watch_tokens(const Look& look, Book& book) {
+  const StepRecord& r = look.record;
+  if (std::isnan(r.tokens_cv)) {
+    return book.cannot(Check::kTokenImbalance, "Token counts are not known.");
+  }
+  if (std::any_of(r.workers.begin(), r.workers.end(), [](const auto& w) { return w.tokens == 0; }))
+    return;
+  book.armed(Check::kTokenImbalance, "Fewer than 20 steps with token counts so far.");
+  const bool weighted = weights_follow_tokens(r);
+  cv_sum_ += weighted ? 0 : r.tokens_cv;
+  const double gap = std::abs(r.loss_mean - token_weighted_loss(r));
+  if (std::isfinite(gap)) {
+    gap_sum_ += gap;
+    ++gap_steps_;
+  }
+  if (++token_steps_ < kTokenSteps) return;
+  book.looked(Check::kTokenImbalance);
+  const double cv = cv_sum_ / static_cast<double>(token_steps_);
+  if (!(cv > kTokenVariation) || weighted) return;
+  Signal signal = sighting(Check::kTokenImbalance, r.step, {all_ranks(r), true});
+  signal.first_step = r.step - std::min(r.step, kTokenSteps - 1);
+  signal.severity = Severity::kInfo;
+  signal.confidence = 0.8;
+  signal.title =
+      "{Ranks} had token counts that differ while every worker's mean counts alike: the mean of "
+      "means is not the mean over tokens";
+  signal.evidence = {{"tokens_cv", cv}};
+  if (gap_steps_ > 0) {
+    signal.evidence.emplace_back("loss_gap", gap_sum_ / static_cast<double>(gap_steps_));
+  }
+  book.see(std::move(signal));
+}
+
+}  // namespace presum::diagnose

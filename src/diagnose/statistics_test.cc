@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+// worker-outlier, pair-too-similar, too-consistent, loss-event, token-imbalance.
+#include "diagnose/statistics.h"
+
+#include <gtest/gtest.h>
+
+#include "diagnose/testing.h"
+
+namespace presum::diagnose {
+namespace {
+
+using detect::Alarm;
+using detect::Statistic;
+using State = CheckRecord::State;
+
+Alarm alarm(Alarm::Kind kind, Statistic statistic, RankList replicas) {
+  Alarm a;
+  a.kind = kind;
+  a.statistic = statistic;
+  a.replicas = std::move(replicas);
+  a.first_step = 10;
+  a.step = 24;
+  a.evidence = 6.2;
+  a.effect = 2.1;
+  return a;
+}
+
+Finding raised(const Alarm& a) {
+  Watched w;
+  w.play(0, 23);
+  w.feed(w.run.step(24), {a});
+  EXPECT_EQ(w.findings().size(), 1U);
+  return w.first();
+}
+
+TEST(Statistics, EveryKindOfAlarmHasItsCheck) {
+  using K = Alarm::Kind;
+  EXPECT_EQ(raised(alarm(K::kOutlier, Statistic::kLoss, {3})).check, "worker-outlier");
+  EXPECT_EQ(raised(alarm(K::kOutlier, Statistic::kTokens, {3})).check, "token-imbalance");
+  EXPECT_EQ(raised(alarm(K::kPairSimilar, Statistic::kPair, {1, 3})).check, "pair-too-similar");
+  EXPECT_EQ(raised(alarm(K::kPairOpposed, Statistic::kPair, {1, 3})).check, "worker-outlier");
+  EXPECT_EQ(raised(alarm(K::kTooConsistent, Statistic::kMicroBatch, {})).check, "too-consistent");
+  EXPECT_EQ(raised(alarm(K::kTooInconsistent, Statistic::kMicroBatch, {3})).check,
+            "worker-outlier");
+  EXPECT_EQ(raised(alarm(K::kEvent, Statistic::kLoss, {3})).check, "loss-event");
+}
+
+TEST(Statistics, NamesRankStatisticAndNumbers) {
+  Alarm a = alarm(Alarm::Kind::kOutlier, Statistic::kNorm, {3});
+  a.ratio = 2.02;
+  const Finding f = raised(a);
+  EXPECT_EQ(f.title, "Rank 3 had a gradient norm persistently higher than the other workers'");
+  EXPECT_EQ(text_of(f, "statistic"), "norm");
+  EXPECT_EQ(number_of(f, "ratio"), 2.02);
+  EXPECT_EQ(number_of(f, "alarm_step"), 24);
+  EXPECT_EQ(f.first_step, 10U);
+  EXPECT_EQ(f.severity, Severity::kWarning);
+  EXPECT_GT(f.confidence, 0.5);
+  EXPECT_LT(f.confidence, 0.95);
+}
+
+TEST(Statistics, MapsReplicasToRanks) {
+  Watched w;
+  for (std::uint32_t r = 0; r < 8; ++r) w.diagnoser.hello({100 + 2 * r, r, "h", {}, {}});
+  w.feed(
+      [&] {
+        StepRecord r = w.run.step(24);
+        for (WorkerRecord& x : r.workers) x.rank = 100 + 2 * x.replica;
+        return r;
+      }(),
+      {alarm(Alarm::Kind::kOutlier, Statistic::kNorm, {3})});
+  EXPECT_EQ(w.first().ranks, RankList{106});
+}
+
+TEST(Statistics, AllReplicasAreTooConsistent) {
+  const Finding f = raised(alarm(Alarm::Kind::kTooConsistent, Statistic::kDirection, {}));
+  EXPECT_EQ(f.title, "All 8 ranks differed less than their micro-batches allow");
+  EXPECT_EQ(f.ranks.size(), 8U);
+}
+
+TEST(Statistics, SeveralStatisticsOfOneWorkerAreOneFinding) {
+  Watched w;
+  w.feed(w.run.step(24), {alarm(Alarm::Kind::kOutlier, Statistic::kNorm, {3}),
+                          alarm(Alarm::Kind::kOutlier, Statistic::kLoss, {3}),
+                          alarm(Alarm::Kind::kEvent, Statistic::kLoss, {3}),
+                          alarm(Alarm::Kind::kOutlier, Statistic::kLoss, {5})});
+  const auto found = w.findings();
+  ASSERT_EQ(found.size(), 2U);
+  EXPECT_EQ(found[0].ranks, RankList{3});
+  EXPECT_EQ(found[0].also, Ids{"loss-event"});
+  EXPECT_EQ(found[1].ranks, RankList{5});
+}
+
+TEST(Statistics, AreExplainedByAHarderCheck) {
+  Watched w;
+  w.play(0, 60, [](StepRecord& r) { set(r.workers[3], Kind::kMode, std::uint64_t{0}); });
+  w.feed(w.run.step(61), {alarm(Alarm::Kind::kOutlier, Statistic::kNorm, {3})});
+  ASSERT_EQ(w.ids(), Ids{"mode-mismatch"});
+  EXPECT_EQ(w.first().also, Ids{"worker-outlier"});
+  EXPECT_EQ(w.first().first_step, 0U);
+}
+
+TEST(Statistics, TellWhatTheyWatched) {
+  Book book;
+  Roster roster;
+  const HealthyRun run;
+  const StepRecord record = run.step(1);
+  const std::vector<Batch> read = batches(record);
+  WatchedSteps watched{};
+  Statistics rule;
+  rule.update({record, read, {}, watched, roster}, book);
+  EXPECT_EQ(book.record(Check::kWorkerOutlier).state, State::kNotPossible);
+  EXPECT_EQ(book.record(Check::kPairTooSimilar).state, State::kNotPossible);
+  watched[static_cast<std::size_t>(Statistic::kNorm)] = 1;
+  watched[static_cast<std::size_t>(Statistic::kPair)] = 1;
+  rule.update({record, read, {}, watched, roster}, book);
+  EXPECT_EQ(book.record(Check::kWorkerOutlier).state, State::kNotTriggered);
+  EXPECT_EQ(book.record(Check::kPairTooSimilar).state, State::kNotTriggered);
+  EXPECT_EQ(book.record(Check::kLossEvent).state, State::kNotPossible);
+}
+
+// ---- tokens
+
+void uneven(StepRecord& r) {
+  double sum = 0;
+  for (WorkerRecord& w : r.workers) {
+    w.tokens = 50 + 40 * ((w.rank + r.step) % 8);
+    sum += w.loss;
+  }
+  r.tokens_cv = 0.48;
+  r.loss_mean = sum / static_cast<double>(r.workers.size());
+}
+
+TEST(Tokens, UnevenCountsWithEqualWeightsAreInformation) {
+  Watched w;
+  w.play(0, 18, uneven);
+  EXPECT_TRUE(w.findings().empty());
+  EXPECT_EQ(w.check("token-imbalance").state, State::kNotTriggered);
+  w.play(19, 19, uneven);
+  ASSERT_EQ(w.ids(), Ids{"token-imbalance"});
+  EXPECT_EQ(w.first().severity, Severity::kInfo);
+  EXPECT_EQ(w.first().ranks.size(), 8U);
+  EXPECT_GT(number_of(w.first(), "loss_gap"), 0);
+  EXPECT_NEAR(number_of(w.first(), "tokens_cv"), 0.48, 1e-9);
+}
+
+TEST(Tokens, WeightsThatFollowThemAreFine) {
+  Watched w;
+  w.play(0, 40, [](StepRecord& r) {
+    uneven(r);
+    for (WorkerRecord& x : r.workers) x.weight = static_cast<double>(x.tokens);
+  });
+  EXPECT_TRUE(w.findings().empty());
+  EXPECT_EQ(w.check("token-imbalance").state, State::kPassed);
+}
+
+TEST(Tokens, SmallDifferencesAndUnknownCountsAreFine) {
+  Watched small;
+  small.play(0, 40, [](StepRecord& r) {
+    uneven(r);
+    r.tokens_cv = 0.2;
+  });
+  EXPECT_TRUE(small.findings().empty());
+  Watched unknown;
+  unknown.play(0, 40, [](StepRecord& r) {
+    r.tokens_cv = kNaN;
+    for (WorkerRecord& x : r.workers) x.tokens = 0;
+  });
+  EXPECT_TRUE(unknown.findings().empty());
+  EXPECT_EQ(unknown.check("token-imbalance").state, State::kNotPossible);
+}
+
+TEST(Tokens, OnePersistentWorkerIsAWarningBesideTheInformation) {
+  Watched w;
+  w.play(0, 30, uneven);
+  StepRecord r = w.run.step(31);
+  uneven(r);
+  w.feed(r, {alarm(Alarm::Kind::kOutlier, Statistic::kTokens, {2})});
+  ASSERT_EQ(w.ids(), Ids{"token-imbalance"});
+  EXPECT_EQ(w.first().severity, Severity::kWarning);
+  EXPECT_EQ(w.first().ranks, RankList{2});
+}
+
+}  // namespace
+}  // namespace presum::diagnose

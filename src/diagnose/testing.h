@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+// A healthy run step by step, for tests to break, and what a Diagnoser says of it.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <numeric>
+#include <optional>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "detect/detector.h"
+#include "diagnose/diagnoser.h"
+#include "presum/step_record.h"
+
+namespace presum::diagnose {
+
+using Kind = FingerprintKind;
+
+inline std::uint64_t scramble(std::uint64_t x) {
+  return std::mt19937_64(x * 0x9E3779B97F4A7C15ULL + 1)();
+}
+
+inline void set(WorkerRecord& worker, Kind kind, std::uint64_t value) {
+  const auto number = static_cast<std::uint32_t>(kind);
+  for (FingerprintValue& f : worker.fingerprints) {
+    if (f.kind == number) {
+      f.value = value;
+      return;
+    }
+  }
+  worker.fingerprints.push_back({number, value});
+}
+inline void set(WorkerRecord& worker, Kind kind, double value) {
+  set(worker, kind, std::bit_cast<std::uint64_t>(value));
+}
+inline void unset(WorkerRecord& worker, Kind kind) {
+  std::erase_if(worker.fingerprints, [&](const FingerprintValue& f) {
+    return f.kind == static_cast<std::uint32_t>(kind);
+  });
+}
+
+struct RunOptions {
+  std::uint32_t workers = 8;
+  std::uint64_t rows = 4;
+  std::uint64_t data = 4096;
+  std::uint32_t micro_batches = 1;
+};
+
+// The samples of one epoch as torch's DistributedSampler deals them: shuffled by seed and epoch,
+// filled up with the first ones.
+inline std::vector<std::uint64_t> shard(const RunOptions& o, std::uint64_t seed,
+                                        std::uint64_t epoch, std::uint64_t replica) {
+  std::vector<std::uint64_t> all(o.data);
+  std::iota(all.begin(), all.end(), 0U);
+  std::mt19937_64 random(seed + epoch);
+  std::shuffle(all.begin(), all.end(), random);
+  const std::uint64_t own = (o.data + o.workers - 1) / o.workers;
+  std::vector<std::uint64_t> out;
+  for (std::uint64_t i = 0; i < own; ++i) out.push_back(all[(i * o.workers + replica) % o.data]);
+  return out;
+}
+
+class HealthyRun {
+ public:
+  explicit HealthyRun(RunOptions options = {}) : options_(options) {}
+
+  std::uint64_t steps_per_pass() const {
+    const std::uint64_t own = (options_.data + options_.workers - 1) / options_.workers;
+    return (own + options_.rows - 1) / options_.rows;
+  }
+
+  // What worker `replica` draws in a step with this seed and epoch.
+  std::vector<std::uint64_t> drawn(std::uint64_t step, std::uint64_t replica, std::uint64_t seed,
+                                   std::uint64_t epoch) const {
+    const auto own = shard(options_, seed, epoch, replica);
+    const std::uint64_t first = step % steps_per_pass() * options_.rows;
+    const std::uint64_t last = std::min<std::uint64_t>(first + options_.rows, own.size());
+    return {own.begin() + static_cast<std::ptrdiff_t>(first),
+            own.begin() + static_cast<std::ptrdiff_t>(last)};
+  }
+
+  static void read(WorkerRecord& worker, std::vector<std::uint64_t> indices) {
+    worker.samples.clear();
+    std::uint64_t batch = 0;
+    for (const std::uint64_t index : indices) {
+      worker.samples.push_back(scramble(index));
+      batch += worker.samples.back();
+    }
+    worker.rows = indices.size();
+    worker.indices = std::move(indices);
+    set(worker, Kind::kBatch, batch);
+  }
+
+  StepRecord step(std::uint64_t step) const {
+    StepRecord r;
+    r.segment = 1;
+    r.step = step;
+    r.workers_expected = options_.workers;
+    for (std::uint32_t i = 0; i < options_.workers; ++i) r.workers.push_back(worker(step, i));
+    r.loss_mean = 2;
+    r.tokens_cv = 0;
+    r.mean_norm = 0.5;
+    r.mean_norm_error = 0.01;
+    r.reduced_norm = 0.5;
+    r.distinct_gradients = options_.workers;
+    return r;
+  }
+
+ private:
+  WorkerRecord worker(std::uint64_t step, std::uint32_t i) const {
+    WorkerRecord w;
+    w.rank = w.replica = i;
+    w.loss = 2 + 0.1 * i;
+    w.weight = options_.micro_batches;
+    w.tokens = 100;
+    w.grad_norm = 1 + 0.01 * i;
+    w.grad_max = 0.1;
+    w.fingerprint = scramble(step * 4096 + i + 1) | 1;
+    if (step % 25 == 0) {
+      w.reduced_norm = 0.5;
+      w.reduced_fingerprint = scramble(step ^ 0xABCD) | 1;
+    }
+    w.optimizer_step = step + 1;
+    w.micro_batches = options_.micro_batches;
+    settings(w, step);
+    read(w, drawn(step, i, 42, step / steps_per_pass()));
+    for (std::uint64_t group = 0; group < 3; ++group) {
+      w.states.push_back({group + 1, StateHash::Of::kParameters, scramble(step * 8 + group)});
+      w.states.push_back({group + 1, StateHash::Of::kBuffers, scramble(step * 8 + group + 77)});
+    }
+    return w;
+  }
+
+  void settings(WorkerRecord& w, std::uint64_t step) const {
+    const std::uint64_t pass = step / steps_per_pass();
+    set(w, Kind::kRngTorch, std::uint64_t{5});
+    set(w, Kind::kRngNumpy, std::uint64_t{6});
+    set(w, Kind::kSamplerClass, std::uint64_t{0xD157});
+    set(w, Kind::kSamplerSeed, std::uint64_t{42});
+    set(w, Kind::kSamplerEpoch, pass);
+    set(w, Kind::kSamplerRank, std::uint64_t{w.replica});
+    set(w, Kind::kSamplerReplicas, std::uint64_t{options_.workers});
+    set(w, Kind::kSamplerLength, (options_.data + options_.workers - 1) / options_.workers);
+    set(w, Kind::kSamplerShuffle, std::uint64_t{1});
+    set(w, Kind::kSamplerDropLast, std::uint64_t{0});
+    set(w, Kind::kSamplerSetsEpoch, std::uint64_t{1});
+    set(w, Kind::kDataClass, std::uint64_t{0xDA7A});
+    set(w, Kind::kDataLength, options_.data);
+    set(w, Kind::kDataAttributes, std::uint64_t{0xA77});
+    set(w, Kind::kDataPass, pass);
+    set(w, Kind::kDataBatch, step % steps_per_pass());
+    set(w, Kind::kMode, std::uint64_t{1});
+    set(w, Kind::kModes, std::uint64_t{0x30DE});
+    set(w, Kind::kDropout, 0.0);
+    set(w, Kind::kDropouts, std::uint64_t{0xD0});
+    set(w, Kind::kOptimizerClass, std::uint64_t{0xADA});
+    set(w, Kind::kOptimizerSettings, std::uint64_t{0x5E7});
+    set(w, Kind::kLearningRate, 1e-3);
+    set(w, Kind::kWeightDecay, 0.01);
+    set(w, Kind::kDtype, std::uint64_t{0xF32});
+    set(w, Kind::kDeterminism, std::uint64_t{0});
+    set(w, Kind::kUnreducedSteps, std::uint64_t{0});
+    set(w, Kind::kWrapperForward, std::uint64_t{1});
+  }
+
+  RunOptions options_;
+};
+
+// Leaves gradients, losses and norms only.
+inline void drop_fingerprints(StepRecord& record) {
+  for (WorkerRecord& w : record.workers) {
+    w.fingerprints.clear();
+    w.samples.clear();
+    w.indices.clear();
+    w.states.clear();
+    w.rows = 0;
+  }
+}
+
+class Watched {
+ public:
+  using Break = std::function<void(StepRecord&)>;
+
+  explicit Watched(RunOptions options = {}) : run(options) {}
+
+  void feed(const StepRecord& record, std::vector<detect::Alarm> alarms = {}) {
+    diagnoser.update(record, alarms, detector);
+  }
+  // Steps from first to last, each broken by `broken`.
+  void play(
+      std::uint64_t first, std::uint64_t last, const Break& broken = [](StepRecord&) {}) {
+    for (std::uint64_t step = first; step <= last; ++step) {
+      StepRecord record = run.step(step);
+      broken(record);
+      feed(record);
+    }
+  }
+
+  std::vector<Finding> findings() const {
+    std::vector<Finding> out;
+    for (auto& numbered : diagnoser.findings()) out.push_back(std::move(numbered.finding));
+    return out;
+  }
+  std::vector<std::string> ids() const {
+    std::vector<std::string> out;
+    for (const Finding& f : findings()) out.push_back(f.check);
+    return out;
+  }
+  Finding first() const {
+    const auto all = findings();
+    return all.empty() ? Finding{} : all.front();
+  }
+  CheckRecord check(const std::string& id) const {
+    for (CheckRecord& record : diagnoser.checks()) {
+      if (record.check == id) return record;
+    }
+    return {};
+  }
+
+  HealthyRun run;
+  Diagnoser diagnoser{1, 0, 0};
+  detect::Detector detector{detect::Options{}};
+};
+
+inline const Finding::Value* evidence(const Finding& finding, const std::string& name) {
+  for (const auto& [key, value] : finding.evidence) {
+    if (key == name) return &value;
+  }
+  return nullptr;
+}
+// NaN where there is no such number.
+inline double number_of(const Finding& finding, const std::string& name) {
+  const Finding::Value* value = evidence(finding, name);
+  if (value == nullptr) return kNaN;
+  if (const auto* real = std::get_if<double>(value)) return *real;
+  if (const auto* whole = std::get_if<std::int64_t>(value)) return static_cast<double>(*whole);
+  return kNaN;
+}
+inline std::string text_of(const Finding& finding, const std::string& name) {
+  const Finding::Value* value = evidence(finding, name);
+  const auto* text = value == nullptr ? nullptr : std::get_if<std::string>(value);
+  return text == nullptr ? "" : *text;
+}
+
+using RankList = std::vector<std::uint32_t>;
+using Ids = std::vector<std::string>;
+
+}  // namespace presum::diagnose

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "base/hash.h"
+#include "presum/fingerprint.h"
+
+namespace presum {
+namespace {
+
+template <class T>
+std::vector<std::uint64_t> hashes(const std::vector<T>& data, std::uint64_t rows,
+                                  const std::vector<std::uint8_t>& mask = {}) {
+  std::vector<std::uint64_t> out(rows);
+  hash_rows({.data = data.data(),
+             .rows = rows,
+             .columns = rows == 0 ? 0 : data.size() / rows,
+             .element_bytes = sizeof(T),
+             .mask = mask.empty() ? nullptr : mask.data(),
+             .mask_bytes = 1},
+            out);
+  return out;
+}
+
+// The definition in docs/packet_format.md, of the kept (column, element) pairs.
+std::uint64_t by_definition(const std::vector<std::pair<std::uint64_t, std::uint64_t>>& kept) {
+  std::uint64_t sum = 0;
+  for (const auto& [column, value] : kept) sum += mix64(value ^ splitmix64(column));
+  return mix64(sum ^ mix64(kept.size()));
+}
+
+TEST(RowHash, IsTheDefinition) {
+  EXPECT_EQ(hashes<std::int64_t>({5, 6, 7}, 1)[0], by_definition({{0, 5}, {1, 6}, {2, 7}}));
+  EXPECT_EQ(hashes<std::uint16_t>({5, 65535}, 1)[0], by_definition({{0, 5}, {1, 65535}}));
+}
+
+TEST(RowHash, WidthsOfWholeNumbersAgree) {
+  EXPECT_EQ(hashes<std::int64_t>({1, 2, 3, 100}, 2), hashes<std::int32_t>({1, 2, 3, 100}, 2));
+  EXPECT_EQ(hashes<std::int64_t>({1, 2, 3, 100}, 2), hashes<std::uint8_t>({1, 2, 3, 100}, 2));
+}
+
+TEST(RowHash, PaddingIsLeftOut) {
+  const auto bare = hashes<std::int64_t>({5, 6, 7}, 1)[0];
+  EXPECT_EQ(hashes<std::int64_t>({5, 6, 7, 0, 0, 0}, 1)[0], bare);
+  EXPECT_EQ(hashes<std::int64_t>({5, 6, 7, 9, 1}, 1, {1, 1, 1, 0, 0})[0], bare);
+  EXPECT_NE(hashes<std::int64_t>({5, 6, 7, 8}, 1)[0], bare);
+}
+
+TEST(RowHash, ConstantRowsDiffer) {
+  EXPECT_NE(hashes<std::int64_t>({0, 0, 0}, 1), hashes<std::int64_t>({1, 1, 1}, 1));
+  EXPECT_EQ(hashes<std::int64_t>({0, 0, 0}, 1)[0], by_definition({{0, 0}}));
+}
+
+TEST(RowHash, OrderAndLeftPaddingMatter) {
+  EXPECT_NE(hashes<std::int64_t>({1, 2, 3}, 1), hashes<std::int64_t>({2, 1, 3}, 1));
+  EXPECT_EQ(hashes<std::int64_t>({0, 5, 6}, 1, {0, 1, 1})[0], by_definition({{1, 5}, {2, 6}}));
+}
+
+TEST(RowHash, LongRowsAreReadAtEvenPlaces) {
+  std::vector<std::uint32_t> row(10'000);
+  std::iota(row.begin(), row.end(), 0);
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> places;
+  for (std::uint64_t column = 0; column < row.size(); column += 3)
+    places.emplace_back(column, column);
+  EXPECT_EQ(hashes(row, 1)[0], by_definition(places));
+}
+
+TEST(RowHash, NothingIsFine) {
+  EXPECT_TRUE(hashes<std::int64_t>({}, 0).empty());
+  EXPECT_EQ(hashes<std::int64_t>({}, 2), (std::vector<std::uint64_t>(2, by_definition({}))));
+  EXPECT_EQ(hashes<std::int64_t>({1, 2}, 1, {0, 0})[0], by_definition({}));
+}
+
+TEST(RowHash, RandomRowsDoNotCollide) {
+  std::mt19937_64 random(7);
+  std::vector<std::int64_t> data(20'000 * 4);
+  for (auto& x : data) x = static_cast<std::int64_t>(random() % 50'000);
+  auto all = hashes(data, 20'000);
+  std::sort(all.begin(), all.end());
+  EXPECT_EQ(std::unique(all.begin(), all.end()), all.end());
+}
+
+}  // namespace
+}  // namespace presum

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "report/judgement.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <numeric>
+#include <utility>
+
+#include "diagnose/diagnoser.h"
+#include "report/part.h"
+
+namespace presum::report {
+namespace {
+
+using State = CheckRecord::State;
+
+constexpr int kSchemaVersion = 1;
+constexpr State kStates[] = {State::kFound, State::kPassed, State::kNotTriggered,
+                             State::kNotPossible};
+
+struct Workers {
+  std::uint64_t expected = 0;
+  std::uint64_t seen = 0;
+};
+
+// Of one model and segment, over its steps.
+Workers count_workers(std::span<const StepRecord> part) {
+  std::uint32_t expected = 0;
+  std::vector<std::uint32_t> never = part.front().missing_replicas;
+  for (const StepRecord& s : part) {
+    expected = std::max(expected, s.workers_expected);
+    std::vector<std::uint32_t> both;
+    std::set_intersection(never.begin(), never.end(), s.missing_replicas.begin(),
+                          s.missing_replicas.end(), std::back_inserter(both));
+    never = std::move(both);
+  }
+  return {expected, expected - std::min<std::uint64_t>(never.size(), expected)};
+}
+
+// Shards of one model are trained by different workers, models of one process by the same.
+Workers most_workers(const std::vector<std::span<const StepRecord>>& parts) {
+  Workers most;
+  Workers model;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const StepRecord& first = parts[i].front();
+    const bool same = i > 0 && parts[i - 1].front().segment == first.segment &&
+                      parts[i - 1].front().module == first.module;
+    const Workers part = count_workers(parts[i]);
+    model = same ? Workers{model.expected + part.expected, model.seen + part.seen} : part;
+    if (model.expected > most.expected) most = model;
+  }
+  return most;
+}
+
+Coverage cover(std::span<const StepRecord> steps, const std::vector<RunLog::Check>& checks) {
+  Coverage out;
+  const auto parts = cut(steps);
+  for (const auto& part : parts) out.steps_seen += part.back().step - part.front().step + 1;
+  out.steps_logged = steps.size();
+  for (const StepRecord& s : steps) {
+    out.steps_compared += s.workers_expected >= s.missing_replicas.size() + 2;
+  }
+  const Workers workers = most_workers(parts);
+  out.workers_expected = workers.expected;
+  out.workers_seen = workers.seen;
+  for (const RunLog::Check& c : checks) ++out.checks.at(static_cast<std::size_t>(c.record.state));
+  return out;
+}
+
+std::string why_insufficient(const Coverage& coverage) {
+  if (coverage.steps_logged == 0) {
+    return "no step was recorded (was a backward pass run after attach?)";
+  }
+  if (coverage.workers_expected == 1) return "one worker: there is nothing to compare";
+  const auto made = std::accumulate(coverage.checks.begin(), coverage.checks.end(), 0ULL);
+  if (made == 0) return "no check was made: the run was written by a presum without findings";
+  return fmt::format("only {} step{} with at least two workers", coverage.steps_compared,
+                     coverage.steps_compared == 1 ? "" : "s");
+}
+
+Verdict decide(const Judgement& j) {
+  return j.checks.empty() ? diagnose::verdict(j.findings, 0)
+                          : diagnose::verdict(j.findings, j.coverage.steps_compared);
+}
+
+struct BySegment {
+  bool operator()(const StepRecord& s, std::uint32_t segment) const { return s.segment < segment; }
+  bool operator()(std::uint32_t segment, const StepRecord& s) const { return segment < s.segment; }
+};
+
+struct ToJson {
+  Json operator()(double value) const { return std::isfinite(value) ? Json(value) : Json(nullptr); }
+  Json operator()(std::int64_t value) const { return value; }
+  Json operator()(const std::string& value) const { return value; }
+};
+
+Json evidence_json(const Finding& finding) {
+  Json out = Json::object();
+  for (const auto& [name, value] : finding.evidence) out[name] = std::visit(ToJson{}, value);
+  return out;
+}
+
+Json coverage_json(const Coverage& coverage) {
+  Json checks = Json::object();
+  for (const State state : kStates) {
+    checks[to_string(state)] = coverage.checks[static_cast<std::size_t>(state)];
+  }
+  return {{"steps_seen", coverage.steps_seen},
+          {"steps_logged", coverage.steps_logged},
+          {"workers_expected", coverage.workers_expected},
+          {"workers_seen", coverage.workers_seen},
+          {"checks", std::move(checks)}};
+}
+
+}  // namespace
+
+Result<Judgement> judge(const RunLog& log, std::span<const StepRecord> steps,
+                        std::optional<std::uint32_t> segment) {
+  auto findings = log.findings();
+  if (!findings) return tl::unexpected(findings.error());
+  auto checks = log.checks();
+  if (!checks) return tl::unexpected(checks.error());
+  Judgement out{.findings = std::move(*findings), .checks = std::move(*checks)};
+  if (segment) {
+    const auto other = [&](const auto& of) { return of.segment != *segment; };
+    std::erase_if(out.findings, other);
+    std::erase_if(out.checks, other);
+    const auto [first, last] = std::equal_range(steps.begin(), steps.end(), *segment, BySegment());
+    steps = {first, last};
+  }
+  out.coverage = cover(steps, out.checks);
+  out.verdict = decide(out);
+  if (out.verdict == Verdict::kInsufficientEvidence) out.reason = why_insufficient(out.coverage);
+  return out;
+}
+
+Json findings_json(std::span<const Finding> findings) {
+  Json out = Json::array();
+  for (const Finding& f : findings) {
+    out.push_back({{"check", f.check},
+                   {"also", f.also},
+                   {"severity", to_string(f.severity)},
+                   {"ranks", f.ranks},
+                   {"hosts", f.hosts},
+                   {"first_step", f.first_step},
+                   {"last_step", f.last_step},
+                   {"confidence", ToJson{}(f.confidence)},
+                   {"title", f.title},
+                   {"evidence", evidence_json(f)},
+                   {"remedy", f.remedy},
+                   {"resembles", f.resembles},
+                   {"segment", f.segment},
+                   {"module", f.module},
+                   {"shard", f.shard}});
+  }
+  return out;
+}
+
+Json checks_json(std::span<const RunLog::Check> checks) {
+  Json out = Json::array();
+  for (const RunLog::Check& c : checks) {
+    out.push_back({{"check", c.record.check},
+                   {"state", to_string(c.record.state)},
+                   {"reason", c.record.reason},
+                   {"segment", c.segment},
+                   {"module", c.module},
+                   {"shard", c.shard}});
+  }
+  return out;
+}
+
+Json judgement_json(const Judgement& judgement) {
+  return {{"schema_version", kSchemaVersion},
+          {"verdict", to_string(judgement.verdict)},
+          {"coverage", coverage_json(judgement.coverage)},
+          {"findings", findings_json(judgement.findings)},
+          {"checks", checks_json(judgement.checks)}};
+}
+
+}  // namespace presum::report

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the findings and checks of a run say about it as a whole. Plain values.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "presum/finding.h"
+#include "presum/run_log.h"
+#include "presum/status.h"
+#include "report/json.h"
+
+namespace presum::report {
+
+struct Coverage {
+  std::uint64_t steps_seen = 0;      // from the first to the last of each model and segment
+  std::uint64_t steps_logged = 0;    // of them in the run log
+  std::uint64_t steps_compared = 0;  // of those with at least two workers
+  std::uint64_t workers_expected = 0;
+  std::uint64_t workers_seen = 0;         // in at least one step
+  std::array<std::uint64_t, 4> checks{};  // by state, over all models and segments
+};
+
+struct Judgement {
+  Verdict verdict = Verdict::kInsufficientEvidence;
+  std::string reason;  // why the evidence is insufficient; else empty
+  Coverage coverage;
+  std::vector<Finding> findings;  // worst first
+  std::vector<RunLog::Check> checks;
+};
+
+// Of a run or, if named, of one of its segments. The evidence is insufficient without a step, with
+// one worker, and where no check was made. REQUIRES: steps == log.steps(). Errors: those of reading
+// the run.
+Result<Judgement> judge(const RunLog& log, std::span<const StepRecord> steps,
+                        std::optional<std::uint32_t> segment = {});
+
+// Lists of the document of `presum findings --format json`. NaN and Inf are null.
+Json findings_json(std::span<const Finding> findings);
+Json checks_json(std::span<const RunLog::Check> checks);
+// The document itself.
+Json judgement_json(const Judgement& judgement);
+
+}  // namespace presum::report

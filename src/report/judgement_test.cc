@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "report/judgement.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "report/testing.h"
+
+namespace presum::report {
+namespace {
+
+using testing::TempFolder;
+
+const std::vector<CheckRecord> kLooked = {{"nonfinite-gradient", CheckRecord::State::kPassed, ""}};
+
+Finding warning() {
+  Finding f;
+  f.check = "worker-outlier";
+  f.severity = Severity::kWarning;
+  return f;
+}
+
+Judgement judged(const RunLog& log) {
+  const auto steps = log.steps();
+  EXPECT_TRUE(steps);
+  auto out = judge(log, *steps);
+  EXPECT_TRUE(out) << out.error().message;
+  return *out;
+}
+
+void add_steps(MadeRun& run, std::uint64_t count, std::uint32_t workers) {
+  for (std::uint64_t s = 0; s < count; ++s) run.add(made_step(run.segment(), s, workers));
+}
+
+TEST(Judge, ManyStepsThatPassedAreConsistent) {
+  TempFolder folder;
+  MadeRun run(folder / "run", "text", 2);
+  add_steps(run, 60, 2);
+  run.replace({}, kLooked);
+  const auto j = judged(run.log());
+  EXPECT_EQ(j.verdict, Verdict::kConsistent);
+  EXPECT_EQ(j.reason, "");
+}
+
+TEST(Judge, AWarningIsInconsistentHoweverFewTheSteps) {
+  TempFolder folder;
+  MadeRun run(folder / "run", "text", 2);
+  add_steps(run, 1, 2);
+  run.replace({warning()}, kLooked);
+  EXPECT_EQ(judged(run.log()).verdict, Verdict::kInconsistent);
+}
+
+TEST(Judge, SaysWhyTheEvidenceIsInsufficient) {
+  TempFolder folder;
+  MadeRun none(folder / "none", "text", 2);
+  none.replace({}, kLooked);
+  MadeRun one(folder / "one", "text", 1);
+  add_steps(one, 60, 1);
+  one.replace({}, kLooked);
+  MadeRun old(folder / "old", "text", 2);
+  add_steps(old, 60, 2);
+  for (auto& [run, why] : {std::pair<MadeRun*, const char*>{&none, "no step was recorded"},
+                           {&one, "one worker"},
+                           {&old, "no check was made"}}) {
+    const auto j = judged(run->log());
+    EXPECT_EQ(j.verdict, Verdict::kInsufficientEvidence) << why;
+    EXPECT_EQ(j.reason.find(why), 0U) << j.reason;
+  }
+}
+
+TEST(Judge, StepsOfALoneWorkerAreNotCompared) {
+  TempFolder folder;
+  MadeRun run(folder / "run", "text", 2);
+  for (std::uint64_t s = 0; s < 60; ++s) {
+    auto step = made_step(run.segment(), s, 2);
+    step.workers.pop_back();
+    step.missing_replicas = {1};
+    step.cosines.clear();
+    run.add(step);
+  }
+  run.replace({}, kLooked);
+  const auto j = judged(run.log());
+  EXPECT_EQ(j.verdict, Verdict::kInsufficientEvidence);
+  EXPECT_EQ(j.reason, "only 0 steps with at least two workers");
+}
+
+TEST(Judge, CountsStepsWorkersAndChecks) {
+  TempFolder folder;
+  MadeRun run(folder / "run", "text", 4);
+  for (const std::uint64_t s : {10U, 11U, 19U}) {
+    auto step = made_step(run.segment(), s, 4);
+    step.workers.erase(step.workers.begin() + 1);
+    step.missing_replicas = {1};
+    if (s == 11) {
+      step.workers.erase(step.workers.begin());
+      step.missing_replicas = {0, 1};
+    }
+    step.cosines.clear();
+    run.add(step);
+  }
+  run.replace({}, {{"a", CheckRecord::State::kFound, ""},
+                   {"b", CheckRecord::State::kNotPossible, ""},
+                   {"c", CheckRecord::State::kNotPossible, ""}});
+  const auto c = judged(run.log()).coverage;
+  EXPECT_EQ(c.steps_seen, 10U);
+  EXPECT_EQ(c.steps_logged, 3U);
+  EXPECT_EQ(c.steps_compared, 3U);
+  EXPECT_EQ(c.workers_expected, 4U);
+  EXPECT_EQ(c.workers_seen, 3U) << "replica 1 never came, replica 0 did";
+  EXPECT_EQ(c.checks, (std::array<std::uint64_t, 4>{1, 0, 0, 2}));
+}
+
+TEST(Judge, ShardsAddUpAndModelsDoNot) {
+  TempFolder folder;
+  MadeRun run(folder / "run", "text", 2);
+  for (std::uint32_t module = 0; module < 2; ++module) {
+    for (std::uint32_t shard = 0; shard < 3; ++shard) {
+      auto step = made_step(run.segment(), 0, 2);
+      step.module = module;
+      step.shard = shard;
+      run.add(step);
+    }
+  }
+  const auto c = judged(run.log()).coverage;
+  EXPECT_EQ(c.workers_expected, 6U);
+  EXPECT_EQ(c.workers_seen, 6U);
+  EXPECT_EQ(c.steps_logged, 6U);
+}
+
+TEST(FindingsJson, WhatIsNoNumberIsNull) {
+  Finding f = warning();
+  f.confidence = kNaN;
+  f.evidence = {{"nan", kNaN},
+                {"inf", std::numeric_limits<double>::infinity()},
+                {"most", std::numeric_limits<std::int64_t>::max()}};
+  const auto json = findings_json(std::vector{f});
+  EXPECT_TRUE(json[0]["confidence"].is_null());
+  EXPECT_EQ(json[0]["evidence"].dump(), R"({"nan":null,"inf":null,"most":9223372036854775807})");
+  EXPECT_EQ(findings_json({}).dump(), "[]");
+}
+
+}  // namespace
+}  // namespace presum::report

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// Findings as cards and as bars over the steps, and what every check came to.
+
+const CARDS_OPEN = 4;  // more findings than this are folded
+const MARKED = 8;  // and more than this are not marked in the charts
+
+function samePart(a, b) {
+  return a.segment === b.segment && a.module === b.module && a.shard === b.shard;
+}
+
+function stepsText(finding) {
+  const {first_step: first, last_step: last} = finding;
+  return first === last ? `step ${first}` : `steps ${first}–${last}`;
+}
+
+function partText(run, of) {
+  const bits = [];
+  if (run.segments.length > 1) bits.push(`segment ${of.segment}`);
+  if (run.parts.some((p) => p.module > 0)) bits.push(`module ${of.module}`);
+  if (run.parts.some((p) => p.shard > 0)) bits.push(`shard ${of.shard}`);
+  return bits.join(', ');
+}
+
+function percent(share) {
+  return share === null ? '–' : `${Math.floor(Math.min(1, Math.max(0, share)) * 100)}%`;
+}
+
+function whereText(run, finding) {
+  const ranks = ranksText(finding.ranks) + (finding.hosts.length ? ` on ${hostsText(finding.hosts)}` : '');
+  return [ranks, stepsText(finding), partText(run, finding), `confidence ${percent(finding.confidence)}`].filter(Boolean).join(' · ');
+}
+
+function evidenceList(evidence) {
+  const entries = Object.entries(evidence);
+  if (entries.length === 0) return null;
+  const text = (value) => (typeof value === 'string' ? value : Number.isInteger(value) ? value.toLocaleString('en') : number(value));
+  return el('dl', {class: 'evidence'}, ...entries.map(([name, value]) =>
+    el('div', {}, el('dt', {}, name.replaceAll('_', ' ')), el('dd', {}, text(value)))));
+}
+
+// The worker that a finding points at; none where it is about all of them.
+function workerOf(part, finding) {
+  if (finding.ranks.length === 0 || finding.ranks.length >= part.workers.length) return null;
+  return part.workers.find((w) => w.rank === finding.ranks[0]) ?? null;
+}
+
+function showButton(run, finding, show) {
+  const part = run.parts.find((p) => samePart(p, finding));
+  if (!part) return null;
+  const worker = workerOf(part, finding);
+  return el('button', {type: 'button', class: 'no-print', onclick: () => show(finding)},
+    `Show ${stepsText(finding)}${worker ? ` and ${workerName(worker)}` : ''}`);
+}
+
+function findingCard(run, finding, show) {
+  const line = (label, text) => (text ? el('p', {}, el('b', {}, `${label}: `), text) : null);
+  return el('article', {class: `finding ${finding.severity}`, 'data-check': finding.check},
+    el('header', {}, el('span', {class: `badge ${finding.severity}`}, finding.severity), el('h3', {}, finding.title)),
+    el('p', {class: 'note'}, el('code', {}, finding.check), ` · ${whereText(run, finding)}`),
+    evidenceList(finding.evidence), line('What to do', finding.remedy), line('Resembles', finding.resembles),
+    line('Also seen, of the same cause', finding.also.join(', ')), showButton(run, finding, show));
+}
+
+function findingsSection(run, show) {
+  const {findings, count: total} = run.judgement;
+  if (findings.length === 0) return null;
+  const cards = findings.map((f) => findingCard(run, f, show));
+  const rest = cards.slice(CARDS_OPEN);
+  const left = total - findings.length;
+  return el('section', {class: 'card', id: 'findings', 'aria-label': 'findings'}, el('h2', {}, count(total, 'finding')), ...cards.slice(0, CARDS_OPEN),
+    rest.length ? el('details', {}, el('summary', {}, `${count(rest.length, 'more finding')}`), ...rest) : null,
+    left > 0 ? el('p', {class: 'note'}, `and ${left} more in the run: presum findings lists them all`) : null);
+}
+
+// Over the steps to show for a finding: its own, and some around them. Null: all.
+function windowOf(part, finding) {
+  const [first, last] = [part.x[0], part.coverage.last_step];
+  const around = Math.max(10, Math.ceil((finding.last_step - finding.first_step) * 0.15));
+  const window = [Math.max(first, finding.first_step - around), Math.min(last, finding.last_step + around)];
+  return window[0] >= window[1] || (window[0] === first && window[1] === last) ? null : window;
+}
+
+// One bar a finding, above a chart of steps. `place` moves the bars to where the chart has them.
+function findingBars(part, show) {
+  const bars = part.findings.slice(0, MARKED).map((finding) => ({finding, span: el('i', {class: finding.severity}),
+    button: el('button', {type: 'button', class: finding.severity, title: finding.title, onclick: () => show(finding)},
+      `${finding.check}, ${ranksText(finding.ranks)}`)}));
+  const box = el('div', {class: 'bars no-print', role: 'group', 'aria-label': 'findings by step'},
+    ...bars.map(({span, button}) => el('div', {class: 'lane'}, span, button)));
+  const place = (chart) => {
+    const {x, w} = chart.getArea();
+    const inside = (step) => Math.min(x + w, Math.max(x, chart.toDomXCoord(step)));
+    for (const {finding, span, button} of bars) {
+      const [left, right] = [inside(finding.first_step - 0.5), inside(finding.last_step + 0.5)];
+      button.parentElement.hidden = left >= x + w || right <= x;
+      span.style.left = `${left}px`;
+      span.style.width = `${Math.max(3, right - left)}px`;
+      const late = left + button.offsetWidth > x + w;
+      button.style.left = late ? 'auto' : `${left}px`;
+      button.style.right = late ? `calc(100% - ${left}px)` : 'auto';
+    }
+  };
+  return {box, place};
+}
+
+const STATES = {found: 'found', passed: 'passed', 'not-triggered': 'not triggered', 'not-possible': 'not possible'};
+
+function checkRow({check, state, reason}) {
+  return el('tr', {}, el('th', {scope: 'row'}, el('code', {}, check)), el('td', {class: `left state ${state}`}, STATES[state]),
+    el('td', {class: 'left'}, catalogue[check] ?? '', reason ? el('span', {class: 'quiet'}, catalogue[check] ? ` – ${reason}` : reason) : null));
+}
+
+// Those of the part that is shown, or of a run that has none.
+function checksSection(run, part) {
+  const checks = run.judgement.checks.filter((c) => !part || samePart(c, part));
+  if (checks.length === 0) return null;
+  const states = Object.keys(STATES).map((state) => checks.filter((c) => c.state === state));
+  const counts = states.map((of, i) => `${of.length} ${Object.values(STATES)[i]}`).filter((_, i) => states[i].length > 0);
+  return el('details', {class: 'card', id: 'checks'}, el('summary', {}, el('h2', {}, `${count(checks.length, 'check')}: ${counts.join(', ')}`)),
+    el('p', {class: 'note'}, 'Passed: it looked, and what should hold held. Not triggered: armed, but what it looks at did not happen. Not possible: the run does not have what it needs.'),
+    el('div', {class: 'scroll'}, el('table', {class: 'facts'}, el('tbody', {}, ...states.flat().map(checkRow)))));
+}
