@@ -83,7 +83,7 @@ def test_nonfinite_values_are_recorded_and_check_names_them(
     assert workers.loss_nonfinite.tolist() == [0, 1, 0]
     done = presum_command("check", tmp_path)
     assert done.returncode == 1
-    assert "non-finite gradient: rank 0, step 1" in done.stdout
+    assert "Rank 0 had a gradient that was not finite" in done.stdout
 
 
 def presum_command(*args: object) -> subprocess.CompletedProcess[str]:

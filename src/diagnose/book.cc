@@ -69,9 +69,9 @@ Signal* Book::joinable(const Signal& now, std::uint64_t slack) {
     if (s.key == now.key) same_key = &s;
     ++count;
   }
-  if (same_key != nullptr && now.last_step <= same_key->first_step + slack && slack > 0) {
-    return same_key;
-  }
+  const bool soon = same_key != nullptr && slack > 0 && now.last_step >= same_key->first_step &&
+                    now.last_step - same_key->first_step <= slack;
+  if (soon) return same_key;
   return count >= kSignalsPerCheck ? newest : nullptr;
 }
 

@@ -29,6 +29,7 @@ std::vector<Members> equal_groups(std::size_t count, std::uint64_t none, ValueOf
       groups.try_emplace(found->second, Members{found->second}).first->second.push_back(i);
   }
   std::vector<Members> out;
+  out.reserve(groups.size());
   for (auto& [at, members] : groups) out.push_back(std::move(members));
   return out;
 }

@@ -11,6 +11,9 @@ namespace {
 
 constexpr std::uint64_t kAllZero = 3;  // records until gradients of zero everywhere are a finding
 
+// Records in which a loss scaler looks for its first factor.
+constexpr std::uint64_t kScalerSearch = 16;
+
 std::uint64_t key_of(const Ranks& ranks) {
   std::uint64_t key = 0;
   for (const std::uint32_t rank : ranks) key = mix64(key + rank + 1);
@@ -41,6 +44,7 @@ bool Nonfinite::broken(const WorkerRecord& worker) const {
 void Nonfinite::update(const Look& look, Book& book) {
   if (look.workers() == 0) return;
   book.looked(check_);
+  ++records_;
   Ranks now;
   for (const WorkerRecord& w : look.record.workers) {
     if (broken(w)) insert(now, w.rank);
@@ -49,8 +53,9 @@ void Nonfinite::update(const Look& look, Book& book) {
     running_ = false;
   } else {
     if (!running_) begin(look, now);
-    skipped_ = skipped_ && optimiser_stood_still(look.record);
-    report(look, now, book);
+    const bool scaled = !look.roster.fact("grad_scaler").empty();
+    skipped_ = skipped_ && ++length_ <= kScalerSearch && optimiser_stood_still(look.record, scaled);
+    report(look, now, scaled, book);
   }
   healthy_before_ = now.empty();
   for (const WorkerRecord& w : look.record.workers) optimizer_steps_[w.replica] = w.optimizer_step;
@@ -59,16 +64,20 @@ void Nonfinite::update(const Look& look, Book& book) {
 void Nonfinite::begin(const Look& look, Ranks ranks) {
   running_ = true;
   skipped_ = true;
+  length_ = 0;
   blame_.everyone = ranks.size() == look.workers();
   blame_.ranks = std::move(ranks);
   sudden_ = blame_.everyone && healthy_before_ && look.workers() > 1;
 }
 
-// A loss scaler that meets an overflow leaves the step out on all ranks and lowers its factor.
-bool Nonfinite::optimiser_stood_still(const StepRecord& record) const {
+// A loss scaler that meets an overflow leaves the step out on all ranks and lowers its factor, most
+// of all in its first steps. A count that never moved says nothing later on.
+bool Nonfinite::optimiser_stood_still(const StepRecord& record, bool scaled) const {
+  const bool beginning = scaled && records_ <= kScalerSearch;
   return std::all_of(record.workers.begin(), record.workers.end(), [&](const WorkerRecord& w) {
-    const std::uint64_t* before = optimizer_steps_.find(w.replica);
-    return before != nullptr && *before > 0 && w.optimizer_step == *before;
+    const std::uint64_t* found = optimizer_steps_.find(w.replica);
+    const std::uint64_t before = found == nullptr ? 0 : *found;
+    return w.optimizer_step == before && (before > 0 || beginning);
   });
 }
 
@@ -85,12 +94,12 @@ std::string Nonfinite::title() const {
   return "{Ranks} had a " + what + " that was not finite";
 }
 
-void Nonfinite::report(const Look& look, const Ranks& now, Book& book) const {
+void Nonfinite::report(const Look& look, const Ranks& now, bool scaled, Book& book) const {
   Signal signal = sighting(check_, look.record.step, blame_);
   signal.key = key_of(blame_.ranks);
   signal.confidence = sudden_ ? 0.8 : 1;
-  const bool scaled = !look.roster.fact("grad_scaler").empty();
-  if (skipped_) signal.severity = scaled ? Severity::kInfo : Severity::kWarning;
+  const bool overflow = scaled && check_ == Check::kNonfiniteGradient;
+  if (skipped_) signal.severity = overflow ? Severity::kInfo : Severity::kWarning;
   signal.title = title();
   signal.evidence = {{"workers_not_finite", static_cast<std::int64_t>(now.size())}};
   if (check_ == Check::kNonfiniteGradient) {

@@ -19,11 +19,13 @@ class Nonfinite {
  private:
   bool broken(const WorkerRecord& worker) const;
   void begin(const Look& look, Ranks ranks);
-  void report(const Look& look, const Ranks& now, Book& book) const;
-  bool optimiser_stood_still(const StepRecord& record) const;
+  void report(const Look& look, const Ranks& now, bool scaled, Book& book) const;
+  bool optimiser_stood_still(const StepRecord& record, bool scaled) const;
   std::string title() const;
 
   Check check_;
+  std::uint64_t records_ = 0;
+  std::uint64_t length_ = 0;  // records of this episode in which the optimiser took no step
   bool running_ = false;
   bool healthy_before_ = false;  // the record before was finite on all workers
   bool sudden_ = false;          // all workers at once, and finite before

@@ -84,6 +84,40 @@ TEST(Nonfinite, AnOverflowThatTheLossScalerLeftOutIsInformation) {
   }
 }
 
+TEST(Nonfinite, StepsThatAreLeftOutForEverAreCritical) {
+  Watched w;
+  w.diagnoser.hello({0, 0, "host", {{"grad_scaler", "65536"}}, {}});
+  w.play(0, 4);
+  const auto stuck = [](StepRecord& r) {
+    for (WorkerRecord& x : r.workers) {
+      spoil(x);
+      x.optimizer_step = 5;
+    }
+  };
+  w.play(5, 20, stuck);
+  EXPECT_EQ(w.first().severity, Severity::kInfo);
+  w.play(21, 21, stuck);
+  EXPECT_EQ(w.first().severity, Severity::kCritical);
+}
+
+TEST(Nonfinite, ALossScalerMayLookForItsFirstFactor) {
+  const auto play = [](bool scaled, std::uint64_t steps) {
+    Watched w;
+    if (scaled) w.diagnoser.hello({0, 0, "host", {{"grad_scaler", "65536"}}, {}});
+    w.play(0, steps - 1, [](StepRecord& r) {
+      for (WorkerRecord& x : r.workers) {
+        x.nonfinite = 5;
+        x.grad_norm = kInf;
+        x.optimizer_step = 0;
+      }
+    });
+    return w.first().severity;
+  };
+  EXPECT_EQ(play(true, 4), Severity::kInfo);
+  EXPECT_EQ(play(true, 40), Severity::kCritical) << "no optimiser is known, or it never steps";
+  EXPECT_EQ(play(false, 4), Severity::kCritical);
+}
+
 TEST(Nonfinite, ALossIsNamedAndItsGradientComesFirst) {
   Watched loss;
   loss.play(0, 9, [](StepRecord& r) { r.workers[2].loss_nonfinite = r.step == 4; });
@@ -169,7 +203,10 @@ TEST(FrozenGradient, TheSameBatchWithoutAnOptimiserStepIsNoFault) {
     const std::uint64_t step = r.step;
     r = same;
     r.step = step;
-    for (WorkerRecord& x : r.workers) set(x, Kind::kSamplerShuffle, std::uint64_t{0});
+    for (WorkerRecord& x : r.workers) {
+      set(x, Kind::kDataPass, step);
+      set(x, Kind::kSamplerShuffle, std::uint64_t{0});
+    }
   });
   EXPECT_TRUE(w.findings().empty()) << w.first().title;
 }

@@ -10,7 +10,7 @@
 namespace presum::diagnose {
 namespace {
 
-constexpr std::size_t kIndices = 65536;
+constexpr std::size_t kIndices = 16384;
 constexpr std::uint64_t kConflicts = 8;
 constexpr const char* kNoSharedData =
     "No sampler splits one data set among the workers, so their data may differ.";
@@ -58,10 +58,12 @@ void Manifest::compare_rows(const Look& look, Book& book) {
 }
 
 void Manifest::draw(std::uint64_t index, std::uint64_t row, std::uint32_t rank) {
-  // A fixed share of the indices, so that they are met again in later passes.
-  if (drawn_.size() >= kIndices && !drawn_.contains(index)) return;
+  if ((mix64(index) & mask_) != 0) return;
   const auto [found, fresh] = drawn_.try_emplace(index, Drawn{row, rank});
-  if (fresh) return;
+  if (fresh) {
+    if (drawn_.size() > kIndices) thin();
+    return;
+  }
   const Drawn before = found->second;
   const bool agree = before.row == row;
   if (before.rank == rank) {
@@ -72,6 +74,12 @@ void Manifest::draw(std::uint64_t index, std::uint64_t row, std::uint32_t rank) 
   if (agree) return;
   ++conflicts_of_[before.rank];
   ++conflicts_of_[rank];
+}
+
+// Half of the indices, the same in every pass.
+void Manifest::thin() {
+  mask_ = 2 * mask_ + 1;
+  std::erase_if(drawn_, [&](const auto& entry) { return (mix64(entry.first) & mask_) != 0; });
 }
 
 // The one rank that takes part in nearly all conflicts, or all that take part in any.

@@ -24,10 +24,12 @@ class Manifest {
   };
   void compare_facts(const Look& look, Book& book) const;
   void compare_rows(const Look& look, Book& book);
+  void thin();
   void draw(std::uint64_t index, std::uint64_t row, std::uint32_t rank);
   Blame blame(const StepRecord& record) const;
 
-  std::unordered_map<std::uint64_t, Drawn> drawn_;  // by index; at most 65,536
+  std::unordered_map<std::uint64_t, Drawn> drawn_;  // by index; at most 16,384
+  std::uint64_t mask_ = 0;                          // of the hashes of the indices that are kept
   std::uint64_t own_agreed_ = 0;                    // draws of the same index by the same worker
   std::uint64_t own_conflicts_ = 0;
   std::uint64_t agreed_ = 0;  // by different workers

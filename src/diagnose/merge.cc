@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "diagnose/merge.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <numeric>
 #include <string>
@@ -17,11 +19,11 @@ constexpr std::size_t kEvidence = 64;
 std::uint64_t later(std::uint64_t step) { return step + std::min(kSlack, UINT64_MAX - step); }
 
 bool causes(const Signal& cause, const Signal& effect) {
-  // A difference that changes no number causes none.
-  if (cause.check == Check::kEnvironmentMismatch && cause.severity == Severity::kInfo &&
-      effect.check != cause.check) {
-    return false;
-  }
+  // What is only worth knowing (a version that changes no number, uneven tokens of everyone) is no
+  // cause of what one worker does.
+  const bool harmless =
+      cause.check == Check::kEnvironmentMismatch || cause.check == Check::kTokenImbalance;
+  if (harmless && cause.severity == Severity::kInfo && effect.check != cause.check) return false;
   return explains(cause.check, effect.check) && later(effect.first_step) >= cause.first_step &&
          effect.first_step <= later(cause.last_step);
 }
@@ -42,14 +44,20 @@ bool has(const Evidence& evidence, const std::string& name) {
                      [&](const auto& entry) { return entry.first == name; });
 }
 
+// The name, with the prefix and a number in front where it is taken.
+std::string free_name(const Evidence& evidence, const std::string& prefix,
+                      const std::string& name) {
+  std::string own = name;
+  for (int n = 1; has(evidence, own); ++n) {
+    own = n == 1 ? fmt::format("{}_{}", prefix, name) : fmt::format("{}_{}_{}", prefix, n, name);
+  }
+  return own;
+}
+
 void add(Evidence& evidence, const std::string& prefix, const Evidence& more) {
   for (const auto& [name, value] : more) {
     if (evidence.size() >= kEvidence) return;
-    std::string own = has(evidence, name) ? prefix + "_" + name : name;
-    for (int n = 2; has(evidence, own); ++n) {
-      own = prefix + "_" + std::to_string(n) + "_" + name;
-    }
-    evidence.emplace_back(std::move(own), value);
+    evidence.emplace_back(free_name(evidence, prefix, name), value);
   }
 }
 

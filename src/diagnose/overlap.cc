@@ -15,11 +15,12 @@ namespace {
 
 constexpr std::size_t kSamples = std::size_t{1} << 18;
 constexpr std::uint32_t kMaxBits = 60;
-constexpr double kDoubled = 3;              // draws until it is a finding
-constexpr double kShare = 0.01;             // of all draws, where only row hashes are known
-constexpr double kOfOneRank = 0.9;          // of the doubled draws: then it is this rank
-constexpr std::uint64_t kRepeats = 2;       // records in a row with a repeated micro-batch
-constexpr std::uint64_t kRepeatsOfOne = 4;  // where only one row is repeated
+constexpr double kDoubled = 3;               // draws until it is a finding
+constexpr double kShare = 0.01;              // of all draws, where only row hashes are known
+constexpr double kOfOneRank = 0.9;           // of the doubled draws: then it is this rank
+constexpr std::uint64_t kRepeats = 2;        // records in a row with a repeated micro-batch
+constexpr std::uint64_t kRepeatsUnsure = 3;  // where indices are unknown, or one row is repeated
+constexpr std::uint64_t kRareRepeats = 100;  // at most one record in so many of other workers
 constexpr const char* kNoPass = "No data loader was found, so passes over the data are not known.";
 constexpr const char* kNoSamples = "No samples were seen.";
 constexpr const char* kReplacement =
@@ -242,25 +243,31 @@ void Overlap::report(const Look& look, const DataPass& pass, Book& book) const {
   book.see(std::move(signal), std::numeric_limits<std::uint64_t>::max() / 2);
 }
 
+// A data set that repeats its rows shows that on all workers.
+bool Overlap::rare_elsewhere(const Repeats& own) const {
+  return kRareRepeats * (all_repeats_.repeated - own.repeated) <= all_repeats_.seen - own.seen;
+}
+
 // A micro-batch that is fed twice in one step. Rows that are equal at other places of the data set
-// are not; nor are rows of a data set that repeats itself, which most workers show then.
+// are not.
 void Overlap::watch_repeats(const Look& look, Book& book) {
-  const auto repeating = static_cast<std::size_t>(
-      std::count_if(look.batches.begin(), look.batches.end(), repeats_rows));
   for (std::size_t i = 0; i < look.workers(); ++i) {
     const WorkerRecord& w = look.record.workers[i];
     const Batch& batch = look.batches[i];
-    Repeats& repeats = repeats_[w.replica];
-    bool again = repeats_rows(batch) && batch.set != repeats.batch;
-    if (again) {
-      const Places at = places(w);
-      again =
-          at == Places::kRepeated || (at == Places::kUnknown && 2 * repeating <= look.workers());
+    if (!batch.known) continue;
+    Repeats& own = repeats_[w.replica];
+    const bool repeating = repeats_rows(batch);
+    for (Repeats* count : {&own, &all_repeats_}) {
+      ++count->seen;
+      count->repeated += repeating;
     }
-    repeats = {again ? repeats.length + 1 : 0, batch.set};
-    if (repeats.length >= (batch.repeated > 1 ? kRepeats : kRepeatsOfOne)) {
-      report_repeats(look, i, repeats.length, book);
-    }
+    const Places at = repeating ? places(w) : Places::kDifferent;
+    const bool again = batch.set != own.batch &&
+                       (at == Places::kRepeated || (at == Places::kUnknown && rare_elsewhere(own)));
+    own.length = again ? own.length + 1 : 0;
+    own.batch = batch.set;
+    const bool sure = at == Places::kRepeated && batch.repeated > 1;
+    if (own.length >= (sure ? kRepeats : kRepeatsUnsure)) report_repeats(look, i, own.length, book);
   }
 }
 

@@ -91,17 +91,21 @@ class Overlap {
   struct Repeats {
     std::uint64_t length = 0;  // records in a row in which a worker's rows repeat
     std::uint64_t batch = 0;
+    std::uint64_t seen = 0;      // records with rows
+    std::uint64_t repeated = 0;  // of them, with rows that repeat
   };
   void draw(const Look& look, const WorkerRecord& worker, DataPass& pass) const;
   DataPass* pass_of(const Look& look, const WorkerRecord& worker);
   void finish(const StepRecord& record, const DataPass& pass);
   void report(const Look& look, const DataPass& pass, Book& book) const;
   void watch_repeats(const Look& look, Book& book);
+  bool rare_elsewhere(const Repeats& own) const;
   static void report_repeats(const Look& look, std::size_t place, std::uint64_t length, Book& book);
 
   std::vector<DataPass> passes_;  // at most two, ascending
   Totals finished_;               // of finished passes in which samples were doubled
   PerWorker<Repeats> repeats_;
+  Repeats all_repeats_;  // of all workers together; no length
 };
 
 }  // namespace presum::diagnose

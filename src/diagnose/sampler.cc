@@ -19,7 +19,7 @@ std::string plain(std::uint64_t value) {
       *find_fingerprint_kind(static_cast<std::uint32_t>(FingerprintKind::kSamplerSeed)), value);
 }
 
-void add(Mismatch& found, const Split& held, Blame blame, const char* name) {
+void add(Mismatch& found, const Split& held, const Blame& blame, const char* name) {
   found.blame.add(blame);
   found.names.emplace_back(name);
   found.evidence.emplace_back("sampler_" + std::string(name), held.text(plain));

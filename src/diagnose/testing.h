@@ -7,13 +7,14 @@
 #include <cmath>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <numeric>
-#include <optional>
 #include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/hash.h"
 #include "detect/detector.h"
 #include "diagnose/diagnoser.h"
 #include "presum/step_record.h"
@@ -22,9 +23,7 @@ namespace presum::diagnose {
 
 using Kind = FingerprintKind;
 
-inline std::uint64_t scramble(std::uint64_t x) {
-  return std::mt19937_64(x * 0x9E3779B97F4A7C15ULL + 1)();
-}
+inline std::uint64_t scramble(std::uint64_t x) { return splitmix64(x); }
 
 inline void set(WorkerRecord& worker, Kind kind, std::uint64_t value) {
   const auto number = static_cast<std::uint32_t>(kind);
@@ -52,18 +51,14 @@ struct RunOptions {
   std::uint32_t micro_batches = 1;
 };
 
-// The samples of one epoch as torch's DistributedSampler deals them: shuffled by seed and epoch,
-// filled up with the first ones.
-inline std::vector<std::uint64_t> shard(const RunOptions& o, std::uint64_t seed,
-                                        std::uint64_t epoch, std::uint64_t replica) {
-  std::vector<std::uint64_t> all(o.data);
+// The order of one epoch as torch's DistributedSampler deals it: shuffled by seed and epoch.
+inline std::vector<std::uint64_t> shuffled(std::uint64_t data, std::uint64_t seed,
+                                           std::uint64_t epoch) {
+  std::vector<std::uint64_t> all(data);
   std::iota(all.begin(), all.end(), 0U);
   std::mt19937_64 random(seed + epoch);
   std::shuffle(all.begin(), all.end(), random);
-  const std::uint64_t own = (o.data + o.workers - 1) / o.workers;
-  std::vector<std::uint64_t> out;
-  for (std::uint64_t i = 0; i < own; ++i) out.push_back(all[(i * o.workers + replica) % o.data]);
-  return out;
+  return all;
 }
 
 class HealthyRun {
@@ -78,11 +73,14 @@ class HealthyRun {
   // What worker `replica` draws in a step with this seed and epoch.
   std::vector<std::uint64_t> drawn(std::uint64_t step, std::uint64_t replica, std::uint64_t seed,
                                    std::uint64_t epoch) const {
-    const auto own = shard(options_, seed, epoch, replica);
+    const auto& all = order(seed, epoch);
+    const std::uint64_t own = (options_.data + options_.workers - 1) / options_.workers;
     const std::uint64_t first = step % steps_per_pass() * options_.rows;
-    const std::uint64_t last = std::min<std::uint64_t>(first + options_.rows, own.size());
-    return {own.begin() + static_cast<std::ptrdiff_t>(first),
-            own.begin() + static_cast<std::ptrdiff_t>(last)};
+    std::vector<std::uint64_t> out;  // filled up with the first samples
+    for (std::uint64_t i = first; i < std::min(first + options_.rows, own); ++i) {
+      out.push_back(all[(i * options_.workers + replica) % options_.data]);
+    }
+    return out;
   }
 
   static void read(WorkerRecord& worker, std::vector<std::uint64_t> indices) {
@@ -169,7 +167,14 @@ class HealthyRun {
     set(w, Kind::kWrapperForward, std::uint64_t{1});
   }
 
+  const std::vector<std::uint64_t>& order(std::uint64_t seed, std::uint64_t epoch) const {
+    auto& known = orders_[{seed, epoch}];
+    if (known.empty()) known = shuffled(options_.data, seed, epoch);
+    return known;
+  }
+
   RunOptions options_;
+  mutable std::map<std::pair<std::uint64_t, std::uint64_t>, std::vector<std::uint64_t>> orders_;
 };
 
 // Leaves gradients, losses and norms only.

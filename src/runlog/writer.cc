@@ -25,6 +25,7 @@ namespace presum::runlog {
 namespace {
 
 constexpr Seconds kCommitEvery{1.0};
+constexpr std::size_t kValuesMax = std::size_t{1} << 20;  // workers times kinds of fingerprints
 // Second halves of the keys: what the salt is used for (docs/runlog_format.md).
 constexpr std::uint64_t kOfSamples = 1;
 constexpr std::uint64_t kOfSalts = 2;
@@ -280,8 +281,9 @@ struct Writer::State {
     for (const FingerprintValue& f : w.fingerprints) {
       const bool of_samples = f.kind == static_cast<std::uint32_t>(FingerprintKind::kBatch);
       const std::uint64_t value = of_samples ? salted(f.value) : f.value;
-      const auto [last, fresh] =
-          last_values.try_emplace({r.module, r.shard, w.replica, f.kind}, value);
+      const ValueKey key{r.module, r.shard, w.replica, f.kind};
+      if (last_values.size() >= kValuesMax && !last_values.contains(key)) continue;
+      const auto [last, fresh] = last_values.try_emplace(key, value);
       if (!fresh && last->second == value) continue;
       last->second = value;
       insert_fingerprint->with(segment, r.module, r.shard, w.replica, f.kind, r.step, value);

@@ -267,7 +267,7 @@ class MissingGradient(Training):
 
 
 class SkippedUpdate(Training):
-    """Rank 0 alone sees a spike and skips the update."""
+    """Rank 0 alone skips an update, as if it saw a spike."""
 
     def update(self) -> None:
         if self.step != self.case.begins or self.rank != 0:

@@ -139,7 +139,9 @@ class Samples:
         entries = self._rows.get(value, [])
         for at in range(len(entries) - 1, -1, -1):
             if entries[at].serial <= offered:
-                return entries.pop(at)
+                taken = entries.pop(at)
+                entries[:] = [entry for entry in entries if entry.serial >= taken.serial]
+                return taken
         return None
 
 
