@@ -18,7 +18,8 @@ constexpr const char* kAbout =
 
 constexpr const char* kMore =
     "Verbs that need the Python package:\n"
-    "  s1        train 8 workers under the seed settings S1-1, S1-2, S1-3 and measure them\n\n"
+    "  s1        train 8 workers under the seed settings S1-1, S1-2, S1-3 and measure them\n"
+    "  faults    train workers with one planted fault each and see what is found\n\n"
     "Record a run:  monitor = presum.attach(ddp_model, optimizer=optimizer)\n"
     "Exit codes:    0 fine, 1 findings, 2 could not judge (bad use or input), 3 internal error\n"
     "Help on one:   presum VERB --help";

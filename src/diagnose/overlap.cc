@@ -18,6 +18,7 @@ constexpr std::uint32_t kMaxBits = 60;
 constexpr double kDoubled = 3;               // draws until it is a finding
 constexpr double kShare = 0.01;              // of all draws, where only row hashes are known
 constexpr double kOfOneRank = 0.9;           // of the doubled draws: then it is this rank
+constexpr double kAgain = 0.1;               // of them, that it drew after others
 constexpr std::uint64_t kRepeats = 2;        // records in a row with a repeated micro-batch
 constexpr std::uint64_t kRepeatsUnsure = 3;  // where indices are unknown, or one row is repeated
 constexpr std::uint64_t kRareRepeats = 100;  // at most one record in so many of other workers
@@ -71,20 +72,18 @@ bool beyond_equal_records(const DataPass& pass, double workers) {
          pass.between() > kShare * static_cast<double>(pass.drawn());
 }
 
+// The one rank that takes part in nearly all, if it also draws what others drew before: else they
+// follow it, and all that take part are named.
 Blame blame_of(const DataPass& pass, const StepRecord& record) {
   Blame out;
-  const bool several = record.workers.size() > 2;
-  std::uint32_t most = 0;
-  double count = 0;
-  for (const auto& [rank, doubled] : pass.by_rank()) {
-    insert(out.ranks, rank);
-    if (doubled > count) {
-      count = doubled;
-      most = rank;
-    }
+  for (const auto& [rank, part] : pass.by_rank()) {
+    const bool one = part.involved >= kOfOneRank * pass.doubled() &&
+                     part.again >= kAgain * pass.doubled() && pass.between() > 0;
+    if (one && record.workers.size() > 2) out.ranks.push_back(rank);
   }
-  const bool one = several && count >= kOfOneRank * pass.doubled();
-  if (one && count > 0 && pass.between() > 0) return {{most}, false};
+  if (out.ranks.size() == 1) return out;
+  out.ranks.clear();
+  for (const auto& [rank, part] : pass.by_rank()) out.ranks.push_back(rank);
   out.everyone = out.ranks.size() >= record.workers.size();
   return out;
 }
@@ -132,10 +131,11 @@ void DataPass::count(const Double& again) {
   const double each = std::ldexp(1.0, static_cast<int>(bits_));
   doubled_ += each;
   if (again.exact) exact_ += each;
-  by_rank_[again.draw.rank] += each;
+  by_rank_[again.draw.rank].involved += each;
+  by_rank_[again.draw.rank].again += each;
   if (again.draw.rank == again.first_rank) return;
   between_ += each;
-  by_rank_[again.first_rank] += each;
+  by_rank_[again.first_rank].involved += each;
 }
 
 void DataPass::thin_to(std::uint32_t bits) {

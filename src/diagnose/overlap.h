@@ -47,8 +47,11 @@ class DataPass {
   double between() const { return between_; }  // of them, by another worker than the first
   double exact() const { return exact_; }      // of them, with equal indices
   double distinct() const;
-  // Doubled draws by the ranks that took part.
-  const std::map<std::uint32_t, double>& by_rank() const { return by_rank_; }
+  struct Part {
+    double involved = 0;  // doubled draws in which the rank was the first to draw, or drew again
+    double again = 0;     // of them, that it drew again
+  };
+  const std::map<std::uint32_t, Part>& by_rank() const { return by_rank_; }
 
  private:
   struct First {
@@ -74,7 +77,7 @@ class DataPass {
   double doubled_ = 0;
   double between_ = 0;
   double exact_ = 0;
-  std::map<std::uint32_t, double> by_rank_;
+  std::map<std::uint32_t, Part> by_rank_;
 };
 
 class Overlap {

@@ -84,6 +84,19 @@ TEST(Overlap, OneSeedOfItsOwnIsNamedWithWhatItDoubles) {
   EXPECT_NEAR(number_of(w.first(), "samples_lost"), 1003 - static_cast<double>(seen.size()), 1);
 }
 
+TEST(Overlap, AWorkerThatOthersFollowIsNotToBlameAlone) {
+  Watched w(kPasses);
+  w.play(0, 20, [&](StepRecord& r) {  // ranks 3 and 6 read half of what rank 0 reads
+    for (const std::size_t i : {3U, 6U}) {
+      auto own = r.workers[i].indices;
+      std::copy_n(r.workers[0].indices.begin(), 2, own.begin());
+      HealthyRun::read(r.workers[i], own);
+    }
+  });
+  ASSERT_EQ(w.ids(), Ids{"overlapping-data"});
+  EXPECT_EQ(w.first().ranks, (RankList{0, 3, 6}));
+}
+
 TEST(Overlap, SeedsOfTheirOwnAreEveryonesOverlap) {
   Watched w(kPasses);
   w.play(0, 20, own_seeds(w.run, true));
@@ -201,7 +214,9 @@ TEST(DataPass, CountsDrawsBeyondTheFirst) {
   EXPECT_EQ(pass.doubled(), 4) << "the first step's only since the pass went on";
   EXPECT_EQ(pass.between(), 4);
   EXPECT_EQ(pass.distinct(), 4);
-  EXPECT_EQ(pass.by_rank().at(0), 4);
+  EXPECT_EQ(pass.by_rank().at(0).involved, 4);
+  EXPECT_EQ(pass.by_rank().at(0).again, 0);
+  EXPECT_EQ(pass.by_rank().at(1).again, 4);
 }
 
 TEST(DataPass, StaysBoundedAndUnbiasedOverMillionsOfSamples) {

@@ -179,6 +179,7 @@ TEST(Tokens, OnePersistentWorkerIsAWarningBesideTheInformation) {
   ASSERT_EQ(w.ids(), Ids{"token-imbalance"});
   EXPECT_EQ(w.first().severity, Severity::kWarning);
   EXPECT_EQ(w.first().ranks, RankList{2});
+  EXPECT_EQ(w.first().first_step, 10U) << "the worker's, not that of all";
 }
 
 }  // namespace
