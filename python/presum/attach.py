@@ -106,7 +106,7 @@ def attach(
         replicas=replicas,
         sketch_size=sketch_size,
         host=socket.gethostname(),
-        facts=_facts(model, optimizer, sketch_size, every, reduced_every, on),
+        facts=_facts(model, optimizer, scaler, sketch_size, every, reduced_every, on),
         parameters=[(n, p.numel(), _group_of(n, groups)) for n, p in watched.items()],
         buffers=_listed(buffers, groups),
     )
@@ -258,6 +258,7 @@ def _default_run() -> Path:
 def _facts(
     model: DistributedDataParallel,
     optimizer: Optimizer | None,
+    scaler: torch.amp.GradScaler | None,
     sketch_size: int,
     every: int,
     reduced_every: int,
@@ -284,6 +285,8 @@ def _facts(
         "reduced_every": reduced_every,
         "fingerprints": ",".join(sorted(fingerprints)) or "none",
     }
+    if scaler is not None and scaler.is_enabled():
+        facts["grad_scaler"] = type(scaler).__name__
     if "environment" in fingerprints:
         facts |= environment_facts(device)
     return [(key, str(value)) for key, value in facts.items()]
