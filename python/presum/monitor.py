@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import atexit
+import multiprocessing.util
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -66,6 +67,8 @@ class Monitor:
             session.listen(on_finding, on_training_thread=on_training_thread)
         session.send(observer.hello())
         atexit.register(self.close)
+        # Processes of multiprocessing end without atexit's functions.
+        self._at_process_end = multiprocessing.util.Finalize(None, self.close, exitpriority=100)
 
     @property
     def run(self) -> Path:
@@ -100,6 +103,10 @@ class Monitor:
         (at most 1.5 s), completes the run log and prints a summary on the terminal. Works after
         ``destroy_process_group``; a second call does nothing."""
         if not self._closed:
+            if self._preflight is not None:
+                self._session.say(
+                    f"presum: training ended before {self._preflight} preflight steps"
+                )
             self._end()
             if self._session.leave():
                 _forget(self._session)
@@ -108,6 +115,7 @@ class Monitor:
         """Stop collecting and say goodbye."""
         self._closed = True
         atexit.unregister(self.close)
+        self._at_process_end.cancel()
         clock = 0
         if self._collector is not None:
             self._collector.close()

@@ -157,15 +157,16 @@ class Session:
         self._thread.join(2 * PREFLIGHT_SECONDS)
         return NO_VERDICT if self._exit_code is None else self._exit_code
 
+    def say(self, text: str) -> None:
+        """Print a line on rank 0's terminal, unless it is to be quiet."""
+        if self.rank == 0 and not self.quiet:
+            print(text, file=sys.stderr, flush=True)
+
     def _tell(self, callback: Callable[[Finding], None], finding: Finding) -> None:
         try:
             callback(finding)
         except Exception:
             log.warning("presum: on_finding failed", exc_info=True)
-
-    def _say(self, text: str) -> None:
-        if not self.quiet:
-            print(text, file=sys.stderr, flush=True)
 
     def _guarded(self, target: Callable[[], None]) -> None:
         try:
@@ -192,17 +193,19 @@ class Session:
         try:
             self._ingest_until_closed(aggregator)
             if self._preflight:
-                self._judge_preflight(aggregator)
+                self._exit_code = aggregator.end_preflight()
         finally:
             aggregator.close()
         self._look(aggregator)
         steps = aggregator.counters["steps"]
-        self._say(summary(self.run, steps, aggregator.verdict(), self.findings))
+        self.say(summary(self.run, steps, aggregator.verdict(), self.findings))
+        if self._preflight:
+            self._publish_exit_code()
 
-    def _judge_preflight(self, aggregator: Aggregator) -> None:
-        """Publish the exit code, and wait until the other ranks have read it."""
-        self._exit_code = aggregator.end_preflight()
-        self._say(f"presum: preflight ends with exit code {self._exit_code}")
+    def _publish_exit_code(self) -> None:
+        """Let the other ranks end, now that the run log is complete (a launcher may end this rank
+        with the first of them), and wait until they have read the code."""
+        self.say(f"presum: preflight ends with exit code {self._exit_code}")
         if self._server is None:
             return
         self._server.set(PREFLIGHT_CODE, str(self._exit_code))
@@ -218,7 +221,7 @@ class Session:
             self.findings = [Finding(**found) for found in aggregator.findings()]
         for finding in new:
             if finding.severity == "critical":
-                self._say(announcement(finding, self.run))
+                self.say(announcement(finding, self.run))
             for callback in self._listeners:
                 self._tell(callback, finding)
             if self._training_listeners:

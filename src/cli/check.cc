@@ -27,9 +27,16 @@ constexpr const char* kHelp =
 const std::map<std::string, Severity> kLevels = {
     {"info", Severity::kInfo}, {"warning", Severity::kWarning}, {"critical", Severity::kCritical}};
 
+// CLI11 would show the levels of an enumeration of bytes as characters.
+const CLI::Validator kLevel(
+    [](std::string& given) {
+      return kLevels.contains(given) ? "" : given + " is not info, warning or critical";
+    },
+    "LEVEL");
+
 struct Options {
   std::vector<std::string> runs;
-  Severity fail_on = Severity::kCritical;
+  std::string fail_on = "critical";
 };
 
 struct Checked {
@@ -79,7 +86,7 @@ int check(const Options& options, const Streams& io) {
   for (const std::string& path : options.runs) {
     const auto run = read(path);
     if (!run) io.err << "presum check: " << printable(run.error().message) << '\n';
-    const int code = run ? judge(*run, options.fail_on, io.out) : kNoVerdict;
+    const int code = run ? judge(*run, kLevels.at(options.fail_on), io.out) : kNoVerdict;
     findings = findings || code == kFindings;
     unjudged = unjudged || code == kNoVerdict;
   }
@@ -94,7 +101,7 @@ void add_check(CLI::App& program, Command& chosen) {
   command->footer(kHelp);
   command->add_option("RUN", options->runs, "run folders or presum.db files")->required();
   command->add_option("--fail-on", options->fail_on, "info, warning or critical (default)")
-      ->transform(CLI::CheckedTransformer(kLevels));
+      ->check(kLevel);
   command->callback([&chosen, options] {
     chosen = [options](const Streams& io) { return check(*options, io); };
   });

@@ -59,7 +59,7 @@ Check check_of(const Alarm& alarm) {
   return alarm.statistic == Statistic::kTokens ? Check::kTokenImbalance : Check::kWorkerOutlier;
 }
 
-std::string title_of(const Alarm& alarm) {
+std::string title_of(const Alarm& alarm, bool two) {
   const std::string of = words_of(alarm.statistic).of;
   const std::string side = alarm.high ? "higher" : "lower";
   switch (alarm.kind) {
@@ -76,6 +76,7 @@ std::string title_of(const Alarm& alarm) {
     case Alarm::Kind::kOutlier:
       break;
   }
+  if (two) return "{Ranks} persistently differed in their " + of;
   return "{Ranks} had a " + of + " persistently " + side + " than the other workers'";
 }
 
@@ -162,7 +163,7 @@ void Statistics::report(const Look& look, const Alarm& alarm, Book& book) {
                static_cast<std::uint64_t>(alarm.statistic) * 2 + (alarm.high ? 1 : 0);
   signal.confidence = confidence_of(alarm);
   if (signal.check == Check::kTokenImbalance && signal.everyone) signal.severity = Severity::kInfo;
-  signal.title = title_of(alarm);
+  signal.title = title_of(alarm, look.record.workers_expected == 2);
   signal.evidence = evidence_of(look, alarm);
   book.see(std::move(signal));
 }

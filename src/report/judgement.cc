@@ -70,20 +70,29 @@ Coverage cover(std::span<const StepRecord> steps, const std::vector<RunLog::Chec
   return out;
 }
 
+// How many checks were possible.
+std::uint64_t checks_made(const Coverage& coverage) {
+  const auto impossible = coverage.checks[static_cast<std::size_t>(State::kNotPossible)];
+  return std::accumulate(coverage.checks.begin(), coverage.checks.end(), std::uint64_t{0}) -
+         impossible;
+}
+
 std::string why_insufficient(const Coverage& coverage) {
   if (coverage.steps_logged == 0) {
     return "no step was recorded (was a backward pass run after attach?)";
   }
   if (coverage.workers_expected == 1) return "one worker: there is nothing to compare";
-  const auto made = std::accumulate(coverage.checks.begin(), coverage.checks.end(), 0ULL);
-  if (made == 0) return "no check was made: the run was written by a presum without findings";
+  if (checks_made(coverage) == 0) {
+    return "no check was made: the run was written by a presum without findings, or its recording "
+           "ended before its first findings";
+  }
   return fmt::format("only {} step{} with at least two workers", coverage.steps_compared,
                      coverage.steps_compared == 1 ? "" : "s");
 }
 
 Verdict decide(const Judgement& j) {
-  return j.checks.empty() ? diagnose::verdict(j.findings, 0)
-                          : diagnose::verdict(j.findings, j.coverage.steps_compared);
+  const std::uint64_t steps = checks_made(j.coverage) == 0 ? 0 : j.coverage.steps_compared;
+  return diagnose::verdict(j.findings, steps);
 }
 
 struct BySegment {

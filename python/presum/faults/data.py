@@ -65,14 +65,19 @@ class Files:
 
 
 class Stream(IterableDataset[Item]):
-    """Every ``step``-th record from ``first`` on, again and again."""
+    """Every ``step``-th record from ``first`` on, again and again, each time in another order that
+    all workers share: stripes of an ordered text would make the workers' data differ in kind."""
 
     def __init__(self, records: Sequence[Item], *, first: int, step: int) -> None:
-        self._records = records[first::step]
+        self._records = records
+        self._first, self._step = first, step
 
     def __iter__(self) -> Iterator[Item]:
+        generator = torch.Generator().manual_seed(0)
         while True:
-            yield from self._records
+            order = torch.randperm(len(self._records), generator=generator).tolist()
+            for index in order[self._first :: self._step]:
+                yield self._records[index]
 
 
 def labelled_points(seed: int) -> list[tuple[Tensor, Tensor]]:
