@@ -81,8 +81,10 @@ void bind_monitor(nb::module_& m) {
       .def_prop_ro("counters", &counters)
       .def("ingest", &ingest, nb::arg("packet"))
       .def("tick", &call<&Monitor::tick>)
-      .def("take_new_findings", [](Monitor& o) { return to_list(o.take_new_findings()); })
-      .def("findings", [](const Monitor& o) { return to_list(o.findings()); })
+      .def("take_new_findings",
+           [](Monitor& o) { return to_list(without_gil([&] { return o.take_new_findings(); })); })
+      .def("findings",
+           [](const Monitor& o) { return to_list(without_gil([&] { return o.findings(); })); })
       .def("verdict", [](const Monitor& o) { return std::string(to_string(o.verdict())); })
       .def("end_preflight", [](Monitor& o) { return unwrap(o.end_preflight()); })
       .def("close", &call<&Monitor::close>);

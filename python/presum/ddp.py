@@ -149,6 +149,7 @@ class DdpCollector:
         self._step = -1
         self._last_reduced: int | None = None
         self.optimizer_steps = 0
+        self._in_hook = False  # of the optimiser, while others are called out of it
         self._late_packets = 0  # not made yet
         self.in_backward = False
         self._synchronises = False  # the backward pass under way
@@ -206,12 +207,15 @@ class DdpCollector:
         Hook(self, self._end_step)()
         Hook(self, self._take_final_states)()
         self.off = True
-        self.unhook()
+        self._fingerprints.listen(False)
+        if not self._in_hook:
+            self.unhook()  # else they stay and do nothing: torch is walking over them
 
     def fail(self, error: Exception) -> None:
         """Stop collecting. Hooks stay: removing one while torch walks over them is not safe."""
         self.off = True
         try:
+            self._observer.begin_states()  # half of them must not be taken for all at the end
             self._failed(error)
         except Exception:
             log.debug("presum: could not say what failed", exc_info=True)
@@ -223,6 +227,9 @@ class DdpCollector:
     ) -> None:
         # A forward pass of any kind, evaluation too, ends an open step.
         if torch.is_grad_enabled():
+            if self._model._join_config.enable:
+                # A rank without input runs no forward, so its steps would be counted differently.
+                raise RuntimeError("uneven inputs under join() cannot be followed yet")
             self.in_backward = self.collecting = False  # a backward pass that raised
             self._end_queued = False
             self._reached.clear()
@@ -349,7 +356,11 @@ class DdpCollector:
         self._unreduced = 0
         self._end_step()
         self._fingerprints.stepped()
-        self._stepped(self._step + 1)
+        self._in_hook = True
+        try:
+            self._stepped(self._step + 1)
+        finally:
+            self._in_hook = False
 
     # ---- one step
 

@@ -37,6 +37,7 @@ PACKETS_PER_WORKER = 64  # in the store
 PACKETS_IN_PROCESS = 256
 POLL_SECONDS = 0.05
 GOODBYE_SECONDS = 1.5
+LOOK_SECONDS = 0.25  # between looks for new findings
 FLUSH_SECONDS = 10.0
 PREFLIGHT_SECONDS = 60.0  # a preflight waits this long for the verdict over all ranks
 PREFLIGHT_CODE = "preflight/exit_code"
@@ -255,11 +256,13 @@ class Session:
 
     def _ingest_until_closed(self, aggregator: Aggregator) -> None:
         deadline = None
+        looked = 0.0
         while True:
             idle = self._drain(aggregator) == 0
             aggregator.tick()
-            if not idle:
+            if not idle and time.monotonic() > looked + LOOK_SECONDS:
                 self._look(aggregator)
+                looked = time.monotonic()
             if self._closing.is_set() and deadline is None:
                 deadline = time.monotonic() + self._patience()
             if deadline is not None:

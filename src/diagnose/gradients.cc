@@ -128,6 +128,12 @@ void ZeroGradient::update(const Look& look, Book& book) {
   signal.key = blame.everyone;
   signal.confidence = 1;
   signal.title = "{Ranks} had a gradient of exactly zero";
+  // A batch without a target, or a margin that is met: not a fault as long as it passes.
+  const bool nothing_to_learn =
+      std::all_of(look.record.workers.begin(), look.record.workers.end(),
+                  [](const WorkerRecord& w) { return w.grad_norm != 0 || w.loss == 0; });
+  if (nothing_to_learn && !blame.everyone) signal.severity = Severity::kInfo;
+  signal.key += 2 * static_cast<std::uint64_t>(signal.severity == Severity::kInfo);
   signal.evidence = {{"workers_zero", static_cast<std::int64_t>(blame.ranks.size())}};
   book.see(std::move(signal));
 }

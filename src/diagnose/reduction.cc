@@ -168,6 +168,8 @@ void Reduction::check_scale(const Look& look, Book& book) {
   if (!off || (name.empty() && !again)) return;
   Signal signal = sighting(Check::kReductionScale, r.step, {all_ranks(r), true});
   signal.confidence = name.empty() ? 0.6 : 0.9;
+  // Compression of gradients loses norm on purpose.
+  if (name.empty()) signal.severity = Severity::kWarning;
   signal.title = fmt::format(
       "The reduced gradient of {{ranks}} was {} times the mean of the "
       "workers' gradients{}{}",

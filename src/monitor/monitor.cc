@@ -24,6 +24,7 @@ namespace {
 constexpr std::size_t kMatrixWorkers = 256;
 constexpr std::uint64_t kMatrixEvery = 50;
 constexpr std::uint32_t kModulesMax = 1024;
+constexpr std::size_t kWatchesMax = 4096;  // models times shards
 constexpr Seconds kFindingsEvery{1.0};
 constexpr Seconds kDetectorsEvery{30.0};
 
@@ -72,6 +73,7 @@ struct Monitor::State {
   // What the ranks of this job can be; keeps a bad packet from costing memory.
   bool possible(const Identity& who) const {
     const std::uint32_t world = options.world_size;
+    if (watches.size() >= kWatchesMax && !watches.contains({who.module, who.shard})) return false;
     return who.module < kModulesMax &&
            (world == 0 || (who.replicas <= world && who.world_rank < world && who.shard < world));
   }

@@ -12,6 +12,8 @@ import torch
 from presum._core import hash_rows
 from presum.device_pass import ROW_PLACES, row_hashes
 
+ROWS_MAX = 1024  # of a micro-batch: each costs the training thread about a microsecond
+ROWS_KNOWN = 64  # enough to know a loader's batch again
 PREFERRED = ("input_ids", "inputs", "x", "pixel_values")
 MASK = "attention_mask"
 Named = list[tuple[str, torch.Tensor]]
@@ -47,17 +49,22 @@ def hash_tensor(
 ) -> list[int] | torch.Tensor:
     """The row hashes of one of the tensors; a tensor of them where it lives on a device.
 
-    A tensor of one dimension is one row. A mask counts where it has the same shape. Only the first
-    rows where ``elements_max`` would be exceeded, but at least one.
+    A tensor of one dimension is one row. A mask counts where it has the same shape. At most the
+    first 1,024 rows; with ``elements_max`` the first 64, and fewer, but at least one, where it
+    would be exceeded.
     """
     x = tensors[at][1].detach()
     masks = (m for i, (name, m) in enumerate(tensors) if name == MASK and i != at)
     mask = next((m.detach() for m in masks if m.shape == x.shape and m.device == x.device), None)
     rows = x.shape[0] if x.dim() > 1 else 1
+    columns = x.numel() // rows
+    kept = min(rows, ROWS_MAX)
+    if elements_max is not None:
+        kept = min(kept, ROWS_KNOWN, max(1, elements_max // min(columns, ROW_PLACES)))
+    if kept < rows:
+        x, mask, rows = x[:kept], mask[:kept] if mask is not None else None, kept
     x = x.reshape(rows, -1).contiguous()
     mask = mask.reshape(rows, -1).contiguous() if mask is not None else None
-    if elements_max is not None:
-        rows = min(rows, max(1, elements_max // min(x.shape[1], ROW_PLACES)))
     if not x.is_cpu:
         return row_hashes(x, mask)
     masked = (mask.data_ptr(), mask.element_size()) if mask is not None else (0, 8)

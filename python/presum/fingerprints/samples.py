@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from presum.fingerprints.families import Families, Values
-from presum.fingerprints.loaders import WATCH, Batch, Loader
+from presum.fingerprints.loaders import LOADERS_MAX, WATCH, Batch, Loader
 from presum.fingerprints.samplers import DEPTH_MAX, Description, inner_loader
 
 ROWS_MAX = 8192  # offered and not yet seen in a forward pass; more where there are few batches
@@ -61,7 +61,7 @@ class Samples:
         self._kept: deque[Batch] = deque()
         self._row_count = 0
         self._queue: deque[Batch] = deque(maxlen=QUEUE_MAX)
-        self._loaders: list[Loader] = list(self._given)
+        self._loaders: deque[Loader] = deque(self._given, maxlen=LOADERS_MAX)
         self._by_hash = False
 
     def offer(self, batch: Batch) -> None:

@@ -19,6 +19,7 @@ from presum.fingerprints.families import WORD
 SLICES = 25
 PARAMETERS, BUFFERS = 1, 2
 SENTINELS = 8
+SENTINEL_VALUES = 64
 
 
 class Held(NamedTuple):
@@ -75,6 +76,7 @@ class States:
         spacing = max(1, len(parameters) // SENTINELS)
         self._sentinels = parameters[::spacing]
         self._as_stepped: list[tuple[int, int]] | None = None
+        self._values: list[torch.Tensor] = []
 
     def due(self, of: int, step: int) -> Iterator[tuple[int, torch.Tensor]]:
         """Index and elements of each tensor that is hashed at a step."""
@@ -90,10 +92,18 @@ class States:
     def stepped(self) -> None:
         """Remember the parameters as the optimiser has left them."""
         self._as_stepped = self._versions()
+        self._values = [value.clone() for value in self._first_values()]
 
     def as_stepped(self) -> bool:
-        """Whether nobody has changed the parameters since the optimiser's last step."""
-        return self._as_stepped is not None and self._as_stepped == self._versions()
+        """Whether nobody has changed the parameters since the optimiser's last step. Waits for
+        their device: writes through ``.data`` leave no trace but the values."""
+        if self._as_stepped is None or self._as_stepped != self._versions():
+            return False
+        pairs = zip(self._values, self._first_values(), strict=True)
+        return all(torch.equal(a, b) for a, b in pairs)
+
+    def _first_values(self) -> list[torch.Tensor]:
+        return [p.detach().reshape(-1)[:SENTINEL_VALUES] for p in self._sentinels]
 
     def _versions(self) -> list[tuple[int, int]]:
         return [(p.data_ptr(), p._version) for p in self._sentinels]

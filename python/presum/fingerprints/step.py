@@ -116,7 +116,7 @@ class StepFingerprints:
 
     def rows(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, recorded: bool) -> Rows | None:
         """The samples that a training forward through the wrapper is given."""
-        guess = self._samples.guess()
+        guess = self._families.run("data", self._samples.guess)
         if not recorded or not ("data" in self._families or "sampler" in self._families):
             return None
         hashes = self._families.run("data", self._hash, args, kwargs)
