@@ -12,6 +12,7 @@ using State = CheckRecord::State;
 // Worker `to` reads what worker `from` reads.
 void copy_batch(StepRecord& r, std::size_t from, std::size_t to) {
   HealthyRun::read(r.workers[to], r.workers[from].indices);
+  r.workers[to].loss = r.workers[from].loss;
 }
 
 // Samplers that leave no trace but the samples.
@@ -45,8 +46,24 @@ TEST(DuplicateData, TheOrderOfTheRowsDoesNotMatter) {
     auto indices = r.workers[2].indices;
     std::reverse(indices.begin(), indices.end());
     HealthyRun::read(r.workers[5], indices);
+    r.workers[5].loss = r.workers[2].loss;
   });
   EXPECT_EQ(w.ids(), Ids{"duplicate-data"});
+}
+
+TEST(DuplicateData, OtherLossesWithoutDropoutSayThatMoreThanTheRowsIsData) {
+  Watched w;
+  w.play(0, 9, [](StepRecord& r) {
+    copy_batch(r, 2, 5);
+    r.workers[5].loss = r.workers[2].loss * 1.1;
+  });
+  EXPECT_EQ(w.ids(), Ids{"overlapping-data"});  // by the indices, which are the same
+  Watched noise;
+  noise.play(0, 9, [](StepRecord& r) {
+    copy_batch(r, 2, 5);
+    r.workers[5].loss = r.workers[2].loss * 1.001;
+  });
+  EXPECT_EQ(noise.ids(), Ids{"duplicate-data"});
 }
 
 TEST(DuplicateData, SeveralGroupsAreOneFinding) {
@@ -76,6 +93,7 @@ TEST(DuplicateData, AbsorbsTheSamplerThatBelievesItIsAlone) {
   w.play(0, 9, [](StepRecord& r) {
     for (WorkerRecord& x : r.workers) {
       HealthyRun::read(x, r.workers[0].indices);
+      x.loss = r.workers[0].loss;
       set(x, Kind::kSamplerRank, std::uint64_t{0});
     }
   });
@@ -163,6 +181,7 @@ TEST(DuplicateData, ThinnedSamplesAreComparedAlike) {
     for (WorkerRecord& x : r.workers) {
       x.samples = {8 * (x.rank + 1), 16 * (x.rank + 100), 3 + x.rank};
     }
+    r.workers[5].loss = r.workers[2].loss;
     r.workers[5].samples = {24, 16 * 102};  // worker 2's, without what was left out
     r.workers[5].thinned = 3;
   });

@@ -2,6 +2,8 @@
 #include "diagnose/duplicates.h"
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -12,6 +14,7 @@
 namespace presum::diagnose {
 namespace {
 
+constexpr double kLossNoise = 0.01;   // relative; rounding and devices stay far below it
 constexpr std::uint64_t kInARow = 3;  // steps until what may be chance is a finding
 
 using Members = std::vector<std::size_t>;
@@ -57,6 +60,19 @@ double share_of_rows(const Look& look, const std::vector<Members>& groups) {
   return all > 0 ? equal / all : 0;
 }
 
+// Without dropout equal data gives equal losses: what was hashed is not all of the data (a grid, a
+// graph that every sample shares).
+bool contradicted(const Look& look, const Members& members) {
+  const WorkerRecord& first = look.record.workers[members.front()];
+  return std::all_of(members.begin() + 1, members.end(), [&](std::size_t i) {
+    const WorkerRecord& w = look.record.workers[i];
+    const auto* dropout = w.fingerprint_of(FingerprintKind::kDropout);
+    if (dropout == nullptr || std::bit_cast<double>(*dropout) != 0) return false;
+    const double scale = std::max(std::abs(w.loss), std::abs(first.loss));
+    return std::abs(w.loss - first.loss) > kLossNoise * scale;  // false for NaN
+  });
+}
+
 bool samples_known(const Look& look) {
   return std::any_of(look.batches.begin(), look.batches.end(),
                      [](const Batch& b) { return b.known; });
@@ -90,7 +106,8 @@ void Duplicates::group_rows(const Look& look, Found& found) {
   });
   for (Members& members : groups) {
     drop_equal_records(look, members);
-    if (members.size() > 1 && certain(look, members)) found.rows.push_back(std::move(members));
+    if (members.size() > 1 && !contradicted(look, members) && certain(look, members))
+      found.rows.push_back(std::move(members));
   }
 }
 
