@@ -973,7 +973,8 @@ def test_example_queries_answer(db: sqlite3.Connection) -> None:
     assert missing == [(2, 12, "node-a", 8, 11, 4)]
     found = {(row[1], row[2]): row for row in findings}
     nan = found["nonfinite-gradient", "[10]"]
-    assert nan[0] == "critical" and nan[3] <= NAN_STEP <= nan[4]
+    # A warning: the optimiser of these workers made no step with it.
+    assert nan[0] == "warning" and nan[3] <= NAN_STEP <= nan[4]
     assert all(title and remedy for *_, title, remedy in findings)
     assert ("nonfinite-gradient", 10) in {(check, rank) for check, rank, _ in blamed}
     assert seeds == [(0, 40, 0), (1, 41, 5), (2, 40, 0)]
