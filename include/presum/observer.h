@@ -102,7 +102,8 @@ class Observer {
   void loss(double value, double weight = 1, std::uint64_t tokens = 0);
 
   // A 64-bit value that workers are compared by (presum/fingerprint.h); kinds below 1,024 belong to
-  // presum. Reported between begin_step and end_step; one that is reported twice counts as its last.
+  // presum. Reported between begin_step and end_step; one that is reported twice counts as its
+  // last.
   void fingerprint(std::uint32_t kind, std::uint64_t value);
   // Row hashes of a micro-batch (hash_rows) and the positions of its samples in the data set;
   // likewise. At most 256 of each travel: the rest is thinned out by hash, or left out.
