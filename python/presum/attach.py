@@ -73,7 +73,8 @@ def attach(
             "mode", "environment".
         local_buffers: regular expressions of buffer names that may differ between workers.
         on_finding: called with each new :class:`Finding` on rank 0, on a background thread.
-        on_training_thread: call it after the optimiser's step instead, where it may end training.
+        on_training_thread: call it after the optimiser's step instead, where it may end this rank's
+            process by SystemExit (a launcher then ends the others). Other exceptions are logged.
         preflight: watch that many steps, print the verdict, and end the process by SystemExit
             after the optimiser's step, on every rank with the same code. Needs ``optimizer``.
         quiet: print nothing on the terminal.
@@ -87,7 +88,8 @@ def attach(
     _check_model(model)
     _check_positive("every", every)
     _check_positive("reduced_every", reduced_every)
-    _check_preflight(preflight, optimizer)
+    _check_preflight(preflight, optimizer, every)
+    _check_callback(on_finding)
     _check_data(data)
     on = chosen(fingerprints)
     optimizer = _innermost(optimizer)
@@ -214,16 +216,30 @@ def _check_positive(name: str, value: int) -> None:
         raise ValueError(f"presum.attach: {name} must be a whole number of at least 1, not {value}")
 
 
-def _check_preflight(preflight: int | None, optimizer: Optimizer | None) -> None:
+def _check_callback(on_finding: object) -> None:
+    if on_finding is not None and not callable(on_finding):
+        raise ValueError(
+            "presum.attach: on_finding must be a function of one Finding, "
+            f"not {type(on_finding).__name__}"
+        )
+
+
+def _check_preflight(preflight: int | None, optimizer: Optimizer | None, every: int) -> None:
     if preflight is None:
         return
     _check_positive("preflight", preflight)
+    if preflight < every:
+        raise ValueError(
+            f"presum.attach: {preflight} preflight steps with every={every} would record one step"
+        )
     if optimizer is None:
         raise ValueError("presum.attach: preflight ends after an optimiser step: give optimizer=")
 
 
 def _check_data(data: object) -> None:
     parts = data if isinstance(data, (list, tuple)) else [data]
+    if not parts:
+        raise ValueError("presum.attach: data is an empty list; leave it out to have it found")
     for part in parts:
         if part is not None and not hasattr(type(part), "__iter__"):
             raise ValueError(

@@ -164,6 +164,7 @@ class DdpCollector:
         self._used: list[MicroBatch] = []  # by the step
         self._begun = False  # the next step has had a forward pass
         self._wrapped = False  # likewise, through the wrapper
+        self._entering = False  # a forward pass is on its way from the wrapper to the module
         self._unreduced = 0  # micro-batches since gradients were last due to be reduced
         self._unreduced_steps = 0
         self._end_queued = False
@@ -235,16 +236,25 @@ class DdpCollector:
             self._reached.clear()
         self._end_step()
         if torch.is_grad_enabled():
-            self._wrapped = True
+            self._wrapped = self._entering = True
             self._rows = self._fingerprints.rows(args, kwargs, recorded=self._next_is_recorded())
 
     def _before_inner_forward(self, _module: object, _args: object) -> None:
-        """After DDP has broadcast its buffers; also where the wrapper is passed by."""
+        """After DDP has broadcast its buffers; also where the wrapper is passed by.
+
+        Fingerprints are those of the last forward through the wrapper before the step's first
+        backward pass: one worker alone may well evaluate the bare module in between.
+        """
         in_backward = torch._C._current_graph_task_id() != -1  # activation checkpointing
         if in_backward or not torch.is_grad_enabled():
             return
-        self._end_step()
-        if not self._begun and self._next_is_recorded():
+        entered, self._entering = self._entering, False
+        if self._open:
+            if self._optimizer is not None:
+                return  # the parameters are still to change
+            self._end_step()
+        again = entered and self._micro_batches == 0
+        if (again or not self._begun) and self._next_is_recorded():
             self._begun = True
             self._fingerprints.before_step(self._step + 1, on_host=self._on_host)
 

@@ -22,7 +22,8 @@ FINGERPRINT_SEED = 0x70726573756D6670
 GOLDEN = 0x9E3779B97F4A7C15
 
 
-def _signed(word: int) -> int:
+def signed(word: int) -> int:
+    """The int64 of the same 64 bits."""
     return word - (1 << 64) if word >= 1 << 63 else word
 
 
@@ -32,13 +33,13 @@ def _shift_right(x: torch.Tensor, bits: int) -> torch.Tensor:
 
 def mix64(x: torch.Tensor) -> torch.Tensor:
     """docs/packet_format.md, "mix64", of int64 tensors."""
-    x = (x ^ _shift_right(x, 30)) * _signed(0xBF58476D1CE4E5B9)
-    x = (x ^ _shift_right(x, 27)) * _signed(0x94D049BB133111EB)
+    x = (x ^ _shift_right(x, 30)) * signed(0xBF58476D1CE4E5B9)
+    x = (x ^ _shift_right(x, 27)) * signed(0x94D049BB133111EB)
     return x ^ _shift_right(x, 31)
 
 
 def _splitmix64(x: torch.Tensor) -> torch.Tensor:
-    return mix64(x + _signed(GOLDEN))
+    return mix64(x + signed(GOLDEN))
 
 
 @cache
@@ -132,12 +133,12 @@ def _sketch(part: torch.Tensor, first: int, size: int, seed: int) -> torch.Tenso
     blocks = -(-part.numel() // size)
     values = torch.nn.functional.pad(part.float(), (0, blocks * size - part.numel()))
     words = torch.arange(blocks * size // 64, device=device) + first // 64
-    signs = (_splitmix64(words + _signed(seed))[:, None] >> torch.arange(64, device=device)) & 1
-    signed = torch.where(signs.view(-1).bool(), -values, values).view(blocks, size)
+    signs = (_splitmix64(words + signed(seed))[:, None] >> torch.arange(64, device=device)) & 1
+    flipped = torch.where(signs.view(-1).bool(), -values, values).view(blocks, size)
     block = torch.arange(blocks, device=device) + first // size
-    rotation = _splitmix64(_signed(seed) ^ (2 * block + 1)) & (size - 1)
+    rotation = _splitmix64(signed(seed) ^ (2 * block + 1)) & (size - 1)
     source = (torch.arange(size, device=device) - rotation[:, None]) & (size - 1)
-    return signed.gather(1, source).sum(0)
+    return flipped.gather(1, source).sum(0)
 
 
 class DeviceStep:

@@ -293,6 +293,56 @@ def test_a_forward_through_the_module_inside_shows(
     assert all(step.states and "rng_torch" in step.values for step in packets.steps)
 
 
+@pytest.mark.parametrize("through", ["bare", "wrapped"])
+def test_one_worker_may_evaluate_with_gradients_at_any_time(
+    through: str,
+    model: DistributedDataParallel,
+    optimizer: torch.optim.Optimizer,
+    packets: Packets,
+    tmp_path: Path,
+) -> None:
+    def evaluate() -> None:
+        model.eval()
+        (model if through == "wrapped" else model.module)(PARTS[4:6])
+        model.train()
+
+    def train(extra: Callable[[], None]) -> list[Step]:
+        torch.manual_seed(1)
+        for p in model.parameters():
+            nn.init.constant_(p, 0.5)
+        with presum.attach(model, optimizer=optimizer, run=tmp_path / str(extra), quiet=True):
+            for first in range(3):
+                optimizer.zero_grad()
+                model(PARTS[first : first + 3])["loss"].backward()
+                extra()
+                optimizer.step()
+                extra()
+        taken = list(packets.steps)
+        packets.steps.clear()
+        return taken
+
+    alone, with_extra = train(lambda: None), train(evaluate)
+    assert [step.states for step in with_extra] == [step.states for step in alone]
+    assert [step.values for step in with_extra] == [step.values for step in alone]
+    assert [step.samples for step in with_extra] == [step.samples for step in alone]
+
+
+def test_a_batch_is_known_by_all_its_tensors(
+    optimizer: torch.optim.Optimizer, packets: Packets, tmp_path: Path
+) -> None:
+    class Graph(Model):
+        def forward(self, grid: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
+            return super().forward(grid * y[:, None])
+
+    model = DistributedDataParallel(Graph())
+    with presum.attach(model, run=tmp_path, quiet=True):
+        for targets in (PARTS[0], PARTS[1], PARTS[0]):
+            model(PARTS[:4], targets)["loss"].backward()
+    first, second, third = (step.values["batch"] for step in packets.steps)
+    assert first == third != second
+    assert all(step.samples == rows_of(PARTS[:4]) for step in packets.steps)
+
+
 def test_optimiser_steps_on_gradients_that_were_not_reduced_are_counted(
     model: DistributedDataParallel,
     optimizer: torch.optim.Optimizer,
@@ -593,6 +643,35 @@ def test_a_new_loader_over_the_same_data_is_the_next_pass(
     assert [step.values["data_pass"] for step in packets.steps] == [0, 0, 1, 1, 2, 2]
 
 
+def test_a_pass_counts_once_it_is_trained_on(
+    model: DistributedDataParallel, packets: Packets, tmp_path: Path
+) -> None:
+    data, loader = dataset(8), loader_of(dataset(8))
+    loaders = [loader_of(data), loader_of(data)]
+    with presum.attach(model, run=tmp_path, quiet=True):
+        next(iter(loader))
+        for (x,), (y,) in zip(*loaders, strict=True):
+            model(x)["loss"].backward()
+            model(-y)["loss"].backward()
+        next(iter(loader))
+        sum(len(x) for (x,) in loader)
+        train(model, loader)
+    passes = [step.values.get("data_pass") for step in packets.steps]
+    assert passes == [0, None, 0, None, 0, 0]
+
+
+def test_interleaved_loaders_over_the_same_data_have_passes_of_their_own(
+    model: DistributedDataParallel, packets: Packets, tmp_path: Path
+) -> None:
+    data = dataset(8)
+    with presum.attach(model, run=tmp_path, quiet=True):
+        ahead, behind = iter(loader_of(data)), iter(loader_of(data, batch_size=2))
+        for loader in (ahead, behind, ahead, behind):
+            (x,) = next(loader)
+            model(x)["loss"].backward()
+    assert [step.values["data_pass"] for step in packets.steps] == [0, 1, 0, 1]
+
+
 def test_equal_rows_keep_their_own_indices(
     model: DistributedDataParallel, packets: Packets, tmp_path: Path
 ) -> None:
@@ -622,7 +701,7 @@ def test_batches_that_are_mixed_on_the_way_have_a_sampler_and_no_indices(
         for (x,), (y,) in zip(batches, batches, strict=True):
             model(x + y)["loss"].backward()
     assert all(not step.indices for step in packets.steps)
-    assert all("sampler_length" in step.values for step in packets.steps)
+    assert all("sampler_class" in step.values for step in packets.steps)
     assert all("data_pass" not in step.values for step in packets.steps)
 
 
@@ -632,7 +711,7 @@ def test_with_two_loaders_and_no_match_nothing_is_said_of_samplers(
     with presum.attach(model, run=tmp_path, quiet=True):
         for (x,), _ in zip(loader_of(dataset()), loader_of(dataset()), strict=True):
             model(x + 0.5)["loss"].backward()
-    assert all("sampler_length" not in step.values for step in packets.steps)
+    assert all("sampler_class" not in step.values for step in packets.steps)
 
 
 def test_a_loader_that_is_named_is_followed_in_its_order(

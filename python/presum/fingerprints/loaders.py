@@ -8,6 +8,7 @@ alone.
 
 from __future__ import annotations
 
+import itertools
 import os
 import weakref
 from collections import deque
@@ -45,7 +46,7 @@ class Loader:
         self._source = _reference(source)
         self._dataset = _reference(dataset)
         self._sampler: Description | None = None
-        self.passes: int = earlier.passes if earlier else 0
+        self.passes: itertools.count[int] = earlier.passes if earlier else itertools.count()
         self.place: int | None = None  # of the samples among a batch's tensors, once it is known
         self.data: Description | None = earlier.data if earlier else None
         if self.data is None and isinstance(source, DataLoader):
@@ -66,13 +67,21 @@ class Loader:
 
 
 class Pass:
-    """One iteration of a loader: its sampler as it was when the iteration began."""
+    """One iteration of a loader: its sampler as it was when the iteration began.
+
+    Numbered among those over its data set when it is first trained on: one worker alone may well
+    look at a batch, or sum the losses of all, in between.
+    """
 
     def __init__(self, loader: Loader) -> None:
         self.loader = loader
-        self.number = loader.passes
         self.sampler = loader.sampler()
-        loader.passes += 1
+        self._number: int | None = None
+
+    def number(self) -> int:
+        if self._number is None:
+            self._number = next(self.loader.passes)
+        return self._number
 
 
 class Batch:
@@ -87,8 +96,8 @@ class Batch:
         self.rows = rows  # hashes of the first rows of some of its tensors, by their places
 
     def position(self) -> Values:
-        """Where in the loader's passes it stands."""
-        return [(KIND["data_pass"], self.of.number), (KIND["data_batch"], self.number)]
+        """Where in the loader's passes it stands, for a batch that is trained on."""
+        return [(KIND["data_pass"], self.of.number()), (KIND["data_batch"], self.number)]
 
 
 class _Flow:

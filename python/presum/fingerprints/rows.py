@@ -10,9 +10,11 @@ from typing import Any
 import torch
 
 from presum._core import hash_rows
-from presum.device_pass import ROW_PLACES, row_hashes
+from presum.device_pass import ROW_PLACES, row_hashes, signed
+from presum.fingerprints.families import WORD
 
 ROWS_MAX = 1024  # of a micro-batch: each costs the training thread about a microsecond
+OTHERS_MAX = 8
 ROWS_KNOWN = 64  # enough to know a loader's batch again
 PREFERRED = ("input_ids", "inputs", "x", "pixel_values")
 MASK = "attention_mask"
@@ -42,6 +44,22 @@ def samples_among(tensors: Named) -> int | None:
     names = [name for name, _ in tensors]
     wanted = (names.index(name) for name in PREFERRED if name in names)
     return next(wanted, 0 if tensors else None)
+
+
+def hash_others(tensors: Named, at: int) -> int | torch.Tensor:
+    """One hash of the tensors beside the samples that have an entry for each of them, such as
+    labels; on a device a tensor. 0 where there is none."""
+    count = tensors[at][1].shape[0]
+    others = [x for i, (_, x) in enumerate(tensors) if i != at and x.shape[0] == count]
+    on_host, on_device = 0, []
+    for factor, x in zip(range(3, 3 + 2 * OTHERS_MAX, 2), others, strict=False):
+        hashes = hash_tensor([("", x.unsqueeze(1) if x.dim() == 1 else x)], 0)
+        if isinstance(hashes, torch.Tensor):
+            on_device.append(hashes.sum() * factor)
+        else:
+            on_host += sum(hashes) * factor
+    on_host &= WORD
+    return torch.stack(on_device).sum() + signed(on_host) if on_device else on_host
 
 
 def hash_tensor(

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How a loader draws its samples, and what it draws them from.
 
-Only attributes are read, where objects keep them; nothing of the user's is called but ``__len__``.
+Only attributes are read, where objects keep them; of the user's nothing is called but the data
+set's ``__len__``, once.
 Wrappers of Accelerate, Trainer and Lightning are looked through by the names of their attributes.
 """
 
@@ -57,7 +58,7 @@ def describe_sampler(source: Any) -> Description | None:
         "epoch": _first(chain, ("epoch", "_epoch")),
         "rank": _first(chain, ("rank", "process_index")),
         "replicas": _first(chain, ("num_replicas", "num_processes", "world_size")),
-        "length": _length(chain[-1]),
+        "length": _sampler_length(chain[-1]),
         "shuffle": _shuffles(chain),
         "drop_last": _drop_last(chain),
         "sets_epoch": any(hasattr(type(part), "set_epoch") for part in chain),
@@ -119,6 +120,15 @@ def _drop_last(chain: list[Any]) -> int | None:
     bits = [kept(part, "drop_last") for part in chain]
     known = [bool(bit) for bit in bits if bit is not None]
     return sum(bit << place for place, bit in enumerate(known)) if known else None
+
+
+def _sampler_length(sampler: Any) -> int | None:
+    """As far as the sampler keeps it itself: its ``__len__`` may be the user's."""
+    indices = kept(sampler, "indices")
+    if isinstance(indices, (list, range, torch.Tensor)):
+        return len(indices)
+    length = _first([sampler], ("num_samples", "_num_samples", "total_size"))
+    return length if isinstance(length, int) else None
 
 
 def _length(thing: Any) -> int | None:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from presum._core import Observer
 from presum.fingerprints.families import KIND, WORD, Families, Values
 from presum.fingerprints.loaders import WATCH
 from presum.fingerprints.rng import RngStates
-from presum.fingerprints.rows import hash_tensor, named_tensors, samples_among
+from presum.fingerprints.rows import hash_others, hash_tensor, named_tensors, samples_among
 from presum.fingerprints.samples import Guess, Samples, describe
 from presum.fingerprints.settings import Dtypes, Modes, OptimizerSettings, determinism
 from presum.fingerprints.states import (
@@ -34,8 +34,15 @@ class Rows:
     """The samples of one micro-batch."""
 
     hashes: Sequence[int] | torch.Tensor  # on a device they are a tensor
+    others: int | torch.Tensor  # one hash of the tensors beside them
     guess: Guess | None
     offered: int  # batches that loaders had handed out by then
+
+    def with_numbers(self, words: Iterator[Sequence[int]]) -> Rows:
+        """The same with the next numbers in the place of tensors."""
+        hashes = next(words) if isinstance(self.hashes, torch.Tensor) else self.hashes
+        others = next(words)[0] if isinstance(self.others, torch.Tensor) else self.others
+        return replace(self, hashes=hashes, others=others)
 
 
 @dataclass(slots=True)
@@ -48,16 +55,15 @@ class StepPrints:
 
     def tensors(self) -> list[torch.Tensor]:
         """What is not a number yet."""
-        rows = [r.hashes for r in self.rows if r and isinstance(r.hashes, torch.Tensor)]
-        return [*rows, *(x for _, _, x in self.states if isinstance(x, torch.Tensor))]
+        rows = [x for r in self.rows if r for x in (r.hashes, r.others)]
+        return [x for x in rows if isinstance(x, torch.Tensor)] + [
+            *(x for _, _, x in self.states if isinstance(x, torch.Tensor))
+        ]
 
     def with_numbers(self, words: Sequence[Sequence[int]]) -> StepPrints:
         """The same with the numbers of each of ``tensors()``."""
         rest = iter(words)
-        rows = [
-            replace(r, hashes=next(rest)) if r and isinstance(r.hashes, torch.Tensor) else r
-            for r in self.rows
-        ]
+        rows = [r and r.with_numbers(rest) for r in self.rows]
         states = [
             (of, index, next(rest)[0] if isinstance(x, torch.Tensor) else x)
             for of, index, x in self.states
@@ -119,16 +125,17 @@ class StepFingerprints:
         guess = self._families.run("data", self._samples.guess)
         if not recorded or not ("data" in self._families or "sampler" in self._families):
             return None
-        hashes = self._families.run("data", self._hash, args, kwargs)
-        return Rows(hashes if hashes is not None else (), guess, self._samples.offered)
+        found = self._families.run("data", self._hash, args, kwargs)
+        hashes, others = found if found is not None else ((), 0)
+        return Rows(hashes, others, guess, self._samples.offered)
 
     def _hash(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Sequence[int] | torch.Tensor | None:
+    ) -> tuple[Sequence[int] | torch.Tensor, int | torch.Tensor] | None:
         names = [*self._names, *[""] * len(args)]
         tensors = named_tensors([*zip(names, args, strict=False), *kwargs.items()])
         at = samples_among(tensors)
-        return hash_tensor(tensors, at) if at is not None else None
+        return (hash_tensor(tensors, at), hash_others(tensors, at)) if at is not None else None
 
     def before_step(self, step: int, *, on_host: bool) -> None:
         """The first training forward of a step is about to begin."""
@@ -166,7 +173,7 @@ class StepFingerprints:
             self._observer.fingerprint(kind, value)
         self.report_states(prints.states)
         rows = [micro for micro in prints.rows if micro is not None]
-        self._families.run("data", self._report_rows, [list(micro.hashes) for micro in rows])
+        self._families.run("data", self._report_rows, rows)
         self._families.run("sampler", self._report_sources, rows)
 
     def report_states(self, states: Sequence[tuple[int, int, Any]]) -> None:
@@ -176,10 +183,11 @@ class StepFingerprints:
         for of, index, value in states:
             self._observer.state_sum(of, index, value)
 
-    def _report_rows(self, rows: list[list[int]]) -> None:
-        if rows and all(rows):
-            hashes = [value for micro in rows for value in micro]
-            self._observer.fingerprint(KIND["batch"], sum(hashes) & WORD)
+    def _report_rows(self, rows: list[Rows]) -> None:
+        if rows and all(len(micro.hashes) > 0 for micro in rows):
+            hashes = [value for micro in rows for value in micro.hashes]
+            others = sum(int(micro.others) for micro in rows)
+            self._observer.fingerprint(KIND["batch"], (sum(hashes) + others) & WORD)
             self._observer.samples(hashes)
 
     def _report_sources(self, rows: list[Rows]) -> None:
