@@ -526,6 +526,22 @@ def test_samples_are_thinned_out_as_documented() -> None:
         assert indices == list(range(min(count, most)))
 
 
+def test_product_vectors_hold_in_the_library() -> None:
+    rows = rows_of(PACKET_FORMAT, "### Product vectors")
+    assert {kind for kind, *_ in rows} == {"11", "12"}
+    for kind, scale, before, body in rows:
+        values = [float(x) for x in before.split(", ")]
+        expected = struct.pack(f"<{len(values)}d", *(x / float(scale) ** 2 for x in values))
+        assert bytes.fromhex(body.strip("`")) == expected
+        observer = make_observer([], replica=0, replicas=2)
+        observer.begin_step(0)
+        if kind == "11":
+            observer.mean_dot(*values)
+        else:
+            observer.gram(values)
+        assert decode(end_step(observer, scale=float(scale))).sections[int(kind)] == expected
+
+
 def example_bytes() -> bytes:
     """The hex dump, whose offsets must be right."""
     (block,) = code_blocks(section(PACKET_FORMAT, "## A whole packet"), "text")
@@ -747,6 +763,8 @@ def test_every_section_the_library_writes_is_documented() -> None:
     observer.state_sum(1, 0, 5)
     observer.samples([1, 2])
     observer.indices([0, 1])
+    observer.mean_dot(1)
+    observer.gram([1, 0, 1])
     for reduced in (False, True):
         report(observer, 0, struct.pack("<f", 1), "f32", reduced=reduced)
     packets = [observer.hello(), end_step(observer), observer.note(True, 0, 0, "")]
@@ -781,6 +799,10 @@ TAKEN: dict[str, Change] = {
     "two reduced sections": lambda p: p + 2 * section_bytes(7, bytes(32)),
     "samples that were all left out": lambda p: p + section_bytes(9, samples_body(9, 63)),
     "65,536 samples": lambda p: p + section_bytes(9, samples_body(1 << 40, 0, *[1] * 65_536)),
+    "a longer row": lambda p: p + section_bytes(11, bytes(9)),
+    "a Gram matrix that is not finite": lambda p: (
+        p + section_bytes(12, struct.pack("<3d", math.nan, math.inf, 1))
+    ),
     "a state of each kind": lambda p: p + section_bytes(8, state_body(5, 1) + state_body(5, 2)),
 }
 REFUSED: dict[str, Change] = {
@@ -798,6 +820,13 @@ REFUSED: dict[str, Change] = {
     "half a hash": lambda p: p + section_bytes(9, samples_body(2, 0) + bytes(4)),
     "65,537 samples": lambda p: p + section_bytes(9, samples_body(1 << 40, 0, *[1] * 65_537)),
     "half an index": lambda p: p + section_bytes(10, bytes(12)),
+    "half a row": lambda p: p + section_bytes(11, bytes(4)),
+    "an empty Gram matrix": lambda p: p + section_bytes(12, b""),
+    "a Gram matrix of one worker": lambda p: p + section_bytes(12, bytes(8)),
+    "a Gram matrix of three workers": lambda p: p + section_bytes(12, bytes(48)),
+    "a Gram matrix of 65 workers": lambda p: (
+        patched(p, 44, struct.pack("<I", 65)) + section_bytes(12, bytes(8 * 2145))
+    ),
     "a state of kind 0": lambda p: p + section_bytes(8, state_body(5, 0)),
     "a state of kind 3": lambda p: p + section_bytes(8, state_body(5, 3)),
     "half a state": lambda p: p + section_bytes(8, state_body(5, 1)[:10]),

@@ -12,7 +12,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -118,6 +118,31 @@ def assert_clean(browser: report_browser.Browser, page: Path) -> None:
     assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
+WITHOUT = {"findings": [], "verdict": "consistent"}
+
+
+def edited(page: Path, name: str, change: Callable[[Any], object]) -> Path:
+    """The page of a run, with something else in its data."""
+    data = page_data(page)
+    change(data["runs"][0])
+    head, found, rest = page.read_text().partition('id="presum-data">')
+    out = page.with_name(f"{name}.html")
+    out.write_text(head + found + json.dumps(data) + rest[rest.index("</script>") :])
+    return out
+
+
+def chart_of(browser: report_browser.Browser, page: Path) -> str:
+    look(browser, page, "desktop")
+    picture = browser.evaluate("document.querySelector('#metrics canvas').toDataURL()")
+    assert isinstance(picture, str)
+    return picture
+
+
+def page_text(browser: report_browser.Browser, page: Path) -> str:
+    look(browser, page, "desktop")
+    return text_of(browser, "#report")
+
+
 def text_of(browser: report_browser.Browser, selector: str) -> str:
     text = browser.evaluate(f"document.querySelector({json.dumps(selector)}).textContent")
     assert isinstance(text, str)
@@ -220,27 +245,95 @@ def test_findings_are_marked_in_the_charts(
     browser: report_browser.Browser, pages: dict[str, Path]
 ) -> None:
     """The charts of the same run differ where a finding is taken out of its data."""
-    marked, picture = pages["planted"], "document.querySelector('#metrics canvas').toDataURL()"
-    bare = marked.with_name("bare.html")
-    text = marked.read_text()
-    data = page_data(marked)
-    assert data["runs"][0]["judgement"]["findings"][0]["first_step"] > 0
-    data["runs"][0]["judgement"] |= {"findings": [], "verdict": "consistent"}
-    bare.write_text(
-        re.sub(
-            r'(id="presum-data">).*?(</script>)',
-            lambda m: m[1] + json.dumps(data) + m[2],
-            text,
-            count=1,
-            flags=re.DOTALL,
-        )
-    )
-    pictures = []
-    for page in (marked, bare):
-        look(browser, page, "desktop")
-        pictures.append(browser.evaluate(picture))
-    assert pictures[0] != pictures[1]
+    marked = pages["planted"]
+    assert page_data(marked)["runs"][0]["judgement"]["findings"][0]["first_step"] > 0
+    bare = edited(marked, "bare", lambda run: run["judgement"].update(WITHOUT))
+    assert chart_of(browser, marked) != chart_of(browser, bare)
     assert browser.evaluate("document.querySelectorAll('.lane').length") == 0
+
+
+def test_a_step_is_tinted_once(browser: report_browser.Browser, pages: dict[str, Path]) -> None:
+    """A lesser finding within a graver one's steps leaves the tint as it is."""
+
+    def repeat(severity: str) -> Path:
+        def change(run: Any) -> None:
+            worst = run["judgement"]["findings"][0] | {"severity": "critical"}
+            lesser = worst | {"severity": severity, "last_step": worst["last_step"] - 5}
+            run["judgement"]["findings"] = [worst, lesser]
+
+        return edited(pages["planted"], f"twice-{severity}", change)
+
+    pictures = [chart_of(browser, repeat(severity)) for severity in ("info", "warning", "critical")]
+    assert pictures[0] == pictures[1] == pictures[2]
+    assert browser.evaluate("document.querySelectorAll('.lane').length") == 2
+
+
+def test_a_finding_of_two_ranks_shows_both(
+    browser: report_browser.Browser, pages: dict[str, Path]
+) -> None:
+    page = edited(
+        pages["planted"],
+        "two-ranks",
+        lambda run: run["judgement"]["findings"][0].update(ranks=[2, 5]),
+    )
+    look(browser, page, "desktop")
+    assert text_of(browser, ".finding button").endswith(" and ranks 2, 5")
+    click(browser, "document.querySelector('.finding button')")
+    panel = text_of(browser, "#workers .panel")
+    assert "Ranks 2, 5 against the others" in panel
+    assert panel.count("othersrank 2rank 5") == 3
+    assert_clean(browser, page)
+
+
+def test_long_evidence_is_folded_and_can_be_read(
+    browser: report_browser.Browser, pages: dict[str, Path]
+) -> None:
+    groups = ", ".join(f"layers.{i}.weight" for i in range(40))
+    page = edited(
+        pages["planted"],
+        "long-evidence",
+        lambda run: run["judgement"]["findings"][0]["evidence"].update(groups=groups),
+    )
+    for device in DEVICES:
+        look(browser, page, device)
+        height = "document.querySelector('.long').offsetHeight"
+        folded = browser.evaluate(height)
+        click(browser, "document.querySelector('.long summary')", x=0.01, y=0.2)
+        assert browser.evaluate(height) > folded
+        assert text_of(browser, ".long").endswith(groups)
+        assert browser.evaluate("document.querySelector('.long').innerText").endswith(groups)
+        assert_clean(browser, page)
+
+
+def test_the_page_says_how_the_run_ended(
+    browser: report_browser.Browser, pages: dict[str, Path]
+) -> None:
+    assert "preflight" not in page_text(browser, pages["fine"])
+    page = edited(
+        pages["fine"],
+        "ended",
+        lambda run: run["segments"][0].update(closed=False, preflight_exit_code=1),
+    )
+    text = page_text(browser, page)
+    assert "preflight: ended with exit code 1 (findings at or above warning)" in text
+    assert "not closed (still running, or died): judged on the steps written" in text
+
+
+def test_a_sampler_that_names_its_rank_is_no_difference(
+    browser: report_browser.Browser, pages: dict[str, Path]
+) -> None:
+    def facts(seeds: list[int]) -> Callable[[Any], None]:
+        values = [
+            {"value": f"S(seed={seed}, rank={rank})", "ranks": [rank]}
+            for rank, seed in enumerate(seeds)
+        ]
+        return lambda run: run["facts"].append({"segment": 1, "key": "sampler", "values": values})
+
+    alike = edited(pages["fine"], "samplers", facts([1, 1]))
+    assert "Every setting that should be the same on all ranks is" in page_text(browser, alike)
+    other = edited(pages["fine"], "other-samplers", facts([1, 2]))
+    assert "rank 1: S(seed=2, rank=1)" in page_text(browser, other)
+    assert len(browser.evaluate("[...document.querySelectorAll('.facts .odd')].map(e => 1)")) == 1
 
 
 def test_conventional_limits_are_drawn_not_alarmed_on(

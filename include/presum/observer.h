@@ -125,6 +125,16 @@ class Observer {
   // a sketch. Report all parameters at such a step or none.
   Status reduced_gradient(ParameterId parameter, const void* data, std::size_t count, Dtype dtype);
 
+  // The exact dot product of this worker's gradient with the reduced mean gradient, over all
+  // parameters and of both as they lie in memory: end_step divides it by gradient_scale^2. Inf
+  // travels; NaN is not known and does not. One that is reported twice counts as its last.
+  void mean_dot(double value);
+  // This worker's share of the dot products of all pairs of workers, likewise: the upper triangle
+  // of the W x W Gram matrix with its diagonal, row by row, by replica. The shares of all workers
+  // add up to the matrix. NaN and Inf travel. A second report replaces the first.
+  // Error (kInvalidArgument): not W (W + 1) / 2 values, or more than 64 workers.
+  Status gram(std::span<const double> share);
+
   // Ends the step. REQUIRES: begin_step was called.
   Packet end_step(const StepEnd& end);
 

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -50,6 +51,7 @@ struct SegmentInfo {
   std::string started_utc;
   std::string presum_version;
   bool closed = false;  // ended in order; a segment that is still written, or died, is not
+  std::optional<std::uint32_t> preflight_exit_code;  // none where no preflight ended it
 };
 
 struct GroupInfo {
@@ -106,9 +108,10 @@ class RunLog {
   // Likewise with a step's groups, by id, without their values per worker.
   using GroupsVisitor = std::function<void(const StepKey&, std::span<const GroupRecord>)>;
   Status for_each_groups(const GroupsVisitor& visit) const;
-  // Calls `visit` for every row of a table for people: "steps", "workers" or "groups", with the
-  // columns of docs/runlog_format.md. std::monostate stands for NULL (undefined, not measured).
-  // Error (kInvalidArgument): another name.
+  // Calls `visit` for a table for people ("steps", "workers", "groups", "findings" or "checks")
+  // with the columns of docs/runlog_format.md: once without cells, then for every row.
+  // std::monostate stands for NULL (undefined, not measured). Errors: kInvalidArgument (another
+  // name), kUnsupported (findings or checks of a run that a presum without them wrote).
   using Cell = std::variant<std::monostate, std::int64_t, double, std::string>;
   using RowVisitor =
       std::function<void(std::span<const std::string> columns, std::span<const Cell> cells)>;

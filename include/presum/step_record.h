@@ -21,6 +21,7 @@ enum class CosineSource : std::uint8_t {
   kTotalNorm = 2,  // sketches, corrected by the norm of the reduced gradient
   kRowSums = 3,    // sketches, corrected by the exact dot products with the reduced gradient
   kExact = 4,      // two workers and the norm of the reduced gradient
+  kGram = 5,       // the exact dot products of all pairs
 };
 
 struct MicroBatchRecord {
@@ -96,12 +97,13 @@ struct StepRecord {
   double cosine_low = kNaN;
   double cosine_high = kNaN;
   CosineSource cosine_source = CosineSource::kNone;
-  double consistency = kNaN;   // norm-weighted mean cosine, exact; needs reduced_norm
-  double reduced_norm = kNaN;  // norm of the mean gradient, where all workers agree on it
+  double consistency = kNaN;   // norm-weighted mean cosine, exact; needs reduced_norm or kGram
+  double reduced_norm = kNaN;  // norm of the reduced gradient, where all workers agree on it
   // The reduced gradient is not the mean of the gradients that went in (or workers hold different
   // ones), so it was not used to correct the cosines.
   bool reduced_disagrees = false;
-  // Norm of the mean of the workers' own gradients from their sketches, and its standard error.
+  // Norm of the mean of the workers' own gradients from their sketches, and its standard error: 0
+  // where the norm follows from kGram.
   double mean_norm = kNaN;
   double mean_norm_error = kNaN;
   double signal = kNaN;       // estimate of |true gradient|^2 at this step

@@ -64,6 +64,8 @@ void gradient_sums(Observer& o, ParameterId id, std::uint64_t elements, bool red
   unwrap(o.gradient_sums(id, {sum_squares, max_abs, nonfinite, fingerprint}, elements, reduced));
 }
 
+void gram(Observer& o, const std::vector<double>& share) { unwrap(o.gram(share)); }
+
 void state(Observer& o, std::uint32_t of, std::uint32_t index, std::uintptr_t address,
            std::size_t count, std::uint32_t element_bytes) {
   unwrap(without_gil([&] {
@@ -149,6 +151,8 @@ void bind_observer(nb::module_& m) {
       .def("sketch_seed", &Observer::sketch_seed, nb::arg("parameter"), nb::arg("step"))
       .def("loss", &Observer::loss, nb::arg("value"), nb::arg("weight"), nb::arg("tokens"))
       .def("fingerprint", &Observer::fingerprint, nb::arg("kind"), nb::arg("value"))
+      .def("mean_dot", &Observer::mean_dot, nb::arg("value"))
+      .def("gram", &gram, nb::arg("share"))
       .def("end_step", &end_step, nb::arg("optimizer_step"), nb::arg("micro_batches"),
            nb::arg("skipped_parameters"), nb::arg("gradient_scale"), nb::arg("dropped"))
       .def(

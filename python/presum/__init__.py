@@ -2,10 +2,13 @@
 """presum shows what data-parallel workers disagree about before the sum hides it.
 
 ``presum.attach(model, optimizer=optimizer)`` records a run, ``presum.load(RUN)`` reads one.
+``python -m presum.run train.py`` attaches without a line of code.
 """
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 from presum._core import __version__
@@ -14,17 +17,31 @@ from presum.errors import UserError
 if TYPE_CHECKING:
     from presum.attach import attach
     from presum.findings import Finding
+    from presum.lightning_callback import LightningCallback
     from presum.load import Run, load
     from presum.monitor import Monitor
+    from presum.transformers_callback import TransformersCallback
 
-__all__ = ["Finding", "Monitor", "Run", "UserError", "__version__", "attach", "load"]
+__all__ = [
+    "Finding",
+    "LightningCallback",
+    "Monitor",
+    "Run",
+    "TransformersCallback",
+    "UserError",
+    "__version__",
+    "attach",
+    "load",
+]
 
 _HOMES = {
     "attach": "presum.attach",
     "Finding": "presum.findings",
+    "LightningCallback": "presum.lightning_callback",
     "Monitor": "presum.monitor",
     "load": "presum.load",
     "Run": "presum.load",
+    "TransformersCallback": "presum.transformers_callback",
 }
 
 
@@ -37,3 +54,13 @@ def __getattr__(name: str) -> Any:
     value = getattr(importlib.import_module(_HOMES[name]), name)
     globals()[name] = value
     return value
+
+
+def _is_command() -> bool:
+    return os.path.basename(sys.argv[0]) == "presum" if sys.argv else False  # noqa: PTH119
+
+
+if os.environ.get("PRESUM") == "1" and not _is_command():
+    from presum.run import start_from_environment
+
+    start_from_environment()

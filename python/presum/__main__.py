@@ -27,6 +27,14 @@ def _dispatch(args: list[str]) -> int:
         from presum.faults.command import main as faults
 
         return faults(args[1:])
+    if args[:1] == ["run"]:
+        raise UserError(
+            "run a program with: torchrun --nproc-per-node N -m presum.run [options] train.py"
+        )
+    if args[:1] == ["doctor"]:
+        from presum.doctor import main as doctor
+
+        return doctor(args[1:])
     from presum._core import cli_main
 
     return int(cli_main(args))

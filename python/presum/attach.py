@@ -14,25 +14,28 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
 from torch.optim import Optimizer
 
 from presum._core import Observer, __version__
-from presum.ddp import DdpCollector, is_watched
+from presum.collector import Setup
 from presum.findings import Finding
 from presum.fingerprints import Families, StepFingerprints, chosen
 from presum.fingerprints.environment import environment_facts
 from presum.fingerprints.states import Held, held_buffers
 from presum.monitor import Monitor, next_module, open_session
-from presum.session import Session
+from presum.targets import Target, target_of
 
 
 def attach(
-    model: DistributedDataParallel,
+    model: nn.Module,
     *,
     optimizer: Optimizer | None = None,
     run: str | os.PathLike[str] | None = None,
     process_group: dist.ProcessGroup | None = None,
+    mode: str = "passive",
+    gram_every: int | None = None,
     every: int = 1,
     reduced_every: int = 25,
     sketch: int | str = "auto",
@@ -46,16 +49,23 @@ def attach(
     preflight: int | None = None,
     quiet: bool = False,
 ) -> Monitor:
-    """Watch a DistributedDataParallel model on this rank; call it on every rank, once a model.
+    """Watch a data-parallel model on this rank; call it on every rank, once a model.
 
-    Passive: training gives the same bits with and without it. A failure of presum itself (a folder
+    Training gives the same bits with and without it. A failure of presum itself (a folder
     that cannot be written, a store that is gone) is said once, and training goes on.
 
     Args:
-        model: the wrapped model (not the module inside).
+        model: the DistributedDataParallel wrapper (not the module inside), the outermost module
+            that ``fully_shard`` was applied to, or, with ``mode="manual"``, any module.
         optimizer: ends a step at its ``step()``; without it a step ends at the next forward.
         run: the RUN folder, written by global rank 0. Default: ``runs/<script>-<UTC time>``.
-        process_group: the data-parallel group; default: the model's own.
+        process_group: the data-parallel group; default: the model's own, or all workers.
+        mode: "passive" watches; "hook" (DDP only) puts presum into the communication hook, for
+            exact products of each worker's gradient with the reduced one at every step, and runs a
+            hook that is registered later inside its own; "manual" is for loops that reduce by hand
+            and call :meth:`Monitor.before_reduction` and :meth:`Monitor.after_reduction`.
+        gram_every: with ``mode="hook"``: at every n-th recorded step workers exchange gradients, so
+            that all cosines are exact; it costs half the traffic of an all-reduce more.
         every: record every n-th step.
         reduced_every: also read the reduced gradient (one more pass) at the first step and every
             n-th; it gives the exact consistency and corrects the cosines.
@@ -65,7 +75,8 @@ def attach(
         groups: what per-group norms are of. None: layers (the parameter's path up to its first
             number). A list of regular expressions: the text that the first matching one matches,
             "other" where none does. False: no groups.
-        scaler: the GradScaler, so that norms are those of the unscaled gradient.
+        scaler: the GradScaler, so that norms are those of the unscaled gradient. Default: the one
+            that scaled a loss last.
         data: the training's DataLoader or sampler, or a list of them, where it is not found by
             itself: loaders that are not torch's, batches that change before the forward pass.
         fingerprints: what workers are compared by besides gradients. True, False, or some of
@@ -83,33 +94,44 @@ def attach(
         The :class:`Monitor`. With one worker the dispersions are 0 and the cosine is undefined.
 
     Raises:
-        ValueError: a model that is not wrapped or is attached already, or a bad argument.
+        ValueError: a model that cannot be watched or is attached already, or a bad argument.
     """
-    _check_model(model)
+    target = target_of(model, process_group, mode, gram_every)
     _check_positive("every", every)
     _check_positive("reduced_every", reduced_every)
+    if gram_every is not None:
+        _check_positive("gram_every", gram_every)
     _check_preflight(preflight, optimizer, every)
     _check_callback(on_finding)
     _check_data(data)
-    on = chosen(fingerprints)
+    _check_moment()
+    on = chosen(fingerprints) - ({"parameters"} if target.sharded else set())
     optimizer = _innermost(optimizer)
-    group = process_group if process_group is not None else model.process_group
-    replicas = dist.get_world_size(group)
-    sketch_size = _sketch_size(sketch, replicas)
-    watched = _watched(model)
-    buffers = held_buffers(model, watched, _patterns(local_buffers), on)
+    rank, ranks = dist.get_rank(), target.ranks
+    sketch_size = _sketch_size(sketch, len(ranks))
+    buffers = held_buffers(
+        target.module, target.parameters, target.ignored, _patterns(local_buffers), on
+    )
+    facts = _target_facts(target, optimizer, scaler) | {
+        "sketch": sketch_size,
+        "every": every,
+        "reduced_every": reduced_every,
+        "mode": mode,
+        "fingerprints": ",".join(sorted(on)) or "none",
+    }
+    if "environment" in on:
+        facts |= environment_facts(target.device)
     key = Path(run).absolute() if run is not None else None
-    rank = dist.get_rank()
     observer = Observer(
         module=next_module(key),
-        replica=dist.get_rank(group),
-        shard=min(dist.get_process_group_ranks(group)),
+        replica=ranks.index(rank),
+        shard=min(ranks),
         world_rank=rank,
-        replicas=replicas,
+        replicas=len(ranks),
         sketch_size=sketch_size,
         host=socket.gethostname(),
-        facts=_facts(model, optimizer, scaler, sketch_size, every, reduced_every, on),
-        parameters=[(n, p.numel(), _group_of(n, groups)) for n, p in watched.items()],
+        facts=[(name, str(value)) for name, value in facts.items()],
+        parameters=[(n, p.numel(), _group_of(n, groups)) for n, p in target.parameters.items()],
         buffers=_listed(buffers, groups),
     )
     session = open_session(key, _default_run(), rank, dist.get_world_size())
@@ -121,43 +143,54 @@ def attach(
         preflight=preflight,
         quiet=quiet,
     )
-    parameters = list(watched.values())
-    collector = DdpCollector(
-        model,
-        observer,
+    parameters = list(target.parameters.values())
+
+    def hello() -> None:
+        session.send(observer.hello())
+
+    def note(text: str) -> None:
+        session.send(observer.note(False, session.sent, session.dropped, text))
+
+    setup = Setup(
+        observer=observer,
         parameters=parameters,
+        names=list(target.parameters),
+        device=target.device,
+        replicas=len(ranks),
         optimizer=optimizer,
         scaler=scaler,
         every=every,
         reduced_every=reduced_every,
         sketch_size=sketch_size,
         fingerprints=StepFingerprints(
-            model,
+            target.module,
             observer,
-            families=Families(on, lambda text: _note(session, observer, text)),
+            families=Families(on, note),
             parameters=parameters,
             buffers=buffers,
+            device=target.device,
             optimizer=optimizer,
             data=data,
             every=every,
-            found=lambda: session.send(observer.hello()),
+            found=hello,
         ),
         send=session.send,
         dropped=lambda: session.dropped,
         failed=monitor._failed,
+        hello=hello,
+        note=note,
         stepped=monitor._stepped,
     )
+    collector = target.collector(setup)
     monitor._watch(collector)
+    if optimizer is not None and optimizer.state:
+        session.say("presum: the optimiser has stepped before; the recording starts here")
     try:
         collector.hook()
     except Exception:
         monitor.close()
         raise
     return monitor
-
-
-def _note(session: Session, observer: Observer, text: str) -> None:
-    session.send(observer.note(False, session.sent, session.dropped, text))
 
 
 def _innermost(optimizer: Optimizer | None) -> Optimizer | None:
@@ -184,33 +217,6 @@ def _patterns(local_buffers: Sequence[str]) -> Sequence[str]:
     return patterns
 
 
-def _watched(model: DistributedDataParallel) -> dict[str, torch.nn.Parameter]:
-    """What the reduction sums: trainable parameters that DDP was not told to ignore."""
-    ignored = model.parameters_to_ignore
-    found = {
-        name: parameter
-        for name, parameter in model.module.named_parameters()
-        if parameter.requires_grad and name not in ignored
-    }
-    devices = {str(parameter.device) for parameter in found.values()}
-    if len(devices) > 1:
-        raise ValueError(
-            f"presum.attach: the model is spread over {', '.join(sorted(devices))}; "
-            "only models on one device can be watched"
-        )
-    return found
-
-
-def _check_model(model: object) -> None:
-    if not isinstance(model, DistributedDataParallel):
-        raise ValueError(
-            f"presum.attach needs a DistributedDataParallel model, not {type(model).__name__}: "
-            "attach after wrapping, and give the wrapper itself"
-        )
-    if is_watched(model):
-        raise ValueError("presum.attach: this model is attached already; close its monitor first")
-
-
 def _check_positive(name: str, value: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(f"presum.attach: {name} must be a whole number of at least 1, not {value}")
@@ -234,6 +240,11 @@ def _check_preflight(preflight: int | None, optimizer: Optimizer | None, every: 
         )
     if optimizer is None:
         raise ValueError("presum.attach: preflight ends after an optimiser step: give optimizer=")
+
+
+def _check_moment() -> None:
+    if torch._C._current_graph_task_id() != -1:
+        raise ValueError("presum.attach: not inside a backward pass")
 
 
 def _check_data(data: object) -> None:
@@ -271,38 +282,31 @@ def _default_run() -> Path:
     return Path("runs") / f"{script}-{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}"
 
 
-def _facts(
-    model: DistributedDataParallel,
-    optimizer: Optimizer | None,
-    scaler: torch.amp.GradScaler | None,
-    sketch_size: int,
-    every: int,
-    reduced_every: int,
-    fingerprints: Collection[str],
-) -> list[tuple[str, str]]:
-    parameters = [p for p in model.module.parameters() if p.requires_grad]
-    device = parameters[0].device if parameters else torch.device("cpu")
-    facts = {
+def _target_facts(
+    target: Target, optimizer: Optimizer | None, scaler: torch.amp.GradScaler | None
+) -> dict[str, object]:
+    parameters = list(target.parameters.values())
+    facts: dict[str, object] = {
         "presum": __version__,
         "torch": torch.__version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
         "pid": os.getpid(),
-        "device": device if parameters else "none",
+        "device": target.device if parameters else "none",
         "world_size": dist.get_world_size(),
-        "backend": dist.get_backend(model.process_group),
-        "model": type(model.module).__name__,
+        "backend": dist.get_backend(),
+        "model": _plain_name(type(target.module)),
+        "wrapper": target.kind,
         "parameters": len(parameters),
         "elements": sum(p.numel() for p in parameters),
         "dtypes": ",".join(sorted({str(p.dtype).removeprefix("torch.") for p in parameters})),
         "optimizer": type(optimizer).__name__ if optimizer is not None else "unknown",
-        "sketch": sketch_size,
-        "every": every,
-        "reduced_every": reduced_every,
-        "fingerprints": ",".join(sorted(fingerprints)) or "none",
     }
     if scaler is not None and scaler.is_enabled():
         facts["grad_scaler"] = type(scaler).__name__
-    if "environment" in fingerprints:
-        facts |= environment_facts(device)
-    return [(key, str(value)) for key, value in facts.items()]
+    return facts
+
+
+def _plain_name(kind: type) -> str:
+    """fully_shard makes a class of its own out of a module's."""
+    return kind.__name__.removeprefix("FSDP") if FSDPModule in kind.__mro__ else kind.__name__

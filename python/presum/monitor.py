@@ -11,13 +11,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from presum._core import Observer
+from presum.by_hand import ManualCollector, Named
 from presum.findings import Finding
 from presum.session import Session, one_line
 
 if TYPE_CHECKING:
     import torch
 
-    from presum.ddp import DdpCollector
+    from presum.collector import Collector
 
 _sessions: dict[Path | None, Session] = {}
 
@@ -58,7 +59,7 @@ class Monitor:
     ) -> None:
         self._session = session
         self._observer = observer
-        self._collector: DdpCollector | None = None
+        self._collector: Collector | None = None
         self._closed = False
         self._preflight = preflight
         session.join(self)
@@ -98,6 +99,28 @@ class Monitor:
             raise ValueError(f"presum: a loss must be one number, not of shape {value.shape}")  # type: ignore[union-attr]
         self._collector.loss(value, weight)
 
+    def before_reduction(self, named_gradients: Named) -> None:
+        """With ``mode="manual"``: this worker's own gradients, before they are summed, as pairs of
+        a parameter's name (as in ``named_parameters()`` of the attached module) and its gradient;
+        None is skipped. The first call after a step's end begins the next one; in between, calls
+        with further parameters (buckets) add to it. Reads them before it returns.
+
+        Raises:
+            ValueError: an unknown name, or a gradient of another size than its parameter.
+        """
+        self._by_hand().before_reduction(named_gradients)
+
+    def after_reduction(self, named_gradients: Named) -> None:
+        """With ``mode="manual"``: the same gradients as the reduction left them, divided by the
+        number of workers, before clipping. Looked at as often as ``reduced_every`` says."""
+        self._by_hand().after_reduction(named_gradients)
+
+    def _by_hand(self) -> ManualCollector:
+        if not isinstance(self._collector, ManualCollector):
+            state = "closed" if self._closed else 'not attached with mode="manual"'
+            raise ValueError(f"presum: this monitor is {state}")
+        return self._collector
+
     def close(self) -> None:
         """End the recording: sends what is left, and on rank 0 waits a moment for the other ranks
         (at most 1.5 s), completes the run log and prints a summary on the terminal. Works after
@@ -135,7 +158,7 @@ class Monitor:
     ) -> None:
         self.close()
 
-    def _watch(self, collector: DdpCollector) -> None:
+    def _watch(self, collector: Collector) -> None:
         self._collector = collector
 
     def _stepped(self, steps: int) -> None:

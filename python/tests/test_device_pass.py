@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from presum._core import Observer
-from presum.ddp import DTYPES
+from presum.collector import DTYPES
 from presum.device_pass import CHUNK, DeviceStep
 
 HEADER_BYTES = 56

@@ -256,11 +256,19 @@ def test_the_table_says_what_went_wrong() -> None:
     assert "not found" in lines["no-set-epoch"]
     assert "FALSE ALARM" in lines["no-set-epoch"]
     assert "no-set-epoch: its clean twin reports worker-outlier" in text
-    assert "1 of 3 faults found with the right check and ranks" in text
-    assert "of the 30 rows 2 injected and 1 found" in text
+    left = len(FAULTS) - 3
+    assert f"1 of 3 faults found with the right check and ranks; {left} of the" in text
     assert "not right: no-set-epoch, nan-gradient" not in text  # the order is the table's
     assert "not right: nan-gradient, no-set-epoch" in text
+    assert "not injected" not in text
+    assert "pytorch/pytorch#106395" not in text
+
+
+def test_the_whole_table_lists_what_is_not_injected() -> None:
+    text = table.render([judged(f.name) for f in FAULTS])
     assert "pytorch/pytorch#106395" in text
+    assert f"0 of {len(FAULTS)} faults found with the right check and ranks; of the 30" in text
+    assert "left out" not in text
 
 
 def test_json_has_what_the_table_has() -> None:
@@ -274,7 +282,17 @@ def test_json_has_what_the_table_has() -> None:
     assert third["check"] is None
     assert third["delay"] is None
     assert third["false_alarms"] == ["worker-outlier"]
-    assert {a["row"] for a in whole["not_injected"]} >= {23, 25, 29}
+    assert (whole["not_injected"], whole["left_out"]) == ([], len(FAULTS) - 3)
+    every = table.as_json([judged(f.name) for f in FAULTS], workers=8, seed=1)
+    assert {a["row"] for a in every["not_injected"]} >= {23, 25, 29}
+    assert every["left_out"] == 0
+
+
+def test_help_lists_the_simulation(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        command.main(["--help"])
+    options = capsys.readouterr().out.partition("options:")[2].partition("examples:")[0]
+    assert "--simulate" in options
 
 
 # ---- clean runs

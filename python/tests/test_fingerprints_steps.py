@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import pickle
 import struct
@@ -1016,7 +1017,8 @@ def test_the_collector_tells_of_steps_and_lets_the_end_through(
 
     with presum.attach(model, optimizer=optimizer, run=tmp_path, quiet=True) as monitor:
         assert monitor._collector is not None
-        monitor._collector._stepped = stepped
+        setup = dataclasses.replace(monitor._collector._setup, stepped=stepped)
+        monitor._collector._setup = setup
         with pytest.raises(SystemExit, match="4"):
             for _ in range(9):
                 one_step(model, optimizer, PARTS[:3])

@@ -60,6 +60,7 @@ constexpr std::array kKinds = {
                     "no-reduction"},
     FingerprintInfo{FingerprintKind::kWrapperForward, "wrapper_forward", kNoise, false,
                     "no-reduction"},
+    FingerprintInfo{FingerprintKind::kGradientWeight, "gradient_weight", kNoise, true, ""},
     FingerprintInfo{FingerprintKind::kBatch, "batch", kDiffer, false, "duplicate-data"},
 };
 

@@ -19,7 +19,7 @@ TEST(FingerprintKinds, AscendAndHaveNamesOfTheirOwn) {
     EXPECT_FALSE(k.name.empty());
   }
   EXPECT_LT(last, 1024U);
-  EXPECT_EQ(names.size(), 31U);
+  EXPECT_EQ(names.size(), 32U);
 }
 
 TEST(FingerprintKinds, FindsAKindByItsNumber) {
@@ -30,6 +30,12 @@ TEST(FingerprintKinds, FindsAKindByItsNumber) {
   EXPECT_EQ(seed->check, "sampler-mismatch");
   EXPECT_FALSE(seed->real);
   EXPECT_TRUE(find_fingerprint_kind(42)->real);
+  const FingerprintInfo* weight = find_fingerprint_kind(62);
+  ASSERT_NE(weight, nullptr);
+  EXPECT_EQ(weight->name, "gradient_weight");
+  EXPECT_EQ(weight->expectation, Expectation::kNoise);
+  EXPECT_TRUE(weight->real);
+  EXPECT_EQ(weight->check, "");
 }
 
 TEST(FingerprintKinds, DoesNotKnowANumberThatNoKindHas) {

@@ -18,10 +18,11 @@ namespace {
 
 constexpr const char* kHelp =
     "Findings as an exit code, for scripts: one line a finding and one line a run.\n\n"
+    "A run that was not closed (still written, or killed) is judged on what it holds, and its\n"
+    "line says so.\n\n"
     "Exit code: 0 no finding at the level or above, 1 findings in any of the runs, 2 no such\n"
-    "finding, but a run could not be judged (no such run, damaged, no step, one worker, too "
-    "little\n"
-    "evidence), 3 internal error.\n\n"
+    "finding, but a run could not be judged (no such run, damaged, no step, one worker, too\n"
+    "little evidence), 3 internal error.\n\n"
     "Example: presum check runs/* --fail-on warning";
 
 const std::map<std::string, Severity> kLevels = {
@@ -42,7 +43,6 @@ struct Options {
 struct Checked {
   std::string name;
   report::Judgement judgement;
-  std::string unfinished;
 };
 
 Result<Checked> read(const std::string& run) {
@@ -50,11 +50,9 @@ Result<Checked> read(const std::string& run) {
   if (!log) return tl::unexpected(log.error());
   const auto steps = log->steps();
   if (!steps) return tl::unexpected(steps.error());
-  const auto segments = log->segments();
-  if (!segments) return tl::unexpected(segments.error());
   auto judgement = report::judge(*log, *steps);
   if (!judgement) return tl::unexpected(judgement.error());
-  return Checked{printable(log->name()), std::move(*judgement), unfinished(*segments)};
+  return Checked{printable(log->name()), std::move(*judgement)};
 }
 
 void print(const Checked& run, std::size_t failing, Severity level, std::ostream& out) {
@@ -63,9 +61,10 @@ void print(const Checked& run, std::size_t failing, Severity level, std::ostream
     out << fmt::format("{}: {}: {}: {} ({})\n", run.name, to_string(f.severity), printable(f.check),
                        printable(f.title), where(f));
   }
+  const auto open = unfinished(j);
   out << fmt::format("{}: {}; {}; {}, {} at or above {}{}\n", run.name, verdict_text(j),
                      coverage_text(j.coverage), count(j.findings.size(), "finding"), failing,
-                     to_string(level), run.unfinished.empty() ? "" : "; " + run.unfinished);
+                     to_string(level), open.empty() ? "" : "; " + open);
 }
 
 int judge(const Checked& run, Severity level, std::ostream& out) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -100,6 +101,7 @@ struct Extras {
   std::string note;
   std::vector<Finding> findings;
   std::vector<CheckRecord> checks = kLooked;
+  std::optional<int> preflight = {};
 };
 
 Finding finding(const std::string& check, Severity severity) {
@@ -126,6 +128,9 @@ void make_run(const Path& folder, const std::vector<StepRecord>& records,
     message.header.identity.world_rank = 5;
     message.text = extras.note;
     ASSERT_TRUE(writer->add(message));
+  }
+  if (extras.preflight) {
+    ASSERT_TRUE(writer->preflight(*extras.preflight));
   }
   ASSERT_TRUE(writer->close());
 }
@@ -292,7 +297,8 @@ Extras two_findings() {
   full.evidence = {{"shared_samples", std::int64_t{9007199254740993}},
                    {"share", 0.123456},
                    {"unknown", kNaN},
-                   {"statistic", std::string("loss")}};
+                   {"statistic", std::string("loss")},
+                   {"groups", std::string("embed, norm")}};
   full.remedy = "Give each rank its own shard.";
   full.resembles = "pytorch/pytorch#31771";
   Extras out{.note = "sparse", .findings = {full, finding("loss-event", Severity::kInfo)}};
@@ -313,7 +319,7 @@ TEST(Findings, TextSaysEverythingWorstFirst) {
             "critical: Ranks 0, 1 and 5 read the same samples\n"
             "    duplicate-data, ranks 0-1,5 on login, node[08-09], steps 2-8, confidence 99%\n"
             "    evidence   shared_samples 9007199254740993, share 0.1235, unknown -, "
-            "statistic loss\n"
+            "statistic loss, groups \"embed, norm\"\n"
             "    do         Give each rank its own shard.\n"
             "    resembles  pytorch/pytorch#31771\n"
             "    also seen  pair-too-similar, too-consistent\n"
@@ -336,12 +342,16 @@ TEST(Findings, JsonHasTheDocumentedFieldsInTheirOrder) {
   const Ran ran = run({"findings", (folder / "run").string(), "--format", "json"});
   EXPECT_EQ(ran.code, 0);
   const auto json = nlohmann::ordered_json::parse(ran.out);
-  EXPECT_EQ(keys(json), words("schema_version verdict coverage findings checks"));
+  EXPECT_EQ(keys(json), words("schema_version verdict coverage segments findings checks"));
   EXPECT_EQ(json["schema_version"], 1);
   EXPECT_EQ(json["verdict"], "inconsistent");
   EXPECT_EQ(json["coverage"].dump(),
             R"({"steps_seen":9,"steps_logged":9,"workers_expected":2,"workers_seen":2,)"
             R"("checks":{"found":1,"passed":2,"not-triggered":1,"not-possible":2}})");
+  ASSERT_EQ(json["segments"].size(), 1U);
+  EXPECT_EQ(keys(json["segments"][0]), words("segment started presum closed preflight_exit_code"));
+  EXPECT_EQ(json["segments"][0]["closed"], true);
+  EXPECT_TRUE(json["segments"][0]["preflight_exit_code"].is_null());
   const auto& first = json["findings"][0];
   EXPECT_EQ(keys(first), words("check also severity ranks hosts first_step last_step confidence "
                                "title evidence remedy resembles segment module shard"));
@@ -349,7 +359,7 @@ TEST(Findings, JsonHasTheDocumentedFieldsInTheirOrder) {
   EXPECT_EQ(first["ranks"].dump(), "[0,1,5]");
   EXPECT_EQ(first["evidence"].dump(),
             R"({"shared_samples":9007199254740993,"share":0.123456,"unknown":null,)"
-            R"("statistic":"loss"})");
+            R"("statistic":"loss","groups":"embed, norm"})");
   ASSERT_EQ(json["checks"].size(), 6U);
   EXPECT_EQ(json["checks"][5].dump(),
             R"({"check":"overlapping-data","state":"not-possible",)"
@@ -384,6 +394,24 @@ TEST(Findings, ASegmentIsJudgedAlone) {
       << second.out;
   EXPECT_EQ(second.out.find("note"), std::string::npos) << "the note is of segment 1";
   expect_refusal({"findings", file, "--segment", "3"}, "no segment 3");
+}
+
+TEST(Findings, SayWhatAPreflightEndedWith) {
+  const TempFolder folder;
+  make_run(folder / "run", steps_of(9, 1), {.preflight = 0});
+  const auto file = (folder / "run").string();
+  EXPECT_EQ(run({"findings", file})
+                .out.find("run: consistent, no finding\n9 steps, 2 of 2 workers\n"
+                          "preflight: ended with exit code 0 (nothing at or above warning)\n\n"),
+            0U);
+  make_run(folder / "run", {}, {.preflight = 2});
+  const Ran ran = run({"findings", file});
+  EXPECT_NE(ran.out.find("preflight of segment 1: ended with exit code 0 ("), std::string::npos);
+  EXPECT_NE(ran.out.find("preflight of segment 2: ended with exit code 2 (could not judge)\n"),
+            std::string::npos)
+      << ran.out;
+  const auto json = nlohmann::json::parse(run({"findings", file, "--format", "json"}).out);
+  EXPECT_EQ(json["segments"][1]["preflight_exit_code"], 2);
 }
 
 TEST(Findings, SayWhichModelAndSegment) {
@@ -494,13 +522,83 @@ TEST(Check, ARunWithoutChecksIsNotConsistent) {
   EXPECT_NE(ran.out.find("no check was made"), std::string::npos) << ran.out;
 }
 
-TEST(Check, SaysWhenARunWasNotClosed) {
-  const TempFolder folder;
+// A run that is still written, or whose writer was killed.
+void leave_open(const Path& folder, const std::vector<StepRecord>& records) {
   FakeClock clock;
-  auto writer = runlog::Writer::open(folder / "run", clock.function(), runlog::Journal::kWal);
-  ASSERT_TRUE(writer);
+  auto writer = runlog::Writer::open(folder, clock.function(), runlog::Journal::kWal);
+  ASSERT_TRUE(writer) << writer.error().message;
+  for (const StepRecord& r : records) ASSERT_TRUE(writer->add(r));
+  ASSERT_TRUE(writer->replace(0, 0, {}, kLooked));
+  clock.advance(2);
+  ASSERT_TRUE(writer->tick());
+}
+
+TEST(Check, ARunThatWasNotClosedIsJudgedOnWhatItHoldsAndSaysSo) {
+  const TempFolder folder;
+  const auto file = (folder / "run").string();
+  leave_open(folder / "run", steps_of(30, 1));
+  const Ran one = run({"check", file});
+  EXPECT_EQ(one.code, 0);
+  EXPECT_EQ(one.out,
+            "run: consistent; 30 steps, 2 of 2 workers; 0 findings, 0 at or above critical; "
+            "not closed (still running, or died): judged on the 30 steps written\n");
+  auto restarted = steps_of(1, 1);
+  restarted[0].segment = 2;
+  make_run(folder / "run", restarted);
+  EXPECT_NE(run({"check", file})
+                .out.find("; segment 1 not closed (still running, or died): judged on the 31 "
+                          "steps written\n"),
+            std::string::npos);
+  const Ran closed = run({"findings", file, "--segment", "2"});
+  EXPECT_EQ(closed.out.find("not closed"), std::string::npos) << closed.out;
+}
+
+TEST(Check, AnOpenRunWithoutAStepIsNotConsistent) {
+  const TempFolder folder;
+  leave_open(folder / "run", {});
   const Ran ran = run({"check", (folder / "run").string()});
-  EXPECT_NE(ran.out.find("segment 1 was not closed"), std::string::npos) << ran.out;
+  EXPECT_EQ(ran.code, 2);
+  EXPECT_NE(ran.out.find("judged on the 0 steps written\n"), std::string::npos) << ran.out;
+}
+
+// ---- export
+
+TEST(Export, WritesFindingsAsCsvWithTheirListsAsJson) {
+  const TempFolder folder;
+  make_run(folder / "run", steps_of(9, 1), two_findings());
+  const Ran ran = run({"export", (folder / "run").string(), "--table", "findings"});
+  EXPECT_EQ(ran.code, 0);
+  const auto rows = lines(ran.out);
+  ASSERT_EQ(rows.size(), 3U) << ran.out;
+  EXPECT_EQ(rows[0],
+            "segment,module,shard,check_id,also,severity,ranks,hosts,first_step,last_step,"
+            "confidence,title,evidence,remedy,resembles");
+  EXPECT_EQ(rows[1].find(R"(1,0,0,duplicate-data,"[""pair-too-similar"",""too-consistent""]",)"
+                         R"(critical,"[0,1,5]",)"),
+            0U)
+      << rows[1];
+  EXPECT_EQ(rows[2], "1,0,0,loss-event,[],info,[4],[],1,1,0.5,Title of loss-event,{},,");
+}
+
+TEST(Export, WritesChecksAsJsonLines) {
+  const TempFolder folder;
+  make_run(folder / "run", steps_of(9, 1));
+  const Ran ran =
+      run({"export", (folder / "run").string(), "--table", "checks", "--format", "jsonl"});
+  EXPECT_EQ(ran.code, 0);
+  const auto rows = lines(ran.out);
+  ASSERT_EQ(rows.size(), 5U) << ran.out;
+  EXPECT_EQ(rows[0], R"({"segment":1,"module":0,"shard":0,"check_id":"nonfinite-gradient",)"
+                     R"("state":"passed","reason":"every gradient was finite"})");
+}
+
+TEST(Export, AnEmptyTableHasItsHead) {
+  const TempFolder folder;
+  make_run(folder / "run", {});
+  const auto file = (folder / "run").string();
+  EXPECT_EQ(lines(run({"export", file, "--table", "findings"}).out).size(), 1U);
+  EXPECT_EQ(run({"export", file, "--table", "findings", "--format", "jsonl"}).out, "");
+  expect_refusal({"export", file, "--table", "segments"}, "segments");
 }
 
 }  // namespace

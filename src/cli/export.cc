@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <memory>
+#include <span>
 #include <string>
 
 #include "cli/cli.h"
@@ -13,9 +14,11 @@ namespace {
 
 constexpr const char* kHelp =
     "Writes a table of a run to standard output, all its steps and columns.\n\n"
-    "  steps    one row a step: the metrics over all workers\n"
-    "  workers  one row a step and worker\n"
-    "  groups   one row a step and group (layer)\n\n"
+    "  steps     one row a step: the metrics over all workers\n"
+    "  workers   one row a step and worker\n"
+    "  groups    one row a step and group (layer)\n"
+    "  findings  one row a finding; ranks, hosts, also and evidence are JSON\n"
+    "  checks    one row a check, with its state and the reason\n\n"
     "Example: presum export demo/sharded-S1-1 --table workers --format csv > workers.csv";
 
 struct Arguments {
@@ -24,18 +27,18 @@ struct Arguments {
   std::string format = "csv";
 };
 
+// The call without cells is the one for the head.
+std::string line(bool csv, std::span<const std::string> columns,
+                 std::span<const RunLog::Cell> cells) {
+  if (cells.empty()) return csv ? csv_header(columns) : "";
+  return csv ? csv_row(cells) : json_row(columns, cells);
+}
+
 int export_table(const Arguments& arguments, const Streams& io) {
   const auto log = RunLog::open(arguments.run);
   const bool csv = arguments.format == "csv";
-  bool first = true;
-  const auto done =
-      log ? log->visit_table(arguments.table,
-                             [&](auto columns, auto cells) {
-                               if (csv && first) io.out << csv_header(columns);
-                               first = false;
-                               io.out << (csv ? csv_row(cells) : json_row(columns, cells));
-                             })
-          : tl::unexpected(log.error());
+  const auto write = [&](auto columns, auto cells) { io.out << line(csv, columns, cells); };
+  const auto done = log ? log->visit_table(arguments.table, write) : tl::unexpected(log.error());
   if (!done) {
     io.err << "presum export: " << printable(done.error().message) << '\n';
     return kNoVerdict;
@@ -54,8 +57,8 @@ void add_export(CLI::App& program, Command& chosen) {
   auto* command = program.add_subcommand("export", "a run's tables as CSV or JSON lines");
   command->footer(kHelp);
   command->add_option("RUN", arguments->run, "run folder or presum.db file")->required();
-  command->add_option("--table", arguments->table, "steps, workers or groups")
-      ->check(CLI::IsMember({"steps", "workers", "groups"}))
+  command->add_option("--table", arguments->table, "what to write")
+      ->check(CLI::IsMember({"steps", "workers", "groups", "findings", "checks"}))
       ->capture_default_str();
   command->add_option("--format", arguments->format, "csv or jsonl")
       ->check(CLI::IsMember({"csv", "jsonl"}))

@@ -41,6 +41,18 @@ constexpr const char* kHelp =
     "seconds of processor time, of 64 workers ten times as long.\n\n"
     "Example: presum faults --simulate --steps 1e6 --workers 2,4,8 --null all";
 
+constexpr double kStepsMax = 1e12;
+constexpr int kTrialsMax = 1'000'000;
+
+// CLI11 would write out the zeros and the decimals of its bounds, and let NaN through.
+const CLI::Validator kSteps(
+    [](std::string& given) {
+      double steps = 0;
+      const bool fits = CLI::detail::lexical_cast(given, steps) && steps >= 1 && steps <= kStepsMax;
+      return fits ? "" : given + " is not a number from 1 to 1e12";
+    },
+    "1 to 1e12");
+
 struct Arguments {
   bool simulate = false;
   double steps = 1e6;
@@ -51,26 +63,35 @@ struct Arguments {
   std::string format = "text";
 };
 
-// One line that is written over, where a person watches.
+// One line that is written over, where a person watches; elsewhere a line for each row that is
+// done.
 class ProgressLine {
  public:
-  explicit ProgressLine(std::ostream& err)
-      : err_(err), shown_(&err == &std::cerr && isatty(STDERR_FILENO) == 1) {}
+  ProgressLine(std::ostream& err, std::size_t rows)
+      : err_(err), rows_(rows), watched_(&err == &std::cerr && isatty(STDERR_FILENO) == 1) {}
   ~ProgressLine() {
-    if (shown_) err_ << "\r\x1b[K" << std::flush;
+    if (watched_) err_ << "\r\x1b[K" << std::flush;
   }
   ProgressLine(const ProgressLine&) = delete;
   ProgressLine& operator=(const ProgressLine&) = delete;
 
+  // The next row begins.
   detect::Progress of(const std::string& what) {
-    return [this, what](double done) {
-      if (shown_) err_ << fmt::format("\r\x1b[K{} {:.0f}%", what, 100 * done) << std::flush;
-    };
+    const auto name = fmt::format("{}/{} {}", ++row_, rows_, what);
+    show(name, 0);
+    return [this, name](double done) { show(name, done); };
   }
 
  private:
+  void show(const std::string& name, double done) {
+    if (watched_) err_ << fmt::format("\r\x1b[K{} {:.0f}%", name, 100 * done) << std::flush;
+    if (!watched_ && done >= 1) err_ << name << '\n' << std::flush;
+  }
+
   std::ostream& err_;
-  bool shown_;
+  std::size_t rows_;
+  std::size_t row_ = 0;
+  bool watched_;
 };
 
 struct NullRow {
@@ -84,7 +105,7 @@ struct DelayRow {
   Delays result;
 };
 
-std::vector<Null> nulls(const std::string& name) {
+std::vector<Null> nulls_of(const std::string& name) {
   std::vector<Null> out;
   for (const Null null : {Null::kNormal, Null::kHeavy, Null::kCommon, Null::kPersistent}) {
     if (name == "all" || name == to_string(null)) out.push_back(null);
@@ -94,7 +115,7 @@ std::vector<Null> nulls(const std::string& name) {
 
 std::vector<NullRow> run_nulls(const Arguments& arguments, ProgressLine& progress) {
   std::vector<NullRow> rows;
-  for (const Null null : nulls(arguments.null)) {
+  for (const Null null : nulls_of(arguments.null)) {
     for (const std::uint32_t workers : arguments.workers) {
       const Model model{workers, null};
       const auto what = fmt::format("healthy, {}, {} workers", to_string(null), workers);
@@ -131,16 +152,28 @@ bool needs_three(const Fault& fault) {
   return fault.kind == Fault::Kind::kSharedData || fault.kind == Fault::Kind::kDirection;
 }
 
+struct DelayCase {
+  NamedFault of;
+  std::uint32_t workers;
+};
+
+std::vector<DelayCase> delay_cases(const Arguments& arguments) {
+  std::vector<DelayCase> out;
+  for (const std::uint32_t workers : arguments.workers) {
+    for (const NamedFault& of : faults()) {
+      if (workers > 2 || !needs_three(of.fault)) out.push_back({of, workers});
+    }
+  }
+  return out;
+}
+
 std::vector<DelayRow> run_delays(const Arguments& arguments, ProgressLine& progress) {
   std::vector<DelayRow> rows;
-  for (const std::uint32_t workers : arguments.workers) {
-    for (const auto& [name, fault] : faults()) {
-      if (workers == 2 && needs_three(fault)) continue;
-      const Model model{workers, Null::kNormal};
-      const auto what = fmt::format("{}, {} workers", name, workers);
-      rows.push_back(
-          {name, model, delays(model, fault, arguments.trials, arguments.seed, progress.of(what))});
-    }
+  for (const auto& [of, workers] : delay_cases(arguments)) {
+    const Model model{workers, Null::kNormal};
+    const auto what = fmt::format("{}, {} workers", of.name, workers);
+    rows.push_back({of.name, model,
+                    delays(model, of.fault, arguments.trials, arguments.seed, progress.of(what))});
   }
   return rows;
 }
@@ -202,14 +235,11 @@ int faults(const Arguments& arguments, const Streams& io) {
               "package; here there is --simulate\n";
     return kNoVerdict;
   }
-  if (std::isnan(arguments.steps)) {  // which every range check lets through
-    io.err << "presum faults: --steps must be a number\n";
-    return kNoVerdict;
-  }
   std::vector<NullRow> nulls;
   std::vector<DelayRow> delays;
   {
-    ProgressLine progress(io.err);
+    const auto healthy = nulls_of(arguments.null).size() * arguments.workers.size();
+    ProgressLine progress(io.err, healthy + delay_cases(arguments).size());
     nulls = run_nulls(arguments, progress);
     delays = run_delays(arguments, progress);
   }
@@ -226,10 +256,10 @@ void add_faults(CLI::App& program, Command& chosen) {
   command->footer(kHelp);
   command->add_flag("--simulate", arguments->simulate, "made-up steps, without training");
   command->add_option("--steps", arguments->steps, "healthy steps per kind of noise")
-      ->check(CLI::Range(1.0, 1e12))
-      ->capture_default_str();
+      ->check(kSteps)
+      ->default_str("1e6");
   command->add_option("--trials", arguments->trials, "runs per fault")
-      ->check(CLI::Range(1, 1'000'000))
+      ->check(CLI::Range(1, kTrialsMax))
       ->capture_default_str();
   command->add_option("--workers", arguments->workers, "world sizes, such as 2,4,8")
       ->delimiter(',')

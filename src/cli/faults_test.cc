@@ -55,7 +55,6 @@ TEST(Faults, RefusesWhatItCannotSimulate) {
 TEST(Faults, JsonHoldsBothTables) {
   const Ran ran = run(with(kShort, "--format", "json"));
   ASSERT_EQ(ran.code, kOk);
-  EXPECT_EQ(ran.err, "");
   const auto json = nlohmann::json::parse(ran.out);
   EXPECT_EQ(json["schema_version"], 1);
   ASSERT_EQ(json["false_alarms"].size(), 2);
@@ -65,6 +64,29 @@ TEST(Faults, JsonHoldsBothTables) {
   EXPECT_EQ(json["false_alarms"][1]["alarms"]["count"], 0);
   EXPECT_EQ(json["delays"].size(), 11 + 13);  // two workers have one cosine
   EXPECT_GT(json["delays"][0]["median"], json["delays"][4]["median"]);
+}
+
+TEST(Faults, SaysHowFarItIsWhereNobodyWatchesATerminal) {
+  const Ran ran = run(kShort);
+  ASSERT_EQ(ran.code, kOk);
+  EXPECT_EQ(ran.err.find("1/26 healthy, heavy, 2 workers\n2/26 healthy, heavy, 3 workers\n"), 0U)
+      << ran.err;
+  EXPECT_NE(ran.err.find("\n3/26 loss +0.5 sd, 2 workers\n"), std::string::npos) << ran.err;
+  EXPECT_TRUE(ran.err.ends_with("\n26/26 all read one set, 3 workers\n")) << ran.err;
+  EXPECT_EQ(std::count(ran.err.begin(), ran.err.end(), '\n'), 26);
+}
+
+TEST(Faults, BoundsAreReadable) {
+  for (const char* steps : {"1e13", "0.5", "nan", "many"}) {
+    const Ran ran = run({"--simulate", "--steps", steps});
+    EXPECT_EQ(ran.code, kNoVerdict);
+    EXPECT_NE(ran.err.find(std::string(steps) + " is not a number from 1 to 1e12 ("),
+              std::string::npos)
+        << ran.err;
+  }
+  const Ran help = run({"--help"});
+  EXPECT_EQ(help.out.find("000000000"), std::string::npos) << help.out;
+  EXPECT_NE(help.out.find("1 to 1e12"), std::string::npos) << help.out;
 }
 
 TEST(Faults, TextHoldsTheSameNumbersAndDependsOnTheSeedAlone) {

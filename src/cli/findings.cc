@@ -36,36 +36,26 @@ struct Options {
 struct Shown {
   std::string name;
   report::Judgement judgement;
-  std::vector<SegmentInfo> segments;
   std::vector<NoteRecord> notes;
 };
-
-// The segments and notes of one segment, or of all.
-template <class Record>
-std::vector<Record> chosen_of(std::vector<Record> records, const Options& options) {
-  std::erase_if(records,
-                [&](const Record& r) { return options.segment && r.segment != *options.segment; });
-  return records;
-}
 
 Result<Shown> read(const Options& options) {
   const auto log = RunLog::open(options.run);
   if (!log) return tl::unexpected(log.error());
-  auto segments = log->segments();
-  if (!segments) return tl::unexpected(segments.error());
-  *segments = chosen_of(std::move(*segments), options);
-  if (options.segment && segments->empty()) {
-    return fail(ErrorCode::kNotFound,
-                fmt::format("{} has no segment {}", log->name(), *options.segment));
-  }
   auto notes = log->notes();
   if (!notes) return tl::unexpected(notes.error());
   const auto steps = log->steps();
   if (!steps) return tl::unexpected(steps.error());
   auto judgement = report::judge(*log, *steps, options.segment);
   if (!judgement) return tl::unexpected(judgement.error());
-  return Shown{log->name(), std::move(*judgement), std::move(*segments),
-               chosen_of(std::move(*notes), options)};
+  if (options.segment && judgement->segments.empty()) {
+    return fail(ErrorCode::kNotFound,
+                fmt::format("{} has no segment {}", log->name(), *options.segment));
+  }
+  std::erase_if(*notes, [&](const NoteRecord& n) {
+    return options.segment && n.segment != *options.segment;
+  });
+  return Shown{log->name(), std::move(*judgement), std::move(*notes)};
 }
 
 std::string found(std::span<const Finding> findings) {
@@ -82,9 +72,10 @@ std::string as_text(const Shown& shown) {
   const report::Judgement& j = shown.judgement;
   std::string out = fmt::format("{}: {}, {}\n{}", printable(shown.name), verdict_text(j),
                                 found(j.findings), coverage_text(j.coverage));
-  if (shown.segments.size() > 1) out += fmt::format(", {} segments", shown.segments.size());
-  const auto open = unfinished(shown.segments);
+  if (j.segments.size() > 1) out += fmt::format(", {} segments", j.segments.size());
+  const auto open = unfinished(j);
   out += open.empty() ? "\n" : "; " + open + "\n";
+  out += preflights(j.segments);
   for (const Finding& finding : j.findings) out += '\n' + paragraph(finding);
   if (!j.checks.empty()) out += '\n' + checks_by_state(j.checks);
   if (!shown.notes.empty()) out += "\nnotes of the collection:\n";

@@ -21,7 +21,11 @@ using State = CheckRecord::State;
 struct ToText {
   std::string operator()(double value) const { return number(value); }
   std::string operator()(std::int64_t value) const { return fmt::format("{}", value); }
-  std::string operator()(const std::string& value) const { return printable(value); }
+  // In quotes where it could be taken for several entries.
+  std::string operator()(const std::string& value) const {
+    const bool list = value.find(", ") != std::string::npos;
+    return list ? fmt::format("\"{}\"", printable(value)) : printable(value);
+  }
 };
 
 std::string evidence(const Finding& finding) {
@@ -58,6 +62,11 @@ std::string line(const char* label, const std::string& text) {
 
 std::string joined(const std::vector<std::string>& texts) {
   return printable(fmt::format("{}", fmt::join(texts, ", ")));
+}
+
+const char* meaning_of(std::uint32_t exit_code) {
+  if (exit_code == 0) return "nothing at or above warning";
+  return exit_code == 1 ? "findings at or above warning" : "could not judge";
 }
 
 struct Group {
@@ -143,10 +152,28 @@ std::string coverage_text(const report::Coverage& coverage) {
                      coverage.workers_seen, count(coverage.workers_expected, "worker"));
 }
 
-std::string unfinished(std::span<const SegmentInfo> segments) {
-  const auto open = std::ranges::find(segments, false, &SegmentInfo::closed);
-  if (open == segments.end()) return "";
-  return fmt::format("segment {} was not closed: it is still running, or it died", open->segment);
+std::string unfinished(const report::Judgement& judgement) {
+  std::vector<std::uint32_t> open;
+  for (const SegmentInfo& s : judgement.segments) {
+    if (!s.closed) open.push_back(s.segment);
+  }
+  if (open.empty()) return "";
+  const auto which = judgement.segments.size() == 1
+                         ? ""
+                         : fmt::format("segment{} {} ", open.size() == 1 ? "" : "s", ranges(open));
+  return fmt::format("{}not closed (still running, or died): judged on the {} written", which,
+                     count(judgement.coverage.steps_logged, "step"));
+}
+
+std::string preflights(std::span<const SegmentInfo> segments) {
+  std::string out;
+  for (const SegmentInfo& s : segments) {
+    if (!s.preflight_exit_code) continue;
+    const auto which = segments.size() == 1 ? "" : fmt::format(" of segment {}", s.segment);
+    out += fmt::format("preflight{}: ended with exit code {} ({})\n", which, *s.preflight_exit_code,
+                       meaning_of(*s.preflight_exit_code));
+  }
+  return out;
 }
 
 }  // namespace presum::cli

@@ -31,7 +31,10 @@ std::string verdict_text(const report::Judgement& judgement);
 // "40 steps, 8 of 8 workers".
 std::string coverage_text(const report::Coverage& coverage);
 
-// "", or that a segment was not closed in order.
-std::string unfinished(std::span<const SegmentInfo> segments);
+// "", or that segments were not closed in order, and on how many steps the run was judged.
+std::string unfinished(const report::Judgement& judgement);
+
+// A line for each segment that a preflight ended, with its exit code.
+std::string preflights(std::span<const SegmentInfo> segments);
 
 }  // namespace presum::cli

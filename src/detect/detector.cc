@@ -24,7 +24,7 @@ constexpr std::size_t kMostWorkers = 4096;
 constexpr std::size_t kMostGroupWorkers = 256;
 constexpr std::size_t kMostGroups = 64;
 constexpr std::size_t kStatistics = 9;
-constexpr std::uint64_t kMagic = 0x3154'4544'5350'5250ULL;  // "PRPSDET1": its 1 is the version
+constexpr std::uint64_t kMagic = 0x3254'4544'5350'5250ULL;  // "PRPSDET2": its 2 is the version
 
 // Weights of all statistics, with those of pairs (0.1) and partitions (0.1), add up to 1.
 constexpr std::array kSpecs = {
@@ -66,6 +66,7 @@ struct Detector::State {
   }
 
   std::vector<Alarm> update(const StepRecord& record);
+  std::vector<Alarm> lasting() const;
   template <class Archive>
   void visit(Archive& archive);
   void visit_groups(RestoringArchive& archive);
@@ -73,6 +74,7 @@ struct Detector::State {
   bool fits() const;
 
   void start(std::uint32_t expected);
+  void restart(std::uint64_t step);
   void watch(const StepRecord& record);
   std::vector<bool> odd_workers() const;
   void leave_out_named_pairs();
@@ -98,6 +100,7 @@ struct Detector::State {
   };
   Strongest strongest(std::uint32_t worker);
   void settle(const Strongest& s, std::uint32_t worker, std::vector<Alarm>& alarms);
+  Alarm subject(const RankPanel& panel, Side side, std::uint32_t worker) const;
   Alarm outlier(const Strongest& s, std::uint32_t worker, const Window& window) const;
   std::uint64_t deviating_group(std::uint32_t worker) const;
   bool explained_by_outlier(double evidence, std::vector<Alarm>& alarms);
@@ -109,6 +112,7 @@ struct Detector::State {
   Options options;
   std::uint32_t workers = 0;
   std::uint64_t updates = 0;
+  std::uint64_t last_step = 0;  // of an update
   std::array<std::uint64_t, kStatistics> steps = {};
   std::vector<RankPanel> panels;  // in the order of kSpecs
   std::vector<std::uint64_t> group_ids;
@@ -154,6 +158,8 @@ std::vector<Alarm> Detector::State::update(const StepRecord& record) {
   if (workers < 2 || workers > kMostWorkers || record.workers.size() < 2 || !in_order(record)) {
     return alarms;
   }
+  if (updates > 0 && record.step <= last_step) restart(record.step);
+  last_step = record.step;
   const auto t = double(++updates);
   const bool ever = options.control == Options::Control::kEver;
   tick = {record.step, ever ? 1 / (t * (t + 1)) : 1};
@@ -163,6 +169,18 @@ std::vector<Alarm> Detector::State::update(const StepRecord& record) {
   judge_pairs(alarms);
   judge_partition(alarms);
   return alarms;
+}
+
+// The steps have begun to count anew. What was said in the old count has no place in the new one.
+void Detector::State::restart(std::uint64_t step) {
+  for (auto* set : {&panels, &groups}) {
+    for (RankPanel& panel : *set) panel.restart(step);
+  }
+  pairs.restart(step);
+  partition.restart(step);
+  same_work = {};
+  std::ranges::fill(event_raised_at, 0);
+  std::ranges::fill(same_raised_at, 0);
 }
 
 void Detector::State::watch(const StepRecord& record) {
@@ -307,23 +325,41 @@ void Detector::State::settle(const Strongest& s, std::uint32_t worker, std::vect
   alarms.push_back(outlier(s, worker, window));
   for (const std::uint32_t replica : alarms.back().replicas) {
     totals[replica] = 0;
-    s.panel->raised(replica, replica == worker ? s.side : opposite(s.side), tick.step);
+    const Side side = replica == worker ? s.side : opposite(s.side);
+    s.panel->raised(replica, side, tick.step, window.effect);
     for (auto* set : {&panels, &groups}) {
       for (RankPanel& panel : *set) panel.reset_worker(replica);
     }
   }
 }
 
-Alarm Detector::State::outlier(const Strongest& s, std::uint32_t worker,
-                               const Window& window) const {
-  const Statistic statistic = s.panel->spec().statistic;
-  const bool micro = statistic == Statistic::kMicroBatch;
+Alarm Detector::State::subject(const RankPanel& panel, Side side, std::uint32_t worker) const {
+  const bool micro = panel.spec().statistic == Statistic::kMicroBatch;
   Alarm alarm;
   alarm.kind = micro ? Alarm::Kind::kTooInconsistent : Alarm::Kind::kOutlier;
-  alarm.statistic = statistic;
-  alarm.high = s.side == Side::kHigh;
+  alarm.statistic = panel.spec().statistic;
+  alarm.high = side == Side::kHigh;
   alarm.replicas = {worker};
   if (workers == 2 && !micro) alarm.replicas = {0, 1};
+  return alarm;
+}
+
+std::vector<Alarm> Detector::State::lasting() const {
+  std::vector<Alarm> out;
+  for (const auto* set : {&panels, &groups}) {
+    for (const RankPanel& panel : *set) {
+      for (const auto& [worker, side] : panel.lasting()) {
+        out.push_back(subject(panel, side, worker));
+      }
+    }
+  }
+  return out;
+}
+
+Alarm Detector::State::outlier(const Strongest& s, std::uint32_t worker,
+                               const Window& window) const {
+  Alarm alarm = subject(*s.panel, s.side, worker);
+  const Statistic statistic = alarm.statistic;
   alarm.first_step = window.first_step;
   alarm.step = tick.step;
   alarm.evidence = std::log10(totals[worker]);
@@ -467,6 +503,7 @@ void Detector::State::judge_events(const RankPanel& panel, EventWatch& watch,
 template <class Archive>
 void Detector::State::visit(Archive& archive) {
   archive(updates);
+  archive(last_step);
   for (std::uint64_t& s : steps) archive(s);
   for (RankPanel& panel : panels) archive(panel);
   archive(group_ids);
@@ -527,6 +564,7 @@ Detector& Detector::operator=(Detector&&) noexcept = default;
 Detector::~Detector() = default;
 
 std::vector<Alarm> Detector::update(const StepRecord& record) { return state_->update(record); }
+std::vector<Alarm> Detector::lasting() const { return state_->lasting(); }
 
 std::uint64_t Detector::steps(Statistic statistic) const {
   return state_->steps[static_cast<std::size_t>(statistic)];

@@ -70,13 +70,17 @@ class Detector {
   Detector& operator=(Detector&&) noexcept;
   ~Detector();
 
-  // REQUIRES: ascending steps. Deterministic: the same records give the same alarms.
+  // REQUIRES: ascending steps; a lower one begins a new count of steps (a restart of the run), in
+  // which nobody is blamed yet. Deterministic: the same records give the same alarms.
   std::vector<Alarm> update(const StepRecord& record);
+  // What was said about single workers and is still so at the last step: kind, statistic, side and
+  // workers. Pairs and tests of all workers are not followed.
+  std::vector<Alarm> lasting() const;
   // How many steps every statistic has seen; 0 where the run does not have it.
   std::uint64_t steps(Statistic statistic) const;
 
-  // The state as bytes, for a detector of the same options that continues. `restore` returns false,
-  // and changes nothing, where the bytes are not such a state.
+  // The state as bytes, for a detector of the same options that continues (`lasting` is empty
+  // then). `restore` returns false, and changes nothing, where the bytes are not such a state.
   std::string save() const;
   bool restore(std::string_view state);
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <random>
 #include <set>
 #include <span>
@@ -617,6 +618,110 @@ TEST(Restore, SurvivesForgedStates) {
     detector.restore(bad);
     watch(detector, steps, 2, [&](StepRecord& r) { r.step = step++; });
   }
+}
+
+// Steps of a new segment: the generator's, counted from zero.
+Alarms watch_from_zero(Detector& detector, Steps& steps, std::uint64_t count,
+                       const std::function<void(StepRecord&)>& spoil) {
+  Alarms alarms;
+  for (std::uint64_t s = 0; s < count; ++s) {
+    StepRecord record = steps.next();
+    record.step = s;
+    spoil(record);
+    append(alarms, detector.update(record));
+  }
+  return alarms;
+}
+
+TEST(Restore, BlamesNobodyForAnEarlierCountOfSteps) {
+  Detector before({});
+  Steps steps(8);
+  const Alarms old = watch(before, steps, 300, [](StepRecord& r) { r.workers[4].loss += 1; });
+  ASSERT_FALSE(old.empty());
+  Detector detector({});
+  ASSERT_TRUE(detector.restore(before.save()));
+  const Alarms alarms = watch_from_zero(detector, steps, 31, [](StepRecord& r) {
+    if (r.step == 30) r.workers[4].loss = 1e6;
+  });
+  ASSERT_EQ(alarms.size(), 1) << "a worker that is blamed has no events";
+  EXPECT_EQ(alarms[0].kind, Kind::kEvent);
+  EXPECT_EQ(alarms[0].step, 30);
+}
+
+TEST(Restore, EvidenceOfAnEarlierCountOfStepsBeginsWithTheNewOne) {
+  const auto high = [](StepRecord& r) { r.workers[4].loss += 3; };
+  Detector before({});
+  Steps steps(8);
+  watch(before, steps, 200);
+  ASSERT_TRUE(watch(before, steps, 5, high).empty());
+  Detector detector({});
+  ASSERT_TRUE(detector.restore(before.save()));
+  const Alarms alarms = watch_from_zero(detector, steps, 20, high);
+  ASSERT_FALSE(alarms.empty());
+  EXPECT_EQ(alarms[0].replicas, Replicas{4});
+  EXPECT_LT(alarms[0].step, 6) << "what was seen before counts";
+  EXPECT_EQ(alarms[0].first_step, 0);
+  EXPECT_EQ(named(alarms), std::set<Replicas>{{4}});
+}
+
+TEST(Restore, LetsNoPairAndNoWorkerCoolDownFromBefore) {
+  Options options;
+  options.cooldown = 1000;
+  Detector before(options);
+  Steps steps(8);
+  const auto same = [](StepRecord& r) {
+    r.cosines[0] = 1;
+    r.workers[6].loss += 3;
+  };
+  ASSERT_EQ(named(watch(before, steps, 300, same)), (std::set<Replicas>{{0, 1}, {6}}));
+  Detector detector(options);
+  ASSERT_TRUE(detector.restore(before.save()));
+  EXPECT_EQ(named(watch_from_zero(detector, steps, 100, same)), (std::set<Replicas>{{0, 1}, {6}}));
+}
+
+// ---- what lasts
+
+std::vector<std::uint64_t> steps_that_last(std::uint32_t workers, double shift, std::uint64_t until,
+                                           const Replicas& who) {
+  Detector detector({});
+  Steps steps(workers);
+  std::vector<std::uint64_t> out;
+  for (std::uint64_t s = 0; s < until + 400; ++s) {
+    StepRecord record = steps.next();
+    if (s >= 100 && s < until) record.workers[1].loss += shift;
+    detector.update(record);
+    const Alarms lasting = detector.lasting();
+    const bool still = std::ranges::any_of(lasting, [&](const Alarm& alarm) {
+      return alarm.statistic == Statistic::kLoss && alarm.replicas == who;
+    });
+    if (still) out.push_back(s);
+  }
+  return out;
+}
+
+TEST(Lasting, IsWhatWasRaisedUntilItEnds) {
+  const auto large = steps_that_last(8, 1.5, 400, {1});
+  ASSERT_FALSE(large.empty());
+  EXPECT_LT(large.front(), 130);
+  EXPECT_GE(large.back(), 400);
+  EXPECT_LE(large.back(), 405);
+  EXPECT_EQ(large.size(), large.back() - large.front() + 1) << "without a gap";
+  const auto small = steps_that_last(8, 0.5, 1500, {1});
+  ASSERT_FALSE(small.empty());
+  EXPECT_GE(small.back(), 1400);
+  EXPECT_LE(small.back(), 1540);
+  const auto two = steps_that_last(2, 1.5, 400, {0, 1});
+  ASSERT_FALSE(two.empty());
+  EXPECT_GE(two.back(), 400);
+  EXPECT_LE(two.back(), 405);
+}
+
+TEST(Lasting, IsNobodyInAHealthyRun) {
+  Detector detector({});
+  Steps steps(4);
+  watch(detector, steps, 300);
+  EXPECT_TRUE(detector.lasting().empty());
+  EXPECT_TRUE(Detector({}).lasting().empty());
 }
 
 }  // namespace

@@ -88,6 +88,10 @@ Window window_of(std::span<const double> block, std::size_t columns, std::size_t
           (now.effect - total(3) / m) / steps, (now.difference - total(4) / m) / steps};
 }
 
+void begin_at(std::span<double> block, std::size_t columns, std::uint64_t step) {
+  for (std::size_t k = 0; k < columns; ++k) block[columns + k] = block[k] * double(step);
+}
+
 void clear(std::span<double> block, std::size_t columns, std::size_t from, std::size_t count) {
   for (std::size_t m = 0; m < kMoments; ++m) {
     std::ranges::fill(block.subspan(m * columns + from, count), 0.0);

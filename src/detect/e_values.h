@@ -89,6 +89,9 @@ inline void advance(std::span<double> block, std::span<const double> e, const Ti
 Window window_of(std::span<const double> block, std::size_t columns, std::size_t from,
                  std::size_t count, const Seen& now, std::uint64_t step);
 
+// Evidence that began before `step` counts as begun there: the steps before had other numbers.
+void begin_at(std::span<double> block, std::size_t columns, std::uint64_t step);
+
 // Sets components to zero: they begin anew.
 void clear(std::span<double> block, std::size_t columns, std::size_t from, std::size_t count);
 

@@ -74,6 +74,15 @@ void PairTail::forget(std::uint32_t i, std::uint32_t j) {
   std::erase_if(entries_, [&](const Entry& e) { return e.i == i && e.j == j; });
 }
 
+void PairTail::restart(std::uint64_t step) {
+  for (Entry& entry : entries_) begin_at(entry.block, kPairStakes.size(), step);
+}
+
+void PairPanel::restart(std::uint64_t step) {
+  for (PairTail& tail : tails_) tail.restart(step);
+  named_.clear();
+}
+
 bool PairPanel::fits() const {
   return std::ranges::all_of(tails_, [&](const PairTail& tail) {
     return std::ranges::all_of(

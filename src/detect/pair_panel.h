@@ -56,6 +56,7 @@ class PairTail {
     return sum(std::span(entry.block).first(kPairStakes.size()));
   }
   void forget(std::uint32_t i, std::uint32_t j);
+  void restart(std::uint64_t step);
 
   template <class Archive>
   void visit(Archive& archive) {
@@ -94,6 +95,8 @@ class PairPanel {
   std::vector<Crossing> crossings(double level, std::uint64_t step, std::uint64_t cooldown);
   // Whether a worker belongs to a pair that was named, or would have been, in the last 500 steps.
   bool named(std::uint32_t worker, std::uint64_t step) const;
+  // The next step begins a new count of steps: nobody is named, evidence stays.
+  void restart(std::uint64_t step);
   std::uint64_t steps() const { return steps_; }
 
   template <class Archive>

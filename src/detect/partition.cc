@@ -184,6 +184,11 @@ bool Partition::matters(Test test, const Window& window) {
 
 void Partition::reset(Test test) { clear(tracks_[test].block, kBets, 0, kBets); }
 
+void Partition::restart(std::uint64_t step) {
+  for (Track& track : tracks_) begin_at(track.block, kBets, step);
+  raised_at_ = {};
+}
+
 bool Partition::cooling(Test test, std::uint64_t step, std::uint64_t cooldown) const {
   return raised_at_[test] != 0 && step + 1 - raised_at_[test] <= cooldown;
 }

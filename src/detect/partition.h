@@ -37,6 +37,8 @@ class Partition {
   void reset(Test test);
   bool cooling(Test test, std::uint64_t step, std::uint64_t cooldown) const;
   void raised(Test test, std::uint64_t step) { raised_at_[test] = step + 1; }
+  // The next step begins a new count of steps: cool-downs end, evidence stays.
+  void restart(std::uint64_t step);
   std::uint64_t steps() const { return steps_; }
 
   template <class Archive>

@@ -11,6 +11,8 @@ namespace {
 
 constexpr std::uint64_t kNever = std::numeric_limits<std::uint64_t>::max();
 constexpr double kRecentRate = 0.1;
+constexpr double kClearEffect = 2;  // standard deviations: larger ones need no shorter window
+constexpr double kLargest = 4;      // of one step, so that it alone does not last
 
 std::uint64_t tie(std::uint64_t step, Statistic statistic, std::uint32_t worker) {
   return splitmix64(splitmix64(step) ^ (std::uint64_t{worker} << 8) ^
@@ -54,6 +56,7 @@ bool RankPanel::update(std::span<const double> values, const Tick& tick, RankTab
     const auto below = std::ranges::lower_bound(reference_, item, less) - reference_.begin();
     take(item, tables.of(n + 1).row(static_cast<std::size_t>(below)), middle(), tick);
   }
+  follow_raised();
   ++steps_;
   return true;
 }
@@ -160,8 +163,38 @@ void RankPanel::blame(std::size_t worker, std::uint64_t step) {
   blamed_until_[worker] = step + kBlameSteps;
 }
 
-void RankPanel::raised(std::size_t worker, Side side, std::uint64_t step) {
-  raised_at_[worker * 2 + static_cast<std::size_t>(side)] = step;
+void RankPanel::raised(std::uint32_t worker, Side side, std::uint64_t step, double effect) {
+  raised_at_[std::size_t{worker} * 2 + static_cast<std::size_t>(side)] = step;
+  const double shown = std::clamp(std::abs(effect), kLeastEffect, kClearEffect);
+  std::erase_if(raised_, [&](const Raised& r) { return r.worker == worker && r.side == side; });
+  raised_.push_back({worker, side, shown, shown});
+}
+
+// A running mean that passes through half of the effect by chance only 2.5 standard deviations off.
+void RankPanel::follow_raised() {
+  for (Raised& r : raised_) {
+    const auto shown = readings_[r.worker];
+    if (!shown) continue;
+    const double effect = r.side == Side::kHigh ? shown->effect : -shown->effect;
+    const double rate = 0.08 * r.effect * r.effect;
+    r.mean += rate * (std::clamp(effect, -kLargest, kLargest) - r.mean);
+  }
+  std::erase_if(raised_, [](const Raised& r) { return r.mean < r.effect / 2; });
+}
+
+std::vector<std::pair<std::uint32_t, Side>> RankPanel::lasting() const {
+  std::vector<std::pair<std::uint32_t, Side>> out;
+  for (const Raised& r : raised_) {
+    if (readings_[r.worker]) out.emplace_back(r.worker, r.side);
+  }
+  return out;
+}
+
+void RankPanel::restart(std::uint64_t step) {
+  for (std::size_t i = 0; i < workers_; ++i) begin_at(block(i), 2 * thetas_, step);
+  std::ranges::fill(blamed_until_, 0);
+  std::ranges::fill(raised_at_, kNever);
+  raised_.clear();
 }
 
 bool RankPanel::cooling(std::size_t worker, Side side, std::uint64_t step,

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "detect/detector.h"
@@ -52,8 +53,16 @@ class RankPanel {
   // A worker at fault is compared with the others, but they no longer with it.
   void blame(std::size_t worker, std::uint64_t step);
   bool blamed(std::size_t worker, std::uint64_t step) const { return blamed_until_[worker] > step; }
-  void raised(std::size_t worker, Side side, std::uint64_t step);
+  // `effect` as in Window: what an alarm said.
+  void raised(std::uint32_t worker, Side side, std::uint64_t step, double effect);
   bool cooling(std::size_t worker, Side side, std::uint64_t step, std::uint64_t cooldown) const;
+
+  // Workers that were raised and have deviated since, as far as they are there at this step: their
+  // mean distance from the others, over the longer a window the smaller the effect, is still half
+  // of it at least.
+  std::vector<std::pair<std::uint32_t, Side>> lasting() const;
+  // The next step begins a new count of steps: blame and cool-downs end, evidence stays.
+  void restart(std::uint64_t step);
 
   const PanelSpec& spec() const { return spec_; }
   bool watches(Side side) const { return side == Side::kHigh ? spec_.high : spec_.low; }
@@ -92,9 +101,17 @@ class RankPanel {
   double middle() const;
   double middle_without(std::size_t rank) const;
   void take(const Item& item, std::span<const double> e, double others, const Tick& tick);
+  void follow_raised();
   std::span<double> block(std::size_t worker);
   std::span<const double> block(std::size_t worker) const;
   std::size_t first_column(Side side) const { return side == Side::kHigh ? 0 : thetas_; }
+
+  struct Raised {
+    std::uint32_t worker = 0;
+    Side side = Side::kHigh;
+    double effect = 0;  // what it showed, at most two standard deviations
+    double mean = 0;    // what it shows now
+  };
 
   PanelSpec spec_;
   std::size_t workers_;
@@ -105,6 +122,7 @@ class RankPanel {
   std::vector<double> recent_;
   std::vector<std::uint64_t> blamed_until_;
   std::vector<std::uint64_t> raised_at_;  // per worker and side; kNever
+  std::vector<Raised> raised_;            // those that still deviate; not saved
   RobustScale scale_;
   std::uint64_t steps_ = 0;
 

@@ -2,6 +2,7 @@
 #include "detect/statistics.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "detect/partition.h"
@@ -33,6 +34,13 @@ Line fit(std::span<const double> x, std::span<const double> y) {
   return line;
 }
 
+// Norms are compared without it: a worker with few tokens has a short gradient on purpose.
+double log_weight(const WorkerRecord& w) {
+  const std::uint64_t* bits = w.fingerprint_of(FingerprintKind::kGradientWeight);
+  const double weight = bits == nullptr ? 1 : std::bit_cast<double>(*bits);
+  return weight > 0 && std::isfinite(weight) ? std::log(weight) : 0;
+}
+
 }  // namespace
 
 void Statistics::fill(const StepRecord& record, std::size_t workers, const std::vector<bool>& odd) {
@@ -50,7 +58,7 @@ void Statistics::fill(const StepRecord& record, std::size_t workers, const std::
 void Statistics::fill_worker(const WorkerRecord& w) {
   const std::size_t i = w.replica;
   loss[i] = w.loss;
-  norm[i] = std::log(w.grad_norm);
+  norm[i] = std::log(w.grad_norm) - log_weight(w);
   direction[i] = w.cosine_to_others;
   if (w.grad_norm > 0) peak[i] = std::log(w.grad_max / w.grad_norm);
   if (w.tokens > 0) tokens[i] = std::log(double(w.tokens));
@@ -94,7 +102,8 @@ void fill_group(const StepRecord& record, const GroupRecord& group, std::span<do
   std::ranges::fill(out, kNaN);
   const std::size_t n = std::min(record.workers.size(), group.norms.size());
   for (std::size_t k = 0; k < n; ++k) {
-    out[record.workers[k].replica] = std::log(double{group.norms[k]});
+    const WorkerRecord& worker = record.workers[k];
+    out[worker.replica] = std::log(double{group.norms[k]}) - log_weight(worker);
   }
 }
 

@@ -12,7 +12,7 @@ namespace presum::detect {
 // By replica; as long as workers are expected. Buffers are reused from step to step.
 struct Statistics {
   std::vector<double> loss;
-  std::vector<double> norm;       // log
+  std::vector<double> norm;       // log, over the gradient's weight where it is known
   std::vector<double> direction;  // needs three workers
   std::vector<double> peak;       // log
   std::vector<double> residual;   // of norm on loss; needs four workers and losses that differ
@@ -32,7 +32,7 @@ struct Statistics {
   std::vector<double> scratch_;
 };
 
-// Log of a group's norms, by replica.
+// Log of a group's norms over the gradient's weight (see Statistics::norm), by replica.
 void fill_group(const StepRecord& record, const GroupRecord& group, std::span<double> out);
 
 }  // namespace presum::detect

@@ -47,6 +47,17 @@ std::vector<Batch> batches(const StepRecord& record) {
   return out;
 }
 
+bool rows_are_shared(const StepRecord& record, std::span<const Batch> batches) {
+  if (record.workers.size() < 2) return false;
+  std::set<std::uint64_t> whole;
+  for (std::size_t i = 0; i < batches.size(); ++i) {
+    const std::uint64_t* batch = record.workers[i].fingerprint_of(FingerprintKind::kBatch);
+    const bool same = batches[i].known && batches[i].set == batches.front().set;
+    if (!same || batch == nullptr || !whole.insert(*batch).second) return false;
+  }
+  return true;
+}
+
 bool disjoint_indices(const WorkerRecord& a, const WorkerRecord& b) {
   if (a.indices.empty() || b.indices.empty()) return false;
   const std::set<std::uint64_t> of_a(a.indices.begin(), a.indices.end());

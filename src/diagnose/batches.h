@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "presum/step_record.h"
@@ -20,6 +21,10 @@ struct Batch {
   bool degenerate() const { return rows > 1 && distinct == 1; }
 };
 
+// Whether all workers hold the same rows, and the whole batches (kBatch) of no two are equal: what
+// the rows were read from is shared by all (a grid, positions), and no sample. False where
+// something is not known, and for one worker.
+bool rows_are_shared(const StepRecord& record, std::span<const Batch> batches);
 // In the order of StepRecord::workers, all thinned alike.
 std::vector<Batch> batches(const StepRecord& record);
 // Whether both workers know their indices and share none.

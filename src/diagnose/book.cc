@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace presum::diagnose {
 namespace {
@@ -16,8 +17,17 @@ void extend(Signal& signal, const Signal& now) {
   signal.severity = std::max(signal.severity, now.severity);
   signal.confidence = std::max(signal.confidence, now.confidence);
   signal.title = now.title;
-  signal.evidence = now.evidence;
+  signal.remedy = now.remedy;
+  const Evidence before = std::exchange(signal.evidence, now.evidence);
+  keep_first_alarm(signal.evidence, before);
   ++signal.sightings;
+}
+
+template <typename Entries>
+auto* alarm_step(Entries& evidence) {
+  const auto found = std::find_if(evidence.begin(), evidence.end(),
+                                  [](const auto& entry) { return entry.first == kAlarmStep; });
+  return found == evidence.end() ? nullptr : std::get_if<std::int64_t>(&found->second);
 }
 
 std::string found_reason(const std::vector<Signal>& signals, Check check) {
@@ -29,6 +39,12 @@ std::string found_reason(const std::vector<Signal>& signals, Check check) {
 }
 
 }  // namespace
+
+void keep_first_alarm(Evidence& evidence, const Evidence& other) {
+  std::int64_t* own = alarm_step(evidence);
+  const std::int64_t* others = alarm_step(other);
+  if (own != nullptr && others != nullptr) *own = std::min(*own, *others);
+}
 
 Signal sighting(Check check, std::uint64_t step, Blame blame) {
   Signal out;
@@ -57,6 +73,13 @@ void Book::see(Signal now, std::uint64_t slack) {
   now.id = signals_.empty() ? 1 : signals_.back().id + 1;
   now.sightings = 1;
   signals_.push_back(std::move(now));
+}
+
+void Book::last(Check check, std::uint64_t key, const Ranks& ranks, std::uint64_t step) {
+  for (Signal& s : signals_) {
+    if (s.check != check || s.key != key || !intersect(s.ranks, ranks)) continue;
+    s.last_step = std::max(s.last_step, step);
+  }
 }
 
 Signal* Book::joinable(const Signal& now, std::uint64_t slack) {

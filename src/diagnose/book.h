@@ -29,9 +29,16 @@ struct Signal {
   double confidence = 0;
   std::string title;  // with "{Ranks}" in the place of the ranks
   Evidence evidence;
+  std::string remedy;         // empty: the check's
+  std::uint32_t workers = 0;  // in the run at that time; 0: unknown
   std::uint64_t id = 0;
   std::uint64_t sightings = 0;
 };
+
+// The name, in evidence, of the step in which a detector had enough evidence.
+inline constexpr const char* kAlarmStep = "alarm_step";
+// Puts the earlier of the two alarm steps, where both have one, into `evidence`.
+void keep_first_alarm(Evidence& evidence, const Evidence& other);
 
 // A sighting at one step with the check's own severity.
 Signal sighting(Check check, std::uint64_t step, Blame blame);
@@ -41,8 +48,10 @@ class Book {
  public:
   // Ranks that a signal of the same check and key has already are added to it. The others make a
   // new signal, or join the newest if that began at most `slack` steps ago. The latest title and
-  // evidence stay.
+  // evidence stay, but the earliest `alarm_step`.
   void see(Signal now, std::uint64_t slack = 0);
+  // Signals of the check and key on these ranks are still so at the step.
+  void last(Check check, std::uint64_t key, const Ranks& ranks, std::uint64_t step);
   // The newest signal of a check that holds the rank, or null.
   Signal* find(Check check, std::uint32_t rank);
   const std::vector<Signal>& signals() const { return signals_; }

@@ -62,7 +62,7 @@ constexpr std::array<Rule, kChecks> kRules{{
       "Build the optimiser and its schedule from the same configuration on every rank, and load "
       "the same checkpoint of them.",
       ""},
-     kDesync | set_of({kWorkerOutlier, kLossEvent})},
+     kDesync | set_of({kWorkerOutlier, kPairTooSimilar, kLossEvent})},
     {kEnvironmentMismatch,
      {"environment-mismatch", kWarning,
       "versions, device, precision, determinism and environment variables of all workers",
@@ -192,6 +192,12 @@ const CheckInfo& info(Check check) { return kCatalogue[static_cast<std::size_t>(
 
 bool explains(Check cause, Check effect) {
   return cause == effect || (kRules[static_cast<std::size_t>(cause)].explains & bit(effect)) != 0;
+}
+
+bool sets_apart(Check check) {
+  constexpr Checks kApart = set_of({kOptimizerMismatch, kEnvironmentMismatch, kModeMismatch,
+                                    kReducedGradientMismatch, kBufferDesync, kParameterDesync});
+  return (kApart & bit(check)) != 0;
 }
 
 std::span<const CheckInfo> catalogue() { return kCatalogue; }

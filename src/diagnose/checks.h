@@ -42,6 +42,8 @@ inline constexpr std::size_t kChecks = 24;
 const CheckInfo& info(Check check);
 // Whether `effect` is to be expected where `cause` is found. A check explains itself.
 bool explains(Check cause, Check effect);
+// Whether the ranks that the check names come to have other gradients than the rest.
+bool sets_apart(Check check);
 // Whether the check rests on alarms of the detectors alone.
 constexpr bool is_statistic(Check check) { return check >= Check::kWorkerOutlier; }
 

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "base/hash.h"
+
 namespace presum::diagnose {
 namespace {
 
@@ -29,7 +31,9 @@ void DataOrder::follow(Worker& worker, std::uint64_t pass, const std::uint64_t* 
 
 void DataOrder::compare(Worker& worker, const WorkerRecord& record, const Batch& batch) {
   const std::uint64_t* place = record.fingerprint_of(FingerprintKind::kDataBatch);
-  const Place now{place == nullptr ? worker.seen : *place, batch.order};
+  const std::uint64_t* whole = record.fingerprint_of(FingerprintKind::kBatch);
+  const std::uint64_t order = batch.order + (whole == nullptr ? 0 : mix64(*whole));
+  const Place now{place == nullptr ? worker.seen : *place, order};
   if (worker.seen++ >= kCompared || !batch.known) return;
   worker.now.push_back(now);
   for (const Place& before : worker.before) {

@@ -18,7 +18,7 @@ class DataOrder {
  private:
   struct Place {
     std::uint64_t batch = 0;  // its position in the pass
-    std::uint64_t order = 0;  // of its samples
+    std::uint64_t order = 0;  // of its samples, with all that the batch holds
   };
   struct Worker {
     std::uint64_t pass = 0;

@@ -51,6 +51,46 @@ TEST(DuplicateData, TheOrderOfTheRowsDoesNotMatter) {
   EXPECT_EQ(w.ids(), Ids{"duplicate-data"});
 }
 
+// The first tensor of every batch is the same on all workers; the whole batches differ.
+TEST(DuplicateData, RowsThatAllWorkersShareAreNot) {
+  for (const bool moving : {false, true}) {
+    Watched w;
+    w.play(0, 40, [&](StepRecord& r) {
+      forget_sampler(r);
+      forget_indices(r);
+      for (WorkerRecord& x : r.workers) {
+        const std::uint64_t at = moving ? r.step * 100 : 0;
+        for (std::size_t i = 0; i < x.samples.size(); ++i) x.samples[i] = scramble(at + i);
+        x.loss = 2;
+      }
+    });
+    EXPECT_TRUE(w.findings().empty()) << w.first().title;
+  }
+}
+
+TEST(DuplicateData, WholeBatchesAreFoundBehindRowsThatAllShare) {
+  Watched w;
+  w.play(0, 5, [](StepRecord& r) {
+    copy_batch(r, 2, 5);
+    forget_sampler(r);
+    forget_indices(r);
+    for (WorkerRecord& x : r.workers) {
+      for (std::size_t i = 0; i < x.samples.size(); ++i) x.samples[i] = scramble(i);
+    }
+  });
+  ASSERT_EQ(w.ids(), Ids{"duplicate-data"});
+  EXPECT_EQ(w.first().ranks, (RankList{2, 5}));
+}
+
+TEST(DuplicateData, RowsAloneDecideWhereTheWholeBatchIsNotKnown) {
+  Watched w;
+  w.play(0, 0, [](StepRecord& r) {
+    copy_batch(r, 2, 5);
+    unset(r.workers[5], Kind::kBatch);
+  });
+  EXPECT_EQ(w.ids(), Ids{"duplicate-data"});
+}
+
 TEST(DuplicateData, OtherLossesWithoutDropoutSayThatMoreThanTheRowsIsData) {
   Watched w;
   w.play(0, 9, [](StepRecord& r) {
@@ -184,6 +224,7 @@ TEST(DuplicateData, ThinnedSamplesAreComparedAlike) {
     r.workers[5].loss = r.workers[2].loss;
     r.workers[5].samples = {24, 16 * 102};  // worker 2's, without what was left out
     r.workers[5].thinned = 3;
+    set(r.workers[5], Kind::kBatch, *r.workers[2].fingerprint_of(Kind::kBatch));
   });
   EXPECT_EQ(w.ids(), Ids{"duplicate-data"});
   EXPECT_EQ(w.first().ranks, (RankList{2, 5}));
@@ -219,6 +260,16 @@ TEST(EpochNotSet, ANewOrderIsFineWhateverTheSamplerSays) {
   });
   EXPECT_TRUE(w.findings().empty());
   EXPECT_EQ(w.check("epoch-not-set").state, State::kPassed);
+}
+
+TEST(EpochNotSet, BatchesThatDifferBehindEqualRowsAreANewOrder) {
+  Watched w(kShort);
+  w.play(0, 35, [](StepRecord& r) {
+    for (WorkerRecord& x : r.workers) {
+      for (std::size_t i = 0; i < x.samples.size(); ++i) x.samples[i] = scramble(i);
+    }
+  });
+  EXPECT_TRUE(w.findings().empty()) << w.first().title;
 }
 
 TEST(EpochNotSet, WithoutSamplesTheSamplersWordIsEnough) {

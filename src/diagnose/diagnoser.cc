@@ -98,11 +98,12 @@ void Diagnoser::farewell(const Farewell& farewell) {
 }
 
 void Diagnoser::update(const StepRecord& record, std::span<const detect::Alarm> alarms,
-                       const detect::Detector& detector) {
+                       const detect::Detector& detector, bool ending) {
   state_->roster.see(record);
   const WatchedSteps watched = watched_steps(detector);
   const std::vector<Batch> read = batches(record);
-  state_->update({record, read, alarms, watched, state_->roster});
+  const std::vector<detect::Alarm> lasting = detector.lasting();
+  state_->update({record, read, alarms, lasting, watched, state_->roster, ending});
 }
 
 std::vector<Diagnoser::Numbered> Diagnoser::findings() const {

@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "base/hash.h"
 #include "diagnose/sampler.h"
 #include "diagnose/text.h"
 
@@ -34,6 +35,23 @@ std::vector<Members> equal_groups(std::size_t count, std::uint64_t none, ValueOf
   std::vector<Members> out;
   out.reserve(groups.size());
   for (auto& [at, members] : groups) out.push_back(std::move(members));
+  return out;
+}
+
+// Groups by the whole batch, where all of the members sent it: equal rows alone may be of a tensor
+// that all batches share.
+std::vector<Members> by_whole_batch(const Look& look, Members members) {
+  const auto whole = [&](std::size_t i) {
+    return look.record.workers[i].fingerprint_of(FingerprintKind::kBatch);
+  };
+  if (std::any_of(members.begin(), members.end(), [&](auto i) { return whole(i) == nullptr; })) {
+    return {std::move(members)};
+  }
+  std::map<std::uint64_t, Members> groups;
+  for (const std::size_t i : members) groups[*whole(i)].push_back(i);
+  std::vector<Members> out;
+  out.reserve(groups.size());
+  for (auto& [batch, group] : groups) out.push_back(std::move(group));
   return out;
 }
 
@@ -95,7 +113,10 @@ std::uint64_t Duplicates::Streaks::extend(const Members& members, std::uint64_t 
 // Two rows or more do not agree by chance, unless samples are drawn with replacement.
 bool Duplicates::certain(const Look& look, const Members& members) {
   const Batch& batch = look.batches[members.front()];
-  const bool lasting = samples_.extend(members, batch.set) >= kInARow;
+  const std::uint64_t* whole =
+      look.record.workers[members.front()].fingerprint_of(FingerprintKind::kBatch);
+  const std::uint64_t value = batch.set + (whole == nullptr ? 0 : mix64(*whole));
+  const bool lasting = samples_.extend(members, value) >= kInARow;
   return lasting || (batch.distinct > 1 && !draws_with_replacement(look.roster));
 }
 
@@ -104,10 +125,12 @@ void Duplicates::group_rows(const Look& look, Found& found) {
     const Batch& b = look.batches[i];
     return b.known && !b.degenerate() ? b.set | 1 : 0;
   });
-  for (Members& members : groups) {
-    drop_equal_records(look, members);
-    if (members.size() > 1 && !contradicted(look, members) && certain(look, members))
-      found.rows.push_back(std::move(members));
+  for (Members& same_rows : groups) {
+    for (Members& members : by_whole_batch(look, std::move(same_rows))) {
+      drop_equal_records(look, members);
+      if (members.size() > 1 && !contradicted(look, members) && certain(look, members))
+        found.rows.push_back(std::move(members));
+    }
   }
 }
 

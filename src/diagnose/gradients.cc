@@ -32,6 +32,12 @@ std::uint64_t batch_of(const WorkerRecord& worker, const Batch& batch) {
   return batch.known ? batch.set | 1 : 0;
 }
 
+bool optimiser_known(const Look& look) {
+  if (!look.roster.fact("grad_scaler").empty()) return true;
+  const std::string name = look.roster.fact("optimizer");
+  return !name.empty() && name != "unknown";
+}
+
 }  // namespace
 
 // ---- not finite
@@ -45,6 +51,8 @@ void Nonfinite::update(const Look& look, Book& book) {
   if (look.workers() == 0) return;
   book.looked(check_);
   ++records_;
+  counted_ = counted_ || std::any_of(look.record.workers.begin(), look.record.workers.end(),
+                                     [](const WorkerRecord& w) { return w.optimizer_step > 0; });
   Ranks now;
   for (const WorkerRecord& w : look.record.workers) {
     if (broken(w)) insert(now, w.rank);
@@ -53,9 +61,8 @@ void Nonfinite::update(const Look& look, Book& book) {
     running_ = false;
   } else {
     if (!running_) begin(look, now);
-    const bool scaled = !look.roster.fact("grad_scaler").empty();
-    skipped_ = skipped_ && ++length_ <= kScalerSearch && optimiser_stood_still(look.record, scaled);
-    report(look, now, scaled, book);
+    skipped_ = skipped_ && ++length_ <= kScalerSearch && maybe_skipped(look);
+    report(look, now, book);
   }
   healthy_before_ = now.empty();
   for (const WorkerRecord& w : look.record.workers) optimizer_steps_[w.replica] = w.optimizer_step;
@@ -70,21 +77,30 @@ void Nonfinite::begin(const Look& look, Ranks ranks) {
   sudden_ = blame_.everyone && healthy_before_ && look.workers() > 1;
 }
 
+// Without an optimiser that counts, nobody knows whether a scaler of losses left the step out.
+bool Nonfinite::maybe_skipped(const Look& look) const {
+  if (check_ == Check::kNonfiniteGradient && !counted_ && !optimiser_known(look)) return true;
+  return optimiser_stood_still(look.record);
+}
+
 // A loss scaler that meets an overflow leaves the step out on all ranks and lowers its factor, most
 // of all in its first steps. A count that never moved says nothing later on.
-bool Nonfinite::optimiser_stood_still(const StepRecord& record, bool scaled) const {
-  const bool beginning = scaled && records_ <= kScalerSearch;
+bool Nonfinite::optimiser_stood_still(const StepRecord& record) const {
   return std::all_of(record.workers.begin(), record.workers.end(), [&](const WorkerRecord& w) {
     const std::uint64_t* found = optimizer_steps_.find(w.replica);
     const std::uint64_t before = found == nullptr ? 0 : *found;
-    return w.optimizer_step == before && (before > 0 || beginning);
+    return w.optimizer_step == before && (before > 0 || records_ <= kScalerSearch);
   });
 }
 
-std::string Nonfinite::title() const {
+std::string Nonfinite::title(const Look& look) const {
   const std::string what = check_ == Check::kNonfiniteLoss ? "loss" : "gradient";
-  if (skipped_) {
+  if (skipped_ && (counted_ || optimiser_known(look))) {
     return "{Ranks} had a " + what + " that was not finite, and the optimiser left the step out";
+  }
+  if (skipped_) {
+    return "{Ranks} had a " + what +
+           " that was not finite; whether the optimiser left the step out is not known";
   }
   if (sudden_) {
     return "{Ranks} turned to a " + what +
@@ -94,13 +110,14 @@ std::string Nonfinite::title() const {
   return "{Ranks} had a " + what + " that was not finite";
 }
 
-void Nonfinite::report(const Look& look, const Ranks& now, bool scaled, Book& book) const {
+void Nonfinite::report(const Look& look, const Ranks& now, Book& book) const {
   Signal signal = sighting(check_, look.record.step, blame_);
   signal.key = key_of(blame_.ranks);
   signal.confidence = sudden_ ? 0.8 : 1;
-  const bool overflow = scaled && check_ == Check::kNonfiniteGradient;
+  const bool overflow =
+      check_ == Check::kNonfiniteGradient && !look.roster.fact("grad_scaler").empty();
   if (skipped_) signal.severity = overflow ? Severity::kInfo : Severity::kWarning;
-  signal.title = title();
+  signal.title = title(look);
   signal.evidence = {{"workers_not_finite", static_cast<std::int64_t>(now.size())}};
   if (check_ == Check::kNonfiniteGradient) {
     signal.evidence.emplace_back("nonfinite_elements", nonfinite_elements(look.record));

@@ -19,9 +19,10 @@ class Nonfinite {
  private:
   bool broken(const WorkerRecord& worker) const;
   void begin(const Look& look, Ranks ranks);
-  void report(const Look& look, const Ranks& now, bool scaled, Book& book) const;
-  bool optimiser_stood_still(const StepRecord& record, bool scaled) const;
-  std::string title() const;
+  void report(const Look& look, const Ranks& now, Book& book) const;
+  bool maybe_skipped(const Look& look) const;
+  bool optimiser_stood_still(const StepRecord& record) const;
+  std::string title(const Look& look) const;
 
   Check check_;
   std::uint64_t records_ = 0;
@@ -29,7 +30,8 @@ class Nonfinite {
   bool running_ = false;
   bool healthy_before_ = false;  // the record before was finite on all workers
   bool sudden_ = false;          // all workers at once, and finite before
-  bool skipped_ = false;         // the optimiser took no step in this episode so far
+  bool skipped_ = false;  // the optimiser took no step in this episode so far, as far as known
+  bool counted_ = false;  // some worker's optimiser took a step
   Blame blame_;
   PerWorker<std::uint64_t> optimizer_steps_;
 };

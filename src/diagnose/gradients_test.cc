@@ -115,7 +115,55 @@ TEST(Nonfinite, ALossScalerMayLookForItsFirstFactor) {
   };
   EXPECT_EQ(play(true, 4), Severity::kInfo);
   EXPECT_EQ(play(true, 40), Severity::kCritical) << "no optimiser is known, or it never steps";
-  EXPECT_EQ(play(false, 4), Severity::kCritical);
+  EXPECT_EQ(play(false, 4), Severity::kWarning) << "there may be a scaler that nobody told of";
+}
+
+// Steps 0 to `last` of an optimiser of this name, with gradients that are not finite.
+Finding overflow(const char* optimizer, std::uint64_t last, std::uint64_t counted_per_step) {
+  Watched w;
+  for (std::uint32_t r = 0; r < 8; ++r) {
+    w.diagnoser.hello({r, r, "host", {{"optimizer", optimizer}}, {}});
+  }
+  w.play(0, last, [&](StepRecord& r) {
+    for (WorkerRecord& x : r.workers) {
+      x.nonfinite = 5;
+      x.grad_norm = kInf;
+      x.optimizer_step = counted_per_step * (r.step + 1);
+    }
+  });
+  return w.first();
+}
+
+TEST(Nonfinite, AnOptimiserThatStoodStillInTheFirstStepsSkippedThem) {
+  EXPECT_EQ(overflow("AdamW", 3, 0).severity, Severity::kWarning);
+  EXPECT_NE(overflow("AdamW", 3, 0).title.find("left the step out"), std::string::npos);
+  EXPECT_EQ(overflow("AdamW", 16, 0).severity, Severity::kCritical);
+  EXPECT_EQ(overflow("AdamW", 3, 1).severity, Severity::kCritical) << "it steps on them";
+}
+
+TEST(Nonfinite, AnUnknownOptimiserMakesSixteenInARowAWarning) {
+  EXPECT_EQ(overflow("unknown", 15, 0).severity, Severity::kWarning);
+  EXPECT_NE(overflow("unknown", 15, 0).title.find("not known"), std::string::npos);
+  EXPECT_EQ(overflow("unknown", 16, 0).severity, Severity::kCritical);
+  EXPECT_EQ(overflow("unknown", 3, 1).severity, Severity::kCritical) << "its steps are counted";
+}
+
+TEST(Nonfinite, AnUnknownOptimiserMayMeetOneLater) {
+  Watched w;
+  w.play(0, 99, [](StepRecord& r) {
+    for (WorkerRecord& x : r.workers) x.optimizer_step = 0;
+    if (r.step % 30 == 29) spoil(r.workers[3]);
+  });
+  EXPECT_EQ(w.first().severity, Severity::kWarning);
+}
+
+TEST(Nonfinite, ALossIsCriticalWhateverTheOptimiser) {
+  Watched w;
+  w.play(20, 24, [](StepRecord& r) {
+    for (WorkerRecord& x : r.workers) x.optimizer_step = 0;
+    r.workers[3].loss_nonfinite = r.step == 24;
+  });
+  ASSERT_EQ(w.ids(), Ids{"nonfinite-loss"});
 }
 
 TEST(Nonfinite, ALossIsNamedAndItsGradientComesFirst) {

@@ -28,12 +28,14 @@ void Manifest::update(const Look& look, Book& book) {
 
 void Manifest::compare_facts(const Look& look, Book& book) const {
   Mismatch found =
-      compare_kinds(look.record, Check::kManifestMismatch, [](FingerprintKind) { return true; });
+      compare_kinds(look, Check::kManifestMismatch, [](FingerprintKind) { return true; });
   if (found.looked) book.looked(Check::kManifestMismatch);
   if (found.names.empty()) return;
   Signal signal = sighting(Check::kManifestMismatch, look.record.step, found.blame);
   signal.confidence = 0.95;
-  signal.title = "{Ranks} had another data set: " + listed(found.names);
+  signal.title =
+      signal.everyone ? "The ranks differ in their data set: " : "{Ranks} had another data set: ";
+  signal.title += listed(found.names);
   signal.evidence = std::move(found.evidence);
   signal.evidence.emplace_back("differ", listed(found.names));
   book.see(std::move(signal), 1);
@@ -51,7 +53,10 @@ void Manifest::compare_rows(const Look& look, Book& book) {
   Signal signal = sighting(Check::kManifestMismatch, look.record.step, blame(look.record));
   signal.key = 1;
   signal.confidence = 0.9;
-  signal.title = "{Ranks} read other samples than the others at the same places of the data set";
+  signal.title =
+      signal.everyone
+          ? "The ranks read different samples at the same places of the data set"
+          : "{Ranks} read other samples than the others at the same places of the data set";
   signal.evidence = {{"indices_in_conflict", static_cast<std::int64_t>(conflicts_)},
                      {"indices_agreed", static_cast<std::int64_t>(agreed_)}};
   book.see(std::move(signal), 1);

@@ -18,14 +18,26 @@ constexpr std::size_t kEvidence = 64;
 
 std::uint64_t later(std::uint64_t step) { return step + std::min(kSlack, UINT64_MAX - step); }
 
+std::size_t pairs(std::size_t workers) { return workers * (workers - 1) / 2; }
+
+// Where some ranks have come to differ, those that are left look alike beside them. Only where
+// pairs of these are few among all pairs is one of them the most alike often enough to be named.
+bool leaves_alike(const Signal& cause, const Signal& effect) {
+  if (effect.check != Check::kPairTooSimilar || !sets_apart(cause.check)) return false;
+  if (cause.ranks.size() + 2 > effect.workers || intersect(cause.ranks, effect.ranks)) return false;
+  return 3 * pairs(effect.workers - cause.ranks.size()) <= 2 * pairs(effect.workers);
+}
+
 bool causes(const Signal& cause, const Signal& effect) {
   // What is only worth knowing (a version that changes no number, uneven tokens of everyone) is no
   // cause of what one worker does.
   const bool harmless =
       cause.check == Check::kEnvironmentMismatch || cause.check == Check::kTokenImbalance;
   if (harmless && cause.severity == Severity::kInfo && effect.check != cause.check) return false;
-  return explains(cause.check, effect.check) && later(effect.first_step) >= cause.first_step &&
-         effect.first_step <= later(cause.last_step);
+  return later(effect.first_step) >= cause.first_step &&
+         effect.first_step <= later(cause.last_step) &&
+         ((explains(cause.check, effect.check) && intersect(cause.ranks, effect.ranks)) ||
+          leaves_alike(cause, effect));
 }
 
 bool before(const Signal& a, const Signal& b) {
@@ -55,8 +67,11 @@ std::string free_name(const Evidence& evidence, const std::string& prefix,
 }
 
 void add(Evidence& evidence, const std::string& prefix, const Evidence& more) {
+  const bool alarmed = has(evidence, kAlarmStep);
+  keep_first_alarm(evidence, more);
   for (const auto& [name, value] : more) {
     if (evidence.size() >= kEvidence) return;
+    if (alarmed && name == kAlarmStep) continue;
     evidence.emplace_back(free_name(evidence, prefix, name), value);
   }
 }
@@ -87,9 +102,7 @@ void absorb(Finding& finding, const Signal& head, const Signal& other) {
 
 }  // namespace
 
-bool same_cause(const Signal& a, const Signal& b) {
-  return (causes(a, b) || causes(b, a)) && intersect(a.ranks, b.ranks);
-}
+bool same_cause(const Signal& a, const Signal& b) { return causes(a, b) || causes(b, a); }
 
 std::vector<std::vector<std::size_t>> merge(std::span<const Signal> signals) {
   std::vector<std::size_t> order(signals.size());
@@ -124,7 +137,7 @@ Finding finding_of(std::span<const Signal> signals, std::span<const std::size_t>
   out.last_step = head.last_step;
   out.confidence = head.confidence;
   out.evidence = head.evidence;
-  out.remedy = check.remedy;
+  out.remedy = head.remedy.empty() ? check.remedy : head.remedy;
   out.resembles = check.resembles;
   for (const std::size_t at : members.subspan(1)) absorb(out, head, signals[at]);
   out.title = with_ranks(head.title, out.ranks, head.everyone && out.ranks == head.ranks);

@@ -108,6 +108,20 @@ TEST(Merge, PairsOfOneCauseAddUp) {
   EXPECT_TRUE(found[0].also.empty());
 }
 
+TEST(Merge, ThoseLeftAlikeBesideOnesSetApartAreTheirEffect) {
+  const auto count = [](Check cause, Ranks apart, Ranks pair, std::uint32_t workers) {
+    Signal alike = signal(kPairTooSimilar, std::move(pair), 30, 60);
+    alike.workers = workers;
+    return findings({signal(cause, std::move(apart), 10, 80), alike}).size();
+  };
+  EXPECT_EQ(count(kOptimizerMismatch, {2}, {0, 1}, 3), 1U);
+  EXPECT_EQ(count(kParameterDesync, {3}, {0, 1}, 4), 1U);
+  EXPECT_EQ(count(kParameterDesync, {3}, {0, 1}, 64), 2U) << "one of many pairs has its own reason";
+  EXPECT_EQ(count(kParameterDesync, {3}, {0, 1}, 0), 2U) << "nobody knows how many there are";
+  EXPECT_EQ(count(kTokenImbalance, {3}, {0, 1}, 4), 2U) << "it sets nobody's gradient apart";
+  EXPECT_EQ(count(kOptimizerMismatch, {0, 1}, {0, 1}, 2), 1U) << "or of the same ranks";
+}
+
 TEST(Merge, AHarmlessEnvironmentExplainsNothing) {
   Signal environment = signal(kEnvironmentMismatch, {3}, 0, 90);
   environment.severity = Severity::kInfo;

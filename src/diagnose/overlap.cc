@@ -23,6 +23,8 @@ constexpr std::uint64_t kRepeats = 2;        // records in a row with a repeated
 constexpr std::uint64_t kRepeatsUnsure = 3;  // where indices are unknown, or one row is repeated
 constexpr std::uint64_t kRareRepeats = 100;  // at most one record in so many of other workers
 constexpr const char* kNoPass = "No data loader was found, so passes over the data are not known.";
+constexpr const char* kSharedRows =
+    "The rows that were hashed are the same on all workers though their batches differ.";
 constexpr const char* kNoSamples = "No samples were seen.";
 constexpr const char* kReplacement =
     "The sampler draws with replacement: a sample may come twice on purpose.";
@@ -158,13 +160,16 @@ void Overlap::update(const Look& look, Book& book) {
     return book.cannot(Check::kOverlappingData, kReplacement);
   }
   watch_repeats(look, book);
+  const bool shared = rows_are_shared(look.record, look.batches);
   for (const WorkerRecord& w : look.record.workers) {
     if (w.samples.empty() && w.indices.empty()) {
       book.cannot(Check::kOverlappingData, kNoSamples);
-    } else if (DataPass* pass = pass_of(look, w)) {
-      draw(look, w, *pass);
-    } else {
+    } else if (DataPass* pass = pass_of(look, w); pass == nullptr) {
       book.cannot(Check::kOverlappingData, kNoPass);
+    } else if (shared && pass->identity() == DataPass::Identity::kRow) {
+      book.cannot(Check::kOverlappingData, kSharedRows);
+    } else {
+      draw(look, w, *pass);
     }
   }
   if (passes_.empty() || passes_.back().drawn() == 0) return;
@@ -239,6 +244,7 @@ void Overlap::report(const Look& look, const DataPass& pass, Book& book) const {
   if (pass.identity() == DataPass::Identity::kIndex) {
     signal.evidence.emplace_back("samples_lost_at_least", whole(doubled));
   }
+  if (pass.identity() == DataPass::Identity::kRow) signal.remedy = undivided_remedy(look.record);
   if (finished_.lost_known) signal.evidence.emplace_back("samples_lost", whole(finished_.lost));
   book.see(std::move(signal), std::numeric_limits<std::uint64_t>::max() / 2);
 }

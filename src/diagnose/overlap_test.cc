@@ -117,6 +117,33 @@ TEST(Overlap, IsFoundByRowHashesAlone) {
   ASSERT_EQ(w.ids(), Ids{"overlapping-data"});
   EXPECT_EQ(w.first().severity, Severity::kWarning);
   EXPECT_EQ(evidence(w.first(), "samples_lost_at_least"), nullptr) << "nobody splits this set";
+  EXPECT_TRUE(w.first().remedy.starts_with("No DistributedSampler")) << w.first().remedy;
+}
+
+// Rows of a tensor that all batches share: never the same batch.
+TEST(Overlap, RowsThatAllWorkersShareAreNoSamples) {
+  Watched w({.workers = 4, .rows = 16, .data = 4096});
+  w.play(0, 63, [](StepRecord& r) {
+    for (WorkerRecord& x : r.workers) {
+      for (std::size_t i = 0; i < x.samples.size(); ++i) x.samples[i] = scramble(7000 + i);
+      unset(x, Kind::kSamplerReplicas);
+    }
+    forget_indices(r);
+  });
+  EXPECT_TRUE(w.findings().empty()) << w.first().title;
+  EXPECT_EQ(w.check("overlapping-data").state, State::kNotPossible);
+}
+
+// The whole batches differ, but a half of their rows is the neighbour's.
+TEST(Overlap, RowsOfSomeWorkersInBatchesThatDifferAreFound) {
+  Watched w({.workers = 4, .rows = 8, .data = 4096});
+  w.play(0, 63, [](StepRecord& r) {
+    for (WorkerRecord& x : r.workers) unset(x, Kind::kSamplerReplicas);
+    forget_indices(r);
+    for (std::size_t i = 0; i < 4; ++i) r.workers[1].samples[i] = r.workers[0].samples[i];
+  });
+  ASSERT_EQ(w.ids(), Ids{"overlapping-data"});
+  EXPECT_EQ(w.first().ranks, RankList{1});
 }
 
 TEST(Overlap, RecordsThatAreEqualInTheDataSetAreNot) {

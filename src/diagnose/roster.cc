@@ -59,6 +59,13 @@ std::string Roster::group_name(std::uint64_t id) const {
   return found == groups_.end() ? fmt::format("{:016x}", id) : found->second;
 }
 
+std::string Roster::fact_of(std::uint32_t rank, const std::string& key) const {
+  const auto facts = facts_.find(rank);
+  if (facts == facts_.end()) return {};
+  const auto found = facts->second.find(key);
+  return found == facts->second.end() ? std::string() : found->second;
+}
+
 std::string Roster::fact(const std::string& key) const {
   for (const auto& [rank, facts] : facts_) {
     const auto found = facts.find(key);

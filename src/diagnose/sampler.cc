@@ -14,6 +14,11 @@ constexpr const char* kNoSampler = "No sampler was found on any worker.";
 constexpr const char* kNotDistributed =
     "The samplers do not split the data among workers, so each may have settings of its own.";
 
+constexpr const char* kUndivided =
+    "No DistributedSampler (or its equivalent) divides the data among the ranks: give the loader "
+    "one "
+    "with this job's rank and world size, or split the data into disjoint shards.";
+
 std::string plain(std::uint64_t value) {
   return value_text(
       *find_fingerprint_kind(static_cast<std::uint32_t>(FingerprintKind::kSamplerSeed)), value);
@@ -95,6 +100,15 @@ bool distributed_sampling(const StepRecord& record) {
          });
 }
 
+std::string undivided_remedy(const StepRecord& record) {
+  const bool undivided =
+      std::any_of(record.workers.begin(), record.workers.end(), [](const WorkerRecord& w) {
+        return w.fingerprint_of(FingerprintKind::kSamplerClass) != nullptr &&
+               w.fingerprint_of(FingerprintKind::kSamplerReplicas) == nullptr;
+      });
+  return undivided ? kUndivided : "";
+}
+
 bool draws_with_replacement(const Roster& roster) {
   const std::string sampler = roster.fact("sampler");
   const auto says = [&](const char* words) { return sampler.find(words) != std::string::npos; };
@@ -108,7 +122,7 @@ void Sampler::update(const Look& look, Book& book) {
                        any_sampler(look.record) ? kNotDistributed : kNoSampler);
   }
   book.looked(Check::kSamplerMismatch);
-  Mismatch found = compare_kinds(look.record, Check::kSamplerMismatch,
+  Mismatch found = compare_kinds(look, Check::kSamplerMismatch,
                                  [](FingerprintKind kind) { return !has_own_rule(kind); });
   compare_epochs(look.record, found);
   compare_lengths(look.record, found);
@@ -120,7 +134,11 @@ void Sampler::update(const Look& look, Book& book) {
   }
   Signal signal = sighting(Check::kSamplerMismatch, look.record.step, found.blame);
   signal.confidence = 0.95;
-  signal.title = "{Ranks} had samplers that do not fit together: " + listed(found.names);
+  const bool one = signal.ranks.size() == 1;
+  signal.title = one ? "{Ranks} had a sampler that does not fit the others': "
+                     : "{Ranks} had samplers that do not fit together: ";
+  signal.title += listed(found.names);
+  signal.remedy = undivided_remedy(look.record);
   signal.evidence = std::move(found.evidence);
   signal.evidence.emplace_back("differ", listed(found.names));
   book.see(std::move(signal), 1);

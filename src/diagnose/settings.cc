@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <array>
 #include <map>
-#include <set>
 #include <string_view>
 
 #include "base/hash.h"
@@ -15,6 +14,8 @@ namespace {
 
 constexpr std::size_t kValueBytes = 64;  // of a fact shown as evidence
 constexpr std::uint64_t kUnset = 0;
+constexpr std::size_t kKeysShown = 32;              // of the facts that differ
+constexpr std::uint64_t kFactsPerRecord = 1 << 11;  // compared, on average at most
 
 // What workers say about themselves and must share. All other facts may differ: host, pid, device,
 // sampler, data, rank, and what nobody has thought of.
@@ -67,6 +68,28 @@ const FactRule* rule_of(std::string_view key) {
   return found == kFactRules.end() ? nullptr : found;
 }
 
+// How often a fact is there, and whether all have the same value.
+struct Told {
+  std::uint64_t first = 0;
+  std::size_t count = 0;
+  bool differs = false;
+};
+
+using ToldByKey = std::map<std::string_view, Told>;
+
+ToldByKey told(const Roster& roster) {
+  ToldByKey out;
+  for (const auto& [rank, facts] : roster.facts()) {
+    for (const auto& [key, text] : facts) {
+      Told& fact = out[key];
+      const std::uint64_t value = name_hash(text);
+      if (fact.count++ == 0) fact.first = value;
+      fact.differs = fact.differs || value != fact.first;
+    }
+  }
+  return out;
+}
+
 // A variable that only some workers have is unset on the others; another fact is unknown there.
 Split split_fact(const Roster& roster, const std::string& key,
                  std::map<std::uint64_t, std::string>& names) {
@@ -81,46 +104,112 @@ Split split_fact(const Roster& roster, const std::string& key,
   return split(std::move(held));
 }
 
+void add_fact(const Roster& roster, const std::string& key, Mismatch& mismatch) {
+  std::map<std::uint64_t, std::string> names;
+  const Split held = split_fact(roster, key, names);
+  mismatch.blame.add(held.blame());
+  mismatch.names.push_back(shortened(key, kValueBytes));
+  mismatch.evidence.emplace_back(mismatch.names.back(),
+                                 held.text([&](std::uint64_t v) { return names[v]; }));
+}
+
+bool unset_somewhere(const Roster& roster, std::string_view key, const Told& fact) {
+  return is_variable(key) && fact.count < roster.facts().size();
+}
+
+bool comparable(const Roster& roster, std::string_view key, const Told& fact) {
+  return rule_of(key) != nullptr && (fact.count > 1 || unset_somewhere(roster, key, fact));
+}
+
+std::map<Severity, Mismatch> differing(const Roster& roster, const ToldByKey& all) {
+  std::map<Severity, Mismatch> out;
+  for (const auto& [key, fact] : all) {
+    const FactRule* rule = rule_of(key);
+    if (rule == nullptr || !(fact.differs || unset_somewhere(roster, key, fact))) continue;
+    Mismatch& mismatch = out[rule->severity];
+    if (mismatch.names.size() < kKeysShown) {
+      add_fact(roster, std::string(key), mismatch);
+    } else {
+      ++mismatch.more;
+    }
+  }
+  return out;
+}
+
 // Whether a setting differs is decided by all kinds; these are fit for a person's eye.
 bool shown(FingerprintKind kind) {
   return kind != FingerprintKind::kOptimizerSettings && kind != FingerprintKind::kModes &&
          kind != FingerprintKind::kDropouts;
 }
 
+std::string plain_name(const FingerprintInfo& kind) {
+  switch (kind.kind) {
+    case FingerprintKind::kMode:
+    case FingerprintKind::kModes:
+      return "training or evaluation";
+    case FingerprintKind::kDropout:
+    case FingerprintKind::kDropouts:
+      return "dropout";
+    case FingerprintKind::kOptimizerClass:
+      return "class";
+    case FingerprintKind::kOptimizerSettings:
+      return "settings";
+    default:
+      break;
+  }
+  std::string name(kind.name);
+  std::replace(name.begin(), name.end(), '_', ' ');
+  return name;
+}
+
+// Values of a kind as text: an optimiser's class by the name that its workers told.
+std::string held_text(const Look& look, const FingerprintInfo& kind, const Split& held) {
+  std::map<std::uint64_t, std::string> names;
+  for (const Split::Group& group : held.groups) {
+    names[group.value] = value_text(kind, group.value);
+    if (kind.kind != FingerprintKind::kOptimizerClass) continue;
+    const std::string name = look.roster.fact_of(group.ranks.front(), "optimizer");
+    if (!name.empty() && name != "unknown") names[group.value] = shortened(name, kValueBytes);
+  }
+  return held.text([&](std::uint64_t value) { return names[value]; });
+}
+
 }  // namespace
 
-std::string listed(const std::vector<std::string>& names) {
+std::string listed(const std::vector<std::string>& names, std::size_t more) {
+  std::vector<std::string> each;
+  for (const std::string& name : names) {
+    if (std::find(each.begin(), each.end(), name) == each.end()) each.push_back(name);
+  }
+  if (more > 0) each.push_back(std::to_string(more) + " more");
   std::string out;
-  for (std::size_t i = 0; i < names.size(); ++i) {
-    if (i > 0) out += i + 1 == names.size() ? " and " : ", ";
-    out += names[i];
+  for (std::size_t i = 0; i < each.size(); ++i) {
+    if (i > 0) out += i + 1 == each.size() ? " and " : ", ";
+    out += each[i];
   }
   return out;
 }
 
-Mismatch compare_kinds(const StepRecord& record, Check check,
+Mismatch compare_kinds(const Look& look, Check check,
                        const std::function<bool(FingerprintKind)>& counts) {
   Mismatch out;
   for (const FingerprintInfo& kind : fingerprint_kinds()) {
     if (kind.expectation != Expectation::kMustMatch || kind.check != info(check).id) continue;
     if (!counts(kind.kind)) continue;
-    const Split held = split(record, kind.kind);
+    const Split held = split(look.record, kind.kind);
     out.looked = out.looked || held.known > 1;
     if (!held.differs()) continue;
     out.blame.add(held.blame());
-    std::string name(kind.name);
-    std::replace(name.begin(), name.end(), '_', ' ');
-    out.names.push_back(std::move(name));
-    if (shown(kind.kind)) {
-      out.evidence.emplace_back(kind.name,
-                                held.text([&](std::uint64_t v) { return value_text(kind, v); }));
-    }
+    out.names.push_back(plain_name(kind));
+    if (shown(kind.kind)) out.evidence.emplace_back(kind.name, held_text(look, kind, held));
   }
+  // A learning rate is one of the settings.
+  if (out.names.size() > 1) std::erase(out.names, "settings");
   return out;
 }
 
-void Settings::compare(const Look& look, Check check, const char* title, Book& book) {
-  Mismatch found = compare_kinds(look.record, check, [](FingerprintKind) { return true; });
+void Settings::compare(const Look& look, Check check, const Words& words, Book& book) {
+  Mismatch found = compare_kinds(look, check, [](FingerprintKind) { return true; });
   if (!found.looked) {
     return book.cannot(check, "The workers did not send these fingerprints.");
   }
@@ -128,41 +217,40 @@ void Settings::compare(const Look& look, Check check, const char* title, Book& b
   if (found.names.empty()) return;
   Signal signal = sighting(check, look.record.step, found.blame);
   signal.confidence = 0.95;
-  signal.title = std::string(title) + listed(found.names);
+  signal.title = (signal.everyone ? words.everyone : words.minority) + listed(found.names);
   signal.evidence = std::move(found.evidence);
   signal.evidence.emplace_back("differ", listed(found.names));
   book.see(std::move(signal), 1);
 }
 
 void Settings::compare_facts(const Look& look) {
-  std::set<std::string> keys;
-  for (const auto& [rank, facts] : look.roster.facts()) {
-    for (const auto& [key, value] : facts) keys.insert(key);
-  }
-  std::map<Severity, Mismatch> found;
-  for (const std::string& key : keys) {
-    const FactRule* rule = rule_of(key);
-    if (rule == nullptr) continue;
-    std::map<std::uint64_t, std::string> names;
-    const Split held = split_fact(look.roster, key, names);
-    facts_compared_ = facts_compared_ || held.known > 1;
-    if (!held.differs()) continue;
-    Mismatch& mismatch = found[rule->severity];
-    mismatch.blame.add(held.blame());
-    mismatch.names.push_back(shortened(key, kValueBytes));
-    mismatch.evidence.emplace_back(shortened(key, kValueBytes),
-                                   held.text([&](std::uint64_t v) { return names[v]; }));
-  }
+  const ToldByKey all = told(look.roster);
   standing_.clear();
-  for (auto& [severity, mismatch] : found) {
+  for (auto& [severity, mismatch] : differing(look.roster, all)) {
     Signal signal = sighting(Check::kEnvironmentMismatch, look.record.step, mismatch.blame);
     signal.key = 1 + static_cast<std::uint64_t>(severity);
     signal.severity = severity;
     signal.confidence = severity == Severity::kInfo ? 0.5 : 0.8;
-    signal.title = "{Ranks} had another environment: " + listed(mismatch.names);
+    signal.title = signal.everyone ? "The ranks differ in their environment: "
+                                   : "{Ranks} had another environment: ";
+    signal.title += listed(mismatch.names, mismatch.more);
     signal.evidence = std::move(mismatch.evidence);
     standing_.push_back(std::move(signal));
   }
+  std::size_t compared = 0;
+  for (const auto& [key, fact] : all) {
+    compared += fact.count;
+    facts_compared_ = facts_compared_ || comparable(look.roster, key, fact);
+  }
+  pause_ = compared / kFactsPerRecord;
+}
+
+// With many facts not at every hello, so that hostile ones cost no more than the steps do.
+void Settings::follow_facts(const Look& look) {
+  if (pause_ > 0) --pause_;
+  if (pause_ > 0 || revision_ == look.roster.revision()) return;
+  revision_ = look.roster.revision();
+  compare_facts(look);
 }
 
 void Settings::update(const Look& look, Book& book) {
@@ -171,13 +259,13 @@ void Settings::update(const Look& look, Book& book) {
     book.cannot(Check::kModeMismatch, kOneWorker);
     return book.cannot(Check::kEnvironmentMismatch, kOneWorker);
   }
-  compare(look, Check::kOptimizerMismatch, "{Ranks} had another optimiser: ", book);
-  compare(look, Check::kModeMismatch, "{Ranks} ran in another mode: ", book);
-  compare(look, Check::kEnvironmentMismatch, "{Ranks} computed in another way: ", book);
-  if (revision_ != look.roster.revision()) {
-    revision_ = look.roster.revision();
-    compare_facts(look);
-  }
+  compare(look, Check::kOptimizerMismatch,
+          {"{Ranks} had another optimiser: ", "The ranks differ in their optimiser: "}, book);
+  compare(look, Check::kModeMismatch,
+          {"{Ranks} ran in another mode: ", "The ranks differ in their mode: "}, book);
+  compare(look, Check::kEnvironmentMismatch,
+          {"{Ranks} computed in another way: ", "The ranks compute in different ways: "}, book);
+  follow_facts(look);
   if (facts_compared_) book.looked(Check::kEnvironmentMismatch);
   for (Signal signal : standing_) {
     signal.first_step = signal.last_step = look.record.step;

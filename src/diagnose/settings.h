@@ -16,26 +16,33 @@ namespace presum::diagnose {
 struct Mismatch {
   Blame blame;
   std::vector<std::string> names;  // of the kinds
+  std::size_t more = 0;            // names that were left out
   Evidence evidence;               // the values by rank
   bool looked = false;             // two workers had a value of some kind
 };
 
 // Compares every kind that fingerprint_kinds() lists as must-match for the check and that `counts`
 // accepts.
-Mismatch compare_kinds(const StepRecord& record, Check check,
+Mismatch compare_kinds(const Look& look, Check check,
                        const std::function<bool(FingerprintKind)>& counts);
-// "a", "a and b", "a, b and c".
-std::string listed(const std::vector<std::string>& names);
+// "a", "a and b", "a, b and c", each name once; "a, b and 3 more" where `more` were left out.
+std::string listed(const std::vector<std::string>& names, std::size_t more = 0);
 
 class Settings {
  public:
   void update(const Look& look, Book& book);
 
  private:
-  static void compare(const Look& look, Check check, const char* title, Book& book);
+  struct Words {
+    const char* minority;  // a title for those that differ from the rest
+    const char* everyone;  // where there is no minority
+  };
+  static void compare(const Look& look, Check check, const Words& words, Book& book);
   void compare_facts(const Look& look);
+  void follow_facts(const Look& look);
 
   std::uint64_t revision_ = 0;    // of the facts that were compared
+  std::uint64_t pause_ = 0;       // records until they are compared again at the earliest
   std::vector<Signal> standing_;  // facts that do not match
   bool facts_compared_ = false;
 };

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+
 #include "diagnose/testing.h"
 
 namespace presum::diagnose {
@@ -36,6 +38,48 @@ TEST(Optimizer, AScheduleThatAllFollowIsFine) {
     }
   });
   EXPECT_TRUE(w.findings().empty());
+}
+
+TEST(Optimizer, SaysEachWordOnceAndNamesTheClass) {
+  Watched w;
+  for (std::uint32_t r = 0; r < 8; ++r) {
+    w.diagnoser.hello({r, r, "h", {{"optimizer", r == 7 ? "SGD" : "AdamW"}}, {}});
+  }
+  w.play(0, 1, [](StepRecord& r) {
+    set(r.workers[7], Kind::kOptimizerClass, std::uint64_t{0x56D});
+    set(r.workers[7], Kind::kOptimizerSettings, std::uint64_t{0xBAD});
+    set(r.workers[7], Kind::kLearningRate, 2e-3);
+  });
+  EXPECT_EQ(w.first().title, "Rank 7 had another optimiser: class and learning rate");
+  EXPECT_EQ(text_of(w.first(), "optimizer_class"), "0-6: AdamW; 7: SGD");
+  Watched unnamed;
+  unnamed.play(
+      0, 0, [](StepRecord& r) { set(r.workers[7], Kind::kOptimizerClass, std::uint64_t{0x56D}); });
+  EXPECT_EQ(text_of(unnamed.first(), "optimizer_class"), "0-6: 2778; 7: 1389");
+}
+
+TEST(Settings, WhereNobodyIsTheMinorityTheRanksDiffer) {
+  const auto title = [](Kind kind) {
+    Watched w({.workers = 2});
+    w.play(0, 0, [&](StepRecord& r) { set(r.workers[1], kind, std::uint64_t{0xBAD}); });
+    return w.first().title;
+  };
+  EXPECT_EQ(title(Kind::kLearningRate), "The ranks differ in their optimiser: learning rate");
+  EXPECT_EQ(title(Kind::kModes), "The ranks differ in their mode: training or evaluation");
+  EXPECT_EQ(title(Kind::kDtype), "The ranks compute in different ways: dtype");
+  EXPECT_EQ(title(Kind::kDataAttributes), "The ranks differ in their data set: data attributes");
+  EXPECT_EQ(title(Kind::kSamplerSeed), "All 2 ranks had samplers that do not fit together: seed");
+}
+
+TEST(Mode, SaysEachWordOnce) {
+  Watched w;
+  w.play(0, 0, [](StepRecord& r) {
+    for (const Kind kind : {Kind::kMode, Kind::kModes, Kind::kDropouts}) {
+      set(r.workers[1], kind, std::uint64_t{0});
+    }
+    set(r.workers[1], Kind::kDropout, 0.5);
+  });
+  EXPECT_EQ(w.first().title, "Rank 1 ran in another mode: training or evaluation and dropout");
 }
 
 TEST(Settings, AWorkerThatSentNothingIsNotJudged) {
@@ -141,6 +185,47 @@ TEST(Environment, PrecisionAndDeterminismMustMatch) {
   EXPECT_EQ(w.first().ranks, RankList{0});
 }
 
+TEST(Environment, ShowsAtMost32FactsAndCountsTheRest) {
+  Watched w;
+  WorkerFacts hostile = facts_of(1, {});
+  for (int k = 0; k < 1000; ++k) hostile.facts.emplace_back("env.KEY" + std::to_string(k), "x");
+  w.diagnoser.hello(facts_of(0, {}));
+  w.diagnoser.hello(facts_of(2, {}));
+  w.diagnoser.hello(hostile);
+  w.play(0, 1);
+  ASSERT_EQ(w.ids(), Ids{"environment-mismatch"});
+  EXPECT_EQ(w.first().evidence.size(), 32U);
+  EXPECT_TRUE(w.first().title.ends_with(" and 968 more")) << w.first().title;
+  EXPECT_EQ(w.first().ranks, RankList{1});
+}
+
+// Looking at every fact of every worker for each of them took minutes.
+TEST(Environment, ManyHellosCostNoMoreThanTheirSteps) {
+  const auto begin = std::chrono::steady_clock::now();
+  Watched w({.workers = 2});
+  for (std::uint32_t rank = 0; rank < 200; ++rank) {
+    WorkerFacts hostile = facts_of(rank, {});
+    for (std::uint32_t k = 0; k < 900; ++k) {
+      hostile.facts.emplace_back("env." + std::to_string(rank * 900 + k), "x");
+    }
+    w.diagnoser.hello(hostile);
+    w.play(rank, rank);
+  }
+  w.play(200, 300);
+  ASSERT_FALSE(w.findings().empty());
+  EXPECT_TRUE(w.first().title.ends_with(" and 179968 more")) << w.first().title;
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
+}
+
+TEST(Environment, TwoRanksDiffer) {
+  Watched w({.workers = 2});
+  for (std::uint32_t r = 0; r < 2; ++r) {
+    w.diagnoser.hello(facts_of(r, {{"torch", r == 0 ? "2.12.0" : "2.13.0"}}));
+  }
+  w.play(0, 1);
+  EXPECT_EQ(w.first().title, "The ranks differ in their environment: torch");
+}
+
 TEST(Environment, LongHostileValuesAreShortened) {
   Watched w;
   for (std::uint32_t r = 0; r < 2; ++r) {
@@ -204,6 +289,18 @@ TEST(Sampler, LengthsMayDifferByOne) {
   EXPECT_TRUE(w.findings().empty());
   w.play(1, 1, [](StepRecord& r) { set(r.workers[3], Kind::kSamplerLength, std::uint64_t{510}); });
   EXPECT_EQ(w.ids(), Ids{"sampler-mismatch"});
+}
+
+TEST(Sampler, SaysThatNothingDividesTheDataWhereARankHasNoDistributedOne) {
+  Watched w;
+  w.play(0, 0, [](StepRecord& r) {
+    unset(r.workers[3], Kind::kSamplerReplicas);
+    unset(r.workers[3], Kind::kSamplerRank);
+    set(r.workers[3], Kind::kSamplerClass, std::uint64_t{0x4A2D});
+  });
+  ASSERT_EQ(w.ids(), Ids{"sampler-mismatch"});
+  EXPECT_EQ(w.first().title, "Rank 3 had a sampler that does not fit the others': class");
+  EXPECT_TRUE(w.first().remedy.starts_with("No DistributedSampler")) << w.first().remedy;
 }
 
 TEST(Sampler, OneThatIsNotDistributedMayHaveItsOwnSeed) {

@@ -142,7 +142,8 @@ void States::compare_clocks(const Look& look, Book& book) {
   signal.first_step = lag_began_;
   signal.key = 1;
   signal.confidence = 0.95;
-  signal.title = "{Ranks} took another number of optimiser steps than the others";
+  signal.title = signal.everyone ? "{Ranks} took different numbers of optimiser steps"
+                                 : "{Ranks} took another number of optimiser steps than the others";
   signal.evidence = {
       {"optimizer_steps", clocks.text([](std::uint64_t v) { return std::to_string(v); })}};
   book.see(std::move(signal), kRound);

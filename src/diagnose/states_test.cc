@@ -77,6 +77,14 @@ TEST(States, AWorkerThatLeavesOutAnOptimiserStep) {
   EXPECT_EQ(text_of(w.first(), "optimizer_steps"), "1-7: 10; 0: 9");
 }
 
+TEST(States, TwoWorkersWithOtherClocksDiffer) {
+  Watched w({.workers = 2});
+  w.play(0, 20, [](StepRecord& r) {
+    if (r.step >= 4) r.workers[1].optimizer_step -= 1;
+  });
+  EXPECT_EQ(w.first().title, "All 2 ranks took different numbers of optimiser steps");
+}
+
 TEST(States, AClockThatIsBehindForOneRecordOrUnknownIsFine) {
   Watched once;
   once.play(0, 9, [](StepRecord& r) { r.workers[0].optimizer_step -= r.step == 5; });

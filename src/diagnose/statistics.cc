@@ -89,6 +89,11 @@ Blame blame_of(const Look& look, const Alarm& alarm) {
   return blame;
 }
 
+std::uint64_t key_of(const Alarm& alarm) {
+  return 16 + static_cast<std::uint64_t>(alarm.kind) * 32 +
+         static_cast<std::uint64_t>(alarm.statistic) * 2 + (alarm.high ? 1 : 0);
+}
+
 double confidence_of(const Alarm& alarm) {
   if (alarm.kind == Alarm::Kind::kEvent) return 0.6;
   if (!(alarm.evidence > 0)) return 0.5;
@@ -97,12 +102,25 @@ double confidence_of(const Alarm& alarm) {
 
 Evidence evidence_of(const Look& look, const Alarm& alarm) {
   Evidence out{{"statistic", words_of(alarm.statistic).name},
-               {"alarm_step", static_cast<std::int64_t>(alarm.step)},
+               {kAlarmStep, static_cast<std::int64_t>(alarm.step)},
                {alarm.kind == Alarm::Kind::kEvent ? "z" : "log10_evidence", alarm.evidence},
                {"effect_sd", alarm.effect}};
   if (!std::isnan(alarm.ratio)) out.emplace_back("ratio", alarm.ratio);
   if (alarm.group != 0) out.emplace_back("group", look.roster.group_name(alarm.group));
   return out;
+}
+
+bool some_cosine(const StepRecord& record) {
+  return record.workers.size() > 2 &&
+         std::any_of(record.cosines.begin(), record.cosines.end(),
+                     [](float cosine) { return std::isfinite(cosine); });
+}
+
+const char* no_event_reason(const StepRecord& record) {
+  const auto known = std::count_if(record.workers.begin(), record.workers.end(),
+                                   [](const WorkerRecord& w) { return std::isfinite(w.loss); });
+  if (known > 1) return "All workers had equal losses so far: none stands out.";
+  return known == 1 ? "Only one worker reported a loss so far." : "No losses were reported so far.";
 }
 
 // The mean over all target tokens; NaN where a loss or a count is unknown.
@@ -137,6 +155,7 @@ void Statistics::update(const Look& look, Book& book) {
   }
   cover(look, book);
   for (const Alarm& alarm : look.alarms) report(look, alarm, book);
+  for (const Alarm& alarm : look.lasting) extend(look, alarm, book);
   watch_tokens(look, book);
 }
 
@@ -149,23 +168,28 @@ void Statistics::cover(const Look& look, Book& book) {
        watched(Statistic::kLoss) || watched(Statistic::kNorm) || watched(Statistic::kDirection),
        "Neither losses, norms nor directions were comparable so far.");
   note(Check::kPairTooSimilar, watched(Statistic::kPair),
-       "No cosines of pairs: that takes three workers and sketches.");
+       some_cosine(look.record) ? "All pairs had equal cosines so far: none stands out."
+                                : "No cosines of pairs: that takes three workers and sketches.");
   note(Check::kTooConsistent, watched(Statistic::kMicroBatch) || watched(Statistic::kDirection),
        "Neither micro-batch losses (two or more a worker) nor directions were comparable so far.");
-  note(Check::kLossEvent, watched(Statistic::kLoss), "No losses were reported so far.");
+  note(Check::kLossEvent, watched(Statistic::kLoss), no_event_reason(look.record));
 }
 
 void Statistics::report(const Look& look, const Alarm& alarm, Book& book) {
   Signal signal = sighting(check_of(alarm), alarm.step, blame_of(look, alarm));
   if (signal.ranks.empty()) return;
   signal.first_step = std::min(alarm.first_step, alarm.step);
-  signal.key = 16 + static_cast<std::uint64_t>(alarm.kind) * 32 +
-               static_cast<std::uint64_t>(alarm.statistic) * 2 + (alarm.high ? 1 : 0);
+  signal.key = key_of(alarm);
+  signal.workers = look.record.workers_expected;
   signal.confidence = confidence_of(alarm);
   if (signal.check == Check::kTokenImbalance && signal.everyone) signal.severity = Severity::kInfo;
   signal.title = title_of(alarm, look.record.workers_expected == 2);
   signal.evidence = evidence_of(look, alarm);
   book.see(std::move(signal));
+}
+
+void Statistics::extend(const Look& look, const Alarm& alarm, Book& book) {
+  book.last(check_of(alarm), key_of(alarm), blame_of(look, alarm).ranks, look.record.step);
 }
 
 void Statistics::watch_tokens(const Look& look, Book& book) {

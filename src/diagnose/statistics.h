@@ -16,6 +16,7 @@ class Statistics {
  private:
   static void cover(const Look& look, Book& book);
   static void report(const Look& look, const detect::Alarm& alarm, Book& book);
+  static void extend(const Look& look, const detect::Alarm& alarm, Book& book);
   void watch_tokens(const Look& look, Book& book);
 
   std::uint64_t token_steps_ = 0;

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "detect/simulate.h"
 #include "diagnose/testing.h"
 
 namespace presum::diagnose {
@@ -108,15 +109,68 @@ TEST(Statistics, TellWhatTheyWatched) {
   const std::vector<Batch> read = batches(record);
   WatchedSteps watched{};
   Statistics rule;
-  rule.update({record, read, {}, watched, roster}, book);
+  rule.update({record, read, {}, {}, watched, roster}, book);
   EXPECT_EQ(book.record(Check::kWorkerOutlier).state, State::kNotPossible);
   EXPECT_EQ(book.record(Check::kPairTooSimilar).state, State::kNotPossible);
   watched[static_cast<std::size_t>(Statistic::kNorm)] = 1;
   watched[static_cast<std::size_t>(Statistic::kPair)] = 1;
-  rule.update({record, read, {}, watched, roster}, book);
+  rule.update({record, read, {}, {}, watched, roster}, book);
   EXPECT_EQ(book.record(Check::kWorkerOutlier).state, State::kNotTriggered);
   EXPECT_EQ(book.record(Check::kPairTooSimilar).state, State::kNotTriggered);
   EXPECT_EQ(book.record(Check::kLossEvent).state, State::kNotPossible);
+}
+
+TEST(Statistics, SayThatEqualValuesStandOutNowhere) {
+  Watched w({.workers = 4});
+  w.play(0, 4, [](StepRecord& r) {
+    for (WorkerRecord& x : r.workers) x.loss = 1;
+    r.cosines.assign(6, 0.5F);
+  });
+  EXPECT_EQ(w.check("loss-event").reason, "All workers had equal losses so far: none stands out.");
+  EXPECT_EQ(w.check("pair-too-similar").reason,
+            "All pairs had equal cosines so far: none stands out.");
+  Watched none({.workers = 4});
+  none.play(0, 4, [](StepRecord& r) {
+    for (WorkerRecord& x : r.workers) x.loss = kNaN;
+  });
+  EXPECT_EQ(none.check("loss-event").reason, "No losses were reported so far.");
+  EXPECT_EQ(none.check("pair-too-similar").reason,
+            "No cosines of pairs: that takes three workers and sketches.");
+}
+
+TEST(Statistics, AnAlarmThatIsRaisedAgainKeepsItsFirstStep) {
+  Watched w;
+  Alarm again = alarm(Alarm::Kind::kOutlier, Statistic::kLoss, {3});
+  w.feed(w.run.step(24), {again});
+  again.step = 80;
+  again.evidence = 7.5;
+  w.feed(w.run.step(80), {again});
+  again.statistic = Statistic::kNorm;  // joins it as another signal
+  again.first_step = 5;
+  again.step = 90;
+  w.feed(w.run.step(90), {again});
+  EXPECT_EQ(w.ids(), Ids{"worker-outlier"});
+  EXPECT_EQ(number_of(w.first(), "alarm_step"), 24);
+  EXPECT_EQ(w.first().last_step, 90U);
+}
+
+// One worker's loss is too high from step 200 to 394.
+TEST(Statistics, AnOutlierLastsAsLongAsItDeviates) {
+  detect::Generator steps({8, detect::Null::kNormal, 1}, 3);
+  detect::Detector detector{detect::Options{}};
+  Diagnoser diagnoser(1, 0, 0);
+  for (int s = 0; s < 500; ++s) {
+    StepRecord r = steps.next({});
+    if (s >= 200 && s < 395) r.workers[2].loss += 1;
+    const auto alarms = detector.update(r);
+    diagnoser.update(r, alarms, detector);
+    if (s != 394 && s != 499) continue;
+    ASSERT_EQ(diagnoser.findings().size(), 1U);
+    const Finding f = diagnoser.findings()[0].finding;
+    EXPECT_EQ(f.ranks, RankList{2});
+    EXPECT_GE(f.last_step, 394U);
+    EXPECT_LT(f.last_step, 405U) << "and no longer";
+  }
 }
 
 // ---- tokens

@@ -195,7 +195,7 @@ class Watched {
   explicit Watched(RunOptions options = {}) : run(options) {}
 
   void feed(const StepRecord& record, std::vector<detect::Alarm> alarms = {}) {
-    diagnoser.update(record, alarms, detector);
+    diagnoser.update(record, alarms, detector, ending);
   }
   // Steps from first to last, each broken by `broken`.
   void play(
@@ -231,6 +231,7 @@ class Watched {
   HealthyRun run;
   Diagnoser diagnoser{1, 0, 0};
   detect::Detector detector{detect::Options{}};
+  bool ending = false;  // of the steps that follow
 };
 
 inline const Finding::Value* evidence(const Finding& finding, const std::string& name) {

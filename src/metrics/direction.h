@@ -26,6 +26,8 @@ class CosineEstimate {
   // Standard error of mean(), from the scatter of the buckets' contributions.
   double standard_error() const { return standard_error_; }
   const std::vector<double>& to_others() const { return to_others_; }
+  // Estimate of each worker's sum over j != i of <g_i, g_j>.
+  const std::vector<double>& rows() const { return rows_; }
   // Estimate of the sum over i != j of <g_i, g_j>, and its standard error.
   double cross_sum() const { return cross_sum_; }
   double cross_sum_error() const { return cross_sum_error_; }
@@ -46,7 +48,7 @@ class CosineEstimate {
 
   std::vector<double> norms_;
   std::vector<double> to_others_;
-  std::vector<double> rows_;   // sum over j != i of <g_i, g_j>
+  std::vector<double> rows_;
   std::vector<double> shift_;  // a_i: <g_i, g_j> was moved by a_i + a_j; empty without correction
   double mean_ = 0;
   double standard_error_ = 0;

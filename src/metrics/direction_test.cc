@@ -327,8 +327,8 @@ Measured measure_all(Data data) {
       const StepRecord total = testing::measure(steps);
       EXPECT_EQ(total.cosine_source, CosineSource::kTotalNorm);
       out.total.add(total, truth);
-      const StepRecord rows =
-          testing::measure(steps, kWorkers, {.row_sums = truth.row_sums(), .pairwise = true});
+      testing::set_rows(steps, truth);
+      const StepRecord rows = testing::measure(steps);
       EXPECT_EQ(rows.cosine_source, CosineSource::kRowSums);
       out.rows.add(rows, truth);
     }

@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <optional>
 #include <unordered_set>
 
 #include "metrics/direction.h"
+#include "metrics/gram.h"
 
 namespace presum {
 
@@ -74,7 +76,9 @@ WorkerRecord worker_record(const packet::Step& step) {
   w.rank = step.header.identity.world_rank;
   w.replica = step.header.identity.replica;
   fill_loss(w, step);
-  const bool unread = step.elements == 0 && step.skipped_parameters > 0;
+  // A worker without input under DDP's join() takes part with no micro-batch.
+  const bool unread =
+      step.elements == 0 && (step.skipped_parameters > 0 || step.micro_batches == 0);
   w.grad_norm = unread ? kNaN : std::sqrt(step.total.sum_squares);
   w.grad_max = step.total.max_abs;
   w.nonfinite = step.total.nonfinite;
@@ -112,7 +116,7 @@ std::vector<std::uint32_t> missing(const StepInput& input) {
 std::uint32_t distinct_gradients(const std::vector<WorkerRecord>& workers) {
   std::unordered_set<std::uint64_t> seen;
   for (const WorkerRecord& w : workers) {
-    if (w.grad_norm != 0) seen.insert(w.fingerprint);
+    if (w.grad_norm > 0 || w.nonfinite > 0) seen.insert(w.fingerprint);
   }
   return static_cast<std::uint32_t>(seen.size());
 }
@@ -150,6 +154,18 @@ std::optional<double> agreed_reduced_norm(StepRecord& record) {
   if (first == nullptr || record.reduced_disagrees) return std::nullopt;
   return first->reduced_norm;
 }
+
+// W <g_i, G> of each worker; empty where one is not known.
+std::vector<double> row_sums(const StepInput& input) {
+  std::vector<double> rows;
+  for (const packet::Step* step : input.workers) {
+    if (!std::isfinite(step->mean_dot)) return {};
+    rows.push_back(step->mean_dot * static_cast<double>(input.workers.size()));
+  }
+  return rows;
+}
+
+double sum_of(const std::vector<double>& x) { return std::accumulate(x.begin(), x.end(), 0.0); }
 
 struct Norms {
   double sum = 0;
@@ -204,13 +220,9 @@ class Compute {
     fill_dispersion();
     fill_groups();
     directed_ = directed_workers(input_, record_);
+    record_.sketch_size = directed_.directions.sketch_size;
     fill_reduced();
-    fill_mean_norm();
-    if (exact_pair()) {
-      fill_exact_pair();
-    } else {
-      fill_directions();
-    }
+    if (!fill_gram()) fill_sketched();
     fill_noise();
     return std::move(record_);
   }
@@ -259,24 +271,128 @@ class Compute {
     return record_.missing_replicas.empty() && !record_.workers.empty() && norms_.all_finite;
   }
 
+  double count() const { return static_cast<double>(record_.workers.size()); }
+
+  // Sum over i != j of n_i n_j.
+  double pair_weight() const { return norms_.sum * norms_.sum - norms_.squares; }
+
   void fill_reduced() {
-    const auto norm = agreed_reduced_norm(record_);
+    const auto read = agreed_reduced_norm(record_);
+    if (complete() && !record_.reduced_disagrees) rows_ = row_sums(input_);
+    const auto norm = read ? read : norm_of_rows();
     if (!norm) return;
     record_.reduced_norm = *norm;
-    const auto w = static_cast<double>(record_.workers.size());
+    reduced_inferred_ = !read;
     if (!complete() || !std::isfinite(*norm)) return;
-    exact_cross_sum_ = w * w * *norm * *norm - norms_.squares;
-    const double weight = norms_.sum * norms_.sum - norms_.squares;
-    if (std::abs(*exact_cross_sum_) > weight + kReductionTolerance * norms_.squares) {
+    const double total = count() * *norm;  // norm of the sum of all gradients
+    exact_cross_sum_ = total * total - norms_.squares;
+    const double weight = pair_weight();
+    if (std::abs(*exact_cross_sum_) > weight + kReductionTolerance * norms_.squares ||
+        !rows_possible(total)) {
       return distrust_reduced();  // no gradients of these norms have that mean
     }
-    if (w > 1 && weight > 0) record_.consistency = *exact_cross_sum_ / weight;
+    if (count() > 1 && weight > 0) record_.consistency = *exact_cross_sum_ / weight;
+  }
+
+  // If G is the mean, the mean of <g_i, G> is |G|^2.
+  std::optional<double> norm_of_rows() const {
+    if (rows_.empty()) return std::nullopt;
+    return std::sqrt(std::max(0.0, sum_of(rows_))) / count();
+  }
+
+  // Whether the row sums, where they are known, are those of gradients with a sum of this norm.
+  bool rows_possible(double total) const {
+    if (rows_.empty()) return true;
+    const double squares = total * total;
+    const double off = sum_of(rows_) - squares;
+    if (std::abs(off) > kReductionTolerance * std::max(squares, norms_.squares)) return false;
+    for (std::size_t i = 0; i < rows_.size(); ++i) {
+      const double bound = total + kReductionTolerance * norms_.sum;
+      if (std::abs(rows_[i]) > record_.workers[i].grad_norm * bound) return false;
+    }
+    if (rows_.size() != 2) return true;
+    return std::abs(rest_of_row(0) - rest_of_row(1)) <= kReductionTolerance * norms_.squares;
+  }
+
+  // Sum over j != i of <g_i, g_j>.
+  double rest_of_row(std::size_t i) const {
+    return rows_[i] - record_.workers[i].grad_norm * record_.workers[i].grad_norm;
   }
 
   void distrust_reduced() {
     record_.reduced_disagrees = true;
     record_.consistency = kNaN;
+    if (reduced_inferred_) record_.reduced_norm = kNaN;
     exact_cross_sum_.reset();
+    rows_.clear();
+  }
+
+  // Fills in what follows from a Gram matrix, where there is one of two or more directions.
+  bool fill_gram() {
+    gram_ = Gram::sum(input_.workers, record_.workers, input_.workers_expected);
+    std::vector<std::size_t> directed;
+    for (std::size_t i = 0; i < record_.workers.size(); ++i) {
+      const double norm = record_.workers[i].grad_norm;
+      if (std::isfinite(norm) && norm > 0) directed.push_back(i);
+    }
+    if (!gram_ || directed.size() < 2) return false;
+    record_.cosine_source = CosineSource::kGram;
+    fill_gram_cosines(directed);
+    if (complete()) fill_gram_sums();
+    return true;
+  }
+
+  void fill_gram_cosines(const std::vector<std::size_t>& directed) {
+    const std::size_t w = record_.workers.size();
+    if (input_.pairwise) record_.cosines.assign(w * (w - 1) / 2, NAN);
+    std::vector<double> row(w);
+    for (const std::size_t i : directed) {
+      for (const std::size_t j : directed) {
+        if (j == i) continue;
+        const double cosine = gram_->cosine(i, j);
+        row[i] += cosine;
+        if (input_.pairwise && i < j) record_.cosines[place(i, j)] = static_cast<float>(cosine);
+      }
+    }
+    const auto count = static_cast<double>(directed.size());
+    for (const std::size_t i : directed) {
+      record_.workers[i].cosine_to_others = row[i] / (count - 1);
+    }
+    const double mean = sum_of(row) / (count * (count - 1));
+    record_.cosine_mean = record_.cosine_low = record_.cosine_high = mean;
+  }
+
+  void fill_gram_sums() {
+    if (exact_cross_sum_ && !reduction_fits_gram()) distrust_reduced();
+    exact_cross_sum_ = gram_->cross_sum();
+    record_.consistency = *exact_cross_sum_ / pair_weight();
+    record_.mean_norm = std::sqrt(std::max(0.0, norms_.squares + *exact_cross_sum_)) / count();
+    record_.mean_norm_error = 0;
+  }
+
+  bool reduction_fits_gram() const {
+    const double cross = gram_->cross_sum();
+    const double slack = kReductionTolerance * std::max(norms_.squares, norms_.squares + cross);
+    if (std::abs(*exact_cross_sum_ - cross) > slack) return false;
+    for (std::size_t i = 0; i < rows_.size(); ++i) {
+      const double row_slack = kReductionTolerance * record_.workers[i].grad_norm * norms_.sum;
+      if (std::abs(rest_of_row(i) - gram_->row(i)) > row_slack) return false;
+    }
+    return true;
+  }
+
+  // Position of pair i < j in StepRecord::cosines.
+  std::size_t place(std::size_t i, std::size_t j) const {
+    return i * record_.workers.size() - i * (i + 1) / 2 + j - i - 1;
+  }
+
+  void fill_sketched() {
+    fill_mean_norm();
+    if (exact_pair()) {
+      fill_exact_pair();
+    } else {
+      fill_directions();
+    }
   }
 
   // Whether two workers' cosine follows from the reduced norm. Where it does not fit their sketches
@@ -310,7 +426,6 @@ class Compute {
     for (WorkerRecord& w : record_.workers) w.cosine_to_others = cosine;
     if (input_.pairwise) record_.cosines = {static_cast<float>(cosine)};
     record_.sketch_size = static_cast<std::uint32_t>(input_.workers[0]->sketch.size());
-    cross_sum_ = *exact_cross_sum_;
   }
 
   // ||mean of g_i||^2 = (sum ||g_i||^2 + sum over i != j of <g_i, g_j>) / W^2, before any
@@ -328,7 +443,6 @@ class Compute {
 
   void fill_directions() {
     const Directed& d = directed_;
-    record_.sketch_size = d.directions.sketch_size;
     if (d.workers.size() < 2) return;
     if (!estimate_) estimate_.emplace(d.directions);
     CosineEstimate& estimate = *estimate_;
@@ -353,18 +467,40 @@ class Compute {
 
   CosineSource correct(const Directed& d, CosineEstimate& estimate) {
     if (!exact_cross_sum_ || !every_gradient_counted(d)) return CosineSource::kSketch;
-    const double slack =
-        kSigmas * estimate.cross_sum_error() + kReductionTolerance * norms_.squares;
-    if (std::abs(*exact_cross_sum_ - estimate.cross_sum()) > slack) {
+    if (!fits_sketches(d, estimate)) {
       distrust_reduced();
       return CosineSource::kSketch;
     }
-    if (input_.row_sums.size() == d.workers.size() && d.workers.size() > 2) {
-      estimate.correct_rows(input_.row_sums);
+    if (!rows_.empty() && d.workers.size() > 2) {
+      estimate.correct_rows(rows_of(d));
       return CosineSource::kRowSums;
     }
     estimate.correct_total(*exact_cross_sum_);
     return CosineSource::kTotalNorm;
+  }
+
+  std::vector<double> rows_of(const Directed& d) const {
+    std::vector<double> rows;
+    for (const std::size_t i : d.workers) rows.push_back(rows_[i]);
+    return rows;
+  }
+
+  bool fits_sketches(const Directed& d, const CosineEstimate& estimate) const {
+    const double slack =
+        kSigmas * estimate.cross_sum_error() + kReductionTolerance * norms_.squares;
+    const bool total = std::abs(*exact_cross_sum_ - estimate.cross_sum()) <= slack;
+    return total && (rows_.empty() || rows_fit_sketches(d, estimate));
+  }
+
+  // Errors of a worker's pairs may all point the same way.
+  bool rows_fit_sketches(const Directed& d, const CosineEstimate& estimate) const {
+    const double share =
+        kReductionTolerance + kSigmas / std::sqrt(static_cast<double>(d.directions.sketch_size));
+    for (std::size_t i = 0; i < d.workers.size(); ++i) {
+      const double slack = share * d.directions.norms[i] * norms_.sum;
+      if (std::abs(rest_of_row(d.workers[i]) - estimate.rows()[i]) > slack) return false;
+    }
+    return true;
   }
 
   void fill_matrix(const Directed& d, const CosineEstimate& estimate) {
@@ -374,9 +510,8 @@ class Compute {
     std::size_t at = 0;
     for (std::size_t i = 0; i < d.workers.size(); ++i) {
       for (std::size_t j = i + 1; j < d.workers.size(); ++j, ++at) {
-        const std::size_t a = d.workers[i];
-        const std::size_t place = a * w - a * (a + 1) / 2 + d.workers[j] - a - 1;
-        record_.cosines[place] = static_cast<float>(estimate.corrected(i, j, raw[at]));
+        record_.cosines[place(d.workers[i], d.workers[j])] =
+            static_cast<float>(estimate.corrected(i, j, raw[at]));
       }
     }
   }
@@ -404,8 +539,11 @@ class Compute {
   StepRecord record_;
   Norms norms_;
   Directed directed_;
+  std::optional<Gram> gram_;
   std::optional<CosineEstimate> estimate_;
-  std::optional<double> exact_cross_sum_;  // W^2 |G|^2 - sum ||g_i||^2
+  bool reduced_inferred_ = false;          // reduced_norm follows from the rows
+  std::vector<double> rows_;               // W <g_i, G> of every worker; empty: not known
+  std::optional<double> exact_cross_sum_;  // W^2 |G|^2 - sum ||g_i||^2, or that of the Gram matrix
   std::optional<double> cross_sum_;        // the same, estimated
 };
 

@@ -14,15 +14,13 @@ struct StepInput {
   std::uint32_t workers_expected = 0;
   // One per worker, by replica, no replica twice, missing ones left out. Borrowed for the call.
   std::span<const packet::Step* const> workers;
-  // Exact W * <g_i, G> of each entry of `workers`, where they are known; else empty. Used only
-  // where every worker has a direction.
-  std::span<const double> row_sums;
   bool pairwise = true;  // also the W x W cosines: O(W^2 k) instead of O(W k)
 };
 
 // Pure; safe from any thread. No worker: a record of NaNs. One worker: dispersions are 0, cosines
 // undefined. A worker whose loss or norm is not finite is left out of the dispersions, one whose
-// gradient is zero or whose sketch is missing is left out of the cosines.
+// gradient is zero or not finite is left out of the cosines, and so is one whose sketch is missing
+// unless the step has a Gram matrix.
 // Leaves noise_scale NaN: that needs the steps before (NoiseScale).
 StepRecord compute(const StepInput& input);
 

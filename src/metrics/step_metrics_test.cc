@@ -119,7 +119,7 @@ TEST(StepMetrics, CosinesAreThoseOfTheOracle) {
 TEST(StepMetrics, WithoutPairwiseThereIsNoMatrixButTheRestStays) {
   const auto steps = steps_of(random_gradients(5, 5));
   const StepRecord with = measure(steps);
-  const StepRecord without = measure(steps, 5, {.row_sums = {}, .pairwise = false});
+  const StepRecord without = measure(steps, 5, false);
   EXPECT_TRUE(without.cosines.empty());
   EXPECT_EQ(without.cosine_mean, with.cosine_mean);
   EXPECT_EQ(without.workers[2].cosine_to_others, with.workers[2].cosine_to_others);

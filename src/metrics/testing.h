@@ -145,19 +145,19 @@ inline void set_reduced(std::vector<packet::Step>& steps, double norm) {
   }
 }
 
-struct MeasureOptions {
-  std::vector<double> row_sums;
-  bool pairwise = true;
-};
+// Every worker says what its gradient's product with the mean of all is.
+inline void set_rows(std::vector<packet::Step>& steps, const Truth& truth) {
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    steps[i].mean_dot = truth.row_sum(i) / static_cast<double>(steps.size());
+  }
+}
 
 inline StepRecord measure(const std::vector<packet::Step>& steps, std::uint32_t workers_expected,
-                          const MeasureOptions& options = {}) {
+                          bool pairwise = true) {
   std::vector<const packet::Step*> workers;
+  workers.reserve(steps.size());
   for (const packet::Step& s : steps) workers.push_back(&s);
-  return compute({.workers_expected = workers_expected,
-                  .workers = workers,
-                  .row_sums = options.row_sums,
-                  .pairwise = options.pairwise});
+  return compute({.workers_expected = workers_expected, .workers = workers, .pairwise = pairwise});
 }
 
 inline StepRecord measure(const std::vector<packet::Step>& steps) {

@@ -119,23 +119,22 @@ struct Monitor::State {
     return {};
   }
 
-  Status write(const monitor::StepAssembler::Assembled& assembled) {
+  Status write(const monitor::StepAssembler::Assembled& assembled, bool ending) {
     std::vector<const packet::Step*> workers;
     for (const packet::Step& step : assembled.workers) workers.push_back(&step);
     const std::uint64_t number = workers.front()->header.step;
     StepRecord record = metrics::compute(
         {.workers_expected = assembled.workers_expected,
          .workers = workers,
-         .row_sums = {},
          .pairwise = workers.size() <= kMatrixWorkers || number % kMatrixEvery == 0});
-    watch(record.module, record.shard).judge(record);
+    watch(record.module, record.shard).judge(record, ending);
     ++counters.steps;
     return writer.add(record);
   }
 
   Status write_ready(bool flush) {
     while (auto assembled = assembler.next(options.clock(), flush)) {
-      if (auto s = write(*assembled); !s) return s;
+      if (auto s = write(*assembled, flush); !s) return s;
     }
     return {};
   }

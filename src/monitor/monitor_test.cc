@@ -352,6 +352,7 @@ packet::Step healthy(std::uint64_t step, std::uint32_t replica, std::uint32_t mo
   s.micro = {{2 + 0.1 * normal(random), 1, 100}};
   s.total = {std::exp(0.2 * normal(random)), 0.1, 0, random()};
   s.elements = 1000;
+  s.optimizer_step = step + 1;
   return s;
 }
 
@@ -413,6 +414,30 @@ TEST(MonitorFindings, AreNewOnceAndGrow) {
   EXPECT_TRUE(monitor->take_new_findings().empty());
   expect_nan_of_worker_1(findings_in(monitor.run()), 3, 4);
   EXPECT_EQ(findings_in(monitor.run())[0].segment, 1U);
+}
+
+TEST(MonitorFindings, ALastStepThatWasCutOffIsInformation) {
+  Monitored monitor;
+  feed(monitor, 0, 10);
+  for (std::uint32_t r = 0; r < 3; ++r) monitor.ingest(healthy(10, r));
+  monitor.close();
+  const auto findings = findings_in(monitor.run());
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].check, "missing-worker");
+  EXPECT_EQ(findings[0].severity, Severity::kInfo);
+  EXPECT_EQ(findings[0].ranks, std::vector<std::uint32_t>{3});
+}
+
+TEST(MonitorFindings, AStepThatNobodyWaitsForAnyMoreIsAWarning) {
+  Monitored monitor;
+  feed(monitor, 0, 10);
+  for (std::uint32_t r = 0; r < 3; ++r) monitor.ingest(healthy(10, r));
+  monitor.clock().advance(31);
+  ASSERT_TRUE(monitor->tick());
+  monitor.close();
+  const auto findings = findings_in(monitor.run());
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].severity, Severity::kWarning);
 }
 
 TEST(MonitorFindings, AreNotThereBeforeTheirStepIsClosed) {

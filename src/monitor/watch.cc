@@ -27,10 +27,10 @@ void Watch::farewell(const packet::Note& note) {
   changed_ = true;
 }
 
-void Watch::judge(StepRecord& record) {
+void Watch::judge(StepRecord& record, bool ending) {
   record.noise_scale = noise_.update(record.signal, record.noise);
   const auto alarms = detector_.update(record);
-  diagnoser_.update(record, alarms, detector_);
+  diagnoser_.update(record, alarms, detector_, ending);
   if (record.workers.size() > 1) ++compared_steps_;
   changed_ = true;
 }

@@ -18,7 +18,7 @@ namespace {
 
 enum class Kind : std::uint16_t { kHello = 1, kStep = 2, kNote = 3 };
 
-// docs/packet_format.md, "Sections". 11 to 15 are reserved for values of later versions.
+// docs/packet_format.md, "Sections". 13 to 15 are reserved for values of later versions.
 enum class Section : std::uint16_t {
   kStep = 1,
   kTotal = 2,
@@ -30,6 +30,8 @@ enum class Section : std::uint16_t {
   kStates = 8,
   kSamples = 9,
   kIndices = 10,
+  kRow = 11,
+  kGram = 12,
   kHost = 16,
   kFacts = 17,
   kGroupNames = 18,
@@ -135,6 +137,15 @@ void put_data(Encoder& encoder, const Step& step) {
   });
 }
 
+void put_products(Encoder& encoder, const Step& step) {
+  if (!std::isnan(step.mean_dot)) {
+    encoder.section(Section::kRow, [&](ByteWriter& w) { w.put(step.mean_dot); });
+  }
+  if (step.gram.empty()) return;
+  encoder.section(Section::kGram,
+                  [&](ByteWriter& w) { w.put_bytes(std::as_bytes(std::span(step.gram))); });
+}
+
 // ---- decoding
 
 class Body {
@@ -227,6 +238,12 @@ bool read_samples(Body& body, Samples& samples) {
                       [&](std::uint64_t hash) { return (hash & mask) != 0; });
 }
 
+bool read_gram(Body& body, std::uint32_t workers, std::vector<double>& gram) {
+  const std::size_t size = gram_size(workers);
+  return read_list(body, gram, size, [&] { return body.get<double>(); }) && gram.size() == size &&
+         size > 0;
+}
+
 bool read_section(Step& step, Section type, std::span<const std::byte> bytes) {
   Body body(bytes);
   switch (type) {
@@ -276,6 +293,11 @@ bool read_section(Step& step, Section type, std::span<const std::byte> bytes) {
       return read_samples(body, step.samples);
     case Section::kIndices:
       return read_list(body, step.indices, kGroupsMax, [&] { return body.get<std::uint64_t>(); });
+    case Section::kRow:
+      step.mean_dot = body.get<double>();
+      return body.valid();
+    case Section::kGram:
+      return read_gram(body, step.header.identity.replicas, step.gram);
     default:
       return true;
   }
@@ -423,6 +445,7 @@ Packet encode(const Step& step) {
   }
   put_states(encoder, step.states);
   put_data(encoder, step);
+  put_products(encoder, step);
   return std::move(encoder).finish();
 }
 

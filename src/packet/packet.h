@@ -26,6 +26,7 @@ inline constexpr std::uint32_t kReplicasMax = 65'536;
 inline constexpr std::uint32_t kGroupsMax = 65'536;
 inline constexpr std::size_t kSamplesMax = 256;  // sent of a step; more are thinned out
 inline constexpr std::uint32_t kThinnedMax = 63;
+inline constexpr std::uint32_t kGramWorkersMax = 64;
 inline constexpr std::uint32_t kSketchMin = 64;
 inline constexpr std::uint32_t kSketchMax = 65'536;
 inline constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
@@ -76,7 +77,15 @@ struct Step {
   std::vector<StateHash> states;        // before the forward pass
   Samples samples;
   std::vector<std::uint64_t> indices;  // of the samples in the data set, where they are known
+  double mean_dot = kUnknown;          // <own gradient, reduced gradient>
+  std::vector<double> gram;            // a share of the workers' Gram matrix; gram_size() or empty
 };
+
+// Values of the upper triangle of the Gram matrix with its diagonal, row by row; 0 for more than
+// kGramWorkersMax workers, which send none.
+constexpr std::size_t gram_size(std::size_t workers) {
+  return workers > kGramWorkersMax ? 0 : workers * (workers + 1) / 2;
+}
 
 struct GroupName {
   std::uint64_t id = 0;

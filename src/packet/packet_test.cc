@@ -33,6 +33,10 @@ Step sample_step() {
   s.states = {{1, StateHash::Of::kParameters, 0xF00}, {1, StateHash::Of::kBuffers, 0xBA5}};
   s.samples = {.rows = 3, .thinned = 2, .hashes = {0xFFFFFFFFFFFFFFFCULL, 8}};
   s.indices = {7, 0xFFFFFFFFFFFFFFFFULL, 7};
+  s.mean_dot = -0.75;
+  s.gram.resize(36);
+  for (std::size_t i = 0; i < s.gram.size(); ++i) s.gram[i] = static_cast<double>(i) / 4;
+  s.gram[35] = INFINITY;
   return s;
 }
 
@@ -78,6 +82,8 @@ TEST(Packet, StepSurvivesTheRoundTrip) {
   EXPECT_EQ(d.samples.thinned, 2U);
   EXPECT_EQ(d.samples.hashes, s.samples.hashes);
   EXPECT_EQ(d.indices, s.indices);
+  EXPECT_EQ(d.mean_dot, -0.75);
+  EXPECT_EQ(d.gram, s.gram);
   EXPECT_EQ(encode(d).bytes, encode(s).bytes);
 }
 
@@ -122,6 +128,8 @@ TEST(Packet, WhatIsAbsentIsEmpty) {
   s.states.clear();
   s.samples = {};
   s.indices.clear();
+  s.mean_dot = kUnknown;
+  s.gram.clear();
   const auto decoded = decode(encode(s).bytes);
   ASSERT_TRUE(decoded);
   const auto& d = std::get<Step>(*decoded);
@@ -129,6 +137,50 @@ TEST(Packet, WhatIsAbsentIsEmpty) {
   EXPECT_EQ(d.samples.rows, 0U);
   EXPECT_TRUE(d.samples.hashes.empty());
   EXPECT_TRUE(d.indices.empty());
+  EXPECT_TRUE(std::isnan(d.mean_dot));
+  EXPECT_TRUE(d.gram.empty());
+}
+
+TEST(Packet, ProductsThatAreNotNumbersTravel) {
+  Step s = sample_step();
+  s.mean_dot = -HUGE_VAL;
+  s.gram.assign(36, NAN);
+  const auto decoded = decode(encode(s).bytes);
+  ASSERT_TRUE(decoded);
+  EXPECT_EQ(std::get<Step>(*decoded).mean_dot, -HUGE_VAL);
+  EXPECT_TRUE(std::isnan(std::get<Step>(*decoded).gram.at(35)));
+}
+
+TEST(Packet, AGramSectionIsOfItsWorkers) {
+  for (const std::uint32_t workers : {1U, 2U, 64U, 65U, kReplicasMax}) {
+    Step s = sample_step();
+    s.header.identity.replica = 0;
+    s.header.identity.replicas = workers;
+    const std::size_t right = std::size_t{workers} * (workers + 1) / 2;
+    for (const std::size_t size : {right - 1, right, right + 1}) {
+      if (size == 0 || size > 3000) continue;
+      s.gram.assign(size, 1.0);
+      EXPECT_EQ(decode(encode(s).bytes).has_value(), size == right && workers <= 64)
+          << workers << ": " << size;
+    }
+    s.gram.clear();
+    Packet empty = encode(s);
+    EXPECT_TRUE(decode(empty.bytes));
+    append(empty, 12, {});
+    EXPECT_FALSE(decode(empty.bytes)) << workers;
+  }
+}
+
+TEST(Packet, SizesOfProductsAreThoseOfTheirDocument) {
+  Step s;
+  const std::size_t bare = encode(s).bytes.size();
+  s.mean_dot = 1;
+  EXPECT_EQ(encode(s).bytes.size(), bare + 16);
+  s.header.identity.replicas = 64;
+  s.gram.resize(gram_size(64));
+  EXPECT_EQ(encode(s).bytes.size(), bare + 16 + 16'648);
+  EXPECT_EQ(gram_size(8) * 8 + 8, 296U);
+  EXPECT_EQ(gram_size(65), 0U);
 }
 
 TEST(Packet, RowsAreKeptWhereNoHashIsLeft) {
@@ -162,6 +214,8 @@ TEST(Packet, DefaultSizeIsWithinItsBound) {
   s.states.resize(kGroups);
   s.samples.hashes.resize(kSamples);
   s.indices.resize(kSamples);
+  s.mean_dot = kUnknown;
+  s.gram.clear();
   const std::size_t bound = 16 * 1024 + 64 * kGroups + 2048;
   EXPECT_LE(encode(s).bytes.size(), bound);
   s.states.resize(2 * kGroups);
@@ -267,6 +321,13 @@ const std::vector<Damage>& damages() {
        }},
       {"two fingerprints of one kind",
        [](Step& s) { s.fingerprints.push_back(s.fingerprints[0]); }},
+      {"a Gram matrix of fewer workers", [](Step& s) { s.gram.resize(28); }},
+      {"a Gram matrix of more workers", [](Step& s) { s.gram.resize(45); }},
+      {"a Gram matrix of too many workers",
+       [](Step& s) {
+         s.header.identity.replicas = 65;
+         s.gram.resize(2145);
+       }},
   };
   return all;
 }
@@ -305,8 +366,20 @@ TEST(Packet, AsManyAsAllowedAreTaken) {
 
 TEST(Packet, ListsThatDoNotComeOutEvenAreErrors) {
   Step bare;
-  for (const auto& [section, length] :
-       {std::pair{8, 1}, {8, 19}, {8, 21}, {9, 0}, {9, 11}, {9, 13}, {9, 19}, {10, 7}, {10, 9}}) {
+  for (const auto& [section, length] : {std::pair{8, 1},
+                                        {8, 19},
+                                        {8, 21},
+                                        {9, 0},
+                                        {9, 11},
+                                        {9, 13},
+                                        {9, 19},
+                                        {10, 7},
+                                        {10, 9},
+                                        {11, 0},
+                                        {11, 7},
+                                        {12, 7},
+                                        {12, 9},
+                                        {12, 12}}) {
     Packet p = encode(bare);
     append(p, static_cast<std::uint16_t>(section),
            std::vector<std::uint8_t>(static_cast<std::size_t>(length), 0));
@@ -315,6 +388,14 @@ TEST(Packet, ListsThatDoNotComeOutEvenAreErrors) {
   Packet clock = encode(Note{});
   append(clock, 20, std::vector<std::uint8_t>(7, 0));
   EXPECT_FALSE(decode(clock.bytes));
+}
+
+TEST(Packet, ALongerRowIsARecordOfALaterVersion) {
+  Packet p = encode(Step{});
+  append(p, 11, {0, 0, 0, 0, 0, 0, 0xF0, 0x3F, 9});
+  const auto decoded = decode(p.bytes);
+  ASSERT_TRUE(decoded);
+  EXPECT_EQ(std::get<Step>(*decoded).mean_dot, 1);
 }
 
 TEST(Packet, ALongerClockIsARecordOfALaterVersion) {
@@ -343,6 +424,7 @@ TEST(Packet, HostileBytesNeverCrash) {
     EXPECT_LE(d.groups.size(), p.bytes.size());
     EXPECT_LE(d.samples.hashes.size(), d.samples.rows);
     EXPECT_LE(d.samples.thinned, kThinnedMax);
+    EXPECT_TRUE(d.gram.empty() || d.gram.size() == gram_size(d.header.identity.replicas));
     for (const StateHash& state : d.states) EXPECT_LE(static_cast<int>(state.of), 2);
   }
   for (int round = 0; round < 2'000; ++round) {

@@ -132,9 +132,14 @@ Result<Judgement> judge(const RunLog& log, std::span<const StepRecord> steps,
   if (!findings) return tl::unexpected(findings.error());
   auto checks = log.checks();
   if (!checks) return tl::unexpected(checks.error());
-  Judgement out{.findings = std::move(*findings), .checks = std::move(*checks)};
+  auto segments = log.segments();
+  if (!segments) return tl::unexpected(segments.error());
+  Judgement out{.segments = std::move(*segments),
+                .findings = std::move(*findings),
+                .checks = std::move(*checks)};
   if (segment) {
     const auto other = [&](const auto& of) { return of.segment != *segment; };
+    std::erase_if(out.segments, other);
     std::erase_if(out.findings, other);
     std::erase_if(out.checks, other);
     const auto [first, last] = std::equal_range(steps.begin(), steps.end(), *segment, BySegment());
@@ -181,10 +186,24 @@ Json checks_json(std::span<const RunLog::Check> checks) {
   return out;
 }
 
+Json segments_json(std::span<const SegmentInfo> segments) {
+  Json out = Json::array();
+  for (const SegmentInfo& s : segments) {
+    const auto code = s.preflight_exit_code;
+    out.push_back({{"segment", s.segment},
+                   {"started", s.started_utc},
+                   {"presum", s.presum_version},
+                   {"closed", s.closed},
+                   {"preflight_exit_code", code ? Json(*code) : Json(nullptr)}});
+  }
+  return out;
+}
+
 Json judgement_json(const Judgement& judgement) {
   return {{"schema_version", kSchemaVersion},
           {"verdict", to_string(judgement.verdict)},
           {"coverage", coverage_json(judgement.coverage)},
+          {"segments", segments_json(judgement.segments)},
           {"findings", findings_json(judgement.findings)},
           {"checks", checks_json(judgement.checks)}};
 }

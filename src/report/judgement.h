@@ -29,6 +29,7 @@ struct Judgement {
   Verdict verdict = Verdict::kInsufficientEvidence;
   std::string reason;  // why the evidence is insufficient; else empty
   Coverage coverage;
+  std::vector<SegmentInfo> segments;
   std::vector<Finding> findings;  // worst first
   std::vector<RunLog::Check> checks;
 };
@@ -42,6 +43,7 @@ Result<Judgement> judge(const RunLog& log, std::span<const StepRecord> steps,
 // Lists of the document of `presum findings --format json`. NaN and Inf are null.
 Json findings_json(std::span<const Finding> findings);
 Json checks_json(std::span<const RunLog::Check> checks);
+Json segments_json(std::span<const SegmentInfo> segments);
 // The document itself.
 Json judgement_json(const Judgement& judgement);
 

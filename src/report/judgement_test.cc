@@ -128,6 +128,25 @@ TEST(Judge, ShardsAddUpAndModelsDoNot) {
   EXPECT_EQ(c.steps_logged, 6U);
 }
 
+TEST(Judge, SegmentsSayWhatAPreflightEndedWith) {
+  TempFolder folder;
+  {
+    MadeRun first(folder / "run", "text", 2);
+    first.preflight(1);
+    first.log();
+  }
+  MadeRun second(folder / "run", "text", 2);
+  const RunLog log = second.log();
+  const auto all = segments_json(judge(log, {})->segments);
+  ASSERT_EQ(all.size(), 2U);
+  EXPECT_EQ(all[0]["preflight_exit_code"], 1);
+  EXPECT_EQ(all[0]["closed"], true);
+  EXPECT_TRUE(all[1]["preflight_exit_code"].is_null());
+  const auto one = judge(log, {}, 2)->segments;
+  ASSERT_EQ(one.size(), 1U);
+  EXPECT_EQ(one.front().segment, 2U);
+}
+
 TEST(FindingsJson, WhatIsNoNumberIsNull) {
   Finding f = warning();
   f.confidence = kNaN;

@@ -60,17 +60,6 @@ Json notes_json(const std::vector<NoteRecord>& notes) {
   return out;
 }
 
-Json segments_json(const std::vector<SegmentInfo>& segments) {
-  Json out = Json::array();
-  for (const SegmentInfo& s : segments) {
-    out.push_back({{"segment", s.segment},
-                   {"started", s.started_utc},
-                   {"presum", s.presum_version},
-                   {"closed", s.closed}});
-  }
-  return out;
-}
-
 Json hosts_json(const std::vector<ModuleInfo>& modules) {
   Json out = Json::object();
   for (const ModuleInfo& m : modules) {
@@ -158,14 +147,12 @@ Result<Json> run_data(const RunLog& log, std::size_t cells_max) {
   if (!facts) return tl::unexpected(facts.error());
   const auto notes = log.notes();
   if (!notes) return tl::unexpected(notes.error());
-  const auto segments = log.segments();
-  if (!segments) return tl::unexpected(segments.error());
   const auto modules = log.modules();
   if (!modules) return tl::unexpected(modules.error());
   auto parts = parts_json(log, *steps, cells_max);
   if (!parts) return parts;
   return Json{{"name", log.name()},
-              {"segments", segments_json(*segments)},
+              {"segments", segments_json(judgement->segments)},
               {"judgement", judgement_of(*judgement)},
               {"facts", facts_json(*facts)},
               {"notes", notes_json(*notes)},

@@ -45,6 +45,8 @@ const char* source_name(CosineSource source) {
       return "row-sums";
     case CosineSource::kExact:
       return "exact";
+    case CosineSource::kGram:
+      return "gram";
   }
   return "none";
 }

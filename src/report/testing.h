@@ -71,6 +71,7 @@ class MadeRun {
   void replace(const std::vector<Finding>& findings, const std::vector<CheckRecord>& checks) {
     ASSERT_TRUE(writer_.replace(0, 0, findings, checks));
   }
+  void preflight(int exit_code) { ASSERT_TRUE(writer_.preflight(exit_code)); }
   RunLog log() {
     EXPECT_TRUE(writer_.close());
     return RunLog::open(folder_).value();

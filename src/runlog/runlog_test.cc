@@ -257,14 +257,14 @@ TEST(RunLogViews, StepsHoldEveryColumn) {
 TEST(RunLogViews, EverySourceOfCosinesHasAName) {
   const TempFolder folder;
   std::vector<StepRecord> records;
-  for (std::uint64_t i = 0; i <= 4; ++i) {
+  for (std::uint64_t i = 0; i <= 5; ++i) {
     records.push_back(plain_step(1, i));
     records.back().cosine_source = static_cast<CosineSource>(i);
   }
   make_run(folder / "run", records);
   auto db = database(folder / "run");
   auto row = db.prepare("SELECT cosine_source FROM steps");
-  for (const char* name : {"none", "sketch", "total-norm", "row-sums", "exact"}) {
+  for (const char* name : {"none", "sketch", "total-norm", "row-sums", "exact", "gram"}) {
     ASSERT_TRUE(row->next().value());
     EXPECT_EQ(row->text(0), name);
   }
@@ -1255,6 +1255,61 @@ TEST(Preflight, LeavesItsExitCodeInItsSegment) {
   EXPECT_EQ(row->type(0), SQLITE_NULL);
   ASSERT_TRUE(row->next().value());
   EXPECT_EQ(row->integer(0), 2U);
+  const auto segments = RunLog::open(folder / "run")->segments();
+  ASSERT_EQ(segments->size(), 2U);
+  EXPECT_EQ(segments->at(0).preflight_exit_code, std::nullopt);
+  EXPECT_EQ(segments->at(1).preflight_exit_code, 2U);
+}
+
+// ---- tables for people
+
+using Rows = std::vector<std::vector<RunLog::Cell>>;
+
+Rows table_of(const Path& run, std::string_view name, std::vector<std::string>& columns) {
+  Rows out;
+  const auto done = RunLog::open(run)->visit_table(name, [&](auto names, auto cells) {
+    columns.assign(names.begin(), names.end());
+    out.emplace_back(cells.begin(), cells.end());
+  });
+  EXPECT_TRUE(done) << done.error().message;
+  return out;
+}
+
+TEST(RunLogTables, BeginWithACallForTheColumnsAlone) {
+  const TempFolder folder;
+  make_run(folder / "run", {});
+  for (const char* name : {"steps", "workers", "groups", "findings", "checks"}) {
+    std::vector<std::string> columns;
+    EXPECT_EQ(table_of(folder / "run", name, columns), Rows(1)) << name;
+    EXPECT_GT(columns.size(), 5U) << name;
+  }
+  EXPECT_EQ(RunLog::open(folder / "run")->visit_table("segment", [](auto, auto) {}).error().code,
+            ErrorCode::kInvalidArgument);
+}
+
+TEST(RunLogTables, HoldChecksInTheirOrder) {
+  using State = CheckRecord::State;
+  const TempFolder folder;
+  FakeClock clock;
+  Writer writer = open_writer(folder / "run", clock);
+  const std::vector<CheckRecord> checks = {{"d", State::kFound, ""},
+                                           {"c", State::kPassed, "p"},
+                                           {"b", State::kNotTriggered, "t"},
+                                           {"a", State::kNotPossible, "n"}};
+  ASSERT_TRUE(writer.replace(2, 3, Findings{full_finding()}, checks));
+  ASSERT_TRUE(writer.close());
+  std::vector<std::string> columns;
+  const auto rows = table_of(folder / "run", "checks", columns);
+  EXPECT_EQ(columns, (std::vector<std::string>{"segment", "module", "shard", "check_id", "state",
+                                               "reason"}));
+  ASSERT_EQ(rows.size(), 5U);
+  for (std::size_t i = 0; i < checks.size(); ++i) {
+    const auto& [check, state, reason] = checks[i];
+    EXPECT_EQ(rows[i + 1],
+              (std::vector<RunLog::Cell>{std::int64_t{1}, std::int64_t{2}, std::int64_t{3}, check,
+                                         to_string(state), reason}));
+  }
+  EXPECT_EQ(table_of(folder / "run", "findings", columns).size(), 2U);
 }
 
 TEST(Writer, RefusesJudgementsAfterClose) {
@@ -1325,6 +1380,12 @@ TEST_F(OldRun, IsReadAsItIs) {
   EXPECT_EQ(log->modules()->at(0).workers.at(0).host, "node-0");
   EXPECT_EQ(log->facts()->at(0).value, "2.13.0");
   EXPECT_EQ(log->notes()->at(0).text, "old note");
+  EXPECT_EQ(log->segments()->at(0).preflight_exit_code, std::nullopt);
+  for (const char* table : {"findings", "checks"}) {
+    const auto visited = log->visit_table(table, [](auto, auto) { FAIL() << "a call"; });
+    ASSERT_FALSE(visited);
+    EXPECT_EQ(visited.error().code, ErrorCode::kUnsupported);
+  }
   std::size_t workers = 0;
   ASSERT_TRUE(log->for_each_workers([&](const auto&, auto seen) { workers += seen.size(); }));
   EXPECT_EQ(workers, 3U);

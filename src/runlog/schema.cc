@@ -116,7 +116,7 @@ CREATE VIEW steps AS
   SELECT step, segment, module, shard, workers_expected, workers, loss_mean, loss_std, loss_range,
     grad_norm_mean, grad_norm_std, grad_norm_cv, cosine_mean, cosine_low, cosine_high,
     CASE cosine_source WHEN 1 THEN 'sketch' WHEN 2 THEN 'total-norm' WHEN 3 THEN 'row-sums'
-      WHEN 4 THEN 'exact' ELSE 'none' END AS cosine_source,
+      WHEN 4 THEN 'exact' WHEN 5 THEN 'gram' ELSE 'none' END AS cosine_source,
     consistency, reduced_norm, reduced_disagrees, signal, noise, noise_scale, effective_workers,
     tokens_cv, distinct_gradients, sketch_size, mean_norm, mean_norm_error
   FROM step ORDER BY segment, module, shard, step;

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reading what belongs to a step: workers, groups, cosines.
+#include <fmt/format.h>
+
 #include <cstring>
 #include <tuple>
 
@@ -57,6 +59,12 @@ GroupRecord read_group(const Statement& row) {
   return g;
 }
 
+SegmentInfo read_segment(const Statement& row) {
+  SegmentInfo s{row.small(0), row.text(1), row.text(2), row.small(3) != 0, {}};
+  if (row.type(4) != SQLITE_NULL) s.preflight_exit_code = row.small(4);
+  return s;
+}
+
 // Rows that begin with the same key become one call.
 template <class T, class Read, class Visit>
 Status by_step(Database& db, std::string_view sql, Read&& read, Visit&& visit) {
@@ -78,12 +86,13 @@ Status by_step(Database& db, std::string_view sql, Read&& read, Visit&& visit) {
 }  // namespace
 
 Result<std::vector<SegmentInfo>> RunLog::segments() const {
+  const char* const of_schema_2 = state_->version >= 2 ? "preflight_exit_code" : "NULL";
   return read_all<SegmentInfo>(
       state_->db,
-      "SELECT segment, started_utc, presum_version, closed FROM segment ORDER BY segment",
-      [](const Statement& row) {
-        return SegmentInfo{row.small(0), row.text(1), row.text(2), row.small(3) != 0};
-      });
+      fmt::format("SELECT segment, started_utc, presum_version, closed, {} FROM segment "
+                  "ORDER BY segment",
+                  of_schema_2),
+      read_segment);
 }
 
 Result<std::vector<GroupInfo>> RunLog::groups() const {

@@ -114,6 +114,8 @@ struct Observer::State {
   std::vector<FingerprintValue> fingerprints;
   std::vector<std::uint64_t> samples;
   std::vector<std::uint64_t> indices;
+  double mean_dot = packet::kUnknown;
+  std::vector<double> gram;
 
   struct Stateful {
     std::uint64_t id = 0;
@@ -134,6 +136,8 @@ struct Observer::State {
     fingerprints.clear();
     samples.clear();
     indices.clear();
+    mean_dot = packet::kUnknown;
+    gram.clear();
     for (Slot& slot : slots) {
       slot.seen = slot.reduced_seen = false;
       slot.sums = slot.reduced = {};
@@ -176,6 +180,12 @@ struct Observer::State {
     }
     unscale(out.total, scale);
     for (packet::Group& group : out.groups) unscale(group.sums, scale);
+  }
+
+  void put_products(packet::Step& out, double scale) const {
+    out.mean_dot = mean_dot / (scale * scale);
+    out.gram = gram;
+    for (double& product : out.gram) product /= scale * scale;
   }
 
   const Stateful* stateful(StateHash::Of of, std::uint32_t index) const {
@@ -367,6 +377,19 @@ void Observer::indices(std::span<const std::uint64_t> indices) {
   state_->indices.insert(state_->indices.end(), kept.begin(), kept.end());
 }
 
+void Observer::mean_dot(double value) { state_->mean_dot = value; }
+
+Status Observer::gram(std::span<const double> share) {
+  const std::uint32_t workers = state_->options.identity.replicas;
+  if (share.empty() || share.size() != packet::gram_size(workers)) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("{} values are no Gram matrix of {} workers (at most {})", share.size(),
+                            workers, packet::kGramWorkersMax));
+  }
+  state_->gram.assign(share.begin(), share.end());
+  return {};
+}
+
 void Observer::begin_states() { state_->states.clear(); }
 
 Status Observer::state(StateHash::Of of, std::uint32_t index, const void* data, std::size_t count,
@@ -410,6 +433,7 @@ Packet Observer::end_step(const StepEnd& end) {
   out.states = std::exchange(state_->states, {});
   out.samples = state_->thinned_samples();
   out.indices = state_->indices;
+  state_->put_products(out, end.gradient_scale);
   return packet::encode(out);
 }
 

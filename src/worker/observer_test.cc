@@ -821,6 +821,68 @@ TEST(Observer, AFactReplacesTheOneOfItsName) {
   EXPECT_EQ(std::get<packet::Hello>(*message).facts, want);
 }
 
+Observer one_of(std::uint32_t replicas) {
+  return std::move(*Observer::create({.identity = {.replica = 0, .replicas = replicas}}, {}));
+}
+
+TEST(ObserverProducts, AreUnscaledLikeNorms) {
+  Observer observer = one_of(2);
+  observer.begin_step(1);
+  observer.mean_dot(18);
+  ASSERT_TRUE(observer.gram(Values{9, -3, 1}));
+  const packet::Step step = end(observer, {.gradient_scale = 4});
+  EXPECT_EQ(step.mean_dot, 18.0 / 16);
+  EXPECT_EQ(step.gram, (Values{9.0 / 16, -3.0 / 16, 1.0 / 16}));
+}
+
+TEST(ObserverProducts, ThatAreNotNumbersTravelButForAnUnknownDot) {
+  Observer observer = one_of(2);
+  observer.begin_step(1);
+  observer.mean_dot(NAN);
+  ASSERT_TRUE(observer.gram(Values{NAN, INFINITY, 1}));
+  const packet::Step step = end(observer);
+  EXPECT_TRUE(std::isnan(step.mean_dot));
+  EXPECT_TRUE(std::isnan(step.gram.at(0)));
+  EXPECT_EQ(step.gram.at(1), INFINITY);
+  observer.begin_step(2);
+  const std::size_t without = observer.end_step({}).bytes.size();
+  observer.begin_step(3);
+  observer.mean_dot(NAN);
+  EXPECT_EQ(observer.end_step({}).bytes.size(), without);
+}
+
+TEST(ObserverProducts, CountAsTheirLastAndOnlyForTheirStep) {
+  Observer observer = one_of(1);
+  observer.begin_step(1);
+  for (const double value : {1.0, 2.0}) {
+    observer.mean_dot(value);
+    ASSERT_TRUE(observer.gram(Values{value}));
+  }
+  const packet::Step step = end(observer);
+  EXPECT_EQ(step.mean_dot, 2);
+  EXPECT_EQ(step.gram, Values{2});
+  observer.begin_step(2);
+  const packet::Step next = end(observer);
+  EXPECT_TRUE(std::isnan(next.mean_dot));
+  EXPECT_TRUE(next.gram.empty());
+}
+
+TEST(ObserverProducts, RefuseAGramMatrixOfAnotherSize) {
+  for (const auto& [workers, size] :
+       {std::pair{3U, 0U}, {3U, 5U}, {3U, 7U}, {3U, 9U}, {65U, 2145U}, {65U, 0U}, {65'536U, 0U}}) {
+    Observer observer = one_of(workers);
+    observer.begin_step(1);
+    const Status status = observer.gram(Values(size, 1.0));
+    ASSERT_FALSE(status) << workers << ": " << size;
+    EXPECT_EQ(status.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_TRUE(end(observer).gram.empty());
+  }
+  Observer most = one_of(64);
+  most.begin_step(1);
+  EXPECT_TRUE(most.gram(Values(2080, 1.0)));
+  EXPECT_EQ(end(most).gram.size(), 2080U);
+}
+
 TEST(SimdTarget, HasAName) {
   const auto target = simd_target();
   ASSERT_TRUE(target) << target.error().message;

@@ -88,6 +88,12 @@ def _parser() -> argparse.ArgumentParser:
         "--null", type=_whole, metavar="N", help="instead: N long runs without a fault"
     )
     what.add_argument("--list", action="store_true", help="show what would be injected, and stop")
+    what.add_argument(
+        "--simulate",
+        action="store_true",  # the C++ command takes it before it comes here
+        help="instead: the detectors alone on synthetic steps, without training; "
+        "other options: presum faults --simulate --help",
+    )
     _add_training(parser)
     return parser
 

@@ -33,12 +33,18 @@ def aligned(rows: Sequence[Row]) -> str:
 
 
 def render(outcomes: Sequence[Outcome]) -> str:
-    """The table, what is not injected, and a sentence."""
+    """The table, what is not injected unless faults were left out, and a sentence."""
     head = ("row", "fault", "expected", "found as", "severity", "ranks", "right", "delay", "clean")
     table = aligned([head, *(_line(outcome) for outcome in outcomes)])
     notes = [note for outcome in outcomes for note in _notes(outcome)]
-    parts = [table, "\n".join(notes), render_absent(), verdict(outcomes)]
+    absent = "" if left_out(outcomes) else render_absent()
+    parts = [table, "\n".join(notes), absent, verdict(outcomes)]
     return "\n\n".join(part for part in parts if part)
+
+
+def left_out(outcomes: Sequence[Outcome]) -> int:
+    """How many faults of the catalogue are not among the outcomes."""
+    return len(FAULTS) - len(outcomes)
 
 
 def render_list(workers: int) -> str:
@@ -56,14 +62,12 @@ def render_absent() -> str:
 
 def verdict(outcomes: Sequence[Outcome]) -> str:
     """How many were found, in words."""
-    rows = {o.fault.row for o in outcomes if o.fault.row is not None}
-    found = {o.fault.row for o in outcomes if o.fault.row is not None and o.passed}
     failed = [o.fault.name for o in outcomes if not o.passed]
     twins = {o.fault.twin.folder: o.false_alarms for o in outcomes}
     alarmed = sum(bool(alarms) for alarms in twins.values())
     lines = [
         f"{len(outcomes) - len(failed)} of {len(outcomes)} faults found with the right check and "
-        f"ranks; of the {ROWS} rows {len(rows)} injected and {len(found)} found",
+        f"ranks; {_scope(outcomes)}",
         f"{alarmed} of {len(twins)} clean twins with a false alarm",
     ]
     late = [o.fault.name for o in outcomes if o.found and not o.in_time]
@@ -72,24 +76,41 @@ def verdict(outcomes: Sequence[Outcome]) -> str:
     return "\n".join(lines)
 
 
+def _scope(outcomes: Sequence[Outcome]) -> str:
+    if left := left_out(outcomes):
+        return f"{left} of the {len(FAULTS)} in the catalogue left out"
+    rows = {o.fault.row for o in outcomes if o.fault.row is not None}
+    found = {o.fault.row for o in outcomes if o.fault.row is not None and o.passed}
+    return f"of the {ROWS} rows {len(rows)} injected and {len(found)} found"
+
+
 def as_json(outcomes: Sequence[Outcome], *, workers: int, seed: int) -> dict[str, Any]:
     """The same content for programs."""
-    absent = [asdict(one) for one in ABSENT]
+    left = left_out(outcomes)
     return {
         "schema_version": 1,
         "workers": workers,
         "seed": seed,
         "faults": [_object(outcome) for outcome in outcomes],
-        "not_injected": absent,
+        "not_injected": [] if left else _absent(),
+        "left_out": left,
         "passed": all(outcome.passed for outcome in outcomes),
     }
 
 
 def list_as_json(workers: int) -> dict[str, Any]:
     """:func:`render_list` for programs."""
-    whole = as_json([], workers=workers, seed=0)
     faults = [_described(fault, Roles(workers).named(fault.ranks)) for fault in FAULTS]
-    return {k: whole[k] for k in ("schema_version", "workers", "not_injected")} | {"faults": faults}
+    return {
+        "schema_version": 1,
+        "workers": workers,
+        "not_injected": _absent(),
+        "faults": faults,
+    }
+
+
+def _absent() -> list[dict[str, Any]]:
+    return [asdict(one) for one in ABSENT]
 
 
 def _line(outcome: Outcome) -> Row:

@@ -23,6 +23,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind
 from presum.fingerprints.families import KIND, Values
 from presum.fingerprints.rows import hash_tensor, named_tensors, samples_among
 from presum.fingerprints.samplers import Description, describe_data, describe_sampler, kept
+from presum.taps import Replacement
 
 LOADERS_MAX = 64
 CANDIDATES_MAX = 4
@@ -117,9 +118,9 @@ class LoaderWatch:
         self._loaders: deque[Loader] = deque(maxlen=LOADERS_MAX)
         self._flows: weakref.WeakKeyDictionary[Any, _Flow] = weakref.WeakKeyDictionary()
         self._patches = [
-            _Patch(DataLoader, "__iter__", self._iterate),
-            _Patch(_BaseDataLoaderIter, "_next_index", self._next_index),
-            _Patch(_BaseDataLoaderIter, "__next__", self._next_batch),
+            Replacement(DataLoader, "__iter__", self._iterate),
+            Replacement(_BaseDataLoaderIter, "_next_index", self._next_index),
+            Replacement(_BaseDataLoaderIter, "__next__", self._next_batch),
         ]
         self._pid = 0
 
@@ -209,32 +210,6 @@ class LoaderWatch:
         if flow is None:
             flow = self._flows[iterator] = _Flow()
         return flow
-
-
-class _Patch:
-    """A method of a class, and what stands in its place."""
-
-    def __init__(self, owner: type, name: str, method: Callable[..., Any]) -> None:
-        self._owner, self._name = owner, name
-        self._method = method
-        self._original: Any = None
-        self._replacement: Any = None
-
-    def apply(self) -> None:
-        original = self._original = self._owner.__dict__[self._name]
-        method = self._method
-
-        def replacement(self: Any) -> Any:
-            return method(original, self)
-
-        replacement.__wrapped__ = original  # type: ignore[attr-defined]
-        self._replacement = replacement
-        setattr(self._owner, self._name, replacement)
-
-    def undo(self) -> None:
-        """Unless someone else has replaced it since: then ours stays, and does nothing."""
-        if self._owner.__dict__[self._name] is self._replacement:
-            setattr(self._owner, self._name, self._original)
 
 
 def _reference(thing: Any) -> Callable[[], Any]:

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from presum._core import Observer
@@ -35,23 +34,25 @@ class Held(NamedTuple):
 
 
 def held_buffers(
-    model: DistributedDataParallel,
+    module: nn.Module,
     watched: Collection[str],
+    ignored: Collection[str],
     local: Sequence[str],
     families: Collection[str],
 ) -> list[Held]:
     """What is hashed besides the watched parameters: frozen ones and buffers, as far as asked for.
 
-    Left out is what DDP was told to ignore, and buffers whose name matches a pattern of ``local``.
+    Left out is what the wrapper was told to ignore, and buffers whose name matches a pattern of
+    ``local``.
     """
     found: list[Held] = []
     if "parameters" in families:
-        own = _held(model.module, "_parameters", dict(model.module.named_parameters()))
+        own = _held(module, "_parameters", dict(module.named_parameters()))
         found += [held for held in own if held.name not in watched]
     if "buffers" in families:
-        own = _held(model.module, "_buffers", dict(model.module.named_buffers()))
+        own = _held(module, "_buffers", dict(module.named_buffers()))
         found += [h for h in own if not any(re.search(pattern, h.name) for pattern in local)]
-    return [held for held in found if held.name not in model.parameters_to_ignore]
+    return [held for held in found if held.name not in ignored]
 
 
 def _held(module: nn.Module, where: str, wanted: dict[str, torch.Tensor]) -> list[Held]:

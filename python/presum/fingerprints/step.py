@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from presum._core import Observer
@@ -80,12 +79,13 @@ class StepFingerprints:
 
     def __init__(
         self,
-        model: DistributedDataParallel,
+        module: torch.nn.Module,
         observer: Observer,
         *,
         families: Families,
         parameters: Sequence[torch.nn.Parameter],
         buffers: Sequence[Held],
+        device: torch.device,
         optimizer: Optimizer | None,
         data: object,
         every: int,
@@ -94,12 +94,12 @@ class StepFingerprints:
         self._observer = observer
         self._families = families
         self._found = found
-        device = self._device = parameters[0].device if parameters else torch.device("cpu")
-        self._names = _argument_names(model.module)
+        self._device = device
+        self._names = _argument_names(module)
         self._readers: list[tuple[str, Callable[[], Values]]] = [
             ("rng", RngStates(device)),
-            ("mode", Modes(model.module)),
-            ("environment", Dtypes(model.module, device)),
+            ("mode", Modes(module)),
+            ("environment", Dtypes(module, device)),
             ("environment", determinism),
         ]
         if optimizer is not None:

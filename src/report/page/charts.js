@@ -71,23 +71,36 @@ function shadeMissing(part, canvas, area, chart) {
     const start = part.heat_x[i];
     const next = part.heat_x[i + 1] ?? start + 1;
     const half = part.decimated ? 0 : (next - start) / 2;
-    const left = chart.toDomXCoord(start - half);
-    canvas.fillRect(left, area.y, Math.max(1.5, chart.toDomXCoord(next - half) - left), area.h);
+    const left = Math.floor(chart.toDomXCoord(start - half));  // whole pixels: no seams
+    canvas.fillRect(left, area.y, Math.max(1.5, Math.ceil(chart.toDomXCoord(next - half)) - left), area.h);
   });
 }
 
-// A tint over the steps of each finding and a line where it begins; one that holds in all steps
-// would tint everything and says nothing here.
+// What is left of an interval without those that are taken.
+function without(interval, taken) {
+  return taken.reduce((left, [from, to]) => left.flatMap(([a, b]) =>
+    [[a, Math.min(b, from)], [Math.max(a, to), b]].filter(([x, y]) => x < y)), [interval]);
+}
+
+// A tint over the steps of findings, each step in the colour of its gravest, and a line where one
+// begins; one that holds in all steps would tint everything and says nothing here.
 function markFindings(part, canvas, area, chart) {
+  const fill = (from, to, alpha) => {
+    canvas.globalAlpha = alpha;
+    canvas.fillRect(from, area.y, to - from, area.h);
+    canvas.globalAlpha = 1;
+  };
+  const taken = [];
+  const begun = new Set();
   for (const {severity, first_step: first, last_step: last} of part.findings.slice(0, MARKED)) {
     if (first <= part.x[0] && last >= part.coverage.last_step) continue;
-    const left = chart.toDomXCoord(first - 0.5);
     canvas.fillStyle = colour(severity);
-    canvas.globalAlpha = 0.07;
-    canvas.fillRect(left, area.y, chart.toDomXCoord(last + 0.5) - left, area.h);
-    canvas.globalAlpha = 0.7;
-    canvas.fillRect(left - 0.75, area.y, 1.5, area.h);
-    canvas.globalAlpha = 1;
+    const own = [first - 0.5, last + 0.5];
+    for (const piece of without(own, taken)) fill(...piece.map((step) => chart.toDomXCoord(step)), 0.07);
+    const left = chart.toDomXCoord(own[0]);
+    if (!begun.has(first)) fill(left - 0.75, left + 0.75, 0.7);
+    taken.push(own);
+    begun.add(first);
   }
 }
 
@@ -136,8 +149,8 @@ function settleForPrint(plot) {
   }
 }
 
-// Adds a figure to `parent`. `series`: {label, color, values | low, mid, high, band}; all have one
-// value per x. `note` is the plain-words line. `limited`: values whose control limits are drawn.
+// Adds a figure to `parent`. `series`: {label, color, values | low, mid, high, band, stroke}; all have
+// one value per x. `note` is the plain-words line. `limited`: values whose control limits are drawn.
 // `timeline`: see findingBars.
 function addChart(parent, {title, note, x, series, part, group, height, range, fixed, digits, limited, timeline}) {
   const plot = el('div', {class: 'plot'});
@@ -148,7 +161,7 @@ function addChart(parent, {title, note, x, series, part, group, height, range, f
   parent.append(figure);
   plot.style.height = `${height || 200}px`;
   const width = {};
-  series.forEach((s) => { if (s.band) width[s.label] = {strokeWidth: 0, highlightCircleSize: 0}; });
+  series.forEach((s) => { if (s.band) width[s.label] = {strokeWidth: s.stroke ?? 0, highlightCircleSize: 0}; });
   const bars = (s, i) => {
     if (!s.low) return [s.values[i], s.values[i], s.values[i]];
     return s.low[i] === null || s.high[i] === null ? [null, null, null] :

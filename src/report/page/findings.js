@@ -3,6 +3,7 @@
 
 const CARDS_OPEN = 4;  // more findings than this are folded
 const MARKED = 8;  // and more than this are not marked in the charts
+const VALUE_SHOWN = 160;  // characters; longer evidence is folded
 
 function samePart(a, b) {
   return a.segment === b.segment && a.module === b.module && a.shard === b.shard;
@@ -30,26 +31,34 @@ function whereText(run, finding) {
   return [ranks, stepsText(finding), partText(run, finding), `confidence ${percent(finding.confidence)}`].filter(Boolean).join(' · ');
 }
 
+// A long text as its beginning, with the whole behind it.
+function folded(text) {
+  if (text.length <= VALUE_SHOWN) return text;
+  return el('details', {class: 'long'}, el('summary', {}, el('span', {}, `${text.slice(0, VALUE_SHOWN - 20)}…`)), text);
+}
+
 function evidenceList(evidence) {
   const entries = Object.entries(evidence);
   if (entries.length === 0) return null;
   const text = (value) => (typeof value === 'string' ? value : Number.isInteger(value) ? value.toLocaleString('en') : number(value));
   return el('dl', {class: 'evidence'}, ...entries.map(([name, value]) =>
-    el('div', {}, el('dt', {}, name.replaceAll('_', ' ')), el('dd', {}, text(value)))));
+    el('div', {}, el('dt', {}, name.replaceAll('_', ' ')), el('dd', {}, folded(text(value))))));
 }
 
-// The worker that a finding points at; none where it is about all of them.
-function workerOf(part, finding) {
-  if (finding.ranks.length === 0 || finding.ranks.length >= part.workers.length) return null;
-  return part.workers.find((w) => w.rank === finding.ranks[0]) ?? null;
+// The workers that a finding points at, as many as are drawn at once; none where it is about all of
+// many, or about the only one.
+function workersOf(part, finding) {
+  const all = finding.ranks.length >= part.workers.length;
+  if (all && (part.workers.length < 2 || part.workers.length > WORKERS_COMPARED)) return [];
+  return part.workers.filter((w) => finding.ranks.includes(w.rank)).slice(0, WORKERS_COMPARED);
 }
 
 function showButton(run, finding, show) {
   const part = run.parts.find((p) => samePart(p, finding));
   if (!part) return null;
-  const worker = workerOf(part, finding);
+  const workers = workersOf(part, finding);
   return el('button', {type: 'button', class: 'no-print', onclick: () => show(finding)},
-    `Show ${stepsText(finding)}${worker ? ` and ${workerName(worker)}` : ''}`);
+    `Show ${stepsText(finding)}${workers.length ? ` and ${workersName(workers)}` : ''}`);
 }
 
 function findingCard(run, finding, show) {

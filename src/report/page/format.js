@@ -73,6 +73,10 @@ function workerName(worker) {
   return worker.rank === null ? `replica ${worker.replica} (never seen)` : `rank ${worker.rank}`;
 }
 
+function workersName(workers) {
+  return workers.length === 1 ? workerName(workers[0]) : ranksText(workers.map((w) => w.rank));
+}
+
 function extent(values) {
   let low = Infinity;
   let high = -Infinity;

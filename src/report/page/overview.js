@@ -110,10 +110,12 @@ class Overview {
     const view = VIEWS[shown];
     this.note.textContent = view.note;
     const range = commonRange(this.runs, view);
+    const known = (part) => view.needs.some((name) => part.series[name].some((v) => v !== null));
     for (const tile of this.tiles) {
       if (tile.chart) tile.chart.destroy();
-      tile.plot.replaceChildren();
-      tile.chart = addChart(tile.plot, {x: tile.part.x, series: view.series(tile.part), part: tile.part, height: 118, range, fixed: true, digits: 38}).chart;
+      tile.chart = null;
+      tile.plot.replaceChildren(known(tile.part) ? '' : el('p', {class: 'note'}, `${view.title}: not measured`));
+      if (known(tile.part)) tile.chart = addChart(tile.plot, {x: tile.part.x, series: view.series(tile.part), part: tile.part, height: 118, range, fixed: true, digits: 38}).chart;
     }
   }
 

@@ -124,15 +124,15 @@ class RunView {
     this.drawn = drawPart(this.body, this.run, part, this.show);
   }
 
-  // Zooms to a finding's steps and opens the worker that it points at.
+  // Zooms to a finding's steps and opens the workers that it points at.
   show(finding) {
     const part = this.run.parts.find((p) => samePart(p, finding));
     if (part !== this.part) {
       this.head.querySelector('#part').value = String(this.run.parts.indexOf(part));
       this.draw(part);
     }
-    const worker = workerOf(part, finding);
-    if (worker) this.drawn.view.open(worker);
+    const workers = workersOf(part, finding);
+    if (workers.length > 0) this.drawn.view.compare(workers);
     this.drawn.group.show(windowOf(part, finding));
     this.drawn.story.scrollIntoView();
   }

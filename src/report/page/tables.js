@@ -32,19 +32,36 @@ function compare(a, b) {
 // Keys whose values differ from rank to rank in every healthy run.
 const DIFFERS_BY_NATURE = new Set(['pid', 'device', 'rank', 'local_rank', 'host', 'hostname']);
 
+const FACT_VALUES = 12;  // more than this are counted
+
+// A sampler's text names its own rank.
+function withoutRank(text) {
+  return text.replace(/\brank=\d+/g, 'rank=…');
+}
+
+function isOdd(fact) {
+  return !DIFFERS_BY_NATURE.has(fact.key) && new Set(fact.values.map((v) => withoutRank(v.value))).size > 1;
+}
+
+function factValues(fact) {
+  const {values} = fact;
+  if (values.length === 1) return values[0].value;
+  if (DIFFERS_BY_NATURE.has(fact.key)) return el('span', {class: 'quiet'}, 'differs from rank to rank, as it should');
+  if (!isOdd(fact)) return withoutRank(values[0].value);
+  return el('ul', {}, ...values.slice(0, FACT_VALUES).map((v) => el('li', {}, `${ranksText(v.ranks)}: ${v.value}`)),
+    values.length > FACT_VALUES ? el('li', {class: 'quiet'}, `and ${values.length - FACT_VALUES} more`) : null);
+}
+
 function factRow(fact, segments) {
-  const differs = fact.values.length > 1;
-  const odd = differs && !DIFFERS_BY_NATURE.has(fact.key);
-  const shown = differs && !odd ? el('span', {class: 'quiet'}, 'differs from rank to rank, as it should') : differs ? el('ul', {}, ...fact.values.slice(0, 12).map((v) => el('li', {}, `${ranksText(v.ranks)}: ${v.value}`)),
-    fact.values.length > 12 ? el('li', {class: 'quiet'}, `and ${fact.values.length - 12} more`) : null) : fact.values[0].value;
+  const odd = isOdd(fact);
   return el('tr', {class: odd ? 'odd' : null},
     el('th', {scope: 'row'}, fact.key, segments > 1 ? el('span', {class: 'quiet'}, ` segment ${fact.segment}`) : null),
-    el('td', {class: 'left'}, odd ? el('strong', {}, 'differs ') : null, shown));
+    el('td', {class: 'left'}, odd ? el('strong', {}, 'differs ') : null, factValues(fact)));
 }
 
 function factsSection(run) {
   if (run.facts.length === 0) return null;
-  const odd = run.facts.filter((f) => f.values.length > 1 && !DIFFERS_BY_NATURE.has(f.key));
+  const odd = run.facts.filter(isOdd);
   const first = (f) => (odd.includes(f) ? 0 : f.values.length > 1 ? 2 : 1);
   const sorted = [...run.facts].sort((a, b) => first(a) - first(b));
   return el('section', {class: 'card'}, el('h2', {}, 'What the ranks say about themselves'),

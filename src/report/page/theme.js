@@ -33,9 +33,17 @@ function applyTheme() {
   redrawAll();
 }
 
+let unfolded = [];  // findings that are folded on the screen, and not on paper
+
+function unfold(value) {
+  if (value) unfolded = [...document.querySelectorAll('#findings details:not([open])')];
+  for (const details of unfolded) details.open = value;
+}
+
 function setPrinting(value) {
   if (printing === value) return;
   printing = value;
+  unfold(value);
   applyTheme();
 }
 

@@ -14,9 +14,10 @@ function sentence(text) {
 
 function consistentText({count: findings, checks}) {
   const inState = (state) => checks.filter((c) => c.state === state).length;
+  const impossible = inState('not-possible');
   const told = findings === 0 ? '' : ` ${capital(inWords(findings))} ${findings === 1 ? 'finding is' : 'findings are'} for information.`;
   return `Consistent: ${count(inState('passed'), 'check')} passed, ${inState('not-triggered')} had nothing to look at yet, ` +
-    `${inState('not-possible')} were not possible here.${told}`;
+    `${impossible} ${impossible === 1 ? 'was' : 'were'} not possible here.${told}`;
 }
 
 function inconsistentText({count: findings, findings: [worst]}) {
@@ -35,6 +36,12 @@ function verdict(run) {
   return {level: 'empty', text: sentence(capital(judgement.verdict.replace('-', ' ')) + reason)};
 }
 
+const PREFLIGHT = ['nothing at or above warning', 'findings at or above warning', 'could not judge'];
+
+function preflightText(code) {
+  return `preflight: ended with exit code ${code}${PREFLIGHT[code] ? ` (${PREFLIGHT[code]})` : ''}`;
+}
+
 // What was recorded, as short phrases.
 function coverage(run, part) {
   const c = part.coverage;
@@ -46,7 +53,8 @@ function coverage(run, part) {
   if (run.segments.length > 1) out.push(`${run.segments.length} segments (the run was restarted)`);
   const segment = run.segments.find((s) => s.segment === part.segment);
   if (segment) out.push(`started ${segment.started.replace('T', ' ').replace('Z', ' UTC')}`);
-  if (segment && !segment.closed) out.push('not closed: still running, or it died');
+  if (segment && !segment.closed) out.push('not closed (still running, or died): judged on the steps written');
+  if (segment && segment.preflight_exit_code !== null) out.push(preflightText(segment.preflight_exit_code));
   return out;
 }
 

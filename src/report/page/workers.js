@@ -7,6 +7,8 @@ const METRICS = {
   cosine: {title: 'direction', low: 'less aligned', high: 'more aligned'},
 };
 const DEVIATION_SHOWN = 6;
+const LINE_COLOURS = ['orange', 'blue', 'critical', 'ink'];
+const WORKERS_COMPARED = LINE_COLOURS.length;
 
 function paintDeviation(value) {
   if (value === MARK_NONE) return 'hatch';
@@ -26,11 +28,11 @@ function sayDeviation(worker, metric, value) {
 }
 
 // Smallest, median and largest of the other workers, row by row.
-function othersOf(workers, own, metric) {
+function othersOf(others, metric) {
   const out = {low: [], mid: [], high: []};
-  const rows = own.lines[metric].length;
+  const rows = others[0]?.lines[metric].length ?? 0;  // none where all are chosen
   for (let i = 0; i < rows; ++i) {
-    const values = workers.filter((w) => w !== own).map((w) => w.lines[metric][i]).filter((v) => v !== null);
+    const values = others.map((w) => w.lines[metric][i]).filter((v) => v !== null);
     values.sort((a, b) => a - b);
     const half = values.length >> 1;
     out.low.push(values[0] ?? null);
@@ -110,24 +112,40 @@ class WorkersView {
   }
 
   open(worker) {
+    this.compare([worker]);
+  }
+
+  compare(workers) {
     this.close();
     this.panel.hidden = false;
-    this.panel.append(el('div', {class: 'panel-head'}, el('h3', {}, `${capital(workerName(worker))} against the others`),
+    this.panel.append(el('div', {class: 'panel-head'}, el('h3', {}, this.heading(workers)),
       el('button', {type: 'button', onclick: () => this.close()}, 'Close')));
     const grid = el('div', {class: 'grid three'});
     this.panel.append(grid);
-    for (const [metric, {title}] of Object.entries(METRICS)) this.addLines(grid, worker, metric, title);
+    for (const [metric, {title}] of Object.entries(METRICS)) this.addLines(grid, workers, metric, title);
     this.panel.focus({preventScroll: true});
     this.panel.scrollIntoView({block: 'nearest'});
   }
 
-  addLines(grid, worker, metric, title) {
-    if (!worker.lines[metric].some((v) => v !== null)) return;
-    const others = othersOf(this.part.workers, worker, metric);
-    const series = [{label: 'others', color: 'grey', band: true, ...others},
-      {label: workerName(worker), color: 'orange', values: worker.lines[metric]}];
+  others(workers) {
+    return this.part.workers.filter((w) => !workers.includes(w));
+  }
+
+  heading(workers) {
+    const others = this.others(workers);
+    const against = others.length === 0 ? '' : ` against ${others.length === 1 ? workerName(others[0]) : 'the others'}`;
+    return capital(workersName(workers)) + against;
+  }
+
+  addLines(grid, workers, metric, title) {
+    const known = workers.filter((w) => w.lines[metric].some((v) => v !== null));
+    if (known.length === 0) return;
+    const lines = known.map((w) => ({label: workerName(w), color: LINE_COLOURS[workers.indexOf(w)], values: w.lines[metric]}));
+    const rest = this.others(workers);
+    const others = rest.length === 1 ? {label: workerName(rest[0]), color: 'grey', values: rest[0].lines[metric]} :
+      {label: 'others', color: 'grey', band: true, stroke: 1, ...othersOf(rest, metric)};
     const {chart} = addChart(grid, {title: capital(metric === 'cosine' ? 'cosine to the others' : title), x: this.part.x,
-      series: this.part.workers.length > 1 ? series : series.slice(1), part: this.part, group: this.group, height: 170});
+      series: rest.length > 0 ? [others, ...lines] : lines, part: this.part, group: this.group, height: 170});
     this.charts.push(chart);
   }
 

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What torch calls: bound methods of a collector that never raise."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from torch._compile import _disable_dynamo
+
+if TYPE_CHECKING:
+    from presum.collector import Collector
+    from presum.ddp import DdpCollector
+
+
+class Hook:
+    """A bound method that torch calls; it never raises, and copies and pickles as one of Python's
+    own that does nothing, so that models still do, and load where presum is not installed."""
+
+    def __init__(
+        self,
+        collector: Collector | None = None,
+        method: Callable[..., None] | None = None,
+        *bound: object,
+    ) -> None:
+        self._collector = collector
+        self._method = method
+        self._bound = bound
+
+    @_disable_dynamo  # a compiled wrapper calls it as it is
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        if self._collector is None or self._collector.off:
+            return
+        try:
+            assert self._method is not None
+            self._method(*self._bound, *args, **kwargs)
+        except Exception as error:
+            self._collector.fail(error)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (getattr, (contextlib.nullcontext(), "__exit__"))
+
+
+class ParameterHook(Hook):
+    """The hook of one parameter: as :class:`Hook`, with as few steps as possible."""
+
+    def __init__(self, collector: DdpCollector | None = None, index: int = 0) -> None:
+        super().__init__(collector)
+        self._owner = collector
+        self._index = index
+
+    def __call__(self, *args: Any, **_kwargs: Any) -> None:
+        collector = self._owner
+        if collector is None or collector.off:
+            return
+        try:
+            if not collector.in_backward:
+                collector.before_backward()
+            if collector.collecting:
+                collector.read(self._index, args[0].grad, reduced=False)
+        except Exception as error:
+            collector.fail(error)
+
+
+class OptimizerHook(Hook):
+    """The hook after the optimiser's step: as :class:`Hook`, but steps count on when collecting has
+    failed, so that a preflight still ends."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        if self._collector is not None and self._collector.off:
+            self._collector.count_optimizer_step()
+        else:
+            super().__call__(*args, **kwargs)

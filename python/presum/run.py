@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run a training program under presum without changing it.
+
+    torchrun --nproc-per-node 8 -m presum.run [options] train.py args...
+    torchrun --nproc-per-node 8 -m presum.run [options] -m package.train args...
+    accelerate launch -m presum.run train.py args...
+    python -m presum.run train.py args...
+
+Where a launcher cannot be told so, set PRESUM=1 in its environment and ``import presum`` first in
+the program; options then come from PRESUM_OPTIONS alone, as they would stand on the command line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import runpy
+import shlex
+import sys
+import types
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NoReturn
+
+
+def _parser(*, program: bool) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m presum.run",
+        description="Run a training program under presum without changing it: every "
+        "DistributedDataParallel and FSDP2 model that it trains is watched, and a run is recorded.",
+        epilog="example: torchrun --nproc-per-node 8 -m presum.run --run-folder runs/a train.py "
+        "--lr 1e-4. Options may also stand in the environment variable PRESUM_OPTIONS.",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add(
+        "--run-folder",
+        "--run",
+        dest="run",
+        metavar="RUN",
+        help="folder to record into (default: runs/<script>-<time>); torchrun takes the short "
+        "form for an option of its own",
+    )
+    add("--every", type=_positive, metavar="N", help="record every N-th step (default: 1)")
+    add("--reduced-every", type=_positive, metavar="N", help="read the sum too (default: 25)")
+    add("--sketch", metavar="K", type=int, help="floats that stand for a direction; 0 for none")
+    add("--preflight", type=_positive, metavar="N", help="end after N steps with a verdict")
+    add("--local-buffers", action="append", metavar="REGEX", help="buffers that may differ")
+    add("--mode", choices=("passive", "hook"), help="hook: exact products (DDP only)")
+    add("--gram-every", type=_positive, metavar="N", help="with hook: exact cosines each N steps")
+    add("--no-fingerprints", action="store_true", help="compare nothing but gradients and losses")
+    add("--quiet", action="store_true", help="print nothing")
+    if program:
+        add("-m", dest="module", action="store_true", help="PROGRAM is a module, not a file")
+        add("program", metavar="PROGRAM", help="the training script")
+        add("args", nargs=argparse.REMAINDER, help="its arguments")
+    return parser
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
+    return value
+
+
+def _options(found: argparse.Namespace) -> dict[str, Any]:
+    """Arguments of presum.attach."""
+    names = ("run", "every", "reduced_every", "sketch", "preflight", "local_buffers", "mode")
+    known = {name: getattr(found, name) for name in (*names, "gram_every")}
+    options = {name: value for name, value in known.items() if value is not None}
+    return options | {"quiet": found.quiet, "fingerprints": not found.no_fingerprints}
+
+
+def start_from_environment() -> None:
+    """With PRESUM=1, when presum is imported."""
+    from presum.auto import start
+
+    start(_options(_parser(program=False).parse_args(_words_of_environment())))
+
+
+def _words_of_environment() -> list[str]:
+    return shlex.split(os.environ.get("PRESUM_OPTIONS", ""))
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Runs the program in this process, as ``__main__``. What it raises passes through."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    found = _parser(program=True).parse_args([*_words_of_environment(), *words])
+    if not found.module and not Path(found.program).is_file():
+        _refuse(f"there is no file {found.program}")
+    from presum.auto import start
+
+    start(_options(found))
+    sys.argv = [found.program, *found.args]
+    try:
+        _run_module(found.program) if found.module else _run_script(found.program)
+    except SystemExit:
+        raise
+    except BaseException as error:
+        _show_as_its_own(error)
+        raise
+
+
+def _refuse(text: str) -> NoReturn:
+    print(f"presum.run: {text}", file=sys.stderr)
+    raise SystemExit(2)
+
+
+def _run_script(path: str) -> None:
+    """As ``python path`` does."""
+    sys.path[0] = str(Path(path).resolve().parent)
+    main_module = types.ModuleType("__main__")
+    vars(main_module).update(__file__=path, __cached__=None, __builtins__=__builtins__)
+    sys.modules["__main__"] = main_module
+    exec(compile(Path(path).read_bytes(), path, "exec"), vars(main_module))
+
+
+def _run_module(name: str) -> None:
+    """As ``python -m name`` does."""
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    sys.path[0] = str(Path.cwd())
+    run = runpy._run_module_as_main  # type: ignore[attr-defined]
+    run(name)
+
+
+def _show_as_its_own(error: BaseException) -> None:
+    """The traceback without our own frames; Python then ends the process as it always would."""
+    trace = error.__traceback__
+    while trace is not None and _is_ours(trace):
+        trace = trace.tb_next
+    sys.excepthook(type(error), error.with_traceback(trace), trace)
+    sys.excepthook = lambda *_: None
+
+
+def _is_ours(trace: TracebackType) -> bool:
+    return trace.tb_frame.f_code.co_filename in (__file__, runpy.__file__, "<frozen runpy>")
+
+
+if __name__ == "__main__":
+    main()

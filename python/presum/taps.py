@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What no hook tells: the tensor on which ``backward()`` was called, and the loss scaler in use.
+
+Functions of torch are replaced while someone listens; they do what they did.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.autograd
+from torch.amp.grad_scaler import GradScaler
+
+
+class Replacement:
+    """A function of a module or class, and what stands in its place."""
+
+    def __init__(self, owner: Any, name: str, stand_in: Callable[..., Any]) -> None:
+        """``stand_in`` gets the original before the arguments."""
+        self._owner, self._name, self._stand_in = owner, name, stand_in
+        self._original: Any = None
+        self._replacement: Any = None
+
+    def apply(self) -> None:
+        original, stand_in = vars(self._owner)[self._name], self._stand_in
+        self._original = original
+
+        def replacement(*args: Any, **kwargs: Any) -> Any:
+            return stand_in(original, *args, **kwargs)
+
+        replacement.__wrapped__ = original  # type: ignore[attr-defined]
+        replacement.__name__ = self._name
+        replacement.__doc__ = original.__doc__
+        self._replacement = replacement
+        setattr(self._owner, self._name, replacement)
+
+    def undo(self) -> None:
+        """Unless someone else has replaced it since: then ours stays, and does nothing."""
+        if vars(self._owner)[self._name] is self._replacement:
+            setattr(self._owner, self._name, self._original)
+
+
+class Taps:
+    """Shared by all collectors of a process."""
+
+    def __init__(self) -> None:
+        self._listeners = 0
+        self._root: torch.Tensor | None = None
+        # Where the Trainer of transformers trains: the tokens that losses are divided by, and the
+        # factor on them (the world size, because DDP divides by it).
+        self.items: float | torch.Tensor | None = None
+        self.loss_factor = 1.0
+        self._scaler: Callable[[], GradScaler | None] = lambda: None
+        self._replacements = [
+            Replacement(torch.autograd, "backward", self._backward),
+            Replacement(GradScaler, "scale", self._scale),
+        ]
+
+    def add(self) -> None:
+        self._listeners += 1
+        if self._listeners == 1:
+            for replacement in self._replacements:
+                replacement.apply()
+
+    def remove(self) -> None:
+        self._listeners -= 1
+        if self._listeners == 0:
+            for replacement in self._replacements:
+                replacement.undo()
+
+    def root(self) -> torch.Tensor | None:
+        """The one-element tensor whose ``backward()`` is under way."""
+        return self._root
+
+    def scaler(self) -> GradScaler | None:
+        """The scaler that scaled a loss last."""
+        return self._scaler()
+
+    def _backward(
+        self, original: Callable[..., Any], tensors: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        before = self._root
+        one = isinstance(tensors, torch.Tensor) and tensors.numel() == 1
+        self._root = tensors if one and self._listeners > 0 else None
+        try:
+            return original(tensors, *args, **kwargs)
+        finally:
+            self._root = before
+
+    def _scale(self, original: Callable[..., Any], scaler: GradScaler, outputs: Any) -> Any:
+        if self._listeners > 0:
+            self._scaler = weakref.ref(scaler)
+        return original(scaler, outputs)
+
+
+TAPS = Taps()

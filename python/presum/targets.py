@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What kind of model is to be watched, who else trains it, and how its gradients are seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from presum.collector import Collector, Setup
+from presum.hooks import Hook
+
+MODES = ("passive", "hook", "manual")
+
+
+@dataclass(frozen=True)
+class Target:
+    """A model as presum sees it."""
+
+    wrapper: nn.Module  # whose forward pass takes a micro-batch
+    module: nn.Module  # the bare one; the same where there is no wrapper
+    kind: str
+    ranks: Sequence[int]  # global ranks of the data-parallel workers
+    parameters: Mapping[str, nn.Parameter]  # what the reduction sums
+    device: torch.device
+    collector: Callable[[Setup], Collector]
+    ignored: Collection[str] = field(default=())  # by the wrapper
+    sharded: bool = False  # workers hold different parts of the parameters
+
+
+def target_of(
+    model: object, group: dist.ProcessGroup | None, mode: str, gram_every: int | None
+) -> Target:
+    """Raises ValueError for what cannot be watched."""
+    if mode not in MODES:
+        raise ValueError(f"presum.attach: mode must be one of {', '.join(MODES)}, not {mode!r}")
+    model = getattr(model, "_orig_mod", model)  # of torch.compile
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"presum.attach needs a module, not {type(model).__name__}")
+    if gram_every is not None and mode != "hook":
+        raise ValueError('presum.attach: gram_every needs mode="hook"')
+    target = _target(model, group, mode, gram_every)
+    if is_watched(target.wrapper):
+        raise ValueError("presum.attach: this model is attached already; close its monitor first")
+    devices = {str(parameter.device) for parameter in target.parameters.values()}
+    if len(devices) > 1:
+        raise ValueError(
+            f"presum.attach: the model is spread over {', '.join(sorted(devices))}; "
+            "only models on one device can be watched"
+        )
+    return target
+
+
+def is_watched(model: nn.Module) -> bool:
+    """Whether a collector's hooks are on a model."""
+    return any(isinstance(hook, Hook) for hook in model._forward_pre_hooks.values())
+
+
+def _target(
+    model: nn.Module, group: dist.ProcessGroup | None, mode: str, gram_every: int | None
+) -> Target:
+    if mode == "manual":
+        return _by_hand(model, group)
+    if isinstance(model, DistributedDataParallel):
+        return _ddp(model, group, mode, gram_every)
+    if mode == "passive" and is_fsdp(model):
+        return _fsdp(model, group)
+    raise ValueError(_why_not(model, mode))
+
+
+def is_fsdp(model: nn.Module) -> bool:
+    """Whether ``fully_shard`` was applied to a module itself."""
+    from torch.distributed.fsdp import FSDPModule
+
+    return isinstance(model, FSDPModule)
+
+
+def _why_not(model: nn.Module, mode: str) -> str:
+    name = type(model).__name__
+    if mode == "hook":
+        return f'presum.attach: mode="hook" is for DistributedDataParallel, not {name}'
+    if any(base.__name__ == "FullyShardedDataParallel" for base in type(model).__mro__):
+        return (
+            "presum.attach: FSDP1 (FullyShardedDataParallel) reduces flat shards and cannot be "
+            "watched; use FSDP2, torch.distributed.fsdp.fully_shard"
+        )
+    return (
+        f"presum.attach needs a DistributedDataParallel or fully_shard model, not {name}: attach "
+        "after wrapping, and give the wrapper itself; where your code reduces gradients by hand, "
+        'use mode="manual"'
+    )
+
+
+def _ddp(
+    model: DistributedDataParallel,
+    group: dist.ProcessGroup | None,
+    mode: str,
+    gram_every: int | None,
+) -> Target:
+    from presum.ddp import DdpCollector
+    from presum.ddp_hook import DdpHookCollector
+
+    ignored = model.parameters_to_ignore
+    reduces = model.process_group
+
+    def make(setup: Setup) -> Collector:
+        if mode == "hook":
+            return DdpHookCollector(model, reduces, gram_every, setup)
+        return DdpCollector(model, setup)
+
+    if mode == "hook":
+        _check_hookable(model)
+    parameters = {n: p for n, p in _trainable(model.module).items() if n not in ignored}
+    return Target(
+        wrapper=model,
+        module=model.module,
+        kind="DDP",
+        ranks=dist.get_process_group_ranks(group or reduces),
+        parameters=parameters,
+        device=_device(parameters),
+        collector=make,
+        ignored=ignored,
+    )
+
+
+def _check_hookable(model: DistributedDataParallel) -> None:
+    if getattr(model, "_comm_hooks", None):
+        raise ValueError(
+            "presum.attach: the model has a communication hook already; attach first, and register "
+            "it afterwards: it will run inside"
+        )
+    if dist.get_world_size(model.process_group) > 64:
+        raise ValueError('presum.attach: mode="hook" is for at most 64 workers')
+
+
+def _fsdp(model: nn.Module, group: dist.ProcessGroup | None) -> Target:
+    from presum.fsdp import FsdpCollector, parameter_groups
+
+    groups = list(parameter_groups(model))
+    if not groups:
+        raise ValueError("presum.attach: fully_shard has found no parameter in this module")
+    mesh: Any = groups[0].mesh_info.mesh
+    return Target(
+        wrapper=model,
+        module=model,
+        kind="FSDP2",
+        ranks=dist.get_process_group_ranks(group) if group else mesh.mesh.flatten().tolist(),
+        parameters=_trainable(model),
+        device=groups[0].device,
+        collector=lambda setup: FsdpCollector(model, setup),
+        sharded=True,
+    )
+
+
+def _by_hand(model: nn.Module, group: dist.ProcessGroup | None) -> Target:
+    from presum.by_hand import ManualCollector
+
+    if isinstance(model, DistributedDataParallel) or is_fsdp(model):
+        raise ValueError('presum.attach: mode="manual" is for a module that nobody else reduces')
+    if not dist.is_initialized():
+        raise ValueError("presum.attach: call torch.distributed.init_process_group first")
+    parameters = _trainable(model)
+    return Target(
+        wrapper=model,
+        module=model,
+        kind="by hand",
+        ranks=dist.get_process_group_ranks(group),
+        parameters=parameters,
+        device=_device(parameters),
+        collector=lambda setup: ManualCollector(model, parameters, setup),
+    )
+
+
+def _trainable(module: nn.Module) -> dict[str, nn.Parameter]:
+    return {name: p for name, p in module.named_parameters() if p.requires_grad}
+
+
+def _device(parameters: Mapping[str, nn.Parameter]) -> torch.device:
+    return next((p.device for p in parameters.values()), torch.device("cpu"))

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""presum.run around a program that knows nothing of it: its output and end stay its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+import presum
+
+PROGRAM = Path(__file__).parent / "programs" / "gan.py"
+WORLD = 2
+UNDER = ["-m", "presum.run"]
+
+
+def start(
+    command: Sequence[object], *, world: int = WORLD, timeout: float = 120, **extra: str
+) -> list[subprocess.CompletedProcess[str]]:
+    """Python with these arguments, once for each rank."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    shared = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": str(world),
+        "LOCAL_WORLD_SIZE": str(world),
+        **extra,
+    }
+    processes = [
+        subprocess.Popen(
+            [sys.executable, *map(str, command)],
+            env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(world)
+    ]
+    ends = [process.communicate(timeout=timeout) for process in processes]
+    return [
+        subprocess.CompletedProcess(process.args, process.returncode, *end)
+        for process, end in zip(processes, ends, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("end", ["well", "error", "code", "kill"])
+def test_output_and_end_are_the_program_s_own(end: str, tmp_path: Path) -> None:
+    plain = start([PROGRAM, "--end", end])
+    watched = start([*UNDER, "--run", tmp_path / "run", PROGRAM, "--end", end])
+    for before, after in zip(plain, watched, strict=True):
+        assert before.stdout == after.stdout and before.stdout.count("epoch") == 2
+        assert before.returncode == after.returncode
+        assert traceback_of(before.stderr) == traceback_of(after.stderr)
+    assert {0: "well", 1: "error", 7: "code", -9: "kill"}[watched[0].returncode] == end
+
+
+def traceback_of(stderr: str) -> list[str]:
+    lines = [re.sub(r"^\[rank\d\]: ?", "", line) for line in stderr.splitlines()]
+    start = next((i for i, line in enumerate(lines) if line.startswith("Traceback")), len(lines))
+    end = next((i for i, line in enumerate(lines) if line.startswith("RuntimeError")), len(lines))
+    return lines[start : end + 1]
+
+
+def test_each_model_has_a_section_and_its_loss_is_found(tmp_path: Path) -> None:
+    done = start([*UNDER, "--run", tmp_path, PROGRAM])
+    run = presum.load(tmp_path)
+    assert list(run.steps.groupby("module").step.count()) == [16, 16]
+    assert run.workers.loss.notna().all() and (run.steps.workers == WORLD).all()
+    last = run.workers[run.workers.module == run.workers.module.max()].groupby("rank").loss.last()
+    printed = [float(end.stdout.split()[-1]) for end in done]
+    assert any(abs(last[0] - value) < 1e-6 for value in printed)
+
+
+def test_a_module_runs_as_one(tmp_path: Path) -> None:
+    command = [*UNDER, "--quiet", "-m", "json.tool", "--help"]
+    (done,) = start(command, world=1)
+    assert done.returncode == 0 and "json.tool" in done.stdout and not done.stderr
+
+
+def test_ranks_that_train_apart_are_told(tmp_path: Path) -> None:
+    first, second = start([*UNDER, "--run", tmp_path, PROGRAM, "--alone"])
+    assert "2 ranks were started" in first.stderr and "trains on its own" in first.stderr
+    assert not second.stderr and not list(tmp_path.iterdir())
+
+
+def test_one_process_without_ddp_is_told_that_nothing_was_recorded(tmp_path: Path) -> None:
+    (done,) = start([*UNDER, PROGRAM, "--alone"], world=1)
+    assert done.returncode == 0 and "nothing was recorded" in done.stderr
+
+
+def test_an_environment_variable_stands_for_the_launcher(tmp_path: Path) -> None:
+    line = f"import presum, runpy; runpy.run_path({str(PROGRAM)!r}, run_name='__main__')"
+    options = f"--run {tmp_path} --every 2"
+    done = start(["-c", line], PRESUM="1", PRESUM_OPTIONS=options)
+    assert all(end.returncode == 0 for end in done)
+    assert set(presum.load(tmp_path).steps.step) == set(range(0, 16, 2))
+
+
+def test_preflight_ends_the_program(tmp_path: Path) -> None:
+    done = start([*UNDER, "--run", tmp_path, "--preflight", "5", PROGRAM])
+    assert {end.returncode for end in done} == {0}
+    assert all("epoch 1" not in end.stdout for end in done)
+
+
+def test_bad_use_is_one_line(tmp_path: Path) -> None:
+    (done,) = start([*UNDER, tmp_path / "no.py"], world=1)
+    assert done.returncode == 2 and "there is no file" in done.stderr
+    (done,) = start([*UNDER, "--every", "0", PROGRAM], world=1)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+
+
+def test_torchrun_and_accelerate_can_launch_it(tmp_path: Path) -> None:
+    for name, launcher in {
+        "torchrun": ["-m", "torch.distributed.run", "--nproc-per-node", 2],
+        "accelerate": ["-m", "accelerate.commands.launch", "--cpu", "--num_processes", 2],
+    }.items():
+        run = tmp_path / name
+        command = [*launcher, "-m", "presum.run", "--run-folder", run, PROGRAM]
+        done = subprocess.run(
+            [sys.executable, *map(str, command)],
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            timeout=180,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-2000:]
+        assert done.stdout.count("epoch") == 4
+        assert (presum.load(run).steps.workers == 2).all()
