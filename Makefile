@@ -13,10 +13,12 @@ JOBS ?= $(shell nproc)
 TORCH := torch==2.13.0
 export CCACHE_BASEDIR := $(CURDIR)
 
-# chromium: the report's tests look at the page in a real browser.
+# chromium: the report's tests look at the page in a real browser. libgloo-dev: headers for the
+# LibTorch example.
 SYSTEM_PACKAGES := build-essential cmake ninja-build ccache python3-dev python3-venv \
   libhwy-dev libsqlite3-dev libcli11-dev nlohmann-json3-dev libfmt-dev libexpected-dev \
-  libxxhash-dev libgtest-dev libjs-dygraphs clang-format clang-tidy chromium
+  libxxhash-dev libgtest-dev libjs-dygraphs libopenmpi-dev openmpi-bin libgloo-dev \
+  clang-format clang-tidy chromium
 PYTHON_PACKAGES := "transformers>=4.56,<6" tokenizers safetensors pandas numpy tqdm \
   pytest ruff mypy nanobind scikit-build-core
 

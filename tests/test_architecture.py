@@ -72,6 +72,8 @@ def parse_room(name: str) -> Room:
                     room.deps.append(arg)
                 elif keyword == "TESTS":
                     room.tests.add(arg)
+        elif command == "add_executable" and args[0].endswith("_test"):
+            room.tests.update(args[1:])
         elif command == "target_link_libraries" and args[0] == f"{name}_test":
             room.test_deps.update(a.removeprefix("presum_") for a in args if "presum_" in a)
     return room
@@ -182,13 +184,22 @@ def test_every_source_is_built() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("folder", ["bench", "python/bindings"])
+EXAMPLES = sorted(relative(p) for p in (ROOT / "examples").iterdir() if p.is_dir())
+
+
+@pytest.mark.parametrize("folder", ["bench", "python/bindings", *EXAMPLES])
 def test_every_source_beside_the_rooms_is_built(folder: str) -> None:
     text = (ROOT / folder / "CMakeLists.txt").read_text(encoding="utf-8")
     listed = set(chain.from_iterable(args for _, args in commands(text)))
     for path in (ROOT / folder).glob("*.cc"):
         # bench lists names and adds the ending.
         assert listed & {path.name, path.stem.removesuffix("_bench")}, relative(path)
+
+
+@pytest.mark.parametrize("folder", EXAMPLES)
+def test_every_example_is_built_and_run_by_a_test(folder: str) -> None:
+    tests = (ROOT / "tests" / "test_examples.py").read_text(encoding="utf-8")
+    assert f'build("{Path(folder).name}")' in tests
 
 
 def test_every_listed_source_exists() -> None:

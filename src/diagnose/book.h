@@ -56,8 +56,14 @@ class Book {
   Signal* find(Check check, std::uint32_t rank);
   const std::vector<Signal>& signals() const { return signals_; }
 
-  // The expectation was looked at, and held unless it is seen broken.
-  void looked(Check check) { ++coverage_[index(check)].looked; }
+  // Another record begins.
+  void next() { ++records_; }
+  // The expectation was looked at, and held unless it is seen broken. Counts once a record.
+  void looked(Check check) {
+    Coverage& c = coverage_[index(check)];
+    c.looked += c.record != records_;
+    c.record = records_;
+  }
   // What the check waits for, or why it cannot be made; both are string literals.
   void armed(Check check, std::string_view why) { coverage_[index(check)].armed = why; }
   void cannot(Check check, std::string_view why) { coverage_[index(check)].cannot = why; }
@@ -66,6 +72,7 @@ class Book {
  private:
   struct Coverage {
     std::uint64_t looked = 0;
+    std::uint64_t record = 0;  // in which it was last looked at
     std::string_view armed;
     std::string_view cannot;
   };
@@ -74,6 +81,7 @@ class Book {
 
   std::vector<Signal> signals_;  // by id
   std::array<Coverage, kChecks> coverage_{};
+  std::uint64_t records_ = 1;
 };
 
 }  // namespace presum::diagnose

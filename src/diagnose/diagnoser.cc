@@ -99,6 +99,7 @@ void Diagnoser::farewell(const Farewell& farewell) {
 
 void Diagnoser::update(const StepRecord& record, std::span<const detect::Alarm> alarms,
                        const detect::Detector& detector, bool ending) {
+  state_->book.next();
   state_->roster.see(record);
   const WatchedSteps watched = watched_steps(detector);
   const std::vector<Batch> read = batches(record);

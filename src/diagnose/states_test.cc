@@ -82,7 +82,7 @@ TEST(States, TwoWorkersWithOtherClocksDiffer) {
   w.play(0, 20, [](StepRecord& r) {
     if (r.step >= 4) r.workers[1].optimizer_step -= 1;
   });
-  EXPECT_EQ(w.first().title, "All 2 ranks took different numbers of optimiser steps");
+  EXPECT_EQ(w.first().title, "Both ranks took different numbers of optimiser steps");
 }
 
 TEST(States, AClockThatIsBehindForOneRecordOrUnknownIsFine) {

@@ -40,7 +40,8 @@ std::string rank_ranges(std::span<const std::uint32_t> ranks) {
 }
 
 std::string rank_words(std::span<const std::uint32_t> ranks, bool everyone) {
-  if (everyone && ranks.size() > 1) return fmt::format("All {} ranks", ranks.size());
+  if (everyone && ranks.size() == 2) return "Both ranks";
+  if (everyone && ranks.size() > 2) return fmt::format("All {} ranks", ranks.size());
   return fmt::format("{} {}", ranks.size() == 1 ? "Rank" : "Ranks", rank_ranges(ranks));
 }
 

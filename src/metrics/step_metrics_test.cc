@@ -269,6 +269,21 @@ TEST(StepMetrics, AZeroGradientHasNoDirectionButANorm) {
   EXPECT_NEAR(corrected.cosine_mean, rest.cosine_mean(), 1e-9);
 }
 
+TEST(StepMetrics, AWorkerWithoutAMicroBatchHasNoNormRatherThanZero) {
+  auto steps = steps_of(random_gradients(3, 15));
+  packet::Step& idle = steps[1];
+  idle.micro_batches = 0;
+  idle.elements = 0;
+  idle.total = {};
+  idle.sketch.assign(idle.sketch.size(), 0);
+  const StepRecord record = measure(steps);
+  EXPECT_TRUE(std::isnan(record.workers[1].grad_norm));
+  EXPECT_EQ(record.distinct_gradients, 2U);
+  EXPECT_TRUE(record.missing_replicas.empty());
+  EXPECT_TRUE(std::isnan(record.consistency));
+  EXPECT_FALSE(record.reduced_disagrees);
+}
+
 TEST(StepMetrics, AWorkerWithoutASketchIsLeftOutOfTheCosines) {
   const Gradients gradients = random_gradients(3, 13);
   auto steps = steps_of(gradients);

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// Packets between the ranks of an MPI program. In the target presum::mpi, which exists where presum
+// was built with MPI: find_package(presum COMPONENTS mpi).
+#pragma once
+
+#include <mpi.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "presum/packet.h"
+#include "presum/status.h"
+
+namespace presum::mpi {
+
+// What rank 0's monitor stamps on packets: Monitor::run() and Monitor::segment().
+struct Announcement {
+  std::uint64_t run = 0;
+  std::uint32_t segment = 0;
+};
+
+// The way of packets from every rank of a communicator to its rank 0, point to point on a duplicate
+// of it: no message of the program's can match one of these, and no step has a collective.
+//
+// A rank has at most kInFlight packets under way. One is under way until rank 0 took it
+// (synchronous mode), so rank 0's memory is bounded too, and a rank 0 that is slow, failed or no
+// longer polls costs packets, counted, and never time. A slow rank is waited for by nobody: rank 0
+// takes what is there. A rank that ends without close() only leaves a gap, and makes rank 0's
+// close() wait for all its patience. When MPI reports an error here, this rank's exchange switches
+// itself off.
+//
+// Thread-safety: not synchronised; one thread at a time, and one that may call MPI. There is no
+// thread inside, so MPI_THREAD_SINGLE is enough. Packets move during calls of MPI only: rank 0
+// polls once a step.
+class Exchange {
+ public:
+  static constexpr std::size_t kInFlight = 64;
+  static constexpr std::chrono::duration<double> kPatience{1.5};
+
+  // Collective: all ranks of `comm` (not an inter-communicator) call it once, after MPI_Init.
+  // Duplicates `comm`, whose error handler has a say in that, and tells all ranks what rank 0
+  // passes as `monitor`; that of other ranks is ignored. Nothing, because rank 0 could not open its
+  // monitor: all ranks are inactive. The duplicate lives until MPI_Finalize, since freeing it could
+  // wait for ranks. Errors: kInvalidArgument (MPI is not running, a null communicator), kIo (MPI
+  // refused).
+  static Result<Exchange> create(MPI_Comm comm, std::optional<Announcement> monitor);
+  Exchange(Exchange&&) noexcept;
+  Exchange& operator=(Exchange&&) noexcept;
+  // Waits for nothing. Memory that MPI may still read stays allocated.
+  ~Exchange();
+
+  // False: there is no monitor, MPI failed, or close() was called. Observing can then be left out.
+  bool active() const;
+  // Stamps the packet and sends it; on rank 0, keeps it for receive(). Never waits. False: it was
+  // dropped, for lack of room, because this is inactive, or because it is no packet.
+  bool send(Packet packet);
+  // Packets that send() took, and those that it dropped.
+  std::uint64_t sent() const;
+  std::uint64_t dropped() const;
+
+  // On rank 0, a packet that has arrived, if any; those of one rank in their order. Never waits.
+  // Nothing on other ranks.
+  std::optional<Packet> receive();
+
+  // The end, on every rank, before MPI_Finalize and in any order. Waits for `patience` at most:
+  // rank 0 hands what arrives to `take` until every rank has closed, the others until rank 0 took
+  // their packets. True if that was so, or if this was inactive.
+  bool close(const std::function<void(const Packet&)>& take = {},
+             std::chrono::duration<double> patience = kPatience);
+
+ private:
+  struct State;
+  explicit Exchange(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace presum::mpi

@@ -1,0 +1,339 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The installed C++ package and the programs of examples/ that are built against it.
+
+What their run logs say is held against the same training in float64, written here once more.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from functools import partial
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import presum
+
+ROOT = Path(__file__).parents[1]
+BUILD = ROOT / "build"
+PREFIX = BUILD / "examples" / "prefix"
+WARNINGS = "-Wall -Wextra -Wshadow -Wconversion -Wno-missing-field-initializers -Werror"
+HEADERS = sorted(p.name for p in (ROOT / "include" / "presum").glob("*.h"))
+MPI_COMPILER = shutil.which("mpicxx")
+# Open MPI's: more ranks than cores, inside a container too.
+MPI_ENVIRONMENT = {
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    "OMPI_MCA_mpi_yield_when_idle": "1",
+    "OMPI_MCA_btl": "self,vader,tcp",
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+}
+
+
+def call(*command: object, timeout: float = 400) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*map(str, command)],
+        env={**os.environ, **MPI_ENVIRONMENT},
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+
+
+def succeed(*command: object) -> str:
+    done = call(*command)
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="session")
+def prefix() -> Path:
+    """Where the package is installed, from the release build."""
+    if not (BUILD / "release" / "build.ninja").exists():
+        succeed("cmake", "--preset", "release", "-S", ROOT)
+    targets = [
+        "presum",
+        "presum_installed_presum",
+        *(["presum_installed_mpi"] * bool(MPI_COMPILER)),
+    ]
+    succeed("cmake", "--build", BUILD / "release", "-j", 2, "--target", *targets)
+    shutil.rmtree(PREFIX, ignore_errors=True)
+    succeed("cmake", "--install", BUILD / "release", "--prefix", PREFIX)
+    return PREFIX
+
+
+Build = Callable[[str], Path]
+
+
+@pytest.fixture(scope="session")
+def build(prefix: Path) -> Build:
+    """Builds an example, in a folder that is kept: LibTorch's headers take a minute."""
+
+    def build_example(name: str) -> Path:
+        folder = BUILD / "examples" / name
+        paths = f"{prefix};{torch.utils.cmake_prefix_path}"
+        flags = [f"-DCMAKE_PREFIX_PATH={paths}", f"-DCMAKE_CXX_FLAGS=-O1 {WARNINGS}"]
+        ccache = ["-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"] * bool(shutil.which("ccache"))
+        source = ROOT / "examples" / name
+        succeed("cmake", "-S", source, "-B", folder, "-G", "Ninja", *flags, *ccache)
+        succeed("cmake", "--build", folder)
+        return folder
+
+    return build_example
+
+
+# ---- the package
+
+
+@pytest.mark.parametrize("header", HEADERS)
+def test_a_public_header_needs_nothing_but_the_package(
+    prefix: Path, tmp_path: Path, header: str
+) -> None:
+    compiler = MPI_COMPILER if header == "mpi.h" else "c++"
+    if compiler is None:
+        pytest.skip("there is no MPI here")
+    source = tmp_path / "source.cc"
+    source.write_text(f"#include <presum/{header}>\n")
+    succeed(compiler, "-std=c++20", "-fsyntax-only", "-I", prefix / "include", source)
+
+
+def test_the_package_has_the_version_of_the_project(prefix: Path, tmp_path: Path) -> None:
+    version = (ROOT / "VERSION").read_text().strip()
+    assert succeed(prefix / "bin" / "presum", "--version").split()[1] == version
+    for asked, found in (
+        (version, True),
+        (".".join(version.split(".")[:2]), True),
+        ("99", False),
+        (f"{version} REQUIRED COMPONENTS telepathy", False),
+    ):
+        (tmp_path / "CMakeLists.txt").write_text(
+            "cmake_minimum_required(VERSION 3.25)\nproject(consumer LANGUAGES CXX)\n"
+            f"find_package(presum {asked} REQUIRED)\n"
+            "get_target_property(type presum::presum TYPE)\n"
+        )
+        done = call("cmake", "-S", tmp_path, "-B", tmp_path / "b", f"-DCMAKE_PREFIX_PATH={prefix}")
+        assert (done.returncode == 0) == found, f"{asked}: {done.stderr}"
+
+
+# ---- what a run log must say
+
+
+class Truth:
+    """The losses and whole gradients of all workers, step by step."""
+
+    def __init__(self) -> None:
+        self.losses: list[list[float]] = []
+        self.gradients: list[np.ndarray] = []  # workers x elements, float64
+
+    def add(self, losses: list[float], gradients: np.ndarray) -> None:
+        self.losses.append(losses)
+        self.gradients.append(gradients)
+
+    def check(self, run: presum.Run, tolerance: float) -> None:
+        losses, gradients = np.array(self.losses), np.array(self.gradients)
+        norms = np.linalg.norm(gradients, axis=2)
+        same = partial(np.testing.assert_allclose, rtol=tolerance, atol=tolerance)
+        workers = run.workers.sort_values(["step", "rank"])
+        same(workers.loss.to_numpy().reshape(losses.shape), losses)
+        same(workers.grad_norm.to_numpy().reshape(norms.shape), norms)
+        same(run.steps.loss_std, losses.std(axis=1))
+        same(run.steps.grad_norm_cv, norms.std(axis=1) / norms.mean(axis=1))
+        read = run.steps.consistency.notna()
+        assert list(run.steps.step[read]) == list(range(0, len(losses), 25))
+        for step, value in run.steps.consistency[read].items():
+            same(value, consistency(gradients[step]))
+        cosines = np.array([mean_cosine(g) for g in gradients])
+        # Estimates: a pair's standard error is 1.2 / sqrt(4096) = 0.019.
+        errors = np.abs(run.steps.cosine_mean - cosines)
+        assert errors.max() < 0.05
+        assert errors.mean() < 0.02
+
+
+def pairs(gradients: np.ndarray) -> list[tuple[float, float]]:
+    """The dot product and the product of norms of every pair."""
+    return [
+        (float(a @ b), float(np.linalg.norm(a) * np.linalg.norm(b)))
+        for a, b in combinations(gradients, 2)
+    ]
+
+
+def mean_cosine(gradients: np.ndarray) -> float:
+    return float(np.mean([dot / norms for dot, norms in pairs(gradients)]))
+
+
+def consistency(gradients: np.ndarray) -> float:
+    dots, norms = zip(*pairs(gradients), strict=True)
+    return sum(dots) / sum(norms)
+
+
+def findings(prefix: Path, run: Path) -> Any:
+    """What the installed command says."""
+    done = call(prefix / "bin" / "presum", "findings", run, "--format", "json")
+    return json.loads(done.stdout)
+
+
+# ---- examples/simulation
+
+
+def test_the_simulation_names_its_faulty_worker(build: Build, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    said = succeed(build("simulation") / "simulation", run)
+    assert said.startswith("verdict: inconsistent\n")
+    assert "worker-outlier, steps 100-" in said
+    found = presum.load(run).findings
+    assert [(f.check, f.ranks) for f in found] == [("worker-outlier", [5])]
+    assert len(presum.load(run).steps) == 200
+
+
+# ---- examples/mpi
+
+SHARDS, STEPS, ROWS, FEATURES = 4, 60, 16, 32
+
+
+def uniform(keys: np.ndarray) -> np.ndarray:
+    """splitmix64 of each key, as numbers from -1 to 1."""
+    z = keys + np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    z ^= z >> np.uint64(31)
+    return (z >> np.uint64(11)).astype(np.float64) * 2.0**-52 - 1
+
+
+def logistic_regression(shards: list[int]) -> Truth:
+    truth = Truth()
+    parameters = np.zeros(FEATURES + 1)  # the bias last
+    for step in range(STEPS):
+        losses, gradients = [], []
+        for shard in shards:
+            first = (shard * STEPS + step) * ROWS * FEATURES
+            keys = np.arange(first, first + ROWS * FEATURES, dtype=np.uint64)
+            x = np.hstack([uniform(keys).reshape(ROWS, FEATURES), np.ones((ROWS, 1))])
+            y = x[:, :-1] @ np.resize([1.0, -1.0], FEATURES) > 0
+            logit = x @ parameters
+            losses.append(float(np.mean(np.logaddexp(0, logit) - y * logit)))
+            gradients.append((1 / (1 + np.exp(-logit)) - y) @ x / ROWS)
+        truth.add(losses, np.array(gradients))
+        parameters -= 0.5 * np.mean(gradients, axis=0)
+    return truth
+
+
+@pytest.fixture(scope="module")
+def mpi_train(build: Build) -> Callable[..., subprocess.CompletedProcess[str]]:
+    if MPI_COMPILER is None:
+        pytest.skip("there is no MPI here")
+    program = build("mpi") / "train"
+    return lambda *arguments: call("mpirun", "-n", SHARDS, program, *arguments)
+
+
+def test_mpi_ranks_are_measured_as_a_float64_oracle_does(
+    mpi_train: Any, prefix: Path, tmp_path: Path
+) -> None:
+    done = mpi_train("--run", tmp_path / "run")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == mpi_train().stdout  # the same training without presum, to the last bit
+    logistic_regression([0, 1, 2, 3]).check(presum.load(tmp_path / "run"), 1e-9)
+    assert findings(prefix, tmp_path / "run")["verdict"] == "consistent"
+
+
+def test_the_run_log_shows_which_mpi_rank_read_wrong_data(
+    mpi_train: Any, prefix: Path, tmp_path: Path
+) -> None:
+    done = mpi_train("--run", tmp_path / "run", "--fault")
+    assert done.returncode == 0, done.stderr
+    logistic_regression([0, 1, 1, 3]).check(presum.load(tmp_path / "run"), 1e-9)
+    said = findings(prefix, tmp_path / "run")
+    assert [(f["check"], f["ranks"]) for f in said["findings"]] == [("duplicate-data", [1, 2])]
+
+
+def test_mpi_training_goes_on_when_the_run_cannot_be_written(
+    mpi_train: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    done = mpi_train("--run", tmp_path / "file" / "run")
+    assert done.returncode == 0
+    assert done.stdout == mpi_train().stdout
+    assert done.stderr.count("the training goes on") == 1
+
+
+# ---- examples/libtorch
+
+WORLD = 3
+
+
+def libtorch_training() -> tuple[Truth, list[float]]:
+    """The same training in one process, and the last losses."""
+    truth = Truth()
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 1))
+    optimizer = torch.optim.SGD(model.parameters(), 0.05)
+    randoms = [torch.Generator().manual_seed(100 + rank) for rank in range(WORLD)]
+    for _ in range(40):
+        losses, own = [], []
+        for random in randoms:
+            x = torch.randn((8, 16), generator=random)
+            loss = nn.functional.mse_loss(model(x), x.sum(1, keepdim=True).sin())
+            own.append(torch.autograd.grad(loss, list(model.parameters())))
+            losses.append(loss.item())
+        flat = [torch.cat([g.flatten() for g in gradients]).double() for gradients in own]
+        truth.add(losses, torch.stack(flat).numpy())
+        for parameter, *gradients in zip(model.parameters(), *own, strict=True):
+            parameter.grad = sum(gradients) / WORLD
+        optimizer.step()
+    return truth, losses
+
+
+@pytest.fixture(scope="module")
+def libtorch_train(build: Build) -> Callable[..., list[tuple[str, str]]]:
+    program = build("libtorch") / "train"
+
+    def train(folder: Path, *run: Path) -> list[tuple[str, str]]:
+        folder.mkdir()
+        commands = [[program, str(r), str(WORLD), folder / "meet", *run] for r in range(WORLD)]
+        ranks = [
+            subprocess.Popen(c, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            for c in commands
+        ]
+        said = [rank.communicate(timeout=100) for rank in ranks]
+        assert [rank.returncode for rank in ranks] == [0] * WORLD, said
+        return said
+
+    return train
+
+
+@pytest.fixture(scope="module")
+def unobserved(libtorch_train: Any, tmp_path_factory: Any) -> list[tuple[str, str]]:
+    """What the ranks say without presum: their last losses, to the last bit."""
+    said: list[tuple[str, str]] = libtorch_train(tmp_path_factory.mktemp("libtorch") / "plain")
+    return said
+
+
+def test_libtorch_ranks_are_measured_as_a_float64_oracle_does(
+    libtorch_train: Any, unobserved: Any, prefix: Path, tmp_path: Path
+) -> None:
+    watched = libtorch_train(tmp_path / "watched", tmp_path / "run")
+    assert watched == unobserved
+    truth, last = libtorch_training()
+    truth.check(presum.load(tmp_path / "run"), 1e-4)
+    losses = [float.fromhex(out.split()[-1]) for out, _ in watched]
+    np.testing.assert_allclose(losses, last, rtol=1e-4)
+    assert findings(prefix, tmp_path / "run")["verdict"] == "consistent"
+
+
+def test_libtorch_training_goes_on_when_the_run_cannot_be_written(
+    libtorch_train: Any, unobserved: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    said = libtorch_train(tmp_path / "unwritable", tmp_path / "file" / "run")
+    assert ["the training goes on" in err for _, err in said] == [True, False, False]
+    assert [out for out, _ in said] == [out for out, _ in unobserved]
