@@ -12,9 +12,12 @@ import pytest
 
 import presum
 from workers.launch import texts
-from workers.matrix import CONFIGURATIONS, REDUCED_EVERY, STEPS
+from workers.matrix import CONFIGURATIONS, GRAM_EVERY, NOT_HERE, REDUCED_EVERY, STEPS
 
 NAMES = [c.name for c in CONFIGURATIONS]
+BY_NAME = {c.name: c for c in CONFIGURATIONS}
+IN_HOOK = [c.name for c in CONFIGURATIONS if c.mode == "hook"]
+OTHER_SUM = [c.name for c in CONFIGURATIONS if c.comm_hook.endswith("power")]
 SKETCH = 4096
 
 
@@ -26,16 +29,24 @@ def results(request: Any, launch: Any, tmp_path_factory: Any) -> dict[str, Any]:
     assert done.returncode == 0, done.stderr[-4000:]
     assert "presum:" not in done.stderr
     print(f"\n{world} workers on {texts()[0]}")
-    runs = {name: presum.load(out / name) for name in NAMES}
-    expected = {name: json.loads(Path(out / f"{name}.json").read_text()) for name in NAMES}
-    return {"world": world, "runs": runs, "expected": expected}
+    names = [name for name in NAMES if (out / f"{name}.json").exists()]
+    assert names == (NAMES if world < 8 else NAMES[:1])
+    runs = {name: presum.load(out / name) for name in [*names, "join"]}
+    expected = {name: json.loads(Path(out / f"{name}.json").read_text()) for name in runs}
+    return {"world": world, "runs": runs, "expected": expected, "names": names}
+
+
+@pytest.fixture(params=NAMES)
+def name(request: Any, results: dict[str, Any]) -> str:
+    if request.param not in results["names"]:
+        pytest.skip("of 8 workers only the first row")
+    return str(request.param)
 
 
 def column(results: dict[str, Any], name: str, key: str) -> np.ndarray:
     return np.array([step[key] for step in results["expected"][name]["expected"]])
 
 
-@pytest.mark.parametrize("name", NAMES)
 def test_parameters_are_bit_identical_with_and_without_presum(
     results: dict[str, Any], name: str
 ) -> None:
@@ -43,16 +54,37 @@ def test_parameters_are_bit_identical_with_and_without_presum(
     assert expected["plain"] == expected["watched"]
 
 
-@pytest.mark.parametrize("name", NAMES)
 def test_every_step_of_every_worker_is_there(results: dict[str, Any], name: str) -> None:
     steps = results["runs"][name].steps
     assert steps.step.tolist() == list(range(STEPS))
     assert (steps.workers == results["world"]).all()
-    assert steps.reduced_norm.notna().sum() == STEPS // REDUCED_EVERY
-    assert (steps.reduced_disagrees == 0).all()
+    if name not in OTHER_SUM:
+        known = STEPS if name in IN_HOOK else STEPS // REDUCED_EVERY
+        assert steps.reduced_norm.notna().sum() == known
+        assert (steps.reduced_disagrees == 0).all()
 
 
-@pytest.mark.parametrize("name", NAMES)
+def test_nobody_is_accused(results: dict[str, Any], name: str) -> None:
+    worst = [found for found in results["runs"][name].findings if found.severity != "info"]
+    assert not worst, worst
+
+
+def test_under_join_workers_without_input_take_part_in_no_metric(results: dict[str, Any]) -> None:
+    world, run = results["world"], results["runs"]["join"]
+    assert results["expected"]["join"]["plain"] == results["expected"]["join"]["watched"]
+    assert run.steps.step.tolist() == list(range(STEPS))
+    assert (run.steps.workers == world).all()
+    without = run.workers[run.workers.step >= STEPS - run.workers["rank"]]
+    assert len(without) == world * (world - 1) // 2
+    assert without.grad_norm.isna().all() and without.loss.isna().all()
+    assert not [found for found in run.findings if found.severity != "info"]
+
+
+@pytest.mark.parametrize("row", NOT_HERE)
+def test_what_does_not_run_here_is_listed_with_its_reason(row: str) -> None:
+    pytest.skip(f"{row}: {NOT_HERE[row]}")
+
+
 def test_losses_and_norms_match_the_oracle(results: dict[str, Any], name: str) -> None:
     steps, workers = results["runs"][name].steps, results["runs"][name].workers
     losses, norms = column(results, name, "losses"), column(results, name, "norms")
@@ -67,32 +99,52 @@ def test_losses_and_norms_match_the_oracle(results: dict[str, Any], name: str) -
     assert np.abs(steps.grad_norm_std - norms.std(1)).max() <= 1e-5 * norms.max()
 
 
-@pytest.mark.parametrize("name", NAMES)
 def test_consistency_is_exact_where_the_reduced_norm_is_known(
     results: dict[str, Any], name: str
 ) -> None:
+    if name in OTHER_SUM:
+        pytest.skip("what is reduced is not the mean of the gradients")
     measured = results["runs"][name].steps.consistency.to_numpy()
     known = ~np.isnan(measured)
-    assert known.sum() == STEPS // REDUCED_EVERY
+    assert known.sum() == (STEPS if name in IN_HOOK else STEPS // REDUCED_EVERY)
     expected = column(results, name, "consistency")
-    assert np.abs(measured - expected)[known].max() <= 1e-4
+    limit = 2e-3 if BY_NAME[name].lossy else 1e-4
+    assert np.abs(measured - expected)[known].max() <= limit
 
 
-@pytest.mark.parametrize("name", NAMES)
 def test_mean_cosine_matches_the_oracle(results: dict[str, Any], name: str) -> None:
     steps = results["runs"][name].steps
     error = steps.cosine_mean.to_numpy() - column(results, name, "cosine_mean")
     limit = 1.2 / np.sqrt(SKETCH) if results["world"] == 2 else 1e-2
     assert np.sqrt((error**2).mean()) <= limit
+    if BY_NAME[name].lossy:
+        return
     exact = steps.cosine_source.isin(["exact", "total-norm"]).to_numpy()
-    assert np.sqrt((error[exact] ** 2).mean()) <= (1e-5 if results["world"] == 2 else 2e-3)
+    if exact.any():
+        assert np.sqrt((error[exact] ** 2).mean()) <= (1e-5 if results["world"] == 2 else 2e-3)
+
+
+@pytest.mark.parametrize("name", IN_HOOK, indirect=True)
+def test_inside_the_hook_gram_matrices_are_exact_and_rows_nearly(
+    results: dict[str, Any], name: str
+) -> None:
+    run = results["runs"][name]
+    matrices = column(results, name, "cosines")
+    for step in range(0, STEPS, GRAM_EVERY):
+        assert run.steps.cosine_source[step] == "gram"
+        assert np.abs(run.cosines(step) - matrices[step]).max() <= 1e-5
+    if name not in OTHER_SUM:
+        between = run.steps.cosine_source[1::GRAM_EVERY]
+        assert set(between) == {"exact" if results["world"] == 2 else "row-sums"}
+        error = run.steps.cosine_mean.to_numpy() - column(results, name, "cosine_mean")
+        assert np.abs(error).max() <= 1e-3
 
 
 def test_pairs_and_intervals_cover_the_oracle(results: dict[str, Any]) -> None:
     world = results["world"]
     upper = np.triu_indices(world, 1)
     errors, covered = [], []
-    for name in NAMES:
+    for name in results["names"]:
         run, matrices = results["runs"][name], column(results, name, "cosines")
         steps, means = run.steps, column(results, name, "cosine_mean")
         covered.append((steps.cosine_low - 1e-6 <= means) & (means <= steps.cosine_high + 1e-6))

@@ -81,7 +81,7 @@ def test_nonfinite_values_are_recorded_and_check_names_them(
     workers = presum.load(tmp_path).workers
     assert workers.nonfinite.tolist() == [0, 25, 0]
     assert workers.loss_nonfinite.tolist() == [0, 1, 0]
-    done = presum_command("check", tmp_path)
+    done = presum_command("check", tmp_path, "--fail-on", "warning")
     assert done.returncode == 1
     assert "Rank 0 had a gradient that was not finite" in done.stdout
 

@@ -128,8 +128,12 @@ void States::report(StateHash::Of of, std::uint64_t step, const Split& held, con
 }
 
 // A worker that leaves out a step of its optimiser stays behind; a packet that was made a moment
-// earlier does not.
+// earlier does not. One that had no input under join() rightly does: it gets the parameters in the
+// end.
 void States::compare_clocks(const Look& look, Book& book) {
+  joined_ = joined_ || std::any_of(look.record.workers.begin(), look.record.workers.end(),
+                                   [](const WorkerRecord& w) { return w.micro_batches == 0; });
+  if (joined_) return;
   std::vector<Held> held;
   for (const WorkerRecord& w : look.record.workers) held.push_back({w.optimizer_step, w.rank});
   const Split clocks = split(std::move(held));

@@ -35,6 +35,7 @@ class States {
   };
   std::unordered_map<std::uint64_t, Farewells> farewells_;  // by clock; at most 64
   std::array<Groups, 3> differ_;                            // all that differed, by StateHash::Of
+  bool joined_ = false;                                     // some worker had no input at some step
   std::uint64_t lagging_ = 0;  // records in a row with clocks that differ
   std::uint64_t lag_began_ = 0;
   std::uint64_t last_step_ = 0;

@@ -85,6 +85,15 @@ TEST(States, TwoWorkersWithOtherClocksDiffer) {
   EXPECT_EQ(w.first().title, "Both ranks took different numbers of optimiser steps");
 }
 
+TEST(States, AWorkerWithoutInputMayStayBehind) {
+  Watched w;
+  w.play(0, 20, [](StepRecord& r) {
+    if (r.step == 8 || r.step == 9) r.workers[0].micro_batches = 0;
+    if (r.step >= 8) r.workers[0].optimizer_step -= r.step == 8 ? 1 : 2;
+  });
+  EXPECT_TRUE(w.findings().empty());
+}
+
 TEST(States, AClockThatIsBehindForOneRecordOrUnknownIsFine) {
   Watched once;
   once.play(0, 9, [](StepRecord& r) { r.workers[0].optimizer_step -= r.step == 5; });

@@ -277,7 +277,7 @@ def trainer(rank: int, world: int, run: Path | None, *, micro: int = 1) -> Outco
         model=model,
         args=TrainingArguments(**arguments(micro)),
         train_dataset=Causal(),
-        callbacks=[presum.TransformersCallback(run=run, quiet=False)] if run else [],
+        callbacks=[presum.TransformersCallback(run=run, quiet=True)] if run else [],
     )
     records = Records(model, llama())
     with quietly():
@@ -324,7 +324,7 @@ def sft(rank: int, world: int, run: Path | None) -> Outcome:
         args=SFTConfig(**arguments(1), max_length=None, dataset_num_proc=None),
         train_dataset=data,
         processing_class=tokenizer,
-        callbacks=[presum.TransformersCallback(run=run, quiet=False)] if run else [],
+        callbacks=[presum.TransformersCallback(run=run, quiet=True)] if run else [],
     )
     records = Records(model, llama())
     with quietly():
