@@ -28,16 +28,19 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import presum
-from presum.ddp import Hook, ParameterHook
+from presum.ddp_hook import _Guard
+from presum.hooks import Hook, ParameterHook
 from presum.monitor import _sessions
 
 WORKERS = 2
 TOKENS = (4, 256)  # micro-batch and length: 1,024 tokens a step
 VOCABULARY = 2048
 MODES = ("off", "off'", "on")
+ATTACHED = {"hook": "hook", "by-hand": "manual"}  # Trainer and Lightning attach as ddp does
 LIMIT = 0.01
 CONTROL_HALF_WIDTH = 0.005
 ATTRIBUTED_LIMIT = 0.005
@@ -60,16 +63,29 @@ class Model(nn.Module):
         return {"loss": nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())}
 
 
+def wrapped(way: str) -> nn.Module:
+    model = Model()
+    if way == "fsdp2":
+        for layer in model.layers.layers:
+            fully_shard(layer)
+        return fully_shard(model)
+    return model if way == "by-hand" else DistributedDataParallel(model)
+
+
 class Training:
     """One worker's model, its monitor and one step of both."""
 
-    def __init__(self, run: Path, dtype: str = "bf16") -> None:
+    def __init__(self, run: Path, dtype: str = "bf16", way: str = "ddp") -> None:
         torch.manual_seed(0)
         self.bf16 = dtype == "bf16"
-        self.model = DistributedDataParallel(Model())
+        self.way = way
+        self.model = wrapped(way)
         self.optimizer = torch.optim.AdamW(self.model.parameters())
-        self.monitor = presum.attach(self.model, optimizer=self.optimizer, run=run)
+        self.monitor = presum.attach(
+            self.model, optimizer=self.optimizer, run=run, mode=ATTACHED.get(way, "passive")
+        )
         self.collector: Any = self.monitor._collector
+        self.watched = True
 
     def step(self) -> float:
         tokens = torch.randint(0, VOCABULARY, TOKENS)
@@ -79,12 +95,28 @@ class Training:
         with torch.autocast("cpu", torch.bfloat16, enabled=self.bf16):
             loss = self.model(input_ids=tokens, labels=tokens)["loss"]
         loss.backward()
+        if self.way == "by-hand":
+            self.reduce()
         self.optimizer.step()
         return time.perf_counter() - began
 
+    def reduce(self) -> None:
+        named = [(name, p.grad) for name, p in self.model.named_parameters()]
+        if self.watched:
+            self.monitor.before_reduction(named)
+        flat = torch.cat([gradient.view(-1) for _, gradient in named])
+        dist.all_reduce(flat)
+        flat /= WORKERS
+        parts = flat.split([gradient.numel() for _, gradient in named])
+        for (_, gradient), part in zip(named, parts, strict=True):
+            gradient.copy_(part.view_as(gradient))
+        if self.watched:
+            self.monitor.after_reduction(named)
+
     def timed(self, mode: str) -> float:
         self.collector.unhook()
-        if mode == "on":
+        self.watched = mode == "on"
+        if self.watched:
             self.collector.hook()
         return self.step()
 
@@ -112,6 +144,17 @@ def attribute(training: Training, steps: int) -> dict[str, float]:
     """Seconds a step inside our hooks, and of our background thread's CPU time."""
     spent = [0.0]
     originals = {kind: kind.__call__ for kind in (Hook, ParameterHook)}
+    enter, leave = _Guard.__enter__, _Guard.__exit__
+
+    def timed_enter(guard: Any) -> None:
+        guard.began = time.perf_counter()
+        enter(guard)
+
+    def timed_leave(guard: Any, *error: Any) -> bool:
+        spent[0] += time.perf_counter() - guard.began
+        return leave(guard, *error)
+
+    _Guard.__enter__, _Guard.__exit__ = timed_enter, timed_leave  # type: ignore[method-assign]
 
     def timed(call: Any) -> Any:
         def timed_call(hook: Hook, *args: Any, **kwargs: Any) -> None:
@@ -125,6 +168,7 @@ def attribute(training: Training, steps: int) -> dict[str, float]:
     clock = time.pthread_getcpuclockid(session._thread.ident or threading.get_ident())
     training.collector.unhook()
     training.collector.hook()
+    training.watched = True
     for kind, call in originals.items():
         kind.__call__ = timed(call)  # type: ignore[method-assign]
     background = time.clock_gettime(clock)
@@ -132,16 +176,19 @@ def attribute(training: Training, steps: int) -> dict[str, float]:
     background = time.clock_gettime(clock) - background
     for kind, call in originals.items():
         kind.__call__ = call  # type: ignore[method-assign]
+    _Guard.__enter__, _Guard.__exit__ = enter, leave  # type: ignore[method-assign]
     return {"step": step, "hooks": spent[0] / steps, "background": background / steps}
 
 
-def worker(rank: int, port: int, blocks: int, dtype: str, folder: str, answers: Queue[Any]) -> None:
+def worker(
+    rank: int, port: int, blocks: int, dtype: str, way: str, folder: str, answers: Queue[Any]
+) -> None:
     os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[rank % os.cpu_count()]})  # type: ignore[operator]
     os.environ.update(
         RANK=str(rank), WORLD_SIZE=str(WORKERS), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
     )
     dist.init_process_group("gloo")
-    training = Training(Path(folder) / "run", dtype)
+    training = Training(Path(folder) / "run", dtype, way)
     gc.disable()
     times = measure(training, blocks)
     attributed = attribute(training, max(20, blocks // 3))
@@ -172,7 +219,9 @@ def verdict(on: tuple[float, float, float], control: tuple[float, float, float])
     return "pass" if resolved and on[2] <= LIMIT else "inconclusive"
 
 
-def report(answers: list[tuple[int, list[dict[str, float]], dict[str, float]]], dtype: str) -> None:
+def report(
+    answers: list[tuple[int, list[dict[str, float]], dict[str, float]]], dtype: str, way: str
+) -> None:
     # A step ends when the slower worker is done.
     blocks = [
         {mode: max(times[b][mode] for _, times, _ in answers) for mode in MODES}
@@ -182,7 +231,7 @@ def report(answers: list[tuple[int, list[dict[str, float]], dict[str, float]]], 
     on = interval(np.log(np.array([b["on"] for b in blocks]) / off))
     control = interval(np.log(np.array([b["off'"] / b["off"] for b in blocks])))
     print(
-        f"overhead of presum.attach, defaults: {WORKERS} DDP workers, {dtype}, "
+        f"overhead of presum.attach, defaults: {way}, {WORKERS} workers, {dtype}, "
         f"{TOKENS[0] * TOKENS[1]} tokens a step, {len(blocks)} blocks of 6 steps, "
         f"{1e3 * off.mean():.0f} ms a step"
     )
@@ -212,6 +261,9 @@ def main() -> None:
         "--blocks", type=int, default=315, help="blocks of 6 steps (315 resolves 0.5 %%)"
     )
     parser.add_argument("--dtype", choices=["bf16", "fp32"], default="bf16", help="autocast dtype")
+    parser.add_argument(
+        "--way", choices=["ddp", "hook", "fsdp2", "by-hand"], default="ddp", help="of training"
+    )
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     with socket.socket() as probe:
@@ -222,13 +274,23 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         workers = [
             context.Process(
-                target=worker, args=(rank, port, arguments.blocks, arguments.dtype, folder, answers)
+                target=worker,
+                args=(
+                    rank,
+                    port,
+                    arguments.blocks,
+                    arguments.dtype,
+                    arguments.way,
+                    folder,
+                    answers,
+                ),
             )
             for rank in range(WORKERS)
         ]
         for process in workers:
             process.start()
-        report([answers.get(timeout=3600) for _ in workers], arguments.dtype)
+        found = [answers.get(timeout=3600) for _ in workers]
+        report(found, arguments.dtype, arguments.way)
         for process in workers:
             process.join()
 

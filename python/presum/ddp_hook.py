@@ -45,6 +45,7 @@ class DdpHookCollector(DdpCollector):
         self._gram_every = gram_every
         self._products: list[Scalar] = []
         self._gram: torch.Tensor | None = None
+        self._passes = 0  # backward passes that were reduced
         self._installed = False
 
     def _hook_gradients(self) -> None:
@@ -57,28 +58,45 @@ class DdpHookCollector(DdpCollector):
         self, inner: tuple[CommHook, Any] | None, bucket: GradBucket
     ) -> Future[torch.Tensor]:
         """Reduces one bucket as ``inner`` or as DDP without a hook would."""
-        local = None
-        exchange = None
-        if self.collecting and not self.off:
-            with _Guard(self):
+        local, exchange = None, None
+        due = self._exchange_is_due(bucket)
+        with _Guard(self):
+            if due or (self.collecting and inner is None):
                 local = bucket.buffer().detach().clone()
-                exchange = self._exchange(local)
-        reduced = (
-            _reduce_as_ddp(bucket, self._group) if inner is None else inner[0](inner[1], bucket)
-        )
+                exchange = Exchange(local, self._group) if due else None
+        if inner is None:
+            reduced = _reduce_as_ddp(bucket, self._group)
+        else:
+            reduced = inner[0](inner[1], bucket)
         if local is None:
             return reduced
-        return self._measured(local, reduced, exchange)
+        return self._measured(local if inner is None else None, reduced, exchange)
+
+    def _exchange_is_due(self, bucket: GradBucket) -> bool:
+        """Counts what DDP does alike on all workers, and goes on when this collector has failed or
+        is closed: a worker that left out an exchange would let the others wait."""
+        of_pass = self._passes
+        self._passes += bucket.is_last()
+        every = self._setup.every
+        if self._gram_every is None or of_pass % every:
+            return False
+        return of_pass // every % self._gram_every == 0
 
     def _measured(
-        self, local: torch.Tensor, reduced: Future[torch.Tensor], exchange: Exchange | None
+        self,
+        local: torch.Tensor | None,
+        reduced: Future[torch.Tensor],
+        exchange: Exchange | None,
     ) -> Future[torch.Tensor]:
-        def measure(done: Future[Any]) -> torch.Tensor:
+        """``local`` is given where what is reduced is the mean: another hook rounds it."""
+
+        def measure(_done: Future[Any]) -> torch.Tensor:
             mean = reduced.value()
             mean = mean[0] if isinstance(mean, (list, tuple)) else mean
             with _Guard(self):
-                self._products.append(_product(local, mean.view(-1)))
-                if exchange is not None:
+                if local is not None and not self.off:
+                    self._products.append(_product(local, mean.view(-1)))
+                if exchange is not None and not self.off:
                     self._add_gram(exchange.chunks)
             return mean
 
@@ -86,11 +104,6 @@ class DdpHookCollector(DdpCollector):
             reduced if exchange is None else torch.futures.collect_all([reduced, exchange.done])
         )
         return waited.then(measure)
-
-    def _exchange(self, local: torch.Tensor) -> Exchange | None:
-        if self._gram_every is None or (self._step // self._setup.every) % self._gram_every:
-            return None
-        return Exchange(local, self._group)
 
     def _add_gram(self, chunks: torch.Tensor) -> None:
         rows = chunks.double()
