@@ -63,6 +63,8 @@ class Watcher:
 
         from presum.attach import attach
 
+        if not isinstance(model, DistributedDataParallel):
+            model = next(filter(is_fsdp, model.modules()), model)
         if is_watched(model):
             return
         if not isinstance(model, DistributedDataParallel) and not is_fsdp(model):

@@ -34,13 +34,17 @@ Row = Callable[[int, int, Path | None], Outcome]
 NOT_HERE = {
     "deepspeed": "not installed; it reduces in its own engine",
     "fsdp1": "refused: FullyShardedDataParallel reduces flat shards",
+    "trainer-fsdp2": "on CPUs the Trainer uses DDP instead",
     "lightning-fsdp1": "Lightning's FSDPStrategy needs CUDA, and is refused as FSDP1",
 }
 
 
+def whole(parameter: Any) -> torch.Tensor:
+    return parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter
+
+
 def digest(parameters: Any) -> str:
-    whole = [p.full_tensor() if hasattr(p, "full_tensor") else p for p in parameters]
-    state = b"".join(p.detach().float().numpy().tobytes() for p in whole)
+    state = b"".join(whole(p).detach().float().numpy().tobytes() for p in parameters)
     return hashlib.sha256(state).hexdigest()
 
 
@@ -74,7 +78,7 @@ def expect(
     """The oracle's values for a step from parameters as they are."""
     with torch.no_grad():
         for mine, theirs in zip(twin.parameters(), parameters, strict=True):
-            mine.copy_(theirs.full_tensor() if hasattr(theirs, "full_tensor") else theirs)
+            mine.copy_(whole(theirs))
     twin.zero_grad()
     losses = []
     for tokens in inputs:
@@ -199,7 +203,7 @@ class Records:
 
     def _record(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         if torch.is_grad_enabled():
-            state = {name: p.detach().clone() for name, p in module.named_parameters()}
+            state = {name: whole(p).detach().clone() for name, p in module.named_parameters()}
             self.given.append((state, copy.deepcopy(args), copy.deepcopy(kwargs)))
 
     def gradient(
@@ -332,13 +336,20 @@ def sft(rank: int, world: int, run: Path | None) -> Outcome:
     return digest(model.parameters()), expect_tokens(records, world, 1) if run else []
 
 
-def lightning(rank: int, world: int, run: Path | None, *, micro: int = 1) -> Outcome:
+def lightning(
+    rank: int, world: int, run: Path | None, *, micro: int = 1, sharded: bool = False
+) -> Outcome:
     import lightning.pytorch as pl
+    from lightning.pytorch.strategies import ModelParallelStrategy
 
     class Module(pl.LightningModule):
         def __init__(self) -> None:
             super().__init__()
             self.model = small_model()
+
+        def configure_model(self) -> None:
+            if sharded:
+                fully_shard(self.model, mesh=self.device_mesh["data_parallel"])
 
         def training_step(self, tokens: Any, index: int) -> torch.Tensor:
             return loss_of(self.model, tokens)
@@ -355,14 +366,14 @@ def lightning(rank: int, world: int, run: Path | None, *, micro: int = 1) -> Out
         found = pl.Trainer(
             accelerator="cpu",
             devices=world,
-            strategy="ddp",
+            strategy=ModelParallelStrategy(world, 1) if sharded else "ddp",
             max_epochs=1,
             logger=False,
             enable_checkpointing=False,
             enable_progress_bar=False,
             enable_model_summary=False,
             accumulate_grad_batches=micro,
-            callbacks=[presum.LightningCallback(run=run, quiet=True)] if run else [],
+            callbacks=[presum.LightningCallback(run=run)] if run else [],
         )
         records = Records(module.model, small_model())
         found.fit(module, DataLoader(rows, batch_size=BATCH), DataLoader(rows[:4], batch_size=2))
@@ -401,6 +412,7 @@ def rows_for(world: int) -> dict[str, Row]:
         "sft": sft,
         "lightning": lightning,
         "lightning-accumulation": lambda *a: lightning(*a, micro=2),
+        "lightning-fsdp2": lambda *a: lightning(*a, sharded=True),
     }
     if world % 4 == 0:
         rows |= {"hsdp": lambda *a: fsdp2(*a, hybrid=True), "subgroups": subgroups}
