@@ -15,8 +15,7 @@ import torch
 
 from presum import _core, device_pass
 from presum._core import Observer
-from presum.collector import DTYPES
-from presum.device_pass import CHUNK, DeviceStep
+from presum.device_pass import CHUNK, DTYPES, DeviceStep
 
 HEADER_BYTES = 56
 TOTAL, SKETCH, REDUCED = 2, 4, 7
