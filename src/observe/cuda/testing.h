@@ -45,16 +45,15 @@ void emulate_block(unsigned block, const Gradient& gradient, const Plan& plan, s
     threads[0].end_tile(sum, tile, gradient.count);
   }
   each(kThreads, order, [&](unsigned t) { store(sketch, stored, t); });
-  std::vector<Partial> partials;
-  for (const Thread<kDtype>& thread : threads) partials.push_back(thread.partial());
+  std::vector<Partial> partials(kThreads);
+  each(kThreads, order, [&](unsigned t) { partials[t] = threads[t].partial(); });
   workspace.partials[block] = reduce(partials, order);
 }
 
 inline Partial emulate_finish(const Workspace& workspace, const Plan& plan, Order order) {
-  std::vector<Partial> values;
-  for (unsigned t = 0; t < kThreads; ++t) {
-    values.push_back(gather(workspace.partials, plan.blocks, t));
-  }
+  std::vector<Partial> values(kThreads);
+  each(kThreads, order,
+       [&](unsigned t) { values[t] = gather(workspace.partials, plan.blocks, t); });
   return reduce(values, order);
 }
 
