@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := build
-.PHONY: build test test-deep lint format demo bench clean
+.PHONY: build test test-deep cuda lint format demo bench clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -23,7 +23,7 @@ PYTHON_PACKAGES := "transformers>=4.56,<6" tokenizers safetensors pandas numpy t
   pytest ruff mypy nanobind scikit-build-core
 
 PYTHON_SOURCES := python bench tests
-CPP_SOURCES = $(shell git ls-files --cached --others --exclude-standard '*.cc' '*.h')
+CPP_SOURCES = $(shell git ls-files --cached --others --exclude-standard '*.cc' '*.h' '*.cu')
 
 # ---- setting up
 
@@ -54,6 +54,7 @@ build: build/.venv
 	  || { echo "build failed: see above"; exit 1; }
 	@echo "presum $$($(BIN)/presum --version | cut -d' ' -f2) is in $(BIN)/presum"
 
+build/cuda/build.ninja: build/.venv
 build/%/build.ninja: build/.system CMakePresets.json
 	@cmake --preset $* >build/$*.log || { cat build/$*.log; exit 1; }
 
@@ -73,6 +74,14 @@ test-deep: build cpp-asan-ubsan cpp-tsan
 	@ctest --preset asan-ubsan -j $(JOBS)
 	@ctest --preset tsan -j $(JOBS)
 	@$(BIN)/python -m pytest -m deep
+	@if command -v nvcc >/dev/null; then $(MAKE) cuda; else echo "no nvcc: CUDA kernels not built"; fi
+
+# Needs nvcc, and no GPU: what needs one is skipped.
+cuda: build/cuda/build.ninja
+	@echo "== building the CUDA kernels"
+	@cmake --build --preset cuda -j $(JOBS) --target _core observe_test observe_cuda_test
+	@ctest --preset cuda -j $(JOBS) -R '^observe.*(Cuda|Gpu)'
+	@PYTHONPATH=build/cuda/python/bindings $(BIN)/python -c 'import _core; assert _core.has_cuda'
 
 lint: build/.venv build/release/build.ninja
 	@echo "== lint"

@@ -21,4 +21,5 @@ NB_MODULE(_core, m) {
   presum::python::bind_observer(m);
   presum::python::bind_monitor(m);
   presum::python::bind_cli(m);
+  presum::python::bind_cuda(m);
 }

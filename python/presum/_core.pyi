@@ -2,6 +2,22 @@
 from typing import Any
 
 __version__: str
+has_cuda: bool  # built with the CUDA kernels; the two functions exist only then
+
+def cuda_workspace_bytes(count: int, sketch_size: int) -> int: ...
+def cuda_gradient_pass(
+    *,
+    data: int,
+    count: int,
+    dtype: int,
+    sketch: int,
+    sketch_size: int,
+    seed: int,
+    reals: int,
+    counts: int,
+    workspace: int,
+    stream: int,
+) -> None: ...
 
 class Observer:
     def __init__(

@@ -20,7 +20,7 @@ from torch.autograd import Variable
 from torch.optim import Optimizer
 
 from presum._core import Observer
-from presum.device_pass import DeviceStep, FetchedStep, dense
+from presum.device_pass import DTYPES, DeviceStep, FetchedStep, dense
 from presum.fingerprints import StepFingerprints, StepPrints
 from presum.fingerprints.families import KIND, real_bits
 from presum.fingerprints.step import Rows
@@ -37,7 +37,6 @@ from presum.losses import (
 from presum.session import LatePacket
 from presum.taps import TAPS
 
-DTYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
 MICRO_BATCHES_MAX = 1024  # more are folded into one, so that packets stay small
 LAST_NUMBERS_SECONDS = 1.0  # how long close() waits for a device
 log = logging.getLogger("presum")

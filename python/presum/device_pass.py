@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gradient pass in torch operations, for gradients that do not live in host memory.
+"""The gradient pass for gradients that do not live in host memory: the CUDA kernel where presum
+was built with it, else torch operations.
 
 Everything is queued on the gradient's device: no value is read back, nothing waits. At the end of a
 step all numbers travel in one copy, through pinned memory where the device is CUDA, and a
 background thread waits for it. Definitions are those of docs/packet_format.md: fingerprints, maxima
 and counts equal the C++ pass bit for bit, sums of squares within 1e-12 and sketches within 1e-5 of
-their size (relative), because torch chooses the order of additions.
+their size (relative), because the order of additions is another.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from functools import cache
 
 import torch
 
+from presum import _core
+
+DTYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
 CHUNK = 1 << 22  # elements handled at once: bounds the temporary memory to about 100 MB
 FINGERPRINT_BLOCK = 1024
 ROW_PLACES = 4096  # elements of a row that are read
@@ -141,12 +145,83 @@ def _sketch(part: torch.Tensor, first: int, size: int, seed: int) -> torch.Tenso
     return flipped.gather(1, source).sum(0)
 
 
+def _torch_pass(
+    flat: torch.Tensor, real: torch.dtype, size: int, seed: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Sum of squares and maximum; non-finite elements and fingerprint; sketch."""
+    reals = torch.zeros(2, dtype=real, device=flat.device)
+    counts = torch.zeros(2, dtype=torch.int64, device=flat.device)
+    sketch = torch.zeros(size, device=flat.device)
+    for first in range(0, flat.numel(), CHUNK):
+        part = flat[first : first + CHUNK]
+        wide = part.to(real)
+        finite = torch.isfinite(part)
+        reals[0] += wide.square().sum()
+        reals[1] = torch.maximum(reals[1], torch.where(finite, wide.abs(), 0).max())
+        counts[0] += (~finite).sum()
+        counts[1] += _fingerprint(part, first)
+        if size:
+            sketch += _sketch(part, first, size, seed)
+    return reals, counts, sketch
+
+
+def _kernel_pass(
+    flat: torch.Tensor, size: int, seed: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """As ``_torch_pass``, in one kernel of our own."""
+    device = flat.device
+    with torch.cuda.device(device):
+        reals = torch.empty(2, dtype=torch.float64, device=device)
+        counts = torch.empty(2, dtype=torch.int64, device=device)
+        sketch = torch.zeros(size, device=device)
+        needed = _core.cuda_workspace_bytes(flat.numel(), size)
+        workspace = torch.empty(needed, dtype=torch.uint8, device=device)
+        _core.cuda_gradient_pass(
+            data=flat.data_ptr(),
+            count=flat.numel(),
+            dtype=DTYPES[flat.dtype],
+            sketch=sketch.data_ptr(),
+            sketch_size=size,
+            seed=seed,
+            reals=reals.data_ptr(),
+            counts=counts.data_ptr(),
+            workspace=workspace.data_ptr(),
+            stream=torch.cuda.current_stream(device).cuda_stream,
+        )
+    return reals, counts, sketch
+
+
+class _Streams:
+    """Orders the streams on which gradients were read before the one that fetches the numbers."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._events: dict[torch.cuda.Stream, torch.cuda.Event] = {}
+
+    def read(self, grad: torch.Tensor) -> None:
+        """The pass over a gradient is queued on the current stream."""
+        stream = torch.cuda.current_stream(self._device)
+        grad.record_stream(stream)
+        if stream not in self._events:
+            self._events[stream] = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._events[stream].record(stream)
+
+    def join(self, numbers: list[torch.Tensor]) -> None:
+        """The current stream is about to use them; their memory is kept until it has."""
+        stream = torch.cuda.current_stream(self._device)
+        for event in self._events.values():
+            stream.wait_event(event)
+        for tensor in numbers:
+            tensor.record_stream(stream)
+
+
 class DeviceStep:
     """The numbers of one step while they are on a device. Used by the training thread."""
 
     def __init__(self, device: torch.device, sketch_size: int) -> None:
         self._device = device
         self._real = torch.float32 if device.type == "mps" else torch.float64
+        self._streams = _Streams(device) if device.type == "cuda" else None
         self._sketch_size = sketch_size
         self._indices: list[int] = []
         self._counts: list[int] = []
@@ -156,34 +231,30 @@ class DeviceStep:
         self._sketches: dict[int, torch.Tensor] = {}
 
     def observe(self, index: int, grad: torch.Tensor, *, seed: int, reduced: bool) -> None:
-        """Queue the pass over one contiguous gradient; a second report of one replaces the first
-        (the aggregating side keeps the last)."""
-        flat = grad.detach().reshape(-1)
-        squares = torch.zeros((), dtype=self._real, device=self._device)
-        largest = torch.zeros((), dtype=self._real, device=self._device)
-        counts = torch.zeros(2, dtype=torch.int64, device=self._device)
-        sketch = torch.zeros(self._sketch_size, device=self._device)
-        for first in range(0, flat.numel(), CHUNK):
-            part = flat[first : first + CHUNK]
-            real = part.to(self._real)
-            squares += real.square().sum()
-            finite = torch.isfinite(part)
-            largest = torch.maximum(largest, torch.where(finite, real.abs(), 0).max())
-            counts[0] += (~finite).sum()
-            counts[1] += _fingerprint(part, first)
-            if not reduced and self._sketch_size:
-                sketch += _sketch(part, first, self._sketch_size, seed)
+        """Queue the pass over one gradient on the current stream; its elements fill one block of
+        memory, in whose order they are read. A second report of one replaces the first (the
+        aggregating side keeps the last)."""
+        flat = grad.detach().as_strided((grad.numel(),), (1,))
+        size = 0 if reduced else self._sketch_size
+        if _core.has_cuda and flat.is_cuda:
+            reals, counts, sketch = _kernel_pass(flat, size, seed)
+        else:
+            reals, counts, sketch = _torch_pass(flat, self._real, size, seed)
+        if self._streams is not None:
+            self._streams.read(flat)
         self._indices.append(index)
         self._counts.append(flat.numel())
         self._reduced.append(reduced)
-        self._reals.append(torch.stack([squares, largest]))
+        self._reals.append(reals)
         self._integers.append(counts)
-        if not reduced and self._sketch_size:
+        if size:
             self._sketches[index] = sketch
 
     def fetch(self, extra: list[torch.Tensor], words: Sequence[torch.Tensor] = ()) -> Fetch:
         """Start the one copy to the host. ``extra`` are scalars on the device that travel along,
         ``words`` int64 tensors."""
+        if self._streams is not None:
+            self._streams.join([*self._reals, *self._integers, *self._sketches.values()])
         none = torch.zeros(self._sketch_size, device=self._device)
         sketch = torch.stack(list(self._sketches.values())).sum(0) if self._sketches else none
         scalars = [x.detach().reshape(1).to(self._device, self._real) for x in extra]

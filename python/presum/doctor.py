@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
 from typing import NamedTuple
 
-from presum._core import __version__, simd_target
+from presum._core import __version__, has_cuda, simd_target
 
 
 class Row(NamedTuple):
@@ -155,7 +155,8 @@ def _cuda() -> str:
 
     _need(torch.version.cuda, "this torch was built without CUDA")
     _need(torch.cuda.is_available(), "torch sees no CUDA device")
-    return f"{torch.cuda.get_device_name()}; torch operations"
+    passes = "CUDA kernel" if has_cuda else "torch operations (built without PRESUM_CUDA)"
+    return f"{torch.cuda.get_device_name()}; {passes}"
 
 
 def _other(name: str) -> Callable[[], str]:

@@ -1,17 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The torch-operations pass, on CPU tensors, against the C++ pass."""
+"""The passes for devices against the C++ pass: torch operations on CPU tensors, and both passes on
+a GPU where there is one."""
 
 from __future__ import annotations
 
 import struct
+import time
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from presum import _core, device_pass
 from presum._core import Observer
-from presum.collector import DTYPES
-from presum.device_pass import CHUNK, DeviceStep
+from presum.device_pass import CHUNK, DTYPES, DeviceStep
 
 HEADER_BYTES = 56
 TOTAL, SKETCH, REDUCED = 2, 4, 7
@@ -47,17 +51,30 @@ def both(
     host = observer(tensor.numel(), sketch_size)
     host.begin_step(3)
     read = host.reduced_gradient if reduced else host.gradient
-    read(0, tensor.data_ptr(), tensor.numel(), DTYPES[tensor.dtype])
+    on_host = tensor.cpu()
+    read(0, on_host.data_ptr(), tensor.numel(), DTYPES[tensor.dtype])
     device = observer(tensor.numel(), sketch_size)
     step = DeviceStep(tensor.device, sketch_size)
     step.observe(0, tensor, seed=device.sketch_seed(0, 3), reduced=reduced)
-    fetched = step.fetch([])()
+    fetch = step.fetch([])
+    while not fetch.ready():
+        time.sleep(0.001)
+    fetched = fetch()
     device.begin_step(3)
     for gradient in fetched.gradients:
         device.gradient_sums(*gradient)
     device.add_sketch(fetched.sketch)
     ends = [o.end_step(0, 1, 0, 1.0, 0) for o in (host, device)]
     return sections(ends[0]), sections(ends[1])
+
+
+def expect_equal(host: dict[int, bytes], device: dict[int, bytes]) -> None:
+    expected, found = struct.unpack("<ddQQQ", host[TOTAL]), struct.unpack("<ddQQQ", device[TOTAL])
+    assert found[0] == pytest.approx(expected[0], rel=1e-12)
+    assert found[1:] == expected[1:]
+    if SKETCH in host:
+        a, b = np.frombuffer(host[SKETCH], "<f4"), np.frombuffer(device[SKETCH], "<f4")
+        np.testing.assert_allclose(b, a, atol=1e-5 * max(1e-30, np.abs(a).max()))
 
 
 @pytest.mark.parametrize("dtype", list(DTYPES))
@@ -67,20 +84,13 @@ def test_equals_the_cpp_pass(dtype: torch.dtype, count: int, sketch_size: int) -
     generator = torch.Generator().manual_seed(count)
     tensor = (torch.randn(count, generator=generator) * 3).to(dtype)
     host, device = both(tensor, sketch_size, reduced=False)
-    expected, found = struct.unpack("<ddQQQ", host[TOTAL]), struct.unpack("<ddQQQ", device[TOTAL])
-    assert found[0] == pytest.approx(expected[0], rel=1e-12)
-    assert found[1:] == expected[1:]
-    if sketch_size:
-        a, b = np.frombuffer(host[SKETCH], "<f4"), np.frombuffer(device[SKETCH], "<f4")
-        np.testing.assert_allclose(b, a, atol=1e-5 * max(1e-30, np.abs(a).max()))
+    expect_equal(host, device)
 
 
 def test_chunks_do_not_show() -> None:
     tensor = torch.arange(CHUNK + 5000, dtype=torch.float32).remainder(97) - 40
     host, device = both(tensor, 1024, reduced=False)
-    assert struct.unpack("<ddQQQ", device[TOTAL])[1:] == struct.unpack("<ddQQQ", host[TOTAL])[1:]
-    a, b = np.frombuffer(host[SKETCH], "<f4"), np.frombuffer(device[SKETCH], "<f4")
-    np.testing.assert_allclose(b, a, atol=1e-5 * np.abs(a).max())
+    expect_equal(host, device)
 
 
 def test_nonfinite_elements_are_counted_and_left_out_of_the_maximum() -> None:
@@ -105,3 +115,98 @@ def test_scalars_travel_along() -> None:
     fetched = step.fetch([torch.tensor(2.5), torch.tensor(7)])()
     assert fetched.extra == [2.5, 7.0]
     assert fetched.gradients == []
+
+
+def test_elements_are_read_as_they_lie_in_memory() -> None:
+    tensor = torch.randn(2, 3, 4, 5).contiguous(memory_format=torch.channels_last)
+    expect_equal(*both(tensor, 64, reduced=False))
+
+
+def test_the_kernel_is_there_only_where_it_was_built() -> None:
+    assert _core.has_cuda is hasattr(_core, "cuda_gradient_pass")
+
+
+class FakeStream:
+    """A CUDA stream that writes down what it is told."""
+
+    cuda_stream = 7
+
+    def __init__(self, name: str, log: list[str]) -> None:
+        self.name, self.log = name, log
+
+    def wait_event(self, event: FakeEvent) -> None:
+        self.log.append(f"{self.name} waits for {event.recorded}")
+
+
+class FakeEvent:
+    def __init__(self) -> None:
+        self.recorded = ""
+
+    def record(self, stream: FakeStream) -> None:
+        stream.log.append(f"event on {stream.name}")
+        self.recorded = stream.name
+
+
+def fake_tensor(log: list[str], name: str) -> Any:
+    return SimpleNamespace(record_stream=lambda stream: log.append(f"{stream.name} keeps {name}"))
+
+
+def test_the_fetching_stream_waits_for_every_stream_that_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log: list[str] = []
+    compute, reduce = FakeStream("compute", log), FakeStream("reduce", log)
+    current = [reduce]
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _device: current[0])
+    monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
+    streams = device_pass._Streams(torch.device("cuda", 0))
+    for current[0], name in ((reduce, "a"), (compute, "b"), (reduce, "c")):
+        streams.read(fake_tensor(log, name))
+    current[0] = compute
+    streams.join([fake_tensor(log, "numbers")])
+    assert log == [
+        *("reduce keeps a", "event on reduce", "compute keeps b", "event on compute"),
+        *("reduce keeps c", "event on reduce"),
+        *("compute waits for reduce", "compute waits for compute", "compute keeps numbers"),
+    ]
+
+
+@pytest.mark.skipif(not _core.has_cuda, reason="built without CUDA")
+def test_the_kernel_takes_what_it_is_given_or_says_why_not() -> None:
+    assert _core.cuda_workspace_bytes(0, 4096) == 0
+    assert 0 < _core.cuda_workspace_bytes(1 << 40, 4096) < 17 << 20
+    with pytest.raises(ValueError, match="sketch size"):
+        _core.cuda_gradient_pass(
+            **dict.fromkeys(("data", "count", "dtype", "sketch", "seed", "reals", "counts"), 0),
+            sketch_size=63,
+            workspace=0,
+            stream=0,
+        )
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU that torch can use")
+@pytest.mark.parametrize("dtype", list(DTYPES))
+@pytest.mark.parametrize("kernel", [False, True])
+@pytest.mark.parametrize("count", [0, 1, 1023, 50_001, 5_000_001])
+def test_on_a_gpu(
+    dtype: torch.dtype, kernel: bool, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if kernel and not _core.has_cuda:
+        pytest.skip("built without CUDA")
+    monkeypatch.setattr(_core, "has_cuda", kernel)
+    tensor = (torch.randn(count + 1, device="cuda") * 3).to(dtype)[1:]
+    for sketch_size in (64, 4096, 65536):
+        expect_equal(*both(tensor, sketch_size, reduced=False))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU that torch can use")
+def test_numbers_of_another_stream_arrive() -> None:
+    side = torch.cuda.Stream()
+    step = DeviceStep(torch.device("cuda", torch.cuda.current_device()), 0)
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(100_000_000)
+        step.observe(0, torch.full((1000,), 2.0, device="cuda"), seed=0, reduced=True)
+    fetch = step.fetch([])
+    while not fetch.ready():
+        time.sleep(0.001)
+    assert fetch().gradients[0][3:5] == (4000.0, 2.0)

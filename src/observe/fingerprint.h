@@ -21,11 +21,13 @@ namespace presum::observe {
 inline constexpr std::size_t kFingerprintBlock = 1024;  // elements
 inline constexpr std::size_t kFingerprintKeys = 2 * kFingerprintBlock;
 
+constexpr std::uint32_t fingerprint_key(std::size_t word) {
+  return static_cast<std::uint32_t>(splitmix64(0x70726573756D6670ULL + word));
+}
+
 alignas(64) inline constexpr auto kFingerprintKey = [] {
   std::array<std::uint32_t, kFingerprintKeys> keys{};
-  for (std::size_t i = 0; i < keys.size(); ++i) {
-    keys[i] = static_cast<std::uint32_t>(splitmix64(0x70726573756D6670ULL + i));
-  }
+  for (std::size_t i = 0; i < keys.size(); ++i) keys[i] = fingerprint_key(i);
   return keys;
 }();
 
