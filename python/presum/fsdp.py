@@ -28,14 +28,12 @@ class FsdpCollector(Collector):
 
     def __init__(self, model: nn.Module, setup: Setup) -> None:
         super().__init__(model, model, setup)
-        places = {id(parameter): i for i, parameter in enumerate(setup.parameters)}
-        self._places = {
-            id(held): places[id(held.sharded_param)]
-            for group in parameter_groups(model)
-            for held in group.fsdp_params
-            if id(held.sharded_param) in places
-        }
         self._groups = list(parameter_groups(model))
+        held = [one for group in self._groups for one in group.fsdp_params]
+        names = {id(module): name for name, module in model.named_modules()}
+        places = {name: place for place, name in enumerate(setup.names)}
+        found = ((id(one), places.get(_name_of(one, names))) for one in held)
+        self._places = {one: place for one, place in found if place is not None}
 
     def _hook_gradients(self) -> None:
         REDUCTIONS.add(self)
@@ -80,6 +78,13 @@ class FsdpCollector(Collector):
 
     def _reduces(self) -> bool:
         return any(group.reduce_grads for group in self._groups)
+
+
+def _name_of(held: Any, modules: dict[int, str]) -> str:
+    """By where it lives: FSDP replaces the parameter itself when it is used first."""
+    home = held._module_info
+    prefix = modules.get(id(home.module), "")
+    return f"{prefix}.{home.param_name}" if prefix else str(home.param_name)
 
 
 class _Handle:

@@ -373,7 +373,7 @@ def lightning(
             enable_progress_bar=False,
             enable_model_summary=False,
             accumulate_grad_batches=micro,
-            callbacks=[presum.LightningCallback(run=run)] if run else [],
+            callbacks=[presum.LightningCallback(run=run, quiet=True)] if run else [],
         )
         records = Records(module.model, small_model())
         found.fit(module, DataLoader(rows, batch_size=BATCH), DataLoader(rows[:4], batch_size=2))
