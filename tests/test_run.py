@@ -81,6 +81,45 @@ def test_each_model_has_a_section_and_its_loss_is_found(tmp_path: Path) -> None:
     assert any(abs(last[0] - value) < 1e-6 for value in printed)
 
 
+def test_programs_keep_python_s_own_meaning(tmp_path: Path) -> None:
+    program = tmp_path / "own.py"
+    program.write_text(
+        "import inspect, pathlib, sys\n"
+        "def f(x: int): pass\n"
+        "print(f.__annotations__, __file__, sys.argv, sys.path[0], inspect.getsource(f))\n"
+        "print(__name__, __loader__ is not None, sys.modules['__main__'].__dict__ is globals())\n"
+    )
+    relative = os.path.relpath(program)
+    (plain,) = start([relative, "x"], world=1)
+    (watched,) = start([*UNDER, "--quiet", relative, "x"], world=1)
+    assert plain.stdout == watched.stdout and "<class 'int'>" in plain.stdout
+
+
+def test_spawned_ranks_are_watched(tmp_path: Path) -> None:
+    program = tmp_path / "spawns.py"
+    program.write_text(SPAWNS)
+    (done,) = start([*UNDER, "--run", tmp_path / "run", program], world=1)
+    assert done.returncode == 0 and "nothing was recorded" not in done.stderr
+    assert (presum.load(tmp_path / "run").steps.workers == 2).all()
+
+
+SPAWNS = """
+import os, torch, torch.distributed as dist, torch.multiprocessing as mp
+from torch.nn.parallel import DistributedDataParallel
+def main(rank):
+    os.environ.pop("RANK"), os.environ.pop("WORLD_SIZE")
+    dist.init_process_group("gloo", rank=rank, world_size=2)
+    model = DistributedDataParallel(torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(5):
+        model(torch.full((2, 4), float(rank + step))).sum().backward()
+        optimizer.step()
+    dist.destroy_process_group()
+if __name__ == "__main__":
+    mp.spawn(main, nprocs=2)
+"""
+
+
 def test_a_module_runs_as_one(tmp_path: Path) -> None:
     command = [*UNDER, "--quiet", "-m", "json.tool", "--help"]
     (done,) = start(command, world=1)

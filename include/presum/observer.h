@@ -157,4 +157,12 @@ std::uint64_t count_targets(std::span<const std::int64_t> labels, std::int64_t i
 // possible on this machine; the message lists those that are.
 Result<std::string_view> simd_target();
 
+// The targets that are compiled in, the best first: those of this processor (never empty), and
+// those that it lacks. Thread-safe; the names live for ever.
+struct SimdTargets {
+  std::vector<std::string_view> possible;
+  std::vector<std::string_view> impossible;
+};
+SimdTargets simd_targets();
+
 }  // namespace presum

@@ -178,6 +178,16 @@ void bind_observer(nb::module_& m) {
       nb::arg("address"), nb::arg("count"), nb::arg("ignored"));
   m.def("canonical_name", &canonical_name, nb::arg("name"));
   m.def(
+      "simd_targets",
+      [] {
+        const auto texts = [](const std::vector<std::string_view>& names) {
+          return std::vector<std::string>(names.begin(), names.end());
+        };
+        const SimdTargets targets = simd_targets();
+        return std::pair(texts(targets.possible), texts(targets.impossible));
+      },
+      "Names of the targets of this processor, and of those compiled in that it lacks.");
+  m.def(
       "simd_target", [] { return std::string(unwrap(simd_target())); },
       "Name of the SIMD target in use; PRESUM_SIMD forces one.");
 }

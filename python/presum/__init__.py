@@ -56,11 +56,12 @@ def __getattr__(name: str) -> Any:
     return value
 
 
-def _is_command() -> bool:
-    return os.path.basename(sys.argv[0]) == "presum" if sys.argv else False  # noqa: PTH119
+def _is_told_otherwise() -> bool:
+    command = os.path.basename(sys.argv[0]) == "presum" if sys.argv else False  # noqa: PTH119
+    return command or "presum.run" in sys.orig_argv
 
 
-if os.environ.get("PRESUM") == "1" and not _is_command():
+if os.environ.get("PRESUM") == "1" and not _is_told_otherwise():
     from presum.run import start_from_environment
 
     start_from_environment()

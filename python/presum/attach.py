@@ -181,7 +181,11 @@ def attach(
         note=note,
         stepped=monitor._stepped,
     )
-    collector = target.collector(setup)
+    try:
+        collector = target.collector(setup)
+    except Exception:
+        monitor.close()
+        raise
     monitor._watch(collector)
     if optimizer is not None and optimizer.state:
         session.say("presum: the optimiser has stepped before; the recording starts here")

@@ -2,22 +2,27 @@
 """Attaching to what a program makes, without a line of its code: ``python -m presum.run``.
 
 Constructors of torch are replaced by ones that also remember what they made. A model is attached at
-its first training forward, when its optimiser is there as well.
+its first training forward, when its optimiser is there as well. Processes that
+``torch.multiprocessing.spawn`` starts do the same.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import json
 import logging
+import multiprocessing
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from importlib import import_module
 from typing import Any
 
 import torch
 from torch import nn
+from torch._compile import _disable_dynamo
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -27,49 +32,69 @@ from presum.monitor import Monitor
 from presum.taps import Replacement
 from presum.targets import is_watched
 
+# Under its name in torch.multiprocessing stands its function.
+SPAWN: Any = import_module("torch.multiprocessing.spawn")
+SPAWNED = "PRESUM_SPAWNED"  # options for processes that this one spawns
 log = logging.getLogger("presum")
 
 
 class Made:
-    """DDP models and optimisers that this process has made since ``watch``."""
+    """DDP models and optimisers that this process has made since ``watch``, in their order."""
 
     def __init__(self) -> None:
-        self.models: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
-        self.optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._models: list[weakref.ref[DistributedDataParallel]] = []
+        self._optimizers: list[weakref.ref[Optimizer]] = []
         self.new_model: Callable[[DistributedDataParallel], None] = lambda model: None
-        self._watching = False
+        self._replacements = [
+            Replacement(DistributedDataParallel, "__init__", self._model),
+            Replacement(Optimizer, "__init__", self._optimizer),
+        ]
 
     def watch(self) -> None:
         """A second call does nothing."""
-        if not self._watching:
-            self._watching = True
-            Replacement(DistributedDataParallel, "__init__", self._model).apply()
-            Replacement(Optimizer, "__init__", self._optimizer).apply()
+        for replacement in self._replacements:
+            replacement.apply()
 
     def wrapper_of(self, module: nn.Module) -> nn.Module:
-        """The DDP model around a module, or the module itself."""
-        around = (model for model in self.models if model.module is module)
-        return next(around, module)
+        """The newest DDP model around a module, or the module itself."""
+        alive = (model for model in map(_alive, reversed(self._models)) if model is not None)
+        return next((model for model in alive if model.module is module), module)
 
     def optimizer_of(self, parameters: Iterable[nn.Parameter]) -> Optimizer | None:
-        """The optimiser that holds most of these parameters."""
+        """The optimiser that holds most of these parameters; the newest among equals."""
         wanted = {id(parameter) for parameter in parameters}
 
         def shared(optimizer: Optimizer) -> int:
             held = (p for group in optimizer.param_groups for p in group["params"])
             return sum(id(p) in wanted for p in held)
 
-        best = max(self.optimizers, key=shared, default=None)
+        alive = [found for found in map(_alive, reversed(self._optimizers)) if found is not None]
+        best = max(alive, key=shared, default=None)
         return best if best is not None and shared(best) > 0 else None
 
     def _model(self, original: Any, model: DistributedDataParallel, *args: Any, **kw: Any) -> None:
         original(model, *args, **kw)
-        self.models.add(model)
-        self.new_model(model)
+        with _unseen():
+            self._models = [*filter(_alive, self._models), weakref.ref(model)]
+            self.new_model(model)
 
     def _optimizer(self, original: Any, optimizer: Optimizer, *args: Any, **kw: Any) -> None:
         original(optimizer, *args, **kw)
-        self.optimizers.add(optimizer)
+        with _unseen():
+            self._optimizers = [*filter(_alive, self._optimizers), weakref.ref(optimizer)]
+
+
+def _alive(reference: weakref.ref[Any]) -> Any:
+    return reference()
+
+
+@contextlib.contextmanager
+def _unseen() -> Iterator[None]:
+    """What goes wrong in our own code must not show in a program that knows nothing of it."""
+    try:
+        yield
+    except Exception:
+        log.warning("presum: cannot watch what was made here", exc_info=True)
 
 
 MADE = Made()
@@ -82,6 +107,7 @@ class FirstForward:
         self._attach = attach
         self.handle: Any = None
 
+    @_disable_dynamo
     def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         if torch.is_grad_enabled():
             self.handle.remove()
@@ -98,18 +124,29 @@ class Auto:
         self._options = options
         self._monitors: list[Monitor] = []
         self._fsdp: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._seen = False  # a model that somebody watches, or that was refused
+        self._spawned = False
         self._optimizer_steps = 0
         self._pid = os.getpid()
         self._said: set[str] = set()
 
     def start(self) -> None:
-        from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
-
         MADE.watch()
         MADE.new_model = self._made
-        Replacement(FSDPState, "_root_pre_forward", self._root_forward).apply()
+        with _unseen():
+            from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
+
+            Replacement(FSDPState, "_root_pre_forward", self._root_forward).apply()
+        with _unseen():
+            os.environ[SPAWNED] = json.dumps(self._options)
+            SPAWN._wrap = spawned
+            Replacement(SPAWN, "start_processes", self._start_processes).apply()
         register_optimizer_step_post_hook(self._stepped)
         atexit.register(self._at_end)
+
+    def _start_processes(self, original: Any, *args: Any, **kwargs: Any) -> Any:
+        self._spawned = True
+        return original(*args, **kwargs)
 
     def _made(self, model: DistributedDataParallel) -> None:
         hook = FirstForward(self._attach)
@@ -124,17 +161,22 @@ class Auto:
         return found
 
     def _attach(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        from presum.attach import attach
-
-        if is_watched(module) or os.getpid() != self._pid:
+        if os.getpid() != self._pid:
             return
-        optimizer = MADE.optimizer_of(module.parameters())
-        self._look_at_frameworks()
+        self._seen = True
+        if is_watched(module):
+            return
         try:
-            monitor = attach(module, optimizer=optimizer, **self._options)
+            self._attach_now(module, args, kwargs)
         except Exception as error:
             self._say(str(error) if isinstance(error, ValueError) else f"presum: {error!r}")
-            return
+
+    def _attach_now(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        from presum.attach import attach
+
+        self._look_at_frameworks()
+        optimizer = MADE.optimizer_of(module.parameters())
+        monitor = attach(module, optimizer=optimizer, **self._options)
         self._monitors.append(monitor)
         assert monitor._collector is not None
         monitor._collector.begin(module, args, kwargs)
@@ -148,8 +190,10 @@ class Auto:
 
     def _at_end(self) -> None:
         """What a person would otherwise wonder about."""
-        if self._monitors or os.getpid() != self._pid or os.environ.get("RANK", "0") != "0":
+        if self._seen or os.getpid() != self._pid:
             return
+        if multiprocessing.parent_process() is not None and not self._optimizer_steps:
+            return  # a helper of some kind
         world = int(os.environ.get("WORLD_SIZE", "1"))
         if self._optimizer_steps and world > 1:
             self._say(
@@ -157,19 +201,21 @@ class Auto:
                 "optimiser steps, but no DistributedDataParallel or FSDP2 model was trained: each "
                 'rank trains on its own, or reduces by hand (then attach with mode="manual")'
             )
-        else:
+        elif not self._spawned:
             self._say(
                 "presum: nothing was recorded: no DistributedDataParallel or FSDP2 model was "
                 "trained in this process"
             )
 
     def _say(self, text: str) -> None:
-        if not self._options.get("quiet") and text not in self._said:
+        first = os.environ.get("RANK", "0") == "0"
+        if first and not self._options.get("quiet") and text not in self._said:
             self._said.add(text)
             print(text, file=sys.stderr, flush=True)
 
 
 _auto: Auto | None = None
+_wrap = SPAWN._wrap
 
 
 def start(options: dict[str, Any]) -> None:
@@ -178,3 +224,10 @@ def start(options: dict[str, Any]) -> None:
     if _auto is None:
         _auto = Auto(options)
         _auto.start()
+
+
+def spawned(*args: Any) -> None:
+    """What a process runs that ``torch.multiprocessing.spawn`` starts."""
+    with _unseen():
+        start(json.loads(os.environ[SPAWNED]))
+    _wrap(*args)

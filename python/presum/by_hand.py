@@ -65,11 +65,13 @@ class ManualCollector(Collector):
 
     def _checked(self, named_gradients: Named) -> list[tuple[int, torch.Tensor]]:
         found = [(name, x) for name, x in dict(named_gradients).items() if x is not None]
+        known = {name for name, _ in self._inner.named_parameters()} - set(self._places)
+        found = [(name, x) for name, x in found if name not in known]  # frozen when attached
         for name, gradient in found:
             place = self._places.get(name)
             if place is None:
                 raise ValueError(
-                    f"presum: {name!r} is not a trainable parameter of the attached module; "
+                    f"presum: {name!r} is not a parameter of the attached module; "
                     "give names as module.named_parameters() does"
                 )
             expected = self._parameters[place].numel()

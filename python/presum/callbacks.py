@@ -8,11 +8,12 @@ import sys
 from typing import Any
 
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from presum.losses import kept_value
 from presum.monitor import Monitor
 from presum.taps import TAPS, Replacement
-from presum.targets import is_fsdp, is_watched
+from presum.targets import is_watched, outermost_fsdp
 
 
 class TrainerTap:
@@ -33,14 +34,26 @@ class TrainerTap:
         self, original: Any, trainer: Any, model: Any, inputs: Any, *args: Any, **kwargs: Any
     ) -> Any:
         items = kwargs.get("num_items_in_batch", args[0] if args else None)
-        if items is not None:
+        if items is not None and _divides_by_items(trainer):
             TAPS.items = kept_value(items)
             averages = getattr(trainer.args, "average_tokens_across_devices", False)
-            TAPS.loss_factor = float(trainer.accelerator.num_processes) if averages else 1.0
+            TAPS.loss_factor = float(_data_parallel(trainer)) if averages else 1.0
+            TAPS.shifts_labels = getattr(trainer, "_loss_shifts_labels", None)
         try:
             return original(trainer, model, inputs, *args, **kwargs)
         finally:
-            TAPS.items, TAPS.loss_factor = None, 1.0
+            TAPS.items, TAPS.loss_factor, TAPS.shifts_labels = None, 1.0, None
+
+
+def _divides_by_items(trainer: Any) -> bool:
+    """A loss of the user's own may be divided by anything."""
+    home = type(trainer).compute_loss.__module__.partition(".")[0]
+    return home in ("transformers", "trl")
+
+
+def _data_parallel(trainer: Any) -> int:
+    tensor_parallel = trainer.get_tp_size() if hasattr(trainer, "get_tp_size") else 1
+    return int(trainer.accelerator.num_processes // tensor_parallel)
 
 
 TRAINER_TAP = TrainerTap()
@@ -51,30 +64,26 @@ class Watcher:
 
     def __init__(self, options: dict[str, Any]) -> None:
         self._options = options
-        self.monitor: Monitor | None = None
+        self.monitors: list[Monitor] = []
 
     def begin(self, model: nn.Module, **found: Any) -> None:
-        """A model that nobody reduces is not watched, which is said, and no error.
-
-        Raises:
-            ValueError: as presum.attach does.
-        """
-        from torch.nn.parallel import DistributedDataParallel
-
+        """A model that cannot be watched is not, which is said, and training goes on."""
         from presum.attach import attach
 
-        if not isinstance(model, DistributedDataParallel):
-            model = next(filter(is_fsdp, model.modules()), model)
-        if is_watched(model):
-            return
-        if not isinstance(model, DistributedDataParallel) and not is_fsdp(model):
+        models = [model] if isinstance(model, DistributedDataParallel) else outermost_fsdp(model)
+        if not models:
             self._say(f"presum: {type(model).__name__} is not trained by DDP or FSDP2; not watched")
-            return
-        self.monitor = attach(model, **{**found, **self._options})
+        for one in models:
+            if is_watched(one):
+                continue
+            try:
+                self.monitors.append(attach(one, **{**found, **self._options}))
+            except Exception as error:
+                self._say(str(error) if isinstance(error, ValueError) else f"presum: {error!r}")
 
     def end(self) -> None:
-        monitor, self.monitor = self.monitor, None
-        if monitor is not None:
+        monitors, self.monitors = self.monitors, []
+        for monitor in monitors:
             monitor.close()
 
     def _say(self, text: str) -> None:

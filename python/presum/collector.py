@@ -99,7 +99,8 @@ class Collector(ABC):
         self._fingerprints = setup.fingerprints
         self._parameters = list(setup.parameters)
         self._optimizer = setup.optimizer
-        self._shifted = shifts_labels(inner)
+        self._shifts_labels = shifts_labels(inner)
+        self._factor = 1.0  # on losses that are a share
         self._seen = [False] * len(self._parameters)
         self._on_host = setup.device.type == "cpu"
         self._device_step: DeviceStep | None = None  # where gradients are not in host memory
@@ -117,6 +118,7 @@ class Collector(ABC):
         self._micro_batches = 0
         self._skipped = 0
         self._scale: Scalar = 1.0
+        self._scale_of_pass: Scalar = 1.0
         self._scaled = setup.scaler is not None
         self._rows: Rows | None = None  # of the forward pass under way
         self._forwards = 0
@@ -244,7 +246,10 @@ class Collector(ABC):
             return
         rows, self._rows = self._rows, None
         loss = find_loss(output)
-        tokens = count_tokens(args, kwargs, on_host=self._on_host, shifted=self._shifted)
+        shifted = self._shifts_labels if TAPS.shifts_labels is None else TAPS.shifts_labels
+        tokens = count_tokens(args, kwargs, on_host=self._on_host, shifted=shifted)
+        known = TAPS.items is not None
+        self._factor = TAPS.loss_factor if known else float(self._setup.replicas)
         share = share_of_tokens(kwargs, tokens, TAPS.items)
         self._forwards += 1
         micro = MicroBatch(self._forwards, None, tokens, share, rows)
@@ -281,6 +286,7 @@ class Collector(ABC):
     def _queue_end(self) -> None:
         if not self._end_queued:
             self._end_queued = True
+            self._scale_of_pass = self._scale_now()
             self._queue(Hook(self, self._after_backward))
 
     def _queue(self, hook: Hook) -> None:
@@ -307,7 +313,7 @@ class Collector(ABC):
             return False
         self.collecting = False
         self._collected = True
-        self._scale = self._scale_now()
+        self._scale = self._scale_of_pass
         return True
 
     def _reduced_is_due(self) -> bool:
@@ -393,7 +399,7 @@ class Collector(ABC):
         found = Found(
             micro=self._used,
             explicit=self._explicit,
-            replicas=self._setup.replicas,
+            factor=self._factor,
             optimizer_steps=self.optimizer_steps,
             micro_batches=self._micro_batches,
             skipped=self._skipped,
@@ -487,7 +493,7 @@ class Found:
 
     micro: Sequence[MicroBatch]
     explicit: Sequence[tuple[Scalar, float]]
-    replicas: int
+    factor: float
     optimizer_steps: int
     micro_batches: int
     skipped: int
@@ -552,7 +558,7 @@ class Found:
         shares = [m.share for m in self.micro]
         if not shares or any(share is None for share in shares):
             return None
-        weight = self.replicas * sum(float(share) for share in shares if share is not None)
+        weight = self.factor * sum(float(share) for share in shares if share is not None)
         return weight if weight > 0 else None
 
 

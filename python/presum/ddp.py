@@ -12,9 +12,10 @@ from torch.autograd import Variable
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel.distributed import _DDPJoinHook
 
-from presum.collector import Collector, Setup
+from presum.collector import Collector, MicroBatch, Setup
 from presum.hooks import Hook, ParameterHook
-from presum.taps import Replacement
+from presum.losses import kept_value
+from presum.taps import TAPS, Replacement
 
 
 class DdpCollector(Collector):
@@ -37,10 +38,19 @@ class DdpCollector(Collector):
         self._end_step()
         self.in_backward = True
         self._micro_batches += 1
+        if not self._reached:
+            self._reach_unseen()
         self._synchronises = bool(self._model.require_backward_grad_sync)
         if self._synchronises:
             self._begin_synchronised()
         self._queue_end()
+
+    def _reach_unseen(self) -> None:
+        """A backward pass within the forward (Lightning's manual optimisation), or from an output
+        in which no tensor was found."""
+        root = TAPS.root()
+        loss = None if root is None else kept_value(root) / self._scale_now()
+        self._reached.append(MicroBatch(-self._micro_batches, loss, 0, None, self._rows))
 
     def _after_backward(self) -> None:
         """Every gradient is still local, but in view mode: DDP puts the sums in place later."""

@@ -6,14 +6,17 @@ every step. Every n-th step the workers also exchange their gradients in chunks,
 the Gram matrix of its chunk: all W x W cosines exactly, for half the traffic of an all-reduce more.
 
 Division follows DDP's own, so that parameters are the same bits as without a hook: it multiplies
-by 1/W where it copies a gradient into its bucket, and divides where the gradient lies there.
+by 1/W where it copies a gradient into its bucket. Where gradients lie in their buckets it divides
+at times, which a hook cannot see: for bucket views W must be a power of two, when both are one.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
+import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -41,63 +44,111 @@ class DdpHookCollector(DdpCollector):
         setup: Setup,
     ) -> None:
         super().__init__(model, setup)
-        self._group = group
-        self._gram_every = gram_every
+        every = None if gram_every is None else gram_every * setup.every
+        self._state = HookState(group, every, weakref.ref(self))
         self._products: list[Scalar] = []
-        self._gram: torch.Tensor | None = None
-        self._passes = 0  # backward passes that were reduced
+        self._shares: list[torch.Tensor] = []
+        self._pass = 0  # the state's number of the step's backward pass
         self._installed = False
 
     def _hook_gradients(self) -> None:
         super()._hook_gradients()
         if not self._installed:
             self._installed = True
-            COMM_HOOKS.install(self._model, self)
+            COMM_HOOKS.install(self._model, self._state)
 
-    def reduce(
-        self, inner: tuple[CommHook, Any] | None, bucket: GradBucket
-    ) -> Future[torch.Tensor]:
-        """Reduces one bucket as ``inner`` or as DDP without a hook would."""
-        local, exchange = None, None
-        due = self._exchange_is_due(bucket)
-        with _Guard(self):
-            if due or (self.collecting and inner is None):
-                local = bucket.buffer().detach().clone()
-                exchange = Exchange(local, self._group) if due else None
-        if inner is None:
-            reduced = _reduce_as_ddp(bucket, self._group)
-        else:
-            reduced = inner[0](inner[1], bucket)
-        if local is None:
-            return reduced
-        return self._measured(local if inner is None else None, reduced, exchange)
+    def measures(self) -> bool:
+        """Whether the bucket under way belongs to a step that is recorded."""
+        return self.collecting and not self.off
 
-    def _exchange_is_due(self, bucket: GradBucket) -> bool:
-        """Counts what DDP does alike on all workers, and goes on when this collector has failed or
-        is closed: a worker that left out an exchange would let the others wait."""
-        of_pass = self._passes
-        self._passes += bucket.is_last()
-        every = self._setup.every
-        if self._gram_every is None or of_pass % every:
-            return False
-        return of_pass // every % self._gram_every == 0
+    def add_product(self, product: Scalar) -> None:
+        self._products.append(product)
 
-    def _measured(
+    def add_share(self, of_pass: int, chunks: torch.Tensor) -> None:
+        """A bucket's share of the Gram matrix. Called by several threads."""
+        if of_pass != self._pass or self.off:
+            return  # of a pass that this worker shadows under join()
+        rows = chunks.double()
+        gram = rows @ rows.T
+        upper = torch.triu_indices(len(rows), len(rows), device=gram.device)
+        self._shares.append(gram[upper[0], upper[1]])
+
+    def _begin_step(self) -> None:
+        super()._begin_step()
+        self._products, self._shares = [], []
+        self._pass = self._state.passes
+
+    def _take_mean_dot(self) -> Scalar | None:
+        products, self._products = self._products, []
+        return sum(products) if products else None
+
+    def _take_gram(self) -> torch.Tensor | None:
+        shares, self._shares = self._shares, []
+        return torch.stack(shares).sum(0) if shares else None
+
+
+class Exchange(NamedTuple):
+    """Each worker gets everyone's values of its chunk of a bucket."""
+
+    chunks: torch.Tensor
+    padded: torch.Tensor  # alive until it is sent
+    done: Future[Any]
+
+
+def _exchange(local: torch.Tensor, group: dist.ProcessGroup) -> Exchange:
+    world = dist.get_world_size(group)
+    width = -(-local.numel() // world)
+    padded = torch.nn.functional.pad(local, (0, width * world - local.numel()))
+    chunks = torch.empty(world, width, dtype=local.dtype, device=local.device)
+    work = dist.all_to_all_single(chunks.view(-1), padded, group=group, async_op=True)
+    return Exchange(chunks, padded, work.get_future())
+
+
+class HookState:
+    """What DDP holds of ours for as long as the model lives; the collector may end earlier.
+
+    Copies and pickles as one that does nothing, so that models still do.
+    """
+
+    def __init__(
         self,
-        local: torch.Tensor | None,
-        reduced: Future[torch.Tensor],
-        exchange: Exchange | None,
-    ) -> Future[torch.Tensor]:
-        """``local`` is given where what is reduced is the mean: another hook rounds it."""
+        group: dist.ProcessGroup | None = None,
+        gram_every: int | None = None,
+        collector: Callable[[], DdpHookCollector | None] = lambda: None,
+    ) -> None:
+        self.group = group
+        self.inner: tuple[CommHook, Any] | None = None  # what the user registered
+        self.passes = 0  # backward passes that were reduced
+        self._gram_every = gram_every
+        self._collector = collector
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (HookState, ())
+
+    def reduce(self, bucket: GradBucket) -> Future[torch.Tensor]:
+        """Reduces one bucket as ``inner`` or as DDP without a hook would."""
+        of_pass, due = self.passes, self._exchange_is_due()
+        self.passes += bucket.is_last()
+        collector = self._collector()
+        sparse = bucket.buffer().is_sparse
+        measures = collector is not None and collector.measures() and self.inner is None
+        if sparse or not (due or measures):
+            if collector is not None and measures:
+                collector.add_product(math.nan)  # a part of the product is not known
+            return self._reduce(bucket)
+        local = bucket.buffer().detach().clone()
+        exchange = _exchange(local, self.group) if due and self.group is not None else None
+        reduced = self._reduce(bucket)
 
         def measure(_done: Future[Any]) -> torch.Tensor:
             mean = reduced.value()
             mean = mean[0] if isinstance(mean, (list, tuple)) else mean
-            with _Guard(self):
-                if local is not None and not self.off:
-                    self._products.append(_product(local, mean.view(-1)))
-                if exchange is not None and not self.off:
-                    self._add_gram(exchange.chunks)
+            if collector is not None:
+                with _Guard(collector):
+                    if measures:
+                        collector.add_product(_product(local, mean.view(-1)))
+                    if exchange is not None:
+                        collector.add_share(of_pass, _used_here(exchange.chunks))
             return mean
 
         waited = (
@@ -105,36 +156,22 @@ class DdpHookCollector(DdpCollector):
         )
         return waited.then(measure)
 
-    def _add_gram(self, chunks: torch.Tensor) -> None:
-        rows = chunks.double()
-        gram = rows @ rows.T
-        upper = torch.triu_indices(len(rows), len(rows), device=gram.device)
-        share = gram[upper[0], upper[1]]
-        self._gram = share if self._gram is None else self._gram + share
+    def _exchange_is_due(self) -> bool:
+        """By what DDP does alike on all workers, and also when the recording has ended here: a
+        worker that left out an exchange would let the others wait."""
+        return self._gram_every is not None and self.passes % self._gram_every == 0
 
-    def _begin_step(self) -> None:
-        super()._begin_step()
-        self._products = []
-        self._gram = None
-
-    def _take_mean_dot(self) -> Scalar | None:
-        return sum(self._products) if self._products else None
-
-    def _take_gram(self) -> torch.Tensor | None:
-        return self._gram
-
-
-class Exchange:
-    """Each worker gets everyone's values of its chunk of a bucket."""
-
-    def __init__(self, local: torch.Tensor, group: dist.ProcessGroup) -> None:
-        world = dist.get_world_size(group)
-        width = -(-local.numel() // world)
-        padded = torch.nn.functional.pad(local, (0, width * world - local.numel()))
-        self.chunks = torch.empty(world, width, dtype=local.dtype, device=local.device)
-        self._padded = padded  # alive until it is sent
-        work = dist.all_to_all_single(self.chunks.view(-1), padded, group=group, async_op=True)
-        self.done: Future[Any] = work.get_future()
+    def _reduce(self, bucket: GradBucket) -> Future[torch.Tensor]:
+        if self.inner is not None:
+            return self.inner[0](self.inner[1], bucket)
+        world = dist.get_world_size(self.group)
+        buffer = bucket.buffer()
+        if buffer.is_sparse:
+            buffer.div_(world)
+        else:
+            buffer.mul_(1.0 / world)
+        work = dist.all_reduce(buffer, group=self.group, async_op=True)
+        return work.get_future().then(lambda done: done.value()[0])  # type: ignore[no-any-return]
 
 
 class _Guard(contextlib.AbstractContextManager[None]):
@@ -150,44 +187,26 @@ class _Guard(contextlib.AbstractContextManager[None]):
         return False
 
 
-def _product(a: torch.Tensor, b: torch.Tensor) -> Scalar:
-    parts = range(0, a.numel(), CHUNK)
+def _used_here(tensor: torch.Tensor) -> torch.Tensor:
+    """Tells the allocator that this stream reads it."""
+    if tensor.is_cuda:
+        tensor.record_stream(torch.cuda.current_stream(tensor.device))
+    return tensor
+
+
+def _product(local: torch.Tensor, mean: torch.Tensor) -> Scalar:
+    local = _used_here(local)
+    parts = range(0, local.numel(), CHUNK)
     total = sum(
-        (torch.dot(a[i : i + CHUNK].double(), b[i : i + CHUNK].double()) for i in parts),
-        torch.zeros((), dtype=torch.float64, device=a.device),
+        (torch.dot(local[i : i + CHUNK].double(), mean[i : i + CHUNK].double()) for i in parts),
+        torch.zeros((), dtype=torch.float64, device=local.device),
     )
     return total.item() if total.is_cpu else total
 
 
-def _reduce_as_ddp(bucket: GradBucket, group: dist.ProcessGroup | None) -> Future[torch.Tensor]:
-    world = dist.get_world_size(group)
-    buffer = bucket.buffer()
-    if world & (world - 1) == 0:
-        buffer.mul_(1.0 / world)  # the same bits either way
-    else:
-        for view, parameter in zip(bucket.gradients(), bucket.parameters(), strict=True):
-            aliased = parameter.grad is not None and parameter.grad.data_ptr() == view.data_ptr()
-            view.div_(world) if aliased else view.mul_(1.0 / world)
-    work = dist.all_reduce(buffer, group=group, async_op=True)
-    return work.get_future().then(lambda done: done.value()[0])  # type: ignore[no-any-return]
-
-
-class _State:
-    """What DDP holds of ours. Copies and pickles as nothing, so that models still do."""
-
-    def __init__(self, collector: DdpHookCollector | None = None) -> None:
-        self.collector = collector
-        self.inner: tuple[CommHook, Any] | None = None
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (_State, ())
-
-
 def presum_hook(state: Any, bucket: GradBucket) -> Future[torch.Tensor]:
     """The communication hook."""
-    if state.collector is None:
-        return _reduce_as_ddp(bucket, dist.group.WORLD)
-    return state.collector.reduce(state.inner, bucket)  # type: ignore[no-any-return]
+    return state.reduce(bucket)  # type: ignore[no-any-return]
 
 
 presum_hook.__annotations__.clear()  # DDP compares them with types, and these are texts
@@ -200,20 +219,25 @@ class CommHooks:
         self._replacement = Replacement(
             DistributedDataParallel, "register_comm_hook", self._register
         )
-        self._applied = False
 
-    def install(self, model: DistributedDataParallel, collector: DdpHookCollector) -> None:
-        model.register_comm_hook(_State(collector), presum_hook)
-        if not self._applied:
-            self._applied = True  # for good: the hook of a model cannot be taken off again
-            self._replacement.apply()
+    def install(self, model: DistributedDataParallel, state: HookState) -> None:
+        model.register_comm_hook(state, presum_hook)
+        self._replacement.apply()  # for good: the hook of a model cannot be taken off again
 
     def _register(self, original: Any, model: Any, state: Any, hook: CommHook) -> None:
-        ours = [held for _, held in getattr(model, "_comm_hooks", []) if isinstance(held, _State)]
-        if not ours or ours[0].inner is not None:
+        ours = installed(model)
+        if ours is None or ours.inner is not None:
             original(model, state, hook)
         else:
-            ours[0].inner = (hook, state)
+            model._check_comm_hook(hook)
+            ours.inner = (hook, state)
+
+
+def installed(model: DistributedDataParallel) -> HookState | None:
+    """The state of our hook on a model; a copy of a model has none."""
+    held = (state for _, state in getattr(model, "_comm_hooks", []))
+    ours = (state for state in held if isinstance(state, HookState) and state.group is not None)
+    return next(ours, None)
 
 
 COMM_HOOKS = CommHooks()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
 from typing import NamedTuple
 
-from presum._core import __version__, has_cuda, simd_target
+from presum._core import __version__, has_cuda, simd_target, simd_targets
 
 
 class Row(NamedTuple):
@@ -69,7 +69,12 @@ def _rows() -> Iterator[Row]:
         yield _row("collection", name, check)
     for name, check in _DEVICES:
         yield _row("devices", name, check)
-    yield _row("simd", "kernels", simd_target)
+    possible, impossible = simd_targets()
+    for name in possible:
+        used = "in use; PRESUM_SIMD forces another" if name == simd_target() else ""
+        yield Row("simd", name, True, used)
+    for name in impossible:
+        yield Row("simd", name, False, "this processor does not have it")
     for name, check in _TRANSPORTS:
         yield _row("transports", name, check)
 

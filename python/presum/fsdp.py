@@ -18,6 +18,7 @@ from torch.autograd import Variable
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard import _fsdp_param_group
 
+from presum._core import canonical_name
 from presum.collector import Collector, Setup
 from presum.hooks import Hook
 from presum.taps import Replacement
@@ -30,17 +31,21 @@ class FsdpCollector(Collector):
         super().__init__(model, model, setup)
         self._groups = list(parameter_groups(model))
         held = [one for group in self._groups for one in group.fsdp_params]
+        self._held = {id(one) for one in held}
         names = {id(module): name for name, module in model.named_modules()}
-        places = {name: place for place, name in enumerate(setup.names)}
+        places = {canonical_name(name): place for place, name in enumerate(setup.names)}
         found = ((id(one), places.get(_name_of(one, names))) for one in held)
         self._places = {one: place for one, place in found if place is not None}
+        if len(self._places) < len(places):
+            missed = len(places) - len(self._places)
+            setup.note(f"{missed} parameters belong to no group of fully_shard: they are not read")
 
     def _hook_gradients(self) -> None:
         REDUCTIONS.add(self)
         self._handles.append(_Handle(self))
 
     def owns(self, held: Any) -> bool:
-        return id(held) in self._places
+        return id(held) in self._held
 
     def reducing(self, held: list[Any], gradients: list[torch.Tensor]) -> None:
         """A parameter group is about to be reduced: the gradients of some of its parameters."""
@@ -84,7 +89,7 @@ def _name_of(held: Any, modules: dict[int, str]) -> str:
     """By where it lives: FSDP replaces the parameter itself when it is used first."""
     home = held._module_info
     prefix = modules.get(id(home.module), "")
-    return f"{prefix}.{home.param_name}" if prefix else str(home.param_name)
+    return canonical_name(f"{prefix}.{home.param_name}" if prefix else str(home.param_name))
 
 
 class _Handle:

@@ -18,6 +18,8 @@ class Hook:
     """A bound method that torch calls; it never raises, and copies and pickles as one of Python's
     own that does nothing, so that models still do, and load where presum is not installed."""
 
+    __torch_unserializable__ = True  # on a tensor: saving it is no reason for a warning
+
     def __init__(
         self,
         collector: Collector | None = None,

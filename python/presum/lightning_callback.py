@@ -43,9 +43,9 @@ class LightningCallback(*_bases()):  # type: ignore[misc]
         self._watcher = Watcher(options)
 
     @property
-    def monitor(self) -> Monitor | None:
-        """The monitor while training is under way; None where nothing is watched."""
-        return self._watcher.monitor
+    def monitors(self) -> list[Monitor]:
+        """Of each model while training is under way; empty where nothing is watched."""
+        return list(self._watcher.monitors)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """The model is wrapped, the sanity check is over, nothing is trained yet."""

@@ -71,7 +71,8 @@ def count_tokens(
         shifted = False
     if labels is None and on_host:
         tensors = [t for t in (*args, *kwargs.values()) if isinstance(t, torch.Tensor)]
-        integers = [t for t in tensors if not t.is_floating_point() and t.dtype != torch.bool]
+        whole = (torch.int64, torch.int32)
+        integers = [t for t in tensors if t.dtype in whole and t.layout == torch.strided]
         labels = next((t for t in integers if bool((t == IGNORED_LABEL).any())), None)
     if not isinstance(labels, torch.Tensor):
         return 0

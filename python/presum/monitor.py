@@ -108,17 +108,18 @@ class Monitor:
         Raises:
             ValueError: an unknown name, or a gradient of another size than its parameter.
         """
-        self._by_hand().before_reduction(named_gradients)
+        if not self._closed:
+            self._by_hand().before_reduction(named_gradients)
 
     def after_reduction(self, named_gradients: Named) -> None:
         """With ``mode="manual"``: the same gradients as the reduction left them, divided by the
         number of workers, before clipping. Looked at as often as ``reduced_every`` says."""
-        self._by_hand().after_reduction(named_gradients)
+        if not self._closed:
+            self._by_hand().after_reduction(named_gradients)
 
     def _by_hand(self) -> ManualCollector:
         if not isinstance(self._collector, ManualCollector):
-            state = "closed" if self._closed else 'not attached with mode="manual"'
-            raise ValueError(f"presum: this monitor is {state}")
+            raise ValueError('presum: this monitor was not attached with mode="manual"')
         return self._collector
 
     def close(self) -> None:

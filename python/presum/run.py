@@ -19,6 +19,7 @@ import shlex
 import sys
 import types
 from collections.abc import Sequence
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
@@ -110,11 +111,19 @@ def _refuse(text: str) -> NoReturn:
 
 def _run_script(path: str) -> None:
     """As ``python path`` does."""
-    sys.path[0] = str(Path(path).resolve().parent)
+    file = Path(path).absolute()
+    sys.path[0] = str(file.resolve().parent)
+    loader = SourceFileLoader("__main__", str(file))
     main_module = types.ModuleType("__main__")
-    vars(main_module).update(__file__=path, __cached__=None, __builtins__=__builtins__)
+    vars(main_module).update(
+        __file__=str(file),
+        __cached__=None,
+        __loader__=loader,
+        __builtins__=__builtins__,
+        __annotations__={},
+    )
     sys.modules["__main__"] = main_module
-    exec(compile(Path(path).read_bytes(), path, "exec"), vars(main_module))
+    exec(compile(file.read_bytes(), str(file), "exec", dont_inherit=True), vars(main_module))
 
 
 def _run_module(name: str) -> None:

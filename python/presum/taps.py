@@ -6,7 +6,7 @@ Functions of torch are replaced while someone listens; they do what they did.
 
 from __future__ import annotations
 
-import weakref
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -22,25 +22,31 @@ class Replacement:
         """``stand_in`` gets the original before the arguments."""
         self._owner, self._name, self._stand_in = owner, name, stand_in
         self._original: Any = None
-        self._replacement: Any = None
+        self._replacement: Any = None  # while it is in place
+        self._active = False
 
     def apply(self) -> None:
-        original, stand_in = vars(self._owner)[self._name], self._stand_in
-        self._original = original
+        """A second call does nothing."""
+        self._active = True
+        if self._replacement is not None:
+            return
+        original = self._original = vars(self._owner)[self._name]
 
+        @functools.wraps(original)
         def replacement(*args: Any, **kwargs: Any) -> Any:
-            return stand_in(original, *args, **kwargs)
+            if not self._active:
+                return original(*args, **kwargs)
+            return self._stand_in(original, *args, **kwargs)
 
-        replacement.__wrapped__ = original  # type: ignore[attr-defined]
-        replacement.__name__ = self._name
-        replacement.__doc__ = original.__doc__
         self._replacement = replacement
         setattr(self._owner, self._name, replacement)
 
     def undo(self) -> None:
-        """Unless someone else has replaced it since: then ours stays, and does nothing."""
+        """Where someone else has replaced it since, ours stays inside and does nothing."""
+        self._active = False
         if vars(self._owner)[self._name] is self._replacement:
             setattr(self._owner, self._name, self._original)
+            self._replacement = None
 
 
 class Taps:
@@ -53,7 +59,9 @@ class Taps:
         # factor on them (the world size, because DDP divides by it).
         self.items: float | torch.Tensor | None = None
         self.loss_factor = 1.0
-        self._scaler: Callable[[], GradScaler | None] = lambda: None
+        self.shifts_labels: bool | None = None
+        self._scaled: GradScaler | None = None  # has scaled a loss, for the next backward pass
+        self._scaler: GradScaler | None = None
         self._replacements = [
             Replacement(torch.autograd, "backward", self._backward),
             Replacement(GradScaler, "scale", self._scale),
@@ -76,23 +84,24 @@ class Taps:
         return self._root
 
     def scaler(self) -> GradScaler | None:
-        """The scaler that scaled a loss last."""
-        return self._scaler()
+        """The scaler that scaled the loss of the backward pass under way."""
+        return self._scaler
 
     def _backward(
         self, original: Callable[..., Any], tensors: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        before = self._root
+        before = self._root, self._scaler
         one = isinstance(tensors, torch.Tensor) and tensors.numel() == 1
-        self._root = tensors if one and self._listeners > 0 else None
+        self._root = tensors if one else None
+        if torch._C._current_graph_task_id() == -1:  # not a pass within one
+            self._scaler, self._scaled = self._scaled, None
         try:
             return original(tensors, *args, **kwargs)
         finally:
-            self._root = before
+            self._root, self._scaler = before
 
     def _scale(self, original: Callable[..., Any], scaler: GradScaler, outputs: Any) -> Any:
-        if self._listeners > 0:
-            self._scaler = weakref.ref(scaler)
+        self._scaled = scaler
         return original(scaler, outputs)
 
 

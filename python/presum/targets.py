@@ -80,6 +80,13 @@ def is_fsdp(model: nn.Module) -> bool:
     return isinstance(model, FSDPModule)
 
 
+def outermost_fsdp(model: nn.Module) -> list[nn.Module]:
+    """The modules that ``fully_shard`` was applied to and that lie in no other such."""
+    if is_fsdp(model):
+        return [model]
+    return [found for child in model.children() for found in outermost_fsdp(child)]
+
+
 def _why_not(model: nn.Module, mode: str) -> str:
     name = type(model).__name__
     if mode == "hook":
@@ -128,13 +135,26 @@ def _ddp(
     )
 
 
+def hooks_of(model: DistributedDataParallel) -> list[tuple[Any, Any]]:
+    return list(getattr(model, "_comm_hooks", []))
+
+
 def _check_hookable(model: DistributedDataParallel) -> None:
-    if getattr(model, "_comm_hooks", None):
+    from presum.ddp_hook import HookState
+
+    world = dist.get_world_size(model.process_group)
+    if model.gradient_as_bucket_view and world & (world - 1):
+        raise ValueError(
+            'presum.attach: with mode="hook" and gradient_as_bucket_view the number of workers '
+            f"must be a power of two, not {world}: else bits of the mean could change"
+        )
+    copied = any(isinstance(s, HookState) and s.group is None for _, s in hooks_of(model))
+    if hooks_of(model) and not copied:
         raise ValueError(
             "presum.attach: the model has a communication hook already; attach first, and register "
             "it afterwards: it will run inside"
         )
-    if dist.get_world_size(model.process_group) > 64:
+    if world > 64:
         raise ValueError('presum.attach: mode="hook" is for at most 64 workers')
 
 

@@ -29,9 +29,9 @@ class TransformersCallback(TrainerCallback):
         self._watcher = Watcher(options)
 
     @property
-    def monitor(self) -> Monitor | None:
-        """The monitor while training is under way; None where nothing is watched."""
-        return self._watcher.monitor
+    def monitors(self) -> list[Monitor]:
+        """Of each model while training is under way; empty where nothing is watched."""
+        return list(self._watcher.monitors)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **found: Any) -> None:
         """The model is wrapped, nothing is trained yet."""

@@ -134,8 +134,7 @@ def test_losses_of_two_forwards_belong_to_their_own_backward_passes(
         second.backward()
         first.backward()
     losses = presum.load(tmp_path).workers.loss
-    assert losses[0] == pytest.approx(second.item())
-    assert np.isnan(losses[1])
+    assert losses.tolist() == [pytest.approx(second.item()), pytest.approx(first.item())]
 
 
 def test_gradients_of_inputs_alone_are_no_step(
@@ -306,3 +305,80 @@ def test_bad_runs_are_one_line_and_exit_code_2(tmp_path: Path) -> None:
             assert len(done.stderr.splitlines()) == 1, done.stderr
     with pytest.raises(presum.UserError, match="not a presum run log"):
         presum.load(tmp_path)
+
+
+def test_a_loss_outside_the_model_is_what_backward_is_called_on(tmp_path: Path) -> None:
+    model = DistributedDataParallel(nn.Linear(4, 2))
+    with presum.attach(model, run=tmp_path, quiet=True):
+        loss = model(torch.ones(3, 4)).square().mean()
+        loss.backward()
+        torch.autograd.backward([model(torch.ones(3, 4)).sum()])  # no single tensor: not known
+    losses = presum.load(tmp_path).workers.loss
+    assert losses[0] == pytest.approx(loss.item()) and np.isnan(losses[1])
+
+
+def test_a_scaler_counts_for_the_model_whose_loss_it_scaled(tmp_path: Path) -> None:
+    models = [DistributedDataParallel(LossModel()) for _ in range(2)]
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    monitors = [presum.attach(model, run=tmp_path, quiet=True) for model in models]
+    for _ in range(2):
+        scaler.scale(models[0](torch.ones(2, 4))["loss"]).backward()
+        models[1](torch.ones(2, 4))["loss"].backward()
+        plain = models[1].module.layers[0].weight.grad.norm().item()
+        for model in models:
+            model.zero_grad()
+    for monitor in monitors:
+        monitor.close()
+    norms = presum.load(tmp_path).workers.groupby("module").grad_norm.last()
+    assert plain <= norms[1] < 100 * plain
+    assert norms[0] < 100 * plain
+
+
+def test_a_hook_on_a_copied_model_is_the_user_s_own(tmp_path: Path) -> None:
+    model = DistributedDataParallel(LossModel())
+    calls = []
+
+    def hook(state, bucket):  # DDP compares annotations with types
+        calls.append(bucket.index())
+        done = torch.futures.Future()
+        done.set_result(bucket.buffer())
+        return done
+
+    with presum.attach(model, run=tmp_path, mode="hook", quiet=True):
+        copied = deepcopy(model)
+        copied.register_comm_hook(None, hook)
+        copied(torch.ones(2, 4))["loss"].backward()
+        assert calls == [0]
+        model.register_comm_hook(None, hook)
+        model(torch.ones(2, 4))["loss"].backward()
+        assert calls == [0, 0]
+    model(torch.ones(2, 4))["loss"].backward()
+    assert calls == [0, 0, 0]
+
+
+def test_mistakes_are_one_line(model: DistributedDataParallel, tmp_path: Path) -> None:
+    bad = {
+        "attach after wrapping": lambda: presum.attach(nn.Linear(2, 2), run=tmp_path),
+        "needs a module": lambda: presum.attach(3, run=tmp_path),
+        "for DistributedDataParallel": lambda: presum.attach(
+            nn.Linear(2, 2), run=tmp_path, mode="hook"
+        ),
+        "nobody else reduces": lambda: presum.attach(model, run=tmp_path, mode="manual"),
+        "gram_every needs": lambda: presum.attach(model, run=tmp_path, gram_every=2),
+        "mode must be": lambda: presum.attach(model, run=tmp_path, mode="other"),
+    }
+    for text, call in bad.items():
+        with pytest.raises(ValueError, match=text) as raised:
+            call()
+        assert "\n" not in str(raised.value)
+    with presum.attach(model, run=tmp_path, quiet=True) as monitor:
+        with pytest.raises(ValueError, match="attached already"):
+            presum.attach(model, run=tmp_path)
+        with pytest.raises(ValueError, match="manual"):
+            monitor.before_reduction([])
+    with presum.attach(nn.Linear(2, 2), run=tmp_path, mode="manual", quiet=True) as monitor:
+        with pytest.raises(ValueError, match="'odd' is not a parameter"):
+            monitor.before_reduction([("odd", torch.ones(2))])
+        with pytest.raises(ValueError, match="has 3 elements"):
+            monitor.before_reduction([("bias", torch.ones(3))])
+    monitor.before_reduction([("bias", torch.ones(2))])  # after close: ignored

@@ -79,6 +79,18 @@ std::vector<std::string_view> simd_targets() {
   return names;
 }
 
+std::vector<std::string_view> impossible_simd_targets() {
+  std::vector<std::string_view> names;
+  for (Target bit = 1; bit != 0 && bit <= HWY_TARGETS; bit <<= 1) {
+    const auto& targets = possible_targets();
+    const bool compiled = (HWY_TARGETS & bit) != 0;
+    if (compiled && std::find(targets.begin(), targets.end(), bit) == targets.end()) {
+      names.emplace_back(hwy::TargetName(bit));
+    }
+  }
+  return names;
+}
+
 Result<std::string_view> choose_simd_target(std::string_view wanted) {
   return find_target(wanted).map(
       [](Target target) { return std::string_view(hwy::TargetName(target)); });

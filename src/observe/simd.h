@@ -20,6 +20,9 @@ Result<std::string_view> simd_target();
 // The targets that are compiled in and supported by this processor, the best first; never empty.
 std::vector<std::string_view> simd_targets();
 
+// Those that are compiled in and that this processor lacks; may be empty.
+std::vector<std::string_view> impossible_simd_targets();
+
 // What simd_target answers for that value of PRESUM_SIMD; empty means not set.
 Result<std::string_view> choose_simd_target(std::string_view wanted);
 

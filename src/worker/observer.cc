@@ -90,6 +90,8 @@ std::uint64_t count_targets(std::span<const std::int64_t> labels, std::int64_t i
 
 Result<std::string_view> simd_target() { return observe::simd_target(); }
 
+SimdTargets simd_targets() { return {observe::simd_targets(), observe::impossible_simd_targets()}; }
+
 struct Observer::State {
   struct Slot {
     std::uint64_t id = 0;
