@@ -163,6 +163,8 @@ def test_pairs_and_intervals_cover_the_oracle(results: dict[str, Any]) -> None:
 
 
 def test_groups_add_up_to_the_whole_gradient(results: dict[str, Any]) -> None:
+    if "plain" not in results["names"]:
+        pytest.skip("not with so many workers")
     run = results["runs"]["plain"]
     by_group = run.groups.assign(square=run.groups.grad_norm**2)
     total = by_group.groupby(["step", "rank"]).square.sum() ** 0.5

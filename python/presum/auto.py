@@ -28,6 +28,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from presum.callbacks import TRAINER_TAP
+from presum.fingerprints.loaders import WATCH
 from presum.monitor import Monitor
 from presum.taps import Replacement
 from presum.targets import is_watched
@@ -141,6 +142,7 @@ class Auto:
             os.environ[SPAWNED] = json.dumps(self._options)
             SPAWN._wrap = spawned
             Replacement(SPAWN, "start_processes", self._start_processes).apply()
+        WATCH.watch_ahead()
         register_optimizer_step_post_hook(self._stepped)
         atexit.register(self._at_end)
 

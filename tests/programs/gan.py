@@ -19,6 +19,7 @@ def train(steps: int) -> None:
     loader = DataLoader(data, batch_size=4, sampler=sampler, num_workers=1)
     generator = DistributedDataParallel(nn.Sequential(nn.Linear(4, 4)))
     critic = DistributedDataParallel(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1)))
+    torch.manual_seed(1 + dist.get_rank())
     ways = [torch.optim.SGD(m.parameters(), lr=0.05) for m in (generator, critic)]
     with torch.no_grad():
         critic(data.tensors[0])

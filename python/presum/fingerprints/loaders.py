@@ -26,6 +26,7 @@ from presum.fingerprints.samplers import Description, describe_data, describe_sa
 from presum.taps import Replacement
 
 LOADERS_MAX = 64
+RECENT_MAX = 8
 CANDIDATES_MAX = 4
 ELEMENTS_MAX = 1 << 16  # hashed of a tensor that a loader hands out: enough to know it again
 Indices = tuple[int, ...]
@@ -115,6 +116,8 @@ class LoaderWatch:
 
     def __init__(self) -> None:
         self._listeners: list[Listener] = []
+        self._ahead = False  # batches are kept for listeners to come
+        self._recent: deque[Batch] = deque(maxlen=RECENT_MAX)
         self._loaders: deque[Loader] = deque(maxlen=LOADERS_MAX)
         self._flows: weakref.WeakKeyDictionary[Any, _Flow] = weakref.WeakKeyDictionary()
         self._patches = [
@@ -124,19 +127,28 @@ class LoaderWatch:
         ]
         self._pid = 0
 
+    def watch_ahead(self) -> None:
+        """Watch from now on, for listeners that come after the first batches."""
+        self._ahead = True
+        self._apply()
+
     def add(self, listener: Listener) -> None:
-        if not self._listeners:
-            self._pid = os.getpid()
-            for patch in self._patches:
-                patch.apply()
+        self._apply()
         self._listeners.append(listener)
+        for batch in self._recent:
+            listener.offer(batch)
+
+    def _apply(self) -> None:
+        self._pid = os.getpid()
+        for patch in self._patches:
+            patch.apply()
 
     def remove(self, listener: Listener) -> None:
         """Tell it of nothing any more; the last one takes the watching off torch's classes."""
         if listener not in self._listeners:
             return
         self._listeners.remove(listener)
-        if not self._listeners:
+        if not self._listeners and not self._ahead:
             for patch in self._patches:
                 patch.undo()
             self._flows.clear()
@@ -152,7 +164,7 @@ class LoaderWatch:
         return self._loaders[-1]
 
     def _watching(self) -> bool:
-        return bool(self._listeners) and os.getpid() == self._pid
+        return (self._ahead or bool(self._listeners)) and os.getpid() == self._pid
 
     def _guarded(self, call: Callable[..., None], *args: Any) -> None:
         try:
@@ -202,6 +214,8 @@ class LoaderWatch:
             return  # it began before anyone listened
         batch = Batch(flow.of, flow.batches, indices, _row_hashes(data, flow.of.loader.place))
         flow.batches += 1
+        if self._ahead:
+            self._recent.append(batch)
         for listener in self._listeners:
             listener.offer(batch)
 
