@@ -187,3 +187,25 @@ def test_launchers_can_start_it(
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.count("epoch") >= world
     assert (presum.load(tmp_path / "run").steps.workers == world).all()
+
+
+def test_a_program_that_attaches_itself_as_well_is_told(tmp_path: Path) -> None:
+    program = Path(__file__).parent / "programs" / "attaches_itself.py"
+    done = start([*UNDER, "--run", tmp_path / "run", program])
+    assert {end.returncode for end in done} == {0}, done[0].stderr[-2000:]
+    assert all("attached already" in end.stdout for end in done)
+    assert (presum.load(tmp_path / "run").steps.workers == 2).all()
+
+
+def test_ranks_that_a_program_starts_itself_are_watched(tmp_path: Path) -> None:
+    program = Path(__file__).parent / "programs" / "launches_itself.py"
+    done = subprocess.run(
+        [sys.executable, *UNDER, "--run", tmp_path / "run", program],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert presum.load(tmp_path / "run").steps.workers.tolist() == [2] * 4

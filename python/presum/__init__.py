@@ -15,10 +15,10 @@ from presum._core import __version__
 from presum.errors import UserError
 
 if TYPE_CHECKING:
-    from presum.attach import attach
+    from presum.attaching import attach
     from presum.findings import Finding
     from presum.lightning_callback import LightningCallback
-    from presum.load import Run, load
+    from presum.loading import Run, load
     from presum.monitor import Monitor
     from presum.transformers_callback import TransformersCallback
 
@@ -35,12 +35,12 @@ __all__ = [
 ]
 
 _HOMES = {
-    "attach": "presum.attach",
+    "attach": "presum.attaching",
     "Finding": "presum.findings",
     "LightningCallback": "presum.lightning_callback",
     "Monitor": "presum.monitor",
-    "load": "presum.load",
-    "Run": "presum.load",
+    "load": "presum.loading",
+    "Run": "presum.loading",
     "TransformersCallback": "presum.transformers_callback",
 }
 

@@ -14,9 +14,10 @@ import json
 import logging
 import multiprocessing
 import os
+import subprocess
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -121,8 +122,9 @@ class FirstForward:
 class Auto:
     """Attaches every data-parallel model of this process with the same options."""
 
-    def __init__(self, options: dict[str, Any]) -> None:
+    def __init__(self, options: dict[str, Any], words: Sequence[str] | None) -> None:
         self._options = options
+        self._words = words
         self._monitors: list[Monitor] = []
         self._fsdp: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._seen = False  # a model that somebody watches, or that was refused
@@ -142,6 +144,7 @@ class Auto:
             os.environ[SPAWNED] = json.dumps(self._options)
             SPAWN._wrap = spawned
             Replacement(SPAWN, "start_processes", self._start_processes).apply()
+        Replacement(subprocess.Popen, "__init__", self._start_process).apply()
         WATCH.watch_ahead()
         register_optimizer_step_post_hook(self._stepped)
         atexit.register(self._at_end)
@@ -149,6 +152,25 @@ class Auto:
     def _start_processes(self, original: Any, *args: Any, **kwargs: Any) -> Any:
         self._spawned = True
         return original(*args, **kwargs)
+
+    def _start_process(self, original: Any, process: Any, *args: Any, **kwargs: Any) -> None:
+        """A rank that the program starts itself (Lightning) is to be watched as well."""
+        with _unseen():
+            args, kwargs = self._as_watched(args, kwargs)
+        original(process, *args, **kwargs)
+
+    def _as_watched(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """Arguments of Popen, with presum.run before this program where it is started as a rank."""
+        command = list(args[0] if args else kwargs.get("args", ()))
+        program = os.path.abspath(sys.argv[0])  # noqa: PTH100
+        environment = kwargs.get("env") or {}
+        place = len(command) - len(sys.argv)
+        same = command[:place] == [sys.executable] and command[place:] == [program, *sys.argv[1:]]
+        module = command[:place] == [sys.executable, "-m"] and command[place + 1 :] == sys.argv[1:]
+        if self._words is None or not (same or module) or "LOCAL_RANK" not in environment:
+            return args, kwargs
+        watched = [sys.executable, "-m", "presum.run", *self._words, *command[place:]]
+        return ((watched, *args[1:]), kwargs) if args else ((), kwargs | {"args": watched})
 
     def _made(self, model: DistributedDataParallel) -> None:
         hook = FirstForward(self._attach)
@@ -174,7 +196,7 @@ class Auto:
             self._say(str(error) if isinstance(error, ValueError) else f"presum: {error!r}")
 
     def _attach_now(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        from presum.attach import attach
+        from presum.attaching import attach
 
         self._look_at_frameworks()
         optimizer = MADE.optimizer_of(module.parameters())
@@ -206,7 +228,8 @@ class Auto:
         elif not self._spawned:
             self._say(
                 "presum: nothing was recorded: no DistributedDataParallel or FSDP2 model was "
-                "trained in this process"
+                "trained in this process (of those that it may have started only those of a "
+                "launcher are watched)"
             )
 
     def _say(self, text: str) -> None:
@@ -220,11 +243,15 @@ _auto: Auto | None = None
 _wrap = SPAWN._wrap
 
 
-def start(options: dict[str, Any]) -> None:
-    """Attach to everything from here on. Only the first call counts."""
+def start(options: dict[str, Any], words: Sequence[str] | None = None) -> None:
+    """Attach to everything from here on. Only the first call counts.
+
+    ``words`` are those of presum.run's command line before the program, for ranks that the program
+    starts itself; None where it was not started so.
+    """
     global _auto
     if _auto is None:
-        _auto = Auto(options)
+        _auto = Auto(options, words)
         _auto.start()
 
 

@@ -68,7 +68,7 @@ class Watcher:
 
     def begin(self, model: nn.Module, **found: Any) -> None:
         """A model that cannot be watched is not, which is said, and training goes on."""
-        from presum.attach import attach
+        from presum.attaching import attach
 
         models = [model] if isinstance(model, DistributedDataParallel) else outermost_fsdp(model)
         if not models:

@@ -208,9 +208,9 @@ class Collector(ABC):
         self, _module: object, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         # A forward pass of any kind, evaluation too, ends an open step.
-        if not self.in_backward or not _in_backward():
+        if not self.in_backward or not in_backward():
             self._end_step()
-        if not torch.is_grad_enabled() or _in_backward():
+        if not torch.is_grad_enabled() or in_backward():
             return
         self.in_backward = self.collecting = False  # a backward pass that raised
         self._end_queued = False
@@ -224,7 +224,7 @@ class Collector(ABC):
         Fingerprints are those of the last forward through the wrapper before the step's first
         backward pass: one worker alone may well evaluate the bare module in between.
         """
-        if _in_backward() or not torch.is_grad_enabled():
+        if in_backward() or not torch.is_grad_enabled():
             return
         entered, self._entering = self._entering, False
         if self._open:
@@ -242,7 +242,7 @@ class Collector(ABC):
     def _after_forward(
         self, _module: object, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> None:
-        if not torch.is_grad_enabled() or _in_backward():
+        if not torch.is_grad_enabled() or in_backward():
             return
         rows, self._rows = self._rows, None
         loss = find_loss(output)
@@ -482,7 +482,7 @@ class Collector(ABC):
         )
 
 
-def _in_backward() -> bool:
+def in_backward() -> bool:
     """Inside a backward pass: activation checkpointing computes forward passes again."""
     return bool(torch._C._current_graph_task_id() != -1)
 

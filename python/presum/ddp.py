@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch.autograd import Variable
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel.distributed import _DDPJoinHook
 
-from presum.collector import Collector, MicroBatch, Setup
+from presum.collector import Collector, MicroBatch, Setup, in_backward
 from presum.hooks import Hook, ParameterHook
 from presum.losses import kept_value
 from presum.taps import TAPS, Replacement
@@ -24,6 +25,7 @@ class DdpCollector(Collector):
     def __init__(self, model: DistributedDataParallel, setup: Setup) -> None:
         super().__init__(model, model.module, setup)
         self._model = model
+        self._prepared: bool | None = None  # whether DDP's last forward made ready to reduce
 
     def _hook_gradients(self) -> None:
         self._handles += [
@@ -40,10 +42,26 @@ class DdpCollector(Collector):
         self._micro_batches += 1
         if not self._reached:
             self._reach_unseen()
-        self._synchronises = bool(self._model.require_backward_grad_sync)
+        self._synchronises = self._is_due()
         if self._synchronises:
+            self._prepared = None
             self._begin_synchronised()
         self._queue_end()
+
+    def _after_forward(
+        self, module: object, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+    ) -> None:
+        if torch.is_grad_enabled() and not in_backward():
+            self._prepared = bool(self._model.require_backward_grad_sync)
+        super()._after_forward(module, args, kwargs, output)
+
+    def _is_due(self) -> bool:
+        """DDP decides in the forward pass, unless it is told otherwise afterwards, as Accelerate's
+        ``trigger_sync_in_backward`` does. A forward around the wrapper decides nothing."""
+        if self._prepared:
+            return True
+        due = bool(self._model.require_backward_grad_sync)
+        return due and (self._prepared is None or self._model.require_forward_param_sync)
 
     def _reach_unseen(self) -> None:
         """A backward pass within the forward (Lightning's manual optimisation), or from an output

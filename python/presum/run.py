@@ -93,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         _refuse(f"there is no file {found.program}")
     from presum.auto import start
 
-    start(_options(found))
+    start(_options(found), words[: len(words) - len(found.args) - 1])
     sys.argv = [found.program, *found.args]
     try:
         _run_module(found.program) if found.module else _run_script(found.program)

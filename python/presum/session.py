@@ -350,6 +350,7 @@ class Session:
             if self._closing.is_set():  # a short run: the aggregator may still be starting
                 deadline = min(deadline, time.monotonic() + self._patience())
             if time.monotonic() > deadline:
+                self.complain("rank 0 has not attached, so nothing was recorded")
                 return None
             self._wait()
         message = json.loads(store.get(self._key))

@@ -96,6 +96,7 @@ def attach(
     Raises:
         ValueError: a model that cannot be watched or is attached already, or a bad argument.
     """
+    _check_kind("process_group", process_group, dist.ProcessGroup)
     target = target_of(model, process_group, mode, gram_every)
     _check_positive("every", every)
     _check_positive("reduced_every", reduced_every)
@@ -107,6 +108,7 @@ def attach(
     _check_moment()
     on = chosen(fingerprints) - ({"parameters"} if target.sharded else set())
     optimizer = _innermost(optimizer)
+    _check_kind("optimizer", optimizer, Optimizer)
     rank, ranks = dist.get_rank(), target.ranks
     sketch_size = _sketch_size(sketch, len(ranks))
     buffers = held_buffers(
@@ -189,6 +191,8 @@ def attach(
     monitor._watch(collector)
     if optimizer is not None and optimizer.state:
         session.say("presum: the optimiser has stepped before; the recording starts here")
+    if optimizer is not None and not _holds_some(optimizer, parameters):
+        session.say("presum: the optimizer given to attach holds none of the model's parameters")
     try:
         collector.hook()
     except Exception:
@@ -202,6 +206,18 @@ def _innermost(optimizer: Optimizer | None) -> Optimizer | None:
     while isinstance(inside := getattr(optimizer, "optimizer", None), Optimizer):
         optimizer = inside
     return optimizer
+
+
+def _holds_some(optimizer: Optimizer, parameters: Sequence[nn.Parameter]) -> bool:
+    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    return not parameters or any(id(parameter) in held for parameter in parameters)
+
+
+def _check_kind(name: str, value: object, kind: type) -> None:
+    if value is not None and not isinstance(value, kind):
+        raise ValueError(
+            f"presum.attach: {name} must be of type {kind.__name__}, not {type(value).__name__}"
+        )
 
 
 def _listed(
@@ -266,7 +282,7 @@ def _check_data(data: object) -> None:
 def _sketch_size(sketch: int | str, replicas: int) -> int:
     if sketch == "auto":
         return 4096 if replicas <= 64 else 1024
-    if isinstance(sketch, bool) or not isinstance(sketch, int):
+    if isinstance(sketch, bool) or not isinstance(sketch, int) or sketch < 0:
         raise ValueError(f'presum.attach: sketch must be "auto" or a number, not {sketch!r}')
     return sketch
 

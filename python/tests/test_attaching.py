@@ -253,6 +253,9 @@ def test_attached_models_copy_and_pickle(model: DistributedDataParallel, tmp_pat
         ({"reduced_every": 2.5}, "reduced_every must be"),
         ({"sketch": "big"}, "sketch must be"),
         ({"sketch": 100}, "not 0 or a power of two"),
+        ({"sketch": -1}, "sketch must be"),
+        ({"process_group": "x"}, "process_group must be of type ProcessGroup, not str"),
+        ({"optimizer": nn.Linear(1, 1)}, "optimizer must be of type Optimizer, not Linear"),
     ],
 )
 def test_bad_arguments_are_one_clear_line(
@@ -382,3 +385,45 @@ def test_mistakes_are_one_line(model: DistributedDataParallel, tmp_path: Path) -
         with pytest.raises(ValueError, match="has 3 elements"):
             monitor.before_reduction([("bias", torch.ones(3))])
     monitor.before_reduction([("bias", torch.ones(2))])  # after close: ignored
+
+
+def test_a_step_is_the_backward_pass_that_synchronises(
+    model: DistributedDataParallel, tmp_path: Path
+) -> None:
+    """Several forwards under no_sync, then their backwards, of which the last is told to reduce."""
+    accelerator = pytest.importorskip("accelerate").Accelerator
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with presum.attach(model, optimizer=optimizer, run=tmp_path):
+        for _ in range(3):
+            with model.no_sync():
+                losses = [model(torch.ones(2, 4))["loss"] for _ in range(3)]
+            for loss in losses[:-1]:
+                loss.backward()
+            with accelerator.trigger_sync_in_backward(model):
+                losses[-1].backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    workers = presum.load(tmp_path).workers
+    assert workers.step.tolist() == [0, 1, 2]
+    assert workers.micro_batches.tolist() == [3, 3, 3]
+
+
+def test_a_forward_without_gradients_before_the_backward_changes_nothing(
+    model: DistributedDataParallel, tmp_path: Path
+) -> None:
+    with presum.attach(model, run=tmp_path):
+        for _ in range(2):
+            loss = model(torch.ones(2, 4))["loss"]
+            with torch.no_grad():
+                model(torch.ones(2, 4))
+            loss.backward()
+    assert presum.load(tmp_path).workers.micro_batches.tolist() == [1, 1]
+
+
+def test_functions_stay_functions_after_others_are_used() -> None:
+    code = "import presum; presum.Run; presum.Monitor; import presum.auto; "
+    code += "import presum.attaching, presum.loading; assert callable(presum.attach), presum.attach"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}; assert callable(presum.load)"], check=False
+    )
+    assert done.returncode == 0
