@@ -25,6 +25,7 @@ from presum.fingerprints import Families, StepFingerprints, chosen
 from presum.fingerprints.environment import environment_facts
 from presum.fingerprints.states import Held, held_buffers
 from presum.monitor import Monitor, next_module, open_session
+from presum.reduce.plan import plan_of
 from presum.targets import Target, target_of
 
 
@@ -36,6 +37,8 @@ def attach(
     process_group: dist.ProcessGroup | None = None,
     mode: str = "passive",
     gram_every: int | None = None,
+    reduction: str | None = None,
+    microbatch_mean: bool = False,
     every: int = 1,
     reduced_every: int = 25,
     sketch: int | str = "auto",
@@ -66,6 +69,13 @@ def attach(
             and call :meth:`Monitor.before_reduction` and :meth:`Monitor.after_reduction`.
         gram_every: with ``mode="hook"``: at every n-th recorded step workers exchange gradients, so
             that all cosines are exact; it costs half the traffic of an all-reduce more.
+        reduction: sum gradients by presum instead, so that their mean has the same bits for any
+            order, topology and number of workers (docs/reduction.md): "exact", "fixed32",
+            "fixed64" or "binned". Micro-batches under ``no_sync()`` (FSDP2: without
+            ``requires_gradient_sync``) are summed apart, each its own leaf: ``.grad`` holds none of
+            them until the step is reduced. It stays when the monitor is closed.
+        microbatch_mean: with ``reduction``: divide the sum by all micro-batches of all workers, in
+            one rounding, instead of by the workers; for losses that are not divided.
         every: record every n-th step.
         reduced_every: also read the reduced gradient (one more pass) at the first step and every
             n-th; it gives the exact consistency and corrects the cosines.
@@ -97,7 +107,8 @@ def attach(
         ValueError: a model that cannot be watched or is attached already, or a bad argument.
     """
     _check_kind("process_group", process_group, dist.ProcessGroup)
-    target = target_of(model, process_group, mode, gram_every)
+    plan = plan_of(reduction, mode, gram_every, microbatch_mean=microbatch_mean)
+    target = target_of(model, process_group, mode, gram_every, plan)
     _check_positive("every", every)
     _check_positive("reduced_every", reduced_every)
     if gram_every is not None:
@@ -119,6 +130,7 @@ def attach(
         "every": every,
         "reduced_every": reduced_every,
         "mode": mode,
+        "reduction": plan or "the framework's",
         "fingerprints": ",".join(sorted(on)) or "none",
     }
     if "environment" in on:

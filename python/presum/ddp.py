@@ -19,13 +19,39 @@ from presum.losses import kept_value
 from presum.taps import TAPS, Replacement
 
 
+class Passes:
+    """Which backward passes of a DDP model reduce.
+
+    DDP decides in the forward pass, unless it is told otherwise afterwards, as Accelerate's
+    ``trigger_sync_in_backward`` does. A forward around the wrapper decides nothing.
+    """
+
+    def __init__(self, model: DistributedDataParallel) -> None:
+        self._model = model
+        self._prepared: bool | None = None
+
+    def after_forward(self) -> None:
+        """To be called after each forward of the wrapper."""
+        if torch.is_grad_enabled() and not in_backward():
+            self._prepared = bool(self._model.require_backward_grad_sync)
+
+    def begin(self) -> bool:
+        """Whether the backward pass that begins now is due to reduce."""
+        due = bool(self._model.require_backward_grad_sync)
+        if self._prepared is not None:
+            due = self._prepared or (due and self._model.require_forward_param_sync)
+        if due:
+            self._prepared = None
+        return due
+
+
 class DdpCollector(Collector):
     """A step is one backward pass that is due to synchronise, whether or not a reduction runs."""
 
     def __init__(self, model: DistributedDataParallel, setup: Setup) -> None:
         super().__init__(model, model.module, setup)
         self._model = model
-        self._prepared: bool | None = None  # whether DDP's last forward made ready to reduce
+        self._passes = Passes(model)
 
     def _hook_gradients(self) -> None:
         self._handles += [
@@ -42,26 +68,16 @@ class DdpCollector(Collector):
         self._micro_batches += 1
         if not self._reached:
             self._reach_unseen()
-        self._synchronises = self._is_due()
+        self._synchronises = self._passes.begin()
         if self._synchronises:
-            self._prepared = None
             self._begin_synchronised()
         self._queue_end()
 
     def _after_forward(
         self, module: object, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> None:
-        if torch.is_grad_enabled() and not in_backward():
-            self._prepared = bool(self._model.require_backward_grad_sync)
+        self._passes.after_forward()
         super()._after_forward(module, args, kwargs, output)
-
-    def _is_due(self) -> bool:
-        """DDP decides in the forward pass, unless it is told otherwise afterwards, as Accelerate's
-        ``trigger_sync_in_backward`` does. A forward around the wrapper decides nothing."""
-        if self._prepared:
-            return True
-        due = bool(self._model.require_backward_grad_sync)
-        return due and (self._prepared is None or self._model.require_forward_param_sync)
 
     def _reach_unseen(self) -> None:
         """A backward pass within the forward (Lightning's manual optimisation), or from an output

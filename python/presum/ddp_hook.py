@@ -125,6 +125,10 @@ class HookState:
     def __reduce__(self) -> tuple[Any, ...]:
         return (HookState, ())
 
+    def takes_another(self) -> bool:
+        """Whether a hook that the user registers may run inside ours."""
+        return self.inner is None
+
     def reduce(self, bucket: GradBucket) -> Future[torch.Tensor]:
         """Reduces one bucket as ``inner`` or as DDP without a hook would."""
         of_pass, due = self.passes, self._exchange_is_due()
@@ -226,7 +230,7 @@ class CommHooks:
 
     def _register(self, original: Any, model: Any, state: Any, hook: CommHook) -> None:
         ours = installed(model)
-        if ours is None or ours.inner is not None:
+        if ours is None or not ours.takes_another():
             original(model, state, hook)
         else:
             model._check_comm_hook(hook)

@@ -54,6 +54,7 @@ class Taps:
 
     def __init__(self) -> None:
         self._listeners = 0
+        self.backward_passes = 0  # begun so far
         self._root: torch.Tensor | None = None
         # Where the Trainer of transformers trains: the tokens that losses are divided by, and the
         # factor on them (the world size, because DDP divides by it).
@@ -94,6 +95,7 @@ class Taps:
         one = isinstance(tensors, torch.Tensor) and tensors.numel() == 1
         self._root = tensors if one else None
         if torch._C._current_graph_task_id() == -1:  # not a pass within one
+            self.backward_passes += 1
             self._scaler, self._scaled = self._scaled, None
         try:
             return original(tensors, *args, **kwargs)

@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from presum.collector import Collector, Setup
 from presum.hooks import Hook
+from presum.reduce.plan import Plan
 
 MODES = ("passive", "hook", "manual")
 
@@ -34,9 +35,13 @@ class Target:
 
 
 def target_of(
-    model: object, group: dist.ProcessGroup | None, mode: str, gram_every: int | None
+    model: object,
+    group: dist.ProcessGroup | None,
+    mode: str,
+    gram_every: int | None,
+    plan: Plan | None = None,
 ) -> Target:
-    """Raises ValueError for what cannot be watched."""
+    """Raises ValueError for what cannot be watched, or not be summed as planned."""
     if mode not in MODES:
         raise ValueError(f"presum.attach: mode must be one of {', '.join(MODES)}, not {mode!r}")
     model = getattr(model, "_orig_mod", model)  # of torch.compile
@@ -44,7 +49,7 @@ def target_of(
         raise ValueError(f"presum.attach needs a module, not {type(model).__name__}")
     if gram_every is not None and mode != "hook":
         raise ValueError('presum.attach: gram_every needs mode="hook"')
-    target = _target(model, group, mode, gram_every)
+    target = _target(model, group, mode, gram_every, plan)
     if is_watched(target.wrapper):
         raise ValueError("presum.attach: this model is attached already; close its monitor first")
     devices = {str(parameter.device) for parameter in target.parameters.values()}
@@ -62,14 +67,18 @@ def is_watched(model: nn.Module) -> bool:
 
 
 def _target(
-    model: nn.Module, group: dist.ProcessGroup | None, mode: str, gram_every: int | None
+    model: nn.Module,
+    group: dist.ProcessGroup | None,
+    mode: str,
+    gram_every: int | None,
+    plan: Plan | None,
 ) -> Target:
     if mode == "manual":
         return _by_hand(model, group)
     if isinstance(model, DistributedDataParallel):
-        return _ddp(model, group, mode, gram_every)
+        return _ddp(model, group, mode, gram_every, plan)
     if mode == "passive" and is_fsdp(model):
-        return _fsdp(model, group)
+        return _fsdp(model, group, plan)
     raise ValueError(_why_not(model, mode))
 
 
@@ -108,21 +117,28 @@ def _ddp(
     group: dist.ProcessGroup | None,
     mode: str,
     gram_every: int | None,
+    plan: Plan | None,
 ) -> Target:
     from presum.ddp import DdpCollector
     from presum.ddp_hook import DdpHookCollector
+    from presum.reduce.ddp import DdpReducingCollector
 
     ignored = model.parameters_to_ignore
     reduces = model.process_group
 
     def make(setup: Setup) -> Collector:
+        if plan is not None:
+            return DdpReducingCollector(model, plan, setup)
         if mode == "hook":
             return DdpHookCollector(model, reduces, gram_every, setup)
         return DdpCollector(model, setup)
 
-    if mode == "hook":
-        _check_hookable(model)
     parameters = {n: p for n, p in _trainable(model.module).items() if n not in ignored}
+    if plan is not None:
+        _check_unhooked(model)
+        plan.check({p.dtype for p in parameters.values()})
+    elif mode == "hook":
+        _check_hookable(model)
     return Target(
         wrapper=model,
         module=model.module,
@@ -140,31 +156,44 @@ def hooks_of(model: DistributedDataParallel) -> list[tuple[Any, Any]]:
 
 
 def _check_hookable(model: DistributedDataParallel) -> None:
-    from presum.ddp_hook import HookState
-
     world = dist.get_world_size(model.process_group)
     if model.gradient_as_bucket_view and world & (world - 1):
         raise ValueError(
             'presum.attach: with mode="hook" and gradient_as_bucket_view the number of workers '
             f"must be a power of two, not {world}: else bits of the mean could change"
         )
+    _check_unhooked(model)
+    if world > 64:
+        raise ValueError('presum.attach: mode="hook" is for at most 64 workers')
+
+
+def _check_unhooked(model: DistributedDataParallel) -> None:
+    from presum.ddp_hook import HookState
+
     copied = any(isinstance(s, HookState) and s.group is None for _, s in hooks_of(model))
     if hooks_of(model) and not copied:
         raise ValueError(
             "presum.attach: the model has a communication hook already; attach first, and register "
             "it afterwards: it will run inside"
         )
-    if world > 64:
-        raise ValueError('presum.attach: mode="hook" is for at most 64 workers')
 
 
-def _fsdp(model: nn.Module, group: dist.ProcessGroup | None) -> Target:
+def _fsdp(model: nn.Module, group: dist.ProcessGroup | None, plan: Plan | None) -> Target:
     from presum.fsdp import FsdpCollector, parameter_groups
+    from presum.reduce.fsdp import FsdpReducingCollector, check_groups
 
     groups = list(parameter_groups(model))
     if not groups:
         raise ValueError("presum.attach: fully_shard has found no parameter in this module")
     mesh: Any = groups[0].mesh_info.mesh
+    if plan is not None:
+        check_groups(groups, plan)
+
+    def make(setup: Setup) -> Collector:
+        if plan is not None:
+            return FsdpReducingCollector(model, plan, setup)
+        return FsdpCollector(model, setup)
+
     return Target(
         wrapper=model,
         module=model,
@@ -172,7 +201,7 @@ def _fsdp(model: nn.Module, group: dist.ProcessGroup | None) -> Target:
         ranks=dist.get_process_group_ranks(group) if group else mesh.mesh.flatten().tolist(),
         parameters=_trainable(model),
         device=groups[0].device,
-        collector=lambda setup: FsdpCollector(model, setup),
+        collector=make,
         sharded=True,
     )
 

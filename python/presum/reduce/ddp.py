@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A reproducible reduction in place of DistributedDataParallel's own: in its communication hook.
+
+The hook gets a backward pass's gradients bucket by bucket, in one order on all workers. While a
+bucket's first round is under way the second of the one before starts; autograd's thread waits for
+first rounds only. Gradients of passes under ``no_sync()`` are leaves of their own: they are moved
+out of ``.grad`` as they come.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch._C._distributed_c10d import GradBucket
+from torch.futures import Future
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from presum.collector import Setup, in_backward
+from presum.ddp import DdpCollector, Passes
+from presum.ddp_hook import COMM_HOOKS, HookState
+from presum.device_pass import dense
+from presum.reduce.leaves import Folded, Kept, Slice
+from presum.reduce.plan import Plan
+from presum.reduce.transports import Exact, Fixed, FoldedSum, Reduction, Terms, agree, hand_over
+from presum.taps import TAPS, Replacement
+
+GRAM_WORKERS_MAX = 64
+
+
+class DdpReducingCollector(DdpCollector):
+    """As :class:`DdpCollector`, for a model whose gradients presum sums."""
+
+    def __init__(self, model: DistributedDataParallel, plan: Plan, setup: Setup) -> None:
+        super().__init__(model, setup)
+        self._plan = plan
+        self._state: ReducingState | None = None
+        self._shares: list[torch.Tensor] = []
+        self._had_leaves: list[int] = []
+
+    def _hook_gradients(self) -> None:
+        super()._hook_gradients()
+        if self._state is None:
+            self._state = ReducingState(self._model, self._parameters, self._plan)
+            self._state.collector = weakref.ref(self)
+            COMM_HOOKS.install(self._model, self._state)
+
+    def read(self, index: int, grad: torch.Tensor | None, *, reduced: bool) -> None:
+        """This worker's own gradient is the sum of its leaves."""
+        if not reduced and grad is not None and self._state is not None:
+            grad = self._state.whole(index, grad)
+        super().read(index, grad, reduced=reduced)
+
+    def _read_left_out(self) -> None:
+        """Leaves of parameters that the last micro-batch did not use are on their way by now."""
+        self._skipped += sum(not self._seen[place] for place in self._had_leaves)
+
+    def measures(self) -> bool:
+        """Whether the bucket under way belongs to a step that is recorded."""
+        return self.collecting and not self.off
+
+    def add_share(self, gram: torch.Tensor) -> None:
+        """A bucket's share of the Gram matrix."""
+        upper = torch.triu_indices(*gram.shape, device=gram.device)
+        self._shares.append(gram[upper[0], upper[1]])
+
+    def _begin_step(self) -> None:
+        super()._begin_step()
+        self._shares = []
+        assert self._state is not None
+        self._had_leaves = self._state.leaves.places()
+
+    def _take_gram(self) -> torch.Tensor | None:
+        shares, self._shares = self._shares, []
+        return torch.stack(shares).sum(0) if shares else None
+
+
+class Way(NamedTuple):
+    """A bucket that was handed to us and is not summed yet."""
+
+    reduction: Reduction
+    buffer: torch.Tensor
+    future: Future[torch.Tensor]
+
+
+class ReducingState(HookState):
+    """What DDP holds of ours for as long as the model lives.
+
+    What goes wrong here raises, and so ends the training: a sum that was asked to be reproducible
+    is not replaced by one that is not.
+    """
+
+    def __init__(
+        self, model: DistributedDataParallel, parameters: Sequence[nn.Parameter], plan: Plan
+    ) -> None:
+        super().__init__(model.process_group)
+        self.collector: Callable[[], DdpReducingCollector | None] = lambda: None
+        self.leaves: Kept | Folded = Folded() if plan.method == "binned" else Kept()
+        self._plan = plan
+        self._places = {id(parameter): place for place, parameter in enumerate(parameters)}
+        self._passes = Passes(weakref.proxy(model))  # type: ignore[arg-type]
+        self._due = True  # whether the backward pass under way reduces
+        self._pass = TAPS.backward_passes  # its number
+        self._counts: list[int] = []
+        self._waiting: Way | None = None
+        TAPS.add()  # for good
+        ZEROED.watch(self)
+        model.register_forward_hook(_Tap(lambda *_: self._passes.after_forward()))
+        for place, parameter in enumerate(parameters):
+            tap = _Tap(lambda p, place=place: self._accumulated(place, p))
+            parameter.register_post_accumulate_grad_hook(tap)  # type: ignore[no-untyped-call]
+
+    def takes_another(self) -> bool:
+        return False
+
+    def _accumulated(self, place: int, parameter: nn.Parameter) -> None:
+        self._enter()
+        if self._due or parameter.grad is None:
+            return
+        self.leaves.add(place, _flat(parameter.grad).clone())
+        parameter.grad.zero_()  # not None: DDP would take the parameter for unused
+
+    def _enter(self) -> None:
+        """Into a backward pass, if it is a new one."""
+        if self._pass != TAPS.backward_passes:
+            self._pass = TAPS.backward_passes
+            self.leaves.passes += not self._due
+            self._due = self._passes.begin()
+
+    def forget(self, parameters: Collection[int]) -> None:
+        """The leaves of parameters, given by their ``id``."""
+        for one in self._places.keys() & parameters:
+            self.leaves.discard(self._places[one])
+        if not self.leaves.places():
+            self.leaves.clear()
+            self._due = True
+
+    def whole(self, place: int, gradient: torch.Tensor) -> torch.Tensor:
+        """The sum of this worker's leaves, of which ``gradient`` is the last; with
+        ``microbatch_mean`` their mean."""
+        passes = self.leaves.passes + 1
+        if passes == 1:
+            return gradient
+        whole = torch.empty_like(dense(gradient))
+        divisor = self._plan.divisor(1, passes)
+        _flat(whole).copy_(self.leaves.with_last(place, _flat(gradient), divisor))
+        return whole
+
+    def reduce(self, bucket: GradBucket) -> Future[torch.Tensor]:
+        buffer = bucket.buffer()
+        if buffer.is_sparse:
+            raise RuntimeError("presum: a sparse gradient cannot be summed reproducibly")
+        if bucket.index() == 0:
+            self._begin(buffer.device)
+        way = Way(self._reduction(bucket), buffer, _future(buffer))
+        way.reduction.begin()
+        self._proceed()
+        self._waiting = way
+        if bucket.is_last():
+            self._proceed()
+            self.leaves.clear()
+        return way.future
+
+    def _begin(self, device: torch.device) -> None:
+        self._enter()
+        if not self._due and in_backward():
+            raise RuntimeError(
+                "presum: DDP reduces in a pass under no_sync(), as it does in the first one with "
+                "static_graph=True: let the first pass be one that synchronises"
+            )
+        self._waiting = None
+        assert self.group is not None
+        self._counts = agree(self.group, self.leaves.passes + 1, device)
+
+    def _proceed(self) -> None:
+        way, self._waiting = self._waiting, None
+        if way is None:
+            return
+        hand_over(way.reduction, way.buffer, way.future)
+
+    def _reduction(self, bucket: GradBucket) -> Reduction:
+        assert self.group is not None
+        workers, leaves = len(self._counts), sum(self._counts)
+        terms = Terms(self.group, self._counts, self._plan.divisor(workers, leaves))
+        mine = self.leaves.take(self._layout(bucket), bucket.buffer())
+        if not isinstance(mine, list):
+            return FoldedSum(terms, mine)
+        if self._plan.method == "exact":
+            return Exact(terms, mine, self._wants_gram(leaves))
+        return Fixed(terms, mine, int(self._plan.method.removeprefix("fixed")))
+
+    def _layout(self, bucket: GradBucket) -> list[Slice]:
+        start = bucket.buffer().storage_offset()
+        return [
+            Slice(self._places[id(p)], int(view.storage_offset()) - start, view.numel())
+            for p, view in zip(bucket.parameters(), bucket.gradients(), strict=True)
+        ]
+
+    def _wants_gram(self, leaves: int) -> Callable[[torch.Tensor], None] | None:
+        collector = self.collector()
+        one_each = leaves == len(self._counts) <= GRAM_WORKERS_MAX
+        if collector is None or not one_each or not collector.measures():
+            return None
+        return collector.add_share
+
+
+class Zeroed:
+    """Has leaves forgotten where ``zero_grad`` is called before they were reduced."""
+
+    def __init__(self) -> None:
+        self._states: weakref.WeakSet[ReducingState] = weakref.WeakSet()
+        self._replacements = [
+            Replacement(Optimizer, "zero_grad", self._optimizer),
+            Replacement(nn.Module, "zero_grad", self._module),
+        ]
+
+    def watch(self, state: ReducingState) -> None:
+        """For as long as it lives."""
+        self._states.add(state)
+        for replacement in self._replacements:
+            replacement.apply()
+
+    def _optimizer(self, original: Any, optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
+        self._forget(p for group in optimizer.param_groups for p in group["params"])
+        original(optimizer, *args, **kwargs)
+
+    def _module(self, original: Any, module: nn.Module, *args: Any, **kwargs: Any) -> None:
+        self._forget(module.parameters())
+        original(module, *args, **kwargs)
+
+    def _forget(self, parameters: Iterable[nn.Parameter]) -> None:
+        waiting = [state for state in self._states if state.leaves.places()]
+        if waiting:
+            zeroed = {id(parameter) for parameter in parameters}
+            for state in waiting:
+                state.forget(zeroed)
+
+
+ZEROED = Zeroed()
+
+
+class _Tap:
+    """A function that torch calls for as long as the model lives; copies and pickles as nothing."""
+
+    def __init__(self, function: Callable[..., None]) -> None:
+        self._function = function
+
+    def __call__(self, *args: Any) -> None:
+        self._function(*args)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (getattr, (contextlib.nullcontext(), "__exit__"))
+
+
+def _flat(gradient: torch.Tensor) -> torch.Tensor:
+    """In the order of memory, which is that of DDP's buckets."""
+    return dense(gradient.detach()).as_strided((gradient.numel(),), (1,))
+
+
+def _future(buffer: torch.Tensor) -> Future[torch.Tensor]:
+    return Future() if buffer.is_cpu else Future(devices=[buffer.device])

@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A reproducible reduction in place of FSDP2's own reduce-scatter.
+
+FSDP2 lays a parameter group's gradients out shard by shard and hands them to a function that can be
+replaced. Gradients of passes without ``requires_gradient_sync`` it would add up: they are leaves of
+their own, and the newest stays where FSDP2 looks for what was accumulated.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp._fully_shard import _fsdp_param, _fsdp_param_group
+from torch.distributed.fsdp._fully_shard._fsdp_common import DDPMeshInfo
+
+from presum.collector import Setup
+from presum.fsdp import FsdpCollector, parameter_groups
+from presum.reduce.leaves import Folded, Kept
+from presum.reduce.plan import Plan
+from presum.reduce.tensors import Binned
+from presum.reduce.transports import Exact, Fixed, FoldedSum, Reduction, Terms, agree
+from presum.taps import TAPS, Replacement
+
+
+def check_groups(groups: Sequence[Any], plan: Plan) -> None:
+    """Raises ValueError for parameter groups that cannot be reduced so."""
+    for group in groups:
+        if isinstance(group.mesh_info, DDPMeshInfo):
+            raise ValueError(
+                "presum.attach: reduction is for FSDP2 on a mesh of one dimension; HSDP and "
+                "replicate() add an all-reduce that cannot be replaced"
+            )
+        if group.gradient_divide_factor is not None or group.force_sum_reduction_for_comms:
+            raise ValueError(
+                "presum.attach: reduction does not go with set_gradient_divide_factor or "
+                "set_force_sum_reduction_for_comms"
+            )
+    dtypes = {_reduced_as(one) for group in groups for one in group.fsdp_params}
+    plan.check(dtypes)
+    if torch.float16 in dtypes:
+        raise ValueError(
+            "presum.attach: FSDP2 divides fp16 gradients before the reduction; use bf16 or fp32"
+        )
+
+
+def _reduced_as(one: Any) -> torch.dtype:
+    policy = one.mp_policy
+    return policy.reduce_dtype or policy.param_dtype or one.sharded_param.dtype  # type: ignore[no-any-return]
+
+
+class FsdpReducingCollector(FsdpCollector):
+    """As :class:`FsdpCollector`, for a model whose gradients presum sums."""
+
+    def __init__(self, model: nn.Module, plan: Plan, setup: Setup) -> None:
+        super().__init__(model, setup)
+        self._plan = plan
+        self._reducer: FsdpReducer | None = None
+
+    def _hook_gradients(self) -> None:
+        super()._hook_gradients()
+        if self._reducer is None:
+            self._reducer = FsdpReducer(list(parameter_groups(self._wrapper)), self._plan)
+
+    def reducing(self, held: list[Any], gradients: list[torch.Tensor]) -> None:
+        """This worker's own gradient is the sum of its leaves."""
+        assert self._reducer is not None
+        super().reducing(held, self._reducer.whole(held, gradients))
+
+
+class FsdpReducer:
+    """Stands in for the reduce-scatter of a model's parameter groups, for as long as they live."""
+
+    def __init__(self, groups: Sequence[Any], plan: Plan) -> None:
+        self._plan = plan
+        self._leaves: Kept | Folded = Folded() if plan.method == "binned" else Kept()
+        held = [one for group in groups for one in group.fsdp_params]
+        self.places = weakref.WeakKeyDictionary({one: place for place, one in enumerate(held)})
+        self._pass = TAPS.backward_passes
+        self._agreed = -1  # the pass in which all workers told how many leaves they have
+        self._reduces = True  # the pass under way
+        self._counts: list[int] = []
+        self._earlier: list[torch.Tensor] | list[Binned] = []  # of the group under way
+        for group in groups:
+            group._reduce_scatter_comm = ReduceScatter(group._reduce_scatter_comm, self)
+        TAPS.add()  # for good
+        REDUCERS.add(self)
+
+    def _enter(self, *, reduces: bool) -> None:
+        """Into a backward pass, if it is a new one."""
+        if self._pass != TAPS.backward_passes:
+            self._pass = TAPS.backward_passes
+            if self._reduces:
+                self._leaves.clear()
+            else:
+                self._leaves.passes += 1
+        self._reduces = reduces
+
+    # ---- passes that are not reduced
+
+    def keep(self, one: Any) -> None:
+        """A pass that is not reduced has left a parameter's gradient."""
+        self._enter(reduces=False)
+        gradient, one._unsharded_param.grad = one._unsharded_param.grad, None
+        if gradient is not None:
+            one.unsharded_accumulated_grad = gradient.to(one.reduce_dtype or gradient.dtype)
+
+    def push(self, one: Any) -> None:
+        """A parameter has a new gradient: the one before becomes a leaf."""
+        if one.unsharded_accumulated_grad is None or one.unsharded_param.grad is None:
+            return
+        self._enter(reduces=self._reduces)
+        leaf = one.unsharded_accumulated_grad_data
+        one.unsharded_accumulated_grad = None
+        self._leaves.add(self.places[one], leaf.contiguous().view(-1))
+
+    # ---- the pass that is
+
+    def whole(self, held: Sequence[Any], gradients: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The sums of this worker's leaves, of which ``gradients`` are the last; with
+        ``microbatch_mean`` their means."""
+        self._enter(reduces=True)
+        return [self._whole(one, g) for one, g in zip(held, gradients, strict=True)]
+
+    def _whole(self, one: Any, gradient: torch.Tensor) -> torch.Tensor:
+        if self._leaves.passes == 0:
+            return gradient
+        last = gradient.to(one.reduce_dtype or gradient.dtype).contiguous().view(-1)
+        divisor = self._plan.divisor(1, self._leaves.passes + 1)
+        return self._leaves.with_last(self.places[one], last, divisor).view(gradient.shape)
+
+    def prepare(
+        self, held: Sequence[Any], gradients: list[torch.Tensor], group: dist.ProcessGroup | None
+    ) -> None:
+        """A parameter group is about to be reduced. With one worker the sums are made here."""
+        self._enter(reduces=True)
+        if group is None or group.size() == 1:
+            gradients[:] = self.whole(held, gradients)
+            return
+        if self._agreed != self._pass:
+            self._agreed = self._pass
+            self._counts = agree(group, self._leaves.passes + 1, gradients[0].device)
+        if self._leaves.passes == 0:
+            self._earlier = []
+        elif isinstance(self._leaves, Kept):
+            self._earlier = self._kept(held, gradients, group.size(), self._leaves)
+        else:
+            self._earlier = [self._folded(held, gradients, group.size(), self._leaves)]
+
+    def _kept(
+        self, held: Sequence[Any], gradients: Sequence[torch.Tensor], world: int, leaves: Kept
+    ) -> list[torch.Tensor]:
+        """The leaves of earlier passes, laid out as FSDP2 lays out the last."""
+        of_each = [leaves.of(self.places[one]) for one in held]
+        return [
+            in_shards(
+                held, [_leaf(of, slot, g) for of, g in zip(of_each, gradients, strict=True)], world
+            )
+            for slot in range(leaves.passes)
+        ]
+
+    def _folded(
+        self, held: Sequence[Any], gradients: Sequence[torch.Tensor], world: int, leaves: Folded
+    ) -> Binned:
+        states = [
+            leaves.of(self.places[one]) or Binned.zeros(g.numel(), g.device)
+            for one, g in zip(held, gradients, strict=True)
+        ]
+        parts = zip(*((s.top, s.high, s.low) for s in states), strict=True)
+        shapes = [gradient.shape for gradient in gradients]
+        return Binned(
+            *(
+                in_shards(
+                    held, [p.view(shape) for p, shape in zip(part, shapes, strict=True)], world
+                )
+                for part in parts
+            )
+        )
+
+    def done(self, held: Sequence[Any]) -> None:
+        """A parameter group is reduced."""
+        self._earlier = []
+        for one in held:
+            self._leaves.discard(self.places[one])
+
+    def scatter(self, out: torch.Tensor, last: torch.Tensor, group: dist.ProcessGroup) -> None:
+        """The shard of this worker."""
+        divisor = self._plan.divisor(len(self._counts), sum(self._counts))
+        reduction = self._reduction(Terms(group, self._counts, divisor), last)
+        reduction.begin()
+        reduction.scatter(out)
+
+    def _reduction(self, terms: Terms, last: torch.Tensor) -> Reduction:
+        method = self._plan.method
+        if method == "binned":
+            state = self._earlier[0] if self._earlier else Binned.zeros(len(last), last.device)
+            assert isinstance(state, Binned)
+            state.add(last)
+            return FoldedSum(terms, state)
+        leaves = [leaf.to(last.dtype) for leaf in self._earlier if isinstance(leaf, torch.Tensor)]
+        if method == "exact":
+            return Exact(terms, [*leaves, last])
+        return Fixed(terms, [*leaves, last], int(method.removeprefix("fixed")))
+
+
+def _leaf(of: Sequence[torch.Tensor], slot: int, like: torch.Tensor) -> torch.Tensor:
+    return of[slot].view(like.shape) if slot < len(of) else torch.zeros_like(like)
+
+
+def in_shards(held: Sequence[Any], tensors: Sequence[torch.Tensor], world: int) -> torch.Tensor:
+    """Tensors as FSDP2 lays out gradients: (worker, its parts of all, padded with zeros), flat."""
+    parts = []
+    for one, tensor in zip(held, tensors, strict=True):
+        dim = one.fsdp_placement.dim
+        whole = torch.cat(tensor.chunk(world, dim), 0) if dim != 0 else tensor
+        rows = -(-whole.shape[0] // world) * world
+        padded = whole.new_zeros(rows, *whole.shape[1:])
+        padded[: whole.shape[0]] = whole
+        parts.append(padded.view(world, -1))
+    return torch.cat(parts, 1).view(-1)
+
+
+class ReduceScatter(_fsdp_param_group.ReduceScatter):  # type: ignore[misc, name-defined]
+    """What FSDP2 calls in place of its own."""
+
+    def __init__(self, original: Any, reducer: FsdpReducer) -> None:
+        self._original = original
+        self._reducer = reducer
+
+    def allocate(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        return self._original.allocate(*args, **kwargs)  # type: ignore[no-any-return]
+
+    def __call__(
+        self,
+        output_tensor: torch.Tensor,
+        input_tensor: torch.Tensor,
+        group: dist.ProcessGroup,
+        op: Any,
+        async_op: bool = False,
+    ) -> None:
+        self._reducer.scatter(output_tensor, input_tensor, group)
+
+
+class Reducers:
+    """Which parameters of FSDP2 are summed by presum."""
+
+    def __init__(self) -> None:
+        self._reducers: weakref.WeakSet[FsdpReducer] = weakref.WeakSet()
+        param = _fsdp_param.FSDPParam
+        self._replacements = [
+            Replacement(param, "to_accumulated_grad_if_needed", self._keep),
+            Replacement(param, "accumulate_unsharded_grad_if_needed", self._push),
+            Replacement(_fsdp_param_group, "foreach_reduce", self._reduce),
+        ]
+
+    def add(self, reducer: FsdpReducer) -> None:
+        """For as long as it lives."""
+        self._reducers.add(reducer)
+        for replacement in self._replacements:
+            replacement.apply()
+
+    def _of(self, one: Any) -> FsdpReducer | None:
+        return next((reducer for reducer in self._reducers if one in reducer.places), None)
+
+    def _keep(self, original: Any, one: Any) -> None:
+        reducer = self._of(one)
+        original(one) if reducer is None else reducer.keep(one)
+
+    def _push(self, original: Any, one: Any) -> None:
+        reducer = self._of(one)
+        original(one) if reducer is None else reducer.push(one)
+
+    def _reduce(
+        self,
+        original: Any,
+        held: list[Any],
+        gradients: list[torch.Tensor],
+        group: dist.ProcessGroup | None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        reducer = self._of(held[0]) if held else None
+        if reducer is None:
+            return original(held, gradients, group, *args, **kwargs)
+        reducer.prepare(held, gradients, group)
+        try:
+            return original(held, gradients, group, *args, **kwargs)
+        finally:
+            reducer.done(held)
+
+
+REDUCERS = Reducers()

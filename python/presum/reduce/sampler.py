@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The same global batches on any number of workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sized
+
+import torch
+import torch.distributed as dist
+from torch.utils.data import Sampler
+
+
+class MicroBatchSampler(Sampler[list[int]]):
+    """Batch sampler whose step always holds the same ``micro_batches`` micro-batches of ``size``
+    samples, however many workers share them: worker r of W gets its M = ``micro_batches`` / W of
+    them, one after the other, and calls ``backward()`` M times a step.
+
+    With ``reduction=`` the gradient of a step then has the same bits for every W
+    (docs/reduction.md says what else must be fixed). What does not fill a step at an epoch's end is
+    left out.
+
+    >>> sampler = MicroBatchSampler(range(8), size=2, micro_batches=2, workers=1, rank=0)
+    >>> list(sampler)
+    [[0, 1], [2, 3], [4, 5], [6, 7]]
+    """
+
+    def __init__(
+        self,
+        data: Sized,
+        *,
+        size: int,
+        micro_batches: int,
+        workers: int | None = None,
+        rank: int | None = None,
+        shuffle: bool = False,
+        seed: int = 0,
+    ) -> None:
+        """``workers`` and ``rank`` are by default those of torch.distributed.
+
+        Raises:
+            ValueError: counts below 1, or micro-batches that workers cannot share evenly.
+        """
+        self.workers = dist.get_world_size() if workers is None else workers
+        self.rank = dist.get_rank() if rank is None else rank
+        if size < 1 or micro_batches < 1 or micro_batches % self.workers:
+            raise ValueError(
+                f"presum.MicroBatchSampler: {micro_batches} micro-batches of {size} samples cannot "
+                f"be shared by {self.workers} workers: the first must be a multiple of the last"
+            )
+        if not 0 <= self.rank < self.workers:
+            raise ValueError(f"presum.MicroBatchSampler: rank {self.rank} of {self.workers}")
+        self.size = size
+        self.micro_batches = micro_batches
+        self.shuffle = shuffle
+        self.seed = seed
+        self.epoch = 0
+        self._samples = len(data)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Another order, where samples are shuffled."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        """Micro-batches of this worker in an epoch."""
+        return self._steps() * (self.micro_batches // self.workers)
+
+    def _steps(self) -> int:
+        return self._samples // (self.size * self.micro_batches)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        order = torch.arange(self._samples)
+        if self.shuffle:
+            generator = torch.Generator().manual_seed(self.seed + self.epoch)
+            order = torch.randperm(self._samples, generator=generator)
+        whole = order[: self._steps() * self.micro_batches * self.size]
+        own = whole.view(self._steps(), self.workers, -1, self.size)[:, self.rank]
+        for micro_batch in own.reshape(-1, self.size):
+            yield micro_batch.tolist()

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A flat buffer's reproducible sum over the workers of a group, by collectives of any backend.
+
+Each way takes two rounds. On Gloo and MPI the second one starts when the first has arrived; on NCCL
+both are queued on the stream. docs/reduction.md counts steps and bytes.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch.futures import Future
+
+from presum.reduce import tensors
+from presum.reduce.tensors import Binned
+
+
+class Terms(NamedTuple):
+    """Of a sum: who takes part, how many leaves each worker brings, what divides the sum."""
+
+    group: dist.ProcessGroup
+    counts: Sequence[int]
+    divisor: int
+
+    @property
+    def leaves(self) -> int:
+        """Of all workers together."""
+        return sum(self.counts)
+
+
+class Reduction(ABC):
+    """One flat buffer on its way through the workers.
+
+    ``begin``, and ``proceed`` or ``scatter``, issue collectives: in the same order of buffers on
+    all workers. ``out`` may be a leaf.
+    """
+
+    def __init__(self, terms: Terms) -> None:
+        self._terms = terms
+        self._world = len(terms.counts)
+        self._first: Any = None  # the first round
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Start the first round."""
+
+    @abstractmethod
+    def proceed(self, out: torch.Tensor) -> Future[Any]:
+        """Wait for the first round and start the second; the future is done with it."""
+
+    @abstractmethod
+    def complete(self, out: torch.Tensor) -> None:
+        """After the second round: the sum is in ``out``, on every worker."""
+
+    @abstractmethod
+    def scatter(self, out: torch.Tensor) -> None:
+        """In place of ``proceed`` and ``complete``: this worker's part, where each has one part of
+        the buffer. Waits."""
+
+    def _all_reduce(self, tensor: torch.Tensor, op: Any) -> Any:
+        return dist.all_reduce(tensor, op, group=self._terms.group, async_op=True)
+
+    def _scattered(self, tensor: torch.Tensor) -> torch.Tensor:
+        """This worker's part of the sum of integers."""
+        part = tensor.new_empty(tensor.numel() // self._world)
+        dist.reduce_scatter_tensor(part, tensor, group=self._terms.group)
+        return part
+
+    def _own(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.view(self._world, -1)[dist.get_rank(self._terms.group)]
+
+
+class Exact(Reduction):
+    """Each worker gets everyone's leaves of one chunk, sums them, and hands the sum out."""
+
+    def __init__(
+        self,
+        terms: Terms,
+        leaves: Sequence[torch.Tensor],
+        share: Callable[[torch.Tensor], None] | None = None,
+    ) -> None:
+        """``share`` gets the products of all pairs of leaves in this worker's chunk, float64 of
+        [leaves, leaves]; at most 64 leaves."""
+        super().__init__(terms)
+        self._leaves = leaves
+        self._share = share
+        self._width = -(-leaves[0].numel() // self._world)
+        self._received = leaves[0].new_empty(terms.leaves, self._width)
+        self._sums = leaves[0].new_empty(0)
+
+    def begin(self) -> None:
+        self._sent = self._in_chunks()
+        self._first = dist.all_to_all_single(
+            self._received.view(-1),
+            self._sent,
+            [count * self._width for count in self._terms.counts],
+            [len(self._leaves) * self._width] * self._world,
+            group=self._terms.group,
+            async_op=True,
+        )
+
+    def _in_chunks(self) -> torch.Tensor:
+        """The leaves as (chunk, leaf, element), padded with zeros; one leaf stays where it is."""
+        room = self._width * self._world - self._leaves[0].numel()
+        if len(self._leaves) == 1 and room == 0:
+            return self._leaves[0]
+        padded = [torch.nn.functional.pad(leaf, (0, room)) for leaf in self._leaves]
+        return torch.stack([leaf.view(self._world, -1) for leaf in padded], 1).view(-1)
+
+    def _sum(self, out: torch.Tensor) -> None:
+        self._first.wait()
+        leaves, divisor = self._received.unbind(0), self._terms.divisor
+        if self._share is None:
+            tensors.exact(leaves, divisor, out)
+            return
+        gram = out.new_zeros(len(leaves), len(leaves), dtype=torch.float64)
+        tensors.exact(leaves, divisor, out, gram)
+        self._share(gram)
+
+    def proceed(self, out: torch.Tensor) -> Future[Any]:
+        chunk = self._received.new_empty(self._width)
+        self._sum(chunk)
+        whole = self._width * self._world
+        self._sums = out if out.numel() == whole else out.new_empty(whole)
+        work = dist.all_gather_into_tensor(
+            self._sums, chunk, group=self._terms.group, async_op=True
+        )
+        return work.get_future()  # type: ignore[no-any-return]
+
+    def complete(self, out: torch.Tensor) -> None:
+        if self._sums is not out:
+            out.copy_(self._sums[: out.numel()])
+
+    def scatter(self, out: torch.Tensor) -> None:
+        self._sum(out)
+
+
+class Fixed(Reduction):
+    """The largest exponents, then integers, by the library's own all-reduce."""
+
+    def __init__(self, terms: Terms, leaves: Sequence[torch.Tensor], bits: int) -> None:
+        super().__init__(terms)
+        self._leaves = leaves
+        self._bits = bits
+
+    def begin(self) -> None:
+        self._exponents = tensors.exponents(self._leaves)
+        self._first = self._all_reduce(self._exponents, dist.ReduceOp.MAX)
+
+    def _encode(self) -> torch.Tensor:
+        self._first.wait()
+        return tensors.encode(self._leaves, self._exponents, self._terms.leaves, self._bits)
+
+    def proceed(self, out: torch.Tensor) -> Future[Any]:
+        self._sums = self._encode()
+        return self._all_reduce(self._sums, dist.ReduceOp.SUM).get_future()  # type: ignore[no-any-return]
+
+    def complete(self, out: torch.Tensor) -> None:
+        self._decode(self._sums, self._exponents, out)
+
+    def scatter(self, out: torch.Tensor) -> None:
+        sums = self._scattered(self._encode())
+        self._decode(sums, self._own(self._exponents), out)
+
+    def _decode(self, sums: torch.Tensor, exponents: torch.Tensor, out: torch.Tensor) -> None:
+        terms = self._terms
+        tensors.decode(sums, exponents, terms.leaves, terms.divisor, self._bits, out)
+
+
+class FoldedSum(Reduction):
+    """The highest bins, then integers, for leaves that were folded into bins as they came."""
+
+    def __init__(self, terms: Terms, state: Binned) -> None:
+        super().__init__(terms)
+        self._state = state
+
+    def begin(self) -> None:
+        self._top = self._state.top.clone()
+        self._first = self._all_reduce(self._top, dist.ReduceOp.MAX)
+
+    def _raise(self) -> None:
+        self._first.wait()
+        self._state.raise_to(self._top)
+
+    def proceed(self, out: torch.Tensor) -> Future[Any]:
+        self._raise()
+        self._digits = torch.stack([self._state.high, self._state.low])
+        return self._all_reduce(self._digits, dist.ReduceOp.SUM).get_future()  # type: ignore[no-any-return]
+
+    def complete(self, out: torch.Tensor) -> None:
+        self._decode(Binned(self._top, *self._digits), out)
+
+    def scatter(self, out: torch.Tensor) -> None:
+        self._raise()
+        parts = (self._scattered(digits) for digits in (self._state.high, self._state.low))
+        self._decode(Binned(self._own(self._top), *parts), out)
+
+    def _decode(self, state: Binned, out: torch.Tensor) -> None:
+        state.decode(self._terms.divisor, out)
+
+
+def hand_over(reduction: Reduction, buffer: torch.Tensor, future: Future[torch.Tensor]) -> None:
+    """Proceeds; once the sum is in ``buffer``, so it is in ``future``, or what went wrong."""
+
+    def complete(second: Future[Any]) -> None:
+        try:
+            second.value()
+            reduction.complete(buffer)
+            future.set_result(buffer)
+        except Exception as error:
+            future.set_exception(error)  # type: ignore[arg-type]
+
+    reduction.proceed(buffer).add_done_callback(complete)
+
+
+def agree(group: dist.ProcessGroup, leaves: int, device: torch.device) -> list[int]:
+    """How many leaves each worker brings. Waits."""
+    own = torch.tensor([leaves], dtype=torch.int64, device=device)
+    counts = own.new_empty(dist.get_world_size(group))
+    dist.all_gather_into_tensor(counts, own, group=group)
+    return list(map(int, counts.tolist()))

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One worker of trainings that differ in nothing but the number of workers.
+
+Arguments: the folder for results, and names of cases. Rank 0 writes ``<case>.pt`` for W workers:
+the parameters after the last step, and what the run log is to show.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+import presum
+from presum.reduce.sampler import MicroBatchSampler
+
+MICRO_BATCHES = 8  # a step, over all workers
+STEPS = 50
+SIZE = 4
+
+
+class Model(nn.Module):
+    """A part that only some micro-batches use, wide ranges of gradients, a convolution."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(37, 24, dtype=dtype)
+        self.conv = nn.Conv2d(1, 4, 3, padding=1, dtype=dtype).to(memory_format=torch.channels_last)
+        self.layers = nn.ModuleList(nn.Linear(24, 24, dtype=dtype) for _ in range(3))
+        self.rare = nn.Linear(24, 24, dtype=dtype)
+        self.head = nn.Linear(24, 37, dtype=dtype)
+
+    def forward(self, tokens: torch.Tensor, *, rare: bool) -> torch.Tensor:
+        x = self.embed(tokens)
+        x = x + self.conv(x.unsqueeze(1).to(memory_format=torch.channels_last)).mean(1)
+        for layer in self.layers:
+            x = x + torch.tanh(layer(x))
+        if rare:
+            x = x + self.rare(x) * 1e-3
+        logits = self.head(x[:, :-1])
+        return nn.functional.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
+
+
+def case(
+    *,
+    divided: bool = False,
+    dtype: torch.dtype = torch.float32,
+    fsdp: bool = False,
+    policy: MixedPrecisionPolicy | None = None,
+    rare: bool = False,
+    ddp: dict[str, Any] | None = None,
+    **attach: Any,
+) -> dict[str, Any]:
+    return {
+        "divided": divided,
+        "dtype": dtype,
+        "fsdp": fsdp,
+        "policy": policy or MixedPrecisionPolicy(),
+        "rare": rare,
+        "ddp": {"bucket_cap_mb": 0.01, "find_unused_parameters": rare, **(ddp or {})},
+        "attach": attach,
+    }
+
+
+MEAN = {"microbatch_mean": True}
+CASES: dict[str, dict[str, Any]] = {
+    "plain": case(),
+    "exact": case(divided=True, reduction="exact"),
+    "exact-mean": case(reduction="exact", **MEAN),
+    "exact-rare": case(reduction="exact", rare=True, **MEAN),
+    "exact-views": case(reduction="exact", ddp={"gradient_as_bucket_view": True}, **MEAN),
+    "exact-bf16": case(reduction="exact", dtype=torch.bfloat16, **MEAN),
+    "exact-fp64": case(reduction="exact", dtype=torch.float64, **MEAN),
+    "binned": case(reduction="binned", **MEAN),
+    "binned-rare": case(reduction="binned", rare=True, **MEAN),
+    "binned-bf16": case(reduction="binned", dtype=torch.bfloat16, **MEAN),
+    "fixed32": case(reduction="fixed32", **MEAN),
+    "fixed64": case(reduction="fixed64", **MEAN),
+    "fsdp-exact": case(divided=True, fsdp=True, reduction="exact"),
+    "fsdp-exact-mixed": case(
+        fsdp=True,
+        reduction="exact",
+        policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32),
+        **MEAN,
+    ),
+    "fsdp-binned": case(fsdp=True, reduction="binned", **MEAN),
+    "fsdp-fixed32": case(fsdp=True, reduction="fixed32", **MEAN),
+    "fsdp-fixed64": case(fsdp=True, reduction="fixed64", **MEAN),
+}
+
+
+def wrapped(plain: Model, how: dict[str, Any]) -> tuple[nn.Module, Callable[[bool], None]]:
+    """The model, and how it is told that the next pass is the last of its step."""
+    if how["fsdp"]:
+        for layer in [*plain.layers, plain.rare]:
+            fully_shard(layer, mp_policy=how["policy"])
+        fully_shard(plain, mp_policy=how["policy"])
+        return plain, plain.set_requires_gradient_sync  # type: ignore[operator]
+    model = DistributedDataParallel(plain, **how["ddp"])
+    return model, lambda last: setattr(model, "require_backward_grad_sync", last)
+
+
+def train(how: dict[str, Any], run: Path) -> dict[str, Any]:
+    torch.manual_seed(0)
+    mesh_data = torch.randint(0, 37, (SIZE * MICRO_BATCHES * STEPS, 9))
+    model, set_last = wrapped(Model(how["dtype"]), how)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    monitor = presum.attach(model, optimizer=optimizer, run=run, quiet=True, **how["attach"])
+    sampler = MicroBatchSampler(mesh_data, size=SIZE, micro_batches=MICRO_BATCHES)
+    own = MICRO_BATCHES // dist.get_world_size()
+    for number, rows in enumerate(sampler):
+        last = number % own == own - 1
+        set_last(last)
+        place = (number // own) * MICRO_BATCHES + dist.get_rank() * own + number % own
+        loss = model(mesh_data[rows], rare=not how["rare"] or place % 3 == 0)
+        (loss / own if how["divided"] else loss).backward()
+        if last:
+            if not how["fsdp"]:  # there the norm is summed in an order that depends on W
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+    monitor.close()
+    return {name: whole(value) for name, value in model.state_dict().items()}
+
+
+def whole(value: torch.Tensor) -> torch.Tensor:
+    return value.full_tensor() if hasattr(value, "full_tensor") else value.clone()
+
+
+def main() -> None:
+    out, names = Path(sys.argv[1]), sys.argv[2:]
+    dist.init_process_group("gloo")
+    torch.set_num_threads(1)
+    for name in names:
+        found = train(CASES[name], out / f"{name}-run")
+        if dist.get_rank() == 0:
+            torch.save(found, out / f"{name}.pt")
+        dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
