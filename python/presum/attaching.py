@@ -26,7 +26,7 @@ from presum.fingerprints.environment import environment_facts
 from presum.fingerprints.states import Held, held_buffers
 from presum.monitor import Monitor, next_module, open_session
 from presum.reduce.plan import plan_of
-from presum.targets import Target, target_of
+from presum.targets import Target, Wish, target_of
 
 
 def attach(
@@ -39,6 +39,8 @@ def attach(
     gram_every: int | None = None,
     reduction: str | None = None,
     microbatch_mean: bool = False,
+    audit_every: int | None = None,
+    audit_elements: int | None = 65536,
     every: int = 1,
     reduced_every: int = 25,
     sketch: int | str = "auto",
@@ -76,6 +78,11 @@ def attach(
             them until the step is reduced. It stays when the monitor is closed.
         microbatch_mean: with ``reduction``: divide the sum by all micro-batches of all workers, in
             one rounding, instead of by the workers; for losses that are not divided.
+        audit_every: at every n-th recorded step compare what the reduction made of one bucket, the
+            next one each time, with the exact sum of what went in (DDP only; docs/audit.md): by how
+            much they differ, in which precision and order was added, and whether the same reduction
+            gives the same bits again. It exchanges gradients, as ``mode="hook"``, which it implies.
+        audit_elements: of that bucket, evenly spread; None for all.
         every: record every n-th step.
         reduced_every: also read the reduced gradient (one more pass) at the first step and every
             n-th; it gives the exact consistency and corrects the cosines.
@@ -108,11 +115,17 @@ def attach(
     """
     _check_kind("process_group", process_group, dist.ProcessGroup)
     plan = plan_of(reduction, mode, gram_every, microbatch_mean=microbatch_mean)
-    target = target_of(model, process_group, mode, gram_every, plan)
+    wish = Wish(mode, gram_every, plan, audit_every, audit_elements)
+    target = target_of(model, process_group, wish)
     _check_positive("every", every)
     _check_positive("reduced_every", reduced_every)
-    if gram_every is not None:
-        _check_positive("gram_every", gram_every)
+    for name, value in (
+        ("gram_every", gram_every),
+        ("audit_every", audit_every),
+        ("audit_elements", audit_elements),
+    ):
+        if value is not None:
+            _check_positive(name, value)
     _check_preflight(preflight, optimizer, every)
     _check_callback(on_finding)
     _check_data(data)

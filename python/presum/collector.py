@@ -131,6 +131,7 @@ class Collector(ABC):
         self._unreduced_steps = 0
         self._end_queued = False
         self._explicit: list[tuple[Scalar, float]] = []
+        self._audit: dict[str, Any] | None = None
         self._handles: list[Any] = []
         self._listening = False
         self._told: set[int] = set()  # parameters whose gradients cannot be read
@@ -360,6 +361,7 @@ class Collector(ABC):
     def _begin_step(self) -> None:
         self._seen = [False] * len(self._parameters)
         self._skipped = 0
+        self._audit = None
         if self._on_host:
             self._observer.begin_step(self._step)
         else:
@@ -392,6 +394,10 @@ class Collector(ABC):
             name = self._setup.names[index]
             self._setup.note(f"the gradient of {name} is {what}: it is not read")
 
+    def add_audit(self, record: dict[str, Any]) -> None:
+        """What was found of the reduction of the step under way. Called by several threads."""
+        self._audit = record
+
     def _end_step(self) -> None:
         if not self._open:
             return
@@ -406,6 +412,7 @@ class Collector(ABC):
             scale=self._scale,
             mean_dot=self._take_mean_dot(),
             gram=self._take_gram(),
+            audit=self._audit,
             prints=self._take_prints(),
         )
         self._used, self._explicit, self._micro_batches = [], [], 0
@@ -472,6 +479,8 @@ class Collector(ABC):
             observer.mean_dot(float(found.mean_dot))
         if found.gram is not None:
             observer.gram(found.gram.tolist())
+        if found.audit is not None:
+            observer.audit(found.audit)
         self._fingerprints.report(found.prints)
         return observer.end_step(
             found.optimizer_steps,
@@ -500,6 +509,7 @@ class Found:
     scale: Scalar
     mean_dot: Scalar | None
     gram: torch.Tensor | None
+    audit: dict[str, Any] | None
     prints: StepPrints
 
     def _scalars(self) -> Iterator[Scalar | None]:

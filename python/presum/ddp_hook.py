@@ -24,7 +24,8 @@ from torch._C._distributed_c10d import GradBucket
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
-from presum.collector import Setup
+from presum.auditing import Audits, Look, flat_value
+from presum.collector import Collector, Setup
 from presum.ddp import DdpCollector
 from presum.device_pass import CHUNK
 from presum.losses import Scalar
@@ -42,10 +43,11 @@ class DdpHookCollector(DdpCollector):
         group: dist.ProcessGroup,
         gram_every: int | None,
         setup: Setup,
+        audits: Audits | None = None,
     ) -> None:
         super().__init__(model, setup)
         every = None if gram_every is None else gram_every * setup.every
-        self._state = HookState(group, every, weakref.ref(self))
+        self._state = HookState(group, every, weakref.ref(self), audits)
         self._products: list[Scalar] = []
         self._shares: list[torch.Tensor] = []
         self._pass = 0  # the state's number of the step's backward pass
@@ -114,11 +116,13 @@ class HookState:
         self,
         group: dist.ProcessGroup | None = None,
         gram_every: int | None = None,
-        collector: Callable[[], DdpHookCollector | None] = lambda: None,
+        collector: Callable[[], Any] = lambda: None,
+        audits: Audits | None = None,
     ) -> None:
         self.group = group
         self.inner: tuple[CommHook, Any] | None = None  # what the user registered
         self.passes = 0  # backward passes that were reduced
+        self.audits = audits
         self._gram_every = gram_every
         self._collector = collector
 
@@ -132,25 +136,25 @@ class HookState:
     def reduce(self, bucket: GradBucket) -> Future[torch.Tensor]:
         """Reduces one bucket as ``inner`` or as DDP without a hook would."""
         of_pass, due = self.passes, self._exchange_is_due()
+        sparse = bucket.buffer().is_sparse
+        audits = self._audit_is_due(bucket)
         self.passes += bucket.is_last()
         collector = self._collector()
-        sparse = bucket.buffer().is_sparse
         measures = collector is not None and collector.measures() and self.inner is None
-        if sparse or not (due or measures):
+        if sparse or not (due or measures or audits):
             if collector is not None and measures:
                 collector.add_product(math.nan)  # a part of the product is not known
             return self._reduce(bucket)
         local = bucket.buffer().detach().clone()
         exchange = _exchange(local, self.group) if due and self.group is not None else None
-        reduced = self._reduce(bucket)
+        reduced = self._audited(bucket, local) if audits else self._reduce(bucket)
 
         def measure(_done: Future[Any]) -> torch.Tensor:
-            mean = reduced.value()
-            mean = mean[0] if isinstance(mean, (list, tuple)) else mean
+            mean = flat_value(reduced)
             if collector is not None:
                 with _Guard(collector):
                     if measures:
-                        collector.add_product(_product(local, mean.view(-1)))
+                        collector.add_product(_product(local, mean))
                     if exchange is not None:
                         collector.add_share(of_pass, _used_here(exchange.chunks))
             return mean
@@ -165,11 +169,32 @@ class HookState:
         worker that left out an exchange would let the others wait."""
         return self._gram_every is not None and self.passes % self._gram_every == 0
 
+    def _audit_is_due(self, bucket: GradBucket) -> bool:
+        audits = self.audits
+        return audits is not None and audits.due(
+            self.passes, bucket.index(), is_last=bucket.is_last()
+        )
+
+    def _audited(self, bucket: GradBucket, local: torch.Tensor) -> Future[torch.Tensor]:
+        assert self.audits is not None
+        gathering = self.audits.gather(local)
+        again = None if self.inner is not None else self._mean(local.clone())
+        return self.audits.follow(gathering, self._reduce(bucket), again, self.tell)
+
+    def tell(self, look: Look) -> None:
+        """Has an audit made for whom it concerns. Called by several threads."""
+        collector = self._collector()
+        if collector is not None and not collector.off:
+            with _Guard(collector):
+                collector.add_audit(look())
+
     def _reduce(self, bucket: GradBucket) -> Future[torch.Tensor]:
         if self.inner is not None:
             return self.inner[0](self.inner[1], bucket)
+        return self._mean(bucket.buffer())
+
+    def _mean(self, buffer: torch.Tensor) -> Future[torch.Tensor]:
         world = dist.get_world_size(self.group)
-        buffer = bucket.buffer()
         if buffer.is_sparse:
             buffer.div_(world)
         else:
@@ -181,7 +206,7 @@ class HookState:
 class _Guard(contextlib.AbstractContextManager[None]):
     """What goes wrong inside switches the collector off, and goes no further."""
 
-    def __init__(self, collector: DdpHookCollector) -> None:
+    def __init__(self, collector: Collector) -> None:
         self._collector = collector
 
     def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> bool:

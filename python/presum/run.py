@@ -24,6 +24,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
 
+METHODS = ("exact", "binned", "fixed32", "fixed64")  # as presum.reduce.plan, which needs torch
+
 
 def _parser(*, program: bool) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
@@ -50,6 +52,11 @@ def _parser(*, program: bool) -> argparse.ArgumentParser:
     add("--local-buffers", action="append", metavar="REGEX", help="buffers that may differ")
     add("--mode", choices=("passive", "hook"), help="hook: exact products (DDP only)")
     add("--gram-every", type=_positive, metavar="N", help="with hook: exact cosines each N steps")
+    add("--reduction", choices=METHODS, help="sum gradients reproducibly (docs/reduction.md)")
+    add("--microbatch-mean", action="store_true", help="with it: divide by all micro-batches")
+    add(
+        "--audit-every", type=_positive, metavar="N", help="check the sum itself (DDP)"
+    )
     add("--no-fingerprints", action="store_true", help="compare nothing but gradients and losses")
     add("--quiet", action="store_true", help="print nothing")
     if program:
@@ -69,8 +76,11 @@ def _positive(text: str) -> int:
 def _options(found: argparse.Namespace) -> dict[str, Any]:
     """Arguments of presum.attach."""
     names = ("run", "every", "reduced_every", "sketch", "preflight", "local_buffers", "mode")
-    known = {name: getattr(found, name) for name in (*names, "gram_every")}
+    more = ("gram_every", "reduction", "audit_every")
+    known = {name: getattr(found, name) for name in (*names, *more)}
     options = {name: value for name, value in known.items() if value is not None}
+    if found.microbatch_mean:
+        options["microbatch_mean"] = True
     return options | {"quiet": found.quiet, "fingerprints": not found.no_fingerprints}
 
 

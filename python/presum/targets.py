@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -34,22 +34,27 @@ class Target:
     sharded: bool = False  # workers hold different parts of the parameters
 
 
-def target_of(
-    model: object,
-    group: dist.ProcessGroup | None,
-    mode: str,
-    gram_every: int | None,
-    plan: Plan | None = None,
-) -> Target:
-    """Raises ValueError for what cannot be watched, or not be summed as planned."""
-    if mode not in MODES:
-        raise ValueError(f"presum.attach: mode must be one of {', '.join(MODES)}, not {mode!r}")
+class Wish(NamedTuple):
+    """How a model is to be watched, and its gradients to be summed."""
+
+    mode: str = "passive"
+    gram_every: int | None = None
+    plan: Plan | None = None
+    audit_every: int | None = None
+    audit_elements: int | None = None
+
+
+def target_of(model: object, group: dist.ProcessGroup | None, wish: Wish) -> Target:
+    """Raises ValueError for what cannot be watched, or not be summed as wished."""
+    if wish.mode not in MODES:
+        names = ", ".join(MODES)
+        raise ValueError(f"presum.attach: mode must be one of {names}, not {wish.mode!r}")
     model = getattr(model, "_orig_mod", model)  # of torch.compile
     if not isinstance(model, nn.Module):
         raise ValueError(f"presum.attach needs a module, not {type(model).__name__}")
-    if gram_every is not None and mode != "hook":
+    if wish.gram_every is not None and wish.mode != "hook":
         raise ValueError('presum.attach: gram_every needs mode="hook"')
-    target = _target(model, group, mode, gram_every, plan)
+    target = _target(model, group, wish)
     if is_watched(target.wrapper):
         raise ValueError("presum.attach: this model is attached already; close its monitor first")
     devices = {str(parameter.device) for parameter in target.parameters.values()}
@@ -66,20 +71,19 @@ def is_watched(model: nn.Module) -> bool:
     return any(isinstance(hook, Hook) for hook in model._forward_pre_hooks.values())
 
 
-def _target(
-    model: nn.Module,
-    group: dist.ProcessGroup | None,
-    mode: str,
-    gram_every: int | None,
-    plan: Plan | None,
-) -> Target:
-    if mode == "manual":
+def _target(model: nn.Module, group: dist.ProcessGroup | None, wish: Wish) -> Target:
+    if isinstance(model, DistributedDataParallel) and wish.mode != "manual":
+        return _ddp(model, group, wish)
+    if wish.audit_every is not None:
+        raise ValueError(
+            "presum.attach: audit_every is for DistributedDataParallel, "
+            f"not {type(model).__name__}; `presum audit FILE...` audits saved gradients"
+        )
+    if wish.mode == "manual":
         return _by_hand(model, group)
-    if isinstance(model, DistributedDataParallel):
-        return _ddp(model, group, mode, gram_every, plan)
-    if mode == "passive" and is_fsdp(model):
-        return _fsdp(model, group, plan)
-    raise ValueError(_why_not(model, mode))
+    if wish.mode == "passive" and is_fsdp(model):
+        return _fsdp(model, group, wish.plan)
+    raise ValueError(_why_not(model, wish.mode))
 
 
 def is_fsdp(model: nn.Module) -> bool:
@@ -112,43 +116,44 @@ def _why_not(model: nn.Module, mode: str) -> str:
     )
 
 
-def _ddp(
-    model: DistributedDataParallel,
-    group: dist.ProcessGroup | None,
-    mode: str,
-    gram_every: int | None,
-    plan: Plan | None,
-) -> Target:
-    from presum.ddp import DdpCollector
-    from presum.ddp_hook import DdpHookCollector
-    from presum.reduce.ddp import DdpReducingCollector
-
+def _ddp(model: DistributedDataParallel, group: dist.ProcessGroup | None, wish: Wish) -> Target:
     ignored = model.parameters_to_ignore
-    reduces = model.process_group
-
-    def make(setup: Setup) -> Collector:
-        if plan is not None:
-            return DdpReducingCollector(model, plan, setup)
-        if mode == "hook":
-            return DdpHookCollector(model, reduces, gram_every, setup)
-        return DdpCollector(model, setup)
-
     parameters = {n: p for n, p in _trainable(model.module).items() if n not in ignored}
-    if plan is not None:
+    if wish.plan is not None:
         _check_unhooked(model)
-        plan.check({p.dtype for p in parameters.values()})
-    elif mode == "hook":
+        wish.plan.check({p.dtype for p in parameters.values()})
+    elif _needs_hook(wish):
         _check_hookable(model)
     return Target(
         wrapper=model,
         module=model.module,
         kind="DDP",
-        ranks=dist.get_process_group_ranks(group or reduces),
+        ranks=dist.get_process_group_ranks(group or model.process_group),
         parameters=parameters,
         device=_device(parameters),
-        collector=make,
+        collector=lambda setup: _ddp_collector(model, wish, setup),
         ignored=ignored,
     )
+
+
+def _needs_hook(wish: Wish) -> bool:
+    return wish.mode == "hook" or wish.audit_every is not None
+
+
+def _ddp_collector(model: DistributedDataParallel, wish: Wish, setup: Setup) -> Collector:
+    from presum.auditing import Audits
+    from presum.ddp import DdpCollector
+    from presum.ddp_hook import DdpHookCollector
+    from presum.reduce.ddp import DdpReducingCollector
+
+    group, audits = model.process_group, None
+    if wish.audit_every is not None:
+        audits = Audits(group, wish.audit_every * setup.every, wish.audit_elements)
+    if wish.plan is not None:
+        return DdpReducingCollector(model, wish.plan, setup, audits)
+    if _needs_hook(wish):
+        return DdpHookCollector(model, group, wish.gram_every, setup, audits)
+    return DdpCollector(model, setup)
 
 
 def hooks_of(model: DistributedDataParallel) -> list[tuple[Any, Any]]:

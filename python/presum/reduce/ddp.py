@@ -21,6 +21,7 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from presum.auditing import Audits
 from presum.collector import Setup, in_backward
 from presum.ddp import DdpCollector, Passes
 from presum.ddp_hook import COMM_HOOKS, HookState
@@ -36,9 +37,16 @@ GRAM_WORKERS_MAX = 64
 class DdpReducingCollector(DdpCollector):
     """As :class:`DdpCollector`, for a model whose gradients presum sums."""
 
-    def __init__(self, model: DistributedDataParallel, plan: Plan, setup: Setup) -> None:
+    def __init__(
+        self,
+        model: DistributedDataParallel,
+        plan: Plan,
+        setup: Setup,
+        audits: Audits | None = None,
+    ) -> None:
         super().__init__(model, setup)
         self._plan = plan
+        self._audits = audits
         self._state: ReducingState | None = None
         self._shares: list[torch.Tensor] = []
         self._had_leaves: list[int] = []
@@ -46,8 +54,8 @@ class DdpReducingCollector(DdpCollector):
     def _hook_gradients(self) -> None:
         super()._hook_gradients()
         if self._state is None:
-            self._state = ReducingState(self._model, self._parameters, self._plan)
-            self._state.collector = weakref.ref(self)
+            state = ReducingState(self._model, self._parameters, self._plan, weakref.ref(self))
+            self._state, state.audits = state, self._audits
             COMM_HOOKS.install(self._model, self._state)
 
     def read(self, index: int, grad: torch.Tensor | None, *, reduced: bool) -> None:
@@ -96,10 +104,13 @@ class ReducingState(HookState):
     """
 
     def __init__(
-        self, model: DistributedDataParallel, parameters: Sequence[nn.Parameter], plan: Plan
+        self,
+        model: DistributedDataParallel,
+        parameters: Sequence[nn.Parameter],
+        plan: Plan,
+        collector: Callable[[], DdpReducingCollector | None],
     ) -> None:
-        super().__init__(model.process_group)
-        self.collector: Callable[[], DdpReducingCollector | None] = lambda: None
+        super().__init__(model.process_group, None, collector)
         self.leaves: Kept | Folded = Folded() if plan.method == "binned" else Kept()
         self._plan = plan
         self._places = {id(parameter): place for place, parameter in enumerate(parameters)}
@@ -157,13 +168,26 @@ class ReducingState(HookState):
             raise RuntimeError("presum: a sparse gradient cannot be summed reproducibly")
         if bucket.index() == 0:
             self._begin(buffer.device)
-        way = Way(self._reduction(bucket), buffer, _future(buffer))
-        way.reduction.begin()
-        self._proceed()
-        self._waiting = way
+        audits = self._audit_is_due(bucket) and max(self._counts) == 1
+        local = buffer.clone() if audits else buffer
+        future = self._started(self._reduction(bucket), buffer)
+        if audits:
+            future = self._followed(local, future)
         if bucket.is_last():
             self._proceed()
             self.leaves.clear()
+            self.passes += 1
+        return future
+
+    def _followed(self, local: torch.Tensor, reduced: Future[torch.Tensor]) -> Future[torch.Tensor]:
+        assert self.audits is not None
+        return self.audits.follow(self.audits.gather(local), reduced, None, self.tell)
+
+    def _started(self, reduction: Reduction, buffer: torch.Tensor) -> Future[torch.Tensor]:
+        way = Way(reduction, buffer, _future(buffer))
+        reduction.begin()
+        self._proceed()
+        self._waiting = way
         return way.future
 
     def _begin(self, device: torch.device) -> None:
@@ -197,12 +221,12 @@ class ReducingState(HookState):
     def _layout(self, bucket: GradBucket) -> list[Slice]:
         start = bucket.buffer().storage_offset()
         return [
-            Slice(self._places[id(p)], int(view.storage_offset()) - start, view.numel())
+            Slice(self._places[id(p)], int(view.storage_offset()) - start, int(view.numel()))
             for p, view in zip(bucket.parameters(), bucket.gradients(), strict=True)
         ]
 
     def _wants_gram(self, leaves: int) -> Callable[[torch.Tensor], None] | None:
-        collector = self.collector()
+        collector: DdpReducingCollector | None = self._collector()
         one_each = leaves == len(self._counts) <= GRAM_WORKERS_MAX
         if collector is None or not one_each or not collector.measures():
             return None

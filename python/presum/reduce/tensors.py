@@ -82,9 +82,7 @@ def exponents(leaves: Sequence[torch.Tensor]) -> torch.Tensor:
         _check(first.dtype, leaves=len(leaves))
         return torch_ops.exponents(leaves)
     found = torch.empty(first.numel(), dtype=torch.uint8)
-    _core.reduce_exponents(
-        _addresses(leaves), DTYPES[first.dtype], first.numel(), found.data_ptr()
-    )
+    _core.reduce_exponents(_addresses(leaves), DTYPES[first.dtype], first.numel(), found.data_ptr())
     return found
 
 

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a reproducible all-reduce costs end to end: ratios to Gloo's own, measured side by side.
+
+Workers are processes of this machine over Gloo's TCP. In each round every way reduces the same
+buffer once, in an order that a common seed shuffles; a way's time is that of its slowest worker.
+Estimator: median over rounds of the ratio to ``all_reduce`` of the same fp32 buffer, with a
+bootstrap interval of 95 %.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import socket
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch.futures import Future
+
+from presum.reduce.leaves import Folded
+from presum.reduce.transports import Exact, Fixed, FoldedSum, Reduction, Terms, hand_over
+
+OWN = "gloo fp32"
+
+
+def reduced(reduction: Reduction, buffer: torch.Tensor) -> None:
+    future: Future[torch.Tensor] = Future()
+    reduction.begin()
+    hand_over(reduction, buffer, future)
+    future.wait()
+
+
+def ways(buffer: torch.Tensor) -> dict[str, Callable[[], None]]:
+    assert dist.group.WORLD is not None
+    world = dist.get_world_size()
+    terms = Terms(dist.group.WORLD, [1] * world, world)
+
+    def own() -> None:
+        dist.all_reduce(buffer.mul_(1 / world))
+
+    return {
+        OWN: own,
+        "exact": lambda: reduced(Exact(terms, [buffer]), buffer),
+        "fixed32": lambda: reduced(Fixed(terms, [buffer], 32), buffer),
+        "fixed64": lambda: reduced(Fixed(terms, [buffer], 64), buffer),
+        "binned": lambda: reduced(FoldedSum(terms, Folded().take([], buffer)), buffer),
+    }
+
+
+def seconds(way: Callable[[], None]) -> float:
+    dist.barrier()
+    begin = time.perf_counter()
+    way()
+    took = torch.tensor(time.perf_counter() - begin, dtype=torch.float64)
+    dist.all_reduce(took, dist.ReduceOp.MAX)
+    return float(took)
+
+
+def worker(rank: int, world: int, port: int, elements: int, rounds: int) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
+    generator = torch.Generator().manual_seed(rank)
+    start = torch.randn(elements, generator=generator)
+    buffer = start.clone()
+    all_ways = ways(buffer)
+    order, shuffle = list(all_ways), random.Random(0)
+    times: dict[str, list[float]] = {name: [] for name in order}
+    for number in range(rounds + 1):
+        shuffle.shuffle(order)
+        for name in order:
+            buffer.copy_(start)
+            took = seconds(all_ways[name])
+            if number:
+                times[name].append(took)
+    if rank == 0:
+        report(times, world, elements)
+    dist.destroy_process_group()
+
+
+def report(times: dict[str, list[float]], world: int, elements: int) -> None:
+    own = np.array(times.pop(OWN))
+    size = elements * 4 / 1e6
+    print(f"{world} workers, Gloo, {size:.0f} MB: all_reduce takes {np.median(own) * 1e3:.0f} ms")
+    chance = np.random.default_rng(0)
+    for name, taken in times.items():
+        ratios = np.array(taken) / own
+        draws = np.median(chance.choice(ratios, (2000, len(ratios))), axis=1)
+        low, high = np.quantile(draws, [0.025, 0.975])
+        print(f"  {name:8} {np.median(ratios):5.2f} x   [{low:.2f}, {high:.2f}]")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--megabytes", type=float, default=25, help="of the bucket")
+    parser.add_argument("--rounds", type=int, default=30)
+    args = parser.parse_args()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    elements = int(args.megabytes * 1e6 / 4)
+    mp.spawn(worker, (args.workers, port, elements, args.rounds), nprocs=args.workers)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a reduction really does: ``attach(audit_every=N)``, in DDP's communication hook.
+
+Every N-th backward pass workers gather a sample of what they put into one bucket, the next one each
+time, and compare what came out with the exact sum (docs/audit.md). What is exchanged depends on
+nothing but what DDP does alike on all workers, and goes on when the recording has ended on one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch.futures import Future
+
+from presum import _core
+from presum.device_pass import DTYPES
+
+Look = Callable[[], dict[str, Any]]
+
+
+class Gathering(NamedTuple):
+    """A sample of every worker's bucket, on its way."""
+
+    places: torch.Tensor | slice  # in the bucket
+    values: torch.Tensor  # of [workers, sample]
+    own: torch.Tensor  # alive until it is sent
+    done: Future[Any]
+
+
+class Audits:
+    """When a bucket is audited, and how."""
+
+    def __init__(self, group: dist.ProcessGroup, every: int, elements: int | None) -> None:
+        """``elements`` of the bucket are compared; None for all."""
+        self._group = group
+        self._every = every
+        self._elements = elements
+        self._buckets = 1
+
+    def due(self, passes: int, bucket: int, *, is_last: bool) -> bool:
+        """Whether that bucket of the backward pass ``passes`` (0, 1, ...) is to be audited."""
+        chosen = passes // self._every % self._buckets
+        if is_last:
+            self._buckets = bucket + 1
+        return passes % self._every == 0 and bucket == chosen
+
+    def gather(self, local: torch.Tensor) -> Gathering:
+        """Collective. ``local`` is this worker's bucket, before any division."""
+        places: torch.Tensor | slice = slice(None)
+        if self._elements is not None and self._elements < local.numel():
+            spread = torch.arange(self._elements, device=local.device)
+            places = spread * local.numel() // self._elements
+        own = local[places].contiguous()
+        values = own.new_empty(dist.get_world_size(self._group), own.numel())
+        work = dist.all_gather_into_tensor(values.view(-1), own, group=self._group, async_op=True)
+        return Gathering(places, values, own, work.get_future())
+
+    def follow(
+        self,
+        gathering: Gathering,
+        reduced: Future[torch.Tensor],
+        again: Future[torch.Tensor] | None,
+        tell: Callable[[Look], None],
+    ) -> Future[torch.Tensor]:
+        """``reduced``, once ``tell`` was given what finds out what was done. ``again`` is the
+        reduction of the same values once more."""
+        waited: list[Future[Any]] = [reduced, gathering.done]
+
+        def compare(_done: Future[Any]) -> torch.Tensor:
+            mean = flat_value(reduced)
+            second = None if again is None else flat_value(again)
+            tell(lambda: audited(gathering, mean, second))
+            return mean
+
+        return torch.futures.collect_all(waited + ([again] if again else [])).then(compare)
+
+
+def flat_value(reduced: Future[Any]) -> torch.Tensor:
+    """The buffer that a communication hook's future brings."""
+    value = reduced.value()
+    return (value[0] if isinstance(value, (list, tuple)) else value).view(-1)  # type: ignore[no-any-return]
+
+
+def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    words = {2: torch.int16, 4: torch.int32, 8: torch.int64}[one.element_size()]
+    return torch.equal(one.view(words), other.view(words))
+
+
+def audited(found: Gathering, mean: torch.Tensor, again: torch.Tensor | None) -> dict[str, Any]:
+    """What happened to the sample, given the reduced bucket. Reads it on the host."""
+    values, result = found.values.cpu(), mean[found.places].contiguous().cpu()
+    record: dict[str, Any] = _core.audit_compare(
+        [row.data_ptr() for row in values],
+        DTYPES[result.dtype],
+        result.numel(),
+        len(values),
+        result.data_ptr(),
+    )
+    if again is not None:
+        record["repeat"] = "equal" if _same_bits(mean, again) else "different"
+    return record
