@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Packets between the ranks of an MPI program. In the target presum::mpi, which exists where presum
-// was built with MPI: find_package(presum COMPONENTS mpi).
+// Packets between the ranks of an MPI program, and a reproducible all-reduce. In the target
+// presum::mpi, which exists where presum was built with MPI: find_package(presum COMPONENTS mpi).
 #pragma once
 
 #include <mpi.h>
@@ -13,6 +13,7 @@
 #include <optional>
 
 #include "presum/packet.h"
+#include "presum/reduce.h"
 #include "presum/status.h"
 
 namespace presum::mpi {
@@ -77,5 +78,24 @@ class Exchange {
   explicit Exchange(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };
+
+// Ways of presum/reduce.h that add up leaves with the same bits for any order and number of ranks.
+enum class Method : std::uint8_t { kExact = 0, kBinned = 1, kFixed32 = 2, kFixed64 = 3 };
+
+// What the exact sum is divided by, in the same rounding.
+enum class Mean : std::uint8_t { kNone = 0, kOverRanks = 1, kOverLeaves = 2 };
+
+// In place of MPI_Allreduce: the sum of the leaves of all ranks (usually one gradient each; more
+// are micro-batches, which must not be added up before), on every rank. Ranks may bring different
+// numbers of leaves, at least one each, together at most 32,767. `out` has `count` elements of
+// `dtype` and may be one of the leaves. kExact takes every dtype, the others not kF64.
+//
+// Collective over `comm` (not an inter-communicator), with the same dtype, count, method and mean
+// on every rank, and blocking. Needs memory for about 2^20 elements a leaf, however long buffers
+// are. Steps and bytes on the wire: docs/reduction.md. Errors, the same on every rank, nothing
+// reduced: kInvalidArgument (ranks that disagree, no leaf, too many, a dtype that the method does
+// not take), kIo (MPI refused). Thread-safety: as MPI's own collectives.
+Status allreduce(reduce::Leaves leaves, Dtype dtype, std::size_t count, Method method, Mean mean,
+                 void* out, MPI_Comm comm);
 
 }  // namespace presum::mpi

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One worker of trainings that differ in nothing but the number of workers.
 
-Arguments: the folder for results, and names of cases. Rank 0 writes ``<case>.pt`` for W workers:
-the parameters after the last step, and what the run log is to show.
+Arguments: workers, the folder for results, names of cases. Rank 0 writes ``<case>.pt``, the
+parameters after the last step.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 import presum
 from presum.reduce.sampler import MicroBatchSampler
+from workers.launch import main
 
 MICRO_BATCHES = 8  # a step, over all workers
 STEPS = 50
@@ -55,6 +57,7 @@ def case(
     fsdp: bool = False,
     policy: MixedPrecisionPolicy | None = None,
     rare: bool = False,
+    uneven: bool = False,
     ddp: dict[str, Any] | None = None,
     **attach: Any,
 ) -> dict[str, Any]:
@@ -64,6 +67,7 @@ def case(
         "fsdp": fsdp,
         "policy": policy or MixedPrecisionPolicy(),
         "rare": rare,
+        "uneven": uneven,
         "ddp": {"bucket_cap_mb": 0.01, "find_unused_parameters": rare, **(ddp or {})},
         "attach": attach,
     }
@@ -78,11 +82,14 @@ CASES: dict[str, dict[str, Any]] = {
     "exact-views": case(reduction="exact", ddp={"gradient_as_bucket_view": True}, **MEAN),
     "exact-bf16": case(reduction="exact", dtype=torch.bfloat16, **MEAN),
     "exact-fp64": case(reduction="exact", dtype=torch.float64, **MEAN),
+    "exact-uneven": case(reduction="exact", uneven=True, **MEAN),
     "binned": case(reduction="binned", **MEAN),
+    "binned-uneven": case(reduction="binned", uneven=True, **MEAN),
     "binned-rare": case(reduction="binned", rare=True, **MEAN),
     "binned-bf16": case(reduction="binned", dtype=torch.bfloat16, **MEAN),
     "fixed32": case(reduction="fixed32", **MEAN),
     "fixed64": case(reduction="fixed64", **MEAN),
+    "fixed64-uneven": case(reduction="fixed64", uneven=True, **MEAN),
     "fsdp-exact": case(divided=True, fsdp=True, reduction="exact"),
     "fsdp-exact-mixed": case(
         fsdp=True,
@@ -107,44 +114,52 @@ def wrapped(plain: Model, how: dict[str, Any]) -> tuple[nn.Module, Callable[[boo
     return model, lambda last: setattr(model, "require_backward_grad_sync", last)
 
 
-def train(how: dict[str, Any], run: Path) -> dict[str, Any]:
+def shares(world: int, *, uneven: bool) -> list[range]:
+    """Which of a step's micro-batches each worker makes."""
+    bounds = [MICRO_BATCHES * rank // world for rank in range(world + 1)]
+    if uneven and world > 1:
+        bounds[1] -= 1
+    return [range(a, b) for a, b in zip(bounds, bounds[1:], strict=False)]
+
+
+def train(how: dict[str, Any], run: Path, rank: int, world: int) -> dict[str, torch.Tensor]:
     torch.manual_seed(0)
-    mesh_data = torch.randint(0, 37, (SIZE * MICRO_BATCHES * STEPS, 9))
+    tokens = torch.randint(0, 37, (SIZE * MICRO_BATCHES * STEPS, 9))
     model, set_last = wrapped(Model(how["dtype"]), how)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     monitor = presum.attach(model, optimizer=optimizer, run=run, quiet=True, **how["attach"])
-    sampler = MicroBatchSampler(mesh_data, size=SIZE, micro_batches=MICRO_BATCHES)
-    own = MICRO_BATCHES // dist.get_world_size()
-    for number, rows in enumerate(sampler):
-        last = number % own == own - 1
-        set_last(last)
-        place = (number // own) * MICRO_BATCHES + dist.get_rank() * own + number % own
-        loss = model(mesh_data[rows], rare=not how["rare"] or place % 3 == 0)
-        (loss / own if how["divided"] else loss).backward()
-        if last:
-            if not how["fsdp"]:  # there the norm is summed in an order that depends on W
-                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            optimizer.zero_grad()
+    everything = MicroBatchSampler(
+        tokens, size=SIZE, micro_batches=MICRO_BATCHES, workers=1, rank=0, shuffle=True
+    )
+    micro_batches = list(everything)
+    own = shares(world, uneven=how["uneven"])[rank]
+    for step in range(STEPS):
+        for place in own:
+            last = place == own[-1]
+            set_last(last)
+            rows = tokens[micro_batches[step * MICRO_BATCHES + place]]
+            loss = model(rows, rare=not how["rare"] or (step + place) % 3 == 0)
+            (loss / len(own) if how["divided"] else loss).backward()
+        if not how["fsdp"]:  # there the norm is summed in an order that depends on W
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
     monitor.close()
     return {name: whole(value) for name, value in model.state_dict().items()}
 
 
 def whole(value: torch.Tensor) -> torch.Tensor:
-    return value.full_tensor() if hasattr(value, "full_tensor") else value.clone()
+    return value.full_tensor() if isinstance(value, DTensor) else value.clone()
 
 
-def main() -> None:
-    out, names = Path(sys.argv[1]), sys.argv[2:]
-    dist.init_process_group("gloo")
-    torch.set_num_threads(1)
-    for name in names:
-        found = train(CASES[name], out / f"{name}-run")
-        if dist.get_rank() == 0:
-            torch.save(found, out / f"{name}.pt")
+def work(rank: int, world: int, out: Path) -> None:
+    for name in sys.argv[3:]:
+        found = train(CASES[name], out / f"{name}-run", rank, world)
+        if rank == 0:
+            plain = {key.removeprefix("module."): value for key, value in found.items()}
+            torch.save(plain, out / f"{name}.pt")
         dist.barrier()
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main()
+    main(work)

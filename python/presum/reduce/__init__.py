@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 import numpy as np
 
@@ -33,8 +33,9 @@ __all__ = ["sum", "sum_with_gram"]
 Leaf = TypeVar("Leaf", host.Array, "torch.Tensor")
 Method = Literal["exact", "binned", "fixed32", "fixed64"]
 
-METHODS = ("exact", "binned", "fixed32", "fixed64")
+METHODS: tuple[Method, ...] = get_args(Method)
 DTYPES = ("float32", "bfloat16", "float16", "float64")
+DTYPES_TEXT = "fp32, bf16, fp16 or fp64"
 LEAVES_MAX = 32767
 GRAM_LEAVES_MAX = 64
 
@@ -74,10 +75,8 @@ def sum(arrays: Sequence[Leaf] | Leaf, *, method: Method = "exact", mean: bool =
         raise UserError(f"presum.reduce: method {method!r} is none of {', '.join(METHODS)}")
     if method != "exact" and _dtype_name(leaves[0]) == "float64":
         raise UserError(f"presum.reduce: {method} does not take float64: use method='exact'")
-    divisor = len(leaves) if mean else 1
-    if isinstance(leaves[0], np.ndarray):
-        return _sum_arrays(leaves, divisor, method)
-    return _sum_tensors(leaves, divisor, method)
+    result: Leaf = _sum(leaves, method, mean)
+    return result
 
 
 def sum_with_gram(arrays: Sequence[Leaf] | Leaf, *, mean: bool = False) -> tuple[Leaf, Leaf]:
@@ -96,15 +95,15 @@ def sum_with_gram(arrays: Sequence[Leaf] | Leaf, *, mean: bool = False) -> tuple
     leaves = _leaves(arrays)
     if len(leaves) > GRAM_LEAVES_MAX:
         raise UserError(f"presum.reduce: {len(leaves)} leaves; dot products take at most 64")
-    divisor = len(leaves) if mean else 1
     size = (len(leaves), len(leaves))
+    gram: Any
     if isinstance(leaves[0], np.ndarray):
         gram = np.zeros(size)
-        return _sum_arrays(leaves, divisor, "exact", gram), gram
-    import torch
+    else:
+        import torch
 
-    products = torch.zeros(size, dtype=torch.float64, device=leaves[0].device)
-    return _sum_tensors(leaves, divisor, "exact", products), products
+        gram = torch.zeros(size, dtype=torch.float64, device=leaves[0].device)
+    return _sum(leaves, "exact", mean, gram), gram
 
 
 # ---- what was given
@@ -143,7 +142,7 @@ def _check_kind(index: int, leaf: Any) -> None:
     if masked or (_is_tensor(leaf) and str(leaf.layout) != "torch.strided"):
         raise UserError(f"presum.reduce: leaf {index} is masked or sparse: give a dense array")
     if _dtype_name(leaf) not in DTYPES:
-        raise UserError(f"presum.reduce: leaf {index} has dtype {leaf.dtype}; use fp32, bf16, fp16")
+        raise UserError(f"presum.reduce: leaf {index} has dtype {leaf.dtype}; use {DTYPES_TEXT}")
 
 
 def _check_like(index: int, leaf: Any, first: Any) -> None:
@@ -158,12 +157,21 @@ def _check_like(index: int, leaf: Any, first: Any) -> None:
 # ---- how it is summed
 
 
+def _sum(leaves: list[Any], method: Method, mean: bool, gram: Any = None) -> Any:
+    divisor = len(leaves) if mean else 1
+    if isinstance(leaves[0], np.ndarray):
+        return _sum_arrays(leaves, divisor, method, gram)
+    from presum.reduce import tensors
+
+    return tensors.sum_all(leaves, divisor, method, gram)
+
+
 def _sum_arrays(
-    leaves: Sequence[host.Array], divisor: int, method: str, gram: host.Array | None = None
+    leaves: Sequence[host.Array], divisor: int, method: Method, gram: host.Array | None
 ) -> host.Array:
     dtype = leaves[0].dtype
     flat = [np.ascontiguousarray(x, dtype.newbyteorder("=")).reshape(-1) for x in leaves]
-    out = np.empty_like(flat[0], subok=False)
+    out = np.empty_like(flat[0])
     if method == "exact":
         host.exact(flat, divisor, out, gram)
     elif method == "binned":
@@ -171,11 +179,3 @@ def _sum_arrays(
     else:
         host.fixed(flat, divisor, int(method.removeprefix("fixed")), out)
     return out.reshape(leaves[0].shape).astype(dtype, copy=False)
-
-
-def _sum_tensors(
-    leaves: Sequence[torch.Tensor], divisor: int, method: str, gram: torch.Tensor | None = None
-) -> torch.Tensor:
-    from presum.reduce import tensors
-
-    return tensors.sum_all(leaves, divisor, method, gram)

@@ -192,7 +192,7 @@ class Binned:
 
 
 def sum_all(
-    leaves: Sequence[torch.Tensor], divisor: int, method: str, gram: torch.Tensor | None = None
+    leaves: Sequence[torch.Tensor], divisor: int, method: str, gram: torch.Tensor | None
 ) -> torch.Tensor:
     """``presum.reduce.sum`` of tensors of any shape and strides."""
     flat = [leaf.detach().resolve_neg().reshape(-1).contiguous() for leaf in leaves]

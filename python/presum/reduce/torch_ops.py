@@ -23,6 +23,7 @@ CHUNK = 1 << 20  # elements handled at once: bounds the temporary memory to abou
 DIGIT = 24
 DIGIT_MASK = (1 << DIGIT) - 1
 COUNT_BITS = 15  # of the number of leaves
+COUNT_MASK = (1 << COUNT_BITS) - 1
 SPECIAL = 255  # exponent of fp32, and bin, of what is not finite
 BIN = 40  # bits
 
@@ -109,7 +110,7 @@ def _carry(digits: torch.Tensor) -> None:
 
 
 def _magnitude(digits: torch.Tensor) -> torch.Tensor:
-    """Brings digits of any size and sign to 24 bits each, in place. Where the number is negative."""
+    """Brings digits of any size or sign to 24 bits each, in place; tells where it is negative."""
     _carry(digits)
     negative = digits[-1] < 0
     digits *= torch.where(negative, -1, 1)
@@ -161,7 +162,7 @@ def _pack(
 ) -> torch.Tensor:
     form = FORMATS[dtype]
     bits = torch.where(negative, bits - form.sign, bits)
-    plus, minus = codes & ((1 << COUNT_BITS) - 1), codes >> COUNT_BITS
+    plus, minus = codes & COUNT_MASK, codes >> COUNT_BITS
     infinity = torch.where(minus != 0, form.infinity - form.sign, form.infinity)
     quiet = form.infinity | (form.hidden >> 1)
     special = torch.where((plus != 0) & (minus != 0), quiet, infinity)
@@ -292,7 +293,8 @@ def decode(
 # ---- binned
 #
 # Bin b > 0 has the bits 40 (b - 1) to 40 b - 1 of a number in units of 2^-149, the smallest fp32
-# denormal. Bin SPECIAL has in ``high`` the codes of what is not finite.
+# denormal. In bin SPECIAL ``high`` counts positive infinities and ``low`` negative ones; a NaN is
+# both.
 
 
 @torch.no_grad()
@@ -332,8 +334,9 @@ def _bin_digits(
     negative = significand < 0
     high, low = torch.where(negative, -high, high), torch.where(negative, -low, low)
     code = torch.where(exponent == SPECIAL, _code(significand, 1 << 23), 0)
+    plus, minus = code & COUNT_MASK, code >> COUNT_BITS
     special = top == SPECIAL
-    return torch.where(special, code, high), torch.where(special, 0, low)
+    return torch.where(special, plus, high), torch.where(special, minus, low)
 
 
 @torch.no_grad()
@@ -348,9 +351,7 @@ def binned_raise(
 def _raise(top: torch.Tensor, high: torch.Tensor, low: torch.Tensor, to: torch.Tensor) -> None:
     target = torch.maximum(top, to)
     rise = target - top
-    # A sum that holds something not finite has no digits.
-    next_bin = (rise == 1) & (target != SPECIAL)
-    low.copy_(torch.where(rise == 0, low, torch.where(next_bin, high, 0)))
+    low.copy_(torch.where(rise == 0, low, torch.where(rise == 1, high, 0)))
     high.copy_(torch.where(rise == 0, high, 0))
     top.copy_(target)
 
@@ -375,12 +376,13 @@ def binned_decode(
     form = FORMATS[out.dtype]
     for part in _chunks(out.numel()):
         special = top[part] == SPECIAL
-        digits = _bin_sum(torch.where(special, 0, high[part]), low[part])
+        codes = torch.where(special, high[part] + (low[part] << COUNT_BITS), 0)
+        digits = _bin_sum(high[part], low[part])
         negative = _magnitude(digits)
         window, place, left = _divide(digits, divisor, below=3)
         place = place + BIN * (top[part].to(torch.int64) - 2) + (-149 - form.lowest)
         found = _round(window, place, left, form)
-        out[part] = _pack(found, negative, torch.where(special, high[part], 0), out.dtype)
+        out[part] = _pack(found, negative, codes, out.dtype)
 
 
 def _bin_sum(high: torch.Tensor, low: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <optional>
+#include <vector>
+
+#include "presum/mpi.h"
+
+namespace presum::mpi {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+constexpr std::size_t kBlock = std::size_t{1} << 20;  // elements that are on their way at a time
+
+// What a rank wants; the same on every rank, but for the leaves.
+struct Wish {
+  std::uint64_t count;
+  std::uint64_t kind;  // dtype, method, mean
+  std::uint64_t leaves;
+};
+
+Status check(int code) {
+  if (code == MPI_SUCCESS) return {};
+  return fail(ErrorCode::kIo, "presum: MPI failed in a reproducible all-reduce");
+}
+
+// A block of all ranks' buffers on its way.
+struct Reduction {
+  MPI_Comm comm;
+  std::vector<int> leaves_of;  // of each rank
+  Dtype dtype;
+  std::uint32_t divisor;
+
+  std::size_t ranks() const { return leaves_of.size(); }
+  std::size_t leaves() const {
+    return std::accumulate(leaves_of.begin(), leaves_of.end(), std::size_t{0});
+  }
+};
+
+template <class T>
+Status all_reduce(std::vector<T>& values, MPI_Datatype type, MPI_Op op, MPI_Comm comm) {
+  return check(
+      MPI_Allreduce(MPI_IN_PLACE, values.data(), static_cast<int>(values.size()), type, op, comm));
+}
+
+// ---- exact
+
+// The leaves as (rank, leaf, element), padded with zeros.
+Bytes in_chunks(reduce::Leaves leaves, std::size_t bytes, std::size_t width, std::size_t ranks) {
+  Bytes out(ranks * leaves.size() * width);
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    const std::size_t begin = std::min(rank * width, bytes);
+    const std::size_t length = std::min(width, bytes - begin);
+    for (std::size_t leaf = 0; leaf < leaves.size(); ++leaf) {
+      std::memcpy(out.data() + (rank * leaves.size() + leaf) * width,
+                  static_cast<const std::byte*>(leaves[leaf]) + begin, length);
+    }
+  }
+  return out;
+}
+
+std::vector<int> starts(const std::vector<int>& lengths) {
+  std::vector<int> out(lengths.size(), 0);
+  std::partial_sum(lengths.begin(), lengths.end() - 1, out.begin() + 1);
+  return out;
+}
+
+Status exchange(const Bytes& sent, std::size_t width, Bytes& received, const Reduction& all) {
+  std::vector<int> out(all.ranks(), static_cast<int>(sent.size() / all.ranks()));
+  std::vector<int> in;
+  for (const int leaves : all.leaves_of) in.push_back(leaves * static_cast<int>(width));
+  return check(MPI_Alltoallv(sent.data(), out.data(), starts(out).data(), MPI_BYTE, received.data(),
+                             in.data(), starts(in).data(), MPI_BYTE, all.comm));
+}
+
+Status exact(reduce::Leaves leaves, std::size_t count, void* out, const Reduction& all) {
+  const std::size_t item = element_bytes(all.dtype);
+  const std::size_t elements = (count + all.ranks() - 1) / all.ranks();
+  const std::size_t width = elements * item;
+  Bytes received(all.leaves() * width);
+  if (auto done =
+          exchange(in_chunks(leaves, count * item, width, all.ranks()), width, received, all);
+      !done) {
+    return done;
+  }
+  std::vector<const void*> rows;
+  for (std::size_t leaf = 0; leaf < all.leaves(); ++leaf) rows.push_back(&received[leaf * width]);
+  Bytes chunk(width);
+  if (auto done = reduce::exact(rows, all.dtype, elements, all.divisor, chunk.data()); !done) {
+    return done;
+  }
+  Bytes sums(width * all.ranks());
+  const auto length = static_cast<int>(width);
+  auto done =
+      check(MPI_Allgather(chunk.data(), length, MPI_BYTE, sums.data(), length, MPI_BYTE, all.comm));
+  if (done) std::memcpy(out, sums.data(), count * item);
+  return done;
+}
+
+// ---- fixed
+
+constexpr auto kEncode = std::pair{&reduce::encode32, &reduce::encode64};
+constexpr auto kDecode = std::pair{&reduce::decode32, &reduce::decode64};
+
+template <class Integer>
+Status fixed(reduce::Leaves leaves, std::size_t count, void* out, const Reduction& all) {
+  constexpr bool kShort = sizeof(Integer) == 4;
+  std::vector<std::uint8_t> exponents(count);
+  std::vector<Integer> sums(count);
+  auto done = reduce::exponents(leaves, all.dtype, count, exponents.data());
+  if (done) done = all_reduce(exponents, MPI_UINT8_T, MPI_MAX, all.comm);
+  if (done) {
+    done = std::get < kShort ? 0
+                             : 1 > (kEncode)(leaves, all.dtype, count, exponents.data(),
+                                             all.leaves(), sums.data());
+  }
+  if (done) done = all_reduce(sums, kShort ? MPI_INT32_T : MPI_INT64_T, MPI_SUM, all.comm);
+  if (!done) return done;
+  return std::get < kShort ? 0
+                           : 1 > (kDecode)(sums.data(), exponents.data(), count, all.leaves(),
+                                           all.divisor, all.dtype, out);
+}
+
+// ---- binned
+
+Status binned(reduce::Leaves leaves, std::size_t count, void* out, const Reduction& all) {
+  std::vector<std::uint8_t> top(count);
+  std::vector<std::int64_t> high(count);
+  std::vector<std::int64_t> low(count);
+  const reduce::Binned sum{top.data(), high.data(), low.data()};
+  Status done;
+  for (const void* leaf : leaves) {
+    if (done) done = reduce::binned_add(sum, count, leaf, all.dtype);
+  }
+  std::vector<std::uint8_t> highest = top;
+  if (done) done = all_reduce(highest, MPI_UINT8_T, MPI_MAX, all.comm);
+  if (done) done = reduce::binned_raise(sum, count, highest.data());
+  if (done) done = all_reduce(high, MPI_INT64_T, MPI_SUM, all.comm);
+  if (done) done = all_reduce(low, MPI_INT64_T, MPI_SUM, all.comm);
+  if (!done) return done;
+  return reduce::binned_decode(sum, count, all.divisor, all.dtype, out);
+}
+
+// ---- all of them
+
+Status reduce_block(reduce::Leaves leaves, std::size_t count, Method method, void* out,
+                    const Reduction& all) {
+  switch (method) {
+    case Method::kExact:
+      return exact(leaves, count, out, all);
+    case Method::kBinned:
+      return binned(leaves, count, out, all);
+    case Method::kFixed32:
+      return fixed<std::int32_t>(leaves, count, out, all);
+    case Method::kFixed64:
+      return fixed<std::int64_t>(leaves, count, out, all);
+  }
+  return fail(ErrorCode::kInvalidArgument, "presum: no such method of reduction");
+}
+
+std::uint64_t kind_of(Dtype dtype, Method method, Mean mean) {
+  return static_cast<std::uint64_t>(dtype) << 16 | static_cast<std::uint64_t>(method) << 8 |
+         static_cast<std::uint64_t>(mean);
+}
+
+// What makes every rank refuse, as all of them see it.
+std::optional<Error> objection(const std::vector<Wish>& wishes, Dtype dtype, Method method) {
+  const auto invalid = [](const char* text) { return Error{ErrorCode::kInvalidArgument, text}; };
+  const Wish& first = wishes.front();
+  std::uint64_t leaves = 0;
+  for (const Wish& wish : wishes) {
+    if (wish.count != first.count || wish.kind != first.kind) {
+      return invalid("presum: ranks disagree about count, dtype, method or mean of an all-reduce");
+    }
+    if (wish.leaves == 0) return invalid("presum: a rank brings no leaf to an all-reduce");
+    leaves += std::min<std::uint64_t>(wish.leaves, reduce::kLeavesMax + 1);
+  }
+  if (leaves > reduce::kLeavesMax) return invalid("presum: more than 32,767 leaves");
+  if (method != Method::kExact && dtype == Dtype::kF64) {
+    return invalid("presum: only kExact takes doubles");
+  }
+  return {};
+}
+
+Result<std::vector<Wish>> wishes_of_all(const Wish& own, MPI_Comm comm) {
+  int ranks = 0;
+  if (auto done = check(MPI_Comm_size(comm, &ranks)); !done) {
+    return tl::unexpected<Error>(done.error());
+  }
+  std::vector<Wish> all(static_cast<std::size_t>(ranks));
+  auto done =
+      check(MPI_Allgather(&own, sizeof own, MPI_BYTE, all.data(), sizeof own, MPI_BYTE, comm));
+  if (!done) return tl::unexpected<Error>(done.error());
+  return all;
+}
+
+std::uint32_t divisor_of(Mean mean, const Reduction& all) {
+  if (mean == Mean::kNone) return 1;
+  return static_cast<std::uint32_t>(mean == Mean::kOverRanks ? all.ranks() : all.leaves());
+}
+
+}  // namespace
+
+Status allreduce(reduce::Leaves leaves, Dtype dtype, std::size_t count, Method method, Mean mean,
+                 void* out, MPI_Comm comm) {
+  const auto wishes = wishes_of_all({count, kind_of(dtype, method, mean), leaves.size()}, comm);
+  if (!wishes) return tl::unexpected<Error>(wishes.error());
+  if (auto reason = objection(*wishes, dtype, method)) return tl::unexpected<Error>(*reason);
+  Reduction all{comm, {}, dtype, 1};
+  for (const Wish& wish : *wishes) all.leaves_of.push_back(static_cast<int>(wish.leaves));
+  all.divisor = divisor_of(mean, all);
+  // Chunks of all leaves are counted in int.
+  const std::size_t block =
+      std::clamp<std::size_t>((std::size_t{1} << 27) / all.leaves(), 1, kBlock);
+  std::vector<const void*> part(leaves.size());
+  for (std::size_t begin = 0; begin < count; begin += block) {
+    const std::size_t offset = begin * element_bytes(dtype);
+    std::transform(leaves.begin(), leaves.end(), part.begin(),
+                   [&](const void* leaf) { return static_cast<const std::byte*>(leaf) + offset; });
+    auto done = reduce_block(part, std::min(block, count - begin), method,
+                             static_cast<std::byte*>(out) + offset, all);
+    if (!done) return done;
+  }
+  return {};
+}
+
+}  // namespace presum::mpi

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real trainings whose sums presum makes: one result for every number of workers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import presum
+from workers.reduction import CASES
+
+WORLDS = (1, 2, 4, 8)
+QUICK = ("plain", "exact", "exact-mean", "binned", "fixed64", "fsdp-exact")
+UNEVEN = tuple(name for name in CASES if name.endswith("-uneven"))
+OTHERS = tuple(name for name in CASES if name not in (*QUICK, *UNEVEN))
+
+
+def trained(launch: Any, out: Path, world: int, names: tuple[str, ...]) -> Path:
+    folder = out / str(world)
+    folder.mkdir(exist_ok=True)
+    done = launch("reduction", world, folder, *names)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert "presum:" not in done.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folders(launch: Any, tmp_path_factory: Any) -> dict[int, Path]:
+    out = tmp_path_factory.mktemp("worlds")
+    return {world: trained(launch, out, world, QUICK) for world in WORLDS}
+
+
+def parameters(folder: Path, name: str) -> dict[str, torch.Tensor]:
+    found: dict[str, torch.Tensor] = torch.load(folder / f"{name}.pt")
+    return found
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[k], other[k]) for k in one)
+
+
+@pytest.mark.parametrize("name", [name for name in QUICK if name != "plain"])
+def test_parameters_are_the_same_bits_for_1_2_4_and_8_workers(
+    folders: dict[int, Path], name: str
+) -> None:
+    alone = parameters(folders[1], name)
+    assert all(same(parameters(folders[world], name), alone) for world in WORLDS)
+
+
+def test_without_it_they_are_not(folders: dict[int, Path]) -> None:
+    alone = parameters(folders[1], "plain")
+    assert not any(same(parameters(folders[world], "plain"), alone) for world in WORLDS[1:])
+
+
+def test_a_loss_divided_by_a_power_of_two_is_as_good_as_a_mean_over_leaves(
+    folders: dict[int, Path],
+) -> None:
+    assert same(parameters(folders[2], "exact"), parameters(folders[2], "exact-mean"))
+
+
+def test_with_one_leaf_each_all_cosines_are_exact_at_every_step(folders: dict[int, Path]) -> None:
+    run = presum.load(folders[8] / "exact-run")
+    assert set(run.steps.cosine_source) == {"gram"}
+    assert (run.steps.cosine_low == run.steps.cosine_high).all()
+    plain = presum.load(folders[8] / "plain-run")
+    first = abs(run.steps.cosine_mean[0] - plain.steps.cosine_mean[0])
+    assert first < 1e-3  # of the same gradients, there estimated
+    assert dict(run.facts[["key", "value"]].values)["reduction"] == "exact"
+
+
+@pytest.mark.parametrize("name", ["exact-mean", "binned", "fsdp-exact"])
+def test_recorded_gradients_are_the_sums_of_their_leaves(
+    folders: dict[int, Path], name: str
+) -> None:
+    """One worker's own gradient is the reduced one; of more, the mean has the norm it ought to."""
+    alone = presum.load(folders[1] / f"{name}-run").steps
+    alone = alone[alone.reduced_norm.notna()]
+    if len(alone):  # FSDP2 shards the reduced gradient
+        assert alone.reduced_norm.to_numpy() == pytest.approx(alone.grad_norm_mean.to_numpy(), 1e-7)
+    for world in WORLDS:
+        assert presum.load(folders[world] / f"{name}-run").findings == []
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("name", OTHERS)
+def test_every_configuration_is_invariant(launch: Any, tmp_path: Path, name: str) -> None:
+    found = [parameters(trained(launch, tmp_path, world, (name,)), name) for world in (1, 2, 4)]
+    assert same(found[0], found[1]) and same(found[0], found[2])
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_workers_may_bring_different_numbers_of_micro_batches(
+    launch: Any, tmp_path: Path, world: int
+) -> None:
+    folder = trained(launch, tmp_path, world, ("exact-mean", "exact-uneven", *UNEVEN[1:], "binned"))
+    assert same(parameters(folder, "exact-uneven"), parameters(folder, "exact-mean"))
+    assert same(parameters(folder, "binned-uneven"), parameters(folder, "binned"))
