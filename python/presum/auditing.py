@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch.futures import Future
 
 from presum import _core
+from presum.collectives import all_gather
 from presum.device_pass import DTYPES
 
 Look = Callable[[], dict[str, Any]]
@@ -55,7 +56,7 @@ class Audits:
             places = spread * local.numel() // self._elements
         own = local[places].contiguous()
         values = own.new_empty(dist.get_world_size(self._group), own.numel())
-        work = dist.all_gather_into_tensor(values.view(-1), own, group=self._group, async_op=True)
+        work = all_gather(values.view(-1), own, group=self._group, async_op=True)
         return Gathering(places, values, own, work.get_future())
 
     def follow(

@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
 import presum
@@ -105,7 +105,7 @@ def test_no_other_hook_may_follow(model: DistributedDataParallel, tmp_path: Path
         presum.attach(model, run=tmp_path, reduction="exact", quiet=True),
         pytest.raises(RuntimeError, match="register_comm_hook"),
     ):
-        model.register_comm_hook(None, bf16_compress_hook)
+        model.register_comm_hook(None, fp16_compress_hook)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_doubles_need_the_exact_sum(tmp_path: Path) -> None:
 def test_a_hook_that_is_there_already_is_not_replaced(
     model: DistributedDataParallel, tmp_path: Path
 ) -> None:
-    model.register_comm_hook(None, bf16_compress_hook)
+    model.register_comm_hook(None, fp16_compress_hook)
     with pytest.raises(ValueError, match="has a communication hook already"):
         presum.attach(model, run=tmp_path, reduction="exact")
 
@@ -155,7 +155,7 @@ def test_workers_share_the_same_micro_batches() -> None:
         own = [list(sampler) for sampler in samplers]
         assert all(len(sampler) == len(found) for sampler, found in zip(samplers, own, strict=True))
         each = 4 // workers
-        return [sum((o[i : i + each] for o in own), []) for i in range(0, len(own[0]), each)]
+        return [[b for o in own for b in o[i : i + each]] for i in range(0, len(own[0]), each)]
 
     assert steps(1) == steps(2) == steps(4) and len(steps(1)) == 6
     assert len({i for step in steps(1) for batch in step for i in batch}) == 48

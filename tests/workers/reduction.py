@@ -7,6 +7,7 @@ parameters after the last step.
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -119,7 +120,7 @@ def shares(world: int, *, uneven: bool) -> list[range]:
     bounds = [MICRO_BATCHES * rank // world for rank in range(world + 1)]
     if uneven and world > 1:
         bounds[1] -= 1
-    return [range(a, b) for a, b in zip(bounds, bounds[1:], strict=False)]
+    return [range(a, b) for a, b in itertools.pairwise(bounds)]
 
 
 def train(how: dict[str, Any], run: Path, rank: int, world: int) -> dict[str, torch.Tensor]:

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch.futures import Future
 
+from presum.collectives import all_gather, reduce_scatter
 from presum.reduce import tensors
 from presum.reduce.tensors import Binned
 
@@ -67,7 +68,7 @@ class Reduction(ABC):
     def _scattered(self, tensor: torch.Tensor) -> torch.Tensor:
         """This worker's part of the sum of integers."""
         part = tensor.new_empty(tensor.numel() // self._world)
-        dist.reduce_scatter_tensor(part, tensor, group=self._terms.group)
+        reduce_scatter(part, tensor, group=self._terms.group)
         return part
 
     def _own(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -126,9 +127,7 @@ class Exact(Reduction):
         self._sum(chunk)
         whole = self._width * self._world
         self._sums = out if out.numel() == whole else out.new_empty(whole)
-        work = dist.all_gather_into_tensor(
-            self._sums, chunk, group=self._terms.group, async_op=True
-        )
+        work = all_gather(self._sums, chunk, group=self._terms.group, async_op=True)
         return work.get_future()  # type: ignore[no-any-return]
 
     def complete(self, out: torch.Tensor) -> None:
@@ -221,5 +220,5 @@ def agree(group: dist.ProcessGroup, leaves: int, device: torch.device) -> list[i
     """How many leaves each worker brings. Waits."""
     own = torch.tensor([leaves], dtype=torch.int64, device=device)
     counts = own.new_empty(dist.get_world_size(group))
-    dist.all_gather_into_tensor(counts, own, group=group)
+    all_gather(counts, own, group=group)
     return list(map(int, counts.tolist()))
