@@ -219,7 +219,7 @@ class ReducingState(HookState):
         return Fixed(terms, mine, int(self._plan.method.removeprefix("fixed")))
 
     def _layout(self, bucket: GradBucket) -> list[Slice]:
-        start = bucket.buffer().storage_offset()
+        start = int(bucket.buffer().storage_offset())
         return [
             Slice(self._places[id(p)], int(view.storage_offset()) - start, int(view.numel()))
             for p, view in zip(bucket.parameters(), bucket.gradients(), strict=True)
