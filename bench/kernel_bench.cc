@@ -17,9 +17,9 @@
 #include <vector>
 
 #include "base/hash.h"
+#include "base/simd.h"
+#include "base/simd_dispatch.h"
 #include "observe/gradient_pass.h"
-#include "observe/simd.h"
-#include "observe/simd_dispatch.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "../bench/kernel_bench.cc"
@@ -229,8 +229,8 @@ int run(const Options& options) {
       options.bytes >> 10, options.rounds, kBuckets);
   std::printf("%-8s %-5s  %-21s  %-21s  %-21s  %s\n", "target", "dtype", "gradient pass/read",
               "without sketch/read", "norm pass/read", "read");
-  for (const std::string_view target : observe::simd_targets()) {
-    if (const Status forced = observe::set_simd_target(target); !forced) return 1;
+  for (const std::string_view target : base::simd_targets()) {
+    if (const Status forced = base::set_simd_target(target); !forced) return 1;
     for (const auto& [name, dtype] : kDtypes) Bench(dtype, options).print_row(target, name);
   }
   return 0;

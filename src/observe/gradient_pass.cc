@@ -9,9 +9,9 @@
 #include <numeric>
 #include <utility>
 
+#include "base/float_environment.h"
+#include "base/simd_dispatch.h"
 #include "observe/fingerprint.h"
-#include "observe/gradient_pass_environment.h"
-#include "observe/simd_dispatch.h"
 #include "observe/sketch.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -460,12 +460,12 @@ HWY_EXPORT(norm_kernel);
 GradientStats gradient_pass(const void* data, std::size_t count, Dtype dtype,
                             SketchSpan sketch) noexcept {
   assert(is_valid(sketch));
-  const DefaultFloatEnvironment environment;
+  const base::DefaultFloatEnvironment environment;
   return PRESUM_SIMD_DISPATCH(gradient_kernel)(data, count, dtype, sketch);
 }
 
 NormStats norm_pass(const void* data, std::size_t count, Dtype dtype) noexcept {
-  const DefaultFloatEnvironment environment;
+  const base::DefaultFloatEnvironment environment;
   return PRESUM_SIMD_DISPATCH(norm_kernel)(data, count, dtype);
 }
 
