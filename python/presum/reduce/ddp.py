@@ -154,6 +154,7 @@ class ReducingState(HookState):
     def whole(self, place: int, gradient: torch.Tensor) -> torch.Tensor:
         """The sum of this worker's leaves, of which ``gradient`` is the last; with
         ``microbatch_mean`` their mean."""
+        self._enter()
         passes = self.leaves.passes + 1
         if passes == 1:
             return gradient
