@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import report_browser
 
 WORLD = 4
 ALL = list(range(WORLD))
@@ -252,3 +253,20 @@ def test_torch_is_not_imported(runs: Path) -> None:
     command = [sys.executable, "-c", program, str(runs / "base"), str(runs / "again")]
     done = subprocess.run(command, capture_output=True, timeout=120, check=False)
     assert done.returncode == 0
+
+
+def test_a_browser_draws_the_comparison(runs: Path, tmp_path: Path) -> None:
+    command = report_browser.find()
+    if command is None:
+        pytest.skip("Chromium is not installed (Debian package chromium)")
+    page = tmp_path / "difference.html"
+    presum(runs / "base", runs / "gradient", "-o", page)
+    with report_browser.Browser(command) as browser:
+        browser.size(1280, 900)
+        browser.open(page)
+        sentence = browser.evaluate("document.querySelector('#comparison .verdict').textContent")
+        rows = browser.evaluate("document.querySelectorAll('#comparison tr[data-stage]').length")
+        chosen = browser.evaluate("document.querySelector('#comparison tr.chosen').dataset.stage")
+        drawn = browser.evaluate("document.querySelectorAll('.tile').length")
+    assert "step 7, local gradient, rank 3: gradient of 1 of 7 layers" in sentence
+    assert (rows, chosen, drawn) == (8, "local-gradient", 2)

@@ -473,6 +473,7 @@ TEST(Facts, ThatDefineTheTrainingAreAConfiguration) {
                                {.facts = {{"optimizer", "Adam"}}});
   expect_first(c, Stage::kConfiguration, 0, {});
   EXPECT_EQ(first(c).what, "optimizer");
+  EXPECT_EQ(c.first()->at(Stage::kConfiguration).differing, 2U);
   EXPECT_TRUE(contains(texts(first(c)), "optimizer: SGD in A, Adam in B"));
 }
 

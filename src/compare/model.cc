@@ -115,6 +115,7 @@ class Model {
                         .layers = layers_,
                         .workers = pairs_of(*a.record, *b.record)};
     rest_.lacking += pair.same_world() && pair.workers.size() < pair.a.workers_expected;
+    defined_otherwise_ += defining_since_.has_value();
     if (out_.model.common_steps++ == 0) unseeded_ = unseeded_generators(pair);
     add_all({look_at_configuration(pair), look_at_data(pair), look_at_random(pair, unseeded_),
              look_at_parameters(pair), look_at_losses(pair), look_at_gradients(pair),
@@ -213,6 +214,8 @@ class Model {
           before(*defining_since_);
       summary.last_equal = before(*defining_since_);
     }
+    summary.differing = std::max(summary.differing, defined_otherwise_);
+    summary.compared = std::max(summary.compared, out_.model.common_steps);
     Difference& first = *summary.first;
     first.what =
         fmt::format("{}{}{}", fmt::join(keys, ", "), first.what.empty() ? "" : ", ", first.what);
@@ -292,9 +295,10 @@ class Model {
   std::uint64_t every_a_ = 0, every_b_ = 0;
   bool same_salt_ = false;
   KindSet unseeded_;
-  std::optional<std::uint64_t> defining_since_;
-  std::optional<std::uint64_t> previous_;  // common step
-  bool reduced_before_ = false;            // its reduced gradient was compared
+  std::optional<std::uint64_t> defining_since_;  // facts that define the training differ
+  std::uint64_t defined_otherwise_ = 0;          // steps at which they do
+  std::optional<std::uint64_t> previous_;        // common step
+  bool reduced_before_ = false;                  // its reduced gradient was compared
   StepRecord last_a_, last_b_;
   std::array<Context, kStages> contexts_;
   Rest rest_;

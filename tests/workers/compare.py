@@ -58,7 +58,8 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.dropout(torch.tanh(self.linear(self.norm(x))))
+        dropped: torch.Tensor = self.dropout(torch.tanh(self.linear(self.norm(x))))
+        return x + dropped
 
 
 class Model(nn.Module):
@@ -72,7 +73,8 @@ class Model(nn.Module):
         x = self.embed(tokens)
         for layer in self.layers:
             x = layer(x)
-        return self.head(x)
+        scores: torch.Tensor = self.head(x)
+        return scores
 
 
 def summed_by_hand(backwards: bool, bucket: Any) -> torch.futures.Future[torch.Tensor]:
@@ -102,7 +104,7 @@ class Training:
         self.optimizer = torch.optim.SGD(self.inner.parameters(), lr=plan.lr, momentum=0.9)
         self.rows = token_rows()[:400].clone()
         sampler: Any = DistributedSampler(self.rows, world, rank, seed=plan.sampler_seed)  # type: ignore[arg-type, var-annotated]
-        self.loader = DataLoader(self.rows, batch_size=BATCH, sampler=sampler)  # type: ignore[arg-type, var-annotated]
+        self.loader = DataLoader(self.rows, batch_size=BATCH, sampler=sampler)  # type: ignore[arg-type]
         self.factor = 1.0
         self.generator: torch.Tensor | None = None  # to go on with
         torch.manual_seed(100 + rank)
@@ -125,7 +127,7 @@ class Training:
         with torch.autocast("cpu", torch.bfloat16, enabled=self.plan.autocast):
             scores = self.model(batch[:, :-1])
             loss = nn.functional.cross_entropy(scores.flatten(0, 1), batch[:, 1:].flatten())
-        (loss * self.factor).backward()
+        (loss * self.factor).backward()  # type: ignore[no-untyped-call]
         if self.plan.clip:
             nn.utils.clip_grad_norm_(self.inner.parameters(), self.plan.clip)
         self.optimizer.step()

@@ -31,8 +31,8 @@ function comparisonSentence(comparison) {
 function stageRow(model, stage) {
   const {first} = stage;
   const text = first ? `${whenDiffers(stage.stage, first)}: ${whoDiffers(first)}${first.what}` : stage.compared === 0 ? 'not compared' : 'equal';
-  return el('tr', {'data-stage': stage.stage, class: model.first_stage === stage.stage ? 'chosen' : null}, el('th', {scope: 'row'}, stageName(stage.stage)),
-    el('td', {}, String(stage.compared)), el('td', {}, String(stage.differing)), el('td', {class: 'left'}, text));
+  return el('tr', {'data-stage': stage.stage, class: model.first_stage === stage.stage ? 'chosen' : null}, el('th', {scope: 'row', class: 'left'}, stageName(stage.stage)),
+    el('td', {}, String(stage.compared)), el('td', {}, String(stage.differing)), el('td', {class: 'left wide'}, text));
 }
 
 function textList(title, lines) {
@@ -47,7 +47,7 @@ function firstDetails(model) {
 }
 
 function modelSection(comparison, model) {
-  const head = ['Stage', 'Steps compared', 'Differing', 'First difference'].map((text, i) => el('th', {scope: 'col', class: i === 3 ? 'left' : null}, text));
+  const head = ['Stage', 'Steps compared', 'Differing', 'First difference'].map((text, i) => el('th', {scope: 'col', class: i % 3 === 0 ? 'left' : null}, text));
   return el('section', {class: 'card'}, el('h2', {}, comparison.models.length > 1 ? `Module ${model.module}, shard ${model.shard}` : 'Stage by stage'), firstDetails(model),
     el('div', {class: 'scroll'}, el('table', {}, el('thead', {}, el('tr', {}, ...head)), el('tbody', {}, ...model.stages.map((s) => stageRow(model, s))))),
     textList('Also to know', model.remarks), textList('Not compared', model.not_compared));
@@ -56,14 +56,15 @@ function modelSection(comparison, model) {
 const FACT_TITLES = {configuration: 'Settings that differ', environment: 'Environments differ (a possible cause)', recording: 'Recorded in another way'};
 
 function factLists(comparison) {
-  return Object.entries(FACT_TITLES).map(([weight, title]) => textList(title, comparison.facts.filter((f) => f.weight === weight)
+  const lists = Object.entries(FACT_TITLES).map(([weight, title]) => textList(title, comparison.facts.filter((f) => f.weight === weight)
     .map((f) => `${f.key}: ${f.a || 'unset'} in A, ${f.b || 'unset'} in B${f.all_ranks || f.ranks.length === 0 ? '' : ` (${ranksText(f.ranks)})`}`)));
+  return [...lists, textList('In one run only', comparison.not_compared)].filter(Boolean);
 }
 
 function drawComparison(main, comparison) {
+  const beside = factLists(comparison);
   main.append(el('section', {id: 'comparison', 'aria-label': 'comparison'},
     el('h1', {}, `${comparison.a} (A) and ${comparison.b} (B)`), el('p', {class: 'verdict plain'}, comparisonSentence(comparison)),
     ...comparison.models.map((model) => modelSection(comparison, model)),
-    el('section', {class: 'card'}, el('h2', {}, 'Beside the steps'), ...factLists(comparison),
-      textList('In one run only', comparison.not_compared))));
+    beside.length ? el('section', {class: 'card'}, el('h2', {}, 'Beside the steps'), ...beside) : null));
 }
