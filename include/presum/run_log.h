@@ -37,6 +37,7 @@ struct Fact {
   std::uint32_t rank = 0;
   std::string key;
   std::string value;
+  std::uint32_t module = 0;
 };
 
 // Something that went wrong with the collection itself.
@@ -52,6 +53,7 @@ struct SegmentInfo {
   std::string presum_version;
   bool closed = false;  // ended in order; a segment that is still written, or died, is not
   std::optional<std::uint32_t> preflight_exit_code;  // none where no preflight ended it
+  std::string salt;  // its name: samples of segments in which it differs cannot be compared
 };
 
 struct GroupInfo {
@@ -61,6 +63,7 @@ struct GroupInfo {
   std::uint64_t id = 0;
   std::string name;
   std::uint64_t elements = 0;
+  std::uint32_t position = 0;  // in the order of the model's parameters, or else by name
 };
 
 struct StepKey {
@@ -68,6 +71,36 @@ struct StepKey {
   std::uint32_t module = 0;
   std::uint32_t shard = 0;
   std::uint64_t step = 0;
+};
+
+// A worker's parameters after its last step.
+struct FinalState {
+  std::uint32_t segment = 0;
+  std::uint32_t module = 0;
+  std::uint32_t shard = 0;
+  std::uint32_t replica = 0;
+  std::uint64_t optimizer_steps = 0;  // that it had finished
+  std::vector<StateHash> states;
+};
+
+// The steps of one model in one segment, one after the other, with all that was kept of them but
+// cosines. A worker's fingerprints are those that it last told, at this step or before. Holds one
+// step in memory at a time. Lifetime: the RunLog outlives it. Thread-safety: one thread at a time,
+// that of the RunLog.
+class StepCursor {
+ public:
+  StepCursor(StepCursor&&) noexcept;
+  StepCursor& operator=(StepCursor&&) noexcept;
+  ~StepCursor();
+
+  // The next step, which lives until the next call; null after the last one. Errors: kCorrupt, kIo.
+  Result<const StepRecord*> next();
+
+ private:
+  friend class RunLog;
+  struct State;
+  explicit StepCursor(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
 };
 
 // An open run log. Reads while a writer writes. Thread-safety: one thread at a time.
@@ -100,6 +133,12 @@ class RunLog {
   Result<std::vector<Check>> checks() const;
   Result<std::vector<SegmentInfo>> segments() const;
   Result<std::vector<GroupInfo>> groups() const;
+
+  // By segment, module, shard and replica. Empty for a run of schema 1.
+  Result<std::vector<FinalState>> final_states() const;
+  // The steps from `from_step` on, ascending.
+  Result<StepCursor> cursor(std::uint32_t segment, std::uint32_t module, std::uint32_t shard,
+                            std::uint64_t from_step = 0) const;
 
   // Calls `visit` once a step, in the order of steps(), with the workers that were seen in it, by
   // replica. Their micro-batches are left out. Holds one step in memory at a time.

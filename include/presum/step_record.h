@@ -74,6 +74,9 @@ struct GroupRecord {
   std::uint64_t nonfinite = 0;
   std::vector<float> norms;   // one per worker, in the order of StepRecord::workers
   std::vector<float> maxima;  // likewise
+  // Low halves of the fingerprints of the workers' own gradients of the group, likewise; 0 where
+  // nothing was reported; empty where they were not kept.
+  std::vector<std::uint32_t> fingerprints;
 };
 
 struct StepRecord {

@@ -23,6 +23,7 @@ from presum.collector import Setup
 from presum.findings import Finding
 from presum.fingerprints import Families, StepFingerprints, chosen
 from presum.fingerprints.environment import environment_facts
+from presum.fingerprints.settings import optimizer_facts
 from presum.fingerprints.states import Held, held_buffers
 from presum.monitor import Monitor, next_module, open_session
 from presum.reduce.plan import plan_of
@@ -148,6 +149,8 @@ def attach(
     }
     if "environment" in on:
         facts |= environment_facts(target.device)
+    if "optimizer" in on and optimizer is not None:
+        facts |= optimizer_facts(optimizer)
     key = Path(run).absolute() if run is not None else None
     observer = Observer(
         module=next_module(key),

@@ -60,6 +60,7 @@ int main(const std::vector<std::string>& args, std::ostream& out, std::ostream& 
     add_findings(program, chosen);
     add_check(program, chosen);
     add_report(program, chosen);
+    add_compare(program, chosen);
     add_export(program, chosen);
     add_faults(program, chosen);
     return dispatch(program, chosen, args, {out, err});

@@ -154,14 +154,14 @@ TEST(Cli, HelpNamesTheVerbsAndExitsWith0) {
     const Ran ran = run({flag});
     EXPECT_EQ(ran.code, 0);
     EXPECT_EQ(ran.err, "");
-    for (const char* verb : {"summary", "findings", "check", "s1", "RUN", "--version"}) {
+    for (const char* verb : {"summary", "findings", "check", "compare", "s1", "RUN", "--version"}) {
       EXPECT_NE(ran.out.find(verb), std::string::npos) << verb;
     }
   }
 }
 
 TEST(Cli, EveryVerbHasHelpWithAnExample) {
-  for (const char* verb : {"summary", "findings", "check"}) {
+  for (const char* verb : {"summary", "findings", "check", "compare"}) {
     const Ran ran = run({verb, "--help"});
     EXPECT_EQ(ran.code, 0) << verb;
     EXPECT_EQ(ran.err, "");
@@ -182,6 +182,8 @@ TEST(Cli, BadUseIsOneLineAndExitCode2) {
   expect_refusal({"summary"}, "RUN");
   expect_refusal({"check"}, "RUN");
   expect_refusal({"check", "a", "--fail-on", "never"}, "fail-on");
+  expect_refusal({"compare", "a"}, "RUN_B");
+  expect_refusal({"compare", "a", "b", "--format", "csv"}, "csv");
   expect_refusal({"findings"}, "RUN");
   expect_refusal({"findings", "a", "b"}, "b");
   expect_refusal({"findings", "a", "--format", "xml"}, "xml");
@@ -599,6 +601,67 @@ TEST(Export, AnEmptyTableHasItsHead) {
   EXPECT_EQ(lines(run({"export", file, "--table", "findings"}).out).size(), 1U);
   EXPECT_EQ(run({"export", file, "--table", "findings", "--format", "jsonl"}).out, "");
   expect_refusal({"export", file, "--table", "segments"}, "segments");
+}
+
+// ---- compare
+
+Ran compare_runs(const TempFolder& folder, const std::vector<std::string>& more = {}) {
+  std::vector<std::string> args = {"compare", (folder / "a").string(), (folder / "b").string()};
+  args.insert(args.end(), more.begin(), more.end());
+  return run(args);
+}
+
+TEST(Compare, IdenticalRunsExitWith0) {
+  const TempFolder folder;
+  make_run(folder / "a", steps_of(3, 1));
+  make_run(folder / "b", steps_of(3, 1));
+  const Ran ran = compare_runs(folder);
+  EXPECT_EQ(ran.code, 0);
+  EXPECT_EQ(lines(ran.out).at(0), "identical in all that was compared, at 3 common steps");
+}
+
+TEST(Compare, DifferentRunsExitWith1AndNameTheFirstDifference) {
+  const TempFolder folder;
+  auto steps = steps_of(3, 1);
+  make_run(folder / "a", steps);
+  steps[1].workers[1].fingerprint = 77;
+  make_run(folder / "b", steps);
+  const Ran ran = compare_runs(folder);
+  EXPECT_EQ(ran.code, 1);
+  EXPECT_EQ(lines(ran.out).at(0),
+            "different: identical up to step 0; first difference at step 1, local gradient, rank "
+            "5: gradient");
+  const auto json = nlohmann::json::parse(compare_runs(folder, {"--format", "json"}).out);
+  EXPECT_EQ(json["models"][0]["first_stage"], "local-gradient");
+}
+
+TEST(Compare, RunsWithNothingInCommonExitWith2) {
+  const TempFolder folder;
+  make_run(folder / "a", steps_of(3, 1));
+  make_run(folder / "b", {});
+  const Ran ran = compare_runs(folder);
+  EXPECT_EQ(ran.code, 2);
+  EXPECT_EQ(lines(ran.out).at(0), "not comparable: the runs have no model with steps in common");
+}
+
+TEST(Compare, WritesAPageWithBothRunsAndTheComparison) {
+  const TempFolder folder;
+  make_run(folder / "a", steps_of(3, 1));
+  make_run(folder / "b", steps_of(3, 2));
+  const auto page = folder / "page.html";
+  EXPECT_EQ(compare_runs(folder, {"-o", page.string()}).code, 1);
+  EXPECT_NE(read_file(page).find(R"("comparison":{"outcome":"different")"), std::string::npos);
+  const Ran refused = compare_runs(folder, {"-o", folder.path().string()});
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_EQ(refused.out, "");
+}
+
+TEST(Compare, NamesCannotSteerTheTerminal) {
+  const TempFolder folder;
+  make_run(folder / "a", steps_of(3, 1));
+  make_run(folder / "b\x1b[31m", steps_of(3, 1));
+  const Ran ran = run({"compare", (folder / "a").string(), (folder / "b\x1b[31m").string()});
+  EXPECT_EQ(ran.out.find('\x1b'), std::string::npos);
 }
 
 }  // namespace

@@ -21,6 +21,7 @@ void add_summary(CLI::App& program, Command& chosen);
 void add_check(CLI::App& program, Command& chosen);
 void add_findings(CLI::App& program, Command& chosen);
 void add_faults(CLI::App& program, Command& chosen);
+void add_compare(CLI::App& program, Command& chosen);
 void add_export(CLI::App& program, Command& chosen);
 void add_report(CLI::App& program, Command& chosen);
 

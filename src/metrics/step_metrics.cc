@@ -135,6 +135,7 @@ GroupRecord group_record(const StepInput& input, std::size_t at, std::uint64_t i
     const packet::Group* group = find_group(*step, at, id);
     g.norms.push_back(group ? static_cast<float>(std::sqrt(group->sums.sum_squares)) : NAN);
     g.maxima.push_back(group ? static_cast<float>(group->sums.max_abs) : NAN);
+    g.fingerprints.push_back(group ? static_cast<std::uint32_t>(group->sums.fingerprint) : 0);
     g.nonfinite += group ? group->sums.nonfinite : 0;
   }
   const Moments m = moments(g.norms, [](float x) { return static_cast<double>(x); });

@@ -640,7 +640,7 @@ TEST(StepMetrics, TokensCvNeedsAllTokenCounts) {
 TEST(StepMetrics, GroupsAreMatchedByIdAndLeaveOutWhatIsNotFinite) {
   auto steps = steps_of(random_gradients(3, 27));
   steps[0].groups = {{5, {4, 1, 0, 0}}, {6, {1, 0.5, 0, 0}}};
-  steps[1].groups = {{6, {9, 0.25, 0, 0}}, {5, {16, 3, 0, 0}}};
+  steps[1].groups = {{6, {9, 0.25, 0, 0}}, {5, {16, 3, 0, 0xABCDEF0112345678ULL}}};
   steps[2].groups = {{5, {NAN, 2, 7, 0}}};
   const StepRecord record = measure(steps);
   ASSERT_EQ(record.groups.size(), 2U);
@@ -653,6 +653,7 @@ TEST(StepMetrics, GroupsAreMatchedByIdAndLeaveOutWhatIsNotFinite) {
   EXPECT_EQ(five.norms[1], 4.0F);
   EXPECT_TRUE(std::isnan(five.norms[2]));
   EXPECT_EQ(five.maxima, (std::vector<float>{1, 3, 2}));
+  EXPECT_EQ(five.fingerprints, (std::vector<std::uint32_t>{0, 0x12345678U, 0}));
   const GroupRecord& six = record.groups[1];
   EXPECT_EQ(six.norm_mean, 2);
   EXPECT_EQ(six.norm_std, 1);

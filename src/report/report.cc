@@ -6,9 +6,10 @@
 
 namespace presum::report {
 
-Result<std::string> page(std::span<const RunLog> runs) {
-  const auto data = page_data(runs);
+Result<std::string> page(std::span<const RunLog> runs, const Json& comparison) {
+  auto data = page_data(runs);
   if (!data) return tl::unexpected(data.error());
+  if (!comparison.is_null()) (*data)["comparison"] = comparison;
   std::string out(kPageBeforeData);
   out += embeddable(*data);
   out += kPageAfterData;

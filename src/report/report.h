@@ -7,11 +7,13 @@
 
 #include "presum/run_log.h"
 #include "presum/status.h"
+#include "report/json.h"
 
 namespace presum::report {
 
 // One HTML page with everything it needs; a browser that opens it loads nothing else. Runs without
 // a step, or with one worker, yield a page that says so. Errors: those of reading the runs.
-Result<std::string> page(std::span<const RunLog> runs);
+// `comparison` of two runs, as `presum compare --format json` writes it, is drawn above them.
+Result<std::string> page(std::span<const RunLog> runs, const Json& comparison = {});
 
 }  // namespace presum::report

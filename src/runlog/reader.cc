@@ -10,14 +10,17 @@
 #include "runlog/schema.h"
 
 namespace presum {
-namespace {
 
-using runlog::Database;
-using runlog::for_each_row;
-using runlog::read_all;
-using runlog::Statement;
+std::string runlog::step_columns(std::uint64_t version) {
+  return fmt::format(
+      "segment, module, shard, step, workers_expected, loss_mean, loss_std, loss_range, "
+      "grad_norm_mean, grad_norm_std, grad_norm_cv, cosine_mean, cosine_low, cosine_high, "
+      "consistency, reduced_norm, signal, noise, noise_scale, effective_workers, tokens_cv, "
+      "cosine_source, reduced_disagrees, distinct_gradients, sketch_size, {}, id",
+      version >= 2 ? "mean_norm, mean_norm_error" : "NULL, NULL");
+}
 
-StepRecord read_step(const Statement& row) {
+StepRecord runlog::read_step(const Statement& row) {
   StepRecord r;
   int c = 0;
   r.segment = row.small(c++);
@@ -39,6 +42,13 @@ StepRecord read_step(const Statement& row) {
   r.mean_norm_error = row.number(c++);
   return r;
 }
+
+namespace {
+
+using runlog::Database;
+using runlog::for_each_row;
+using runlog::read_all;
+using runlog::Statement;
 
 // REQUIRES: `steps` in the order of the view `missing`.
 Status read_missing(Database& db, std::vector<StepRecord>& steps) {
@@ -103,18 +113,11 @@ std::string RunLog::name() const {
 }
 
 Result<std::vector<StepRecord>> RunLog::steps() const {
-  const char* const of_schema_2 =
-      state_->version >= 2 ? "mean_norm, mean_norm_error" : "NULL, NULL";
-  auto steps = read_all<StepRecord>(
-      state_->db,
-      fmt::format(
-          "SELECT segment, module, shard, step, workers_expected, loss_mean, loss_std, "
-          "loss_range, grad_norm_mean, grad_norm_std, grad_norm_cv, cosine_mean, cosine_low, "
-          "cosine_high, consistency, reduced_norm, signal, noise, noise_scale, "
-          "effective_workers, tokens_cv, cosine_source, reduced_disagrees, distinct_gradients, "
-          "sketch_size, {} FROM step ORDER BY segment, module, shard, step",
-          of_schema_2),
-      read_step);
+  auto steps =
+      read_all<StepRecord>(state_->db,
+                           fmt::format("SELECT {} FROM step ORDER BY segment, module, shard, step",
+                                       runlog::step_columns(state_->version)),
+                           runlog::read_step);
   if (!steps) return steps;
   if (auto s = read_missing(state_->db, *steps); !s) return tl::unexpected(s.error());
   return steps;
@@ -141,11 +144,13 @@ Result<std::vector<ModuleInfo>> RunLog::modules() const {
 }
 
 Result<std::vector<Fact>> RunLog::facts() const {
-  return read_all<Fact>(state_->db,
-                        "SELECT segment, rank, key, value FROM fact ORDER BY segment, rank, key",
-                        [](const Statement& row) {
-                          return Fact{row.small(0), row.small(1), row.text(2), row.text(3)};
-                        });
+  return read_all<Fact>(
+      state_->db,
+      "SELECT segment, rank, key, value, module FROM fact ORDER BY segment, rank, key, "
+      "module",
+      [](const Statement& row) {
+        return Fact{row.small(0), row.small(1), row.text(2), row.text(3), row.small(4)};
+      });
 }
 
 Result<std::vector<NoteRecord>> RunLog::notes() const {

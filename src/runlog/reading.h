@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -20,6 +21,18 @@ struct RunLog::State {
 };
 
 namespace runlog {
+
+// Columns of the table `step`, whose last one is its id, and the record that they hold.
+std::string step_columns(std::uint64_t version);
+StepRecord read_step(const Statement& row);
+
+// Columns of the table `worker_step` as `w`, and the record that they hold from `column` on.
+inline constexpr std::string_view kWorkerColumns =
+    "w.replica, w.rank, w.loss, w.loss_nonfinite, w.weight, w.tokens, w.micro_batches, "
+    "w.grad_norm, w.grad_max, w.nonfinite, w.cosine_to_others, w.reduced_norm, w.fingerprint, "
+    "w.reduced_fingerprint, w.optimizer_step, w.dropped, w.skipped_parameters";
+inline constexpr int kWorkerColumnCount = 17;
+WorkerRecord read_worker(const Statement& row, int column);
 
 // Calls `read` for every row.
 template <class Read>

@@ -97,7 +97,8 @@ StepRecord full_step(std::uint32_t segment) {
                .norm_std = 0.5,
                .nonfinite = 6,
                .norms = {1, 2, 3},
-               .maxima = {4, 5, NAN}}};
+               .maxima = {4, 5, NAN},
+               .fingerprints = {7, 0xFFFFFFFFU, 0}}};
   WorkerRecord& w = r.workers[1];
   w = {.rank = 21, .replica = 2, .loss = 3.25, .loss_nonfinite = true, .weight = 2.5};
   w.tokens = 77;
@@ -1322,6 +1323,140 @@ TEST(Writer, RefusesJudgementsAfterClose) {
   EXPECT_FALSE(writer.preflight(0));
 }
 
+// ---- whole steps, one after the other
+
+// The next step of a cursor, copied; nothing at its end.
+std::optional<StepRecord> next_step(StepCursor& cursor) {
+  const auto record = cursor.next();
+  EXPECT_TRUE(record) << record.error().message;
+  return record && *record != nullptr ? std::optional(**record) : std::nullopt;
+}
+
+StepCursor cursor_of(const RunLog& log, const StepRecord& like, std::uint64_t from = 0) {
+  auto cursor = log.cursor(like.segment, like.module, like.shard, from);
+  EXPECT_TRUE(cursor) << cursor.error().message;
+  return std::move(*cursor);
+}
+
+TEST(StepCursor, GivesEverythingThatWasKeptOfAStep) {
+  const TempFolder folder;
+  const StepRecord want = full_step(1);
+  make_run(folder / "run", {want, plain_step(1, 3)});
+  const auto log = RunLog::open(folder / "run");
+  ASSERT_TRUE(log);
+  StepCursor cursor = cursor_of(*log, want);
+  const auto got = next_step(cursor);
+  ASSERT_TRUE(got);
+  EXPECT_EQ(got->step, want.step);
+  EXPECT_EQ(got->mean_norm, want.mean_norm);
+  EXPECT_EQ(got->missing_replicas, want.missing_replicas);
+  ASSERT_EQ(got->groups.size(), 1U);
+  EXPECT_EQ(got->groups[0].id, want.groups[0].id);
+  EXPECT_EQ(got->groups[0].norms, want.groups[0].norms);
+  EXPECT_EQ(got->groups[0].fingerprints, want.groups[0].fingerprints);
+  const WorkerRecord& w = got->workers.at(1);
+  EXPECT_EQ(w.rank, 21U);
+  EXPECT_EQ(w.fingerprint, 0x8000000000000001ULL);
+  ASSERT_EQ(w.micro.size(), 2U);
+  EXPECT_EQ(w.micro[0].tokens, 30U);
+  EXPECT_TRUE(std::isnan(w.micro[1].loss));
+  EXPECT_EQ(w.thinned, 25U);
+  EXPECT_EQ(w.samples.size(), 3U);
+  EXPECT_EQ(w.indices, (std::vector<std::uint64_t>{40, 30}));
+  ASSERT_EQ(w.states.size(), 1U);
+  EXPECT_EQ(w.states[0].of, StateHash::Of::kBuffers);
+  ASSERT_NE(w.fingerprint_of(FingerprintKind::kSamplerSeed), nullptr);
+  EXPECT_EQ(*w.fingerprint_of(FingerprintKind::kSamplerSeed), 42U);
+  EXPECT_FALSE(next_step(cursor)) << "steps of other models are left out";
+  EXPECT_FALSE(next_step(cursor));
+}
+
+TEST(StepCursor, HoldsFingerprintsUntilTheyChange) {
+  const TempFolder folder;
+  std::vector<StepRecord> steps;
+  for (const std::uint64_t value : {7, 7, 8}) {
+    steps.push_back(plain_step(1, steps.size(), 2));
+    steps.back().workers[1].fingerprints = {{11, value}};
+  }
+  make_run(folder / "run", steps);
+  const auto log = RunLog::open(folder / "run");
+  ASSERT_TRUE(log);
+  StepCursor cursor = cursor_of(*log, steps[0], 1);
+  for (const std::uint64_t value : {7, 8}) {
+    const auto step = next_step(cursor);
+    ASSERT_TRUE(step);
+    EXPECT_TRUE(step->workers[0].fingerprints.empty());
+    ASSERT_EQ(step->workers[1].fingerprints.size(), 1U);
+    EXPECT_EQ(step->workers[1].fingerprints[0].value, value);
+  }
+}
+
+TEST(StepCursor, GivesAWorkerTheStatesOfTheFirstUnlessItHasItsOwn) {
+  const TempFolder folder;
+  StepRecord step = plain_step(1, 0, 3);
+  const StateHash shared{5, StateHash::Of::kParameters, 6};
+  step.workers[0].states = step.workers[1].states = {shared};
+  make_run(folder / "run", {step});
+  const auto log = RunLog::open(folder / "run");
+  ASSERT_TRUE(log);
+  StepCursor cursor = cursor_of(*log, step);
+  const auto got = next_step(cursor);
+  ASSERT_TRUE(got);
+  EXPECT_EQ(got->workers[1].states.size(), 1U);
+  EXPECT_TRUE(got->workers[2].states.empty());
+}
+
+TEST(StepCursor, SaysThatAFileIsDamaged) {
+  const TempFolder folder;
+  std::vector<StepRecord> steps;
+  for (std::uint64_t s = 0; s < 200; ++s) steps.push_back(plain_step(1, s, 8));
+  make_run(folder / "run", steps);
+  std::string bytes = read_file(folder / "run" / kFileName);
+  for (std::size_t at = bytes.size() / 2; at < bytes.size(); ++at) bytes[at] = '\x5a';
+  write_file(folder / "run" / kFileName, bytes);
+  const auto log = RunLog::open(folder / "run");
+  ASSERT_TRUE(log);
+  auto cursor = log->cursor(1, 0, 0);
+  bool failed = !cursor;
+  for (std::size_t s = 0; !failed && s < steps.size(); ++s) failed = !cursor->next();
+  EXPECT_TRUE(failed);
+}
+
+TEST(FinalState, IsRead) {
+  const TempFolder folder;
+  FakeClock clock;
+  Writer writer = open_writer(folder / "run", clock);
+  packet::Note note;
+  note.header.segment = 1;
+  note.header.identity = {.replica = 1, .replicas = 2};
+  note.clock = 17;
+  note.states = {{5, StateHash::Of::kParameters, 6}};
+  ASSERT_TRUE(writer.add(note));
+  ASSERT_TRUE(writer.close());
+  const auto states = RunLog::open(folder / "run")->final_states();
+  ASSERT_TRUE(states);
+  ASSERT_EQ(states->size(), 1U);
+  EXPECT_EQ(states->at(0).replica, 1U);
+  EXPECT_EQ(states->at(0).optimizer_steps, 17U);
+  EXPECT_EQ(states->at(0).states.at(0).value, 6U);
+}
+
+TEST(Groups, KeepTheirOrderInTheModel) {
+  const TempFolder folder;
+  FakeClock clock;
+  Writer writer = open_writer(folder / "run", clock);
+  packet::Hello hello = hello_of(1, 0, 1);
+  hello.groups = {{3, 10, "embed"}, {1, 20, "layers.10"}, {2, 5, "head"}};
+  ASSERT_TRUE(writer.add(hello));
+  ASSERT_TRUE(writer.close());
+  const auto groups = RunLog::open(folder / "run")->groups();
+  ASSERT_TRUE(groups);
+  ASSERT_EQ(groups->size(), 3U);
+  for (const GroupInfo& g : *groups) {
+    EXPECT_EQ(g.position, g.name == "embed" ? 0U : g.name == "head" ? 2U : 1U) << g.name;
+  }
+}
+
 // ---- a run of an older presum
 
 // Schema 1 as version 0.1.0 made it, but for views that no reader of this one needs.
@@ -1389,6 +1524,13 @@ TEST_F(OldRun, IsReadAsItIs) {
   std::size_t workers = 0;
   ASSERT_TRUE(log->for_each_workers([&](const auto&, auto seen) { workers += seen.size(); }));
   EXPECT_EQ(workers, 3U);
+  StepCursor cursor = cursor_of(*log, plain_step(1, 0));
+  const auto first = next_step(cursor);
+  ASSERT_TRUE(first);
+  EXPECT_EQ(first->workers.at(1).loss, 2.0);
+  EXPECT_TRUE(first->workers.at(1).fingerprints.empty());
+  EXPECT_TRUE(log->final_states()->empty());
+  EXPECT_TRUE(log->segments()->at(0).salt.empty());
   EXPECT_EQ(read_file(run() / kFileName), before) << "reading changes nothing";
 }
 
@@ -1480,7 +1622,8 @@ class RunLogSize : public ::testing::Test {
                           .norm_std = normal_(random_),
                           .nonfinite = 0,
                           .norms = std::vector<float>(kWorkers, 1),
-                          .maxima = std::vector<float>(kWorkers, 1)});
+                          .maxima = std::vector<float>(kWorkers, 1),
+                          .fingerprints = std::vector<std::uint32_t>(kWorkers, 1)});
     }
     r.cosines.assign(kWorkers * (kWorkers - 1) / 2, 0.5F);
     return r;

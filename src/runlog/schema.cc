@@ -76,6 +76,8 @@ ALTER TABLE worker_step ADD COLUMN thinned INTEGER;
 ALTER TABLE worker_step ADD COLUMN samples BLOB;
 ALTER TABLE worker_step ADD COLUMN indices BLOB;
 ALTER TABLE worker_step ADD COLUMN states BLOB;
+ALTER TABLE group_step ADD COLUMN fingerprints BLOB;
+ALTER TABLE group_name ADD COLUMN position INTEGER;
 CREATE TABLE fingerprint (
   segment INTEGER NOT NULL, module INTEGER NOT NULL, shard INTEGER NOT NULL,
   replica INTEGER NOT NULL, kind INTEGER NOT NULL, step INTEGER NOT NULL, value INTEGER NOT NULL,

@@ -8,26 +8,9 @@
 #include "runlog/reading.h"
 
 namespace presum {
-namespace {
 
-using runlog::Database;
-using runlog::for_each_row;
-using runlog::read_all;
-using runlog::Statement;
-
-constexpr int kKeyColumns = 4;
-
-StepKey read_key(const Statement& row) {
-  return {row.small(0), row.small(1), row.small(2), row.integer(3)};
-}
-
-bool same(const StepKey& a, const StepKey& b) {
-  return std::tie(a.segment, a.module, a.shard, a.step) ==
-         std::tie(b.segment, b.module, b.shard, b.step);
-}
-
-WorkerRecord read_worker(const Statement& row) {
-  int c = kKeyColumns;
+WorkerRecord runlog::read_worker(const Statement& row, int column) {
+  int c = column;
   WorkerRecord w;
   w.replica = row.small(c++);
   w.rank = row.small(c++);
@@ -49,6 +32,28 @@ WorkerRecord read_worker(const Statement& row) {
   return w;
 }
 
+namespace {
+
+using runlog::Database;
+using runlog::for_each_row;
+using runlog::read_all;
+using runlog::Statement;
+
+constexpr int kKeyColumns = 4;
+
+StepKey read_key(const Statement& row) {
+  return {row.small(0), row.small(1), row.small(2), row.integer(3)};
+}
+
+bool same(const StepKey& a, const StepKey& b) {
+  return std::tie(a.segment, a.module, a.shard, a.step) ==
+         std::tie(b.segment, b.module, b.shard, b.step);
+}
+
+WorkerRecord read_keyed_worker(const Statement& row) {
+  return runlog::read_worker(row, kKeyColumns);
+}
+
 GroupRecord read_group(const Statement& row) {
   int c = kKeyColumns;
   GroupRecord g;
@@ -60,7 +65,7 @@ GroupRecord read_group(const Statement& row) {
 }
 
 SegmentInfo read_segment(const Statement& row) {
-  SegmentInfo s{row.small(0), row.text(1), row.text(2), row.small(3) != 0, {}};
+  SegmentInfo s{row.small(0), row.text(1), row.text(2), row.small(3) != 0, {}, row.text(5)};
   if (row.type(4) != SQLITE_NULL) s.preflight_exit_code = row.small(4);
   return s;
 }
@@ -86,7 +91,7 @@ Status by_step(Database& db, std::string_view sql, Read&& read, Visit&& visit) {
 }  // namespace
 
 Result<std::vector<SegmentInfo>> RunLog::segments() const {
-  const char* const of_schema_2 = state_->version >= 2 ? "preflight_exit_code" : "NULL";
+  const char* const of_schema_2 = state_->version >= 2 ? "preflight_exit_code, salt" : "NULL, NULL";
   return read_all<SegmentInfo>(
       state_->db,
       fmt::format("SELECT segment, started_utc, presum_version, closed, {} FROM segment "
@@ -96,25 +101,27 @@ Result<std::vector<SegmentInfo>> RunLog::segments() const {
 }
 
 Result<std::vector<GroupInfo>> RunLog::groups() const {
-  return read_all<GroupInfo>(state_->db,
-                             "SELECT segment, module, shard, id, name, elements FROM group_name "
-                             "ORDER BY segment, module, shard, name",
-                             [](const Statement& row) {
-                               return GroupInfo{row.small(0),   row.small(1), row.small(2),
-                                                row.integer(3), row.text(4),  row.integer(5)};
-                             });
+  const char* const by_name =
+      "row_number() OVER (PARTITION BY segment, module, shard ORDER BY name) - 1";
+  return read_all<GroupInfo>(
+      state_->db,
+      fmt::format("SELECT segment, module, shard, id, name, elements, {} FROM group_name "
+                  "ORDER BY segment, module, shard, name",
+                  state_->version >= 2 ? fmt::format("ifnull(position, {})", by_name) : by_name),
+      [](const Statement& row) {
+        return GroupInfo{row.small(0), row.small(1),   row.small(2), row.integer(3),
+                         row.text(4),  row.integer(5), row.small(6)};
+      });
 }
 
 Status RunLog::for_each_workers(const WorkersVisitor& visit) const {
   return by_step<WorkerRecord>(
       state_->db,
-      "SELECT s.segment, s.module, s.shard, s.step, w.replica, w.rank, w.loss, w.loss_nonfinite, "
-      "w.weight, w.tokens, w.micro_batches, w.grad_norm, w.grad_max, w.nonfinite, "
-      "w.cosine_to_others, w.reduced_norm, w.fingerprint, w.reduced_fingerprint, "
-      "w.optimizer_step, w.dropped, w.skipped_parameters "
-      "FROM step s JOIN worker_step w ON w.step_id = s.id "
-      "ORDER BY s.segment, s.module, s.shard, s.step, w.replica",
-      read_worker, visit);
+      fmt::format("SELECT s.segment, s.module, s.shard, s.step, {} "
+                  "FROM step s JOIN worker_step w ON w.step_id = s.id "
+                  "ORDER BY s.segment, s.module, s.shard, s.step, w.replica",
+                  runlog::kWorkerColumns),
+      read_keyed_worker, visit);
 }
 
 Status RunLog::for_each_groups(const GroupsVisitor& visit) const {

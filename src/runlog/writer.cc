@@ -207,7 +207,7 @@ struct Writer::State {
          "?,?,?,?,?)"},
         {&insert_worker,
          "INSERT INTO worker_step VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"},
-        {&insert_group, "INSERT INTO group_step VALUES (?,?,?,?,?,?,?)"},
+        {&insert_group, "INSERT INTO group_step VALUES (?,?,?,?,?,?,?,?)"},
         {&insert_missing, "INSERT INTO missing_worker VALUES (?,?)"},
         {&insert_fingerprint, "INSERT OR REPLACE INTO fingerprint VALUES (?,?,?,?,?,?,?)"},
     }};
@@ -297,6 +297,7 @@ struct Writer::State {
       insert_group->with(id, g.id, g.norm_mean, g.norm_std, g.nonfinite);
       insert_group->bind_blob(6, bytes_of(g.norms));
       insert_group->bind_blob(7, bytes_of(g.maxima));
+      if (!g.fingerprints.empty()) insert_group->bind_blob(8, bytes_of(g.fingerprints));
       if (auto s = insert_group->run(); !s) return s;
     }
     return {};
@@ -421,7 +422,7 @@ Status Writer::add(const packet::Hello& hello) {
       "INSERT OR REPLACE INTO worker (segment, module, shard, replica, replicas, rank, host) "
       "VALUES (?,?,?,?,?,?,?)");
   auto fact = state_->db.prepare("INSERT OR REPLACE INTO fact VALUES (?,?,?,?,?)");
-  auto group = state_->db.prepare("INSERT OR IGNORE INTO group_name VALUES (?,?,?,?,?,?)");
+  auto group = state_->db.prepare("INSERT OR IGNORE INTO group_name VALUES (?,?,?,?,?,?,?)");
   for (const auto* statement : {&worker, &fact, &group}) {
     if (!*statement) return tl::unexpected(statement->error());
   }
@@ -435,8 +436,10 @@ Status Writer::add(const packet::Hello& hello) {
                std::string_view(value));
     if (auto done = fact->run(); !done) return done;
   }
+  std::uint32_t position = 0;
   for (const packet::GroupName& g : hello.groups) {
-    group->with(h.segment, who.module, who.shard, g.id, std::string_view(g.name), g.elements);
+    group->with(h.segment, who.module, who.shard, g.id, std::string_view(g.name), g.elements,
+                position++);
     if (auto done = group->run(); !done) return done;
   }
   return {};

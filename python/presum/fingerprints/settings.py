@@ -45,6 +45,14 @@ def _settings(group: dict[str, Any]) -> list[tuple[str, Any]]:
     return [("params", len(group["params"])), *((name, _plain(group[name])) for name in names)]
 
 
+def optimizer_facts(optimizer: Optimizer) -> dict[str, str]:
+    """The first parameter group's hyper-parameters as text, for the hello."""
+    settings = [
+        (name, value) for group in optimizer.param_groups[:1] for name, value in _settings(group)
+    ]
+    return {f"optimizer.{name}": str(value) for name, value in settings if value is not None}
+
+
 def _plain(value: Any) -> Any:
     """A number or text as it is, a number in host memory; None for what has no short name."""
     if type(value) in (int, float, bool, str):

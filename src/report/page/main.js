@@ -44,6 +44,7 @@ function draw(data) {
   }
   document.title = `${data.runs.map((r) => r.name).join(', ')} – presum`;
   document.getElementById('foot').textContent = `presum ${data.presum}`;
+  if (data.comparison) drawComparison(main, data.comparison);
   if (data.runs.length > 1) drawSeveral(main, data.runs);
   else new RunView(main, data.runs[0], true);
 }

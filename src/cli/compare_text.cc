@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/compare_text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "cli/findings_text.h"
+#include "cli/text.h"
+
+namespace presum::cli {
+namespace {
+
+using compare::Comparison;
+using compare::Difference;
+using compare::Evidence;
+using compare::FactDifference;
+using compare::ModelComparison;
+using compare::Outcome;
+using compare::Side;
+using compare::Stage;
+using compare::StageSummary;
+
+std::string words(Stage stage) {
+  std::string out(compare::to_string(stage));
+  std::ranges::replace(out, '-', ' ');
+  return out;
+}
+
+std::string who(const Difference& d) {
+  if (d.ranks.empty()) return "";
+  return d.all_ranks && d.ranks.size() > 1 ? "all ranks: " : ranks(d.ranks) + ": ";
+}
+
+// "step 42", "after the last step, 99".
+std::string when(Stage stage, const Difference& d) {
+  return stage == Stage::kFinal ? fmt::format("after the last step, {}", d.step)
+                                : fmt::format("step {}", d.step);
+}
+
+std::string part(const Comparison& c, const ModelComparison& m) {
+  return c.models.size() == 1 ? "" : fmt::format("module {}, shard {}: ", m.module, m.shard);
+}
+
+std::string identical_until(const ModelComparison& m) {
+  const auto step = m.at(*m.first).first->step;
+  if (!m.last_identical) return "";
+  if (*m.last_identical + 1 >= step)
+    return fmt::format("identical up to step {}; ", *m.last_identical);
+  return fmt::format("identical at the common steps up to {}; ", *m.last_identical);
+}
+
+std::string bracket(const ModelComparison& m) {
+  const auto step = m.at(*m.first).first->step;
+  const auto begin = m.last_identical ? *m.last_identical + 1 : step;
+  return begin < step ? fmt::format(" (it began at one of the steps {} to {})", begin, step) : "";
+}
+
+std::string headline(const Comparison& c) {
+  if (c.outcome == Outcome::kNotComparable) return "not comparable: " + c.reason + "\n";
+  const ModelComparison* m = c.first();
+  if (m == nullptr) {
+    return fmt::format("identical in all that was compared, at {}\n",
+                       count(c.models.front().common_steps, "common step"));
+  }
+  const Difference& d = *m->at(*m->first).first;
+  return fmt::format("different: {}{}first difference at {}, {}, {}{}{}\n", part(c, *m),
+                     identical_until(*m), when(*m->first, d), words(*m->first), who(d),
+                     printable(d.what), bracket(*m));
+}
+
+std::string evidence_lines(const Difference& d, std::size_t most, const char* indent) {
+  std::string out;
+  for (const Evidence& e : d.evidence) {
+    if (most-- == 0) break;
+    const bool same = e.ranks.empty() || e.ranks == d.ranks;
+    out += fmt::format("{}{}{}\n", indent, same ? "" : ranks(e.ranks) + ": ", printable(e.text));
+  }
+  return out;
+}
+
+std::string unseen_line(const ModelComparison& m) {
+  std::string names;
+  for (const Stage stage : m.unseen) names += (names.empty() ? "" : ", ") + words(stage);
+  return names.empty() ? "" : fmt::format("    not compared at that step: {}\n", names);
+}
+
+std::string number_line(const ModelComparison& m) {
+  if (!m.first_number || m.first == m.first_number) return "";
+  const Difference& d = *m.at(*m.first_number).first;
+  constexpr std::size_t kShown = 2;
+  return fmt::format("    first in numbers: {}, {}, {}{}\n{}", when(*m.first_number, d),
+                     words(*m.first_number), who(d), printable(d.what),
+                     evidence_lines(d, kShown, "        "));
+}
+
+std::string first_text(const ModelComparison& m) {
+  const Difference& first = *m.at(*m.first).first;
+  return evidence_lines(first, first.evidence.size(), "    ") + unseen_line(m) + number_line(m) +
+         fmt::format("    where to look: {}\n", printable(m.origin));
+}
+
+std::string side_text(const char* name, const std::string& run, const Side& s) {
+  return fmt::format("{}: {}, {} ({} to {}), {}\n", name, printable(run), count(s.steps, "step"),
+                     s.first_step, s.last_step, count(s.workers, "worker"));
+}
+
+std::string stage_line(const ModelComparison& m, std::size_t index, std::size_t width) {
+  const auto stage = static_cast<Stage>(index);
+  const StageSummary& s = m.stages[index];
+  std::string first = s.compared == 0 ? "not compared" : "equal";
+  if (s.first) {
+    first = fmt::format("{}: {}{}", when(stage, *s.first), who(*s.first), printable(s.first->what));
+  }
+  const auto* const mark = m.first == stage ? " <- first" : "";
+  return fmt::format("{:<{}}  {:>8}  {:>9}  {}{}\n", words(stage), width, s.compared, s.differing,
+                     first, mark);
+}
+
+std::string stages_table(const ModelComparison& m) {
+  std::size_t width = 0;
+  for (std::size_t s = 0; s < compare::kStages; ++s) {
+    width = std::max(width, words(static_cast<Stage>(s)).size());
+  }
+  std::string out = fmt::format("{:<{}}  {:>8}  {:>9}  {}\n", "stage", width, "compared",
+                                "differing", "first difference");
+  for (std::size_t s = 0; s < compare::kStages; ++s) out += stage_line(m, s, width);
+  return out;
+}
+
+std::string listed(const char* title, const std::vector<std::string>& lines) {
+  std::string out;
+  for (const std::string& line : lines) out += fmt::format("    {}\n", printable(line));
+  return out.empty() ? "" : fmt::format("{}\n{}", title, out);
+}
+
+std::string value(const std::string& text) {
+  constexpr std::size_t kShown = 80;
+  if (text.empty()) return "unset";
+  return text.size() > kShown ? text.substr(0, kShown) + "..." : text;
+}
+
+std::string facts_text(const Comparison& c, FactDifference::Weight weight, const char* title) {
+  std::vector<std::string> lines;
+  for (const FactDifference& f : c.facts) {
+    if (f.weight != weight) continue;
+    const auto on = f.ranks.empty() || f.all_ranks ? "" : " (" + ranks(f.ranks) + ")";
+    lines.push_back(fmt::format("{}: {} in A, {} in B{}", f.key, value(f.a), value(f.b), on));
+  }
+  return listed(title, lines);
+}
+
+std::string model_text(const Comparison& c, const ModelComparison& m) {
+  const auto title =
+      c.models.size() == 1 ? "" : fmt::format("module {}, shard {}\n", m.module, m.shard);
+  return title + side_text("A", c.a, m.a) + side_text("B", c.b, m.b) + stages_table(m) +
+         (c.models.size() > 1 && m.first ? first_text(m) : "") +
+         listed("also to know:", m.remarks) + listed("not compared:", m.not_compared) + '\n';
+}
+
+}  // namespace
+
+std::string comparison_text(const Comparison& c) {
+  std::string out = headline(c);
+  if (c.models.size() == 1 && c.models.front().first) out += first_text(c.models.front());
+  out += '\n';
+  for (const ModelComparison& m : c.models) out += model_text(c, m);
+  using Weight = FactDifference::Weight;
+  out += facts_text(c, Weight::kDefining, "settings that differ:");
+  out += facts_text(c, Weight::kEnvironment, "environments differ (a possible cause):");
+  out += facts_text(c, Weight::kRecording, "recorded in another way:");
+  return out + listed("in one run only:", c.not_compared);
+}
+
+}  // namespace presum::cli

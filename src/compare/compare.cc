@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compare/compare.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <iterator>
+#include <utility>
+
+#include "compare/model.h"
+#include "compare/run.h"
+
+namespace presum::compare {
+namespace {
+
+constexpr std::array<std::string_view, kStages> kNames = {
+    "configuration", "data",           "random-generators", "parameters",
+    "loss",          "local-gradient", "reduction",         "final-parameters"};
+
+bool any_number(const ModelComparison& m) {
+  for (std::size_t s = static_cast<std::size_t>(Stage::kParameters); s < kStages; ++s) {
+    if (m.stages[s].compared > 0) return true;
+  }
+  return false;
+}
+
+std::string name_of(ModelKey key) {
+  return fmt::format("module {}, shard {}", key.first, key.second);
+}
+
+void say_models_alone(const Run& run, const Run& other, const char* name, Comparison& out) {
+  for (const auto& [key, segments] : run.models) {
+    if (!other.models.contains(key)) {
+      out.not_compared.push_back(fmt::format("{}: only in {}", name_of(key), name));
+    }
+  }
+}
+
+void judge(Comparison& out) {
+  const auto has_first = [](const ModelComparison& m) { return m.first.has_value(); };
+  if (std::ranges::any_of(out.models, has_first)) {
+    out.outcome = Outcome::kDifferent;
+    return;
+  }
+  if (std::ranges::any_of(out.models, any_number)) {
+    out.outcome = Outcome::kIdentical;
+    return;
+  }
+  const bool common =
+      std::ranges::any_of(out.models, [](const ModelComparison& m) { return m.common_steps > 0; });
+  out.reason = out.models.empty() ? "the runs have no model with steps in common"
+               : common           ? "the common steps hold nothing that can be compared"
+                                  : "the runs have no step in common";
+}
+
+}  // namespace
+
+std::string_view to_string(Stage stage) { return kNames[static_cast<std::size_t>(stage)]; }
+
+const ModelComparison* Comparison::first() const {
+  const ModelComparison* out = nullptr;
+  const auto key = [](const ModelComparison& m) {
+    return std::pair(m.at(*m.first).first->step, *m.first);
+  };
+  for (const ModelComparison& m : models) {
+    if (m.first && (out == nullptr || key(m) < key(*out))) out = &m;
+  }
+  return out;
+}
+
+Result<Comparison> compare(const RunLog& a, const RunLog& b) {
+  const auto of_a = read_run(a);
+  if (!of_a) return tl::unexpected(of_a.error());
+  const auto of_b = read_run(b);
+  if (!of_b) return tl::unexpected(of_b.error());
+  Comparison out{.a = a.name(), .b = b.name()};
+  for (const auto& [key, segments] : of_a->models) {
+    if (!of_b->models.contains(key)) continue;
+    auto model = compare_model(*of_a, *of_b, key);
+    if (!model) return tl::unexpected(model.error());
+    out.models.push_back(std::move(model->model));
+    std::ranges::move(model->facts, std::back_inserter(out.facts));
+  }
+  say_models_alone(*of_a, *of_b, "A", out);
+  say_models_alone(*of_b, *of_a, "B", out);
+  judge(out);
+  return out;
+}
+
+}  // namespace presum::compare

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where two runs begin to differ. Pure functions of what their run logs hold; thread-safety: that
+// of the logs. How things are compared: docs/compare.md.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "presum/run_log.h"
+#include "presum/status.h"
+
+namespace presum::compare {
+
+// What a step goes through, in this order. The first three are its inputs, the others numbers.
+enum class Stage : std::uint8_t {
+  kConfiguration,
+  kData,
+  kRandom,
+  kParameters,  // and buffers, before the step's forward pass
+  kLoss,
+  kGradient,   // each worker's own
+  kReduction,  // the gradient after it
+  kFinal,      // parameters after the last step
+};
+inline constexpr std::size_t kStages = 8;
+// "configuration", "data", "random-generators", "parameters", "loss", "local-gradient",
+// "reduction", "final-parameters".
+std::string_view to_string(Stage stage);
+
+struct Evidence {
+  std::vector<std::uint32_t> ranks;  // whom it is about, ascending; empty: not single workers
+  std::string text;                  // one line; not trusted, for it may hold names from a run
+};
+
+// How the runs differ at one step and stage. Ranks are those of run A.
+struct Difference {
+  std::uint64_t step = 0;
+  std::vector<std::uint32_t> ranks;  // workers that differ, ascending; empty: not single workers
+  bool all_ranks = false;            // no worker that was compared is equal
+  std::string what;                  // what differs, in a few words; not trusted
+  std::vector<std::string> layers;   // groups that differ, in the order of the backward pass
+  std::vector<Evidence> evidence;    // a bounded number
+};
+
+struct StageSummary {
+  std::uint64_t compared = 0;   // steps
+  std::uint64_t differing = 0;  // of them
+  std::optional<Difference> first;
+  std::optional<std::uint64_t> last_equal;  // last step before `first` that was compared here
+};
+
+// What a run holds of one model. Steps are counted through restarts, see timeline.h.
+struct Side {
+  std::uint64_t steps = 0;
+  std::uint64_t first_step = 0;
+  std::uint64_t last_step = 0;
+  std::uint32_t workers = 0;  // at the last step
+};
+
+struct ModelComparison {
+  std::uint32_t module = 0;
+  std::uint32_t shard = 0;
+  Side a;
+  Side b;
+  std::uint64_t common_steps = 0;
+  std::array<StageSummary, kStages> stages;
+  std::optional<Stage> first;                   // none: identical in what was compared
+  std::optional<Stage> first_number;            // likewise, inputs left out
+  std::optional<std::uint64_t> last_identical;  // last common step before that of `first`
+  bool reduced_before = false;            // the reduced gradient of `last_identical` was compared
+  std::vector<Stage> unseen;              // not compared at the step of `first`, and before it
+  std::string origin;                     // where to look for the cause; empty where identical
+  std::vector<std::string> remarks;       // what differs without a consequence, what was assumed
+  std::vector<std::string> not_compared;  // and why
+
+  const StageSummary& at(Stage stage) const { return stages[static_cast<std::size_t>(stage)]; }
+  StageSummary& at(Stage stage) { return stages[static_cast<std::size_t>(stage)]; }
+};
+
+// What workers said about themselves, where it differs. Process ids and the like are left out.
+struct FactDifference {
+  enum class Weight : std::uint8_t {
+    kDefining,     // the trainings are not the same: a difference of the configuration
+    kEnvironment,  // it may change numbers: a possible cause, no difference by itself
+    kRecording,    // what presum was told to record
+  };
+  std::uint32_t module = 0;
+  std::string key;
+  std::string a;  // not trusted; empty: absent
+  std::string b;
+  Weight weight = Weight::kEnvironment;
+  std::vector<std::uint32_t> ranks;  // that differ; empty: the numbers of workers differ
+  bool all_ranks = false;
+};
+
+enum class Outcome : std::uint8_t { kIdentical, kDifferent, kNotComparable };
+
+struct Comparison {
+  std::string a;  // names of the runs
+  std::string b;
+  Outcome outcome = Outcome::kNotComparable;
+  std::string reason;  // why nothing could be compared; else empty
+  std::vector<ModelComparison> models;
+  std::vector<FactDifference> facts;
+  std::vector<std::string> not_compared;  // models of one run only
+  // The model whose first difference comes first; null where there is none.
+  const ModelComparison* first() const;
+};
+
+// Runs without a common step are not comparable; that is no error. A difference of random
+// generators alone, or of the environment alone, does not make runs different. Memory: two steps,
+// and 400 bytes for each step of the longer run. Errors: those of reading the runs.
+Result<Comparison> compare(const RunLog& a, const RunLog& b);
+
+}  // namespace presum::compare

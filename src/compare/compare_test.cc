@@ -1,0 +1,535 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compare/compare.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <optional>
+#include <string>
+
+#include "compare/document.h"
+#include "compare/testing.h"
+
+namespace presum::compare {
+namespace {
+
+using testing::change_gradient;
+using testing::compare_steps;
+using testing::group_of;
+using testing::Made;
+using testing::set;
+using testing::step_of;
+using testing::steps_of;
+using Kind = FingerprintKind;
+using Ranks = std::vector<std::uint32_t>;
+using Names = std::vector<std::string>;
+using Change = std::function<void(StepRecord&)>;
+
+constexpr std::uint64_t kSteps = 12;
+
+// Run B is run A with a change from a step on, or at one step alone.
+Comparison changed_from(std::uint64_t step, const Change& change) {
+  auto b = steps_of(kSteps);
+  for (StepRecord& s : b) {
+    if (s.step >= step) change(s);
+  }
+  return compare_steps(steps_of(kSteps), b);
+}
+
+Comparison changed_at(std::uint64_t step, const Change& change) {
+  auto b = steps_of(kSteps);
+  change(b[step]);
+  return compare_steps(steps_of(kSteps), b);
+}
+
+const Difference& first(const Comparison& c) {
+  static const Difference none;
+  const ModelComparison* m = c.first();
+  return m == nullptr ? none : *m->at(*m->first).first;
+}
+
+void expect_first(const Comparison& c, Stage stage, std::uint64_t step, const Ranks& ranks) {
+  EXPECT_EQ(c.outcome, Outcome::kDifferent);
+  ASSERT_NE(c.first(), nullptr);
+  EXPECT_EQ(to_string(*c.first()->first), to_string(stage));
+  EXPECT_EQ(first(c).step, step);
+  EXPECT_EQ(first(c).ranks, ranks);
+  EXPECT_FALSE(c.first()->origin.empty());
+}
+
+bool contains(const std::vector<std::string>& lines, const std::string& part) {
+  return std::ranges::any_of(
+      lines, [&](const std::string& line) { return line.find(part) != std::string::npos; });
+}
+
+Names texts(const Difference& d) {
+  Names out;
+  for (const Evidence& e : d.evidence) out.push_back(e.text);
+  return out;
+}
+
+// ---- equal runs
+
+TEST(Compare, FindsEqualRunsIdenticalAtEveryStage) {
+  const auto c = compare_steps(steps_of(kSteps), steps_of(kSteps));
+  EXPECT_EQ(c.outcome, Outcome::kIdentical);
+  EXPECT_EQ(c.first(), nullptr);
+  ASSERT_EQ(c.models.size(), 1U);
+  const ModelComparison& m = c.models[0];
+  EXPECT_EQ(m.common_steps, kSteps);
+  for (const Stage s : {Stage::kConfiguration, Stage::kData, Stage::kRandom, Stage::kParameters,
+                        Stage::kLoss, Stage::kGradient}) {
+    EXPECT_EQ(m.at(s).compared, kSteps) << to_string(s);
+    EXPECT_EQ(m.at(s).differing, 0U) << to_string(s);
+  }
+  EXPECT_EQ(m.at(Stage::kReduction).compared, 3U);
+  EXPECT_EQ(m.at(Stage::kFinal).compared, 1U);
+  EXPECT_TRUE(m.origin.empty());
+  EXPECT_EQ(m.not_compared, Names{"reduction at 9 of 12 common steps: not recorded in either run"});
+}
+
+TEST(Compare, TakesTwoNanForEqual) {
+  auto steps = steps_of(3);
+  steps[1].workers[0].loss = NAN;
+  steps[1].workers[0].loss_nonfinite = true;
+  steps[1].workers[0].micro = {};
+  steps[1].workers[0].grad_norm = NAN;
+  EXPECT_EQ(compare_steps(steps, steps).outcome, Outcome::kIdentical);
+}
+
+TEST(Compare, WorksWithOneWorkerAndOneStep) {
+  EXPECT_EQ(compare_steps(steps_of(1, 1), steps_of(1, 1)).outcome, Outcome::kIdentical);
+}
+
+// ---- every stage
+
+TEST(Compare, FindsASettingThatChangesMidRun) {
+  const auto c = changed_from(6, [](StepRecord& s) {
+    for (WorkerRecord& w : s.workers) {
+      set(w, Kind::kLearningRate, 0.05);
+      set(w, Kind::kOptimizerSettings, std::uint64_t{43});
+    }
+  });
+  expect_first(c, Stage::kConfiguration, 6, {10, 11, 12});
+  EXPECT_TRUE(first(c).all_ranks);
+  EXPECT_EQ(first(c).what, "optimizer_settings, learning_rate");
+  EXPECT_TRUE(contains(texts(first(c)), "learning_rate: 0.1 in A, 0.05 in B"));
+  EXPECT_EQ(c.first()->last_identical, 5U);
+  EXPECT_EQ(c.first()->at(Stage::kConfiguration).differing, 6U);
+  EXPECT_EQ(c.first()->first_number, std::nullopt);
+}
+
+TEST(Compare, FindsAnotherNumberOfMicroBatches) {
+  const auto c = changed_from(0, [](StepRecord& s) { s.workers[2].micro_batches = 4; });
+  expect_first(c, Stage::kConfiguration, 0, {12});
+  EXPECT_TRUE(contains(texts(first(c)), "micro_batches: 2 in A, 4 in B"));
+}
+
+TEST(Compare, LeavesOutWhereADataSetLiesAndHowFarItsReaderIs) {
+  const auto c = changed_from(0, [](StepRecord& s) {
+    for (WorkerRecord& w : s.workers) {
+      set(w, Kind::kDataAttributes, std::uint64_t{9});
+      set(w, Kind::kDataBatch, s.step + 100);
+    }
+  });
+  EXPECT_EQ(c.outcome, Outcome::kIdentical);
+}
+
+TEST(Compare, FindsOneSampleWithItsMicroBatchAndItsPositions) {
+  const auto c = changed_at(4, [](StepRecord& s) {
+    s.workers[1].samples[3] = 99;
+    s.workers[1].indices[3] = 7;
+    set(s.workers[1], Kind::kBatch, std::uint64_t{98});
+  });
+  expect_first(c, Stage::kData, 4, {11});
+  EXPECT_EQ(first(c).what, "samples (1 of 12 over all workers)");
+  EXPECT_EQ(texts(first(c)),
+            Names{"1 of 4 rows differs (micro-batch 2 of 2); row 3 is sample 413 of the data set "
+                  "in A, 7 in B"});
+}
+
+TEST(Compare, TellsRowsInAnotherOrderFromOtherRows) {
+  const auto c = changed_at(4, [](StepRecord& s) { std::ranges::reverse(s.workers[1].samples); });
+  expect_first(c, Stage::kData, 4, {11});
+  EXPECT_TRUE(contains(texts(first(c)), "the same rows in another order"));
+}
+
+TEST(Compare, TellsAnotherShardingFromOtherSamples) {
+  const auto c = changed_from(2, [](StepRecord& s) {
+    std::swap(s.workers[0].samples, s.workers[2].samples);
+    std::swap(s.workers[0].indices, s.workers[2].indices);
+  });
+  expect_first(c, Stage::kData, 2, {10, 12});
+  EXPECT_EQ(first(c).what, "the same samples over all workers, dealt to them in another way");
+}
+
+TEST(Compare, FindsLabelsBehindEqualRows) {
+  const auto c =
+      changed_at(4, [](StepRecord& s) { set(s.workers[0], Kind::kBatch, std::uint64_t{1}); });
+  expect_first(c, Stage::kData, 4, {10});
+  EXPECT_TRUE(contains(texts(first(c)), "labels"));
+}
+
+TEST(Compare, ComparesThinnedRowsByTheWholeBatch) {
+  const auto thin = [](StepRecord& s) {
+    s.workers[0].thinned = 1;
+    s.workers[0].samples.pop_back();
+  };
+  EXPECT_EQ(changed_at(4, thin).outcome, Outcome::kIdentical);
+  const auto c = changed_at(4, [&](StepRecord& s) {
+    thin(s);
+    set(s.workers[0], Kind::kBatch, std::uint64_t{1});
+  });
+  expect_first(c, Stage::kData, 4, {10});
+}
+
+TEST(Compare, DoesNotCompareSamplesOfAnotherSaltButTheirPositions) {
+  const Made other{.salt = 6};
+  const auto equal = compare_steps(steps_of(4), steps_of(4), {}, other);
+  EXPECT_EQ(equal.outcome, Outcome::kIdentical);
+  auto b = steps_of(4);
+  for (StepRecord& s : b) {
+    for (WorkerRecord& w : s.workers) w.indices.clear();
+  }
+  const auto unknown = compare_steps(steps_of(4), b, {}, other);
+  EXPECT_EQ(unknown.outcome, Outcome::kIdentical);
+  EXPECT_TRUE(contains(unknown.models[0].not_compared, "salts differ"));
+  b = steps_of(4);
+  b[2].workers[1].indices[0] = 5;
+  expect_first(compare_steps(steps_of(4), b, {}, other), Stage::kData, 2, {11});
+}
+
+TEST(Compare, FindsAGeneratorThatDrewOnceMore) {
+  const auto c = changed_from(4, [](StepRecord& s) {
+    set(s.workers[2], Kind::kRngTorch, s.step + 1);
+    s.workers[2].loss += 1;
+  });
+  expect_first(c, Stage::kRandom, 4, {12});
+  EXPECT_EQ(first(c).what, "rng_torch");
+  EXPECT_EQ(c.first()->first_number, Stage::kLoss);
+}
+
+TEST(Compare, DoesNotCallRunsDifferentForGeneratorsAlone) {
+  const auto c =
+      changed_from(4, [](StepRecord& s) { set(s.workers[2], Kind::kRngTorch, s.step + 1); });
+  EXPECT_EQ(c.outcome, Outcome::kIdentical);
+  EXPECT_TRUE(contains(c.models[0].remarks, "rng_torch differ from step 4 on"));
+}
+
+TEST(Compare, LooksPastGeneratorsThatWereNeverSeeded) {
+  const auto c = changed_from(0, [](StepRecord& s) {
+    set(s.workers[0], Kind::kRngNumpy, s.step + 1);
+    if (s.step >= 7) set(s.workers[1], Kind::kRngTorch, s.step + 1);
+    if (s.step >= 8) s.workers[1].loss += 1;
+  });
+  expect_first(c, Stage::kRandom, 7, {11});
+  EXPECT_TRUE(contains(c.models[0].remarks, "rng_numpy differ from the first common step on"));
+}
+
+TEST(Compare, FindsALayerThatBeganOtherwise) {
+  const auto c = changed_from(0, [](StepRecord& s) {
+    for (WorkerRecord& w : s.workers) w.states[1].value ^= 1;
+  });
+  expect_first(c, Stage::kParameters, 0, {10, 11, 12});
+  EXPECT_EQ(first(c).layers, Names{"layers.2"});
+  EXPECT_NE(c.first()->origin.find("other weights"), std::string::npos);
+}
+
+TEST(Compare, FindsABufferOfOneWorker) {
+  const auto c = changed_at(3, [](StepRecord& s) { s.workers[2].states[4].value ^= 1; });
+  expect_first(c, Stage::kParameters, 3, {12});
+  EXPECT_NE(first(c).what.find("buffers"), std::string::npos);
+}
+
+TEST(Compare, BlamesTheUpdateWhereTheReducedGradientWasEqual) {
+  const auto change = [](StepRecord& s) {
+    for (WorkerRecord& w : s.workers) w.states[0].value ^= 1;
+  };
+  const auto after_reduced = changed_from(6, change);
+  expect_first(after_reduced, Stage::kParameters, 6, {10, 11, 12});
+  EXPECT_NE(after_reduced.first()->origin.find("the reduced gradient was equal"),
+            std::string::npos);
+  const auto after_unread = changed_from(7, change);
+  EXPECT_NE(after_unread.first()->origin.find("was not compared there"), std::string::npos);
+}
+
+TEST(Compare, FindsALossAndItsMicroBatch) {
+  const auto c = changed_at(8, [](StepRecord& s) {
+    s.workers[1].loss = std::nextafter(s.workers[1].loss, 9);
+    s.workers[1].micro[1].loss = std::nextafter(s.workers[1].micro[1].loss, 9);
+  });
+  expect_first(c, Stage::kLoss, 8, {11});
+  EXPECT_TRUE(contains(texts(first(c)), "micro-batch 2 of 2"));
+}
+
+TEST(Compare, FindsALossThatIsNanInOneRun) {
+  const auto c = changed_at(8, [](StepRecord& s) {
+    s.workers[1].loss = NAN;
+    s.workers[1].loss_nonfinite = true;
+  });
+  expect_first(c, Stage::kLoss, 8, {11});
+}
+
+TEST(Compare, FindsOneLayersGradientEvenIfEveryNormStays) {
+  const auto c = changed_at(7, [](StepRecord& s) { change_gradient(s, 2, {"layers.2"}); });
+  expect_first(c, Stage::kGradient, 7, {12});
+  EXPECT_EQ(first(c).layers, Names{"layers.2"});
+  EXPECT_EQ(texts(first(c)), Names{"1 of 4 layers: layers.2; norm 3.5 in both"});
+  EXPECT_EQ(c.first()->last_identical, 6U);
+  EXPECT_NE(c.first()->origin.find("the backward pass of layers.2"), std::string::npos);
+}
+
+TEST(Compare, NamesLayersInTheOrderOfTheBackwardPass) {
+  const auto c = changed_at(7, [](StepRecord& s) {
+    change_gradient(s, 2, {"embed", "layers.2", "layers.10"});
+  });
+  EXPECT_EQ(first(c).layers, (Names{"layers.10", "layers.2", "embed"}));
+}
+
+TEST(Compare, FallsBackOnNormsOfLayers) {
+  auto a = steps_of(3);
+  auto b = steps_of(3);
+  for (auto* steps : {&a, &b}) {
+    for (StepRecord& s : *steps) {
+      for (GroupRecord& g : s.groups) g.fingerprints.clear();
+    }
+  }
+  b[1].workers[0].fingerprint ^= 1;
+  EXPECT_TRUE(contains(texts(first(compare_steps(a, b))), "no norm of a layer shows it"));
+  group_of(b[1], "head").norms[0] = 9;
+  EXPECT_EQ(first(compare_steps(a, b)).layers, Names{"head"});
+}
+
+TEST(Compare, TellsAReductionOfEqualGradients) {
+  const auto c = changed_at(5, [](StepRecord& s) {
+    for (WorkerRecord& w : s.workers) {
+      w.reduced_fingerprint ^= 1;
+      w.reduced_norm = std::nextafter(w.reduced_norm, 2);
+    }
+  });
+  expect_first(c, Stage::kReduction, 5, {10, 11, 12});
+  EXPECT_NE(c.first()->origin.find("equal gradients went in"), std::string::npos);
+  EXPECT_TRUE(c.first()->unseen.empty());
+}
+
+TEST(Compare, FindsParametersThatDifferAfterTheLastStepOnly) {
+  const testing::TempFolder folder;
+  const auto steps = steps_of(3);
+  testing::record(folder / "a", steps);
+  auto b = steps;
+  for (WorkerRecord& w : b.back().workers) w.states[3].value ^= 1;  // in the final notes
+  testing::record(folder / "b", b);
+  const auto c = testing::compare_folders(folder / "a", folder / "b");
+  EXPECT_EQ(c.models[0].at(Stage::kFinal).differing, 1U);
+  EXPECT_EQ(c.models[0].at(Stage::kFinal).first->layers, Names{"head"});
+}
+
+// ---- what follows from a difference, and what is not known
+
+TEST(Compare, KeepsTheFirstDifferenceOfEveryStage) {
+  const auto c = changed_from(4, [](StepRecord& s) {
+    if (s.step == 4) change_gradient(s, 1, {"head"});
+    if (s.step < 6) return;
+    for (WorkerRecord& w : s.workers) {
+      w.loss += 1;
+      w.states[3].value ^= 1;
+    }
+  });
+  expect_first(c, Stage::kGradient, 4, {11});
+  EXPECT_EQ(c.models[0].at(Stage::kParameters).first->step, 6U);
+  EXPECT_EQ(c.models[0].at(Stage::kLoss).first->step, 6U);
+  EXPECT_EQ(c.models[0].at(Stage::kLoss).differing, 6U);
+  EXPECT_EQ(c.models[0].at(Stage::kData).first, std::nullopt);
+}
+
+TEST(Compare, DoubtsTheComputationWhereAllWorkersDifferAndParametersWereNotSeen) {
+  const auto c = changed_from(7, [](StepRecord& s) {
+    for (WorkerRecord& w : s.workers) w.states.clear();
+    for (std::size_t i = 0; i < s.workers.size(); ++i) change_gradient(s, i, {"head"});
+  });
+  expect_first(c, Stage::kGradient, 7, {10, 11, 12});
+  EXPECT_EQ(c.first()->unseen, std::vector<Stage>{Stage::kParameters});
+  EXPECT_NE(c.first()->origin.find("either"), std::string::npos);
+}
+
+TEST(Compare, SaysBetweenWhichStepsADifferenceBegan) {
+  std::vector<StepRecord> sparse;
+  for (std::uint64_t s = 0; s < 50; s += 10) sparse.push_back(step_of(s, 3));
+  for (StepRecord& s : sparse) {
+    if (s.step >= 30) change_gradient(s, 0, {"head"});
+  }
+  const Made every{.facts = {{"every", "10"}}};
+  const auto c = compare_steps(steps_of(50), sparse, {.facts = {{"every", "1"}}}, every);
+  expect_first(c, Stage::kGradient, 30, {10});
+  EXPECT_EQ(c.first()->last_identical, 20U);
+  EXPECT_EQ(c.first()->common_steps, 5U);
+  EXPECT_TRUE(contains(c.first()->not_compared, "45 of the 50 steps of A"));
+}
+
+TEST(Compare, ComparesParametersOfEqualSlicesOnly) {
+  std::vector<StepRecord> sparse;
+  for (std::uint64_t s = 0; s < 50; s += 10) sparse.push_back(step_of(s, 3));
+  const auto c = compare_steps(steps_of(50), sparse, {.facts = {{"every", "1"}}},
+                               {.facts = {{"every", "10"}}});
+  EXPECT_EQ(c.outcome, Outcome::kIdentical);
+  EXPECT_EQ(c.models[0].at(Stage::kParameters).compared, 1U) << "step 0: all are hashed";
+  EXPECT_TRUE(contains(c.models[0].not_compared, "hashes are of other parameters"));
+}
+
+TEST(Compare, TakesMissingStepsAndWorkersForUnknown) {
+  auto b = steps_of(kSteps);
+  b[6].workers.erase(b[6].workers.begin() + 1);
+  b[6].missing_replicas = {1};
+  for (GroupRecord& g : b[6].groups) {
+    g.norms.erase(g.norms.begin() + 1);
+    g.maxima.erase(g.maxima.begin() + 1);
+    g.fingerprints.erase(g.fingerprints.begin() + 1);
+  }
+  b.erase(b.begin() + 3);
+  const auto c = compare_steps(steps_of(kSteps), b);
+  EXPECT_EQ(c.outcome, Outcome::kIdentical);
+  EXPECT_EQ(c.models[0].common_steps, kSteps - 1);
+  EXPECT_TRUE(contains(c.models[0].not_compared, "workers whose packet is missing"));
+  EXPECT_TRUE(contains(c.models[0].not_compared, "1 of the 12 steps of A"));
+}
+
+TEST(Compare, ComparesTheCommonStepsOfRunsOfOtherLengths) {
+  const auto c = compare_steps(steps_of(8), steps_of(5));
+  EXPECT_EQ(c.outcome, Outcome::kIdentical);
+  EXPECT_EQ(c.models[0].common_steps, 5U);
+  EXPECT_TRUE(contains(c.models[0].not_compared, "did not end at the same step"));
+}
+
+TEST(Compare, SaysThatNothingIsInCommon) {
+  auto late = steps_of(3);
+  for (StepRecord& s : late) s.step += 100;
+  EXPECT_EQ(compare_steps(steps_of(3), late).outcome, Outcome::kNotComparable);
+  const auto c = compare_steps(steps_of(3), {});
+  EXPECT_EQ(c.outcome, Outcome::kNotComparable);
+  EXPECT_FALSE(c.reason.empty());
+}
+
+// ---- other numbers of workers
+
+// The same rows over all workers, whatever their number.
+std::vector<StepRecord> dealt(std::uint32_t workers) {
+  auto out = steps_of(6, workers);
+  for (StepRecord& s : out) {
+    for (WorkerRecord& w : s.workers) {
+      const std::uint64_t rows = 12 / workers;
+      w.rows = rows;
+      w.samples.clear();
+      for (std::uint64_t r = 0; r < rows; ++r) {
+        w.samples.push_back(testing::value(3, s.step, r * workers + w.replica));
+      }
+    }
+  }
+  return out;
+}
+
+TEST(Compare, ComparesWhatIsOfAllWorkersWhereTheirNumbersDiffer) {
+  const auto c = compare_steps(dealt(2), dealt(3));
+  expect_first(c, Stage::kConfiguration, 0, {});
+  EXPECT_TRUE(contains(texts(first(c)), "workers: 2 in A, 3 in B"));
+  const ModelComparison& m = c.models[0];
+  EXPECT_EQ(m.at(Stage::kData).compared, 6U);
+  EXPECT_EQ(m.at(Stage::kData).differing, 0U);
+  EXPECT_EQ(m.at(Stage::kParameters).compared, 6U);
+  EXPECT_EQ(m.at(Stage::kReduction).compared, 2U);
+  EXPECT_EQ(m.at(Stage::kGradient).compared, 0U);
+  EXPECT_TRUE(contains(m.not_compared, "local-gradient: the numbers of workers differ"));
+}
+
+TEST(Compare, FindsOtherSamplesWhereNumbersOfWorkersDiffer) {
+  auto b = dealt(3);
+  b[2].workers[0].samples[0] = 1;
+  const auto c = compare_steps(dealt(2), b);
+  EXPECT_EQ(c.models[0].at(Stage::kData).first->step, 2U);
+  EXPECT_EQ(c.models[0].at(Stage::kData).first->what, "samples (1 of 12 over all workers)");
+}
+
+// ---- facts
+
+TEST(Facts, OfTheProcessAreLeftOut) {
+  const auto c =
+      compare_steps(steps_of(2), steps_of(2), {.facts = {{"pid", "1"}}}, {.facts = {{"pid", "2"}}});
+  EXPECT_TRUE(c.facts.empty());
+}
+
+TEST(Facts, OfTheEnvironmentAreToldAndDecideNothing) {
+  const Made a{.facts = {{"torch", "2.8"}, {"threads", "1"}, {"env.NCCL_ALGO", "ring"}}};
+  const Made b{.facts = {{"torch", "2.9"}, {"threads", "1"}}};
+  const auto c = compare_steps(steps_of(2), steps_of(2), a, b);
+  EXPECT_EQ(c.outcome, Outcome::kIdentical);
+  ASSERT_EQ(c.facts.size(), 2U);
+  EXPECT_EQ(c.facts[0].key, "env.NCCL_ALGO");
+  EXPECT_EQ(c.facts[0].b, "");
+  EXPECT_EQ(c.facts[1].a, "2.8");
+  EXPECT_TRUE(c.facts[1].all_ranks);
+}
+
+TEST(Facts, ThatDefineTheTrainingAreAConfiguration) {
+  const auto c = compare_steps(steps_of(2), steps_of(2), {.facts = {{"optimizer", "SGD"}}},
+                               {.facts = {{"optimizer", "Adam"}}});
+  expect_first(c, Stage::kConfiguration, 0, {});
+  EXPECT_EQ(first(c).what, "optimizer");
+  EXPECT_EQ(c.first()->at(Stage::kConfiguration).differing, 2U);
+  EXPECT_TRUE(contains(texts(first(c)), "optimizer: SGD in A, Adam in B"));
+}
+
+TEST(Facts, ThatOnlyOneRunKnowsAreUnknown) {
+  const auto c = compare_steps(steps_of(2), steps_of(2), {.facts = {{"model", "M"}}},
+                               {.facts = {{"pid", "1"}, {"torch", "2"}}});
+  EXPECT_TRUE(c.facts.empty());
+}
+
+// ---- several models
+
+TEST(Compare, ComparesEveryModelAndNamesTheFirstToDiffer) {
+  const testing::TempFolder folder;
+  auto one = steps_of(4);
+  auto two = steps_of(4);
+  for (StepRecord& s : two) s.module = 1;
+  auto both = one;
+  both.insert(both.end(), two.begin(), two.end());
+  testing::record(folder / "a", both);
+  change_gradient(both[2], 0, {"head"});
+  change_gradient(both[4 + 1], 1, {"embed"});
+  testing::record(folder / "b", both);
+  const auto c = testing::compare_folders(folder / "a", folder / "b");
+  ASSERT_EQ(c.models.size(), 2U);
+  EXPECT_EQ(c.first()->module, 1U);
+  EXPECT_EQ(c.models[0].at(Stage::kGradient).first->step, 2U);
+}
+
+TEST(Compare, ListsModelsOfOneRunOnly) {
+  const testing::TempFolder folder;
+  auto steps = steps_of(2);
+  testing::record(folder / "a", steps);
+  for (StepRecord& s : steps_of(2)) {
+    s.module = 1;
+    steps.push_back(s);
+  }
+  testing::record(folder / "b", steps);
+  const auto c = testing::compare_folders(folder / "a", folder / "b");
+  EXPECT_EQ(c.outcome, Outcome::kIdentical);
+  EXPECT_EQ(c.not_compared, Names{"module 1, shard 0: only in B"});
+}
+
+// ---- the document
+
+TEST(Document, SaysWhatTheComparisonSays) {
+  const auto c = changed_at(7, [](StepRecord& s) { change_gradient(s, 2, {"layers.2"}); });
+  const auto json = document(c);
+  EXPECT_EQ(json["outcome"], "different");
+  const auto& model = json["models"][0];
+  EXPECT_EQ(model["first_stage"], "local-gradient");
+  EXPECT_EQ(model["first_step"], 7);
+  EXPECT_EQ(model["last_identical"], 6);
+  EXPECT_EQ(model["stages"][5]["first"]["ranks"], std::vector<int>{12});
+  EXPECT_EQ(model["stages"][5]["first"]["layers"], std::vector<std::string>{"layers.2"});
+  EXPECT_TRUE(model["stages"][1]["first"].is_null());
+}
+
+}  // namespace
+}  // namespace presum::compare

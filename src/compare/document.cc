@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compare/document.h"
+
+#include <array>
+
+namespace presum::compare {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::array kOutcomes = {"identical", "different", "not-comparable"};
+constexpr std::array kWeights = {"configuration", "environment", "recording"};
+
+template <class T>
+Json or_null(const std::optional<T>& value) {
+  return value ? Json(*value) : Json();
+}
+
+Json name(const std::optional<Stage>& stage) { return stage ? Json(to_string(*stage)) : Json(); }
+
+Json difference_json(const Difference& d) {
+  Json evidence = Json::array();
+  for (const Evidence& e : d.evidence) evidence.push_back({{"ranks", e.ranks}, {"text", e.text}});
+  return {{"step", d.step}, {"ranks", d.ranks},   {"all_ranks", d.all_ranks},
+          {"what", d.what}, {"layers", d.layers}, {"evidence", evidence}};
+}
+
+Json stage_json(Stage stage, const StageSummary& s) {
+  return {{"stage", to_string(stage)},
+          {"compared", s.compared},
+          {"differing", s.differing},
+          {"last_equal", or_null(s.last_equal)},
+          {"first", s.first ? difference_json(*s.first) : Json()}};
+}
+
+Json side_json(const Side& side) {
+  return {{"steps", side.steps},
+          {"first_step", side.first_step},
+          {"last_step", side.last_step},
+          {"workers", side.workers}};
+}
+
+Json model_json(const ModelComparison& m) {
+  Json stages = Json::array();
+  Json unseen = Json::array();
+  for (std::size_t s = 0; s < kStages; ++s) {
+    stages.push_back(stage_json(static_cast<Stage>(s), m.stages[s]));
+  }
+  for (const Stage stage : m.unseen) unseen.push_back(to_string(stage));
+  return {{"module", m.module},
+          {"shard", m.shard},
+          {"a", side_json(m.a)},
+          {"b", side_json(m.b)},
+          {"common_steps", m.common_steps},
+          {"first_stage", name(m.first)},
+          {"first_step", m.first ? Json(m.at(*m.first).first->step) : Json()},
+          {"first_number", name(m.first_number)},
+          {"last_identical", or_null(m.last_identical)},
+          {"unseen", unseen},
+          {"origin", m.origin},
+          {"stages", stages},
+          {"remarks", m.remarks},
+          {"not_compared", m.not_compared}};
+}
+
+Json fact_json(const FactDifference& f) {
+  return {{"module", f.module},
+          {"key", f.key},
+          {"weight", kWeights[static_cast<std::size_t>(f.weight)]},
+          {"a", f.a},
+          {"b", f.b},
+          {"ranks", f.ranks},
+          {"all_ranks", f.all_ranks}};
+}
+
+}  // namespace
+
+Json document(const Comparison& comparison) {
+  Json models = Json::array();
+  Json facts = Json::array();
+  for (const ModelComparison& m : comparison.models) models.push_back(model_json(m));
+  for (const FactDifference& f : comparison.facts) facts.push_back(fact_json(f));
+  return {{"outcome", kOutcomes[static_cast<std::size_t>(comparison.outcome)]},
+          {"reason", comparison.reason},
+          {"a", comparison.a},
+          {"b", comparison.b},
+          {"models", models},
+          {"facts", facts},
+          {"not_compared", comparison.not_compared}};
+}
+
+}  // namespace presum::compare

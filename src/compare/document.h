@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include "compare/compare.h"
+
+namespace presum::compare {
+
+// The document of `presum compare --format json` (docs/compare.md), which the page draws as well.
+nlohmann::ordered_json document(const Comparison& comparison);
+
+}  // namespace presum::compare

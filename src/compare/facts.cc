@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compare/facts.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <optional>
+#include <set>
+#include <string_view>
+
+namespace presum::compare {
+namespace {
+
+using Weight = FactDifference::Weight;
+using ByRank = std::map<std::uint32_t, std::string>;
+
+constexpr std::array<std::string_view, 7> kDefining = {
+    "world_size", "model", "parameters", "elements", "dtypes", "optimizer", "grad_scaler"};
+constexpr std::array<std::string_view, 5> kRecording = {"sketch", "every", "reduced_every", "mode",
+                                                        "fingerprints"};
+// Differ from run to run, or describe what samples and samplers are compared by.
+constexpr std::array<std::string_view, 3> kExpected = {"pid", "sampler", "data"};
+
+template <std::size_t N>
+bool among(std::string_view key, const std::array<std::string_view, N>& keys) {
+  return std::ranges::find(keys, key) != keys.end();
+}
+
+bool is_expected(std::string_view key) {
+  return among(key, kExpected) || key.ends_with("PORT") || key.ends_with("ADDR");
+}
+
+Weight weight_of(std::string_view key) {
+  if (among(key, kDefining) || key.starts_with("optimizer.")) return Weight::kDefining;
+  return among(key, kRecording) ? Weight::kRecording : Weight::kEnvironment;
+}
+
+std::map<std::string, ByRank> by_key(std::span<const Fact> facts) {
+  std::map<std::string, ByRank> out;
+  for (const Fact& f : facts) {
+    if (!is_expected(f.key)) out[f.key][f.rank] = f.value;
+  }
+  return out;
+}
+
+// Whether environment variables were recorded.
+bool knows_environment(const std::map<std::string, ByRank>& facts) {
+  return facts.contains("threads");
+}
+
+// The value that all workers share.
+std::optional<std::string> shared(const ByRank& values) {
+  if (values.empty()) return std::nullopt;
+  const auto& first = values.begin()->second;
+  const bool all = std::ranges::all_of(values, [&](const auto& v) { return v.second == first; });
+  return all ? std::optional(first) : std::nullopt;
+}
+
+// An absent variable is unset, an absent scaler is none; another absent fact is unknown.
+bool absence_counts(std::string_view key) {
+  return key.starts_with("env.") || key == "grad_scaler";
+}
+
+std::optional<FactDifference> by_rank(const std::string& key, const ByRank& a, const ByRank& b) {
+  FactDifference out{.key = key, .weight = weight_of(key)};
+  std::set<std::uint32_t> ranks;
+  for (const auto* side : {&a, &b}) {
+    for (const auto& [rank, value] : *side) ranks.insert(rank);
+  }
+  for (const std::uint32_t rank : ranks) {
+    const auto in_a = a.find(rank);
+    const auto in_b = b.find(rank);
+    const bool both = in_a != a.end() && in_b != b.end();
+    if (both ? in_a->second == in_b->second : !absence_counts(key)) continue;
+    out.ranks.push_back(rank);
+    if (out.ranks.size() > 1) continue;
+    out.a = in_a == a.end() ? "" : in_a->second;
+    out.b = in_b == b.end() ? "" : in_b->second;
+  }
+  if (out.ranks.empty()) return std::nullopt;
+  out.all_ranks = out.ranks.size() == ranks.size();
+  return out;
+}
+
+std::optional<FactDifference> by_shared(const std::string& key, const ByRank& a, const ByRank& b) {
+  const auto of_a = shared(a);
+  const auto of_b = shared(b);
+  const bool counts = (of_a && of_b) || (absence_counts(key) && (a.empty() || b.empty()));
+  if (!counts || of_a == of_b) return std::nullopt;
+  return FactDifference{
+      .key = key, .a = of_a.value_or(""), .b = of_b.value_or(""), .weight = weight_of(key)};
+}
+
+}  // namespace
+
+std::vector<FactDifference> differing_facts(std::span<const Fact> a, std::span<const Fact> b,
+                                            bool same_world) {
+  const auto of_a = by_key(a);
+  const auto of_b = by_key(b);
+  std::set<std::string> keys;
+  for (const auto* side : {&of_a, &of_b}) {
+    for (const auto& [key, values] : *side) keys.insert(key);
+  }
+  std::vector<FactDifference> out;
+  if (of_a.empty() || of_b.empty()) return out;
+  if (!knows_environment(of_a) || !knows_environment(of_b)) {
+    std::erase_if(keys, [](const std::string& key) { return key.starts_with("env."); });
+  }
+  const ByRank none;
+  for (const std::string& key : keys) {
+    const auto& x = of_a.contains(key) ? of_a.at(key) : none;
+    const auto& y = of_b.contains(key) ? of_b.at(key) : none;
+    auto found = same_world ? by_rank(key, x, y) : by_shared(key, x, y);
+    if (found) out.push_back(std::move(*found));
+  }
+  std::ranges::stable_sort(out, {}, &FactDifference::weight);
+  return out;
+}
+
+}  // namespace presum::compare

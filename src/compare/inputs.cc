@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compare/inputs.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <array>
+#include <bit>
+#include <set>
+
+namespace presum::compare {
+namespace {
+
+using Kind = FingerprintKind;
+
+constexpr std::uint32_t kMicroBatches = ~0U;  // beside the kinds of fingerprints
+
+constexpr std::array kRandomKinds = {Kind::kRngTorch, Kind::kRngDevice, Kind::kRngNumpy,
+                                     Kind::kRngPython};
+// Where the reader stands, which a restart counts anew, and what is looked at elsewhere.
+constexpr std::array kNoSettings = {Kind::kDataPass, Kind::kDataBatch, Kind::kUnreducedSteps,
+                                    Kind::kGradientWeight, Kind::kBatch};
+// A folder's name is among them: the samples themselves decide.
+constexpr std::array kDescriptions = {Kind::kDataAttributes};
+constexpr std::array kHashes = {
+    Kind::kRngTorch,       Kind::kRngDevice,         Kind::kRngNumpy, Kind::kRngPython,
+    Kind::kSamplerClass,   Kind::kDataClass,         Kind::kModes,    Kind::kDropouts,
+    Kind::kOptimizerClass, Kind::kOptimizerSettings, Kind::kDtype,    Kind::kDeterminism};
+// What other numbers of workers change of necessity.
+constexpr std::array kOfWorld = {Kind::kSamplerRank, Kind::kSamplerReplicas, Kind::kSamplerLength};
+
+template <std::size_t N>
+bool is_one_of(std::uint32_t kind, const std::array<Kind, N>& kinds) {
+  return std::ranges::find(kinds, static_cast<Kind>(kind)) != kinds.end();
+}
+
+bool is_setting(std::uint32_t kind) {
+  return !is_one_of(kind, kRandomKinds) && !is_one_of(kind, kNoSettings) &&
+         !is_one_of(kind, kDescriptions);
+}
+
+// Whatever the number of workers.
+bool is_setting_of_all(std::uint32_t kind) {
+  return is_setting(kind) && !is_one_of(kind, kOfWorld);
+}
+
+std::string name_of(std::uint32_t kind) {
+  if (kind == kMicroBatches) return "micro_batches";
+  const FingerprintInfo* info = find_fingerprint_kind(kind);
+  return info != nullptr ? std::string(info->name) : fmt::format("fingerprint {}", kind);
+}
+
+bool is_hash(std::uint32_t kind) {
+  const bool unknown = find_fingerprint_kind(kind) == nullptr && kind != kMicroBatches;
+  return unknown || is_one_of(kind, kHashes);
+}
+
+std::string values_text(std::uint32_t kind, std::uint64_t a, std::uint64_t b) {
+  if (is_hash(kind)) return name_of(kind);
+  const FingerprintInfo* info = find_fingerprint_kind(kind);
+  if (info != nullptr && info->real) {
+    return fmt::format("{}: {} in A, {} in B", info->name, std::bit_cast<double>(a),
+                       std::bit_cast<double>(b));
+  }
+  return fmt::format("{}: {} in A, {} in B", name_of(kind), a, b);
+}
+
+// Kinds of which some worker has different values, and who has the same ones.
+class Settings {
+ public:
+  void add(const WorkerPair& workers, std::uint32_t kind, std::uint64_t a, std::uint64_t b) {
+    auto text = values_text(kind, a, b);
+    auto& lines = lines_[kind];
+    auto line = std::ranges::find(lines, text, &Evidence::text);
+    if (line == lines.end()) line = lines.insert(lines.end(), {{}, std::move(text)});
+    line->ranks.push_back(workers.first->rank);
+  }
+  // A hash says nothing more than its name, which names() says, but for whom it differs.
+  void report(std::size_t workers, Found& found) const {
+    for (const auto& [kind, lines] : lines_) {
+      for (const Evidence& line : lines) {
+        if (is_hash(kind) && line.ranks.size() == workers) continue;
+        found.evidence(line.ranks, line.text);
+      }
+    }
+  }
+  bool empty() const { return lines_.empty(); }
+  std::string names() const {
+    std::vector<std::string> out;
+    for (const auto& [kind, lines] : lines_) out.push_back(name_of(kind));
+    return fmt::format("{}", fmt::join(out, ", "));
+  }
+
+ private:
+  std::map<std::uint32_t, std::vector<Evidence>> lines_;
+};
+
+// Adds what differs among kinds that `wanted` takes; whether any kind is known of both.
+template <class Wanted>
+bool add_differing(const WorkerPair& workers, Wanted&& wanted, Settings& settings) {
+  bool known = false;
+  for (const FingerprintValue& f : workers.first->fingerprints) {
+    const std::uint64_t* other = workers.second->fingerprint_of(static_cast<Kind>(f.kind));
+    if (!wanted(f.kind) || other == nullptr) continue;
+    known = true;
+    if (*other != f.value) settings.add(workers, f.kind, f.value, *other);
+  }
+  return known;
+}
+
+bool has_fingerprints(const StepRecord& step) {
+  return std::ranges::any_of(step.workers,
+                             [](const WorkerRecord& w) { return !w.fingerprints.empty(); });
+}
+
+bool add_micro_batches(const WorkerPair& workers, Settings& settings) {
+  const auto [a, b] = std::pair(workers.first->micro_batches, workers.second->micro_batches);
+  if (a != b) settings.add(workers, kMicroBatches, a, b);
+  return true;
+}
+
+// ---- settings and generators
+
+template <class Add>
+Looked look_at_kinds(const StepPair& pair, const std::vector<WorkerPair>& workers, Add&& add) {
+  Settings settings;
+  Found found(pair);
+  bool known = false;
+  std::size_t differing = 0;
+  for (const WorkerPair& w : workers) {
+    Settings own;
+    known = add(w, own) || known;
+    if (own.empty()) continue;
+    ++differing;
+    found.worker(w);
+    add(w, settings);
+  }
+  if (!known) return not_compared(has_fingerprints(pair.a), has_fingerprints(pair.b));
+  if (settings.empty()) return {};
+  settings.report(differing, found);
+  return std::move(found).finish(settings.names());
+}
+
+// ---- samples
+
+// How many rows of `a` are not among those of `b`.
+std::size_t left_over(std::vector<std::uint64_t> a, std::vector<std::uint64_t> b) {
+  std::ranges::sort(a);
+  std::ranges::sort(b);
+  std::vector<std::uint64_t> only;
+  std::ranges::set_difference(a, b, std::back_inserter(only));
+  return only.size();
+}
+
+bool rows_known(const WorkerPair& w) { return w.first->rows > 0 && w.second->rows > 0; }
+
+// Micro-batches with a row that differs, where rows fill them evenly.
+std::string micro_batches(const WorkerRecord& a, const WorkerRecord& b) {
+  const std::uint32_t count = a.micro_batches;
+  const bool even = count > 1 && b.micro_batches == count && a.samples.size() == a.rows &&
+                    b.samples.size() == a.samples.size() && a.samples.size() % count == 0;
+  if (!even) return "";
+  std::set<std::size_t> at;
+  for (std::size_t i = 0; i < a.samples.size(); ++i) {
+    if (a.samples[i] != b.samples[i]) at.insert(i / (a.samples.size() / count) + 1);
+  }
+  return fmt::format(" (micro-batch{} {} of {})", at.size() == 1 ? "" : "es", fmt::join(at, ", "),
+                     count);
+}
+
+// Where the samplers first drew another position.
+std::string first_position(const WorkerRecord& a, const WorkerRecord& b) {
+  const auto [x, y] = std::ranges::mismatch(a.indices, b.indices);
+  if (x == a.indices.end() || y == b.indices.end()) return "";
+  return fmt::format("; row {} is sample {} of the data set in A, {} in B", x - a.indices.begin(),
+                     *x, *y);
+}
+
+std::string rows_text(const WorkerRecord& a, const WorkerRecord& b) {
+  if (a.rows != b.rows) return fmt::format("{} rows in A, {} in B", a.rows, b.rows);
+  const std::size_t other = left_over(a.samples, b.samples);
+  const auto what = other == 0 ? "the same rows in another order"
+                               : fmt::format("{} of {} rows differ{}", other, a.samples.size(),
+                                             other == 1 ? "s" : "");
+  return what + micro_batches(a, b) + first_position(a, b);
+}
+
+bool batches_differ(const WorkerRecord& a, const WorkerRecord& b) {
+  const std::uint64_t* of_a = a.fingerprint_of(Kind::kBatch);
+  const std::uint64_t* of_b = b.fingerprint_of(Kind::kBatch);
+  return of_a != nullptr && of_b != nullptr && *of_a != *of_b;
+}
+
+// What differs in one worker's rows; empty: nothing.
+std::string difference_of_rows(const WorkerRecord& a, const WorkerRecord& b) {
+  const bool alike = a.thinned == b.thinned;
+  if (a.rows != b.rows || (alike && a.samples != b.samples)) return rows_text(a, b);
+  if (!batches_differ(a, b)) return "";
+  return alike && a.thinned == 0
+             ? "the rows are equal, other tensors of the batch (labels, masks) are not"
+             : "the batch differs, in rows that were not kept or in its other tensors";
+}
+
+std::vector<std::uint64_t> all_samples(const StepRecord& step) {
+  std::vector<std::uint64_t> out;
+  for (const WorkerRecord& w : step.workers) {
+    out.insert(out.end(), w.samples.begin(), w.samples.end());
+  }
+  return out;
+}
+
+std::string dealt_text(const StepPair& pair) {
+  const auto a = all_samples(pair.a);
+  const auto b = all_samples(pair.b);
+  const std::size_t other = left_over(a, b);
+  if (other == 0 && a.size() == b.size()) {
+    return "the same samples over all workers, dealt to them in another way";
+  }
+  return fmt::format("samples ({} of {} over all workers)", std::max(other, left_over(b, a)),
+                     std::max(a.size(), b.size()));
+}
+
+Looked look_at_rows(const StepPair& pair) {
+  Found found(pair);
+  bool known = false;
+  bool differ = false;
+  for (const WorkerPair& w : pair.workers) {
+    if (!rows_known(w)) continue;
+    known = true;
+    const auto text = difference_of_rows(*w.first, *w.second);
+    if (text.empty()) continue;
+    differ = true;
+    found.worker(w);
+    found.evidence({w.first->rank}, text);
+  }
+  const auto has = [](const StepRecord& s) {
+    return std::ranges::any_of(s.workers, [](const WorkerRecord& w) { return w.rows > 0; });
+  };
+  if (!known) return not_compared(has(pair.a), has(pair.b));
+  return differ ? std::move(found).finish(dealt_text(pair)) : Looked{};
+}
+
+// Other numbers of workers: all rows of the step together.
+Looked look_at_all_rows(const StepPair& pair) {
+  const auto whole = [](const StepRecord& s) {
+    return s.workers.size() == s.workers_expected &&
+           std::ranges::all_of(s.workers, [](const WorkerRecord& w) {
+             return w.rows > 0 && w.samples.size() == w.rows;
+           });
+  };
+  if (!whole(pair.a) || !whole(pair.b)) return not_compared(whole(pair.a), whole(pair.b));
+  const auto a = all_samples(pair.a);
+  const auto b = all_samples(pair.b);
+  if (left_over(a, b) == 0 && a.size() == b.size()) return {};
+  Found found(pair);
+  found.evidence({}, fmt::format("{} rows in A, {} in B", a.size(), b.size()));
+  return std::move(found).finish(dealt_text(pair));
+}
+
+// Without a common salt.
+Looked look_at_positions(const StepPair& pair) {
+  Found found(pair);
+  bool known = false;
+  bool differ = false;
+  for (const WorkerPair& w : pair.workers) {
+    const auto& [a, b] = w;
+    if (a->indices.empty() || b->indices.empty()) continue;
+    known = true;
+    if (a->indices == b->indices) continue;
+    differ = true;
+    found.worker(w);
+    const auto text = first_position(*a, *b);
+    found.evidence({a->rank}, text.empty() ? "more positions in one run" : text.substr(2));
+  }
+  if (!known) return {Looked::State::kNotAlike, {}};
+  return differ ? std::move(found).finish("positions in the data set that samplers drew")
+                : Looked{};
+}
+
+}  // namespace
+
+Looked look_at_configuration(const StepPair& pair) {
+  if (pair.same_world()) {
+    return look_at_kinds(pair, pair.workers, [](const WorkerPair& w, Settings& settings) {
+      return add_differing(w, is_setting, settings) | add_micro_batches(w, settings);
+    });
+  }
+  Found found(pair);
+  Settings settings;
+  found.evidence({}, fmt::format("workers: {} in A, {} in B", pair.a.workers_expected,
+                                 pair.b.workers_expected));
+  if (!pair.a.workers.empty() && !pair.b.workers.empty()) {
+    add_differing({&pair.a.workers.front(), &pair.b.workers.front()}, is_setting_of_all, settings);
+    settings.report(1, found);
+  }
+  return std::move(found).finish(settings.empty() ? "number of workers"
+                                                  : "number of workers, " + settings.names());
+}
+
+Looked look_at_data(const StepPair& pair) {
+  if (!pair.same_salt) return look_at_positions(pair);
+  return pair.same_world() ? look_at_rows(pair) : look_at_all_rows(pair);
+}
+
+Looked look_at_random(const StepPair& pair, const KindSet& ignored) {
+  const auto wanted = [&](std::uint32_t kind) {
+    return is_one_of(kind, kRandomKinds) && !ignored.contains(kind);
+  };
+  return look_at_kinds(pair, pair.workers, [&](const WorkerPair& w, Settings& settings) {
+    return add_differing(w, wanted, settings);
+  });
+}
+
+KindSet unseeded_generators(const StepPair& pair) {
+  KindSet out;
+  for (const Kind kind : {Kind::kRngNumpy, Kind::kRngPython}) {
+    for (const auto& [a, b] : pair.workers) {
+      const std::uint64_t* of_a = a->fingerprint_of(kind);
+      const std::uint64_t* of_b = b->fingerprint_of(kind);
+      const bool differ = of_a != nullptr && of_b != nullptr && *of_a != *of_b;
+      if (differ) out.insert(static_cast<std::uint32_t>(kind));
+    }
+  }
+  return out;
+}
+
+}  // namespace presum::compare

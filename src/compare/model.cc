@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compare/model.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <set>
+
+#include "compare/facts.h"
+#include "compare/inputs.h"
+#include "compare/numbers.h"
+#include "compare/origin.h"
+#include "compare/pair.h"
+#include "compare/remarks.h"
+#include "compare/timeline.h"
+
+namespace presum::compare {
+namespace {
+
+constexpr std::uint64_t kSlices = 25;  // docs/packet_format.md, "8 states"
+
+// Whether the states of two steps are of the same tensors.
+bool same_slice(const Walk::At& a, std::uint64_t every_a, const Walk::At& b,
+                std::uint64_t every_b) {
+  const std::uint64_t x = a.record->step;
+  const std::uint64_t y = b.record->step;
+  if (x == y && every_a == every_b) return true;
+  if (every_a == 0 || every_b == 0 || x == 0 || y == 0) return x == 0 && y == 0;
+  return x / every_a % kSlices == y / every_b % kSlices;
+}
+
+std::vector<WorkerPair> pairs_of(const StepRecord& a, const StepRecord& b) {
+  std::vector<WorkerPair> out;
+  if (a.workers_expected != b.workers_expected) return out;
+  for (const WorkerRecord& w : a.workers) {
+    const auto other = std::ranges::find(b.workers, w.replica, &WorkerRecord::replica);
+    if (other != b.workers.end()) out.emplace_back(&w, &*other);
+  }
+  return out;
+}
+
+// Who was there, without what they brought.
+StepRecord roster_of(const StepRecord& step) {
+  StepRecord out;
+  out.workers_expected = step.workers_expected;
+  for (const WorkerRecord& w : step.workers) {
+    out.workers.push_back({.rank = w.rank, .replica = w.replica});
+  }
+  return out;
+}
+
+class Model {
+ public:
+  Model(const Run& a, const Run& b, ModelKey key) : a_(a), b_(b), key_(key) {
+    out_.model.module = key.first;
+    out_.model.shard = key.second;
+    for (const Run* run : {&a, &b}) {
+      for (const GroupInfo& g : run->groups) {
+        if (ModelKey{g.module, g.shard} == key) layers_.add(g);
+      }
+    }
+  }
+
+  Status run() {
+    for (const auto& [run, pieces] : {std::pair(&a_, &pieces_a_), std::pair(&b_, &pieces_b_)}) {
+      auto found = timeline(run->log, key_.first, key_.second, run->models.at(key_));
+      if (!found) return tl::unexpected(found.error());
+      *pieces = std::move(*found);
+    }
+    if (auto s = walk(); !s) return s;
+    if (out_.model.common_steps > 0) look_at_ends();
+    count_facts();
+    choose_first();
+    say_rest();
+    return {};
+  }
+
+  ComparedModel take() { return std::move(out_); }
+
+ private:
+  static void count(Side& side, const Walk::At& at) {
+    if (side.steps++ == 0) side.first_step = at.step;
+    side.last_step = at.step;
+    side.workers = at.record->workers_expected;
+  }
+
+  Status walk() {
+    Walk walk_a(a_.log, pieces_a_, key_.first, key_.second);
+    Walk walk_b(b_.log, pieces_b_, key_.first, key_.second);
+    auto a = walk_a.next();
+    auto b = walk_b.next();
+    while (a && b && (a->record != nullptr || b->record != nullptr)) {
+      const bool of_a = a->record != nullptr && (b->record == nullptr || a->step <= b->step);
+      const bool of_b = b->record != nullptr && (a->record == nullptr || b->step <= a->step);
+      if (of_a) count(out_.model.a, *a);
+      if (of_b) count(out_.model.b, *b);
+      if (of_a && of_b) look(*a, *b);
+      if (of_a) a = walk_a.next();
+      if (of_b) b = walk_b.next();
+    }
+    if (!a) return tl::unexpected(a.error());
+    if (!b) return tl::unexpected(b.error());
+    return {};
+  }
+
+  void look(const Walk::At& a, const Walk::At& b) {
+    meet(a, b);
+    const StepPair pair{.a = *a.record,
+                        .b = *b.record,
+                        .step = a.step,
+                        .same_salt = same_salt_,
+                        .same_slice = same_slice(a, every_a_, b, every_b_),
+                        .layers = layers_,
+                        .workers = pairs_of(*a.record, *b.record)};
+    rest_.lacking += pair.same_world() && pair.workers.size() < pair.a.workers_expected;
+    defined_otherwise_ += defining_since_.has_value();
+    if (out_.model.common_steps++ == 0) unseeded_ = unseeded_generators(pair);
+    add_all({look_at_configuration(pair), look_at_data(pair), look_at_random(pair, unseeded_),
+             look_at_parameters(pair), look_at_losses(pair), look_at_gradients(pair),
+             look_at_reduction(pair)},
+            pair.step);
+    previous_ = pair.step;
+    last_a_ = roster_of(pair.a);
+    last_b_ = roster_of(pair.b);
+  }
+
+  // Where two segments meet.
+  void meet(const Walk::At& a, const Walk::At& b) {
+    const std::pair segments(a.piece->segment, b.piece->segment);
+    if (segments == meeting_) return;
+    meeting_ = segments;
+    every_a_ = a_.every(segments.first, key_.first);
+    every_b_ = b_.every(segments.second, key_.first);
+    const auto salt = a_.salt(segments.first);
+    same_salt_ = !salt.empty() && salt == b_.salt(segments.second);
+    for (FactDifference& f : differing_facts(
+             a_.facts_of(segments.first, key_.first), b_.facts_of(segments.second, key_.first),
+             a.record->workers_expected == b.record->workers_expected)) {
+      f.module = key_.first;
+      add_fact(std::move(f), a.step);
+    }
+  }
+
+  void add_fact(FactDifference fact, std::uint64_t step) {
+    const bool defining = fact.weight == FactDifference::Weight::kDefining;
+    if (defining) defining_since_ = std::min(defining_since_.value_or(step), step);
+    const bool known = std::ranges::any_of(out_.facts, [&](const FactDifference& f) {
+      return f.key == fact.key && f.a == fact.a && f.b == fact.b;
+    });
+    if (!known) out_.facts.push_back(std::move(fact));
+  }
+
+  void add_all(const std::array<Looked, kStages - 1>& looked, std::uint64_t step) {
+    std::vector<Stage> unseen;
+    for (std::size_t s = 0; s < looked.size(); ++s) {
+      const auto stage = static_cast<Stage>(s);
+      const bool first = looked[s].difference && !out_.model.at(stage).first;
+      if (first) contexts_[s] = {unseen, previous_, reduced_before_};
+      if (looked[s].state != Looked::State::kCompared) unseen.push_back(stage);
+      add(stage, looked[s], step);
+    }
+    reduced_before_ = looked.back().state == Looked::State::kCompared;
+  }
+
+  void add(Stage stage, const Looked& looked, std::uint64_t step) {
+    rest_.count(stage, looked.state);
+    if (looked.state != Looked::State::kCompared) return;
+    StageSummary& summary = out_.model.at(stage);
+    ++summary.compared;
+    if (!looked.difference) {
+      if (!summary.first) summary.last_equal = step;
+      return;
+    }
+    ++summary.differing;
+    if (!summary.first) summary.first = looked.difference;
+  }
+
+  // Parameters after the last step, where it is the same one.
+  void look_at_ends() {
+    const auto a = a_.final_states_of(meeting_.first, key_);
+    const auto b = b_.final_states_of(meeting_.second, key_);
+    const bool one_segment = pieces_a_.size() == 1 && pieces_b_.size() == 1;
+    const bool same_end = out_.model.a.last_step == out_.model.b.last_step &&
+                          (!one_segment || a.empty() || b.empty() ||
+                           a.front().optimizer_steps == b.front().optimizer_steps);
+    const StepPair pair{.a = last_a_,
+                        .b = last_b_,
+                        .step = *previous_,
+                        .layers = layers_,
+                        .workers = pairs_of(last_a_, last_b_)};
+    const Looked looked =
+        same_end ? look_at_final(pair, a, b) : not_compared(!a.empty(), !b.empty());
+    if (looked.difference) contexts_[static_cast<std::size_t>(Stage::kFinal)].previous = previous_;
+    add(Stage::kFinal, looked, pair.step);
+  }
+
+  // Facts that define the training count as settings, from the step on where the segments meet.
+  void count_facts() {
+    if (!defining_since_) return;
+    StageSummary& summary = out_.model.at(Stage::kConfiguration);
+    std::vector<std::string> keys;
+    std::vector<Evidence> evidence;
+    for (const FactDifference& f : out_.facts) {
+      if (f.weight != FactDifference::Weight::kDefining) continue;
+      keys.push_back(f.key);
+      evidence.push_back({f.ranks, fmt::format("{}: {} in A, {} in B", f.key, f.a, f.b)});
+    }
+    if (!summary.first || summary.first->step > *defining_since_) {
+      summary.first.emplace();
+      summary.first->step = *defining_since_;
+      contexts_[static_cast<std::size_t>(Stage::kConfiguration)].previous =
+          before(*defining_since_);
+      summary.last_equal = before(*defining_since_);
+    }
+    summary.differing = std::max(summary.differing, defined_otherwise_);
+    summary.compared = std::max(summary.compared, out_.model.common_steps);
+    Difference& first = *summary.first;
+    first.what =
+        fmt::format("{}{}{}", fmt::join(keys, ", "), first.what.empty() ? "" : ", ", first.what);
+    std::ranges::move(evidence, std::back_inserter(first.evidence));
+    first.evidence.resize(std::min(first.evidence.size(), kEvidenceMax));
+  }
+
+  // The last common step before one at which segments meet.
+  std::optional<std::uint64_t> before(std::uint64_t step) const {
+    const auto& last = out_.model.at(Stage::kGradient).last_equal;
+    return last && *last < step ? last : std::nullopt;
+  }
+
+  // Random generators alone are no difference of the runs: nothing may have been drawn from them.
+  void choose_first() {
+    ModelComparison& m = out_.model;
+    for (std::size_t s = 0; s < kStages; ++s) {
+      const auto stage = static_cast<Stage>(s);
+      if (!m.at(stage).first || stage == Stage::kRandom) continue;
+      if (earlier(stage, m.first)) m.first = stage;
+      if (stage >= Stage::kParameters && earlier(stage, m.first_number)) m.first_number = stage;
+    }
+    const bool random = m.first && m.at(Stage::kRandom).first;
+    if (random && earlier(Stage::kRandom, m.first)) m.first = Stage::kRandom;
+    if (!m.first) return;
+    const auto& context = contexts_[static_cast<std::size_t>(*m.first)];
+    m.unseen = context.unseen;
+    m.last_identical = context.previous;
+    m.reduced_before = context.reduced_before;
+  }
+
+  // Stages are asked in their order, so that of two at the same step the first one counts.
+  bool earlier(Stage stage, const std::optional<Stage>& than) const {
+    if (!than) return true;
+    const auto step = out_.model.at(stage).first->step;
+    const auto other = out_.model.at(*than).first->step;
+    return step < other || (step == other && stage < *than);
+  }
+
+  void say_rest() {
+    ModelComparison& m = out_.model;
+    rest_.same_world = m.a.workers == m.b.workers;
+    rest_.same_salt = same_salt_;
+    say_not_compared(rest_, m);
+    if (!unseeded_.empty()) {
+      std::vector<std::string_view> names;
+      for (const std::uint32_t kind : unseeded_) names.push_back(find_fingerprint_kind(kind)->name);
+      m.remarks.push_back(fmt::format(
+          "{} differ from the first common step on and are left out: they were not seeded, and "
+          "torch does not draw from them",
+          fmt::join(names, ", ")));
+    }
+    if (!m.first && m.at(Stage::kRandom).first) {
+      const Difference& d = *m.at(Stage::kRandom).first;
+      m.remarks.push_back(
+          fmt::format("{} differ from step {} on, and nothing that was compared follows from it",
+                      d.what, d.step));
+    }
+    say_restarts("A", pieces_a_, m);
+    say_restarts("B", pieces_b_, m);
+    m.origin = origin_of(m);
+  }
+
+  struct Context {
+    std::vector<Stage> unseen;  // not compared at the step
+    std::optional<std::uint64_t> previous;
+    bool reduced_before = false;  // the reduced gradient of `previous` was compared
+  };
+
+  const Run& a_;
+  const Run& b_;
+  ModelKey key_;
+  ComparedModel out_;
+  Layers layers_;
+  std::vector<Piece> pieces_a_, pieces_b_;
+  std::pair<std::uint32_t, std::uint32_t> meeting_{0, 0};  // segments; their numbers begin at 1
+  std::uint64_t every_a_ = 0, every_b_ = 0;
+  bool same_salt_ = false;
+  KindSet unseeded_;
+  std::optional<std::uint64_t> defining_since_;  // facts that define the training differ
+  std::uint64_t defined_otherwise_ = 0;          // steps at which they do
+  std::optional<std::uint64_t> previous_;        // common step
+  bool reduced_before_ = false;                  // its reduced gradient was compared
+  StepRecord last_a_, last_b_;
+  std::array<Context, kStages> contexts_;
+  Rest rest_;
+};
+
+}  // namespace
+
+Result<ComparedModel> compare_model(const Run& a, const Run& b, ModelKey key) {
+  Model model(a, b, key);
+  if (auto s = model.run(); !s) return tl::unexpected(s.error());
+  return model.take();
+}
+
+}  // namespace presum::compare

@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compare/numbers.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cmath>
+#include <set>
+
+namespace presum::compare {
+namespace {
+
+bool equal(double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); }
+
+// "1.25 in A, 1.5 in B (relative 0.2)": what is equal only to the digits shown says so.
+std::string values_text(double a, double b) {
+  const double size = std::max(std::abs(a), std::abs(b));
+  const double relative = std::abs(a - b) / size;
+  if (equal(a, b)) return fmt::format("{:.6g} in both", a);
+  return fmt::format("{:.6g} in A, {:.6g} in B (relative {:.1g})", a, b, relative);
+}
+
+std::string count_text(std::size_t count, std::size_t of, const char* noun) {
+  return fmt::format("{} of {} {}", count, of, noun);
+}
+
+// "head, layers.3, layers.2 and 9 more".
+std::string names_text(const std::vector<std::string>& names) {
+  constexpr std::size_t kShown = 3;
+  const std::size_t shown = std::min(names.size(), kShown);
+  auto out = fmt::format("{}", fmt::join(names.begin(), names.begin() + shown, ", "));
+  if (names.size() > shown) out += fmt::format(" and {} more", names.size() - shown);
+  return out;
+}
+
+// ---- parameters
+
+struct StatesLooked {
+  std::vector<std::uint64_t> parameters;  // groups that differ
+  std::vector<std::uint64_t> buffers;
+  std::size_t compared = 0;
+};
+
+StatesLooked differing_states(const std::vector<StateHash>& a, const std::vector<StateHash>& b) {
+  StatesLooked out;
+  for (const StateHash& s : a) {
+    const auto same = std::ranges::find_if(
+        b, [&](const StateHash& o) { return o.group == s.group && o.of == s.of; });
+    if (same == b.end()) continue;
+    ++out.compared;
+    if (same->value == s.value) continue;
+    (s.of == StateHash::Of::kParameters ? out.parameters : out.buffers).push_back(s.group);
+  }
+  return out;
+}
+
+class StatesFound {
+ public:
+  explicit StatesFound(const StepPair& pair) : pair_(pair), found_(pair) {}
+
+  void add(const WorkerPair& workers, const std::vector<StateHash>& a,
+           const std::vector<StateHash>& b) {
+    const StatesLooked looked = differing_states(a, b);
+    compared_ = std::max(compared_, looked.compared);
+    if (looked.parameters.empty() && looked.buffers.empty()) return;
+    if (pair_.same_world()) found_.worker(workers);
+    parameters_.insert(looked.parameters.begin(), looked.parameters.end());
+    buffers_.insert(looked.buffers.begin(), looked.buffers.end());
+  }
+
+  bool any() const { return compared_ > 0; }
+
+  Looked finish() && {
+    if (parameters_.empty() && buffers_.empty()) return {};
+    std::vector<std::uint64_t> all(parameters_.begin(), parameters_.end());
+    all.insert(all.end(), buffers_.begin(), buffers_.end());
+    found_.layers(all);
+    return std::move(found_).finish(what());
+  }
+
+ private:
+  std::string what() const {
+    std::vector<std::string> out;
+    for (const auto& [noun, groups] : {std::pair("parameters", &parameters_),
+                                       std::pair("buffers or frozen parameters", &buffers_)}) {
+      if (groups->empty()) continue;
+      const auto names = pair_.layers.backward({groups->begin(), groups->end()});
+      out.push_back(fmt::format("{} of {}", noun, names_text(names)));
+    }
+    const std::size_t differing = parameters_.size() + buffers_.size();
+    return fmt::format("{} ({} {})", fmt::join(out, "; "),
+                       count_text(differing, compared_, compared_ == 1 ? "hash" : "hashes"),
+                       differing == 1 ? "differs" : "differ");
+  }
+
+  const StepPair& pair_;
+  Found found_;
+  std::set<std::uint64_t> parameters_;
+  std::set<std::uint64_t> buffers_;
+  std::size_t compared_ = 0;
+};
+
+// Pairs of workers, or the first of each run where their numbers differ: they hold the same model.
+std::vector<WorkerPair> holders(const StepPair& pair) {
+  if (pair.same_world()) return pair.workers;
+  if (pair.a.workers.empty() || pair.b.workers.empty()) return {};
+  return {{&pair.a.workers.front(), &pair.b.workers.front()}};
+}
+
+bool has_states(const StepRecord& step) {
+  return std::ranges::any_of(step.workers, [](const WorkerRecord& w) { return !w.states.empty(); });
+}
+
+// ---- losses
+
+std::string loss_text(const WorkerRecord& a, const WorkerRecord& b) {
+  const auto loss = "loss " + values_text(a.loss, b.loss);
+  if (a.micro.size() != b.micro.size() || a.micro.empty()) return loss;
+  std::vector<std::size_t> at;
+  for (std::size_t i = 0; i < a.micro.size(); ++i) {
+    if (!equal(a.micro[i].loss, b.micro[i].loss)) at.push_back(i + 1);
+  }
+  return fmt::format("{}, micro-batch{} {} of {}", loss, at.size() == 1 ? "" : "es",
+                     fmt::join(at, ", "), a.micro.size());
+}
+
+bool losses_equal(const WorkerRecord& a, const WorkerRecord& b) {
+  const auto same = [](const MicroBatchRecord& x, const MicroBatchRecord& y) {
+    return equal(x.loss, y.loss) && equal(x.weight, y.weight);
+  };
+  return equal(a.loss, b.loss) && a.loss_nonfinite == b.loss_nonfinite &&
+         equal(a.weight, b.weight) &&
+         (a.micro.size() != b.micro.size() || std::ranges::equal(a.micro, b.micro, same));
+}
+
+bool has_loss(const WorkerRecord& w) { return !std::isnan(w.loss) || w.loss_nonfinite; }
+
+// ---- gradients
+
+// A worker's value in a group: of its fingerprint where both runs have it, else of its norm.
+struct InGroup {
+  std::uint64_t group = 0;
+  bool differs = false;
+};
+
+std::vector<InGroup> in_groups(const StepPair& pair, const WorkerPair& workers) {
+  const std::size_t i = pair.place_in_a(workers);
+  const std::size_t j = pair.place_in_b(workers);
+  std::vector<InGroup> out;
+  for (const GroupRecord& a : pair.a.groups) {
+    const auto b = std::ranges::find(pair.b.groups, a.id, &GroupRecord::id);
+    if (b == pair.b.groups.end()) continue;
+    if (i < a.fingerprints.size() && j < b->fingerprints.size()) {
+      out.push_back({a.id, a.fingerprints[i] != b->fingerprints[j]});
+    } else if (i < a.norms.size() && j < b->norms.size()) {
+      out.push_back({a.id, !equal(a.norms[i], b->norms[j])});
+    }
+  }
+  return out;
+}
+
+std::string layers_text(const StepPair& pair, const std::vector<std::uint64_t>& differing,
+                        std::size_t compared) {
+  if (compared == 0) return "layers are not recorded";
+  if (differing.empty()) return "no norm of a layer shows it";
+  const auto names = pair.layers.backward(differing);
+  const auto all = differing.size() == compared && compared > 1;
+  return all ? fmt::format("all {} layers", compared)
+             : fmt::format("{}: {}", count_text(differing.size(), compared, "layers"),
+                           names_text(names));
+}
+
+std::string gradient_text(const StepPair& pair, const WorkerPair& workers,
+                          std::vector<std::uint64_t>& differing) {
+  const auto groups = in_groups(pair, workers);
+  std::vector<std::uint64_t> own;
+  for (const InGroup& g : groups) {
+    if (g.differs) own.push_back(g.group);
+  }
+  differing.insert(differing.end(), own.begin(), own.end());
+  return fmt::format("{}; norm {}", layers_text(pair, own, groups.size()),
+                     values_text(workers.first->grad_norm, workers.second->grad_norm));
+}
+
+// ---- the reduced gradient
+
+bool has_reduced(const WorkerRecord& w) {
+  return !std::isnan(w.reduced_norm) || w.reduced_fingerprint != 0;
+}
+
+}  // namespace
+
+Looked look_at_parameters(const StepPair& pair) {
+  const bool in_a = has_states(pair.a);
+  const bool in_b = has_states(pair.b);
+  if (!in_a || !in_b || !pair.same_slice) return not_compared(in_a, in_b);
+  StatesFound found(pair);
+  for (const WorkerPair& w : holders(pair)) found.add(w, w.first->states, w.second->states);
+  return found.any() ? std::move(found).finish() : not_compared(true, true);
+}
+
+Looked look_at_losses(const StepPair& pair) {
+  Found found(pair);
+  bool known = false;
+  bool differ = false;
+  for (const WorkerPair& w : pair.workers) {
+    if (!has_loss(*w.first) || !has_loss(*w.second)) continue;
+    known = true;
+    if (losses_equal(*w.first, *w.second)) continue;
+    differ = true;
+    found.worker(w);
+    found.evidence({w.first->rank}, loss_text(*w.first, *w.second));
+  }
+  if (!known) {
+    return not_compared(std::ranges::any_of(pair.a.workers, has_loss),
+                        std::ranges::any_of(pair.b.workers, has_loss));
+  }
+  return differ ? std::move(found).finish("loss") : Looked{};
+}
+
+Looked look_at_gradients(const StepPair& pair) {
+  if (pair.workers.empty()) return not_compared(true, true);
+  Found found(pair);
+  std::vector<std::uint64_t> differing;
+  bool differ = false;
+  for (const WorkerPair& w : pair.workers) {
+    if (w.first->fingerprint == w.second->fingerprint) continue;
+    differ = true;
+    found.worker(w);
+    found.evidence({w.first->rank}, gradient_text(pair, w, differing));
+  }
+  if (!differ) return {};
+  found.layers(differing);
+  const std::size_t layers = std::set(differing.begin(), differing.end()).size();
+  return std::move(found).finish(
+      layers == 0
+          ? "gradient"
+          : fmt::format("gradient of {} of {} layers, first in the backward pass {}", layers,
+                        pair.a.groups.size(), pair.layers.backward(differing).front()));
+}
+
+Looked look_at_reduction(const StepPair& pair) {
+  Found found(pair);
+  bool known = false;
+  bool differ = false;
+  for (const WorkerPair& w : holders(pair)) {
+    if (!has_reduced(*w.first) || !has_reduced(*w.second)) continue;
+    known = true;
+    if (w.first->reduced_fingerprint == w.second->reduced_fingerprint) continue;
+    if (pair.same_world()) found.worker(w);
+    if (!differ) {
+      found.evidence({}, "norm of the reduced gradient " +
+                             values_text(w.first->reduced_norm, w.second->reduced_norm));
+    }
+    differ = true;
+  }
+  if (!known) {
+    return not_compared(std::ranges::any_of(pair.a.workers, has_reduced),
+                        std::ranges::any_of(pair.b.workers, has_reduced));
+  }
+  return differ ? std::move(found).finish("reduced gradient") : Looked{};
+}
+
+Looked look_at_final(const StepPair& pair, std::span<const FinalState> a,
+                     std::span<const FinalState> b) {
+  StatesFound found(pair);
+  for (const WorkerPair& w : holders(pair)) {
+    const auto of_a = std::ranges::find(a, w.first->replica, &FinalState::replica);
+    const auto of_b = std::ranges::find(b, w.second->replica, &FinalState::replica);
+    if (of_a != a.end() && of_b != b.end()) found.add(w, of_a->states, of_b->states);
+  }
+  return found.any() ? std::move(found).finish() : not_compared(!a.empty(), !b.empty());
+}
+
+}  // namespace presum::compare

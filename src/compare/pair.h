@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// One step of both runs, side by side.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "compare/compare.h"
+#include "presum/step_record.h"
+
+namespace presum::compare {
+
+// Names of groups, and their places in the order of the model's parameters.
+class Layers {
+ public:
+  void add(const GroupInfo& group) { groups_.try_emplace(group.id, group.position, group.name); }
+  std::size_t size() const { return groups_.size(); }
+  // Names of the groups, the last of the model first; one without a name by its number.
+  std::vector<std::string> backward(const std::vector<std::uint64_t>& ids) const;
+
+ private:
+  std::map<std::uint64_t, std::pair<std::uint32_t, std::string>> groups_;
+};
+
+using WorkerPair = std::pair<const WorkerRecord*, const WorkerRecord*>;
+
+struct StepPair {
+  const StepRecord& a;
+  const StepRecord& b;
+  std::uint64_t step = 0;   // counted through restarts
+  bool same_salt = false;   // hashes of samples can be compared
+  bool same_slice = false;  // hashes are of the same parameters
+  const Layers& layers;
+  std::vector<WorkerPair> workers;  // of equal replicas; none where the numbers of workers differ
+
+  bool same_world() const { return a.workers_expected == b.workers_expected; }
+  std::size_t place_in_a(const WorkerPair& pair) const { return pair.first - a.workers.data(); }
+  std::size_t place_in_b(const WorkerPair& pair) const { return pair.second - b.workers.data(); }
+};
+
+// What comparing one stage of one step came to.
+struct Looked {
+  enum class State : std::uint8_t { kCompared, kNotInA, kNotInB, kNotInEither, kNotAlike };
+  State state = State::kCompared;
+  std::optional<Difference> difference;
+};
+
+inline Looked not_compared(bool in_a, bool in_b) {
+  using State = Looked::State;
+  if (in_a && in_b) return {State::kNotAlike, {}};
+  return {in_a ? State::kNotInB : in_b ? State::kNotInA : State::kNotInEither, {}};
+}
+
+inline constexpr std::size_t kEvidenceMax = 8;
+
+// Collects workers that differ.
+class Found {
+ public:
+  explicit Found(const StepPair& pair) : pair_(pair) { difference_.step = pair.step; }
+  void worker(const WorkerPair& workers) { difference_.ranks.push_back(workers.first->rank); }
+  void evidence(std::vector<std::uint32_t> ranks, std::string text) {
+    if (difference_.evidence.size() < kEvidenceMax) {
+      difference_.evidence.push_back({std::move(ranks), std::move(text)});
+    }
+  }
+  void layers(const std::vector<std::uint64_t>& ids) {
+    difference_.layers = pair_.layers.backward(ids);
+  }
+  Looked finish(std::string what) && {
+    auto& ranks = difference_.ranks;
+    std::ranges::sort(ranks);
+    ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+    difference_.all_ranks = !ranks.empty() && ranks.size() == pair_.workers.size();
+    difference_.what = std::move(what);
+    return {Looked::State::kCompared, std::move(difference_)};
+  }
+
+ private:
+  const StepPair& pair_;
+  Difference difference_;
+};
+
+}  // namespace presum::compare

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compare/remarks.h"
+
+#include <fmt/format.h>
+
+namespace presum::compare {
+namespace {
+
+using State = Looked::State;
+
+// Why what both runs hold cannot be compared.
+std::string why_not_alike(Stage stage, const Rest& rest) {
+  switch (stage) {
+    case Stage::kData:
+      if (!rest.same_salt) {
+        return "the runs' salts differ, so their samples cannot be compared (set PRESUM_SALT)";
+      }
+      return "not all rows of the step were kept";
+    case Stage::kParameters:
+      return "hashes are of other parameters (recorded at other distances, or after a restart)";
+    case Stage::kFinal:
+      return "the runs did not end at the same step";
+    default:
+      return rest.same_world ? "no worker is in both runs" : "the numbers of workers differ";
+  }
+}
+
+std::string why(Stage stage, State state, const Rest& rest) {
+  switch (state) {
+    case State::kNotInA:
+      return "not recorded in A";
+    case State::kNotInB:
+      return "not recorded in B";
+    case State::kNotInEither:
+      return "not recorded in either run";
+    default:
+      return why_not_alike(stage, rest);
+  }
+}
+
+void say_stage(Stage stage, const Rest& rest, ModelComparison& model) {
+  for (const State state :
+       {State::kNotInA, State::kNotInB, State::kNotInEither, State::kNotAlike}) {
+    const auto times =
+        rest.states[static_cast<std::size_t>(stage)][static_cast<std::size_t>(state)];
+    if (times == 0) continue;
+    const auto at = stage == Stage::kFinal || times == model.common_steps
+                        ? ""
+                        : fmt::format(" at {} of {} common steps", times, model.common_steps);
+    model.not_compared.push_back(
+        fmt::format("{}{}: {}", to_string(stage), at, why(stage, state, rest)));
+  }
+}
+
+void say_steps(const char* name, const Side& side, const Side& other, ModelComparison& model) {
+  const std::uint64_t alone = side.steps - model.common_steps;
+  if (alone == 0) return;
+  model.not_compared.push_back(
+      fmt::format("{} of the {} steps of {} ({} to {}): {} does not hold them ({} to {})", alone,
+                  side.steps, name, side.first_step, side.last_step, *name == 'A' ? "B" : "A",
+                  other.first_step, other.last_step));
+}
+
+}  // namespace
+
+void say_not_compared(const Rest& rest, ModelComparison& model) {
+  for (std::size_t s = 0; s < kStages; ++s) say_stage(static_cast<Stage>(s), rest, model);
+  if (rest.lacking > 0) {
+    model.not_compared.push_back(
+        fmt::format("workers whose packet is missing in a run, at {} of {} common steps",
+                    rest.lacking, model.common_steps));
+  }
+  say_steps("A", model.a, model.b, model);
+  say_steps("B", model.b, model.a, model);
+}
+
+void say_restarts(const char* name, const std::vector<Piece>& pieces, ModelComparison& model) {
+  for (const Piece& p : pieces) {
+    if (p.how == Piece::How::kFirst) continue;
+    const char* const how = p.how == Piece::How::kReplays ? "which it does again"
+                            : p.how == Piece::How::kRestart
+                                ? "from the beginning"
+                                : "which is assumed: no earlier step is like its first";
+    model.remarks.push_back(
+        fmt::format("segment {} of {} goes on at step {}, {}", p.segment, name, p.begin, how));
+  }
+}
+
+}  // namespace presum::compare

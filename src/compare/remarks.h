@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// What could not be compared, and what was assumed, in sentences.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "compare/pair.h"
+#include "compare/timeline.h"
+
+namespace presum::compare {
+
+// How often each stage could not be compared.
+struct Rest {
+  static constexpr std::size_t kStates = 5;
+  std::array<std::array<std::uint64_t, kStates>, kStages> states{};
+  std::uint64_t lacking = 0;  // steps at which one run lacks a worker
+  bool same_world = true;
+  bool same_salt = true;
+
+  void count(Stage stage, Looked::State state) {
+    ++states[static_cast<std::size_t>(stage)][static_cast<std::size_t>(state)];
+  }
+};
+
+void say_not_compared(const Rest& rest, ModelComparison& model);
+// `name` is A or B.
+void say_restarts(const char* name, const std::vector<Piece>& pieces, ModelComparison& model);
+
+}  // namespace presum::compare

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compare/run.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <iterator>
+
+namespace presum::compare {
+namespace {
+
+template <class T>
+Status take(Result<T> from, T& to) {
+  if (!from) return tl::unexpected(from.error());
+  to = std::move(*from);
+  return {};
+}
+
+}  // namespace
+
+std::string Run::salt(std::uint32_t segment) const {
+  const auto found = std::ranges::find(segments, segment, &SegmentInfo::segment);
+  return found == segments.end() ? "" : found->salt;
+}
+
+std::uint64_t Run::every(std::uint32_t segment, std::uint32_t module) const {
+  const auto found = std::ranges::find_if(facts, [&](const Fact& f) {
+    return f.segment == segment && f.module == module && f.key == "every";
+  });
+  return found == facts.end() ? 0 : std::strtoull(found->value.c_str(), nullptr, 10);
+}
+
+std::vector<Fact> Run::facts_of(std::uint32_t segment, std::uint32_t module) const {
+  std::vector<Fact> out;
+  std::ranges::copy_if(facts, std::back_inserter(out),
+                       [&](const Fact& f) { return f.segment == segment && f.module == module; });
+  return out;
+}
+
+std::vector<FinalState> Run::final_states_of(std::uint32_t segment, ModelKey key) const {
+  std::vector<FinalState> out;
+  std::ranges::copy_if(final_states, std::back_inserter(out), [&](const FinalState& f) {
+    return f.segment == segment && ModelKey{f.module, f.shard} == key;
+  });
+  return out;
+}
+
+Result<Run> read_run(const RunLog& log) {
+  Run run{.log = log};
+  std::vector<StepRecord> steps;
+  for (const Status& done :
+       {take(log.facts(), run.facts), take(log.segments(), run.segments),
+        take(log.groups(), run.groups), take(log.final_states(), run.final_states),
+        take(log.steps(), steps)}) {
+    if (!done) return tl::unexpected(done.error());
+  }
+  for (const StepRecord& s : steps) {
+    auto& segments = run.models[{s.module, s.shard}];
+    if (segments.empty() || segments.back() != s.segment) segments.push_back(s.segment);
+  }
+  return run;
+}
+
+}  // namespace presum::compare

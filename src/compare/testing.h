@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs that the room's tests compare: three workers, four layers, every stage recorded.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/hash.h"
+#include "compare/compare.h"
+#include "runlog/testing.h"
+#include "runlog/writer.h"
+
+namespace presum::compare::testing {
+
+using presum::testing::FakeClock;
+using presum::testing::TempFolder;
+
+inline const std::vector<std::string> kLayers = {"embed", "layers.2", "layers.10", "head"};
+
+// A value that is the same in every run, and another one for other numbers.
+inline std::uint64_t value(std::uint64_t what, std::uint64_t step, std::uint64_t of = 0) {
+  return splitmix64(splitmix64(what * 1000 + step) + of);
+}
+
+inline void set(WorkerRecord& w, FingerprintKind kind, std::uint64_t to) {
+  for (FingerprintValue& f : w.fingerprints) {
+    if (f.kind == static_cast<std::uint32_t>(kind)) f.value = to;
+  }
+}
+
+inline void set(WorkerRecord& w, FingerprintKind kind, double to) {
+  set(w, kind, std::bit_cast<std::uint64_t>(to));
+}
+
+inline WorkerRecord worker(std::uint64_t step, std::uint32_t replica) {
+  WorkerRecord w;
+  w.replica = replica;
+  w.rank = 10 + replica;
+  w.loss = 2 + 0.25 * replica;
+  w.weight = 2;
+  w.micro_batches = 2;
+  w.micro = {{w.loss - 1, 1, 5}, {w.loss + 1, 1, 5}};
+  w.tokens = 10;
+  w.grad_norm = 1.5 + replica;
+  w.grad_max = 0.5;
+  w.fingerprint = value(1, step, replica);
+  if (step % 5 == 0) {
+    w.reduced_norm = 1.25;
+    w.reduced_fingerprint = value(2, step);
+  }
+  w.optimizer_step = step;
+  w.rows = 4;
+  for (std::uint64_t row = 0; row < w.rows; ++row) {
+    w.samples.push_back(value(3, step, 10 * replica + row));
+    w.indices.push_back(100 * step + 10 * replica + row);
+  }
+  using Kind = FingerprintKind;
+  const auto kind = [&](Kind k, std::uint64_t v) {
+    w.fingerprints.push_back({static_cast<std::uint32_t>(k), v});
+  };
+  kind(Kind::kRngTorch, value(4, step, replica));
+  kind(Kind::kRngNumpy, value(5, step, replica));
+  kind(Kind::kSamplerSeed, 40);
+  kind(Kind::kSamplerRank, replica);
+  kind(Kind::kDataAttributes, 41);
+  kind(Kind::kDataBatch, step);
+  kind(Kind::kLearningRate, std::bit_cast<std::uint64_t>(0.1));
+  kind(Kind::kOptimizerSettings, 42);
+  kind(Kind::kBatch, value(6, step, replica));
+  for (const std::string& layer : kLayers) {
+    w.states.push_back(
+        {name_hash(layer), StateHash::Of::kParameters, value(7, step, name_hash(layer))});
+  }
+  w.states.push_back({name_hash("layers.2"), StateHash::Of::kBuffers, value(8, step)});
+  return w;
+}
+
+inline StepRecord step_of(std::uint64_t step, std::uint32_t workers) {
+  StepRecord r;
+  r.segment = 1;
+  r.step = step;
+  r.workers_expected = workers;
+  for (std::uint32_t i = 0; i < workers; ++i) r.workers.push_back(worker(step, i));
+  for (const std::string& layer : kLayers) {
+    GroupRecord g{.id = name_hash(layer), .norm_mean = 1, .norm_std = 0};
+    for (std::uint32_t i = 0; i < workers; ++i) {
+      g.norms.push_back(1 + static_cast<float>(i));
+      g.maxima.push_back(0.5F);
+      g.fingerprints.push_back(static_cast<std::uint32_t>(value(9, step, g.id + i)));
+    }
+    r.groups.push_back(g);
+  }
+  return r;
+}
+
+inline std::vector<StepRecord> steps_of(std::uint64_t count, std::uint32_t workers = 3) {
+  std::vector<StepRecord> out;
+  for (std::uint64_t s = 0; s < count; ++s) out.push_back(step_of(s, workers));
+  return out;
+}
+
+inline GroupRecord& group_of(StepRecord& step, const std::string& layer) {
+  return *std::ranges::find(step.groups, name_hash(layer), &GroupRecord::id);
+}
+
+// A worker's gradient differs in the layers, but for its norms.
+inline void change_gradient(StepRecord& step, std::size_t worker,
+                            const std::vector<std::string>& layers) {
+  step.workers[worker].fingerprint ^= 1;
+  for (const std::string& layer : layers) group_of(step, layer).fingerprints[worker] ^= 1;
+}
+
+struct Made {
+  std::vector<std::pair<std::string, std::string>> facts = {
+      {"pid", "1"}, {"torch", "2.13.0"}, {"world_size", "3"}, {"every", "1"}, {"threads", "2"}};
+  std::uint64_t salt = 5;
+  bool final_states = true;
+};
+
+inline void add_hellos(runlog::Writer& writer, const std::vector<StepRecord>& steps,
+                       const Made& made) {
+  for (const WorkerRecord& w : steps.front().workers) {
+    packet::Hello hello;
+    hello.header.segment = writer.segment();
+    hello.header.identity = {.module = steps.front().module,
+                             .replica = w.replica,
+                             .world_rank = w.rank,
+                             .replicas = steps.front().workers_expected};
+    hello.facts = made.facts;
+    for (const std::string& layer : kLayers) hello.groups.push_back({name_hash(layer), 8, layer});
+    ASSERT_TRUE(writer.add(hello));
+  }
+}
+
+inline void add_notes(runlog::Writer& writer, const std::vector<StepRecord>& steps) {
+  for (const WorkerRecord& w : steps.back().workers) {
+    packet::Note note;
+    note.header.segment = writer.segment();
+    note.header.identity = {.module = steps.front().module, .replica = w.replica};
+    note.clock = steps.back().step + 1;
+    note.states = w.states;
+    ASSERT_TRUE(writer.add(note));
+  }
+}
+
+// Adds a segment to the run.
+inline void record(const std::filesystem::path& folder, std::vector<StepRecord> steps,
+                   const Made& made = {}) {
+  FakeClock clock;
+  auto writer = runlog::Writer::open(folder, clock.function(), runlog::Journal::kWal, made.salt);
+  ASSERT_TRUE(writer) << writer.error().message;
+  if (!steps.empty()) add_hellos(*writer, steps, made);
+  for (StepRecord& s : steps) {
+    s.segment = writer->segment();
+    ASSERT_TRUE(writer->add(s));
+  }
+  if (made.final_states && !steps.empty()) add_notes(*writer, steps);
+  ASSERT_TRUE(writer->close());
+}
+
+inline Comparison compare_folders(const std::filesystem::path& a, const std::filesystem::path& b) {
+  const auto of_a = RunLog::open(a);
+  const auto of_b = RunLog::open(b);
+  EXPECT_TRUE(of_a && of_b);
+  auto out = compare(*of_a, *of_b);
+  EXPECT_TRUE(out) << out.error().message;
+  return out.value_or(Comparison{});
+}
+
+inline Comparison compare_steps(std::vector<StepRecord> a, std::vector<StepRecord> b,
+                                const Made& made_a = {}, const Made& made_b = {}) {
+  const TempFolder folder;
+  record(folder / "a", std::move(a), made_a);
+  record(folder / "b", std::move(b), made_b);
+  return compare_folders(folder / "a", folder / "b");
+}
+
+}  // namespace presum::compare::testing

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compare/timeline.h"
+
+#include <algorithm>
+
+namespace presum::compare {
+namespace {
+
+// What tells whether two steps are one and the same.
+struct Mark {
+  std::vector<std::uint64_t> gradients;  // by replica
+  std::vector<std::uint64_t> batches;    // likewise; empty if one is unknown
+  std::vector<std::uint64_t> parameters;
+
+  explicit Mark(const StepRecord& step) {
+    for (const WorkerRecord& w : step.workers) {
+      gradients.push_back(w.fingerprint);
+      const std::uint64_t* batch = w.fingerprint_of(FingerprintKind::kBatch);
+      if (batch != nullptr && w.rows > 0) batches.push_back(*batch);
+    }
+    if (batches.size() < step.workers.size()) batches.clear();
+    if (step.workers.empty()) return;
+    for (const StateHash& s : step.workers.front().states) parameters.push_back(s.value);
+  }
+
+  bool any_gradient() const {
+    return std::ranges::any_of(gradients, [](std::uint64_t value) { return value != 0; });
+  }
+};
+
+// The steps of the timeline so far that are like the first one of a segment; the last of them.
+struct Likes {
+  std::optional<std::uint64_t> same_gradients;
+  std::optional<std::uint64_t> same_batches;
+  bool same_start = false;  // step 0 has the same samples and the same parameters
+  std::uint64_t last = 0;   // step of the timeline
+  std::uint64_t spacing = 1;
+};
+
+Result<Likes> find_likes(const RunLog& log, const std::vector<Piece>& pieces, std::uint32_t module,
+                         std::uint32_t shard, const Mark& first) {
+  Likes out;
+  Walk walk(log, pieces, module, shard);
+  while (true) {
+    const auto at = walk.next();
+    if (!at) return tl::unexpected(at.error());
+    if (at->record == nullptr) return out;
+    const Mark mark(*at->record);
+    const bool batches = !mark.batches.empty() && mark.batches == first.batches;
+    if (first.any_gradient() && mark.gradients == first.gradients) out.same_gradients = at->step;
+    if (batches) out.same_batches = at->step;
+    if (batches && at->step == 0) out.same_start = mark.parameters == first.parameters;
+    out.spacing = at->step > out.last ? at->step - out.last : 1;
+    out.last = at->step;
+  }
+}
+
+// Samples of step 0 under other parameters: the data began anew, the training did not.
+Piece placed(std::uint32_t segment, const Likes& likes) {
+  using How = Piece::How;
+  const auto at = [&](std::uint64_t step, How how) {
+    return Piece{.segment = segment, .offset = step, .begin = step, .how = how};
+  };
+  if (likes.same_gradients) {
+    return at(*likes.same_gradients, *likes.same_gradients == 0 ? How::kRestart : How::kReplays);
+  }
+  if (likes.same_start) return at(0, How::kRestart);
+  if (likes.same_batches.value_or(0) > 0) return at(*likes.same_batches, How::kReplays);
+  return at(likes.last + likes.spacing, How::kAssumed);
+}
+
+}  // namespace
+
+Result<std::vector<Piece>> timeline(const RunLog& log, std::uint32_t module, std::uint32_t shard,
+                                    const std::vector<std::uint32_t>& segments) {
+  std::vector<Piece> pieces;
+  for (const std::uint32_t segment : segments) {
+    auto cursor = log.cursor(segment, module, shard);
+    if (!cursor) return tl::unexpected(cursor.error());
+    const auto first = cursor->next();
+    if (!first) return tl::unexpected(first.error());
+    if (*first == nullptr) continue;
+    if (pieces.empty()) {
+      pieces.push_back({.segment = segment});
+      continue;
+    }
+    const auto likes = find_likes(log, pieces, module, shard, Mark(**first));
+    if (!likes) return tl::unexpected(likes.error());
+    Piece next = placed(segment, *likes);
+    const std::uint64_t skipped = std::min(next.offset, (*first)->step);  // its own first number
+    next.offset -= skipped;
+    std::erase_if(pieces, [&](const Piece& p) { return p.begin >= next.begin; });
+    if (!pieces.empty()) pieces.back().end = std::min(pieces.back().end, next.begin);
+    pieces.push_back(next);
+  }
+  return pieces;
+}
+
+Result<Walk::At> Walk::next() {
+  while (at_ < pieces_.size()) {
+    const Piece& piece = pieces_[at_];
+    if (!cursor_) {
+      auto opened = log_.cursor(piece.segment, module_, shard_, piece.begin - piece.offset);
+      if (!opened) return tl::unexpected(opened.error());
+      cursor_.emplace(std::move(*opened));
+    }
+    const auto record = cursor_->next();
+    if (!record) return tl::unexpected(record.error());
+    if (*record != nullptr && (*record)->step + piece.offset < piece.end) {
+      return At{*record, &piece, (*record)->step + piece.offset};
+    }
+    cursor_.reset();
+    ++at_;
+  }
+  return At{};
+}
+
+}  // namespace presum::compare

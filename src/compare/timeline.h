@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// One model's steps through restarts. A segment's own step numbers begin at 0; here a segment goes
+// on where the training went on.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "presum/run_log.h"
+
+namespace presum::compare {
+
+// The steps of a segment from `begin` to `end` (exclusive), counted through restarts; its own
+// number of a step is smaller by `offset`. Later steps of the segment were done again by the next.
+struct Piece {
+  enum class How : std::uint8_t {
+    kFirst,    // the first segment
+    kReplays,  // its first step has the gradients, or else the samples, of an earlier step
+    kRestart,  // its first step has the samples and the parameters of step 0
+    kAssumed,  // it is taken to go on after the last recorded step
+  };
+  std::uint32_t segment = 1;
+  std::uint64_t offset = 0;
+  std::uint64_t begin = 0;
+  std::uint64_t end = ~std::uint64_t{0};
+  How how = How::kFirst;
+};
+
+// Ascending; empty for a model without a step. Reads a run of several segments once more.
+// Errors: those of reading the run.
+Result<std::vector<Piece>> timeline(const RunLog& log, std::uint32_t module, std::uint32_t shard,
+                                    const std::vector<std::uint32_t>& segments);
+
+// The steps of a timeline, one after the other. Lifetime: log and pieces outlive it.
+class Walk {
+ public:
+  struct At {
+    const StepRecord* record = nullptr;  // null after the last step
+    const Piece* piece = nullptr;
+    std::uint64_t step = 0;  // counted through restarts
+  };
+  Walk(const RunLog& log, const std::vector<Piece>& pieces, std::uint32_t module,
+       std::uint32_t shard)
+      : log_(log), pieces_(pieces), module_(module), shard_(shard) {}
+  // The next step, which lives until the next call.
+  Result<At> next();
+
+ private:
+  const RunLog& log_;
+  const std::vector<Piece>& pieces_;
+  std::uint32_t module_;
+  std::uint32_t shard_;
+  std::size_t at_ = 0;
+  std::optional<StepCursor> cursor_;
+};
+
+}  // namespace presum::compare

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reading whole steps, one after the other.
+#include <fmt/format.h>
+
+#include <cstring>
+#include <map>
+#include <optional>
+
+#include "runlog/reading.h"
+
+namespace presum {
+namespace {
+
+using runlog::Statement;
+
+template <class T>
+std::vector<T> numbers(std::span<const std::byte> bytes) {
+  std::vector<T> out(bytes.size() / sizeof(T));
+  if (!out.empty()) std::memcpy(out.data(), bytes.data(), out.size() * sizeof(T));
+  return out;
+}
+
+constexpr std::size_t kWordsOfState = 3;
+
+std::vector<StateHash> states_of(std::span<const std::byte> bytes) {
+  const auto words = numbers<std::uint64_t>(bytes);
+  std::vector<StateHash> out;
+  for (std::size_t at = 0; at + kWordsOfState <= words.size(); at += kWordsOfState) {
+    out.push_back({words[at], static_cast<StateHash::Of>(words[at + 1]), words[at + 2]});
+  }
+  return out;
+}
+
+std::vector<MicroBatchRecord> micro_batches_of(std::span<const std::byte> bytes) {
+  constexpr std::size_t kNumbers = 3;
+  const auto values = numbers<double>(bytes);
+  std::vector<MicroBatchRecord> out;
+  for (std::size_t at = 0; at + kNumbers <= values.size(); at += kNumbers) {
+    out.push_back({values[at], values[at + 1], static_cast<std::uint64_t>(values[at + 2])});
+  }
+  return out;
+}
+
+// `first`: the step's first worker, whose states are those of one that has none of its own.
+WorkerRecord whole_worker(const Statement& row, const WorkerRecord* first) {
+  WorkerRecord w = runlog::read_worker(row, 0);
+  int c = runlog::kWorkerColumnCount;
+  w.micro = micro_batches_of(row.blob(c++));
+  w.rows = row.integer(c++);
+  w.thinned = row.small(c++);
+  w.samples = numbers<std::uint64_t>(row.blob(c++));
+  w.indices = numbers<std::uint64_t>(row.blob(c++));
+  const bool shared = row.type(c) == SQLITE_NULL && first != nullptr;
+  w.states = shared ? first->states : states_of(row.blob(c));
+  return w;
+}
+
+GroupRecord whole_group(const Statement& row) {
+  GroupRecord g{.id = row.integer(0), .norm_mean = row.number(1), .norm_std = row.number(2)};
+  g.nonfinite = row.integer(3);
+  g.norms = numbers<float>(row.blob(4));
+  g.maxima = numbers<float>(row.blob(5));
+  g.fingerprints = numbers<std::uint32_t>(row.blob(6));
+  return g;
+}
+
+struct Change {
+  std::uint64_t step = 0;
+  std::uint32_t replica = 0;
+  FingerprintValue value;
+};
+
+}  // namespace
+
+struct StepCursor::State {
+  Statement steps, workers, groups, missing;
+  std::optional<Statement> changes;  // none in a run of schema 1
+  std::optional<Change> next_change;
+  std::map<std::uint32_t, std::vector<FingerprintValue>> held;  // by replica
+  StepRecord record;
+
+  Status read_change() {
+    next_change.reset();
+    const auto row = changes->next();
+    if (!row) return tl::unexpected(row.error());
+    if (*row) {
+      next_change = {
+          changes->integer(0), changes->small(1), {changes->small(2), changes->integer(3)}};
+    }
+    return {};
+  }
+
+  void hold(const Change& change) {
+    auto& values = held[change.replica];
+    for (FingerprintValue& f : values) {
+      if (f.kind != change.value.kind) continue;
+      f = change.value;
+      return;
+    }
+    values.push_back(change.value);
+  }
+
+  Status apply_changes() {
+    while (next_change && next_change->step <= record.step) {
+      hold(*next_change);
+      if (auto s = read_change(); !s) return s;
+    }
+    return {};
+  }
+
+  template <class Visit>
+  static Status each(Statement& rows, std::uint64_t id, Visit&& visit) {
+    rows.with(id);
+    while (true) {
+      const auto row = rows.next();
+      if (!row) return tl::unexpected(row.error());
+      if (!*row) return {};
+      visit(rows);
+    }
+  }
+
+  Status fill(std::uint64_t id) {
+    if (auto s = apply_changes(); !s) return s;
+    auto s = each(workers, id, [&](const Statement& row) {
+      record.workers.push_back(
+          whole_worker(row, record.workers.empty() ? nullptr : &record.workers.front()));
+      record.workers.back().fingerprints = held[record.workers.back().replica];
+    });
+    if (!s) return s;
+    s = each(groups, id, [&](const Statement& row) { record.groups.push_back(whole_group(row)); });
+    if (!s) return s;
+    return each(missing, id,
+                [&](const Statement& row) { record.missing_replicas.push_back(row.small(0)); });
+  }
+};
+
+StepCursor::StepCursor(std::unique_ptr<State> state) : state_(std::move(state)) {}
+StepCursor::StepCursor(StepCursor&&) noexcept = default;
+StepCursor& StepCursor::operator=(StepCursor&&) noexcept = default;
+StepCursor::~StepCursor() = default;
+
+Result<const StepRecord*> StepCursor::next() {
+  const auto row = state_->steps.next();
+  if (!row) return tl::unexpected(row.error());
+  if (!*row) return nullptr;
+  const Statement& step = state_->steps;
+  state_->record = runlog::read_step(step);
+  if (auto s = state_->fill(step.integer(step.columns() - 1)); !s) {
+    return tl::unexpected(s.error());
+  }
+  return &state_->record;
+}
+
+Result<StepCursor> RunLog::cursor(std::uint32_t segment, std::uint32_t module, std::uint32_t shard,
+                                  std::uint64_t from_step) const {
+  const bool whole = state_->version >= 2;
+  auto& db = state_->db;
+  auto steps = db.prepare(fmt::format(
+      "SELECT {} FROM step WHERE segment=? AND module=? AND shard=? AND step>=? ORDER BY step",
+      runlog::step_columns(state_->version)));
+  auto workers = db.prepare(fmt::format(
+      "SELECT {}, micro, {} FROM worker_step w WHERE step_id=? ORDER BY replica",
+      runlog::kWorkerColumns,
+      whole ? "rows, thinned, samples, indices, states" : "NULL, NULL, NULL, NULL, NULL"));
+  auto groups = db.prepare(fmt::format(
+      "SELECT group_id, norm_mean, norm_std, nonfinite, norms, maxima, {} FROM group_step "
+      "WHERE step_id=? ORDER BY group_id",
+      whole ? "fingerprints" : "NULL"));
+  auto missing = db.prepare("SELECT replica FROM missing_worker WHERE step_id=? ORDER BY replica");
+  for (const auto* statement : {&steps, &workers, &groups, &missing}) {
+    if (!*statement) return tl::unexpected(statement->error());
+  }
+  steps->with(segment, module, shard, from_step);
+  auto state = std::make_unique<StepCursor::State>(StepCursor::State{std::move(*steps),
+                                                                     std::move(*workers),
+                                                                     std::move(*groups),
+                                                                     std::move(*missing),
+                                                                     {},
+                                                                     {},
+                                                                     {},
+                                                                     {}});
+  if (!whole) return StepCursor(std::move(state));
+  auto changes = db.prepare(
+      "SELECT step, replica, kind, value FROM fingerprint WHERE segment=? AND module=? AND shard=? "
+      "ORDER BY step");
+  if (!changes) return tl::unexpected(changes.error());
+  changes->with(segment, module, shard);
+  state->changes.emplace(std::move(*changes));
+  if (auto s = state->read_change(); !s) return tl::unexpected(s.error());
+  return StepCursor(std::move(state));
+}
+
+Result<std::vector<FinalState>> RunLog::final_states() const {
+  if (state_->version < 2) return std::vector<FinalState>();
+  return runlog::read_all<FinalState>(
+      state_->db,
+      "SELECT segment, module, shard, replica, optimizer_steps, states FROM final_state "
+      "ORDER BY segment, module, shard, replica",
+      [](const Statement& row) {
+        return FinalState{row.small(0), row.small(1),   row.small(2),
+                          row.small(3), row.integer(4), states_of(row.blob(5))};
+      });
+}
+
+}  // namespace presum

@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`presum compare` on real DDP workers: planted divergences, restarts, gaps, damaged files."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import report_browser
+
+WORLD = 4
+ALL = list(range(WORLD))
+
+
+@pytest.fixture(scope="module")
+def runs(launch: Any, tmp_path_factory: Any) -> Path:
+    folder: Path = tmp_path_factory.mktemp("compare")
+    for world in (WORLD, 2):
+        done = launch("compare", world, folder)
+        assert done.returncode == 0, done.stderr[-4000:]
+    return folder
+
+
+def presum(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "presum", "compare", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def compared(a: Path, b: Path, code: int) -> Any:
+    done = presum(a, b, "--format", "json")
+    assert done.returncode == code, done.stdout + done.stderr
+    return json.loads(done.stdout)
+
+
+def stages(document: Any) -> dict[str, Any]:
+    (model,) = document["models"]
+    return {stage["stage"]: stage for stage in model["stages"]}
+
+
+def texts(difference: Any) -> str:
+    return "\n".join(evidence["text"] for evidence in difference["evidence"])
+
+
+@dataclass(frozen=True)
+class Planted:
+    """What a run differs in from the base, and where that is to be found."""
+
+    stage: str
+    step: int
+    ranks: list[int]
+    what: str  # a part of it
+    origin: str  # likewise
+    layers: tuple[str, ...] = ()
+    base: str = "base"
+
+
+PLANTED = {
+    "seed": Planted("configuration", 0, ALL, "sampler_seed", "settings"),
+    "dropout": Planted("configuration", 0, ALL, "dropout, dropouts", "settings"),
+    "autocast": Planted("configuration", 0, ALL, "dtype", "settings"),
+    "rate": Planted("configuration", 6, ALL, "learning_rate", "settings"),
+    "sample": Planted("data", 5, [1], "samples (1 of 16", "the data"),
+    "draw": Planted("random-generators", 4, [2], "rng_torch", "random draws"),
+    "start": Planted("parameters", 0, ALL, "parameters", "other weights", ("layers.2",)),
+    "clip": Planted("parameters", 1, ALL, "parameters", "clipping", ("layers.0",)),
+    "parameter": Planted("parameters", 5, ALL, "parameters", "a write", ("layers.1",)),
+    "loss": Planted("loss", 8, [1], "loss", "what was done to the loss"),
+    "gradient": Planted(
+        "local-gradient", 7, [3], "layers.2", "the backward pass of layers.2", ("layers.2",)
+    ),
+    "summed-reversed": Planted(
+        "reduction", 0, ALL, "reduced gradient", "another sum came out", base="summed"
+    ),
+    "world-2": Planted("configuration", 0, [], "number of workers", "settings"),
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_divergence_is_found_at_its_step_and_stage(runs: Path, name: str) -> None:
+    planted = PLANTED[name]
+    document = compared(runs / planted.base, runs / name, 1)
+    (model,) = document["models"]
+    assert (model["first_stage"], model["first_step"]) == (planted.stage, planted.step)
+    first = stages(document)[planted.stage]["first"]
+    assert first["ranks"] == planted.ranks
+    assert planted.what in first["what"]
+    assert tuple(first["layers"]) == planted.layers
+    assert planted.origin in model["origin"]
+    assert model["last_identical"] == (planted.step - 1 if planted.step else None)
+
+
+def test_inputs_that_precede_a_planted_divergence_are_equal(runs: Path) -> None:
+    for name in ("gradient", "loss", "parameter", "clip"):
+        found = stages(compared(runs / "base", runs / name, 1))
+        for stage in ("configuration", "data", "random-generators"):
+            assert (found[stage]["compared"], found[stage]["differing"]) == (12, 0)
+
+
+def test_the_gradient_of_one_layer_is_seen_though_every_norm_is_equal(runs: Path) -> None:
+    found = stages(compared(runs / "base", runs / "gradient", 1))
+    assert "1 of 7 layers: layers.2; norm" in texts(found["local-gradient"]["first"])
+    assert "in both" in texts(found["local-gradient"]["first"])
+    assert found["loss"]["first"]["step"] > 7  # what follows from it
+
+
+def test_evidence_of_both_runs_is_shown(runs: Path) -> None:
+    rate = stages(compared(runs / "base", runs / "rate", 1))["configuration"]["first"]
+    assert "learning_rate: 0.1 in A, 0.05 in B" in texts(rate)
+    reduction = stages(compared(runs / "summed", runs / "summed-reversed", 1))["reduction"]
+    assert "norm of the reduced gradient" in texts(reduction["first"])
+
+
+def test_a_write_to_parameters_that_were_not_hashed_is_not_called_the_computation(
+    runs: Path,
+) -> None:
+    (model,) = compared(runs / "base", runs / "unseen-parameter", 1)["models"]
+    assert model["first_step"] == 5
+    assert model["first_stage"] in ("loss", "local-gradient")
+    assert model["origin"].startswith("either")
+    assert "a write to the parameters" in model["origin"]
+
+
+@pytest.mark.parametrize(("a", "b"), [("base", "again"), ("base", "base"), ("summed", "summed")])
+def test_equal_runs_are_identical(runs: Path, a: str, b: str) -> None:
+    document = compared(runs / a, runs / b, 0)
+    (model,) = document["models"]
+    assert document["outcome"] == "identical"
+    assert (model["common_steps"], model["first_stage"]) == (12, None)
+    found = stages(document)
+    full = ("configuration", "data", "random-generators", "loss", "local-gradient")
+    assert [found[stage]["compared"] for stage in full] == [12] * len(full)
+    assert found["final-parameters"]["compared"] == 1
+    assert document["facts"] == []
+
+
+def test_a_generator_that_nobody_drew_from_is_no_difference(runs: Path) -> None:
+    (model,) = compared(runs / "base", runs / "random", 0)["models"]
+    assert any("rng_python" in remark for remark in model["remarks"])
+
+
+def test_a_run_that_was_resumed_bit_by_bit_is_identical(runs: Path) -> None:
+    (model,) = compared(runs / "summed", runs / "resumed", 0)["models"]
+    assert (model["common_steps"], model["b"]["steps"]) == (12, 12)
+    assert any("segment 2 of B goes on at step 6" in remark for remark in model["remarks"])
+
+
+def test_a_resumed_run_that_lost_its_momentum_differs_after_its_first_update(runs: Path) -> None:
+    (model,) = compared(runs / "summed", runs / "resumed-without-momentum", 1)["models"]
+    assert (model["last_identical"], model["first_step"]) == (6, 7)
+    assert "the optimiser's update of step 6" in model["origin"]
+
+
+def test_runs_recorded_at_other_distances_are_compared_at_common_steps(runs: Path) -> None:
+    document = compared(runs / "base", runs / "every-5", 0)
+    (model,) = document["models"]
+    assert model["common_steps"] == 3
+    assert {f["key"]: f["weight"] for f in document["facts"]}["every"] == "recording"
+    (model,) = compared(runs / "base", runs / "every-5-gradient", 1)["models"]
+    assert (model["last_identical"], model["first_step"]) == (5, 10)
+    text = presum(runs / "base", runs / "every-5-gradient").stdout
+    assert "it began at one of the steps 6 to 10" in text
+
+
+def test_samples_of_another_salt_are_not_compared_but_their_positions(runs: Path) -> None:
+    document = compared(runs / "base", runs / "salt", 0)
+    assert stages(document)["data"]["compared"] == 12
+
+
+def test_a_run_without_fingerprints_is_compared_by_its_numbers(runs: Path) -> None:
+    (model,) = compared(runs / "base", runs / "plain", 0)["models"]
+    assert "data: not recorded in B" in model["not_compared"]
+    assert "parameters: not recorded in B" in model["not_compared"]
+
+
+def test_other_numbers_of_workers_leave_what_all_share(runs: Path) -> None:
+    found = stages(compared(runs / "base", runs / "world-2", 1))
+    assert found["parameters"]["first"]["step"] > 0  # they began alike
+    assert found["data"]["first"]["step"] == 0  # half as many samples a step
+    assert found["local-gradient"]["compared"] == 0
+
+
+def edited(run: Path, folder: Path, sql: str) -> Path:
+    shutil.copytree(run, folder)
+    with closing(sqlite3.connect(folder / "presum.db")) as db:
+        db.executescript(sql)
+    return folder
+
+
+def test_missing_steps_are_listed_and_the_others_compared(runs: Path, tmp_path: Path) -> None:
+    gone = "DELETE FROM step WHERE step IN (3, 4, 11)"
+    (model,) = compared(runs / "base", edited(runs / "base", tmp_path / "gaps", gone), 0)["models"]
+    assert model["common_steps"] == 9
+    assert any(line.startswith("3 of the 12 steps of A") for line in model["not_compared"])
+
+
+def test_runs_without_a_common_step_cannot_be_compared(runs: Path, tmp_path: Path) -> None:
+    late = edited(runs / "base", tmp_path / "late", "UPDATE step SET step = step + 100")
+    document = compared(runs / "base", late, 2)
+    assert document["outcome"] == "not-comparable"
+    assert document["reason"] == "the runs have no step in common"
+
+
+def test_what_cannot_be_read_is_one_line_and_exit_code_2(runs: Path, tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged"
+    shutil.copytree(runs / "base", damaged)
+    data = bytearray((damaged / "presum.db").read_bytes())
+    data[len(data) // 3 :] = b"\x5a" * (len(data) - len(data) // 3)
+    (damaged / "presum.db").write_bytes(data)
+    for run in (damaged, tmp_path / "absent"):
+        done = presum(runs / "base", run, "-o", tmp_path / "page.html")
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.startswith("presum compare: ")
+        assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "page.html").exists()
+    assert presum(runs / "base").returncode == 2
+
+
+def test_the_text_names_step_stage_rank_and_layer(runs: Path) -> None:
+    done = presum(runs / "base", runs / "gradient")
+    first, *rest = done.stdout.splitlines()
+    assert first == (
+        "different: identical up to step 6; first difference at step 7, local gradient, rank 3: "
+        "gradient of 1 of 7 layers, first in the backward pass layers.2"
+    )
+    assert rest[1].startswith("    where to look: the backward pass of layers.2")
+    assert any(line.endswith("<- first") for line in rest)
+
+
+def test_the_page_holds_the_comparison_and_loads_nothing(runs: Path, tmp_path: Path) -> None:
+    page = tmp_path / "difference.html"
+    done = presum(runs / "base", runs / "gradient", "-o", page)
+    assert done.returncode == 1
+    html = page.read_text(encoding="utf-8")
+    assert '"first_stage":"local-gradient"' in html
+    assert "drawComparison" in html
+    assert "src=" not in html.partition('id="presum-data"')[0]
+
+
+def test_torch_is_not_imported(runs: Path) -> None:
+    program = (
+        "import sys; sys.argv = ['presum', 'compare', *sys.argv[1:]]\n"
+        "from presum.__main__ import main\n"
+        "code = main(); sys.exit(9 if 'torch' in sys.modules else code)"
+    )
+    command = [sys.executable, "-c", program, str(runs / "base"), str(runs / "again")]
+    done = subprocess.run(command, capture_output=True, timeout=120, check=False)
+    assert done.returncode == 0
+
+
+def test_a_browser_draws_the_comparison(runs: Path, tmp_path: Path) -> None:
+    command = report_browser.find()
+    if command is None:
+        pytest.skip("Chromium is not installed (Debian package chromium)")
+    page = tmp_path / "difference.html"
+    presum(runs / "base", runs / "gradient", "-o", page)
+    with report_browser.Browser(command) as browser:
+        browser.size(1280, 900)
+        browser.open(page)
+        sentence = browser.evaluate("document.querySelector('#comparison .verdict').textContent")
+        rows = browser.evaluate("document.querySelectorAll('#comparison tr[data-stage]').length")
+        chosen = browser.evaluate("document.querySelector('#comparison tr.chosen').dataset.stage")
+        drawn = browser.evaluate("document.querySelectorAll('.tile').length")
+    assert "step 7, local gradient, rank 3: gradient of 1 of 7 layers" in sentence
+    assert (rows, chosen, drawn) == (8, "local-gradient", 2)

@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pairs of runs for `presum compare`: one training, and the same with one thing changed."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import os
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler
+
+import presum
+from workers.launch import main, token_rows
+
+STEPS = 12
+BATCH = 4
+LAYERS = 4
+FLIP_STEP = 7
+SAVED_AT = 6
+BIT = 12  # of the mantissa
+
+Change = Callable[["Training", int], None]
+
+
+def nothing(_training: Training, _step: int) -> None:
+    pass
+
+
+@dataclass
+class Plan:
+    """What a run changes; the default is the training that others are compared with."""
+
+    sampler_seed: int = 0
+    dropout: float = 0.1
+    lr: float = 0.1
+    autocast: bool = False
+    clip: float = 0.0
+    reversed_sum: bool | None = None  # None: DDP's own reduction
+    before: Change = nothing  # a step
+    steps: range = range(STEPS)
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+class Block(nn.Module):
+    def __init__(self, dropout: float) -> None:
+        super().__init__()
+        self.linear = nn.Linear(16, 16)
+        self.norm = nn.LayerNorm(16)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        dropped: torch.Tensor = self.dropout(torch.tanh(self.linear(self.norm(x))))
+        return x + dropped
+
+
+class Model(nn.Module):
+    def __init__(self, dropout: float) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(256, 16)
+        self.layers = nn.ModuleList(Block(dropout) for _ in range(LAYERS))
+        self.head = nn.Linear(16, 256)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.embed(tokens)
+        for layer in self.layers:
+            x = layer(x)
+        scores: torch.Tensor = self.head(x)
+        return scores
+
+
+def summed_by_hand(backwards: bool, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+    """The mean of all workers' buckets, added in the order of the ranks or against it."""
+    world = dist.get_world_size()
+    parts = [torch.empty_like(bucket.buffer()) for _ in range(world)]
+    dist.all_gather(parts, bucket.buffer())
+    total = torch.zeros_like(bucket.buffer())
+    for part in reversed(parts) if backwards else parts:
+        total += part
+    done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+    done.set_result(total / world)
+    return done
+
+
+summed_by_hand.__annotations__.clear()  # torch would refuse a class that is named by text
+
+
+class Training:
+    def __init__(self, rank: int, world: int, plan: Plan) -> None:
+        torch.manual_seed(0)
+        self.rank, self.plan = rank, plan
+        self.inner = Model(plan.dropout)
+        self.model = DistributedDataParallel(self.inner)
+        if plan.reversed_sum is not None:
+            self.model.register_comm_hook(plan.reversed_sum, summed_by_hand)
+        self.optimizer = torch.optim.SGD(self.inner.parameters(), lr=plan.lr, momentum=0.9)
+        self.rows = token_rows()[:400].clone()
+        sampler: Any = DistributedSampler(self.rows, world, rank, seed=plan.sampler_seed)  # type: ignore[arg-type, var-annotated]
+        self.loader = DataLoader(self.rows, batch_size=BATCH, sampler=sampler)  # type: ignore[arg-type]
+        self.factor = 1.0
+        self.generator: torch.Tensor | None = None  # to go on with
+        torch.manual_seed(100 + rank)
+
+    def run(self, folder: Path) -> None:
+        options = {"quiet": True, **self.plan.options}
+        with presum.attach(self.model, optimizer=self.optimizer, run=folder, **options):
+            batches = iter(self.loader)  # which draws from torch's generator
+            if self.generator is not None:
+                torch.set_rng_state(self.generator)
+            for step in range(self.plan.steps.stop):
+                if step not in self.plan.steps:
+                    next(batches)
+                    continue
+                self.plan.before(self, step)
+                self.step(next(batches))
+
+    def step(self, batch: torch.Tensor) -> None:
+        self.optimizer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.plan.autocast):
+            scores = self.model(batch[:, :-1])
+            loss = nn.functional.cross_entropy(scores.flatten(0, 1), batch[:, 1:].flatten())
+        (loss * self.factor).backward()  # type: ignore[no-untyped-call]
+        if self.plan.clip:
+            nn.utils.clip_grad_norm_(self.inner.parameters(), self.plan.clip)
+        self.optimizer.step()
+
+
+def flip_bit(tensor: torch.Tensor, bit: int) -> None:
+    """Of the first element."""
+    mask = torch.tensor(1 << bit if bit < 31 else -(1 << 31), dtype=torch.int32)
+    words = tensor.detach().view(torch.int32).view(-1)
+    words[0] ^= mask
+
+
+def at(step: int, change: Callable[[Training], None], *, rank: int | None = None) -> Change:
+    def before(training: Training, now: int) -> None:
+        if now == step and rank in (None, training.rank):
+            change(training)
+
+    return before
+
+
+# ---- what is planted
+
+
+def another_sample(training: Training) -> None:
+    """One row of the batch that comes next becomes another sample."""
+    order = list(training.loader.sampler)
+    training.rows[order[5 * BATCH + 2]] = training.rows[order[-1]]
+
+
+def another_start(training: Training) -> None:
+    with torch.no_grad():
+        weight: Any = training.inner.layers[2].linear.weight  # type: ignore[union-attr]
+        nn.init.normal_(weight, std=0.02, generator=torch.Generator().manual_seed(1))
+
+
+def flip_gradient(training: Training) -> None:
+    """The sign of one element of one layer's gradient: every norm stays."""
+    weight: Any = training.inner.layers[2].linear.weight  # type: ignore[union-attr]
+
+    def flipped(gradient: torch.Tensor) -> torch.Tensor:
+        handle.remove()
+        gradient = gradient.clone()
+        flip_bit(gradient, 31)
+        return gradient
+
+    handle = weight.register_hook(flipped)
+
+
+def smaller_rate(training: Training) -> None:
+    training.optimizer.param_groups[0]["lr"] = 0.05
+
+
+def draw(_training: Training) -> None:
+    torch.rand(1)
+
+
+def flip_parameter(training: Training) -> None:
+    """Of the parameter that is hashed before step 5."""
+    flip_bit(list(training.inner.parameters())[5], BIT)
+
+
+def flip_unseen_parameter(training: Training) -> None:
+    """Of one that is not."""
+    flip_bit(list(training.inner.parameters())[-1], BIT)
+
+
+def scale_loss(training: Training) -> None:
+    training.factor = 1.5
+
+
+def seed_numbers(training: Training) -> None:
+    random.seed(training.rank + 10)
+
+
+PLANS = {
+    "base": Plan(),
+    "again": Plan(),
+    "seed": Plan(sampler_seed=1),
+    "sample": Plan(before=at(5, another_sample, rank=1)),
+    "dropout": Plan(dropout=0.2),
+    "clip": Plan(clip=0.1),
+    "autocast": Plan(autocast=True),
+    "gradient": Plan(before=at(FLIP_STEP, flip_gradient, rank=3)),
+    "summed": Plan(reversed_sum=False),
+    "summed-reversed": Plan(reversed_sum=True),
+    "rate": Plan(before=at(6, smaller_rate)),
+    "start": Plan(before=at(0, another_start)),
+    "draw": Plan(before=at(4, draw, rank=2)),
+    "parameter": Plan(before=at(5, flip_parameter)),
+    "unseen-parameter": Plan(before=at(5, flip_unseen_parameter)),
+    "loss": Plan(before=at(8, scale_loss, rank=1)),
+    "random": Plan(before=at(0, seed_numbers)),
+    "every-5": Plan(options={"every": 5, "reduced_every": 5}),
+    "every-5-gradient": Plan(
+        before=at(FLIP_STEP, flip_gradient, rank=3), options={"every": 5, "reduced_every": 5}
+    ),
+    "plain": Plan(options={"fingerprints": False}),
+}
+
+
+def resumed(out: Path, name: str, rank: int, world: int, *, momentum: bool) -> None:
+    """Stopped and gone on with, in the same run folder. Summed by hand: DDP's own buckets are other
+    ones in a process's first step, and the order of its sums with them."""
+    first = Training(rank, world, Plan(steps=range(SAVED_AT), reversed_sum=False))
+    first.run(out / name)
+    model, optimizer = copy.deepcopy(first.inner.state_dict()), first.optimizer.state_dict()
+    generator = torch.get_rng_state()
+    dist.barrier()  # rank 0 has closed its segment
+    second = Training(rank, world, Plan(steps=range(SAVED_AT, STEPS), reversed_sum=False))
+    second.inner.load_state_dict(model)
+    if momentum:
+        second.optimizer.load_state_dict(optimizer)
+    second.generator = generator
+    second.run(out / name)
+
+
+@contextlib.contextmanager
+def salt(text: str) -> Iterator[None]:
+    os.environ["PRESUM_SALT"] = text
+    yield
+    os.environ["PRESUM_SALT"] = "tests"
+
+
+def work(rank: int, world: int, out: Path) -> None:
+    os.environ["PRESUM_SALT"] = "tests"
+    random.seed(rank)
+    if world == 2:
+        Training(rank, world, Plan()).run(out / "world-2")
+        return
+    for name, plan in PLANS.items():
+        Training(rank, world, plan).run(out / name)
+    with salt("another"):
+        Training(rank, world, Plan()).run(out / "salt")
+    resumed(out, "resumed", rank, world, momentum=True)
+    resumed(out, "resumed-without-momentum", rank, world, momentum=False)
+
+
+if __name__ == "__main__":
+    main(work)
