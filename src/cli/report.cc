@@ -2,16 +2,14 @@
 #include "report/report.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <filesystem>
-#include <fstream>
 #include <memory>
 #include <vector>
 
 #include "cli/cli.h"
 #include "cli/commands.h"
 #include "cli/text.h"
+#include "cli/write_whole.h"
 #include "presum/run_log.h"
 
 namespace presum::cli {
@@ -36,29 +34,6 @@ Result<std::string> draw(const std::vector<std::string>& runs) {
     logs.push_back(std::move(*log));
   }
   return report::page(logs);
-}
-
-// Written beside the file and renamed: whoever looks sees the old page or the new one, whole.
-Status write_whole(const std::filesystem::path& file, const std::string& text) {
-  const auto failed = [&](const std::string& why) {
-    return fail(ErrorCode::kIo, fmt::format("cannot write {}: {}", file.string(), why));
-  };
-  std::error_code error;
-  if (std::filesystem::is_directory(file, error)) return failed("it is a folder");
-  auto part = file;
-  part += fmt::format(".{}.part", getpid());
-  std::ofstream out(part, std::ios::binary);
-  out << text;
-  out.close();
-  if (out.fail()) {
-    error = std::error_code(errno, std::generic_category());
-  } else {
-    std::filesystem::rename(part, file, error);
-  }
-  if (!error) return {};
-  const auto why = error.message();
-  std::filesystem::remove(part, error);
-  return failed(why);
 }
 
 int report(const Options& options, const Streams& io) {
