@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "audit/values.h"
+#include "base/float_environment.h"
 
 namespace presum::audit {
 namespace {
@@ -111,6 +112,7 @@ Status Auditor::add(Leaves leaves, std::size_t count, const void* result) {
   }
   const bool missing = result == nullptr || std::ranges::find(leaves, nullptr) != leaves.end();
   if (missing && count > 0) return fail(ErrorCode::kInvalidArgument, "a buffer without data");
+  const base::DefaultFloatEnvironment environment;
   of_->add(leaves, count, result);
   return {};
 }
@@ -126,6 +128,7 @@ Result<Comparison> compare(Leaves leaves, Dtype dtype, std::size_t count, std::u
 }
 
 std::optional<bool> is_mean(Leaves leaves, Dtype dtype, std::size_t count, const void* result) {
+  const base::DefaultFloatEnvironment environment;
   const auto divisor = static_cast<double>(leaves.size());
   Rows<double> rows(leaves.size());
   std::vector<double> actual;

@@ -2,7 +2,8 @@
 #include "audit/survey.h"
 
 #include <algorithm>
-#include <array>
+
+#include "base/float_environment.h"
 
 namespace presum::audit {
 
@@ -232,7 +233,10 @@ Result<Survey> Survey::create(const SurveyOptions& options) {
   return Survey(std::make_unique<OfReal<float>>(options));
 }
 
-void Survey::add(Leaves leaves, std::size_t count) { of_->add(leaves, count); }
+void Survey::add(Leaves leaves, std::size_t count) {
+  const base::DefaultFloatEnvironment environment;
+  of_->add(leaves, count);
+}
 
 SurveyResult Survey::result() const { return of_->result(); }
 
