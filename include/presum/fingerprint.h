@@ -43,6 +43,12 @@ enum class FingerprintKind : std::uint32_t {
   kWrapperForward = 61,     // 1: the forward pass went through the data-parallel wrapper
   kGradientWeight = 62,     // its gradient over that of its mean loss per token; a real number
   kBatch = 70,              // all samples of the step, in any order
+  kAuditElements = 80,      // of an audited reduction (presum/audit.h)
+  kAuditDiffering = 81,
+  kAuditWrong = 82,
+  kAuditRelativeL2 = 83,  // a real number
+  kAuditError = 84,       // likewise
+  kAuditCodes = 85,
 };
 
 enum class Expectation : std::uint8_t {

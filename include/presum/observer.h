@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "presum/audit.h"
 #include "presum/dtype.h"
 #include "presum/fingerprint.h"
 #include "presum/packet.h"
@@ -134,6 +135,9 @@ class Observer {
   // add up to the matrix. NaN and Inf travel. A second report replaces the first.
   // Error (kInvalidArgument): not W (W + 1) / 2 values, or more than 64 workers.
   Status gram(std::span<const double> share);
+
+  // What an audit of the step's reduction found; travels as fingerprints.
+  void audit(const AuditRecord& audit);
 
   // Ends the step. REQUIRES: begin_step was called.
   Packet end_step(const StepEnd& end);

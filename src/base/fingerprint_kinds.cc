@@ -62,6 +62,12 @@ constexpr std::array kKinds = {
                     "no-reduction"},
     FingerprintInfo{FingerprintKind::kGradientWeight, "gradient_weight", kNoise, true, ""},
     FingerprintInfo{FingerprintKind::kBatch, "batch", kDiffer, false, "duplicate-data"},
+    FingerprintInfo{FingerprintKind::kAuditElements, "audit_elements", kNoise, false, ""},
+    FingerprintInfo{FingerprintKind::kAuditDiffering, "audit_differing", kNoise, false, ""},
+    FingerprintInfo{FingerprintKind::kAuditWrong, "audit_wrong", kNoise, false, "reduction-error"},
+    FingerprintInfo{FingerprintKind::kAuditRelativeL2, "audit_relative_l2", kNoise, true, ""},
+    FingerprintInfo{FingerprintKind::kAuditError, "audit_error", kNoise, true, ""},
+    FingerprintInfo{FingerprintKind::kAuditCodes, "audit_codes", kNoise, false, "reduction-dtype"},
 };
 
 }  // namespace

@@ -63,6 +63,7 @@ int main(const std::vector<std::string>& args, std::ostream& out, std::ostream& 
     add_compare(program, chosen);
     add_export(program, chosen);
     add_faults(program, chosen);
+    add_audit(program, chosen);
     return dispatch(program, chosen, args, {out, err});
   } catch (const std::exception& error) {
     err << "presum: internal error: " << error.what() << '\n';

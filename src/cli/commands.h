@@ -23,6 +23,7 @@ void add_findings(CLI::App& program, Command& chosen);
 void add_faults(CLI::App& program, Command& chosen);
 void add_compare(CLI::App& program, Command& chosen);
 void add_export(CLI::App& program, Command& chosen);
+void add_audit(CLI::App& program, Command& chosen);
 void add_report(CLI::App& program, Command& chosen);
 
 }  // namespace presum::cli

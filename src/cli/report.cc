@@ -8,8 +8,8 @@
 
 #include "cli/cli.h"
 #include "cli/commands.h"
-#include "cli/files.h"
 #include "cli/text.h"
+#include "cli/write_whole.h"
 #include "presum/run_log.h"
 
 namespace presum::cli {

@@ -56,7 +56,7 @@ constexpr std::array<Rule, kChecks> kRules{{
       "Call the wrapped model itself, not `.module`, and end `no_sync()` before the last backward "
       "pass of each optimiser step. Every worker trains a model of its own until then.",
       "pytorch/pytorch#104336"},
-     kDesync | kStatistics | set_of({kReductionScale, kReducedGradientMismatch})},
+     kDesync | kStatistics | set_of({kReductionScale, kReducedGradientMismatch, kReductionError})},
     {kOptimizerMismatch,
      {"optimizer-mismatch", kCritical, "optimiser class and hyper-parameters of all workers",
       "Build the optimiser and its schedule from the same configuration on every rank, and load "
@@ -108,13 +108,33 @@ constexpr std::array<Rule, kChecks> kRules{{
       "Divide by the world size exactly once: in the reduction, or in the loss, not in both and "
       "not in neither.",
       "NeMo Automodel#3830"},
-     kNonfinite | set_of({kReducedGradientMismatch, kLossEvent})},
+     kNonfinite | set_of({kReducedGradientMismatch, kReductionError, kLossEvent})},
     {kReducedGradientMismatch,
      {"reduced-gradient-mismatch", kCritical, "whether all workers hold the same reduced gradient",
       "Look at communication hooks, at parameters that only some ranks use, and at the "
       "communication library; exchange the hardware of the named ranks if it comes back.",
       "pmodels/mpich#6538"},
-     kNonfinite | kDesync | set_of({kWorkerOutlier, kLossEvent})},
+     kNonfinite | kDesync | set_of({kReductionError, kWorkerOutlier, kLossEvent})},
+    {kReductionError,
+     {"reduction-error", kCritical,
+      "each element of an audited sum against what rounding can explain",
+      "Look at the communication library and its version, at communication hooks, and at who "
+      "writes "
+      "to the buffer while it is reduced; `presum audit` on saved gradients shows which elements.",
+      "NVIDIA/nccl#1950"},
+     kNonfinite | set_of({kLossEvent})},
+    {kReductionDtype,
+     {"reduction-dtype", kWarning, "the format in which an audited sum was accumulated",
+      "Reduce in fp32 (`reduce_dtype`, no compressing hook, fp32 gradients), or let presum reduce "
+      "with `reduction=\"exact\"`.",
+      "pytorch/pytorch#190626"},
+     0},
+    {kReductionNondeterministic,
+     {"reduction-nondeterministic", kWarning, "the same reduction of the same gradients, twice",
+      "Fix the algorithm of the communication library, or let presum reduce with "
+      "`reduction=\"exact\"`: its bits depend on no order.",
+      "NVIDIA/nccl#1497"},
+     0},
     {kBufferDesync,
      {"buffer-desync", kWarning, "buffers (such as BatchNorm statistics) of all workers",
       "Leave `broadcast_buffers` on, use synchronised BatchNorm, or declare the buffers with "

@@ -26,6 +26,9 @@ enum class Check : std::uint8_t {
   kOverlappingData,
   kReductionScale,
   kReducedGradientMismatch,
+  kReductionError,
+  kReductionDtype,
+  kReductionNondeterministic,
   kBufferDesync,
   kParameterDesync,
   kZeroGradient,
@@ -37,7 +40,7 @@ enum class Check : std::uint8_t {
   kTooConsistent,
   kLossEvent,
 };
-inline constexpr std::size_t kChecks = 24;
+inline constexpr std::size_t kChecks = 27;
 
 const CheckInfo& info(Check check);
 // Whether `effect` is to be expected where `cause` is found. A check explains itself.

@@ -12,18 +12,33 @@ namespace {
 using enum Check;
 
 TEST(Catalogue, ListsEveryCheckInTheOrderInWhichACauseIsNamed) {
-  const std::vector<std::string> expected{"missing-worker",     "nonfinite-gradient",
-                                          "nonfinite-loss",     "no-reduction",
-                                          "optimizer-mismatch", "environment-mismatch",
-                                          "mode-mismatch",      "manifest-mismatch",
-                                          "duplicate-data",     "epoch-not-set",
-                                          "sampler-mismatch",   "overlapping-data",
-                                          "reduction-scale",    "reduced-gradient-mismatch",
-                                          "buffer-desync",      "parameter-desync",
-                                          "zero-gradient",      "frozen-gradient",
-                                          "token-imbalance",    "shared-rng",
-                                          "worker-outlier",     "pair-too-similar",
-                                          "too-consistent",     "loss-event"};
+  const std::vector<std::string> expected{"missing-worker",
+                                          "nonfinite-gradient",
+                                          "nonfinite-loss",
+                                          "no-reduction",
+                                          "optimizer-mismatch",
+                                          "environment-mismatch",
+                                          "mode-mismatch",
+                                          "manifest-mismatch",
+                                          "duplicate-data",
+                                          "epoch-not-set",
+                                          "sampler-mismatch",
+                                          "overlapping-data",
+                                          "reduction-scale",
+                                          "reduced-gradient-mismatch",
+                                          "reduction-error",
+                                          "reduction-dtype",
+                                          "reduction-nondeterministic",
+                                          "buffer-desync",
+                                          "parameter-desync",
+                                          "zero-gradient",
+                                          "frozen-gradient",
+                                          "token-imbalance",
+                                          "shared-rng",
+                                          "worker-outlier",
+                                          "pair-too-similar",
+                                          "too-consistent",
+                                          "loss-event"};
   std::vector<std::string> found;
   for (const CheckInfo& c : catalogue()) found.emplace_back(c.id);
   EXPECT_EQ(found, expected);
@@ -40,12 +55,13 @@ TEST(Catalogue, TellsWhatEveryCheckLooksAtAndWhatToDo) {
 TEST(Catalogue, HasTheAgreedSeverities) {
   for (const Check c : {kNonfiniteGradient, kNonfiniteLoss, kNoReduction, kReducedGradientMismatch,
                         kParameterDesync, kOptimizerMismatch, kDuplicateData, kReductionScale,
-                        kZeroGradient, kFrozenGradient}) {
+                        kZeroGradient, kFrozenGradient, kReductionError}) {
     EXPECT_EQ(info(c).severity, Severity::kCritical) << info(c).id;
   }
-  for (const Check c : {kOverlappingData, kSamplerMismatch, kEpochNotSet, kManifestMismatch,
-                        kBufferDesync, kModeMismatch, kWorkerOutlier, kPairTooSimilar,
-                        kTooConsistent, kMissingWorker, kTokenImbalance, kEnvironmentMismatch}) {
+  for (const Check c :
+       {kOverlappingData, kSamplerMismatch, kEpochNotSet, kManifestMismatch, kBufferDesync,
+        kModeMismatch, kWorkerOutlier, kPairTooSimilar, kTooConsistent, kMissingWorker,
+        kTokenImbalance, kEnvironmentMismatch, kReductionDtype, kReductionNondeterministic}) {
     EXPECT_EQ(info(c).severity, Severity::kWarning) << info(c).id;
   }
   for (const Check c : {kLossEvent, kSharedRng}) EXPECT_EQ(info(c).severity, Severity::kInfo);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "diagnose/audits.h"
 #include "diagnose/batches.h"
 #include "diagnose/book.h"
 #include "diagnose/checks.h"
@@ -71,6 +72,7 @@ struct Diagnoser::State {
     nonfinite_gradient.update(look, book);
     nonfinite_loss.update(look, book);
     reduction.update(look, book);
+    watch_audits(look, book);
     settings.update(look, book);
     manifest.update(look, book);
     duplicates.update(look, book);

@@ -392,6 +392,10 @@ Status Observer::gram(std::span<const double> share) {
   return {};
 }
 
+void Observer::audit(const AuditRecord& audit) {
+  for (const FingerprintValue& f : to_fingerprints(audit)) fingerprint(f.kind, f.value);
+}
+
 void Observer::begin_states() { state_->states.clear(); }
 
 Status Observer::state(StateHash::Of of, std::uint32_t index, const void* data, std::size_t count,

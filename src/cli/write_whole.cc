@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/files.h"
+#include "cli/write_whole.h"
 
 #include <fmt/format.h>
 #include <unistd.h>

@@ -8,8 +8,8 @@
 
 namespace presum::cli {
 
-// Written beside the file and renamed: whoever looks sees the old text or the new one, whole.
-// Errors: kIo; then the file is left alone.
+// Written beside the file and renamed: whoever looks sees the old page or the new one, whole.
+// Error (kIo): the file is left as it was.
 Status write_whole(const std::filesystem::path& file, const std::string& text);
 
 }  // namespace presum::cli

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an all-reduce did, from what went in and what came out: docs/audit.md.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+
+#include "audit/inference.h"
+#include "audit/measures.h"
+#include "presum/audit.h"
+#include "presum/dtype.h"
+#include "presum/status.h"
+
+namespace presum::audit {
+
+using Leaves = std::span<const void* const>;
+
+// Errors (kInvalidArgument) of the numbers that everything here starts from: 1 to 1,024 workers, a
+// divisor from 1 to 2^31 - 1, a known dtype.
+inline constexpr std::size_t kWorkersMax = 1024;
+Status check_arguments(std::size_t workers, Dtype dtype, std::uint32_t divisor);
+
+struct Comparison {
+  Measures measures;
+  Inferred inferred;
+  // Without `expected` and `repeat`, which the caller knows.
+  AuditRecord record(Dtype dtype) const;
+};
+
+// Compares a result with the exact sum (divisor 1) or mean of the workers' buffers, piece by piece
+// in their order. Memory does not depend on the number of elements.
+//
+// Thread-safety: not synchronised. Borrowed pointers are only read during the call, and may be
+// misaligned. Elements that are not finite are compared, and left out of means. No element: shares
+// and means are NaN, nothing is inferred. One worker: any order, as for two.
+class Auditor {
+ public:
+  static Result<Auditor> create(std::size_t workers, Dtype dtype, std::uint32_t divisor);
+  Auditor(Auditor&&) noexcept;
+  Auditor& operator=(Auditor&&) noexcept;
+  ~Auditor();
+
+  // The next `count` elements of every worker, and of the result, which has their dtype.
+  // Errors (kInvalidArgument): not as many leaves as workers, a null pointer where count > 0.
+  Status add(Leaves leaves, std::size_t count, const void* result);
+  Comparison comparison() const;
+
+  struct Of;  // per type of value
+
+ private:
+  explicit Auditor(std::unique_ptr<Of> of);
+  std::unique_ptr<Of> of_;
+};
+
+// All of it at once. Errors: as Auditor::create; a null pointer with count > 0. Thread-safe.
+Result<Comparison> compare(Leaves leaves, Dtype dtype, std::size_t count, std::uint32_t divisor,
+                           const void* result);
+
+// Whether a result is nearer to the mean than to the sum. None where both are equally far: one
+// worker, zeros. REQUIRES: as compare, with arguments that check_arguments takes.
+std::optional<bool> is_mean(Leaves leaves, Dtype dtype, std::size_t count, const void* result);
+
+}  // namespace presum::audit

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "audit/inference.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "audit/testing.h"
+
+namespace presum::audit {
+namespace {
+
+using Turn = std::vector<std::uint32_t>;
+
+Turn turn_from(std::uint32_t workers, std::uint32_t start, int direction) {
+  Turn turn(workers);
+  for (std::uint32_t k = 0; k < workers; ++k) {
+    turn[k] = (start + (direction > 0 ? k : workers - k)) % workers;
+  }
+  return turn;
+}
+
+Inferred inferred_of(const Buffers& buffers, const std::vector<double>& result,
+                     std::uint32_t divisor = 1) {
+  const auto packed = buffers.packed(result);
+  const auto leaves = buffers.pointers();
+  return compare(leaves, buffers.dtype(), buffers.count(), divisor, packed.data())->inferred;
+}
+
+// The pieces of a ring of 8 over 20,000 elements, cut where no one would guess.
+std::uint32_t piece_start(std::size_t element) {
+  return static_cast<std::uint32_t>(element / 2711);
+}
+
+struct Case {
+  Dtype dtype;
+  Dtype format;
+  Accumulation accumulation;
+};
+
+class InferenceFormats : public testing::TestWithParam<Case> {
+ protected:
+  Buffers buffers{8, GetParam().dtype, 20'000};
+};
+
+TEST_P(InferenceFormats, ARingIsFoundWhereverItsPiecesMeet) {
+  const auto result = summed(buffers, GetParam().format,
+                             [](std::size_t i) { return turn_from(8, piece_start(i), 1); });
+  const Inferred found = inferred_of(buffers, result);
+  EXPECT_EQ(found.order, SumOrder::kRing);
+  EXPECT_EQ(found.accumulation, GetParam().accumulation);
+  EXPECT_EQ(found.division, Division::kNone);
+  EXPECT_EQ(found.wrong, 0U);
+  ASSERT_EQ(found.pieces.size(), 8U);
+  EXPECT_EQ(found.pieces[3].start, 3U);
+  EXPECT_NEAR(static_cast<double>(found.pieces[3].first), 3 * 2711, 20);
+}
+
+TEST_P(InferenceFormats, ARingThatRunsDownwardsIsToldFromOneUpwards) {
+  const auto result = summed(buffers, GetParam().format,
+                             [](std::size_t i) { return turn_from(8, piece_start(i), -1); });
+  const Inferred found = inferred_of(buffers, result);
+  EXPECT_EQ(found.order, SumOrder::kRingDown);
+  EXPECT_EQ(found.accumulation, GetParam().accumulation);
+}
+
+TEST_P(InferenceFormats, WorkersInTurnAreFound) {
+  const auto result =
+      summed(buffers, GetParam().format, [](std::size_t) { return turn_from(8, 0, 1); });
+  const Inferred found = inferred_of(buffers, result);
+  EXPECT_EQ(found.order, SumOrder::kSequential);
+  EXPECT_EQ(found.accumulation, GetParam().accumulation);
+}
+
+TEST_P(InferenceFormats, AnUnknownOrderStillTellsTheFormat) {
+  // Another order for every element: no model of ours.
+  const auto result =
+      summed(buffers, GetParam().format, [](std::size_t i) { return arrival(8, 1000 + i); });
+  const Inferred found = inferred_of(buffers, result);
+  EXPECT_EQ(found.order, SumOrder::kUnknown);
+  EXPECT_EQ(found.accumulation, GetParam().accumulation);
+  EXPECT_EQ(found.wrong, 0U);
+}
+
+TEST_P(InferenceFormats, ElementsThatAreNoSumsAreCountedAndDoNotHideTheRest) {
+  auto result = summed(buffers, GetParam().format,
+                       [](std::size_t i) { return turn_from(8, piece_start(i), 1); });
+  std::fill(result.end() - 2000, result.end(), 0.0);
+  const Inferred found = inferred_of(buffers, result);
+  EXPECT_EQ(found.order, SumOrder::kRing);
+  EXPECT_EQ(found.accumulation, GetParam().accumulation);
+  EXPECT_GT(found.wrong, 1850U);  // a sum near zero may be lost in rounding
+  EXPECT_LE(found.wrong, 2000U);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, InferenceFormats,
+                         testing::Values(Case{Dtype::kF32, Dtype::kF32, Accumulation::kF32},
+                                         Case{Dtype::kF32, Dtype::kBF16, Accumulation::kBF16},
+                                         Case{Dtype::kF32, Dtype::kF16, Accumulation::kF16},
+                                         Case{Dtype::kBF16, Dtype::kBF16, Accumulation::kBF16},
+                                         Case{Dtype::kF16, Dtype::kF16, Accumulation::kF16}));
+
+// W and how the mean is made: 3 is no power of two.
+TEST(Inference, TheWayOfTheMeanIsFound) {
+  const Buffers buffers(3, Dtype::kF32, 5000);
+  const auto turn = [](std::size_t) { return Turn{0, 1, 2}; };
+  auto after = summed(buffers, Dtype::kF32, turn);
+  for (double& x : after) x = static_cast<float>(x) / 3.F;
+  EXPECT_EQ(inferred_of(buffers, after, 3).division, Division::kAfterDivide);
+  const float third = static_cast<float>(1.0 / 3);
+  std::vector<double> before;
+  for (std::size_t i = 0; i < buffers.count(); ++i) {
+    float sum = static_cast<float>(buffers.at(0, i)) * third;
+    for (std::size_t w = 1; w < 3; ++w) sum += static_cast<float>(buffers.at(w, i)) * third;
+    before.push_back(sum);
+  }
+  const Inferred found = inferred_of(buffers, before, 3);
+  EXPECT_EQ(found.division, Division::kBeforeMultiply);
+  EXPECT_EQ(found.order, SumOrder::kSequential);
+  EXPECT_EQ(found.wrong, 0U);
+}
+
+TEST(Inference, TheExactMeanIsCalledExact) {
+  const Buffers buffers(8, Dtype::kF32, 5000);
+  std::vector<double> result;
+  for (std::size_t i = 0; i < buffers.count(); ++i) {
+    long double sum = 0;  // 64 bits hold eight floats of like size
+    for (std::size_t w = 0; w < 8; ++w) sum += buffers.at(w, i);
+    result.push_back(static_cast<float>(sum / 8));
+  }
+  const Inferred found = inferred_of(buffers, result, 8);
+  EXPECT_EQ(found.order, SumOrder::kExact);
+  EXPECT_EQ(found.accumulation, Accumulation::kF32);
+}
+
+TEST(Inference, SixteenBitSumsInFp32AreNotMistakenForSixteenBitAccumulation) {
+  const Buffers buffers(8, Dtype::kBF16, 20'000);
+  auto result = summed(buffers, Dtype::kF32, [](std::size_t i) { return arrival(8, 1000 + i); });
+  for (double& x : result) x = rounded(static_cast<float>(x), Dtype::kBF16);
+  EXPECT_EQ(inferred_of(buffers, result).accumulation, Accumulation::kF32);
+}
+
+TEST(Inference, WithTwoWorkersNeitherOrderNorFormatCanBeTold) {
+  const Buffers buffers(2, Dtype::kBF16, 5000);
+  const auto result = summed(buffers, Dtype::kBF16, [](std::size_t) { return Turn{1, 0}; });
+  const Inferred found = inferred_of(buffers, result);
+  EXPECT_EQ(found.order, SumOrder::kAny);
+  EXPECT_EQ(found.accumulation, Accumulation::kUnknown);
+  EXPECT_EQ(found.wrong, 0U);
+}
+
+TEST(Inference, ZerosTellNothing) {
+  const Buffers buffers(4, Dtype::kF32, 0);
+  EXPECT_EQ(inferred_of(buffers, {}).order, SumOrder::kUnknown);
+  const std::vector<float> zeros(1000);
+  const std::vector<const void*> leaves(4, zeros.data());
+  const auto found = compare(leaves, Dtype::kF32, 1000, 4, zeros.data())->inferred;
+  EXPECT_EQ(found.order, SumOrder::kAny);
+  EXPECT_EQ(found.accumulation, Accumulation::kUnknown);
+  EXPECT_EQ(found.wrong, 0U);
+}
+
+TEST(Inference, AResultOfOtherValuesIsWrongThroughout) {
+  const Buffers buffers(4, Dtype::kF32, 5000);
+  const auto other = summed(Buffers(4, Dtype::kF32, 5000, Distribution::kGaussian, 99), Dtype::kF32,
+                            [](std::size_t) {
+                              return Turn{0, 1, 2, 3};
+                            });
+  const Inferred found = inferred_of(buffers, other);
+  EXPECT_EQ(found.order, SumOrder::kUnknown);
+  EXPECT_GT(found.wrong, 4000U);
+}
+
+TEST(RingTrack, CountsPiecesFromTwentyFourElementsOnThatTellSomething) {
+  RingTrack track(4);
+  const std::vector<std::uint64_t> two(100, 0b0100);
+  const std::vector<std::uint64_t> all(50, 0b1111);
+  const std::vector<std::uint64_t> few(10, 0b0001);
+  const std::vector<std::uint64_t> none(5, 0);
+  for (const auto& part : {two, all, few, none, two}) track.add(part);
+  EXPECT_EQ(track.reproduced(), 250U);
+  const auto pieces = track.pieces();
+  ASSERT_EQ(pieces.size(), 2U);
+  EXPECT_EQ(pieces[0].first, 0U);
+  EXPECT_EQ(pieces[0].end, 150U);
+  EXPECT_EQ(pieces[0].start, 2U);
+  EXPECT_EQ(pieces[1].first, 165U);
+  EXPECT_EQ(pieces[1].end, 265U);
+}
+
+}  // namespace
+}  // namespace presum::audit

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "audit/measures.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <numeric>
+
+#include "presum/reduce.h"
+
+namespace presum::audit {
+namespace {
+
+// high + low += x, with an error far below the last bit of `high`.
+void accumulate(double& high, double& low, double x) {
+  const double sum = high + x;
+  const double back = sum - high;
+  low += (high - (sum - back)) + (x - back);
+  high = sum;
+}
+
+}  // namespace
+
+double error_of(double value, double high, double low, double divisor) {
+  const double product = value * divisor;
+  const double rest = std::fma(value, divisor, -product);
+  return ((product - high) + (rest - low)) / divisor;
+}
+
+template <class Real>
+void Sums::of(const Rows<Real>& rows) {
+  high.assign(rows.count, 0);
+  low.assign(rows.count, 0);
+  sum_abs.assign(rows.count, 0);
+  for (std::size_t worker = 0; worker < rows.workers(); ++worker) {
+    const auto row = rows[worker];
+    for (std::size_t i = 0; i < rows.count; ++i) {
+      const auto x = static_cast<double>(row[i]);
+      accumulate(high[i], low[i], x);
+      sum_abs[i] += std::abs(x);
+    }
+  }
+}
+
+template <class Real>
+Exact<Real>::Exact(std::size_t workers, Dtype dtype, std::uint32_t divisor)
+    : workers_(workers),
+      dtype_(dtype),
+      divisor_(divisor),
+      packed_(workers * kBlock * element_bytes(dtype)),
+      sum_(kBlock * element_bytes(dtype)) {}
+
+template <class Real>
+void Exact<Real>::rounded(const Rows<Real>& rows, std::span<Real> out) {
+  std::vector<std::uint32_t> order(workers_);
+  std::iota(order.begin(), order.end(), 0U);
+  rounded(rows, order, out);
+}
+
+template <class Real>
+void Exact<Real>::rounded(const Rows<Real>& rows, std::span<const std::uint32_t> order,
+                          std::span<Real> out) {
+  const std::size_t stride = kBlock * element_bytes(dtype_);
+  std::vector<const void*> leaves;
+  for (const std::uint32_t worker : order) {
+    std::byte* leaf = packed_.data() + leaves.size() * stride;
+    pack(rows[worker], dtype_, leaf);
+    leaves.push_back(leaf);
+  }
+  // What the constructor requires leaves no reason to fail.
+  static_cast<void>(reduce::exact(leaves, dtype_, rows.count, divisor_, sum_.data()));
+  unpack(sum_.data(), dtype_, out.first(rows.count));
+}
+
+template <class Real>
+const Truth<Real>& Exact<Real>::truth(const Rows<Real>& rows) {
+  truth_.rounded.resize(rows.count);
+  rounded(rows, truth_.rounded);
+  truth_.sums.of(rows);
+  return truth_;
+}
+
+void UlpHistogram::add(std::uint64_t ulps) {
+  ++count_;
+  largest_ = std::max(largest_, ulps);
+  if (ulps < kSmall) {
+    ++small_[ulps];
+  } else {
+    ++large_[static_cast<std::size_t>(std::bit_width(ulps))];
+  }
+}
+
+std::uint64_t UlpHistogram::percentile(double share) const {
+  const double needed = share * static_cast<double>(count_);
+  std::uint64_t seen = 0;
+  for (std::size_t ulps = 0; ulps < kSmall; ++ulps) {
+    seen += small_[ulps];
+    if (static_cast<double>(seen) >= needed) return ulps;
+  }
+  for (std::size_t width = 0; width < large_.size(); ++width) {
+    seen += large_[width];
+    if (static_cast<double>(seen) < needed) continue;
+    const std::uint64_t end = width >= 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << width) - 1;
+    return std::min(end, largest_);
+  }
+  return largest_;
+}
+
+template <class Real>
+void Measures::add(std::span<const Real> result, const Truth<Real>& truth, Dtype dtype,
+                   double divisor) {
+  elements += result.size();
+  for (std::size_t i = 0; i < result.size(); ++i) {
+    differing += !same(result[i], truth.rounded[i]);
+    if (!std::isfinite(result[i]) || !std::isfinite(truth.rounded[i])) {
+      ++nonfinite;
+      continue;
+    }
+    const std::int64_t a = place(result[i], dtype);
+    const std::int64_t b = place(truth.rounded[i], dtype);
+    const auto high = static_cast<std::uint64_t>(std::max(a, b));
+    ulps.add(high - static_cast<std::uint64_t>(std::min(a, b)));
+    const Sums& s = truth.sums;
+    add_error(error_of(result[i], s.high[i], s.low[i], divisor), s.sum_abs[i] / divisor,
+              (s.high[i] + s.low[i]) / divisor);
+  }
+}
+
+void Measures::add_error(double error, double sum_abs, double exact) {
+  squared_errors_ += error * error;
+  squared_exact_ += exact * exact;
+  if (sum_abs == 0) return;
+  error_sum_ += std::abs(error) / sum_abs;
+  error_max = std::max(error_max, std::abs(error) / sum_abs);
+}
+
+double Measures::differing_share() const {
+  return static_cast<double>(differing) / static_cast<double>(elements);
+}
+
+double Measures::relative_l2() const { return std::sqrt(squared_errors_ / squared_exact_); }
+
+double Measures::error_mean() const {
+  return error_sum_ / static_cast<double>(elements - nonfinite);
+}
+
+template <class Real>
+std::uint64_t differing(std::span<const Real> a, std::span<const Real> b) {
+  std::uint64_t count = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) count += !same(a[i], b[i]);
+  return count;
+}
+
+template void Sums::of(const Rows<float>&);
+template void Sums::of(const Rows<double>&);
+template class Exact<float>;
+template class Exact<double>;
+template void Measures::add(std::span<const float>, const Truth<float>&, Dtype, double);
+template void Measures::add(std::span<const double>, const Truth<double>&, Dtype, double);
+template std::uint64_t differing(std::span<const float>, std::span<const float>);
+template std::uint64_t differing(std::span<const double>, std::span<const double>);
+
+}  // namespace presum::audit

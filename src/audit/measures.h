@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// How far a result is from the exact sum: docs/audit.md, "What is measured".
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "audit/orders.h"
+#include "presum/dtype.h"
+
+namespace presum::audit {
+
+// Sums of rows, element by element, as unevaluated pairs of doubles, and of their absolute values.
+struct Sums {
+  template <class Real>
+  void of(const Rows<Real>& rows);
+
+  std::vector<double> high;
+  std::vector<double> low;
+  std::vector<double> sum_abs;
+};
+
+template <class Real>
+struct Truth {
+  std::vector<Real> rounded;  // the sum or mean, correctly rounded to the rows' dtype
+  Sums sums;                  // not divided
+};
+
+// Computes truths of rows of one dtype. Not thread-safe.
+template <class Real>
+class Exact {
+ public:
+  // REQUIRES: 1 to reduce::kLeavesMax workers, a divisor from 1 to reduce::kDivisorMax.
+  Exact(std::size_t workers, Dtype dtype, std::uint32_t divisor);
+  void rounded(const Rows<Real>& rows, std::span<Real> out);
+  // The same of rows in another order; as `rounded` if nothing depends on the order.
+  void rounded(const Rows<Real>& rows, std::span<const std::uint32_t> order, std::span<Real> out);
+  const Truth<Real>& truth(const Rows<Real>& rows);
+
+ private:
+  std::size_t workers_;
+  Dtype dtype_;
+  std::uint32_t divisor_;
+  std::vector<std::byte> packed_;
+  std::vector<std::byte> sum_;
+  Truth<Real> truth_;
+};
+
+// The error of a value: value - (high + low) / divisor, nearly exact. NaN for what is not finite.
+double error_of(double value, double high, double low, double divisor);
+
+// Percentiles of distances in units in the last place: exact to 4,096, above that the upper end of
+// a power of two.
+class UlpHistogram {
+ public:
+  void add(std::uint64_t ulps);
+  std::uint64_t count() const { return count_; }
+  std::uint64_t largest() const { return largest_; }
+  // The smallest distance that at least this share of the elements does not exceed; 0 for none.
+  std::uint64_t percentile(double share) const;
+
+ private:
+  static constexpr std::size_t kSmall = 4097;
+  std::array<std::uint64_t, kSmall> small_{};
+  std::array<std::uint64_t, 65> large_{};  // by bit width
+  std::uint64_t count_ = 0;
+  std::uint64_t largest_ = 0;
+};
+
+// Sums over blocks. Elements of which the exact value or the result is not finite count in
+// `elements`, `differing` and `nonfinite` only.
+class Measures {
+ public:
+  template <class Real>
+  void add(std::span<const Real> result, const Truth<Real>& truth, Dtype dtype, double divisor);
+
+  std::uint64_t elements = 0;
+  std::uint64_t differing = 0;  // from the correctly rounded value
+  std::uint64_t nonfinite = 0;
+  UlpHistogram ulps;
+  double error_max = 0;  // of |error| / sum of |x|; 0 where that sum is 0
+
+  double differing_share() const;  // NaN for no element
+  double relative_l2() const;      // NaN where the exact result is zero throughout
+  double error_mean() const;       // of |error| / sum of |x|; NaN for no element
+
+ private:
+  void add_error(double error, double sum_abs, double exact);
+
+  double squared_errors_ = 0;
+  double squared_exact_ = 0;
+  double error_sum_ = 0;
+};
+
+// Elements in which two blocks differ as numbers.
+template <class Real>
+std::uint64_t differing(std::span<const Real> a, std::span<const Real> b);
+
+}  // namespace presum::audit

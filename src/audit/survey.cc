@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "audit/survey.h"
+
+#include <algorithm>
+
+#include "base/float_environment.h"
+
+namespace presum::audit {
+
+struct Survey::Of {
+  virtual ~Of() = default;
+  virtual void add(Leaves leaves, std::size_t count) = 0;
+  virtual SurveyResult result() const = 0;
+};
+
+namespace {
+
+const char* name_of(Dtype dtype) { return to_string(accumulation_of(dtype)); }
+
+// Local sums of two neighbours, then the orders that others of half as many workers have.
+Order of_pairs(const Order& order) {
+  Order out{2 * order.root, {}};
+  std::uint32_t last = order.root;
+  for (const Addition& step : order.additions) last = std::max({last, step.into, step.from});
+  for (std::uint32_t i = 0; i <= last; ++i) out.additions.push_back({2 * i, 2 * i + 1});
+  for (const Addition& step : order.additions) {
+    out.additions.push_back({2 * step.into, 2 * step.from});
+  }
+  return out;
+}
+
+// A way to add: one order, or one for each piece of a ring.
+struct Way {
+  std::string name;
+  std::string words;
+  Scheme scheme;
+  std::vector<Order> pieces;
+};
+
+std::vector<Order> ring_pieces(std::uint32_t workers) {
+  std::vector<Order> out;
+  for (std::uint32_t start = 0; start < workers; ++start) {
+    out.push_back(ring(workers, (start + 1) % workers));
+  }
+  return out;
+}
+
+std::vector<Order> split_pieces(std::uint32_t workers) {
+  std::vector<Order> out;
+  for (const Order& order : ring_pieces(workers / 2)) out.push_back(of_pairs(order));
+  return out;
+}
+
+std::string split_name(std::uint32_t workers) { return std::to_string(workers / 2) + " x 2"; }
+
+bool can_split(std::uint32_t workers) { return workers % 2 == 0 && workers > 2; }
+
+std::vector<Way> ways_of(const SurveyOptions& o) {
+  const Scheme own{o.dtype, o.dtype};
+  const std::string format = name_of(o.dtype);
+  const auto turn = arrival(o.workers, o.seed);
+  std::vector<Way> ways = {
+      {"sequential", "worker after worker, in " + format, own, {ring(o.workers, 0)}},
+      {"ring", "pieces that begin at another worker each, in " + format, own,
+       ring_pieces(o.workers)},
+      {"tree", "neighbours, then pairs of pairs, in " + format, own, {tree(o.workers)}},
+      {"halving", "worker i and i + W/2 first, in " + format, own, {halving(o.workers)}},
+      {"arrival", "in the order in which they arrived, in " + format, own, {in_turn(turn)}}};
+  if (can_split(o.workers)) {
+    ways.push_back({split_name(o.workers),
+                    "two micro-batches added locally, then a ring of half as many workers", own,
+                    split_pieces(o.workers)});
+  }
+  const auto add_ring = [&](std::string name, std::string words, Scheme scheme) {
+    ways.push_back({std::move(name), std::move(words), scheme, ring_pieces(o.workers)});
+  };
+  if (o.dtype == Dtype::kF32) {
+    add_ring("bf16 cast", "ring in fp32 of values cast to bf16", {Dtype::kBF16, Dtype::kF32});
+    add_ring("bf16 ring", "ring, rounded to bf16 at each hop", {Dtype::kBF16, Dtype::kBF16});
+    add_ring("fp16 ring", "ring, rounded to fp16 at each hop", {Dtype::kF16, Dtype::kF16});
+  } else if (o.dtype != Dtype::kF64) {
+    add_ring("fp32 ring", "ring in fp32, rounded to " + format + " at the end",
+             {o.dtype, Dtype::kF32});
+  }
+  return ways;
+}
+
+template <class Real>
+class OfReal final : public Survey::Of {
+ public:
+  explicit OfReal(const SurveyOptions& options)
+      : options_(options),
+        ways_(ways_of(options)),
+        rows_(options.workers),
+        cast_(options.workers),
+        adder_(options.workers),
+        exact_(options.workers, options.dtype, 1),
+        sums_(ways_.size(), std::vector<Real>(kBlock)),
+        other_(kBlock),
+        changed_(kBlock) {
+    for (const Way& way : ways_) result_.rows.push_back({way.name, way.words, {}});
+    result_.rows.push_back({"exact", "the correctly rounded sum, whatever the order", {}});
+    result_.pairs = {{"ring | arrival"}, {"ring | tree"}};
+    if (can_split(options.workers)) {
+      result_.pairs.push_back(
+          {std::to_string(options.workers) + " x 1 | " + split_name(options.workers)});
+    }
+    result_.pairs.push_back({"any of " + std::to_string(kSurveyOrders) + " orders"});
+    result_.pairs.push_back({"exact, any of " + std::to_string(kSurveyOrders) + " orders"});
+  }
+
+  void add(Leaves leaves, std::size_t count) override {
+    const std::size_t bytes = element_bytes(options_.dtype);
+    for (std::size_t first = 0; first < count; first += kBlock) {
+      rows_.count = std::min(kBlock, count - first);
+      for (std::size_t worker = 0; worker < leaves.size(); ++worker) {
+        const auto* data = static_cast<const std::byte*>(leaves[worker]);
+        unpack(data + first * bytes, options_.dtype, rows_[worker]);
+      }
+      add_block();
+    }
+  }
+
+  SurveyResult result() const override { return result_; }
+
+ private:
+  void add_block() {
+    const Truth<Real>& truth = exact_.truth(rows_);
+    for (std::size_t w = 0; w < ways_.size(); ++w) {
+      sum(ways_[w], sums_[w]);
+      measure(w, sums_[w], truth);
+    }
+    measure(ways_.size(), truth.rounded, truth);
+    compare_pairs(truth);
+    result_.elements += rows_.count;
+  }
+
+  void measure(std::size_t row, std::span<const Real> sum, const Truth<Real>& truth) {
+    result_.rows[row].measures.add(sum.first(rows_.count), truth, options_.dtype, 1);
+  }
+
+  void sum(const Way& way, std::span<Real> out) {
+    const Rows<Real>& rows = way.scheme.wire == options_.dtype ? rows_ : cast(way.scheme.wire);
+    // Pieces are cut as a ring cuts them: all alike, the last one shorter.
+    const std::uint64_t piece =
+        std::max<std::uint64_t>(1, (options_.elements + way.pieces.size() - 1) / way.pieces.size());
+    for (std::size_t at = 0; at < rows.count;) {
+      const std::uint64_t position = result_.elements + at;
+      const std::uint64_t number = std::min(position / piece, way.pieces.size() - 1);
+      const bool last = number + 1 == way.pieces.size();
+      const std::size_t end =
+          last ? rows.count : std::min(rows.count, at + ((number + 1) * piece - position));
+      adder_.add(rows, way.pieces[number], way.scheme.accumulation, other_);
+      std::copy(other_.begin() + at, other_.begin() + end, out.begin() + at);
+      at = end;
+    }
+    if (way.scheme.wire != way.scheme.accumulation) {
+      round_to(way.scheme.wire, out.first(rows.count));
+    }
+  }
+
+  const Rows<Real>& cast(Dtype wire) {
+    cast_ = rows_;
+    if constexpr (std::is_same_v<Real, float>) {
+      for (std::size_t worker = 0; worker < rows_.workers(); ++worker) {
+        round_to(wire, cast_[worker]);
+      }
+    }
+    return cast_;
+  }
+
+  std::uint64_t differing_rows(std::size_t a, std::size_t b) const {
+    return differing(std::span<const Real>(sums_[a]).first(rows_.count),
+                     std::span<const Real>(sums_[b]).first(rows_.count));
+  }
+
+  void compare_pairs(const Truth<Real>& truth) {
+    constexpr std::size_t kRing = 1;
+    constexpr std::size_t kTree = 2;
+    constexpr std::size_t kArrival = 4;
+    constexpr std::size_t kSplit = 5;
+    std::size_t pair = 0;
+    result_.pairs[pair++].differing += differing_rows(kRing, kArrival);
+    result_.pairs[pair++].differing += differing_rows(kRing, kTree);
+    if (can_split(options_.workers)) {
+      result_.pairs[pair++].differing += differing_rows(kRing, kSplit);
+    }
+    result_.pairs[pair++].differing += changes(sums_[kArrival], [&](const auto& turn) {
+      adder_.add(rows_, in_turn(turn), options_.dtype, other_);
+    });
+    result_.pairs[pair].differing +=
+        changes(truth.rounded, [&](const auto& turn) { exact_.rounded(rows_, turn, other_); });
+  }
+
+  // Elements of `base` that any of the orders changes.
+  template <class Add>
+  std::uint64_t changes(std::span<const Real> base, Add&& add_in) {
+    std::ranges::fill(changed_, false);
+    for (std::uint32_t order = 1; order < kSurveyOrders; ++order) {
+      add_in(arrival(options_.workers, options_.seed + order));
+      for (std::size_t i = 0; i < rows_.count; ++i) {
+        changed_[i] = changed_[i] | !same(base[i], other_[i]);
+      }
+    }
+    return static_cast<std::uint64_t>(std::count(
+        changed_.begin(), changed_.begin() + static_cast<std::ptrdiff_t>(rows_.count), 1));
+  }
+
+  SurveyOptions options_;
+  std::vector<Way> ways_;
+  Rows<Real> rows_;
+  Rows<Real> cast_;
+  Adder<Real> adder_;
+  Exact<Real> exact_;
+  std::vector<std::vector<Real>> sums_;
+  std::vector<Real> other_;
+  std::vector<std::uint8_t> changed_;
+  SurveyResult result_;
+};
+
+}  // namespace
+
+Survey::Survey(std::unique_ptr<Of> of) : of_(std::move(of)) {}
+Survey::Survey(Survey&&) noexcept = default;
+Survey& Survey::operator=(Survey&&) noexcept = default;
+Survey::~Survey() = default;
+
+Result<Survey> Survey::create(const SurveyOptions& options) {
+  if (auto s = check_arguments(options.workers, options.dtype, 1); !s) {
+    return tl::unexpected(s.error());
+  }
+  if (options.dtype == Dtype::kF64) return Survey(std::make_unique<OfReal<double>>(options));
+  return Survey(std::make_unique<OfReal<float>>(options));
+}
+
+void Survey::add(Leaves leaves, std::size_t count) {
+  const base::DefaultFloatEnvironment environment;
+  of_->add(leaves, count);
+}
+
+SurveyResult Survey::result() const { return of_->result(); }
+
+}  // namespace presum::audit

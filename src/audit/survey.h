@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// The same gradients summed in many ways, each compared with the exact sum.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "audit/audit.h"
+
+namespace presum::audit {
+
+struct SurveyRow {
+  std::string name;   // "ring"
+  std::string words;  // what it is, for people
+  Measures measures;
+};
+
+// Elements in which two ways differ.
+struct SurveyPair {
+  std::string name;
+  std::uint64_t differing = 0;
+};
+
+struct SurveyResult {
+  std::uint64_t elements = 0;
+  std::vector<SurveyRow> rows;  // the last one is "exact"
+  std::vector<SurveyPair>
+      pairs;  // the last two: any change over kSurveyOrders, and the same of exact
+};
+
+inline constexpr std::uint32_t kSurveyOrders = 20;
+
+struct SurveyOptions {
+  std::uint32_t workers = 16;  // leaves; an even number above 2 is also split as half x 2
+  Dtype dtype = Dtype::kF32;
+  std::uint64_t elements = 0;  // of the whole buffer: a ring cuts it into pieces
+  std::uint64_t seed = 1;      // of orders of arrival
+};
+
+// Takes the buffers piece by piece in their order. Memory does not depend on the number of
+// elements. Not thread-safe; pointers as for Auditor::add.
+class Survey {
+ public:
+  // Errors as check_arguments.
+  static Result<Survey> create(const SurveyOptions& options);
+  Survey(Survey&&) noexcept;
+  Survey& operator=(Survey&&) noexcept;
+  ~Survey();
+
+  void add(Leaves leaves, std::size_t count);
+  SurveyResult result() const;
+
+  struct Of;
+
+ private:
+  explicit Survey(std::unique_ptr<Of> of);
+  std::unique_ptr<Of> of_;
+};
+
+}  // namespace presum::audit

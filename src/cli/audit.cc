@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "audit/audit.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <iostream>
+#include <memory>
+#include <numeric>
+
+#include "audit/survey.h"
+#include "audit/synthetic.h"
+#include "cli/audit_text.h"
+#include "cli/cli.h"
+#include "cli/commands.h"
+#include "cli/tensor_file.h"
+#include "cli/text.h"
+#include "cli/write_whole.h"
+
+namespace presum::cli {
+namespace {
+
+constexpr const char* kHelp =
+    "Without files: the same gradients are added in many orders and formats, and each sum is\n"
+    "compared with the exact one. With files (.npy, .safetensors; one per worker, or one .npy\n"
+    "whose first dimension is the workers) it is done with yours. With --result, the file that\n"
+    "your all-reduce gave, it says in which format and order that sum was made.\n\n"
+    "Exit code: 0 fine, 1 with --result: sums were accumulated in 16 bits, or elements are\n"
+    "further off than rounding explains, 2 could not judge.\n\n"
+    "Examples:\n"
+    "  presum audit                                          16 workers, fp32, seed 1\n"
+    "  presum audit --workers 8 --dtype bf16 --elements 1e7 -o audit.html\n"
+    "  presum audit grad_rank*.npy                           your gradients, all orders\n"
+    "  presum audit grad_rank*.npy --result reduced.npy      what did the all-reduce do?\n"
+    "  presum audit g*.npy --result r.npy --dtype bf16       bf16 saved as two raw bytes";
+
+constexpr double kElementsMax = 1e12;
+constexpr std::uint64_t kChunk = 65'536;
+constexpr std::uint64_t kChunkOfAll = 1 << 22;  // of all workers together
+
+struct Options {
+  std::vector<std::string> files;
+  std::string result;
+  std::uint32_t workers = 16;
+  std::string dtype;
+  double elements = 1e6;
+  std::string distribution = "gradients";
+  std::uint64_t seed = 1;
+  std::string format = "text";
+  std::string output;
+};
+
+// Where the workers' buffers come from, a piece at a time.
+struct Source {
+  std::string name;
+  std::uint32_t workers = 0;
+  Dtype dtype = Dtype::kF32;
+  std::uint64_t elements = 0;
+  std::function<Status(std::uint32_t worker, std::uint64_t first, std::uint64_t count, std::byte*)>
+      read;
+};
+
+// A bar on a terminal, nothing elsewhere.
+class Bar {
+ public:
+  explicit Bar(std::ostream& err)
+      : err_(err), watched_(&err == &std::cerr && isatty(STDERR_FILENO) == 1) {}
+  ~Bar() {
+    if (watched_) err_ << "\r\x1b[K" << std::flush;
+  }
+  Bar(const Bar&) = delete;
+  Bar& operator=(const Bar&) = delete;
+  void show(std::uint64_t done, std::uint64_t all) {
+    if (!watched_) return;
+    const auto tenths = static_cast<std::size_t>(30 * done / std::max<std::uint64_t>(all, 1));
+    err_ << fmt::format("\r\x1b[K[{:<30}] {} of {} elements", std::string(tenths, '#'),
+                        counted(done), counted(all))
+         << std::flush;
+  }
+
+ private:
+  std::ostream& err_;
+  bool watched_;
+};
+
+Status refuse(std::string why) { return fail(ErrorCode::kInvalidArgument, std::move(why)); }
+
+template <class T>
+Result<T> failed(const Status& status) {
+  return tl::unexpected(status.error());
+}
+
+Result<Source> synthetic(const Options& o, std::optional<Dtype> said) {
+  const auto distribution = audit::distribution_of(o.distribution);
+  if (!distribution) {
+    return failed<Source>(refuse("--distribution is gradients, gaussian, lognormal or wide"));
+  }
+  if (!(o.elements >= 1 && o.elements <= kElementsMax)) {
+    return failed<Source>(refuse("--elements is from 1 to 1e12"));
+  }
+  const Dtype dtype = said.value_or(Dtype::kF32);
+  const auto read = [=, seed = o.seed](std::uint32_t worker, std::uint64_t first,
+                                       std::uint64_t count, std::byte* out) -> Status {
+    std::vector<double> values(count);
+    audit::generate(*distribution, seed, worker, first, values);
+    if (dtype == Dtype::kF64) {
+      audit::pack(std::span<const double>(values), dtype, out);
+      return {};
+    }
+    std::vector<float> narrow(values.begin(), values.end());
+    audit::round_to(dtype, std::span(narrow));
+    audit::pack(std::span<const float>(narrow), dtype, out);
+    return {};
+  };
+  return Source{fmt::format("{} {} values of {} workers, seed {}", o.distribution,
+                            dtype_name(dtype), o.workers, o.seed),
+                o.workers, dtype, static_cast<std::uint64_t>(std::floor(o.elements)), read};
+}
+
+Result<Source> from_files(const Options& o, std::optional<Dtype> said) {
+  auto files = std::make_shared<std::vector<TensorFile>>();
+  for (const std::string& path : o.files) {
+    auto file = TensorFile::open(path, said);
+    if (!file) return tl::unexpected(file.error());
+    if (!files->empty()) {
+      if (const auto why = TensorFile::difference(files->front(), *file)) {
+        return failed<Source>(refuse(*why));
+      }
+    }
+    files->push_back(std::move(*file));
+  }
+  const TensorFile& first = files->front();
+  const bool rows = files->size() == 1;
+  if (rows && first.rows() < 2) {
+    return failed<Source>(refuse(o.files.front() +
+                                 ": one worker's values; give one file per worker, or one .npy of "
+                                 "[workers, elements]"));
+  }
+  const std::uint64_t workers = rows ? first.rows() : files->size();
+  const std::uint64_t elements = rows ? first.row_elements() : first.elements();
+  const auto read = [=](std::uint32_t worker, std::uint64_t at, std::uint64_t count,
+                        std::byte* out) {
+    return rows ? (*files)[0].read(worker * elements + at, count, out)
+                : (*files)[worker].read(at, count, out);
+  };
+  return Source{fmt::format("{} of {} workers: {}{}", dtype_name(first.dtype()), workers,
+                            o.files.front(), rows ? "" : " ..."),
+                static_cast<std::uint32_t>(std::min<std::uint64_t>(workers, 0xFFFFFFFF)),
+                first.dtype(), elements, read};
+}
+
+// The workers' buffers of one piece, and pointers to them.
+class Piece {
+ public:
+  explicit Piece(const Source& source)
+      : source_(source),
+        most_(std::clamp(kChunkOfAll / source.workers, std::uint64_t{2048}, kChunk)),
+        buffers_(source.workers) {
+    for (auto& buffer : buffers_) {
+      buffer.resize(most_ * element_bytes(source.dtype));
+      pointers_.push_back(buffer.data());
+    }
+  }
+  // Calls visit(first, count) for every piece of the buffers, after reading it.
+  template <class Visit>
+  Status for_each(Visit&& visit) {
+    for (std::uint64_t first = 0; first < source_.elements; first += most_) {
+      const std::uint64_t count = std::min(most_, source_.elements - first);
+      for (std::uint32_t worker = 0; worker < source_.workers; ++worker) {
+        auto s = source_.read(worker, first, count, buffers_[worker].data());
+        if (!s) return s;
+      }
+      if (auto s = visit(first, count); !s) return s;
+    }
+    return {};
+  }
+  audit::Leaves leaves() const { return pointers_; }
+  std::uint64_t most() const { return most_; }
+
+ private:
+  const Source& source_;
+  std::uint64_t most_;
+  std::vector<std::vector<std::byte>> buffers_;
+  std::vector<const void*> pointers_;
+};
+
+// The mean where nothing speaks for the sum.
+Result<bool> find_mean(const Source& source, TensorFile& result) {
+  Piece piece(source);
+  std::vector<std::byte> actual(piece.most() * element_bytes(source.dtype));
+  std::optional<bool> mean;
+  const Status read = piece.for_each([&](std::uint64_t first, std::uint64_t count) -> Status {
+    if (mean) return {};
+    if (auto s = result.read(first, count, actual.data()); !s) return s;
+    mean = audit::is_mean(piece.leaves(), source.dtype, count, actual.data());
+    return {};
+  });
+  if (!read) return tl::unexpected(read.error());
+  return mean.value_or(true);
+}
+
+Result<TensorFile> open_result(const Options& o, const Source& source) {
+  auto file = TensorFile::open(o.result, source.dtype);
+  if (file && file->elements() != source.elements) {
+    return failed<TensorFile>(refuse(fmt::format("{}: {} elements, and every worker has {}",
+                                                 o.result, file->elements(), source.elements)));
+  }
+  return file;
+}
+
+Result<AuditReport> examine(const Options& o, const Source& source, Bar& bar) {
+  auto survey = audit::Survey::create({source.workers, source.dtype, source.elements, o.seed});
+  if (!survey) return tl::unexpected(survey.error());
+  AuditReport report{.source = source.name, .workers = source.workers, .dtype = source.dtype};
+  std::optional<TensorFile> result;
+  std::optional<audit::Auditor> auditor;
+  if (!o.result.empty()) {
+    auto file = open_result(o, source);
+    if (!file) return tl::unexpected(file.error());
+    const auto mean = find_mean(source, *file);
+    if (!mean) return tl::unexpected(mean.error());
+    auto made = audit::Auditor::create(source.workers, source.dtype, *mean ? source.workers : 1);
+    if (!made) return tl::unexpected(made.error());
+    auditor.emplace(std::move(*made));
+    result.emplace(std::move(*file));
+    report.actual = ActualResult{o.result, *mean, {}};
+  }
+  Piece piece(source);
+  std::vector<std::byte> actual(piece.most() * element_bytes(source.dtype));
+  const Status read = piece.for_each([&](std::uint64_t first, std::uint64_t count) -> Status {
+    survey->add(piece.leaves(), count);
+    bar.show(first + count, source.elements);
+    if (!result) return {};
+    if (auto s = result->read(first, count, actual.data()); !s) return s;
+    return auditor->add(piece.leaves(), count, actual.data());
+  });
+  if (!read) return tl::unexpected(read.error());
+  report.survey = survey->result();
+  if (auditor) report.actual->comparison = auditor->comparison();
+  return report;
+}
+
+Result<AuditReport> run(const Options& o, std::ostream& err) {
+  const auto said = dtype_of(o.dtype);
+  if (!o.dtype.empty() && !said) {
+    return failed<AuditReport>(refuse("--dtype is fp32, fp64, bf16 or fp16"));
+  }
+  if (!o.result.empty() && o.files.empty()) {
+    return failed<AuditReport>(refuse("--result needs the files of the workers' gradients"));
+  }
+  const auto source = o.files.empty() ? synthetic(o, said) : from_files(o, said);
+  if (!source) return tl::unexpected(source.error());
+  if (auto s = audit::check_arguments(source->workers, source->dtype, 1); !s) {
+    return tl::unexpected(s.error());
+  }
+  Bar bar(err);
+  return examine(o, *source, bar);
+}
+
+int audit_verb(const Options& o, const Streams& io) {
+  const auto complain = [&](const Error& error) {
+    io.err << "presum audit: " << printable(error.message) << '\n';
+    return kNoVerdict;
+  };
+  const auto report = run(o, io.err);
+  if (!report) return complain(report.error());
+  io.out << (o.format == "json" ? audit_json(*report) : audit_text(*report));
+  if (!o.output.empty()) {
+    if (auto s = write_whole(o.output, audit_page(*report)); !s) return complain(s.error());
+    if (o.format == "text") io.out << "chart: " << printable(o.output) << '\n';
+  }
+  return audit_findings(*report).empty() ? kOk : kFindings;
+}
+
+}  // namespace
+
+void add_audit(CLI::App& program, Command& chosen) {
+  auto o = std::make_shared<Options>();
+  auto* command = program.add_subcommand("audit", "what adding in another order or format changes");
+  command->footer(kHelp);
+  command->add_option("FILE", o->files, "the workers' gradients");
+  command->add_option("--result", o->result, "what the all-reduce gave");
+  command->add_option("--workers", o->workers, "of made-up gradients")->capture_default_str();
+  command->add_option("--elements", o->elements, "likewise")->capture_default_str();
+  command->add_option("--distribution", o->distribution, "gradients, gaussian, lognormal or wide")
+      ->capture_default_str();
+  command->add_option("--dtype", o->dtype, "fp32 (default), fp64, bf16 or fp16");
+  command->add_option("--seed", o->seed, "of values and orders")->capture_default_str();
+  command->add_option("--format", o->format, "text or json")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->capture_default_str();
+  command->add_option("-o,--output", o->output, "also draw this HTML page");
+  command->callback(
+      [&chosen, o] { chosen = [o](const Streams& io) { return audit_verb(*o, io); }; });
+}
+
+}  // namespace presum::cli

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "cli/cli.h"
+
+namespace presum::cli {
+namespace {
+
+using Json = nlohmann::json;
+using Words = std::vector<std::string>;
+
+struct Outcome {
+  int code = 0;
+  std::string out;
+  std::string err;
+};
+
+Outcome audit(Words words) {
+  words.insert(words.begin(), "audit");
+  std::ostringstream out;
+  std::ostringstream err;
+  const int code = main(words, out, err);
+  return {code, out.str(), err.str()};
+}
+
+class AuditVerb : public testing::Test {
+ protected:
+  AuditVerb() { std::filesystem::create_directories(folder_); }
+  ~AuditVerb() override { std::filesystem::remove_all(folder_); }
+
+  std::string path(const std::string& name) const { return (folder_ / name).string(); }
+  std::string npy(const std::string& name, const std::vector<float>& values) const {
+    std::ostringstream text;
+    text << "{'descr': '<f4', 'fortran_order': False, 'shape': (" << values.size() << ",), }";
+    const std::string header = text.str();
+    const auto length = static_cast<std::uint16_t>(header.size());
+    std::ofstream out(path(name), std::ios::binary);
+    out << "\x93NUMPY" << '\x01' << '\0';
+    out.write(reinterpret_cast<const char*>(&length), 2);
+    out << header;
+    out.write(reinterpret_cast<const char*>(values.data()),
+              static_cast<std::streamsize>(values.size() * sizeof(float)));
+    return path(name);
+  }
+
+  // Files of four workers.
+  Words workers(std::size_t count) {
+    Words files;
+    for (int w = 0; w < 4; ++w) {
+      std::vector<float> values;
+      for (std::size_t i = 0; i < count; ++i) {
+        values.push_back(1.F /
+                         static_cast<float>(3 + (i * 7 + static_cast<std::size_t>(w) * 5) % 101));
+      }
+      values_.push_back(values);
+      files.push_back(npy(std::string(1, static_cast<char>('a' + w)), values));
+    }
+    return files;
+  }
+  // Their mean, as ((0 + 1) + 2) + 3.
+  std::vector<float> mean() const {
+    std::vector<float> out;
+    for (std::size_t i = 0; i < values_[0].size(); ++i) {
+      out.push_back((((values_[0][i] + values_[1][i]) + values_[2][i]) + values_[3][i]) / 4);
+    }
+    return out;
+  }
+
+ private:
+  std::filesystem::path folder_ =
+      std::filesystem::temp_directory_path() / ("presum_audit_" + std::to_string(getpid()));
+  std::vector<std::vector<float>> values_;
+};
+
+TEST_F(AuditVerb, ShowsWhatOrdersChangeAndThatTheExactSumDoesNot) {
+  const Outcome run = audit({"--elements", "2e4", "--workers", "8"});
+  EXPECT_EQ(run.code, kOk) << run.err;
+  EXPECT_NE(run.out.find("gradients fp32 values of 8 workers, seed 1, 20,000 elements"),
+            std::string::npos);
+  EXPECT_NE(run.out.find("of the elements change; of the exact sum none."), std::string::npos);
+  EXPECT_NE(run.out.find("8 x 1 | 4 x 2"), std::string::npos);
+  EXPECT_EQ(run.err, "");
+}
+
+TEST_F(AuditVerb, WritesJsonForEveryDtypeAndDistribution) {
+  for (const char* dtype : {"fp32", "fp64", "bf16", "fp16"}) {
+    for (const char* distribution : {"gradients", "gaussian", "lognormal", "wide"}) {
+      const Outcome run = audit({"--elements", "3000", "--workers", "4", "--dtype", dtype,
+                                 "--distribution", distribution, "--format", "json"});
+      ASSERT_EQ(run.code, kOk) << run.err;
+      const Json json = Json::parse(run.out);
+      EXPECT_EQ(json["dtype"], dtype);
+      EXPECT_EQ(json["ways"].back()["way"], "exact");
+      EXPECT_EQ(json["ways"].back()["differing"], 0);
+      EXPECT_EQ(json["changes"].back()["elements"], 0);
+    }
+  }
+}
+
+TEST_F(AuditVerb, DrawsAPageThatLoadsNothing) {
+  const Outcome run = audit({"--elements", "5000", "-o", path("audit.html")});
+  EXPECT_EQ(run.code, kOk);
+  std::ifstream in(path("audit.html"));
+  const std::string html{std::istreambuf_iterator<char>(in), {}};
+  EXPECT_NE(html.find("<svg"), std::string::npos);
+  EXPECT_EQ(html.find("<script"), std::string::npos);
+  EXPECT_EQ(html.find("http:"), std::string::npos);
+  EXPECT_EQ(html.find("https:"), std::string::npos);
+}
+
+TEST_F(AuditVerb, SaysHowAResultWasMade) {
+  Words words = workers(20'000);
+  words.insert(words.end(), {"--result", npy("r.npy", mean()), "--format", "json"});
+  const Outcome run = audit(words);
+  EXPECT_EQ(run.code, kOk) << run.err;
+  const Json result = Json::parse(run.out)["result"];
+  EXPECT_EQ(result["operation"], "mean");
+  EXPECT_EQ(result["order"], "sequential");
+  EXPECT_EQ(result["accumulation"], "fp32");
+  EXPECT_EQ(result["wrong"], 0);
+}
+
+TEST_F(AuditVerb, EndsWithOneWhereElementsAreNoSums) {
+  Words words = workers(20'000);
+  auto values = mean();
+  std::fill(values.end() - 100, values.end(), 0.F);
+  words.insert(words.end(), {"--result", npy("r.npy", values)});
+  const Outcome run = audit(words);
+  EXPECT_EQ(run.code, kFindings);
+  EXPECT_NE(run.out.find("FINDING: 100 of 20,000 elements are further off than rounding explains"),
+            std::string::npos)
+      << run.out;
+}
+
+TEST_F(AuditVerb, RefusesBadUseInOneLine) {
+  const auto refused = [](const Words& words) {
+    const Outcome run = audit(words);
+    EXPECT_EQ(run.code, kNoVerdict);
+    EXPECT_EQ(run.out, "");
+    EXPECT_EQ(std::count(run.err.begin(), run.err.end(), '\n'), 1);
+    return run.err;
+  };
+  EXPECT_EQ(refused({"--dtype", "int8"}), "presum audit: --dtype is fp32, fp64, bf16 or fp16\n");
+  EXPECT_EQ(refused({"--elements", "0"}), "presum audit: --elements is from 1 to 1e12\n");
+  EXPECT_EQ(refused({"--elements", "nan"}), "presum audit: --elements is from 1 to 1e12\n");
+  EXPECT_EQ(refused({"--workers", "5000"}),
+            "presum audit: 5000 workers (1 to 1024 are possible)\n");
+  EXPECT_EQ(refused({"--workers", "0"}), "presum audit: 0 workers (1 to 1024 are possible)\n");
+  EXPECT_EQ(refused({"--result", "r.npy"}),
+            "presum audit: --result needs the files of the workers' gradients\n");
+  EXPECT_EQ(refused({"nowhere.npy"}), "presum audit: nowhere.npy: no such file\n");
+  Words words = workers(10);
+  EXPECT_NE(refused({words[0]}).find("one worker's values"), std::string::npos);
+  words.insert(words.end(), {"--result", npy("r.npy", {1, 2})});
+  EXPECT_NE(refused(words).find("2 elements, and every worker has 10"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace presum::cli

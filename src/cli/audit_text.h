@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// What `presum audit` found: as text, as JSON, as a page.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "audit/audit.h"
+#include "audit/survey.h"
+
+namespace presum::cli {
+
+// The comparison with the result of an actual all-reduce.
+struct ActualResult {
+  std::string file;
+  bool mean = true;  // else a sum
+  audit::Comparison comparison;
+};
+
+struct AuditReport {
+  std::string source;  // "fp32 gradients of 16 workers, seed 1", or the files
+  std::uint32_t workers = 0;
+  Dtype dtype = Dtype::kF32;
+  audit::SurveyResult survey;
+  std::optional<ActualResult> actual;
+};
+
+// Why a reduction is worth a finding, one sentence each: 16-bit accumulation, elements that are no
+// sums. Empty for a report without `actual`.
+std::vector<std::string> audit_findings(const AuditReport& report);
+
+std::string audit_text(const AuditReport& report);
+std::string audit_json(const AuditReport& report);
+// One HTML page that loads nothing and runs nothing.
+std::string audit_page(const AuditReport& report);
+
+// For text and page.
+std::string percent(std::uint64_t part, std::uint64_t whole);  // "43.1 %"; "0" only for none
+std::string power(double value);                               // "2^-24.1"; "0"; "-" for NaN
+std::string counted(std::uint64_t value);                      // "1,000,000"
+std::string audit_verdict(const AuditReport& report);
+
+}  // namespace presum::cli

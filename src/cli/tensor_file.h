@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// Gradients that were saved: .npy and .safetensors. Files are hostile input.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "presum/dtype.h"
+#include "presum/status.h"
+
+namespace presum::cli {
+
+// An open file of numbers. Reads are of any piece; the file is never in memory as a whole.
+// Not thread-safe.
+class TensorFile {
+ public:
+  using Json = nlohmann::json;
+
+  // `said`: what the elements are where the file cannot say it (bf16 in .npy). Errors: kNotFound,
+  // kIo, kCorrupt (not a whole file of its kind), kUnsupported (another dtype or layout),
+  // kInvalidArgument (the file holds another dtype than said).
+  static Result<TensorFile> open(const std::filesystem::path& path, std::optional<Dtype> said);
+
+  Dtype dtype() const { return dtype_; }
+  // A .npy of two or more dimensions has rows; other files have one row of all elements.
+  std::uint64_t rows() const { return rows_; }
+  std::uint64_t row_elements() const { return elements_ / rows_; }
+  std::uint64_t elements() const { return elements_; }  // of all rows
+
+  // Elements from `first` on, counted over all rows. REQUIRES: they are inside; `out` has room.
+  Status read(std::uint64_t first, std::uint64_t count, std::byte* out);
+
+  // Null if both files hold the same tensors, else what differs in one line.
+  static std::optional<std::string> difference(const TensorFile& a, const TensorFile& b);
+
+ private:
+  struct Tensor {
+    std::string name;
+    std::uint64_t elements = 0;
+    std::uint64_t offset = 0;  // in the file, in bytes
+  };
+
+  Status read_npy(std::uint64_t size, std::optional<Dtype> said);
+  Status read_descr(std::string_view descr, std::optional<Dtype> said);
+  Status read_safetensors(std::uint64_t size);
+  Status read_tensor(const std::string& name, const Json& tensor, std::uint64_t begin,
+                     std::uint64_t bytes);
+  Status bad(ErrorCode code, const std::string& what) const;
+  Result<std::string> text_at(std::uint64_t offset, std::uint64_t bytes);
+
+  std::filesystem::path path_;
+  std::ifstream in_;
+  Dtype dtype_ = Dtype::kF32;
+  std::uint64_t rows_ = 1;
+  std::uint64_t elements_ = 0;
+  std::vector<Tensor> tensors_;
+};
+
+const char* dtype_name(Dtype dtype);  // "fp32", "fp64", "bf16", "fp16"
+std::optional<Dtype> dtype_of(std::string_view name);
+
+}  // namespace presum::cli
