@@ -1127,6 +1127,22 @@ def test_blobs_are_laid_out_as_documented(db: sqlite3.Connection) -> None:
     np.testing.assert_allclose(np.sqrt(squares), [norm for (norm,) in total], rtol=1e-6)
 
 
+def test_fingerprints_of_groups_add_up_to_the_workers(db: sqlite3.Connection) -> None:
+    steps = db.execute("SELECT id FROM step").fetchall()
+    for (identity,) in steps:
+        groups = db.execute("SELECT fingerprints FROM group_step WHERE step_id = ?", (identity,))
+        sums = sum(np.frombuffer(blob, "<u4").astype(object) for (blob,) in groups)
+        workers = db.execute(
+            "SELECT fingerprint FROM worker_step WHERE step_id = ? ORDER BY replica", (identity,)
+        )
+        assert [int(x) % 2**32 for x in sums] == [x % 2**32 for (x,) in workers]
+
+
+def test_groups_keep_the_order_of_the_model(db: sqlite3.Connection) -> None:
+    rows = db.execute("SELECT name FROM group_name WHERE segment = 1 ORDER BY position")
+    assert [name for (name,) in rows] == ["model.layers.0", "model.layers.1", "head.w"]
+
+
 def test_null_rules(db: sqlite3.Connection) -> None:
     single = db.execute(
         "SELECT w.micro, w.loss, w.loss_nonfinite FROM worker_step w "
