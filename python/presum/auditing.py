@@ -9,7 +9,7 @@ nothing but what DDP does alike on all workers, and goes on when the recording h
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -19,7 +19,18 @@ from presum import _core
 from presum.collectives import all_gather
 from presum.device_pass import DTYPES
 
-Look = Callable[[], dict[str, Any]]
+if TYPE_CHECKING:
+    from presum._core import AuditRecord
+
+
+class Audited(NamedTuple):
+    """What was found."""
+
+    record: AuditRecord
+    repeat: bool | None  # whether the same reduction gave the same bits again
+
+
+Look = Callable[[], Audited]
 
 
 class Gathering(NamedTuple):
@@ -90,16 +101,14 @@ def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     return torch.equal(one.view(words), other.view(words))
 
 
-def audited(found: Gathering, mean: torch.Tensor, again: torch.Tensor | None) -> dict[str, Any]:
+def audited(found: Gathering, mean: torch.Tensor, again: torch.Tensor | None) -> Audited:
     """What happened to the sample, given the reduced bucket. Reads it on the host."""
     values, result = found.values.cpu(), mean[found.places].contiguous().cpu()
-    record: dict[str, Any] = _core.audit_compare(
+    compared = _core.audit_compare(
         [row.data_ptr() for row in values],
         DTYPES[result.dtype],
         result.numel(),
         len(values),
         result.data_ptr(),
     )
-    if again is not None:
-        record["repeat"] = "equal" if _same_bits(mean, again) else "different"
-    return record
+    return Audited(compared["record"], None if again is None else _same_bits(mean, again))

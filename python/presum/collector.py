@@ -20,6 +20,7 @@ from torch.autograd import Variable
 from torch.optim import Optimizer
 
 from presum._core import Observer
+from presum.auditing import Audited
 from presum.device_pass import DTYPES, DeviceStep, FetchedStep, dense
 from presum.fingerprints import StepFingerprints, StepPrints
 from presum.fingerprints.families import KIND, real_bits
@@ -131,7 +132,7 @@ class Collector(ABC):
         self._unreduced_steps = 0
         self._end_queued = False
         self._explicit: list[tuple[Scalar, float]] = []
-        self._audit: dict[str, Any] | None = None
+        self._audit: Audited | None = None
         self._handles: list[Any] = []
         self._listening = False
         self._told: set[int] = set()  # parameters whose gradients cannot be read
@@ -394,9 +395,9 @@ class Collector(ABC):
             name = self._setup.names[index]
             self._setup.note(f"the gradient of {name} is {what}: it is not read")
 
-    def add_audit(self, record: dict[str, Any]) -> None:
+    def add_audit(self, found: Audited) -> None:
         """What was found of the reduction of the step under way. Called by several threads."""
-        self._audit = record
+        self._audit = found
 
     def _end_step(self) -> None:
         if not self._open:
@@ -480,7 +481,7 @@ class Collector(ABC):
         if found.gram is not None:
             observer.gram(found.gram.tolist())
         if found.audit is not None:
-            observer.audit(found.audit)
+            observer.audit(found.audit.record, repeat=found.audit.repeat)
         self._fingerprints.report(found.prints)
         return observer.end_step(
             found.optimizer_steps,
@@ -509,7 +510,7 @@ class Found:
     scale: Scalar
     mean_dot: Scalar | None
     gram: torch.Tensor | None
-    audit: dict[str, Any] | None
+    audit: Audited | None
     prints: StepPrints
 
     def _scalars(self) -> Iterator[Scalar | None]:

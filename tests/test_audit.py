@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `presum audit` says of sums that Gloo really made."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from presum import _core
+
+ELEMENTS = 50_000
+DTYPES = {"fp32": 0, "bf16": 2, "fp16": 3}
+
+
+@pytest.fixture(scope="module", params=[2, 4, 8])
+def reduced(request: Any, launch: Any, tmp_path_factory: Any) -> tuple[int, Path]:
+    """The number of workers and the folder of their files."""
+    folder: Path = tmp_path_factory.mktemp("audit")
+    done = launch("audit", request.param, folder)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return request.param, folder
+
+
+def audit(*args: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "presum", "audit", *map(str, args)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def verdict(reduced: tuple[int, Path], case: str, dtype: str) -> tuple[int, dict[str, Any]]:
+    workers, folder = reduced
+    files = [folder / f"{case}.{rank}.npy" for rank in range(workers)]
+    result = folder / f"{case}.result.npy"
+    done = audit(*files, "--result", result, "--dtype", dtype, "--format", "json")
+    assert done.returncode in (0, 1), done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)["result"]
+    return done.returncode, found
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_gloo_adds_in_a_ring_in_the_dtype_of_its_buffer(
+    reduced: tuple[int, Path], dtype: str
+) -> None:
+    workers, _ = reduced
+    code, found = verdict(reduced, dtype, dtype)
+    assert (found["operation"], found["division"], found["wrong"]) == ("sum", "none", 0)
+    best = found["hypotheses"][0]
+    assert best["reproduced"] == best["examined"] == ELEMENTS
+    if workers == 2:  # one addition: nothing to tell apart
+        assert (code, found["order"]) == (0, "any")
+        return
+    assert (found["order"], found["accumulation"]) == ("ring-down", dtype)
+    assert sorted({piece["start"] for piece in found["pieces"]}) == list(range(workers))
+    assert code == (0 if dtype == "fp32" else 1)
+
+
+def test_ddp_divides_first_and_adds_in_fp32(reduced: tuple[int, Path]) -> None:
+    workers, _ = reduced
+    code, found = verdict(reduced, "ddp", "fp32")
+    assert (code, found["operation"], found["wrong"]) == (0, "mean", 0)
+    assert found["hypotheses"][0]["reproduced"] == found["elements"]
+    assert found["order"] == ("any" if workers == 2 else "ring-down")
+
+
+def test_elements_that_were_lost_are_found(reduced: tuple[int, Path], tmp_path: Path) -> None:
+    workers, folder = reduced
+    result = np.load(folder / "fp32.result.npy")
+    result[-50:] = 0
+    np.save(tmp_path / "broken.npy", result)
+    files = [folder / f"fp32.{rank}.npy" for rank in range(workers)]
+    done = audit(*files, "--result", tmp_path / "broken.npy")
+    assert done.returncode == 1
+    assert "FINDING: 50 of 50,000 elements are further off than rounding explains" in done.stdout
+
+
+def test_the_default_shows_orders_that_differ_and_an_exact_sum_that_does_not(
+    tmp_path: Path,
+) -> None:
+    page = tmp_path / "audit.html"
+    done = audit("--elements", "20000", "-o", page)
+    assert done.returncode == 0, done.stderr
+    assert "of the elements change; of the exact sum none." in done.stdout
+    assert "<svg" in page.read_text(encoding="utf-8")
+
+
+def addresses(arrays: list[np.ndarray[Any, Any]]) -> list[int]:
+    return [a.ctypes.data for a in arrays]
+
+
+def test_the_extension_compares_buffers_by_address() -> None:
+    generator = np.random.default_rng(1)
+    leaves = [generator.standard_normal(5000).astype(np.float32) for _ in range(4)]
+    result = ((leaves[0] + leaves[1]) + leaves[2]) + leaves[3]
+    whole = _core.audit_compare(addresses(leaves), 0, 5000, 1, result.ctypes.data)
+    assert (whole["order"], whole["accumulation"]) == ("sequential", "fp32")
+    assert whole["elements"] == whole["record"].elements == 5000
+    assert 0 < whole["differing"] < 5000
+    auditor = _core.Auditor(workers=4, dtype=0, divisor=1)
+    for half in (slice(0, 2000), slice(2000, 5000)):
+        parts = [leaf[half] for leaf in leaves]
+        auditor.add(addresses(parts), parts[0].size, result[half].ctypes.data)
+    assert auditor.result()["differing"] == whole["differing"]
+    assert auditor.result()["relative_l2"] == whole["relative_l2"]
+
+
+def test_bad_arguments_are_value_errors_in_one_line() -> None:
+    x = np.ones(3, dtype=np.float32)
+    with pytest.raises(ValueError, match="0 workers"):
+        _core.audit_compare([], 0, 3, 1, x.ctypes.data)
+    with pytest.raises(ValueError, match="an unknown dtype"):
+        _core.audit_compare(addresses([x]), 9, 3, 1, x.ctypes.data)
+    with pytest.raises(ValueError, match="a buffer without data"):
+        _core.audit_compare([0], 0, 3, 1, x.ctypes.data)
+
+
+def test_an_audit_reaches_the_run_log(tmp_path: Path) -> None:
+    leaves = [np.linspace(1, 2 + w, 4000, dtype=np.float32) for w in range(4)]
+    result = leaves[0] + leaves[1] + leaves[2] + leaves[3]
+    result[:5] += 1
+    record = _core.audit_compare(addresses(leaves), 0, 4000, 1, result.ctypes.data)["record"]
+    aggregator = _core.Aggregator(str(tmp_path / "run"))
+    for rank in range(2):
+        observer = _core.Observer(
+            module=0,
+            replica=rank,
+            shard=0,
+            world_rank=rank,
+            replicas=2,
+            sketch_size=0,
+            host="h",
+            facts=[],
+            parameters=[("w", 3, "")],
+            buffers=[],
+        )
+        aggregator.ingest(_core.stamp(observer.hello(), aggregator.run, aggregator.segment))
+        observer.begin_step(0)
+        gradient = np.full(3, 1.0 + rank, dtype=np.float32)
+        observer.gradient(0, gradient.ctypes.data, 3, 0)
+        if rank == 0:
+            observer.audit(record, expected=0, repeat=False)
+        packet = observer.end_step(1, 1, 0, 1.0, 0)
+        aggregator.ingest(_core.stamp(packet, aggregator.run, aggregator.segment))
+    aggregator.close()
+    import presum
+
+    found = {f.check: f for f in presum.load(tmp_path / "run").findings}
+    assert {"reduction-error", "reduction-nondeterministic"} <= found.keys()
+    assert found["reduction-error"].evidence["elements_wrong"] == 5
