@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""attach(audit_every=N) on real workers: what Gloo does, and what goes wrong with a sum."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import presum
+from workers.audited import AUDIT_EVERY, CASES, STEPS
+
+
+@pytest.fixture(scope="module")
+def runs(launch: Any, tmp_path_factory: Any) -> dict[str, Any]:
+    out = tmp_path_factory.mktemp("audited")
+    done = launch("audited", 4, out, *CASES)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert "presum:" not in done.stderr
+    return {name: presum.load(out / name) for name in CASES}
+
+
+def found(runs: dict[str, Any], name: str) -> dict[str, Any]:
+    return {finding.check: finding for finding in runs[name].findings}
+
+
+@pytest.mark.parametrize("name", ["plain", "exact", "fixed64"])
+def test_a_sound_reduction_has_no_finding(runs: dict[str, Any], name: str) -> None:
+    assert found(runs, name) == {}
+
+
+def test_gloo_adds_16_bit_gradients_in_16_bits_around_a_ring(runs: dict[str, Any]) -> None:
+    finding = found(runs, "bf16")["reduction-dtype"]
+    assert finding.severity == "info"
+    assert finding.evidence["accumulation"] == "bf16"
+    assert str(finding.evidence["order"]).startswith("ring")
+
+
+def test_a_compressing_hook_is_seen(runs: dict[str, Any]) -> None:
+    finding = found(runs, "compressed")["reduction-dtype"]
+    assert finding.severity == "warning" and finding.evidence["accumulation"] == "fp16"
+    assert finding.first_step == 0 and finding.last_step >= STEPS - 2 * AUDIT_EVERY
+
+
+def test_elements_that_come_out_wrong_are_seen(runs: dict[str, Any]) -> None:
+    assert found(runs, "broken")["reduction-error"].severity == "critical"

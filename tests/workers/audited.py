@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One worker of trainings whose reduction is audited; names of cases follow the folder."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+from torch.futures import Future
+from torch.nn.parallel import DistributedDataParallel
+
+import presum
+from workers.launch import main
+
+STEPS = 12
+AUDIT_EVERY = 2
+
+
+def loses_its_end(_state: Any, bucket: Any) -> Future[torch.Tensor]:
+    """As in NVIDIA/nccl#1950: the last elements come out zero."""
+    buffer = bucket.buffer()
+    buffer.div_(torch.distributed.get_world_size())
+    work = torch.distributed.all_reduce(buffer, async_op=True)
+
+    def lose(done: Future[Any]) -> torch.Tensor:
+        value: torch.Tensor = done.value()[0]
+        value[-7:] = 0
+        return value
+
+    return work.get_future().then(lose)  # type: ignore[no-any-return]
+
+
+loses_its_end.__annotations__.clear()  # DDP compares them with types, and these are texts
+
+CASES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "bf16": {"dtype": torch.bfloat16},
+    "exact": {"attach": {"reduction": "exact"}},
+    "fixed64": {"attach": {"reduction": "fixed64", "audit_elements": None}},
+    "compressed": {"hook": fp16_compress_hook},
+    "broken": {"hook": loses_its_end, "attach": {"audit_elements": None}},
+}
+
+
+def train(case: dict[str, Any], run: Path, rank: int) -> None:
+    torch.manual_seed(0)
+    dtype = case.get("dtype", torch.float32)
+    layers = nn.Sequential(nn.Linear(200, 300), nn.Tanh(), nn.Linear(300, 10)).to(dtype)
+    model = DistributedDataParallel(layers, bucket_cap_mb=0.1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    monitor = presum.attach(
+        model,
+        optimizer=optimizer,
+        run=run,
+        quiet=True,
+        **{"audit_every": AUDIT_EVERY, **case.get("attach", {})},
+    )
+    if "hook" in case:
+        model.register_comm_hook(None, case["hook"])
+    torch.manual_seed(1 + rank)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        model(torch.randn(8, 200, dtype=dtype)).float().square().mean().backward()
+        optimizer.step()
+    monitor.close()
+
+
+def work(rank: int, _world: int, out: Path) -> None:
+    for name in sys.argv[3:]:
+        train(CASES[name], out / name, rank)
+
+
+if __name__ == "__main__":
+    main(work)
