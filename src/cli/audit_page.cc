@@ -156,11 +156,11 @@ std::string change_chart(const AuditReport& report) {
 std::string error_chart(const AuditReport& report) {
   const double least = report.dtype == Dtype::kF64 ? -60 : -30;
   std::vector<Tick> ticks;
-  for (int i = 0; i <= 6; ++i) {
-    const double exponent = least * (6 - i) / 6;
-    ticks.push_back(
-        {i / 6.0, fmt::format("2<tspan dy=\"-4\" font-size=\"9\">{:.0f}</tspan>", exponent)});
+  for (int i = 0; i < 6; ++i) {
+    ticks.push_back({i / 6.0, fmt::format("2<tspan dy=\"-4\" font-size=\"9\">{:.0f}</tspan>",
+                                          least * (6 - i) / 6)});
   }
+  ticks.push_back({1, "1"});
   std::vector<BarLine> lines;
   for (const auto& [name, m] : rows_of(report)) {
     const double error = m->relative_l2();
