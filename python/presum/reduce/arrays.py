@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sums of ``include/presum/reduce.h`` on NumPy arrays; torch is not needed.
+
+All arrays are contiguous, in the machine's byte order and equally large. ``divisor`` is 1 for the
+sum, the number of leaves for the mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from presum import _core
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+DTYPES = {"float32": 0, "float64": 1, "float16": 3}  # as in device_pass.DTYPES
+
+
+def _addresses(arrays: Sequence[Array]) -> list[int]:
+    return [array.ctypes.data for array in arrays]
+
+
+def exact(leaves: Sequence[Array], divisor: int, out: Array, gram: Array | None = None) -> None:
+    """The correctly rounded quotient of the sum; dot products are added to ``gram``."""
+    _core.reduce_exact(
+        _addresses(leaves),
+        DTYPES[out.dtype.name],
+        out.size,
+        divisor,
+        out.ctypes.data,
+        0 if gram is None else gram.ctypes.data,
+    )
+
+
+def fixed(leaves: Sequence[Array], divisor: int, bits: int, out: Array) -> None:
+    """Exponents, integers and their quotient in one, with no other worker."""
+    addresses, dtype = _addresses(leaves), DTYPES[out.dtype.name]
+    exponents = np.empty(out.size, np.uint8)
+    sums = np.empty(out.size, np.int32 if bits == 32 else np.int64)
+    largest, found = exponents.ctypes.data, sums.ctypes.data
+    _core.reduce_exponents(addresses, dtype, out.size, largest)
+    _core.reduce_encode(addresses, dtype, out.size, largest, len(leaves), bits, found)
+    _core.reduce_decode(
+        found, largest, out.size, len(leaves), divisor, bits, dtype, out.ctypes.data
+    )
+
+
+def binned(leaves: Sequence[Array], divisor: int, out: Array) -> None:
+    """The leaves one at a time."""
+    state = [np.zeros(out.size, dtype) for dtype in (np.uint8, np.int64, np.int64)]
+    addresses, dtype = _addresses(state), DTYPES[out.dtype.name]
+    for address in _addresses(leaves):
+        _core.binned_add(*addresses, out.size, address, dtype)
+    _core.binned_decode(*addresses, out.size, divisor, dtype, out.ctypes.data)

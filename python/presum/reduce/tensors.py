@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sums of ``include/presum/reduce.h`` on torch tensors: what communication hooks call.
+
+All tensors are strided, contiguous, one-dimensional, equally long and on one device. On the CPU the
+C++ kernels run; elsewhere torch operations are queued on the current stream, without waiting for
+them, and give the same bits. fp32, bf16, fp16; fp64 for ``exact`` on the CPU. Elements: NaN among
+the leaves, or infinities of both signs, give NaN; else infinities win; an exact zero is +0; what is
+too large is an infinity. Zero elements are nothing to do. One worker's one leaf is a sum too.
+
+``divisor`` divides the exact sum before the only rounding: 1 for the sum, the number of leaves for
+the mean; at most 2^31 - 1. ``total_leaves`` counts the leaves of all workers together; 32,767 at
+most. Errors are ValueError. Thread-safe; arguments are borrowed for the call, and must not overlap
+outputs unless said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from presum import _core
+from presum.device_pass import DTYPES
+from presum.errors import UserError
+from presum.reduce import torch_ops
+
+LEAVES_MAX = 32767
+DIVISOR_MAX = (1 << 31) - 1
+
+
+def _on_host(tensor: torch.Tensor) -> bool:
+    return tensor.device.type == "cpu"
+
+
+def _addresses(tensors: Sequence[torch.Tensor]) -> list[int]:
+    return [tensor.data_ptr() for tensor in tensors]
+
+
+def _check(dtype: torch.dtype, divisor: int = 1, leaves: int = 1) -> None:
+    """What the C++ library checks by itself, for tensors elsewhere."""
+    if dtype not in torch_ops.FORMATS:
+        wanted = "move fp64 leaves to the CPU" if dtype == torch.float64 else "use fp32, bf16, fp16"
+        raise UserError(f"presum.reduce: {dtype} cannot be summed on this device: {wanted}")
+    if not 1 <= divisor <= DIVISOR_MAX:
+        raise UserError(f"presum.reduce: divisor {divisor} is not between 1 and {DIVISOR_MAX}")
+    if not 1 <= leaves <= LEAVES_MAX:
+        raise UserError(f"presum.reduce: {leaves} leaves, not between 1 and {LEAVES_MAX}")
+
+
+def exact(
+    leaves: Sequence[torch.Tensor],
+    divisor: int,
+    out: torch.Tensor,
+    gram: torch.Tensor | None = None,
+) -> None:
+    """The correctly rounded quotient of the leaves' sum, into ``out`` (which may be a leaf).
+
+    The dot products of all pairs of at most 64 leaves are added to ``gram``, float64 of
+    [leaves, leaves] on the same device. Their order of additions, so their last bits, is fixed on
+    the CPU only.
+    """
+    if not _on_host(out):
+        _check(out.dtype, divisor, len(leaves))
+        if gram is not None:
+            torch_ops.add_gram(leaves, gram)
+        torch_ops.exact(leaves, divisor, out)
+        return
+    _core.reduce_exact(
+        _addresses(leaves),
+        DTYPES[out.dtype],
+        out.numel(),
+        divisor,
+        out.data_ptr(),
+        0 if gram is None else gram.data_ptr(),
+    )
+
+
+def exponents(leaves: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The largest biased fp32 exponent of each element, uint8; for an all-reduce with MAX."""
+    first = leaves[0]
+    if not _on_host(first):
+        _check(first.dtype, leaves=len(leaves))
+        return torch_ops.exponents(leaves)
+    found = torch.empty(first.numel(), dtype=torch.uint8)
+    _core.reduce_exponents(_addresses(leaves), DTYPES[first.dtype], first.numel(), found.data_ptr())
+    return found
+
+
+def encode(
+    leaves: Sequence[torch.Tensor], exponents: torch.Tensor, total_leaves: int, bits: int
+) -> torch.Tensor:
+    """The sum of this worker's leaves as int32 or int64 (``bits``); for an all-reduce with SUM.
+    ``exponents`` are the largest of all workers."""
+    first = leaves[0]
+    if not _on_host(first):
+        _check(first.dtype, leaves=max(total_leaves, len(leaves)))
+        return torch_ops.encode(leaves, exponents, total_leaves, bits)
+    sums = torch.empty(first.numel(), dtype=torch.int32 if bits == 32 else torch.int64)
+    _core.reduce_encode(
+        _addresses(leaves),
+        DTYPES[first.dtype],
+        first.numel(),
+        exponents.data_ptr(),
+        total_leaves,
+        bits,
+        sums.data_ptr(),
+    )
+    return sums
+
+
+def decode(
+    sums: torch.Tensor,
+    exponents: torch.Tensor,
+    total_leaves: int,
+    divisor: int,
+    bits: int,
+    out: torch.Tensor,
+) -> None:
+    """The rounded quotient of the workers' sums, into ``out``."""
+    if not _on_host(out):
+        _check(out.dtype, divisor, total_leaves)
+        torch_ops.decode(sums, exponents, total_leaves, divisor, bits, out)
+        return
+    _core.reduce_decode(
+        sums.data_ptr(),
+        exponents.data_ptr(),
+        out.numel(),
+        total_leaves,
+        divisor,
+        bits,
+        DTYPES[out.dtype],
+        out.data_ptr(),
+    )
+
+
+class Binned:
+    """A sum of leaves that arrive one at a time and are not kept: 17 bytes per element.
+
+    The state is a commutative monoid: any order of ``add`` and ``merge`` gives the same. Between
+    workers: all-reduce ``top`` with MAX, ``raise_to`` it, all-reduce ``high`` and ``low`` with SUM.
+    Leaves must not be scaled differently; divide the sum instead. Owns its tensors; one thread at a
+    time.
+    """
+
+    def __init__(self, top: torch.Tensor, high: torch.Tensor, low: torch.Tensor) -> None:
+        self.top, self.high, self.low = top, high, low
+
+    @classmethod
+    def zeros(cls, count: int, device: torch.device | str = "cpu") -> Binned:
+        """The empty sum of ``count`` elements."""
+        return cls(
+            torch.zeros(count, dtype=torch.uint8, device=device),
+            torch.zeros(count, dtype=torch.int64, device=device),
+            torch.zeros(count, dtype=torch.int64, device=device),
+        )
+
+    def _state(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        return self.top, self.high, self.low
+
+    def add(self, leaf: torch.Tensor) -> None:
+        """Add one leaf. The state has no count of them: 32,767 at most, with those merged."""
+        if not _on_host(self.top):
+            _check(leaf.dtype)
+            torch_ops.binned_add(*self._state(), leaf)
+            return
+        state = _addresses(self._state())
+        _core.binned_add(*state, leaf.numel(), leaf.data_ptr(), DTYPES[leaf.dtype])
+
+    def raise_to(self, top: torch.Tensor) -> None:
+        """Bring each element to the bin ``top`` where that is higher."""
+        if _on_host(self.top):
+            _core.binned_raise(*_addresses(self._state()), top.numel(), top.data_ptr())
+        else:
+            torch_ops.binned_raise(*self._state(), top)
+
+    def merge(self, other: Binned) -> None:
+        """Add another sum, which is not changed."""
+        if _on_host(self.top):
+            state, more = _addresses(self._state()), _addresses(other._state())
+            _core.binned_merge(*state, *more, self.top.numel())
+        else:
+            torch_ops.binned_merge(self._state(), other._state())
+
+    def decode(self, divisor: int, out: torch.Tensor) -> None:
+        """The rounded quotient of the sum, into ``out``."""
+        if not _on_host(self.top):
+            _check(out.dtype, divisor)
+            torch_ops.binned_decode(*self._state(), divisor, out)
+            return
+        state = _addresses(self._state())
+        _core.binned_decode(*state, out.numel(), divisor, DTYPES[out.dtype], out.data_ptr())
+
+
+def sum_all(
+    leaves: Sequence[torch.Tensor], divisor: int, method: str, gram: torch.Tensor | None
+) -> torch.Tensor:
+    """``presum.reduce.sum`` of tensors of any shape and strides."""
+    flat = [leaf.detach().resolve_neg().reshape(-1).contiguous() for leaf in leaves]
+    out = torch.empty_like(flat[0])
+    if method == "exact":
+        exact(flat, divisor, out, gram)
+    elif method == "binned":
+        total = Binned.zeros(len(out), out.device)
+        for leaf in flat:
+            total.add(leaf)
+        total.decode(divisor, out)
+    else:
+        bits = int(method.removeprefix("fixed"))
+        largest = exponents(flat)
+        sums = encode(flat, largest, len(flat), bits)
+        decode(sums, largest, len(flat), divisor, bits, out)
+    return out.view(leaves[0].shape)
