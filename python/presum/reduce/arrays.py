@@ -50,8 +50,9 @@ def fixed(leaves: Sequence[Array], divisor: int, bits: int, out: Array) -> None:
 
 def binned(leaves: Sequence[Array], divisor: int, out: Array) -> None:
     """The leaves one at a time."""
-    state = [np.zeros(out.size, dtype) for dtype in (np.uint8, np.int64, np.int64)]
-    addresses, dtype = _addresses(state), DTYPES[out.dtype.name]
-    for address in _addresses(leaves):
-        _core.binned_add(*addresses, out.size, address, dtype)
-    _core.binned_decode(*addresses, out.size, divisor, dtype, out.ctypes.data)
+    top, digits = np.zeros(out.size, np.uint8), np.zeros((2, out.size), np.int64)
+    state = top.ctypes.data, digits[0].ctypes.data, digits[1].ctypes.data
+    dtype = DTYPES[out.dtype.name]
+    for leaf in _addresses(leaves):
+        _core.binned_add(*state, out.size, leaf, dtype)
+    _core.binned_decode(*state, out.size, divisor, dtype, out.ctypes.data)

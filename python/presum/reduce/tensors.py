@@ -157,27 +157,28 @@ class Binned:
     def _state(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         return self.top, self.high, self.low
 
+    def _addresses(self) -> tuple[int, int, int]:
+        return self.top.data_ptr(), self.high.data_ptr(), self.low.data_ptr()
+
     def add(self, leaf: torch.Tensor) -> None:
         """Add one leaf. The state has no count of them: 32,767 at most, with those merged."""
         if not _on_host(self.top):
             _check(leaf.dtype)
             torch_ops.binned_add(*self._state(), leaf)
             return
-        state = _addresses(self._state())
-        _core.binned_add(*state, leaf.numel(), leaf.data_ptr(), DTYPES[leaf.dtype])
+        _core.binned_add(*self._addresses(), leaf.numel(), leaf.data_ptr(), DTYPES[leaf.dtype])
 
     def raise_to(self, top: torch.Tensor) -> None:
         """Bring each element to the bin ``top`` where that is higher."""
         if _on_host(self.top):
-            _core.binned_raise(*_addresses(self._state()), top.numel(), top.data_ptr())
+            _core.binned_raise(*self._addresses(), top.numel(), top.data_ptr())
         else:
             torch_ops.binned_raise(*self._state(), top)
 
     def merge(self, other: Binned) -> None:
         """Add another sum, which is not changed."""
         if _on_host(self.top):
-            state, more = _addresses(self._state()), _addresses(other._state())
-            _core.binned_merge(*state, *more, self.top.numel())
+            _core.binned_merge(*self._addresses(), *other._addresses(), self.top.numel())
         else:
             torch_ops.binned_merge(self._state(), other._state())
 
@@ -187,8 +188,9 @@ class Binned:
             _check(out.dtype, divisor)
             torch_ops.binned_decode(*self._state(), divisor, out)
             return
-        state = _addresses(self._state())
-        _core.binned_decode(*state, out.numel(), divisor, DTYPES[out.dtype], out.data_ptr())
+        _core.binned_decode(
+            *self._addresses(), out.numel(), divisor, DTYPES[out.dtype], out.data_ptr()
+        )
 
 
 def sum_all(
