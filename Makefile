@@ -106,6 +106,7 @@ demo: build
 
 bench: build cpp-release
 	@build/release/bench/kernel_bench
+	@build/release/bench/reduce_bench
 	@build/release/bench/ingest_bench
 	@for way in ddp hook fsdp2 by-hand; do $(BIN)/python bench/overhead_bench.py --way $$way; done
 

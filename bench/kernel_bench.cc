@@ -2,14 +2,11 @@
 //
 // Throughput of the gradient pass as a ratio to a plain read of the same bytes, for every SIMD
 // target and dtype. `--quick`: a tiny run that shows that it works, not how fast it is.
-#include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
-#include <ctime>
 #include <functional>
 #include <memory>
 #include <numeric>
@@ -17,9 +14,10 @@
 #include <vector>
 
 #include "base/hash.h"
+#include "base/simd.h"
+#include "base/simd_dispatch.h"
 #include "observe/gradient_pass.h"
-#include "observe/simd.h"
-#include "observe/simd_dispatch.h"
+#include "timing.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "../bench/kernel_bench.cc"
@@ -93,40 +91,6 @@ struct NamedDtype {
 };
 constexpr NamedDtype kDtypes[] = {
     {"f32", Dtype::kF32}, {"bf16", Dtype::kBF16}, {"f16", Dtype::kF16}, {"f64", Dtype::kF64}};
-
-struct Ratio {
-  double median, low, high;
-};
-
-volatile std::uint64_t consumed;  // keeps the work
-
-// Processor time of this thread, so that other processes disturb less.
-double thread_seconds() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
-}
-
-double seconds(const std::function<std::uint64_t()>& work) {
-  const double begin = thread_seconds();
-  consumed = work();
-  return thread_seconds() - begin;
-}
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
-// The median and its distribution-free 95% interval from order statistics.
-Ratio summarise(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const auto n = static_cast<double>(values.size());
-  const double reach = 1.96 * std::sqrt(n) / 2;
-  const auto low = static_cast<std::size_t>(std::max(0.0, std::floor(n / 2 - reach)));
-  return {values[values.size() / 2], values[low], values[values.size() - 1 - low]};
-}
 
 // Finite elements of middling size, whatever their type: exponents differ in three bits only.
 void fill_gradient(Dtype dtype, std::uint8_t* data, std::size_t bytes) {
@@ -229,8 +193,8 @@ int run(const Options& options) {
       options.bytes >> 10, options.rounds, kBuckets);
   std::printf("%-8s %-5s  %-21s  %-21s  %-21s  %s\n", "target", "dtype", "gradient pass/read",
               "without sketch/read", "norm pass/read", "read");
-  for (const std::string_view target : observe::simd_targets()) {
-    if (const Status forced = observe::set_simd_target(target); !forced) return 1;
+  for (const std::string_view target : base::simd_targets()) {
+    if (const Status forced = base::set_simd_target(target); !forced) return 1;
     for (const auto& [name, dtype] : kDtypes) Bench(dtype, options).print_row(target, name);
   }
   return 0;

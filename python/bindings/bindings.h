@@ -16,6 +16,7 @@ void bind_observer(nanobind::module_& m);
 void bind_monitor(nanobind::module_& m);
 void bind_cli(nanobind::module_& m);
 void bind_cuda(nanobind::module_& m);
+void bind_reduce(nanobind::module_& m);
 
 inline nanobind::bytes to_bytes(const Packet& packet) {
   return nanobind::bytes(packet.bytes.data(), packet.bytes.size());

@@ -22,4 +22,5 @@ NB_MODULE(_core, m) {
   presum::python::bind_monitor(m);
   presum::python::bind_cli(m);
   presum::python::bind_cuda(m);
+  presum::python::bind_reduce(m);
 }

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+from collections.abc import Sequence
 from typing import Any
 
 __version__: str
@@ -103,4 +104,41 @@ def fingerprint_kinds() -> dict[str, int]: ...
 def canonical_name(name: str) -> str: ...
 def simd_target() -> str: ...
 def simd_targets() -> tuple[list[str], list[str]]: ...
+def reduce_exact(
+    leaves: Sequence[int], dtype: int, count: int, divisor: int, out: int, gram: int = 0
+) -> None: ...
+def reduce_exponents(leaves: Sequence[int], dtype: int, count: int, exponents: int) -> None: ...
+def reduce_encode(
+    leaves: Sequence[int],
+    dtype: int,
+    count: int,
+    exponents: int,
+    total_leaves: int,
+    bits: int,
+    out: int,
+) -> None: ...
+def reduce_decode(
+    sums: int,
+    exponents: int,
+    count: int,
+    total_leaves: int,
+    divisor: int,
+    bits: int,
+    dtype: int,
+    out: int,
+) -> None: ...
+def binned_add(top: int, high: int, low: int, count: int, leaf: int, dtype: int) -> None: ...
+def binned_raise(top: int, high: int, low: int, count: int, to: int) -> None: ...
+def binned_merge(
+    top: int,
+    high: int,
+    low: int,
+    other_top: int,
+    other_high: int,
+    other_low: int,
+    count: int,
+) -> None: ...
+def binned_decode(
+    top: int, high: int, low: int, count: int, divisor: int, dtype: int, out: int
+) -> None: ...
 def cli_main(args: list[str]) -> int: ...

@@ -5,9 +5,9 @@
 #include <cstring>
 #include <limits>
 
+#include "base/float_environment.h"
 #include "observe/fingerprint.h"
 #include "observe/gradient_pass.h"
-#include "observe/gradient_pass_environment.h"
 #include "observe/sketch.h"
 
 namespace presum::observe {
@@ -109,7 +109,7 @@ void add_to_sketch(const Elements& elements, std::size_t count, SketchSpan sketc
 }  // namespace
 
 NormStats norm_pass_reference(const void* data, std::size_t count, Dtype dtype) {
-  const DefaultFloatEnvironment environment;
+  const base::DefaultFloatEnvironment environment;
   const Elements elements(data, dtype);
   std::array<double, kAccumulators> sums{};
   NormStats stats{0, 0, 0};
@@ -130,7 +130,7 @@ NormStats norm_pass_reference(const void* data, std::size_t count, Dtype dtype) 
 
 GradientStats gradient_pass_reference(const void* data, std::size_t count, Dtype dtype,
                                       SketchSpan sketch) {
-  const DefaultFloatEnvironment environment;
+  const base::DefaultFloatEnvironment environment;
   const Elements elements(data, dtype);
   add_to_sketch(elements, count, sketch);
   const NormStats norm = norm_pass_reference(data, count, dtype);

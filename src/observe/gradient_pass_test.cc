@@ -16,9 +16,9 @@
 #include <tuple>
 #include <vector>
 
+#include "base/float_environment.h"
 #include "base/hash.h"
-#include "observe/gradient_pass_environment.h"
-#include "observe/simd.h"
+#include "base/simd.h"
 #include "observe/testing.h"
 
 namespace presum::observe {
@@ -58,8 +58,8 @@ void expect_equal_to_reference(const Buffer& buffer, std::uint32_t sketch_size) 
 // Every supported target with every dtype, against the reference.
 class KernelTest : public testing::TestWithParam<std::tuple<std::string_view, Dtype>> {
  protected:
-  void SetUp() override { ASSERT_TRUE(set_simd_target(std::get<0>(GetParam()))); }
-  void TearDown() override { ASSERT_TRUE(set_simd_target("")); }
+  void SetUp() override { ASSERT_TRUE(base::set_simd_target(std::get<0>(GetParam()))); }
+  void TearDown() override { ASSERT_TRUE(base::set_simd_target("")); }
   static Dtype dtype() { return std::get<1>(GetParam()); }
 };
 
@@ -167,7 +167,7 @@ TEST_P(KernelTest, TheCallersFloatingPointModeNeitherMattersNorChanges) {
 #endif
 
 INSTANTIATE_TEST_SUITE_P(Targets, KernelTest,
-                         testing::Combine(testing::ValuesIn(simd_targets()),
+                         testing::Combine(testing::ValuesIn(base::simd_targets()),
                                           testing::ValuesIn(kDtypes)),
                          [](const auto& test) {
                            return std::string(std::get<0>(test.param)) + "_" +

@@ -12,8 +12,8 @@
 #include <utility>
 
 #include "base/hash.h"
+#include "base/simd.h"
 #include "observe/gradient_pass.h"
-#include "observe/simd.h"
 #include "packet/packet.h"
 
 namespace presum {
@@ -88,9 +88,9 @@ std::uint64_t count_targets(std::span<const std::int64_t> labels, std::int64_t i
   return labels.size() - static_cast<std::size_t>(left_out);
 }
 
-Result<std::string_view> simd_target() { return observe::simd_target(); }
+Result<std::string_view> simd_target() { return base::simd_target(); }
 
-SimdTargets simd_targets() { return {observe::simd_targets(), observe::impossible_simd_targets()}; }
+SimdTargets simd_targets() { return {base::simd_targets(), base::impossible_simd_targets()}; }
 
 struct Observer::State {
   struct Slot {
@@ -265,7 +265,7 @@ Observer::~Observer() = default;
 
 Result<Observer> Observer::create(ObserverOptions options,
                                   const std::vector<Parameter>& parameters) {
-  const auto target = observe::simd_target();
+  const auto target = base::simd_target();
   if (!target) return tl::unexpected(target.error());
   const std::uint32_t size = options.sketch_size;
   if (size != 0 &&

@@ -7,7 +7,7 @@
 #include <immintrin.h>
 #endif
 
-namespace presum::observe {
+namespace presum::base {
 
 // While it lives, this thread computes in the default floating-point environment: round to nearest,
 // keep denormals (torch.set_flush_denormal drops them), no traps. The end restores the caller's
@@ -37,4 +37,4 @@ class DefaultFloatEnvironment {
 #endif
 };
 
-}  // namespace presum::observe
+}  // namespace presum::base

@@ -6,10 +6,10 @@
 
 #include "presum/status.h"
 
-// Which instruction set the kernels of this room use. Each kernel is compiled once for every target
-// and chosen at run time; all targets give bit-identical results, so the choice only affects speed.
+// Which instruction set kernels use. Each kernel is compiled once for every target and chosen at run
+// time; all targets give bit-identical results, so the choice only affects speed.
 // All functions are thread-safe. The names are string literals and live for ever.
-namespace presum::observe {
+namespace presum::base {
 
 // The target in use, e.g. "AVX3" (AVX-512), "AVX2", "SSE4" or "SCALAR". The best one of this
 // processor, unless the environment variable PRESUM_SIMD names another; that is read once, at first
@@ -30,4 +30,4 @@ Result<std::string_view> choose_simd_target(std::string_view wanted);
 // empty name returns to the choice of simd_target. Fails, and changes nothing, as simd_target does.
 Status set_simd_target(std::string_view name);
 
-}  // namespace presum::observe
+}  // namespace presum::base

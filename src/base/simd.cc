@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "observe/simd.h"
+#include "base/simd.h"
 
 #include <algorithm>
 #include <atomic>
@@ -7,9 +7,9 @@
 #include <cstdlib>
 #include <string>
 
-#include "observe/simd_dispatch.h"
+#include "base/simd_dispatch.h"
 
-namespace presum::observe {
+namespace presum::base {
 namespace {
 
 using Target = std::int64_t;  // one bit of HWY_TARGETS; a lower bit is a better target
@@ -111,4 +111,4 @@ std::size_t simd_table_index() noexcept {
   return chosen;
 }
 
-}  // namespace presum::observe
+}  // namespace presum::base

@@ -10,13 +10,13 @@
   (HWY_SSSE3 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV | HWY_WASM_EMU256)
 #include "hwy/targets.h"
 
-namespace presum::observe {
+namespace presum::base {
 
 // The place of the target in use in a table made by HWY_EXPORT. Highway's own choice is one per
 // process and belongs to every library in it, so it is left alone. Thread-safe.
 std::size_t simd_table_index() noexcept;
 
-}  // namespace presum::observe
+}  // namespace presum::base
 
 #define PRESUM_SIMD_DISPATCH(function) \
-  (*(HWY_DISPATCH_TABLE(function)[presum::observe::simd_table_index()]))
+  (*(HWY_DISPATCH_TABLE(function)[presum::base::simd_table_index()]))

@@ -1,0 +1,377 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Time of reproducible sums of W buffers as a ratio to a plain sum of the same buffers, for every
+// SIMD target. `--quick`: a tiny run that shows that it works, not how fast it is.
+#include <chrono>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/hash.h"
+#include "base/simd.h"
+#include "base/simd_dispatch.h"
+#include "presum/reduce.h"
+#include "timing.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "../bench/reduce_bench.cc"
+#include "hwy/foreach_target.h"
+// After foreach_target.h:
+#include "hwy/highway.h"
+
+#ifndef PRESUM_REDUCE_BENCH_ONCE
+#define PRESUM_REDUCE_BENCH_ONCE
+
+namespace presum {
+namespace {
+
+using Leaves = std::vector<const void*>;
+
+}  // namespace
+}  // namespace presum
+
+#endif  // PRESUM_REDUCE_BENCH_ONCE
+
+HWY_BEFORE_NAMESPACE();
+namespace presum {
+namespace {
+namespace HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+using Floats = hn::ScalableTag<float>;
+using Words = hn::Repartition<std::uint32_t, Floats>;
+
+constexpr std::size_t kLanes = hn::MaxLanes(Floats());
+
+HWY_INLINE hn::Vec<Floats> read(const float* from) { return hn::LoadU(Floats(), from); }
+
+#if HWY_TARGET != HWY_SCALAR
+HWY_INLINE hn::Vec<Floats> read(const std::uint16_t* from) {
+  const auto shorts = hn::LoadU(hn::Rebind<std::uint16_t, Floats>(), from);
+  return hn::BitCast(Floats(), hn::ShiftLeft<16>(hn::PromoteTo(Words(), shorts)));
+}
+#else
+HWY_INLINE hn::Vec<Floats> read(const std::uint16_t* from) {
+  return hn::BitCast(Floats(), hn::Set(Words(), static_cast<std::uint32_t>(*from) << 16));
+}
+#endif
+
+template <std::size_t kGroup, class T>
+HWY_INLINE void add_group(const void* const* leaves, std::size_t first, std::size_t size,
+                          bool begin, float* sums) {
+  const T* from[kGroup];
+  for (std::size_t j = 0; j < kGroup; ++j) from[j] = static_cast<const T*>(leaves[j]) + first;
+  for (std::size_t i = 0; i < size; i += kLanes) {
+    auto sum = begin ? hn::Zero(Floats()) : hn::LoadU(Floats(), sums + i);
+    for (std::size_t j = 0; j < kGroup; ++j) sum = hn::Add(sum, read(from[j] + i));
+    hn::StoreU(sum, Floats(), sums + i);
+  }
+}
+
+// The baseline: sums in fp32, eight buffers at a time, tile by tile. The count is a multiple of the
+// tile, the tile of 64, the number of leaves of 8.
+template <class T>
+HWY_INLINE void plain_sum(const Leaves& leaves, std::size_t count, std::size_t tile, float* out) {
+  for (std::size_t first = 0; first < count; first += tile) {
+    for (std::size_t leaf = 0; leaf < leaves.size(); leaf += 8) {
+      add_group<8, T>(leaves.data() + leaf, first, tile, leaf == 0, out + first);
+    }
+  }
+}
+
+void plain_sum_of(const Leaves& leaves, bool bf16, std::size_t count, std::size_t tile,
+                  float* out) {
+  if (bf16) {
+    plain_sum<std::uint16_t>(leaves, count, tile, out);
+  } else {
+    plain_sum<float>(leaves, count, tile, out);
+  }
+}
+
+// The baseline of leaves that arrive one at a time.
+void running_sum(const void* leaf, std::size_t count, float* sum) {
+  add_group<1, float>(&leaf, 0, count, false, sum);
+}
+
+// NOLINTNEXTLINE(google-readability-namespace-comments)
+}  // namespace HWY_NAMESPACE
+}  // namespace
+}  // namespace presum
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+
+namespace presum {
+namespace {
+
+HWY_EXPORT(plain_sum_of);
+HWY_EXPORT(running_sum);
+
+using Clock = std::chrono::steady_clock;
+
+constexpr Clock::duration kLimit = std::chrono::seconds(10);  // a row, after three rounds
+
+struct Options {
+  std::size_t bytes = std::size_t{256} << 20;  // of all buffers together
+  int rounds = 31;
+  bool all_targets = true;
+};
+
+enum class Data { kGaussian, kWide, kDenormals };
+constexpr const char* kDataNames[] = {"Gaussian", "wide range", "0.1% denormals"};
+
+enum class Way { kExact, kFixed32, kFixed64, kBinned };
+constexpr const char* kWayNames[] = {"exact", "fixed32", "fixed64", "binned add"};
+
+struct Case {
+  Way way;
+  Dtype dtype;
+  Data data;
+  std::size_t leaves;
+};
+constexpr Case kCases[] = {
+    {Way::kExact, Dtype::kF32, Data::kGaussian, 8},
+    {Way::kExact, Dtype::kF32, Data::kGaussian, 16},
+    {Way::kExact, Dtype::kF32, Data::kGaussian, 64},
+    {Way::kExact, Dtype::kF32, Data::kGaussian, 1024},
+    {Way::kExact, Dtype::kF32, Data::kWide, 8},
+    {Way::kExact, Dtype::kF32, Data::kWide, 64},
+    {Way::kExact, Dtype::kF32, Data::kDenormals, 8},
+    {Way::kExact, Dtype::kF32, Data::kDenormals, 64},
+    {Way::kExact, Dtype::kBF16, Data::kGaussian, 8},
+    {Way::kExact, Dtype::kBF16, Data::kGaussian, 64},
+    {Way::kFixed32, Dtype::kF32, Data::kGaussian, 8},
+    {Way::kFixed32, Dtype::kF32, Data::kGaussian, 64},
+    {Way::kFixed64, Dtype::kF32, Data::kGaussian, 8},
+    {Way::kFixed64, Dtype::kF32, Data::kGaussian, 64},
+    {Way::kBinned, Dtype::kF32, Data::kGaussian, 8},
+};
+
+double uniform(std::uint64_t word) { return (static_cast<double>(word >> 11) + 0.5) * 0x1p-53; }
+
+// Some values of a kind, from which buffers are filled in another order each.
+std::vector<float> values_of(Data data) {
+  constexpr double kTwoPi = 6.283185307179586;
+  std::vector<float> values(std::size_t{1} << 16);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const double radius = std::sqrt(-2 * std::log(uniform(splitmix64(2 * i))));
+    const double gauss = radius * std::cos(kTwoPi * uniform(splitmix64(2 * i + 1)));
+    const std::uint64_t word = splitmix64(i ^ 0x5EED000000);
+    const int power = data == Data::kWide ? static_cast<int>(word % 61) - 30 : 0;
+    values[i] = static_cast<float>(std::ldexp(gauss, power));
+    if (data == Data::kDenormals && word % 1000 == 0) {
+      const std::uint32_t bits = static_cast<std::uint32_t>(word >> 32) & 0x807FFFFF;
+      std::memcpy(&values[i], &bits, sizeof bits);
+    }
+  }
+  return values;
+}
+
+class Buffers {
+ public:
+  Buffers(const Case& c, const Options& options)
+      : dtype_(c.dtype),
+        count_(options.bytes / c.leaves / element_bytes(c.dtype) / kRound * kRound) {
+    const std::vector<float> values = values_of(c.data);
+    for (std::size_t leaf = 0; leaf < c.leaves; ++leaf) {
+      storage_.push_back(std::make_unique<std::uint8_t[]>(count_ * element_bytes(dtype_)));
+      fill(storage_.back().get(), leaf, values);
+      leaves_.push_back(storage_.back().get());
+    }
+  }
+
+  const Leaves& leaves() const { return leaves_; }
+  Dtype dtype() const { return dtype_; }
+  std::size_t count() const { return count_; }
+
+ private:
+  static constexpr std::size_t kRound = 4096;
+
+  void fill(std::uint8_t* to, std::size_t leaf, const std::vector<float>& values) const {
+    const std::size_t width = element_bytes(dtype_);
+    for (std::size_t i = 0; i < count_; ++i) {
+      const float& value = values[splitmix64(i * 4096 + leaf) % values.size()];
+      const auto* bytes = reinterpret_cast<const std::uint8_t*>(&value);
+      std::memcpy(to + i * width, bytes + 4 - width, width);
+    }
+  }
+
+  Dtype dtype_;
+  std::size_t count_;
+  std::vector<std::unique_ptr<std::uint8_t[]>> storage_;
+  Leaves leaves_;
+};
+
+class Bench {
+ public:
+  Bench(const Case& c, const Options& options)
+      : case_(c),
+        options_(options),
+        buffers_(c, options),
+        plain_(buffers_.count()),
+        out_(buffers_.count()) {
+    if (c.way == Way::kBinned) {
+      top_.resize(buffers_.count());
+      high_.resize(buffers_.count());
+      low_.resize(buffers_.count());
+    }
+  }
+
+  void print_row(std::string_view target) {
+    tile_ = best_tile();
+    std::vector<double> ratios, plain_gb;
+    const auto begin = Clock::now();
+    for (int round = 0; round < options_.rounds && (round < 3 || Clock::now() - begin < kLimit);
+         ++round) {
+      const double plain_s = seconds([this] { return plain(tile_); });
+      ratios.push_back(seconds([this] { return sum(); }) / plain_s);
+      plain_gb.push_back(bytes() / plain_s * 1e-9);
+    }
+    const Ratio ratio = summarise(ratios);
+    std::printf("%-8.*s %-10s %-5s %5zu  %-15s %6.2f [%4.2f, %4.2f]  %5.1f GB/s, %zu rounds\n",
+                static_cast<int>(target.size()), target.data(),
+                kWayNames[static_cast<int>(case_.way)],
+                case_.dtype == Dtype::kBF16 ? "bf16" : "f32", case_.leaves,
+                kDataNames[static_cast<int>(case_.data)], ratio.median, ratio.low, ratio.high,
+                median(plain_gb), ratios.size());
+    std::fflush(stdout);
+  }
+
+ private:
+  double bytes() const {
+    return static_cast<double>(buffers_.count() * case_.leaves * element_bytes(case_.dtype));
+  }
+
+  std::uint64_t plain(std::size_t tile) {
+    if (case_.way == Way::kBinned) {
+      for (const void* leaf : buffers_.leaves()) {
+        PRESUM_SIMD_DISPATCH(running_sum)(leaf, buffers_.count(), plain_.data());
+      }
+    } else {
+      PRESUM_SIMD_DISPATCH(plain_sum_of)
+      (buffers_.leaves(), case_.dtype == Dtype::kBF16, buffers_.count(), tile, plain_.data());
+    }
+    return plain_[0] > 0 ? 1 : 0;
+  }
+
+  std::uint64_t sum() {
+    switch (case_.way) {
+      case Way::kExact:
+        return exact();
+      case Way::kFixed32:
+        return fixed([](auto... args) { return reduce::encode32(args...); },
+                     [](auto... args) { return reduce::decode32(args...); }, integers32_);
+      case Way::kFixed64:
+        return fixed([](auto... args) { return reduce::encode64(args...); },
+                     [](auto... args) { return reduce::decode64(args...); }, integers64_);
+      case Way::kBinned:
+        return binned();
+    }
+    return 0;
+  }
+
+  std::uint64_t exact() {
+    return reduce::exact(buffers_.leaves(), case_.dtype, buffers_.count(), 1, out_.data()) ? 1 : 0;
+  }
+
+  // All steps for a part of the elements that stays in the cache, then for the next.
+  template <class Encode, class Decode, class Integer>
+  std::uint64_t fixed(Encode encode, Decode decode, std::vector<Integer>& integers) {
+    const std::size_t part = case_.leaves > 16 ? 1024 : 4096;
+    exponents_.resize(part);
+    integers.resize(part);
+    for (std::size_t first = 0; first < buffers_.count(); first += part) {
+      Leaves leaves = buffers_.leaves();
+      for (const void*& leaf : leaves) leaf = static_cast<const float*>(leaf) + first;
+      const reduce::Leaves span(leaves);
+      if (!reduce::exponents(span, case_.dtype, part, exponents_.data()) ||
+          !encode(span, case_.dtype, part, exponents_.data(), leaves.size(), integers.data()) ||
+          !decode(integers.data(), exponents_.data(), part, leaves.size(), 1U, case_.dtype,
+                  static_cast<void*>(out_.data() + first))) {
+        return 0;
+      }
+    }
+    return 1;
+  }
+
+  std::uint64_t binned() {
+    const reduce::Binned state{top_.data(), high_.data(), low_.data()};
+    for (const void* leaf : buffers_.leaves()) {
+      if (!reduce::binned_add(state, buffers_.count(), leaf, case_.dtype)) return 0;
+    }
+    return 1;
+  }
+
+  // The baseline gets the tile that makes it fastest here.
+  std::size_t best_tile() {
+    std::size_t best = 0;
+    double best_s = 0;
+    for (const std::size_t tile : {std::size_t{1024}, std::size_t{4096}, buffers_.count()}) {
+      std::vector<double> times;
+      for (int i = 0; i < 5; ++i) times.push_back(seconds([&] { return plain(tile); }));
+      const double time_s = median(times);
+      if (best == 0 || time_s < best_s) {
+        best = tile;
+        best_s = time_s;
+      }
+    }
+    return best;
+  }
+
+  Case case_;
+  Options options_;
+  Buffers buffers_;
+  std::vector<float> plain_, out_;
+  std::vector<std::uint8_t> top_, exponents_;
+  std::vector<std::int64_t> high_, low_, integers64_;
+  std::vector<std::int32_t> integers32_;
+  std::size_t tile_ = 0;
+};
+
+int run(const Options& options) {
+  std::printf(
+      "Ratio of time to a plain fp32 sum of the same W buffers (%zu MiB together), which has the\n"
+      "same target, eight buffers at a time and the tile size that is best for it. One thread, "
+      "its\n"
+      "processor time. A round times both, one after the other. Shown: the median of the rounds'\n"
+      "ratios (at most %d rounds) [its 95%% interval from order statistics; of three rounds, "
+      "their\n"
+      "range]. Wide range: exponents over 61 binary places. fixed: exponents, encoding and "
+      "decoding,\n"
+      "part by part. binned add: to a running fp32 sum, one buffer after the other.\n\n",
+      options.bytes >> 20, options.rounds);
+  std::printf("%-8s %-10s %-5s %5s  %-15s %-19s  %s\n", "target", "sum", "dtype", "W", "data",
+              "ratio", "plain sum");
+  for (const std::string_view target : base::simd_targets()) {
+    if (const Status forced = base::set_simd_target(target); !forced) return 1;
+    for (const Case& c : kCases) Bench(c, options).print_row(target);
+    if (!options.all_targets) break;
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace presum
+
+int main(int argc, char** argv) {
+  presum::Options options;
+  const std::string_view option = argc == 2 ? argv[1] : "";
+  if (option == "--quick") {
+    options = {.bytes = std::size_t{4096} * 4 * 1024, .rounds = 3};
+  } else if (option == "--best") {
+    options.all_targets = false;
+  } else if (argc != 1) {
+    std::fprintf(stderr, "usage: %s [--quick | --best]\n", argv[0]);
+    return 2;
+  }
+  return presum::run(options);
+}
+
+#endif  // HWY_ONCE

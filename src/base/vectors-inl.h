@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Elements of any dtype as vectors, for sources that compile a kernel for every target: to be
+// included after hwy/foreach_target.h, once for each. Nothing is declared for targets without
+// vectors.
+#if defined(PRESUM_BASE_VECTORS_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef PRESUM_BASE_VECTORS_INL_H
+#undef PRESUM_BASE_VECTORS_INL_H
+#else
+#define PRESUM_BASE_VECTORS_INL_H
+#endif
+
+#include <cstddef>
+#include <cstdint>
+
+#include "hwy/highway.h"
+#include "presum/dtype.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace presum::base::HWY_NAMESPACE {
+
+#if HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+using Floats = hn::ScalableTag<float>;
+using Words = hn::Repartition<std::uint32_t, Floats>;
+using LongWords = hn::Repartition<std::uint64_t, Floats>;
+using Doubles = hn::Repartition<double, Floats>;
+using HalfFloats = hn::Rebind<float, Doubles>;  // as many lanes as Doubles
+using Shorts = hn::Rebind<std::uint16_t, Floats>;
+
+constexpr std::size_t kLanes = hn::MaxLanes(Floats());
+constexpr std::size_t kDoubleLanes = kLanes / 2;
+
+template <class D>
+HWY_INLINE hn::Vec<D> load(D d, const std::uint8_t* from) {
+  return hn::BitCast(d, hn::LoadU(hn::Repartition<std::uint8_t, D>(), from));
+}
+
+// kLanes elements, exact as doubles. For f64, floats are rounded, and words, which fill two vectors,
+// continue in words_high.
+struct Vectors {
+  hn::Vec<Floats> floats;
+  hn::Vec<Doubles> low, high;
+  hn::Vec<Words> words, words_high;
+};
+
+HWY_INLINE void widen(Vectors& v) {
+  v.low = hn::PromoteTo(Doubles(), hn::LowerHalf(HalfFloats(), v.floats));
+  v.high = hn::PromoteTo(Doubles(), hn::UpperHalf(HalfFloats(), v.floats));
+}
+
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2 && !defined(HWY_DISABLE_F16C)
+HWY_INLINE hn::Vec<Floats> from_half(hn::Vec<Shorts> halves, hn::Vec<Words>) {
+  return hn::PromoteTo(Floats(), hn::BitCast(hn::Rebind<hwy::float16_t, Floats>(), halves));
+}
+#else
+// Exponent and mantissa are moved to their places in a float, which then lacks a factor of 2^112;
+// infinities and NaNs need all exponent bits besides.
+HWY_INLINE hn::Vec<Floats> from_half(hn::Vec<Shorts>, hn::Vec<Words> halves) {
+  const Floats df;
+  const Words dw;
+  const auto magnitude = hn::And(halves, hn::Set(dw, 0x7FFF));
+  const auto sign = hn::ShiftLeft<16>(hn::Xor(halves, magnitude));
+  const auto scaled = hn::Mul(hn::BitCast(df, hn::ShiftLeft<13>(magnitude)), hn::Set(df, 0x1p112F));
+  const auto special = hn::VecFromMask(dw, hn::Gt(magnitude, hn::Set(dw, 0x7BFF)));
+  const auto exponent = hn::And(special, hn::Set(dw, 0x7F800000));
+  return hn::BitCast(df, hn::Or(hn::BitCast(dw, scaled), hn::Or(sign, exponent)));
+}
+#endif
+
+template <Dtype kDtype>
+HWY_INLINE Vectors read(const std::uint8_t* from) {
+  Vectors v;
+  if constexpr (kDtype == Dtype::kF64) {
+    v.low = load(Doubles(), from);
+    v.high = load(Doubles(), from + kDoubleLanes * sizeof(double));
+    v.floats = hn::Combine(Floats(), hn::DemoteTo(HalfFloats(), v.high),
+                           hn::DemoteTo(HalfFloats(), v.low));
+    v.words = hn::BitCast(Words(), v.low);
+    v.words_high = hn::BitCast(Words(), v.high);
+  } else if constexpr (kDtype == Dtype::kF32) {
+    // The halves are loaded again: conversion from memory is cheaper than from a register.
+    v.floats = load(Floats(), from);
+    v.low = hn::PromoteTo(Doubles(), load(HalfFloats(), from));
+    v.high = hn::PromoteTo(Doubles(), load(HalfFloats(), from + kDoubleLanes * sizeof(float)));
+    v.words = hn::BitCast(Words(), v.floats);
+  } else {
+    const auto shorts = load(Shorts(), from);
+    v.words = hn::PromoteTo(Words(), shorts);
+    v.floats = kDtype == Dtype::kBF16 ? hn::BitCast(Floats(), hn::ShiftLeft<16>(v.words))
+                                      : from_half(shorts, v.words);
+    widen(v);
+  }
+  return v;
+}
+
+#endif
+
+}  // namespace presum::base::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // PRESUM_BASE_VECTORS_INL_H

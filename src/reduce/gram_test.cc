@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reduce/gram.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "base/simd.h"
+#include "reduce/testing.h"
+
+namespace presum::reduce {
+namespace {
+
+constexpr Dtype kDtypes[] = {Dtype::kF32, Dtype::kF64, Dtype::kBF16, Dtype::kF16};
+
+std::vector<double> gram_of(const LeafSet& set, Buffer& out) {
+  std::vector<double> gram(set.buffers.size() * set.buffers.size());
+  EXPECT_TRUE(exact_with_gram(set.pointers(), set.dtype, set.count(), 1, out.data(), gram));
+  return gram;
+}
+
+// Equal bits, or both NaN.
+void expect_same(const std::vector<double>& got, const std::vector<double>& wanted) {
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    ASSERT_TRUE(std::bit_cast<std::uint64_t>(got[i]) == std::bit_cast<std::uint64_t>(wanted[i]) ||
+                (std::isnan(got[i]) && std::isnan(wanted[i])))
+        << got[i] << " instead of " << wanted[i];
+  }
+}
+
+class GramTest : public testing::TestWithParam<Dtype> {};
+
+TEST_P(GramTest, EveryTargetGivesTheReferenceAndTheExactSum) {
+  for (const Kind kind : {Kind::kGaussian, Kind::kWide, Kind::kAnyBits, Kind::kNotFinite}) {
+    for (const std::size_t leaves : {1, 2, 3, 5, 8, 9}) {
+      for (const std::size_t count : {0, 1, 15, 16, 17, 255, 256, 257, 1030}) {
+        const LeafSet set = random_leaves(kind, GetParam(), leaves, count, leaves % 3);
+        std::vector<double> wanted(leaves * leaves);
+        gram_reference(set.pointers(), GetParam(), count, wanted);
+        Buffer sum(GetParam(), count), out(GetParam(), count);
+        ASSERT_TRUE(exact(set.pointers(), GetParam(), count, 1, sum.data()));
+        for (const std::string_view target : base::simd_targets()) {
+          ASSERT_TRUE(base::set_simd_target(target));
+          expect_same(gram_of(set, out), wanted);
+          EXPECT_TRUE(out == sum);
+        }
+      }
+    }
+  }
+  ASSERT_TRUE(base::set_simd_target(""));
+}
+
+TEST_P(GramTest, ProductsAreThoseOfTheDefinition) {
+  const LeafSet set = random_leaves(Kind::kGaussian, GetParam(), 6, 3000);
+  Buffer out(GetParam(), 3000);
+  const std::vector<double> gram = gram_of(set, out);
+  for (std::size_t a = 0; a < 6; ++a) {
+    for (std::size_t b = 0; b < 6; ++b) {
+      long double dot = 0, size = 0;
+      for (std::size_t i = 0; i < 3000; ++i) {
+        const auto x = static_cast<long double>(value_of(set.buffers[a].bits(i), GetParam()));
+        const long double product = x * value_of(set.buffers[b].bits(i), GetParam());
+        dot += product;
+        size += std::abs(product);
+      }
+      EXPECT_NEAR(gram[a * 6 + b], static_cast<double>(dot), static_cast<double>(size) * 1e-13);
+      EXPECT_EQ(gram[a * 6 + b], gram[b * 6 + a]);
+    }
+  }
+}
+
+TEST_P(GramTest, AsManyLeavesAsAreAllowedAddToWhatIsThere) {
+  const LeafSet set = random_leaves(Kind::kGaussian, GetParam(), 64, 40);
+  std::vector<double> wanted(64 * 64, 2), got(64 * 64, 2);
+  gram_reference(set.pointers(), GetParam(), 40, wanted);
+  Buffer out(GetParam(), 40);
+  ASSERT_TRUE(exact_with_gram(set.pointers(), GetParam(), 40, 64, out.data(), got));
+  expect_same(got, wanted);
+}
+
+TEST_P(GramTest, TheResultMayReplaceALeaf) {
+  LeafSet set = random_leaves(Kind::kWide, GetParam(), 4, 2000);
+  Buffer out(GetParam(), 2000);
+  const std::vector<double> wanted = gram_of(set, out);
+  std::vector<double> got(16);
+  ASSERT_TRUE(exact_with_gram(set.pointers(), GetParam(), 2000, 1, set.buffers[1].data(), got));
+  expect_same(got, wanted);
+  EXPECT_TRUE(set.buffers[1] == out);
+}
+
+INSTANTIATE_TEST_SUITE_P(Dtypes, GramTest, testing::ValuesIn(kDtypes),
+                         [](const auto& param) { return name_of(param.param); });
+
+TEST(GramArgumentsTest, WrongArgumentsAreErrors) {
+  const float x = 1;
+  float out = 0;
+  std::vector<const void*> leaves(65, &x);
+  std::vector<double> gram(65 * 65);
+  const Status many = exact_with_gram(leaves, Dtype::kF32, 1, 1, &out, gram);
+  ASSERT_FALSE(many);
+  EXPECT_EQ(many.error().message, "reduce: 65 leaves are more than the 64 that are possible");
+  leaves.resize(3);
+  const Status wrong = exact_with_gram(leaves, Dtype::kF32, 1, 1, &out, gram);
+  ASSERT_FALSE(wrong);
+  EXPECT_EQ(wrong.error().message, "reduce: gram has 4225 numbers instead of 9");
+}
+
+}  // namespace
+}  // namespace presum::reduce

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The walk over leaves that all kernels share; included like base/vectors-inl.h.
+#if defined(PRESUM_REDUCE_LEAVES_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef PRESUM_REDUCE_LEAVES_INL_H
+#undef PRESUM_REDUCE_LEAVES_INL_H
+#else
+#define PRESUM_REDUCE_LEAVES_INL_H
+#endif
+
+#include "base/vectors-inl.h"
+#include "presum/reduce.h"
+#include "reduce/tile.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace presum::reduce::HWY_NAMESPACE {
+
+#if HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
+
+using namespace base::HWY_NAMESPACE;
+
+using LongInts = hn::RebindToSigned<LongWords>;
+using Ints = hn::RebindToSigned<Words>;
+using HalfInts = hn::Rebind<std::int32_t, Doubles>;
+using HalfWords = hn::Rebind<std::uint32_t, Doubles>;
+using Bytes = hn::Rebind<std::uint8_t, Floats>;  // as many lanes as Floats
+using Bits = hn::Vec<Words>;
+using Reals = hn::Vec<Doubles>;
+
+HWY_INLINE Bits word(std::uint32_t value) { return hn::Set(Words(), value); }
+HWY_INLINE Reals real(double value) { return hn::Set(Doubles(), value); }
+
+// Of the element without its sign, which orders elements by size.
+HWY_INLINE Bits size_bits(hn::Vec<Floats> floats) {
+  return hn::And(hn::BitCast(Words(), floats), word(0x7FFFFFFF));
+}
+
+HWY_INLINE Bits exponent_of(Bits size) { return hn::ShiftRight<23>(size); }
+
+// Which doubles a mask of floats means.
+struct Masks {
+  hn::Mask<Doubles> low, high;
+};
+HWY_INLINE Masks widen(hn::Mask<Words> mask) {
+  const auto ints = hn::BitCast(Ints(), hn::VecFromMask(Words(), mask));
+  const auto low = hn::PromoteTo(LongInts(), hn::LowerHalf(HalfInts(), ints));
+  const auto high = hn::PromoteTo(LongInts(), hn::UpperHalf(HalfInts(), ints));
+  return {hn::MaskFromVec(hn::BitCast(Doubles(), low)),
+          hn::MaskFromVec(hn::BitCast(Doubles(), high))};
+}
+
+template <Dtype kDtype>
+HWY_INLINE const std::uint8_t* element(const void* buffer, std::size_t i) {
+  return static_cast<const std::uint8_t*>(buffer) + i * element_bytes(kDtype);
+}
+
+template <Dtype kDtype, std::size_t kGroup, class Tile>
+HWY_INLINE void add_group(const void* const* leaves, std::size_t first, std::size_t size,
+                          bool begin, Tile& tile) {
+  const std::uint8_t* from[kGroup];
+  for (std::size_t j = 0; j < kGroup; ++j) from[j] = element<kDtype>(leaves[j], first);
+  for (std::size_t i = 0; i < size; i += kLanes) {
+    auto sum = begin ? tile.begin(i) : tile.load(i);
+    for (std::size_t j = 0; j < kGroup; ++j) {
+      sum.add(read<kDtype>(from[j] + i * element_bytes(kDtype)));
+    }
+    tile.save(i, sum);
+  }
+}
+
+// Adds elements first to first + size of all leaves to the tile, in groups of which the sums stay
+// in registers. REQUIRES: size is a multiple of kLanes and at most kTile.
+template <Dtype kDtype, class Tile>
+HWY_INLINE void add_leaves(Leaves leaves, std::size_t first, std::size_t size, Tile& tile) {
+  std::size_t leaf = 0;
+  for (; leaf + 8 <= leaves.size(); leaf += 8) {
+    add_group<kDtype, 8>(leaves.data() + leaf, first, size, leaf == 0, tile);
+  }
+  for (; leaf + 2 <= leaves.size(); leaf += 2) {
+    add_group<kDtype, 2>(leaves.data() + leaf, first, size, leaf == 0, tile);
+  }
+  if (leaf < leaves.size()) {
+    add_group<kDtype, 1>(leaves.data() + leaf, first, size, leaf == 0, tile);
+  }
+}
+
+#endif
+
+}  // namespace presum::reduce::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif

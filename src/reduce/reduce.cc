@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "presum/reduce.h"
+
+#include <array>
+#include <string>
+
+#include "reduce/binned.h"
+#include "reduce/exact.h"
+#include "reduce/fixed.h"
+#include "reduce/gram.h"
+#include "reduce/tile.h"
+
+namespace presum::reduce {
+namespace {
+
+tl::unexpected<Error> refuse(const std::string& what) {
+  return fail(ErrorCode::kInvalidArgument, "reduce: " + what);
+}
+
+Status check_leaves(std::size_t leaves, std::size_t most) {
+  if (leaves == 0) return refuse("there is no leaf; give at least one buffer");
+  if (leaves <= most) return {};
+  return refuse(std::to_string(leaves) + " leaves are more than the " + std::to_string(most) +
+                " that are possible");
+}
+
+Status check_divisor(std::uint32_t divisor) {
+  if (divisor >= 1 && divisor <= kDivisorMax) return {};
+  return refuse("divisor " + std::to_string(divisor) + " is not from 1 to 2147483647");
+}
+
+Status check_any_dtype(Dtype dtype) {
+  if (static_cast<unsigned>(dtype) <= 3) return {};
+  return refuse("dtype " + std::to_string(static_cast<unsigned>(dtype)) + " is unknown");
+}
+
+Status check_short_dtype(Dtype dtype) {
+  if (dtype != Dtype::kF64) return check_any_dtype(dtype);
+  return refuse("f64 needs the exact reduction; this one takes f32, bf16 and f16");
+}
+
+// Of all workers, and of this one.
+Status check_total(std::size_t total_leaves, std::size_t leaves) {
+  const Status total = check_leaves(total_leaves, kLeavesMax);
+  if (!total || leaves <= total_leaves) return total;
+  return refuse(std::to_string(leaves) + " leaves are more than the total_leaves of " +
+                std::to_string(total_leaves) + "; give the number of all workers' leaves");
+}
+
+// The first error, or none.
+template <class... Checks>
+Status all_of(const Status& first, const Checks&... others) {
+  if constexpr (sizeof...(others) == 0) {
+    return first;
+  } else {
+    return first ? all_of(others...) : first;
+  }
+}
+
+using OffsetLeaves = std::array<const void*, kGramLeavesMax>;
+
+Leaves offset(Leaves leaves, std::size_t bytes, OffsetLeaves& to) {
+  for (std::size_t i = 0; i < leaves.size(); ++i) {
+    to[i] = static_cast<const std::byte*>(leaves[i]) + bytes;
+  }
+  return {to.data(), leaves.size()};
+}
+
+template <class Integer>
+Status encode(Leaves leaves, Dtype dtype, std::size_t count, const std::uint8_t* exponents,
+              std::size_t total_leaves, Integer* out) {
+  Status status = all_of(check_leaves(leaves.size(), kLeavesMax),
+                         check_total(total_leaves, leaves.size()), check_short_dtype(dtype));
+  if (status) encode_kernel(leaves, dtype, count, exponents, total_leaves, out);
+  return status;
+}
+
+template <class Integer>
+Status decode(const Integer* sums, const std::uint8_t* exponents, std::size_t count,
+              std::size_t total_leaves, std::uint32_t divisor, Dtype dtype, void* out) {
+  Status status =
+      all_of(check_total(total_leaves, 0), check_divisor(divisor), check_short_dtype(dtype));
+  if (status) decode_kernel(sums, exponents, count, total_leaves, divisor, dtype, out);
+  return status;
+}
+
+}  // namespace
+
+Status exact(Leaves leaves, Dtype dtype, std::size_t count, std::uint32_t divisor, void* out) {
+  Status status = all_of(check_leaves(leaves.size(), kLeavesMax), check_divisor(divisor),
+                         check_any_dtype(dtype));
+  if (status) exact_kernel(leaves, dtype, count, divisor, out);
+  return status;
+}
+
+Status exact_with_gram(Leaves leaves, Dtype dtype, std::size_t count, std::uint32_t divisor,
+                       void* out, std::span<double> gram) {
+  const std::size_t n = leaves.size();
+  Status status =
+      all_of(check_leaves(n, kGramLeavesMax), check_divisor(divisor), check_any_dtype(dtype));
+  if (status && gram.size() != n * n) {
+    status = refuse("gram has " + std::to_string(gram.size()) + " numbers instead of " +
+                    std::to_string(n * n));
+  }
+  if (!status) return status;
+  // In parts that stay in the cache; products first, because `out` may be one of the leaves.
+  static_assert(kTile % kGramBlock == 0);
+  for (std::size_t first = 0; first < count; first += kTile) {
+    const std::size_t size = std::min(kTile, count - first);
+    const std::size_t bytes = first * element_bytes(dtype);
+    OffsetLeaves storage;
+    const Leaves part = offset(leaves, bytes, storage);
+    gram_kernel(part, dtype, size, gram);
+    exact_kernel(part, dtype, size, divisor, static_cast<std::byte*>(out) + bytes);
+  }
+  return status;
+}
+
+Status exponents(Leaves leaves, Dtype dtype, std::size_t count, std::uint8_t* exponents) {
+  Status status = all_of(check_leaves(leaves.size(), kLeavesMax), check_short_dtype(dtype));
+  if (status) exponents_kernel(leaves, dtype, count, exponents);
+  return status;
+}
+
+Status encode32(Leaves leaves, Dtype dtype, std::size_t count, const std::uint8_t* exponents,
+                std::size_t total_leaves, std::int32_t* out) {
+  return encode(leaves, dtype, count, exponents, total_leaves, out);
+}
+
+Status encode64(Leaves leaves, Dtype dtype, std::size_t count, const std::uint8_t* exponents,
+                std::size_t total_leaves, std::int64_t* out) {
+  return encode(leaves, dtype, count, exponents, total_leaves, out);
+}
+
+Status decode32(const std::int32_t* sums, const std::uint8_t* exponents, std::size_t count,
+                std::size_t total_leaves, std::uint32_t divisor, Dtype dtype, void* out) {
+  return decode(sums, exponents, count, total_leaves, divisor, dtype, out);
+}
+
+Status decode64(const std::int64_t* sums, const std::uint8_t* exponents, std::size_t count,
+                std::size_t total_leaves, std::uint32_t divisor, Dtype dtype, void* out) {
+  return decode(sums, exponents, count, total_leaves, divisor, dtype, out);
+}
+
+Status binned_add(Binned sum, std::size_t count, const void* leaf, Dtype dtype) {
+  Status status = check_short_dtype(dtype);
+  if (status) binned_add_kernel(sum, count, leaf, dtype);
+  return status;
+}
+
+Status binned_raise(Binned sum, std::size_t count, const std::uint8_t* top) {
+  binned_raise_all(sum, count, top);
+  return {};
+}
+
+Status binned_merge(Binned into, Binned from, std::size_t count) {
+  binned_merge_all(into, from, count);
+  return {};
+}
+
+Status binned_decode(Binned sum, std::size_t count, std::uint32_t divisor, Dtype dtype, void* out) {
+  Status status = all_of(check_divisor(divisor), check_short_dtype(dtype));
+  if (status) binned_decode_kernel(sum, count, divisor, dtype, out);
+  return status;
+}
+
+}  // namespace presum::reduce

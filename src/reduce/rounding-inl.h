@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// From exact sums to elements with one rounding, as vectors; included like base/vectors-inl.h.
+//
+// Rounding to odd: a number that is not a double becomes that one of its two neighbours whose last
+// bit is 1. Such a double rounds to fewer bits (at least two fewer) as the number itself would,
+// because it lies on the same side of every one of their ties.
+#if defined(PRESUM_REDUCE_ROUNDING_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef PRESUM_REDUCE_ROUNDING_INL_H
+#undef PRESUM_REDUCE_ROUNDING_INL_H
+#else
+#define PRESUM_REDUCE_ROUNDING_INL_H
+#endif
+
+#include <bit>
+
+#include "reduce/format.h"
+#include "reduce/leaves-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace presum::reduce::HWY_NAMESPACE {
+
+#if HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
+
+// kLanes sums.
+struct Sums {
+  Reals low, high;
+};
+
+HWY_INLINE Bits load_bytes(const std::uint8_t* bytes) {
+  return hn::PromoteTo(Words(), hn::LoadU(Bytes(), bytes));
+}
+
+// 2^power
+HWY_INLINE Sums powers_of_two(Bits power) {
+  const auto biased = hn::Add(power, word(1023));
+  const auto low = hn::PromoteTo(LongWords(), hn::LowerHalf(HalfWords(), biased));
+  const auto high = hn::PromoteTo(LongWords(), hn::UpperHalf(HalfWords(), biased));
+  return {hn::BitCast(Doubles(), hn::ShiftLeft<52>(low)),
+          hn::BitCast(Doubles(), hn::ShiftLeft<52>(high))};
+}
+
+// A double of this size has no fraction and 51 bits for an integer of either sign; its low bits are
+// that integer's.
+constexpr double kMagic = 0x1.8p52;
+
+HWY_INLINE hn::Vec<LongWords> long_words(Reals x) { return hn::BitCast(LongWords(), x); }
+
+// a + b exactly: the rounded sum and what it lacks. If b is not finite, what it lacks is NaN.
+struct Pair {
+  Reals sum, rest;
+};
+HWY_INLINE Pair two_sum(Reals a, Reals b) {
+  const auto sum = hn::Add(a, b);
+  const auto b_part = hn::Sub(sum, a);
+  const auto a_part = hn::Sub(sum, b_part);
+  return {sum, hn::Add(hn::Sub(a, a_part), hn::Sub(b, b_part))};
+}
+
+// Rounds value + rest to odd. REQUIRES: value is that sum rounded to nearest, or not finite. Only
+// the rest's sign counts.
+HWY_INLINE Reals to_odd(Reals value, Reals rest) {
+  const LongInts di;
+  const auto bits = hn::BitCast(di, value);
+  const auto inexact = hn::Gt(hn::Abs(rest), hn::Zero(Doubles()));  // false for NaN
+  const auto even = hn::Eq(hn::And(bits, hn::Set(di, 1)), hn::Zero(di));
+  const auto away = hn::BroadcastSignBit(hn::BitCast(di, hn::Xor(value, rest)));  // -1 or 0
+  const auto odd = hn::Add(bits, hn::Or(away, hn::Set(di, 1)));
+  const auto changed = hn::And(inexact, hn::RebindMask(Doubles(), even));
+  return hn::IfThenElse(changed, hn::BitCast(Doubles(), odd), value);
+}
+
+// Integers as doubles, rounded to odd: exact below 2^53.
+HWY_INLINE Reals integers_to_odd(hn::Vec<LongInts> integers) {
+  const LongWords d;
+  const auto bits = hn::BitCast(d, integers);
+  const auto exponent = long_words(real(0x1p52));
+  const auto flipped = hn::Xor(hn::ShiftRight<32>(bits), hn::Set(d, 0x80000000));
+  const auto upper = hn::BitCast(Doubles(), hn::Or(flipped, exponent));
+  const auto lower =
+      hn::BitCast(Doubles(), hn::Or(hn::And(bits, hn::Set(d, 0xFFFFFFFF)), exponent));
+  const auto above = hn::Mul(hn::Sub(upper, real(0x1p52 + 0x1p31)), real(0x1p32));
+  const Pair pair = two_sum(above, hn::Sub(lower, real(0x1p52)));
+  return to_odd(pair.sum, pair.rest);
+}
+
+// REQUIRES: the divisor is at most kKernelDivisorMax. Then dividing a sum that was rounded to odd
+// is as good as dividing the sum itself: a tie of the result has 25 bits at most, so its product
+// with the divisor is a double, and both lie on the same side of it.
+class Division {
+ public:
+  explicit HWY_INLINE Division(std::uint32_t divisor)
+      : exact_(std::has_single_bit(divisor)),
+        divisor_(real(divisor)),
+        reciprocal_(real(1.0 / divisor)) {}
+
+  // Rounded to odd.
+  HWY_INLINE Reals operator()(Reals sum) const {
+    if (exact_) return hn::Mul(sum, reciprocal_);
+    const auto quotient = hn::Div(sum, divisor_);
+    return to_odd(quotient, rest(sum, quotient));
+  }
+
+ private:
+  // sum - quotient * divisor, which is a double.
+  HWY_INLINE Reals rest(Reals sum, Reals quotient) const {
+#if HWY_NATIVE_FMA
+    return hn::NegMulAdd(quotient, divisor_, sum);
+#else
+    // The upper 24 and the lower 29 bits of the quotient times 24 bits are doubles too.
+    const auto mask = hn::BitCast(Doubles(), hn::Set(LongWords(), ~((std::uint64_t{1} << 29) - 1)));
+    const auto upper = hn::And(quotient, mask);
+    const auto left = hn::Sub(sum, hn::Mul(upper, divisor_));
+    return hn::Sub(left, hn::Mul(hn::Sub(quotient, upper), divisor_));
+#endif
+  }
+
+  bool exact_;
+  Reals divisor_, reciprocal_;
+};
+
+// The nearest number of the format, ties to even, of precision and unit of a format that fp32
+// contains, without its upper bound. Adding and subtracting a large enough number of which the last
+// bit is the format's.
+template <Dtype kDtype>
+HWY_INLINE Reals round_to(Reals x) {
+  constexpr Format kFormat = format_of(kDtype);
+  constexpr double kSmallestNormal = kDtype == Dtype::kF16 ? 0x1p-14 : 0x1p-126;
+  constexpr double kShift = 1.5 * static_cast<double>(1ULL << (52 - kFormat.mantissa_bits));
+  const auto exponent = hn::BitCast(Doubles(), hn::Set(LongWords(), 0x7FF0000000000000));
+  const auto power = hn::Max(hn::And(x, exponent), real(kSmallestNormal));
+  const auto large = hn::Mul(power, real(kShift));
+  const auto rounded = hn::CopySign(hn::Sub(hn::Add(x, large), large), x);
+  return hn::IfThenElse(hn::IsFinite(x), rounded, x);
+}
+
+HWY_INLINE hn::Vec<Floats> demote(Sums x) {
+  return hn::Combine(Floats(), hn::DemoteTo(HalfFloats(), x.high),
+                     hn::DemoteTo(HalfFloats(), x.low));
+}
+
+HWY_INLINE void store(hn::Vec<Words> words, std::uint8_t* to) {
+  hn::StoreU(hn::BitCast(hn::Repartition<std::uint8_t, Words>(), words),
+             hn::Repartition<std::uint8_t, Words>(), to);
+}
+
+HWY_INLINE void store_short(hn::Vec<Words> words, std::uint8_t* to) {
+  const auto shorts = hn::DemoteTo(Shorts(), hn::BitCast(Ints(), words));
+  hn::StoreU(hn::BitCast(hn::Repartition<std::uint8_t, Shorts>(), shorts),
+             hn::Repartition<std::uint8_t, Shorts>(), to);
+}
+
+// The bits of floats that are numbers of fp16, or too large for it. The reverse of from_half:
+// without a factor of 2^112 exponent and mantissa are in place, and 65,536 becomes infinity.
+HWY_INLINE hn::Vec<Words> half_bits(hn::Vec<Floats> floats) {
+  const auto size = hn::Min(hn::Abs(floats), hn::Set(Floats(), 65536.0F));
+  const auto scaled = hn::BitCast(Words(), hn::Mul(size, hn::Set(Floats(), 0x1p-112F)));
+  const auto sign = hn::ShiftRight<31>(hn::BitCast(Words(), floats));
+  return hn::Or(hn::ShiftRight<13>(scaled), hn::ShiftLeft<15>(sign));
+}
+
+// Rounds once, and writes kLanes elements.
+template <Dtype kDtype>
+HWY_INLINE void store_rounded(Sums x, std::uint8_t* to) {
+  constexpr Format kFormat = format_of(kDtype);
+  if constexpr (kDtype != Dtype::kF32) x = {round_to<kDtype>(x.low), round_to<kDtype>(x.high)};
+  const auto floats = demote(x);
+  const auto nan = hn::RebindMask(Words(), hn::IsNaN(floats));
+  auto bits = hn::BitCast(Words(), floats);
+  if constexpr (kDtype == Dtype::kBF16) bits = hn::ShiftRight<16>(bits);
+  if constexpr (kDtype == Dtype::kF16) bits = half_bits(floats);
+  bits = hn::IfThenElse(nan, hn::Set(Words(), std::uint32_t{kFormat.quiet_nan()}), bits);
+  if constexpr (kDtype == Dtype::kF32) {
+    store(bits, to);
+  } else {
+    store_short(bits, to);
+  }
+}
+
+#endif
+
+}  // namespace presum::reduce::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif
