@@ -249,7 +249,7 @@ def test_fixed_is_the_sum_of_integers_as_defined(
     path: str, kind: str, dtype: torch.dtype, bits: int
 ) -> None:
     for leaves, mean in [(1, False), (3, True), (12, False), (64, True), (300, False)]:
-        terms = make(kind, dtype, leaves, 1200 // leaves, 1)
+        terms = make(kind, dtype, leaves, 600 // leaves, 1)
         found = reduce.sum(terms, method=METHODS[bits], mean=mean)
         same_bits(found, fixed_sum(terms, leaves if mean else 1, bits))
 
@@ -313,7 +313,7 @@ def binned_by_workers(parts: Sequence[Tensor], total: int) -> Tensor:
 
 @pytest.mark.parametrize(("kind", "dtype"), CASES, ids=str)
 def test_no_order_and_no_partition_changes_a_bit(path: str, kind: str, dtype: torch.dtype) -> None:
-    terms = make(kind, dtype, 12, 40, 4)
+    terms = make(kind, dtype, 12, 25, 4)
     expected = {method: reduce.sum(terms, method=method, mean=True) for method in reduce.METHODS}
     for workers in (12, 6, 4, 3, 1):
         shuffled = terms[torch.randperm(12, generator=torch.Generator().manual_seed(workers))]
