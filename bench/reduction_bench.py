@@ -22,7 +22,7 @@ import torch.multiprocessing as mp
 from torch.futures import Future
 
 from presum.reduce.leaves import Folded
-from presum.reduce.transports import Exact, Fixed, FoldedSum, Reduction, Terms, hand_over
+from presum.reduce.transports import Exact, Fixed, FoldedSum, Reduction, Scratch, Terms, hand_over
 
 OWN = "gloo fp32"
 
@@ -38,15 +38,16 @@ def ways(buffer: torch.Tensor) -> dict[str, Callable[[], None]]:
     assert dist.group.WORLD is not None
     world = dist.get_world_size()
     terms = Terms(dist.group.WORLD, [1] * world, world)
+    scratch = Scratch()
 
     def own() -> None:
         dist.all_reduce(buffer.mul_(1 / world))
 
     return {
         OWN: own,
-        "exact": lambda: reduced(Exact(terms, [buffer]), buffer),
-        "fixed32": lambda: reduced(Fixed(terms, [buffer], 32), buffer),
-        "fixed64": lambda: reduced(Fixed(terms, [buffer], 64), buffer),
+        "exact": lambda: reduced(Exact(terms, [buffer], None, scratch), buffer),
+        "fixed32": lambda: reduced(Fixed(terms, [buffer], 32, scratch), buffer),
+        "fixed64": lambda: reduced(Fixed(terms, [buffer], 64, scratch), buffer),
         "binned": lambda: reduced(FoldedSum(terms, Folded().take([], buffer)), buffer),
     }
 

@@ -28,7 +28,16 @@ from presum.ddp_hook import COMM_HOOKS, HookState
 from presum.device_pass import dense
 from presum.reduce.leaves import Folded, Kept, Slice
 from presum.reduce.plan import Plan
-from presum.reduce.transports import Exact, Fixed, FoldedSum, Reduction, Terms, agree, hand_over
+from presum.reduce.transports import (
+    Exact,
+    Fixed,
+    FoldedSum,
+    Reduction,
+    Scratch,
+    Terms,
+    agree,
+    hand_over,
+)
 from presum.taps import TAPS, Replacement
 
 GRAM_WORKERS_MAX = 64
@@ -119,6 +128,7 @@ class ReducingState(HookState):
         self._pass = TAPS.backward_passes  # its number
         self._counts: list[int] = []
         self._waiting: Way | None = None
+        self._scratch: dict[int, Scratch] = {}  # by bucket
         TAPS.add()  # for good
         ZEROED.watch(self)
         model.register_forward_hook(_Tap(lambda *_: self._passes.after_forward()))
@@ -215,9 +225,10 @@ class ReducingState(HookState):
         mine = self.leaves.take(self._layout(bucket), bucket.buffer())
         if not isinstance(mine, list):
             return FoldedSum(terms, mine)
+        scratch = self._scratch.setdefault(bucket.index(), Scratch())
         if self._plan.method == "exact":
-            return Exact(terms, mine, self._wants_gram(leaves))
-        return Fixed(terms, mine, int(self._plan.method.removeprefix("fixed")))
+            return Exact(terms, mine, self._wants_gram(leaves), scratch)
+        return Fixed(terms, mine, int(self._plan.method.removeprefix("fixed")), scratch)
 
     def _layout(self, bucket: GradBucket) -> list[Slice]:
         start = int(bucket.buffer().storage_offset())

@@ -75,27 +75,33 @@ def exact(
     )
 
 
-def exponents(leaves: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The largest biased fp32 exponent of each element, uint8; for an all-reduce with MAX."""
+def exponents(leaves: Sequence[torch.Tensor], room: torch.Tensor | None = None) -> torch.Tensor:
+    """The largest biased fp32 exponent of each element, uint8; for an all-reduce with MAX. On the
+    CPU written to ``room``, where one is given."""
     first = leaves[0]
     if not _on_host(first):
         _check(first.dtype, leaves=len(leaves))
         return torch_ops.exponents(leaves)
-    found = torch.empty(first.numel(), dtype=torch.uint8)
+    found = torch.empty(first.numel(), dtype=torch.uint8) if room is None else room
     _core.reduce_exponents(_addresses(leaves), DTYPES[first.dtype], first.numel(), found.data_ptr())
     return found
 
 
 def encode(
-    leaves: Sequence[torch.Tensor], exponents: torch.Tensor, total_leaves: int, bits: int
+    leaves: Sequence[torch.Tensor],
+    exponents: torch.Tensor,
+    total_leaves: int,
+    bits: int,
+    room: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The sum of this worker's leaves as int32 or int64 (``bits``); for an all-reduce with SUM.
-    ``exponents`` are the largest of all workers."""
+    ``exponents`` are the largest of all workers. On the CPU written to ``room``, where given."""
     first = leaves[0]
     if not _on_host(first):
         _check(first.dtype, leaves=max(total_leaves, len(leaves)))
         return torch_ops.encode(leaves, exponents, total_leaves, bits)
-    sums = torch.empty(first.numel(), dtype=torch.int32 if bits == 32 else torch.int64)
+    dtype = torch.int32 if bits == 32 else torch.int64
+    sums = torch.empty(first.numel(), dtype=dtype) if room is None else room
     _core.reduce_encode(
         _addresses(leaves),
         DTYPES[first.dtype],

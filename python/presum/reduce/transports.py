@@ -23,7 +23,7 @@ from presum.reduce.tensors import Binned
 class Terms(NamedTuple):
     """Of a sum: who takes part, how many leaves each worker brings, what divides the sum."""
 
-    group: dist.ProcessGroup
+    group: dist.ProcessGroup | None  # None: the default one
     counts: Sequence[int]
     divisor: int
 
@@ -33,6 +33,24 @@ class Terms(NamedTuple):
         return sum(self.counts)
 
 
+class Scratch:
+    """Memory that is used again at the next step: on hosts fresh pages cost as much as a pass. For
+    one flat buffer at a time."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, torch.Tensor] = {}
+
+    def take(
+        self, name: str, like: torch.Tensor, *shape: int, dtype: torch.dtype | None = None
+    ) -> torch.Tensor:
+        """Not initialised, on the device of ``like``, of its dtype unless another is given."""
+        kind = (shape, dtype or like.dtype, like.device)
+        held = self._held.get(name)
+        if held is None or (held.shape, held.dtype, held.device) != kind:
+            held = self._held[name] = like.new_empty(shape, dtype=dtype)
+        return held
+
+
 class Reduction(ABC):
     """One flat buffer on its way through the workers.
 
@@ -40,8 +58,10 @@ class Reduction(ABC):
     all workers. ``out`` may be a leaf.
     """
 
-    def __init__(self, terms: Terms) -> None:
+    def __init__(self, terms: Terms, scratch: Scratch | None = None) -> None:
         self._terms = terms
+        self._group: dist.ProcessGroup | None = terms.group
+        self._scratch = scratch or Scratch()
         self._world = len(terms.counts)
         self._first: Any = None  # the first round
 
@@ -62,17 +82,23 @@ class Reduction(ABC):
         """In place of ``proceed`` and ``complete``: this worker's part, where each has one part of
         the buffer. Waits."""
 
+    def let_go(self) -> None:
+        """Of the group, once the last collective is issued: the thread that completes this is the
+        group's own, and must not be the last to hold it."""
+        self._group = self._first = None
+        self._terms = self._terms._replace(group=None)
+
     def _all_reduce(self, tensor: torch.Tensor, op: Any) -> Any:
-        return dist.all_reduce(tensor, op, group=self._terms.group, async_op=True)
+        return dist.all_reduce(tensor, op, group=self._group, async_op=True)
 
     def _scattered(self, tensor: torch.Tensor) -> torch.Tensor:
         """This worker's part of the sum of integers."""
         part = tensor.new_empty(tensor.numel() // self._world)
-        reduce_scatter(part, tensor, group=self._terms.group)
+        reduce_scatter(part, tensor, group=self._group)
         return part
 
     def _own(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.view(self._world, -1)[dist.get_rank(self._terms.group)]
+        return tensor.view(self._world, -1)[dist.get_rank(self._group)]
 
 
 class Exact(Reduction):
@@ -83,14 +109,15 @@ class Exact(Reduction):
         terms: Terms,
         leaves: Sequence[torch.Tensor],
         share: Callable[[torch.Tensor], None] | None = None,
+        scratch: Scratch | None = None,
     ) -> None:
         """``share`` gets the products of all pairs of leaves in this worker's chunk, float64 of
         [leaves, leaves]; at most 64 leaves."""
-        super().__init__(terms)
+        super().__init__(terms, scratch)
         self._leaves = leaves
         self._share = share
         self._width = -(-leaves[0].numel() // self._world)
-        self._received = leaves[0].new_empty(terms.leaves, self._width)
+        self._received = self._scratch.take("received", leaves[0], terms.leaves, self._width)
         self._sums = leaves[0].new_empty(0)
 
     def begin(self) -> None:
@@ -100,7 +127,7 @@ class Exact(Reduction):
             self._sent,
             [count * self._width for count in self._terms.counts],
             [len(self._leaves) * self._width] * self._world,
-            group=self._terms.group,
+            group=self._group,
             async_op=True,
         )
 
@@ -123,12 +150,20 @@ class Exact(Reduction):
         self._share(gram)
 
     def proceed(self, out: torch.Tensor) -> Future[Any]:
-        chunk = self._received.new_empty(self._width)
-        self._sum(chunk)
+        parts = self._scratch.take("parts", out, self._world, self._width)
+        self._sum(parts[0])
         whole = self._width * self._world
-        self._sums = out if out.numel() == whole else out.new_empty(whole)
-        work = all_gather(self._sums, chunk, group=self._terms.group, async_op=True)
-        return work.get_future()  # type: ignore[no-any-return]
+        self._sums = out if out.numel() == whole else self._scratch.take("sums", out, whole)
+        return self._gather(parts).get_future()  # type: ignore[no-any-return]
+
+    def _gather(self, parts: torch.Tensor) -> Any:
+        """Everyone's first part. Gloo's all-gather goes around a ring, one part after the other;
+        its all-to-all sends them at once."""
+        group = self._group
+        if not parts.is_cpu:
+            return all_gather(self._sums, parts[0], group=group, async_op=True)
+        parts[1:] = parts[0]
+        return dist.all_to_all_single(self._sums, parts.view(-1), group=group, async_op=True)
 
     def complete(self, out: torch.Tensor) -> None:
         if self._sums is not out:
@@ -141,18 +176,29 @@ class Exact(Reduction):
 class Fixed(Reduction):
     """The largest exponents, then integers, by the library's own all-reduce."""
 
-    def __init__(self, terms: Terms, leaves: Sequence[torch.Tensor], bits: int) -> None:
-        super().__init__(terms)
+    def __init__(
+        self,
+        terms: Terms,
+        leaves: Sequence[torch.Tensor],
+        bits: int,
+        scratch: Scratch | None = None,
+    ) -> None:
+        super().__init__(terms, scratch)
         self._leaves = leaves
         self._bits = bits
 
     def begin(self) -> None:
-        self._exponents = tensors.exponents(self._leaves)
+        like = self._leaves[0]
+        room = self._scratch.take("exponents", like, like.numel(), dtype=torch.uint8)
+        self._exponents = tensors.exponents(self._leaves, room)
         self._first = self._all_reduce(self._exponents, dist.ReduceOp.MAX)
 
     def _encode(self) -> torch.Tensor:
         self._first.wait()
-        return tensors.encode(self._leaves, self._exponents, self._terms.leaves, self._bits)
+        like, bits = self._leaves[0], self._bits
+        dtype = torch.int32 if bits == 32 else torch.int64
+        room = self._scratch.take("integers", like, like.numel(), dtype=dtype)
+        return tensors.encode(self._leaves, self._exponents, self._terms.leaves, bits, room)
 
     def proceed(self, out: torch.Tensor) -> Future[Any]:
         self._sums = self._encode()
@@ -205,6 +251,9 @@ class FoldedSum(Reduction):
 def hand_over(reduction: Reduction, buffer: torch.Tensor, future: Future[torch.Tensor]) -> None:
     """Proceeds; once the sum is in ``buffer``, so it is in ``future``, or what went wrong."""
 
+    second = reduction.proceed(buffer)
+    reduction.let_go()
+
     def complete(second: Future[Any]) -> None:
         try:
             second.value()
@@ -213,7 +262,7 @@ def hand_over(reduction: Reduction, buffer: torch.Tensor, future: Future[torch.T
         except Exception as error:
             future.set_exception(error)  # type: ignore[arg-type]
 
-    reduction.proceed(buffer).add_done_callback(complete)
+    second.add_done_callback(complete)
 
 
 def agree(group: dist.ProcessGroup, leaves: int, device: torch.device) -> list[int]:
