@@ -177,6 +177,7 @@ def test_samples_of_another_salt_are_not_compared_but_their_positions(runs: Path
 def test_a_run_without_fingerprints_is_compared_by_its_numbers(runs: Path) -> None:
     (model,) = compared(runs / "base", runs / "plain", 0)["models"]
     assert "data: not recorded in B" in model["not_compared"]
+    assert "configuration: not recorded in B" in model["not_compared"]
     assert "parameters: not recorded in B" in model["not_compared"]
 
 

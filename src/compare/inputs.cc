@@ -18,7 +18,8 @@ constexpr std::uint32_t kMicroBatches = ~0U;  // beside the kinds of fingerprint
 constexpr std::array kRandomKinds = {Kind::kRngTorch, Kind::kRngDevice, Kind::kRngNumpy,
                                      Kind::kRngPython};
 // Where the reader stands, which a restart counts anew, and what is looked at elsewhere.
-constexpr std::array kNoSettings = {Kind::kDataPass, Kind::kDataBatch, Kind::kUnreducedSteps,
+constexpr std::array kNoSettings = {Kind::kDataPass,       Kind::kDataBatch,
+                                    Kind::kUnreducedSteps, Kind::kWrapperForward,
                                     Kind::kGradientWeight, Kind::kBatch};
 // A folder's name is among them: the samples themselves decide.
 constexpr std::array kDescriptions = {Kind::kDataAttributes};
@@ -108,26 +109,30 @@ bool add_differing(const WorkerPair& workers, Wanted&& wanted, Settings& setting
   return known;
 }
 
-bool has_fingerprints(const StepRecord& step) {
-  return std::ranges::any_of(step.workers,
-                             [](const WorkerRecord& w) { return !w.fingerprints.empty(); });
+template <class Wanted>
+bool has_any(const StepRecord& step, Wanted&& wanted) {
+  return std::ranges::any_of(step.workers, [&](const WorkerRecord& w) {
+    return std::ranges::any_of(w.fingerprints, wanted, &FingerprintValue::kind);
+  });
 }
 
+// Whether they differ.
 bool add_micro_batches(const WorkerPair& workers, Settings& settings) {
   const auto [a, b] = std::pair(workers.first->micro_batches, workers.second->micro_batches);
   if (a != b) settings.add(workers, kMicroBatches, a, b);
-  return true;
+  return a != b;
 }
 
 // ---- settings and generators
 
-template <class Add>
-Looked look_at_kinds(const StepPair& pair, const std::vector<WorkerPair>& workers, Add&& add) {
+// `add` adds what differs between a pair's kinds that `wanted` takes.
+template <class Wanted, class Add>
+Looked look_at_kinds(const StepPair& pair, Wanted&& wanted, Add&& add) {
   Settings settings;
   Found found(pair);
   bool known = false;
   std::size_t differing = 0;
-  for (const WorkerPair& w : workers) {
+  for (const WorkerPair& w : pair.workers) {
     Settings own;
     known = add(w, own) || known;
     if (own.empty()) continue;
@@ -135,7 +140,7 @@ Looked look_at_kinds(const StepPair& pair, const std::vector<WorkerPair>& worker
     found.worker(w);
     add(w, settings);
   }
-  if (!known) return not_compared(has_fingerprints(pair.a), has_fingerprints(pair.b));
+  if (!known) return not_compared(has_any(pair.a, wanted), has_any(pair.b, wanted));
   if (settings.empty()) return {};
   settings.report(differing, found);
   return std::move(found).finish(settings.names());
@@ -281,8 +286,9 @@ Looked look_at_positions(const StepPair& pair) {
 
 Looked look_at_configuration(const StepPair& pair) {
   if (pair.same_world()) {
-    return look_at_kinds(pair, pair.workers, [](const WorkerPair& w, Settings& settings) {
-      return add_differing(w, is_setting, settings) | add_micro_batches(w, settings);
+    return look_at_kinds(pair, is_setting, [](const WorkerPair& w, Settings& settings) {
+      const bool known = add_differing(w, is_setting, settings);
+      return add_micro_batches(w, settings) || known;
     });
   }
   Found found(pair);
@@ -306,7 +312,7 @@ Looked look_at_random(const StepPair& pair, const KindSet& ignored) {
   const auto wanted = [&](std::uint32_t kind) {
     return is_one_of(kind, kRandomKinds) && !ignored.contains(kind);
   };
-  return look_at_kinds(pair, pair.workers, [&](const WorkerPair& w, Settings& settings) {
+  return look_at_kinds(pair, wanted, [&](const WorkerPair& w, Settings& settings) {
     return add_differing(w, wanted, settings);
   });
 }

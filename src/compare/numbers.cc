@@ -28,7 +28,7 @@ std::string count_text(std::size_t count, std::size_t of, const char* noun) {
 std::string names_text(const std::vector<std::string>& names) {
   constexpr std::size_t kShown = 3;
   const std::size_t shown = std::min(names.size(), kShown);
-  auto out = fmt::format("{}", fmt::join(names.begin(), names.begin() + shown, ", "));
+  auto out = fmt::format("{}", fmt::join(std::span(names).first(shown), ", "));
   if (names.size() > shown) out += fmt::format(" and {} more", names.size() - shown);
   return out;
 }
@@ -114,7 +114,7 @@ bool has_states(const StepRecord& step) {
 // ---- losses
 
 std::string loss_text(const WorkerRecord& a, const WorkerRecord& b) {
-  const auto loss = "loss " + values_text(a.loss, b.loss);
+  auto loss = "loss " + values_text(a.loss, b.loss);
   if (a.micro.size() != b.micro.size() || a.micro.empty()) return loss;
   std::vector<std::size_t> at;
   for (std::size_t i = 0; i < a.micro.size(); ++i) {

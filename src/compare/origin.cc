@@ -52,7 +52,7 @@ bool everywhere(const ModelComparison& m) {
 
 // All workers differ at once although nothing before it does: what was not seen may be the cause.
 std::string of_computation(const ModelComparison& m, const std::string& here) {
-  const auto computation = fmt::format(
+  auto computation = fmt::format(
       "{} (an operation that does not repeat, another kernel or precision, the machine)", here);
   if (!everywhere(m) || !m.last_identical) return computation;
   return fmt::format(

@@ -39,8 +39,12 @@ struct StepPair {
   std::vector<WorkerPair> workers;  // of equal replicas; none where the numbers of workers differ
 
   bool same_world() const { return a.workers_expected == b.workers_expected; }
-  std::size_t place_in_a(const WorkerPair& pair) const { return pair.first - a.workers.data(); }
-  std::size_t place_in_b(const WorkerPair& pair) const { return pair.second - b.workers.data(); }
+  std::size_t place_in_a(const WorkerPair& pair) const {
+    return static_cast<std::size_t>(pair.first - a.workers.data());
+  }
+  std::size_t place_in_b(const WorkerPair& pair) const {
+    return static_cast<std::size_t>(pair.second - b.workers.data());
+  }
 };
 
 // What comparing one stage of one step came to.
