@@ -37,4 +37,36 @@ class DefaultFloatEnvironment {
 #endif
 };
 
+// Whether an operation since clear_inexact was rounded, as the processor reports it. `results` is
+// the memory that the operations have written; what they read must be in memory as well. So the
+// compiler cannot move them.
+inline void clear_inexact() noexcept {
+#if defined(__SSE2__)
+  _mm_setcsr(_mm_getcsr() & ~static_cast<unsigned>(_MM_EXCEPT_INEXACT));
+#else
+  std::feclearexcept(FE_INEXACT);
+#endif
+  asm volatile("" ::: "memory");
+}
+inline bool inexact(const void* results) noexcept {
+  asm volatile("" : : "r"(results) : "memory");
+#if defined(__SSE2__)
+  return (_mm_getcsr() & _MM_EXCEPT_INEXACT) != 0;
+#else
+  return std::fetestexcept(FE_INEXACT) != 0;
+#endif
+}
+
+// False on emulators that leave it out.
+inline bool inexact_is_reported() noexcept {
+  static const bool reported = [] {
+    const DefaultFloatEnvironment environment;
+    volatile double one = 1, sum = 0;
+    clear_inexact();
+    sum = one + 0x1p-60;
+    return inexact(const_cast<const double*>(&sum)) && sum == 1;
+  }();
+  return reported;
+}
+
 }  // namespace presum::base

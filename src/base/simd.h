@@ -6,9 +6,9 @@
 
 #include "presum/status.h"
 
-// Which instruction set kernels use. Each kernel is compiled once for every target and chosen at run
-// time; all targets give bit-identical results, so the choice only affects speed.
-// All functions are thread-safe. The names are string literals and live for ever.
+// Which instruction set kernels use. Each kernel is compiled once for every target and chosen at
+// run time; all targets give bit-identical results, so the choice only affects speed. All functions
+// are thread-safe. The names are string literals and live for ever.
 namespace presum::base {
 
 // The target in use, e.g. "AVX3" (AVX-512), "AVX2", "SSE4" or "SCALAR". The best one of this

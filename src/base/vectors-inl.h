@@ -38,8 +38,8 @@ HWY_INLINE hn::Vec<D> load(D d, const std::uint8_t* from) {
   return hn::BitCast(d, hn::LoadU(hn::Repartition<std::uint8_t, D>(), from));
 }
 
-// kLanes elements, exact as doubles. For f64, floats are rounded, and words, which fill two vectors,
-// continue in words_high.
+// kLanes elements, exact as doubles. For f64, floats are rounded, and words, which fill two
+// vectors, continue in words_high.
 struct Vectors {
   hn::Vec<Floats> floats;
   hn::Vec<Doubles> low, high;

@@ -24,8 +24,11 @@ namespace {
 // multiples of 2^(smallest - M + 1) and at most 2^(largest + L + 1).
 struct Limits {
   int one;   // one double holds every partial sum: spread + M + L <= 53
-  int pair;  // two do: the rounding errors, below 2^(largest + 2L - 53) together, fit the second
+  int pair;  // two do: see sum_pairs
 };
+
+// Two bf16 most often have an exact sum in fp32. Among more leaves, one pair of a tile has not.
+constexpr std::size_t kLeavesInTwos = 8;
 
 constexpr Limits limits_of(Dtype dtype, std::size_t leaves) {
   const int bits = format_of(dtype).precision();
@@ -53,55 +56,135 @@ void exact_vectors(Leaves leaves, Dtype dtype, std::size_t count, std::uint32_t 
 
 using namespace reduce::HWY_NAMESPACE;
 
-// The sum in double, and what tells whether it is exact.
-template <bool kChecked>
-struct Sum {
+// In double.
+struct PlainSum {
   Sums sums;
+
+  HWY_INLINE void add(const Vectors& v) {
+    sums = {hn::Add(sums.low, v.low), hn::Add(sums.high, v.high)};
+  }
+
+  // First in fp32, which halves the conversions.
+  HWY_INLINE void add_two(const Vectors& a, const Vectors& b) {
+    Vectors v;
+    v.floats = hn::Add(a.floats, b.floats);
+    base::HWY_NAMESPACE::widen(v);
+    add(v);
+  }
+};
+
+struct PlainTile {
+  static constexpr bool kInTwos = false;
+
+  HWY_INLINE PlainSum begin(std::size_t) const { return {{real(0), real(0)}}; }
+  HWY_INLINE PlainSum load(std::size_t i) const {
+    return {{hn::Load(Doubles(), sums + i), hn::Load(Doubles(), sums + i + kDoubleLanes)}};
+  }
+  HWY_INLINE void save(std::size_t i, const PlainSum& sum) {
+    hn::Store(sum.sums.low, Doubles(), sums + i);
+    hn::Store(sum.sums.high, Doubles(), sums + i + kDoubleLanes);
+  }
+
+  alignas(64) double sums[kTile];
+};
+
+struct TwosTile : PlainTile {
+  static constexpr bool kInTwos = true;
+};
+
+struct Sizes {
   Bits largest;   // of the leaves' bits without their sign
   Bits smallest;  // of the same, less one, so that zeros do not count
 
   HWY_INLINE void add(const Vectors& v) {
-    sums = {hn::Add(sums.low, v.low), hn::Add(sums.high, v.high)};
-    if constexpr (kChecked) {
-      const auto size = size_bits(v.floats);
-      largest = hn::Max(largest, size);
-      smallest = hn::Min(smallest, hn::Sub(size, word(1)));
-    }
+    const auto size = size_bits(v.floats);
+    largest = hn::Max(largest, size);
+    smallest = hn::Min(smallest, hn::Sub(size, word(1)));
   }
 };
 
-template <bool kChecked>
-class Tile {
+struct SizesTile {
+  static constexpr bool kInTwos = false;
+
+  HWY_INLINE Sizes begin(std::size_t) const { return {word(0), word(0xFFFFFFFF)}; }
+  HWY_INLINE Sizes load(std::size_t i) const {
+    return {hn::Load(Words(), largest + i), hn::Load(Words(), smallest + i)};
+  }
+  HWY_INLINE void save(std::size_t i, const Sizes& sizes) {
+    hn::Store(sizes.largest, Words(), largest + i);
+    hn::Store(sizes.smallest, Words(), smallest + i);
+  }
+
+  alignas(64) std::uint32_t largest[kTile];
+  alignas(64) std::uint32_t smallest[kTile];
+};
+
+// A sum of two doubles, for every element.
+struct Pairs {
+  Sums sum, rest;
+};
+
+// A sum in two doubles, both exact. The first is anchored: it begins with a number that is larger
+// than all partial sums, so that it is never smaller than what is added.
+struct PairSum {
+  Sums sum, rest;
+
+  HWY_INLINE void add(const Vectors& v) {
+    add(sum.low, rest.low, v.low);
+    add(sum.high, rest.high, v.high);
+  }
+
+  static HWY_INLINE void add(Reals& sum, Reals& rest, Reals x) {
+    const auto before = sum;
+    sum = hn::Add(before, x);
+    rest = hn::Add(rest, hn::Sub(x, hn::Sub(sum, before)));
+  }
+};
+
+// 1.5 * 2^(exponent + bits + 2), for biased exponents of fp32.
+HWY_INLINE Sums anchors(Bits exponent, int bits) {
+  const auto biased = hn::Add(exponent, word(static_cast<std::uint32_t>(bits + 2 + 1023 - 127)));
+  const auto low = hn::PromoteTo(LongWords(), hn::LowerHalf(HalfWords(), biased));
+  const auto high = hn::PromoteTo(LongWords(), hn::UpperHalf(HalfWords(), biased));
+  const auto half = hn::Set(LongWords(), std::uint64_t{1} << 51);
+  return {hn::BitCast(Doubles(), hn::Or(hn::ShiftLeft<52>(low), half)),
+          hn::BitCast(Doubles(), hn::Or(hn::ShiftLeft<52>(high), half))};
+}
+
+class PairTile {
  public:
-  HWY_INLINE Sum<kChecked> begin(std::size_t) const {
-    return {{real(0), real(0)}, word(0), word(0xFFFFFFFF)};
+  static constexpr bool kInTwos = false;
+
+  // For 2^bits leaves.
+  HWY_INLINE PairTile(const SizesTile& sizes, int bits) : sizes_(sizes), bits_(bits) {}
+
+  HWY_INLINE PairSum begin(std::size_t i) const { return {anchor(i), {real(0), real(0)}}; }
+  HWY_INLINE PairSum load(std::size_t i) const { return {sums_.load(i).sums, rests_.load(i).sums}; }
+  HWY_INLINE void save(std::size_t i, const PairSum& pair) {
+    sums_.save(i, {pair.sum});
+    rests_.save(i, {pair.rest});
   }
 
-  HWY_INLINE Sum<kChecked> load(std::size_t i) const {
-    return {
-        {hn::Load(Doubles(), sums_ + i), hn::Load(Doubles(), sums_ + i + kDoubleLanes)},
-        hn::Load(Words(), largest_ + i),
-        hn::Load(Words(), smallest_ + i),
-    };
-  }
-
-  HWY_INLINE void save(std::size_t i, const Sum<kChecked>& sum) {
-    hn::Store(sum.sums.low, Doubles(), sums_ + i);
-    hn::Store(sum.sums.high, Doubles(), sums_ + i + kDoubleLanes);
-    hn::Store(sum.largest, Words(), largest_ + i);
-    hn::Store(sum.smallest, Words(), smallest_ + i);
+  HWY_INLINE Pairs result(std::size_t i) const {
+    const Sums from = anchor(i);
+    const PairSum pair = load(i);
+    return {{hn::Sub(pair.sum.low, from.low), hn::Sub(pair.sum.high, from.high)}, pair.rest};
   }
 
  private:
-  alignas(64) double sums_[kTile];
-  alignas(64) std::uint32_t largest_[kTile];
-  alignas(64) std::uint32_t smallest_[kTile];
+  HWY_INLINE Sums anchor(std::size_t i) const {
+    const auto exponent = exponent_of(sizes_.load(i).largest);
+    return anchors(hn::Max(exponent, word(1)), bits_);
+  }
+
+  const SizesTile& sizes_;
+  int bits_;
+  PlainTile sums_, rests_;
 };
 
 // Of leaves that are not zero; denormals have the exponent 1.
-template <class Sum>
-HWY_INLINE Bits smallest_exponent(const Sum& a) {
-  return hn::Max(exponent_of(hn::Add(a.smallest, word(1))), word(1));
+HWY_INLINE Bits smallest_exponent(const Sizes& sizes) {
+  return hn::Max(exponent_of(hn::Add(sizes.smallest, word(1))), word(1));
 }
 
 HWY_INLINE hn::Mask<Words> wider(Bits largest, Bits smallest, int limit) {
@@ -110,10 +193,16 @@ HWY_INLINE hn::Mask<Words> wider(Bits largest, Bits smallest, int limit) {
   return hn::RebindMask(Words(), hn::Gt(spread, hn::Set(d, limit)));
 }
 
-// A sum of two doubles, for every element.
-struct Pairs {
-  Sums sum, rest;
-};
+HWY_INLINE hn::Mask<Words> wider(const Sizes& sizes, int limit) {
+  return wider(exponent_of(sizes.largest), smallest_exponent(sizes), limit);
+}
+
+// With an infinity or NaN among the leaves.
+HWY_INLINE hn::Mask<Words> special(const Sizes& sizes) {
+  return hn::Eq(exponent_of(sizes.largest), word(255));
+}
+
+HWY_INLINE bool any(hn::Mask<Words> mask) { return !hn::AllFalse(Words(), mask); }
 
 HWY_INLINE Reals odd(Reals sum, Reals rest) {
   const Pair pair = two_sum(sum, rest);
@@ -124,13 +213,7 @@ HWY_INLINE Sums odd(const Pairs& p) {
   return {odd(p.sum.low, p.rest.low), odd(p.sum.high, p.rest.high)};
 }
 
-HWY_INLINE void add(Reals& sum, Reals& rest, Reals x) {
-  const Pair pair = two_sum(sum, x);
-  sum = pair.sum;
-  rest = hn::Add(rest, pair.rest);
-}
-
-template <Dtype kDtype, bool kChecked>
+template <Dtype kDtype>
 class Exact {
  public:
   HWY_INLINE Exact(Leaves leaves, std::uint32_t divisor, std::uint8_t* out)
@@ -138,28 +221,79 @@ class Exact {
         limits_(limits_of(kDtype, leaves.size())),
         divisor_(divisor),
         divide_(divisor),
-        out_(out) {}
+        out_(out),
+        in_twos_(kDtype == Dtype::kBF16 && leaves.size() <= kLeavesInTwos) {}
 
   // REQUIRES: count is a multiple of kLanes.
   HWY_INLINE void run(std::size_t count) {
-    for (std::size_t first = 0; first < count; first += kTile) {
-      const std::size_t size = std::min(kTile, count - first);
-      add_leaves<kDtype>(leaves_, first, size, tile_);
-      finish(first, size);
+    const std::size_t tile = tile_of(leaves_.size());
+    for (std::size_t first = 0; first < count; first += tile) {
+      sum_tile(first, std::min(tile, count - first));
     }
   }
 
  private:
   static constexpr std::size_t kBytes = element_bytes(kDtype);
-  using Found = Sum<kChecked>;
 
-  HWY_INLINE void finish(std::size_t first, std::size_t size) {
+  // Most often no addition in a tile is rounded. The processor reports it, which is the cheapest
+  // proof. Where the tile before needed more, there is no use in trying.
+  HWY_INLINE void sum_tile(std::size_t first, std::size_t size) {
+    if (!narrow_ || !base::inexact_is_reported()) {
+      sum_by_sizes(first, size, false);
+    } else if (!try_plainly(first, size)) {
+      sum_by_sizes(first, size, !in_twos_);
+    }
+  }
+
+  HWY_INLINE bool try_plainly(std::size_t first, std::size_t size) {
+    base::clear_inexact();
+    if (in_twos_) {
+      add_leaves<kDtype>(leaves_, first, size, plain_);
+    } else {
+      add_leaves<kDtype>(leaves_, first, size, static_cast<PlainTile&>(plain_));
+    }
+    if (base::inexact(&plain_)) return false;
+    for (std::size_t i = 0; i < size; i += kLanes) put(plain_.load(i).sums, first + i);
+    return true;
+  }
+
+  // `summed`: the plain sums, as far as they are exact, are in the tile.
+  HWY_NOINLINE void sum_by_sizes(std::size_t first, std::size_t size, bool summed) {
+    add_leaves<kDtype>(leaves_, first, size, sizes_);
+    std::size_t wide = 0;
     for (std::size_t i = 0; i < size; i += kLanes) {
-      const Found a = tile_.load(i);
-      if (kChecked && !hn::AllFalse(Words(), too_wide(a))) {
-        repair(a, first + i);
+      wide += any(wider(sizes_.load(i), limits_.one)) ? 1 : 0;
+    }
+    narrow_ = wide * kLanes * 4 <= size;
+    if (!narrow_) {
+      sum_in_pairs(first, size);
+      return;
+    }
+    if (!summed) add_leaves<kDtype>(leaves_, first, size, static_cast<PlainTile&>(plain_));
+    put_plain_sums(first, size);
+  }
+
+  HWY_INLINE void put_plain_sums(std::size_t first, std::size_t size) {
+    for (std::size_t i = 0; i < size; i += kLanes) {
+      const Sizes sizes = sizes_.load(i);
+      // Infinities and NaNs do no harm: the sum is then what the result has to be.
+      if (any(hn::AndNot(special(sizes), wider(sizes, limits_.one)))) {
+        sum_in_windows(sizes, first + i);
       } else {
-        put(a.sums, first + i);
+        put(plain_.load(i).sums, first + i);
+      }
+    }
+  }
+
+  HWY_INLINE void sum_in_pairs(std::size_t first, std::size_t size) {
+    PairTile pairs(sizes_, leaf_bits(leaves_.size()));
+    add_leaves<kDtype>(leaves_, first, size, pairs);
+    for (std::size_t i = 0; i < size; i += kLanes) {
+      const Sizes sizes = sizes_.load(i);
+      if (any(hn::Or(special(sizes), wider(sizes, limits_.pair)))) {
+        sum_in_windows(sizes, first + i);
+      } else {
+        put(odd(pairs.result(i)), first + i);
       }
     }
   }
@@ -168,45 +302,11 @@ class Exact {
     store_rounded<kDtype>({divide_(sums.low), divide_(sums.high)}, out_ + i * kBytes);
   }
 
-  // Where the sum is perhaps not exact. Infinities and NaNs do no harm: the sum is then what the
-  // result has to be.
-  HWY_INLINE hn::Mask<Words> too_wide(const Found& a) const {
-    const auto largest = exponent_of(a.largest);
-    return hn::And(wider(largest, smallest_exponent(a), limits_.one), hn::Ne(largest, word(255)));
-  }
-
-  // Reads the leaves of kLanes elements again.
-  HWY_NOINLINE void repair(const Found& a, std::size_t i) const {
-    const auto largest = exponent_of(a.largest);
-    const auto smallest = smallest_exponent(a);
-    const auto beyond = hn::And(wider(largest, smallest, limits_.pair), hn::Ne(largest, word(255)));
-    if (hn::AllFalse(Words(), beyond)) {
-      put(unless_special(a, odd(sum_pairs(i))), i);
-    } else {
-      sum_windows(a, i);
-    }
-  }
-
-  static HWY_INLINE Sums unless_special(const Found& a, Sums sums) {
-    return {hn::IfThenElse(hn::IsFinite(a.sums.low), sums.low, a.sums.low),
-            hn::IfThenElse(hn::IsFinite(a.sums.high), sums.high, a.sums.high)};
-  }
-
-  HWY_INLINE Pairs sum_pairs(std::size_t i) const {
-    Pairs p{{real(0), real(0)}, {real(0), real(0)}};
-    for (const void* leaf : leaves_) {
-      const Vectors v = read<kDtype>(element<kDtype>(leaf, i));
-      add(p.sum.low, p.rest.low, v.low);
-      add(p.sum.high, p.rest.high, v.high);
-    }
-    return p;
-  }
-
   // Leaves near the largest and all others apart: most often the others are near each other too,
   // denormals say. Then both sums are exact. What is still too wide is summed one by one.
-  HWY_INLINE void sum_windows(const Found& a, std::size_t i) const {
-    const auto least =
-        hn::Max(hn::BitCast(Ints(), exponent_of(a.largest)), hn::Set(Ints(), limits_.one + 1));
+  HWY_NOINLINE void sum_in_windows(const Sizes& sizes, std::size_t i) const {
+    const auto largest = hn::BitCast(Ints(), exponent_of(sizes.largest));
+    const auto least = hn::Max(largest, hn::Set(Ints(), limits_.one + 1));
     const auto bound =
         hn::ShiftLeft<23>(hn::BitCast(Words(), hn::Sub(least, hn::Set(Ints(), limits_.one))));
     Pairs p{{real(0), real(0)}, {real(0), real(0)}};
@@ -222,9 +322,8 @@ class Exact {
       p.rest.low = hn::Add(p.rest.low, hn::IfThenElseZero(others.low, v.low));
       p.rest.high = hn::Add(p.rest.high, hn::IfThenElseZero(others.high, v.high));
     }
-    const auto beyond = wider(exponent_of(largest_other), smallest_exponent(a), limits_.one);
-    const auto finite = hn::Ne(exponent_of(a.largest), word(255));
-    put_some_one_by_one(hn::And(beyond, finite), unless_special(a, odd(p)), i);
+    const auto beyond = wider(exponent_of(largest_other), smallest_exponent(sizes), limits_.one);
+    put_some_one_by_one(hn::Or(beyond, special(sizes)), odd(p), i);
   }
 
   // The chosen elements by the reference, before any is written: `out` may be one of the leaves.
@@ -246,32 +345,29 @@ class Exact {
   std::uint32_t divisor_;
   Division divide_;
   std::uint8_t* out_;
-  Tile<kChecked> tile_;
+  bool in_twos_;
+  bool narrow_ = true;  // as the tile before
+  TwosTile plain_;
+  SizesTile sizes_;
 };
 
-template <Dtype kDtype, bool kChecked>
+template <Dtype kDtype>
 void exact_of(Leaves leaves, std::size_t count, std::uint32_t divisor, void* out) {
-  Exact<kDtype, kChecked> exact(leaves, divisor, static_cast<std::uint8_t*>(out));
+  Exact<kDtype> exact(leaves, divisor, static_cast<std::uint8_t*>(out));
   const std::size_t in_vectors = count / kLanes * kLanes;
   exact.run(in_vectors);
   exact_reference(leaves, kDtype, in_vectors, count - in_vectors, divisor, out);
 }
 
-// The bits of fp16 span 40 binary places, so that many leaves need no check.
-constexpr std::size_t kHalvesUnchecked = std::size_t{1} << 13;
-
 void exact_vectors(Leaves leaves, Dtype dtype, std::size_t count, std::uint32_t divisor,
                    void* out) {
   switch (dtype) {
     case Dtype::kF32:
-      return exact_of<Dtype::kF32, true>(leaves, count, divisor, out);
+      return exact_of<Dtype::kF32>(leaves, count, divisor, out);
     case Dtype::kBF16:
-      return exact_of<Dtype::kBF16, true>(leaves, count, divisor, out);
+      return exact_of<Dtype::kBF16>(leaves, count, divisor, out);
     case Dtype::kF16:
-      if (leaves.size() > kHalvesUnchecked) {
-        return exact_of<Dtype::kF16, true>(leaves, count, divisor, out);
-      }
-      return exact_of<Dtype::kF16, false>(leaves, count, divisor, out);
+      return exact_of<Dtype::kF16>(leaves, count, divisor, out);
     case Dtype::kF64:
       return exact_reference(leaves, dtype, 0, count, divisor, out);
   }

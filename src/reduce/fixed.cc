@@ -50,6 +50,8 @@ struct Largest {
 };
 
 struct LargestTile {
+  static constexpr bool kInTwos = false;
+
   HWY_INLINE Largest begin(std::size_t) const { return {word(0)}; }
   HWY_INLINE Largest load(std::size_t i) const { return {hn::Load(Words(), sizes + i)}; }
   HWY_INLINE void save(std::size_t i, const Largest& l) { hn::Store(l.size, Words(), sizes + i); }
@@ -61,8 +63,9 @@ template <Dtype kDtype>
 void exponents_of(Leaves leaves, std::size_t count, std::uint8_t* exponents) {
   const std::size_t in_vectors = count / kLanes * kLanes;
   LargestTile tile;
-  for (std::size_t first = 0; first < in_vectors; first += kTile) {
-    const std::size_t size = std::min(kTile, in_vectors - first);
+  const std::size_t most = tile_of(leaves.size());
+  for (std::size_t first = 0; first < in_vectors; first += most) {
+    const std::size_t size = std::min(most, in_vectors - first);
     add_leaves<kDtype>(leaves, first, size, tile);
     for (std::size_t i = 0; i < size; i += kLanes) {
       const auto bytes = hn::TruncateTo(Bytes(), exponent_of(tile.load(i).size));
@@ -97,21 +100,24 @@ HWY_INLINE Bits units(Bits exponents, int bits) {
 
 // ---- encoding
 
-// The integer nearest to x * scale, modulo 2^32. Products are exact, so that a fused operation is
-// as good as two.
-template <bool kClamped>
-HWY_INLINE hn::Vec<LongWords> to_integer32(Reals x, Reals scale, Reals largest) {
-  if constexpr (!kClamped) return long_words(hn::MulAdd(x, scale, real(kMagic)));
-  const auto scaled = hn::Mul(x, scale);
-  const auto clamped = hn::Max(hn::Min(scaled, largest), hn::Neg(largest));
-  return long_words(hn::Add(clamped, real(kMagic)));
+// Highway's conversions mend overflows, which cannot happen here.
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+HWY_INLINE hn::Vec<Ints> nearest(hn::Vec<Floats> x) {
+  return hn::Vec<Ints>{_mm512_maskz_cvtps_epi32(0xFFFF, x.raw)};
 }
+#elif HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
+HWY_INLINE hn::Vec<Ints> nearest(hn::Vec<Floats> x) {
+  return hn::Vec<Ints>{_mm256_cvtps_epi32(x.raw)};
+}
+#else
+HWY_INLINE hn::Vec<Ints> nearest(hn::Vec<Floats> x) { return hn::NearestInt(x); }
+#endif
 
 // The integer nearest to x * scale, modulo 2^64.
 HWY_INLINE hn::Vec<LongWords> to_integer64(Reals x, Reals scale) {
   const auto scaled = hn::Mul(x, scale);
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
-  return hn::BitCast(LongWords(), hn::ConvertTo(LongInts(), hn::Round(scaled)));
+  return hn::Vec<LongWords>{_mm512_maskz_cvtpd_epi64(0xFF, scaled.raw)};
 #else
   // In two parts of 32 bits. An element of 24 bits has either a part above them or a fraction.
   const auto upper = hn::MulAdd(scaled, real(0x1p-32), real(kMagic));
@@ -122,40 +128,78 @@ HWY_INLINE hn::Vec<LongWords> to_integer64(Reals x, Reals scale) {
 #endif
 }
 
-template <class Integer, bool kClamped>
-struct Encoded {
-  hn::Vec<LongWords> low, high;
-  Sums scale;
-  Reals largest;
+// Scaled in two steps, because the scale of small elements is no float. Only what is rounded to 0
+// anyway loses bits.
+template <bool kClamped>
+struct Encoded32 {
+  hn::Vec<Ints> sums;
+  hn::Vec<Floats> scale, scale_more, largest;
 
   HWY_INLINE void add(const Vectors& v) {
-    if constexpr (sizeof(Integer) == 4) {
-      low = hn::Add(low, to_integer32<kClamped>(v.low, scale.low, largest));
-      high = hn::Add(high, to_integer32<kClamped>(v.high, scale.high, largest));
-    } else {
-      low = hn::Add(low, to_integer64(v.low, scale.low));
-      high = hn::Add(high, to_integer64(v.high, scale.high));
-    }
+    auto scaled = hn::Mul(hn::Mul(v.floats, scale), scale_more);
+    if constexpr (kClamped) scaled = hn::Max(hn::Min(scaled, largest), hn::Neg(largest));
+    sums = hn::Add(sums, nearest(scaled));
   }
 };
 
-template <class Integer, bool kClamped>
-class EncodedTile {
- public:
-  using Sum = Encoded<Integer, kClamped>;
+struct Encoded64 {
+  hn::Vec<LongWords> low, high;
+  Sums scale;
 
-  HWY_INLINE EncodedTile(const std::uint8_t* exponents, int bits)
+  HWY_INLINE void add(const Vectors& v) {
+    low = hn::Add(low, to_integer64(v.low, scale.low));
+    high = hn::Add(high, to_integer64(v.high, scale.high));
+  }
+};
+
+// 2^power, for powers from -126 to 127.
+HWY_INLINE hn::Vec<Floats> float_power(hn::Vec<Ints> power) {
+  return hn::BitCast(Floats(), hn::ShiftLeft<23>(hn::Add(power, hn::Set(Ints(), 127))));
+}
+
+template <bool kClamped>
+class EncodedTile32 {
+ public:
+  static constexpr bool kInTwos = false;
+  using Sum = Encoded32<kClamped>;
+
+  HWY_INLINE EncodedTile32(const std::uint8_t* exponents, int bits)
       : exponents_(exponents), bits_(bits) {}
 
-  HWY_INLINE Sum begin(std::size_t i) const {
-    const auto none = hn::Zero(LongWords());
-    return {none, none, scale(i), largest()};
+  HWY_INLINE Sum begin(std::size_t i) const { return with_scale(hn::Zero(Ints()), i); }
+  HWY_INLINE Sum load(std::size_t i) const { return with_scale(hn::Load(Ints(), sums_ + i), i); }
+  HWY_INLINE void save(std::size_t i, const Sum& sum) { hn::Store(sum.sums, Ints(), sums_ + i); }
+  const std::int32_t* sums() const { return sums_; }
+
+ private:
+  HWY_INLINE Sum with_scale(hn::Vec<Ints> sums, std::size_t i) const {
+    const auto unit = hn::BitCast(Ints(), units(load_bytes(exponents_ + i), bits_));
+    const auto power = hn::Neg(unit);
+    const auto half = hn::ShiftRight<1>(power);
+    const float largest = static_cast<float>((std::uint64_t{1} << bits_) - 1);
+    return {sums, float_power(half), float_power(hn::Sub(power, half)), hn::Set(Floats(), largest)};
   }
-  HWY_INLINE Sum load(std::size_t i) const {
+
+  const std::uint8_t* exponents_;
+  int bits_;
+  alignas(64) std::int32_t sums_[kTile];
+};
+
+class EncodedTile64 {
+ public:
+  static constexpr bool kInTwos = false;
+
+  HWY_INLINE EncodedTile64(const std::uint8_t* exponents, int bits)
+      : exponents_(exponents), bits_(bits) {}
+
+  HWY_INLINE Encoded64 begin(std::size_t i) const {
+    return {hn::Zero(LongWords()), hn::Zero(LongWords()), scale(i)};
+  }
+  HWY_INLINE Encoded64 load(std::size_t i) const {
     return {hn::Load(LongWords(), sums_ + i), hn::Load(LongWords(), sums_ + i + kDoubleLanes),
-            scale(i), largest()};
+            scale(i)};
   }
-  HWY_INLINE void save(std::size_t i, const Sum& sum) {
+  HWY_INLINE void save(std::size_t i, const Encoded64& sum) {
     hn::Store(sum.low, LongWords(), sums_ + i);
     hn::Store(sum.high, LongWords(), sums_ + i + kDoubleLanes);
   }
@@ -165,22 +209,20 @@ class EncodedTile {
   HWY_INLINE Sums scale(std::size_t i) const {
     return powers_of_two(hn::Sub(word(0), units(load_bytes(exponents_ + i), bits_)));
   }
-  HWY_INLINE Reals largest() const {
-    return real(static_cast<double>((std::uint64_t{1} << bits_) - 1));
-  }
 
   const std::uint8_t* exponents_;
   int bits_;
   alignas(64) std::uint64_t sums_[kTile];
 };
 
-template <Dtype kDtype, class Integer, bool kClamped>
+template <Dtype kDtype, class Tile, class Integer>
 void encode_with(Leaves leaves, std::size_t count, const std::uint8_t* exponents,
                  std::size_t total_leaves, Integer* out) {
   const std::size_t in_vectors = count / kLanes * kLanes;
-  for (std::size_t first = 0; first < in_vectors; first += kTile) {
-    const std::size_t size = std::min(kTile, in_vectors - first);
-    EncodedTile<Integer, kClamped> tile(exponents + first, fixed_bits<Integer>(total_leaves));
+  const std::size_t most = tile_of(leaves.size());
+  for (std::size_t first = 0; first < in_vectors; first += most) {
+    const std::size_t size = std::min(most, in_vectors - first);
+    Tile tile(exponents + first, fixed_bits<Integer>(total_leaves));
     add_leaves<kDtype>(leaves, first, size, tile);
     for (std::size_t i = 0; i < size; ++i) out[first + i] = static_cast<Integer>(tile.sums()[i]);
     for (std::size_t i = first; i < first + size; i += kLanes) {
@@ -192,14 +234,20 @@ void encode_with(Leaves leaves, std::size_t count, const std::uint8_t* exponents
 }
 
 // With at least as many bits as an element has, rounding cannot reach 2^bits.
-template <Dtype kDtype, class Integer>
+template <Dtype kDtype>
 void encode_of(Leaves leaves, std::size_t count, const std::uint8_t* exponents,
-               std::size_t total_leaves, Integer* out) {
-  if (fixed_bits<Integer>(total_leaves) < format_of(kDtype).precision()) {
-    encode_with<kDtype, Integer, true>(leaves, count, exponents, total_leaves, out);
+               std::size_t total_leaves, std::int32_t* out) {
+  if (fixed_bits<std::int32_t>(total_leaves) < format_of(kDtype).precision()) {
+    encode_with<kDtype, EncodedTile32<true> >(leaves, count, exponents, total_leaves, out);
   } else {
-    encode_with<kDtype, Integer, false>(leaves, count, exponents, total_leaves, out);
+    encode_with<kDtype, EncodedTile32<false> >(leaves, count, exponents, total_leaves, out);
   }
+}
+
+template <Dtype kDtype>
+void encode_of(Leaves leaves, std::size_t count, const std::uint8_t* exponents,
+               std::size_t total_leaves, std::int64_t* out) {
+  encode_with<kDtype, EncodedTile64>(leaves, count, exponents, total_leaves, out);
 }
 
 template <class Integer>

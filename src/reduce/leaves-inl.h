@@ -54,15 +54,29 @@ HWY_INLINE const std::uint8_t* element(const void* buffer, std::size_t i) {
   return static_cast<const std::uint8_t*>(buffer) + i * element_bytes(kDtype);
 }
 
+// Into the second cache: the first takes up fewer requests at a time than memory serves.
+HWY_INLINE void prefetch(const std::uint8_t* from) {
+  const auto ahead = reinterpret_cast<std::uintptr_t>(from) + kPrefetchBytes;
+  __builtin_prefetch(reinterpret_cast<const std::uint8_t*>(ahead), 0, 2);
+}
+
+// A tile has begin, load and save for the sums of kLanes elements, and says by kInTwos whether
+// those take leaves two at a time.
 template <Dtype kDtype, std::size_t kGroup, class Tile>
-HWY_INLINE void add_group(const void* const* leaves, std::size_t first, std::size_t size,
-                          bool begin, Tile& tile) {
+HWY_INLINE void add_group(Leaves leaves, std::size_t leaf, std::size_t first, std::size_t size,
+                          Tile& tile) {
   const std::uint8_t* from[kGroup];
-  for (std::size_t j = 0; j < kGroup; ++j) from[j] = element<kDtype>(leaves[j], first);
+  for (std::size_t j = 0; j < kGroup; ++j) from[j] = element<kDtype>(leaves[leaf + j], first);
   for (std::size_t i = 0; i < size; i += kLanes) {
-    auto sum = begin ? tile.begin(i) : tile.load(i);
-    for (std::size_t j = 0; j < kGroup; ++j) {
-      sum.add(read<kDtype>(from[j] + i * element_bytes(kDtype)));
+    const std::size_t at = i * element_bytes(kDtype);
+    auto sum = leaf == 0 ? tile.begin(i) : tile.load(i);
+    for (std::size_t j = 0; j < kGroup; ++j) prefetch(from[j] + at);
+    if constexpr (Tile::kInTwos && kGroup % 2 == 0) {
+      for (std::size_t j = 0; j < kGroup; j += 2) {
+        sum.add_two(read<kDtype>(from[j] + at), read<kDtype>(from[j + 1] + at));
+      }
+    } else {
+      for (std::size_t j = 0; j < kGroup; ++j) sum.add(read<kDtype>(from[j] + at));
     }
     tile.save(i, sum);
   }
@@ -73,15 +87,11 @@ HWY_INLINE void add_group(const void* const* leaves, std::size_t first, std::siz
 template <Dtype kDtype, class Tile>
 HWY_INLINE void add_leaves(Leaves leaves, std::size_t first, std::size_t size, Tile& tile) {
   std::size_t leaf = 0;
-  for (; leaf + 8 <= leaves.size(); leaf += 8) {
-    add_group<kDtype, 8>(leaves.data() + leaf, first, size, leaf == 0, tile);
-  }
-  for (; leaf + 2 <= leaves.size(); leaf += 2) {
-    add_group<kDtype, 2>(leaves.data() + leaf, first, size, leaf == 0, tile);
-  }
-  if (leaf < leaves.size()) {
-    add_group<kDtype, 1>(leaves.data() + leaf, first, size, leaf == 0, tile);
-  }
+  for (; leaf + 8 <= leaves.size(); leaf += 8)
+    add_group<kDtype, 8>(leaves, leaf, first, size, tile);
+  for (; leaf + 2 <= leaves.size(); leaf += 2)
+    add_group<kDtype, 2>(leaves, leaf, first, size, tile);
+  if (leaf < leaves.size()) add_group<kDtype, 1>(leaves, leaf, first, size, tile);
 }
 
 #endif

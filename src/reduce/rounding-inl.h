@@ -70,18 +70,34 @@ HWY_INLINE Reals to_odd(Reals value, Reals rest) {
   return hn::IfThenElse(changed, hn::BitCast(Doubles(), odd), value);
 }
 
-// Integers as doubles, rounded to odd: exact below 2^53.
-HWY_INLINE Reals integers_to_odd(hn::Vec<LongInts> integers) {
+// REQUIRES: each has at most 53 significant bits.
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+HWY_INLINE Reals to_double(hn::Vec<LongInts> integers) {
+  return hn::ConvertTo(Doubles(), integers);
+}
+#else
+HWY_INLINE Reals to_double(hn::Vec<LongInts> integers) {
   const LongWords d;
   const auto bits = hn::BitCast(d, integers);
   const auto exponent = long_words(real(0x1p52));
   const auto flipped = hn::Xor(hn::ShiftRight<32>(bits), hn::Set(d, 0x80000000));
+  const auto low = hn::And(bits, hn::Set(d, 0xFFFFFFFF));
   const auto upper = hn::BitCast(Doubles(), hn::Or(flipped, exponent));
-  const auto lower =
-      hn::BitCast(Doubles(), hn::Or(hn::And(bits, hn::Set(d, 0xFFFFFFFF)), exponent));
+  const auto lower = hn::BitCast(Doubles(), hn::Or(low, exponent));
   const auto above = hn::Mul(hn::Sub(upper, real(0x1p52 + 0x1p31)), real(0x1p32));
-  const Pair pair = two_sum(above, hn::Sub(lower, real(0x1p52)));
-  return to_odd(pair.sum, pair.rest);
+  return hn::Add(above, hn::Sub(lower, real(0x1p52)));
+}
+#endif
+
+// Integers as doubles: exact below 2^53, above it good for rounding to 42 bits, since bits below
+// 2^11 are replaced by one that says whether there are any.
+HWY_INLINE Reals integers_to_odd(hn::Vec<LongInts> integers) {
+  const LongInts d;
+  const auto rest = hn::Set(d, (1 << 11) - 1);
+  const auto carry = hn::And(hn::Add(hn::And(integers, rest), rest), hn::Set(d, 1 << 11));
+  const auto cut = hn::Or(hn::AndNot(rest, integers), hn::BitCast(d, hn::ShiftRight<1>(carry)));
+  const auto small = hn::Lt(hn::Abs(integers), hn::Set(d, std::int64_t{1} << 53));
+  return to_double(hn::IfThenElse(small, integers, cut));
 }
 
 // REQUIRES: the divisor is at most kKernelDivisorMax. Then dividing a sum that was rounded to odd
