@@ -38,8 +38,8 @@ svg text { fill: var(--ink); } svg .quiet { fill: var(--quiet); font-size: 12px;
 .bar { fill: var(--blue); } .bar.strong { fill: var(--orange); } .rule { stroke: var(--grid); }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-size: 13.5px; font-variant-numeric: tabular-nums; }
-th, td { padding: 4px 10px; text-align: right; border-bottom: 1px solid var(--grid); white-space: nowrap; }
-th:first-child, td:first-child { text-align: left; } td.words { text-align: left; color: var(--quiet); white-space: normal; min-width: 16em; }
+th, td { padding: 4px 7px; text-align: right; border-bottom: 1px solid var(--grid); white-space: nowrap; }
+th:first-child, td:first-child { text-align: left; } td.words { text-align: left; color: var(--quiet); white-space: normal; min-width: 11em; }
 @media print { .card { break-inside: avoid; } }
 </style>
 </head>
