@@ -30,13 +30,14 @@ class Audited(NamedTuple):
     repeat: bool | None  # whether the same reduction gave the same bits again
 
 
-Look = Callable[[], Audited]
+Look = Callable[[], Audited | None]
 
 
 class Gathering(NamedTuple):
     """A sample of every worker's bucket, on its way."""
 
-    places: torch.Tensor | slice  # in the bucket
+    elements: int  # of the bucket
+    places: torch.Tensor | slice  # in it
     values: torch.Tensor  # of [workers, sample]
     own: torch.Tensor  # alive until it is sent
     done: Future[Any]
@@ -68,7 +69,7 @@ class Audits:
         own = local[places].contiguous()
         values = own.new_empty(dist.get_world_size(self._group), own.numel())
         work = all_gather(values.view(-1), own, group=self._group, async_op=True)
-        return Gathering(places, values, own, work.get_future())
+        return Gathering(local.numel(), places, values, own, work.get_future())
 
     def follow(
         self,
@@ -101,8 +102,11 @@ def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     return torch.equal(one.view(words), other.view(words))
 
 
-def audited(found: Gathering, mean: torch.Tensor, again: torch.Tensor | None) -> Audited:
-    """What happened to the sample, given the reduced bucket. Reads it on the host."""
+def audited(found: Gathering, mean: torch.Tensor, again: torch.Tensor | None) -> Audited | None:
+    """What happened to the sample, given the reduced bucket. Reads it on the host. None where a
+    hook of the user's returned something of another dtype or size."""
+    if mean.dtype != found.values.dtype or mean.numel() != found.elements:
+        return None
     values, result = found.values.cpu(), mean[found.places].contiguous().cpu()
     compared = _core.audit_compare(
         [row.data_ptr() for row in values],

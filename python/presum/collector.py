@@ -133,6 +133,7 @@ class Collector(ABC):
         self._end_queued = False
         self._explicit: list[tuple[Scalar, float]] = []
         self._audit: Audited | None = None
+        self._told_of_audit = False
         self._handles: list[Any] = []
         self._listening = False
         self._told: set[int] = set()  # parameters whose gradients cannot be read
@@ -395,8 +396,11 @@ class Collector(ABC):
             name = self._setup.names[index]
             self._setup.note(f"the gradient of {name} is {what}: it is not read")
 
-    def add_audit(self, found: Audited) -> None:
+    def add_audit(self, found: Audited | None) -> None:
         """What was found of the reduction of the step under way. Called by several threads."""
+        if found is None and not self._told_of_audit:
+            self._told_of_audit = True
+            self._setup.note("a communication hook changes dtype or size: its sum is not audited")
         self._audit = found
 
     def _end_step(self) -> None:

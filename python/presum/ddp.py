@@ -33,7 +33,8 @@ class Passes:
     def after_forward(self) -> None:
         """To be called after each forward of the wrapper."""
         if torch.is_grad_enabled() and not in_backward():
-            self._prepared = bool(self._model.require_backward_grad_sync)
+            # A later forward under no_sync() does not take it back.
+            self._prepared = bool(self._prepared or self._model.require_backward_grad_sync)
 
     def begin(self) -> bool:
         """Whether the backward pass that begins now is due to reduce."""

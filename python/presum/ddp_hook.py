@@ -25,6 +25,7 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 from presum.auditing import Audits, Look, flat_value
+from presum.collectives import used_here
 from presum.collector import Collector, Setup
 from presum.ddp import DdpCollector
 from presum.device_pass import CHUNK
@@ -156,7 +157,7 @@ class HookState:
                     if measures:
                         collector.add_product(_product(local, mean))
                     if exchange is not None:
-                        collector.add_share(of_pass, _used_here(exchange.chunks))
+                        collector.add_share(of_pass, used_here(exchange.chunks))
             return mean
 
         waited = (
@@ -216,15 +217,8 @@ class _Guard(contextlib.AbstractContextManager[None]):
         return False
 
 
-def _used_here(tensor: torch.Tensor) -> torch.Tensor:
-    """Tells the allocator that this stream reads it."""
-    if tensor.is_cuda:
-        tensor.record_stream(torch.cuda.current_stream(tensor.device))
-    return tensor
-
-
 def _product(local: torch.Tensor, mean: torch.Tensor) -> Scalar:
-    local = _used_here(local)
+    local = used_here(local)
     parts = range(0, local.numel(), CHUNK)
     total = sum(
         (torch.dot(local[i : i + CHUNK].double(), mean[i : i + CHUNK].double()) for i in parts),

@@ -65,6 +65,7 @@ class Taps:
         self._scaler: GradScaler | None = None
         self._replacements = [
             Replacement(torch.autograd, "backward", self._backward),
+            Replacement(torch.autograd, "_engine_run_backward", self._run),
             Replacement(GradScaler, "scale", self._scale),
         ]
 
@@ -95,12 +96,17 @@ class Taps:
         one = isinstance(tensors, torch.Tensor) and tensors.numel() == 1
         self._root = tensors if one else None
         if torch._C._current_graph_task_id() == -1:  # not a pass within one
-            self.backward_passes += 1
             self._scaler, self._scaled = self._scaled, None
         try:
             return original(tensors, *args, **kwargs)
         finally:
             self._root, self._scaler = before
+
+    def _run(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Below ``backward``, which programs may have imported by its name before."""
+        accumulates = kwargs.get("accumulate_grad", False)
+        self.backward_passes += accumulates and torch._C._current_graph_task_id() == -1
+        return original(*args, **kwargs)
 
     def _scale(self, original: Callable[..., Any], scaler: GradScaler, outputs: Any) -> Any:
         self._scaled = scaler

@@ -121,6 +121,11 @@ def _ddp(model: DistributedDataParallel, group: dist.ProcessGroup | None, wish: 
     parameters = {n: p for n, p in _trainable(model.module).items() if n not in ignored}
     if wish.plan is not None:
         _check_unhooked(model)
+        if getattr(model, "_delay_all_reduce_params", None):
+            raise ValueError(
+                "presum.attach: reduction does not go with delay_all_reduce_named_params, whose "
+                "parameters DDP reduces by itself"
+            )
         wish.plan.check({p.dtype for p in parameters.values()})
     elif _needs_hook(wish):
         _check_hookable(model)
@@ -173,8 +178,13 @@ def _check_hookable(model: DistributedDataParallel) -> None:
 
 
 def _check_unhooked(model: DistributedDataParallel) -> None:
-    from presum.ddp_hook import HookState
+    from presum.ddp_hook import HookState, installed
 
+    if installed(model) is not None:
+        raise ValueError(
+            "presum.attach: presum is in this model's communication hook already, from an earlier "
+            "attach; it stays there as long as the model lives"
+        )
     copied = any(isinstance(s, HookState) and s.group is None for _, s in hooks_of(model))
     if hooks_of(model) and not copied:
         raise ValueError(

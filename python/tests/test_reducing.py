@@ -14,7 +14,9 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.autograd import backward as imported_backward
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import presum
@@ -108,6 +110,154 @@ def test_no_other_hook_may_follow(model: DistributedDataParallel, tmp_path: Path
         model.register_comm_hook(None, fp16_compress_hook)
 
 
+def test_a_backward_that_was_imported_by_name_counts(
+    model: DistributedDataParallel, tmp_path: Path
+) -> None:
+    with presum.attach(model, run=tmp_path, reduction="exact", quiet=True):
+        for value in (1e8, 1.0, -1e8):
+            model.require_backward_grad_sync = value < 0
+            imported_backward(model(torch.full((1, 3), value)).sum())
+    assert torch.equal(model.module.weight.grad, torch.ones(2, 3))
+
+
+def test_leaves_go_where_ddp_puts_a_gradient_whose_memory_format_changed(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    plain = nn.Conv2d(2, 3, 3)
+    models = [DistributedDataParallel(copy.deepcopy(plain)) for _ in range(2)]
+    presum.attach(models[1], run=tmp_path, reduction="exact", quiet=True).close()
+    x = torch.randn(2, 2, 5, 5)
+    for model in models:
+        model.to(memory_format=torch.channels_last)
+        with model.no_sync():
+            model(x).sum().backward()
+        model(x * x).sum().backward()
+    found = [model.module.weight.grad for model in models]
+    assert torch.allclose(*found, rtol=1e-5)
+
+
+def test_a_forward_that_ddp_prepared_for_is_not_taken_back(
+    model: DistributedDataParallel, tmp_path: Path
+) -> None:
+    with presum.attach(model, run=tmp_path, reduction="exact", quiet=True):
+        with model.no_sync():
+            backward(model, 1.0)
+        model(torch.ones(1, 3))  # a look, without a backward
+        with model.no_sync():
+            backward(model, 2.0)
+    assert torch.equal(model.module.weight.grad, torch.full((2, 3), 3.0))
+
+
+def test_parameters_frozen_before_attach_stay_in_their_buckets(tmp_path: Path) -> None:
+    layers = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2))
+    model = DistributedDataParallel(layers, find_unused_parameters=True)
+    layers[0].requires_grad_(False)
+    with presum.attach(model, run=tmp_path, reduction="exact", quiet=True):
+        backward(model, 1.0)
+    assert layers[1].weight.grad is not None
+
+
+def test_a_static_graph_divides_by_leaves_too(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = DistributedDataParallel(nn.Linear(3, 2), static_graph=True)
+    options: dict[str, Any] = {"reduction": "exact", "microbatch_mean": True, "quiet": True}
+    with presum.attach(model, run=tmp_path, **options):
+        for _ in range(2):
+            model.zero_grad()
+            backward(model, 3.0)
+    assert torch.equal(model.module.weight.grad, torch.full((2, 3), 3.0))
+
+
+def test_a_second_attach_says_that_the_first_one_stays(
+    model: DistributedDataParallel, tmp_path: Path
+) -> None:
+    presum.attach(model, run=tmp_path, reduction="exact", quiet=True).close()
+    with pytest.raises(ValueError, match="stays there as long as the model lives"):
+        presum.attach(model, run=tmp_path / "b", reduction="exact")
+
+
+def test_parameters_that_ddp_reduces_by_itself_are_refused(tmp_path: Path) -> None:
+    layers = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2))
+    delayed = [("0.weight", layers[0].weight)]
+    model = DistributedDataParallel(
+        layers, delay_all_reduce_named_params=delayed, param_to_hook_all_reduce=layers[1].weight
+    )
+    with pytest.raises(ValueError, match="delay_all_reduce_named_params"):
+        presum.attach(model, run=tmp_path, reduction="exact")
+
+
+class TwoParts(nn.Module):
+    """The second part is used on demand, the first one as often as one likes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False)
+        for layer in (self.first, self.second):
+            nn.init.eye_(layer.weight)
+
+    def forward(self, x: torch.Tensor, *, second: bool = True, times: int = 1) -> torch.Tensor:
+        for _ in range(times):
+            x = self.first(x)
+        return self.second(x) if second else x
+
+
+@pytest.fixture
+def sharded() -> TwoParts:
+    model = TwoParts()
+    for part in (model.first, model.second, model):
+        fully_shard(part)
+    return model
+
+
+def pass_of(model: Any, *, last: bool, **how: Any) -> None:
+    model.set_requires_gradient_sync(last)
+    model(torch.ones(1, 3), **how).sum().backward()
+
+
+def gradient(layer: nn.Linear) -> torch.Tensor:
+    return layer.weight.grad.full_tensor()  # type: ignore[union-attr, operator]
+
+
+def test_fsdp2_keeps_leaves_of_parts_that_some_passes_do_not_use(
+    sharded: TwoParts, tmp_path: Path
+) -> None:
+    with presum.attach(sharded, run=tmp_path, reduction="exact", quiet=True):
+        pass_of(sharded, last=False, second=False)
+        pass_of(sharded, last=False)
+        pass_of(sharded, last=True)
+    assert torch.equal(gradient(sharded.first), torch.full((3, 3), 3.0))
+    assert torch.equal(gradient(sharded.second), torch.full((3, 3), 2.0))
+    norms = presum.load(tmp_path).workers.grad_norm
+    assert norms.tolist() == [pytest.approx((9 * 9 + 9 * 4) ** 0.5)]
+
+
+def test_fsdp2_parts_of_one_leaf_are_one_leaf(sharded: TwoParts, tmp_path: Path) -> None:
+    with presum.attach(sharded, run=tmp_path, reduction="exact", quiet=True):
+        pass_of(sharded, last=False, times=2)
+        with pytest.raises(RuntimeError, match="ran twice in one forward pass"):
+            pass_of(sharded, last=True, times=2)
+
+
+def test_fsdp2_refuses_to_lose_leaves_of_modules_that_do_not_reduce(
+    sharded: TwoParts, tmp_path: Path
+) -> None:
+    with presum.attach(sharded, run=tmp_path, reduction="exact", quiet=True):
+        sharded.second.set_requires_gradient_sync(False)  # type: ignore[operator]
+        with pytest.raises(RuntimeError, match="recurse=False"):
+            sharded(torch.ones(1, 3)).sum().backward()
+
+
+def test_fsdp2_is_refused_where_it_divides_by_itself(sharded: TwoParts, tmp_path: Path) -> None:
+    doubles = fully_shard(nn.Linear(3, 3).double())
+    with pytest.raises(ValueError, match="divides fp16 and fp64"):
+        presum.attach(doubles, run=tmp_path, reduction="exact")
+    with presum.attach(sharded, run=tmp_path, reduction="exact", quiet=True):
+        sharded.first.set_gradient_divide_factor(1.0)  # type: ignore[operator]
+        with pytest.raises(RuntimeError, match="set_gradient_divide_factor"):
+            pass_of(sharded, last=True)
+    with pytest.raises(ValueError, match="from an earlier attach"):
+        presum.attach(sharded, run=tmp_path / "b", reduction="exact")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -159,6 +309,11 @@ def test_workers_share_the_same_micro_batches() -> None:
 
     assert steps(1) == steps(2) == steps(4) and len(steps(1)) == 6
     assert len({i for step in steps(1) for batch in step for i in batch}) == 48
+
+
+def test_less_data_than_a_step_is_no_batch() -> None:
+    sampler = MicroBatchSampler(range(3), size=2, micro_batches=2, workers=2, rank=0)
+    assert len(sampler) == 0 and list(sampler) == []
 
 
 @pytest.mark.parametrize(

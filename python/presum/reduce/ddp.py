@@ -21,14 +21,14 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from presum.auditing import Audits
-from presum.collector import Setup, in_backward
+from presum.auditing import Audits, flat_value
+from presum.collector import Setup
 from presum.ddp import DdpCollector, Passes
 from presum.ddp_hook import COMM_HOOKS, HookState
-from presum.device_pass import dense
 from presum.reduce.leaves import Folded, Kept, Slice
 from presum.reduce.plan import Plan
 from presum.reduce.transports import (
+    Bring,
     Exact,
     Fixed,
     FoldedSum,
@@ -125,8 +125,9 @@ class ReducingState(HookState):
         self._places = {id(parameter): place for place, parameter in enumerate(parameters)}
         self._passes = Passes(weakref.proxy(model))  # type: ignore[arg-type]
         self._due = True  # whether the backward pass under way reduces
-        self._pass = TAPS.backward_passes  # its number
+        self._pass = self._reduced_pass = TAPS.backward_passes  # its number
         self._counts: list[int] = []
+        self._divisor = 1
         self._waiting: Way | None = None
         self._scratch: dict[int, Scratch] = {}  # by bucket
         TAPS.add()  # for good
@@ -143,7 +144,7 @@ class ReducingState(HookState):
         self._enter()
         if self._due or parameter.grad is None:
             return
-        self.leaves.add(place, _flat(parameter.grad).clone())
+        self.leaves.add(place, _flat(parameter.grad.clone()))
         parameter.grad.zero_()  # not None: DDP would take the parameter for unused
 
     def _enter(self) -> None:
@@ -168,10 +169,9 @@ class ReducingState(HookState):
         passes = self.leaves.passes + 1
         if passes == 1:
             return gradient
-        whole = torch.empty_like(dense(gradient))
         divisor = self._plan.divisor(1, passes)
-        _flat(whole).copy_(self.leaves.with_last(place, _flat(gradient), divisor))
-        return whole
+        whole = self.leaves.with_last(place, _flat(gradient), divisor)
+        return torch.empty_like(gradient).copy_(whole.view(gradient.shape))
 
     def reduce(self, bucket: GradBucket) -> Future[torch.Tensor]:
         buffer = bucket.buffer()
@@ -188,7 +188,7 @@ class ReducingState(HookState):
             self._proceed()
             self.leaves.clear()
             self.passes += 1
-        return future
+        return future.then(flat_value)  # as it is, an error would reach DDP as a value
 
     def _followed(self, local: torch.Tensor, reduced: Future[torch.Tensor]) -> Future[torch.Tensor]:
         assert self.audits is not None
@@ -203,14 +203,20 @@ class ReducingState(HookState):
 
     def _begin(self, device: torch.device) -> None:
         self._enter()
-        if not self._due and in_backward():
+        fresh = self._pass != self._reduced_pass
+        if fresh and not self._due:
             raise RuntimeError(
                 "presum: DDP reduces in a pass under no_sync(), as it does in the first one with "
                 "static_graph=True: let the first pass be one that synchronises"
             )
         self._waiting = None
         assert self.group is not None
-        self._counts = agree(self.group, self.leaves.passes + 1, device)
+        # Under join(), a worker without input takes part with a leaf of zeros that does not count.
+        bring = Bring(self.leaves.passes + 1, self.leaves.passes + fresh, self._plan.code)
+        brought = agree(self.group, bring, device)
+        self._counts = [one.leaves for one in brought]
+        self._reduced_pass = self._pass
+        self._divisor = self._plan.divisor(len(brought), sum(one.counted for one in brought))
 
     def _proceed(self) -> None:
         way, self._waiting = self._waiting, None
@@ -220,22 +226,25 @@ class ReducingState(HookState):
 
     def _reduction(self, bucket: GradBucket) -> Reduction:
         assert self.group is not None
-        workers, leaves = len(self._counts), sum(self._counts)
-        terms = Terms(self.group, self._counts, self._plan.divisor(workers, leaves))
+        terms = Terms(self.group, self._counts, self._divisor)
         mine = self.leaves.take(self._layout(bucket), bucket.buffer())
         if not isinstance(mine, list):
             return FoldedSum(terms, mine)
         scratch = self._scratch.setdefault(bucket.index(), Scratch())
         if self._plan.method == "exact":
-            return Exact(terms, mine, self._wants_gram(leaves), scratch)
+            return Exact(terms, mine, self._wants_gram(terms.leaves), scratch)
         return Fixed(terms, mine, int(self._plan.method.removeprefix("fixed")), scratch)
 
     def _layout(self, bucket: GradBucket) -> list[Slice]:
         start = int(bucket.buffer().storage_offset())
         return [
-            Slice(self._places[id(p)], int(view.storage_offset()) - start, int(view.numel()))
+            Slice(self._place(p), int(view.storage_offset()) - start, view.shape, view.stride())
             for p, view in zip(bucket.parameters(), bucket.gradients(), strict=True)
         ]
+
+    def _place(self, parameter: torch.Tensor) -> int:
+        """One that was frozen before attach has none yet, and stays in DDP's buckets."""
+        return self._places.setdefault(id(parameter), len(self._places))
 
     def _wants_gram(self, leaves: int) -> Callable[[torch.Tensor], None] | None:
         collector: DdpReducingCollector | None = self._collector()
@@ -294,8 +303,7 @@ class _Tap:
 
 
 def _flat(gradient: torch.Tensor) -> torch.Tensor:
-    """In the order of memory, which is that of DDP's buckets."""
-    return dense(gradient.detach()).as_strided((gradient.numel(),), (1,))
+    return gradient.detach().contiguous().view(-1)
 
 
 def _future(buffer: torch.Tensor) -> Future[torch.Tensor]:

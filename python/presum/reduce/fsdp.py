@@ -18,34 +18,46 @@ from torch import nn
 from torch.distributed.fsdp._fully_shard import _fsdp_param, _fsdp_param_group
 from torch.distributed.fsdp._fully_shard._fsdp_common import DDPMeshInfo
 
+from presum.collectives import used_here
 from presum.collector import Setup
 from presum.fsdp import FsdpCollector, parameter_groups
 from presum.reduce.leaves import Folded, Kept
 from presum.reduce.plan import Plan
 from presum.reduce.tensors import Binned
-from presum.reduce.transports import Exact, Fixed, FoldedSum, Reduction, Terms, agree
+from presum.reduce.transports import Bring, Exact, Fixed, FoldedSum, Reduction, Terms, agree
 from presum.taps import TAPS, Replacement
 
 
 def check_groups(groups: Sequence[Any], plan: Plan) -> None:
     """Raises ValueError for parameter groups that cannot be reduced so."""
-    for group in groups:
-        if isinstance(group.mesh_info, DDPMeshInfo):
-            raise ValueError(
-                "presum.attach: reduction is for FSDP2 on a mesh of one dimension; HSDP and "
-                "replicate() add an all-reduce that cannot be replaced"
-            )
-        if group.gradient_divide_factor is not None or group.force_sum_reduction_for_comms:
-            raise ValueError(
-                "presum.attach: reduction does not go with set_gradient_divide_factor or "
-                "set_force_sum_reduction_for_comms"
-            )
+    if any(isinstance(group._reduce_scatter_comm, ReduceScatter) for group in groups):
+        raise ValueError(
+            "presum.attach: presum sums this model already, from an earlier attach; it does so as "
+            "long as the model lives"
+        )
+    if any(isinstance(group.mesh_info, DDPMeshInfo) for group in groups):
+        raise ValueError(
+            "presum.attach: reduction is for FSDP2 on a mesh of one dimension; HSDP and "
+            "replicate() add an all-reduce that cannot be replaced"
+        )
+    if len({tuple(group.mesh_info.mesh.mesh.flatten().tolist()) for group in groups}) > 1:
+        raise ValueError("presum.attach: reduction is for FSDP2 on one mesh, not on several")
+    if any(_divides_otherwise(group) for group in groups):
+        raise ValueError(f"presum.attach: reduction {DIVIDES}")
     dtypes = {_reduced_as(one) for group in groups for one in group.fsdp_params}
     plan.check(dtypes)
-    if torch.float16 in dtypes:
+    if not dtypes <= {torch.float32, torch.bfloat16}:
         raise ValueError(
-            "presum.attach: FSDP2 divides fp16 gradients before the reduction; use bf16 or fp32"
+            "presum.attach: FSDP2 divides fp16 and fp64 gradients before the reduction; reduce in "
+            "fp32 or bf16"
         )
+
+
+DIVIDES = "does not go with set_gradient_divide_factor or set_force_sum_reduction_for_comms"
+
+
+def _divides_otherwise(group: Any) -> bool:
+    return group.gradient_divide_factor is not None or group.force_sum_reduction_for_comms
 
 
 def _reduced_as(one: Any) -> torch.dtype:
@@ -78,11 +90,15 @@ class FsdpReducer:
     def __init__(self, groups: Sequence[Any], plan: Plan) -> None:
         self._plan = plan
         self._leaves: Kept | Folded = Folded() if plan.method == "binned" else Kept()
-        held = [one for group in groups for one in group.fsdp_params]
-        self.places = weakref.WeakKeyDictionary({one: place for place, one in enumerate(held)})
+        held = [(one, group) for group in groups for one in group.fsdp_params]
+        self.places = weakref.WeakKeyDictionary({one: at for at, (one, _) in enumerate(held)})
+        self._groups = weakref.WeakKeyDictionary(held)
         self._pass = TAPS.backward_passes
+        self._reduces: bool | None = True  # the pass under way; None: it is not known yet
+        self._kept: set[int] = set()  # places whose gradient of this pass was kept
+        self._done: set[int] = set()  # places that were reduced in this pass
+        self._summed: set[int] = set()  # places whose gradient holds all leaves already
         self._agreed = -1  # the pass in which all workers told how many leaves they have
-        self._reduces = True  # the pass under way
         self._counts: list[int] = []
         self._earlier: list[torch.Tensor] | list[Binned] = []  # of the group under way
         for group in groups:
@@ -90,44 +106,62 @@ class FsdpReducer:
         TAPS.add()  # for good
         REDUCERS.add(self)
 
-    def _enter(self, *, reduces: bool) -> None:
+    def _enter(self) -> None:
         """Into a backward pass, if it is a new one."""
-        if self._pass != TAPS.backward_passes:
-            self._pass = TAPS.backward_passes
-            if self._reduces:
-                self._leaves.clear()
-            else:
-                self._leaves.passes += 1
+        if self._pass == TAPS.backward_passes:
+            return
+        self._pass = TAPS.backward_passes
+        for seen in (self._kept, self._done, self._summed):
+            seen.clear()
+        if self._reduces is False:
+            self._leaves.passes += 1
+        elif self._reduces:
+            self._leaves.clear()
+        self._reduces = None
+
+    def _is_of_a_kind(self, *, reduces: bool) -> None:
+        self._enter()
+        if self._reduces is not None and self._reduces != reduces:
+            raise RuntimeError(
+                "presum: in one backward pass some modules reduce and others do not "
+                "(set_requires_gradient_sync with recurse=False): their leaves would be lost"
+            )
         self._reduces = reduces
 
     # ---- passes that are not reduced
 
     def keep(self, one: Any) -> None:
         """A pass that is not reduced has left a parameter's gradient."""
-        self._enter(reduces=False)
+        self._is_of_a_kind(reduces=False)
+        if getattr(one, "_unsharded_param", None) is None:
+            return  # never used
         gradient, one._unsharded_param.grad = one._unsharded_param.grad, None
         if gradient is not None:
             one.unsharded_accumulated_grad = gradient.to(one.reduce_dtype or gradient.dtype)
+            self._kept.add(self.places[one])
 
-    def push(self, one: Any) -> None:
-        """A parameter has a new gradient: the one before becomes a leaf."""
-        if one.unsharded_accumulated_grad is None or one.unsharded_param.grad is None:
-            return
-        self._enter(reduces=self._reduces)
-        leaf = one.unsharded_accumulated_grad_data
-        one.unsharded_accumulated_grad = None
-        self._leaves.add(self.places[one], leaf.contiguous().view(-1))
+    def push(self, original: Any, one: Any) -> None:
+        """A parameter may have a new gradient: the one before becomes a leaf, unless it is of the
+        same pass, as where a module ran twice."""
+        self._enter()
+        place = self.places[one]
+        if place in self._kept:
+            original(one)
+        elif one.unsharded_accumulated_grad is not None and one.unsharded_param.grad is not None:
+            leaf = one.unsharded_accumulated_grad_data
+            one.unsharded_accumulated_grad = None
+            self._leaves.add(place, leaf.contiguous().view(-1))
 
     # ---- the pass that is
 
     def whole(self, held: Sequence[Any], gradients: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The sums of this worker's leaves, of which ``gradients`` are the last; with
         ``microbatch_mean`` their means."""
-        self._enter(reduces=True)
+        self._enter()
         return [self._whole(one, g) for one, g in zip(held, gradients, strict=True)]
 
     def _whole(self, one: Any, gradient: torch.Tensor) -> torch.Tensor:
-        if self._leaves.passes == 0:
+        if self._leaves.passes == 0 or self.places[one] in self._summed:
             return gradient
         last = gradient.to(one.reduce_dtype or gradient.dtype).contiguous().view(-1)
         divisor = self._plan.divisor(1, self._leaves.passes + 1)
@@ -137,21 +171,35 @@ class FsdpReducer:
         self, held: Sequence[Any], gradients: list[torch.Tensor], group: dist.ProcessGroup | None
     ) -> None:
         """A parameter group is about to be reduced. With one worker the sums are made here."""
-        self._enter(reduces=True)
+        self._is_of_a_kind(reduces=True)
+        self._check(held)
         if group is None or group.size() == 1:
             gradients[:] = self.whole(held, gradients)
+            self._summed.update(self.places[one] for one in held)
             return
         if self._agreed != self._pass:
-            self._agreed = self._pass
-            self._counts = agree(group, self._leaves.passes + 1, gradients[0].device)
+            self._agreed, leaves = self._pass, self._leaves.passes + 1
+            brought = agree(group, Bring(leaves, leaves, self._plan.code), gradients[0].device)
+            self._counts = [one.leaves for one in brought]
         if self._leaves.passes == 0:
             self._earlier = []
         elif isinstance(self._leaves, Kept):
-            self._earlier = self._kept(held, gradients, group.size(), self._leaves)
+            self._earlier = self._of_passes(held, gradients, group.size(), self._leaves)
         else:
             self._earlier = [self._folded(held, gradients, group.size(), self._leaves)]
 
-    def _kept(
+    def _check(self, held: Sequence[Any]) -> None:
+        if any(_divides_otherwise(self._groups[one]) for one in held):
+            raise RuntimeError(f"presum: reduction {DIVIDES}")
+        places = {self.places[one] for one in held}
+        if places & self._done:
+            raise RuntimeError(
+                "presum: a module of fully_shard ran twice in one forward pass, so its gradients "
+                "are reduced in two parts: that cannot be summed reproducibly"
+            )
+        self._done |= places
+
+    def _of_passes(
         self, held: Sequence[Any], gradients: Sequence[torch.Tensor], world: int, leaves: Kept
     ) -> list[torch.Tensor]:
         """The leaves of earlier passes, laid out as FSDP2 lays out the last."""
@@ -199,9 +247,12 @@ class FsdpReducer:
         if method == "binned":
             state = self._earlier[0] if self._earlier else Binned.zeros(len(last), last.device)
             assert isinstance(state, Binned)
+            for part in (state.top, state.high, state.low):
+                used_here(part)
             state.add(last)
             return FoldedSum(terms, state)
-        leaves = [leaf.to(last.dtype) for leaf in self._earlier if isinstance(leaf, torch.Tensor)]
+        earlier = [leaf for leaf in self._earlier if isinstance(leaf, torch.Tensor)]
+        leaves = [used_here(leaf).to(last.dtype) for leaf in earlier]
         if method == "exact":
             return Exact(terms, [*leaves, last])
         return Fixed(terms, [*leaves, last], int(method.removeprefix("fixed")))
@@ -272,7 +323,7 @@ class Reducers:
 
     def _push(self, original: Any, one: Any) -> None:
         reducer = self._of(one)
-        original(one) if reducer is None else reducer.push(one)
+        original(one) if reducer is None else reducer.push(original, one)
 
     def _reduce(
         self,

@@ -18,11 +18,16 @@ from presum.reduce.tensors import Binned
 
 
 class Slice(NamedTuple):
-    """A parameter's place in a flat buffer."""
+    """A parameter's place in a flat buffer, which may have another order than the parameter."""
 
     parameter: int
     start: int
-    elements: int
+    shape: Sequence[int]
+    strides: Sequence[int]
+
+    def of(self, flat: torch.Tensor) -> torch.Tensor:
+        """It, as a view of the buffer in the parameter's shape."""
+        return flat.as_strided(self.shape, self.strides, self.start)
 
 
 class Leaves(ABC):
@@ -85,9 +90,9 @@ class Kept(Leaves):
     def take(self, layout: Sequence[Slice], last: torch.Tensor) -> list[torch.Tensor]:
         """The leaves of a flat buffer in the order of passes, and ``last``; gives them away."""
         flat = [torch.zeros_like(last) for _ in range(self.passes)]
-        for parameter, start, elements in layout:
-            for of_pass, leaf in self._held.pop(parameter, []):
-                flat[of_pass][start : start + elements] = leaf
+        for place in layout:
+            for of_pass, leaf in self._held.pop(place.parameter, []):
+                place.of(flat[of_pass]).copy_(leaf.view(place.shape))
         return [*flat, last]
 
     def clear(self) -> None:
@@ -143,13 +148,13 @@ class Folded(Leaves):
     def take(self, layout: Sequence[Slice], last: torch.Tensor) -> Binned:
         """The sum of the leaves of a flat buffer and of ``last``; gives them away."""
         total = Binned.zeros(last.numel(), last.device)
-        for parameter, start, elements in layout:
-            held, end = self.of(parameter), start + elements
+        for place in layout:
+            held = self.of(place.parameter)
             if held is not None:
-                total.top[start:end] = held.top
-                total.high[start:end] = held.high
-                total.low[start:end] = held.low
-                self.discard(parameter)
+                place.of(total.top).copy_(held.top.view(place.shape))
+                place.of(total.high).copy_(held.high.view(place.shape))
+                place.of(total.low).copy_(held.low.view(place.shape))
+                self.discard(place.parameter)
         total.add(last)
         return total
 

@@ -21,6 +21,11 @@ class Plan(NamedTuple):
     def __str__(self) -> str:
         return self.method + (", mean of micro-batches" if self.microbatch_mean else "")
 
+    @property
+    def code(self) -> int:
+        """A number for it, by which workers see whether they agree."""
+        return 2 * METHODS.index(self.method) + self.microbatch_mean
+
     def divisor(self, workers: int, leaves: int) -> int:
         """What divides the sum of that many leaves of that many workers."""
         return leaves if self.microbatch_mean else workers

@@ -73,6 +73,7 @@ class MicroBatchSampler(Sampler[list[int]]):
             generator = torch.Generator().manual_seed(self.seed + self.epoch)
             order = torch.randperm(self._samples, generator=generator)
         whole = order[: self._steps() * self.micro_batches * self.size]
-        own = whole.view(self._steps(), self.workers, -1, self.size)[:, self.rank]
+        each = self.micro_batches // self.workers
+        own = whole.view(self._steps(), self.workers, each, self.size)[:, self.rank]
         for micro_batch in own.reshape(-1, self.size):
             yield micro_batch.tolist()

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch.futures import Future
 
-from presum.collectives import all_gather, reduce_scatter
+from presum.collectives import all_gather, reduce_scatter, used_here
 from presum.reduce import tensors
 from presum.reduce.tensors import Binned
 
@@ -43,7 +43,10 @@ class Scratch:
     def take(
         self, name: str, like: torch.Tensor, *shape: int, dtype: torch.dtype | None = None
     ) -> torch.Tensor:
-        """Not initialised, on the device of ``like``, of its dtype unless another is given."""
+        """Not initialised, on the device of ``like``, of its dtype unless another is given. On
+        devices new each time: there torch keeps memory, and knows which stream still reads it."""
+        if not like.is_cpu:
+            return like.new_empty(shape, dtype=dtype)
         kind = (shape, dtype or like.dtype, like.device)
         held = self._held.get(name)
         if held is None or (held.shape, held.dtype, held.device) != kind:
@@ -136,12 +139,14 @@ class Exact(Reduction):
         room = self._width * self._world - self._leaves[0].numel()
         if len(self._leaves) == 1 and room == 0:
             return self._leaves[0]
-        padded = [torch.nn.functional.pad(leaf, (0, room)) for leaf in self._leaves]
+        padded = self._leaves
+        if room:
+            padded = [torch.nn.functional.pad(leaf, (0, room)) for leaf in self._leaves]
         return torch.stack([leaf.view(self._world, -1) for leaf in padded], 1).view(-1)
 
     def _sum(self, out: torch.Tensor) -> None:
         self._first.wait()
-        leaves, divisor = self._received.unbind(0), self._terms.divisor
+        leaves, divisor = used_here(self._received).unbind(0), self._terms.divisor
         if self._share is None:
             tensors.exact(leaves, divisor, out)
             return
@@ -150,7 +155,8 @@ class Exact(Reduction):
         self._share(gram)
 
     def proceed(self, out: torch.Tensor) -> Future[Any]:
-        parts = self._scratch.take("parts", out, self._world, self._width)
+        copies = self._world if out.is_cpu else 1  # see _gather
+        parts = self._scratch.take("parts", out, copies, self._width)
         self._sum(parts[0])
         whole = self._width * self._world
         self._sums = out if out.numel() == whole else self._scratch.take("sums", out, whole)
@@ -167,7 +173,7 @@ class Exact(Reduction):
 
     def complete(self, out: torch.Tensor) -> None:
         if self._sums is not out:
-            out.copy_(self._sums[: out.numel()])
+            out.copy_(used_here(self._sums)[: out.numel()])
 
     def scatter(self, out: torch.Tensor) -> None:
         self._sum(out)
@@ -205,7 +211,7 @@ class Fixed(Reduction):
         return self._all_reduce(self._sums, dist.ReduceOp.SUM).get_future()  # type: ignore[no-any-return]
 
     def complete(self, out: torch.Tensor) -> None:
-        self._decode(self._sums, self._exponents, out)
+        self._decode(used_here(self._sums), used_here(self._exponents), out)
 
     def scatter(self, out: torch.Tensor) -> None:
         sums = self._scattered(self._encode())
@@ -237,7 +243,7 @@ class FoldedSum(Reduction):
         return self._all_reduce(self._digits, dist.ReduceOp.SUM).get_future()  # type: ignore[no-any-return]
 
     def complete(self, out: torch.Tensor) -> None:
-        self._decode(Binned(self._top, *self._digits), out)
+        self._decode(Binned(used_here(self._top), *used_here(self._digits)), out)
 
     def scatter(self, out: torch.Tensor) -> None:
         self._raise()
@@ -265,9 +271,26 @@ def hand_over(reduction: Reduction, buffer: torch.Tensor, future: Future[torch.T
     second.add_done_callback(complete)
 
 
-def agree(group: dist.ProcessGroup, leaves: int, device: torch.device) -> list[int]:
-    """How many leaves each worker brings. Waits."""
-    own = torch.tensor([leaves], dtype=torch.int64, device=device)
-    counts = own.new_empty(dist.get_world_size(group))
-    all_gather(counts, own, group=group)
-    return list(map(int, counts.tolist()))
+class Bring(NamedTuple):
+    """What a worker brings to a sum."""
+
+    leaves: int
+    counted: int  # of them, where the sum is divided by leaves
+    plan: int  # must be the same everywhere
+
+
+def agree(group: dist.ProcessGroup, own: Bring, device: torch.device) -> list[Bring]:
+    """What each worker brings. Waits.
+
+    Raises:
+        RuntimeError: on every worker, if they are to sum in different ways.
+    """
+    mine = torch.tensor(own, dtype=torch.int64, device=device)
+    found = mine.new_empty(dist.get_world_size(group) * len(own))
+    all_gather(found, mine, group=group)
+    brought = [Bring(*row) for row in found.view(-1, len(own)).tolist()]
+    if any(one.plan != own.plan for one in brought):
+        raise RuntimeError(
+            "presum: workers were attached with different reduction or microbatch_mean"
+        )
+    return brought
