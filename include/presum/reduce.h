@@ -12,11 +12,11 @@
 // element, whose bits do not depend on the order of leaves, on how they are divided over workers,
 // or on the processor. docs/reduction.md has definitions, proofs, bounds and costs.
 //
-// For all functions: thread-safe; buffers are borrowed for the call, may be misaligned, and must not
-// overlap outputs unless said. `divisor` divides the exact sum before the only rounding: 1 for the
-// sum, the number of leaves for the mean; from 1 to 2^31-1. Rounding is to nearest, ties to even.
-// Elements: NaN among the leaves, or infinities of both signs, give the quiet NaN 0x7FC00000 (or its
-// like in another dtype); else infinities win; an exact zero is +0; what is too large after
+// For all functions: thread-safe; buffers are borrowed for the call, may be misaligned, and must
+// not overlap outputs unless said. `divisor` divides the exact sum before the only rounding: 1 for
+// the sum, the number of leaves for the mean; from 1 to 2^31-1. Rounding is to nearest, ties to
+// even. Elements: NaN among the leaves, or infinities of both signs, give the quiet NaN 0x7FC00000
+// (or its like in another dtype); else infinities win; an exact zero is +0; what is too large after
 // rounding is an infinity. Denormals count in full, whatever the processor's flush modes are.
 // A zero count does nothing. Errors (kInvalidArgument): no leaf, too many leaves, a divisor out of
 // range, a dtype that the function does not take.
@@ -29,13 +29,14 @@ inline constexpr std::uint32_t kDivisorMax = 0x7FFFFFFF;
 
 // ---- exact: the correctly rounded sum
 
-// out[i] = round((sum of leaf[i]) / divisor). All dtypes; `out` has the leaves' dtype and may be one
-// of the leaves.
+// out[i] = round((sum of leaf[i]) / divisor). All dtypes; `out` has the leaves' dtype and may be
+// one of the leaves.
 Status exact(Leaves leaves, Dtype dtype, std::size_t count, std::uint32_t divisor, void* out);
 
 // The same, and gram[a * leaves + b] += the dot product of leaves a and b in double (both
-// triangles; the caller sets it to zero first). At most 64 leaves. Elements that are not finite make
-// their products so. Sums run in a fixed order of 16 lanes, so bits do not depend on the processor.
+// triangles; the caller sets it to zero first). At most 64 leaves. Elements that are not finite
+// make their products so. Sums run in a fixed order of 16 lanes, so bits do not depend on the
+// processor.
 Status exact_with_gram(Leaves leaves, Dtype dtype, std::size_t count, std::uint32_t divisor,
                        void* out, std::span<double> gram);
 
@@ -47,15 +48,16 @@ Status exact_with_gram(Leaves leaves, Dtype dtype, std::size_t count, std::uint3
 //   5. each worker: decode32() or decode64().
 // `total_leaves` is the number of leaves of all workers together, never the number of workers.
 // fp32, bf16, fp16. Error of the sum: at most total_leaves * 2^(Emax - F) and half an ulp of the
-// result, with F = 31 - ceil(log2(total_leaves)), or 63 for fixed64, and Emax the unbiased exponent;
-// twice the first part where F is less than the element's bits (fp32 in fixed32 above 128 leaves).
+// result, with F = 31 - ceil(log2(total_leaves)), or 63 for fixed64, and Emax the unbiased
+// exponent; twice the first part where F is less than the element's bits (fp32 in fixed32 above 128
+// leaves).
 
 // exponents[i] = max over leaves of the biased fp32 exponent of leaf[i] (0 for zeros and fp32
 // denormals, 255 for what is not finite).
 Status exponents(Leaves leaves, Dtype dtype, std::size_t count, std::uint8_t* exponents);
 
-// out[i] = sum over the local leaves of rint(leaf[i] * scale of exponents[i]). REQUIRES: exponents[i]
-// is at least what exponents() gives for these leaves; otherwise out[i] is arbitrary.
+// out[i] = sum over the local leaves of rint(leaf[i] * scale of exponents[i]). REQUIRES:
+// exponents[i] is at least what exponents() gives for these leaves; otherwise out[i] is arbitrary.
 Status encode32(Leaves leaves, Dtype dtype, std::size_t count, const std::uint8_t* exponents,
                 std::size_t total_leaves, std::int32_t* out);
 Status encode64(Leaves leaves, Dtype dtype, std::size_t count, const std::uint8_t* exponents,
