@@ -172,6 +172,18 @@ TEST_P(FixedTest, TheScaleComesFromAllLeavesNotFromTheLocalOnes) {
   }
 }
 
+TEST_P(FixedTest, LeavesThatWouldRoundUpToTheNextPowerOfTwoAreCut) {
+  const std::uint64_t below_two = bits_near(2, GetParam()) - 1;
+  LeafSet set{GetParam(), {}};
+  for (const std::uint64_t sign : {std::uint64_t{0}, sign_bit(GetParam()), std::uint64_t{0}}) {
+    set.buffers.emplace_back(GetParam(), 40);
+    for (std::size_t i = 0; i < 40; ++i) set.buffers.back().set_bits(i, below_two | sign);
+  }
+  for (const std::size_t total : {3UL, 128UL, 129UL, 1000UL, kLeavesMax}) {
+    expect_both_as_defined(set, total, 1);
+  }
+}
+
 TEST_P(FixedTest, EveryLengthAroundTheWidthsOfVectorsAndTiles) {
   for (std::size_t count = 0; count <= 70; ++count) {
     expect_both_as_defined(random_leaves(Kind::kGaussian, GetParam(), 3, count), 3, 3);
