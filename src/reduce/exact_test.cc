@@ -82,7 +82,7 @@ TEST_P(ExactTest, MeansAreTheNearestOnesForEveryDivisor) {
     SCOPED_TRACE(static_cast<int>(kind));
     const LeafSet set = random_leaves(kind, GetParam(), 12, 33);
     for (const std::uint32_t divisor :
-         {2U, 3U, 7U, 8U, 12U, 31U, 4096U, 32749U, 1U << 24, (1U << 24) + 1, kDivisorMax}) {
+         {2U, 3U, 7U, 8U, 12U, 31U, 4096U, 32749U, 1U << 18, (1U << 18) + 1, kDivisorMax}) {
       expect_exact(set, divisor);
     }
   }
@@ -268,6 +268,47 @@ TEST(ExactTierTest, SpreadsAroundTheLimitsAreExact) {
         }
       }
       expect_exact(set, 1);
+    }
+  }
+}
+
+// A sum next to the middle of two floats, decided by its lowest bit alone: 2^twos leaves of 1, half
+// an ulp of their sum, and two small leaves that differ in that bit.
+std::vector<std::uint64_t> near_tie(int twos, int spread) {
+  std::vector<std::uint64_t> leaves(std::size_t{1} << twos, float_bits(1));
+  const float small = std::ldexp(1.0F, -spread);
+  leaves.push_back(float_bits(std::ldexp(1.0F, twos - 24)));
+  leaves.push_back(float_bits(small + std::ldexp(small, -23)));
+  leaves.push_back(float_bits(-small));
+  return leaves;
+}
+
+TEST(ExactTierTest, OneDoubleIsNotTrustedBeyondItsLastBit) {
+  for (int twos = 2; twos <= 6; ++twos) {
+    for (int spread = 20; spread <= 100; ++spread) {
+      const LeafSet set = single(Dtype::kF32, near_tie(twos, spread), 20);
+      expect_exact(set, 1);
+      EXPECT_EQ(exact_of(set, 1).bits(0), float_bits(std::ldexp(1.0F, twos)) + 1);
+    }
+  }
+}
+
+// The same, with leaves between that a pair of doubles collects in the second one, until others
+// cancel them: so many, and so large, that it is as full as it can be.
+TEST(ExactTierTest, TwoDoublesAreNotTrustedBeyondTheirLastBit) {
+  for (const int bits : {4, 6, 8}) {
+    for (int spread = 40; spread <= 90; ++spread) {
+      const float small = std::ldexp(1.0F, -spread);
+      const float middle = std::ldexp(2 - 0x1p-23F, bits - 52);
+      std::vector<std::uint64_t> leaves = {float_bits(1), float_bits(0x1p-24F)};
+      const std::size_t pairs = (std::size_t{1} << (bits - 1)) - 2;
+      leaves.insert(leaves.end(), pairs, float_bits(middle));
+      leaves.push_back(float_bits(small + std::ldexp(small, -23)));
+      leaves.push_back(float_bits(-small));
+      leaves.insert(leaves.end(), pairs, float_bits(-middle));
+      const LeafSet set = single(Dtype::kF32, leaves, 20);
+      expect_exact(set, 1);
+      EXPECT_EQ(exact_of(set, 1).bits(0), float_bits(1) + 1) << spread;
     }
   }
 }

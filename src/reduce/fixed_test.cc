@@ -172,6 +172,18 @@ TEST_P(FixedTest, TheScaleComesFromAllLeavesNotFromTheLocalOnes) {
   }
 }
 
+TEST_P(FixedTest, LeavesThatWouldRoundUpToTheNextPowerOfTwoAreCut) {
+  const std::uint64_t below_two = bits_near(2, GetParam()) - 1;
+  LeafSet set{GetParam(), {}};
+  for (const std::uint64_t sign : {std::uint64_t{0}, sign_bit(GetParam()), std::uint64_t{0}}) {
+    set.buffers.emplace_back(GetParam(), 40);
+    for (std::size_t i = 0; i < 40; ++i) set.buffers.back().set_bits(i, below_two | sign);
+  }
+  for (const std::size_t total : {3UL, 128UL, 129UL, 1000UL, kLeavesMax}) {
+    expect_both_as_defined(set, total, 1);
+  }
+}
+
 TEST_P(FixedTest, EveryLengthAroundTheWidthsOfVectorsAndTiles) {
   for (std::size_t count = 0; count <= 70; ++count) {
     expect_both_as_defined(random_leaves(Kind::kGaussian, GetParam(), 3, count), 3, 3);
@@ -296,6 +308,33 @@ TEST(FixedDecodeTest, AnyIntegersAreRoundedOnce) {
           ASSERT_EQ(out.bits(i),
                     decode_oracle<std::int64_t>(sums[i], bytes[i], 64, divisor, dtype));
         }
+      }
+    }
+  }
+  ASSERT_TRUE(base::set_simd_target(""));
+}
+
+// Integers next to what divides into the middle of two floats.
+TEST(FixedDecodeTest, NearTiesOfQuotientsAreRoundedOnce) {
+  Random random(8);
+  constexpr std::size_t kCount = 320;
+  for (const std::uint32_t divisor : {1U, 3U, 12U, 32767U, 262143U, 262145U, 16777213U}) {
+    std::vector<std::uint8_t> bytes(kCount, 127);
+    std::vector<std::int64_t> sums(kCount);
+    for (std::size_t i = 0; i < kCount; ++i) {
+      const auto tie = static_cast<std::int64_t>((random() & 0x7FFFFF) | 0x800000) * 2 + 1;
+      const std::int64_t product = tie * divisor;
+      const int room = std::countl_zero(static_cast<std::uint64_t>(product)) - 2;
+      sums[i] = (product << (random() % static_cast<unsigned>(room))) +
+                static_cast<int>(random() % 3) - 1;
+      if (i % 2 == 1) sums[i] = -sums[i];
+    }
+    for (const std::string_view target : base::simd_targets()) {
+      ASSERT_TRUE(base::set_simd_target(target));
+      Buffer out(Dtype::kF32, kCount);
+      ASSERT_TRUE(decode64(sums.data(), bytes.data(), kCount, 1, divisor, Dtype::kF32, out.data()));
+      for (std::size_t i = 0; i < kCount; ++i) {
+        ASSERT_EQ(out.bits(i), decode_oracle<std::int64_t>(sums[i], 127, 1, divisor, Dtype::kF32));
       }
     }
   }

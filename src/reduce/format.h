@@ -105,6 +105,6 @@ constexpr int leading_bit(std::uint64_t bits) { return 63 - std::countl_zero(bit
 constexpr int leaf_bits(std::size_t leaves) { return leading_bit(leaves - 1) + 1; }
 
 // The kernels leave larger divisors to the reference: see Division in rounding-inl.h.
-inline constexpr std::uint32_t kKernelDivisorMax = 1U << 24;
+inline constexpr std::uint32_t kKernelDivisorMax = 1U << 18;
 
 }  // namespace presum::reduce

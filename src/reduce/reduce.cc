@@ -41,7 +41,7 @@ Status check_short_dtype(Dtype dtype) {
 
 // Of all workers, and of this one.
 Status check_total(std::size_t total_leaves, std::size_t leaves) {
-  const Status total = check_leaves(total_leaves, kLeavesMax);
+  Status total = check_leaves(total_leaves, kLeavesMax);
   if (!total || leaves <= total_leaves) return total;
   return refuse(std::to_string(leaves) + " leaves are more than the total_leaves of " +
                 std::to_string(total_leaves) + "; give the number of all workers' leaves");

@@ -89,8 +89,8 @@ HWY_INLINE Reals to_double(hn::Vec<LongInts> integers) {
 }
 #endif
 
-// Integers as doubles: exact below 2^53, above it good for rounding to 42 bits, since bits below
-// 2^11 are replaced by one that says whether there are any.
+// Integers as doubles: exact below 2^53, and rounded to odd, to at least 44 bits, from there on:
+// the bits below 2^11 are replaced by one that says whether there are any.
 HWY_INLINE Reals integers_to_odd(hn::Vec<LongInts> integers) {
   const LongInts d;
   const auto rest = hn::Set(d, (1 << 11) - 1);
@@ -100,9 +100,9 @@ HWY_INLINE Reals integers_to_odd(hn::Vec<LongInts> integers) {
   return to_double(hn::IfThenElse(small, integers, cut));
 }
 
-// REQUIRES: the divisor is at most kKernelDivisorMax. Then dividing a sum that was rounded to odd
-// is as good as dividing the sum itself: a tie of the result has 25 bits at most, so its product
-// with the divisor is a double, and both lie on the same side of it.
+// REQUIRES: the divisor is at most kKernelDivisorMax. Then dividing a sum that was rounded to odd,
+// to 44 bits or more, is as good as dividing the sum itself: a tie of the result has 25 bits at
+// most, its product with the divisor 43, and both lie on the same side of that.
 class Division {
  public:
   explicit HWY_INLINE Division(std::uint32_t divisor)
