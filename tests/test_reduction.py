@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -97,3 +98,11 @@ def test_workers_may_bring_different_numbers_of_micro_batches(
         assert same(parameters(folder, f"{method}-uneven"), truth)
     # A loss divided by a power of two is as good as a mean over leaves.
     assert same(parameters(folder, "exact-mean"), parameters(folders[8], "exact"))
+
+
+def test_workers_that_are_not_alike(launch: Any, tmp_path: Path) -> None:
+    done = launch("reducing", 2, tmp_path)
+    assert done.returncode == 0, done.stderr[-4000:]
+    found = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1)]
+    assert all("attached with different reduction" in one["disagree"] for one in found)
+    assert found[0]["join"] == [1.0] and found[1]["join"] == [1.0, 4.0]

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two workers that are not alike: attached in different ways, or with different amounts of data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import presum
+from workers.launch import main, write_json
+
+
+def model_of(run: Path, *, mean: bool) -> DistributedDataParallel:
+    model = DistributedDataParallel(nn.Linear(3, 2))
+    presum.attach(model, run=run, reduction="exact", microbatch_mean=mean, quiet=True)
+    return model
+
+
+def disagree(rank: int, out: Path) -> str:
+    model = model_of(out / "disagree", mean=rank == 1)
+    try:
+        model(torch.ones(1, 3)).sum().backward()
+    except RuntimeError as error:
+        return str(error)
+    return "nothing"
+
+
+def join(rank: int, out: Path) -> list[float]:
+    """The last pass is worker 1's alone: 4 over the one leaf that counts."""
+    model = model_of(out / "join", mean=True)
+    found = []
+    with model.join():
+        for value in (1.0, 4.0)[: rank + 1]:
+            model.zero_grad()
+            model(torch.full((1, 3), value)).sum().backward()
+            found.append(float(model.module.weight.grad[0, 0]))
+    return found
+
+
+def work(rank: int, _world: int, out: Path) -> None:
+    found = {"disagree": disagree(rank, out), "join": join(rank, out)}
+    write_json(out / f"{rank}.json", found)
+
+
+if __name__ == "__main__":
+    main(work)
