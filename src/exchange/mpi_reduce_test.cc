@@ -72,12 +72,46 @@ TEST(MpiReduce, ExactIsTheSumInOneProcessHoweverLeavesAreShared) {
   }
 }
 
-TEST(MpiReduce, OtherMethodsGiveTheSameBitsHoweverLeavesAreShared) {
-  for (const Method method : {Method::kBinned, Method::kFixed32, Method::kFixed64}) {
-    for (const Dtype dtype : {Dtype::kF32, Dtype::kBF16, Dtype::kF16}) {
-      const Buffers leaves = leaves_of_all(dtype, 1027);
-      EXPECT_EQ(over_ranks(leaves, dtype, 1027, method, true),
-                over_ranks(leaves, dtype, 1027, method, false));
+template <class Integer, class Encode, class Decode>
+Bytes fixed_in_process(const Buffers& leaves, Dtype dtype, std::size_t count, Encode encode,
+                       Decode decode) {
+  const auto all = pointers(leaves, 0, kLeaves);
+  std::vector<std::uint8_t> exponents(count);
+  std::vector<Integer> sums(count);
+  Bytes out(count * element_bytes(dtype));
+  EXPECT_TRUE(reduce::exponents(all, dtype, count, exponents.data()));
+  EXPECT_TRUE(encode(all, dtype, count, exponents.data(), kLeaves, sums.data()));
+  EXPECT_TRUE(decode(sums.data(), exponents.data(), count, kLeaves, kLeaves, dtype, out.data()));
+  return out;
+}
+
+Bytes binned_in_process(const Buffers& leaves, Dtype dtype, std::size_t count) {
+  std::vector<std::uint8_t> top(count);
+  std::vector<std::int64_t> high(count);
+  std::vector<std::int64_t> low(count);
+  const reduce::Binned sum{top.data(), high.data(), low.data()};
+  for (const void* leaf : pointers(leaves, 0, kLeaves)) {
+    EXPECT_TRUE(reduce::binned_add(sum, count, leaf, dtype));
+  }
+  Bytes out(count * element_bytes(dtype));
+  EXPECT_TRUE(reduce::binned_decode(sum, count, kLeaves, dtype, out.data()));
+  return out;
+}
+
+TEST(MpiReduce, OtherMethodsAreTheirSumsInOneProcessHoweverLeavesAreShared) {
+  constexpr std::size_t kCount = 1027;
+  for (const Dtype dtype : {Dtype::kF32, Dtype::kBF16, Dtype::kF16}) {
+    const Buffers leaves = leaves_of_all(dtype, kCount);
+    const std::pair<Method, Bytes> truths[] = {
+        {Method::kBinned, binned_in_process(leaves, dtype, kCount)},
+        {Method::kFixed32,
+         fixed_in_process<std::int32_t>(leaves, dtype, kCount, reduce::encode32, reduce::decode32)},
+        {Method::kFixed64,
+         fixed_in_process<std::int64_t>(leaves, dtype, kCount, reduce::encode64, reduce::decode64)},
+    };
+    for (const auto& [method, truth] : truths) {
+      EXPECT_EQ(over_ranks(leaves, dtype, kCount, method, true), truth);
+      EXPECT_EQ(over_ranks(leaves, dtype, kCount, method, false), truth);
     }
   }
 }
