@@ -28,6 +28,14 @@ def find() -> str | None:
     return shutil.which("chromium") or shutil.which("chromium-browser")
 
 
+def with_page_functions(expression: str) -> str:
+    """An expression that may call functions of the report's scripts, which a page keeps to
+    itself."""
+    scripts = Path(__file__).parents[1] / "src" / "report" / "page"
+    texts = [file.read_text() for file in sorted(scripts.glob("*.js")) if file.name != "main.js"]
+    return "(() => {" + "\n".join([*texts, f"return {expression};"]) + "})()"
+
+
 class Browser:
     """One Chromium with one page. Close it, or use it as a context manager."""
 

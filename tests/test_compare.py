@@ -256,6 +256,13 @@ def test_torch_is_not_imported(runs: Path) -> None:
     assert done.returncode == 0
 
 
+# Of two models that differ at one step the one at the earlier stage comes first.
+TWO_MODELS = """comparisonSentence({outcome: 'different',
+  models: [['loss', 'A'], ['data', 'B']].map(([stage, what]) => (
+    {first_stage: stage, first_step: 7, last_identical: null,
+      stages: ['data', 'loss'].map((s) => ({stage: s, first: {step: 7, ranks: [], what}}))}))})"""
+
+
 def test_a_browser_draws_the_comparison(runs: Path, tmp_path: Path) -> None:
     command = report_browser.find()
     if command is None:
@@ -269,5 +276,7 @@ def test_a_browser_draws_the_comparison(runs: Path, tmp_path: Path) -> None:
         rows = browser.evaluate("document.querySelectorAll('#comparison tr[data-stage]').length")
         chosen = browser.evaluate("document.querySelector('#comparison tr.chosen').dataset.stage")
         drawn = browser.evaluate("document.querySelectorAll('.tile').length")
+        first_of_two = browser.evaluate(report_browser.with_page_functions(TWO_MODELS))
+    assert first_of_two == "First difference: step 7, data, B."
     assert "step 7, local gradient, rank 3: gradient of 1 of 7 layers" in sentence
     assert (rows, chosen, drawn) == (8, "local-gradient", 2)

@@ -400,6 +400,10 @@ def test_several_runs_agree_with_their_logs(
     sentence = text_of(browser, "#overview .verdict")
     assert "Sharded data hides the seeds" in sentence
     assert "the workers do the work of one" in sentence
+    consistent = "{name: 'run', judgement: {verdict: 'consistent'}}"
+    general = f"generalSentence([{consistent}, {consistent}])"
+    general = browser.evaluate(report_browser.with_page_functions(general))
+    assert general == "None of two runs is inconsistent."
 
 
 def test_a_click_in_the_heat_map_opens_that_workers_lines(

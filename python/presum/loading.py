@@ -22,7 +22,7 @@ from presum.findings import Finding
 
 FILE_NAME = "presum.db"
 APPLICATION_ID = 0x70726573
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 CHECK_STATES = ("found", "passed", "not-triggered", "not-possible")
 MATRIX_WORKERS = 256  # up to which every step keeps its matrix
 

@@ -72,6 +72,7 @@ struct ModelComparison {
   std::optional<Stage> first_number;            // likewise, inputs left out
   std::optional<std::uint64_t> last_identical;  // last common step before that of `first`
   bool reduced_before = false;            // the reduced gradient of `last_identical` was compared
+  bool positions_only = false;            // of its samples, at most: the salts differ
   std::vector<Stage> unseen;              // not compared at the step of `first`, and before it
   std::string origin;                     // where to look for the cause; empty where identical
   std::vector<std::string> remarks;       // what differs without a consequence, what was assumed

@@ -9,6 +9,7 @@
 
 #include "compare/document.h"
 #include "compare/testing.h"
+#include "presum/audit.h"
 
 namespace presum::compare {
 namespace {
@@ -199,6 +200,34 @@ TEST(Compare, DoesNotCompareSamplesOfAnotherSaltButTheirPositions) {
   expect_first(compare_steps(steps_of(4), b, {}, other), Stage::kData, 2, {11});
 }
 
+TEST(Compare, SaysThatSamplesOfAnotherSaltMayBeTheCause) {
+  auto b = steps_of(4);
+  b[2].workers[1].loss += 1;
+  const auto c = compare_steps(steps_of(4), b, {}, {.salt = 6});
+  expect_first(c, Stage::kLoss, 2, {11});
+  EXPECT_TRUE(contains(c.models[0].not_compared, "content of samples at 4 of 4 common steps"));
+  EXPECT_TRUE(c.first()->origin.starts_with("the samples, whose content was not compared, or the"));
+  const auto same_salt = compare_steps(steps_of(4), b);
+  EXPECT_FALSE(contains(same_salt.models[0].not_compared, "content of samples"));
+  EXPECT_TRUE(same_salt.first()->origin.starts_with("the forward pass"));
+}
+
+TEST(Compare, SaysThatSamplesThatWereNotRecordedMayBeTheCause) {
+  auto a = steps_of(4);
+  for (StepRecord& s : a) {
+    for (WorkerRecord& w : s.workers) {
+      w.rows = 0;
+      w.samples.clear();
+      w.indices.clear();
+    }
+  }
+  auto b = a;
+  b[2].workers[1].loss += 1;
+  const auto c = compare_steps(a, b);
+  expect_first(c, Stage::kLoss, 2, {11});
+  EXPECT_TRUE(c.first()->origin.starts_with("the samples, whose content was not compared, or the"));
+}
+
 TEST(Compare, FindsAGeneratorThatDrewOnceMore) {
   const auto c = changed_from(4, [](StepRecord& s) {
     set(s.workers[2], Kind::kRngTorch, s.step + 1);
@@ -219,11 +248,23 @@ TEST(Compare, DoesNotCallRunsDifferentForGeneratorsAlone) {
 TEST(Compare, LooksPastGeneratorsThatWereNeverSeeded) {
   const auto c = changed_from(0, [](StepRecord& s) {
     set(s.workers[0], Kind::kRngNumpy, s.step + 1);
-    if (s.step >= 7) set(s.workers[1], Kind::kRngTorch, s.step + 1);
-    if (s.step >= 8) s.workers[1].loss += 1;
+    if (s.step < 7) return;
+    set(s.workers[1], Kind::kRngTorch, s.step + 1);
+    s.workers[1].loss += 1;
   });
   expect_first(c, Stage::kRandom, 7, {11});
   EXPECT_TRUE(contains(c.models[0].remarks, "rng_numpy differ from the first common step on"));
+}
+
+TEST(Compare, LooksPastGeneratorsUnderWhichAStepCameOutEqual) {
+  const auto c = changed_from(3, [](StepRecord& s) {
+    set(s.workers[0], Kind::kRngTorch, s.step + 1);
+    if (s.step == 7) change_gradient(s, 1, {"head"});
+  });
+  expect_first(c, Stage::kGradient, 7, {11});
+  EXPECT_EQ(c.first()->last_identical, 6U);
+  EXPECT_TRUE(
+      contains(c.models[0].remarks, "rng_torch differ from step 3 on, but step 3 came out equal"));
 }
 
 TEST(Compare, FindsALayerThatBeganOtherwise) {
@@ -310,6 +351,62 @@ TEST(Compare, TellsAReductionOfEqualGradients) {
   expect_first(c, Stage::kReduction, 5, {10, 11, 12});
   EXPECT_NE(c.first()->origin.find("equal gradients went in"), std::string::npos);
   EXPECT_TRUE(c.first()->unseen.empty());
+}
+
+std::vector<StepRecord> audited(std::uint64_t differing, SumOrder order) {
+  auto out = steps_of(6);
+  const AuditRecord audit{.elements = 100,
+                          .differing = differing,
+                          .accumulation = Accumulation::kF32,
+                          .order = order,
+                          .division = Division::kOnce};
+  for (StepRecord& s : out) {
+    for (WorkerRecord& w : s.workers) {
+      for (const FingerprintValue& f : to_fingerprints(audit)) w.fingerprints.push_back(f);
+    }
+  }
+  return out;
+}
+
+TEST(Compare, TakesAuditsForNoSettings) {
+  const auto c = compare_steps(audited(3, SumOrder::kTree), audited(4, SumOrder::kRing));
+  EXPECT_EQ(c.outcome, Outcome::kIdentical);
+  EXPECT_EQ(c.models[0].at(Stage::kConfiguration).differing, 0U);
+}
+
+TEST(Compare, SaysWhatAuditsSayOfReductionsThatDiffer) {
+  auto b = audited(4, SumOrder::kRing);
+  for (WorkerRecord& w : b[5].workers) w.reduced_fingerprint ^= 1;
+  const auto c = compare_steps(audited(3, SumOrder::kTree), b);
+  expect_first(c, Stage::kReduction, 5, {10, 11, 12});
+  EXPECT_TRUE(contains(texts(first(c)),
+                       "as last audited: 3 of 100 elements not correctly rounded, fp32 sum, order "
+                       "tree, division once in A; 4 of 100"));
+  const auto one = compare_steps(steps_of(6), b);
+  EXPECT_TRUE(contains(texts(first(one)), "as last audited: not audited in A; 4 of 100"));
+}
+
+TEST(Compare, SaysThatGradientsWereNotRead) {
+  const auto skip = [](StepRecord& s) { s.workers[0].skipped_parameters = 1; };
+  const auto c = changed_at(4, skip);
+  EXPECT_EQ(c.outcome, Outcome::kIdentical);
+  EXPECT_EQ(c.models[0].at(Stage::kGradient).compared, kSteps);
+  EXPECT_TRUE(contains(c.models[0].not_compared,
+                       "gradients that were not read (sparse ones) at 1 of 12 common steps"));
+}
+
+TEST(Compare, DoesNotCompareWhereNoGradientWasRead) {
+  const auto c = changed_at(4, [](StepRecord& s) {
+    for (WorkerRecord& w : s.workers) {
+      w.skipped_parameters = 9;
+      w.fingerprint = 0;
+      w.grad_norm = NAN;
+    }
+  });
+  EXPECT_EQ(c.outcome, Outcome::kIdentical);
+  EXPECT_EQ(c.models[0].at(Stage::kGradient).compared, kSteps - 1);
+  EXPECT_TRUE(contains(c.models[0].not_compared,
+                       "local-gradient at 1 of 12 common steps: no gradient was read"));
 }
 
 TEST(Compare, FindsParametersThatDifferAfterTheLastStepOnly) {

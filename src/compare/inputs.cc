@@ -21,6 +21,9 @@ constexpr std::array kRandomKinds = {Kind::kRngTorch, Kind::kRngDevice, Kind::kR
 constexpr std::array kNoSettings = {Kind::kDataPass,       Kind::kDataBatch,
                                     Kind::kUnreducedSteps, Kind::kWrapperForward,
                                     Kind::kGradientWeight, Kind::kBatch};
+// What came of the reduction, see look_at_reduction().
+constexpr std::array kAudit = {Kind::kAuditElements,   Kind::kAuditDiffering, Kind::kAuditWrong,
+                               Kind::kAuditRelativeL2, Kind::kAuditError,     Kind::kAuditCodes};
 // A folder's name is among them: the samples themselves decide.
 constexpr std::array kDescriptions = {Kind::kDataAttributes};
 constexpr std::array kHashes = {
@@ -37,7 +40,7 @@ bool is_one_of(std::uint32_t kind, const std::array<Kind, N>& kinds) {
 
 bool is_setting(std::uint32_t kind) {
   return !is_one_of(kind, kRandomKinds) && !is_one_of(kind, kNoSettings) &&
-         !is_one_of(kind, kDescriptions);
+         !is_one_of(kind, kAudit) && !is_one_of(kind, kDescriptions);
 }
 
 // Whatever the number of workers.

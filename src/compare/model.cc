@@ -51,6 +51,23 @@ StepRecord roster_of(const StepRecord& step) {
   return out;
 }
 
+// Whether the step itself says what the optimiser's hyper-parameters are.
+bool tells_settings(const StepRecord& step) {
+  return std::ranges::any_of(step.workers, [](const WorkerRecord& w) {
+    return w.fingerprint_of(FingerprintKind::kOptimizerSettings) != nullptr;
+  });
+}
+
+bool skips_gradients(const StepPair& pair) {
+  return std::ranges::any_of(pair.workers, [](const WorkerPair& w) {
+    return w.first->skipped_parameters > 0 || w.second->skipped_parameters > 0;
+  });
+}
+
+bool equal(const Looked& looked) {
+  return looked.state == Looked::State::kCompared && !looked.difference;
+}
+
 class Model {
  public:
   Model(const Run& a, const Run& b, ModelKey key) : a_(a), b_(b), key_(key) {
@@ -114,6 +131,7 @@ class Model {
                         .same_slice = same_slice(a, every_a_, b, every_b_),
                         .layers = layers_,
                         .workers = pairs_of(*a.record, *b.record)};
+    rest_.skipping += skips_gradients(pair);
     rest_.lacking += pair.same_world() && pair.workers.size() < pair.a.workers_expected;
     defined_otherwise_ += defining_since_.has_value();
     if (out_.model.common_steps++ == 0) unseeded_ = unseeded_generators(pair);
@@ -133,11 +151,16 @@ class Model {
     meeting_ = segments;
     every_a_ = a_.every(segments.first, key_.first);
     every_b_ = b_.every(segments.second, key_.first);
+    offsets_ = {a.piece->offset, b.piece->offset};
     const auto salt = a_.salt(segments.first);
     same_salt_ = !salt.empty() && salt == b_.salt(segments.second);
     for (FactDifference& f : differing_facts(
              a_.facts_of(segments.first, key_.first), b_.facts_of(segments.second, key_.first),
              a.record->workers_expected == b.record->workers_expected)) {
+      // It is of the step at which the segment began, and a schedule may change it.
+      const bool passed = f.key.starts_with("optimizer.") && a.piece->begin != b.piece->begin;
+      if (passed && tells_settings(*a.record) && tells_settings(*b.record)) continue;
+      if (passed) f.weight = FactDifference::Weight::kEnvironment;
       f.module = key_.first;
       add_fact(std::move(f), a.step);
     }
@@ -157,11 +180,23 @@ class Model {
     for (std::size_t s = 0; s < looked.size(); ++s) {
       const auto stage = static_cast<Stage>(s);
       const bool first = looked[s].difference && !out_.model.at(stage).first;
-      if (first) contexts_[s] = {unseen, previous_, reduced_before_};
+      if (first) contexts_[s] = {unseen, previous_, reduced_before_, !same_salt_};
       if (looked[s].state != Looked::State::kCompared) unseen.push_back(stage);
       add(stage, looked[s], step);
     }
+    note_outcome(looked, step);
     reduced_before_ = looked.back().state == Looked::State::kCompared;
+  }
+
+  void note_outcome(const std::array<Looked, kStages - 1>& looked, std::uint64_t step) {
+    const auto of = [&](Stage stage) -> const Looked& {
+      return looked[static_cast<std::size_t>(stage)];
+    };
+    rest_.positions += !same_salt_ && of(Stage::kData).state == Looked::State::kCompared;
+    const bool as_before =
+        equal(of(Stage::kLoss)) || (equal(of(Stage::kGradient)) && !of(Stage::kLoss).difference);
+    const bool drawn_otherwise = out_.model.at(Stage::kRandom).first.has_value();
+    if (drawn_otherwise && as_before && !equal_after_random_) equal_after_random_ = step;
   }
 
   void add(Stage stage, const Looked& looked, std::uint64_t step) {
@@ -181,10 +216,10 @@ class Model {
   void look_at_ends() {
     const auto a = a_.final_states_of(meeting_.first, key_);
     const auto b = b_.final_states_of(meeting_.second, key_);
-    const bool one_segment = pieces_a_.size() == 1 && pieces_b_.size() == 1;
-    const bool same_end = out_.model.a.last_step == out_.model.b.last_step &&
-                          (!one_segment || a.empty() || b.empty() ||
-                           a.front().optimizer_steps == b.front().optimizer_steps);
+    const bool same_end =
+        out_.model.a.last_step == out_.model.b.last_step &&
+        (a.empty() || b.empty() ||
+         offsets_.first + a.front().optimizer_steps == offsets_.second + b.front().optimizer_steps);
     const StepPair pair{.a = last_a_,
                         .b = last_b_,
                         .step = *previous_,
@@ -230,6 +265,7 @@ class Model {
   }
 
   // Random generators alone are no difference of the runs: nothing may have been drawn from them.
+  // Neither are they one if a step came out equal all the same.
   void choose_first() {
     ModelComparison& m = out_.model;
     for (std::size_t s = 0; s < kStages; ++s) {
@@ -239,12 +275,15 @@ class Model {
       if (stage >= Stage::kParameters && earlier(stage, m.first_number)) m.first_number = stage;
     }
     const bool random = m.first && m.at(Stage::kRandom).first;
-    if (random && earlier(Stage::kRandom, m.first)) m.first = Stage::kRandom;
+    const bool without_effect =
+        random && equal_after_random_ && *equal_after_random_ <= m.at(*m.first).first->step;
+    if (random && !without_effect && earlier(Stage::kRandom, m.first)) m.first = Stage::kRandom;
     if (!m.first) return;
     const auto& context = contexts_[static_cast<std::size_t>(*m.first)];
     m.unseen = context.unseen;
     m.last_identical = context.previous;
     m.reduced_before = context.reduced_before;
+    m.positions_only = context.positions_only;
   }
 
   // Stages are asked in their order, so that of two at the same step the first one counts.
@@ -274,6 +313,11 @@ class Model {
           fmt::format("{} differ from step {} on, and nothing that was compared follows from it",
                       d.what, d.step));
     }
+    if (m.first && equal_after_random_ && earlier(Stage::kRandom, m.first)) {
+      m.remarks.push_back(fmt::format("{} differ from step {} on, but step {} came out equal",
+                                      m.at(Stage::kRandom).first->what,
+                                      m.at(Stage::kRandom).first->step, *equal_after_random_));
+    }
     say_restarts("A", pieces_a_, m);
     say_restarts("B", pieces_b_, m);
     m.origin = origin_of(m);
@@ -283,6 +327,7 @@ class Model {
     std::vector<Stage> unseen;  // not compared at the step
     std::optional<std::uint64_t> previous;
     bool reduced_before = false;  // the reduced gradient of `previous` was compared
+    bool positions_only = false;  // of the step's samples, at most
   };
 
   const Run& a_;
@@ -293,12 +338,14 @@ class Model {
   std::vector<Piece> pieces_a_, pieces_b_;
   std::pair<std::uint32_t, std::uint32_t> meeting_{0, 0};  // segments; their numbers begin at 1
   std::uint64_t every_a_ = 0, every_b_ = 0;
+  std::pair<std::uint64_t, std::uint64_t> offsets_;  // of the segments' steps
   bool same_salt_ = false;
   KindSet unseeded_;
-  std::optional<std::uint64_t> defining_since_;  // facts that define the training differ
-  std::uint64_t defined_otherwise_ = 0;          // steps at which they do
-  std::optional<std::uint64_t> previous_;        // common step
-  bool reduced_before_ = false;                  // its reduced gradient was compared
+  std::optional<std::uint64_t> defining_since_;      // facts that define the training differ
+  std::uint64_t defined_otherwise_ = 0;              // steps at which they do
+  std::optional<std::uint64_t> previous_;            // common step
+  bool reduced_before_ = false;                      // its reduced gradient was compared
+  std::optional<std::uint64_t> equal_after_random_;  // the first equal step, generators or not
   StepRecord last_a_, last_b_;
   std::array<Context, kStages> contexts_;
   Rest rest_;

@@ -7,6 +7,8 @@
 #include <cmath>
 #include <set>
 
+#include "presum/audit.h"
+
 namespace presum::compare {
 namespace {
 
@@ -137,6 +139,11 @@ bool has_loss(const WorkerRecord& w) { return !std::isnan(w.loss) || w.loss_nonf
 
 // ---- gradients
 
+// Whether every gradient was left out.
+bool none_read(const WorkerRecord& w) {
+  return w.skipped_parameters > 0 && w.fingerprint == 0 && std::isnan(w.grad_norm);
+}
+
 // A worker's value in a group: of its fingerprint where both runs have it, else of its norm.
 struct InGroup {
   std::uint64_t group = 0;
@@ -188,6 +195,20 @@ bool has_reduced(const WorkerRecord& w) {
   return !std::isnan(w.reduced_norm) || w.reduced_fingerprint != 0;
 }
 
+std::string audit_text(const std::optional<AuditRecord>& audit) {
+  if (!audit) return "not audited";
+  return fmt::format("{} of {} elements not correctly rounded, {} sum, order {}, division {}",
+                     audit->differing, audit->elements, to_string(audit->accumulation),
+                     to_string(audit->order), to_string(audit->division));
+}
+
+// What audits say of the reductions; an audit holds until the next one.
+void add_audits(const WorkerPair& workers, Found& found) {
+  const auto a = audit_text(audit_of(workers.first->fingerprints));
+  const auto b = audit_text(audit_of(workers.second->fingerprints));
+  if (a != b) found.evidence({}, fmt::format("as last audited: {} in A; {} in B", a, b));
+}
+
 }  // namespace
 
 Looked look_at_parameters(const StepPair& pair) {
@@ -219,11 +240,15 @@ Looked look_at_losses(const StepPair& pair) {
 }
 
 Looked look_at_gradients(const StepPair& pair) {
-  if (pair.workers.empty()) return not_compared(true, true);
+  const bool read = std::ranges::any_of(pair.workers, [](const WorkerPair& w) {
+    return !none_read(*w.first) && !none_read(*w.second);
+  });
+  if (!read) return not_compared(true, true);
   Found found(pair);
   std::vector<std::uint64_t> differing;
   bool differ = false;
   for (const WorkerPair& w : pair.workers) {
+    if (none_read(*w.first) || none_read(*w.second)) continue;
     if (w.first->fingerprint == w.second->fingerprint) continue;
     differ = true;
     found.worker(w);
@@ -251,6 +276,7 @@ Looked look_at_reduction(const StepPair& pair) {
     if (!differ) {
       found.evidence({}, "norm of the reduced gradient " +
                              values_text(w.first->reduced_norm, w.second->reduced_norm));
+      add_audits(w, found);
     }
     differ = true;
   }

@@ -52,8 +52,10 @@ bool everywhere(const ModelComparison& m) {
 
 // All workers differ at once although nothing before it does: what was not seen may be the cause.
 std::string of_computation(const ModelComparison& m, const std::string& here) {
+  const bool samples = unseen(m, Stage::kData) || m.positions_only;
   auto computation = fmt::format(
-      "{} (an operation that does not repeat, another kernel or precision, the machine)", here);
+      "{}{} (an operation that does not repeat, another kernel or precision, the machine)",
+      samples ? "the samples, whose content was not compared, or " : "", here);
   if (!everywhere(m) || !m.last_identical) return computation;
   return fmt::format(
       "either {}; or {}, since parameters are hashed in slices and those before "

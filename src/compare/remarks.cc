@@ -20,6 +20,9 @@ std::string why_not_alike(Stage stage, const Rest& rest) {
       return "hashes are of other parameters (recorded at other distances, or after a restart)";
     case Stage::kFinal:
       return "the runs did not end at the same step";
+    case Stage::kGradient:
+      if (rest.same_world && rest.skipping > 0) return "no gradient was read (sparse ones)";
+      [[fallthrough]];
     default:
       return rest.same_world ? "no worker is in both runs" : "the numbers of workers differ";
   }
@@ -65,11 +68,14 @@ void say_steps(const char* name, const Side& side, const Side& other, ModelCompa
 
 void say_not_compared(const Rest& rest, ModelComparison& model) {
   for (std::size_t s = 0; s < kStages; ++s) say_stage(static_cast<Stage>(s), rest, model);
-  if (rest.lacking > 0) {
+  const auto say = [&](std::uint64_t times, const char* what, const char* why) {
+    if (times == 0) return;
     model.not_compared.push_back(
-        fmt::format("workers whose packet is missing in a run, at {} of {} common steps",
-                    rest.lacking, model.common_steps));
-  }
+        fmt::format("{} at {} of {} common steps{}", what, times, model.common_steps, why));
+  };
+  say(rest.positions, "content of samples", ": the salts differ (set PRESUM_SALT)");
+  say(rest.skipping, "gradients that were not read (sparse ones)", "");
+  say(rest.lacking, "workers whose packet is missing in a run,", "");
   say_steps("A", model.a, model.b, model);
   say_steps("B", model.b, model.a, model);
 }
@@ -80,7 +86,7 @@ void say_restarts(const char* name, const std::vector<Piece>& pieces, ModelCompa
     const char* const how = p.how == Piece::How::kReplays ? "which it does again"
                             : p.how == Piece::How::kRestart
                                 ? "from the beginning"
-                                : "which is assumed: no earlier step is like its first";
+                                : "which is assumed: no single earlier step is like its first";
     model.remarks.push_back(
         fmt::format("segment {} of {} goes on at step {}, {}", p.segment, name, p.begin, how));
   }

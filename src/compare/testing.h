@@ -121,6 +121,7 @@ struct Made {
       {"pid", "1"}, {"torch", "2.13.0"}, {"world_size", "3"}, {"every", "1"}, {"threads", "2"}};
   std::uint64_t salt = 5;
   bool final_states = true;
+  std::uint64_t unrecorded = 0;  // optimiser steps after the last recorded one
 };
 
 inline void add_hellos(runlog::Writer& writer, const std::vector<StepRecord>& steps,
@@ -138,12 +139,13 @@ inline void add_hellos(runlog::Writer& writer, const std::vector<StepRecord>& st
   }
 }
 
-inline void add_notes(runlog::Writer& writer, const std::vector<StepRecord>& steps) {
+inline void add_notes(runlog::Writer& writer, const std::vector<StepRecord>& steps,
+                      const Made& made) {
   for (const WorkerRecord& w : steps.back().workers) {
     packet::Note note;
     note.header.segment = writer.segment();
     note.header.identity = {.module = steps.front().module, .replica = w.replica};
-    note.clock = steps.back().step + 1;
+    note.clock = steps.back().step + 1 + made.unrecorded;
     note.states = w.states;
     ASSERT_TRUE(writer.add(note));
   }
@@ -160,7 +162,7 @@ inline void record(const std::filesystem::path& folder, std::vector<StepRecord> 
     s.segment = writer->segment();
     ASSERT_TRUE(writer->add(s));
   }
-  if (made.final_states && !steps.empty()) add_notes(*writer, steps);
+  if (made.final_states && !steps.empty()) add_notes(*writer, steps, made);
   ASSERT_TRUE(writer->close());
 }
 

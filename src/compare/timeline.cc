@@ -10,7 +10,7 @@ namespace {
 struct Mark {
   std::vector<std::uint64_t> gradients;  // by replica
   std::vector<std::uint64_t> batches;    // likewise; empty if one is unknown
-  std::vector<std::uint64_t> parameters;
+  std::vector<StateHash> states;
 
   explicit Mark(const StepRecord& step) {
     for (const WorkerRecord& w : step.workers) {
@@ -20,7 +20,7 @@ struct Mark {
     }
     if (batches.size() < step.workers.size()) batches.clear();
     if (step.workers.empty()) return;
-    for (const StateHash& s : step.workers.front().states) parameters.push_back(s.value);
+    states = step.workers.front().states;
   }
 
   bool any_gradient() const {
@@ -28,12 +28,23 @@ struct Mark {
   }
 };
 
+// Whether a hash of the same parameters or buffers is another one.
+bool contradict(const Mark& a, const Mark& b) {
+  return std::ranges::any_of(a.states, [&](const StateHash& s) {
+    return std::ranges::any_of(b.states, [&](const StateHash& o) {
+      return o.group == s.group && o.of == s.of && o.value != s.value;
+    });
+  });
+}
+
 // The steps of the timeline so far that are like the first one of a segment; the last of them.
 struct Likes {
   std::optional<std::uint64_t> same_gradients;
   std::optional<std::uint64_t> same_batches;
-  bool same_start = false;  // step 0 has the same samples and the same parameters
-  std::uint64_t last = 0;   // step of the timeline
+  std::uint64_t times = 0;   // that the batches are the same: epochs may repeat their order
+  bool same_start = false;   // step 0 has the same samples and the same parameters
+  bool contradicts = false;  // the step of `same_batches` has other parameters
+  std::uint64_t last = 0;    // step of the timeline
   std::uint64_t spacing = 1;
 };
 
@@ -48,24 +59,29 @@ Result<Likes> find_likes(const RunLog& log, const std::vector<Piece>& pieces, st
     const Mark mark(*at->record);
     const bool batches = !mark.batches.empty() && mark.batches == first.batches;
     if (first.any_gradient() && mark.gradients == first.gradients) out.same_gradients = at->step;
-    if (batches) out.same_batches = at->step;
-    if (batches && at->step == 0) out.same_start = mark.parameters == first.parameters;
+    if (batches) {
+      out.same_batches = at->step;
+      ++out.times;
+      out.contradicts = contradict(mark, first);
+      if (at->step == 0) out.same_start = !mark.states.empty() && !out.contradicts;
+    }
     out.spacing = at->step > out.last ? at->step - out.last : 1;
     out.last = at->step;
   }
 }
 
-// Samples of step 0 under other parameters: the data began anew, the training did not.
+// Samples of an earlier step under other parameters: the data began anew, the training did not.
 Piece placed(std::uint32_t segment, const Likes& likes) {
   using How = Piece::How;
   const auto at = [&](std::uint64_t step, How how) {
     return Piece{.segment = segment, .offset = step, .begin = step, .how = how};
   };
-  if (likes.same_gradients) {
-    return at(*likes.same_gradients, *likes.same_gradients == 0 ? How::kRestart : How::kReplays);
-  }
-  if (likes.same_start) return at(0, How::kRestart);
-  if (likes.same_batches.value_or(0) > 0) return at(*likes.same_batches, How::kReplays);
+  const auto again = [&](std::uint64_t step) {
+    return at(step, step == 0 ? How::kRestart : How::kReplays);
+  };
+  if (likes.same_gradients) return again(*likes.same_gradients);
+  if (likes.same_start) return again(0);
+  if (likes.times == 1 && !likes.contradicts) return again(*likes.same_batches);
   return at(likes.last + likes.spacing, How::kAssumed);
 }
 

@@ -17,7 +17,7 @@ namespace presum::compare {
 struct Piece {
   enum class How : std::uint8_t {
     kFirst,    // the first segment
-    kReplays,  // its first step has the gradients, or else the samples, of an earlier step
+    kReplays,  // its first step has the gradients, or else the samples, of one earlier step
     kRestart,  // its first step has the samples and the parameters of step 0
     kAssumed,  // it is taken to go on after the last recorded step
   };

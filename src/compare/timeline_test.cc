@@ -8,6 +8,7 @@
 namespace presum::compare {
 namespace {
 
+using testing::Made;
 using testing::record;
 using testing::step_of;
 using testing::steps_of;
@@ -94,6 +95,44 @@ TEST(Timeline, GoesOnWhereOnlyTheDataBeginAnew) {
   EXPECT_EQ(pieces[1].begin, 6U);
 }
 
+// Epochs of four steps, every one in the same order.
+std::vector<StepRecord> unshuffled(std::uint64_t from, std::uint64_t to) {
+  auto out = resumed(from, to);
+  for (StepRecord& s : out) {
+    for (WorkerRecord& w : s.workers) {
+      testing::set(w, FingerprintKind::kBatch, testing::value(6, (s.step + from) % 4, w.replica));
+    }
+  }
+  return out;
+}
+
+TEST(Timeline, GoesOnAfterTheLastStepWhereSeveralHaveItsSamples) {
+  const TempFolder folder;
+  auto before = unshuffled(0, 10);
+  auto after = unshuffled(10, 14);
+  for (auto* steps : {&before, &after}) {
+    for (StepRecord& s : *steps) {
+      for (WorkerRecord& w : s.workers) w.states.clear();
+    }
+  }
+  record(folder / "run", before);
+  record(folder / "run", after);
+  const auto pieces = pieces_of(folder / "run");
+  ASSERT_EQ(pieces.size(), 2U);
+  EXPECT_EQ(pieces[1].begin, 10U);
+  EXPECT_EQ(pieces[1].how, How::kAssumed);
+}
+
+TEST(Timeline, GoesOnAfterTheLastStepWhereTheOneOfItsSamplesHasOtherParameters) {
+  const TempFolder folder;
+  record(folder / "run", unshuffled(0, 6));
+  record(folder / "run", unshuffled(6, 9));
+  const auto pieces = pieces_of(folder / "run");
+  ASSERT_EQ(pieces.size(), 2U);
+  EXPECT_EQ(pieces[1].begin, 6U);
+  EXPECT_EQ(pieces[1].how, How::kAssumed);
+}
+
 TEST(Timeline, WalksThroughItsPiecesWithoutTheStepsThatWereDoneAgain) {
   const TempFolder folder;
   record(folder / "run", steps_of(9));
@@ -121,6 +160,57 @@ TEST(Timeline, OfAResumedRunIsComparedWithOneThatWasNotInterrupted) {
   EXPECT_EQ(equal.outcome, Outcome::kIdentical);
   EXPECT_EQ(equal.models.at(0).common_steps, 12U);
   EXPECT_EQ(equal.models.at(0).remarks.size(), 1U);
+  EXPECT_EQ(equal.models.at(0).at(Stage::kFinal).compared, 1U);
+}
+
+Comparison with_a_schedule(bool tells_settings) {
+  const TempFolder folder;
+  const auto steps = [&](std::uint64_t from, std::uint64_t to) {
+    auto out = resumed(from, to);
+    for (StepRecord& s : out) {
+      for (WorkerRecord& w : s.workers) {
+        if (!tells_settings) w.fingerprints.clear();
+      }
+    }
+    return out;
+  };
+  const Made at_first{.facts = {{"optimizer", "SGD"}, {"optimizer.lr", "0.1"}}};
+  const Made later{.facts = {{"optimizer", "SGD"}, {"optimizer.lr", "0.05"}}};
+  record(folder / "whole", steps(0, 12), at_first);
+  record(folder / "resumed", steps(0, 9), at_first);
+  record(folder / "resumed", steps(6, 12), later);
+  return testing::compare_folders(folder / "whole", folder / "resumed");
+}
+
+TEST(Timeline, OfAResumedRunHasAnotherLearningRateAtItsBeginning) {
+  const auto told = with_a_schedule(true);
+  EXPECT_EQ(told.outcome, Outcome::kIdentical);
+  EXPECT_TRUE(told.facts.empty());
+  const auto untold = with_a_schedule(false);
+  EXPECT_EQ(untold.outcome, Outcome::kIdentical);
+  ASSERT_EQ(untold.facts.size(), 1U);
+  EXPECT_EQ(untold.facts[0].weight, FactDifference::Weight::kEnvironment);
+}
+
+TEST(Timeline, OfResumedRunsThatEndedAtOtherStepsLeavesTheirLastParametersOut) {
+  const TempFolder folder;
+  const auto sparse = [](std::uint64_t from) {
+    std::vector<StepRecord> out;
+    for (std::uint64_t s = from; s < from + 50; s += 10) {
+      out.push_back(step_of(s, 3));
+      out.back().step -= from;
+    }
+    return out;
+  };
+  for (const auto& [name, unrecorded] : {std::pair("a", 9), std::pair("b", 5)}) {
+    record(folder / name, sparse(0));
+    Made made;
+    made.unrecorded = static_cast<std::uint64_t>(unrecorded);
+    record(folder / name, sparse(50), made);
+  }
+  const auto c = testing::compare_folders(folder / "a", folder / "b");
+  EXPECT_EQ(c.models.at(0).common_steps, 10U);
+  EXPECT_EQ(c.models.at(0).at(Stage::kFinal).compared, 0U);
 }
 
 }  // namespace

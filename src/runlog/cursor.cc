@@ -31,12 +31,17 @@ std::vector<StateHash> states_of(std::span<const std::byte> bytes) {
   return out;
 }
 
+// A count that is stored as a double; 0 where a damaged one is none.
+std::uint64_t count_of(double value) {
+  return value >= 0 && value < 0x1p64 ? static_cast<std::uint64_t>(value) : 0;
+}
+
 std::vector<MicroBatchRecord> micro_batches_of(std::span<const std::byte> bytes) {
   constexpr std::size_t kNumbers = 3;
   const auto values = numbers<double>(bytes);
   std::vector<MicroBatchRecord> out;
   for (std::size_t at = 0; at + kNumbers <= values.size(); at += kNumbers) {
-    out.push_back({values[at], values[at + 1], static_cast<std::uint64_t>(values[at + 2])});
+    out.push_back({values[at], values[at + 1], count_of(values[at + 2])});
   }
   return out;
 }
@@ -165,7 +170,7 @@ Result<StepCursor> RunLog::cursor(std::uint32_t segment, std::uint32_t module, s
   auto groups = db.prepare(fmt::format(
       "SELECT group_id, norm_mean, norm_std, nonfinite, norms, maxima, {} FROM group_step "
       "WHERE step_id=? ORDER BY group_id",
-      whole ? "fingerprints" : "NULL"));
+      state_->version >= 3 ? "fingerprints" : "NULL"));
   auto missing = db.prepare("SELECT replica FROM missing_worker WHERE step_id=? ORDER BY replica");
   for (const auto* statement : {&steps, &workers, &groups, &missing}) {
     if (!*statement) return tl::unexpected(statement->error());

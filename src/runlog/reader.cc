@@ -102,7 +102,7 @@ Result<RunLog> RunLog::open(const std::filesystem::path& run) {
   auto db = Database::open(file, Database::Mode::kRead);
   if (!db) return tl::unexpected(db.error());
   if (auto s = check_format(*db, file); !s) return tl::unexpected(s.error());
-  const auto version = db->query_integer("PRAGMA user_version");
+  const auto version = runlog::schema_version(*db);
   if (!version) return tl::unexpected(version.error());
   return RunLog(std::make_unique<State>(State{file, std::move(*db), *version}));
 }

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <optional>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -672,7 +675,7 @@ TEST(Writer, LeavesRandomBytesAlone) {
 TEST(Writer, LeavesANewerSchemaAlone) {
   const TempFolder folder;
   make_run(folder / "run", {plain_step(1, 0)});
-  ASSERT_TRUE(database(folder / "run", Database::Mode::kWrite).execute("PRAGMA user_version=3"));
+  ASSERT_TRUE(database(folder / "run", Database::Mode::kWrite).execute("PRAGMA user_version=4"));
   const std::string before = read_file(folder / "run" / kFileName);
   expect_refused(folder / "run", ErrorCode::kUnsupported, "newer presum");
   EXPECT_EQ(read_file(folder / "run" / kFileName), before);
@@ -1457,16 +1460,43 @@ TEST(Groups, KeepTheirOrderInTheModel) {
   }
 }
 
+TEST(StepCursor, TakesACountThatIsNoneForZero) {
+  const TempFolder folder;
+  for (const double bad : std::array{double{NAN}, -1.0, 0x1p64, 1e300}) {
+    const Path run = folder / fmt::format("{}", bad);
+    const StepRecord record = full_step(1);
+    make_run(run, {record});
+    {
+      Database db = database(run, Database::Mode::kWrite);
+      auto change = db.prepare("UPDATE worker_step SET micro = ?");
+      const std::array<double, 3> micro = {1.5, 2, bad};
+      change->bind_blob(1, std::as_bytes(std::span(micro)));
+      ASSERT_TRUE(change->run());
+    }
+    const auto log = RunLog::open(run);
+    ASSERT_TRUE(log);
+    StepCursor cursor = cursor_of(*log, record);
+    const auto step = next_step(cursor);
+    ASSERT_TRUE(step);
+    EXPECT_EQ(step->workers.at(0).micro.at(0).loss, 1.5);
+    EXPECT_EQ(step->workers.at(0).micro.at(0).tokens, 0U) << bad;
+  }
+}
+
 // ---- a run of an older presum
+
+void make_run_by(const std::string& statements, int version, const Path& folder) {
+  std::filesystem::create_directories(folder);
+  const auto whole =
+      fmt::format("BEGIN; {} PRAGMA application_id=1886545267; PRAGMA user_version={}; COMMIT",
+                  statements, version);
+  const auto done = database(folder, Database::Mode::kWrite).execute(whole.c_str());
+  ASSERT_TRUE(done) << done.error().message;
+}
 
 // Schema 1 as version 0.1.0 made it, but for views that no reader of this one needs.
 void make_old_run(const Path& folder, const std::string& rows) {
-  std::filesystem::create_directories(folder);
-  const auto done = database(folder, Database::Mode::kWrite)
-                        .execute(("BEGIN;" + std::string(kVersion1) + rows +
-                                  "PRAGMA application_id=1886545267; PRAGMA user_version=1; COMMIT")
-                                     .c_str());
-  ASSERT_TRUE(done) << done.error().message;
+  make_run_by(kVersion1 + rows, 1, folder);
 }
 
 class OldRun : public ::testing::Test {
@@ -1549,7 +1579,7 @@ TEST_F(OldRun, IsMigratedByTheNextSegment) {
   EXPECT_EQ(steps[2].mean_norm, record.mean_norm);
   EXPECT_EQ(findings_in(run()).size(), 1U);
   auto db = database(run());
-  EXPECT_EQ(db.query_integer("PRAGMA user_version"), 2U);
+  EXPECT_EQ(db.query_integer("PRAGMA user_version"), kSchemaVersion);
   EXPECT_EQ(db.query_integer("SELECT count(*) FROM workers WHERE segment = 1"), 3U);
   EXPECT_EQ(db.query_integer("SELECT count(*) FROM worker_step WHERE rows IS NULL"), 5U);
   EXPECT_EQ(db.query_integer("SELECT count(*) FROM segment WHERE salt IS NULL"), 1U);
@@ -1597,8 +1627,72 @@ TEST_P(WriterJournal, MigratesAnOlderRun) {
   add_all(writer, {full_step(1)});
   ASSERT_TRUE(writer.close());
   EXPECT_EQ(read_steps(folder / "run").size(), 1U);
-  EXPECT_EQ(database(folder / "run").query_integer("PRAGMA user_version"), 2U);
+  EXPECT_EQ(database(folder / "run").query_integer("PRAGMA user_version"), kSchemaVersion);
 }
+
+// Version 2, without or with the columns of version 3, which some runs of version 2 have.
+class RunOfSchema2 : public ::testing::TestWithParam<bool> {
+ protected:
+  void SetUp() override {
+    make_run_by(std::string(kVersion1) + kVersion2 + (GetParam() ? kVersion3 : "") + kViews + kRows,
+                2, run());
+  }
+  Path run() const { return folder_ / "run"; }
+
+ private:
+  static constexpr const char* kRows = R"sql(
+    INSERT INTO segment (segment, run, started_utc, presum_version, closed)
+      VALUES (1, '00000000000000ff', '2026-01-31T23:59:59Z', '0.1.0', 1);
+    INSERT INTO group_name (segment, module, shard, id, name, elements)
+      VALUES (1, 0, 0, 7, 'head', 4);
+    INSERT INTO step (id, segment, module, shard, step, workers_expected, workers, cosine_source,
+      reduced_disagrees, distinct_gradients, sketch_size) VALUES (1, 1, 0, 0, 0, 2, 2, 1, 0, 2, 0);
+    INSERT INTO group_step (step_id, group_id, nonfinite, norms, maxima)
+      VALUES (1, 7, 0, x'0000803f', x'0000803f');
+  )sql";
+
+  TempFolder folder_;
+};
+
+TEST_P(RunOfSchema2, IsRead) {
+  const auto log = RunLog::open(run());
+  ASSERT_TRUE(log) << log.error().message;
+  const auto groups = log->groups();
+  ASSERT_TRUE(groups) << groups.error().message;
+  EXPECT_EQ(groups->at(0).position, 0U);
+  StepCursor cursor = cursor_of(*log, plain_step(1, 0));
+  const auto step = next_step(cursor);
+  ASSERT_TRUE(step);
+  EXPECT_EQ(step->groups.at(0).norms, std::vector<float>{1});
+  EXPECT_TRUE(step->groups.at(0).fingerprints.empty());
+}
+
+TEST_P(RunOfSchema2, GoesOn) {
+  FakeClock clock;
+  Writer writer = open_writer(run(), clock);
+  packet::Hello hello = hello_of(2, 0, 1);
+  hello.groups = {{3, 10, "embed"}, {1, 20, "body"}};
+  ASSERT_TRUE(writer.add(hello));
+  const StepRecord record = full_step(2);
+  add_all(writer, {record});
+  ASSERT_TRUE(writer.close());
+  const auto log = RunLog::open(run());
+  ASSERT_TRUE(log) << log.error().message;
+  EXPECT_EQ(log->groups()->size(), 3U);
+  StepCursor cursor = cursor_of(*log, record);
+  const auto step = next_step(cursor);
+  ASSERT_TRUE(step);
+  EXPECT_EQ(step->groups.at(0).fingerprints, record.groups.at(0).fingerprints);
+}
+
+TEST_P(RunOfSchema2, HasTheSchemaOfANewOneOnceItGoesOn) {
+  const TempFolder folder;
+  make_run(folder / "new", {});
+  make_run(run(), {});
+  EXPECT_EQ(schema_of(run()), schema_of(folder / "new"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Columns, RunOfSchema2, ::testing::Bool());
 
 // ---- size
 

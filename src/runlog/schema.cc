@@ -76,8 +76,6 @@ ALTER TABLE worker_step ADD COLUMN thinned INTEGER;
 ALTER TABLE worker_step ADD COLUMN samples BLOB;
 ALTER TABLE worker_step ADD COLUMN indices BLOB;
 ALTER TABLE worker_step ADD COLUMN states BLOB;
-ALTER TABLE group_step ADD COLUMN fingerprints BLOB;
-ALTER TABLE group_name ADD COLUMN position INTEGER;
 CREATE TABLE fingerprint (
   segment INTEGER NOT NULL, module INTEGER NOT NULL, shard INTEGER NOT NULL,
   replica INTEGER NOT NULL, kind INTEGER NOT NULL, step INTEGER NOT NULL, value INTEGER NOT NULL,
@@ -105,6 +103,11 @@ CREATE TABLE detector_state (
   module INTEGER NOT NULL, shard INTEGER NOT NULL, segment INTEGER NOT NULL, state BLOB NOT NULL,
   PRIMARY KEY (module, shard)
 ) WITHOUT ROWID;
+)sql";
+
+const char* const kVersion3 = R"sql(
+ALTER TABLE group_step ADD COLUMN fingerprints BLOB;
+ALTER TABLE group_name ADD COLUMN position INTEGER;
 )sql";
 
 const char* const kViews = R"sql(
@@ -153,5 +156,14 @@ CREATE VIEW findings AS
     ranks, hosts, first_step, last_step, confidence, title, evidence, remedy, resembles
   FROM finding ORDER BY segment, module, shard, finding.severity DESC, first_step, id;
 )sql";
+
+Result<std::uint64_t> schema_version(Database& db) {
+  const auto version = db.query_integer("PRAGMA user_version");
+  if (!version || *version != 2) return version;
+  const auto found = db.query_integer(
+      "SELECT count(*) FROM pragma_table_info('group_name') WHERE name = 'position'");
+  if (!found) return found;
+  return *found > 0 ? 3 : 2;
+}
 
 }  // namespace presum::runlog

@@ -107,7 +107,7 @@ Result<std::vector<GroupInfo>> RunLog::groups() const {
       state_->db,
       fmt::format("SELECT segment, module, shard, id, name, elements, {} FROM group_name "
                   "ORDER BY segment, module, shard, name",
-                  state_->version >= 2 ? fmt::format("ifnull(position, {})", by_name) : by_name),
+                  state_->version >= 3 ? fmt::format("ifnull(position, {})", by_name) : by_name),
       [](const Statement& row) {
         return GroupInfo{row.small(0), row.small(1),   row.small(2), row.integer(3),
                          row.text(4),  row.integer(5), row.small(6)};

@@ -77,16 +77,18 @@ Status create_schema(Database& db) {
                                    kApplicationId, kSchemaVersion);
   // One transaction: a reader sees no database or a whole one.
   return db.execute(
-      fmt::format("BEGIN; {} {} {} {} COMMIT;", kVersion1, kVersion2, kViews, pragmas).c_str());
+      fmt::format("BEGIN; {} {} {} {} {} COMMIT;", kVersion1, kVersion2, kVersion3, kViews, pragmas)
+          .c_str());
 }
 
 Status migrate(Database& db) {
-  const auto version = db.query_integer("PRAGMA user_version");
+  const auto version = schema_version(db);
   if (!version) return tl::unexpected(version.error());
   if (*version == kSchemaVersion) return {};
-  auto done = db.execute(fmt::format("BEGIN IMMEDIATE; {} {} PRAGMA user_version={}; COMMIT;",
-                                     kVersion2, kViews, kSchemaVersion)
-                             .c_str());
+  auto done =
+      db.execute(fmt::format("BEGIN IMMEDIATE; {} {} {} PRAGMA user_version={}; COMMIT;",
+                             *version < 2 ? kVersion2 : "", kVersion3, kViews, kSchemaVersion)
+                     .c_str());
   if (!done) static_cast<void>(db.execute("ROLLBACK"));
   return done;
 }

@@ -20,7 +20,8 @@ function firstOf(model) {
 
 function comparisonSentence(comparison) {
   if (comparison.outcome === 'not-comparable') return `Not comparable: ${comparison.reason}.`;
-  const differing = comparison.models.filter((m) => m.first_stage).sort((a, b) => a.first_step - b.first_step);
+  const place = (m) => m.stages.findIndex((s) => s.stage === m.first_stage);
+  const differing = comparison.models.filter((m) => m.first_stage).sort((a, b) => a.first_step - b.first_step || place(a) - place(b));
   if (differing.length === 0) return `Identical in all that was compared, at ${count(comparison.models[0].common_steps, 'common step')}.`;
   const model = differing[0];
   const first = firstOf(model);

@@ -45,7 +45,7 @@ function s1Sentence(runs) {
 function generalSentence(runs) {
   const named = (verdict) => runs.filter((r) => r.judgement.verdict === verdict).map((r) => r.name);
   const [bad, unknown] = [named('inconsistent'), named('insufficient-evidence')];
-  const out = [`${capital(inWords(bad.length))} of ${inWords(runs.length)} runs ${bad.length === 1 ? 'is' : 'are'} inconsistent${bad.length ? `: ${bad.join(', ')}` : ''}.`];
+  const out = [`${bad.length === 0 ? 'None' : capital(inWords(bad.length))} of ${inWords(runs.length)} runs ${bad.length < 2 ? 'is' : 'are'} inconsistent${bad.length ? `: ${bad.join(', ')}` : ''}.`];
   if (unknown.length > 0) out.push(`There is not enough evidence to judge ${unknown.join(', ')}.`);
   return out.join(' ');
 }
