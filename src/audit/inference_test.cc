@@ -228,25 +228,33 @@ TEST(Inference, AFewDamagedElementsOfAFp32SumAreWrongAndItsFormatStays) {
   EXPECT_EQ(found.wrong, 200U);
 }
 
+// Values of `dtype`, cast to fp16 and divided there, and added in orders of no model.
+std::uint64_t wrong_where_fp16_underflows(std::uint32_t workers, Dtype dtype, double scale) {
+  const Buffers unit(workers, Dtype::kF64, 5000);
+  std::vector<std::vector<double>> values(workers);
+  for (std::uint32_t w = 0; w < workers; ++w) {
+    for (std::size_t i = 0; i < 5000; ++i) values[w].push_back(scale * unit.at(w, i));
+  }
+  const Buffers buffers(dtype, values);
+  std::vector<double> result;
+  for (std::size_t i = 0; i < 5000; ++i) {
+    float sum = 0;
+    for (const std::uint32_t w : arrival(workers, i)) {
+      const float x = rounded(static_cast<float>(buffers.at(w, i)), Dtype::kF16);
+      sum = rounded(sum + rounded(x / static_cast<float>(workers), Dtype::kF16), Dtype::kF16);
+    }
+    result.push_back(sum);
+  }
+  return inferred_of(buffers, result, workers).wrong;
+}
+
 TEST(Inference, UnderflowOfEveryValueIsNotWrong) {
   for (const std::uint32_t workers : {4U, 6U, 8U}) {
-    for (const double scale : {1e-5, 1e-6, 3e-7}) {
-      const Buffers unit(workers, Dtype::kF64, 5000);
-      std::vector<std::vector<double>> values(workers);
-      for (std::uint32_t w = 0; w < workers; ++w) {
-        for (std::size_t i = 0; i < 5000; ++i) values[w].push_back(scale * unit.at(w, i));
+    for (const double scale : {1.0, 1e-2, 1e-3, 1e-4, 3e-5, 1e-5}) {
+      for (const Dtype dtype : {Dtype::kF16, Dtype::kF32}) {
+        EXPECT_EQ(wrong_where_fp16_underflows(workers, dtype, scale), 0U)
+            << workers << ' ' << scale;
       }
-      const Buffers buffers(Dtype::kF16, values);
-      std::vector<double> result;
-      for (std::size_t i = 0; i < 5000; ++i) {
-        float sum = 0;  // in an order of no model
-        for (const std::uint32_t w : arrival(workers, i)) {
-          const auto x = static_cast<float>(buffers.at(w, i));
-          sum = rounded(sum + rounded(x / static_cast<float>(workers), Dtype::kF16), Dtype::kF16);
-        }
-        result.push_back(sum);
-      }
-      EXPECT_EQ(inferred_of(buffers, result, workers).wrong, 0U) << workers << ' ' << scale;
     }
   }
 }
@@ -299,6 +307,15 @@ TEST(Conclude, WhereAWiderFormatIsTakenWithinTheSlackOnlyWhatNoFormatExplainsIsW
       conclude({poor}, {100'000, 100'000, 100'000, beyond, beyond}, 4, Dtype::kF32);
   EXPECT_EQ(found.accumulation, Accumulation::kF32);
   EXPECT_EQ(found.wrong, 3U);
+}
+
+TEST(Conclude, WhatTheHypothesisGivesIsNotWrong) {
+  const Hypothesis best{{}, Division::kNone, SumOrder::kTree, 100'000, 99'999};
+  const Beyond beyond = {{Accumulation::kF32, 50}};
+  const Inferred found =
+      conclude({best}, {100'000, 100'000, 100'000, beyond, beyond}, 4, Dtype::kF32);
+  EXPECT_EQ(found.order, SumOrder::kTree);
+  EXPECT_EQ(found.wrong, 1U);
 }
 
 TEST(RingTrack, CountsPiecesFromTwentyFourElementsOnThatTellSomething) {

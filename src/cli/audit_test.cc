@@ -125,6 +125,20 @@ TEST_F(AuditVerb, DrawsAPageThatLoadsNothing) {
   EXPECT_EQ(html.find("https:"), std::string::npos);
 }
 
+// A double may be 2^63 ulps off: nineteen digits push the last column out of the page.
+TEST_F(AuditVerb, WritesLargeDistancesOfThePageAsPowers) {
+  EXPECT_EQ(audit({"--elements", "5000", "--dtype", "fp64", "-o", path("audit.html")}).code, kOk);
+  std::ifstream in(path("audit.html"));
+  const std::string html{std::istreambuf_iterator<char>(in), {}};
+  std::size_t digits = 0;
+  std::size_t longest = 0;
+  for (const char c : html.substr(html.find("<tbody>"))) {
+    digits = c >= '0' && c <= '9' ? digits + 1 : 0;
+    longest = std::max(longest, digits);
+  }
+  EXPECT_LE(longest, 5U);
+}
+
 TEST_F(AuditVerb, SaysHowAResultWasMade) {
   Words words = workers(20'000);
   words.insert(words.end(), {"--result", npy("r.npy", mean()), "--format", "json"});
