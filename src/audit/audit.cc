@@ -43,8 +43,8 @@ struct OfReal final : Auditor::Of {
 
   void add(Leaves leaves, std::size_t count, const void* result) override {
     const auto* from = static_cast<const std::byte*>(result);
-    for (std::size_t first = 0; first < count; first += kBlock) {
-      const std::size_t length = std::min(kBlock, count - first);
+    for (std::size_t first = 0, length = 0; first < count; first += length) {
+      length = std::min<std::size_t>(kBlock - measures.elements % kBlock, count - first);
       read_rows(leaves, dtype, first, length, rows);
       actual.resize(length);
       unpack<Real>(from + first * element_bytes(dtype), dtype, actual);
@@ -127,14 +127,13 @@ Result<Comparison> compare(Leaves leaves, Dtype dtype, std::size_t count, std::u
   return auditor->comparison();
 }
 
-std::optional<bool> is_mean(Leaves leaves, Dtype dtype, std::size_t count, const void* result) {
+Nearer nearer(Leaves leaves, Dtype dtype, std::size_t count, const void* result) {
   const base::DefaultFloatEnvironment environment;
   const auto divisor = static_cast<double>(leaves.size());
   Rows<double> rows(leaves.size());
   std::vector<double> actual;
   Sums sums;
-  double from_sum = 0;
-  double from_mean = 0;
+  Nearer out;
   for (std::size_t first = 0; first < count; first += kBlock) {
     const std::size_t length = std::min(kBlock, count - first);
     read_rows(leaves, dtype, first, length, rows);
@@ -144,12 +143,13 @@ std::optional<bool> is_mean(Leaves leaves, Dtype dtype, std::size_t count, const
     sums.of(rows);
     for (std::size_t i = 0; i < length; ++i) {
       if (!std::isfinite(actual[i]) || !std::isfinite(sums.high[i])) continue;
-      from_sum += std::abs(actual[i] - sums.high[i]);
-      from_mean += std::abs(actual[i] - sums.high[i] / divisor);
+      const double from_sum = std::abs(actual[i] - sums.high[i]);
+      const double from_mean = std::abs(actual[i] - sums.high[i] / divisor);
+      out.to_sum += from_sum < from_mean;
+      out.to_mean += from_mean < from_sum;
     }
   }
-  if (from_mean == from_sum) return std::nullopt;
-  return from_mean < from_sum;
+  return out;
 }
 
 }  // namespace presum::audit

@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 
 #include "audit/inference.h"
@@ -59,8 +58,14 @@ class Auditor {
 Result<Comparison> compare(Leaves leaves, Dtype dtype, std::size_t count, std::uint32_t divisor,
                            const void* result);
 
-// Whether a result is nearer to the mean than to the sum. None where both are equally far: one
-// worker, zeros. REQUIRES: as compare, with arguments that check_arguments takes.
-std::optional<bool> is_mean(Leaves leaves, Dtype dtype, std::size_t count, const void* result);
+struct Nearer {
+  std::uint64_t to_sum = 0;
+  std::uint64_t to_mean = 0;
+};
+
+// How many elements of a result are nearer to the sum, and how many to the mean. Neither: elements
+// that are not finite or as far from both (one worker, zeros). REQUIRES: as compare, with
+// arguments that check_arguments takes. Thread-safe.
+Nearer nearer(Leaves leaves, Dtype dtype, std::size_t count, const void* result);
 
 }  // namespace presum::audit

@@ -91,18 +91,21 @@ TEST(Auditor, RefusesArgumentsInOneLine) {
             "1 buffers of 2 workers");
 }
 
-TEST(IsMean, TellsMeansFromSumsAndZerosFromNeither) {
+TEST(Nearer, TellsMeansFromSumsAndZerosFromNeither) {
   const Buffers buffers(4, Dtype::kF32, 3000);
   const auto tell = [&](const std::vector<double>& values) {
-    return is_mean(buffers.pointers(), Dtype::kF32, 3000, buffers.packed(values).data());
+    return nearer(buffers.pointers(), Dtype::kF32, 3000, buffers.packed(values).data());
   };
   auto values = in_turn_of(buffers);
-  EXPECT_EQ(tell(values), false);
+  EXPECT_EQ(tell(values).to_sum, 3000U);
   for (double& x : values) x /= 4;
-  EXPECT_EQ(tell(values), true);
+  EXPECT_EQ(tell(values).to_mean, 3000U);
+  values.front() = 1e30;  // one element decides nothing
+  EXPECT_EQ(tell(values).to_mean, 2999U);
   const std::vector<float> zeros(10);
   const std::vector<const void*> leaves(2, zeros.data());
-  EXPECT_EQ(is_mean(leaves, Dtype::kF32, 10, zeros.data()), std::nullopt);
+  const Nearer none = nearer(leaves, Dtype::kF32, 10, zeros.data());
+  EXPECT_EQ(none.to_sum + none.to_mean, 0U);
 }
 
 }  // namespace

@@ -27,6 +27,14 @@ bool overflows(double result, double exact, Dtype dtype) {
   return std::isinf(result) && dtype != Dtype::kF64 && std::abs(exact) > 0.99 * limit;
 }
 
+template <class Real>
+bool are_finite(const Rows<Real>& rows, std::size_t element) {
+  for (std::size_t worker = 0; worker < rows.workers(); ++worker) {
+    if (!std::isfinite(rows[worker][element])) return false;
+  }
+  return true;
+}
+
 Dtype narrower(Dtype a, Dtype b) { return significand_bits(a) < significand_bits(b) ? a : b; }
 
 }  // namespace
@@ -35,44 +43,57 @@ template <class Real>
 Bounds<Real>::Bounds(std::uint32_t workers, Dtype dtype)
     : workers_(workers), dtype_(dtype), formats_(formats_of(dtype)) {}
 
-// Of W - 1 additions in any order, and of rounding the values to the format first where that is
-// narrower than theirs: ((1 + u)^n - 1) sum |x|, and what underflow adds.
+// Of W - 1 additions in any order, of casting the values and dividing the cast ones where the
+// format is narrower than theirs: ((1 + u)^n - 1) sum |x|. A value may underflow when it is cast
+// and again when it is divided, so dividing afterwards makes none of that smaller.
 template <class Real>
-double Bounds<Real>::rounding_error(Dtype format, double sum_abs) const {
+auto Bounds<Real>::bound_of(Dtype format, std::uint32_t divisor) const -> Bound {
   const double unit = std::ldexp(1.0, -significand_bits(format));
-  const double steps = workers_ - 1 + (narrower(format, dtype_) != dtype_ ? 1 : 0);
+  const double steps = workers_ - 1 + (narrower(format, dtype_) != dtype_ ? 2 : 0);
   const double tiny = std::ldexp(1.0, smallest_exponent(format) - significand_bits(format));
-  return std::expm1(steps * unit) * sum_abs + (workers_ + 1) * tiny;
+  return {narrower(format, dtype_), std::expm1(steps * unit) / divisor,
+          (2.0 * workers_ + 1) * tiny};
 }
 
 template <class Real>
 void Bounds<Real>::add(const Rows<Real>& rows, std::uint32_t divisor, double slack,
-                       std::span<const Real> result, std::size_t way) {
+                       std::span<const Real> result, std::size_t way, bool examined) {
   sums_.of(rows);
-  if (beyond_.size() <= way) beyond_.resize(way + 1);
-  beyond_[way].resize(formats_.size());
-  for (std::size_t f = 0; f < formats_.size(); ++f) {
-    const Dtype wire = narrower(formats_[f], dtype_);
-    std::uint64_t count = 0;
-    for (std::size_t i = 0; i < rows.count; ++i) {
-      const double exact = (sums_.high[i] + sums_.low[i]) / divisor;
-      if (!std::isfinite(exact) || overflows(result[i], exact, wire)) continue;
-      const double error = error_of(result[i], sums_.high[i], sums_.low[i], divisor);
-      const double size = std::max(std::abs(static_cast<double>(result[i])), std::abs(exact));
-      const double bound =
-          slack * half_ulp(size, wire) + rounding_error(formats_[f], sums_.sum_abs[i]) / divisor;
-      count += !(std::abs(error) <= bound);
+  if (beyond_.size() <= way) {
+    beyond_.resize(way + 1, std::vector<std::uint64_t>(formats_.size()));
+    examined_.resize(way + 1, std::vector<std::uint64_t>(formats_.size()));
+  }
+  std::vector<Bound> bounds;
+  for (const Dtype format : formats_) bounds.push_back(bound_of(format, divisor));
+  std::vector<std::uint64_t> counts(formats_.size());
+  for (std::size_t i = 0; i < rows.count; ++i) {
+    const double exact = (sums_.high[i] + sums_.low[i]) / divisor;
+    if (!std::isfinite(exact)) {
+      // A NaN or an infinity that went in must come out.
+      const bool lost = std::isfinite(result[i]) && !are_finite(rows, i);
+      for (auto& count : counts) count += lost;
+      continue;
     }
-    beyond_[way][f] += count;
+    const double error = std::abs(error_of(result[i], sums_.high[i], sums_.low[i], divisor));
+    const double size = std::max(std::abs(static_cast<double>(result[i])), std::abs(exact));
+    for (std::size_t f = 0; f < counts.size(); ++f) {
+      const Bound& b = bounds[f];
+      const double bound = slack * half_ulp(size, b.wire) + b.relative * sums_.sum_abs[i] + b.tiny;
+      counts[f] += !(error <= bound) && !overflows(result[i], exact, b.wire);
+    }
+  }
+  for (std::size_t f = 0; f < counts.size(); ++f) {
+    beyond_[way][f] += counts[f];
+    if (examined) examined_[way][f] += counts[f];
   }
 }
 
 template <class Real>
-std::vector<std::pair<Accumulation, std::uint64_t>> Bounds<Real>::beyond() const {
-  std::vector<std::pair<Accumulation, std::uint64_t>> out;
-  for (std::size_t f = 0; f < formats_.size() && !beyond_.empty(); ++f) {
-    std::uint64_t fewest = beyond_.front()[f];
-    for (const auto& way : beyond_) fewest = std::min(fewest, way[f]);
+Beyond Bounds<Real>::fewest(const Counts& counts) const {
+  Beyond out;
+  for (std::size_t f = 0; f < formats_.size() && !counts.empty(); ++f) {
+    std::uint64_t fewest = counts.front()[f];
+    for (const auto& way : counts) fewest = std::min(fewest, way[f]);
     out.emplace_back(accumulation_of(formats_[f]), fewest);
   }
   return out;

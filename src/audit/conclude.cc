@@ -8,9 +8,11 @@ namespace {
 
 // Of the elements that rounding in the hypothesis's format explains at all.
 constexpr double kIdentified = 0.999;
-constexpr double kMostAtLeast = 0.5;  // of all elements
+constexpr double kMostAtLeast = 0.5;  // of all elements that tell something
 constexpr double kByChance = 0.1;     // of damaged elements: those that rounding could explain
 constexpr double kFits = 0.001;
+constexpr std::uint64_t kTellingLeast = 24;
+constexpr int kFewBits = 16;  // a sum of so many significant bits is often hit by chance
 
 // The narrowest format that a scheme rounds to. A sum in fp32 of values that were cast to 16 bits
 // has lost what the cast took.
@@ -43,59 +45,83 @@ bool order_is_open(const Tied& tied, std::uint32_t workers) {
                           has(tied, SumOrder::kHalving));
 }
 
-std::uint64_t beyond_of(const Inferred& inferred, Accumulation format) {
-  for (const auto& [known, count] : inferred.beyond) {
+std::uint64_t beyond_of(const Beyond& beyond, Accumulation format) {
+  for (const auto& [known, count] : beyond) {
     if (known == format) return count;
   }
-  return inferred.beyond.empty() ? 0 : inferred.beyond.back().second;
+  return beyond.empty() ? 0 : beyond.back().second;
+}
+
+std::uint64_t fewest_of(const Beyond& beyond) {
+  std::uint64_t fewest = beyond.empty() ? 0 : beyond.front().second;
+  for (const auto& [format, count] : beyond) fewest = std::min(fewest, count);
+  return fewest;
 }
 
 // The widest format that explains nearly all of what any format explains.
-Accumulation by_bounds(const Inferred& inferred, std::uint64_t elements) {
-  if (inferred.beyond.empty() || elements == 0) return Accumulation::kUnknown;
-  std::uint64_t fewest = inferred.beyond.front().second;
-  for (const auto& [format, count] : inferred.beyond) fewest = std::min(fewest, count);
-  for (const auto& [format, count] : inferred.beyond) {
-    const auto more = static_cast<double>(count - fewest);
-    if (more <= kFits * static_cast<double>(elements - fewest)) return format;
+Accumulation by_bounds(const Evidence& e) {
+  if (e.telling < kTellingLeast) return Accumulation::kUnknown;
+  const std::uint64_t fewest = fewest_of(e.beyond);
+  const double telling = static_cast<double>(e.telling) * static_cast<double>(e.elements) /
+                         static_cast<double>(e.examined);
+  const double sums = std::max(0.0, telling - static_cast<double>(fewest));
+  for (const auto& [format, count] : e.beyond) {
+    if (static_cast<double>(count - fewest) <= kFits * sums) return format;
   }
   return Accumulation::kUnknown;
 }
 
-// Elements that are further off than the format explains are no sums, and speak against no order.
-bool identifies(const Hypothesis& h, const Inferred& inferred, std::uint64_t elements,
-                Dtype dtype) {
-  const std::uint64_t lost = std::min(beyond_of(inferred, format_of(h, dtype)), elements);
-  const auto reproduced = static_cast<double>(h.reproduced);
-  return h.examined == elements && elements > 0 &&
+// Elements that are further off than rounding explains are no sums, and speak against no order.
+// Where sums are hit by chance, only what no format explains is no sum: else a wide format forgave
+// itself what the hops of a narrow one did.
+bool identifies(const Hypothesis& h, const Evidence& e, Dtype dtype) {
+  const bool by_chance = significand_bits(h.scheme.wire) <= kFewBits;
+  const std::uint64_t off =
+      by_chance ? fewest_of(e.examined_beyond) : beyond_of(e.examined_beyond, format_of(h, dtype));
+  const std::uint64_t lost = std::min(off, e.telling);
+  const std::uint64_t untelling = e.examined - e.telling;
+  const auto reproduced = static_cast<double>(h.reproduced) - static_cast<double>(untelling);
+  return h.examined == e.examined && e.examined > 0 &&
+         (e.telling == 0 || e.telling >= kTellingLeast) &&
          reproduced + kByChance * static_cast<double>(lost) >=
-             kIdentified * static_cast<double>(elements - lost) &&
-         reproduced >= kMostAtLeast * static_cast<double>(elements);
+             kIdentified * static_cast<double>(e.telling - lost) &&
+         reproduced >= kMostAtLeast * static_cast<double>(e.telling);
+}
+
+// Those that were tried on all come first: the share of a dropped one is of other elements.
+void sort_best_first(std::vector<Hypothesis>& hypotheses) {
+  std::ranges::stable_sort(hypotheses, [](const Hypothesis& a, const Hypothesis& b) {
+    return a.examined != b.examined ? a.examined > b.examined : a.reproduced > b.reproduced;
+  });
+}
+
+// Elements beyond the format's bound. What the hypothesis gives bit for bit is never wrong.
+std::uint64_t wrong_of(const Hypothesis& h, Accumulation format, const Evidence& e) {
+  const std::uint64_t beyond = beyond_of(e.beyond, format);
+  return h.examined == e.elements ? std::min(beyond, e.elements - h.reproduced) : beyond;
 }
 
 }  // namespace
 
-Inferred conclude(std::vector<Hypothesis> hypotheses,
-                  std::vector<std::pair<Accumulation, std::uint64_t>> beyond,
-                  std::uint64_t elements, std::uint32_t workers, Dtype dtype) {
-  std::ranges::stable_sort(
-      hypotheses, [](const Hypothesis& a, const Hypothesis& b) { return a.share() > b.share(); });
-  Inferred out{.hypotheses = std::move(hypotheses), .beyond = std::move(beyond)};
+Inferred conclude(std::vector<Hypothesis> hypotheses, const Evidence& evidence,
+                  std::uint32_t workers, Dtype dtype) {
+  sort_best_first(hypotheses);
+  Inferred out{.hypotheses = std::move(hypotheses), .beyond = evidence.beyond};
   const Hypothesis& best = out.hypotheses.front();
-  if (!identifies(best, out, elements, dtype)) {
-    out.accumulation = by_bounds(out, elements);
-    out.wrong = beyond_of(out, out.accumulation);
+  if (!identifies(best, evidence, dtype)) {
+    out.accumulation = by_bounds(evidence);
+    out.wrong = fewest_of(evidence.beyond);
     return out;
   }
   Tied tied;
   std::ranges::copy_if(out.hypotheses, std::back_inserter(tied), [&](const Hypothesis& h) {
-    return h.examined == elements && h.reproduced == best.reproduced;
+    return h.examined == best.examined && h.reproduced == best.reproduced;
   });
   const auto [narrow, wide] = formats(tied, dtype);
   out.accumulation = narrow == wide ? narrow : Accumulation::kUnknown;
   out.order = order_is_open(tied, workers) ? SumOrder::kAny : best.order;
   out.division = best.division;
-  out.wrong = beyond_of(out, narrow);
+  out.wrong = wrong_of(best, narrow, evidence);
   return out;
 }
 

@@ -8,7 +8,9 @@
 namespace presum::audit {
 namespace {
 
-constexpr std::uint64_t kWarmUp = 65'536;
+constexpr std::uint64_t kWarmUp = 65'536;  // telling elements
+constexpr std::uint64_t kAllOf = std::uint64_t{1} << 18;
+constexpr std::uint64_t kEvery = 16;  // block from there on
 constexpr double kBehind = 0.02;
 constexpr std::uint32_t kRingMax = 64;
 
@@ -115,15 +117,46 @@ void Inference<Real>::plan() {
 
 template <class Real>
 void Inference<Real>::add(const Rows<Real>& rows, std::span<const Real> result) {
-  check_bounds(rows, result);
+  const bool sampled = is_sampled();
+  check_bounds(rows, result, sampled);
+  sampled ? examine(rows, result) : skip(result.size());
+  elements_ += result.size();
+}
+
+template <class Real>
+bool Inference<Real>::is_sampled() const {
+  return elements_ < kAllOf || elements_ / kBlock % kEvery == 0;
+}
+
+template <class Real>
+void Inference<Real>::examine(const Rows<Real>& rows, std::span<const Real> result) {
+  given_by_all_.assign(result.size(), 1);
   for (const Scheme scheme : schemes_) {
     for (const Way& way : ways_) {
       prepare(rows, scheme.wire, way.before);
       try_way(scheme, way, result);
     }
   }
-  elements_ += result.size();
-  if (elements_ >= kWarmUp) drop_losers();
+  examined_ += result.size();
+  telling_ += static_cast<std::uint64_t>(std::ranges::count(given_by_all_, 0));
+  if (telling_ >= kWarmUp) drop_losers();
+}
+
+template <class Real>
+void Inference<Real>::skip(std::uint64_t elements) {
+  for (Trial& trial : trials_) trial.track.skip(elements);
+}
+
+template <class Real>
+std::uint64_t Inference<Real>::count_same(std::span<const Real> values,
+                                          std::span<const Real> result) {
+  std::uint64_t count = 0;
+  for (std::size_t i = 0; i < result.size(); ++i) {
+    const bool given = same(values[i], result[i]);
+    count += given;
+    given_by_all_[i] &= static_cast<std::uint8_t>(given);
+  }
+  return count;
 }
 
 // What the workers add: their values in the wire's format, divided where that comes first.
@@ -205,7 +238,7 @@ void Inference<Real>::try_order(Scheme scheme, const Way& way, SumOrder kind,
       sum(scheme, kind, 0);
     }
     h.examined += result.size();
-    h.reproduced += result.size() - differing(finished(h.division, scheme.wire), result);
+    h.reproduced += count_same(finished(h.division, scheme.wire), result);
   }
 }
 
@@ -225,13 +258,18 @@ void Inference<Real>::try_ring(Scheme scheme, const Way& way, SumOrder kind,
       }
     }
   }
+  const std::uint64_t all = RingTrack::all_of(workers_);
   for (std::size_t t = 0; t < trials.size(); ++t) {
+    for (std::size_t i = 0; i < result.size(); ++i) {
+      given_by_all_[i] &= static_cast<std::uint8_t>(masks[t][i] == all);
+    }
     trials[t]->track.add(masks[t]);
     trials[t]->hypothesis.examined += result.size();
     trials[t]->hypothesis.reproduced = trials[t]->track.reproduced();
   }
 }
 
+// Workers in turn are tried to the end in each format, since they show which elements tell nothing.
 template <class Real>
 void Inference<Real>::drop_losers() {
   double best = 0;
@@ -239,20 +277,22 @@ void Inference<Real>::drop_losers() {
     if (trial.active) best = std::max(best, trial.hypothesis.share());
   }
   for (Trial& trial : trials_) {
-    trial.active = trial.active && trial.hypothesis.share() >= best - kBehind;
+    trial.active = trial.active && (trial.hypothesis.order == SumOrder::kSequential ||
+                                    trial.hypothesis.share() >= best - kBehind);
   }
 }
 
 template <class Real>
-void Inference<Real>::check_bounds(const Rows<Real>& rows, std::span<const Real> result) {
+void Inference<Real>::check_bounds(const Rows<Real>& rows, std::span<const Real> result,
+                                   bool examined) {
   std::size_t way = 0;
-  bounds_.add(rows, divisor_, 1, result, way++);
+  bounds_.add(rows, divisor_, 1, result, way++, examined);
   if (is_power_of_two(divisor_)) return;
   // The sum is rounded, and so are its quotient and the inverse.
-  bounds_.add(rows, divisor_, 4, result, way++);
+  bounds_.add(rows, divisor_, 4, result, way++, examined);
   for (const Division before : {Division::kBeforeMultiply, Division::kBeforeDivide}) {
     prepare(rows, dtype_, before);
-    bounds_.add(prepared_, 1, 1, result, way++);
+    bounds_.add(prepared_, 1, 1, result, way++, examined);
   }
 }
 
@@ -260,7 +300,9 @@ template <class Real>
 Inferred Inference<Real>::inferred() const {
   std::vector<Hypothesis> hypotheses;
   for (const Trial& trial : trials_) hypotheses.push_back(trial.hypothesis);
-  Inferred out = conclude(std::move(hypotheses), bounds_.beyond(), elements_, workers_, dtype_);
+  const Evidence evidence{elements_, examined_, telling_, bounds_.beyond(),
+                          bounds_.examined_beyond()};
+  Inferred out = conclude(std::move(hypotheses), evidence, workers_, dtype_);
   if (!is_ring(out.order)) return out;
   const Hypothesis& best = out.hypotheses.front();
   for (const Trial& trial : trials_) {

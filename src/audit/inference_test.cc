@@ -171,6 +171,153 @@ TEST(Inference, AResultOfOtherValuesIsWrongThroughout) {
   EXPECT_GT(found.wrong, 4000U);
 }
 
+// Values of `workers` in memory, of which only `kept` are not zero, spread evenly.
+Buffers sparse(std::uint32_t workers, Dtype dtype, std::size_t count, std::size_t kept) {
+  const Buffers dense(workers, dtype, kept);
+  std::vector<std::vector<double>> values(workers, std::vector<double>(count));
+  for (std::uint32_t w = 0; w < workers; ++w) {
+    for (std::size_t i = 0; i < kept; ++i) values[w][i * (count / kept)] = dense.at(w, i);
+  }
+  return {dtype, values};
+}
+
+TEST(Inference, SoundSixteenBitSumsInShortRingsAreNotWrong) {
+  for (const Dtype dtype : {Dtype::kBF16, Dtype::kF16}) {
+    for (std::size_t count = 40; count <= 150; ++count) {
+      const Buffers buffers(4, dtype, count, Distribution::kGaussian, count);
+      const auto piece = [&](std::size_t i) { return static_cast<std::uint32_t>(i * 4 / count); };
+      const auto result =
+          summed(buffers, dtype, [&](std::size_t i) { return turn_from(4, piece(i), -1); });
+      const Inferred found = inferred_of(buffers, result);
+      EXPECT_EQ(found.wrong, 0U) << count;
+      EXPECT_NE(found.accumulation, Accumulation::kF32) << count;
+    }
+  }
+}
+
+TEST(Inference, SixteenBitSumsInOneUnknownOrderAreNotWrong) {
+  for (const Turn& turn : {Turn{2, 4, 0, 3, 1}, Turn{0, 3, 5, 1, 7, 2, 6, 4}}) {
+    const Buffers buffers(static_cast<std::uint32_t>(turn.size()), Dtype::kBF16, 20'000);
+    const auto result = summed(buffers, Dtype::kBF16, [&](std::size_t) { return turn; });
+    const Inferred found = inferred_of(buffers, result);
+    EXPECT_EQ(found.wrong, 0U);
+    EXPECT_EQ(found.accumulation, Accumulation::kBF16);
+  }
+}
+
+TEST(Inference, ZerosDoNotVoteForAFormat) {
+  const Turn turn = {0, 3, 5, 1, 7, 2, 6, 4};
+  for (const std::size_t kept : {10U, 60U, 200U}) {
+    const Buffers buffers = sparse(8, Dtype::kBF16, 50'000, kept);
+    const auto result = summed(buffers, Dtype::kBF16, [&](std::size_t) { return turn; });
+    const Inferred found = inferred_of(buffers, result);
+    EXPECT_EQ(found.wrong, 0U) << kept;
+    EXPECT_EQ(found.accumulation, kept < 24 ? Accumulation::kUnknown : Accumulation::kBF16) << kept;
+    EXPECT_EQ(found.order, SumOrder::kUnknown) << kept;
+  }
+}
+
+TEST(Inference, AFewDamagedElementsOfAFp32SumAreWrongAndItsFormatStays) {
+  const Buffers buffers(8, Dtype::kF32, 20'000);
+  auto result = summed(buffers, Dtype::kF32, [](std::size_t) { return turn_from(8, 0, 1); });
+  // Too much for rounding in fp32, and little enough for 16 bits.
+  for (std::size_t i = 0; i < result.size(); i += 100) result[i] += 1e-4;
+  const Inferred found = inferred_of(buffers, result);
+  EXPECT_EQ(found.accumulation, Accumulation::kF32);
+  EXPECT_EQ(found.order, SumOrder::kSequential);
+  EXPECT_EQ(found.wrong, 200U);
+}
+
+// Values of `dtype`, cast to fp16 and divided there, and added in orders of no model.
+std::uint64_t wrong_where_fp16_underflows(std::uint32_t workers, Dtype dtype, double scale) {
+  const Buffers unit(workers, Dtype::kF64, 5000);
+  std::vector<std::vector<double>> values(workers);
+  for (std::uint32_t w = 0; w < workers; ++w) {
+    for (std::size_t i = 0; i < 5000; ++i) values[w].push_back(scale * unit.at(w, i));
+  }
+  const Buffers buffers(dtype, values);
+  std::vector<double> result;
+  for (std::size_t i = 0; i < 5000; ++i) {
+    float sum = 0;
+    for (const std::uint32_t w : arrival(workers, i)) {
+      const float x = rounded(static_cast<float>(buffers.at(w, i)), Dtype::kF16);
+      sum = rounded(sum + rounded(x / static_cast<float>(workers), Dtype::kF16), Dtype::kF16);
+    }
+    result.push_back(sum);
+  }
+  return inferred_of(buffers, result, workers).wrong;
+}
+
+TEST(Inference, UnderflowOfEveryValueIsNotWrong) {
+  for (const std::uint32_t workers : {4U, 6U, 8U}) {
+    for (const double scale : {1.0, 1e-2, 1e-3, 1e-4, 3e-5, 1e-5}) {
+      for (const Dtype dtype : {Dtype::kF16, Dtype::kF32}) {
+        EXPECT_EQ(wrong_where_fp16_underflows(workers, dtype, scale), 0U)
+            << workers << ' ' << scale;
+      }
+    }
+  }
+}
+
+TEST(Inference, ALostNaNIsWrong) {
+  constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+  constexpr double kInf = std::numeric_limits<double>::infinity();
+  const Buffers unit(4, Dtype::kF32, 5000);
+  std::vector<std::vector<double>> values(4, std::vector<double>(5000));
+  for (std::size_t w = 0; w < 4; ++w) {
+    for (std::size_t i = 0; i < 5000; ++i) values[w][i] = unit.at(w, i);
+  }
+  values[1][7] = values[2][9] = kNaN;
+  values[3][8] = kInf;
+  const Buffers buffers(Dtype::kF32, values);
+  auto result = summed(buffers, Dtype::kF32, [](std::size_t) { return Turn{0, 1, 2, 3}; });
+  EXPECT_EQ(inferred_of(buffers, result).wrong, 0U);
+  result[7] = result[8] = 0;
+  EXPECT_EQ(inferred_of(buffers, result).wrong, 2U);
+}
+
+TEST(Inference, OfALongResultASampleIsTriedAndEveryElementJudged) {
+  const Buffers buffers(3, Dtype::kF32, 400'000);
+  auto result = summed(buffers, Dtype::kF32,
+                       [](std::size_t i) { return turn_from(3, i < 330'000 ? 0 : 1, 1); });
+  result[262'144 + 20 * kBlock] += 1;  // of a block that is not tried
+  const Inferred found = inferred_of(buffers, result);
+  EXPECT_EQ(found.order, SumOrder::kRing);
+  EXPECT_EQ(found.accumulation, Accumulation::kF32);
+  EXPECT_EQ(found.wrong, 1U);
+  EXPECT_LT(found.hypotheses.front().examined, 275'000U);
+  ASSERT_EQ(found.pieces.size(), 2U);
+  EXPECT_NEAR(static_cast<double>(found.pieces[1].first), 330'000, 16 * kBlock);
+}
+
+TEST(Conclude, WhatWasDroppedIsNotTheBest) {
+  const Hypothesis dropped{{}, Division::kNone, SumOrder::kTree, 65'536, 65'536};
+  const Hypothesis whole{{}, Division::kNone, SumOrder::kSequential, 100'000, 99'990};
+  const Beyond none = {{Accumulation::kF32, 0}};
+  const Inferred found =
+      conclude({dropped, whole}, {100'000, 100'000, 100'000, none, none}, 4, Dtype::kF32);
+  EXPECT_EQ(found.order, SumOrder::kSequential);
+  EXPECT_EQ(found.hypotheses.front().order, SumOrder::kSequential);
+}
+
+TEST(Conclude, WhereAWiderFormatIsTakenWithinTheSlackOnlyWhatNoFormatExplainsIsWrong) {
+  const Hypothesis poor{{}, Division::kNone, SumOrder::kTree, 100'000, 10};
+  const Beyond beyond = {{Accumulation::kF32, 83}, {Accumulation::kBF16, 3}};
+  const Inferred found =
+      conclude({poor}, {100'000, 100'000, 100'000, beyond, beyond}, 4, Dtype::kF32);
+  EXPECT_EQ(found.accumulation, Accumulation::kF32);
+  EXPECT_EQ(found.wrong, 3U);
+}
+
+TEST(Conclude, WhatTheHypothesisGivesIsNotWrong) {
+  const Hypothesis best{{}, Division::kNone, SumOrder::kTree, 100'000, 99'999};
+  const Beyond beyond = {{Accumulation::kF32, 50}};
+  const Inferred found =
+      conclude({best}, {100'000, 100'000, 100'000, beyond, beyond}, 4, Dtype::kF32);
+  EXPECT_EQ(found.order, SumOrder::kTree);
+  EXPECT_EQ(found.wrong, 1U);
+}
+
 TEST(RingTrack, CountsPiecesFromTwentyFourElementsOnThatTellSomething) {
   RingTrack track(4);
   const std::vector<std::uint64_t> two(100, 0b0100);

@@ -19,6 +19,8 @@ void accumulate(double& high, double& low, double x) {
   high = sum;
 }
 
+constexpr double kScaledMax = 0x1p400;
+
 }  // namespace
 
 double error_of(double value, double high, double low, double divisor) {
@@ -106,13 +108,33 @@ std::uint64_t UlpHistogram::percentile(double share) const {
   return largest_;
 }
 
+void Squares::add(double x) {
+  if (x == 0) return;
+  double scaled = x * scale_;
+  if (sum_ == 0 || std::abs(scaled) > kScaledMax) {
+    // The largest and the smallest double are within 2^75 of 1 at the ends of this range.
+    const int shift = std::clamp(-std::ilogb(x), -1000, 1000);
+    sum_ = std::ldexp(sum_, 2 * (shift - shift_));
+    shift_ = shift;
+    scale_ = std::ldexp(1.0, shift);
+    scaled = x * scale_;
+  }
+  sum_ += scaled * scaled;
+}
+
+double Squares::root_of_ratio(const Squares& a, const Squares& b) {
+  return std::ldexp(std::sqrt(a.sum_ / b.sum_), b.shift_ - a.shift_);
+}
+
 template <class Real>
 void Measures::add(std::span<const Real> result, const Truth<Real>& truth, Dtype dtype,
                    double divisor) {
   elements += result.size();
   for (std::size_t i = 0; i < result.size(); ++i) {
     differing += !same(result[i], truth.rounded[i]);
-    if (!std::isfinite(result[i]) || !std::isfinite(truth.rounded[i])) {
+    const Sums& s = truth.sums;
+    const double error = error_of(result[i], s.high[i], s.low[i], divisor);
+    if (!std::isfinite(result[i]) || !std::isfinite(truth.rounded[i]) || !std::isfinite(error)) {
       ++nonfinite;
       continue;
     }
@@ -120,15 +142,13 @@ void Measures::add(std::span<const Real> result, const Truth<Real>& truth, Dtype
     const std::int64_t b = place(truth.rounded[i], dtype);
     const auto high = static_cast<std::uint64_t>(std::max(a, b));
     ulps.add(high - static_cast<std::uint64_t>(std::min(a, b)));
-    const Sums& s = truth.sums;
-    add_error(error_of(result[i], s.high[i], s.low[i], divisor), s.sum_abs[i] / divisor,
-              (s.high[i] + s.low[i]) / divisor);
+    add_error(error, s.sum_abs[i] / divisor, (s.high[i] + s.low[i]) / divisor);
   }
 }
 
 void Measures::add_error(double error, double sum_abs, double exact) {
-  squared_errors_ += error * error;
-  squared_exact_ += exact * exact;
+  squared_errors_.add(error);
+  squared_exact_.add(exact);
   if (sum_abs == 0) return;
   error_sum_ += std::abs(error) / sum_abs;
   error_max = std::max(error_max, std::abs(error) / sum_abs);
@@ -138,7 +158,9 @@ double Measures::differing_share() const {
   return static_cast<double>(differing) / static_cast<double>(elements);
 }
 
-double Measures::relative_l2() const { return std::sqrt(squared_errors_ / squared_exact_); }
+double Measures::relative_l2() const {
+  return Squares::root_of_ratio(squared_errors_, squared_exact_);
+}
 
 double Measures::error_mean() const {
   return error_sum_ / static_cast<double>(elements - nonfinite);

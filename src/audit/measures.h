@@ -70,8 +70,21 @@ class UlpHistogram {
   std::uint64_t largest_ = 0;
 };
 
-// Sums over blocks. Elements of which the exact value or the result is not finite count in
-// `elements`, `differing` and `nonfinite` only.
+// A sum of squares at a scale of its own, a power of two, so that none overflows or is lost.
+class Squares {
+ public:
+  void add(double x);  // REQUIRES: finite
+  // The root of a / b. NaN for 0 / 0, infinite for x / 0.
+  static double root_of_ratio(const Squares& a, const Squares& b);
+
+ private:
+  double sum_ = 0;    // times 4^shift_
+  double scale_ = 1;  // 2^shift_
+  int shift_ = 0;
+};
+
+// Sums over blocks. Elements of which the exact value, the result or the error is not finite (in
+// fp64 partial sums overflow) count in `elements`, `differing` and `nonfinite` only.
 class Measures {
  public:
   template <class Real>
@@ -90,8 +103,8 @@ class Measures {
  private:
   void add_error(double error, double sum_abs, double exact);
 
-  double squared_errors_ = 0;
-  double squared_exact_ = 0;
+  Squares squared_errors_;
+  Squares squared_exact_;
   double error_sum_ = 0;
 };
 

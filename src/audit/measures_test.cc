@@ -71,6 +71,25 @@ TEST(Measures, CountWhatIsNotFiniteAndLeaveItOutOfMeans) {
   EXPECT_EQ(m.relative_l2(), 0);
 }
 
+TEST(Measures, OfDoublesWhosePartialSumsOverflowLeaveThatElementOut) {
+  const auto m = measured({{1.7e308, 1}, {1.7e308, 2}, {-1.7e308, 3}}, {1.7e308, 6});
+  EXPECT_EQ(m.differing, 0U);
+  EXPECT_EQ(m.nonfinite, 1U);
+  EXPECT_EQ(m.relative_l2(), 0);
+  EXPECT_EQ(m.error_mean(), 0);
+}
+
+TEST(Measures, OfTheSmallestAndLargestDoublesDoNotDependOnTheirScale) {
+  const double expected = std::sqrt(1.0 / (16 + 36));
+  for (const double scale : {0x1p-1070, 0x1p-700, 1.0, 0x1p700, 0x1p1018}) {
+    const auto m = measured({{scale, 2 * scale}, {3 * scale, 4 * scale}}, {5 * scale, 6 * scale});
+    EXPECT_DOUBLE_EQ(m.relative_l2(), expected) << scale;
+  }
+  EXPECT_DOUBLE_EQ(measured({{0x1p-700, 4}, {0, 0}}, {0, 5}).relative_l2(), 0.25);
+  EXPECT_DOUBLE_EQ(measured({{0x1p-700, 0x1p700}, {0, 0}}, {0, 0}).relative_l2(), 1);
+  EXPECT_TRUE(std::isinf(measured({{1}, {-1}}, {1}).relative_l2()));
+}
+
 TEST(Measures, OfNothingAreUndefined) {
   const Measures m;
   EXPECT_TRUE(std::isnan(m.differing_share()));

@@ -3,8 +3,7 @@
 
 namespace presum::audit {
 
-RingTrack::RingTrack(std::uint32_t workers)
-    : all_(workers >= 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << workers) - 1), alive_(all_) {}
+RingTrack::RingTrack(std::uint32_t workers) : all_(all_of(workers)), alive_(all_) {}
 
 void RingTrack::add(std::span<const std::uint64_t> masks) {
   for (const std::uint64_t mask : masks) {

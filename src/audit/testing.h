@@ -25,6 +25,12 @@ class Buffers {
     }
   }
 
+  // Values by worker, then by element.
+  Buffers(Dtype dtype, const std::vector<std::vector<double>>& workers)
+      : dtype_(dtype), count_(workers.front().size()) {
+    for (const auto& values : workers) leaves_.push_back(packed(values));
+  }
+
   std::vector<std::byte> packed(std::span<const double> values) const {
     std::vector<std::byte> out(values.size() * element_bytes(dtype_));
     if (dtype_ == Dtype::kF64) {

@@ -59,6 +59,7 @@ struct Source {
   std::uint32_t workers = 0;
   Dtype dtype = Dtype::kF32;
   std::uint64_t elements = 0;
+  std::shared_ptr<const std::vector<TensorFile>> files;  // none where values are made up
   std::function<Status(std::uint32_t worker, std::uint64_t first, std::uint64_t count, std::byte*)>
       read;
 };
@@ -117,7 +118,11 @@ Result<Source> synthetic(const Options& o, std::optional<Dtype> said) {
   };
   return Source{fmt::format("{} {} values of {} workers, seed {}", o.distribution,
                             dtype_name(dtype), o.workers, o.seed),
-                o.workers, dtype, static_cast<std::uint64_t>(std::floor(o.elements)), read};
+                o.workers,
+                dtype,
+                static_cast<std::uint64_t>(std::floor(o.elements)),
+                nullptr,
+                read};
 }
 
 Result<Source> from_files(const Options& o, std::optional<Dtype> said) {
@@ -141,6 +146,7 @@ Result<Source> from_files(const Options& o, std::optional<Dtype> said) {
   }
   const std::uint64_t workers = rows ? first.rows() : files->size();
   const std::uint64_t elements = rows ? first.row_elements() : first.elements();
+  if (elements == 0) return failed<Source>(refuse(o.files.front() + ": no elements to judge"));
   const auto read = [=](std::uint32_t worker, std::uint64_t at, std::uint64_t count,
                         std::byte* out) {
     return rows ? (*files)[0].read(worker * elements + at, count, out)
@@ -149,7 +155,10 @@ Result<Source> from_files(const Options& o, std::optional<Dtype> said) {
   return Source{fmt::format("{} of {} workers: {}{}", dtype_name(first.dtype()), workers,
                             o.files.front(), rows ? "" : " ..."),
                 static_cast<std::uint32_t>(std::min<std::uint64_t>(workers, 0xFFFFFFFF)),
-                first.dtype(), elements, read};
+                first.dtype(),
+                elements,
+                files,
+                read};
 }
 
 // The workers' buffers of one piece, and pointers to them.
@@ -187,24 +196,31 @@ class Piece {
   std::vector<const void*> pointers_;
 };
 
-// The mean where nothing speaks for the sum.
+// Of all elements: gradients of one layer may be zero. The mean where nothing speaks for the sum.
 Result<bool> find_mean(const Source& source, TensorFile& result) {
   Piece piece(source);
   std::vector<std::byte> actual(piece.most() * element_bytes(source.dtype));
-  std::optional<bool> mean;
+  audit::Nearer all;
   const Status read = piece.for_each([&](std::uint64_t first, std::uint64_t count) -> Status {
-    if (mean) return {};
     if (auto s = result.read(first, count, actual.data()); !s) return s;
-    mean = audit::is_mean(piece.leaves(), source.dtype, count, actual.data());
+    const auto here = audit::nearer(piece.leaves(), source.dtype, count, actual.data());
+    all.to_sum += here.to_sum;
+    all.to_mean += here.to_mean;
     return {};
   });
   if (!read) return tl::unexpected(read.error());
-  return mean.value_or(true);
+  return all.to_mean >= all.to_sum;
 }
 
 Result<TensorFile> open_result(const Options& o, const Source& source) {
   auto file = TensorFile::open(o.result, source.dtype);
-  if (file && file->elements() != source.elements) {
+  if (!file) return file;
+  if (const TensorFile& first = source.files->front(); first.is_named() && file->is_named()) {
+    if (const auto why = TensorFile::difference(first, *file)) {
+      return failed<TensorFile>(refuse(*why));
+    }
+  }
+  if (file->elements() != source.elements) {
     return failed<TensorFile>(refuse(fmt::format("{}: {} elements, and every worker has {}",
                                                  o.result, file->elements(), source.elements)));
   }

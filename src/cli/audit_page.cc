@@ -39,6 +39,7 @@ svg text { fill: var(--ink); } svg .quiet { fill: var(--quiet); font-size: 12px;
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-size: 13.5px; font-variant-numeric: tabular-nums; }
 th, td { padding: 4px 7px; text-align: right; border-bottom: 1px solid var(--grid); white-space: nowrap; }
+th { white-space: normal; vertical-align: bottom; }
 th:first-child, td:first-child { text-align: left; } td.words { text-align: left; color: var(--quiet); white-space: normal; min-width: 11em; }
 @media print { .card { break-inside: avoid; } }
 </style>
@@ -187,8 +188,8 @@ std::string measures_table(const AuditReport& report) {
         "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}"
         "</td><td class=\"words\">{}</td></tr>\n",
         escaped(name), percent(m->differing, m->elements), power(m->relative_l2()),
-        power(m->error_max), m->ulps.percentile(0.5), m->ulps.percentile(0.9),
-        m->ulps.percentile(0.99), m->ulps.largest(), escaped(words[at++]));
+        power(m->error_max), ulps(m->ulps.percentile(0.5)), ulps(m->ulps.percentile(0.9)),
+        ulps(m->ulps.percentile(0.99)), ulps(m->ulps.largest()), escaped(words[at++]));
   }
   return card("In numbers",
               "A unit in the last place (ulp) is the distance to the next number. Where values "

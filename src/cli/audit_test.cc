@@ -49,6 +49,17 @@ class AuditVerb : public testing::Test {
     return path(name);
   }
 
+  // One tensor of a single zero.
+  std::string safetensors(const std::string& name, const std::string& tensor) const {
+    const std::string header =
+        "{\"" + tensor + R"(":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})";
+    const std::uint64_t length = header.size();
+    std::ofstream out(path(name), std::ios::binary);
+    out.write(reinterpret_cast<const char*>(&length), 8);
+    out << header << std::string(4, '\0');
+    return path(name);
+  }
+
   // Files of four workers.
   Words workers(std::size_t count) {
     Words files;
@@ -114,6 +125,20 @@ TEST_F(AuditVerb, DrawsAPageThatLoadsNothing) {
   EXPECT_EQ(html.find("https:"), std::string::npos);
 }
 
+// A double may be 2^63 ulps off: nineteen digits push the last column out of the page.
+TEST_F(AuditVerb, WritesLargeDistancesOfThePageAsPowers) {
+  EXPECT_EQ(audit({"--elements", "5000", "--dtype", "fp64", "-o", path("audit.html")}).code, kOk);
+  std::ifstream in(path("audit.html"));
+  const std::string html{std::istreambuf_iterator<char>(in), {}};
+  std::size_t digits = 0;
+  std::size_t longest = 0;
+  for (const char c : html.substr(html.find("<tbody>"))) {
+    digits = c >= '0' && c <= '9' ? digits + 1 : 0;
+    longest = std::max(longest, digits);
+  }
+  EXPECT_LE(longest, 5U);
+}
+
 TEST_F(AuditVerb, SaysHowAResultWasMade) {
   Words words = workers(20'000);
   words.insert(words.end(), {"--result", npy("r.npy", mean()), "--format", "json"});
@@ -138,6 +163,24 @@ TEST_F(AuditVerb, EndsWithOneWhereElementsAreNoSums) {
       << run.out;
 }
 
+TEST_F(AuditVerb, TellsASumFromAMeanByAllElements) {
+  Words words = workers(90'000);
+  auto sum = mean();
+  for (float& x : sum) x *= 4;
+  std::fill(sum.begin(), sum.begin() + 40'000, 0.F);  // nearer to the mean
+  words.insert(words.end(), {"--result", npy("r.npy", sum), "--format", "json"});
+  EXPECT_EQ(Json::parse(audit(words).out)["result"]["operation"], "sum");
+}
+
+TEST_F(AuditVerb, ComparesTensorsOfOneNameOnly) {
+  const auto one = safetensors("1.safetensors", "a");
+  const auto two = safetensors("2.safetensors", "a");
+  EXPECT_EQ(audit({one, two, "--result", safetensors("r.safetensors", "a")}).code, kOk);
+  const Outcome run = audit({one, two, "--result", safetensors("r.safetensors", "b")});
+  EXPECT_EQ(run.code, kNoVerdict);
+  EXPECT_TRUE(run.err.ends_with("tensors a and b\n")) << run.err;
+}
+
 TEST_F(AuditVerb, RefusesBadUseInOneLine) {
   const auto refused = [](const Words& words) {
     const Outcome run = audit(words);
@@ -155,6 +198,8 @@ TEST_F(AuditVerb, RefusesBadUseInOneLine) {
   EXPECT_EQ(refused({"--result", "r.npy"}),
             "presum audit: --result needs the files of the workers' gradients\n");
   EXPECT_EQ(refused({"nowhere.npy"}), "presum audit: nowhere.npy: no such file\n");
+  EXPECT_TRUE(refused({npy("0.npy", {}), npy("1.npy", {}), "--result", npy("2.npy", {})})
+                  .ends_with("0.npy: no elements to judge\n"));
   Words words = workers(10);
   EXPECT_NE(refused({words[0]}).find("one worker's values"), std::string::npos);
   words.insert(words.end(), {"--result", npy("r.npy", {1, 2})});

@@ -20,10 +20,6 @@ using Json = nlohmann::ordered_json;
 constexpr std::size_t kHypothesesShown = 6;
 constexpr int kFp32Bits = 24;
 
-std::string ulps(std::uint64_t count) {
-  return count > 99'999 ? power(static_cast<double>(count)) : fmt::format("{}", count);
-}
-
 std::vector<std::string> measures_row(const std::string& name, const Measures& m) {
   return {name,
           percent(m.differing, m.elements),
@@ -85,7 +81,7 @@ std::string pieces_line(const Inferred& inferred) {
 }
 
 std::string order_words(const Inferred& inferred) {
-  if (inferred.order == SumOrder::kUnknown) return "in an order that is none of the known ones";
+  if (inferred.order == SumOrder::kUnknown) return "in an order that was not recognised";
   if (inferred.order == SumOrder::kAny)
     return "in an order that cannot be told (all give the same)";
   return fmt::format("in the order \"{}\"", to_string(inferred.order));
@@ -172,6 +168,10 @@ std::string power(double value) {
   if (std::isnan(value)) return "-";
   if (value == 0) return "0";
   return std::isinf(value) ? "inf" : fmt::format("2^{:.1f}", std::log2(value));
+}
+
+std::string ulps(std::uint64_t count) {
+  return count > 99'999 ? power(static_cast<double>(count)) : fmt::format("{}", count);
 }
 
 std::string counted(std::uint64_t value) {

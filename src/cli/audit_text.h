@@ -37,6 +37,7 @@ std::string audit_page(const AuditReport& report);
 // For text and page.
 std::string percent(std::uint64_t part, std::uint64_t whole);  // "43.1 %"; "0" only for none
 std::string power(double value);                               // "2^-24.1"; "0"; "-" for NaN
+std::string ulps(std::uint64_t count);                         // "4096"; "2^17.5" above 99,999
 std::string counted(std::uint64_t value);                      // "1,000,000"
 std::string audit_verdict(const AuditReport& report);
 

@@ -14,6 +14,7 @@ namespace {
 constexpr std::uint64_t kNpyHeaderMax = 65'536;
 constexpr std::uint64_t kSafetensorsHeaderMax = 16 << 20;
 constexpr std::size_t kTensorsMax = 1'000'000;
+constexpr int kDepthMax = 3;  // {"name": {"data_offsets": [0, 4]}}; what is deeper is left out
 
 // a * b, or none beyond 2^62.
 std::optional<std::uint64_t> product(std::uint64_t a, std::uint64_t b) {
@@ -90,6 +91,13 @@ constexpr Named kNames[] = {
 constexpr Named kNpy[] = {{"<f4", Dtype::kF32}, {"<f8", Dtype::kF64}, {"<f2", Dtype::kF16}};
 constexpr Named kSafetensors[] = {
     {"F32", Dtype::kF32}, {"F64", Dtype::kF64}, {"BF16", Dtype::kBF16}, {"F16", Dtype::kF16}};
+
+// A null where it is missing, or `json` no object. A reference: copies of nested values recurse.
+const nlohmann::json& member(const nlohmann::json& json, const char* key) {
+  static const nlohmann::json none;
+  const auto found = json.is_object() ? json.find(key) : json.end();
+  return found == json.end() ? none : *found;
+}
 
 // Two bytes without a meaning of their own.
 bool is_raw16(std::string_view descr) {
@@ -204,7 +212,8 @@ Status TensorFile::read_safetensors(std::uint64_t size) {
   if (size - 8 < length) return corrupt("cut off: the .safetensors is not whole");
   const auto text = text_at(8, length);
   if (!text) return tl::unexpected(text.error());
-  const Json header = Json::parse(*text, nullptr, false);
+  const Json header = Json::parse(
+      *text, [](int depth, Json::parse_event_t, const Json&) { return depth <= kDepthMax; }, false);
   if (!header.is_object()) return corrupt("the .safetensors header is no JSON object");
 
   for (const auto& [name, tensor] : header.items()) {  // by name
@@ -220,8 +229,8 @@ Status TensorFile::read_tensor(const std::string& name, const Json& tensor, std:
   const auto wrong = [&](const std::string& what) {
     return bad(ErrorCode::kCorrupt, fmt::format("tensor {}: {}", printable(name), what));
   };
-  const Json type = tensor.is_object() ? tensor.value("dtype", Json()) : Json();
-  const Json offsets = tensor.is_object() ? tensor.value("data_offsets", Json()) : Json();
+  const Json& type = member(tensor, "dtype");
+  const Json& offsets = member(tensor, "data_offsets");
   if (!type.is_string() || !offsets.is_array() || offsets.size() != 2 ||
       !offsets[0].is_number_unsigned() || !offsets[1].is_number_unsigned()) {
     return wrong("no dtype, or no two data_offsets");

@@ -33,6 +33,7 @@ class TensorFile {
   std::uint64_t rows() const { return rows_; }
   std::uint64_t row_elements() const { return elements_ / rows_; }
   std::uint64_t elements() const { return elements_; }  // of all rows
+  bool is_named() const { return !tensors_.front().name.empty(); }
 
   // Elements from `first` on, counted over all rows. REQUIRES: they are inside; `out` has room.
   Status read(std::uint64_t first, std::uint64_t count, std::byte* out);

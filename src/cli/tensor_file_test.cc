@@ -130,6 +130,20 @@ TEST_F(TensorFiles, HostileSafetensorsAreRefusedInOneLine) {
             ": the .safetensors header is too long");
 }
 
+TEST_F(TensorFiles, DeeplyNestedSafetensorsAreRefusedInOneLine) {
+  const std::string nested = std::string(1'000'000, '[') + std::string(1'000'000, ']');
+  const auto refuse = [&](const std::string& header) {
+    return error("a.safetensors", safetensors(header, "abcdefgh"));
+  };
+  const std::string refused = ": tensor a: no dtype, or no two data_offsets";
+  EXPECT_EQ(refuse(R"({"a":{"dtype":)" + nested + R"(,"data_offsets":[0,8]}})"), refused);
+  EXPECT_EQ(refuse(R"({"a":{"dtype":"F32","data_offsets":)" + nested + "}}"), refused);
+  EXPECT_EQ(refuse(R"({"a":)" + nested + "}"), refused);
+  EXPECT_EQ(refuse(R"({"__metadata__":)" + nested +
+                   R"(,"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})"),
+            "");
+}
+
 TEST_F(TensorFiles, FilesThatDoNotBelongTogetherAreNamed) {
   const auto open = [&](const std::string& name, const std::string& bytes) {
     return *TensorFile::open(write(name, bytes), {});
