@@ -151,7 +151,7 @@ class OfReal final : public Survey::Of {
       const std::size_t end =
           last ? rows.count : std::min(rows.count, at + ((number + 1) * piece - position));
       adder_.add(rows, way.pieces[number], way.scheme.accumulation, other_);
-      std::copy(other_.begin() + at, other_.begin() + end, out.begin() + at);
+      std::ranges::copy(std::span(other_).subspan(at, end - at), out.subspan(at).begin());
       at = end;
     }
     if (way.scheme.wire != way.scheme.accumulation) {

@@ -157,6 +157,7 @@ std::string change_chart(const AuditReport& report) {
 std::string error_chart(const AuditReport& report) {
   const double least = report.dtype == Dtype::kF64 ? -60 : -30;
   std::vector<Tick> ticks;
+  ticks.reserve(7);
   for (int i = 0; i < 6; ++i) {
     ticks.push_back({i / 6.0, fmt::format("2<tspan dy=\"-4\" font-size=\"9\">{:.0f}</tspan>",
                                           least * (6 - i) / 6)});

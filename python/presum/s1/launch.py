@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Starts the workers of one machine, waits for them, and says which one failed and why."""
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -63,6 +64,10 @@ def run_workers(work: Callable[[T], None], argument: T, *, workers: int) -> None
     context = _context(gpus=torch.cuda.device_count())
     port = _free_port()
     children: list[_Child] = []
+    # A forked process must not collect what it inherits: a process group's end would wait for
+    # threads that only this process has.
+    gc.collect()
+    gc.freeze()
     try:
         for rank in range(workers):
             environment = _environment(rank=rank, workers=workers, port=port)
@@ -75,6 +80,7 @@ def run_workers(work: Callable[[T], None], argument: T, *, workers: int) -> None
             children.append(_Child(rank, process, reader))
         _await(children)
     finally:
+        gc.unfreeze()
         _stop(children)
 
 
