@@ -193,6 +193,8 @@ class Auto:
         try:
             self._attach_now(module, args, kwargs)
         except Exception as error:
+            if "reduction" in self._options:
+                raise  # a sum that was asked for is not replaced by another
             self._say(str(error) if isinstance(error, ValueError) else f"presum: {error!r}")
 
     def _attach_now(self, module: nn.Module, args: Any, kwargs: Any) -> None:

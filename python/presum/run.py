@@ -97,6 +97,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Runs the program in this process, as ``__main__``. What it raises passes through."""
     words = list(sys.argv[1:] if argv is None else argv)
     found = _parser(program=True).parse_args([*_words_of_environment(), *words])
+    if found.microbatch_mean and found.reduction is None:
+        _refuse("--microbatch-mean needs --reduction")
     if not found.module and not Path(found.program).is_file():
         _refuse(f"there is no file {found.program}")
     from presum.auto import start

@@ -86,6 +86,21 @@ def test_micro_batches_before_zero_grad_are_forgotten(
     assert torch.equal(model.module.weight.grad, torch.full((2, 3), 3.0))
 
 
+def test_a_sum_on_top_of_a_sum_is_said(
+    model: DistributedDataParallel, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with presum.attach(model, run=tmp_path, reduction="exact", quiet=True):
+        backward(model, 1.0)
+        model.zero_grad()
+        backward(model, 1.0)
+        for parameter in model.parameters():
+            parameter.grad = None
+        backward(model, 1.0)
+        assert caplog.text == ""
+        backward(model, 1.0)
+    assert "on top of reduced ones" in caplog.text
+
+
 def test_it_outlives_its_monitor(model: DistributedDataParallel, tmp_path: Path) -> None:
     presum.attach(model, run=tmp_path, reduction="exact", quiet=True).close()
     for value in (1e8, 1.0, -1e8):

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <fstream>
 
 namespace presum::cli {
@@ -15,6 +16,9 @@ Status write_whole(const std::filesystem::path& file, const std::string& text) {
   };
   std::error_code error;
   if (std::filesystem::is_directory(file, error)) return failed("it is a folder");
+  if (std::ifstream there(file); there && there.peek() != '<' && there.peek() != EOF) {
+    return failed("it exists and is no page, so it is left alone");
+  }
   auto part = file;
   part += fmt::format(".{}.part", getpid());
   std::ofstream out(part, std::ios::binary);

@@ -158,9 +158,9 @@ CREATE VIEW findings AS
 )sql";
 
 Result<std::uint64_t> schema_version(Database& db) {
-  const auto version = db.query_integer("PRAGMA user_version");
+  auto version = db.query_integer("PRAGMA user_version");
   if (!version || *version != 2) return version;
-  const auto found = db.query_integer(
+  auto found = db.query_integer(
       "SELECT count(*) FROM pragma_table_info('group_name') WHERE name = 'position'");
   if (!found) return found;
   return *found > 0 ? 3 : 2;

@@ -10,6 +10,7 @@ out of ``.grad`` as they come.
 from __future__ import annotations
 
 import contextlib
+import logging
 import weakref
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -41,6 +42,7 @@ from presum.reduce.transports import (
 from presum.taps import TAPS, Replacement
 
 GRAM_WORKERS_MAX = 64
+log = logging.getLogger("presum")
 
 
 class DdpReducingCollector(DdpCollector):
@@ -129,16 +131,35 @@ class ReducingState(HookState):
         self._counts: list[int] = []
         self._divisor = 1
         self._waiting: Way | None = None
+        self._reduced = False  # and not zeroed since
+        self._adds_up = False  # a forward pass has begun on top of it
         self._scratch: dict[int, Scratch] = {}  # by bucket
         TAPS.add()  # for good
         ZEROED.watch(self)
-        model.register_forward_hook(_Tap(lambda *_: self._passes.after_forward()))
+        self._parameters = list(parameters)
+        model.register_forward_hook(_Tap(lambda *_: self._after_forward()))
         for place, parameter in enumerate(parameters):
             tap = _Tap(lambda p, place=place: self._accumulated(place, p))
             parameter.register_post_accumulate_grad_hook(tap)  # type: ignore[no-untyped-call]
 
     def takes_another(self) -> bool:
         return False
+
+    def _after_forward(self) -> None:
+        self._passes.after_forward()
+        if self._reduced and torch.is_grad_enabled():
+            self._adds_up = any(parameter.grad is not None for parameter in self._parameters)
+
+    def zeroed(self) -> None:
+        """What was reduced is gone."""
+        self._reduced = self._adds_up = False
+
+    def _look_for_sums_of_sums(self) -> None:
+        if self._adds_up:
+            log.warning(
+                "presum: gradients were reduced again on top of reduced ones (no_sync() left out, "
+                "or a pass that DDP reduced early): their sum is not the one of all leaves"
+            )
 
     def _accumulated(self, place: int, parameter: nn.Parameter) -> None:
         self._enter()
@@ -156,8 +177,11 @@ class ReducingState(HookState):
 
     def forget(self, parameters: Collection[int]) -> None:
         """The leaves of parameters, given by their ``id``."""
-        for one in self._places.keys() & parameters:
+        ours = self._places.keys() & parameters
+        for one in ours:
             self.leaves.discard(self._places[one])
+        if ours:
+            self.zeroed()
         if not self.leaves.places():
             self.leaves.clear()
             self._due = True
@@ -188,6 +212,7 @@ class ReducingState(HookState):
             self._proceed()
             self.leaves.clear()
             self.passes += 1
+            self._reduced, self._adds_up = True, False
         return future.then(flat_value)  # as it is, an error would reach DDP as a value
 
     def _followed(self, local: torch.Tensor, reduced: Future[torch.Tensor]) -> Future[torch.Tensor]:
@@ -210,6 +235,7 @@ class ReducingState(HookState):
                 "static_graph=True: let the first pass be one that synchronises"
             )
         self._waiting = None
+        self._look_for_sums_of_sums()
         assert self.group is not None
         # Under join(), a worker without input takes part with a leaf of zeros that does not count.
         bring = Bring(self.leaves.passes + 1, self.leaves.passes + fresh, self._plan.code)
@@ -279,11 +305,9 @@ class Zeroed:
         original(module, *args, **kwargs)
 
     def _forget(self, parameters: Iterable[nn.Parameter]) -> None:
-        waiting = [state for state in self._states if state.leaves.places()]
-        if waiting:
-            zeroed = {id(parameter) for parameter in parameters}
-            for state in waiting:
-                state.forget(zeroed)
+        zeroed = {id(parameter) for parameter in parameters}
+        for state in self._states:
+            state.forget(zeroed)
 
 
 ZEROED = Zeroed()
