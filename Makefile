@@ -12,6 +12,8 @@ BIN := $(VENV)/bin
 JOBS ?= $(shell nproc)
 TORCH := torch==2.13.0
 export CCACHE_BASEDIR := $(CURDIR)
+# One name for the compiler in both builds, or ccache compiles every source twice.
+export CXX
 
 # chromium: the report's tests look at the page in a real browser. libgloo-dev: headers for the
 # LibTorch example.

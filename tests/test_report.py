@@ -540,6 +540,15 @@ def test_bad_input_leaves_no_file(runs: dict[str, Path], tmp_path: Path) -> None
         assert not page.exists()
 
 
+def test_a_file_that_is_no_page_is_left_alone(runs: dict[str, Path], tmp_path: Path) -> None:
+    notes = tmp_path / "notes.txt"
+    notes.write_text("mine")
+    done = report(runs["empty"], "-o", notes)
+    assert done.returncode == 2
+    assert "it exists and is no page" in done.stderr
+    assert notes.read_text() == "mine"
+
+
 def test_the_file_is_replaced_whole_and_a_folder_is_not(
     runs: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -549,9 +558,10 @@ def test_the_file_is_replaced_whole_and_a_folder_is_not(
     assert done.returncode == 2
     assert "folder" in done.stderr
     page = tmp_path / "page.html"
-    page.write_text("old")
+    page.write_text("<!DOCTYPE html>old")
     assert report(runs["empty"], "-o", page).returncode == 0
     assert page.read_text().startswith("<!DOCTYPE html>")
+    assert not page.read_text().endswith("old")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["folder", "page.html"]
     assert report(runs["empty"], "-o", tmp_path / "no" / "page.html").returncode == 2
 
