@@ -91,13 +91,15 @@ def test_every_configuration_is_invariant(launch: Any, tmp_path: Path, name: str
 def test_workers_may_bring_different_numbers_of_micro_batches(
     launch: Any, tmp_path: Path, folders: dict[int, Path]
 ) -> None:
-    folder = trained(launch, tmp_path, 2, ("exact-mean", *UNEVEN, "fixed64"))
+    folder = trained(launch, tmp_path, 2, ("exact-mean", "exact-always", *UNEVEN, "fixed64"))
     for method in ("exact", "binned", "fixed64"):
         even = {"exact": folder / "exact-mean.pt", "binned": folders[4] / "binned.pt"}
         truth = torch.load(even.get(method, folder / f"{method}.pt"))
         assert same(parameters(folder, f"{method}-uneven"), truth)
     # A loss divided by a power of two is as good as a mean over leaves.
     assert same(parameters(folder, "exact-mean"), parameters(folders[8], "exact"))
+    # Passes that were each reduced have the same leaves.
+    assert same(parameters(folder, "exact-always"), parameters(folder, "exact-mean"))
 
 
 def test_workers_that_are_not_alike(launch: Any, tmp_path: Path) -> None:
@@ -106,3 +108,4 @@ def test_workers_that_are_not_alike(launch: Any, tmp_path: Path) -> None:
     found = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1)]
     assert all("attached with different reduction" in one["disagree"] for one in found)
     assert found[0]["join"] == [1.0] and found[1]["join"] == [1.0, 4.0]
+    assert found[1]["join_with_leaves"] == (3 + 5 + 4 + 6 + 7) / 5

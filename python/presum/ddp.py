@@ -45,6 +45,10 @@ class Passes:
             self._prepared = None
         return due
 
+    def more_follow(self) -> bool:
+        """Whether the program is under no_sync(), even where DDP reduces all the same."""
+        return not self._model.require_backward_grad_sync
+
 
 class DdpCollector(Collector):
     """A step is one backward pass that is due to synchronise, whether or not a reduction runs."""

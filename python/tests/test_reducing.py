@@ -86,19 +86,151 @@ def test_micro_batches_before_zero_grad_are_forgotten(
     assert torch.equal(model.module.weight.grad, torch.full((2, 3), 3.0))
 
 
-def test_a_sum_on_top_of_a_sum_is_said(
+EXACT = ("exact", "binned")
+PARTS = (1e8, 1.0, -1e8)
+
+
+@pytest.mark.parametrize("method", EXACT)
+@pytest.mark.parametrize("static_graph", [False, True])
+def test_leaves_are_summed_where_no_pass_is_under_no_sync(
+    tmp_path: Path, method: str, static_graph: bool
+) -> None:
+    model = DistributedDataParallel(nn.Linear(3, 2), static_graph=static_graph)
+    with presum.attach(model, run=tmp_path, reduction=method, quiet=True):
+        for _ in range(3):
+            model.zero_grad()
+            for value in PARTS:
+                backward(model, value)
+            assert torch.equal(model.module.weight.grad, torch.ones(2, 3))
+
+
+@pytest.mark.parametrize("method", EXACT)
+def test_a_pass_that_ddp_reduces_under_no_sync_is_a_leaf_too(
+    model: DistributedDataParallel, tmp_path: Path, method: str
+) -> None:
+    with presum.attach(model, run=tmp_path, reduction=method, quiet=True):
+        for _ in range(3):
+            model.zero_grad()
+            model(torch.ones(1, 3))  # a look, without a backward: DDP reduces the next pass
+            with model.no_sync():
+                backward(model, 1e8)
+                backward(model, 1.0)
+            backward(model, -1e8)
+            assert torch.equal(model.module.weight.grad, torch.ones(2, 3))
+
+
+def test_a_static_graph_cannot_begin_under_no_sync_in_ddp_itself(tmp_path: Path) -> None:
+    models = [DistributedDataParallel(nn.Linear(3, 2), static_graph=True) for _ in range(2)]
+    presum.attach(models[1], run=tmp_path, reduction="exact", quiet=True).close()
+    for model, says in zip(models, ("INTERNAL ASSERT", "let that one synchronise"), strict=True):
+        with model.no_sync(), pytest.raises(RuntimeError, match=says):
+            backward(model, 1.0)
+
+
+def test_a_mean_is_over_all_leaves_since_zero_grad(
+    model: DistributedDataParallel, tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {"reduction": "exact", "microbatch_mean": True, "quiet": True}
+    with presum.attach(model, run=tmp_path, **options):
+        for value in (1.0, 1.0, 2.0):
+            backward(model, value)
+    assert torch.equal(model.module.weight.grad, torch.full((2, 3), 4 / 3))
+
+
+def test_a_sum_whose_leaves_are_gone_is_said_once_and_then_kept(
     model: DistributedDataParallel, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with presum.attach(model, run=tmp_path, reduction="exact", quiet=True):
-        backward(model, 1.0)
+        for values in ((1.0,), (1.0,), PARTS, PARTS):
+            assert values is not PARTS or "on top of reduced ones" not in caplog.text
+            model.zero_grad()
+            for value in values:
+                backward(model, value)
+            if values is PARTS:
+                break
+        assert caplog.text.count("on top of reduced ones") == 1
         model.zero_grad()
-        backward(model, 1.0)
+        for value in PARTS:
+            backward(model, value)
+    assert torch.equal(model.module.weight.grad, torch.ones(2, 3))
+    assert caplog.text.count("on top of reduced ones") == 1
+
+
+def test_a_mean_without_its_leaves_is_refused(
+    model: DistributedDataParallel, tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {"reduction": "exact", "microbatch_mean": True, "quiet": True}
+    with presum.attach(model, run=tmp_path, **options):
+        for _ in range(2):
+            model.zero_grad()
+            backward(model, 1.0)
+        with pytest.raises(RuntimeError, match="has no right divisor"):
+            backward(model, 1.0)
+
+
+def by_none(parameter: nn.Parameter) -> None:
+    parameter.grad = None
+
+
+def by_zero(parameter: nn.Parameter) -> None:
+    assert parameter.grad is not None
+    parameter.grad.zero_()
+
+
+@pytest.mark.parametrize("zero", [by_none, by_zero])
+def test_gradients_that_were_zeroed_by_hand_are_no_leaves_any_more(
+    model: DistributedDataParallel, tmp_path: Path, zero: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    with presum.attach(model, run=tmp_path, reduction="exact", quiet=True):
+        for value in (5.0, 4.0, 3.0):
+            backward(model, value)
+            assert torch.equal(model.module.weight.grad, torch.full((2, 3), value))
+            for parameter in model.parameters():
+                zero(parameter)
+    assert caplog.text == ""
+
+
+def test_leaves_that_were_not_reduced_go_with_their_gradient(
+    model: DistributedDataParallel, tmp_path: Path
+) -> None:
+    with presum.attach(model, run=tmp_path, reduction="exact", quiet=True):
+        with model.no_sync():
+            backward(model, 5.0)
         for parameter in model.parameters():
             parameter.grad = None
-        backward(model, 1.0)
-        assert caplog.text == ""
-        backward(model, 1.0)
-    assert "on top of reduced ones" in caplog.text
+        backward(model, 3.0)
+    assert torch.equal(model.module.weight.grad, torch.full((2, 3), 3.0))
+
+
+def test_a_step_on_micro_batches_that_were_not_reduced_is_refused(
+    model: DistributedDataParallel, tmp_path: Path
+) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    with presum.attach(model, run=tmp_path, reduction="exact", quiet=True):
+        out = model(torch.ones(1, 3)).sum()
+        with model.no_sync():
+            out.backward()  # DDP reduces it, because of the forward
+        optimizer.step()
+        optimizer.zero_grad()
+        with model.no_sync():
+            backward(model, 5.0)
+        with pytest.raises(RuntimeError, match="were not reduced yet"):
+            optimizer.step()
+
+
+@pytest.mark.parametrize("views", [False, True])
+def test_parts_that_a_later_pass_does_not_use_are_added_once(tmp_path: Path, views: bool) -> None:
+    model = DistributedDataParallel(
+        TwoParts(), find_unused_parameters=True, gradient_as_bucket_view=views
+    )
+    options: dict[str, Any] = {"reduction": "exact", "microbatch_mean": True, "quiet": True}
+    with presum.attach(model, run=tmp_path, **options):
+        for _ in range(2):
+            model.zero_grad()
+            for second in (True, False, True, False):
+                model(torch.ones(1, 3), second=second).sum().backward()
+            assert torch.equal(model.module.first.weight.grad, torch.full((3, 3), 1.0))
+            assert torch.equal(model.module.second.weight.grad, torch.full((3, 3), 0.5))
 
 
 def test_it_outlives_its_monitor(model: DistributedDataParallel, tmp_path: Path) -> None:
@@ -243,6 +375,27 @@ def test_fsdp2_keeps_leaves_of_parts_that_some_passes_do_not_use(
     assert torch.equal(gradient(sharded.second), torch.full((3, 3), 2.0))
     norms = presum.load(tmp_path).workers.grad_norm
     assert norms.tolist() == [pytest.approx((9 * 9 + 9 * 4) ** 0.5)]
+
+
+def test_fsdp2_says_that_a_sum_comes_on_top_of_a_sum(
+    sharded: TwoParts, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with presum.attach(sharded, run=tmp_path, reduction="exact", quiet=True):
+        for set_to_none in (True, False):
+            pass_of(sharded, last=True)
+            sharded.zero_grad(set_to_none=set_to_none)
+        pass_of(sharded, last=True)
+        assert caplog.text == ""
+        pass_of(sharded, last=True)
+    assert caplog.text.count("on top of reduced ones") == 1
+
+
+def test_fsdp2_refuses_a_mean_on_top_of_a_mean(sharded: TwoParts, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"reduction": "exact", "microbatch_mean": True, "quiet": True}
+    with presum.attach(sharded, run=tmp_path, **options):
+        pass_of(sharded, last=True)
+        with pytest.raises(RuntimeError, match="has no right divisor"):
+            pass_of(sharded, last=True)
 
 
 def test_fsdp2_parts_of_one_leaf_are_one_leaf(sharded: TwoParts, tmp_path: Path) -> None:

@@ -40,8 +40,26 @@ def join(rank: int, out: Path) -> list[float]:
     return found
 
 
+def join_with_leaves(rank: int, out: Path) -> float:
+    """Worker 0 has no input for the last pass, and two micro-batches that wait for it."""
+    model = model_of(out / "leaves", mean=True)
+    with model.join():
+        model(torch.ones(1, 3)).sum().backward()
+        model.zero_grad()
+        with model.no_sync():
+            for value in (3.0, 5.0):
+                model(torch.full((1, 3), value + rank)).sum().backward()
+        if rank == 1:
+            model(torch.full((1, 3), 7.0)).sum().backward()
+    return float(model.module.weight.grad[0, 0])
+
+
 def work(rank: int, _world: int, out: Path) -> None:
-    found = {"disagree": disagree(rank, out), "join": join(rank, out)}
+    found = {
+        "disagree": disagree(rank, out),
+        "join": join(rank, out),
+        "join_with_leaves": join_with_leaves(rank, out),
+    }
     write_json(out / f"{rank}.json", found)
 
 

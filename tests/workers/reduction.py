@@ -59,6 +59,7 @@ def case(
     policy: MixedPrecisionPolicy | None = None,
     rare: bool = False,
     uneven: bool = False,
+    always: bool = False,
     ddp: dict[str, Any] | None = None,
     **attach: Any,
 ) -> dict[str, Any]:
@@ -69,6 +70,7 @@ def case(
         "policy": policy or MixedPrecisionPolicy(),
         "rare": rare,
         "uneven": uneven,
+        "always": always,  # reduce, in every pass
         "ddp": {"bucket_cap_mb": 0.01, "find_unused_parameters": rare, **(ddp or {})},
         "attach": attach,
     }
@@ -79,6 +81,7 @@ CASES: dict[str, dict[str, Any]] = {
     "plain": case(),
     "exact": case(divided=True, reduction="exact"),
     "exact-mean": case(reduction="exact", **MEAN),
+    "exact-always": case(reduction="exact", always=True, **MEAN),
     "exact-rare": case(reduction="exact", rare=True, **MEAN),
     "exact-views": case(reduction="exact", ddp={"gradient_as_bucket_view": True}, **MEAN),
     "exact-bf16": case(reduction="exact", dtype=torch.bfloat16, **MEAN),
@@ -86,6 +89,7 @@ CASES: dict[str, dict[str, Any]] = {
     "exact-uneven": case(reduction="exact", uneven=True, **MEAN),
     "binned": case(reduction="binned", **MEAN),
     "binned-uneven": case(reduction="binned", uneven=True, **MEAN),
+    "binned-always": case(reduction="binned", always=True, rare=True, **MEAN),
     "binned-rare": case(reduction="binned", rare=True, **MEAN),
     "binned-bf16": case(reduction="binned", dtype=torch.bfloat16, **MEAN),
     "fixed32": case(reduction="fixed32", **MEAN),
@@ -137,7 +141,7 @@ def train(how: dict[str, Any], run: Path, rank: int, world: int) -> dict[str, to
     for step in range(STEPS):
         for place in own:
             last = place == own[-1]
-            set_last(last)
+            set_last(last or how["always"])
             rows = tokens[micro_batches[step * MICRO_BATCHES + place]]
             loss = model(rows, rare=not how["rare"] or (step + place) % 3 == 0)
             (loss / len(own) if how["divided"] else loss).backward()

@@ -10,24 +10,27 @@ out of ``.grad`` as they come.
 from __future__ import annotations
 
 import contextlib
-import logging
 import weakref
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from torch._C._distributed_c10d import GradBucket
+from torch.autograd import Variable
+from torch.autograd.graph import get_gradient_edge
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from presum.auditing import Audits, flat_value
-from presum.collector import Setup
+from presum.collector import Setup, in_backward
 from presum.ddp import DdpCollector, Passes
 from presum.ddp_hook import COMM_HOOKS, HookState
-from presum.reduce.leaves import Folded, Kept, Slice
+from presum.reduce.leaves import NO_PLACE, Folded, Kept, Slice
 from presum.reduce.plan import Plan
+from presum.reduce.tensors import Binned
 from presum.reduce.transports import (
     Bring,
     Exact,
@@ -38,11 +41,11 @@ from presum.reduce.transports import (
     Terms,
     agree,
     hand_over,
+    look_for_sums_of_sums,
 )
 from presum.taps import TAPS, Replacement
 
 GRAM_WORKERS_MAX = 64
-log = logging.getLogger("presum")
 
 
 class DdpReducingCollector(DdpCollector):
@@ -127,64 +130,108 @@ class ReducingState(HookState):
         self._places = {id(parameter): place for place, parameter in enumerate(parameters)}
         self._passes = Passes(weakref.proxy(model))  # type: ignore[arg-type]
         self._due = True  # whether the backward pass under way reduces
-        self._pass = self._reduced_pass = TAPS.backward_passes  # its number
+        self._pass = TAPS.backward_passes  # its number
         self._counts: list[int] = []
         self._divisor = 1
         self._waiting: Way | None = None
-        self._reduced = False  # and not zeroed since
-        self._adds_up = False  # a forward pass has begun on top of it
+        self._summed: set[int] = set()  # places whose .grad is a sum, to which nothing was added
+        self._retains = True  # leaves of what is reduced, in case that another pass adds to it
+        self._retained = False  # leaves of the pass under way
+        self._adds_up = False  # a pass has added to what was reduced
+        self._lost = False  # it does, and the leaves of that were not retained
+        self._unreached: list[tuple[nn.Parameter, torch.Tensor]] = []  # and where their sums come
         self._scratch: dict[int, Scratch] = {}  # by bucket
-        TAPS.add()  # for good
-        ZEROED.watch(self)
         self._parameters = list(parameters)
-        model.register_forward_hook(_Tap(lambda *_: self._after_forward()))
+        TAPS.add()  # for good
+        OPTIMIZERS.watch(self)
+        model.register_forward_hook(_Tap(lambda *_: self._passes.after_forward()))
         for place, parameter in enumerate(parameters):
-            tap = _Tap(lambda p, place=place: self._accumulated(place, p))
-            parameter.register_post_accumulate_grad_hook(tap)  # type: ignore[no-untyped-call]
+            self._hook(place, parameter)
+
+    def _hook(self, place: int, parameter: nn.Parameter) -> None:
+        ours = weakref.ref(self)
+
+        def arrives(*_: object) -> None:
+            state = ours()
+            if state is not None:
+                state._arrives(place, parameter)
+
+        # DDP keeps this node. A hook of the tensor would be called by autograd.grad too.
+        get_gradient_edge(parameter).node.register_prehook(arrives)
+        tap = _Tap(lambda p: self._accumulated(place, p))
+        parameter.register_post_accumulate_grad_hook(tap)  # type: ignore[no-untyped-call]
 
     def takes_another(self) -> bool:
         return False
 
-    def _after_forward(self) -> None:
-        self._passes.after_forward()
-        if self._reduced and torch.is_grad_enabled():
-            self._adds_up = any(parameter.grad is not None for parameter in self._parameters)
+    # ---- a pass
 
-    def zeroed(self) -> None:
-        """What was reduced is gone."""
-        self._reduced = self._adds_up = False
+    def _enter(self) -> None:
+        """Into a backward pass, if it is a new one."""
+        if self._pass == TAPS.backward_passes:
+            return
+        self._pass = TAPS.backward_passes
+        self.leaves.passes += not self._due
+        self._forget(self._zeroed_by_hand())
+        if self._summed:
+            self._add_up()
+        self._due = self._passes.begin()
+        self._retained = self._retains or self._passes.more_follow()
 
-    def _look_for_sums_of_sums(self) -> None:
-        if self._adds_up:
-            log.warning(
-                "presum: gradients were reduced again on top of reduced ones (no_sync() left out, "
-                "or a pass that DDP reduced early): their sum is not the one of all leaves"
-            )
+    def _add_up(self) -> None:
+        self._retains = self._adds_up = True
+        if self.leaves.passes == 0:
+            self._lost = True
+            self._summed.clear()
+
+    def _zeroed_by_hand(self) -> set[int]:
+        """Places whose leaves are not wanted any more, though zero_grad was not called."""
+        gone = {place for place in self._held() if self._parameters[place].grad is None}
+        return gone | {place for place in self._summed - gone if not self._grad(place).any()}
+
+    def _held(self) -> set[int]:
+        return self._summed.union(self.leaves.places())
+
+    def _grad(self, place: int) -> torch.Tensor:
+        gradient = self._parameters[place].grad
+        assert gradient is not None
+        return gradient
+
+    def _arrives(self, place: int, parameter: nn.Parameter) -> None:
+        """A gradient is about to be added to ``.grad``; what is there has its leaves kept."""
+        self._enter()
+        if place in self._summed:
+            self._summed.discard(place)
+            self._grad(place).zero_()
 
     def _accumulated(self, place: int, parameter: nn.Parameter) -> None:
-        self._enter()
         if self._due or parameter.grad is None:
             return
         self.leaves.add(place, _flat(parameter.grad.clone()))
         parameter.grad.zero_()  # not None: DDP would take the parameter for unused
 
-    def _enter(self) -> None:
-        """Into a backward pass, if it is a new one."""
-        if self._pass != TAPS.backward_passes:
-            self._pass = TAPS.backward_passes
-            self.leaves.passes += not self._due
-            self._due = self._passes.begin()
-
     def forget(self, parameters: Collection[int]) -> None:
-        """The leaves of parameters, given by their ``id``."""
-        ours = self._places.keys() & parameters
-        for one in ours:
-            self.leaves.discard(self._places[one])
-        if ours:
-            self.zeroed()
-        if not self.leaves.places():
+        """The leaves of parameters, given by their ``id``: they were zeroed."""
+        self._forget({self._places[one] for one in self._places.keys() & parameters})
+
+    def _forget(self, places: set[int]) -> None:
+        for place in places:
+            self.leaves.discard(place)
+        self._summed -= places
+        if self.leaves.passes and not self._held():
             self.leaves.clear()
-            self._due = True
+            self._retains, self._lost, self._due = self._adds_up, False, True
+
+    def check_step(self, parameters: Iterable[nn.Parameter]) -> None:
+        """An optimizer has made a step with these."""
+        if self._due:
+            return
+        waiting = set(self.leaves.places())
+        if any(self._places.get(id(one)) in waiting for one in parameters):
+            raise RuntimeError(
+                "presum: the optimizer made a step while micro-batches of passes under no_sync() "
+                "were not reduced yet: let the last backward pass before a step be outside of it"
+            )
 
     def whole(self, place: int, gradient: torch.Tensor) -> torch.Tensor:
         """The sum of this worker's leaves, of which ``gradient`` is the last; with
@@ -197,7 +244,10 @@ class ReducingState(HookState):
         whole = self.leaves.with_last(place, _flat(gradient), divisor)
         return torch.empty_like(gradient).copy_(whole.view(gradient.shape))
 
+    # ---- its reduction
+
     def reduce(self, bucket: GradBucket) -> Future[torch.Tensor]:
+        self._enter()
         buffer = bucket.buffer()
         if buffer.is_sparse:
             raise RuntimeError("presum: a sparse gradient cannot be summed reproducibly")
@@ -209,11 +259,31 @@ class ReducingState(HookState):
         if audits:
             future = self._followed(local, future)
         if bucket.is_last():
-            self._proceed()
-            self.leaves.clear()
-            self.passes += 1
-            self._reduced, self._adds_up = True, False
+            self._end()
         return future.then(flat_value)  # as it is, an error would reach DDP as a value
+
+    def _end(self) -> None:
+        self._proceed()
+        self._summed = set(range(len(self._parameters)))
+        self._lost = False
+        if self._unreached and in_backward():
+            engine = Variable._execution_engine
+            # Twice: after what DDP has queued.
+            engine.queue_callback(lambda: engine.queue_callback(self._fill))
+        if self._retained:
+            self.leaves.passes += 1
+        else:
+            self.leaves.clear()
+        self.passes += 1
+
+    def _fill(self) -> None:
+        """DDP leaves alone what no worker used in its last pass; the mean over leaves has changed
+        there too."""
+        unreached, self._unreached = self._unreached, []
+        with torch.no_grad():
+            for parameter, mean in unreached:
+                if parameter.grad is not None:
+                    parameter.grad.copy_(mean)
 
     def _followed(self, local: torch.Tensor, reduced: Future[torch.Tensor]) -> Future[torch.Tensor]:
         assert self.audits is not None
@@ -227,22 +297,31 @@ class ReducingState(HookState):
         return way.future
 
     def _begin(self, device: torch.device) -> None:
-        self._enter()
-        fresh = self._pass != self._reduced_pass
-        if fresh and not self._due:
+        fresh = in_backward()
+        if not fresh:
+            self._shadow()
+        if not self._due:
             raise RuntimeError(
-                "presum: DDP reduces in a pass under no_sync(), as it does in the first one with "
-                "static_graph=True: let the first pass be one that synchronises"
+                "presum: with static_graph=True DDP fails where the first backward pass of all is "
+                "under no_sync(), with presum or without: let that one synchronise"
             )
         self._waiting = None
-        self._look_for_sums_of_sums()
+        self._unreached = []
         assert self.group is not None
         # Under join(), a worker without input takes part with a leaf of zeros that does not count.
-        bring = Bring(self.leaves.passes + 1, self.leaves.passes + fresh, self._plan.code)
+        passes = self.leaves.passes
+        bring = Bring(passes + 1, passes + fresh, self._lost, self._plan.code)
         brought = agree(self.group, bring, device)
+        look_for_sums_of_sums(brought, self._plan)
         self._counts = [one.leaves for one in brought]
-        self._reduced_pass = self._pass
         self._divisor = self._plan.divisor(len(brought), sum(one.counted for one in brought))
+
+    def _shadow(self) -> None:
+        """The others reduce, this worker has no input left, but perhaps leaves that wait."""
+        if self._due:
+            self.leaves.clear()
+        self.leaves.passes += not self._due
+        self._due, self._retained, self._lost = True, False, False
 
     def _proceed(self) -> None:
         way, self._waiting = self._waiting, None
@@ -253,7 +332,7 @@ class ReducingState(HookState):
     def _reduction(self, bucket: GradBucket) -> Reduction:
         assert self.group is not None
         terms = Terms(self.group, self._counts, self._divisor)
-        mine = self.leaves.take(self._layout(bucket), bucket.buffer())
+        mine = self._leaves_of(bucket)
         if not isinstance(mine, list):
             return FoldedSum(terms, mine)
         scratch = self._scratch.setdefault(bucket.index(), Scratch())
@@ -261,16 +340,25 @@ class ReducingState(HookState):
             return Exact(terms, mine, self._wants_gram(terms.leaves), scratch)
         return Fixed(terms, mine, int(self._plan.method.removeprefix("fixed")), scratch)
 
+    def _leaves_of(self, bucket: GradBucket) -> list[torch.Tensor] | Binned:
+        layout, last = self._layout(bucket), bucket.buffer()
+        for place in layout:
+            if place.parameter in self._summed:
+                view = place.of(last).zero_()
+                self._unreached.append((self._parameters[place.parameter], view))
+        return self.leaves.take(layout, last, retain=self._retained)
+
     def _layout(self, bucket: GradBucket) -> list[Slice]:
         start = int(bucket.buffer().storage_offset())
         return [
-            Slice(self._place(p), int(view.storage_offset()) - start, view.shape, view.stride())
+            Slice(
+                self._places.get(id(p), NO_PLACE),
+                int(view.storage_offset()) - start,
+                view.shape,
+                view.stride(),
+            )
             for p, view in zip(bucket.parameters(), bucket.gradients(), strict=True)
         ]
-
-    def _place(self, parameter: torch.Tensor) -> int:
-        """One that was frozen before attach has none yet, and stays in DDP's buckets."""
-        return self._places.setdefault(id(parameter), len(self._places))
 
     def _wants_gram(self, leaves: int) -> Callable[[torch.Tensor], None] | None:
         collector: DdpReducingCollector | None = self._collector()
@@ -280,11 +368,12 @@ class ReducingState(HookState):
         return collector.add_share
 
 
-class Zeroed:
-    """Has leaves forgotten where ``zero_grad`` is called before they were reduced."""
+class Optimizers:
+    """Has leaves forgotten where ``zero_grad`` is called, and steps without them refused."""
 
     def __init__(self) -> None:
         self._states: weakref.WeakSet[ReducingState] = weakref.WeakSet()
+        self._watches = False
         self._replacements = [
             Replacement(Optimizer, "zero_grad", self._optimizer),
             Replacement(nn.Module, "zero_grad", self._module),
@@ -293,11 +382,16 @@ class Zeroed:
     def watch(self, state: ReducingState) -> None:
         """For as long as it lives."""
         self._states.add(state)
+        if self._watches:
+            return
+        self._watches = True
         for replacement in self._replacements:
             replacement.apply()
+        # After the step: it may run the last backward pass itself, in a closure.
+        register_optimizer_step_post_hook(self._step)
 
     def _optimizer(self, original: Any, optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
-        self._forget(p for group in optimizer.param_groups for p in group["params"])
+        self._forget(_parameters_of(optimizer))
         original(optimizer, *args, **kwargs)
 
     def _module(self, original: Any, module: nn.Module, *args: Any, **kwargs: Any) -> None:
@@ -309,8 +403,16 @@ class Zeroed:
         for state in self._states:
             state.forget(zeroed)
 
+    def _step(self, optimizer: Optimizer, *_: Any) -> None:
+        for state in self._states:
+            state.check_step(_parameters_of(optimizer))
 
-ZEROED = Zeroed()
+
+OPTIMIZERS = Optimizers()
+
+
+def _parameters_of(optimizer: Optimizer) -> Iterator[nn.Parameter]:
+    return (p for group in optimizer.param_groups for p in group["params"])
 
 
 class _Tap:

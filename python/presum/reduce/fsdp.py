@@ -24,7 +24,16 @@ from presum.fsdp import FsdpCollector, parameter_groups
 from presum.reduce.leaves import Folded, Kept
 from presum.reduce.plan import Plan
 from presum.reduce.tensors import Binned
-from presum.reduce.transports import Bring, Exact, Fixed, FoldedSum, Reduction, Terms, agree
+from presum.reduce.transports import (
+    Bring,
+    Exact,
+    Fixed,
+    FoldedSum,
+    Reduction,
+    Terms,
+    agree,
+    look_for_sums_of_sums,
+)
 from presum.taps import TAPS, Replacement
 
 
@@ -173,20 +182,33 @@ class FsdpReducer:
         """A parameter group is about to be reduced. With one worker the sums are made here."""
         self._is_of_a_kind(reduces=True)
         self._check(held)
-        if group is None or group.size() == 1:
+        alone = group is None or group.size() == 1
+        if self._agreed != self._pass:
+            self._agree(None if alone else group, gradients[0].device)
+        if alone:
             gradients[:] = self.whole(held, gradients)
             self._summed.update(self.places[one] for one in held)
             return
-        if self._agreed != self._pass:
-            self._agreed, leaves = self._pass, self._leaves.passes + 1
-            brought = agree(group, Bring(leaves, leaves, self._plan.code), gradients[0].device)
-            self._counts = [one.leaves for one in brought]
+        assert group is not None
         if self._leaves.passes == 0:
             self._earlier = []
         elif isinstance(self._leaves, Kept):
             self._earlier = self._of_passes(held, gradients, group.size(), self._leaves)
         else:
             self._earlier = [self._folded(held, gradients, group.size(), self._leaves)]
+
+    def _agree(self, group: dist.ProcessGroup | None, device: torch.device) -> None:
+        self._agreed, leaves = self._pass, self._leaves.passes + 1
+        bring = Bring(leaves, leaves, self._adds_up(), self._plan.code)
+        brought = [bring] if group is None else agree(group, bring, device)
+        look_for_sums_of_sums(brought, self._plan)
+        self._counts = [one.leaves for one in brought]
+
+    def _adds_up(self) -> bool:
+        """Whether sums of an earlier pass are still there, and not zeros."""
+        grads = [one.sharded_param.grad for one in self.places]
+        there = [grad.to_local().any() for grad in grads if grad is not None]
+        return bool(there) and bool(torch.stack(there).any())
 
     def _check(self, held: Sequence[Any]) -> None:
         if any(_divides_otherwise(self._groups[one]) for one in held):

@@ -16,11 +16,13 @@ import torch
 from presum.reduce import tensors
 from presum.reduce.tensors import Binned
 
+NO_PLACE = -1  # of a parameter that has no leaves
+
 
 class Slice(NamedTuple):
     """A parameter's place in a flat buffer, which may have another order than the parameter."""
 
-    parameter: int
+    parameter: int  # or NO_PLACE
     start: int
     shape: Sequence[int]
     strides: Sequence[int]
@@ -52,6 +54,13 @@ class Leaves(ABC):
     @abstractmethod
     def discard(self, parameter: int) -> None:
         """Forget a parameter's leaves."""
+
+    def retain(self, layout: Sequence[Slice], last: torch.Tensor) -> None:
+        """Make a flat buffer the leaves of the pass under way."""
+        for place in layout:
+            if place.parameter != NO_PLACE:
+                leaf = place.of(last).clone(memory_format=torch.contiguous_format)
+                self.add(place.parameter, leaf.view(-1))
 
     @abstractmethod
     def clear(self) -> None:
@@ -87,12 +96,19 @@ class Kept(Leaves):
         """A parameter's leaves."""
         return [leaf for _, leaf in self._held.get(parameter, [])]
 
-    def take(self, layout: Sequence[Slice], last: torch.Tensor) -> list[torch.Tensor]:
-        """The leaves of a flat buffer in the order of passes, and ``last``; gives them away."""
+    def take(
+        self, layout: Sequence[Slice], last: torch.Tensor, *, retain: bool
+    ) -> list[torch.Tensor]:
+        """The leaves of a flat buffer in the order of passes, and ``last``; gives them away, or
+        retains all."""
         flat = [torch.zeros_like(last) for _ in range(self.passes)]
         for place in layout:
-            for of_pass, leaf in self._held.pop(place.parameter, []):
+            for of_pass, leaf in self._held.get(place.parameter, []):
                 place.of(flat[of_pass]).copy_(leaf.view(place.shape))
+            if not retain:
+                self.discard(place.parameter)
+        if retain:
+            self.retain(layout, last)
         return [*flat, last]
 
     def clear(self) -> None:
@@ -145,8 +161,9 @@ class Folded(Leaves):
         self._settle(parameter)
         return self._held.get(parameter)
 
-    def take(self, layout: Sequence[Slice], last: torch.Tensor) -> Binned:
-        """The sum of the leaves of a flat buffer and of ``last``; gives them away."""
+    def take(self, layout: Sequence[Slice], last: torch.Tensor, *, retain: bool) -> Binned:
+        """The sum of the leaves of a flat buffer and of ``last``; gives them away, or retains
+        all."""
         total = Binned.zeros(last.numel(), last.device)
         for place in layout:
             held = self.of(place.parameter)
@@ -154,7 +171,10 @@ class Folded(Leaves):
                 place.of(total.top).copy_(held.top.view(place.shape))
                 place.of(total.high).copy_(held.high.view(place.shape))
                 place.of(total.low).copy_(held.low.view(place.shape))
+            if not retain:
                 self.discard(place.parameter)
+        if retain:
+            self.retain(layout, last)
         total.add(last)
         return total
 

@@ -7,6 +7,7 @@ both are queued on the stream. docs/reduction.md counts steps and bytes.
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -17,7 +18,15 @@ from torch.futures import Future
 
 from presum.collectives import all_gather, reduce_scatter, used_here
 from presum.reduce import tensors
+from presum.reduce.plan import Plan
 from presum.reduce.tensors import Binned
+
+SUM_OF_SUMS = (
+    "gradients were reduced on top of reduced ones that zero_grad() did not clear: their sum is "
+    "rounded twice, and depends on how micro-batches are shared out (let passes before the last "
+    "be under no_sync(), with FSDP2 after set_requires_gradient_sync(False))"
+)
+log = logging.getLogger("presum")
 
 
 class Terms(NamedTuple):
@@ -276,6 +285,7 @@ class Bring(NamedTuple):
 
     leaves: int
     counted: int  # of them, where the sum is divided by leaves
+    lost: bool  # others, on top of whose sum these come
     plan: int  # must be the same everywhere
 
 
@@ -294,3 +304,16 @@ def agree(group: dist.ProcessGroup, own: Bring, device: torch.device) -> list[Br
             "presum: workers were attached with different reduction or microbatch_mean"
         )
     return brought
+
+
+def look_for_sums_of_sums(brought: Sequence[Bring], plan: Plan) -> None:
+    """Says so where leaves come on top of a sum whose own leaves are gone.
+
+    Raises:
+        RuntimeError: on every worker, if leaves of both were to be divided by their number.
+    """
+    if not any(one.lost for one in brought):
+        return
+    if plan.microbatch_mean:
+        raise RuntimeError(f"presum: {SUM_OF_SUMS}; with microbatch_mean it has no right divisor")
+    log.warning("presum: %s", SUM_OF_SUMS)
