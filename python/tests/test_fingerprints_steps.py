@@ -634,6 +634,27 @@ def test_an_evaluation_loader_is_not_taken_for_the_training_s(
     assert [step.values["data_batch"] for step in packets.steps] == [0, 1, 0, 1]
 
 
+def test_samples_that_are_evaluated_on_too_stay_the_training_s(
+    model: DistributedDataParallel, packets: Packets, tmp_path: Path
+) -> None:
+    """The next batch is drawn ahead of an evaluation on the same rows, as Accelerate does."""
+    data = dataset()
+    copied = TensorDataset(data.tensors[0].clone())
+    with presum.attach(model, run=tmp_path, quiet=True):
+        training = iter(loader_of(data))
+        (ahead,) = next(training)
+        for _ in range(5):
+            (x,), ahead = (ahead,), next(training)[0]
+            model.eval()
+            with torch.no_grad():
+                for (y,) in loader_of(copied):
+                    model(y)
+            model.train()
+            model(x)["loss"].backward()
+    assert {step.values["data_pass"] for step in packets.steps} == {0}
+    assert [step.values["data_batch"] for step in packets.steps] == [0, 1, 2, 3, 4]
+
+
 def test_a_new_loader_over_the_same_data_is_the_next_pass(
     model: DistributedDataParallel, packets: Packets, tmp_path: Path
 ) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch import nn
 
 from presum.fingerprints.families import Families, Values
 from presum.fingerprints.loaders import LOADERS_MAX, WATCH, Batch, Loader
@@ -33,6 +34,14 @@ class Row(NamedTuple):
     batch: Batch
     row: int
     place: int  # of the tensor in the batch
+    trains: bool  # the model's mode when it was handed out
+
+
+class Moment(NamedTuple):
+    """A forward pass, as far as it decides which batches it may have been given."""
+
+    offered: int  # batches that loaders had handed out by then
+    trains: bool  # the model's mode
 
 
 class Guess(NamedTuple):
@@ -48,15 +57,17 @@ class Samples:
     By row hashes. Where those never match (a model may be given a part of a batch's columns), a
     batch is taken to be used in its order if it is the only one handed out since the forward pass
     before, if it has no hashes, or if the user named the loader; else only the sampler is told, and
-    only if there is but one loader. ``offer`` and ``guess`` are for the training thread, ``find``
-    for the one that makes packets.
+    only if there is but one loader. Samples that are also evaluated on are told apart by the mode
+    in which the model was when they were handed out. ``offer`` and ``guess`` are for the training
+    thread, ``find`` for the one that makes packets.
     """
 
-    def __init__(self, families: Families, data: object) -> None:
+    def __init__(self, families: Families, module: nn.Module, data: object) -> None:
         self._families = families
+        self._module = module
         self._given = [WATCH.loader(inner_loader(source)) for source in _sources(data)]
         self._rows: dict[int, list[Row]] = {}
-        self.offered = 0  # batches so far
+        self._offered = 0  # batches so far
         self._guessed = 0  # batches offered before the last guess
         self._kept: deque[Batch] = deque()
         self._row_count = 0
@@ -69,20 +80,23 @@ class Samples:
         loader = batch.of.loader
         if self._given and loader not in self._given:
             return
-        self.offered += 1
+        self._offered += 1
         if torch.is_grad_enabled() and loader not in self._loaders:
             self._loaders.append(loader)
         self._families.run("data", self._keep, batch)
         if not self._by_hash:
             self._queue.append(batch)
 
+    def now(self) -> Moment:
+        return Moment(self._offered, self._module.training)
+
     def fail(self, error: Exception) -> None:
         self._families.fail("data", error)
 
     def guess(self) -> Guess | None:
         """The batch that a forward pass was given if batches are used in their order."""
-        alone = self.offered == self._guessed + 1
-        self._guessed = self.offered
+        alone = self._offered == self._guessed + 1
+        self._guessed = self._offered
         if self._by_hash or not self._queue:
             return None
         if not alone:
@@ -91,10 +105,10 @@ class Samples:
         self._queue.clear()
         return Guess(newest, alone)
 
-    def find(self, hashes: Sequence[int], guess: Guess | None, offered: int) -> Source | None:
-        """Where the rows of a micro-batch came from; None where that is not known. ``offered`` and
-        ``guess`` are those of its forward pass."""
-        found = [self._take(value, offered) for value in hashes]
+    def find(self, hashes: Sequence[int], guess: Guess | None, moment: Moment) -> Source | None:
+        """Where the rows of a micro-batch came from; None where that is not known. ``guess`` and
+        ``moment`` are those of its forward pass."""
+        found = [self._take(value, moment) for value in hashes]
         known = [entry for entry in found if entry is not None]
         if known:
             self._by_hash = True
@@ -119,7 +133,8 @@ class Samples:
     def _keep(self, batch: Batch) -> None:
         for place, hashes in batch.rows.items():
             for row, value in enumerate(hashes):
-                self._rows.setdefault(value, []).append(Row(self.offered, batch, row, place))
+                entry = Row(self._offered, batch, row, place, self._module.training)
+                self._rows.setdefault(value, []).append(entry)
         self._kept.append(batch)
         self._row_count += _row_count(batch)
         while self._row_count > ROWS_MAX and len(self._kept) > BATCHES_MIN:
@@ -134,15 +149,17 @@ class Samples:
             else:
                 self._rows.pop(value, None)
 
-    def _take(self, value: int, offered: int) -> Row | None:
-        """The latest row of this hash among those offered by then: older ones were not used."""
+    def _take(self, value: int, moment: Moment) -> Row | None:
+        """The latest row of this hash among those offered by then, in the same mode if there is
+        one: older ones were not used."""
         entries = self._rows.get(value, [])
-        for at in range(len(entries) - 1, -1, -1):
-            if entries[at].serial <= offered:
-                taken = entries.pop(at)
-                entries[:] = [entry for entry in entries if entry.serial >= taken.serial]
-                return taken
-        return None
+        offered = [entry for entry in entries if entry.serial <= moment.offered]
+        alike = [entry for entry in offered if entry.trains == moment.trains]
+        if not offered:
+            return None
+        taken = (alike or offered)[-1]
+        entries[:] = [e for e in entries if e.serial >= taken.serial and e is not taken]
+        return taken
 
 
 def _row_count(batch: Batch) -> int:

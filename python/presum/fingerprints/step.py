@@ -16,7 +16,7 @@ from presum.fingerprints.families import KIND, WORD, Families, Values
 from presum.fingerprints.loaders import WATCH
 from presum.fingerprints.rng import RngStates
 from presum.fingerprints.rows import hash_others, hash_tensor, named_tensors, samples_among
-from presum.fingerprints.samples import Guess, Samples, describe
+from presum.fingerprints.samples import Guess, Moment, Samples, describe
 from presum.fingerprints.settings import Dtypes, Modes, OptimizerSettings, determinism
 from presum.fingerprints.states import (
     BUFFERS,
@@ -35,7 +35,7 @@ class Rows:
     hashes: Sequence[int] | torch.Tensor  # on a device they are a tensor
     others: int | torch.Tensor  # one hash of the tensors beside them
     guess: Guess | None
-    offered: int  # batches that loaders had handed out by then
+    moment: Moment
 
     def with_numbers(self, words: Iterator[Sequence[int]]) -> Rows:
         """The same with the next numbers in the place of tensors."""
@@ -106,7 +106,7 @@ class StepFingerprints:
             self._readers.append(("optimizer", OptimizerSettings(optimizer)))
         self._others = "buffers" if "buffers" in families else "parameters"  # frozen ones
         self._states = States(parameters, buffers, every=every)
-        self._samples = Samples(families, data)
+        self._samples = Samples(families, module, data)
         self._values: Values = []
         self._queued: list[tuple[int, int, Any]] = []
         self._facts: dict[str, str] = {}
@@ -127,7 +127,7 @@ class StepFingerprints:
             return None
         found = self._families.run("data", self._hash, args, kwargs)
         hashes, others = found if found is not None else ((), 0)
-        return Rows(hashes, others, guess, self._samples.offered)
+        return Rows(hashes, others, guess, self._samples.now())
 
     def _hash(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -191,7 +191,7 @@ class StepFingerprints:
             self._observer.samples(hashes)
 
     def _report_sources(self, rows: list[Rows]) -> None:
-        sources = [self._samples.find(list(r.hashes), r.guess, r.offered) for r in rows]
+        sources = [self._samples.find(list(r.hashes), r.guess, r.moment) for r in rows]
         known = [source for source in sources if source is not None]
         if not known:
             return
