@@ -29,6 +29,8 @@ from presum.monitor import Monitor, next_module, open_session
 from presum.reduce.plan import plan_of
 from presum.targets import Target, Wish, target_of
 
+AUDIT_ELEMENTS = 65536
+
 
 def attach(
     model: nn.Module,
@@ -41,7 +43,7 @@ def attach(
     reduction: str | None = None,
     microbatch_mean: bool = False,
     audit_every: int | None = None,
-    audit_elements: int | None = 65536,
+    audit_elements: int | None = AUDIT_ELEMENTS,
     every: int = 1,
     reduced_every: int = 25,
     sketch: int | str = "auto",
@@ -127,6 +129,8 @@ def attach(
     ):
         if value is not None:
             _check_positive(name, value)
+    if audit_every is None and audit_elements != AUDIT_ELEMENTS:
+        raise ValueError("presum.attach: audit_elements needs audit_every")
     _check_preflight(preflight, optimizer, every)
     _check_callback(on_finding)
     _check_data(data)

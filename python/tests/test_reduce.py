@@ -484,12 +484,24 @@ def test_examples_print_what_they_say() -> None:
     assert doctest.testmod(reduce).failed == 0
 
 
+def test_binned_takes_more_leaves_than_the_others() -> None:
+    leaves = np.ones((40_000, 2), np.float32)
+    assert reduce.sum(leaves, method="binned").tolist() == [40_000.0] * 2
+
+
 # ---- what is refused
 
 ONE = torch.ones(2)
 REFUSED: dict[str, tuple[Any, dict[str, Any]]] = {
     "0 leaves": ([], {}),
-    "from 1 to 32767": ([ONE] * 32768, {}),
+    "32768 leaves; give from 1 to 32,767": ([ONE] * 32768, {}),
+    "40000 leaves": (np.ones((40000, 1), np.float32), {}),
+    "NoneType given": (None, {}),
+    "leaf 0 has shape|leaf 1 has shape": (
+        torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
+        {},
+    ),
+    "or nested": ([torch.nested.nested_tensor([torch.ones(2)])], {}),
     "first counts the leaves": (torch.tensor(1.0), {}),
     "leaf 1 has shape": ([ONE, torch.ones(3)], {}),
     r"leaf 1 has dtype torch.bfloat16": ([ONE, ONE.bfloat16()], {}),
@@ -499,7 +511,7 @@ REFUSED: dict[str, tuple[Any, dict[str, Any]]] = {
     "dtype torch.complex64": ([torch.ones(2, dtype=torch.complex64)], {}),
     "dtype int64": (np.ones((2, 2), np.int64), {}),
     "leaf 0 is float": ([1.0, 2.0], {}),
-    "masked or sparse": ([ONE.to_sparse()], {}),
+    "masked, sparse": ([ONE.to_sparse()], {}),
     "is masked": ([np.ma.masked_array([1.0], [True])], {}),
     "together": ([ONE, np.ones(2, np.float32)], {}),
     "none of exact": ([ONE], {"method": "kahan"}),

@@ -435,6 +435,7 @@ def test_fsdp2_is_refused_where_it_divides_by_itself(sharded: TwoParts, tmp_path
         ({"reduction": "exact", "mode": "manual"}, "use presum.reduce there"),
         ({"audit_every": 0}, "audit_every must be"),
         ({"audit_elements": 0, "audit_every": 1}, "audit_elements must be"),
+        ({"audit_elements": 5}, "audit_elements needs audit_every"),
     ],
 )
 def test_what_does_not_go_together_is_one_clear_line(
@@ -479,16 +480,20 @@ def test_workers_share_the_same_micro_batches() -> None:
     assert len({i for step in steps(1) for batch in step for i in batch}) == 48
 
 
-def test_less_data_than_a_step_is_no_batch() -> None:
-    sampler = MicroBatchSampler(range(3), size=2, micro_batches=2, workers=2, rank=0)
-    assert len(sampler) == 0 and list(sampler) == []
-
-
 @pytest.mark.parametrize(
     "arguments",
-    [{"size": 0, "micro_batches": 4}, {"size": 1, "micro_batches": 3}, {"size": 1, "rank": 2}],
+    [
+        {"size": 0},
+        {"size": "2"},
+        {"size": 2.0},
+        {"size": 3},
+        {"micro_batches": 3},
+        {"rank": 2},
+        {"workers": 0},
+    ],
 )
-def test_micro_batches_that_cannot_be_shared_are_refused(arguments: dict[str, int]) -> None:
-    whole = {"micro_batches": 4, "workers": 2, "rank": 0, **arguments}
-    with pytest.raises(ValueError, match="MicroBatchSampler"):
+def test_micro_batches_that_cannot_be_shared_are_refused(arguments: dict[str, Any]) -> None:
+    whole = {"size": 1, "micro_batches": 4, "workers": 2, "rank": 0, **arguments}
+    with pytest.raises(ValueError, match="MicroBatchSampler") as caught:
         MicroBatchSampler(range(8), **whole)
+    assert "\n" not in str(caught.value)

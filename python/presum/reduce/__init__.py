@@ -17,7 +17,7 @@ array([1.], dtype=float32)
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 import numpy as np
@@ -37,6 +37,7 @@ METHODS: tuple[Method, ...] = get_args(Method)
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 DTYPES_TEXT = "fp32, bf16, fp16 or fp64"
 LEAVES_MAX = 32767
+BINNED_LEAVES_MAX = 1 << 22
 GRAM_LEAVES_MAX = 64
 
 
@@ -44,9 +45,9 @@ def sum(arrays: Sequence[Leaf] | Leaf, *, method: Method = "exact", mean: bool =
     """The sum of equally shaped arrays, element by element, or their mean.
 
     ``arrays`` is a sequence of NumPy arrays or of torch tensors (on any one device), or one of them
-    whose first axis counts the leaves; 1 to 32,767 leaves of any shape, fp32, bf16 (torch), fp16,
-    or, with ``exact``, fp64 (on a device other than the CPU: not fp64). Result: a new contiguous
-    array of a leaf's shape, dtype and device, without a gradient.
+    whose first axis counts the leaves; 1 to 32,767 leaves (``binned``: 2^22) of any shape, fp32,
+    bf16 (torch), fp16, or, with ``exact``, fp64 (on a device other than the CPU: not fp64). Result:
+    a new contiguous array of a leaf's shape, dtype and device, without a gradient.
 
     ``method``, formulas in docs/reduction.md:
 
@@ -70,9 +71,9 @@ def sum(arrays: Sequence[Leaf] | Leaf, *, method: Method = "exact", mean: bool =
     >>> sum([np.float32([0.1, -0.0]), np.float32([0.2, -0.0]), np.float32([-0.3, 0.0])])
     array([-7.450581e-09,  0.000000e+00], dtype=float32)
     """
-    leaves = _leaves(arrays)
     if method not in METHODS:
         raise UserError(f"presum.reduce: method {method!r} is none of {', '.join(METHODS)}")
+    leaves = _leaves(arrays, BINNED_LEAVES_MAX if method == "binned" else LEAVES_MAX)
     if method != "exact" and _dtype_name(leaves[0]) == "float64":
         raise UserError(f"presum.reduce: {method} does not take float64: use method='exact'")
     result: Leaf = _sum(leaves, method, mean)
@@ -92,9 +93,7 @@ def sum_with_gram(arrays: Sequence[Leaf] | Leaf, *, mean: bool = False) -> tuple
     (array([2., 2.], dtype=float32), array([[25.,  3.],
            [ 3.,  1.]]))
     """
-    leaves = _leaves(arrays)
-    if len(leaves) > GRAM_LEAVES_MAX:
-        raise UserError(f"presum.reduce: {len(leaves)} leaves; dot products take at most 64")
+    leaves = _leaves(arrays, GRAM_LEAVES_MAX)
     size = (len(leaves), len(leaves))
     gram: Any
     if isinstance(leaves[0], np.ndarray):
@@ -118,16 +117,20 @@ def _dtype_name(leaf: Any) -> str:
     return leaf.dtype.name if isinstance(leaf, np.ndarray) else str(leaf.dtype).split(".")[-1]
 
 
-def _leaves(arrays: Any) -> list[Any]:
+def _leaves(arrays: Any, most: int) -> list[Any]:
     """The leaves, checked."""
-    if isinstance(arrays, np.ndarray) or _is_tensor(arrays):
-        if arrays.ndim == 0:
-            raise UserError("presum.reduce: one array without axes; its first counts the leaves")
-        leaves = [arrays[index, ...] for index in range(min(len(arrays), LEAVES_MAX + 1))]
-    else:
-        leaves = list(arrays)
-    if not 1 <= len(leaves) <= LEAVES_MAX:
-        raise UserError(f"presum.reduce: {len(leaves)} leaves; give from 1 to {LEAVES_MAX} arrays")
+    whole = isinstance(arrays, np.ndarray) or _is_tensor(arrays)
+    if whole and arrays.ndim == 0:
+        raise UserError("presum.reduce: one array without axes; its first counts the leaves")
+    if not (whole or isinstance(arrays, Iterable)):
+        raise UserError(f"presum.reduce: {type(arrays).__name__} given; give a sequence of arrays")
+    if whole and getattr(arrays, "is_nested", False):
+        arrays = arrays.unbind()
+    leaves = list(arrays)  # of one dimension: scalars, which only count
+    if not 1 <= len(leaves) <= most:
+        raise UserError(f"presum.reduce: {len(leaves)} leaves; give from 1 to {most:,} arrays")
+    if isinstance(arrays, np.ndarray):
+        leaves = [arrays[index, ...] for index in range(len(arrays))]
     for index, leaf in enumerate(leaves):
         _check_kind(index, leaf)
         _check_like(index, leaf, leaves[0])
@@ -138,11 +141,16 @@ def _check_kind(index: int, leaf: Any) -> None:
     kind = type(leaf).__name__
     if not (isinstance(leaf, np.ndarray) or _is_tensor(leaf)):
         raise UserError(f"presum.reduce: leaf {index} is {kind}, not a NumPy array or torch tensor")
-    masked = isinstance(leaf, np.ma.MaskedArray)
-    if masked or (_is_tensor(leaf) and str(leaf.layout) != "torch.strided"):
-        raise UserError(f"presum.reduce: leaf {index} is masked or sparse: give a dense array")
+    if not _is_dense(leaf):
+        raise UserError(f"presum.reduce: leaf {index} is masked, sparse or nested: give dense ones")
     if _dtype_name(leaf) not in DTYPES:
         raise UserError(f"presum.reduce: leaf {index} has dtype {leaf.dtype}; use {DTYPES_TEXT}")
+
+
+def _is_dense(leaf: Any) -> bool:
+    if isinstance(leaf, np.ndarray):
+        return not isinstance(leaf, np.ma.MaskedArray)
+    return str(leaf.layout) == "torch.strided" and not leaf.is_nested
 
 
 def _check_like(index: int, leaf: Any, first: Any) -> None:

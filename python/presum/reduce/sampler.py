@@ -38,11 +38,15 @@ class MicroBatchSampler(Sampler[list[int]]):
         """``workers`` and ``rank`` are by default those of torch.distributed.
 
         Raises:
-            ValueError: counts below 1, or micro-batches that workers cannot share evenly.
+            ValueError: counts that are no integers or below 1, micro-batches that workers cannot
+                share evenly, or less data than one step takes.
         """
         self.workers = dist.get_world_size() if workers is None else workers
         self.rank = dist.get_rank() if rank is None else rank
-        if size < 1 or micro_batches < 1 or micro_batches % self.workers:
+        _check_integers(
+            size=size, micro_batches=micro_batches, workers=self.workers, rank=self.rank, seed=seed
+        )
+        if size < 1 or self.workers < 1 or micro_batches < 1 or micro_batches % self.workers:
             raise ValueError(
                 f"presum.MicroBatchSampler: {micro_batches} micro-batches of {size} samples cannot "
                 f"be shared by {self.workers} workers: the first must be a multiple of the last"
@@ -55,6 +59,11 @@ class MicroBatchSampler(Sampler[list[int]]):
         self.seed = seed
         self.epoch = 0
         self._samples = len(data)
+        if self._steps() == 0:
+            raise ValueError(
+                f"presum.MicroBatchSampler: a step takes {micro_batches} micro-batches of {size} "
+                f"samples, the data has {self._samples}"
+            )
 
     def set_epoch(self, epoch: int) -> None:
         """Another order, where samples are shuffled."""
@@ -77,3 +86,9 @@ class MicroBatchSampler(Sampler[list[int]]):
         own = whole.view(self._steps(), self.workers, each, self.size)[:, self.rank]
         for micro_batch in own.reshape(-1, self.size):
             yield micro_batch.tolist()
+
+
+def _check_integers(**values: object) -> None:
+    for name, value in values.items():
+        if not isinstance(value, int):
+            raise ValueError(f"presum.MicroBatchSampler: {name} must be an integer, not {value!r}")

@@ -167,7 +167,7 @@ class Binned:
         return self.top.data_ptr(), self.high.data_ptr(), self.low.data_ptr()
 
     def add(self, leaf: torch.Tensor) -> None:
-        """Add one leaf. The state has no count of them: 32,767 at most, with those merged."""
+        """Add one leaf. The state has no count of them: 2^22 at most, with those merged."""
         if not _on_host(self.top):
             _check(leaf.dtype)
             torch_ops.binned_add(*self._state(), leaf)
