@@ -24,9 +24,21 @@ def found(runs: dict[str, Any], name: str) -> dict[str, Any]:
     return {finding.check: finding for finding in runs[name].findings}
 
 
-@pytest.mark.parametrize("name", ["plain", "exact", "fixed64"])
+@pytest.mark.parametrize("name", ["plain", "exact", "fixed64", "fsdp", "fsdp-exact"])
 def test_a_sound_reduction_has_no_finding(runs: dict[str, Any], name: str) -> None:
     assert found(runs, name) == {}
+
+
+def test_of_fsdp2_every_worker_audits_its_own_shard(runs: dict[str, Any]) -> None:
+    checks = runs["fsdp"].checks.set_index("check")
+    assert set(checks.state[["reduction-dtype", "reduction-error"]]) == {"passed"}
+    finding = found(runs, "fsdp-bf16")["reduction-dtype"]
+    assert len(finding.ranks) == 4 and finding.evidence["accumulation"] == "bf16"
+
+
+def test_shards_that_come_out_wrong_are_seen(runs: dict[str, Any]) -> None:
+    finding = found(runs, "fsdp-broken")["reduction-error"]
+    assert finding.severity == "critical" and len(finding.ranks) == 4
 
 
 def test_gloo_adds_16_bit_gradients_in_16_bits_around_a_ring(runs: dict[str, Any]) -> None:

@@ -82,9 +82,10 @@ def attach(
         microbatch_mean: with ``reduction``: divide the sum by all micro-batches of all workers, in
             one rounding, instead of by the workers; for losses that are not divided.
         audit_every: at every n-th recorded step compare what the reduction made of one bucket, the
-            next one each time, with the exact sum of what went in (DDP only; docs/audit.md): by how
-            much they differ, in which precision and order was added, and whether the same reduction
-            gives the same bits again. It exchanges gradients, as ``mode="hook"``, which it implies.
+            next one each time, with the exact sum of what went in (docs/audit.md): by how much they
+            differ, in which precision and order was added, and whether the same reduction gives the
+            same bits again. It exchanges gradients. On DDP it implies ``mode="hook"``; on FSDP2
+            each worker audits its shard of a parameter group.
         audit_elements: of that bucket, evenly spread; None for all.
         every: record every n-th step.
         reduced_every: also read the reduced gradient (one more pass) at the first step and every

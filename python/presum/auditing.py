@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a reduction really does: ``attach(audit_every=N)``, in DDP's communication hook.
+"""What a reduction really does: ``attach(audit_every=N)``, in DDP's communication hook and around
+FSDP2's reduce-scatter.
 
 Every N-th backward pass workers gather a sample of what they put into one bucket, the next one each
 time, and compare what came out with the exact sum (docs/audit.md). What is exchanged depends on
-nothing but what DDP does alike on all workers, and goes on when the recording has ended on one.
+nothing but what all workers do alike, and goes on when the recording has ended on one.
 """
 
 from __future__ import annotations
@@ -34,42 +35,53 @@ Look = Callable[[], Audited | None]
 
 
 class Gathering(NamedTuple):
-    """A sample of every worker's bucket, on its way."""
+    """A sample of what every worker put into a bucket or shard, on its way."""
 
-    elements: int  # of the bucket
+    elements: int  # of the bucket or shard
     places: torch.Tensor | slice  # in it
     values: torch.Tensor  # of [workers, sample]
-    own: torch.Tensor  # alive until it is sent
+    sent: torch.Tensor  # alive until it is
     done: Future[Any]
+    divisor: int  # of the sum that comes out
 
 
 class Audits:
     """When a bucket is audited, and how."""
 
-    def __init__(self, group: dist.ProcessGroup, every: int, elements: int | None) -> None:
-        """``elements`` of the bucket are compared; None for all."""
-        self._group = group
+    def __init__(self, every: int, elements: int | None) -> None:
+        """``elements`` of a bucket or shard are compared; None for all."""
         self._every = every
         self._elements = elements
-        self._buckets = 1
+        self.buckets = 1  # of a backward pass, as far as known
 
-    def due(self, passes: int, bucket: int, *, is_last: bool) -> bool:
+    def due(self, passes: int, bucket: int) -> bool:
         """Whether that bucket of the backward pass ``passes`` (0, 1, ...) is to be audited."""
-        chosen = passes // self._every % self._buckets
-        if is_last:
-            self._buckets = bucket + 1
-        return passes % self._every == 0 and bucket == chosen
+        return passes % self._every == 0 and bucket == passes // self._every % self.buckets
 
-    def gather(self, local: torch.Tensor) -> Gathering:
-        """Collective. ``local`` is this worker's bucket, before any division."""
-        places: torch.Tensor | slice = slice(None)
-        if self._elements is not None and self._elements < local.numel():
-            spread = torch.arange(self._elements, device=local.device)
-            places = spread * local.numel() // self._elements
+    def gather(self, local: torch.Tensor, group: dist.ProcessGroup | None) -> Gathering:
+        """Collective. ``local`` is this worker's bucket, before any division; what comes out is the
+        mean."""
+        places, world = self._places(local), dist.get_world_size(group)
         own = local[places].contiguous()
-        values = own.new_empty(dist.get_world_size(self._group), own.numel())
-        work = all_gather(values.view(-1), own, group=self._group, async_op=True)
-        return Gathering(local.numel(), places, values, own, work.get_future())
+        values = own.new_empty(world, own.numel())
+        work = all_gather(values.view(-1), own, group=group, async_op=True)
+        return Gathering(local.numel(), places, values, own, work.get_future(), world)
+
+    def exchange(self, local: torch.Tensor, group: dist.ProcessGroup, divisor: int) -> Gathering:
+        """Collective. ``local`` holds this worker's values of everyone's shard, one after the
+        other; what comes out is this worker's shard of the sum over ``divisor``."""
+        shards = local.view(group.size(), -1)
+        places = self._places(shards[0])
+        sent = shards[:, places].contiguous()
+        values = torch.empty_like(sent)
+        work = dist.all_to_all_single(values.view(-1), sent.view(-1), group=group, async_op=True)
+        return Gathering(shards.shape[1], places, values, sent, work.get_future(), divisor)
+
+    def _places(self, values: torch.Tensor) -> torch.Tensor | slice:
+        if self._elements is None or self._elements >= values.numel():
+            return slice(None)
+        spread = torch.arange(self._elements, device=values.device)
+        return spread * values.numel() // self._elements
 
     def follow(
         self,
@@ -103,8 +115,8 @@ def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def audited(found: Gathering, mean: torch.Tensor, again: torch.Tensor | None) -> Audited | None:
-    """What happened to the sample, given the reduced bucket. Reads it on the host. None where a
-    hook of the user's returned something of another dtype or size."""
+    """What happened to the sample, given the reduced bucket or shard. Reads it on the host. None
+    where a hook of the user's returned something of another dtype or size."""
     if mean.dtype != found.values.dtype or mean.numel() != found.elements:
         return None
     values, result = found.values.cpu(), mean[found.places].contiguous().cpu()
@@ -112,7 +124,7 @@ def audited(found: Gathering, mean: torch.Tensor, again: torch.Tensor | None) ->
         [row.data_ptr() for row in values],
         DTYPES[result.dtype],
         result.numel(),
-        len(values),
+        found.divisor,
         result.data_ptr(),
     )
     return Audited(compared["record"], None if again is None else _same_bits(mean, again))

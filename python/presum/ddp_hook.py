@@ -172,13 +172,16 @@ class HookState:
 
     def _audit_is_due(self, bucket: GradBucket) -> bool:
         audits = self.audits
-        return audits is not None and audits.due(
-            self.passes, bucket.index(), is_last=bucket.is_last()
-        )
+        if audits is None:
+            return False
+        due = audits.due(self.passes, bucket.index())
+        if bucket.is_last():
+            audits.buckets = bucket.index() + 1
+        return due
 
     def _audited(self, bucket: GradBucket, local: torch.Tensor) -> Future[torch.Tensor]:
         assert self.audits is not None
-        gathering = self.audits.gather(local)
+        gathering = self.audits.gather(local, self.group)
         again = None if self.inner is not None else self._mean(local.clone())
         return self.audits.follow(gathering, self._reduce(bucket), again, self.tell)
 

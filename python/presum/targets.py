@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -15,6 +15,10 @@ from torch.nn.parallel import DistributedDataParallel
 from presum.collector import Collector, Setup
 from presum.hooks import Hook
 from presum.reduce.plan import Plan
+
+if TYPE_CHECKING:
+    from presum.auditing import Audits
+    from presum.fsdp import FsdpCollector
 
 MODES = ("passive", "hook", "manual")
 
@@ -74,15 +78,15 @@ def is_watched(model: nn.Module) -> bool:
 def _target(model: nn.Module, group: dist.ProcessGroup | None, wish: Wish) -> Target:
     if isinstance(model, DistributedDataParallel) and wish.mode != "manual":
         return _ddp(model, group, wish)
+    if wish.mode == "passive" and is_fsdp(model):
+        return _fsdp(model, group, wish)
     if wish.audit_every is not None:
         raise ValueError(
-            "presum.attach: audit_every is for DistributedDataParallel, "
+            "presum.attach: audit_every is for DistributedDataParallel and FSDP2, "
             f"not {type(model).__name__}; `presum audit FILE...` audits saved gradients"
         )
     if wish.mode == "manual":
         return _by_hand(model, group)
-    if wish.mode == "passive" and is_fsdp(model):
-        return _fsdp(model, group, wish.plan)
     raise ValueError(_why_not(model, wish.mode))
 
 
@@ -146,19 +150,24 @@ def _needs_hook(wish: Wish) -> bool:
 
 
 def _ddp_collector(model: DistributedDataParallel, wish: Wish, setup: Setup) -> Collector:
-    from presum.auditing import Audits
     from presum.ddp import DdpCollector
     from presum.ddp_hook import DdpHookCollector
     from presum.reduce.ddp import DdpReducingCollector
 
-    group, audits = model.process_group, None
-    if wish.audit_every is not None:
-        audits = Audits(group, wish.audit_every * setup.every, wish.audit_elements)
+    group, audits = model.process_group, _audits(wish, setup)
     if wish.plan is not None:
         return DdpReducingCollector(model, wish.plan, setup, audits)
     if _needs_hook(wish):
         return DdpHookCollector(model, group, wish.gram_every, setup, audits)
     return DdpCollector(model, setup)
+
+
+def _audits(wish: Wish, setup: Setup) -> Audits | None:
+    from presum.auditing import Audits
+
+    if wish.audit_every is None:
+        return None
+    return Audits(wish.audit_every * setup.every, wish.audit_elements)
 
 
 def hooks_of(model: DistributedDataParallel) -> list[tuple[Any, Any]]:
@@ -193,21 +202,18 @@ def _check_unhooked(model: DistributedDataParallel) -> None:
         )
 
 
-def _fsdp(model: nn.Module, group: dist.ProcessGroup | None, plan: Plan | None) -> Target:
-    from presum.fsdp import FsdpCollector, parameter_groups
-    from presum.reduce.fsdp import FsdpReducingCollector, check_groups
+def _fsdp(model: nn.Module, group: dist.ProcessGroup | None, wish: Wish) -> Target:
+    from presum.fsdp import parameter_groups
+    from presum.reduce.fsdp import check_groups
 
     groups = list(parameter_groups(model))
     if not groups:
         raise ValueError("presum.attach: fully_shard has found no parameter in this module")
     mesh: Any = groups[0].mesh_info.mesh
-    if plan is not None:
-        check_groups(groups, plan)
-
-    def make(setup: Setup) -> Collector:
-        if plan is not None:
-            return FsdpReducingCollector(model, plan, setup)
-        return FsdpCollector(model, setup)
+    if wish.plan is not None:
+        check_groups(groups, wish.plan)
+    if wish.audit_every is not None:
+        _check_audited(groups)
 
     return Target(
         wrapper=model,
@@ -216,9 +222,39 @@ def _fsdp(model: nn.Module, group: dist.ProcessGroup | None, plan: Plan | None) 
         ranks=dist.get_process_group_ranks(group) if group else mesh.mesh.flatten().tolist(),
         parameters=_trainable(model),
         device=groups[0].device,
-        collector=make,
+        collector=lambda setup: _fsdp_collector(model, groups, wish, setup),
         sharded=True,
     )
+
+
+def _check_audited(groups: Sequence[Any]) -> None:
+    from presum.fsdp_audit import AuditedReduceScatter
+
+    if any(isinstance(group._reduce_scatter_comm, AuditedReduceScatter) for group in groups):
+        raise ValueError(
+            "presum.attach: this model's sums are audited already, from an earlier attach; they "
+            "are as long as the model lives"
+        )
+    if not any(hasattr(group.mesh_info, "shard_process_group") for group in groups):
+        raise ValueError(
+            "presum.attach: audit_every on FSDP2 is for shards; with replicate() there are none"
+        )
+
+
+def _fsdp_collector(
+    model: nn.Module, groups: Sequence[Any], wish: Wish, setup: Setup
+) -> FsdpCollector:
+    from presum.fsdp import FsdpCollector
+    from presum.fsdp_audit import FsdpAuditor
+    from presum.reduce.fsdp import FsdpReducingCollector
+
+    audits = _audits(wish, setup)
+    if wish.plan is not None:
+        return FsdpReducingCollector(model, wish.plan, setup, audits)
+    collector = FsdpCollector(model, setup)
+    if audits is not None:
+        FsdpAuditor(groups, audits, collector, lambda: True)
+    return collector
 
 
 def _by_hand(model: nn.Module, group: dist.ProcessGroup | None) -> Target:

@@ -10,6 +10,11 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp._fully_shard._fsdp_collectives import (
+    DefaultReduceScatter,
+    ReduceScatter,
+)
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
@@ -36,6 +41,19 @@ def loses_its_end(_state: Any, bucket: Any) -> Future[torch.Tensor]:
 
 loses_its_end.__annotations__.clear()  # DDP compares them with types, and these are texts
 
+
+class LosesItsEnd(ReduceScatter):
+    """The same in FSDP2's reduce-scatter."""
+
+    def allocate(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        return torch.empty(*args, **kwargs)
+
+    def __call__(self, output_tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        done = DefaultReduceScatter()(output_tensor, *args, **kwargs)
+        output_tensor[-7:] = 0
+        return done
+
+
 CASES: dict[str, dict[str, Any]] = {
     "plain": {},
     "bf16": {"dtype": torch.bfloat16},
@@ -43,14 +61,30 @@ CASES: dict[str, dict[str, Any]] = {
     "fixed64": {"attach": {"reduction": "fixed64", "audit_elements": None}},
     "compressed": {"hook": fp16_compress_hook},
     "broken": {"hook": loses_its_end, "attach": {"audit_elements": None}},
+    "fsdp": {"fsdp": True},
+    "fsdp-bf16": {"fsdp": True, "dtype": torch.bfloat16},
+    "fsdp-exact": {"fsdp": True, "attach": {"reduction": "exact", "audit_elements": None}},
+    "fsdp-broken": {"fsdp": True, "scatter": LosesItsEnd, "attach": {"audit_elements": None}},
 }
+
+
+def wrapped(layers: nn.Module) -> nn.Module:
+    return DistributedDataParallel(layers, bucket_cap_mb=0.1)
+
+
+def sharded(layers: nn.Sequential, case: dict[str, Any]) -> nn.Module:
+    for part in (layers[0], layers):
+        fully_shard(part)
+        if "scatter" in case:
+            part.set_custom_reduce_scatter(case["scatter"]())  # type: ignore[operator]
+    return layers
 
 
 def train(case: dict[str, Any], run: Path, rank: int) -> None:
     torch.manual_seed(0)
     dtype = case.get("dtype", torch.float32)
     layers = nn.Sequential(nn.Linear(200, 300), nn.Tanh(), nn.Linear(300, 10)).to(dtype)
-    model = DistributedDataParallel(layers, bucket_cap_mb=0.1)
+    model = sharded(layers, case) if "fsdp" in case else wrapped(layers)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     monitor = presum.attach(
         model,

@@ -287,7 +287,7 @@ class ReducingState(HookState):
 
     def _followed(self, local: torch.Tensor, reduced: Future[torch.Tensor]) -> Future[torch.Tensor]:
         assert self.audits is not None
-        return self.audits.follow(self.audits.gather(local), reduced, None, self.tell)
+        return self.audits.follow(self.audits.gather(local, self.group), reduced, None, self.tell)
 
     def _started(self, reduction: Reduction, buffer: torch.Tensor) -> Future[torch.Tensor]:
         way = Way(reduction, buffer, _future(buffer))

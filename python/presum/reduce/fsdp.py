@@ -18,9 +18,11 @@ from torch import nn
 from torch.distributed.fsdp._fully_shard import _fsdp_param, _fsdp_param_group
 from torch.distributed.fsdp._fully_shard._fsdp_common import DDPMeshInfo
 
+from presum.auditing import Audits
 from presum.collectives import used_here
 from presum.collector import Setup
 from presum.fsdp import FsdpCollector, parameter_groups
+from presum.fsdp_audit import FsdpAuditor
 from presum.reduce.leaves import Folded, Kept
 from presum.reduce.plan import Plan
 from presum.reduce.tensors import Binned
@@ -39,7 +41,7 @@ from presum.taps import TAPS, Replacement
 
 def check_groups(groups: Sequence[Any], plan: Plan) -> None:
     """Raises ValueError for parameter groups that cannot be reduced so."""
-    if any(isinstance(group._reduce_scatter_comm, ReduceScatter) for group in groups):
+    if any(REDUCERS.of(one) for group in groups for one in group.fsdp_params):
         raise ValueError(
             "presum.attach: presum sums this model already, from an earlier attach; it does so as "
             "long as the model lives"
@@ -77,15 +79,21 @@ def _reduced_as(one: Any) -> torch.dtype:
 class FsdpReducingCollector(FsdpCollector):
     """As :class:`FsdpCollector`, for a model whose gradients presum sums."""
 
-    def __init__(self, model: nn.Module, plan: Plan, setup: Setup) -> None:
+    def __init__(
+        self, model: nn.Module, plan: Plan, setup: Setup, audits: Audits | None = None
+    ) -> None:
         super().__init__(model, setup)
         self._plan = plan
+        self._audits = audits
         self._reducer: FsdpReducer | None = None
 
     def _hook_gradients(self) -> None:
         super()._hook_gradients()
         if self._reducer is None:
-            self._reducer = FsdpReducer(list(parameter_groups(self._wrapper)), self._plan)
+            groups = list(parameter_groups(self._wrapper))
+            reducer = self._reducer = FsdpReducer(groups, self._plan)
+            if self._audits is not None:
+                FsdpAuditor(groups, self._audits, self, reducer.has_one_leaf_each)
 
     def reducing(self, held: list[Any], gradients: list[torch.Tensor]) -> None:
         """This worker's own gradient is the sum of its leaves."""
@@ -114,6 +122,10 @@ class FsdpReducer:
             group._reduce_scatter_comm = ReduceScatter(group._reduce_scatter_comm, self)
         TAPS.add()  # for good
         REDUCERS.add(self)
+
+    def has_one_leaf_each(self) -> bool:
+        """Whether no worker brings earlier leaves to the reduction under way."""
+        return max(self._counts) == 1
 
     def _enter(self) -> None:
         """Into a backward pass, if it is a new one."""
@@ -336,15 +348,15 @@ class Reducers:
         for replacement in self._replacements:
             replacement.apply()
 
-    def _of(self, one: Any) -> FsdpReducer | None:
+    def of(self, one: Any) -> FsdpReducer | None:
         return next((reducer for reducer in self._reducers if one in reducer.places), None)
 
     def _keep(self, original: Any, one: Any) -> None:
-        reducer = self._of(one)
+        reducer = self.of(one)
         original(one) if reducer is None else reducer.keep(one)
 
     def _push(self, original: Any, one: Any) -> None:
-        reducer = self._of(one)
+        reducer = self.of(one)
         original(one) if reducer is None else reducer.push(original, one)
 
     def _reduce(
@@ -356,7 +368,7 @@ class Reducers:
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        reducer = self._of(held[0]) if held else None
+        reducer = self.of(held[0]) if held else None
         if reducer is None:
             return original(held, gradients, group, *args, **kwargs)
         reducer.prepare(held, gradients, group)
