@@ -88,6 +88,21 @@ def test_every_configuration_is_invariant(launch: Any, tmp_path: Path, name: str
     assert same(found[0], found[1]) and same(found[0], found[2])
 
 
+@pytest.mark.deep
+def test_frameworks_accumulate_to_the_same_bits_with_any_number_of_workers(
+    launch: Any, tmp_path: Path
+) -> None:
+    """Accelerate and the Trainer reduce every pass where there is one worker only."""
+    found = []
+    for world in (1, 2, 4):
+        folder = tmp_path / str(world)
+        folder.mkdir()
+        done = launch("frameworks", world, folder)
+        assert done.returncode == 0, done.stderr[-4000:]
+        found.append(json.loads((folder / "parameters.json").read_text()))
+    assert found[0] == found[1] == found[2]
+
+
 def test_workers_may_bring_different_numbers_of_micro_batches(
     launch: Any, tmp_path: Path, folders: dict[int, Path]
 ) -> None:

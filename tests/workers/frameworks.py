@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One worker of trainings by frameworks that accumulate gradients themselves, with exact sums.
+
+Arguments: workers, the folder for results. Rank 0 writes ``parameters.json``, a hash for each.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import lightning
+import torch
+from accelerate import Accelerator
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+
+import presum
+from presum.reduce.sampler import MicroBatchSampler
+from workers.launch import main, write_json
+
+MICRO_BATCHES = 8  # a step, over all workers
+SIZE = 4
+STEPS = 10
+
+
+def digest(parameters: Iterator[nn.Parameter]) -> str:
+    return hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in parameters)).hexdigest()
+
+
+def layers() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 4))
+
+
+def data() -> TensorDataset:
+    torch.manual_seed(1)
+    rows = SIZE * MICRO_BATCHES * STEPS
+    return TensorDataset(torch.randn(rows, 16), torch.randn(rows, 4))
+
+
+def accelerate(run: Path, _rank: int, world: int) -> str:
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=MICRO_BATCHES // world)
+    plain = layers()
+    optimizer = torch.optim.AdamW(plain.parameters(), lr=1e-2)
+    model, optimizer, loader = accelerator.prepare(
+        plain, optimizer, DataLoader(data(), batch_size=SIZE)
+    )
+    with presum.attach(model, optimizer=optimizer, run=run, reduction="exact", quiet=True):
+        for x, y in loader:
+            with accelerator.accumulate(model):
+                accelerator.backward(nn.functional.mse_loss(model(x), y))
+                if accelerator.sync_gradients:
+                    accelerator.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+                optimizer.zero_grad()
+    return digest(model.parameters())
+
+
+def trainer(run: Path, _rank: int, world: int) -> str:
+    torch.manual_seed(0)
+    off = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+    sizes = {"vocab_size": 64, "n_positions": 32, "n_embd": 32, "n_layer": 2, "n_head": 2}
+    model = GPT2LMHeadModel(GPT2Config(**sizes, **off))
+    rows = torch.randint(0, 64, (SIZE * MICRO_BATCHES * STEPS, 16))
+    arguments = TrainingArguments(
+        output_dir=str(run / "trainer"),
+        per_device_train_batch_size=SIZE,
+        gradient_accumulation_steps=MICRO_BATCHES // world,
+        num_train_epochs=1,
+        use_cpu=True,
+        report_to=[],
+        save_strategy="no",
+        disable_tqdm=True,
+    )
+    Trainer(
+        model=model,
+        args=arguments,
+        train_dataset=[{"input_ids": row, "labels": row} for row in rows],
+        callbacks=[presum.TransformersCallback(run=run, reduction="exact", quiet=True)],
+    ).train()
+    return digest(model.parameters())
+
+
+class Module(lightning.LightningModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = layers()
+
+    def training_step(self, batch: tuple[torch.Tensor, torch.Tensor], _: int) -> torch.Tensor:
+        return nn.functional.mse_loss(self.layers(batch[0]), batch[1])
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(self.parameters(), lr=1e-2)
+
+
+def by_lightning(run: Path, rank: int, world: int) -> str:
+    rows, model = data(), Module()
+    sampler = MicroBatchSampler(
+        rows, size=SIZE, micro_batches=MICRO_BATCHES, workers=world, rank=rank
+    )
+    lightning.Trainer(
+        accelerator="cpu",
+        devices=world,
+        strategy="ddp",
+        max_epochs=1,
+        accumulate_grad_batches=MICRO_BATCHES // world,
+        gradient_clip_val=1.0,
+        use_distributed_sampler=False,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=[presum.LightningCallback(run=run, reduction="exact", quiet=True)],
+    ).fit(model, DataLoader(rows, batch_sampler=sampler))
+    return digest(model.parameters())
+
+
+FRAMEWORKS: dict[str, Callable[[Path, int, int], str]] = {
+    "accelerate": accelerate,
+    "trainer": trainer,
+    "lightning": by_lightning,
+}
+
+
+def work(rank: int, world: int, out: Path) -> None:
+    os.environ["LOCAL_RANK"] = str(rank)
+    found = {name: train(out / name, rank, world) for name, train in FRAMEWORKS.items()}
+    if rank == 0:
+        write_json(out / "parameters.json", found)
+
+
+if __name__ == "__main__":
+    main(work)
