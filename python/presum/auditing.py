@@ -78,10 +78,11 @@ class Audits:
         return Gathering(shards.shape[1], places, values, sent, work.get_future(), divisor)
 
     def _places(self, values: torch.Tensor) -> torch.Tensor | slice:
+        """Evenly spread, with both ends: there a sum goes wrong first."""
         if self._elements is None or self._elements >= values.numel():
             return slice(None)
         spread = torch.arange(self._elements, device=values.device)
-        return spread * values.numel() // self._elements
+        return spread * (values.numel() - 1) // max(1, self._elements - 1)
 
     def follow(
         self,

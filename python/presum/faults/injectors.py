@@ -16,6 +16,9 @@ from presum.faults import data, models
 from presum.faults.training import Batch, Training
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
     from torch.futures import Future
 
 # ---- data
@@ -170,10 +173,8 @@ class NoSyncOffByOne(Training):
 class Hooked(Training):
     """The reduction is a communication hook; without a fault, the mean."""
 
-    def wrap(self, model: nn.Module) -> DistributedDataParallel:
-        ddp = super().wrap(model)
-        ddp.register_comm_hook(None, lambda _, bucket: self.reduce(bucket.buffer()))
-        return ddp
+    def begin(self) -> None:
+        self.ddp.register_comm_hook(None, lambda _, bucket: self.reduce(bucket.buffer()))
 
     def reduce(self, buffer: Tensor) -> Future[Tensor]:
         """The sum over the workers, divided."""
@@ -202,6 +203,45 @@ class SumInsteadOfMean(Hooked):
 
     def finish(self, mean: Tensor) -> Tensor:
         return mean.mul_(self.workers)
+
+
+class LowPrecisionSum(Hooked):
+    """Gradients are rounded to bf16, and added so."""
+
+    def reduce(self, buffer: Tensor) -> Future[Tensor]:
+        whole = buffer.dtype
+        reduced = super().reduce(buffer.bfloat16())
+        return reduced.then(lambda done: done.value().to(whole))
+
+
+class LostEnd(Hooked):
+    """The end of a sum comes out as zeros."""
+
+    def finish(self, mean: Tensor) -> Tensor:
+        if self.begun:
+            mean[-(len(mean) // 64) :] = 0
+        return mean
+
+
+class ChangingSum(Training):
+    """The same sum has other last bits each time, the same on all ranks."""
+
+    def run(self, folder: Path, *, tick: Callable[[], None]) -> None:
+        original, self.calls = dist.all_reduce, 0
+
+        def changing(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+            work: Any = original(tensor, *args, **kwargs)
+            if work is not None and tensor.is_floating_point():
+                work.wait()
+                self.calls += 1
+                tensor[self.calls % len(tensor) :: 7] *= 1 + 2.0**-22
+            return work
+
+        dist.all_reduce = changing
+        try:
+            super().run(folder, tick=tick)
+        finally:
+            dist.all_reduce = original
 
 
 class OwnSum(Hooked):

@@ -27,6 +27,7 @@ class Configuration:
     augmentation: str = ""  # numpy, python: whose random numbers mask a token
     token_weighted: bool = False
     fingerprints: bool = True
+    audit_every: int | None = None
 
     @property
     def name(self) -> str:

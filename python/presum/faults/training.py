@@ -54,8 +54,10 @@ class Training:
             optimizer=self.optimizer,
             run=folder,
             fingerprints=self.configuration.fingerprints,
+            audit_every=self.configuration.audit_every,
             quiet=True,
         )
+        self.begin()
         with self.monitor:
             self._train(tick)
             dist.barrier()  # without a reduction some ranks end early, and others would be missing
@@ -115,6 +117,9 @@ class Training:
     def wrap(self, model: nn.Module) -> DistributedDataParallel:
         """The model that is trained."""
         return DistributedDataParallel(model)
+
+    def begin(self) -> None:
+        """Before the first step, under observation."""
 
     def records(self) -> list[data.Item]:
         """The whole data set, or its first part where an epoch is short."""
