@@ -152,8 +152,9 @@ inline void add_notes(runlog::Writer& writer, const std::vector<StepRecord>& ste
 }
 
 // Adds a segment to the run.
+// `end`: whose states are those after the last step, where that is not the last one.
 inline void record(const std::filesystem::path& folder, std::vector<StepRecord> steps,
-                   const Made& made = {}) {
+                   const Made& made = {}, const StepRecord* end = nullptr) {
   FakeClock clock;
   auto writer = runlog::Writer::open(folder, clock.function(), runlog::Journal::kWal, made.salt);
   ASSERT_TRUE(writer) << writer.error().message;
@@ -162,6 +163,7 @@ inline void record(const std::filesystem::path& folder, std::vector<StepRecord> 
     s.segment = writer->segment();
     ASSERT_TRUE(writer->add(s));
   }
+  if (end != nullptr) add_notes(*writer, {*end}, made);
   if (made.final_states && !steps.empty()) add_notes(*writer, steps, made);
   ASSERT_TRUE(writer->close());
 }
