@@ -638,7 +638,9 @@ TEST(Compare, IdenticalRunsExitWith0) {
   make_run(folder / "b", steps_of(3, 1));
   const Ran ran = compare_runs(folder);
   EXPECT_EQ(ran.code, 0);
-  EXPECT_EQ(lines(ran.out).at(0), "identical in all that was compared, at 3 common steps");
+  EXPECT_EQ(lines(ran.out).at(0),
+            "identical in all that was compared, at 3 common steps; not compared: data, random "
+            "generators, parameters, reduction, final parameters");
 }
 
 TEST(Compare, DifferentRunsExitWith1AndNameTheFirstDifference) {

@@ -56,13 +56,14 @@ std::string steps_text(const ModelComparison& m) {
 
 std::string agreement_of(const Comparison& c) {
   const auto found = std::ranges::find_if(c.models, &ModelComparison::other_worlds);
-  if (found == c.models.end()) {
-    return "identical in all that was compared, at " + steps_text(c.models.front());
+  const auto& m = found == c.models.end() ? c.models.front() : *found;
+  const auto rest = stages_of(m, false);
+  const auto without = rest.empty() ? "" : "; not compared: " + rest;
+  if (!m.other_worlds) {
+    return fmt::format("identical in all that was compared, at {}{}", steps_text(m), without);
   }
-  const auto rest = stages_of(*found, false);
-  return fmt::format("identical for {} and {} workers, bit for bit, at {}: {}{}{}",
-                     found->a.workers, found->b.workers, steps_text(*found),
-                     stages_of(*found, true), rest.empty() ? "" : "; not compared: ", rest);
+  return fmt::format("identical for {} and {} workers, bit for bit, at {}: {}{}", m.a.workers,
+                     m.b.workers, steps_text(m), stages_of(m, true), without);
 }
 
 void judge(const Run& a, const Run& b, Comparison& out) {

@@ -78,6 +78,7 @@ struct ModelComparison {
   std::optional<std::uint64_t> last_identical;
   // Losses and gradients are equal up to this step and date a first difference of parameters.
   std::optional<std::uint64_t> dated_after;
+  std::uint64_t unrecorded = 0;           // optimiser steps after the last recorded one
   bool any_before = false;                // there are common steps before that of `first`
   bool reduced_between = false;           // reduced gradients before `first` equal
   bool positions_only = false;            // of its samples, at most: the salts differ

@@ -388,9 +388,55 @@ TEST(Compare, BracketsParametersAfterTheLastStep) {
   const auto c = testing::compare_folders(folder / "a", folder / "b");
   expect_first(c, Stage::kFinal, 27, {10, 11, 12});
   EXPECT_EQ(first(c).last_seen, 3U);
-  EXPECT_TRUE(has(c.first()->bracket, "one of the steps 4 to 27, or its update"));
+  EXPECT_TRUE(has(c.first()->bracket, "one of the steps 4 to 27, or after it"));
   EXPECT_TRUE(has(c.first()->dated, "or nothing was computed from what differs"));
   EXPECT_TRUE(has(c.first()->cause, "the update of one of the steps 3 to 27 itself differs"));
+}
+
+TEST(Compare, SaysThatUpdatesAfterTheLastRecordedStepMayBeTheCause) {
+  const auto a = steps_of(6);
+  auto b = a;
+  for (WorkerRecord& w : b.back().workers) w.states[0].value ^= 1;
+  const testing::TempFolder folder;
+  testing::record(folder / "a", a, {.final_states = false, .unrecorded = 2}, &a.back());
+  testing::record(folder / "b", a, {.final_states = false, .unrecorded = 2}, &b.back());
+  const auto c = testing::compare_folders(folder / "a", folder / "b");
+  expect_first(c, Stage::kFinal, 5, {10, 11, 12});
+  EXPECT_TRUE(has(c.first()->origin, "update of one of the steps 0 to 7")) << c.first()->origin;
+  EXPECT_TRUE(c.first()->cause.empty()) << "their gradients were not seen";
+}
+
+TEST(Compare, DatesNoMorePreciselyThanStepsAreRecorded) {
+  const auto sparse = [](bool other) {
+    std::vector<StepRecord> out;
+    for (StepRecord& s : in_turn(10)) {
+      if (s.step % 3 != 0) continue;
+      for (WorkerRecord& w : s.workers) {
+        w.states = step_of(s.step, 1).workers.front().states;
+        if (other && s.step >= 9) w.loss += 1;
+      }
+      out.push_back(s);
+    }
+    if (other) change_layer(out, "layers.10", 9);
+    return out;
+  };
+  const Made every{.facts = {{"every", "3"}}};
+  const auto c = compare_steps(sparse(false), sparse(true), every, every);
+  expect_first(c, Stage::kParameters, 9, {10, 11, 12});
+  EXPECT_EQ(c.first()->dated_after, 6U);
+  EXPECT_TRUE(has(c.first()->dated, "dates it to the update of one of the steps 6 to 8"));
+  EXPECT_TRUE(has(c.first()->origin, "one of the steps 6 to 8"));
+}
+
+TEST(Compare, SaysThatARunWasNotClosed) {
+  const testing::TempFolder folder;
+  testing::record(folder / "a", steps_of(5));
+  testing::record(folder / "b", steps_of(3), {.final_states = false, .closed = false});
+  const auto c = testing::compare_folders(folder / "a", folder / "b");
+  EXPECT_EQ(c.agreement,
+            "identical in all that was compared, at 3 common steps (A holds 5, B 3); not compared: "
+            "final parameters");
+  EXPECT_TRUE(contains(c.models[0].remarks, "B was not closed"));
 }
 
 TEST(Compare, SaysThatParametersWereNeverSeenBefore) {

@@ -287,6 +287,7 @@ class Model {
     const auto b = b_.final_states_of(meeting_.second, key_);
     const bool same_end = out_.model.a.last_step == out_.model.b.last_step &&
                           updates_after(a, last_a_) == updates_after(b, last_b_);
+    out_.model.unrecorded = updates_after(a, last_a_);
     const StepPair pair{.a = last_a_,
                         .b = last_b_,
                         .step = *previous_,
@@ -307,7 +308,8 @@ class Model {
     const auto worker =
         std::ranges::find(last.workers, end.front().replica, &WorkerRecord::replica);
     const auto& w = worker == last.workers.end() ? last.workers.front() : *worker;
-    return end.front().optimizer_steps - w.optimizer_step;
+    const std::uint64_t all = end.front().optimizer_steps;
+    return all > w.optimizer_step ? all - w.optimizer_step : 0;
   }
 
   // Facts that define the training count as settings, from the step on where the segments meet.
@@ -392,7 +394,8 @@ class Model {
     const auto dated = dated_after(out_.model, stage);
     Between out{.first = dated ? dated : equal_before(stage), .dated = dated.has_value()};
     if (!out.first) return out;
-    out.end = out_.model.at(stage).first->step + (stage == Stage::kFinal ? 1 : 0);
+    const bool last = stage == Stage::kFinal;
+    out.end = out_.model.at(stage).first->step + (last ? 1 + out_.model.unrecorded : 0);
     out.reduced = context.reduced.covers(*out.first, out.end);
     out.gradients = context.gradients.covers(*out.first, out.end);
     return out;
@@ -438,6 +441,8 @@ class Model {
     }
     say_restarts("A", pieces_a_, m);
     say_restarts("B", pieces_b_, m);
+    say_unclosed("A", a_.segments, m);
+    say_unclosed("B", b_.segments, m);
     m.bracket = bracket_of(m);
     m.dated = dated_of(m);
     m.origin = origin_of(m);

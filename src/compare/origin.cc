@@ -26,7 +26,7 @@ bool of_parameters(Stage stage) { return stage == Stage::kParameters || stage ==
 
 // The step after the last one whose update can be the cause.
 std::uint64_t end_of(const ModelComparison& m) {
-  return first_of(m).step + (*m.first == Stage::kFinal ? 1 : 0);
+  return first_of(m).step + (*m.first == Stage::kFinal ? 1 + m.unrecorded : 0);
 }
 
 // What happened between the last identical step and the next one's forward pass.
@@ -165,7 +165,7 @@ std::vector<std::string> settings_of_update(const ModelComparison& m,
     if (rate && out.empty()) out.push_back(e.text);
   }
   if (in_time && out.empty() && set->what.find("optimizer_settings") != std::string::npos) {
-    out.emplace_back("optimizer_settings, of which it is not known which one");
+    out.emplace_back("a setting that is not recorded by its name: optimizer_settings");
   }
   if (updates_at && *updates_at >= *between.first && *updates_at < between.end) {
     out.push_back(fmt::format("other numbers of optimiser steps from step {} on", *updates_at));
@@ -203,7 +203,7 @@ std::string bracket_of(const ModelComparison& m) {
   return fmt::format(
       "they differ since {}{}: parameters are hashed in turn, and these were last seen equal at "
       "step {}",
-      one_of(since, step), *m.first == Stage::kFinal ? ", or its update" : "", since - 1);
+      one_of(since, step), *m.first == Stage::kFinal ? ", or after it" : "", since - 1);
 }
 
 std::string dated_of(const ModelComparison& m) {
@@ -213,14 +213,15 @@ std::string dated_of(const ModelComparison& m) {
   if (m.dated_after) {
     return fmt::format(
         "losses and gradients are equal up to step {} and differ at step {}, which dates it to the "
-        "update of step {} unless nothing before was computed from what differs",
-        *m.dated_after, step, *m.dated_after);
+        "update of {} unless nothing before was computed from what differs",
+        *m.dated_after, step, one_of(*m.dated_after, step - 1));
   }
   if (!computed || *computed < step) return "";
   if (*m.first == Stage::kFinal) {
     return fmt::format(
-        "losses and gradients are equal up to step {}: it came with the update of that step, or "
-        "nothing was computed from what differs",
+        "losses and gradients are equal up to step {}: it came with an update after them, or "
+        "nothing "
+        "was computed from what differs",
         *computed);
   }
   return fmt::format(

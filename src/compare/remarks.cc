@@ -91,6 +91,13 @@ void say_fewer_updates(const char* name, std::uint64_t step,
       ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "), name, step));
 }
 
+void say_unclosed(const char* name, std::span<const SegmentInfo> segments, ModelComparison& model) {
+  if (segments.empty() || segments.back().closed) return;
+  model.remarks.push_back(fmt::format(
+      "{} was not closed: it was killed or is still going on, and its last steps may be missing",
+      name));
+}
+
 void say_restarts(const char* name, const std::vector<Piece>& pieces, ModelComparison& model) {
   for (const Piece& p : pieces) {
     if (p.how == Piece::How::kFirst) continue;
