@@ -175,7 +175,7 @@ def test_an_update_after_the_last_recorded_step_is_not_dated_by_losses(runs: Pat
     (model,) = compared(runs / "sums", runs / "last-momentum", 1)["models"]
     assert (model["first_stage"], model["dated_after"]) == ("final-parameters", None)
     assert model["last_identical"] == 0
-    assert "came with the update of that step, or nothing was computed" in model["dated"]
+    assert "came with an update after them, or nothing that was computed" in model["dated"]
     headline = presum(runs / "sums", runs / "last-momentum").stdout.splitlines()[0]
     assert "first difference seen after the last step, 11, final parameters" in headline
 

@@ -389,7 +389,7 @@ TEST(Compare, BracketsParametersAfterTheLastStep) {
   expect_first(c, Stage::kFinal, 27, {10, 11, 12});
   EXPECT_EQ(first(c).last_seen, 3U);
   EXPECT_TRUE(has(c.first()->bracket, "one of the steps 4 to 27, or after it"));
-  EXPECT_TRUE(has(c.first()->dated, "or nothing was computed from what differs"));
+  EXPECT_TRUE(has(c.first()->dated, "or nothing that was computed shows it"));
   EXPECT_TRUE(has(c.first()->cause, "the update of one of the steps 3 to 27 itself differs"));
 }
 

@@ -74,8 +74,9 @@ std::string of_computation(const ModelComparison& m, const std::string& here) {
   if (!everywhere(m) || !m.last_identical) return computation;
   return fmt::format(
       "either {}; or {}, since parameters are hashed in slices and those before step {} were "
-      "compared in part at most; or the same of an earlier step, if nothing before step {} was "
-      "computed from what differs",
+      "compared in part at most; or the same of an earlier step, if nothing computed before step "
+      "{} "
+      "shows it",
       computation, update_of(m), first_of(m).step, first_of(m).step);
 }
 
@@ -213,7 +214,7 @@ std::string dated_of(const ModelComparison& m) {
   if (m.dated_after) {
     return fmt::format(
         "losses and gradients are equal up to step {} and differ at step {}, which dates it to the "
-        "update of {} unless nothing before was computed from what differs",
+        "update of {} unless nothing computed before shows it",
         *m.dated_after, step, one_of(*m.dated_after, step - 1));
   }
   if (!computed || *computed < step) return "";
@@ -221,12 +222,12 @@ std::string dated_of(const ModelComparison& m) {
     return fmt::format(
         "losses and gradients are equal up to step {}: it came with an update after them, or "
         "nothing "
-        "was computed from what differs",
+        "that was computed shows it",
         *computed);
   }
   return fmt::format(
-      "losses and gradients are equal up to step {} all the same: nothing was computed from what "
-      "differs, so they do not date it",
+      "losses and gradients are equal up to step {} all the same: nothing that was computed shows "
+      "what differs, so they do not date it",
       *computed);
 }
 
