@@ -49,7 +49,7 @@ std::string stages_of(const ModelComparison& m, bool compared) {
 }
 
 std::string steps_text(const ModelComparison& m) {
-  const auto of = fmt::format("{} common step{}", m.common_steps, m.common_steps == 1 ? "" : "s");
+  auto of = fmt::format("{} common step{}", m.common_steps, m.common_steps == 1 ? "" : "s");
   if (m.a.steps == m.b.steps) return of;
   return fmt::format("{} (A holds {}, B {})", of, m.a.steps, m.b.steps);
 }

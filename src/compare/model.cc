@@ -409,6 +409,12 @@ class Model {
     return step < other || (step == other && stage < *than);
   }
 
+  void say_updates() {
+    for (const auto& [name, ranks] : {std::pair("A", &fewer_in_a_), std::pair("B", &fewer_in_b_)}) {
+      if (!ranks->empty()) say_fewer_updates(name, *updates_at_, *ranks, out_.model);
+    }
+  }
+
   void say_rest() {
     ModelComparison& m = out_.model;
     rest_.same_world = m.a.workers == m.b.workers;
@@ -433,12 +439,7 @@ class Model {
                                       m.at(Stage::kRandom).first->what,
                                       m.at(Stage::kRandom).first->step, *equal_after_random_));
     }
-    if (updates_at_) {
-      for (const auto& [name, ranks] :
-           {std::pair("A", &fewer_in_a_), std::pair("B", &fewer_in_b_)}) {
-        if (!ranks->empty()) say_fewer_updates(name, *updates_at_, *ranks, m);
-      }
-    }
+    say_updates();
     say_restarts("A", pieces_a_, m);
     say_restarts("B", pieces_b_, m);
     say_unclosed("A", a_.segments, m);

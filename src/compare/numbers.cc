@@ -187,7 +187,7 @@ std::string alone_text(const StepPair& pair) {
 
 std::string layers_text(const StepPair& pair, const std::vector<std::uint64_t>& differing,
                         std::size_t compared) {
-  if (const auto alone = alone_text(pair); differing.empty() && !alone.empty()) return alone;
+  if (auto alone = alone_text(pair); differing.empty() && !alone.empty()) return alone;
   if (compared == 0) return "layers are not recorded";
   if (differing.empty()) return "no norm of a layer shows it";
   const auto names = pair.layers.backward(differing);

@@ -75,7 +75,7 @@ TEST(LastSeen, TakesASliceThatNeverCameUpForOneThatHoldsTheLayer) {
 TEST(Unbroken, BeginsAnewAfterAGap) {
   Unbroken steps;
   EXPECT_FALSE(steps.covers(0, 1));
-  for (const std::uint64_t step : {3, 4, 5}) steps.add(step, true);
+  for (const std::uint64_t step : {3U, 4U, 5U}) steps.add(step, true);
   EXPECT_TRUE(steps.covers(3, 6));
   EXPECT_TRUE(steps.covers(5, 6));
   EXPECT_FALSE(steps.covers(2, 6)) << "before the first";
