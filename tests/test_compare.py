@@ -60,6 +60,7 @@ class Planted:
     origin: str  # likewise
     layers: tuple[str, ...] = ()
     base: str = "base"
+    seen: int | None = None  # when what differs was last seen equal, if not at the step before
 
 
 PLANTED = {
@@ -71,7 +72,18 @@ PLANTED = {
     "draw": Planted("random-generators", 4, [2], "rng_torch", "random draws"),
     "start": Planted("parameters", 0, ALL, "parameters", "other weights", ("layers.2",)),
     "clip": Planted("parameters", 1, ALL, "parameters", "clipping", ("layers.0",)),
-    "parameter": Planted("parameters", 5, ALL, "parameters", "a write", ("layers.1",)),
+    "parameter": Planted("parameters", 5, ALL, "parameters", "a write", ("layers.1",), seen=0),
+    "unused-row": Planted(
+        "parameters", 25, ALL, "embed.weight", "steps 0 to 24", ("embed.weight",), "long", 0
+    ),
+    "momentum": Planted(
+        "parameters", 7, ALL, "layers.1", "update of step 6", ("layers.1",), "sums", 0
+    ),
+    "skipped": Planted(
+        "parameters", 7, [1], "layers.1", "they have left", ("layers.1",), "sums", 0
+    ),
+    "decay": Planted("configuration", 0, ALL, "weight_decay", "settings", base="sums"),
+    "frozen": Planted("configuration", 0, ALL, "optimizer.params", "settings"),
     "loss": Planted("loss", 8, [1], "loss", "what was done to the loss"),
     "gradient": Planted(
         "local-gradient", 7, [3], "layers.2", "the backward pass of layers.2", ("layers.2",)
@@ -94,7 +106,8 @@ def test_a_planted_divergence_is_found_at_its_step_and_stage(runs: Path, name: s
     assert planted.what in first["what"]
     assert tuple(first["layers"]) == planted.layers
     assert planted.origin in model["origin"]
-    assert model["last_identical"] == (planted.step - 1 if planted.step else None)
+    before = planted.step - 1 if planted.step else None
+    assert model["last_identical"] == (before if planted.seen is None else planted.seen)
 
 
 def test_inputs_that_precede_a_planted_divergence_are_equal(runs: Path) -> None:
@@ -126,6 +139,95 @@ def test_a_write_to_parameters_that_were_not_hashed_is_not_called_the_computatio
     assert model["first_stage"] in ("loss", "local-gradient")
     assert model["origin"].startswith("either")
     assert "a write to the parameters" in model["origin"]
+
+
+def test_a_parameter_that_changed_long_before_it_was_hashed_has_a_bracket(runs: Path) -> None:
+    (model,) = compared(runs / "long", runs / "unused-row", 1)["models"]
+    bracket = "they differ since one of the steps 1 to 25"
+    assert model["bracket"].startswith(bracket)
+    assert "losses and gradients are equal up to step 26 all the same" in model["dated"]
+    assert model["dated_after"] is None
+    headline, *lines = presum(runs / "long", runs / "unused-row").stdout.splitlines()
+    assert "identical up to step 0; first difference seen at step 25, parameters" in headline
+    assert bracket in headline
+    assert lines[0].strip() == model["dated"]
+    assert any("step 25 (last seen equal at step 0): all ranks" in line for line in lines)
+
+
+def test_losses_and_gradients_date_a_parameter_within_its_bracket(runs: Path) -> None:
+    (model,) = compared(runs / "sums", runs / "momentum", 1)["models"]
+    assert model["bracket"].startswith("they differ since one of the steps 1 to 7")
+    assert model["dated_after"] == 6
+    assert "equal up to step 6 and differ at step 7" in model["dated"]
+
+
+def test_an_update_that_differs_is_named_in_the_headline(runs: Path) -> None:
+    forgot = presum(runs / "sums", runs / "momentum").stdout.splitlines()[0]
+    assert "by losses and gradients, the update of step 6 itself differs (the optimiser" in forgot
+    skipped = presum(runs / "sums", runs / "skipped").stdout
+    assert "other numbers of optimiser steps from step 6 on" in skipped.splitlines()[0]
+    assert "rank 1 made fewer optimiser steps in B than in the other run, from step 6 on" in skipped
+    decay = presum(runs / "sums", runs / "decay").stdout.splitlines()[0]
+    assert "the update of step 0 itself differs (optimizer.weight_decay: 0" in decay
+
+
+def test_an_update_after_the_last_recorded_step_is_not_dated_by_losses(runs: Path) -> None:
+    (model,) = compared(runs / "sums", runs / "last-momentum", 1)["models"]
+    assert (model["first_stage"], model["dated_after"]) == ("final-parameters", None)
+    assert model["last_identical"] == 0
+    assert "came with an update after them, or nothing that was computed" in model["dated"]
+    headline = presum(runs / "sums", runs / "last-momentum").stdout.splitlines()[0]
+    assert "first difference seen after the last step, 11, final parameters" in headline
+
+
+def test_a_frozen_layer_is_named_and_slices_of_other_parameters_are_not_compared(
+    runs: Path,
+) -> None:
+    document = compared(runs / "base", runs / "frozen", 1)
+    found = stages(document)
+    assert "layers.2 only in A; the other layers are equal" in texts(
+        found["local-gradient"]["first"]
+    )
+    assert (found["parameters"]["compared"], found["parameters"]["differing"]) == (1, 0)
+
+
+@pytest.fixture(scope="module")
+def worlds(launch: Any, tmp_path_factory: Any) -> Path:
+    """One training by 1 and by 2 workers, with sums that do not depend on their number."""
+    folder: Path = tmp_path_factory.mktemp("worlds")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PRESUM_SALT", "tests")
+        for world in (1, 2):
+            (folder / str(world)).mkdir()
+            done = launch("reduction", world, folder / str(world), "exact-mean", "plain")
+            assert done.returncode == 0, done.stderr[-4000:]
+    return folder
+
+
+def test_other_numbers_of_workers_with_exact_sums_are_identical(
+    worlds: Path, tmp_path: Path
+) -> None:
+    a, b = (worlds / str(world) / "exact-mean-run" for world in (1, 2))
+    document = compared(a, b, 0)
+    (model,) = document["models"]
+    assert (document["outcome"], model["other_worlds"]) == ("identical", True)
+    found = stages(document)
+    assert found["final-parameters"]["compared"] == found["reduction"]["differing"] + 1 == 1
+    page = tmp_path / "page.html"
+    headline = presum(a, b, "-o", page).stdout.splitlines()[0]
+    assert headline == document["agreement"]
+    assert headline == (
+        "identical for 1 and 2 workers, bit for bit, at 50 common steps: data, parameters, "
+        "reduction, final parameters; not compared: random generators, loss, local gradient"
+    )
+    assert document["agreement"] in page.read_text(encoding="utf-8")
+
+
+def test_other_numbers_of_workers_with_other_sums_are_different(worlds: Path) -> None:
+    a, b = (worlds / str(world) / "plain-run" for world in (1, 2))
+    (model,) = compared(a, b, 1)["models"]
+    assert (model["first_stage"], model["other_worlds"]) == ("configuration", False)
+    assert model["first_number"] == "reduction"
 
 
 @pytest.mark.parametrize(("a", "b"), [("base", "again"), ("base", "base"), ("summed", "summed")])
@@ -172,6 +274,8 @@ def test_runs_recorded_at_other_distances_are_compared_at_common_steps(runs: Pat
 def test_samples_of_another_salt_are_not_compared_but_their_positions(runs: Path) -> None:
     document = compared(runs / "base", runs / "salt", 0)
     assert stages(document)["data"]["compared"] == 12
+    (model,) = compared(runs / "salt", runs / "gradient", 1)["models"]
+    assert model["positions_only"]
 
 
 def test_a_run_without_fingerprints_is_compared_by_its_numbers(runs: Path) -> None:
@@ -220,6 +324,7 @@ def test_what_cannot_be_read_is_one_line_and_exit_code_2(runs: Path, tmp_path: P
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr.startswith("presum compare: ")
         assert done.stderr.count("\n") == 1
+        assert (f"{damaged}/presum.db is damaged: copy it again" in done.stderr) == (run == damaged)
     assert not (tmp_path / "page.html").exists()
     assert presum(runs / "base").returncode == 2
 

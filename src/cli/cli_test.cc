@@ -213,6 +213,27 @@ TEST(Cli, UnreadableRunsAreOneLineAndExitCode2) {
   }
 }
 
+TEST(Cli, ADamagedRunIsNamedWithWhatToDoByEveryVerb) {
+  const TempFolder folder;
+  make_run(folder / "good", steps_of(200, 1));
+  make_run(folder / "bad", steps_of(200, 1));
+  const auto bad = (folder / "bad").string();
+  std::string bytes = read_file(folder / "bad/presum.db");
+  std::fill(bytes.begin() + 4096, bytes.end(), '\x5a');  // all pages but the first
+  write_file(folder / "bad/presum.db", bytes);
+  const auto page = (folder / "page.html").string();
+  const std::vector<std::vector<std::string>> verbs = {
+      {"summary", bad},
+      {"check", bad},
+      {"findings", bad},
+      {"export", bad},
+      {"report", bad, "-o", page},
+      {"compare", (folder / "good").string(), bad}};
+  for (const auto& verb : verbs) {
+    expect_refusal(verb, "bad/presum.db is damaged: copy it again from where it was written");
+  }
+}
+
 TEST(Cli, OneUnreadableRunDoesNotHideTheOthers) {
   const TempFolder folder;
   make_run(folder / "good", steps_of(2, 1));
@@ -617,7 +638,9 @@ TEST(Compare, IdenticalRunsExitWith0) {
   make_run(folder / "b", steps_of(3, 1));
   const Ran ran = compare_runs(folder);
   EXPECT_EQ(ran.code, 0);
-  EXPECT_EQ(lines(ran.out).at(0), "identical in all that was compared, at 3 common steps");
+  EXPECT_EQ(lines(ran.out).at(0),
+            "identical in all that was compared, at 3 common steps; not compared: data, random "
+            "generators, parameters, reduction, final parameters");
 }
 
 TEST(Compare, DifferentRunsExitWith1AndNameTheFirstDifference) {
@@ -641,7 +664,7 @@ TEST(Compare, RunsWithNothingInCommonExitWith2) {
   make_run(folder / "b", {});
   const Ran ran = compare_runs(folder);
   EXPECT_EQ(ran.code, 2);
-  EXPECT_EQ(lines(ran.out).at(0), "not comparable: the runs have no model with steps in common");
+  EXPECT_EQ(lines(ran.out).at(0), "not comparable: B holds no step");
 }
 
 TEST(Compare, WritesAPageWithBothRunsAndTheComparison) {

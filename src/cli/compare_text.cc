@@ -38,35 +38,41 @@ std::string when(Stage stage, const Difference& d) {
                                 : fmt::format("step {}", d.step);
 }
 
+// " (last seen equal at step 38)".
+std::string last_seen(Stage stage, const Difference& d) {
+  const std::uint64_t before = d.step - (stage == Stage::kFinal ? 0 : 1);
+  if (!d.last_seen || *d.last_seen >= before) return "";
+  return fmt::format(" (last seen equal at step {})", *d.last_seen);
+}
+
 std::string part(const Comparison& c, const ModelComparison& m) {
   return c.models.size() == 1 ? "" : fmt::format("module {}, shard {}: ", m.module, m.shard);
 }
 
 std::string identical_until(const ModelComparison& m) {
-  const auto step = m.at(*m.first).first->step;
+  const Difference& d = *m.at(*m.first).first;
   if (!m.last_identical) return "";
-  if (*m.last_identical + 1 >= step)
-    return fmt::format("identical up to step {}; ", *m.last_identical);
-  return fmt::format("identical at the common steps up to {}; ", *m.last_identical);
-}
-
-std::string bracket(const ModelComparison& m) {
-  const auto step = m.at(*m.first).first->step;
-  const auto begin = m.last_identical ? *m.last_identical + 1 : step;
-  return begin < step ? fmt::format(" (it began at one of the steps {} to {})", begin, step) : "";
+  const bool in_turn = d.last_seen == m.last_identical;
+  const auto computed = !m.bracket.empty() && m.dated_after
+                            ? fmt::format(", losses and gradients up to step {}", *m.dated_after)
+                            : std::string();
+  return in_turn || *m.last_identical + 1 >= d.step
+             ? fmt::format("identical up to step {}{}; ", *m.last_identical, computed)
+             : fmt::format("identical at the common steps up to {}{}; ", *m.last_identical,
+                           computed);
 }
 
 std::string headline(const Comparison& c) {
   if (c.outcome == Outcome::kNotComparable) return "not comparable: " + c.reason + "\n";
   const ModelComparison* m = c.first();
-  if (m == nullptr) {
-    return fmt::format("identical in all that was compared, at {}\n",
-                       count(c.models.front().common_steps, "common step"));
-  }
+  if (m == nullptr) return c.agreement + "\n";
   const Difference& d = *m->at(*m->first).first;
-  return fmt::format("different: {}{}first difference at {}, {}, {}{}{}\n", part(c, *m),
-                     identical_until(*m), when(*m->first, d), words(*m->first), who(d),
-                     printable(d.what), bracket(*m));
+  const auto* const found = m->bracket.empty() ? "first difference" : "first difference seen";
+  const auto* const at = *m->first == Stage::kFinal ? "" : "at ";
+  return fmt::format("different: {}{}{}{} {}{}, {}, {}{}{}\n", part(c, *m),
+                     printable(m->cause.empty() ? "" : m->cause + "; "), identical_until(*m), found,
+                     at, when(*m->first, d), words(*m->first), who(d), printable(d.what),
+                     m->bracket.empty() ? "" : " (" + m->bracket + ")");
 }
 
 std::string evidence_lines(const Difference& d, std::size_t most, const char* indent) {
@@ -89,15 +95,16 @@ std::string number_line(const ModelComparison& m) {
   if (!m.first_number || m.first == m.first_number) return "";
   const Difference& d = *m.at(*m.first_number).first;
   constexpr std::size_t kShown = 2;
-  return fmt::format("    first in numbers: {}, {}, {}{}\n{}", when(*m.first_number, d),
-                     words(*m.first_number), who(d), printable(d.what),
-                     evidence_lines(d, kShown, "        "));
+  return fmt::format("    first in numbers: {}{}, {}, {}{}\n{}", when(*m.first_number, d),
+                     last_seen(*m.first_number, d), words(*m.first_number), who(d),
+                     printable(d.what), evidence_lines(d, kShown, "        "));
 }
 
 std::string first_text(const ModelComparison& m) {
   const Difference& first = *m.at(*m.first).first;
-  return evidence_lines(first, first.evidence.size(), "    ") + unseen_line(m) + number_line(m) +
-         fmt::format("    where to look: {}\n", printable(m.origin));
+  const auto dated = m.dated.empty() ? "" : "    " + m.dated + "\n";
+  return evidence_lines(first, first.evidence.size(), "    ") + dated + unseen_line(m) +
+         number_line(m) + fmt::format("    where to look: {}\n", printable(m.origin));
 }
 
 std::string side_text(const char* name, const std::string& run, const Side& s) {
@@ -110,7 +117,8 @@ std::string stage_line(const ModelComparison& m, std::size_t index, std::size_t 
   const StageSummary& s = m.stages[index];
   std::string first = s.compared == 0 ? "not compared" : "equal";
   if (s.first) {
-    first = fmt::format("{}: {}{}", when(stage, *s.first), who(*s.first), printable(s.first->what));
+    first = fmt::format("{}{}: {}{}", when(stage, *s.first), last_seen(stage, *s.first),
+                        who(*s.first), printable(s.first->what));
   }
   const auto* const mark = m.first == stage ? " <- first" : "";
   return fmt::format("{:<{}}  {:>8}  {:>9}  {}{}\n", words(stage), width, s.compared, s.differing,

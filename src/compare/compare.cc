@@ -37,7 +37,36 @@ void say_models_alone(const Run& run, const Run& other, const char* name, Compar
   }
 }
 
-void judge(Comparison& out) {
+// "data, parameters, reduction": the stages of which something was compared, or nothing.
+std::string stages_of(const ModelComparison& m, bool compared) {
+  std::string out;
+  for (std::size_t s = static_cast<std::size_t>(Stage::kData); s < kStages; ++s) {
+    if ((m.stages[s].compared > 0) != compared) continue;
+    out += (out.empty() ? "" : ", ") + std::string(kNames[s]);
+  }
+  std::ranges::replace(out, '-', ' ');
+  return out;
+}
+
+std::string steps_text(const ModelComparison& m) {
+  auto of = fmt::format("{} common step{}", m.common_steps, m.common_steps == 1 ? "" : "s");
+  if (m.a.steps == m.b.steps) return of;
+  return fmt::format("{} (A holds {}, B {})", of, m.a.steps, m.b.steps);
+}
+
+std::string agreement_of(const Comparison& c) {
+  const auto found = std::ranges::find_if(c.models, &ModelComparison::other_worlds);
+  const auto& m = found == c.models.end() ? c.models.front() : *found;
+  const auto rest = stages_of(m, false);
+  const auto without = rest.empty() ? "" : "; not compared: " + rest;
+  if (!m.other_worlds) {
+    return fmt::format("identical in all that was compared, at {}{}", steps_text(m), without);
+  }
+  return fmt::format("identical for {} and {} workers, bit for bit, at {}: {}{}", m.a.workers,
+                     m.b.workers, steps_text(m), stages_of(m, true), without);
+}
+
+void judge(const Run& a, const Run& b, Comparison& out) {
   const auto has_first = [](const ModelComparison& m) { return m.first.has_value(); };
   if (std::ranges::any_of(out.models, has_first)) {
     out.outcome = Outcome::kDifferent;
@@ -45,13 +74,16 @@ void judge(Comparison& out) {
   }
   if (std::ranges::any_of(out.models, any_number)) {
     out.outcome = Outcome::kIdentical;
+    out.agreement = agreement_of(out);
     return;
   }
   const bool common =
       std::ranges::any_of(out.models, [](const ModelComparison& m) { return m.common_steps > 0; });
-  out.reason = out.models.empty() ? "the runs have no model with steps in common"
-               : common           ? "the common steps hold nothing that can be compared"
-                                  : "the runs have no step in common";
+  out.reason = a.models.empty()     ? "A holds no step"
+               : b.models.empty()   ? "B holds no step"
+               : out.models.empty() ? "the runs have no model with steps in common"
+               : common             ? "the common steps hold nothing that can be compared"
+                                    : "the runs have no step in common";
 }
 
 }  // namespace
@@ -84,7 +116,7 @@ Result<Comparison> compare(const RunLog& a, const RunLog& b) {
   }
   say_models_alone(*of_a, *of_b, "A", out);
   say_models_alone(*of_b, *of_a, "B", out);
-  judge(out);
+  judge(*of_a, *of_b, out);
   return out;
 }
 

@@ -44,6 +44,9 @@ struct Difference {
   std::string what;                  // what differs, in a few words; not trusted
   std::vector<std::string> layers;   // groups that differ, in the order of the backward pass
   std::vector<Evidence> evidence;    // a bounded number
+  // Of parameters, which are hashed in turn: the last common step before `step` at which those that
+  // differ were compared and equal. None: never, or another stage.
+  std::optional<std::uint64_t> last_seen;
 };
 
 struct StageSummary {
@@ -68,12 +71,22 @@ struct ModelComparison {
   Side b;
   std::uint64_t common_steps = 0;
   std::array<StageSummary, kStages> stages;
-  std::optional<Stage> first;                   // none: identical in what was compared
-  std::optional<Stage> first_number;            // likewise, inputs left out
-  std::optional<std::uint64_t> last_identical;  // last common step before that of `first`
-  bool reduced_before = false;            // the reduced gradient of `last_identical` was compared
+  std::optional<Stage> first;         // none: identical in what was compared
+  std::optional<Stage> first_number;  // likewise, inputs left out
+  // The difference began after this step: the last common one before that of `first`, or the one at
+  // which parameters were last seen equal.
+  std::optional<std::uint64_t> last_identical;
+  // Losses and gradients are equal up to this step and date a first difference of parameters.
+  std::optional<std::uint64_t> dated_after;
+  std::uint64_t unrecorded = 0;           // optimiser steps after the last recorded one
+  bool any_before = false;                // there are common steps before that of `first`
+  bool reduced_between = false;           // reduced gradients before `first` equal
   bool positions_only = false;            // of its samples, at most: the salts differ
   std::vector<Stage> unseen;              // not compared at the step of `first`, and before it
+  bool other_worlds = false;              // equal but for the numbers of workers
+  std::string bracket;                    // since when it differs, where that is no single step
+  std::string dated;                      // what losses and gradients say about that
+  std::string cause;                      // that the update differs, where nothing before it does
   std::string origin;                     // where to look for the cause; empty where identical
   std::vector<std::string> remarks;       // what differs without a consequence, what was assumed
   std::vector<std::string> not_compared;  // and why
@@ -104,7 +117,8 @@ struct Comparison {
   std::string a;  // names of the runs
   std::string b;
   Outcome outcome = Outcome::kNotComparable;
-  std::string reason;  // why nothing could be compared; else empty
+  std::string reason;     // why nothing could be compared; else empty
+  std::string agreement;  // what is identical, in one sentence; else empty
   std::vector<ModelComparison> models;
   std::vector<FactDifference> facts;
   std::vector<std::string> not_compared;  // models of one run only
@@ -113,8 +127,9 @@ struct Comparison {
 };
 
 // Runs without a common step are not comparable; that is no error. A difference of random
-// generators alone, or of the environment alone, does not make runs different. Memory: two steps,
-// and 400 bytes for each step of the longer run. Errors: those of reading the runs.
+// generators, of the environment or of the number of workers alone does not make runs different.
+// Memory: two steps, and 400 bytes for each step of the longer run. Errors: those of reading the
+// runs.
 Result<Comparison> compare(const RunLog& a, const RunLog& b);
 
 }  // namespace presum::compare

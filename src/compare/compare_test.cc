@@ -282,16 +282,227 @@ TEST(Compare, FindsABufferOfOneWorker) {
   EXPECT_NE(first(c).what.find("buffers"), std::string::npos);
 }
 
+void change_states(StepRecord& step, std::size_t layer) {
+  for (WorkerRecord& w : step.workers) w.states[layer].value ^= 1;
+}
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
 TEST(Compare, BlamesTheUpdateWhereTheReducedGradientWasEqual) {
-  const auto change = [](StepRecord& s) {
-    for (WorkerRecord& w : s.workers) w.states[0].value ^= 1;
-  };
-  const auto after_reduced = changed_from(6, change);
-  expect_first(after_reduced, Stage::kParameters, 6, {10, 11, 12});
-  EXPECT_NE(after_reduced.first()->origin.find("the reduced gradient was equal"),
-            std::string::npos);
+  const auto change = [](StepRecord& s) { change_states(s, 0); };
+  const auto after_reduced = changed_from(1, change);
+  expect_first(after_reduced, Stage::kParameters, 1, {10, 11, 12});
+  EXPECT_TRUE(has(after_reduced.first()->origin, "the reduced gradient was equal"));
+  EXPECT_TRUE(after_reduced.first()->cause.starts_with("the update of step 0 itself differs"));
   const auto after_unread = changed_from(7, change);
-  EXPECT_NE(after_unread.first()->origin.find("was not compared there"), std::string::npos);
+  EXPECT_TRUE(has(after_unread.first()->origin, "was not compared there"));
+  EXPECT_TRUE(after_unread.first()->cause.starts_with("the reduction or the update of one of the"));
+}
+
+// ---- parameters, which are hashed in turn
+
+// As presum.attach records them: of each layer one slice a step, all at step 0; the reduced
+// gradient at every step.
+std::vector<StepRecord> in_turn(std::uint64_t steps) {
+  auto out = steps_of(steps);
+  for (StepRecord& s : out) {
+    for (WorkerRecord& w : s.workers) {
+      w.reduced_norm = 1;
+      w.reduced_fingerprint = testing::value(2, s.step);
+      if (s.step == 0) continue;
+      const std::uint64_t slice = s.step % 25;
+      const auto hashed = slice < 4 ? std::vector{w.states[slice]} : std::vector<StateHash>();
+      w.states = hashed;
+    }
+  }
+  return out;
+}
+
+void change_layer(std::vector<StepRecord>& steps, const std::string& layer, std::uint64_t from) {
+  for (StepRecord& s : steps) {
+    for (WorkerRecord& w : s.workers) {
+      for (StateHash& h : w.states) h.value ^= s.step >= from && h.group == name_hash(layer);
+    }
+  }
+}
+
+// The layer of slice 2 differs from step 4 on, and is next hashed at step 27.
+Comparison changed_late(const Change& also = [](StepRecord&) {}) {
+  auto b = in_turn(30);
+  change_layer(b, "layers.10", 4);
+  for (StepRecord& s : b) also(s);
+  return compare_steps(in_turn(30), b);
+}
+
+TEST(Compare, BracketsAParameterByWhenItWasLastSeenEqual) {
+  const auto c = changed_late();
+  expect_first(c, Stage::kParameters, 27, {10, 11, 12});
+  const ModelComparison& m = *c.first();
+  EXPECT_EQ(first(c).last_seen, 2U);
+  EXPECT_EQ(m.last_identical, 2U);
+  EXPECT_TRUE(m.bracket.starts_with("they differ since one of the steps 3 to 27")) << m.bracket;
+  EXPECT_TRUE(has(m.bracket, "last seen equal at step 2"));
+  EXPECT_EQ(m.dated_after, std::nullopt);
+  EXPECT_TRUE(has(m.dated, "equal up to step 29 all the same")) << m.dated;
+  EXPECT_TRUE(m.cause.starts_with("the update of one of the steps 2 to 26 itself differs"));
+  EXPECT_TRUE(has(m.origin, "one of the steps 2 to 26"));
+}
+
+TEST(Compare, DatesAParameterByLossesThatDifferWithIt) {
+  const auto c = changed_late([](StepRecord& s) {
+    if (s.step >= 27) s.workers[0].loss += 1;
+  });
+  expect_first(c, Stage::kParameters, 27, {10, 11, 12});
+  const ModelComparison& m = *c.first();
+  EXPECT_EQ(m.last_identical, 2U);
+  EXPECT_EQ(m.dated_after, 26U);
+  EXPECT_TRUE(has(m.dated, "equal up to step 26 and differ at step 27")) << m.dated;
+  EXPECT_TRUE(has(m.cause, "by losses and gradients, the update of step 26 itself differs"));
+}
+
+TEST(Compare, PutsALossThatDiffersFirstBeforeAParameterThatIsSeenLater) {
+  const auto c = changed_late([](StepRecord& s) {
+    for (WorkerRecord& w : s.workers) w.loss += s.step >= 5 ? 1 : 0;
+  });
+  expect_first(c, Stage::kLoss, 5, {10, 11, 12});
+  EXPECT_EQ(c.first()->at(Stage::kParameters).first->last_seen, 2U);
+  EXPECT_TRUE(c.first()->bracket.empty());
+  EXPECT_TRUE(has(c.first()->origin, "or the same of an earlier step")) << c.first()->origin;
+}
+
+TEST(Compare, BracketsParametersAfterTheLastStep) {
+  const testing::TempFolder folder;
+  const auto write = [&](const char* name, bool other) {
+    auto steps = in_turn(28);
+    for (WorkerRecord& w : steps.back().workers) w.states = steps.front().workers.front().states;
+    if (other) change_layer(steps, "head", 27);
+    testing::Made made{.final_states = false};
+    auto notes = steps;
+    steps.back() = in_turn(28).back();
+    testing::record(folder / name, steps, made, &notes.back());
+  };
+  write("a", false);
+  write("b", true);
+  const auto c = testing::compare_folders(folder / "a", folder / "b");
+  expect_first(c, Stage::kFinal, 27, {10, 11, 12});
+  EXPECT_EQ(first(c).last_seen, 3U);
+  EXPECT_TRUE(has(c.first()->bracket, "one of the steps 4 to 27, or after it"));
+  EXPECT_TRUE(has(c.first()->dated, "or nothing that was computed shows it"));
+  EXPECT_TRUE(has(c.first()->cause, "the update of one of the steps 3 to 27 itself differs"));
+}
+
+TEST(Compare, SaysThatUpdatesAfterTheLastRecordedStepMayBeTheCause) {
+  const auto a = steps_of(6);
+  auto b = a;
+  for (WorkerRecord& w : b.back().workers) w.states[0].value ^= 1;
+  const testing::TempFolder folder;
+  testing::record(folder / "a", a, {.final_states = false, .unrecorded = 2}, &a.back());
+  testing::record(folder / "b", a, {.final_states = false, .unrecorded = 2}, &b.back());
+  const auto c = testing::compare_folders(folder / "a", folder / "b");
+  expect_first(c, Stage::kFinal, 5, {10, 11, 12});
+  EXPECT_TRUE(has(c.first()->origin, "update of one of the steps 0 to 7")) << c.first()->origin;
+  EXPECT_TRUE(c.first()->cause.empty()) << "their gradients were not seen";
+}
+
+TEST(Compare, DatesNoMorePreciselyThanStepsAreRecorded) {
+  const auto sparse = [](bool other) {
+    std::vector<StepRecord> out;
+    for (StepRecord& s : in_turn(10)) {
+      if (s.step % 3 != 0) continue;
+      for (WorkerRecord& w : s.workers) {
+        w.states = step_of(s.step, 1).workers.front().states;
+        if (other && s.step >= 9) w.loss += 1;
+      }
+      out.push_back(s);
+    }
+    if (other) change_layer(out, "layers.10", 9);
+    return out;
+  };
+  const Made every{.facts = {{"every", "3"}}};
+  const auto c = compare_steps(sparse(false), sparse(true), every, every);
+  expect_first(c, Stage::kParameters, 9, {10, 11, 12});
+  EXPECT_EQ(c.first()->dated_after, 6U);
+  EXPECT_TRUE(has(c.first()->dated, "dates it to the update of one of the steps 6 to 8"));
+  EXPECT_TRUE(has(c.first()->origin, "one of the steps 6 to 8"));
+}
+
+TEST(Compare, SaysThatARunWasNotClosed) {
+  const testing::TempFolder folder;
+  testing::record(folder / "a", steps_of(5));
+  testing::record(folder / "b", steps_of(3), {.final_states = false, .closed = false});
+  const auto c = testing::compare_folders(folder / "a", folder / "b");
+  EXPECT_EQ(c.agreement,
+            "identical in all that was compared, at 3 common steps (A holds 5, B 3); not compared: "
+            "final parameters");
+  EXPECT_TRUE(contains(c.models[0].remarks, "B was not closed"));
+}
+
+TEST(Compare, SaysThatParametersWereNeverSeenBefore) {
+  auto a = in_turn(30);
+  auto b = in_turn(30);
+  change_layer(b, "layers.10", 0);
+  a.erase(a.begin());
+  b.erase(b.begin());
+  const auto c = compare_steps(a, b);
+  expect_first(c, Stage::kParameters, 2, {10, 11, 12});
+  EXPECT_EQ(c.first()->last_identical, std::nullopt);
+  EXPECT_EQ(c.first()->bracket, "these were not compared before");
+  EXPECT_TRUE(has(c.first()->origin, "were not compared before"));
+  EXPECT_TRUE(c.first()->cause.empty());
+}
+
+TEST(Compare, DoesNotCompareSlicesOfModelsThatTrainOtherParameters) {
+  auto b = in_turn(5);
+  for (StepRecord& s : b) {
+    for (WorkerRecord& w : s.workers) {
+      if (s.step == 0) w.states.front().of = StateHash::Of::kBuffers;  // frozen
+      for (StateHash& h : w.states) h.value ^= s.step > 0;
+    }
+  }
+  const auto c = compare_steps(in_turn(5), b);
+  EXPECT_EQ(c.models[0].at(Stage::kParameters).compared, 1U);
+  EXPECT_TRUE(contains(c.models[0].not_compared, "of models with other parameters"));
+}
+
+TEST(Compare, NamesWhatDiffersOfTheOptimiser) {
+  auto b = in_turn(4);
+  change_layer(b, "layers.2", 1);
+  const auto named = compare_steps(in_turn(4), b, {.facts = {{"optimizer.momentum", "0.9"}}},
+                                   {.facts = {{"optimizer.momentum", "0"}}});
+  expect_first(named, Stage::kConfiguration, 0, {});
+  EXPECT_TRUE(named.first()->cause.starts_with(
+      "the update of step 0 itself differs (optimizer.momentum: 0.9 in A, 0 in B)"))
+      << named.first()->cause;
+  for (StepRecord& s : b) {
+    for (WorkerRecord& w : s.workers) set(w, Kind::kLearningRate, 0.05);
+  }
+  EXPECT_TRUE(has(compare_steps(in_turn(4), b).first()->cause, "(learning_rate: 0.1 in A"));
+}
+
+TEST(Compare, SaysThatAnUpdateWasLeftOut) {
+  const auto c = changed_late([](StepRecord& s) {
+    if (s.step >= 4) --s.workers[1].optimizer_step;
+  });
+  EXPECT_TRUE(has(c.first()->cause, "other numbers of optimiser steps from step 4 on"));
+  EXPECT_TRUE(contains(c.models[0].remarks, "rank 11 made fewer optimiser steps in B than in the"));
+}
+
+TEST(Compare, BlamesNoUpdateWhereGradientsBeforeItWereNotCompared) {
+  auto a = in_turn(4);
+  auto b = in_turn(4);
+  for (auto* steps : {&a, &b}) {
+    (*steps)[0].workers[1].skipped_parameters = 1;
+    for (WorkerRecord& w : (*steps)[0].workers) {
+      w.reduced_norm = NAN;
+      w.reduced_fingerprint = 0;
+    }
+  }
+  change_layer(b, "layers.2", 1);
+  const auto c = compare_steps(a, b);
+  expect_first(c, Stage::kParameters, 1, {10, 11, 12});
+  EXPECT_TRUE(c.first()->cause.empty()) << c.first()->cause;
 }
 
 TEST(Compare, FindsALossAndItsMicroBatch) {
@@ -325,6 +536,14 @@ TEST(Compare, NamesLayersInTheOrderOfTheBackwardPass) {
     change_gradient(s, 2, {"embed", "layers.2", "layers.10"});
   });
   EXPECT_EQ(first(c).layers, (Names{"layers.10", "layers.2", "embed"}));
+}
+
+TEST(Compare, NamesALayerThatOneRunAloneHasAGradientOf) {
+  const auto c = changed_at(2, [](StepRecord& s) {
+    s.workers[0].fingerprint ^= 1;
+    std::erase_if(s.groups, [](const GroupRecord& g) { return g.id == name_hash("layers.2"); });
+  });
+  EXPECT_TRUE(contains(texts(first(c)), "layers.2 only in A; the other layers are equal"));
 }
 
 TEST(Compare, FallsBackOnNormsOfLayers) {
@@ -524,17 +743,49 @@ std::vector<StepRecord> dealt(std::uint32_t workers) {
   return out;
 }
 
-TEST(Compare, ComparesWhatIsOfAllWorkersWhereTheirNumbersDiffer) {
+TEST(Compare, FindsRunsIdenticalThatDifferInTheNumberOfWorkersOnly) {
   const auto c = compare_steps(dealt(2), dealt(3));
-  expect_first(c, Stage::kConfiguration, 0, {});
-  EXPECT_TRUE(contains(texts(first(c)), "workers: 2 in A, 3 in B"));
+  EXPECT_EQ(c.outcome, Outcome::kIdentical);
+  EXPECT_EQ(c.agreement,
+            "identical for 2 and 3 workers, bit for bit, at 6 common steps: data, parameters, "
+            "reduction, final parameters; not compared: random generators, loss, local gradient");
   const ModelComparison& m = c.models[0];
+  EXPECT_TRUE(m.other_worlds);
+  EXPECT_EQ(m.at(Stage::kConfiguration).differing, 6U);
   EXPECT_EQ(m.at(Stage::kData).compared, 6U);
-  EXPECT_EQ(m.at(Stage::kData).differing, 0U);
   EXPECT_EQ(m.at(Stage::kParameters).compared, 6U);
   EXPECT_EQ(m.at(Stage::kReduction).compared, 2U);
   EXPECT_EQ(m.at(Stage::kGradient).compared, 0U);
   EXPECT_TRUE(contains(m.not_compared, "local-gradient: the numbers of workers differ"));
+}
+
+TEST(Compare, ComparesWhatIsOfAllWorkersWhereTheirNumbersDiffer) {
+  auto b = dealt(3);
+  for (WorkerRecord& w : b[5].workers) w.states[0].value ^= 1;
+  const auto c = compare_steps(dealt(2), b);
+  expect_first(c, Stage::kConfiguration, 0, {});
+  EXPECT_TRUE(contains(texts(first(c)), "workers: 2 in A, 3 in B"));
+  EXPECT_EQ(c.first()->first_number, Stage::kParameters);
+  EXPECT_FALSE(c.first()->other_worlds);
+}
+
+TEST(Compare, FindsOtherSettingsBesideOtherNumbersOfWorkers) {
+  auto b = dealt(3);
+  for (StepRecord& s : b) {
+    for (WorkerRecord& w : s.workers) set(w, Kind::kLearningRate, 0.05);
+  }
+  expect_first(compare_steps(dealt(2), b), Stage::kConfiguration, 0, {});
+  const auto facts =
+      compare_steps(dealt(2), dealt(3), {.facts = {{"model", "M"}}}, {.facts = {{"model", "N"}}});
+  expect_first(facts, Stage::kConfiguration, 0, {});
+}
+
+TEST(Compare, DoesNotCallOtherNumbersOfWorkersIdenticalForTheirStartAlone) {
+  const Made open{.final_states = false};
+  auto a = dealt(2);
+  auto b = dealt(3);
+  for (auto* steps : {&a, &b}) steps->resize(1);
+  expect_first(compare_steps(a, b, open, open), Stage::kConfiguration, 0, {});
 }
 
 TEST(Compare, FindsOtherSamplesWhereNumbersOfWorkersDiffer) {
@@ -546,6 +797,14 @@ TEST(Compare, FindsOtherSamplesWhereNumbersOfWorkersDiffer) {
 }
 
 // ---- facts
+
+TEST(Facts, ThatAreTheSameNumberAreEqual) {
+  const auto c =
+      compare_steps(steps_of(2), steps_of(2), {.facts = {{"optimizer.weight_decay", "0"}}},
+                    {.facts = {{"optimizer.weight_decay", "0.0"}}});
+  EXPECT_EQ(c.outcome, Outcome::kIdentical);
+  EXPECT_TRUE(c.facts.empty());
+}
 
 TEST(Facts, OfTheProcessAreLeftOut) {
   const auto c =
@@ -626,6 +885,25 @@ TEST(Document, SaysWhatTheComparisonSays) {
   EXPECT_EQ(model["stages"][5]["first"]["ranks"], std::vector<int>{12});
   EXPECT_EQ(model["stages"][5]["first"]["layers"], std::vector<std::string>{"layers.2"});
   EXPECT_TRUE(model["stages"][1]["first"].is_null());
+  EXPECT_EQ(model["positions_only"], false);
+  EXPECT_TRUE(json["agreement"].get<std::string>().empty());
+}
+
+TEST(Document, SaysBetweenWhichStepsParametersBeganToDiffer) {
+  const auto json = document(changed_late());
+  const auto& model = json["models"][0];
+  EXPECT_EQ(model["last_identical"], 2);
+  EXPECT_EQ(model["stages"][3]["first"]["last_seen"], 2);
+  EXPECT_TRUE(model["stages"][7]["first"].is_null());
+  EXPECT_TRUE(model["dated_after"].is_null());
+  for (const auto* key : {"bracket", "dated", "cause"}) EXPECT_NE(model[key], "") << key;
+}
+
+TEST(Document, SaysThatOnlyPositionsOfSamplesWereCompared) {
+  auto b = steps_of(4);
+  b[2].workers[1].loss += 1;
+  const auto json = document(compare_steps(steps_of(4), b, {}, {.salt = 6}));
+  EXPECT_EQ(json["models"][0]["positions_only"], true);
 }
 
 }  // namespace

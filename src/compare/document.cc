@@ -21,8 +21,13 @@ Json name(const std::optional<Stage>& stage) { return stage ? Json(to_string(*st
 Json difference_json(const Difference& d) {
   Json evidence = Json::array();
   for (const Evidence& e : d.evidence) evidence.push_back({{"ranks", e.ranks}, {"text", e.text}});
-  return {{"step", d.step}, {"ranks", d.ranks},   {"all_ranks", d.all_ranks},
-          {"what", d.what}, {"layers", d.layers}, {"evidence", evidence}};
+  return {{"step", d.step},
+          {"ranks", d.ranks},
+          {"all_ranks", d.all_ranks},
+          {"what", d.what},
+          {"layers", d.layers},
+          {"evidence", evidence},
+          {"last_seen", or_null(d.last_seen)}};
 }
 
 Json stage_json(Stage stage, const StageSummary& s) {
@@ -56,7 +61,13 @@ Json model_json(const ModelComparison& m) {
           {"first_step", m.first ? Json(m.at(*m.first).first->step) : Json()},
           {"first_number", name(m.first_number)},
           {"last_identical", or_null(m.last_identical)},
+          {"dated_after", or_null(m.dated_after)},
+          {"bracket", m.bracket},
+          {"dated", m.dated},
+          {"cause", m.cause},
+          {"other_worlds", m.other_worlds},
           {"unseen", unseen},
+          {"positions_only", m.positions_only},
           {"origin", m.origin},
           {"stages", stages},
           {"remarks", m.remarks},
@@ -82,6 +93,7 @@ Json document(const Comparison& comparison) {
   for (const FactDifference& f : comparison.facts) facts.push_back(fact_json(f));
   return {{"outcome", kOutcomes[static_cast<std::size_t>(comparison.outcome)]},
           {"reason", comparison.reason},
+          {"agreement", comparison.agreement},
           {"a", comparison.a},
           {"b", comparison.b},
           {"models", models},

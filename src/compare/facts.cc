@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <map>
 #include <optional>
 #include <set>
@@ -61,6 +62,19 @@ bool absence_counts(std::string_view key) {
   return key.starts_with("env.") || key == "grad_scaler";
 }
 
+// As text or as numbers: 0 is 0.0.
+bool same_value(const std::string& a, const std::string& b) {
+  if (a == b) return true;
+  double of_a = 0;
+  double of_b = 0;
+  const auto whole = [](const std::string& text, double& value) {
+    const auto* const end = text.data() + text.size();
+    const auto read = std::from_chars(text.data(), end, value);
+    return read.ec == std::errc() && read.ptr == end;
+  };
+  return whole(a, of_a) && whole(b, of_b) && of_a == of_b;
+}
+
 std::optional<FactDifference> by_rank(const std::string& key, const ByRank& a, const ByRank& b) {
   FactDifference out{.key = key, .weight = weight_of(key)};
   std::set<std::uint32_t> ranks;
@@ -71,7 +85,7 @@ std::optional<FactDifference> by_rank(const std::string& key, const ByRank& a, c
     const auto in_a = a.find(rank);
     const auto in_b = b.find(rank);
     const bool both = in_a != a.end() && in_b != b.end();
-    if (both ? in_a->second == in_b->second : !absence_counts(key)) continue;
+    if (both ? same_value(in_a->second, in_b->second) : !absence_counts(key)) continue;
     out.ranks.push_back(rank);
     if (out.ranks.size() > 1) continue;
     out.a = in_a == a.end() ? "" : in_a->second;
@@ -86,7 +100,7 @@ std::optional<FactDifference> by_shared(const std::string& key, const ByRank& a,
   const auto of_a = shared(a);
   const auto of_b = shared(b);
   const bool counts = (of_a && of_b) || (absence_counts(key) && (a.empty() || b.empty()));
-  if (!counts || of_a == of_b) return std::nullopt;
+  if (!counts || same_value(of_a.value_or(""), of_b.value_or(""))) return std::nullopt;
   return FactDifference{
       .key = key, .a = of_a.value_or(""), .b = of_b.value_or(""), .weight = weight_of(key)};
 }

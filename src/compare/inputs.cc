@@ -302,8 +302,8 @@ Looked look_at_configuration(const StepPair& pair) {
     add_differing({&pair.a.workers.front(), &pair.b.workers.front()}, is_setting_of_all, settings);
     settings.report(1, found);
   }
-  return std::move(found).finish(settings.empty() ? "number of workers"
-                                                  : "number of workers, " + settings.names());
+  const std::string what(kNumberOfWorkers);
+  return std::move(found).finish(settings.empty() ? what : what + ", " + settings.names());
 }
 
 Looked look_at_data(const StepPair& pair) {

@@ -3,12 +3,16 @@
 #pragma once
 
 #include <set>
+#include <string_view>
 
 #include "compare/pair.h"
 
 namespace presum::compare {
 
 using KindSet = std::set<std::uint32_t>;  // of fingerprints
+
+// What differs where only the number of workers does.
+inline constexpr std::string_view kNumberOfWorkers = "number of workers";
 
 // Settings that workers told at the step: sampler, data set, modes, optimiser, dtypes, flags.
 Looked look_at_configuration(const StepPair& pair);

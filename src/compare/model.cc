@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <set>
 
 #include "compare/facts.h"
@@ -19,16 +20,24 @@
 namespace presum::compare {
 namespace {
 
-constexpr std::uint64_t kSlices = 25;  // docs/packet_format.md, "8 states"
-
-// Whether the states of two steps are of the same tensors.
-bool same_slice(const Walk::At& a, std::uint64_t every_a, const Walk::At& b,
-                std::uint64_t every_b) {
+// Which tensors the states of two steps are of.
+Hashed hashed_of(const Walk::At& a, std::uint64_t every_a, const Walk::At& b,
+                 std::uint64_t every_b) {
   const std::uint64_t x = a.record->step;
   const std::uint64_t y = b.record->step;
-  if (x == y && every_a == every_b) return true;
-  if (every_a == 0 || every_b == 0 || x == 0 || y == 0) return x == 0 && y == 0;
-  return x / every_a % kSlices == y / every_b % kSlices;
+  if (x == 0 || y == 0) return {.alike = x == y, .whole = x == y};
+  if (every_a == 0 || every_b == 0) return {.alike = x == y && every_a == every_b};
+  if (x / every_a % kSlices != y / every_b % kSlices) return {};
+  return {.alike = true, .slice = x / every_a % kSlices};
+}
+
+// The groups of a step's states.
+std::set<std::pair<std::uint64_t, StateHash::Of>> held_by(const StepRecord& step) {
+  std::set<std::pair<std::uint64_t, StateHash::Of>> out;
+  for (const WorkerRecord& w : step.workers) {
+    for (const StateHash& s : w.states) out.emplace(s.group, s.of);
+  }
+  return out;
 }
 
 std::vector<WorkerPair> pairs_of(const StepRecord& a, const StepRecord& b) {
@@ -46,7 +55,8 @@ StepRecord roster_of(const StepRecord& step) {
   StepRecord out;
   out.workers_expected = step.workers_expected;
   for (const WorkerRecord& w : step.workers) {
-    out.workers.push_back({.rank = w.rank, .replica = w.replica});
+    out.workers.push_back(
+        {.rank = w.rank, .replica = w.replica, .optimizer_step = w.optimizer_step});
   }
   return out;
 }
@@ -124,13 +134,16 @@ class Model {
 
   void look(const Walk::At& a, const Walk::At& b) {
     meet(a, b);
-    const StepPair pair{.a = *a.record,
-                        .b = *b.record,
-                        .step = a.step,
-                        .same_salt = same_salt_,
-                        .same_slice = same_slice(a, every_a_, b, every_b_),
-                        .layers = layers_,
-                        .workers = pairs_of(*a.record, *b.record)};
+    StepPair pair{.a = *a.record,
+                  .b = *b.record,
+                  .step = a.step,
+                  .same_salt = same_salt_,
+                  .hashed = hashed_of(a, every_a_, b, every_b_),
+                  .layers = layers_,
+                  .workers = pairs_of(*a.record, *b.record)};
+    if (pair.hashed.whole) same_numbering_ = held_by(pair.a) == held_by(pair.b);
+    if (!same_numbering_ && !pair.hashed.whole) pair.hashed = {};
+    look_at_updates(pair);
     rest_.skipping += skips_gradients(pair);
     rest_.lacking += pair.same_world() && pair.workers.size() < pair.a.workers_expected;
     defined_otherwise_ += defining_since_.has_value();
@@ -138,7 +151,7 @@ class Model {
     add_all({look_at_configuration(pair), look_at_data(pair), look_at_random(pair, unseeded_),
              look_at_parameters(pair), look_at_losses(pair), look_at_gradients(pair),
              look_at_reduction(pair)},
-            pair.step);
+            pair);
     previous_ = pair.step;
     last_a_ = roster_of(pair.a);
     last_b_ = roster_of(pair.b);
@@ -151,7 +164,6 @@ class Model {
     meeting_ = segments;
     every_a_ = a_.every(segments.first, key_.first);
     every_b_ = b_.every(segments.second, key_.first);
-    offsets_ = {a.piece->offset, b.piece->offset};
     const auto salt = a_.salt(segments.first);
     same_salt_ = !salt.empty() && salt == b_.salt(segments.second);
     for (FactDifference& f : differing_facts(
@@ -162,12 +174,15 @@ class Model {
       if (passed && tells_settings(*a.record) && tells_settings(*b.record)) continue;
       if (passed) f.weight = FactDifference::Weight::kEnvironment;
       f.module = key_.first;
-      add_fact(std::move(f), a.step);
+      const bool world =
+          f.key == "world_size" && a.record->workers_expected != b.record->workers_expected;
+      add_fact(std::move(f), a.step, world);
     }
   }
 
-  void add_fact(FactDifference fact, std::uint64_t step) {
-    const bool defining = fact.weight == FactDifference::Weight::kDefining;
+  // `world`: it says what the numbers of workers say already.
+  void add_fact(FactDifference fact, std::uint64_t step, bool world) {
+    const bool defining = fact.weight == FactDifference::Weight::kDefining && !world;
     if (defining) defining_since_ = std::min(defining_since_.value_or(step), step);
     const bool known = std::ranges::any_of(out_.facts, [&](const FactDifference& f) {
       return f.key == fact.key && f.a == fact.a && f.b == fact.b;
@@ -175,17 +190,71 @@ class Model {
     if (!known) out_.facts.push_back(std::move(fact));
   }
 
-  void add_all(const std::array<Looked, kStages - 1>& looked, std::uint64_t step) {
+  void add_all(std::array<Looked, kStages - 1> looked, const StepPair& pair) {
+    const std::uint64_t step = pair.step;
+    note_parameters(looked[static_cast<std::size_t>(Stage::kParameters)], pair);
+    note_worlds(looked.front(), pair);
     std::vector<Stage> unseen;
     for (std::size_t s = 0; s < looked.size(); ++s) {
       const auto stage = static_cast<Stage>(s);
       const bool first = looked[s].difference && !out_.model.at(stage).first;
-      if (first) contexts_[s] = {unseen, previous_, reduced_before_, !same_salt_};
+      if (first) contexts_[s] = {unseen, previous_, !same_salt_, reduced_, gradients_};
       if (looked[s].state != Looked::State::kCompared) unseen.push_back(stage);
       add(stage, looked[s], step);
     }
     note_outcome(looked, step);
-    reduced_before_ = looked.back().state == Looked::State::kCompared;
+    const auto compared = [&](Stage stage) {
+      return looked[static_cast<std::size_t>(stage)].state == Looked::State::kCompared;
+    };
+    reduced_.add(step, compared(Stage::kReduction));
+    gradients_.add(step, compared(Stage::kGradient) && complete(pair) && !skips_gradients(pair));
+  }
+
+  static bool complete(const StepPair& pair) {
+    return !pair.same_world() || pair.workers.size() == pair.a.workers_expected;
+  }
+
+  // When parameters were last seen equal. A slice without parameters has been seen as well.
+  void note_parameters(Looked& looked, const StepPair& pair) {
+    if (looked.difference) {
+      looked.difference->last_seen = seen_.of(pair.hashed, looked.difference->layers);
+      return;
+    }
+    const bool none = looked.state == Looked::State::kNotInEither;
+    const bool seen = looked.state == Looked::State::kCompared && complete(pair);
+    if (!seen && !none) return;
+    std::vector<std::uint64_t> groups;
+    for (const auto& [group, of] : held_by(pair.a)) groups.push_back(group);
+    seen_.equal(pair.step, {.whole = seen && pair.hashed.whole, .slice = pair.hashed.slice},
+                layers_.backward(groups));
+  }
+
+  void note_worlds(const Looked& configuration, const StepPair& pair) {
+    other_worlds_ = other_worlds_ || !pair.same_world();
+    const auto& found = configuration.difference;
+    const bool number = !pair.same_world() && found && found->what == kNumberOfWorkers;
+    set_otherwise_ = set_otherwise_ || (found && !number);
+  }
+
+  // Workers whose optimiser made a step in one run and none in the other.
+  void look_at_updates(const StepPair& pair) {
+    std::map<std::uint32_t, std::int64_t> ahead;
+    for (const auto& [a, b] : pair.workers) {
+      if (a->optimizer_step == 0 || b->optimizer_step == 0) continue;  // no optimiser is known
+      const auto lag_a = static_cast<std::int64_t>(pair.a.step - a->optimizer_step);
+      const auto lag_b = static_cast<std::int64_t>(pair.b.step - b->optimizer_step);
+      ahead[a->rank] = lag_b - lag_a;
+    }
+    const bool same_meeting = ahead_meeting_ == meeting_;
+    ahead_meeting_ = meeting_;
+    for (const auto& [rank, now] : ahead) {
+      const auto before = ahead_.find(rank);
+      if (!same_meeting || before == ahead_.end() || before->second == now) continue;
+      if (updates_at_ && *updates_at_ != pair.step) continue;
+      updates_at_ = pair.step;
+      (now > before->second ? fewer_in_b_ : fewer_in_a_).push_back(rank);
+    }
+    ahead_ = std::move(ahead);
   }
 
   void note_outcome(const std::array<Looked, kStages - 1>& looked, std::uint64_t step) {
@@ -216,19 +285,31 @@ class Model {
   void look_at_ends() {
     const auto a = a_.final_states_of(meeting_.first, key_);
     const auto b = b_.final_states_of(meeting_.second, key_);
-    const bool same_end =
-        out_.model.a.last_step == out_.model.b.last_step &&
-        (a.empty() || b.empty() ||
-         offsets_.first + a.front().optimizer_steps == offsets_.second + b.front().optimizer_steps);
+    const bool same_end = out_.model.a.last_step == out_.model.b.last_step &&
+                          updates_after(a, last_a_) == updates_after(b, last_b_);
+    out_.model.unrecorded = updates_after(a, last_a_);
     const StepPair pair{.a = last_a_,
                         .b = last_b_,
                         .step = *previous_,
                         .layers = layers_,
                         .workers = pairs_of(last_a_, last_b_)};
-    const Looked looked =
-        same_end ? look_at_final(pair, a, b) : not_compared(!a.empty(), !b.empty());
-    if (looked.difference) contexts_[static_cast<std::size_t>(Stage::kFinal)].previous = previous_;
+    Looked looked = same_end ? look_at_final(pair, a, b) : not_compared(!a.empty(), !b.empty());
+    if (looked.difference) {
+      looked.difference->last_seen = seen_.of({.whole = true}, looked.difference->layers);
+      contexts_[static_cast<std::size_t>(Stage::kFinal)] = {
+          {}, previous_, !same_salt_, reduced_, gradients_};
+    }
     add(Stage::kFinal, looked, pair.step);
+  }
+
+  // Optimiser steps of a run after its last recorded step.
+  static std::uint64_t updates_after(const std::vector<FinalState>& end, const StepRecord& last) {
+    if (end.empty() || last.workers.empty()) return 0;
+    const auto worker =
+        std::ranges::find(last.workers, end.front().replica, &WorkerRecord::replica);
+    const auto& w = worker == last.workers.end() ? last.workers.front() : *worker;
+    const std::uint64_t all = end.front().optimizer_steps;
+    return all > w.optimizer_step ? all - w.optimizer_step : 0;
   }
 
   // Facts that define the training count as settings, from the step on where the segments meet.
@@ -268,6 +349,8 @@ class Model {
   // Neither are they one if a step came out equal all the same.
   void choose_first() {
     ModelComparison& m = out_.model;
+    m.other_worlds = only_worlds_differ();
+    if (m.other_worlds) return;
     for (std::size_t s = 0; s < kStages; ++s) {
       const auto stage = static_cast<Stage>(s);
       if (!m.at(stage).first || stage == Stage::kRandom) continue;
@@ -281,9 +364,41 @@ class Model {
     if (!m.first) return;
     const auto& context = contexts_[static_cast<std::size_t>(*m.first)];
     m.unseen = context.unseen;
-    m.last_identical = context.previous;
-    m.reduced_before = context.reduced_before;
+    m.any_before = context.previous.has_value();
+    m.last_identical = equal_before(*m.first);
+    m.dated_after = dated_after(m, *m.first);
+    m.reduced_between = between(*m.first).reduced;
     m.positions_only = context.positions_only;
+  }
+
+  // Whether the numbers of workers are all that differs, and more than the start was compared.
+  bool only_worlds_differ() const {
+    const ModelComparison& m = out_.model;
+    if (!other_worlds_ || set_otherwise_ || defining_since_) return false;
+    for (std::size_t s = static_cast<std::size_t>(Stage::kData); s < kStages; ++s) {
+      if (m.stages[s].first && static_cast<Stage>(s) != Stage::kRandom) return false;
+    }
+    return m.at(Stage::kParameters).compared > 1 || m.at(Stage::kFinal).compared > 0;
+  }
+
+  // The step after which a stage's first difference began.
+  std::optional<std::uint64_t> equal_before(Stage stage) const {
+    const auto previous = contexts_[static_cast<std::size_t>(stage)].previous;
+    if (stage != Stage::kParameters && stage != Stage::kFinal) return previous;
+    return std::min(previous, out_.model.at(stage).first->last_seen);
+  }
+
+  // What is known of the steps whose updates may have brought a difference about.
+  Between between(Stage stage) const {
+    const auto& context = contexts_[static_cast<std::size_t>(stage)];
+    const auto dated = dated_after(out_.model, stage);
+    Between out{.first = dated ? dated : equal_before(stage), .dated = dated.has_value()};
+    if (!out.first) return out;
+    const bool last = stage == Stage::kFinal;
+    out.end = out_.model.at(stage).first->step + (last ? 1 + out_.model.unrecorded : 0);
+    out.reduced = context.reduced.covers(*out.first, out.end);
+    out.gradients = context.gradients.covers(*out.first, out.end);
+    return out;
   }
 
   // Stages are asked in their order, so that of two at the same step the first one counts.
@@ -292,6 +407,12 @@ class Model {
     const auto step = out_.model.at(stage).first->step;
     const auto other = out_.model.at(*than).first->step;
     return step < other || (step == other && stage < *than);
+  }
+
+  void say_updates() {
+    for (const auto& [name, ranks] : {std::pair("A", &fewer_in_a_), std::pair("B", &fewer_in_b_)}) {
+      if (!ranks->empty()) say_fewer_updates(name, *updates_at_, *ranks, out_.model);
+    }
   }
 
   void say_rest() {
@@ -318,16 +439,23 @@ class Model {
                                       m.at(Stage::kRandom).first->what,
                                       m.at(Stage::kRandom).first->step, *equal_after_random_));
     }
+    say_updates();
     say_restarts("A", pieces_a_, m);
     say_restarts("B", pieces_b_, m);
+    say_unclosed("A", a_.segments, m);
+    say_unclosed("B", b_.segments, m);
+    m.bracket = bracket_of(m);
+    m.dated = dated_of(m);
     m.origin = origin_of(m);
+    if (m.first_number) m.cause = cause_of(m, out_.facts, between(*m.first_number), updates_at_);
   }
 
   struct Context {
     std::vector<Stage> unseen;  // not compared at the step
     std::optional<std::uint64_t> previous;
-    bool reduced_before = false;  // the reduced gradient of `previous` was compared
     bool positions_only = false;  // of the step's samples, at most
+    Unbroken reduced;             // gradients that were compared before
+    Unbroken gradients;
   };
 
   const Run& a_;
@@ -338,13 +466,20 @@ class Model {
   std::vector<Piece> pieces_a_, pieces_b_;
   std::pair<std::uint32_t, std::uint32_t> meeting_{0, 0};  // segments; their numbers begin at 1
   std::uint64_t every_a_ = 0, every_b_ = 0;
-  std::pair<std::uint64_t, std::uint64_t> offsets_;  // of the segments' steps
   bool same_salt_ = false;
   KindSet unseeded_;
-  std::optional<std::uint64_t> defining_since_;      // facts that define the training differ
-  std::uint64_t defined_otherwise_ = 0;              // steps at which they do
-  std::optional<std::uint64_t> previous_;            // common step
-  bool reduced_before_ = false;                      // its reduced gradient was compared
+  std::optional<std::uint64_t> defining_since_;  // facts that define the training differ
+  std::uint64_t defined_otherwise_ = 0;          // steps at which they do
+  std::optional<std::uint64_t> previous_;        // common step
+  LastSeen seen_;
+  Unbroken reduced_, gradients_;
+  bool same_numbering_ = true;  // parameters have the same numbers in both runs
+  bool other_worlds_ = false;   // the numbers of workers differ at a step
+  bool set_otherwise_ = false;  // a setting does
+  std::pair<std::uint32_t, std::uint32_t> ahead_meeting_{0, 0};
+  std::map<std::uint32_t, std::int64_t> ahead_;  // of B, optimiser steps of A's ranks
+  std::optional<std::uint64_t> updates_at_;      // first step with other numbers of updates
+  std::vector<std::uint32_t> fewer_in_a_, fewer_in_b_;
   std::optional<std::uint64_t> equal_after_random_;  // the first equal step, generators or not
   StepRecord last_a_, last_b_;
   std::array<Context, kStages> contexts_;

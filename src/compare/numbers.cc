@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <set>
+#include <tuple>
 
 #include "presum/audit.h"
 
@@ -19,6 +20,7 @@ std::string values_text(double a, double b) {
   const double size = std::max(std::abs(a), std::abs(b));
   const double relative = std::abs(a - b) / size;
   if (equal(a, b)) return fmt::format("{:.6g} in both", a);
+  if (!std::isfinite(relative)) return fmt::format("{:.6g} in A, {:.6g} in B", a, b);
   return fmt::format("{:.6g} in A, {:.6g} in B (relative {:.1g})", a, b, relative);
 }
 
@@ -166,8 +168,26 @@ std::vector<InGroup> in_groups(const StepPair& pair, const WorkerPair& workers) 
   return out;
 }
 
+// "layers.2 only in A; the others are equal".
+std::string alone_text(const StepPair& pair) {
+  std::string out;
+  for (const auto& [name, run, other] :
+       {std::tuple("A", &pair.a, &pair.b), std::tuple("B", &pair.b, &pair.a)}) {
+    std::vector<std::uint64_t> alone;
+    for (const GroupRecord& g : run->groups) {
+      if (std::ranges::find(other->groups, g.id, &GroupRecord::id) == other->groups.end()) {
+        alone.push_back(g.id);
+      }
+    }
+    if (alone.empty()) continue;
+    out += fmt::format("{} only in {}; ", names_text(pair.layers.backward(alone)), name);
+  }
+  return out.empty() ? "" : out + "the other layers are equal";
+}
+
 std::string layers_text(const StepPair& pair, const std::vector<std::uint64_t>& differing,
                         std::size_t compared) {
+  if (auto alone = alone_text(pair); differing.empty() && !alone.empty()) return alone;
   if (compared == 0) return "layers are not recorded";
   if (differing.empty()) return "no norm of a layer shows it";
   const auto names = pair.layers.backward(differing);
@@ -214,7 +234,7 @@ void add_audits(const WorkerPair& workers, Found& found) {
 Looked look_at_parameters(const StepPair& pair) {
   const bool in_a = has_states(pair.a);
   const bool in_b = has_states(pair.b);
-  if (!in_a || !in_b || !pair.same_slice) return not_compared(in_a, in_b);
+  if (!in_a || !in_b || !pair.hashed.alike) return not_compared(in_a, in_b);
   StatesFound found(pair);
   for (const WorkerPair& w : holders(pair)) found.add(w, w.first->states, w.second->states);
   return found.any() ? std::move(found).finish() : not_compared(true, true);

@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <vector>
 
 namespace presum::compare {
 namespace {
@@ -15,13 +16,23 @@ bool unseen(const ModelComparison& m, Stage stage) {
 
 const Difference& first_of(const ModelComparison& m) { return *m.at(*m.first).first; }
 
+// "step 6", "one of the steps 3 to 6".
+std::string one_of(std::uint64_t first, std::uint64_t last) {
+  return first == last ? fmt::format("step {}", first)
+                       : fmt::format("one of the steps {} to {}", first, last);
+}
+
+bool of_parameters(Stage stage) { return stage == Stage::kParameters || stage == Stage::kFinal; }
+
+// The step after the last one whose update can be the cause.
+std::uint64_t end_of(const ModelComparison& m) {
+  return first_of(m).step + (*m.first == Stage::kFinal ? 1 + m.unrecorded : 0);
+}
+
 // What happened between the last identical step and the next one's forward pass.
 std::string update_of(const ModelComparison& m) {
-  const std::uint64_t step = *m.last_identical;
-  const bool next = first_of(m).step == step + 1;
-  const auto which = next ? fmt::format("step {}", step)
-                          : fmt::format("one of the steps {} to {}", step, first_of(m).step - 1);
-  if (m.reduced_before && next) {
+  const auto which = one_of(m.dated_after.value_or(*m.last_identical), end_of(m) - 1);
+  if (m.reduced_between) {
     return fmt::format(
         "the optimiser's update of {} (its settings and state, clipping), or a write to the "
         "parameters after it: the reduced gradient was equal",
@@ -33,9 +44,13 @@ std::string update_of(const ModelComparison& m) {
       which);
 }
 
-std::string of_parameters(const ModelComparison& m) {
+std::string origin_of_parameters(const ModelComparison& m) {
+  const auto* const began =
+      "the runs began with other weights: initialisation, its seed, or the checkpoint";
+  if (!m.last_identical && !m.any_before) return began;
   if (!m.last_identical) {
-    return "the runs began with other weights: initialisation, its seed, or the checkpoint";
+    return fmt::format("these parameters were not compared before: an earlier update, or {}",
+                       began);
   }
   const auto some = first_of(m).ranks.empty() || first_of(m).all_ranks
                         ? ""
@@ -58,9 +73,11 @@ std::string of_computation(const ModelComparison& m, const std::string& here) {
       samples ? "the samples, whose content was not compared, or " : "", here);
   if (!everywhere(m) || !m.last_identical) return computation;
   return fmt::format(
-      "either {}; or {}, since parameters are hashed in slices and those before "
-      "step {} were compared in part at most",
-      computation, update_of(m), first_of(m).step);
+      "either {}; or {}, since parameters are hashed in slices and those before step {} were "
+      "compared in part at most; or the same of an earlier step, if nothing computed before step "
+      "{} "
+      "shows it",
+      computation, update_of(m), first_of(m).step, first_of(m).step);
 }
 
 std::string of_gradient(const ModelComparison& m) {
@@ -98,20 +115,136 @@ std::string of_stage(const ModelComparison& m) {
     case Stage::kRandom:
       return "random draws: another seed, or draws that only one run made before this step";
     case Stage::kParameters:
-      return of_parameters(m);
+    case Stage::kFinal:
+      return origin_of_parameters(m);
     case Stage::kLoss:
       return of_computation(m, "the forward pass, or what was done to the loss");
     case Stage::kGradient:
       return of_gradient(m);
     case Stage::kReduction:
       return of_reduction(m);
-    case Stage::kFinal:
-      return "the reduction or the optimiser's update of the last step";
   }
   return "";
 }
 
+// The step at which losses or gradients first differ.
+std::optional<std::uint64_t> computed_otherwise(const ModelComparison& m) {
+  std::optional<std::uint64_t> out;
+  for (const Stage stage : {Stage::kLoss, Stage::kGradient}) {
+    const auto& first = m.at(stage).first;
+    if (first && (!out || first->step < *out)) out = first->step;
+  }
+  return out;
+}
+
+// The last step before that at which losses or gradients were compared.
+std::optional<std::uint64_t> last_computed(const ModelComparison& m) {
+  const auto otherwise = computed_otherwise(m);
+  std::optional<std::uint64_t> out;
+  for (const Stage stage : {Stage::kLoss, Stage::kGradient}) {
+    const auto equal = m.at(stage).last_equal;
+    if (!otherwise || equal < otherwise) out = std::max(out, equal);
+  }
+  return out;
+}
+
+// Settings of the optimiser that are known to differ.
+std::vector<std::string> settings_of_update(const ModelComparison& m,
+                                            std::span<const FactDifference> facts,
+                                            const Between& between,
+                                            std::optional<std::uint64_t> updates_at) {
+  std::vector<std::string> out;
+  for (const FactDifference& f : facts) {
+    const bool own = f.module == m.module && f.weight == FactDifference::Weight::kDefining;
+    if (!own || !f.key.starts_with("optimizer")) continue;
+    out.push_back(fmt::format("{}: {} in A, {} in B", f.key, f.a, f.b));
+  }
+  const auto& set = m.at(Stage::kConfiguration).first;
+  const bool in_time = set && set->step < between.end;
+  for (const Evidence& e : in_time ? set->evidence : std::vector<Evidence>()) {
+    const bool rate = e.text.starts_with("learning_rate:") || e.text.starts_with("weight_decay:");
+    if (rate && out.empty()) out.push_back(e.text);
+  }
+  if (in_time && out.empty() && set->what.find("optimizer_settings") != std::string::npos) {
+    out.emplace_back("a setting that is not recorded by its name: optimizer_settings");
+  }
+  if (updates_at && *updates_at >= *between.first && *updates_at < between.end) {
+    out.push_back(fmt::format("other numbers of optimiser steps from step {} on", *updates_at));
+  }
+  return out;
+}
+
+// "these parameters were equal before it, and so was the reduced gradient".
+std::string equal_text(const Between& between) {
+  if (between.dated) {
+    return between.reduced ? "losses, gradients and the reduced gradient were equal"
+                           : "losses and gradients of all workers were equal";
+  }
+  return fmt::format(
+      "these parameters were equal before it, and so {}",
+      between.reduced ? "was the reduced gradient" : "were the gradients of all workers");
+}
+
 }  // namespace
+
+std::optional<std::uint64_t> dated_after(const ModelComparison& m, Stage stage) {
+  const Difference& d = *m.at(stage).first;
+  const auto computed = last_computed(m);
+  const bool dates = stage == Stage::kParameters && computed_otherwise(m) == d.step;
+  return dates && computed > d.last_seen ? computed : std::nullopt;
+}
+
+std::string bracket_of(const ModelComparison& m) {
+  if (!m.first || !m.any_before) return "";
+  const std::uint64_t step = first_of(m).step;
+  if (!m.last_identical) return "these were not compared before";
+  const std::uint64_t since = *m.last_identical + 1;
+  if (since >= end_of(m)) return "";
+  if (!of_parameters(*m.first)) return "it began at " + one_of(since, step);
+  return fmt::format(
+      "they differ since {}{}: parameters are hashed in turn, and these were last seen equal at "
+      "step {}",
+      one_of(since, step), *m.first == Stage::kFinal ? ", or after it" : "", since - 1);
+}
+
+std::string dated_of(const ModelComparison& m) {
+  if (!m.first || !of_parameters(*m.first) || bracket_of(m).empty()) return "";
+  const auto computed = last_computed(m);
+  const std::uint64_t step = first_of(m).step;
+  if (m.dated_after) {
+    return fmt::format(
+        "losses and gradients are equal up to step {} and differ at step {}, which dates it to the "
+        "update of {} unless nothing computed before shows it",
+        *m.dated_after, step, one_of(*m.dated_after, step - 1));
+  }
+  if (!computed || *computed < step) return "";
+  if (*m.first == Stage::kFinal) {
+    return fmt::format(
+        "losses and gradients are equal up to step {}: it came with an update after them, or "
+        "nothing "
+        "that was computed shows it",
+        *computed);
+  }
+  return fmt::format(
+      "losses and gradients are equal up to step {} all the same: nothing that was computed shows "
+      "what differs, so they do not date it",
+      *computed);
+}
+
+std::string cause_of(const ModelComparison& m, std::span<const FactDifference> facts,
+                     const Between& between, std::optional<std::uint64_t> updates_at) {
+  if (!of_parameters(*m.first_number) || !between.first) return "";
+  if (!between.reduced && !between.gradients) return "";
+  const auto settings = settings_of_update(m, facts, between, updates_at);
+  const bool known = !settings.empty();
+  const bool update = between.reduced || known;
+  return fmt::format(
+      "{}{} of {} {}differs ({}{}): {}", between.dated ? "by losses and gradients, " : "",
+      update ? "the update" : "the reduction or the update",
+      one_of(*between.first, between.end - 1), update ? "itself " : "", fmt::join(settings, "; "),
+      known ? "" : "the optimiser, its state or its settings, clipping, or a write to parameters",
+      equal_text(between));
+}
 
 std::string origin_of(const ModelComparison& model) { return model.first ? of_stage(model) : ""; }
 

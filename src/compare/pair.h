@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "compare/compare.h"
+#include "compare/seen.h"
 #include "presum/step_record.h"
 
 namespace presum::compare {
@@ -32,9 +33,9 @@ using WorkerPair = std::pair<const WorkerRecord*, const WorkerRecord*>;
 struct StepPair {
   const StepRecord& a;
   const StepRecord& b;
-  std::uint64_t step = 0;   // counted through restarts
-  bool same_salt = false;   // hashes of samples can be compared
-  bool same_slice = false;  // hashes are of the same parameters
+  std::uint64_t step = 0;  // counted through restarts
+  bool same_salt = false;  // hashes of samples can be compared
+  Hashed hashed;           // which parameters' hashes there are
   const Layers& layers;
   std::vector<WorkerPair> workers;  // of equal replicas; none where the numbers of workers differ
 

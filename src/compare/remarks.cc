@@ -2,6 +2,7 @@
 #include "compare/remarks.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 namespace presum::compare {
 namespace {
@@ -17,9 +18,12 @@ std::string why_not_alike(Stage stage, const Rest& rest) {
       }
       return "not all rows of the step were kept";
     case Stage::kParameters:
-      return "hashes are of other parameters (recorded at other distances, or after a restart)";
+      return "hashes are of other parameters (recorded at other distances, after a restart, or of "
+             "models with other parameters)";
     case Stage::kFinal:
-      return "the runs did not end at the same step";
+      return "the runs did not end at the same step, or made other numbers of optimiser steps "
+             "after "
+             "the last recorded one";
     case Stage::kGradient:
       if (rest.same_world && rest.skipping > 0) return "no gradient was read (sparse ones)";
       [[fallthrough]];
@@ -78,6 +82,20 @@ void say_not_compared(const Rest& rest, ModelComparison& model) {
   say(rest.lacking, "workers whose packet is missing in a run,", "");
   say_steps("A", model.a, model.b, model);
   say_steps("B", model.b, model.a, model);
+}
+
+void say_fewer_updates(const char* name, std::uint64_t step,
+                       const std::vector<std::uint32_t>& ranks, ModelComparison& model) {
+  model.remarks.push_back(fmt::format(
+      "rank{} {} made fewer optimiser steps in {} than in the other run, from step {} on",
+      ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "), name, step));
+}
+
+void say_unclosed(const char* name, std::span<const SegmentInfo> segments, ModelComparison& model) {
+  if (segments.empty() || segments.back().closed) return;
+  model.remarks.push_back(fmt::format(
+      "{} was not closed: it was killed or is still going on, and its last steps may be missing",
+      name));
 }
 
 void say_restarts(const char* name, const std::vector<Piece>& pieces, ModelComparison& model) {

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -28,7 +29,10 @@ struct Rest {
 };
 
 void say_not_compared(const Rest& rest, ModelComparison& model);
-// `name` is A or B.
+// Workers that made an optimiser step less than those of the other run. `name` is A or B.
+void say_fewer_updates(const char* name, std::uint64_t step,
+                       const std::vector<std::uint32_t>& ranks, ModelComparison& model);
+void say_unclosed(const char* name, std::span<const SegmentInfo> segments, ModelComparison& model);
 void say_restarts(const char* name, const std::vector<Piece>& pieces, ModelComparison& model);
 
 }  // namespace presum::compare

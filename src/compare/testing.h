@@ -54,7 +54,7 @@ inline WorkerRecord worker(std::uint64_t step, std::uint32_t replica) {
     w.reduced_norm = 1.25;
     w.reduced_fingerprint = value(2, step);
   }
-  w.optimizer_step = step;
+  w.optimizer_step = step + 1;
   w.rows = 4;
   for (std::uint64_t row = 0; row < w.rows; ++row) {
     w.samples.push_back(value(3, step, 10 * replica + row));
@@ -121,6 +121,7 @@ struct Made {
       {"pid", "1"}, {"torch", "2.13.0"}, {"world_size", "3"}, {"every", "1"}, {"threads", "2"}};
   std::uint64_t salt = 5;
   bool final_states = true;
+  bool closed = true;
   std::uint64_t unrecorded = 0;  // optimiser steps after the last recorded one
 };
 
@@ -152,8 +153,9 @@ inline void add_notes(runlog::Writer& writer, const std::vector<StepRecord>& ste
 }
 
 // Adds a segment to the run.
+// `end`: whose states are those after the last step, where that is not the last one.
 inline void record(const std::filesystem::path& folder, std::vector<StepRecord> steps,
-                   const Made& made = {}) {
+                   const Made& made = {}, const StepRecord* end = nullptr) {
   FakeClock clock;
   auto writer = runlog::Writer::open(folder, clock.function(), runlog::Journal::kWal, made.salt);
   ASSERT_TRUE(writer) << writer.error().message;
@@ -162,8 +164,10 @@ inline void record(const std::filesystem::path& folder, std::vector<StepRecord> 
     s.segment = writer->segment();
     ASSERT_TRUE(writer->add(s));
   }
+  if (end != nullptr) add_notes(*writer, {*end}, made);
   if (made.final_states && !steps.empty()) add_notes(*writer, steps, made);
-  ASSERT_TRUE(writer->close());
+  clock.advance(60);  // long enough for tick() to commit
+  ASSERT_TRUE(made.closed ? writer->close() : writer->tick());
 }
 
 inline Comparison compare_folders(const std::filesystem::path& a, const std::filesystem::path& b) {

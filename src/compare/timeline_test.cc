@@ -21,6 +21,7 @@ std::vector<StepRecord> resumed(std::uint64_t from, std::uint64_t to) {
   for (std::uint64_t s = from; s < to; ++s) {
     out.push_back(step_of(s, 3));
     out.back().step = s - from;
+    for (WorkerRecord& w : out.back().workers) w.optimizer_step = s - from + 1;
   }
   return out;
 }
@@ -199,6 +200,7 @@ TEST(Timeline, OfResumedRunsThatEndedAtOtherStepsLeavesTheirLastParametersOut) {
     for (std::uint64_t s = from; s < from + 50; s += 10) {
       out.push_back(step_of(s, 3));
       out.back().step -= from;
+      for (WorkerRecord& w : out.back().workers) w.optimizer_step -= from;
     }
     return out;
   };

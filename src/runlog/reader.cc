@@ -67,10 +67,13 @@ Status read_missing(Database& db, std::vector<StepRecord>& steps) {
 Status check_format(Database& db, const std::filesystem::path& file) {
   const auto id = db.query_integer("PRAGMA application_id");
   const auto version = db.query_integer("PRAGMA user_version");
-  if (!id || !version || *id != runlog::kApplicationId) {
+  if (!id) return tl::unexpected(id.error());
+  if (!version) return tl::unexpected(version.error());
+  if (*id != runlog::kApplicationId) {
     return fail(ErrorCode::kCorrupt,
-                fmt::format("{} is not a presum run log, or is damaged{}", file.string(),
-                            id ? "" : " (" + id.error().message + ")"));
+                fmt::format("{} is not a presum run log, or is damaged: name a run folder or its "
+                            "presum.db; if it is one, copy it again from where it was written",
+                            file.string()));
   }
   if (*version > runlog::kSchemaVersion) {
     return fail(ErrorCode::kUnsupported,

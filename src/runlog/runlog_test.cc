@@ -741,6 +741,15 @@ class DamagedRun : public ::testing::Test {
     return std::nullopt;
   }
 
+  // Which file, that it is damaged, what to do; what SQLite says comes last.
+  void expect_says_what_to_do(const Error& error) const {
+    const auto& text = error.message;
+    EXPECT_TRUE(one_line(error)) << text;
+    EXPECT_TRUE(text.starts_with(file().string() + " is ")) << text;
+    EXPECT_NE(text.find("damaged: "), std::string::npos) << text;
+    EXPECT_NE(text.find("copy it again from where it was written"), std::string::npos) << text;
+  }
+
   TempFolder folder_;
   std::string whole_;
 };
@@ -753,7 +762,35 @@ TEST_F(DamagedRun, TruncatedIsAClearError) {
     const auto error = read_everything();
     ASSERT_TRUE(error) << share;
     EXPECT_EQ(error->code, ErrorCode::kCorrupt) << error->message;
-    EXPECT_TRUE(one_line(*error)) << error->message;
+    expect_says_what_to_do(*error);
+  }
+}
+
+TEST_F(DamagedRun, FlippedBytesNameTheFileAndWhatToDo) {
+  std::mt19937_64 random(5);
+  int errors = 0;
+  for (int round = 0; round < 60; ++round) {
+    std::string damaged = whole_;
+    constexpr std::size_t kPage = 4096;
+    const std::size_t header = random() % (damaged.size() / kPage) * kPage;  // where pages begin
+    for (std::size_t i = 0; i < 3; ++i)
+      damaged[header + i] ^= static_cast<char>(1 + random() % 255);
+    write_file(file(), damaged);
+    const auto error = read_everything();
+    if (!error) continue;
+    ++errors;
+    expect_says_what_to_do(*error);
+  }
+  EXPECT_GT(errors, 30);
+}
+
+TEST_F(DamagedRun, WithoutATableIsDamaged) {
+  for (const char* sql : {"DROP TABLE step", "DROP TABLE fact", "DROP VIEW missing"}) {
+    write_file(file(), whole_);
+    ASSERT_TRUE(database(folder_ / "run", Database::Mode::kWrite).execute(sql));
+    const auto error = read_everything();
+    ASSERT_TRUE(error) << sql;
+    expect_says_what_to_do(*error);
   }
 }
 
@@ -770,7 +807,8 @@ TEST_F(DamagedRun, OverwrittenPagesNeverCrash) {
     const auto error = read_everything();
     if (!error) continue;
     ++errors;
-    EXPECT_TRUE(one_line(*error)) << error->message;
+    EXPECT_EQ(error->code, ErrorCode::kCorrupt) << error->message;
+    expect_says_what_to_do(*error);
   }
   EXPECT_GT(errors, 30);
 }

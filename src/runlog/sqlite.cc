@@ -6,21 +6,28 @@
 namespace presum::runlog {
 namespace {
 
-ErrorCode classify(int code) {
+constexpr const char* kRemedy = "copy it again from where it was written, or from a backup";
+
+// What SQLite says of a file, as one line that says what to do about it.
+tl::unexpected<Error> failure(int code, const std::string& file, const char* said) {
   switch (code & 0xFF) {
     case SQLITE_CORRUPT:
+    case SQLITE_TOOBIG:  // a length that nobody wrote
+      return fail(ErrorCode::kCorrupt, fmt::format("{} is damaged: {} ({})", file, kRemedy, said));
     case SQLITE_NOTADB:
-      return ErrorCode::kCorrupt;
+      return fail(ErrorCode::kCorrupt,
+                  fmt::format("{} is not a presum run log, or is damaged: name a run folder or its "
+                              "presum.db; if it is one, {} ({})",
+                              file, kRemedy, said));
     default:
-      return ErrorCode::kIo;
+      return fail(ErrorCode::kIo, fmt::format("{}: {}", file, said));
   }
 }
 
 tl::unexpected<Error> failure(sqlite3* database) {
   const char* file = sqlite3_db_filename(database, "main");
-  const int code = sqlite3_extended_errcode(database);
-  return fail(classify(code),
-              fmt::format("{}: {}", file == nullptr ? "run log" : file, sqlite3_errmsg(database)));
+  return failure(sqlite3_extended_errcode(database), file == nullptr ? "run log" : file,
+                 sqlite3_errmsg(database));
 }
 
 }  // namespace
@@ -78,7 +85,7 @@ Result<Database> Database::open(const std::filesystem::path& file, Mode mode) {
   Database database;
   database.database_.reset(raw);
   if (code != SQLITE_OK) {
-    return fail(classify(code), fmt::format("{}: {}", file.string(), sqlite3_errstr(code)));
+    return failure(code, file.string(), sqlite3_errstr(code));
   }
   sqlite3_busy_timeout(raw, kBusyTimeoutMs);
   return database;
@@ -93,6 +100,10 @@ Result<Statement> Database::prepare(std::string_view sql) {
   sqlite3_stmt* raw = nullptr;
   const int code =
       sqlite3_prepare_v2(database_.get(), sql.data(), static_cast<int>(sql.size()), &raw, nullptr);
+  if (code == SQLITE_ERROR) {  // a table or column that every run log has is missing
+    return failure(SQLITE_CORRUPT, sqlite3_db_filename(database_.get(), "main"),
+                   sqlite3_errmsg(database_.get()));
+  }
   if (code != SQLITE_OK) return failure(database_.get());
   return Statement(raw);
 }

@@ -22,6 +22,7 @@ import presum
 from workers.launch import main, token_rows
 
 STEPS = 12
+LONG = 27  # so that every parameter is hashed twice
 BATCH = 4
 LAYERS = 4
 FLIP_STEP = 7
@@ -44,6 +45,8 @@ class Plan:
     lr: float = 0.1
     autocast: bool = False
     clip: float = 0.0
+    decay: float = 0.0
+    frozen: int | None = None  # a layer
     reversed_sum: bool | None = None  # None: DDP's own reduction
     before: Change = nothing  # a step
     steps: range = range(STEPS)
@@ -98,11 +101,14 @@ class Training:
         torch.manual_seed(0)
         self.rank, self.plan = rank, plan
         self.inner = Model(plan.dropout)
+        if plan.frozen is not None:
+            self.inner.layers[plan.frozen].requires_grad_(False)
         self.model = DistributedDataParallel(self.inner)
         if plan.reversed_sum is not None:
             self.model.register_comm_hook(plan.reversed_sum, summed_by_hand)
-        self.optimizer = torch.optim.SGD(self.inner.parameters(), lr=plan.lr, momentum=0.9)
-        self.rows = token_rows()[:400].clone()
+        trained = [p for p in self.inner.parameters() if p.requires_grad]
+        self.optimizer = torch.optim.SGD(trained, lr=plan.lr, momentum=0.9, weight_decay=plan.decay)
+        self.rows = token_rows()[: LONG * 4 * BATCH].clone()
         sampler: Any = DistributedSampler(self.rows, world, rank, seed=plan.sampler_seed)  # type: ignore[arg-type, var-annotated]
         self.loader = DataLoader(self.rows, batch_size=BATCH, sampler=sampler)  # type: ignore[arg-type]
         self.factor = 1.0
@@ -194,6 +200,25 @@ def flip_unseen_parameter(training: Training) -> None:
     flip_bit(list(training.inner.parameters())[-1], BIT)
 
 
+def change_unused_row(training: Training) -> None:
+    """Of the embedding, which is hashed at steps 0 and 25: the texts have no such byte."""
+    with torch.no_grad():
+        training.inner.embed.weight[255, 0] += 1
+
+
+def forget_momentum(training: Training) -> None:
+    training.optimizer.state.clear()
+
+
+def skip_update(training: Training) -> None:
+    step = training.optimizer.step
+
+    def skip() -> None:
+        training.optimizer.step = step  # type: ignore[method-assign]
+
+    training.optimizer.step = skip  # type: ignore[assignment, method-assign]
+
+
 def scale_loss(training: Training) -> None:
     training.factor = 1.5
 
@@ -225,6 +250,14 @@ PLANS = {
         before=at(FLIP_STEP, flip_gradient, rank=3), options={"every": 5, "reduced_every": 5}
     ),
     "plain": Plan(options={"fingerprints": False}),
+    "long": Plan(steps=range(LONG)),
+    "unused-row": Plan(before=at(4, change_unused_row), steps=range(LONG)),
+    "sums": Plan(options={"reduced_every": 1}),
+    "momentum": Plan(before=at(6, forget_momentum), options={"reduced_every": 1}),
+    "last-momentum": Plan(before=at(STEPS - 1, forget_momentum), options={"reduced_every": 1}),
+    "skipped": Plan(before=at(6, skip_update, rank=1), options={"reduced_every": 1}),
+    "decay": Plan(decay=0.01, options={"reduced_every": 1}),
+    "frozen": Plan(frozen=2),
 }
 
 

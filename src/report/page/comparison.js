@@ -14,24 +14,34 @@ function whenDiffers(stage, difference) {
   return stage === 'final-parameters' ? `after the last step, ${difference.step}` : `step ${difference.step}`;
 }
 
+function lastSeen(stage, difference) {
+  const before = difference.step - (stage === 'final-parameters' ? 0 : 1);
+  return difference.last_seen === null || difference.last_seen >= before ? '' : ` (last seen equal at step ${difference.last_seen})`;
+}
+
 function firstOf(model) {
   return model.stages.find((s) => s.stage === model.first_stage).first;
+}
+
+function sentence(text) {
+  return `${text[0].toUpperCase()}${text.slice(1)}.`;
 }
 
 function comparisonSentence(comparison) {
   if (comparison.outcome === 'not-comparable') return `Not comparable: ${comparison.reason}.`;
   const place = (m) => m.stages.findIndex((s) => s.stage === m.first_stage);
   const differing = comparison.models.filter((m) => m.first_stage).sort((a, b) => a.first_step - b.first_step || place(a) - place(b));
-  if (differing.length === 0) return `Identical in all that was compared, at ${count(comparison.models[0].common_steps, 'common step')}.`;
+  if (differing.length === 0) return sentence(comparison.agreement);
   const model = differing[0];
   const first = firstOf(model);
-  const until = model.last_identical === null ? '' : `Identical at the common steps up to ${model.last_identical}. `;
-  return `${until}First difference: ${whenDiffers(model.first_stage, first)}, ${stageName(model.first_stage)}, ${whoDiffers(first)}${first.what}.`;
+  const until = model.last_identical === null ? '' : `Identical at the common steps up to ${model.last_identical}${model.bracket && model.dated_after !== null ? `, losses and gradients up to step ${model.dated_after}` : ''}. `;
+  const bracket = model.bracket ? ` (${model.bracket})` : '';
+  return `${model.cause ? sentence(model.cause) + ' ' : ''}${until}First difference${bracket ? ' seen' : ''}: ${whenDiffers(model.first_stage, first)}, ${stageName(model.first_stage)}, ${whoDiffers(first)}${first.what}${bracket}.`;
 }
 
 function stageRow(model, stage) {
   const {first} = stage;
-  const text = first ? `${whenDiffers(stage.stage, first)}: ${whoDiffers(first)}${first.what}` : stage.compared === 0 ? 'not compared' : 'equal';
+  const text = first ? `${whenDiffers(stage.stage, first)}${lastSeen(stage.stage, first)}: ${whoDiffers(first)}${first.what}` : stage.compared === 0 ? 'not compared' : 'equal';
   return el('tr', {'data-stage': stage.stage, class: model.first_stage === stage.stage ? 'chosen' : null}, el('th', {scope: 'row', class: 'left'}, stageName(stage.stage)),
     el('td', {}, String(stage.compared)), el('td', {}, String(stage.differing)), el('td', {class: 'left wide'}, text));
 }
@@ -43,6 +53,7 @@ function textList(title, lines) {
 function firstDetails(model) {
   if (!model.first_stage) return null;
   const lines = firstOf(model).evidence.map((e) => `${e.ranks.length ? `${ranksText(e.ranks)}: ` : ''}${e.text}`);
+  if (model.dated) lines.push(model.dated);
   if (model.unseen.length) lines.push(`not compared at that step: ${model.unseen.map(stageName).join(', ')}`);
   return el('div', {}, textList('Evidence', lines), el('p', {}, el('b', {}, 'Where to look: '), model.origin));
 }

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// What was seen before a difference: when parameters were last hashed, and since when gradients
+// were compared at every step.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace presum::compare {
+
+inline constexpr std::size_t kSlices = 25;  // docs/packet_format.md, "8 states"
+
+// Which of a model's parameters the hashes of a step are of.
+struct Hashed {
+  bool alike = false;                // the same ones in both runs
+  bool whole = false;                // all of them
+  std::optional<std::size_t> slice;  // else; none: not known
+};
+
+// The last step at which parameters were compared and equal.
+class LastSeen {
+ public:
+  // `layers`: those that were hashed; none where a slice is empty.
+  void equal(std::uint64_t step, const Hashed& hashed, const std::vector<std::string>& layers);
+  // Of the parameters of a slice, or of layers that may be in any one. None: never.
+  std::optional<std::uint64_t> of(const Hashed& hashed,
+                                  const std::vector<std::string>& layers) const;
+
+ private:
+  struct Slice {
+    std::optional<std::uint64_t> step;
+    std::set<std::string> layers;
+  };
+  std::optional<std::uint64_t> of_layers(const std::vector<std::string>& layers) const;
+
+  std::optional<std::uint64_t> whole_;
+  std::array<Slice, kSlices> slices_;
+};
+
+// Steps without a gap, up to the last one, at which something was compared.
+class Unbroken {
+ public:
+  void add(std::uint64_t step, bool compared) {
+    if (!compared) begin_.reset();
+    if (compared && (!begin_ || last_ + 1 != step)) begin_ = step;
+    last_ = step;
+  }
+  // Whether it was at all steps from `first` to the one before `end`.
+  bool covers(std::uint64_t first, std::uint64_t end) const {
+    return begin_ && *begin_ <= first && last_ + 1 == end;
+  }
+
+ private:
+  std::optional<std::uint64_t> begin_;
+  std::uint64_t last_ = 0;
+};
+
+}  // namespace presum::compare

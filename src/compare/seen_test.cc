@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compare/seen.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+
+namespace presum::compare {
+namespace {
+
+using Names = std::vector<std::string>;
+using Step = std::optional<std::uint64_t>;
+
+constexpr Hashed kWhole{.alike = true, .whole = true};
+
+Hashed slice(std::size_t number) { return {.alike = true, .slice = number}; }
+
+TEST(LastSeen, HasSeenNothingAtFirst) {
+  const LastSeen seen;
+  EXPECT_EQ(seen.of(kWhole, {"a"}), Step());
+  EXPECT_EQ(seen.of(slice(3), {"a"}), Step());
+  EXPECT_EQ(seen.of({}, {"a"}), Step());
+}
+
+TEST(LastSeen, SawEverySliceWhenItSawAll) {
+  LastSeen seen;
+  seen.equal(40, kWhole, {"a", "b"});
+  EXPECT_EQ(seen.of(slice(3), {"a"}), Step(40));
+  EXPECT_EQ(seen.of({}, {"a"}), Step(40));
+}
+
+TEST(LastSeen, KnowsNothingOfASliceWhoseNumberIsNotKnown) {
+  LastSeen seen;
+  seen.equal(0, kWhole, {"a"});
+  seen.equal(1, {.alike = true}, {"a"});
+  EXPECT_EQ(seen.of({.alike = true}, {"a"}), Step(0));
+}
+
+// Against a model whose parameters are followed one by one.
+TEST(LastSeen, AgreesWithFollowingEveryParameter) {
+  std::mt19937_64 random(1);
+  for (int round = 0; round < 200; ++round) {
+    const std::size_t parameters = 1 + random() % 60;
+    const std::size_t steps = kSlices + 1 + random() % 60;
+    const auto layer_of = [](std::size_t p) { return "layer " + std::to_string(p / 3); };
+    LastSeen seen;
+    std::vector<Step> truth(parameters);
+    for (std::uint64_t step = 0; step < steps; ++step) {
+      Names layers;
+      for (std::size_t p = 0; p < parameters; ++p) {
+        if (step != 0 && p % kSlices != step % kSlices) continue;
+        truth[p] = step;
+        layers.push_back(layer_of(p));
+      }
+      seen.equal(step, step == 0 ? kWhole : slice(step % kSlices), layers);
+    }
+    const std::size_t p = random() % parameters;
+    EXPECT_EQ(seen.of(slice(p % kSlices), {layer_of(p)}), truth[p]);
+    Step oldest = truth[p];
+    for (std::size_t other = 0; other < parameters; ++other) {
+      if (layer_of(other) == layer_of(p)) oldest = std::min(oldest, truth[other]);
+    }
+    EXPECT_EQ(seen.of(kWhole, {layer_of(p)}), oldest);
+  }
+}
+
+TEST(LastSeen, TakesASliceThatNeverCameUpForOneThatHoldsTheLayer) {
+  LastSeen seen;
+  seen.equal(0, kWhole, {"a", "b"});
+  seen.equal(1, slice(1), {"a"});
+  EXPECT_EQ(seen.of(kWhole, {"a"}), Step(0));
+}
+
+TEST(Unbroken, BeginsAnewAfterAGap) {
+  Unbroken steps;
+  EXPECT_FALSE(steps.covers(0, 1));
+  for (const std::uint64_t step : {3U, 4U, 5U}) steps.add(step, true);
+  EXPECT_TRUE(steps.covers(3, 6));
+  EXPECT_TRUE(steps.covers(5, 6));
+  EXPECT_FALSE(steps.covers(2, 6)) << "before the first";
+  EXPECT_FALSE(steps.covers(3, 7)) << "step 6 was not seen";
+  steps.add(6, false);
+  EXPECT_FALSE(steps.covers(3, 7));
+  steps.add(7, true);
+  EXPECT_TRUE(steps.covers(7, 8));
+  steps.add(9, true);
+  EXPECT_FALSE(steps.covers(7, 10)) << "step 8 was left out";
+}
+
+}  // namespace
+}  // namespace presum::compare
