@@ -2,6 +2,7 @@
 #include "reduce/fixed.h"
 
 #include <algorithm>
+#include <bit>
 #include <type_traits>
 
 #include "base/float_environment.h"
@@ -53,24 +54,22 @@ struct LargestTile {
   static constexpr bool kInTwos = false;
 
   HWY_INLINE Largest begin(std::size_t) const { return {word(0)}; }
-  HWY_INLINE Largest load(std::size_t i) const { return {hn::Load(Words(), sizes + i)}; }
-  HWY_INLINE void save(std::size_t i, const Largest& l) { hn::Store(l.size, Words(), sizes + i); }
+  HWY_INLINE Largest load(std::size_t i) const {
+    return {hn::ShiftLeft<23>(load_bytes(exponents + i))};
+  }
+  HWY_INLINE void save(std::size_t i, const Largest& l) {
+    hn::StoreU(hn::TruncateTo(Bytes(), exponent_of(l.size)), Bytes(), exponents + i);
+  }
 
-  alignas(64) std::uint32_t sizes[kTile];
+  std::uint8_t* exponents;
 };
 
 template <Dtype kDtype>
 void exponents_of(Leaves leaves, std::size_t count, std::uint8_t* exponents) {
   const std::size_t in_vectors = count / kLanes * kLanes;
-  LargestTile tile;
-  const std::size_t most = tile_of(leaves.size());
-  for (std::size_t first = 0; first < in_vectors; first += most) {
-    const std::size_t size = std::min(most, in_vectors - first);
-    add_leaves<kDtype>(leaves, first, size, tile);
-    for (std::size_t i = 0; i < size; i += kLanes) {
-      const auto bytes = hn::TruncateTo(Bytes(), exponent_of(tile.load(i).size));
-      hn::StoreU(bytes, Bytes(), exponents + first + i);
-    }
+  for (std::size_t first = 0; first < in_vectors; first += kTile) {
+    LargestTile tile{exponents + first};
+    add_leaves<kDtype>(leaves, first, std::min(kTile, in_vectors - first), tile);
   }
   exponents_reference(leaves, kDtype, in_vectors, count - in_vectors, exponents);
 }
@@ -88,8 +87,12 @@ void exponents_vectors(Leaves leaves, Dtype dtype, std::size_t count, std::uint8
 
 // ---- scales
 
-HWY_INLINE bool any_special(Bits exponents) {
-  return !hn::AllFalse(Words(), hn::Eq(exponents, word(255)));
+HWY_INLINE bool any_special(const std::uint8_t* exponents, std::size_t size) {
+  auto largest = hn::Zero(Bytes());
+  for (std::size_t i = 0; i < size; i += kLanes) {
+    largest = hn::Max(largest, hn::LoadU(Bytes(), exponents + i));
+  }
+  return !hn::AllFalse(Bytes(), hn::Eq(largest, hn::Set(Bytes(), 255)));
 }
 
 // fixed_unit(exponent, bits)
@@ -113,120 +116,134 @@ HWY_INLINE hn::Vec<Ints> nearest(hn::Vec<Floats> x) {
 HWY_INLINE hn::Vec<Ints> nearest(hn::Vec<Floats> x) { return hn::NearestInt(x); }
 #endif
 
-// The integer nearest to x * scale, modulo 2^64.
-HWY_INLINE hn::Vec<LongWords> to_integer64(Reals x, Reals scale) {
-  const auto scaled = hn::Mul(x, scale);
-#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
-  return hn::Vec<LongWords>{_mm512_maskz_cvtpd_epi64(0xFF, scaled.raw)};
-#else
-  // In two parts of 32 bits. An element of 24 bits has either a part above them or a fraction.
-  const auto upper = hn::MulAdd(scaled, real(0x1p-32), real(kMagic));
-  const auto above = hn::Sub(upper, real(kMagic));
-  const auto lower = hn::Add(hn::NegMulAdd(above, real(0x1p32), scaled), real(kMagic));
-  const auto low = hn::Sub(long_words(lower), long_words(real(kMagic)));
-  return hn::Add(hn::ShiftLeft<32>(long_words(upper)), low);
-#endif
-}
+// 2^(bits - 2) * 2^(128 - exponent), in two steps, because their product may be no float. Only what
+// is rounded to 0 anyway loses bits.
+struct Scale {
+  hn::Vec<Floats> by_exponent, by_bits;
 
-// Scaled in two steps, because the scale of small elements is no float. Only what is rounded to 0
-// anyway loses bits.
+  HWY_INLINE Scale(const std::uint8_t* exponents, int bits)
+      : by_exponent(hn::BitCast(
+            Floats(),
+            hn::ShiftLeft<23>(hn::Sub(word(255), hn::Max(load_bytes(exponents), word(1)))))),
+        by_bits(hn::BitCast(Floats(), word(static_cast<std::uint32_t>(bits + 125) << 23))) {}
+
+  HWY_INLINE hn::Vec<Floats> operator()(hn::Vec<Floats> x) const {
+    return hn::Mul(hn::Mul(x, by_exponent), by_bits);
+  }
+};
+
 template <bool kClamped>
 struct Encoded32 {
   hn::Vec<Ints> sums;
-  hn::Vec<Floats> scale, scale_more, largest;
+  Scale scale;
+  hn::Vec<Floats> largest;
 
   HWY_INLINE void add(const Vectors& v) {
-    auto scaled = hn::Mul(hn::Mul(v.floats, scale), scale_more);
+    auto scaled = scale(v.floats);
     if constexpr (kClamped) scaled = hn::Max(hn::Min(scaled, largest), hn::Neg(largest));
     sums = hn::Add(sums, nearest(scaled));
   }
 };
 
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+using Scale64 = Scale;
+
 struct Encoded64 {
   hn::Vec<LongWords> low, high;
-  Sums scale;
+  Scale64 scale;
 
   HWY_INLINE void add(const Vectors& v) {
-    low = hn::Add(low, to_integer64(v.low, scale.low));
-    high = hn::Add(high, to_integer64(v.high, scale.high));
+    const auto scaled = scale(v.floats);
+    low = hn::Add(low, nearest64(hn::LowerHalf(HalfFloats(), scaled)));
+    high = hn::Add(high, nearest64(hn::UpperHalf(HalfFloats(), scaled)));
+  }
+
+  static HWY_INLINE hn::Vec<LongWords> nearest64(hn::Vec<HalfFloats> x) {
+    return hn::Vec<LongWords>{_mm512_maskz_cvtps_epi64(0xFF, x.raw)};
   }
 };
+#else
+struct Scale64 : Sums {
+  HWY_INLINE Scale64(const std::uint8_t* exponents, int bits)
+      : Sums(powers_of_two(hn::Sub(word(0), units(load_bytes(exponents), bits)))) {}
+};
 
-// 2^power, for powers from -126 to 127.
-HWY_INLINE hn::Vec<Floats> float_power(hn::Vec<Ints> power) {
-  return hn::BitCast(Floats(), hn::ShiftLeft<23>(hn::Add(power, hn::Set(Ints(), 127))));
-}
+struct Encoded64 {
+  hn::Vec<LongWords> low, high;
+  Scale64 scale;
 
+  HWY_INLINE void add(const Vectors& v) {
+    low = hn::Add(low, nearest64(v.low, scale.low));
+    high = hn::Add(high, nearest64(v.high, scale.high));
+  }
+
+  // The integer nearest to x * scale, modulo 2^64, in two parts of 32 bits. An element of 24 bits
+  // has either a part above them or a fraction.
+  static HWY_INLINE hn::Vec<LongWords> nearest64(Reals x, Reals scale) {
+    const auto scaled = hn::Mul(x, scale);
+    const auto upper = hn::MulAdd(scaled, real(0x1p-32), real(kMagic));
+    const auto above = hn::Sub(upper, real(kMagic));
+    const auto lower = hn::Add(hn::NegMulAdd(above, real(0x1p32), scaled), real(kMagic));
+    const auto low = hn::Sub(long_words(lower), long_words(real(kMagic)));
+    return hn::Add(hn::ShiftLeft<32>(long_words(upper)), low);
+  }
+};
+#endif
+
+// The sums of a tile, where they have to be in the end.
 template <bool kClamped>
-class EncodedTile32 {
- public:
+struct EncodedTile32 {
   static constexpr bool kInTwos = false;
   using Sum = Encoded32<kClamped>;
 
-  HWY_INLINE EncodedTile32(const std::uint8_t* exponents, int bits)
-      : exponents_(exponents), bits_(bits) {}
-
   HWY_INLINE Sum begin(std::size_t i) const { return with_scale(hn::Zero(Ints()), i); }
-  HWY_INLINE Sum load(std::size_t i) const { return with_scale(hn::Load(Ints(), sums_ + i), i); }
-  HWY_INLINE void save(std::size_t i, const Sum& sum) { hn::Store(sum.sums, Ints(), sums_ + i); }
-  const std::int32_t* sums() const { return sums_; }
+  HWY_INLINE Sum load(std::size_t i) const { return with_scale(hn::LoadU(Ints(), sums + i), i); }
+  HWY_INLINE void save(std::size_t i, const Sum& sum) { hn::StoreU(sum.sums, Ints(), sums + i); }
 
- private:
-  HWY_INLINE Sum with_scale(hn::Vec<Ints> sums, std::size_t i) const {
-    const auto unit = hn::BitCast(Ints(), units(load_bytes(exponents_ + i), bits_));
-    const auto power = hn::Neg(unit);
-    const auto half = hn::ShiftRight<1>(power);
-    const float largest = static_cast<float>((std::uint64_t{1} << bits_) - 1);
-    return {sums, float_power(half), float_power(hn::Sub(power, half)), hn::Set(Floats(), largest)};
+  HWY_INLINE Sum with_scale(hn::Vec<Ints> from, std::size_t i) const {
+    const float largest = static_cast<float>((std::uint64_t{1} << bits) - 1);
+    return {from, Scale(exponents + i, bits), hn::Set(Floats(), largest)};
   }
 
-  const std::uint8_t* exponents_;
-  int bits_;
-  alignas(64) std::int32_t sums_[kTile];
+  const std::uint8_t* exponents;
+  int bits;
+  std::int32_t* sums;
 };
 
-class EncodedTile64 {
- public:
+struct EncodedTile64 {
   static constexpr bool kInTwos = false;
 
-  HWY_INLINE EncodedTile64(const std::uint8_t* exponents, int bits)
-      : exponents_(exponents), bits_(bits) {}
-
   HWY_INLINE Encoded64 begin(std::size_t i) const {
-    return {hn::Zero(LongWords()), hn::Zero(LongWords()), scale(i)};
+    return {hn::Zero(LongWords()), hn::Zero(LongWords()), Scale64(exponents + i, bits)};
   }
   HWY_INLINE Encoded64 load(std::size_t i) const {
-    return {hn::Load(LongWords(), sums_ + i), hn::Load(LongWords(), sums_ + i + kDoubleLanes),
-            scale(i)};
+    return {half(i), half(i + kDoubleLanes), Scale64(exponents + i, bits)};
   }
   HWY_INLINE void save(std::size_t i, const Encoded64& sum) {
-    hn::Store(sum.low, LongWords(), sums_ + i);
-    hn::Store(sum.high, LongWords(), sums_ + i + kDoubleLanes);
-  }
-  const std::uint64_t* sums() const { return sums_; }
-
- private:
-  HWY_INLINE Sums scale(std::size_t i) const {
-    return powers_of_two(hn::Sub(word(0), units(load_bytes(exponents_ + i), bits_)));
+    hn::StoreU(hn::BitCast(LongInts(), sum.low), LongInts(), sums + i);
+    hn::StoreU(hn::BitCast(LongInts(), sum.high), LongInts(), sums + i + kDoubleLanes);
   }
 
-  const std::uint8_t* exponents_;
-  int bits_;
-  alignas(64) std::uint64_t sums_[kTile];
+  HWY_INLINE hn::Vec<LongWords> half(std::size_t i) const {
+    return hn::BitCast(LongWords(), hn::LoadU(LongInts(), sums + i));
+  }
+
+  const std::uint8_t* exponents;
+  int bits;
+  std::int64_t* sums;
 };
 
 template <Dtype kDtype, class Tile, class Integer>
 void encode_with(Leaves leaves, std::size_t count, const std::uint8_t* exponents,
                  std::size_t total_leaves, Integer* out) {
   const std::size_t in_vectors = count / kLanes * kLanes;
-  const std::size_t most = tile_of(leaves.size());
-  for (std::size_t first = 0; first < in_vectors; first += most) {
-    const std::size_t size = std::min(most, in_vectors - first);
-    Tile tile(exponents + first, fixed_bits<Integer>(total_leaves));
+  for (std::size_t first = 0; first < in_vectors; first += kTile) {
+    const std::size_t size = std::min(kTile, in_vectors - first);
+    Tile tile{exponents + first, fixed_bits<Integer>(total_leaves), out + first};
     add_leaves<kDtype>(leaves, first, size, tile);
-    for (std::size_t i = 0; i < size; ++i) out[first + i] = static_cast<Integer>(tile.sums()[i]);
+    if (!any_special(exponents + first, size)) continue;
     for (std::size_t i = first; i < first + size; i += kLanes) {
-      if (!any_special(load_bytes(exponents + i))) continue;
+      if (!any_special(exponents + i, kLanes)) continue;
       encode_reference(leaves, kDtype, i, kLanes, exponents, total_leaves, out);
     }
   }
@@ -275,22 +292,85 @@ HWY_INLINE Sums load_sums(const std::int64_t* sums) {
           integers_to_odd(hn::LoadU(LongInts(), sums + kDoubleLanes))};
 }
 
+// The nearest floats, where the processor converts at once.
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+template <class Integer>
+constexpr bool kToFloats = true;
+HWY_INLINE hn::Vec<Floats> to_floats(const std::int64_t* sums) {
+  const hn::Vec<HalfFloats> low{_mm512_cvtepi64_ps(hn::LoadU(LongInts(), sums).raw)};
+  const hn::Vec<HalfFloats> high{
+      _mm512_cvtepi64_ps(hn::LoadU(LongInts(), sums + kDoubleLanes).raw)};
+  return hn::Combine(Floats(), high, low);
+}
+#else
+template <class Integer>
+constexpr bool kToFloats = sizeof(Integer) == sizeof(float);
+#endif
+HWY_INLINE hn::Vec<Floats> to_floats(const std::int32_t* sums) {
+  return hn::ConvertTo(Floats(), hn::LoadU(Ints(), sums));
+}
+
+template <Dtype kDtype, class Integer>
+class Decoder {
+ public:
+  HWY_INLINE Decoder(std::size_t total_leaves, std::uint32_t divisor)
+      : total_leaves_(total_leaves),
+        divisor_(divisor),
+        bits_(fixed_bits<Integer>(total_leaves)),
+        divide_(divisor) {
+    if (std::has_single_bit(divisor)) least_ = bits_ + std::countr_zero(divisor);
+  }
+
+  // kLanes elements.
+  HWY_INLINE void operator()(const Integer* sums, const std::uint8_t* exponents,
+                             std::uint8_t* out) const {
+    if constexpr (kDtype == Dtype::kF32 && kToFloats<Integer>) {
+      if (least_ > 0 && put_normal(to_floats(sums), load_bytes(exponents), out)) return;
+    }
+    put_any(sums, exponents, out);
+  }
+
+ private:
+  // A conversion and a product with a power of two: rounded once, if the result is a normal number
+  // or 0. That is so from the exponent least_ on. False: not for all.
+  HWY_INLINE bool put_normal(hn::Vec<Floats> sums, Bits exponents, std::uint8_t* out) const {
+    const auto least = static_cast<std::uint32_t>(least_);
+    const auto above = hn::Sub(exponents, word(least));
+    const auto other = hn::Gt(above, word(254 - least));
+    const auto zero = hn::RebindMask(Words(), hn::Eq(sums, hn::Zero(Floats())));
+    if (!hn::AllFalse(Words(), hn::AndNot(zero, other))) return false;
+    const auto unit = hn::ShiftLeft<23>(hn::Add(above, word(1)));
+    const auto scale = hn::BitCast(Floats(), hn::IfThenZeroElse(zero, unit));
+    store(hn::BitCast(Words(), hn::Mul(sums, scale)), out);
+    return true;
+  }
+
+  HWY_INLINE void put_any(const Integer* sums, const std::uint8_t* exponents,
+                          std::uint8_t* out) const {
+    if (any_special(exponents, kLanes)) {
+      decode_reference(sums, exponents, 0, kLanes, total_leaves_, divisor_, kDtype, out);
+      return;
+    }
+    const Sums unit = powers_of_two(units(load_bytes(exponents), bits_));
+    const Sums x = load_sums(sums);
+    store_rounded<kDtype>({divide_(hn::Mul(x.low, unit.low)), divide_(hn::Mul(x.high, unit.high))},
+                          out);
+  }
+
+  std::size_t total_leaves_;
+  std::uint32_t divisor_;
+  int bits_;
+  int least_ = 0;  // 0: there is none
+  Division divide_;
+};
+
 template <Dtype kDtype, class Integer>
 void decode_of(const Integer* sums, const std::uint8_t* exponents, std::size_t count,
                std::size_t total_leaves, std::uint32_t divisor, void* out) {
-  const int bits = fixed_bits<Integer>(total_leaves);
-  const Division divide(divisor);
+  const Decoder<kDtype, Integer> decode(total_leaves, divisor);
   const std::size_t in_vectors = count / kLanes * kLanes;
   for (std::size_t i = 0; i < in_vectors; i += kLanes) {
-    const Bits bytes = load_bytes(exponents + i);
-    if (any_special(bytes)) {
-      decode_reference(sums, exponents, i, kLanes, total_leaves, divisor, kDtype, out);
-      continue;
-    }
-    const Sums unit = powers_of_two(units(bytes, bits));
-    const Sums x = load_sums(sums + i);
-    store_rounded<kDtype>({divide(hn::Mul(x.low, unit.low)), divide(hn::Mul(x.high, unit.high))},
-                          static_cast<std::uint8_t*>(out) + i * element_bytes(kDtype));
+    decode(sums + i, exponents + i, static_cast<std::uint8_t*>(out) + i * element_bytes(kDtype));
   }
   decode_reference(sums, exponents, in_vectors, count - in_vectors, total_leaves, divisor, kDtype,
                    out);
