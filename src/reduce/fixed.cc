@@ -51,8 +51,6 @@ struct Largest {
 };
 
 struct LargestTile {
-  static constexpr bool kInTwos = false;
-
   HWY_INLINE Largest begin(std::size_t) const { return {word(0)}; }
   HWY_INLINE Largest load(std::size_t i) const {
     return {hn::ShiftLeft<23>(load_bytes(exponents + i))};
@@ -193,7 +191,6 @@ struct Encoded64 {
 // The sums of a tile, where they have to be in the end.
 template <bool kClamped>
 struct EncodedTile32 {
-  static constexpr bool kInTwos = false;
   using Sum = Encoded32<kClamped>;
 
   HWY_INLINE Sum begin(std::size_t i) const { return with_scale(hn::Zero(Ints()), i); }
@@ -211,8 +208,6 @@ struct EncodedTile32 {
 };
 
 struct EncodedTile64 {
-  static constexpr bool kInTwos = false;
-
   HWY_INLINE Encoded64 begin(std::size_t i) const {
     return {hn::Zero(LongWords()), hn::Zero(LongWords()), Scale64(exponents + i, bits)};
   }
