@@ -85,12 +85,26 @@ void exponents_vectors(Leaves leaves, Dtype dtype, std::size_t count, std::uint8
 
 // ---- scales
 
-HWY_INLINE bool any_special(const std::uint8_t* exponents, std::size_t size) {
-  auto largest = hn::Zero(Bytes());
+struct Range {
+  std::uint8_t smallest, largest;
+};
+
+HWY_INLINE Range range_of(const std::uint8_t* exponents, std::size_t size) {
+  const Bytes d;
+  auto smallest = hn::Set(d, 255), largest = hn::Zero(d);
   for (std::size_t i = 0; i < size; i += kLanes) {
-    largest = hn::Max(largest, hn::LoadU(Bytes(), exponents + i));
+    const auto bytes = hn::LoadU(d, exponents + i);
+    smallest = hn::Min(smallest, bytes);
+    largest = hn::Max(largest, bytes);
   }
-  return !hn::AllFalse(Bytes(), hn::Eq(largest, hn::Set(Bytes(), 255)));
+  std::uint8_t low[kLanes], high[kLanes];
+  hn::StoreU(smallest, d, low);
+  hn::StoreU(largest, d, high);
+  return {*std::min_element(low, low + kLanes), *std::max_element(high, high + kLanes)};
+}
+
+HWY_INLINE bool any_special(const std::uint8_t* exponents) {
+  return !hn::AllFalse(Bytes(), hn::Eq(hn::LoadU(Bytes(), exponents), hn::Set(Bytes(), 255)));
 }
 
 // fixed_unit(exponent, bits)
@@ -114,23 +128,36 @@ HWY_INLINE hn::Vec<Ints> nearest(hn::Vec<Floats> x) {
 HWY_INLINE hn::Vec<Ints> nearest(hn::Vec<Floats> x) { return hn::NearestInt(x); }
 #endif
 
-// 2^(bits - 2) * 2^(128 - exponent), in two steps, because their product may be no float. Only what
-// is rounded to 0 anyway loses bits.
-struct Scale {
+HWY_INLINE hn::Vec<Floats> float_of(Bits biased_exponents) {
+  return hn::BitCast(Floats(), hn::ShiftLeft<23>(biased_exponents));
+}
+
+// 2^(bits + 126 - exponent). REQUIRES: that is a float, so the exponent at least bits - 1.
+struct OneStep {
+  hn::Vec<Floats> factor;
+
+  HWY_INLINE OneStep(const std::uint8_t* exponents, int bits)
+      : factor(float_of(
+            hn::Sub(word(static_cast<std::uint32_t>(bits + 253)), load_bytes(exponents)))) {}
+
+  HWY_INLINE hn::Vec<Floats> operator()(hn::Vec<Floats> x) const { return hn::Mul(x, factor); }
+};
+
+// The same for any exponent, as 2^(128 - exponent) * 2^(bits - 2). Only what is rounded to 0 anyway
+// loses bits.
+struct TwoSteps {
   hn::Vec<Floats> by_exponent, by_bits;
 
-  HWY_INLINE Scale(const std::uint8_t* exponents, int bits)
-      : by_exponent(hn::BitCast(
-            Floats(),
-            hn::ShiftLeft<23>(hn::Sub(word(255), hn::Max(load_bytes(exponents), word(1)))))),
-        by_bits(hn::BitCast(Floats(), word(static_cast<std::uint32_t>(bits + 125) << 23))) {}
+  HWY_INLINE TwoSteps(const std::uint8_t* exponents, int bits)
+      : by_exponent(float_of(hn::Sub(word(255), hn::Max(load_bytes(exponents), word(1))))),
+        by_bits(float_of(word(static_cast<std::uint32_t>(bits + 125)))) {}
 
   HWY_INLINE hn::Vec<Floats> operator()(hn::Vec<Floats> x) const {
     return hn::Mul(hn::Mul(x, by_exponent), by_bits);
   }
 };
 
-template <bool kClamped>
+template <class Scale, bool kClamped>
 struct Encoded32 {
   hn::Vec<Ints> sums;
   Scale scale;
@@ -144,54 +171,84 @@ struct Encoded32 {
 };
 
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
-using Scale64 = Scale;
+HWY_INLINE hn::Vec<LongWords> nearest64(hn::Vec<HalfFloats> x) {
+  return hn::Vec<LongWords>{_mm512_maskz_cvtps_epi64(0xFF, x.raw)};
+}
 
-struct Encoded64 {
-  hn::Vec<LongWords> low, high;
-  Scale64 scale;
+struct OneStep64 {
+  hn::Vec<HalfFloats> low, high;
 
-  HWY_INLINE void add(const Vectors& v) {
-    const auto scaled = scale(v.floats);
-    low = hn::Add(low, nearest64(hn::LowerHalf(HalfFloats(), scaled)));
-    high = hn::Add(high, nearest64(hn::UpperHalf(HalfFloats(), scaled)));
-  }
-
-  static HWY_INLINE hn::Vec<LongWords> nearest64(hn::Vec<HalfFloats> x) {
-    return hn::Vec<LongWords>{_mm512_maskz_cvtps_epi64(0xFF, x.raw)};
+  HWY_INLINE OneStep64(const std::uint8_t* exponents, int bits) {
+    const OneStep scale(exponents, bits);
+    low = hn::LowerHalf(HalfFloats(), scale.factor);
+    high = hn::UpperHalf(HalfFloats(), scale.factor);
   }
 };
+
+struct TwoSteps64 {
+  hn::Vec<HalfFloats> low, high, by_bits;
+
+  HWY_INLINE TwoSteps64(const std::uint8_t* exponents, int bits) {
+    const TwoSteps scale(exponents, bits);
+    low = hn::LowerHalf(HalfFloats(), scale.by_exponent);
+    high = hn::UpperHalf(HalfFloats(), scale.by_exponent);
+    by_bits = hn::LowerHalf(HalfFloats(), scale.by_bits);
+  }
+};
+
+HWY_INLINE hn::Vec<LongWords> low_integers(const Vectors& v, const OneStep64& scale) {
+  return nearest64(hn::Mul(v.low_floats, scale.low));
+}
+HWY_INLINE hn::Vec<LongWords> high_integers(const Vectors& v, const OneStep64& scale) {
+  return nearest64(hn::Mul(v.high_floats, scale.high));
+}
+HWY_INLINE hn::Vec<LongWords> low_integers(const Vectors& v, const TwoSteps64& scale) {
+  return nearest64(hn::Mul(hn::Mul(v.low_floats, scale.low), scale.by_bits));
+}
+HWY_INLINE hn::Vec<LongWords> high_integers(const Vectors& v, const TwoSteps64& scale) {
+  return nearest64(hn::Mul(hn::Mul(v.high_floats, scale.high), scale.by_bits));
+}
 #else
-struct Scale64 : Sums {
-  HWY_INLINE Scale64(const std::uint8_t* exponents, int bits)
+struct OneStep64 : Sums {
+  HWY_INLINE OneStep64(const std::uint8_t* exponents, int bits)
       : Sums(powers_of_two(hn::Sub(word(0), units(load_bytes(exponents), bits)))) {}
 };
+using TwoSteps64 = OneStep64;  // doubles have the range
 
-struct Encoded64 {
-  hn::Vec<LongWords> low, high;
-  Scale64 scale;
+// The integer nearest to x * scale, modulo 2^64, in two parts of 32 bits. An element of 24 bits has
+// either a part above them or a fraction.
+HWY_INLINE hn::Vec<LongWords> nearest64(Reals x, Reals scale) {
+  const auto scaled = hn::Mul(x, scale);
+  const auto upper = hn::MulAdd(scaled, real(0x1p-32), real(kMagic));
+  const auto above = hn::Sub(upper, real(kMagic));
+  const auto lower = hn::Add(hn::NegMulAdd(above, real(0x1p32), scaled), real(kMagic));
+  const auto low = hn::Sub(long_words(lower), long_words(real(kMagic)));
+  return hn::Add(hn::ShiftLeft<32>(long_words(upper)), low);
+}
 
-  HWY_INLINE void add(const Vectors& v) {
-    low = hn::Add(low, nearest64(v.low, scale.low));
-    high = hn::Add(high, nearest64(v.high, scale.high));
-  }
-
-  // The integer nearest to x * scale, modulo 2^64, in two parts of 32 bits. An element of 24 bits
-  // has either a part above them or a fraction.
-  static HWY_INLINE hn::Vec<LongWords> nearest64(Reals x, Reals scale) {
-    const auto scaled = hn::Mul(x, scale);
-    const auto upper = hn::MulAdd(scaled, real(0x1p-32), real(kMagic));
-    const auto above = hn::Sub(upper, real(kMagic));
-    const auto lower = hn::Add(hn::NegMulAdd(above, real(0x1p32), scaled), real(kMagic));
-    const auto low = hn::Sub(long_words(lower), long_words(real(kMagic)));
-    return hn::Add(hn::ShiftLeft<32>(long_words(upper)), low);
-  }
-};
+HWY_INLINE hn::Vec<LongWords> low_integers(const Vectors& v, const OneStep64& scale) {
+  return nearest64(v.low, scale.low);
+}
+HWY_INLINE hn::Vec<LongWords> high_integers(const Vectors& v, const OneStep64& scale) {
+  return nearest64(v.high, scale.high);
+}
 #endif
 
+template <class Scale>
+struct Encoded64 {
+  hn::Vec<LongWords> low, high;
+  Scale scale;
+
+  HWY_INLINE void add(const Vectors& v) {
+    low = hn::Add(low, low_integers(v, scale));
+    high = hn::Add(high, high_integers(v, scale));
+  }
+};
+
 // The sums of a tile, where they have to be in the end.
-template <bool kClamped>
+template <class Scale, bool kClamped>
 struct EncodedTile32 {
-  using Sum = Encoded32<kClamped>;
+  using Sum = Encoded32<Scale, kClamped>;
 
   HWY_INLINE Sum begin(std::size_t i) const { return with_scale(hn::Zero(Ints()), i); }
   HWY_INLINE Sum load(std::size_t i) const { return with_scale(hn::LoadU(Ints(), sums + i), i); }
@@ -207,14 +264,17 @@ struct EncodedTile32 {
   std::int32_t* sums;
 };
 
+template <class Scale>
 struct EncodedTile64 {
-  HWY_INLINE Encoded64 begin(std::size_t i) const {
-    return {hn::Zero(LongWords()), hn::Zero(LongWords()), Scale64(exponents + i, bits)};
+  using Sum = Encoded64<Scale>;
+
+  HWY_INLINE Sum begin(std::size_t i) const {
+    return {hn::Zero(LongWords()), hn::Zero(LongWords()), Scale(exponents + i, bits)};
   }
-  HWY_INLINE Encoded64 load(std::size_t i) const {
-    return {half(i), half(i + kDoubleLanes), Scale64(exponents + i, bits)};
+  HWY_INLINE Sum load(std::size_t i) const {
+    return {half(i), half(i + kDoubleLanes), Scale(exponents + i, bits)};
   }
-  HWY_INLINE void save(std::size_t i, const Encoded64& sum) {
+  HWY_INLINE void save(std::size_t i, const Sum& sum) {
     hn::StoreU(hn::BitCast(LongInts(), sum.low), LongInts(), sums + i);
     hn::StoreU(hn::BitCast(LongInts(), sum.high), LongInts(), sums + i + kDoubleLanes);
   }
@@ -228,17 +288,24 @@ struct EncodedTile64 {
   std::int64_t* sums;
 };
 
-template <Dtype kDtype, class Tile, class Integer>
+template <Dtype kDtype, class Tile, class AnyTile, class Integer>
 void encode_with(Leaves leaves, std::size_t count, const std::uint8_t* exponents,
                  std::size_t total_leaves, Integer* out) {
+  const int bits = fixed_bits<Integer>(total_leaves);
   const std::size_t in_vectors = count / kLanes * kLanes;
   for (std::size_t first = 0; first < in_vectors; first += kTile) {
     const std::size_t size = std::min(kTile, in_vectors - first);
-    Tile tile{exponents + first, fixed_bits<Integer>(total_leaves), out + first};
-    add_leaves<kDtype>(leaves, first, size, tile);
-    if (!any_special(exponents + first, size)) continue;
+    const Range range = range_of(exponents + first, size);
+    if (range.smallest >= bits - 1) {
+      Tile tile{exponents + first, bits, out + first};
+      add_leaves<kDtype>(leaves, first, size, tile);
+    } else {
+      AnyTile tile{exponents + first, bits, out + first};
+      add_leaves<kDtype>(leaves, first, size, tile);
+    }
+    if (range.largest < 255) continue;
     for (std::size_t i = first; i < first + size; i += kLanes) {
-      if (!any_special(exponents + i, kLanes)) continue;
+      if (!any_special(exponents + i)) continue;
       encode_reference(leaves, kDtype, i, kLanes, exponents, total_leaves, out);
     }
   }
@@ -250,16 +317,19 @@ template <Dtype kDtype>
 void encode_of(Leaves leaves, std::size_t count, const std::uint8_t* exponents,
                std::size_t total_leaves, std::int32_t* out) {
   if (fixed_bits<std::int32_t>(total_leaves) < format_of(kDtype).precision()) {
-    encode_with<kDtype, EncodedTile32<true> >(leaves, count, exponents, total_leaves, out);
+    using Tile = EncodedTile32<TwoSteps, true>;
+    encode_with<kDtype, Tile, Tile>(leaves, count, exponents, total_leaves, out);
   } else {
-    encode_with<kDtype, EncodedTile32<false> >(leaves, count, exponents, total_leaves, out);
+    encode_with<kDtype, EncodedTile32<OneStep, false>, EncodedTile32<TwoSteps, false> >(
+        leaves, count, exponents, total_leaves, out);
   }
 }
 
 template <Dtype kDtype>
 void encode_of(Leaves leaves, std::size_t count, const std::uint8_t* exponents,
                std::size_t total_leaves, std::int64_t* out) {
-  encode_with<kDtype, EncodedTile64>(leaves, count, exponents, total_leaves, out);
+  encode_with<kDtype, EncodedTile64<OneStep64>, EncodedTile64<TwoSteps64> >(
+      leaves, count, exponents, total_leaves, out);
 }
 
 template <class Integer>
@@ -342,7 +412,7 @@ class Decoder {
 
   HWY_INLINE void put_any(const Integer* sums, const std::uint8_t* exponents,
                           std::uint8_t* out) const {
-    if (any_special(exponents, kLanes)) {
+    if (any_special(exponents)) {
       decode_reference(sums, exponents, 0, kLanes, total_leaves_, divisor_, kDtype, out);
       return;
     }
