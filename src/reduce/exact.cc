@@ -324,8 +324,7 @@ class Confidence {
     --misses_;
     return false;
   }
-  void hit() { misses_ = std::max(misses_ - 1, 0); }
-  void miss() { misses_ += 4; }
+  void learn(bool exact) { misses_ = exact ? std::max(misses_ - 1, 0) : misses_ + 4; }
 
  private:
   static constexpr int kMost = 8;
@@ -384,7 +383,10 @@ class Exact {
       for (std::size_t i = 0; i < size; i += kBlock) {
         const std::size_t block = std::min(kBlock, size - i);
         const bool exact = try_block(some, first + i, block);
-        if (exact && only_floats(size)) return put_bf16(floats_, size, out_ + first * kBytes), true;
+        if (exact && only_floats(size)) {
+          put_bf16(floats_, size, out_ + first * kBytes);
+          return true;
+        }
         if (!add_block(some, exact, first, i, block, leaf > 0)) return false;
       }
     }
@@ -401,7 +403,7 @@ class Exact {
     base::clear_inexact();
     sum_bf16(some, first, size, floats_);
     const bool exact = !base::inexact(floats_);
-    exact ? confidence_.hit() : confidence_.miss();
+    confidence_.learn(exact);
     return exact;
   }
 
