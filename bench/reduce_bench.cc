@@ -58,57 +58,105 @@ constexpr std::size_t kLanes = hn::MaxLanes(Floats());
 
 HWY_INLINE hn::Vec<Floats> read(const float* from) { return hn::LoadU(Floats(), from); }
 
-#if HWY_TARGET != HWY_SCALAR
-HWY_INLINE hn::Vec<Floats> read(const std::uint16_t* from) {
-  const auto shorts = hn::LoadU(hn::Rebind<std::uint16_t, Floats>(), from);
-  return hn::BitCast(Floats(), hn::ShiftLeft<16>(hn::PromoteTo(Words(), shorts)));
+HWY_INLINE void prefetch(const void* from, std::size_t ahead_bytes) {
+  const auto ahead = reinterpret_cast<std::uintptr_t>(from) + ahead_bytes;
+  __builtin_prefetch(reinterpret_cast<const void*>(ahead), 0, 2);
 }
-#else
-HWY_INLINE hn::Vec<Floats> read(const std::uint16_t* from) {
-  return hn::BitCast(Floats(), hn::Set(Words(), static_cast<std::uint32_t>(*from) << 16));
-}
-#endif
 
-template <std::size_t kGroup, class T>
+template <std::size_t kGroup>
 HWY_INLINE void add_group(const void* const* leaves, std::size_t first, std::size_t size,
                           bool begin, std::size_t prefetch_bytes, float* sums) {
-  const T* from[kGroup];
-  for (std::size_t j = 0; j < kGroup; ++j) from[j] = static_cast<const T*>(leaves[j]) + first;
+  const float* from[kGroup];
+  for (std::size_t j = 0; j < kGroup; ++j) from[j] = static_cast<const float*>(leaves[j]) + first;
   for (std::size_t i = 0; i < size; i += kLanes) {
     auto sum = begin ? hn::Zero(Floats()) : hn::LoadU(Floats(), sums + i);
     for (std::size_t j = 0; prefetch_bytes > 0 && j < kGroup; ++j) {
-      const auto ahead = reinterpret_cast<std::uintptr_t>(from[j] + i) + prefetch_bytes;
-      __builtin_prefetch(reinterpret_cast<const void*>(ahead), 0, 2);
+      prefetch(from[j] + i, prefetch_bytes);
     }
     for (std::size_t j = 0; j < kGroup; ++j) sum = hn::Add(sum, read(from[j] + i));
     hn::StoreU(sum, Floats(), sums + i);
   }
 }
 
-// The baseline: sums in fp32, eight buffers at a time, tile by tile. The count is a multiple of the
-// tile, the tile of 64, the number of leaves of 8.
-template <class T>
-HWY_INLINE void plain_sum(const Leaves& leaves, std::size_t count, const Walk& walk, float* out) {
-  for (std::size_t first = 0; first < count; first += walk.tile) {
-    for (std::size_t leaf = 0; leaf < leaves.size(); leaf += 8) {
-      add_group<8, T>(leaves.data() + leaf, first, walk.tile, leaf == 0, walk.prefetch_bytes,
-                      out + first);
+// Where a group of leaves stands among all.
+struct Place {
+  bool begin, end;
+};
+
+HWY_INLINE hn::Vec<Words> to_bf16(hn::Vec<Floats> x) {
+  const auto bits = hn::BitCast(Words(), x);
+  const auto last = hn::And(hn::ShiftRight<16>(bits), hn::Set(Words(), 1));
+  return hn::Add(hn::Add(bits, hn::Set(Words(), 0x7FFF)), last);
+}
+
+// Sums of bf16 in fp32, two vectors at a time, the halves of words apart; the last group rounds
+// them to bf16.
+template <std::size_t kGroup>
+HWY_INLINE void add_bf16_group(const void* const* leaves, std::size_t first, std::size_t size,
+                               Place place, std::size_t prefetch_bytes, float* sums,
+                               std::uint32_t* out) {
+  const Floats d;
+  const auto upper = hn::Set(Words(), 0xFFFF0000);
+  const std::uint32_t* from[kGroup];
+  for (std::size_t j = 0; j < kGroup; ++j) {
+    from[j] = static_cast<const std::uint32_t*>(leaves[j]) + first / 2;
+  }
+  for (std::size_t i = 0; i < size / 2; i += kLanes) {
+    auto low = place.begin ? hn::Zero(d) : hn::LoadU(d, sums + 2 * i);
+    auto high = place.begin ? hn::Zero(d) : hn::LoadU(d, sums + 2 * i + kLanes);
+    for (std::size_t j = 0; prefetch_bytes > 0 && j < kGroup; ++j) {
+      prefetch(from[j] + i, prefetch_bytes);
+    }
+    for (std::size_t j = 0; j < kGroup; ++j) {
+      const auto words = hn::LoadU(Words(), from[j] + i);
+      low = hn::Add(low, hn::BitCast(d, hn::ShiftLeft<16>(words)));
+      high = hn::Add(high, hn::BitCast(d, hn::And(words, upper)));
+    }
+    if (place.end) {
+      const auto rounded = hn::Or(hn::ShiftRight<16>(to_bf16(low)), hn::And(to_bf16(high), upper));
+      hn::StoreU(rounded, Words(), out + i);
+    } else {
+      hn::StoreU(low, d, sums + 2 * i);
+      hn::StoreU(high, d, sums + 2 * i + kLanes);
     }
   }
 }
 
-void plain_sum_of(const Leaves& leaves, bool bf16, std::size_t count, const Walk& walk,
-                  float* out) {
+// The baseline: sums in fp32, eight buffers at a time, tile by tile. The count is a multiple of the
+// tile, the tile of 64, the number of leaves of 8.
+HWY_INLINE void plain_sum(const Leaves& leaves, std::size_t count, const Walk& walk, float* out) {
+  for (std::size_t first = 0; first < count; first += walk.tile) {
+    for (std::size_t leaf = 0; leaf < leaves.size(); leaf += 8) {
+      add_group<8>(leaves.data() + leaf, first, walk.tile, leaf == 0, walk.prefetch_bytes,
+                   out + first);
+    }
+  }
+}
+
+// The same for bf16; `sums` has room for a tile.
+HWY_INLINE void plain_bf16_sum(const Leaves& leaves, std::size_t count, const Walk& walk,
+                               float* sums, std::uint32_t* out) {
+  for (std::size_t first = 0; first < count; first += walk.tile) {
+    for (std::size_t leaf = 0; leaf < leaves.size(); leaf += 8) {
+      const Place place{leaf == 0, leaf + 8 == leaves.size()};
+      add_bf16_group<8>(leaves.data() + leaf, first, walk.tile, place, walk.prefetch_bytes, sums,
+                        out + first / 2);
+    }
+  }
+}
+
+void plain_sum_of(const Leaves& leaves, bool bf16, std::size_t count, const Walk& walk, float* sums,
+                  void* out) {
   if (bf16) {
-    plain_sum<std::uint16_t>(leaves, count, walk, out);
+    plain_bf16_sum(leaves, count, walk, sums, static_cast<std::uint32_t*>(out));
   } else {
-    plain_sum<float>(leaves, count, walk, out);
+    plain_sum(leaves, count, walk, static_cast<float*>(out));
   }
 }
 
 // The baseline of leaves that arrive one at a time.
 void running_sum(const void* leaf, std::size_t count, float* sum) {
-  add_group<1, float>(&leaf, 0, count, false, 0, sum);
+  add_group<1>(&leaf, 0, count, false, 0, sum);
 }
 
 // NOLINTNEXTLINE(google-readability-namespace-comments)
@@ -227,7 +275,8 @@ class Bench {
         options_(options),
         buffers_(c, options),
         plain_(buffers_.count()),
-        out_(buffers_.count()) {
+        out_(buffers_.count()),
+        sums_(c.dtype == Dtype::kBF16 ? buffers_.count() : 0) {
     if (c.way == Way::kBinned) {
       top_.resize(buffers_.count());
       high_.resize(buffers_.count());
@@ -267,7 +316,8 @@ class Bench {
       }
     } else {
       PRESUM_SIMD_DISPATCH(plain_sum_of)
-      (buffers_.leaves(), case_.dtype == Dtype::kBF16, buffers_.count(), walk, plain_.data());
+      (buffers_.leaves(), case_.dtype == Dtype::kBF16, buffers_.count(), walk, sums_.data(),
+       plain_.data());
     }
     return plain_[0] > 0 ? 1 : 0;
   }
@@ -340,7 +390,7 @@ class Bench {
   Case case_;
   Options options_;
   Buffers buffers_;
-  std::vector<float> plain_, out_;
+  std::vector<float> plain_, out_, sums_;
   std::vector<std::uint8_t> top_, exponents_;
   std::vector<std::int64_t> high_, low_, integers64_;
   std::vector<std::int32_t> integers32_;
@@ -351,11 +401,11 @@ int run(const Options& options) {
   std::printf(
       "Ratio of time to a plain fp32 sum of the same W buffers (%zu MiB together), which has the\n"
       "same target, eight buffers at a time, and the tile and prefetch distance that are best for\n"
-      "it. One thread, its processor time. A round times both, one after the other. Shown: the\n"
-      "median of the rounds' ratios (at most %d rounds) [its 95%% interval from order statistics;\n"
-      "of three rounds, their range]. Wide range: a factor from 2^-20 to 2^20. fixed: exponents,\n"
-      "encoding and decoding, 1,024 elements at a time. binned add: to a running fp32 sum, one\n"
-      "buffer after the other.\n\n",
+      "it; that of bf16 is rounded to bf16. One thread, its processor time. A round times both,\n"
+      "one after the other. Shown: the median of the rounds' ratios (at most %d rounds) [its 95%%\n"
+      "interval from order statistics; of three rounds, their range]. Wide range: a factor from\n"
+      "2^-20 to 2^20. fixed: exponents, encoding and decoding, 1,024 elements at a time. binned\n"
+      "add: to a running fp32 sum, one buffer after the other.\n\n",
       options.bytes >> 20, options.rounds);
   std::printf("%-8s %-10s %-5s %5s  %-15s %-19s  %s\n", "target", "sum", "dtype", "W", "data",
               "ratio", "plain sum");

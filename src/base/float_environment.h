@@ -37,23 +37,26 @@ class DefaultFloatEnvironment {
 #endif
 };
 
-// Whether an operation since clear_inexact was rounded, as the processor reports it. `results` is
-// the memory that the operations have written; what they read must be in memory as well. So the
-// compiler cannot move them.
+// Whether an operation since clear_inexact was rounded, or invalid as infinity - infinity is, as
+// the processor reports it. `results` is the memory that the operations have written; what they
+// read must be in memory as well. So the compiler cannot move them.
+#if defined(__SSE2__)
+inline constexpr unsigned kReported = _MM_EXCEPT_INEXACT | _MM_EXCEPT_INVALID;
+#endif
 inline void clear_inexact() noexcept {
 #if defined(__SSE2__)
-  _mm_setcsr(_mm_getcsr() & ~static_cast<unsigned>(_MM_EXCEPT_INEXACT));
+  _mm_setcsr(_mm_getcsr() & ~kReported);
 #else
-  std::feclearexcept(FE_INEXACT);
+  std::feclearexcept(FE_INEXACT | FE_INVALID);
 #endif
   asm volatile("" ::: "memory");
 }
 inline bool inexact(const void* results) noexcept {
   asm volatile("" : : "r"(results) : "memory");
 #if defined(__SSE2__)
-  return (_mm_getcsr() & _MM_EXCEPT_INEXACT) != 0;
+  return (_mm_getcsr() & kReported) != 0;
 #else
-  return std::fetestexcept(FE_INEXACT) != 0;
+  return std::fetestexcept(FE_INEXACT | FE_INVALID) != 0;
 #endif
 }
 

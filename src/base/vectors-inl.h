@@ -42,13 +42,24 @@ HWY_INLINE hn::Vec<D> load(D d, const std::uint8_t* from) {
 // vectors, continue in words_high.
 struct Vectors {
   hn::Vec<Floats> floats;
+  hn::Vec<HalfFloats> low_floats, high_floats;
   hn::Vec<Doubles> low, high;
   hn::Vec<Words> words, words_high;
 };
 
+HWY_INLINE void split(Vectors& v) {
+  v.low_floats = hn::LowerHalf(HalfFloats(), v.floats);
+  v.high_floats = hn::UpperHalf(HalfFloats(), v.floats);
+}
+
+HWY_INLINE void widen_halves(Vectors& v) {
+  v.low = hn::PromoteTo(Doubles(), v.low_floats);
+  v.high = hn::PromoteTo(Doubles(), v.high_floats);
+}
+
 HWY_INLINE void widen(Vectors& v) {
-  v.low = hn::PromoteTo(Doubles(), hn::LowerHalf(HalfFloats(), v.floats));
-  v.high = hn::PromoteTo(Doubles(), hn::UpperHalf(HalfFloats(), v.floats));
+  split(v);
+  widen_halves(v);
 }
 
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2 && !defined(HWY_DISABLE_F16C)
@@ -78,13 +89,15 @@ HWY_INLINE Vectors read(const std::uint8_t* from) {
     v.high = load(Doubles(), from + kDoubleLanes * sizeof(double));
     v.floats = hn::Combine(Floats(), hn::DemoteTo(HalfFloats(), v.high),
                            hn::DemoteTo(HalfFloats(), v.low));
+    split(v);
     v.words = hn::BitCast(Words(), v.low);
     v.words_high = hn::BitCast(Words(), v.high);
   } else if constexpr (kDtype == Dtype::kF32) {
-    // The halves are loaded again: conversion from memory is cheaper than from a register.
+    // The halves are loaded again, which is cheaper than to take a register apart.
     v.floats = load(Floats(), from);
-    v.low = hn::PromoteTo(Doubles(), load(HalfFloats(), from));
-    v.high = hn::PromoteTo(Doubles(), load(HalfFloats(), from + kDoubleLanes * sizeof(float)));
+    v.low_floats = load(HalfFloats(), from);
+    v.high_floats = load(HalfFloats(), from + kDoubleLanes * sizeof(float));
+    widen_halves(v);
     v.words = hn::BitCast(Words(), v.floats);
   } else {
     const auto shorts = load(Shorts(), from);

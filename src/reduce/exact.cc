@@ -2,6 +2,7 @@
 #include "reduce/exact.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "base/float_environment.h"
 #include "base/simd_dispatch.h"
@@ -27,8 +28,11 @@ struct Limits {
   int pair;  // two do: see sum_pairs
 };
 
-// Two bf16 most often have an exact sum in fp32. Among more leaves, one pair of a tile has not.
-constexpr std::size_t kLeavesInTwos = 8;
+// Elements of eight bf16 leaves of which all sums are most often exact in fp32.
+constexpr std::size_t kBlock = 256;
+
+// Tiles that are summed in pairs before exponents are looked at again.
+constexpr int kBlindTiles = 32;
 
 constexpr Limits limits_of(Dtype dtype, std::size_t leaves) {
   const int bits = format_of(dtype).precision();
@@ -56,26 +60,37 @@ void exact_vectors(Leaves leaves, Dtype dtype, std::size_t count, std::uint32_t 
 
 using namespace reduce::HWY_NAMESPACE;
 
+#if HWY_NATIVE_FMA
+// a + b in the units for products, where the ones for sums are the bottleneck.
+HWY_INLINE Reals sum_elsewhere(Reals a, Reals b) { return hn::MulAdd(a, real(1), b); }
+HWY_INLINE Reals difference_elsewhere(Reals a, Reals b) { return hn::NegMulAdd(b, real(1), a); }
+#else
+HWY_INLINE Reals sum_elsewhere(Reals a, Reals b) { return hn::Add(a, b); }
+HWY_INLINE Reals difference_elsewhere(Reals a, Reals b) { return hn::Sub(a, b); }
+#endif
+
+// The same, but the processor does not report that it was rounded.
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+constexpr bool kSilentSums = true;
+HWY_INLINE Reals silent_sum(Reals a, Reals b) {
+  return Reals{_mm512_fmadd_round_pd(a.raw, real(1).raw, b.raw,
+                                     _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
+}
+#else
+constexpr bool kSilentSums = false;
+HWY_INLINE Reals silent_sum(Reals a, Reals b) { return sum_elsewhere(a, b); }
+#endif
+
 // In double.
 struct PlainSum {
   Sums sums;
 
   HWY_INLINE void add(const Vectors& v) {
-    sums = {hn::Add(sums.low, v.low), hn::Add(sums.high, v.high)};
-  }
-
-  // First in fp32, which halves the conversions.
-  HWY_INLINE void add_two(const Vectors& a, const Vectors& b) {
-    Vectors v;
-    v.floats = hn::Add(a.floats, b.floats);
-    base::HWY_NAMESPACE::widen(v);
-    add(v);
+    sums = {hn::Add(sums.low, v.low), sum_elsewhere(v.high, sums.high)};
   }
 };
 
 struct PlainTile {
-  static constexpr bool kInTwos = false;
-
   HWY_INLINE PlainSum begin(std::size_t) const { return {{real(0), real(0)}}; }
   HWY_INLINE PlainSum load(std::size_t i) const {
     return {{hn::Load(Doubles(), sums + i), hn::Load(Doubles(), sums + i + kDoubleLanes)}};
@@ -88,8 +103,17 @@ struct PlainTile {
   alignas(64) double sums[kTile];
 };
 
-struct TwosTile : PlainTile {
-  static constexpr bool kInTwos = true;
+// A part of a tile, to which other leaves were added before.
+struct PartOfTile {
+  HWY_INLINE PlainSum begin(std::size_t i) const {
+    return begun ? tile.load(first + i) : tile.begin(first + i);
+  }
+  HWY_INLINE PlainSum load(std::size_t i) const { return tile.load(first + i); }
+  HWY_INLINE void save(std::size_t i, const PlainSum& sum) { tile.save(first + i, sum); }
+
+  PlainTile& tile;
+  std::size_t first;
+  bool begun;
 };
 
 struct Sizes {
@@ -104,8 +128,6 @@ struct Sizes {
 };
 
 struct SizesTile {
-  static constexpr bool kInTwos = false;
-
   HWY_INLINE Sizes begin(std::size_t) const { return {word(0), word(0xFFFFFFFF)}; }
   HWY_INLINE Sizes load(std::size_t i) const {
     return {hn::Load(Words(), largest + i), hn::Load(Words(), smallest + i)};
@@ -134,10 +156,12 @@ struct PairSum {
     add(sum.high, rest.high, v.high);
   }
 
+  // If the processor reports nothing of the other three operations, both are exact even if the
+  // first was smaller.
   static HWY_INLINE void add(Reals& sum, Reals& rest, Reals x) {
     const auto before = sum;
-    sum = hn::Add(before, x);
-    rest = hn::Add(rest, hn::Sub(x, hn::Sub(sum, before)));
+    sum = silent_sum(x, before);
+    rest = hn::Add(rest, difference_elsewhere(x, hn::Sub(sum, before)));
   }
 };
 
@@ -153,10 +177,15 @@ HWY_INLINE Sums anchors(Bits exponent, int bits) {
 
 class PairTile {
  public:
-  static constexpr bool kInTwos = false;
-
   // For 2^bits leaves.
-  HWY_INLINE PairTile(const SizesTile& sizes, int bits) : sizes_(sizes), bits_(bits) {}
+  HWY_INLINE explicit PairTile(int bits) : bits_(bits) {}
+
+  // For leaves of those sizes, each; or for all with that exponent.
+  void anchor_by(const SizesTile& sizes) { sizes_ = &sizes; }
+  void anchor_by(std::uint32_t exponent) {
+    sizes_ = nullptr;
+    exponent_ = exponent;
+  }
 
   HWY_INLINE PairSum begin(std::size_t i) const { return {anchor(i), {real(0), real(0)}}; }
   HWY_INLINE PairSum load(std::size_t i) const { return {sums_.load(i).sums, rests_.load(i).sums}; }
@@ -165,20 +194,26 @@ class PairTile {
     rests_.save(i, {pair.rest});
   }
 
-  HWY_INLINE Pairs result(std::size_t i) const {
-    const Sums from = anchor(i);
-    const PairSum pair = load(i);
-    return {{hn::Sub(pair.sum.low, from.low), hn::Sub(pair.sum.high, from.high)}, pair.rest};
+  // To be called last, and once.
+  HWY_INLINE void weigh_anchors(std::size_t size) {
+    for (std::size_t i = 0; i < size; i += kLanes) {
+      const Sums from = anchor(i), sum = sums_.load(i).sums;
+      sums_.save(i, {{hn::Sub(sum.low, from.low), hn::Sub(sum.high, from.high)}});
+    }
   }
+
+  HWY_INLINE Pairs result(std::size_t i) const { return {sums_.load(i).sums, rests_.load(i).sums}; }
 
  private:
   HWY_INLINE Sums anchor(std::size_t i) const {
-    const auto exponent = exponent_of(sizes_.load(i).largest);
+    if (sizes_ == nullptr) return anchors(word(exponent_), bits_);
+    const auto exponent = exponent_of(sizes_->load(i).largest);
     return anchors(hn::Max(exponent, word(1)), bits_);
   }
 
-  const SizesTile& sizes_;
   int bits_;
+  const SizesTile* sizes_ = nullptr;
+  std::uint32_t exponent_ = 0;
   PlainTile sums_, rests_;
 };
 
@@ -204,6 +239,17 @@ HWY_INLINE hn::Mask<Words> special(const Sizes& sizes) {
 
 HWY_INLINE bool any(hn::Mask<Words> mask) { return !hn::AllFalse(Words(), mask); }
 
+// Of fp32, among its normal numbers.
+HWY_INLINE hn::Mask<Doubles> tie(Reals x) {
+  const auto below = hn::Set(LongWords(), (std::uint64_t{1} << 29) - 1);
+  const auto half = hn::Set(LongWords(), std::uint64_t{1} << 28);
+  return hn::RebindMask(Doubles(), hn::Eq(hn::And(long_words(x), below), half));
+}
+
+HWY_INLINE bool any_tie(const Sums& x) {
+  return !hn::AllFalse(Doubles(), hn::Or(tie(x.low), tie(x.high)));
+}
+
 HWY_INLINE Reals odd(Reals sum, Reals rest) {
   const Pair pair = two_sum(sum, rest);
   return to_odd(pair.sum, pair.rest);
@@ -212,6 +258,78 @@ HWY_INLINE Reals odd(Reals sum, Reals rest) {
 HWY_INLINE Sums odd(const Pairs& p) {
   return {odd(p.sum.low, p.rest.low), odd(p.sum.high, p.rest.high)};
 }
+
+// ---- bf16 in floats
+
+// Two vectors of each leaf at a time; they stay apart in `sums` as the words' low and high halves.
+// REQUIRES: size is a multiple of 2 * kLanes.
+template <std::size_t kGroup>
+HWY_INLINE void sum_bf16_group(Leaves leaves, std::size_t first, std::size_t size, float* sums) {
+  const Floats d;
+  const std::uint8_t* from[kGroup];
+  for (std::size_t j = 0; j < kGroup; ++j) from[j] = element<Dtype::kBF16>(leaves[j], first);
+  for (std::size_t i = 0; i < size; i += 2 * kLanes) {
+    auto low = hn::Zero(d), high = hn::Zero(d);
+    for (std::size_t j = 0; j < kGroup; ++j) prefetch(from[j] + 2 * i);
+    for (std::size_t j = 0; j < kGroup; ++j) {
+      const auto words = load(Words(), from[j] + 2 * i);
+      low = hn::Add(low, hn::BitCast(d, hn::ShiftLeft<16>(words)));
+      high = hn::Add(high, hn::BitCast(d, hn::And(words, word(0xFFFF0000))));
+    }
+    hn::Store(low, d, sums + i);
+    hn::Store(high, d, sums + i + kLanes);
+  }
+}
+
+HWY_INLINE std::size_t bf16_group(std::size_t leaves) {
+  return std::min(std::size_t{8}, std::bit_floor(leaves));
+}
+
+// REQUIRES: as many leaves as bf16_group says.
+HWY_INLINE void sum_bf16(Leaves leaves, std::size_t first, std::size_t size, float* sums) {
+  switch (leaves.size()) {
+    case 8:
+      return sum_bf16_group<8>(leaves, first, size, sums);
+    case 4:
+      return sum_bf16_group<4>(leaves, first, size, sums);
+    case 2:
+      return sum_bf16_group<2>(leaves, first, size, sums);
+    default:
+      return sum_bf16_group<1>(leaves, first, size, sums);
+  }
+}
+
+// Bits of the nearest bf16 in the upper half. What is added is less than half a unit, or half of
+// one where that makes the last bit even; a carry raises the exponent, up to infinity.
+HWY_INLINE Bits to_bf16(hn::Vec<Floats> x) {
+  const auto bits = hn::BitCast(Words(), x);
+  const auto last = hn::And(hn::ShiftRight<16>(bits), word(1));
+  const auto rounded = hn::Add(hn::Add(bits, word(0x7FFF)), last);
+  return hn::IfThenElse(hn::RebindMask(Words(), hn::IsNaN(x)), word(0x7FC00000), rounded);
+}
+
+HWY_INLINE void put_bf16(const float* sums, std::size_t size, std::uint8_t* to) {
+  for (std::size_t i = 0; i < size; i += 2 * kLanes) {
+    const auto low = hn::ShiftRight<16>(to_bf16(hn::Load(Floats(), sums + i)));
+    const auto high = to_bf16(hn::Load(Floats(), sums + i + kLanes));
+    store(hn::Or(low, hn::And(high, word(0xFFFF0000))), to + 2 * i);
+  }
+}
+
+// Whether sums in fp32 are worth a try: not where they have failed too often of late.
+class Confidence {
+ public:
+  bool tries() {
+    if (misses_ < kMost) return true;
+    --misses_;
+    return false;
+  }
+  void learn(bool exact) { misses_ = exact ? std::max(misses_ - 1, 0) : misses_ + 4; }
+
+ private:
+  static constexpr int kMost = 8;
+  int misses_ = 0;
+};
 
 template <Dtype kDtype>
 class Exact {
@@ -222,7 +340,7 @@ class Exact {
         divisor_(divisor),
         divide_(divisor),
         out_(out),
-        in_twos_(kDtype == Dtype::kBF16 && leaves.size() <= kLeavesInTwos) {}
+        pairs_(leaf_bits(leaves.size())) {}
 
   // REQUIRES: count is a multiple of kLanes.
   HWY_INLINE void run(std::size_t count) {
@@ -238,22 +356,99 @@ class Exact {
   // Most often no addition in a tile is rounded. The processor reports it, which is the cheapest
   // proof. Where the tile before needed more, there is no use in trying.
   HWY_INLINE void sum_tile(std::size_t first, std::size_t size) {
-    if (!narrow_ || !base::inexact_is_reported()) {
+    if (!base::inexact_is_reported()) {
       sum_by_sizes(first, size, false);
+    } else if (!narrow_) {
+      if (blind_tiles_ == 0 || !try_in_pairs(first, size)) sum_by_sizes(first, size, false);
+    } else if (kDtype == Dtype::kBF16 && size % (2 * kLanes) == 0) {
+      if (!try_in_floats(first, size)) sum_by_sizes(first, size, false);
     } else if (!try_plainly(first, size)) {
-      sum_by_sizes(first, size, !in_twos_);
+      sum_by_sizes(first, size, true);
     }
   }
 
   HWY_INLINE bool try_plainly(std::size_t first, std::size_t size) {
     base::clear_inexact();
-    if (in_twos_) {
-      add_leaves<kDtype>(leaves_, first, size, plain_);
-    } else {
-      add_leaves<kDtype>(leaves_, first, size, static_cast<PlainTile&>(plain_));
-    }
+    add_leaves<kDtype>(leaves_, first, size, plain_);
     if (base::inexact(&plain_)) return false;
+    put_exact_sums(first, size);
+    return true;
+  }
+
+  // Eight leaves at a time are summed in fp32, where that is exact.
+  HWY_INLINE bool try_in_floats(std::size_t first, std::size_t size) {
+    for (std::size_t leaf = 0, group = 0; leaf < leaves_.size(); leaf += group) {
+      group = bf16_group(leaves_.size() - leaf);
+      const Leaves some = leaves_.subspan(leaf, group);
+      for (std::size_t i = 0; i < size; i += kBlock) {
+        const std::size_t block = std::min(kBlock, size - i);
+        const bool exact = try_block(some, first + i, block);
+        if (exact && only_floats(size)) {
+          put_bf16(floats_, size, out_ + first * kBytes);
+          return true;
+        }
+        if (!add_block(some, exact, first, i, block, leaf > 0)) return false;
+      }
+    }
+    put_exact_sums(first, size);
+    return true;
+  }
+
+  HWY_INLINE bool only_floats(std::size_t size) const {
+    return bf16_group(leaves_.size()) == leaves_.size() && size <= kBlock && divisor_ == 1;
+  }
+
+  HWY_INLINE bool try_block(Leaves some, std::size_t first, std::size_t size) {
+    if (!confidence_.tries()) return false;
+    base::clear_inexact();
+    sum_bf16(some, first, size, floats_);
+    const bool exact = !base::inexact(floats_);
+    confidence_.learn(exact);
+    return exact;
+  }
+
+  // Adds leaves, or their exact sums in floats_, to a part of the tile.
+  HWY_INLINE bool add_block(Leaves some, bool exact, std::size_t first, std::size_t i,
+                            std::size_t size, bool begun) {
+    PartOfTile part{plain_, i, begun};
+    base::clear_inexact();
+    if (exact) {
+      add_floats(part, size);
+    } else {
+      add_leaves<kDtype>(some, first + i, size, part);
+    }
+    return !base::inexact(&plain_);
+  }
+
+  HWY_INLINE void add_floats(PartOfTile& part, std::size_t size) {
+    const Floats d;
+    for (std::size_t i = 0; i < size; i += 2 * kLanes) {
+      hn::StoreInterleaved2(hn::Load(d, floats_ + i), hn::Load(d, floats_ + i + kLanes), d,
+                            floats_ + i);
+    }
+    for (std::size_t i = 0; i < size; i += kLanes) {
+      PlainSum sum = part.begin(i);
+      sum.add(read<Dtype::kF32>(reinterpret_cast<const std::uint8_t*>(floats_ + i)));
+      part.save(i, sum);
+    }
+  }
+
+  HWY_INLINE void put_exact_sums(std::size_t first, std::size_t size) const {
     for (std::size_t i = 0; i < size; i += kLanes) put(plain_.load(i).sums, first + i);
+  }
+
+  // In pairs, for leaves as those of an earlier tile.
+  HWY_NOINLINE bool try_in_pairs(std::size_t first, std::size_t size) {
+    --blind_tiles_;
+    pairs_.anchor_by(blind_exponent_);
+    base::clear_inexact();
+    add_leaves<kDtype>(leaves_, first, size, pairs_);
+    pairs_.weigh_anchors(size);
+    if (base::inexact(&pairs_)) {
+      blind_tiles_ = 0;
+      return false;
+    }
+    for (std::size_t i = 0; i < size; i += kLanes) put_pair(pairs_.result(i), first + i);
     return true;
   }
 
@@ -269,7 +464,7 @@ class Exact {
       sum_in_pairs(first, size);
       return;
     }
-    if (!summed) add_leaves<kDtype>(leaves_, first, size, static_cast<PlainTile&>(plain_));
+    if (!summed) add_leaves<kDtype>(leaves_, first, size, plain_);
     put_plain_sums(first, size);
   }
 
@@ -286,20 +481,45 @@ class Exact {
   }
 
   HWY_INLINE void sum_in_pairs(std::size_t first, std::size_t size) {
-    PairTile pairs(sizes_, leaf_bits(leaves_.size()));
-    add_leaves<kDtype>(leaves_, first, size, pairs);
+    pairs_.anchor_by(sizes_);
+    add_leaves<kDtype>(leaves_, first, size, pairs_);
+    pairs_.weigh_anchors(size);
+    Sizes all = sizes_.begin(0);
     for (std::size_t i = 0; i < size; i += kLanes) {
       const Sizes sizes = sizes_.load(i);
+      all.largest = hn::Max(all.largest, sizes.largest);
+      all.smallest = hn::Min(all.smallest, sizes.smallest);
       if (any(hn::Or(special(sizes), wider(sizes, limits_.pair)))) {
         sum_in_windows(sizes, first + i);
       } else {
-        put(odd(pairs.result(i)), first + i);
+        put_pair(pairs_.result(i), first + i);
       }
     }
+    expect(all);
+  }
+
+  // The next tiles' leaves are taken to be within a factor of 4 of those of this one.
+  HWY_INLINE void expect(const Sizes& all) {
+    const auto largest = exponent_of(hn::MaxOfLanes(Words(), all.largest));
+    const auto smallest = hn::MinOfLanes(Words(), all.smallest);
+    const bool close = !any(wider({hn::MaxOfLanes(Words(), all.largest), smallest},
+                                  limits_.pair - leaf_bits(leaves_.size()) - 4));
+    blind_exponent_ = hn::GetLane(largest) + 2;
+    blind_tiles_ = kSilentSums && close && blind_exponent_ < 255 ? kBlindTiles : 0;
   }
 
   HWY_INLINE void put(Sums sums, std::size_t i) const {
     store_rounded<kDtype>({divide_(sums.low), divide_(sums.high)}, out_ + i * kBytes);
+  }
+
+  // Rounded to a double before, a sum would be rounded wrongly only if that were a tie of fp32: one
+  // below fp32's normal numbers is exact.
+  HWY_INLINE void put_pair(const Pairs& p, std::size_t i) const {
+    if (kDtype == Dtype::kF32 && divisor_ == 1) {
+      const Sums sums{hn::Add(p.sum.low, p.rest.low), hn::Add(p.sum.high, p.rest.high)};
+      if (!any_tie(sums)) return store_rounded<kDtype>(sums, out_ + i * kBytes);
+    }
+    put(odd(p), i);
   }
 
   // Leaves near the largest and all others apart: most often the others are near each other too,
@@ -345,10 +565,14 @@ class Exact {
   std::uint32_t divisor_;
   Division divide_;
   std::uint8_t* out_;
-  bool in_twos_;
-  bool narrow_ = true;  // as the tile before
-  TwosTile plain_;
+  bool narrow_ = true;   // as the tile before
+  int blind_tiles_ = 0;  // that may follow
+  std::uint32_t blind_exponent_ = 0;
+  Confidence confidence_;
+  PlainTile plain_;
   SizesTile sizes_;
+  PairTile pairs_;
+  alignas(64) float floats_[kBlock];
 };
 
 template <Dtype kDtype>

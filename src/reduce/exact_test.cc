@@ -125,6 +125,46 @@ TEST_P(ExactTest, EveryLengthAroundTheWidthsOfVectorsAndTiles) {
   }
 }
 
+// One kind after the other, `count` elements of each.
+LeafSet mosaic(const std::vector<Kind>& kinds, Dtype dtype, std::size_t leaves, std::size_t count) {
+  LeafSet set{dtype, {}};
+  for (std::size_t leaf = 0; leaf < leaves; ++leaf) {
+    set.buffers.emplace_back(dtype, kinds.size() * count);
+  }
+  for (std::size_t k = 0; k < kinds.size(); ++k) {
+    const LeafSet part = random_leaves(kinds[k], dtype, leaves, count);
+    for (std::size_t leaf = 0; leaf < leaves; ++leaf) {
+      for (std::size_t i = 0; i < count; ++i) {
+        // Not all wide parts alike, but some.
+        const std::size_t from = k % 3 == 0 ? i : (i + 7 * k) % count;
+        set.buffers[leaf].set_bits(k * count + i, part.buffers[leaf].bits(from));
+      }
+    }
+  }
+  return set;
+}
+
+// Kernels take a tile to be like the one before, and find out if it is not.
+TEST_P(ExactTest, TilesAreExactWhateverTheOnesBeforeHeld) {
+  std::vector<Kind> kinds;
+  for (const Kind kind : kKinds) kinds.insert(kinds.end(), {Kind::kWide, Kind::kWide, kind, kind});
+  for (const std::size_t leaves : {2, 5, 8}) {
+    const LeafSet set = mosaic(kinds, GetParam(), leaves, 128);
+    expect_exact(set, 1);
+    expect_exact(set, 3);
+  }
+}
+
+TEST_P(ExactTest, PartsOfATileDifferInKind) {
+  const std::vector<Kind> kinds = {Kind::kGaussian, Kind::kTies,     Kind::kGaussian,
+                                   Kind::kZeros,    Kind::kGaussian, Kind::kCancelling,
+                                   Kind::kHuge,     Kind::kGaussian, Kind::kSomeDenormals,
+                                   Kind::kWide,     Kind::kGaussian, Kind::kNotFinite};
+  for (const std::size_t leaves : {9, 23}) {
+    expect_exact(mosaic(kinds, GetParam(), leaves, 256), 1);
+  }
+}
+
 TEST_P(ExactTest, BuffersMayBeMisaligned) {
   for (const std::size_t offset : {1, 2, 3, 5, 13, 63}) {
     const LeafSet set = random_leaves(Kind::kSomeDenormals, GetParam(), 5, 75, offset);
@@ -286,9 +326,11 @@ std::vector<std::uint64_t> near_tie(int twos, int spread) {
 TEST(ExactTierTest, OneDoubleIsNotTrustedBeyondItsLastBit) {
   for (int twos = 2; twos <= 6; ++twos) {
     for (int spread = 20; spread <= 100; ++spread) {
-      const LeafSet set = single(Dtype::kF32, near_tie(twos, spread), 20);
+      const std::size_t count =
+          spread % 10 == 0 ? 300 : 20;  // more than one tile, or a part of one
+      const LeafSet set = single(Dtype::kF32, near_tie(twos, spread), count);
       expect_exact(set, 1);
-      EXPECT_EQ(exact_of(set, 1).bits(0), float_bits(std::ldexp(1.0F, twos)) + 1);
+      EXPECT_EQ(exact_of(set, 1).bits(count - 1), float_bits(std::ldexp(1.0F, twos)) + 1);
     }
   }
 }

@@ -184,6 +184,27 @@ TEST_P(FixedTest, LeavesThatWouldRoundUpToTheNextPowerOfTwoAreCut) {
   }
 }
 
+// The scale is 2^(bits + 126 - exponent), which is a float from the exponent bits - 1 on.
+TEST_P(FixedTest, ScalesAroundTheLargestFloatAreAsDefined) {
+  if (GetParam() == Dtype::kF16) return;  // its exponents are all larger
+  Random random(12);
+  const auto layout = layout_of(GetParam());
+  for (const int bits : {bits_for<std::int32_t>(3), bits_for<std::int64_t>(3)}) {
+    for (int exponent = bits - 3; exponent <= bits + 1; ++exponent) {
+      LeafSet set{GetParam(), {}};
+      for (int leaf = 0; leaf < 3; ++leaf) {
+        set.buffers.emplace_back(GetParam(), 40);
+        for (std::size_t i = 0; i < 40; ++i) {
+          const auto lower = static_cast<std::uint64_t>(leaf == 0 ? exponent : exponent / leaf / 2);
+          const std::uint64_t mantissa = random() % (1ULL << layout.mantissa_bits);
+          set.buffers.back().set_bits(i, (lower << layout.mantissa_bits) | mantissa);
+        }
+      }
+      expect_both_as_defined(set, 3, 1);
+    }
+  }
+}
+
 TEST_P(FixedTest, EveryLengthAroundTheWidthsOfVectorsAndTiles) {
   for (std::size_t count = 0; count <= 70; ++count) {
     expect_both_as_defined(random_leaves(Kind::kGaussian, GetParam(), 3, count), 3, 3);
@@ -312,6 +333,44 @@ TEST(FixedDecodeTest, AnyIntegersAreRoundedOnce) {
     }
   }
   ASSERT_TRUE(base::set_simd_target(""));
+}
+
+template <class Integer>
+void expect_decoded(std::uint8_t exponent, const std::vector<Integer>& sums,
+                    std::uint32_t divisor) {
+  const std::vector<std::uint8_t> bytes(sums.size(), exponent);
+  for (const std::string_view target : base::simd_targets()) {
+    ASSERT_TRUE(base::set_simd_target(target));
+    Buffer out(Dtype::kF32, sums.size());
+    ASSERT_TRUE(
+        decode(sums.data(), bytes.data(), sums.size(), 5, divisor, Dtype::kF32, out.data()));
+    for (std::size_t i = 0; i < sums.size(); ++i) {
+      ASSERT_EQ(out.bits(i), decode_oracle<Integer>(sums[i], exponent, 5, divisor, Dtype::kF32))
+          << target << ", exponent " << int{exponent} << ", " << sums[i] << " / " << divisor;
+    }
+  }
+  ASSERT_TRUE(base::set_simd_target(""));
+}
+
+// Sums of one unit are normal numbers from a certain exponent on.
+template <class Integer>
+void expect_decoded_at_the_ends_of_the_range() {
+  Random random(5);
+  std::vector<Integer> sums(96, 0);
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    if (i % 5 != 0) sums[i] = static_cast<Integer>(random()) >> (random() % (8 * sizeof(Integer)));
+  }
+  for (const std::uint32_t divisor : {1U, 2U, 8U, 1U << 17, 1U << 18, 1U << 19, 6U}) {
+    const int first = bits_for<Integer>(5) + std::countr_zero(divisor);
+    for (const int exponent : {0, 1, first - 2, first - 1, first, first + 1, 250, 253, 254}) {
+      expect_decoded(static_cast<std::uint8_t>(exponent), sums, divisor);
+    }
+  }
+}
+
+TEST(FixedDecodeTest, ResultsNextToDenormalsAndInfinityAreRoundedOnce) {
+  expect_decoded_at_the_ends_of_the_range<std::int32_t>();
+  expect_decoded_at_the_ends_of_the_range<std::int64_t>();
 }
 
 // Integers next to what divides into the middle of two floats.

@@ -60,8 +60,7 @@ HWY_INLINE void prefetch(const std::uint8_t* from) {
   __builtin_prefetch(reinterpret_cast<const std::uint8_t*>(ahead), 0, 2);
 }
 
-// A tile has begin, load and save for the sums of kLanes elements, and says by kInTwos whether
-// those take leaves two at a time.
+// A tile has begin, load and save for the sums of kLanes elements.
 template <Dtype kDtype, std::size_t kGroup, class Tile>
 HWY_INLINE void add_group(Leaves leaves, std::size_t leaf, std::size_t first, std::size_t size,
                           Tile& tile) {
@@ -71,13 +70,7 @@ HWY_INLINE void add_group(Leaves leaves, std::size_t leaf, std::size_t first, st
     const std::size_t at = i * element_bytes(kDtype);
     auto sum = leaf == 0 ? tile.begin(i) : tile.load(i);
     for (std::size_t j = 0; j < kGroup; ++j) prefetch(from[j] + at);
-    if constexpr (Tile::kInTwos && kGroup % 2 == 0) {
-      for (std::size_t j = 0; j < kGroup; j += 2) {
-        sum.add_two(read<kDtype>(from[j] + at), read<kDtype>(from[j + 1] + at));
-      }
-    } else {
-      for (std::size_t j = 0; j < kGroup; ++j) sum.add(read<kDtype>(from[j] + at));
-    }
+    for (std::size_t j = 0; j < kGroup; ++j) sum.add(read<kDtype>(from[j] + at));
     tile.save(i, sum);
   }
 }
