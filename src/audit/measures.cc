@@ -92,6 +92,26 @@ void UlpHistogram::add(std::uint64_t ulps) {
   }
 }
 
+// Four tables: the same counter twice in a row would wait for itself.
+void UlpHistogram::add(std::span<const std::uint32_t> ulps, std::uint64_t ignored) {
+  constexpr std::size_t kTables = 4, kFew = 64;
+  std::array<std::array<std::uint32_t, kFew>, kTables> tables{};
+  for (std::size_t i = 0; i < ulps.size(); ++i) {
+    if (ulps[i] < kFew) {
+      ++tables[i % kTables][ulps[i]];
+    } else {
+      add(ulps[i]);
+    }
+  }
+  for (std::size_t few = 0; few < kFew; ++few) {
+    std::uint64_t number = few == 0 ? 0 - ignored : 0;
+    for (const auto& table : tables) number += table[few];
+    small_[few] += number;
+    count_ += number;
+    if (number > 0) largest_ = std::max<std::uint64_t>(largest_, few);
+  }
+}
+
 std::uint64_t UlpHistogram::percentile(double share) const {
   const double needed = share * static_cast<double>(count_);
   std::uint64_t seen = 0;
@@ -120,6 +140,17 @@ void Squares::add(double x) {
     scaled = x * scale_;
   }
   sum_ += scaled * scaled;
+}
+
+void Squares::add_sum(double squares) {
+  if (squares == 0) return;
+  const int shift = std::clamp(-std::ilogb(squares) / 2, -1000, 1000);
+  if (sum_ == 0 || shift < shift_) {
+    sum_ = std::ldexp(sum_, 2 * (shift - shift_));
+    shift_ = shift;
+    scale_ = std::ldexp(1.0, shift);
+  }
+  sum_ += std::ldexp(squares, 2 * shift_);
 }
 
 double Squares::root_of_ratio(const Squares& a, const Squares& b) {
@@ -152,6 +183,22 @@ void Measures::add_error(double error, double sum_abs, double exact) {
   if (sum_abs == 0) return;
   error_sum_ += std::abs(error) / sum_abs;
   error_max = std::max(error_max, std::abs(error) / sum_abs);
+}
+
+void Measures::add_distances(std::span<const std::uint32_t> distances, std::uint64_t ignored) {
+  const std::uint64_t zeros = ulps.zeros();
+  ulps.add(distances, ignored);
+  const std::uint64_t count = distances.size() - ignored;
+  elements += count;
+  differing += count - (ulps.zeros() - zeros);
+}
+
+void Measures::add_sums(double squared_errors, double squared_exact, double ratios,
+                        double largest_ratio) {
+  squared_errors_.add_sum(squared_errors);
+  squared_exact_.add_sum(squared_exact);
+  error_sum_ += ratios;
+  error_max = std::max(error_max, largest_ratio);
 }
 
 double Measures::differing_share() const {

@@ -57,6 +57,9 @@ double error_of(double value, double high, double low, double divisor);
 class UlpHistogram {
  public:
   void add(std::uint64_t ulps);
+  // Many at once, without `ignored` of the zeros among them.
+  void add(std::span<const std::uint32_t> ulps, std::uint64_t ignored);
+  std::uint64_t zeros() const { return small_[0]; }
   std::uint64_t count() const { return count_; }
   std::uint64_t largest() const { return largest_; }
   // The smallest distance that at least this share of the elements does not exceed; 0 for none.
@@ -73,7 +76,8 @@ class UlpHistogram {
 // A sum of squares at a scale of its own, a power of two, so that none overflows or is lost.
 class Squares {
  public:
-  void add(double x);  // REQUIRES: finite
+  void add(double x);            // REQUIRES: finite
+  void add_sum(double squares);  // REQUIRES: finite, not negative
   // The root of a / b. NaN for 0 / 0, infinite for x / 0.
   static double root_of_ratio(const Squares& a, const Squares& b);
 
@@ -89,6 +93,11 @@ class Measures {
  public:
   template <class Real>
   void add(std::span<const Real> result, const Truth<Real>& truth, Dtype dtype, double divisor);
+
+  // The same, already added up: of `count` elements whose distances are in `distances`, without
+  // `ignored` zeros.
+  void add_distances(std::span<const std::uint32_t> distances, std::uint64_t ignored);
+  void add_sums(double squared_errors, double squared_exact, double ratios, double largest_ratio);
 
   std::uint64_t elements = 0;
   std::uint64_t differing = 0;  // from the correctly rounded value
