@@ -82,33 +82,14 @@ const Truth<Real>& Exact<Real>::truth(const Rows<Real>& rows) {
   return truth_;
 }
 
-void UlpHistogram::add(std::uint64_t ulps) {
-  ++count_;
+void UlpHistogram::add(std::uint64_t ulps, std::uint64_t times) {
+  if (times == 0) return;
+  count_ += times;
   largest_ = std::max(largest_, ulps);
   if (ulps < kSmall) {
-    ++small_[ulps];
+    small_[ulps] += times;
   } else {
-    ++large_[static_cast<std::size_t>(std::bit_width(ulps))];
-  }
-}
-
-// Four tables: the same counter twice in a row would wait for itself.
-void UlpHistogram::add(std::span<const std::uint32_t> ulps, std::uint64_t ignored) {
-  constexpr std::size_t kTables = 4, kFew = 64;
-  std::array<std::array<std::uint32_t, kFew>, kTables> tables{};
-  for (std::size_t i = 0; i < ulps.size(); ++i) {
-    if (ulps[i] < kFew) {
-      ++tables[i % kTables][ulps[i]];
-    } else {
-      add(ulps[i]);
-    }
-  }
-  for (std::size_t few = 0; few < kFew; ++few) {
-    std::uint64_t number = few == 0 ? 0 - ignored : 0;
-    for (const auto& table : tables) number += table[few];
-    small_[few] += number;
-    count_ += number;
-    if (number > 0) largest_ = std::max<std::uint64_t>(largest_, few);
+    large_[static_cast<std::size_t>(std::bit_width(ulps))] += times;
   }
 }
 
@@ -185,12 +166,14 @@ void Measures::add_error(double error, double sum_abs, double exact) {
   error_max = std::max(error_max, std::abs(error) / sum_abs);
 }
 
-void Measures::add_distances(std::span<const std::uint32_t> distances, std::uint64_t ignored) {
-  const std::uint64_t zeros = ulps.zeros();
-  ulps.add(distances, ignored);
-  const std::uint64_t count = distances.size() - ignored;
+void Measures::add_distances(std::span<const std::uint64_t> few,
+                             std::span<const std::uint32_t> distances) {
+  const std::uint64_t before = ulps.count();
+  for (std::size_t k = 0; k < few.size(); ++k) ulps.add(k, few[k]);
+  for (const std::uint32_t distance : distances) ulps.add(distance);
+  const std::uint64_t count = ulps.count() - before;
   elements += count;
-  differing += count - (ulps.zeros() - zeros);
+  differing += count - few.front();
 }
 
 void Measures::add_sums(double squared_errors, double squared_exact, double ratios,

@@ -56,10 +56,7 @@ double error_of(double value, double high, double low, double divisor);
 // a power of two.
 class UlpHistogram {
  public:
-  void add(std::uint64_t ulps);
-  // Many at once, without `ignored` of the zeros among them.
-  void add(std::span<const std::uint32_t> ulps, std::uint64_t ignored);
-  std::uint64_t zeros() const { return small_[0]; }
+  void add(std::uint64_t ulps, std::uint64_t times = 1);
   std::uint64_t count() const { return count_; }
   std::uint64_t largest() const { return largest_; }
   // The smallest distance that at least this share of the elements does not exceed; 0 for none.
@@ -94,9 +91,9 @@ class Measures {
   template <class Real>
   void add(std::span<const Real> result, const Truth<Real>& truth, Dtype dtype, double divisor);
 
-  // The same, already added up: of `count` elements whose distances are in `distances`, without
-  // `ignored` zeros.
-  void add_distances(std::span<const std::uint32_t> distances, std::uint64_t ignored);
+  // The same, already added up: few[k] elements at a distance of k, and those at `distances`, which
+  // are not 0; sums over elements.
+  void add_distances(std::span<const std::uint64_t> few, std::span<const std::uint32_t> distances);
   void add_sums(double squared_errors, double squared_exact, double ratios, double largest_ratio);
 
   std::uint64_t elements = 0;

@@ -83,7 +83,7 @@ void Scan<Real>::add_tile(Leaves leaves, std::size_t first, std::size_t count, c
   const std::size_t whole = has_kernel() ? count / kScanLanes * kScanLanes : 0;
   if (whole > 0) {
     scan_tile(plan_, leaves, result, first, whole, sums_, tile_);
-    measures_.add_distances(std::span(tile_.ulps).first(whole), tile_.left_count);
+    measures_.add_distances(tile_.few, std::span(tile_.ulps).first(tile_.ulps_count));
     if (tile_.left_count > 0) add_left(leaves, first, result);
   }
   if (whole < count) add_plainly(leaves, first + whole, count - whole, result);

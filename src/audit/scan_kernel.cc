@@ -43,6 +43,8 @@ using Mask = hn::Mask<Doubles>;
 using Integers = hn::RebindToSigned<Doubles>;
 using Small = hn::Rebind<std::uint32_t, LongWords>;
 
+using Counts = base::HWY_NAMESPACE::Words;
+
 constexpr std::size_t kVectors = kScanLanes / kDoubleLanes;
 constexpr std::size_t kGroup = 8;  // leaves that are added in one go
 
@@ -105,45 +107,129 @@ struct Elements {
   Reals rounded;  // the exact sum or mean, rounded once
 };
 
+// Kept apart from all that a function is given the address of, so that it stays in registers.
+struct Lanes {
+  Reals squared_errors[kVectors], squared_sums[kVectors], ratios[kVectors], largest[kVectors];
+  hn::Vec<Integers> beyond;  // the widest format, so many times -1
+
+  HWY_INLINE explicit Lanes(const ScanSums& s) : beyond(hn::Zero(Integers())) {
+    const Doubles d;
+    for (std::size_t v = 0; v < kVectors; ++v) {
+      squared_errors[v] = hn::Load(d, s.squared_errors.data() + v * kDoubleLanes);
+      squared_sums[v] = hn::Load(d, s.squared_sums.data() + v * kDoubleLanes);
+      ratios[v] = hn::Load(d, s.ratios.data() + v * kDoubleLanes);
+      largest[v] = hn::Load(d, s.largest_ratios.data() + v * kDoubleLanes);
+    }
+  }
+
+  HWY_INLINE void save(ScanSums& s) const {
+    const Doubles d;
+    for (std::size_t v = 0; v < kVectors; ++v) {
+      hn::Store(squared_errors[v], d, s.squared_errors.data() + v * kDoubleLanes);
+      hn::Store(squared_sums[v], d, s.squared_sums.data() + v * kDoubleLanes);
+      hn::Store(ratios[v], d, s.ratios.data() + v * kDoubleLanes);
+      hn::Store(largest[v], d, s.largest_ratios.data() + v * kDoubleLanes);
+    }
+    s.counts[0] -= static_cast<std::uint64_t>(hn::GetLane(hn::SumOfLanes(Integers(), beyond)));
+  }
+
+  HWY_INLINE void add(const Elements& e, Reals error, Reals off, std::size_t v) {
+    squared_errors[v] = hn::Add(squared_errors[v], hn::Mul(error, error));
+    squared_sums[v] = hn::Add(squared_sums[v], hn::Mul(e.sum, e.sum));
+    const Reals ratio = hn::Div(off, hn::Max(e.size, real(0x1p-1000)));
+    ratios[v] = hn::Add(ratios[v], ratio);
+    largest[v] = hn::Max(largest[v], ratio);
+  }
+};
+
+// Zeros of all workers and in the result stay; other elements that are not sound become zeros.
+HWY_NOINLINE Elements leave(Elements e, Mask sound, std::size_t at, ScannedTile& tile) {
+  const Mask zero = hn::And(hn::Eq(e.size, real(0)), hn::Eq(e.result, real(0)));
+  std::uint8_t left[8] = {};
+  hn::StoreMaskBits(Doubles(), hn::Not(hn::Or(sound, zero)), left);
+  for (unsigned set = left[0]; set != 0; set &= set - 1) {
+    tile.left[tile.left_count++] =
+        static_cast<std::uint16_t>(at + static_cast<std::size_t>(std::countr_zero(set)));
+  }
+  e.result = hn::IfThenElseZero(sound, e.result);
+  e.sum = hn::IfThenElseZero(sound, e.sum);
+  e.size = hn::IfThenElseZero(sound, e.size);
+  e.mean = hn::IfThenElseZero(sound, e.mean);
+  e.rounded = hn::IfThenElseZero(sound, e.rounded);
+  return e;
+}
+
+HWY_INLINE Mask is_value(const ScanPlan::Limit& limit, Reals x) {
+  const Reals size = hn::Abs(x);
+  const auto rest = hn::And(bits(x), word(limit.behind));
+  const Mask normal = hn::And(hn::RebindMask(Doubles(), hn::Eq(rest, word(0))),
+                              hn::Le(size, real(limit.most_finite)));
+  const Reals steps = hn::Mul(size, real(limit.least_spacing));
+  const Mask small = hn::Eq(hn::Round(steps), steps);
+  const Mask tiny = hn::Lt(size, real(limit.least_normal));
+  return hn::Or(hn::And(tiny, small), hn::AndNot(tiny, normal));
+}
+
+HWY_INLINE Reals rounding(const ScanPlan::Limit& limit, Reals result, Reals size, Reals power) {
+  const Reals fine = hn::Add(hn::Mul(hn::Max(power, real(limit.least_power)), real(limit.half_ulp)),
+                             real(limit.tiny));
+  if (limit.own) return fine;
+  return hn::IfThenElse(is_value(limit, result), fine, hn::Mul(size, real(limit.coarse)));
+}
+
+// The other formats, for elements of which one is beyond what would do for all of these.
+HWY_NOINLINE void judge_others(const ScanPlan& plan, Elements e, Reals off, Reals size, Reals power,
+                               ScanSums& sums) {
+  const Reals usual = hn::Add(hn::Mul(e.size, real(plan.usual_of_values)),
+                              hn::Mul(hn::Abs(e.sum), real(plan.usual_of_sum)));
+  Mask far = hn::Gt(off, real(0));
+  for (std::size_t f = 1; f < plan.formats; ++f) {
+    const ScanPlan::Limit& limit = plan.limits[f];
+    const Reals least = rounding(limit, e.result, size, power);
+    const Reals most = hn::Mul(e.size, real(limit.relative));
+    sums.counts[f] += hn::CountTrue(Doubles(), hn::Gt(off, hn::Add(least, most)));
+    if (!limit.narrowest) continue;
+    const Reals usually = hn::Min(most, hn::Mul(usual, real(limit.unit)));
+    far = hn::And(far, hn::Gt(off, hn::Add(least, usually)));
+  }
+  sums.counts[plan.formats] += hn::CountTrue(Doubles(), far);
+}
+
 class Loop {
  public:
-  HWY_INLINE Loop(const ScanPlan& plan, const Tile& sums, bool exact, ScannedTile& tile)
-      : plan_(plan), sums_(sums), exact_(exact), tile_(tile) {}
-
-  HWY_INLINE void load(const ScanSums& s) {
-    for (std::size_t v = 0; v < kVectors; ++v) {
-      squared_errors_[v] = hn::Load(Doubles(), s.squared_errors.data() + v * kDoubleLanes);
-      squared_sums_[v] = hn::Load(Doubles(), s.squared_sums.data() + v * kDoubleLanes);
-      ratios_[v] = hn::Load(Doubles(), s.ratios.data() + v * kDoubleLanes);
-      largest_[v] = hn::Load(Doubles(), s.largest_ratios.data() + v * kDoubleLanes);
-    }
-    counts_ = s.counts;
-    beyond_ = hn::Zero(Integers());
-  }
-
-  HWY_INLINE void save(ScanSums& s) {
-    for (std::size_t v = 0; v < kVectors; ++v) {
-      hn::Store(squared_errors_[v], Doubles(), s.squared_errors.data() + v * kDoubleLanes);
-      hn::Store(squared_sums_[v], Doubles(), s.squared_sums.data() + v * kDoubleLanes);
-      hn::Store(ratios_[v], Doubles(), s.ratios.data() + v * kDoubleLanes);
-      hn::Store(largest_[v], Doubles(), s.largest_ratios.data() + v * kDoubleLanes);
-    }
-    s.counts = counts_;
-    s.counts[0] += static_cast<std::uint64_t>(hn::GetLane(hn::SumOfLanes(Integers(), beyond_)));
-  }
+  HWY_INLINE Loop(const ScanPlan& plan, const Tile& of_leaves, bool exact, ScanSums& sums,
+                  ScannedTile& tile)
+      : plan_(plan), of_leaves_(of_leaves), exact_(exact), sums_(sums), tile_(tile) {}
 
   // The elements from `at` on; `vector` is the place of their lanes.
-  HWY_INLINE void add(Reals result, std::size_t at, std::size_t vector) {
-    Elements e = elements(result, at);
+  HWY_INLINE void add(Reals result, std::size_t at, std::size_t vector, Lanes& lanes) {
+    const Elements e = elements(result, at);
     const Reals error = hn::Sub(hn::Mul(e.result, real(plan_.divisor)), e.sum);
     const Reals off = hn::Abs(error);
-    squared_errors_[vector] = hn::Add(squared_errors_[vector], hn::Mul(error, error));
-    squared_sums_[vector] = hn::Add(squared_sums_[vector], hn::Mul(e.sum, e.sum));
-    const Reals ratio = hn::Div(off, hn::Max(e.size, real(0x1p-1000)));
-    ratios_[vector] = hn::Add(ratios_[vector], ratio);
-    largest_[vector] = hn::Max(largest_[vector], ratio);
+    lanes.add(e, error, off, vector);
     store_ulps(e, at);
-    judge(e, off);
+    judge(e, off, lanes);
+  }
+
+  // Few ulps are counted in vectors, since most elements have few.
+  HWY_INLINE void count_ulps(std::size_t count) const {
+    const Counts d;
+    hn::Vec<Counts> few[ScannedTile::kFew];
+    for (auto& counter : few) counter = hn::Zero(d);
+    for (std::size_t i = 0; i < count; i += hn::Lanes(d)) {
+      const auto ulps = hn::Load(d, ulps_ + i);
+      for (std::uint32_t k = 0; k < ScannedTile::kFew; ++k) {
+        few[k] = hn::Sub(few[k], hn::VecFromMask(d, hn::Eq(ulps, hn::Set(d, k))));
+      }
+      const auto many = hn::Gt(ulps, hn::Set(d, ScannedTile::kFew - 1));
+      if (hn::AllFalse(d, many)) continue;
+      tile_.ulps_count +=
+          hn::CompressBlendedStore(ulps, many, d, tile_.ulps.data() + tile_.ulps_count);
+    }
+    for (std::size_t k = 0; k < ScannedTile::kFew; ++k) {
+      tile_.few[k] = hn::GetLane(hn::SumOfLanes(d, few[k]));
+    }
+    tile_.few[0] -= tile_.left_count;
   }
 
  private:
@@ -157,9 +243,9 @@ class Loop {
     return hn::BitCast(Doubles(), hn::And(up, word(~((std::uint64_t{1} << shift) - 1))));
   }
 
-  HWY_INLINE Elements elements(Reals result, std::size_t at) {
-    Elements e{result, hn::Load(Doubles(), sums_.sums + at), hn::Load(Doubles(), sums_.sizes + at),
-               real(0), real(0)};
+  HWY_INLINE Elements elements(Reals result, std::size_t at) const {
+    Elements e{result, hn::Load(Doubles(), of_leaves_.sums + at),
+               hn::Load(Doubles(), of_leaves_.sizes + at), real(0), real(0)};
     e.mean = hn::Mul(e.sum, real(plan_.inverse));
     const Reals size = hn::Abs(e.mean), result_size = hn::Abs(result);
     Mask sound = hn::And(hn::And(hn::Ge(hn::Min(size, result_size), real(plan_.least)),
@@ -172,24 +258,7 @@ class Loop {
       e.rounded = rounded(hn::Sub(e.mean, margin));
       sound = hn::And(sound, hn::Eq(e.rounded, rounded(hn::Add(e.mean, margin))));
     }
-    if (!hn::AllTrue(Doubles(), sound)) leave(e, sound, at);
-    return e;
-  }
-
-  // Zeros of all workers and in the result stay; other elements that are not sound become zeros.
-  HWY_NOINLINE void leave(Elements& e, Mask sound, std::size_t at) {
-    const Mask zero = hn::And(hn::Eq(e.size, real(0)), hn::Eq(e.result, real(0)));
-    std::uint8_t left[8] = {};
-    hn::StoreMaskBits(Doubles(), hn::Not(hn::Or(sound, zero)), left);
-    for (unsigned set = left[0]; set != 0; set &= set - 1) {
-      tile_.left[tile_.left_count++] =
-          static_cast<std::uint16_t>(at + static_cast<std::size_t>(std::countr_zero(set)));
-    }
-    e.result = hn::IfThenElseZero(sound, e.result);
-    e.sum = hn::IfThenElseZero(sound, e.sum);
-    e.size = hn::IfThenElseZero(sound, e.size);
-    e.mean = hn::IfThenElseZero(sound, e.mean);
-    e.rounded = hn::IfThenElseZero(sound, e.rounded);
+    return hn::AllTrue(Doubles(), sound) ? e : leave(e, sound, at, tile_);
   }
 
   HWY_INLINE void store_ulps(const Elements& e, std::size_t at) {
@@ -198,67 +267,41 @@ class Loop {
     const auto b = hn::BitCast(di, hn::Abs(e.rounded));
     const auto distance = hn::BitCast(LongWords(), hn::Abs(hn::Sub(a, b)));
     hn::StoreU(hn::TruncateTo(Small(), hn::ShiftRightSame(distance, plan_.shift)), Small(),
-               tile_.ulps.data() + at);
+               ulps_ + at);
   }
 
   // The widest format's bound is the tightest.
-  HWY_INLINE void judge(const Elements& e, Reals off) {
+  HWY_INLINE void judge(const Elements& e, Reals off, Lanes& lanes) const {
     const Reals size = hn::Max(hn::Abs(e.result), hn::Abs(e.mean));
     const Reals power =
         hn::BitCast(Doubles(), hn::And(bits(size), word(std::uint64_t{0x7FF} << 52)));
-    const ScanPlan::Limit &a = plan_.limits[0], &b = plan_.limits[plan_.sieve];
-    const Reals half = hn::Mul(power, real(a.half_ulp));
-    const auto most = [&](const ScanPlan::Limit& limit) {
-      return hn::Add(half, hn::Add(hn::Mul(e.size, real(limit.relative)), real(limit.tiny)));
+    const ScanPlan::Limit &widest = plan_.limits[0], &sieve = plan_.limits[plan_.sieve];
+    const Reals half = hn::Mul(power, real(widest.half_ulp));
+    const auto beyond = [&](const ScanPlan::Limit& limit) {
+      const Reals rest = hn::Add(hn::Mul(e.size, real(limit.relative)), real(limit.tiny));
+      return hn::Gt(off, hn::Add(half, rest));
     };
-    beyond_ =
-        hn::Sub(beyond_, hn::BitCast(Integers(), hn::VecFromMask(Doubles(), hn::Gt(off, most(a)))));
-    if (!hn::AllFalse(Doubles(), hn::Gt(off, most(b)))) judge_others(e, off, size, power);
-  }
-
-  HWY_NOINLINE void judge_others(const Elements& e, Reals off, Reals size, Reals power) {
-    const Reals usual = hn::Add(hn::Mul(e.size, real(plan_.usual_of_values)),
-                                hn::Mul(hn::Abs(e.sum), real(plan_.usual_of_sum)));
-    Mask far = hn::Gt(off, real(0));
-    for (std::size_t f = 1; f < plan_.formats; ++f) {
-      const ScanPlan::Limit& limit = plan_.limits[f];
-      const Reals least = rounding(limit, e.result, size, power);
-      const Reals most = hn::Mul(e.size, real(limit.relative));
-      counts_[f] += hn::CountTrue(Doubles(), hn::Gt(off, hn::Add(least, most)));
-      if (!limit.narrowest) continue;
-      const Reals usually = hn::Min(most, hn::Mul(usual, real(limit.unit)));
-      far = hn::And(far, hn::Gt(off, hn::Add(least, usually)));
-    }
-    counts_[plan_.formats] += hn::CountTrue(Doubles(), far);
-  }
-
-  HWY_INLINE Reals rounding(const ScanPlan::Limit& limit, Reals result, Reals size,
-                            Reals power) const {
-    const Reals fine = hn::Add(
-        hn::Mul(hn::Max(power, real(limit.least_power)), real(limit.half_ulp)), real(limit.tiny));
-    if (limit.own) return fine;
-    return hn::IfThenElse(is_value(limit, result), fine, hn::Mul(size, real(limit.coarse)));
-  }
-
-  HWY_INLINE Mask is_value(const ScanPlan::Limit& limit, Reals x) const {
-    const Reals size = hn::Abs(x);
-    const auto rest = hn::And(bits(x), word(limit.behind));
-    const Mask normal = hn::And(hn::RebindMask(Doubles(), hn::Eq(rest, word(0))),
-                                hn::Le(size, real(limit.most_finite)));
-    const Reals steps = hn::Mul(size, real(limit.least_spacing));
-    const Mask small = hn::Eq(hn::Round(steps), steps);
-    const Mask tiny = hn::Lt(size, real(limit.least_normal));
-    return hn::Or(hn::And(tiny, small), hn::AndNot(tiny, normal));
+    const auto mask = hn::VecFromMask(Doubles(), beyond(widest));
+    lanes.beyond = hn::Add(lanes.beyond, hn::BitCast(Integers(), mask));
+    if (!hn::AllFalse(Doubles(), beyond(sieve))) judge_others(plan_, e, off, size, power, sums_);
   }
 
   const ScanPlan& plan_;
-  const Tile& sums_;
+  const Tile& of_leaves_;
   bool exact_;
+  ScanSums& sums_;
   ScannedTile& tile_;
-  Reals squared_errors_[kVectors], squared_sums_[kVectors], ratios_[kVectors], largest_[kVectors];
-  std::array<std::uint64_t, 5> counts_;
-  hn::Vec<Integers> beyond_;
+  alignas(64) std::uint32_t ulps_[kScanTile];
 };
+
+// The next tile, while there is arithmetic to do. What is behind the end does no harm.
+template <Dtype kDtype>
+HWY_INLINE void prefetch(Pointers leaves, std::size_t element) {
+  for (const void* leaf : leaves) {
+    const auto at = reinterpret_cast<std::uintptr_t>(leaf) + element * element_bytes(kDtype);
+    __builtin_prefetch(reinterpret_cast<const void*>(at), 0, 2);
+  }
+}
 
 template <Dtype kDtype>
 HWY_INLINE void scan_of(const ScanPlan& plan, Pointers leaves, const void* result,
@@ -267,17 +310,19 @@ HWY_INLINE void scan_of(const ScanPlan& plan, Pointers leaves, const void* resul
   Tile of_leaves;
   const bool exact = of_leaves.add_all<kDtype>(leaves, first, count) && plan.exact_quotient;
   const auto* from = static_cast<const std::uint8_t*>(result) + first * kBytes;
-  Loop loop(plan, of_leaves, exact, tile);
-  loop.load(sums);
+  Loop loop(plan, of_leaves, exact, sums, tile);
+  Lanes lanes(sums);
   for (std::size_t i = 0; i < count; i += kScanLanes) {
+    prefetch<kDtype>(leaves, first + count + i);
     for (std::size_t v = 0; v < kVectors; v += 2) {
       const std::size_t at = i + v * kDoubleLanes;
       const Vectors values = read<kDtype>(from + at * kBytes);
-      loop.add(values.low, at, v);
-      loop.add(values.high, at + kDoubleLanes, v + 1);
+      loop.add(values.low, at, v, lanes);
+      loop.add(values.high, at + kDoubleLanes, v + 1, lanes);
     }
   }
-  loop.save(sums);
+  loop.count_ulps(count);
+  lanes.save(sums);
 }
 
 void scan_vectors(const ScanPlan& plan, Pointers leaves, const void* result, std::size_t first,
@@ -310,7 +355,7 @@ HWY_EXPORT(scan_vectors);
 
 void scan_tile(const ScanPlan& plan, std::span<const void* const> leaves, const void* result,
                std::size_t first, std::size_t count, ScanSums& sums, ScannedTile& tile) {
-  tile.left_count = 0;
+  tile.ulps_count = tile.left_count = 0;
   PRESUM_SIMD_DISPATCH(scan_vectors)(plan, leaves, result, first, count, sums, tile);
 }
 

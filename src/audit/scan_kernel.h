@@ -26,9 +26,14 @@ struct ScanSums {
 
 // What became of a tile.
 struct ScannedTile {
-  alignas(64) std::array<std::uint32_t, kScanTile> ulps;  // 0 for elements that were left
+  static constexpr std::size_t kFew = 4;
+
+  std::array<std::uint64_t, kFew> few{};      // elements that are 0, 1, 2, 3 ulps off
+  std::array<std::uint32_t, kScanTile> ulps;  // of the others
+  std::size_t ulps_count = 0;
   // Elements that the loop leaves to the definition: not finite, denormal, near the largest, of
-  // another sign than the sum, or so near a tie that sums in double do not tell.
+  // another sign than the sum, or so near a tie that sums in double do not tell. In none of the
+  // counts above.
   std::array<std::uint16_t, kScanTile> left;
   std::size_t left_count = 0;
 };

@@ -62,6 +62,14 @@ std::uint32_t ulps_of(const ScanPlan& plan, const Element& e) {
   return static_cast<std::uint32_t>((std::max(a, b) - std::min(a, b)) >> plan.shift);
 }
 
+void count_ulps(std::uint32_t ulps, ScannedTile& tile) {
+  if (ulps < ScannedTile::kFew) {
+    ++tile.few[ulps];
+  } else {
+    tile.ulps[tile.ulps_count++] = ulps;
+  }
+}
+
 bool is_value(const ScanPlan::Limit& limit, double x) {
   const double steps = std::abs(x) * limit.least_spacing;
   if (std::abs(x) < limit.least_normal) return std::rint(steps) == steps;
@@ -153,15 +161,17 @@ void scan_tile_reference(const ScanPlan& plan, Pointers leaves, const void* resu
   const bool exact = of_leaves.add_all(leaves, plan.dtype, first, count) && plan.exact_quotient;
   unpack<double>(static_cast<const std::byte*>(result) + first * element_bytes(plan.dtype),
                  plan.dtype, std::span(results).first(count));
+  tile.few = {};
   for (std::size_t i = 0; i < count; ++i) {
     Element e{results[i], of_leaves.sums[i], of_leaves.sizes[i], 0, 0};
     if (!round_sum(plan, exact, e)) {
       tile.left[tile.left_count++] = static_cast<std::uint16_t>(i);
       e = {};
     }
-    tile.ulps[i] = ulps_of(plan, e);
+    count_ulps(ulps_of(plan, e), tile);
     add(plan, e, i % kScanLanes, sums);
   }
+  tile.few[0] -= tile.left_count;
 }
 
 }  // namespace presum::audit
