@@ -24,7 +24,7 @@ class OfReal final : public Auditor::Of {
  public:
   OfReal(std::uint32_t workers, Dtype dtype, std::uint32_t divisor, std::uint64_t elements)
       : dtype_(dtype),
-        sample_(elements),
+        sample_(elements, workers),
         rows_(workers),
         scan_(workers, dtype, divisor),
         inference_(workers, dtype, divisor) {}

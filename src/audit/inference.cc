@@ -9,7 +9,7 @@ namespace presum::audit {
 namespace {
 
 constexpr std::uint64_t kRuns = 256;
-constexpr std::uint64_t kRun = 256;          // elements
+constexpr std::uint64_t kAllOf = 65'536;     // elements
 constexpr std::uint64_t kMostBehind = 1024;  // elements
 constexpr std::uint32_t kRingMax = 64;
 
@@ -63,11 +63,14 @@ Real inverse(std::uint32_t divisor) {
 
 }  // namespace
 
+Sample::Sample(std::uint64_t elements, std::size_t workers)
+    : elements_(elements), run_(std::clamp<std::uint64_t>(2048 / workers, 64, 256)) {}
+
 Sample::Run Sample::from(std::uint64_t position) const {
-  if (elements_ <= kRuns * kRun) return {std::min(position, elements_), elements_};
+  if (elements_ <= kAllOf) return {std::min(position, elements_), elements_};
   for (std::uint64_t run = position / (elements_ / kRuns + 1); run < kRuns; ++run) {
     const std::uint64_t first = run * (elements_ / kRuns) + run * (elements_ % kRuns) / kRuns;
-    if (first + kRun > position) return {first, first + kRun};
+    if (first + run_ > position) return {first, first + run_};
   }
   return {elements_, elements_};
 }

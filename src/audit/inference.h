@@ -105,11 +105,12 @@ class RingTrack {
   std::vector<Piece> pieces_;
 };
 
-// The elements that hypotheses are tried on: all of at most 65,536, else 256 runs of 256 that are
-// spread evenly, since the order in a ring depends on the place.
+// The elements that hypotheses are tried on: all of at most 65,536, else 256 runs that are spread
+// evenly, since the order in a ring depends on the place. A run has 256 elements, and fewer down to
+// 64 from 9 workers on, since a ring is tried from every worker.
 class Sample {
  public:
-  explicit Sample(std::uint64_t elements) : elements_(elements) {}
+  Sample(std::uint64_t elements, std::size_t workers);
   struct Run {
     std::uint64_t first = 0;
     std::uint64_t end = 0;
@@ -119,6 +120,7 @@ class Sample {
 
  private:
   std::uint64_t elements_;
+  std::uint64_t run_;
 };
 
 // Tries hypotheses on elements of a result. Rings are tried up to 64 workers. A hypothesis that

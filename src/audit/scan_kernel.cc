@@ -223,8 +223,9 @@ class Loop {
       }
       const auto many = hn::Gt(ulps, hn::Set(d, ScannedTile::kFew - 1));
       if (hn::AllFalse(d, many)) continue;
-      tile_.ulps_count +=
-          hn::CompressBlendedStore(ulps, many, d, tile_.ulps.data() + tile_.ulps_count);
+      // To a register first: processors of one maker take a hundred cycles to compress to memory.
+      hn::StoreU(hn::Compress(ulps, many), d, tile_.ulps.data() + tile_.ulps_count);
+      tile_.ulps_count += hn::CountTrue(d, many);
     }
     for (std::size_t k = 0; k < ScannedTile::kFew; ++k) {
       tile_.few[k] = hn::GetLane(hn::SumOfLanes(d, few[k]));

@@ -28,8 +28,8 @@ struct ScanSums {
 struct ScannedTile {
   static constexpr std::size_t kFew = 4;
 
-  std::array<std::uint64_t, kFew> few{};      // elements that are 0, 1, 2, 3 ulps off
-  std::array<std::uint32_t, kScanTile> ulps;  // of the others
+  std::array<std::uint64_t, kFew> few{};                   // elements that are 0, 1, 2, 3 ulps off
+  std::array<std::uint32_t, kScanTile + kScanLanes> ulps;  // of the others, and room to write
   std::size_t ulps_count = 0;
   // Elements that the loop leaves to the definition: not finite, denormal, near the largest, of
   // another sign than the sum, or so near a tie that sums in double do not tell. In none of the
