@@ -342,6 +342,28 @@ TEST(Inference, ALostNaNIsWrong) {
   EXPECT_EQ(inferred_of(buffers, result).wrong, 2U);
 }
 
+TEST(Sample, IsAllOfFewElementsAndRunsThatAreSpreadOverMany) {
+  EXPECT_EQ(Sample(65'536, 8).from(100).first, 100U);
+  EXPECT_EQ(Sample(65'536, 8).from(100).end, 65'536U);
+  for (const std::uint64_t elements :
+       {65'537ULL, 100'000ULL, 12'345'678ULL, 1'000'000'000'000ULL}) {
+    for (const std::size_t workers : {2U, 8U, 64U, 1024U}) {
+      const Sample sample(elements, workers);
+      std::uint64_t runs = 0, chosen = 0, before = 0;
+      for (auto run = sample.from(0); run.first < run.end; run = sample.from(run.end)) {
+        EXPECT_GE(run.first, before);
+        EXPECT_LE(run.first - before, elements / 256 + 1);
+        before = run.end;
+        chosen += run.end - run.first;
+        ++runs;
+      }
+      EXPECT_EQ(runs, 256U);
+      EXPECT_LE(chosen, 65'536U);
+      EXPECT_LE(elements - before, elements / 256 + 1);
+    }
+  }
+}
+
 TEST(Inference, OfALongResultASampleIsTriedAndEveryElementJudged) {
   const Buffers buffers(3, Dtype::kF32, 400'000);
   auto result = summed(buffers, Dtype::kF32,

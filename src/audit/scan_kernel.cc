@@ -195,6 +195,7 @@ HWY_NOINLINE void judge_others(const ScanPlan& plan, Elements e, Reals off, Real
   sums.counts[plan.formats] += hn::CountTrue(Doubles(), far);
 }
 
+template <Dtype kDtype>
 class Loop {
  public:
   HWY_INLINE Loop(const ScanPlan& plan, const Tile& of_leaves, bool exact, ScanSums& sums,
@@ -234,14 +235,15 @@ class Loop {
   }
 
  private:
+  static constexpr int kShift = ScanPlan::shift_of(kDtype);
+
   // Rounded to the dtype, ties to even. REQUIRES: normal there.
-  HWY_INLINE Reals rounded(Reals x) const {
-    const int shift = plan_.shift;
+  static HWY_INLINE Reals rounded(Reals x) {
     const auto b = bits(x);
-    const auto last = hn::And(hn::ShiftRightSame(b, shift), word(1));
-    const auto half = word((std::uint64_t{1} << (shift - 1)) - 1);
+    const auto last = hn::And(hn::ShiftRight<kShift>(b), word(1));
+    const auto half = word((std::uint64_t{1} << (kShift - 1)) - 1);
     const auto up = hn::Add(b, hn::Add(half, last));
-    return hn::BitCast(Doubles(), hn::And(up, word(~((std::uint64_t{1} << shift) - 1))));
+    return hn::BitCast(Doubles(), hn::And(up, word(~((std::uint64_t{1} << kShift) - 1))));
   }
 
   HWY_INLINE Elements elements(Reals result, std::size_t at) const {
@@ -267,8 +269,7 @@ class Loop {
     const auto a = hn::BitCast(di, hn::Abs(e.result));
     const auto b = hn::BitCast(di, hn::Abs(e.rounded));
     const auto distance = hn::BitCast(LongWords(), hn::Abs(hn::Sub(a, b)));
-    hn::StoreU(hn::TruncateTo(Small(), hn::ShiftRightSame(distance, plan_.shift)), Small(),
-               ulps_ + at);
+    hn::StoreU(hn::TruncateTo(Small(), hn::ShiftRight<kShift>(distance)), Small(), ulps_ + at);
   }
 
   // The widest format's bound is the tightest.
@@ -311,10 +312,10 @@ HWY_INLINE void scan_of(const ScanPlan& plan, Pointers leaves, const void* resul
   Tile of_leaves;
   const bool exact = of_leaves.add_all<kDtype>(leaves, first, count) && plan.exact_quotient;
   const auto* from = static_cast<const std::uint8_t*>(result) + first * kBytes;
-  Loop loop(plan, of_leaves, exact, sums, tile);
+  Loop<kDtype> loop(plan, of_leaves, exact, sums, tile);
   Lanes lanes(sums);
   for (std::size_t i = 0; i < count; i += kScanLanes) {
-    prefetch<kDtype>(leaves, first + count + i);
+    if (i * kBytes % 64 == 0) prefetch<kDtype>(leaves, first + count + i);
     for (std::size_t v = 0; v < kVectors; v += 2) {
       const std::size_t at = i + v * kDoubleLanes;
       const Vectors values = read<kDtype>(from + at * kBytes);

@@ -42,13 +42,19 @@ struct ScannedTile {
 struct ScanPlan {
   ScanPlan(std::uint32_t workers, Dtype dtype, std::uint32_t divisor, const Bounds& bounds);
 
+  // Bits of a double behind those of the dtype.
+  static constexpr int shift_of(Dtype dtype) {
+    if (dtype == Dtype::kF64) return 0;
+    return dtype == Dtype::kF32 ? 53 - 24 : dtype == Dtype::kF16 ? 53 - 11 : 53 - 8;
+  }
+
   Dtype dtype;
   double divisor;
   double inverse;         // 1 / divisor, rounded
   bool exact_quotient;    // it is a power of two
   double margin_of_size;  // how far a sum in double can be from the exact one, of the sum of |x|
-  int shift;              // bits of a double behind the dtype's
-  double least, most;     // values from the one to below the other are normal and do not overflow
+  int shift;
+  double least, most;  // values from the one to below the other are normal and do not overflow
   double usual_of_values, usual_of_sum;
   struct Limit {
     bool own;  // the sum is of the dtype

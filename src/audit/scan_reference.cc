@@ -141,7 +141,7 @@ ScanPlan::ScanPlan(std::uint32_t workers, Dtype type, std::uint32_t by, const Bo
       inverse(1.0 / by),
       exact_quotient(std::has_single_bit(by)),
       margin_of_size(workers * 0x1p-52 / by),
-      shift(53 - significand_bits(type)),
+      shift(shift_of(type)),
       least(std::ldexp(1.0, smallest_exponent(type))),
       most(type == Dtype::kF16 ? 0x1p15 : 0x1p127),
       usual_of_values(bounds.usual_of_values()),

@@ -95,11 +95,11 @@ std::string superscript(int exponent) {
   return out;
 }
 
-// "6.9×10⁻⁸"; "0.031" from a hundredth to below ten.
+// "6.9×10⁻⁸"; "0.031" from a hundredth to below a thousand.
 std::string scientific(double value) {
   if (std::isnan(value)) return "-";
   if (std::isinf(value)) return "∞";
-  if (value == 0 || (value >= 0.01 && value < 10)) return fmt::format("{:.2g}", value);
+  if (value == 0 || (value >= 0.01 && value < 1000)) return fmt::format("{:.3g}", value);
   const std::string text = fmt::format("{:.1e}", value);  // "6.9e-08"
   const auto e = text.find('e');
   return fmt::format("{}×10{}", text.substr(0, e), superscript(std::stoi(text.substr(e + 1))));
@@ -178,8 +178,8 @@ std::string change_chart(const AuditReport& report) {
 std::string error_chart(const AuditReport& report) {
   const int least = report.dtype == Dtype::kF64 ? -18 : -9;
   std::vector<Tick> ticks;
-  for (int i = 0; i < 6; ++i) {
-    ticks.push_back({i / 6.0, "10" + superscript(least * (6 - i) / 6)});
+  for (int i = 0; i < 9; ++i) {
+    ticks.push_back({i / 9.0, "10" + superscript(least * (9 - i) / 9)});
   }
   ticks.push_back({1, "1"});
   std::vector<BarLine> lines;

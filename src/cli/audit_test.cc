@@ -217,15 +217,15 @@ TEST_F(AuditVerb, SaysWhatIsNoSumAndNoMean) {
   };
   std::vector<float> other;
   for (std::size_t i = 0; i < 20'000; ++i) other.push_back(std::sin(static_cast<float>(i * i)));
-  told(other, "r.npy: not the sum or mean of these gradients: ");
+  told(other, "r.npy: not the sum or mean of these gradients\n");
   told(other, " of the elements are further off than any order or format explains\n");
   told(std::vector<float>(20'000, std::nanf("")), "100 % of the elements are NaN or infinite\n");
   std::vector<float> own;
   for (std::size_t i = 0; i < 20'000; ++i) {
     own.push_back(1.F / static_cast<float>(3 + (i * 7 + 10) % 101));
   }
-  const Json result =
-      told(own, "the gradients of worker 2 alone, not the sum or mean of all: nothing was reduced");
+  const Json result = told(
+      own, "the gradients of worker 2 alone, not the sum or mean of all\nFINDING: nothing was");
   EXPECT_EQ(result["copy_of"], 2);
 }
 
@@ -257,8 +257,9 @@ TEST_F(AuditVerb, RefusesAResultThatIsNarrowerThanTheGradients) {
   words.insert(words.end(), {"--result", bf16("r.npy", std::vector<float>(10)), "--dtype", "fp32"});
   const Outcome run = audit(words);
   EXPECT_EQ(run.code, kNoVerdict);
-  EXPECT_NE(run.err.find("r.npy: holds bf16, which does not hold sums of fp32 gradients; give what"),
-            std::string::npos)
+  EXPECT_NE(
+      run.err.find("r.npy: holds bf16, which does not hold sums of fp32 gradients; give what"),
+      std::string::npos)
       << run.err;
 }
 

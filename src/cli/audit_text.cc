@@ -92,21 +92,15 @@ std::string accumulation_words(const Inferred& inferred) {
   return fmt::format("in {}", to_string(inferred.accumulation));
 }
 
-// Of a result that is no sum and no mean.
-std::string unrelated_words(const ActualResult& actual) {
+// Why a result is no sum and no mean.
+std::string unrelated_finding(const ActualResult& actual) {
   const auto& [measures, inferred] = actual.comparison;
-  if (inferred.copy_of) {
-    return fmt::format(
-        "the gradients of worker {} alone, not the sum or mean of all: nothing was reduced",
-        *inferred.copy_of);
-  }
-  const std::string none = "not the sum or mean of these gradients: ";
+  if (inferred.copy_of) return "nothing was reduced: every worker may have kept its own gradients";
   if (2 * measures.nonfinite > measures.elements) {
-    return none + fmt::format("{} of the elements are NaN or infinite",
-                              percent(measures.nonfinite, measures.elements));
+    return percent(measures.nonfinite, measures.elements) + " of the elements are NaN or infinite";
   }
-  return none + fmt::format("{} of the elements are further off than any order or format explains",
-                            percent(inferred.wrong, measures.elements));
+  return percent(inferred.wrong, measures.elements) +
+         " of the elements are further off than any order or format explains";
 }
 
 std::string actual_text(const AuditReport& report) {
@@ -203,7 +197,11 @@ std::string audit_answer(const AuditReport& report) {
   const ActualResult& actual = *report.actual;
   const Inferred& inferred = actual.comparison.inferred;
   const std::string file = printable(actual.file) + ": ";
-  if (inferred.unrelated) return file + unrelated_words(actual);
+  if (inferred.copy_of) {
+    return file + fmt::format("the gradients of worker {} alone, not the sum or mean of all",
+                              *inferred.copy_of);
+  }
+  if (inferred.unrelated) return file + "not the sum or mean of these gradients";
   return file + fmt::format("a {}, added {}, {}", actual.mean ? "mean" : "sum",
                             accumulation_words(inferred), order_words(inferred));
 }
@@ -212,7 +210,7 @@ std::vector<std::string> audit_findings(const AuditReport& report) {
   std::vector<std::string> out;
   if (!report.actual) return out;
   const Inferred& inferred = report.actual->comparison.inferred;
-  if (inferred.unrelated) return {"the result is " + unrelated_words(*report.actual)};
+  if (inferred.unrelated) return {unrelated_finding(*report.actual)};
   const int bits = significand_bits(inferred.accumulation);
   const int own = audit::significand_bits(report.dtype);
   if (bits != 0 && (bits < kFp32Bits || bits < own)) {
