@@ -52,6 +52,12 @@ HWY_INLINE Reals real(double x) { return hn::Set(Doubles(), x); }
 HWY_INLINE hn::Vec<LongWords> bits(Reals x) { return hn::BitCast(LongWords(), x); }
 HWY_INLINE hn::Vec<LongWords> word(std::uint64_t x) { return hn::Set(LongWords(), x); }
 
+// What is behind a buffer's end does no harm.
+HWY_INLINE void prefetch(const void* from, std::size_t bytes) {
+  const auto at = reinterpret_cast<std::uintptr_t>(from) + bytes;
+  __builtin_prefetch(reinterpret_cast<const void*>(at), 0, 2);
+}
+
 // Sums in double of a tile, and of absolute values.
 struct Tile {
   alignas(64) double sums[kScanTile];
@@ -72,6 +78,10 @@ struct Tile {
       auto high = begin ? hn::Zero(d) : hn::Load(d, sums + k);
       auto low_size = begin ? hn::Zero(d) : hn::Load(d, sizes + i);
       auto high_size = begin ? hn::Zero(d) : hn::Load(d, sizes + k);
+      // Of the next tile, every second line; the others while this one is judged.
+      for (std::size_t j = 0; j < kCount && i * kBytes % 128 == 0; ++j) {
+        prefetch(from[j], (i + count) * kBytes);
+      }
       for (std::size_t j = 0; j < kCount; ++j) {
         const Vectors v = read<kDtype>(from[j] + i * kBytes);
         low = hn::Add(low, v.low);
@@ -296,15 +306,6 @@ class Loop {
   alignas(64) std::uint32_t ulps_[kScanTile];
 };
 
-// The next tile, while there is arithmetic to do. What is behind the end does no harm.
-template <Dtype kDtype>
-HWY_INLINE void prefetch(Pointers leaves, std::size_t element) {
-  for (const void* leaf : leaves) {
-    const auto at = reinterpret_cast<std::uintptr_t>(leaf) + element * element_bytes(kDtype);
-    __builtin_prefetch(reinterpret_cast<const void*>(at), 0, 2);
-  }
-}
-
 template <Dtype kDtype>
 HWY_INLINE void scan_of(const ScanPlan& plan, Pointers leaves, const void* result,
                         std::size_t first, std::size_t count, ScanSums& sums, ScannedTile& tile) {
@@ -315,7 +316,9 @@ HWY_INLINE void scan_of(const ScanPlan& plan, Pointers leaves, const void* resul
   Loop<kDtype> loop(plan, of_leaves, exact, sums, tile);
   Lanes lanes(sums);
   for (std::size_t i = 0; i < count; i += kScanLanes) {
-    if (i * kBytes % 64 == 0) prefetch<kDtype>(leaves, first + count + i);
+    if (i * kBytes % 128 == 64) {
+      for (const void* leaf : leaves) prefetch(leaf, (first + count + i) * kBytes);
+    }
     for (std::size_t v = 0; v < kVectors; v += 2) {
       const std::size_t at = i + v * kDoubleLanes;
       const Vectors values = read<kDtype>(from + at * kBytes);
