@@ -120,7 +120,10 @@ Status Auditor::add(Leaves leaves, std::size_t count, const void* result) {
   return {};
 }
 
-Comparison Auditor::comparison() const { return of_->comparison(); }
+Comparison Auditor::comparison() const {
+  const base::DefaultFloatEnvironment environment;
+  return of_->comparison();
+}
 
 Result<Comparison> compare(Leaves leaves, Dtype dtype, std::size_t count, std::uint32_t divisor,
                            const void* result) {

@@ -21,6 +21,7 @@ template <class Real>
 void read_rows(Leaves leaves, Dtype dtype, std::size_t first, std::size_t count, Rows<Real>& rows);
 
 // Not thread-safe. Pieces may be of any length: bits do not depend on how a buffer is cut.
+// REQUIRES: the default floating-point environment.
 template <class Real>
 class Scan {
  public:

@@ -120,9 +120,9 @@ struct Elements {
 // Kept apart from all that a function is given the address of, so that it stays in registers.
 struct Lanes {
   Reals squared_errors[kVectors], squared_sums[kVectors], ratios[kVectors], largest[kVectors];
-  hn::Vec<Integers> beyond;  // the widest format, so many times -1
+  std::size_t beyond = 0;  // the widest format
 
-  HWY_INLINE explicit Lanes(const ScanSums& s) : beyond(hn::Zero(Integers())) {
+  HWY_INLINE explicit Lanes(const ScanSums& s) {
     const Doubles d;
     for (std::size_t v = 0; v < kVectors; ++v) {
       squared_errors[v] = hn::Load(d, s.squared_errors.data() + v * kDoubleLanes);
@@ -140,7 +140,7 @@ struct Lanes {
       hn::Store(ratios[v], d, s.ratios.data() + v * kDoubleLanes);
       hn::Store(largest[v], d, s.largest_ratios.data() + v * kDoubleLanes);
     }
-    s.counts[0] -= static_cast<std::uint64_t>(hn::GetLane(hn::SumOfLanes(Integers(), beyond)));
+    s.counts[0] += beyond;
   }
 
   HWY_INLINE void add(const Elements& e, Reals error, Reals off, std::size_t v) {
@@ -225,12 +225,11 @@ class Loop {
   // Few ulps are counted in vectors, since most elements have few.
   HWY_INLINE void count_ulps(std::size_t count) const {
     const Counts d;
-    hn::Vec<Counts> few[ScannedTile::kFew];
-    for (auto& counter : few) counter = hn::Zero(d);
+    std::array<std::size_t, ScannedTile::kFew> few{};
     for (std::size_t i = 0; i < count; i += hn::Lanes(d)) {
       const auto ulps = hn::Load(d, ulps_ + i);
       for (std::uint32_t k = 0; k < ScannedTile::kFew; ++k) {
-        few[k] = hn::Sub(few[k], hn::VecFromMask(d, hn::Eq(ulps, hn::Set(d, k))));
+        few[k] += hn::CountTrue(d, hn::Eq(ulps, hn::Set(d, k)));
       }
       const auto many = hn::Gt(ulps, hn::Set(d, ScannedTile::kFew - 1));
       if (hn::AllFalse(d, many)) continue;
@@ -238,9 +237,7 @@ class Loop {
       hn::StoreU(hn::Compress(ulps, many), d, tile_.ulps.data() + tile_.ulps_count);
       tile_.ulps_count += hn::CountTrue(d, many);
     }
-    for (std::size_t k = 0; k < ScannedTile::kFew; ++k) {
-      tile_.few[k] = hn::GetLane(hn::SumOfLanes(d, few[k]));
-    }
+    std::ranges::copy(few, tile_.few.begin());
     tile_.few[0] -= tile_.left_count;
   }
 
@@ -293,8 +290,7 @@ class Loop {
       const Reals rest = hn::Add(hn::Mul(e.size, real(limit.relative)), real(limit.tiny));
       return hn::Gt(off, hn::Add(half, rest));
     };
-    const auto mask = hn::VecFromMask(Doubles(), beyond(widest));
-    lanes.beyond = hn::Add(lanes.beyond, hn::BitCast(Integers(), mask));
+    lanes.beyond += hn::CountTrue(Doubles(), beyond(widest));
     if (!hn::AllFalse(Doubles(), beyond(sieve))) judge_others(plan_, e, off, size, power, sums_);
   }
 

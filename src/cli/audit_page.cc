@@ -178,6 +178,7 @@ std::string change_chart(const AuditReport& report) {
 std::string error_chart(const AuditReport& report) {
   const int least = report.dtype == Dtype::kF64 ? -18 : -9;
   std::vector<Tick> ticks;
+  ticks.reserve(10);
   for (int i = 0; i < 9; ++i) {
     ticks.push_back({i / 9.0, "10" + superscript(least * (9 - i) / 9)});
   }
