@@ -88,9 +88,9 @@ nb::dict compare(const std::vector<std::uintptr_t>& leaves, std::uint8_t dtype, 
                  type);
 }
 
-Audit make(std::size_t workers, std::uint8_t dtype, std::uint32_t divisor) {
+Audit make(std::size_t workers, std::uint8_t dtype, std::uint32_t divisor, std::uint64_t elements) {
   const auto type = static_cast<Dtype>(dtype);
-  return {unwrap(Auditor::create(workers, type, divisor)), type};
+  return {unwrap(Auditor::create(workers, type, divisor, elements)), type};
 }
 
 void add(Audit& a, const std::vector<std::uintptr_t>& leaves, std::size_t count,
@@ -119,7 +119,8 @@ void bind_audit(nb::module_& m) {
   nb::class_<Audit>(m, "Auditor",
                     "Compares what a reduction gave with what went in, buffer by buffer (see "
                     "src/audit/audit.h). One thread at a time.")
-      .def(nb::new_(&make), nb::kw_only(), nb::arg("workers"), nb::arg("dtype"), nb::arg("divisor"))
+      .def(nb::new_(&make), nb::kw_only(), nb::arg("workers"), nb::arg("dtype"), nb::arg("divisor"),
+           nb::arg("elements"))
       .def("add", &add, nb::arg("leaves"), nb::arg("count"), nb::arg("result"))
       .def("result", [](const Audit& a) { return to_dict(a.auditor.comparison(), a.dtype); });
   m.def("audit_compare", &compare, nb::arg("leaves"), nb::arg("dtype"), nb::arg("count"),

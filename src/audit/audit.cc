@@ -10,19 +10,6 @@
 #include "base/float_environment.h"
 
 namespace presum::audit {
-namespace {
-
-template <class Real>
-void read_rows(Leaves leaves, Dtype dtype, std::size_t first, std::size_t count, Rows<Real>& rows) {
-  rows.count = count;
-  for (std::size_t worker = 0; worker < leaves.size(); ++worker) {
-    const auto* data = static_cast<const std::byte*>(leaves[worker]);
-    unpack(data + first * element_bytes(dtype), dtype, rows[worker]);
-  }
-}
-
-}  // namespace
-
 struct Auditor::Of {
   virtual ~Of() = default;
   virtual void add(Leaves leaves, std::size_t count, const void* result) = 0;
@@ -33,36 +20,51 @@ struct Auditor::Of {
 namespace {
 
 template <class Real>
-struct OfReal final : Auditor::Of {
-  OfReal(std::uint32_t workers, Dtype type, std::uint32_t division)
-      : dtype(type),
-        divisor(division),
-        rows(workers),
-        exact(workers, type, division),
-        inference(workers, type, division) {}
+class OfReal final : public Auditor::Of {
+ public:
+  OfReal(std::uint32_t workers, Dtype dtype, std::uint32_t divisor, std::uint64_t elements)
+      : dtype_(dtype),
+        sample_(elements, workers),
+        rows_(workers),
+        scan_(workers, dtype, divisor),
+        inference_(workers, dtype, divisor) {}
 
   void add(Leaves leaves, std::size_t count, const void* result) override {
-    const auto* from = static_cast<const std::byte*>(result);
-    for (std::size_t first = 0, length = 0; first < count; first += length) {
-      length = std::min<std::size_t>(kBlock - measures.elements % kBlock, count - first);
-      read_rows(leaves, dtype, first, length, rows);
-      actual.resize(length);
-      unpack<Real>(from + first * element_bytes(dtype), dtype, actual);
-      measures.add<Real>(actual, exact.truth(rows), dtype, divisor);
-      inference.add(rows, actual);
+    scan_.add(leaves, count, result);
+    const std::uint64_t end = position_ + count;
+    for (std::uint64_t at = position_; at < end;) {
+      const Sample::Run run = sample_.from(at);
+      const std::uint64_t first = std::max(run.first, at);
+      at = std::min({run.end, end, first + kBlock});
+      if (first >= at) break;
+      infer(leaves, first, at, result);
     }
+    position_ = end;
   }
 
-  Comparison comparison() const override { return {measures, inference.inferred()}; }
-  std::size_t workers() const override { return rows.workers(); }
+  Comparison comparison() const override {
+    const auto scanned = scan_.result();
+    return {scanned.measures, inference_.inferred(position_, scanned.excess)};
+  }
+  std::size_t workers() const override { return rows_.workers(); }
 
-  Dtype dtype;
-  std::uint32_t divisor;
-  Rows<Real> rows;
-  std::vector<Real> actual;
-  Exact<Real> exact;
-  Measures measures;
-  Inference<Real> inference;
+ private:
+  void infer(Leaves leaves, std::uint64_t first, std::uint64_t end, const void* result) {
+    const std::size_t offset = first - position_;
+    const auto* from = static_cast<const std::byte*>(result);
+    read_rows(leaves, dtype_, offset, end - first, rows_);
+    actual_.resize(end - first);
+    unpack<Real>(from + offset * element_bytes(dtype_), dtype_, actual_);
+    inference_.add(first, rows_, actual_);
+  }
+
+  Dtype dtype_;
+  Sample sample_;
+  std::uint64_t position_ = 0;
+  Rows<Real> rows_;
+  std::vector<Real> actual_;
+  Scan<Real> scan_;
+  Inference<Real> inference_;
 };
 
 }  // namespace
@@ -96,13 +98,14 @@ Auditor::Auditor(Auditor&&) noexcept = default;
 Auditor& Auditor::operator=(Auditor&&) noexcept = default;
 Auditor::~Auditor() = default;
 
-Result<Auditor> Auditor::create(std::size_t workers, Dtype dtype, std::uint32_t divisor) {
+Result<Auditor> Auditor::create(std::size_t workers, Dtype dtype, std::uint32_t divisor,
+                                std::uint64_t elements) {
   if (auto s = check_arguments(workers, dtype, divisor); !s) return tl::unexpected(s.error());
   const auto count = static_cast<std::uint32_t>(workers);
   if (dtype == Dtype::kF64) {
-    return Auditor(std::make_unique<OfReal<double>>(count, dtype, divisor));
+    return Auditor(std::make_unique<OfReal<double>>(count, dtype, divisor, elements));
   }
-  return Auditor(std::make_unique<OfReal<float>>(count, dtype, divisor));
+  return Auditor(std::make_unique<OfReal<float>>(count, dtype, divisor, elements));
 }
 
 Status Auditor::add(Leaves leaves, std::size_t count, const void* result) {
@@ -117,11 +120,14 @@ Status Auditor::add(Leaves leaves, std::size_t count, const void* result) {
   return {};
 }
 
-Comparison Auditor::comparison() const { return of_->comparison(); }
+Comparison Auditor::comparison() const {
+  const base::DefaultFloatEnvironment environment;
+  return of_->comparison();
+}
 
 Result<Comparison> compare(Leaves leaves, Dtype dtype, std::size_t count, std::uint32_t divisor,
                            const void* result) {
-  auto auditor = Auditor::create(leaves.size(), dtype, divisor);
+  auto auditor = Auditor::create(leaves.size(), dtype, divisor, count);
   if (!auditor) return tl::unexpected(auditor.error());
   if (auto s = auditor->add(leaves, count, result); !s) return tl::unexpected(s.error());
   return auditor->comparison();

@@ -9,13 +9,12 @@
 
 #include "audit/inference.h"
 #include "audit/measures.h"
+#include "audit/scan.h"
 #include "presum/audit.h"
 #include "presum/dtype.h"
 #include "presum/status.h"
 
 namespace presum::audit {
-
-using Leaves = std::span<const void* const>;
 
 // Errors (kInvalidArgument) of the numbers that everything here starts from: 1 to 1,024 workers, a
 // divisor from 1 to 2^31 - 1, a known dtype.
@@ -37,7 +36,10 @@ struct Comparison {
 // and means are NaN, nothing is inferred. One worker: any order, as for two.
 class Auditor {
  public:
-  static Result<Auditor> create(std::size_t workers, Dtype dtype, std::uint32_t divisor);
+  // `elements`: how many there will be. Format and order are inferred from a sample that is spread
+  // over so many; what is measured is measured on all.
+  static Result<Auditor> create(std::size_t workers, Dtype dtype, std::uint32_t divisor,
+                                std::uint64_t elements);
   Auditor(Auditor&&) noexcept;
   Auditor& operator=(Auditor&&) noexcept;
   ~Auditor();

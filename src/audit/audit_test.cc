@@ -21,7 +21,7 @@ TEST(Auditor, SaysTheSameHoweverTheBuffersAreCut) {
   const auto result = buffers.packed(in_turn_of(buffers));
   const auto leaves = buffers.pointers();
   const auto whole = compare(leaves, Dtype::kF32, 9000, 1, result.data());
-  auto auditor = Auditor::create(6, Dtype::kF32, 1);
+  auto auditor = Auditor::create(6, Dtype::kF32, 1, 9000);
   for (std::size_t first = 0; first < 9000;) {
     const std::size_t count = std::min<std::size_t>(9000 - first, 1 + first % 3000);
     std::vector<const void*> moved;
@@ -84,10 +84,10 @@ TEST(Auditor, RefusesArgumentsInOneLine) {
   EXPECT_EQ(compare(one, Dtype::kF32, 1, 1, nullptr).error().code, ErrorCode::kInvalidArgument);
   EXPECT_EQ(compare(one, static_cast<Dtype>(9), 1, 1, &x).error().code,
             ErrorCode::kInvalidArgument);
-  EXPECT_EQ(Auditor::create(1025, Dtype::kF32, 1).error().message,
+  EXPECT_EQ(Auditor::create(1025, Dtype::kF32, 1, 1).error().message,
             "1025 workers (1 to 1024 are possible)");
   EXPECT_TRUE(compare(one, Dtype::kF32, 0, 1, nullptr));
-  EXPECT_EQ(Auditor::create(2, Dtype::kF32, 1)->add(one, 1, &x).error().message,
+  EXPECT_EQ(Auditor::create(2, Dtype::kF32, 1, 1)->add(one, 1, &x).error().message,
             "1 buffers of 2 workers");
 }
 

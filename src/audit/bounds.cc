@@ -1,31 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "audit/bounds.h"
+
 #include <algorithm>
 #include <cmath>
-
-#include "audit/inference.h"
+#include <limits>
 
 namespace presum::audit {
 namespace {
 
-// Formats in which values of a dtype may have been added, widest first.
-std::vector<Dtype> formats_of(Dtype dtype) {
-  switch (dtype) {
-    case Dtype::kF64:
-      return {Dtype::kF64, Dtype::kF32};
-    case Dtype::kF32:
-      return {Dtype::kF64, Dtype::kF32, Dtype::kF16, Dtype::kBF16};
-    case Dtype::kF16:
-    case Dtype::kBF16:
-      break;
-  }
-  return {Dtype::kF32, dtype};
-}
+constexpr double kUsual = 4;  // times the usual error is never usual
 
 // An infinity in the place of a value that is about as large as the dtype holds.
 bool overflows(double result, double exact, Dtype dtype) {
   const double limit = dtype == Dtype::kF16 ? 65504 : std::numeric_limits<float>::max();
   return std::isinf(result) && dtype != Dtype::kF64 && std::abs(exact) > 0.99 * limit;
 }
+
+Dtype narrower(Dtype a, Dtype b) { return significand_bits(a) < significand_bits(b) ? a : b; }
+
+template <class Real>
+bool is_value_of(Dtype format, Real x) {
+  if constexpr (std::is_same_v<Real, double>) {
+    return format != Dtype::kF32 || same(x, ToF32{}(x));
+  } else {
+    bool is = true;
+    with_rounding<Real>(format, [&](auto rounding) { is = same(x, rounding(x)); });
+    return is;
+  }
+}
+
+}  // namespace
 
 template <class Real>
 bool are_finite(const Rows<Real>& rows, std::size_t element) {
@@ -35,71 +39,144 @@ bool are_finite(const Rows<Real>& rows, std::size_t element) {
   return true;
 }
 
-Dtype narrower(Dtype a, Dtype b) { return significand_bits(a) < significand_bits(b) ? a : b; }
+Accumulation accumulation_of(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kF64:
+      return Accumulation::kF64;
+    case Dtype::kF32:
+      return Accumulation::kF32;
+    case Dtype::kF16:
+      return Accumulation::kF16;
+    case Dtype::kBF16:
+      return Accumulation::kBF16;
+  }
+  return Accumulation::kUnknown;
+}
 
-}  // namespace
-
-template <class Real>
-Bounds<Real>::Bounds(std::uint32_t workers, Dtype dtype)
-    : workers_(workers), dtype_(dtype), formats_(formats_of(dtype)) {}
+std::span<const Dtype> formats_of(Dtype dtype) {
+  using enum Dtype;
+  static constexpr Dtype kOfF64[] = {kF64, kF32};
+  static constexpr Dtype kOfF32[] = {kF64, kF32, kF16, kBF16};
+  static constexpr Dtype kOfF16[] = {kF32, kF16};
+  static constexpr Dtype kOfBF16[] = {kF32, kBF16};
+  switch (dtype) {
+    case kF64:
+      return kOfF64;
+    case kF32:
+      return kOfF32;
+    case kF16:
+      return kOfF16;
+    case kBF16:
+      break;
+  }
+  return kOfBF16;
+}
 
 // Of W - 1 additions in any order, of casting the values and dividing the cast ones where the
 // format is narrower than theirs: ((1 + u)^n - 1) sum |x|. A value may underflow when it is cast
-// and again when it is divided, so dividing afterwards makes none of that smaller.
-template <class Real>
-auto Bounds<Real>::bound_of(Dtype format, std::uint32_t divisor) const -> Bound {
-  const double unit = std::ldexp(1.0, -significand_bits(format));
-  const double steps = workers_ - 1 + (narrower(format, dtype_) != dtype_ ? 2 : 0);
-  const double tiny = std::ldexp(1.0, smallest_exponent(format) - significand_bits(format));
-  return {narrower(format, dtype_), std::expm1(steps * unit) / divisor,
-          (2.0 * workers_ + 1) * tiny};
-}
-
-template <class Real>
-void Bounds<Real>::add(const Rows<Real>& rows, std::uint32_t divisor, double slack,
-                       std::span<const Real> result, std::size_t way, bool examined) {
-  sums_.of(rows);
-  if (beyond_.size() <= way) {
-    beyond_.resize(way + 1, std::vector<std::uint64_t>(formats_.size()));
-    examined_.resize(way + 1, std::vector<std::uint64_t>(formats_.size()));
-  }
-  std::vector<Bound> bounds;
-  for (const Dtype format : formats_) bounds.push_back(bound_of(format, divisor));
-  std::vector<std::uint64_t> counts(formats_.size());
-  for (std::size_t i = 0; i < rows.count; ++i) {
-    const double exact = (sums_.high[i] + sums_.low[i]) / divisor;
-    if (!std::isfinite(exact)) {
-      // A NaN or an infinity that went in must come out.
-      const bool lost = std::isfinite(result[i]) && !are_finite(rows, i);
-      for (auto& count : counts) count += lost;
-      continue;
-    }
-    const double error = std::abs(error_of(result[i], sums_.high[i], sums_.low[i], divisor));
-    const double size = std::max(std::abs(static_cast<double>(result[i])), std::abs(exact));
-    for (std::size_t f = 0; f < counts.size(); ++f) {
-      const Bound& b = bounds[f];
-      const double bound = slack * half_ulp(size, b.wire) + b.relative * sums_.sum_abs[i] + b.tiny;
-      counts[f] += !(error <= bound) && !overflows(result[i], exact, b.wire);
-    }
-  }
-  for (std::size_t f = 0; f < counts.size(); ++f) {
-    beyond_[way][f] += counts[f];
-    if (examined) examined_[way][f] += counts[f];
+// and again when it is divided, so dividing afterwards makes none of that smaller. Usual: sums of
+// random signs have partial sums about as large as the values together, sums of like signs as large
+// as the whole, and the errors of rounding them add up at random.
+Bounds::Bounds(std::uint32_t workers, Dtype dtype, std::uint32_t divisor, double slack, int divided)
+    : dtype_(dtype),
+      divisor_(divisor),
+      usual_of_values_(kUsual * 0.6),
+      usual_of_sum_(kUsual * std::sqrt(workers / 3.0)) {
+  for (const Dtype format : formats_of(dtype)) {
+    const Dtype wire = narrower(format, dtype);
+    const double unit = std::ldexp(1.0, -significand_bits(format));
+    const double of_wire = std::ldexp(1.0, -significand_bits(wire));
+    const double steps = workers - 1 + (wire != dtype ? 2 : 0);
+    const double tiny = std::ldexp(1.0, smallest_exponent(format) - significand_bits(format));
+    limits_.push_back({.wire = wire,
+                       .relative = std::expm1(steps * unit + divided * of_wire),
+                       .half_ulps = slack * divisor,
+                       .tiny = (2.0 * workers + 1) * tiny * divisor,
+                       .unit = unit,
+                       .narrowest = significand_bits(format) <= 11 || dtype == Dtype::kF64});
   }
 }
 
+Bounds Bounds::of_any_way(std::uint32_t workers, Dtype dtype, std::uint32_t divisor) {
+  if (std::has_single_bit(divisor)) return {workers, dtype, divisor, 1};
+  // The sum is rounded, and so are its quotient and the inverse; or each value and the inverse.
+  return {workers, dtype, divisor, 4, 2};
+}
+
+// What has underflowed in a narrower format is a value of it.
 template <class Real>
-Beyond Bounds<Real>::fewest(const Counts& counts) const {
-  Beyond out;
-  for (std::size_t f = 0; f < formats_.size() && !counts.empty(); ++f) {
-    std::uint64_t fewest = counts.front()[f];
-    for (const auto& way : counts) fewest = std::min(fewest, way[f]);
-    out.emplace_back(accumulation_of(formats_[f]), fewest);
+double Bounds::rounding(const Limit& limit, double size, Real result) const {
+  if (limit.wire != dtype_ && !is_value_of(limit.wire, result)) {
+    return limit.half_ulps * limit.unit * size;
   }
+  return limit.half_ulps * half_ulp(size, limit.wire) + limit.tiny;
+}
+
+template <class Real>
+void Bounds::count(const Place<Real>& p, std::span<std::uint64_t> counts) const {
+  const double exact = (p.high + p.low) / divisor_;
+  if (!std::isfinite(exact)) {
+    // A NaN or an infinity that went in must come out.
+    const bool lost = std::isfinite(p.result) && !p.finite;
+    for (auto& count : counts) count += lost;
+    return;
+  }
+  const double error = std::abs(error_of(p.result, p.high, p.low, divisor_)) * divisor_;
+  const double size = std::max(std::abs(static_cast<double>(p.result)), std::abs(exact));
+  const double usual = usual_of_values_ * p.sum_abs + usual_of_sum_ * std::abs(exact) * divisor_;
+  bool is_far = true;
+  for (std::size_t f = 0; f < limits_.size(); ++f) {
+    const Limit& limit = limits_[f];
+    const double least = rounding(limit, size, p.result);
+    const double most = limit.relative * p.sum_abs;
+    const bool over = overflows(p.result, exact, limit.wire);
+    counts[f] += !(error <= least + most) && !over;
+    if (limit.narrowest) {
+      is_far = is_far && !over && !(error <= least + std::min(most, limit.unit * usual));
+    }
+  }
+  counts.back() += is_far;
+}
+
+Excess excess_of(Dtype dtype, std::span<const std::uint64_t> counts) {
+  Excess out;
+  if (counts.empty()) return out;
+  std::size_t f = 0;
+  for (const Dtype format : formats_of(dtype)) {
+    out.beyond.emplace_back(accumulation_of(format), counts[f++]);
+  }
+  out.far = counts.back();
   return out;
 }
 
-template class Bounds<float>;
-template class Bounds<double>;
+template <class Real>
+void BoundsByWay<Real>::add(const Rows<Real>& rows, std::uint32_t divisor, double slack,
+                            std::span<const Real> result, std::size_t way) {
+  const Bounds bounds(workers_, dtype_, divisor, slack);
+  if (counts_.size() <= way) counts_.resize(way + 1, std::vector<std::uint64_t>(bounds.counts()));
+  sums_.of(rows);
+  for (std::size_t i = 0; i < rows.count; ++i) {
+    bounds.count<Real>(
+        {result[i], sums_.high[i], sums_.low[i], sums_.sum_abs[i], are_finite(rows, i)},
+        counts_[way]);
+  }
+}
+
+template <class Real>
+Excess BoundsByWay<Real>::excess() const {
+  if (counts_.empty()) return excess_of(dtype_, {});
+  std::vector<std::uint64_t> fewest = counts_.front();
+  for (const auto& way : counts_) {
+    for (std::size_t f = 0; f < fewest.size(); ++f) fewest[f] = std::min(fewest[f], way[f]);
+  }
+  return excess_of(dtype_, fewest);
+}
+
+template bool are_finite(const Rows<float>&, std::size_t);
+template bool are_finite(const Rows<double>&, std::size_t);
+template void Bounds::count(const Place<float>&, std::span<std::uint64_t>) const;
+template void Bounds::count(const Place<double>&, std::span<std::uint64_t>) const;
+template class BoundsByWay<float>;
+template class BoundsByWay<double>;
 
 }  // namespace presum::audit

@@ -8,8 +8,9 @@ namespace {
 
 // Of the elements that rounding in the hypothesis's format explains at all.
 constexpr double kIdentified = 0.999;
-constexpr double kMostAtLeast = 0.5;  // of all elements that tell something
-constexpr double kByChance = 0.1;     // of damaged elements: those that rounding could explain
+constexpr double kMostAtLeast = 0.5;    // of all elements that tell something
+constexpr double kByChance = 0.1;       // of damaged elements: those that rounding could explain
+constexpr double kNearByChance = 0.25;  // likewise, in 8 bits of many workers' values
 constexpr double kFits = 0.001;
 constexpr std::uint64_t kTellingLeast = 24;
 constexpr int kFewBits = 16;  // a sum of so many significant bits is often hit by chance
@@ -58,15 +59,29 @@ std::uint64_t fewest_of(const Beyond& beyond) {
   return fewest;
 }
 
-// The widest format that explains nearly all of what any format explains.
+bool is_unrelated(const Evidence& e) {
+  return e.telling >= kTellingLeast && 2 * e.sample.far > e.telling;
+}
+
+// The worker whose own values the result has where they tell something.
+std::optional<std::uint32_t> copied_from(const Evidence& e) {
+  const std::uint64_t untelling = e.examined - e.telling;
+  const auto most = std::ranges::max_element(e.own);
+  if (e.telling < kTellingLeast || most == e.own.end() || *most < untelling) return std::nullopt;
+  if (static_cast<double>(*most - untelling) < kIdentified * static_cast<double>(e.telling)) {
+    return std::nullopt;
+  }
+  return static_cast<std::uint32_t>(most - e.own.begin());
+}
+
+// The widest format that explains nearly all of what any format explains. What is damaged is near
+// the sum by chance at times, and says nothing of formats.
 Accumulation by_bounds(const Evidence& e) {
-  if (e.telling < kTellingLeast) return Accumulation::kUnknown;
-  const std::uint64_t fewest = fewest_of(e.beyond);
-  const double telling = static_cast<double>(e.telling) * static_cast<double>(e.elements) /
-                         static_cast<double>(e.examined);
-  const double sums = std::max(0.0, telling - static_cast<double>(fewest));
-  for (const auto& [format, count] : e.beyond) {
-    if (static_cast<double>(count - fewest) <= kFits * sums) return format;
+  if (e.telling < kTellingLeast || 2 * e.sample.far > e.telling) return Accumulation::kUnknown;
+  const auto far = static_cast<double>(e.sample.far);
+  const double sums = static_cast<double>(e.telling) - far;
+  for (const auto& [format, count] : e.sample.beyond) {
+    if (static_cast<double>(count) - far <= kFits * sums + kNearByChance * far) return format;
   }
   return Accumulation::kUnknown;
 }
@@ -77,7 +92,7 @@ Accumulation by_bounds(const Evidence& e) {
 bool identifies(const Hypothesis& h, const Evidence& e, Dtype dtype) {
   const bool by_chance = significand_bits(h.scheme.wire) <= kFewBits;
   const std::uint64_t off =
-      by_chance ? fewest_of(e.examined_beyond) : beyond_of(e.examined_beyond, format_of(h, dtype));
+      by_chance ? fewest_of(e.sample.beyond) : beyond_of(e.sample.beyond, format_of(h, dtype));
   const std::uint64_t lost = std::min(off, e.telling);
   const std::uint64_t untelling = e.examined - e.telling;
   const auto reproduced = static_cast<double>(h.reproduced) - static_cast<double>(untelling);
@@ -97,8 +112,21 @@ void sort_best_first(std::vector<Hypothesis>& hypotheses) {
 
 // Elements beyond the format's bound. What the hypothesis gives bit for bit is never wrong.
 std::uint64_t wrong_of(const Hypothesis& h, Accumulation format, const Evidence& e) {
-  const std::uint64_t beyond = beyond_of(e.beyond, format);
+  const std::uint64_t beyond = beyond_of(e.all.beyond, format);
   return h.examined == e.elements ? std::min(beyond, e.elements - h.reproduced) : beyond;
+}
+
+void explain_without_hypothesis(Inferred& out, const Evidence& e, Dtype dtype) {
+  out.copy_of = copied_from(e);
+  out.unrelated = out.copy_of || is_unrelated(e);
+  out.wrong = fewest_of(e.all.beyond);
+  if (out.copy_of) {
+    out.wrong = beyond_of(e.all.beyond, accumulation_of(dtype));
+  } else if (out.unrelated) {
+    out.wrong = e.all.far;
+  } else {
+    out.accumulation = by_bounds(e);
+  }
 }
 
 }  // namespace
@@ -106,11 +134,10 @@ std::uint64_t wrong_of(const Hypothesis& h, Accumulation format, const Evidence&
 Inferred conclude(std::vector<Hypothesis> hypotheses, const Evidence& evidence,
                   std::uint32_t workers, Dtype dtype) {
   sort_best_first(hypotheses);
-  Inferred out{.hypotheses = std::move(hypotheses), .beyond = evidence.beyond};
+  Inferred out{.hypotheses = std::move(hypotheses), .beyond = evidence.all.beyond};
   const Hypothesis& best = out.hypotheses.front();
   if (!identifies(best, evidence, dtype)) {
-    out.accumulation = by_bounds(evidence);
-    out.wrong = fewest_of(evidence.beyond);
+    explain_without_hypothesis(out, evidence, dtype);
     return out;
   }
   Tied tied;

@@ -8,10 +8,9 @@
 namespace presum::audit {
 namespace {
 
-constexpr std::uint64_t kWarmUp = 65'536;  // telling elements
-constexpr std::uint64_t kAllOf = std::uint64_t{1} << 18;
-constexpr std::uint64_t kEvery = 16;  // block from there on
-constexpr double kBehind = 0.02;
+constexpr std::uint64_t kRuns = 256;
+constexpr std::uint64_t kAllOf = 65'536;     // elements
+constexpr std::uint64_t kMostBehind = 1024;  // elements
 constexpr std::uint32_t kRingMax = 64;
 
 bool is_ring(SumOrder order) { return order == SumOrder::kRing || order == SumOrder::kRingDown; }
@@ -64,18 +63,16 @@ Real inverse(std::uint32_t divisor) {
 
 }  // namespace
 
-Accumulation accumulation_of(Dtype dtype) {
-  switch (dtype) {
-    case Dtype::kF64:
-      return Accumulation::kF64;
-    case Dtype::kF32:
-      return Accumulation::kF32;
-    case Dtype::kF16:
-      return Accumulation::kF16;
-    case Dtype::kBF16:
-      return Accumulation::kBF16;
+Sample::Sample(std::uint64_t elements, std::size_t workers)
+    : elements_(elements), run_(std::clamp<std::uint64_t>(2048 / workers, 64, 256)) {}
+
+Sample::Run Sample::from(std::uint64_t position) const {
+  if (elements_ <= kAllOf) return {std::min(position, elements_), elements_};
+  for (std::uint64_t run = position / (elements_ / kRuns + 1); run < kRuns; ++run) {
+    const std::uint64_t first = run * (elements_ / kRuns) + run * (elements_ % kRuns) / kRuns;
+    if (first + run_ > position) return {first, first + run_};
   }
-  return Accumulation::kUnknown;
+  return {elements_, elements_};
 }
 
 template <class Real>
@@ -83,6 +80,7 @@ Inference<Real>::Inference(std::uint32_t workers, Dtype dtype, std::uint32_t div
     : workers_(workers),
       dtype_(dtype),
       divisor_(divisor),
+      own_(workers),
       schemes_(schemes_of(dtype)),
       adder_(workers),
       prepared_(workers),
@@ -116,20 +114,11 @@ void Inference<Real>::plan() {
 }
 
 template <class Real>
-void Inference<Real>::add(const Rows<Real>& rows, std::span<const Real> result) {
-  const bool sampled = is_sampled();
-  check_bounds(rows, result, sampled);
-  sampled ? examine(rows, result) : skip(result.size());
-  elements_ += result.size();
-}
-
-template <class Real>
-bool Inference<Real>::is_sampled() const {
-  return elements_ < kAllOf || elements_ / kBlock % kEvery == 0;
-}
-
-template <class Real>
-void Inference<Real>::examine(const Rows<Real>& rows, std::span<const Real> result) {
+void Inference<Real>::add(std::uint64_t first, const Rows<Real>& rows,
+                          std::span<const Real> result) {
+  skip(first - position_);
+  position_ = first + result.size();
+  check_bounds(rows, result);
   given_by_all_.assign(result.size(), 1);
   for (const Scheme scheme : schemes_) {
     for (const Way& way : ways_) {
@@ -137,9 +126,12 @@ void Inference<Real>::examine(const Rows<Real>& rows, std::span<const Real> resu
       try_way(scheme, way, result);
     }
   }
+  for (std::uint32_t w = 0; w < workers_; ++w) {
+    own_[w] += result.size() - differing(rows[w], result);
+  }
   examined_ += result.size();
   telling_ += static_cast<std::uint64_t>(std::ranges::count(given_by_all_, 0));
-  if (telling_ >= kWarmUp) drop_losers();
+  drop_losers();
 }
 
 template <class Real>
@@ -272,36 +264,39 @@ void Inference<Real>::try_ring(Scheme scheme, const Way& way, SumOrder kind,
 // Workers in turn are tried to the end in each format, since they show which elements tell nothing.
 template <class Real>
 void Inference<Real>::drop_losers() {
-  double best = 0;
-  for (const Trial& trial : trials_) {
-    if (trial.active) best = std::max(best, trial.hypothesis.share());
-  }
+  std::uint64_t best = 0;
+  for (const Trial& trial : trials_) best = std::max(best, trial.hypothesis.reproduced);
   for (Trial& trial : trials_) {
-    trial.active = trial.active && (trial.hypothesis.order == SumOrder::kSequential ||
-                                    trial.hypothesis.share() >= best - kBehind);
+    const Hypothesis& h = trial.hypothesis;
+    trial.active =
+        trial.active && (h.order == SumOrder::kSequential || h.reproduced + kMostBehind >= best);
   }
 }
 
 template <class Real>
-void Inference<Real>::check_bounds(const Rows<Real>& rows, std::span<const Real> result,
-                                   bool examined) {
+void Inference<Real>::check_bounds(const Rows<Real>& rows, std::span<const Real> result) {
   std::size_t way = 0;
-  bounds_.add(rows, divisor_, 1, result, way++, examined);
+  bounds_.add(rows, divisor_, 1, result, way++);
   if (is_power_of_two(divisor_)) return;
   // The sum is rounded, and so are its quotient and the inverse.
-  bounds_.add(rows, divisor_, 4, result, way++, examined);
+  bounds_.add(rows, divisor_, 4, result, way++);
   for (const Division before : {Division::kBeforeMultiply, Division::kBeforeDivide}) {
     prepare(rows, dtype_, before);
-    bounds_.add(prepared_, 1, 1, result, way++, examined);
+    bounds_.add(prepared_, 1, 1, result, way++);
   }
 }
 
 template <class Real>
-Inferred Inference<Real>::inferred() const {
+Inferred Inference<Real>::inferred(std::uint64_t elements, const Excess& all) const {
   std::vector<Hypothesis> hypotheses;
   for (const Trial& trial : trials_) hypotheses.push_back(trial.hypothesis);
-  const Evidence evidence{elements_, examined_, telling_, bounds_.beyond(),
-                          bounds_.examined_beyond()};
+  const Excess sample = bounds_.excess();
+  const Evidence evidence{.elements = elements,
+                          .examined = examined_,
+                          .telling = telling_,
+                          .all = elements == examined_ ? sample : all,
+                          .sample = sample,
+                          .own = own_};
   Inferred out = conclude(std::move(hypotheses), evidence, workers_, dtype_);
   if (!is_ring(out.order)) return out;
   const Hypothesis& best = out.hypotheses.front();

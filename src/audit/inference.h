@@ -4,17 +4,16 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
-#include <utility>
 #include <vector>
 
+#include "audit/bounds.h"
 #include "audit/measures.h"
 #include "audit/orders.h"
 #include "presum/audit.h"
 
 namespace presum::audit {
-
-Accumulation accumulation_of(Dtype dtype);
 
 // Values are rounded to `wire`, partial sums to `accumulation`, the sum to `wire`.
 struct Scheme {
@@ -41,15 +40,17 @@ struct Piece {
   std::uint32_t start = 0;  // the worker with whom its sum begins
 };
 
-// For each format, widest first: elements further off than sums in it can be, in any order.
-using Beyond = std::vector<std::pair<Accumulation, std::uint64_t>>;
-
 struct Inferred {
   Accumulation accumulation = Accumulation::kUnknown;
   SumOrder order = SumOrder::kUnknown;
   Division division = Division::kUnknown;
-  std::uint64_t wrong = 0;             // elements that no rounding in `accumulation` explains;
-                                       // in any format, where the order is unknown
+  std::uint64_t wrong = 0;  // elements that no rounding in `accumulation` explains;
+                            // in any format, where the order is unknown
+  // Where most elements are wrong, the result is no sum or mean of these values: format, order and
+  // division are unknown then.
+  bool unrelated = false;
+  std::optional<std::uint32_t>
+      copy_of;                         // the worker whose own values the result has; unrelated too
   std::vector<Hypothesis> hypotheses;  // best first
   std::vector<Piece> pieces;           // of the order that was found, if it is a ring; at most 256
   Beyond beyond;
@@ -57,10 +58,11 @@ struct Inferred {
 
 struct Evidence {
   std::uint64_t elements = 0;
-  std::uint64_t examined = 0;  // elements that hypotheses were tried on
-  std::uint64_t telling = 0;   // of those: what not every hypothesis gives; zeros tell nothing
-  Beyond beyond;               // of all elements
-  Beyond examined_beyond;      // of those that hypotheses were tried on
+  std::uint64_t examined = 0;      // elements that hypotheses were tried on
+  std::uint64_t telling = 0;       // of those: what not every hypothesis gives; zeros tell nothing
+  Excess all;                      // of all elements
+  Excess sample;                   // of those that hypotheses were tried on
+  std::vector<std::uint64_t> own;  // of the examined: equal to a worker's own value, by worker
 };
 
 // What follows from the counts. `hypotheses` in the order of preference among equals, not empty,
@@ -103,50 +105,36 @@ class RingTrack {
   std::vector<Piece> pieces_;
 };
 
-// Counts elements further off than sums in some format can be, in any order. Not thread-safe.
-template <class Real>
-class Bounds {
+// The elements that hypotheses are tried on: all of at most 65,536, else 256 runs that are spread
+// evenly, since the order in a ring depends on the place. A run has 256 elements, and fewer down to
+// 64 from 9 workers on, since a ring is tried from every worker.
+class Sample {
  public:
-  Bounds(std::uint32_t workers, Dtype dtype);
-  // `slack`: how many half units in the last place the division may add up to. `examined`: whether
-  // hypotheses are tried on these elements.
-  void add(const Rows<Real>& rows, std::uint32_t divisor, double slack,
-           std::span<const Real> result, std::size_t way, bool examined);
-  // The fewest over the ways to divide.
-  Beyond beyond() const { return fewest(beyond_); }
-  Beyond examined_beyond() const { return fewest(examined_); }
+  Sample(std::uint64_t elements, std::size_t workers);
+  struct Run {
+    std::uint64_t first = 0;
+    std::uint64_t end = 0;
+  };
+  // The first run that ends behind a position; empty, at `elements`, behind the last one.
+  Run from(std::uint64_t position) const;
 
  private:
-  using Counts = std::vector<std::vector<std::uint64_t>>;  // by way, then by format
-  struct Bound {
-    Dtype wire;
-    double relative;  // to the sum of absolute values
-    double tiny;      // what underflow adds
-  };
-
-  Bound bound_of(Dtype format, std::uint32_t divisor) const;
-  Beyond fewest(const Counts& counts) const;
-
-  std::uint32_t workers_;
-  Dtype dtype_;
-  std::vector<Dtype> formats_;
-  Counts beyond_;
-  Counts examined_;
-  Sums sums_;
+  std::uint64_t elements_;
+  std::uint64_t run_;
 };
 
-// Tries hypotheses on a result, block by block: on all of the first 2^18 elements, then on every
-// 16th block of kBlock; the bounds see every element. Rings are tried up to 64 workers. A
-// hypothesis that has fallen 2% behind the best after 65,536 telling elements is not tried further.
-// Not thread-safe. Memory does not depend on the number of elements.
+// Tries hypotheses on elements of a result. Rings are tried up to 64 workers. A hypothesis that
+// gives 1,024 elements fewer than the best is not tried further. Not thread-safe. Memory does not
+// depend on the number of elements.
 template <class Real>
 class Inference {
  public:
   // `divisor` as for reduce::exact: 1 where the result is a sum.
   Inference(std::uint32_t workers, Dtype dtype, std::uint32_t divisor);
-  // REQUIRES: a call's elements are of one block of kBlock, counted from the first of all.
-  void add(const Rows<Real>& rows, std::span<const Real> result);
-  Inferred inferred() const;
+  // The elements from `first` on. REQUIRES: at most kBlock, behind those of earlier calls.
+  void add(std::uint64_t first, const Rows<Real>& rows, std::span<const Real> result);
+  // `all`: of all `elements`, where these were a sample.
+  Inferred inferred(std::uint64_t elements, const Excess& all) const;
 
  private:
   // A hypothesis under test.
@@ -163,8 +151,6 @@ class Inference {
   };
 
   void plan();
-  bool is_sampled() const;
-  void examine(const Rows<Real>& rows, std::span<const Real> result);
   void skip(std::uint64_t elements);
   std::uint64_t count_same(std::span<const Real> values, std::span<const Real> result);
   void prepare(const Rows<Real>& rows, Dtype wire, Division before);
@@ -176,15 +162,16 @@ class Inference {
   // The sum as `division` leaves it.
   std::span<const Real> finished(Division division, Dtype wire);
   void drop_losers();
-  void check_bounds(const Rows<Real>& rows, std::span<const Real> result, bool examined);
+  void check_bounds(const Rows<Real>& rows, std::span<const Real> result);
 
   std::uint32_t workers_;
   Dtype dtype_;
   std::uint32_t divisor_;
-  std::uint64_t elements_ = 0;
+  std::uint64_t position_ = 0;
   std::uint64_t examined_ = 0;
   std::uint64_t telling_ = 0;
   std::vector<std::uint8_t> given_by_all_;  // of the block, by element
+  std::vector<std::uint64_t> own_;          // by worker
   std::vector<Scheme> schemes_;
   std::vector<Way> ways_;
   Trials trials_;
@@ -192,7 +179,7 @@ class Inference {
   Rows<Real> prepared_;
   std::vector<Real> sum_;
   std::vector<Real> finished_;
-  Bounds<Real> bounds_;
+  BoundsByWay<Real> bounds_;
 };
 
 }  // namespace presum::audit

@@ -82,13 +82,14 @@ const Truth<Real>& Exact<Real>::truth(const Rows<Real>& rows) {
   return truth_;
 }
 
-void UlpHistogram::add(std::uint64_t ulps) {
-  ++count_;
+void UlpHistogram::add(std::uint64_t ulps, std::uint64_t times) {
+  if (times == 0) return;
+  count_ += times;
   largest_ = std::max(largest_, ulps);
   if (ulps < kSmall) {
-    ++small_[ulps];
+    small_[ulps] += times;
   } else {
-    ++large_[static_cast<std::size_t>(std::bit_width(ulps))];
+    large_[static_cast<std::size_t>(std::bit_width(ulps))] += times;
   }
 }
 
@@ -122,6 +123,17 @@ void Squares::add(double x) {
   sum_ += scaled * scaled;
 }
 
+void Squares::add_sum(double squares) {
+  if (squares == 0) return;
+  const int shift = std::clamp(-std::ilogb(squares) / 2, -1000, 1000);
+  if (sum_ == 0 || shift < shift_) {
+    sum_ = std::ldexp(sum_, 2 * (shift - shift_));
+    shift_ = shift;
+    scale_ = std::ldexp(1.0, shift);
+  }
+  sum_ += std::ldexp(squares, 2 * shift_);
+}
+
 double Squares::root_of_ratio(const Squares& a, const Squares& b) {
   return std::ldexp(std::sqrt(a.sum_ / b.sum_), b.shift_ - a.shift_);
 }
@@ -152,6 +164,24 @@ void Measures::add_error(double error, double sum_abs, double exact) {
   if (sum_abs == 0) return;
   error_sum_ += std::abs(error) / sum_abs;
   error_max = std::max(error_max, std::abs(error) / sum_abs);
+}
+
+void Measures::add_distances(std::span<const std::uint64_t> few,
+                             std::span<const std::uint32_t> distances) {
+  const std::uint64_t before = ulps.count();
+  for (std::size_t k = 0; k < few.size(); ++k) ulps.add(k, few[k]);
+  for (const std::uint32_t distance : distances) ulps.add(distance);
+  const std::uint64_t count = ulps.count() - before;
+  elements += count;
+  differing += count - few.front();
+}
+
+void Measures::add_sums(double squared_errors, double squared_exact, double ratios,
+                        double largest_ratio) {
+  squared_errors_.add_sum(squared_errors);
+  squared_exact_.add_sum(squared_exact);
+  error_sum_ += ratios;
+  error_max = std::max(error_max, largest_ratio);
 }
 
 double Measures::differing_share() const {

@@ -56,7 +56,7 @@ double error_of(double value, double high, double low, double divisor);
 // a power of two.
 class UlpHistogram {
  public:
-  void add(std::uint64_t ulps);
+  void add(std::uint64_t ulps, std::uint64_t times = 1);
   std::uint64_t count() const { return count_; }
   std::uint64_t largest() const { return largest_; }
   // The smallest distance that at least this share of the elements does not exceed; 0 for none.
@@ -73,7 +73,8 @@ class UlpHistogram {
 // A sum of squares at a scale of its own, a power of two, so that none overflows or is lost.
 class Squares {
  public:
-  void add(double x);  // REQUIRES: finite
+  void add(double x);            // REQUIRES: finite
+  void add_sum(double squares);  // REQUIRES: finite, not negative
   // The root of a / b. NaN for 0 / 0, infinite for x / 0.
   static double root_of_ratio(const Squares& a, const Squares& b);
 
@@ -89,6 +90,11 @@ class Measures {
  public:
   template <class Real>
   void add(std::span<const Real> result, const Truth<Real>& truth, Dtype dtype, double divisor);
+
+  // The same, already added up: few[k] elements at a distance of k, and those at `distances`, which
+  // are not 0; sums over elements.
+  void add_distances(std::span<const std::uint64_t> few, std::span<const std::uint32_t> distances);
+  void add_sums(double squared_errors, double squared_exact, double ratios, double largest_ratio);
 
   std::uint64_t elements = 0;
   std::uint64_t differing = 0;  // from the correctly rounded value

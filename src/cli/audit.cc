@@ -2,6 +2,7 @@
 #include "audit/audit.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -35,9 +36,11 @@ constexpr const char* kHelp =
     "  presum audit --workers 8 --dtype bf16 --elements 1e7 -o audit.html\n"
     "  presum audit grad_rank*.npy                           your gradients, all orders\n"
     "  presum audit grad_rank*.npy --result reduced.npy      what did the all-reduce do?\n"
-    "  presum audit g*.npy --result r.npy --dtype bf16       bf16 saved as two raw bytes";
+    "  presum audit g*.npy --result r.npy --dtype bf16       bf16 saved as two raw bytes\n"
+    "The result may have a wider dtype than the gradients: then that is where sums were kept.";
 
 constexpr double kElementsMax = 1e12;
+constexpr std::uint64_t kSeedMax = (std::uint64_t{1} << 63) - 1;  // -1 becomes more
 constexpr std::uint64_t kChunk = 65'536;
 constexpr std::uint64_t kChunkOfAll = 1 << 22;  // of all workers together
 
@@ -51,6 +54,7 @@ struct Options {
   std::uint64_t seed = 1;
   std::string format = "text";
   std::string output;
+  std::vector<std::string> of_made_up;  // options that were given and say nothing about files
 };
 
 // Where the workers' buffers come from, a piece at a time.
@@ -99,8 +103,8 @@ Result<Source> synthetic(const Options& o, std::optional<Dtype> said) {
   if (!distribution) {
     return failed<Source>(refuse("--distribution is gradients, gaussian, lognormal or wide"));
   }
-  if (!(o.elements >= 1 && o.elements <= kElementsMax)) {
-    return failed<Source>(refuse("--elements is from 1 to 1e12"));
+  if (!(o.elements >= 1 && o.elements <= kElementsMax) || o.elements != std::floor(o.elements)) {
+    return failed<Source>(refuse("--elements is a whole number from 1 to 1e12"));
   }
   const Dtype dtype = said.value_or(Dtype::kF32);
   const auto read = [=, seed = o.seed](std::uint32_t worker, std::uint64_t first,
@@ -120,7 +124,7 @@ Result<Source> synthetic(const Options& o, std::optional<Dtype> said) {
                             dtype_name(dtype), o.workers, o.seed),
                 o.workers,
                 dtype,
-                static_cast<std::uint64_t>(std::floor(o.elements)),
+                static_cast<std::uint64_t>(o.elements),
                 nullptr,
                 read};
 }
@@ -130,6 +134,10 @@ Result<Source> from_files(const Options& o, std::optional<Dtype> said) {
   for (const std::string& path : o.files) {
     auto file = TensorFile::open(path, said);
     if (!file) return tl::unexpected(file.error());
+    if (said && file->dtype() != *said) {
+      return failed<Source>(refuse(fmt::format("{}: holds {}, and --dtype says {}", path,
+                                               dtype_name(file->dtype()), dtype_name(*said))));
+    }
     if (!files->empty()) {
       if (const auto why = TensorFile::difference(files->front(), *file)) {
         return failed<Source>(refuse(*why));
@@ -196,8 +204,65 @@ class Piece {
   std::vector<const void*> pointers_;
 };
 
+// What the all-reduce gave: elements in the dtype of the source it was made for.
+struct Given {
+  Dtype dtype = Dtype::kF32;  // as in the file
+  std::function<Status(std::uint64_t first, std::uint64_t count, std::byte*)> read;
+};
+
+Result<Given> open_result(const Options& o, const Source& source) {
+  const bool narrow = element_bytes(source.dtype) == 2;
+  auto opened = TensorFile::open(o.result, narrow ? source.dtype : Dtype::kBF16);
+  if (!opened) return tl::unexpected(opened.error());
+  if (const TensorFile& first = source.files->front(); first.is_named() && opened->is_named()) {
+    if (const auto why = TensorFile::difference_of_tensors(first, *opened)) {
+      return failed<Given>(refuse(*why));
+    }
+  }
+  if (opened->elements() != source.elements) {
+    return failed<Given>(refuse(fmt::format("{}: {} elements, and every worker has {}", o.result,
+                                            opened->elements(), source.elements)));
+  }
+  const Dtype dtype = opened->dtype();
+  if (dtype != source.dtype && element_bytes(dtype) <= element_bytes(source.dtype)) {
+    return failed<Given>(refuse(fmt::format(
+        "{}: holds {}, which does not hold sums of {} gradients; give what the all-reduce wrote, "
+        "in the gradients' dtype or a wider one",
+        o.result, dtype_name(dtype), dtype_name(source.dtype))));
+  }
+  auto file = std::make_shared<TensorFile>(std::move(*opened));
+  return Given{dtype, [file](std::uint64_t first, std::uint64_t count, std::byte* out) {
+                 return file->read(first, count, out);
+               }};
+}
+
+template <class Real>
+void convert(const std::byte* in, Dtype from, std::uint64_t count, Dtype to, std::byte* out) {
+  std::vector<Real> values(count);
+  audit::unpack(in, from, std::span(values));
+  audit::pack(std::span<const Real>(values), to, out);
+}
+
+// The same gradients in the wider dtype in which their sum was kept: no value changes.
+Source widened(const Source& source, Dtype to) {
+  Source out = source;
+  out.dtype = to;
+  out.name += fmt::format(", the result {}", dtype_name(to));
+  const Dtype from = source.dtype;
+  const auto read = source.read;
+  out.read = [=](std::uint32_t worker, std::uint64_t first, std::uint64_t count,
+                 std::byte* elements) -> Status {
+    std::vector<std::byte> narrow(count * element_bytes(from));
+    if (auto s = read(worker, first, count, narrow.data()); !s) return s;
+    to == Dtype::kF64 ? convert<double>(narrow.data(), from, count, to, elements)
+                      : convert<float>(narrow.data(), from, count, to, elements);
+    return {};
+  };
+  return out;
+}
+
 // Of all elements: gradients of one layer may be zero. The mean where nothing speaks for the sum.
-Result<bool> find_mean(const Source& source, TensorFile& result) {
+Result<bool> find_mean(const Source& source, const Given& result) {
   Piece piece(source);
   std::vector<std::byte> actual(piece.most() * element_bytes(source.dtype));
   audit::Nearer all;
@@ -212,61 +277,67 @@ Result<bool> find_mean(const Source& source, TensorFile& result) {
   return all.to_mean >= all.to_sum;
 }
 
-Result<TensorFile> open_result(const Options& o, const Source& source) {
-  auto file = TensorFile::open(o.result, source.dtype);
-  if (!file) return file;
-  if (const TensorFile& first = source.files->front(); first.is_named() && file->is_named()) {
-    if (const auto why = TensorFile::difference(first, *file)) {
-      return failed<TensorFile>(refuse(*why));
-    }
-  }
-  if (file->elements() != source.elements) {
-    return failed<TensorFile>(refuse(fmt::format("{}: {} elements, and every worker has {}",
-                                                 o.result, file->elements(), source.elements)));
-  }
-  return file;
-}
-
-Result<AuditReport> examine(const Options& o, const Source& source, Bar& bar) {
+Result<AuditReport> survey_of(const Options& o, const Source& source, Bar& bar) {
   auto survey = audit::Survey::create({source.workers, source.dtype, source.elements, o.seed});
   if (!survey) return tl::unexpected(survey.error());
   AuditReport report{.source = source.name, .workers = source.workers, .dtype = source.dtype};
-  std::optional<TensorFile> result;
-  std::optional<audit::Auditor> auditor;
-  if (!o.result.empty()) {
-    auto file = open_result(o, source);
-    if (!file) return tl::unexpected(file.error());
-    const auto mean = find_mean(source, *file);
-    if (!mean) return tl::unexpected(mean.error());
-    auto made = audit::Auditor::create(source.workers, source.dtype, *mean ? source.workers : 1);
-    if (!made) return tl::unexpected(made.error());
-    auditor.emplace(std::move(*made));
-    result.emplace(std::move(*file));
-    report.actual = ActualResult{o.result, *mean, {}};
-  }
   Piece piece(source);
-  std::vector<std::byte> actual(piece.most() * element_bytes(source.dtype));
   const Status read = piece.for_each([&](std::uint64_t first, std::uint64_t count) -> Status {
     survey->add(piece.leaves(), count);
     bar.show(first + count, source.elements);
-    if (!result) return {};
-    if (auto s = result->read(first, count, actual.data()); !s) return s;
-    return auditor->add(piece.leaves(), count, actual.data());
+    return {};
   });
   if (!read) return tl::unexpected(read.error());
   report.survey = survey->result();
-  if (auditor) report.actual->comparison = auditor->comparison();
   return report;
 }
 
-Result<AuditReport> run(const Options& o, std::ostream& err) {
-  const auto said = dtype_of(o.dtype);
-  if (!o.dtype.empty() && !said) {
-    return failed<AuditReport>(refuse("--dtype is fp32, fp64, bf16 or fp16"));
+Result<ActualResult> comparison_of(const Options& o, const Source& source, const Given& result) {
+  const auto mean = find_mean(source, result);
+  if (!mean) return tl::unexpected(mean.error());
+  auto auditor = audit::Auditor::create(source.workers, source.dtype, *mean ? source.workers : 1,
+                                        source.elements);
+  if (!auditor) return tl::unexpected(auditor.error());
+  Piece piece(source);
+  std::vector<std::byte> actual(piece.most() * element_bytes(source.dtype));
+  const Status read = piece.for_each([&](std::uint64_t first, std::uint64_t count) -> Status {
+    if (auto s = result.read(first, count, actual.data()); !s) return s;
+    return auditor->add(piece.leaves(), count, actual.data());
+  });
+  if (!read) return tl::unexpected(read.error());
+  return ActualResult{o.result, *mean, auditor->comparison()};
+}
+
+Result<AuditReport> examine(const Options& o, const Source& gradients, Bar& bar) {
+  if (o.result.empty()) return survey_of(o, gradients, bar);
+  const auto result = open_result(o, gradients);
+  if (!result) return tl::unexpected(result.error());
+  const bool same = result->dtype == gradients.dtype;
+  const Source source = same ? gradients : widened(gradients, result->dtype);
+  auto actual = comparison_of(o, source, *result);
+  if (!actual) return tl::unexpected(actual.error());
+  auto report = survey_of(o, source, bar);
+  if (report) report->actual = std::move(*actual);
+  return report;
+}
+
+Status check_options(const Options& o) {
+  if (!o.dtype.empty() && !dtype_of(o.dtype)) {
+    return refuse("--dtype is fp32, fp64, bf16 or fp16");
   }
   if (!o.result.empty() && o.files.empty()) {
-    return failed<AuditReport>(refuse("--result needs the files of the workers' gradients"));
+    return refuse("--result needs the files of the workers' gradients");
   }
+  if (!o.files.empty() && !o.of_made_up.empty()) {
+    return refuse(fmt::format("{} is of made-up gradients; with files leave it out",
+                              fmt::join(o.of_made_up, ", ")));
+  }
+  return o.output.empty() ? Status{} : check_can_write(o.output);
+}
+
+Result<AuditReport> run(const Options& o, std::ostream& err) {
+  if (auto s = check_options(o); !s) return tl::unexpected(s.error());
+  const auto said = dtype_of(o.dtype);
   const auto source = o.files.empty() ? synthetic(o, said) : from_files(o, said);
   if (!source) return tl::unexpected(source.error());
   if (auto s = audit::check_arguments(source->workers, source->dtype, 1); !s) {
@@ -299,18 +370,27 @@ void add_audit(CLI::App& program, Command& chosen) {
   command->footer(kHelp);
   command->add_option("FILE", o->files, "the workers' gradients");
   command->add_option("--result", o->result, "what the all-reduce gave");
-  command->add_option("--workers", o->workers, "of made-up gradients")->capture_default_str();
-  command->add_option("--elements", o->elements, "likewise")->capture_default_str();
-  command->add_option("--distribution", o->distribution, "gradients, gaussian, lognormal or wide")
-      ->capture_default_str();
+  const std::vector<CLI::Option*> of_made_up = {
+      command->add_option("--workers", o->workers, "of made-up gradients")->capture_default_str(),
+      command->add_option("--elements", o->elements, "likewise")->capture_default_str(),
+      command
+          ->add_option("--distribution", o->distribution,
+                       "likewise: gradients, gaussian, lognormal or wide")
+          ->capture_default_str()};
   command->add_option("--dtype", o->dtype, "fp32 (default), fp64, bf16 or fp16");
-  command->add_option("--seed", o->seed, "of values and orders")->capture_default_str();
+  command->add_option("--seed", o->seed, "of made-up gradients and of orders of arrival")
+      ->check(CLI::Range(std::uint64_t{0}, kSeedMax))
+      ->capture_default_str();
   command->add_option("--format", o->format, "text or json")
       ->check(CLI::IsMember({"text", "json"}))
       ->capture_default_str();
   command->add_option("-o,--output", o->output, "also draw this HTML page");
-  command->callback(
-      [&chosen, o] { chosen = [o](const Streams& io) { return audit_verb(*o, io); }; });
+  command->callback([&chosen, o, of_made_up] {
+    for (const CLI::Option* option : of_made_up) {
+      if (option->count() > 0) o->of_made_up.push_back(option->get_name());
+    }
+    chosen = [o](const Streams& io) { return audit_verb(*o, io); };
+  });
 }
 
 }  // namespace presum::cli

@@ -88,6 +88,27 @@ struct Tick {
   std::string label;
 };
 
+std::string superscript(int exponent) {
+  static constexpr const char* kDigits[] = {"⁰", "¹", "²", "³", "⁴", "⁵", "⁶", "⁷", "⁸", "⁹"};
+  std::string out = exponent < 0 ? "⁻" : "";
+  for (const char c : std::to_string(std::abs(exponent))) out += kDigits[c - '0'];
+  return out;
+}
+
+// "6.9×10⁻⁸"; "0.031" from a hundredth to below a thousand.
+std::string scientific(double value) {
+  if (std::isnan(value)) return "-";
+  if (std::isinf(value)) return "∞";
+  if (value == 0 || (value >= 0.01 && value < 1000)) return fmt::format("{:.3g}", value);
+  const std::string text = fmt::format("{:.1e}", value);  // "6.9e-08"
+  const auto e = text.find('e');
+  return fmt::format("{}×10{}", text.substr(0, e), superscript(std::stoi(text.substr(e + 1))));
+}
+
+std::string distance(std::uint64_t count) {
+  return count > 99'999 ? scientific(static_cast<double>(count)) : counted(count);
+}
+
 // Horizontal bars under a scale.
 std::string bars(const std::string& title, const std::vector<BarLine>& lines,
                  const std::vector<Tick>& ticks) {
@@ -153,21 +174,20 @@ std::string change_chart(const AuditReport& report) {
               bars("share of elements that change", lines, share_ticks()));
 }
 
-// Relative errors from 2^-60 (or 2^-30, where that is enough) to 1 on a logarithmic scale.
+// Relative errors from 10^-18 (or 10^-9, where that is enough) to 1 on a logarithmic scale.
 std::string error_chart(const AuditReport& report) {
-  const double least = report.dtype == Dtype::kF64 ? -60 : -30;
+  const int least = report.dtype == Dtype::kF64 ? -18 : -9;
   std::vector<Tick> ticks;
-  ticks.reserve(7);
-  for (int i = 0; i < 6; ++i) {
-    ticks.push_back({i / 6.0, fmt::format("2<tspan dy=\"-4\" font-size=\"9\">{:.0f}</tspan>",
-                                          least * (6 - i) / 6)});
+  ticks.reserve(10);
+  for (int i = 0; i < 9; ++i) {
+    ticks.push_back({i / 9.0, "10" + superscript(least * (9 - i) / 9)});
   }
   ticks.push_back({1, "1"});
   std::vector<BarLine> lines;
   for (const auto& [name, m] : rows_of(report)) {
     const double error = m->relative_l2();
-    const double length = error > 0 ? 1 - std::log2(error) / least : 0;
-    lines.push_back({name, length, power(error), name == "your result"});
+    const double length = error > 0 ? 1 - std::log10(error) / least : 0;
+    lines.push_back({name, length, scientific(error), name == "your result"});
   }
   return card("How far the sums are off",
               "Relative L2 error against the exact value, before rounding. Even the exact sum has "
@@ -188,9 +208,10 @@ std::string measures_table(const AuditReport& report) {
     html += fmt::format(
         "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}"
         "</td><td class=\"words\">{}</td></tr>\n",
-        escaped(name), percent(m->differing, m->elements), power(m->relative_l2()),
-        power(m->error_max), ulps(m->ulps.percentile(0.5)), ulps(m->ulps.percentile(0.9)),
-        ulps(m->ulps.percentile(0.99)), ulps(m->ulps.largest()), escaped(words[at++]));
+        escaped(name), percent(m->differing, m->elements), scientific(m->relative_l2()),
+        scientific(m->error_max), distance(m->ulps.percentile(0.5)),
+        distance(m->ulps.percentile(0.9)), distance(m->ulps.percentile(0.99)),
+        distance(m->ulps.largest()), escaped(words[at++]));
   }
   return card("In numbers",
               "A unit in the last place (ulp) is the distance to the next number. Where values "
@@ -198,29 +219,65 @@ std::string measures_table(const AuditReport& report) {
               html + "</tbody></table></div>\n");
 }
 
-std::string actual_card(const AuditReport& report) {
-  if (!report.actual) return {};
-  const auto& inferred = report.actual->comparison.inferred;
-  std::string body = fmt::format(
-      "<p>Added in <b>{}</b>, in the order <b>{}</b>, division: <b>{}</b>.</p>\n",
-      to_string(inferred.accumulation), to_string(inferred.order), to_string(inferred.division));
-  for (const std::string& finding : audit_findings(report)) {
-    body += fmt::format("<p class=\"finding\">{}</p>\n", escaped(finding));
+// What the error of the result is beside that of the best possible one.
+std::string error_sentence(const AuditReport& report) {
+  const audit::Measures& m = report.actual->comparison.measures;
+  const double best = report.survey.rows.back().measures.relative_l2();
+  return fmt::format(
+      "Relative error {} (a correctly rounded sum has {}); {} of the elements are not the "
+      "correctly rounded value.",
+      scientific(m.relative_l2()), scientific(best), percent(m.differing, m.elements));
+}
+
+std::string heading(const std::string& title, const std::string& verdict) {
+  return fmt::format("<h1>{}</h1>\n<p class=\"verdict\">{}</p>\n", title, escaped(verdict));
+}
+
+const char* division_words(Division division) {
+  switch (division) {
+    case Division::kBeforeMultiply:
+      return "every value times the rounded 1/W, before adding";
+    case Division::kBeforeDivide:
+      return "every value divided by W, before adding";
+    case Division::kAfterMultiply:
+      return "the sum times the rounded 1/W";
+    case Division::kAfterDivide:
+      return "the sum divided by W";
+    case Division::kOnce:
+      return "the exact mean, rounded once";
+    case Division::kNone:
+    case Division::kUnknown:
+      break;
   }
-  return card("What your all-reduce did", escaped(report.actual->file), body);
+  return "none";
+}
+
+std::string answer(const AuditReport& report) {
+  std::string html = heading("What did your all-reduce do?", audit_answer(report) + ".");
+  for (const std::string& finding : audit_findings(report)) {
+    html += fmt::format("<p class=\"finding\">Finding: {}</p>\n", escaped(finding));
+  }
+  const auto& inferred = report.actual->comparison.inferred;
+  html += fmt::format("<p>{}</p>\n", error_sentence(report));
+  if (inferred.unrelated || inferred.division == Division::kUnknown) return html;
+  return html + fmt::format("<p>Division: {}.</p>\n", division_words(inferred.division));
 }
 
 }  // namespace
 
 std::string audit_page(const AuditReport& report) {
   std::string html = kHead;
-  html += fmt::format("<h1>Does the order of a sum matter?</h1>\n<p class=\"verdict\">{}</p>\n",
-                      escaped(audit_verdict(report)));
+  const bool judges = report.actual.has_value();
+  html +=
+      judges ? answer(report) : heading("Does the order of a sum matter?", audit_verdict(report));
   html += fmt::format("<p class=\"quiet\">{}, {} elements</p>\n", escaped(report.source),
                       counted(report.survey.elements));
-  html += actual_card(report) + differ_chart(report) + change_chart(report) + error_chart(report) +
-          measures_table(report);
-  return html + "</main>\n</body>\n</html>\n";
+  if (judges) {
+    html += error_chart(report) + differ_chart(report) + change_chart(report);
+  } else {
+    html += differ_chart(report) + change_chart(report) + error_chart(report);
+  }
+  return html + measures_table(report) + "</main>\n</body>\n</html>\n";
 }
 
 }  // namespace presum::cli

@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <bit>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -35,9 +37,12 @@ class AuditVerb : public testing::Test {
   ~AuditVerb() override { std::filesystem::remove_all(folder_); }
 
   std::string path(const std::string& name) const { return (folder_ / name).string(); }
-  std::string npy(const std::string& name, const std::vector<float>& values) const {
+  template <class T>
+  std::string npy_of(const std::string& name, const char* descr,
+                     const std::vector<T>& values) const {
     std::ostringstream text;
-    text << "{'descr': '<f4', 'fortran_order': False, 'shape': (" << values.size() << ",), }";
+    text << "{'descr': '" << descr << "', 'fortran_order': False, 'shape': (" << values.size()
+         << ",), }";
     const std::string header = text.str();
     const auto length = static_cast<std::uint16_t>(header.size());
     std::ofstream out(path(name), std::ios::binary);
@@ -45,8 +50,19 @@ class AuditVerb : public testing::Test {
     out.write(reinterpret_cast<const char*>(&length), 2);
     out << header;
     out.write(reinterpret_cast<const char*>(values.data()),
-              static_cast<std::streamsize>(values.size() * sizeof(float)));
+              static_cast<std::streamsize>(values.size() * sizeof(T)));
     return path(name);
+  }
+  std::string npy(const std::string& name, const std::vector<float>& values) const {
+    return npy_of(name, "<f4", values);
+  }
+  // As two raw bytes an element.
+  std::string bf16(const std::string& name, const std::vector<float>& values) const {
+    std::vector<std::uint16_t> words;
+    for (const float x : values) {
+      words.push_back(static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(x) >> 16));
+    }
+    return npy_of(name, "|V2", words);
   }
 
   // One tensor of a single zero.
@@ -181,6 +197,95 @@ TEST_F(AuditVerb, ComparesTensorsOfOneNameOnly) {
   EXPECT_TRUE(run.err.ends_with("tensors a and b\n")) << run.err;
 }
 
+// Results that are no reduction of the workers' gradients.
+TEST_F(AuditVerb, SaysWhatIsNoSumAndNoMean) {
+  const Words files = workers(20'000);
+  const auto told = [&](const std::vector<float>& values, const std::string& what) {
+    Words words = files;
+    words.insert(words.end(), {"--result", npy("r.npy", values)});
+    const Outcome run = audit(words);
+    EXPECT_EQ(run.code, kFindings);
+    EXPECT_NE(run.out.find(what), std::string::npos) << run.out;
+    EXPECT_EQ(run.out.find(", added in"), std::string::npos);
+    EXPECT_EQ(run.out.find("accumulated"), std::string::npos);
+    words.insert(words.end(), {"--format", "json"});
+    const Json result = Json::parse(audit(words).out)["result"];
+    EXPECT_EQ(result["operation"], "unknown");
+    EXPECT_EQ(result["accumulation"], "unknown");
+    EXPECT_EQ(result["order"], "unknown");
+    return result;
+  };
+  std::vector<float> other;
+  for (std::size_t i = 0; i < 20'000; ++i) other.push_back(std::sin(static_cast<float>(i * i)));
+  told(other, "r.npy: not the sum or mean of these gradients\n");
+  told(other, " of the elements are further off than any order or format explains\n");
+  told(std::vector<float>(20'000, std::nanf("")), "100 % of the elements are NaN or infinite\n");
+  std::vector<float> own;
+  for (std::size_t i = 0; i < 20'000; ++i) {
+    own.push_back(1.F / static_cast<float>(3 + (i * 7 + 10) % 101));
+  }
+  const Json result = told(
+      own, "the gradients of worker 2 alone, not the sum or mean of all\nFINDING: nothing was");
+  EXPECT_EQ(result["copy_of"], 2);
+}
+
+// bf16 gradients whose sum was kept in fp32, as two raw bytes.
+TEST_F(AuditVerb, TakesAResultInAWiderFormatThanTheGradients) {
+  Words words;
+  std::vector<float> sum(20'000);
+  for (int w = 0; w < 4; ++w) {
+    std::vector<float> values;
+    for (std::size_t i = 0; i < sum.size(); ++i) {
+      const float x = 1.F / static_cast<float>(3 + (i * 7 + static_cast<std::size_t>(w) * 5) % 101);
+      values.push_back(std::bit_cast<float>(std::bit_cast<std::uint32_t>(x) & 0xFFFF0000U));
+      sum[i] += values.back();
+    }
+    words.push_back(bf16(std::string(1, static_cast<char>('a' + w)), values));
+  }
+  words.insert(words.end(), {"--dtype", "bf16", "--result", npy("r.npy", sum), "--format", "json"});
+  const Outcome run = audit(words);
+  EXPECT_EQ(run.code, kOk) << run.out << run.err;
+  const Json json = Json::parse(run.out);
+  EXPECT_EQ(json["dtype"], "fp32");
+  EXPECT_EQ(json["result"]["operation"], "sum");
+  EXPECT_EQ(json["result"]["accumulation"], "fp32");
+  EXPECT_EQ(json["result"]["wrong"], 0);
+}
+
+TEST_F(AuditVerb, RefusesAResultThatIsNarrowerThanTheGradients) {
+  Words words = workers(10);
+  words.insert(words.end(), {"--result", bf16("r.npy", std::vector<float>(10)), "--dtype", "fp32"});
+  const Outcome run = audit(words);
+  EXPECT_EQ(run.code, kNoVerdict);
+  EXPECT_NE(
+      run.err.find("r.npy: holds bf16, which does not hold sums of fp32 gradients; give what"),
+      std::string::npos)
+      << run.err;
+}
+
+TEST_F(AuditVerb, NoticesBeforeItComputesThatAPageCannotBeWritten) {
+  for (const std::string& page :
+       {path("nowhere/audit.html"), path(""), path("r.npy"), std::string("/dev/null")}) {
+    npy("r.npy", {1});
+    const Outcome run = audit({"--elements", "1e12", "-o", page});  // for ever
+    EXPECT_EQ(run.code, kNoVerdict);
+    EXPECT_TRUE(run.err.starts_with("presum audit: cannot write " + page)) << run.err;
+  }
+}
+
+TEST_F(AuditVerb, ThePageOfAResultAnswersWhatBecameOfIt) {
+  Words words = workers(20'000);
+  words.insert(words.end(), {"--result", npy("r.npy", mean()), "-o", path("audit.html")});
+  ASSERT_EQ(audit(words).code, kOk);
+  std::ifstream in(path("audit.html"));
+  const std::string html{std::istreambuf_iterator<char>(in), {}};
+  EXPECT_NE(html.find("<h1>What did your all-reduce do?</h1>"), std::string::npos);
+  EXPECT_NE(html.find("a mean, added in fp32, in the order &quot;sequential&quot;"),
+            std::string::npos);
+  EXPECT_EQ(html.find("2^"), std::string::npos);
+  EXPECT_NE(html.find("×10⁻"), std::string::npos);
+}
+
 TEST_F(AuditVerb, RefusesBadUseInOneLine) {
   const auto refused = [](const Words& words) {
     const Outcome run = audit(words);
@@ -190,8 +295,17 @@ TEST_F(AuditVerb, RefusesBadUseInOneLine) {
     return run.err;
   };
   EXPECT_EQ(refused({"--dtype", "int8"}), "presum audit: --dtype is fp32, fp64, bf16 or fp16\n");
-  EXPECT_EQ(refused({"--elements", "0"}), "presum audit: --elements is from 1 to 1e12\n");
-  EXPECT_EQ(refused({"--elements", "nan"}), "presum audit: --elements is from 1 to 1e12\n");
+  EXPECT_EQ(refused({"--elements", "0"}),
+            "presum audit: --elements is a whole number from 1 to 1e12\n");
+  EXPECT_EQ(refused({"--elements", "nan"}),
+            "presum audit: --elements is a whole number from 1 to 1e12\n");
+  EXPECT_EQ(refused({"--elements", "1.5"}),
+            "presum audit: --elements is a whole number from 1 to 1e12\n");
+  EXPECT_EQ(refused({"--elements", "-3"}),
+            "presum audit: --elements is a whole number from 1 to 1e12\n");
+  EXPECT_NE(refused({"--seed", "-1"}).find("--seed"), std::string::npos);
+  EXPECT_NE(refused({"--workers", "2.5"}).find("--workers"), std::string::npos);
+  EXPECT_NE(refused({"--workers", "-2"}).find("--workers"), std::string::npos);
   EXPECT_EQ(refused({"--workers", "5000"}),
             "presum audit: 5000 workers (1 to 1024 are possible)\n");
   EXPECT_EQ(refused({"--workers", "0"}), "presum audit: 0 workers (1 to 1024 are possible)\n");
@@ -202,6 +316,11 @@ TEST_F(AuditVerb, RefusesBadUseInOneLine) {
                   .ends_with("0.npy: no elements to judge\n"));
   Words words = workers(10);
   EXPECT_NE(refused({words[0]}).find("one worker's values"), std::string::npos);
+  Words both = words;
+  both.insert(both.end(), {"--elements", "100", "--workers", "4"});
+  EXPECT_EQ(refused(both),
+            "presum audit: --workers, --elements is of made-up gradients; with files leave it "
+            "out\n");
   words.insert(words.end(), {"--result", npy("r.npy", {1, 2})});
   EXPECT_NE(refused(words).find("2 elements, and every worker has 10"), std::string::npos);
 }

@@ -92,14 +92,22 @@ std::string accumulation_words(const Inferred& inferred) {
   return fmt::format("in {}", to_string(inferred.accumulation));
 }
 
+// Why a result is no sum and no mean.
+std::string unrelated_finding(const ActualResult& actual) {
+  const auto& [measures, inferred] = actual.comparison;
+  if (inferred.copy_of) return "nothing was reduced: every worker may have kept its own gradients";
+  if (2 * measures.nonfinite > measures.elements) {
+    return percent(measures.nonfinite, measures.elements) + " of the elements are NaN or infinite";
+  }
+  return percent(inferred.wrong, measures.elements) +
+         " of the elements are further off than any order or format explains";
+}
+
 std::string actual_text(const AuditReport& report) {
-  const auto& actual = *report.actual;
-  const Inferred& inferred = actual.comparison.inferred;
-  std::string text =
-      fmt::format("{}: a {}, added {}, {}\n", printable(actual.file), actual.mean ? "mean" : "sum",
-                  accumulation_words(inferred), order_words(inferred));
-  text += pieces_line(inferred);
+  const Inferred& inferred = report.actual->comparison.inferred;
+  std::string text = audit_answer(report) + "\n" + pieces_line(inferred);
   for (const std::string& finding : audit_findings(report)) text += "FINDING: " + finding + "\n";
+  if (inferred.unrelated) return text + "\n";
   return text + "\n" + hypotheses_table(inferred) + "\n";
 }
 
@@ -137,7 +145,8 @@ Json actual_json(const AuditReport& report) {
   const auto& actual = *report.actual;
   const Inferred& inferred = actual.comparison.inferred;
   Json out = measures_json("result", actual.comparison.measures);
-  out["operation"] = actual.mean ? "mean" : "sum";
+  out["operation"] = inferred.unrelated ? "unknown" : actual.mean ? "mean" : "sum";
+  out["copy_of"] = inferred.copy_of ? Json(*inferred.copy_of) : Json(nullptr);
   out["accumulation"] = to_string(inferred.accumulation);
   out["order"] = to_string(inferred.order);
   out["division"] = to_string(inferred.division);
@@ -184,10 +193,24 @@ std::string counted(std::uint64_t value) {
   return out;
 }
 
+std::string audit_answer(const AuditReport& report) {
+  const ActualResult& actual = *report.actual;
+  const Inferred& inferred = actual.comparison.inferred;
+  const std::string file = printable(actual.file) + ": ";
+  if (inferred.copy_of) {
+    return file + fmt::format("the gradients of worker {} alone, not the sum or mean of all",
+                              *inferred.copy_of);
+  }
+  if (inferred.unrelated) return file + "not the sum or mean of these gradients";
+  return file + fmt::format("a {}, added {}, {}", actual.mean ? "mean" : "sum",
+                            accumulation_words(inferred), order_words(inferred));
+}
+
 std::vector<std::string> audit_findings(const AuditReport& report) {
   std::vector<std::string> out;
   if (!report.actual) return out;
   const Inferred& inferred = report.actual->comparison.inferred;
+  if (inferred.unrelated) return {unrelated_finding(*report.actual)};
   const int bits = significand_bits(inferred.accumulation);
   const int own = audit::significand_bits(report.dtype);
   if (bits != 0 && (bits < kFp32Bits || bits < own)) {

@@ -25,6 +25,9 @@ struct AuditReport {
   std::optional<ActualResult> actual;
 };
 
+// What the all-reduce did, in one sentence. REQUIRES: `actual`.
+std::string audit_answer(const AuditReport& report);
+
 // Why a reduction is worth a finding, one sentence each: 16-bit accumulation, elements that are no
 // sums. Empty for a report without `actual`.
 std::vector<std::string> audit_findings(const AuditReport& report);

@@ -5,11 +5,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <unordered_set>
 
 #include "cli/text.h"
 
 namespace presum::cli {
 namespace {
+
+using Json = nlohmann::json;
 
 constexpr std::uint64_t kNpyHeaderMax = 65'536;
 constexpr std::uint64_t kSafetensorsHeaderMax = 16 << 20;
@@ -35,25 +38,39 @@ std::string_view after_key(std::string_view header, std::string_view key) {
   return {};
 }
 
-// "(3, 4)" as numbers; none for anything else.
+std::string_view trimmed(std::string_view text) {
+  const auto first = text.find_first_not_of(" \n");
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(" \n") - first + 1);
+}
+
+// At most 10 * 2^58; none for anything but digits.
+std::optional<std::uint64_t> digits(std::string_view text) {
+  std::uint64_t value = 0;
+  for (const char c : text) {
+    if (c < '0' || c > '9' || value > (std::uint64_t{1} << 58)) return std::nullopt;
+    value = value * 10 + static_cast<std::uint64_t>(c - '0');
+  }
+  return text.empty() ? std::nullopt : std::optional(value);
+}
+
+// "(3, 4)" as numbers, as Python writes a tuple; none for anything else.
 std::optional<std::vector<std::uint64_t>> shape_of(std::string_view text) {
   const auto end = text.find(')');
   if (text.empty() || text.front() != '(' || end == std::string_view::npos) return std::nullopt;
+  const auto after = trimmed(text.substr(end + 1));
+  if (after.empty() || (after.front() != ',' && after.front() != '}')) return std::nullopt;
   std::vector<std::uint64_t> shape;
-  bool digits = false;
-  for (const char c : text.substr(1, end - 1)) {
-    if (c >= '0' && c <= '9') {
-      if (!digits) shape.push_back(0);
-      digits = true;
-      if (shape.back() > (std::uint64_t{1} << 58)) return std::nullopt;
-      shape.back() = shape.back() * 10 + static_cast<std::uint64_t>(c - '0');
-    } else if (c == ',' || c == ' ') {
-      digits = false;
-    } else {
-      return std::nullopt;
-    }
+  bool comma = false;
+  for (auto rest = trimmed(text.substr(1, end - 1)); !rest.empty();) {
+    const auto stop = std::min(rest.find(','), rest.size());
+    const auto number = digits(trimmed(rest.substr(0, stop)));
+    if (!number) return std::nullopt;
+    shape.push_back(*number);
+    comma = stop < rest.size();
+    rest = comma ? trimmed(rest.substr(stop + 1)) : std::string_view();
   }
-  return shape;
+  return shape.size() == 1 && !comma ? std::nullopt : std::optional(shape);  // (3) is a number
 }
 
 std::optional<std::uint64_t> count_of(const std::vector<std::uint64_t>& shape) {
@@ -93,10 +110,55 @@ constexpr Named kSafetensors[] = {
     {"F32", Dtype::kF32}, {"F64", Dtype::kF64}, {"BF16", Dtype::kBF16}, {"F16", Dtype::kF16}};
 
 // A null where it is missing, or `json` no object. A reference: copies of nested values recurse.
-const nlohmann::json& member(const nlohmann::json& json, const char* key) {
-  static const nlohmann::json none;
+const Json& member(const Json& json, const char* key) {
+  static const Json none;
   const auto found = json.is_object() ? json.find(key) : json.end();
   return found == json.end() ? none : *found;
+}
+
+// What stands in the way of reading a path as a file; empty if nothing does.
+std::string obstacle(const std::filesystem::path& path) {
+  std::error_code error;
+  const auto status = std::filesystem::status(path, error);
+  if (!std::filesystem::exists(status)) {
+    return status.type() == std::filesystem::file_type::not_found ? "no such file"
+                                                                  : error.message();
+  }
+  if (std::filesystem::is_directory(status)) return "is a folder: give the files in it";
+  if (!std::filesystem::is_regular_file(status)) {
+    return "is a device or a pipe: give a file, which can be read in pieces";
+  }
+  return std::filesystem::is_empty(path, error) ? "empty file" : "";
+}
+
+// The first key that a .safetensors header has twice, which a parsed object no longer shows.
+class Repeated {
+ public:
+  void look(int depth, Json::parse_event_t event, const Json& parsed) {
+    if (depth > kDepthMax - 1 || event != Json::parse_event_t::key) return;
+    const auto& key = parsed.get_ref<const std::string&>();
+    if (depth == 1) inner_.clear();
+    if (depth == 1) tensor_ = key;
+    const bool is_new = (depth == 1 ? outer_ : inner_).insert(key).second;
+    if (!is_new && !found_) found_ = depth == 1 ? key : tensor_ + ": " + key;
+  }
+  const std::optional<std::string>& found() const { return found_; }
+
+ private:
+  std::unordered_set<std::string> outer_, inner_;
+  std::string tensor_;
+  std::optional<std::string> found_;
+};
+
+// Elements of a .safetensors shape; none for what is no list of counts.
+std::optional<std::uint64_t> count_of(const Json& shape) {
+  if (!shape.is_array()) return std::nullopt;
+  std::vector<std::uint64_t> counts;
+  for (const Json& n : shape) {
+    if (!n.is_number_unsigned()) return std::nullopt;
+    counts.push_back(n.get<std::uint64_t>());
+  }
+  return count_of(counts);
 }
 
 // Two bytes without a meaning of their own.
@@ -119,14 +181,14 @@ Status TensorFile::bad(ErrorCode code, const std::string& what) const {
   return fail(code, fmt::format("{}: {}", path_.string(), what));
 }
 
-Result<TensorFile> TensorFile::open(const std::filesystem::path& path, std::optional<Dtype> said) {
+Result<TensorFile> TensorFile::open(const std::filesystem::path& path, std::optional<Dtype> raw) {
   TensorFile file;
   file.path_ = path;
   const auto failed = [&](const Status& s) { return tl::unexpected(s.error()); };
-  std::error_code error;
-  if (!std::filesystem::is_regular_file(path, error)) {
-    return failed(file.bad(ErrorCode::kNotFound, "no such file"));
+  if (const auto why = obstacle(path); !why.empty()) {
+    return failed(file.bad(ErrorCode::kNotFound, why));
   }
+  std::error_code error;
   const std::uint64_t size = std::filesystem::file_size(path, error);
   file.in_.open(path, std::ios::binary);
   if (error || !file.in_) return failed(file.bad(ErrorCode::kIo, "cannot be read"));
@@ -136,13 +198,8 @@ Result<TensorFile> TensorFile::open(const std::filesystem::path& path, std::opti
   if (!npy && path.extension() != ".safetensors") {
     return failed(file.bad(ErrorCode::kUnsupported, "neither .npy nor .safetensors"));
   }
-  const Status read = npy ? file.read_npy(size, said) : file.read_safetensors(size);
+  const Status read = npy ? file.read_npy(size, raw) : file.read_safetensors(size);
   if (!read) return failed(read);
-  if (said && file.dtype_ != *said) {
-    return failed(file.bad(
-        ErrorCode::kInvalidArgument,
-        fmt::format("holds {}, and --dtype says {}", dtype_name(file.dtype_), dtype_name(*said))));
-  }
   return file;
 }
 
@@ -155,12 +212,14 @@ Result<std::string> TensorFile::text_at(std::uint64_t offset, std::uint64_t byte
   return text;
 }
 
-Status TensorFile::read_npy(std::uint64_t size, std::optional<Dtype> said) {
+Status TensorFile::read_npy(std::uint64_t size, std::optional<Dtype> raw) {
   const auto cut = [&] { return bad(ErrorCode::kCorrupt, "cut off: the .npy is not whole"); };
   if (size < 12) return cut();
   const auto fixed = text_at(0, 12);
   if (!fixed) return tl::unexpected(fixed.error());
-  const bool one = (*fixed)[6] == 1;
+  const auto version = static_cast<unsigned char>((*fixed)[6]);
+  if (version < 1 || version > 3) return bad(ErrorCode::kUnsupported, "an unknown .npy version");
+  const bool one = version == 1;
   std::uint64_t length = 0;
   std::memcpy(&length, fixed->data() + 8, one ? 2 : 4);
   const std::uint64_t begin = one ? 10 : 12;
@@ -170,34 +229,48 @@ Status TensorFile::read_npy(std::uint64_t size, std::optional<Dtype> said) {
   if (!header) return tl::unexpected(header.error());
 
   const auto shape = shape_of(after_key(*header, "shape"));
-  if (!shape) return bad(ErrorCode::kCorrupt, "the .npy header cannot be read");
-  if (auto s = read_descr(quoted(after_key(*header, "descr")), said); !s) return s;
-  if (shape->size() > 1 && after_key(*header, "fortran_order").starts_with("True")) {
+  const auto order = after_key(*header, "fortran_order");
+  const bool by_columns = order.starts_with("True");
+  if (!shape || (!by_columns && !order.starts_with("False"))) {
+    return bad(ErrorCode::kCorrupt, "the .npy header cannot be read");
+  }
+  if (auto s = read_descr(quoted(after_key(*header, "descr")), raw); !s) return s;
+  if (shape->size() > 1 && by_columns) {
     return bad(ErrorCode::kUnsupported, "stored by columns; save numpy.ascontiguousarray(x)");
   }
   const auto count = count_of(*shape);
   const auto bytes = count ? product(*count, element_bytes(dtype_)) : std::nullopt;
-  if (!bytes || size - begin - length < *bytes) return cut();
+  const std::uint64_t there = size - begin - length;
+  if (!bytes || there < *bytes) return cut();
+  if (there > *bytes) {
+    return bad(
+        ErrorCode::kCorrupt,
+        fmt::format("{} bytes behind the array: more than one array, or damaged", there - *bytes));
+  }
   elements_ = *count;
   rows_ = shape->size() > 1 && elements_ > 0 ? shape->front() : 1;
   tensors_ = {{"", elements_, begin + length}};
   return {};
 }
 
-Status TensorFile::read_descr(std::string_view descr, std::optional<Dtype> said) {
+Status TensorFile::read_descr(std::string_view descr, std::optional<Dtype> raw) {
   if (const auto known = find_named(kNpy, descr)) {
     dtype_ = *known;
     return {};
+  }
+  if (descr.starts_with('>')) {
+    return bad(ErrorCode::kUnsupported, fmt::format("big-endian ({}); save x.astype('<{}')",
+                                                    printable(descr), printable(descr.substr(1))));
   }
   if (!is_raw16(descr)) {
     return bad(ErrorCode::kUnsupported,
                fmt::format("holds {}; fp32, fp64, fp16 and bf16 are possible", printable(descr)));
   }
-  if (!said || element_bytes(*said) != 2) {
+  if (!raw || element_bytes(*raw) != 2) {
     return bad(ErrorCode::kInvalidArgument,
                "two bytes an element: say what they are with --dtype bf16");
   }
-  dtype_ = *said;
+  dtype_ = *raw;
   return {};
 }
 
@@ -212,22 +285,40 @@ Status TensorFile::read_safetensors(std::uint64_t size) {
   if (size - 8 < length) return corrupt("cut off: the .safetensors is not whole");
   const auto text = text_at(8, length);
   if (!text) return tl::unexpected(text.error());
-  const Json header = Json::parse(
-      *text, [](int depth, Json::parse_event_t, const Json&) { return depth <= kDepthMax; }, false);
+  Repeated repeated;
+  const auto keep = [&](int depth, Json::parse_event_t event, const Json& parsed) {
+    repeated.look(depth, event, parsed);
+    return depth <= kDepthMax;
+  };
+  const Json header = Json::parse(*text, keep, false);
   if (!header.is_object()) return corrupt("the .safetensors header is no JSON object");
-
-  for (const auto& [name, tensor] : header.items()) {  // by name
-    if (name == "__metadata__") continue;
-    if (tensors_.size() >= kTensorsMax) return corrupt("too many tensors");
-    if (auto s = read_tensor(name, tensor, 8 + length, size - 8 - length); !s) return s;
+  if (repeated.found()) {
+    return corrupt("tensor " + printable(*repeated.found()) + ": twice in the header");
   }
-  return tensors_.empty() ? corrupt("no tensor in it") : Status{};
+  named_ = true;
+  return read_tensors(header, 8 + length, size - 8 - length);
 }
 
-Status TensorFile::read_tensor(const std::string& name, const Json& tensor, std::uint64_t begin,
-                               std::uint64_t bytes) {
+Status TensorFile::read_tensors(const Json& header, std::uint64_t begin, std::uint64_t bytes) {
+  std::vector<Extent> extents;
+  for (const auto& [name, tensor] : header.items()) {  // by name
+    if (name == "__metadata__") continue;
+    if (tensors_.size() >= kTensorsMax) return bad(ErrorCode::kCorrupt, "too many tensors");
+    const auto extent = read_tensor(name, tensor);
+    if (!extent) return tl::unexpected(extent.error());
+    tensors_.push_back(
+        {name, (extent->end - extent->first) / element_bytes(dtype_), begin + extent->first});
+    elements_ += tensors_.back().elements;
+    extents.push_back(*extent);
+  }
+  if (tensors_.empty()) return bad(ErrorCode::kCorrupt, "no tensor in it");
+  return check_cover(std::move(extents), bytes);
+}
+
+Result<TensorFile::Extent> TensorFile::read_tensor(const std::string& name, const Json& tensor) {
   const auto wrong = [&](const std::string& what) {
-    return bad(ErrorCode::kCorrupt, fmt::format("tensor {}: {}", printable(name), what));
+    return tl::unexpected(
+        bad(ErrorCode::kCorrupt, fmt::format("tensor {}: {}", printable(name), what)).error());
   };
   const Json& type = member(tensor, "dtype");
   const Json& offsets = member(tensor, "data_offsets");
@@ -241,14 +332,37 @@ Status TensorFile::read_tensor(const std::string& name, const Json& tensor, std:
                              printable(type.get<std::string>())));
   }
   dtype_ = *dtype;
-  const auto first = offsets[0].get<std::uint64_t>();
-  const auto end = offsets[1].get<std::uint64_t>();
-  if (first > end || end > bytes || (end - first) % element_bytes(dtype_) != 0) {
-    return wrong("data_offsets outside the file, or not whole elements");
+  const auto count = count_of(member(tensor, "shape"));
+  if (!count) return wrong("the shape is no list of counts");
+  const Extent extent{name, offsets[0].get<std::uint64_t>(), offsets[1].get<std::uint64_t>()};
+  if (extent.first > extent.end) return wrong("data_offsets end before they begin");
+  const auto bytes = product(*count, element_bytes(dtype_));
+  if (!bytes || extent.end - extent.first != *bytes) {
+    return wrong(fmt::format("data_offsets span {} bytes, and its shape is of {} {} elements",
+                             extent.end - extent.first, *count, dtype_name(dtype_)));
   }
-  tensors_.push_back({name, (end - first) / element_bytes(dtype_), begin + first});
-  elements_ += tensors_.back().elements;
-  return {};
+  return extent;
+}
+
+// Tensors must cover the rest of the file without a hole, and without sharing a byte.
+Status TensorFile::check_cover(std::vector<Extent> extents, std::uint64_t bytes) const {
+  const auto wrong = [&](const Extent& e, const std::string& what) {
+    return bad(ErrorCode::kCorrupt, fmt::format("tensor {}: {}", printable(e.name), what));
+  };
+  std::ranges::sort(extents, {}, [](const Extent& e) { return std::pair(e.first, e.end); });
+  std::uint64_t covered = 0;
+  for (const Extent& e : extents) {
+    if (e.end > bytes) return wrong(e, "data_offsets outside the file");
+    if (e.first < covered) return wrong(e, "data_offsets overlap those of another tensor");
+    if (e.first > covered) {
+      return wrong(e, fmt::format("a hole of {} bytes before its data", e.first - covered));
+    }
+    covered = e.end;
+  }
+  if (covered == bytes) return {};
+  return wrong(
+      extents.back(),
+      fmt::format("{} bytes behind its data, which is the last of the file", bytes - covered));
 }
 
 Status TensorFile::read(std::uint64_t first, std::uint64_t count, std::byte* out) {
@@ -275,9 +389,20 @@ std::optional<std::string> TensorFile::difference(const TensorFile& a, const Ten
   const auto say = [&](const std::string& what) {
     return fmt::format("{} and {}: {}", a.path_.string(), b.path_.string(), what);
   };
+  if (a.is_named() != b.is_named()) {
+    return say("one is .npy and one .safetensors; give files of one kind");
+  }
   if (a.dtype_ != b.dtype_) {
     return say(fmt::format("{} and {}", dtype_name(a.dtype_), dtype_name(b.dtype_)));
   }
+  return difference_of_tensors(a, b);
+}
+
+std::optional<std::string> TensorFile::difference_of_tensors(const TensorFile& a,
+                                                             const TensorFile& b) {
+  const auto say = [&](const std::string& what) {
+    return fmt::format("{} and {}: {}", a.path_.string(), b.path_.string(), what);
+  };
   const auto same = [](const Tensor& x, const Tensor& y) {
     return x.name == y.name && x.elements == y.elements;
   };

@@ -23,23 +23,27 @@ class TensorFile {
  public:
   using Json = nlohmann::json;
 
-  // `said`: what the elements are where the file cannot say it (bf16 in .npy). Errors: kNotFound,
-  // kIo, kCorrupt (not a whole file of its kind), kUnsupported (another dtype or layout),
-  // kInvalidArgument (the file holds another dtype than said).
-  static Result<TensorFile> open(const std::filesystem::path& path, std::optional<Dtype> said);
+  // `raw`: what two raw bytes are, which is how bf16 is kept in .npy. Errors: kNotFound (no file
+  // with anything in it), kIo, kCorrupt (not a whole file of its kind; a .safetensors must follow
+  // all rules of its format), kUnsupported (another dtype or layout), kInvalidArgument (raw bytes
+  // of which nobody said what they are).
+  static Result<TensorFile> open(const std::filesystem::path& path, std::optional<Dtype> raw);
 
   Dtype dtype() const { return dtype_; }
   // A .npy of two or more dimensions has rows; other files have one row of all elements.
   std::uint64_t rows() const { return rows_; }
   std::uint64_t row_elements() const { return elements_ / rows_; }
   std::uint64_t elements() const { return elements_; }  // of all rows
-  bool is_named() const { return !tensors_.front().name.empty(); }
+  bool is_named() const { return named_; }              // .safetensors
 
   // Elements from `first` on, counted over all rows. REQUIRES: they are inside; `out` has room.
   Status read(std::uint64_t first, std::uint64_t count, std::byte* out);
 
-  // Null if both files hold the same tensors, else what differs in one line.
+  // None if both files are of one kind and dtype and hold the same tensors, else what differs in
+  // one line.
   static std::optional<std::string> difference(const TensorFile& a, const TensorFile& b);
+  // The same, whatever their kinds and dtypes are.
+  static std::optional<std::string> difference_of_tensors(const TensorFile& a, const TensorFile& b);
 
  private:
   struct Tensor {
@@ -48,17 +52,26 @@ class TensorFile {
     std::uint64_t offset = 0;  // in the file, in bytes
   };
 
-  Status read_npy(std::uint64_t size, std::optional<Dtype> said);
-  Status read_descr(std::string_view descr, std::optional<Dtype> said);
+  // Where a tensor's bytes are, counted from the end of the header.
+  struct Extent {
+    std::string name;
+    std::uint64_t first = 0;
+    std::uint64_t end = 0;
+  };
+
+  Status read_npy(std::uint64_t size, std::optional<Dtype> raw);
+  Status read_descr(std::string_view descr, std::optional<Dtype> raw);
   Status read_safetensors(std::uint64_t size);
-  Status read_tensor(const std::string& name, const Json& tensor, std::uint64_t begin,
-                     std::uint64_t bytes);
+  Status read_tensors(const Json& header, std::uint64_t begin, std::uint64_t bytes);
+  Result<Extent> read_tensor(const std::string& name, const Json& tensor);
+  Status check_cover(std::vector<Extent> extents, std::uint64_t bytes) const;
   Status bad(ErrorCode code, const std::string& what) const;
   Result<std::string> text_at(std::uint64_t offset, std::uint64_t bytes);
 
   std::filesystem::path path_;
   std::ifstream in_;
   Dtype dtype_ = Dtype::kF32;
+  bool named_ = false;
   std::uint64_t rows_ = 1;
   std::uint64_t elements_ = 0;
   std::vector<Tensor> tensors_;
