@@ -58,14 +58,16 @@ class Audits:
         """Whether that bucket of the backward pass ``passes`` (0, 1, ...) is to be audited."""
         return passes % self._every == 0 and bucket == passes // self._every % self.buckets
 
-    def gather(self, local: torch.Tensor, group: dist.ProcessGroup | None) -> Gathering:
+    def gather(
+        self, local: torch.Tensor, group: dist.ProcessGroup | None, divisor: int | None = None
+    ) -> Gathering:
         """Collective. ``local`` is this worker's bucket, before any division; what comes out is the
-        mean."""
+        sum over ``divisor``, which by default makes it the mean."""
         places, world = self._places(local), dist.get_world_size(group)
         own = local[places].contiguous()
         values = own.new_empty(world, own.numel())
         work = all_gather(values.view(-1), own, group=group, async_op=True)
-        return Gathering(local.numel(), places, values, own, work.get_future(), world)
+        return Gathering(local.numel(), places, values, own, work.get_future(), divisor or world)
 
     def exchange(self, local: torch.Tensor, group: dist.ProcessGroup, divisor: int) -> Gathering:
         """Collective. ``local`` holds this worker's values of everyone's shard, one after the

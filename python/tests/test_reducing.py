@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
 import socket
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -231,6 +233,152 @@ def test_parts_that_a_later_pass_does_not_use_are_added_once(tmp_path: Path, vie
                 model(torch.ones(1, 3), second=second).sum().backward()
             assert torch.equal(model.module.first.weight.grad, torch.full((3, 3), 1.0))
             assert torch.equal(model.module.second.weight.grad, torch.full((3, 3), 0.5))
+
+
+def penalty(model: DistributedDataParallel) -> None:
+    (model.module.weight * 10).sum().backward()
+
+
+def again(model: DistributedDataParallel) -> None:
+    out = model(torch.ones(1, 3)).sum()
+    out.backward(retain_graph=True)
+    out.backward()
+
+
+def around(model: DistributedDataParallel) -> None:
+    backward(model, 1.0)
+    (model.module(torch.ones(1, 3)) * 5).sum().backward()
+
+
+def loss_and_penalty(model: DistributedDataParallel) -> None:
+    backward(model, 1.0)
+    penalty(model)
+
+
+def penalty_and_loss(model: DistributedDataParallel) -> None:
+    penalty(model)
+    backward(model, 1.0)
+
+
+@pytest.mark.parametrize("mean", [False, True])
+@pytest.mark.parametrize(
+    ("step", "gradient"),
+    [(loss_and_penalty, 11), (penalty_and_loss, 11), (again, 2), (around, 6)],
+)
+def test_passes_that_ddp_takes_no_part_in_add_what_they_add_without_presum(
+    model: DistributedDataParallel,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    step: Any,
+    gradient: float,
+    mean: bool,
+) -> None:
+    options: dict[str, Any] = {"reduction": "exact", "microbatch_mean": mean, "quiet": True}
+    with presum.attach(model, run=tmp_path, **options):
+        for _ in range(4):
+            step(model)
+            assert torch.equal(model.module.weight.grad, torch.full((2, 3), float(gradient)))
+            model.zero_grad()
+    assert caplog.text == ""
+
+
+def test_a_sum_and_a_penalty_are_not_a_sum_of_leaves(
+    model: DistributedDataParallel, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with presum.attach(model, run=tmp_path, reduction="exact", quiet=True):
+        loss_and_penalty(model)
+        backward(model, 2.0)
+    assert torch.equal(model.module.weight.grad, torch.full((2, 3), 13.0))
+    assert "on top of reduced ones" in caplog.text
+
+
+@pytest.mark.parametrize("mean", [False, True])
+@pytest.mark.parametrize("two", [False, True])
+def test_parameters_that_are_zeroed_at_other_times_are_as_without_presum(
+    tmp_path: Path, two: bool, mean: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An optimizer for a part of the model, or one for each part."""
+    model = DistributedDataParallel(TwoParts())
+    parts = [model.module.first, model.module.second]
+    own = [torch.optim.SGD(part.parameters(), lr=0.0) for part in parts]
+    options: dict[str, Any] = {"reduction": "exact", "microbatch_mean": mean, "quiet": True}
+    monitor = presum.attach(model, run=tmp_path, **options)
+    for _ in range(20):
+        for part, optimizer in list(zip(parts, own, strict=True))[: 1 + two]:
+            optimizer.zero_grad()
+            backward(model, 1.0)
+            optimizer.step()
+            assert torch.equal(part.weight.grad, torch.ones(3, 3))
+    monitor.close()
+    assert state_of(model).leaves.passes <= 1
+    assert caplog.text.count("on top of reduced ones") == 1
+
+
+def state_of(model: DistributedDataParallel) -> Any:
+    return model._comm_hooks[0][1]
+
+
+@pytest.mark.parametrize("change", [torch.Tensor.mul_, torch.Tensor.div_])
+def test_a_sum_that_was_changed_stays_as_it_is(
+    model: DistributedDataParallel, tmp_path: Path, change: Any
+) -> None:
+    with presum.attach(model, run=tmp_path, reduction="exact", quiet=True):
+        wanted = 0.0
+        for _ in range(4):
+            backward(model, 1.0)
+            for parameter in model.parameters():
+                assert parameter.grad is not None
+                change(parameter.grad, 2)
+            wanted = float(change(torch.tensor(wanted + 1), 2))
+            assert torch.equal(model.module.weight.grad, torch.full((2, 3), wanted))
+
+
+def test_a_sum_that_is_zero_counts(model: DistributedDataParallel, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"reduction": "exact", "microbatch_mean": True, "quiet": True}
+    with presum.attach(model, run=tmp_path, **options):
+        for value in (0.0, 3.0):
+            (model(torch.full((1, 3), value)) * value).sum().backward()
+    assert torch.equal(model.module.weight.grad, torch.full((2, 3), 4.5))
+
+
+def test_an_exception_in_a_pass_loses_no_sum(
+    model: DistributedDataParallel, tmp_path: Path
+) -> None:
+    def fail(_gradient: torch.Tensor) -> None:
+        raise ValueError("planted")
+
+    with presum.attach(model, run=tmp_path, reduction="exact", quiet=True):
+        backward(model, 1.0)
+        weight = model.module.weight
+        handle = model.module.bias.register_hook(fail)
+        with pytest.raises(ValueError, match="planted"):
+            (model.module.weight.sum() + model.module.bias.sum()).backward()
+        handle.remove()
+        penalty(model)
+    assert (weight.grad >= 11).all()
+
+
+def test_the_model_is_freed(tmp_path: Path) -> None:
+    model = DistributedDataParallel(nn.Linear(3, 2))
+    presum.attach(model, run=tmp_path, reduction="exact", quiet=True).close()
+    backward(model, 1.0)
+    parameter, state = weakref.ref(model.module.weight), weakref.ref(state_of(model))
+    del model
+    gc.collect()
+    assert parameter() is None and state() is None
+
+
+def test_a_parameter_that_was_frozen_at_attach_does_not_accumulate(tmp_path: Path) -> None:
+    model = DistributedDataParallel(nn.Linear(3, 2))
+    model.module.bias.requires_grad_(False)
+    with presum.attach(model, run=tmp_path, reduction="exact", quiet=True):
+        model.module.bias.requires_grad_(True)
+        backward(model, 1.0)
+        model.zero_grad()
+        with model.no_sync():
+            backward(model, 1.0)
+        with pytest.raises(RuntimeError, match="was frozen at presum"):
+            backward(model, 1.0)
 
 
 def test_it_outlives_its_monitor(model: DistributedDataParallel, tmp_path: Path) -> None:

@@ -54,11 +54,54 @@ def join_with_leaves(rank: int, out: Path) -> float:
     return float(model.module.weight.grad[0, 0])
 
 
+def join_with_zeroed_leaves(rank: int, out: Path) -> float | None:
+    """Worker 0's micro-batch was zeroed; another model's backward pass comes before the last."""
+    model = model_of(out / "zeroed", mean=True)
+    with model.join():
+        model(torch.ones(1, 3)).sum().backward()
+        model.zero_grad()
+        with model.no_sync():
+            model(torch.full((1, 3), 8.0)).sum().backward()
+        if rank == 0:
+            model.zero_grad()
+        torch.ones(2, requires_grad=True).sum().backward()
+        if rank == 1:
+            model(torch.full((1, 3), 4.0)).sum().backward()
+    return float(model.module.weight.grad[0, 0]) if rank == 1 else None
+
+
+def join_on_top(rank: int, out: Path) -> str:
+    """Worker 1 adds to a sum, a part of which was worker 0's."""
+    model = model_of(out / "top", mean=False)
+    try:
+        with model.join():
+            for value in (1.0, 10.0)[: rank + 1]:
+                model(torch.full((1, 3), value)).sum().backward()
+    except RuntimeError as error:
+        return str(error)
+    return "nothing"
+
+
+def alone(rank: int, out: Path) -> list[float]:
+    """A penalty that DDP takes no part in, on both workers."""
+    model = model_of(out / "penalty", mean=False)
+    found = []
+    for _ in range(3):
+        model(torch.full((1, 3), 1.0 + rank)).sum().backward()
+        (model.module.weight * 10).sum().backward()
+        found.append(float(model.module.weight.grad[0, 0]))
+        model.zero_grad()
+    return found
+
+
 def work(rank: int, _world: int, out: Path) -> None:
     found = {
         "disagree": disagree(rank, out),
         "join": join(rank, out),
         "join_with_leaves": join_with_leaves(rank, out),
+        "join_with_zeroed_leaves": join_with_zeroed_leaves(rank, out),
+        "join_on_top": join_on_top(rank, out),
+        "alone": alone(rank, out),
     }
     write_json(out / f"{rank}.json", found)
 

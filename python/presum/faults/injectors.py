@@ -219,7 +219,7 @@ class LostEnd(Hooked):
 
     def finish(self, mean: Tensor) -> Tensor:
         if self.begun:
-            mean[-(len(mean) // 64) :] = 0
+            mean[-max(1, len(mean) // 64) :] = 0
         return mean
 
 

@@ -158,7 +158,8 @@ class Samples:
         if not offered:
             return None
         taken = (alike or offered)[-1]
-        entries[:] = [e for e in entries if e.serial >= taken.serial and e is not taken]
+        for entry in [e for e in entries if e.serial < taken.serial or e is taken]:
+            entries.remove(entry)  # one by one: the training thread may add to them
         return taken
 
 

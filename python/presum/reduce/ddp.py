@@ -10,6 +10,7 @@ out of ``.grad`` as they come.
 from __future__ import annotations
 
 import contextlib
+import logging
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -32,6 +33,10 @@ from presum.reduce.leaves import NO_PLACE, Folded, Kept, Slice
 from presum.reduce.plan import Plan
 from presum.reduce.tensors import Binned
 from presum.reduce.transports import (
+    DROPPED,
+    LOST,
+    MIXED,
+    TOOK_BACK,
     Bring,
     Exact,
     Fixed,
@@ -46,6 +51,8 @@ from presum.reduce.transports import (
 from presum.taps import TAPS, Replacement
 
 GRAM_WORKERS_MAX = 64
+Mark = tuple[int, int]
+log = logging.getLogger("presum")
 
 
 class DdpReducingCollector(DdpCollector):
@@ -134,11 +141,19 @@ class ReducingState(HookState):
         self._counts: list[int] = []
         self._divisor = 1
         self._waiting: Way | None = None
-        self._summed: set[int] = set()  # places whose .grad is a sum, to which nothing was added
+        self._sums: dict[int, Mark | None] = {}  # places whose .grad holds a sum not zeroed since
+        self._whole = True  # none of that sum's other places were zeroed
+        self._described = False  # its leaves are retained
+        self._take_back: set[int] = set()  # of it, what the pass under way did not reach yet
+        self._stash: dict[int, torch.Tensor] = {}  # and what it did, until the pass has reduced
         self._retains = True  # leaves of what is reduced, in case that another pass adds to it
         self._retained = False  # leaves of the pass under way
         self._adds_up = False  # a pass has added to what was reduced
-        self._lost = False  # it does, and the leaves of that were not retained
+        self._flags = 0  # of the pass under way
+        self._tainted = 0  # the flags of leaves that wait
+        self._unreduced = False  # leaves wait
+        self._reduced_in = -1  # the last pass that was reduced
+        self._said = False
         self._unreached: list[tuple[nn.Parameter, torch.Tensor]] = []  # and where their sums come
         self._scratch: dict[int, Scratch] = {}  # by bucket
         self._parameters = list(parameters)
@@ -154,11 +169,17 @@ class ReducingState(HookState):
         def arrives(*_: object) -> None:
             state = ours()
             if state is not None:
-                state._arrives(place, parameter)
+                state._arrives(place)
 
         # DDP keeps this node. A hook of the tensor would be called by autograd.grad too.
         get_gradient_edge(parameter).node.register_prehook(arrives)
-        tap = _Tap(lambda p: self._accumulated(place, p))
+
+        def arrived(owner: torch.Tensor) -> None:  # a parameter that holds itself is never freed
+            state = ours()
+            if state is not None:
+                state._accumulated(place, owner)
+
+        tap = _Tap(arrived)
         parameter.register_post_accumulate_grad_hook(tap)  # type: ignore[no-untyped-call]
 
     def takes_another(self) -> bool:
@@ -170,44 +191,87 @@ class ReducingState(HookState):
         """Into a backward pass, if it is a new one."""
         if self._pass == TAPS.backward_passes:
             return
-        self._pass = TAPS.backward_passes
+        if self._stash:
+            self._settle()  # the pass before ended in an exception
         self.leaves.passes += not self._due
-        self._forget(self._zeroed_by_hand())
-        if self._summed:
-            self._add_up()
+        self._look()
         self._due = self._passes.begin()
         self._retained = self._retains or self._passes.more_follow()
+        self._pass = TAPS.backward_passes
 
-    def _add_up(self) -> None:
-        self._retains = self._adds_up = True
-        if self.leaves.passes == 0:
-            self._lost = True
-            self._summed.clear()
+    def _look(self) -> None:
+        """At what is in ``.grad`` before this pass adds to it."""
+        self._flags = 0
+        self._forget({at for at in self._held() if self._parameters[at].grad is None})
+        changed = [at for at, mark in self._sums.items() if mark != _mark(self._grad(at))]
+        left = [self._grad(at).any() for at in changed]
+        nonzero = torch.stack(left).tolist() if left else []
+        self._forget({at for at, there in zip(changed, nonzero, strict=True) if not there})
+        if not self._sums:
+            return
+        if not self._whole:  # optimizers that zero their parameters at times of their own
+            self._flags = MIXED
+            self._retains = self._adds_up
+        else:
+            self._retains = self._adds_up = True
+            self._flags = TOOK_BACK if self._described and not any(nonzero) else LOST
+        if self._flags == TOOK_BACK:
+            self._take_back = set(self._sums)
+            _after_ddp(self._settle)
+        else:
+            self._give_up()
 
-    def _zeroed_by_hand(self) -> set[int]:
-        """Places whose leaves are not wanted any more, though zero_grad was not called."""
-        gone = {place for place in self._held() if self._parameters[place].grad is None}
-        return gone | {place for place in self._summed - gone if not self._grad(place).any()}
+    def _give_up(self) -> None:
+        """What is in ``.grad`` is not the sum of leaves any more."""
+        self._described = False
+        for place in self._sums:
+            self.leaves.discard(place)
+        if not self.leaves.places():
+            self.leaves.clear()
 
     def _held(self) -> set[int]:
-        return self._summed.union(self.leaves.places())
+        return self._sums.keys() | set(self.leaves.places())
 
     def _grad(self, place: int) -> torch.Tensor:
         gradient = self._parameters[place].grad
         assert gradient is not None
         return gradient
 
-    def _arrives(self, place: int, parameter: nn.Parameter) -> None:
+    def _arrives(self, place: int) -> None:
         """A gradient is about to be added to ``.grad``; what is there has its leaves kept."""
         self._enter()
-        if place in self._summed:
-            self._summed.discard(place)
-            self._grad(place).zero_()
+        if place not in self._take_back:
+            return
+        gradient = self._grad(place)
+        self._stash[place] = gradient.clone()
+        gradient.zero_()
+        self._take_back.discard(place)
+        del self._sums[place]
 
-    def _accumulated(self, place: int, parameter: nn.Parameter) -> None:
+    def _settle(self) -> None:
+        """The pass is over. Where DDP did not take part in it (a penalty on parameters, a graph
+        that is used again), the sum is still wanted."""
+        stash, self._stash = self._stash, {}
+        self._take_back.clear()
+        if self._reduced_in == self._pass:
+            return
+        if not self._due:  # in one bucket all views have one version
+            self._sums = {place: _mark(self._grad(place)) for place in self._sums}
+            return
+        with torch.no_grad():
+            for place, total in stash.items():
+                self._grad(place).add_(total)
+                self._sums[place] = None
+        self._give_up()
+
+    def _accumulated(self, place: int, parameter: torch.Tensor) -> None:
         if self._due or parameter.grad is None:
             return
+        if place in self._sums:
+            self._tainted |= self._flags
+            del self._sums[place]
         self.leaves.add(place, _flat(parameter.grad.clone()))
+        self._unreduced = True
         parameter.grad.zero_()  # not None: DDP would take the parameter for unused
 
     def forget(self, parameters: Collection[int]) -> None:
@@ -215,16 +279,24 @@ class ReducingState(HookState):
         self._forget({self._places[one] for one in self._places.keys() & parameters})
 
     def _forget(self, places: set[int]) -> None:
-        for place in places:
+        gone = places & self._held()
+        had_sums = bool(self._sums)
+        if gone & self._sums.keys():
+            self._whole = self._sums.keys() <= gone
+        for place in gone:
             self.leaves.discard(place)
-        self._summed -= places
-        if self.leaves.passes and not self._held():
+            self._sums.pop(place, None)
+        if not gone:
+            return
+        if not self._held():
             self.leaves.clear()
-            self._retains, self._lost, self._due = self._adds_up, False, True
+            self._tainted, self._unreduced, self._due = 0, False, True
+            if had_sums:
+                self._retains = self._adds_up
 
     def check_step(self, parameters: Iterable[nn.Parameter]) -> None:
         """An optimizer has made a step with these."""
-        if self._due:
+        if not self._unreduced:
             return
         waiting = set(self.leaves.places())
         if any(self._places.get(id(one)) in waiting for one in parameters):
@@ -247,7 +319,8 @@ class ReducingState(HookState):
     # ---- its reduction
 
     def reduce(self, bucket: GradBucket) -> Future[torch.Tensor]:
-        self._enter()
+        if in_backward():
+            self._enter()
         buffer = bucket.buffer()
         if buffer.is_sparse:
             raise RuntimeError("presum: a sparse gradient cannot be summed reproducibly")
@@ -264,30 +337,37 @@ class ReducingState(HookState):
 
     def _end(self) -> None:
         self._proceed()
-        self._summed = set(range(len(self._parameters)))
-        self._lost = False
-        if self._unreached and in_backward():
-            engine = Variable._execution_engine
-            # Twice: after what DDP has queued.
-            engine.queue_callback(lambda: engine.queue_callback(self._fill))
+        self._reduced_in = self._pass
+        self._sums = dict.fromkeys(range(len(self._parameters)))
+        self._whole, self._described = True, self._retained
+        self._tainted, self._unreduced = 0, False
         if self._retained:
             self.leaves.passes += 1
         else:
             self.leaves.clear()
         self.passes += 1
+        if in_backward():
+            _after_ddp(self._finish)
 
-    def _fill(self) -> None:
-        """DDP leaves alone what no worker used in its last pass; the mean over leaves has changed
-        there too."""
+    def _finish(self) -> None:
+        """DDP has put the sums in place, but for what no worker used in its last pass: there too
+        the mean over leaves has changed."""
         unreached, self._unreached = self._unreached, []
         with torch.no_grad():
             for parameter, mean in unreached:
                 if parameter.grad is not None:
                     parameter.grad.copy_(mean)
+        self._sums.clear()
+        for place, parameter in enumerate(self._parameters):
+            if parameter.grad is None:
+                self.leaves.discard(place)  # zeros: nobody used it
+            else:
+                self._sums[place] = _mark(parameter.grad)
 
     def _followed(self, local: torch.Tensor, reduced: Future[torch.Tensor]) -> Future[torch.Tensor]:
         assert self.audits is not None
-        return self.audits.follow(self.audits.gather(local, self.group), reduced, None, self.tell)
+        gathering = self.audits.gather(local, self.group, self._divisor)
+        return self.audits.follow(gathering, reduced, None, self.tell)
 
     def _started(self, reduction: Reduction, buffer: torch.Tensor) -> Future[torch.Tensor]:
         way = Way(reduction, buffer, _future(buffer))
@@ -298,8 +378,7 @@ class ReducingState(HookState):
 
     def _begin(self, device: torch.device) -> None:
         fresh = in_backward()
-        if not fresh:
-            self._shadow()
+        dropped = not fresh and self._shadow()
         if not self._due:
             raise RuntimeError(
                 "presum: with static_graph=True DDP fails where the first backward pass of all is "
@@ -309,19 +388,29 @@ class ReducingState(HookState):
         self._unreached = []
         assert self.group is not None
         # Under join(), a worker without input takes part with a leaf of zeros that does not count.
-        passes = self.leaves.passes
-        bring = Bring(passes + 1, passes + fresh, self._lost, self._plan.code)
+        passes, flags = self.leaves.passes, self._flags | self._tainted | DROPPED * dropped
+        bring = Bring(passes + 1, passes + fresh, flags, self._plan.code)
         brought = agree(self.group, bring, device)
-        look_for_sums_of_sums(brought, self._plan)
+        self._say(look_for_sums_of_sums(brought, self._plan))
         self._counts = [one.leaves for one in brought]
         self._divisor = self._plan.divisor(len(brought), sum(one.counted for one in brought))
 
-    def _shadow(self) -> None:
-        """The others reduce, this worker has no input left, but perhaps leaves that wait."""
-        if self._due:
+    def _say(self, text: str | None) -> None:
+        if text is not None and not self._said:
+            self._said = True
+            log.warning("presum: %s", text)
+
+    def _shadow(self) -> bool:
+        """The others reduce, this worker has no input left, but perhaps leaves that wait. Whether
+        leaves of a sum were given up that others may take back."""
+        dropped = not self._unreduced and self.leaves.passes > 0
+        if self._unreduced:
+            self.leaves.passes += not self._due
+        else:
             self.leaves.clear()
-        self.leaves.passes += not self._due
-        self._due, self._retained, self._lost = True, False, False
+        self._due, self._retained, self._flags = True, False, 0
+        self._sums.clear()
+        return dropped
 
     def _proceed(self) -> None:
         way, self._waiting = self._waiting, None
@@ -343,22 +432,25 @@ class ReducingState(HookState):
     def _leaves_of(self, bucket: GradBucket) -> list[torch.Tensor] | Binned:
         layout, last = self._layout(bucket), bucket.buffer()
         for place in layout:
-            if place.parameter in self._summed:
+            if place.parameter in self._take_back:
                 view = place.of(last).zero_()
                 self._unreached.append((self._parameters[place.parameter], view))
         return self.leaves.take(layout, last, retain=self._retained)
 
     def _layout(self, bucket: GradBucket) -> list[Slice]:
         start = int(bucket.buffer().storage_offset())
-        return [
-            Slice(
-                self._places.get(id(p), NO_PLACE),
-                int(view.storage_offset()) - start,
-                view.shape,
-                view.stride(),
+        places = [self._place(parameter) for parameter in bucket.parameters()]
+        views = [(int(g.storage_offset()) - start, g.shape, g.stride()) for g in bucket.gradients()]
+        return [Slice(place, *view) for place, view in zip(places, views, strict=True)]
+
+    def _place(self, parameter: torch.Tensor) -> int:
+        place = self._places.get(id(parameter), NO_PLACE)
+        if place == NO_PLACE and parameter.requires_grad and self.leaves.passes:
+            raise RuntimeError(
+                "presum: a parameter that was frozen at presum.attach is trained now, and its "
+                "micro-batches cannot be told apart: attach once it is not frozen"
             )
-            for p, view in zip(bucket.parameters(), bucket.gradients(), strict=True)
-        ]
+        return place
 
     def _wants_gram(self, leaves: int) -> Callable[[torch.Tensor], None] | None:
         collector: DdpReducingCollector | None = self._collector()
@@ -430,6 +522,17 @@ class _Tap:
 
 def _flat(gradient: torch.Tensor) -> torch.Tensor:
     return gradient.detach().contiguous().view(-1)
+
+
+def _mark(gradient: torch.Tensor) -> Mark:
+    """By which it is seen whether it was written to, or another one put in its place."""
+    return gradient.data_ptr(), gradient._version
+
+
+def _after_ddp(call: Callable[[], None]) -> None:
+    """At the end of the backward pass under way, after what DDP has queued for then."""
+    engine = Variable._execution_engine
+    engine.queue_callback(lambda: engine.queue_callback(call))
 
 
 def _future(buffer: torch.Tensor) -> Future[torch.Tensor]:

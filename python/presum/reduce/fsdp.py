@@ -8,6 +8,8 @@ their own, and the newest stays where FSDP2 looks for what was accumulated.
 
 from __future__ import annotations
 
+import logging
+import math
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -27,6 +29,7 @@ from presum.reduce.leaves import Folded, Kept
 from presum.reduce.plan import Plan
 from presum.reduce.tensors import Binned
 from presum.reduce.transports import (
+    LOST,
     Bring,
     Exact,
     Fixed,
@@ -64,6 +67,8 @@ def check_groups(groups: Sequence[Any], plan: Plan) -> None:
         )
 
 
+Mark = tuple[float, int]
+log = logging.getLogger("presum")
 DIVIDES = "does not go with set_gradient_divide_factor or set_force_sum_reduction_for_comms"
 
 
@@ -117,6 +122,8 @@ class FsdpReducer:
         self._summed: set[int] = set()  # places whose gradient holds all leaves already
         self._agreed = -1  # the pass in which all workers told how many leaves they have
         self._counts: list[int] = []
+        self._marks: weakref.WeakKeyDictionary[Any, Mark] = weakref.WeakKeyDictionary()
+        self._said = False
         self._earlier: list[torch.Tensor] | list[Binned] = []  # of the group under way
         for group in groups:
             group._reduce_scatter_comm = ReduceScatter(group._reduce_scatter_comm, self)
@@ -211,16 +218,17 @@ class FsdpReducer:
 
     def _agree(self, group: dist.ProcessGroup | None, device: torch.device) -> None:
         self._agreed, leaves = self._pass, self._leaves.passes + 1
-        bring = Bring(leaves, leaves, self._adds_up(), self._plan.code)
+        bring = Bring(leaves, leaves, LOST * self._adds_up(), self._plan.code)
         brought = [bring] if group is None else agree(group, bring, device)
-        look_for_sums_of_sums(brought, self._plan)
+        said = look_for_sums_of_sums(brought, self._plan)
+        if said is not None and not self._said:
+            self._said = True
+            log.warning("presum: %s", said)
         self._counts = [one.leaves for one in brought]
 
     def _adds_up(self) -> bool:
-        """Whether sums of an earlier pass are still there, and not zeros."""
-        grads = [one.sharded_param.grad for one in self.places]
-        there = [grad.to_local().any() for grad in grads if grad is not None]
-        return bool(there) and bool(torch.stack(there).any())
+        """Whether sums of an earlier pass are still there, as they were."""
+        return any(_mark(one) == mark for one, mark in self._marks.items())
 
     def _check(self, held: Sequence[Any]) -> None:
         if any(_divides_otherwise(self._groups[one]) for one in held):
@@ -268,6 +276,7 @@ class FsdpReducer:
         self._earlier = []
         for one in held:
             self._leaves.discard(self.places[one])
+            self._marks[one] = _mark(one)
 
     def scatter(self, out: torch.Tensor, last: torch.Tensor, group: dist.ProcessGroup) -> None:
         """The shard of this worker."""
@@ -290,6 +299,16 @@ class FsdpReducer:
         if method == "exact":
             return Exact(terms, [*leaves, last])
         return Fixed(terms, [*leaves, last], int(method.removeprefix("fixed")))
+
+
+def _mark(one: Any) -> Mark:
+    """By which it is seen whether a parameter's sum was written to, or replaced; never equal where
+    there is none."""
+    grad = one.sharded_param.grad
+    if grad is None:
+        return (math.nan, 0)
+    local = grad.to_local()
+    return local.data_ptr(), grad._version + local._version
 
 
 def _leaf(of: Sequence[torch.Tensor], slot: int, like: torch.Tensor) -> torch.Tensor:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Sized
 
 import torch
@@ -90,5 +91,9 @@ class MicroBatchSampler(Sampler[list[int]]):
 
 def _check_integers(**values: object) -> None:
     for name, value in values.items():
-        if not isinstance(value, int):
-            raise ValueError(f"presum.MicroBatchSampler: {name} must be an integer, not {value!r}")
+        try:
+            operator.index(value)  # type: ignore[arg-type]
+        except TypeError:
+            raise ValueError(
+                f"presum.MicroBatchSampler: {name} must be an integer, not {value!r}"
+            ) from None

@@ -7,7 +7,8 @@ both are queued on the stream. docs/reduction.md counts steps and bytes.
 
 from __future__ import annotations
 
-import logging
+import functools
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -21,12 +22,16 @@ from presum.reduce import tensors
 from presum.reduce.plan import Plan
 from presum.reduce.tensors import Binned
 
+# What a worker's leaves come on top of:
+LOST = 1  # a sum whose own leaves are gone
+MIXED = 2  # a sum of which some parameters were zeroed
+TOOK_BACK = 4  # a sum whose leaves are brought once more
+DROPPED = 8  # nothing; but it has given up such leaves
 SUM_OF_SUMS = (
     "gradients were reduced on top of reduced ones that zero_grad() did not clear: their sum is "
     "rounded twice, and depends on how micro-batches are shared out (let passes before the last "
     "be under no_sync(), with FSDP2 after set_requires_gradient_sync(False))"
 )
-log = logging.getLogger("presum")
 
 
 class Terms(NamedTuple):
@@ -285,7 +290,7 @@ class Bring(NamedTuple):
 
     leaves: int
     counted: int  # of them, where the sum is divided by leaves
-    lost: bool  # others, on top of whose sum these come
+    flags: int
     plan: int  # must be the same everywhere
 
 
@@ -306,14 +311,18 @@ def agree(group: dist.ProcessGroup, own: Bring, device: torch.device) -> list[Br
     return brought
 
 
-def look_for_sums_of_sums(brought: Sequence[Bring], plan: Plan) -> None:
-    """Says so where leaves come on top of a sum whose own leaves are gone.
+def look_for_sums_of_sums(brought: Sequence[Bring], plan: Plan) -> str | None:
+    """What is to be said of leaves that come on top of a sum.
 
     Raises:
-        RuntimeError: on every worker, if leaves of both were to be divided by their number.
+        RuntimeError: on every worker, if the result would be wrong.
     """
-    if not any(one.lost for one in brought):
-        return
-    if plan.microbatch_mean:
+    flags = functools.reduce(operator.or_, (one.flags for one in brought))
+    if flags & TOOK_BACK and flags & DROPPED:
+        raise RuntimeError(
+            "presum: under join() a worker without input has given up leaves that others sum "
+            "again: call zero_grad() after each reduction, or accumulate under no_sync()"
+        )
+    if flags & LOST and plan.microbatch_mean:
         raise RuntimeError(f"presum: {SUM_OF_SUMS}; with microbatch_mean it has no right divisor")
-    log.warning("presum: %s", SUM_OF_SUMS)
+    return SUM_OF_SUMS if flags & (LOST | MIXED) else None
