@@ -56,7 +56,7 @@ HWY_INLINE const std::uint8_t* element(const void* buffer, std::size_t i) {
 
 // Into the second cache: the first takes up fewer requests at a time than memory serves.
 HWY_INLINE void prefetch(const std::uint8_t* from) {
-  const auto ahead = reinterpret_cast<std::uintptr_t>(from) + kAheadfetchBytes;
+  const auto ahead = reinterpret_cast<std::uintptr_t>(from) + kPrefetchBytes;
   __builtin_prefetch(reinterpret_cast<const std::uint8_t*>(ahead), 0, 2);
 }
 
