@@ -188,13 +188,16 @@ HWY_INLINE hn::Vec<LongWords> nearest64(hn::Vec<HalfFloats> x) {
 
 using OneStep64 = OneStep;
 using TwoSteps64 = TwoSteps;
-
-template <class Scale>
-HWY_INLINE hn::Vec<LongWords> low_integers(const Vectors& v, const Scale& scale) {
+HWY_INLINE hn::Vec<LongWords> low_integers(const Vectors& v, const OneStep& scale) {
+  return nearest64(hn::Mul(v.low_floats, hn::LowerHalf(HalfFloats(), scale.factor)));
+}
+HWY_INLINE hn::Vec<LongWords> high_integers(const Vectors& v, const OneStep& scale) {
+  return nearest64(hn::Mul(v.high_floats, hn::UpperHalf(HalfFloats(), scale.factor)));
+}
+HWY_INLINE hn::Vec<LongWords> low_integers(const Vectors& v, const TwoSteps& scale) {
   return nearest64(hn::LowerHalf(HalfFloats(), scale(v.floats)));
 }
-template <class Scale>
-HWY_INLINE hn::Vec<LongWords> high_integers(const Vectors& v, const Scale& scale) {
+HWY_INLINE hn::Vec<LongWords> high_integers(const Vectors& v, const TwoSteps& scale) {
   return nearest64(hn::UpperHalf(HalfFloats(), scale(v.floats)));
 }
 #else
@@ -501,6 +504,7 @@ class Fused {
       const std::uint8_t* from = element<kDtype>(leaves_[leaf], first);
       prefetch(from);
       elements[leaf] = read<kDtype>(from);
+      split(elements[leaf]);  // no second reading of the halves
       size = hn::Max(size, size_bits(elements[leaf].floats));
     }
     if (!hn::AllTrue(Words(), is_usual(size))) return put_unusual(first, exponent_of(size));

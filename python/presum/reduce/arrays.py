@@ -36,7 +36,7 @@ def exact(leaves: Sequence[Array], divisor: int, out: Array, gram: Array | None 
 
 
 def fixed(leaves: Sequence[Array], divisor: int, bits: int, out: Array) -> None:
-    """Exponents, integers and their quotient in one, with no other worker; ``out`` may be a leaf."""
+    """Exponents, integers and quotient in one, with no other worker. ``out`` may be a leaf."""
     dtype = DTYPES[out.dtype.name]
     _core.reduce_fixed(_addresses(leaves), dtype, out.size, divisor, bits, out.ctypes.data)
 
