@@ -206,11 +206,9 @@ class Bench {
       case Way::kExact:
         return exact();
       case Way::kFixed32:
-        return fixed([](auto... args) { return reduce::encode32(args...); },
-                     [](auto... args) { return reduce::decode32(args...); }, integers32_);
+        return fixed(reduce::fixed32);
       case Way::kFixed64:
-        return fixed([](auto... args) { return reduce::encode64(args...); },
-                     [](auto... args) { return reduce::decode64(args...); }, integers64_);
+        return fixed(reduce::fixed64);
       case Way::kBinned:
         return binned();
     }
@@ -221,24 +219,8 @@ class Bench {
     return reduce::exact(buffers_.leaves(), case_.dtype, buffers_.count(), 1, out_.data()) ? 1 : 0;
   }
 
-  // All steps for a part of the elements that stays in the cache, then for the next.
-  template <class Encode, class Decode, class Integer>
-  std::uint64_t fixed(Encode encode, Decode decode, std::vector<Integer>& integers) {
-    const std::size_t part = 1024;
-    exponents_.resize(part);
-    integers.resize(part);
-    for (std::size_t first = 0; first < buffers_.count(); first += part) {
-      Leaves leaves = buffers_.leaves();
-      for (const void*& leaf : leaves) leaf = static_cast<const float*>(leaf) + first;
-      const reduce::Leaves span(leaves);
-      if (!reduce::exponents(span, case_.dtype, part, exponents_.data()) ||
-          !encode(span, case_.dtype, part, exponents_.data(), leaves.size(), integers.data()) ||
-          !decode(integers.data(), exponents_.data(), part, leaves.size(), 1U, case_.dtype,
-                  static_cast<void*>(out_.data() + first))) {
-        return 0;
-      }
-    }
-    return 1;
+  std::uint64_t fixed(decltype(reduce::fixed32)& sum) {
+    return sum(buffers_.leaves(), case_.dtype, buffers_.count(), 1, out_.data()) ? 1 : 0;
   }
 
   std::uint64_t binned() {
@@ -270,9 +252,8 @@ class Bench {
   Options options_;
   Buffers buffers_;
   std::vector<float> plain_, out_, sums_;
-  std::vector<std::uint8_t> top_, exponents_;
-  std::vector<std::int64_t> high_, low_, integers64_;
-  std::vector<std::int32_t> integers32_;
+  std::vector<std::uint8_t> top_;
+  std::vector<std::int64_t> high_, low_;
   Walk walk_{};
 };
 
@@ -283,8 +264,8 @@ int run(const Options& options) {
       "it; that of bf16 is rounded to bf16. One thread, its processor time. A round times both,\n"
       "one after the other. Shown: the median of the rounds' ratios (at most %d rounds) [its 95%%\n"
       "interval from order statistics; of three rounds, their range]. Wide range: a factor from\n"
-      "2^-20 to 2^20. fixed: exponents, encoding and decoding, 1,024 elements at a time. binned\n"
-      "add: to a running fp32 sum, one buffer after the other.\n\n",
+      "2^-20 to 2^20. fixed: all steps in one call. binned add: to a running fp32 sum, one buffer\n"
+      "after the other.\n\n",
       options.bytes >> 20, options.rounds);
   std::printf("%-8s %-10s %-5s %5s  %-15s %-19s  %s\n", "target", "sum", "dtype", "W", "data",
               "ratio", "plain sum");

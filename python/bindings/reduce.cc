@@ -78,6 +78,16 @@ void decode(Address sums, Address exponents, std::size_t count, std::size_t tota
   }));
 }
 
+void fixed(const std::vector<Address>& leaves, std::uint8_t dtype, std::size_t count,
+           std::uint32_t divisor, unsigned bits, Address out) {
+  unwrap(with_bits(bits));
+  const auto pointers = to_pointers(leaves);
+  unwrap(without_gil([&] {
+    auto& sum = bits == 32 ? reduce::fixed32 : reduce::fixed64;
+    return sum(pointers, to_dtype(dtype), count, divisor, at<void>(out));
+  }));
+}
+
 void binned_add(Address top, Address high, Address low, std::size_t count, Address leaf,
                 std::uint8_t dtype) {
   unwrap(without_gil([&] {
@@ -121,6 +131,9 @@ void bind_reduce(nb::module_& m) {
   m.def("reduce_decode", &decode, nb::arg("sums"), nb::arg("exponents"), nb::arg("count"),
         nb::arg("total_leaves"), nb::arg("divisor"), nb::arg("bits"), nb::arg("dtype"),
         nb::arg("out"));
+  m.def("reduce_fixed", &fixed, nb::arg("leaves"), nb::arg("dtype"), nb::arg("count"),
+        nb::arg("divisor"), nb::arg("bits"), nb::arg("out"),
+        "The three steps in one, of leaves that are all here.");
   m.def("binned_add", &binned_add, nb::arg("top"), nb::arg("high"), nb::arg("low"),
         nb::arg("count"), nb::arg("leaf"), nb::arg("dtype"));
   m.def("binned_raise", &binned_raise, nb::arg("top"), nb::arg("high"), nb::arg("low"),

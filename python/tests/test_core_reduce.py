@@ -75,6 +75,9 @@ def test_fixed_sums_are_the_same_for_every_number_of_workers(bits: int, workers:
         return out.tobytes()
 
     assert reduced(workers) == reduced(4)
+    whole = np.empty(COUNT, np.float32)
+    _core.reduce_fixed(addresses(arrays), F32, COUNT, 1, bits, whole.ctypes.data)
+    assert reduced(workers) == whole.tobytes()
 
 
 def test_binned_sums_are_the_same_in_one_piece_and_merged() -> None:
@@ -104,5 +107,7 @@ def test_wrong_arguments_are_value_errors() -> None:
         _core.reduce_exact([], F32, 1, 1, out.ctypes.data)
     with pytest.raises(ValueError, match="bits must be 32 or 64"):
         _core.reduce_encode([out.ctypes.data], F32, 1, out.ctypes.data, 1, 16, out.ctypes.data)
+    with pytest.raises(ValueError, match="bits must be 32 or 64"):
+        _core.reduce_fixed([out.ctypes.data], F32, 1, 1, 16, out.ctypes.data)
     with pytest.raises(ValueError, match="f64 needs the exact reduction"):
         _core.binned_add(0, 0, 0, 1, out.ctypes.data, 1)

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <type_traits>
+#include <utility>
 
 #include "base/float_environment.h"
 #include "base/simd_dispatch.h"
@@ -39,6 +40,12 @@ void decode_vectors(const Integer* sums, const std::uint8_t* exponents, std::siz
   decode_reference(sums, exponents, 0, count, total_leaves, divisor, dtype, out);
 }
 
+template <class Integer>
+void fixed_vectors(Leaves leaves, Dtype dtype, std::size_t count, std::uint32_t divisor,
+                   void* out) {
+  fixed_reference<Integer>(leaves, dtype, 0, count, divisor, out);
+}
+
 #else
 
 using namespace reduce::HWY_NAMESPACE;
@@ -69,7 +76,7 @@ void exponents_of(Leaves leaves, std::size_t count, std::uint8_t* exponents) {
     LargestTile tile{exponents + first};
     add_leaves<kDtype>(leaves, first, std::min(kTile, in_vectors - first), tile);
   }
-  exponents_reference(leaves, kDtype, in_vectors, count - in_vectors, exponents);
+  exponents_reference(leaves, kDtype, in_vectors, count - in_vectors, exponents + in_vectors);
 }
 
 void exponents_vectors(Leaves leaves, Dtype dtype, std::size_t count, std::uint8_t* exponents) {
@@ -136,9 +143,8 @@ HWY_INLINE hn::Vec<Floats> float_of(Bits biased_exponents) {
 struct OneStep {
   hn::Vec<Floats> factor;
 
-  HWY_INLINE OneStep(const std::uint8_t* exponents, int bits)
-      : factor(float_of(
-            hn::Sub(word(static_cast<std::uint32_t>(bits + 253)), load_bytes(exponents)))) {}
+  HWY_INLINE OneStep(Bits exponents, int bits)
+      : factor(float_of(hn::Sub(word(static_cast<std::uint32_t>(bits + 253)), exponents))) {}
 
   HWY_INLINE hn::Vec<Floats> operator()(hn::Vec<Floats> x) const { return hn::Mul(x, factor); }
 };
@@ -148,8 +154,8 @@ struct OneStep {
 struct TwoSteps {
   hn::Vec<Floats> by_exponent, by_bits;
 
-  HWY_INLINE TwoSteps(const std::uint8_t* exponents, int bits)
-      : by_exponent(float_of(hn::Sub(word(255), hn::Max(load_bytes(exponents), word(1))))),
+  HWY_INLINE TwoSteps(Bits exponents, int bits)
+      : by_exponent(float_of(hn::Sub(word(255), hn::Max(exponents, word(1))))),
         by_bits(float_of(word(static_cast<std::uint32_t>(bits + 125)))) {}
 
   HWY_INLINE hn::Vec<Floats> operator()(hn::Vec<Floats> x) const {
@@ -163,6 +169,11 @@ struct Encoded32 {
   Scale scale;
   hn::Vec<Floats> largest;
 
+  HWY_INLINE Encoded32(hn::Vec<Ints> from, Bits exponents, int bits)
+      : sums(from),
+        scale(exponents, bits),
+        largest(hn::Set(Floats(), static_cast<float>((std::uint64_t{1} << bits) - 1))) {}
+
   HWY_INLINE void add(const Vectors& v) {
     auto scaled = scale(v.floats);
     if constexpr (kClamped) scaled = hn::Max(hn::Min(scaled, largest), hn::Neg(largest));
@@ -175,43 +186,24 @@ HWY_INLINE hn::Vec<LongWords> nearest64(hn::Vec<HalfFloats> x) {
   return hn::Vec<LongWords>{_mm512_maskz_cvtps_epi64(0xFF, x.raw)};
 }
 
-struct OneStep64 {
-  hn::Vec<HalfFloats> low, high;
-
-  HWY_INLINE OneStep64(const std::uint8_t* exponents, int bits) {
-    const OneStep scale(exponents, bits);
-    low = hn::LowerHalf(HalfFloats(), scale.factor);
-    high = hn::UpperHalf(HalfFloats(), scale.factor);
-  }
-};
-
-struct TwoSteps64 {
-  hn::Vec<HalfFloats> low, high, by_bits;
-
-  HWY_INLINE TwoSteps64(const std::uint8_t* exponents, int bits) {
-    const TwoSteps scale(exponents, bits);
-    low = hn::LowerHalf(HalfFloats(), scale.by_exponent);
-    high = hn::UpperHalf(HalfFloats(), scale.by_exponent);
-    by_bits = hn::LowerHalf(HalfFloats(), scale.by_bits);
-  }
-};
-
-HWY_INLINE hn::Vec<LongWords> low_integers(const Vectors& v, const OneStep64& scale) {
-  return nearest64(hn::Mul(v.low_floats, scale.low));
+using OneStep64 = OneStep;
+using TwoSteps64 = TwoSteps;
+HWY_INLINE hn::Vec<LongWords> low_integers(const Vectors& v, const OneStep& scale) {
+  return nearest64(hn::Mul(v.low_floats, hn::LowerHalf(HalfFloats(), scale.factor)));
 }
-HWY_INLINE hn::Vec<LongWords> high_integers(const Vectors& v, const OneStep64& scale) {
-  return nearest64(hn::Mul(v.high_floats, scale.high));
+HWY_INLINE hn::Vec<LongWords> high_integers(const Vectors& v, const OneStep& scale) {
+  return nearest64(hn::Mul(v.high_floats, hn::UpperHalf(HalfFloats(), scale.factor)));
 }
-HWY_INLINE hn::Vec<LongWords> low_integers(const Vectors& v, const TwoSteps64& scale) {
-  return nearest64(hn::Mul(hn::Mul(v.low_floats, scale.low), scale.by_bits));
+HWY_INLINE hn::Vec<LongWords> low_integers(const Vectors& v, const TwoSteps& scale) {
+  return nearest64(hn::LowerHalf(HalfFloats(), scale(v.floats)));
 }
-HWY_INLINE hn::Vec<LongWords> high_integers(const Vectors& v, const TwoSteps64& scale) {
-  return nearest64(hn::Mul(hn::Mul(v.high_floats, scale.high), scale.by_bits));
+HWY_INLINE hn::Vec<LongWords> high_integers(const Vectors& v, const TwoSteps& scale) {
+  return nearest64(hn::UpperHalf(HalfFloats(), scale(v.floats)));
 }
 #else
 struct OneStep64 : Sums {
-  HWY_INLINE OneStep64(const std::uint8_t* exponents, int bits)
-      : Sums(powers_of_two(hn::Sub(word(0), units(load_bytes(exponents), bits)))) {}
+  HWY_INLINE OneStep64(Bits exponents, int bits)
+      : Sums(powers_of_two(hn::Sub(word(0), units(exponents, bits)))) {}
 };
 using TwoSteps64 = OneStep64;  // doubles have the range
 
@@ -234,93 +226,113 @@ HWY_INLINE hn::Vec<LongWords> high_integers(const Vectors& v, const OneStep64& s
 }
 #endif
 
+struct Integers64 {
+  hn::Vec<LongWords> low, high;
+};
+
 template <class Scale>
 struct Encoded64 {
-  hn::Vec<LongWords> low, high;
+  Integers64 sums;
   Scale scale;
 
+  HWY_INLINE Encoded64(Integers64 from, Bits exponents, int bits)
+      : sums(from), scale(exponents, bits) {}
+
   HWY_INLINE void add(const Vectors& v) {
-    low = hn::Add(low, low_integers(v, scale));
-    high = hn::Add(high, high_integers(v, scale));
+    sums.low = hn::Add(sums.low, low_integers(v, scale));
+    sums.high = hn::Add(sums.high, high_integers(v, scale));
   }
 };
+
+// ---- integers in memory
+
+HWY_INLINE hn::Vec<LongWords> load_long(const std::int64_t* from) {
+  return hn::BitCast(LongWords(), hn::LoadU(LongInts(), from));
+}
+HWY_INLINE hn::Vec<Ints> load_integers(const std::int32_t* from) { return hn::LoadU(Ints(), from); }
+HWY_INLINE Integers64 load_integers(const std::int64_t* from) {
+  return {load_long(from), load_long(from + kDoubleLanes)};
+}
+HWY_INLINE void save_integers(hn::Vec<Ints> integers, std::int32_t* to) {
+  hn::StoreU(integers, Ints(), to);
+}
+HWY_INLINE void save_integers(const Integers64& integers, std::int64_t* to) {
+  hn::StoreU(hn::BitCast(LongInts(), integers.low), LongInts(), to);
+  hn::StoreU(hn::BitCast(LongInts(), integers.high), LongInts(), to + kDoubleLanes);
+}
+
+template <class Integer>
+HWY_INLINE auto no_integers() {
+  if constexpr (sizeof(Integer) == sizeof(float)) {
+    return hn::Zero(Ints());
+  } else {
+    return Integers64{hn::Zero(LongWords()), hn::Zero(LongWords())};
+  }
+}
 
 // The sums of a tile, where they have to be in the end.
-template <class Scale, bool kClamped>
-struct EncodedTile32 {
-  using Sum = Encoded32<Scale, kClamped>;
-
-  HWY_INLINE Sum begin(std::size_t i) const { return with_scale(hn::Zero(Ints()), i); }
-  HWY_INLINE Sum load(std::size_t i) const { return with_scale(hn::LoadU(Ints(), sums + i), i); }
-  HWY_INLINE void save(std::size_t i, const Sum& sum) { hn::StoreU(sum.sums, Ints(), sums + i); }
-
-  HWY_INLINE Sum with_scale(hn::Vec<Ints> from, std::size_t i) const {
-    const float largest = static_cast<float>((std::uint64_t{1} << bits) - 1);
-    return {from, Scale(exponents + i, bits), hn::Set(Floats(), largest)};
-  }
-
-  const std::uint8_t* exponents;
-  int bits;
-  std::int32_t* sums;
-};
-
-template <class Scale>
-struct EncodedTile64 {
-  using Sum = Encoded64<Scale>;
-
+template <class Sum, class Integer>
+struct EncodedTile {
   HWY_INLINE Sum begin(std::size_t i) const {
-    return {hn::Zero(LongWords()), hn::Zero(LongWords()), Scale(exponents + i, bits)};
+    return {no_integers<Integer>(), load_bytes(exponents + i), bits};
   }
   HWY_INLINE Sum load(std::size_t i) const {
-    return {half(i), half(i + kDoubleLanes), Scale(exponents + i, bits)};
+    return {load_integers(sums + i), load_bytes(exponents + i), bits};
   }
-  HWY_INLINE void save(std::size_t i, const Sum& sum) {
-    hn::StoreU(hn::BitCast(LongInts(), sum.low), LongInts(), sums + i);
-    hn::StoreU(hn::BitCast(LongInts(), sum.high), LongInts(), sums + i + kDoubleLanes);
-  }
-
-  HWY_INLINE hn::Vec<LongWords> half(std::size_t i) const {
-    return hn::BitCast(LongWords(), hn::LoadU(LongInts(), sums + i));
-  }
+  HWY_INLINE void save(std::size_t i, const Sum& sum) { save_integers(sum.sums, sums + i); }
 
   const std::uint8_t* exponents;
   int bits;
-  std::int64_t* sums;
+  Integer* sums;
 };
 
-template <Dtype kDtype, class Tile, class AnyTile, class Integer>
+// Of elements first to first + size; exponents and sums are those of these elements.
+template <Dtype kDtype, class Sum, class AnySum, class Integer, Ahead kAhead = Ahead::kAll>
+HWY_INLINE void encode_tile(Leaves leaves, std::size_t first, std::size_t size,
+                            const std::uint8_t* exponents, std::size_t total_leaves,
+                            Integer* sums) {
+  const int bits = fixed_bits<Integer>(total_leaves);
+  const Range range = range_of(exponents, size);
+  if (range.smallest >= bits - 1) {
+    EncodedTile<Sum, Integer> tile{exponents, bits, sums};
+    add_leaves<kDtype, EncodedTile<Sum, Integer>, kAhead>(leaves, first, size, tile);
+  } else {
+    EncodedTile<AnySum, Integer> tile{exponents, bits, sums};
+    add_leaves<kDtype, EncodedTile<AnySum, Integer>, kAhead>(leaves, first, size, tile);
+  }
+  if (range.largest < 255) return;
+  for (std::size_t i = 0; i < size; i += kLanes) {
+    if (!any_special(exponents + i)) continue;
+    encode_reference(leaves, kDtype, first + i, kLanes, exponents + i, total_leaves, sums + i);
+  }
+}
+
+template <Dtype kDtype, class Sum, class AnySum, class Integer>
 void encode_with(Leaves leaves, std::size_t count, const std::uint8_t* exponents,
                  std::size_t total_leaves, Integer* out) {
-  const int bits = fixed_bits<Integer>(total_leaves);
   const std::size_t in_vectors = count / kLanes * kLanes;
   for (std::size_t first = 0; first < in_vectors; first += kTile) {
-    const std::size_t size = std::min(kTile, in_vectors - first);
-    const Range range = range_of(exponents + first, size);
-    if (range.smallest >= bits - 1) {
-      Tile tile{exponents + first, bits, out + first};
-      add_leaves<kDtype>(leaves, first, size, tile);
-    } else {
-      AnyTile tile{exponents + first, bits, out + first};
-      add_leaves<kDtype>(leaves, first, size, tile);
-    }
-    if (range.largest < 255) continue;
-    for (std::size_t i = first; i < first + size; i += kLanes) {
-      if (!any_special(exponents + i)) continue;
-      encode_reference(leaves, kDtype, i, kLanes, exponents, total_leaves, out);
-    }
+    encode_tile<kDtype, Sum, AnySum>(leaves, first, std::min(kTile, in_vectors - first),
+                                     exponents + first, total_leaves, out + first);
   }
-  encode_reference(leaves, kDtype, in_vectors, count - in_vectors, exponents, total_leaves, out);
+  encode_reference(leaves, kDtype, in_vectors, count - in_vectors, exponents + in_vectors,
+                   total_leaves, out + in_vectors);
 }
 
 // With at least as many bits as an element has, rounding cannot reach 2^bits.
+template <class Integer>
+bool clamped(Dtype dtype, std::size_t total_leaves) {
+  return fixed_bits<Integer>(total_leaves) < format_of(dtype).precision();
+}
+
 template <Dtype kDtype>
 void encode_of(Leaves leaves, std::size_t count, const std::uint8_t* exponents,
                std::size_t total_leaves, std::int32_t* out) {
-  if (fixed_bits<std::int32_t>(total_leaves) < format_of(kDtype).precision()) {
-    using Tile = EncodedTile32<TwoSteps, true>;
-    encode_with<kDtype, Tile, Tile>(leaves, count, exponents, total_leaves, out);
+  if (clamped<std::int32_t>(kDtype, total_leaves)) {
+    using Sum = Encoded32<TwoSteps, true>;
+    encode_with<kDtype, Sum, Sum>(leaves, count, exponents, total_leaves, out);
   } else {
-    encode_with<kDtype, EncodedTile32<OneStep, false>, EncodedTile32<TwoSteps, false> >(
+    encode_with<kDtype, Encoded32<OneStep, false>, Encoded32<TwoSteps, false> >(
         leaves, count, exponents, total_leaves, out);
   }
 }
@@ -328,8 +340,8 @@ void encode_of(Leaves leaves, std::size_t count, const std::uint8_t* exponents,
 template <Dtype kDtype>
 void encode_of(Leaves leaves, std::size_t count, const std::uint8_t* exponents,
                std::size_t total_leaves, std::int64_t* out) {
-  encode_with<kDtype, EncodedTile64<OneStep64>, EncodedTile64<TwoSteps64> >(
-      leaves, count, exponents, total_leaves, out);
+  encode_with<kDtype, Encoded64<OneStep64>, Encoded64<TwoSteps64> >(leaves, count, exponents,
+                                                                    total_leaves, out);
 }
 
 template <class Integer>
@@ -347,33 +359,30 @@ void encode_vectors(Leaves leaves, Dtype dtype, std::size_t count, const std::ui
 
 // ---- decoding
 
-HWY_INLINE Sums load_sums(const std::int32_t* sums) {
-  return {hn::PromoteTo(Doubles(), hn::LoadU(HalfInts(), sums)),
-          hn::PromoteTo(Doubles(), hn::LoadU(HalfInts(), sums + kDoubleLanes))};
+HWY_INLINE Sums to_sums(hn::Vec<Ints> sums) {
+  return {hn::PromoteTo(Doubles(), hn::LowerHalf(HalfInts(), sums)),
+          hn::PromoteTo(Doubles(), hn::UpperHalf(HalfInts(), sums))};
 }
 
-HWY_INLINE Sums load_sums(const std::int64_t* sums) {
-  return {integers_to_odd(hn::LoadU(LongInts(), sums)),
-          integers_to_odd(hn::LoadU(LongInts(), sums + kDoubleLanes))};
+HWY_INLINE Sums to_sums(const Integers64& sums) {
+  return {integers_to_odd(hn::BitCast(LongInts(), sums.low)),
+          integers_to_odd(hn::BitCast(LongInts(), sums.high))};
 }
 
 // The nearest floats, where the processor converts at once.
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
 template <class Integer>
 constexpr bool kToFloats = true;
-HWY_INLINE hn::Vec<Floats> to_floats(const std::int64_t* sums) {
-  const hn::Vec<HalfFloats> low{_mm512_cvtepi64_ps(hn::LoadU(LongInts(), sums).raw)};
-  const hn::Vec<HalfFloats> high{
-      _mm512_cvtepi64_ps(hn::LoadU(LongInts(), sums + kDoubleLanes).raw)};
+HWY_INLINE hn::Vec<Floats> to_floats(const Integers64& sums) {
+  const hn::Vec<HalfFloats> low{_mm512_cvtepi64_ps(sums.low.raw)};
+  const hn::Vec<HalfFloats> high{_mm512_cvtepi64_ps(sums.high.raw)};
   return hn::Combine(Floats(), high, low);
 }
 #else
 template <class Integer>
 constexpr bool kToFloats = sizeof(Integer) == sizeof(float);
 #endif
-HWY_INLINE hn::Vec<Floats> to_floats(const std::int32_t* sums) {
-  return hn::ConvertTo(Floats(), hn::LoadU(Ints(), sums));
-}
+HWY_INLINE hn::Vec<Floats> to_floats(hn::Vec<Ints> sums) { return hn::ConvertTo(Floats(), sums); }
 
 template <Dtype kDtype, class Integer>
 class Decoder {
@@ -387,17 +396,46 @@ class Decoder {
   }
 
   // kLanes elements.
-  HWY_INLINE void operator()(const Integer* sums, const std::uint8_t* exponents,
+  HWY_INLINE void operator()(const Integer* sums, const std::uint8_t* bytes,
                              std::uint8_t* out) const {
-    if constexpr (kDtype == Dtype::kF32 && kToFloats<Integer>) {
-      if (least_ > 0 && put_normal(to_floats(sums), load_bytes(exponents), out)) return;
+    const auto integers = load_integers(sums);
+    const Bits exponents = load_bytes(bytes);
+    if constexpr (kMayScale) {
+      if (least_ > 0 && put_normal(to_floats(integers), exponents, out)) return;
     }
-    put_any(sums, exponents, out);
+    if (any_special(bytes)) {
+      decode_reference(sums, bytes, 0, kLanes, total_leaves_, divisor_, kDtype, out);
+    } else {
+      put_rounded(integers, exponents, out);
+    }
+  }
+
+  // The least exponent from which on put_scaled may be called; 0: there is none.
+  int least() const { return kMayScale ? least_ : 0; }
+
+  // A conversion and a product with a power of two: rounded once, if the result is a normal number
+  // or 0. REQUIRES: exponents from least() to 254.
+  template <class Integers>
+  HWY_INLINE void put_scaled(const Integers& sums, Bits exponents, std::uint8_t* out) const {
+    if constexpr (kMayScale) {
+      const auto unit = float_of(hn::Sub(exponents, word(static_cast<std::uint32_t>(least_ - 1))));
+      store(hn::BitCast(Words(), hn::Mul(to_floats(sums), unit)), out);
+    }
+  }
+
+  // REQUIRES: no exponent is 255.
+  template <class Integers>
+  HWY_INLINE void put_rounded(const Integers& sums, Bits exponents, std::uint8_t* out) const {
+    const Sums unit = powers_of_two(units(exponents, bits_));
+    const Sums x = to_sums(sums);
+    store_rounded<kDtype>({divide_(hn::Mul(x.low, unit.low)), divide_(hn::Mul(x.high, unit.high))},
+                          out);
   }
 
  private:
-  // A conversion and a product with a power of two: rounded once, if the result is a normal number
-  // or 0. That is so from the exponent least_ on. False: not for all.
+  static constexpr bool kMayScale = kDtype == Dtype::kF32 && kToFloats<Integer>;
+
+  // As put_scaled, for any exponents; false where the result may be another.
   HWY_INLINE bool put_normal(hn::Vec<Floats> sums, Bits exponents, std::uint8_t* out) const {
     const auto least = static_cast<std::uint32_t>(least_);
     const auto above = hn::Sub(exponents, word(least));
@@ -410,22 +448,10 @@ class Decoder {
     return true;
   }
 
-  HWY_INLINE void put_any(const Integer* sums, const std::uint8_t* exponents,
-                          std::uint8_t* out) const {
-    if (any_special(exponents)) {
-      decode_reference(sums, exponents, 0, kLanes, total_leaves_, divisor_, kDtype, out);
-      return;
-    }
-    const Sums unit = powers_of_two(units(load_bytes(exponents), bits_));
-    const Sums x = load_sums(sums);
-    store_rounded<kDtype>({divide_(hn::Mul(x.low, unit.low)), divide_(hn::Mul(x.high, unit.high))},
-                          out);
-  }
-
   std::size_t total_leaves_;
   std::uint32_t divisor_;
   int bits_;
-  int least_ = 0;  // 0: there is none
+  int least_ = 0;
   Division divide_;
 };
 
@@ -454,6 +480,137 @@ void decode_vectors(const Integer* sums, const std::uint8_t* exponents, std::siz
   }
 }
 
+// ---- all steps in one
+
+// A vector of elements at a time: they stay in registers, or in the first cache, between the steps,
+// and so do the integers until they are rounded.
+template <Dtype kDtype, class Integer, class Sum, class AnySum>
+class Fused {
+ public:
+  HWY_INLINE Fused(Leaves leaves, std::uint32_t divisor, void* out)
+      : leaves_(leaves),
+        divisor_(divisor),
+        out_(static_cast<std::uint8_t*>(out)),
+        bits_(fixed_bits<Integer>(leaves.size())),
+        decode_(leaves.size(), divisor),
+        least_(static_cast<std::uint32_t>(std::max(bits_ - 1, decode_.least()))) {}
+
+  // Elements first to first + kLanes. REQUIRES: there are kLeaves leaves.
+  template <std::size_t kLeaves>
+  HWY_INLINE void put(std::size_t first) const {
+    Vectors elements[kLeaves];
+    Bits size = word(0);
+    for (std::size_t leaf = 0; leaf < kLeaves; ++leaf) {
+      const std::uint8_t* from = element<kDtype>(leaves_[leaf], first);
+      prefetch(from);
+      elements[leaf] = read<kDtype>(from);
+      split(elements[leaf]);  // no second reading of the halves
+      size = hn::Max(size, size_bits(elements[leaf].floats));
+    }
+    if (!hn::AllTrue(Words(), is_usual(size))) return put_unusual(first, exponent_of(size));
+    const Bits exponents = hn::Max(exponent_of(size), word(least_));
+    Sum sum(no_integers<Integer>(), exponents, bits_);
+    for (std::size_t leaf = 0; leaf < kLeaves; ++leaf) sum.add(elements[leaf]);
+    if (decode_.least() > 0) {
+      decode_.put_scaled(sum.sums, exponents, result(first));
+    } else {
+      decode_.put_rounded(sum.sums, exponents, result(first));
+    }
+  }
+
+ private:
+  // With an exponent from least_ to 254, or only zeros, which any scale leaves what they are.
+  HWY_INLINE hn::Mask<Words> is_usual(Bits size) const {
+    const auto above = hn::Sub(size, word(least_ << 23));
+    return hn::Or(hn::Lt(above, word((255 - least_) << 23)), hn::Eq(size, word(0)));
+  }
+
+  HWY_NOINLINE void put_unusual(std::size_t first, Bits exponents) const {
+    if (!hn::AllFalse(Words(), hn::Eq(exponents, word(255)))) {
+      fixed_reference<Integer>(leaves_, kDtype, first, kLanes, divisor_, out_);
+      return;
+    }
+    AnySum sum(no_integers<Integer>(), exponents, bits_);
+    for (const void* leaf : leaves_) sum.add(read<kDtype>(element<kDtype>(leaf, first)));
+    decode_.put_rounded(sum.sums, exponents, result(first));
+  }
+
+  HWY_INLINE std::uint8_t* result(std::size_t first) const {
+    return out_ + first * element_bytes(kDtype);
+  }
+
+  Leaves leaves_;
+  std::uint32_t divisor_;
+  std::uint8_t* out_;
+  int bits_;
+  Decoder<kDtype, Integer> decode_;
+  std::uint32_t least_;
+};
+
+template <Dtype kDtype, class Integer, class Sum, class AnySum>
+void fixed_of_eight(Leaves leaves, std::size_t in_vectors, std::uint32_t divisor, void* out) {
+  const Fused<kDtype, Integer, Sum, AnySum> fused(leaves, divisor, out);
+  for (std::size_t i = 0; i < in_vectors; i += kLanes) fused.template put<8>(i);
+}
+
+// Tile by tile, which stays in the second cache between the steps.
+template <Dtype kDtype, class Integer, class Sum, class AnySum>
+void fixed_in_tiles(Leaves leaves, std::size_t in_vectors, std::uint32_t divisor, void* out) {
+  constexpr std::size_t kPart = 1024;
+  const Decoder<kDtype, Integer> decode(leaves.size(), divisor);
+  std::uint8_t exponents[kPart];
+  Integer sums[kPart];
+  for (std::size_t first = 0; first < in_vectors; first += kPart) {
+    const std::size_t size = std::min(kPart, in_vectors - first);
+    LargestTile tile{exponents};
+    add_leaves<kDtype, LargestTile, Ahead::kEven>(leaves, first, size, tile);
+    encode_tile<kDtype, Sum, AnySum, Integer, Ahead::kOdd>(leaves, first, size, exponents,
+                                                           leaves.size(), sums);
+    auto* to = static_cast<std::uint8_t*>(out) + first * element_bytes(kDtype);
+    for (std::size_t i = 0; i < size; i += kLanes) {
+      decode(sums + i, exponents + i, to + i * element_bytes(kDtype));
+    }
+  }
+}
+
+template <Dtype kDtype, class Integer, class Sum, class AnySum>
+void fixed_with(Leaves leaves, std::size_t count, std::uint32_t divisor, void* out) {
+  const std::size_t in_vectors = count / kLanes * kLanes;
+  if (leaves.size() == 8) {
+    fixed_of_eight<kDtype, Integer, Sum, AnySum>(leaves, in_vectors, divisor, out);
+  } else {
+    fixed_in_tiles<kDtype, Integer, Sum, AnySum>(leaves, in_vectors, divisor, out);
+  }
+  fixed_reference<Integer>(leaves, kDtype, in_vectors, count - in_vectors, divisor, out);
+}
+
+template <Dtype kDtype, class Integer>
+void fixed_of(Leaves leaves, std::size_t count, std::uint32_t divisor, void* out) {
+  if constexpr (sizeof(Integer) > sizeof(float)) {
+    fixed_with<kDtype, Integer, Encoded64<OneStep64>, Encoded64<TwoSteps64> >(leaves, count,
+                                                                              divisor, out);
+  } else if (clamped<Integer>(kDtype, leaves.size())) {
+    fixed_with<kDtype, Integer, Encoded32<OneStep, true>, Encoded32<TwoSteps, true> >(leaves, count,
+                                                                                      divisor, out);
+  } else {
+    fixed_with<kDtype, Integer, Encoded32<OneStep, false>, Encoded32<TwoSteps, false> >(
+        leaves, count, divisor, out);
+  }
+}
+
+template <class Integer>
+void fixed_vectors(Leaves leaves, Dtype dtype, std::size_t count, std::uint32_t divisor,
+                   void* out) {
+  switch (dtype) {
+    case Dtype::kBF16:
+      return fixed_of<Dtype::kBF16, Integer>(leaves, count, divisor, out);
+    case Dtype::kF16:
+      return fixed_of<Dtype::kF16, Integer>(leaves, count, divisor, out);
+    default:
+      return fixed_of<Dtype::kF32, Integer>(leaves, count, divisor, out);
+  }
+}
+
 #endif
 
 void encode32_vectors(Leaves leaves, Dtype dtype, std::size_t count, const std::uint8_t* exponents,
@@ -476,6 +633,16 @@ void decode64_vectors(const std::int64_t* sums, const std::uint8_t* exponents, s
   decode_vectors(sums, exponents, count, total_leaves, divisor, dtype, out);
 }
 
+void fixed32_vectors(Leaves leaves, Dtype dtype, std::size_t count, std::uint32_t divisor,
+                     void* out) {
+  fixed_vectors<std::int32_t>(leaves, dtype, count, divisor, out);
+}
+
+void fixed64_vectors(Leaves leaves, Dtype dtype, std::size_t count, std::uint32_t divisor,
+                     void* out) {
+  fixed_vectors<std::int64_t>(leaves, dtype, count, divisor, out);
+}
+
 // NOLINTNEXTLINE(google-readability-namespace-comments)
 }  // namespace HWY_NAMESPACE
 }  // namespace
@@ -492,6 +659,8 @@ HWY_EXPORT(encode32_vectors);
 HWY_EXPORT(encode64_vectors);
 HWY_EXPORT(decode32_vectors);
 HWY_EXPORT(decode64_vectors);
+HWY_EXPORT(fixed32_vectors);
+HWY_EXPORT(fixed64_vectors);
 
 }  // namespace
 
@@ -526,6 +695,18 @@ void decode_kernel(const Integer* sums, const std::uint8_t* exponents, std::size
   }
 }
 
+template <class Integer>
+void fixed_kernel(Leaves leaves, Dtype dtype, std::size_t count, std::uint32_t divisor, void* out) {
+  const base::DefaultFloatEnvironment environment;
+  if (divisor > kKernelDivisorMax) {
+    fixed_reference<Integer>(leaves, dtype, 0, count, divisor, out);
+  } else if constexpr (std::is_same_v<Integer, std::int32_t>) {
+    PRESUM_SIMD_DISPATCH(fixed32_vectors)(leaves, dtype, count, divisor, out);
+  } else {
+    PRESUM_SIMD_DISPATCH(fixed64_vectors)(leaves, dtype, count, divisor, out);
+  }
+}
+
 template void encode_kernel(Leaves, Dtype, std::size_t, const std::uint8_t*, std::size_t,
                             std::int32_t*);
 template void encode_kernel(Leaves, Dtype, std::size_t, const std::uint8_t*, std::size_t,
@@ -534,6 +715,8 @@ template void decode_kernel(const std::int32_t*, const std::uint8_t*, std::size_
                             std::uint32_t, Dtype, void*);
 template void decode_kernel(const std::int64_t*, const std::uint8_t*, std::size_t, std::size_t,
                             std::uint32_t, Dtype, void*);
+template void fixed_kernel<std::int32_t>(Leaves, Dtype, std::size_t, std::uint32_t, void*);
+template void fixed_kernel<std::int64_t>(Leaves, Dtype, std::size_t, std::uint32_t, void*);
 
 }  // namespace presum::reduce
 

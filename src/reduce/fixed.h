@@ -36,7 +36,12 @@ template <class Integer>
 void decode_kernel(const Integer* sums, const std::uint8_t* exponents, std::size_t count,
                    std::size_t total_leaves, std::uint32_t divisor, Dtype dtype, void* out);
 
-// Elements first to first + count of the buffers.
+// All steps of leaves that are all here.
+template <class Integer>
+void fixed_kernel(Leaves leaves, Dtype dtype, std::size_t count, std::uint32_t divisor, void* out);
+
+// Elements first to first + count of the leaves; exponents and integers of these alone. decode's
+// buffers all start at element 0.
 void exponents_reference(Leaves leaves, Dtype dtype, std::size_t first, std::size_t count,
                          std::uint8_t* exponents);
 template <class Integer>
@@ -46,5 +51,8 @@ template <class Integer>
 void decode_reference(const Integer* sums, const std::uint8_t* exponents, std::size_t first,
                       std::size_t count, std::size_t total_leaves, std::uint32_t divisor,
                       Dtype dtype, void* out);
+template <class Integer>
+void fixed_reference(Leaves leaves, Dtype dtype, std::size_t first, std::size_t count,
+                     std::uint32_t divisor, void* out);
 
 }  // namespace presum::reduce

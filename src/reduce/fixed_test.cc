@@ -31,6 +31,12 @@ Status decode(const std::int64_t* sums, const std::uint8_t* exponents, std::size
   return decode64(sums, exponents, count, total, divisor, dtype, out);
 }
 
+template <class Integer>
+Status fixed(Leaves leaves, Dtype dtype, std::size_t count, std::uint32_t divisor, void* out) {
+  return sizeof(Integer) == 4 ? fixed32(leaves, dtype, count, divisor, out)
+                              : fixed64(leaves, dtype, count, divisor, out);
+}
+
 // Everything that the steps give.
 template <class Integer>
 struct Steps {
@@ -306,6 +312,102 @@ TEST_P(FixedTest, AsManyNansAsLeavesAreStillNan) {
   ASSERT_TRUE(base::set_simd_target(""));
 }
 
+// ---- all steps in one
+
+template <class Integer>
+void expect_bits_of_the_steps(const LeafSet& set, std::uint32_t divisor) {
+  SCOPED_TRACE(std::to_string(set.buffers.size()) + " leaves of " + std::to_string(set.count()) +
+               ", divisor " + std::to_string(divisor));
+  ASSERT_TRUE(base::set_simd_target("SCALAR"));  // the definition, as tests above prove
+  const Buffer wanted = steps_of<Integer>(set, set.buffers.size(), divisor).out;
+  for (const std::string_view target : base::simd_targets()) {
+    SCOPED_TRACE(target);
+    ASSERT_TRUE(base::set_simd_target(target));
+    Buffer out(set.dtype, set.count());
+    ASSERT_TRUE(fixed<Integer>(set.pointers(), set.dtype, set.count(), divisor, out.data()));
+    for (std::size_t i = 0; i < set.count(); ++i) {
+      ASSERT_EQ(out.bits(i), wanted.bits(i)) << name_of(set.dtype) << ", element " << i;
+    }
+  }
+  ASSERT_TRUE(base::set_simd_target(""));
+}
+
+void expect_both_as_the_steps(const LeafSet& set, std::uint32_t divisor) {
+  expect_bits_of_the_steps<std::int32_t>(set, divisor);
+  expect_bits_of_the_steps<std::int64_t>(set, divisor);
+}
+
+TEST_P(FixedTest, OneCallGivesTheBitsOfTheStepsForEveryKindOfElement) {
+  for (const Kind kind : kKinds) {
+    SCOPED_TRACE(static_cast<int>(kind));
+    for (const std::size_t leaves : {1, 2, 3, 7, 8, 9, 16, 64, 129, 200}) {
+      const LeafSet set = random_leaves(kind, GetParam(), leaves, 150);
+      for (const std::size_t divisor : {std::size_t{1}, leaves, std::size_t{3}}) {
+        expect_both_as_the_steps(set, static_cast<std::uint32_t>(divisor));
+      }
+    }
+  }
+}
+
+TEST_P(FixedTest, OneCallGivesTheBitsOfTheStepsForEveryLength) {
+  for (const std::size_t leaves : {3, 8}) {
+    for (std::size_t count = 0; count <= 135; ++count) {
+      expect_both_as_the_steps(random_leaves(Kind::kGaussian, GetParam(), leaves, count), 3);
+      expect_both_as_the_steps(random_leaves(Kind::kSomeDenormals, GetParam(), leaves, count), 1);
+    }
+  }
+}
+
+TEST_P(FixedTest, OneCallGivesTheBitsOfTheStepsForEveryDivisor) {
+  for (const Kind kind : {Kind::kWide, Kind::kAnyBits, Kind::kTies}) {
+    const LeafSet set = random_leaves(kind, GetParam(), 8, 70);
+    for (const std::uint32_t divisor : {2U, 7U, 1U << 17, 32749U, (1U << 24) + 1, kDivisorMax}) {
+      expect_both_as_the_steps(set, divisor);
+    }
+  }
+}
+
+// Scales, and units of results, that are just floats and just not, with zeros in between.
+TEST_P(FixedTest, OneCallGivesTheBitsOfTheStepsAroundTheEndsOfTheRange) {
+  Random random(13);
+  const Layout layout = layout_of(GetParam());
+  const std::uint64_t hidden = std::uint64_t{1} << layout.mantissa_bits;
+  const int largest = (1 << layout.exponent_bits) - 1;
+  const auto set_around = [&](int exponent) {
+    LeafSet set{GetParam(), {}};
+    for (int leaf = 0; leaf < 8; ++leaf) {
+      set.buffers.emplace_back(GetParam(), 130);
+      for (std::size_t i = 0; i < 130; ++i) {
+        const std::uint64_t sign = random() % 2 == 0 ? sign_bit(GetParam()) : 0;
+        const auto biased = static_cast<std::uint64_t>(
+            std::clamp(exponent - static_cast<int>(random() % 4), 0, largest - 1));
+        const std::uint64_t size = i % 3 == 0 ? 0 : biased * hidden + random() % hidden;
+        set.buffers.back().set_bits(i, sign | size);
+      }
+    }
+    return set;
+  };
+  for (int exponent = 0; exponent < largest + 3; ++exponent) {
+    for (const std::uint32_t divisor : {1U, 8U}) {
+      expect_both_as_the_steps(set_around(exponent), divisor);
+    }
+  }
+}
+
+TEST_P(FixedTest, TheResultOfOneCallMayReplaceAnyLeafAndBuffersMayBeMisaligned) {
+  for (const Kind kind : {Kind::kGaussian, Kind::kSomeDenormals, Kind::kNotFinite}) {
+    for (const std::size_t leaves : {3, 8, 12}) {
+      const LeafSet set = random_leaves(kind, GetParam(), leaves, 150, 13);
+      const Buffer wanted = steps_of<std::int32_t>(set, leaves, 3).out;
+      for (std::size_t replaced = 0; replaced < leaves; ++replaced) {
+        LeafSet copy = set;
+        ASSERT_TRUE(fixed32(copy.pointers(), GetParam(), 150, 3, copy.buffers[replaced].data()));
+        EXPECT_TRUE(copy.buffers[replaced] == wanted) << replaced;
+      }
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Dtypes, FixedTest, testing::ValuesIn(kDtypes),
                          [](const auto& param) { return name_of(param.param); });
 
@@ -414,6 +516,11 @@ TEST(FixedArgumentsTest, WrongArgumentsAreErrorsThatSayWhatToDo) {
   EXPECT_EQ(message(exponents({}, Dtype::kF32, 1, &byte)),
             "reduce: there is no leaf; give at least one buffer");
   float out = 0;
+  EXPECT_EQ(message(fixed32({}, Dtype::kF32, 1, 1, &out)),
+            "reduce: there is no leaf; give at least one buffer");
+  EXPECT_EQ(message(fixed64(leaves, Dtype::kF64, 1, 1, &out)),
+            "reduce: f64 needs the exact reduction; this one takes f32, bf16 and f16");
+  EXPECT_NE(message(fixed64(leaves, Dtype::kF32, 1, 0, &out)), "");
   EXPECT_NE(message(decode32(&sum, &byte, 1, 0, 1, Dtype::kF32, &out)), "");
   EXPECT_NE(message(decode32(&sum, &byte, 1, 40000, 1, Dtype::kF32, &out)), "");
   EXPECT_NE(message(decode32(&sum, &byte, 1, 1, 0, Dtype::kF32, &out)), "");

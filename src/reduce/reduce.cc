@@ -84,6 +84,14 @@ Status decode(const Integer* sums, const std::uint8_t* exponents, std::size_t co
   return status;
 }
 
+template <class Integer>
+Status fixed(Leaves leaves, Dtype dtype, std::size_t count, std::uint32_t divisor, void* out) {
+  Status status = all_of(check_leaves(leaves.size(), kLeavesMax), check_divisor(divisor),
+                         check_short_dtype(dtype));
+  if (status) fixed_kernel<Integer>(leaves, dtype, count, divisor, out);
+  return status;
+}
+
 }  // namespace
 
 Status exact(Leaves leaves, Dtype dtype, std::size_t count, std::uint32_t divisor, void* out) {
@@ -140,6 +148,14 @@ Status decode32(const std::int32_t* sums, const std::uint8_t* exponents, std::si
 Status decode64(const std::int64_t* sums, const std::uint8_t* exponents, std::size_t count,
                 std::size_t total_leaves, std::uint32_t divisor, Dtype dtype, void* out) {
   return decode(sums, exponents, count, total_leaves, divisor, dtype, out);
+}
+
+Status fixed32(Leaves leaves, Dtype dtype, std::size_t count, std::uint32_t divisor, void* out) {
+  return fixed<std::int32_t>(leaves, dtype, count, divisor, out);
+}
+
+Status fixed64(Leaves leaves, Dtype dtype, std::size_t count, std::uint32_t divisor, void* out) {
+  return fixed<std::int64_t>(leaves, dtype, count, divisor, out);
 }
 
 Status binned_add(Binned sum, std::size_t count, const void* leaf, Dtype dtype) {

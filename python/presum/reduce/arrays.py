@@ -36,16 +36,9 @@ def exact(leaves: Sequence[Array], divisor: int, out: Array, gram: Array | None 
 
 
 def fixed(leaves: Sequence[Array], divisor: int, bits: int, out: Array) -> None:
-    """Exponents, integers and their quotient in one, with no other worker."""
-    addresses, dtype = _addresses(leaves), DTYPES[out.dtype.name]
-    exponents = np.empty(out.size, np.uint8)
-    sums = np.empty(out.size, np.int32 if bits == 32 else np.int64)
-    largest, found = exponents.ctypes.data, sums.ctypes.data
-    _core.reduce_exponents(addresses, dtype, out.size, largest)
-    _core.reduce_encode(addresses, dtype, out.size, largest, len(leaves), bits, found)
-    _core.reduce_decode(
-        found, largest, out.size, len(leaves), divisor, bits, dtype, out.ctypes.data
-    )
+    """Exponents, integers and quotient in one, with no other worker. ``out`` may be a leaf."""
+    dtype = DTYPES[out.dtype.name]
+    _core.reduce_fixed(_addresses(leaves), dtype, out.size, divisor, bits, out.ctypes.data)
 
 
 def binned(leaves: Sequence[Array], divisor: int, out: Array) -> None:

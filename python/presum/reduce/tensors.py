@@ -139,6 +139,18 @@ def decode(
     )
 
 
+def fixed(leaves: Sequence[torch.Tensor], divisor: int, bits: int, out: torch.Tensor) -> None:
+    """The three steps above in one, where all leaves are here; ``out`` may be a leaf."""
+    if not _on_host(out):
+        largest = exponents(leaves)
+        sums = encode(leaves, largest, len(leaves), bits)
+        decode(sums, largest, len(leaves), divisor, bits, out)
+        return
+    _core.reduce_fixed(
+        _addresses(leaves), DTYPES[out.dtype], out.numel(), divisor, bits, out.data_ptr()
+    )
+
+
 class Binned:
     """A sum of leaves that arrive one at a time and are not kept: 17 bytes per element.
 
@@ -213,8 +225,5 @@ def sum_all(
             total.add(leaf)
         total.decode(divisor, out)
     else:
-        bits = int(method.removeprefix("fixed"))
-        largest = exponents(flat)
-        sums = encode(flat, largest, len(flat), bits)
-        decode(sums, largest, len(flat), divisor, bits, out)
+        fixed(flat, divisor, int(method.removeprefix("fixed")), out)
     return out.view(leaves[0].shape)
