@@ -13,12 +13,29 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed.fsdp._fully_shard import _fsdp_param_group
 
 from presum.auditing import Audits, audited
-from presum.fsdp import FsdpCollector
+from presum.collector import Setup
+from presum.fsdp import FsdpCollector, parameter_groups
 from presum.hooks import Hook
 from presum.taps import TAPS
+
+
+class FsdpAuditingCollector(FsdpCollector):
+    """As :class:`FsdpCollector`, and audits what FSDP2 sums."""
+
+    def __init__(self, model: nn.Module, setup: Setup, audits: Audits) -> None:
+        super().__init__(model, setup)
+        self._audits = audits
+        self._auditor: FsdpAuditor | None = None
+
+    def _hook_gradients(self) -> None:
+        super()._hook_gradients()
+        if self._auditor is None:
+            groups = list(parameter_groups(self._wrapper))
+            self._auditor = FsdpAuditor(groups, self._audits, self, lambda: True)
 
 
 class FsdpAuditor:

@@ -80,10 +80,11 @@ def _target(model: nn.Module, group: dist.ProcessGroup | None, wish: Wish) -> Ta
         return _ddp(model, group, wish)
     if wish.mode == "passive" and is_fsdp(model):
         return _fsdp(model, group, wish)
-    if wish.audit_every is not None:
+    if wish.audit_every is not None and wish.mode != "hook":
         raise ValueError(
-            "presum.attach: audit_every is for DistributedDataParallel and FSDP2, "
-            f"not {type(model).__name__}; `presum audit FILE...` audits saved gradients"
+            "presum.attach: audit_every is for DistributedDataParallel and FSDP2, not for "
+            f'{type(model).__name__} with mode="{wish.mode}"; `presum audit FILE...` audits saved '
+            "gradients"
         )
     if wish.mode == "manual":
         return _by_hand(model, group)
@@ -222,7 +223,7 @@ def _fsdp(model: nn.Module, group: dist.ProcessGroup | None, wish: Wish) -> Targ
         ranks=dist.get_process_group_ranks(group) if group else mesh.mesh.flatten().tolist(),
         parameters=_trainable(model),
         device=groups[0].device,
-        collector=lambda setup: _fsdp_collector(model, groups, wish, setup),
+        collector=lambda setup: _fsdp_collector(model, wish, setup),
         sharded=True,
     )
 
@@ -241,20 +242,17 @@ def _check_audited(groups: Sequence[Any]) -> None:
         )
 
 
-def _fsdp_collector(
-    model: nn.Module, groups: Sequence[Any], wish: Wish, setup: Setup
-) -> FsdpCollector:
+def _fsdp_collector(model: nn.Module, wish: Wish, setup: Setup) -> FsdpCollector:
     from presum.fsdp import FsdpCollector
-    from presum.fsdp_audit import FsdpAuditor
+    from presum.fsdp_audit import FsdpAuditingCollector
     from presum.reduce.fsdp import FsdpReducingCollector
 
     audits = _audits(wish, setup)
     if wish.plan is not None:
         return FsdpReducingCollector(model, wish.plan, setup, audits)
-    collector = FsdpCollector(model, setup)
     if audits is not None:
-        FsdpAuditor(groups, audits, collector, lambda: True)
-    return collector
+        return FsdpAuditingCollector(model, setup, audits)
+    return FsdpCollector(model, setup)
 
 
 def _by_hand(model: nn.Module, group: dist.ProcessGroup | None) -> Target:

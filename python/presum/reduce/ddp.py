@@ -150,7 +150,7 @@ class ReducingState(HookState):
         self._retained = False  # leaves of the pass under way
         self._adds_up = False  # a pass has added to what was reduced
         self._flags = 0  # of the pass under way
-        self._tainted = 0  # the flags of leaves that wait
+        self._tainted = 0  # the flags of leaves since the last reduction
         self._unreduced = False  # leaves wait
         self._reduced_in = -1  # the last pass that was reduced
         self._said = False
@@ -216,6 +216,7 @@ class ReducingState(HookState):
             self._retains = self._adds_up = True
             self._flags = TOOK_BACK if self._described and not any(nonzero) else LOST
         if self._flags == TOOK_BACK:
+            self._tainted |= TOOK_BACK
             self._take_back = set(self._sums)
             _after_ddp(self._settle)
         else:
