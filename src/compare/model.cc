@@ -32,10 +32,12 @@ Hashed hashed_of(const Walk::At& a, std::uint64_t every_a, const Walk::At& b,
 }
 
 // The groups of a step's states.
-std::set<std::pair<std::uint64_t, StateHash::Of>> held_by(const StepRecord& step) {
-  std::set<std::pair<std::uint64_t, StateHash::Of>> out;
+std::set<std::uint64_t> held_by(const StepRecord& step, StateHash::Of of) {
+  std::set<std::uint64_t> out;
   for (const WorkerRecord& w : step.workers) {
-    for (const StateHash& s : w.states) out.emplace(s.group, s.of);
+    for (const StateHash& s : w.states) {
+      if (s.of == of) out.insert(s.group);
+    }
   }
   return out;
 }
@@ -141,11 +143,10 @@ class Model {
                   .hashed = hashed_of(a, every_a_, b, every_b_),
                   .layers = layers_,
                   .workers = pairs_of(*a.record, *b.record)};
-    if (pair.hashed.whole) same_numbering_ = held_by(pair.a) == held_by(pair.b);
-    if (!same_numbering_ && !pair.hashed.whole) pair.hashed = {};
+    number(pair);
     look_at_updates(pair);
     rest_.skipping += skips_gradients(pair);
-    rest_.lacking += pair.same_world() && pair.workers.size() < pair.a.workers_expected;
+    rest_.lacking += !pair.complete();
     defined_otherwise_ += defining_since_.has_value();
     if (out_.model.common_steps++ == 0) unseeded_ = unseeded_generators(pair);
     add_all({look_at_configuration(pair), look_at_data(pair), look_at_random(pair, unseeded_),
@@ -155,6 +156,21 @@ class Model {
     previous_ = pair.step;
     last_a_ = roster_of(pair.a);
     last_b_ = roster_of(pair.b);
+  }
+
+  // Whether a slice's tensors are the same ones in both runs.
+  void number(StepPair& pair) {
+    using Of = StateHash::Of;
+    const auto same = [&](Of of) { return held_by(pair.a, of) == held_by(pair.b, of); };
+    if (pair.hashed.whole) {
+      same_parameters_ = same(Of::kParameters);
+      same_buffers_ = same(Of::kBuffers);
+      return;
+    }
+    pair.same_parameters = same_parameters_;
+    pair.same_buffers = same_buffers_;
+    seen_in_part_ = seen_in_part_ || same_parameters_ != same_buffers_;
+    if (!same_parameters_ && !same_buffers_) pair.hashed = {};
   }
 
   // Where two segments meet.
@@ -207,26 +223,29 @@ class Model {
       return looked[static_cast<std::size_t>(stage)].state == Looked::State::kCompared;
     };
     reduced_.add(step, compared(Stage::kReduction));
-    gradients_.add(step, compared(Stage::kGradient) && complete(pair) && !skips_gradients(pair));
-  }
-
-  static bool complete(const StepPair& pair) {
-    return !pair.same_world() || pair.workers.size() == pair.a.workers_expected;
+    gradients_.add(step, compared(Stage::kGradient) && pair.complete() && !skips_gradients(pair));
   }
 
   // When parameters were last seen equal. A slice without parameters has been seen as well.
   void note_parameters(Looked& looked, const StepPair& pair) {
     if (looked.difference) {
-      looked.difference->last_seen = seen_.of(pair.hashed, looked.difference->layers);
+      looked.difference->last_seen = seen_before(pair.hashed, *looked.difference);
       return;
     }
     const bool none = looked.state == Looked::State::kNotInEither;
-    const bool seen = looked.state == Looked::State::kCompared && complete(pair);
+    const bool seen = looked.state == Looked::State::kCompared && pair.complete();
     if (!seen && !none) return;
     std::vector<std::uint64_t> groups;
-    for (const auto& [group, of] : held_by(pair.a)) groups.push_back(group);
+    for (const auto of : {StateHash::Of::kParameters, StateHash::Of::kBuffers}) {
+      std::ranges::copy(held_by(pair.a, of), std::back_inserter(groups));
+    }
     seen_.equal(pair.step, {.whole = seen && pair.hashed.whole, .slice = pair.hashed.slice},
                 layers_.backward(groups));
+  }
+
+  // A difference of all tensors may be one of those that slices left out.
+  std::optional<std::uint64_t> seen_before(const Hashed& hashed, const Difference& d) const {
+    return seen_.of(hashed.whole && seen_in_part_ ? Hashed{} : hashed, d.layers);
   }
 
   void note_worlds(const Looked& configuration, const StepPair& pair) {
@@ -295,7 +314,7 @@ class Model {
                         .workers = pairs_of(last_a_, last_b_)};
     Looked looked = same_end ? look_at_final(pair, a, b) : not_compared(!a.empty(), !b.empty());
     if (looked.difference) {
-      looked.difference->last_seen = seen_.of({.whole = true}, looked.difference->layers);
+      looked.difference->last_seen = seen_before({.whole = true}, *looked.difference);
       contexts_[static_cast<std::size_t>(Stage::kFinal)] = {
           {}, previous_, !same_salt_, reduced_, gradients_};
     }
@@ -473,9 +492,11 @@ class Model {
   std::optional<std::uint64_t> previous_;        // common step
   LastSeen seen_;
   Unbroken reduced_, gradients_;
-  bool same_numbering_ = true;  // parameters have the same numbers in both runs
-  bool other_worlds_ = false;   // the numbers of workers differ at a step
-  bool set_otherwise_ = false;  // a setting does
+  bool same_parameters_ = true;  // have the same numbers in both runs
+  bool same_buffers_ = true;     // likewise
+  bool seen_in_part_ = false;    // slices were compared without the one or the other
+  bool other_worlds_ = false;    // the numbers of workers differ at a step
+  bool set_otherwise_ = false;   // a setting does
   std::pair<std::uint32_t, std::uint32_t> ahead_meeting_{0, 0};
   std::map<std::uint32_t, std::int64_t> ahead_;  // of B, optimiser steps of A's ranks
   std::optional<std::uint64_t> updates_at_;      // first step with other numbers of updates
