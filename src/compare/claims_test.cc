@@ -144,5 +144,341 @@ TEST(Slices, AreComparedThoughOneRunRecordedNoBuffers) {
   EXPECT_EQ(c.models[0].at(Stage::kParameters).first->step, 1U);
 }
 
+TEST(Slices, ThatWereNotKeptAreNotSeenEqual) {
+  auto a = in_turn(54);
+  auto b = in_turn(54);
+  change_layer(b, "layers.10", 4);
+  for (auto* steps : {&a, &b}) {
+    for (WorkerRecord& w : (*steps)[27].workers) w.states.clear();
+  }
+  const auto first = compare_steps(a, b).models[0].at(Stage::kParameters).first;
+  ASSERT_TRUE(first.has_value());
+  EXPECT_EQ(first->step, 52U);
+  EXPECT_EQ(first->last_seen, Step(2));
+}
+
+// ---- dates and causes
+
+// The layer of slice 2 differs from step 4 on, which is seen at step 27.
+std::vector<StepRecord> changed_late(std::uint64_t steps = 30) {
+  auto out = in_turn(steps);
+  change_layer(out, "layers.10", 4);
+  return out;
+}
+
+TEST(Dates, LeaveOutStepsAtWhichAWorkerIsMissing) {
+  auto b = changed_late();
+  for (StepRecord& s : b) {
+    if (s.step >= 27) s.workers[1].loss += 1;
+    if (s.step >= 5 && s.step < 27) lose(s, 1);
+  }
+  const auto c = compare_steps(in_turn(30), b);
+  const ModelComparison& m = c.models[0];
+  EXPECT_EQ(m.dated_after, Step(4));
+  EXPECT_TRUE(has(m.dated, "dates it to the update of one of the steps 4 to 26")) << m.dated;
+  EXPECT_EQ(m.cause, "");
+  EXPECT_TRUE(has(m.origin, "the reduced gradient was not compared there")) << m.origin;
+}
+
+TEST(Causes, AreNotNamedWhereTheReducedGradientOfAWorkerWasNotSeen) {
+  auto a = in_turn(28);
+  auto b = in_turn(28);
+  lose(a[25], 2);
+  for (StepRecord& s : b) {
+    if (s.step < 26) continue;
+    s.workers[2].loss += 1;
+    for (StateHash& h : s.workers[2].states) h.value ^= 1;
+  }
+  const auto c = compare_steps(a, b);
+  EXPECT_EQ(c.models[0].first, Stage::kParameters);
+  EXPECT_EQ(c.models[0].cause, "");
+}
+
+TEST(Causes, AreNotNamedWhereGradientsWereLeftOut) {
+  auto a = in_turn(4);
+  auto b = in_turn(4);
+  for (auto* steps : {&a, &b}) {
+    for (StepRecord& s : *steps) {
+      for (WorkerRecord& w : s.workers) w.skipped_parameters = 1;
+    }
+  }
+  change_layer(b, "layers.2", 1);
+  const ModelComparison m = compare_steps(a, b).models[0];
+  EXPECT_EQ(m.cause, "");
+  EXPECT_TRUE(has(m.origin, "the reduced gradient was not compared there")) << m.origin;
+}
+
+TEST(Causes, AreNotNamedForParametersThatWereNeverSeen) {
+  auto a = in_turn(30);
+  auto b = in_turn(30);
+  change_layer(b, "layers.10", 0);
+  for (StepRecord& s : b) {
+    if (s.step >= 2) s.workers[0].loss += 1;
+  }
+  a.erase(a.begin());
+  b.erase(b.begin());
+  const ModelComparison m = compare_steps(a, b).models[0];
+  EXPECT_EQ(m.first, Stage::kParameters);
+  EXPECT_EQ(m.cause, "");
+  EXPECT_EQ(m.dated_after, Step());
+}
+
+TEST(Dates, NameOnlyWhatWasCompared) {
+  auto a = in_turn(30);
+  auto b = changed_late();
+  for (auto* steps : {&a, &b}) {
+    for (StepRecord& s : *steps) {
+      for (WorkerRecord& w : s.workers) {
+        w.skipped_parameters = 4;
+        w.fingerprint = 0;
+        w.grad_norm = NAN;
+      }
+    }
+  }
+  const auto unread = compare_steps(a, b).models[0];
+  EXPECT_TRUE(unread.dated.starts_with("losses are equal up to step 29")) << unread.dated;
+  for (StepRecord& s : b) {
+    if (s.step >= 27) s.workers[0].loss += 1;
+  }
+  const auto dated = compare_steps(a, b).models[0];
+  EXPECT_EQ(dated.computed, "losses");
+  EXPECT_TRUE(dated.dated.starts_with("losses are equal up to step 26 and differ at step 27"));
+}
+
+TEST(Dates, SayThatWhatIsComputedDiffersLater) {
+  auto b = changed_late(31);
+  for (StepRecord& s : b) {
+    if (s.step >= 29) s.workers[0].loss += 1;
+  }
+  const ModelComparison m = compare_steps(in_turn(31), b).models[0];
+  EXPECT_EQ(m.dated,
+            "losses and gradients are equal up to step 28 all the same: they differ from step 29 "
+            "on, too late to date it");
+}
+
+TEST(Brackets, RunForwardAfterTheLastRecordedStep) {
+  const auto steps = in_turn(27);  // slice 1, layers.2, is hashed at the last one
+  auto end = steps.back();
+  for (WorkerRecord& w : end.workers) w.states = step_of(0, 1).workers.front().states;
+  std::vector<StepRecord> other = {end};
+  change_layer(other, "layers.2", 0);
+  const TempFolder folder;
+  const Made made{.final_states = false, .unrecorded = 2};
+  record(folder / "a", steps, made, &end);
+  record(folder / "b", steps, made, &other.front());
+  const auto c = compare_folders(folder / "a", folder / "b");
+  EXPECT_EQ(c.models[0].first, Stage::kFinal);
+  EXPECT_TRUE(has(c.models[0].bracket, "one of the last 3 updates, those of the steps 26 to 28"))
+      << c.models[0].bracket;
+}
+
+// Steps of a later segment, numbered anew.
+std::vector<StepRecord> tail(std::uint64_t from, std::uint64_t to) {
+  std::vector<StepRecord> out;
+  for (std::uint64_t step = from; step < to; ++step) {
+    StepRecord s = step_of(step, 3);
+    s.step = step - from;
+    for (WorkerRecord& w : s.workers) w.optimizer_step = s.step + 1;
+    out.push_back(s);
+  }
+  return out;
+}
+
+const Made kMomentum{.facts = {{"optimizer.momentum", "0.9"}, {"every", "1"}},
+                     .final_states = false};
+const Made kNoMomentum{.facts = {{"optimizer.momentum", "0"}, {"every", "1"}},
+                       .final_states = false};
+
+TEST(Causes, AreNotFactsOfALaterSegment) {
+  auto b = in_turn(10);
+  change_layer(b, "layers.2", 1);
+  const TempFolder folder;
+  record(folder / "a", in_turn(10), kMomentum);
+  record(folder / "b", b, kMomentum);
+  record(folder / "a", tail(9, 14), kMomentum);
+  record(folder / "b", tail(9, 14), kNoMomentum);
+  const auto c = compare_folders(folder / "a", folder / "b");
+  EXPECT_EQ(c.models[0].first, Stage::kParameters);
+  EXPECT_FALSE(has(c.models[0].cause, "momentum")) << c.models[0].cause;
+  ASSERT_EQ(c.facts.size(), 1U);
+  EXPECT_EQ(c.facts[0].since, 9U);
+}
+
+TEST(Causes, ComeFromFactsThatWerePassedOverAtFirst) {
+  auto without = [](std::vector<StepRecord> steps) {
+    for (StepRecord& s : steps) {
+      for (WorkerRecord& w : s.workers) {
+        std::erase_if(w.fingerprints, [](const FingerprintValue& f) {
+          return f.kind == static_cast<std::uint32_t>(FingerprintKind::kOptimizerSettings);
+        });
+      }
+    }
+    return steps;
+  };
+  const TempFolder folder;
+  record(folder / "a", without(tail(0, 10)), kMomentum);
+  record(folder / "a", without(tail(9, 14)), kMomentum);
+  record(folder / "b", without(tail(0, 5)), kMomentum);
+  record(folder / "b", without(tail(4, 10)), kNoMomentum);
+  record(folder / "b", without(tail(9, 14)), kNoMomentum);
+  const auto c = compare_folders(folder / "a", folder / "b");
+  const auto& first = c.models[0].at(Stage::kConfiguration).first;
+  ASSERT_TRUE(first.has_value());
+  EXPECT_EQ(first->what, "optimizer.momentum");
+  EXPECT_EQ(first->step, 9U);
+}
+
+// ---- other stages than parameters
+
+TEST(Brackets, OfAReductionBeginWhereItWasLastRead) {
+  auto a = steps_of(30);
+  auto b = steps_of(30);
+  for (auto* steps : {&a, &b}) {
+    for (StepRecord& s : *steps) {
+      for (WorkerRecord& w : s.workers) {
+        if (s.step % 25 == 0) continue;
+        w.reduced_norm = NAN;
+        w.reduced_fingerprint = 0;
+      }
+    }
+  }
+  for (WorkerRecord& w : b[25].workers) w.reduced_fingerprint ^= 1;
+  const ModelComparison m = compare_steps(a, b).models[0];
+  EXPECT_EQ(m.first, Stage::kReduction);
+  EXPECT_EQ(m.last_identical, Step(0));
+  EXPECT_EQ(m.bracket, "it began at one of the steps 1 to 25");
+}
+
+TEST(Brackets, OfAGradientBeginWhereItsWorkerWasLastCompared) {
+  auto b = steps_of(10);
+  for (StepRecord& s : b) {
+    if (s.step >= 7) change_gradient(s, 2, {"head"});
+    if (s.step >= 2 && s.step < 7) lose(s, 2);
+  }
+  const ModelComparison m = compare_steps(steps_of(10), b).models[0];
+  EXPECT_EQ(m.first, Stage::kGradient);
+  EXPECT_EQ(m.last_identical, Step(1));
+  EXPECT_EQ(m.bracket, "it began at one of the steps 2 to 7");
+}
+
+TEST(Brackets, OfALossThatWasNeverComparedSaySo) {
+  auto a = steps_of(6);
+  auto b = steps_of(6);
+  for (auto* steps : {&a, &b}) {
+    for (StepRecord& s : *steps) {
+      if (s.step < 4) s.workers[1].loss = NAN;
+    }
+  }
+  b[4].workers[1].loss += 1;
+  const ModelComparison m = compare_steps(a, b).models[0];
+  EXPECT_EQ(m.first, Stage::kLoss);
+  EXPECT_EQ(m.last_identical, Step());
+  EXPECT_EQ(m.bracket, "these were not compared before");
+}
+
+// ---- sentences of success
+
+void without_reductions(std::vector<StepRecord>& steps) {
+  for (StepRecord& s : steps) {
+    for (WorkerRecord& w : s.workers) {
+      w.reduced_norm = NAN;
+      w.reduced_fingerprint = 0;
+    }
+  }
+}
+
+TEST(Agreement, OfOtherWorldsNeedsMoreThanOneSliceAfterTheStart) {
+  auto a = dealt(2, 2);
+  auto b = dealt(3, 2);
+  for (auto* steps : {&a, &b}) {
+    without_reductions(*steps);
+    for (WorkerRecord& w : (*steps)[1].workers) w.states = {w.states.back()};
+  }
+  const Made open{.final_states = false};
+  EXPECT_EQ(compare_steps(a, b, open, open).outcome, Outcome::kDifferent);
+  EXPECT_EQ(compare_steps(a, b).outcome, Outcome::kIdentical) << "final parameters suffice";
+}
+
+TEST(Agreement, OfOtherWorldsComesFromEverySliceOrASum) {
+  const Made open{.final_states = false};
+  auto a = dealt(2, 26);
+  auto b = dealt(3, 26);
+  without_reductions(a);
+  without_reductions(b);
+  EXPECT_EQ(compare_steps(a, b, open, open).outcome, Outcome::kIdentical);
+  a.resize(25);
+  EXPECT_EQ(compare_steps(a, b, open, open).outcome, Outcome::kDifferent) << "slice 0 is not seen";
+  EXPECT_EQ(compare_steps(dealt(2), dealt(3), open, open).outcome, Outcome::kIdentical)
+      << "the sum of step 5";
+}
+
+TEST(Agreement, TellsNumbersOfWorkersThatChangeWithinARun) {
+  const TempFolder folder;
+  const auto facts = [](const char* workers) {
+    return Made{.facts = {{"world_size", workers}, {"every", "1"}}, .final_states = false};
+  };
+  auto second = dealt(2, 28);
+  second.erase(second.begin(), second.begin() + 25);
+  for (StepRecord& s : second) {
+    s.step -= 25;
+    for (WorkerRecord& w : s.workers) w.optimizer_step -= 25;
+  }
+  record(folder / "a", dealt(2, 28), facts("2"));
+  record(folder / "b", dealt(3, 25), facts("3"));
+  record(folder / "b", second, facts("2"));
+  const auto c = compare_folders(folder / "a", folder / "b");
+  EXPECT_EQ(c.outcome, Outcome::kIdentical);
+  EXPECT_TRUE(c.agreement.starts_with(
+      "identical for 2 and 3 workers (at 25 of the steps, equal numbers at the others), bit for "
+      "bit, at 28 common steps: samples, random generators at 3 steps, "))
+      << c.agreement;
+  EXPECT_TRUE(contains(c.models[0].not_compared,
+                       "loss at 25 of 28 common steps: the numbers of workers differ"));
+}
+
+TEST(Agreement, SaysWhichStepsAreCommonThoughTheirCountsAreEqual) {
+  auto a = steps_of(8);
+  auto b = steps_of(8);
+  a.resize(5);
+  b.erase(b.begin(), b.begin() + 3);
+  EXPECT_TRUE(has(compare_steps(a, b).agreement, "at 2 common steps (A holds 5, B 5)"));
+}
+
+void record_two_models(const std::filesystem::path& folder, std::uint64_t begin) {
+  testing::FakeClock clock;
+  auto writer = runlog::Writer::open(folder, clock.function(), runlog::Journal::kWal, 5);
+  ASSERT_TRUE(writer);
+  for (std::uint64_t step = 0; step < 3; ++step) {
+    for (const std::uint32_t module : {0U, 1U}) {
+      StepRecord s = step_of(module == 0 ? step + begin : step, 3);
+      s.segment = writer->segment();
+      s.module = module;
+      ASSERT_TRUE(writer->add(s));
+    }
+  }
+  ASSERT_TRUE(writer->close());
+}
+
+TEST(Agreement, SpeaksOfEveryModel) {
+  const TempFolder folder;
+  for (const auto& [name, begin] : {std::pair("a", 0U), std::pair("b", 3U), std::pair("c", 0U)}) {
+    record_two_models(folder / name, begin);
+  }
+  const auto c = compare_folders(folder / "a", folder / "b");
+  EXPECT_EQ(c.outcome, Outcome::kIdentical);
+  EXPECT_TRUE(has(c.agreement, "module 0, shard 0: nothing was compared")) << c.agreement;
+  EXPECT_TRUE(has(c.agreement, "module 1, shard 0: identical in all that was compared, at 3"));
+  EXPECT_TRUE(compare_folders(folder / "a", folder / "c")
+                  .agreement.starts_with("2 models, each identical in all that was compared"));
+}
+
+// ---- facts
+
+TEST(Facts, OfVersionsAreNoNumbers) {
+  const auto c = compare_steps(steps_of(2), steps_of(2), {.facts = {{"cuda", "12.1"}}},
+                               {.facts = {{"cuda", "12.10"}}});
+  EXPECT_EQ(c.facts.size(), 1U);
+}
+
 }  // namespace
 }  // namespace presum::compare

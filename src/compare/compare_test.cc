@@ -709,8 +709,9 @@ TEST(Compare, FindsRunsIdenticalThatDifferInTheNumberOfWorkersOnly) {
   const auto c = compare_steps(dealt(2), dealt(3));
   EXPECT_EQ(c.outcome, Outcome::kIdentical);
   EXPECT_EQ(c.agreement,
-            "identical for 2 and 3 workers, bit for bit, at 6 common steps: data, parameters, "
-            "reduction, final parameters; not compared: random generators, loss, local gradient");
+            "identical for 2 and 3 workers, bit for bit, at 6 common steps: samples, parameters, "
+            "reduction at 2 steps, final parameters; not compared: random generators, loss, local "
+            "gradient");
   const ModelComparison& m = c.models[0];
   EXPECT_TRUE(m.other_worlds);
   EXPECT_EQ(m.at(Stage::kConfiguration).differing, 6U);

@@ -288,7 +288,7 @@ Looked look_at_positions(const StepPair& pair) {
     const auto text = first_position(*a, *b);
     found.evidence({a->rank}, text.empty() ? "more positions in one run" : text.substr(2));
   }
-  if (!known) return {Looked::State::kNotAlike, {}};
+  if (!known) return {.state = Looked::State::kNotAlike};
   return differ ? std::move(found).finish("positions in the data set that samplers drew")
                 : Looked{};
 }

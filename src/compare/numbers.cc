@@ -276,7 +276,10 @@ Looked look_at_losses(const StepPair& pair) {
   for (const WorkerPair& w : pair.workers) {
     if (!has_loss(*w.first) || !has_loss(*w.second)) continue;
     known = true;
-    if (losses_equal(*w.first, *w.second)) continue;
+    if (losses_equal(*w.first, *w.second)) {
+      found.equal(w);
+      continue;
+    }
     differ = true;
     found.worker(w);
     found.evidence({w.first->rank}, loss_text(*w.first, *w.second));
@@ -285,7 +288,7 @@ Looked look_at_losses(const StepPair& pair) {
     return not_compared(std::ranges::any_of(pair.a.workers, has_loss),
                         std::ranges::any_of(pair.b.workers, has_loss));
   }
-  return differ ? std::move(found).finish("loss") : Looked{};
+  return differ ? std::move(found).finish("loss") : std::move(found).same();
 }
 
 Looked look_at_gradients(const StepPair& pair) {
@@ -298,12 +301,15 @@ Looked look_at_gradients(const StepPair& pair) {
   bool differ = false;
   for (const WorkerPair& w : pair.workers) {
     if (none_read(*w.first) || none_read(*w.second)) continue;
-    if (w.first->fingerprint == w.second->fingerprint) continue;
+    if (w.first->fingerprint == w.second->fingerprint) {
+      found.equal(w);
+      continue;
+    }
     differ = true;
     found.worker(w);
     found.evidence({w.first->rank}, gradient_text(pair, w, differing));
   }
-  if (!differ) return {};
+  if (!differ) return std::move(found).same();
   found.layers(differing);
   const std::size_t layers = std::set(differing.begin(), differing.end()).size();
   return std::move(found).finish(
@@ -322,7 +328,10 @@ Looked look_at_reduction(const StepPair& pair) {
   for (const WorkerPair& w : pairs) {
     if (!has_reduced(*w.first) || !has_reduced(*w.second)) continue;
     known = true;
-    if (w.first->reduced_fingerprint == w.second->reduced_fingerprint) continue;
+    if (w.first->reduced_fingerprint == w.second->reduced_fingerprint) {
+      found.equal(w);
+      continue;
+    }
     if (pair.same_world()) found.worker(w);
     left.add(w, found);
     if (!differ) {
@@ -336,7 +345,7 @@ Looked look_at_reduction(const StepPair& pair) {
     return not_compared(std::ranges::any_of(pair.a.workers, has_reduced),
                         std::ranges::any_of(pair.b.workers, has_reduced));
   }
-  return differ ? std::move(found).finish("reduced gradient") : Looked{};
+  return differ ? std::move(found).finish("reduced gradient") : std::move(found).same();
 }
 
 Looked look_at_final(const StepPair& pair, std::span<const FinalState> a,

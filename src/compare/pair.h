@@ -80,15 +80,23 @@ struct StepPair {
 
 // What comparing one stage of one step came to.
 struct Looked {
-  enum class State : std::uint8_t { kCompared, kNotInA, kNotInB, kNotInEither, kNotAlike };
+  enum class State : std::uint8_t {
+    kCompared,
+    kNotInA,
+    kNotInB,
+    kNotInEither,
+    kNotAlike,
+    kOtherWorlds
+  };
   State state = State::kCompared;
-  std::optional<Difference> difference;
+  std::optional<Difference> difference = {};
+  std::vector<std::uint32_t> equal = {};  // ranks that were compared and are equal
 };
 
 inline Looked not_compared(bool in_a, bool in_b) {
   using State = Looked::State;
-  if (in_a && in_b) return {State::kNotAlike, {}};
-  return {in_a ? State::kNotInB : in_b ? State::kNotInA : State::kNotInEither, {}};
+  if (in_a && in_b) return {.state = State::kNotAlike};
+  return {.state = in_a ? State::kNotInB : in_b ? State::kNotInA : State::kNotInEither};
 }
 
 inline constexpr std::size_t kEvidenceMax = 8;
@@ -98,6 +106,9 @@ class Found {
  public:
   explicit Found(const StepPair& pair) : pair_(pair) { difference_.step = pair.step; }
   void worker(const WorkerPair& workers) { difference_.ranks.push_back(workers.first->rank); }
+  void equal(const WorkerPair& workers) { equal_.push_back(workers.first->rank); }
+  // Nothing differs.
+  Looked same() && { return {.equal = std::move(equal_)}; }
   void evidence(std::vector<std::uint32_t> ranks, std::string text) {
     if (difference_.evidence.size() < kEvidenceMax) {
       difference_.evidence.push_back({std::move(ranks), std::move(text)});
@@ -112,12 +123,13 @@ class Found {
     ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
     difference_.all_ranks = !ranks.empty() && ranks.size() == pair_.workers.size();
     difference_.what = std::move(what);
-    return {Looked::State::kCompared, std::move(difference_)};
+    return {.difference = std::move(difference_), .equal = std::move(equal_)};
   }
 
  private:
   const StepPair& pair_;
   Difference difference_;
+  std::vector<std::uint32_t> equal_;
 };
 
 }  // namespace presum::compare
