@@ -472,6 +472,32 @@ TEST(Agreement, SpeaksOfEveryModel) {
                   .agreement.starts_with("2 models, each identical in all that was compared"));
 }
 
+TEST(Damage, IsAStepWithoutANumberOfWorkers) {
+  for (const std::uint32_t workers : {0U, ~0U}) {
+    auto steps = steps_of(2);
+    steps[1].workers_expected = workers;
+    const TempFolder folder;
+    record(folder / "a", steps_of(2));
+    record(folder / "b", steps);
+    const auto a = RunLog::open(folder / "a");
+    const auto b = RunLog::open(folder / "b");
+    ASSERT_TRUE(a && b);
+    const auto c = compare(*a, *b);
+    ASSERT_FALSE(c);
+    EXPECT_EQ(c.error().code, ErrorCode::kCorrupt);
+    EXPECT_TRUE(has(c.error().message, "presum.db is damaged: copy it again")) << c.error().message;
+  }
+}
+
+TEST(Updates, AreCountedWithoutOverflow) {
+  auto a = steps_of(3);
+  auto b = steps_of(3);
+  for (StepRecord& s : a) s.workers[0].optimizer_step = std::uint64_t{1} << 63;
+  for (StepRecord& s : b) s.workers[0].optimizer_step = ~std::uint64_t{0};
+  const auto c = compare_steps(a, b);
+  EXPECT_FALSE(contains(c.models[0].remarks, "fewer optimiser steps"));
+}
+
 // ---- facts
 
 TEST(Facts, OfVersionsAreNoNumbers) {
