@@ -52,9 +52,10 @@ std::string part(const Comparison& c, const ModelComparison& m) {
 std::string identical_until(const ModelComparison& m) {
   const Difference& d = *m.at(*m.first).first;
   if (!m.last_identical) return "";
-  const bool in_turn = d.last_seen == m.last_identical;
+  const bool parameters = *m.first == Stage::kParameters || *m.first == Stage::kFinal;
+  const bool in_turn = parameters && d.last_seen == m.last_identical;
   const auto computed = !m.bracket.empty() && m.dated_after
-                            ? fmt::format(", losses and gradients up to step {}", *m.dated_after)
+                            ? fmt::format(", {} up to step {}", m.computed, *m.dated_after)
                             : std::string();
   return in_turn || *m.last_identical + 1 >= d.step
              ? fmt::format("identical up to step {}{}; ", *m.last_identical, computed)

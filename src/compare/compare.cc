@@ -37,33 +37,56 @@ void say_models_alone(const Run& run, const Run& other, const char* name, Compar
   }
 }
 
-// "data, parameters, reduction": the stages of which something was compared, or nothing.
+// "data, parameters, reduction at 2 steps": the stages of which something was compared, or nothing.
 std::string stages_of(const ModelComparison& m, bool compared) {
   std::string out;
   for (std::size_t s = static_cast<std::size_t>(Stage::kData); s < kStages; ++s) {
-    if ((m.stages[s].compared > 0) != compared) continue;
-    out += (out.empty() ? "" : ", ") + std::string(kNames[s]);
+    const std::uint64_t times = m.stages[s].compared;
+    if ((times > 0) != compared) continue;
+    const auto stage = static_cast<Stage>(s);
+    std::string name(compared && stage == Stage::kData ? "samples" : kNames[s]);
+    std::ranges::replace(name, '-', ' ');
+    if (compared && stage != Stage::kFinal && times < m.common_steps) {
+      name += fmt::format(" at {} step{}", times, times == 1 ? "" : "s");
+    }
+    out += (out.empty() ? "" : ", ") + name;
   }
-  std::ranges::replace(out, '-', ' ');
   return out;
 }
 
 std::string steps_text(const ModelComparison& m) {
   auto of = fmt::format("{} common step{}", m.common_steps, m.common_steps == 1 ? "" : "s");
-  if (m.a.steps == m.b.steps) return of;
+  if (m.a.steps == m.common_steps && m.b.steps == m.common_steps) return of;
   return fmt::format("{} (A holds {}, B {})", of, m.a.steps, m.b.steps);
 }
 
-std::string agreement_of(const Comparison& c) {
-  const auto found = std::ranges::find_if(c.models, &ModelComparison::other_worlds);
-  const auto& m = found == c.models.end() ? c.models.front() : *found;
+std::string agreement_of(const ModelComparison& m) {
+  if (!any_number(m)) return "nothing was compared that is computed";
   const auto rest = stages_of(m, false);
   const auto without = rest.empty() ? "" : "; not compared: " + rest;
   if (!m.other_worlds) {
     return fmt::format("identical in all that was compared, at {}{}", steps_text(m), without);
   }
-  return fmt::format("identical for {} and {} workers, bit for bit, at {}: {}{}", m.a.workers,
-                     m.b.workers, steps_text(m), stages_of(m, true), without);
+  const auto some =
+      m.world_steps == m.common_steps
+          ? ""
+          : fmt::format(" (at {} of the steps, equal numbers at the others)", m.world_steps);
+  return fmt::format("identical for {} workers{}, bit for bit, at {}: {}{}", m.worlds, some,
+                     steps_text(m), stages_of(m, true), without);
+}
+
+// Of several models one sentence each, if they are not the same.
+std::string agreement_of(const Comparison& c) {
+  const auto first = agreement_of(c.models.front());
+  if (c.models.size() == 1) return first;
+  std::string out;
+  bool alike = true;
+  for (const ModelComparison& m : c.models) {
+    const auto own = agreement_of(m);
+    alike = alike && own == first;
+    out += fmt::format("{}{}: {}", out.empty() ? "" : "; ", name_of({m.module, m.shard}), own);
+  }
+  return alike ? fmt::format("{} models, each {}", c.models.size(), first) : out;
 }
 
 void judge(const Run& a, const Run& b, Comparison& out) {

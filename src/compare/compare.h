@@ -44,8 +44,9 @@ struct Difference {
   std::string what;                  // what differs, in a few words; not trusted
   std::vector<std::string> layers;   // groups that differ, in the order of the backward pass
   std::vector<Evidence> evidence;    // a bounded number
-  // Of parameters, which are hashed in turn: the last common step before `step` at which those that
-  // differ were compared and equal. None: never, or another stage.
+  // The last common step before `step` at which what differs was compared and equal: those
+  // parameters, or the loss, gradient or reduced gradient of every worker that differs. None:
+  // never, or a stage of the inputs.
   std::optional<std::uint64_t> last_seen;
 };
 
@@ -54,6 +55,7 @@ struct StageSummary {
   std::uint64_t differing = 0;  // of them
   std::optional<Difference> first;
   std::optional<std::uint64_t> last_equal;  // last step before `first` that was compared here
+  std::optional<std::uint64_t> last_whole;  // likewise, of every worker and every gradient
 };
 
 // What a run holds of one model. Steps are counted through restarts, see timeline.h.
@@ -74,7 +76,7 @@ struct ModelComparison {
   std::optional<Stage> first;         // none: identical in what was compared
   std::optional<Stage> first_number;  // likewise, inputs left out
   // The difference began after this step: the last common one before that of `first`, or the one at
-  // which parameters were last seen equal.
+  // which what differs was last seen equal.
   std::optional<std::uint64_t> last_identical;
   // Losses and gradients are equal up to this step and date a first difference of parameters.
   std::optional<std::uint64_t> dated_after;
@@ -84,6 +86,9 @@ struct ModelComparison {
   bool positions_only = false;            // of its samples, at most: the salts differ
   std::vector<Stage> unseen;              // not compared at the step of `first`, and before it
   bool other_worlds = false;              // equal but for the numbers of workers
+  std::string worlds;                     // "2 and 3": numbers of workers where they differ
+  std::uint64_t world_steps = 0;          // at which they do
+  std::string computed;                   // "losses and gradients": those that may date it
   std::string bracket;                    // since when it differs, where that is no single step
   std::string dated;                      // what losses and gradients say about that
   std::string cause;                      // that the update differs, where nothing before it does
@@ -109,6 +114,7 @@ struct FactDifference {
   Weight weight = Weight::kEnvironment;
   std::vector<std::uint32_t> ranks;  // that differ; empty: the numbers of workers differ
   bool all_ranks = false;
+  std::uint64_t since = 0;  // the first common step of the segments that say so
 };
 
 enum class Outcome : std::uint8_t { kIdentical, kDifferent, kNotComparable };

@@ -15,8 +15,11 @@ namespace presum::compare {
 namespace {
 
 using testing::change_gradient;
+using testing::change_layer;
 using testing::compare_steps;
+using testing::dealt;
 using testing::group_of;
+using testing::in_turn;
 using testing::Made;
 using testing::set;
 using testing::step_of;
@@ -302,31 +305,6 @@ TEST(Compare, BlamesTheUpdateWhereTheReducedGradientWasEqual) {
 }
 
 // ---- parameters, which are hashed in turn
-
-// As presum.attach records them: of each layer one slice a step, all at step 0; the reduced
-// gradient at every step.
-std::vector<StepRecord> in_turn(std::uint64_t steps) {
-  auto out = steps_of(steps);
-  for (StepRecord& s : out) {
-    for (WorkerRecord& w : s.workers) {
-      w.reduced_norm = 1;
-      w.reduced_fingerprint = testing::value(2, s.step);
-      if (s.step == 0) continue;
-      const std::uint64_t slice = s.step % 25;
-      const auto hashed = slice < 4 ? std::vector{w.states[slice]} : std::vector<StateHash>();
-      w.states = hashed;
-    }
-  }
-  return out;
-}
-
-void change_layer(std::vector<StepRecord>& steps, const std::string& layer, std::uint64_t from) {
-  for (StepRecord& s : steps) {
-    for (WorkerRecord& w : s.workers) {
-      for (StateHash& h : w.states) h.value ^= s.step >= from && h.group == name_hash(layer);
-    }
-  }
-}
 
 // The layer of slice 2 differs from step 4 on, and is next hashed at step 27.
 Comparison changed_late(const Change& also = [](StepRecord&) {}) {
@@ -727,28 +705,13 @@ TEST(Compare, SaysThatNothingIsInCommon) {
 
 // ---- other numbers of workers
 
-// The same rows over all workers, whatever their number.
-std::vector<StepRecord> dealt(std::uint32_t workers) {
-  auto out = steps_of(6, workers);
-  for (StepRecord& s : out) {
-    for (WorkerRecord& w : s.workers) {
-      const std::uint64_t rows = 12 / workers;
-      w.rows = rows;
-      w.samples.clear();
-      for (std::uint64_t r = 0; r < rows; ++r) {
-        w.samples.push_back(testing::value(3, s.step, r * workers + w.replica));
-      }
-    }
-  }
-  return out;
-}
-
 TEST(Compare, FindsRunsIdenticalThatDifferInTheNumberOfWorkersOnly) {
   const auto c = compare_steps(dealt(2), dealt(3));
   EXPECT_EQ(c.outcome, Outcome::kIdentical);
   EXPECT_EQ(c.agreement,
-            "identical for 2 and 3 workers, bit for bit, at 6 common steps: data, parameters, "
-            "reduction, final parameters; not compared: random generators, loss, local gradient");
+            "identical for 2 and 3 workers, bit for bit, at 6 common steps: samples, parameters, "
+            "reduction at 2 steps, final parameters; not compared: random generators, loss, local "
+            "gradient");
   const ModelComparison& m = c.models[0];
   EXPECT_TRUE(m.other_worlds);
   EXPECT_EQ(m.at(Stage::kConfiguration).differing, 6U);

@@ -62,6 +62,7 @@ Json model_json(const ModelComparison& m) {
           {"first_number", name(m.first_number)},
           {"last_identical", or_null(m.last_identical)},
           {"dated_after", or_null(m.dated_after)},
+          {"computed", m.computed},
           {"bracket", m.bracket},
           {"dated", m.dated},
           {"cause", m.cause},
@@ -81,7 +82,8 @@ Json fact_json(const FactDifference& f) {
           {"a", f.a},
           {"b", f.b},
           {"ranks", f.ranks},
-          {"all_ranks", f.all_ranks}};
+          {"all_ranks", f.all_ranks},
+          {"since", f.since}};
 }
 
 }  // namespace

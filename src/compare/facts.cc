@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compare/facts.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -49,12 +52,11 @@ bool knows_environment(const std::map<std::string, ByRank>& facts) {
   return facts.contains("threads");
 }
 
-// The value that all workers share.
-std::optional<std::string> shared(const ByRank& values) {
-  if (values.empty()) return std::nullopt;
-  const auto& first = values.begin()->second;
-  const bool all = std::ranges::all_of(values, [&](const auto& v) { return v.second == first; });
-  return all ? std::optional(first) : std::nullopt;
+// The values of all workers, each once.
+std::set<std::string> values_of(const ByRank& by_rank) {
+  std::set<std::string> out;
+  for (const auto& [rank, value] : by_rank) out.insert(value);
+  return out;
 }
 
 // An absent variable is unset, an absent scaler is none; another absent fact is unknown.
@@ -62,9 +64,10 @@ bool absence_counts(std::string_view key) {
   return key.starts_with("env.") || key == "grad_scaler";
 }
 
-// As text or as numbers: 0 is 0.0.
-bool same_value(const std::string& a, const std::string& b) {
+// As text, hyper-parameters as numbers too: 0 is 0.0.
+bool same_value(const std::string& key, const std::string& a, const std::string& b) {
   if (a == b) return true;
+  if (!key.starts_with("optimizer.")) return false;
   double of_a = 0;
   double of_b = 0;
   const auto whole = [](const std::string& text, double& value) {
@@ -85,7 +88,7 @@ std::optional<FactDifference> by_rank(const std::string& key, const ByRank& a, c
     const auto in_a = a.find(rank);
     const auto in_b = b.find(rank);
     const bool both = in_a != a.end() && in_b != b.end();
-    if (both ? same_value(in_a->second, in_b->second) : !absence_counts(key)) continue;
+    if (both ? same_value(key, in_a->second, in_b->second) : !absence_counts(key)) continue;
     out.ranks.push_back(rank);
     if (out.ranks.size() > 1) continue;
     out.a = in_a == a.end() ? "" : in_a->second;
@@ -96,13 +99,22 @@ std::optional<FactDifference> by_rank(const std::string& key, const ByRank& a, c
   return out;
 }
 
+// Of values that neither run's workers share those that define the training alone: what else
+// workers say may be their own.
 std::optional<FactDifference> by_shared(const std::string& key, const ByRank& a, const ByRank& b) {
-  const auto of_a = shared(a);
-  const auto of_b = shared(b);
-  const bool counts = (of_a && of_b) || (absence_counts(key) && (a.empty() || b.empty()));
-  if (!counts || same_value(of_a.value_or(""), of_b.value_or(""))) return std::nullopt;
-  return FactDifference{
-      .key = key, .a = of_a.value_or(""), .b = of_b.value_or(""), .weight = weight_of(key)};
+  const auto of_a = values_of(a);
+  const auto of_b = values_of(b);
+  const Weight weight = weight_of(key);
+  const bool absent = of_a.empty() || of_b.empty();
+  const bool shared = of_a.size() == 1 || of_b.size() == 1;
+  if (absent ? !absence_counts(key) : !shared && weight != Weight::kDefining) return std::nullopt;
+  const bool same = of_a == of_b || (of_a.size() == 1 && of_b.size() == 1 &&
+                                     same_value(key, *of_a.begin(), *of_b.begin()));
+  if (same) return std::nullopt;
+  return FactDifference{.key = key,
+                        .a = fmt::format("{}", fmt::join(of_a, " or ")),
+                        .b = fmt::format("{}", fmt::join(of_b, " or ")),
+                        .weight = weight};
 }
 
 }  // namespace

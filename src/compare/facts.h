@@ -8,9 +8,10 @@
 
 namespace presum::compare {
 
-// Facts of one model in two segments, by rank; where the numbers of workers differ, those that all
-// workers of each run share. A fact that only one run has counts as a difference if it defines the
-// training or is an environment variable. Sorted by weight and key.
+// Facts of one model in two segments, by rank; where the numbers of workers differ, the values
+// that a run's workers have, unless neither run's workers share one. A fact that only one run has
+// counts as a difference if it defines the training or is an environment variable. Sorted by weight
+// and key.
 std::vector<FactDifference> differing_facts(std::span<const Fact> a, std::span<const Fact> b,
                                             bool same_world);
 

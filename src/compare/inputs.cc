@@ -88,6 +88,14 @@ class Settings {
       }
     }
   }
+  // Whoever they differ for.
+  void report(Found& found) const {
+    for (const auto& [kind, lines] : lines_) {
+      for (const Evidence& line : lines) {
+        if (!is_hash(kind)) found.evidence({}, line.text);
+      }
+    }
+  }
   bool empty() const { return lines_.empty(); }
   std::string names() const {
     std::vector<std::string> out;
@@ -280,7 +288,7 @@ Looked look_at_positions(const StepPair& pair) {
     const auto text = first_position(*a, *b);
     found.evidence({a->rank}, text.empty() ? "more positions in one run" : text.substr(2));
   }
-  if (!known) return {Looked::State::kNotAlike, {}};
+  if (!known) return {.state = Looked::State::kNotAlike};
   return differ ? std::move(found).finish("positions in the data set that samplers drew")
                 : Looked{};
 }
@@ -298,10 +306,11 @@ Looked look_at_configuration(const StepPair& pair) {
   Settings settings;
   found.evidence({}, fmt::format("workers: {} in A, {} in B", pair.a.workers_expected,
                                  pair.b.workers_expected));
-  if (!pair.a.workers.empty() && !pair.b.workers.empty()) {
-    add_differing({&pair.a.workers.front(), &pair.b.workers.front()}, is_setting_of_all, settings);
-    settings.report(1, found);
+  const auto tells = [](const WorkerRecord& w) { return !w.fingerprints.empty(); };
+  for (const WorkerPair& w : crossed(pair.a, pair.b, tells)) {
+    add_differing(w, is_setting_of_all, settings);
   }
+  settings.report(found);
   const std::string what(kNumberOfWorkers);
   return std::move(found).finish(settings.empty() ? what : what + ", " + settings.names());
 }

@@ -32,10 +32,12 @@ Hashed hashed_of(const Walk::At& a, std::uint64_t every_a, const Walk::At& b,
 }
 
 // The groups of a step's states.
-std::set<std::pair<std::uint64_t, StateHash::Of>> held_by(const StepRecord& step) {
-  std::set<std::pair<std::uint64_t, StateHash::Of>> out;
+std::set<std::uint64_t> held_by(const StepRecord& step, StateHash::Of of) {
+  std::set<std::uint64_t> out;
   for (const WorkerRecord& w : step.workers) {
-    for (const StateHash& s : w.states) out.emplace(s.group, s.of);
+    for (const StateHash& s : w.states) {
+      if (s.of == of) out.insert(s.group);
+    }
   }
   return out;
 }
@@ -141,11 +143,10 @@ class Model {
                   .hashed = hashed_of(a, every_a_, b, every_b_),
                   .layers = layers_,
                   .workers = pairs_of(*a.record, *b.record)};
-    if (pair.hashed.whole) same_numbering_ = held_by(pair.a) == held_by(pair.b);
-    if (!same_numbering_ && !pair.hashed.whole) pair.hashed = {};
+    number(pair);
     look_at_updates(pair);
     rest_.skipping += skips_gradients(pair);
-    rest_.lacking += pair.same_world() && pair.workers.size() < pair.a.workers_expected;
+    rest_.lacking += !pair.complete();
     defined_otherwise_ += defining_since_.has_value();
     if (out_.model.common_steps++ == 0) unseeded_ = unseeded_generators(pair);
     add_all({look_at_configuration(pair), look_at_data(pair), look_at_random(pair, unseeded_),
@@ -155,6 +156,21 @@ class Model {
     previous_ = pair.step;
     last_a_ = roster_of(pair.a);
     last_b_ = roster_of(pair.b);
+  }
+
+  // Whether a slice's tensors are the same ones in both runs.
+  void number(StepPair& pair) {
+    using Of = StateHash::Of;
+    const auto same = [&](Of of) { return held_by(pair.a, of) == held_by(pair.b, of); };
+    if (pair.hashed.whole) {
+      same_parameters_ = same(Of::kParameters);
+      same_buffers_ = same(Of::kBuffers);
+      return;
+    }
+    pair.same_parameters = same_parameters_;
+    pair.same_buffers = same_buffers_;
+    seen_in_part_ = seen_in_part_ || same_parameters_ != same_buffers_;
+    if (!same_parameters_ && !same_buffers_) pair.hashed = {};
   }
 
   // Where two segments meet.
@@ -184,10 +200,15 @@ class Model {
   void add_fact(FactDifference fact, std::uint64_t step, bool world) {
     const bool defining = fact.weight == FactDifference::Weight::kDefining && !world;
     if (defining) defining_since_ = std::min(defining_since_.value_or(step), step);
-    const bool known = std::ranges::any_of(out_.facts, [&](const FactDifference& f) {
+    fact.since = step;
+    const auto known = std::ranges::find_if(out_.facts, [&](const FactDifference& f) {
       return f.key == fact.key && f.a == fact.a && f.b == fact.b;
     });
-    if (!known) out_.facts.push_back(std::move(fact));
+    if (known == out_.facts.end()) {
+      out_.facts.push_back(std::move(fact));
+    } else if (defining && known->weight != FactDifference::Weight::kDefining) {
+      *known = std::move(fact);
+    }
   }
 
   void add_all(std::array<Looked, kStages - 1> looked, const StepPair& pair) {
@@ -199,38 +220,76 @@ class Model {
       const auto stage = static_cast<Stage>(s);
       const bool first = looked[s].difference && !out_.model.at(stage).first;
       if (first) contexts_[s] = {unseen, previous_, !same_salt_, reduced_, gradients_};
+      note_equal(stage, looked[s], pair);
       if (looked[s].state != Looked::State::kCompared) unseen.push_back(stage);
+      if (!pair.same_world()) name_world(looked[s], stage);
       add(stage, looked[s], step);
     }
+    note_whole(looked, pair);
     note_outcome(looked, step);
     const auto compared = [&](Stage stage) {
       return looked[static_cast<std::size_t>(stage)].state == Looked::State::kCompared;
     };
-    reduced_.add(step, compared(Stage::kReduction));
-    gradients_.add(step, compared(Stage::kGradient) && complete(pair) && !skips_gradients(pair));
+    const bool all = pair.complete() && !skips_gradients(pair);
+    reduced_.add(step, all && compared(Stage::kReduction));
+    gradients_.add(step, all && compared(Stage::kGradient));
   }
 
-  static bool complete(const StepPair& pair) {
-    return !pair.same_world() || pair.workers.size() == pair.a.workers_expected;
+  // What is of single workers has no pairs where their numbers differ.
+  static void name_world(Looked& looked, Stage stage) {
+    const bool single =
+        stage == Stage::kRandom || stage == Stage::kLoss || stage == Stage::kGradient;
+    if (single && looked.state == Looked::State::kNotAlike) {
+      looked.state = Looked::State::kOtherWorlds;
+    }
+  }
+
+  // When the workers that differ were last equal.
+  void note_equal(Stage stage, Looked& looked, const StepPair& pair) {
+    if (stage < Stage::kLoss) return;
+    LastEqual& equal = equal_[static_cast<std::size_t>(stage)];
+    if (looked.difference) looked.difference->last_seen = equal.of(looked.difference->ranks);
+    if (!pair.same_world() && looked.difference) return;
+    equal.equal(pair.step, looked.equal);
+  }
+
+  // The last steps at which every loss and every gradient was compared and equal.
+  void note_whole(const std::array<Looked, kStages - 1>& looked, const StepPair& pair) {
+    for (const Stage stage : {Stage::kLoss, Stage::kGradient}) {
+      const Looked& at = looked[static_cast<std::size_t>(stage)];
+      const bool all = at.equal.size() == pair.a.workers_expected && pair.complete() &&
+                       (stage == Stage::kLoss || !skips_gradients(pair));
+      StageSummary& summary = out_.model.at(stage);
+      if (all && !summary.first) summary.last_whole = pair.step;
+    }
   }
 
   // When parameters were last seen equal. A slice without parameters has been seen as well.
   void note_parameters(Looked& looked, const StepPair& pair) {
     if (looked.difference) {
-      looked.difference->last_seen = seen_.of(pair.hashed, looked.difference->layers);
+      looked.difference->last_seen = seen_before(pair.hashed, *looked.difference);
       return;
     }
-    const bool none = looked.state == Looked::State::kNotInEither;
-    const bool seen = looked.state == Looked::State::kCompared && complete(pair);
-    if (!seen && !none) return;
+    if (!pair.complete()) return;
+    if (looked.state == Looked::State::kNotInEither) seen_.empty(pair.hashed);
+    if (looked.state != Looked::State::kCompared) return;
     std::vector<std::uint64_t> groups;
-    for (const auto& [group, of] : held_by(pair.a)) groups.push_back(group);
-    seen_.equal(pair.step, {.whole = seen && pair.hashed.whole, .slice = pair.hashed.slice},
-                layers_.backward(groups));
+    for (const auto of : {StateHash::Of::kParameters, StateHash::Of::kBuffers}) {
+      std::ranges::copy(held_by(pair.a, of), std::back_inserter(groups));
+    }
+    seen_.equal(pair.step, pair.hashed, layers_.backward(groups));
+  }
+
+  // A difference of all tensors may be one of those that slices left out.
+  std::optional<std::uint64_t> seen_before(const Hashed& hashed, const Difference& d) const {
+    return seen_.of(hashed.whole && seen_in_part_ ? Hashed{} : hashed, d.layers);
   }
 
   void note_worlds(const Looked& configuration, const StepPair& pair) {
-    other_worlds_ = other_worlds_ || !pair.same_world();
+    if (!pair.same_world()) {
+      ++out_.model.world_steps;
+      worlds_.emplace(pair.a.workers_expected, pair.b.workers_expected);
+    }
     const auto& found = configuration.difference;
     const bool number = !pair.same_world() && found && found->what == kNumberOfWorkers;
     set_otherwise_ = set_otherwise_ || (found && !number);
@@ -241,9 +300,9 @@ class Model {
     std::map<std::uint32_t, std::int64_t> ahead;
     for (const auto& [a, b] : pair.workers) {
       if (a->optimizer_step == 0 || b->optimizer_step == 0) continue;  // no optimiser is known
-      const auto lag_a = static_cast<std::int64_t>(pair.a.step - a->optimizer_step);
-      const auto lag_b = static_cast<std::int64_t>(pair.b.step - b->optimizer_step);
-      ahead[a->rank] = lag_b - lag_a;
+      const std::uint64_t lag_a = pair.a.step - a->optimizer_step;
+      const std::uint64_t lag_b = pair.b.step - b->optimizer_step;
+      ahead[a->rank] = static_cast<std::int64_t>(lag_b - lag_a);
     }
     const bool same_meeting = ahead_meeting_ == meeting_;
     ahead_meeting_ = meeting_;
@@ -283,8 +342,8 @@ class Model {
 
   // Parameters after the last step, where it is the same one.
   void look_at_ends() {
-    const auto a = a_.final_states_of(meeting_.first, key_);
-    const auto b = b_.final_states_of(meeting_.second, key_);
+    const auto a = a_.final_states_of(meeting_->first, key_);
+    const auto b = b_.final_states_of(meeting_->second, key_);
     const bool same_end = out_.model.a.last_step == out_.model.b.last_step &&
                           updates_after(a, last_a_) == updates_after(b, last_b_);
     out_.model.unrecorded = updates_after(a, last_a_);
@@ -295,7 +354,7 @@ class Model {
                         .workers = pairs_of(last_a_, last_b_)};
     Looked looked = same_end ? look_at_final(pair, a, b) : not_compared(!a.empty(), !b.empty());
     if (looked.difference) {
-      looked.difference->last_seen = seen_.of({.whole = true}, looked.difference->layers);
+      looked.difference->last_seen = seen_before({.whole = true}, *looked.difference);
       contexts_[static_cast<std::size_t>(Stage::kFinal)] = {
           {}, previous_, !same_salt_, reduced_, gradients_};
     }
@@ -316,13 +375,6 @@ class Model {
   void count_facts() {
     if (!defining_since_) return;
     StageSummary& summary = out_.model.at(Stage::kConfiguration);
-    std::vector<std::string> keys;
-    std::vector<Evidence> evidence;
-    for (const FactDifference& f : out_.facts) {
-      if (f.weight != FactDifference::Weight::kDefining) continue;
-      keys.push_back(f.key);
-      evidence.push_back({f.ranks, fmt::format("{}: {} in A, {} in B", f.key, f.a, f.b)});
-    }
     if (!summary.first || summary.first->step > *defining_since_) {
       summary.first.emplace();
       summary.first->step = *defining_since_;
@@ -332,9 +384,20 @@ class Model {
     }
     summary.differing = std::max(summary.differing, defined_otherwise_);
     summary.compared = std::max(summary.compared, out_.model.common_steps);
-    Difference& first = *summary.first;
-    first.what =
-        fmt::format("{}{}{}", fmt::join(keys, ", "), first.what.empty() ? "" : ", ", first.what);
+    add_facts(*summary.first);
+  }
+
+  // Those that differ at the step already.
+  void add_facts(Difference& first) const {
+    std::vector<std::string> names;
+    std::vector<Evidence> evidence;
+    for (const FactDifference& f : out_.facts) {
+      if (f.weight != FactDifference::Weight::kDefining || f.since > first.step) continue;
+      names.push_back(f.key);
+      evidence.push_back({f.ranks, fmt::format("{}: {} in A, {} in B", f.key, f.a, f.b)});
+    }
+    if (!first.what.empty()) names.push_back(first.what);
+    first.what = fmt::format("{}", fmt::join(names, ", "));
     std::ranges::move(evidence, std::back_inserter(first.evidence));
     first.evidence.resize(std::min(first.evidence.size(), kEvidenceMax));
   }
@@ -349,6 +412,9 @@ class Model {
   // Neither are they one if a step came out equal all the same.
   void choose_first() {
     ModelComparison& m = out_.model;
+    for (const auto& [of_a, of_b] : worlds_) {
+      m.worlds += fmt::format("{}{} and {}", m.worlds.empty() ? "" : ", ", of_a, of_b);
+    }
     m.other_worlds = only_worlds_differ();
     if (m.other_worlds) return;
     for (std::size_t s = 0; s < kStages; ++s) {
@@ -371,20 +437,22 @@ class Model {
     m.positions_only = context.positions_only;
   }
 
-  // Whether the numbers of workers are all that differs, and more than the start was compared.
+  // Whether the numbers of workers are all that differs, and what updates came to was compared: all
+  // parameters, or a sum after them.
   bool only_worlds_differ() const {
     const ModelComparison& m = out_.model;
-    if (!other_worlds_ || set_otherwise_ || defining_since_) return false;
+    if (worlds_.empty() || set_otherwise_ || defining_since_) return false;
     for (std::size_t s = static_cast<std::size_t>(Stage::kData); s < kStages; ++s) {
       if (m.stages[s].first && static_cast<Stage>(s) != Stage::kRandom) return false;
     }
-    return m.at(Stage::kParameters).compared > 1 || m.at(Stage::kFinal).compared > 0;
+    return m.at(Stage::kFinal).compared > 0 || seen_.all_after_start() ||
+           m.at(Stage::kReduction).last_equal > 0;
   }
 
   // The step after which a stage's first difference began.
   std::optional<std::uint64_t> equal_before(Stage stage) const {
     const auto previous = contexts_[static_cast<std::size_t>(stage)].previous;
-    if (stage != Stage::kParameters && stage != Stage::kFinal) return previous;
+    if (stage < Stage::kParameters) return previous;
     return std::min(previous, out_.model.at(stage).first->last_seen);
   }
 
@@ -392,6 +460,7 @@ class Model {
   Between between(Stage stage) const {
     const auto& context = contexts_[static_cast<std::size_t>(stage)];
     const auto dated = dated_after(out_.model, stage);
+    if ((stage == Stage::kParameters || stage == Stage::kFinal) && !equal_before(stage)) return {};
     Between out{.first = dated ? dated : equal_before(stage), .dated = dated.has_value()};
     if (!out.first) return out;
     const bool last = stage == Stage::kFinal;
@@ -417,7 +486,6 @@ class Model {
 
   void say_rest() {
     ModelComparison& m = out_.model;
-    rest_.same_world = m.a.workers == m.b.workers;
     rest_.same_salt = same_salt_;
     say_not_compared(rest_, m);
     if (!unseeded_.empty()) {
@@ -444,6 +512,7 @@ class Model {
     say_restarts("B", pieces_b_, m);
     say_unclosed("A", a_.segments, m);
     say_unclosed("B", b_.segments, m);
+    m.computed = computed_of(m);
     m.bracket = bracket_of(m);
     m.dated = dated_of(m);
     m.origin = origin_of(m);
@@ -464,7 +533,8 @@ class Model {
   ComparedModel out_;
   Layers layers_;
   std::vector<Piece> pieces_a_, pieces_b_;
-  std::pair<std::uint32_t, std::uint32_t> meeting_{0, 0};  // segments; their numbers begin at 1
+  using Segments = std::optional<std::pair<std::uint32_t, std::uint32_t>>;
+  Segments meeting_;  // none: no common step so far
   std::uint64_t every_a_ = 0, every_b_ = 0;
   bool same_salt_ = false;
   KindSet unseeded_;
@@ -472,11 +542,14 @@ class Model {
   std::uint64_t defined_otherwise_ = 0;          // steps at which they do
   std::optional<std::uint64_t> previous_;        // common step
   LastSeen seen_;
+  std::array<LastEqual, kStages> equal_;
   Unbroken reduced_, gradients_;
-  bool same_numbering_ = true;  // parameters have the same numbers in both runs
-  bool other_worlds_ = false;   // the numbers of workers differ at a step
-  bool set_otherwise_ = false;  // a setting does
-  std::pair<std::uint32_t, std::uint32_t> ahead_meeting_{0, 0};
+  bool same_parameters_ = true;  // have the same numbers in both runs
+  bool same_buffers_ = true;     // likewise
+  bool seen_in_part_ = false;    // slices were compared without the one or the other
+  std::set<std::pair<std::uint32_t, std::uint32_t>> worlds_;  // numbers of workers that differ
+  bool set_otherwise_ = false;                                // a setting does
+  Segments ahead_meeting_;
   std::map<std::uint32_t, std::int64_t> ahead_;  // of B, optimiser steps of A's ranks
   std::optional<std::uint64_t> updates_at_;      // first step with other numbers of updates
   std::vector<std::uint32_t> fewer_in_a_, fewer_in_b_;

@@ -37,6 +37,35 @@ std::string names_text(const std::vector<std::string>& names) {
   return out;
 }
 
+// ---- who holds what all workers share
+
+// Pairs of workers that hold the same model.
+template <class Has>
+std::vector<WorkerPair> holders(const StepPair& pair, Has&& has) {
+  return pair.same_world() ? pair.workers : crossed(pair.a, pair.b, has);
+}
+
+// Other numbers of workers: who differs although the first workers of both runs are equal.
+class Left {
+ public:
+  Left(const StepPair& pair, const std::vector<WorkerPair>& holders)
+      : crossed_(!pair.same_world()), holders_(holders) {}
+  void add(const WorkerPair& workers, Found& found) {
+    if (!crossed_) return;
+    if (workers == holders_.front()) first_differs_ = true;
+    if (first_differs_) return;
+    const bool of_a = workers.first != holders_.front().first;
+    found.evidence(
+        {}, fmt::format("rank {} of {} differs from the other workers of its own run",
+                        of_a ? workers.first->rank : workers.second->rank, of_a ? "A" : "B"));
+  }
+
+ private:
+  bool crossed_;
+  bool first_differs_ = false;
+  const std::vector<WorkerPair>& holders_;
+};
+
 // ---- parameters
 
 struct StatesLooked {
@@ -45,29 +74,34 @@ struct StatesLooked {
   std::size_t compared = 0;
 };
 
-StatesLooked differing_states(const std::vector<StateHash>& a, const std::vector<StateHash>& b) {
+StatesLooked differing_states(const StepPair& pair, const std::vector<StateHash>& a,
+                              const std::vector<StateHash>& b) {
   StatesLooked out;
   for (const StateHash& s : a) {
+    const bool parameters = s.of == StateHash::Of::kParameters;
+    if (!(parameters ? pair.same_parameters : pair.same_buffers)) continue;
     const auto same = std::ranges::find_if(
         b, [&](const StateHash& o) { return o.group == s.group && o.of == s.of; });
     if (same == b.end()) continue;
     ++out.compared;
     if (same->value == s.value) continue;
-    (s.of == StateHash::Of::kParameters ? out.parameters : out.buffers).push_back(s.group);
+    (parameters ? out.parameters : out.buffers).push_back(s.group);
   }
   return out;
 }
 
 class StatesFound {
  public:
-  explicit StatesFound(const StepPair& pair) : pair_(pair), found_(pair) {}
+  StatesFound(const StepPair& pair, const std::vector<WorkerPair>& holders)
+      : pair_(pair), found_(pair), left_(pair, holders) {}
 
   void add(const WorkerPair& workers, const std::vector<StateHash>& a,
            const std::vector<StateHash>& b) {
-    const StatesLooked looked = differing_states(a, b);
+    const StatesLooked looked = differing_states(pair_, a, b);
     compared_ = std::max(compared_, looked.compared);
     if (looked.parameters.empty() && looked.buffers.empty()) return;
     if (pair_.same_world()) found_.worker(workers);
+    left_.add(workers, found_);
     parameters_.insert(looked.parameters.begin(), looked.parameters.end());
     buffers_.insert(looked.buffers.begin(), looked.buffers.end());
   }
@@ -99,21 +133,15 @@ class StatesFound {
 
   const StepPair& pair_;
   Found found_;
+  Left left_;
   std::set<std::uint64_t> parameters_;
   std::set<std::uint64_t> buffers_;
   std::size_t compared_ = 0;
 };
 
-// Pairs of workers, or the first of each run where their numbers differ: they hold the same model.
-std::vector<WorkerPair> holders(const StepPair& pair) {
-  if (pair.same_world()) return pair.workers;
-  if (pair.a.workers.empty() || pair.b.workers.empty()) return {};
-  return {{&pair.a.workers.front(), &pair.b.workers.front()}};
-}
+bool has_states_of(const WorkerRecord& w) { return !w.states.empty(); }
 
-bool has_states(const StepRecord& step) {
-  return std::ranges::any_of(step.workers, [](const WorkerRecord& w) { return !w.states.empty(); });
-}
+bool has_states(const StepRecord& step) { return std::ranges::any_of(step.workers, has_states_of); }
 
 // ---- losses
 
@@ -235,8 +263,9 @@ Looked look_at_parameters(const StepPair& pair) {
   const bool in_a = has_states(pair.a);
   const bool in_b = has_states(pair.b);
   if (!in_a || !in_b || !pair.hashed.alike) return not_compared(in_a, in_b);
-  StatesFound found(pair);
-  for (const WorkerPair& w : holders(pair)) found.add(w, w.first->states, w.second->states);
+  const auto pairs = holders(pair, has_states_of);
+  StatesFound found(pair, pairs);
+  for (const WorkerPair& w : pairs) found.add(w, w.first->states, w.second->states);
   return found.any() ? std::move(found).finish() : not_compared(true, true);
 }
 
@@ -247,7 +276,10 @@ Looked look_at_losses(const StepPair& pair) {
   for (const WorkerPair& w : pair.workers) {
     if (!has_loss(*w.first) || !has_loss(*w.second)) continue;
     known = true;
-    if (losses_equal(*w.first, *w.second)) continue;
+    if (losses_equal(*w.first, *w.second)) {
+      found.equal(w);
+      continue;
+    }
     differ = true;
     found.worker(w);
     found.evidence({w.first->rank}, loss_text(*w.first, *w.second));
@@ -256,7 +288,7 @@ Looked look_at_losses(const StepPair& pair) {
     return not_compared(std::ranges::any_of(pair.a.workers, has_loss),
                         std::ranges::any_of(pair.b.workers, has_loss));
   }
-  return differ ? std::move(found).finish("loss") : Looked{};
+  return differ ? std::move(found).finish("loss") : std::move(found).same();
 }
 
 Looked look_at_gradients(const StepPair& pair) {
@@ -269,12 +301,15 @@ Looked look_at_gradients(const StepPair& pair) {
   bool differ = false;
   for (const WorkerPair& w : pair.workers) {
     if (none_read(*w.first) || none_read(*w.second)) continue;
-    if (w.first->fingerprint == w.second->fingerprint) continue;
+    if (w.first->fingerprint == w.second->fingerprint) {
+      found.equal(w);
+      continue;
+    }
     differ = true;
     found.worker(w);
     found.evidence({w.first->rank}, gradient_text(pair, w, differing));
   }
-  if (!differ) return {};
+  if (!differ) return std::move(found).same();
   found.layers(differing);
   const std::size_t layers = std::set(differing.begin(), differing.end()).size();
   return std::move(found).finish(
@@ -286,13 +321,19 @@ Looked look_at_gradients(const StepPair& pair) {
 
 Looked look_at_reduction(const StepPair& pair) {
   Found found(pair);
+  const auto pairs = holders(pair, has_reduced);
+  Left left(pair, pairs);
   bool known = false;
   bool differ = false;
-  for (const WorkerPair& w : holders(pair)) {
+  for (const WorkerPair& w : pairs) {
     if (!has_reduced(*w.first) || !has_reduced(*w.second)) continue;
     known = true;
-    if (w.first->reduced_fingerprint == w.second->reduced_fingerprint) continue;
+    if (w.first->reduced_fingerprint == w.second->reduced_fingerprint) {
+      found.equal(w);
+      continue;
+    }
     if (pair.same_world()) found.worker(w);
+    left.add(w, found);
     if (!differ) {
       found.evidence({}, "norm of the reduced gradient " +
                              values_text(w.first->reduced_norm, w.second->reduced_norm));
@@ -304,13 +345,21 @@ Looked look_at_reduction(const StepPair& pair) {
     return not_compared(std::ranges::any_of(pair.a.workers, has_reduced),
                         std::ranges::any_of(pair.b.workers, has_reduced));
   }
-  return differ ? std::move(found).finish("reduced gradient") : Looked{};
+  return differ ? std::move(found).finish("reduced gradient") : std::move(found).same();
 }
 
 Looked look_at_final(const StepPair& pair, std::span<const FinalState> a,
                      std::span<const FinalState> b) {
-  StatesFound found(pair);
-  for (const WorkerPair& w : holders(pair)) {
+  const auto in = [](std::span<const FinalState> of, std::uint32_t replica) {
+    return std::ranges::find(of, replica, &FinalState::replica) != of.end();
+  };
+  const auto pairs = holders(pair, [&](const WorkerRecord& w) {
+    const auto* const end = pair.a.workers.data() + pair.a.workers.size();
+    const bool of_a = &w >= pair.a.workers.data() && &w < end;
+    return in(of_a ? a : b, w.replica);
+  });
+  StatesFound found(pair, pairs);
+  for (const WorkerPair& w : pairs) {
     const auto of_a = std::ranges::find(a, w.first->replica, &FinalState::replica);
     const auto of_b = std::ranges::find(b, w.second->replica, &FinalState::replica);
     if (of_a != a.end() && of_b != b.end()) found.add(w, of_a->states, of_b->states);

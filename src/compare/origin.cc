@@ -137,15 +137,16 @@ std::optional<std::uint64_t> computed_otherwise(const ModelComparison& m) {
   return out;
 }
 
-// The last step before that at which losses or gradients were compared.
+// The last step before that at which all losses and gradients were compared and equal. Of a stage
+// of which no step was, nothing is said, see computed_of().
 std::optional<std::uint64_t> last_computed(const ModelComparison& m) {
-  const auto otherwise = computed_otherwise(m);
   std::optional<std::uint64_t> out;
   for (const Stage stage : {Stage::kLoss, Stage::kGradient}) {
-    const auto equal = m.at(stage).last_equal;
-    if (!otherwise || equal < otherwise) out = std::max(out, equal);
+    const auto equal = m.at(stage).last_whole;
+    if (equal) out = std::min(out.value_or(*equal), *equal);
   }
-  return out;
+  const auto otherwise = computed_otherwise(m);
+  return otherwise && out >= otherwise ? std::nullopt : out;
 }
 
 // Settings of the optimiser that are known to differ.
@@ -156,7 +157,7 @@ std::vector<std::string> settings_of_update(const ModelComparison& m,
   std::vector<std::string> out;
   for (const FactDifference& f : facts) {
     const bool own = f.module == m.module && f.weight == FactDifference::Weight::kDefining;
-    if (!own || !f.key.starts_with("optimizer")) continue;
+    if (!own || !f.key.starts_with("optimizer") || f.since >= between.end) continue;
     out.push_back(fmt::format("{}: {} in A, {} in B", f.key, f.a, f.b));
   }
   const auto& set = m.at(Stage::kConfiguration).first;
@@ -175,10 +176,10 @@ std::vector<std::string> settings_of_update(const ModelComparison& m,
 }
 
 // "these parameters were equal before it, and so was the reduced gradient".
-std::string equal_text(const Between& between) {
+std::string equal_text(const Between& between, const std::string& computed) {
   if (between.dated) {
-    return between.reduced ? "losses, gradients and the reduced gradient were equal"
-                           : "losses and gradients of all workers were equal";
+    return between.reduced ? computed + ", and the reduced gradient, were equal"
+                           : computed + " of all workers were equal";
   }
   return fmt::format(
       "these parameters were equal before it, and so {}",
@@ -191,7 +192,16 @@ std::optional<std::uint64_t> dated_after(const ModelComparison& m, Stage stage) 
   const Difference& d = *m.at(stage).first;
   const auto computed = last_computed(m);
   const bool dates = stage == Stage::kParameters && computed_otherwise(m) == d.step;
-  return dates && computed > d.last_seen ? computed : std::nullopt;
+  return dates && d.last_seen && computed > d.last_seen ? computed : std::nullopt;
+}
+
+std::string computed_of(const ModelComparison& m) {
+  const bool losses = m.at(Stage::kLoss).last_whole.has_value();
+  const bool gradients = m.at(Stage::kGradient).last_whole.has_value();
+  return losses && gradients ? "losses and gradients"
+         : losses            ? "losses"
+         : gradients         ? "gradients"
+                             : "";
 }
 
 std::string bracket_of(const ModelComparison& m) {
@@ -201,6 +211,12 @@ std::string bracket_of(const ModelComparison& m) {
   const std::uint64_t since = *m.last_identical + 1;
   if (since >= end_of(m)) return "";
   if (!of_parameters(*m.first)) return "it began at " + one_of(since, step);
+  if (since > step) {
+    return fmt::format(
+        "they differ since one of the last {} updates, those of the steps {} to {}: parameters are "
+        "hashed in turn, and these were last seen equal at step {}",
+        end_of(m) - since + 1, since - 1, end_of(m) - 1, since - 1);
+  }
   return fmt::format(
       "they differ since {}{}: parameters are hashed in turn, and these were last seen equal at "
       "step {}",
@@ -213,22 +229,26 @@ std::string dated_of(const ModelComparison& m) {
   const std::uint64_t step = first_of(m).step;
   if (m.dated_after) {
     return fmt::format(
-        "losses and gradients are equal up to step {} and differ at step {}, which dates it to the "
-        "update of {} unless nothing computed before shows it",
-        *m.dated_after, step, one_of(*m.dated_after, step - 1));
+        "{} are equal up to step {} and differ at step {}, which dates it to the update of {} "
+        "unless nothing computed before shows it",
+        m.computed, *m.dated_after, step, one_of(*m.dated_after, step - 1));
   }
   if (!computed || *computed < step) return "";
   if (*m.first == Stage::kFinal) {
     return fmt::format(
-        "losses and gradients are equal up to step {}: it came with an update after them, or "
-        "nothing "
-        "that was computed shows it",
-        *computed);
+        "{} are equal up to step {}: it came with an update after them, or nothing that was "
+        "computed shows it",
+        m.computed, *computed);
   }
-  return fmt::format(
-      "losses and gradients are equal up to step {} all the same: nothing that was computed shows "
-      "what differs, so they do not date it",
-      *computed);
+  const auto otherwise = computed_otherwise(m);
+  return otherwise ? fmt::format(
+                         "{} are equal up to step {} all the same: they differ from step "
+                         "{} on, too late to date it",
+                         m.computed, *computed, *otherwise)
+                   : fmt::format(
+                         "{} are equal up to step {} all the same: nothing that was "
+                         "computed shows what differs, so they do not date it",
+                         m.computed, *computed);
 }
 
 std::string cause_of(const ModelComparison& m, std::span<const FactDifference> facts,
@@ -239,11 +259,11 @@ std::string cause_of(const ModelComparison& m, std::span<const FactDifference> f
   const bool known = !settings.empty();
   const bool update = between.reduced || known;
   return fmt::format(
-      "{}{} of {} {}differs ({}{}): {}", between.dated ? "by losses and gradients, " : "",
+      "{}{} of {} {}differs ({}{}): {}", between.dated ? "by " + m.computed + ", " : "",
       update ? "the update" : "the reduction or the update",
       one_of(*between.first, between.end - 1), update ? "itself " : "", fmt::join(settings, "; "),
       known ? "" : "the optimiser, its state or its settings, clipping, or a write to parameters",
-      equal_text(between));
+      equal_text(between, m.computed));
 }
 
 std::string origin_of(const ModelComparison& model) { return model.first ? of_stage(model) : ""; }

@@ -22,6 +22,8 @@ struct Between {
 // The step up to which losses and gradients are equal, where they date a stage's first difference
 // of parameters: they differ from its step on.
 std::optional<std::uint64_t> dated_after(const ModelComparison& model, Stage stage);
+// "losses and gradients": which of the two were compared and equal before they differ.
+std::string computed_of(const ModelComparison& model);
 // Since when the first difference is there; empty where that is the step at which it was found.
 std::string bracket_of(const ModelComparison& model);
 // What losses and gradients say about a first difference of parameters within its bracket.

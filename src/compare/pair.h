@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <string>
@@ -30,6 +31,25 @@ class Layers {
 
 using WorkerPair = std::pair<const WorkerRecord*, const WorkerRecord*>;
 
+// Every worker of one run with the first worker of the other, where the numbers of workers differ:
+// what they hold in common is equal if all pairs are. Workers that `has` does not take are left
+// out.
+template <class Has>
+std::vector<WorkerPair> crossed(const StepRecord& a, const StepRecord& b, Has&& has) {
+  const auto first_of = [&](const StepRecord& s) { return std::ranges::find_if(s.workers, has); };
+  const auto first_a = first_of(a);
+  const auto first_b = first_of(b);
+  std::vector<WorkerPair> out;
+  if (first_a == a.workers.end() || first_b == b.workers.end()) return out;
+  for (auto w = first_a; w != a.workers.end(); ++w) {
+    if (has(*w)) out.emplace_back(&*w, &*first_b);
+  }
+  for (auto w = std::next(first_b); w != b.workers.end(); ++w) {
+    if (has(*w)) out.emplace_back(&*first_a, &*w);
+  }
+  return out;
+}
+
 struct StepPair {
   const StepRecord& a;
   const StepRecord& b;
@@ -39,7 +59,17 @@ struct StepPair {
   const Layers& layers;
   std::vector<WorkerPair> workers;  // of equal replicas; none where the numbers of workers differ
 
+  // Of each StateHash::Of: whether tensors have the same numbers in both runs, so that slices are
+  // of the same ones.
+  bool same_parameters = true;
+  bool same_buffers = true;
+
   bool same_world() const { return a.workers_expected == b.workers_expected; }
+  // Whether no worker is missing in either run.
+  bool complete() const {
+    return a.workers.size() == a.workers_expected && b.workers.size() == b.workers_expected &&
+           (!same_world() || workers.size() == a.workers.size());
+  }
   std::size_t place_in_a(const WorkerPair& pair) const {
     return static_cast<std::size_t>(pair.first - a.workers.data());
   }
@@ -50,15 +80,23 @@ struct StepPair {
 
 // What comparing one stage of one step came to.
 struct Looked {
-  enum class State : std::uint8_t { kCompared, kNotInA, kNotInB, kNotInEither, kNotAlike };
+  enum class State : std::uint8_t {
+    kCompared,
+    kNotInA,
+    kNotInB,
+    kNotInEither,
+    kNotAlike,
+    kOtherWorlds
+  };
   State state = State::kCompared;
-  std::optional<Difference> difference;
+  std::optional<Difference> difference = {};
+  std::vector<std::uint32_t> equal = {};  // ranks that were compared and are equal
 };
 
 inline Looked not_compared(bool in_a, bool in_b) {
   using State = Looked::State;
-  if (in_a && in_b) return {State::kNotAlike, {}};
-  return {in_a ? State::kNotInB : in_b ? State::kNotInA : State::kNotInEither, {}};
+  if (in_a && in_b) return {.state = State::kNotAlike};
+  return {.state = in_a ? State::kNotInB : in_b ? State::kNotInA : State::kNotInEither};
 }
 
 inline constexpr std::size_t kEvidenceMax = 8;
@@ -68,6 +106,9 @@ class Found {
  public:
   explicit Found(const StepPair& pair) : pair_(pair) { difference_.step = pair.step; }
   void worker(const WorkerPair& workers) { difference_.ranks.push_back(workers.first->rank); }
+  void equal(const WorkerPair& workers) { equal_.push_back(workers.first->rank); }
+  // Nothing differs.
+  Looked same() && { return {.equal = std::move(equal_)}; }
   void evidence(std::vector<std::uint32_t> ranks, std::string text) {
     if (difference_.evidence.size() < kEvidenceMax) {
       difference_.evidence.push_back({std::move(ranks), std::move(text)});
@@ -82,12 +123,13 @@ class Found {
     ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
     difference_.all_ranks = !ranks.empty() && ranks.size() == pair_.workers.size();
     difference_.what = std::move(what);
-    return {Looked::State::kCompared, std::move(difference_)};
+    return {.difference = std::move(difference_), .equal = std::move(equal_)};
   }
 
  private:
   const StepPair& pair_;
   Difference difference_;
+  std::vector<std::uint32_t> equal_;
 };
 
 }  // namespace presum::compare

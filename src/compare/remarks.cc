@@ -25,10 +25,10 @@ std::string why_not_alike(Stage stage, const Rest& rest) {
              "after "
              "the last recorded one";
     case Stage::kGradient:
-      if (rest.same_world && rest.skipping > 0) return "no gradient was read (sparse ones)";
+      if (rest.skipping > 0) return "no gradient was read (sparse ones)";
       [[fallthrough]];
     default:
-      return rest.same_world ? "no worker is in both runs" : "the numbers of workers differ";
+      return "no worker is in both runs";
   }
 }
 
@@ -40,14 +40,16 @@ std::string why(Stage stage, State state, const Rest& rest) {
       return "not recorded in B";
     case State::kNotInEither:
       return "not recorded in either run";
+    case State::kOtherWorlds:
+      return "the numbers of workers differ";
     default:
       return why_not_alike(stage, rest);
   }
 }
 
 void say_stage(Stage stage, const Rest& rest, ModelComparison& model) {
-  for (const State state :
-       {State::kNotInA, State::kNotInB, State::kNotInEither, State::kNotAlike}) {
+  for (const State state : {State::kNotInA, State::kNotInB, State::kNotInEither, State::kNotAlike,
+                            State::kOtherWorlds}) {
     const auto times =
         rest.states[static_cast<std::size_t>(stage)][static_cast<std::size_t>(state)];
     if (times == 0) continue;

@@ -15,12 +15,11 @@ namespace presum::compare {
 
 // How often each stage could not be compared.
 struct Rest {
-  static constexpr std::size_t kStates = 5;
+  static constexpr std::size_t kStates = 6;
   std::array<std::array<std::uint64_t, kStates>, kStages> states{};
   std::uint64_t lacking = 0;    // steps at which one run lacks a worker
   std::uint64_t positions = 0;  // steps of whose samples the positions alone were compared
   std::uint64_t skipping = 0;   // steps at which a worker left gradients out
-  bool same_world = true;
   bool same_salt = true;
 
   void count(Stage stage, Looked::State state) {

@@ -20,13 +20,18 @@ std::optional<std::uint64_t> LastSeen::of(const Hashed& hashed,
   return hashed.whole ? of_layers(layers) : whole_;
 }
 
+bool LastSeen::all_after_start() const {
+  return whole_ > 0 ||
+         std::ranges::all_of(slices_, [](const Slice& s) { return s.step > 0 || s.empty; });
+}
+
 // The slice that was seen the longest time ago decides; one that never came up may hold any layer.
 std::optional<std::uint64_t> LastSeen::of_layers(const std::vector<std::string>& layers) const {
   std::optional<std::optional<std::uint64_t>> out;
   for (const Slice& slice : slices_) {
     const bool holds = std::ranges::any_of(
         layers, [&](const std::string& layer) { return slice.layers.contains(layer); });
-    if (slice.step && !holds) continue;
+    if ((slice.step || slice.empty) && !holds) continue;
     const auto seen = std::max(whole_, slice.step);
     out = out ? std::min(*out, seen) : seen;
   }

@@ -3,8 +3,10 @@
 // were compared at every step.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -26,6 +28,12 @@ class LastSeen {
  public:
   // `layers`: those that were hashed; none where a slice is empty.
   void equal(std::uint64_t step, const Hashed& hashed, const std::vector<std::string>& layers);
+  // No hash is there: the slice holds no parameters, or they were not kept.
+  void empty(const Hashed& hashed) {
+    if (hashed.slice) slices_[*hashed.slice].empty = true;
+  }
+  // Whether every slice came up after step 0, or all parameters at once.
+  bool all_after_start() const;
   // Of the parameters of a slice, or of layers that may be in any one. None: never.
   std::optional<std::uint64_t> of(const Hashed& hashed,
                                   const std::vector<std::string>& layers) const;
@@ -33,12 +41,36 @@ class LastSeen {
  private:
   struct Slice {
     std::optional<std::uint64_t> step;
+    bool empty = false;  // at some step
     std::set<std::string> layers;
   };
   std::optional<std::uint64_t> of_layers(const std::vector<std::string>& layers) const;
 
   std::optional<std::uint64_t> whole_;
   std::array<Slice, kSlices> slices_;
+};
+
+// The last step at which each worker was compared and equal in one stage.
+class LastEqual {
+ public:
+  void equal(std::uint64_t step, const std::vector<std::uint32_t>& ranks) {
+    for (const std::uint32_t rank : ranks) steps_[rank] = step;
+    if (!ranks.empty()) last_ = step;
+  }
+  // At which all of them were. No rank: anybody. None: one of them never was.
+  std::optional<std::uint64_t> of(const std::vector<std::uint32_t>& ranks) const {
+    auto out = last_;
+    for (const std::uint32_t rank : ranks) {
+      const auto found = steps_.find(rank);
+      if (found == steps_.end()) return std::nullopt;
+      out = std::min(out, std::optional(found->second));
+    }
+    return out;
+  }
+
+ private:
+  std::map<std::uint32_t, std::uint64_t> steps_;
+  std::optional<std::uint64_t> last_;
 };
 
 // Steps without a gap, up to the last one, at which something was compared.

@@ -72,6 +72,29 @@ TEST(LastSeen, TakesASliceThatNeverCameUpForOneThatHoldsTheLayer) {
   EXPECT_EQ(seen.of(kWhole, {"a"}), Step(0));
 }
 
+TEST(LastSeen, TakesASliceWithoutHashesForOneWithoutTheLayer) {
+  LastSeen seen;
+  seen.equal(0, kWhole, {"a"});
+  for (std::size_t s = 0; s < kSlices; ++s) {
+    s == 1 ? seen.equal(1, slice(1), {"a"}) : seen.empty(slice(s));
+  }
+  EXPECT_EQ(seen.of(kWhole, {"a"}), Step(1));
+  EXPECT_TRUE(seen.all_after_start());
+  seen.empty(slice(1));
+  EXPECT_EQ(seen.of(slice(1), {"a"}), Step(1)) << "nothing was seen then";
+}
+
+TEST(LastEqual, IsThatOfTheWorkerThatWasSeenTheLongestTimeAgo) {
+  LastEqual equal;
+  EXPECT_EQ(equal.of({}), Step());
+  equal.equal(3, {1, 2});
+  equal.equal(5, {2});
+  EXPECT_EQ(equal.of({1, 2}), Step(3));
+  EXPECT_EQ(equal.of({2}), Step(5));
+  EXPECT_EQ(equal.of({2, 4}), Step());
+  EXPECT_EQ(equal.of({}), Step(5));
+}
+
 TEST(Unbroken, BeginsAnewAfterAGap) {
   Unbroken steps;
   EXPECT_FALSE(steps.covers(0, 1));

@@ -116,6 +116,59 @@ inline void change_gradient(StepRecord& step, std::size_t worker,
   for (const std::string& layer : layers) group_of(step, layer).fingerprints[worker] ^= 1;
 }
 
+// As presum.attach records them: of each layer one slice a step, all at step 0; the reduced
+// gradient at every step.
+inline std::vector<StepRecord> in_turn(std::uint64_t steps) {
+  auto out = steps_of(steps);
+  for (StepRecord& s : out) {
+    for (WorkerRecord& w : s.workers) {
+      w.reduced_norm = 1;
+      w.reduced_fingerprint = value(2, s.step);
+      if (s.step == 0) continue;
+      const std::uint64_t slice = s.step % 25;
+      const auto hashed = slice < 4 ? std::vector{w.states[slice]} : std::vector<StateHash>();
+      w.states = hashed;
+    }
+  }
+  return out;
+}
+
+inline void change_layer(std::vector<StepRecord>& steps, const std::string& layer,
+                         std::uint64_t from) {
+  for (StepRecord& s : steps) {
+    for (WorkerRecord& w : s.workers) {
+      for (StateHash& h : w.states) h.value ^= s.step >= from && h.group == name_hash(layer);
+    }
+  }
+}
+
+// The same rows over all workers, whatever their number.
+inline std::vector<StepRecord> dealt(std::uint32_t workers, std::uint64_t steps = 6) {
+  auto out = steps_of(steps, workers);
+  for (StepRecord& s : out) {
+    for (WorkerRecord& w : s.workers) {
+      const std::uint64_t rows = 12 / workers;
+      w.rows = rows;
+      w.samples.clear();
+      for (std::uint64_t r = 0; r < rows; ++r) {
+        w.samples.push_back(value(3, s.step, r * workers + w.replica));
+      }
+    }
+  }
+  return out;
+}
+
+// The worker's packets are missing.
+inline void lose(StepRecord& step, std::size_t worker) {
+  const auto at = static_cast<std::ptrdiff_t>(worker);
+  step.workers.erase(step.workers.begin() + at);
+  for (GroupRecord& g : step.groups) {
+    g.norms.erase(g.norms.begin() + at);
+    g.maxima.erase(g.maxima.begin() + at);
+    g.fingerprints.erase(g.fingerprints.begin() + at);
+  }
+}
+
 struct Made {
   std::vector<std::pair<std::string, std::string>> facts = {
       {"pid", "1"}, {"torch", "2.13.0"}, {"world_size", "3"}, {"every", "1"}, {"threads", "2"}};

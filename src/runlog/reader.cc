@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <tuple>
 #include <utility>
@@ -49,6 +50,20 @@ using runlog::Database;
 using runlog::for_each_row;
 using runlog::read_all;
 using runlog::Statement;
+
+// Numbers that no training has, for the readers of steps reckon with them.
+Status check_workers(const std::vector<StepRecord>& steps, const std::filesystem::path& file) {
+  constexpr std::uint32_t kMost = std::numeric_limits<std::int32_t>::max();
+  const auto odd = std::ranges::find_if(steps, [](const StepRecord& s) {
+    return s.workers_expected == 0 || s.workers_expected > kMost;
+  });
+  if (odd == steps.end()) return {};
+  return fail(
+      ErrorCode::kCorrupt,
+      fmt::format("{} is damaged: copy it again from where it was written, or from a backup "
+                  "(step {} of segment {} has no number of workers)",
+                  file.string(), odd->step, odd->segment));
+}
 
 // REQUIRES: `steps` in the order of the view `missing`.
 Status read_missing(Database& db, std::vector<StepRecord>& steps) {
@@ -122,6 +137,7 @@ Result<std::vector<StepRecord>> RunLog::steps() const {
                                        runlog::step_columns(state_->version)),
                            runlog::read_step);
   if (!steps) return steps;
+  if (auto s = check_workers(*steps, state_->file); !s) return tl::unexpected(s.error());
   if (auto s = read_missing(state_->db, *steps); !s) return tl::unexpected(s.error());
   return steps;
 }

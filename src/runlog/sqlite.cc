@@ -6,28 +6,40 @@
 namespace presum::runlog {
 namespace {
 
-constexpr const char* kRemedy = "copy it again from where it was written, or from a backup";
+constexpr const char* kCopyAgain = "copy it again from where it was written, or from a backup";
+constexpr const char* kWriteElsewhere = "move it away, and record to a new run folder";
+
+const char* remedy_for(Database::Mode mode) {
+  return mode == Database::Mode::kRead ? kCopyAgain : kWriteElsewhere;
+}
 
 // What SQLite says of a file, as one line that says what to do about it.
-tl::unexpected<Error> failure(int code, const std::string& file, const char* said) {
+tl::unexpected<Error> failure(int code, const std::string& file, const char* said,
+                              Database::Mode mode) {
   switch (code & 0xFF) {
     case SQLITE_CORRUPT:
     case SQLITE_TOOBIG:  // a length that nobody wrote
-      return fail(ErrorCode::kCorrupt, fmt::format("{} is damaged: {} ({})", file, kRemedy, said));
+      return fail(ErrorCode::kCorrupt,
+                  fmt::format("{} is damaged: {} ({})", file, remedy_for(mode), said));
     case SQLITE_NOTADB:
       return fail(ErrorCode::kCorrupt,
                   fmt::format("{} is not a presum run log, or is damaged: name a run folder or its "
                               "presum.db; if it is one, {} ({})",
-                              file, kRemedy, said));
+                              file, remedy_for(mode), said));
     default:
       return fail(ErrorCode::kIo, fmt::format("{}: {}", file, said));
   }
 }
 
-tl::unexpected<Error> failure(sqlite3* database) {
+tl::unexpected<Error> failure(int code, sqlite3* database) {
   const char* file = sqlite3_db_filename(database, "main");
-  return failure(sqlite3_extended_errcode(database), file == nullptr ? "run log" : file,
-                 sqlite3_errmsg(database));
+  const bool reads = sqlite3_db_readonly(database, "main") == 1;
+  return failure(code, file == nullptr || *file == '\0' ? "run log" : file,
+                 sqlite3_errmsg(database), reads ? Database::Mode::kRead : Database::Mode::kWrite);
+}
+
+tl::unexpected<Error> failure(sqlite3* database) {
+  return failure(sqlite3_extended_errcode(database), database);
 }
 
 }  // namespace
@@ -85,7 +97,7 @@ Result<Database> Database::open(const std::filesystem::path& file, Mode mode) {
   Database database;
   database.database_.reset(raw);
   if (code != SQLITE_OK) {
-    return failure(code, file.string(), sqlite3_errstr(code));
+    return failure(code, file.string(), sqlite3_errstr(code), mode);
   }
   sqlite3_busy_timeout(raw, kBusyTimeoutMs);
   return database;
@@ -101,8 +113,7 @@ Result<Statement> Database::prepare(std::string_view sql) {
   const int code =
       sqlite3_prepare_v2(database_.get(), sql.data(), static_cast<int>(sql.size()), &raw, nullptr);
   if (code == SQLITE_ERROR) {  // a table or column that every run log has is missing
-    return failure(SQLITE_CORRUPT, sqlite3_db_filename(database_.get(), "main"),
-                   sqlite3_errmsg(database_.get()));
+    return failure(SQLITE_CORRUPT, database_.get());
   }
   if (code != SQLITE_OK) return failure(database_.get());
   return Statement(raw);

@@ -34,7 +34,7 @@ function comparisonSentence(comparison) {
   if (differing.length === 0) return sentence(comparison.agreement);
   const model = differing[0];
   const first = firstOf(model);
-  const until = model.last_identical === null ? '' : `Identical at the common steps up to ${model.last_identical}${model.bracket && model.dated_after !== null ? `, losses and gradients up to step ${model.dated_after}` : ''}. `;
+  const until = model.last_identical === null ? '' : `Identical at the common steps up to ${model.last_identical}${model.bracket && model.dated_after !== null ? `, ${model.computed} up to step ${model.dated_after}` : ''}. `;
   const bracket = model.bracket ? ` (${model.bracket})` : '';
   return `${model.cause ? sentence(model.cause) + ' ' : ''}${until}First difference${bracket ? ' seen' : ''}: ${whenDiffers(model.first_stage, first)}, ${stageName(model.first_stage)}, ${whoDiffers(first)}${first.what}${bracket}.`;
 }
