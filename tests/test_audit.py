@@ -92,6 +92,38 @@ def addresses(arrays: list[np.ndarray[Any, Any]]) -> list[int]:
     return [a.ctypes.data for a in arrays]
 
 
+def test_a_result_is_not_a_worker_and_is_saved_as_they_are(tmp_path: Path) -> None:
+    from safetensors.numpy import save_file
+
+    gradient = np.ones(8, np.float32)
+    files = [tmp_path / f"g{name}.npy" for name in ("0", "1", "sum")]
+    for file in files:
+        np.save(file, gradient)
+    save_file({"g": gradient}, tmp_path / "sum.safetensors")
+    itself = audit(*files, "--result", files[2])
+    assert itself.returncode == 2 and "among the workers' gradients" in itself.stderr
+    other = audit(*files[:2], "--result", tmp_path / "sum.safetensors")
+    assert other.returncode == 2 and "by position" in other.stderr
+
+
+@pytest.mark.parametrize("workers", [3, 4])
+def test_no_order_is_named_by_a_handful_of_elements(tmp_path: Path, workers: int) -> None:
+    """bf16 gradients whose sums are nearly always exact in fp32."""
+    rows = np.random.default_rng(workers).normal(size=(workers, 50_000)).astype(np.float32)
+    rows = (rows.view(np.uint32) & 0xFFFF0000).view(np.float32)
+    files = [tmp_path / f"g{rank}.npy" for rank in range(workers)]
+    for file, row in zip(files, rows, strict=True):
+        np.save(file, row)
+    total = rows[0]
+    for row in rows[1:]:
+        total = total + row
+    np.save(tmp_path / "sum.npy", total)
+    done = audit(*files, "--result", tmp_path / "sum.npy", "--format", "json")
+    found = json.loads(done.stdout)["result"]
+    assert done.returncode == 0
+    assert found["differing"] < 24 and found["order"] == "any"
+
+
 def test_the_extension_compares_buffers_by_address() -> None:
     generator = np.random.default_rng(1)
     leaves = [generator.standard_normal(5000).astype(np.float32) for _ in range(4)]

@@ -13,6 +13,9 @@ constexpr double kByChance = 0.1;       // of damaged elements: those that round
 constexpr double kNearByChance = 0.25;  // likewise, in 8 bits of many workers' values
 constexpr double kFits = 0.001;
 constexpr std::uint64_t kTellingLeast = 24;
+// Elements by which an order must be ahead to be named: a wrong one gives about half of those that
+// depend on it.
+constexpr std::uint64_t kOrderLeast = 12;
 constexpr int kFewBits = 16;  // a sum of so many significant bits is often hit by chance
 
 // The narrowest format that a scheme rounds to. A sum in fp32 of values that were cast to 16 bits
@@ -146,7 +149,11 @@ Inferred conclude(std::vector<Hypothesis> hypotheses, const Evidence& evidence,
   });
   const auto [narrow, wide] = formats(tied, dtype);
   out.accumulation = narrow == wide ? narrow : Accumulation::kUnknown;
-  out.order = order_is_open(tied, workers) ? SumOrder::kAny : best.order;
+  Tied near;
+  std::ranges::copy_if(out.hypotheses, std::back_inserter(near), [&](const Hypothesis& h) {
+    return h.examined == best.examined && h.reproduced + kOrderLeast > best.reproduced;
+  });
+  out.order = order_is_open(near, workers) ? SumOrder::kAny : best.order;
   out.division = best.division;
   out.wrong = wrong_of(best, narrow, evidence);
   return out;

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <functional>
 #include <iostream>
 #include <memory>
@@ -219,6 +220,12 @@ Result<Given> open_result(const Options& o, const Source& source) {
       return failed<Given>(refuse(*why));
     }
   }
+  if (source.files->front().is_named() != opened->is_named()) {
+    return failed<Given>(refuse(
+        fmt::format("{}: .npy files go by position and .safetensors by name; give the result as "
+                    "the gradients are",
+                    o.result)));
+  }
   if (opened->elements() != source.elements) {
     return failed<Given>(refuse(fmt::format("{}: {} elements, and every worker has {}", o.result,
                                             opened->elements(), source.elements)));
@@ -327,6 +334,12 @@ Status check_options(const Options& o) {
   }
   if (!o.result.empty() && o.files.empty()) {
     return refuse("--result needs the files of the workers' gradients");
+  }
+  for (const std::string& file : o.files) {
+    std::error_code error;
+    if (!o.result.empty() && std::filesystem::equivalent(file, o.result, error)) {
+      return refuse(fmt::format("{} is the result, and among the workers' gradients", file));
+    }
   }
   if (!o.files.empty() && !o.of_made_up.empty()) {
     return refuse(fmt::format("{} is of made-up gradients; with files leave it out",

@@ -83,7 +83,7 @@ std::string pieces_line(const Inferred& inferred) {
 std::string order_words(const Inferred& inferred) {
   if (inferred.order == SumOrder::kUnknown) return "in an order that was not recognised";
   if (inferred.order == SumOrder::kAny)
-    return "in an order that cannot be told (all give the same)";
+    return "in an order that cannot be told (all give the same, or nearly)";
   return fmt::format("in the order \"{}\"", to_string(inferred.order));
 }
 

@@ -25,7 +25,8 @@ std::string why_not_alike(Stage stage, const Rest& rest) {
              "after "
              "the last recorded one";
     case Stage::kGradient:
-      if (rest.skipping > 0) return "no gradient was read (sparse ones)";
+      if (rest.skipping > 0)
+        return "no gradient was read (sparse, or of earlier micro-batches alone)";
       [[fallthrough]];
     default:
       return "no worker is in both runs";
@@ -80,7 +81,8 @@ void say_not_compared(const Rest& rest, ModelComparison& model) {
         fmt::format("{} at {} of {} common steps{}", what, times, model.common_steps, why));
   };
   say(rest.positions, "content of samples", ": the salts differ (set PRESUM_SALT)");
-  say(rest.skipping, "gradients that were not read (sparse ones)", "");
+  say(rest.skipping, "gradients that were not read (sparse, or of earlier micro-batches alone)",
+      "");
   say(rest.lacking, "workers whose packet is missing in a run,", "");
   say_steps("A", model.a, model.b, model);
   say_steps("B", model.b, model.a, model);

@@ -84,7 +84,7 @@ void watch_audits(const Look& look, Book& book) {
   bool any = false;
   for (const WorkerRecord& worker : look.record.workers) {
     const auto audit = audit_of(worker.fingerprints);
-    if (!audit) continue;
+    if (!audit || look.alone()) continue;
     any = true;
     const Audited a{*audit, worker.rank};
     check_error(look, a, book);

@@ -56,6 +56,12 @@ TEST(Audits, ThatWereNotMadeAreNotPossible) {
   }
 }
 
+TEST(Audits, OfOneWorkerAreNone) {
+  Watched w({.workers = 1});
+  w.play(0, 40, audited(healthy()));
+  EXPECT_EQ(w.check("reduction-error").state, CheckRecord::State::kNotPossible);
+}
+
 TEST(ReductionError, ElementsThatNoRoundingExplainsAreCritical) {
   auto audit = healthy();
   audit.wrong = 7;

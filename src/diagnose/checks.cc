@@ -119,8 +119,8 @@ constexpr std::array<Rule, kChecks> kRules{{
      {"reduction-error", kCritical,
       "each element of an audited sum against what rounding can explain",
       "Look at the communication library and its version, at communication hooks, and at who "
-      "writes "
-      "to the buffer while it is reduced; `presum audit` on saved gradients shows which elements.",
+      "writes to the buffer while it is reduced; `presum audit` on saved gradients shows what was "
+      "done to them.",
       "NVIDIA/nccl#1950"},
      kNonfinite | set_of({kLossEvent})},
     {kReductionDtype,
