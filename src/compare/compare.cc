@@ -77,7 +77,7 @@ std::string agreement_of(const ModelComparison& m) {
 
 // Of several models one sentence each, if they are not the same.
 std::string agreement_of(const Comparison& c) {
-  const auto first = agreement_of(c.models.front());
+  auto first = agreement_of(c.models.front());
   if (c.models.size() == 1) return first;
   std::string out;
   bool alike = true;
