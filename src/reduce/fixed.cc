@@ -188,6 +188,17 @@ HWY_INLINE hn::Vec<LongWords> nearest64(hn::Vec<HalfFloats> x) {
 
 using OneStep64 = OneStep;
 using TwoSteps64 = TwoSteps;
+
+// For elements that are in registers: scaled whole, then taken apart.
+struct OneStepWhole64 : OneStep {
+  HWY_INLINE OneStepWhole64(Bits exponents, int bits) : OneStep(exponents, bits) {}
+};
+HWY_INLINE hn::Vec<LongWords> low_integers(const Vectors& v, const OneStepWhole64& scale) {
+  return nearest64(hn::LowerHalf(HalfFloats(), scale(v.floats)));
+}
+HWY_INLINE hn::Vec<LongWords> high_integers(const Vectors& v, const OneStepWhole64& scale) {
+  return nearest64(hn::UpperHalf(HalfFloats(), scale(v.floats)));
+}
 HWY_INLINE hn::Vec<LongWords> low_integers(const Vectors& v, const OneStep& scale) {
   return nearest64(hn::Mul(v.low_floats, hn::LowerHalf(HalfFloats(), scale.factor)));
 }
@@ -206,6 +217,7 @@ struct OneStep64 : Sums {
       : Sums(powers_of_two(hn::Sub(word(0), units(exponents, bits)))) {}
 };
 using TwoSteps64 = OneStep64;  // doubles have the range
+using OneStepWhole64 = OneStep64;
 
 // The integer nearest to x * scale, modulo 2^64, in two parts of 32 bits. An element of 24 bits has
 // either a part above them or a fraction.
@@ -573,11 +585,11 @@ void fixed_in_tiles(Leaves leaves, std::size_t in_vectors, std::uint32_t divisor
   }
 }
 
-template <Dtype kDtype, class Integer, class Sum, class AnySum>
+template <Dtype kDtype, class Integer, class Sum, class AnySum, class SumOfEight = Sum>
 void fixed_with(Leaves leaves, std::size_t count, std::uint32_t divisor, void* out) {
   const std::size_t in_vectors = count / kLanes * kLanes;
   if (leaves.size() == 8) {
-    fixed_of_eight<kDtype, Integer, Sum, AnySum>(leaves, in_vectors, divisor, out);
+    fixed_of_eight<kDtype, Integer, SumOfEight, AnySum>(leaves, in_vectors, divisor, out);
   } else {
     fixed_in_tiles<kDtype, Integer, Sum, AnySum>(leaves, in_vectors, divisor, out);
   }
@@ -587,8 +599,8 @@ void fixed_with(Leaves leaves, std::size_t count, std::uint32_t divisor, void* o
 template <Dtype kDtype, class Integer>
 void fixed_of(Leaves leaves, std::size_t count, std::uint32_t divisor, void* out) {
   if constexpr (sizeof(Integer) > sizeof(float)) {
-    fixed_with<kDtype, Integer, Encoded64<OneStep64>, Encoded64<TwoSteps64> >(leaves, count,
-                                                                              divisor, out);
+    fixed_with<kDtype, Integer, Encoded64<OneStep64>, Encoded64<TwoSteps64>,
+               Encoded64<OneStepWhole64> >(leaves, count, divisor, out);
   } else if (clamped<Integer>(kDtype, leaves.size())) {
     fixed_with<kDtype, Integer, Encoded32<OneStep, true>, Encoded32<TwoSteps, true> >(leaves, count,
                                                                                       divisor, out);
