@@ -96,7 +96,6 @@ def test_programs_keep_python_s_own_meaning(tmp_path: Path) -> None:
     assert plain.stdout == watched.stdout and "<class 'int'>" in plain.stdout
 
 
-@pytest.mark.deep  # under load a rank hangs at its end, about once in ten: not understood yet
 def test_spawned_ranks_are_watched(tmp_path: Path) -> None:
     program = tmp_path / "spawns.py"
     program.write_text(SPAWNS)

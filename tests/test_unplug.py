@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +34,9 @@ def said(out: Path, rank: int, case: str) -> list[str]:
     return [line for line in part.splitlines() if line.startswith("presum:")]
 
 
-@pytest.mark.parametrize("case", ["healthy", "folder", "store", "silent", "collector"])
+@pytest.mark.parametrize(
+    "case", ["healthy", "folder", "store", "failing-store", "silent", "collector"]
+)
 def test_training_is_the_same_and_ends_in_time(out: Path, case: str) -> None:
     for rank in range(WORLD):
         result = json.loads((out / f"{case}.{rank}.json").read_text())
@@ -51,10 +55,14 @@ def test_a_run_folder_that_cannot_be_made_is_said_once_by_rank_0(out: Path) -> N
     assert said(out, 1, "folder") == said(out, 2, "folder") == []
 
 
-def test_workers_say_that_the_store_is_gone_and_rank_0_keeps_its_own_steps(out: Path) -> None:
+@pytest.mark.parametrize("case", ["store", "failing-store"])
+def test_workers_say_that_the_store_is_gone_and_rank_0_keeps_its_own_steps(
+    case: str, out: Path
+) -> None:
     for rank in (1, 2):
-        assert len(said(out, rank, "store")) == 1
-    workers = presum.load(out / "store").workers
+        assert len(said(out, rank, case)) == 1
+    assert len(said(out, 0, case)) == (case == "failing-store")
+    workers = presum.load(out / case).workers
     assert len(workers[workers["rank"] == 0]) == 40
 
 
@@ -89,3 +97,9 @@ def test_a_killed_aggregator_leaves_what_was_committed(launch: Any, tmp_path: Pa
     steps = presum.load(tmp_path / "aggregator-killed").steps
     assert steps.step.tolist() == list(range(19))  # the last one was still open
     assert steps.cosine_mean.isna().all()
+
+
+def test_the_last_to_let_go_of_a_model_does_not_hang(tmp_path: Path) -> None:
+    """DDP's reducer, freed last, would wait for Gloo's threads with the GIL held."""
+    program = Path(__file__).parent / "programs" / "ends.py"
+    subprocess.run([sys.executable, program, tmp_path / "run"], check=True, timeout=300)

@@ -180,6 +180,11 @@ class Collector(ABC):
         if self._wrapper is self._inner:
             Hook(self, self._before_inner_forward)(module, args)
 
+    @property
+    def process_group(self) -> object:
+        """DDP's, or None."""
+        return getattr(self._wrapper, "process_group", None)
+
     # ---- what the user reports
 
     def loss(self, value: float | torch.Tensor, weight: float) -> None:

@@ -144,9 +144,19 @@ class Monitor:
         if self._collector is not None:
             self._collector.close()
             clock = self._collector.optimizer_steps
-            self._collector = None  # it holds the model
+            self._let_go()
         session = self._session
         session.send(self._observer.note(True, session.sent, session.dropped, "", clock))
+
+    def _let_go(self) -> None:
+        """Give up the collector, which holds the model.
+
+        The last reference to DDP's process group must be Python's: where DDP's reducer has it,
+        torch (2.13) waits for Gloo's threads with the GIL held, and these may wait for the GIL.
+        """
+        group = self._collector.process_group if self._collector is not None else None
+        self._collector = None
+        del group
 
     def __enter__(self) -> Monitor:
         return self

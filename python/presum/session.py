@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch._C._distributed_c10d import Store, TCPStore
+from torch.distributed import DistError
 
 from presum._core import Aggregator, stamp
 from presum.findings import Finding, announcement, summary
@@ -282,12 +283,24 @@ class Session:
             aggregator.ingest(stamp(packet, aggregator.run, aggregator.segment))
             self.sent += 1
             taken += 1
-        if self._server is None:
-            return taken
-        waiting = int(self._server.queue_len(QUEUE))
-        for _ in range(waiting):
-            aggregator.ingest(self._server.queue_pop(QUEUE, block=False))
-        return taken + waiting
+        return taken + self._take_forwarded(aggregator)
+
+    def _take_forwarded(self, aggregator: Aggregator) -> int:
+        """What other ranks sent; if their way is gone, this rank's own steps are recorded still."""
+        server = self._server
+        if server is None:
+            return 0
+        try:
+            waiting = int(server.queue_len(QUEUE))
+            for _ in range(waiting):
+                aggregator.ingest(server.queue_pop(QUEUE, block=False))
+        except DistError as error:
+            self._server = None
+            log.warning(
+                "presum: rank 0: %s; nothing more of other ranks is recorded", one_line(error)
+            )
+            return 0
+        return waiting
 
     def _wait(self) -> None:
         # Woken at close only: packets can wait for the next poll, so the sender stays cheap.

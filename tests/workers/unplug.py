@@ -58,6 +58,18 @@ def store_gone(rank: int, _run: Path) -> None:
             one._server = None
 
 
+def store_fails(rank: int, _run: Path) -> None:
+    """The aggregator's store answers no more."""
+    if rank == 0:
+        for one in list(presum.monitor._sessions.values()):
+            one._server = _Broken()  # type: ignore[assignment]
+
+
+class _Broken:
+    def queue_len(self, _name: str) -> int:
+        raise dist.DistNetworkError("planted failure")
+
+
 def collector_breaks(rank: int, _run: Path) -> None:
     if rank == 1:
         monitor = next(iter(presum.monitor._sessions.values()))
@@ -78,6 +90,7 @@ def work(rank: int, world: int, out: Path) -> None:
         "healthy": (out / "healthy", nothing),
         "folder": (out / "a-file" / "run", nothing),
         "store": (out / "store", store_gone),
+        "failing-store": (out / "failing-store", store_fails),
         "silent": (out / "silent", nothing),
         "collector": (out / "collector", collector_breaks),
     }
