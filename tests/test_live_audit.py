@@ -29,6 +29,16 @@ def test_a_sound_reduction_has_no_finding(runs: dict[str, Any], name: str) -> No
     assert found(runs, name) == {}
 
 
+def test_what_a_sound_reduction_does_is_told(runs: dict[str, Any]) -> None:
+    plain, exact = runs["plain"].audits, runs["exact"].audits
+    for audits in (plain, exact):
+        assert set(audits.step) == set(range(0, STEPS, AUDIT_EVERY))
+        assert set(audits.replica) == {0, 1, 2, 3} and not audits.wrong.any()
+    assert set(plain.accumulation) == {"fp32"} and set(plain.order) == {"ring-down"}
+    assert plain.differing.min() > 0 and set(exact.order) == {"exact"}
+    assert not exact.differing.any() and exact.relative_l2.max() < 2**-24
+
+
 def test_of_fsdp2_every_worker_audits_its_own_shard(runs: dict[str, Any]) -> None:
     checks = runs["fsdp"].checks.set_index("check")
     assert set(checks.state[["reduction-dtype", "reduction-error"]]) == {"passed"}

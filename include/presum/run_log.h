@@ -13,6 +13,7 @@
 #include <variant>
 #include <vector>
 
+#include "presum/audit.h"
 #include "presum/finding.h"
 #include "presum/status.h"
 #include "presum/step_record.h"
@@ -83,6 +84,13 @@ struct FinalState {
   std::vector<StateHash> states;
 };
 
+// What a worker found of the reduction of a step.
+struct AuditedStep {
+  StepKey key;
+  std::uint32_t replica = 0;
+  AuditRecord audit;
+};
+
 // The steps of one model in one segment, one after the other, with all that was kept of them but
 // cosines. A worker's fingerprints are those that it last told, at this step or before. Holds one
 // step in memory at a time. Lifetime: the RunLog outlives it. Thread-safety: one thread at a time,
@@ -136,6 +144,9 @@ class RunLog {
 
   // By segment, module, shard and replica. Empty for a run of schema 1.
   Result<std::vector<FinalState>> final_states() const;
+  // By segment, module, shard, step and replica; of audits with the same outcome in a row the
+  // first. Empty for a run of schema 1.
+  Result<std::vector<AuditedStep>> audits() const;
   // The steps from `from_step` on, ascending.
   Result<StepCursor> cursor(std::uint32_t segment, std::uint32_t module, std::uint32_t shard,
                             std::uint64_t from_step = 0) const;
@@ -147,8 +158,8 @@ class RunLog {
   // Likewise with a step's groups, by id, without their values per worker.
   using GroupsVisitor = std::function<void(const StepKey&, std::span<const GroupRecord>)>;
   Status for_each_groups(const GroupsVisitor& visit) const;
-  // Calls `visit` for a table for people ("steps", "workers", "groups", "findings" or "checks")
-  // with the columns of docs/runlog_format.md: once without cells, then for every row.
+  // Calls `visit` for a table for people ("steps", "workers", "groups", "findings", "checks" or
+  // "audits") with the columns of docs/runlog_format.md: once without cells, then for every row.
   // std::monostate stands for NULL (undefined, not measured). Errors: kInvalidArgument (another
   // name), kUnsupported (findings or checks of a run that a presum without them wrote).
   using Cell = std::variant<std::monostate, std::int64_t, double, std::string>;

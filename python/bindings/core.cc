@@ -20,6 +20,7 @@ NB_MODULE(_core, m) {
   m.attr("__version__") = presum::version();
   presum::python::bind_observer(m);
   presum::python::bind_monitor(m);
+  presum::python::bind_runlog(m);
   presum::python::bind_cli(m);
   presum::python::bind_cuda(m);
   presum::python::bind_reduce(m);

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from presum import _core
 from presum.errors import UserError
 from presum.findings import Finding
 
@@ -106,6 +107,13 @@ class Run:
             f"SELECT {columns} FROM check_state ORDER BY segment, module, shard, position"
         )
         return rows.assign(state=[CHECK_STATES[state] for state in rows["state"]])
+
+    @cached_property
+    def audits(self) -> pd.DataFrame:
+        """One row an audit of the reduction (``attach(audit_every=)``): how its sum was made, and
+        its error (docs/audit.md). Of audits with the same outcome in a row the first."""
+        columns, rows = _core.run_table(str(self.path), "audits")
+        return pd.DataFrame(rows, columns=columns)
 
     def cosines(
         self, step: int, segment: int = -1, module: int = 0, shard: int = 0

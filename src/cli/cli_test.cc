@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "presum/audit.h"
 #include "presum/version.h"
 #include "runlog/testing.h"
 #include "runlog/writer.h"
@@ -365,7 +366,7 @@ TEST(Findings, JsonHasTheDocumentedFieldsInTheirOrder) {
   const Ran ran = run({"findings", (folder / "run").string(), "--format", "json"});
   EXPECT_EQ(ran.code, 0);
   const auto json = nlohmann::ordered_json::parse(ran.out);
-  EXPECT_EQ(keys(json), words("schema_version verdict coverage segments findings checks"));
+  EXPECT_EQ(keys(json), words("schema_version verdict coverage segments findings checks audits"));
   EXPECT_EQ(json["schema_version"], 1);
   EXPECT_EQ(json["verdict"], "inconsistent");
   EXPECT_EQ(json["coverage"].dump(),
@@ -387,6 +388,32 @@ TEST(Findings, JsonHasTheDocumentedFieldsInTheirOrder) {
   EXPECT_EQ(json["checks"][5].dump(),
             R"({"check":"overlapping-data","state":"not-possible",)"
             R"("reason":"no sampler was found.","segment":1,"module":0,"shard":0})");
+}
+
+TEST(Findings, ShowWhatAuditsOfTheSumFound) {
+  const TempFolder folder;
+  auto steps = steps_of(4, 1);
+  for (const std::size_t audited : {0U, 2U}) {
+    const AuditRecord audit{.elements = 200,
+                            .differing = 25 + audited,
+                            .relative_l2 = 3e-8,
+                            .gradient = Accumulation::kF32,
+                            .accumulation = Accumulation::kF32,
+                            .order = SumOrder::kRing,
+                            .division = Division::kOnce,
+                            .repeat = Repeat::kEqual};
+    const auto values = to_fingerprints(audit);
+    steps[audited].workers[0].fingerprints.assign(values.begin(), values.end());
+  }
+  make_run(folder / "run", steps);
+  const Ran ran = run({"findings", (folder / "run").string()});
+  EXPECT_NE(ran.out.find("the sum, audited 2 times in steps 0-2, 400 elements in all:\n"
+                         "    fp32 gradients, added in fp32, order ring, division once\n"
+                         "    13 % of the elements are not the correctly rounded ones, 0 are "
+                         "wrong; relative L2 at most 3e-08\n"
+                         "    repeated 2 times, with other bits never\n"),
+            std::string::npos)
+      << ran.out;
 }
 
 TEST(Findings, InsufficientEvidenceIsAnAnswer) {

@@ -18,7 +18,8 @@ constexpr const char* kHelp =
     "  workers   one row a step and worker\n"
     "  groups    one row a step and group (layer)\n"
     "  findings  one row a finding; ranks, hosts, also and evidence are JSON\n"
-    "  checks    one row a check, with its state and the reason\n\n"
+    "  checks    one row a check, with its state and the reason\n"
+    "  audits    one row a step whose reduction was audited: how its sum was made, its error\n\n"
     "Example: presum export demo/sharded-S1-1 --table workers --format csv > workers.csv";
 
 struct Arguments {
@@ -58,7 +59,7 @@ void add_export(CLI::App& program, Command& chosen) {
   command->footer(kHelp);
   command->add_option("RUN", arguments->run, "run folder or presum.db file")->required();
   command->add_option("--table", arguments->table, "what to write")
-      ->check(CLI::IsMember({"steps", "workers", "groups", "findings", "checks"}))
+      ->check(CLI::IsMember({"steps", "workers", "groups", "findings", "checks", "audits"}))
       ->capture_default_str();
   command->add_option("--format", arguments->format, "csv or jsonl")
       ->check(CLI::IsMember({"csv", "jsonl"}))

@@ -77,6 +77,7 @@ std::string as_text(const Shown& shown) {
   out += open.empty() ? "\n" : "; " + open + "\n";
   out += preflights(j.segments);
   for (const Finding& finding : j.findings) out += '\n' + paragraph(finding);
+  if (!j.audits.empty()) out += '\n' + audits_text(j.audits);
   if (!j.checks.empty()) out += '\n' + checks_by_state(j.checks);
   if (!shown.notes.empty()) out += "\nnotes of the collection:\n";
   for (const NoteRecord& note : shown.notes) {

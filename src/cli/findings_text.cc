@@ -42,18 +42,27 @@ std::string percent(double share) {
   return fmt::format("{:.0f}%", std::floor(std::clamp(share, 0.0, 1.0) * 100));
 }
 
-std::string steps(const Finding& finding) {
-  return finding.first_step == finding.last_step
-             ? fmt::format("step {}", finding.first_step)
-             : fmt::format("steps {}-{}", finding.first_step, finding.last_step);
+// Of what has a first and a last step.
+template <class T>
+std::string steps(const T& found) {
+  return found.first_step == found.last_step
+             ? fmt::format("step {}", found.first_step)
+             : fmt::format("steps {}-{}", found.first_step, found.last_step);
 }
 
-std::string part(const Finding& finding) {
+// Of what has a segment, module and shard.
+template <class T>
+std::string part(const T& found) {
   std::string out;
-  if (finding.segment != 1) out += fmt::format(", segment {}", finding.segment);
-  if (finding.module != 0) out += fmt::format(", module {}", finding.module);
-  if (finding.shard != 0) out += fmt::format(", shard {}", finding.shard);
+  if (found.segment != 1) out += fmt::format(", segment {}", found.segment);
+  if (found.module != 0) out += fmt::format(", module {}", found.module);
+  if (found.shard != 0) out += fmt::format(", shard {}", found.shard);
   return out;
+}
+
+std::string times(std::uint64_t value) {
+  if (value == 0) return "never";
+  return value == 1 ? "once" : fmt::format("{} times", value);
 }
 
 std::string line(const char* label, const std::string& text) {
@@ -137,6 +146,27 @@ std::string checks_by_state(std::span<const RunLog::Check> checks) {
   std::ranges::stable_sort(groups, {}, &Group::state);
   std::string out;
   for (const Group& group : groups) out += line_of(group, parts.size());
+  return out;
+}
+
+std::string audits_text(std::span<const report::AuditSummary> audits) {
+  std::string out;
+  for (const report::AuditSummary& a : audits) {
+    const auto in = audits.size() == 1 ? "" : part(a);
+    out += fmt::format("the sum, audited {} in {}{}, {} elements in all:\n", times(a.audits),
+                       steps(a), in, a.elements);
+    out += fmt::format("    {} gradients, added in {}, order {}, division {}\n", a.gradient,
+                       a.accumulation, a.order, a.division);
+    out += fmt::format(
+        "    {} % of the elements are not the correctly rounded ones, {} are wrong; "
+        "relative L2 at most {}\n",
+        number(100.0 * static_cast<double>(a.differing) / static_cast<double>(a.elements)), a.wrong,
+        number(a.relative_l2));
+    if (a.repeated > 0) {
+      out += fmt::format("    repeated {}, with other bits {}\n", times(a.repeated),
+                         times(a.repeats_differing));
+    }
+  }
   return out;
 }
 

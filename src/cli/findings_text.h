@@ -25,6 +25,9 @@ std::string paragraph(const Finding& finding);
 // models and segments only says in how many.
 std::string checks_by_state(std::span<const RunLog::Check> checks);
 
+// What audits of the reduction came to, a paragraph for each model and segment; "" without any.
+std::string audits_text(std::span<const report::AuditSummary> audits);
+
 // "inconsistent", "insufficient evidence: one worker: there is nothing to compare".
 std::string verdict_text(const report::Judgement& judgement);
 

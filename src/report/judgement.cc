@@ -134,14 +134,18 @@ Result<Judgement> judge(const RunLog& log, std::span<const StepRecord> steps,
   if (!checks) return tl::unexpected(checks.error());
   auto segments = log.segments();
   if (!segments) return tl::unexpected(segments.error());
+  const auto audits = log.audits();
+  if (!audits) return tl::unexpected(audits.error());
   Judgement out{.segments = std::move(*segments),
                 .findings = std::move(*findings),
-                .checks = std::move(*checks)};
+                .checks = std::move(*checks),
+                .audits = summarise(*audits)};
   if (segment) {
     const auto other = [&](const auto& of) { return of.segment != *segment; };
     std::erase_if(out.segments, other);
     std::erase_if(out.findings, other);
     std::erase_if(out.checks, other);
+    std::erase_if(out.audits, other);
     const auto [first, last] = std::equal_range(steps.begin(), steps.end(), *segment, BySegment());
     steps = {first, last};
   }
@@ -205,7 +209,8 @@ Json judgement_json(const Judgement& judgement) {
           {"coverage", coverage_json(judgement.coverage)},
           {"segments", segments_json(judgement.segments)},
           {"findings", findings_json(judgement.findings)},
-          {"checks", checks_json(judgement.checks)}};
+          {"checks", checks_json(judgement.checks)},
+          {"audits", audits_json(judgement.audits)}};
 }
 
 }  // namespace presum::report

@@ -12,6 +12,7 @@
 #include "presum/finding.h"
 #include "presum/run_log.h"
 #include "presum/status.h"
+#include "report/audits.h"
 #include "report/json.h"
 
 namespace presum::report {
@@ -32,6 +33,7 @@ struct Judgement {
   std::vector<SegmentInfo> segments;
   std::vector<Finding> findings;  // worst first
   std::vector<RunLog::Check> checks;
+  std::vector<AuditSummary> audits;
 };
 
 // Of a run or, if named, of one of its segments. The evidence is insufficient without a step, with

@@ -26,7 +26,8 @@ Json judgement_of(const Judgement& judgement) {
           {"reason", judgement.reason},
           {"findings", findings_json(all.first(std::min(all.size(), kFindingsMax)))},
           {"count", all.size()},
-          {"checks", checks_json(judgement.checks)}};
+          {"checks", checks_json(judgement.checks)},
+          {"audits", audits_json(judgement.audits)}};
 }
 
 Json catalogue_json() {

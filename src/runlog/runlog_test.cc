@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdio>
@@ -1320,7 +1321,7 @@ Rows table_of(const Path& run, std::string_view name, std::vector<std::string>& 
 TEST(RunLogTables, BeginWithACallForTheColumnsAlone) {
   const TempFolder folder;
   make_run(folder / "run", {});
-  for (const char* name : {"steps", "workers", "groups", "findings", "checks"}) {
+  for (const char* name : {"steps", "workers", "groups", "findings", "checks", "audits"}) {
     std::vector<std::string> columns;
     EXPECT_EQ(table_of(folder / "run", name, columns), Rows(1)) << name;
     EXPECT_GT(columns.size(), 5U) << name;
@@ -1352,6 +1353,34 @@ TEST(RunLogTables, HoldChecksInTheirOrder) {
                                          to_string(state), reason}));
   }
   EXPECT_EQ(table_of(folder / "run", "findings", columns).size(), 2U);
+}
+
+TEST(RunLogTables, HoldAuditsWithWhatDidNotChange) {
+  const TempFolder folder;
+  std::vector<StepRecord> steps;
+  for (const std::uint64_t wrong : {0, 0, 3}) {
+    steps.push_back(plain_step(1, steps.size(), 2));
+    AuditRecord audit{.elements = 10, .wrong = wrong, .gradient = Accumulation::kBF16};
+    audit.order = SumOrder::kRing;
+    const auto values = to_fingerprints(audit);
+    steps.back().workers[1].fingerprints.assign(values.begin(), values.end());
+  }
+  make_run(folder / "run", steps);
+  std::vector<std::string> columns;
+  const auto rows = table_of(folder / "run", "audits", columns);
+  ASSERT_EQ(rows.size(), 3U) << "the second found what the first did";
+  const auto column = [&](std::string_view name) {
+    return static_cast<std::size_t>(std::ranges::find(columns, name) - columns.begin());
+  };
+  const std::vector<RunLog::Cell>& last = rows.back();
+  ASSERT_EQ(last.size(), columns.size());
+  EXPECT_EQ(last[column("step")], RunLog::Cell(std::int64_t{2}));
+  EXPECT_EQ(last[column("replica")], RunLog::Cell(std::int64_t{1}));
+  EXPECT_EQ(last[column("wrong")], RunLog::Cell(std::int64_t{3}));
+  EXPECT_EQ(last[column("gradient")], RunLog::Cell("bf16"));
+  EXPECT_EQ(last[column("order")], RunLog::Cell("ring"));
+  EXPECT_EQ(last[column("relative_l2")], RunLog::Cell());
+  EXPECT_EQ(last[column("repeat")], RunLog::Cell("not-tried"));
 }
 
 TEST(Writer, RefusesJudgementsAfterClose) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "presum/run_log.h"
 #include "runlog/reading.h"
@@ -31,7 +32,7 @@ struct Table {
   std::uint64_t since;  // version of the schema
 };
 
-constexpr std::array<Table, 5> kTables = {{
+constexpr std::array<Table, 6> kTables = {{
     {"steps", "SELECT * FROM steps", 1},
     {"workers", "SELECT * FROM workers", 1},
     {"groups", "SELECT * FROM groups", 1},
@@ -41,13 +42,15 @@ constexpr std::array<Table, 5> kTables = {{
      "WHEN 2 THEN 'not-triggered' ELSE 'not-possible' END AS state, reason FROM check_state "
      "ORDER BY segment, module, shard, position",
      2},
+    {"audits", nullptr, 1},  // not a query: rows are put together from fingerprints
 }};
 
 Result<const Table*> find_table(std::string_view name, std::uint64_t version) {
   const auto found = std::ranges::find(kTables, name, &Table::name);
   if (found == kTables.end()) {
-    return fail(ErrorCode::kInvalidArgument,
-                fmt::format("no table {}: use steps, workers, groups, findings or checks", name));
+    return fail(
+        ErrorCode::kInvalidArgument,
+        fmt::format("no table {}: use steps, workers, groups, findings, checks or audits", name));
   }
   if (version < found->since) {
     return fail(ErrorCode::kUnsupported,
@@ -56,11 +59,53 @@ Result<const Table*> find_table(std::string_view name, std::uint64_t version) {
   return &*found;
 }
 
+RunLog::Cell cell(double value) {
+  if (std::isnan(value)) return std::monostate{};
+  return value;
+}
+
+RunLog::Cell cell(std::uint64_t value) { return static_cast<std::int64_t>(value); }
+
+const char* to_string(Repeat repeat) {
+  if (repeat == Repeat::kNotTried) return "not-tried";
+  return repeat == Repeat::kEqual ? "equal" : "different";
+}
+
+Status visit_audits(const RunLog& log, const RunLog::RowVisitor& visit) {
+  const auto audits = log.audits();
+  if (!audits) return tl::unexpected(audits.error());
+  static const std::vector<std::string> kColumns = {
+      "segment",   "module",       "shard",       "step",      "replica",
+      "gradient",  "accumulation", "order",       "division",  "elements",
+      "differing", "wrong",        "relative_l2", "error_max", "repeat"};
+  visit(kColumns, {});
+  for (const auto& [key, replica, a] : *audits) {
+    const std::vector<RunLog::Cell> cells = {cell(std::uint64_t{key.segment}),
+                                             cell(std::uint64_t{key.module}),
+                                             cell(std::uint64_t{key.shard}),
+                                             cell(key.step),
+                                             cell(std::uint64_t{replica}),
+                                             to_string(a.gradient),
+                                             to_string(a.accumulation),
+                                             to_string(a.order),
+                                             to_string(a.division),
+                                             cell(a.elements),
+                                             cell(a.differing),
+                                             cell(a.wrong),
+                                             cell(a.relative_l2),
+                                             cell(a.error_max),
+                                             to_string(a.repeat)};
+    visit(kColumns, cells);
+  }
+  return {};
+}
+
 }  // namespace
 
 Status RunLog::visit_table(std::string_view name, const RowVisitor& visit) const {
   const auto table = find_table(name, state_->version);
   if (!table) return tl::unexpected(table.error());
+  if ((*table)->sql == nullptr) return visit_audits(*this, visit);
   auto rows = state_->db.prepare((*table)->sql);
   if (!rows) return tl::unexpected(rows.error());
   std::vector<std::string> columns;

@@ -112,6 +112,24 @@ function findingBars(part, show) {
   return {box, place};
 }
 
+// What audits of the reduction came to, of the part that is shown.
+function auditSection(run, part) {
+  const audit = run.judgement.audits.find((a) => samePart(a, part));
+  if (!audit) return null;
+  const item = (label, value, title) => el('div', {title}, el('dt', {}, label), el('dd', {}, value));
+  const off = audit.differing / audit.elements;
+  const repeats = audit.repeated === 0 ? 'not repeated' : audit.repeats_differing === 0 ? 'same bits' : `other bits in ${audit.repeats_differing} of ${audit.repeated}`;
+  return el('section', {class: 'card', id: 'audits'}, el('h2', {}, 'The sum, audited'),
+    el('p', {class: 'note'}, `${count(audit.audits, 'audit')} by the workers at ${count(audit.steps, 'step')} (${stepsText(audit)}), ${audit.elements.toLocaleString('en')} elements of ${audit.gradient} gradients, compared with the exact sum.`),
+    el('dl', {class: 'numbers'}, item('added in', audit.accumulation, 'the narrowest format that partial sums were rounded to'),
+      item('order', audit.order, 'in which the workers’ values were added'),
+      item('mean by', audit.division, 'how the sum became a mean'),
+      item('not correctly rounded', `${number(100 * off)} %`, 'share of the elements that are not the exact sum, rounded once'),
+      item('relative error', number(audit.relative_l2), 'largest of all audits: norm of the error over the norm of the exact sum'),
+      item('wrong', audit.wrong.toLocaleString('en'), 'elements further off than rounding explains'),
+      item('the same sum again', repeats, 'whether the same reduction of the same gradients gave the same bits')));
+}
+
 const STATES = {found: 'found', passed: 'passed', 'not-triggered': 'not triggered', 'not-possible': 'not possible'};
 
 function checkRow({check, state, reason}) {

@@ -100,6 +100,8 @@ function drawPart(parent, run, part, show) {
     view.matrix = new CosineMatrix(section, part);
   }
   if (part.groups.length > 0) view.groups = new GroupsView(parent, part, group);
+  const audits = auditSection(run, part);
+  if (audits) parent.append(audits);
   const checks = checksSection(run, part);
   if (checks) parent.append(checks);
   return {story, group, view};

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "report/audits.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <set>
+#include <tuple>
+#include <utility>
+
+namespace presum::report {
+namespace {
+
+using Audits = std::span<const AuditedStep>;
+
+auto part_of(const AuditedStep& a) { return std::tie(a.key.segment, a.key.module, a.key.shard); }
+
+// What audits have in a field, the most frequent first.
+template <class Of>
+std::string names(Audits audits, Of of) {
+  std::vector<std::pair<std::string, std::size_t>> counts;
+  for (const AuditedStep& a : audits) {
+    const std::string name = to_string(std::invoke(of, a.audit));
+    const auto known = std::ranges::find(counts, name, &decltype(counts)::value_type::first);
+    if (known == counts.end()) {
+      counts.emplace_back(name, 1);
+    } else {
+      ++known->second;
+    }
+  }
+  if (counts.size() == 1) return counts.front().first;
+  std::ranges::stable_sort(counts, std::greater(), &decltype(counts)::value_type::second);
+  std::vector<std::string> out;
+  for (const auto& [name, times] : counts) out.push_back(fmt::format("{} ({})", name, times));
+  return fmt::format("{}", fmt::join(out, ", "));
+}
+
+AuditSummary summary_of(Audits audits) {
+  const StepKey& key = audits.front().key;
+  AuditSummary out{.segment = key.segment, .module = key.module, .shard = key.shard};
+  out.first_step = key.step;
+  out.last_step = audits.back().key.step;
+  out.audits = audits.size();
+  out.relative_l2 = std::nan("");
+  std::set<std::uint64_t> steps;
+  for (const AuditedStep& a : audits) {
+    steps.insert(a.key.step);
+    out.elements += a.audit.elements;
+    out.differing += a.audit.differing;
+    out.wrong += a.audit.wrong;
+    out.relative_l2 = std::fmax(out.relative_l2, a.audit.relative_l2);
+    out.repeated += a.audit.repeat != Repeat::kNotTried;
+    out.repeats_differing += a.audit.repeat == Repeat::kDifferent;
+  }
+  out.steps = steps.size();
+  out.gradient = names(audits, &AuditRecord::gradient);
+  out.accumulation = names(audits, &AuditRecord::accumulation);
+  out.order = names(audits, &AuditRecord::order);
+  out.division = names(audits, &AuditRecord::division);
+  return out;
+}
+
+}  // namespace
+
+std::vector<AuditSummary> summarise(Audits audits) {
+  std::vector<AuditSummary> out;
+  while (!audits.empty()) {
+    const auto end = std::ranges::find_if(
+        audits, [&](const AuditedStep& a) { return part_of(a) != part_of(audits.front()); });
+    const auto part = audits.first(static_cast<std::size_t>(end - audits.begin()));
+    out.push_back(summary_of(part));
+    audits = audits.subspan(part.size());
+  }
+  return out;
+}
+
+Json audits_json(std::span<const AuditSummary> audits) {
+  Json out = Json::array();
+  for (const AuditSummary& a : audits) {
+    out.push_back({{"segment", a.segment},
+                   {"module", a.module},
+                   {"shard", a.shard},
+                   {"first_step", a.first_step},
+                   {"last_step", a.last_step},
+                   {"steps", a.steps},
+                   {"audits", a.audits},
+                   {"elements", a.elements},
+                   {"differing", a.differing},
+                   {"wrong", a.wrong},
+                   {"relative_l2", std::isfinite(a.relative_l2) ? Json(a.relative_l2) : Json()},
+                   {"gradient", a.gradient},
+                   {"accumulation", a.accumulation},
+                   {"order", a.order},
+                   {"division", a.division},
+                   {"repeated", a.repeated},
+                   {"repeats_differing", a.repeats_differing}});
+  }
+  return out;
+}
+
+}  // namespace presum::report

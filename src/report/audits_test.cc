@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "report/audits.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "report/judgement.h"
+#include "report/testing.h"
+
+namespace presum::report {
+namespace {
+
+AuditRecord healthy() {
+  return {.elements = 100,
+          .differing = 12,
+          .relative_l2 = 3e-8,
+          .error_max = 5e-8,
+          .gradient = Accumulation::kF32,
+          .accumulation = Accumulation::kF32,
+          .order = SumOrder::kRing,
+          .division = Division::kBeforeMultiply,
+          .repeat = Repeat::kEqual};
+}
+
+AuditedStep at(std::uint64_t step, const AuditRecord& audit, std::uint32_t module = 0) {
+  return {{1, module, 0, step}, 0, audit};
+}
+
+TEST(AuditSummary, OfNoAuditIsNone) { EXPECT_TRUE(summarise({}).empty()); }
+
+TEST(AuditSummary, AddsUpWhatWasAudited) {
+  AuditRecord other = healthy();
+  other.wrong = 1;
+  other.relative_l2 = 2e-7;
+  other.order = SumOrder::kUnknown;
+  other.repeat = Repeat::kDifferent;
+  AuditRecord unmeasured = healthy();
+  unmeasured.relative_l2 = std::nan("");
+  unmeasured.repeat = Repeat::kNotTried;
+  const std::vector<AuditedStep> audits = {at(2, healthy()), at(4, other), at(6, unmeasured)};
+  const auto all = summarise(audits);
+  ASSERT_EQ(all.size(), 1U);
+  const AuditSummary& a = all[0];
+  EXPECT_EQ(a.first_step, 2U);
+  EXPECT_EQ(a.last_step, 6U);
+  EXPECT_EQ(a.steps, 3U);
+  EXPECT_EQ(a.audits, 3U);
+  EXPECT_EQ(a.elements, 300U);
+  EXPECT_EQ(a.differing, 36U);
+  EXPECT_EQ(a.wrong, 1U);
+  EXPECT_EQ(a.relative_l2, 2e-7);
+  EXPECT_EQ(a.accumulation, "fp32");
+  EXPECT_EQ(a.order, "ring (2), unknown (1)");
+  EXPECT_EQ(a.division, "before-multiply");
+  EXPECT_EQ(a.repeated, 2U);
+  EXPECT_EQ(a.repeats_differing, 1U);
+}
+
+TEST(AuditSummary, KeepsModelsApart) {
+  const std::vector<AuditedStep> audits = {at(0, healthy()), at(0, healthy(), 1)};
+  ASSERT_EQ(summarise(audits).size(), 2U);
+  EXPECT_EQ(summarise(audits)[1].module, 1U);
+}
+
+TEST(AuditSummary, WithoutAnErrorIsNullInJson) {
+  AuditRecord zeros = healthy();
+  zeros.relative_l2 = std::nan("");
+  const std::vector<AuditedStep> audits = {at(0, zeros)};
+  EXPECT_TRUE(audits_json(summarise(audits))[0]["relative_l2"].is_null());
+}
+
+// From a run log, where only what changed from audit to audit is stored.
+TEST(AuditSummary, IsPartOfAJudgement) {
+  const testing::TempFolder folder;
+  MadeRun run(folder / "run", "x", 2);
+  for (std::uint64_t step = 0; step < 4; ++step) {
+    auto record = made_step(run.segment(), step, 2);
+    AuditRecord audit = healthy();
+    audit.relative_l2 = 0x1p-30 * static_cast<double>(step + 1);
+    const auto values = to_fingerprints(audit);
+    if (step % 2 == 0) record.workers[0].fingerprints.assign(values.begin(), values.end());
+    run.add(record);
+  }
+  const RunLog log = run.log();
+  const auto audits = log.audits();
+  ASSERT_TRUE(audits);
+  ASSERT_EQ(audits->size(), 2U);
+  EXPECT_EQ((*audits)[1].key.step, 2U);
+  EXPECT_EQ((*audits)[1].audit.relative_l2, 3 * 0x1p-30);
+  EXPECT_EQ((*audits)[1].audit.order, SumOrder::kRing);
+  const auto judgement = judge(log, *log.steps());
+  ASSERT_TRUE(judgement);
+  ASSERT_EQ(judgement->audits.size(), 1U);
+  EXPECT_EQ(judgement->audits[0].audits, 2U);
+  EXPECT_EQ(judgement_json(*judgement)["audits"][0]["elements"], 200U);
+}
+
+}  // namespace
+}  // namespace presum::report
