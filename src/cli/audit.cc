@@ -268,8 +268,8 @@ Source widened(const Source& source, Dtype to) {
   return out;
 }
 
-// Of all elements: gradients of one layer may be zero. The mean where nothing speaks for the sum.
-Result<bool> find_mean(const Source& source, const Given& result) {
+// Of all elements: gradients of one layer may be zero.
+Result<audit::Nearer> find_nearer(const Source& source, const Given& result) {
   Piece piece(source);
   std::vector<std::byte> actual(piece.most() * element_bytes(source.dtype));
   audit::Nearer all;
@@ -281,7 +281,7 @@ Result<bool> find_mean(const Source& source, const Given& result) {
     return {};
   });
   if (!read) return tl::unexpected(read.error());
-  return all.to_mean >= all.to_sum;
+  return all;
 }
 
 Result<AuditReport> survey_of(const Options& o, const Source& source, Bar& bar) {
@@ -300,10 +300,11 @@ Result<AuditReport> survey_of(const Options& o, const Source& source, Bar& bar) 
 }
 
 Result<ActualResult> comparison_of(const Options& o, const Source& source, const Given& result) {
-  const auto mean = find_mean(source, result);
-  if (!mean) return tl::unexpected(mean.error());
-  auto auditor = audit::Auditor::create(source.workers, source.dtype, *mean ? source.workers : 1,
-                                        source.elements);
+  const auto nearer = find_nearer(source, result);
+  if (!nearer) return tl::unexpected(nearer.error());
+  ActualResult out{.file = o.result, .nearer = *nearer, .comparison = {}};
+  auto auditor = audit::Auditor::create(source.workers, source.dtype,
+                                        out.mean() ? source.workers : 1, source.elements);
   if (!auditor) return tl::unexpected(auditor.error());
   Piece piece(source);
   std::vector<std::byte> actual(piece.most() * element_bytes(source.dtype));
@@ -312,7 +313,8 @@ Result<ActualResult> comparison_of(const Options& o, const Source& source, const
     return auditor->add(piece.leaves(), count, actual.data());
   });
   if (!read) return tl::unexpected(read.error());
-  return ActualResult{o.result, *mean, auditor->comparison()};
+  out.comparison = auditor->comparison();
+  return out;
 }
 
 Result<AuditReport> examine(const Options& o, const Source& gradients, Bar& bar) {

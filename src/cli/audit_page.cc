@@ -79,7 +79,9 @@ struct BarLine {
   bool strong = false;
 };
 
-constexpr int kLabelWidth = 200;
+constexpr int kLabelWidth = 200;  // at least
+constexpr int kCharacterWidth = 7;
+constexpr int kValueWidth = 120;
 constexpr int kBarWidth = 560;
 constexpr int kLineHeight = 26;
 
@@ -113,10 +115,14 @@ std::string distance(std::uint64_t count) {
 std::string bars(const std::string& title, const std::vector<BarLine>& lines,
                  const std::vector<Tick>& ticks) {
   const int height = kLineHeight * static_cast<int>(lines.size()) + 26;
-  std::string svg = fmt::format(R"(<svg viewBox="0 0 880 {}" role="img" aria-label="{}">)", height,
-                                escaped(title));
+  int labels = kLabelWidth;
+  for (const BarLine& line : lines) {
+    labels = std::max(labels, kCharacterWidth * static_cast<int>(line.label.size() + 2));
+  }
+  std::string svg = fmt::format(R"(<svg viewBox="0 0 {} {}" role="img" aria-label="{}">)",
+                                labels + kBarWidth + kValueWidth, height, escaped(title));
   for (const Tick& tick : ticks) {
-    const double x = kLabelWidth + kBarWidth * tick.at;
+    const double x = labels + kBarWidth * tick.at;
     svg += fmt::format(
         R"(<line class="rule" x1="{0:.1f}" x2="{0:.1f}" y1="18" y2="{1}"/><text class="quiet" x="{0:.1f}" y="12" text-anchor="middle">{2}</text>)",
         x, height, tick.label);
@@ -126,8 +132,8 @@ std::string bars(const std::string& title, const std::vector<BarLine>& lines,
     const double width = kBarWidth * std::clamp(line.length, 0.0, 1.0);
     svg += fmt::format(
         R"(<text x="{}" y="{}" text-anchor="end">{}</text><rect class="bar{}" x="{}" y="{}" width="{:.1f}" height="16" rx="3"/><text x="{:.1f}" y="{}">{}</text>)",
-        kLabelWidth - 10, y + 13, escaped(line.label), line.strong ? " strong" : "", kLabelWidth, y,
-        width, kLabelWidth + width + 7, y + 13, line.value);
+        labels - 10, y + 13, escaped(line.label), line.strong ? " strong" : "", labels, y, width,
+        labels + width + 7, y + 13, line.value);
     y += kLineHeight;
   }
   return svg + "</svg>\n";
@@ -195,6 +201,21 @@ std::string error_chart(const AuditReport& report) {
               bars("relative L2 error, by way", lines, ticks));
 }
 
+// Which ways to add give the elements of the result bit for bit.
+std::string arithmetic_chart(const AuditReport& report) {
+  const auto& inferred = report.actual->comparison.inferred;
+  if (inferred.unrelated || report.actual->either()) return {};
+  std::vector<BarLine> lines;
+  for (const auto& [arithmetic, share, text] : hypothesis_lines(inferred)) {
+    lines.push_back({arithmetic, share, text, lines.empty()});
+  }
+  const std::string pieces = pieces_line(inferred);
+  return card("Which arithmetic gives these bits",
+              "Share of the elements that each way to add gives bit for bit, where it was tried.",
+              bars("share of elements reproduced, by arithmetic", lines, share_ticks()) +
+                  (pieces.empty() ? "" : "<p class=\"quiet\">" + escaped(pieces) + "</p>\n"));
+}
+
 std::string measures_table(const AuditReport& report) {
   std::string html =
       "<div class=\"scroll\"><table><thead><tr><th>way</th><th>differ</th><th>relative "
@@ -259,7 +280,8 @@ std::string answer(const AuditReport& report) {
   }
   const auto& inferred = report.actual->comparison.inferred;
   html += fmt::format("<p>{}</p>\n", error_sentence(report));
-  if (inferred.unrelated || inferred.division == Division::kUnknown) return html;
+  if (inferred.unrelated || report.actual->either() || inferred.division == Division::kUnknown)
+    return html;
   return html + fmt::format("<p>Division: {}.</p>\n", division_words(inferred.division));
 }
 
@@ -273,7 +295,8 @@ std::string audit_page(const AuditReport& report) {
   html += fmt::format("<p class=\"quiet\">{}, {} elements</p>\n", escaped(report.source),
                       counted(report.survey.elements));
   if (judges) {
-    html += error_chart(report) + differ_chart(report) + change_chart(report);
+    html += arithmetic_chart(report) + error_chart(report) + differ_chart(report) +
+            change_chart(report);
   } else {
     html += differ_chart(report) + change_chart(report) + error_chart(report);
   }

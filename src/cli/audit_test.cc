@@ -273,6 +273,20 @@ TEST_F(AuditVerb, NoticesBeforeItComputesThatAPageCannotBeWritten) {
   }
 }
 
+TEST_F(AuditVerb, SaysThatZerosDoNotTell) {
+  const std::vector<float> zeros(100);
+  const Words words = {npy("x", zeros), npy("y", zeros), "--result", npy("r", zeros)};
+  const Outcome run = audit(words);
+  EXPECT_EQ(run.code, 0);
+  EXPECT_NE(run.out.find("r: a sum or a mean: zeros do not tell which, nor how\n"),
+            std::string::npos)
+      << run.out;
+  EXPECT_EQ(run.out.find("reproduces"), std::string::npos);
+  Words json = words;
+  json.insert(json.end(), {"--format", "json"});
+  EXPECT_EQ(Json::parse(audit(json).out)["result"]["operation"], "unknown");
+}
+
 TEST_F(AuditVerb, ThePageOfAResultAnswersWhatBecameOfIt) {
   Words words = workers(20'000);
   words.insert(words.end(), {"--result", npy("r.npy", mean()), "-o", path("audit.html")});
@@ -282,6 +296,8 @@ TEST_F(AuditVerb, ThePageOfAResultAnswersWhatBecameOfIt) {
   EXPECT_NE(html.find("<h1>What did your all-reduce do?</h1>"), std::string::npos);
   EXPECT_NE(html.find("a mean, added in fp32, in the order &quot;sequential&quot;"),
             std::string::npos);
+  EXPECT_NE(html.find("<h2>Which arithmetic gives these bits</h2>"), std::string::npos);
+  EXPECT_NE(html.find(">sequential in fp32, after-divide<"), std::string::npos);
   EXPECT_EQ(html.find("2^"), std::string::npos);
   EXPECT_NE(html.find("×10⁻"), std::string::npos);
 }

@@ -3,7 +3,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "cli/tensor_file.h"
@@ -18,6 +20,7 @@ using audit::Measures;
 using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kHypothesesShown = 6;
+constexpr std::size_t kPiecesShown = 8;
 constexpr int kFp32Bits = 24;
 
 std::vector<std::string> measures_row(const std::string& name, const Measures& m) {
@@ -62,25 +65,16 @@ std::string describe(const Hypothesis& h) {
 
 std::string hypotheses_table(const Inferred& inferred) {
   std::vector<std::vector<std::string>> rows = {{"arithmetic", "reproduces"}};
-  for (const Hypothesis& h : inferred.hypotheses) {
-    if (rows.size() > kHypothesesShown) break;
-    rows.push_back({describe(h), percent(h.reproduced, h.examined)});
+  for (auto& [arithmetic, share, text] : hypothesis_lines(inferred)) {
+    rows.push_back({std::move(arithmetic), std::move(text)});
   }
   return table(rows);
 }
 
-std::string pieces_line(const Inferred& inferred) {
-  if (inferred.pieces.empty()) return {};
-  std::string text = "pieces:";
-  for (std::size_t i = 0; i < inferred.pieces.size() && i < 8; ++i) {
-    const auto& piece = inferred.pieces[i];
-    text += fmt::format(" {}-{} from worker {};", piece.first, piece.end, piece.start);
+std::string order_words(const Inferred& inferred, std::uint32_t workers) {
+  if (inferred.order == SumOrder::kAny && workers <= 2) {
+    return "in the only order that there is for two workers";
   }
-  if (inferred.pieces.size() > 8) text += fmt::format(" and {} more", inferred.pieces.size() - 8);
-  return text + "\n";
-}
-
-std::string order_words(const Inferred& inferred) {
   if (inferred.order == SumOrder::kUnknown) return "in an order that was not recognised";
   if (inferred.order == SumOrder::kAny)
     return "in an order that cannot be told (all give the same, or nearly)";
@@ -105,9 +99,10 @@ std::string unrelated_finding(const ActualResult& actual) {
 
 std::string actual_text(const AuditReport& report) {
   const Inferred& inferred = report.actual->comparison.inferred;
-  std::string text = audit_answer(report) + "\n" + pieces_line(inferred);
+  std::string text = audit_answer(report) + "\n";
+  if (const std::string pieces = pieces_line(inferred); !pieces.empty()) text += pieces + "\n";
   for (const std::string& finding : audit_findings(report)) text += "FINDING: " + finding + "\n";
-  if (inferred.unrelated) return text + "\n";
+  if (inferred.unrelated || report.actual->either()) return text + "\n";
   return text + "\n" + hypotheses_table(inferred) + "\n";
 }
 
@@ -141,11 +136,16 @@ Json hypotheses_json(const Inferred& inferred) {
   return list;
 }
 
+const char* operation(const ActualResult& actual) {
+  if (actual.comparison.inferred.unrelated || actual.either()) return "unknown";
+  return actual.mean() ? "mean" : "sum";
+}
+
 Json actual_json(const AuditReport& report) {
   const auto& actual = *report.actual;
   const Inferred& inferred = actual.comparison.inferred;
   Json out = measures_json("result", actual.comparison.measures);
-  out["operation"] = inferred.unrelated ? "unknown" : actual.mean ? "mean" : "sum";
+  out["operation"] = operation(actual);
   out["copy_of"] = inferred.copy_of ? Json(*inferred.copy_of) : Json(nullptr);
   out["accumulation"] = to_string(inferred.accumulation);
   out["order"] = to_string(inferred.order);
@@ -202,8 +202,35 @@ std::string audit_answer(const AuditReport& report) {
                               *inferred.copy_of);
   }
   if (inferred.unrelated) return file + "not the sum or mean of these gradients";
-  return file + fmt::format("a {}, added {}, {}", actual.mean ? "mean" : "sum",
-                            accumulation_words(inferred), order_words(inferred));
+  if (actual.either()) return file + "a sum or a mean: zeros do not tell which, nor how";
+  return file + fmt::format("a {}, added {}, {}", actual.mean() ? "mean" : "sum",
+                            accumulation_words(inferred), order_words(inferred, report.workers));
+}
+
+std::vector<HypothesisLine> hypothesis_lines(const Inferred& inferred) {
+  std::vector<HypothesisLine> lines;
+  for (const Hypothesis& h : inferred.hypotheses) {
+    if (h.reproduced == 0 && !lines.empty()) continue;
+    lines.push_back({describe(h), h.share(), percent(h.reproduced, h.examined)});
+  }
+  // Those that were tried on few elements are not last here.
+  std::ranges::stable_sort(lines, std::greater(), &HypothesisLine::share);
+  if (lines.size() > kHypothesesShown) lines.resize(kHypothesesShown);
+  return lines;
+}
+
+std::string pieces_line(const Inferred& inferred) {
+  if (inferred.pieces.empty()) return {};
+  std::string text = "pieces:";
+  for (std::size_t i = 0; i < inferred.pieces.size() && i < kPiecesShown; ++i) {
+    const auto& piece = inferred.pieces[i];
+    text += fmt::format(" {}-{} from worker {};", piece.first, piece.end, piece.start);
+  }
+  if (inferred.pieces.size() > kPiecesShown) {
+    return text + fmt::format(" and {} more", inferred.pieces.size() - kPiecesShown);
+  }
+  text.pop_back();
+  return text;
 }
 
 std::vector<std::string> audit_findings(const AuditReport& report) {

@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "audit/audit.h"
 #include "audit/survey.h"
@@ -13,7 +14,9 @@ namespace presum::cli {
 // The comparison with the result of an actual all-reduce.
 struct ActualResult {
   std::string file;
-  bool mean = true;  // else a sum
+  audit::Nearer nearer;
+  bool mean() const { return nearer.to_mean >= nearer.to_sum; }  // else a sum
+  bool either() const { return nearer.to_mean == 0 && nearer.to_sum == 0; }
   audit::Comparison comparison;
 };
 
@@ -31,6 +34,16 @@ std::string audit_answer(const AuditReport& report);
 // Why a reduction is worth a finding, one sentence each: 16-bit accumulation, elements that are no
 // sums. Empty for a report without `actual`.
 std::vector<std::string> audit_findings(const AuditReport& report);
+
+// The hypotheses worth showing, best first: "ring in fp32, after-divide" and its share.
+struct HypothesisLine {
+  std::string arithmetic;
+  double share = 0;
+  std::string percent;
+};
+std::vector<HypothesisLine> hypothesis_lines(const audit::Inferred& inferred);
+// The pieces of a ring, or "".
+std::string pieces_line(const audit::Inferred& inferred);
 
 std::string audit_text(const AuditReport& report);
 std::string audit_json(const AuditReport& report);
