@@ -15,16 +15,19 @@ from presum._core import __version__
 from presum.errors import UserError
 
 if TYPE_CHECKING:
+    from presum import reduce
     from presum.attaching import attach
     from presum.findings import Finding
     from presum.lightning_callback import LightningCallback
     from presum.loading import Run, load
     from presum.monitor import Monitor
+    from presum.reduce.sampler import MicroBatchSampler
     from presum.transformers_callback import TransformersCallback
 
 __all__ = [
     "Finding",
     "LightningCallback",
+    "MicroBatchSampler",
     "Monitor",
     "Run",
     "TransformersCallback",
@@ -32,12 +35,14 @@ __all__ = [
     "__version__",
     "attach",
     "load",
+    "reduce",
 ]
 
 _HOMES = {
     "attach": "presum.attaching",
     "Finding": "presum.findings",
     "LightningCallback": "presum.lightning_callback",
+    "MicroBatchSampler": "presum.reduce.sampler",
     "Monitor": "presum.monitor",
     "load": "presum.loading",
     "Run": "presum.loading",
@@ -47,10 +52,12 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     # torch and pandas take seconds to import; commands that need neither stay quick.
-    if name not in _HOMES:
-        raise AttributeError(f"module 'presum' has no attribute {name!r}")
     import importlib
 
+    if name == "reduce":
+        return importlib.import_module("presum.reduce")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'presum' has no attribute {name!r}")
     value = getattr(importlib.import_module(_HOMES[name]), name)
     globals()[name] = value
     return value

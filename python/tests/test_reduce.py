@@ -514,6 +514,7 @@ REFUSED: dict[str, tuple[Any, dict[str, Any]]] = {
     "masked, sparse": ([ONE.to_sparse()], {}),
     "is masked": ([np.ma.masked_array([1.0], [True])], {}),
     "together": ([ONE, np.ones(2, np.float32)], {}),
+    "mean is True or False, not 3": ([ONE], {"mean": 3}),
     "none of exact": ([ONE], {"method": "kahan"}),
     "fixed32 does not take float64": ([ONE.double()], {"method": "fixed32"}),
     "binned does not take float64": ([np.ones(2)], {"method": "binned"}),
@@ -526,6 +527,11 @@ def test_what_cannot_be_summed_is_refused_in_one_line(message: str) -> None:
     with pytest.raises(ValueError, match=message) as caught:
         reduce.sum(arrays, **options)
     assert "\n" not in str(caught.value)
+
+
+def test_importing_presum_is_enough() -> None:
+    code = "import presum; presum.reduce.sum; presum.MicroBatchSampler; presum.reduce.sum"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_what_a_device_cannot_sum_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@
 #include "cli/audit_text.h"
 #include "cli/cli.h"
 #include "cli/commands.h"
+#include "cli/findings_text.h"
 #include "cli/tensor_file.h"
 #include "cli/text.h"
 #include "cli/write_whole.h"
@@ -121,8 +122,8 @@ Result<Source> synthetic(const Options& o, std::optional<Dtype> said) {
     audit::pack(std::span<const float>(narrow), dtype, out);
     return {};
   };
-  return Source{fmt::format("{} {} values of {} workers, seed {}", o.distribution,
-                            dtype_name(dtype), o.workers, o.seed),
+  return Source{fmt::format("{} {} values of {}, seed {}", o.distribution, dtype_name(dtype),
+                            count(o.workers, "worker"), o.seed),
                 o.workers,
                 dtype,
                 static_cast<std::uint64_t>(o.elements),
@@ -161,7 +162,7 @@ Result<Source> from_files(const Options& o, std::optional<Dtype> said) {
     return rows ? (*files)[0].read(worker * elements + at, count, out)
                 : (*files)[worker].read(at, count, out);
   };
-  return Source{fmt::format("{} of {} workers: {}{}", dtype_name(first.dtype()), workers,
+  return Source{fmt::format("{} of {}: {}{}", dtype_name(first.dtype()), count(workers, "worker"),
                             o.files.front(), rows ? "" : " ..."),
                 static_cast<std::uint32_t>(std::min<std::uint64_t>(workers, 0xFFFFFFFF)),
                 first.dtype(),

@@ -31,6 +31,12 @@ std::string describe(const CLI::App& program, const CLI::ParseError& error) {
   return "unknown verb or option: " + unknown.front();
 }
 
+// "audit ", or "" where no verb was given.
+std::string verb_of(const CLI::App& program) {
+  const auto chosen = program.get_subcommands();
+  return chosen.empty() ? "" : chosen.front()->get_name() + " ";
+}
+
 int dispatch(CLI::App& program, Command& chosen, std::vector<std::string> args,
              const Streams& streams) {
   try {
@@ -42,7 +48,8 @@ int dispatch(CLI::App& program, Command& chosen, std::vector<std::string> args,
       program.exit(error, streams.out, streams.err);
       return kOk;
     }
-    streams.err << "presum: " << printable(describe(program, error)) << " (see presum --help)\n";
+    streams.err << "presum: " << printable(describe(program, error)) << " (see presum "
+                << verb_of(program) << "--help)\n";
     return kNoVerdict;
   }
 }

@@ -235,6 +235,11 @@ TEST(Cli, ADamagedRunIsNamedWithWhatToDoByEveryVerb) {
   }
 }
 
+TEST(Cli, BadUsePointsToTheHelpOfItsVerb) {
+  EXPECT_EQ(run({"compare", "a"}).err, "presum: RUN_B is required (see presum compare --help)\n");
+  EXPECT_NE(run({"nonsense"}).err.find("(see presum --help)"), std::string::npos);
+}
+
 TEST(Cli, OneUnreadableRunDoesNotHideTheOthers) {
   const TempFolder folder;
   make_run(folder / "good", steps_of(2, 1));
@@ -292,9 +297,13 @@ TEST(Summary, KeepsModelsApart) {
   make_run(folder / "run", steps);
   const auto rows = lines(run({"summary", (folder / "run").string()}).out);
   ASSERT_EQ(rows.size(), 4U);
-  EXPECT_EQ(rows[1].find("run module 0.0"), 0U);
-  EXPECT_EQ(rows[2].find("run module 0.1"), 0U);
-  EXPECT_EQ(rows[3].find("run module 1.0"), 0U);
+  EXPECT_EQ(rows[1].find("run module 0 shard 0"), 0U);
+  EXPECT_EQ(rows[2].find("run module 0 shard 1"), 0U);
+  EXPECT_EQ(rows[3].find("run module 1 shard 0"), 0U);
+  steps.pop_back();
+  make_run(folder / "unsharded", steps);
+  const auto models = lines(run({"summary", (folder / "unsharded").string()}).out);
+  EXPECT_EQ(models.at(2).find("unsharded module 1  "), 0U);
 }
 
 TEST(Summary, NamesCannotSteerTheTerminal) {

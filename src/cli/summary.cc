@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <vector>
@@ -152,13 +153,17 @@ struct Arguments {
 };
 
 void add_rows(const std::string& name, Steps steps, std::vector<Row>& rows) {
-  const auto modules = by_module(std::move(steps));
-  for (const Steps& module : modules) {
-    const auto& first = module.empty() ? StepRecord{} : module.front();
-    rows.push_back(row(modules.size() == 1
-                           ? name
-                           : fmt::format("{} module {}.{}", name, first.module, first.shard),
-                       module));
+  const auto parts = by_module(std::move(steps));
+  const bool models = std::ranges::any_of(parts, [&](const Steps& part) {
+    return !part.empty() && part.front().module != parts.front().front().module;
+  });
+  const bool shards = std::ranges::any_of(
+      parts, [](const Steps& part) { return !part.empty() && part.front().shard > 0; });
+  for (const Steps& part : parts) {
+    std::string of = name;
+    if (models) of += fmt::format(" module {}", part.front().module);
+    if (shards) of += fmt::format(" shard {}", part.front().shard);
+    rows.push_back(row(std::move(of), part));
   }
 }
 

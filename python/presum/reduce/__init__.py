@@ -166,6 +166,8 @@ def _check_like(index: int, leaf: Any, first: Any) -> None:
 
 
 def _sum(leaves: list[Any], method: Method, mean: bool, gram: Any = None) -> Any:
+    if not isinstance(mean, bool):
+        raise UserError(f"presum.reduce: mean is True or False, not {mean!r}")
     divisor = len(leaves) if mean else 1
     if isinstance(leaves[0], np.ndarray):
         return _sum_arrays(leaves, divisor, method, gram)
