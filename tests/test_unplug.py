@@ -41,7 +41,7 @@ def test_training_is_the_same_and_ends_in_time(out: Path, case: str) -> None:
     for rank in range(WORLD):
         result = json.loads((out / f"{case}.{rank}.json").read_text())
         assert result["plain"] == result["watched"]
-        assert result["extra"] < 2.0, (rank, result)
+        assert result["extra"] < 4.0, (rank, result)  # close() waits 1.5 s for others
 
 
 def test_nothing_is_said_when_nothing_is_wrong(out: Path) -> None:
