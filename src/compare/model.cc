@@ -6,41 +6,20 @@
 
 #include <algorithm>
 #include <array>
-#include <map>
 #include <set>
 
 #include "compare/facts.h"
+#include "compare/hashes.h"
 #include "compare/inputs.h"
 #include "compare/numbers.h"
 #include "compare/origin.h"
 #include "compare/pair.h"
 #include "compare/remarks.h"
 #include "compare/timeline.h"
+#include "compare/updates.h"
 
 namespace presum::compare {
 namespace {
-
-// Which tensors the states of two steps are of.
-Hashed hashed_of(const Walk::At& a, std::uint64_t every_a, const Walk::At& b,
-                 std::uint64_t every_b) {
-  const std::uint64_t x = a.record->step;
-  const std::uint64_t y = b.record->step;
-  if (x == 0 || y == 0) return {.alike = x == y, .whole = x == y};
-  if (every_a == 0 || every_b == 0) return {.alike = x == y && every_a == every_b};
-  if (x / every_a % kSlices != y / every_b % kSlices) return {};
-  return {.alike = true, .slice = x / every_a % kSlices};
-}
-
-// The groups of a step's states.
-std::set<std::uint64_t> held_by(const StepRecord& step, StateHash::Of of) {
-  std::set<std::uint64_t> out;
-  for (const WorkerRecord& w : step.workers) {
-    for (const StateHash& s : w.states) {
-      if (s.of == of) out.insert(s.group);
-    }
-  }
-  return out;
-}
 
 std::vector<WorkerPair> pairs_of(const StepRecord& a, const StepRecord& b) {
   std::vector<WorkerPair> out;
@@ -143,8 +122,8 @@ class Model {
                   .hashed = hashed_of(a, every_a_, b, every_b_),
                   .layers = layers_,
                   .workers = pairs_of(*a.record, *b.record)};
-    number(pair);
-    look_at_updates(pair);
+    hashes_.number(pair);
+    updates_.look(pair, *meeting_);
     rest_.skipping += skips_gradients(pair);
     rest_.lacking += !pair.complete();
     defined_otherwise_ += defining_since_.has_value();
@@ -156,21 +135,6 @@ class Model {
     previous_ = pair.step;
     last_a_ = roster_of(pair.a);
     last_b_ = roster_of(pair.b);
-  }
-
-  // Whether a slice's tensors are the same ones in both runs.
-  void number(StepPair& pair) {
-    using Of = StateHash::Of;
-    const auto same = [&](Of of) { return held_by(pair.a, of) == held_by(pair.b, of); };
-    if (pair.hashed.whole) {
-      same_parameters_ = same(Of::kParameters);
-      same_buffers_ = same(Of::kBuffers);
-      return;
-    }
-    pair.same_parameters = same_parameters_;
-    pair.same_buffers = same_buffers_;
-    seen_in_part_ = seen_in_part_ || same_parameters_ != same_buffers_;
-    if (!same_parameters_ && !same_buffers_) pair.hashed = {};
   }
 
   // Where two segments meet.
@@ -213,7 +177,7 @@ class Model {
 
   void add_all(std::array<Looked, kStages - 1> looked, const StepPair& pair) {
     const std::uint64_t step = pair.step;
-    note_parameters(looked[static_cast<std::size_t>(Stage::kParameters)], pair);
+    hashes_.note(looked[static_cast<std::size_t>(Stage::kParameters)], pair, layers_);
     note_worlds(looked.front(), pair);
     std::vector<Stage> unseen;
     for (std::size_t s = 0; s < looked.size(); ++s) {
@@ -264,27 +228,6 @@ class Model {
     }
   }
 
-  // When parameters were last seen equal. A slice without parameters has been seen as well.
-  void note_parameters(Looked& looked, const StepPair& pair) {
-    if (looked.difference) {
-      looked.difference->last_seen = seen_before(pair.hashed, *looked.difference);
-      return;
-    }
-    if (!pair.complete()) return;
-    if (looked.state == Looked::State::kNotInEither) seen_.empty(pair.hashed);
-    if (looked.state != Looked::State::kCompared) return;
-    std::vector<std::uint64_t> groups;
-    for (const auto of : {StateHash::Of::kParameters, StateHash::Of::kBuffers}) {
-      std::ranges::copy(held_by(pair.a, of), std::back_inserter(groups));
-    }
-    seen_.equal(pair.step, pair.hashed, layers_.backward(groups));
-  }
-
-  // A difference of all tensors may be one of those that slices left out.
-  std::optional<std::uint64_t> seen_before(const Hashed& hashed, const Difference& d) const {
-    return seen_.of(hashed.whole && seen_in_part_ ? Hashed{} : hashed, d.layers);
-  }
-
   void note_worlds(const Looked& configuration, const StepPair& pair) {
     if (!pair.same_world()) {
       ++out_.model.world_steps;
@@ -293,27 +236,6 @@ class Model {
     const auto& found = configuration.difference;
     const bool number = !pair.same_world() && found && found->what == kNumberOfWorkers;
     set_otherwise_ = set_otherwise_ || (found && !number);
-  }
-
-  // Workers whose optimiser made a step in one run and none in the other.
-  void look_at_updates(const StepPair& pair) {
-    std::map<std::uint32_t, std::int64_t> ahead;
-    for (const auto& [a, b] : pair.workers) {
-      if (a->optimizer_step == 0 || b->optimizer_step == 0) continue;  // no optimiser is known
-      const std::uint64_t lag_a = pair.a.step - a->optimizer_step;
-      const std::uint64_t lag_b = pair.b.step - b->optimizer_step;
-      ahead[a->rank] = static_cast<std::int64_t>(lag_b - lag_a);
-    }
-    const bool same_meeting = ahead_meeting_ == meeting_;
-    ahead_meeting_ = meeting_;
-    for (const auto& [rank, now] : ahead) {
-      const auto before = ahead_.find(rank);
-      if (!same_meeting || before == ahead_.end() || before->second == now) continue;
-      if (updates_at_ && *updates_at_ != pair.step) continue;
-      updates_at_ = pair.step;
-      (now > before->second ? fewer_in_b_ : fewer_in_a_).push_back(rank);
-    }
-    ahead_ = std::move(ahead);
   }
 
   void note_outcome(const std::array<Looked, kStages - 1>& looked, std::uint64_t step) {
@@ -354,7 +276,7 @@ class Model {
                         .workers = pairs_of(last_a_, last_b_)};
     Looked looked = same_end ? look_at_final(pair, a, b) : not_compared(!a.empty(), !b.empty());
     if (looked.difference) {
-      looked.difference->last_seen = seen_before({.whole = true}, *looked.difference);
+      looked.difference->last_seen = hashes_.seen_before({.whole = true}, *looked.difference);
       contexts_[static_cast<std::size_t>(Stage::kFinal)] = {
           {}, previous_, !same_salt_, reduced_, gradients_};
     }
@@ -445,7 +367,7 @@ class Model {
     for (std::size_t s = static_cast<std::size_t>(Stage::kData); s < kStages; ++s) {
       if (m.stages[s].first && static_cast<Stage>(s) != Stage::kRandom) return false;
     }
-    return m.at(Stage::kFinal).compared > 0 || seen_.all_after_start() ||
+    return m.at(Stage::kFinal).compared > 0 || hashes_.all_after_start() ||
            m.at(Stage::kReduction).last_equal > 0;
   }
 
@@ -478,12 +400,6 @@ class Model {
     return step < other || (step == other && stage < *than);
   }
 
-  void say_updates() {
-    for (const auto& [name, ranks] : {std::pair("A", &fewer_in_a_), std::pair("B", &fewer_in_b_)}) {
-      if (!ranks->empty()) say_fewer_updates(name, *updates_at_, *ranks, out_.model);
-    }
-  }
-
   void say_rest() {
     ModelComparison& m = out_.model;
     rest_.same_salt = same_salt_;
@@ -507,7 +423,7 @@ class Model {
                                       m.at(Stage::kRandom).first->what,
                                       m.at(Stage::kRandom).first->step, *equal_after_random_));
     }
-    say_updates();
+    updates_.say(m);
     say_restarts("A", pieces_a_, m);
     say_restarts("B", pieces_b_, m);
     say_unclosed("A", a_.segments, m);
@@ -516,7 +432,8 @@ class Model {
     m.bracket = bracket_of(m);
     m.dated = dated_of(m);
     m.origin = origin_of(m);
-    if (m.first_number) m.cause = cause_of(m, out_.facts, between(*m.first_number), updates_at_);
+    if (m.first_number)
+      m.cause = cause_of(m, out_.facts, between(*m.first_number), updates_.first());
   }
 
   struct Context {
@@ -533,26 +450,19 @@ class Model {
   ComparedModel out_;
   Layers layers_;
   std::vector<Piece> pieces_a_, pieces_b_;
-  using Segments = std::optional<std::pair<std::uint32_t, std::uint32_t>>;
-  Segments meeting_;  // none: no common step so far
+  std::optional<Updates::Segments> meeting_;  // none: no common step so far
   std::uint64_t every_a_ = 0, every_b_ = 0;
   bool same_salt_ = false;
   KindSet unseeded_;
   std::optional<std::uint64_t> defining_since_;  // facts that define the training differ
   std::uint64_t defined_otherwise_ = 0;          // steps at which they do
   std::optional<std::uint64_t> previous_;        // common step
-  LastSeen seen_;
+  Hashes hashes_;
+  Updates updates_;
   std::array<LastEqual, kStages> equal_;
   Unbroken reduced_, gradients_;
-  bool same_parameters_ = true;  // have the same numbers in both runs
-  bool same_buffers_ = true;     // likewise
-  bool seen_in_part_ = false;    // slices were compared without the one or the other
   std::set<std::pair<std::uint32_t, std::uint32_t>> worlds_;  // numbers of workers that differ
   bool set_otherwise_ = false;                                // a setting does
-  Segments ahead_meeting_;
-  std::map<std::uint32_t, std::int64_t> ahead_;  // of B, optimiser steps of A's ranks
-  std::optional<std::uint64_t> updates_at_;      // first step with other numbers of updates
-  std::vector<std::uint32_t> fewer_in_a_, fewer_in_b_;
   std::optional<std::uint64_t> equal_after_random_;  // the first equal step, generators or not
   StepRecord last_a_, last_b_;
   std::array<Context, kStages> contexts_;

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// The hashes of parameters in common steps: which tensors they are of, and when they were equal.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "compare/pair.h"
+#include "compare/seen.h"
+#include "compare/timeline.h"
+
+namespace presum::compare {
+
+// Which tensors the states of two steps are of; `every`: every how many steps each run records.
+Hashed hashed_of(const Walk::At& a, std::uint64_t every_a, const Walk::At& b,
+                 std::uint64_t every_b);
+
+class Hashes {
+ public:
+  // Fills in whether a slice's tensors are the same ones in both runs. For each step, in order.
+  void number(StepPair& pair);
+  // What comparing a step's parameters came to; a difference learns when they were last equal.
+  void note(Looked& looked, const StepPair& pair, const Layers& layers);
+  // The last step at which what differs was seen equal. None: never.
+  std::optional<std::uint64_t> seen_before(const Hashed& hashed, const Difference& found) const;
+  // Whether all parameters came up after step 0.
+  bool all_after_start() const { return seen_.all_after_start(); }
+
+ private:
+  LastSeen seen_;
+  bool same_parameters_ = true;  // have the same numbers in both runs
+  bool same_buffers_ = true;     // likewise
+  bool seen_in_part_ = false;    // slices were compared without the one or the other
+};
+
+}  // namespace presum::compare

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// Optimiser steps that a worker made in one run and not in the other.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "compare/pair.h"
+
+namespace presum::compare {
+
+class Updates {
+ public:
+  using Segments = std::pair<std::uint32_t, std::uint32_t>;  // of A and B
+  // The next common step. Counts begin anew where other segments meet.
+  void look(const StepPair& pair, const Segments& segments);
+  // The first step at which some worker's numbers of updates went apart.
+  const std::optional<std::uint64_t>& first() const { return first_; }
+  void say(ModelComparison& model) const;
+
+ private:
+  std::optional<Segments> segments_;
+  std::map<std::uint32_t, std::int64_t> ahead_;  // of B, optimiser steps of A's ranks
+  std::optional<std::uint64_t> first_;
+  std::vector<std::uint32_t> fewer_in_a_, fewer_in_b_;
+};
+
+}  // namespace presum::compare
