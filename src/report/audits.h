@@ -20,8 +20,8 @@ struct AuditSummary {
   std::uint32_t shard = 0;
   std::uint64_t first_step = 0;
   std::uint64_t last_step = 0;
-  std::uint64_t steps = 0;   // with audits
-  std::uint64_t audits = 0;  // of all steps and workers
+  std::uint64_t steps = 0;     // with audits
+  std::uint64_t audits = 0;    // of all steps and workers
   std::uint64_t elements = 0;  // of all audits, and so are the next two
   std::uint64_t differing = 0;
   std::uint64_t wrong = 0;
