@@ -34,6 +34,7 @@ std::string names(Audits audits, Of of) {
   if (counts.size() == 1) return counts.front().first;
   std::ranges::stable_sort(counts, std::greater(), &decltype(counts)::value_type::second);
   std::vector<std::string> out;
+  out.reserve(counts.size());
   for (const auto& [name, times] : counts) out.push_back(fmt::format("{} ({})", name, times));
   return fmt::format("{}", fmt::join(out, ", "));
 }
