@@ -49,6 +49,16 @@ const char* to_string(Division division);          // "unknown", "none", "before
 // Bits of the significand; 0 for kUnknown.
 int significand_bits(Accumulation accumulation);
 
+// Distances from the correctly rounded value in units in the last place of the gradients' format,
+// that 50, 90, 99 % of the elements do not exceed, and the largest. Exact to 4,096, then the upper
+// end of a power of two.
+struct UlpPercentiles {
+  std::uint64_t p50 = 0;
+  std::uint64_t p90 = 0;
+  std::uint64_t p99 = 0;
+  std::uint64_t max = 0;
+};
+
 // One audited reduction. NaN: not known.
 struct AuditRecord {
   std::uint64_t elements = 0;
@@ -62,10 +72,11 @@ struct AuditRecord {
   SumOrder order = SumOrder::kUnknown;
   Division division = Division::kUnknown;
   Repeat repeat = Repeat::kNotTried;
+  UlpPercentiles ulps{};
 };
 
 // How an audit travels and is stored: as fingerprints of the step (docs/packet_format.md).
-std::array<FingerprintValue, 6> to_fingerprints(const AuditRecord& audit);
+std::array<FingerprintValue, 10> to_fingerprints(const AuditRecord& audit);
 // None where a step was not audited. Unknown numbers of enumerations become kUnknown or kNotTried.
 std::optional<AuditRecord> audit_of(std::span<const FingerprintValue> fingerprints);
 

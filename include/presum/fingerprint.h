@@ -49,6 +49,10 @@ enum class FingerprintKind : std::uint32_t {
   kAuditRelativeL2 = 83,  // a real number
   kAuditError = 84,       // likewise
   kAuditCodes = 85,
+  kAuditUlps50 = 86,
+  kAuditUlps90 = 87,
+  kAuditUlps99 = 88,
+  kAuditUlpsMax = 89,
 };
 
 enum class Expectation : std::uint8_t {

@@ -90,6 +90,8 @@ AuditRecord Comparison::record(Dtype dtype) const {
   r.accumulation = inferred.accumulation;
   r.order = inferred.order;
   r.division = inferred.division;
+  const UlpHistogram& ulps = measures.ulps;
+  r.ulps = {ulps.percentile(0.5), ulps.percentile(0.9), ulps.percentile(0.99), ulps.largest()};
   return r;
 }
 

@@ -100,7 +100,7 @@ int significand_bits(Accumulation accumulation) {
   return 0;
 }
 
-std::array<FingerprintValue, 6> to_fingerprints(const AuditRecord& audit) {
+std::array<FingerprintValue, 10> to_fingerprints(const AuditRecord& audit) {
   using enum FingerprintKind;
   std::uint64_t codes = 0;
   int shift = 0;
@@ -116,7 +116,11 @@ std::array<FingerprintValue, 6> to_fingerprints(const AuditRecord& audit) {
           fingerprint(kAuditWrong, audit.wrong),
           fingerprint(kAuditRelativeL2, std::bit_cast<std::uint64_t>(audit.relative_l2)),
           fingerprint(kAuditError, std::bit_cast<std::uint64_t>(audit.error_max)),
-          fingerprint(kAuditCodes, codes)};
+          fingerprint(kAuditCodes, codes),
+          fingerprint(kAuditUlps50, audit.ulps.p50),
+          fingerprint(kAuditUlps90, audit.ulps.p90),
+          fingerprint(kAuditUlps99, audit.ulps.p99),
+          fingerprint(kAuditUlpsMax, audit.ulps.max)};
 }
 
 std::optional<AuditRecord> audit_of(std::span<const FingerprintValue> fingerprints) {
@@ -132,6 +136,10 @@ std::optional<AuditRecord> audit_of(std::span<const FingerprintValue> fingerprin
     audit.relative_l2 = std::bit_cast<double>(*v);
   }
   if (const auto* v = find(fingerprints, kAuditError)) audit.error_max = std::bit_cast<double>(*v);
+  if (const auto* v = find(fingerprints, kAuditUlps50)) audit.ulps.p50 = *v;
+  if (const auto* v = find(fingerprints, kAuditUlps90)) audit.ulps.p90 = *v;
+  if (const auto* v = find(fingerprints, kAuditUlps99)) audit.ulps.p99 = *v;
+  if (const auto* v = find(fingerprints, kAuditUlpsMax)) audit.ulps.max = *v;
   audit.gradient = code(*codes, 0, Accumulation::kBF16);
   audit.accumulation = code(*codes, 1, Accumulation::kBF16);
   audit.expected = code(*codes, 2, Accumulation::kBF16);

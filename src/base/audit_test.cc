@@ -20,7 +20,8 @@ TEST(AuditRecord, SurvivesTheWayAsFingerprints) {
                           .expected = Accumulation::kF64,
                           .order = SumOrder::kRingDown,
                           .division = Division::kBeforeMultiply,
-                          .repeat = Repeat::kDifferent};
+                          .repeat = Repeat::kDifferent,
+                          .ulps = {1, 2, 30, 4096}};
   const auto back = audit_of(to_fingerprints(audit));
   ASSERT_TRUE(back);
   EXPECT_EQ(back->elements, audit.elements);
@@ -34,6 +35,10 @@ TEST(AuditRecord, SurvivesTheWayAsFingerprints) {
   EXPECT_EQ(back->order, audit.order);
   EXPECT_EQ(back->division, audit.division);
   EXPECT_EQ(back->repeat, audit.repeat);
+  EXPECT_EQ(back->ulps.p50, 1U);
+  EXPECT_EQ(back->ulps.p90, 2U);
+  EXPECT_EQ(back->ulps.p99, 30U);
+  EXPECT_EQ(back->ulps.max, 4096U);
 }
 
 TEST(AuditRecord, IsNotThereWhereNothingWasAudited) {

@@ -68,6 +68,10 @@ constexpr std::array kKinds = {
     FingerprintInfo{FingerprintKind::kAuditRelativeL2, "audit_relative_l2", kNoise, true, ""},
     FingerprintInfo{FingerprintKind::kAuditError, "audit_error", kNoise, true, ""},
     FingerprintInfo{FingerprintKind::kAuditCodes, "audit_codes", kNoise, false, "reduction-dtype"},
+    FingerprintInfo{FingerprintKind::kAuditUlps50, "audit_ulps_p50", kNoise, false, ""},
+    FingerprintInfo{FingerprintKind::kAuditUlps90, "audit_ulps_p90", kNoise, false, ""},
+    FingerprintInfo{FingerprintKind::kAuditUlps99, "audit_ulps_p99", kNoise, false, ""},
+    FingerprintInfo{FingerprintKind::kAuditUlpsMax, "audit_ulps_max", kNoise, false, ""},
 };
 
 }  // namespace

@@ -162,6 +162,9 @@ std::string audits_text(std::span<const report::AuditSummary> audits) {
         "relative L2 at most {}\n",
         number(100.0 * static_cast<double>(a.differing) / static_cast<double>(a.elements)), a.wrong,
         number(a.relative_l2));
+    out += fmt::format(
+        "    units in the last place off: half at most {}, 99 % at most {}, largest {}\n",
+        a.ulps.p50, a.ulps.p99, a.ulps.max);
     if (a.repeated > 0) {
       out += fmt::format("    repeated {}, with other bits {}\n", times(a.repeated),
                          times(a.repeats_differing));

@@ -23,7 +23,9 @@ constexpr std::array kNoSettings = {Kind::kDataPass,       Kind::kDataBatch,
                                     Kind::kGradientWeight, Kind::kBatch};
 // What came of the reduction, see look_at_reduction().
 constexpr std::array kAudit = {Kind::kAuditElements,   Kind::kAuditDiffering, Kind::kAuditWrong,
-                               Kind::kAuditRelativeL2, Kind::kAuditError,     Kind::kAuditCodes};
+                               Kind::kAuditRelativeL2, Kind::kAuditError,     Kind::kAuditCodes,
+                               Kind::kAuditUlps50,     Kind::kAuditUlps90,    Kind::kAuditUlps99,
+                               Kind::kAuditUlpsMax};
 // A folder's name is among them: the samples themselves decide.
 constexpr std::array kDescriptions = {Kind::kDataAttributes};
 constexpr std::array kHashes = {

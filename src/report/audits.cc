@@ -39,6 +39,11 @@ std::string names(Audits audits, Of of) {
   return fmt::format("{}", fmt::join(out, ", "));
 }
 
+UlpPercentiles larger(const UlpPercentiles& a, const UlpPercentiles& b) {
+  return {std::max(a.p50, b.p50), std::max(a.p90, b.p90), std::max(a.p99, b.p99),
+          std::max(a.max, b.max)};
+}
+
 AuditSummary summary_of(Audits audits) {
   const StepKey& key = audits.front().key;
   AuditSummary out{.segment = key.segment, .module = key.module, .shard = key.shard};
@@ -53,6 +58,7 @@ AuditSummary summary_of(Audits audits) {
     out.differing += a.audit.differing;
     out.wrong += a.audit.wrong;
     out.relative_l2 = std::fmax(out.relative_l2, a.audit.relative_l2);
+    out.ulps = larger(out.ulps, a.audit.ulps);
     out.repeated += a.audit.repeat != Repeat::kNotTried;
     out.repeats_differing += a.audit.repeat == Repeat::kDifferent;
   }
@@ -81,23 +87,26 @@ std::vector<AuditSummary> summarise(Audits audits) {
 Json audits_json(std::span<const AuditSummary> audits) {
   Json out = Json::array();
   for (const AuditSummary& a : audits) {
-    out.push_back({{"segment", a.segment},
-                   {"module", a.module},
-                   {"shard", a.shard},
-                   {"first_step", a.first_step},
-                   {"last_step", a.last_step},
-                   {"steps", a.steps},
-                   {"audits", a.audits},
-                   {"elements", a.elements},
-                   {"differing", a.differing},
-                   {"wrong", a.wrong},
-                   {"relative_l2", std::isfinite(a.relative_l2) ? Json(a.relative_l2) : Json()},
-                   {"gradient", a.gradient},
-                   {"accumulation", a.accumulation},
-                   {"order", a.order},
-                   {"division", a.division},
-                   {"repeated", a.repeated},
-                   {"repeats_differing", a.repeats_differing}});
+    out.push_back(
+        {{"segment", a.segment},
+         {"module", a.module},
+         {"shard", a.shard},
+         {"first_step", a.first_step},
+         {"last_step", a.last_step},
+         {"steps", a.steps},
+         {"audits", a.audits},
+         {"elements", a.elements},
+         {"differing", a.differing},
+         {"wrong", a.wrong},
+         {"relative_l2", std::isfinite(a.relative_l2) ? Json(a.relative_l2) : Json()},
+         {"ulps",
+          {{"p50", a.ulps.p50}, {"p90", a.ulps.p90}, {"p99", a.ulps.p99}, {"max", a.ulps.max}}},
+         {"gradient", a.gradient},
+         {"accumulation", a.accumulation},
+         {"order", a.order},
+         {"division", a.division},
+         {"repeated", a.repeated},
+         {"repeats_differing", a.repeats_differing}});
   }
   return out;
 }

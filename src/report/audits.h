@@ -26,6 +26,7 @@ struct AuditSummary {
   std::uint64_t differing = 0;
   std::uint64_t wrong = 0;
   double relative_l2 = 0;  // the largest; NaN where none is known
+  UlpPercentiles ulps;     // the largest of each
   std::string gradient;
   std::string accumulation;
   std::string order;

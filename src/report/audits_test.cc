@@ -20,7 +20,8 @@ AuditRecord healthy() {
           .accumulation = Accumulation::kF32,
           .order = SumOrder::kRing,
           .division = Division::kBeforeMultiply,
-          .repeat = Repeat::kEqual};
+          .repeat = Repeat::kEqual,
+          .ulps = {0, 1, 9, 64}};
 }
 
 AuditedStep at(std::uint64_t step, const AuditRecord& audit, std::uint32_t module = 0) {
@@ -35,6 +36,7 @@ TEST(AuditSummary, AddsUpWhatWasAudited) {
   other.relative_l2 = 2e-7;
   other.order = SumOrder::kUnknown;
   other.repeat = Repeat::kDifferent;
+  other.ulps = {0, 2, 5, 128};
   AuditRecord unmeasured = healthy();
   unmeasured.relative_l2 = std::nan("");
   unmeasured.repeat = Repeat::kNotTried;
@@ -50,6 +52,9 @@ TEST(AuditSummary, AddsUpWhatWasAudited) {
   EXPECT_EQ(a.differing, 36U);
   EXPECT_EQ(a.wrong, 1U);
   EXPECT_EQ(a.relative_l2, 2e-7);
+  EXPECT_EQ(a.ulps.p90, 2U);
+  EXPECT_EQ(a.ulps.p99, 9U);
+  EXPECT_EQ(a.ulps.max, 128U);
   EXPECT_EQ(a.accumulation, "fp32");
   EXPECT_EQ(a.order, "ring (2), unknown (1)");
   EXPECT_EQ(a.division, "before-multiply");

@@ -75,9 +75,9 @@ Status visit_audits(const RunLog& log, const RunLog::RowVisitor& visit) {
   const auto audits = log.audits();
   if (!audits) return tl::unexpected(audits.error());
   static const std::vector<std::string> kColumns = {
-      "segment",   "module",       "shard",       "step",      "replica",
-      "gradient",  "accumulation", "order",       "division",  "elements",
-      "differing", "wrong",        "relative_l2", "error_max", "repeat"};
+      "segment",  "module",   "shard",    "step",      "replica", "gradient",    "accumulation",
+      "order",    "division", "elements", "differing", "wrong",   "relative_l2", "error_max",
+      "ulps_p50", "ulps_p90", "ulps_p99", "ulps_max",  "repeat"};
   visit(kColumns, {});
   for (const auto& [key, replica, a] : *audits) {
     const std::vector<RunLog::Cell> cells = {cell(std::uint64_t{key.segment}),
@@ -94,6 +94,10 @@ Status visit_audits(const RunLog& log, const RunLog::RowVisitor& visit) {
                                              cell(a.wrong),
                                              cell(a.relative_l2),
                                              cell(a.error_max),
+                                             cell(a.ulps.p50),
+                                             cell(a.ulps.p90),
+                                             cell(a.ulps.p99),
+                                             cell(a.ulps.max),
                                              to_string(a.repeat)};
     visit(kColumns, cells);
   }
