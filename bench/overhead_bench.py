@@ -68,7 +68,8 @@ def wrapped(way: str) -> nn.Module:
     if way == "fsdp2":
         for layer in model.layers.layers:
             fully_shard(layer)
-        return fully_shard(model)
+        fully_shard(model)
+        return model
     return model if way == "by-hand" else DistributedDataParallel(model)
 
 
@@ -101,13 +102,13 @@ class Training:
         return time.perf_counter() - began
 
     def reduce(self) -> None:
-        named = [(name, p.grad) for name, p in self.model.named_parameters()]
+        named = [(n, p.grad) for n, p in self.model.named_parameters() if p.grad is not None]
         if self.watched:
             self.monitor.before_reduction(named)
         flat = torch.cat([gradient.view(-1) for _, gradient in named])
         dist.all_reduce(flat)
         flat /= WORKERS
-        parts = flat.split([gradient.numel() for _, gradient in named])
+        parts = torch.split(flat, [gradient.numel() for _, gradient in named])
         for (_, gradient), part in zip(named, parts, strict=True):
             gradient.copy_(part.view_as(gradient))
         if self.watched:

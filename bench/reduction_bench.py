@@ -18,8 +18,8 @@ from collections.abc import Callable
 import numpy as np
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch.futures import Future
+from torch.multiprocessing.spawn import start_processes
 
 from presum.reduce.leaves import Folded
 from presum.reduce.transports import Exact, Fixed, FoldedSum, Reduction, Scratch, Terms, hand_over
@@ -48,7 +48,9 @@ def ways(buffer: torch.Tensor) -> dict[str, Callable[[], None]]:
         "exact": lambda: reduced(Exact(terms, [buffer], None, scratch), buffer),
         "fixed32": lambda: reduced(Fixed(terms, [buffer], 32, scratch), buffer),
         "fixed64": lambda: reduced(Fixed(terms, [buffer], 64, scratch), buffer),
-        "binned": lambda: reduced(FoldedSum(terms, Folded().take([], buffer)), buffer),
+        "binned": lambda: reduced(
+            FoldedSum(terms, Folded().take([], buffer, retain=False)), buffer
+        ),
     }
 
 
@@ -104,7 +106,8 @@ def main() -> None:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     elements = int(args.megabytes * 1e6 / 4)
-    mp.spawn(worker, (args.workers, port, elements, args.rounds), nprocs=args.workers)
+    each = (args.workers, port, elements, args.rounds)
+    start_processes(worker, each, nprocs=args.workers)  # type: ignore[no-untyped-call]
 
 
 if __name__ == "__main__":
