@@ -41,7 +41,8 @@ def test_training_is_the_same_and_ends_in_time(out: Path, case: str) -> None:
     for rank in range(WORLD):
         result = json.loads((out / f"{case}.{rank}.json").read_text())
         assert result["plain"] == result["watched"]
-        assert result["extra"] < 4.0, (rank, result)  # close() waits 1.5 s for others
+        # Of a silent worker there is no goodbye: rank 0 waits 1.5 s for it.
+        assert result["extra"] < (4.0 if case == "silent" else 2.0), (rank, result)
 
 
 def test_nothing_is_said_when_nothing_is_wrong(out: Path) -> None:
@@ -99,6 +100,7 @@ def test_a_killed_aggregator_leaves_what_was_committed(launch: Any, tmp_path: Pa
     assert steps.cosine_mean.isna().all()
 
 
+@pytest.mark.deep
 def test_the_last_to_let_go_of_a_model_does_not_hang(tmp_path: Path) -> None:
     """DDP's reducer, freed last, would wait for Gloo's threads with the GIL held."""
     program = Path(__file__).parent / "programs" / "ends.py"

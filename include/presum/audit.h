@@ -50,8 +50,8 @@ const char* to_string(Division division);          // "unknown", "none", "before
 int significand_bits(Accumulation accumulation);
 
 // Distances from the correctly rounded value in units in the last place of the gradients' format,
-// that 50, 90, 99 % of the elements do not exceed, and the largest. Exact to 4,096, then the upper
-// end of a power of two.
+// over the finite elements: what 50, 90, 99 % of them do not exceed (exact to 4,096, then at most
+// the upper end of a power of two), and the largest.
 struct UlpPercentiles {
   std::uint64_t p50 = 0;
   std::uint64_t p90 = 0;
@@ -72,7 +72,7 @@ struct AuditRecord {
   SumOrder order = SumOrder::kUnknown;
   Division division = Division::kUnknown;
   Repeat repeat = Repeat::kNotTried;
-  UlpPercentiles ulps{};
+  std::optional<UlpPercentiles> ulps = {};  // none where no element is finite
 };
 
 // How an audit travels and is stored: as fingerprints of the step (docs/packet_format.md).

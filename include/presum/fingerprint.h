@@ -53,6 +53,7 @@ enum class FingerprintKind : std::uint32_t {
   kAuditUlps90 = 87,
   kAuditUlps99 = 88,
   kAuditUlpsMax = 89,
+  kAuditNumber = 90,  // of this worker's audits, from 1: with it each one is stored
 };
 
 enum class Expectation : std::uint8_t {

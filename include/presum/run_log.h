@@ -144,8 +144,7 @@ class RunLog {
 
   // By segment, module, shard and replica. Empty for a run of schema 1.
   Result<std::vector<FinalState>> final_states() const;
-  // By segment, module, shard, step and replica; of audits with the same outcome in a row the
-  // first. Empty for a run of schema 1.
+  // By segment, module, shard, step and replica. Empty for a run of schema 1.
   Result<std::vector<AuditedStep>> audits() const;
   // The steps from `from_step` on, ascending.
   Result<StepCursor> cursor(std::uint32_t segment, std::uint32_t module, std::uint32_t shard,

@@ -25,7 +25,7 @@ from presum.device_pass import DTYPES, DeviceStep, FetchedStep, dense
 from presum.fingerprints import StepFingerprints, StepPrints
 from presum.fingerprints.families import KIND, real_bits
 from presum.fingerprints.step import Rows
-from presum.hooks import Hook, OptimizerHook
+from presum.hooks import Hook, OptimizerHook, OutputHook
 from presum.losses import (
     Scalar,
     count_tokens,
@@ -268,12 +268,11 @@ class Collector(ABC):
             self._watch(other, micro)
 
     def _watch(self, output: torch.Tensor, micro_batch: MicroBatch) -> None:
-        hook = Hook(self, self._output_reached, micro_batch)
-        output.register_hook(hook)  # type: ignore[no-untyped-call]
+        output.register_hook(OutputHook(self, micro_batch))  # type: ignore[no-untyped-call]
 
     # ---- backward passes
 
-    def _output_reached(self, micro_batch: MicroBatch, _grad: torch.Tensor) -> None:
+    def output_reached(self, micro_batch: MicroBatch) -> None:
         """A backward pass begins at the module's output.
 
         Its end is queued here, because a parameter inside a reentrant checkpoint sees a nested pass

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from torch._compile import _disable_dynamo
 
 if TYPE_CHECKING:
-    from presum.collector import Collector
+    from presum.collector import Collector, MicroBatch
     from presum.ddp import DdpCollector
 
 
@@ -61,6 +62,28 @@ class ParameterHook(Hook):
                 collector.before_backward()
             if collector.collecting:
                 collector.read(self._index, args[0].grad, reduced=False)
+        except Exception as error:
+            collector.fail(error)
+
+
+class OutputHook(Hook):
+    """The hook on what a forward pass gave. A program may keep that, and its graph, longer than the
+    model: it must not hold the collector, which holds the model."""
+
+    def __init__(
+        self, collector: Collector | None = None, micro_batch: MicroBatch | None = None
+    ) -> None:
+        super().__init__()
+        self._weak = None if collector is None else weakref.ref(collector)
+        self._micro_batch = micro_batch
+
+    @_disable_dynamo
+    def __call__(self, *_args: Any, **_kwargs: Any) -> None:
+        collector = None if self._weak is None else self._weak()
+        if collector is None or collector.off or self._micro_batch is None:
+            return
+        try:
+            collector.output_reached(self._micro_batch)
         except Exception as error:
             collector.fail(error)
 

@@ -25,6 +25,7 @@ FILE_NAME = "presum.db"
 APPLICATION_ID = 0x70726573
 SCHEMA_VERSION = 3
 CHECK_STATES = ("found", "passed", "not-triggered", "not-possible")
+_ULPS = ("ulps_p50", "ulps_p90", "ulps_p99", "ulps_max")
 MATRIX_WORKERS = 256  # up to which every step keeps its matrix
 
 
@@ -111,9 +112,13 @@ class Run:
     @cached_property
     def audits(self) -> pd.DataFrame:
         """One row an audit of the reduction (``attach(audit_every=)``): how its sum was made, and
-        its error (docs/audit.md). Of audits with the same outcome in a row the first."""
-        columns, rows = _core.run_table(str(self.path), "audits")
-        return pd.DataFrame(rows, columns=columns)
+        its error (docs/audit.md)."""
+        try:
+            columns, rows = _core.run_table(str(self.path), "audits")
+        except OSError as error:
+            raise UserError(str(error)) from None
+        reals = dict.fromkeys(["relative_l2", "error_max", *_ULPS], float)
+        return pd.DataFrame(rows, columns=columns).astype(reals)
 
     def cosines(
         self, step: int, segment: int = -1, module: int = 0, shard: int = 0

@@ -154,7 +154,7 @@ class Monitor:
         The last reference to DDP's process group must be Python's: where DDP's reducer has it,
         torch (2.13) waits for Gloo's threads with the GIL held, and these may wait for the GIL.
         """
-        group = self._collector.process_group if self._collector is not None else None
+        group = getattr(self._collector, "process_group", None)
         self._collector = None
         del group
 

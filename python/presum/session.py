@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch._C._distributed_c10d import Store, TCPStore
-from torch.distributed import DistError
+from torch.distributed import DistError, QueueEmptyError
 
 from presum._core import Aggregator, stamp
 from presum.findings import Finding, announcement, summary
@@ -87,6 +87,7 @@ class Session:
         self._off = False
         self._pid = os.getpid()
         self._server: TCPStore | None = None  # kept: workers may push after a failure here
+        self._others_lost = False  # nothing of them can come any more
         self._default_store = _default_store() if world_size > 1 else None
         target = self._aggregate if rank == 0 else self._forward
         name = "presum-aggregator" if rank == 0 else "presum-sender"
@@ -195,7 +196,8 @@ class Session:
         try:
             self._ingest_until_closed(aggregator)
             if self._preflight:
-                self._exit_code = aggregator.end_preflight()
+                verdict = aggregator.end_preflight()
+                self._exit_code = NO_VERDICT if self._others_lost else verdict
         finally:
             aggregator.close()
         self._look(aggregator)
@@ -208,7 +210,7 @@ class Session:
         """Let the other ranks end, now that the run log is complete (a launcher may end this rank
         with the first of them), and wait until they have read the code."""
         self.say(f"presum: preflight ends with exit code {self._exit_code}")
-        if self._server is None:
+        if self._server is None or self._others_lost:
             return
         self._server.set(PREFLIGHT_CODE, str(self._exit_code))
         deadline = time.monotonic() + GOODBYE_SECONDS
@@ -267,7 +269,8 @@ class Session:
             if self._closing.is_set() and deadline is None:
                 deadline = time.monotonic() + self._patience()
             if deadline is not None:
-                everyone = aggregator.goodbyes >= self.world_size * len(self.members)
+                workers = 1 if self._others_lost else self.world_size
+                everyone = aggregator.goodbyes >= workers * len(self.members)
                 if (everyone and idle) or time.monotonic() > deadline:
                     return
             if idle:
@@ -288,14 +291,17 @@ class Session:
     def _take_forwarded(self, aggregator: Aggregator) -> int:
         """What other ranks sent; if their way is gone, this rank's own steps are recorded still."""
         server = self._server
-        if server is None:
+        if server is None or self._others_lost:
             return 0
+        waiting = 0
         try:
             waiting = int(server.queue_len(QUEUE))
             for _ in range(waiting):
                 aggregator.ingest(server.queue_pop(QUEUE, block=False))
+        except QueueEmptyError:
+            return waiting
         except DistError as error:
-            self._server = None
+            self._others_lost = True
             log.warning(
                 "presum: rank 0: %s; nothing more of other ranks is recorded", one_line(error)
             )

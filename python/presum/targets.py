@@ -199,7 +199,7 @@ def _check_unhooked(model: DistributedDataParallel) -> None:
     if hooks_of(model) and not copied:
         raise ValueError(
             "presum.attach: the model has a communication hook already; attach first, and register "
-            "it afterwards: it will run inside"
+            "it afterwards: it will run inside (with reduction= leave it out: that replaces hooks)"
         )
 
 

@@ -7,6 +7,7 @@ import gc
 import pickle
 import subprocess
 import sys
+import time
 import weakref
 from collections.abc import Iterator
 from copy import deepcopy
@@ -112,6 +113,78 @@ def test_a_loss_that_the_user_changes_in_place_is_recorded_as_it_was(
         loss.backward()
         loss.detach().div_(8)
     assert presum.load(tmp_path).workers.loss.tolist() == [pytest.approx(was)]
+
+
+def test_what_a_program_keeps_of_a_forward_pass_does_not_keep_the_model(tmp_path: Path) -> None:
+    model = DistributedDataParallel(LossModel())
+    with presum.attach(model, run=tmp_path):
+        kept = model(torch.ones(2, 4))
+        kept["loss"].backward()
+    alive = weakref.ref(model)
+    del model
+    gc.collect()
+    assert alive() is None and kept["loss"].grad_fn is not None
+
+
+def test_a_model_that_goes_with_its_monitor_goes_before_its_process_group(
+    model: DistributedDataParallel, tmp_path: Path
+) -> None:
+    gone = []
+
+    class Tracked:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def __del__(self) -> None:
+            gone.append(self.name)
+
+    class Collector:
+        optimizer_steps = 0
+
+        def __init__(self) -> None:
+            self.process_group = Tracked("group")
+            self.model = Tracked("model")
+
+        def close(self) -> None:
+            pass
+
+    monitor = presum.attach(model, run=tmp_path)
+    assert monitor._collector is not None
+    monitor._collector.close()
+    monitor._watch(Collector())  # type: ignore[arg-type]
+    monitor.close()
+    assert gone == ["model", "group"]
+
+
+class Store:
+    """Answers as told, then fails."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def queue_len(self, _name: str) -> int:
+        return 2
+
+    def queue_pop(self, _name: str, *, block: bool) -> bytes:
+        raise self._error
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_queue_that_somebody_else_emptied_is_no_reason_to_give_up(
+    lost: bool, model: DistributedDataParallel, tmp_path: Path
+) -> None:
+    error = dist.DistNetworkError("planted") if lost else dist.QueueEmptyError("empty")
+    with presum.attach(model, run=tmp_path) as monitor:
+        session = monitor._session
+        session._server = Store(error)  # type: ignore[assignment]
+        deadline = time.monotonic() + 5
+        while lost and not session._others_lost and time.monotonic() < deadline:
+            time.sleep(0.01)
+        train(model, 2)
+        time.sleep(0.2)
+        assert session._others_lost == lost
+        session._server = None
+    assert presum.load(tmp_path).steps.step.tolist() == [0, 1]
 
 
 def test_a_closed_monitor_lets_the_model_go(tmp_path: Path) -> None:

@@ -91,7 +91,10 @@ AuditRecord Comparison::record(Dtype dtype) const {
   r.order = inferred.order;
   r.division = inferred.division;
   const UlpHistogram& ulps = measures.ulps;
-  r.ulps = {ulps.percentile(0.5), ulps.percentile(0.9), ulps.percentile(0.99), ulps.largest()};
+  if (ulps.count() > 0) {
+    r.ulps = UlpPercentiles{ulps.percentile(0.5), ulps.percentile(0.9), ulps.percentile(0.99),
+                            ulps.largest()};
+  }
   return r;
 }
 

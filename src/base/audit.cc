@@ -6,6 +6,9 @@
 namespace presum {
 namespace {
 
+// Sent where distances are not known: a value that was left out would be taken for the last one.
+constexpr std::uint64_t kUnknownUlps = ~std::uint64_t{0};
+
 FingerprintValue fingerprint(FingerprintKind kind, std::uint64_t value) {
   return {static_cast<std::uint32_t>(kind), value};
 }
@@ -15,6 +18,16 @@ const std::uint64_t* find(std::span<const FingerprintValue> all, FingerprintKind
     if (f.kind == static_cast<std::uint32_t>(kind)) return &f.value;
   }
   return nullptr;
+}
+
+std::optional<UlpPercentiles> ulps_of(std::span<const FingerprintValue> all) {
+  const auto* p50 = find(all, FingerprintKind::kAuditUlps50);
+  const auto* p90 = find(all, FingerprintKind::kAuditUlps90);
+  const auto* p99 = find(all, FingerprintKind::kAuditUlps99);
+  const auto* max = find(all, FingerprintKind::kAuditUlpsMax);
+  if (p50 == nullptr || p90 == nullptr || p99 == nullptr || max == nullptr) return std::nullopt;
+  if (*max == kUnknownUlps) return std::nullopt;
+  return UlpPercentiles{*p50, *p90, *p99, *max};
 }
 
 // Byte `place` of the codes, if it is one of the enumeration's numbers up to `last`, else 0.
@@ -111,16 +124,18 @@ std::array<FingerprintValue, 10> to_fingerprints(const AuditRecord& audit) {
     codes |= static_cast<std::uint64_t>(code) << shift;
     shift += 8;
   }
+  constexpr UlpPercentiles kNone{kUnknownUlps, kUnknownUlps, kUnknownUlps, kUnknownUlps};
+  const UlpPercentiles ulps = audit.ulps.value_or(kNone);
   return {fingerprint(kAuditElements, audit.elements),
           fingerprint(kAuditDiffering, audit.differing),
           fingerprint(kAuditWrong, audit.wrong),
           fingerprint(kAuditRelativeL2, std::bit_cast<std::uint64_t>(audit.relative_l2)),
           fingerprint(kAuditError, std::bit_cast<std::uint64_t>(audit.error_max)),
           fingerprint(kAuditCodes, codes),
-          fingerprint(kAuditUlps50, audit.ulps.p50),
-          fingerprint(kAuditUlps90, audit.ulps.p90),
-          fingerprint(kAuditUlps99, audit.ulps.p99),
-          fingerprint(kAuditUlpsMax, audit.ulps.max)};
+          fingerprint(kAuditUlps50, ulps.p50),
+          fingerprint(kAuditUlps90, ulps.p90),
+          fingerprint(kAuditUlps99, ulps.p99),
+          fingerprint(kAuditUlpsMax, ulps.max)};
 }
 
 std::optional<AuditRecord> audit_of(std::span<const FingerprintValue> fingerprints) {
@@ -136,10 +151,7 @@ std::optional<AuditRecord> audit_of(std::span<const FingerprintValue> fingerprin
     audit.relative_l2 = std::bit_cast<double>(*v);
   }
   if (const auto* v = find(fingerprints, kAuditError)) audit.error_max = std::bit_cast<double>(*v);
-  if (const auto* v = find(fingerprints, kAuditUlps50)) audit.ulps.p50 = *v;
-  if (const auto* v = find(fingerprints, kAuditUlps90)) audit.ulps.p90 = *v;
-  if (const auto* v = find(fingerprints, kAuditUlps99)) audit.ulps.p99 = *v;
-  if (const auto* v = find(fingerprints, kAuditUlpsMax)) audit.ulps.max = *v;
+  audit.ulps = ulps_of(fingerprints);
   audit.gradient = code(*codes, 0, Accumulation::kBF16);
   audit.accumulation = code(*codes, 1, Accumulation::kBF16);
   audit.expected = code(*codes, 2, Accumulation::kBF16);

@@ -21,7 +21,7 @@ TEST(AuditRecord, SurvivesTheWayAsFingerprints) {
                           .order = SumOrder::kRingDown,
                           .division = Division::kBeforeMultiply,
                           .repeat = Repeat::kDifferent,
-                          .ulps = {1, 2, 30, 4096}};
+                          .ulps = UlpPercentiles{1, 2, 30, 4096}};
   const auto back = audit_of(to_fingerprints(audit));
   ASSERT_TRUE(back);
   EXPECT_EQ(back->elements, audit.elements);
@@ -35,10 +35,12 @@ TEST(AuditRecord, SurvivesTheWayAsFingerprints) {
   EXPECT_EQ(back->order, audit.order);
   EXPECT_EQ(back->division, audit.division);
   EXPECT_EQ(back->repeat, audit.repeat);
-  EXPECT_EQ(back->ulps.p50, 1U);
-  EXPECT_EQ(back->ulps.p90, 2U);
-  EXPECT_EQ(back->ulps.p99, 30U);
-  EXPECT_EQ(back->ulps.max, 4096U);
+  ASSERT_TRUE(back->ulps);
+  EXPECT_EQ(back->ulps->p50, 1U);
+  EXPECT_EQ(back->ulps->p90, 2U);
+  EXPECT_EQ(back->ulps->p99, 30U);
+  EXPECT_EQ(back->ulps->max, 4096U);
+  EXPECT_FALSE(audit_of(to_fingerprints({.elements = 3}))->ulps);
 }
 
 TEST(AuditRecord, IsNotThereWhereNothingWasAudited) {
@@ -55,6 +57,7 @@ TEST(AuditRecord, NumbersOfALaterVersionAreUnknown) {
   EXPECT_EQ(audit->accumulation, Accumulation::kUnknown);
   EXPECT_EQ(audit->repeat, Repeat::kNotTried);
   EXPECT_TRUE(std::isnan(audit->relative_l2));
+  EXPECT_FALSE(audit->ulps);
 }
 
 TEST(AuditNames, AreThoseOfTheDocuments) {

@@ -72,6 +72,7 @@ constexpr std::array kKinds = {
     FingerprintInfo{FingerprintKind::kAuditUlps90, "audit_ulps_p90", kNoise, false, ""},
     FingerprintInfo{FingerprintKind::kAuditUlps99, "audit_ulps_p99", kNoise, false, ""},
     FingerprintInfo{FingerprintKind::kAuditUlpsMax, "audit_ulps_max", kNoise, false, ""},
+    FingerprintInfo{FingerprintKind::kAuditNumber, "audit_number", kNoise, false, ""},
 };
 
 }  // namespace

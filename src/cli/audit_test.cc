@@ -278,7 +278,7 @@ TEST_F(AuditVerb, SaysThatZerosDoNotTell) {
   const Words words = {npy("x", zeros), npy("y", zeros), "--result", npy("r", zeros)};
   const Outcome run = audit(words);
   EXPECT_EQ(run.code, 0);
-  EXPECT_NE(run.out.find("r: a sum or a mean: zeros do not tell which, nor how\n"),
+  EXPECT_NE(run.out.find("r: a sum or a mean: these elements do not tell which, nor how\n"),
             std::string::npos)
       << run.out;
   EXPECT_EQ(run.out.find("reproduces"), std::string::npos);

@@ -72,7 +72,7 @@ std::string hypotheses_table(const Inferred& inferred) {
 }
 
 std::string order_words(const Inferred& inferred, std::uint32_t workers) {
-  if (inferred.order == SumOrder::kAny && workers <= 2) {
+  if (inferred.order == SumOrder::kAny && workers == 2) {
     return "in the only order that there is for two workers";
   }
   if (inferred.order == SumOrder::kUnknown) return "in an order that was not recognised";
@@ -202,7 +202,7 @@ std::string audit_answer(const AuditReport& report) {
                               *inferred.copy_of);
   }
   if (inferred.unrelated) return file + "not the sum or mean of these gradients";
-  if (actual.either()) return file + "a sum or a mean: zeros do not tell which, nor how";
+  if (actual.either()) return file + "a sum or a mean: these elements do not tell which, nor how";
   return file + fmt::format("a {}, added {}, {}", actual.mean() ? "mean" : "sum",
                             accumulation_words(inferred), order_words(inferred, report.workers));
 }

@@ -411,7 +411,7 @@ TEST(Findings, ShowWhatAuditsOfTheSumFound) {
                             .order = SumOrder::kRing,
                             .division = Division::kOnce,
                             .repeat = Repeat::kEqual,
-                            .ulps = {0, 1, 9, 64}};
+                            .ulps = UlpPercentiles{0, 1, 9, 64}};
     const auto values = to_fingerprints(audit);
     steps[audited].workers[0].fingerprints.assign(values.begin(), values.end());
   }

@@ -152,19 +152,20 @@ std::string checks_by_state(std::span<const RunLog::Check> checks) {
 std::string audits_text(std::span<const report::AuditSummary> audits) {
   std::string out;
   for (const report::AuditSummary& a : audits) {
-    const auto in = audits.size() == 1 ? "" : part(a);
     out += fmt::format("the sum, audited {} in {}{}, {} elements in all:\n", times(a.audits),
-                       steps(a), in, a.elements);
+                       steps(a), part(a), a.elements);
     out += fmt::format("    {} gradients, added in {}, order {}, division {}\n", a.gradient,
                        a.accumulation, a.order, a.division);
     out += fmt::format(
         "    {} % of the elements are not the correctly rounded ones, {} are wrong; "
-        "relative L2 at most {}\n",
+        "relative L2 at most {:.3g}\n",
         number(100.0 * static_cast<double>(a.differing) / static_cast<double>(a.elements)), a.wrong,
-        number(a.relative_l2));
-    out += fmt::format(
-        "    units in the last place off: half at most {}, 99 % at most {}, largest {}\n",
-        a.ulps.p50, a.ulps.p99, a.ulps.max);
+        a.relative_l2);
+    if (a.ulps) {
+      out += fmt::format(
+          "    units in the last place off: half at most {}, 99 % at most {}, largest {}\n",
+          a.ulps->p50, a.ulps->p99, a.ulps->max);
+    }
     if (a.repeated > 0) {
       out += fmt::format("    repeated {}, with other bits {}\n", times(a.repeated),
                          times(a.repeats_differing));

@@ -25,7 +25,7 @@ constexpr std::array kNoSettings = {Kind::kDataPass,       Kind::kDataBatch,
 constexpr std::array kAudit = {Kind::kAuditElements,   Kind::kAuditDiffering, Kind::kAuditWrong,
                                Kind::kAuditRelativeL2, Kind::kAuditError,     Kind::kAuditCodes,
                                Kind::kAuditUlps50,     Kind::kAuditUlps90,    Kind::kAuditUlps99,
-                               Kind::kAuditUlpsMax};
+                               Kind::kAuditUlpsMax,    Kind::kAuditNumber};
 // A folder's name is among them: the samples themselves decide.
 constexpr std::array kDescriptions = {Kind::kDataAttributes};
 constexpr std::array kHashes = {

@@ -39,9 +39,17 @@ std::string names(Audits audits, Of of) {
   return fmt::format("{}", fmt::join(out, ", "));
 }
 
-UlpPercentiles larger(const UlpPercentiles& a, const UlpPercentiles& b) {
-  return {std::max(a.p50, b.p50), std::max(a.p90, b.p90), std::max(a.p99, b.p99),
-          std::max(a.max, b.max)};
+using Ulps = std::optional<UlpPercentiles>;
+
+Ulps larger(const Ulps& a, const Ulps& b) {
+  if (!a || !b) return a ? a : b;
+  return UlpPercentiles{std::max(a->p50, b->p50), std::max(a->p90, b->p90),
+                        std::max(a->p99, b->p99), std::max(a->max, b->max)};
+}
+
+Json ulps_json(const Ulps& ulps) {
+  if (!ulps) return nullptr;
+  return {{"p50", ulps->p50}, {"p90", ulps->p90}, {"p99", ulps->p99}, {"max", ulps->max}};
 }
 
 AuditSummary summary_of(Audits audits) {
@@ -87,26 +95,24 @@ std::vector<AuditSummary> summarise(Audits audits) {
 Json audits_json(std::span<const AuditSummary> audits) {
   Json out = Json::array();
   for (const AuditSummary& a : audits) {
-    out.push_back(
-        {{"segment", a.segment},
-         {"module", a.module},
-         {"shard", a.shard},
-         {"first_step", a.first_step},
-         {"last_step", a.last_step},
-         {"steps", a.steps},
-         {"audits", a.audits},
-         {"elements", a.elements},
-         {"differing", a.differing},
-         {"wrong", a.wrong},
-         {"relative_l2", std::isfinite(a.relative_l2) ? Json(a.relative_l2) : Json()},
-         {"ulps",
-          {{"p50", a.ulps.p50}, {"p90", a.ulps.p90}, {"p99", a.ulps.p99}, {"max", a.ulps.max}}},
-         {"gradient", a.gradient},
-         {"accumulation", a.accumulation},
-         {"order", a.order},
-         {"division", a.division},
-         {"repeated", a.repeated},
-         {"repeats_differing", a.repeats_differing}});
+    out.push_back({{"segment", a.segment},
+                   {"module", a.module},
+                   {"shard", a.shard},
+                   {"first_step", a.first_step},
+                   {"last_step", a.last_step},
+                   {"steps", a.steps},
+                   {"audits", a.audits},
+                   {"elements", a.elements},
+                   {"differing", a.differing},
+                   {"wrong", a.wrong},
+                   {"relative_l2", std::isfinite(a.relative_l2) ? Json(a.relative_l2) : Json()},
+                   {"ulps", ulps_json(a.ulps)},
+                   {"gradient", a.gradient},
+                   {"accumulation", a.accumulation},
+                   {"order", a.order},
+                   {"division", a.division},
+                   {"repeated", a.repeated},
+                   {"repeats_differing", a.repeats_differing}});
   }
   return out;
 }

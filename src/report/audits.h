@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -25,8 +26,8 @@ struct AuditSummary {
   std::uint64_t elements = 0;  // of all audits, and so are the next two
   std::uint64_t differing = 0;
   std::uint64_t wrong = 0;
-  double relative_l2 = 0;  // the largest; NaN where none is known
-  UlpPercentiles ulps;     // the largest of each
+  double relative_l2 = 0;              // the largest; NaN where none is known
+  std::optional<UlpPercentiles> ulps;  // the largest of each
   std::string gradient;
   std::string accumulation;
   std::string order;

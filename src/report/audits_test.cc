@@ -21,7 +21,7 @@ AuditRecord healthy() {
           .order = SumOrder::kRing,
           .division = Division::kBeforeMultiply,
           .repeat = Repeat::kEqual,
-          .ulps = {0, 1, 9, 64}};
+          .ulps = UlpPercentiles{0, 1, 9, 64}};
 }
 
 AuditedStep at(std::uint64_t step, const AuditRecord& audit, std::uint32_t module = 0) {
@@ -36,10 +36,11 @@ TEST(AuditSummary, AddsUpWhatWasAudited) {
   other.relative_l2 = 2e-7;
   other.order = SumOrder::kUnknown;
   other.repeat = Repeat::kDifferent;
-  other.ulps = {0, 2, 5, 128};
+  other.ulps = UlpPercentiles{0, 2, 5, 128};
   AuditRecord unmeasured = healthy();
   unmeasured.relative_l2 = std::nan("");
   unmeasured.repeat = Repeat::kNotTried;
+  unmeasured.ulps.reset();
   const std::vector<AuditedStep> audits = {at(2, healthy()), at(4, other), at(6, unmeasured)};
   const auto all = summarise(audits);
   ASSERT_EQ(all.size(), 1U);
@@ -52,9 +53,9 @@ TEST(AuditSummary, AddsUpWhatWasAudited) {
   EXPECT_EQ(a.differing, 36U);
   EXPECT_EQ(a.wrong, 1U);
   EXPECT_EQ(a.relative_l2, 2e-7);
-  EXPECT_EQ(a.ulps.p90, 2U);
-  EXPECT_EQ(a.ulps.p99, 9U);
-  EXPECT_EQ(a.ulps.max, 128U);
+  EXPECT_EQ(a.ulps->p90, 2U);
+  EXPECT_EQ(a.ulps->p99, 9U);
+  EXPECT_EQ(a.ulps->max, 128U);
   EXPECT_EQ(a.accumulation, "fp32");
   EXPECT_EQ(a.order, "ring (2), unknown (1)");
   EXPECT_EQ(a.division, "before-multiply");
@@ -73,6 +74,9 @@ TEST(AuditSummary, WithoutAnErrorIsNullInJson) {
   zeros.relative_l2 = std::nan("");
   const std::vector<AuditedStep> audits = {at(0, zeros)};
   EXPECT_TRUE(audits_json(summarise(audits))[0]["relative_l2"].is_null());
+  zeros.ulps.reset();
+  const std::vector<AuditedStep> unknown = {at(0, zeros)};
+  EXPECT_TRUE(audits_json(summarise(unknown))[0]["ulps"].is_null());
 }
 
 // From a run log, where only what changed from audit to audit is stored.

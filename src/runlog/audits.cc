@@ -66,7 +66,7 @@ Result<std::vector<AuditedStep>> RunLog::audits() const {
       fmt::format("SELECT segment, module, shard, step, replica, kind, value FROM fingerprint "
                   "WHERE kind BETWEEN {} AND {} ORDER BY segment, module, shard, step, replica",
                   static_cast<int>(FingerprintKind::kAuditElements),
-                  static_cast<int>(FingerprintKind::kAuditUlpsMax)),
+                  static_cast<int>(FingerprintKind::kAuditNumber)),
       read_change);
   if (!changes) return tl::unexpected(changes.error());
   Held held;

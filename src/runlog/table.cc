@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
+#include <optional>
 
 #include "presum/run_log.h"
 #include "runlog/reading.h"
@@ -64,7 +66,16 @@ RunLog::Cell cell(double value) {
   return value;
 }
 
-RunLog::Cell cell(std::uint64_t value) { return static_cast<std::int64_t>(value); }
+// At most the largest integer of SQL.
+RunLog::Cell cell(std::uint64_t value) {
+  constexpr std::uint64_t kMost = std::numeric_limits<std::int64_t>::max();
+  return static_cast<std::int64_t>(std::min(value, kMost));
+}
+
+RunLog::Cell cell(const std::optional<UlpPercentiles>& ulps, std::uint64_t UlpPercentiles::*of) {
+  if (!ulps) return std::monostate{};
+  return cell((*ulps).*of);
+}
 
 const char* to_string(Repeat repeat) {
   if (repeat == Repeat::kNotTried) return "not-tried";
@@ -94,10 +105,10 @@ Status visit_audits(const RunLog& log, const RunLog::RowVisitor& visit) {
                                              cell(a.wrong),
                                              cell(a.relative_l2),
                                              cell(a.error_max),
-                                             cell(a.ulps.p50),
-                                             cell(a.ulps.p90),
-                                             cell(a.ulps.p99),
-                                             cell(a.ulps.max),
+                                             cell(a.ulps, &UlpPercentiles::p50),
+                                             cell(a.ulps, &UlpPercentiles::p90),
+                                             cell(a.ulps, &UlpPercentiles::p99),
+                                             cell(a.ulps, &UlpPercentiles::max),
                                              to_string(a.repeat)};
     visit(kColumns, cells);
   }

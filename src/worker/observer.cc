@@ -118,6 +118,7 @@ struct Observer::State {
   std::vector<std::uint64_t> indices;
   double mean_dot = packet::kUnknown;
   std::vector<double> gram;
+  std::uint64_t audits = 0;
 
   struct Stateful {
     std::uint64_t id = 0;
@@ -394,6 +395,7 @@ Status Observer::gram(std::span<const double> share) {
 
 void Observer::audit(const AuditRecord& audit) {
   for (const FingerprintValue& f : to_fingerprints(audit)) fingerprint(f.kind, f.value);
+  fingerprint(static_cast<std::uint32_t>(FingerprintKind::kAuditNumber), ++state_->audits);
 }
 
 void Observer::begin_states() { state_->states.clear(); }

@@ -16,9 +16,8 @@ class MicroBatchSampler(Sampler[list[int]]):
     samples, however many workers share them: worker r of W gets its M = ``micro_batches`` / W of
     them, one after the other, and calls ``backward()`` M times a step.
 
-    With ``reduction=`` the gradient of a step then has the same bits for every W
-    (docs/reduction.md says what else must be fixed). What does not fill a step at an epoch's end is
-    left out.
+    With ``reduction=`` the gradient of a step then has the same bits for every W; what else must be
+    fixed is in docs/integrations.md. What does not fill a step at an epoch's end is left out.
 
     >>> sampler = MicroBatchSampler(range(8), size=2, micro_batches=2, workers=1, rank=0)
     >>> list(sampler)
@@ -47,7 +46,9 @@ class MicroBatchSampler(Sampler[list[int]]):
         _check_integers(
             size=size, micro_batches=micro_batches, workers=self.workers, rank=self.rank, seed=seed
         )
-        if size < 1 or self.workers < 1 or micro_batches < 1 or micro_batches % self.workers:
+        if size < 1:
+            raise ValueError(f"presum.MicroBatchSampler: size must be at least 1, not {size}")
+        if self.workers < 1 or micro_batches < 1 or micro_batches % self.workers:
             raise ValueError(
                 f"presum.MicroBatchSampler: {micro_batches} micro-batches of {size} samples cannot "
                 f"be shared by {self.workers} workers: the first must be a multiple of the last"

@@ -125,8 +125,8 @@ function auditSection(run, part) {
       item('order', audit.order, 'in which the workers’ values were added'),
       item('mean by', audit.division, 'how the sum became a mean'),
       item('not correctly rounded', `${number(100 * off)} %`, 'share of the elements that are not the exact sum, rounded once'),
-      item('relative error', number(audit.relative_l2), 'largest of all audits: norm of the error over the norm of the exact sum'),
-      item('ulps 99 %', audit.ulps.p99.toLocaleString('en'), `units in the last place off: half of the elements at most ${audit.ulps.p50}, 90 % at most ${audit.ulps.p90}, 99 % at most ${audit.ulps.p99}, the largest ${audit.ulps.max}`),
+      item('relative error', audit.relative_l2 === null ? '–' : audit.relative_l2.toExponential(2), 'largest of all audits: norm of the error over the norm of the exact sum'),
+      audit.ulps ? item('ulps 99 %', audit.ulps.p99.toLocaleString('en'), `units in the last place off: half of the elements at most ${audit.ulps.p50}, 90 % at most ${audit.ulps.p90}, 99 % at most ${audit.ulps.p99}, the largest ${audit.ulps.max}`) : null,
       item('wrong', audit.wrong.toLocaleString('en'), 'elements further off than rounding explains'),
       item('the same sum again', repeats, 'whether the same reduction of the same gradients gave the same bits')));
 }
