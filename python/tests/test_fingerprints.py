@@ -33,6 +33,7 @@ from presum.fingerprints.rows import hash_tensor, named_tensors, samples_among
 from presum.fingerprints.samplers import Description, describe_data, describe_sampler
 from presum.fingerprints.settings import Dtypes, Modes, OptimizerSettings, determinism
 from presum.fingerprints.states import elements
+from presum.reduce.sampler import MicroBatchSampler
 
 CPU = torch.device("cpu")
 NAMES = {number: name for name, number in KIND.items()}
@@ -361,6 +362,17 @@ def test_a_distributed_sampler_tells_everything() -> None:
     assert text.startswith("BatchSampler(DistributedSampler): seed=7")
     alone, _ = sampler_of(sampler)
     assert alone["seed"] == 7 and alone["class"] != class_
+
+
+def test_presum_s_own_sampler_says_how_it_shares_the_data() -> None:
+    data = range(64)
+    sampler = MicroBatchSampler(data, size=2, micro_batches=4, workers=2, rank=1, shuffle=True)
+    found = describe_sampler(DataLoader(data, batch_sampler=sampler))  # type: ignore[arg-type]
+    assert found is not None
+    values = dict(found.values)
+    assert values[KIND["sampler_replicas"]] == 2 and values[KIND["sampler_rank"]] == 1
+    assert values[KIND["sampler_seed"]] == 0 and values[KIND["sampler_epoch"]] == 0
+    assert values[KIND["sampler_sets_epoch"]] == values[KIND["sampler_shuffle"]] == 1
 
 
 def test_seeds_of_samplers_that_do_not_share_the_data_are_not_compared() -> None:

@@ -41,20 +41,24 @@ class MicroBatchSampler(Sampler[list[int]]):
             ValueError: counts that are no integers or below 1, micro-batches that workers cannot
                 share evenly, or less data than one step takes.
         """
-        self.workers = dist.get_world_size() if workers is None else workers
+        self.num_replicas = dist.get_world_size() if workers is None else workers
         self.rank = dist.get_rank() if rank is None else rank
         _check_integers(
-            size=size, micro_batches=micro_batches, workers=self.workers, rank=self.rank, seed=seed
+            size=size,
+            micro_batches=micro_batches,
+            workers=self.num_replicas,
+            rank=self.rank,
+            seed=seed,
         )
         if size < 1:
             raise ValueError(f"presum.MicroBatchSampler: size must be at least 1, not {size}")
-        if self.workers < 1 or micro_batches < 1 or micro_batches % self.workers:
+        if self.num_replicas < 1 or micro_batches < 1 or micro_batches % self.num_replicas:
             raise ValueError(
-                f"presum.MicroBatchSampler: {micro_batches} micro-batches of {size} samples cannot "
-                f"be shared by {self.workers} workers: the first must be a multiple of the last"
+                f"presum.MicroBatchSampler: {micro_batches} micro-batches cannot be shared by "
+                f"{self.num_replicas} workers: the first must be a multiple of the last"
             )
-        if not 0 <= self.rank < self.workers:
-            raise ValueError(f"presum.MicroBatchSampler: rank {self.rank} of {self.workers}")
+        if not 0 <= self.rank < self.num_replicas:
+            raise ValueError(f"presum.MicroBatchSampler: rank {self.rank} of {self.num_replicas}")
         self.size = size
         self.micro_batches = micro_batches
         self.shuffle = shuffle
@@ -73,7 +77,7 @@ class MicroBatchSampler(Sampler[list[int]]):
 
     def __len__(self) -> int:
         """Micro-batches of this worker in an epoch."""
-        return self._steps() * (self.micro_batches // self.workers)
+        return self._steps() * (self.micro_batches // self.num_replicas)
 
     def _steps(self) -> int:
         return self._samples // (self.size * self.micro_batches)
@@ -84,8 +88,8 @@ class MicroBatchSampler(Sampler[list[int]]):
             generator = torch.Generator().manual_seed(self.seed + self.epoch)
             order = torch.randperm(self._samples, generator=generator)
         whole = order[: self._steps() * self.micro_batches * self.size]
-        each = self.micro_batches // self.workers
-        own = whole.view(self._steps(), self.workers, each, self.size)[:, self.rank]
+        each = self.micro_batches // self.num_replicas
+        own = whole.view(self._steps(), self.num_replicas, each, self.size)[:, self.rank]
         for micro_batch in own.reshape(-1, self.size):
             yield micro_batch.tolist()
 
