@@ -41,8 +41,9 @@ def test_training_is_the_same_and_ends_in_time(out: Path, case: str) -> None:
     for rank in range(WORLD):
         result = json.loads((out / f"{case}.{rank}.json").read_text())
         assert result["plain"] == result["watched"]
-        # Of a silent worker there is no goodbye: rank 0 waits 1.5 s for it.
-        assert result["extra"] < (4.0 if case == "silent" else 2.0), (rank, result)
+        # Where no goodbye comes, or none can be sent, close() waits 1.5 s for it.
+        waits = case in ("store", "failing-store", "silent")
+        assert result["extra"] < (4.0 if waits else 2.0), (rank, result)
 
 
 def test_nothing_is_said_when_nothing_is_wrong(out: Path) -> None:
