@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import presum
-from workers.launch import texts
 from workers.matrix import (
     CONFIGURATIONS,
     GRAM_EVERY,
@@ -36,7 +35,6 @@ def results(request: Any, launch: Any, tmp_path_factory: Any) -> dict[str, Any]:
     done = launch("matrix", world, out)
     assert done.returncode == 0, done.stderr[-4000:]
     assert "presum:" not in done.stderr
-    print(f"\n{world} workers on {texts()[0]}")
     names = [configuration.name for configuration in configurations_for(world)]
     runs = {name: presum.load(out / name) for name in [*names, "join"]}
     expected = {name: json.loads(Path(out / f"{name}.json").read_text()) for name in runs}

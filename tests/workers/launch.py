@@ -16,27 +16,22 @@ import torch
 import torch.distributed as dist
 import torch.nn.parallel  # imported before the fork: it is slow
 
-ALPACA = Path(__file__).parents[3] / "shared" / "data" / "alpaca_en_demo.json"
+ALPACA = Path(__file__).parents[1] / "data" / "alpaca.jsonl"
 
 
-def texts() -> tuple[str, list[str]]:
-    """Real alpaca records where they are present, else the built-in data; and which it is."""
-    if ALPACA.exists():
-        records = json.loads(ALPACA.read_text(encoding="utf-8"))
-        return "real alpaca records", [r["instruction"] + "\n" + r["output"] for r in records]
-    from presum.s1.builtin_data import generate
-
-    return "built-in data", [r.instruction + "\n" + r.output for r in generate()]
+def texts() -> list[str]:
+    """Real alpaca records (tests/data/README.md)."""
+    records = map(json.loads, ALPACA.read_text(encoding="utf-8").splitlines())
+    return [r["instruction"] + "\n" + r["output"] for r in records]
 
 
 def token_rows(length: int = 32) -> torch.Tensor:
-    """The texts as rows of bytes."""
-    rows = []
-    for text in texts()[1]:
-        data = text.encode()[:length]
-        if len(data) == length:
-            rows.append(list(data))
-    return torch.tensor(rows)
+    """The texts as rows of bytes, no two alike: first the beginning of each text, then what follows
+    in each, and so on."""
+    data = [text.encode() for text in texts()]
+    starts = range(0, max(map(len, data)) - length + 1, length)
+    rows = (text[at : at + length] for at in starts for text in data)
+    return torch.tensor([list(row) for row in dict.fromkeys(rows) if len(row) == length])
 
 
 def launch(work: Callable[[int, int, Path], None], world: int, out: Path) -> int:
