@@ -43,6 +43,7 @@ enum class FingerprintKind : std::uint32_t {
   kWrapperForward = 61,     // 1: the forward pass went through the data-parallel wrapper
   kGradientWeight = 62,     // its gradient over that of its mean loss per token; a real number
   kBatch = 70,              // all samples of the step, in any order
+  kUnreadInputs = 71,       // tensors that the step's forward passes took and that were not read
   kAuditElements = 80,      // of an audited reduction (presum/audit.h)
   kAuditDiffering = 81,
   kAuditWrong = 82,

@@ -22,14 +22,6 @@ struct Audit {
   Dtype dtype;
 };
 
-std::vector<const void*> pointers(const std::vector<std::uintptr_t>& addresses) {
-  std::vector<const void*> out;
-  for (const std::uintptr_t address : addresses) {
-    out.push_back(reinterpret_cast<const void*>(address));
-  }
-  return out;
-}
-
 nb::list hypotheses(const audit::Inferred& inferred) {
   nb::list out;
   for (const audit::Hypothesis& h : inferred.hypotheses) {
@@ -81,11 +73,11 @@ nb::dict to_dict(const Comparison& c, Dtype dtype) {
 nb::dict compare(const std::vector<std::uintptr_t>& leaves, std::uint8_t dtype, std::size_t count,
                  std::uint32_t divisor, std::uintptr_t result) {
   const auto type = static_cast<Dtype>(dtype);
-  return to_dict(unwrap(without_gil([&] {
-                   return audit::compare(pointers(leaves), type, count, divisor,
-                                         reinterpret_cast<const void*>(result));
-                 })),
-                 type);
+  const auto inputs = memory_at(leaves, count);
+  const auto* output = memory_at<const void>(result, count);
+  return to_dict(
+      unwrap(without_gil([&] { return audit::compare(inputs, type, count, divisor, output); })),
+      type);
 }
 
 Audit make(std::size_t workers, std::uint8_t dtype, std::uint32_t divisor, std::uint64_t elements) {
@@ -95,9 +87,9 @@ Audit make(std::size_t workers, std::uint8_t dtype, std::uint32_t divisor, std::
 
 void add(Audit& a, const std::vector<std::uintptr_t>& leaves, std::size_t count,
          std::uintptr_t result) {
-  unwrap(without_gil([&] {
-    return a.auditor.add(pointers(leaves), count, reinterpret_cast<const void*>(result));
-  }));
+  const auto inputs = memory_at(leaves, count);
+  const auto* output = memory_at<const void>(result, count);
+  unwrap(without_gil([&] { return a.auditor.add(inputs, count, output); }));
 }
 
 void report(Observer& observer, AuditRecord record, std::optional<std::uint8_t> expected,

@@ -4,6 +4,7 @@
 #include <nanobind/nanobind.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -28,6 +29,17 @@ inline nanobind::bytes to_bytes(const Packet& packet) {
 inline std::span<const std::byte> as_span(const nanobind::bytes& bytes) {
   return {static_cast<const std::byte*>(bytes.data()), bytes.size()};
 }
+
+// A tensor's or array's data_ptr() as a pointer; the caller holds it during the call. Raises
+// ValueError for address 0 with elements: what has no memory must not be read.
+template <class T>
+T* memory_at(std::uintptr_t address, std::size_t count) {
+  if (address == 0 && count > 0) {
+    throw nanobind::value_error("presum: a buffer with elements has the address 0");
+  }
+  return reinterpret_cast<T*>(address);
+}
+std::vector<const void*> memory_at(const std::vector<std::uintptr_t>& addresses, std::size_t count);
 
 // An Error becomes ValueError (the caller's input) or OSError.
 [[noreturn]] void raise(const Error& error);

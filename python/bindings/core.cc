@@ -12,6 +12,16 @@ void raise(const Error& error) {
   throw nanobind::python_error();
 }
 
+std::vector<const void*> memory_at(const std::vector<std::uintptr_t>& addresses,
+                                   std::size_t count) {
+  std::vector<const void*> out;
+  out.reserve(addresses.size());
+  for (const std::uintptr_t address : addresses) {
+    out.push_back(memory_at<const void>(address, count));
+  }
+  return out;
+}
+
 }  // namespace presum::python
 
 NB_MODULE(_core, m) {

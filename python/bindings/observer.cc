@@ -43,19 +43,17 @@ Observer make(std::uint32_t module, std::uint32_t replica, std::uint32_t shard,
   return unwrap(Observer::create(std::move(options), to_parameters(parameters)));
 }
 
-// `address` is a data_ptr(); the tensor outlives the call because its caller holds it.
-const void* pointer(std::uintptr_t address) { return reinterpret_cast<const void*>(address); }
-
 void gradient(Observer& o, ParameterId id, std::uintptr_t address, std::size_t count,
               std::uint8_t dtype) {
-  unwrap(without_gil(
-      [&] { return o.gradient(id, pointer(address), count, static_cast<Dtype>(dtype)); }));
+  const auto* data = memory_at<const void>(address, count);
+  unwrap(without_gil([&] { return o.gradient(id, data, count, static_cast<Dtype>(dtype)); }));
 }
 
 void reduced(Observer& o, ParameterId id, std::uintptr_t address, std::size_t count,
              std::uint8_t dtype) {
-  unwrap(without_gil(
-      [&] { return o.reduced_gradient(id, pointer(address), count, static_cast<Dtype>(dtype)); }));
+  const auto* data = memory_at<const void>(address, count);
+  unwrap(
+      without_gil([&] { return o.reduced_gradient(id, data, count, static_cast<Dtype>(dtype)); }));
 }
 
 void gradient_sums(Observer& o, ParameterId id, std::uint64_t elements, bool reduced,
@@ -68,9 +66,9 @@ void gram(Observer& o, const std::vector<double>& share) { unwrap(o.gram(share))
 
 void state(Observer& o, std::uint32_t of, std::uint32_t index, std::uintptr_t address,
            std::size_t count, std::uint32_t element_bytes) {
-  unwrap(without_gil([&] {
-    return o.state(static_cast<StateHash::Of>(of), index, pointer(address), count, element_bytes);
-  }));
+  const auto* data = memory_at<const void>(address, count);
+  unwrap(without_gil(
+      [&] { return o.state(static_cast<StateHash::Of>(of), index, data, count, element_bytes); }));
 }
 
 void state_sum(Observer& o, std::uint32_t of, std::uint32_t index, std::uint64_t fingerprint) {
@@ -80,9 +78,10 @@ void state_sum(Observer& o, std::uint32_t of, std::uint32_t index, std::uint64_t
 std::vector<std::uint64_t> hash_rows_at(std::uintptr_t address, std::uint64_t rows,
                                         std::uint64_t columns, std::uint32_t element_bytes,
                                         std::uintptr_t mask_address, std::uint32_t mask_bytes) {
+  const auto* data = memory_at<const void>(address, rows * columns);
+  const auto* mask = reinterpret_cast<const void*>(mask_address);  // 0: none
   std::vector<std::uint64_t> out(rows);
-  hash_rows({pointer(address), rows, columns, element_bytes, pointer(mask_address), mask_bytes},
-            out);
+  hash_rows({data, rows, columns, element_bytes, mask, mask_bytes}, out);
   return out;
 }
 
@@ -173,7 +172,7 @@ void bind_observer(nb::module_& m) {
   m.def(
       "count_targets",
       [](std::uintptr_t address, std::size_t count, std::int64_t ignored) {
-        return count_targets({reinterpret_cast<const std::int64_t*>(address), count}, ignored);
+        return count_targets({memory_at<const std::int64_t>(address, count), count}, ignored);
       },
       nb::arg("address"), nb::arg("count"), nb::arg("ignored"));
   m.def("canonical_name", &canonical_name, nb::arg("name"));

@@ -9,24 +9,13 @@ namespace presum::python {
 namespace {
 
 namespace nb = nanobind;
-using Address = std::uintptr_t;  // a data_ptr(); the caller holds the tensor during the call
-
-template <class T>
-T* at(Address address) {
-  return reinterpret_cast<T*>(address);
-}
-
-std::vector<const void*> to_pointers(const std::vector<Address>& addresses) {
-  std::vector<const void*> pointers;
-  pointers.reserve(addresses.size());
-  for (const Address address : addresses) pointers.push_back(at<const void>(address));
-  return pointers;
-}
+using Address = std::uintptr_t;
 
 Dtype to_dtype(std::uint8_t dtype) { return static_cast<Dtype>(dtype); }
 
-reduce::Binned binned(Address top, Address high, Address low) {
-  return {at<std::uint8_t>(top), at<std::int64_t>(high), at<std::int64_t>(low)};
+reduce::Binned binned(Address top, Address high, Address low, std::size_t count) {
+  return {memory_at<std::uint8_t>(top, count), memory_at<std::int64_t>(high, count),
+          memory_at<std::int64_t>(low, count)};
 }
 
 Status with_bits(unsigned bits) {
@@ -36,85 +25,88 @@ Status with_bits(unsigned bits) {
 
 void exact(const std::vector<Address>& leaves, std::uint8_t dtype, std::size_t count,
            std::uint32_t divisor, Address out, Address gram) {
-  const auto pointers = to_pointers(leaves);
+  const auto inputs = memory_at(leaves, count);
+  auto* sum = memory_at<void>(out, count);
   unwrap(without_gil([&] {
-    if (gram == 0) {
-      return reduce::exact(pointers, to_dtype(dtype), count, divisor, at<void>(out));
-    }
-    return reduce::exact_with_gram(pointers, to_dtype(dtype), count, divisor, at<void>(out),
-                                   {at<double>(gram), pointers.size() * pointers.size()});
+    if (gram == 0) return reduce::exact(inputs, to_dtype(dtype), count, divisor, sum);
+    return reduce::exact_with_gram(
+        inputs, to_dtype(dtype), count, divisor, sum,
+        {reinterpret_cast<double*>(gram), inputs.size() * inputs.size()});
   }));
 }
 
 void exponents(const std::vector<Address>& leaves, std::uint8_t dtype, std::size_t count,
                Address out) {
-  const auto pointers = to_pointers(leaves);
-  unwrap(without_gil(
-      [&] { return reduce::exponents(pointers, to_dtype(dtype), count, at<std::uint8_t>(out)); }));
+  const auto inputs = memory_at(leaves, count);
+  auto* found = memory_at<std::uint8_t>(out, count);
+  unwrap(without_gil([&] { return reduce::exponents(inputs, to_dtype(dtype), count, found); }));
 }
 
 void encode(const std::vector<Address>& leaves, std::uint8_t dtype, std::size_t count,
             Address exponents, std::size_t total_leaves, unsigned bits, Address out) {
   unwrap(with_bits(bits));
-  const auto pointers = to_pointers(leaves);
-  const auto* bytes = at<const std::uint8_t>(exponents);
+  const auto inputs = memory_at(leaves, count);
+  const auto* bytes = memory_at<const std::uint8_t>(exponents, count);
+  auto* sums = memory_at<void>(out, count);
   unwrap(without_gil([&] {
-    return bits == 32 ? reduce::encode32(pointers, to_dtype(dtype), count, bytes, total_leaves,
-                                         at<std::int32_t>(out))
-                      : reduce::encode64(pointers, to_dtype(dtype), count, bytes, total_leaves,
-                                         at<std::int64_t>(out));
+    return bits == 32 ? reduce::encode32(inputs, to_dtype(dtype), count, bytes, total_leaves,
+                                         static_cast<std::int32_t*>(sums))
+                      : reduce::encode64(inputs, to_dtype(dtype), count, bytes, total_leaves,
+                                         static_cast<std::int64_t*>(sums));
   }));
 }
 
 void decode(Address sums, Address exponents, std::size_t count, std::size_t total_leaves,
             std::uint32_t divisor, unsigned bits, std::uint8_t dtype, Address out) {
   unwrap(with_bits(bits));
-  const auto* bytes = at<const std::uint8_t>(exponents);
+  const auto* bytes = memory_at<const std::uint8_t>(exponents, count);
+  const auto* integers = memory_at<const void>(sums, count);
+  auto* quotients = memory_at<void>(out, count);
   unwrap(without_gil([&] {
-    return bits == 32 ? reduce::decode32(at<const std::int32_t>(sums), bytes, count, total_leaves,
-                                         divisor, to_dtype(dtype), at<void>(out))
-                      : reduce::decode64(at<const std::int64_t>(sums), bytes, count, total_leaves,
-                                         divisor, to_dtype(dtype), at<void>(out));
+    return bits == 32 ? reduce::decode32(static_cast<const std::int32_t*>(integers), bytes, count,
+                                         total_leaves, divisor, to_dtype(dtype), quotients)
+                      : reduce::decode64(static_cast<const std::int64_t*>(integers), bytes, count,
+                                         total_leaves, divisor, to_dtype(dtype), quotients);
   }));
 }
 
 void fixed(const std::vector<Address>& leaves, std::uint8_t dtype, std::size_t count,
            std::uint32_t divisor, unsigned bits, Address out) {
   unwrap(with_bits(bits));
-  const auto pointers = to_pointers(leaves);
+  const auto inputs = memory_at(leaves, count);
+  auto* sum = memory_at<void>(out, count);
   unwrap(without_gil([&] {
-    auto& sum = bits == 32 ? reduce::fixed32 : reduce::fixed64;
-    return sum(pointers, to_dtype(dtype), count, divisor, at<void>(out));
+    auto& add_up = bits == 32 ? reduce::fixed32 : reduce::fixed64;
+    return add_up(inputs, to_dtype(dtype), count, divisor, sum);
   }));
 }
 
 void binned_add(Address top, Address high, Address low, std::size_t count, Address leaf,
                 std::uint8_t dtype) {
-  unwrap(without_gil([&] {
-    return reduce::binned_add(binned(top, high, low), count, at<const void>(leaf), to_dtype(dtype));
-  }));
+  const auto state = binned(top, high, low, count);
+  const auto* data = memory_at<const void>(leaf, count);
+  unwrap(without_gil([&] { return reduce::binned_add(state, count, data, to_dtype(dtype)); }));
 }
 
 void binned_raise(Address top, Address high, Address low, std::size_t count, Address to) {
-  unwrap(without_gil([&] {
-    return reduce::binned_raise(binned(top, high, low), count, at<const std::uint8_t>(to));
-  }));
+  const auto state = binned(top, high, low, count);
+  const auto* tops = memory_at<const std::uint8_t>(to, count);
+  unwrap(without_gil([&] { return reduce::binned_raise(state, count, tops); }));
 }
 
 void binned_merge(Address top, Address high, Address low, Address other_top, Address other_high,
                   Address other_low, std::size_t count) {
-  unwrap(without_gil([&] {
-    return reduce::binned_merge(binned(top, high, low), binned(other_top, other_high, other_low),
-                                count);
-  }));
+  const auto state = binned(top, high, low, count);
+  const auto other = binned(other_top, other_high, other_low, count);
+  unwrap(without_gil([&] { return reduce::binned_merge(state, other, count); }));
 }
 
 void binned_decode(Address top, Address high, Address low, std::size_t count, std::uint32_t divisor,
                    std::uint8_t dtype, Address out) {
-  unwrap(without_gil([&] {
-    return reduce::binned_decode(binned(top, high, low), count, divisor, to_dtype(dtype),
-                                 at<void>(out));
-  }));
+  const auto state = binned(top, high, low, count);
+  auto* quotients = memory_at<void>(out, count);
+  unwrap(without_gil(
+      [&] { return reduce::binned_decode(state, count, divisor, to_dtype(dtype), quotients); }));
 }
 
 }  // namespace

@@ -25,7 +25,7 @@ from presum.device_pass import DTYPES, DeviceStep, FetchedStep, dense
 from presum.fingerprints import StepFingerprints, StepPrints
 from presum.fingerprints.families import KIND, real_bits
 from presum.fingerprints.step import Rows
-from presum.hooks import Hook, OptimizerHook, OutputHook
+from presum.hooks import Hook, OptimizerHook, OutputHook, is_of
 from presum.losses import (
     Scalar,
     count_tokens,
@@ -35,6 +35,7 @@ from presum.losses import (
     share_of_tokens,
     shifts_labels,
 )
+from presum.readable import readable
 from presum.session import LatePacket
 from presum.taps import TAPS
 
@@ -187,10 +188,10 @@ class Collector(ABC):
 
     # ---- what the user reports
 
-    def loss(self, value: float | torch.Tensor, weight: float) -> None:
+    def loss(self, value: Scalar, weight: float) -> None:
         """Report a micro-batch's loss; replaces what the model's output says in this step."""
         if not self.off:
-            self._explicit.append((kept_value(value), weight))
+            self._explicit.append((value, weight))
 
     def close(self) -> None:
         """End an open step, hash the parameters for the final note, and remove every hook."""
@@ -268,6 +269,9 @@ class Collector(ABC):
             self._watch(other, micro)
 
     def _watch(self, output: torch.Tensor, micro_batch: MicroBatch) -> None:
+        hooks = output._backward_hooks or {}
+        for key in [key for key, hook in hooks.items() if is_of(hook, self)]:
+            del hooks[key]  # of an output that the model gives again
         output.register_hook(OutputHook(self, micro_batch))  # type: ignore[no-untyped-call]
 
     # ---- backward passes
@@ -282,13 +286,17 @@ class Collector(ABC):
         """
         if self._reached and self._reached[-1].forward == micro_batch.forward:
             return
-        root = TAPS.root()
-        if micro_batch.loss is None and root is not None:
+        if micro_batch.loss is None:
             factor = TAPS.loss_factor if micro_batch.share is not None else 1.0
-            loss = kept_value(root) / self._scale_now() / factor
-            micro_batch = micro_batch._replace(loss=loss)
+            micro_batch = micro_batch._replace(loss=self._root_loss(factor))
         self._reached.append(micro_batch)
         self._queue_end()
+
+    def _root_loss(self, factor: float = 1.0) -> Scalar | None:
+        """The loss on which ``backward()`` was called, where it is one number that can be read."""
+        root = TAPS.root()
+        value = None if root is None else kept_value(root)
+        return None if value is None else value / self._scale_now() / factor
 
     def _queue_end(self) -> None:
         if not self._end_queued:
@@ -340,7 +348,8 @@ class Collector(ABC):
             self._observer.fact("grad_scaler", type(scaler).__name__)
             self._setup.hello()
         scale = getattr(scaler, "_scale", None)  # get_scale() would wait for the device
-        return kept_value(scale if isinstance(scale, torch.Tensor) else scaler.get_scale())
+        value = kept_value(scale if isinstance(scale, torch.Tensor) else scaler.get_scale())
+        return 1.0 if value is None else value
 
     def count_optimizer_step(self) -> None:
         """All that is left to do after an optimiser step once collecting has failed."""
@@ -378,11 +387,12 @@ class Collector(ABC):
         if grad is None:
             return
         self._seen[index] = True
+        plain = readable(grad)
         dtype = DTYPES.get(grad.dtype)
-        if dtype is None or grad.is_sparse:
+        if dtype is None or plain is None:
             self._skip(index, grad, reduced=reduced)
             return
-        grad = dense(grad)
+        grad = dense(plain)
         if self._device_step is not None:
             seed = self._observer.sketch_seed(index, self._step)
             self._device_step.observe(index, grad, seed=seed, reduced=reduced)
@@ -396,9 +406,8 @@ class Collector(ABC):
         self._skipped += not reduced
         if index not in self._told:
             self._told.add(index)
-            what = "sparse" if grad.is_sparse else str(grad.dtype).removeprefix("torch.")
             name = self._setup.names[index]
-            self._setup.note(f"the gradient of {name} is {what}: it is not read")
+            self._setup.note(f"the gradient of {name} is {_kind_of(grad)}: it is not read")
 
     def add_audit(self, found: Audited | None) -> None:
         """What was found of the reduction of the step under way. Called by several threads."""
@@ -498,6 +507,13 @@ class Collector(ABC):
             float(found.scale),
             self._setup.dropped(),
         )
+
+
+def _kind_of(grad: torch.Tensor) -> str:
+    """Why it cannot be read."""
+    if grad.dtype not in DTYPES:
+        return str(grad.dtype).removeprefix("torch.")
+    return "sparse" if grad.is_sparse else f"a {type(grad).__name__} without memory of its own"
 
 
 def in_backward() -> bool:

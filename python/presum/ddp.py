@@ -15,8 +15,7 @@ from torch.nn.parallel.distributed import _DDPJoinHook
 
 from presum.collector import Collector, MicroBatch, Setup, in_backward
 from presum.hooks import Hook, ParameterHook
-from presum.losses import kept_value
-from presum.taps import TAPS, Replacement
+from presum.taps import Replacement
 
 
 class Passes:
@@ -87,8 +86,7 @@ class DdpCollector(Collector):
     def _reach_unseen(self) -> None:
         """A backward pass within the forward (Lightning's manual optimisation), or from an output
         in which no tensor was found."""
-        root = TAPS.root()
-        loss = None if root is None else kept_value(root) / self._scale_now()
+        loss = self._root_loss()
         self._reached.append(MicroBatch(-self._micro_batches, loss, 0, None, self._rows))
 
     def _after_backward(self) -> None:

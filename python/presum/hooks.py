@@ -88,6 +88,11 @@ class OutputHook(Hook):
             collector.fail(error)
 
 
+def is_of(hook: object, collector: Collector) -> bool:
+    """Whether a hook on an output is a collector's."""
+    return isinstance(hook, OutputHook) and hook._weak is not None and hook._weak() is collector
+
+
 class OptimizerHook(Hook):
     """The hook after the optimiser's step: as :class:`Hook`, but steps count on when collecting has
     failed, so that a preflight still ends."""

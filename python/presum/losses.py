@@ -10,16 +10,21 @@ from typing import Any
 import torch
 
 from presum._core import count_targets
+from presum.readable import readable
 
 IGNORED_LABEL = -100
 Scalar = float | int | torch.Tensor
 
 
-def kept_value(value: Scalar) -> Scalar:
-    """A number, or a copy on its device: the user may change the tensor in place."""
-    if isinstance(value, torch.Tensor):
-        return float(value.detach()) if value.is_cpu else value.detach().clone()
-    return float(value)
+def kept_value(value: Scalar) -> Scalar | None:
+    """A number, or a copy on its device: the user may change the tensor in place. None for a tensor
+    that cannot be read."""
+    if not isinstance(value, torch.Tensor):
+        return float(value)
+    plain = readable(value)
+    if plain is None:
+        return None
+    return float(plain.detach()) if plain.is_cpu else plain.detach().clone()
 
 
 def find_loss(output: Any) -> torch.Tensor | None:
@@ -34,16 +39,22 @@ def find_loss(output: Any) -> torch.Tensor | None:
         loss = output[0]
     else:
         loss = getattr(output, "loss", output)
-    trains = isinstance(loss, torch.Tensor) and loss.requires_grad and loss.numel() == 1
-    return loss if trains else None
+    if not isinstance(loss, torch.Tensor) or not _trains(loss) or loss.numel() != 1:
+        return None
+    return loss if readable(loss) is not None else None
 
 
 def first_tensor(output: Any, *, but: torch.Tensor | None = None) -> torch.Tensor | None:
     """The first tensor in a module's output that takes part in training, ``but`` left out."""
     if isinstance(output, torch.Tensor):
-        return output if output.requires_grad and output is not but else None
+        return output if _trains(output) and output is not but else None
     found = (first_tensor(value, but=but) for value in _items(output))
     return next((tensor for tensor in found if tensor is not None), None)
+
+
+def _trains(tensor: torch.Tensor) -> bool:
+    """Whether a tensor was computed from what is trained; a parameter itself was not."""
+    return tensor.requires_grad and not tensor.is_leaf
 
 
 def _items(output: Any) -> Iterable[Any]:
@@ -72,9 +83,10 @@ def count_tokens(
     if labels is None and on_host:
         tensors = [t for t in (*args, *kwargs.values()) if isinstance(t, torch.Tensor)]
         whole = (torch.int64, torch.int32)
-        integers = [t for t in tensors if t.dtype in whole and t.layout == torch.strided]
+        integers = [t for t in map(readable, tensors) if t is not None and t.dtype in whole]
         labels = next((t for t in integers if bool((t == IGNORED_LABEL).any())), None)
-    if not isinstance(labels, torch.Tensor):
+    labels = readable(labels) if isinstance(labels, torch.Tensor) else None
+    if labels is None:
         return 0
     if shifted and labels.dim() > 1:
         labels = labels[..., 1:].contiguous()

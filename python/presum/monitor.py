@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from presum._core import Observer
 from presum.by_hand import ManualCollector, Named
 from presum.findings import Finding
+from presum.losses import kept_value
 from presum.session import Session, one_line
 
 if TYPE_CHECKING:
@@ -97,7 +98,13 @@ class Monitor:
             )
         if getattr(value, "shape", ()) not in ((), (1,)):
             raise ValueError(f"presum: a loss must be one number, not of shape {value.shape}")  # type: ignore[union-attr]
-        self._collector.loss(value, weight)
+        kept = kept_value(value)
+        if kept is None:
+            raise ValueError(
+                f"presum: a loss of class {type(value).__name__} holds no value of this rank's "
+                "own: give a number, or a plain tensor"
+            )
+        self._collector.loss(kept, weight)
 
     def before_reduction(self, named_gradients: Named) -> None:
         """With ``mode="manual"``: this worker's own gradients, before they are summed, as pairs of

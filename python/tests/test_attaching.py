@@ -198,6 +198,51 @@ def test_a_closed_monitor_lets_the_model_go(tmp_path: Path) -> None:
     monitor.loss(1.0)  # after close: ignored
 
 
+class GivesAParameter(nn.Module):
+    """As models with a learned temperature do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 1)
+        self.temperature = nn.Parameter(torch.ones(()))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.temperature, self.layer(x)
+
+
+def test_a_model_that_returns_a_parameter_gets_no_hook_on_it(tmp_path: Path) -> None:
+    model = DistributedDataParallel(GivesAParameter())
+    with presum.attach(model, run=tmp_path):
+        for _ in range(5):
+            temperature, scores = model(torch.ones(2, 4))
+            (scores.square().mean() * temperature).backward()
+        assert not model.module.temperature._backward_hooks
+    workers = presum.load(tmp_path).workers
+    assert len(workers) == 5 and workers.loss.between(0, 100).all()
+    assert not (workers.loss == 1).any()  # the temperature is no loss
+
+
+def test_an_output_that_is_given_again_keeps_one_hook(tmp_path: Path) -> None:
+    class Cached(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 1)
+            self.kept: torch.Tensor | None = None
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if self.kept is None:
+                self.kept = self.layer(x).square().mean()
+            return self.kept
+
+    model = DistributedDataParallel(Cached(), find_unused_parameters=True)
+    with presum.attach(model, run=tmp_path):
+        for _ in range(4):
+            loss = model(torch.ones(2, 4))
+            loss.backward(retain_graph=True)
+        assert len(loss._backward_hooks or ()) == 1
+    assert len(presum.load(tmp_path).workers) == 4
+
+
 def test_losses_of_two_forwards_belong_to_their_own_backward_passes(
     model: DistributedDataParallel, tmp_path: Path
 ) -> None:

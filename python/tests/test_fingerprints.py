@@ -29,7 +29,7 @@ from presum.device_pass import dense, fingerprint, row_hashes
 from presum.fingerprints.environment import environment_facts
 from presum.fingerprints.families import KIND, WORD, Families, Values, chosen
 from presum.fingerprints.rng import RngStates
-from presum.fingerprints.rows import hash_tensor, named_tensors, samples_among
+from presum.fingerprints.rows import hash_tensor, samples_among, tensors_among
 from presum.fingerprints.samplers import Description, describe_data, describe_sampler
 from presum.fingerprints.settings import Dtypes, Modes, OptimizerSettings, determinism
 from presum.fingerprints.states import elements
@@ -216,7 +216,7 @@ def test_many_rows_are_hashed_in_parts_on_a_device(monkeypatch: pytest.MonkeyPat
 def test_the_samples_are_found_among_a_forward_s_arguments(
     values: list[tuple[str, Any]], expected: tuple[int, ...] | None
 ) -> None:
-    tensors = named_tensors(values)
+    tensors = tensors_among(values).readable
     at = samples_among(tensors)
     assert (tuple(tensors[at][1].shape) if at is not None else None) == expected
 

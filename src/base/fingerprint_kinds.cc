@@ -62,6 +62,7 @@ constexpr std::array kKinds = {
                     "no-reduction"},
     FingerprintInfo{FingerprintKind::kGradientWeight, "gradient_weight", kNoise, true, ""},
     FingerprintInfo{FingerprintKind::kBatch, "batch", kDiffer, false, "duplicate-data"},
+    FingerprintInfo{FingerprintKind::kUnreadInputs, "unread_inputs", kNoise, false, ""},
     FingerprintInfo{FingerprintKind::kAuditElements, "audit_elements", kNoise, false, ""},
     FingerprintInfo{FingerprintKind::kAuditDiffering, "audit_differing", kNoise, false, ""},
     FingerprintInfo{FingerprintKind::kAuditWrong, "audit_wrong", kNoise, false, "reduction-error"},

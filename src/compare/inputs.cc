@@ -18,9 +18,9 @@ constexpr std::uint32_t kMicroBatches = ~0U;  // beside the kinds of fingerprint
 constexpr std::array kRandomKinds = {Kind::kRngTorch, Kind::kRngDevice, Kind::kRngNumpy,
                                      Kind::kRngPython};
 // Where the reader stands, which a restart counts anew, and what is looked at elsewhere.
-constexpr std::array kNoSettings = {Kind::kDataPass,       Kind::kDataBatch,
-                                    Kind::kUnreducedSteps, Kind::kWrapperForward,
-                                    Kind::kGradientWeight, Kind::kBatch};
+constexpr std::array kNoSettings = {
+    Kind::kDataPass,       Kind::kDataBatch, Kind::kUnreducedSteps, Kind::kWrapperForward,
+    Kind::kGradientWeight, Kind::kBatch,     Kind::kUnreadInputs};
 // What came of the reduction, see look_at_reduction().
 constexpr std::array kAudit = {Kind::kAuditElements,   Kind::kAuditDiffering, Kind::kAuditWrong,
                                Kind::kAuditRelativeL2, Kind::kAuditError,     Kind::kAuditCodes,

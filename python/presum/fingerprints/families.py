@@ -61,6 +61,7 @@ class Families:
     def __init__(self, on: Collection[str], say: Callable[[str], None]) -> None:
         self._on = set(on)
         self._say = say
+        self._noted: set[str] = set()
 
     def __contains__(self, family: str) -> bool:
         return family in self._on
@@ -74,6 +75,12 @@ class Families:
         except Exception as error:
             self.fail(family, error)
             return None
+
+    def note_once(self, text: str) -> None:
+        """A line for the run log, the first time that it is true."""
+        if text not in self._noted:
+            self._noted.add(text)
+            self._say(text)
 
     def fail(self, family: str, error: Exception) -> None:
         """Switch a family off."""

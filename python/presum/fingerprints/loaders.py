@@ -21,8 +21,9 @@ from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind
 
 from presum.fingerprints.families import KIND, Values
-from presum.fingerprints.rows import hash_tensor, named_tensors, samples_among
+from presum.fingerprints.rows import hash_tensor, samples_among, tensors_among
 from presum.fingerprints.samplers import Description, describe_data, describe_sampler, kept
+from presum.readable import readable
 from presum.taps import Replacement
 
 LOADERS_MAX = 64
@@ -237,7 +238,7 @@ def _indices(iterator: Any, index: Any) -> Indices | None:
     """Whole numbers, copied; None where samples have none or come in another order."""
     if iterator._dataset_kind == _DatasetKind.Iterable or not getattr(iterator, "_in_order", True):
         return None
-    if isinstance(index, torch.Tensor) and not index.is_cpu:
+    if isinstance(index, torch.Tensor) and (readable(index) is None or not index.is_cpu):
         return None
     if isinstance(index, (torch.Tensor, np.ndarray)):
         index = index.reshape(-1).tolist()
@@ -249,7 +250,7 @@ def _indices(iterator: Any, index: Any) -> Indices | None:
 def _row_hashes(data: Any, place: int | None) -> dict[int, list[int]]:
     """Row hashes of the tensor at a place, or of the first ones while it is not known."""
     inside = data if isinstance(data, (list, tuple)) else [data]
-    tensors = named_tensors(("", value) for value in inside)
+    tensors = tensors_among(("", value) for value in inside).readable
     likely = samples_among(tensors)
     places = (
         [place] if place is not None else sorted(range(len(tensors)), key=lambda p: p != likely)

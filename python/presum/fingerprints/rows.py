@@ -4,14 +4,15 @@
 from __future__ import annotations
 
 from collections import UserDict
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
 import torch
 
 from presum._core import hash_rows
 from presum.device_pass import ROW_PLACES, row_hashes, signed
 from presum.fingerprints.families import WORD
+from presum.readable import readable
 
 ROWS_MAX = 1024  # of a micro-batch: each costs the training thread about a microsecond
 OTHERS_MAX = 8
@@ -21,22 +22,35 @@ MASK = "attention_mask"
 Named = list[tuple[str, torch.Tensor]]
 
 
-def named_tensors(values: Iterable[tuple[str, Any]]) -> Named:
-    """The tensors among named values and one level inside them, but for scalars and empty ones."""
-    found: Named = []
-    for name, value in values:
-        inside: Iterable[tuple[str, Any]] = [(name, value)]
-        if isinstance(value, (dict, UserDict)):
-            inside = value.items()
-        elif isinstance(value, (list, tuple)):
-            inside = [("", item) for item in value]
-        found += [(str(key), x) for key, x in inside if isinstance(x, torch.Tensor) and _fits(x)]
+class Tensors(NamedTuple):
+    """What was found among values."""
+
+    readable: Named  # without scalars and empty ones
+    unread: list[str]  # classes of those that cannot be read
+
+
+def tensors_among(values: Iterable[tuple[str, Any]]) -> Tensors:
+    """The tensors among named values and one level inside them."""
+    found = Tensors([], [])
+    for key, x in _flat(values):
+        if not isinstance(x, torch.Tensor):
+            continue
+        plain = readable(x)
+        if plain is None:
+            found.unread.append(type(x).__name__)
+        elif plain.dim() > 0 and plain.numel() > 0 and plain.element_size() <= 8:
+            found.readable.append((key, plain))
     return found
 
 
-def _fits(x: torch.Tensor) -> bool:
-    dense = x.layout == torch.strided and not x.is_meta and not x.is_quantized
-    return dense and x.dim() > 0 and x.numel() > 0 and x.element_size() <= 8
+def _flat(values: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    for name, value in values:
+        if isinstance(value, (dict, UserDict)):
+            yield from ((str(key), item) for key, item in value.items())
+        elif isinstance(value, (list, tuple)):
+            yield from (("", item) for item in value)
+        else:
+            yield name, value
 
 
 def samples_among(tensors: Named) -> int | None:

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from presum._core import Observer
 from presum.device_pass import dense, fingerprint
 from presum.fingerprints.families import WORD
+from presum.readable import is_distributed, readable
 
 SLICES = 25
 PARAMETERS, BUFFERS = 1, 2
@@ -111,12 +111,12 @@ class States:
 
 
 def elements(tensor: torch.Tensor) -> torch.Tensor | None:
-    """Its values in one block of elements of 2, 4 or 8 bytes; None where there is no such block."""
-    if tensor.layout != torch.strided or tensor.is_meta or tensor.is_quantized:
+    """Its values in one block of elements of 2, 4 or 8 bytes; None where there is no such block,
+    and for a DTensor: which workers should hold the same part is not known."""
+    plain = None if is_distributed(tensor) else readable(tensor)
+    if plain is None:
         return None
-    if is_traceable_wrapper_subclass(tensor):
-        return None
-    block = dense(tensor.detach())
+    block = dense(plain.detach())
     if block.is_complex():
         block = torch.view_as_real(block)
     if block.element_size() == 1:

@@ -15,7 +15,7 @@ from presum._core import Observer
 from presum.fingerprints.families import KIND, WORD, Families, Values
 from presum.fingerprints.loaders import WATCH
 from presum.fingerprints.rng import RngStates
-from presum.fingerprints.rows import hash_others, hash_tensor, named_tensors, samples_among
+from presum.fingerprints.rows import hash_others, hash_tensor, samples_among, tensors_among
 from presum.fingerprints.samples import Guess, Moment, Samples, describe
 from presum.fingerprints.settings import Dtypes, Modes, OptimizerSettings, determinism
 from presum.fingerprints.states import (
@@ -36,6 +36,7 @@ class Rows:
     others: int | torch.Tensor  # one hash of the tensors beside them
     guess: Guess | None
     moment: Moment
+    unread: int = 0  # tensors that have nothing to be read
 
     def with_numbers(self, words: Iterator[Sequence[int]]) -> Rows:
         """The same with the next numbers in the place of tensors."""
@@ -125,17 +126,20 @@ class StepFingerprints:
         guess = self._families.run("data", self._samples.guess)
         if not recorded or not ("data" in self._families or "sampler" in self._families):
             return None
-        found = self._families.run("data", self._hash, args, kwargs)
-        hashes, others = found if found is not None else ((), 0)
-        return Rows(hashes, others, guess, self._samples.now())
+        rows = Rows((), 0, guess, self._samples.now())
+        self._families.run("data", self._hash, rows, args, kwargs)
+        return rows
 
-    def _hash(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Sequence[int] | torch.Tensor, int | torch.Tensor] | None:
+    def _hash(self, rows: Rows, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         names = [*self._names, *[""] * len(args)]
-        tensors = named_tensors([*zip(names, args, strict=False), *kwargs.items()])
-        at = samples_among(tensors)
-        return (hash_tensor(tensors, at), hash_others(tensors, at)) if at is not None else None
+        found = tensors_among([*zip(names, args, strict=False), *kwargs.items()])
+        if found.unread:
+            rows.unread = len(found.unread)
+            self._families.note_once(f"inputs of class {found.unread[0]} are not read")
+        at = samples_among(found.readable)
+        if at is not None:
+            rows.hashes = hash_tensor(found.readable, at)
+            rows.others = hash_others(found.readable, at)
 
     def before_step(self, step: int, *, on_host: bool) -> None:
         """The first training forward of a step is about to begin."""
@@ -184,6 +188,9 @@ class StepFingerprints:
             self._observer.state_sum(of, index, value)
 
     def _report_rows(self, rows: list[Rows]) -> None:
+        unread = sum(micro.unread for micro in rows)
+        if unread:
+            self._observer.fingerprint(KIND["unread_inputs"], unread)
         if rows and all(len(micro.hashes) > 0 for micro in rows):
             hashes = [value for micro in rows for value in micro.hashes]
             others = sum(int(micro.others) for micro in rows)

@@ -142,7 +142,9 @@ def _check_kind(index: int, leaf: Any) -> None:
     if not (isinstance(leaf, np.ndarray) or _is_tensor(leaf)):
         raise UserError(f"presum.reduce: leaf {index} is {kind}, not a NumPy array or torch tensor")
     if not _is_dense(leaf):
-        raise UserError(f"presum.reduce: leaf {index} is masked, sparse or nested: give dense ones")
+        raise UserError(
+            f"presum.reduce: leaf {index} is masked, sparse, distributed or nested: give dense ones"
+        )
     if _dtype_name(leaf) not in DTYPES:
         raise UserError(f"presum.reduce: leaf {index} has dtype {leaf.dtype}; use {DTYPES_TEXT}")
 
@@ -150,7 +152,10 @@ def _check_kind(index: int, leaf: Any) -> None:
 def _is_dense(leaf: Any) -> bool:
     if isinstance(leaf, np.ndarray):
         return not isinstance(leaf, np.ma.MaskedArray)
-    return str(leaf.layout) == "torch.strided" and not leaf.is_nested
+    from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+    dense = str(leaf.layout) == "torch.strided" and not leaf.is_nested
+    return dense and not is_traceable_wrapper_subclass(leaf)
 
 
 def _check_like(index: int, leaf: Any, first: Any) -> None:
