@@ -727,6 +727,39 @@ def test_batches_that_are_mixed_on_the_way_have_a_sampler_and_no_indices(
     assert all("data_pass" not in step.values for step in packets.steps)
 
 
+def test_two_loaders_in_turn_are_told_of_once(
+    model: DistributedDataParallel,
+    optimizer: torch.optim.Optimizer,
+    packets: Packets,
+    tmp_path: Path,
+) -> None:
+    loaders = [DataLoader(TensorDataset(part), 2) for part in (PARTS[:12], 100 + PARTS[:8])]
+    with presum.attach(model, optimizer=optimizer, run=tmp_path, quiet=True):
+        for _ in range(3):
+            for batches in zip(*loaders, strict=False):
+                for (batch,) in batches:
+                    one_step(model, optimizer, batch)
+    assert len(packets.steps) == 24 and packets.steps[-1].indices
+    assert len(packets.hellos) == 3  # when attached, and with the first batch of each
+    assert packets.facts["data"] == "TensorDataset: length=12; TensorDataset: length=8"
+
+
+def test_a_sampler_that_changes_at_every_step_is_told_of_a_few_times(
+    model: DistributedDataParallel,
+    optimizer: torch.optim.Optimizer,
+    packets: Packets,
+    tmp_path: Path,
+) -> None:
+    sampler: DistributedSampler[object] = DistributedSampler(PARTS, 1, 0)  # type: ignore[arg-type]
+    with presum.attach(model, optimizer=optimizer, run=tmp_path, data=sampler, quiet=True):
+        for step in range(12):
+            sampler.seed = step
+            one_step(model, optimizer, PARTS[:2])
+    assert len(packets.hellos) <= 6
+    assert packets.facts["sampler"].endswith("and others: each step has their hashes")
+    assert [step.values["sampler_seed"] for step in packets.steps] == list(range(12))
+
+
 def test_with_two_loaders_and_no_match_nothing_is_said_of_samplers(
     model: DistributedDataParallel, packets: Packets, tmp_path: Path
 ) -> None:

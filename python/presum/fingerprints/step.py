@@ -12,6 +12,7 @@ import torch
 from torch.optim import Optimizer
 
 from presum._core import Observer
+from presum.fingerprints.facts import Facts
 from presum.fingerprints.families import KIND, WORD, Families, Values
 from presum.fingerprints.loaders import WATCH
 from presum.fingerprints.rng import RngStates
@@ -110,7 +111,7 @@ class StepFingerprints:
         self._samples = Samples(families, module, data)
         self._values: Values = []
         self._queued: list[tuple[int, int, Any]] = []
-        self._facts: dict[str, str] = {}
+        self._facts = Facts(observer.fact)
 
     def listen(self, on: bool) -> None:
         """Whether batches of loaders are looked at."""
@@ -208,15 +209,8 @@ class StepFingerprints:
             self._observer.fingerprint(kind, value)
         if all(source is not None and source.indices for source in sources):
             self._observer.indices([i for source in known for i in source.indices])
-        self._say({family: told.text for family, told in about.items()})
-
-    def _say(self, facts: dict[str, str]) -> None:
-        if facts == self._facts:
-            return
-        self._facts = facts
-        for key, text in facts.items():
-            self._observer.fact(key, text)
-        self._found()
+        if self._facts.say({family: told.text for family, told in about.items()}):
+            self._found()
 
     # ---- after the optimiser
 

@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is told of a worker in words, and no more often than there are new words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+TEXTS_MAX = 4
+MORE = "and others: each step has their hashes"
+
+
+class Facts:
+    """Facts that may change from step to step. One with several values (two loaders in turn) is
+    told with all of them, at most four; what changes on is in the steps' fingerprints only."""
+
+    def __init__(self, tell: Callable[[str, str], None]) -> None:
+        self._tell = tell
+        self._texts: dict[str, list[str]] = {}
+
+    def say(self, facts: Mapping[str, str]) -> bool:
+        """Whether there was something new among them."""
+        return any([self._is_new(key, text) for key, text in facts.items()])
+
+    def _is_new(self, key: str, text: str) -> bool:
+        texts = self._texts.setdefault(key, [])
+        if text in texts or len(texts) > TEXTS_MAX:
+            return False
+        texts.append(text if len(texts) < TEXTS_MAX else MORE)
+        self._tell(key, "; ".join(texts))
+        return True
