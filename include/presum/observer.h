@@ -75,7 +75,9 @@ class Observer {
   // Who this worker is and what its groups are called: send once before the first step, and again
   // whenever facts were added.
   Packet hello() const;
-  // Adds a fact, or replaces the one of that name.
+  // Adds a fact, or replaces the one of that name. Longer values are cut, and end in their length
+  // and hash; so are those of ObserverOptions.
+  static constexpr std::size_t kFactBytesMax = 1024;
   void fact(std::string_view key, std::string_view value);
 
   // Starts a step and forgets what was reported since the last end_step.

@@ -26,12 +26,19 @@ from torch.utils.data import (
 
 from presum._core import Observer, hash_rows
 from presum.device_pass import dense, fingerprint, row_hashes
+from presum.fingerprints import settings
 from presum.fingerprints.environment import environment_facts
 from presum.fingerprints.families import KIND, WORD, Families, Values, chosen
 from presum.fingerprints.rng import RngStates
 from presum.fingerprints.rows import hash_tensor, samples_among, tensors_among
 from presum.fingerprints.samplers import Description, describe_data, describe_sampler
-from presum.fingerprints.settings import Dtypes, Modes, OptimizerSettings, determinism
+from presum.fingerprints.settings import (
+    Dtypes,
+    Modes,
+    OptimizerSettings,
+    determinism,
+    optimizer_facts,
+)
 from presum.fingerprints.states import elements
 from presum.reduce.sampler import MicroBatchSampler
 
@@ -247,7 +254,7 @@ def test_optimizer_settings_change_with_every_hyper_parameter() -> None:
 
     def values(**options: Any) -> dict[str, int]:
         groups = [{"params": weights[:1]}, {"params": weights[1:], "weight_decay": 0.5}]
-        return named(OptimizerSettings(torch.optim.AdamW(groups, **options))())
+        return named(OptimizerSettings(torch.optim.AdamW(groups, **options))(0))
 
     plain = values(lr=1e-3)
     assert real(plain["learning_rate"]) == 1e-3
@@ -255,14 +262,57 @@ def test_optimizer_settings_change_with_every_hyper_parameter() -> None:
     assert plain == values(lr=1e-3) == values(lr=torch.tensor(1e-3, dtype=torch.float64))
     others = [values(lr=2e-3), values(betas=(0.9, 0.9)), values(amsgrad=True), values(eps=1e-7)]
     assert len({o["optimizer_settings"] for o in [plain, *others]}) == 5
-    sgd = named(OptimizerSettings(torch.optim.SGD(weights, lr=1e-3))())
+    sgd = named(OptimizerSettings(torch.optim.SGD(weights, lr=1e-3))(0))
     assert sgd["optimizer_class"] != plain["optimizer_class"]
 
 
 def test_an_optimizer_with_no_rates_has_none() -> None:
     optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1)
     del optimizer.param_groups[0]["lr"]
-    assert "learning_rate" not in named(OptimizerSettings(optimizer)())
+    assert "learning_rate" not in named(OptimizerSettings(optimizer)(0))
+
+
+def one_group_each(count: int, lr: float = 1e-3) -> torch.optim.Optimizer:
+    weights = (nn.Parameter(torch.zeros(1)) for _ in range(count))
+    return torch.optim.AdamW([{"params": [weight], "lr": lr} for weight in weights])
+
+
+def test_many_parameter_groups_are_looked_at_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[int] = []
+    original = settings._settings
+    monkeypatch.setattr(settings, "_settings", lambda g: looked.append(1) or original(g))
+    optimizers = [one_group_each(1000) for _ in range(2)]
+    mine, other = (OptimizerSettings(optimizer) for optimizer in optimizers)
+    changed_at, seen_at = 5, None
+    for turn in range(40):
+        if turn == changed_at:
+            optimizers[1].param_groups[700]["weight_decay"] = 0.5
+        looked.clear()
+        same = mine(turn) == other(turn)
+        assert len(looked) == 2 * 64
+        if not same and seen_at is None:
+            seen_at = turn
+    assert seen_at is not None and changed_at <= seen_at <= changed_at + 16
+    # As if it had always been so: what is told depends on the settings alone.
+    fresh = OptimizerSettings(optimizers[1])
+    assert [fresh(turn) for turn in range(40)][-1] == other(40)
+
+
+def test_a_group_that_is_added_is_seen_at_once() -> None:
+    optimizer = one_group_each(3)
+    settings_of = OptimizerSettings(optimizer)
+    before = settings_of(0)
+    optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(1))]})
+    assert settings_of(1) != before
+
+
+def test_names_of_parameters_are_no_hyper_parameter() -> None:
+    model = nn.Sequential(*[nn.Linear(1, 1) for _ in range(1000)])
+    optimizer = torch.optim.AdamW(model.named_parameters())
+    assert "optimizer.param_names" not in optimizer_facts(optimizer)
+    assert max(map(len, optimizer_facts(optimizer).values())) < 100
+    unnamed = OptimizerSettings(torch.optim.AdamW(model.parameters()))
+    assert OptimizerSettings(optimizer)(0) == unnamed(0)
 
 
 def test_modes_tell_which_modules_train_and_which_dropout_is_active() -> None:

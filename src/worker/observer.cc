@@ -54,6 +54,15 @@ void unscale(GradientSums& sums, double scale) {
   sums.max_abs /= scale;
 }
 
+// A fact that is too long to be read is told by its beginning, its length and its hash.
+std::string bounded(std::string_view text) {
+  if (text.size() <= Observer::kFactBytesMax) return std::string(text);
+  auto kept = Observer::kFactBytesMax - 64;
+  while (kept > 0 && (static_cast<unsigned char>(text[kept]) & 0xC0U) == 0x80U) --kept;  // UTF-8
+  return fmt::format("{}... ({} bytes, hash {:016x})", text.substr(0, kept), text.size(),
+                     name_hash(text));
+}
+
 GradientSums to_sums(const observe::GradientStats& s) {
   return {s.sum_squares, s.max_abs, s.nonfinite, s.fingerprint};
 }
@@ -283,6 +292,7 @@ Result<Observer> Observer::create(ObserverOptions options,
   auto state = std::make_unique<State>();
   state->sketch.resize(size);
   state->options = std::move(options);
+  for (auto& [key, value] : state->options.facts) value = bounded(value);
   if (auto s = state->add_parameters(parameters); !s) return tl::unexpected(s.error());
   state->add_buffers();
   return Observer(std::move(state));
@@ -300,9 +310,9 @@ void Observer::fact(std::string_view key, std::string_view value) {
   const auto known =
       std::find_if(facts.begin(), facts.end(), [&](const auto& f) { return f.first == key; });
   if (known != facts.end()) {
-    known->second = value;
+    known->second = bounded(value);
   } else {
-    facts.emplace_back(key, value);
+    facts.emplace_back(key, bounded(value));
   }
 }
 

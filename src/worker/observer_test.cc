@@ -821,6 +821,27 @@ TEST(Observer, AFactReplacesTheOneOfItsName) {
   EXPECT_EQ(std::get<packet::Hello>(*message).facts, want);
 }
 
+TEST(Observer, CutsFactsThatAreTooLongToRead) {
+  std::string text;
+  while (text.size() < 5000) text += "\u00fc";  // two bytes each
+  auto observer = Observer::create({.facts = {{"given", text}}}, {});
+  ASSERT_TRUE(observer.has_value());
+  observer->fact("later", text + "!");
+  const auto message = packet::decode(observer->hello().bytes);
+  ASSERT_TRUE(message.has_value());
+  const auto& facts = std::get<packet::Hello>(*message).facts;
+  ASSERT_EQ(facts.size(), 2U);
+  for (const auto& [key, value] : facts) {
+    EXPECT_LE(value.size(), Observer::kFactBytesMax);
+    EXPECT_TRUE(value.starts_with("\u00fc\u00fc"));
+    const auto cut = value.find("...");
+    ASSERT_NE(cut, std::string::npos);
+    EXPECT_EQ(cut % 2, 0U) << "inside a character";
+  }
+  EXPECT_NE(facts[0].second.find("5000 bytes"), std::string::npos);
+  EXPECT_NE(facts[0].second, facts[1].second) << "texts that begin alike stay two";
+}
+
 Observer one_of(std::uint32_t replicas) {
   return std::move(*Observer::create({.identity = {.replica = 0, .replicas = replicas}}, {}));
 }

@@ -19,7 +19,8 @@ class Facts:
 
     def say(self, facts: Mapping[str, str]) -> bool:
         """Whether there was something new among them."""
-        return any([self._is_new(key, text) for key, text in facts.items()])
+        new = [self._is_new(key, text) for key, text in facts.items()]
+        return any(new)
 
     def _is_new(self, key: str, text: str) -> bool:
         texts = self._texts.setdefault(key, [])

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from operator import attrgetter
 from typing import Any
 
@@ -13,25 +13,37 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.optim import Optimizer
 
 from presum._core import hash_bytes
-from presum.fingerprints.families import KIND, Values, hash_text, real_bits
+from presum.fingerprints.families import KIND, WORD, Values, hash_text, real_bits
 
 REFRESHED_EVERY = 25  # steps between two looks at which modules and parameters there are
+GROUPS_AT_ONCE = 64
+ITEMS_MAX = 16  # of a list among the settings
+PLAIN = (float, bool, int, str, type(None))
 RATES = ("p", "drop_prob", "dropout", "attention_dropout")
 
 
 class OptimizerSettings:
-    """Class and hyper-parameters of an optimiser."""
+    """Class and hyper-parameters of an optimiser. Of many parameter groups 64 are looked at at each
+    step, the next ones each time, the same on all workers."""
 
     def __init__(self, optimizer: Optimizer) -> None:
         self._optimizer = optimizer
         kind = type(optimizer)
         self._class = hash_text(f"{kind.__module__}.{kind.__qualname__}")
+        self._seen: list[tuple[Any, ...]] = []  # settings of each group, as they were last
+        self._hashes: list[int] = []  # of them
+        self._sum = 0  # of these
 
-    def __call__(self) -> Values:
+    def __call__(self, turn: int) -> Values:
+        """``turn`` counts the steps that are recorded."""
         groups = self._optimizer.param_groups
+        if len(groups) != len(self._hashes):
+            self._seen, self._hashes, self._sum = [()] * len(groups), [0] * len(groups), 0
+        for index in _due(turn, len(groups)):
+            self._look_at(index, groups[index])
         values = [
             (KIND["optimizer_class"], self._class),
-            (KIND["optimizer_settings"], hash_text(repr([_settings(group) for group in groups]))),
+            (KIND["optimizer_settings"], (self._sum + len(groups)) & WORD),
         ]
         for kind, name in (("learning_rate", "lr"), ("weight_decay", "weight_decay")):
             value = _plain(groups[0].get(name)) if groups else None
@@ -39,10 +51,28 @@ class OptimizerSettings:
                 values.append((KIND[kind], real_bits(value)))
         return values
 
+    def _look_at(self, index: int, group: dict[str, Any]) -> None:
+        settings = tuple(_settings(group))
+        if settings != self._seen[index]:
+            self._seen[index] = settings
+            self._sum -= self._hashes[index]
+            self._hashes[index] = hash_text(f"{index} {sorted(settings)!r}")
+            self._sum += self._hashes[index]
 
-def _settings(group: dict[str, Any]) -> list[tuple[str, Any]]:
-    names = sorted(name for name in group if name != "params")
-    return [("params", len(group["params"])), *((name, _plain(group[name])) for name in names)]
+
+def _due(turn: int, groups: int) -> Iterator[int]:
+    if groups <= GROUPS_AT_ONCE:
+        return iter(range(groups))
+    first = turn * GROUPS_AT_ONCE
+    return (at % groups for at in range(first, first + GROUPS_AT_ONCE))
+
+
+def _settings(group: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """In the group's order. Names of parameters belong to the model, which is compared by them."""
+    yield "params", len(group["params"])
+    for name, value in group.items():
+        if name not in ("params", "param_names"):
+            yield name, value if type(value) in PLAIN else _plain(value)
 
 
 def optimizer_facts(optimizer: Optimizer) -> dict[str, str]:
@@ -55,10 +85,10 @@ def optimizer_facts(optimizer: Optimizer) -> dict[str, str]:
 
 def _plain(value: Any) -> Any:
     """A number or text as it is, a number in host memory; None for what has no short name."""
-    if type(value) in (int, float, bool, str):
+    if type(value) in PLAIN:
         return value
     if isinstance(value, (tuple, list)):
-        return [_plain(item) for item in value]
+        return [*map(_plain, value[:ITEMS_MAX]), *([len(value)] if len(value) > ITEMS_MAX else [])]
     if isinstance(value, torch.Tensor) and value.is_cpu and value.numel() == 1:
         return value.item()
     return None

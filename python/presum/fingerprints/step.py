@@ -104,8 +104,8 @@ class StepFingerprints:
             ("environment", Dtypes(module, device)),
             ("environment", determinism),
         ]
-        if optimizer is not None:
-            self._readers.append(("optimizer", OptimizerSettings(optimizer)))
+        self._settings = None if optimizer is None else OptimizerSettings(optimizer)
+        self._every = every
         self._others = "buffers" if "buffers" in families else "parameters"  # frozen ones
         self._states = States(parameters, buffers, every=every)
         self._samples = Samples(families, module, data)
@@ -147,6 +147,9 @@ class StepFingerprints:
         self._values = []
         for family, read in self._readers:
             self._values += self._families.run(family, read) or []
+        if self._settings is not None:
+            turn = step // self._every
+            self._values += self._families.run("optimizer", self._settings, turn) or []
         self._queued = []
         if on_host:
             self._observer.begin_states()
