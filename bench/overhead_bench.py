@@ -34,7 +34,7 @@ from torch.nn.parallel import DistributedDataParallel
 import presum
 from presum.ddp_hook import _Guard
 from presum.hooks import Hook, ParameterHook
-from presum.monitor import _sessions
+from presum.transport.session import _sessions
 
 WORKERS = 2
 TOKENS = (4, 256)  # micro-batch and length: 1,024 tokens a step

@@ -82,6 +82,24 @@ def test_each_model_has_a_section_and_its_loss_is_found(tmp_path: Path) -> None:
     assert any(abs(last[0] - value) < 1e-6 for value in printed)
 
 
+@pytest.mark.parametrize("keep", [[], ["--keep"]])
+def test_trainings_of_one_process_are_freed_and_stay_apart(keep: list[str], tmp_path: Path) -> None:
+    program = PROGRAM.with_name("six_trainings.py")
+    plain = start([program, *keep])
+    watched = start([*UNDER, "--run", tmp_path, program, *keep])
+    for before, after in zip(plain, watched, strict=True):
+        assert before.stdout == after.stdout and after.stdout.count("alive") == 5
+        assert before.returncode == after.returncode == 0
+    run = presum.load(tmp_path)
+    assert run.steps.groupby("module").step.count().tolist() == [10, 12, 14, 16, 10, 10]
+    assert (run.steps.workers == WORLD).all()
+    assert not [found for found in run.findings if found.severity != "info"]
+    sampled = run.facts[run.facts.key == "sampler"]
+    assert sorted(sampled.module.unique()) == [0, 1, 2, 3]
+    seeds = sampled.value.str.extract(r"seed=(\d+)")[0].astype(int)
+    assert (seeds == sampled.module).all()
+
+
 def test_programs_keep_python_s_own_meaning(tmp_path: Path) -> None:
     program = tmp_path / "own.py"
     program.write_text(

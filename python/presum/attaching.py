@@ -8,6 +8,7 @@ import platform
 import re
 import socket
 import sys
+import weakref
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
@@ -25,9 +26,11 @@ from presum.fingerprints import Families, StepFingerprints, chosen
 from presum.fingerprints.environment import environment_facts
 from presum.fingerprints.settings import optimizer_facts
 from presum.fingerprints.states import Held, held_buffers
-from presum.monitor import Monitor, next_module, open_session
+from presum.monitor import Monitor
+from presum.recording import Recording, unhook_ended
 from presum.reduce.plan import plan_of
 from presum.targets import Target, Wish, target_of
+from presum.transport.session import end_recordings_of, next_module, open_session
 
 AUDIT_ELEMENTS = 65536
 
@@ -156,6 +159,8 @@ def attach(
         facts |= environment_facts(target.device)
     if "optimizer" in on and optimizer is not None:
         facts |= optimizer_facts(optimizer)
+    unhook_ended()
+    end_recordings_of(target.module)
     key = Path(run).absolute() if run is not None else None
     observer = Observer(
         module=next_module(key),
@@ -170,21 +175,15 @@ def attach(
         buffers=_listed(buffers, groups),
     )
     session = open_session(key, _default_run(), rank, dist.get_world_size())
-    monitor = Monitor(
-        session,
-        observer,
-        on_finding=on_finding,
-        on_training_thread=on_training_thread,
-        preflight=preflight,
-        quiet=quiet,
-    )
-    parameters = list(target.parameters.values())
+    session.channel.quiet = session.channel.quiet or quiet
+    if on_finding is not None:
+        session.telling.listen(on_finding, on_training_thread=on_training_thread)
+    recording = Recording(session, observer, preflight=preflight)
+    monitor = Monitor(recording)
+    parameters = [weakref.ref(parameter) for parameter in target.parameters.values()]
 
     def hello() -> None:
         session.send(observer.hello())
-
-    def note(text: str) -> None:
-        session.send(observer.note(False, session.sent, session.dropped, text))
 
     setup = Setup(
         observer=observer,
@@ -192,7 +191,7 @@ def attach(
         names=list(target.parameters),
         device=target.device,
         replicas=len(ranks),
-        optimizer=optimizer,
+        optimizer=None if optimizer is None else weakref.ref(optimizer),
         scaler=scaler,
         every=every,
         reduced_every=reduced_every,
@@ -200,7 +199,7 @@ def attach(
         fingerprints=StepFingerprints(
             target.module,
             observer,
-            families=Families(on, note),
+            families=Families(on, recording.note),
             parameters=parameters,
             buffers=buffers,
             device=target.device,
@@ -210,22 +209,23 @@ def attach(
             found=hello,
         ),
         send=session.send,
-        dropped=lambda: session.dropped,
-        failed=monitor._failed,
+        dropped=lambda: session.channel.outbox.dropped,
+        failed=recording.failed,
         hello=hello,
-        note=note,
-        stepped=monitor._stepped,
+        note=recording.note,
+        stepped=recording.stepped,
     )
     try:
         collector = target.collector(setup)
     except Exception:
         monitor.close()
         raise
-    monitor._watch(collector)
+    recording.watch(target.wrapper, target.module, collector)
+    say = session.channel.say
     if optimizer is not None and optimizer.state:
-        session.say("presum: the optimiser has stepped before; the recording starts here")
-    if optimizer is not None and not _holds_some(optimizer, parameters):
-        session.say("presum: the optimizer given to attach holds none of the model's parameters")
+        say("presum: the optimiser has stepped before; the recording starts here")
+    if optimizer is not None and not _holds_some(optimizer, target.parameters.values()):
+        say("presum: the optimizer given to attach holds none of the model's parameters")
     try:
         collector.hook()
     except Exception:
@@ -241,7 +241,7 @@ def _innermost(optimizer: Optimizer | None) -> Optimizer | None:
     return optimizer
 
 
-def _holds_some(optimizer: Optimizer, parameters: Sequence[nn.Parameter]) -> bool:
+def _holds_some(optimizer: Optimizer, parameters: Collection[nn.Parameter]) -> bool:
     held = {id(p) for group in optimizer.param_groups for p in group["params"]}
     return not parameters or any(id(parameter) in held for parameter in parameters)
 

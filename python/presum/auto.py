@@ -30,7 +30,6 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from presum.callbacks import TRAINER_TAP
 from presum.fingerprints.loaders import WATCH
-from presum.monitor import Monitor
 from presum.taps import Replacement
 from presum.targets import is_watched
 
@@ -77,12 +76,14 @@ class Made:
     def _model(self, original: Any, model: DistributedDataParallel, *args: Any, **kw: Any) -> None:
         original(model, *args, **kw)
         with _unseen():
+            WATCH.forget_recent()
             self._models = [*filter(_alive, self._models), weakref.ref(model)]
             self.new_model(model)
 
     def _optimizer(self, original: Any, optimizer: Optimizer, *args: Any, **kw: Any) -> None:
         original(optimizer, *args, **kw)
         with _unseen():
+            WATCH.forget_recent()
             self._optimizers = [*filter(_alive, self._optimizers), weakref.ref(optimizer)]
 
 
@@ -125,7 +126,6 @@ class Auto:
     def __init__(self, options: dict[str, Any], words: Sequence[str] | None) -> None:
         self._options = options
         self._words = words
-        self._monitors: list[Monitor] = []
         self._fsdp: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._seen = False  # a model that somebody watches, or that was refused
         self._spawned = False
@@ -203,7 +203,6 @@ class Auto:
         self._look_at_frameworks()
         optimizer = MADE.optimizer_of(module.parameters())
         monitor = attach(module, optimizer=optimizer, **self._options)
-        self._monitors.append(monitor)
         assert monitor._collector is not None
         monitor._collector.begin(module, args, kwargs)
 

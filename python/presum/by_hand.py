@@ -21,6 +21,7 @@ class ManualCollector(Collector):
     def __init__(self, model: nn.Module, names: Iterable[str], setup: Setup) -> None:
         super().__init__(model, model, setup)
         self._places = {name: place for place, name in enumerate(names)}
+        self._sizes = [parameter.numel() for _, parameter in self._alive()]
         self._reading_reduced = False
 
     def _hook_gradients(self) -> None:
@@ -65,7 +66,9 @@ class ManualCollector(Collector):
 
     def _checked(self, named_gradients: Named) -> list[tuple[int, torch.Tensor]]:
         found = [(name, x) for name, x in dict(named_gradients).items() if x is not None]
-        known = {name for name, _ in self._inner.named_parameters()} - set(self._places)
+        model = self._inner()
+        names = {name for name, _ in model.named_parameters()} if model is not None else set()
+        known = names - set(self._places)
         found = [(name, x) for name, x in found if name not in known]  # frozen when attached
         for name, gradient in found:
             place = self._places.get(name)
@@ -74,7 +77,7 @@ class ManualCollector(Collector):
                     f"presum: {name!r} is not a parameter of the attached module; "
                     "give names as module.named_parameters() does"
                 )
-            expected = self._parameters[place].numel()
+            expected = self._sizes[place]
             if gradient.numel() != expected:
                 raise ValueError(
                     f"presum: the gradient of {name!r} has {gradient.numel()} elements, "

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -36,8 +37,8 @@ from presum.losses import (
     shifts_labels,
 )
 from presum.readable import readable
-from presum.session import LatePacket
 from presum.taps import TAPS
+from presum.transport.outbox import LatePacket
 
 MICRO_BATCHES_MAX = 1024  # more are folded into one, so that packets stay small
 LAST_NUMBERS_SECONDS = 1.0  # how long close() waits for a device
@@ -67,11 +68,11 @@ class Setup:
     """
 
     observer: Observer
-    parameters: Sequence[nn.Parameter]
+    parameters: Sequence[weakref.ref[nn.Parameter]]
     names: Sequence[str]
     device: torch.device  # of the gradients
     replicas: int
-    optimizer: Optimizer | None
+    optimizer: weakref.ref[Optimizer] | None
     scaler: torch.amp.GradScaler | None
     every: int
     reduced_every: int
@@ -90,17 +91,17 @@ class Collector(ABC):
 
     Micro-batches enter through the forward of ``wrapper``; ``inner`` is the bare module (the same
     where there is no wrapper). Where a step's gradients come from is up to subclasses.
-    Called by the training thread and by autograd's, never by two at once.
+    Called by the training thread and by autograd's, never by two at once. The model's hooks hold
+    it; it holds model, parameters and optimiser weakly.
     """
 
     def __init__(self, wrapper: nn.Module, inner: nn.Module, setup: Setup) -> None:
-        self._wrapper = wrapper
-        self._inner = inner
+        self._wrapper = weakref.ref(wrapper)
+        self._inner = weakref.ref(inner)
         self._setup = setup
         self._observer = setup.observer
         self._fingerprints = setup.fingerprints
-        self._parameters = list(setup.parameters)
-        self._optimizer = setup.optimizer
+        self._parameters = setup.parameters
         self._shifts_labels = shifts_labels(inner)
         self._factor = 1.0  # on losses that are a share
         self._seen = [False] * len(self._parameters)
@@ -145,12 +146,13 @@ class Collector(ABC):
 
     def hook(self) -> None:
         """Register every hook; ``unhook`` takes them off again."""
-        wrapper, optimizer = self._wrapper, self._optimizer
+        wrapper, inner, optimizer = self._wrapper(), self._inner(), self._optimizer()
+        assert wrapper is not None and inner is not None
         self._hook_gradients()
         self._handles += [
             wrapper.register_forward_pre_hook(Hook(self, self._before_forward), with_kwargs=True),
             wrapper.register_forward_hook(Hook(self, self._after_forward), with_kwargs=True),
-            self._inner.register_forward_pre_hook(Hook(self, self._before_inner_forward)),
+            inner.register_forward_pre_hook(Hook(self, self._before_inner_forward)),
         ]
         if optimizer is not None:
             stepped = OptimizerHook(self, self._after_optimizer_step)
@@ -163,6 +165,17 @@ class Collector(ABC):
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+
+    def _optimizer(self) -> Optimizer | None:
+        optimizer = self._setup.optimizer
+        return None if optimizer is None else optimizer()
+
+    def _alive(self) -> Iterator[tuple[int, nn.Parameter]]:
+        """Place and parameter."""
+        for place, reference in enumerate(self._parameters):
+            parameter = reference()
+            if parameter is not None:
+                yield place, parameter
 
     def _listen(self) -> None:
         self._listening = True
@@ -178,13 +191,8 @@ class Collector(ABC):
     def begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """For a forward pass during which the hooks were registered: theirs came too late."""
         Hook(self, self._before_forward)(module, args, kwargs)
-        if self._wrapper is self._inner:
+        if self._wrapper() is self._inner():
             Hook(self, self._before_inner_forward)(module, args)
-
-    @property
-    def process_group(self) -> object:
-        """DDP's, or None."""
-        return getattr(self._wrapper, "process_group", None)
 
     # ---- what the user reports
 
@@ -201,6 +209,18 @@ class Collector(ABC):
         self._ignore()
         if not self._in_hook:
             self.unhook()  # else they stay and do nothing: torch is walking over them
+
+    def close_without_model(self) -> None:
+        """End an open step, where the model is gone: its hooks stay and do nothing. For any thread,
+        once none of them runs any more."""
+        self.off = True
+        try:
+            if not self.in_backward:
+                self._end_step()
+            self._fingerprints.listen(False)
+            self._observer.begin_states()
+        except Exception as error:
+            self.fail(error)
 
     def fail(self, error: Exception) -> None:
         """Stop collecting. Hooks stay: removing one while torch walks over them is not safe."""
@@ -237,7 +257,7 @@ class Collector(ABC):
             return
         entered, self._entering = self._entering, False
         if self._open:
-            if self._optimizer is not None:
+            if self._setup.optimizer is not None:
                 return  # the parameters are still to change
             self._end_step()
         again = entered and self._micro_batches == 0

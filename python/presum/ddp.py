@@ -6,6 +6,7 @@ Gradients are read in post-accumulate hooks, where they are still this worker's 
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import torch
@@ -26,7 +27,8 @@ class Passes:
     """
 
     def __init__(self, model: DistributedDataParallel) -> None:
-        self._model = model
+        """Holds it weakly."""
+        self._model = weakref.proxy(model)
         self._prepared: bool | None = None
 
     def after_forward(self) -> None:
@@ -54,16 +56,21 @@ class DdpCollector(Collector):
 
     def __init__(self, model: DistributedDataParallel, setup: Setup) -> None:
         super().__init__(model, model.module, setup)
-        self._model = model
+        self._views = model.gradient_as_bucket_view
         self._passes = Passes(model)
 
     def _hook_gradients(self) -> None:
         self._handles += [
-            parameter.register_post_accumulate_grad_hook(ParameterHook(self, index))  # type: ignore[no-untyped-call]
-            for index, parameter in enumerate(self._parameters)
+            parameter.register_post_accumulate_grad_hook(ParameterHook(self, place))  # type: ignore[no-untyped-call]
+            for place, parameter in self._alive()
         ]
-        JOINS.add(self._model, self)
-        self._handles.append(_Handle(self._model))
+        JOINS.add(self._model(), self)
+        self._handles.append(_Handle(self))
+
+    def _model(self) -> DistributedDataParallel:
+        model = self._wrapper()
+        assert isinstance(model, DistributedDataParallel)
+        return model
 
     def before_backward(self) -> None:
         """The first parameter of a backward pass has its gradient."""
@@ -113,21 +120,21 @@ class DdpCollector(Collector):
         view mode it may be reduced already, so it is counted as not read."""
         if self._micro_batches == 1 or all(self._seen):
             return
-        for index, parameter in enumerate(self._parameters):
-            if self._seen[index] or parameter.grad is None:
+        for place, parameter in self._alive():
+            if self._seen[place] or parameter.grad is None:
                 continue
-            if self._model.gradient_as_bucket_view:
+            if self._views:
                 self._skipped += 1
             else:
-                self.read(index, parameter.grad, reduced=False)
+                self.read(place, parameter.grad, reduced=False)
 
     def _after_reduction(self) -> None:
-        for index, parameter in enumerate(self._parameters):
-            self.read(index, parameter.grad, reduced=True)
+        for place, parameter in self._alive():
+            self.read(place, parameter.grad, reduced=True)
 
     def step_without_input(self) -> None:
         """Under ``join()``: the others have reduced once more, this worker had no batch left."""
-        if self._model.require_forward_param_sync:  # DDP keeps here whether they synchronised
+        if self._model().require_forward_param_sync:  # DDP keeps here whether they synchronised
             self._end_step()
             self._synchronises = True
             self._begin_synchronised()
@@ -136,34 +143,37 @@ class DdpCollector(Collector):
 
 
 class _Handle:
-    """Takes a model off the list of those that may be joined."""
+    """Takes a collector off the list of those that are told of joined steps."""
 
-    def __init__(self, model: DistributedDataParallel) -> None:
-        self._model = model
+    def __init__(self, collector: DdpCollector) -> None:
+        self._collector = collector
 
     def remove(self) -> None:
-        JOINS.remove(self._model)
+        JOINS.remove(self._collector)
 
 
 class Joins:
     """Which collectors are to be told of steps that their worker shadows under ``join()``."""
 
     def __init__(self) -> None:
-        self._collectors: dict[int, DdpCollector] = {}
+        self._collectors: weakref.WeakKeyDictionary[DistributedDataParallel, DdpCollector] = (
+            weakref.WeakKeyDictionary()
+        )
         self._replacement = Replacement(_DDPJoinHook, "main_hook", self._main_hook)
 
     def add(self, model: DistributedDataParallel, collector: DdpCollector) -> None:
-        if not self._collectors:
-            self._replacement.apply()
-        self._collectors[id(model)] = collector
+        self._replacement.apply()
+        self._collectors[model] = collector
 
-    def remove(self, model: DistributedDataParallel) -> None:
-        if self._collectors.pop(id(model), None) is not None and not self._collectors:
+    def remove(self, collector: DdpCollector) -> None:
+        for model in [model for model, its in self._collectors.items() if its is collector]:
+            del self._collectors[model]
+        if not self._collectors:
             self._replacement.undo()
 
     def _main_hook(self, original: Any, hook: Any) -> None:
         original(hook)
-        collector = self._collectors.get(id(hook.ddp))
+        collector = self._collectors.get(hook.ddp)
         if collector is not None:
             Hook(collector, collector.step_without_input)()
 

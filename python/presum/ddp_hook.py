@@ -58,7 +58,7 @@ class DdpHookCollector(DdpCollector):
         super()._hook_gradients()
         if not self._installed:
             self._installed = True
-            COMM_HOOKS.install(self._model, self._state)
+            COMM_HOOKS.install(self._model(), self._state)
 
     def measures(self) -> bool:
         """Whether the bucket under way belongs to a step that is recorded."""

@@ -9,6 +9,7 @@ function is replaced while a collector listens: it reads, and calls what was the
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -29,8 +30,9 @@ class FsdpCollector(Collector):
 
     def __init__(self, model: nn.Module, setup: Setup) -> None:
         super().__init__(model, model, setup)
-        self._groups = list(parameter_groups(model))
-        held = [one for group in self._groups for one in group.fsdp_params]
+        groups = list(parameter_groups(model))
+        self._groups = [weakref.ref(group) for group in groups]
+        held = [one for group in groups for one in group.fsdp_params]
         self._held = {id(one) for one in held}
         names = {id(module): name for name, module in model.named_modules()}
         places = {canonical_name(name): place for place, name in enumerate(setup.names)}
@@ -43,6 +45,11 @@ class FsdpCollector(Collector):
     def _hook_gradients(self) -> None:
         REDUCTIONS.add(self)
         self._handles.append(_Handle(self))
+
+    def _model(self) -> nn.Module:
+        model = self._wrapper()
+        assert model is not None
+        return model
 
     def owns(self, held: Any) -> bool:
         return id(held) in self._held
@@ -82,7 +89,8 @@ class FsdpCollector(Collector):
         self._take_reached()
 
     def _reduces(self) -> bool:
-        return any(group.reduce_grads for group in self._groups)
+        alive = (reference() for reference in self._groups)
+        return any(group.reduce_grads for group in alive if group is not None)
 
 
 def _name_of(held: Any, modules: dict[int, str]) -> str:
@@ -106,19 +114,17 @@ class Reductions:
     """Which collectors are to be told when FSDP reduces."""
 
     def __init__(self) -> None:
-        self._collectors: list[FsdpCollector] = []
+        self._collectors: weakref.WeakSet[FsdpCollector] = weakref.WeakSet()
         self._replacement = Replacement(_fsdp_param_group, "foreach_reduce", self._reduce)
 
     def add(self, collector: FsdpCollector) -> None:
-        if not self._collectors:
-            self._replacement.apply()
-        self._collectors.append(collector)
+        self._replacement.apply()
+        self._collectors.add(collector)
 
     def remove(self, collector: FsdpCollector) -> None:
-        if collector in self._collectors:
-            self._collectors.remove(collector)
-            if not self._collectors:
-                self._replacement.undo()
+        self._collectors.discard(collector)
+        if not self._collectors:
+            self._replacement.undo()
 
     def _reduce(
         self, original: Any, held: list[Any], gradients: list[torch.Tensor], *args: Any, **kw: Any

@@ -34,7 +34,7 @@ class FsdpAuditingCollector(FsdpCollector):
     def _hook_gradients(self) -> None:
         super()._hook_gradients()
         if self._auditor is None:
-            groups = list(parameter_groups(self._wrapper))
+            groups = list(parameter_groups(self._model()))
             self._auditor = FsdpAuditor(groups, self._audits, self, lambda: True)
 
 

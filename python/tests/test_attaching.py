@@ -22,7 +22,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import presum
 from presum.ddp import DdpCollector
-from presum.session import Session
+from presum.transport.channel import Channel
+from presum.transport.queues import Queues
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -126,34 +127,16 @@ def test_what_a_program_keeps_of_a_forward_pass_does_not_keep_the_model(tmp_path
     assert alive() is None and kept["loss"].grad_fn is not None
 
 
-def test_a_model_that_goes_with_its_monitor_goes_before_its_process_group(
+def test_the_process_group_is_held_until_the_recording_ends(
     model: DistributedDataParallel, tmp_path: Path
 ) -> None:
-    gone = []
-
-    class Tracked:
-        def __init__(self, name: str) -> None:
-            self.name = name
-
-        def __del__(self) -> None:
-            gone.append(self.name)
-
-    class Collector:
-        optimizer_steps = 0
-
-        def __init__(self) -> None:
-            self.process_group = Tracked("group")
-            self.model = Tracked("model")
-
-        def close(self) -> None:
-            pass
-
+    """DDP's reducer must not be the last to hold it: see presum/recording.py."""
+    group = model.process_group
+    before = sys.getrefcount(group)
     monitor = presum.attach(model, run=tmp_path)
-    assert monitor._collector is not None
-    monitor._collector.close()
-    monitor._watch(Collector())  # type: ignore[arg-type]
+    assert sys.getrefcount(group) > before
     monitor.close()
-    assert gone == ["model", "group"]
+    assert sys.getrefcount(group) == before
 
 
 class Store:
@@ -175,15 +158,15 @@ def test_a_queue_that_somebody_else_emptied_is_no_reason_to_give_up(
 ) -> None:
     error = dist.DistNetworkError("planted") if lost else dist.QueueEmptyError("empty")
     with presum.attach(model, run=tmp_path) as monitor:
-        session = monitor._session
-        session._server = Store(error)  # type: ignore[assignment]
+        recorder = monitor._session.recorder
+        recorder.queues = Queues(Store(error), "key")
         deadline = time.monotonic() + 5
-        while lost and not session._others_lost and time.monotonic() < deadline:
+        while lost and not recorder.others_lost and time.monotonic() < deadline:
             time.sleep(0.01)
         train(model, 2)
         time.sleep(0.2)
-        assert session._others_lost == lost
-        session._server = None
+        assert recorder.others_lost == lost
+        recorder.queues = None
     assert presum.load(tmp_path).steps.step.tolist() == [0, 1]
 
 
@@ -276,7 +259,7 @@ def test_a_failing_error_report_does_not_reach_training(
         raise RuntimeError("lone surrogate \udc80")
 
     monkeypatch.setattr(DdpCollector, "read", broken)
-    monkeypatch.setattr(Session, "complain", broken)
+    monkeypatch.setattr(Channel, "complain", broken)
     with presum.attach(model, run=tmp_path):
         train(model, 2)
     assert presum.load(tmp_path).steps.empty

@@ -110,4 +110,4 @@ def test_wrong_arguments_are_value_errors() -> None:
     with pytest.raises(ValueError, match="bits must be 32 or 64"):
         _core.reduce_fixed([out.ctypes.data], F32, 1, 1, 16, out.ctypes.data)
     with pytest.raises(ValueError, match="f64 needs the exact reduction"):
-        _core.binned_add(0, 0, 0, 1, out.ctypes.data, 1)
+        _core.binned_add(*[out.ctypes.data] * 3, 1, out.ctypes.data, 1)

@@ -249,12 +249,16 @@ def test_a_mask_counts_where_it_has_the_shape_of_the_samples() -> None:
 # ---- settings
 
 
+def settings_of(optimizer: torch.optim.Optimizer) -> dict[str, int]:
+    return named(OptimizerSettings(optimizer)(0))
+
+
 def test_optimizer_settings_change_with_every_hyper_parameter() -> None:
     weights = [nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(3))]
 
     def values(**options: Any) -> dict[str, int]:
         groups = [{"params": weights[:1]}, {"params": weights[1:], "weight_decay": 0.5}]
-        return named(OptimizerSettings(torch.optim.AdamW(groups, **options))(0))
+        return settings_of(torch.optim.AdamW(groups, **options))
 
     plain = values(lr=1e-3)
     assert real(plain["learning_rate"]) == 1e-3
@@ -262,14 +266,14 @@ def test_optimizer_settings_change_with_every_hyper_parameter() -> None:
     assert plain == values(lr=1e-3) == values(lr=torch.tensor(1e-3, dtype=torch.float64))
     others = [values(lr=2e-3), values(betas=(0.9, 0.9)), values(amsgrad=True), values(eps=1e-7)]
     assert len({o["optimizer_settings"] for o in [plain, *others]}) == 5
-    sgd = named(OptimizerSettings(torch.optim.SGD(weights, lr=1e-3))(0))
+    sgd = settings_of(torch.optim.SGD(weights, lr=1e-3))
     assert sgd["optimizer_class"] != plain["optimizer_class"]
 
 
 def test_an_optimizer_with_no_rates_has_none() -> None:
     optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1)
     del optimizer.param_groups[0]["lr"]
-    assert "learning_rate" not in named(OptimizerSettings(optimizer)(0))
+    assert "learning_rate" not in settings_of(optimizer)
 
 
 def one_group_each(count: int, lr: float = 1e-3) -> torch.optim.Optimizer:
@@ -300,10 +304,10 @@ def test_many_parameter_groups_are_looked_at_in_turn(monkeypatch: pytest.MonkeyP
 
 def test_a_group_that_is_added_is_seen_at_once() -> None:
     optimizer = one_group_each(3)
-    settings_of = OptimizerSettings(optimizer)
-    before = settings_of(0)
+    look = OptimizerSettings(optimizer)
+    before = look(0)
     optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(1))]})
-    assert settings_of(1) != before
+    assert look(1) != before
 
 
 def test_names_of_parameters_are_no_hyper_parameter() -> None:
@@ -311,8 +315,7 @@ def test_names_of_parameters_are_no_hyper_parameter() -> None:
     optimizer = torch.optim.AdamW(model.named_parameters())
     assert "optimizer.param_names" not in optimizer_facts(optimizer)
     assert max(map(len, optimizer_facts(optimizer).values())) < 100
-    unnamed = OptimizerSettings(torch.optim.AdamW(model.parameters()))
-    assert OptimizerSettings(optimizer)(0) == unnamed(0)
+    assert settings_of(optimizer) == settings_of(torch.optim.AdamW(model.parameters()))
 
 
 def test_modes_tell_which_modules_train_and_which_dropout_is_active() -> None:
@@ -330,7 +333,8 @@ def test_modes_tell_which_modules_train_and_which_dropout_is_active() -> None:
     assert named(modes())["mode"] == 0 and real(named(modes())["dropout"]) == 0
     model[1].p = 0.1
     assert named(modes())["dropouts"] != plain["dropouts"]
-    assert real(named(Modes(nn.Linear(1, 1))())["dropout"]) == 0
+    alone = nn.Linear(1, 1)
+    assert real(named(Modes(alone)())["dropout"]) == 0
 
 
 def test_modules_that_are_added_are_noticed_after_a_while() -> None:

@@ -29,7 +29,8 @@ from presum.fingerprints import FAMILIES
 from presum.fingerprints.families import KIND, WORD
 from presum.fingerprints.rng import RngStates
 from presum.fingerprints.step import StepFingerprints
-from presum.session import LatePacket, Session
+from presum.transport.outbox import LatePacket
+from presum.transport.session import Session
 
 HEADER_BYTES = 56
 STEP, FINGERPRINTS, STATES, SAMPLES, INDICES, FACTS, NOTE, CLOCK = 1, 6, 8, 9, 10, 17, 19, 20

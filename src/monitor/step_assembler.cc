@@ -4,10 +4,35 @@
 #include <algorithm>
 
 namespace presum::monitor {
+namespace {
+
+template <class T>
+std::size_t bytes_of(const std::vector<T>& values) {
+  return values.capacity() * sizeof(T);
+}
+
+std::size_t bytes_of(const packet::Step& s) {
+  return sizeof(s) + bytes_of(s.groups) + bytes_of(s.sketch) + bytes_of(s.micro) +
+         bytes_of(s.fingerprints) + bytes_of(s.states) + bytes_of(s.samples.hashes) +
+         bytes_of(s.indices) + bytes_of(s.gram);
+}
+
+}  // namespace
+
+StepAssembler::Stream& StepAssembler::stream_of(const Identity& worker, Seconds now) {
+  return streams_.try_emplace({worker.module, worker.shard}, now).first->second;
+}
+
+void StepAssembler::heard(const Identity& worker, Seconds now) {
+  Stream& stream = stream_of(worker, now);
+  stream.last_heard[worker.replica] = now;
+  if (!stream.left.contains(worker.replica)) stream.not_awaited.erase(worker.replica);
+}
 
 StepAssembler::Taken StepAssembler::add(packet::Step&& step, Seconds now) {
   const Identity& who = step.header.identity;
-  Stream& stream = streams_[{who.module, who.shard}];
+  heard(who, now);
+  Stream& stream = stream_of(who, now);
   if (stream.last_closed && step.header.step <= *stream.last_closed) return Taken::kLate;
   if (step.header.step > newest(stream) + kStepsAheadMax) return Taken::kImplausible;
   const auto [at, fresh] = stream.open.try_emplace(step.header.step);
@@ -15,36 +40,73 @@ StepAssembler::Taken StepAssembler::add(packet::Step&& step, Seconds now) {
   if (fresh) open.first_seen = now;
   open.workers_expected = std::max(open.workers_expected, who.replicas);
   const auto replica = who.replica;
-  return open.workers.try_emplace(replica, std::move(step)).second ? Taken::kNew
-                                                                   : Taken::kDuplicate;
+  const auto bytes = bytes_of(step);
+  if (!open.workers.try_emplace(replica, std::move(step)).second) return Taken::kDuplicate;
+  open.bytes += bytes;
+  bytes_ += bytes;
+  return Taken::kNew;
 }
 
 void StepAssembler::departed(const Identity& worker) {
-  streams_[{worker.module, worker.shard}].departed.insert(worker.replica);
+  Stream& stream = stream_of(worker, Seconds{0});
+  stream.left.insert(worker.replica);
+  stream.not_awaited.insert(worker.replica);
 }
 
 std::uint64_t StepAssembler::newest(const Stream& stream) {
   return stream.open.empty() ? stream.last_closed.value_or(0) : stream.open.rbegin()->first;
 }
 
-bool StepAssembler::ready(const Stream& stream, Seconds now) {
+bool StepAssembler::complete(const Stream& stream) {
   const Open& first = stream.open.begin()->second;
-  if (stream.open.size() > kLaterSteps || now - first.first_seen >= kPatience) return true;
   const auto absent = [&](std::uint32_t replica) { return !first.workers.contains(replica); };
-  const auto gone = std::count_if(stream.departed.begin(), stream.departed.end(), absent);
+  const auto gone = std::ranges::count_if(stream.not_awaited, absent);
   return first.workers.size() + static_cast<std::size_t>(gone) >= first.workers_expected;
+}
+
+bool StepAssembler::ready(const Stream& stream, Seconds now) {
+  const Seconds waited = now - stream.open.begin()->second.first_seen;
+  return complete(stream) || (stream.open.size() > kLaterSteps && waited >= kPatience);
+}
+
+void StepAssembler::stop_awaiting_the_silent(Stream& stream, Seconds now) {
+  const Open& first = stream.open.begin()->second;
+  for (std::uint32_t replica = 0; replica < first.workers_expected; ++replica) {
+    if (first.workers.contains(replica)) continue;
+    const auto heard = stream.last_heard.find(replica);
+    const Seconds last = heard == stream.last_heard.end() ? stream.began : heard->second;
+    if (now - last >= kPatience) stream.not_awaited.insert(replica);
+  }
+}
+
+StepAssembler::Streams::iterator StepAssembler::oldest() {
+  const auto age = [](const Streams::value_type& entry) {
+    const auto& open = entry.second.open;
+    return open.empty() ? Seconds::max() : open.begin()->second.first_seen;
+  };
+  return std::ranges::min_element(streams_, {}, age);
+}
+
+StepAssembler::Assembled StepAssembler::take_first(Stream& stream) {
+  auto node = stream.open.extract(stream.open.begin());
+  stream.last_closed = node.key();
+  bytes_ -= node.mapped().bytes;
+  Assembled out;
+  out.workers_expected = node.mapped().workers_expected;
+  for (auto& [replica, step] : node.mapped().workers) out.workers.push_back(std::move(step));
+  return out;
 }
 
 std::optional<StepAssembler::Assembled> StepAssembler::next(Seconds now, bool flush) {
   for (auto& [key, stream] : streams_) {
     if (stream.open.empty() || !(flush || ready(stream, now))) continue;
-    auto node = stream.open.extract(stream.open.begin());
-    stream.last_closed = node.key();
-    Assembled out{.workers_expected = node.mapped().workers_expected, .workers = {}};
-    for (auto& [replica, step] : node.mapped().workers) out.workers.push_back(std::move(step));
-    return out;
+    if (!flush && !complete(stream)) stop_awaiting_the_silent(stream, now);
+    return take_first(stream);
   }
-  return std::nullopt;
+  if (bytes_ <= bytes_max_) return std::nullopt;
+  auto out = take_first(oldest()->second);
+  out.absences_known = false;
+  return out;
 }
 
 }  // namespace presum::monitor

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -15,21 +16,34 @@ namespace presum::monitor {
 
 // Sorts the steps of all workers into whole steps, in order for each model. Pure bookkeeping: time
 // comes in as an argument. Not synchronised.
+//
+// A worker's step is given up, and the worker recorded as missing, when 64 later steps wait and
+// 30 s have passed: at 7 ms a step the first alone are half a second, in which a starved thread may
+// well not run, and a rank that writes a checkpoint may be silent for longer than the second alone.
+// Of a worker that has been silent for 30 s by then no later step waits until it is heard again.
 class StepAssembler {
  public:
   static constexpr std::size_t kLaterSteps = 64;
   static constexpr Seconds kPatience{30};
+  // What waits may take as much memory. Beyond that the oldest steps are given up, without saying
+  // that anyone is missing.
+  static constexpr std::size_t kBytesMax = std::size_t{256} << 20;
 
   // No worker is this many steps ahead of what is known of its model.
   static constexpr std::uint64_t kStepsAheadMax = 1 << 20;
 
+  explicit StepAssembler(std::size_t bytes_max = kBytesMax) : bytes_max_(bytes_max) {}
+
   enum class Taken { kNew, kDuplicate, kLate, kImplausible };
   Taken add(packet::Step&& step, Seconds now);
+  // The worker has sent something.
+  void heard(const Identity& worker, Seconds now);
   // The worker will send no further step: nobody waits for it any more.
   void departed(const Identity& worker);
 
   struct Assembled {
     std::uint32_t workers_expected = 0;
+    bool absences_known = true;         // false: given up for lack of memory
     std::vector<packet::Step> workers;  // by replica
   };
   // The next step that is complete or has waited long enough; with `flush`, any step.
@@ -39,17 +53,32 @@ class StepAssembler {
   struct Open {
     Seconds first_seen{0};
     std::uint32_t workers_expected = 0;
+    std::size_t bytes = 0;
     std::map<std::uint32_t, packet::Step> workers;
   };
   struct Stream {
+    explicit Stream(Seconds now) : began(now) {}
+    Seconds began;
     std::map<std::uint64_t, Open> open;
     std::optional<std::uint64_t> last_closed;
-    std::set<std::uint32_t> departed;
+    std::map<std::uint32_t, Seconds> last_heard;
+    std::set<std::uint32_t> not_awaited;  // those that left, and those that are silent
+    std::set<std::uint32_t> left;
   };
-  static std::uint64_t newest(const Stream& stream);
-  static bool ready(const Stream& stream, Seconds now);
+  using Streams = std::map<std::pair<std::uint32_t, std::uint32_t>, Stream>;  // module and shard
 
-  std::map<std::pair<std::uint32_t, std::uint32_t>, Stream> streams_;  // by module and shard
+  Stream& stream_of(const Identity& worker, Seconds now);
+  static std::uint64_t newest(const Stream& stream);
+  static bool complete(const Stream& stream);
+  static bool ready(const Stream& stream, Seconds now);
+  // Of those that the stream's first step lacks, who has been silent for long.
+  static void stop_awaiting_the_silent(Stream& stream, Seconds now);
+  Streams::iterator oldest();
+  Assembled take_first(Stream& stream);
+
+  std::size_t bytes_max_;
+  std::size_t bytes_ = 0;
+  Streams streams_;
 };
 
 }  // namespace presum::monitor

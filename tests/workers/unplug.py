@@ -19,7 +19,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import presum
-from presum import ddp, session
+from presum import ddp
+from presum.transport import session
+from presum.transport.links import links
+from presum.transport.queues import Queues
 from workers.launch import main, write_json
 from workers.matrix import digest
 
@@ -54,15 +57,16 @@ def nothing(_rank: int, _run: Path) -> None:
 def store_gone(rank: int, _run: Path) -> None:
     """The aggregator's store server dies, as with its process."""
     if rank == 0:
-        for one in list(presum.monitor._sessions.values()):
-            one._server = None
+        for one in list(session._sessions.values()):
+            one.recorder.queues = None
+        links().stop_serving()
 
 
 def store_fails(rank: int, _run: Path) -> None:
     """The aggregator's store answers no more."""
     if rank == 0:
-        for one in list(presum.monitor._sessions.values()):
-            one._server = _Broken()  # type: ignore[assignment]
+        for one in list(session._sessions.values()):
+            one.recorder.queues = Queues(_Broken(), "key")
 
 
 class _Broken:
@@ -72,7 +76,7 @@ class _Broken:
 
 def collector_breaks(rank: int, _run: Path) -> None:
     if rank == 1:
-        monitor = next(iter(presum.monitor._sessions.values()))
+        monitor = next(iter(session._sessions.values()))
         assert monitor is not None
         ddp.DdpCollector.read = _broken  # type: ignore[method-assign]
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from presum import session
 from presum._core import Aggregator
 from presum.faults import injectors
 from presum.faults.plan import Case, Plan
 from presum.faults.progress import Progress
 from presum.faults.sightings import SIGHTINGS, Sighting
 from presum.faults.training import Training
+from presum.transport import recorder
 
 
 class WatchedAggregator(Aggregator):
@@ -58,7 +58,7 @@ class WatchedAggregator(Aggregator):
 def run_all(plan: Plan) -> None:
     """All cases of ``plan`` as the worker that the environment names (as torchrun sets it)."""
     torch.set_num_threads(1)
-    setattr(session, "Aggregator", WatchedAggregator)  # noqa: B010
+    setattr(recorder, "Aggregator", WatchedAggregator)  # noqa: B010
     dist.init_process_group("gloo")
     shown = dist.get_rank() == 0
     steps = sum(case.configuration.steps for case in plan.cases)

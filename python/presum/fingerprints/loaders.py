@@ -133,6 +133,10 @@ class LoaderWatch:
         self._ahead = True
         self._apply()
 
+    def forget_recent(self) -> None:
+        """A model or optimiser was made: what was handed out before is of an earlier training."""
+        self._recent.clear()
+
     def add(self, listener: Listener) -> None:
         self._apply()
         self._listeners.append(listener)

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -64,7 +65,7 @@ class Samples:
 
     def __init__(self, families: Families, module: nn.Module, data: object) -> None:
         self._families = families
-        self._module = module
+        self._trains = _mode_of(module)
         self._given = [WATCH.loader(inner_loader(source)) for source in _sources(data)]
         self._rows: dict[int, list[Row]] = {}
         self._offered = 0  # batches so far
@@ -88,7 +89,7 @@ class Samples:
             self._queue.append(batch)
 
     def now(self) -> Moment:
-        return Moment(self._offered, self._module.training)
+        return Moment(self._offered, self._trains())
 
     def fail(self, error: Exception) -> None:
         self._families.fail("data", error)
@@ -133,7 +134,7 @@ class Samples:
     def _keep(self, batch: Batch) -> None:
         for place, hashes in batch.rows.items():
             for row, value in enumerate(hashes):
-                entry = Row(self._offered, batch, row, place, self._module.training)
+                entry = Row(self._offered, batch, row, place, self._trains())
                 self._rows.setdefault(value, []).append(entry)
         self._kept.append(batch)
         self._row_count += _row_count(batch)
@@ -161,6 +162,17 @@ class Samples:
         for entry in [e for e in entries if e.serial < taken.serial or e is taken]:
             entries.remove(entry)  # one by one: the training thread may add to them
         return taken
+
+
+def _mode_of(module: nn.Module) -> Callable[[], bool]:
+    """Whether it is in training mode, while it lives."""
+    reference = weakref.ref(module)
+
+    def trains() -> bool:
+        module = reference()
+        return module is None or module.training
+
+    return trains
 
 
 def _row_count(batch: Batch) -> int:

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
-from operator import attrgetter
 from typing import Any
 
 import torch
@@ -27,7 +27,7 @@ class OptimizerSettings:
     step, the next ones each time, the same on all workers."""
 
     def __init__(self, optimizer: Optimizer) -> None:
-        self._optimizer = optimizer
+        self._optimizer = weakref.ref(optimizer)
         kind = type(optimizer)
         self._class = hash_text(f"{kind.__module__}.{kind.__qualname__}")
         self._seen: list[tuple[Any, ...]] = []  # settings of each group, as they were last
@@ -36,7 +36,8 @@ class OptimizerSettings:
 
     def __call__(self, turn: int) -> Values:
         """``turn`` counts the steps that are recorded."""
-        groups = self._optimizer.param_groups
+        optimizer = self._optimizer()
+        groups = [] if optimizer is None else optimizer.param_groups
         if len(groups) != len(self._hashes):
             self._seen, self._hashes, self._sum = [()] * len(groups), [0] * len(groups), 0
         for index in _due(turn, len(groups)):
@@ -98,23 +99,27 @@ class Modes:
     """Which modules train, and the dropout rates."""
 
     def __init__(self, module: nn.Module) -> None:
-        self._module = module
-        self._modules: list[nn.Module] = []
-        self._dropouts: list[tuple[nn.Module, str]] = []
+        self._module = weakref.ref(module)
+        self._modules: list[weakref.ref[nn.Module]] = []
+        self._dropouts: list[tuple[weakref.ref[nn.Module], str]] = []
         self._age = 0
 
     def __call__(self) -> Values:
+        module = self._module()
+        if module is None:
+            return []
         if self._age % REFRESHED_EVERY == 0:
-            self._modules = list(self._module.modules())
-            self._dropouts = [(m, name) for m in self._modules for name in _rates(m)]
+            inside = [(weakref.ref(part), _rates(part)) for part in module.modules()]
+            self._modules = [part for part, _ in inside]
+            self._dropouts = [(part, name) for part, names in inside for name in names]
         self._age += 1
-        rates = [float(getattr(module, name, 0.0)) for module, name in self._dropouts]
-        active = [
-            rate for rate, (module, _) in zip(rates, self._dropouts, strict=True) if module.training
-        ]
+        dropouts = [(part, name) for held, name in self._dropouts if (part := held()) is not None]
+        rates = [float(getattr(part, name, 0.0)) for part, name in dropouts]
+        active = [rate for rate, (part, _) in zip(rates, dropouts, strict=True) if part.training]
+        trains = [part.training for held in self._modules if (part := held()) is not None]
         return [
-            (KIND["mode"], int(self._module.training)),
-            (KIND["modes"], hash_bytes(bytes(map(attrgetter("training"), self._modules)))),
+            (KIND["mode"], int(module.training)),
+            (KIND["modes"], hash_bytes(bytes(trains))),
             (KIND["dropout"], real_bits(max(active, default=0.0))),
             (KIND["dropouts"], hash_text(repr(rates))),
         ]
@@ -131,14 +136,15 @@ class Dtypes:
     """Dtypes of the parameters, and of autocast where the forward pass uses it."""
 
     def __init__(self, module: nn.Module, device: torch.device) -> None:
-        self._module = module
+        self._module = weakref.ref(module)
         self._device = device.type
         self._parameters = ""
         self._age = 0
 
     def __call__(self) -> Values:
-        if self._age % REFRESHED_EVERY == 0:
-            self._parameters = ",".join(str(p.dtype) for p in self._module.parameters())
+        module = self._module()
+        if self._age % REFRESHED_EVERY == 0 and module is not None:
+            self._parameters = ",".join(str(p.dtype) for p in module.parameters())
         self._age += 1
         autocast = ""
         if torch.is_autocast_enabled(self._device):

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import re
+import weakref
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -25,11 +26,13 @@ class Held(NamedTuple):
     """A tensor by where its module keeps it: buffers are often replaced."""
 
     name: str
-    owner: dict[str, Any]
+    owner: weakref.ref[nn.Module]
+    where: str  # the owner's attribute
     key: str
 
     def tensor(self) -> torch.Tensor | None:
-        found = self.owner.get(self.key)
+        owner = self.owner()
+        found = None if owner is None else getattr(owner, self.where).get(self.key)
         return found if isinstance(found, torch.Tensor) else None
 
 
@@ -61,7 +64,7 @@ def _held(module: nn.Module, where: str, wanted: dict[str, torch.Tensor]) -> lis
         for key in getattr(part, where):
             name = f"{prefix}.{key}" if prefix else key
             if name in wanted:
-                found.append(Held(name, getattr(part, where), key))
+                found.append(Held(name, weakref.ref(part), where, key))
     return found
 
 
@@ -69,7 +72,11 @@ class States:
     """Which tensors are hashed when: all at the first step, then one slice after the other."""
 
     def __init__(
-        self, parameters: Sequence[torch.nn.Parameter], buffers: Sequence[Held], *, every: int
+        self,
+        parameters: Sequence[weakref.ref[nn.Parameter]],
+        buffers: Sequence[Held],
+        *,
+        every: int,
     ) -> None:
         self._parameters = parameters
         self._buffers = buffers
@@ -85,7 +92,7 @@ class States:
         first, stride = (0, 1) if step == 0 else (number % SLICES, SLICES)
         count = len(self._parameters) if of == PARAMETERS else len(self._buffers)
         for index in range(first, count, stride):
-            held = self._parameters[index] if of == PARAMETERS else self._buffers[index].tensor()
+            held = (self._parameters[index] if of == PARAMETERS else self._buffers[index].tensor)()
             found = elements(held) if held is not None else None
             if found is not None:
                 yield index, found
@@ -104,10 +111,13 @@ class States:
         return all(torch.equal(a, b) for a, b in pairs)
 
     def _first_values(self) -> list[torch.Tensor]:
-        return [p.detach().reshape(-1)[:SENTINEL_VALUES] for p in self._sentinels]
+        return [p.detach().reshape(-1)[:SENTINEL_VALUES] for p in self._alive()]
 
     def _versions(self) -> list[tuple[int, int]]:
-        return [(p.data_ptr(), p._version) for p in self._sentinels]
+        return [(p.data_ptr(), p._version) for p in self._alive()]
+
+    def _alive(self) -> Iterator[nn.Parameter]:
+        return (p for held in self._sentinels if (p := held()) is not None)
 
 
 def elements(tensor: torch.Tensor) -> torch.Tensor | None:

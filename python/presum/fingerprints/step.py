@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import inspect
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -85,7 +86,7 @@ class StepFingerprints:
         observer: Observer,
         *,
         families: Families,
-        parameters: Sequence[torch.nn.Parameter],
+        parameters: Sequence[weakref.ref[torch.nn.Parameter]],
         buffers: Sequence[Held],
         device: torch.device,
         optimizer: Optimizer | None,

@@ -68,21 +68,23 @@ class DdpReducingCollector(DdpCollector):
         super().__init__(model, setup)
         self._plan = plan
         self._audits = audits
-        self._state: ReducingState | None = None
+        self._state: Callable[[], ReducingState | None] = lambda: None  # the model holds it
         self._shares: list[torch.Tensor] = []
         self._had_leaves: list[int] = []
 
     def _hook_gradients(self) -> None:
         super()._hook_gradients()
-        if self._state is None:
-            state = ReducingState(self._model, self._parameters, self._plan, weakref.ref(self))
-            self._state, state.audits = state, self._audits
-            COMM_HOOKS.install(self._model, self._state)
+        if self._state() is None:
+            parameters = [parameter for _, parameter in self._alive()]
+            state = ReducingState(self._model(), parameters, self._plan, weakref.ref(self))
+            self._state, state.audits = weakref.ref(state), self._audits
+            COMM_HOOKS.install(self._model(), state)
 
     def read(self, index: int, grad: torch.Tensor | None, *, reduced: bool) -> None:
         """This worker's own gradient is the sum of its leaves."""
-        if not reduced and grad is not None and self._state is not None:
-            grad = self._state.whole(index, grad)
+        state = self._state()
+        if not reduced and grad is not None and state is not None:
+            grad = state.whole(index, grad)
         super().read(index, grad, reduced=reduced)
 
     def _read_left_out(self) -> None:
@@ -101,8 +103,9 @@ class DdpReducingCollector(DdpCollector):
     def _begin_step(self) -> None:
         super()._begin_step()
         self._shares = []
-        assert self._state is not None
-        self._had_leaves = self._state.leaves.places()
+        state = self._state()
+        assert state is not None
+        self._had_leaves = state.leaves.places()
 
     def _take_gram(self) -> torch.Tensor | None:
         shares, self._shares = self._shares, []
@@ -135,7 +138,7 @@ class ReducingState(HookState):
         self.leaves: Kept | Folded = Folded() if plan.method == "binned" else Kept()
         self._plan = plan
         self._places = {id(parameter): place for place, parameter in enumerate(parameters)}
-        self._passes = Passes(weakref.proxy(model))  # type: ignore[arg-type]
+        self._passes = Passes(model)
         self._due = True  # whether the backward pass under way reduces
         self._pass = TAPS.backward_passes  # its number
         self._counts: list[int] = []

@@ -95,7 +95,7 @@ class FsdpReducingCollector(FsdpCollector):
     def _hook_gradients(self) -> None:
         super()._hook_gradients()
         if self._reducer is None:
-            groups = list(parameter_groups(self._wrapper))
+            groups = list(parameter_groups(self._model()))
             reducer = self._reducer = FsdpReducer(groups, self._plan)
             if self._audits is not None:
                 FsdpAuditor(groups, self._audits, self, reducer.has_one_leaf_each)

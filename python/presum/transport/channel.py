@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the training thread and the background thread of a session share."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from presum.transport.outbox import Outbox
+
+log = logging.getLogger("presum")
+
+POLL_SECONDS = 0.05
+POLL_SECONDS_AT_THE_END = 0.005
+GOODBYE_SECONDS = 1.5  # to wait for other ranks at the end
+PREFLIGHT_SECONDS = 60.0  # likewise where their verdict was asked for
+
+
+class Channel:
+    """Thread-safety: ``complain`` and ``say`` may be called from any thread."""
+
+    def __init__(self, run: Path, rank: int, world_size: int) -> None:
+        self.run = run
+        self.rank = rank
+        self.world_size = world_size
+        self.outbox = Outbox()
+        self.modules = 0  # that were ever recorded
+        self.closing = threading.Event()
+        self.quiet = False
+        self.records: bool | None = None  # this rank writes the run log; None: not known yet
+        self.preflight = False  # the end is that of one
+        self.exit_code: int | None = None  # of a preflight
+        self.now_and_then: Callable[[], None] = lambda: None  # called on the background thread
+        self._said = False
+
+    def patience(self) -> float:
+        """Seconds to wait for other ranks at the end."""
+        return PREFLIGHT_SECONDS if self.preflight else GOODBYE_SECONDS
+
+    def take(self) -> bytes | None:
+        """The next packet. One that cannot be made is said."""
+        try:
+            return self.outbox.take()
+        except Exception as error:
+            self.complain(f"a step could not be read from its device ({one_line(error)})")
+            return None
+
+    def pause(self) -> None:
+        """Until the next poll. Woken at the end only: packets can wait, so sending stays cheap."""
+        self.now_and_then()
+        if self.closing.is_set():
+            time.sleep(POLL_SECONDS_AT_THE_END)
+        else:
+            self.closing.wait(POLL_SECONDS)
+
+    def complain(self, what: str) -> None:
+        """Say once what ended the collection on this rank."""
+        if not self._said:
+            self._said = True
+            log.warning(
+                "presum: rank %d: %s; nothing more is recorded here, training goes on",
+                self.rank,
+                what,
+            )
+
+    def say(self, text: str) -> None:
+        """Print a line on the terminal of the rank that records (as long as that is not known, of
+        rank 0), unless it is to be quiet."""
+        speaks = self.rank == 0 if self.records is None else self.records
+        if speaks and not self.quiet:
+            print(text, file=sys.stderr, flush=True)
+
+
+def one_line(error: BaseException) -> str:
+    """What an exception says."""
+    text = str(error).encode("utf-8", "replace").decode("utf-8")
+    return " ".join(text.split()) or type(error).__name__

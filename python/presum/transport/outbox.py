@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Packets of this process on their way out."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+PACKETS_MAX = 2048
+BYTES_MAX = 64 << 20
+LATE_PACKET_BYTES = 256 << 10  # as much is reckoned for one whose size is not known yet
+
+
+class LatePacket(NamedTuple):
+    """A packet whose numbers are still on a device."""
+
+    ready: Callable[[], bool]
+    make: Callable[[], bytes]
+
+
+class Outbox:
+    """A bounded queue without a lock to wait on: putting must not wake a thread that wants the GIL.
+
+    Thread-safety: ``put`` from any thread, ``take`` from one.
+    """
+
+    def __init__(self) -> None:
+        self.dropped = 0
+        self.sent = 0  # counted by who sends
+        self.shut = False  # what comes is of no use to anyone
+        self._queue: deque[bytes | LatePacket] = deque()
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def put(self, packet: bytes | LatePacket) -> None:
+        """Drops it, counted, where as much waits as may. Never waits."""
+        if self.shut:
+            return
+        size = len(packet) if isinstance(packet, bytes) else LATE_PACKET_BYTES
+        if len(self._queue) < min(PACKETS_MAX, max(1, BYTES_MAX // size)):
+            self._queue.append(packet)
+        else:
+            self.dropped += 1
+
+    def take(self) -> bytes | None:
+        """The oldest packet, or None while there is none or its numbers are on their way. Raises
+        what making a late one raises; it is gone then."""
+        if not self._queue:
+            return None
+        head = self._queue[0]
+        if isinstance(head, LatePacket) and not head.ready():
+            return None
+        self._queue.popleft()
+        return head if isinstance(head, bytes) else head.make()

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the background thread of the rank does that records: it takes packets, writes the run log,
+and tells what is found."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from torch.distributed import DistError, QueueEmptyError
+
+from presum._core import Aggregator, stamp
+from presum.findings import Finding, announcement, summary
+from presum.transport.channel import GOODBYE_SECONDS, POLL_SECONDS, Channel, one_line
+from presum.transport.links import links, own_address
+from presum.transport.meeting import Meeting
+from presum.transport.queues import Queues
+from presum.transport.telling import Telling
+
+log = logging.getLogger("presum")
+
+LOOK_SECONDS = 0.25  # between looks for new findings
+NO_VERDICT = 2
+
+
+class Recorder:
+    """One run log under way."""
+
+    def __init__(self, channel: Channel, telling: Telling) -> None:
+        self._channel = channel
+        self._telling = telling
+        self._looked = 0.0
+        self.queues: Queues | None = None  # of other ranks
+        self.others_lost = False  # nothing of other ranks can come any more
+
+    def run(self, meeting: Meeting | None, key: str) -> None:
+        """Until the session is closed. ``meeting``: where other ranks learn of this one."""
+        try:
+            self._record(meeting, key)
+        finally:
+            self.queues = None
+
+    def _record(self, meeting: Meeting | None, key: str) -> None:
+        try:
+            aggregator = Aggregator(str(self._channel.run), self._channel.world_size)
+        except OSError as error:
+            if meeting is not None:
+                meeting.announce({"off": one_line(error)})
+            raise
+        try:
+            if meeting is not None:
+                self._serve(meeting, aggregator, key)
+            self._ingest_until_closed(aggregator)
+            if self._channel.preflight:
+                verdict = aggregator.end_preflight()
+                self._channel.exit_code = NO_VERDICT if self.others_lost else verdict
+        finally:
+            aggregator.close()
+        self._look(aggregator)
+        steps = aggregator.counters["steps"]
+        findings = self._telling.findings
+        self._channel.say(summary(self._channel.run, steps, aggregator.verdict(), findings))
+        if self._channel.preflight:
+            self._publish_exit_code()
+
+    def _serve(self, meeting: Meeting, aggregator: Aggregator, key: str) -> None:
+        world_size = self._channel.world_size
+        try:
+            server = links().serve(world_size)
+        except Exception as error:
+            meeting.announce({"off": one_line(error)})
+            self._lose_others(error)
+            return
+        self.queues = Queues(server, key)
+        known = {"key": key, "run": aggregator.run, "segment": aggregator.segment}
+        meeting.announce(own_address(server.port, world_size) | known)
+
+    def _ingest_until_closed(self, aggregator: Aggregator) -> None:
+        channel, deadline = self._channel, None
+        while True:
+            idle = self._drain(aggregator) == 0
+            aggregator.tick()
+            if not idle and time.monotonic() > self._looked + LOOK_SECONDS:
+                self._look(aggregator)
+            if channel.closing.is_set() and deadline is None:
+                deadline = time.monotonic() + channel.patience()
+            if deadline is not None:
+                workers = 1 if self.others_lost else channel.world_size
+                everyone = aggregator.goodbyes >= workers * channel.modules
+                if (everyone and idle) or time.monotonic() > deadline:
+                    return
+            if idle:
+                channel.pause()
+
+    def _drain(self, aggregator: Aggregator) -> int:
+        taken = 0
+        while packet := self._channel.take():
+            aggregator.ingest(stamp(packet, aggregator.run, aggregator.segment))
+            self._channel.outbox.sent += 1
+            taken += 1
+        return taken + self._take_forwarded(aggregator)
+
+    def _take_forwarded(self, aggregator: Aggregator) -> int:
+        """What other ranks sent; if their way is gone, this rank's own steps are recorded still."""
+        queues = self.queues
+        if queues is None or self.others_lost:
+            return 0
+        waiting = 0
+        try:
+            waiting = queues.waiting()
+            for _ in range(waiting):
+                aggregator.ingest(queues.pop())
+        except QueueEmptyError:
+            return waiting
+        except DistError as error:
+            self._lose_others(error)
+            return 0
+        return waiting
+
+    def _lose_others(self, error: Exception) -> None:
+        self.others_lost = True
+        links().stop_serving()
+        log.warning(
+            "presum: rank %d: %s; nothing more of other ranks is recorded",
+            self._channel.rank,
+            one_line(error),
+        )
+
+    def _look(self, aggregator: Aggregator) -> None:
+        """Tell those who listen what is new."""
+        self._looked = time.monotonic()
+        new = [Finding(**found) for found in aggregator.take_new_findings()]
+        if new or self._channel.closing.is_set():
+            self._telling.findings = [Finding(**found) for found in aggregator.findings()]
+        for finding in new:
+            if finding.severity == "critical":
+                self._channel.say(announcement(finding, self._channel.run))
+            self._telling.tell(finding)
+
+    def _publish_exit_code(self) -> None:
+        """Let the other ranks end, now that the run log is complete (a launcher may end this rank
+        with the first of them), and wait until they have read the code."""
+        channel, queues = self._channel, self.queues
+        channel.say(f"presum: preflight ends with exit code {channel.exit_code}")
+        if queues is None or self.others_lost:
+            return
+        server = links().serve(channel.world_size)
+        server.set(queues.exit_code, str(channel.exit_code))
+        deadline = time.monotonic() + GOODBYE_SECONDS
+        others = channel.world_size - 1
+        while server.add(queues.exit_code_read, 0) < others and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS)

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""This process's part of a run: its recordings, and the background thread that moves their packets.
+
+One rank, usually global rank 0, runs a TCPStore server of its own and an :class:`Aggregator` that
+writes the run log; the other ranks push packets into the store's queue. The address travels once
+through the default store. The store has no authentication: anyone who can reach that rank's port
+can push packets. Nothing here makes the training thread wait, except the end, for a bounded time.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import multiprocessing.util
+import os
+import threading
+import time
+from collections import Counter, deque
+from pathlib import Path
+from typing import Protocol
+
+from torch._C._distributed_c10d import Store
+from torch.distributed.distributed_c10d import _get_default_store
+
+from presum.transport.channel import GOODBYE_SECONDS, PREFLIGHT_SECONDS, Channel, one_line
+from presum.transport.links import links
+from presum.transport.meeting import Meeting
+from presum.transport.outbox import LatePacket
+from presum.transport.recorder import NO_VERDICT, Recorder
+from presum.transport.sending import send_until_closed
+from presum.transport.telling import Telling
+
+FLUSH_SECONDS = 10.0  # for the run log at the end
+ORPHAN_SECONDS = 0.5  # after which no hook of a model that is gone runs any more
+_sessions_begun: Counter[str] = Counter()
+_sessions: dict[Path | None, Session] = {}
+
+
+def _nothing() -> None:
+    pass
+
+
+class Recorded(Protocol):
+    """A model that is recorded."""
+
+    def end(self) -> None: ...
+
+    def end_without_model(self) -> None: ...
+
+    def say_if_cut_short(self) -> None: ...
+
+    def is_of(self, module: object) -> bool: ...
+
+
+def open_session(run: Path | None, default: Path, rank: int, world_size: int) -> Session:
+    """The session of a run: recordings of several models in one process share it.
+
+    ``run`` None is the default run, and ``default`` its folder.
+    """
+    session = _sessions.get(run)
+    if session is None:
+        session = _sessions[run] = Session(str(run or ""), run or default, rank, world_size)
+    return session
+
+
+def next_module(run: Path | None) -> int:
+    """The number that the next model of a run gets: 0, 1, ... in the order of attaching."""
+    session = _sessions.get(run)
+    return session.channel.modules if session is not None else 0
+
+
+def end_recordings_of(module: object) -> None:
+    """End what records a module in an earlier wrapper."""
+    for session in _sessions.values():
+        for recording in [one for one in session.recordings if one.is_of(module)]:
+            recording.end()
+
+
+class Session:
+    """It ends when every monitor was closed, which all ranks do alike, or with the process; not
+    when models go, which no two ranks do at the same time.
+
+    Thread-safety: ``send`` and ``forget`` may be called from any thread, the rest from one.
+    """
+
+    def __init__(self, name: str, run: Path, rank: int, world_size: int) -> None:
+        _sessions_begun[name] += 1  # counts alike on all ranks
+        self.channel = Channel(run, rank, world_size)
+        self.telling = Telling()
+        self.recorder = Recorder(self.channel, self.telling)
+        self.recordings: list[Recorded] = []  # that have not ended
+        self.orphans: deque[tuple[float, Recorded]] = deque()  # whose models went, and when
+        self._open_monitors = 0
+        self._key = f"presum/session/{name}/{_sessions_begun[name]}"
+        self._pid = os.getpid()
+        # Held: the server behind it may go with the process group, the end of a run comes later.
+        self._default_store: Store | None = _get_default_store() if world_size > 1 else None
+        self.channel.now_and_then = self._end_orphans
+        self._thread = threading.Thread(target=self._work, name="presum", daemon=True)
+        self._thread.start()
+        atexit.register(self.end)
+        # Processes of multiprocessing end without atexit's functions.
+        self._at_process_end = multiprocessing.util.Finalize(None, self.end, exitpriority=100)
+
+    def send(self, packet: bytes | LatePacket) -> None:
+        """Queue a packet; a late one is made on the background thread. Never waits."""
+        self.channel.outbox.put(packet)
+
+    def join(self, recording: Recorded) -> None:
+        """One more recording, and its monitor."""
+        self.recordings.append(recording)
+        self.channel.modules += 1
+        self._open_monitors += 1
+
+    def forget(self, recording: Recorded) -> None:
+        """It has ended."""
+        with contextlib.suppress(ValueError):
+            self.recordings.remove(recording)
+
+    # ---- the end
+
+    def leave(self) -> None:
+        """One monitor was closed. With the last one the session ends."""
+        self._open_monitors -= 1
+        if self._open_monitors == 0:
+            self.end()
+
+    def end(self) -> None:
+        """End every recording, and let the thread send and write what is queued: waits for 1.5 s at
+        most for other ranks, then for the run log. A second call does nothing."""
+        for recording in self.recordings:
+            recording.say_if_cut_short()
+        if not self._end_recordings():
+            return
+        self._thread.join(GOODBYE_SECONDS)
+        if self.channel.records:
+            self._thread.join(FLUSH_SECONDS - GOODBYE_SECONDS)
+        outbox = self.channel.outbox
+        if len(outbox) and not outbox.shut:
+            self.channel.complain(f"{len(outbox)} packets could not be sent before the end")
+
+    def end_preflight(self) -> int:
+        """Likewise, and wait for the verdict on every rank. Returns its exit code; 2 where there is
+        none."""
+        self.channel.preflight = True
+        if self._end_recordings():
+            self._thread.join(2 * PREFLIGHT_SECONDS)
+        code = self.channel.exit_code
+        return NO_VERDICT if code is None else code
+
+    def _end_recordings(self) -> bool:
+        """Whether that was still to be done, in this process."""
+        if self.channel.closing.is_set() or self._pid != os.getpid():
+            return False
+        for recording in list(self.recordings):
+            recording.end()
+        self.channel.closing.set()
+        self.channel.now_and_then = _nothing
+        atexit.unregister(self.end)
+        self._at_process_end.cancel()
+        for run in [run for run, open_one in _sessions.items() if open_one is self]:
+            del _sessions[run]
+        return True
+
+    # ---- on the background thread
+
+    def _work(self) -> None:
+        try:
+            self._move_packets()
+        except Exception as error:
+            if not self.channel.closing.is_set() or self.channel.records:
+                self.channel.outbox.shut = True
+                self.channel.complain(one_line(error))
+        while not self.channel.closing.wait(ORPHAN_SECONDS):
+            self._end_orphans()
+
+    def _move_packets(self) -> None:
+        if self._default_store is None:
+            self._record(None)
+            return
+        # A connection of its own: a wait on the shared client would block the training thread.
+        store = links().connect_to_default(self._default_store)
+        meeting = Meeting(store, self._key, self.channel)
+        found = meeting.find()
+        if found is None:
+            self._record(meeting)
+        else:
+            self._thread.name = "presum-sender"
+            send_until_closed(self.channel, found)
+        links().keep_to_default(self._default_store, store)
+
+    def _record(self, meeting: Meeting | None) -> None:
+        channel = self.channel
+        channel.records = True
+        self._thread.name = "presum-aggregator"
+        if channel.rank != 0:
+            channel.say(
+                f"presum: rank 0 has not attached; rank {channel.rank} records into {channel.run}"
+            )
+        self.recorder.run(meeting, self._key)
+
+    def _end_orphans(self) -> None:
+        """Here, so that the last to let go of a model's parts is not in the middle of its end."""
+        while self.orphans and time.monotonic() > self.orphans[0][0] + ORPHAN_SECONDS:
+            self.orphans.popleft()[1].end_without_model()
