@@ -8,6 +8,8 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "presum/finding.h"
@@ -69,8 +71,18 @@ class Monitor {
   // Writes what a preflight ends with: 0 fine, 1 findings at or above warning, 2 could not judge.
   Result<int> end_preflight();
 
-  // Writes every step that is still open, complete or not, and closes the run log.
+  // Packets of other workers cannot come any more, for the reason given: later steps do not say
+  // that anyone is missing, and the segment is marked as incomplete from here on.
+  Status lose_others(std::string_view why);
+
+  // Writes every step that is still open, complete or not, and closes the run log. After an error
+  // of the run log it does as `abandon`.
   Status close();
+  // Ends the writing after a failure of the caller's: what was written stays, and the segment is
+  // not marked as closed in order but, where the file still takes it, as incomplete.
+  void abandon(std::string_view why);
+  // Why the record is not whole, as one line for people; empty where nothing is known to lack.
+  std::string incomplete() const;
 
  private:
   struct State;

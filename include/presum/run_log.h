@@ -48,13 +48,27 @@ struct NoteRecord {
   std::string text;
 };
 
+// Packets that could not be used, or only in part.
+struct PacketCounts {
+  std::uint64_t damaged = 0;    // not a packet
+  std::uint64_t foreign = 0;    // of another run or segment
+  std::uint64_t duplicate = 0;  // a worker's step that was already there
+  std::uint64_t late = 0;       // of a step that was already closed
+  bool operator==(const PacketCounts&) const = default;
+};
+
 struct SegmentInfo {
   std::uint32_t segment = 0;
   std::string started_utc;
   std::string presum_version;
   bool closed = false;  // ended in order; a segment that is still written, or died, is not
   std::optional<std::uint32_t> preflight_exit_code;  // none where no preflight ended it
-  std::string salt;  // its name: samples of segments in which it differs cannot be compared
+  std::string salt;      // its name: samples of segments in which it differs cannot be compared
+  PacketCounts packets;  // of schema 4 on, else zero
+  // Why the record lacks steps, or values of some workers, after the step `incomplete_after` (none:
+  // from the first on); empty where nothing is known to be lacking.
+  std::string incomplete;
+  std::optional<std::uint64_t> incomplete_after;
 };
 
 struct GroupInfo {

@@ -86,6 +86,9 @@ struct StepRecord {
   std::uint64_t step = 0;
   std::uint32_t workers_expected = 0;
   std::vector<std::uint32_t> missing_replicas;
+  // False: what waited for them took too much memory, or their packets cannot come any more; that
+  // they are not in this step says nothing about them.
+  bool absences_known = true;
 
   // Over workers with a finite loss; 0 dispersion for one worker.
   double loss_mean = kNaN;

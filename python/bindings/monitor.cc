@@ -87,6 +87,17 @@ void bind_monitor(nb::module_& m) {
            [](const Monitor& o) { return to_list(without_gil([&] { return o.findings(); })); })
       .def("verdict", [](const Monitor& o) { return std::string(to_string(o.verdict())); })
       .def("end_preflight", [](Monitor& o) { return unwrap(o.end_preflight()); })
+      .def(
+          "lose_others",
+          [](Monitor& o, const std::string& why) {
+            unwrap(without_gil([&] { return o.lose_others(why); }));
+          },
+          nb::arg("why"))
+      .def(
+          "abandon",
+          [](Monitor& o, const std::string& why) { without_gil([&] { o.abandon(why); }); },
+          nb::arg("why"))
+      .def("incomplete", &Monitor::incomplete)
       .def("close", &call<&Monitor::close>);
 }
 

@@ -46,8 +46,11 @@ def announcement(finding: Finding, run: Path) -> str:
     return f"presum: {finding}\n        {finding.remedy}\n        presum findings {run}"
 
 
-def summary(run: Path, steps: int, verdict: str, findings: Iterable[Finding]) -> str:
-    """A few lines for the end of a run, worst findings first."""
+def summary(
+    run: Path, steps: int, verdict: str, findings: Iterable[Finding], incomplete: str = ""
+) -> str:
+    """A few lines for the end of a run, worst findings first. ``incomplete``: what its record
+    lacks; then the last line says so."""
     worst = sorted(findings, key=lambda f: -SEVERITIES.index(f.severity))
     shown = [f for f in worst if f.severity != "info"][:SHOWN_AT_THE_END]
     counts = Counter(f.severity for f in worst)
@@ -55,6 +58,8 @@ def summary(run: Path, steps: int, verdict: str, findings: Iterable[Finding]) ->
     lines = [f"presum: {verdict} after {steps} steps: {said}", *(f"  {f}" for f in shown)]
     hidden = len(worst) - len(shown)
     more = f" ({hidden} more)" if hidden and shown else ""
+    if incomplete:
+        return "\n".join([*lines, f"presum: the record in {run} is not whole: {incomplete}"])
     return "\n".join([*lines, f"  presum report {run}{more}"])
 
 

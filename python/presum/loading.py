@@ -23,7 +23,7 @@ from presum.findings import Finding
 
 FILE_NAME = "presum.db"
 APPLICATION_ID = 0x70726573
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 CHECK_STATES = ("found", "passed", "not-triggered", "not-possible")
 _ULPS = ("ulps_p50", "ulps_p90", "ulps_p99", "ulps_max")
 MATRIX_WORKERS = 256  # up to which every step keeps its matrix

@@ -379,10 +379,11 @@ TEST(Findings, JsonHasTheDocumentedFieldsInTheirOrder) {
   EXPECT_EQ(json["schema_version"], 1);
   EXPECT_EQ(json["verdict"], "inconsistent");
   EXPECT_EQ(json["coverage"].dump(),
-            R"({"steps_seen":9,"steps_logged":9,"workers_expected":2,"workers_seen":2,)"
+            R"({"steps_logged":9,"steps_lost":0,"workers_expected":2,"workers_seen":2,)"
             R"("checks":{"found":1,"passed":2,"not-triggered":1,"not-possible":2}})");
   ASSERT_EQ(json["segments"].size(), 1U);
-  EXPECT_EQ(keys(json["segments"][0]), words("segment started presum closed preflight_exit_code"));
+  EXPECT_EQ(keys(json["segments"][0]),
+            words("segment started presum closed preflight_exit_code incomplete packets"));
   EXPECT_EQ(json["segments"][0]["closed"], true);
   EXPECT_TRUE(json["segments"][0]["preflight_exit_code"].is_null());
   const auto& first = json["findings"][0];
@@ -613,6 +614,31 @@ TEST(Check, ARunThatWasNotClosedIsJudgedOnWhatItHoldsAndSaysSo) {
             std::string::npos);
   const Ran closed = run({"findings", file, "--segment", "2"});
   EXPECT_EQ(closed.out.find("not closed"), std::string::npos) << closed.out;
+}
+
+TEST(Check, ARunWhoseRecordingFailedIsNotConsistentAndSaysSinceWhen) {
+  const TempFolder folder;
+  const auto file = (folder / "run").string();
+  {
+    FakeClock clock;
+    auto writer = runlog::Writer::open(folder / "run", clock.function(), runlog::Journal::kWal);
+    for (const StepRecord& r : steps_of(30, 1)) ASSERT_TRUE(writer->add(r));
+    ASSERT_TRUE(writer->replace(0, 0, {}, kLooked));
+    ASSERT_TRUE(writer->count({.damaged = 2, .late = 135}));
+    writer->abandon("database or disk is full");
+  }
+  const Ran checked = run({"check", file});
+  EXPECT_EQ(checked.code, 2);
+  EXPECT_EQ(checked.out,
+            "run: insufficient evidence: the record is incomplete after step 29: database or disk "
+            "is full; 30 steps, 2 of 2 workers; 0 findings, 0 at or above critical\n");
+  const Ran found = run({"findings", file});
+  EXPECT_EQ(found.code, 0);
+  EXPECT_NE(found.out.find("\nincomplete after step 29: database or disk is full\n"),
+            std::string::npos)
+      << found.out;
+  EXPECT_NE(found.out.find("\n135 packets arrived late, 2 packets damaged\n"), std::string::npos)
+      << found.out;
 }
 
 TEST(Check, AnOpenRunWithoutAStepIsNotConsistent) {

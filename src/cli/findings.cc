@@ -75,6 +75,7 @@ std::string as_text(const Shown& shown) {
   if (j.segments.size() > 1) out += fmt::format(", {} segments", j.segments.size());
   const auto open = unfinished(j);
   out += open.empty() ? "\n" : "; " + open + "\n";
+  out += collection(j.segments);
   out += preflights(j.segments);
   for (const Finding& finding : j.findings) out += '\n' + paragraph(finding);
   if (!j.audits.empty()) out += '\n' + audits_text(j.audits);

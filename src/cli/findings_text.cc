@@ -180,7 +180,7 @@ std::string verdict_text(const report::Judgement& judgement) {
 }
 
 std::string coverage_text(const report::Coverage& coverage) {
-  const auto lost = coverage.steps_seen - coverage.steps_logged;
+  const auto lost = coverage.steps_lost;
   return fmt::format("{}{}, {} of {}", count(coverage.steps_logged, "step"),
                      lost == 0 ? "" : fmt::format(" ({} more not in the log)", lost),
                      coverage.workers_seen, count(coverage.workers_expected, "worker"));
@@ -189,7 +189,7 @@ std::string coverage_text(const report::Coverage& coverage) {
 std::string unfinished(const report::Judgement& judgement) {
   std::vector<std::uint32_t> open;
   for (const SegmentInfo& s : judgement.segments) {
-    if (!s.closed) open.push_back(s.segment);
+    if (!s.closed && s.incomplete.empty()) open.push_back(s.segment);
   }
   if (open.empty()) return "";
   const auto which = judgement.segments.size() == 1
@@ -197,6 +197,19 @@ std::string unfinished(const report::Judgement& judgement) {
                          : fmt::format("segment{} {} ", open.size() == 1 ? "" : "s", ranges(open));
   return fmt::format("{}not closed (still running, or died): judged on the {} written", which,
                      count(judgement.coverage.steps_logged, "step"));
+}
+
+std::string collection(std::span<const SegmentInfo> segments) {
+  std::string out;
+  for (const SegmentInfo& s : segments) {
+    const auto which = segments.size() == 1 ? "" : fmt::format("segment {}: ", s.segment);
+    const auto packets = report::packets_text(s.packets);
+    if (!s.incomplete.empty()) {
+      out += fmt::format("{}{}\n", which, printable(report::incomplete_text(s)));
+    }
+    if (!packets.empty()) out += fmt::format("{}{}\n", which, packets);
+  }
+  return out;
 }
 
 std::string preflights(std::span<const SegmentInfo> segments) {

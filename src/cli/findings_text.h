@@ -38,6 +38,8 @@ std::string coverage_text(const report::Coverage& coverage);
 std::string unfinished(const report::Judgement& judgement);
 
 // A line for each segment that a preflight ended, with its exit code.
+// A line for each segment whose record is incomplete, and for packets that could not be used.
+std::string collection(std::span<const SegmentInfo> segments);
 std::string preflights(std::span<const SegmentInfo> segments);
 
 }  // namespace presum::cli

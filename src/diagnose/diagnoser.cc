@@ -133,11 +133,12 @@ std::vector<CheckRecord> Diagnoser::checks() const {
   return out;
 }
 
-Verdict verdict(std::span<const Finding> findings, std::uint64_t steps) {
+Verdict verdict(std::span<const Finding> findings, std::uint64_t steps, bool whole) {
   const bool bad = std::any_of(findings.begin(), findings.end(),
                                [](const Finding& f) { return f.severity != Severity::kInfo; });
   if (bad) return Verdict::kInconsistent;
-  return steps < kStepsForAVerdict ? Verdict::kInsufficientEvidence : Verdict::kConsistent;
+  const bool enough = whole && steps >= kStepsForAVerdict;
+  return enough ? Verdict::kConsistent : Verdict::kInsufficientEvidence;
 }
 
 }  // namespace presum::diagnose

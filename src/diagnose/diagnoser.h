@@ -67,7 +67,7 @@ class Diagnoser {
 };
 
 // What findings and coverage mean together. `steps`: with at least two workers.
-Verdict verdict(std::span<const Finding> findings, std::uint64_t steps);
+Verdict verdict(std::span<const Finding> findings, std::uint64_t steps, bool whole);
 
 // One check of the catalogue (checks.cc), in the order in which a cause is named.
 struct CheckInfo {

@@ -291,10 +291,12 @@ TEST(Verdict, WeighsFindingsAndSteps) {
   Finding info, warning;
   warning.severity = Severity::kWarning;
   const std::vector<Finding> none, harmless{info}, bad{info, warning};
-  EXPECT_EQ(verdict(none, 4), Verdict::kInsufficientEvidence);
-  EXPECT_EQ(verdict(none, 5), Verdict::kConsistent);
-  EXPECT_EQ(verdict(harmless, 5), Verdict::kConsistent);
-  EXPECT_EQ(verdict(bad, 0), Verdict::kInconsistent);
+  EXPECT_EQ(verdict(none, 4, true), Verdict::kInsufficientEvidence);
+  EXPECT_EQ(verdict(none, 5, true), Verdict::kConsistent);
+  EXPECT_EQ(verdict(harmless, 5, true), Verdict::kConsistent);
+  EXPECT_EQ(verdict(bad, 0, true), Verdict::kInconsistent);
+  EXPECT_EQ(verdict(none, 500, false), Verdict::kInsufficientEvidence) << "something is lacking";
+  EXPECT_EQ(verdict(bad, 500, false), Verdict::kInconsistent);
 }
 
 // ---- any input

@@ -16,6 +16,7 @@ void Presence::update(const Look& look, Book& book) {
   if (look.record.workers_expected < 2) {
     return book.cannot(Check::kMissingWorker, "One worker: nobody else is expected.");
   }
+  if (!look.record.absences_known) return;
   book.looked(Check::kMissingWorker);
   if (!look.record.missing_replicas.empty()) count_missing(look, book);
 }

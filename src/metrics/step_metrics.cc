@@ -232,6 +232,7 @@ class Compute {
   void fill_workers() {
     record_.workers_expected = input_.workers_expected;
     record_.missing_replicas = missing(input_);
+    record_.absences_known = input_.absences_known;
     for (const packet::Step* step : input_.workers) record_.workers.push_back(worker_record(*step));
     if (input_.workers.empty()) return;
     const packet::Header& h = input_.workers.front()->header;

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "presum/monitor.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
+#include <string>
 #include <tuple>
 #include <utility>
 #include <variant>
@@ -65,7 +69,11 @@ struct Monitor::State {
   Seconds detectors_saved{0};
   std::set<WorkerKey> departed;
   MonitorCounters counters;
-  Status health;  // the first error of the run log; nothing is written after it
+  PacketCounts counts_written;
+  std::string incomplete;  // why the record is not whole
+  std::optional<std::uint64_t> last_step;
+  bool lost_others = false;  // packets of some workers cannot come any more
+  Status health;             // the first error of the run log; nothing is written after it
   bool closed = false;
 
   static WorkerKey key(const Identity& who) { return {who.module, who.shard, who.replica}; }
@@ -126,10 +134,13 @@ struct Monitor::State {
     StepRecord record = metrics::compute(
         {.workers_expected = assembled.workers_expected,
          .workers = workers,
+         .absences_known = assembled.absences_known && !lost_others,
          .pairwise = workers.size() <= kMatrixWorkers || number % kMatrixEvery == 0});
     watch(record.module, record.shard).judge(record, ending);
     ++counters.steps;
-    return writer.add(record);
+    auto written = writer.add(record);
+    if (written) last_step = std::max(last_step.value_or(0), record.step);
+    return written;
   }
 
   Status write_ready(bool flush) {
@@ -156,12 +167,20 @@ struct Monitor::State {
     return {};
   }
 
+  Status write_counts() {
+    const PacketCounts now{counters.damaged, counters.foreign, counters.duplicate, counters.late};
+    if (now == counts_written) return {};
+    counts_written = now;
+    return writer.count(now);
+  }
+
   // What need not be written with every step.
   Status write_now_and_then() {
     const Seconds now = options.clock();
     if (now - findings_written >= kFindingsEvery) {
       findings_written = now;
       if (auto s = write_findings(); !s) return s;
+      if (auto s = write_counts(); !s) return s;
     }
     if (now - detectors_saved < kDetectorsEvery) return {};
     detectors_saved = now;
@@ -171,6 +190,7 @@ struct Monitor::State {
   Status write_last() {
     if (auto s = write_ready(true); !s) return s;
     if (auto s = write_findings(); !s) return s;
+    if (auto s = write_counts(); !s) return s;
     return save_detectors();
   }
 
@@ -180,9 +200,25 @@ struct Monitor::State {
     return steps;
   }
 
+  std::uint64_t lost_steps() const {
+    std::uint64_t steps = 0;
+    for (const auto& [key, watch] : watches) steps += watch.lost_steps();
+    return steps;
+  }
+
   Status guarded(Status status) {
-    if (health && !status) health = status;
+    if (health && !status) {
+      health = status;
+      become_incomplete(status.error().message);
+    }
     return status;
+  }
+
+  // The first reason counts.
+  void become_incomplete(std::string_view why) {
+    if (!incomplete.empty()) return;
+    incomplete = last_step ? fmt::format("{} (after step {})", why, *last_step)
+                           : fmt::format("{} (before the first step)", why);
   }
 };
 
@@ -221,6 +257,7 @@ Status Monitor::ingest(std::span<const std::byte> bytes) {
     return {};
   }
   ++state_->counters.packets;
+  state_->assembler.heard(header.identity, state_->options.clock());
   auto taken = std::visit([&](auto& m) { return state_->take(std::move(m)); }, *message);
   if (taken) taken = state_->write_ready(false);
   if (taken) taken = state_->writer.tick();
@@ -257,7 +294,19 @@ std::vector<Finding> Monitor::findings() const {
   return out;
 }
 
-Verdict Monitor::verdict() const { return diagnose::verdict(findings(), state_->compared_steps()); }
+Verdict Monitor::verdict() const {
+  const bool whole = state_->incomplete.empty() && state_->lost_steps() == 0;
+  return diagnose::verdict(findings(), state_->compared_steps(), whole);
+}
+
+Status Monitor::lose_others(std::string_view why) {
+  if (state_->lost_others || !state_->health || state_->closed) return state_->health;
+  state_->lost_others = true;
+  state_->become_incomplete(why);
+  return state_->guarded(state_->writer.mark_incomplete(why));
+}
+
+std::string Monitor::incomplete() const { return state_->incomplete; }
 
 Result<int> Monitor::end_preflight() {
   auto written = state_->write_ready(true);
@@ -270,11 +319,21 @@ Result<int> Monitor::end_preflight() {
 
 Status Monitor::close() {
   if (state_->closed) return state_->health;
+  if (state_->health) static_cast<void>(state_->guarded(state_->write_last()));
+  if (!state_->health) {
+    const auto why = state_->health.error().message;
+    abandon(why);
+    return state_->health;
+  }
   state_->closed = true;
-  if (state_->health) state_->health = state_->write_last();
-  // Also after an error: what was written is committed and the file released.
-  static_cast<void>(state_->guarded(state_->writer.close()));
-  return state_->health;
+  return state_->guarded(state_->writer.close());
+}
+
+void Monitor::abandon(std::string_view why) {
+  if (state_->closed) return;
+  state_->closed = true;
+  state_->become_incomplete(why);
+  state_->writer.abandon(why);
 }
 
 }  // namespace presum

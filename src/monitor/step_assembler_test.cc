@@ -83,24 +83,77 @@ TEST(StepAssembler, CallsWhatComesAfterItsStepWasClosedLate) {
   EXPECT_EQ(assembler.add(step_of(6, 0, 1), Seconds(0)), Taken::kNew);
 }
 
-TEST(StepAssembler, GivesUpOnAMissingWorkerAfter64LaterSteps) {
+TEST(StepAssembler, GivesUpOnAWorkerAfterBoth64LaterStepsAnd30Seconds) {
   StepAssembler assembler;
   for (std::uint64_t s = 0; s < 64; ++s) assembler.add(step_of(s, 0, 2), Seconds(0));
-  EXPECT_TRUE(closed(assembler).empty()) << "only 63 later ones wait";
-  assembler.add(step_of(64, 0, 2), Seconds(0));
-  EXPECT_EQ(closed(assembler), Numbers{0});
-  assembler.add(step_of(65, 0, 2), Seconds(0));
-  EXPECT_EQ(closed(assembler), Numbers{1});
+  EXPECT_TRUE(closed(assembler, 29.9).empty());
+  EXPECT_TRUE(closed(assembler, 1000).empty()) << "only 63 later ones wait";
+  assembler.add(step_of(64, 0, 2), Seconds(1000));
+  const auto step = assembler.next(Seconds(1000), false);
+  ASSERT_TRUE(step);
+  EXPECT_EQ(step->workers.front().header.step, 0U);
+  EXPECT_TRUE(step->absences_known);
 }
 
-TEST(StepAssembler, GivesUpOnAMissingWorkerAfter30Seconds) {
+TEST(StepAssembler, StepsOf7MillisecondsWaitFor30Seconds) {
   StepAssembler assembler;
-  assembler.add(step_of(0, 0, 2), Seconds(100));
-  assembler.add(step_of(1, 0, 2), Seconds(110));
-  EXPECT_TRUE(closed(assembler, 129.9).empty());
-  EXPECT_EQ(closed(assembler, 130), Numbers{0});
-  EXPECT_TRUE(closed(assembler, 139.9).empty());
-  EXPECT_EQ(closed(assembler, 140), Numbers{1});
+  for (std::uint64_t s = 0; s < 4000; ++s) {
+    const double now = 0.007 * static_cast<double>(s);
+    assembler.add(step_of(s, 0, 2), Seconds(now));
+    ASSERT_TRUE(closed(assembler, now).empty()) << s;
+  }
+  // The other one was starved for 28 s, and is healthy.
+  for (std::uint64_t s = 0; s < 4000; ++s) {
+    ASSERT_EQ(assembler.add(step_of(s, 1, 2), Seconds(28.5)), Taken::kNew);
+    const auto step = assembler.next(Seconds(28.5), false);
+    ASSERT_TRUE(step);
+    ASSERT_EQ(step->workers.size(), 2U) << s;
+  }
+}
+
+TEST(StepAssembler, DoesNotWaitForTheSilentAgainUntilTheyAreHeard) {
+  StepAssembler assembler;
+  for (std::uint64_t s = 0; s <= 64; ++s) assembler.add(step_of(s, 0, 2), Seconds(0));
+  EXPECT_EQ(closed(assembler, 30).size(), 65U) << "the first is given up, the later need not wait";
+  assembler.add(step_of(65, 0, 2), Seconds(31));
+  EXPECT_EQ(closed(assembler, 31), Numbers{65});
+  assembler.heard({.replica = 1, .replicas = 2}, Seconds(32));
+  assembler.add(step_of(66, 0, 2), Seconds(33));
+  EXPECT_TRUE(closed(assembler, 33).empty()) << "it is back";
+  assembler.add(step_of(66, 1, 2), Seconds(33));
+  EXPECT_EQ(closed(assembler, 33), Numbers{66});
+}
+
+TEST(StepAssembler, AWorkerWhosePacketWasLostIsAwaitedInLaterSteps) {
+  StepAssembler assembler;
+  assembler.add(step_of(0, 0, 2), Seconds(0));
+  for (std::uint64_t s = 1; s <= 64; ++s) {
+    assembler.add(step_of(s, 0, 2), Seconds(0));
+    assembler.add(step_of(s, 1, 2), Seconds(29));
+  }
+  EXPECT_EQ(closed(assembler, 30).size(), 65U);
+  assembler.add(step_of(65, 0, 2), Seconds(30));
+  EXPECT_TRUE(closed(assembler, 30).empty()) << "it was heard a second ago";
+}
+
+TEST(StepAssembler, WithoutMemoryTheOldestStepsAreGivenUpAndNobodyIsMissing) {
+  auto big = [](std::uint64_t step, std::uint32_t module) {
+    auto s = step_of(step, 0, 2, module);
+    s.sketch.resize(1024);
+    return s;
+  };
+  StepAssembler assembler(64 << 10);
+  double now = 0;
+  for (std::uint64_t s = 0; s < 5; ++s) assembler.add(big(s, 1), Seconds(now++));
+  EXPECT_TRUE(closed(assembler, now).empty());
+  for (std::uint64_t s = 0; s < 10; ++s) assembler.add(big(s, 0), Seconds(now++));
+  const auto step = assembler.next(Seconds(now), false);
+  ASSERT_TRUE(step);
+  EXPECT_EQ(step->workers.front().header.identity.module, 1U) << "the oldest of all models";
+  EXPECT_FALSE(step->absences_known);
+  while (assembler.next(Seconds(now), false)) continue;
+  assembler.add(step_of(20, 0, 1, 2), Seconds(now));
+  EXPECT_EQ(closed(assembler, now), Numbers{20}) << "others go on";
 }
 
 TEST(StepAssembler, DoesNotWaitForWorkersThatLeft) {

@@ -32,6 +32,7 @@ void Watch::judge(StepRecord& record, bool ending) {
   const auto alarms = detector_.update(record);
   diagnoser_.update(record, alarms, detector_, ending);
   if (record.workers.size() > 1) ++compared_steps_;
+  span_.add(record.step);
   changed_ = true;
 }
 

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/step_span.h"
 #include "detect/detector.h"
 #include "diagnose/diagnoser.h"
 #include "metrics/step_metrics.h"
@@ -32,6 +33,7 @@ class Watch {
   }
   std::vector<CheckRecord> checks() const { return diagnoser_.checks(); }
   std::uint64_t compared_steps() const { return compared_steps_; }
+  std::uint64_t lost_steps() const { return span_.lost(); }
   // Something came in since `take_changed` was last called.
   bool take_changed();
 
@@ -43,6 +45,7 @@ class Watch {
   detect::Detector detector_;
   diagnose::Diagnoser diagnoser_;
   std::uint64_t compared_steps_ = 0;  // with at least two workers
+  base::StepSpan span_;
   bool changed_ = true;
 };
 

@@ -2,6 +2,7 @@
 #include "report/judgement.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -9,6 +10,7 @@
 #include <numeric>
 #include <utility>
 
+#include "base/step_span.h"
 #include "diagnose/diagnoser.h"
 #include "report/part.h"
 
@@ -58,7 +60,11 @@ Workers most_workers(const std::vector<std::span<const StepRecord>>& parts) {
 Coverage cover(std::span<const StepRecord> steps, const std::vector<RunLog::Check>& checks) {
   Coverage out;
   const auto parts = cut(steps);
-  for (const auto& part : parts) out.steps_seen += part.back().step - part.front().step + 1;
+  for (const auto& part : parts) {
+    base::StepSpan span;
+    for (const StepRecord& s : part) span.add(s.step);
+    out.steps_lost += span.lost();
+  }
   out.steps_logged = steps.size();
   for (const StepRecord& s : steps) {
     out.steps_compared += s.workers_expected >= s.missing_replicas.size() + 2;
@@ -77,7 +83,8 @@ std::uint64_t checks_made(const Coverage& coverage) {
          impossible;
 }
 
-std::string why_insufficient(const Coverage& coverage) {
+std::string why_insufficient(const Judgement& judgement) {
+  const Coverage& coverage = judgement.coverage;
   if (coverage.steps_logged == 0) {
     return "no step was recorded (was a backward pass run after attach?)";
   }
@@ -86,13 +93,22 @@ std::string why_insufficient(const Coverage& coverage) {
     return "no check was made: the run was written by a presum without findings, or its recording "
            "ended before its first findings";
   }
+  for (const SegmentInfo& s : judgement.segments) {
+    if (!s.incomplete.empty()) return "the record is " + incomplete_text(s);
+  }
+  if (coverage.steps_lost > 0) {
+    return fmt::format("{} step{} between the first and the last are not in the log",
+                       coverage.steps_lost, coverage.steps_lost == 1 ? "" : "s");
+  }
   return fmt::format("only {} step{} with at least two workers", coverage.steps_compared,
                      coverage.steps_compared == 1 ? "" : "s");
 }
 
 Verdict decide(const Judgement& j) {
   const std::uint64_t steps = checks_made(j.coverage) == 0 ? 0 : j.coverage.steps_compared;
-  return diagnose::verdict(j.findings, steps);
+  const bool whole = j.coverage.steps_lost == 0 &&
+                     std::ranges::all_of(j.segments, &std::string::empty, &SegmentInfo::incomplete);
+  return diagnose::verdict(j.findings, steps, whole);
 }
 
 struct BySegment {
@@ -117,8 +133,8 @@ Json coverage_json(const Coverage& coverage) {
   for (const State state : kStates) {
     checks[to_string(state)] = coverage.checks[static_cast<std::size_t>(state)];
   }
-  return {{"steps_seen", coverage.steps_seen},
-          {"steps_logged", coverage.steps_logged},
+  return {{"steps_logged", coverage.steps_logged},
+          {"steps_lost", coverage.steps_lost},
           {"workers_expected", coverage.workers_expected},
           {"workers_seen", coverage.workers_seen},
           {"checks", std::move(checks)}};
@@ -151,8 +167,27 @@ Result<Judgement> judge(const RunLog& log, std::span<const StepRecord> steps,
   }
   out.coverage = cover(steps, out.checks);
   out.verdict = decide(out);
-  if (out.verdict == Verdict::kInsufficientEvidence) out.reason = why_insufficient(out.coverage);
+  if (out.verdict == Verdict::kInsufficientEvidence) out.reason = why_insufficient(out);
   return out;
+}
+
+std::string incomplete_text(const SegmentInfo& segment) {
+  const auto since = segment.incomplete_after
+                         ? fmt::format("after step {}", *segment.incomplete_after)
+                         : std::string("from the first step on");
+  return fmt::format("incomplete {}: {}", since, segment.incomplete);
+}
+
+std::string packets_text(const PacketCounts& packets) {
+  std::vector<std::string> out;
+  const auto say = [&](std::uint64_t count, const char* what) {
+    if (count > 0) out.push_back(fmt::format("{} packet{} {}", count, count == 1 ? "" : "s", what));
+  };
+  say(packets.late, "arrived late");
+  say(packets.duplicate, "came twice");
+  say(packets.damaged, "damaged");
+  say(packets.foreign, "of another run");
+  return fmt::format("{}", fmt::join(out, ", "));
 }
 
 Json findings_json(std::span<const Finding> findings) {
@@ -198,7 +233,13 @@ Json segments_json(std::span<const SegmentInfo> segments) {
                    {"started", s.started_utc},
                    {"presum", s.presum_version},
                    {"closed", s.closed},
-                   {"preflight_exit_code", code ? Json(*code) : Json(nullptr)}});
+                   {"preflight_exit_code", code ? Json(*code) : Json(nullptr)},
+                   {"incomplete", s.incomplete.empty() ? Json(nullptr) : Json(incomplete_text(s))},
+                   {"packets",
+                    {{"damaged", s.packets.damaged},
+                     {"foreign", s.packets.foreign},
+                     {"duplicate", s.packets.duplicate},
+                     {"late", s.packets.late}}}});
   }
   return out;
 }

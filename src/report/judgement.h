@@ -18,9 +18,9 @@
 namespace presum::report {
 
 struct Coverage {
-  std::uint64_t steps_seen = 0;      // from the first to the last of each model and segment
-  std::uint64_t steps_logged = 0;    // of them in the run log
-  std::uint64_t steps_compared = 0;  // of those with at least two workers
+  std::uint64_t steps_logged = 0;    // in the run log
+  std::uint64_t steps_lost = 0;      // between them, of each model and segment
+  std::uint64_t steps_compared = 0;  // of those in the log, with at least two workers
   std::uint64_t workers_expected = 0;
   std::uint64_t workers_seen = 0;         // in at least one step
   std::array<std::uint64_t, 4> checks{};  // by state, over all models and segments
@@ -37,10 +37,16 @@ struct Judgement {
 };
 
 // Of a run or, if named, of one of its segments. The evidence is insufficient without a step, with
-// one worker, and where no check was made. REQUIRES: steps == log.steps(). Errors: those of reading
+// one worker, where no check was made, and where the record is known to lack steps or workers,
+// unless there are findings all the same. REQUIRES: steps == log.steps(). Errors: those of reading
 // the run.
 Result<Judgement> judge(const RunLog& log, std::span<const StepRecord> steps,
                         std::optional<std::uint32_t> segment = {});
+
+// Where and why a segment's record is not whole: "incomplete after step 449: the disk is full".
+std::string incomplete_text(const SegmentInfo& segment);
+// What packets could not be used: "135 packets arrived late, 2 were damaged". Empty without any.
+std::string packets_text(const PacketCounts& packets);
 
 // Lists of the document of `presum findings --format json`. NaN and Inf are null.
 Json findings_json(std::span<const Finding> findings);

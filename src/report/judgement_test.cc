@@ -103,12 +103,61 @@ TEST(Judge, CountsStepsWorkersAndChecks) {
                    {"b", CheckRecord::State::kNotPossible, ""},
                    {"c", CheckRecord::State::kNotPossible, ""}});
   const auto c = judged(run.log()).coverage;
-  EXPECT_EQ(c.steps_seen, 10U);
   EXPECT_EQ(c.steps_logged, 3U);
+  EXPECT_EQ(c.steps_lost, 7U);
   EXPECT_EQ(c.steps_compared, 3U);
   EXPECT_EQ(c.workers_expected, 4U);
   EXPECT_EQ(c.workers_seen, 3U) << "replica 1 never came, replica 0 did";
   EXPECT_EQ(c.checks, (std::array<std::uint64_t, 4>{1, 0, 0, 2}));
+}
+
+TEST(Judge, ARecordThatLacksStepsIsNotConsistent) {
+  TempFolder folder;
+  MadeRun run(folder / "run", "text", 2);
+  add_steps(run, 30, 2);
+  run.add(made_step(run.segment(), 32, 2));
+  run.replace({}, kLooked);
+  const auto j = judged(run.log());
+  EXPECT_EQ(j.verdict, Verdict::kInsufficientEvidence);
+  EXPECT_EQ(j.reason, "2 steps between the first and the last are not in the log");
+}
+
+TEST(Judge, ARecordThatIsIncompleteIsNotConsistentAndSaysSinceWhen) {
+  TempFolder folder;
+  MadeRun run(folder / "run", "text", 2);
+  add_steps(run, 30, 2);
+  run.replace({}, kLooked);
+  run.mark_incomplete("the disk is full");
+  const auto j = judged(run.log());
+  EXPECT_EQ(j.verdict, Verdict::kInsufficientEvidence);
+  EXPECT_EQ(j.reason, "the record is incomplete after step 29: the disk is full");
+  EXPECT_EQ(segments_json(j.segments)[0]["incomplete"],
+            "incomplete after step 29: the disk is full");
+}
+
+TEST(Judge, FindingsStandInAnIncompleteRecord) {
+  TempFolder folder;
+  MadeRun run(folder / "run", "text", 2);
+  add_steps(run, 30, 2);
+  run.replace({warning()}, kLooked);
+  run.mark_incomplete("the disk is full");
+  EXPECT_EQ(judged(run.log()).verdict, Verdict::kInconsistent);
+}
+
+TEST(Judge, EveryTenthStepIsAWholeRecord) {
+  TempFolder folder;
+  MadeRun run(folder / "run", "text", 2);
+  for (std::uint64_t s = 0; s < 100; s += 10) run.add(made_step(run.segment(), s, 2));
+  run.replace({}, kLooked);
+  EXPECT_EQ(judged(run.log()).verdict, Verdict::kConsistent);
+}
+
+TEST(PacketsText, NamesWhatCouldNotBeUsed) {
+  EXPECT_EQ(packets_text({}), "");
+  EXPECT_EQ(packets_text({.late = 135}), "135 packets arrived late");
+  EXPECT_EQ(packets_text({.damaged = 1, .foreign = 2, .duplicate = 1, .late = 1}),
+            "1 packet arrived late, 1 packet came twice, 1 packet damaged, 2 packets of another "
+            "run");
 }
 
 TEST(Judge, ShardsAddUpAndModelsDoNot) {

@@ -72,6 +72,7 @@ class MadeRun {
     ASSERT_TRUE(writer_.replace(0, 0, findings, checks));
   }
   void preflight(int exit_code) { ASSERT_TRUE(writer_.preflight(exit_code)); }
+  void mark_incomplete(const std::string& why) { ASSERT_TRUE(writer_.mark_incomplete(why)); }
   RunLog log() {
     EXPECT_TRUE(writer_.close());
     return RunLog::open(folder_).value();

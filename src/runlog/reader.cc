@@ -13,12 +13,13 @@
 namespace presum {
 
 std::string runlog::step_columns(std::uint64_t version) {
+  const std::string norms = version >= 2 ? "mean_norm, mean_norm_error" : "NULL, NULL";
   return fmt::format(
       "segment, module, shard, step, workers_expected, loss_mean, loss_std, loss_range, "
       "grad_norm_mean, grad_norm_std, grad_norm_cv, cosine_mean, cosine_low, cosine_high, "
       "consistency, reduced_norm, signal, noise, noise_scale, effective_workers, tokens_cv, "
-      "cosine_source, reduced_disagrees, distinct_gradients, sketch_size, {}, id",
-      version >= 2 ? "mean_norm, mean_norm_error" : "NULL, NULL");
+      "cosine_source, reduced_disagrees, distinct_gradients, sketch_size, {}, {}, id",
+      norms, version >= 4 ? "absences_known" : "1");
 }
 
 StepRecord runlog::read_step(const Statement& row) {
@@ -41,6 +42,7 @@ StepRecord runlog::read_step(const Statement& row) {
   r.sketch_size = row.small(c++);
   r.mean_norm = row.number(c++);
   r.mean_norm_error = row.number(c++);
+  r.absences_known = row.small(c++) != 0;
   return r;
 }
 

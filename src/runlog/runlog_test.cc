@@ -676,7 +676,7 @@ TEST(Writer, LeavesRandomBytesAlone) {
 TEST(Writer, LeavesANewerSchemaAlone) {
   const TempFolder folder;
   make_run(folder / "run", {plain_step(1, 0)});
-  ASSERT_TRUE(database(folder / "run", Database::Mode::kWrite).execute("PRAGMA user_version=4"));
+  ASSERT_TRUE(database(folder / "run", Database::Mode::kWrite).execute("PRAGMA user_version=99"));
   const std::string before = read_file(folder / "run" / kFileName);
   expect_refused(folder / "run", ErrorCode::kUnsupported, "newer presum");
   EXPECT_EQ(read_file(folder / "run" / kFileName), before);
@@ -684,6 +684,161 @@ TEST(Writer, LeavesANewerSchemaAlone) {
   ASSERT_FALSE(log);
   EXPECT_EQ(log.error().code, ErrorCode::kUnsupported);
   EXPECT_TRUE(one_line(log.error()));
+}
+
+// ---- what happens to the file while it is written
+
+// A run with a committed step, and what becomes of the writing after `sabotage`.
+class Sabotaged {
+ public:
+  template <class Sabotage>
+  explicit Sabotaged(Sabotage&& sabotage) {
+    auto opened = Writer::open(run(), clock_.function(), Journal::kWal);
+    EXPECT_TRUE(opened);
+    auto writer = std::make_optional(std::move(*opened));
+    EXPECT_TRUE(writer->add(plain_step(1, 0)));
+    clock_.advance(2);
+    EXPECT_TRUE(writer->tick());
+    sabotage(file());
+    EXPECT_TRUE(writer->add(plain_step(1, 1)));
+    clock_.advance(2);
+    told = writer->tick();
+    if (told) told = writer->close();
+  }
+  Path run() const { return folder_ / "run"; }
+  Path file() const { return run() / kFileName; }
+
+  Status told;  // by the first commit after it, or by the close
+
+ private:
+  TempFolder folder_;
+  FakeClock clock_;
+};
+
+void expect_lost(const Sabotaged& run) {
+  ASSERT_FALSE(run.told);
+  EXPECT_EQ(run.told.error().code, ErrorCode::kIo);
+  EXPECT_NE(run.told.error().message.find("the record is lost"), std::string::npos);
+  EXPECT_TRUE(one_line(run.told.error()));
+}
+
+TEST(FileUnderTheWriter, WithoutSabotageIsWhole) {
+  const Sabotaged run([](const Path&) {});
+  EXPECT_TRUE(run.told);
+}
+
+TEST(FileUnderTheWriter, ThatIsDeletedIsLost) {
+  expect_lost(Sabotaged([](const Path& file) { std::filesystem::remove(file); }));
+}
+
+TEST(FileUnderTheWriter, WhoseFolderIsDeletedIsLost) {
+  expect_lost(Sabotaged([](const Path& file) { std::filesystem::remove_all(file.parent_path()); }));
+}
+
+TEST(FileUnderTheWriter, WhoseLogIsDeletedIsLost) {
+  expect_lost(Sabotaged([](const Path& file) { std::filesystem::remove(file.string() + "-wal"); }));
+}
+
+TEST(FileUnderTheWriter, ThatIsTruncatedIsLost) {
+  expect_lost(Sabotaged([](const Path& file) { std::filesystem::resize_file(file, 0); }));
+}
+
+TEST(FileUnderTheWriter, ThatIsReplacedIsLostAndTheOtherUntouched) {
+  const TempFolder elsewhere;
+  make_run(elsewhere / "other", {plain_step(1, 0), plain_step(1, 1)});
+  const auto other = elsewhere / "other" / kFileName;
+  const Sabotaged run([&](const Path& file) {
+    std::filesystem::copy_file(other, file.string() + ".2");
+    std::filesystem::rename(file.string() + ".2", file);
+  });
+  expect_lost(run);
+  EXPECT_TRUE(read_file(run.file()) == read_file(other));
+}
+
+TEST(FileUnderTheWriter, ThatIsWrittenOverInPlaceIsLostAndTheOtherUntouched) {
+  const TempFolder elsewhere;
+  make_run(elsewhere / "other", {plain_step(1, 0), plain_step(1, 1)});
+  const auto other = elsewhere / "other" / kFileName;
+  const Sabotaged run([&](const Path& file) {
+    std::filesystem::remove(file.string() + "-wal");
+    std::filesystem::copy_file(other, file, std::filesystem::copy_options::overwrite_existing);
+  });
+  expect_lost(run);
+  EXPECT_TRUE(read_file(run.file()) == read_file(other));
+}
+
+TEST(FileUnderTheWriter, WrittenOverWithAnotherRunBesideItsLogIsLost) {
+  const TempFolder elsewhere;
+  make_run(elsewhere / "other", {plain_step(1, 0), plain_step(1, 1)});
+  const auto bytes = read_file(elsewhere / "other" / kFileName);
+  expect_lost(Sabotaged([&](const Path& file) { write_file(file, bytes); }));
+}
+
+TEST(FileUnderTheWriter, MayBeCheckpointedBySomebodyElse) {
+  const Sabotaged run([](const Path& file) {
+    auto other = Database::open(file, Database::Mode::kWrite);
+    ASSERT_TRUE(other);
+    ASSERT_TRUE(other->execute("PRAGMA wal_checkpoint(TRUNCATE)"));
+  });
+  EXPECT_TRUE(run.told) << run.told.error().message;
+  EXPECT_EQ(RunLog::open(run.run())->steps()->size(), 2U);
+}
+
+// ---- a record that lacks something
+
+TEST(Writer, NotesSinceWhenAndWhyARecordIsIncomplete) {
+  const TempFolder folder;
+  FakeClock clock;
+  auto writer = Writer::open(folder / "run", clock.function(), Journal::kWal);
+  ASSERT_TRUE(writer->add(plain_step(1, 0)));
+  ASSERT_TRUE(writer->add(plain_step(1, 1)));
+  ASSERT_TRUE(writer->mark_incomplete("the first reason"));
+  ASSERT_TRUE(writer->add(plain_step(1, 2)));
+  ASSERT_TRUE(writer->mark_incomplete("a later one"));
+  ASSERT_TRUE(writer->count({.damaged = 1, .foreign = 2, .duplicate = 3, .late = 4}));
+  ASSERT_TRUE(writer->close());
+  const auto segments = RunLog::open(folder / "run")->segments();
+  ASSERT_EQ(segments->size(), 1U);
+  const SegmentInfo& segment = segments->front();
+  EXPECT_TRUE(segment.closed);
+  EXPECT_EQ(segment.incomplete, "the first reason");
+  EXPECT_EQ(segment.incomplete_after, 1U);
+  EXPECT_EQ(segment.packets, (PacketCounts{1, 2, 3, 4}));
+}
+
+TEST(Writer, ThatIsAbandonedKeepsWhatCameAndIsNotClosed) {
+  const TempFolder folder;
+  FakeClock clock;
+  auto writer = Writer::open(folder / "run", clock.function(), Journal::kWal);
+  ASSERT_TRUE(writer->add(plain_step(1, 0)));
+  writer->abandon("a thread has failed");
+  EXPECT_FALSE(writer->add(plain_step(1, 1)));
+  EXPECT_TRUE(writer->close()) << "nothing is left to do";
+  const auto log = RunLog::open(folder / "run");
+  EXPECT_EQ(log->steps()->size(), 1U);
+  const auto segments = log->segments();
+  EXPECT_FALSE(segments->front().closed);
+  EXPECT_EQ(segments->front().incomplete, "a thread has failed");
+  EXPECT_EQ(segments->front().incomplete_after, 0U);
+}
+
+TEST(Writer, AbandonedBeforeItsFirstStepSaysSo) {
+  const TempFolder folder;
+  FakeClock clock;
+  Writer::open(folder / "run", clock.function(), Journal::kWal)->abandon("too early");
+  const auto segments = RunLog::open(folder / "run")->segments();
+  EXPECT_EQ(segments->front().incomplete, "too early");
+  EXPECT_FALSE(segments->front().incomplete_after);
+}
+
+TEST(Writer, StepsThatWereGivenUpForLackOfMemoryAreReadBackAsSuch) {
+  const TempFolder folder;
+  StepRecord step = plain_step(1, 0);
+  step.absences_known = false;
+  make_run(folder / "run", {step, plain_step(1, 1)});
+  const auto steps = RunLog::open(folder / "run")->steps();
+  EXPECT_FALSE((*steps)[0].absences_known);
+  EXPECT_TRUE((*steps)[1].absences_known);
 }
 
 // ---- runs that cannot be read

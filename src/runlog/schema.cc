@@ -110,6 +110,16 @@ ALTER TABLE group_step ADD COLUMN fingerprints BLOB;
 ALTER TABLE group_name ADD COLUMN position INTEGER;
 )sql";
 
+const char* const kVersion4 = R"sql(
+ALTER TABLE segment ADD COLUMN damaged INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE segment ADD COLUMN foreign_packets INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE segment ADD COLUMN duplicate INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE segment ADD COLUMN late INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE segment ADD COLUMN incomplete TEXT NOT NULL DEFAULT '';
+ALTER TABLE segment ADD COLUMN incomplete_after INTEGER;
+ALTER TABLE step ADD COLUMN absences_known INTEGER NOT NULL DEFAULT 1;
+)sql";
+
 const char* const kViews = R"sql(
 DROP VIEW IF EXISTS steps;
 DROP VIEW IF EXISTS workers;
@@ -123,7 +133,7 @@ CREATE VIEW steps AS
     CASE cosine_source WHEN 1 THEN 'sketch' WHEN 2 THEN 'total-norm' WHEN 3 THEN 'row-sums'
       WHEN 4 THEN 'exact' WHEN 5 THEN 'gram' ELSE 'none' END AS cosine_source,
     consistency, reduced_norm, reduced_disagrees, signal, noise, noise_scale, effective_workers,
-    tokens_cv, distinct_gradients, sketch_size, mean_norm, mean_norm_error
+    tokens_cv, distinct_gradients, sketch_size, mean_norm, mean_norm_error, absences_known
   FROM step ORDER BY segment, module, shard, step;
 CREATE VIEW workers AS
   SELECT s.step, s.segment, s.module, s.shard, w.rank, w.replica, k.host, w.loss, w.weight,

@@ -7,7 +7,7 @@
 namespace presum::runlog {
 
 inline constexpr unsigned kApplicationId = 0x70726573;  // "pres"
-inline constexpr unsigned kSchemaVersion = 3;
+inline constexpr unsigned kSchemaVersion = 4;
 inline constexpr const char* kFileName = "presum.db";
 
 // A database of version n - 1 becomes one of version n by kVersion<n>; an empty one is version 0.
@@ -15,6 +15,7 @@ inline constexpr const char* kFileName = "presum.db";
 extern const char* const kVersion1;
 extern const char* const kVersion2;
 extern const char* const kVersion3;
+extern const char* const kVersion4;
 extern const char* const kViews;
 
 // Its `user_version`, but 3 for a run of version 2 that has the columns of 3: there were such ones.

@@ -65,8 +65,15 @@ GroupRecord read_group(const Statement& row) {
 }
 
 SegmentInfo read_segment(const Statement& row) {
-  SegmentInfo s{row.small(0), row.text(1), row.text(2), row.small(3) != 0, {}, row.text(5)};
+  SegmentInfo s{.segment = row.small(0),
+                .started_utc = row.text(1),
+                .presum_version = row.text(2),
+                .closed = row.small(3) != 0,
+                .salt = row.text(5),
+                .packets = {row.integer(6), row.integer(7), row.integer(8), row.integer(9)},
+                .incomplete = row.text(10)};
   if (row.type(4) != SQLITE_NULL) s.preflight_exit_code = row.small(4);
+  if (row.type(11) != SQLITE_NULL) s.incomplete_after = row.integer(11);
   return s;
 }
 
@@ -92,11 +99,15 @@ Status by_step(Database& db, std::string_view sql, Read&& read, Visit&& visit) {
 
 Result<std::vector<SegmentInfo>> RunLog::segments() const {
   const char* const of_schema_2 = state_->version >= 2 ? "preflight_exit_code, salt" : "NULL, NULL";
+  const char* const of_schema_4 =
+      state_->version >= 4
+          ? "damaged, foreign_packets, duplicate, late, incomplete, incomplete_after"
+          : "0, 0, 0, 0, '', NULL";
   return read_all<SegmentInfo>(
       state_->db,
-      fmt::format("SELECT segment, started_utc, presum_version, closed, {} FROM segment "
+      fmt::format("SELECT segment, started_utc, presum_version, closed, {}, {} FROM segment "
                   "ORDER BY segment",
-                  of_schema_2),
+                  of_schema_2, of_schema_4),
       read_segment);
 }
 

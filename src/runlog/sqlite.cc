@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <cctype>
+
 namespace presum::runlog {
 namespace {
 
@@ -10,7 +12,7 @@ constexpr const char* kCopyAgain = "copy it again from where it was written, or 
 constexpr const char* kWriteElsewhere = "move it away, and record to a new run folder";
 
 const char* remedy_for(Database::Mode mode) {
-  return mode == Database::Mode::kRead ? kCopyAgain : kWriteElsewhere;
+  return mode == Database::Mode::kWrite ? kWriteElsewhere : kCopyAgain;
 }
 
 // What SQLite says of a file, as one line that says what to do about it.
@@ -40,6 +42,16 @@ tl::unexpected<Error> failure(int code, sqlite3* database) {
 
 tl::unexpected<Error> failure(sqlite3* database) {
   return failure(sqlite3_extended_errcode(database), database);
+}
+
+// A name of a file as a part of a URI.
+std::string uri_of(const std::filesystem::path& file) {
+  std::string out = "file:";
+  for (const char c : std::filesystem::absolute(file).string()) {
+    const bool plain = std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '/' || c == '.';
+    out += plain ? std::string(1, c) : fmt::format("%{:02X}", static_cast<unsigned char>(c));
+  }
+  return out;
 }
 
 }  // namespace
@@ -91,9 +103,12 @@ std::span<const std::byte> Statement::blob(int column) const {
 Result<Database> Database::open(const std::filesystem::path& file, Mode mode) {
   constexpr int kBusyTimeoutMs = 5'000;
   const int flags =
-      mode == Mode::kRead ? SQLITE_OPEN_READONLY : SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE;
+      mode == Mode::kWrite ? SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE : SQLITE_OPEN_READONLY;
+  const bool alone = mode == Mode::kReadFileAlone;
+  const auto name = alone ? uri_of(file) + "?immutable=1" : file.string();
   sqlite3* raw = nullptr;
-  const int code = sqlite3_open_v2(file.c_str(), &raw, flags | SQLITE_OPEN_NOMUTEX, nullptr);
+  const int code = sqlite3_open_v2(
+      name.c_str(), &raw, flags | SQLITE_OPEN_NOMUTEX | (alone ? SQLITE_OPEN_URI : 0), nullptr);
   Database database;
   database.database_.reset(raw);
   if (code != SQLITE_OK) {
@@ -101,6 +116,10 @@ Result<Database> Database::open(const std::filesystem::path& file, Mode mode) {
   }
   sqlite3_busy_timeout(raw, kBusyTimeoutMs);
   return database;
+}
+
+void Database::leave_the_file_alone() {
+  sqlite3_db_config(database_.get(), SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, nullptr);
 }
 
 Status Database::execute(const char* sql) {

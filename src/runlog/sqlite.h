@@ -76,8 +76,12 @@ class Statement {
 
 class Database {
  public:
-  enum class Mode { kRead, kWrite };
+  // kReadFileAlone: as it is without its write-ahead log.
+  enum class Mode { kRead, kWrite, kReadFileAlone };
   static Result<Database> open(const std::filesystem::path& file, Mode mode);
+
+  // Closing it will neither write to the file nor delete its log.
+  void leave_the_file_alone();
 
   Status execute(const char* sql);
   Result<Statement> prepare(std::string_view sql);

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "presum/version.h"
+#include "runlog/file_watch.h"
 #include "runlog/keyed_hash.h"
 #include "runlog/schema.h"
 #include "runlog/sqlite.h"
@@ -76,21 +77,49 @@ Status create_schema(Database& db) {
   const auto pragmas = fmt::format("PRAGMA application_id={}; PRAGMA user_version={};",
                                    kApplicationId, kSchemaVersion);
   // One transaction: a reader sees no database or a whole one.
-  return db.execute(
-      fmt::format("BEGIN; {} {} {} {} {} COMMIT;", kVersion1, kVersion2, kVersion3, kViews, pragmas)
-          .c_str());
+  return db.execute(fmt::format("BEGIN; {} {} {} {} {} {} COMMIT;", kVersion1, kVersion2, kVersion3,
+                                kVersion4, kViews, pragmas)
+                        .c_str());
 }
 
 Status migrate(Database& db) {
   const auto version = schema_version(db);
   if (!version) return tl::unexpected(version.error());
   if (*version == kSchemaVersion) return {};
-  auto done =
-      db.execute(fmt::format("BEGIN IMMEDIATE; {} {} {} PRAGMA user_version={}; COMMIT;",
-                             *version < 2 ? kVersion2 : "", kVersion3, kViews, kSchemaVersion)
-                     .c_str());
+  auto done = db.execute(fmt::format("BEGIN IMMEDIATE; {} {} {} {} PRAGMA user_version={}; COMMIT;",
+                                     *version < 2 ? kVersion2 : "", *version < 3 ? kVersion3 : "",
+                                     kVersion4, kViews, kSchemaVersion)
+                             .c_str());
   if (!done) static_cast<void>(db.execute("ROLLBACK"));
   return done;
+}
+
+const char* journal_mode(Journal journal) {
+  // WAL with synchronous=NORMAL survives a killed process; a power cut may lose the last commits.
+  return journal == Journal::kExclusive
+             ? "PRAGMA locking_mode=EXCLUSIVE; PRAGMA journal_mode=DELETE;"
+             : "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;";
+}
+
+// Made under a name of its own and linked into place: a process that is killed meanwhile leaves no
+// half of a database there. Does nothing where there is a file.
+Status make_file(const std::filesystem::path& file, Journal journal) {
+  std::error_code error;
+  if (std::filesystem::exists(file, error)) return {};
+  const std::filesystem::path part = fmt::format("{}.new-{}", file.string(), getpid());
+  std::filesystem::remove(part, error);
+  {
+    auto db = Database::open(part, Database::Mode::kWrite);
+    if (!db) return tl::unexpected(db.error());
+    if (auto s = db->execute(journal_mode(journal)); !s) return s;
+    if (auto s = create_schema(*db); !s) return s;
+  }
+  std::filesystem::create_hard_link(part, file, error);
+  if (error && error != std::errc::file_exists) std::filesystem::rename(part, file, error);
+  std::error_code ignored;
+  std::filesystem::remove(part, ignored);
+  if (!error || error == std::errc::file_exists) return {};
+  return fail(ErrorCode::kIo, fmt::format("cannot make {}: {}", file.string(), error.message()));
 }
 
 Status prepare_file(Database& db, const std::filesystem::path& file, Journal journal) {
@@ -99,11 +128,7 @@ Status prepare_file(Database& db, const std::filesystem::path& file, Journal jou
   if (*tables != 0) {
     if (auto s = check_ours(db, file); !s) return s;
   }
-  // WAL with synchronous=NORMAL survives a killed process; a power cut may lose the last commits.
-  const char* mode = journal == Journal::kExclusive
-                         ? "PRAGMA locking_mode=EXCLUSIVE; PRAGMA journal_mode=DELETE;"
-                         : "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;";
-  if (auto s = db.execute(mode); !s) return s;
+  if (auto s = db.execute(journal_mode(journal)); !s) return s;
   return *tables == 0 ? create_schema(db) : migrate(db);
 }
 
@@ -175,6 +200,8 @@ struct Writer::State {
   MonotonicClock clock;
   std::filesystem::path file;
   std::filesystem::path copy_to;  // kLocalCopy only
+  std::optional<FileWatch> watch;
+  bool gone = false;  // another file stands in its place, or none
   std::uint64_t run = 0;
   std::uint32_t segment = 0;
   bool in_transaction = false;
@@ -196,17 +223,19 @@ struct Writer::State {
     auto insert = db.prepare(
         "INSERT INTO segment (segment, run, started_utc, presum_version, salt) VALUES (?,?,?,?,?)");
     if (!insert) return tl::unexpected(insert.error());
-    return insert
-        ->with(segment, fmt::format("{:016x}", run), utc_now(), std::string_view(version()),
-               fmt::format("{:016x}", KeyedHash(salt, kOfSalts)(0)))
-        .run();
+    insert->with(segment, fmt::format("{:016x}", run), utc_now(), std::string_view(version()),
+                 fmt::format("{:016x}", KeyedHash(salt, kOfSalts)(0)));
+    if (auto s = insert->run(); !s) return s;
+    // Best effort: a reader may prevent it.
+    static_cast<void>(db.execute("PRAGMA wal_checkpoint(PASSIVE)"));
+    return {};
   }
 
   Status prepare_statements() {
     const std::array<std::pair<std::optional<Statement>*, const char*>, 5> all = {{
         {&insert_step,
          "INSERT INTO step VALUES (NULL,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,"
-         "?,?,?,?,?)"},
+         "?,?,?,?,?,?)"},
         {&insert_worker,
          "INSERT INTO worker_step VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"},
         {&insert_group, "INSERT INTO group_step VALUES (?,?,?,?,?,?,?,?)"},
@@ -233,11 +262,33 @@ struct Writer::State {
   Status commit() {
     if (!in_transaction) return {};
     in_transaction = false;
-    if (auto s = db.execute("COMMIT"); !s) {
-      static_cast<void>(db.execute("ROLLBACK"));
-      return s;
-    }
-    return {};
+    auto done = check_file();
+    if (done) done = db.execute("COMMIT");
+    if (done) watch->remember();
+    if (!done) static_cast<void>(db.execute("ROLLBACK"));
+    return done;
+  }
+
+  // Nothing may be written to a file that somebody has put in this one's place.
+  Status check_file() {
+    const auto seen = watch->look();
+    if (seen == FileWatch::State::kOurs) return {};
+    if (seen == FileWatch::State::kTouched && is_ours()) return {};
+    gone = true;
+    return fail(ErrorCode::kIo,
+                fmt::format("{} is not the file any more that was written: it was deleted, "
+                            "replaced or changed by somebody else; the record is lost",
+                            file.string()));
+  }
+
+  // Without its log: it holds this segment. (When a segment begins, its log is written into it.)
+  bool is_ours() const {
+    auto alone = Database::open(file, Database::Mode::kReadFileAlone);
+    if (!alone) return false;
+    auto mine = alone->prepare("SELECT run FROM segment WHERE segment=?");
+    if (!mine) return false;
+    const auto row = mine->with(segment).next();
+    return row && *row && mine->text(0) == fmt::format("{:016x}", run);
   }
 
   Status write_workers(const StepRecord& r, std::uint64_t id) {
@@ -354,11 +405,13 @@ struct Writer::State {
     if (!r.cosines.empty()) insert_step->bind_blob(27, bytes_of(r.cosines));
     insert_step->bind(28, r.mean_norm);
     insert_step->bind(29, r.mean_norm_error);
+    insert_step->bind(30, std::uint32_t{r.absences_known});
     return insert_step->run();
   }
 
   // Gives up the file and its lock: until then an exclusive one keeps readers out.
   void release() {
+    if (gone) db.leave_the_file_alone();
     for (auto* statement :
          {&insert_step, &insert_worker, &insert_group, &insert_missing, &insert_fingerprint}) {
       statement->reset();
@@ -388,7 +441,9 @@ Writer::Writer(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Writer::Writer(Writer&&) noexcept = default;
 Writer& Writer::operator=(Writer&&) noexcept = default;
 Writer::~Writer() {
-  if (state_ && !state_->closed) static_cast<void>(state_->commit());
+  if (!state_ || state_->closed) return;
+  static_cast<void>(state_->commit());
+  state_->release();
 }
 
 Result<Writer> Writer::open(const std::filesystem::path& folder, MonotonicClock clock,
@@ -401,6 +456,7 @@ Result<Writer> Writer::open(const std::filesystem::path& folder, MonotonicClock 
     if (!local) return tl::unexpected(local.error());
     file = std::move(*local);
   }
+  if (auto s = make_file(file, journal); !s) return tl::unexpected(s.error());
   auto db = Database::open(file, Database::Mode::kWrite);
   if (!db) return tl::unexpected(db.error());
   if (auto s = prepare_file(*db, target, journal); !s) return tl::unexpected(s.error());
@@ -410,6 +466,7 @@ Result<Writer> Writer::open(const std::filesystem::path& folder, MonotonicClock 
   if (journal == Journal::kLocalCopy) state->copy_to = target;
   if (auto s = state->begin_segment(); !s) return tl::unexpected(s.error());
   if (auto s = state->prepare_statements(); !s) return tl::unexpected(s.error());
+  state->watch.emplace(file, journal != Journal::kExclusive);
   return Writer(std::move(state));
 }
 
@@ -522,6 +579,25 @@ Status Writer::preflight(int exit_code) {
           .c_str());
 }
 
+Status Writer::count(const PacketCounts& packets) {
+  if (auto s = state_->begin(); !s) return s;
+  auto update = state_->db.prepare(
+      "UPDATE segment SET damaged=?, foreign_packets=?, duplicate=?, late=? WHERE segment=?");
+  if (!update) return tl::unexpected(update.error());
+  return update
+      ->with(packets.damaged, packets.foreign, packets.duplicate, packets.late, state_->segment)
+      .run();
+}
+
+Status Writer::mark_incomplete(std::string_view why) {
+  if (auto s = state_->begin(); !s) return s;
+  auto update = state_->db.prepare(
+      "UPDATE segment SET incomplete=?1, incomplete_after=(SELECT max(step) FROM step WHERE "
+      "segment=?2) WHERE segment=?2 AND incomplete=''");
+  if (!update) return tl::unexpected(update.error());
+  return update->with(why, state_->segment).run();
+}
+
 Status Writer::tick() {
   if (!state_->in_transaction || state_->clock() - state_->began < kCommitEvery) return {};
   return state_->commit();
@@ -529,14 +605,33 @@ Status Writer::tick() {
 
 Status Writer::close() {
   if (state_->closed) return {};
-  state_->closed = true;
-  if (auto s = state_->commit(); !s) return s;
+  auto s = state_->commit();
+  if (s) s = state_->check_file();
+  if (!s) {
+    abandon(s.error().message);
+    return s;
+  }
   const auto sql = fmt::format("UPDATE segment SET closed=1 WHERE segment={}", state_->segment);
-  if (auto s = state_->db.execute(sql.c_str()); !s) return s;
+  s = state_->db.execute(sql.c_str());
+  if (!s) {
+    abandon(s.error().message);
+    return s;
+  }
+  state_->closed = true;
   // Best effort: one plain file that also opens from a read-only folder. A reader may prevent it.
   static_cast<void>(state_->db.execute("PRAGMA busy_timeout=0; PRAGMA journal_mode=DELETE"));
   state_->release();
   return state_->copy_to.empty() ? Status{} : state_->copy_home();
+}
+
+void Writer::abandon(std::string_view why) {
+  if (state_->closed) return;
+  // Each step may fail, as the one did that led here.
+  static_cast<void>(state_->commit());
+  if (!state_->gone && mark_incomplete(why)) static_cast<void>(state_->commit());
+  state_->closed = true;
+  state_->release();
+  if (!state_->gone && !state_->copy_to.empty()) static_cast<void>(state_->copy_home());
 }
 
 }  // namespace presum::runlog

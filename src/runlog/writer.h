@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "packet/packet.h"
 #include "presum/finding.h"
+#include "presum/run_log.h"
 #include "presum/status.h"
 #include "presum/step_record.h"
 
@@ -58,9 +59,17 @@ class Writer {
   // The exit code with which a preflight ends this segment.
   Status preflight(int exit_code);
 
+  // How many packets of this segment could not be used so far.
+  Status count(const PacketCounts& packets);
+  // From here on the segment lacks something; the first call counts. It is still written.
+  Status mark_incomplete(std::string_view why);
+
   Status tick();
   // Commits, marks the segment as closed and leaves one plain file.
   Status close();
+  // Ends the writing after an error: what was committed stays, the segment is not marked as closed,
+  // and, where the file still takes it, `why` is noted.
+  void abandon(std::string_view why);
 
  private:
   struct State;

@@ -17,8 +17,8 @@ from presum.transport.channel import POLL_SECONDS, Channel
 
 TAKE_OVER_SECONDS = 10.0  # after which rank 0 is not waited for
 TAKE_OVER_SECONDS_AT_THE_END = 0.3
-PER_RANK_SECONDS = 0.02  # the next rank waits as much longer, so that a low one takes over
-RANKS_APART = 100
+PER_RANK_SECONDS = 0.1  # the next rank waits as much longer, so that a low one takes over
+RANKS_APART = 10
 POLL_SECONDS_MAX = 2.0
 
 

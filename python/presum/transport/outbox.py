@@ -47,6 +47,8 @@ class Outbox:
     def take(self) -> bytes | None:
         """The oldest packet, or None while there is none or its numbers are on their way. Raises
         what making a late one raises; it is gone then."""
+        if self.shut:
+            self._queue.clear()
         if not self._queue:
             return None
         head = self._queue[0]

@@ -16,6 +16,14 @@ class Queues:
         self._packets = f"{key}/packets"
         self.exit_code = f"{key}/exit_code"  # of a preflight
         self.exit_code_read = f"{key}/exit_code_read"
+        self._given_up = f"{key}/given_up"
+
+    def give_up(self) -> None:
+        """Nobody will take packets any more."""
+        self._store.set(self._given_up, "")
+
+    def given_up(self) -> bool:
+        return bool(self._store.check([self._given_up]))
 
     def waiting(self) -> int:
         """Packets that nobody has taken."""

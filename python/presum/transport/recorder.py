@@ -30,6 +30,7 @@ class Recorder:
         self._channel = channel
         self._telling = telling
         self._looked = 0.0
+        self._summary = ""  # of a recording that has ended
         self.queues: Queues | None = None  # of other ranks
         self.others_lost = False  # nothing of other ranks can come any more
 
@@ -52,16 +53,31 @@ class Recorder:
                 self._serve(meeting, aggregator, key)
             self._ingest_until_closed(aggregator)
             if self._channel.preflight:
-                verdict = aggregator.end_preflight()
-                self._channel.exit_code = NO_VERDICT if self.others_lost else verdict
-        finally:
+                self._channel.exit_code = aggregator.end_preflight()
             aggregator.close()
-        self._look(aggregator)
-        steps = aggregator.counters["steps"]
-        findings = self._telling.findings
-        self._channel.say(summary(self._channel.run, steps, aggregator.verdict(), findings))
+        except Exception as error:
+            aggregator.abandon(one_line(error))
+            if self.queues is not None and not self.others_lost:
+                self.queues.give_up()
+            raise
+        finally:
+            self._look(aggregator)
+            self._summary = self._summarise(aggregator)
+        self.say_summary()
         if self._channel.preflight:
             self._publish_exit_code()
+
+    def _summarise(self, aggregator: Aggregator) -> str:
+        run, steps = self._channel.run, aggregator.counters["steps"]
+        verdict, findings = aggregator.verdict(), self._telling.findings
+        return summary(run, steps, verdict, findings, aggregator.incomplete())
+
+    def say_summary(self) -> None:
+        """What became of the run, once. It is said at the end of the program, also where recording
+        ended before."""
+        if self._summary:
+            self._channel.say(self._summary)
+            self._summary = ""
 
     def _serve(self, meeting: Meeting, aggregator: Aggregator, key: str) -> None:
         world_size = self._channel.world_size
@@ -69,7 +85,7 @@ class Recorder:
             server = links().serve(world_size)
         except Exception as error:
             meeting.announce({"off": one_line(error)})
-            self._lose_others(error)
+            self._lose_others(aggregator, error)
             return
         self.queues = Queues(server, key)
         known = {"key": key, "run": aggregator.run, "segment": aggregator.segment}
@@ -113,18 +129,16 @@ class Recorder:
         except QueueEmptyError:
             return waiting
         except DistError as error:
-            self._lose_others(error)
+            self._lose_others(aggregator, error)
             return 0
         return waiting
 
-    def _lose_others(self, error: Exception) -> None:
+    def _lose_others(self, aggregator: Aggregator, error: Exception) -> None:
         self.others_lost = True
         links().stop_serving()
-        log.warning(
-            "presum: rank %d: %s; nothing more of other ranks is recorded",
-            self._channel.rank,
-            one_line(error),
-        )
+        what = f"{one_line(error)}; nothing more of other ranks is recorded"
+        log.warning("presum: rank %d: %s", self._channel.rank, what)
+        aggregator.lose_others(what)
 
     def _look(self, aggregator: Aggregator) -> None:
         """Tell those who listen what is new."""

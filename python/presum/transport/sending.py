@@ -14,6 +14,8 @@ from presum.transport.channel import PREFLIGHT_SECONDS, Channel
 from presum.transport.links import address_of, links
 from presum.transport.queues import PACKETS_PER_WORKER, Queues
 
+LOOK_SECONDS = 2.0  # between looks whether packets are still taken
+
 
 def send_until_closed(channel: Channel, message: dict[str, Any]) -> None:
     """``message``: what the rank that records has announced."""
@@ -33,9 +35,15 @@ def send_until_closed(channel: Channel, message: dict[str, Any]) -> None:
 def _push(channel: Channel, queues: Queues, run: int, segment: int) -> None:
     room = PACKETS_PER_WORKER * channel.world_size
     outbox, deadline = channel.outbox, float("inf")
+    look = time.monotonic() + LOOK_SECONDS
     while time.monotonic() < deadline:
+        if time.monotonic() > look:
+            look = time.monotonic() + LOOK_SECONDS
+            outbox.shut = outbox.shut or queues.given_up()
         packet = channel.take()
         if packet is None:
+            if outbox.shut:
+                return
             if channel.closing.is_set():
                 if not len(outbox):
                     return

@@ -135,6 +135,8 @@ class Session:
         self._thread.join(GOODBYE_SECONDS)
         if self.channel.records:
             self._thread.join(FLUSH_SECONDS - GOODBYE_SECONDS)
+        if not self._thread.is_alive():
+            self.recorder.say_summary()
         outbox = self.channel.outbox
         if len(outbox) and not outbox.shut:
             self.channel.complain(f"{len(outbox)} packets could not be sent before the end")

@@ -53,9 +53,18 @@ function coverage(run, part) {
   if (run.segments.length > 1) out.push(`${run.segments.length} segments (the run was restarted)`);
   const segment = run.segments.find((s) => s.segment === part.segment);
   if (segment) out.push(`started ${segment.started.replace('T', ' ').replace('Z', ' UTC')}`);
-  if (segment && !segment.closed) out.push('not closed (still running, or died): judged on the steps written');
+  if (segment && segment.incomplete) out.push(segment.incomplete);
+  else if (segment && !segment.closed) out.push('not closed (still running, or died): judged on the steps written');
   if (segment && segment.preflight_exit_code !== null) out.push(preflightText(segment.preflight_exit_code));
+  if (segment && packetsText(segment.packets)) out.push(packetsText(segment.packets));
   return out;
+}
+
+// Packets that could not be used.
+function packetsText(packets) {
+  const kinds = [[packets.late, 'arrived late'], [packets.duplicate, 'came twice'],
+    [packets.damaged, 'damaged'], [packets.foreign, 'of another run']];
+  return kinds.filter(([n]) => n > 0).map(([n, what]) => `${count(n, 'packet')} ${what}`).join(', ');
 }
 
 function notMeasured(part) {

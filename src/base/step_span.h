@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+
+namespace presum::base {
+
+// The steps of one model in one segment: how many are missing among them. Not synchronised.
+class StepSpan {
+ public:
+  // REQUIRES: above the step before.
+  void add(std::uint64_t step) {
+    if (count_ == 0) first_ = step;
+    if (count_ > 0) stride_ = std::min(stride_, step - last_);
+    last_ = step;
+    ++count_;
+  }
+  // Steps between the first and the last that are not there, where one in every so many is recorded
+  // as the smallest distance between two says.
+  std::uint64_t lost() const { return count_ < 2 ? 0 : (last_ - first_) / stride_ + 1 - count_; }
+
+ private:
+  std::uint64_t first_ = 0;
+  std::uint64_t last_ = 0;
+  std::uint64_t count_ = 0;
+  std::uint64_t stride_ = std::numeric_limits<std::uint64_t>::max();
+};
+
+}  // namespace presum::base

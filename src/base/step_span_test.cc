@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/step_span.h"
+
+#include <gtest/gtest.h>
+
+#include <initializer_list>
+
+namespace presum::base {
+namespace {
+
+std::uint64_t lost(std::initializer_list<std::uint64_t> steps) {
+  StepSpan span;
+  for (const std::uint64_t step : steps) span.add(step);
+  return span.lost();
+}
+
+TEST(StepSpan, CountsWhatIsMissingBetweenTheFirstAndTheLast) {
+  EXPECT_EQ(lost({}), 0U);
+  EXPECT_EQ(lost({7}), 0U);
+  EXPECT_EQ(lost({0, 1, 2}), 0U);
+  EXPECT_EQ(lost({5, 6, 9}), 2U);
+}
+
+TEST(StepSpan, KnowsThatOnlyEveryNthStepIsRecorded) {
+  EXPECT_EQ(lost({0, 10, 20}), 0U);
+  EXPECT_EQ(lost({0, 10, 40}), 2U);
+}
+
+}  // namespace
+}  // namespace presum::base

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who records where rank 0 does not, and that nobody waits in a hurry."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import presum
+from workers.meeting import STEPS
+
+WORLD = 3
+
+
+@pytest.fixture(scope="module")
+def started(launch: Any, tmp_path_factory: Any) -> tuple[Path, str]:
+    folder: Path = tmp_path_factory.mktemp("meeting")
+    done = launch("meeting", WORLD, folder)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return folder, done.stderr
+
+
+@pytest.mark.parametrize("run", ["short", "without-rank-0"])
+def test_where_rank_0_does_not_train_another_rank_records(
+    started: tuple[Path, str], run: str
+) -> None:
+    out, stderr = started
+    steps = presum.load(out / run).steps
+    assert steps.step.tolist() == list(range(STEPS)) and (steps.workers == 2).all()
+    assert stderr.count(f"rank 0 has not attached; rank 1 records into {out / run}") == 1
+
+
+def test_what_cannot_be_served_is_said_at_once_and_nobody_is_called_missing(
+    started: tuple[Path, str],
+) -> None:
+    out, stderr = started
+    reason = "planted: no port; nothing more of other ranks is recorded"
+    assert f"presum: rank 0: {reason}" in stderr
+    assert f"presum: the record in {out / 'no-server'} is not whole: {reason}" in stderr
+    run = presum.load(out / "no-server")
+    assert len(run.steps) == STEPS and (run.steps.workers == 1).all()
+    assert not run.findings
+
+
+def test_who_waits_asks_less_and_less_often(started: tuple[Path, str]) -> None:
+    out, _ = started
+    for rank in (1, 2):
+        asked = json.loads((out / f"meeting.{rank}.json").read_text())
+        pauses = [later - earlier for earlier, later in pairwise(asked)]
+        assert max(pauses) > 0.3 and len(asked) < 80

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who records where rank 0 does not train, or cannot serve; one case after the other.
+
+Ranks above 0 train; writes SECONDS of polls as meeting.RANK.json.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import presum
+from presum.transport import meeting
+from presum.transport.links import Links
+from workers.launch import main, write_json
+
+STEPS = 12
+
+
+def train(run: Path, group: dist.ProcessGroup, *, pause: float = 0.0) -> None:
+    torch.manual_seed(0)
+    model = DistributedDataParallel(nn.Linear(4, 1), process_group=group)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    torch.manual_seed(1 + dist.get_rank())
+    with presum.attach(model, optimizer=optimizer, run=run):
+        for _ in range(STEPS):
+            model(torch.randn(2, 4)).sum().backward()
+            optimizer.step()
+            time.sleep(pause)
+
+
+def fails(*_: Any) -> Any:
+    raise OSError("planted: no port")
+
+
+def work(rank: int, world: int, out: Path) -> None:
+    others = dist.new_group(list(range(1, world)))
+    everyone = dist.group.WORLD
+    assert everyone is not None and others is not None
+    checks = count_checks()
+    print("== short", file=sys.stderr, flush=True)
+    if rank > 0:  # over before anybody is given up
+        train(out / "short", others)
+    dist.barrier()
+    meeting.TAKE_OVER_SECONDS = 1.0
+    if rank > 0:
+        train(out / "without-rank-0", others, pause=0.25)
+    dist.barrier()
+    original = Links.serve
+    if rank == 0:
+        Links.serve = fails  # type: ignore[method-assign]
+    train(out / "no-server", everyone)
+    Links.serve = original  # type: ignore[method-assign]
+    dist.barrier()
+    write_json(out / f"meeting.{rank}.json", checks)
+
+
+def count_checks() -> list[float]:
+    """When the default store is asked for an address, by whoever waits."""
+    found: list[float] = []
+    original = meeting.Meeting.find
+
+    def find(self: meeting.Meeting) -> Any:
+        store = self._store
+
+        class Counted:
+            def check(self, keys: list[str]) -> bool:
+                found.append(time.monotonic())
+                return bool(store.check(keys))
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(store, name)
+
+        self._store = Counted()  # type: ignore[assignment]
+        return original(self)
+
+    meeting.Meeting.find = find  # type: ignore[method-assign]
+    return found
+
+
+if __name__ == "__main__":
+    main(work)
