@@ -30,8 +30,7 @@ class ManualCollector(Collector):
     def _after_backward(self) -> None:
         self._end_queued = False
         self._micro_batches += 1
-        self._used += self._reached
-        self._reached = []
+        self._use_reached()
 
     def before_reduction(self, named_gradients: Named) -> None:
         """This worker's own gradients. Raises ValueError for a name that is not a parameter's."""

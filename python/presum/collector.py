@@ -53,6 +53,7 @@ class MicroBatch(NamedTuple):
     tokens: Scalar
     share: Scalar | None  # of the tokens that the loss was divided by, where it is not all of them
     rows: Rows | None
+    passes: int = 1  # several that were put together; loss, tokens and share are sums then
 
 
 @dataclass(frozen=True)
@@ -200,6 +201,8 @@ class Collector(ABC):
         """Report a micro-batch's loss; replaces what the model's output says in this step."""
         if not self.off:
             self._explicit.append((value, weight))
+            if len(self._explicit) > 2 * MICRO_BATCHES_MAX:
+                self._explicit = [_mean_of(self._explicit)]
 
     def close(self) -> None:
         """End an open step, hash the parameters for the final note, and remove every hook."""
@@ -339,8 +342,7 @@ class Collector(ABC):
 
     def _take_reached(self) -> bool:
         """The end of a backward pass: whether a step is due to be ended after it."""
-        self._used += self._reached
-        self._reached = []
+        self._use_reached()
         self.in_backward = False
         self._unreduced = 0 if self._synchronises else self._unreduced + 1
         self._open = self._open or self._synchronises
@@ -350,6 +352,12 @@ class Collector(ABC):
         self._collected = True
         self._scale = self._scale_of_pass
         return True
+
+    def _use_reached(self) -> None:
+        self._used += self._reached
+        self._reached = []
+        if len(self._used) > 2 * MICRO_BATCHES_MAX:
+            self._used = [_together(self._used)]
 
     def _reduced_is_due(self) -> bool:
         last = self._last_reduced
@@ -617,11 +625,31 @@ class Found:
         return weight if weight > 0 else None
 
 
+def _together(micro: Sequence[MicroBatch]) -> MicroBatch:
+    """Many micro-batches as one, where nothing ends their step. Its samples are not known."""
+    with_loss = [m for m in micro if m.loss is not None]
+    shares = [m.share for m in with_loss if m.share is not None]
+    rows = next((m.rows for m in micro if m.rows is not None), None)
+    return MicroBatch(
+        micro[-1].forward,
+        sum(m.loss for m in with_loss if m.loss is not None) if with_loss else None,
+        sum(m.tokens for m in micro),
+        sum(shares) if shares and len(shares) == len(with_loss) else None,
+        None if rows is None else replace(rows, hashes=(), others=0),
+        sum(m.passes for m in with_loss),
+    )
+
+
+def _mean_of(losses: Sequence[tuple[Scalar, float]]) -> tuple[Scalar, float]:
+    weight = sum(weight for _, weight in losses)
+    return sum(loss * weight for loss, weight in losses) / (weight or 1.0), weight
+
+
 def _loss_of_tokens(micro: MicroBatch) -> tuple[float, float]:
     """A micro-batch's loss and its weight: with a share of all tokens, the mean over its own."""
     loss = float(micro.loss or 0.0)
     if micro.share is None:
-        return loss, 1.0
+        return loss / max(1, micro.passes), float(micro.passes)
     return (loss / float(micro.share) if micro.share else loss), float(micro.tokens)
 
 

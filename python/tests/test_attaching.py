@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import pickle
 import subprocess
@@ -519,6 +520,46 @@ def test_a_forward_without_gradients_before_the_backward_changes_nothing(
                 model(torch.ones(2, 4))
             loss.backward()
     assert presum.load(tmp_path).workers.micro_batches.tolist() == [1, 1]
+
+
+def test_passes_that_never_synchronise_cost_no_memory(
+    model: DistributedDataParallel, tmp_path: Path
+) -> None:
+    with presum.attach(model, run=tmp_path) as monitor:
+        collector = monitor._collector
+        assert collector is not None
+        losses = []
+        with model.no_sync():
+            for step in range(5000):
+                loss = model(torch.full((2, 4), step % 7 + 1.0))["loss"]
+                loss.backward()
+                losses.append(loss.item())
+                monitor.loss(loss, weight=1 + step % 2)
+        assert len(collector._used) <= 2048 and len(collector._explicit) <= 2048
+        loss = model(torch.ones(2, 4))["loss"]
+        loss.backward()
+        monitor.loss(loss, weight=1)
+        losses.append(loss.item())
+    (worker,) = presum.load(tmp_path).workers.to_dict("records")
+    weights = [1 + step % 2 for step in range(5000)] + [1]
+    assert worker["loss"] == pytest.approx(np.average(losses, weights=weights), rel=1e-9)
+    assert worker["weight"] == sum(weights)
+
+
+def test_the_mean_loss_of_many_micro_batches_is_that_of_all(
+    model: DistributedDataParallel, tmp_path: Path
+) -> None:
+    losses = []
+    with presum.attach(model, run=tmp_path):
+        for step in range(3000):
+            context = model.no_sync() if step < 2999 else contextlib.nullcontext()
+            with context:
+                loss = model(torch.full((2, 4), step % 5 + 1.0))["loss"]
+                loss.backward()
+            losses.append(loss.item())
+    (worker,) = presum.load(tmp_path).workers.to_dict("records")
+    assert worker["loss"] == pytest.approx(np.mean(losses), rel=1e-9)
+    assert worker["weight"] == worker["micro_batches"] == 3000
 
 
 def test_functions_stay_functions_after_others_are_used() -> None:
