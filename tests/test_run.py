@@ -8,6 +8,7 @@ import re
 import socket
 import subprocess
 import sys
+import zipapp
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -112,6 +113,126 @@ def test_programs_keep_python_s_own_meaning(tmp_path: Path) -> None:
     (plain,) = start([relative, "x"], world=1)
     (watched,) = start([*UNDER, "--quiet", relative, "x"], world=1)
     assert plain.stdout == watched.stdout and "<class 'int'>" in plain.stdout
+
+
+@pytest.mark.parametrize("packed", ["folder", "archive"])
+def test_a_folder_or_archive_is_run_as_python_does(packed: str, tmp_path: Path) -> None:
+    folder = tmp_path / "program"
+    folder.mkdir()
+    (folder / "helper.py").write_text("NAME = 'helper'\n")
+    (folder / "__main__.py").write_text(
+        "import sys, helper\n"
+        "print(__name__, helper.NAME, sys.argv, sys.path[0], __file__)\n"
+        "print(sys.modules['__main__'].__dict__ is globals())\n"
+    )
+    program = folder
+    if packed == "archive":
+        program = tmp_path / "program.pyz"
+        zipapp.create_archive(folder, program)
+    (plain,) = start([program, "x"], world=1)
+    (watched,) = start([*UNDER, "--quiet", program, "x"], world=1)
+    assert plain.stdout == watched.stdout and "__main__ helper" in plain.stdout
+
+
+def test_processes_are_started_as_the_program_says(tmp_path: Path) -> None:
+    script = tmp_path / "hello"
+    script.write_text("#!/bin/sh\necho hello $1\n")
+    script.chmod(0o755)
+    program = tmp_path / "starts.py"
+    program.write_text(
+        "import os, pathlib, subprocess, sys\n"
+        "where = pathlib.Path(sys.argv[1])\n"
+        "environment = {**os.environ, 'LOCAL_RANK': '0'}\n"
+        "for command in (where, str(where), [where, 'list'], (w for w in (str(where), 'items'))):\n"
+        "    done = subprocess.run(command, env=environment, capture_output=True, text=True)\n"
+        "    print(done.stdout, done.args == command)\n"
+    )
+    (plain,) = start([program, script], world=1)
+    (watched,) = start([*UNDER, "--quiet", program, script], world=1)
+    assert plain.stdout == watched.stdout and "hello items" in plain.stdout
+    assert watched.stderr == plain.stderr == ""
+
+
+def test_warnings_and_tracebacks_are_the_program_s_own(tmp_path: Path) -> None:
+    program = tmp_path / "warns.py"
+    program.write_text(WARNS)
+    (plain,) = start([program], world=1)
+    (watched,) = start([*UNDER, "--quiet", "--run", tmp_path / "run", program], world=1)
+    assert plain.stdout == watched.stdout
+    frames = watched.stdout.splitlines()
+    assert f"{program}:{1 + WARNS.splitlines().index(DEPRECATED)}" in frames
+    assert not [line for line in frames if "presum" in line]
+
+
+DEPRECATED = "    DistributedDataParallel(torch.nn.Linear(4, 1), check_reduction=True)"
+WARNS = f"""
+import traceback, warnings
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+dist.init_process_group("gloo")
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+{DEPRECATED}
+for warning in caught:
+    print(f"{{warning.filename}}:{{warning.lineno}}")
+
+class Raises(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+    @staticmethod
+    def backward(ctx, gradient):
+        raise ValueError("in backward")
+
+model = DistributedDataParallel(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for attempt in (lambda: Raises.apply(model(torch.ones(2, 4))).sum().backward(),
+                lambda: DistributedDataParallel(torch.nn.ReLU()),
+                lambda: torch.optim.SGD([], lr=0.1),
+                lambda: next(iter(torch.utils.data.DataLoader([None])))):
+    try:
+        attempt()
+    except Exception as error:
+        for frame in traceback.extract_tb(error.__traceback__):
+            print(frame.filename.rsplit("/site-packages/")[-1], frame.name)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("forward", ["model.module(x)", "model.module.layer(x)"])
+def test_a_forward_around_the_wrapper_is_recorded_and_found(forward: str, tmp_path: Path) -> None:
+    program = tmp_path / "around.py"
+    program.write_text(AROUND.replace("FORWARD", forward))
+    done = start([*UNDER, "--run", tmp_path / "run", program])
+    assert [end.returncode for end in done] == [0, 0]
+    run = presum.load(tmp_path / "run")
+    assert len(run.steps) >= 28 and (run.steps.workers == WORLD).all()
+    (finding,) = (found for found in run.findings if found.severity == "critical")
+    assert finding.check == "no-reduction"
+
+
+AROUND = """
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 1)
+    def forward(self, x):
+        return self.layer(x)
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = DistributedDataParallel(Model())
+model.module(torch.ones(1, 4))  # before there is an optimiser
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+torch.manual_seed(1 + dist.get_rank())
+for step in range(30):
+    x = torch.randn(4, 4)
+    optimizer.zero_grad()
+    FORWARD.square().mean().backward()
+    optimizer.step()
+dist.destroy_process_group()
+"""
 
 
 def test_spawned_ranks_are_watched(tmp_path: Path) -> None:

@@ -35,4 +35,5 @@ NB_MODULE(_core, m) {
   presum::python::bind_cuda(m);
   presum::python::bind_reduce(m);
   presum::python::bind_audit(m);
+  presum::python::bind_tap(m);
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 __version__: str
@@ -94,6 +94,18 @@ class Auditor:
 def audit_compare(
     leaves: Sequence[int], dtype: int, count: int, divisor: int, result: int
 ) -> dict[str, Any]: ...
+
+class Tap:
+    active: bool
+    def __init__(
+        self,
+        original: Callable[..., Any],
+        before: Callable[..., Any] | None = None,
+        after: Callable[..., Any] | None = None,
+        always: Callable[[], Any] | None = None,
+    ) -> None: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+    def __get__(self, instance: object, type: type | None = None) -> Any: ...
 
 class Aggregator:
     def __init__(self, run: str, world_size: int = 0) -> None: ...

@@ -19,7 +19,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -30,8 +30,11 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from presum.callbacks import TRAINER_TAP
 from presum.fingerprints.loaders import WATCH
-from presum.taps import Replacement
+from presum.taps import Tapped
 from presum.targets import is_watched
+
+if TYPE_CHECKING:
+    from presum.collector import Collector
 
 # Under its name in torch.multiprocessing stands its function.
 SPAWN: Any = import_module("torch.multiprocessing.spawn")
@@ -47,8 +50,8 @@ class Made:
         self._optimizers: list[weakref.ref[Optimizer]] = []
         self.new_model: Callable[[DistributedDataParallel], None] = lambda model: None
         self._replacements = [
-            Replacement(DistributedDataParallel, "__init__", self._model),
-            Replacement(Optimizer, "__init__", self._optimizer),
+            Tapped(DistributedDataParallel, "__init__", after=self._model),
+            Tapped(Optimizer, "__init__", after=self._optimizer),
         ]
 
     def watch(self) -> None:
@@ -73,15 +76,13 @@ class Made:
         best = max(alive, key=shared, default=None)
         return best if best is not None and shared(best) > 0 else None
 
-    def _model(self, original: Any, model: DistributedDataParallel, *args: Any, **kw: Any) -> None:
-        original(model, *args, **kw)
+    def _model(self, _result: None, model: DistributedDataParallel, *_: Any, **__: Any) -> None:
         with _unseen():
             WATCH.forget_recent()
             self._models = [*filter(_alive, self._models), weakref.ref(model)]
             self.new_model(model)
 
-    def _optimizer(self, original: Any, optimizer: Optimizer, *args: Any, **kw: Any) -> None:
-        original(optimizer, *args, **kw)
+    def _optimizer(self, _result: None, optimizer: Optimizer, *_: Any, **__: Any) -> None:
         with _unseen():
             WATCH.forget_recent()
             self._optimizers = [*filter(_alive, self._optimizers), weakref.ref(optimizer)]
@@ -104,20 +105,42 @@ MADE = Made()
 
 
 class FirstForward:
-    """A model's forward pre-hook until its first training forward; copies as nothing."""
+    """A forward pre-hook of a model until its first training forward, through its wrapper or around
+    it; copies as nothing."""
 
-    def __init__(self, attach: Callable[..., None]) -> None:
+    def __init__(self, model: DistributedDataParallel, attach: Attach) -> None:
+        self._model = weakref.ref(model)
         self._attach = attach
-        self.handle: Any = None
+        self._handles = [
+            model.register_forward_pre_hook(self, with_kwargs=True),
+            model.module.register_forward_pre_hook(self, with_kwargs=True),
+        ]
 
     @_disable_dynamo
     def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        if torch.is_grad_enabled():
-            self.handle.remove()
-            self._attach(module, args, kwargs)
+        model = self._model()
+        if model is None or not torch.is_grad_enabled():
+            return
+        # Around the wrapper a module may well run before its training begins.
+        if module is model or MADE.optimizer_of(model.parameters()) is not None:
+            self.remove()
+            self._attach(model, module, args, kwargs)
+
+    def attach(self, model: DistributedDataParallel) -> None:
+        """Without a forward pass of its own, which a program that calls parts of it never makes."""
+        self.remove()
+        self._attach(model, None, (), {})
+
+    def remove(self) -> None:
+        for handle in self._handles:
+            handle.remove()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (getattr, (contextlib.nullcontext(), "__exit__"))
+
+
+# Called with a model, and the module whose forward pass begins: wrapper, the one inside, or none.
+Attach = Callable[[nn.Module, nn.Module | None, tuple[Any, ...], dict[str, Any]], None]
 
 
 class Auto:
@@ -127,6 +150,11 @@ class Auto:
         self._options = options
         self._words = words
         self._fsdp: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        # Not trained so far.
+        self._waiting: weakref.WeakKeyDictionary[DistributedDataParallel, FirstForward] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._stepped_once: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._seen = False  # a model that somebody watches, or that was refused
         self._spawned = False
         self._optimizer_steps = 0
@@ -139,29 +167,31 @@ class Auto:
         with _unseen():
             from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
 
-            Replacement(FSDPState, "_root_pre_forward", self._root_forward).apply()
+            Tapped(FSDPState, "_root_pre_forward", after=self._root_forward).apply()
         with _unseen():
             os.environ[SPAWNED] = json.dumps(self._options)
             SPAWN._wrap = spawned
-            Replacement(SPAWN, "start_processes", self._start_processes).apply()
-        Replacement(subprocess.Popen, "__init__", self._start_process).apply()
+            Tapped(SPAWN, "start_processes", before=self._start_processes).apply()
+        Tapped(subprocess.Popen, "__init__", before=self._start_process).apply()
         WATCH.watch_ahead()
         register_optimizer_step_post_hook(self._stepped)
         atexit.register(self._at_end)
 
-    def _start_processes(self, original: Any, *args: Any, **kwargs: Any) -> Any:
+    def _start_processes(self, *_: Any, **__: Any) -> None:
         self._spawned = True
-        return original(*args, **kwargs)
 
-    def _start_process(self, original: Any, process: Any, *args: Any, **kwargs: Any) -> None:
+    def _start_process(self, process: Any, *args: Any, **kwargs: Any) -> Any:
         """A rank that the program starts itself (Lightning) is to be watched as well."""
         with _unseen():
             args, kwargs = self._as_watched(args, kwargs)
-        original(process, *args, **kwargs)
+        return (process, *args), kwargs
 
     def _as_watched(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """Arguments of Popen, with presum.run before this program where it is started as a rank."""
-        command = list(args[0] if args else kwargs.get("args", ()))
+        command = args[0] if args else kwargs.get("args", ())
+        if not isinstance(command, (list, tuple)):
+            return args, kwargs  # another kind of command, or an iterator, which could be used up
+        command = list(command)
         program = os.path.abspath(sys.argv[0])  # noqa: PTH100
         environment = kwargs.get("env") or {}
         place = len(command) - len(sys.argv)
@@ -173,45 +203,64 @@ class Auto:
         return ((watched, *args[1:]), kwargs) if args else ((), kwargs | {"args": watched})
 
     def _made(self, model: DistributedDataParallel) -> None:
-        hook = FirstForward(self._attach)
-        hook.handle = model.register_forward_pre_hook(hook, with_kwargs=True)
+        self._waiting[model] = FirstForward(model, self._attach)
         self._look_at_frameworks()
 
-    def _root_forward(self, original: Any, state: Any, module: Any, args: Any, kwargs: Any) -> Any:
-        found = original(state, module, args, kwargs)
+    def _root_forward(self, found: Any, state: Any, module: Any, *_: Any) -> None:
         if state._is_root and module not in self._fsdp and torch.is_grad_enabled():
             self._fsdp.add(module)
-            self._attach(module, *found)
-        return found
+            self._attach(module, module, *found)
 
-    def _attach(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _attach(
+        self,
+        model: nn.Module,
+        entered: nn.Module | None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        """``entered``: the module whose forward pass is about to begin."""
         if os.getpid() != self._pid:
             return
         self._seen = True
-        if is_watched(module):
+        if isinstance(model, DistributedDataParallel):
+            self._waiting.pop(model, None)
+        if is_watched(model):
             return
         try:
-            self._attach_now(module, args, kwargs)
+            collector = self._attach_now(model)
+            if entered is not None:
+                collector.begin(entered, args, kwargs)
         except Exception as error:
             if "reduction" in self._options:
                 raise  # a sum that was asked for is not replaced by another
             self._say(str(error) if isinstance(error, ValueError) else f"presum: {error!r}")
 
-    def _attach_now(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+    def _attach_now(self, model: nn.Module) -> Collector:
         from presum.attaching import attach
 
         self._look_at_frameworks()
-        optimizer = MADE.optimizer_of(module.parameters())
-        monitor = attach(module, optimizer=optimizer, **self._options)
-        assert monitor._collector is not None
-        monitor._collector.begin(module, args, kwargs)
+        optimizer = MADE.optimizer_of(model.parameters())
+        collector = attach(model, optimizer=optimizer, **self._options)._collector
+        assert collector is not None
+        return collector
 
     def _look_at_frameworks(self) -> None:
         if "transformers.trainer" in sys.modules:
             TRAINER_TAP.apply()
 
-    def _stepped(self, *_args: Any) -> None:
+    def _stepped(self, optimizer: Optimizer, *_args: Any) -> None:
         self._optimizer_steps += 1
+        if self._waiting and optimizer not in self._stepped_once:
+            self._stepped_once.add(optimizer)
+            with _unseen():
+                self._attach_trained(optimizer)
+
+    def _attach_trained(self, optimizer: Optimizer) -> None:
+        """Models whose forward pass is never called but whose parameters are trained: from here on
+        they are watched."""
+        for model, first in list(self._waiting.items()):
+            if MADE.optimizer_of(model.parameters()) is optimizer:
+                first.attach(model)
 
     def _at_end(self) -> None:
         """What a person would otherwise wonder about."""

@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from presum.losses import kept_value
 from presum.monitor import Monitor
-from presum.taps import TAPS, Replacement
+from presum.taps import TAPS, Tapped
 from presum.targets import is_watched, outermost_fsdp
 
 
@@ -20,29 +20,26 @@ class TrainerTap:
     """Tells how the Trainer of transformers divides losses: a callback is given no trainer."""
 
     def __init__(self) -> None:
-        self._replacement: Replacement | None = None
+        self._tap: Tapped | None = None
 
     def apply(self) -> None:
         """A second call does nothing."""
-        if self._replacement is None:
+        if self._tap is None:
             from transformers import Trainer
 
-            self._replacement = Replacement(Trainer, "training_step", self._training_step)
-            self._replacement.apply()
+            self._tap = Tapped(Trainer, "training_step", before=self._begin, always=self._end)
+            self._tap.apply()
 
-    def _training_step(
-        self, original: Any, trainer: Any, model: Any, inputs: Any, *args: Any, **kwargs: Any
-    ) -> Any:
+    def _begin(self, trainer: Any, _model: Any, _inputs: Any, *args: Any, **kwargs: Any) -> None:
         items = kwargs.get("num_items_in_batch", args[0] if args else None)
         if items is not None and _divides_by_items(trainer):
             TAPS.items = kept_value(items)
             averages = getattr(trainer.args, "average_tokens_across_devices", False)
             TAPS.loss_factor = float(_data_parallel(trainer)) if averages else 1.0
             TAPS.shifts_labels = getattr(trainer, "_loss_shifts_labels", None)
-        try:
-            return original(trainer, model, inputs, *args, **kwargs)
-        finally:
-            TAPS.items, TAPS.loss_factor, TAPS.shifts_labels = None, 1.0, None
+
+    def _end(self) -> None:
+        TAPS.items, TAPS.loss_factor, TAPS.shifts_labels = None, 1.0, None
 
 
 def _divides_by_items(trainer: Any) -> bool:

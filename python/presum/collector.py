@@ -190,9 +190,11 @@ class Collector(ABC):
             self._fingerprints.listen(False)
 
     def begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """For a forward pass during which the hooks were registered: theirs came too late."""
-        Hook(self, self._before_forward)(module, args, kwargs)
-        if self._wrapper() is self._inner():
+        """For a forward pass of the wrapper or the module inside, during which the hooks were
+        registered: theirs came too late."""
+        if module is self._wrapper():
+            Hook(self, self._before_forward)(module, args, kwargs)
+        if module is self._inner():
             Hook(self, self._before_inner_forward)(module, args)
 
     # ---- what the user reports

@@ -16,7 +16,7 @@ from torch.nn.parallel.distributed import _DDPJoinHook
 
 from presum.collector import Collector, MicroBatch, Setup, in_backward
 from presum.hooks import Hook, ParameterHook
-from presum.taps import Replacement
+from presum.taps import Tapped
 
 
 class Passes:
@@ -159,20 +159,19 @@ class Joins:
         self._collectors: weakref.WeakKeyDictionary[DistributedDataParallel, DdpCollector] = (
             weakref.WeakKeyDictionary()
         )
-        self._replacement = Replacement(_DDPJoinHook, "main_hook", self._main_hook)
+        self._tap = Tapped(_DDPJoinHook, "main_hook", after=self._main_hook)
 
     def add(self, model: DistributedDataParallel, collector: DdpCollector) -> None:
-        self._replacement.apply()
+        self._tap.apply()
         self._collectors[model] = collector
 
     def remove(self, collector: DdpCollector) -> None:
         for model in [model for model, its in self._collectors.items() if its is collector]:
             del self._collectors[model]
         if not self._collectors:
-            self._replacement.undo()
+            self._tap.undo()
 
-    def _main_hook(self, original: Any, hook: Any) -> None:
-        original(hook)
+    def _main_hook(self, _result: None, hook: Any) -> None:
         collector = self._collectors.get(hook.ddp)
         if collector is not None:
             Hook(collector, collector.step_without_input)()

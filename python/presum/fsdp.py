@@ -22,7 +22,7 @@ from torch.distributed.fsdp._fully_shard import _fsdp_param_group
 from presum._core import canonical_name
 from presum.collector import Collector, Setup
 from presum.hooks import Hook
-from presum.taps import Replacement
+from presum.taps import Tapped
 
 
 class FsdpCollector(Collector):
@@ -115,24 +115,21 @@ class Reductions:
 
     def __init__(self) -> None:
         self._collectors: weakref.WeakSet[FsdpCollector] = weakref.WeakSet()
-        self._replacement = Replacement(_fsdp_param_group, "foreach_reduce", self._reduce)
+        self._tap = Tapped(_fsdp_param_group, "foreach_reduce", before=self._reduce)
 
     def add(self, collector: FsdpCollector) -> None:
-        self._replacement.apply()
+        self._tap.apply()
         self._collectors.add(collector)
 
     def remove(self, collector: FsdpCollector) -> None:
         self._collectors.discard(collector)
         if not self._collectors:
-            self._replacement.undo()
+            self._tap.undo()
 
-    def _reduce(
-        self, original: Any, held: list[Any], gradients: list[torch.Tensor], *args: Any, **kw: Any
-    ) -> Any:
+    def _reduce(self, held: list[Any], gradients: list[torch.Tensor], *_: Any, **__: Any) -> None:
         for collector in self._collectors:
             if held and collector.owns(held[0]):
                 Hook(collector, collector.reducing)(held, gradients)
-        return original(held, gradients, *args, **kw)
 
 
 REDUCTIONS = Reductions()

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import pkgutil
 import runpy
 import shlex
 import sys
@@ -99,8 +100,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     found = _parser(program=True).parse_args([*_words_of_environment(), *words])
     if found.microbatch_mean and found.reduction is None:
         _refuse("--microbatch-mean needs --reduction")
-    if not found.module and not Path(found.program).is_file():
+    if not found.module and not Path(found.program).exists():
         _refuse(f"there is no file {found.program}")
+    if not found.module and _is_folder_without_main(found.program):
+        _refuse(f"there is no __main__.py in {found.program}")
     from presum.auto import start
 
     start(_options(found), words[: len(words) - len(found.args) - 1])
@@ -119,8 +122,17 @@ def _refuse(text: str) -> NoReturn:
     raise SystemExit(2)
 
 
+def _is_folder_without_main(path: str) -> bool:
+    return Path(path).is_dir() and not (Path(path) / "__main__.py").is_file()
+
+
 def _run_script(path: str) -> None:
     """As ``python path`` does."""
+    if pkgutil.get_importer(path) is not None:  # a folder, or an archive of zipapp
+        sys.modules["__main__"] = types.ModuleType("__main__")
+        sys.path[0] = path
+        runpy._run_module_as_main("__main__", alter_argv=False)  # type: ignore[attr-defined]
+        return
     file = Path(path).absolute()
     sys.path[0] = str(file.resolve().parent)
     loader = SourceFileLoader("__main__", str(file))

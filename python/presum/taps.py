@@ -7,19 +7,21 @@ Functions of torch are replaced while someone listens; they do what they did.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 import torch.autograd
 from torch.amp.grad_scaler import GradScaler
 
+from presum._core import Tap
+
 
 class Replacement:
     """A function of a module or class, and what stands in its place."""
 
     def __init__(self, owner: Any, name: str, stand_in: Callable[..., Any]) -> None:
-        """``stand_in`` gets the original before the arguments."""
+        """``stand_in`` gets the original before the arguments, and may do something else."""
         self._owner, self._name, self._stand_in = owner, name, stand_in
         self._original: Any = None
         self._replacement: Any = None  # while it is in place
@@ -27,26 +29,57 @@ class Replacement:
 
     def apply(self) -> None:
         """A second call does nothing."""
-        self._active = True
+        self._activate(True)
         if self._replacement is not None:
             return
-        original = self._original = vars(self._owner)[self._name]
+        self._original = vars(self._owner)[self._name]
+        self._replacement = functools.update_wrapper(self._made(self._original), self._original)
+        self._activate(True)
+        setattr(self._owner, self._name, self._replacement)
 
-        @functools.wraps(original)
+    def undo(self) -> None:
+        """Where someone else has replaced it since, ours stays inside and does nothing."""
+        self._activate(False)
+        if vars(self._owner)[self._name] is self._replacement:
+            setattr(self._owner, self._name, self._original)
+            self._replacement = None
+
+    def _made(self, original: Any) -> Any:
         def replacement(*args: Any, **kwargs: Any) -> Any:
             if not self._active:
                 return original(*args, **kwargs)
             return self._stand_in(original, *args, **kwargs)
 
-        self._replacement = replacement
-        setattr(self._owner, self._name, replacement)
+        return replacement
 
-    def undo(self) -> None:
-        """Where someone else has replaced it since, ours stays inside and does nothing."""
-        self._active = False
-        if vars(self._owner)[self._name] is self._replacement:
-            setattr(self._owner, self._name, self._original)
-            self._replacement = None
+    def _activate(self, active: bool) -> None:
+        self._active = active
+
+
+class Tapped(Replacement):
+    """A function that does what it did, while others are told of its calls. It leaves no frame, so
+    warnings and tracebacks are the program's own."""
+
+    def __init__(
+        self,
+        owner: Any,
+        name: str,
+        *,
+        before: Callable[..., Any] | None = None,
+        after: Callable[..., None] | None = None,
+        always: Callable[[], None] | None = None,
+    ) -> None:
+        """``before`` gets the arguments, and may return others as a pair; ``after`` gets the result
+        before them; ``always`` is called also where the function raised."""
+        super().__init__(owner, name, lambda: None)
+        self._told = {"before": before, "after": after, "always": always}
+
+    def _made(self, original: Any) -> Any:
+        return Tap(original, **self._told)
+
+    def _activate(self, active: bool) -> None:
+        if self._replacement is not None:
+            self._replacement.active = active
 
 
 class Taps:
@@ -61,24 +94,27 @@ class Taps:
         self.items: float | torch.Tensor | None = None
         self.loss_factor = 1.0
         self.shifts_labels: bool | None = None
+        self._outer: list[tuple[torch.Tensor | None, GradScaler | None]] = []  # of nested passes
         self._scaled: GradScaler | None = None  # has scaled a loss, for the next backward pass
         self._scaler: GradScaler | None = None
         self._replacements = [
-            Replacement(torch.autograd, "backward", self._backward),
-            Replacement(torch.autograd, "_engine_run_backward", self._run),
-            Replacement(GradScaler, "scale", self._scale),
+            Tapped(
+                torch.autograd, "backward", before=self._enter_backward, always=self._leave_backward
+            ),
+            Tapped(torch.autograd, "_engine_run_backward", before=self._run),
         ]
+        self._scale_taps: dict[type, Tapped] = {}
 
     def add(self) -> None:
         self._listeners += 1
-        if self._listeners == 1:
-            for replacement in self._replacements:
-                replacement.apply()
+        self._tap_scalers()
+        for replacement in (*self._replacements, *self._scale_taps.values()):
+            replacement.apply()
 
     def remove(self) -> None:
         self._listeners -= 1
         if self._listeners == 0:
-            for replacement in self._replacements:
+            for replacement in (*self._replacements, *self._scale_taps.values()):
                 replacement.undo()
 
     def root(self) -> torch.Tensor | None:
@@ -89,28 +125,36 @@ class Taps:
         """The scaler that scaled the loss of the backward pass under way."""
         return self._scaler
 
-    def _backward(
-        self, original: Callable[..., Any], tensors: Any, *args: Any, **kwargs: Any
-    ) -> Any:
-        before = self._root, self._scaler
+    def _enter_backward(self, tensors: Any, *_: Any, **__: Any) -> None:
+        self._outer.append((self._root, self._scaler))
         one = isinstance(tensors, torch.Tensor) and tensors.numel() == 1
         self._root = tensors if one else None
         if torch._C._current_graph_task_id() == -1:  # not a pass within one
             self._scaler, self._scaled = self._scaled, None
-        try:
-            return original(tensors, *args, **kwargs)
-        finally:
-            self._root, self._scaler = before
 
-    def _run(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _leave_backward(self) -> None:
+        self._root, self._scaler = self._outer.pop()
+
+    def _run(self, *_: Any, **kwargs: Any) -> None:
         """Below ``backward``, which programs may have imported by its name before."""
         accumulates = kwargs.get("accumulate_grad", False)
         self.backward_passes += accumulates and torch._C._current_graph_task_id() == -1
-        return original(*args, **kwargs)
 
-    def _scale(self, original: Callable[..., Any], scaler: GradScaler, outputs: Any) -> Any:
+    def _scale(self, scaler: GradScaler, *_: Any, **__: Any) -> None:
         self._scaled = scaler
-        return original(scaler, outputs)
+
+    def _tap_scalers(self) -> None:
+        """Every class of scalers that scales in a way of its own (ShardedGradScaler does)."""
+        kinds: list[type] = [GradScaler, *_subclasses(GradScaler)]
+        for kind in kinds:
+            if "scale" in vars(kind) and kind not in self._scale_taps:
+                self._scale_taps[kind] = Tapped(kind, "scale", before=self._scale)
+
+
+def _subclasses(kind: type[GradScaler]) -> Iterator[type[GradScaler]]:
+    for found in kind.__subclasses__():
+        yield found
+        yield from _subclasses(found)
 
 
 TAPS = Taps()

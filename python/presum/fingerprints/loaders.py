@@ -24,7 +24,7 @@ from presum.fingerprints.families import KIND, Values
 from presum.fingerprints.rows import hash_tensor, samples_among, tensors_among
 from presum.fingerprints.samplers import Description, describe_data, describe_sampler, kept
 from presum.readable import readable
-from presum.taps import Replacement
+from presum.taps import Tapped
 
 LOADERS_MAX = 64
 RECENT_MAX = 8
@@ -122,9 +122,9 @@ class LoaderWatch:
         self._loaders: deque[Loader] = deque(maxlen=LOADERS_MAX)
         self._flows: weakref.WeakKeyDictionary[Any, _Flow] = weakref.WeakKeyDictionary()
         self._patches = [
-            Replacement(DataLoader, "__iter__", self._iterate),
-            Replacement(_BaseDataLoaderIter, "_next_index", self._next_index),
-            Replacement(_BaseDataLoaderIter, "__next__", self._next_batch),
+            Tapped(DataLoader, "__iter__", before=self._about_to_begin, after=self._begun),
+            Tapped(_BaseDataLoaderIter, "_next_index", after=self._next_index),
+            Tapped(_BaseDataLoaderIter, "__next__", after=self._next_batch),
         ]
         self._pid = 0
 
@@ -179,13 +179,13 @@ class LoaderWatch:
                 listener.fail(error)
                 self.remove(listener)
 
-    def _iterate(self, original: Callable[[Any], Any], loader: Any) -> Any:
+    def _about_to_begin(self, loader: Any) -> None:
         if self._watching():
             self._guarded(self._forget, loader)
-        iterator = original(loader)
+
+    def _begun(self, iterator: Any, loader: Any) -> None:
         if self._watching():
             self._guarded(self._begin, loader, iterator)
-        return iterator
 
     def _forget(self, loader: Any) -> None:
         """A persistent iterator begins again, and draws ahead before it is handed out."""
@@ -197,20 +197,16 @@ class LoaderWatch:
         if isinstance(iterator, _BaseDataLoaderIter):
             self._flow(iterator).of = Pass(self.loader(loader))
 
-    def _next_index(self, original: Callable[[Any], Any], iterator: Any) -> Any:
-        index = original(iterator)
+    def _next_index(self, index: Any, iterator: Any) -> None:
         if self._watching():
             self._guarded(self._drawn, iterator, index)
-        return index
 
     def _drawn(self, iterator: Any, index: Any) -> None:
         self._flow(iterator).indices.append(_indices(iterator, index))
 
-    def _next_batch(self, original: Callable[[Any], Any], iterator: Any) -> Any:
-        data = original(iterator)
+    def _next_batch(self, data: Any, iterator: Any) -> None:
         if self._watching():
             self._guarded(self._handed_out, iterator, data)
-        return data
 
     def _handed_out(self, iterator: Any, data: Any) -> None:
         flow = self._flow(iterator)

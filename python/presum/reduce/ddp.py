@@ -48,7 +48,7 @@ from presum.reduce.transports import (
     hand_over,
     look_for_sums_of_sums,
 )
-from presum.taps import TAPS, Replacement
+from presum.taps import TAPS, Tapped
 
 GRAM_WORKERS_MAX = 64
 Mark = tuple[int, int]
@@ -471,8 +471,8 @@ class Optimizers:
         self._states: weakref.WeakSet[ReducingState] = weakref.WeakSet()
         self._watches = False
         self._replacements = [
-            Replacement(Optimizer, "zero_grad", self._optimizer),
-            Replacement(nn.Module, "zero_grad", self._module),
+            Tapped(Optimizer, "zero_grad", before=self._optimizer),
+            Tapped(nn.Module, "zero_grad", before=self._module),
         ]
 
     def watch(self, state: ReducingState) -> None:
@@ -486,13 +486,11 @@ class Optimizers:
         # After the step: it may run the last backward pass itself, in a closure.
         register_optimizer_step_post_hook(self._step)
 
-    def _optimizer(self, original: Any, optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
+    def _optimizer(self, optimizer: Optimizer, *_: Any, **__: Any) -> None:
         self._forget(_parameters_of(optimizer))
-        original(optimizer, *args, **kwargs)
 
-    def _module(self, original: Any, module: nn.Module, *args: Any, **kwargs: Any) -> None:
+    def _module(self, module: nn.Module, *_: Any, **__: Any) -> None:
         self._forget(module.parameters())
-        original(module, *args, **kwargs)
 
     def _forget(self, parameters: Iterable[nn.Parameter]) -> None:
         zeroed = {id(parameter) for parameter in parameters}
