@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 
 from presum._core import Observer
 from presum.auditing import Audited
-from presum.device_pass import DTYPES, DeviceStep, FetchedStep, dense
+from presum.device_pass import DTYPES, DeviceStep, FetchedStep, dense, look_for_arrivals
 from presum.fingerprints import StepFingerprints, StepPrints
 from presum.fingerprints.families import KIND, real_bits
 from presum.fingerprints.step import Rows
@@ -210,10 +210,18 @@ class Collector(ABC):
         """End an open step, hash the parameters for the final note, and remove every hook."""
         Hook(self, self._end_step)()
         Hook(self, self._take_final_states)()
+        Hook(self, self._await_numbers)()
         self.off = True
         self._ignore()
         if not self._in_hook:
             self.unhook()  # else they stay and do nothing: torch is walking over them
+
+    def _await_numbers(self) -> None:
+        """Of steps that are still on a device: after the end nobody looks for them any more."""
+        deadline = time.monotonic() + LAST_NUMBERS_SECONDS
+        while self._late_packets > 0 and time.monotonic() < deadline:
+            look_for_arrivals()
+            time.sleep(0.001)
 
     def close_without_model(self) -> None:
         """End an open step, where the model is gone: its hooks stay and do nothing. For any thread,
@@ -334,9 +342,17 @@ class Collector(ABC):
 
     def _begin_synchronised(self) -> None:
         self._step += 1
-        self.collecting = self._step % self._setup.every == 0
+        self.collecting = self._step % self._setup.every == 0 and not self._is_captured()
         if self.collecting:
             self._begin_step()
+
+    def _is_captured(self) -> bool:
+        """Whether the pass is captured into a CUDA graph: what it computes comes when the graph is
+        replayed, and then no hook is called."""
+        if self._setup.device.type != "cuda" or not torch.cuda.is_current_stream_capturing():
+            return False
+        self._fingerprints.note_once("a CUDA graph was captured: its steps are not read")
+        return True
 
     @abstractmethod
     def _after_backward(self) -> None:
@@ -447,6 +463,7 @@ class Collector(ABC):
         self._audit = found
 
     def _end_step(self) -> None:
+        look_for_arrivals()
         if not self._open:
             return
         self._open = False
@@ -503,6 +520,7 @@ class Collector(ABC):
             if time.monotonic() > deadline:
                 return
             time.sleep(0.001)
+            look_for_arrivals()
         self._fingerprints.report_states(final.with_numbers(fetch().words).states)
 
     def _late_packet(self, found: Found, number: int, fetched: FetchedStep) -> bytes:

@@ -3,14 +3,15 @@
 was built with it, else torch operations.
 
 Everything is queued on the gradient's device: no value is read back, nothing waits. At the end of a
-step all numbers travel in one copy, through pinned memory where the device is CUDA, and a
-background thread waits for it. Definitions are those of docs/packet_format.md: fingerprints, maxima
-and counts equal the C++ pass bit for bit, sums of squares within 1e-12 and sketches within 1e-5 of
-their size (relative), because the order of additions is another.
+step all numbers travel in one copy, through pinned memory where the device is CUDA; once it has
+arrived, a background thread makes the packet. Definitions are those of docs/packet_format.md:
+fingerprints, maxima and counts equal the C++ pass bit for bit, sums of squares within 1e-12 and
+sketches within 1e-5 of their size (relative), because the order of additions is another.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from functools import cache
 
@@ -282,17 +283,37 @@ class Fetch:
         self._integers = torch.empty_like(integers, device="cpu", pin_memory=pinned)
         self._reals.copy_(reals, non_blocking=pinned)
         self._integers.copy_(integers, non_blocking=pinned)
-        self._event = torch.cuda.Event() if pinned else None  # type: ignore[no-untyped-call]
-        if self._event is not None:
-            self._event.record()
+        self._arrived = not pinned
+        if pinned:
+            self.follow(torch.cuda.Event())  # type: ignore[no-untyped-call]
+
+    def follow(self, event: torch.cuda.Event) -> None:
+        """The copy is done once this has happened; it is recorded now."""
+        event.record()
+        self._arrived = False
+        _on_their_way.append((self, event))
 
     def ready(self) -> bool:
-        """Whether the copy is done; never waits."""
-        return self._event is None or bool(self._event.query())  # type: ignore[no-untyped-call]
+        """Whether the copy is known to be done; asks nobody."""
+        return self._arrived
 
     def __call__(self) -> FetchedStep:
         """The numbers. Requires ``ready()``."""
         return FetchedStep(self._step, self._reals, self._integers, self._extra, self._words)
+
+
+_on_their_way: deque[tuple[Fetch, torch.cuda.Event]] = deque()  # of this process
+
+
+def look_for_arrivals() -> None:
+    """Which copies are done. For the training thread, outside of a captured graph: a question of
+    another thread's would end the capture of a CUDA graph. Never waits."""
+    while _on_their_way and not torch.cuda.is_current_stream_capturing():
+        fetch, event = _on_their_way[0]
+        if not event.query():  # type: ignore[no-untyped-call]
+            return
+        _on_their_way.popleft()
+        fetch._arrived = True
 
 
 class FetchedStep:

@@ -140,6 +140,21 @@ def test_the_process_group_is_held_until_the_recording_ends(
     assert sys.getrefcount(group) == before
 
 
+def test_an_end_that_cannot_be_told_does_not_reach_the_program(
+    model: DistributedDataParallel, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken:
+        def note(self, *_: object) -> bytes:
+            raise RuntimeError("planted failure")
+
+    monitor = presum.attach(model, run=tmp_path)
+    train(model, 2)
+    monitor._recording._observer = Broken()  # type: ignore[assignment]
+    monitor.close()
+    assert "planted failure" in caplog.text
+    assert len(presum.load(tmp_path).steps) == 2
+
+
 class Store:
     """Answers as told, then fails."""
 

@@ -5,6 +5,7 @@ a GPU where there is one."""
 from __future__ import annotations
 
 import struct
+import threading
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +16,7 @@ import torch
 
 from presum import _core, device_pass
 from presum._core import Observer
-from presum.device_pass import CHUNK, DTYPES, DeviceStep
+from presum.device_pass import CHUNK, DTYPES, DeviceStep, look_for_arrivals
 
 HEADER_BYTES = 56
 TOTAL, SKETCH, REDUCED = 2, 4, 7
@@ -210,3 +211,43 @@ def test_numbers_of_another_stream_arrive() -> None:
     while not fetch.ready():
         time.sleep(0.001)
     assert fetch().gradients[0][3:5] == (4000.0, 2.0)
+
+
+class Event:
+    """A CUDA event that tells who asks."""
+
+    def __init__(self) -> None:
+        self.happened = False
+        self.asked: list[str] = []
+
+    def record(self) -> None:
+        pass
+
+    def query(self) -> bool:
+        self.asked.append(threading.current_thread().name)
+        return self.happened
+
+
+def test_only_the_training_thread_asks_and_not_while_a_graph_is_captured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    capturing = False
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing)
+    fetches = [DeviceStep(torch.device("cpu"), 0).fetch([]) for _ in range(2)]
+    events = [Event(), Event()]
+    for fetch, event in zip(fetches, events, strict=True):
+        fetch.follow(event)  # type: ignore[arg-type]
+    answers: list[bool] = []
+    thread = threading.Thread(target=lambda: answers.extend(f.ready() for f in fetches))
+    thread.start()
+    thread.join()
+    assert answers == [False, False] and events[0].asked == []
+    capturing = True
+    look_for_arrivals()
+    assert events[0].asked == []
+    capturing, events[0].happened = False, True
+    look_for_arrivals()
+    assert [fetch.ready() for fetch in fetches] == [True, False]
+    events[1].happened = True
+    look_for_arrivals()
+    assert fetches[1].ready() and set(events[1].asked) == {threading.current_thread().name}

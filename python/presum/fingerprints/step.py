@@ -114,6 +114,10 @@ class StepFingerprints:
         self._queued: list[tuple[int, int, Any]] = []
         self._facts = Facts(observer.fact)
 
+    def note_once(self, text: str) -> None:
+        """A line for the run log, the first time that it is true."""
+        self._families.note_once(text)
+
     def listen(self, on: bool) -> None:
         """Whether batches of loaders are looked at."""
         if not on:
