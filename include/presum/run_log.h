@@ -63,8 +63,8 @@ struct SegmentInfo {
   std::string presum_version;
   bool closed = false;  // ended in order; a segment that is still written, or died, is not
   std::optional<std::uint32_t> preflight_exit_code;  // none where no preflight ended it
-  std::string salt;      // its name: samples of segments in which it differs cannot be compared
-  PacketCounts packets;  // of schema 4 on, else zero
+  std::string salt;  // its name: samples of segments in which it differs cannot be compared
+  PacketCounts packets;
   // Why the record lacks steps, or values of some workers, after the step `incomplete_after` (none:
   // from the first on); empty where nothing is known to be lacking.
   std::string incomplete;
@@ -129,7 +129,7 @@ class StepCursor {
 class RunLog {
  public:
   // `run` is the folder or the file. Errors: kNotFound (no such run), kCorrupt (not a presum
-  // database, or damaged), kUnsupported (made by a newer presum).
+  // database, or damaged), kUnsupported (made by another version).
   static Result<RunLog> open(const std::filesystem::path& run);
   RunLog(RunLog&&) noexcept;
   RunLog& operator=(RunLog&&) noexcept;
@@ -142,8 +142,7 @@ class RunLog {
   Result<std::vector<ModuleInfo>> modules() const;
   Result<std::vector<Fact>> facts() const;
   Result<std::vector<NoteRecord>> notes() const;
-  // As of the last commit, worst first. Empty for a run that a presum without findings wrote; then
-  // checks() is empty too.
+  // As of the last commit, worst first.
   Result<std::vector<Finding>> findings() const;
   // Every check of every model and segment that was looked at.
   struct Check {
@@ -156,9 +155,9 @@ class RunLog {
   Result<std::vector<SegmentInfo>> segments() const;
   Result<std::vector<GroupInfo>> groups() const;
 
-  // By segment, module, shard and replica. Empty for a run of schema 1.
+  // By segment, module, shard and replica.
   Result<std::vector<FinalState>> final_states() const;
-  // By segment, module, shard, step and replica. Empty for a run of schema 1.
+  // By segment, module, shard, step and replica.
   Result<std::vector<AuditedStep>> audits() const;
   // The steps from `from_step` on, ascending.
   Result<StepCursor> cursor(std::uint32_t segment, std::uint32_t module, std::uint32_t shard,
@@ -173,8 +172,8 @@ class RunLog {
   Status for_each_groups(const GroupsVisitor& visit) const;
   // Calls `visit` for a table for people ("steps", "workers", "groups", "findings", "checks" or
   // "audits") with the columns of docs/runlog_format.md: once without cells, then for every row.
-  // std::monostate stands for NULL (undefined, not measured). Errors: kInvalidArgument (another
-  // name), kUnsupported (findings or checks of a run that a presum without them wrote).
+  // std::monostate stands for NULL (undefined, not measured). Error: kInvalidArgument
+  // (another name).
   using Cell = std::variant<std::monostate, std::int64_t, double, std::string>;
   using RowVisitor =
       std::function<void(std::span<const std::string> columns, std::span<const Cell> cells)>;

@@ -5,10 +5,11 @@
 namespace presum::python {
 
 void raise(const Error& error) {
-  if (error.code == ErrorCode::kInvalidArgument) {
-    throw nanobind::value_error(error.message.c_str());
-  }
-  PyErr_SetString(PyExc_OSError, error.message.c_str());
+  const bool callers = error.code == ErrorCode::kInvalidArgument;
+  // A message may name what a file holds, which may be no text.
+  const auto text = nanobind::steal(PyUnicode_DecodeUTF8(
+      error.message.data(), static_cast<Py_ssize_t>(error.message.size()), "replace"));
+  PyErr_SetObject(callers ? PyExc_ValueError : PyExc_OSError, text.ptr());
   throw nanobind::python_error();
 }
 

@@ -35,6 +35,9 @@ std::pair<std::vector<std::string>, Rows> run_table(const std::string& run,
 }  // namespace
 
 void bind_runlog(nanobind::module_& m) {
+  m.def(
+      "check_run", [](const std::string& run) { unwrap(RunLog::open(run)); }, nanobind::arg("run"),
+      "Raises OSError where RunLog::open has an error.");
   m.def("run_table", &run_table, nanobind::arg("run"), nanobind::arg("table"),
         "Columns and rows of a table for people, as RunLog::visit_table gives them.");
 }

@@ -63,13 +63,15 @@ def attach(
     """Watch a data-parallel model on this rank; call it on every rank, once a model.
 
     Training gives the same bits with and without it. A failure of presum itself (a folder
-    that cannot be written, a store that is gone) is said once, and training goes on.
+    that cannot be written, a store that is gone) is said once, and training goes on. The model is
+    held weakly: the recording ends with it, also where nobody keeps or closes the monitor.
 
     Args:
         model: the DistributedDataParallel wrapper (not the module inside), the outermost module
             that ``fully_shard`` was applied to, or, with ``mode="manual"``, any module.
         optimizer: ends a step at its ``step()``; without it a step ends at the next forward.
-        run: the RUN folder, written by global rank 0. Default: ``runs/<script>-<UTC time>``.
+        run: the RUN folder, written by global rank 0 (where it does not attach, by the lowest rank
+            that does). Default: ``runs/<script>-<UTC time>``.
         process_group: the data-parallel group; default: the model's own, or all workers.
         mode: "passive" watches; "hook" (DDP only) puts presum into the communication hook, for
             exact products of each worker's gradient with the reduced one at every step, and runs a
@@ -107,7 +109,8 @@ def attach(
             "data" (hashes of the samples), "rng", "sampler", "parameters", "buffers", "optimizer",
             "mode", "environment".
         local_buffers: regular expressions of buffer names that may differ between workers.
-        on_finding: called with each new :class:`Finding` on rank 0, on a background thread.
+        on_finding: called with each new :class:`Finding` on the rank that records, on a background
+            thread.
         on_training_thread: call it after the optimiser's step instead, where it may end this rank's
             process by SystemExit (a launcher then ends the others). Other exceptions are logged.
         preflight: watch that many steps, print the verdict, and end the process by SystemExit

@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sqlite3
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import numpy as np
@@ -22,11 +24,35 @@ from presum.errors import UserError
 from presum.findings import Finding
 
 FILE_NAME = "presum.db"
-APPLICATION_ID = 0x70726573
-SCHEMA_VERSION = 4
 CHECK_STATES = ("found", "passed", "not-triggered", "not-possible")
 _ULPS = ("ulps_p50", "ulps_p90", "ulps_p99", "ulps_max")
 MATRIX_WORKERS = 256  # up to which every step keeps its matrix
+QUERY_SECONDS = 600.0  # a damaged file may be searched without end
+T = TypeVar("T")
+
+
+def _read(method: Callable[[Run], T]) -> cached_property[T]:
+    """A property that is read once. Where the file holds what presum does not write, that is a
+    UserError and nothing else."""
+
+    @functools.wraps(method)
+    def read(run: Run) -> T:
+        with _damage_of(run.path):
+            return method(run)
+
+    return cached_property(read)
+
+
+@contextmanager
+def _damage_of(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError) as error:
+        raise UserError(f"{path} is damaged ({type(error).__name__}: {_one_line(error)})") from None
+    except ValueError as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserError(f"{path} is damaged ({type(error).__name__}: {_one_line(error)})") from None
 
 
 def load(run: str | os.PathLike[str]) -> Run:
@@ -47,28 +73,22 @@ class Run:
 
     def __init__(self, path: Path) -> None:
         self.path = path / FILE_NAME if path.is_dir() else path
-        if not self.path.exists():
-            what = f"it holds no {FILE_NAME}" if path.is_dir() else "it does not exist"
-            raise UserError(f"{path} is not a run: {what}")
-        with self._open() as db:
-            identity = db.execute("PRAGMA application_id").fetchone()[0]
-            version = db.execute("PRAGMA user_version").fetchone()[0]
-        if identity != APPLICATION_ID:
-            raise UserError(f"{self.path} is not a presum run log, or is damaged")
-        if version > SCHEMA_VERSION:
-            raise UserError(f"{self.path} was written by a newer presum; update presum")
+        try:
+            _core.check_run(str(path))
+        except OSError as error:
+            raise UserError(str(error)) from None
 
-    @cached_property
+    @_read
     def steps(self) -> pd.DataFrame:
         """One row a step (and module): the metrics over all workers."""
         return self._frame("SELECT * FROM steps")
 
-    @cached_property
+    @_read
     def workers(self) -> pd.DataFrame:
         """One row a step and worker."""
         return self._frame("SELECT * FROM workers")
 
-    @cached_property
+    @_read
     def groups(self) -> pd.DataFrame:
         """One row a step, group (layer) and worker: its norm and largest |g| in that group."""
         rows = self._frame(
@@ -83,33 +103,29 @@ class Run:
         rows = rows.explode(["rank", "grad_norm", "grad_max"], ignore_index=True)
         return rows.astype({"rank": int, "grad_norm": float, "grad_max": float})
 
-    @cached_property
+    @_read
     def facts(self) -> pd.DataFrame:
         """What each rank said about itself: segment, module, rank, key, value."""
         return self._frame("SELECT * FROM fact ORDER BY segment, module, rank, key")
 
-    @cached_property
+    @_read
     def findings(self) -> list[Finding]:
-        """What presum found, worst first; empty for a run of schema 1, which holds none."""
-        if "finding" not in self._tables:
-            return []
+        """What presum found, worst first."""
         rows = self._frame(
             "SELECT * FROM findings ORDER BY severity = 'info', severity, first_step"
         )
         return [_finding(row) for row in rows.to_dict("records")]
 
-    @cached_property
+    @_read
     def checks(self) -> pd.DataFrame:
         """Every check of every model: segment, module, shard, check, state, reason."""
         columns = "segment, module, shard, check_id AS 'check', state, reason"
-        if "check_state" not in self._tables:
-            return pd.DataFrame(columns=["segment", "module", "shard", "check", "state", "reason"])
         rows = self._frame(
             f"SELECT {columns} FROM check_state ORDER BY segment, module, shard, position"
         )
         return rows.assign(state=[CHECK_STATES[state] for state in rows["state"]])
 
-    @cached_property
+    @_read
     def audits(self) -> pd.DataFrame:
         """One row an audit of the reduction (``attach(audit_every=)``): how its sum was made, and
         its error (docs/audit.md)."""
@@ -131,7 +147,7 @@ class Run:
         Raises:
             KeyError: the step is not recorded, or its matrix was not kept.
         """
-        with self._open() as db:
+        with _damage_of(self.path), self._open() as db:
             row = db.execute(
                 "SELECT workers, cosines FROM step WHERE step = ? AND module = ? AND shard = ? AND "
                 "segment = CASE WHEN ? < 0 THEN (SELECT max(segment) FROM step) ELSE ? END",
@@ -141,30 +157,25 @@ class Run:
             raise KeyError(f"{self.path}: no step {step} of module {module}")
         if row[1] is None and row[0] > MATRIX_WORKERS:
             raise KeyError(f"{self.path}: step {step} has no cosine matrix (every 50th step has)")
-        matrix = np.eye(row[0])
-        upper = np.triu_indices(row[0], 1)
-        matrix[upper] = np.nan if row[1] is None else np.frombuffer(row[1], np.float32)
-        matrix.T[upper] = matrix[upper]
-        return matrix
-
-    @cached_property
-    def _tables(self) -> set[str]:
-        with self._open() as db:
-            return {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
+        with _damage_of(self.path):
+            return _matrix(row[0], row[1])
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
         try:
             db = sqlite3.connect(f"file:{quote(str(self.path))}?mode=ro", uri=True)
+            deadline = time.monotonic() + QUERY_SECONDS
+            db.set_progress_handler(lambda: time.monotonic() > deadline, 100_000)
+            db.execute("PRAGMA trusted_schema=OFF")
             try:
                 yield db
             finally:
                 db.close()
         except sqlite3.OperationalError as error:
-            raise UserError(f"{self.path} cannot be read now: {error}") from None
+            raise UserError(f"{self.path} cannot be read now: {_one_line(error)}") from None
         except sqlite3.DatabaseError as error:
             raise UserError(
-                f"{self.path} is not a presum run log, or is damaged ({error})"
+                f"{self.path} is not a presum run log, or is damaged ({_one_line(error)})"
             ) from None
 
     def _frame(self, sql: str) -> Any:
@@ -175,6 +186,22 @@ class Run:
         # A column of NULLs alone would be of Python objects.
         empty = [c for c in columns if frame[c].isna().all()]
         return frame.astype(dict.fromkeys(empty, float)) if len(frame) else frame
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]
+
+
+def _matrix(workers: int, pairs: bytes | None) -> npt.NDArray[np.float64]:
+    count = workers * (workers - 1) // 2
+    values = None if pairs is None else np.frombuffer(pairs, np.float32)
+    if values is not None and len(values) != count:
+        raise ValueError(f"{len(values)} cosines of {workers} workers")
+    matrix = np.eye(workers)
+    upper = np.triu_indices(workers, 1)
+    matrix[upper] = np.nan if values is None else values
+    matrix.T[upper] = matrix[upper]
+    return matrix
 
 
 def _finding(row: dict[Any, Any]) -> Finding:

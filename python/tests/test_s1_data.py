@@ -127,6 +127,18 @@ def test_bad_data_is_named(tmp_path: Path, name: str, text: str, message: str) -
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["deep.json", "deep.jsonl", "long.json", "long.jsonl"])
+def test_data_that_is_more_than_python_takes_is_one_line(tmp_path: Path, name: str) -> None:
+    deep = '{"instruction": ' + "[" * 100_000 + "]" * 100_000 + "}"
+    record = deep if name.startswith("deep") else '{"instruction": ' + "7" * 5000 + "}"
+    path = tmp_path / name
+    path.write_text(record if name.endswith("l") else f"[{record}]")
+    with pytest.raises(UserError) as caught:
+        load_records(path)
+    assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+    assert "nested too deeply" in str(caught.value) or "too long" in str(caught.value)
+
+
 def test_unreadable_data_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="No such file"):
         load_records(tmp_path / "absent.json")

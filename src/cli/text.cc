@@ -32,6 +32,37 @@ std::string series_text(const HostSeries& series, std::vector<std::uint32_t> num
   return numbers.size() == 1 ? prefix + text : fmt::format("{}[{}]", prefix, text);
 }
 
+struct Character {
+  char32_t code = 0;
+  std::size_t bytes = 0;  // 0: the text does not begin with a character of UTF-8
+};
+
+Character first_of(std::string_view text) {
+  const auto byte = [&](std::size_t at) { return static_cast<unsigned char>(text[at]); };
+  const unsigned char lead = byte(0);
+  if (lead < 0x80) return {lead, 1};
+  const std::size_t bytes = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
+  if (lead < 0xC2 || lead > 0xF4 || text.size() < bytes) return {};
+  char32_t code = lead & (0xFFU >> (bytes + 1));
+  for (std::size_t at = 1; at < bytes; ++at) {
+    if ((byte(at) & 0xC0) != 0x80) return {};
+    code = (code << 6) | (byte(at) & 0x3FU);
+  }
+  constexpr char32_t kFirstOf[] = {0, 0, 0x80, 0x800, 0x10000};  // by bytes
+  const bool surrogate = code >= 0xD800 && code <= 0xDFFF;
+  if (code < kFirstOf[bytes] || code > 0x10FFFF || surrogate) return {};
+  return {code, bytes};
+}
+
+// Controls, and what changes the direction of text, breaks its lines or cannot be seen.
+bool steers(char32_t c) {
+  constexpr std::pair<char32_t, char32_t> kRanges[] = {
+      {0x00, 0x1F},     {0x7F, 0x9F},     {0xAD, 0xAD},      {0x61C, 0x61C},
+      {0x180E, 0x180E}, {0x200B, 0x200F}, {0x2028, 0x202E},  {0x2060, 0x206F},
+      {0xFEFF, 0xFEFF}, {0xFFF9, 0xFFFB}, {0xE0000, 0xE007F}};
+  return std::ranges::any_of(kRanges, [&](const auto& r) { return c >= r.first && c <= r.second; });
+}
+
 }  // namespace
 
 std::string number(double value) {
@@ -89,12 +120,14 @@ std::string table(const std::vector<std::vector<std::string>>& rows) {
 
 std::string printable(std::string_view text) {
   std::string out;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const auto c = static_cast<unsigned char>(text[i]);
-    const auto next = static_cast<unsigned char>(i + 1 < text.size() ? text[i + 1] : 0);
-    const bool upper = c == 0xC2 && next >= 0x80 && next <= 0x9F;  // U+0080 to U+009F in UTF-8
-    out += c < 0x20 || c == 0x7F || upper ? '?' : text[i];
-    if (upper) ++i;
+  while (!text.empty()) {
+    const Character c = first_of(text);
+    if (c.bytes == 0 || steers(c.code)) {
+      out += '?';
+    } else {
+      out += text.substr(0, c.bytes);
+    }
+    text.remove_prefix(std::max<std::size_t>(c.bytes, 1));
   }
   return out;
 }

@@ -26,8 +26,8 @@ std::string hosts(const std::vector<std::string>& names);
 // REQUIRES: every row has as many cells as the first.
 std::string table(const std::vector<std::vector<std::string>>& rows);
 
-// The text with control characters (a run may hold any bytes) shown as '?', so that it cannot
-// steer a terminal.
+// The text with '?' for what is no UTF-8 (a run may hold any bytes) and for characters that control
+// a terminal, turn the direction of text or are not seen.
 std::string printable(std::string_view text);
 
 }  // namespace presum::cli

@@ -76,6 +76,25 @@ TEST(Printable, HidesControlCharactersAboveAscii) {
             "a?31mb");  // U+009B starts an escape sequence
 }
 
+TEST(Printable, HidesWhatIsNoUtf8) {
+  EXPECT_EQ(printable("a\x9b"
+                      "31mb"),
+            "a?31mb")
+      << "a terminal in 8-bit mode takes it for an escape sequence";
+  EXPECT_EQ(printable("\xe6\xa2"), "??") << "cut off";
+  EXPECT_EQ(printable("\xc0\xaf"), "??") << "longer than need be";
+  EXPECT_EQ(printable("\xed\xa0\x80"), "???") << "half of a surrogate pair";
+  EXPECT_EQ(printable("\xf5\x80\x80\x80"), "????") << "above the last character";
+}
+
+TEST(Printable, HidesWhatTurnsTheDirectionOfTextOrIsNotSeen) {
+  EXPECT_EQ(printable("rank\xe2\x80\xae 0"), "rank? 0");  // U+202E
+  EXPECT_EQ(printable("a\xe2\x81\xa6z"), "a?z");          // U+2066
+  EXPECT_EQ(printable("a\xe2\x80\x8bz"), "a?z");          // U+200B
+  EXPECT_EQ(printable("a\xe2\x80\xa8z"), "a?z");          // U+2028
+  EXPECT_EQ(printable("a\xf3\xa0\x81\x81z"), "a?z");      // U+E0041
+}
+
 TEST(Printable, KeepsOtherLetters) {
   const std::string name = "gr\xC3\xBC\xC3\x9F-\xE6\xA2\xAF\xE5\xBA\xA6-\xC2\xB5";
   EXPECT_EQ(printable(name), name);

@@ -60,7 +60,6 @@ class Held {
 
 Result<std::vector<AuditedStep>> RunLog::audits() const {
   std::vector<AuditedStep> out;
-  if (state_->version < 2) return out;
   const auto changes = runlog::read_all<Change>(
       state_->db,
       fmt::format("SELECT segment, module, shard, step, replica, kind, value FROM fingerprint "

@@ -79,18 +79,17 @@ struct Change {
 
 struct StepCursor::State {
   Statement steps, workers, groups, missing;
-  std::optional<Statement> changes;  // none in a run of schema 1
+  Statement changes;
   std::optional<Change> next_change;
   std::map<std::uint32_t, std::vector<FingerprintValue>> held;  // by replica
   StepRecord record;
 
   Status read_change() {
     next_change.reset();
-    const auto row = changes->next();
+    const auto row = changes.next();
     if (!row) return tl::unexpected(row.error());
     if (*row) {
-      next_change = {
-          changes->integer(0), changes->small(1), {changes->small(2), changes->integer(3)}};
+      next_change = {changes.integer(0), changes.small(1), {changes.small(2), changes.integer(3)}};
     }
     return {};
   }
@@ -158,45 +157,39 @@ Result<const StepRecord*> StepCursor::next() {
 
 Result<StepCursor> RunLog::cursor(std::uint32_t segment, std::uint32_t module, std::uint32_t shard,
                                   std::uint64_t from_step) const {
-  const bool whole = state_->version >= 2;
   auto& db = state_->db;
   auto steps = db.prepare(fmt::format(
       "SELECT {} FROM step WHERE segment=? AND module=? AND shard=? AND step>=? ORDER BY step",
-      runlog::step_columns(state_->version)));
-  auto workers = db.prepare(fmt::format(
-      "SELECT {}, micro, {} FROM worker_step w WHERE step_id=? ORDER BY replica",
-      runlog::kWorkerColumns,
-      whole ? "rows, thinned, samples, indices, states" : "NULL, NULL, NULL, NULL, NULL"));
-  auto groups = db.prepare(fmt::format(
-      "SELECT group_id, norm_mean, norm_std, nonfinite, norms, maxima, {} FROM group_step "
-      "WHERE step_id=? ORDER BY group_id",
-      state_->version >= 3 ? "fingerprints" : "NULL"));
+      runlog::kStepColumns));
+  auto workers = db.prepare(
+      fmt::format("SELECT {}, micro, rows, thinned, samples, indices, states FROM worker_step w "
+                  "WHERE step_id=? ORDER BY replica",
+                  runlog::kWorkerColumns));
+  auto groups = db.prepare(
+      "SELECT group_id, norm_mean, norm_std, nonfinite, norms, maxima, fingerprints "
+      "FROM group_step WHERE step_id=? ORDER BY group_id");
   auto missing = db.prepare("SELECT replica FROM missing_worker WHERE step_id=? ORDER BY replica");
-  for (const auto* statement : {&steps, &workers, &groups, &missing}) {
+  auto changes = db.prepare(
+      "SELECT step, replica, kind, value FROM fingerprint WHERE segment=? AND module=? AND shard=? "
+      "ORDER BY step");
+  for (const auto* statement : {&steps, &workers, &groups, &missing, &changes}) {
     if (!*statement) return tl::unexpected(statement->error());
   }
   steps->with(segment, module, shard, from_step);
+  changes->with(segment, module, shard);
   auto state = std::make_unique<StepCursor::State>(StepCursor::State{std::move(*steps),
                                                                      std::move(*workers),
                                                                      std::move(*groups),
                                                                      std::move(*missing),
-                                                                     {},
+                                                                     std::move(*changes),
                                                                      {},
                                                                      {},
                                                                      {}});
-  if (!whole) return StepCursor(std::move(state));
-  auto changes = db.prepare(
-      "SELECT step, replica, kind, value FROM fingerprint WHERE segment=? AND module=? AND shard=? "
-      "ORDER BY step");
-  if (!changes) return tl::unexpected(changes.error());
-  changes->with(segment, module, shard);
-  state->changes.emplace(std::move(*changes));
   if (auto s = state->read_change(); !s) return tl::unexpected(s.error());
   return StepCursor(std::move(state));
 }
 
 Result<std::vector<FinalState>> RunLog::final_states() const {
-  if (state_->version < 2) return std::vector<FinalState>();
   return runlog::read_all<FinalState>(
       state_->db,
       "SELECT segment, module, shard, replica, optimizer_steps, states FROM final_state "

@@ -11,9 +11,14 @@ using runlog::read_all;
 using runlog::Statement;
 using Json = nlohmann::ordered_json;
 
-// What a stranger wrote into the file must not end the reader.
+constexpr int kDepthMax = 16;  // presum writes lists and objects of plain values
+
+// What a stranger wrote into the file must not end the reader: what is nested deeper is left out.
 Json parse(const std::string& text) {
-  Json value = Json::parse(text, nullptr, false);
+  const auto shallow = [](int depth, Json::parse_event_t, const Json&) {
+    return depth <= kDepthMax;
+  };
+  Json value = Json::parse(text, shallow, false);
   return value.is_discarded() ? Json() : value;
 }
 
@@ -79,7 +84,6 @@ RunLog::Check read_check(const Statement& row) {
 }  // namespace
 
 Result<std::vector<Finding>> RunLog::findings() const {
-  if (state_->version < 2) return std::vector<Finding>();
   return read_all<Finding>(
       state_->db,
       "SELECT segment, module, shard, check_id, also, severity, ranks, hosts, first_step, "
@@ -89,7 +93,6 @@ Result<std::vector<Finding>> RunLog::findings() const {
 }
 
 Result<std::vector<RunLog::Check>> RunLog::checks() const {
-  if (state_->version < 2) return std::vector<Check>();
   return read_all<Check>(state_->db,
                          "SELECT segment, module, shard, check_id, state, reason FROM check_state "
                          "ORDER BY segment, module, shard, position",

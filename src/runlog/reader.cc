@@ -9,18 +9,9 @@
 
 #include "runlog/reading.h"
 #include "runlog/schema.h"
+#include "runlog/shape.h"
 
 namespace presum {
-
-std::string runlog::step_columns(std::uint64_t version) {
-  const std::string norms = version >= 2 ? "mean_norm, mean_norm_error" : "NULL, NULL";
-  return fmt::format(
-      "segment, module, shard, step, workers_expected, loss_mean, loss_std, loss_range, "
-      "grad_norm_mean, grad_norm_std, grad_norm_cv, cosine_mean, cosine_low, cosine_high, "
-      "consistency, reduced_norm, signal, noise, noise_scale, effective_workers, tokens_cv, "
-      "cosine_source, reduced_disagrees, distinct_gradients, sketch_size, {}, {}, id",
-      norms, version >= 4 ? "absences_known" : "1");
-}
 
 StepRecord runlog::read_step(const Statement& row) {
   StepRecord r;
@@ -81,24 +72,32 @@ Status read_missing(Database& db, std::vector<StepRecord>& steps) {
       });
 }
 
-Status check_format(Database& db, const std::filesystem::path& file) {
-  const auto id = db.query_integer("PRAGMA application_id");
-  const auto version = db.query_integer("PRAGMA user_version");
-  if (!id) return tl::unexpected(id.error());
-  if (!version) return tl::unexpected(version.error());
-  if (*id != runlog::kApplicationId) {
-    return fail(ErrorCode::kCorrupt,
-                fmt::format("{} is not a presum run log, or is damaged: name a run folder or its "
-                            "presum.db; if it is one, copy it again from where it was written",
-                            file.string()));
+// Where a writer was killed while it closed the file, a journal is to be rolled back first, which
+// takes somebody who may write.
+Status recover(const std::filesystem::path& file) {
+  auto db = Database::open(file, Database::Mode::kWrite);
+  const auto seen = db ? db->query_integer("SELECT count(*) FROM sqlite_schema")
+                       : Result<std::uint64_t>(tl::unexpected(db.error()));
+  if (seen) return {};
+  return fail(
+      ErrorCode::kIo,
+      fmt::format("{}: its writer was killed while it closed the file, which must be opened "
+                  "once where it can be written: copy the folder and name the copy ({})",
+                  file.string(), seen.error().message));
+}
+
+Result<Database> open_checked(const std::filesystem::path& file) {
+  auto db = Database::open(file, Database::Mode::kRead);
+  if (!db) return db;
+  if (!db->query_integer("SELECT count(*) FROM sqlite_schema") && db->is_to_be_recovered()) {
+    *db = Database();
+    if (auto s = recover(file); !s) return tl::unexpected(s.error());
+    db = Database::open(file, Database::Mode::kRead);
+    if (!db) return db;
   }
-  if (*version > runlog::kSchemaVersion) {
-    return fail(ErrorCode::kUnsupported,
-                fmt::format("{} was written by a newer presum (schema {}, this one knows {}); "
-                            "update presum",
-                            file.string(), *version, runlog::kSchemaVersion));
-  }
-  return {};
+  if (auto s = runlog::check_identity(*db, file); !s) return tl::unexpected(s.error());
+  if (auto s = runlog::check_shape(*db, file); !s) return tl::unexpected(s.error());
+  return db;
 }
 
 }  // namespace
@@ -117,14 +116,14 @@ Result<RunLog> RunLog::open(const std::filesystem::path& run) {
   const auto file = folder ? run / runlog::kFileName : run;
   if (!std::filesystem::exists(file, error)) {
     return fail(ErrorCode::kNotFound,
-                fmt::format("{} is not a run: it holds no {}", run.string(), runlog::kFileName));
+                fmt::format("{} is not a run: it holds no {} (a recording that has just begun, or "
+                            "was killed as it began, has none)",
+                            run.string(), runlog::kFileName));
   }
-  auto db = Database::open(file, Database::Mode::kRead);
+  if (auto s = runlog::check_file(file); !s) return tl::unexpected(s.error());
+  auto db = open_checked(file);
   if (!db) return tl::unexpected(db.error());
-  if (auto s = check_format(*db, file); !s) return tl::unexpected(s.error());
-  const auto version = runlog::schema_version(*db);
-  if (!version) return tl::unexpected(version.error());
-  return RunLog(std::make_unique<State>(State{file, std::move(*db), *version}));
+  return RunLog(std::make_unique<State>(State{file, std::move(*db)}));
 }
 
 std::string RunLog::name() const {
@@ -136,7 +135,7 @@ Result<std::vector<StepRecord>> RunLog::steps() const {
   auto steps =
       read_all<StepRecord>(state_->db,
                            fmt::format("SELECT {} FROM step ORDER BY segment, module, shard, step",
-                                       runlog::step_columns(state_->version)),
+                                       runlog::kStepColumns),
                            runlog::read_step);
   if (!steps) return steps;
   if (auto s = check_workers(*steps, state_->file); !s) return tl::unexpected(s.error());

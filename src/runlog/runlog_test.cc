@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -673,7 +674,7 @@ TEST(Writer, LeavesRandomBytesAlone) {
   EXPECT_EQ(read_file(folder / "run" / kFileName), bytes);
 }
 
-TEST(Writer, LeavesANewerSchemaAlone) {
+TEST(Writer, LeavesAnotherSchemaAlone) {
   const TempFolder folder;
   make_run(folder / "run", {plain_step(1, 0)});
   ASSERT_TRUE(database(folder / "run", Database::Mode::kWrite).execute("PRAGMA user_version=99"));
@@ -865,6 +866,109 @@ TEST(RunLogOpen, SaysThatAFileIsNotARunLog) {
   expect_unreadable(folder / "notes.txt", ErrorCode::kCorrupt, "not a presum run log");
   write_file(folder / kFileName, "");
   expect_unreadable(folder.path(), ErrorCode::kCorrupt, "not a presum run log");
+}
+
+// A file of a stranger's, made from a run log.
+class ForeignRun : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    FakeClock clock;
+    Writer writer = open_writer(folder_ / "run", clock);
+    for (std::uint64_t s = 0; s < 5; ++s) ASSERT_TRUE(writer.add(plain_step(1, s)));
+    Finding finding;
+    finding.check = "worker-outlier";
+    ASSERT_TRUE(writer.replace(0, 0, {&finding, 1}, {}));
+    ASSERT_TRUE(writer.close());
+  }
+  Path run() const { return folder_ / "run"; }
+  void change(const std::string& statements) const {
+    auto db = database(run(), Database::Mode::kWrite);
+    const auto done = db.execute(statements.c_str());
+    ASSERT_TRUE(done) << done.error().message;
+  }
+  void expect_refused(const std::string& says) const {
+    expect_unreadable(run(), ErrorCode::kCorrupt, says);
+  }
+
+  TempFolder folder_;
+};
+
+constexpr const char* kEndless = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) ";
+
+TEST_F(ForeignRun, WithAViewInThePlaceOfATableIsRefused) {
+  change(
+      fmt::format("ALTER TABLE missing_worker RENAME TO other; CREATE VIEW missing_worker AS {} "
+                  "SELECT x AS step_id, x AS replica FROM n",
+                  kEndless));
+  expect_refused("missing_worker is not a table");
+}
+
+TEST_F(ForeignRun, WithAnotherViewIsRefused) {
+  change(
+      fmt::format("DROP VIEW groups; CREATE VIEW groups AS {} SELECT x AS step FROM n", kEndless));
+  expect_refused("view groups is another");
+}
+
+TEST_F(ForeignRun, WithAComputedColumnIsRefused) {
+  change(
+      "ALTER TABLE note RENAME TO other; CREATE TABLE note (id INTEGER PRIMARY KEY, "
+      "segment INTEGER, rank INTEGER, text TEXT AS (hex(zeroblob(300000000))))");
+  expect_refused("table note has other columns");
+}
+
+TEST_F(ForeignRun, WithoutAColumnIsRefused) {
+  change("DROP VIEW steps; ALTER TABLE step DROP COLUMN signal");
+  expect_refused("table step has other columns");
+}
+
+TEST_F(ForeignRun, MayHaveTablesAndColumnsOfItsOwn) {
+  change("CREATE TABLE mine (x); ALTER TABLE note ADD COLUMN mine; CREATE VIEW v AS SELECT 1");
+  const auto log = RunLog::open(run());
+  ASSERT_TRUE(log) << log.error().message;
+  EXPECT_EQ(log->steps()->size(), 5U);
+}
+
+TEST_F(ForeignRun, EvidenceThatIsNestedWithoutEndIsLeftOut) {
+  const std::string deep = std::string(150'000, '[') + std::string(150'000, ']');
+  for (const std::string& text : {"{\"a\":" + deep + ",\"b\":1}", deep, "[" + deep}) {
+    change(
+        fmt::format("UPDATE finding SET evidence='{}', ranks='{}', hosts='{}'", text, text, text));
+    const auto findings = RunLog::open(run())->findings();
+    ASSERT_TRUE(findings);
+    EXPECT_EQ(findings->size(), 1U);
+    for (const auto& [name, value] : findings->front().evidence) {
+      const auto* shown = std::get_if<std::string>(&value);
+      EXPECT_TRUE(shown == nullptr || shown->size() < 100) << name;
+    }
+  }
+}
+
+TEST_F(ForeignRun, AQueryWithoutEndIsGivenUp) {
+  auto db = Database::open(run() / kFileName, Database::Mode::kRead, std::chrono::milliseconds(50));
+  ASSERT_TRUE(db);
+  auto count = db->prepare(fmt::format("{} SELECT count(*) FROM n", kEndless));
+  ASSERT_TRUE(count);
+  const auto row = count->next();
+  ASSERT_FALSE(row);
+  EXPECT_EQ(row.error().code, ErrorCode::kCorrupt);
+  EXPECT_TRUE(one_line(row.error()));
+  EXPECT_EQ(db->query_integer("SELECT count(*) FROM step"), 5U) << "the next one is answered";
+}
+
+TEST_F(ForeignRun, ManyRowsMayTakeLongerThanOne) {
+  auto db = Database::open(run() / kFileName, Database::Mode::kRead, std::chrono::milliseconds(50));
+  auto rows = db->prepare(fmt::format("{} SELECT x FROM n LIMIT 2000000", kEndless));
+  std::uint64_t count = 0;
+  while (rows->next().value_or(false)) ++count;
+  EXPECT_EQ(count, 2'000'000U);
+}
+
+TEST(RunLogOpen, DoesNotWaitForAPipe) {
+  const TempFolder folder;
+  ASSERT_EQ(mkfifo((folder / kFileName).c_str(), 0600), 0);
+  expect_unreadable(folder.path(), ErrorCode::kCorrupt, "not a regular file");
+  FakeClock clock;
+  EXPECT_FALSE(Writer::open(folder.path(), clock.function(), Journal::kWal));
 }
 
 // Cut off or overwritten anywhere: an error or an answer, never a crash.
@@ -1704,217 +1808,6 @@ TEST(StepCursor, TakesACountThatIsNoneForZero) {
     EXPECT_EQ(step->workers.at(0).micro.at(0).tokens, 0U) << bad;
   }
 }
-
-// ---- a run of an older presum
-
-void make_run_by(const std::string& statements, int version, const Path& folder) {
-  std::filesystem::create_directories(folder);
-  const auto whole =
-      fmt::format("BEGIN; {} PRAGMA application_id=1886545267; PRAGMA user_version={}; COMMIT",
-                  statements, version);
-  const auto done = database(folder, Database::Mode::kWrite).execute(whole.c_str());
-  ASSERT_TRUE(done) << done.error().message;
-}
-
-// Schema 1 as version 0.1.0 made it, but for views that no reader of this one needs.
-void make_old_run(const Path& folder, const std::string& rows) {
-  make_run_by(kVersion1 + rows, 1, folder);
-}
-
-class OldRun : public ::testing::Test {
- protected:
-  void SetUp() override { make_old_run(run(), kRows); }
-  Path run() const { return folder_ / "run"; }
-
- private:
-  static constexpr const char* kRows = R"sql(
-    INSERT INTO segment VALUES (1, '00000000000000ff', '2026-01-31T23:59:59Z', '0.1.0', 1);
-    INSERT INTO worker VALUES (1, 0, 0, 0, 2, 10, 'node-0', 3, 0);
-    INSERT INTO fact VALUES (1, 0, 10, 'torch', '2.13.0');
-    INSERT INTO step (id, segment, module, shard, step, workers_expected, workers, loss_mean,
-      cosine_source, reduced_disagrees, distinct_gradients, sketch_size)
-      VALUES (1, 1, 0, 0, 0, 2, 2, 1.5, 1, 0, 2, 4096), (2, 1, 0, 0, 1, 2, 1, 2.5, 0, 0, 1, 0);
-    INSERT INTO worker_step VALUES
-      (1, 0, 10, 1.0, 0, 1, 7, 1, 2.0, 0.5, 0, NULL, NULL, 5, 0, 0, 0, 0, NULL),
-      (1, 1, 11, 2.0, 0, 1, 7, 1, 3.0, 0.5, 0, NULL, NULL, 6, 0, 0, 0, 0, NULL),
-      (2, 0, 10, 2.5, 0, 1, 7, 1, 2.0, 0.5, 0, NULL, NULL, 8, 0, 1, 0, 0, NULL);
-    INSERT INTO missing_worker VALUES (2, 1);
-    INSERT INTO note VALUES (1, 1, 10, 'old note');
-    CREATE VIEW steps AS SELECT step, loss_mean FROM step;
-    CREATE VIEW missing AS SELECT s.step, s.segment, s.module, s.shard, m.replica
-      FROM step s JOIN missing_worker m ON m.step_id = s.id;
-  )sql";
-
-  TempFolder folder_;
-};
-
-void expect_old_steps(const std::vector<StepRecord>& steps) {
-  ASSERT_GE(steps.size(), 2U);
-  EXPECT_EQ(steps[0].loss_mean, 1.5);
-  EXPECT_EQ(steps[0].sketch_size, 4096U);
-  EXPECT_TRUE(std::isnan(steps[0].mean_norm));
-  EXPECT_EQ(steps[1].step, 1U);
-  EXPECT_EQ(steps[1].missing_replicas, std::vector<std::uint32_t>{1});
-}
-
-TEST_F(OldRun, IsReadAsItIs) {
-  const std::string before = read_file(run() / kFileName);
-  const auto log = RunLog::open(run());
-  ASSERT_TRUE(log) << log.error().message;
-  expect_old_steps(log->steps().value());
-  EXPECT_TRUE(log->findings()->empty());
-  EXPECT_TRUE(log->checks()->empty());
-  EXPECT_EQ(log->modules()->at(0).workers.at(0).host, "node-0");
-  EXPECT_EQ(log->facts()->at(0).value, "2.13.0");
-  EXPECT_EQ(log->notes()->at(0).text, "old note");
-  EXPECT_EQ(log->segments()->at(0).preflight_exit_code, std::nullopt);
-  for (const char* table : {"findings", "checks"}) {
-    const auto visited = log->visit_table(table, [](auto, auto) { FAIL() << "a call"; });
-    ASSERT_FALSE(visited);
-    EXPECT_EQ(visited.error().code, ErrorCode::kUnsupported);
-  }
-  std::size_t workers = 0;
-  ASSERT_TRUE(log->for_each_workers([&](const auto&, auto seen) { workers += seen.size(); }));
-  EXPECT_EQ(workers, 3U);
-  StepCursor cursor = cursor_of(*log, plain_step(1, 0));
-  const auto first = next_step(cursor);
-  ASSERT_TRUE(first);
-  EXPECT_EQ(first->workers.at(1).loss, 2.0);
-  EXPECT_TRUE(first->workers.at(1).fingerprints.empty());
-  EXPECT_TRUE(log->final_states()->empty());
-  EXPECT_TRUE(log->segments()->at(0).salt.empty());
-  EXPECT_EQ(read_file(run() / kFileName), before) << "reading changes nothing";
-}
-
-TEST_F(OldRun, IsMigratedByTheNextSegment) {
-  FakeClock clock;
-  Writer writer = open_writer(run(), clock);
-  EXPECT_EQ(writer.segment(), 2U);
-  StepRecord record = full_step(2);
-  record.module = record.shard = 0;
-  add_all(writer, {record});
-  ASSERT_TRUE(writer.replace(2, 3, Findings{full_finding()}, {}));
-  ASSERT_TRUE(writer.close());
-  const auto steps = read_steps(run());
-  ASSERT_EQ(steps.size(), 3U);
-  expect_old_steps(steps);
-  EXPECT_EQ(steps[2].mean_norm, record.mean_norm);
-  EXPECT_EQ(findings_in(run()).size(), 1U);
-  auto db = database(run());
-  EXPECT_EQ(db.query_integer("PRAGMA user_version"), kSchemaVersion);
-  EXPECT_EQ(db.query_integer("SELECT count(*) FROM workers WHERE segment = 1"), 3U);
-  EXPECT_EQ(db.query_integer("SELECT count(*) FROM worker_step WHERE rows IS NULL"), 5U);
-  EXPECT_EQ(db.query_integer("SELECT count(*) FROM segment WHERE salt IS NULL"), 1U);
-  EXPECT_EQ(db.query_integer("SELECT count(*) FROM steps WHERE mean_norm IS NULL"), 2U);
-}
-
-// Every table and view, with its columns in their order.
-std::string schema_of(const Path& run) {
-  Database db = database(run);
-  auto row = db.prepare(
-      "SELECT m.type, m.name, p.name, p.type, p.\"notnull\", p.pk FROM sqlite_master m "
-      "JOIN pragma_table_info(m.name) p ORDER BY m.type, m.name, p.cid");
-  std::string out;
-  while (row->next().value()) {
-    for (int c = 0; c < 6; ++c) out += row->text(c) + ' ';
-    out += '\n';
-  }
-  return out;
-}
-
-TEST_F(OldRun, HasTheSchemaOfANewOneOnceItIsMigrated) {
-  const TempFolder folder;
-  make_run(folder / "new", {});
-  make_run(run(), {});
-  EXPECT_EQ(schema_of(run()), schema_of(folder / "new"));
-}
-
-TEST_F(OldRun, ThatCannotBeMigratedStaysWhole) {
-  ASSERT_TRUE(database(run(), Database::Mode::kWrite).execute("DROP TABLE worker_step"));
-  FakeClock clock;
-  const auto writer = Writer::open(run(), clock.function(), Journal::kWal);
-  ASSERT_FALSE(writer);
-  EXPECT_TRUE(one_line(writer.error())) << writer.error().message;
-  auto db = database(run());
-  EXPECT_EQ(db.query_integer("PRAGMA user_version"), 1U);
-  EXPECT_EQ(db.query_integer("SELECT count(*) FROM pragma_table_info('segment')"), 5U)
-      << "the columns that had been added are gone again";
-}
-
-TEST_P(WriterJournal, MigratesAnOlderRun) {
-  const TempFolder folder;
-  make_old_run(folder / "run", "");
-  FakeClock clock;
-  Writer writer = open_writer(folder / "run", clock, GetParam());
-  add_all(writer, {full_step(1)});
-  ASSERT_TRUE(writer.close());
-  EXPECT_EQ(read_steps(folder / "run").size(), 1U);
-  EXPECT_EQ(database(folder / "run").query_integer("PRAGMA user_version"), kSchemaVersion);
-}
-
-// Version 2, without or with the columns of version 3, which some runs of version 2 have.
-class RunOfSchema2 : public ::testing::TestWithParam<bool> {
- protected:
-  void SetUp() override {
-    make_run_by(std::string(kVersion1) + kVersion2 + (GetParam() ? kVersion3 : "") + kViews + kRows,
-                2, run());
-  }
-  Path run() const { return folder_ / "run"; }
-
- private:
-  static constexpr const char* kRows = R"sql(
-    INSERT INTO segment (segment, run, started_utc, presum_version, closed)
-      VALUES (1, '00000000000000ff', '2026-01-31T23:59:59Z', '0.1.0', 1);
-    INSERT INTO group_name (segment, module, shard, id, name, elements)
-      VALUES (1, 0, 0, 7, 'head', 4);
-    INSERT INTO step (id, segment, module, shard, step, workers_expected, workers, cosine_source,
-      reduced_disagrees, distinct_gradients, sketch_size) VALUES (1, 1, 0, 0, 0, 2, 2, 1, 0, 2, 0);
-    INSERT INTO group_step (step_id, group_id, nonfinite, norms, maxima)
-      VALUES (1, 7, 0, x'0000803f', x'0000803f');
-  )sql";
-
-  TempFolder folder_;
-};
-
-TEST_P(RunOfSchema2, IsRead) {
-  const auto log = RunLog::open(run());
-  ASSERT_TRUE(log) << log.error().message;
-  const auto groups = log->groups();
-  ASSERT_TRUE(groups) << groups.error().message;
-  EXPECT_EQ(groups->at(0).position, 0U);
-  StepCursor cursor = cursor_of(*log, plain_step(1, 0));
-  const auto step = next_step(cursor);
-  ASSERT_TRUE(step);
-  EXPECT_EQ(step->groups.at(0).norms, std::vector<float>{1});
-  EXPECT_TRUE(step->groups.at(0).fingerprints.empty());
-}
-
-TEST_P(RunOfSchema2, GoesOn) {
-  FakeClock clock;
-  Writer writer = open_writer(run(), clock);
-  packet::Hello hello = hello_of(2, 0, 1);
-  hello.groups = {{3, 10, "embed"}, {1, 20, "body"}};
-  ASSERT_TRUE(writer.add(hello));
-  const StepRecord record = full_step(2);
-  add_all(writer, {record});
-  ASSERT_TRUE(writer.close());
-  const auto log = RunLog::open(run());
-  ASSERT_TRUE(log) << log.error().message;
-  EXPECT_EQ(log->groups()->size(), 3U);
-  StepCursor cursor = cursor_of(*log, record);
-  const auto step = next_step(cursor);
-  ASSERT_TRUE(step);
-  EXPECT_EQ(step->groups.at(0).fingerprints, record.groups.at(0).fingerprints);
-}
-
-TEST_P(RunOfSchema2, HasTheSchemaOfANewOneOnceItGoesOn) {
-  const TempFolder folder;
-  make_run(folder / "new", {});
-  make_run(run(), {});
-  EXPECT_EQ(schema_of(run()), schema_of(folder / "new"));
-}
-
-INSTANTIATE_TEST_SUITE_P(Columns, RunOfSchema2, ::testing::Bool());
 
 // ---- size
 

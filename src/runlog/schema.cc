@@ -3,13 +3,21 @@
 
 namespace presum::runlog {
 
-const char* const kVersion1 = R"sql(
+const char* const kTables = R"sql(
 CREATE TABLE segment (
   segment INTEGER PRIMARY KEY,
   run TEXT NOT NULL,
   started_utc TEXT NOT NULL,
   presum_version TEXT NOT NULL,
-  closed INTEGER NOT NULL DEFAULT 0
+  closed INTEGER NOT NULL DEFAULT 0,
+  salt TEXT NOT NULL,
+  preflight_exit_code INTEGER,
+  damaged INTEGER NOT NULL DEFAULT 0,
+  foreign_packets INTEGER NOT NULL DEFAULT 0,
+  duplicate INTEGER NOT NULL DEFAULT 0,
+  late INTEGER NOT NULL DEFAULT 0,
+  incomplete TEXT NOT NULL DEFAULT '',
+  incomplete_after INTEGER
 );
 CREATE TABLE worker (
   segment INTEGER NOT NULL, module INTEGER NOT NULL, shard INTEGER NOT NULL,
@@ -25,6 +33,7 @@ CREATE TABLE fact (
 CREATE TABLE group_name (
   segment INTEGER NOT NULL, module INTEGER NOT NULL, shard INTEGER NOT NULL,
   id INTEGER NOT NULL, name TEXT NOT NULL, elements INTEGER NOT NULL,
+  position INTEGER NOT NULL,
   PRIMARY KEY (segment, module, shard, id)
 ) WITHOUT ROWID;
 CREATE TABLE step (
@@ -39,6 +48,8 @@ CREATE TABLE step (
   signal REAL, noise REAL, noise_scale REAL, effective_workers REAL,
   tokens_cv REAL, distinct_gradients INTEGER NOT NULL, sketch_size INTEGER NOT NULL,
   cosines BLOB,
+  mean_norm REAL, mean_norm_error REAL,
+  absences_known INTEGER NOT NULL,
   UNIQUE (segment, module, shard, step)
 );
 CREATE TABLE worker_step (
@@ -49,12 +60,14 @@ CREATE TABLE worker_step (
   reduced_norm REAL, fingerprint INTEGER NOT NULL, reduced_fingerprint INTEGER NOT NULL,
   optimizer_step INTEGER NOT NULL, dropped INTEGER NOT NULL, skipped_parameters INTEGER NOT NULL,
   micro BLOB,
+  rows INTEGER, thinned INTEGER, samples BLOB, indices BLOB, states BLOB,
   PRIMARY KEY (step_id, replica)
 ) WITHOUT ROWID;
 CREATE TABLE group_step (
   step_id INTEGER NOT NULL REFERENCES step(id), group_id INTEGER NOT NULL,
   norm_mean REAL, norm_std REAL, nonfinite INTEGER NOT NULL, norms BLOB NOT NULL,
   maxima BLOB NOT NULL,
+  fingerprints BLOB,
   PRIMARY KEY (step_id, group_id)
 ) WITHOUT ROWID;
 CREATE TABLE missing_worker (
@@ -64,18 +77,6 @@ CREATE TABLE missing_worker (
 CREATE TABLE note (
   id INTEGER PRIMARY KEY, segment INTEGER NOT NULL, rank INTEGER NOT NULL, text TEXT NOT NULL
 );
-)sql";
-
-const char* const kVersion2 = R"sql(
-ALTER TABLE segment ADD COLUMN salt TEXT;
-ALTER TABLE segment ADD COLUMN preflight_exit_code INTEGER;
-ALTER TABLE step ADD COLUMN mean_norm REAL;
-ALTER TABLE step ADD COLUMN mean_norm_error REAL;
-ALTER TABLE worker_step ADD COLUMN rows INTEGER;
-ALTER TABLE worker_step ADD COLUMN thinned INTEGER;
-ALTER TABLE worker_step ADD COLUMN samples BLOB;
-ALTER TABLE worker_step ADD COLUMN indices BLOB;
-ALTER TABLE worker_step ADD COLUMN states BLOB;
 CREATE TABLE fingerprint (
   segment INTEGER NOT NULL, module INTEGER NOT NULL, shard INTEGER NOT NULL,
   replica INTEGER NOT NULL, kind INTEGER NOT NULL, step INTEGER NOT NULL, value INTEGER NOT NULL,
@@ -105,28 +106,7 @@ CREATE TABLE detector_state (
 ) WITHOUT ROWID;
 )sql";
 
-const char* const kVersion3 = R"sql(
-ALTER TABLE group_step ADD COLUMN fingerprints BLOB;
-ALTER TABLE group_name ADD COLUMN position INTEGER;
-)sql";
-
-const char* const kVersion4 = R"sql(
-ALTER TABLE segment ADD COLUMN damaged INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE segment ADD COLUMN foreign_packets INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE segment ADD COLUMN duplicate INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE segment ADD COLUMN late INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE segment ADD COLUMN incomplete TEXT NOT NULL DEFAULT '';
-ALTER TABLE segment ADD COLUMN incomplete_after INTEGER;
-ALTER TABLE step ADD COLUMN absences_known INTEGER NOT NULL DEFAULT 1;
-)sql";
-
 const char* const kViews = R"sql(
-DROP VIEW IF EXISTS steps;
-DROP VIEW IF EXISTS workers;
-DROP VIEW IF EXISTS group_values;
-DROP VIEW IF EXISTS groups;
-DROP VIEW IF EXISTS missing;
-DROP VIEW IF EXISTS findings;
 CREATE VIEW steps AS
   SELECT step, segment, module, shard, workers_expected, workers, loss_mean, loss_std, loss_range,
     grad_norm_mean, grad_norm_std, grad_norm_cv, cosine_mean, cosine_low, cosine_high,
@@ -166,14 +146,5 @@ CREATE VIEW findings AS
     ranks, hosts, first_step, last_step, confidence, title, evidence, remedy, resembles
   FROM finding ORDER BY segment, module, shard, finding.severity DESC, first_step, id;
 )sql";
-
-Result<std::uint64_t> schema_version(Database& db) {
-  auto version = db.query_integer("PRAGMA user_version");
-  if (!version || *version != 2) return version;
-  auto found = db.query_integer(
-      "SELECT count(*) FROM pragma_table_info('group_name') WHERE name = 'position'");
-  if (!found) return found;
-  return *found > 0 ? 3 : 2;
-}
 
 }  // namespace presum::runlog

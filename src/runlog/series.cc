@@ -98,27 +98,19 @@ Status by_step(Database& db, std::string_view sql, Read&& read, Visit&& visit) {
 }  // namespace
 
 Result<std::vector<SegmentInfo>> RunLog::segments() const {
-  const char* const of_schema_2 = state_->version >= 2 ? "preflight_exit_code, salt" : "NULL, NULL";
-  const char* const of_schema_4 =
-      state_->version >= 4
-          ? "damaged, foreign_packets, duplicate, late, incomplete, incomplete_after"
-          : "0, 0, 0, 0, '', NULL";
   return read_all<SegmentInfo>(
       state_->db,
-      fmt::format("SELECT segment, started_utc, presum_version, closed, {}, {} FROM segment "
-                  "ORDER BY segment",
-                  of_schema_2, of_schema_4),
+      "SELECT segment, started_utc, presum_version, closed, preflight_exit_code, salt, damaged, "
+      "foreign_packets, duplicate, late, incomplete, incomplete_after FROM segment "
+      "ORDER BY segment",
       read_segment);
 }
 
 Result<std::vector<GroupInfo>> RunLog::groups() const {
-  const char* const by_name =
-      "row_number() OVER (PARTITION BY segment, module, shard ORDER BY name) - 1";
   return read_all<GroupInfo>(
       state_->db,
-      fmt::format("SELECT segment, module, shard, id, name, elements, {} FROM group_name "
-                  "ORDER BY segment, module, shard, name",
-                  state_->version >= 3 ? fmt::format("ifnull(position, {})", by_name) : by_name),
+      "SELECT segment, module, shard, id, name, elements, position FROM group_name "
+      "ORDER BY segment, module, shard, name",
       [](const Statement& row) {
         return GroupInfo{row.small(0), row.small(1),   row.small(2), row.integer(3),
                          row.text(4),  row.integer(5), row.small(6)};

@@ -15,9 +15,21 @@ const char* remedy_for(Database::Mode mode) {
   return mode == Database::Mode::kWrite ? kWriteElsewhere : kCopyAgain;
 }
 
+// What SQLite says may quote a whole statement of the file.
+std::string one_line(std::string_view said) {
+  constexpr std::size_t kBytesMax = 200;
+  std::string out;
+  for (const char c : said.substr(0, kBytesMax)) {
+    const bool space = std::isspace(static_cast<unsigned char>(c)) != 0;
+    if (!space || (!out.empty() && out.back() != ' ')) out += space ? ' ' : c;
+  }
+  return said.size() > kBytesMax ? out + "..." : out;
+}
+
 // What SQLite says of a file, as one line that says what to do about it.
-tl::unexpected<Error> failure(int code, const std::string& file, const char* said,
+tl::unexpected<Error> failure(int code, const std::string& file, const char* message,
                               Database::Mode mode) {
+  const auto said = one_line(message);
   switch (code & 0xFF) {
     case SQLITE_CORRUPT:
     case SQLITE_TOOBIG:  // a length that nobody wrote
@@ -28,6 +40,11 @@ tl::unexpected<Error> failure(int code, const std::string& file, const char* sai
                   fmt::format("{} is not a presum run log, or is damaged: name a run folder or its "
                               "presum.db; if it is one, {} ({})",
                               file, remedy_for(mode), said));
+    case SQLITE_INTERRUPT:
+      return fail(
+          ErrorCode::kCorrupt,
+          fmt::format("{} is damaged, or too large: no answer within the time that a row may take",
+                      file));
     default:
       return fail(ErrorCode::kIo, fmt::format("{}: {}", file, said));
   }
@@ -57,6 +74,7 @@ std::string uri_of(const std::filesystem::path& file) {
 }  // namespace
 
 Result<bool> Statement::next() {
+  if (deadline_) deadline_->at = std::chrono::steady_clock::now() + deadline_->patience;
   switch (sqlite3_step(statement_.get())) {
     case SQLITE_ROW:
       return true;
@@ -100,7 +118,8 @@ std::span<const std::byte> Statement::blob(int column) const {
                           : std::span(bytes, static_cast<std::size_t>(count));
 }
 
-Result<Database> Database::open(const std::filesystem::path& file, Mode mode) {
+Result<Database> Database::open(const std::filesystem::path& file, Mode mode,
+                                std::chrono::milliseconds patience) {
   constexpr int kBusyTimeoutMs = 5'000;
   const int flags =
       mode == Mode::kWrite ? SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE : SQLITE_OPEN_READONLY;
@@ -115,11 +134,35 @@ Result<Database> Database::open(const std::filesystem::path& file, Mode mode) {
     return failure(code, file.string(), sqlite3_errstr(code), mode);
   }
   sqlite3_busy_timeout(raw, kBusyTimeoutMs);
+  if (mode != Mode::kWrite) database.distrust(patience);
   return database;
+}
+
+void Database::distrust(std::chrono::milliseconds patience) {
+  constexpr int kBytesMax = 256 << 20;  // of a value
+  constexpr int kStatementBytesMax = 1 << 20;
+  constexpr int kInstructions = 100'000;  // between two looks at the clock
+  sqlite3* const db = database_.get();
+  sqlite3_db_config(db, SQLITE_DBCONFIG_DEFENSIVE, 1, nullptr);
+  sqlite3_db_config(db, SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0, nullptr);
+  sqlite3_limit(db, SQLITE_LIMIT_LENGTH, kBytesMax);
+  sqlite3_limit(db, SQLITE_LIMIT_SQL_LENGTH, kStatementBytesMax);
+  sqlite3_limit(db, SQLITE_LIMIT_ATTACHED, 0);
+  sqlite3_limit(db, SQLITE_LIMIT_TRIGGER_DEPTH, 1);
+  deadline_ = std::make_shared<Deadline>(Deadline{.patience = patience});
+  const auto is_late = [](void* deadline) {
+    return std::chrono::steady_clock::now() > static_cast<const Deadline*>(deadline)->at ? 1 : 0;
+  };
+  sqlite3_progress_handler(db, kInstructions, is_late, deadline_.get());
 }
 
 void Database::leave_the_file_alone() {
   sqlite3_db_config(database_.get(), SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, nullptr);
+}
+
+bool Database::is_to_be_recovered() const {
+  const int code = sqlite3_errcode(database_.get()) & 0xFF;
+  return code == SQLITE_READONLY || code == SQLITE_CANTOPEN;
 }
 
 Status Database::execute(const char* sql) {
@@ -135,7 +178,7 @@ Result<Statement> Database::prepare(std::string_view sql) {
     return failure(SQLITE_CORRUPT, database_.get());
   }
   if (code != SQLITE_OK) return failure(database_.get());
-  return Statement(raw);
+  return Statement(raw, deadline_);
 }
 
 Result<std::uint64_t> Database::query_integer(std::string_view sql) {

@@ -4,6 +4,7 @@
 
 #include <sqlite3.h>
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -11,15 +12,27 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "presum/status.h"
 
 namespace presum::runlog {
 
+// How long a reading statement may look for its next row before it is given up: what a stranger
+// wrote may be a query without end.
+inline constexpr std::chrono::milliseconds kRowPatience{60'000};
+
+// When the statement under way is to be given up. Shared by a database and its statements.
+struct Deadline {
+  std::chrono::milliseconds patience = kRowPatience;
+  std::chrono::steady_clock::time_point at = std::chrono::steady_clock::time_point::max();
+};
+
 // A prepared statement. Unbound parameters are NULL; NaN is stored as NULL, NULL reads as NaN.
 class Statement {
  public:
-  explicit Statement(sqlite3_stmt* statement) : statement_(statement) {}
+  explicit Statement(sqlite3_stmt* statement, std::shared_ptr<Deadline> deadline = nullptr)
+      : statement_(statement), deadline_(std::move(deadline)) {}
 
   void bind(int at, double value) { sqlite3_bind_double(statement_.get(), at, value); }
   void bind(int at, std::uint64_t value) {
@@ -72,16 +85,22 @@ class Statement {
     void operator()(sqlite3_stmt* s) const { sqlite3_finalize(s); }
   };
   std::unique_ptr<sqlite3_stmt, Finalize> statement_;
+  std::shared_ptr<Deadline> deadline_;  // null: it may take as long as it does
 };
 
 class Database {
  public:
   // kReadFileAlone: as it is without its write-ahead log.
   enum class Mode { kRead, kWrite, kReadFileAlone };
-  static Result<Database> open(const std::filesystem::path& file, Mode mode);
+  static Result<Database> open(const std::filesystem::path& file, Mode mode,
+                               std::chrono::milliseconds patience = kRowPatience);
 
   // Closing it will neither write to the file nor delete its log.
   void leave_the_file_alone();
+
+  // The last statement failed because a journal is to be rolled back, or a log to be read in, and
+  // this connection only reads.
+  bool is_to_be_recovered() const;
 
   Status execute(const char* sql);
   Result<Statement> prepare(std::string_view sql);
@@ -94,7 +113,12 @@ class Database {
   struct Close {
     void operator()(sqlite3* d) const { sqlite3_close_v2(d); }
   };
+  // What a stranger's file must not do while it is read: run functions, grow without bound, take
+  // for ever.
+  void distrust(std::chrono::milliseconds patience);
+
   std::unique_ptr<sqlite3, Close> database_;
+  std::shared_ptr<Deadline> deadline_;  // of a database that is read
 };
 
 }  // namespace presum::runlog

@@ -31,32 +31,26 @@ RunLog::Cell cell(const Statement& row, int column) {
 struct Table {
   std::string_view name;
   const char* sql;
-  std::uint64_t since;  // version of the schema
 };
 
 constexpr std::array<Table, 6> kTables = {{
-    {"steps", "SELECT * FROM steps", 1},
-    {"workers", "SELECT * FROM workers", 1},
-    {"groups", "SELECT * FROM groups", 1},
-    {"findings", "SELECT * FROM findings", 2},
+    {"steps", "SELECT * FROM steps"},
+    {"workers", "SELECT * FROM workers"},
+    {"groups", "SELECT * FROM groups"},
+    {"findings", "SELECT * FROM findings"},
     {"checks",
      "SELECT segment, module, shard, check_id, CASE state WHEN 0 THEN 'found' WHEN 1 THEN 'passed' "
      "WHEN 2 THEN 'not-triggered' ELSE 'not-possible' END AS state, reason FROM check_state "
-     "ORDER BY segment, module, shard, position",
-     2},
-    {"audits", nullptr, 1},  // not a query: rows are put together from fingerprints
+     "ORDER BY segment, module, shard, position"},
+    {"audits", nullptr},  // not a query: rows are put together from fingerprints
 }};
 
-Result<const Table*> find_table(std::string_view name, std::uint64_t version) {
+Result<const Table*> find_table(std::string_view name) {
   const auto found = std::ranges::find(kTables, name, &Table::name);
   if (found == kTables.end()) {
     return fail(
         ErrorCode::kInvalidArgument,
         fmt::format("no table {}: use steps, workers, groups, findings, checks or audits", name));
-  }
-  if (version < found->since) {
-    return fail(ErrorCode::kUnsupported,
-                fmt::format("no table {}: a presum without findings wrote the run", name));
   }
   return &*found;
 }
@@ -118,7 +112,7 @@ Status visit_audits(const RunLog& log, const RunLog::RowVisitor& visit) {
 }  // namespace
 
 Status RunLog::visit_table(std::string_view name, const RowVisitor& visit) const {
-  const auto table = find_table(name, state_->version);
+  const auto table = find_table(name);
   if (!table) return tl::unexpected(table.error());
   if ((*table)->sql == nullptr) return visit_audits(*this, visit);
   auto rows = state_->db.prepare((*table)->sql);

@@ -20,6 +20,7 @@
 #include "runlog/file_watch.h"
 #include "runlog/keyed_hash.h"
 #include "runlog/schema.h"
+#include "runlog/shape.h"
 #include "runlog/sqlite.h"
 
 namespace presum::runlog {
@@ -55,43 +56,12 @@ std::string utc_now() {
   return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(now));
 }
 
-Status check_ours(Database& db, const std::filesystem::path& file) {
-  const auto id = db.query_integer("PRAGMA application_id");
-  const auto version = db.query_integer("PRAGMA user_version");
-  if (!id) return tl::unexpected(id.error());
-  if (!version) return tl::unexpected(version.error());
-  if (*id != kApplicationId) {
-    return fail(ErrorCode::kCorrupt, fmt::format("{} is not a presum run log", file.string()));
-  }
-  if (*version > kSchemaVersion) {
-    return fail(
-        ErrorCode::kUnsupported,
-        fmt::format(
-            "{} was written by a newer presum (schema {}, this one knows {}); update presum",
-            file.string(), *version, kSchemaVersion));
-  }
-  return {};
-}
-
 Status create_schema(Database& db) {
-  const auto pragmas = fmt::format("PRAGMA application_id={}; PRAGMA user_version={};",
-                                   kApplicationId, kSchemaVersion);
   // One transaction: a reader sees no database or a whole one.
-  return db.execute(fmt::format("BEGIN; {} {} {} {} {} {} COMMIT;", kVersion1, kVersion2, kVersion3,
-                                kVersion4, kViews, pragmas)
+  return db.execute(fmt::format("BEGIN; {} {} PRAGMA application_id={}; PRAGMA user_version={}; "
+                                "COMMIT;",
+                                kTables, kViews, kApplicationId, kSchemaVersion)
                         .c_str());
-}
-
-Status migrate(Database& db) {
-  const auto version = schema_version(db);
-  if (!version) return tl::unexpected(version.error());
-  if (*version == kSchemaVersion) return {};
-  auto done = db.execute(fmt::format("BEGIN IMMEDIATE; {} {} {} {} PRAGMA user_version={}; COMMIT;",
-                                     *version < 2 ? kVersion2 : "", *version < 3 ? kVersion3 : "",
-                                     kVersion4, kViews, kSchemaVersion)
-                             .c_str());
-  if (!done) static_cast<void>(db.execute("ROLLBACK"));
-  return done;
 }
 
 const char* journal_mode(Journal journal) {
@@ -126,10 +96,11 @@ Status prepare_file(Database& db, const std::filesystem::path& file, Journal jou
   const auto tables = db.query_integer("SELECT count(*) FROM sqlite_master");
   if (!tables) return tl::unexpected(tables.error());
   if (*tables != 0) {
-    if (auto s = check_ours(db, file); !s) return s;
+    if (auto s = check_identity(db, file); !s) return s;
+    if (auto s = check_shape(db, file); !s) return s;
   }
   if (auto s = db.execute(journal_mode(journal)); !s) return s;
-  return *tables == 0 ? create_schema(db) : migrate(db);
+  return *tables == 0 ? create_schema(db) : Status{};
 }
 
 template <class T>
@@ -455,6 +426,11 @@ Result<Writer> Writer::open(const std::filesystem::path& folder, MonotonicClock 
     auto local = local_copy(target);
     if (!local) return tl::unexpected(local.error());
     file = std::move(*local);
+  }
+  std::error_code error;
+  if (std::filesystem::exists(file, error) && !std::filesystem::is_regular_file(file, error)) {
+    return fail(ErrorCode::kIo,
+                fmt::format("unable to open {}: it is in the way, and not a file", file.string()));
   }
   if (auto s = make_file(file, journal); !s) return tl::unexpected(s.error());
   auto db = Database::open(file, Database::Mode::kWrite);

@@ -44,6 +44,8 @@ def _parse_array(text: str, path: Path) -> list[Any]:
     except json.JSONDecodeError as error:
         number = _records_before(text, error.pos) + 1
         raise _malformed(error, path=path, line=error.lineno, record=number) from error
+    except (RecursionError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read as records: {_too_much(error)}") from error
     if not isinstance(items, list):
         raise UserError(f"{path}: expected a JSON array of records, found {_kind(items)}")
     return items
@@ -57,7 +59,17 @@ def _parse_lines(text: str, path: Path) -> list[Any]:
                 items.append(json.loads(line))
         except json.JSONDecodeError as error:
             raise _malformed(error, path=path, line=number, record=len(items) + 1) from error
+        except (RecursionError, ValueError) as error:
+            place = f"line {number} (record {len(items) + 1})"
+            raise UserError(f"{path}: {place} cannot be read: {_too_much(error)}") from error
     return items
+
+
+def _too_much(error: Exception) -> str:
+    """What of JSON that is well formed is more than Python takes."""
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    return "a number in it is too long"
 
 
 def _records_before(text: str, end: int) -> int:
@@ -67,7 +79,7 @@ def _records_before(text: str, end: int) -> int:
         at += len(text[at:end]) - len(text[at:end].lstrip(" \t\r\n,"))
         try:
             _, at = decoder.raw_decode(text, at)
-        except json.JSONDecodeError:
+        except (RecursionError, ValueError):
             break
         count += 1
     return count

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs that are damaged, or whose writer was killed: an answer, or one line on what is wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import presum
+from presum import _core
+from presum.errors import UserError
+
+STEPS = 12
+
+
+def observer(rank: int) -> _core.Observer:
+    return _core.Observer(
+        module=0,
+        replica=rank,
+        shard=0,
+        world_rank=rank,
+        replicas=2,
+        sketch_size=64,
+        host=f"node{rank}",
+        facts=[("torch", "2.13.0")],
+        parameters=[("layers.0.weight", 2, ""), ("layers.1.weight", 2, "")],
+        buffers=[],
+    )
+
+
+def record(run: Path, steps: int = STEPS, *, close: bool = True) -> None:
+    """Two ranks; one has a gradient that is not finite, for a finding."""
+    aggregator = _core.Aggregator(str(run), 2)
+    ranks = [observer(0), observer(1)]
+
+    def ingest(packet: bytes) -> None:
+        aggregator.ingest(_core.stamp(packet, aggregator.run, aggregator.segment))
+
+    for one in ranks:
+        ingest(one.hello())
+    for step in range(steps):
+        for rank, one in enumerate(ranks):
+            one.begin_step(step)
+            for index in range(2):
+                squares = float("nan") if (rank, step) == (1, 3) else 1.0 + rank
+                one.gradient_sums(index, 2, False, squares, 1.0, squares != squares, step + 7)
+            one.loss(1.0 + rank, 1, 1)
+            one.samples([10 * step + rank])
+            ingest(one.end_step(step, 1, 0, 1.0, 0))
+    for one in ranks:
+        ingest(one.note(True, steps + 2, 0, "bye"))
+    if close:
+        aggregator.close()
+
+
+def read_everything(run: Path) -> None:
+    loaded = presum.load(run)
+    for name in ("steps", "workers", "groups", "facts", "findings", "checks", "audits"):
+        getattr(loaded, name)
+    for step in range(STEPS):
+        with contextlib.suppress(KeyError):
+            loaded.cosines(step)
+
+
+def test_a_whole_run_is_read(tmp_path: Path) -> None:
+    record(tmp_path)
+    read_everything(tmp_path)
+    loaded = presum.load(tmp_path)
+    assert len(loaded.steps) == STEPS and loaded.findings[0].check == "nonfinite-gradient"
+
+
+def test_flipped_bytes_are_an_answer_or_one_line(tmp_path: Path) -> None:
+    record(tmp_path / "whole")
+    whole = (tmp_path / "whole" / "presum.db").read_bytes()
+    draw = random.Random(7)
+    refused = 0
+    for _ in range(300):
+        damaged = bytearray(whole)
+        for _ in range(draw.choice((1, 4, 64))):
+            damaged[draw.randrange(len(damaged))] = draw.randrange(256)
+        (tmp_path / "presum.db").write_bytes(damaged)
+        try:
+            read_everything(tmp_path)
+        except UserError as error:
+            refused += 1
+            assert "\n" not in str(error) and "presum.db" in str(error)
+    assert refused > 30
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 0.9])
+def test_a_cut_off_file_is_one_line(share: float, tmp_path: Path) -> None:
+    record(tmp_path)
+    file = tmp_path / "presum.db"
+    file.write_bytes(file.read_bytes()[: int(share * file.stat().st_size)])
+    with pytest.raises(UserError, match=r"presum\.db"):
+        read_everything(tmp_path)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "presum.db")
+    with pytest.raises(UserError, match="not a regular file"):
+        presum.load(tmp_path)
+
+
+# ---- writers that are killed
+
+
+def killed_while_recording(run: Path, delay: float, *, in_close: bool) -> None:
+    """A process of its own, killed so many seconds after it has begun to record, or to close."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        if not in_close:
+            os.write(writer, b"x")
+        aggregator = _core.Aggregator(str(run), 1)
+        packets = observer(0)
+        aggregator.ingest(_core.stamp(packets.hello(), aggregator.run, aggregator.segment))
+        for step in range(40):
+            packets.begin_step(step)
+            packets.loss(1.0, 1, 1)
+            packet = packets.end_step(step, 1, 0, 1.0, 0)
+            aggregator.ingest(_core.stamp(packet, aggregator.run, aggregator.segment))
+        if in_close:
+            os.write(writer, b"x")
+        aggregator.close()
+        while not in_close:
+            time.sleep(1)
+        os._exit(0)
+    os.read(reader, 1)
+    time.sleep(delay)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    os.close(reader)
+    os.close(writer)
+
+
+def presum_command(*args: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "presum", *map(str, args)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("in_close", [False, True])
+def test_a_killed_writer_leaves_no_run_or_one_that_is_read(in_close: bool, tmp_path: Path) -> None:
+    draw = random.Random(11)
+    nothing = 0
+    for attempt in range(80):
+        run = tmp_path / str(attempt)
+        run.mkdir()
+        killed_while_recording(run, draw.uniform(0, 0.03), in_close=in_close)
+        if not (run / "presum.db").exists():
+            nothing += 1
+            with pytest.raises(UserError, match="has just begun, or was killed as it began"):
+                presum.load(run)
+            continue
+        read_everything(run)
+    assert nothing < 80 and not (in_close and nothing)
+
+
+def test_a_journal_that_is_left_is_rolled_back_or_said(tmp_path: Path) -> None:
+    """As where the writer was killed while it turned its log off."""
+    record(tmp_path, close=False)
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED_IN_A_TRANSACTION, str(tmp_path / "presum.db")], check=False
+    )
+    assert killed.returncode == -signal.SIGKILL and (tmp_path / "presum.db-journal").exists()
+    assert presum_command("summary", tmp_path).returncode == 0
+    assert not (tmp_path / "presum.db-journal").exists()
+    read_everything(tmp_path)
+
+
+KILLED_IN_A_TRANSACTION = """
+import os, signal, sqlite3, sys
+db = sqlite3.connect(sys.argv[1], isolation_level=None)
+db.execute("PRAGMA journal_mode=DELETE")
+db.execute("PRAGMA cache_size=1")
+db.execute("BEGIN")
+db.execute("UPDATE worker_step SET loss = loss + 1")
+db.execute("CREATE TABLE big AS SELECT zeroblob(4000) AS x FROM step")
+os.kill(os.getpid(), signal.SIGKILL)
+"""

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runlog/shape.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+
+#include "runlog/schema.h"
+
+namespace presum::runlog {
+namespace {
+
+constexpr const char* kRemedy =
+    "name a run folder or its presum.db; if it is one, copy it again from where it was written";
+
+struct Shape {
+  std::map<std::string, std::set<std::string>> tables;  // columns by table
+  std::map<std::string, std::string> views;             // statements by view
+};
+
+Result<std::set<std::string>> columns_of(Database& db, const std::string& table) {
+  // hidden: of a virtual table, or computed.
+  auto rows = db.prepare("SELECT name FROM pragma_table_xinfo(?) WHERE hidden = 0");
+  if (!rows) return tl::unexpected(rows.error());
+  rows->with(std::string_view(table));
+  std::set<std::string> out;
+  while (true) {
+    const auto row = rows->next();
+    if (!row) return tl::unexpected(row.error());
+    if (!*row) return out;
+    out.insert(rows->text(0));
+  }
+}
+
+Result<Shape> shape_of(Database& db) {
+  // Virtual tables have no root page.
+  auto rows = db.prepare(
+      "SELECT type, name, sql FROM sqlite_schema WHERE type = 'view' OR "
+      "(type = 'table' AND rootpage > 0)");
+  if (!rows) return tl::unexpected(rows.error());
+  Shape out;
+  while (true) {
+    const auto row = rows->next();
+    if (!row) return tl::unexpected(row.error());
+    if (!*row) break;
+    if (rows->text(0) == "view") {
+      out.views[rows->text(1)] = rows->text(2);
+    } else {
+      out.tables[rows->text(1)] = {};
+    }
+  }
+  for (auto& [table, columns] : out.tables) {
+    auto found = columns_of(db, table);
+    if (!found) return tl::unexpected(found.error());
+    columns = std::move(*found);
+  }
+  return out;
+}
+
+// Made once: the shape of a database that was just created.
+const Shape& expected() {
+  static const Shape shape = [] {
+    auto db = Database::open(":memory:", Database::Mode::kWrite);
+    if (!db || !db->execute(kTables) || !db->execute(kViews)) return Shape();
+    return shape_of(*db).value_or(Shape());
+  }();
+  return shape;
+}
+
+// What is not as it should be; empty where all is.
+std::string difference(const Shape& found) {
+  for (const auto& [table, columns] : expected().tables) {
+    const auto at = found.tables.find(table);
+    if (at == found.tables.end()) return fmt::format("{} is not a table", table);
+    if (!std::ranges::includes(at->second, columns)) {
+      return fmt::format("table {} has other columns", table);
+    }
+  }
+  for (const auto& [view, sql] : expected().views) {
+    const auto at = found.views.find(view);
+    if (at == found.views.end() || at->second != sql)
+      return fmt::format("view {} is another", view);
+  }
+  return "";
+}
+
+}  // namespace
+
+Status check_file(const std::filesystem::path& file) {
+  std::error_code error;
+  const auto status = std::filesystem::status(file, error);
+  if (!std::filesystem::exists(status)) {
+    return fail(ErrorCode::kNotFound, fmt::format("there is no {}", file.string()));
+  }
+  if (!std::filesystem::is_regular_file(status)) {
+    return fail(ErrorCode::kCorrupt,
+                fmt::format("{} is not a presum run log: it is not a regular file", file.string()));
+  }
+  if (std::filesystem::file_size(file, error) == 0 && !error) {
+    return fail(ErrorCode::kCorrupt,
+                fmt::format("{} is not a presum run log: it is empty; {}", file.string(), kRemedy));
+  }
+  return {};
+}
+
+Status check_identity(Database& db, const std::filesystem::path& file) {
+  const auto id = db.query_integer("PRAGMA application_id");
+  const auto version = db.query_integer("PRAGMA user_version");
+  if (!id) return tl::unexpected(id.error());
+  if (!version) return tl::unexpected(version.error());
+  if (*id != kApplicationId) {
+    return fail(ErrorCode::kCorrupt, fmt::format("{} is not a presum run log, or is damaged: {}",
+                                                 file.string(), kRemedy));
+  }
+  if (*version == kSchemaVersion) return {};
+  const bool newer = *version > kSchemaVersion;
+  return fail(ErrorCode::kUnsupported,
+              fmt::format("{} was written by {} presum (schema {}, this one knows {}); {}",
+                          file.string(), newer ? "a newer" : "an older", *version, kSchemaVersion,
+                          newer ? "update presum" : "read it with that one, or record it anew"));
+}
+
+Status check_shape(Database& db, const std::filesystem::path& file) {
+  const auto found = shape_of(db);
+  if (!found) return tl::unexpected(found.error());
+  const auto wrong = difference(*found);
+  if (wrong.empty()) return {};
+  return fail(ErrorCode::kCorrupt,
+              fmt::format("{} is not a presum run log, or is damaged: {} ({})", file.string(),
+                          kRemedy, wrong));
+}
+
+}  // namespace presum::runlog
