@@ -60,8 +60,8 @@ void bind_tap(nb::module_& m) {
           "__init__",
           [](Tap* tap, nb::object original, nb::object before, nb::object after,
              nb::object always) {
-            new (tap) Tap{std::move(original), std::move(before), std::move(after),
-                          std::move(always)};
+            new (tap)
+                Tap{std::move(original), std::move(before), std::move(after), std::move(always)};
           },
           nb::arg("original"), nb::arg("before").none() = nb::none(),
           nb::arg("after").none() = nb::none(), nb::arg("always").none() = nb::none())

@@ -128,9 +128,8 @@ Status check_shape(Database& db, const std::filesystem::path& file) {
   if (!found) return tl::unexpected(found.error());
   const auto wrong = difference(*found);
   if (wrong.empty()) return {};
-  return fail(ErrorCode::kCorrupt,
-              fmt::format("{} is not a presum run log, or is damaged: {} ({})", file.string(),
-                          kRemedy, wrong));
+  return fail(ErrorCode::kCorrupt, fmt::format("{} is not a presum run log, or is damaged: {} ({})",
+                                               file.string(), kRemedy, wrong));
 }
 
 }  // namespace presum::runlog
