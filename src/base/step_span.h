@@ -10,16 +10,21 @@ namespace presum::base {
 // The steps of one model in one segment: how many are missing among them. Not synchronised.
 class StepSpan {
  public:
-  // REQUIRES: above the step before.
+  // A step that is not above the one before is ignored.
   void add(std::uint64_t step) {
-    if (count_ == 0) first_ = step;
-    if (count_ > 0) stride_ = std::min(stride_, step - last_);
+    if (count_ == 0) {
+      first_ = step;
+    } else if (step <= last_) {
+      return;
+    } else {
+      stride_ = std::min(stride_, step - last_);
+    }
     last_ = step;
     ++count_;
   }
   // Steps between the first and the last that are not there, where one in every so many is recorded
   // as the smallest distance between two says.
-  std::uint64_t lost() const { return count_ < 2 ? 0 : (last_ - first_) / stride_ + 1 - count_; }
+  std::uint64_t lost() const { return count_ < 2 ? 0 : (last_ - first_) / stride_ - (count_ - 1); }
 
  private:
   std::uint64_t first_ = 0;

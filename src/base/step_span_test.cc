@@ -21,6 +21,13 @@ TEST(StepSpan, CountsWhatIsMissingBetweenTheFirstAndTheLast) {
   EXPECT_EQ(lost({5, 6, 9}), 2U);
 }
 
+TEST(StepSpan, TakesAnyNumbers) {
+  EXPECT_EQ(lost({3, 3, 3}), 0U);
+  EXPECT_EQ(lost({5, 4, 6}), 0U);
+  EXPECT_EQ(lost({0, ~std::uint64_t{0}}), 0U);
+  EXPECT_EQ(lost({0, 1, ~std::uint64_t{0}}), ~std::uint64_t{0} - 2);
+}
+
 TEST(StepSpan, KnowsThatOnlyEveryNthStepIsRecorded) {
   EXPECT_EQ(lost({0, 10, 20}), 0U);
   EXPECT_EQ(lost({0, 10, 40}), 2U);

@@ -356,7 +356,9 @@ TEST(Monitor, AfterAnErrorTheSegmentIsNotMarkedAsEndedInOrder) {
     auto db = runlog::Database::open(monitor.run() / "presum.db", runlog::Database::Mode::kWrite);
     monitor.clock().advance(2);
     ASSERT_TRUE(monitor->tick());
-    ASSERT_TRUE(db->execute("DROP VIEW missing; DROP TABLE group_step;"));
+    ASSERT_TRUE(
+        db->execute("CREATE TRIGGER planted BEFORE INSERT ON group_step BEGIN "
+                    "SELECT RAISE(ABORT, 'planted'); END;"));
   }
   Packet packet = packet::encode(step_of(20, 0, 1));
   packet.stamp(monitor->run(), monitor->segment());

@@ -209,7 +209,7 @@ TEST(Packet, DefaultSizeIsWithinItsBound) {
   Step s = sample_step();
   s.sketch.assign(4096, 0);
   s.groups.resize(kGroups);
-  s.micro.resize(32);
+  s.micro.resize(31);
   s.fingerprints.resize(fingerprint_kinds().size());
   s.states.resize(kGroups);
   s.samples.hashes.resize(kSamples);

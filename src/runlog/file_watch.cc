@@ -6,7 +6,10 @@
 namespace presum::runlog {
 
 FileWatch::FileWatch(std::filesystem::path file, bool wal) : file_(std::move(file)) {
-  if (wal) log_ = file_.string() + "-wal";
+  if (wal) {
+    log_ = file_.string() + "-wal";
+    index_ = file_.string() + "-shm";
+  }
   remember();
 }
 
@@ -20,18 +23,27 @@ std::optional<FileWatch::Seen> FileWatch::see(const std::filesystem::path& file)
 
 void FileWatch::remember() {
   seen_ = see(file_);
-  if (!log_.empty()) seen_log_ = see(log_);
+  if (log_.empty()) return;
+  seen_log_ = see(log_);
+  seen_index_ = see(index_);
 }
 
 FileWatch::State FileWatch::look() const {
   const auto same = [](const Seen& before, const std::optional<Seen>& now) {
     return now && now->device == before.device && now->inode == before.inode;
   };
+  const auto whole = [&](const std::optional<Seen>& before, const std::optional<Seen>& now) {
+    return !before || (same(*before, now) && now->size >= before->size);
+  };
   const auto now = see(file_);
-  if (!seen_ || !same(*seen_, now) || now->size < seen_->size) return State::kGone;
-  if (seen_log_ && !same(*seen_log_, see(log_))) return State::kGone;
-  const bool written = !log_.empty() && now->modified_ns != seen_->modified_ns;
-  return written ? State::kTouched : State::kOurs;
+  if (!seen_ || !whole(seen_, now)) return State::kGone;
+  if (log_.empty()) return State::kOurs;
+  const auto log = see(log_);
+  if (!whole(seen_index_, see(index_)) || (seen_log_ && !same(*seen_log_, log))) {
+    return State::kGone;
+  }
+  const bool cut = seen_log_ && log->size < seen_log_->size;
+  return cut || now->modified_ns != seen_->modified_ns ? State::kTouched : State::kOurs;
 }
 
 }  // namespace presum::runlog

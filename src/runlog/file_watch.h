@@ -21,7 +21,7 @@ class FileWatch {
 
   enum class State : std::uint8_t {
     kOurs,
-    kTouched,  // somebody has written to it: perhaps only what was in its log
+    kTouched,  // somebody has written to it or cut its log: perhaps only moved the one to the other
     kGone,
   };
   State look() const;
@@ -37,8 +37,10 @@ class FileWatch {
 
   std::filesystem::path file_;
   std::filesystem::path log_;  // empty: none
+  std::filesystem::path index_;
   std::optional<Seen> seen_;
   std::optional<Seen> seen_log_;
+  std::optional<Seen> seen_index_;
 };
 
 }  // namespace presum::runlog

@@ -44,18 +44,29 @@ using runlog::for_each_row;
 using runlog::read_all;
 using runlog::Statement;
 
-// Numbers that no training has, for the readers of steps reckon with them.
-Status check_workers(const std::vector<StepRecord>& steps, const std::filesystem::path& file) {
-  constexpr std::uint32_t kMost = std::numeric_limits<std::int32_t>::max();
-  const auto odd = std::ranges::find_if(steps, [](const StepRecord& s) {
-    return s.workers_expected == 0 || s.workers_expected > kMost;
-  });
-  if (odd == steps.end()) return {};
+Status damaged(const std::filesystem::path& file, const StepRecord& step, const char* what) {
   return fail(
       ErrorCode::kCorrupt,
       fmt::format("{} is damaged: copy it again from where it was written, or from a backup "
-                  "(step {} of segment {} has no number of workers)",
-                  file.string(), odd->step, odd->segment));
+                  "(step {} of segment {} {})",
+                  file.string(), step.step, step.segment, what));
+}
+
+// Numbers that no training has, for the readers of steps reckon with them.
+Status check_steps(const std::vector<StepRecord>& steps, const std::filesystem::path& file) {
+  constexpr std::uint32_t kMost = std::numeric_limits<std::int32_t>::max();
+  const auto key = [](const StepRecord& s) {
+    return std::tuple(s.segment, s.module, s.shard, s.step);
+  };
+  for (const StepRecord& s : steps) {
+    if (s.workers_expected == 0 || s.workers_expected > kMost) {
+      return damaged(file, s, "has no number of workers");
+    }
+    if (&s != &steps.front() && key(*(&s - 1)) >= key(s)) {
+      return damaged(file, s, "is there twice");
+    }
+  }
+  return {};
 }
 
 // REQUIRES: `steps` in the order of the view `missing`.
@@ -75,7 +86,8 @@ Status read_missing(Database& db, std::vector<StepRecord>& steps) {
 // Where a writer was killed while it closed the file, a journal is to be rolled back first, which
 // takes somebody who may write.
 Status recover(const std::filesystem::path& file) {
-  auto db = Database::open(file, Database::Mode::kWrite);
+  if (auto s = runlog::check_journal(file); !s) return s;
+  auto db = Database::open(file, Database::Mode::kRecover);
   const auto seen = db ? db->query_integer("SELECT count(*) FROM sqlite_schema")
                        : Result<std::uint64_t>(tl::unexpected(db.error()));
   if (seen) return {};
@@ -138,7 +150,7 @@ Result<std::vector<StepRecord>> RunLog::steps() const {
                                        runlog::kStepColumns),
                            runlog::read_step);
   if (!steps) return steps;
-  if (auto s = check_workers(*steps, state_->file); !s) return tl::unexpected(s.error());
+  if (auto s = check_steps(*steps, state_->file); !s) return tl::unexpected(s.error());
   if (auto s = read_missing(state_->db, *steps); !s) return tl::unexpected(s.error());
   return steps;
 }

@@ -701,15 +701,15 @@ class Sabotaged {
     clock_.advance(2);
     EXPECT_TRUE(writer->tick());
     sabotage(file());
-    EXPECT_TRUE(writer->add(plain_step(1, 1)));
+    told = writer->add(plain_step(1, 1));
     clock_.advance(2);
-    told = writer->tick();
+    if (told) told = writer->tick();
     if (told) told = writer->close();
   }
   Path run() const { return folder_ / "run"; }
   Path file() const { return run() / kFileName; }
 
-  Status told;  // by the first commit after it, or by the close
+  Status told;  // by what is written after it, its commit or the close
 
  private:
   TempFolder folder_;
@@ -742,6 +742,16 @@ TEST(FileUnderTheWriter, WhoseLogIsDeletedIsLost) {
 
 TEST(FileUnderTheWriter, ThatIsTruncatedIsLost) {
   expect_lost(Sabotaged([](const Path& file) { std::filesystem::resize_file(file, 0); }));
+}
+
+TEST(FileUnderTheWriter, WhoseLogIsTruncatedIsLost) {
+  expect_lost(
+      Sabotaged([](const Path& file) { std::filesystem::resize_file(file.string() + "-wal", 0); }));
+}
+
+TEST(FileUnderTheWriter, WhoseIndexIsTruncatedIsLost) {
+  expect_lost(
+      Sabotaged([](const Path& file) { std::filesystem::resize_file(file.string() + "-shm", 0); }));
 }
 
 TEST(FileUnderTheWriter, ThatIsReplacedIsLostAndTheOtherUntouched) {
@@ -821,6 +831,14 @@ TEST(Writer, ThatIsAbandonedKeepsWhatCameAndIsNotClosed) {
   EXPECT_FALSE(segments->front().closed);
   EXPECT_EQ(segments->front().incomplete, "a thread has failed");
   EXPECT_EQ(segments->front().incomplete_after, 0U);
+}
+
+TEST(Writer, RemovesWhatAKilledOneLeftOfADatabaseThatItWasMaking) {
+  const TempFolder folder;
+  std::filesystem::create_directories(folder / "run");
+  write_file(folder / "run" / "presum.db.new-0123", "half of a database");
+  make_run(folder / "run", {plain_step(1, 0)});
+  EXPECT_FALSE(std::filesystem::exists(folder / "run" / "presum.db.new-0123"));
 }
 
 TEST(Writer, AbandonedBeforeItsFirstStepSaysSo) {
@@ -940,6 +958,54 @@ TEST_F(ForeignRun, EvidenceThatIsNestedWithoutEndIsLeftOut) {
       const auto* shown = std::get_if<std::string>(&value);
       EXPECT_TRUE(shown == nullptr || shown->size() < 100) << name;
     }
+  }
+}
+
+TEST_F(ForeignRun, WithAStepTwiceIsRefused) {
+  change(
+      "PRAGMA legacy_alter_table = ON; CREATE TABLE other AS SELECT * FROM step; DROP TABLE step; "
+      "ALTER TABLE other RENAME TO step; UPDATE step SET step = 3");
+  const auto log = RunLog::open(run());
+  ASSERT_TRUE(log) << log.error().message;
+  const auto steps = log->steps();
+  ASSERT_FALSE(steps);
+  EXPECT_EQ(steps.error().code, ErrorCode::kCorrupt);
+}
+
+// The end of a journal: a name of another one, its length, its checksum and eight fixed bytes.
+std::string journal_that_names(const std::string& name) {
+  std::uint32_t sum = 0;
+  for (const char c : name) sum += static_cast<std::uint32_t>(static_cast<signed char>(c));
+  const auto big_endian = [](std::uint32_t value) {
+    std::string out;
+    for (int shift = 24; shift >= 0; shift -= 8) out += static_cast<char>(value >> shift);
+    return out;
+  };
+  const std::string magic("\xd9\xd5\x05\xf9\x20\xa1\x63\xd7", 8);
+  std::string out =
+      magic + big_endian(0) + big_endian(0) + big_endian(1) + big_endian(512) + big_endian(4096);
+  out.resize(512);
+  return out + big_endian(1) + name + big_endian(static_cast<std::uint32_t>(name.size())) +
+         big_endian(sum) + magic;
+}
+
+TEST_F(ForeignRun, WhoseJournalNamesAnotherFileDeletesNothing) {
+  const auto other = folder_ / "other.txt";
+  write_file(other, "the user's own");
+  write_file((run() / kFileName).string() + "-journal", journal_that_names(other.string()));
+  const auto log = RunLog::open(run());
+  EXPECT_FALSE(log && log->steps());
+  EXPECT_EQ(read_file(other), "the user's own");
+}
+
+TEST_F(ForeignRun, WithAPipeForAJournalIsNotWaitedFor) {
+  for (const char* suffix : {"-journal", "-wal", "-shm"}) {
+    const auto beside = (run() / kFileName).string() + suffix;
+    ASSERT_EQ(mkfifo(beside.c_str(), 0600), 0);
+    expect_refused("is not a regular file");
+    FakeClock clock;
+    EXPECT_FALSE(Writer::open(run(), clock.function(), Journal::kWal));
+    std::filesystem::remove(beside);
   }
 }
 

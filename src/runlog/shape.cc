@@ -4,9 +4,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <fstream>
 #include <map>
 #include <set>
 #include <string>
+#include <string_view>
 
 #include "runlog/schema.h"
 
@@ -36,10 +38,10 @@ Result<std::set<std::string>> columns_of(Database& db, const std::string& table)
 }
 
 Result<Shape> shape_of(Database& db) {
-  // Virtual tables have no root page.
+  // A virtual table is one in sqlite_schema, but not in this list.
   auto rows = db.prepare(
-      "SELECT type, name, sql FROM sqlite_schema WHERE type = 'view' OR "
-      "(type = 'table' AND rootpage > 0)");
+      "SELECT s.type, s.name, s.sql FROM sqlite_schema s JOIN pragma_table_list l "
+      "ON l.schema = 'main' AND l.name = s.name AND l.type = s.type");
   if (!rows) return tl::unexpected(rows.error());
   Shape out;
   while (true) {
@@ -68,6 +70,21 @@ const Shape& expected() {
     return shape_of(*db).value_or(Shape());
   }();
   return shape;
+}
+
+std::string bytes_at(const std::filesystem::path& file, std::streamoff at, std::size_t count) {
+  std::string out(count, '\0');
+  std::ifstream in(file, std::ios::binary);
+  if (!in.seekg(at) || !in.read(out.data(), static_cast<std::streamsize>(count))) return "";
+  return out;
+}
+
+// A super-journal's name stands at a journal's end, before this.
+bool ends_with(const std::filesystem::path& file, std::string_view bytes) {
+  std::error_code error;
+  const auto size = std::filesystem::file_size(file, error);
+  if (error || size < bytes.size()) return false;
+  return bytes_at(file, static_cast<std::streamoff>(size - bytes.size()), bytes.size()) == bytes;
 }
 
 // What is not as it should be; empty where all is.
@@ -99,11 +116,36 @@ Status check_file(const std::filesystem::path& file) {
     return fail(ErrorCode::kCorrupt,
                 fmt::format("{} is not a presum run log: it is not a regular file", file.string()));
   }
+  if (auto s = check_side_files(file); !s) return s;
   if (std::filesystem::file_size(file, error) == 0 && !error) {
     return fail(ErrorCode::kCorrupt,
                 fmt::format("{} is not a presum run log: it is empty; {}", file.string(), kRemedy));
   }
   return {};
+}
+
+Status check_side_files(const std::filesystem::path& file) {
+  for (const char* suffix : {"-journal", "-wal", "-shm"}) {
+    const auto beside = std::filesystem::path(file.string() + suffix);
+    std::error_code error;
+    const auto status = std::filesystem::status(beside, error);
+    if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) {
+      return fail(ErrorCode::kCorrupt,
+                  fmt::format("{} is not a presum run log: {} is not a regular file", file.string(),
+                              beside.filename().string()));
+    }
+  }
+  return {};
+}
+
+Status check_journal(const std::filesystem::path& file) {
+  const auto journal = std::filesystem::path(file.string() + "-journal");
+  const bool names_another = ends_with(journal, {"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7", 8});
+  constexpr std::size_t kApplicationIdAt = 68;
+  if (!names_another && bytes_at(file, kApplicationIdAt, 4) == "pres") return {};
+  return fail(
+      ErrorCode::kCorrupt,
+      fmt::format("{} is not a presum run log, or its journal is not: {}", file.string(), kRemedy));
 }
 
 Status check_identity(Database& db, const std::filesystem::path& file) {

@@ -121,8 +121,9 @@ std::span<const std::byte> Statement::blob(int column) const {
 Result<Database> Database::open(const std::filesystem::path& file, Mode mode,
                                 std::chrono::milliseconds patience) {
   constexpr int kBusyTimeoutMs = 5'000;
-  const int flags =
-      mode == Mode::kWrite ? SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE : SQLITE_OPEN_READONLY;
+  const int flags = mode == Mode::kWrite     ? SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE
+                    : mode == Mode::kRecover ? SQLITE_OPEN_READWRITE
+                                             : SQLITE_OPEN_READONLY;
   const bool alone = mode == Mode::kReadFileAlone;
   const auto name = alone ? uri_of(file) + "?immutable=1" : file.string();
   sqlite3* raw = nullptr;

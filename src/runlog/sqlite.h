@@ -90,8 +90,9 @@ class Statement {
 
 class Database {
  public:
-  // kReadFileAlone: as it is without its write-ahead log.
-  enum class Mode { kRead, kWrite, kReadFileAlone };
+  // kReadFileAlone: as it is without its write-ahead log. kRecover: as kRead, but a journal is
+  // rolled back.
+  enum class Mode { kRead, kWrite, kReadFileAlone, kRecover };
   static Result<Database> open(const std::filesystem::path& file, Mode mode,
                                std::chrono::milliseconds patience = kRowPatience);
 

@@ -71,13 +71,25 @@ const char* journal_mode(Journal journal) {
              : "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;";
 }
 
+// What writers that were killed left of databases that they were making.
+void remove_parts(const std::filesystem::path& file) {
+  std::error_code error;
+  const auto prefix = file.filename().string() + ".new-";
+  for (const auto& entry : std::filesystem::directory_iterator(file.parent_path(), error)) {
+    std::error_code ignored;
+    if (entry.path().filename().string().starts_with(prefix)) {
+      std::filesystem::remove(entry.path(), ignored);
+    }
+  }
+}
+
 // Made under a name of its own and linked into place: a process that is killed meanwhile leaves no
 // half of a database there. Does nothing where there is a file.
 Status make_file(const std::filesystem::path& file, Journal journal) {
   std::error_code error;
   if (std::filesystem::exists(file, error)) return {};
-  const std::filesystem::path part = fmt::format("{}.new-{}", file.string(), getpid());
-  std::filesystem::remove(part, error);
+  remove_parts(file);
+  const std::filesystem::path part = fmt::format("{}.new-{:016x}", file.string(), random_run_id());
   {
     auto db = Database::open(part, Database::Mode::kWrite);
     if (!db) return tl::unexpected(db.error());
@@ -172,7 +184,9 @@ struct Writer::State {
   std::filesystem::path file;
   std::filesystem::path copy_to;  // kLocalCopy only
   std::optional<FileWatch> watch;
-  bool gone = false;  // another file stands in its place, or none
+  bool gone = false;               // another file stands in its place, or none
+  std::uint64_t last_written = 0;  // the last step's id
+  std::uint64_t last_committed = 0;
   std::uint64_t run = 0;
   std::uint32_t segment = 0;
   bool in_transaction = false;
@@ -224,6 +238,7 @@ struct Writer::State {
   Status begin() {
     if (in_transaction) return {};
     if (closed) return fail(ErrorCode::kInvalidArgument, "the run log is closed");
+    if (auto s = check_file(); !s) return s;
     if (auto s = db.execute("BEGIN"); !s) return s;
     in_transaction = true;
     began = clock();
@@ -235,7 +250,10 @@ struct Writer::State {
     in_transaction = false;
     auto done = check_file();
     if (done) done = db.execute("COMMIT");
-    if (done) watch->remember();
+    if (done) {
+      watch->remember();
+      last_committed = last_written;
+    }
     if (!done) static_cast<void>(db.execute("ROLLBACK"));
     return done;
   }
@@ -244,7 +262,10 @@ struct Writer::State {
   Status check_file() {
     const auto seen = watch->look();
     if (seen == FileWatch::State::kOurs) return {};
-    if (seen == FileWatch::State::kTouched && is_ours()) return {};
+    if (seen == FileWatch::State::kTouched && is_ours() && holds_the_last_step()) {
+      watch->remember();
+      return {};
+    }
     gone = true;
     return fail(ErrorCode::kIo,
                 fmt::format("{} is not the file any more that was written: it was deleted, "
@@ -260,6 +281,14 @@ struct Writer::State {
     if (!mine) return false;
     const auto row = mine->with(segment).next();
     return row && *row && mine->text(0) == fmt::format("{:016x}", run);
+  }
+
+  // Read anew, with its log: nothing that was committed is missing.
+  bool holds_the_last_step() const {
+    auto other = Database::open(file, Database::Mode::kRead);
+    if (!other) return false;
+    const auto last = other->query_integer("SELECT ifnull(max(id), 0) FROM step");
+    return last && *last == last_committed;
   }
 
   Status write_workers(const StepRecord& r, std::uint64_t id) {
@@ -329,7 +358,7 @@ struct Writer::State {
 
   Status write_record(const StepRecord& r) {
     if (auto s = write_step(r); !s) return s;
-    const std::uint64_t id = db.last_row();
+    const std::uint64_t id = last_written = db.last_row();
     if (auto s = write_workers(r, id); !s) return s;
     if (auto s = write_groups(r, id); !s) return s;
     for (const std::uint32_t replica : r.missing_replicas) {
@@ -432,6 +461,7 @@ Result<Writer> Writer::open(const std::filesystem::path& folder, MonotonicClock 
     return fail(ErrorCode::kIo,
                 fmt::format("unable to open {}: it is in the way, and not a file", file.string()));
   }
+  if (auto s = check_side_files(file); !s) return tl::unexpected(s.error());
   if (auto s = make_file(file, journal); !s) return tl::unexpected(s.error());
   auto db = Database::open(file, Database::Mode::kWrite);
   if (!db) return tl::unexpected(db.error());
@@ -443,6 +473,9 @@ Result<Writer> Writer::open(const std::filesystem::path& folder, MonotonicClock 
   if (auto s = state->begin_segment(); !s) return tl::unexpected(s.error());
   if (auto s = state->prepare_statements(); !s) return tl::unexpected(s.error());
   state->watch.emplace(file, journal != Journal::kExclusive);
+  const auto last = state->db.query_integer("SELECT ifnull(max(id), 0) FROM step");
+  if (!last) return tl::unexpected(last.error());
+  state->last_written = state->last_committed = *last;
   return Writer(std::move(state));
 }
 
