@@ -35,7 +35,8 @@ struct MonitorCounters {
 };
 
 // Collects the packets of all workers of a job and writes what they say to the run log: one per
-// job, on global rank 0, for all models. Packets may be late, repeated, out of order, damaged or
+// job, for all models. Workers number theirs among those with as many replicas; the run log numbers
+// them in the order in which they are first heard. Packets may be late, repeated, out of order, damaged or
 // missing; none of that is an error. A step is written when all its workers are there, or when 64
 // later ones wait and 30 s have passed since its first packet; workers that are not in it then are
 // recorded as missing, and of one that was silent for 30 s no later step waits until it is heard
@@ -62,8 +63,10 @@ class Monitor {
   Status ingest(std::span<const std::byte> packet);
   // Call a few times a second: closes steps that waited too long and commits.
   Status tick();
-  // How many workers have said goodbye; a worker of two models counts twice.
-  std::size_t goodbyes() const;
+  // Whether every worker has said goodbye of every model that anything was heard of; false before.
+  bool everyone_left() const;
+  // How many ranks of the job were heard.
+  std::size_t ranks_heard() const;
   MonitorCounters counters() const;
   // The findings that are new since the last call, worst first, as they are now. A finding is new
   // once; it may grow later. Looks at what `ingest` and `tick` have closed so far.

@@ -85,10 +85,13 @@ struct StepRecord {
   std::uint32_t shard = 0;
   std::uint64_t step = 0;
   std::uint32_t workers_expected = 0;
+  std::uint32_t workers_seen = 0;  // = workers.size() where these are read
+  // Who was awaited for long, or had left, ascending. Of others that are not in this step nothing is
+  // said: their packets may still have been on the way when it was given up.
   std::vector<std::uint32_t> missing_replicas;
-  // False: what waited for them took too much memory, or their packets cannot come any more; that
-  // they are not in this step says nothing about them.
-  bool absences_known = true;
+
+  // Somebody is absent of whom nothing is said.
+  bool lacks_packets() const { return workers_seen + missing_replicas.size() < workers_expected; }
 
   // Over workers with a finite loss; 0 dispersion for one worker.
   double loss_mean = kNaN;

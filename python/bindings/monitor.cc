@@ -72,12 +72,15 @@ void bind_monitor(nb::module_& m) {
                       "Packets of all workers into one run log (see presum/monitor.h). One thread "
                       "at a time.")
       .def(nb::new_([](const std::string& run, std::uint32_t world_size) {
-             return unwrap(Monitor::open({.run = run, .world_size = world_size, .clock = {}}));
+             return unwrap(without_gil([&] {
+               return Monitor::open({.run = run, .world_size = world_size, .clock = {}});
+             }));
            }),
            nb::arg("run"), nb::arg("world_size") = 0)
       .def_prop_ro("run", &Monitor::run)
       .def_prop_ro("segment", &Monitor::segment)
-      .def_prop_ro("goodbyes", &Monitor::goodbyes)
+      .def_prop_ro("everyone_left", &Monitor::everyone_left)
+      .def_prop_ro("ranks_heard", &Monitor::ranks_heard)
       .def_prop_ro("counters", &counters)
       .def("ingest", &ingest, nb::arg("packet"))
       .def("tick", &call<&Monitor::tick>)
@@ -85,8 +88,11 @@ void bind_monitor(nb::module_& m) {
            [](Monitor& o) { return to_list(without_gil([&] { return o.take_new_findings(); })); })
       .def("findings",
            [](const Monitor& o) { return to_list(without_gil([&] { return o.findings(); })); })
-      .def("verdict", [](const Monitor& o) { return std::string(to_string(o.verdict())); })
-      .def("end_preflight", [](Monitor& o) { return unwrap(o.end_preflight()); })
+      .def("verdict", 
+           [](const Monitor& o) {
+             return std::string(to_string(without_gil([&] { return o.verdict(); })));
+           })
+      .def("end_preflight", [](Monitor& o) { return unwrap(without_gil([&] { return o.end_preflight(); })); })
       .def(
           "lose_others",
           [](Monitor& o, const std::string& why) {

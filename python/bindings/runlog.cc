@@ -20,7 +20,7 @@ std::pair<std::vector<std::string>, Rows> run_table(const std::string& run,
                                                     const std::string& table) {
   std::vector<std::string> columns;
   Rows rows;
-  const RunLog log = unwrap(RunLog::open(run));
+  const RunLog log = unwrap(without_gil([&] { return RunLog::open(run); }));
   const auto visit = [&](auto names, auto cells) {
     if (cells.empty()) {
       columns.assign(names.begin(), names.end());
@@ -36,7 +36,7 @@ std::pair<std::vector<std::string>, Rows> run_table(const std::string& run,
 
 void bind_runlog(nanobind::module_& m) {
   m.def(
-      "check_run", [](const std::string& run) { unwrap(RunLog::open(run)); }, nanobind::arg("run"),
+      "check_run", [](const std::string& run) { unwrap(without_gil([&] { return RunLog::open(run); })); }, nanobind::arg("run"),
       "Raises OSError where RunLog::open has an error.");
   m.def("run_table", &run_table, nanobind::arg("run"), nanobind::arg("table"),
         "Columns and rows of a table for people, as RunLog::visit_table gives them.");

@@ -26,20 +26,22 @@ struct Tap {
         kwargs = nb::cast<nb::kwargs>(changed[1]);
       }
     }
-    nb::object result = call_original(args, kwargs);
-    if (!after.is_none()) after(result, *args, **kwargs);
-    if (!always.is_none()) always();
+    if (always.is_none()) return call_original(args, kwargs);
+    nb::object result;
+    try {
+      result = call_original(args, kwargs);
+    } catch (...) {
+      always();
+      throw;
+    }
+    always();
     return result;
   }
 
   nb::object call_original(const nb::args& args, const nb::kwargs& kwargs) const {
-    if (always.is_none()) return original(*args, **kwargs);
-    try {
-      return original(*args, **kwargs);
-    } catch (nb::python_error&) {
-      always();
-      throw;
-    }
+    nb::object result = original(*args, **kwargs);
+    if (!after.is_none()) after(result, *args, **kwargs);
+    return result;
   }
 };
 
@@ -52,7 +54,7 @@ nb::object bind(nb::handle tap, nb::handle instance, nb::handle /*type*/) {
 }  // namespace
 
 void bind_tap(nb::module_& m) {
-  nb::class_<Tap>(m, "Tap", nb::dynamic_attr(),
+  nb::class_<Tap>(m, "Tap", nb::dynamic_attr(), nb::is_weak_referenceable(),
                   "Stands in a function's place, without a frame of its own. before(*args, "
                   "**kwargs) may return other arguments as (args, kwargs); after(result, *args, "
                   "**kwargs) is called where it returned, always() also where it raised.")
@@ -67,6 +69,8 @@ void bind_tap(nb::module_& m) {
           nb::arg("after").none() = nb::none(), nb::arg("always").none() = nb::none())
       .def("__call__", &Tap::call)
       .def("__get__", &bind, nb::arg("instance").none(), nb::arg("type").none() = nb::none())
+      // By its name, as functions are copied and pickled.
+      .def("__reduce__", [](nb::handle tap) { return tap.attr("__qualname__"); })
       .def_rw("active", &Tap::active);
 }
 

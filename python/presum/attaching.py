@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 
 from presum._core import Observer, __version__
 from presum.collector import Setup
+from presum.device_pass import look_for_arrivals
 from presum.findings import Finding
 from presum.fingerprints import Families, StepFingerprints, chosen
 from presum.fingerprints.environment import environment_facts
@@ -30,6 +31,7 @@ from presum.monitor import Monitor
 from presum.recording import Recording, unhook_ended
 from presum.reduce.plan import plan_of
 from presum.targets import Target, Wish, target_of
+from presum.text import printable
 from presum.transport.session import end_recordings_of, next_module, open_session
 
 AUDIT_ELEMENTS = 65536
@@ -123,6 +125,7 @@ def attach(
     Raises:
         ValueError: a model that cannot be watched or is attached already, or a bad argument.
     """
+    unhook_ended()
     _check_kind("process_group", process_group, dist.ProcessGroup)
     plan = plan_of(reduction, mode, gram_every, microbatch_mean=microbatch_mean)
     wish = Wish(mode, gram_every, plan, audit_every, audit_elements)
@@ -162,26 +165,26 @@ def attach(
         facts |= environment_facts(target.device)
     if "optimizer" in on and optimizer is not None:
         facts |= optimizer_facts(optimizer)
-    unhook_ended()
-    end_recordings_of(target.module)
     key = Path(run).absolute() if run is not None else None
     observer = Observer(
-        module=next_module(key),
+        module=next_module(key, len(ranks)),
         replica=ranks.index(rank),
         shard=min(ranks),
         world_rank=rank,
         replicas=len(ranks),
         sketch_size=sketch_size,
         host=socket.gethostname(),
-        facts=[(name, str(value)) for name, value in facts.items()],
+        facts=[(name, printable(str(value))) for name, value in facts.items()],
         parameters=[(n, p.numel(), _group_of(n, groups)) for n, p in target.parameters.items()],
         buffers=_listed(buffers, groups),
     )
+    end_recordings_of(target.module)
     session = open_session(key, _default_run(), rank, dist.get_world_size())
+    session.channel.look_for_numbers = look_for_arrivals
     session.channel.quiet = session.channel.quiet or quiet
     if on_finding is not None:
         session.telling.listen(on_finding, on_training_thread=on_training_thread)
-    recording = Recording(session, observer, preflight=preflight)
+    recording = Recording(session, observer, len(ranks), preflight=preflight)
     monitor = Monitor(recording)
     parameters = [weakref.ref(parameter) for parameter in target.parameters.values()]
 

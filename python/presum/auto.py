@@ -252,15 +252,18 @@ class Auto:
         self._optimizer_steps += 1
         if self._waiting and optimizer not in self._stepped_once:
             self._stepped_once.add(optimizer)
-            with _unseen():
-                self._attach_trained(optimizer)
+            self._attach_trained(optimizer)
 
     def _attach_trained(self, optimizer: Optimizer) -> None:
         """Models whose forward pass is never called but whose parameters are trained: from here on
         they are watched."""
-        for model, first in list(self._waiting.items()):
-            if MADE.optimizer_of(model.parameters()) is optimizer:
-                first.attach(model)
+        trained: list[tuple[DistributedDataParallel, FirstForward]] = []
+        with _unseen():
+            for model, first in list(self._waiting.items()):
+                if MADE.optimizer_of(model.parameters()) is optimizer:
+                    trained.append((model, first))
+        for model, first in trained:
+            first.attach(model)
 
     def _at_end(self) -> None:
         """What a person would otherwise wonder about."""

@@ -109,11 +109,13 @@ class Collector(ABC):
         self._on_host = setup.device.type == "cpu"
         self._device_step: DeviceStep | None = None  # where gradients are not in host memory
         self.off = False
+        self.failed = False
+        self.ended = False
         self._step = -1
         self._last_reduced: int | None = None
         self.optimizer_steps = 0
         self._in_hook = False  # of the optimiser, while others are called out of it
-        self._late_packets = 0  # not made yet
+        self._late_steps: set[int] = set()  # whose packets are not made yet
         self.in_backward = False
         self._synchronises = False  # the backward pass under way
         self.collecting = False  # likewise
@@ -159,6 +161,11 @@ class Collector(ABC):
             stepped = OptimizerHook(self, self._after_optimizer_step)
             self._handles.append(optimizer.register_step_post_hook(stepped))
         self._listen()
+
+    @property
+    def hooked(self) -> bool:
+        """Whether hooks are on."""
+        return bool(self._handles)
 
     def unhook(self) -> None:
         """Remove every hook. Not to be called out of one."""
@@ -211,7 +218,7 @@ class Collector(ABC):
         Hook(self, self._end_step)()
         Hook(self, self._take_final_states)()
         Hook(self, self._await_numbers)()
-        self.off = True
+        self.off = self.ended = True
         self._ignore()
         if not self._in_hook:
             self.unhook()  # else they stay and do nothing: torch is walking over them
@@ -219,25 +226,27 @@ class Collector(ABC):
     def _await_numbers(self) -> None:
         """Of steps that are still on a device: after the end nobody looks for them any more."""
         deadline = time.monotonic() + LAST_NUMBERS_SECONDS
-        while self._late_packets > 0 and time.monotonic() < deadline:
+        while self._late_steps and time.monotonic() < deadline:
             look_for_arrivals()
             time.sleep(0.001)
 
     def close_without_model(self) -> None:
         """End an open step, where the model is gone: its hooks stay and do nothing. For any thread,
-        once none of them runs any more."""
-        self.off = True
+        once none of them runs any more. A step that is on a device is dropped: only the training
+        thread may ask that for its numbers."""
+        self.off = self.ended = True
+        self._device_step = None
         try:
-            if not self.in_backward:
+            if self._on_host and not self.in_backward:
                 self._end_step()
-            self._fingerprints.listen(False)
-            self._observer.begin_states()
+                self._observer.begin_states()
         except Exception as error:
             self.fail(error)
 
     def fail(self, error: Exception) -> None:
         """Stop collecting. Hooks stay: removing one while torch walks over them is not safe."""
-        self.off = True
+        self.off = self.failed = True
+        self._device_step = None
         try:
             self._observer.begin_states()  # half of them must not be taken for all at the end
             self._setup.failed(error)
@@ -249,6 +258,7 @@ class Collector(ABC):
     def _before_forward(
         self, _module: object, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
+        look_for_arrivals()
         # A forward pass of any kind, evaluation too, ends an open step.
         if not self.in_backward or not in_backward():
             self._end_step()
@@ -410,6 +420,7 @@ class Collector(ABC):
         self._unreduced_steps += self._unreduced > 0 and not self._open
         self._unreduced = 0
         self._end_step()
+        look_for_arrivals()
         self._fingerprints.stepped()
         self._in_hook = True
         try:
@@ -463,7 +474,6 @@ class Collector(ABC):
         self._audit = found
 
     def _end_step(self) -> None:
-        look_for_arrivals()
         if not self._open:
             return
         self._open = False
@@ -490,8 +500,14 @@ class Collector(ABC):
             return
         step, number, self._device_step = self._device_step, self._step, None
         fetch = step.fetch(found.tensors(), found.words())
-        self._late_packets += 1
-        self._setup.send(LatePacket(fetch.ready, lambda: self._late_packet(found, number, fetch())))
+        self._late_steps.add(number)
+        self._setup.send(
+            LatePacket(
+                fetch.ready,
+                lambda: self._late_packet(found, number, fetch()),
+                lambda: self._late_steps.discard(number),
+            )
+        )
 
     def _take_mean_dot(self) -> Scalar | None:
         """The exact product of this worker's gradient with the reduced one, where it was taken."""
@@ -516,7 +532,7 @@ class Collector(ABC):
         fetch = DeviceStep(self._setup.device, 0).fetch([], final.tensors())
         deadline = time.monotonic() + LAST_NUMBERS_SECONDS
         # Until earlier steps are made as well: they use the same observer.
-        while not fetch.ready() or self._late_packets > 0:
+        while not fetch.ready() or self._late_steps:
             if time.monotonic() > deadline:
                 return
             time.sleep(0.001)
@@ -532,7 +548,7 @@ class Collector(ABC):
             self._observer.add_sketch(fetched.sketch)
             return self._packet(found.with_numbers(fetched.extra, fetched.words))
         finally:
-            self._late_packets -= 1
+            self._late_steps.discard(number)
 
     def _packet(self, found: Found) -> bytes:
         observer = self._observer

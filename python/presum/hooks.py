@@ -41,6 +41,10 @@ class Hook:
         except Exception as error:
             self._collector.fail(error)
 
+    def is_of_a_recording(self) -> bool:
+        """Whether its collector has not ended."""
+        return self._collector is not None and not self._collector.ended
+
     def __reduce__(self) -> tuple[Any, ...]:
         return (getattr, (contextlib.nullcontext(), "__exit__"))
 
@@ -98,7 +102,7 @@ class OptimizerHook(Hook):
     failed, so that a preflight still ends."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
-        if self._collector is not None and self._collector.off:
+        if self._collector is not None and self._collector.failed:
             self._collector.count_optimizer_step()
         else:
             super().__call__(*args, **kwargs)

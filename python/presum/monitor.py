@@ -47,7 +47,8 @@ class Monitor:
         there. ``value`` is a number or a one-element tensor (NaN and Inf are recorded and named).
         A worker's loss is the mean over its micro-batches, weighted by ``weight`` (1 by default).
         """
-        if self._collector is None or self._closed:
+        collector = self._collector
+        if collector is None or self._closed:
             return
         weight = 1.0 if weight is None else float(weight)
         if not 0 <= weight < float("inf"):
@@ -62,7 +63,7 @@ class Monitor:
                 f"presum: a loss of class {type(value).__name__} holds no value of this rank's "
                 "own: give a number, or a plain tensor"
             )
-        self._collector.loss(kept, weight)
+        collector.loss(kept, weight)
 
     def before_reduction(self, named_gradients: Named) -> None:
         """With ``mode="manual"``: this worker's own gradients, before they are summed, as pairs of
@@ -73,19 +74,25 @@ class Monitor:
         Raises:
             ValueError: an unknown name, or a gradient of another size than its parameter.
         """
-        if not self._closed:
-            self._by_hand().before_reduction(named_gradients)
+        collector = self._by_hand()
+        if collector is not None:
+            collector.before_reduction(named_gradients)
 
     def after_reduction(self, named_gradients: Named) -> None:
         """With ``mode="manual"``: the same gradients as the reduction left them, divided by the
         number of workers, before clipping. Looked at as often as ``reduced_every`` says."""
-        if not self._closed:
-            self._by_hand().after_reduction(named_gradients)
+        collector = self._by_hand()
+        if collector is not None:
+            collector.after_reduction(named_gradients)
 
-    def _by_hand(self) -> ManualCollector:
-        if not isinstance(self._collector, ManualCollector):
+    def _by_hand(self) -> ManualCollector | None:
+        """None once the recording has ended."""
+        collector = self._collector
+        if collector is None or self._closed:
+            return None
+        if not isinstance(collector, ManualCollector):
             raise ValueError('presum: this monitor was not attached with mode="manual"')
-        return self._collector
+        return collector
 
     def close(self) -> None:
         """End the recording: sends what is left, and on rank 0 waits a moment for the other ranks

@@ -43,7 +43,7 @@ def readable(tensor: torch.Tensor) -> torch.Tensor | None:
         return None
     if tensor.is_meta or is_functorch_wrapped_tensor(tensor):
         return None
-    if tensor.is_cpu and tensor.data_ptr() == 0 and tensor.numel() > 0:
+    if (tensor.is_cpu or tensor.is_cuda) and not _has_memory(tensor):
         return None
     return tensor.resolve_neg() if tensor.is_neg() else tensor
 
@@ -52,6 +52,18 @@ def is_distributed(tensor: torch.Tensor) -> bool:
     """Whether a tensor is a DTensor."""
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(tensor, module.DTensor)
+
+
+def _has_memory(tensor: torch.Tensor) -> bool:
+    """A view may be of a storage that was freed since, as FSDP and programs do by resizing it."""
+    count = tensor.numel()
+    if count == 0:
+        return True
+    if not tensor.is_contiguous():
+        sizes = zip(tensor.shape, tensor.stride(), strict=True)
+        count = 1 + sum((size - 1) * stride for size, stride in sizes)
+    end = (tensor.storage_offset() + count) * tensor.element_size()
+    return tensor.untyped_storage().nbytes() >= end and tensor.data_ptr() != 0
 
 
 def _plain_part(tensor: Any, kind: type) -> torch.Tensor | None:

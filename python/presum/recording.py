@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from presum._core import Observer
-from presum.transport.channel import one_line
+from presum.text import one_line, printable
 from presum.transport.session import Session
 
 if TYPE_CHECKING:
     from presum.collector import Collector
 
 log = logging.getLogger("presum")
-# Ended off the training thread: their hooks are still on.
+# Ended off the training thread, or in one of their hooks: these are still on.
 _left: deque[Collector] = deque()
 
 
@@ -34,7 +34,9 @@ class Recording:
     """Thread-safety: ``end_without_model`` is for the session's thread, the rest for the training
     thread."""
 
-    def __init__(self, session: Session, observer: Observer, *, preflight: int | None) -> None:
+    def __init__(
+        self, session: Session, observer: Observer, replicas: int, *, preflight: int | None
+    ) -> None:
         self.session = session
         self.collector: Collector | None = None
         self.ended = False
@@ -45,7 +47,7 @@ class Recording:
         self._finalizer: weakref.finalize[..., nn.Module] | None = None
         self._module: Callable[[], nn.Module | None] = lambda: None
         self._process_group: object = None
-        session.join(self)
+        session.join(self, replicas)
         session.send(observer.hello())
 
     def watch(self, wrapper: nn.Module, module: nn.Module, collector: Collector) -> None:
@@ -70,8 +72,11 @@ class Recording:
             self.end_without_model()
             unhook_ended()
         elif self._take_the_end():
-            if self.collector is not None:
-                self.collector.close()
+            collector = self.collector
+            if collector is not None:
+                collector.close()
+                if collector.hooked:  # it ended in one
+                    _left.append(collector)
             self._say_goodbye()
 
     def end_without_model(self) -> None:
@@ -100,7 +105,7 @@ class Recording:
         try:
             session.send(self._observer.note(True, outbox.sent, outbox.dropped, "", clock))
         except Exception as error:
-            session.channel.complain(f"the end of the recording cannot be told ({one_line(error)})")
+            session.channel.remark(f"the end of the recording cannot be told ({one_line(error)})")
 
     # ---- what its collector tells
 
@@ -119,7 +124,8 @@ class Recording:
     def note(self, text: str) -> None:
         """A line for the run log."""
         outbox = self.session.channel.outbox
-        self.session.send(self._observer.note(False, outbox.sent, outbox.dropped, text))
+        said = printable(text)
+        self.session.send(self._observer.note(False, outbox.sent, outbox.dropped, said))
 
     def say_if_cut_short(self) -> None:
         """A preflight that ends before its steps were done."""
@@ -131,8 +137,9 @@ class Recording:
 def _model_goes(recording: Recording) -> None:
     """Any thread may be here, in the middle of anything: it only leaves a message."""
     recording.model_is_gone = True
-    if recording.collector is not None:
-        recording.collector.off = True
+    collector = recording.collector
+    if collector is not None:
+        collector.off = True
     recording.session.orphans.append((time.monotonic(), recording))
 
 

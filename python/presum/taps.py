@@ -127,8 +127,7 @@ class Taps:
 
     def _enter_backward(self, tensors: Any, *_: Any, **__: Any) -> None:
         self._outer.append((self._root, self._scaler))
-        one = isinstance(tensors, torch.Tensor) and tensors.numel() == 1
-        self._root = tensors if one else None
+        self._root = tensors if _is_one_number(tensors) else None
         if torch._C._current_graph_task_id() == -1:  # not a pass within one
             self._scaler, self._scaled = self._scaled, None
 
@@ -149,6 +148,13 @@ class Taps:
         for kind in kinds:
             if "scale" in vars(kind) and kind not in self._scale_taps:
                 self._scale_taps[kind] = Tapped(kind, "scale", before=self._scale)
+
+
+def _is_one_number(tensors: Any) -> bool:
+    try:
+        return isinstance(tensors, torch.Tensor) and tensors.numel() == 1
+    except Exception:  # of a class that has no such thing
+        return False
 
 
 def _subclasses(kind: type[GradScaler]) -> Iterator[type[GradScaler]]:

@@ -71,8 +71,9 @@ def target_of(model: object, group: dist.ProcessGroup | None, wish: Wish) -> Tar
 
 
 def is_watched(model: nn.Module) -> bool:
-    """Whether a collector's hooks are on a model."""
-    return any(isinstance(hook, Hook) for hook in model._forward_pre_hooks.values())
+    """Whether a recording of a model is under way."""
+    hooks = model._forward_pre_hooks.values()
+    return any(isinstance(hook, Hook) and hook.is_of_a_recording() for hook in hooks)
 
 
 def _target(model: nn.Module, group: dist.ProcessGroup | None, wish: Wish) -> Target:

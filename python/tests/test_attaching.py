@@ -358,7 +358,7 @@ def test_attached_models_copy_and_pickle(model: DistributedDataParallel, tmp_pat
         again = pickle.loads(pickle.dumps(model._forward_hooks))
         assert len(again) == 1
         train(copy, 1)
-    with pytest.raises(presum.UserError, match="is not a run"):
+    with pytest.raises(presum.UserError, match="no such run"):
         presum.load(tmp_path / "elsewhere")
     assert presum.load(tmp_path).steps.empty
 

@@ -7,11 +7,15 @@
 
 namespace presum::base {
 
-// The steps of one model in one segment: how many are missing among them. Not synchronised.
+// The steps of one model in one segment: how many of them are lost. Not synchronised.
 class StepSpan {
  public:
-  // A step that is not above the one before is ignored.
-  void add(std::uint64_t step) {
+  // As many may lack packets: those that were under way when the run ended.
+  static constexpr std::uint64_t kUnderWay = 5;
+
+  // `whole`: it lacks no packet that may still have been on the way. A step that is not above the
+  // one before is ignored.
+  void add(std::uint64_t step, bool whole = true) {
     if (count_ == 0) {
       first_ = step;
     } else if (step <= last_) {
@@ -21,15 +25,21 @@ class StepSpan {
     }
     last_ = step;
     ++count_;
+    partial_ += whole ? 0 : 1;
   }
   // Steps between the first and the last that are not there, where one in every so many is recorded
-  // as the smallest distance between two says.
-  std::uint64_t lost() const { return count_ < 2 ? 0 : (last_ - first_) / stride_ - (count_ - 1); }
+  // as the smallest distance between two says; and those that are not whole.
+  std::uint64_t lost() const { return absent() + (partial_ > kUnderWay ? partial_ : 0); }
 
  private:
+  std::uint64_t absent() const {
+    return count_ < 2 ? 0 : (last_ - first_) / stride_ - (count_ - 1);
+  }
+
   std::uint64_t first_ = 0;
   std::uint64_t last_ = 0;
   std::uint64_t count_ = 0;
+  std::uint64_t partial_ = 0;
   std::uint64_t stride_ = std::numeric_limits<std::uint64_t>::max();
 };
 

@@ -33,5 +33,13 @@ TEST(StepSpan, KnowsThatOnlyEveryNthStepIsRecorded) {
   EXPECT_EQ(lost({0, 10, 40}), 2U);
 }
 
+TEST(StepSpan, CountsStepsThatAreNotWholeButTheLastFew) {
+  StepSpan span;
+  for (std::uint64_t step = 0; step < 5; ++step) span.add(step, false);
+  EXPECT_EQ(span.lost(), 0U);
+  span.add(7, false);
+  EXPECT_EQ(span.lost(), 8U);
+}
+
 }  // namespace
 }  // namespace presum::base

@@ -85,7 +85,7 @@ inline StepRecord step_of(std::uint64_t step, std::uint32_t workers) {
   StepRecord r;
   r.segment = 1;
   r.step = step;
-  r.workers_expected = workers;
+  r.workers_expected = r.workers_seen = workers;
   for (std::uint32_t i = 0; i < workers; ++i) r.workers.push_back(worker(step, i));
   for (const std::string& layer : kLayers) {
     GroupRecord g{.id = name_hash(layer), .norm_mean = 1, .norm_std = 0};

@@ -159,7 +159,7 @@ Generator::Generator(const Model& model, std::uint64_t seed)
       loss_memory_(model.workers),
       norm_memory_(model.workers),
       lean_(model.workers) {
-  record_.workers_expected = model.workers;
+  record_.workers_expected = record_.workers_seen = model.workers;
   record_.segment = 1;
   for (std::uint32_t i = 0; i < model.workers; ++i) {
     WorkerRecord& w = record_.workers.emplace_back();

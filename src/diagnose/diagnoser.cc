@@ -100,13 +100,13 @@ void Diagnoser::farewell(const Farewell& farewell) {
 }
 
 void Diagnoser::update(const StepRecord& record, std::span<const detect::Alarm> alarms,
-                       const detect::Detector& detector, bool ending) {
+                       const detect::Detector& detector) {
   state_->book.next();
   state_->roster.see(record);
   const WatchedSteps watched = watched_steps(detector);
   const std::vector<Batch> read = batches(record);
   const std::vector<detect::Alarm> lasting = detector.lasting();
-  state_->update({record, read, alarms, lasting, watched, state_->roster, ending});
+  state_->update({record, read, alarms, lasting, watched, state_->roster});
 }
 
 std::vector<Diagnoser::Numbered> Diagnoser::findings() const {

@@ -47,9 +47,8 @@ class Diagnoser {
   void hello(const WorkerFacts& facts);
   void farewell(const Farewell& farewell);
   // REQUIRES: ascending steps. `detector` has already seen the record and raised `alarms`.
-  // `ending`: the step was still open when the run ended.
   void update(const StepRecord& record, std::span<const detect::Alarm> alarms,
-              const detect::Detector& detector, bool ending = false);
+              const detect::Detector& detector);
 
   // One finding a cause, worst first, then by first step. An id stays with its finding while it
   // grows; ids are not reused.

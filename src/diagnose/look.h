@@ -27,7 +27,6 @@ struct Look {
   std::span<const detect::Alarm> lasting;  // said before, and still so
   const WatchedSteps& watched;
   const Roster& roster;
-  bool ending = false;  // the run is over: who is absent may only have been cut off
 
   std::size_t workers() const { return record.workers.size(); }
   bool alone() const { return record.workers.size() < 2; }

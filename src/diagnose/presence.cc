@@ -7,7 +7,6 @@ namespace presum::diagnose {
 namespace {
 
 constexpr std::uint64_t kTogether = 5;  // steps between losses of one cause
-constexpr std::uint64_t kCutOff = 5;    // steps that may be open when a run ends
 
 }  // namespace
 
@@ -16,37 +15,28 @@ void Presence::update(const Look& look, Book& book) {
   if (look.record.workers_expected < 2) {
     return book.cannot(Check::kMissingWorker, "One worker: nobody else is expected.");
   }
-  if (!look.record.absences_known) return;
+  if (look.record.lacks_packets()) return;
   book.looked(Check::kMissingWorker);
   if (!look.record.missing_replicas.empty()) count_missing(look, book);
 }
 
 void Presence::count_missing(const Look& look, Book& book) {
   Absent absent;
-  Absent cut;
   for (const std::uint32_t replica : look.record.missing_replicas) {
     const std::uint32_t rank = look.roster.rank_of(replica);
     Worker& worker = workers_[rank];
-    worker.stayed = worker.seen && (worker.missing == 0 ? look.ending : worker.stayed);
-    Absent& group = worker.stayed ? cut : absent;
-    group.longest = std::max(group.longest, ++worker.missing);
-    group.seen = group.seen || worker.seen;
-    insert(group.blame.ranks, rank);
+    absent.longest = std::max(absent.longest, ++worker.missing);
+    absent.seen = absent.seen || worker.seen;
+    insert(absent.blame.ranks, rank);
   }
-  if (absent.longest > 0) report(look, absent, false, book);
-  if (cut.longest > 0) report(look, cut, true, book);
+  report(look, absent, book);
 }
 
-void Presence::report(const Look& look, const Absent& absent, bool stayed, Book& book) {
+void Presence::report(const Look& look, const Absent& absent, Book& book) {
   Signal now = sighting(Check::kMissingWorker, look.record.step, absent.blame);
-  now.key = stayed;
   now.confidence = 1;
   now.title = absent.seen ? "{Ranks} stopped reporting, or reported only some of the steps"
                           : "{Ranks} never reported";
-  if (stayed && absent.longest <= kCutOff) {
-    now.severity = Severity::kInfo;
-    now.title = "The last packets of {ranks} had not come when the run ended";
-  }
   now.evidence = {{"steps_missing", static_cast<std::int64_t>(absent.longest)},
                   {"workers_expected", std::int64_t{look.record.workers_expected}}};
   book.see(std::move(now), kTogether);

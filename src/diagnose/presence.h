@@ -9,9 +9,8 @@
 
 namespace presum::diagnose {
 
-// A worker that was there until the run ended, and is absent only in the few steps that were still
-// open then, was cut off: information. A worker that comes back and says that it dropped its
-// packets was not missing: presum was too slow, which is information.
+// A worker that comes back and says that it dropped its packets was not missing: presum was too
+// slow, which is information.
 class Presence {
  public:
   void update(const Look& look, Book& book);
@@ -19,7 +18,6 @@ class Presence {
  private:
   struct Worker {
     bool seen = false;
-    bool stayed = false;          // it was never missing before the run ended
     std::uint64_t missing = 0;    // steps
     std::uint64_t explained = 0;  // of them, by packets that it dropped
     std::uint64_t dropped = 0;    // as it last said
@@ -30,7 +28,7 @@ class Presence {
     std::uint64_t longest = 0;
     bool seen = false;  // some of them
   };
-  static void report(const Look& look, const Absent& absent, bool stayed, Book& book);
+  static void report(const Look& look, const Absent& absent, Book& book);
   void welcome(const WorkerRecord& worker, Book& book);
   void forgive(Signal& signal);
 

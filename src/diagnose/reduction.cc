@@ -152,7 +152,7 @@ void Reduction::check_finite(const Look& look, Book& book) const {
 void Reduction::check_scale(const Look& look, Book& book) {
   const StepRecord& r = look.record;
   const double workers = static_cast<double>(look.workers());
-  if (!r.missing_replicas.empty() || !local_finite(r)) return;
+  if (r.workers.size() != r.workers_expected || !local_finite(r)) return;
   const double reduced = r.workers.front().reduced_norm;
   const double error = r.mean_norm_error / r.mean_norm;
   if (!std::isfinite(reduced) || !(r.mean_norm > 0) || !std::isfinite(error)) {

@@ -160,6 +160,7 @@ TEST(ReductionScale, IsNotJudgedWithAWorkerMissingOrWithoutSketches) {
   missing.play(0, 0, [](StepRecord& r) {
     scale(r, 8);
     r.workers.pop_back();
+    --r.workers_seen;
     r.missing_replicas = {7};
   });
   EXPECT_EQ(missing.ids(), Ids{"missing-worker"});

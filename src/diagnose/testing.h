@@ -99,7 +99,7 @@ class HealthyRun {
     StepRecord r;
     r.segment = 1;
     r.step = step;
-    r.workers_expected = options_.workers;
+    r.workers_expected = r.workers_seen = options_.workers;
     for (std::uint32_t i = 0; i < options_.workers; ++i) r.workers.push_back(worker(step, i));
     r.loss_mean = 2;
     r.tokens_cv = 0;
@@ -195,7 +195,7 @@ class Watched {
   explicit Watched(RunOptions options = {}) : run(options) {}
 
   void feed(const StepRecord& record, std::vector<detect::Alarm> alarms = {}) {
-    diagnoser.update(record, alarms, detector, ending);
+    diagnoser.update(record, alarms, detector);
   }
   // Steps from first to last, each broken by `broken`.
   void play(
@@ -231,7 +231,6 @@ class Watched {
   HealthyRun run;
   Diagnoser diagnoser{1, 0, 0};
   detect::Detector detector{detect::Options{}};
-  bool ending = false;  // of the steps that follow
 };
 
 inline const Finding::Value* evidence(const Finding& finding, const std::string& name) {

@@ -100,19 +100,6 @@ WorkerRecord worker_record(const packet::Step& step) {
   return w;
 }
 
-std::vector<std::uint32_t> missing(const StepInput& input) {
-  std::vector<std::uint32_t> out;
-  std::size_t at = 0;
-  for (std::uint32_t replica = 0; replica < input.workers_expected; ++replica) {
-    if (at < input.workers.size() && input.workers[at]->header.identity.replica == replica) {
-      ++at;
-    } else {
-      out.push_back(replica);
-    }
-  }
-  return out;
-}
-
 std::uint32_t distinct_gradients(const std::vector<WorkerRecord>& workers) {
   std::unordered_set<std::uint64_t> seen;
   for (const WorkerRecord& w : workers) {
@@ -231,8 +218,8 @@ class Compute {
  private:
   void fill_workers() {
     record_.workers_expected = input_.workers_expected;
-    record_.missing_replicas = missing(input_);
-    record_.absences_known = input_.absences_known;
+    record_.workers_seen = static_cast<std::uint32_t>(input_.workers.size());
+    record_.missing_replicas = input_.missing;
     for (const packet::Step* step : input_.workers) record_.workers.push_back(worker_record(*step));
     if (input_.workers.empty()) return;
     const packet::Header& h = input_.workers.front()->header;
@@ -270,7 +257,8 @@ class Compute {
   }
 
   bool complete() const {
-    return record_.missing_replicas.empty() && !record_.workers.empty() && norms_.all_finite;
+    return record_.workers_seen == record_.workers_expected && record_.workers_seen > 0 &&
+           norms_.all_finite;
   }
 
   double count() const { return static_cast<double>(record_.workers.size()); }

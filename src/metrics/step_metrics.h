@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "packet/packet.h"
 #include "presum/step_record.h"
@@ -14,8 +15,8 @@ struct StepInput {
   std::uint32_t workers_expected = 0;
   // One per worker, by replica, no replica twice, missing ones left out. Borrowed for the call.
   std::span<const packet::Step* const> workers;
-  bool absences_known = true;  // see StepRecord
-  bool pairwise = true;        // also the W x W cosines: O(W^2 k) instead of O(W k)
+  std::vector<std::uint32_t> missing;  // see StepRecord
+  bool pairwise = true;                // also the W x W cosines: O(W^2 k) instead of O(W k)
 };
 
 // Pure; safe from any thread. No worker: a record of NaNs. One worker: dispersions are 0, cosines

@@ -157,7 +157,10 @@ inline StepRecord measure(const std::vector<packet::Step>& steps, std::uint32_t 
   std::vector<const packet::Step*> workers;
   workers.reserve(steps.size());
   for (const packet::Step& s : steps) workers.push_back(&s);
-  return compute({.workers_expected = workers_expected, .workers = workers, .pairwise = pairwise});
+  return compute({.workers_expected = workers_expected,
+                  .workers = workers,
+                  .missing = {},
+                  .pairwise = pairwise});
 }
 
 inline StepRecord measure(const std::vector<packet::Step>& steps) {

@@ -67,6 +67,9 @@ struct Monitor::State {
   std::set<FindingKey> announced;
   Seconds findings_written{0};
   Seconds detectors_saved{0};
+  std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint32_t> modules;  // see number()
+  std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint32_t> replicas;  // by module and shard
+  std::set<std::uint32_t> ranks;                                              // that were heard
   std::set<WorkerKey> departed;
   MonitorCounters counters;
   PacketCounts counts_written;
@@ -78,12 +81,35 @@ struct Monitor::State {
 
   static WorkerKey key(const Identity& who) { return {who.module, who.shard, who.replica}; }
 
-  // What the ranks of this job can be; keeps a bad packet from costing memory.
+  // What the ranks of this job can be.
   bool possible(const Identity& who) const {
     const std::uint32_t world = options.world_size;
-    if (watches.size() >= kWatchesMax && !watches.contains({who.module, who.shard})) return false;
-    return who.module < kModulesMax &&
-           (world == 0 || (who.replicas <= world && who.world_rank < world && who.shard < world));
+    return world == 0 || (who.replicas <= world && who.world_rank < world && who.shard < world);
+  }
+
+  // The model's number in the run log. A worker's own says how many models with as many replicas it
+  // attached before, because it may have others that the rest of the workers do not know.
+  std::uint32_t number(const Identity& who) {
+    const auto next = static_cast<std::uint32_t>(modules.size());
+    return modules.try_emplace({who.module, who.replicas}, next).first->second;
+  }
+
+  // Gives the worker's model its number. False: a bad packet, which would cost memory.
+  bool admit(Identity& who) {
+    const bool known = modules.contains({who.module, who.replicas});
+    if (!possible(who) || (!known && modules.size() >= kModulesMax)) return false;
+    const std::pair key{number(who), who.shard};
+    if (!replicas.contains(key) && replicas.size() >= kWatchesMax) return false;
+    who.module = key.first;
+    replicas[key] = who.replicas;
+    ranks.insert(who.world_rank);
+    return true;
+  }
+
+  bool everyone_left() const {
+    std::size_t workers = 0;
+    for (const auto& [key, count] : replicas) workers += count;
+    return workers > 0 && departed.size() >= workers;
   }
 
   monitor::Watch& watch(std::uint32_t module, std::uint32_t shard) {
@@ -127,16 +153,16 @@ struct Monitor::State {
     return {};
   }
 
-  Status write(const monitor::StepAssembler::Assembled& assembled, bool ending) {
+  Status write(monitor::StepAssembler::Assembled&& assembled) {
     std::vector<const packet::Step*> workers;
     for (const packet::Step& step : assembled.workers) workers.push_back(&step);
     const std::uint64_t number = workers.front()->header.step;
     StepRecord record = metrics::compute(
         {.workers_expected = assembled.workers_expected,
          .workers = workers,
-         .absences_known = assembled.absences_known && !lost_others,
+         .missing = lost_others ? std::vector<std::uint32_t>() : std::move(assembled.missing),
          .pairwise = workers.size() <= kMatrixWorkers || number % kMatrixEvery == 0});
-    watch(record.module, record.shard).judge(record, ending);
+    watch(record.module, record.shard).judge(record);
     ++counters.steps;
     auto written = writer.add(record);
     if (written) last_step = std::max(last_step.value_or(0), record.step);
@@ -145,7 +171,7 @@ struct Monitor::State {
 
   Status write_ready(bool flush) {
     while (auto assembled = assembler.next(options.clock(), flush)) {
-      if (auto s = write(*assembled, flush); !s) return s;
+      if (auto s = write(std::move(*assembled)); !s) return s;
     }
     return {};
   }
@@ -214,9 +240,8 @@ struct Monitor::State {
     return status;
   }
 
-  // The first reason counts.
+  // The last reason counts: a record that is lost is worse than one that lacks something.
   void become_incomplete(std::string_view why) {
-    if (!incomplete.empty()) return;
     incomplete = last_step ? fmt::format("{} (after step {})", why, *last_step)
                            : fmt::format("{} (before the first step)", why);
   }
@@ -236,7 +261,8 @@ Result<Monitor> Monitor::open(MonitorOptions options) {
 
 std::uint64_t Monitor::run() const { return state_->writer.run(); }
 std::uint32_t Monitor::segment() const { return state_->writer.segment(); }
-std::size_t Monitor::goodbyes() const { return state_->departed.size(); }
+bool Monitor::everyone_left() const { return state_->everyone_left(); }
+std::size_t Monitor::ranks_heard() const { return state_->ranks.size(); }
 MonitorCounters Monitor::counters() const { return state_->counters; }
 
 Status Monitor::ingest(std::span<const std::byte> bytes) {
@@ -246,13 +272,12 @@ Status Monitor::ingest(std::span<const std::byte> bytes) {
     ++state_->counters.damaged;
     return {};
   }
-  const auto& header =
-      std::visit([](const auto& m) -> const packet::Header& { return m.header; }, *message);
+  auto& header = std::visit([](auto& m) -> packet::Header& { return m.header; }, *message);
   if (header.run != run() || header.segment != segment()) {
     ++state_->counters.foreign;
     return {};
   }
-  if (!state_->possible(header.identity)) {
+  if (!state_->admit(header.identity)) {
     ++state_->counters.damaged;
     return {};
   }
@@ -332,7 +357,7 @@ Status Monitor::close() {
 void Monitor::abandon(std::string_view why) {
   if (state_->closed) return;
   state_->closed = true;
-  state_->become_incomplete(why);
+  if (state_->health) state_->become_incomplete(why);
   state_->writer.abandon(why);
 }
 

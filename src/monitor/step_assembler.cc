@@ -66,7 +66,7 @@ bool StepAssembler::complete(const Stream& stream) {
 
 bool StepAssembler::ready(const Stream& stream, Seconds now) {
   const Seconds waited = now - stream.open.begin()->second.first_seen;
-  return complete(stream) || (stream.open.size() > kLaterSteps && waited >= kPatience);
+  return stream.open.size() > kLaterSteps && waited >= kPatience;
 }
 
 void StepAssembler::stop_awaiting_the_silent(Stream& stream, Seconds now) {
@@ -87,26 +87,36 @@ StepAssembler::Streams::iterator StepAssembler::oldest() {
   return std::ranges::min_element(streams_, {}, age);
 }
 
-StepAssembler::Assembled StepAssembler::take_first(Stream& stream) {
+StepAssembler::Assembled StepAssembler::take_first(Stream& stream, Why why) {
   auto node = stream.open.extract(stream.open.begin());
   stream.last_closed = node.key();
   bytes_ -= node.mapped().bytes;
   Assembled out;
   out.workers_expected = node.mapped().workers_expected;
-  for (auto& [replica, step] : node.mapped().workers) out.workers.push_back(std::move(step));
+  auto& workers = node.mapped().workers;
+  for (std::uint32_t replica = 0; replica < out.workers_expected; ++replica) {
+    if (workers.contains(replica)) continue;
+    const bool silent = why == Why::kEnd && !stream.last_heard.contains(replica);
+    if (why == Why::kWaited || silent || stream.not_awaited.contains(replica)) {
+      out.missing.push_back(replica);
+    }
+  }
+  for (auto& [replica, step] : workers) out.workers.push_back(std::move(step));
   return out;
 }
 
 std::optional<StepAssembler::Assembled> StepAssembler::next(Seconds now, bool flush) {
   for (auto& [key, stream] : streams_) {
-    if (stream.open.empty() || !(flush || ready(stream, now))) continue;
-    if (!flush && !complete(stream)) stop_awaiting_the_silent(stream, now);
-    return take_first(stream);
+    if (stream.open.empty()) continue;
+    if (complete(stream)) return take_first(stream, Why::kComplete);
+    if (!flush && !ready(stream, now)) continue;
+    stop_awaiting_the_silent(stream, now);
+    return take_first(stream, flush ? Why::kEnd : Why::kWaited);
   }
   if (bytes_ <= bytes_max_) return std::nullopt;
-  auto out = take_first(oldest()->second);
-  out.absences_known = false;
-  return out;
+  Stream& stream = oldest()->second;
+  stop_awaiting_the_silent(stream, now);
+  return take_first(stream, Why::kNoMemory);
 }
 
 }  // namespace presum::monitor

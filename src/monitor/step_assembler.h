@@ -26,7 +26,7 @@ class StepAssembler {
   static constexpr std::size_t kLaterSteps = 64;
   static constexpr Seconds kPatience{30};
   // What waits may take as much memory. Beyond that the oldest steps are given up, without saying
-  // that anyone is missing.
+  // that anyone is missing whom there was reason to wait for.
   static constexpr std::size_t kBytesMax = std::size_t{256} << 20;
 
   // No worker is this many steps ahead of what is known of its model.
@@ -43,10 +43,11 @@ class StepAssembler {
 
   struct Assembled {
     std::uint32_t workers_expected = 0;
-    bool absences_known = true;         // false: given up for lack of memory
-    std::vector<packet::Step> workers;  // by replica
+    std::vector<std::uint32_t> missing;  // replicas, ascending; see StepRecord
+    std::vector<packet::Step> workers;   // by replica
   };
-  // The next step that is complete or has waited long enough; with `flush`, any step.
+  // The next step that is complete or has waited long enough; with `flush`, any step: of those that
+  // it lacks nothing is said then, but of whom nobody has waited for or heard for long.
   std::optional<Assembled> next(Seconds now, bool flush);
 
  private:
@@ -74,7 +75,8 @@ class StepAssembler {
   // Of those that the stream's first step lacks, who has been silent for long.
   static void stop_awaiting_the_silent(Stream& stream, Seconds now);
   Streams::iterator oldest();
-  Assembled take_first(Stream& stream);
+  enum class Why { kComplete, kWaited, kNoMemory, kEnd };
+  Assembled take_first(Stream& stream, Why why);
 
   std::size_t bytes_max_;
   std::size_t bytes_ = 0;

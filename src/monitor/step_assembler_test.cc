@@ -92,7 +92,7 @@ TEST(StepAssembler, GivesUpOnAWorkerAfterBoth64LaterStepsAnd30Seconds) {
   const auto step = assembler.next(Seconds(1000), false);
   ASSERT_TRUE(step);
   EXPECT_EQ(step->workers.front().header.step, 0U);
-  EXPECT_TRUE(step->absences_known);
+  EXPECT_EQ(step->missing, std::vector<std::uint32_t>{1});
 }
 
 TEST(StepAssembler, StepsOf7MillisecondsWaitFor30Seconds) {
@@ -150,10 +150,29 @@ TEST(StepAssembler, WithoutMemoryTheOldestStepsAreGivenUpAndNobodyIsMissing) {
   const auto step = assembler.next(Seconds(now), false);
   ASSERT_TRUE(step);
   EXPECT_EQ(step->workers.front().header.identity.module, 1U) << "the oldest of all models";
-  EXPECT_FALSE(step->absences_known);
+  EXPECT_EQ(step->missing, std::vector<std::uint32_t>());
   while (assembler.next(Seconds(now), false)) continue;
   assembler.add(step_of(20, 0, 1, 2), Seconds(now));
   EXPECT_EQ(closed(assembler, now), Numbers{20}) << "others go on";
+}
+
+TEST(StepAssembler, WithoutMemoryWhoWasSilentForLongIsMissing) {
+  StepAssembler assembler(1);
+  assembler.add(step_of(0, 0, 2), Seconds(0));
+  EXPECT_EQ(assembler.next(Seconds(1), false)->missing, std::vector<std::uint32_t>());
+  assembler.add(step_of(1, 0, 2), Seconds(2));
+  EXPECT_EQ(assembler.next(Seconds(31), false)->missing, std::vector<std::uint32_t>{1});
+}
+
+TEST(StepAssembler, AtTheEndOnlyTheSilentAndThoseThatLeftAreMissing) {
+  StepAssembler assembler;
+  assembler.heard({.replica = 1, .replicas = 5}, Seconds(0));
+  assembler.heard({.replica = 2, .replicas = 5}, Seconds(29));
+  assembler.departed({.replica = 3, .replicas = 5});
+  assembler.add(step_of(0, 0, 5), Seconds(30));
+  const auto step = assembler.next(Seconds(31), true);
+  ASSERT_TRUE(step);
+  EXPECT_EQ(step->missing, (std::vector<std::uint32_t>{1, 3, 4})) << "4 never came";
 }
 
 TEST(StepAssembler, DoesNotWaitForWorkersThatLeft) {

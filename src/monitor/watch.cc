@@ -27,12 +27,12 @@ void Watch::farewell(const packet::Note& note) {
   changed_ = true;
 }
 
-void Watch::judge(StepRecord& record, bool ending) {
+void Watch::judge(StepRecord& record) {
   record.noise_scale = noise_.update(record.signal, record.noise);
   const auto alarms = detector_.update(record);
-  diagnoser_.update(record, alarms, detector_, ending);
+  diagnoser_.update(record, alarms, detector_);
   if (record.workers.size() > 1) ++compared_steps_;
-  span_.add(record.step);
+  span_.add(record.step, !record.lacks_packets());
   changed_ = true;
 }
 

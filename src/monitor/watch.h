@@ -23,9 +23,8 @@ class Watch {
 
   void hello(const packet::Hello& hello);
   void farewell(const packet::Note& note);
-  // Fills what needs the steps before, and judges the step. `ending`: it was still open when the
-  // run ended.
-  void judge(StepRecord& record, bool ending);
+  // Fills what needs the steps before, and judges the step.
+  void judge(StepRecord& record);
 
   std::vector<Finding> findings() const;
   std::vector<diagnose::Diagnoser::Numbered> numbered_findings() const {

@@ -25,21 +25,17 @@ constexpr State kStates[] = {State::kFound, State::kPassed, State::kNotTriggered
 
 struct Workers {
   std::uint64_t expected = 0;
-  std::uint64_t seen = 0;
+  std::uint64_t seen = 0;  // at one step
 };
 
 // Of one model and segment, over its steps.
 Workers count_workers(std::span<const StepRecord> part) {
-  std::uint32_t expected = 0;
-  std::vector<std::uint32_t> never = part.front().missing_replicas;
+  Workers most;
   for (const StepRecord& s : part) {
-    expected = std::max(expected, s.workers_expected);
-    std::vector<std::uint32_t> both;
-    std::set_intersection(never.begin(), never.end(), s.missing_replicas.begin(),
-                          s.missing_replicas.end(), std::back_inserter(both));
-    never = std::move(both);
+    most.expected = std::max<std::uint64_t>(most.expected, s.workers_expected);
+    most.seen = std::max<std::uint64_t>(most.seen, s.workers_seen);
   }
-  return {expected, expected - std::min<std::uint64_t>(never.size(), expected)};
+  return most;
 }
 
 // Shards of one model are trained by different workers, models of one process by the same.
@@ -62,13 +58,11 @@ Coverage cover(std::span<const StepRecord> steps, const std::vector<RunLog::Chec
   const auto parts = cut(steps);
   for (const auto& part : parts) {
     base::StepSpan span;
-    for (const StepRecord& s : part) span.add(s.step);
+    for (const StepRecord& s : part) span.add(s.step, !s.lacks_packets());
     out.steps_lost += span.lost();
   }
   out.steps_logged = steps.size();
-  for (const StepRecord& s : steps) {
-    out.steps_compared += s.workers_expected >= s.missing_replicas.size() + 2;
-  }
+  for (const StepRecord& s : steps) out.steps_compared += s.workers_seen >= 2;
   const Workers workers = most_workers(parts);
   out.workers_expected = workers.expected;
   out.workers_seen = workers.seen;
@@ -97,8 +91,9 @@ std::string why_insufficient(const Judgement& judgement) {
     if (!s.incomplete.empty()) return "the record is " + incomplete_text(s);
   }
   if (coverage.steps_lost > 0) {
-    return fmt::format("{} step{} between the first and the last are not in the log",
-                       coverage.steps_lost, coverage.steps_lost == 1 ? "" : "s");
+    const bool one = coverage.steps_lost == 1;
+    return fmt::format("{} step{} not in the log, or without the packets of some workers",
+                       coverage.steps_lost, one ? " is" : "s are");
   }
   return fmt::format("only {} step{} with at least two workers", coverage.steps_compared,
                      coverage.steps_compared == 1 ? "" : "s");

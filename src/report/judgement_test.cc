@@ -119,7 +119,23 @@ TEST(Judge, ARecordThatLacksStepsIsNotConsistent) {
   run.replace({}, kLooked);
   const auto j = judged(run.log());
   EXPECT_EQ(j.verdict, Verdict::kInsufficientEvidence);
-  EXPECT_EQ(j.reason, "2 steps between the first and the last are not in the log");
+  EXPECT_EQ(j.reason, "2 steps are not in the log, or without the packets of some workers");
+}
+
+TEST(Judge, ARecordWhoseStepsLackPacketsIsNotConsistent) {
+  TempFolder folder;
+  MadeRun run(folder / "run", "text", 3);
+  for (std::uint64_t s = 0; s < 30; ++s) {
+    auto step = made_step(run.segment(), s, 3);
+    if (s >= 20) step.workers.pop_back();
+    if (s >= 20) step.cosines.clear();
+    run.add(step);
+  }
+  run.replace({}, kLooked);
+  const auto j = judged(run.log());
+  EXPECT_EQ(j.verdict, Verdict::kInsufficientEvidence);
+  EXPECT_EQ(j.coverage.steps_lost, 10U);
+  EXPECT_EQ(j.coverage.workers_seen, 3U);
 }
 
 TEST(Judge, ARecordThatIsIncompleteIsNotConsistentAndSaysSinceWhen) {

@@ -122,7 +122,7 @@ Json Part::coverage_json() const {
     sources.insert(source_name(s.cosine_source));
     distinct_min = std::min(distinct_min, s.distinct_gradients);
     distinct_max = std::max(distinct_max, s.distinct_gradients);
-    incomplete += !s.missing_replicas.empty();
+    incomplete += s.workers_seen < s.workers_expected;
     disagrees += s.reduced_disagrees;
   }
   const auto seen =

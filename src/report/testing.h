@@ -21,7 +21,7 @@ inline StepRecord made_step(std::uint32_t segment, std::uint64_t step, std::uint
   StepRecord r;
   r.segment = segment;
   r.step = step;
-  r.workers_expected = workers;
+  r.workers_expected = r.workers_seen = workers;
   r.distinct_gradients = workers;
   r.sketch_size = 64;
   r.cosine_source = CosineSource::kSketch;

@@ -21,6 +21,7 @@ StepRecord runlog::read_step(const Statement& row) {
   r.shard = row.small(c++);
   r.step = row.integer(c++);
   r.workers_expected = row.small(c++);
+  r.workers_seen = row.small(c++);
   for (double* value :
        {&r.loss_mean, &r.loss_std, &r.loss_range, &r.grad_norm_mean, &r.grad_norm_std,
         &r.grad_norm_cv, &r.cosine_mean, &r.cosine_low, &r.cosine_high, &r.consistency,
@@ -33,7 +34,6 @@ StepRecord runlog::read_step(const Statement& row) {
   r.sketch_size = row.small(c++);
   r.mean_norm = row.number(c++);
   r.mean_norm_error = row.number(c++);
-  r.absences_known = row.small(c++) != 0;
   return r;
 }
 

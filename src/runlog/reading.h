@@ -23,11 +23,11 @@ namespace runlog {
 
 // Columns of the table `step`, whose last one is its id, and the record that they hold.
 inline constexpr std::string_view kStepColumns =
-    "segment, module, shard, step, workers_expected, loss_mean, loss_std, loss_range, "
+    "segment, module, shard, step, workers_expected, workers, loss_mean, loss_std, loss_range, "
     "grad_norm_mean, grad_norm_std, grad_norm_cv, cosine_mean, cosine_low, cosine_high, "
     "consistency, reduced_norm, signal, noise, noise_scale, effective_workers, tokens_cv, "
     "cosine_source, reduced_disagrees, distinct_gradients, sketch_size, mean_norm, "
-    "mean_norm_error, absences_known, id";
+    "mean_norm_error, id";
 StepRecord read_step(const Statement& row);
 
 // Columns of the table `worker_step` as `w`, and the record that they hold from `column` on.

@@ -84,6 +84,7 @@ StepRecord full_step(std::uint32_t segment) {
   r.shard = 3;
   r.workers_expected = 5;
   r.missing_replicas = {1, 4};
+  r.workers_seen = static_cast<std::uint32_t>(r.workers.size());
   double next = 0.1;
   for (double* value :
        {&r.loss_mean, &r.loss_std, &r.loss_range, &r.grad_norm_mean, &r.grad_norm_std,
@@ -193,6 +194,7 @@ TEST(RunLog, EveryFieldOfAStepSurvives) {
   EXPECT_EQ(got.step, want.step);
   EXPECT_EQ(got.workers_expected, want.workers_expected);
   EXPECT_EQ(got.missing_replicas, want.missing_replicas);
+  EXPECT_EQ(got.workers_seen, want.workers_seen);
   for (const auto field :
        {&StepRecord::loss_mean, &StepRecord::loss_std, &StepRecord::loss_range,
         &StepRecord::grad_norm_mean, &StepRecord::grad_norm_std, &StepRecord::grad_norm_cv,
@@ -850,14 +852,18 @@ TEST(Writer, AbandonedBeforeItsFirstStepSaysSo) {
   EXPECT_FALSE(segments->front().incomplete_after);
 }
 
-TEST(Writer, StepsThatWereGivenUpForLackOfMemoryAreReadBackAsSuch) {
+TEST(Writer, StepsThatLackPacketsAreReadBackAsSuch) {
   const TempFolder folder;
-  StepRecord step = plain_step(1, 0);
-  step.absences_known = false;
-  make_run(folder / "run", {step, plain_step(1, 1)});
+  StepRecord step = plain_step(1, 0, 2);
+  step.workers_expected = 3;
+  StepRecord other = plain_step(1, 1, 2);
+  other.workers_expected = 3;
+  other.missing_replicas = {2};
+  make_run(folder / "run", {step, other});
   const auto steps = RunLog::open(folder / "run")->steps();
-  EXPECT_FALSE((*steps)[0].absences_known);
-  EXPECT_TRUE((*steps)[1].absences_known);
+  EXPECT_EQ((*steps)[0].workers_seen, 2U);
+  EXPECT_TRUE((*steps)[0].lacks_packets());
+  EXPECT_FALSE((*steps)[1].lacks_packets());
 }
 
 // ---- runs that cannot be read

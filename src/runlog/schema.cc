@@ -49,7 +49,6 @@ CREATE TABLE step (
   tokens_cv REAL, distinct_gradients INTEGER NOT NULL, sketch_size INTEGER NOT NULL,
   cosines BLOB,
   mean_norm REAL, mean_norm_error REAL,
-  absences_known INTEGER NOT NULL,
   UNIQUE (segment, module, shard, step)
 );
 CREATE TABLE worker_step (
@@ -113,7 +112,7 @@ CREATE VIEW steps AS
     CASE cosine_source WHEN 1 THEN 'sketch' WHEN 2 THEN 'total-norm' WHEN 3 THEN 'row-sums'
       WHEN 4 THEN 'exact' WHEN 5 THEN 'gram' ELSE 'none' END AS cosine_source,
     consistency, reduced_norm, reduced_disagrees, signal, noise, noise_scale, effective_workers,
-    tokens_cv, distinct_gradients, sketch_size, mean_norm, mean_norm_error, absences_known
+    tokens_cv, distinct_gradients, sketch_size, mean_norm, mean_norm_error
   FROM step ORDER BY segment, module, shard, step;
 CREATE VIEW workers AS
   SELECT s.step, s.segment, s.module, s.shard, w.rank, w.replica, k.host, w.loss, w.weight,

@@ -220,7 +220,7 @@ struct Writer::State {
     const std::array<std::pair<std::optional<Statement>*, const char*>, 5> all = {{
         {&insert_step,
          "INSERT INTO step VALUES (NULL,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,"
-         "?,?,?,?,?,?)"},
+         "?,?,?,?,?)"},
         {&insert_worker,
          "INSERT INTO worker_step VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"},
         {&insert_group, "INSERT INTO group_step VALUES (?,?,?,?,?,?,?,?)"},
@@ -405,7 +405,6 @@ struct Writer::State {
     if (!r.cosines.empty()) insert_step->bind_blob(27, bytes_of(r.cosines));
     insert_step->bind(28, r.mean_norm);
     insert_step->bind(29, r.mean_norm_error);
-    insert_step->bind(30, std::uint32_t{r.absences_known});
     return insert_step->run();
   }
 

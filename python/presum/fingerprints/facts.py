@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from presum.text import printable
+
 TEXTS_MAX = 4
 MORE = "and others: each step has their hashes"
 
@@ -27,5 +29,5 @@ class Facts:
         if text in texts or len(texts) > TEXTS_MAX:
             return False
         texts.append(text if len(texts) < TEXTS_MAX else MORE)
-        self._tell(key, "; ".join(texts))
+        self._tell(key, printable("; ".join(texts)))
         return True

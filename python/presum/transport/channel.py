@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from presum.text import one_line
 from presum.transport.outbox import Outbox
 
 log = logging.getLogger("presum")
@@ -18,24 +19,25 @@ POLL_SECONDS = 0.05
 POLL_SECONDS_AT_THE_END = 0.005
 GOODBYE_SECONDS = 1.5  # to wait for other ranks at the end
 PREFLIGHT_SECONDS = 60.0  # likewise where their verdict was asked for
+NO_VERDICT = 2  # exit code of a preflight
 
 
 class Channel:
-    """Thread-safety: ``complain`` and ``say`` may be called from any thread."""
+    """Thread-safety: ``remark``, ``complain`` and ``say`` may be called from any thread."""
 
     def __init__(self, run: Path, rank: int, world_size: int) -> None:
         self.run = run
         self.rank = rank
         self.world_size = world_size
         self.outbox = Outbox()
-        self.modules = 0  # that were ever recorded
         self.closing = threading.Event()
         self.quiet = False
         self.records: bool | None = None  # this rank writes the run log; None: not known yet
         self.preflight = False  # the end is that of one
         self.exit_code: int | None = None  # of a preflight
         self.now_and_then: Callable[[], None] = lambda: None  # called on the background thread
-        self._said = False
+        self.look_for_numbers: Callable[[], None] = lambda: None  # see Session.end
+        self._said: set[str] = set()
 
     def patience(self) -> float:
         """Seconds to wait for other ranks at the end."""
@@ -46,7 +48,7 @@ class Channel:
         try:
             return self.outbox.take()
         except Exception as error:
-            self.complain(f"a step could not be read from its device ({one_line(error)})")
+            self.remark(f"a step could not be read from its device ({one_line(error)})")
             return None
 
     def pause(self) -> None:
@@ -57,15 +59,15 @@ class Channel:
         else:
             self.closing.wait(POLL_SECONDS)
 
+    def remark(self, what: str) -> None:
+        """Say once what went wrong on this rank."""
+        if what not in self._said:
+            self._said.add(what)
+            log.warning("presum: rank %d: %s", self.rank, what)
+
     def complain(self, what: str) -> None:
-        """Say once what ended the collection on this rank."""
-        if not self._said:
-            self._said = True
-            log.warning(
-                "presum: rank %d: %s; nothing more is recorded here, training goes on",
-                self.rank,
-                what,
-            )
+        """Likewise of what ended the collection."""
+        self.remark(f"{what}; nothing more is recorded here, training goes on")
 
     def say(self, text: str) -> None:
         """Print a line on the terminal of the rank that records (as long as that is not known, of
@@ -73,9 +75,3 @@ class Channel:
         speaks = self.rank == 0 if self.records is None else self.records
         if speaks and not self.quiet:
             print(text, file=sys.stderr, flush=True)
-
-
-def one_line(error: BaseException) -> str:
-    """What an exception says."""
-    text = str(error).encode("utf-8", "replace").decode("utf-8")
-    return " ".join(text.split()) or type(error).__name__

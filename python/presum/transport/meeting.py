@@ -22,6 +22,10 @@ RANKS_APART = 10
 POLL_SECONDS_MAX = 2.0
 
 
+class NotRecordedError(Exception):
+    """Nobody takes this rank's packets."""
+
+
 class Meeting:
     """For the background thread, on a connection of its own."""
 
@@ -32,12 +36,12 @@ class Meeting:
         self._channel = channel
 
     def announce(self, message: dict[str, Any]) -> None:
-        """Where this process takes packets, or why it does not."""
+        """Where this process takes packets, "off": why it does not, or "ended": since when."""
         self._store.set(self._address, json.dumps(message))
 
     def find(self) -> dict[str, Any] | None:
         """What the rank that records has announced; None where this one is to record. Waits with
-        growing pauses. Raises TimeoutError at the end of a run in which none has come up."""
+        growing pauses. Raises NotRecordedError at the end of a run in which none has come up."""
         channel, began = self._channel, time.monotonic()
         if channel.rank == 0 and self._claim():
             return None
@@ -54,7 +58,7 @@ class Meeting:
                 if self._claim():
                     return None
             if now > give_up:
-                raise TimeoutError("the rank that records has not come up, so nothing was recorded")
+                raise NotRecordedError("the rank that records has not come up")
             channel.now_and_then()
             if channel.closing.is_set():
                 time.sleep(POLL_SECONDS)

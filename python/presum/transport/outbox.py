@@ -17,6 +17,7 @@ class LatePacket(NamedTuple):
 
     ready: Callable[[], bool]
     make: Callable[[], bytes]
+    drop: Callable[[], None]  # called where it is not to be made
 
 
 class Outbox:
@@ -36,19 +37,19 @@ class Outbox:
 
     def put(self, packet: bytes | LatePacket) -> None:
         """Drops it, counted, where as much waits as may. Never waits."""
-        if self.shut:
-            return
         size = len(packet) if isinstance(packet, bytes) else LATE_PACKET_BYTES
-        if len(self._queue) < min(PACKETS_MAX, max(1, BYTES_MAX // size)):
+        full = len(self._queue) >= min(PACKETS_MAX, max(1, BYTES_MAX // size))
+        if not self.shut and not full:
             self._queue.append(packet)
-        else:
-            self.dropped += 1
+            return
+        self.dropped += not self.shut
+        _drop(packet)
 
     def take(self) -> bytes | None:
         """The oldest packet, or None while there is none or its numbers are on their way. Raises
         what making a late one raises; it is gone then."""
-        if self.shut:
-            self._queue.clear()
+        while self.shut and self._queue:
+            _drop(self._queue.popleft())
         if not self._queue:
             return None
         head = self._queue[0]
@@ -56,3 +57,8 @@ class Outbox:
             return None
         self._queue.popleft()
         return head if isinstance(head, bytes) else head.make()
+
+
+def _drop(packet: bytes | LatePacket) -> None:
+    if isinstance(packet, LatePacket):
+        packet.drop()

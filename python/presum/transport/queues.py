@@ -3,9 +3,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
+from torch.distributed import QueueEmptyError
+
 PACKETS_PER_WORKER = 64  # in the store
+ENDED = "ended"
+FAILED = "failed"
 
 
 class Queues:
@@ -14,16 +19,38 @@ class Queues:
     def __init__(self, store: Any, key: str) -> None:
         self._store = store
         self._packets = f"{key}/packets"
-        self.exit_code = f"{key}/exit_code"  # of a preflight
-        self.exit_code_read = f"{key}/exit_code_read"
+        self._exit_code = f"{key}/exit_code"  # of a preflight
+        self._exit_code_read = f"{key}/exit_code_read"
         self._given_up = f"{key}/given_up"
 
-    def give_up(self) -> None:
-        """Nobody will take packets any more."""
-        self._store.set(self._given_up, "")
+    def give_up(self, why: str) -> None:
+        """Nobody will take packets any more, because the recording has ENDED or FAILED. What waits
+        is thrown away."""
+        self._store.set(self._given_up, why)
+        with contextlib.suppress(QueueEmptyError):
+            for _ in range(self.waiting()):
+                self.pop()
 
-    def given_up(self) -> bool:
-        return bool(self._store.check([self._given_up]))
+    def given_up(self) -> str | None:
+        """Why, or None while packets are taken."""
+        if not self._store.check([self._given_up]):
+            return None
+        why: bytes = self._store.get(self._given_up)
+        return why.decode()
+
+    def tell_exit_code(self, code: int) -> None:
+        self._store.set(self._exit_code, str(code))
+
+    def read_exit_code(self) -> int | None:
+        """None while it is not known."""
+        if not self._store.check([self._exit_code]):
+            return None
+        self._store.add(self._exit_code_read, 1)
+        return int(self._store.get(self._exit_code))
+
+    def exit_code_readers(self) -> int:
+        """How many ranks have read it."""
+        return int(self._store.add(self._exit_code_read, 0))
 
     def waiting(self) -> int:
         """Packets that nobody has taken."""

@@ -4,23 +4,25 @@ and tells what is found."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
+from typing import Any
 
 from torch.distributed import DistError, QueueEmptyError
 
 from presum._core import Aggregator, stamp
 from presum.findings import Finding, announcement, summary
-from presum.transport.channel import GOODBYE_SECONDS, POLL_SECONDS, Channel, one_line
+from presum.text import one_line
+from presum.transport.channel import GOODBYE_SECONDS, POLL_SECONDS, Channel
 from presum.transport.links import links, own_address
 from presum.transport.meeting import Meeting
-from presum.transport.queues import Queues
+from presum.transport.queues import ENDED, FAILED, Queues
 from presum.transport.telling import Telling
 
 log = logging.getLogger("presum")
 
 LOOK_SECONDS = 0.25  # between looks for new findings
-NO_VERDICT = 2
 
 
 class Recorder:
@@ -44,7 +46,7 @@ class Recorder:
     def _record(self, meeting: Meeting | None, key: str) -> None:
         try:
             aggregator = Aggregator(str(self._channel.run), self._channel.world_size)
-        except OSError as error:
+        except Exception as error:
             if meeting is not None:
                 meeting.announce({"off": one_line(error)})
             raise
@@ -57,8 +59,7 @@ class Recorder:
             aggregator.close()
         except Exception as error:
             aggregator.abandon(one_line(error))
-            if self.queues is not None and not self.others_lost:
-                self.queues.give_up()
+            self._end(meeting, FAILED, {"off": one_line(error)})
             raise
         finally:
             self._look(aggregator)
@@ -66,6 +67,15 @@ class Recorder:
         self.say_summary()
         if self._channel.preflight:
             self._publish_exit_code()
+        self._end(meeting, ENDED, {"ended": time.time()})
+
+    def _end(self, meeting: Meeting | None, why: str, message: dict[str, Any]) -> None:
+        """Tell ranks that still send, and those to come. The store may be gone."""
+        with contextlib.suppress(Exception):
+            if self.queues is not None and not self.others_lost:
+                self.queues.give_up(why)
+            if meeting is not None:
+                meeting.announce(message)
 
     def _summarise(self, aggregator: Aggregator) -> str:
         run, steps = self._channel.run, aggregator.counters["steps"]
@@ -92,21 +102,28 @@ class Recorder:
         meeting.announce(own_address(server.port, world_size) | known)
 
     def _ingest_until_closed(self, aggregator: Aggregator) -> None:
-        channel, deadline = self._channel, None
+        channel, closed = self._channel, None
         while True:
             idle = self._drain(aggregator) == 0
             aggregator.tick()
             if not idle and time.monotonic() > self._looked + LOOK_SECONDS:
                 self._look(aggregator)
-            if channel.closing.is_set() and deadline is None:
-                deadline = time.monotonic() + channel.patience()
-            if deadline is not None:
-                workers = 1 if self.others_lost else channel.world_size
-                everyone = aggregator.goodbyes >= workers * channel.modules
-                if (everyone and idle) or time.monotonic() > deadline:
+            if channel.closing.is_set() and closed is None:
+                closed = time.monotonic()
+            if closed is not None:
+                waited = time.monotonic() - closed
+                if waited > channel.patience() or (idle and self._is_all(aggregator, waited)):
                     return
             if idle:
                 channel.pause()
+
+    def _is_all(self, aggregator: Aggregator, waited: float) -> bool:
+        """Whether no packet is awaited any more. Ranks that were never heard may have no part in
+        the training: they are not awaited for long."""
+        if self.others_lost:
+            return len(self._channel.outbox) == 0
+        everyone = aggregator.ranks_heard >= self._channel.world_size
+        return aggregator.everyone_left and (everyone or waited > GOODBYE_SECONDS)
 
     def _drain(self, aggregator: Aggregator) -> int:
         taken = 0
@@ -158,9 +175,9 @@ class Recorder:
         channel.say(f"presum: preflight ends with exit code {channel.exit_code}")
         if queues is None or self.others_lost:
             return
-        server = links().serve(channel.world_size)
-        server.set(queues.exit_code, str(channel.exit_code))
+        assert channel.exit_code is not None
+        queues.tell_exit_code(channel.exit_code)
         deadline = time.monotonic() + GOODBYE_SECONDS
         others = channel.world_size - 1
-        while server.add(queues.exit_code_read, 0) < others and time.monotonic() < deadline:
+        while queues.exit_code_readers() < others and time.monotonic() < deadline:
             time.sleep(POLL_SECONDS)

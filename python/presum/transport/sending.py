@@ -4,17 +4,17 @@
 from __future__ import annotations
 
 import time
-from datetime import timedelta
 from typing import Any
 
-from torch._C._distributed_c10d import TCPStore
-
 from presum._core import stamp
-from presum.transport.channel import PREFLIGHT_SECONDS, Channel
+from presum.transport.channel import NO_VERDICT, PREFLIGHT_SECONDS, Channel
 from presum.transport.links import address_of, links
-from presum.transport.queues import PACKETS_PER_WORKER, Queues
+from presum.transport.queues import ENDED, PACKETS_PER_WORKER, Queues
 
 LOOK_SECONDS = 2.0  # between looks whether packets are still taken
+# For the verdict: longer than the rank that records waits for others, and writes.
+VERDICT_SECONDS = 2 * PREFLIGHT_SECONDS
+VERDICT_POLL_SECONDS = 0.2
 
 
 def send_until_closed(channel: Channel, message: dict[str, Any]) -> None:
@@ -28,7 +28,7 @@ def send_until_closed(channel: Channel, message: dict[str, Any]) -> None:
     queues = Queues(store, message["key"])
     _push(channel, queues, message["run"], message["segment"])
     if channel.preflight:
-        _await_preflight(channel, queues, store)
+        channel.exit_code = _await_preflight(queues)
     links().keep(address, store)
 
 
@@ -37,9 +37,9 @@ def _push(channel: Channel, queues: Queues, run: int, segment: int) -> None:
     outbox, deadline = channel.outbox, float("inf")
     look = time.monotonic() + LOOK_SECONDS
     while time.monotonic() < deadline:
-        if time.monotonic() > look:
+        if channel.closing.is_set() or time.monotonic() > look:
             look = time.monotonic() + LOOK_SECONDS
-            outbox.shut = outbox.shut or queues.given_up()
+            _look_whether_taken(channel, queues)
         packet = channel.take()
         if packet is None:
             if outbox.shut:
@@ -56,7 +56,23 @@ def _push(channel: Channel, queues: Queues, run: int, segment: int) -> None:
             outbox.sent += 1
 
 
-def _await_preflight(channel: Channel, queues: Queues, store: TCPStore) -> None:
-    store.wait([queues.exit_code], timedelta(seconds=PREFLIGHT_SECONDS))
-    channel.exit_code = int(store.get(queues.exit_code))
-    store.add(queues.exit_code_read, 1)
+def _look_whether_taken(channel: Channel, queues: Queues) -> None:
+    why = None if channel.outbox.shut else queues.given_up()
+    if why is None:
+        return
+    left = len(channel.outbox)
+    if why == ENDED and (left or not channel.closing.is_set()):
+        channel.complain(f"the recording has ended; {left} packets of this rank came too late")
+    channel.outbox.shut = True  # what failed is said there
+
+
+def _await_preflight(queues: Queues) -> int:
+    deadline = time.monotonic() + VERDICT_SECONDS
+    while time.monotonic() < deadline:
+        code = queues.read_exit_code()
+        if code is not None:
+            return code
+        if queues.given_up():
+            break
+        time.sleep(VERDICT_POLL_SECONDS)
+    return NO_VERDICT

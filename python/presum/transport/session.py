@@ -17,21 +17,25 @@ import threading
 import time
 from collections import Counter, deque
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch._C._distributed_c10d import Store
 from torch.distributed.distributed_c10d import _get_default_store
 
-from presum.transport.channel import GOODBYE_SECONDS, PREFLIGHT_SECONDS, Channel, one_line
+from presum.text import one_line
+from presum.transport.channel import GOODBYE_SECONDS, NO_VERDICT, PREFLIGHT_SECONDS, Channel
 from presum.transport.links import links
-from presum.transport.meeting import Meeting
+from presum.transport.meeting import Meeting, NotRecordedError
 from presum.transport.outbox import LatePacket
-from presum.transport.recorder import NO_VERDICT, Recorder
+from presum.transport.recorder import Recorder
 from presum.transport.sending import send_until_closed
 from presum.transport.telling import Telling
 
 FLUSH_SECONDS = 10.0  # for the run log at the end
-ORPHAN_SECONDS = 0.5  # after which no hook of a model that is gone runs any more
+LOOK_SECONDS = 0.02  # between looks at a device at the end
+# The last reference to a model may go in one of its hooks, or while autograd's thread is in one.
+# They look at `off` as they begin: after this time none runs any more.
+ORPHAN_SECONDS = 0.5
 _sessions_begun: Counter[str] = Counter()
 _sessions: dict[Path | None, Session] = {}
 
@@ -57,23 +61,31 @@ def open_session(run: Path | None, default: Path, rank: int, world_size: int) ->
 
     ``run`` None is the default run, and ``default`` its folder.
     """
-    session = _sessions.get(run)
+    session = _own_sessions().get(run)
     if session is None:
         session = _sessions[run] = Session(str(run or ""), run or default, rank, world_size)
     return session
 
 
-def next_module(run: Path | None) -> int:
-    """The number that the next model of a run gets: 0, 1, ... in the order of attaching."""
-    session = _sessions.get(run)
-    return session.channel.modules if session is not None else 0
+def next_module(run: Path | None, replicas: int) -> int:
+    """The number that the next model of a run with so many workers gets: 0, 1, ... in the order of
+    attaching. By their number, because a rank may have models that others do not know."""
+    session = _own_sessions().get(run)
+    return session.modules[replicas] if session is not None else 0
 
 
 def end_recordings_of(module: object) -> None:
     """End what records a module in an earlier wrapper."""
-    for session in _sessions.values():
-        for recording in [one for one in session.recordings if one.is_of(module)]:
+    for session in list(_own_sessions().values()):
+        for recording in [one for one in list(session.recordings) if one.is_of(module)]:
             recording.end()
+
+
+def _own_sessions() -> dict[Path | None, Session]:
+    """Of this process: a child that was forked has none yet."""
+    for run in [run for run, session in _sessions.items() if not session.is_own()]:
+        del _sessions[run]
+    return _sessions
 
 
 class Session:
@@ -84,14 +96,16 @@ class Session:
     """
 
     def __init__(self, name: str, run: Path, rank: int, world_size: int) -> None:
-        _sessions_begun[name] += 1  # counts alike on all ranks
+        _sessions_begun[name] += 1  # counts alike on ranks that train alike
+        self._name, self._number = name, _sessions_begun[name]
+        self._began = time.time()
+        self.modules: Counter[int] = Counter()  # that were ever recorded, by their workers
         self.channel = Channel(run, rank, world_size)
         self.telling = Telling()
         self.recorder = Recorder(self.channel, self.telling)
         self.recordings: list[Recorded] = []  # that have not ended
         self.orphans: deque[tuple[float, Recorded]] = deque()  # whose models went, and when
         self._open_monitors = 0
-        self._key = f"presum/session/{name}/{_sessions_begun[name]}"
         self._pid = os.getpid()
         # Held: the server behind it may go with the process group, the end of a run comes later.
         self._default_store: Store | None = _get_default_store() if world_size > 1 else None
@@ -106,11 +120,15 @@ class Session:
         """Queue a packet; a late one is made on the background thread. Never waits."""
         self.channel.outbox.put(packet)
 
-    def join(self, recording: Recorded) -> None:
+    def join(self, recording: Recorded, replicas: int) -> None:
         """One more recording, and its monitor."""
         self.recordings.append(recording)
-        self.channel.modules += 1
+        self.modules[replicas] += 1
         self._open_monitors += 1
+
+    def is_own(self) -> bool:
+        """Whether this process began it."""
+        return self._pid == os.getpid()
 
     def forget(self, recording: Recorded) -> None:
         """It has ended."""
@@ -128,13 +146,15 @@ class Session:
     def end(self) -> None:
         """End every recording, and let the thread send and write what is queued: waits for 1.5 s at
         most for other ranks, then for the run log. A second call does nothing."""
-        for recording in self.recordings:
+        if not self.is_own():
+            return
+        for recording in list(self.recordings):
             recording.say_if_cut_short()
         if not self._end_recordings():
             return
-        self._thread.join(GOODBYE_SECONDS)
+        self._await_thread(GOODBYE_SECONDS)
         if self.channel.records:
-            self._thread.join(FLUSH_SECONDS - GOODBYE_SECONDS)
+            self._await_thread(FLUSH_SECONDS - GOODBYE_SECONDS)
         if not self._thread.is_alive():
             self.recorder.say_summary()
         outbox = self.channel.outbox
@@ -146,13 +166,19 @@ class Session:
         none."""
         self.channel.preflight = True
         if self._end_recordings():
-            self._thread.join(2 * PREFLIGHT_SECONDS)
+            self._await_thread(3 * PREFLIGHT_SECONDS)
         code = self.channel.exit_code
         return NO_VERDICT if code is None else code
 
+    def _await_thread(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while self._thread.is_alive() and time.monotonic() < deadline:
+            self.channel.look_for_numbers()
+            self._thread.join(LOOK_SECONDS)
+
     def _end_recordings(self) -> bool:
         """Whether that was still to be done, in this process."""
-        if self.channel.closing.is_set() or self._pid != os.getpid():
+        if self.channel.closing.is_set() or not self.is_own():
             return False
         for recording in list(self.recordings):
             recording.end()
@@ -169,8 +195,10 @@ class Session:
     def _work(self) -> None:
         try:
             self._move_packets()
-        except Exception as error:
-            if not self.channel.closing.is_set() or self.channel.records:
+        except BaseException as error:
+            # At the end the store may be gone: packets that are left are said by who waits.
+            lost = isinstance(error, NotRecordedError) or self.channel.records
+            if lost or not self.channel.closing.is_set():
                 self.channel.outbox.shut = True
                 self.channel.complain(one_line(error))
         while not self.channel.closing.wait(ORPHAN_SECONDS):
@@ -178,20 +206,33 @@ class Session:
 
     def _move_packets(self) -> None:
         if self._default_store is None:
-            self._record(None)
+            self._record(None, "")
             return
         # A connection of its own: a wait on the shared client would block the training thread.
         store = links().connect_to_default(self._default_store)
-        meeting = Meeting(store, self._key, self.channel)
-        found = meeting.find()
+        found, key, meeting = self._find(store)
         if found is None:
-            self._record(meeting)
+            self._record(meeting, key)
         else:
             self._thread.name = "presum-sender"
             send_until_closed(self.channel, found)
         links().keep_to_default(self._default_store, store)
 
-    def _record(self, meeting: Meeting | None) -> None:
+    def _find(self, store: Store) -> tuple[dict[str, Any] | None, str, Meeting]:
+        """Where other ranks are. This one may have had no part in trainings before: their sessions
+        have ended."""
+        while True:
+            key = f"presum/session/{self._name}/{self._number}"
+            meeting = Meeting(store, key, self.channel)
+            found = meeting.find()
+            if found is None or "ended" not in found:
+                return found, key, meeting
+            if found["ended"] > self._began:
+                raise NotRecordedError("the recording had ended when this rank found it")
+            self._number += 1
+            _sessions_begun[self._name] = max(_sessions_begun[self._name], self._number)
+
+    def _record(self, meeting: Meeting | None, key: str) -> None:
         channel = self.channel
         channel.records = True
         self._thread.name = "presum-aggregator"
@@ -199,7 +240,7 @@ class Session:
             channel.say(
                 f"presum: rank 0 has not attached; rank {channel.rank} records into {channel.run}"
             )
-        self.recorder.run(meeting, self._key)
+        self.recorder.run(meeting, key)
 
     def _end_orphans(self) -> None:
         """Here, so that the last to let go of a model's parts is not in the middle of its end."""

@@ -30,7 +30,10 @@ class Telling:
     def tell(self, finding: Finding) -> None:
         """On the background thread: a finding is new."""
         for listener in self._listeners:
-            _tell(listener, finding)
+            try:
+                _tell(listener, finding)
+            except BaseException:  # to end the process takes the training thread
+                log.warning("presum: on_finding failed", exc_info=True)
         if self._training_listeners:
             self._untold.append(finding)
 
