@@ -55,6 +55,19 @@ def fake() -> torch.Tensor:
         return torch.ones(3)
 
 
+def freed(view: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    whole = torch.ones(4, 4)
+    part = view(whole)
+    whole.untyped_storage().resize_(0)
+    return part
+
+
+def cut_short() -> torch.Tensor:
+    whole = torch.ones(4, 4)
+    whole.untyped_storage().resize_(15 * 4)
+    return whole
+
+
 PLAIN: dict[str, Callable[[], torch.Tensor]] = {
     "tensor": lambda: torch.ones(3),
     "parameter": lambda: torch.nn.Parameter(torch.ones(3)),
@@ -73,6 +86,10 @@ OTHERS: dict[str, Callable[[], torch.Tensor]] = {
     "meta": lambda: torch.ones(3, device="meta"),
     "on-its-way": on_its_way,
     "fake": fake,
+    "freed": lambda: freed(lambda whole: whole),
+    "view-of-freed": lambda: freed(lambda whole: whole[1:]),
+    "strided-view-of-freed": lambda: freed(lambda whole: whole.t()[::2]),
+    "cut-short": cut_short,
     "own-class": lambda: torch.ones(3).as_subclass(Own),
 }
 

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
+import pickle
 import sys
 import traceback
 import types
 import warnings
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,7 +20,7 @@ from torch import nn
 from torch.amp.grad_scaler import GradScaler
 
 from presum._core import Tap
-from presum.taps import TAPS, Tapped
+from presum.taps import TAPS, Tapped, Taps
 
 
 class Owner:
@@ -150,14 +153,47 @@ def test_scalers_that_scale_in_a_way_of_their_own_are_seen() -> None:
         def scale(self, outputs: Any) -> Any:
             return outputs * 4.0
 
-    TAPS.add()
+    taps = Taps()
+    taps.add()
     try:
         for scaler in (GradScaler("cpu"), ShardedGradScaler("cpu"), Mine("cpu")):
             seen: list[Any] = []
             weight = nn.Parameter(torch.ones(1))
-            weight.register_hook(lambda _, seen=seen: seen.append(TAPS.scaler()))  # type: ignore[misc]
+            weight.register_hook(lambda _, seen=seen: seen.append(taps.scaler()))  # type: ignore[misc]
             scaler.scale(weight.sum()).backward()
             assert seen == [scaler]
     finally:
-        TAPS.remove()
-    assert "scale" not in vars(Tapped) and vars(GradScaler)["scale"].__class__ is types.FunctionType
+        taps.remove()
+    assert not isinstance(vars(Mine)["scale"], Tap)
+
+
+def test_a_tapped_function_is_copied_and_pickled_by_its_name(tapped: Tapped) -> None:
+    function = vars(Owner)["method"]
+    assert isinstance(function, Tap)
+    assert pickle.loads(pickle.dumps(function)) is function
+    assert copy.copy(function) is function and copy.deepcopy(function) is function
+    assert weakref.ref(function)() is function
+
+
+def test_always_is_called_also_where_who_listens_fails() -> None:
+    told: list[str] = []
+
+    def fails(*_: Any) -> None:
+        raise KeyError("planted")
+
+    tap = Tap(len, after=fails, always=lambda: told.append("always"))
+    with pytest.raises(KeyError):
+        tap([])
+    assert told == ["always"]
+
+
+def test_a_tensor_that_has_no_number_of_elements_is_no_root() -> None:
+    taps = Taps()
+
+    class Odd(torch.Tensor):
+        def numel(self) -> int:
+            raise NotImplementedError
+
+    taps._enter_backward(torch.ones(1).as_subclass(Odd))
+    assert taps.root() is None
+    taps._leave_backward()

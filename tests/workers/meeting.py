@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who records where rank 0 does not train, or cannot serve; one case after the other.
 
-Ranks above 0 train; writes SECONDS of polls as meeting.RANK.json.
+Ranks above 0 train; writes the times of polls, by who polled, as meeting.RANK.json.
 """
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from pathlib import Path
@@ -24,12 +25,18 @@ from workers.launch import main, write_json
 STEPS = 12
 
 
-def train(run: Path, group: dist.ProcessGroup, *, pause: float = 0.0) -> None:
+def train(
+    run: Path,
+    group: dist.ProcessGroup,
+    *,
+    pause: float = 0.0,
+    beside: contextlib.AbstractContextManager[Any] | None = None,
+) -> None:
     torch.manual_seed(0)
     model = DistributedDataParallel(nn.Linear(4, 1), process_group=group)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     torch.manual_seed(1 + dist.get_rank())
-    with presum.attach(model, optimizer=optimizer, run=run):
+    with beside or contextlib.nullcontext(), presum.attach(model, optimizer=optimizer, run=run):
         for _ in range(STEPS):
             model(torch.randn(2, 4)).sum().backward()
             optimizer.step()
@@ -59,20 +66,34 @@ def work(rank: int, world: int, out: Path) -> None:
     train(out / "no-server", everyone)
     Links.serve = original  # type: ignore[method-assign]
     dist.barrier()
+    if rank > 0:
+        train(out / "joined-later", others)
+    dist.barrier()
+    train(out / "joined-later", everyone)
+    extra = nn.Linear(4, 1)
+    beside = None
+    if rank > 0:
+        wrapped = DistributedDataParallel(extra, process_group=others)
+        beside = presum.attach(wrapped, run=out / "extra-model")
+        wrapped(torch.randn(2, 4)).sum().backward()
+    train(out / "extra-model", everyone, beside=beside)
+    dist.barrier()
     write_json(out / f"meeting.{rank}.json", checks)
 
 
-def count_checks() -> list[float]:
-    """When the default store is asked for an address, by whoever waits."""
-    found: list[float] = []
+def count_checks() -> list[list[float]]:
+    """When the default store is asked for an address, by each who waits."""
+    found: list[list[float]] = []
     original = meeting.Meeting.find
 
     def find(self: meeting.Meeting) -> Any:
         store = self._store
+        mine: list[float] = []
+        found.append(mine)
 
         class Counted:
             def check(self, keys: list[str]) -> bool:
-                found.append(time.monotonic())
+                mine.append(time.monotonic())
                 return bool(store.check(keys))
 
             def __getattr__(self, name: str) -> Any:
