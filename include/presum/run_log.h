@@ -71,6 +71,9 @@ struct SegmentInfo {
   std::optional<std::uint64_t> incomplete_after;
 };
 
+// "incomplete after step 29: the disk is full". REQUIRES: the segment is incomplete.
+std::string incomplete_text(const SegmentInfo& segment);
+
 struct GroupInfo {
   std::uint32_t segment = 0;
   std::uint32_t module = 0;

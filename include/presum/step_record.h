@@ -86,8 +86,8 @@ struct StepRecord {
   std::uint64_t step = 0;
   std::uint32_t workers_expected = 0;
   std::uint32_t workers_seen = 0;  // = workers.size() where these are read
-  // Who was awaited for long, or had left, ascending. Of others that are not in this step nothing is
-  // said: their packets may still have been on the way when it was given up.
+  // Who was awaited for long, or had left, ascending. Of others that are not in this step nothing
+  // is said: their packets may still have been on the way when it was given up.
   std::vector<std::uint32_t> missing_replicas;
 
   // Somebody is absent of whom nothing is said.

@@ -21,7 +21,8 @@ void cuda_gradient_pass(std::uintptr_t data, std::size_t count, int dtype, std::
                         std::uintptr_t counts, std::uintptr_t workspace, std::uintptr_t stream) {
   auto* real = pointer<double>(reals);
   unwrap(observe::cuda::gradient_pass(
-      pointer(data), count, static_cast<Dtype>(dtype), {pointer<float>(sketch), sketch_size, seed},
+      memory_at<void>(data, count), count, static_cast<Dtype>(dtype),
+      {pointer<float>(sketch), sketch_size, seed},
       {real, real + 1, pointer<std::int64_t>(counts), pointer<std::uint64_t>(counts) + 1},
       pointer(workspace), pointer(stream)));
 }

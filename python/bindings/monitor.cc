@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "presum/monitor.h"
 
+#include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -71,7 +72,7 @@ void bind_monitor(nb::module_& m) {
   nb::class_<Monitor>(m, "Aggregator",
                       "Packets of all workers into one run log (see presum/monitor.h). One thread "
                       "at a time.")
-      .def(nb::new_([](const std::string& run, std::uint32_t world_size) {
+      .def(nb::new_([](const std::filesystem::path& run, std::uint32_t world_size) {
              return unwrap(without_gil([&] {
                return Monitor::open({.run = run, .world_size = world_size, .clock = {}});
              }));
@@ -88,11 +89,12 @@ void bind_monitor(nb::module_& m) {
            [](Monitor& o) { return to_list(without_gil([&] { return o.take_new_findings(); })); })
       .def("findings",
            [](const Monitor& o) { return to_list(without_gil([&] { return o.findings(); })); })
-      .def("verdict", 
+      .def("verdict",
            [](const Monitor& o) {
              return std::string(to_string(without_gil([&] { return o.verdict(); })));
            })
-      .def("end_preflight", [](Monitor& o) { return unwrap(without_gil([&] { return o.end_preflight(); })); })
+      .def("end_preflight",
+           [](Monitor& o) { return unwrap(without_gil([&] { return o.end_preflight(); })); })
       .def(
           "lose_others",
           [](Monitor& o, const std::string& why) {

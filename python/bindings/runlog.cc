@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "presum/run_log.h"
 
+#include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/variant.h>
@@ -16,7 +17,7 @@ namespace {
 
 using Rows = std::vector<std::vector<RunLog::Cell>>;
 
-std::pair<std::vector<std::string>, Rows> run_table(const std::string& run,
+std::pair<std::vector<std::string>, Rows> run_table(const std::filesystem::path& run,
                                                     const std::string& table) {
   std::vector<std::string> columns;
   Rows rows;
@@ -36,8 +37,11 @@ std::pair<std::vector<std::string>, Rows> run_table(const std::string& run,
 
 void bind_runlog(nanobind::module_& m) {
   m.def(
-      "check_run", [](const std::string& run) { unwrap(without_gil([&] { return RunLog::open(run); })); }, nanobind::arg("run"),
-      "Raises OSError where RunLog::open has an error.");
+      "check_run",
+      [](const std::filesystem::path& run) {
+        unwrap(without_gil([&] { return RunLog::open(run); }));
+      },
+      nanobind::arg("run"), "Raises OSError where RunLog::open has an error.");
   m.def("run_table", &run_table, nanobind::arg("run"), nanobind::arg("table"),
         "Columns and rows of a table for people, as RunLog::visit_table gives them.");
 }

@@ -47,11 +47,17 @@ def _read(method: Callable[[Run], T]) -> cached_property[T]:
 def _damage_of(path: Path) -> Iterator[None]:
     try:
         yield
-    except (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError) as error:
-        raise UserError(f"{path} is damaged ({type(error).__name__}: {_one_line(error)})") from None
-    except ValueError as error:
-        if isinstance(error, UserError):
-            raise
+    except UserError:
+        raise
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        MemoryError,
+        RecursionError,
+        TypeError,
+        ValueError,
+    ) as error:
         raise UserError(f"{path} is damaged ({type(error).__name__}: {_one_line(error)})") from None
 
 
@@ -74,9 +80,15 @@ class Run:
     def __init__(self, path: Path) -> None:
         self.path = path / FILE_NAME if path.is_dir() else path
         try:
-            _core.check_run(str(path))
+            _core.check_run(path)
         except OSError as error:
             raise UserError(str(error)) from None
+
+    @_read
+    def segments(self) -> pd.DataFrame:
+        """One row each time that the run was begun or continued: whether it was closed, why it is
+        incomplete and after which step, and how many packets could not be used."""
+        return self._frame("SELECT * FROM segment ORDER BY segment")
 
     @_read
     def steps(self) -> pd.DataFrame:
@@ -130,7 +142,7 @@ class Run:
         """One row an audit of the reduction (``attach(audit_every=)``): how its sum was made, and
         its error (docs/audit.md)."""
         try:
-            columns, rows = _core.run_table(str(self.path), "audits")
+            columns, rows = _core.run_table(self.path, "audits")
         except OSError as error:
             raise UserError(str(error)) from None
         reals = dict.fromkeys(["relative_l2", "error_max", *_ULPS], float)
@@ -153,17 +165,18 @@ class Run:
                 "segment = CASE WHEN ? < 0 THEN (SELECT max(segment) FROM step) ELSE ? END",
                 (step, module, shard, segment, segment),
             ).fetchone()
+            kept = row is not None and (row[1] is not None or row[0] <= MATRIX_WORKERS)
+            matrix = _matrix(row[0], row[1]) if kept else None
         if row is None:
             raise KeyError(f"{self.path}: no step {step} of module {module}")
-        if row[1] is None and row[0] > MATRIX_WORKERS:
+        if matrix is None:
             raise KeyError(f"{self.path}: step {step} has no cosine matrix (every 50th step has)")
-        with _damage_of(self.path):
-            return _matrix(row[0], row[1])
+        return matrix
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
         try:
-            db = sqlite3.connect(f"file:{quote(str(self.path))}?mode=ro", uri=True)
+            db = sqlite3.connect(f"file:{quote(os.fsencode(self.path))}?mode=ro", uri=True)
             deadline = time.monotonic() + QUERY_SECONDS
             db.set_progress_handler(lambda: time.monotonic() > deadline, 100_000)
             db.execute("PRAGMA trusted_schema=OFF")

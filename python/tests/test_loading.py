@@ -7,6 +7,7 @@ import contextlib
 import os
 import random
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -63,7 +64,7 @@ def record(run: Path, steps: int = STEPS, *, close: bool = True) -> None:
 
 def read_everything(run: Path) -> None:
     loaded = presum.load(run)
-    for name in ("steps", "workers", "groups", "facts", "findings", "checks", "audits"):
+    for name in ("segments", "steps", "workers", "groups", "facts", "findings", "checks", "audits"):
         getattr(loaded, name)
     for step in range(STEPS):
         with contextlib.suppress(KeyError):
@@ -102,6 +103,53 @@ def test_a_cut_off_file_is_one_line(share: float, tmp_path: Path) -> None:
     file.write_bytes(file.read_bytes()[: int(share * file.stat().st_size)])
     with pytest.raises(UserError, match=r"presum\.db"):
         read_everything(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "read"),
+    [
+        ("UPDATE finding SET evidence = '" + "[" * 100_000 + "'", "findings"),
+        ("UPDATE finding SET ranks = '3'", "findings"),
+        ("UPDATE step SET workers = 'many'", "cosines"),
+        ("UPDATE step SET workers = 100000000, cosines = NULL", "cosines"),
+        ("UPDATE step SET workers = -3", "cosines"),
+        ("UPDATE step SET cosines = x'00'", "cosines"),
+        ("UPDATE check_state SET state = 9", "checks"),
+        ("UPDATE check_state SET state = 'x'", "checks"),
+        ("UPDATE group_step SET norms = x'0011'", "groups"),
+        ("UPDATE group_step SET norms = 'text'", "groups"),
+        ("UPDATE worker_step SET rank = 'none'", "groups"),
+    ],
+)
+def test_values_that_presum_does_not_write_are_an_answer_or_one_line(
+    change: str, read: str, tmp_path: Path
+) -> None:
+    record(tmp_path)
+    with sqlite3.connect(tmp_path / "presum.db") as db:
+        db.execute(change)
+    db.close()
+    try:
+        loaded = presum.load(tmp_path)
+        loaded.cosines(3) if read == "cosines" else getattr(loaded, read)
+    except UserError as error:
+        assert "\n" not in str(error) and "presum.db" in str(error)
+    except KeyError:
+        assert read == "cosines"
+
+
+def test_a_folder_may_have_any_name(tmp_path: Path) -> None:
+    run = tmp_path / "r\udcff?un#%41"
+    record(run)
+    assert len(presum.load(run).steps) == STEPS
+
+
+def test_what_lacks_is_told(tmp_path: Path) -> None:
+    record(tmp_path, close=False)
+    assert presum.load(tmp_path).segments.closed.tolist() == [0]
+    aggregator = _core.Aggregator(tmp_path, 2)
+    aggregator.abandon("planted")
+    segments = presum.load(tmp_path).segments
+    assert segments.closed.tolist() == [0, 0] and segments.incomplete.tolist() == ["", "planted"]
 
 
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:

@@ -55,16 +55,25 @@ Result<Checked> read(const std::string& run) {
   return Checked{printable(log->name()), std::move(*judgement)};
 }
 
+std::string what_lacks(const report::Judgement& j) {
+  const auto open = unfinished(j);
+  std::string out = open.empty() ? "" : "; " + open;
+  if (j.verdict == Verdict::kInsufficientEvidence) return out;  // which says it
+  for (const SegmentInfo& s : j.segments) {
+    if (!s.incomplete.empty()) out += "; " + printable(incomplete_text(s));
+  }
+  return out;
+}
+
 void print(const Checked& run, std::size_t failing, Severity level, std::ostream& out) {
   const report::Judgement& j = run.judgement;
   for (const Finding& f : j.findings) {
     out << fmt::format("{}: {}: {}: {} ({})\n", run.name, to_string(f.severity), printable(f.check),
                        printable(f.title), where(f));
   }
-  const auto open = unfinished(j);
   out << fmt::format("{}: {}; {}; {}, {} at or above {}{}\n", run.name, verdict_text(j),
                      coverage_text(j.coverage), count(j.findings.size(), "finding"), failing,
-                     to_string(level), open.empty() ? "" : "; " + open);
+                     to_string(level), what_lacks(j));
 }
 
 int judge(const Checked& run, Severity level, std::ostream& out) {

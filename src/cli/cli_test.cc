@@ -627,6 +627,9 @@ TEST(Check, ARunWhoseRecordingFailedIsNotConsistentAndSaysSinceWhen) {
     ASSERT_TRUE(writer->count({.damaged = 2, .late = 135}));
     writer->abandon("database or disk is full");
   }
+  const Ran summary = run({"summary", file});
+  EXPECT_EQ(summary.err,
+            "presum summary: run is incomplete after step 29: database or disk is full\n");
   const Ran checked = run({"check", file});
   EXPECT_EQ(checked.code, 2);
   EXPECT_EQ(checked.out,

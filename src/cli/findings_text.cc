@@ -205,7 +205,7 @@ std::string collection(std::span<const SegmentInfo> segments) {
     const auto which = segments.size() == 1 ? "" : fmt::format("segment {}: ", s.segment);
     const auto packets = report::packets_text(s.packets);
     if (!s.incomplete.empty()) {
-      out += fmt::format("{}{}\n", which, printable(report::incomplete_text(s)));
+      out += fmt::format("{}{}\n", which, printable(incomplete_text(s)));
     }
     if (!packets.empty()) out += fmt::format("{}{}\n", which, packets);
   }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "cli/cli.h"
@@ -167,6 +168,15 @@ void add_rows(const std::string& name, Steps steps, std::vector<Row>& rows) {
   }
 }
 
+void say_what_lacks(const std::string& name, std::span<const SegmentInfo> segments,
+                    std::ostream& err) {
+  for (const SegmentInfo& s : segments) {
+    if (s.incomplete.empty()) continue;
+    err << fmt::format("presum summary: {} is {}\n", printable(name),
+                       printable(incomplete_text(s)));
+  }
+}
+
 // A run that cannot be read is said and left out; the others are shown all the same.
 int summarise(const Arguments& arguments, const Streams& io) {
   std::vector<Row> rows;
@@ -174,11 +184,13 @@ int summarise(const Arguments& arguments, const Streams& io) {
   for (const std::string& run : arguments.runs) {
     const auto log = RunLog::open(run);
     auto steps = log ? log->steps() : tl::unexpected(log.error());
-    if (steps) {
+    const auto segments = steps ? log->segments() : tl::unexpected(steps.error());
+    if (segments) {
       add_rows(log->name(), std::move(*steps), rows);
+      say_what_lacks(log->name(), *segments, io.err);
       continue;
     }
-    io.err << "presum summary: " << printable(steps.error().message) << '\n';
+    io.err << "presum summary: " << printable(segments.error().message) << '\n';
     code = kNoVerdict;
   }
   if (!rows.empty()) io.out << formatted(rows, arguments.format);

@@ -10,6 +10,7 @@
 #include "compare/document.h"
 #include "compare/testing.h"
 #include "presum/audit.h"
+#include "runlog/sqlite.h"
 
 namespace presum::compare {
 namespace {
@@ -415,6 +416,20 @@ TEST(Compare, SaysThatARunWasNotClosed) {
             "identical in all that was compared, at 3 common steps (A holds 5, B 3); not compared: "
             "final parameters");
   EXPECT_TRUE(contains(c.models[0].remarks, "B was not closed"));
+}
+
+TEST(Compare, SaysWhereARecordIsIncomplete) {
+  const testing::TempFolder folder;
+  testing::record(folder / "a", steps_of(5));
+  testing::record(folder / "b", steps_of(3), {.final_states = false, .closed = false});
+  {
+    auto db = runlog::Database::open(folder / "b" / "presum.db", runlog::Database::Mode::kWrite);
+    ASSERT_TRUE(db->execute("UPDATE segment SET incomplete='disk full', incomplete_after=2"));
+  }
+  const auto c = testing::compare_folders(folder / "a", folder / "b");
+  EXPECT_TRUE(
+      contains(c.models[0].remarks, "the record of B is incomplete after step 2: disk full"));
+  EXPECT_FALSE(contains(c.models[0].remarks, "not closed"));
 }
 
 TEST(Compare, SaysThatParametersWereNeverSeenBefore) {

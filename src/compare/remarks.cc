@@ -96,7 +96,13 @@ void say_fewer_updates(const char* name, std::uint64_t step,
 }
 
 void say_unclosed(const char* name, std::span<const SegmentInfo> segments, ModelComparison& model) {
-  if (segments.empty() || segments.back().closed) return;
+  bool said = false;
+  for (const SegmentInfo& s : segments) {
+    if (s.incomplete.empty()) continue;
+    model.remarks.push_back(fmt::format("the record of {} is {}", name, incomplete_text(s)));
+    said = true;
+  }
+  if (said || segments.empty() || segments.back().closed) return;
   model.remarks.push_back(fmt::format(
       "{} was not closed: it was killed or is still going on, and its last steps may be missing",
       name));

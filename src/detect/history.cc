@@ -40,7 +40,8 @@ std::vector<EventWatch::Event> EventWatch::update(const RankPanel& panel, std::s
 }
 
 std::optional<std::uint64_t> SameWork::update(const StepRecord& record) {
-  const bool same = record.workers.size() >= 2 && record.workers.size() == record.workers_expected &&
+  const bool same = record.workers.size() >= 2 &&
+                    record.workers.size() == record.workers_expected &&
                     record.cosine_mean >= kSameCosine && record.grad_norm_cv <= kSameNorms;
   if (!same) {
     streak_ = 0;

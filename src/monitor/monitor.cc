@@ -67,7 +67,7 @@ struct Monitor::State {
   std::set<FindingKey> announced;
   Seconds findings_written{0};
   Seconds detectors_saved{0};
-  std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint32_t> modules;  // see number()
+  std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint32_t> modules;   // see number()
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint32_t> replicas;  // by module and shard
   std::set<std::uint32_t> ranks;                                              // that were heard
   std::set<WorkerKey> departed;

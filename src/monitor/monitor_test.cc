@@ -528,7 +528,8 @@ TEST(MonitorFindings, WhosePacketsWereUnderWayAtTheEndIsNotMissing) {
     }
     monitor.close();
     EXPECT_TRUE(findings_in(monitor.run()).empty());
-    EXPECT_EQ(monitor->verdict() == Verdict::kConsistent, open == 5) << "more than a run leaves open";
+    EXPECT_EQ(monitor->verdict() == Verdict::kConsistent, open == 5)
+        << "more than a run leaves open";
   }
 }
 

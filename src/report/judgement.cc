@@ -166,13 +166,6 @@ Result<Judgement> judge(const RunLog& log, std::span<const StepRecord> steps,
   return out;
 }
 
-std::string incomplete_text(const SegmentInfo& segment) {
-  const auto since = segment.incomplete_after
-                         ? fmt::format("after step {}", *segment.incomplete_after)
-                         : std::string("from the first step on");
-  return fmt::format("incomplete {}: {}", since, segment.incomplete);
-}
-
 std::string packets_text(const PacketCounts& packets) {
   std::vector<std::string> out;
   const auto say = [&](std::uint64_t count, const char* what) {

@@ -43,8 +43,6 @@ struct Judgement {
 Result<Judgement> judge(const RunLog& log, std::span<const StepRecord> steps,
                         std::optional<std::uint32_t> segment = {});
 
-// Where and why a segment's record is not whole: "incomplete after step 449: the disk is full".
-std::string incomplete_text(const SegmentInfo& segment);
 // What packets could not be used: "135 packets arrived late, 2 were damaged". Empty without any.
 std::string packets_text(const PacketCounts& packets);
 

@@ -97,6 +97,13 @@ Status by_step(Database& db, std::string_view sql, Read&& read, Visit&& visit) {
 
 }  // namespace
 
+std::string incomplete_text(const SegmentInfo& segment) {
+  const auto since = segment.incomplete_after
+                         ? fmt::format("after step {}", *segment.incomplete_after)
+                         : std::string("from the first step on");
+  return fmt::format("incomplete {}: {}", since, segment.incomplete);
+}
+
 Result<std::vector<SegmentInfo>> RunLog::segments() const {
   return read_all<SegmentInfo>(
       state_->db,
