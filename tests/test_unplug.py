@@ -73,6 +73,8 @@ def test_a_worker_that_never_sends_is_recorded_as_missing(out: Path) -> None:
     assert len(steps) == 40
     assert (steps.workers == 2).all()
     assert (steps.workers_expected == 3).all()
+    (finding,) = presum.load(out / "silent").findings
+    assert finding.check == "missing-worker" and finding.title == "Rank 1 never reported"
 
 
 def test_an_exception_in_the_collector_switches_that_rank_off_and_says_why(out: Path) -> None:

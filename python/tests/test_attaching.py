@@ -8,11 +8,13 @@ import gc
 import pickle
 import subprocess
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,6 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import presum
 from presum.ddp import DdpCollector
+from presum.device_pass import Fetch
 from presum.transport.channel import Channel
 from presum.transport.queues import Queues
 
@@ -195,6 +198,80 @@ def test_a_closed_monitor_lets_the_model_go(tmp_path: Path) -> None:
     gc.collect()
     assert gone() is None
     monitor.loss(1.0)  # after close: ignored
+
+
+class Arrival:
+    """A CUDA event that has happened once it was asked for so often, and tells who asked."""
+
+    def __init__(self, after: int) -> None:
+        self._after = after
+        self.asked: list[str] = []
+
+    def record(self) -> None:
+        pass
+
+    def query(self) -> bool:
+        self.asked.append(threading.current_thread().name)
+        return len(self.asked) > self._after
+
+
+@pytest.fixture
+def arrivals(monkeypatch: pytest.MonkeyPatch) -> list[Arrival]:
+    """Of the numbers of steps that are on a device."""
+    found: list[Arrival] = []
+    original = Fetch.__init__
+
+    def begin(fetch: Fetch, *args: Any) -> None:
+        original(fetch, *args)
+        found.append(Arrival(3))
+        fetch.follow(found[-1])  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Fetch, "__init__", begin)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr("presum.transport.session.ORPHAN_SECONDS", 0.02)
+    return found
+
+
+def on_device(monitor: presum.Monitor) -> DdpCollector:
+    """As if its gradients were not in host memory."""
+    collector = monitor._collector
+    assert isinstance(collector, DdpCollector)
+    collector._on_host = False
+    return collector
+
+
+def test_of_a_model_that_goes_the_steps_on_a_device_are_recorded_but_the_open_one(
+    tmp_path: Path, arrivals: list[Arrival], caplog: pytest.LogCaptureFixture
+) -> None:
+    model = DistributedDataParallel(LossModel())
+    monitor = presum.attach(model, run=tmp_path, quiet=True)
+    collector = on_device(monitor)
+    train(model, 3)
+    del model
+    gc.collect()
+    while not monitor._recording.ended:
+        time.sleep(0.01)
+    assert collector._device_step is None
+    monitor.close()
+    assert presum.load(tmp_path).steps.step.tolist() == [0, 1] and not caplog.text
+    assert {name for one in arrivals for name in one.asked} == {threading.current_thread().name}
+
+
+def test_what_is_dropped_on_a_device_is_not_waited_for(
+    model: DistributedDataParallel,
+    tmp_path: Path,
+    arrivals: list[Arrival],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monitor = presum.attach(model, run=tmp_path, quiet=True)
+    collector = on_device(monitor)
+    with monkeypatch.context() as full:
+        full.setattr("presum.transport.outbox.PACKETS_MAX", 0)
+        train(model, 3)
+    assert not collector._late_steps
+    began = time.monotonic()
+    monitor.close()
+    assert time.monotonic() - began < 0.9
 
 
 class GivesAParameter(nn.Module):

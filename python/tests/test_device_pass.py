@@ -60,6 +60,7 @@ def both(
     fetch = step.fetch([])
     while not fetch.ready():
         time.sleep(0.001)
+        look_for_arrivals()
     fetched = fetch()
     device.begin_step(3)
     for gradient in fetched.gradients:
