@@ -42,7 +42,7 @@ class Finding:
 
 
 def announcement(finding: Finding, run: Path) -> str:
-    """What rank 0 says the moment a critical finding appears."""
+    """What the rank that records says the moment a critical finding appears."""
     return f"presum: {finding}\n        {finding.remedy}\n        presum findings {run}"
 
 

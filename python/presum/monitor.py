@@ -32,12 +32,12 @@ class Monitor:
 
     @property
     def run(self) -> Path:
-        """The RUN folder; rank 0 writes it."""
+        """The RUN folder; one rank writes it, usually global rank 0."""
         return self._session.channel.run
 
     @property
     def findings(self) -> list[Finding]:
-        """What was found so far, worst first. Known on rank 0 only; elsewhere empty."""
+        """What was found so far, worst first. Known on the rank that records only."""
         return list(self._session.telling.findings)
 
     def loss(self, value: float | torch.Tensor, weight: float | None = None) -> None:
@@ -95,7 +95,7 @@ class Monitor:
         return collector
 
     def close(self) -> None:
-        """End the recording: sends what is left, and on rank 0 waits a moment for the other ranks
+        """End the recording: sends what is left, and on the rank that records waits for the others
         (at most 1.5 s), completes the run log and prints a summary on the terminal. Works after
         ``destroy_process_group``; a second call does nothing."""
         if not self._closed:

@@ -37,9 +37,9 @@ std::string coverage_text(const report::Coverage& coverage);
 // "", or that segments were not closed in order, and on how many steps the run was judged.
 std::string unfinished(const report::Judgement& judgement);
 
-// A line for each segment that a preflight ended, with its exit code.
 // A line for each segment whose record is incomplete, and for packets that could not be used.
 std::string collection(std::span<const SegmentInfo> segments);
+// A line for each segment that a preflight ended, with its exit code.
 std::string preflights(std::span<const SegmentInfo> segments);
 
 }  // namespace presum::cli

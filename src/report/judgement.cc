@@ -84,8 +84,7 @@ std::string why_insufficient(const Judgement& judgement) {
   }
   if (coverage.workers_expected == 1) return "one worker: there is nothing to compare";
   if (checks_made(coverage) == 0) {
-    return "no check was made: the run was written by a presum without findings, or its recording "
-           "ended before its first findings";
+    return "no check was made: the recording ended before its first findings";
   }
   for (const SegmentInfo& s : judgement.segments) {
     if (!s.incomplete.empty()) return "the record is " + incomplete_text(s);

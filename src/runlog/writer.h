@@ -34,7 +34,7 @@ Journal choose_journal(const std::filesystem::path& folder);
 class Writer {
  public:
   // Creates the folder and the database, or opens an existing one and begins its next segment.
-  // A database of an older presum is migrated. `salt` keeps outsiders from looking samples up: the
+  // `salt` keeps outsiders from looking samples up: the
   // file holds a keyed hash of every row hash (docs/runlog_format.md, "Salt").
   // Errors: kIo (not writable, no space), kCorrupt or kUnsupported (what is there is not ours).
   static Result<Writer> open(const std::filesystem::path& folder, MonotonicClock clock,
