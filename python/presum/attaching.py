@@ -72,7 +72,8 @@ def attach(
         model: the DistributedDataParallel wrapper (not the module inside), the outermost module
             that ``fully_shard`` was applied to, or, with ``mode="manual"``, any module.
         optimizer: ends a step at its ``step()``; without it a step ends at the next forward.
-        run: the RUN folder, written by global rank 0 (where it does not attach, by another rank). Default: ``runs/<script>-<UTC time>``.
+        run: the RUN folder, written by global rank 0 (where it does not attach, by another rank).
+            Default: ``runs/<script>-<UTC time>``.
         process_group: the data-parallel group; default: the model's own, or all workers.
         mode: "passive" watches; "hook" (DDP only) puts presum into the communication hook, for
             exact products of each worker's gradient with the reduced one at every step, and runs a
