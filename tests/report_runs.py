@@ -62,6 +62,8 @@ def make(folder: Path, scene: Scene) -> Path:
         run.tick()
     note = workers[0].note(False, 0, 0, f"a note about {scene.text}")
     run.ingest(_core.stamp(note, run.run, run.segment))
+    for worker in workers:
+        run.ingest(_core.stamp(worker.note(True, 0, 0, ""), run.run, run.segment))
     run.close()
     return folder
 

@@ -196,7 +196,7 @@ class Watch {
     exchange_.send(observer_->note(true, kSteps, exchange_.dropped(), "", kSteps));
     if (!monitor_) return;
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(1500);
-    for (poll(); monitor_->goodbyes() < world_; poll()) {
+    for (poll(); !monitor_->everyone_left() || monitor_->ranks_heard() < world_; poll()) {
       if (std::chrono::steady_clock::now() > deadline) break;
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }

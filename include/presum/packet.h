@@ -20,7 +20,7 @@ struct Packet {
 
 // Which worker of which model a packet is about.
 struct Identity {
-  std::uint32_t module = 0;      // several data-parallel models in one process: 0, 1, ...
+  std::uint32_t module = 0;      // which model of its group of ranks: 0, 1, ...
   std::uint32_t replica = 0;     // data-parallel rank, 0 .. replicas-1
   std::uint32_t shard = 0;       // tensor/pipeline coordinate; 0 without model parallelism
   std::uint32_t world_rank = 0;  // global rank

@@ -167,7 +167,7 @@ def attach(
         facts |= optimizer_facts(optimizer)
     key = Path(run).absolute() if run is not None else None
     observer = Observer(
-        module=next_module(key, len(ranks)),
+        module=next_module(key, tuple(ranks)),
         replica=ranks.index(rank),
         shard=min(ranks),
         world_rank=rank,
@@ -184,7 +184,7 @@ def attach(
     session.channel.quiet = session.channel.quiet or quiet
     if on_finding is not None:
         session.telling.listen(on_finding, on_training_thread=on_training_thread)
-    recording = Recording(session, observer, len(ranks), preflight=preflight)
+    recording = Recording(session, observer, tuple(ranks), preflight=preflight)
     monitor = Monitor(recording)
     parameters = [weakref.ref(parameter) for parameter in target.parameters.values()]
 

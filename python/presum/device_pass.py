@@ -284,6 +284,7 @@ class Fetch:
         self._reals.copy_(reals, non_blocking=pinned)
         self._integers.copy_(integers, non_blocking=pinned)
         self._arrived = not pinned
+        self._failed: Exception | None = None
         if pinned:
             self.follow(torch.cuda.Event())  # type: ignore[no-untyped-call]
 
@@ -298,7 +299,9 @@ class Fetch:
         return self._arrived
 
     def __call__(self) -> FetchedStep:
-        """The numbers. Requires ``ready()``."""
+        """The numbers. Requires ``ready()``. Raises what went wrong on the device."""
+        if self._failed is not None:
+            raise self._failed
         return FetchedStep(self._step, self._reals, self._integers, self._extra, self._words)
 
 
@@ -310,8 +313,11 @@ def look_for_arrivals() -> None:
     another thread's would end the capture of a CUDA graph. Never waits."""
     while _on_their_way and not torch.cuda.is_current_stream_capturing():
         fetch, event = _on_their_way[0]
-        if not event.query():  # type: ignore[no-untyped-call]
-            return
+        try:
+            if not event.query():  # type: ignore[no-untyped-call]
+                return
+        except Exception as error:  # of something that failed on the device before
+            fetch._failed = error
         _on_their_way.popleft()
         fetch._arrived = True
 

@@ -35,7 +35,7 @@ class Recording:
     thread."""
 
     def __init__(
-        self, session: Session, observer: Observer, replicas: int, *, preflight: int | None
+        self, session: Session, observer: Observer, ranks: tuple[int, ...], *, preflight: int | None
     ) -> None:
         self.session = session
         self.collector: Collector | None = None
@@ -47,7 +47,7 @@ class Recording:
         self._finalizer: weakref.finalize[..., nn.Module] | None = None
         self._module: Callable[[], nn.Module | None] = lambda: None
         self._process_group: object = None
-        session.join(self, replicas)
+        session.join(self, ranks)
         session.send(observer.hello())
 
     def watch(self, wrapper: nn.Module, module: nn.Module, collector: Collector) -> None:
@@ -144,7 +144,7 @@ def _model_goes(recording: Recording) -> None:
 
 
 def unhook_ended() -> None:
-    """Take off hooks that recordings left which ended with their models. For the training thread,
-    outside of any hook."""
+    """Take off hooks that recordings left which ended with their models, or in one of their hooks.
+    For the training thread, outside of a hook of those."""
     while _left:
         _left.popleft().unhook()

@@ -229,6 +229,26 @@ class Event:
         return self.happened
 
 
+def test_what_fails_on_the_device_is_raised_where_its_packet_is_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fails() -> bool:
+        raise RuntimeError("planted: device-side assert")
+
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    broken, whole = Event(), Event()
+    monkeypatch.setattr(broken, "query", fails)
+    whole.happened = True
+    fetches = [DeviceStep(torch.device("cpu"), 0).fetch([]) for _ in range(2)]
+    for fetch, event in zip(fetches, (broken, whole), strict=True):
+        fetch.follow(event)  # type: ignore[arg-type]
+    look_for_arrivals()
+    assert [fetch.ready() for fetch in fetches] == [True, True]
+    with pytest.raises(RuntimeError, match="planted"):
+        fetches[0]()
+    assert fetches[1]().gradients == []
+
+
 def test_only_the_training_thread_asks_and_not_while_a_graph_is_captured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

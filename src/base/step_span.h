@@ -4,13 +4,14 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <utility>
 
 namespace presum::base {
 
 // The steps of one model in one segment: how many of them are lost. Not synchronised.
 class StepSpan {
  public:
-  // As many may lack packets: those that were under way when the run ended.
+  // As many at the end may lack packets: those that were under way then.
   static constexpr std::uint64_t kUnderWay = 5;
 
   // `whole`: it lacks no packet that may still have been on the way. A step that is not above the
@@ -25,11 +26,14 @@ class StepSpan {
     }
     last_ = step;
     ++count_;
-    partial_ += whole ? 0 : 1;
+    if (whole) partial_ += std::exchange(at_the_end_, 0);
+    at_the_end_ += whole ? 0 : 1;
   }
   // Steps between the first and the last that are not there, where one in every so many is recorded
   // as the smallest distance between two says; and those that are not whole.
-  std::uint64_t lost() const { return absent() + (partial_ > kUnderWay ? partial_ : 0); }
+  std::uint64_t lost() const {
+    return absent() + partial_ + (at_the_end_ > kUnderWay ? at_the_end_ : 0);
+  }
 
  private:
   std::uint64_t absent() const {
@@ -39,7 +43,8 @@ class StepSpan {
   std::uint64_t first_ = 0;
   std::uint64_t last_ = 0;
   std::uint64_t count_ = 0;
-  std::uint64_t partial_ = 0;
+  std::uint64_t partial_ = 0;     // and followed by a whole one
+  std::uint64_t at_the_end_ = 0;  // partial ones
   std::uint64_t stride_ = std::numeric_limits<std::uint64_t>::max();
 };
 

@@ -182,8 +182,8 @@ std::string verdict_text(const report::Judgement& judgement) {
 std::string coverage_text(const report::Coverage& coverage) {
   const auto lost = coverage.steps_lost;
   return fmt::format("{}{}, {} of {}", count(coverage.steps_logged, "step"),
-                     lost == 0 ? "" : fmt::format(" ({} more not in the log)", lost),
-                     coverage.workers_seen, count(coverage.workers_expected, "worker"));
+                     lost == 0 ? "" : fmt::format(" ({} lost)", lost), coverage.workers_seen,
+                     count(coverage.workers_expected, "worker"));
 }
 
 std::string unfinished(const report::Judgement& judgement) {

@@ -240,7 +240,8 @@ struct Monitor::State {
     return status;
   }
 
-  // The last reason counts: a record that is lost is worse than one that lacks something.
+  // The last reason is told, as a record that is lost is worse than one that lacks something; the
+  // file keeps the first.
   void become_incomplete(std::string_view why) {
     incomplete = last_step ? fmt::format("{} (after step {})", why, *last_step)
                            : fmt::format("{} (before the first step)", why);

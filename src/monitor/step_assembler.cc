@@ -79,6 +79,14 @@ void StepAssembler::stop_awaiting_the_silent(Stream& stream, Seconds now) {
   }
 }
 
+void StepAssembler::give_up_who_never_came(Stream& stream, Seconds now) {
+  if (now - stream.began < kPatience) return;
+  const std::uint32_t expected = stream.open.begin()->second.workers_expected;
+  for (std::uint32_t replica = 0; replica < expected; ++replica) {
+    if (!stream.last_heard.contains(replica)) stream.not_awaited.insert(replica);
+  }
+}
+
 StepAssembler::Streams::iterator StepAssembler::oldest() {
   const auto age = [](const Streams::value_type& entry) {
     const auto& open = entry.second.open;
@@ -94,12 +102,10 @@ StepAssembler::Assembled StepAssembler::take_first(Stream& stream, Why why) {
   Assembled out;
   out.workers_expected = node.mapped().workers_expected;
   auto& workers = node.mapped().workers;
+  const auto& gone = why == Why::kNoMemory ? stream.left : stream.not_awaited;
   for (std::uint32_t replica = 0; replica < out.workers_expected; ++replica) {
     if (workers.contains(replica)) continue;
-    const bool silent = why == Why::kEnd && !stream.last_heard.contains(replica);
-    if (why == Why::kWaited || silent || stream.not_awaited.contains(replica)) {
-      out.missing.push_back(replica);
-    }
+    if (why == Why::kWaited || gone.contains(replica)) out.missing.push_back(replica);
   }
   for (auto& [replica, step] : workers) out.workers.push_back(std::move(step));
   return out;
@@ -109,9 +115,13 @@ std::optional<StepAssembler::Assembled> StepAssembler::next(Seconds now, bool fl
   for (auto& [key, stream] : streams_) {
     if (stream.open.empty()) continue;
     if (complete(stream)) return take_first(stream, Why::kComplete);
-    if (!flush && !ready(stream, now)) continue;
-    stop_awaiting_the_silent(stream, now);
-    return take_first(stream, flush ? Why::kEnd : Why::kWaited);
+    if (ready(stream, now)) {
+      stop_awaiting_the_silent(stream, now);
+      return take_first(stream, Why::kWaited);
+    }
+    if (!flush) continue;
+    give_up_who_never_came(stream, now);
+    return take_first(stream, Why::kEnd);
   }
   if (bytes_ <= bytes_max_) return std::nullopt;
   Stream& stream = oldest()->second;

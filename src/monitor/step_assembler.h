@@ -26,7 +26,7 @@ class StepAssembler {
   static constexpr std::size_t kLaterSteps = 64;
   static constexpr Seconds kPatience{30};
   // What waits may take as much memory. Beyond that the oldest steps are given up, without saying
-  // that anyone is missing whom there was reason to wait for.
+  // that anyone is missing but who left.
   static constexpr std::size_t kBytesMax = std::size_t{256} << 20;
 
   // No worker is this many steps ahead of what is known of its model.
@@ -47,7 +47,7 @@ class StepAssembler {
     std::vector<packet::Step> workers;   // by replica
   };
   // The next step that is complete or has waited long enough; with `flush`, any step: of those that
-  // it lacks nothing is said then, but of whom nobody has waited for or heard for long.
+  // it lacks nothing is said then, but of who left, was given up before, or never came in 30 s.
   std::optional<Assembled> next(Seconds now, bool flush);
 
  private:
@@ -74,6 +74,7 @@ class StepAssembler {
   static bool ready(const Stream& stream, Seconds now);
   // Of those that the stream's first step lacks, who has been silent for long.
   static void stop_awaiting_the_silent(Stream& stream, Seconds now);
+  static void give_up_who_never_came(Stream& stream, Seconds now);
   Streams::iterator oldest();
   enum class Why { kComplete, kWaited, kNoMemory, kEnd };
   Assembled take_first(Stream& stream, Why why);

@@ -31,7 +31,7 @@ void Watch::judge(StepRecord& record) {
   record.noise_scale = noise_.update(record.signal, record.noise);
   const auto alarms = detector_.update(record);
   diagnoser_.update(record, alarms, detector_);
-  if (record.workers.size() > 1) ++compared_steps_;
+  if (record.workers.size() > 1 && !record.lacks_packets()) ++compared_steps_;
   span_.add(record.step, !record.lacks_packets());
   changed_ = true;
 }

@@ -43,7 +43,7 @@ class Watch {
   metrics::NoiseScale noise_;
   detect::Detector detector_;
   diagnose::Diagnoser diagnoser_;
-  std::uint64_t compared_steps_ = 0;  // with at least two workers
+  std::uint64_t compared_steps_ = 0;  // with two workers or more, and no packet under way
   base::StepSpan span_;
   bool changed_ = true;
 };

@@ -62,7 +62,9 @@ Coverage cover(std::span<const StepRecord> steps, const std::vector<RunLog::Chec
     out.steps_lost += span.lost();
   }
   out.steps_logged = steps.size();
-  for (const StepRecord& s : steps) out.steps_compared += s.workers_seen >= 2;
+  for (const StepRecord& s : steps) {
+    out.steps_compared += s.workers_seen >= 2 && !s.lacks_packets();
+  }
   const Workers workers = most_workers(parts);
   out.workers_expected = workers.expected;
   out.workers_seen = workers.seen;

@@ -19,10 +19,10 @@ namespace presum::report {
 
 struct Coverage {
   std::uint64_t steps_logged = 0;    // in the run log
-  std::uint64_t steps_lost = 0;      // between them, of each model and segment
-  std::uint64_t steps_compared = 0;  // of those in the log, with at least two workers
+  std::uint64_t steps_lost = 0;      // base::StepSpan's, over all models and segments
+  std::uint64_t steps_compared = 0;  // in the log, of two workers or more, no packet under way
   std::uint64_t workers_expected = 0;
-  std::uint64_t workers_seen = 0;         // in at least one step
+  std::uint64_t workers_seen = 0;         // at one step
   std::array<std::uint64_t, 4> checks{};  // by state, over all models and segments
 };
 

@@ -838,9 +838,14 @@ TEST(Writer, ThatIsAbandonedKeepsWhatCameAndIsNotClosed) {
 TEST(Writer, RemovesWhatAKilledOneLeftOfADatabaseThatItWasMaking) {
   const TempFolder folder;
   std::filesystem::create_directories(folder / "run");
-  write_file(folder / "run" / "presum.db.new-0123", "half of a database");
+  const auto old = folder / "run" / "presum.db.new-0123";
+  const auto under_way = folder / "run" / "presum.db.new-4567";
+  for (const auto& file : {old, under_way}) write_file(file, "half of a database");
+  std::filesystem::last_write_time(
+      old, std::filesystem::file_time_type::clock::now() - std::chrono::hours(1));
   make_run(folder / "run", {plain_step(1, 0)});
-  EXPECT_FALSE(std::filesystem::exists(folder / "run" / "presum.db.new-0123"));
+  EXPECT_FALSE(std::filesystem::exists(old));
+  EXPECT_TRUE(std::filesystem::exists(under_way)) << "of another writer";
 }
 
 TEST(Writer, AbandonedBeforeItsFirstStepSaysSo) {

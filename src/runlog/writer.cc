@@ -71,15 +71,19 @@ const char* journal_mode(Journal journal) {
              : "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;";
 }
 
-// What writers that were killed left of databases that they were making.
+// What writers that were killed left of databases that they were making. One that is minutes old is
+// nobody's any more.
 void remove_parts(const std::filesystem::path& file) {
-  std::error_code error;
+  namespace fs = std::filesystem;
+  constexpr std::chrono::minutes kOld{10};
   const auto prefix = file.filename().string() + ".new-";
-  for (const auto& entry : std::filesystem::directory_iterator(file.parent_path(), error)) {
+  std::error_code error;
+  for (fs::directory_iterator at(file.parent_path(), error), end; !error && at != end;
+       at.increment(error)) {
     std::error_code ignored;
-    if (entry.path().filename().string().starts_with(prefix)) {
-      std::filesystem::remove(entry.path(), ignored);
-    }
+    const auto written = fs::last_write_time(at->path(), ignored);
+    if (ignored || !at->path().filename().string().starts_with(prefix)) continue;
+    if (fs::file_time_type::clock::now() - written > kOld) fs::remove(at->path(), ignored);
   }
 }
 
@@ -185,7 +189,7 @@ struct Writer::State {
   std::filesystem::path copy_to;  // kLocalCopy only
   std::optional<FileWatch> watch;
   bool gone = false;               // another file stands in its place, or none
-  std::uint64_t last_written = 0;  // the last step's id
+  std::uint64_t last_written = 0;  // the id of this segment's last step; 0: none
   std::uint64_t last_committed = 0;
   std::uint64_t run = 0;
   std::uint32_t segment = 0;
@@ -285,10 +289,13 @@ struct Writer::State {
 
   // Read anew, with its log: nothing that was committed is missing.
   bool holds_the_last_step() const {
+    if (last_committed == 0) return true;
     auto other = Database::open(file, Database::Mode::kRead);
     if (!other) return false;
-    const auto last = other->query_integer("SELECT ifnull(max(id), 0) FROM step");
-    return last && *last == last_committed;
+    auto last = other->prepare("SELECT 1 FROM step WHERE id=? AND segment=?");
+    if (!last) return false;
+    const auto row = last->with(last_committed, segment).next();
+    return row && *row;
   }
 
   Status write_workers(const StepRecord& r, std::uint64_t id) {
@@ -358,12 +365,13 @@ struct Writer::State {
 
   Status write_record(const StepRecord& r) {
     if (auto s = write_step(r); !s) return s;
-    const std::uint64_t id = last_written = db.last_row();
+    const std::uint64_t id = db.last_row();
     if (auto s = write_workers(r, id); !s) return s;
     if (auto s = write_groups(r, id); !s) return s;
     for (const std::uint32_t replica : r.missing_replicas) {
       if (auto s = insert_missing->with(id, replica).run(); !s) return s;
     }
+    last_written = id;
     return {};
   }
 
@@ -472,9 +480,6 @@ Result<Writer> Writer::open(const std::filesystem::path& folder, MonotonicClock 
   if (auto s = state->begin_segment(); !s) return tl::unexpected(s.error());
   if (auto s = state->prepare_statements(); !s) return tl::unexpected(s.error());
   state->watch.emplace(file, journal != Journal::kExclusive);
-  const auto last = state->db.query_integer("SELECT ifnull(max(id), 0) FROM step");
-  if (!last) return tl::unexpected(last.error());
-  state->last_written = state->last_committed = *last;
   return Writer(std::move(state));
 }
 

@@ -7,6 +7,7 @@ a pipeline), another one that has attached records.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from typing import Any
@@ -34,10 +35,21 @@ class Meeting:
         self._recorder = f"{key}/recorder"
         self._address = f"{key}/address"
         self._channel = channel
+        self._message: dict[str, Any] = {}
 
     def announce(self, message: dict[str, Any]) -> None:
-        """Where this process takes packets, "off": why it does not, or "ended": since when."""
+        """Where this process takes packets."""
         self._store.set(self._address, json.dumps(message))
+        self._message = message
+
+    def announce_off(self, why: str) -> None:
+        """That it takes none."""
+        self.announce({"off": why})
+
+    def announce_end(self) -> None:
+        """The session is over. The store may be gone."""
+        with contextlib.suppress(Exception):
+            self.announce(self._message | {"ended": time.time()})
 
     def find(self) -> dict[str, Any] | None:
         """What the rank that records has announced; None where this one is to record. Waits with

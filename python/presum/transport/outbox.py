@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
@@ -29,7 +30,7 @@ class Outbox:
     def __init__(self) -> None:
         self.dropped = 0
         self.sent = 0  # counted by who sends
-        self.shut = False  # what comes is of no use to anyone
+        self.shut = False  # see close()
         self._queue: deque[bytes | LatePacket] = deque()
 
     def __len__(self) -> int:
@@ -39,18 +40,28 @@ class Outbox:
         """Drops it, counted, where as much waits as may. Never waits."""
         size = len(packet) if isinstance(packet, bytes) else LATE_PACKET_BYTES
         full = len(self._queue) >= min(PACKETS_MAX, max(1, BYTES_MAX // size))
-        if not self.shut and not full:
+        if not full:
             self._queue.append(packet)
-            return
-        self.dropped += not self.shut
-        _drop(packet)
+        else:
+            self.dropped += 1
+            _drop(packet)
+        if self.shut:
+            self._throw_away()
+
+    def close(self) -> None:
+        """What waits and what comes is of no use to anyone."""
+        self.shut = True
+        self._throw_away()
+
+    def _throw_away(self) -> None:
+        with contextlib.suppress(IndexError):
+            while True:
+                _drop(self._queue.popleft())
 
     def take(self) -> bytes | None:
         """The oldest packet, or None while there is none or its numbers are on their way. Raises
         what making a late one raises; it is gone then."""
-        while self.shut and self._queue:
-            _drop(self._queue.popleft())
-        if not self._queue:
+        if self.shut or not self._queue:
             return None
         head = self._queue[0]
         if isinstance(head, LatePacket) and not head.ready():

@@ -24,9 +24,12 @@ class Queues:
         self._given_up = f"{key}/given_up"
 
     def give_up(self, why: str) -> None:
-        """Nobody will take packets any more, because the recording has ENDED or FAILED. What waits
-        is thrown away."""
+        """Nobody will take packets any more, because the recording has ENDED or FAILED."""
         self._store.set(self._given_up, why)
+        self.empty()
+
+    def empty(self) -> None:
+        """Throw away what waits."""
         with contextlib.suppress(QueueEmptyError):
             for _ in range(self.waiting()):
                 self.pop()
@@ -45,8 +48,9 @@ class Queues:
         """None while it is not known."""
         if not self._store.check([self._exit_code]):
             return None
+        code = int(self._store.get(self._exit_code))
         self._store.add(self._exit_code_read, 1)
-        return int(self._store.get(self._exit_code))
+        return code
 
     def exit_code_readers(self) -> int:
         """How many ranks have read it."""

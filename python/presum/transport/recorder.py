@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from typing import Any
 
 from torch.distributed import DistError, QueueEmptyError
 
@@ -23,6 +22,7 @@ from presum.transport.telling import Telling
 log = logging.getLogger("presum")
 
 LOOK_SECONDS = 0.25  # between looks for new findings
+_given_up: list[Queues] = []  # by sessions of this process, in its server
 
 
 class Recorder:
@@ -48,18 +48,20 @@ class Recorder:
             aggregator = Aggregator(str(self._channel.run), self._channel.world_size)
         except Exception as error:
             if meeting is not None:
-                meeting.announce({"off": one_line(error)})
+                meeting.announce_off(one_line(error))
             raise
         try:
             if meeting is not None:
                 self._serve(meeting, aggregator, key)
             self._ingest_until_closed(aggregator)
-            if self._channel.preflight:
-                self._channel.exit_code = aggregator.end_preflight()
+            code = aggregator.end_preflight() if self._channel.preflight else None
             aggregator.close()
+            self._channel.exit_code = code
         except Exception as error:
             aggregator.abandon(one_line(error))
-            self._end(meeting, FAILED, {"off": one_line(error)})
+            if meeting is not None:
+                meeting.announce_off(one_line(error))
+            self._give_up(FAILED)
             raise
         finally:
             self._look(aggregator)
@@ -67,15 +69,14 @@ class Recorder:
         self.say_summary()
         if self._channel.preflight:
             self._publish_exit_code()
-        self._end(meeting, ENDED, {"ended": time.time()})
+        self._give_up(ENDED)
 
-    def _end(self, meeting: Meeting | None, why: str, message: dict[str, Any]) -> None:
-        """Tell ranks that still send, and those to come. The store may be gone."""
+    def _give_up(self, why: str) -> None:
+        """Tell ranks that still send. Their way may be gone."""
         with contextlib.suppress(Exception):
             if self.queues is not None and not self.others_lost:
                 self.queues.give_up(why)
-            if meeting is not None:
-                meeting.announce(message)
+                _given_up.append(self.queues)
 
     def _summarise(self, aggregator: Aggregator) -> str:
         run, steps = self._channel.run, aggregator.counters["steps"]
@@ -94,9 +95,11 @@ class Recorder:
         try:
             server = links().serve(world_size)
         except Exception as error:
-            meeting.announce({"off": one_line(error)})
+            meeting.announce_off(one_line(error))
             self._lose_others(aggregator, error)
             return
+        while _given_up:
+            _given_up.pop().empty()  # of what came after their end
         self.queues = Queues(server, key)
         known = {"key": key, "run": aggregator.run, "segment": aggregator.segment}
         meeting.announce(own_address(server.port, world_size) | known)

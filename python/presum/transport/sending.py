@@ -12,6 +12,7 @@ from presum.transport.links import address_of, links
 from presum.transport.queues import ENDED, PACKETS_PER_WORKER, Queues
 
 LOOK_SECONDS = 2.0  # between looks whether packets are still taken
+LOOK_SECONDS_AT_THE_END = 0.1
 # For the verdict: longer than the rank that records waits for others, and writes.
 VERDICT_SECONDS = 2 * PREFLIGHT_SECONDS
 VERDICT_POLL_SECONDS = 0.2
@@ -21,7 +22,7 @@ def send_until_closed(channel: Channel, message: dict[str, Any]) -> None:
     """``message``: what the rank that records has announced."""
     channel.records = False
     if "off" in message:
-        channel.outbox.shut = True  # said there
+        channel.outbox.close()  # said there
         return
     address = address_of(message)
     store = links().connect(address)
@@ -37,8 +38,9 @@ def _push(channel: Channel, queues: Queues, run: int, segment: int) -> None:
     outbox, deadline = channel.outbox, float("inf")
     look = time.monotonic() + LOOK_SECONDS
     while time.monotonic() < deadline:
-        if channel.closing.is_set() or time.monotonic() > look:
-            look = time.monotonic() + LOOK_SECONDS
+        if time.monotonic() > look:
+            closing = channel.closing.is_set()
+            look = time.monotonic() + (LOOK_SECONDS_AT_THE_END if closing else LOOK_SECONDS)
             _look_whether_taken(channel, queues)
         packet = channel.take()
         if packet is None:
@@ -47,7 +49,8 @@ def _push(channel: Channel, queues: Queues, run: int, segment: int) -> None:
             if channel.closing.is_set():
                 if not len(outbox):
                     return
-                deadline = min(deadline, time.monotonic() + channel.patience())
+                now = time.monotonic()
+                deadline, look = min(deadline, now + channel.patience()), min(look, now)
             channel.pause()
         elif queues.waiting() > room:
             outbox.dropped += 1
@@ -63,16 +66,17 @@ def _look_whether_taken(channel: Channel, queues: Queues) -> None:
     left = len(channel.outbox)
     if why == ENDED and (left or not channel.closing.is_set()):
         channel.complain(f"the recording has ended; {left} packets of this rank came too late")
-    channel.outbox.shut = True  # what failed is said there
+    channel.outbox.close()  # what failed is said there
 
 
 def _await_preflight(queues: Queues) -> int:
-    deadline = time.monotonic() + VERDICT_SECONDS
+    deadline, code = time.monotonic() + VERDICT_SECONDS, None
     while time.monotonic() < deadline:
         code = queues.read_exit_code()
         if code is not None:
             return code
         if queues.given_up():
+            code = queues.read_exit_code()  # it was told in between
             break
         time.sleep(VERDICT_POLL_SECONDS)
-    return NO_VERDICT
+    return NO_VERDICT if code is None else code

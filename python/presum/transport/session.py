@@ -67,11 +67,11 @@ def open_session(run: Path | None, default: Path, rank: int, world_size: int) ->
     return session
 
 
-def next_module(run: Path | None, replicas: int) -> int:
-    """The number that the next model of a run with so many workers gets: 0, 1, ... in the order of
-    attaching. By their number, because a rank may have models that others do not know."""
+def next_module(run: Path | None, ranks: tuple[int, ...]) -> int:
+    """The number that the next model of these ranks gets in a run: 0, 1, ... in the order of
+    attaching. By ranks, because one may have models that others do not know."""
     session = _own_sessions().get(run)
-    return session.modules[replicas] if session is not None else 0
+    return session.modules[ranks] if session is not None else 0
 
 
 def end_recordings_of(module: object) -> None:
@@ -99,7 +99,8 @@ class Session:
         _sessions_begun[name] += 1  # counts alike on ranks that train alike
         self._name, self._number = name, _sessions_begun[name]
         self._began = time.time()
-        self.modules: Counter[int] = Counter()  # that were ever recorded, by their workers
+        self._meeting: Meeting | None = None  # where this rank records
+        self.modules: Counter[tuple[int, ...]] = Counter()  # that were ever recorded, by ranks
         self.channel = Channel(run, rank, world_size)
         self.telling = Telling()
         self.recorder = Recorder(self.channel, self.telling)
@@ -120,10 +121,10 @@ class Session:
         """Queue a packet; a late one is made on the background thread. Never waits."""
         self.channel.outbox.put(packet)
 
-    def join(self, recording: Recorded, replicas: int) -> None:
+    def join(self, recording: Recorded, ranks: tuple[int, ...]) -> None:
         """One more recording, and its monitor."""
         self.recordings.append(recording)
-        self.modules[replicas] += 1
+        self.modules[ranks] += 1
         self._open_monitors += 1
 
     def is_own(self) -> bool:
@@ -173,7 +174,8 @@ class Session:
     def _await_thread(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
         while self._thread.is_alive() and time.monotonic() < deadline:
-            self.channel.look_for_numbers()
+            with contextlib.suppress(Exception):
+                self.channel.look_for_numbers()
             self._thread.join(LOOK_SECONDS)
 
     def _end_recordings(self) -> bool:
@@ -199,10 +201,12 @@ class Session:
             # At the end the store may be gone: packets that are left are said by who waits.
             lost = isinstance(error, NotRecordedError) or self.channel.records
             if lost or not self.channel.closing.is_set():
-                self.channel.outbox.shut = True
+                self.channel.outbox.close()
                 self.channel.complain(one_line(error))
         while not self.channel.closing.wait(ORPHAN_SECONDS):
             self._end_orphans()
+        if self._meeting is not None and self.channel.records:
+            self._meeting.announce_end()
 
     def _move_packets(self) -> None:
         if self._default_store is None:
@@ -212,6 +216,7 @@ class Session:
         store = links().connect_to_default(self._default_store)
         found, key, meeting = self._find(store)
         if found is None:
+            self._meeting = meeting
             self._record(meeting, key)
         else:
             self._thread.name = "presum-sender"
@@ -227,7 +232,10 @@ class Session:
             found = meeting.find()
             if found is None or "ended" not in found:
                 return found, key, meeting
-            if found["ended"] > self._began:
+            # Clocks of two hosts differ: a rank that is about to end was of that session.
+            if found["ended"] > self._began or self.channel.closing.is_set():
+                if "off" in found:
+                    return found, key, meeting
                 raise NotRecordedError("the recording had ended when this rank found it")
             self._number += 1
             _sessions_begun[self._name] = max(_sessions_begun[self._name], self._number)
