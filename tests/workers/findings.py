@@ -7,6 +7,7 @@ import contextlib
 import io
 import os
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -45,8 +46,16 @@ class Told:
 
 
 def train(
-    run: Path, rank: int, world: int, fault: Fault, *, same_data: bool, **options: Any
+    run: Path,
+    rank: int,
+    world: int,
+    fault: Fault,
+    *,
+    same_data: bool,
+    pause: float = 0.0,
+    **options: Any,
 ) -> None:
+    """``pause``: so many seconds a step, so that what is found is told before the last one."""
     torch.manual_seed(0)
     model = DistributedDataParallel(nn.Sequential(nn.Embedding(256, 16), nn.Linear(16, 256)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -61,6 +70,7 @@ def train(
             loss = nn.functional.cross_entropy(scores.flatten(0, 1), batch[:, 1:].flatten())
             fault(rank, step, loss).backward()
             optimizer.step()
+            time.sleep(pause)
 
 
 def case(out: Path, name: str, rank: int, world: int, fault: Fault, **options: Any) -> None:
@@ -89,7 +99,7 @@ def work(rank: int, world: int, out: Path) -> None:
     case(out, "clean", rank, world, clean, same_data=False)
     case(out, "nan", rank, world, poisoned, same_data=False)
     case(out, "nan-quiet", rank, world, poisoned, same_data=False, quiet=True)
-    case(out, "same", rank, world, clean, same_data=True, on_training_thread=True)
+    case(out, "same", rank, world, clean, same_data=True, on_training_thread=True, pause=0.03)
     case(out, "preflight-bad", rank, world, clean, same_data=True, preflight=PREFLIGHT)
     case(out, "preflight-good", rank, world, clean, same_data=False, preflight=PREFLIGHT)
 
