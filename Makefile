@@ -18,7 +18,7 @@ export CXX
 # chromium: the report's tests look at the page in a real browser. libgloo-dev: headers for the
 # LibTorch example.
 SYSTEM_PACKAGES := build-essential cmake ninja-build ccache python3-dev python3-venv \
-  libhwy-dev libsqlite3-dev libcli11-dev nlohmann-json3-dev libfmt-dev libexpected-dev \
+  libhwy-dev libsqlite3-dev libcli11-dev nlohmann-json3-dev libfmt-dev \
   libxxhash-dev libgtest-dev libjs-dygraphs libopenmpi-dev openmpi-bin libgloo-dev \
   clang-format clang-tidy chromium
 PYTHON_PACKAGES := "transformers>=4.56,<6" tokenizers safetensors pandas numpy tqdm \

@@ -24,7 +24,6 @@ endfunction()
 
 presum_library(presum FILE presum
   ROOMS base observe reduce packet worker metrics detect diagnose runlog monitor
-  PUBLIC tl::expected
   PRIVATE hwy::hwy fmt::fmt SQLite::SQLite3 Threads::Threads)
 install(DIRECTORY include/presum DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} PATTERN mpi.h EXCLUDE)
 if(TARGET presum_exchange_mpi)

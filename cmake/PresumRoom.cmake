@@ -10,7 +10,6 @@ target_compile_options(presum_flags INTERFACE
 target_include_directories(presum_flags INTERFACE
   ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
 target_compile_definitions(presum_flags INTERFACE PRESUM_VERSION="${PROJECT_VERSION}")
-target_link_libraries(presum_flags INTERFACE tl::expected)
 if(PRESUM_SANITIZE)
   target_compile_options(presum_flags INTERFACE
     -fsanitize=${PRESUM_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)

@@ -139,7 +139,7 @@ presum::Result<std::vector<Worker>> make_workers(Training& training) {
         {.identity = {.replica = rank, .world_rank = rank, .replicas = kWorkers},
          .host = "simulation"},
         {{.name = "linear.weight", .elements = kFeatures}});
-    if (!observer) return tl::unexpected(observer.error());
+    if (!observer) return observer.error();
     workers.emplace_back(training, std::move(*observer), rank);
   }
   return workers;
@@ -155,11 +155,11 @@ void print(const presum::Finding& finding) {
 
 presum::Status simulate(const std::filesystem::path& run) {
   auto monitor = presum::Monitor::open({.run = run, .world_size = kWorkers});
-  if (!monitor) return tl::unexpected(monitor.error());
+  if (!monitor) return monitor.error();
   Aggregator aggregator(std::move(*monitor));
   Training training{.aggregator = aggregator};
   auto workers = make_workers(training);
-  if (!workers) return tl::unexpected(workers.error());
+  if (!workers) return workers.error();
 
   std::vector<std::jthread> threads;
   for (Worker& worker : *workers) threads.emplace_back([&worker] { worker.train(); });

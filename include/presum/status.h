@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cassert>
+#include <concepts>
+#include <optional>
 #include <string>
-#include <tl/expected.hpp>
+#include <type_traits>
 #include <utility>
+#include <variant>
 
 namespace presum {
 
@@ -21,13 +25,86 @@ struct Error {
   std::string message;  // one line, no trailing newline
 };
 
-// Errors of operation are returned, never thrown. A Result is as thread-safe as its T.
-template <class T>
-using Result = tl::expected<T, Error>;
-using Status = Result<void>;
+inline Error fail(ErrorCode code, std::string message) { return {code, std::move(message)}; }
 
-inline tl::unexpected<Error> fail(ErrorCode code, std::string message) {
-  return tl::unexpected<Error>(Error{code, std::move(message)});
-}
+// A value, or the error that there is in its place: errors of operation are returned, never thrown.
+// As thread-safe as its T; owns what it holds. The value of a moved-from one is a moved-from value.
+template <class T>
+class [[nodiscard]] Result {
+  static_assert(!std::is_reference_v<T> && !std::same_as<T, Error>);
+
+ public:
+  using value_type = T;
+
+  template <class U = T>
+  requires std::convertible_to<U, T> &&(!std::same_as<std::remove_cvref_t<U>, Result>)&&(
+      !std::same_as<std::remove_cvref_t<U>, Error>)Result(U&& value)
+      : state_(std::in_place_index<0>, std::forward<U>(value)) {}
+  Result(Error error) : state_(std::in_place_index<1>, std::move(error)) {}
+
+  explicit operator bool() const noexcept { return state_.index() == 0; }
+
+  // REQUIRES: there is a value.
+  const T& operator*() const& { return held(*this); }
+  T& operator*() & { return held(*this); }
+  T&& operator*() && { return std::move(held(*this)); }
+  const T* operator->() const { return &held(*this); }
+  T* operator->() { return &held(*this); }
+
+  template <class U>
+  T value_or(U&& other) const& {
+    return *this ? **this : static_cast<T>(std::forward<U>(other));
+  }
+  template <class U>
+  T value_or(U&& other) && {
+    return *this ? *std::move(*this) : static_cast<T>(std::forward<U>(other));
+  }
+
+  // Whether there is a value, and equal to this.
+  template <class U>
+  friend bool operator==(const Result& result, const U& value) {
+    return result && *result == value;
+  }
+
+  // REQUIRES: there is none.
+  const Error& error() const {
+    const Error* const found = std::get_if<1>(&state_);
+    assert(found != nullptr);
+    return *found;
+  }
+
+ private:
+  template <class Self>
+  static auto& held(Self& self) {
+    auto* const found = std::get_if<0>(&self.state_);
+    assert(found != nullptr);
+    return *found;
+  }
+
+  std::variant<T, Error> state_;
+};
+
+// Done, or why not.
+template <>
+class [[nodiscard]] Result<void> {
+ public:
+  using value_type = void;
+
+  Result() = default;
+  Result(Error error) : error_(std::move(error)) {}
+
+  explicit operator bool() const noexcept { return !error_; }
+
+  // REQUIRES: it was not done.
+  const Error& error() const {
+    assert(error_.has_value());
+    return *error_;
+  }
+
+ private:
+  std::optional<Error> error_;
+};
+
+using Status = Result<void>;
 
 }  // namespace presum

@@ -8,6 +8,7 @@
 
 #include "audit/values.h"
 #include "base/float_environment.h"
+#include "base/try.h"
 
 namespace presum::audit {
 struct Auditor::Of {
@@ -105,7 +106,7 @@ Auditor::~Auditor() = default;
 
 Result<Auditor> Auditor::create(std::size_t workers, Dtype dtype, std::uint32_t divisor,
                                 std::uint64_t elements) {
-  if (auto s = check_arguments(workers, dtype, divisor); !s) return tl::unexpected(s.error());
+  PRESUM_TRY(check_arguments(workers, dtype, divisor));
   const auto count = static_cast<std::uint32_t>(workers);
   if (dtype == Dtype::kF64) {
     return Auditor(std::make_unique<OfReal<double>>(count, dtype, divisor, elements));
@@ -132,10 +133,9 @@ Comparison Auditor::comparison() const {
 
 Result<Comparison> compare(Leaves leaves, Dtype dtype, std::size_t count, std::uint32_t divisor,
                            const void* result) {
-  auto auditor = Auditor::create(leaves.size(), dtype, divisor, count);
-  if (!auditor) return tl::unexpected(auditor.error());
-  if (auto s = auditor->add(leaves, count, result); !s) return tl::unexpected(s.error());
-  return auditor->comparison();
+  PRESUM_ASSIGN(auto auditor, Auditor::create(leaves.size(), dtype, divisor, count));
+  PRESUM_TRY(auditor.add(leaves, count, result));
+  return auditor.comparison();
 }
 
 Nearer nearer(Leaves leaves, Dtype dtype, std::size_t count, const void* result) {

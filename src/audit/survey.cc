@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/float_environment.h"
+#include "base/try.h"
 
 namespace presum::audit {
 
@@ -226,9 +227,7 @@ Survey& Survey::operator=(Survey&&) noexcept = default;
 Survey::~Survey() = default;
 
 Result<Survey> Survey::create(const SurveyOptions& options) {
-  if (auto s = check_arguments(options.workers, options.dtype, 1); !s) {
-    return tl::unexpected(s.error());
-  }
+  PRESUM_TRY(check_arguments(options.workers, options.dtype, 1));
   if (options.dtype == Dtype::kF64) return Survey(std::make_unique<OfReal<double>>(options));
   return Survey(std::make_unique<OfReal<float>>(options));
 }

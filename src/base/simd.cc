@@ -8,6 +8,7 @@
 #include <string>
 
 #include "base/simd_dispatch.h"
+#include "base/try.h"
 
 namespace presum::base {
 namespace {
@@ -69,8 +70,8 @@ std::size_t table_index(Target target) {
 }  // namespace
 
 Result<std::string_view> simd_target() {
-  return target_in_use().map(
-      [](Target target) { return std::string_view(hwy::TargetName(target)); });
+  PRESUM_ASSIGN(const Target target, target_in_use());
+  return std::string_view(hwy::TargetName(target));
 }
 
 std::vector<std::string_view> simd_targets() {
@@ -92,14 +93,13 @@ std::vector<std::string_view> impossible_simd_targets() {
 }
 
 Result<std::string_view> choose_simd_target(std::string_view wanted) {
-  return find_target(wanted).map(
-      [](Target target) { return std::string_view(hwy::TargetName(target)); });
+  PRESUM_ASSIGN(const Target target, find_target(wanted));
+  return std::string_view(hwy::TargetName(target));
 }
 
 Status set_simd_target(std::string_view name) {
-  const Result<Target> target = name.empty() ? Result<Target>(0) : find_target(name);
-  if (!target) return tl::unexpected(target.error());
-  forced_target.store(*target, std::memory_order_relaxed);
+  PRESUM_ASSIGN(const Target target, name.empty() ? 0 : find_target(name));
+  forced_target.store(target, std::memory_order_relaxed);
   return {};
 }
 

@@ -15,6 +15,7 @@
 
 #include "audit/survey.h"
 #include "audit/synthetic.h"
+#include "base/try.h"
 #include "cli/audit_text.h"
 #include "cli/cli.h"
 #include "cli/commands.h"
@@ -97,7 +98,7 @@ Status refuse(std::string why) { return fail(ErrorCode::kInvalidArgument, std::m
 
 template <class T>
 Result<T> failed(const Status& status) {
-  return tl::unexpected(status.error());
+  return status.error();
 }
 
 Result<Source> synthetic(const Options& o, std::optional<Dtype> said) {
@@ -134,18 +135,17 @@ Result<Source> synthetic(const Options& o, std::optional<Dtype> said) {
 Result<Source> from_files(const Options& o, std::optional<Dtype> said) {
   auto files = std::make_shared<std::vector<TensorFile>>();
   for (const std::string& path : o.files) {
-    auto file = TensorFile::open(path, said);
-    if (!file) return tl::unexpected(file.error());
-    if (said && file->dtype() != *said) {
+    PRESUM_ASSIGN(auto file, TensorFile::open(path, said));
+    if (said && file.dtype() != *said) {
       return failed<Source>(refuse(fmt::format("{}: holds {}, and --dtype says {}", path,
-                                               dtype_name(file->dtype()), dtype_name(*said))));
+                                               dtype_name(file.dtype()), dtype_name(*said))));
     }
     if (!files->empty()) {
-      if (const auto why = TensorFile::difference(files->front(), *file)) {
+      if (const auto why = TensorFile::difference(files->front(), file)) {
         return failed<Source>(refuse(*why));
       }
     }
-    files->push_back(std::move(*file));
+    files->push_back(std::move(file));
   }
   const TensorFile& first = files->front();
   const bool rows = files->size() == 1;
@@ -189,10 +189,9 @@ class Piece {
     for (std::uint64_t first = 0; first < source_.elements; first += most_) {
       const std::uint64_t count = std::min(most_, source_.elements - first);
       for (std::uint32_t worker = 0; worker < source_.workers; ++worker) {
-        auto s = source_.read(worker, first, count, buffers_[worker].data());
-        if (!s) return s;
+        PRESUM_TRY(source_.read(worker, first, count, buffers_[worker].data()));
       }
-      if (auto s = visit(first, count); !s) return s;
+      PRESUM_TRY(visit(first, count));
     }
     return {};
   }
@@ -214,31 +213,30 @@ struct Given {
 
 Result<Given> open_result(const Options& o, const Source& source) {
   const bool narrow = element_bytes(source.dtype) == 2;
-  auto opened = TensorFile::open(o.result, narrow ? source.dtype : Dtype::kBF16);
-  if (!opened) return tl::unexpected(opened.error());
-  if (const TensorFile& first = source.files->front(); first.is_named() && opened->is_named()) {
-    if (const auto why = TensorFile::difference_of_tensors(first, *opened)) {
+  PRESUM_ASSIGN(auto opened, TensorFile::open(o.result, narrow ? source.dtype : Dtype::kBF16));
+  if (const TensorFile& first = source.files->front(); first.is_named() && opened.is_named()) {
+    if (const auto why = TensorFile::difference_of_tensors(first, opened)) {
       return failed<Given>(refuse(*why));
     }
   }
-  if (source.files->front().is_named() != opened->is_named()) {
+  if (source.files->front().is_named() != opened.is_named()) {
     return failed<Given>(refuse(
         fmt::format("{}: .npy files go by position and .safetensors by name; give the result as "
                     "the gradients are",
                     o.result)));
   }
-  if (opened->elements() != source.elements) {
+  if (opened.elements() != source.elements) {
     return failed<Given>(refuse(fmt::format("{}: {} elements, and every worker has {}", o.result,
-                                            opened->elements(), source.elements)));
+                                            opened.elements(), source.elements)));
   }
-  const Dtype dtype = opened->dtype();
+  const Dtype dtype = opened.dtype();
   if (dtype != source.dtype && element_bytes(dtype) <= element_bytes(source.dtype)) {
     return failed<Given>(refuse(fmt::format(
         "{}: holds {}, which does not hold sums of {} gradients; give what the all-reduce wrote, "
         "in the gradients' dtype or a wider one",
         o.result, dtype_name(dtype), dtype_name(source.dtype))));
   }
-  auto file = std::make_shared<TensorFile>(std::move(*opened));
+  auto file = std::make_shared<TensorFile>(std::move(opened));
   return Given{dtype, [file](std::uint64_t first, std::uint64_t count, std::byte* out) {
                  return file->read(first, count, out);
                }};
@@ -261,7 +259,7 @@ Source widened(const Source& source, Dtype to) {
   out.read = [=](std::uint32_t worker, std::uint64_t first, std::uint64_t count,
                  std::byte* elements) -> Status {
     std::vector<std::byte> narrow(count * element_bytes(from));
-    if (auto s = read(worker, first, count, narrow.data()); !s) return s;
+    PRESUM_TRY(read(worker, first, count, narrow.data()));
     to == Dtype::kF64 ? convert<double>(narrow.data(), from, count, to, elements)
                       : convert<float>(narrow.data(), from, count, to, elements);
     return {};
@@ -275,19 +273,19 @@ Result<audit::Nearer> find_nearer(const Source& source, const Given& result) {
   std::vector<std::byte> actual(piece.most() * element_bytes(source.dtype));
   audit::Nearer all;
   const Status read = piece.for_each([&](std::uint64_t first, std::uint64_t count) -> Status {
-    if (auto s = result.read(first, count, actual.data()); !s) return s;
+    PRESUM_TRY(result.read(first, count, actual.data()));
     const auto here = audit::nearer(piece.leaves(), source.dtype, count, actual.data());
     all.to_sum += here.to_sum;
     all.to_mean += here.to_mean;
     return {};
   });
-  if (!read) return tl::unexpected(read.error());
+  if (!read) return read.error();
   return all;
 }
 
 Result<AuditReport> survey_of(const Options& o, const Source& source, Bar& bar) {
   auto survey = audit::Survey::create({source.workers, source.dtype, source.elements, o.seed});
-  if (!survey) return tl::unexpected(survey.error());
+  if (!survey) return survey.error();
   AuditReport report{.source = source.name, .workers = source.workers, .dtype = source.dtype};
   Piece piece(source);
   const Status read = piece.for_each([&](std::uint64_t first, std::uint64_t count) -> Status {
@@ -295,39 +293,36 @@ Result<AuditReport> survey_of(const Options& o, const Source& source, Bar& bar) 
     bar.show(first + count, source.elements);
     return {};
   });
-  if (!read) return tl::unexpected(read.error());
+  if (!read) return read.error();
   report.survey = survey->result();
   return report;
 }
 
 Result<ActualResult> comparison_of(const Options& o, const Source& source, const Given& result) {
-  const auto nearer = find_nearer(source, result);
-  if (!nearer) return tl::unexpected(nearer.error());
-  ActualResult out{.file = o.result, .nearer = *nearer, .comparison = {}};
-  auto auditor = audit::Auditor::create(source.workers, source.dtype,
-                                        out.mean() ? source.workers : 1, source.elements);
-  if (!auditor) return tl::unexpected(auditor.error());
+  PRESUM_ASSIGN(const auto nearer, find_nearer(source, result));
+  ActualResult out{.file = o.result, .nearer = nearer, .comparison = {}};
+  PRESUM_ASSIGN(auto auditor,
+                audit::Auditor::create(source.workers, source.dtype,
+                                       out.mean() ? source.workers : 1, source.elements));
   Piece piece(source);
   std::vector<std::byte> actual(piece.most() * element_bytes(source.dtype));
   const Status read = piece.for_each([&](std::uint64_t first, std::uint64_t count) -> Status {
-    if (auto s = result.read(first, count, actual.data()); !s) return s;
-    return auditor->add(piece.leaves(), count, actual.data());
+    PRESUM_TRY(result.read(first, count, actual.data()));
+    return auditor.add(piece.leaves(), count, actual.data());
   });
-  if (!read) return tl::unexpected(read.error());
-  out.comparison = auditor->comparison();
+  if (!read) return read.error();
+  out.comparison = auditor.comparison();
   return out;
 }
 
 Result<AuditReport> examine(const Options& o, const Source& gradients, Bar& bar) {
   if (o.result.empty()) return survey_of(o, gradients, bar);
-  const auto result = open_result(o, gradients);
-  if (!result) return tl::unexpected(result.error());
-  const bool same = result->dtype == gradients.dtype;
-  const Source source = same ? gradients : widened(gradients, result->dtype);
-  auto actual = comparison_of(o, source, *result);
-  if (!actual) return tl::unexpected(actual.error());
+  PRESUM_ASSIGN(const auto result, open_result(o, gradients));
+  const bool same = result.dtype == gradients.dtype;
+  const Source source = same ? gradients : widened(gradients, result.dtype);
+  PRESUM_ASSIGN(auto actual, comparison_of(o, source, result));
   auto report = survey_of(o, source, bar);
-  if (report) report->actual = std::move(*actual);
+  if (report) report->actual = std::move(actual);
   return report;
 }
 
@@ -352,15 +347,12 @@ Status check_options(const Options& o) {
 }
 
 Result<AuditReport> run(const Options& o, std::ostream& err) {
-  if (auto s = check_options(o); !s) return tl::unexpected(s.error());
+  PRESUM_TRY(check_options(o));
   const auto said = dtype_of(o.dtype);
-  const auto source = o.files.empty() ? synthetic(o, said) : from_files(o, said);
-  if (!source) return tl::unexpected(source.error());
-  if (auto s = audit::check_arguments(source->workers, source->dtype, 1); !s) {
-    return tl::unexpected(s.error());
-  }
+  PRESUM_ASSIGN(const auto source, o.files.empty() ? synthetic(o, said) : from_files(o, said));
+  PRESUM_TRY(audit::check_arguments(source.workers, source.dtype, 1));
   Bar bar(err);
-  return examine(o, *source, bar);
+  return examine(o, source, bar);
 }
 
 int audit_verb(const Options& o, const Streams& io) {

@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/try.h"
 #include "cli/cli.h"
 #include "cli/commands.h"
 #include "cli/findings_text.h"
@@ -46,13 +47,10 @@ struct Checked {
 };
 
 Result<Checked> read(const std::string& run) {
-  const auto log = RunLog::open(run);
-  if (!log) return tl::unexpected(log.error());
-  const auto steps = log->steps();
-  if (!steps) return tl::unexpected(steps.error());
-  auto judgement = report::judge(*log, *steps);
-  if (!judgement) return tl::unexpected(judgement.error());
-  return Checked{printable(log->name()), std::move(*judgement)};
+  PRESUM_ASSIGN(const auto log, RunLog::open(run));
+  PRESUM_ASSIGN(const auto steps, log.steps());
+  PRESUM_ASSIGN(auto judgement, report::judge(log, steps));
+  return Checked{printable(log.name()), std::move(judgement)};
 }
 
 std::string what_lacks(const report::Judgement& j) {

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/try.h"
 #include "cli/cli.h"
 #include "cli/commands.h"
 #include "cli/compare_text.h"
@@ -57,13 +58,11 @@ struct Compared {
 Result<Compared> read(const Options& options) {
   Compared out;
   for (const std::string& run : {options.a, options.b}) {
-    auto log = RunLog::open(run);
-    if (!log) return tl::unexpected(log.error());
-    out.runs.push_back(std::move(*log));
+    PRESUM_ASSIGN(auto log, RunLog::open(run));
+    out.runs.push_back(std::move(log));
   }
-  auto comparison = compare::compare(out.runs[0], out.runs[1]);
-  if (!comparison) return tl::unexpected(comparison.error());
-  out.comparison = std::move(*comparison);
+  PRESUM_ASSIGN(auto comparison, compare::compare(out.runs[0], out.runs[1]));
+  out.comparison = std::move(comparison);
   return out;
 }
 
@@ -76,7 +75,7 @@ std::string as_json(const compare::Comparison& comparison) {
 
 Status write_page(const Compared& compared, const std::string& file) {
   const auto html = report::page(compared.runs, compare::document(compared.comparison));
-  return html ? write_whole(file, *html) : tl::unexpected(html.error());
+  return html ? write_whole(file, *html) : html.error();
 }
 
 int code_of(compare::Outcome outcome) {
@@ -86,7 +85,7 @@ int code_of(compare::Outcome outcome) {
 
 int run(const Options& options, const Streams& io) {
   const auto compared = read(options);
-  auto done = compared ? Status{} : tl::unexpected(compared.error());
+  auto done = compared ? Status{} : compared.error();
   if (done && !options.output.empty()) done = write_page(*compared, options.output);
   if (!done) {
     io.err << "presum compare: " << printable(done.error().message) << '\n';

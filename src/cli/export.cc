@@ -39,7 +39,7 @@ int export_table(const Arguments& arguments, const Streams& io) {
   const auto log = RunLog::open(arguments.run);
   const bool csv = arguments.format == "csv";
   const auto write = [&](auto columns, auto cells) { io.out << line(csv, columns, cells); };
-  const auto done = log ? log->visit_table(arguments.table, write) : tl::unexpected(log.error());
+  const auto done = log ? log->visit_table(arguments.table, write) : log.error();
   if (!done) {
     io.err << "presum export: " << printable(done.error().message) << '\n';
     return kNoVerdict;

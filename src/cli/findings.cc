@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 
+#include "base/try.h"
 #include "cli/cli.h"
 #include "cli/commands.h"
 #include "cli/findings_text.h"
@@ -40,22 +41,17 @@ struct Shown {
 };
 
 Result<Shown> read(const Options& options) {
-  const auto log = RunLog::open(options.run);
-  if (!log) return tl::unexpected(log.error());
-  auto notes = log->notes();
-  if (!notes) return tl::unexpected(notes.error());
-  const auto steps = log->steps();
-  if (!steps) return tl::unexpected(steps.error());
-  auto judgement = report::judge(*log, *steps, options.segment);
-  if (!judgement) return tl::unexpected(judgement.error());
-  if (options.segment && judgement->segments.empty()) {
+  PRESUM_ASSIGN(const auto log, RunLog::open(options.run));
+  PRESUM_ASSIGN(auto notes, log.notes());
+  PRESUM_ASSIGN(const auto steps, log.steps());
+  PRESUM_ASSIGN(auto judgement, report::judge(log, steps, options.segment));
+  if (options.segment && judgement.segments.empty()) {
     return fail(ErrorCode::kNotFound,
-                fmt::format("{} has no segment {}", log->name(), *options.segment));
+                fmt::format("{} has no segment {}", log.name(), *options.segment));
   }
-  std::erase_if(*notes, [&](const NoteRecord& n) {
-    return options.segment && n.segment != *options.segment;
-  });
-  return Shown{log->name(), std::move(*judgement), std::move(*notes)};
+  std::erase_if(
+      notes, [&](const NoteRecord& n) { return options.segment && n.segment != *options.segment; });
+  return Shown{log.name(), std::move(judgement), std::move(notes)};
 }
 
 std::string found(std::span<const Finding> findings) {

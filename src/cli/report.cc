@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/try.h"
 #include "cli/cli.h"
 #include "cli/commands.h"
 #include "cli/text.h"
@@ -29,16 +30,15 @@ struct Options {
 Result<std::string> draw(const std::vector<std::string>& runs) {
   std::vector<RunLog> logs;
   for (const std::string& run : runs) {
-    auto log = RunLog::open(run);
-    if (!log) return tl::unexpected(log.error());
-    logs.push_back(std::move(*log));
+    PRESUM_ASSIGN(auto log, RunLog::open(run));
+    logs.push_back(std::move(log));
   }
   return report::page(logs);
 }
 
 int report(const Options& options, const Streams& io) {
   const auto html = draw(options.runs);
-  const auto done = html ? write_whole(options.output, *html) : tl::unexpected(html.error());
+  const auto done = html ? write_whole(options.output, *html) : html.error();
   if (!done) {
     io.err << "presum report: " << printable(done.error().message) << '\n';
     return kNoVerdict;

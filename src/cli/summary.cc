@@ -183,8 +183,8 @@ int summarise(const Arguments& arguments, const Streams& io) {
   int code = kOk;
   for (const std::string& run : arguments.runs) {
     const auto log = RunLog::open(run);
-    auto steps = log ? log->steps() : tl::unexpected(log.error());
-    const auto segments = steps ? log->segments() : tl::unexpected(steps.error());
+    auto steps = log ? log->steps() : log.error();
+    const auto segments = steps ? log->segments() : steps.error();
     if (segments) {
       add_rows(log->name(), std::move(*steps), rows);
       say_what_lacks(log->name(), *segments, io.err);

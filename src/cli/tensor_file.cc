@@ -7,6 +7,7 @@
 #include <cstring>
 #include <unordered_set>
 
+#include "base/try.h"
 #include "cli/text.h"
 
 namespace presum::cli {
@@ -184,7 +185,7 @@ Status TensorFile::bad(ErrorCode code, const std::string& what) const {
 Result<TensorFile> TensorFile::open(const std::filesystem::path& path, std::optional<Dtype> raw) {
   TensorFile file;
   file.path_ = path;
-  const auto failed = [&](const Status& s) { return tl::unexpected(s.error()); };
+  const auto failed = [&](const Status& s) { return s.error(); };
   if (const auto why = obstacle(path); !why.empty()) {
     return failed(file.bad(ErrorCode::kNotFound, why));
   }
@@ -192,9 +193,8 @@ Result<TensorFile> TensorFile::open(const std::filesystem::path& path, std::opti
   const std::uint64_t size = std::filesystem::file_size(path, error);
   file.in_.open(path, std::ios::binary);
   if (error || !file.in_) return failed(file.bad(ErrorCode::kIo, "cannot be read"));
-  const auto start = file.text_at(0, std::min<std::uint64_t>(size, 6));
-  if (!start) return tl::unexpected(start.error());
-  const bool npy = *start == "\x93NUMPY";
+  PRESUM_ASSIGN(const auto start, file.text_at(0, std::min<std::uint64_t>(size, 6)));
+  const bool npy = start == "\x93NUMPY";
   if (!npy && path.extension() != ".safetensors") {
     return failed(file.bad(ErrorCode::kUnsupported, "neither .npy nor .safetensors"));
   }
@@ -208,33 +208,31 @@ Result<std::string> TensorFile::text_at(std::uint64_t offset, std::uint64_t byte
   in_.clear();
   in_.seekg(static_cast<std::streamoff>(offset));
   in_.read(text.data(), static_cast<std::streamsize>(bytes));
-  if (!in_) return tl::unexpected(bad(ErrorCode::kIo, "cannot be read").error());
+  if (!in_) return bad(ErrorCode::kIo, "cannot be read").error();
   return text;
 }
 
 Status TensorFile::read_npy(std::uint64_t size, std::optional<Dtype> raw) {
   const auto cut = [&] { return bad(ErrorCode::kCorrupt, "cut off: the .npy is not whole"); };
   if (size < 12) return cut();
-  const auto fixed = text_at(0, 12);
-  if (!fixed) return tl::unexpected(fixed.error());
-  const auto version = static_cast<unsigned char>((*fixed)[6]);
+  PRESUM_ASSIGN(const auto fixed, text_at(0, 12));
+  const auto version = static_cast<unsigned char>((fixed)[6]);
   if (version < 1 || version > 3) return bad(ErrorCode::kUnsupported, "an unknown .npy version");
   const bool one = version == 1;
   std::uint64_t length = 0;
-  std::memcpy(&length, fixed->data() + 8, one ? 2 : 4);
+  std::memcpy(&length, fixed.data() + 8, one ? 2 : 4);
   const std::uint64_t begin = one ? 10 : 12;
   if (length > kNpyHeaderMax) return bad(ErrorCode::kCorrupt, "the .npy header is too long");
   if (size < begin + length) return cut();
-  const auto header = text_at(begin, length);
-  if (!header) return tl::unexpected(header.error());
+  PRESUM_ASSIGN(const auto header, text_at(begin, length));
 
-  const auto shape = shape_of(after_key(*header, "shape"));
-  const auto order = after_key(*header, "fortran_order");
+  const auto shape = shape_of(after_key(header, "shape"));
+  const auto order = after_key(header, "fortran_order");
   const bool by_columns = order.starts_with("True");
   if (!shape || (!by_columns && !order.starts_with("False"))) {
     return bad(ErrorCode::kCorrupt, "the .npy header cannot be read");
   }
-  if (auto s = read_descr(quoted(after_key(*header, "descr")), raw); !s) return s;
+  PRESUM_TRY(read_descr(quoted(after_key(header, "descr")), raw));
   if (shape->size() > 1 && by_columns) {
     return bad(ErrorCode::kUnsupported, "stored by columns; save numpy.ascontiguousarray(x)");
   }
@@ -278,19 +276,17 @@ Status TensorFile::read_safetensors(std::uint64_t size) {
   const auto corrupt = [&](const std::string& what) { return bad(ErrorCode::kCorrupt, what); };
   std::uint64_t length = 0;
   if (size < 8) return corrupt("cut off: the .safetensors is not whole");
-  const auto fixed = text_at(0, 8);
-  if (!fixed) return tl::unexpected(fixed.error());
-  std::memcpy(&length, fixed->data(), 8);
+  PRESUM_ASSIGN(const auto fixed, text_at(0, 8));
+  std::memcpy(&length, fixed.data(), 8);
   if (length > kSafetensorsHeaderMax) return corrupt("the .safetensors header is too long");
   if (size - 8 < length) return corrupt("cut off: the .safetensors is not whole");
-  const auto text = text_at(8, length);
-  if (!text) return tl::unexpected(text.error());
+  PRESUM_ASSIGN(const auto text, text_at(8, length));
   Repeated repeated;
   const auto keep = [&](int depth, Json::parse_event_t event, const Json& parsed) {
     repeated.look(depth, event, parsed);
     return depth <= kDepthMax;
   };
-  const Json header = Json::parse(*text, keep, false);
+  const Json header = Json::parse(text, keep, false);
   if (!header.is_object()) return corrupt("the .safetensors header is no JSON object");
   if (repeated.found()) {
     return corrupt("tensor " + printable(*repeated.found()) + ": twice in the header");
@@ -304,12 +300,11 @@ Status TensorFile::read_tensors(const Json& header, std::uint64_t begin, std::ui
   for (const auto& [name, tensor] : header.items()) {  // by name
     if (name == "__metadata__") continue;
     if (tensors_.size() >= kTensorsMax) return bad(ErrorCode::kCorrupt, "too many tensors");
-    const auto extent = read_tensor(name, tensor);
-    if (!extent) return tl::unexpected(extent.error());
+    PRESUM_ASSIGN(const auto extent, read_tensor(name, tensor));
     tensors_.push_back(
-        {name, (extent->end - extent->first) / element_bytes(dtype_), begin + extent->first});
+        {name, (extent.end - extent.first) / element_bytes(dtype_), begin + extent.first});
     elements_ += tensors_.back().elements;
-    extents.push_back(*extent);
+    extents.push_back(extent);
   }
   if (tensors_.empty()) return bad(ErrorCode::kCorrupt, "no tensor in it");
   return check_cover(std::move(extents), bytes);
@@ -317,8 +312,7 @@ Status TensorFile::read_tensors(const Json& header, std::uint64_t begin, std::ui
 
 Result<TensorFile::Extent> TensorFile::read_tensor(const std::string& name, const Json& tensor) {
   const auto wrong = [&](const std::string& what) {
-    return tl::unexpected(
-        bad(ErrorCode::kCorrupt, fmt::format("tensor {}: {}", printable(name), what)).error());
+    return bad(ErrorCode::kCorrupt, fmt::format("tensor {}: {}", printable(name), what)).error();
   };
   const Json& type = member(tensor, "dtype");
   const Json& offsets = member(tensor, "data_offsets");

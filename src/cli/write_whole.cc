@@ -8,6 +8,8 @@
 #include <cstdio>
 #include <fstream>
 
+#include "base/try.h"
+
 namespace presum::cli {
 
 namespace {
@@ -48,7 +50,7 @@ std::error_code write_part(const std::filesystem::path& part, const std::string&
 }  // namespace
 
 Status write_whole(const std::filesystem::path& file, const std::string& text) {
-  if (auto s = check_target(file); !s) return s;
+  PRESUM_TRY(check_target(file));
   const auto part = part_of(file);
   std::error_code error = write_part(part, text);
   if (!error) std::filesystem::rename(part, file, error);
@@ -59,7 +61,7 @@ Status write_whole(const std::filesystem::path& file, const std::string& text) {
 }
 
 Status check_can_write(const std::filesystem::path& file) {
-  if (auto s = check_target(file); !s) return s;
+  PRESUM_TRY(check_target(file));
   const auto part = part_of(file);
   const std::error_code error = write_part(part, "");
   std::error_code ignored;

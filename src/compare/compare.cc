@@ -8,6 +8,7 @@
 #include <iterator>
 #include <utility>
 
+#include "base/try.h"
 #include "compare/model.h"
 #include "compare/run.h"
 
@@ -125,21 +126,19 @@ const ModelComparison* Comparison::first() const {
 }
 
 Result<Comparison> compare(const RunLog& a, const RunLog& b) {
-  const auto of_a = read_run(a);
-  if (!of_a) return tl::unexpected(of_a.error());
+  PRESUM_ASSIGN(const auto of_a, read_run(a));
   const auto of_b = read_run(b);
-  if (!of_b) return tl::unexpected(of_b.error());
+  if (!of_b) return of_b.error();
   Comparison out{.a = a.name(), .b = b.name()};
-  for (const auto& [key, segments] : of_a->models) {
+  for (const auto& [key, segments] : of_a.models) {
     if (!of_b->models.contains(key)) continue;
-    auto model = compare_model(*of_a, *of_b, key);
-    if (!model) return tl::unexpected(model.error());
-    out.models.push_back(std::move(model->model));
-    std::ranges::move(model->facts, std::back_inserter(out.facts));
+    PRESUM_ASSIGN(auto model, compare_model(of_a, *of_b, key));
+    out.models.push_back(std::move(model.model));
+    std::ranges::move(model.facts, std::back_inserter(out.facts));
   }
-  say_models_alone(*of_a, *of_b, "A", out);
-  say_models_alone(*of_b, *of_a, "B", out);
-  judge(*of_a, *of_b, out);
+  say_models_alone(of_a, *of_b, "A", out);
+  say_models_alone(*of_b, of_a, "B", out);
+  judge(of_a, *of_b, out);
   return out;
 }
 

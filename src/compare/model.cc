@@ -8,6 +8,7 @@
 #include <array>
 #include <set>
 
+#include "base/try.h"
 #include "compare/facts.h"
 #include "compare/hashes.h"
 #include "compare/inputs.h"
@@ -73,11 +74,10 @@ class Model {
 
   Status run() {
     for (const auto& [run, pieces] : {std::pair(&a_, &pieces_a_), std::pair(&b_, &pieces_b_)}) {
-      auto found = timeline(run->log, key_.first, key_.second, run->models.at(key_));
-      if (!found) return tl::unexpected(found.error());
-      *pieces = std::move(*found);
+      PRESUM_ASSIGN(auto found, timeline(run->log, key_.first, key_.second, run->models.at(key_)));
+      *pieces = std::move(found);
     }
-    if (auto s = walk(); !s) return s;
+    PRESUM_TRY(walk());
     if (out_.model.common_steps > 0) look_at_ends();
     count_facts();
     choose_first();
@@ -108,8 +108,8 @@ class Model {
       if (of_a) a = walk_a.next();
       if (of_b) b = walk_b.next();
     }
-    if (!a) return tl::unexpected(a.error());
-    if (!b) return tl::unexpected(b.error());
+    if (!a) return a.error();
+    if (!b) return b.error();
     return {};
   }
 
@@ -473,7 +473,7 @@ class Model {
 
 Result<ComparedModel> compare_model(const Run& a, const Run& b, ModelKey key) {
   Model model(a, b, key);
-  if (auto s = model.run(); !s) return tl::unexpected(s.error());
+  PRESUM_TRY(model.run());
   return model.take();
 }
 

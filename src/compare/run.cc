@@ -10,7 +10,7 @@ namespace {
 
 template <class T>
 Status take(Result<T> from, T& to) {
-  if (!from) return tl::unexpected(from.error());
+  if (!from) return from.error();
   to = std::move(*from);
   return {};
 }
@@ -51,7 +51,7 @@ Result<Run> read_run(const RunLog& log) {
        {take(log.facts(), run.facts), take(log.segments(), run.segments),
         take(log.groups(), run.groups), take(log.final_states(), run.final_states),
         take(log.steps(), steps)}) {
-    if (!done) return tl::unexpected(done.error());
+    if (!done) return done.error();
   }
   for (const StepRecord& s : steps) {
     auto& segments = run.models[{s.module, s.shard}];

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "base/try.h"
+
 namespace presum::compare {
 namespace {
 
@@ -53,20 +55,19 @@ Result<Likes> find_likes(const RunLog& log, const std::vector<Piece>& pieces, st
   Likes out;
   Walk walk(log, pieces, module, shard);
   while (true) {
-    const auto at = walk.next();
-    if (!at) return tl::unexpected(at.error());
-    if (at->record == nullptr) return out;
-    const Mark mark(*at->record);
+    PRESUM_ASSIGN(const auto at, walk.next());
+    if (at.record == nullptr) return out;
+    const Mark mark(*at.record);
     const bool batches = !mark.batches.empty() && mark.batches == first.batches;
-    if (first.any_gradient() && mark.gradients == first.gradients) out.same_gradients = at->step;
+    if (first.any_gradient() && mark.gradients == first.gradients) out.same_gradients = at.step;
     if (batches) {
-      out.same_batches = at->step;
+      out.same_batches = at.step;
       ++out.times;
       out.contradicts = contradict(mark, first);
-      if (at->step == 0) out.same_start = !mark.states.empty() && !out.contradicts;
+      if (at.step == 0) out.same_start = !mark.states.empty() && !out.contradicts;
     }
-    out.spacing = at->step > out.last ? at->step - out.last : 1;
-    out.last = at->step;
+    out.spacing = at.step > out.last ? at.step - out.last : 1;
+    out.last = at.step;
   }
 }
 
@@ -91,19 +92,16 @@ Result<std::vector<Piece>> timeline(const RunLog& log, std::uint32_t module, std
                                     const std::vector<std::uint32_t>& segments) {
   std::vector<Piece> pieces;
   for (const std::uint32_t segment : segments) {
-    auto cursor = log.cursor(segment, module, shard);
-    if (!cursor) return tl::unexpected(cursor.error());
-    const auto first = cursor->next();
-    if (!first) return tl::unexpected(first.error());
-    if (*first == nullptr) continue;
+    PRESUM_ASSIGN(auto cursor, log.cursor(segment, module, shard));
+    PRESUM_ASSIGN(const auto first, cursor.next());
+    if (first == nullptr) continue;
     if (pieces.empty()) {
       pieces.push_back({.segment = segment});
       continue;
     }
-    const auto likes = find_likes(log, pieces, module, shard, Mark(**first));
-    if (!likes) return tl::unexpected(likes.error());
-    Piece next = placed(segment, *likes);
-    const std::uint64_t skipped = std::min(next.offset, (*first)->step);  // its own first number
+    PRESUM_ASSIGN(const auto likes, find_likes(log, pieces, module, shard, Mark(*first)));
+    Piece next = placed(segment, likes);
+    const std::uint64_t skipped = std::min(next.offset, (first)->step);  // its own first number
     next.offset -= skipped;
     std::erase_if(pieces, [&](const Piece& p) { return p.begin >= next.begin; });
     if (!pieces.empty()) pieces.back().end = std::min(pieces.back().end, next.begin);
@@ -116,14 +114,13 @@ Result<Walk::At> Walk::next() {
   while (at_ < pieces_.size()) {
     const Piece& piece = pieces_[at_];
     if (!cursor_) {
-      auto opened = log_.cursor(piece.segment, module_, shard_, piece.begin - piece.offset);
-      if (!opened) return tl::unexpected(opened.error());
-      cursor_.emplace(std::move(*opened));
+      PRESUM_ASSIGN(auto opened,
+                    log_.cursor(piece.segment, module_, shard_, piece.begin - piece.offset));
+      cursor_.emplace(std::move(opened));
     }
-    const auto record = cursor_->next();
-    if (!record) return tl::unexpected(record.error());
-    if (*record != nullptr && (*record)->step + piece.offset < piece.end) {
-      return At{*record, &piece, (*record)->step + piece.offset};
+    PRESUM_ASSIGN(const auto record, cursor_->next());
+    if (record != nullptr && (record)->step + piece.offset < piece.end) {
+      return At{record, &piece, (record)->step + piece.offset};
     }
     cursor_.reset();
     ++at_;

@@ -5,6 +5,8 @@
 #include <optional>
 #include <vector>
 
+#include "base/try.h"
+
 #include "presum/mpi.h"
 
 namespace presum::mpi {
@@ -186,13 +188,10 @@ std::optional<Error> objection(const std::vector<Wish>& wishes, Dtype dtype, Met
 
 Result<std::vector<Wish>> wishes_of_all(const Wish& own, MPI_Comm comm) {
   int ranks = 0;
-  if (auto done = check(MPI_Comm_size(comm, &ranks)); !done) {
-    return tl::unexpected<Error>(done.error());
-  }
+  PRESUM_TRY(check(MPI_Comm_size(comm, &ranks)));
   std::vector<Wish> all(static_cast<std::size_t>(ranks));
-  auto done =
-      check(MPI_Allgather(&own, sizeof own, MPI_BYTE, all.data(), sizeof own, MPI_BYTE, comm));
-  if (!done) return tl::unexpected<Error>(done.error());
+  PRESUM_TRY(
+      check(MPI_Allgather(&own, sizeof own, MPI_BYTE, all.data(), sizeof own, MPI_BYTE, comm)));
   return all;
 }
 
@@ -206,8 +205,8 @@ std::uint32_t divisor_of(Mean mean, const Reduction& all) {
 Status allreduce(reduce::Leaves leaves, Dtype dtype, std::size_t count, Method method, Mean mean,
                  void* out, MPI_Comm comm) {
   const auto wishes = wishes_of_all({count, kind_of(dtype, method, mean), leaves.size()}, comm);
-  if (!wishes) return tl::unexpected<Error>(wishes.error());
-  if (auto reason = objection(*wishes, dtype, method)) return tl::unexpected<Error>(*reason);
+  if (!wishes) return wishes.error();
+  if (auto reason = objection(*wishes, dtype, method)) return *reason;
   Reduction all{comm, {}, dtype, 1};
   for (const Wish& wish : *wishes) all.leaves_of.push_back(static_cast<int>(wish.leaves));
   all.divisor = divisor_of(mean, all);
@@ -219,9 +218,8 @@ Status allreduce(reduce::Leaves leaves, Dtype dtype, std::size_t count, Method m
     const std::size_t offset = begin * element_bytes(dtype);
     std::transform(leaves.begin(), leaves.end(), part.begin(),
                    [&](const void* leaf) { return static_cast<const std::byte*>(leaf) + offset; });
-    auto done = reduce_block(part, std::min(block, count - begin), method,
-                             static_cast<std::byte*>(out) + offset, all);
-    if (!done) return done;
+    PRESUM_TRY(reduce_block(part, std::min(block, count - begin), method,
+                            static_cast<std::byte*>(out) + offset, all));
   }
   return {};
 }

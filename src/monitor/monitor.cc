@@ -13,6 +13,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/try.h"
 #include "diagnose/diagnoser.h"
 #include "metrics/step_metrics.h"
 #include "monitor/salt.h"
@@ -171,7 +172,7 @@ struct Monitor::State {
 
   Status write_ready(bool flush) {
     while (auto assembled = assembler.next(options.clock(), flush)) {
-      if (auto s = write(std::move(*assembled)); !s) return s;
+      PRESUM_TRY(write(std::move(*assembled)));
     }
     return {};
   }
@@ -181,14 +182,14 @@ struct Monitor::State {
       if (!watch.take_changed()) continue;
       const auto findings = watch.findings();
       const auto checks = watch.checks();
-      if (auto s = writer.replace(key.first, key.second, findings, checks); !s) return s;
+      PRESUM_TRY(writer.replace(key.first, key.second, findings, checks));
     }
     return {};
   }
 
   Status save_detectors() {
     for (const auto& [key, watch] : watches) {
-      if (auto s = writer.save_detector(key.first, key.second, watch.save()); !s) return s;
+      PRESUM_TRY(writer.save_detector(key.first, key.second, watch.save()));
     }
     return {};
   }
@@ -205,8 +206,8 @@ struct Monitor::State {
     const Seconds now = options.clock();
     if (now - findings_written >= kFindingsEvery) {
       findings_written = now;
-      if (auto s = write_findings(); !s) return s;
-      if (auto s = write_counts(); !s) return s;
+      PRESUM_TRY(write_findings());
+      PRESUM_TRY(write_counts());
     }
     if (now - detectors_saved < kDetectorsEvery) return {};
     detectors_saved = now;
@@ -214,9 +215,9 @@ struct Monitor::State {
   }
 
   Status write_last() {
-    if (auto s = write_ready(true); !s) return s;
-    if (auto s = write_findings(); !s) return s;
-    if (auto s = write_counts(); !s) return s;
+    PRESUM_TRY(write_ready(true));
+    PRESUM_TRY(write_findings());
+    PRESUM_TRY(write_counts());
     return save_detectors();
   }
 
@@ -255,9 +256,8 @@ Monitor::~Monitor() = default;
 
 Result<Monitor> Monitor::open(MonitorOptions options) {
   if (!options.clock) options.clock = monotonic_now;
-  auto writer = open_writer(options);
-  if (!writer) return tl::unexpected(writer.error());
-  return Monitor(std::make_unique<State>(std::move(options), std::move(*writer)));
+  PRESUM_ASSIGN(auto writer, open_writer(options));
+  return Monitor(std::make_unique<State>(std::move(options), std::move(writer)));
 }
 
 std::uint64_t Monitor::run() const { return state_->writer.run(); }
@@ -339,7 +339,7 @@ Result<int> Monitor::end_preflight() {
   const auto meaning = verdict();
   const int code = meaning == Verdict::kInconsistent ? 1 : meaning == Verdict::kConsistent ? 0 : 2;
   if (written) written = state_->writer.preflight(code);
-  if (!state_->guarded(written)) return tl::unexpected(written.error());
+  if (!state_->guarded(written)) return written.error();
   return code;
 }
 

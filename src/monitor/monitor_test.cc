@@ -90,7 +90,7 @@ packet::Note goodbye(std::uint32_t replica, std::uint32_t replicas, std::uint32_
 
 std::vector<StepRecord> read_steps(const std::filesystem::path& run) {
   const auto log = RunLog::open(run);
-  auto steps = log ? log->steps() : tl::unexpected(log.error());
+  auto steps = log ? log->steps() : log.error();
   EXPECT_TRUE(steps) << steps.error().message;
   return steps.value_or(std::vector<StepRecord>());
 }
@@ -498,7 +498,7 @@ void expect_nan_of_worker_1(const std::vector<Finding>& findings, std::uint64_t 
 
 std::vector<Finding> findings_in(const std::filesystem::path& run) {
   const auto log = RunLog::open(run);
-  auto findings = log ? log->findings() : tl::unexpected(log.error());
+  auto findings = log ? log->findings() : log.error();
   EXPECT_TRUE(findings) << findings.error().message;
   return findings.value_or(std::vector<Finding>());
 }
@@ -695,7 +695,7 @@ std::string detectors_after(const std::filesystem::path& run, std::uint64_t firs
   EXPECT_TRUE(monitor->close());
   auto db = runlog::Database::open(run / "presum.db", runlog::Database::Mode::kRead);
   auto row = db->prepare("SELECT state FROM detector_state");
-  EXPECT_TRUE(row->next().value());
+  EXPECT_TRUE(*row->next());
   const auto bytes = row->blob(0);
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
@@ -754,7 +754,7 @@ std::uint64_t sample_in(const std::filesystem::path& run) {
   EXPECT_TRUE(monitor->close());
   auto db = runlog::Database::open(run / "presum.db", runlog::Database::Mode::kRead);
   auto row = db->prepare("SELECT samples FROM worker_step");
-  EXPECT_TRUE(row->next().value());
+  EXPECT_TRUE(*row->next());
   std::uint64_t sample = 0;
   EXPECT_EQ(row->blob(0).size(), sizeof sample);
   std::memcpy(&sample, row->blob(0).data(), sizeof sample);
@@ -964,7 +964,7 @@ TEST_F(EightRanks, NothingIsLost) {
   for (const Finding& f : findings_in(folder_ / "run")) {
     EXPECT_NE(f.severity, Severity::kCritical) << f.title;
   }
-  const auto modules = log->modules().value();
+  const auto modules = *log->modules();
   ASSERT_EQ(modules.size(), 1U);
   ASSERT_EQ(modules[0].workers.size(), kRanks);
   EXPECT_EQ(modules[0].workers[5].host, "host-1");
@@ -986,7 +986,7 @@ TEST_F(EightRanks, NormsAreThoseOfTheOracle) {
   for (std::uint64_t s = 0; s < kSteps; ++s) {
     const Oracle oracle(s);
     for (std::uint32_t rank = 0; rank < kRanks; ++rank) {
-      ASSERT_TRUE(row->next().value());
+      ASSERT_TRUE(*row->next());
       EXPECT_EQ(row->integer(0), s);
       EXPECT_EQ(row->small(1), rank);
       EXPECT_NEAR(row->number(2), oracle.norms[rank], 1e-12 * oracle.norms[rank]);

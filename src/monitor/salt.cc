@@ -22,7 +22,7 @@ std::string random_text() {
   return fmt::format("{:08x}{:08x}{:08x}{:08x}", device(), device(), device(), device());
 }
 
-tl::unexpected<Error> no_salt(const std::filesystem::path& file) {
+Error no_salt(const std::filesystem::path& file) {
   return fail(ErrorCode::kIo, fmt::format("cannot make {}: {} (PRESUM_SALT replaces it)",
                                           file.string(), std::generic_category().message(errno)));
 }
@@ -53,7 +53,7 @@ Result<std::uint64_t> project_salt(const std::filesystem::path& run) {
   const auto folder = file.has_filename() ? file.parent_path() : file.parent_path().parent_path();
   const auto salt = folder / ".presum-salt";
   if (!std::filesystem::exists(salt, error)) {
-    if (auto s = make_file(salt); !s) return tl::unexpected(s.error());
+    if (auto s = make_file(salt); !s) return s.error();
   }
   std::string text;
   if (!(std::ifstream(salt) >> text)) return no_salt(salt);

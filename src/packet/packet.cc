@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include "base/byte_order.h"
+#include "base/try.h"
 
 namespace presum::packet {
 namespace {
@@ -346,7 +347,7 @@ bool read_section(Note& note, Section type, std::span<const std::byte> bytes) {
   }
 }
 
-tl::unexpected<Error> corrupt(const char* what) {
+Error corrupt(const char* what) {
   return fail(ErrorCode::kCorrupt, std::string("not a presum packet: ") + what);
 }
 
@@ -478,15 +479,14 @@ Result<Message> decode(std::span<const std::byte> bytes) {
   }
   if (length != bytes.size()) return corrupt("wrong length");
   if (sum != checksum(bytes)) return corrupt("wrong checksum");
-  const auto header = read_header(reader);
-  if (!header) return tl::unexpected(header.error());
+  PRESUM_ASSIGN(const auto header, read_header(reader));
   switch (kind) {
     case Kind::kHello:
-      return read_message<Hello>(*header, reader);
+      return read_message<Hello>(header, reader);
     case Kind::kStep:
-      return read_message<Step>(*header, reader);
+      return read_message<Step>(header, reader);
     case Kind::kNote:
-      return read_message<Note>(*header, reader);
+      return read_message<Note>(header, reader);
   }
   return corrupt("unknown kind");
 }

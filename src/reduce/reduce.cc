@@ -13,7 +13,7 @@
 namespace presum::reduce {
 namespace {
 
-tl::unexpected<Error> refuse(const std::string& what) {
+Error refuse(const std::string& what) {
   return fail(ErrorCode::kInvalidArgument, "reduce: " + what);
 }
 

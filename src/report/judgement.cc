@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/step_span.h"
+#include "base/try.h"
 #include "diagnose/diagnoser.h"
 #include "report/part.h"
 
@@ -140,18 +141,14 @@ Json coverage_json(const Coverage& coverage) {
 
 Result<Judgement> judge(const RunLog& log, std::span<const StepRecord> steps,
                         std::optional<std::uint32_t> segment) {
-  auto findings = log.findings();
-  if (!findings) return tl::unexpected(findings.error());
-  auto checks = log.checks();
-  if (!checks) return tl::unexpected(checks.error());
-  auto segments = log.segments();
-  if (!segments) return tl::unexpected(segments.error());
-  const auto audits = log.audits();
-  if (!audits) return tl::unexpected(audits.error());
-  Judgement out{.segments = std::move(*segments),
-                .findings = std::move(*findings),
-                .checks = std::move(*checks),
-                .audits = summarise(*audits)};
+  PRESUM_ASSIGN(auto findings, log.findings());
+  PRESUM_ASSIGN(auto checks, log.checks());
+  PRESUM_ASSIGN(auto segments, log.segments());
+  PRESUM_ASSIGN(const auto audits, log.audits());
+  Judgement out{.segments = std::move(segments),
+                .findings = std::move(findings),
+                .checks = std::move(checks),
+                .audits = summarise(audits)};
   if (segment) {
     const auto other = [&](const auto& of) { return of.segment != *segment; };
     std::erase_if(out.segments, other);

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/try.h"
 #include "diagnose/diagnoser.h"
 #include "presum/version.h"
 #include "report/judgement.h"
@@ -108,9 +109,8 @@ Status fill(const RunLog& log, std::vector<Part>& parts) {
   if (!done) return done;
   for (Part& part : parts) {
     for (const StepKey& key : part.matrix_steps()) {
-      const auto pairs = log.cosines(key);
-      if (!pairs) return tl::unexpected(pairs.error());
-      part.add_matrix(key, *pairs);
+      PRESUM_ASSIGN(const auto pairs, log.cosines(key));
+      part.add_matrix(key, pairs);
     }
   }
   return {};
@@ -124,41 +124,34 @@ bool ascending(std::span<const StepRecord> steps) {
 
 Result<Json> parts_json(const RunLog& log, std::span<const StepRecord> steps,
                         std::size_t cells_max) {
-  const auto groups = log.groups();
-  if (!groups) return tl::unexpected(groups.error());
+  PRESUM_ASSIGN(const auto groups, log.groups());
   const auto pieces = cut(steps);
   std::vector<Part> parts;
   parts.reserve(pieces.size());
   for (const auto& piece : pieces) {
     if (!ascending(piece)) return fail(ErrorCode::kCorrupt, log.name() + ": steps out of order");
-    parts.emplace_back(piece, groups_of(piece.front(), *groups), cells_max / pieces.size());
+    parts.emplace_back(piece, groups_of(piece.front(), groups), cells_max / pieces.size());
   }
-  if (auto s = fill(log, parts); !s) return tl::unexpected(s.error());
+  PRESUM_TRY(fill(log, parts));
   Json out = Json::array();
   for (const Part& part : parts) out.push_back(part.json());
   return out;
 }
 
 Result<Json> run_data(const RunLog& log, std::size_t cells_max) {
-  const auto steps = log.steps();
-  if (!steps) return tl::unexpected(steps.error());
-  const auto judgement = judge(log, *steps);
-  if (!judgement) return tl::unexpected(judgement.error());
-  const auto facts = log.facts();
-  if (!facts) return tl::unexpected(facts.error());
-  const auto notes = log.notes();
-  if (!notes) return tl::unexpected(notes.error());
-  const auto modules = log.modules();
-  if (!modules) return tl::unexpected(modules.error());
-  auto parts = parts_json(log, *steps, cells_max);
-  if (!parts) return parts;
+  PRESUM_ASSIGN(const auto steps, log.steps());
+  PRESUM_ASSIGN(const auto judgement, judge(log, steps));
+  PRESUM_ASSIGN(const auto facts, log.facts());
+  PRESUM_ASSIGN(const auto notes, log.notes());
+  PRESUM_ASSIGN(const auto modules, log.modules());
+  PRESUM_ASSIGN(auto parts, parts_json(log, steps, cells_max));
   return Json{{"name", log.name()},
-              {"segments", segments_json(judgement->segments)},
-              {"judgement", judgement_of(*judgement)},
-              {"facts", facts_json(*facts)},
-              {"notes", notes_json(*notes)},
-              {"hosts", hosts_json(*modules)},
-              {"parts", std::move(*parts)}};
+              {"segments", segments_json(judgement.segments)},
+              {"judgement", judgement_of(judgement)},
+              {"facts", facts_json(facts)},
+              {"notes", notes_json(notes)},
+              {"hosts", hosts_json(modules)},
+              {"parts", std::move(parts)}};
 }
 
 }  // namespace
@@ -166,9 +159,8 @@ Result<Json> run_data(const RunLog& log, std::size_t cells_max) {
 Result<Json> page_data(std::span<const RunLog> runs) {
   Json out = Json::array();
   for (const RunLog& run : runs) {
-    auto data = run_data(run, kCellsMax / runs.size());
-    if (!data) return data;
-    out.push_back(std::move(*data));
+    PRESUM_ASSIGN(auto data, run_data(run, kCellsMax / runs.size()));
+    out.push_back(std::move(data));
   }
   return Json{{"presum", version()}, {"catalogue", catalogue_json()}, {"runs", std::move(out)}};
 }

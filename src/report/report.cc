@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "report/report.h"
 
+#include "base/try.h"
 #include "report/page_assets.h"
 #include "report/page_data.h"
 
 namespace presum::report {
 
 Result<std::string> page(std::span<const RunLog> runs, const Json& comparison) {
-  auto data = page_data(runs);
-  if (!data) return tl::unexpected(data.error());
-  if (!comparison.is_null()) (*data)["comparison"] = comparison;
+  PRESUM_ASSIGN(auto data, page_data(runs));
+  if (!comparison.is_null()) (data)["comparison"] = comparison;
   std::string out(kPageBeforeData);
-  out += embeddable(*data);
+  out += embeddable(data);
   out += kPageAfterData;
   return out;
 }

@@ -52,7 +52,7 @@ class MadeRun {
  public:
   MadeRun(const std::filesystem::path& folder, std::string text, std::uint32_t workers)
       : folder_(folder),
-        writer_(runlog::Writer::open(folder, clock_.function(), runlog::Journal::kWal).value()) {
+        writer_(*runlog::Writer::open(folder, clock_.function(), runlog::Journal::kWal)) {
     packet::Hello hello;
     hello.header = {writer_.run(), writer_.segment(), {0, 0, 0, 0, workers}, 0};
     hello.host = text;
@@ -75,7 +75,7 @@ class MadeRun {
   void mark_incomplete(const std::string& why) { ASSERT_TRUE(writer_.mark_incomplete(why)); }
   RunLog log() {
     EXPECT_TRUE(writer_.close());
-    return RunLog::open(folder_).value();
+    return *RunLog::open(folder_);
   }
 
  private:

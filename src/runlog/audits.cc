@@ -67,7 +67,7 @@ Result<std::vector<AuditedStep>> RunLog::audits() const {
                   static_cast<int>(FingerprintKind::kAuditElements),
                   static_cast<int>(FingerprintKind::kAuditNumber)),
       read_change);
-  if (!changes) return tl::unexpected(changes.error());
+  if (!changes) return changes.error();
   Held held;
   for (std::span<const Change> rest(*changes); !rest.empty();) {
     const auto end = std::ranges::find_if(

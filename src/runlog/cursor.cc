@@ -6,6 +6,8 @@
 #include <map>
 #include <optional>
 
+#include "base/try.h"
+
 #include "runlog/reading.h"
 
 namespace presum {
@@ -86,9 +88,8 @@ struct StepCursor::State {
 
   Status read_change() {
     next_change.reset();
-    const auto row = changes.next();
-    if (!row) return tl::unexpected(row.error());
-    if (*row) {
+    PRESUM_ASSIGN(const auto row, changes.next());
+    if (row) {
       next_change = {changes.integer(0), changes.small(1), {changes.small(2), changes.integer(3)}};
     }
     return {};
@@ -107,7 +108,7 @@ struct StepCursor::State {
   Status apply_changes() {
     while (next_change && next_change->step <= record.step) {
       hold(*next_change);
-      if (auto s = read_change(); !s) return s;
+      PRESUM_TRY(read_change());
     }
     return {};
   }
@@ -116,15 +117,14 @@ struct StepCursor::State {
   static Status each(Statement& rows, std::uint64_t id, Visit&& visit) {
     rows.with(id);
     while (true) {
-      const auto row = rows.next();
-      if (!row) return tl::unexpected(row.error());
-      if (!*row) return {};
+      PRESUM_ASSIGN(const auto row, rows.next());
+      if (!row) return {};
       visit(rows);
     }
   }
 
   Status fill(std::uint64_t id) {
-    if (auto s = apply_changes(); !s) return s;
+    PRESUM_TRY(apply_changes());
     auto s = each(workers, id, [&](const Statement& row) {
       record.workers.push_back(
           whole_worker(row, record.workers.empty() ? nullptr : &record.workers.front()));
@@ -144,14 +144,11 @@ StepCursor& StepCursor::operator=(StepCursor&&) noexcept = default;
 StepCursor::~StepCursor() = default;
 
 Result<const StepRecord*> StepCursor::next() {
-  const auto row = state_->steps.next();
-  if (!row) return tl::unexpected(row.error());
-  if (!*row) return nullptr;
+  PRESUM_ASSIGN(const auto row, state_->steps.next());
+  if (!row) return nullptr;
   const Statement& step = state_->steps;
   state_->record = runlog::read_step(step);
-  if (auto s = state_->fill(step.integer(step.columns() - 1)); !s) {
-    return tl::unexpected(s.error());
-  }
+  PRESUM_TRY(state_->fill(step.integer(step.columns() - 1)));
   return &state_->record;
 }
 
@@ -173,7 +170,7 @@ Result<StepCursor> RunLog::cursor(std::uint32_t segment, std::uint32_t module, s
       "SELECT step, replica, kind, value FROM fingerprint WHERE segment=? AND module=? AND shard=? "
       "ORDER BY step");
   for (const auto* statement : {&steps, &workers, &groups, &missing, &changes}) {
-    if (!*statement) return tl::unexpected(statement->error());
+    if (!*statement) return statement->error();
   }
   steps->with(segment, module, shard, from_step);
   changes->with(segment, module, shard);
@@ -185,7 +182,7 @@ Result<StepCursor> RunLog::cursor(std::uint32_t segment, std::uint32_t module, s
                                                                      {},
                                                                      {},
                                                                      {}});
-  if (auto s = state->read_change(); !s) return tl::unexpected(s.error());
+  PRESUM_TRY(state->read_change());
   return StepCursor(std::move(state));
 }
 

@@ -7,6 +7,7 @@
 #include <tuple>
 #include <utility>
 
+#include "base/try.h"
 #include "runlog/reading.h"
 #include "runlog/schema.h"
 #include "runlog/shape.h"
@@ -86,10 +87,10 @@ Status read_missing(Database& db, std::vector<StepRecord>& steps) {
 // Where a writer was killed while it closed the file, a journal is to be rolled back first, which
 // takes somebody who may write.
 Status recover(const std::filesystem::path& file) {
-  if (auto s = runlog::check_journal(file); !s) return s;
+  PRESUM_TRY(runlog::check_journal(file));
   auto db = Database::open(file, Database::Mode::kRecover);
   const auto seen = db ? db->query_integer("SELECT count(*) FROM sqlite_schema")
-                       : Result<std::uint64_t>(tl::unexpected(db.error()));
+                       : Result<std::uint64_t>(db.error());
   if (seen) return {};
   return fail(
       ErrorCode::kIo,
@@ -103,12 +104,12 @@ Result<Database> open_checked(const std::filesystem::path& file) {
   if (!db) return db;
   if (!db->query_integer("SELECT count(*) FROM sqlite_schema") && db->is_to_be_recovered()) {
     *db = Database();
-    if (auto s = recover(file); !s) return tl::unexpected(s.error());
+    PRESUM_TRY(recover(file));
     db = Database::open(file, Database::Mode::kRead);
     if (!db) return db;
   }
-  if (auto s = runlog::check_identity(*db, file); !s) return tl::unexpected(s.error());
-  if (auto s = runlog::check_shape(*db, file); !s) return tl::unexpected(s.error());
+  PRESUM_TRY(runlog::check_identity(*db, file));
+  PRESUM_TRY(runlog::check_shape(*db, file));
   return db;
 }
 
@@ -132,10 +133,9 @@ Result<RunLog> RunLog::open(const std::filesystem::path& run) {
                             "was killed as it began, has none)",
                             run.string(), runlog::kFileName));
   }
-  if (auto s = runlog::check_file(file); !s) return tl::unexpected(s.error());
-  auto db = open_checked(file);
-  if (!db) return tl::unexpected(db.error());
-  return RunLog(std::make_unique<State>(State{file, std::move(*db)}));
+  PRESUM_TRY(runlog::check_file(file));
+  PRESUM_ASSIGN(auto db, open_checked(file));
+  return RunLog(std::make_unique<State>(State{file, std::move(db)}));
 }
 
 std::string RunLog::name() const {
@@ -150,8 +150,8 @@ Result<std::vector<StepRecord>> RunLog::steps() const {
                                        runlog::kStepColumns),
                            runlog::read_step);
   if (!steps) return steps;
-  if (auto s = check_steps(*steps, state_->file); !s) return tl::unexpected(s.error());
-  if (auto s = read_missing(state_->db, *steps); !s) return tl::unexpected(s.error());
+  PRESUM_TRY(check_steps(*steps, state_->file));
+  PRESUM_TRY(read_missing(state_->db, *steps));
   return steps;
 }
 
@@ -168,7 +168,7 @@ Result<std::vector<ModuleInfo>> RunLog::modules() const {
         m.workers_expected = row.small(2);
         m.workers.push_back({row.small(3), row.small(4), row.text(5)});
       });
-  if (!done) return tl::unexpected(done.error());
+  if (!done) return done.error();
   std::vector<ModuleInfo> out;
   out.reserve(modules.size());
   for (auto& [key, info] : modules) out.push_back(std::move(info));

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/try.h"
 #include "presum/run_log.h"
 #include "runlog/sqlite.h"
 
@@ -41,13 +42,11 @@ WorkerRecord read_worker(const Statement& row, int column);
 // Calls `read` for every row.
 template <class Read>
 Status for_each_row(Database& db, std::string_view sql, Read&& read) {
-  auto statement = db.prepare(sql);
-  if (!statement) return tl::unexpected(statement.error());
+  PRESUM_ASSIGN(auto statement, db.prepare(sql));
   while (true) {
-    const auto row = statement->next();
-    if (!row) return tl::unexpected(row.error());
-    if (!*row) return {};
-    read(*statement);
+    PRESUM_ASSIGN(const auto row, statement.next());
+    if (!row) return {};
+    read(statement);
   }
 }
 
@@ -55,7 +54,7 @@ template <class T, class Read>
 Result<std::vector<T>> read_all(Database& db, std::string_view sql, Read&& read) {
   std::vector<T> out;
   const auto done = for_each_row(db, sql, [&](const Statement& row) { out.push_back(read(row)); });
-  if (!done) return tl::unexpected(done.error());
+  if (!done) return done.error();
   return out;
 }
 

@@ -52,7 +52,7 @@ std::uint64_t count_steps(const Path& folder) {
 
 std::vector<StepRecord> read_steps(const Path& run) {
   const auto log = RunLog::open(run);
-  auto steps = log ? log->steps() : tl::unexpected(log.error());
+  auto steps = log ? log->steps() : log.error();
   EXPECT_TRUE(steps) << steps.error().message;
   return steps.value_or(std::vector<StepRecord>());
 }
@@ -238,7 +238,7 @@ TEST(RunLogViews, StepsHoldEveryColumn) {
       "tokens_cv, cosine_source, reduced_disagrees, distinct_gradients, sketch_size, mean_norm, "
       "mean_norm_error FROM steps");
   ASSERT_TRUE(row) << row.error().message;
-  ASSERT_TRUE(row->next().value());
+  ASSERT_TRUE(*row->next());
   EXPECT_EQ(row->integer(0), want.step);
   EXPECT_EQ(row->small(1), 1U);
   EXPECT_EQ(row->small(2), 2U);
@@ -273,7 +273,7 @@ TEST(RunLogViews, EverySourceOfCosinesHasAName) {
   auto db = database(folder / "run");
   auto row = db.prepare("SELECT cosine_source FROM steps");
   for (const char* name : {"none", "sketch", "total-norm", "row-sums", "exact", "gram"}) {
-    ASSERT_TRUE(row->next().value());
+    ASSERT_TRUE(*row->next());
     EXPECT_EQ(row->text(0), name);
   }
 }
@@ -295,7 +295,7 @@ TEST(RunLogViews, WorkersHoldEveryColumn) {
       "reduced_norm, optimizer_step, dropped, skipped_parameters, fingerprint, "
       "reduced_fingerprint FROM workers WHERE replica = 2");
   ASSERT_TRUE(row) << row.error().message;
-  ASSERT_TRUE(row->next().value());
+  ASSERT_TRUE(*row->next());
   const double want[] = {static_cast<double>(1ULL << 40), 1, 2, 3, 21, 2};
   for (int c = 0; c < 6; ++c) EXPECT_EQ(row->number(c), want[c]) << c;
   EXPECT_EQ(row->text(6), "node-2");
@@ -321,13 +321,13 @@ TEST(RunLogViews, GroupsAndMissingWorkersAreNamed) {
   auto group = db.prepare(
       "SELECT \"group\", elements, norm_mean, norm_std, nonfinite, module, shard FROM groups");
   ASSERT_TRUE(group) << group.error().message;
-  ASSERT_TRUE(group->next().value());
+  ASSERT_TRUE(*group->next());
   EXPECT_EQ(group->text(0), "model.layers.3");
   const double want[] = {600, 1.5, 0.5, 6, 2, 3};
   for (int c = 1; c < 7; ++c) EXPECT_EQ(group->number(c), want[c - 1]) << c;
   auto missing = db.prepare("SELECT replica, step, module, shard FROM missing");
   for (const std::uint32_t replica : {1U, 4U}) {
-    ASSERT_TRUE(missing->next().value());
+    ASSERT_TRUE(*missing->next());
     EXPECT_EQ(missing->small(0), replica);
     EXPECT_EQ(missing->integer(1), 1ULL << 40);
     EXPECT_EQ(missing->small(2), 2U);
@@ -379,18 +379,18 @@ TEST(RunLog, ModulesFactsAndNotesSurvive) {
 
   const auto log = RunLog::open(folder / "run");
   ASSERT_TRUE(log);
-  const auto modules = log->modules().value();
+  const auto modules = *log->modules();
   ASSERT_EQ(modules.size(), 1U);
   EXPECT_EQ(modules[0].workers_expected, 3U);
   ASSERT_EQ(modules[0].workers.size(), 2U);
   EXPECT_EQ(modules[0].workers[0].rank, 10U);
   EXPECT_EQ(modules[0].workers[1].host, "node-1");
-  const auto facts = log->facts().value();
+  const auto facts = *log->facts();
   ASSERT_EQ(facts.size(), 4U);
   EXPECT_EQ(facts[0].rank, 10U);
   EXPECT_EQ(facts[0].key, "device");
   EXPECT_EQ(facts[3].value, "2.13.0");
-  const auto notes = log->notes().value();
+  const auto notes = *log->notes();
   ASSERT_EQ(notes.size(), 1U);
   EXPECT_EQ(notes[0].rank, 11U);
   EXPECT_EQ(notes[0].segment, 1U);
@@ -1195,7 +1195,7 @@ TEST(Salt, HasANameThatDoesNotGiveItAway) {
     make_salted_run(folder / run, plain_step(1, 0), salt);
     Database db = database(folder / run);
     auto row = db.prepare("SELECT salt FROM segment");
-    EXPECT_TRUE(row->next().value());
+    EXPECT_TRUE(*row->next());
     return row->text(0);
   };
   const std::string a = name_of("a", 7);
@@ -1406,7 +1406,7 @@ void make_judged_run(const Path& folder, const Findings& findings, const Checks&
 
 Findings findings_in(const Path& run) {
   const auto log = RunLog::open(run);
-  auto findings = log ? log->findings() : tl::unexpected(log.error());
+  auto findings = log ? log->findings() : log.error();
   EXPECT_TRUE(findings) << findings.error().message;
   return findings.value_or(Findings());
 }
@@ -1491,7 +1491,7 @@ TEST(Findings, ComeWorstFirstThenByStep) {
   auto row = db.prepare("SELECT severity, check_id, ranks, first_step FROM findings");
   ASSERT_TRUE(row) << row.error().message;
   for (const char* severity : {"critical", "critical", "warning", "info"}) {
-    ASSERT_TRUE(row->next().value());
+    ASSERT_TRUE(*row->next());
     EXPECT_EQ(row->text(0), severity);
     EXPECT_EQ(row->text(2), "[0,7,4294967295]");
   }
@@ -1580,7 +1580,7 @@ TEST(Checks, SurviveInTheirOrder) {
                        {"shared-rng", CheckRecord::State::kNotPossible, "it's off"}};
   make_judged_run(folder / "run", {}, want);
   const auto log = RunLog::open(folder / "run");
-  const auto got = log->checks().value();
+  const auto got = *log->checks();
   ASSERT_EQ(got.size(), want.size());
   for (std::size_t i = 0; i < want.size(); ++i) {
     EXPECT_EQ(got[i].segment, 1U);
@@ -1600,22 +1600,22 @@ TEST(DetectorState, IsTheLastOneOfAnySegment) {
   FakeClock clock;
   {
     Writer writer = open_writer(folder / "run", clock);
-    EXPECT_EQ(writer.saved_detector(2, 3).value(), std::nullopt);
+    EXPECT_EQ(*writer.saved_detector(2, 3), std::nullopt);
     ASSERT_TRUE(writer.save_detector(2, 3, "before"));
     ASSERT_TRUE(writer.save_detector(2, 3, bytes));
     ASSERT_TRUE(writer.save_detector(0, 0, ""));
-    EXPECT_EQ(writer.saved_detector(2, 3).value(), bytes) << "also before it is committed";
+    EXPECT_EQ(*writer.saved_detector(2, 3), bytes) << "also before it is committed";
     ASSERT_TRUE(writer.close());
   }
   {
     Writer writer = open_writer(folder / "run", clock);
-    EXPECT_EQ(writer.saved_detector(2, 3).value(), bytes);
-    EXPECT_EQ(writer.saved_detector(0, 0).value(), "");
-    EXPECT_EQ(writer.saved_detector(2, 0).value(), std::nullopt);
+    EXPECT_EQ(*writer.saved_detector(2, 3), bytes);
+    EXPECT_EQ(*writer.saved_detector(0, 0), "");
+    EXPECT_EQ(*writer.saved_detector(2, 0), std::nullopt);
     ASSERT_TRUE(writer.save_detector(2, 3, "after"));
     ASSERT_TRUE(writer.close());
   }
-  EXPECT_EQ(open_writer(folder / "run", clock).saved_detector(2, 3).value(), "after");
+  EXPECT_EQ(*open_writer(folder / "run", clock).saved_detector(2, 3), "after");
   auto db = database(folder / "run");
   EXPECT_EQ(db.query_integer("SELECT segment FROM detector_state WHERE module = 2"), 2U);
 }
@@ -1630,9 +1630,9 @@ TEST(Preflight, LeavesItsExitCodeInItsSegment) {
   ASSERT_TRUE(writer.close());
   auto db = database(folder / "run");
   auto row = db.prepare("SELECT preflight_exit_code FROM segment ORDER BY segment");
-  ASSERT_TRUE(row->next().value());
+  ASSERT_TRUE(*row->next());
   EXPECT_EQ(row->type(0), SQLITE_NULL);
-  ASSERT_TRUE(row->next().value());
+  ASSERT_TRUE(*row->next());
   EXPECT_EQ(row->integer(0), 2U);
   const auto segments = RunLog::open(folder / "run")->segments();
   ASSERT_EQ(segments->size(), 2U);

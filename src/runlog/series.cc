@@ -5,6 +5,8 @@
 #include <cstring>
 #include <tuple>
 
+#include "base/try.h"
+
 #include "runlog/reading.h"
 
 namespace presum {
@@ -144,15 +146,15 @@ Status RunLog::for_each_groups(const GroupsVisitor& visit) const {
 }
 
 Result<std::vector<float>> RunLog::cosines(const StepKey& step) const {
-  auto query = state_->db.prepare(
-      "SELECT cosines FROM step WHERE segment = ? AND module = ? AND shard = ? AND step = ?");
-  if (!query) return tl::unexpected(query.error());
-  query->with(step.segment, step.module, step.shard, step.step);
-  const auto row = query->next();
-  if (!row) return tl::unexpected(row.error());
+  PRESUM_ASSIGN(
+      auto query,
+      state_->db.prepare(
+          "SELECT cosines FROM step WHERE segment = ? AND module = ? AND shard = ? AND step = ?"));
+  query.with(step.segment, step.module, step.shard, step.step);
+  PRESUM_ASSIGN(const auto row, query.next());
   std::vector<float> out;
-  if (!*row) return out;
-  const auto bytes = query->blob(0);
+  if (!row) return out;
+  const auto bytes = query.blob(0);
   out.resize(bytes.size() / sizeof(float));
   if (!out.empty()) std::memcpy(out.data(), bytes.data(), out.size() * sizeof(float));
   return out;

@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/try.h"
 #include "runlog/schema.h"
 
 namespace presum::runlog {
@@ -25,39 +26,35 @@ struct Shape {
 
 Result<std::set<std::string>> columns_of(Database& db, const std::string& table) {
   // hidden: of a virtual table, or computed.
-  auto rows = db.prepare("SELECT name FROM pragma_table_xinfo(?) WHERE hidden = 0");
-  if (!rows) return tl::unexpected(rows.error());
-  rows->with(std::string_view(table));
+  PRESUM_ASSIGN(auto rows, db.prepare("SELECT name FROM pragma_table_xinfo(?) WHERE hidden = 0"));
+  rows.with(std::string_view(table));
   std::set<std::string> out;
   while (true) {
-    const auto row = rows->next();
-    if (!row) return tl::unexpected(row.error());
-    if (!*row) return out;
-    out.insert(rows->text(0));
+    PRESUM_ASSIGN(const auto row, rows.next());
+    if (!row) return out;
+    out.insert(rows.text(0));
   }
 }
 
 Result<Shape> shape_of(Database& db) {
   // A virtual table is one in sqlite_schema, but not in this list.
-  auto rows = db.prepare(
-      "SELECT s.type, s.name, s.sql FROM sqlite_schema s JOIN pragma_table_list l "
-      "ON l.schema = 'main' AND l.name = s.name AND l.type = s.type");
-  if (!rows) return tl::unexpected(rows.error());
+  PRESUM_ASSIGN(
+      auto rows,
+      db.prepare("SELECT s.type, s.name, s.sql FROM sqlite_schema s JOIN pragma_table_list l "
+                 "ON l.schema = 'main' AND l.name = s.name AND l.type = s.type"));
   Shape out;
   while (true) {
-    const auto row = rows->next();
-    if (!row) return tl::unexpected(row.error());
-    if (!*row) break;
-    if (rows->text(0) == "view") {
-      out.views[rows->text(1)] = rows->text(2);
+    PRESUM_ASSIGN(const auto row, rows.next());
+    if (!row) break;
+    if (rows.text(0) == "view") {
+      out.views[rows.text(1)] = rows.text(2);
     } else {
-      out.tables[rows->text(1)] = {};
+      out.tables[rows.text(1)] = {};
     }
   }
   for (auto& [table, columns] : out.tables) {
-    auto found = columns_of(db, table);
-    if (!found) return tl::unexpected(found.error());
-    columns = std::move(*found);
+    PRESUM_ASSIGN(auto found, columns_of(db, table));
+    columns = std::move(found);
   }
   return out;
 }
@@ -116,7 +113,7 @@ Status check_file(const std::filesystem::path& file) {
     return fail(ErrorCode::kCorrupt,
                 fmt::format("{} is not a presum run log: it is not a regular file", file.string()));
   }
-  if (auto s = check_side_files(file); !s) return s;
+  PRESUM_TRY(check_side_files(file));
   if (std::filesystem::file_size(file, error) == 0 && !error) {
     return fail(ErrorCode::kCorrupt,
                 fmt::format("{} is not a presum run log: it is empty; {}", file.string(), kRemedy));
@@ -151,8 +148,8 @@ Status check_journal(const std::filesystem::path& file) {
 Status check_identity(Database& db, const std::filesystem::path& file) {
   const auto id = db.query_integer("PRAGMA application_id");
   const auto version = db.query_integer("PRAGMA user_version");
-  if (!id) return tl::unexpected(id.error());
-  if (!version) return tl::unexpected(version.error());
+  if (!id) return id.error();
+  if (!version) return version.error();
   if (*id != kApplicationId) {
     return fail(ErrorCode::kCorrupt, fmt::format("{} is not a presum run log, or is damaged: {}",
                                                  file.string(), kRemedy));
@@ -166,9 +163,8 @@ Status check_identity(Database& db, const std::filesystem::path& file) {
 }
 
 Status check_shape(Database& db, const std::filesystem::path& file) {
-  const auto found = shape_of(db);
-  if (!found) return tl::unexpected(found.error());
-  const auto wrong = difference(*found);
+  PRESUM_ASSIGN(const auto found, shape_of(db));
+  const auto wrong = difference(found);
   if (wrong.empty()) return {};
   return fail(ErrorCode::kCorrupt, fmt::format("{} is not a presum run log, or is damaged: {} ({})",
                                                file.string(), kRemedy, wrong));

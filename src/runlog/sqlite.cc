@@ -5,6 +5,8 @@
 
 #include <cctype>
 
+#include "base/try.h"
+
 namespace presum::runlog {
 namespace {
 
@@ -27,8 +29,7 @@ std::string one_line(std::string_view said) {
 }
 
 // What SQLite says of a file, as one line that says what to do about it.
-tl::unexpected<Error> failure(int code, const std::string& file, const char* message,
-                              Database::Mode mode) {
+Error failure(int code, const std::string& file, const char* message, Database::Mode mode) {
   const auto said = one_line(message);
   switch (code & 0xFF) {
     case SQLITE_CORRUPT:
@@ -50,16 +51,14 @@ tl::unexpected<Error> failure(int code, const std::string& file, const char* mes
   }
 }
 
-tl::unexpected<Error> failure(int code, sqlite3* database) {
+Error failure(int code, sqlite3* database) {
   const char* file = sqlite3_db_filename(database, "main");
   const bool reads = sqlite3_db_readonly(database, "main") == 1;
   return failure(code, file == nullptr || *file == '\0' ? "run log" : file,
                  sqlite3_errmsg(database), reads ? Database::Mode::kRead : Database::Mode::kWrite);
 }
 
-tl::unexpected<Error> failure(sqlite3* database) {
-  return failure(sqlite3_extended_errcode(database), database);
-}
+Error failure(sqlite3* database) { return failure(sqlite3_extended_errcode(database), database); }
 
 // A name of a file as a part of a URI.
 std::string uri_of(const std::filesystem::path& file) {
@@ -91,8 +90,7 @@ Result<bool> Statement::next() {
 }
 
 Status Statement::run() {
-  const auto row = next();
-  if (!row) return tl::unexpected(row.error());
+  PRESUM_TRY(next());
   return {};
 }
 
@@ -183,11 +181,9 @@ Result<Statement> Database::prepare(std::string_view sql) {
 }
 
 Result<std::uint64_t> Database::query_integer(std::string_view sql) {
-  auto statement = prepare(sql);
-  if (!statement) return tl::unexpected(statement.error());
-  const auto row = statement->next();
-  if (!row) return tl::unexpected(row.error());
-  return *row ? statement->integer(0) : 0;
+  PRESUM_ASSIGN(auto statement, prepare(sql));
+  PRESUM_ASSIGN(const auto row, statement.next());
+  return row ? statement.integer(0) : 0;
 }
 
 }  // namespace presum::runlog

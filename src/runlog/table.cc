@@ -7,6 +7,7 @@
 #include <limits>
 #include <optional>
 
+#include "base/try.h"
 #include "presum/run_log.h"
 #include "runlog/reading.h"
 
@@ -77,14 +78,13 @@ const char* to_string(Repeat repeat) {
 }
 
 Status visit_audits(const RunLog& log, const RunLog::RowVisitor& visit) {
-  const auto audits = log.audits();
-  if (!audits) return tl::unexpected(audits.error());
+  PRESUM_ASSIGN(const auto audits, log.audits());
   static const std::vector<std::string> kColumns = {
       "segment",  "module",   "shard",    "step",      "replica", "gradient",    "accumulation",
       "order",    "division", "elements", "differing", "wrong",   "relative_l2", "error_max",
       "ulps_p50", "ulps_p90", "ulps_p99", "ulps_max",  "repeat"};
   visit(kColumns, {});
-  for (const auto& [key, replica, a] : *audits) {
+  for (const auto& [key, replica, a] : audits) {
     const std::vector<RunLog::Cell> cells = {cell(std::uint64_t{key.segment}),
                                              cell(std::uint64_t{key.module}),
                                              cell(std::uint64_t{key.shard}),
@@ -112,22 +112,19 @@ Status visit_audits(const RunLog& log, const RunLog::RowVisitor& visit) {
 }  // namespace
 
 Status RunLog::visit_table(std::string_view name, const RowVisitor& visit) const {
-  const auto table = find_table(name);
-  if (!table) return tl::unexpected(table.error());
-  if ((*table)->sql == nullptr) return visit_audits(*this, visit);
-  auto rows = state_->db.prepare((*table)->sql);
-  if (!rows) return tl::unexpected(rows.error());
+  PRESUM_ASSIGN(const auto table, find_table(name));
+  if ((table)->sql == nullptr) return visit_audits(*this, visit);
+  PRESUM_ASSIGN(auto rows, state_->db.prepare((table)->sql));
   std::vector<std::string> columns;
-  columns.reserve(static_cast<std::size_t>(rows->columns()));
-  for (int c = 0; c < rows->columns(); ++c) columns.push_back(rows->column_name(c));
+  columns.reserve(static_cast<std::size_t>(rows.columns()));
+  for (int c = 0; c < rows.columns(); ++c) columns.push_back(rows.column_name(c));
   visit(columns, {});
   std::vector<Cell> cells;
   while (true) {
-    const auto row = rows->next();
-    if (!row) return tl::unexpected(row.error());
-    if (!*row) return {};
+    PRESUM_ASSIGN(const auto row, rows.next());
+    if (!row) return {};
     cells.clear();
-    for (int c = 0; c < rows->columns(); ++c) cells.push_back(cell(*rows, c));
+    for (int c = 0; c < rows.columns(); ++c) cells.push_back(cell(rows, c));
     visit(columns, cells);
   }
 }

@@ -16,6 +16,7 @@
 #include <tuple>
 #include <vector>
 
+#include "base/try.h"
 #include "presum/version.h"
 #include "runlog/file_watch.h"
 #include "runlog/keyed_hash.h"
@@ -95,10 +96,9 @@ Status make_file(const std::filesystem::path& file, Journal journal) {
   remove_parts(file);
   const std::filesystem::path part = fmt::format("{}.new-{:016x}", file.string(), random_run_id());
   {
-    auto db = Database::open(part, Database::Mode::kWrite);
-    if (!db) return tl::unexpected(db.error());
-    if (auto s = db->execute(journal_mode(journal)); !s) return s;
-    if (auto s = create_schema(*db); !s) return s;
+    PRESUM_ASSIGN(auto db, Database::open(part, Database::Mode::kWrite));
+    PRESUM_TRY(db.execute(journal_mode(journal)));
+    PRESUM_TRY(create_schema(db));
   }
   std::filesystem::create_hard_link(part, file, error);
   if (error && error != std::errc::file_exists) std::filesystem::rename(part, file, error);
@@ -109,14 +109,13 @@ Status make_file(const std::filesystem::path& file, Journal journal) {
 }
 
 Status prepare_file(Database& db, const std::filesystem::path& file, Journal journal) {
-  const auto tables = db.query_integer("SELECT count(*) FROM sqlite_master");
-  if (!tables) return tl::unexpected(tables.error());
-  if (*tables != 0) {
-    if (auto s = check_identity(db, file); !s) return s;
-    if (auto s = check_shape(db, file); !s) return s;
+  PRESUM_ASSIGN(const auto tables, db.query_integer("SELECT count(*) FROM sqlite_master"));
+  if (tables != 0) {
+    PRESUM_TRY(check_identity(db, file));
+    PRESUM_TRY(check_shape(db, file));
   }
-  if (auto s = db.execute(journal_mode(journal)); !s) return s;
-  return *tables == 0 ? create_schema(db) : Status{};
+  PRESUM_TRY(db.execute(journal_mode(journal)));
+  return tables == 0 ? create_schema(db) : Status{};
 }
 
 template <class T>
@@ -205,16 +204,14 @@ struct Writer::State {
   std::uint64_t salted(std::uint64_t hash) const { return KeyedHash(salt, kOfSamples)(hash); }
 
   Status begin_segment() {
-    const auto last = db.query_integer("SELECT ifnull(max(segment), 0) FROM segment");
-    if (!last) return tl::unexpected(last.error());
-    segment = static_cast<std::uint32_t>(*last) + 1;
+    PRESUM_ASSIGN(const auto last, db.query_integer("SELECT ifnull(max(segment), 0) FROM segment"));
+    segment = static_cast<std::uint32_t>(last) + 1;
     run = random_run_id();
-    auto insert = db.prepare(
-        "INSERT INTO segment (segment, run, started_utc, presum_version, salt) VALUES (?,?,?,?,?)");
-    if (!insert) return tl::unexpected(insert.error());
-    insert->with(segment, fmt::format("{:016x}", run), utc_now(), std::string_view(version()),
-                 fmt::format("{:016x}", KeyedHash(salt, kOfSalts)(0)));
-    if (auto s = insert->run(); !s) return s;
+    PRESUM_ASSIGN(auto insert, db.prepare("INSERT INTO segment (segment, run, started_utc, "
+                                          "presum_version, salt) VALUES (?,?,?,?,?)"));
+    insert.with(segment, fmt::format("{:016x}", run), utc_now(), std::string_view(version()),
+                fmt::format("{:016x}", KeyedHash(salt, kOfSalts)(0)));
+    PRESUM_TRY(insert.run());
     // Best effort: a reader may prevent it.
     static_cast<void>(db.execute("PRAGMA wal_checkpoint(PASSIVE)"));
     return {};
@@ -232,9 +229,8 @@ struct Writer::State {
         {&insert_fingerprint, "INSERT OR REPLACE INTO fingerprint VALUES (?,?,?,?,?,?,?)"},
     }};
     for (const auto& [statement, sql] : all) {
-      auto prepared = db.prepare(sql);
-      if (!prepared) return tl::unexpected(prepared.error());
-      statement->emplace(std::move(*prepared));
+      PRESUM_ASSIGN(auto prepared, db.prepare(sql));
+      statement->emplace(std::move(prepared));
     }
     return {};
   }
@@ -242,8 +238,8 @@ struct Writer::State {
   Status begin() {
     if (in_transaction) return {};
     if (closed) return fail(ErrorCode::kInvalidArgument, "the run log is closed");
-    if (auto s = check_file(); !s) return s;
-    if (auto s = db.execute("BEGIN"); !s) return s;
+    PRESUM_TRY(check_file());
+    PRESUM_TRY(db.execute("BEGIN"));
     in_transaction = true;
     began = clock();
     return {};
@@ -312,8 +308,8 @@ struct Writer::State {
       if (w.micro.size() > 1) insert_worker->bind_blob(19, std::as_bytes(std::span(micro)));
       bind_data(w);
       bind_states(r, w);
-      if (auto s = insert_worker->run(); !s) return s;
-      if (auto s = write_fingerprints(r, w); !s) return s;
+      PRESUM_TRY(insert_worker->run());
+      PRESUM_TRY(write_fingerprints(r, w));
     }
     return {};
   }
@@ -347,7 +343,7 @@ struct Writer::State {
       if (!fresh && last->second == value) continue;
       last->second = value;
       insert_fingerprint->with(segment, r.module, r.shard, w.replica, f.kind, r.step, value);
-      if (auto s = insert_fingerprint->run(); !s) return s;
+      PRESUM_TRY(insert_fingerprint->run());
     }
     return {};
   }
@@ -358,18 +354,18 @@ struct Writer::State {
       insert_group->bind_blob(6, bytes_of(g.norms));
       insert_group->bind_blob(7, bytes_of(g.maxima));
       if (!g.fingerprints.empty()) insert_group->bind_blob(8, bytes_of(g.fingerprints));
-      if (auto s = insert_group->run(); !s) return s;
+      PRESUM_TRY(insert_group->run());
     }
     return {};
   }
 
   Status write_record(const StepRecord& r) {
-    if (auto s = write_step(r); !s) return s;
+    PRESUM_TRY(write_step(r));
     const std::uint64_t id = db.last_row();
-    if (auto s = write_workers(r, id); !s) return s;
-    if (auto s = write_groups(r, id); !s) return s;
+    PRESUM_TRY(write_workers(r, id));
+    PRESUM_TRY(write_groups(r, id));
     for (const std::uint32_t replica : r.missing_replicas) {
-      if (auto s = insert_missing->with(id, replica).run(); !s) return s;
+      PRESUM_TRY(insert_missing->with(id, replica).run());
     }
     last_written = id;
     return {};
@@ -378,21 +374,21 @@ struct Writer::State {
   Status write_final_state(const packet::Note& note) {
     if (note.states.empty()) return {};
     const packet::Header& h = note.header;
-    auto insert = db.prepare("INSERT OR REPLACE INTO final_state VALUES (?,?,?,?,?,?)");
-    if (!insert) return tl::unexpected(insert.error());
-    insert->with(h.segment, h.identity.module, h.identity.shard, h.identity.replica, note.clock);
-    insert->bind_blob(6, bytes_of(words(note.states)));
-    return insert->run();
+    PRESUM_ASSIGN(auto insert,
+                  db.prepare("INSERT OR REPLACE INTO final_state VALUES (?,?,?,?,?,?)"));
+    insert.with(h.segment, h.identity.module, h.identity.shard, h.identity.replica, note.clock);
+    insert.bind_blob(6, bytes_of(words(note.states)));
+    return insert.run();
   }
 
   Status write_finding(const Finding& f, std::uint32_t id) {
-    auto insert = db.prepare("INSERT INTO finding VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)");
-    if (!insert) return tl::unexpected(insert.error());
+    PRESUM_ASSIGN(auto insert,
+                  db.prepare("INSERT INTO finding VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"));
     return insert
-        ->with(segment, f.module, f.shard, id, f.check, json_of(f.also),
-               static_cast<std::uint32_t>(f.severity), json_of(f.ranks), json_of(f.hosts),
-               f.first_step, f.last_step, f.confidence, f.title, json_of(f.evidence), f.remedy,
-               f.resembles)
+        .with(segment, f.module, f.shard, id, f.check, json_of(f.also),
+              static_cast<std::uint32_t>(f.severity), json_of(f.ranks), json_of(f.hosts),
+              f.first_step, f.last_step, f.confidence, f.title, json_of(f.evidence), f.remedy,
+              f.resembles)
         .run();
   }
 
@@ -455,30 +451,28 @@ Writer::~Writer() {
 
 Result<Writer> Writer::open(const std::filesystem::path& folder, MonotonicClock clock,
                             Journal journal, std::uint64_t salt) {
-  if (auto s = make_folder(folder); !s) return tl::unexpected(s.error());
+  PRESUM_TRY(make_folder(folder));
   const auto target = folder / kFileName;
   auto file = target;
   if (journal == Journal::kLocalCopy) {
-    auto local = local_copy(target);
-    if (!local) return tl::unexpected(local.error());
-    file = std::move(*local);
+    PRESUM_ASSIGN(auto local, local_copy(target));
+    file = std::move(local);
   }
   std::error_code error;
   if (std::filesystem::exists(file, error) && !std::filesystem::is_regular_file(file, error)) {
     return fail(ErrorCode::kIo,
                 fmt::format("unable to open {}: it is in the way, and not a file", file.string()));
   }
-  if (auto s = check_side_files(file); !s) return tl::unexpected(s.error());
-  if (auto s = make_file(file, journal); !s) return tl::unexpected(s.error());
-  auto db = Database::open(file, Database::Mode::kWrite);
-  if (!db) return tl::unexpected(db.error());
-  if (auto s = prepare_file(*db, target, journal); !s) return tl::unexpected(s.error());
-  auto state = std::make_unique<State>(std::move(*db), std::move(clock));
+  PRESUM_TRY(check_side_files(file));
+  PRESUM_TRY(make_file(file, journal));
+  PRESUM_ASSIGN(auto db, Database::open(file, Database::Mode::kWrite));
+  PRESUM_TRY(prepare_file(db, target, journal));
+  auto state = std::make_unique<State>(std::move(db), std::move(clock));
   state->file = file;
   state->salt = salt;
   if (journal == Journal::kLocalCopy) state->copy_to = target;
-  if (auto s = state->begin_segment(); !s) return tl::unexpected(s.error());
-  if (auto s = state->prepare_statements(); !s) return tl::unexpected(s.error());
+  PRESUM_TRY(state->begin_segment());
+  PRESUM_TRY(state->prepare_statements());
   state->watch.emplace(file, journal != Journal::kExclusive);
   return Writer(std::move(state));
 }
@@ -487,7 +481,7 @@ std::uint64_t Writer::run() const { return state_->run; }
 std::uint32_t Writer::segment() const { return state_->segment; }
 
 Status Writer::add(const packet::Hello& hello) {
-  if (auto s = state_->begin(); !s) return s;
+  PRESUM_TRY(state_->begin());
   const packet::Header& h = hello.header;
   const Identity& who = h.identity;
   auto worker = state_->db.prepare(
@@ -496,46 +490,45 @@ Status Writer::add(const packet::Hello& hello) {
   auto fact = state_->db.prepare("INSERT OR REPLACE INTO fact VALUES (?,?,?,?,?)");
   auto group = state_->db.prepare("INSERT OR IGNORE INTO group_name VALUES (?,?,?,?,?,?,?)");
   for (const auto* statement : {&worker, &fact, &group}) {
-    if (!*statement) return tl::unexpected(statement->error());
+    if (!*statement) return statement->error();
   }
-  auto s = worker
-               ->with(h.segment, who.module, who.shard, who.replica, who.replicas, who.world_rank,
-                      std::string_view(hello.host))
-               .run();
-  if (!s) return s;
+  PRESUM_TRY(worker
+                 ->with(h.segment, who.module, who.shard, who.replica, who.replicas, who.world_rank,
+                        std::string_view(hello.host))
+                 .run());
   for (const auto& [key, value] : hello.facts) {
     fact->with(h.segment, who.module, who.world_rank, std::string_view(key),
                std::string_view(value));
-    if (auto done = fact->run(); !done) return done;
+    PRESUM_TRY(fact->run());
   }
   std::uint32_t position = 0;
   for (const packet::GroupName& g : hello.groups) {
     group->with(h.segment, who.module, who.shard, g.id, std::string_view(g.name), g.elements,
                 position++);
-    if (auto done = group->run(); !done) return done;
+    PRESUM_TRY(group->run());
   }
   return {};
 }
 
 Status Writer::add(const packet::Note& note) {
-  if (auto s = state_->begin(); !s) return s;
+  PRESUM_TRY(state_->begin());
   const packet::Header& h = note.header;
   auto counts = state_->db.prepare(
       "UPDATE worker SET sent=?, dropped=? WHERE segment=? AND module=? AND shard=? AND replica=?");
   auto text = state_->db.prepare("INSERT INTO note (segment, rank, text) VALUES (?,?,?)");
-  if (!counts) return tl::unexpected(counts.error());
-  if (!text) return tl::unexpected(text.error());
+  if (!counts) return counts.error();
+  if (!text) return text.error();
   counts->with(note.sent, note.dropped, h.segment, h.identity.module, h.identity.shard,
                h.identity.replica);
-  if (auto s = counts->run(); !s) return s;
-  if (auto s = state_->write_final_state(note); !s) return s;
+  PRESUM_TRY(counts->run());
+  PRESUM_TRY(state_->write_final_state(note));
   if (note.text.empty()) return {};
   return text->with(h.segment, h.identity.world_rank, std::string_view(note.text)).run();
 }
 
 Status Writer::add(const StepRecord& record) {
-  if (auto s = state_->begin(); !s) return s;
-  if (auto s = state_->db.execute("SAVEPOINT step"); !s) return s;
+  PRESUM_TRY(state_->begin());
+  PRESUM_TRY(state_->db.execute("SAVEPOINT step"));
   auto written = state_->write_record(record);
   if (!written) static_cast<void>(state_->db.execute("ROLLBACK TO step"));  // no half a step
   const auto released = state_->db.execute("RELEASE step");
@@ -544,48 +537,46 @@ Status Writer::add(const StepRecord& record) {
 
 Status Writer::replace(std::uint32_t module, std::uint32_t shard, std::span<const Finding> findings,
                        std::span<const CheckRecord> checks) {
-  if (auto s = state_->begin(); !s) return s;
+  PRESUM_TRY(state_->begin());
   for (const char* table : {"finding", "check_state"}) {
-    if (auto s = state_->remove(table, module, shard); !s) return s;
+    PRESUM_TRY(state_->remove(table, module, shard));
   }
   std::uint32_t id = 0;
   for (const Finding& f : findings) {
-    if (auto s = state_->write_finding(f, id++); !s) return s;
+    PRESUM_TRY(state_->write_finding(f, id++));
   }
-  auto insert = state_->db.prepare("INSERT INTO check_state VALUES (?,?,?,?,?,?,?)");
-  if (!insert) return tl::unexpected(insert.error());
+  PRESUM_ASSIGN(auto insert, state_->db.prepare("INSERT INTO check_state VALUES (?,?,?,?,?,?,?)"));
   std::uint32_t position = 0;
   for (const CheckRecord& c : checks) {
-    insert->with(state_->segment, module, shard, position++, c.check,
-                 static_cast<std::uint32_t>(c.state), c.reason);
-    if (auto s = insert->run(); !s) return s;
+    insert.with(state_->segment, module, shard, position++, c.check,
+                static_cast<std::uint32_t>(c.state), c.reason);
+    PRESUM_TRY(insert.run());
   }
   return {};
 }
 
 Status Writer::save_detector(std::uint32_t module, std::uint32_t shard, std::string_view state) {
-  if (auto s = state_->begin(); !s) return s;
-  auto insert = state_->db.prepare("INSERT OR REPLACE INTO detector_state VALUES (?,?,?,?)");
-  if (!insert) return tl::unexpected(insert.error());
-  insert->with(module, shard, state_->segment);
-  insert->bind_blob(4, std::as_bytes(std::span(state)));
-  return insert->run();
+  PRESUM_TRY(state_->begin());
+  PRESUM_ASSIGN(auto insert,
+                state_->db.prepare("INSERT OR REPLACE INTO detector_state VALUES (?,?,?,?)"));
+  insert.with(module, shard, state_->segment);
+  insert.bind_blob(4, std::as_bytes(std::span(state)));
+  return insert.run();
 }
 
 Result<std::optional<std::string>> Writer::saved_detector(std::uint32_t module,
                                                           std::uint32_t shard) {
-  auto select = state_->db.prepare("SELECT state FROM detector_state WHERE module=? AND shard=?");
-  if (!select) return tl::unexpected(select.error());
-  const auto row = select->with(module, shard).next();
-  if (!row) return tl::unexpected(row.error());
-  if (!*row) return std::optional<std::string>();
-  const auto bytes = select->blob(0);
+  PRESUM_ASSIGN(auto select,
+                state_->db.prepare("SELECT state FROM detector_state WHERE module=? AND shard=?"));
+  PRESUM_ASSIGN(const auto row, select.with(module, shard).next());
+  if (!row) return std::optional<std::string>();
+  const auto bytes = select.blob(0);
   return std::optional<std::string>(std::in_place, reinterpret_cast<const char*>(bytes.data()),
                                     bytes.size());
 }
 
 Status Writer::preflight(int exit_code) {
-  if (auto s = state_->begin(); !s) return s;
+  PRESUM_TRY(state_->begin());
   return state_->db.execute(
       fmt::format("UPDATE segment SET preflight_exit_code={} WHERE segment={}", exit_code,
                   state_->segment)
@@ -593,22 +584,24 @@ Status Writer::preflight(int exit_code) {
 }
 
 Status Writer::count(const PacketCounts& packets) {
-  if (auto s = state_->begin(); !s) return s;
-  auto update = state_->db.prepare(
-      "UPDATE segment SET damaged=?, foreign_packets=?, duplicate=?, late=? WHERE segment=?");
-  if (!update) return tl::unexpected(update.error());
+  PRESUM_TRY(state_->begin());
+  PRESUM_ASSIGN(
+      auto update,
+      state_->db.prepare(
+          "UPDATE segment SET damaged=?, foreign_packets=?, duplicate=?, late=? WHERE segment=?"));
   return update
-      ->with(packets.damaged, packets.foreign, packets.duplicate, packets.late, state_->segment)
+      .with(packets.damaged, packets.foreign, packets.duplicate, packets.late, state_->segment)
       .run();
 }
 
 Status Writer::mark_incomplete(std::string_view why) {
-  if (auto s = state_->begin(); !s) return s;
-  auto update = state_->db.prepare(
-      "UPDATE segment SET incomplete=?1, incomplete_after=(SELECT max(step) FROM step WHERE "
-      "segment=?2) WHERE segment=?2 AND incomplete=''");
-  if (!update) return tl::unexpected(update.error());
-  return update->with(why, state_->segment).run();
+  PRESUM_TRY(state_->begin());
+  PRESUM_ASSIGN(
+      auto update,
+      state_->db.prepare(
+          "UPDATE segment SET incomplete=?1, incomplete_after=(SELECT max(step) FROM step WHERE "
+          "segment=?2) WHERE segment=?2 AND incomplete=''"));
+  return update.with(why, state_->segment).run();
 }
 
 Status Writer::tick() {

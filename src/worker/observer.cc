@@ -13,6 +13,7 @@
 
 #include "base/hash.h"
 #include "base/simd.h"
+#include "base/try.h"
 #include "observe/gradient_pass.h"
 #include "packet/packet.h"
 
@@ -275,8 +276,7 @@ Observer::~Observer() = default;
 
 Result<Observer> Observer::create(ObserverOptions options,
                                   const std::vector<Parameter>& parameters) {
-  const auto target = base::simd_target();
-  if (!target) return tl::unexpected(target.error());
+  PRESUM_TRY(base::simd_target());
   const std::uint32_t size = options.sketch_size;
   if (size != 0 &&
       (!std::has_single_bit(size) || size < packet::kSketchMin || size > packet::kSketchMax)) {
@@ -293,7 +293,7 @@ Result<Observer> Observer::create(ObserverOptions options,
   state->sketch.resize(size);
   state->options = std::move(options);
   for (auto& [key, value] : state->options.facts) value = bounded(value);
-  if (auto s = state->add_parameters(parameters); !s) return tl::unexpected(s.error());
+  PRESUM_TRY(state->add_parameters(parameters));
   state->add_buffers();
   return Observer(std::move(state));
 }

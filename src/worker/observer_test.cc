@@ -825,10 +825,10 @@ TEST(Observer, CutsFactsThatAreTooLongToRead) {
   std::string text;
   while (text.size() < 5000) text += "\u00fc";  // two bytes each
   auto observer = Observer::create({.facts = {{"given", text}}}, {});
-  ASSERT_TRUE(observer.has_value());
+  ASSERT_TRUE(observer);
   observer->fact("later", text + "!");
   const auto message = packet::decode(observer->hello().bytes);
-  ASSERT_TRUE(message.has_value());
+  ASSERT_TRUE(message);
   const auto& facts = std::get<packet::Hello>(*message).facts;
   ASSERT_EQ(facts.size(), 2U);
   for (const auto& [key, value] : facts) {
