@@ -42,7 +42,7 @@ struct MonitorCounters {
 // it then are recorded as missing, and of one that was silent for 30 s no later step waits until it
 // is heard again. Packets that wait take 256 MiB at most: beyond that the oldest steps are written
 // as they are, without saying that anyone is missing. Steps are judged as they are written;
-// findings are in the run log within a second.
+// findings are in the run log with their steps, within a second.
 //
 // Thread-safety: not synchronised; one thread at a time (it need not be the same one).
 class Monitor {

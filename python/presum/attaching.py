@@ -117,6 +117,7 @@ def attach(
             process by SystemExit (a launcher then ends the others). Other exceptions are logged.
         preflight: watch that many steps, print the verdict, and end the process by SystemExit
             after the optimiser's step, on every rank with the same code. Needs ``optimizer``.
+            A program that ends before keeps its own exit code, but under ``presum.run``.
         quiet: print nothing on the terminal.
 
     Returns:
@@ -228,7 +229,7 @@ def attach(
         raise
     recording.watch(target.wrapper, target.module, collector)
     say = session.channel.say
-    if optimizer is not None and optimizer.state:
+    if optimizer is not None and _has_stepped(optimizer):
         say("presum: the optimiser has stepped before; the recording starts here")
     if optimizer is not None and not _holds_some(optimizer, target.parameters.values()):
         say("presum: the optimizer given to attach holds none of the model's parameters")
@@ -245,6 +246,14 @@ def _innermost(optimizer: Optimizer | None) -> Optimizer | None:
     while isinstance(inside := getattr(optimizer, "optimizer", None), Optimizer):
         optimizer = inside
     return optimizer
+
+
+def _has_stepped(optimizer: Optimizer) -> bool:
+    """LBFGS runs its first forward passes within its first step, and has begun to count then."""
+    return any(
+        not isinstance(state, dict) or state.get("n_iter") != 0
+        for state in optimizer.state.values()
+    )
 
 
 def _holds_some(optimizer: Optimizer, parameters: Collection[nn.Parameter]) -> bool:

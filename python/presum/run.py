@@ -49,7 +49,12 @@ def _parser(*, program: bool) -> argparse.ArgumentParser:
     add("--every", type=_positive, metavar="N", help="record every N-th step (default: 1)")
     add("--reduced-every", type=_positive, metavar="N", help="read the sum too (default: 25)")
     add("--sketch", metavar="K", type=int, help="floats that stand for a direction; 0 for none")
-    add("--preflight", type=_positive, metavar="N", help="end after N steps with a verdict")
+    add(
+        "--preflight",
+        type=_positive,
+        metavar="N",
+        help="end with a verdict after N steps, or where the program ends before",
+    )
     add("--local-buffers", action="append", metavar="REGEX", help="buffers that may differ")
     add("--mode", choices=("passive", "hook"), help="hook: exact products (DDP only)")
     add("--gram-every", type=_positive, metavar="N", help="with hook: exact cosines each N steps")
@@ -110,11 +115,21 @@ def main(argv: Sequence[str] | None = None) -> None:
     sys.argv = [found.program, *found.args]
     try:
         _run_module(found.program) if found.module else _run_script(found.program)
-    except SystemExit:
+        if found.preflight is not None:
+            _end_preflights()
+    except SystemExit as end:
+        if found.preflight is not None and end.code in (None, 0):
+            _end_preflights()
         raise
     except BaseException as error:
         _show_as_its_own(error)
         raise
+
+
+def _end_preflights() -> None:
+    """Of a program that ended well, before the preflight did."""
+    sessions = sys.modules.get("presum.transport.session")
+    raise SystemExit(2 if sessions is None else sessions.end_preflights())
 
 
 def _refuse(text: str) -> NoReturn:

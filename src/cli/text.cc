@@ -9,6 +9,8 @@
 #include <map>
 #include <utility>
 
+#include "base/utf8.h"
+
 namespace presum::cli {
 namespace {
 
@@ -30,28 +32,6 @@ std::string series_text(const HostSeries& series, std::vector<std::uint32_t> num
   std::ranges::sort(numbers);
   const auto text = ranges(numbers, width);
   return numbers.size() == 1 ? prefix + text : fmt::format("{}[{}]", prefix, text);
-}
-
-struct Character {
-  char32_t code = 0;
-  std::size_t bytes = 0;  // 0: the text does not begin with a character of UTF-8
-};
-
-Character first_of(std::string_view text) {
-  const auto byte = [&](std::size_t at) { return static_cast<unsigned char>(text[at]); };
-  const unsigned char lead = byte(0);
-  if (lead < 0x80) return {lead, 1};
-  const std::size_t bytes = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
-  if (lead < 0xC2 || lead > 0xF4 || text.size() < bytes) return {};
-  char32_t code = lead & (0xFFU >> (bytes + 1));
-  for (std::size_t at = 1; at < bytes; ++at) {
-    if ((byte(at) & 0xC0) != 0x80) return {};
-    code = (code << 6) | (byte(at) & 0x3FU);
-  }
-  constexpr char32_t kFirstOf[] = {0, 0, 0x80, 0x800, 0x10000};  // by bytes
-  const bool surrogate = code >= 0xD800 && code <= 0xDFFF;
-  if (code < kFirstOf[bytes] || code > 0x10FFFF || surrogate) return {};
-  return {code, bytes};
 }
 
 // Controls, and what changes the direction of text, breaks its lines or cannot be seen.
@@ -121,7 +101,7 @@ std::string table(const std::vector<std::vector<std::string>>& rows) {
 std::string printable(std::string_view text) {
   std::string out;
   while (!text.empty()) {
-    const Character c = first_of(text);
+    const base::Character c = base::first_character(text);
     if (c.bytes == 0 || steers(c.code)) {
       out += '?';
     } else {

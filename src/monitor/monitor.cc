@@ -30,7 +30,6 @@ constexpr std::size_t kMatrixWorkers = 256;
 constexpr std::uint64_t kMatrixEvery = 50;
 constexpr std::uint32_t kModulesMax = 1024;
 constexpr std::size_t kWatchesMax = 4096;  // models times shards
-constexpr Seconds kFindingsEvery{1.0};
 constexpr Seconds kDetectorsEvery{30.0};
 
 Result<runlog::Writer> open_writer(const MonitorOptions& options) {
@@ -66,7 +65,6 @@ struct Monitor::State {
   std::map<std::pair<std::uint32_t, std::uint32_t>, monitor::Watch> watches;  // module, shard
   using FindingKey = std::tuple<std::uint32_t, std::uint32_t, std::uint64_t>;
   std::set<FindingKey> announced;
-  Seconds findings_written{0};
   Seconds detectors_saved{0};
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint32_t> modules;   // see number()
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint32_t> replicas;  // by module and shard
@@ -74,8 +72,7 @@ struct Monitor::State {
   std::set<WorkerKey> departed;
   MonitorCounters counters;
   PacketCounts counts_written;
-  std::string incomplete;  // why the record is not whole
-  std::optional<std::uint64_t> last_step;
+  std::string incomplete;    // why the record is not whole
   bool lost_others = false;  // packets of some workers cannot come any more
   Status health;             // the first error of the run log; nothing is written after it
   bool closed = false;
@@ -165,9 +162,7 @@ struct Monitor::State {
          .pairwise = workers.size() <= kMatrixWorkers || number % kMatrixEvery == 0});
     watch(record.module, record.shard).judge(record);
     ++counters.steps;
-    auto written = writer.add(record);
-    if (written) last_step = std::max(last_step.value_or(0), record.step);
-    return written;
+    return writer.add(record);
   }
 
   Status write_ready(bool flush) {
@@ -201,17 +196,16 @@ struct Monitor::State {
     return writer.count(now);
   }
 
-  // What need not be written with every step.
-  Status write_now_and_then() {
-    const Seconds now = options.clock();
-    if (now - findings_written >= kFindingsEvery) {
-      findings_written = now;
-      PRESUM_TRY(write_findings());
-      PRESUM_TRY(write_counts());
+  // No step is committed without what was found by then.
+  Status commit_if_due() {
+    if (!writer.is_due()) return {};
+    PRESUM_TRY(write_findings());
+    PRESUM_TRY(write_counts());
+    if (const Seconds now = options.clock(); now - detectors_saved >= kDetectorsEvery) {
+      detectors_saved = now;
+      PRESUM_TRY(save_detectors());
     }
-    if (now - detectors_saved < kDetectorsEvery) return {};
-    detectors_saved = now;
-    return save_detectors();
+    return writer.tick();
   }
 
   Status write_last() {
@@ -244,8 +238,9 @@ struct Monitor::State {
   // The last reason is told, as a record that is lost is worse than one that lacks something; the
   // file keeps the first.
   void become_incomplete(std::string_view why) {
-    incomplete = last_step ? fmt::format("{} (after step {})", why, *last_step)
-                           : fmt::format("{} (before the first step)", why);
+    const auto step = writer.committed_step();
+    incomplete = step ? fmt::format("{} (after step {})", why, *step)
+                      : fmt::format("{} (before the first step)", why);
   }
 };
 
@@ -286,15 +281,14 @@ Status Monitor::ingest(std::span<const std::byte> bytes) {
   state_->assembler.heard(header.identity, state_->options.clock());
   auto taken = std::visit([&](auto& m) { return state_->take(std::move(m)); }, *message);
   if (taken) taken = state_->write_ready(false);
-  if (taken) taken = state_->writer.tick();
+  if (taken) taken = state_->commit_if_due();
   return state_->guarded(std::move(taken));
 }
 
 Status Monitor::tick() {
   if (!state_->health || state_->closed) return state_->health;
   auto done = state_->write_ready(false);
-  if (done) done = state_->write_now_and_then();
-  if (done) done = state_->writer.tick();
+  if (done) done = state_->commit_if_due();
   return state_->guarded(std::move(done));
 }
 
@@ -358,8 +352,8 @@ Status Monitor::close() {
 void Monitor::abandon(std::string_view why) {
   if (state_->closed) return;
   state_->closed = true;
-  if (state_->health) state_->become_incomplete(why);
   state_->writer.abandon(why);
+  if (state_->health) state_->become_incomplete(why);
 }
 
 }  // namespace presum

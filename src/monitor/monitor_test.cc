@@ -547,6 +547,17 @@ TEST(MonitorFindings, AStepThatNobodyWaitsForAnyMoreIsAWarning) {
   EXPECT_EQ(findings[0].severity, Severity::kWarning);
 }
 
+TEST(MonitorFindings, AreCommittedWithTheirSteps) {
+  Monitored monitor;
+  feed(monitor, 0, 3);
+  for (std::uint32_t r = 0; r < 4; ++r) monitor.ingest(r == 1 ? with_nan(healthy(3, r)) : healthy(3, r));
+  monitor.clock().advance(1.1);
+  EXPECT_TRUE(read_steps(monitor.run()).empty());
+  for (std::uint32_t r = 0; r < 4; ++r) monitor.ingest(healthy(4, r));
+  EXPECT_GE(read_steps(monitor.run()).size(), 4U);
+  EXPECT_EQ(findings_in(monitor.run()).size(), 1U);
+}
+
 TEST(MonitorFindings, AreNotThereBeforeTheirStepIsClosed) {
   Monitored monitor;
   monitor.ingest(with_nan(healthy(0, 1)));

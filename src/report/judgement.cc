@@ -82,15 +82,15 @@ std::uint64_t checks_made(const Coverage& coverage) {
 
 std::string why_insufficient(const Judgement& judgement) {
   const Coverage& coverage = judgement.coverage;
+  for (const SegmentInfo& s : judgement.segments) {
+    if (!s.incomplete.empty()) return "the record is " + incomplete_text(s);
+  }
   if (coverage.steps_logged == 0) {
     return "no step was recorded (was a backward pass run after attach?)";
   }
   if (coverage.workers_expected == 1) return "one worker: there is nothing to compare";
   if (checks_made(coverage) == 0) {
     return "no check was made: the recording ended before its first findings";
-  }
-  for (const SegmentInfo& s : judgement.segments) {
-    if (!s.incomplete.empty()) return "the record is " + incomplete_text(s);
   }
   if (coverage.steps_lost > 0) {
     const bool one = coverage.steps_lost == 1;

@@ -5,7 +5,9 @@
 
 #include <cctype>
 
+
 #include "base/try.h"
+#include "base/utf8.h"
 
 namespace presum::runlog {
 namespace {
@@ -104,9 +106,8 @@ double Statement::number(int column) const {
 std::string Statement::text(int column) const {
   const auto* text = sqlite3_column_text(statement_.get(), column);
   const int bytes = sqlite3_column_bytes(statement_.get(), column);
-  return text == nullptr
-             ? std::string()
-             : std::string(reinterpret_cast<const char*>(text), static_cast<std::size_t>(bytes));
+  if (text == nullptr) return "";
+  return base::valid_utf8({reinterpret_cast<const char*>(text), static_cast<std::size_t>(bytes)});
 }
 
 std::span<const std::byte> Statement::blob(int column) const {

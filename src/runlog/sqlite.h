@@ -70,7 +70,7 @@ class Statement {
     return static_cast<std::uint64_t>(sqlite3_column_int64(statement_.get(), column));
   }
   std::uint32_t small(int column) const { return static_cast<std::uint32_t>(integer(column)); }
-  std::string text(int column) const;
+  std::string text(int column) const;  // valid UTF-8; "" for NULL
   int columns() const { return sqlite3_column_count(statement_.get()); }
   std::string column_name(int column) const {
     return sqlite3_column_name(statement_.get(), column);

@@ -190,6 +190,8 @@ struct Writer::State {
   bool gone = false;               // another file stands in its place, or none
   std::uint64_t last_written = 0;  // the id of this segment's last step; 0: none
   std::uint64_t last_committed = 0;
+  std::optional<std::uint64_t> written_step;  // the highest one
+  std::optional<std::uint64_t> committed_step;
   std::uint64_t run = 0;
   std::uint32_t segment = 0;
   bool in_transaction = false;
@@ -253,6 +255,7 @@ struct Writer::State {
     if (done) {
       watch->remember();
       last_committed = last_written;
+      committed_step = written_step;
     }
     if (!done) static_cast<void>(db.execute("ROLLBACK"));
     return done;
@@ -368,6 +371,7 @@ struct Writer::State {
       PRESUM_TRY(insert_missing->with(id, replica).run());
     }
     last_written = id;
+    written_step = std::max(written_step.value_or(0), r.step);
     return {};
   }
 
@@ -604,10 +608,13 @@ Status Writer::mark_incomplete(std::string_view why) {
   return update.with(why, state_->segment).run();
 }
 
-Status Writer::tick() {
-  if (!state_->in_transaction || state_->clock() - state_->began < kCommitEvery) return {};
-  return state_->commit();
+bool Writer::is_due() const {
+  return state_->in_transaction && state_->clock() - state_->began >= kCommitEvery;
 }
+
+Status Writer::tick() { return is_due() ? state_->commit() : Status(); }
+
+std::optional<std::uint64_t> Writer::committed_step() const { return state_->committed_step; }
 
 Status Writer::close() {
   if (state_->closed) return {};

@@ -64,7 +64,11 @@ class Writer {
   // From here on the segment lacks something; the first call counts. It is still written.
   Status mark_incomplete(std::string_view why);
 
+  // Whether `tick` would commit: what belongs to the records so far is to be written before.
+  bool is_due() const;
   Status tick();
+  // The highest step that is in the file for good; none before the first.
+  std::optional<std::uint64_t> committed_step() const;
   // Commits, marks the segment as closed and leaves one plain file.
   Status close();
   // Ends the writing after an error: what was committed stays, the segment is not marked as closed,

@@ -33,6 +33,7 @@ class Channel:
         self.closing = threading.Event()
         self.quiet = False
         self.records: bool | None = None  # this rank writes the run log; None: not known yet
+        self.ended_without_us = False  # the recording, before this rank's part of it
         self.preflight = False  # the end is that of one
         self.exit_code: int | None = None  # of a preflight
         self.now_and_then: Callable[[], None] = lambda: None  # called on the background thread

@@ -31,6 +31,7 @@ class Outbox:
         self.dropped = 0
         self.sent = 0  # counted by who sends
         self.shut = False  # see close()
+        self.refused = 0  # since then
         self._queue: deque[bytes | LatePacket] = deque()
 
     def __len__(self) -> int:
@@ -57,6 +58,7 @@ class Outbox:
         with contextlib.suppress(IndexError):
             while True:
                 _drop(self._queue.popleft())
+                self.refused += 1
 
     def take(self) -> bytes | None:
         """The oldest packet, or None while there is none or its numbers are on their way. Raises

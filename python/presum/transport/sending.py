@@ -6,7 +6,10 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from torch.distributed import DistError
+
 from presum._core import stamp
+from presum.text import one_line
 from presum.transport.channel import NO_VERDICT, PREFLIGHT_SECONDS, Channel
 from presum.transport.links import address_of, links
 from presum.transport.queues import ENDED, PACKETS_PER_WORKER, Queues
@@ -27,7 +30,11 @@ def send_until_closed(channel: Channel, message: dict[str, Any]) -> None:
     address = address_of(message)
     store = links().connect(address)
     queues = Queues(store, message["key"])
-    _push(channel, queues, message["run"], message["segment"])
+    try:
+        _push(channel, queues, message["run"], message["segment"])
+    except DistError as error:
+        gone = "the rank that records cannot be reached any more"
+        raise ConnectionError(f"{gone} ({one_line(error)})") from error
     if channel.preflight:
         channel.exit_code = _await_preflight(queues)
     links().keep(address, store)
@@ -63,10 +70,8 @@ def _look_whether_taken(channel: Channel, queues: Queues) -> None:
     why = None if channel.outbox.shut else queues.given_up()
     if why is None:
         return
-    left = len(channel.outbox)
-    if why == ENDED and (left or not channel.closing.is_set()):
-        channel.complain(f"the recording has ended; {left} packets of this rank came too late")
-    channel.outbox.close()  # what failed is said there
+    channel.ended_without_us = why == ENDED  # what failed is said there
+    channel.outbox.close()
 
 
 def _await_preflight(queues: Queues) -> int:

@@ -37,6 +37,7 @@ LOOK_SECONDS = 0.02  # between looks at a device at the end
 # They look at `off` as they begin: after this time none runs any more.
 ORPHAN_SECONDS = 0.5
 _sessions_begun: Counter[str] = Counter()
+_exit_codes: list[int] = []  # of preflights of this process
 _sessions: dict[Path | None, Session] = {}
 
 
@@ -79,6 +80,16 @@ def end_recordings_of(module: object) -> None:
     for session in list(_own_sessions().values()):
         for recording in [one for one in list(session.recordings) if one.is_of(module)]:
             recording.end()
+
+
+def end_preflights() -> int:
+    """The program is over: the exit code of its preflights. Those that were to watch more steps end
+    with what there is; where nothing was trained it is 2."""
+    for session in list(_own_sessions().values()):
+        for recording in list(session.recordings):
+            recording.say_if_cut_short()
+        session.end_preflight()
+    return 1 if 1 in _exit_codes else max(_exit_codes, default=NO_VERDICT)
 
 
 def _own_sessions() -> dict[Path | None, Session]:
@@ -161,6 +172,9 @@ class Session:
         outbox = self.channel.outbox
         if len(outbox) and not outbox.shut:
             self.channel.complain(f"{len(outbox)} packets could not be sent before the end")
+        steps = outbox.refused - sum(self.modules.values())  # but for the goodbyes
+        if self.channel.ended_without_us and steps > 0:
+            self.channel.remark(f"the recording ended before this rank did: {steps} packets lost")
 
     def end_preflight(self) -> int:
         """Likewise, and wait for the verdict on every rank. Returns its exit code; 2 where there is
@@ -168,8 +182,9 @@ class Session:
         self.channel.preflight = True
         if self._end_recordings():
             self._await_thread(3 * PREFLIGHT_SECONDS)
-        code = self.channel.exit_code
-        return NO_VERDICT if code is None else code
+        code = NO_VERDICT if self.channel.exit_code is None else self.channel.exit_code
+        _exit_codes.append(code)
+        return code
 
     def _await_thread(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
