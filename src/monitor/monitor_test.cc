@@ -550,7 +550,8 @@ TEST(MonitorFindings, AStepThatNobodyWaitsForAnyMoreIsAWarning) {
 TEST(MonitorFindings, AreCommittedWithTheirSteps) {
   Monitored monitor;
   feed(monitor, 0, 3);
-  for (std::uint32_t r = 0; r < 4; ++r) monitor.ingest(r == 1 ? with_nan(healthy(3, r)) : healthy(3, r));
+  for (std::uint32_t r = 0; r < 4; ++r)
+    monitor.ingest(r == 1 ? with_nan(healthy(3, r)) : healthy(3, r));
   monitor.clock().advance(1.1);
   EXPECT_TRUE(read_steps(monitor.run()).empty());
   for (std::uint32_t r = 0; r < 4; ++r) monitor.ingest(healthy(4, r));

@@ -972,15 +972,6 @@ TEST_F(ForeignRun, EvidenceThatIsNestedWithoutEndIsLeftOut) {
   }
 }
 
-TEST_F(ForeignRun, CutOffWithinAPageIsRefused) {
-  const auto file = run() / kFileName;
-  std::filesystem::resize_file(file, std::filesystem::file_size(file) - 1000);
-  const auto log = RunLog::open(run());
-  ASSERT_FALSE(log);
-  EXPECT_EQ(log.error().code, ErrorCode::kCorrupt);
-  EXPECT_NE(log.error().message.find("cut off"), std::string::npos);
-}
-
 TEST_F(ForeignRun, TextThatIsNoUtf8IsReadAsText) {
   change("UPDATE segment SET presum_version = CAST(x'41ff42' AS TEXT)");
   EXPECT_EQ(RunLog::open(run())->segments()->front().presum_version, "A\uFFFDB");

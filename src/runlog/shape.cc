@@ -76,20 +76,6 @@ std::string bytes_at(const std::filesystem::path& file, std::streamoff at, std::
   return out;
 }
 
-// The size of pages stands in the header; 1 is 65,536. What has no header is refused elsewhere.
-bool has_whole_pages(const std::filesystem::path& file) {
-  constexpr std::streamoff kPageSizeAt = 16;
-  constexpr std::string_view kMagic("SQLite format 3\0", 16);
-  const auto bytes = bytes_at(file, kPageSizeAt, 2);
-  if (bytes.size() != 2 || bytes_at(file, 0, kMagic.size()) != kMagic) return true;
-  const auto byte = [&](std::size_t at) { return static_cast<unsigned char>(bytes[at]); };
-  const std::uintmax_t given = byte(0) * 256U + byte(1);
-  const std::uintmax_t page = given == 1 ? 65'536 : given;
-  std::error_code error;
-  const auto size = std::filesystem::file_size(file, error);
-  return error || page < 512 || size % page == 0;
-}
-
 // A super-journal's name stands at a journal's end, before this.
 bool ends_with(const std::filesystem::path& file, std::string_view bytes) {
   std::error_code error;
@@ -131,10 +117,6 @@ Status check_file(const std::filesystem::path& file) {
   if (std::filesystem::file_size(file, error) == 0 && !error) {
     return fail(ErrorCode::kCorrupt,
                 fmt::format("{} is not a presum run log: it is empty; {}", file.string(), kRemedy));
-  }
-  if (!has_whole_pages(file)) {
-    return fail(ErrorCode::kCorrupt,
-                fmt::format("{} is damaged: it was cut off; {}", file.string(), kRemedy));
   }
   return {};
 }

@@ -5,7 +5,6 @@
 
 #include <cctype>
 
-
 #include "base/try.h"
 #include "base/utf8.h"
 
