@@ -36,10 +36,7 @@ class [[nodiscard]] Result {
  public:
   using value_type = T;
 
-  template <class U = T>
-  requires std::convertible_to<U, T> &&(!std::same_as<std::remove_cvref_t<U>, Result>)&&(
-      !std::same_as<std::remove_cvref_t<U>, Error>)Result(U&& value)
-      : state_(std::in_place_index<0>, std::forward<U>(value)) {}
+  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}
   Result(Error error) : state_(std::in_place_index<1>, std::move(error)) {}
 
   explicit operator bool() const noexcept { return state_.index() == 0; }
