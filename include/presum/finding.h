@@ -48,7 +48,6 @@ enum class Verdict : std::uint8_t {
   kConsistent = 0,
   kInconsistent = 1,  // a warning or a critical finding
   kInsufficientEvidence = 2,
-  kToolError = 3,
 };
 
 const char* to_string(Severity severity);         // "info", "warning", "critical"

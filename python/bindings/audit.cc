@@ -11,16 +11,9 @@ namespace presum::python {
 namespace {
 
 namespace nb = nanobind;
-using audit::Auditor;
 using audit::Comparison;
 
 constexpr std::size_t kHypothesesShown = 16;
-
-// An auditor with the dtype that its record needs.
-struct Audit {
-  Auditor auditor;
-  Dtype dtype;
-};
 
 nb::list hypotheses(const audit::Inferred& inferred) {
   nb::list out;
@@ -80,18 +73,6 @@ nb::dict compare(const std::vector<std::uintptr_t>& leaves, std::uint8_t dtype, 
       type);
 }
 
-Audit make(std::size_t workers, std::uint8_t dtype, std::uint32_t divisor, std::uint64_t elements) {
-  const auto type = static_cast<Dtype>(dtype);
-  return {unwrap(Auditor::create(workers, type, divisor, elements)), type};
-}
-
-void add(Audit& a, const std::vector<std::uintptr_t>& leaves, std::size_t count,
-         std::uintptr_t result) {
-  const auto inputs = memory_at(leaves, count);
-  const auto* output = memory_at<const void>(result, count);
-  unwrap(without_gil([&] { return a.auditor.add(inputs, count, output); }));
-}
-
 void report(Observer& observer, AuditRecord record, std::optional<std::uint8_t> expected,
             std::optional<bool> repeat) {
   if (expected) record.expected = audit::accumulation_of(static_cast<Dtype>(*expected));
@@ -108,16 +89,10 @@ void bind_audit(nb::module_& m) {
       .def_ro("wrong", &AuditRecord::wrong)
       .def_ro("relative_l2", &AuditRecord::relative_l2)
       .def_ro("error_max", &AuditRecord::error_max);
-  nb::class_<Audit>(m, "Auditor",
-                    "Compares what a reduction gave with what went in, buffer by buffer (see "
-                    "src/audit/audit.h). One thread at a time.")
-      .def(nb::new_(&make), nb::kw_only(), nb::arg("workers"), nb::arg("dtype"), nb::arg("divisor"),
-           nb::arg("elements"))
-      .def("add", &add, nb::arg("leaves"), nb::arg("count"), nb::arg("result"))
-      .def("result", [](const Audit& a) { return to_dict(a.auditor.comparison(), a.dtype); });
   m.def("audit_compare", &compare, nb::arg("leaves"), nb::arg("dtype"), nb::arg("count"),
         nb::arg("divisor"), nb::arg("result"),
-        "The same for one buffer; divisor 1 where the result is a sum.");
+        "Compares what a reduction gave with what went in (see src/audit/audit.h); divisor 1 where "
+        "the result is a sum.");
   nb::object observer = m.attr("Observer");
   nb::setattr(observer, "audit",
               nb::cpp_function(&report, nb::is_method(), nb::scope(observer), nb::name("audit"),

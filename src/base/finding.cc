@@ -37,8 +37,6 @@ const char* to_string(Verdict verdict) {
       return "inconsistent";
     case Verdict::kInsufficientEvidence:
       return "insufficient-evidence";
-    case Verdict::kToolError:
-      return "tool-error";
   }
   return "unknown";
 }

@@ -17,7 +17,6 @@ TEST(Finding, NamesEverySeverityStateAndVerdict) {
   EXPECT_STREQ(to_string(Verdict::kConsistent), "consistent");
   EXPECT_STREQ(to_string(Verdict::kInconsistent), "inconsistent");
   EXPECT_STREQ(to_string(Verdict::kInsufficientEvidence), "insufficient-evidence");
-  EXPECT_STREQ(to_string(Verdict::kToolError), "tool-error");
 }
 
 TEST(Finding, NamesAValueThatCameOutOfADamagedRun) {
