@@ -35,14 +35,15 @@ struct MonitorCounters {
 };
 
 // Collects the packets of all workers of a job and writes what they say to the run log: one per
-// job, for all models. Workers number theirs among those with as many replicas; the run log numbers
-// them in the order in which they are first heard. Packets may be late, repeated, out of order,
-// damaged or missing; none of that is an error. A step is written when all its workers are there,
-// or when 64 later ones wait and 30 s have passed since its first packet; workers that are not in
-// it then are recorded as missing, and of one that was silent for 30 s no later step waits until it
-// is heard again. Packets that wait take 256 MiB at most: beyond that the oldest steps are written
-// as they are, without saying that anyone is missing. Steps are judged as they are written;
-// findings are in the run log with their steps, within a second.
+// job, for all models. Each rank numbers its models per group of ranks; the run log numbers them in
+// the order in which they are first heard: the same number and count of replicas is one model.
+// Packets may be late, repeated, out of order, damaged or missing; none of that is an error. A step
+// is written when all its workers are there, or when 64 later ones wait and 30 s have passed since
+// its first packet; workers that are not in it then are recorded as missing, and of one that was
+// silent for 30 s no later step waits until it is heard again. Packets that wait take 256 MiB at
+// most: beyond that the oldest steps are written as they are, without saying that anyone is
+// missing. Steps are judged as they are written; findings are in the run log with their steps,
+// within a second.
 //
 // Thread-safety: not synchronised; one thread at a time (it need not be the same one).
 class Monitor {

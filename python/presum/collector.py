@@ -239,7 +239,7 @@ class Collector(ABC):
         try:
             if self._on_host and not self.in_backward:
                 self._end_step()
-                self._observer.begin_states()
+            self._observer.begin_states()  # of a step that has not ended: no final ones
         except Exception as error:
             self.fail(error)
 
@@ -645,9 +645,8 @@ class Found:
         losses = [(float(loss), weight) for loss, weight in self.explicit]
         losses = losses or [_loss_of_tokens(m) for m in self.micro if m.loss is not None]
         if len(losses) > MICRO_BATCHES_MAX:
-            weight = sum(weight for _, weight in losses)
-            mean = sum(loss * weight for loss, weight in losses) / (weight or 1.0)
-            return [(mean, weight, sum(tokens))]
+            mean, weight = _mean_of(losses)
+            return [(float(mean), weight, sum(tokens))]
         if len(tokens) != len(losses):
             tokens = [sum(tokens)] + [0] * (len(losses) - 1)
         return [(*loss, count) for loss, count in zip(losses, tokens, strict=False)]

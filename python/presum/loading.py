@@ -22,11 +22,13 @@ import pandas as pd
 from presum import _core
 from presum.errors import UserError
 from presum.findings import Finding
+from presum.text import one_line
 
 FILE_NAME = "presum.db"
 CHECK_STATES = ("found", "passed", "not-triggered", "not-possible")
 _ULPS = ("ulps_p50", "ulps_p90", "ulps_p99", "ulps_max")
 MATRIX_WORKERS = 256  # up to which every step keeps its matrix
+TEXT_MAX = 200  # of what SQLite says, which may quote a whole statement
 QUERY_SECONDS = 600.0  # a damaged file may be searched without end
 T = TypeVar("T")
 
@@ -58,7 +60,9 @@ def _damage_of(path: Path) -> Iterator[None]:
         TypeError,
         ValueError,
     ) as error:
-        raise UserError(f"{path} is damaged ({type(error).__name__}: {_one_line(error)})") from None
+        raise UserError(
+            f"{path} is damaged ({type(error).__name__}: {one_line(error)[:TEXT_MAX]})"
+        ) from None
 
 
 def load(run: str | os.PathLike[str]) -> Run:
@@ -185,10 +189,12 @@ class Run:
             finally:
                 db.close()
         except sqlite3.OperationalError as error:
-            raise UserError(f"{self.path} cannot be read now: {_one_line(error)}") from None
+            raise UserError(
+                f"{self.path} cannot be read now: {one_line(error)[:TEXT_MAX]}"
+            ) from None
         except sqlite3.DatabaseError as error:
             raise UserError(
-                f"{self.path} is not a presum run log, or is damaged ({_one_line(error)})"
+                f"{self.path} is not a presum run log, or is damaged ({one_line(error)[:TEXT_MAX]})"
             ) from None
 
     def _frame(self, sql: str) -> Any:
@@ -199,10 +205,6 @@ class Run:
         # A column of NULLs alone would be of Python objects.
         empty = [c for c in columns if frame[c].isna().all()]
         return frame.astype(dict.fromkeys(empty, float)) if len(frame) else frame
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]
 
 
 def _matrix(workers: int, pairs: bytes | None) -> npt.NDArray[np.float64]:

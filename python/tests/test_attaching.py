@@ -257,6 +257,24 @@ def test_of_a_model_that_goes_the_steps_on_a_device_are_recorded_but_the_open_on
     assert {name for one in arrivals for name in one.asked} == {threading.current_thread().name}
 
 
+def test_states_of_a_step_that_did_not_end_are_no_final_ones(tmp_path: Path) -> None:
+    def fails(_: torch.Tensor) -> None:
+        raise RuntimeError("planted")
+
+    model = DistributedDataParallel(LossModel())
+    monitor = presum.attach(model, run=tmp_path, quiet=True)
+    model.module.layers[0].bias.register_hook(fails)
+    with pytest.raises(RuntimeError, match="planted"):
+        train(model, 1)
+    del model
+    gc.collect()
+    while not monitor._recording.ended:
+        time.sleep(0.01)
+    monitor.close()
+    with presum.load(tmp_path)._open() as db:
+        assert db.execute("SELECT count(*) FROM final_state").fetchone() == (0,)
+
+
 def test_what_is_dropped_on_a_device_is_not_waited_for(
     model: DistributedDataParallel,
     tmp_path: Path,

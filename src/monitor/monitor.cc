@@ -85,8 +85,8 @@ struct Monitor::State {
     return world == 0 || (who.replicas <= world && who.world_rank < world && who.shard < world);
   }
 
-  // The model's number in the run log. A worker's own says how many models with as many replicas it
-  // attached before, because it may have others that the rest of the workers do not know.
+  // The model's number in the run log. A rank's own says how many models of the same ranks it
+  // attached before, because it may have others that the rest do not know.
   std::uint32_t number(const Identity& who) {
     const auto next = static_cast<std::uint32_t>(modules.size());
     return modules.try_emplace({who.module, who.replicas}, next).first->second;
