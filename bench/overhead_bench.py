@@ -32,8 +32,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import presum
-from presum.ddp_hook import _Guard
-from presum.hooks import Hook, ParameterHook
+from presum.parallel.ddp_hook import _Guard
+from presum.torch_events.hooks import Hook, ParameterHook
 from presum.transport.session import _sessions
 
 WORKERS = 2

@@ -21,8 +21,8 @@ import torch.distributed as dist
 from torch.futures import Future
 from torch.multiprocessing.spawn import start_processes
 
-from presum.reduce.leaves import Folded
-from presum.reduce.transports import Exact, Fixed, FoldedSum, Reduction, Scratch, Terms, hand_over
+from presum.parallel.leaves import Folded
+from presum.parallel.reductions import Exact, Fixed, FoldedSum, Reduction, Scratch, Terms, hand_over
 
 OWN = "gloo fp32"
 

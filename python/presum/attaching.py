@@ -20,17 +20,17 @@ from torch.distributed.fsdp import FSDPModule
 from torch.optim import Optimizer
 
 from presum._core import Observer, __version__
-from presum.collector import Setup
-from presum.device_pass import look_for_arrivals
+from presum.devices.device_pass import look_for_arrivals
 from presum.findings import Finding
 from presum.fingerprints import Families, StepFingerprints, chosen
 from presum.fingerprints.environment import environment_facts
 from presum.fingerprints.settings import optimizer_facts
 from presum.fingerprints.states import Held, held_buffers
 from presum.monitor import Monitor
-from presum.recording import Recording, unhook_ended
-from presum.reduce.plan import plan_of
-from presum.targets import Target, Wish, target_of
+from presum.parallel.plan import plan_of
+from presum.parallel.targets import Target, Wish, target_of
+from presum.steps.collector import Setup
+from presum.steps.recording import Recording, unhook_ended
 from presum.text import printable
 from presum.transport.session import end_recordings_of, next_module, open_session
 

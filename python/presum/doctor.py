@@ -110,21 +110,21 @@ def _ddp() -> str:
     import torch.distributed as dist
 
     _need(dist.is_available(), "torch was built without torch.distributed")
-    importlib.import_module("presum.ddp")
+    importlib.import_module("presum.parallel.ddp")
     backends = [n for n in ("gloo", "nccl", "mpi", "xccl") if dist.is_backend_available(n)]
     return "backends: " + ", ".join(backends)
 
 
 def _ddp_hook() -> str:
     _ddp()
-    importlib.import_module("presum.ddp_hook")
+    importlib.import_module("presum.parallel.ddp_hook")
     return 'attach(mode="hook"): exact products'
 
 
 def _fsdp2() -> str:
     from torch.distributed.fsdp._fully_shard import _fsdp_param_group
 
-    importlib.import_module("presum.fsdp")
+    importlib.import_module("presum.parallel.fsdp")
     _need(
         hasattr(_fsdp_param_group, "foreach_reduce"),
         "this torch reduces gradients in a place that presum does not know",
@@ -137,17 +137,17 @@ def _fsdp1() -> str:
 
 
 def _by_hand() -> str:
-    importlib.import_module("presum.by_hand")
+    importlib.import_module("presum.parallel.by_hand")
     return 'attach(mode="manual"), before_reduction, after_reduction'
 
 
 def _transformers() -> str:
-    importlib.import_module("presum.transformers_callback")
+    importlib.import_module("presum.frameworks.transformers")
     return "presum.TransformersCallback()"
 
 
 def _lightning() -> str:
-    importlib.import_module("presum.lightning_callback")
+    importlib.import_module("presum.frameworks.lightning")
     return "presum.LightningCallback()"
 
 

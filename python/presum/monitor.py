@@ -5,17 +5,14 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
 
-from presum.by_hand import ManualCollector, Named
+import torch
+
 from presum.findings import Finding
-from presum.losses import kept_value
-from presum.recording import Recording
-
-if TYPE_CHECKING:
-    import torch
-
-    from presum.collector import Collector
+from presum.parallel.by_hand import ManualCollector, Named
+from presum.steps.collector import Collector
+from presum.steps.recording import Recording
+from presum.torch_events.losses import kept_value
 
 
 class Monitor:

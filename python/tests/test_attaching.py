@@ -24,8 +24,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import presum
-from presum.ddp import DdpCollector
-from presum.device_pass import Fetch
+from presum.devices.device_pass import Fetch
+from presum.parallel.ddp import DdpCollector
 from presum.transport.channel import Channel
 from presum.transport.queues import Queues
 
@@ -134,7 +134,7 @@ def test_what_a_program_keeps_of_a_forward_pass_does_not_keep_the_model(tmp_path
 def test_the_process_group_is_held_until_the_recording_ends(
     model: DistributedDataParallel, tmp_path: Path
 ) -> None:
-    """DDP's reducer must not be the last to hold it: see presum/recording.py."""
+    """DDP's reducer must not be the last to hold it: see presum/steps/recording.py."""
     group = model.process_group
     before = sys.getrefcount(group)
     monitor = presum.attach(model, run=tmp_path)
@@ -673,7 +673,7 @@ def test_the_mean_loss_of_many_micro_batches_is_that_of_all(
 
 
 def test_functions_stay_functions_after_others_are_used() -> None:
-    code = "import presum; presum.Run; presum.Monitor; import presum.auto; "
+    code = "import presum; presum.Run; presum.Monitor; import presum.frameworks.auto; "
     code += "import presum.attaching, presum.loading; assert callable(presum.attach), presum.attach"
     done = subprocess.run(
         [sys.executable, "-c", f"{code}; assert callable(presum.load)"], check=False

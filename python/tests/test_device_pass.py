@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 import torch
 
-from presum import _core, device_pass
+from presum import _core
 from presum._core import Observer
-from presum.device_pass import CHUNK, DTYPES, DeviceStep, look_for_arrivals
+from presum.devices import device_pass
+from presum.devices.device_pass import CHUNK, DTYPES, DeviceStep, look_for_arrivals
 
 HEADER_BYTES = 56
 TOTAL, SKETCH, REDUCED = 2, 4, 7

@@ -14,11 +14,11 @@ import pytest
 
 from presum.__main__ import main as presum
 from presum.errors import UserError
-from presum.faults import command, null, table
-from presum.faults.catalogue import ABSENT, FAULTS, ROWS, Fault, choose
-from presum.faults.judge import Outcome, judge
-from presum.faults.plan import Configuration, Roles
-from presum.faults.sightings import Result, Sighting
+from presum.experiments.faults import command, null, table
+from presum.experiments.faults.catalogue import ABSENT, FAULTS, ROWS, Fault, choose
+from presum.experiments.faults.judge import Outcome, judge
+from presum.experiments.faults.plan import Configuration, Roles
+from presum.experiments.faults.sightings import Result, Sighting
 
 # As docs/findings.md has them.
 SEVERITIES = {
@@ -84,8 +84,8 @@ def test_a_fault_has_time_to_be_found_and_the_stated_severity(one: Fault) -> Non
 
 def test_an_injector_only_replaces_what_a_clean_run_has() -> None:
     """A method that replaces nothing would break nothing, and the fault would not be there."""
-    from presum.faults import injectors
-    from presum.faults.training import Training
+    from presum.experiments.faults import injectors
+    from presum.experiments.faults.training import Training
 
     for f in FAULTS:
         kind = getattr(injectors, f.injector)

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from presum.faults import command
-from presum.faults.catalogue import FAULTS
-from presum.faults.plan import Case
-from presum.s1.launch import run_workers
+from presum.experiments.faults import command
+from presum.experiments.faults.catalogue import FAULTS
+from presum.experiments.faults.plan import Case
+from presum.experiments.s1.launch import run_workers
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
@@ -54,8 +54,8 @@ def short(case: Case) -> Case:
 
 def trained(case: Case, corpus: Any) -> Any:
     """This rank's parameters at the end."""
-    from presum.faults import injectors
-    from presum.faults.training import Training
+    from presum.experiments.faults import injectors
+    from presum.experiments.faults.training import Training
 
     kind = getattr(injectors, case.injector) if case.injector else Training
     training = kind(case, corpus, seed=1)
@@ -67,7 +67,7 @@ def train_all(out: Path) -> None:
     """Writes, for each fault and twin, every rank's hash of its parameters; "" if not finite."""
     import torch.distributed as dist
 
-    from presum.faults.data import make_corpus
+    from presum.experiments.faults.data import make_corpus
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo")

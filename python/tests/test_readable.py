@@ -15,8 +15,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from presum import _core, reduce
+from presum.devices.readable import KNOWN, readable
 from presum.errors import UserError
-from presum.readable import KNOWN, readable
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -22,7 +22,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import presum
-from presum.reduce.sampler import MicroBatchSampler
+from presum.parallel.sampler import MicroBatchSampler
 
 
 @pytest.fixture(scope="module", autouse=True)

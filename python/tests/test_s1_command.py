@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from presum.errors import UserError
-from presum.s1.command import main
-from presum.s1.launch import WorkerError, run_workers
-from presum.s1.worker import choose_device
+from presum.experiments.s1.command import main
+from presum.experiments.s1.launch import WorkerError, run_workers
+from presum.experiments.s1.worker import choose_device
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")

@@ -11,9 +11,9 @@ from random import Random
 import pytest
 
 from presum.errors import UserError
-from presum.s1 import tasks_dates, tasks_numbers, tasks_words
-from presum.s1.builtin_data import COUNT, TASKS, generate
-from presum.s1.records import Record, load_records
+from presum.experiments.s1 import tasks_dates, tasks_numbers, tasks_words
+from presum.experiments.s1.builtin_data import COUNT, TASKS, generate
+from presum.experiments.s1.records import Record, load_records
 
 DRAWS = [Random(n) for n in range(50)]
 

@@ -13,8 +13,8 @@ pytest.importorskip("transformers")
 import torch
 
 from presum.errors import UserError
-from presum.s1.builtin_data import generate
-from presum.s1.model import (
+from presum.experiments.s1.builtin_data import generate
+from presum.experiments.s1.model import (
     SHAPES,
     VOCABULARY,
     ModelSource,
@@ -23,10 +23,10 @@ from presum.s1.model import (
     load_tokenizer,
     train_tokenizer,
 )
-from presum.s1.prepare import make_plan
-from presum.s1.records import Record
-from presum.s1.settings import Run
-from presum.s1.template import IGNORED, Example, collate, encode, encode_all, prompt
+from presum.experiments.s1.prepare import make_plan
+from presum.experiments.s1.records import Record
+from presum.experiments.s1.settings import Run
+from presum.experiments.s1.template import IGNORED, Example, collate, encode, encode_all, prompt
 
 RECORD = Record("Add the numbers.", "2, 3", "The sum is 5.")
 

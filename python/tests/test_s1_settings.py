@@ -9,8 +9,14 @@ import numpy as np
 import pytest
 
 from presum.errors import UserError
-from presum.s1.folders import replace_folders
-from presum.s1.settings import SEED_STRIDE, Run, make_sampler, rank_seed, seed_everything
+from presum.experiments.s1.folders import replace_folders
+from presum.experiments.s1.settings import (
+    SEED_STRIDE,
+    Run,
+    make_sampler,
+    rank_seed,
+    seed_everything,
+)
 
 torch = pytest.importorskip("torch")
 

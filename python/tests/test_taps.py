@@ -20,7 +20,7 @@ from torch import nn
 from torch.amp.grad_scaler import GradScaler
 
 from presum._core import Tap
-from presum.taps import TAPS, Tapped, Taps
+from presum.torch_events.taps import TAPS, Tapped, Taps
 
 
 class Owner:

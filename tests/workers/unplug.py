@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import presum
-from presum import ddp
+from presum.parallel import ddp
 from presum.transport import session
 from presum.transport.links import links
 from presum.transport.queues import Queues

@@ -20,11 +20,11 @@ import torch
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind
 
+from presum.devices.readable import readable
 from presum.fingerprints.families import KIND, Values
 from presum.fingerprints.rows import hash_tensor, samples_among, tensors_among
 from presum.fingerprints.samplers import Description, describe_data, describe_sampler, kept
-from presum.readable import readable
-from presum.taps import Tapped
+from presum.torch_events.taps import Tapped
 
 LOADERS_MAX = 64
 RECENT_MAX = 8

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import torch
 
 from presum._core import hash_rows
-from presum.device_pass import ROW_PLACES, row_hashes, signed
+from presum.devices.device_pass import ROW_PLACES, row_hashes, signed
+from presum.devices.readable import readable
 from presum.fingerprints.families import WORD
-from presum.readable import readable
 
 ROWS_MAX = 1024  # of a micro-batch: each costs the training thread about a microsecond
 OTHERS_MAX = 8

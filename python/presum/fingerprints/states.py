@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from presum._core import Observer
-from presum.device_pass import dense, fingerprint
+from presum.devices.device_pass import dense, fingerprint
+from presum.devices.readable import is_distributed, readable
 from presum.fingerprints.families import WORD
-from presum.readable import is_distributed, readable
 
 SLICES = 25
 PARAMETERS, BUFFERS = 1, 2

@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What kind of model is to be watched, who else trains it, and how its gradients are seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from presum.parallel.plan import Plan
+from presum.steps.collector import Collector, Setup
+from presum.torch_events.hooks import Hook
+
+if TYPE_CHECKING:
+    from presum.parallel.auditing import Audits
+    from presum.parallel.fsdp import FsdpCollector
+
+MODES = ("passive", "hook", "manual")
+
+
+@dataclass(frozen=True)
+class Target:
+    """A model as presum sees it."""
+
+    wrapper: nn.Module  # whose forward pass takes a micro-batch
+    module: nn.Module  # the bare one; the same where there is no wrapper
+    kind: str
+    ranks: Sequence[int]  # global ranks of the data-parallel workers
+    parameters: Mapping[str, nn.Parameter]  # what the reduction sums
+    device: torch.device
+    collector: Callable[[Setup], Collector]
+    ignored: Collection[str] = field(default=())  # by the wrapper
+    sharded: bool = False  # workers hold different parts of the parameters
+
+
+class Wish(NamedTuple):
+    """How a model is to be watched, and its gradients to be summed."""
+
+    mode: str = "passive"
+    gram_every: int | None = None
+    plan: Plan | None = None
+    audit_every: int | None = None
+    audit_elements: int | None = None
+
+
+def target_of(model: object, group: dist.ProcessGroup | None, wish: Wish) -> Target:
+    """Raises ValueError for what cannot be watched, or not be summed as wished."""
+    if wish.mode not in MODES:
+        names = ", ".join(MODES)
+        raise ValueError(f"presum.attach: mode must be one of {names}, not {wish.mode!r}")
+    model = getattr(model, "_orig_mod", model)  # of torch.compile
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"presum.attach needs a module, not {type(model).__name__}")
+    if wish.gram_every is not None and wish.mode != "hook":
+        raise ValueError('presum.attach: gram_every needs mode="hook"')
+    target = _target(model, group, wish)
+    if is_watched(target.wrapper):
+        raise ValueError("presum.attach: this model is attached already; close its monitor first")
+    devices = {str(parameter.device) for parameter in target.parameters.values()}
+    if len(devices) > 1:
+        raise ValueError(
+            f"presum.attach: the model is spread over {', '.join(sorted(devices))}; "
+            "only models on one device can be watched"
+        )
+    return target
+
+
+def is_watched(model: nn.Module) -> bool:
+    """Whether a recording of a model is under way."""
+    hooks = model._forward_pre_hooks.values()
+    return any(isinstance(hook, Hook) and hook.is_of_a_recording() for hook in hooks)
+
+
+def _target(model: nn.Module, group: dist.ProcessGroup | None, wish: Wish) -> Target:
+    if isinstance(model, DistributedDataParallel) and wish.mode != "manual":
+        return _ddp(model, group, wish)
+    if wish.mode == "passive" and is_fsdp(model):
+        return _fsdp(model, group, wish)
+    if wish.audit_every is not None and wish.mode != "hook":
+        raise ValueError(
+            "presum.attach: audit_every is for DistributedDataParallel and FSDP2, not for "
+            f'{type(model).__name__} with mode="{wish.mode}"; `presum audit FILE...` audits saved '
+            "gradients"
+        )
+    if wish.mode == "manual":
+        return _by_hand(model, group)
+    raise ValueError(_why_not(model, wish.mode))
+
+
+def is_fsdp(model: nn.Module) -> bool:
+    """Whether ``fully_shard`` was applied to a module itself."""
+    from torch.distributed.fsdp import FSDPModule
+
+    return isinstance(model, FSDPModule)
+
+
+def outermost_fsdp(model: nn.Module) -> list[nn.Module]:
+    """The modules that ``fully_shard`` was applied to and that lie in no other such."""
+    if is_fsdp(model):
+        return [model]
+    return [found for child in model.children() for found in outermost_fsdp(child)]
+
+
+def _why_not(model: nn.Module, mode: str) -> str:
+    name = type(model).__name__
+    if mode == "hook":
+        return f'presum.attach: mode="hook" is for DistributedDataParallel, not {name}'
+    if any(base.__name__ == "FullyShardedDataParallel" for base in type(model).__mro__):
+        return (
+            "presum.attach: FSDP1 (FullyShardedDataParallel) reduces flat shards and cannot be "
+            "watched; use FSDP2, torch.distributed.fsdp.fully_shard"
+        )
+    return (
+        f"presum.attach needs a DistributedDataParallel or fully_shard model, not {name}: attach "
+        "after wrapping, and give the wrapper itself; where your code reduces gradients by hand, "
+        'use mode="manual"'
+    )
+
+
+def _ddp(model: DistributedDataParallel, group: dist.ProcessGroup | None, wish: Wish) -> Target:
+    ignored = model.parameters_to_ignore
+    parameters = {n: p for n, p in _trainable(model.module).items() if n not in ignored}
+    if wish.plan is not None:
+        _check_unhooked(model)
+        if getattr(model, "_delay_all_reduce_params", None):
+            raise ValueError(
+                "presum.attach: reduction does not go with delay_all_reduce_named_params, whose "
+                "parameters DDP reduces by itself"
+            )
+        wish.plan.check({p.dtype for p in parameters.values()})
+    elif _needs_hook(wish):
+        _check_hookable(model)
+    return Target(
+        wrapper=model,
+        module=model.module,
+        kind="DDP",
+        ranks=dist.get_process_group_ranks(group or model.process_group),
+        parameters=parameters,
+        device=_device(parameters),
+        collector=lambda setup: _ddp_collector(model, wish, setup),
+        ignored=ignored,
+    )
+
+
+def _needs_hook(wish: Wish) -> bool:
+    return wish.mode == "hook" or wish.audit_every is not None
+
+
+def _ddp_collector(model: DistributedDataParallel, wish: Wish, setup: Setup) -> Collector:
+    from presum.parallel.ddp import DdpCollector
+    from presum.parallel.ddp_hook import DdpHookCollector
+    from presum.parallel.ddp_reducing import DdpReducingCollector
+
+    group, audits = model.process_group, _audits(wish, setup)
+    if wish.plan is not None:
+        return DdpReducingCollector(model, wish.plan, setup, audits)
+    if _needs_hook(wish):
+        return DdpHookCollector(model, group, wish.gram_every, setup, audits)
+    return DdpCollector(model, setup)
+
+
+def _audits(wish: Wish, setup: Setup) -> Audits | None:
+    from presum.parallel.auditing import Audits
+
+    if wish.audit_every is None:
+        return None
+    return Audits(wish.audit_every * setup.every, wish.audit_elements)
+
+
+def hooks_of(model: DistributedDataParallel) -> list[tuple[Any, Any]]:
+    return list(getattr(model, "_comm_hooks", []))
+
+
+def _check_hookable(model: DistributedDataParallel) -> None:
+    world = dist.get_world_size(model.process_group)
+    if model.gradient_as_bucket_view and world & (world - 1):
+        raise ValueError(
+            'presum.attach: with mode="hook" and gradient_as_bucket_view the number of workers '
+            f"must be a power of two, not {world}: else bits of the mean could change"
+        )
+    _check_unhooked(model)
+    if world > 64:
+        raise ValueError('presum.attach: mode="hook" is for at most 64 workers')
+
+
+def _check_unhooked(model: DistributedDataParallel) -> None:
+    from presum.parallel.ddp_hook import HookState, installed
+
+    if installed(model) is not None:
+        raise ValueError(
+            "presum.attach: presum is in this model's communication hook already, from an earlier "
+            "attach; it stays there as long as the model lives"
+        )
+    copied = any(isinstance(s, HookState) and s.group is None for _, s in hooks_of(model))
+    if hooks_of(model) and not copied:
+        raise ValueError(
+            "presum.attach: the model has a communication hook already; attach first, and register "
+            "it afterwards: it will run inside (with reduction= leave it out: that replaces hooks)"
+        )
+
+
+def _fsdp(model: nn.Module, group: dist.ProcessGroup | None, wish: Wish) -> Target:
+    from presum.parallel.fsdp import parameter_groups
+    from presum.parallel.fsdp_reducing import check_groups
+
+    groups = list(parameter_groups(model))
+    if not groups:
+        raise ValueError("presum.attach: fully_shard has found no parameter in this module")
+    mesh: Any = groups[0].mesh_info.mesh
+    if wish.plan is not None:
+        check_groups(groups, wish.plan)
+    if wish.audit_every is not None:
+        _check_audited(groups)
+
+    return Target(
+        wrapper=model,
+        module=model,
+        kind="FSDP2",
+        ranks=dist.get_process_group_ranks(group) if group else mesh.mesh.flatten().tolist(),
+        parameters=_trainable(model),
+        device=groups[0].device,
+        collector=lambda setup: _fsdp_collector(model, wish, setup),
+        sharded=True,
+    )
+
+
+def _check_audited(groups: Sequence[Any]) -> None:
+    from presum.parallel.fsdp_auditing import AuditedReduceScatter
+
+    if any(isinstance(group._reduce_scatter_comm, AuditedReduceScatter) for group in groups):
+        raise ValueError(
+            "presum.attach: this model's sums are audited already, from an earlier attach; they "
+            "are as long as the model lives"
+        )
+    if not any(hasattr(group.mesh_info, "shard_process_group") for group in groups):
+        raise ValueError(
+            "presum.attach: audit_every on FSDP2 is for shards; with replicate() there are none"
+        )
+
+
+def _fsdp_collector(model: nn.Module, wish: Wish, setup: Setup) -> FsdpCollector:
+    from presum.parallel.fsdp import FsdpCollector
+    from presum.parallel.fsdp_auditing import FsdpAuditingCollector
+    from presum.parallel.fsdp_reducing import FsdpReducingCollector
+
+    audits = _audits(wish, setup)
+    if wish.plan is not None:
+        return FsdpReducingCollector(model, wish.plan, setup, audits)
+    if audits is not None:
+        return FsdpAuditingCollector(model, setup, audits)
+    return FsdpCollector(model, setup)
+
+
+def _by_hand(model: nn.Module, group: dist.ProcessGroup | None) -> Target:
+    from presum.parallel.by_hand import ManualCollector
+
+    if isinstance(model, DistributedDataParallel) or is_fsdp(model):
+        raise ValueError('presum.attach: mode="manual" is for a module that nobody else reduces')
+    if not dist.is_initialized():
+        raise ValueError("presum.attach: call torch.distributed.init_process_group first")
+    parameters = _trainable(model)
+    return Target(
+        wrapper=model,
+        module=model,
+        kind="by hand",
+        ranks=dist.get_process_group_ranks(group),
+        parameters=parameters,
+        device=_device(parameters),
+        collector=lambda setup: ManualCollector(model, parameters, setup),
+    )
+
+
+def _trainable(module: nn.Module) -> dict[str, nn.Parameter]:
+    return {name: p for name, p in module.named_parameters() if p.requires_grad}
+
+
+def _device(parameters: Mapping[str, nn.Parameter]) -> torch.device:
+    return next((p.device for p in parameters.values()), torch.device("cpu"))
