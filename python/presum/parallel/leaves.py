@@ -8,7 +8,7 @@ workers. ``Kept`` holds every gradient, ``Folded`` 17 bytes an element however m
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -30,6 +30,15 @@ class Slice(NamedTuple):
     def of(self, flat: torch.Tensor) -> torch.Tensor:
         """It, as a view of the buffer in the parameter's shape."""
         return flat.as_strided(self.shape, self.strides, self.start)
+
+
+def slices(places: Iterable[int], views: Iterable[torch.Tensor], flat: torch.Tensor) -> list[Slice]:
+    """Those of parameters whose views of a flat buffer are given."""
+    start = int(flat.storage_offset())
+    return [
+        Slice(place, int(view.storage_offset()) - start, view.shape, view.stride())
+        for place, view in zip(places, views, strict=True)
+    ]
 
 
 class Leaves(ABC):
