@@ -25,7 +25,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
 
-METHODS = ("exact", "binned", "fixed32", "fixed64")  # as presum.parallel.plan, which needs torch
+from presum.reduce.methods import METHODS
 
 
 def _parser(*, program: bool) -> argparse.ArgumentParser:

@@ -14,7 +14,7 @@ import pytest
 from presum.experiments.faults import command
 from presum.experiments.faults.catalogue import FAULTS
 from presum.experiments.faults.plan import Case
-from presum.experiments.s1.launch import run_workers
+from presum.experiments.launch import run_workers
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("tokenizers")

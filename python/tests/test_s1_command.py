@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from presum.errors import UserError
+from presum.experiments.launch import WorkerError, run_workers
 from presum.experiments.s1.command import main
-from presum.experiments.s1.launch import WorkerError, run_workers
 from presum.experiments.s1.worker import choose_device
 
 torch = pytest.importorskip("torch")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from presum.errors import UserError
-from presum.experiments.s1.folders import replace_folders
+from presum.experiments.folders import replace_folders
 from presum.experiments.s1.settings import (
     SEED_STRIDE,
     Run,

@@ -18,8 +18,9 @@ from functools import cache
 import torch
 
 from presum import _core
+from presum.devices.dtypes import CODES
 
-DTYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
+DTYPES = {getattr(torch, name): code for name, code in CODES.items()}
 CHUNK = 1 << 22  # elements handled at once: bounds the temporary memory to about 100 MB
 FINGERPRINT_BLOCK = 1024
 ROW_PLACES = 4096  # elements of a row that are read

@@ -36,6 +36,7 @@ from presum.parallel.reductions import (
     hand_over,
     look_for_sums_of_sums,
 )
+from presum.reduce.methods import fixed_bits
 from presum.steps.collector import Setup, in_backward
 
 GRAM_WORKERS_MAX = 64
@@ -192,7 +193,7 @@ class ReducingState(HookState):
         scratch = self._scratch.setdefault(bucket.index(), Scratch())
         if self._plan.method == "exact":
             return Exact(terms, mine, self._wants_gram(terms.leaves), scratch)
-        return Fixed(terms, mine, int(self._plan.method.removeprefix("fixed")), scratch)
+        return Fixed(terms, mine, fixed_bits(self._plan.method), scratch)
 
     def _wants_gram(self, leaves: int) -> Callable[[torch.Tensor], None] | None:
         collector: DdpReducingCollector | None = self._collector()

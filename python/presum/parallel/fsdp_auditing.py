@@ -14,10 +14,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.fsdp._fully_shard import _fsdp_param_group
 
 from presum.parallel.auditing import Audits, audited
-from presum.parallel.fsdp import FsdpCollector, parameter_groups
+from presum.parallel.fsdp import FsdpCollector, ReduceScatterStandIn, parameter_groups
 from presum.steps.collector import Setup
 from presum.torch_events.hooks import Hook
 from presum.torch_events.taps import TAPS
@@ -76,17 +75,14 @@ class FsdpAuditor:
             Hook(collector, lambda: collector.add_audit(look()))()
 
 
-class AuditedReduceScatter(_fsdp_param_group.ReduceScatter):  # type: ignore[misc, name-defined]
-    """What FSDP2 calls in place of the one inside."""
+class AuditedReduceScatter(ReduceScatterStandIn):
+    """Calls the one inside, and has what it did compared."""
 
     def __init__(self, inside: Any, auditor: FsdpAuditor) -> None:
-        self._inside = inside
+        super().__init__(inside)
         self._auditor = auditor
         # Only torch's own is known to do the same when it is called once more.
         self._repeats = type(inside).__module__.startswith("torch.")
-
-    def allocate(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        return self._inside.allocate(*args, **kwargs)  # type: ignore[no-any-return]
 
     def __call__(
         self,
@@ -98,14 +94,14 @@ class AuditedReduceScatter(_fsdp_param_group.ReduceScatter):  # type: ignore[mis
     ) -> Any:
         known = op in (dist.ReduceOp.SUM, dist.ReduceOp.AVG)
         if not self._auditor.due() or async_op or not known:
-            return self._inside(output_tensor, input_tensor, group, op, async_op)
+            return self.inside(output_tensor, input_tensor, group, op, async_op)
         divisor = group.size() if op == dist.ReduceOp.AVG else 1
         gathering = self._auditor.audits.exchange(input_tensor, group, divisor)
         again = None
         if self._repeats:
             again = torch.empty_like(output_tensor)
-            self._inside(again, input_tensor.clone(), group, op)
-        done = self._inside(output_tensor, input_tensor, group, op)
+            self.inside(again, input_tensor.clone(), group, op)
+        done = self.inside(output_tensor, input_tensor, group, op)
         gathering.done.wait()
         self._auditor.tell(lambda: audited(gathering, output_tensor, again))
         return done

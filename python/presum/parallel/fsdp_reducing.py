@@ -22,7 +22,7 @@ from torch.distributed.fsdp._fully_shard._fsdp_common import DDPMeshInfo
 
 from presum.parallel.auditing import Audits
 from presum.parallel.collectives import used_here
-from presum.parallel.fsdp import FsdpCollector, parameter_groups
+from presum.parallel.fsdp import FsdpCollector, ReduceScatterStandIn, parameter_groups
 from presum.parallel.fsdp_auditing import FsdpAuditor
 from presum.parallel.leaves import Folded, Kept
 from presum.parallel.plan import Plan
@@ -37,6 +37,7 @@ from presum.parallel.reductions import (
     agree,
     look_for_sums_of_sums,
 )
+from presum.reduce.methods import fixed_bits
 from presum.reduce.tensors import Binned
 from presum.steps.collector import Setup
 from presum.torch_events.taps import TAPS, Replacement
@@ -126,7 +127,7 @@ class FsdpReducer:
         self._said = False
         self._earlier: list[torch.Tensor] | list[Binned] = []  # of the group under way
         for group in groups:
-            group._reduce_scatter_comm = ReduceScatter(group._reduce_scatter_comm, self)
+            group._reduce_scatter_comm = ReducingReduceScatter(group._reduce_scatter_comm, self)
         TAPS.add()  # for good
         REDUCERS.add(self)
 
@@ -298,7 +299,7 @@ class FsdpReducer:
         leaves = [used_here(leaf).to(last.dtype) for leaf in earlier]
         if method == "exact":
             return Exact(terms, [*leaves, last])
-        return Fixed(terms, [*leaves, last], int(method.removeprefix("fixed")))
+        return Fixed(terms, [*leaves, last], fixed_bits(method))
 
 
 def _mark(one: Any) -> Mark:
@@ -328,15 +329,12 @@ def in_shards(held: Sequence[Any], tensors: Sequence[torch.Tensor], world: int) 
     return torch.cat(parts, 1).view(-1)
 
 
-class ReduceScatter(_fsdp_param_group.ReduceScatter):  # type: ignore[misc, name-defined]
-    """What FSDP2 calls in place of its own."""
+class ReducingReduceScatter(ReduceScatterStandIn):
+    """Has presum sum, and never calls the one inside."""
 
-    def __init__(self, original: Any, reducer: FsdpReducer) -> None:
-        self._original = original
+    def __init__(self, inside: Any, reducer: FsdpReducer) -> None:
+        super().__init__(inside)
         self._reducer = reducer
-
-    def allocate(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        return self._original.allocate(*args, **kwargs)  # type: ignore[no-any-return]
 
     def __call__(
         self,

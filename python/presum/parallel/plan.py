@@ -8,14 +8,13 @@ from typing import NamedTuple
 
 import torch
 
-METHODS = ("exact", "binned", "fixed32", "fixed64")
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+from presum.reduce.methods import METHODS, Method, takes
 
 
 class Plan(NamedTuple):
     """A method, and what divides the sum."""
 
-    method: str
+    method: Method
     microbatch_mean: bool  # all leaves instead of the workers
 
     def __str__(self) -> str:
@@ -32,10 +31,9 @@ class Plan(NamedTuple):
 
     def check(self, dtypes: Collection[torch.dtype]) -> None:
         """Raises ValueError where gradients of these dtypes cannot be summed so."""
-        known = (*DTYPES, torch.float64) if self.method == "exact" else DTYPES
         for dtype in dtypes:
-            if dtype not in known:
-                name = str(dtype).removeprefix("torch.")
+            name = str(dtype).removeprefix("torch.")
+            if not takes(self.method, name):
                 raise ValueError(f"presum.attach: reduction={self.method!r} cannot sum {name}")
 
 
@@ -47,7 +45,8 @@ def plan_of(
         if microbatch_mean:
             raise ValueError("presum.attach: microbatch_mean needs reduction")
         return None
-    if reduction not in METHODS:
+    method = next((known for known in METHODS if known == reduction), None)
+    if method is None:
         names = ", ".join(METHODS)
         raise ValueError(f"presum.attach: reduction must be one of {names}, not {reduction!r}")
     if mode == "manual":
@@ -59,4 +58,4 @@ def plan_of(
             'presum.attach: gram_every does not go with reduction; "exact" gives all cosines at '
             "every step"
         )
-    return Plan(reduction, microbatch_mean)
+    return Plan(method, microbatch_mean)

@@ -23,9 +23,7 @@ from presum import _core
 from presum.devices.device_pass import DTYPES
 from presum.errors import UserError
 from presum.reduce import torch_ops
-
-LEAVES_MAX = 32767
-DIVISOR_MAX = (1 << 31) - 1
+from presum.reduce.methods import DIVISOR_MAX, LEAVES_MAX, fixed_bits
 
 
 def _on_host(tensor: torch.Tensor) -> bool:
@@ -225,5 +223,5 @@ def sum_all(
             total.add(leaf)
         total.decode(divisor, out)
     else:
-        fixed(flat, divisor, int(method.removeprefix("fixed")), out)
+        fixed(flat, divisor, fixed_bits(method), out)
     return out.view(leaves[0].shape)

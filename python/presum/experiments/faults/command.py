@@ -6,21 +6,19 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from presum.errors import UserError
+from presum.experiments.command import WORKERS, exit_code_of, make_parser, whole_number
 from presum.experiments.faults import null, table
 from presum.experiments.faults.catalogue import Fault, choose
 from presum.experiments.faults.judge import judge
 from presum.experiments.faults.plan import MIN_WORKERS, Case, Plan
 from presum.experiments.faults.sightings import read_result
-from presum.experiments.s1.launch import WorkerError, run_workers
-
-WORKERS = 8
+from presum.experiments.launch import run_workers
 
 _DESCRIPTION = """\
 Trains small models with data-parallel workers, breaks one thing at a time, and shows whether presum
@@ -58,24 +56,12 @@ def main(argv: list[str]) -> int:
         as_list = table.list_as_json if options.format == "json" else table.render_list
         _print(as_list(options.workers))
         return 0
-    try:
-        return _null(options) if options.null else _benchmark(options)
-    except WorkerError as failure:
-        print(f"presum: {failure}\n{failure.trace}".rstrip(), file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("presum: interrupted", file=sys.stderr)
-        return 130
+    run = _null if options.null else _benchmark
+    return exit_code_of(lambda: run(options))
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="presum faults",
-        description=_DESCRIPTION,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = make_parser("faults", _DESCRIPTION, _EXAMPLES)
     what = parser.add_mutually_exclusive_group()
     what.add_argument(
         "--faults",
@@ -85,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
         help="comma-separated names or rows (default all)",
     )
     what.add_argument(
-        "--null", type=_whole, metavar="N", help="instead: N long runs without a fault"
+        "--null", type=whole_number, metavar="N", help="instead: N long runs without a fault"
     )
     what.add_argument("--list", action="store_true", help="show what would be injected, and stop")
     what.add_argument(
@@ -101,13 +87,13 @@ def _parser() -> argparse.ArgumentParser:
 def _add_training(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--workers",
-        type=_whole,
+        type=whole_number,
         default=WORKERS,
         metavar="N",
         help=f"worker processes (default {WORKERS})",
     )
     parser.add_argument(
-        "--steps", type=_whole, metavar="N", help="steps of each run (default: by fault)"
+        "--steps", type=whole_number, metavar="N", help="steps of each run (default: by fault)"
     )
     parser.add_argument(
         "--data",
@@ -128,12 +114,6 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
 
 def _names(text: str) -> list[str]:
     return text.split(",")
-
-
-def _whole(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number of 1 or more")
-    return int(text)
 
 
 def _benchmark(options: argparse.Namespace) -> int:
@@ -173,7 +153,7 @@ def _train(cases: Sequence[Case], options: argparse.Namespace) -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
     from presum.experiments.faults.data import make_corpus
     from presum.experiments.faults.worker import run_all
-    from presum.experiments.s1.folders import replace_folders
+    from presum.experiments.folders import replace_folders
 
     plan = Plan(
         cases=tuple(cases),

@@ -13,9 +13,9 @@ import torch.distributed as dist
 from presum._core import Aggregator
 from presum.experiments.faults import injectors
 from presum.experiments.faults.plan import Case, Plan
-from presum.experiments.faults.progress import Progress
 from presum.experiments.faults.sightings import SIGHTINGS, Sighting
 from presum.experiments.faults.training import Training
+from presum.experiments.progress import Progress
 from presum.transport import recorder
 
 

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from presum.errors import UserError
-from presum.experiments.s1.launch import WorkerError, run_workers, under_torchrun
+from presum.experiments.command import WORKERS, exit_code_of, make_parser, whole_number
+from presum.experiments.launch import run_workers, under_torchrun
 from presum.experiments.s1.settings import MODES, SETTINGS, Run
 
 if TYPE_CHECKING:
     from presum.experiments.s1.plan import Plan
-
-WORKERS = 8
 
 _DESCRIPTION = """\
 Fine-tunes a causal language model with data-parallel workers whose seeds agree or differ, watches
@@ -56,24 +55,11 @@ def main(argv: list[str]) -> int:
     Raises UserError for inputs that cannot be used, SystemExit for a wrong command line.
     """
     options = _parser().parse_args(argv)
-    try:
-        return _run(options)
-    except WorkerError as failure:
-        print(f"presum: {failure}\n{failure.trace}".rstrip(), file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("presum: interrupted", file=sys.stderr)
-        return 130
+    return exit_code_of(lambda: _run(options))
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="presum s1",
-        description=_DESCRIPTION,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = make_parser("s1", _DESCRIPTION, _EXAMPLES)
     _add_what(parser.add_argument_group("what is compared"))
     _add_model_and_data(parser.add_argument_group("model and data"))
     _add_training(parser.add_argument_group("training"))
@@ -84,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
 def _add_what(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--workers",
-        type=_whole,
+        type=whole_number,
         metavar="N",
         help=f"worker processes (default {WORKERS}; under torchrun its world size)",
     )
@@ -130,18 +116,18 @@ def _add_model_and_data(group: argparse._ArgumentGroup) -> None:
 
 def _add_training(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "--steps", type=_whole, default=40, metavar="N", help="steps of each run (default 40)"
+        "--steps", type=whole_number, default=40, metavar="N", help="steps of each run (default 40)"
     )
     group.add_argument(
         "--batch",
-        type=_whole,
+        type=whole_number,
         default=2,
         metavar="N",
         help="records per worker and step (default 2)",
     )
     group.add_argument(
         "--max-length",
-        type=_whole,
+        type=whole_number,
         default=1024,
         metavar="N",
         help="tokens of a record at most; the response is cut (default 1024)",
@@ -189,12 +175,6 @@ def _settings(text: str) -> tuple[str, ...]:
     return tuple(setting for setting in SETTINGS if setting in names)
 
 
-def _whole(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number of 1 or more")
-    return int(text)
-
-
 def _positive(text: str) -> float:
     try:
         value = float(text)
@@ -209,7 +189,7 @@ def _run(options: argparse.Namespace) -> int:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     workers = _worker_count(options.workers)
-    from presum.experiments.s1.folders import replace_folders
+    from presum.experiments.folders import replace_folders
     from presum.experiments.s1.prepare import make_plan
 
     leads = int(os.environ.get("RANK", "0")) == 0

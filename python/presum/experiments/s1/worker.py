@@ -8,9 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import presum
+from presum.experiments.progress import Progress
 from presum.experiments.s1.model import build_model
 from presum.experiments.s1.plan import Plan
-from presum.experiments.s1.progress import Progress
 from presum.experiments.s1.settings import Run, make_sampler, rank_seed, seed_everything
 from presum.experiments.s1.template import collate
 
@@ -33,13 +33,13 @@ def run_all(plan: Plan) -> None:
 
     place = join_group()
     shown = place.rank == 0
-    progress = Progress(runs=len(plan.runs), steps=plan.steps, shown=shown)
+    progress = Progress(runs=len(plan.runs), steps=len(plan.runs) * plan.steps, shown=shown)
     for run in plan.runs:
-        progress.start(run)
+        progress.start(f"{run.mode} {run.setting}")
         model, loss = train(plan, run, place=place, progress=progress)
         if plan.save_models and place.rank == 0:
             save(plan, run, model=model)
-        progress.finish(run, loss=loss)
+        progress.finish(f", last loss {loss:.3f}")
     progress.close()
     dist.barrier()
     dist.destroy_process_group()

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Progress on stderr: a bar on a terminal, else one line a run."""
 
+from __future__ import annotations
+
 import sys
 import time
-
-from presum.experiments.s1.settings import Run
 
 
 class Progress:
@@ -16,26 +16,25 @@ class Progress:
         self._runs = runs
         self._done = 0
         self._lines = shown and not sys.stderr.isatty()
-        self._bar = tqdm(
-            total=runs * steps, unit="step", disable=not shown or self._lines, dynamic_ncols=True
-        )
+        hidden = not shown or self._lines
+        self._bar = tqdm(total=steps, unit="step", disable=hidden, dynamic_ncols=True)
 
-    def start(self, run: Run) -> None:
-        """``run`` begins."""
+    def start(self, name: str) -> None:
+        """A run begins."""
+        self._name = name
         self._started = time.monotonic()
-        self._bar.set_description(f"{run.mode} {run.setting} ({self._done + 1}/{self._runs})")
+        self._bar.set_description(f"{name} ({self._done + 1}/{self._runs})")
 
     def step(self) -> None:
         """One step is done."""
         self._bar.update()
 
-    def finish(self, run: Run, *, loss: float) -> None:
-        """``run`` has ended; ``loss`` is worker 0's in its last step."""
+    def finish(self, note: str = "") -> None:
+        """The run has ended. ``note`` is added to its line."""
         self._done += 1
         if self._lines:
             seconds = time.monotonic() - self._started
-            place = f"{self._done}/{self._runs}"
-            line = f"{place} {run.mode} {run.setting}: {seconds:.0f} s, last loss {loss:.3f}"
+            line = f"{self._done}/{self._runs} {self._name}: {seconds:.1f} s{note}"
             print(line, file=sys.stderr, flush=True)
 
     def close(self) -> None:
