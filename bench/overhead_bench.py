@@ -32,7 +32,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import presum
-from presum.parallel.ddp_hook import _Guard
+from presum.parallel.ddp_hook import FailureGuard
 from presum.torch_events.hooks import Hook, ParameterHook
 from presum.transport.session import _sessions
 
@@ -145,7 +145,7 @@ def attribute(training: Training, steps: int) -> dict[str, float]:
     """Seconds a step inside our hooks, and of our background thread's CPU time."""
     spent = [0.0]
     originals = {kind: kind.__call__ for kind in (Hook, ParameterHook)}
-    enter, leave = _Guard.__enter__, _Guard.__exit__
+    enter, leave = FailureGuard.__enter__, FailureGuard.__exit__
 
     def timed_enter(guard: Any) -> None:
         guard.began = time.perf_counter()
@@ -155,7 +155,7 @@ def attribute(training: Training, steps: int) -> dict[str, float]:
         spent[0] += time.perf_counter() - guard.began
         return leave(guard, *error)
 
-    _Guard.__enter__, _Guard.__exit__ = timed_enter, timed_leave  # type: ignore[method-assign]
+    FailureGuard.__enter__, FailureGuard.__exit__ = timed_enter, timed_leave  # type: ignore[method-assign]
 
     def timed(call: Any) -> Any:
         def timed_call(hook: Hook, *args: Any, **kwargs: Any) -> None:
@@ -177,7 +177,7 @@ def attribute(training: Training, steps: int) -> dict[str, float]:
     background = time.clock_gettime(clock) - background
     for kind, call in originals.items():
         kind.__call__ = call  # type: ignore[method-assign]
-    _Guard.__enter__, _Guard.__exit__ = enter, leave  # type: ignore[method-assign]
+    FailureGuard.__enter__, FailureGuard.__exit__ = enter, leave  # type: ignore[method-assign]
     return {"step": step, "hooks": spent[0] / steps, "background": background / steps}
 
 

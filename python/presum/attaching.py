@@ -21,16 +21,16 @@ from torch.distributed.fsdp import FSDPModule
 from torch.optim import Optimizer
 
 from presum._core import Observer, __version__
-from presum.devices.device_pass import look_for_arrivals
+from presum.devices.gradient_pass import poll_host_copies
 from presum.findings import Finding
 from presum.fingerprints import Families, StepFingerprints, chosen
 from presum.fingerprints.environment import environment_facts
 from presum.fingerprints.settings import optimizer_facts
-from presum.fingerprints.states import Held, held_buffers
+from presum.fingerprints.states import NamedState, named_states
 from presum.monitor import Monitor
 from presum.parallel.plan import plan_of
-from presum.parallel.targets import Target, Wish, target_of
-from presum.steps.collector import Setup
+from presum.parallel.targets import Target, WatchOptions, target_of
+from presum.steps.collector import CollectorSetup
 from presum.steps.recording import Recording, unhook_ended
 from presum.text import printable
 from presum.transport.session import end_recordings_of, next_module, open_session
@@ -130,9 +130,9 @@ def attach(
     unhook_ended()
     _check_kind("process_group", process_group, dist.ProcessGroup)
     plan = plan_of(reduction, mode, gram_every, microbatch_mean=microbatch_mean)
-    how = Wish(mode, gram_every, plan, audit_every, audit_elements)
-    target = target_of(model, process_group, how)
-    _check_cadence(how, every, reduced_every)
+    options = WatchOptions(mode, gram_every, plan, audit_every, audit_elements)
+    target = target_of(model, process_group, options)
+    _check_cadence(options, every, reduced_every)
     _check_preflight(preflight, optimizer, every)
     _check_callback(on_finding)
     _check_data(data)
@@ -143,14 +143,14 @@ def attach(
     on = chosen(fingerprints) - ({"parameters"} if target.sharded else set())
     training = _Training(target, optimizer, scaler, data, on, _buffers(target, local_buffers, on))
     key = Path(run).absolute() if run is not None else None
-    facts = _facts(training, numbers, how)
+    facts = _facts(training, numbers, options)
     observer = _observer(training, numbers, facts, next_module(key, tuple(target.ranks)))
     end_recordings_of(target.module)
     session = open_session(key, _default_run(), dist.get_rank(), dist.get_world_size())
-    session.channel.look_for_numbers = look_for_arrivals
+    session.channel.poll_devices = poll_host_copies
     session.channel.quiet = session.channel.quiet or quiet
     if on_finding is not None:
-        session.telling.listen(on_finding, on_training_thread=on_training_thread)
+        session.listeners.listen(on_finding, on_training_thread=on_training_thread)
     recording = Recording(session, observer, tuple(target.ranks), preflight=preflight)
     monitor = Monitor(recording)
     try:
@@ -178,18 +178,18 @@ class _Training(NamedTuple):
     scaler: torch.amp.GradScaler | None
     data: object
     families: frozenset[str]  # of fingerprints
-    buffers: Sequence[Held]
+    buffers: Sequence[NamedState]
 
 
-def _facts(training: _Training, numbers: _Numbers, how: Wish) -> dict[str, object]:
+def _facts(training: _Training, numbers: _Numbers, options: WatchOptions) -> dict[str, object]:
     """What the run log is told of the training at its beginning."""
     target, optimizer, families = training.target, training.optimizer, training.families
     facts = _target_facts(target, optimizer, training.scaler) | {
         "sketch": numbers.sketch_size,
         "every": numbers.every,
         "reduced_every": numbers.reduced_every,
-        "mode": how.mode,
-        "reduction": how.plan or "the framework's",
+        "mode": options.mode,
+        "reduction": options.plan or "the framework's",
         "fingerprints": ",".join(sorted(families)) or "none",
     }
     if "environment" in families:
@@ -220,14 +220,14 @@ def _observer(
 
 def _setup(
     recording: Recording, observer: Observer, training: _Training, numbers: _Numbers
-) -> Setup:
+) -> CollectorSetup:
     target, optimizer, session = training.target, training.optimizer, recording.session
     parameters = [weakref.ref(parameter) for parameter in target.parameters.values()]
 
     def hello() -> None:
         session.send(observer.hello())
 
-    return Setup(
+    return CollectorSetup(
         observer=observer,
         parameters=parameters,
         names=list(target.parameters),
@@ -259,7 +259,7 @@ def _setup(
     )
 
 
-def _start(recording: Recording, training: _Training, setup: Setup) -> None:
+def _start(recording: Recording, training: _Training, setup: CollectorSetup) -> None:
     target, optimizer = training.target, training.optimizer
     collector = target.collector(setup)
     recording.watch(target.wrapper, target.module, collector)
@@ -299,7 +299,7 @@ def _check_kind(name: str, value: object, kind: type) -> None:
 
 
 def _listed(
-    buffers: Sequence[Held], groups: Sequence[str] | bool | None
+    buffers: Sequence[NamedState], groups: Sequence[str] | bool | None
 ) -> list[tuple[str, int, str]]:
     tensors = [(held.name, held.tensor()) for held in buffers]
     return [(n, x.numel() if x is not None else 0, _group_of(n, groups)) for n, x in tensors]
@@ -307,9 +307,9 @@ def _listed(
 
 def _buffers(
     target: Target, local_buffers: Sequence[str], families: frozenset[str]
-) -> Sequence[Held]:
+) -> Sequence[NamedState]:
     patterns = _patterns(local_buffers)
-    return held_buffers(target.module, target.parameters, target.ignored, patterns, families)
+    return named_states(target.module, target.parameters, target.ignored, patterns, families)
 
 
 def _patterns(local_buffers: Sequence[str]) -> Sequence[str]:
@@ -327,14 +327,14 @@ def _check_positive(name: str, value: int) -> None:
         raise ValueError(f"presum.attach: {name} must be a whole number of at least 1, not {value}")
 
 
-def _check_cadence(how: Wish, every: int, reduced_every: int) -> None:
+def _check_cadence(options: WatchOptions, every: int, reduced_every: int) -> None:
     _check_positive("every", every)
     _check_positive("reduced_every", reduced_every)
     for name in ("gram_every", "audit_every", "audit_elements"):
-        value = getattr(how, name)
+        value = getattr(options, name)
         if value is not None:
             _check_positive(name, value)
-    if how.audit_every is None and how.audit_elements != AUDIT_ELEMENTS:
+    if options.audit_every is None and options.audit_elements != AUDIT_ELEMENTS:
         raise ValueError("presum.attach: audit_elements needs audit_every")
 
 

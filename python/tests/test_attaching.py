@@ -24,10 +24,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import presum
-from presum.devices.device_pass import Fetch
+from presum.devices.gradient_pass import HostCopy
 from presum.parallel.ddp import DdpCollector
 from presum.transport.channel import Channel
-from presum.transport.queues import Queues
+from presum.transport.store_queue import StoreQueue
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -178,14 +178,14 @@ def test_a_queue_that_somebody_else_emptied_is_no_reason_to_give_up(
     error = dist.DistNetworkError("planted") if lost else dist.QueueEmptyError("empty")
     with presum.attach(model, run=tmp_path) as monitor:
         recorder = monitor._session.recorder
-        recorder.queues = Queues(Store(error), "key")
+        recorder.queue = StoreQueue(Store(error), "key")
         deadline = time.monotonic() + 5
         while lost and not recorder.others_lost and time.monotonic() < deadline:
             time.sleep(0.01)
         train(model, 2)
         time.sleep(0.2)
         assert recorder.others_lost == lost
-        recorder.queues = None
+        recorder.queue = None
     assert presum.load(tmp_path).steps.step.tolist() == [0, 1]
 
 
@@ -219,14 +219,14 @@ class Arrival:
 def arrivals(monkeypatch: pytest.MonkeyPatch) -> list[Arrival]:
     """Of the numbers of steps that are on a device."""
     found: list[Arrival] = []
-    original = Fetch.__init__
+    original = HostCopy.__init__
 
-    def begin(fetch: Fetch, *args: Any) -> None:
+    def begin(fetch: HostCopy, *args: Any) -> None:
         original(fetch, *args)
         found.append(Arrival(3))
         fetch.follow(found[-1])  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Fetch, "__init__", begin)
+    monkeypatch.setattr(HostCopy, "__init__", begin)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr("presum.transport.session.ORPHAN_SECONDS", 0.02)
     return found

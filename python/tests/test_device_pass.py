@@ -16,8 +16,8 @@ import torch
 
 from presum import _core
 from presum._core import Observer
-from presum.devices import device_pass
-from presum.devices.device_pass import CHUNK, DTYPES, DeviceStep, look_for_arrivals
+from presum.devices import gradient_pass
+from presum.devices.gradient_pass import CHUNK, DTYPES, DeviceStep, poll_host_copies
 
 HEADER_BYTES = 56
 TOTAL, SKETCH, REDUCED = 2, 4, 7
@@ -61,7 +61,7 @@ def both(
     fetch = step.fetch([])
     while not fetch.ready():
         time.sleep(0.001)
-        look_for_arrivals()
+        poll_host_copies()
     fetched = fetch()
     device.begin_step(3)
     for gradient in fetched.gradients:
@@ -162,7 +162,7 @@ def test_the_fetching_stream_waits_for_every_stream_that_read(
     current = [reduce]
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _device: current[0])
     monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
-    streams = device_pass._Streams(torch.device("cuda", 0))
+    streams = gradient_pass._Streams(torch.device("cuda", 0))
     for current[0], name in ((reduce, "a"), (compute, "b"), (reduce, "c")):
         streams.read(fake_tensor(log, name))
     current[0] = compute
@@ -243,7 +243,7 @@ def test_what_fails_on_the_device_is_raised_where_its_packet_is_made(
     fetches = [DeviceStep(torch.device("cpu"), 0).fetch([]) for _ in range(2)]
     for fetch, event in zip(fetches, (broken, whole), strict=True):
         fetch.follow(event)  # type: ignore[arg-type]
-    look_for_arrivals()
+    poll_host_copies()
     assert [fetch.ready() for fetch in fetches] == [True, True]
     with pytest.raises(RuntimeError, match="planted"):
         fetches[0]()
@@ -265,11 +265,11 @@ def test_only_the_training_thread_asks_and_not_while_a_graph_is_captured(
     thread.join()
     assert answers == [False, False] and events[0].asked == []
     capturing = True
-    look_for_arrivals()
+    poll_host_copies()
     assert events[0].asked == []
     capturing, events[0].happened = False, True
-    look_for_arrivals()
+    poll_host_copies()
     assert [fetch.ready() for fetch in fetches] == [True, False]
     events[1].happened = True
-    look_for_arrivals()
+    poll_host_copies()
     assert fetches[1].ready() and set(events[1].asked) == {threading.current_thread().name}

@@ -25,7 +25,7 @@ from torch.utils.data import (
 )
 
 from presum._core import Observer, hash_rows
-from presum.devices.device_pass import dense, fingerprint, row_hashes
+from presum.devices.gradient_pass import dense, fingerprint, row_hashes
 from presum.fingerprints import settings
 from presum.fingerprints.environment import environment_facts
 from presum.fingerprints.families import KIND, WORD, Families, Values, chosen
@@ -202,7 +202,7 @@ def test_padding_does_not_show_in_a_row_s_hash() -> None:
 
 
 def test_many_rows_are_hashed_in_parts_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("presum.devices.device_pass.CHUNK", 64)
+    monkeypatch.setattr("presum.devices.gradient_pass.CHUNK", 64)
     x = torch.randint(0, 9, (41, 30))
     mask = torch.randint(0, 2, x.shape)
     assert device_rows(x, None) == host_rows(x, None)

@@ -25,7 +25,7 @@ from presum.experiments.s1.model import (
 )
 from presum.experiments.s1.prepare import make_plan
 from presum.experiments.s1.records import Record
-from presum.experiments.s1.settings import Run
+from presum.experiments.s1.settings import S1Run
 from presum.experiments.s1.template import IGNORED, Example, collate, encode, encode_all, prompt
 
 RECORD = Record("Add the numbers.", "2, 3", "The sum is 5.")
@@ -147,7 +147,7 @@ def _options(**changes: Any) -> argparse.Namespace:
 
 
 def test_plan_counts_what_it_drops() -> None:
-    plan, dropped = make_plan(_options(max_length=64), runs=(Run("sharded", "S1-1"),), workers=8)
+    plan, dropped = make_plan(_options(max_length=64), runs=(S1Run("sharded", "S1-1"),), workers=8)
     assert dropped > 0
     assert len(plan.examples) + dropped == 1000
     assert max(len(e.input_ids) for e in plan.examples) <= 64

@@ -12,7 +12,7 @@ from presum.errors import UserError
 from presum.experiments.folders import replace_folders
 from presum.experiments.s1.settings import (
     SEED_STRIDE,
-    Run,
+    S1Run,
     make_sampler,
     rank_seed,
     seed_everything,
@@ -76,7 +76,7 @@ def test_seed_reaches_all_generators() -> None:
 
 
 def test_run_name() -> None:
-    assert Run("sharded", "S1-1").name == "sharded-S1-1"
+    assert S1Run("sharded", "S1-1").name == "sharded-S1-1"
 
 
 def test_run_folders_are_replaced(tmp_path: Path) -> None:

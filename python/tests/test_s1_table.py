@@ -9,7 +9,7 @@ import pytest
 from presum.experiments.s1.card import model_card
 from presum.experiments.s1.model import ModelSource
 from presum.experiments.s1.plan import Plan
-from presum.experiments.s1.settings import MODES, SETTINGS, Run
+from presum.experiments.s1.settings import MODES, SETTINGS, S1Run
 from presum.experiments.s1.table import Summary, expected, render, shown, summarise
 
 STRICT = Summary(0.0, 0.0, 0.0, 1.0, 1.0, 6.0)
@@ -17,9 +17,9 @@ MIDDLE = Summary(0.22, 0.66, 0.9, 0.77, 1.3, 5.8)
 FREE = Summary(0.47, 1.5, 1.9, 0.1, 5.3, 4.8)
 
 
-def _summaries() -> dict[Run, Summary]:
+def _summaries() -> dict[S1Run, Summary]:
     replicated = dict(zip(SETTINGS, (STRICT, MIDDLE, FREE), strict=True))
-    return {Run(m, s): FREE if m == "sharded" else replicated[s] for m in MODES for s in SETTINGS}
+    return {S1Run(m, s): FREE if m == "sharded" else replicated[s] for m in MODES for s in SETTINGS}
 
 
 def test_summary_is_the_mean_over_steps() -> None:
@@ -78,7 +78,7 @@ def test_table_explains_only_the_modes_it_has() -> None:
 
 
 def test_undefined_cosine_is_a_dash() -> None:
-    alone = {Run("sharded", "S1-1"): STRICT._replace(cosine_mean=math.nan)}
+    alone = {S1Run("sharded", "S1-1"): STRICT._replace(cosine_mean=math.nan)}
     line = next(x for x in render(alone, workers=1).splitlines() if x.startswith("mean cosine"))
     assert line.split()[2:] == ["-", "high", "?"]
     assert "nobody to disagree with" in render(alone, workers=1)
@@ -86,7 +86,7 @@ def test_undefined_cosine_is_a_dash() -> None:
 
 def _plan(source: ModelSource) -> Plan:
     return Plan(
-        runs=(Run("sharded", "S1-2"),),
+        runs=(S1Run("sharded", "S1-2"),),
         workers=2,
         steps=3,
         batch=4,
@@ -105,7 +105,7 @@ def _plan(source: ModelSource) -> Plan:
 
 def test_card_names_what_was_trained_and_measured() -> None:
     path = Path("somewhere/secret/my-model")
-    card = model_card(_plan(ModelSource(path=path)), Run("sharded", "S1-2"), summary=MIDDLE)
+    card = model_card(_plan(ModelSource(path=path)), S1Run("sharded", "S1-2"), summary=MIDDLE)
     assert card.startswith("---\nlibrary_name: transformers\n")
     assert 'base_model: "my-model"' in card
     assert "secret" not in card
@@ -115,6 +115,6 @@ def test_card_names_what_was_trained_and_measured() -> None:
 
 
 def test_card_of_a_built_model_has_no_base() -> None:
-    card = model_card(_plan(ModelSource()), Run("sharded", "S1-2"), summary=MIDDLE)
+    card = model_card(_plan(ModelSource()), S1Run("sharded", "S1-2"), summary=MIDDLE)
     assert "base_model" not in card
     assert "builtin, initialised from scratch" in card

@@ -20,7 +20,7 @@ from torch import nn
 from torch.amp.grad_scaler import GradScaler
 
 from presum._core import Tap
-from presum.torch_events.taps import TAPS, Tapped, Taps
+from presum.torch_events.taps import TAPS, TappedFunction, Taps
 
 
 class Owner:
@@ -41,8 +41,8 @@ def told() -> list[Any]:
 
 
 @pytest.fixture
-def tapped(told: list[Any]) -> Iterator[Tapped]:
-    tap = Tapped(
+def tapped(told: list[Any]) -> Iterator[TappedFunction]:
+    tap = TappedFunction(
         Owner,
         "method",
         before=lambda *args, **kwargs: told.append(("before", args[1:], kwargs)),
@@ -56,7 +56,7 @@ def tapped(told: list[Any]) -> Iterator[Tapped]:
 
 @pytest.mark.filterwarnings("ignore:from inside")
 def test_who_listens_is_told_and_the_result_is_the_function_s(
-    tapped: Tapped, told: list[Any]
+    tapped: TappedFunction, told: list[Any]
 ) -> None:
     assert Owner().method(3, factor=5) == 15
     assert told == [
@@ -66,7 +66,9 @@ def test_who_listens_is_told_and_the_result_is_the_function_s(
     ]
 
 
-def test_an_exception_passes_through_without_a_frame(tapped: Tapped, told: list[Any]) -> None:
+def test_an_exception_passes_through_without_a_frame(
+    tapped: TappedFunction, told: list[Any]
+) -> None:
     with pytest.raises(ValueError, match="negative") as caught:
         Owner().method(-1)
     names = [frame.name for frame in traceback.extract_tb(caught.tb)]
@@ -74,7 +76,7 @@ def test_an_exception_passes_through_without_a_frame(tapped: Tapped, told: list[
     assert told == [("before", (-1,), {}), "always"]
 
 
-def test_a_warning_points_at_the_caller_s_line(tapped: Tapped) -> None:
+def test_a_warning_points_at_the_caller_s_line(tapped: TappedFunction) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         Owner().method(1)
@@ -82,7 +84,7 @@ def test_a_warning_points_at_the_caller_s_line(tapped: Tapped) -> None:
     assert [(w.filename, w.lineno) for w in caught] == [(__file__, line)]
 
 
-def test_it_looks_like_the_function(tapped: Tapped) -> None:
+def test_it_looks_like_the_function(tapped: TappedFunction) -> None:
     assert inspect.signature(Owner.method) == inspect.signature(vars(Owner)["method"].__wrapped__)
     assert "What it does." in (Owner.method.__doc__ or "") and Owner.method.__name__ == "method"
     assert "negative" in inspect.getsource(Owner.method)
@@ -92,7 +94,7 @@ def test_it_looks_like_the_function(tapped: Tapped) -> None:
 @pytest.mark.filterwarnings("ignore:from inside")
 def test_undone_it_is_the_function_itself(told: list[Any]) -> None:
     original = vars(Owner)["method"]
-    tap = Tapped(Owner, "method", always=lambda: told.append("always"))
+    tap = TappedFunction(Owner, "method", always=lambda: told.append("always"))
     tap.apply()
     kept = Owner.method
     tap.undo()
@@ -112,7 +114,7 @@ def test_arguments_may_be_changed() -> None:
 
 def test_special_methods_are_found_by_python() -> None:
     seen: list[Any] = []
-    tap = Tapped(Owner, "__iter__", after=lambda result, owner: seen.append(owner))
+    tap = TappedFunction(Owner, "__iter__", after=lambda result, owner: seen.append(owner))
     tap.apply()
     owner = Owner()
     assert list(owner) == [1, 2] and seen == [owner]
@@ -167,7 +169,7 @@ def test_scalers_that_scale_in_a_way_of_their_own_are_seen() -> None:
     assert not isinstance(vars(Mine)["scale"], Tap)
 
 
-def test_a_tapped_function_is_copied_and_pickled_by_its_name(tapped: Tapped) -> None:
+def test_a_tapped_function_is_copied_and_pickled_by_its_name(tapped: TappedFunction) -> None:
     function = vars(Owner)["method"]
     assert isinstance(function, Tap)
     assert pickle.loads(pickle.dumps(function)) is function

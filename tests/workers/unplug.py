@@ -21,8 +21,8 @@ from torch.nn.parallel import DistributedDataParallel
 import presum
 from presum.parallel import ddp
 from presum.transport import session
-from presum.transport.links import links
-from presum.transport.queues import Queues
+from presum.transport.connections import store_connections
+from presum.transport.store_queue import StoreQueue
 from workers.launch import main, write_json
 from workers.matrix import digest
 
@@ -58,15 +58,15 @@ def store_gone(rank: int, _run: Path) -> None:
     """The aggregator's store server dies, as with its process."""
     if rank == 0:
         for one in list(session._sessions.values()):
-            one.recorder.queues = None
-        links().stop_serving()
+            one.recorder.queue = None
+        store_connections().stop_serving()
 
 
 def store_fails(rank: int, _run: Path) -> None:
     """The aggregator's store answers no more."""
     if rank == 0:
         for one in list(session._sessions.values()):
-            one.recorder.queues = Queues(_Broken(), "key")
+            one.recorder.queue = StoreQueue(_Broken(), "key")
 
 
 class _Broken:

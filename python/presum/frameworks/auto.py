@@ -28,11 +28,11 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from presum.fingerprints.loaders import WATCH
+from presum.fingerprints.loaders import LOADER_EVENTS
 from presum.frameworks.callbacks import TRAINER_TAP
 from presum.parallel.targets import is_watched
 from presum.steps.collector import Collector
-from presum.torch_events.taps import Tapped
+from presum.torch_events.taps import TappedFunction
 
 # Under its name in torch.multiprocessing stands its function.
 SPAWN: Any = import_module("torch.multiprocessing.spawn")
@@ -40,7 +40,7 @@ SPAWNED = "PRESUM_SPAWNED"  # options for processes that this one spawns
 log = logging.getLogger("presum")
 
 
-class Made:
+class Constructions:
     """DDP models and optimisers that this process has made since ``watch``, in their order."""
 
     def __init__(self) -> None:
@@ -48,8 +48,8 @@ class Made:
         self._optimizers: list[weakref.ref[Optimizer]] = []
         self.new_model: Callable[[DistributedDataParallel], None] = lambda model: None
         self._replacements = [
-            Tapped(DistributedDataParallel, "__init__", after=self._model),
-            Tapped(Optimizer, "__init__", after=self._optimizer),
+            TappedFunction(DistributedDataParallel, "__init__", after=self._model),
+            TappedFunction(Optimizer, "__init__", after=self._optimizer),
         ]
 
     def watch(self) -> None:
@@ -75,14 +75,14 @@ class Made:
         return best if best is not None and shared(best) > 0 else None
 
     def _model(self, _result: None, model: DistributedDataParallel, *_: Any, **__: Any) -> None:
-        with _unseen():
-            WATCH.forget_recent()
+        with _errors_logged():
+            LOADER_EVENTS.forget_recent()
             self._models = [*filter(_alive, self._models), weakref.ref(model)]
             self.new_model(model)
 
     def _optimizer(self, _result: None, optimizer: Optimizer, *_: Any, **__: Any) -> None:
-        with _unseen():
-            WATCH.forget_recent()
+        with _errors_logged():
+            LOADER_EVENTS.forget_recent()
             self._optimizers = [*filter(_alive, self._optimizers), weakref.ref(optimizer)]
 
 
@@ -91,7 +91,7 @@ def _alive(reference: weakref.ref[Any]) -> Any:
 
 
 @contextlib.contextmanager
-def _unseen() -> Iterator[None]:
+def _errors_logged() -> Iterator[None]:
     """What goes wrong in our own code must not show in a program that knows nothing of it."""
     try:
         yield
@@ -99,14 +99,14 @@ def _unseen() -> Iterator[None]:
         log.warning("presum: cannot watch what was made here", exc_info=True)
 
 
-MADE = Made()
+CONSTRUCTIONS = Constructions()
 
 
 class FirstForward:
     """A forward pre-hook of a model until its first training forward, through its wrapper or around
     it; copies as nothing."""
 
-    def __init__(self, model: DistributedDataParallel, attach: Attach) -> None:
+    def __init__(self, model: DistributedDataParallel, attach: AttachCall) -> None:
         self._model = weakref.ref(model)
         self._attach = attach
         self._handles = [
@@ -120,7 +120,7 @@ class FirstForward:
         if model is None or not torch.is_grad_enabled():
             return
         # Around the wrapper a module may well run before its training begins.
-        if module is model or MADE.optimizer_of(model.parameters()) is not None:
+        if module is model or CONSTRUCTIONS.optimizer_of(model.parameters()) is not None:
             self.remove()
             self._attach(model, module, args, kwargs)
 
@@ -138,10 +138,10 @@ class FirstForward:
 
 
 # Called with a model, and the module whose forward pass begins: wrapper, the one inside, or none.
-Attach = Callable[[nn.Module, nn.Module | None, tuple[Any, ...], dict[str, Any]], None]
+AttachCall = Callable[[nn.Module, nn.Module | None, tuple[Any, ...], dict[str, Any]], None]
 
 
-class Auto:
+class AutoAttach:
     """Attaches every data-parallel model of this process with the same options."""
 
     def __init__(self, options: dict[str, Any], words: Sequence[str] | None) -> None:
@@ -160,18 +160,18 @@ class Auto:
         self._said: set[str] = set()
 
     def start(self) -> None:
-        MADE.watch()
-        MADE.new_model = self._made
-        with _unseen():
+        CONSTRUCTIONS.watch()
+        CONSTRUCTIONS.new_model = self._made
+        with _errors_logged():
             from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
 
-            Tapped(FSDPState, "_root_pre_forward", after=self._root_forward).apply()
-        with _unseen():
+            TappedFunction(FSDPState, "_root_pre_forward", after=self._root_forward).apply()
+        with _errors_logged():
             os.environ[SPAWNED] = json.dumps(self._options)
             SPAWN._wrap = spawned
-            Tapped(SPAWN, "start_processes", before=self._start_processes).apply()
-        Tapped(subprocess.Popen, "__init__", before=self._start_process).apply()
-        WATCH.watch_ahead()
+            TappedFunction(SPAWN, "start_processes", before=self._start_processes).apply()
+        TappedFunction(subprocess.Popen, "__init__", before=self._start_process).apply()
+        LOADER_EVENTS.watch_ahead()
         register_optimizer_step_post_hook(self._stepped)
         atexit.register(self._at_end)
 
@@ -180,7 +180,7 @@ class Auto:
 
     def _start_process(self, process: Any, *args: Any, **kwargs: Any) -> Any:
         """A rank that the program starts itself (Lightning) is to be watched as well."""
-        with _unseen():
+        with _errors_logged():
             args, kwargs = self._as_watched(args, kwargs)
         return (process, *args), kwargs
 
@@ -237,7 +237,7 @@ class Auto:
         from presum.attaching import attach
 
         self._look_at_frameworks()
-        optimizer = MADE.optimizer_of(model.parameters())
+        optimizer = CONSTRUCTIONS.optimizer_of(model.parameters())
         collector = attach(model, optimizer=optimizer, **self._options)._collector
         assert collector is not None
         return collector
@@ -256,9 +256,9 @@ class Auto:
         """Models whose forward pass is never called but whose parameters are trained: from here on
         they are watched."""
         trained: list[tuple[DistributedDataParallel, FirstForward]] = []
-        with _unseen():
+        with _errors_logged():
             for model, first in list(self._waiting.items()):
-                if MADE.optimizer_of(model.parameters()) is optimizer:
+                if CONSTRUCTIONS.optimizer_of(model.parameters()) is optimizer:
                     trained.append((model, first))
         for model, first in trained:
             first.attach(model)
@@ -290,7 +290,7 @@ class Auto:
             print(text, file=sys.stderr, flush=True)
 
 
-_auto: Auto | None = None
+_auto: AutoAttach | None = None
 _wrap = SPAWN._wrap
 
 
@@ -302,12 +302,12 @@ def start(options: dict[str, Any], words: Sequence[str] | None = None) -> None:
     """
     global _auto
     if _auto is None:
-        _auto = Auto(options, words)
+        _auto = AutoAttach(options, words)
         _auto.start()
 
 
 def spawned(*args: Any) -> None:
     """What a process runs that ``torch.multiprocessing.spawn`` starts."""
-    with _unseen():
+    with _errors_logged():
         start(json.loads(os.environ[SPAWNED]))
     _wrap(*args)

@@ -13,21 +13,23 @@ from torch.nn.parallel import DistributedDataParallel
 from presum.monitor import Monitor
 from presum.parallel.targets import is_watched, outermost_fsdp
 from presum.torch_events.losses import kept_value
-from presum.torch_events.taps import TAPS, Tapped
+from presum.torch_events.taps import TAPS, TappedFunction
 
 
 class TrainerTap:
     """Tells how the Trainer of transformers divides losses: a callback is given no trainer."""
 
     def __init__(self) -> None:
-        self._tap: Tapped | None = None
+        self._tap: TappedFunction | None = None
 
     def apply(self) -> None:
         """A second call does nothing."""
         if self._tap is None:
             from transformers import Trainer
 
-            self._tap = Tapped(Trainer, "training_step", before=self._begin, always=self._end)
+            self._tap = TappedFunction(
+                Trainer, "training_step", before=self._begin, always=self._end
+            )
             self._tap.apply()
 
     def _begin(self, trainer: Any, _model: Any, _inputs: Any, *args: Any, **kwargs: Any) -> None:
@@ -56,7 +58,7 @@ def _data_parallel(trainer: Any) -> int:
 TRAINER_TAP = TrainerTap()
 
 
-class Watcher:
+class TrainingWatcher:
     """Attaches the model of one training, and closes its monitor."""
 
     def __init__(self, options: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 from presum.errors import UserError
-from presum.frameworks.callbacks import Watcher
+from presum.frameworks.callbacks import TrainingWatcher
 from presum.monitor import Monitor
 
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")
@@ -40,7 +40,7 @@ class LightningCallback(*_bases()):  # type: ignore[misc]
 
     def __init__(self, **options: Any) -> None:
         super().__init__()
-        self._watcher = Watcher(options)
+        self._watcher = TrainingWatcher(options)
 
     @property
     def monitors(self) -> list[Monitor]:

@@ -7,8 +7,8 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from presum.frameworks.auto import MADE
-from presum.frameworks.callbacks import TRAINER_TAP, Watcher
+from presum.frameworks.auto import CONSTRUCTIONS
+from presum.frameworks.callbacks import TRAINER_TAP, TrainingWatcher
 from presum.monitor import Monitor
 
 
@@ -24,9 +24,9 @@ class TransformersCallback(TrainerCallback):
     """
 
     def __init__(self, **options: Any) -> None:
-        MADE.watch()
+        CONSTRUCTIONS.watch()
         TRAINER_TAP.apply()
-        self._watcher = Watcher(options)
+        self._watcher = TrainingWatcher(options)
 
     @property
     def monitors(self) -> list[Monitor]:
@@ -35,7 +35,7 @@ class TransformersCallback(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **found: Any) -> None:
         """The model is wrapped, nothing is trained yet."""
-        wrapper = MADE.wrapper_of(found["model"])
+        wrapper = CONSTRUCTIONS.wrapper_of(found["model"])
         self._watcher.begin(wrapper, optimizer=found.get("optimizer"))
 
     def on_train_end(self, args: Any, state: Any, control: Any, **found: Any) -> None:

@@ -17,14 +17,14 @@ import torch.distributed as dist
 from torch.futures import Future
 
 from presum import _core
-from presum.devices.device_pass import DTYPES
+from presum.devices.gradient_pass import DTYPES
 from presum.parallel.collectives import all_gather
-from presum.steps.collector import Audited
+from presum.steps.collector import AuditResult
 
-Look = Callable[[], Audited | None]
+MakeAudit = Callable[[], AuditResult | None]
 
 
-class Gathering(NamedTuple):
+class GatheredSample(NamedTuple):
     """A sample of what every worker put into a bucket or shard, on its way."""
 
     elements: int  # of the bucket or shard
@@ -50,16 +50,20 @@ class Audits:
 
     def gather(
         self, local: torch.Tensor, group: dist.ProcessGroup | None, divisor: int | None = None
-    ) -> Gathering:
+    ) -> GatheredSample:
         """Collective. ``local`` is this worker's bucket, before any division; what comes out is the
         sum over ``divisor``, which by default makes it the mean."""
         places, world = self._places(local), dist.get_world_size(group)
         own = local[places].contiguous()
         values = own.new_empty(world, own.numel())
         work = all_gather(values.view(-1), own, group=group, async_op=True)
-        return Gathering(local.numel(), places, values, own, work.get_future(), divisor or world)
+        return GatheredSample(
+            local.numel(), places, values, own, work.get_future(), divisor or world
+        )
 
-    def exchange(self, local: torch.Tensor, group: dist.ProcessGroup, divisor: int) -> Gathering:
+    def exchange(
+        self, local: torch.Tensor, group: dist.ProcessGroup, divisor: int
+    ) -> GatheredSample:
         """Collective. ``local`` holds this worker's values of everyone's shard, one after the
         other; what comes out is this worker's shard of the sum over ``divisor``."""
         shards = local.view(group.size(), -1)
@@ -67,7 +71,7 @@ class Audits:
         sent = shards[:, places].contiguous()
         values = torch.empty_like(sent)
         work = dist.all_to_all_single(values.view(-1), sent.view(-1), group=group, async_op=True)
-        return Gathering(shards.shape[1], places, values, sent, work.get_future(), divisor)
+        return GatheredSample(shards.shape[1], places, values, sent, work.get_future(), divisor)
 
     def _places(self, values: torch.Tensor) -> torch.Tensor | slice:
         """Evenly spread, with both ends: there a sum goes wrong first."""
@@ -78,10 +82,10 @@ class Audits:
 
     def follow(
         self,
-        gathering: Gathering,
+        gathering: GatheredSample,
         reduced: Future[torch.Tensor],
         again: Future[torch.Tensor] | None,
-        tell: Callable[[Look], None],
+        tell: Callable[[MakeAudit], None],
     ) -> Future[torch.Tensor]:
         """``reduced``, once ``tell`` was given what finds out what was done. ``again`` is the
         reduction of the same values once more."""
@@ -90,7 +94,7 @@ class Audits:
         def compare(_done: Future[Any]) -> torch.Tensor:
             mean = flat_value(reduced)
             second = None if again is None else flat_value(again)
-            tell(lambda: audited(gathering, mean, second))
+            tell(lambda: audit_result(gathering, mean, second))
             return mean
 
         return torch.futures.collect_all(waited + ([again] if again else [])).then(compare)
@@ -107,7 +111,9 @@ def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     return torch.equal(one.view(words), other.view(words))
 
 
-def audited(found: Gathering, mean: torch.Tensor, again: torch.Tensor | None) -> Audited | None:
+def audit_result(
+    found: GatheredSample, mean: torch.Tensor, again: torch.Tensor | None
+) -> AuditResult | None:
     """What happened to the sample, given the reduced bucket or shard. Reads it on the host. None
     where a hook of the user's returned something of another dtype or size."""
     if mean.dtype != found.values.dtype or mean.numel() != found.elements:
@@ -120,4 +126,4 @@ def audited(found: Gathering, mean: torch.Tensor, again: torch.Tensor | None) ->
         found.divisor,
         result.data_ptr(),
     )
-    return Audited(compared["record"], None if again is None else _same_bits(mean, again))
+    return AuditResult(compared["record"], None if again is None else _same_bits(mean, again))

@@ -8,17 +8,17 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
-from presum.steps.collector import Collector, Setup
+from presum.steps.collector import Collector, CollectorSetup
 from presum.torch_events.hooks import Hook
 
-Named = Iterable[tuple[str, torch.Tensor | None]]
+NamedGradients = Iterable[tuple[str, torch.Tensor | None]]
 
 
 class ManualCollector(Collector):
     """A step is what the user hands over before a reduction; several calls with parameters that
     were not handed over yet add to it."""
 
-    def __init__(self, model: nn.Module, names: Iterable[str], setup: Setup) -> None:
+    def __init__(self, model: nn.Module, names: Iterable[str], setup: CollectorSetup) -> None:
         super().__init__(model, model, setup)
         self._places = {name: place for place, name in enumerate(names)}
         self._sizes = [parameter.numel() for _, parameter in self._alive()]
@@ -32,13 +32,13 @@ class ManualCollector(Collector):
         self._micro_batches += 1
         self._use_reached()
 
-    def before_reduction(self, named_gradients: Named) -> None:
+    def before_reduction(self, named_gradients: NamedGradients) -> None:
         """This worker's own gradients. Raises ValueError for a name that is not a parameter's."""
         found = self._checked(named_gradients)
         if not self.off:
             Hook(self, self._begin)(found)
 
-    def after_reduction(self, named_gradients: Named) -> None:
+    def after_reduction(self, named_gradients: NamedGradients) -> None:
         """The reduced ones. Raises ValueError likewise."""
         found = self._checked(named_gradients)
         if not self.off and self._reading_reduced:
@@ -63,7 +63,7 @@ class ManualCollector(Collector):
         for place, gradient in found:
             self.read(place, gradient.detach(), reduced=reduced)
 
-    def _checked(self, named_gradients: Named) -> list[tuple[int, torch.Tensor]]:
+    def _checked(self, named_gradients: NamedGradients) -> list[tuple[int, torch.Tensor]]:
         found = [(name, x) for name, x in dict(named_gradients).items() if x is not None]
         model = self._inner()
         names = {name for name, _ in model.named_parameters()} if model is not None else set()

@@ -14,12 +14,12 @@ from torch.autograd import Variable
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel.distributed import _DDPJoinHook
 
-from presum.steps.collector import Collector, MicroBatch, Setup, in_backward
+from presum.steps.collector import Collector, CollectorSetup, MicroBatch, in_backward
 from presum.torch_events.hooks import Hook, ParameterHook
-from presum.torch_events.taps import Tapped
+from presum.torch_events.taps import TappedFunction
 
 
-class Passes:
+class ReducingPasses:
     """Which backward passes of a DDP model reduce.
 
     DDP decides in the forward pass, unless it is told otherwise afterwards, as Accelerate's
@@ -54,17 +54,17 @@ class Passes:
 class DdpCollector(Collector):
     """A step is one backward pass that is due to synchronise, whether or not a reduction runs."""
 
-    def __init__(self, model: DistributedDataParallel, setup: Setup) -> None:
+    def __init__(self, model: DistributedDataParallel, setup: CollectorSetup) -> None:
         super().__init__(model, model.module, setup)
         self._views = model.gradient_as_bucket_view
-        self._passes = Passes(model)
+        self._passes = ReducingPasses(model)
 
     def _hook_gradients(self) -> None:
         self._handles += [
             parameter.register_post_accumulate_grad_hook(ParameterHook(self, place))  # type: ignore[no-untyped-call]
             for place, parameter in self._alive()
         ]
-        JOINS.add(self._model(), self)
+        JOIN_LISTENERS.add(self._model(), self)
         self._handles.append(_Handle(self))
 
     def _model(self) -> DistributedDataParallel:
@@ -149,17 +149,17 @@ class _Handle:
         self._collector = collector
 
     def remove(self) -> None:
-        JOINS.remove(self._collector)
+        JOIN_LISTENERS.remove(self._collector)
 
 
-class Joins:
+class JoinListeners:
     """Which collectors are to be told of steps that their worker shadows under ``join()``."""
 
     def __init__(self) -> None:
         self._collectors: weakref.WeakKeyDictionary[DistributedDataParallel, DdpCollector] = (
             weakref.WeakKeyDictionary()
         )
-        self._tap = Tapped(_DDPJoinHook, "main_hook", after=self._main_hook)
+        self._tap = TappedFunction(_DDPJoinHook, "main_hook", after=self._main_hook)
 
     def add(self, model: DistributedDataParallel, collector: DdpCollector) -> None:
         self._tap.apply()
@@ -177,4 +177,4 @@ class Joins:
             Hook(collector, collector.step_without_input)()
 
 
-JOINS = Joins()
+JOIN_LISTENERS = JoinListeners()

@@ -24,13 +24,13 @@ from torch._C._distributed_c10d import GradBucket
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
-from presum.devices.device_pass import CHUNK
-from presum.parallel.auditing import Audits, Look, flat_value
+from presum.devices.gradient_pass import CHUNK
+from presum.parallel.auditing import Audits, MakeAudit, flat_value
 from presum.parallel.collectives import used_here
 from presum.parallel.ddp import DdpCollector
-from presum.steps.collector import Collector, Setup
+from presum.steps.collector import Collector, CollectorSetup
 from presum.torch_events.losses import Scalar
-from presum.torch_events.taps import Replacement
+from presum.torch_events.taps import ReplacedFunction
 
 CommHook = Callable[[Any, GradBucket], Future[torch.Tensor]]
 
@@ -43,7 +43,7 @@ class DdpHookCollector(DdpCollector):
         model: DistributedDataParallel,
         group: dist.ProcessGroup,
         gram_every: int | None,
-        setup: Setup,
+        setup: CollectorSetup,
         audits: Audits | None = None,
     ) -> None:
         super().__init__(model, setup)
@@ -90,7 +90,7 @@ class DdpHookCollector(DdpCollector):
         return torch.stack(shares).sum(0) if shares else None
 
 
-class Exchange(NamedTuple):
+class ChunkExchange(NamedTuple):
     """Each worker gets everyone's values of its chunk of a bucket."""
 
     chunks: torch.Tensor
@@ -98,13 +98,13 @@ class Exchange(NamedTuple):
     done: Future[Any]
 
 
-def _exchange(local: torch.Tensor, group: dist.ProcessGroup) -> Exchange:
+def _exchange(local: torch.Tensor, group: dist.ProcessGroup) -> ChunkExchange:
     world = dist.get_world_size(group)
     width = -(-local.numel() // world)
     padded = torch.nn.functional.pad(local, (0, width * world - local.numel()))
     chunks = torch.empty(world, width, dtype=local.dtype, device=local.device)
     work = dist.all_to_all_single(chunks.view(-1), padded, group=group, async_op=True)
-    return Exchange(chunks, padded, work.get_future())
+    return ChunkExchange(chunks, padded, work.get_future())
 
 
 class HookState:
@@ -153,7 +153,7 @@ class HookState:
         def measure(_done: Future[Any]) -> torch.Tensor:
             mean = flat_value(reduced)
             if collector is not None:
-                with _Guard(collector):
+                with FailureGuard(collector):
                     if measures:
                         collector.add_product(_product(local, mean))
                     if exchange is not None:
@@ -185,12 +185,12 @@ class HookState:
         again = None if self.inner is not None else self._mean(local.clone())
         return self.audits.follow(gathering, self._reduce(bucket), again, self.tell)
 
-    def tell(self, look: Look) -> None:
+    def tell(self, make_audit: MakeAudit) -> None:
         """Has an audit made for whom it concerns. Called by several threads."""
         collector = self._collector()
         if collector is not None and not collector.off:
-            with _Guard(collector):
-                collector.add_audit(look())
+            with FailureGuard(collector):
+                collector.add_audit(make_audit())
 
     def _reduce(self, bucket: GradBucket) -> Future[torch.Tensor]:
         if self.inner is not None:
@@ -207,7 +207,7 @@ class HookState:
         return work.get_future().then(lambda done: done.value()[0])  # type: ignore[no-any-return]
 
 
-class _Guard(contextlib.AbstractContextManager[None]):
+class FailureGuard(contextlib.AbstractContextManager[None]):
     """What goes wrong inside switches the collector off, and goes no further."""
 
     def __init__(self, collector: Collector) -> None:
@@ -242,7 +242,7 @@ class CommHooks:
     """Models whose communication hook is ours; one that the user registers later runs inside it."""
 
     def __init__(self) -> None:
-        self._replacement = Replacement(
+        self._replacement = ReplacedFunction(
             DistributedDataParallel, "register_comm_hook", self._register
         )
 

@@ -20,31 +20,35 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from presum.parallel.ddp import Passes
-from presum.parallel.leaves import NO_PLACE, Folded, Kept, slices
-from presum.parallel.plan import Plan
-from presum.parallel.reductions import DROPPED, LOST, MIXED, TOOK_BACK, Bring
+from presum.parallel.ddp import ReducingPasses
+from presum.parallel.leaves import NO_PLACE, leaves_for, slices
+from presum.parallel.plan import ReductionPlan
+from presum.parallel.reductions import DROPPED, LOST, MIXED, TOOK_BACK, Contribution
 from presum.reduce.tensors import Binned
 from presum.steps.collector import in_backward
-from presum.torch_events.taps import TAPS, Tapped
+from presum.torch_events.taps import TAPS, TappedFunction
 
-Mark = tuple[int, int]
+Version = tuple[int, int]
 
 
 class DdpLeaves:
     """Of one model, for as long as it lives. What goes wrong here raises."""
 
     def __init__(
-        self, model: DistributedDataParallel, parameters: Sequence[nn.Parameter], plan: Plan
+        self,
+        model: DistributedDataParallel,
+        parameters: Sequence[nn.Parameter],
+        plan: ReductionPlan,
     ) -> None:
         self._plan = plan
-        self._leaves: Kept | Folded = Folded() if plan.method == "binned" else Kept()
+        self._leaves = leaves_for(plan.method)
         self._parameters = list(parameters)
         self._places = {id(parameter): place for place, parameter in enumerate(parameters)}
-        self._passes = Passes(model)
+        self._passes = ReducingPasses(model)
         self._due = True  # whether the backward pass under way reduces
         self._pass = TAPS.backward_passes  # its number
-        self._sums: dict[int, Mark | None] = {}  # places whose .grad holds a sum not zeroed since
+        # Places whose .grad holds a sum that was not zeroed since.
+        self._sums: dict[int, Version | None] = {}
         self._whole = True  # none of that sum's other places were zeroed
         self._described = False  # its leaves are retained
         self._take_back: set[int] = set()  # of it, what the pass under way did not reach yet
@@ -58,7 +62,7 @@ class DdpLeaves:
         self._reduced_in = -1  # the last pass that was reduced
         self._unreached: list[tuple[nn.Parameter, torch.Tensor]] = []  # and where their sums come
         TAPS.add()  # for good
-        OPTIMIZERS.watch(self)
+        OPTIMIZER_CALLS.watch(self)
         model.register_forward_hook(_Tap(lambda *_: self._passes.after_forward()))
         for place, parameter in enumerate(parameters):
             _hook(self, place, parameter)
@@ -81,7 +85,7 @@ class DdpLeaves:
         """At what is in ``.grad`` before this pass adds to it."""
         self._flags = 0
         self._forget({at for at in self._held() if self._parameters[at].grad is None})
-        changed = [at for at, mark in self._sums.items() if mark != _mark(self._grad(at))]
+        changed = [at for at in self._sums if self._sums[at] != _version_of(self._grad(at))]
         left = [self._grad(at).any() for at in changed]
         nonzero = torch.stack(left).tolist() if left else []
         self._forget({at for at, there in zip(changed, nonzero, strict=True) if not there})
@@ -135,7 +139,7 @@ class DdpLeaves:
         if self._reduced_in == self._pass:
             return
         if not self._due:  # in one bucket all views have one version
-            self._sums = {place: _mark(self._grad(place)) for place in self._sums}
+            self._sums = {place: _version_of(self._grad(place)) for place in self._sums}
             return
         with torch.no_grad():
             for place, total in stash.items():
@@ -202,7 +206,7 @@ class DdpLeaves:
 
     # ---- its reduction
 
-    def contribution(self) -> Bring:
+    def contribution(self) -> Contribution:
         """What this worker brings to the reduction that begins. Under join(), a worker without
         input takes part with a leaf of zeros that does not count."""
         fresh = in_backward()
@@ -214,7 +218,7 @@ class DdpLeaves:
             )
         self._unreached = []
         passes, flags = self._leaves.passes, self._flags | self._tainted | DROPPED * dropped
-        return Bring(passes + 1, passes + fresh, flags, self._plan.code)
+        return Contribution(passes + 1, passes + fresh, flags, self._plan.code)
 
     def _shadow(self) -> bool:
         """The others reduce, this worker has no input left, but perhaps leaves that wait. Whether
@@ -233,8 +237,7 @@ class DdpLeaves:
     ) -> list[torch.Tensor] | Binned:
         """The leaves of a bucket, of which ``last`` is the newest; ``views`` are the places of
         ``parameters`` in it."""
-        places = [self._place(parameter) for parameter in parameters]
-        layout = slices(places, views, last)
+        layout = slices(map(self._place, parameters), views, last)
         for place in layout:
             if place.parameter in self._take_back:
                 view = place.of(last).zero_()
@@ -276,18 +279,18 @@ class DdpLeaves:
             if parameter.grad is None:
                 self._leaves.discard(place)  # zeros: nobody used it
             else:
-                self._sums[place] = _mark(parameter.grad)
+                self._sums[place] = _version_of(parameter.grad)
 
 
-class Optimizers:
+class OptimizerCalls:
     """Has leaves forgotten where ``zero_grad`` is called, and steps without them refused."""
 
     def __init__(self) -> None:
         self._models: weakref.WeakSet[DdpLeaves] = weakref.WeakSet()
         self._watches = False
         self._replacements = [
-            Tapped(Optimizer, "zero_grad", before=self._optimizer),
-            Tapped(nn.Module, "zero_grad", before=self._module),
+            TappedFunction(Optimizer, "zero_grad", before=self._optimizer),
+            TappedFunction(nn.Module, "zero_grad", before=self._module),
         ]
 
     def watch(self, leaves: DdpLeaves) -> None:
@@ -317,7 +320,7 @@ class Optimizers:
             leaves.check_step(_parameters_of(optimizer))
 
 
-OPTIMIZERS = Optimizers()
+OPTIMIZER_CALLS = OptimizerCalls()
 
 
 def _parameters_of(optimizer: Optimizer) -> Iterator[nn.Parameter]:
@@ -361,7 +364,7 @@ def _flat(gradient: torch.Tensor) -> torch.Tensor:
     return gradient.detach().contiguous().view(-1)
 
 
-def _mark(gradient: torch.Tensor) -> Mark:
+def _version_of(gradient: torch.Tensor) -> Version:
     """By which it is seen whether it was written to, or another one put in its place."""
     return gradient.data_ptr(), gradient._version
 

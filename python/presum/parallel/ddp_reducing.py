@@ -24,20 +24,20 @@ from presum.parallel.auditing import Audits, flat_value
 from presum.parallel.ddp import DdpCollector
 from presum.parallel.ddp_hook import COMM_HOOKS, HookState
 from presum.parallel.ddp_leaves import DdpLeaves
-from presum.parallel.plan import Plan
+from presum.parallel.plan import ReductionPlan
 from presum.parallel.reductions import (
-    Exact,
-    Fixed,
-    FoldedSum,
+    BinnedSum,
+    ExactSum,
+    FixedSum,
+    Participants,
     Reduction,
     Scratch,
-    Terms,
     agree,
+    check_sums_of_sums,
     hand_over,
-    look_for_sums_of_sums,
 )
 from presum.reduce.methods import fixed_bits
-from presum.steps.collector import Setup, in_backward
+from presum.steps.collector import CollectorSetup, in_backward
 
 GRAM_WORKERS_MAX = 64
 log = logging.getLogger("presum")
@@ -49,8 +49,8 @@ class DdpReducingCollector(DdpCollector):
     def __init__(
         self,
         model: DistributedDataParallel,
-        plan: Plan,
-        setup: Setup,
+        plan: ReductionPlan,
+        setup: CollectorSetup,
         audits: Audits | None = None,
     ) -> None:
         super().__init__(model, setup)
@@ -100,7 +100,7 @@ class DdpReducingCollector(DdpCollector):
         return torch.stack(shares).sum(0) if shares else None
 
 
-class Way(NamedTuple):
+class PendingBucket(NamedTuple):
     """A bucket that was handed to us and is not summed yet."""
 
     reduction: Reduction
@@ -119,7 +119,7 @@ class ReducingState(HookState):
         self,
         model: DistributedDataParallel,
         parameters: Sequence[nn.Parameter],
-        plan: Plan,
+        plan: ReductionPlan,
         collector: Callable[[], DdpReducingCollector | None],
     ) -> None:
         super().__init__(model.process_group, None, collector)
@@ -127,7 +127,7 @@ class ReducingState(HookState):
         self._plan = plan
         self._counts: list[int] = []
         self._divisor = 1
-        self._waiting: Way | None = None
+        self._pending: PendingBucket | None = None
         self._said = False
         self._scratch: dict[int, Scratch] = {}  # by bucket
 
@@ -159,19 +159,21 @@ class ReducingState(HookState):
         return self.audits.follow(gathering, reduced, None, self.tell)
 
     def _started(self, reduction: Reduction, buffer: torch.Tensor) -> Future[torch.Tensor]:
-        way = Way(reduction, buffer, _future(buffer))
+        pending = PendingBucket(reduction, buffer, _future(buffer))
         reduction.begin()
         self._proceed()
-        self._waiting = way
-        return way.future
+        self._pending = pending
+        return pending.future
 
     def _begin(self, device: torch.device) -> None:
-        self._waiting = None
+        self._pending = None
         assert self.group is not None
-        brought = agree(self.group, self.leaves.contribution(), device)
-        self._say(look_for_sums_of_sums(brought, self._plan))
-        self._counts = [one.leaves for one in brought]
-        self._divisor = self._plan.divisor(len(brought), sum(one.counted for one in brought))
+        contributions = agree(self.group, self.leaves.contribution(), device)
+        self._say(check_sums_of_sums(contributions, self._plan))
+        self._counts = [one.leaves for one in contributions]
+        self._divisor = self._plan.divisor(
+            len(contributions), sum(one.counted for one in contributions)
+        )
 
     def _say(self, text: str | None) -> None:
         if text is not None and not self._said:
@@ -179,21 +181,21 @@ class ReducingState(HookState):
             log.warning("presum: %s", text)
 
     def _proceed(self) -> None:
-        way, self._waiting = self._waiting, None
-        if way is None:
+        pending, self._pending = self._pending, None
+        if pending is None:
             return
-        hand_over(way.reduction, way.buffer, way.future)
+        hand_over(pending.reduction, pending.buffer, pending.future)
 
     def _reduction(self, bucket: GradBucket) -> Reduction:
         assert self.group is not None
-        terms = Terms(self.group, self._counts, self._divisor)
+        participants = Participants(self.group, self._counts, self._divisor)
         mine = self.leaves.take(bucket.parameters(), bucket.gradients(), bucket.buffer())
         if not isinstance(mine, list):
-            return FoldedSum(terms, mine)
+            return BinnedSum(participants, mine)
         scratch = self._scratch.setdefault(bucket.index(), Scratch())
         if self._plan.method == "exact":
-            return Exact(terms, mine, self._wants_gram(terms.leaves), scratch)
-        return Fixed(terms, mine, fixed_bits(self._plan.method), scratch)
+            return ExactSum(participants, mine, self._wants_gram(participants.leaves), scratch)
+        return FixedSum(participants, mine, fixed_bits(self._plan.method), scratch)
 
     def _wants_gram(self, leaves: int) -> Callable[[torch.Tensor], None] | None:
         collector: DdpReducingCollector | None = self._collector()

@@ -20,15 +20,15 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard import _fsdp_param_group
 
 from presum._core import canonical_name
-from presum.steps.collector import Collector, Setup
+from presum.steps.collector import Collector, CollectorSetup
 from presum.torch_events.hooks import Hook
-from presum.torch_events.taps import Tapped
+from presum.torch_events.taps import TappedFunction
 
 
 class FsdpCollector(Collector):
     """A step is one backward pass in which FSDP reduces (``set_requires_gradient_sync``)."""
 
-    def __init__(self, model: nn.Module, setup: Setup) -> None:
+    def __init__(self, model: nn.Module, setup: CollectorSetup) -> None:
         super().__init__(model, model, setup)
         groups = list(parameter_groups(model))
         self._groups = [weakref.ref(group) for group in groups]
@@ -43,7 +43,7 @@ class FsdpCollector(Collector):
             setup.note(f"{missed} parameters belong to no group of fully_shard: they are not read")
 
     def _hook_gradients(self) -> None:
-        REDUCTIONS.add(self)
+        REDUCTION_LISTENERS.add(self)
         self._handles.append(_Handle(self))
 
     def _model(self) -> nn.Module:
@@ -107,15 +107,15 @@ class _Handle:
         self._collector = collector
 
     def remove(self) -> None:
-        REDUCTIONS.remove(self._collector)
+        REDUCTION_LISTENERS.remove(self._collector)
 
 
-class Reductions:
+class ReductionListeners:
     """Which collectors are to be told when FSDP reduces."""
 
     def __init__(self) -> None:
         self._collectors: weakref.WeakSet[FsdpCollector] = weakref.WeakSet()
-        self._tap = Tapped(_fsdp_param_group, "foreach_reduce", before=self._reduce)
+        self._tap = TappedFunction(_fsdp_param_group, "foreach_reduce", before=self._reduce)
 
     def add(self, collector: FsdpCollector) -> None:
         self._tap.apply()
@@ -132,7 +132,7 @@ class Reductions:
                 Hook(collector, collector.reducing)(held, gradients)
 
 
-REDUCTIONS = Reductions()
+REDUCTION_LISTENERS = ReductionListeners()
 
 
 class ReduceScatterStandIn(_fsdp_param_group.ReduceScatter):  # type: ignore[misc, name-defined]

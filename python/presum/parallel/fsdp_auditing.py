@@ -15,9 +15,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from presum.parallel.auditing import Audits, audited
+from presum.parallel.auditing import Audits, audit_result
 from presum.parallel.fsdp import FsdpCollector, ReduceScatterStandIn, parameter_groups
-from presum.steps.collector import Setup
+from presum.steps.collector import CollectorSetup
 from presum.torch_events.hooks import Hook
 from presum.torch_events.taps import TAPS
 
@@ -25,7 +25,7 @@ from presum.torch_events.taps import TAPS
 class FsdpAuditingCollector(FsdpCollector):
     """As :class:`FsdpCollector`, and audits what FSDP2 sums."""
 
-    def __init__(self, model: nn.Module, setup: Setup, audits: Audits) -> None:
+    def __init__(self, model: nn.Module, setup: CollectorSetup, audits: Audits) -> None:
         super().__init__(model, setup)
         self._audits = audits
         self._auditor: FsdpAuditor | None = None
@@ -68,11 +68,11 @@ class FsdpAuditor:
         self._calls += 1
         return self.audits.due(self._passes, self._calls - 1) and self._whole()
 
-    def tell(self, look: Callable[[], Any]) -> None:
+    def tell(self, make_audit: Callable[[], Any]) -> None:
         """Has an audit made, unless the recording has ended here."""
         collector = self._collector()
         if collector is not None and not collector.off:
-            Hook(collector, lambda: collector.add_audit(look()))()
+            Hook(collector, lambda: collector.add_audit(make_audit()))()
 
 
 class AuditedReduceScatter(ReduceScatterStandIn):
@@ -103,5 +103,5 @@ class AuditedReduceScatter(ReduceScatterStandIn):
             self.inside(again, input_tensor.clone(), group, op)
         done = self.inside(output_tensor, input_tensor, group, op)
         gathering.done.wait()
-        self._auditor.tell(lambda: audited(gathering, output_tensor, again))
+        self._auditor.tell(lambda: audit_result(gathering, output_tensor, again))
         return done

@@ -24,26 +24,26 @@ from presum.parallel.auditing import Audits
 from presum.parallel.collectives import used_here
 from presum.parallel.fsdp import FsdpCollector, ReduceScatterStandIn, parameter_groups
 from presum.parallel.fsdp_auditing import FsdpAuditor
-from presum.parallel.leaves import Folded, Kept
-from presum.parallel.plan import Plan
+from presum.parallel.leaves import BinnedLeaves, SeparateLeaves, leaves_for
+from presum.parallel.plan import ReductionPlan
 from presum.parallel.reductions import (
     LOST,
-    Bring,
-    Exact,
-    Fixed,
-    FoldedSum,
+    BinnedSum,
+    Contribution,
+    ExactSum,
+    FixedSum,
+    Participants,
     Reduction,
-    Terms,
     agree,
-    look_for_sums_of_sums,
+    check_sums_of_sums,
 )
 from presum.reduce.methods import fixed_bits
 from presum.reduce.tensors import Binned
-from presum.steps.collector import Setup
-from presum.torch_events.taps import TAPS, Replacement
+from presum.steps.collector import CollectorSetup
+from presum.torch_events.taps import TAPS, ReplacedFunction
 
 
-def check_groups(groups: Sequence[Any], plan: Plan) -> None:
+def check_groups(groups: Sequence[Any], plan: ReductionPlan) -> None:
     """Raises ValueError for parameter groups that cannot be reduced so."""
     if any(REDUCERS.of(one) for group in groups for one in group.fsdp_params):
         raise ValueError(
@@ -68,7 +68,7 @@ def check_groups(groups: Sequence[Any], plan: Plan) -> None:
         )
 
 
-Mark = tuple[float, int]
+Version = tuple[float, int]
 log = logging.getLogger("presum")
 DIVIDES = "does not go with set_gradient_divide_factor or set_force_sum_reduction_for_comms"
 
@@ -86,7 +86,11 @@ class FsdpReducingCollector(FsdpCollector):
     """As :class:`FsdpCollector`, for a model whose gradients presum sums."""
 
     def __init__(
-        self, model: nn.Module, plan: Plan, setup: Setup, audits: Audits | None = None
+        self,
+        model: nn.Module,
+        plan: ReductionPlan,
+        setup: CollectorSetup,
+        audits: Audits | None = None,
     ) -> None:
         super().__init__(model, setup)
         self._plan = plan
@@ -110,9 +114,9 @@ class FsdpReducingCollector(FsdpCollector):
 class FsdpReducer:
     """Stands in for the reduce-scatter of a model's parameter groups, for as long as they live."""
 
-    def __init__(self, groups: Sequence[Any], plan: Plan) -> None:
+    def __init__(self, groups: Sequence[Any], plan: ReductionPlan) -> None:
         self._plan = plan
-        self._leaves: Kept | Folded = Folded() if plan.method == "binned" else Kept()
+        self._leaves = leaves_for(plan.method)
         held = [(one, group) for group in groups for one in group.fsdp_params]
         self.places = weakref.WeakKeyDictionary({one: at for at, (one, _) in enumerate(held)})
         self._groups = weakref.WeakKeyDictionary(held)
@@ -123,7 +127,7 @@ class FsdpReducer:
         self._summed: set[int] = set()  # places whose gradient holds all leaves already
         self._agreed = -1  # the pass in which all workers told how many leaves they have
         self._counts: list[int] = []
-        self._marks: weakref.WeakKeyDictionary[Any, Mark] = weakref.WeakKeyDictionary()
+        self._versions: weakref.WeakKeyDictionary[Any, Version] = weakref.WeakKeyDictionary()
         self._said = False
         self._earlier: list[torch.Tensor] | list[Binned] = []  # of the group under way
         for group in groups:
@@ -212,24 +216,24 @@ class FsdpReducer:
         assert group is not None
         if self._leaves.passes == 0:
             self._earlier = []
-        elif isinstance(self._leaves, Kept):
+        elif isinstance(self._leaves, SeparateLeaves):
             self._earlier = self._of_passes(held, gradients, group.size(), self._leaves)
         else:
             self._earlier = [self._folded(held, gradients, group.size(), self._leaves)]
 
     def _agree(self, group: dist.ProcessGroup | None, device: torch.device) -> None:
         self._agreed, leaves = self._pass, self._leaves.passes + 1
-        bring = Bring(leaves, leaves, LOST * self._adds_up(), self._plan.code)
-        brought = [bring] if group is None else agree(group, bring, device)
-        said = look_for_sums_of_sums(brought, self._plan)
+        contribution = Contribution(leaves, leaves, LOST * self._adds_up(), self._plan.code)
+        contributions = [contribution] if group is None else agree(group, contribution, device)
+        said = check_sums_of_sums(contributions, self._plan)
         if said is not None and not self._said:
             self._said = True
             log.warning("presum: %s", said)
-        self._counts = [one.leaves for one in brought]
+        self._counts = [one.leaves for one in contributions]
 
     def _adds_up(self) -> bool:
         """Whether sums of an earlier pass are still there, as they were."""
-        return any(_mark(one) == mark for one, mark in self._marks.items())
+        return any(_version_of(one) == version for one, version in self._versions.items())
 
     def _check(self, held: Sequence[Any]) -> None:
         if any(_divides_otherwise(self._groups[one]) for one in held):
@@ -243,7 +247,11 @@ class FsdpReducer:
         self._done |= places
 
     def _of_passes(
-        self, held: Sequence[Any], gradients: Sequence[torch.Tensor], world: int, leaves: Kept
+        self,
+        held: Sequence[Any],
+        gradients: Sequence[torch.Tensor],
+        world: int,
+        leaves: SeparateLeaves,
     ) -> list[torch.Tensor]:
         """The leaves of earlier passes, laid out as FSDP2 lays out the last."""
         of_each = [leaves.of(self.places[one]) for one in held]
@@ -255,7 +263,11 @@ class FsdpReducer:
         ]
 
     def _folded(
-        self, held: Sequence[Any], gradients: Sequence[torch.Tensor], world: int, leaves: Folded
+        self,
+        held: Sequence[Any],
+        gradients: Sequence[torch.Tensor],
+        world: int,
+        leaves: BinnedLeaves,
     ) -> Binned:
         states = [
             leaves.of(self.places[one]) or Binned.zeros(g.numel(), g.device)
@@ -277,16 +289,16 @@ class FsdpReducer:
         self._earlier = []
         for one in held:
             self._leaves.discard(self.places[one])
-            self._marks[one] = _mark(one)
+            self._versions[one] = _version_of(one)
 
     def scatter(self, out: torch.Tensor, last: torch.Tensor, group: dist.ProcessGroup) -> None:
         """The shard of this worker."""
         divisor = self._plan.divisor(len(self._counts), sum(self._counts))
-        reduction = self._reduction(Terms(group, self._counts, divisor), last)
+        reduction = self._reduction(Participants(group, self._counts, divisor), last)
         reduction.begin()
         reduction.scatter(out)
 
-    def _reduction(self, terms: Terms, last: torch.Tensor) -> Reduction:
+    def _reduction(self, participants: Participants, last: torch.Tensor) -> Reduction:
         method = self._plan.method
         if method == "binned":
             state = self._earlier[0] if self._earlier else Binned.zeros(len(last), last.device)
@@ -294,15 +306,15 @@ class FsdpReducer:
             for part in (state.top, state.high, state.low):
                 used_here(part)
             state.add(last)
-            return FoldedSum(terms, state)
+            return BinnedSum(participants, state)
         earlier = [leaf for leaf in self._earlier if isinstance(leaf, torch.Tensor)]
         leaves = [used_here(leaf).to(last.dtype) for leaf in earlier]
         if method == "exact":
-            return Exact(terms, [*leaves, last])
-        return Fixed(terms, [*leaves, last], fixed_bits(method))
+            return ExactSum(participants, [*leaves, last])
+        return FixedSum(participants, [*leaves, last], fixed_bits(method))
 
 
-def _mark(one: Any) -> Mark:
+def _version_of(one: Any) -> Version:
     """By which it is seen whether a parameter's sum was written to, or replaced; never equal where
     there is none."""
     grad = one.sharded_param.grad
@@ -347,16 +359,16 @@ class ReducingReduceScatter(ReduceScatterStandIn):
         self._reducer.scatter(output_tensor, input_tensor, group)
 
 
-class Reducers:
+class ReducerRegistry:
     """Which parameters of FSDP2 are summed by presum."""
 
     def __init__(self) -> None:
         self._reducers: weakref.WeakSet[FsdpReducer] = weakref.WeakSet()
         param = _fsdp_param.FSDPParam
         self._replacements = [
-            Replacement(param, "to_accumulated_grad_if_needed", self._keep),
-            Replacement(param, "accumulate_unsharded_grad_if_needed", self._push),
-            Replacement(_fsdp_param_group, "foreach_reduce", self._reduce),
+            ReplacedFunction(param, "to_accumulated_grad_if_needed", self._keep),
+            ReplacedFunction(param, "accumulate_unsharded_grad_if_needed", self._push),
+            ReplacedFunction(_fsdp_param_group, "foreach_reduce", self._reduce),
         ]
 
     def add(self, reducer: FsdpReducer) -> None:
@@ -395,4 +407,4 @@ class Reducers:
             reducer.done(held)
 
 
-REDUCERS = Reducers()
+REDUCERS = ReducerRegistry()

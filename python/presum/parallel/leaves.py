@@ -2,7 +2,8 @@
 """The micro-batches of a step on one worker, each parameter's gradients kept apart.
 
 ``.grad`` would add them up in its own precision, and so depend on how they are divided over
-workers. ``Kept`` holds every gradient, ``Folded`` 17 bytes an element however many there are.
+workers. ``SeparateLeaves`` holds every gradient, ``BinnedLeaves`` 17 bytes an element however many
+there are.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import NamedTuple
 import torch
 
 from presum.reduce import tensors
+from presum.reduce.methods import Method
 from presum.reduce.tensors import Binned
 
 NO_PLACE = -1  # of a parameter that has no leaves
@@ -76,7 +78,7 @@ class Leaves(ABC):
         """Forget all, and begin to count passes again."""
 
 
-class Kept(Leaves):
+class SeparateLeaves(Leaves):
     """Every leaf."""
 
     def __init__(self) -> None:
@@ -125,7 +127,7 @@ class Kept(Leaves):
         self._held.clear()
 
 
-class Folded(Leaves):
+class BinnedLeaves(Leaves):
     """The sum of leaves in bins."""
 
     def __init__(self) -> None:
@@ -191,3 +193,8 @@ class Folded(Leaves):
         self.passes = 0
         self._held.clear()
         self._latest.clear()
+
+
+def leaves_for(method: Method) -> SeparateLeaves | BinnedLeaves:
+    """What a method of summing needs."""
+    return BinnedLeaves() if method == "binned" else SeparateLeaves()

@@ -11,7 +11,7 @@ import torch
 from presum.reduce.methods import METHODS, Method, takes
 
 
-class Plan(NamedTuple):
+class ReductionPlan(NamedTuple):
     """A method, and what divides the sum."""
 
     method: Method
@@ -39,7 +39,7 @@ class Plan(NamedTuple):
 
 def plan_of(
     reduction: str | None, mode: str, gram_every: int | None, *, microbatch_mean: bool
-) -> Plan | None:
+) -> ReductionPlan | None:
     """Raises ValueError for arguments of presum.attach that do not go together."""
     if reduction is None:
         if microbatch_mean:
@@ -58,4 +58,4 @@ def plan_of(
             'presum.attach: gram_every does not go with reduction; "exact" gives all cosines at '
             "every step"
         )
-    return Plan(method, microbatch_mean)
+    return ReductionPlan(method, microbatch_mean)

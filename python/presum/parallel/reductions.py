@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch.futures import Future
 
 from presum.parallel.collectives import all_gather, reduce_scatter, used_here
-from presum.parallel.plan import Plan
+from presum.parallel.plan import ReductionPlan
 from presum.reduce import tensors
 from presum.reduce.tensors import Binned
 
@@ -34,7 +34,7 @@ SUM_OF_SUMS = (
 )
 
 
-class Terms(NamedTuple):
+class Participants(NamedTuple):
     """Of a sum: who takes part, how many leaves each worker brings, what divides the sum."""
 
     group: dist.ProcessGroup | None  # None: the default one
@@ -75,11 +75,11 @@ class Reduction(ABC):
     all workers. ``out`` may be a leaf.
     """
 
-    def __init__(self, terms: Terms, scratch: Scratch | None = None) -> None:
-        self._terms = terms
-        self._group: dist.ProcessGroup | None = terms.group
+    def __init__(self, participants: Participants, scratch: Scratch | None = None) -> None:
+        self._participants = participants
+        self._group: dist.ProcessGroup | None = participants.group
         self._scratch = scratch or Scratch()
-        self._world = len(terms.counts)
+        self._world = len(participants.counts)
         self._first: Any = None  # the first round
 
     @abstractmethod
@@ -99,11 +99,11 @@ class Reduction(ABC):
         """In place of ``proceed`` and ``complete``: this worker's part, where each has one part of
         the buffer. Waits."""
 
-    def let_go(self) -> None:
+    def release_group(self) -> None:
         """Of the group, once the last collective is issued: the thread that completes this is the
         group's own, and must not be the last to hold it."""
         self._group = self._first = None
-        self._terms = self._terms._replace(group=None)
+        self._participants = self._participants._replace(group=None)
 
     def _all_reduce(self, tensor: torch.Tensor, op: Any) -> Any:
         return dist.all_reduce(tensor, op, group=self._group, async_op=True)
@@ -118,23 +118,23 @@ class Reduction(ABC):
         return tensor.view(self._world, -1)[dist.get_rank(self._group)]
 
 
-class Exact(Reduction):
+class ExactSum(Reduction):
     """Each worker gets everyone's leaves of one chunk, sums them, and hands the sum out."""
 
     def __init__(
         self,
-        terms: Terms,
+        participants: Participants,
         leaves: Sequence[torch.Tensor],
         share: Callable[[torch.Tensor], None] | None = None,
         scratch: Scratch | None = None,
     ) -> None:
         """``share`` gets the products of all pairs of leaves in this worker's chunk, float64 of
         [leaves, leaves]; at most 64 leaves."""
-        super().__init__(terms, scratch)
+        super().__init__(participants, scratch)
         self._leaves = leaves
         self._share = share
         self._width = -(-leaves[0].numel() // self._world)
-        self._received = self._scratch.take("received", leaves[0], terms.leaves, self._width)
+        self._received = self._scratch.take("received", leaves[0], participants.leaves, self._width)
         self._sums = leaves[0].new_empty(0)
 
     def begin(self) -> None:
@@ -142,7 +142,7 @@ class Exact(Reduction):
         self._first = dist.all_to_all_single(
             self._received.view(-1),
             self._sent,
-            [count * self._width for count in self._terms.counts],
+            [count * self._width for count in self._participants.counts],
             [len(self._leaves) * self._width] * self._world,
             group=self._group,
             async_op=True,
@@ -160,7 +160,7 @@ class Exact(Reduction):
 
     def _sum(self, out: torch.Tensor) -> None:
         self._first.wait()
-        leaves, divisor = used_here(self._received).unbind(0), self._terms.divisor
+        leaves, divisor = used_here(self._received).unbind(0), self._participants.divisor
         if self._share is None:
             tensors.exact(leaves, divisor, out)
             return
@@ -193,17 +193,17 @@ class Exact(Reduction):
         self._sum(out)
 
 
-class Fixed(Reduction):
+class FixedSum(Reduction):
     """The largest exponents, then integers, by the library's own all-reduce."""
 
     def __init__(
         self,
-        terms: Terms,
+        participants: Participants,
         leaves: Sequence[torch.Tensor],
         bits: int,
         scratch: Scratch | None = None,
     ) -> None:
-        super().__init__(terms, scratch)
+        super().__init__(participants, scratch)
         self._leaves = leaves
         self._bits = bits
 
@@ -218,7 +218,7 @@ class Fixed(Reduction):
         like, bits = self._leaves[0], self._bits
         dtype = torch.int32 if bits == 32 else torch.int64
         room = self._scratch.take("integers", like, like.numel(), dtype=dtype)
-        return tensors.encode(self._leaves, self._exponents, self._terms.leaves, bits, room)
+        return tensors.encode(self._leaves, self._exponents, self._participants.leaves, bits, room)
 
     def proceed(self, out: torch.Tensor) -> Future[Any]:
         self._sums = self._encode()
@@ -232,15 +232,15 @@ class Fixed(Reduction):
         self._decode(sums, self._own(self._exponents), out)
 
     def _decode(self, sums: torch.Tensor, exponents: torch.Tensor, out: torch.Tensor) -> None:
-        terms = self._terms
-        tensors.decode(sums, exponents, terms.leaves, terms.divisor, self._bits, out)
+        participants = self._participants
+        tensors.decode(sums, exponents, participants.leaves, participants.divisor, self._bits, out)
 
 
-class FoldedSum(Reduction):
+class BinnedSum(Reduction):
     """The highest bins, then integers, for leaves that were folded into bins as they came."""
 
-    def __init__(self, terms: Terms, state: Binned) -> None:
-        super().__init__(terms)
+    def __init__(self, participants: Participants, state: Binned) -> None:
+        super().__init__(participants)
         self._state = state
 
     def begin(self) -> None:
@@ -265,14 +265,14 @@ class FoldedSum(Reduction):
         self._decode(Binned(self._own(self._top), *parts), out)
 
     def _decode(self, state: Binned, out: torch.Tensor) -> None:
-        state.decode(self._terms.divisor, out)
+        state.decode(self._participants.divisor, out)
 
 
 def hand_over(reduction: Reduction, buffer: torch.Tensor, future: Future[torch.Tensor]) -> None:
     """Proceeds; once the sum is in ``buffer``, so it is in ``future``, or what went wrong."""
 
     second = reduction.proceed(buffer)
-    reduction.let_go()
+    reduction.release_group()
 
     def complete(second: Future[Any]) -> None:
         try:
@@ -285,7 +285,7 @@ def hand_over(reduction: Reduction, buffer: torch.Tensor, future: Future[torch.T
     second.add_done_callback(complete)
 
 
-class Bring(NamedTuple):
+class Contribution(NamedTuple):
     """What a worker brings to a sum."""
 
     leaves: int
@@ -294,7 +294,7 @@ class Bring(NamedTuple):
     plan: int  # must be the same everywhere
 
 
-def agree(group: dist.ProcessGroup, own: Bring, device: torch.device) -> list[Bring]:
+def agree(group: dist.ProcessGroup, own: Contribution, device: torch.device) -> list[Contribution]:
     """What each worker brings. Waits.
 
     Raises:
@@ -303,21 +303,21 @@ def agree(group: dist.ProcessGroup, own: Bring, device: torch.device) -> list[Br
     mine = torch.tensor(own, dtype=torch.int64, device=device)
     found = mine.new_empty(dist.get_world_size(group) * len(own))
     all_gather(found, mine, group=group)
-    brought = [Bring(*row) for row in found.view(-1, len(own)).tolist()]
-    if any(one.plan != own.plan for one in brought):
+    contributions = [Contribution(*row) for row in found.view(-1, len(own)).tolist()]
+    if any(one.plan != own.plan for one in contributions):
         raise RuntimeError(
             "presum: workers were attached with different reduction or microbatch_mean"
         )
-    return brought
+    return contributions
 
 
-def look_for_sums_of_sums(brought: Sequence[Bring], plan: Plan) -> str | None:
+def check_sums_of_sums(contributions: Sequence[Contribution], plan: ReductionPlan) -> str | None:
     """What is to be said of leaves that come on top of a sum.
 
     Raises:
         RuntimeError: on every worker, if the result would be wrong.
     """
-    flags = functools.reduce(operator.or_, (one.flags for one in brought))
+    flags = functools.reduce(operator.or_, (one.flags for one in contributions))
     if flags & TOOK_BACK and flags & DROPPED:
         raise RuntimeError(
             "presum: under join() a worker without input has given up leaves that others sum "

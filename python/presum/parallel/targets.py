@@ -12,8 +12,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from presum.parallel.plan import Plan
-from presum.steps.collector import Collector, Setup
+from presum.parallel.plan import ReductionPlan
+from presum.steps.collector import Collector, CollectorSetup
 from presum.torch_events.hooks import Hook
 
 if TYPE_CHECKING:
@@ -33,32 +33,32 @@ class Target:
     ranks: Sequence[int]  # global ranks of the data-parallel workers
     parameters: Mapping[str, nn.Parameter]  # what the reduction sums
     device: torch.device
-    collector: Callable[[Setup], Collector]
+    collector: Callable[[CollectorSetup], Collector]
     ignored: Collection[str] = field(default=())  # by the wrapper
     sharded: bool = False  # workers hold different parts of the parameters
 
 
-class Wish(NamedTuple):
+class WatchOptions(NamedTuple):
     """How a model is to be watched, and its gradients to be summed."""
 
     mode: str = "passive"
     gram_every: int | None = None
-    plan: Plan | None = None
+    plan: ReductionPlan | None = None
     audit_every: int | None = None
     audit_elements: int | None = None
 
 
-def target_of(model: object, group: dist.ProcessGroup | None, wish: Wish) -> Target:
+def target_of(model: object, group: dist.ProcessGroup | None, options: WatchOptions) -> Target:
     """Raises ValueError for what cannot be watched, or not be summed as wished."""
-    if wish.mode not in MODES:
+    if options.mode not in MODES:
         names = ", ".join(MODES)
-        raise ValueError(f"presum.attach: mode must be one of {names}, not {wish.mode!r}")
+        raise ValueError(f"presum.attach: mode must be one of {names}, not {options.mode!r}")
     model = getattr(model, "_orig_mod", model)  # of torch.compile
     if not isinstance(model, nn.Module):
         raise ValueError(f"presum.attach needs a module, not {type(model).__name__}")
-    if wish.gram_every is not None and wish.mode != "hook":
+    if options.gram_every is not None and options.mode != "hook":
         raise ValueError('presum.attach: gram_every needs mode="hook"')
-    target = _target(model, group, wish)
+    target = _target(model, group, options)
     if is_watched(target.wrapper):
         raise ValueError("presum.attach: this model is attached already; close its monitor first")
     devices = {str(parameter.device) for parameter in target.parameters.values()}
@@ -76,20 +76,20 @@ def is_watched(model: nn.Module) -> bool:
     return any(isinstance(hook, Hook) and hook.is_of_a_recording() for hook in hooks)
 
 
-def _target(model: nn.Module, group: dist.ProcessGroup | None, wish: Wish) -> Target:
-    if isinstance(model, DistributedDataParallel) and wish.mode != "manual":
-        return _ddp(model, group, wish)
-    if wish.mode == "passive" and is_fsdp(model):
-        return _fsdp(model, group, wish)
-    if wish.audit_every is not None and wish.mode != "hook":
+def _target(model: nn.Module, group: dist.ProcessGroup | None, options: WatchOptions) -> Target:
+    if isinstance(model, DistributedDataParallel) and options.mode != "manual":
+        return _ddp(model, group, options)
+    if options.mode == "passive" and is_fsdp(model):
+        return _fsdp(model, group, options)
+    if options.audit_every is not None and options.mode != "hook":
         raise ValueError(
             "presum.attach: audit_every is for DistributedDataParallel and FSDP2, not for "
-            f'{type(model).__name__} with mode="{wish.mode}"; `presum audit FILE...` audits saved '
-            "gradients"
+            f'{type(model).__name__} with mode="{options.mode}"; `presum audit FILE...` audits '
+            "saved gradients"
         )
-    if wish.mode == "manual":
+    if options.mode == "manual":
         return _by_hand(model, group)
-    raise ValueError(_why_not(model, wish.mode))
+    raise ValueError(_why_not(model, options.mode))
 
 
 def is_fsdp(model: nn.Module) -> bool:
@@ -122,18 +122,20 @@ def _why_not(model: nn.Module, mode: str) -> str:
     )
 
 
-def _ddp(model: DistributedDataParallel, group: dist.ProcessGroup | None, wish: Wish) -> Target:
+def _ddp(
+    model: DistributedDataParallel, group: dist.ProcessGroup | None, options: WatchOptions
+) -> Target:
     ignored = model.parameters_to_ignore
     parameters = {n: p for n, p in _trainable(model.module).items() if n not in ignored}
-    if wish.plan is not None:
+    if options.plan is not None:
         _check_unhooked(model)
         if getattr(model, "_delay_all_reduce_params", None):
             raise ValueError(
                 "presum.attach: reduction does not go with delay_all_reduce_named_params, whose "
                 "parameters DDP reduces by itself"
             )
-        wish.plan.check({p.dtype for p in parameters.values()})
-    elif _needs_hook(wish):
+        options.plan.check({p.dtype for p in parameters.values()})
+    elif _needs_hook(options):
         _check_hookable(model)
     return Target(
         wrapper=model,
@@ -142,34 +144,36 @@ def _ddp(model: DistributedDataParallel, group: dist.ProcessGroup | None, wish: 
         ranks=dist.get_process_group_ranks(group or model.process_group),
         parameters=parameters,
         device=_device(parameters),
-        collector=lambda setup: _ddp_collector(model, wish, setup),
+        collector=lambda setup: _ddp_collector(model, options, setup),
         ignored=ignored,
     )
 
 
-def _needs_hook(wish: Wish) -> bool:
-    return wish.mode == "hook" or wish.audit_every is not None
+def _needs_hook(options: WatchOptions) -> bool:
+    return options.mode == "hook" or options.audit_every is not None
 
 
-def _ddp_collector(model: DistributedDataParallel, wish: Wish, setup: Setup) -> Collector:
+def _ddp_collector(
+    model: DistributedDataParallel, options: WatchOptions, setup: CollectorSetup
+) -> Collector:
     from presum.parallel.ddp import DdpCollector
     from presum.parallel.ddp_hook import DdpHookCollector
     from presum.parallel.ddp_reducing import DdpReducingCollector
 
-    group, audits = model.process_group, _audits(wish, setup)
-    if wish.plan is not None:
-        return DdpReducingCollector(model, wish.plan, setup, audits)
-    if _needs_hook(wish):
-        return DdpHookCollector(model, group, wish.gram_every, setup, audits)
+    group, audits = model.process_group, _audits(options, setup)
+    if options.plan is not None:
+        return DdpReducingCollector(model, options.plan, setup, audits)
+    if _needs_hook(options):
+        return DdpHookCollector(model, group, options.gram_every, setup, audits)
     return DdpCollector(model, setup)
 
 
-def _audits(wish: Wish, setup: Setup) -> Audits | None:
+def _audits(options: WatchOptions, setup: CollectorSetup) -> Audits | None:
     from presum.parallel.auditing import Audits
 
-    if wish.audit_every is None:
+    if options.audit_every is None:
         return None
-    return Audits(wish.audit_every * setup.every, wish.audit_elements)
+    return Audits(options.audit_every * setup.every, options.audit_elements)
 
 
 def hooks_of(model: DistributedDataParallel) -> list[tuple[Any, Any]]:
@@ -204,7 +208,7 @@ def _check_unhooked(model: DistributedDataParallel) -> None:
         )
 
 
-def _fsdp(model: nn.Module, group: dist.ProcessGroup | None, wish: Wish) -> Target:
+def _fsdp(model: nn.Module, group: dist.ProcessGroup | None, options: WatchOptions) -> Target:
     from presum.parallel.fsdp import parameter_groups
     from presum.parallel.fsdp_reducing import check_groups
 
@@ -212,9 +216,9 @@ def _fsdp(model: nn.Module, group: dist.ProcessGroup | None, wish: Wish) -> Targ
     if not groups:
         raise ValueError("presum.attach: fully_shard has found no parameter in this module")
     mesh: Any = groups[0].mesh_info.mesh
-    if wish.plan is not None:
-        check_groups(groups, wish.plan)
-    if wish.audit_every is not None:
+    if options.plan is not None:
+        check_groups(groups, options.plan)
+    if options.audit_every is not None:
         _check_audited(groups)
 
     return Target(
@@ -224,7 +228,7 @@ def _fsdp(model: nn.Module, group: dist.ProcessGroup | None, wish: Wish) -> Targ
         ranks=dist.get_process_group_ranks(group) if group else mesh.mesh.flatten().tolist(),
         parameters=_trainable(model),
         device=groups[0].device,
-        collector=lambda setup: _fsdp_collector(model, wish, setup),
+        collector=lambda setup: _fsdp_collector(model, options, setup),
         sharded=True,
     )
 
@@ -243,14 +247,16 @@ def _check_audited(groups: Sequence[Any]) -> None:
         )
 
 
-def _fsdp_collector(model: nn.Module, wish: Wish, setup: Setup) -> FsdpCollector:
+def _fsdp_collector(
+    model: nn.Module, options: WatchOptions, setup: CollectorSetup
+) -> FsdpCollector:
     from presum.parallel.fsdp import FsdpCollector
     from presum.parallel.fsdp_auditing import FsdpAuditingCollector
     from presum.parallel.fsdp_reducing import FsdpReducingCollector
 
-    audits = _audits(wish, setup)
-    if wish.plan is not None:
-        return FsdpReducingCollector(model, wish.plan, setup, audits)
+    audits = _audits(options, setup)
+    if options.plan is not None:
+        return FsdpReducingCollector(model, options.plan, setup, audits)
     if audits is not None:
         return FsdpAuditingCollector(model, setup, audits)
     return FsdpCollector(model, setup)

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 import torch
 
 from presum import _core
-from presum.devices.device_pass import DTYPES
+from presum.devices.gradient_pass import DTYPES
 from presum.errors import UserError
 from presum.reduce import torch_ops
 from presum.reduce.methods import DIVISOR_MAX, LEAVES_MAX, fixed_bits

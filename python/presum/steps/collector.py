@@ -21,12 +21,12 @@ from torch.autograd import Variable
 from torch.optim import Optimizer
 
 from presum._core import AuditRecord, Observer
-from presum.devices.device_pass import DTYPES, DeviceStep, FetchedStep, dense, look_for_arrivals
+from presum.devices.gradient_pass import DTYPES, DeviceStep, FetchedStep, dense, poll_host_copies
 from presum.devices.readable import readable
-from presum.fingerprints import StepFingerprints, StepPrints
+from presum.fingerprints import StepFingerprints, TakenFingerprints
 from presum.fingerprints.families import KIND, real_bits
-from presum.fingerprints.step import Rows
-from presum.torch_events.hooks import Hook, OptimizerHook, OutputHook, is_of
+from presum.fingerprints.step import MicroBatchSamples
+from presum.torch_events.hooks import Hook, OptimizerHook, OutputHook, belongs_to
 from presum.torch_events.losses import (
     Scalar,
     count_tokens,
@@ -44,7 +44,7 @@ LAST_NUMBERS_SECONDS = 1.0  # how long close() waits for a device
 log = logging.getLogger("presum")
 
 
-class Audited(NamedTuple):
+class AuditResult(NamedTuple):
     """What was found of a reduction."""
 
     record: AuditRecord
@@ -58,12 +58,12 @@ class MicroBatch(NamedTuple):
     loss: Scalar | None
     tokens: Scalar
     share: Scalar | None  # of the tokens that the loss was divided by, where it is not all of them
-    rows: Rows | None
+    rows: MicroBatchSamples | None
     passes: int = 1  # several that were put together; loss, tokens and share are sums then
 
 
 @dataclass(frozen=True)
-class Setup:
+class CollectorSetup:
     """What every collector needs.
 
     ``send`` takes each step's packet, or a function that makes it (run on a background thread, for
@@ -102,7 +102,7 @@ class Collector(ABC):
     it; it holds model, parameters and optimiser weakly.
     """
 
-    def __init__(self, wrapper: nn.Module, inner: nn.Module, setup: Setup) -> None:
+    def __init__(self, wrapper: nn.Module, inner: nn.Module, setup: CollectorSetup) -> None:
         self._wrapper = weakref.ref(wrapper)
         self._inner = weakref.ref(inner)
         self._setup = setup
@@ -132,7 +132,7 @@ class Collector(ABC):
         self._scale: Scalar = 1.0
         self._scale_of_pass: Scalar = 1.0
         self._scaled = setup.scaler is not None
-        self._rows: Rows | None = None  # of the forward pass under way
+        self._rows: MicroBatchSamples | None = None  # of the forward pass under way
         self._forwards = 0
         self._reached: list[MicroBatch] = []  # by the backward pass under way
         self._used: list[MicroBatch] = []  # by the step
@@ -143,7 +143,7 @@ class Collector(ABC):
         self._unreduced_steps = 0
         self._end_queued = False
         self._explicit: list[tuple[Scalar, float]] = []
-        self._audit: Audited | None = None
+        self._audit: AuditResult | None = None
         self._told_of_audit = False
         self._handles: list[Any] = []
         self._listening = False
@@ -233,7 +233,7 @@ class Collector(ABC):
         """Of steps that are still on a device: after the end nobody looks for them any more."""
         deadline = time.monotonic() + LAST_NUMBERS_SECONDS
         while self._late_steps and time.monotonic() < deadline:
-            look_for_arrivals()
+            poll_host_copies()
             time.sleep(0.001)
 
     def close_without_model(self) -> None:
@@ -264,7 +264,7 @@ class Collector(ABC):
     def _before_forward(
         self, _module: object, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        look_for_arrivals()
+        poll_host_copies()
         # A forward pass of any kind, evaluation too, ends an open step.
         if not self.in_backward or not in_backward():
             self._end_step()
@@ -319,7 +319,7 @@ class Collector(ABC):
 
     def _watch(self, output: torch.Tensor, micro_batch: MicroBatch) -> None:
         hooks = output._backward_hooks or {}
-        for key in [key for key, hook in hooks.items() if is_of(hook, self)]:
+        for key in [key for key, hook in hooks.items() if belongs_to(hook, self)]:
             del hooks[key]  # of an output that the model gives again
         output.register_hook(OutputHook(self, micro_batch))  # type: ignore[no-untyped-call]
 
@@ -426,7 +426,7 @@ class Collector(ABC):
         self._unreduced_steps += self._unreduced > 0 and not self._open
         self._unreduced = 0
         self._end_step()
-        look_for_arrivals()
+        poll_host_copies()
         self._fingerprints.stepped()
         self._in_hook = True
         try:
@@ -472,7 +472,7 @@ class Collector(ABC):
             name = self._setup.names[index]
             self._setup.note(f"the gradient of {name} is {_kind_of(grad)}: it is not read")
 
-    def add_audit(self, found: Audited | None) -> None:
+    def add_audit(self, found: AuditResult | None) -> None:
         """What was found of the reduction of the step under way. Called by several threads."""
         if found is None and not self._told_of_audit:
             self._told_of_audit = True
@@ -483,7 +483,7 @@ class Collector(ABC):
         if not self._open:
             return
         self._open = False
-        found = Found(
+        found = StepExtras(
             micro=self._used,
             explicit=self._explicit,
             factor=self._factor,
@@ -523,7 +523,7 @@ class Collector(ABC):
         """This worker's share of the Gram matrix, where it was taken."""
         return None
 
-    def _take_prints(self) -> StepPrints:
+    def _take_prints(self) -> TakenFingerprints:
         prints = self._fingerprints.take([micro.rows for micro in self._used])
         prints.values += [
             (KIND["unreduced_steps"], self._unreduced_steps),
@@ -542,10 +542,10 @@ class Collector(ABC):
             if time.monotonic() > deadline:
                 return
             time.sleep(0.001)
-            look_for_arrivals()
+            poll_host_copies()
         self._fingerprints.report_states(final.with_numbers(fetch().words).states)
 
-    def _late_packet(self, found: Found, number: int, fetched: FetchedStep) -> bytes:
+    def _late_packet(self, found: StepExtras, number: int, fetched: FetchedStep) -> bytes:
         """On the background thread: the numbers have left the device."""
         try:
             self._observer.begin_step(number)
@@ -556,7 +556,7 @@ class Collector(ABC):
         finally:
             self._late_steps.discard(number)
 
-    def _packet(self, found: Found) -> bytes:
+    def _packet(self, found: StepExtras) -> bytes:
         observer = self._observer
         for value, weight, tokens in found.losses():
             observer.loss(value, weight, tokens)
@@ -592,7 +592,7 @@ def in_backward() -> bool:
 
 
 @dataclass(slots=True)
-class Found:
+class StepExtras:
     """What a step brought besides its gradients; scalars may still be tensors on a device."""
 
     micro: Sequence[MicroBatch]
@@ -604,8 +604,8 @@ class Found:
     scale: Scalar
     mean_dot: Scalar | None
     gram: torch.Tensor | None
-    audit: Audited | None
-    prints: StepPrints
+    audit: AuditResult | None
+    prints: TakenFingerprints
 
     def _scalars(self) -> Iterator[Scalar | None]:
         for micro in self.micro:
@@ -622,7 +622,7 @@ class Found:
         gram = [] if self.gram is None else [self.gram.view(torch.int64)]
         return [*self.prints.tensors(), *gram]
 
-    def with_numbers(self, numbers: Sequence[float], words: Sequence[Sequence[int]]) -> Found:
+    def with_numbers(self, numbers: Sequence[float], words: Sequence[Sequence[int]]) -> StepExtras:
         """The same with the numbers of ``tensors()`` and of ``words()``."""
         rest = iter(numbers)
         known = [next(rest) if isinstance(s, torch.Tensor) else s for s in self._scalars()]

@@ -108,7 +108,7 @@ class Recording:
 
     def stepped(self, steps: int) -> None:
         """After an optimiser step, on the training thread, with the steps done so far."""
-        self.session.telling.tell_training_thread()
+        self.session.listeners.tell_training_thread()
         if self._preflight is not None and steps >= self._preflight and not self.ended:
             raise SystemExit(self.session.end_preflight())
 

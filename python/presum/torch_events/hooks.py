@@ -112,7 +112,7 @@ class OutputHook(Hook):
             listener.fail(error)
 
 
-def is_of(hook: object, listener: EventListener) -> bool:
+def belongs_to(hook: object, listener: EventListener) -> bool:
     """Whether a hook on an output is a listener's."""
     return isinstance(hook, OutputHook) and hook._weak is not None and hook._weak() is listener
 

@@ -17,7 +17,7 @@ from torch.amp.grad_scaler import GradScaler
 from presum._core import Tap
 
 
-class Replacement:
+class ReplacedFunction:
     """A function of a module or class, and what stands in its place."""
 
     def __init__(self, owner: Any, name: str, stand_in: Callable[..., Any]) -> None:
@@ -56,7 +56,7 @@ class Replacement:
         self._active = active
 
 
-class Tapped(Replacement):
+class TappedFunction(ReplacedFunction):
     """A function that does what it did, while others are told of its calls. It leaves no frame, so
     warnings and tracebacks are the program's own."""
 
@@ -98,12 +98,12 @@ class Taps:
         self._scaled: GradScaler | None = None  # has scaled a loss, for the next backward pass
         self._scaler: GradScaler | None = None
         self._replacements = [
-            Tapped(
+            TappedFunction(
                 torch.autograd, "backward", before=self._enter_backward, always=self._leave_backward
             ),
-            Tapped(torch.autograd, "_engine_run_backward", before=self._run),
+            TappedFunction(torch.autograd, "_engine_run_backward", before=self._run),
         ]
-        self._scale_taps: dict[type, Tapped] = {}
+        self._scale_taps: dict[type, TappedFunction] = {}
 
     def add(self) -> None:
         self._listeners += 1
@@ -147,7 +147,7 @@ class Taps:
         kinds: list[type] = [GradScaler, *_subclasses(GradScaler)]
         for kind in kinds:
             if "scale" in vars(kind) and kind not in self._scale_taps:
-                self._scale_taps[kind] = Tapped(kind, "scale", before=self._scale)
+                self._scale_taps[kind] = TappedFunction(kind, "scale", before=self._scale)
 
 
 def _is_one_number(tensors: Any) -> bool:

@@ -24,12 +24,12 @@ from torch.distributed.distributed_c10d import _get_default_store
 
 from presum.text import one_line
 from presum.transport.channel import GOODBYE_SECONDS, NO_VERDICT, PREFLIGHT_SECONDS, Channel
-from presum.transport.links import links
-from presum.transport.meeting import Meeting, NotRecordedError
+from presum.transport.connections import store_connections
+from presum.transport.listeners import FindingListeners
 from presum.transport.outbox import LatePacket
 from presum.transport.recorder import Recorder
+from presum.transport.rendezvous import NotRecordedError, Rendezvous
 from presum.transport.sending import send_until_closed
-from presum.transport.telling import Telling
 
 FLUSH_SECONDS = 10.0  # for the run log at the end
 LOOK_SECONDS = 0.02  # between looks at a device at the end
@@ -45,7 +45,7 @@ def _nothing() -> None:
     pass
 
 
-class Recorded(Protocol):
+class RecordedModel(Protocol):
     """A model that is recorded."""
 
     def end(self) -> None: ...
@@ -110,13 +110,13 @@ class Session:
         _sessions_begun[name] += 1  # counts alike on ranks that train alike
         self._name, self._number = name, _sessions_begun[name]
         self._began = time.time()
-        self._meeting: Meeting | None = None  # where this rank records
+        self._rendezvous: Rendezvous | None = None  # where this rank records
         self.modules: Counter[tuple[int, ...]] = Counter()  # that were ever recorded, by ranks
         self.channel = Channel(run, rank, world_size)
-        self.telling = Telling()
-        self.recorder = Recorder(self.channel, self.telling)
-        self.recordings: list[Recorded] = []  # that have not ended
-        self.orphans: deque[tuple[float, Recorded]] = deque()  # whose models went, and when
+        self.listeners = FindingListeners()
+        self.recorder = Recorder(self.channel, self.listeners)
+        self.recordings: list[RecordedModel] = []  # that have not ended
+        self.orphans: deque[tuple[float, RecordedModel]] = deque()  # whose models went, and when
         self._open_monitors = 0
         self._pid = os.getpid()
         # Held: the server behind it may go with the process group, the end of a run comes later.
@@ -132,7 +132,7 @@ class Session:
         """Queue a packet; a late one is made on the background thread. Never waits."""
         self.channel.outbox.put(packet)
 
-    def join(self, recording: Recorded, ranks: tuple[int, ...]) -> None:
+    def join(self, recording: RecordedModel, ranks: tuple[int, ...]) -> None:
         """One more recording, and its monitor."""
         self.recordings.append(recording)
         self.modules[ranks] += 1
@@ -142,7 +142,7 @@ class Session:
         """Whether this process began it."""
         return self._pid == os.getpid()
 
-    def forget(self, recording: Recorded) -> None:
+    def forget(self, recording: RecordedModel) -> None:
         """It has ended."""
         with contextlib.suppress(ValueError):
             self.recordings.remove(recording)
@@ -190,7 +190,7 @@ class Session:
         deadline = time.monotonic() + seconds
         while self._thread.is_alive() and time.monotonic() < deadline:
             with contextlib.suppress(Exception):
-                self.channel.look_for_numbers()
+                self.channel.poll_devices()
             self._thread.join(LOOK_SECONDS)
 
     def _end_recordings(self) -> bool:
@@ -220,42 +220,42 @@ class Session:
                 self.channel.complain(one_line(error))
         while not self.channel.closing.wait(ORPHAN_SECONDS):
             self._end_orphans()
-        if self._meeting is not None and self.channel.records:
-            self._meeting.announce_end()
+        if self._rendezvous is not None and self.channel.records:
+            self._rendezvous.announce_end()
 
     def _move_packets(self) -> None:
         if self._default_store is None:
             self._record(None, "")
             return
         # A connection of its own: a wait on the shared client would block the training thread.
-        store = links().connect_to_default(self._default_store)
-        found, key, meeting = self._find(store)
+        store = store_connections().connect_to_default(self._default_store)
+        found, key, rendezvous = self._find(store)
         if found is None:
-            self._meeting = meeting
-            self._record(meeting, key)
+            self._rendezvous = rendezvous
+            self._record(rendezvous, key)
         else:
             self._thread.name = "presum-sender"
             send_until_closed(self.channel, found)
-        links().keep_to_default(self._default_store, store)
+        store_connections().keep_to_default(self._default_store, store)
 
-    def _find(self, store: Store) -> tuple[dict[str, Any] | None, str, Meeting]:
+    def _find(self, store: Store) -> tuple[dict[str, Any] | None, str, Rendezvous]:
         """Where other ranks are. This one may have had no part in trainings before: their sessions
         have ended."""
         while True:
             key = f"presum/session/{self._name}/{self._number}"
-            meeting = Meeting(store, key, self.channel)
-            found = meeting.find()
+            rendezvous = Rendezvous(store, key, self.channel)
+            found = rendezvous.find()
             if found is None or "ended" not in found:
-                return found, key, meeting
+                return found, key, rendezvous
             # Clocks of two hosts differ: a rank that is about to end was of that session.
             if found["ended"] > self._began or self.channel.closing.is_set():
                 if "off" in found:
-                    return found, key, meeting
+                    return found, key, rendezvous
                 raise NotRecordedError("the recording had ended when this rank found it")
             self._number += 1
             _sessions_begun[self._name] = max(_sessions_begun[self._name], self._number)
 
-    def _record(self, meeting: Meeting | None, key: str) -> None:
+    def _record(self, rendezvous: Rendezvous | None, key: str) -> None:
         channel = self.channel
         channel.records = True
         self._thread.name = "presum-aggregator"
@@ -263,7 +263,7 @@ class Session:
             channel.say(
                 f"presum: rank 0 has not attached; rank {channel.rank} records into {channel.run}"
             )
-        self.recorder.run(meeting, key)
+        self.recorder.run(rendezvous, key)
 
     def _end_orphans(self) -> None:
         """Here, so that the last to let go of a model's parts is not in the middle of its end."""

@@ -2,7 +2,7 @@
 """The model card of a saved run."""
 
 from presum.experiments.s1.plan import Plan
-from presum.experiments.s1.settings import Run, rank_seed
+from presum.experiments.s1.settings import S1Run, rank_seed
 from presum.experiments.s1.table import LABELS, Summary, figure
 
 _ORDERS = {
@@ -11,7 +11,7 @@ _ORDERS = {
 }
 
 
-def model_card(plan: Plan, run: Run, *, summary: Summary) -> str:
+def model_card(plan: Plan, run: S1Run, *, summary: Summary) -> str:
     """README.md of a Hugging Face checkpoint folder: what was trained, how, what was measured."""
     seeds = [rank_seed(setting=run.setting, seed=plan.seed, rank=r) for r in range(plan.workers)]
     origin = "fine-tuned" if plan.source.path else "initialised from scratch"
@@ -41,7 +41,7 @@ def model_card(plan: Plan, run: Run, *, summary: Summary) -> str:
     )
 
 
-def _front_matter(plan: Plan, run: Run) -> str:
+def _front_matter(plan: Plan, run: S1Run) -> str:
     base = [f'base_model: "{plan.source.name}"'] if plan.source.path else []
     tags = ["presum", "full-fine-tuning", run.mode, run.setting]
     lines = [

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from presum.errors import UserError
 from presum.experiments.command import WORKERS, exit_code_of, make_parser, whole_number
 from presum.experiments.launch import run_workers, under_torchrun
-from presum.experiments.s1.settings import MODES, SETTINGS, Run
+from presum.experiments.s1.settings import MODES, SETTINGS, S1Run
 
 if TYPE_CHECKING:
     from presum.experiments.s1.plan import Plan
@@ -193,7 +193,7 @@ def _run(options: argparse.Namespace) -> int:
     from presum.experiments.s1.prepare import make_plan
 
     leads = int(os.environ.get("RANK", "0")) == 0
-    runs = tuple(Run(m, s) for m in _modes(options.mode) for s in options.settings)
+    runs = tuple(S1Run(m, s) for m in _modes(options.mode) for s in options.settings)
     plan, dropped = make_plan(options, runs=runs, workers=workers)
     if leads:
         replace_folders(plan.folder(run) for run in runs)

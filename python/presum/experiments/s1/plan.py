@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from presum.experiments.s1.model import ModelSource
-from presum.experiments.s1.settings import Run
+from presum.experiments.s1.settings import S1Run
 from presum.experiments.s1.template import Example
 
 
@@ -14,7 +14,7 @@ from presum.experiments.s1.template import Example
 class Plan:
     """One experiment: the runs, and what is the same in all of them."""
 
-    runs: tuple[Run, ...]
+    runs: tuple[S1Run, ...]
     workers: int
     steps: int
     """Optimiser steps of each run."""
@@ -33,6 +33,6 @@ class Plan:
     tokenizer: Any
     examples: tuple[Example, ...]
 
-    def folder(self, run: Run) -> Path:
+    def folder(self, run: S1Run) -> Path:
         """Where ``run`` writes its log."""
         return self.out / run.name

@@ -9,12 +9,12 @@ from presum.experiments.s1.builtin_data import generate
 from presum.experiments.s1.model import ModelSource, check_length, load_tokenizer
 from presum.experiments.s1.plan import Plan
 from presum.experiments.s1.records import Record, load_records
-from presum.experiments.s1.settings import Run
+from presum.experiments.s1.settings import S1Run
 from presum.experiments.s1.template import encode_all, prompt
 
 
 def make_plan(
-    options: argparse.Namespace, *, runs: tuple[Run, ...], workers: int
+    options: argparse.Namespace, *, runs: tuple[S1Run, ...], workers: int
 ) -> tuple[Plan, int]:
     """The plan, and how many records were dropped because their prompt fills ``max_length``.
 

@@ -16,7 +16,7 @@ SETTINGS = ("S1-1", "S1-2", "S1-3")
 SEED_STRIDE = 100_003
 
 
-class Run(NamedTuple):
+class S1Run(NamedTuple):
     """One training run of the experiment."""
 
     mode: str

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from presum.experiments.s1.settings import Run
+from presum.experiments.s1.settings import S1Run
 
 LAST_STEPS = 20
 """Steps at the end of a run over which its final loss is averaged."""
@@ -86,14 +86,14 @@ def figure(value: float) -> str:
     return f"{value:.3f}" if math.isfinite(value) else "-"
 
 
-def render(summaries: Mapping[Run, Summary], *, workers: int) -> str:
+def render(summaries: Mapping[S1Run, Summary], *, workers: int) -> str:
     """The table as text, at most 100 columns wide, and what it means."""
     modes = list(dict.fromkeys(run.mode for run in summaries))
     blocks = [_block(mode, summaries) for mode in modes]
     return "\n\n".join([*blocks, _RULE, _verdict(modes, workers=workers)])
 
 
-def _block(mode: str, summaries: Mapping[Run, Summary]) -> str:
+def _block(mode: str, summaries: Mapping[S1Run, Summary]) -> str:
     columns = {run.setting: s for run, s in summaries.items() if run.mode == mode}
     names = [f"{setting} {_MEANING[setting]}" for setting in columns]
     units = ["measured  expected  shown"] * len(columns)

@@ -11,7 +11,7 @@ import presum
 from presum.experiments.progress import Progress
 from presum.experiments.s1.model import build_model
 from presum.experiments.s1.plan import Plan
-from presum.experiments.s1.settings import Run, make_sampler, rank_seed, seed_everything
+from presum.experiments.s1.settings import S1Run, make_sampler, rank_seed, seed_everything
 from presum.experiments.s1.template import collate
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def choose_device(*, local_rank: int, local_workers: int, gpus: int) -> tuple[st
     return (f"cuda:{local_rank % gpus}" if gpus else "cpu"), "gloo"
 
 
-def train(plan: Plan, run: Run, *, place: Place, progress: Progress) -> tuple[Any, float]:
+def train(plan: Plan, run: S1Run, *, place: Place, progress: Progress) -> tuple[Any, float]:
     """One run under observation. Returns the trained model and this worker's last loss.
 
     The initial model is the same on every worker and in every run.
@@ -97,7 +97,7 @@ def train(plan: Plan, run: Run, *, place: Place, progress: Progress) -> tuple[An
     return model, float(loss)
 
 
-def batches(plan: Plan, run: Run, *, place: Place, seed: int) -> Iterator[dict[str, "Tensor"]]:
+def batches(plan: Plan, run: S1Run, *, place: Place, seed: int) -> Iterator[dict[str, "Tensor"]]:
     """This worker's batches, epoch after epoch, without end."""
     from torch.utils.data import DataLoader
 
@@ -131,7 +131,7 @@ def train_step(
     return detached
 
 
-def save(plan: Plan, run: Run, *, model: Any) -> None:
+def save(plan: Plan, run: S1Run, *, model: Any) -> None:
     """Writes the model, its tokenizer and its card beside the run's log, which is complete."""
     from presum.experiments.s1.card import model_card
     from presum.experiments.s1.table import summarise

@@ -20,7 +20,7 @@ TIMEOUT = timedelta(seconds=30)
 Address = tuple[tuple[str, ...], int]  # names of the host, and the port
 
 
-class Links:
+class StoreConnections:
     """Of one process. Thread-safety: any thread, one at a time for each connection."""
 
     def __init__(self) -> None:
@@ -69,15 +69,15 @@ class Links:
         self._to_default.setdefault(store, []).append(connection)
 
 
-_links: Links | None = None
+_store_connections: StoreConnections | None = None
 
 
-def links() -> Links:
+def store_connections() -> StoreConnections:
     """Those of this process; a child that was forked has none yet."""
-    global _links
-    if _links is None or _links._pid != os.getpid():
-        _links = Links()
-    return _links
+    global _store_connections
+    if _store_connections is None or _store_connections._pid != os.getpid():
+        _store_connections = StoreConnections()
+    return _store_connections
 
 
 def own_address(port: int, world_size: int) -> dict[str, Any]:

@@ -27,7 +27,7 @@ class NotRecordedError(Exception):
     """Nobody takes this rank's packets."""
 
 
-class Meeting:
+class Rendezvous:
     """For the background thread, on a connection of its own."""
 
     def __init__(self, store: Store, key: str, channel: Channel) -> None:

@@ -13,7 +13,7 @@ log = logging.getLogger("presum")
 Listener = Callable[[Finding], None]
 
 
-class Telling:
+class FindingListeners:
     """Who is told of findings, on which thread."""
 
     def __init__(self) -> None:

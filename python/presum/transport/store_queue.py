@@ -13,7 +13,7 @@ ENDED = "ended"
 FAILED = "failed"
 
 
-class Queues:
+class StoreQueue:
     """A session's queue of packets, and the keys beside it. Torch's errors pass through."""
 
     def __init__(self, store: Any, key: str) -> None:

@@ -252,7 +252,7 @@ class DeviceStep:
         if size:
             self._sketches[index] = sketch
 
-    def fetch(self, extra: list[torch.Tensor], words: Sequence[torch.Tensor] = ()) -> Fetch:
+    def fetch(self, extra: list[torch.Tensor], words: Sequence[torch.Tensor] = ()) -> HostCopy:
         """Start the one copy to the host. ``extra`` are scalars on the device that travel along,
         ``words`` int64 tensors."""
         if self._streams is not None:
@@ -264,10 +264,10 @@ class DeviceStep:
         nothing = torch.zeros(0, dtype=torch.int64, device=self._device)
         flat = [x.reshape(-1).to(self._device) for x in words]
         integers = torch.cat([*self._integers, *flat, nothing])
-        return Fetch(self, reals, integers, len(extra), [x.numel() for x in flat])
+        return HostCopy(self, reals, integers, len(extra), [x.numel() for x in flat])
 
 
-class Fetch:
+class HostCopy:
     """A step's numbers on their way to the host. For the background thread."""
 
     def __init__(
@@ -306,10 +306,10 @@ class Fetch:
         return FetchedStep(self._step, self._reals, self._integers, self._extra, self._words)
 
 
-_on_their_way: deque[tuple[Fetch, torch.cuda.Event]] = deque()  # of this process
+_on_their_way: deque[tuple[HostCopy, torch.cuda.Event]] = deque()  # of this process
 
 
-def look_for_arrivals() -> None:
+def poll_host_copies() -> None:
     """Which copies are done. For the training thread, outside of a captured graph: a question of
     another thread's would end the capture of a CUDA graph. Never waits."""
     while _on_their_way and not torch.cuda.is_current_stream_capturing():
