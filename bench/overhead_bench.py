@@ -34,11 +34,12 @@ from torch.nn.parallel import DistributedDataParallel
 import presum
 from presum.parallel.ddp_hook import FailureGuard
 from presum.torch_events.hooks import Hook, ParameterHook
-from presum.transport.session import _sessions
+from presum.transport.session import open_sessions
 
 WORKERS = 2
 TOKENS = (4, 256)  # micro-batch and length: 1,024 tokens a step
 VOCABULARY = 2048
+BACKGROUND_THREADS = ("presum-aggregator", "presum-sender")
 MODES = ("off", "off'", "on")
 ATTACHED = {"hook": "hook", "by-hand": "manual"}  # Trainer and Lightning attach as ddp does
 LIMIT = 0.01
@@ -85,7 +86,8 @@ class Training:
         self.monitor = presum.attach(
             self.model, optimizer=self.optimizer, run=run, mode=ATTACHED.get(way, "passive")
         )
-        self.collector: Any = self.monitor._collector
+        (recording,) = open_sessions()[0].recordings
+        self.collector: Any = getattr(recording, "collector")  # noqa: B009
         self.watched = True
 
     def step(self) -> float:
@@ -165,8 +167,8 @@ def attribute(training: Training, steps: int) -> dict[str, float]:
 
         return timed_call
 
-    session = next(iter(_sessions.values()))
-    clock = time.pthread_getcpuclockid(session._thread.ident or threading.get_ident())
+    (ours,) = (one for one in threading.enumerate() if one.name in BACKGROUND_THREADS)
+    clock = time.pthread_getcpuclockid(ours.ident or threading.get_ident())
     training.collector.unhook()
     training.collector.hook()
     training.watched = True

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import array
 import contextlib
 import gc
 import pickle
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -24,9 +26,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import presum
-from presum.devices.gradient_pass import HostCopy
-from presum.parallel.ddp import DdpCollector
+from presum._core import Observer
+from presum.devices.gradient_pass import DeviceStep, HostCopy
 from presum.transport.channel import Channel
+from presum.transport.session import open_sessions
 from presum.transport.store_queue import StoreQueue
 
 
@@ -144,15 +147,18 @@ def test_the_process_group_is_held_until_the_recording_ends(
 
 
 def test_an_end_that_cannot_be_told_does_not_reach_the_program(
-    model: DistributedDataParallel, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    model: DistributedDataParallel,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    class Broken:
+    class Broken(Observer):
         def note(self, *_: object) -> bytes:
             raise RuntimeError("planted failure")
 
+    monkeypatch.setattr("presum.attaching.Observer", Broken)
     monitor = presum.attach(model, run=tmp_path)
     train(model, 2)
-    monitor._recording._observer = Broken()  # type: ignore[assignment]
     monitor.close()
     assert "planted failure" in caplog.text
     assert len(presum.load(tmp_path).steps) == 2
@@ -176,8 +182,8 @@ def test_a_queue_that_somebody_else_emptied_is_no_reason_to_give_up(
     lost: bool, model: DistributedDataParallel, tmp_path: Path
 ) -> None:
     error = dist.DistNetworkError("planted") if lost else dist.QueueEmptyError("empty")
-    with presum.attach(model, run=tmp_path) as monitor:
-        recorder = monitor._session.recorder
+    with presum.attach(model, run=tmp_path):
+        recorder = open_sessions()[0].recorder
         recorder.queue = StoreQueue(Store(error), "key")
         deadline = time.monotonic() + 5
         while lost and not recorder.others_lost and time.monotonic() < deadline:
@@ -217,7 +223,7 @@ class Arrival:
 
 @pytest.fixture
 def arrivals(monkeypatch: pytest.MonkeyPatch) -> list[Arrival]:
-    """Of the numbers of steps that are on a device."""
+    """Of the numbers of steps, as if gradients were not in host memory."""
     found: list[Arrival] = []
     original = HostCopy.__init__
 
@@ -227,17 +233,17 @@ def arrivals(monkeypatch: pytest.MonkeyPatch) -> list[Arrival]:
         fetch.follow(found[-1])  # type: ignore[arg-type]
 
     monkeypatch.setattr(HostCopy, "__init__", begin)
+    monkeypatch.setattr("presum.steps.collector.in_host_memory", lambda device: False)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr("presum.transport.session.ORPHAN_SECONDS", 0.02)
     return found
 
 
-def on_device(monitor: presum.Monitor) -> DdpCollector:
-    """As if its gradients were not in host memory."""
-    collector = monitor._collector
-    assert isinstance(collector, DdpCollector)
-    collector._on_host = False
-    return collector
+def recording() -> Any:
+    """The only one of this process."""
+    (session,) = open_sessions()
+    (found,) = session.recordings
+    return found
 
 
 def test_of_a_model_that_goes_the_steps_on_a_device_are_recorded_but_the_open_one(
@@ -245,14 +251,15 @@ def test_of_a_model_that_goes_the_steps_on_a_device_are_recorded_but_the_open_on
 ) -> None:
     model = DistributedDataParallel(LossModel())
     monitor = presum.attach(model, run=tmp_path, quiet=True)
-    collector = on_device(monitor)
+    recorded = recording()
     train(model, 3)
     del model
     gc.collect()
-    while not monitor._recording.ended:
+    while not recorded.ended:
         time.sleep(0.01)
-    assert collector._device_step is None
     monitor.close()
+    gc.collect()
+    assert not any(isinstance(one, DeviceStep) for one in gc.get_objects())
     assert presum.load(tmp_path).steps.step.tolist() == [0, 1] and not caplog.text
     assert {name for one in arrivals for name in one.asked} == {threading.current_thread().name}
 
@@ -263,15 +270,16 @@ def test_states_of_a_step_that_did_not_end_are_no_final_ones(tmp_path: Path) -> 
 
     model = DistributedDataParallel(LossModel())
     monitor = presum.attach(model, run=tmp_path, quiet=True)
+    recorded = recording()
     model.module.layers[0].bias.register_hook(fails)
     with pytest.raises(RuntimeError, match="planted"):
         train(model, 1)
     del model
     gc.collect()
-    while not monitor._recording.ended:
+    while not recorded.ended:
         time.sleep(0.01)
     monitor.close()
-    with presum.load(tmp_path)._open() as db:
+    with contextlib.closing(sqlite3.connect(tmp_path / "presum.db")) as db:
         assert db.execute("SELECT count(*) FROM final_state").fetchone() == (0,)
 
 
@@ -282,11 +290,9 @@ def test_what_is_dropped_on_a_device_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monitor = presum.attach(model, run=tmp_path, quiet=True)
-    collector = on_device(monitor)
     with monkeypatch.context() as full:
         full.setattr("presum.transport.outbox.PACKETS_MAX", 0)
         train(model, 3)
-    assert not collector._late_steps
     began = time.monotonic()
     monitor.close()
     assert time.monotonic() - began < 0.9
@@ -635,17 +641,19 @@ def test_a_forward_without_gradients_before_the_backward_changes_nothing(
 def test_passes_that_never_synchronise_cost_no_memory(
     model: DistributedDataParallel, tmp_path: Path
 ) -> None:
+    blocks = {}
     with presum.attach(model, run=tmp_path) as monitor:
-        collector = monitor._collector
-        assert collector is not None
-        losses = []
+        losses = array.array("d")
         with model.no_sync():
             for step in range(5000):
                 loss = model(torch.full((2, 4), step % 7 + 1.0))["loss"]
                 loss.backward()
                 losses.append(loss.item())
                 monitor.loss(loss, weight=1 + step % 2)
-        assert len(collector._used) <= 2048 and len(collector._explicit) <= 2048
+                if step in (2100, 4200):
+                    gc.collect()
+                    blocks[step] = sys.getallocatedblocks()
+        assert blocks[4200] < blocks[2100] + 1000
         loss = model(torch.ones(2, 4))["loss"]
         loss.backward()
         monitor.loss(loss, weight=1)

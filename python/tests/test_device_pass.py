@@ -162,7 +162,7 @@ def test_the_fetching_stream_waits_for_every_stream_that_read(
     current = [reduce]
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _device: current[0])
     monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
-    streams = gradient_pass._Streams(torch.device("cuda", 0))
+    streams = gradient_pass.StreamOrder(torch.device("cuda", 0))
     for current[0], name in ((reduce, "a"), (compute, "b"), (reduce, "c")):
         streams.read(fake_tensor(log, name))
     current[0] = compute

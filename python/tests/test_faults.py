@@ -367,7 +367,7 @@ def test_what_cannot_be_run_is_said_before_anything_is_trained(tmp_path: Path) -
 
 
 def test_steps_are_those_of_fault_and_twin() -> None:
-    changed = command._with_steps(fault("nan-gradient"), 30)
+    changed = command.with_steps(fault("nan-gradient"), 30)
     assert changed.case.configuration.steps == changed.twin.configuration.steps == 30
     assert changed.twin.folder != fault("nan-gradient").twin.folder
     assert changed == replace(fault("nan-gradient"), configuration=changed.configuration)

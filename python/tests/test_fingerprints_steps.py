@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import pickle
 import struct
@@ -28,7 +27,10 @@ from presum._core import hash_rows
 from presum.fingerprints import FAMILIES
 from presum.fingerprints.families import KIND, WORD
 from presum.fingerprints.rng import RngStates
+from presum.fingerprints.samples import BatchFinder
+from presum.fingerprints.states import BUFFERS
 from presum.fingerprints.step import StepFingerprints
+from presum.steps.recording import Recording
 from presum.transport.outbox import LatePacket
 from presum.transport.session import Session
 
@@ -537,16 +539,18 @@ def test_parameters_that_were_changed_after_training_are_not_in_the_final_note(
     assert packets.clock == 1
 
 
-def test_on_a_device_the_same_is_sent(packets: Packets, tmp_path: Path) -> None:
+def test_on_a_device_the_same_is_sent(
+    packets: Packets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sent = []
     for on_host in (True, False):
         torch.manual_seed(0)
         model = DistributedDataParallel(Model())
         optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=1e-3)
         before = len(packets.steps)
+        place = "presum.steps.collector.in_host_memory"
+        monkeypatch.setattr(place, lambda device, on_host=on_host: on_host)
         monitor = presum.attach(model, optimizer=optimizer, run=tmp_path, quiet=True)
-        assert monitor._collector is not None
-        monitor._collector._on_host = on_host
         for step in range(5):
             torch.manual_seed(step)
             one_step(model, optimizer, PARTS[step : step + 3])
@@ -913,7 +917,7 @@ def test_a_failing_look_at_data_does_not_reach_the_loader(
     def broken(*_args: object, **_options: object) -> None:
         raise RuntimeError("presum's own")
 
-    monkeypatch.setattr("presum.fingerprints.loaders._row_hashes", broken)
+    monkeypatch.setattr("presum.fingerprints.loaders.hash_tensor", broken)
     with presum.attach(model, run=tmp_path, quiet=True):
         train(model, loader_of(dataset()))
     assert len(packets.steps) == 6
@@ -922,18 +926,18 @@ def test_a_failing_look_at_data_does_not_reach_the_loader(
 
 
 def test_loader_workers_and_forks_do_not_watch(
-    model: DistributedDataParallel, tmp_path: Path
+    model: DistributedDataParallel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with presum.attach(model, run=tmp_path, quiet=True) as monitor:
-        assert monitor._collector is not None
-        samples = monitor._collector._fingerprints._samples
+    offered: list[Any] = []
+    with presum.attach(model, run=tmp_path, quiet=True), monkeypatch.context() as spied:
+        spied.setattr(BatchFinder, "offer", lambda _finder, batch: offered.append(batch))
         child = os.fork()
         if child == 0:
             list(loader_of(dataset()))
-            os._exit(len(samples._kept))
+            os._exit(len(offered))
         assert os.waitpid(child, 0)[1] == 0
         list(loader_of(dataset()))
-        assert len(samples._kept) == 6
+        assert len(offered) == 6
 
 
 # ---- failures
@@ -966,13 +970,16 @@ def test_half_a_slice_is_not_sent(
     optimizer: torch.optim.Optimizer,
     packets: Packets,
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    model.module.seen = torch.zeros(3, device="cpu")
-    model.module._buffers["flags"] = torch.zeros(2, dtype=torch.bool)
-    with presum.attach(model, optimizer=optimizer, run=tmp_path, quiet=True) as monitor:
-        assert monitor._collector is not None
-        states = monitor._collector._fingerprints._states
-        states._buffers = [*states._buffers, states._buffers[0]]  # one that the observer lacks
+    class Refuses(Observer):
+        def state(self, of: int, index: int, *sizes: int) -> None:
+            if (of, index) == (BUFFERS, 1):
+                raise RuntimeError("planted")
+            super().state(of, index, *sizes)
+
+    monkeypatch.setattr("presum.attaching.Observer", Refuses)
+    with presum.attach(model, optimizer=optimizer, run=tmp_path, quiet=True):
         one_step(model, optimizer, PARTS[:3])
         one_step(model, optimizer, PARTS[:3])
     assert packets.steps[0].states == {}
@@ -1062,6 +1069,7 @@ def test_the_collector_tells_of_steps_and_lets_the_end_through(
     optimizer: torch.optim.Optimizer,
     packets: Packets,
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     told: list[tuple[int, int]] = []
 
@@ -1070,10 +1078,8 @@ def test_the_collector_tells_of_steps_and_lets_the_end_through(
         if steps == 3:
             raise SystemExit(4)
 
-    with presum.attach(model, optimizer=optimizer, run=tmp_path, quiet=True) as monitor:
-        assert monitor._collector is not None
-        setup = dataclasses.replace(monitor._collector._setup, stepped=stepped)
-        monitor._collector._setup = setup
+    monkeypatch.setattr(Recording, "stepped", lambda _recording, steps: stepped(steps))
+    with presum.attach(model, optimizer=optimizer, run=tmp_path, quiet=True):
         with pytest.raises(SystemExit, match="4"):
             for _ in range(9):
                 one_step(model, optimizer, PARTS[:3])

@@ -41,7 +41,7 @@ QUIET_NAN[torch.float64] = 0x7FF8000000000000
 def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Which implementation the test runs on."""
     if request.param == "torch operations":
-        monkeypatch.setattr(tensors, "_on_host", lambda tensor: False)
+        monkeypatch.setattr(tensors, "in_host_memory", lambda device: False)
     return str(request.param)
 
 
@@ -331,7 +331,7 @@ def both(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     for name in PATHS:
         with monkeypatch.context() as patch:
             if name == PATHS[1]:
-                patch.setattr(tensors, "_on_host", lambda tensor: False)
+                patch.setattr(tensors, "in_host_memory", lambda device: False)
             yield name
 
 
@@ -535,7 +535,7 @@ def test_importing_presum_is_enough() -> None:
 
 
 def test_what_a_device_cannot_sum_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tensors, "_on_host", lambda tensor: False)
+    monkeypatch.setattr(tensors, "in_host_memory", lambda device: False)
     with pytest.raises(ValueError, match="move fp64 leaves to the CPU"):
         reduce.sum([ONE.double()])
     for divisor in (0, 2**31):

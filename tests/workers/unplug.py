@@ -20,8 +20,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import presum
 from presum.parallel import ddp
-from presum.transport import session
 from presum.transport.connections import store_connections
+from presum.transport.session import open_sessions
 from presum.transport.store_queue import StoreQueue
 from workers.launch import main, write_json
 from workers.matrix import digest
@@ -57,7 +57,7 @@ def nothing(_rank: int, _run: Path) -> None:
 def store_gone(rank: int, _run: Path) -> None:
     """The aggregator's store server dies, as with its process."""
     if rank == 0:
-        for one in list(session._sessions.values()):
+        for one in open_sessions():
             one.recorder.queue = None
         store_connections().stop_serving()
 
@@ -65,7 +65,7 @@ def store_gone(rank: int, _run: Path) -> None:
 def store_fails(rank: int, _run: Path) -> None:
     """The aggregator's store answers no more."""
     if rank == 0:
-        for one in list(session._sessions.values()):
+        for one in open_sessions():
             one.recorder.queue = StoreQueue(_Broken(), "key")
 
 
@@ -76,8 +76,7 @@ class _Broken:
 
 def collector_breaks(rank: int, _run: Path) -> None:
     if rank == 1:
-        monitor = next(iter(session._sessions.values()))
-        assert monitor is not None
+        assert open_sessions()
         ddp.DdpCollector.read = _broken  # type: ignore[method-assign]
 
 

@@ -193,7 +193,7 @@ def _kernel_pass(
     return reals, counts, sketch
 
 
-class _Streams:
+class StreamOrder:
     """Orders the streams on which gradients were read before the one that fetches the numbers."""
 
     def __init__(self, device: torch.device) -> None:
@@ -223,7 +223,7 @@ class DeviceStep:
     def __init__(self, device: torch.device, sketch_size: int) -> None:
         self._device = device
         self._real = torch.float32 if device.type == "mps" else torch.float64
-        self._streams = _Streams(device) if device.type == "cuda" else None
+        self._streams = StreamOrder(device) if device.type == "cuda" else None
         self._sketch_size = sketch_size
         self._indices: list[int] = []
         self._counts: list[int] = []

@@ -48,6 +48,11 @@ def readable(tensor: torch.Tensor) -> torch.Tensor | None:
     return tensor.resolve_neg() if tensor.is_neg() else tensor
 
 
+def in_host_memory(device: torch.device) -> bool:
+    """Whether tensors of a device are read where they are."""
+    return device.type == "cpu"
+
+
 def is_distributed(tensor: torch.Tensor) -> bool:
     """Whether a tensor is a DTensor."""
     module = sys.modules.get("torch.distributed.tensor")

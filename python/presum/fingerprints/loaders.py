@@ -123,7 +123,7 @@ class LoaderEvents:
         self._iterations: weakref.WeakKeyDictionary[Any, _Iteration] = weakref.WeakKeyDictionary()
         self._patches = [
             TappedFunction(DataLoader, "__iter__", before=self._about_to_begin, after=self._begun),
-            TappedFunction(_BaseDataLoaderIter, "_next_index", after=self._next_index),
+            TappedFunction(_BaseDataLoaderIter, "_next_index", after=self._index_drawn),
             TappedFunction(_BaseDataLoaderIter, "__next__", after=self._next_batch),
         ]
         self._pid = 0
@@ -197,7 +197,7 @@ class LoaderEvents:
         if isinstance(iterator, _BaseDataLoaderIter):
             self._iteration(iterator).of = LoaderPass(self.loader(loader))
 
-    def _next_index(self, index: Any, iterator: Any) -> None:
+    def _index_drawn(self, index: Any, iterator: Any) -> None:
         if self._watching():
             self._guarded(self._drawn, iterator, index)
 

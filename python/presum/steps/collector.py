@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 
 from presum._core import AuditRecord, Observer
 from presum.devices.gradient_pass import DTYPES, DeviceStep, FetchedStep, dense, poll_host_copies
-from presum.devices.readable import readable
+from presum.devices.readable import in_host_memory, readable
 from presum.fingerprints import StepFingerprints, TakenFingerprints
 from presum.fingerprints.families import KIND, real_bits
 from presum.fingerprints.step import MicroBatchSamples
@@ -112,7 +112,7 @@ class Collector(ABC):
         self._shifts_labels = shifts_labels(inner)
         self._factor = 1.0  # on losses that are a share
         self._seen = [False] * len(self._parameters)
-        self._on_host = setup.device.type == "cpu"
+        self._on_host = in_host_memory(setup.device)
         self._device_step: DeviceStep | None = None  # where gradients are not in host memory
         self.off = False
         self.failed = False

@@ -62,7 +62,7 @@ def open_session(run: Path | None, default: Path, rank: int, world_size: int) ->
 
     ``run`` None is the default run, and ``default`` its folder.
     """
-    session = _own_sessions().get(run)
+    session = _session_of(run)
     if session is None:
         session = _sessions[run] = Session(str(run or ""), run or default, rank, world_size)
     return session
@@ -71,13 +71,13 @@ def open_session(run: Path | None, default: Path, rank: int, world_size: int) ->
 def next_module(run: Path | None, ranks: tuple[int, ...]) -> int:
     """The number that the next model of these ranks gets in a run: 0, 1, ... in the order of
     attaching. By ranks, because one may have models that others do not know."""
-    session = _own_sessions().get(run)
+    session = _session_of(run)
     return session.modules[ranks] if session is not None else 0
 
 
 def end_recordings_of(module: object) -> None:
     """End what records a module in an earlier wrapper."""
-    for session in list(_own_sessions().values()):
+    for session in open_sessions():
         for recording in [one for one in list(session.recordings) if one.is_of(module)]:
             recording.end()
 
@@ -85,18 +85,23 @@ def end_recordings_of(module: object) -> None:
 def end_preflights() -> int:
     """The program is over: the exit code of its preflights. Those that were to watch more steps end
     with what there is; where nothing was trained it is 2."""
-    for session in list(_own_sessions().values()):
+    for session in open_sessions():
         for recording in list(session.recordings):
             recording.say_if_cut_short()
         session.end_preflight()
     return 1 if 1 in _exit_codes else max(_exit_codes, default=NO_VERDICT)
 
 
-def _own_sessions() -> dict[Path | None, Session]:
-    """Of this process: a child that was forked has none yet."""
+def open_sessions() -> list[Session]:
+    """Those of this process; one that was forked has none yet."""
     for run in [run for run, session in _sessions.items() if not session.is_own()]:
         del _sessions[run]
-    return _sessions
+    return list(_sessions.values())
+
+
+def _session_of(run: Path | None) -> Session | None:
+    session = _sessions.get(run)
+    return session if session in open_sessions() else None
 
 
 class Session:

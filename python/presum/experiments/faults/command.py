@@ -117,7 +117,7 @@ def _names(text: str) -> list[str]:
 
 
 def _benchmark(options: argparse.Namespace) -> int:
-    faults = [_with_steps(fault, options.steps) for fault in choose(options.faults)]
+    faults = [with_steps(fault, options.steps) for fault in choose(options.faults)]
     runs = {case.folder: case for fault in faults for case in (fault.case, fault.twin)}
     _train(tuple(runs.values()), options)
     results = {folder: read_result(options.out / folder) for folder in runs}
@@ -130,7 +130,8 @@ def _benchmark(options: argparse.Namespace) -> int:
     return 0 if as_json["passed"] else 1
 
 
-def _with_steps(fault: Fault, steps: int | None) -> Fault:
+def with_steps(fault: Fault, steps: int | None) -> Fault:
+    """The fault in a run of so many steps. Raises UserError where it would begin after its end."""
     if steps is None:
         return fault
     if steps <= fault.begins:
