@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, Te
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 import presum
-from presum._core import hash_rows
+from presum._core import Observer, hash_rows
 from presum.fingerprints import FAMILIES
 from presum.fingerprints.families import KIND, WORD
 from presum.fingerprints.rng import RngStates
@@ -1079,8 +1079,8 @@ def test_the_collector_tells_of_steps_and_lets_the_end_through(
             raise SystemExit(4)
 
     monkeypatch.setattr(Recording, "stepped", lambda _recording, steps: stepped(steps))
-    with presum.attach(model, optimizer=optimizer, run=tmp_path, quiet=True):
-        with pytest.raises(SystemExit, match="4"):
-            for _ in range(9):
-                one_step(model, optimizer, PARTS[:3])
+    ends = pytest.raises(SystemExit, match="4")
+    with presum.attach(model, optimizer=optimizer, run=tmp_path, quiet=True), ends:
+        for _ in range(9):
+            one_step(model, optimizer, PARTS[:3])
     assert told == [(1, 1), (2, 2), (3, 3)]

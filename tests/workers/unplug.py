@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 import presum
 from presum.parallel import ddp
 from presum.transport.connections import store_connections
-from presum.transport.session import open_sessions
+from presum.transport.session import Session, open_sessions
 from presum.transport.store_queue import StoreQueue
 from workers.launch import main, write_json
 from workers.matrix import digest
@@ -97,15 +97,15 @@ def work(rank: int, world: int, out: Path) -> None:
         "silent": (out / "silent", nothing),
         "collector": (out / "collector", collector_breaks),
     }
-    read, send = ddp.DdpCollector.read, session.Session.send
+    read, send = ddp.DdpCollector.read, Session.send
     for name, (run, sabotage) in cases.items():
         logging.getLogger("presum").warning("== %s", name)
         if name == "silent" and rank == 1:
-            session.Session.send = _silent  # type: ignore[method-assign]
+            Session.send = _silent  # type: ignore[method-assign]
         plain, seconds = train(None, nothing, rank)
         watched, watched_seconds = train(run, sabotage, rank)
         ddp.DdpCollector.read = read  # type: ignore[method-assign]
-        session.Session.send = send  # type: ignore[method-assign]
+        Session.send = send  # type: ignore[method-assign]
         write_json(
             out / f"{name}.{rank}.json",
             {"plain": plain, "watched": watched, "extra": watched_seconds - seconds},
