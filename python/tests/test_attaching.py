@@ -13,7 +13,6 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import presum
+from helpers.cuda_events import FakeEvent
 from presum._core import Observer
 from presum.devices.gradient_pass import DeviceStep, HostCopy
 from presum.parallel.ddp import DdpCollector
@@ -33,13 +33,7 @@ from presum.transport.channel import Channel
 from presum.transport.session import open_sessions
 from presum.transport.store_queue import StoreQueue
 
-
-@pytest.fixture(scope="module", autouse=True)
-def one_worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    store = tmp_path_factory.mktemp("store") / "file"
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
+pytestmark = pytest.mark.usefixtures("one_worker")
 
 
 class LossModel(nn.Module):
@@ -207,30 +201,15 @@ def test_a_closed_monitor_lets_the_model_go(tmp_path: Path) -> None:
     monitor.loss(1.0)  # after close: ignored
 
 
-class Arrival:
-    """A CUDA event that has happened once it was asked for so often, and tells who asked."""
-
-    def __init__(self, after: int) -> None:
-        self._after = after
-        self.asked: list[str] = []
-
-    def record(self) -> None:
-        pass
-
-    def query(self) -> bool:
-        self.asked.append(threading.current_thread().name)
-        return len(self.asked) > self._after
-
-
 @pytest.fixture
-def arrivals(monkeypatch: pytest.MonkeyPatch) -> list[Arrival]:
+def arrivals(monkeypatch: pytest.MonkeyPatch) -> list[FakeEvent]:
     """Of the numbers of steps, as if gradients were not in host memory."""
-    found: list[Arrival] = []
+    found: list[FakeEvent] = []
     original = HostCopy.__init__
 
     def begin(fetch: HostCopy, *args: Any) -> None:
         original(fetch, *args)
-        found.append(Arrival(3))
+        found.append(FakeEvent(after=3))
         fetch.follow(found[-1])  # type: ignore[arg-type]
 
     monkeypatch.setattr(HostCopy, "__init__", begin)
@@ -248,7 +227,7 @@ def recording() -> Any:
 
 
 def test_of_a_model_that_goes_the_steps_on_a_device_are_recorded_but_the_open_one(
-    tmp_path: Path, arrivals: list[Arrival], caplog: pytest.LogCaptureFixture
+    tmp_path: Path, arrivals: list[FakeEvent], caplog: pytest.LogCaptureFixture
 ) -> None:
     model = DistributedDataParallel(LossModel())
     monitor = presum.attach(model, run=tmp_path, quiet=True)
@@ -287,7 +266,7 @@ def test_states_of_a_step_that_did_not_end_are_no_final_ones(tmp_path: Path) -> 
 def test_what_is_dropped_on_a_device_is_not_waited_for(
     model: DistributedDataParallel,
     tmp_path: Path,
-    arrivals: list[Arrival],
+    arrivals: list[FakeEvent],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monitor = presum.attach(model, run=tmp_path, quiet=True)

@@ -14,37 +14,19 @@ import numpy as np
 import pytest
 import torch
 
+from helpers.cuda_events import FakeEvent
+from observers import make_observer
+from packet_decoder import decode
 from presum import _core
 from presum._core import Observer
 from presum.devices import gradient_pass
 from presum.devices.gradient_pass import CHUNK, DTYPES, DeviceStep, poll_host_copies
 
-HEADER_BYTES = 56
 TOTAL, SKETCH, REDUCED = 2, 4, 7
 
 
-def sections(packet: bytes) -> dict[int, bytes]:
-    found, at = {}, HEADER_BYTES
-    while at < len(packet):
-        kind, _, length = struct.unpack_from("<HHI", packet, at)
-        found[kind] = packet[at + 8 : at + 8 + length]
-        at += 8 + length
-    return found
-
-
 def observer(elements: int, sketch_size: int) -> Observer:
-    return Observer(
-        module=0,
-        replica=0,
-        shard=0,
-        world_rank=0,
-        replicas=1,
-        sketch_size=sketch_size,
-        host="h",
-        facts=[],
-        parameters=[("a.weight", elements, "")],
-        buffers=[],
-    )
+    return make_observer([("a.weight", elements, "")], sketch_size=sketch_size)
 
 
 def both(
@@ -68,7 +50,7 @@ def both(
         device.gradient_sums(*gradient)
     device.add_sketch(fetched.sketch)
     ends = [o.end_step(0, 1, 0, 1.0, 0) for o in (host, device)]
-    return sections(ends[0]), sections(ends[1])
+    return decode(ends[0]).sections, decode(ends[1]).sections
 
 
 def expect_equal(host: dict[int, bytes], device: dict[int, bytes]) -> None:
@@ -141,7 +123,7 @@ class FakeStream:
         self.log.append(f"{self.name} waits for {event.recorded}")
 
 
-class FakeEvent:
+class StreamEvent:
     def __init__(self) -> None:
         self.recorded = ""
 
@@ -161,7 +143,7 @@ def test_the_fetching_stream_waits_for_every_stream_that_read(
     compute, reduce = FakeStream("compute", log), FakeStream("reduce", log)
     current = [reduce]
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _device: current[0])
-    monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
+    monkeypatch.setattr(torch.cuda, "Event", StreamEvent)
     streams = gradient_pass.StreamOrder(torch.device("cuda", 0))
     for current[0], name in ((reduce, "a"), (compute, "b"), (reduce, "c")):
         streams.read(fake_tensor(log, name))
@@ -215,21 +197,6 @@ def test_numbers_of_another_stream_arrive() -> None:
     assert fetch().gradients[0][3:5] == (4000.0, 2.0)
 
 
-class Event:
-    """A CUDA event that tells who asks."""
-
-    def __init__(self) -> None:
-        self.happened = False
-        self.asked: list[str] = []
-
-    def record(self) -> None:
-        pass
-
-    def query(self) -> bool:
-        self.asked.append(threading.current_thread().name)
-        return self.happened
-
-
 def test_what_fails_on_the_device_is_raised_where_its_packet_is_made(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -237,7 +204,7 @@ def test_what_fails_on_the_device_is_raised_where_its_packet_is_made(
         raise RuntimeError("planted: device-side assert")
 
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    broken, whole = Event(), Event()
+    broken, whole = FakeEvent(), FakeEvent()
     monkeypatch.setattr(broken, "query", fails)
     whole.happened = True
     fetches = [DeviceStep(torch.device("cpu"), 0).fetch([]) for _ in range(2)]
@@ -256,7 +223,7 @@ def test_only_the_training_thread_asks_and_not_while_a_graph_is_captured(
     capturing = False
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing)
     fetches = [DeviceStep(torch.device("cpu"), 0).fetch([]) for _ in range(2)]
-    events = [Event(), Event()]
+    events = [FakeEvent(), FakeEvent()]
     for fetch, event in zip(fetches, events, strict=True):
         fetch.follow(event)  # type: ignore[arg-type]
     answers: list[bool] = []

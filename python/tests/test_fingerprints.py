@@ -24,7 +24,8 @@ from torch.utils.data import (
     TensorDataset,
 )
 
-from presum._core import Observer, hash_rows
+from observers import make_observer
+from presum._core import hash_rows
 from presum.devices.gradient_pass import dense, fingerprint, row_hashes
 from presum.fingerprints.environment import environment_facts
 from presum.fingerprints.families import KIND, WORD, Families, Values, chosen
@@ -586,18 +587,7 @@ def test_subsets_and_concatenations_are_looked_into() -> None:
 
 
 def state_bytes(tensor: torch.Tensor, *, on_host: bool) -> bytes:
-    observer = Observer(
-        module=0,
-        replica=0,
-        shard=0,
-        world_rank=0,
-        replicas=1,
-        sketch_size=0,
-        host="h",
-        facts=[],
-        parameters=[("a.weight", tensor.numel(), "")],
-        buffers=[],
-    )
+    observer = make_observer([("a.weight", tensor.numel(), "")])
     block = elements(tensor)
     assert block is not None
     observer.begin_states()

@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, TensorDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 import presum
+from packet_decoder import decode
 from presum._core import Observer, hash_rows
 from presum.fingerprints import FAMILIES
 from presum.fingerprints.families import KIND, WORD
@@ -34,17 +34,11 @@ from presum.steps.recording import Recording
 from presum.transport.outbox import LatePacket
 from presum.transport.session import Session
 
-HEADER_BYTES = 56
 STEP, FINGERPRINTS, STATES, SAMPLES, INDICES, FACTS, NOTE, CLOCK = 1, 6, 8, 9, 10, 17, 19, 20
 NAMES = {number: name for name, number in KIND.items()}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    store = tmp_path_factory.mktemp("store") / "file"
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
+pytestmark = pytest.mark.usefixtures("one_worker")
 
 
 class Model(nn.Module):
@@ -87,10 +81,9 @@ class Packets:
 
     def add(self, packet: bytes) -> None:
         self.count += 1
-        (kind,) = struct.unpack_from("<H", packet, 6)
-        (number,) = struct.unpack_from("<Q", packet, 48)
-        found = sections(packet)
-        {1: self._hello, 2: self._step, 3: self._note}[kind](found, number)
+        decoded = decode(packet)
+        take = {"hello": self._hello, "step": self._step, "note": self._note}[decoded.kind]
+        take(decoded.sections, decoded.header["step"])
 
     def _hello(self, found: dict[int, bytes], _number: int) -> None:
         self.hellos.append(self.count)
@@ -114,15 +107,6 @@ class Packets:
             self.clock = words(found[CLOCK])[0]
         else:
             self.notes.append(found[NOTE][20:].decode())
-
-
-def sections(packet: bytes) -> dict[int, bytes]:
-    found, at = {}, HEADER_BYTES
-    while at < len(packet):
-        kind, _, length = struct.unpack_from("<HHI", packet, at)
-        found[kind] = packet[at + 8 : at + 8 + length]
-        at += 8 + length
-    return found
 
 
 def words(body: bytes) -> list[int]:

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import presum
+from observers import make_observer
 from presum import _core
 from presum.errors import UserError
 
@@ -23,17 +24,13 @@ STEPS = 12
 
 
 def observer(rank: int) -> _core.Observer:
-    return _core.Observer(
-        module=0,
-        replica=rank,
-        shard=0,
-        world_rank=rank,
-        replicas=2,
+    return make_observer(
+        [("layers.0.weight", 2, ""), ("layers.1.weight", 2, "")],
+        rank=rank,
+        ranks=2,
         sketch_size=64,
         host=f"node{rank}",
         facts=[("torch", "2.13.0")],
-        parameters=[("layers.0.weight", 2, ""), ("layers.1.weight", 2, "")],
-        buffers=[],
     )
 
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,17 +14,12 @@ from torch.distributed._functional_collectives import AsyncCollectiveTensor, all
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
+from observers import make_observer
 from presum import _core, reduce
 from presum.devices.readable import KNOWN, readable
 from presum.errors import UserError
 
-
-@pytest.fixture(scope="module", autouse=True)
-def one_worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    store = tmp_path_factory.mktemp("store") / "file"
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
+pytestmark = pytest.mark.usefixtures("one_worker")
 
 
 class Own(torch.Tensor):
@@ -141,18 +136,7 @@ def test_a_lazily_negated_view_is_read_with_its_signs() -> None:
 
 
 def calls() -> dict[str, Callable[[], object]]:
-    observer = _core.Observer(
-        module=0,
-        replica=0,
-        shard=0,
-        world_rank=0,
-        replicas=1,
-        sketch_size=0,
-        host="",
-        facts=[],
-        parameters=[("weight", 4, "")],
-        buffers=[],
-    )
+    observer = make_observer([("weight", 4, "")])
     observer.begin_step(0)
     out = torch.zeros(4)
     at = out.data_ptr()

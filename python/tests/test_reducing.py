@@ -6,15 +6,12 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
-import socket
 import weakref
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.autograd import backward as imported_backward
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
@@ -24,15 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 import presum
 from presum.parallel.sampler import MicroBatchSampler
 
-
-@pytest.fixture(scope="module", autouse=True)
-def one_worker() -> Iterator[None]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
+pytestmark = pytest.mark.usefixtures("one_worker")
 
 
 @pytest.fixture
