@@ -17,6 +17,7 @@ from itertools import chain
 from pathlib import Path
 
 import pytest
+import torch
 
 import presum
 
@@ -303,6 +304,47 @@ def test_no_python_module_is_called_as_a_public_function_is() -> None:
     functions = {name for name in presum.__all__ if inspect.isroutine(getattr(presum, name))}
     assert functions == {"attach", "load"}
     assert not functions & {part_of(module) for module in MODULES}
+
+
+# ---- the Python tests
+
+
+def private_names() -> set[str]:
+    """What presum's Python code keeps to itself, but for what torch calls so too."""
+    found: set[str] = set()
+    for path in MODULES.values():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+                found.add(node.name)
+            elif isinstance(node, ast.Attribute) and ast.unparse(node.value) == "self":
+                found.add(node.attr)
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                found.add(node.id)
+    torch_s_own = dir(torch.nn.Module())
+    return {name for name in found if re.match(r"_[a-z]", name) and name not in torch_s_own}
+
+
+def names_used(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Attributes of others, names that are imported, and texts that name attributes to replace."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) not in ("self", "cls"):
+            yield node.lineno, node.attr
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("presum"):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.lineno, node.value.rpartition(".")[2]
+
+
+def test_tests_and_benchmarks_use_nothing_private_of_presum() -> None:
+    private = private_names()
+    wrong = []
+    for path in files("python/tests", "tests", "bench"):
+        if path.suffix != ".py":
+            continue
+        for line, name in names_used(ast.parse(path.read_text(encoding="utf-8"))):
+            if name in private:
+                wrong.append(f"{relative(path)}:{line}: {name}")
+    assert not wrong, "\n".join(wrong)
 
 
 # ---- what is built

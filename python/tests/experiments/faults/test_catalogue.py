@@ -8,31 +8,16 @@ from dataclasses import astuple
 from pathlib import Path
 
 import pytest
+from markdown_tables import rows_of, tables
 
 from presum.errors import UserError
 from presum.experiments.faults.catalogue import ABSENT, FAULTS, ROWS, Fault, choose
 from presum.experiments.faults.plan import Configuration, Roles
 
-# As docs/findings.md has them.
-SEVERITIES = {
-    **dict.fromkeys(
-        [
-            *("nonfinite-gradient", "no-reduction", "reduced-gradient-mismatch"),
-            *("parameter-desync", "duplicate-data", "reduction-scale", "zero-gradient"),
-            *("frozen-gradient", "reduction-error"),
-        ],
-        "critical",
-    ),
-    **dict.fromkeys(
-        [
-            *("overlapping-data", "sampler-mismatch", "epoch-not-set", "manifest-mismatch"),
-            *("buffer-desync", "mode-mismatch", "worker-outlier", "too-consistent"),
-            *("reduction-dtype", "reduction-nondeterministic"),
-        ],
-        "warning",
-    ),
-    "shared-rng": "info",
-}
+DOCS = Path(__file__).parents[4] / "docs"
+FINDINGS = (DOCS / "findings.md").read_text(encoding="utf-8")
+CHECKS = {row[0]: row for row in tables(FINDINGS)[0]}
+REPORTS = {row[0]: row for row in rows_of(FINDINGS, "## Public reports and their checks")}
 
 
 def test_every_row_is_injected_or_says_why_not() -> None:
@@ -64,7 +49,7 @@ def test_a_fault_has_time_to_be_found_and_the_stated_severity(one: Fault) -> Non
     if one.expects == "token-imbalance":
         assert one.severity == ("info" if one.ranks == "all" else "warning")
     else:
-        assert one.severity == SEVERITIES[one.expects]
+        assert one.severity == CHECKS[one.expects][1]
 
 
 def test_an_injector_only_replaces_what_a_clean_run_has() -> None:
@@ -102,10 +87,9 @@ def test_a_culprit_is_a_minority_and_a_pair_is_two(workers: int) -> None:
 
 
 def documented() -> list[list[str]]:
-    """Rows of the tables in docs/faults.md, without backticks."""
-    text = (Path(__file__).parents[2] / "docs" / "faults.md").read_text(encoding="utf-8")
-    lines = [line for line in text.splitlines() if line.startswith("|")]
-    return [[cell.strip(" `") for cell in line[1:-1].split("|")] for line in lines]
+    """Rows of the tables in docs/faults.md."""
+    text = (DOCS / "faults.md").read_text(encoding="utf-8")
+    return [row for table in tables(text) for row in table]
 
 
 @pytest.mark.parametrize("one", FAULTS, ids=lambda f: f.name)
@@ -118,4 +102,25 @@ def test_a_fault_is_documented_as_it_is(one: Fault) -> None:
 
 def test_what_is_not_injected_is_documented_with_its_reason() -> None:
     for one in ABSENT:
-        assert ["" if one.row is None else str(one.row), *astuple(one)[1:]] in documented()
+        cells = ["" if one.row is None else str(one.row), *astuple(one)[1:]]
+        assert [cell.replace("`", "") for cell in cells] in documented()
+
+
+def test_nothing_else_is_documented() -> None:
+    names = {name for row in documented() for name in row}
+    assert len(documented()) == len(FAULTS) + len(ABSENT)
+    assert names >= {one.name for one in FAULTS}
+
+
+@pytest.mark.parametrize("one", [f for f in FAULTS if f.row is not None], ids=lambda f: f.name)
+def test_the_findings_of_public_reports_are_documented_alike(one: Fault) -> None:
+    _, report, check, _, benchmark = REPORTS[str(one.row)]
+    (row,) = [row for row in documented() if one.name in row]
+    assert report == one.thread and one.expects in check
+    assert benchmark == f"found, {row[-2]}"
+
+
+def test_reports_that_are_not_injected_are_documented_so() -> None:
+    absent = [one for one in ABSENT if one.row is not None]
+    assert [REPORTS[str(one.row)][-1] for one in absent] == ["not injected"] * len(absent)
+    assert len(REPORTS) == ROWS
