@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from markdown_tables import code_blocks, number, rows_of, section, tables
 
+from markdown_tables import code_blocks, number, rows_of, section, tables
 from observers import DTYPES, end_step, observer_of, report, report_state
 from packet_decoder import (
     HEADER,

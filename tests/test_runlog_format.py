@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from markdown_tables import code_blocks, number, rows_of, section
 
+from markdown_tables import code_blocks, number, rows_of, section
 from observers import end_step, observer_of, report, report_state
 from packet_decoder import (
     M64,

@@ -94,10 +94,7 @@ CONFIGURATIONS = [
     Configuration("in-hook-power-sgd-after", mode="hook", comm_hook="+power"),
     Configuration("in-hook-torch-operations", mode="hook", torch_operations=True),
 ]
-NOT_HERE = {
-    "sync-batch-norm": "SyncBatchNorm runs on GPUs only",
-    "bf16-hook": "torch refuses bf16_compress_hook without NCCL",
-}
+# Not here, see python/tests/parallel/test_targets.py: SyncBatchNorm, bf16_compress_hook.
 
 
 class Model(nn.Module):

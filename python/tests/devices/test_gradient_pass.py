@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The passes for devices against the C++ pass: torch operations on CPU tensors, and both passes on
-a GPU where there is one."""
+"""The gradient pass on devices against that in host memory."""
 
 from __future__ import annotations
 
 import struct
 import threading
-import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,51 +13,12 @@ import pytest
 import torch
 
 from helpers.cuda_events import FakeEvent
-from observers import make_observer
-from packet_decoder import decode
+from helpers.gradient_passes import both, expect_equal
 from presum import _core
-from presum._core import Observer
 from presum.devices import gradient_pass
 from presum.devices.gradient_pass import CHUNK, DTYPES, DeviceStep, poll_host_copies
 
 TOTAL, SKETCH, REDUCED = 2, 4, 7
-
-
-def observer(elements: int, sketch_size: int) -> Observer:
-    return make_observer([("a.weight", elements, "")], sketch_size=sketch_size)
-
-
-def both(
-    tensor: torch.Tensor, sketch_size: int, *, reduced: bool
-) -> tuple[dict[int, bytes], dict[int, bytes]]:
-    host = observer(tensor.numel(), sketch_size)
-    host.begin_step(3)
-    read = host.reduced_gradient if reduced else host.gradient
-    on_host = tensor.cpu()
-    read(0, on_host.data_ptr(), tensor.numel(), DTYPES[tensor.dtype])
-    device = observer(tensor.numel(), sketch_size)
-    step = DeviceStep(tensor.device, sketch_size)
-    step.observe(0, tensor, seed=device.sketch_seed(0, 3), reduced=reduced)
-    fetch = step.fetch([])
-    while not fetch.ready():
-        time.sleep(0.001)
-        poll_host_copies()
-    fetched = fetch()
-    device.begin_step(3)
-    for gradient in fetched.gradients:
-        device.gradient_sums(*gradient)
-    device.add_sketch(fetched.sketch)
-    ends = [o.end_step(0, 1, 0, 1.0, 0) for o in (host, device)]
-    return decode(ends[0]).sections, decode(ends[1]).sections
-
-
-def expect_equal(host: dict[int, bytes], device: dict[int, bytes]) -> None:
-    expected, found = struct.unpack("<ddQQQ", host[TOTAL]), struct.unpack("<ddQQQ", device[TOTAL])
-    assert found[0] == pytest.approx(expected[0], rel=1e-12)
-    assert found[1:] == expected[1:]
-    if SKETCH in host:
-        a, b = np.frombuffer(host[SKETCH], "<f4"), np.frombuffer(device[SKETCH], "<f4")
-        np.testing.assert_allclose(b, a, atol=1e-5 * max(1e-30, np.abs(a).max()))
 
 
 @pytest.mark.parametrize("dtype", list(DTYPES))
@@ -154,47 +113,6 @@ def test_the_fetching_stream_waits_for_every_stream_that_read(
         *("reduce keeps c", "event on reduce"),
         *("compute waits for reduce", "compute waits for compute", "compute keeps numbers"),
     ]
-
-
-@pytest.mark.skipif(not _core.has_cuda, reason="built without CUDA")
-def test_the_kernel_takes_what_it_is_given_or_says_why_not() -> None:
-    assert _core.cuda_workspace_bytes(0, 4096) == 0
-    assert 0 < _core.cuda_workspace_bytes(1 << 40, 4096) < 17 << 20
-    with pytest.raises(ValueError, match="sketch size"):
-        _core.cuda_gradient_pass(
-            **dict.fromkeys(("data", "count", "dtype", "sketch", "seed", "reals", "counts"), 0),
-            sketch_size=63,
-            workspace=0,
-            stream=0,
-        )
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU that torch can use")
-@pytest.mark.parametrize("dtype", list(DTYPES))
-@pytest.mark.parametrize("kernel", [False, True])
-@pytest.mark.parametrize("count", [0, 1, 1023, 50_001, 5_000_001])
-def test_on_a_gpu(
-    dtype: torch.dtype, kernel: bool, count: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if kernel and not _core.has_cuda:
-        pytest.skip("built without CUDA")
-    monkeypatch.setattr(_core, "has_cuda", kernel)
-    tensor = (torch.randn(count + 1, device="cuda") * 3).to(dtype)[1:]
-    for sketch_size in (64, 4096, 65536):
-        expect_equal(*both(tensor, sketch_size, reduced=False))
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU that torch can use")
-def test_numbers_of_another_stream_arrive() -> None:
-    side = torch.cuda.Stream()
-    step = DeviceStep(torch.device("cuda", torch.cuda.current_device()), 0)
-    with torch.cuda.stream(side):
-        torch.cuda._sleep(100_000_000)
-        step.observe(0, torch.full((1000,), 2.0, device="cuda"), seed=0, reduced=True)
-    fetch = step.fetch([])
-    while not fetch.ready():
-        time.sleep(0.001)
-    assert fetch().gradients[0][3:5] == (4000.0, 2.0)
 
 
 def test_what_fails_on_the_device_is_raised_where_its_packet_is_made(

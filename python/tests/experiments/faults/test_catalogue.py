@@ -8,8 +8,8 @@ from dataclasses import astuple
 from pathlib import Path
 
 import pytest
-from markdown_tables import rows_of, tables
 
+from markdown_tables import rows_of, tables
 from presum.errors import UserError
 from presum.experiments.faults.catalogue import ABSENT, FAULTS, ROWS, Fault, choose
 from presum.experiments.faults.plan import Configuration, Roles
