@@ -10,6 +10,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 JOBS ?= $(shell nproc)
+# Python tests start up to eight processes each: only a few of them at once.
+PYTEST_JOBS ?= $(shell echo $$(( $(JOBS) < 4 ? $(JOBS) : 4 )))
 TORCH := torch==2.13.0
 export CCACHE_BASEDIR := $(CURDIR)
 # One name for the compiler in both builds, or ccache compiles every source twice.
@@ -22,7 +24,7 @@ SYSTEM_PACKAGES := build-essential cmake ninja-build ccache python3-dev python3-
   libxxhash-dev libgtest-dev libjs-dygraphs libopenmpi-dev openmpi-bin libgloo-dev \
   clang-format clang-tidy chromium
 PYTHON_PACKAGES := "transformers>=4.56,<6" tokenizers safetensors pandas numpy tqdm \
-  accelerate lightning trl datasets pytest ruff mypy nanobind scikit-build-core
+  accelerate lightning trl datasets pytest pytest-xdist ruff mypy nanobind scikit-build-core
 
 PYTHON_SOURCES := python bench tests
 CPP_SOURCES = $(shell git ls-files --cached --others --exclude-standard '*.cc' '*.h' '*.cu')
@@ -70,7 +72,7 @@ test: build cpp-release lint
 	@echo "== C++ tests"
 	@ctest --preset release -j $(JOBS)
 	@echo "== Python tests"
-	@$(BIN)/python -m pytest -m "not deep"
+	@$(BIN)/python -m pytest -m "not deep" -n $(PYTEST_JOBS) --dist loadfile
 
 test-deep: build cpp-asan-ubsan cpp-tsan
 	@ctest --preset asan-ubsan -j $(JOBS)

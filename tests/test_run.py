@@ -5,18 +5,34 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 import zipapp
 from pathlib import Path
 
 import pytest
 
-from programs_started import PROGRAM, UNDER, start
+import presum
+from programs_started import PROGRAM, UNDER, WORLD, start
+
+Ends = list[subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="module")
+def well(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ends, Path]:
+    """The ends of a program that ends well, and its run."""
+    run = tmp_path_factory.mktemp("well") / "run"
+    return start([*UNDER, "--run", run, PROGRAM, "--end", "well"]), run
 
 
 @pytest.mark.parametrize("end", ["well", "error", "code", "kill"])
-def test_output_and_end_are_the_program_s_own(end: str, tmp_path: Path) -> None:
+def test_output_and_end_are_the_program_s_own(
+    end: str, tmp_path: Path, well: tuple[Ends, Path]
+) -> None:
     plain = start([PROGRAM, "--end", end])
-    watched = start([*UNDER, "--run", tmp_path / "run", PROGRAM, "--end", end])
+    if end == "well":
+        watched = well[0]
+    else:
+        watched = start([*UNDER, "--run", tmp_path / "run", PROGRAM, "--end", end])
     for before, after in zip(plain, watched, strict=True):
         assert before.stdout == after.stdout and before.stdout.count("epoch") == 2
         assert before.returncode == after.returncode
@@ -29,6 +45,16 @@ def traceback_of(stderr: str) -> list[str]:
     start = next((i for i, line in enumerate(lines) if line.startswith("Traceback")), len(lines))
     end = next((i for i, line in enumerate(lines) if line.startswith("RuntimeError")), len(lines))
     return lines[start : end + 1]
+
+
+def test_each_model_has_a_section_and_its_loss_is_found(well: tuple[Ends, Path]) -> None:
+    done, run = well[0], presum.load(well[1])
+    assert list(run.steps.groupby("module").step.count()) == [16, 16]
+    assert run.workers.loss.notna().all() and (run.steps.workers == WORLD).all()
+    assert not [found for found in run.findings if found.severity != "info"]
+    last = run.workers[run.workers.module == run.workers.module.max()].groupby("rank").loss.last()
+    printed = [float(end.stdout.split()[-1]) for end in done]
+    assert any(abs(last[0] - value) < 1e-6 for value in printed)
 
 
 def test_programs_keep_python_s_own_meaning(tmp_path: Path) -> None:

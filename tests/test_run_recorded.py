@@ -11,17 +11,6 @@ import presum
 from programs_started import PROGRAM, UNDER, WORLD, start
 
 
-def test_each_model_has_a_section_and_its_loss_is_found(tmp_path: Path) -> None:
-    done = start([*UNDER, "--run", tmp_path, PROGRAM])
-    run = presum.load(tmp_path)
-    assert list(run.steps.groupby("module").step.count()) == [16, 16]
-    assert run.workers.loss.notna().all() and (run.steps.workers == WORLD).all()
-    assert not [found for found in run.findings if found.severity != "info"]
-    last = run.workers[run.workers.module == run.workers.module.max()].groupby("rank").loss.last()
-    printed = [float(end.stdout.split()[-1]) for end in done]
-    assert any(abs(last[0] - value) < 1e-6 for value in printed)
-
-
 @pytest.mark.parametrize("keep", [[], ["--keep"]])
 def test_trainings_of_one_process_are_freed_and_stay_apart(keep: list[str], tmp_path: Path) -> None:
     program = PROGRAM.with_name("six_trainings.py")

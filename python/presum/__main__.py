@@ -19,14 +19,8 @@ def main() -> int:
 
 
 def _dispatch(args: list[str]) -> int:
-    if args[:1] == ["s1"]:
-        from presum.experiments.s1.command import main as s1
-
-        return s1(args[1:])
-    if args[:1] == ["faults"] and "--simulate" not in args:
-        from presum.experiments.faults.command import main as faults
-
-        return faults(args[1:])
+    if args[:1] == ["s1"] or (args[:1] == ["faults"] and "--simulate" not in args):
+        return _experiment(args[0], args[1:])
     if args[:1] == ["run"]:
         raise UserError(
             "run a program with: torchrun --nproc-per-node N -m presum.run [options] train.py"
@@ -38,6 +32,21 @@ def _dispatch(args: list[str]) -> int:
     from presum._core import cli_main
 
     return int(cli_main(args))
+
+
+def _experiment(verb: str, args: list[str]) -> int:
+    try:
+        if verb == "s1":
+            from presum.experiments.s1.command import main as s1
+
+            return s1(args)
+        from presum.experiments.faults.command import main as faults
+
+        return faults(args)
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"presum {verb} needs {error.name}: pip install 'presum[experiments]'"
+        ) from None
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ from presum.parallel.targets import Target, WatchOptions, target_of
 from presum.steps.collector import CollectorSetup
 from presum.steps.recording import Recording, unhook_ended
 from presum.text import printable
-from presum.transport.session import end_recordings_of, next_module, open_session
+from presum.transport.session import end_recordings_of, next_module_number, open_session
 
 AUDIT_ELEMENTS = 65536
 
@@ -144,7 +144,7 @@ def attach(
     training = _Training(target, optimizer, scaler, data, on, _buffers(target, local_buffers, on))
     key = Path(run).absolute() if run is not None else None
     facts = _facts(training, numbers, options)
-    observer = _observer(training, numbers, facts, next_module(key, tuple(target.ranks)))
+    observer = _observer(training, numbers, facts, next_module_number(key, tuple(target.ranks)))
     end_recordings_of(target.module)
     session = open_session(key, _default_run(), dist.get_rank(), dist.get_world_size())
     session.channel.poll_devices = poll_host_copies

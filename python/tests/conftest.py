@@ -13,6 +13,8 @@ from helpers.packets import Packets
 from presum.transport.outbox import LatePacket
 from presum.transport.session import Session
 
+torch.set_num_threads(1)  # several processes of tests run at once
+
 
 @pytest.fixture(scope="module")
 def one_worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:

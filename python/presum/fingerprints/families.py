@@ -66,12 +66,14 @@ class Families:
     def __contains__(self, family: str) -> bool:
         return family in self._on
 
-    def run(self, family: str, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R | None:
-        """What ``call`` returns; None where the family is off or has just failed."""
+    def call(
+        self, family: str, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs
+    ) -> R | None:
+        """What ``function`` returns; None where the family is off or has just failed."""
         if family not in self._on:
             return None
         try:
-            return call(*args, **kwargs)
+            return function(*args, **kwargs)
         except Exception as error:
             self.fail(family, error)
             return None

@@ -84,7 +84,7 @@ class BatchFinder:
         self._offered += 1
         if torch.is_grad_enabled() and loader not in self._loaders:
             self._loaders.append(loader)
-        self._families.run("data", self._keep, batch)
+        self._families.call("data", self._keep, batch)
         if not self._by_hash:
             self._queue.append(batch)
 

@@ -131,11 +131,11 @@ class StepFingerprints:
         self, args: tuple[Any, ...], kwargs: dict[str, Any], *, recorded: bool
     ) -> MicroBatchSamples | None:
         """The samples that a training forward through the wrapper is given."""
-        guess = self._families.run("data", self._samples.guess)
+        guess = self._families.call("data", self._samples.guess)
         if not recorded or not ("data" in self._families or "sampler" in self._families):
             return None
         rows = MicroBatchSamples((), 0, guess, self._samples.now())
-        self._families.run("data", self._hash, rows, args, kwargs)
+        self._families.call("data", self._hash, rows, args, kwargs)
         return rows
 
     def _hash(self, rows: MicroBatchSamples, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -153,15 +153,15 @@ class StepFingerprints:
         """The first training forward of a step is about to begin."""
         self._values = []
         for family, read in self._readers:
-            self._values += self._families.run(family, read) or []
+            self._values += self._families.call(family, read) or []
         if self._settings is not None:
             turn = step // self._every
-            self._values += self._families.run("optimizer", self._settings, turn) or []
+            self._values += self._families.call("optimizer", self._settings, turn) or []
         self._queued = []
         if on_host:
             self._observer.begin_states()
         for family, of in (("parameters", PARAMETERS), (self._others, BUFFERS)):
-            self._families.run(family, self._take_states, of, step, on_host)
+            self._families.call(family, self._take_states, of, step, on_host)
 
     def _take_states(self, of: int, step: int, on_host: bool) -> None:
         due = self._states.due(of, step)
@@ -188,8 +188,8 @@ class StepFingerprints:
             self._observer.fingerprint(kind, value)
         self.report_states(prints.states)
         rows = [micro for micro in prints.rows if micro is not None]
-        self._families.run("data", self._report_rows, rows)
-        self._families.run("sampler", self._report_sources, rows)
+        self._families.call("data", self._report_rows, rows)
+        self._families.call("sampler", self._report_sources, rows)
 
     def report_states(self, states: Sequence[tuple[int, int, Any]]) -> None:
         """Of tensors on a device, once their numbers are there."""
@@ -225,7 +225,7 @@ class StepFingerprints:
     # ---- after the optimiser
 
     def stepped(self) -> None:
-        self._families.run("parameters", self._states.stepped)
+        self._families.call("parameters", self._states.stepped)
 
     def final_states(self, *, on_host: bool) -> TakenFingerprints:
         """All parameters as the last optimiser step left them: given to the observer where they are
@@ -234,8 +234,8 @@ class StepFingerprints:
         self._queued = []
         if on_host:
             self._observer.begin_states()
-        if self._families.run("parameters", self._states.as_stepped):
-            self._families.run("parameters", self._take_states, PARAMETERS, 0, on_host)
+        if self._families.call("parameters", self._states.as_stepped):
+            self._families.call("parameters", self._take_states, PARAMETERS, 0, on_host)
         return self.take([])
 
 

@@ -92,15 +92,17 @@ class Recording:
         return not ended
 
     def _say_goodbye(self) -> None:
-        session, clock = self.session, 0
+        session, optimizer_steps = self.session, 0
         if self.collector is not None:
-            clock = self.collector.optimizer_steps
+            optimizer_steps = self.collector.optimizer_steps
         self.collector = None
         self._process_group = None
         session.forget(self)
         outbox = session.channel.outbox
         try:
-            session.send(self._observer.note(True, outbox.sent, outbox.dropped, "", clock))
+            session.send(
+                self._observer.note(True, outbox.sent, outbox.dropped, "", optimizer_steps)
+            )
         except Exception as error:
             session.channel.remark(f"the end of the recording cannot be told ({one_line(error)})")
 

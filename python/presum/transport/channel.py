@@ -40,7 +40,7 @@ class Channel:
         self.poll_devices: Callable[[], None] = lambda: None  # see Session.end
         self._said: set[str] = set()
 
-    def patience(self) -> float:
+    def seconds_to_wait(self) -> float:
         """Seconds to wait for other ranks at the end."""
         return PREFLIGHT_SECONDS if self.preflight else GOODBYE_SECONDS
 

@@ -36,7 +36,7 @@ class Recorder:
         self.queue: StoreQueue | None = None  # of other ranks
         self.others_lost = False  # nothing of other ranks can come any more
 
-    def run(self, rendezvous: Rendezvous | None, key: str) -> None:
+    def record(self, rendezvous: Rendezvous | None, key: str) -> None:
         """Until the session is closed. ``meeting``: where other ranks learn of this one."""
         try:
             self._record(rendezvous, key)
@@ -115,7 +115,9 @@ class Recorder:
                 closed = time.monotonic()
             if closed is not None:
                 waited = time.monotonic() - closed
-                if waited > channel.patience() or (idle and self._is_all(aggregator, waited)):
+                if waited > channel.seconds_to_wait() or (
+                    idle and self._is_all(aggregator, waited)
+                ):
                     return
             if idle:
                 channel.pause()

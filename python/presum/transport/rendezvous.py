@@ -64,7 +64,7 @@ class Rendezvous:
             now = time.monotonic()
             if channel.closing.is_set():  # a short run: who records may still be starting
                 take_over = min(take_over, now + TAKE_OVER_SECONDS_AT_THE_END + turn)
-                give_up = min(give_up, now + channel.patience())
+                give_up = min(give_up, now + channel.seconds_to_wait())
             if now > take_over:
                 take_over = float("inf")
                 if self._claim():

@@ -57,7 +57,7 @@ def _push(channel: Channel, queue: StoreQueue, run: int, segment: int) -> None:
                 if not len(outbox):
                     return
                 now = time.monotonic()
-                deadline, look = min(deadline, now + channel.patience()), min(look, now)
+                deadline, look = min(deadline, now + channel.seconds_to_wait()), min(look, now)
             channel.pause()
         elif queue.waiting() > room:
             outbox.dropped += 1

@@ -68,7 +68,7 @@ def open_session(run: Path | None, default: Path, rank: int, world_size: int) ->
     return session
 
 
-def next_module(run: Path | None, ranks: tuple[int, ...]) -> int:
+def next_module_number(run: Path | None, ranks: tuple[int, ...]) -> int:
     """The number that the next model of these ranks gets in a run: 0, 1, ... in the order of
     attaching. By ranks, because one may have models that others do not know."""
     session = _session_of(run)
@@ -268,7 +268,7 @@ class Session:
             channel.say(
                 f"presum: rank 0 has not attached; rank {channel.rank} records into {channel.run}"
             )
-        self.recorder.run(rendezvous, key)
+        self.recorder.record(rendezvous, key)
 
     def _end_orphans(self) -> None:
         """Here, so that the last to let go of a model's parts is not in the middle of its end."""

@@ -20,8 +20,8 @@ def test_a_family_that_fails_is_switched_off_alone_and_said_once() -> None:
     said: list[str] = []
     families = Families({"rng", "mode"}, said.append)
     for _ in range(2):
-        assert families.run("rng", lambda: 1 // 0) is None
-    assert families.run("mode", lambda: 7) == 7
-    assert families.run("data", lambda: 7) is None
+        assert families.call("rng", lambda: 1 // 0) is None
+    assert families.call("mode", lambda: 7) == 7
+    assert families.call("data", lambda: 7) is None
     assert "rng" not in families and "mode" in families
     assert len(said) == 1 and "rng" in said[0] and "ZeroDivisionError" in said[0]

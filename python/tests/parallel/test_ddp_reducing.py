@@ -286,16 +286,17 @@ def test_parameters_that_are_zeroed_at_other_times_are_as_without_presum(
     options: dict[str, Any] = {"reduction": "exact", "microbatch_mean": mean, "quiet": True}
     monitor = presum.attach(model, run=tmp_path, **options)
     alive = []
-    for _ in range(20):
-        gc.collect()
-        alive.append(sum(type(one) is torch.Tensor for one in gc.get_objects()))
+    for round_ in range(20):
+        if round_ in (5, 19):
+            gc.collect()
+            alive.append(sum(type(one) is torch.Tensor for one in gc.get_objects()))
         for part, optimizer in list(zip(parts, own, strict=True))[: 1 + two]:
             optimizer.zero_grad()
             backward(model, 1.0)
             optimizer.step()
             assert torch.equal(part.weight.grad, torch.ones(3, 3))
     monitor.close()
-    assert alive[-1] < alive[5] + 10, "leaves are not kept for ever"
+    assert alive[1] < alive[0] + 10, "leaves are not kept for ever"
     assert caplog.text.count("on top of reduced ones") == 1
 
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import pytest
-import torch
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
@@ -24,9 +23,8 @@ def test_fsdp1_is_refused_with_what_to_use_instead() -> None:
 
 
 def test_torch_synchronises_no_batch_norm_on_cpus() -> None:
-    model = DistributedDataParallel(nn.Sequential(nn.Linear(2, 2), nn.SyncBatchNorm(2)))
-    with pytest.raises((ValueError, RuntimeError)):
-        model(torch.ones(3, 2))
+    with pytest.raises(ValueError, match="only work with GPU"):
+        DistributedDataParallel(nn.Sequential(nn.Linear(2, 2), nn.SyncBatchNorm(2)))
 
 
 def test_torch_compresses_to_bf16_with_nccl_only(model: DistributedDataParallel) -> None:
