@@ -61,8 +61,7 @@ Moments moments(const Range& range, Get&& get) {
 
 void fill_loss(WorkerRecord& w, const packet::Step& step) {
   double weighted = 0;
-  for (const packet::MicroBatch& m : step.micro) {
-    w.micro.push_back({m.loss, m.weight, m.tokens});
+  for (const MicroBatch& m : step.micro) {
     if (m.weight > 0) weighted += m.weight * m.loss;
     w.weight += m.weight;
     w.tokens += m.tokens;
@@ -72,8 +71,8 @@ void fill_loss(WorkerRecord& w, const packet::Step& step) {
 }
 
 WorkerRecord worker_record(const packet::Step& step) {
-  WorkerRecord w;
-  w.rank = step.header.identity.world_rank;
+  WorkerRecord w{step};
+  w.rank = step.header.identity.rank;
   w.replica = step.header.identity.replica;
   fill_loss(w, step);
   // A worker without input under DDP's join() takes part with no micro-batch.
@@ -87,16 +86,6 @@ WorkerRecord worker_record(const packet::Step& step) {
     w.reduced_norm = std::sqrt(step.reduced->sum_squares);
     w.reduced_fingerprint = step.reduced->fingerprint;
   }
-  w.optimizer_step = step.optimizer_step;
-  w.dropped = step.dropped;
-  w.micro_batches = step.micro_batches;
-  w.skipped_parameters = step.skipped_parameters;
-  w.fingerprints = step.fingerprints;
-  w.rows = step.samples.rows;
-  w.samples = step.samples.hashes;
-  w.thinned = step.samples.thinned;
-  w.indices = step.indices;
-  w.states = step.states;
   return w;
 }
 
@@ -223,9 +212,9 @@ class Compute {
     for (const packet::Step* step : input_.workers) record_.workers.push_back(worker_record(*step));
     if (input_.workers.empty()) return;
     const packet::Header& h = input_.workers.front()->header;
-    record_.segment = h.segment;
-    record_.module = h.identity.module;
-    record_.shard = h.identity.shard;
+    record_.model.segment = h.segment;
+    record_.model.module = h.identity.module;
+    record_.model.shard = h.identity.shard;
     record_.step = h.step;
     record_.distinct_gradients = distinct_gradients(record_.workers);
     norms_ = sum_norms(record_.workers);
