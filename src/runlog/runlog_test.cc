@@ -343,8 +343,8 @@ TEST(RunLogViews, BlobsAreArraysOfFloats) {
   ASSERT_EQ(cosines.size(), 3U);
   EXPECT_EQ(cosines[0], 0.25F);
   EXPECT_TRUE(std::isnan(cosines[1]));
-  EXPECT_EQ(read_blob<float>(run, "SELECT norms FROM group_values"), (std::vector<float>{1, 2, 3}));
-  EXPECT_EQ(read_blob<float>(run, "SELECT maxima FROM group_values")[1], 5.0F);
+  EXPECT_EQ(read_blob<float>(run, "SELECT norms FROM group_step"), (std::vector<float>{1, 2, 3}));
+  EXPECT_EQ(read_blob<float>(run, "SELECT maxima FROM group_step")[1], 5.0F);
   const auto micro =
       read_blob<double>(run, "SELECT micro FROM worker_step WHERE micro IS NOT NULL");
   ASSERT_EQ(micro.size(), 6U);
@@ -361,7 +361,7 @@ TEST(RunLog, ModulesFactsAndNotesSurvive) {
   Writer writer = open_writer(folder / "run", clock);
   for (const std::uint32_t replica : {1U, 0U}) {
     packet::Hello hello = hello_of(1, replica, 3);
-    hello.facts = {{"torch", "2.13.0"}, {"device", "cpu"}};
+    hello.facts.facts = {{"torch", "2.13.0"}, {"device", "cpu"}};
     ASSERT_TRUE(writer.add(hello));
     ASSERT_TRUE(writer.add(hello)) << "a repeated hello changes nothing";
   }
@@ -1246,11 +1246,11 @@ TEST(WorkerData, WhatIsNotKnownIsNull) {
   make_run(folder / "run", {record});
   auto db = database(folder / "run");
   EXPECT_EQ(db.query_integer("SELECT count(*) FROM worker_step WHERE replica = 0 AND rows IS NULL "
-                             "AND thinned IS NULL AND samples IS NULL AND indices IS NULL "
+                             "AND thinned = 0 AND samples IS NULL AND indices IS NULL "
                              "AND states IS NULL"),
             1U);
   EXPECT_EQ(db.query_integer("SELECT count(*) FROM worker_step WHERE replica = 1 AND rows = 9 "
-                             "AND thinned = 0 AND length(samples) = 0 AND indices IS NULL"),
+                             "AND thinned = 0 AND samples IS NULL AND indices IS NULL"),
             1U);
 }
 
@@ -1697,7 +1697,7 @@ TEST(RunLogTables, HoldChecksInTheirOrder) {
   EXPECT_EQ(table_of(folder / "run", "findings", columns).size(), 2U);
 }
 
-TEST(RunLogTables, HoldAuditsWithWhatDidNotChange) {
+TEST(RunLogTables, HoldEveryAudit) {
   const TempFolder folder;
   std::vector<StepRecord> steps;
   for (const std::uint64_t wrong : {0, 0, 3}) {
@@ -1709,7 +1709,7 @@ TEST(RunLogTables, HoldAuditsWithWhatDidNotChange) {
   make_run(folder / "run", steps);
   std::vector<std::string> columns;
   const auto rows = table_of(folder / "run", "audits", columns);
-  ASSERT_EQ(rows.size(), 3U) << "the second found what the first did";
+  ASSERT_EQ(rows.size(), 4U) << "the columns, and three audits of which two found the same";
   const auto column = [&](std::string_view name) {
     return static_cast<std::size_t>(std::ranges::find(columns, name) - columns.begin());
   };
