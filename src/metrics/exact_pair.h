@@ -3,9 +3,9 @@
 // "Corrections".
 #pragma once
 
-#include "metrics/records.h"
 #include "metrics/reduced_gradient.h"
 #include "metrics/sketch_cosines.h"
+#include "metrics/worker_record.h"
 #include "presum/step_record.h"
 
 namespace presum::metrics {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "metrics/norm_sums.h"
-#include "metrics/records.h"
+#include "metrics/worker_record.h"
 #include "presum/step_record.h"
 
 namespace presum::metrics {

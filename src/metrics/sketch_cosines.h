@@ -10,8 +10,8 @@
 
 #include "metrics/direction.h"
 #include "metrics/norm_sums.h"
-#include "metrics/records.h"
 #include "metrics/reduced_gradient.h"
+#include "metrics/worker_record.h"
 #include "presum/step_record.h"
 
 namespace presum::metrics {

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "metrics/records.h"
+#include "metrics/worker_record.h"
 #include "presum/step_record.h"
 
 namespace presum::metrics {

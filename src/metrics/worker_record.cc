@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "metrics/records.h"
+#include "metrics/worker_record.h"
 
 #include <algorithm>
 #include <cmath>
