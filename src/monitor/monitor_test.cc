@@ -8,12 +8,14 @@
 #include <barrier>
 #include <cmath>
 #include <cstring>
+#include <deque>
+#include <mutex>
+#include <optional>
 #include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "exchange/exchange.h"
 #include "packet/packet.h"
 #include "presum/observer.h"
 #include "presum/run_log.h"
@@ -815,11 +817,31 @@ double loss_of(std::uint32_t rank, std::uint64_t step) {
   return 2.0 + 0.125 * rank - 0.01 * static_cast<double>(step);
 }
 
-// What a worker does: gradients, all-reduce by hand, packets over the exchange.
+// Packets of all threads, for the one that ingests them. Thread-safe.
+class PacketQueue {
+ public:
+  void push(Packet packet) {
+    const std::lock_guard lock(mutex_);
+    packets_.push_back(std::move(packet));
+  }
+  std::optional<Packet> pop() {
+    const std::lock_guard lock(mutex_);
+    if (packets_.empty()) return std::nullopt;
+    Packet packet = std::move(packets_.front());
+    packets_.pop_front();
+    return packet;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::deque<Packet> packets_;
+};
+
+// What a worker does: gradients, all-reduce by hand, packets into the queue.
 class Worker {
  public:
-  Worker(std::uint32_t rank, exchange::Exchange& exchange, std::uint64_t run, std::uint32_t segment)
-      : exchange_(exchange), run_(run), segment_(segment), rank_(rank), observer_(create(rank)) {}
+  Worker(std::uint32_t rank, PacketQueue& queue, std::uint64_t run, std::uint32_t segment)
+      : queue_(queue), run_(run), segment_(segment), rank_(rank), observer_(create(rank)) {}
 
   template <class AllReduce>
   void train(AllReduce&& all_reduce) {
@@ -854,10 +876,10 @@ class Worker {
   }
   void send(Packet packet) {
     packet.stamp(run_, segment_);
-    EXPECT_TRUE(exchange_.send(std::move(packet)));
+    queue_.push(std::move(packet));
   }
 
-  exchange::Exchange& exchange_;
+  PacketQueue& queue_;
   std::uint64_t run_;
   std::uint32_t segment_;
   std::uint32_t rank_;
@@ -886,18 +908,18 @@ class AllReduce {
 };
 
 void train_eight_ranks(Monitor& monitor) {
-  exchange::ThreadExchange exchange(1000);
+  PacketQueue queue;
   AllReduce all_reduce;
   std::vector<std::thread> threads;
   for (std::uint32_t rank = 0; rank < kRanks; ++rank) {
     threads.emplace_back([&, rank] {
-      Worker worker(rank, exchange, monitor.run(), monitor.segment());
+      Worker worker(rank, queue, monitor.run(), monitor.segment());
       worker.train([&](std::uint32_t r, const Gradient& g) { return all_reduce(r, g); });
     });
   }
   // The aggregator is this thread.
   while (!monitor.everyone_left() || monitor.ranks_heard() < kRanks) {
-    if (const auto packet = exchange.receive()) {
+    if (const auto packet = queue.pop()) {
       ASSERT_TRUE(monitor.ingest(packet->bytes));
     } else {
       std::this_thread::yield();

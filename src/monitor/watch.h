@@ -9,7 +9,7 @@
 #include "base/step_span.h"
 #include "detect/detector.h"
 #include "diagnose/diagnoser.h"
-#include "metrics/step_metrics.h"
+#include "metrics/noise.h"
 #include "packet/packet.h"
 #include "presum/finding.h"
 
