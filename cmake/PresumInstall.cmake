@@ -26,9 +26,9 @@ presum_library(presum FILE presum
   ROOMS base observe reduce packet worker metrics detect diagnose runlog monitor
   PRIVATE hwy::hwy fmt::fmt SQLite::SQLite3 Threads::Threads)
 install(DIRECTORY include/presum DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} PATTERN mpi.h EXCLUDE)
-if(TARGET presum_exchange_mpi)
+if(TARGET presum_mpi)
   presum_library(mpi FILE presum_mpi
-    ROOMS exchange_mpi PUBLIC presum_installed_presum MPI::MPI_CXX)
+    ROOMS mpi PUBLIC presum_installed_presum MPI::MPI_CXX)
   install(FILES include/presum/mpi.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/presum)
 endif()
 install(TARGETS presum RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})

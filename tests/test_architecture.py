@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from itertools import chain
@@ -449,3 +450,143 @@ def test_no_file_knows_the_machine_it_was_written_on() -> None:
             if machine.search(line):
                 wrong.append(f"{relative(path)}:{number}: {line.strip()}")
     assert not wrong, "\n".join(wrong)
+
+
+# ---- sizes of C++: functions are held to 60 lines by clang-tidy (.clang-tidy), classes here
+
+# Lines of code of its body and of its member functions outside of it. Comments and blank lines are
+# free: a header is its documentation.
+CLASS_LINES = 250
+# Classes above the limit, each with the reason. One that no longer is has to leave.
+LARGE_CLASSES = {
+    "src/cli: TensorFile": "it reads two formats, and checks each",
+    "src/compare: Model": "it compares one thing after the other in the same two runs",
+    "src/report: Part": "it collects every part of a page",
+}
+
+NOT_CODE = re.compile(
+    r"""//[^\n]* | /\*.*?\*/ | R"(\w*)\(.*?\)\1" | "(?:\\.|[^"\\\n])*" | (?<!\w)'(?:\\.|[^'\\\n])+'
+    | ^[ \t]*\#(?:\\\n|[^\n])*""",
+    re.DOTALL | re.MULTILINE | re.VERBOSE,
+)
+CLASS = re.compile(
+    r"(?:template\s*<.*>\s*)?(?:class|struct|union)\s+(?:(?:\[\[.*?\]\]|alignas\(.*?\))\s*)*"
+    r"([\w:]+)(?:<.*>)?(?:\s+final)?\s*(?::(?!:).*)?",
+    re.DOTALL,
+)
+MEMBER = re.compile(r"((?:\w+(?:<[^<>()]*>)?::)+)(?:~?\w+|operator[^\w]*)\s*$")
+
+
+def closing_brace(code: str, opening: int) -> int:
+    depth = 0
+    for brace in re.finditer(r"[{}]", code[opening:]):
+        depth += 1 if brace[0] == "{" else -1
+        if depth == 0:
+            return opening + brace.start()
+    return len(code) - 1
+
+
+def definitions(text: str) -> Iterator[tuple[str, int, bool]]:
+    """Of every class, and of every member function outside of it: the class, its lines of code,
+    whether it is the class itself."""
+    code = NOT_CODE.sub(lambda noise: re.sub(r"[^\n]", " ", noise[0]), text)
+    begin = 0
+    while found := re.compile(r"[{};]").search(code, begin):
+        end = found.start()
+        head = code[begin:end].strip()
+        if found[0] == "{" and not re.search(r"\bnamespace\b|^extern\b", head):
+            end = closing_brace(code, end)
+            # Members that a constructor initialises with braces, then its body.
+            while more := re.compile(r"\s*[,{][^{;]*").match(code, end + 1):
+                end = closing_brace(code, code.index("{", more.start()))
+            lines = sum(1 for line in code[begin : end + 1].splitlines() if line.strip())
+            if is_class := CLASS.fullmatch(head):
+                yield is_class[1], lines, True
+            elif owner := MEMBER.search(head.partition("(")[0]):
+                yield re.sub(r"<.*?>", "", owner[1])[:-2], lines, False
+        begin = end + 1
+
+
+def class_sizes(sources: Iterable[tuple[str, str]]) -> dict[str, int]:
+    """Lines of code by "folder: class". A public class counts where its functions are, too."""
+    bodies: Counter[tuple[str, str]] = Counter()
+    sizes: Counter[tuple[str, str]] = Counter()
+    for folder, text in sources:
+        for name, lines, is_class in definitions(text):
+            sizes[folder, name] += lines
+            bodies[folder, name] += lines if is_class else 0
+    for folder, name in sizes:
+        if not bodies[folder, name]:
+            sizes[folder, name] += bodies["include/presum", name]
+    return {f"{folder}: {name}": lines for (folder, name), lines in sizes.items()}
+
+
+def cpp_sources() -> Iterator[tuple[str, str]]:
+    for path in files("src", "include"):
+        if path.suffix in (".h", ".cc", ".cu") and not path.name.endswith("_test.cc"):
+            folder = "/".join(path.relative_to(ROOT).parts[:2])
+            yield folder, path.read_text(encoding="utf-8")
+
+
+def complaints_about_sizes(sizes: dict[str, int], exceptions: Iterable[str]) -> list[str]:
+    large = {name for name, lines in sizes.items() if lines > CLASS_LINES}
+    wrong = [f"{name}: {sizes[name]} lines: make parts of it" for name in large - {*exceptions}]
+    return sorted(wrong + [f"{name}: is no exception" for name in {*exceptions} - large])
+
+
+def test_no_class_of_the_core_is_large() -> None:
+    sizes = class_sizes(cpp_sources())
+    assert len(sizes) > 200
+    wrong = complaints_about_sizes(sizes, LARGE_CLASSES)
+    assert not wrong, "\n".join(wrong)
+
+
+def test_a_large_class_is_noticed_and_so_is_an_exception_that_is_none() -> None:
+    half = "void A::{}() {{\n" + "  f();\n" * (CLASS_LINES // 2) + "}}\n"
+    sizes = class_sizes([("src/a", "struct A {};\n" + half.format("f") + half.format("g"))])
+    assert complaints_about_sizes(sizes, []) == [
+        f"src/a: A: {CLASS_LINES + 5} lines: make parts of it"
+    ]
+    assert complaints_about_sizes(sizes, ["src/a: A"]) == []
+    assert complaints_about_sizes({"src/a: A": 3}, ["src/a: A"]) == ["src/a: A: is no exception"]
+
+
+def test_sizes_of_classes_count_bodies_and_member_functions() -> None:
+    header = """\
+namespace a {
+// class Comment { "
+template <class T>
+class Queue final : public Base<T> {
+  // A comment.
+  struct Item { int x; };
+
+  const char* text = "}";
+};
+Queue make();
+enum class Kind { kOne };
+}  // namespace a
+"""
+    source = """\
+namespace a {
+Queue::Queue(int n) : items_{1, 2}, n_{n} {
+  if (n) { f(); }
+}
+std::vector<Queue::Item> Queue::items() const
+{
+  return {};
+}
+bool Queue::operator==(const Queue&) const { return Other::get(1); }
+static std::size_t free_function(Queue::Item item) {
+  return item.x;
+}
+struct Queue::State {
+  int a;
+};
+}  // namespace a
+"""
+    sizes = class_sizes([("include/presum", header), ("src/a", source)])
+    assert sizes == {
+        "include/presum: Queue": 5,
+        "src/a: Queue": 5 + 3 + 4 + 1,
+        "src/a: Queue::State": 3,
+    }

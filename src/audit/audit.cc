@@ -11,8 +11,8 @@
 #include "base/try.h"
 
 namespace presum::audit {
-struct Auditor::Of {
-  virtual ~Of() = default;
+struct Auditor::State {
+  virtual ~State() = default;
   virtual void add(Leaves leaves, std::size_t count, const void* result) = 0;
   virtual Comparison comparison() const = 0;
   virtual std::size_t workers() const = 0;
@@ -21,9 +21,9 @@ struct Auditor::Of {
 namespace {
 
 template <class Real>
-class OfReal final : public Auditor::Of {
+class StateOf final : public Auditor::State {
  public:
-  OfReal(std::uint32_t workers, Dtype dtype, std::uint32_t divisor, std::uint64_t elements)
+  StateOf(std::uint32_t workers, Dtype dtype, std::uint32_t divisor, std::uint64_t elements)
       : dtype_(dtype),
         sample_(elements, workers),
         rows_(workers),
@@ -99,7 +99,7 @@ AuditRecord Comparison::record(Dtype dtype) const {
   return r;
 }
 
-Auditor::Auditor(std::unique_ptr<Of> of) : of_(std::move(of)) {}
+Auditor::Auditor(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Auditor::Auditor(Auditor&&) noexcept = default;
 Auditor& Auditor::operator=(Auditor&&) noexcept = default;
 Auditor::~Auditor() = default;
@@ -109,26 +109,26 @@ Result<Auditor> Auditor::create(std::size_t workers, Dtype dtype, std::uint32_t 
   PRESUM_TRY(check_arguments(workers, dtype, divisor));
   const auto count = static_cast<std::uint32_t>(workers);
   if (dtype == Dtype::kF64) {
-    return Auditor(std::make_unique<OfReal<double>>(count, dtype, divisor, elements));
+    return Auditor(std::make_unique<StateOf<double>>(count, dtype, divisor, elements));
   }
-  return Auditor(std::make_unique<OfReal<float>>(count, dtype, divisor, elements));
+  return Auditor(std::make_unique<StateOf<float>>(count, dtype, divisor, elements));
 }
 
 Status Auditor::add(Leaves leaves, std::size_t count, const void* result) {
-  if (leaves.size() != of_->workers()) {
+  if (leaves.size() != state_->workers()) {
     return fail(ErrorCode::kInvalidArgument, std::to_string(leaves.size()) + " buffers of " +
-                                                 std::to_string(of_->workers()) + " workers");
+                                                 std::to_string(state_->workers()) + " workers");
   }
   const bool missing = result == nullptr || std::ranges::find(leaves, nullptr) != leaves.end();
   if (missing && count > 0) return fail(ErrorCode::kInvalidArgument, "a buffer without data");
   const base::DefaultFloatEnvironment environment;
-  of_->add(leaves, count, result);
+  state_->add(leaves, count, result);
   return {};
 }
 
 Comparison Auditor::comparison() const {
   const base::DefaultFloatEnvironment environment;
-  return of_->comparison();
+  return state_->comparison();
 }
 
 Result<Comparison> compare(Leaves leaves, Dtype dtype, std::size_t count, std::uint32_t divisor,

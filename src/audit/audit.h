@@ -49,11 +49,11 @@ class Auditor {
   Status add(Leaves leaves, std::size_t count, const void* result);
   Comparison comparison() const;
 
-  struct Of;  // per type of value
+  struct State;  // per type of value
 
  private:
-  explicit Auditor(std::unique_ptr<Of> of);
-  std::unique_ptr<Of> of_;
+  explicit Auditor(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
 };
 
 // All of it at once. Errors: as Auditor::create; a null pointer with count > 0. Thread-safe.

@@ -97,7 +97,7 @@ Bounds::Bounds(std::uint32_t workers, Dtype dtype, std::uint32_t divisor, double
   }
 }
 
-Bounds Bounds::of_any_way(std::uint32_t workers, Dtype dtype, std::uint32_t divisor) {
+Bounds Bounds::of_any_division(std::uint32_t workers, Dtype dtype, std::uint32_t divisor) {
   if (std::has_single_bit(divisor)) return {workers, dtype, divisor, 1};
   // The sum is rounded, and so are its quotient and the inverse; or each value and the inverse.
   return {workers, dtype, divisor, 4, 2};
@@ -113,23 +113,25 @@ double Bounds::rounding(const Limit& limit, double size, Real result) const {
 }
 
 template <class Real>
-void Bounds::count(const Place<Real>& p, std::span<std::uint64_t> counts) const {
-  const double exact = (p.high + p.low) / divisor_;
+void Bounds::count(const ResultElement<Real>& element, std::span<std::uint64_t> counts) const {
+  const double exact = (element.high + element.low) / divisor_;
   if (!std::isfinite(exact)) {
     // A NaN or an infinity that went in must come out.
-    const bool lost = std::isfinite(p.result) && !p.finite;
+    const bool lost = std::isfinite(element.result) && !element.finite;
     for (auto& count : counts) count += lost;
     return;
   }
-  const double error = std::abs(error_of(p.result, p.high, p.low, divisor_)) * divisor_;
-  const double size = std::max(std::abs(static_cast<double>(p.result)), std::abs(exact));
-  const double usual = usual_of_values_ * p.sum_abs + usual_of_sum_ * std::abs(exact) * divisor_;
+  const double error =
+      std::abs(error_of(element.result, element.high, element.low, divisor_)) * divisor_;
+  const double size = std::max(std::abs(static_cast<double>(element.result)), std::abs(exact));
+  const double usual =
+      usual_of_values_ * element.sum_abs + usual_of_sum_ * std::abs(exact) * divisor_;
   bool is_far = true;
   for (std::size_t f = 0; f < limits_.size(); ++f) {
     const Limit& limit = limits_[f];
-    const double least = rounding(limit, size, p.result);
-    const double most = limit.relative * p.sum_abs;
-    const bool over = overflows(p.result, exact, limit.wire);
+    const double least = rounding(limit, size, element.result);
+    const double most = limit.relative * element.sum_abs;
+    const bool over = overflows(element.result, exact, limit.wire);
     counts[f] += !(error <= least + most) && !over;
     if (limit.narrowest) {
       is_far = is_far && !over && !(error <= least + std::min(most, limit.unit * usual));
@@ -150,33 +152,34 @@ Excess excess_of(Dtype dtype, std::span<const std::uint64_t> counts) {
 }
 
 template <class Real>
-void BoundsByWay<Real>::add(const Rows<Real>& rows, std::uint32_t divisor, double slack,
-                            std::span<const Real> result, std::size_t way) {
+void BoundsByDivision<Real>::add(const Rows<Real>& rows, std::uint32_t divisor, double slack,
+                                 std::span<const Real> result, std::size_t division) {
   const Bounds bounds(workers_, dtype_, divisor, slack);
-  if (counts_.size() <= way) counts_.resize(way + 1, std::vector<std::uint64_t>(bounds.counts()));
+  if (counts_.size() <= division)
+    counts_.resize(division + 1, std::vector<std::uint64_t>(bounds.counts()));
   sums_.of(rows);
   for (std::size_t i = 0; i < rows.count; ++i) {
     bounds.count<Real>(
         {result[i], sums_.high[i], sums_.low[i], sums_.sum_abs[i], are_finite(rows, i)},
-        counts_[way]);
+        counts_[division]);
   }
 }
 
 template <class Real>
-Excess BoundsByWay<Real>::excess() const {
+Excess BoundsByDivision<Real>::excess() const {
   if (counts_.empty()) return excess_of(dtype_, {});
   std::vector<std::uint64_t> fewest = counts_.front();
-  for (const auto& way : counts_) {
-    for (std::size_t f = 0; f < fewest.size(); ++f) fewest[f] = std::min(fewest[f], way[f]);
+  for (const auto& counts : counts_) {
+    for (std::size_t f = 0; f < fewest.size(); ++f) fewest[f] = std::min(fewest[f], counts[f]);
   }
   return excess_of(dtype_, fewest);
 }
 
 template bool are_finite(const Rows<float>&, std::size_t);
 template bool are_finite(const Rows<double>&, std::size_t);
-template void Bounds::count(const Place<float>&, std::span<std::uint64_t>) const;
-template void Bounds::count(const Place<double>&, std::span<std::uint64_t>) const;
-template class BoundsByWay<float>;
-template class BoundsByWay<double>;
+template void Bounds::count(const ResultElement<float>&, std::span<std::uint64_t>) const;
+template void Bounds::count(const ResultElement<double>&, std::span<std::uint64_t>) const;
+template class BoundsByDivision<float>;
+template class BoundsByDivision<double>;
 
 }  // namespace presum::audit

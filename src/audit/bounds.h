@@ -34,7 +34,7 @@ bool are_finite(const Rows<Real>& rows, std::size_t element);
 
 // One element of a result beside the exact sum, which is (high + low) / divisor.
 template <class Real>
-struct Place {
+struct ResultElement {
   Real result;
   double high;
   double low;
@@ -50,12 +50,12 @@ class Bounds {
   // roundings each value had before it was added.
   Bounds(std::uint32_t workers, Dtype dtype, std::uint32_t divisor, double slack, int divided = 0);
   // Of sums or means however they are made.
-  static Bounds of_any_way(std::uint32_t workers, Dtype dtype, std::uint32_t divisor);
+  static Bounds of_any_division(std::uint32_t workers, Dtype dtype, std::uint32_t divisor);
 
   // counts[f] is of the format f, the last one of elements that are far.
   std::size_t counts() const { return limits_.size() + 1; }
   template <class Real>
-  void count(const Place<Real>& place, std::span<std::uint64_t> counts) const;
+  void count(const ResultElement<Real>& element, std::span<std::uint64_t> counts) const;
 
   // Of |error|, all times the divisor.
   struct Limit {
@@ -86,14 +86,14 @@ class Bounds {
 // What counts say of each format, and of what is far.
 Excess excess_of(Dtype dtype, std::span<const std::uint64_t> counts);
 
-// Counts by way to divide: the fewest are reported. Not thread-safe.
+// Counts for each division that there may have been: the fewest are reported. Not thread-safe.
 template <class Real>
-class BoundsByWay {
+class BoundsByDivision {
  public:
-  BoundsByWay(std::uint32_t workers, Dtype dtype) : workers_(workers), dtype_(dtype) {}
-  // REQUIRES: the ways of a block in the same order as those of the others.
+  BoundsByDivision(std::uint32_t workers, Dtype dtype) : workers_(workers), dtype_(dtype) {}
+  // `division`: its number, the same for all blocks.
   void add(const Rows<Real>& rows, std::uint32_t divisor, double slack,
-           std::span<const Real> result, std::size_t way);
+           std::span<const Real> result, std::size_t division);
   Excess excess() const;
 
  private:

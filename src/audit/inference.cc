@@ -9,8 +9,8 @@ namespace presum::audit {
 namespace {
 
 constexpr std::uint64_t kRuns = 256;
-constexpr std::uint64_t kAllOf = 65'536;     // elements
-constexpr std::uint64_t kMostBehind = 1024;  // elements
+constexpr std::uint64_t kAllOf = 65'536;    // elements
+constexpr std::uint64_t kBehindMax = 1024;  // elements
 constexpr std::uint32_t kRingMax = 64;
 
 bool is_ring(SumOrder order) { return order == SumOrder::kRing || order == SumOrder::kRingDown; }
@@ -38,27 +38,9 @@ std::vector<Division> divisions_after(std::uint32_t divisor) {
   return {Division::kAfterDivide, Division::kAfterMultiply};
 }
 
-// The exact sum is rounded once, in whatever way it was added.
+// The exact sum is rounded once, in whatever order it was added.
 bool is_wide(Scheme scheme) {
   return scheme.accumulation == Dtype::kF32 || scheme.accumulation == Dtype::kF64;
-}
-
-Order order_of(SumOrder kind, std::uint32_t workers, std::uint32_t start) {
-  switch (kind) {
-    case SumOrder::kTree:
-      return tree(workers);
-    case SumOrder::kHalving:
-      return halving(workers);
-    case SumOrder::kRingDown:
-      return ring_down(workers, start);
-    default:
-      return ring(workers, start);
-  }
-}
-
-template <class Real>
-Real inverse(std::uint32_t divisor) {
-  return static_cast<Real>(1.0 / divisor);
 }
 
 }  // namespace
@@ -82,15 +64,12 @@ Inference<Real>::Inference(std::uint32_t workers, Dtype dtype, std::uint32_t div
       divisor_(divisor),
       own_(workers),
       schemes_(schemes_of(dtype)),
-      adder_(workers),
-      prepared_(workers),
-      sum_(kBlock),
-      finished_(kBlock),
+      sum_(workers, divisor),
       bounds_(workers, dtype) {
-  ways_.push_back({Division::kNone, divisions_after(divisor)});
-  if (divisor > 1) ways_.push_back({Division::kBeforeMultiply, {Division::kBeforeMultiply}});
+  dividings_.push_back({Division::kNone, divisions_after(divisor)});
+  if (divisor > 1) dividings_.push_back({Division::kBeforeMultiply, {Division::kBeforeMultiply}});
   if (!is_power_of_two(divisor)) {
-    ways_.push_back({Division::kBeforeDivide, {Division::kBeforeDivide}});
+    dividings_.push_back({Division::kBeforeDivide, {Division::kBeforeDivide}});
   }
   plan();
 }
@@ -108,7 +87,7 @@ void Inference<Real>::plan() {
             {Hypothesis{scheme, division, kind}, true, RingTrack(is_ring(kind) ? workers_ : 1)});
       };
       if (kind == kExact && divisor_ > 1) test(Division::kOnce);
-      for (const Way& way : ways_) std::ranges::for_each(way.after, test);
+      for (const Dividing& dividing : dividings_) std::ranges::for_each(dividing.after, test);
     }
   }
 }
@@ -121,9 +100,9 @@ void Inference<Real>::add(std::uint64_t first, const Rows<Real>& rows,
   check_bounds(rows, result);
   given_by_all_.assign(result.size(), 1);
   for (const Scheme scheme : schemes_) {
-    for (const Way& way : ways_) {
-      prepare(rows, scheme.wire, way.before);
-      try_way(scheme, way, result);
+    for (const Dividing& dividing : dividings_) {
+      sum_.prepare(rows, scheme.wire, dividing.before);
+      try_orders(scheme, dividing, result);
     }
   }
   for (std::uint32_t w = 0; w < workers_; ++w) {
@@ -151,42 +130,27 @@ std::uint64_t Inference<Real>::count_same(std::span<const Real> values,
   return count;
 }
 
-// What the workers add: their values in the wire's format, divided where that comes first.
 template <class Real>
-void Inference<Real>::prepare(const Rows<Real>& rows, Dtype wire, Division before) {
-  prepared_.count = rows.count;
-  std::ranges::copy(rows.values, prepared_.values.begin());
-  with_rounding<Real>(wire, [&](auto rounding) {
-    const Real factor = inverse<Real>(divisor_);
-    const Real divisor = static_cast<Real>(divisor_);
-    for (std::size_t worker = 0; worker < workers_; ++worker) {
-      for (Real& x : prepared_[worker]) {
-        x = rounding(x);
-        if (before == Division::kBeforeMultiply) x = rounding(x * factor);
-        if (before == Division::kBeforeDivide) x = rounding(x / divisor);
-      }
-    }
-  });
-}
-
-template <class Real>
-void Inference<Real>::try_way(Scheme scheme, const Way& way, std::span<const Real> result) {
+void Inference<Real>::try_orders(Scheme scheme, const Dividing& dividing,
+                                 std::span<const Real> result) {
   using enum SumOrder;
   for (const SumOrder kind : {kExact, kSequential, kTree, kHalving}) {
-    try_order(scheme, way, kind, result);
+    try_order(scheme, dividing, kind, result);
   }
-  try_ring(scheme, way, kRing, result);
-  try_ring(scheme, way, kRingDown, result);
+  try_ring(scheme, dividing, kRing, result);
+  try_ring(scheme, dividing, kRingDown, result);
 }
 
 template <class Real>
-auto Inference<Real>::wanted(Scheme scheme, const Way& way, SumOrder kind) -> std::vector<Trial*> {
+auto Inference<Real>::active_trials(Scheme scheme, const Dividing& dividing, SumOrder kind)
+    -> std::vector<Trial*> {
   std::vector<Trial*> found;
   for (Trial& trial : trials_) {
     const Hypothesis& h = trial.hypothesis;
-    const bool of_way = std::ranges::find(way.after, h.division) != way.after.end() ||
-                        (way.before == Division::kNone && h.division == Division::kOnce);
-    if (trial.active && of_way && h.order == kind && h.scheme.wire == scheme.wire &&
+    const bool of_dividing =
+        std::ranges::find(dividing.after, h.division) != dividing.after.end() ||
+        (dividing.before == Division::kNone && h.division == Division::kOnce);
+    if (trial.active && of_dividing && h.order == kind && h.scheme.wire == scheme.wire &&
         h.scheme.accumulation == scheme.accumulation) {
       found.push_back(&trial);
     }
@@ -195,56 +159,33 @@ auto Inference<Real>::wanted(Scheme scheme, const Way& way, SumOrder kind) -> st
 }
 
 template <class Real>
-void Inference<Real>::sum(Scheme scheme, SumOrder kind, std::uint32_t start) {
-  adder_.add(prepared_, order_of(kind, workers_, start), scheme.accumulation, sum_);
-  if (scheme.wire != scheme.accumulation) {
-    round_to(scheme.wire, std::span(sum_).first(prepared_.count));
-  }
-}
-
-template <class Real>
-std::span<const Real> Inference<Real>::finished(Division division, Dtype wire) {
-  const auto sum = std::span(sum_).first(prepared_.count);
-  const bool multiply = division == Division::kAfterMultiply;
-  if (!multiply && division != Division::kAfterDivide) return sum;
-  const Real factor = inverse<Real>(divisor_);
-  const Real divisor = static_cast<Real>(divisor_);
-  with_rounding<Real>(wire, [&](auto rounding) {
-    for (std::size_t i = 0; i < sum.size(); ++i) {
-      finished_[i] = rounding(multiply ? sum[i] * factor : sum[i] / divisor);
-    }
-  });
-  return std::span(finished_).first(sum.size());
-}
-
-template <class Real>
-void Inference<Real>::try_order(Scheme scheme, const Way& way, SumOrder kind,
+void Inference<Real>::try_order(Scheme scheme, const Dividing& dividing, SumOrder kind,
                                 std::span<const Real> result) {
-  const auto trials = wanted(scheme, way, kind);
+  const auto trials = active_trials(scheme, dividing, kind);
   for (Trial* trial : trials) {
     Hypothesis& h = trial->hypothesis;
     if (kind == SumOrder::kExact) {
       const bool once = h.division == Division::kOnce;
-      Exact<Real>(workers_, scheme.wire, once ? divisor_ : 1).rounded(prepared_, sum_);
+      sum_.add_exactly(scheme.wire, once ? divisor_ : 1);
     } else if (trial == trials.front()) {
-      sum(scheme, kind, 0);
+      sum_.add(scheme, kind, 0);
     }
     h.examined += result.size();
-    h.reproduced += count_same(finished(h.division, scheme.wire), result);
+    h.reproduced += count_same(sum_.divided(h.division, scheme.wire), result);
   }
 }
 
 template <class Real>
-void Inference<Real>::try_ring(Scheme scheme, const Way& way, SumOrder kind,
+void Inference<Real>::try_ring(Scheme scheme, const Dividing& dividing, SumOrder kind,
                                std::span<const Real> result) {
-  const auto trials = wanted(scheme, way, kind);
+  const auto trials = active_trials(scheme, dividing, kind);
   if (trials.empty()) return;
   std::vector<std::vector<std::uint64_t>> masks(trials.size(),
                                                 std::vector<std::uint64_t>(result.size()));
   for (std::uint32_t start = 0; start < workers_; ++start) {
-    sum(scheme, kind, start);
+    sum_.add(scheme, kind, start);
     for (std::size_t t = 0; t < trials.size(); ++t) {
-      const auto values = finished(trials[t]->hypothesis.division, scheme.wire);
+      const auto values = sum_.divided(trials[t]->hypothesis.division, scheme.wire);
       for (std::size_t i = 0; i < result.size(); ++i) {
         masks[t][i] |= static_cast<std::uint64_t>(same(values[i], result[i])) << start;
       }
@@ -269,20 +210,20 @@ void Inference<Real>::drop_losers() {
   for (Trial& trial : trials_) {
     const Hypothesis& h = trial.hypothesis;
     trial.active =
-        trial.active && (h.order == SumOrder::kSequential || h.reproduced + kMostBehind >= best);
+        trial.active && (h.order == SumOrder::kSequential || h.reproduced + kBehindMax >= best);
   }
 }
 
 template <class Real>
 void Inference<Real>::check_bounds(const Rows<Real>& rows, std::span<const Real> result) {
-  std::size_t way = 0;
-  bounds_.add(rows, divisor_, 1, result, way++);
+  std::size_t division = 0;
+  bounds_.add(rows, divisor_, 1, result, division++);
   if (is_power_of_two(divisor_)) return;
   // The sum is rounded, and so are its quotient and the inverse.
-  bounds_.add(rows, divisor_, 4, result, way++);
+  bounds_.add(rows, divisor_, 4, result, division++);
   for (const Division before : {Division::kBeforeMultiply, Division::kBeforeDivide}) {
-    prepare(rows, dtype_, before);
-    bounds_.add(prepared_, 1, 1, result, way++);
+    sum_.prepare(rows, dtype_, before);
+    bounds_.add(sum_.prepared(), 1, 1, result, division++);
   }
 }
 

@@ -10,18 +10,12 @@
 
 #include "audit/bounds.h"
 #include "audit/measures.h"
-#include "audit/orders.h"
+#include "audit/trial_sum.h"
 #include "presum/audit.h"
 
 namespace presum::audit {
 
-// Values are rounded to `wire`, partial sums to `accumulation`, the sum to `wire`.
-struct Scheme {
-  Dtype wire = Dtype::kF32;
-  Dtype accumulation = Dtype::kF32;
-};
-
-// One way to add, and how many elements of the result it gives bit for bit.
+// One arithmetic, and how many elements of the result it gives bit for bit.
 struct Hypothesis {
   Scheme scheme;
   Division division = Division::kNone;
@@ -144,8 +138,8 @@ class Inference {
     RingTrack track{};
   };
   using Trials = std::vector<Trial>;
-  // Values before they are added, and what may become of their sum.
-  struct Way {
+  // What is done to values before they are added, and what may become of their sum.
+  struct Dividing {
     Division before = Division::kNone;
     std::vector<Division> after;  // what the whole is called
   };
@@ -153,14 +147,12 @@ class Inference {
   void plan();
   void skip(std::uint64_t elements);
   std::uint64_t count_same(std::span<const Real> values, std::span<const Real> result);
-  void prepare(const Rows<Real>& rows, Dtype wire, Division before);
-  void try_way(Scheme scheme, const Way& way, std::span<const Real> result);
-  void try_order(Scheme scheme, const Way& way, SumOrder kind, std::span<const Real> result);
-  void try_ring(Scheme scheme, const Way& way, SumOrder kind, std::span<const Real> result);
-  std::vector<Trial*> wanted(Scheme scheme, const Way& way, SumOrder kind);
-  void sum(Scheme scheme, SumOrder kind, std::uint32_t start);
-  // The sum as `division` leaves it.
-  std::span<const Real> finished(Division division, Dtype wire);
+  void try_orders(Scheme scheme, const Dividing& dividing, std::span<const Real> result);
+  void try_order(Scheme scheme, const Dividing& dividing, SumOrder kind,
+                 std::span<const Real> result);
+  void try_ring(Scheme scheme, const Dividing& dividing, SumOrder kind,
+                std::span<const Real> result);
+  std::vector<Trial*> active_trials(Scheme scheme, const Dividing& dividing, SumOrder kind);
   void drop_losers();
   void check_bounds(const Rows<Real>& rows, std::span<const Real> result);
 
@@ -173,13 +165,10 @@ class Inference {
   std::vector<std::uint8_t> given_by_all_;  // of the block, by element
   std::vector<std::uint64_t> own_;          // by worker
   std::vector<Scheme> schemes_;
-  std::vector<Way> ways_;
+  std::vector<Dividing> dividings_;
   Trials trials_;
-  Adder<Real> adder_;
-  Rows<Real> prepared_;
-  std::vector<Real> sum_;
-  std::vector<Real> finished_;
-  BoundsByWay<Real> bounds_;
+  TrialSum<Real> sum_;
+  BoundsByDivision<Real> bounds_;
 };
 
 }  // namespace presum::audit

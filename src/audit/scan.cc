@@ -22,7 +22,7 @@ template <class Real>
 Scan<Real>::Scan(std::uint32_t workers, Dtype dtype, std::uint32_t divisor)
     : dtype_(dtype),
       divisor_(divisor),
-      bounds_(Bounds::of_any_way(workers, dtype, divisor)),
+      bounds_(Bounds::of_any_division(workers, dtype, divisor)),
       plan_(workers, dtype, divisor, bounds_),
       counts_(bounds_.counts()),
       rows_(workers),

@@ -91,7 +91,7 @@ struct Definition {
   std::vector<std::uint64_t> counts;
 };
 Definition defined(const Case& c, const Buffers& buffers, const std::vector<std::byte>& result) {
-  const Bounds bounds = Bounds::of_any_way(c.workers, c.dtype, c.divisor);
+  const Bounds bounds = Bounds::of_any_division(c.workers, c.dtype, c.divisor);
   Definition out{{}, std::vector<std::uint64_t>(bounds.counts())};
   Rows<float> rows(c.workers);
   Exact<float> exact(c.workers, c.dtype, c.divisor);

@@ -8,8 +8,8 @@
 
 namespace presum::audit {
 
-struct Survey::Of {
-  virtual ~Of() = default;
+struct Survey::State {
+  virtual ~State() = default;
   virtual void add(Leaves leaves, std::size_t count) = 0;
   virtual SurveyResult result() const = 0;
 };
@@ -30,8 +30,8 @@ Order of_pairs(const Order& order) {
   return out;
 }
 
-// A way to add: one order, or one for each piece of a ring.
-struct Way {
+// How values are added: in one order, or in one for each piece of a ring.
+struct Summation {
   std::string name;
   std::string words;
   Scheme scheme;
@@ -56,11 +56,11 @@ std::string split_name(std::uint32_t workers) { return std::to_string(workers / 
 
 bool can_split(std::uint32_t workers) { return workers % 2 == 0 && workers > 2; }
 
-std::vector<Way> ways_of(const SurveyOptions& o) {
+std::vector<Summation> summations_of(const SurveyOptions& o) {
   const Scheme own{o.dtype, o.dtype};
   const std::string format = name_of(o.dtype);
   const auto turn = arrival(o.workers, o.seed);
-  std::vector<Way> ways = {
+  std::vector<Summation> summations = {
       {"sequential", "worker after worker, in " + format, own, {ring(o.workers, 0)}},
       {"ring", "pieces that begin at another worker each, in " + format, own,
        ring_pieces(o.workers)},
@@ -68,12 +68,12 @@ std::vector<Way> ways_of(const SurveyOptions& o) {
       {"halving", "worker i and i + W/2 first, in " + format, own, {halving(o.workers)}},
       {"arrival", "in the order in which they arrived, in " + format, own, {in_turn(turn)}}};
   if (can_split(o.workers)) {
-    ways.push_back({split_name(o.workers),
-                    "two micro-batches added locally, then a ring of half as many workers", own,
-                    split_pieces(o.workers)});
+    summations.push_back({split_name(o.workers),
+                          "two micro-batches added locally, then a ring of half as many workers",
+                          own, split_pieces(o.workers)});
   }
   const auto add_ring = [&](std::string name, std::string words, Scheme scheme) {
-    ways.push_back({std::move(name), std::move(words), scheme, ring_pieces(o.workers)});
+    summations.push_back({std::move(name), std::move(words), scheme, ring_pieces(o.workers)});
   };
   if (o.dtype == Dtype::kF32) {
     add_ring("bf16 cast", "ring in fp32 of values cast to bf16", {Dtype::kBF16, Dtype::kF32});
@@ -83,23 +83,23 @@ std::vector<Way> ways_of(const SurveyOptions& o) {
     add_ring("fp32 ring", "ring in fp32, rounded to " + format + " at the end",
              {o.dtype, Dtype::kF32});
   }
-  return ways;
+  return summations;
 }
 
 template <class Real>
-class OfReal final : public Survey::Of {
+class StateOf final : public Survey::State {
  public:
-  explicit OfReal(const SurveyOptions& options)
+  explicit StateOf(const SurveyOptions& options)
       : options_(options),
-        ways_(ways_of(options)),
+        summations_(summations_of(options)),
         rows_(options.workers),
         cast_(options.workers),
         adder_(options.workers),
         exact_(options.workers, options.dtype, 1),
-        sums_(ways_.size(), std::vector<Real>(kBlock)),
+        sums_(summations_.size(), std::vector<Real>(kBlock)),
         other_(kBlock),
         changed_(kBlock) {
-    for (const Way& way : ways_) result_.rows.push_back({way.name, way.words, {}});
+    for (const Summation& s : summations_) result_.rows.push_back({s.name, s.words, {}});
     result_.rows.push_back({"exact", "the correctly rounded sum, whatever the order", {}});
     result_.pairs = {{"ring | arrival"}, {"ring | tree"}};
     if (can_split(options.workers)) {
@@ -127,11 +127,11 @@ class OfReal final : public Survey::Of {
  private:
   void add_block() {
     const Truth<Real>& truth = exact_.truth(rows_);
-    for (std::size_t w = 0; w < ways_.size(); ++w) {
-      sum(ways_[w], sums_[w]);
+    for (std::size_t w = 0; w < summations_.size(); ++w) {
+      sum(summations_[w], sums_[w]);
       measure(w, sums_[w], truth);
     }
-    measure(ways_.size(), truth.rounded, truth);
+    measure(summations_.size(), truth.rounded, truth);
     compare_pairs(truth);
     result_.elements += rows_.count;
   }
@@ -140,23 +140,23 @@ class OfReal final : public Survey::Of {
     result_.rows[row].measures.add(sum.first(rows_.count), truth, options_.dtype, 1);
   }
 
-  void sum(const Way& way, std::span<Real> out) {
-    const Rows<Real>& rows = way.scheme.wire == options_.dtype ? rows_ : cast(way.scheme.wire);
+  void sum(const Summation& s, std::span<Real> out) {
+    const Rows<Real>& rows = s.scheme.wire == options_.dtype ? rows_ : cast(s.scheme.wire);
     // Pieces are cut as a ring cuts them: all alike, the last one shorter.
     const std::uint64_t piece =
-        std::max<std::uint64_t>(1, (options_.elements + way.pieces.size() - 1) / way.pieces.size());
+        std::max<std::uint64_t>(1, (options_.elements + s.pieces.size() - 1) / s.pieces.size());
     for (std::size_t at = 0; at < rows.count;) {
       const std::uint64_t position = result_.elements + at;
-      const std::uint64_t number = std::min(position / piece, way.pieces.size() - 1);
-      const bool last = number + 1 == way.pieces.size();
+      const std::uint64_t number = std::min(position / piece, s.pieces.size() - 1);
+      const bool last = number + 1 == s.pieces.size();
       const std::size_t end =
           last ? rows.count : std::min(rows.count, at + ((number + 1) * piece - position));
-      adder_.add(rows, way.pieces[number], way.scheme.accumulation, other_);
+      adder_.add(rows, s.pieces[number], s.scheme.accumulation, other_);
       std::ranges::copy(std::span(other_).subspan(at, end - at), out.subspan(at).begin());
       at = end;
     }
-    if (way.scheme.wire != way.scheme.accumulation) {
-      round_to(way.scheme.wire, out.first(rows.count));
+    if (s.scheme.wire != s.scheme.accumulation) {
+      round_to(s.scheme.wire, out.first(rows.count));
     }
   }
 
@@ -208,7 +208,7 @@ class OfReal final : public Survey::Of {
   }
 
   SurveyOptions options_;
-  std::vector<Way> ways_;
+  std::vector<Summation> summations_;
   Rows<Real> rows_;
   Rows<Real> cast_;
   Adder<Real> adder_;
@@ -221,22 +221,22 @@ class OfReal final : public Survey::Of {
 
 }  // namespace
 
-Survey::Survey(std::unique_ptr<Of> of) : of_(std::move(of)) {}
+Survey::Survey(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Survey::Survey(Survey&&) noexcept = default;
 Survey& Survey::operator=(Survey&&) noexcept = default;
 Survey::~Survey() = default;
 
 Result<Survey> Survey::create(const SurveyOptions& options) {
   PRESUM_TRY(check_arguments(options.workers, options.dtype, 1));
-  if (options.dtype == Dtype::kF64) return Survey(std::make_unique<OfReal<double>>(options));
-  return Survey(std::make_unique<OfReal<float>>(options));
+  if (options.dtype == Dtype::kF64) return Survey(std::make_unique<StateOf<double>>(options));
+  return Survey(std::make_unique<StateOf<float>>(options));
 }
 
 void Survey::add(Leaves leaves, std::size_t count) {
   const base::DefaultFloatEnvironment environment;
-  of_->add(leaves, count);
+  state_->add(leaves, count);
 }
 
-SurveyResult Survey::result() const { return of_->result(); }
+SurveyResult Survey::result() const { return state_->result(); }
 
 }  // namespace presum::audit

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The same gradients summed in many ways, each compared with the exact sum.
+// The same gradients summed in many orders and formats, each compared with the exact sum.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ struct SurveyRow {
   Measures measures;
 };
 
-// Elements in which two ways differ.
+// Elements in which two of the sums differ.
 struct SurveyPair {
   std::string name;
   std::uint64_t differing = 0;
@@ -53,11 +53,11 @@ class Survey {
   void add(Leaves leaves, std::size_t count);
   SurveyResult result() const;
 
-  struct Of;
+  struct State;
 
  private:
-  explicit Survey(std::unique_ptr<Of> of);
-  std::unique_ptr<Of> of_;
+  explicit Survey(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
 };
 
 }  // namespace presum::audit

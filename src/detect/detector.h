@@ -2,6 +2,7 @@
 // The three metrics over time become alarms with a controlled false-alarm rate: docs/detectors.md.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -23,6 +24,7 @@ enum class Statistic : std::uint8_t {
   kPair,        // a pair's cosine
   kMicroBatch,  // how micro-batch losses are spread over workers
 };
+inline constexpr std::size_t kStatisticCount = 9;
 
 struct Options {
   enum class Control : std::uint8_t {

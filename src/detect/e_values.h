@@ -11,6 +11,8 @@
 #include <span>
 #include <vector>
 
+#include "detect/reading.h"
+
 namespace presum::detect {
 
 // The quantile of the standard normal. REQUIRES: 0 < p < 1.
@@ -58,6 +60,18 @@ struct Seen {
   double count = 0;
   double effect = 0;
   double difference = 0;
+
+  void add(const Reading& reading) {
+    count += 1;
+    effect += reading.effect;
+    difference += reading.difference;
+  }
+  template <class Archive>
+  void visit(Archive& archive) {
+    archive(count);
+    archive(effect);
+    archive(difference);
+  }
 };
 
 // Where evidence comes from: the steps since it began, and the means over them.

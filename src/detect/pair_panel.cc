@@ -6,22 +6,19 @@
 #include <utility>
 
 #include "base/hash.h"
+#include "base/pairs.h"
 
 namespace presum::detect {
 namespace {
 
 constexpr std::uint32_t kAbsent = std::numeric_limits<std::uint32_t>::max();
 constexpr double kWeight = 0.1;            // of all pairs together
-constexpr double kLeastEffect = 2;         // standard deviations over pairs
+constexpr double kPairLeastEffect = 2;     // standard deviations over pairs
 constexpr double kLeastDifference = 0.02;  // of a cosine
 constexpr double kSettled = 1e-3;          // relative distance to the untouched ones that is let go
 
 std::uint64_t tie(std::uint64_t step, std::size_t pair) {
   return splitmix64(splitmix64(step) ^ (pair + 1));
-}
-
-std::size_t position_of(std::size_t i, std::size_t j, std::size_t workers) {
-  return i * workers - i * (i + 1) / 2 + j - i - 1;
 }
 
 std::pair<std::size_t, std::size_t> pair_at(std::size_t position, std::size_t workers) {
@@ -52,9 +49,7 @@ void PairTail::take(Entry& entry, bool extreme, double pairs, const Reading& sho
     e[k] = 1 - kPairStakes[k] + (extreme ? kPairStakes[k] * pairs : 0);
   }
   advance(entry.block, e, tick, entry.seen);
-  entry.seen.count += 1;
-  entry.seen.effect += shown.effect;
-  entry.seen.difference += shown.difference;
+  entry.seen.add(shown);
 }
 
 // All other pairs lose the same share; a pair that has come back to them is one of them again.
@@ -93,19 +88,19 @@ bool PairPanel::fits() const {
 bool PairPanel::update(std::span<const std::uint32_t> replicas, std::span<const float> cosines,
                        const Tick& tick) {
   const std::size_t n = replicas.size();
-  if (n < 3 || cosines.size() != n * (n - 1) / 2) return false;
+  if (n < 3 || cosines.size() != pairs_of(n)) return false;
   const Extremes found = find(cosines, tick.step);
   if (found.known < 2 || cosines[found.low] == cosines[found.high]) return false;
   position_.assign(workers_, kAbsent);
   for (std::uint32_t p = 0; p < n; ++p) position_[replicas[p]] = p;
   for (const bool similar : {false, true}) {
     const double sign = similar ? 1 : -1;
-    const auto reading = [&](std::uint32_t i, std::uint32_t j) -> PairTail::Reading {
-      if (position_[i] == kAbsent || position_[j] == kAbsent) return {};
-      const auto cosine = double{cosines[position_of(position_[i], position_[j], n)]};
-      if (!std::isfinite(cosine)) return {};
+    const auto reading = [&](std::uint32_t i, std::uint32_t j) -> std::optional<Reading> {
+      if (position_[i] == kAbsent || position_[j] == kAbsent) return std::nullopt;
+      const auto cosine = double{cosines[pair_position(position_[i], position_[j], n)]};
+      if (!std::isfinite(cosine)) return std::nullopt;
       const double difference = bounded(cosine - found.middle);
-      return {true, sign * scale_.distance(difference), sign * difference};
+      return Reading{sign * scale_.distance(difference), sign * difference};
     };
     const auto [a, b] = pair_at(similar ? found.high : found.low, n);
     tails_[similar].update(replicas[a], replicas[b], double(found.known), tick, reading);
@@ -152,7 +147,7 @@ std::vector<PairPanel::Crossing> PairPanel::crossings(double level, std::uint64_
     for (const Crossing& crossing : found) {
       tails_[similar].forget(crossing.i, crossing.j);
       const Window& w = crossing.window;
-      if (w.effect < kLeastEffect || w.difference < kLeastDifference) continue;
+      if (w.effect < kPairLeastEffect || w.difference < kLeastDifference) continue;
       if (cooling(crossing, step, cooldown)) continue;
       out.push_back(crossing);
     }

@@ -5,10 +5,12 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "detect/e_values.h"
+#include "detect/reading.h"
 
 namespace presum::detect {
 
@@ -29,25 +31,18 @@ class PairTail {
       archive(i);
       archive(j);
       for (double& x : block) archive(x);
-      archive(seen.count);
-      archive(seen.effect);
-      archive(seen.difference);
+      archive(seen);
     }
   };
-  struct Reading {
-    bool known = false;
-    double effect = 0;
-    double difference = 0;
-  };
 
-  // `extreme` is the pair that has the tail's largest value among `pairs`; `reading(i, j)` what a
-  // pair shows at this step.
+  // (i, j) is the pair that has the tail's largest value among `pairs`; `reading(a, b)` what a pair
+  // shows at this step, if anything.
   template <class Read>
   void update(std::uint32_t i, std::uint32_t j, double pairs, const Tick& tick, Read&& reading) {
     touch(i, j, tick);
     for (Entry& entry : entries_) {
-      const Reading shown = reading(entry.i, entry.j);
-      if (shown.known) take(entry, entry.i == i && entry.j == j, pairs, shown, tick);
+      const std::optional<Reading> shown = reading(entry.i, entry.j);
+      if (shown) take(entry, entry.i == i && entry.j == j, pairs, *shown, tick);
     }
     settle(tick);
   }

@@ -9,8 +9,8 @@ namespace presum::detect {
 namespace {
 
 constexpr std::array kWeights = {0.03, 0.03, 0.04};
-constexpr std::size_t kMostLosses = 1024;  // a step looks at no more; which ones changes
-constexpr double kLeastEffect = 0.25;      // standard deviations over assignments
+constexpr std::size_t kLossesMax = 1024;        // a step looks at no more; which ones changes
+constexpr double kPartitionLeastEffect = 0.25;  // standard deviations over assignments
 // Where a ratio to the random assignments matters: at most, at least, at most.
 constexpr std::array kRatios = {0.5, 1.25, 0.8};
 
@@ -115,7 +115,7 @@ bool Partition::gather(const std::vector<std::vector<double>>& losses, std::uint
   const std::size_t first = losses.empty() ? 0 : splitmix64(step) % losses.size();
   for (std::size_t k = 0; k < losses.size(); ++k) {
     const auto& own = losses[(first + k) % losses.size()];
-    if (own.size() < 2 || pool_.size() + own.size() > kMostLosses) continue;
+    if (own.size() < 2 || pool_.size() + own.size() > kLossesMax) continue;
     pool_.insert(pool_.end(), own.begin(), own.end());
     counts_.push_back(own.size());
   }
@@ -164,9 +164,7 @@ double Partition::closeness() {
 void Partition::take(Test test, std::size_t rank, double effect, double ratio, const Tick& tick) {
   Track& track = tracks_[test];
   advance(track.block, partition_bets(rank), tick, track.seen);
-  track.seen.count += 1;
-  track.seen.effect += bounded(effect);
-  track.seen.difference += bounded(ratio);
+  track.seen.add({bounded(effect), bounded(ratio)});
 }
 
 double Partition::evidence(Test test) const {
@@ -178,7 +176,7 @@ Window Partition::window(Test test, std::uint64_t step) const {
 }
 
 bool Partition::matters(Test test, const Window& window) {
-  if (window.effect < kLeastEffect) return false;
+  if (window.effect < kPartitionLeastEffect) return false;
   return test == kUneven ? window.difference >= kRatios[test] : window.difference <= kRatios[test];
 }
 

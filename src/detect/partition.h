@@ -45,9 +45,7 @@ class Partition {
   void visit(Archive& archive) {
     for (Track& track : tracks_) {
       for (double& x : track.block) archive(x);
-      archive(track.seen.count);
-      archive(track.seen.effect);
-      archive(track.seen.difference);
+      archive(track.seen);
     }
     for (std::uint64_t& at : raised_at_) archive(at);
     archive(steps_);

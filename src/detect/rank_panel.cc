@@ -9,10 +9,7 @@
 namespace presum::detect {
 namespace {
 
-constexpr std::uint64_t kNever = std::numeric_limits<std::uint64_t>::max();
 constexpr double kRecentRate = 0.1;
-constexpr double kClearEffect = 2;  // standard deviations: larger ones need no shorter window
-constexpr double kLargest = 4;      // of one step, so that it alone does not last
 
 std::uint64_t tie(std::uint64_t step, Statistic statistic, std::uint32_t worker) {
   return splitmix64(splitmix64(step) ^ (std::uint64_t{worker} << 8) ^
@@ -24,21 +21,18 @@ double centre(double a, double b) { return a + (b - a) / 2; }
 }  // namespace
 
 RankPanel::RankPanel(const PanelSpec& spec, std::size_t workers, std::size_t thetas)
-    : spec_(spec), workers_(workers), thetas_(thetas) {
+    : spec_(spec), workers_(workers), thetas_(thetas), memory_(workers) {
   const double sides = (spec.high ? 1 : 0) + (spec.low ? 1 : 0);
   component_weight_ = spec.weight / (sides * double(workers * thetas));
   blocks_.assign(workers * kMoments * 2 * thetas, 0);
   seen_.assign(workers * 3, 0);
   recent_.assign(workers, 0);
-  blamed_until_.assign(workers, 0);
-  raised_at_.assign(workers * 2, kNever);
   readings_.resize(workers);
 }
 
 bool RankPanel::fits() const {
   return blocks_.size() == workers_ * kMoments * 2 * thetas_ && seen_.size() == workers_ * 3 &&
-         recent_.size() == workers_ && blamed_until_.size() == workers_ &&
-         raised_at_.size() == workers_ * 2;
+         recent_.size() == workers_ && memory_.fits(workers_);
 }
 
 bool RankPanel::update(std::span<const double> values, const Tick& tick, RankTables& tables) {
@@ -56,7 +50,7 @@ bool RankPanel::update(std::span<const double> values, const Tick& tick, RankTab
     const auto below = std::ranges::lower_bound(reference_, item, less) - reference_.begin();
     take(item, tables.of(n + 1).row(static_cast<std::size_t>(below)), middle(), tick);
   }
-  follow_raised();
+  memory_.follow(readings_);
   ++steps_;
   return true;
 }
@@ -72,7 +66,7 @@ bool RankPanel::gather(std::span<const double> values, std::uint64_t step) {
     if (!std::isfinite(values[i])) continue;
     low = std::min(low, values[i]);
     high = std::max(high, values[i]);
-    (blamed(i, step) ? suspects_ : reference_).push_back({values[i], i});
+    (memory_.blamed(i, step) ? suspects_ : reference_).push_back({values[i], i});
   }
   const std::size_t known = reference_.size() + suspects_.size();
   if (known < std::max<std::size_t>(2, spec_.least_workers) || low == high) return false;
@@ -159,52 +153,15 @@ void RankPanel::reset(std::size_t worker, Side side) {
 
 void RankPanel::reset_worker(std::size_t worker) { std::ranges::fill(block(worker), 0.0); }
 
-void RankPanel::blame(std::size_t worker, std::uint64_t step) {
-  blamed_until_[worker] = step + kBlameSteps;
-}
-
-void RankPanel::raised(std::uint32_t worker, Side side, std::uint64_t step, double effect) {
-  raised_at_[std::size_t{worker} * 2 + static_cast<std::size_t>(side)] = step;
-  const double shown = std::clamp(std::abs(effect), kLeastEffect, kClearEffect);
-  std::erase_if(raised_, [&](const Raised& r) { return r.worker == worker && r.side == side; });
-  raised_.push_back({worker, side, shown, shown});
-}
-
-// A running mean that passes through half of the effect by chance only 2.5 standard deviations off.
-void RankPanel::follow_raised() {
-  for (Raised& r : raised_) {
-    const auto shown = readings_[r.worker];
-    if (!shown) continue;
-    const double effect = r.side == Side::kHigh ? shown->effect : -shown->effect;
-    const double rate = 0.08 * r.effect * r.effect;
-    r.mean += rate * (std::clamp(effect, -kLargest, kLargest) - r.mean);
-  }
-  std::erase_if(raised_, [](const Raised& r) { return r.mean < r.effect / 2; });
-}
-
 std::vector<std::pair<std::uint32_t, Side>> RankPanel::lasting() const {
-  std::vector<std::pair<std::uint32_t, Side>> out;
-  for (const Raised& r : raised_) {
-    if (readings_[r.worker]) out.emplace_back(r.worker, r.side);
-  }
+  auto out = memory_.lasting();
+  std::erase_if(out, [&](const auto& raised) { return !readings_[raised.first]; });
   return out;
 }
 
 void RankPanel::restart(std::uint64_t step) {
   for (std::size_t i = 0; i < workers_; ++i) begin_at(block(i), 2 * thetas_, step);
-  std::ranges::fill(blamed_until_, 0);
-  std::ranges::fill(raised_at_, kNever);
-  raised_.clear();
-}
-
-bool RankPanel::cooling(std::size_t worker, Side side, std::uint64_t step,
-                        std::uint64_t cooldown) const {
-  const std::uint64_t at = raised_at_[worker * 2 + static_cast<std::size_t>(side)];
-  return at != kNever && step - at <= cooldown;
-}
-
-std::optional<RankPanel::Reading> RankPanel::reading(std::size_t worker) const {
-  return readings_[worker];
+  memory_.restart();
 }
 
 }  // namespace presum::detect

@@ -8,13 +8,12 @@
 #include <utility>
 #include <vector>
 
+#include "detect/alarm_memory.h"
 #include "detect/detector.h"
 #include "detect/e_values.h"
+#include "detect/reading.h"
 
 namespace presum::detect {
-
-enum class Side : std::uint8_t { kHigh = 0, kLow = 1 };
-constexpr Side opposite(Side side) { return side == Side::kHigh ? Side::kLow : Side::kHigh; }
 
 // What a statistic is, and from where on a difference matters.
 struct PanelSpec {
@@ -26,10 +25,6 @@ struct PanelSpec {
   bool relative = false;          // differences are divided by the others' median
   double least_difference = 0;
 };
-
-// A worker's evidence counts only if its mean distance from the others is at least this many of
-// their standard deviations.
-inline constexpr double kLeastEffect = 0.25;
 
 class RankPanel {
  public:
@@ -50,16 +45,10 @@ class RankPanel {
   void reset(std::size_t worker, Side side);
   void reset_worker(std::size_t worker);
 
-  // A worker at fault is compared with the others, but they no longer with it.
-  void blame(std::size_t worker, std::uint64_t step);
-  bool blamed(std::size_t worker, std::uint64_t step) const { return blamed_until_[worker] > step; }
-  // `effect` as in Window: what an alarm said.
-  void raised(std::uint32_t worker, Side side, std::uint64_t step, double effect);
-  bool cooling(std::size_t worker, Side side, std::uint64_t step, std::uint64_t cooldown) const;
-
-  // Workers that were raised and have deviated since, as far as they are there at this step: their
-  // mean distance from the others, over the longer a window the smaller the effect, is still half
-  // of it at least.
+  // What was said about the workers.
+  AlarmMemory& memory() { return memory_; }
+  const AlarmMemory& memory() const { return memory_; }
+  // Those of memory().lasting() that are there at this step.
   std::vector<std::pair<std::uint32_t, Side>> lasting() const;
   // The next step begins a new count of steps: blame and cool-downs end, evidence stays.
   void restart(std::uint64_t step);
@@ -68,12 +57,9 @@ class RankPanel {
   bool watches(Side side) const { return side == Side::kHigh ? spec_.high : spec_.low; }
   std::uint64_t steps() const { return steps_; }
   double scale() const { return scale_.value(); }
-  // Of the last step: distance from the others in standard deviations, and the difference itself.
-  struct Reading {
-    double effect = 0;
-    double difference = 0;
-  };
-  std::optional<Reading> reading(std::size_t worker) const;
+  std::size_t workers() const { return workers_; }
+  // Of the last step.
+  std::optional<Reading> reading(std::size_t worker) const { return readings_[worker]; }
   // Mean difference over about the last ten steps.
   double recent(std::size_t worker) const { return recent_[worker]; }
 
@@ -82,8 +68,7 @@ class RankPanel {
     archive(blocks_);
     archive(seen_);
     archive(recent_);
-    archive(blamed_until_);
-    archive(raised_at_);
+    archive(memory_);
     archive(scale_);
     archive(steps_);
   }
@@ -101,17 +86,9 @@ class RankPanel {
   double middle() const;
   double middle_without(std::size_t rank) const;
   void take(const Item& item, std::span<const double> e, double others, const Tick& tick);
-  void follow_raised();
   std::span<double> block(std::size_t worker);
   std::span<const double> block(std::size_t worker) const;
   std::size_t first_column(Side side) const { return side == Side::kHigh ? 0 : thetas_; }
-
-  struct Raised {
-    std::uint32_t worker = 0;
-    Side side = Side::kHigh;
-    double effect = 0;  // what it showed, at most two standard deviations
-    double mean = 0;    // what it shows now
-  };
 
   PanelSpec spec_;
   std::size_t workers_;
@@ -120,9 +97,7 @@ class RankPanel {
   std::vector<double> blocks_;  // per worker kMoments x 2 thetas
   std::vector<double> seen_;    // per worker the three numbers of Seen
   std::vector<double> recent_;
-  std::vector<std::uint64_t> blamed_until_;
-  std::vector<std::uint64_t> raised_at_;  // per worker and side; kNever
-  std::vector<Raised> raised_;            // those that still deviate; not saved
+  AlarmMemory memory_;
   RobustScale scale_;
   std::uint64_t steps_ = 0;
 

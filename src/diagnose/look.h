@@ -16,9 +16,8 @@
 
 namespace presum::diagnose {
 
-inline constexpr std::size_t kStatisticCount = 9;  // of detect::Statistic
 // Steps that every detector has seen, by statistic.
-using WatchedSteps = std::array<std::uint64_t, kStatisticCount>;
+using WatchedSteps = std::array<std::uint64_t, detect::kStatisticCount>;
 
 struct Look {
   const StepRecord& record;

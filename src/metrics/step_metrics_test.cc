@@ -138,7 +138,7 @@ TEST(StepMetrics, CopiesWhatThePacketsSay) {
   steps[1].indices = {3, 1};
   steps[1].states = {{77, StateHash::Of::kBuffers, 78}};
   const StepRecord record = measure(steps);
-  EXPECT_EQ(record.segment, 4U);
+  EXPECT_EQ(record.model.segment, 4U);
   EXPECT_EQ(record.step, 7U);
   EXPECT_EQ(record.workers_expected, 2U);
   const WorkerRecord& w = record.workers[1];
@@ -156,15 +156,15 @@ TEST(StepMetrics, CopiesWhatThePacketsSay) {
   EXPECT_EQ(*w.fingerprint_of(FingerprintKind::kSamplerRank), 5U);
   EXPECT_EQ(w.fingerprint_of(FingerprintKind::kMode), nullptr);
   EXPECT_EQ(w.fingerprints.at(1).kind, 2000U);
-  EXPECT_EQ(w.rows, 9U);
-  EXPECT_EQ(w.thinned, 2U);
-  EXPECT_EQ(w.samples, (std::vector<std::uint64_t>{4, 8}));
+  EXPECT_EQ(w.samples.rows, 9U);
+  EXPECT_EQ(w.samples.thinned, 2U);
+  EXPECT_EQ(w.samples.hashes, (std::vector<std::uint64_t>{4, 8}));
   EXPECT_EQ(w.indices, (std::vector<std::uint64_t>{3, 1}));
   ASSERT_EQ(w.states.size(), 1U);
   EXPECT_EQ(w.states[0].group, 77U);
   EXPECT_EQ(w.states[0].of, StateHash::Of::kBuffers);
   EXPECT_EQ(w.states[0].value, 78U);
-  EXPECT_EQ(record.workers[0].rows, 0U);
+  EXPECT_EQ(record.workers[0].samples.rows, 0U);
 }
 
 // ---- losses that are not numbers, weights
@@ -689,60 +689,6 @@ TEST(CosineInterval, IsUnknownWithoutACosineOrASketch) {
   EXPECT_TRUE(std::isnan(cosine_interval(NAN, 4096, 0).high));
   EXPECT_TRUE(std::isnan(cosine_interval(0.5, 0, 0).low));
   EXPECT_TRUE(std::isnan(cosine_interval(0.5, 4096, NAN).high));
-}
-
-// ---- noise scale
-
-TEST(NoiseScale, ConvergesToNoiseOverSignal) {
-  constexpr double kSignal = 2;  // |G|^2
-  constexpr double kNoise = 12;  // tr(Sigma) of one worker's gradient
-  constexpr std::size_t kDimensions = 128;
-  std::mt19937_64 random(31);
-  std::normal_distribution<double> normal(0, std::sqrt(kNoise / kDimensions));
-  const double each = std::sqrt(kSignal / kDimensions);
-  NoiseScale scale;
-  double last = kNaN;
-  for (int s = 0; s < 600; ++s) {
-    Gradients gradients(8, Gradient(kDimensions));
-    for (Gradient& g : gradients) {
-      for (float& x : g) x = static_cast<float>(each + normal(random));
-    }
-    auto steps = steps_of(gradients);
-    set_reduced(steps, Truth(gradients).reduced_norm());
-    const StepRecord record = measure(steps);
-    last = scale.update(record.signal, record.noise);
-  }
-  EXPECT_NEAR(last, kNoise / kSignal, 0.1 * kNoise / kSignal);
-}
-
-TEST(NoiseScale, IsUnbiasedFromTheFirstStep) {
-  NoiseScale scale;
-  EXPECT_DOUBLE_EQ(scale.update(2, 6), 3);
-  EXPECT_DOUBLE_EQ(scale.update(2, 6), 3);
-}
-
-TEST(NoiseScale, AveragesSignalAndNoiseOnTheirOwn) {
-  NoiseScale scale;
-  scale.update(1, 10);
-  const double ratio = scale.update(3, 10);
-  EXPECT_GT(ratio, 4.9);  // 10 / 2, not the mean of 10 and 10/3
-  EXPECT_LT(ratio, 5.1);
-}
-
-TEST(NoiseScale, IsUnknownWhereTheSignalIsNotPositive) {
-  NoiseScale scale;
-  EXPECT_TRUE(std::isnan(scale.update(-1, 4)));
-  EXPECT_TRUE(std::isnan(scale.update(0, 4)));
-  EXPECT_FALSE(std::isnan(scale.update(1000, 4)));
-}
-
-TEST(NoiseScale, SkipsWhatIsNotFinite) {
-  NoiseScale scale;
-  EXPECT_TRUE(std::isnan(scale.update(kNaN, 1)));
-  EXPECT_DOUBLE_EQ(scale.update(1, 5), 5);
-  EXPECT_DOUBLE_EQ(scale.update(kNaN, 1), 5);
-  EXPECT_DOUBLE_EQ(scale.update(1, kInf), 5);
-  EXPECT_DOUBLE_EQ(scale.update(kInf, 1), 5);
 }
 
 }  // namespace

@@ -8,12 +8,14 @@
 #include <barrier>
 #include <cmath>
 #include <cstring>
+#include <deque>
+#include <mutex>
+#include <optional>
 #include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "exchange/exchange.h"
 #include "packet/packet.h"
 #include "presum/observer.h"
 #include "presum/run_log.h"
@@ -68,11 +70,8 @@ class Monitored {
 packet::Step step_of(std::uint64_t step, std::uint32_t replica, std::uint32_t replicas,
                      std::uint32_t module = 0, std::uint32_t shard = 0) {
   packet::Step s;
-  s.header.identity = {.module = module,
-                       .replica = replica,
-                       .shard = shard,
-                       .world_rank = replica,
-                       .replicas = replicas};
+  s.header.identity = {
+      .module = module, .replica = replica, .shard = shard, .rank = replica, .replicas = replicas};
   s.header.step = step;
   s.micro_batches = 1;
   s.micro = {{1.0 + replica, 1, 10}};
@@ -83,7 +82,7 @@ packet::Step step_of(std::uint64_t step, std::uint32_t replica, std::uint32_t re
 packet::Note goodbye(std::uint32_t replica, std::uint32_t replicas, std::uint32_t module = 0) {
   packet::Note note;
   note.header.identity = {
-      .module = module, .replica = replica, .world_rank = replica, .replicas = replicas};
+      .module = module, .replica = replica, .rank = replica, .replicas = replicas};
   note.final = true;
   return note;
 }
@@ -107,7 +106,7 @@ TEST(Monitor, WritesAStepOnceAllItsWorkersAreThere) {
   monitor.close();
   const auto steps = read_steps(monitor.run());
   ASSERT_EQ(steps.size(), 1U);
-  EXPECT_EQ(steps[0].segment, 1U);
+  EXPECT_EQ(steps[0].model.segment, 1U);
   EXPECT_EQ(steps[0].workers_expected, 2U);
   EXPECT_EQ(steps[0].loss_mean, 1.5);
   EXPECT_EQ(steps[0].loss_std, 0.5);
@@ -245,9 +244,9 @@ TEST(Monitor, ModelsAreNumberedAmongThoseWithAsManyWorkers) {
   monitor.close();
   const auto steps = read_steps(monitor.run());
   ASSERT_EQ(steps.size(), 2U);
-  EXPECT_EQ(steps[0].module, 0U);
+  EXPECT_EQ(steps[0].model.module, 0U);
   EXPECT_EQ(steps[0].workers_seen, 3U);
-  EXPECT_EQ(steps[1].module, 1U);
+  EXPECT_EQ(steps[1].model.module, 1U);
   EXPECT_EQ(steps[1].workers_seen, 2U);
 }
 
@@ -267,8 +266,8 @@ TEST(Monitor, KeepsTwoModulesAndTwoShardsApart) {
   const auto steps = read_steps(monitor.run());
   ASSERT_EQ(steps.size(), 12U);
   for (std::size_t i = 0; i < 12; ++i) {
-    EXPECT_EQ(steps[i].module, i / 6);
-    EXPECT_EQ(steps[i].shard, i / 3 % 2);
+    EXPECT_EQ(steps[i].model.module, i / 6);
+    EXPECT_EQ(steps[i].model.shard, i / 3 % 2);
     EXPECT_EQ(steps[i].step, i % 3);
   }
 }
@@ -317,7 +316,7 @@ TEST(Monitor, ARestartContinuesTheRunInANewSegment) {
   }
   const auto steps = read_steps(folder / "run");
   ASSERT_EQ(steps.size(), 2U);
-  EXPECT_EQ(steps[1].segment, 2U);
+  EXPECT_EQ(steps[1].model.segment, 2U);
 }
 
 TEST(Monitor, NoiseScaleIsOnePerModel) {
@@ -467,8 +466,8 @@ packet::Step with_nan(packet::Step step) {
 
 packet::Hello hello_of(std::uint32_t replica) {
   packet::Hello hello;
-  hello.header.identity = {.replica = replica, .world_rank = replica, .replicas = kWorkers};
-  hello.host = "node-" + std::to_string(replica);
+  hello.header.identity = {.replica = replica, .rank = replica, .replicas = kWorkers};
+  hello.facts.host = "node-" + std::to_string(replica);
   return hello;
 }
 
@@ -516,7 +515,7 @@ TEST(MonitorFindings, AreNewOnceAndGrow) {
   monitor.close();
   EXPECT_TRUE(monitor->take_new_findings().empty());
   expect_nan_of_worker_1(findings_in(monitor.run()), 3, 4);
-  EXPECT_EQ(findings_in(monitor.run())[0].segment, 1U);
+  EXPECT_EQ(findings_in(monitor.run())[0].model.segment, 1U);
 }
 
 TEST(MonitorFindings, WhosePacketsWereUnderWayAtTheEndIsNotMissing) {
@@ -599,9 +598,9 @@ TEST(MonitorFindings, OfTwoModelsComeWorstFirst) {
   feed_nan(monitor, 2, 1);
   const auto fresh = monitor->take_new_findings();
   ASSERT_EQ(fresh.size(), 2U);
-  EXPECT_EQ(fresh[0].module, 1U);
-  EXPECT_EQ(fresh[1].module, 0U);
-  EXPECT_EQ(monitor->findings().at(0).module, 1U);
+  EXPECT_EQ(fresh[0].model.module, 1U);
+  EXPECT_EQ(fresh[1].model.module, 0U);
+  EXPECT_EQ(monitor->findings().at(0).model.module, 1U);
   feed_nan(monitor, 6, 0);
   EXPECT_TRUE(monitor->take_new_findings().empty()) << "models do not disturb each other";
   monitor.close();
@@ -613,8 +612,8 @@ TEST(MonitorFindings, ComeFromLastWordsToo) {
   feed(monitor, 0, 2);
   for (std::uint32_t r = 0; r < kWorkers; ++r) {
     auto note = goodbye(r, kWorkers);
-    note.clock = 2;
-    note.states = {{7, StateHash::Of::kParameters, r == 3 ? 99U : 1U}};
+    note.state.optimizer_steps = 2;
+    note.state.states = {{7, StateHash::Of::kParameters, r == 3 ? 99U : 1U}};
     monitor.ingest(note);
   }
   const auto findings = monitor->take_new_findings();
@@ -748,7 +747,7 @@ TEST(MonitorRestart, FindingsOfASegmentStayWithIt) {
   }
   const auto findings = findings_in(folder / "run");
   expect_nan_of_worker_1(findings, 0, 0);
-  EXPECT_EQ(findings[0].segment, 1U);
+  EXPECT_EQ(findings[0].model.segment, 1U);
 }
 
 // ---- the project's salt
@@ -818,11 +817,31 @@ double loss_of(std::uint32_t rank, std::uint64_t step) {
   return 2.0 + 0.125 * rank - 0.01 * static_cast<double>(step);
 }
 
-// What a worker does: gradients, all-reduce by hand, packets over the exchange.
+// Packets of all threads, for the one that ingests them. Thread-safe.
+class PacketQueue {
+ public:
+  void push(Packet packet) {
+    const std::lock_guard lock(mutex_);
+    packets_.push_back(std::move(packet));
+  }
+  std::optional<Packet> pop() {
+    const std::lock_guard lock(mutex_);
+    if (packets_.empty()) return std::nullopt;
+    Packet packet = std::move(packets_.front());
+    packets_.pop_front();
+    return packet;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::deque<Packet> packets_;
+};
+
+// What a worker does: gradients, all-reduce by hand, packets into the queue.
 class Worker {
  public:
-  Worker(std::uint32_t rank, exchange::Exchange& exchange, std::uint64_t run, std::uint32_t segment)
-      : exchange_(exchange), run_(run), segment_(segment), rank_(rank), observer_(create(rank)) {}
+  Worker(std::uint32_t rank, PacketQueue& queue, std::uint64_t run, std::uint32_t segment)
+      : queue_(queue), run_(run), segment_(segment), rank_(rank), observer_(create(rank)) {}
 
   template <class AllReduce>
   void train(AllReduce&& all_reduce) {
@@ -843,7 +862,7 @@ class Worker {
   static Observer create(std::uint32_t rank) {
     const std::size_t half = kElements / 2;
     auto observer =
-        Observer::create({.identity = {.replica = rank, .world_rank = rank, .replicas = kRanks},
+        Observer::create({.identity = {.replica = rank, .rank = rank, .replicas = kRanks},
                           .sketch_size = 1024,
                           .host = "host-" + std::to_string(rank / 4)},
                          {{"module.layers.0.w", half, ""}, {"module.layers.1.w", half, ""}});
@@ -857,10 +876,10 @@ class Worker {
   }
   void send(Packet packet) {
     packet.stamp(run_, segment_);
-    EXPECT_TRUE(exchange_.send(std::move(packet)));
+    queue_.push(std::move(packet));
   }
 
-  exchange::Exchange& exchange_;
+  PacketQueue& queue_;
   std::uint64_t run_;
   std::uint32_t segment_;
   std::uint32_t rank_;
@@ -889,18 +908,18 @@ class AllReduce {
 };
 
 void train_eight_ranks(Monitor& monitor) {
-  exchange::ThreadExchange exchange(1000);
+  PacketQueue queue;
   AllReduce all_reduce;
   std::vector<std::thread> threads;
   for (std::uint32_t rank = 0; rank < kRanks; ++rank) {
     threads.emplace_back([&, rank] {
-      Worker worker(rank, exchange, monitor.run(), monitor.segment());
+      Worker worker(rank, queue, monitor.run(), monitor.segment());
       worker.train([&](std::uint32_t r, const Gradient& g) { return all_reduce(r, g); });
     });
   }
   // The aggregator is this thread.
   while (!monitor.everyone_left() || monitor.ranks_heard() < kRanks) {
-    if (const auto packet = exchange.receive()) {
+    if (const auto packet = queue.pop()) {
       ASSERT_TRUE(monitor.ingest(packet->bytes));
     } else {
       std::this_thread::yield();

@@ -63,17 +63,6 @@ constexpr std::array kKinds = {
     FingerprintInfo{FingerprintKind::kGradientWeight, "gradient_weight", kNoise, true, ""},
     FingerprintInfo{FingerprintKind::kBatch, "batch", kDiffer, false, "duplicate-data"},
     FingerprintInfo{FingerprintKind::kUnreadInputs, "unread_inputs", kNoise, false, ""},
-    FingerprintInfo{FingerprintKind::kAuditElements, "audit_elements", kNoise, false, ""},
-    FingerprintInfo{FingerprintKind::kAuditDiffering, "audit_differing", kNoise, false, ""},
-    FingerprintInfo{FingerprintKind::kAuditWrong, "audit_wrong", kNoise, false, "reduction-error"},
-    FingerprintInfo{FingerprintKind::kAuditRelativeL2, "audit_relative_l2", kNoise, true, ""},
-    FingerprintInfo{FingerprintKind::kAuditError, "audit_error", kNoise, true, ""},
-    FingerprintInfo{FingerprintKind::kAuditCodes, "audit_codes", kNoise, false, "reduction-dtype"},
-    FingerprintInfo{FingerprintKind::kAuditUlps50, "audit_ulps_p50", kNoise, false, ""},
-    FingerprintInfo{FingerprintKind::kAuditUlps90, "audit_ulps_p90", kNoise, false, ""},
-    FingerprintInfo{FingerprintKind::kAuditUlps99, "audit_ulps_p99", kNoise, false, ""},
-    FingerprintInfo{FingerprintKind::kAuditUlpsMax, "audit_ulps_max", kNoise, false, ""},
-    FingerprintInfo{FingerprintKind::kAuditNumber, "audit_number", kNoise, false, ""},
 };
 
 }  // namespace

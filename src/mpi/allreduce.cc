@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "base/try.h"
-
 #include "presum/mpi.h"
 
 namespace presum::mpi {
@@ -14,10 +13,10 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-constexpr std::size_t kBlock = std::size_t{1} << 20;  // elements that are on their way at a time
+constexpr std::size_t kBlock = std::size_t{1} << 20;  // elements that are reduced at a time
 
-// What a rank wants; the same on every rank, but for the leaves.
-struct Wish {
+// What a rank asks for; the same on every rank, but for the leaves.
+struct Request {
   std::uint64_t count;
   std::uint64_t kind;  // dtype, method, mean
   std::uint64_t leaves;
@@ -28,7 +27,7 @@ Status check(int code) {
   return fail(ErrorCode::kIo, "presum: MPI failed in a reproducible all-reduce");
 }
 
-// A block of all ranks' buffers on its way.
+// How a block of all ranks' buffers is reduced.
 struct Reduction {
   MPI_Comm comm;
   std::vector<int> leaves_of;  // of each rank
@@ -82,47 +81,48 @@ Status exact(reduce::Leaves leaves, std::size_t count, void* out, const Reductio
   const std::size_t elements = (count + all.ranks() - 1) / all.ranks();
   const std::size_t width = elements * item;
   Bytes received(all.leaves() * width);
-  if (auto done =
-          exchange(in_chunks(leaves, count * item, width, all.ranks()), width, received, all);
-      !done) {
-    return done;
-  }
+  PRESUM_TRY(exchange(in_chunks(leaves, count * item, width, all.ranks()), width, received, all));
   std::vector<const void*> rows;
   for (std::size_t leaf = 0; leaf < all.leaves(); ++leaf) rows.push_back(&received[leaf * width]);
   Bytes chunk(width);
-  if (auto done = reduce::exact(rows, all.dtype, elements, all.divisor, chunk.data()); !done) {
-    return done;
-  }
+  PRESUM_TRY(reduce::exact(rows, all.dtype, elements, all.divisor, chunk.data()));
   Bytes sums(width * all.ranks());
   const auto length = static_cast<int>(width);
-  auto done =
-      check(MPI_Allgather(chunk.data(), length, MPI_BYTE, sums.data(), length, MPI_BYTE, all.comm));
-  if (done) std::memcpy(out, sums.data(), count * item);
-  return done;
+  PRESUM_TRY(check(
+      MPI_Allgather(chunk.data(), length, MPI_BYTE, sums.data(), length, MPI_BYTE, all.comm)));
+  std::memcpy(out, sums.data(), count * item);
+  return {};
 }
 
 // ---- fixed
 
-constexpr auto kEncode = std::pair{&reduce::encode32, &reduce::encode64};
-constexpr auto kDecode = std::pair{&reduce::decode32, &reduce::decode64};
+// What differs between the two widths of integers.
+template <class Integer>
+struct Fixed;
+template <>
+struct Fixed<std::int32_t> {
+  static constexpr auto encode = &reduce::encode32;
+  static constexpr auto decode = &reduce::decode32;
+  static MPI_Datatype type() { return MPI_INT32_T; }
+};
+template <>
+struct Fixed<std::int64_t> {
+  static constexpr auto encode = &reduce::encode64;
+  static constexpr auto decode = &reduce::decode64;
+  static MPI_Datatype type() { return MPI_INT64_T; }
+};
 
 template <class Integer>
 Status fixed(reduce::Leaves leaves, std::size_t count, void* out, const Reduction& all) {
-  constexpr bool kShort = sizeof(Integer) == 4;
+  using Width = Fixed<Integer>;
   std::vector<std::uint8_t> exponents(count);
   std::vector<Integer> sums(count);
-  auto done = reduce::exponents(leaves, all.dtype, count, exponents.data());
-  if (done) done = all_reduce(exponents, MPI_UINT8_T, MPI_MAX, all.comm);
-  if (done) {
-    done = std::get < kShort ? 0
-                             : 1 > (kEncode)(leaves, all.dtype, count, exponents.data(),
-                                             all.leaves(), sums.data());
-  }
-  if (done) done = all_reduce(sums, kShort ? MPI_INT32_T : MPI_INT64_T, MPI_SUM, all.comm);
-  if (!done) return done;
-  return std::get < kShort ? 0
-                           : 1 > (kDecode)(sums.data(), exponents.data(), count, all.leaves(),
-                                           all.divisor, all.dtype, out);
+  PRESUM_TRY(reduce::exponents(leaves, all.dtype, count, exponents.data()));
+  PRESUM_TRY(all_reduce(exponents, MPI_UINT8_T, MPI_MAX, all.comm));
+  PRESUM_TRY(Width::encode(leaves, all.dtype, count, exponents.data(), all.leaves(), sums.data()));
+  PRESUM_TRY(all_reduce(sums, Width::type(), MPI_SUM, all.comm));
+  return Width::decode(sums.data(), exponents.data(), count, all.leaves(), all.divisor, all.dtype,
+                       out);
 }
 
 // ---- binned
@@ -132,16 +132,12 @@ Status binned(reduce::Leaves leaves, std::size_t count, void* out, const Reducti
   std::vector<std::int64_t> high(count);
   std::vector<std::int64_t> low(count);
   const reduce::Binned sum{top.data(), high.data(), low.data()};
-  Status done;
-  for (const void* leaf : leaves) {
-    if (done) done = reduce::binned_add(sum, count, leaf, all.dtype);
-  }
+  for (const void* leaf : leaves) PRESUM_TRY(reduce::binned_add(sum, count, leaf, all.dtype));
   std::vector<std::uint8_t> highest = top;
-  if (done) done = all_reduce(highest, MPI_UINT8_T, MPI_MAX, all.comm);
-  if (done) done = reduce::binned_raise(sum, count, highest.data());
-  if (done) done = all_reduce(high, MPI_INT64_T, MPI_SUM, all.comm);
-  if (done) done = all_reduce(low, MPI_INT64_T, MPI_SUM, all.comm);
-  if (!done) return done;
+  PRESUM_TRY(all_reduce(highest, MPI_UINT8_T, MPI_MAX, all.comm));
+  PRESUM_TRY(reduce::binned_raise(sum, count, highest.data()));
+  PRESUM_TRY(all_reduce(high, MPI_INT64_T, MPI_SUM, all.comm));
+  PRESUM_TRY(all_reduce(low, MPI_INT64_T, MPI_SUM, all.comm));
   return reduce::binned_decode(sum, count, all.divisor, all.dtype, out);
 }
 
@@ -168,16 +164,16 @@ std::uint64_t kind_of(Dtype dtype, Method method, Mean mean) {
 }
 
 // What makes every rank refuse, as all of them see it.
-std::optional<Error> objection(const std::vector<Wish>& wishes, Dtype dtype, Method method) {
+std::optional<Error> objection(const std::vector<Request>& requests, Dtype dtype, Method method) {
   const auto invalid = [](const char* text) { return Error{ErrorCode::kInvalidArgument, text}; };
-  const Wish& first = wishes.front();
+  const Request& first = requests.front();
   std::uint64_t leaves = 0;
-  for (const Wish& wish : wishes) {
-    if (wish.count != first.count || wish.kind != first.kind) {
+  for (const Request& request : requests) {
+    if (request.count != first.count || request.kind != first.kind) {
       return invalid("presum: ranks disagree about count, dtype, method or mean of an all-reduce");
     }
-    if (wish.leaves == 0) return invalid("presum: a rank brings no leaf to an all-reduce");
-    leaves += std::min<std::uint64_t>(wish.leaves, reduce::kLeavesMax + 1);
+    if (request.leaves == 0) return invalid("presum: a rank brings no leaf to an all-reduce");
+    leaves += std::min<std::uint64_t>(request.leaves, reduce::kLeavesMax + 1);
   }
   if (leaves > reduce::kLeavesMax) return invalid("presum: more than 32,767 leaves");
   if (method != Method::kExact && dtype == Dtype::kF64) {
@@ -186,10 +182,10 @@ std::optional<Error> objection(const std::vector<Wish>& wishes, Dtype dtype, Met
   return {};
 }
 
-Result<std::vector<Wish>> wishes_of_all(const Wish& own, MPI_Comm comm) {
+Result<std::vector<Request>> requests_of_all(const Request& own, MPI_Comm comm) {
   int ranks = 0;
   PRESUM_TRY(check(MPI_Comm_size(comm, &ranks)));
-  std::vector<Wish> all(static_cast<std::size_t>(ranks));
+  std::vector<Request> all(static_cast<std::size_t>(ranks));
   PRESUM_TRY(
       check(MPI_Allgather(&own, sizeof own, MPI_BYTE, all.data(), sizeof own, MPI_BYTE, comm)));
   return all;
@@ -204,11 +200,13 @@ std::uint32_t divisor_of(Mean mean, const Reduction& all) {
 
 Status allreduce(reduce::Leaves leaves, Dtype dtype, std::size_t count, Method method, Mean mean,
                  void* out, MPI_Comm comm) {
-  const auto wishes = wishes_of_all({count, kind_of(dtype, method, mean), leaves.size()}, comm);
-  if (!wishes) return wishes.error();
-  if (auto reason = objection(*wishes, dtype, method)) return *reason;
+  PRESUM_ASSIGN(const auto requests,
+                requests_of_all({count, kind_of(dtype, method, mean), leaves.size()}, comm));
+  if (auto reason = objection(requests, dtype, method)) return *reason;
   Reduction all{comm, {}, dtype, 1};
-  for (const Wish& wish : *wishes) all.leaves_of.push_back(static_cast<int>(wish.leaves));
+  for (const Request& request : requests) {
+    all.leaves_of.push_back(static_cast<int>(request.leaves));
+  }
   all.divisor = divisor_of(mean, all);
   // Chunks of all leaves are counted in int.
   const std::size_t block =

@@ -61,7 +61,7 @@ Bytes in_process(const Buffers& leaves, Dtype dtype, std::size_t count, std::uin
   return out;
 }
 
-TEST(MpiReduce, ExactIsTheSumInOneProcessHoweverLeavesAreShared) {
+TEST(AllReduce, ExactIsTheSumInOneProcessHoweverLeavesAreShared) {
   for (const Dtype dtype : {Dtype::kF32, Dtype::kF64, Dtype::kBF16, Dtype::kF16}) {
     for (const std::size_t count : {1, 3, 4, 1027}) {
       const Buffers leaves = leaves_of_all(dtype, count);
@@ -98,7 +98,7 @@ Bytes binned_in_process(const Buffers& leaves, Dtype dtype, std::size_t count) {
   return out;
 }
 
-TEST(MpiReduce, OtherMethodsAreTheirSumsInOneProcessHoweverLeavesAreShared) {
+TEST(AllReduce, OtherMethodsAreTheirSumsInOneProcessHoweverLeavesAreShared) {
   constexpr std::size_t kCount = 1027;
   for (const Dtype dtype : {Dtype::kF32, Dtype::kBF16, Dtype::kF16}) {
     const Buffers leaves = leaves_of_all(dtype, kCount);
@@ -116,7 +116,7 @@ TEST(MpiReduce, OtherMethodsAreTheirSumsInOneProcessHoweverLeavesAreShared) {
   }
 }
 
-TEST(MpiReduce, DividesByNothingByRanksOrByLeaves) {
+TEST(AllReduce, DividesByNothingByRanksOrByLeaves) {
   const Buffers leaves = leaves_of_all(Dtype::kF32, 64);
   int ranks = 0;
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
@@ -128,7 +128,7 @@ TEST(MpiReduce, DividesByNothingByRanksOrByLeaves) {
             in_process(leaves, Dtype::kF32, 64, static_cast<std::uint32_t>(ranks)));
 }
 
-TEST(MpiReduce, BuffersLongerThanABlockAreReducedInPlace) {
+TEST(AllReduce, BuffersLongerThanABlockAreReducedInPlace) {
   const std::size_t count = (std::size_t{1} << 20) + 5;
   Bytes mine(count * 4);
   const auto value = static_cast<float>(rank() + 1);
@@ -143,13 +143,13 @@ TEST(MpiReduce, BuffersLongerThanABlockAreReducedInPlace) {
   EXPECT_EQ(last, static_cast<float>(ranks * (ranks + 1)) / 2);
 }
 
-TEST(MpiReduce, NoElementsAreNothingToDo) {
+TEST(AllReduce, NoElementsAreNothingToDo) {
   const std::vector<const void*> leaf{nullptr};
   EXPECT_TRUE(
       allreduce(leaf, Dtype::kF32, 0, Method::kFixed32, Mean::kNone, nullptr, MPI_COMM_WORLD));
 }
 
-TEST(MpiReduce, WhatOneRankGetsWrongEveryRankIsTold) {
+TEST(AllReduce, WhatOneRankGetsWrongEveryRankIsTold) {
   const Buffers leaves = leaves_of_all(Dtype::kF32, 8);
   Bytes out(32, std::byte{7});
   const std::size_t count = rank() == 1 ? 7 : 8;

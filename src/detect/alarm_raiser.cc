@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "detect/alarm_raiser.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+namespace presum::detect {
+namespace {
+
+bool is_ratio(Statistic s) {
+  return s == Statistic::kNorm || s == Statistic::kTokens || s == Statistic::kGroupNorm;
+}
+
+}  // namespace
+
+Alarm alarm_about(const RankPanel& panel, Side side, std::uint32_t worker) {
+  const bool micro = panel.spec().statistic == Statistic::kMicroBatch;
+  Alarm alarm;
+  alarm.kind = micro ? Alarm::Kind::kTooInconsistent : Alarm::Kind::kOutlier;
+  alarm.statistic = panel.spec().statistic;
+  alarm.high = side == Side::kHigh;
+  alarm.replicas = {worker};
+  if (panel.workers() == 2 && !micro) alarm.replicas = {0, 1};
+  return alarm;
+}
+
+AlarmRaiser::AlarmRaiser(const Options& options, std::uint64_t step, WorkerPanels& panels,
+                         std::vector<Alarm>& alarms)
+    : options_(options),
+      step_(step),
+      panels_(panels),
+      alarms_(alarms),
+      evidence_(panels.evidence()) {}
+
+void AlarmRaiser::raise_workers() {
+  for (std::uint32_t i = 0; i < evidence_.size(); ++i) raise_worker(i);
+}
+
+// A worker is named by its own evidence alone, so that two at fault are both named. Where one part
+// of it is set back, the rest may still be enough.
+void AlarmRaiser::raise_worker(std::uint32_t worker) {
+  while (evidence_[worker] >= options_.level) {
+    const auto strongest = panels_.strongest(worker);
+    if (strongest.evidence <= 0) return;
+    raise_or_reset(strongest, worker);
+  }
+}
+
+void AlarmRaiser::raise_or_reset(const WorkerPanels::Strongest& s, std::uint32_t worker) {
+  AlarmMemory& memory = s.panel->memory();
+  const Window window = s.panel->window(worker, s.side, step_);
+  const bool matters = s.panel->matters(window, s.side);
+  if (matters) memory.blame(worker, step_);
+  if (!matters || memory.cooling(worker, s.side, step_, options_.cooldown)) {
+    s.panel->reset(worker, s.side);
+    evidence_[worker] -= s.evidence;
+    return;
+  }
+  alarms_.push_back(outlier(s, worker, window));
+  for (const std::uint32_t replica : alarms_.back().replicas) {
+    evidence_[replica] = 0;
+    const Side side = replica == worker ? s.side : opposite(s.side);
+    memory.raised(replica, side, step_, window.effect);
+    panels_.reset_worker(replica);
+  }
+}
+
+Alarm AlarmRaiser::outlier(const WorkerPanels::Strongest& s, std::uint32_t worker,
+                           const Window& window) const {
+  Alarm alarm = alarm_about(*s.panel, s.side, worker);
+  alarm.first_step = window.first_step;
+  alarm.step = step_;
+  alarm.evidence = std::log10(evidence_[worker]);
+  alarm.effect = window.effect;
+  if (is_ratio(alarm.statistic)) alarm.ratio = std::exp(window.difference);
+  const bool whole = alarm.statistic == Statistic::kLoss || alarm.statistic == Statistic::kNorm;
+  alarm.group = whole ? panels_.deviating_group(worker) : s.group;
+  return alarm;
+}
+
+void AlarmRaiser::raise_pairs(PairPanel& pairs) {
+  if (pairs.steps() == 0) return;
+  for (const auto& c : pairs.crossings(options_.level, step_, options_.cooldown)) {
+    Alarm alarm;
+    alarm.kind = c.similar ? Alarm::Kind::kPairSimilar : Alarm::Kind::kPairOpposed;
+    alarm.statistic = Statistic::kPair;
+    alarm.high = c.similar;
+    alarm.replicas = {c.i, c.j};
+    alarm.first_step = c.window.first_step;
+    alarm.step = step_;
+    alarm.evidence = std::log10(c.evidence);
+    alarm.effect = c.similar ? c.window.effect : -c.window.effect;
+    alarms_.push_back(std::move(alarm));
+  }
+}
+
+void AlarmRaiser::raise_partition(Partition& partition) {
+  for (const auto test : {Partition::kEven, Partition::kUneven, Partition::kClose}) {
+    const double evidence = partition.evidence(test);
+    if (!(evidence >= options_.level)) continue;
+    const Window window = partition.window(test, step_);
+    partition.reset(test);
+    if (!Partition::matters(test, window)) continue;
+    if (partition.cooling(test, step_, options_.cooldown)) continue;
+    partition.raised(test, step_);
+    if (test == Partition::kUneven && explained_by_outlier(evidence)) continue;
+    alarms_.push_back(partition_alarm(test, window, evidence));
+  }
+}
+
+// One worker with higher or lower losses also makes the workers' means differ.
+bool AlarmRaiser::explained_by_outlier(double evidence) {
+  RankPanel& panel = panels_.of(Statistic::kLoss);
+  for (const Side side : {Side::kHigh, Side::kLow}) {
+    const auto worker = suspect(panel, side);
+    if (!worker) continue;
+    evidence_[*worker] = evidence;
+    raise_or_reset({&panel, side, 0, evidence}, *worker);
+    return true;
+  }
+  return false;
+}
+
+Alarm AlarmRaiser::partition_alarm(Partition::Test test, const Window& window,
+                                   double evidence) const {
+  Alarm alarm;
+  const bool even = test == Partition::kEven;
+  alarm.kind = even ? Alarm::Kind::kTooConsistent : Alarm::Kind::kTooInconsistent;
+  alarm.statistic = Statistic::kMicroBatch;
+  alarm.high = test == Partition::kUneven;
+  const auto worker = even ? std::nullopt : suspect(panels_.of(Statistic::kMicroBatch), Side::kLow);
+  if (worker) alarm.replicas = {*worker};
+  alarm.first_step = window.first_step;
+  alarm.step = step_;
+  alarm.evidence = std::log10(evidence);
+  alarm.effect = alarm.high ? window.effect : -window.effect;
+  return alarm;
+}
+
+// The worker that holds nearly all evidence of one side, and a little at least. Of two workers it
+// is the first: they mirror each other. None where the statistic said nothing at this step.
+std::optional<std::uint32_t> AlarmRaiser::suspect(const RankPanel& panel, Side side) const {
+  constexpr double kShare = 0.9;
+  constexpr double kLeast = 1e-6;  // of the level
+  double total = 0;
+  double most = 0;
+  std::uint32_t worker = 0;
+  for (std::uint32_t i = 0; i < panel.workers(); ++i) {
+    const double evidence = panel.evidence(i, side);
+    total += evidence;
+    if (evidence > most) worker = i;
+    most = std::max(most, evidence);
+  }
+  const bool enough = most > kShare * total && most >= kLeast * options_.level;
+  return enough && panel.reading(worker) ? std::optional(worker) : std::nullopt;
+}
+
+}  // namespace presum::detect

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// All statistics that have a value per worker, and those of each group: their evidence together.
+#pragma once
+
+#include <bitset>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "detect/archive.h"
+#include "detect/e_values.h"
+#include "detect/rank_panel.h"
+#include "detect/statistics.h"
+#include "presum/step_record.h"
+
+namespace presum::detect {
+
+inline constexpr std::size_t kGroupWorkersMax = 256;  // above, groups are not watched
+
+// The statistics that had something to say at a step.
+using StatisticSet = std::bitset<kStatisticCount>;
+
+// Not synchronised. Of at most 64 groups; others are not watched.
+class WorkerPanels {
+ public:
+  // No workers: nothing may be updated.
+  explicit WorkerPanels(std::size_t workers = 0);
+
+  StatisticSet update(const Statistics& values, const Tick& tick);
+  // Whether a group had something to say. A worker whose whole norm is blamed is left out: that is
+  // said once, not once for every group. REQUIRES: at most kGroupWorkersMax workers.
+  bool update_groups(const StepRecord& record, const Tick& tick);
+
+  // REQUIRES: a statistic of workers, not of groups or pairs.
+  RankPanel& of(Statistic statistic);
+  const RankPanel& of(Statistic statistic) const;
+  bool blamed(Statistic statistic, std::size_t worker, std::uint64_t step) const {
+    return of(statistic).memory().blamed(worker, step);
+  }
+
+  // The evidence against each worker, of all panels and both sides.
+  std::vector<double> evidence() const;
+  struct Strongest {
+    RankPanel* panel = nullptr;
+    Side side = Side::kHigh;
+    std::uint64_t group = 0;
+    double evidence = 0;
+  };
+  // What holds the most of it; no panel where there is none.
+  Strongest strongest(std::uint32_t worker);
+  // The worker's evidence begins anew everywhere.
+  void reset_worker(std::uint32_t worker);
+  // The group that deviates clearly more than the worker's groups usually do; 0 where none does.
+  std::uint64_t deviating_group(std::uint32_t worker) const;
+
+  // Calls see(panel, worker, side) for all that was raised and still lasts.
+  template <class See>
+  void each_lasting(See&& see) const {
+    for (const auto* set : {&panels_, &groups_}) {
+      for (const RankPanel& panel : *set) {
+        for (const auto& [worker, side] : panel.lasting()) see(panel, worker, side);
+      }
+    }
+  }
+  // The next step begins a new count of steps: blame and cool-downs end, evidence stays.
+  void restart(std::uint64_t step);
+
+  template <class Archive>
+  void visit(Archive& archive) {
+    for (RankPanel& panel : panels_) archive(panel);
+    archive(group_ids_);
+    visit_groups(archive);
+  }
+  // Whether what was restored has the lengths that it must have.
+  bool fits() const;
+
+ private:
+  void visit_groups(SavingArchive& archive);
+  void visit_groups(RestoringArchive& archive);
+  RankPanel* group_panel(std::uint64_t id, std::size_t likely);
+
+  std::size_t workers_;
+  std::vector<RankPanel> panels_;
+  std::vector<std::uint64_t> group_ids_;
+  std::vector<RankPanel> groups_;  // parallel to group_ids_
+  RankTables tables_;
+  RankTables group_tables_;
+  std::vector<double> group_values_;  // of the last group
+};
+
+}  // namespace presum::detect

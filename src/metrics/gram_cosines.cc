@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "metrics/gram_cosines.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "base/pairs.h"
+
+namespace presum::metrics {
+namespace {
+
+std::vector<std::size_t> with_direction(const std::vector<WorkerRecord>& workers) {
+  std::vector<std::size_t> out;
+  for (std::size_t i = 0; i < workers.size(); ++i) {
+    const double norm = workers[i].grad_norm;
+    if (std::isfinite(norm) && norm > 0) out.push_back(i);
+  }
+  return out;
+}
+
+void fill_cosines(const Gram& gram, const std::vector<std::size_t>& directed, bool pairwise,
+                  StepRecord& record) {
+  const std::size_t w = record.workers.size();
+  if (pairwise) record.cosines.assign(pairs_of(w), NAN);
+  std::vector<double> row(w);
+  for (const std::size_t i : directed) {
+    for (const std::size_t j : directed) {
+      if (j == i) continue;
+      const double cosine = gram.cosine(i, j);
+      row[i] += cosine;
+      if (pairwise && i < j) record.cosines[pair_position(i, j, w)] = static_cast<float>(cosine);
+    }
+  }
+  const auto count = static_cast<double>(directed.size());
+  for (const std::size_t i : directed) {
+    record.workers[i].cosine_to_others = row[i] / (count - 1);
+  }
+  const double mean = std::accumulate(row.begin(), row.end(), 0.0) / (count * (count - 1));
+  record.cosine_mean = record.cosine_low = record.cosine_high = mean;
+  record.cosine_source = CosineSource::kGram;
+}
+
+// REQUIRES: reduced.cross_sum().
+bool fits(const ReducedGradient& reduced, const Gram& gram, const NormSums& norms,
+          const std::vector<WorkerRecord>& workers) {
+  constexpr double kTolerance = ReducedGradient::kTolerance;
+  const double cross = gram.cross_sum();
+  const double slack = kTolerance * std::max(norms.squares, norms.squares + cross);
+  if (std::abs(*reduced.cross_sum() - cross) > slack) return false;
+  for (std::size_t i = 0; reduced.has_rows() && i < workers.size(); ++i) {
+    const double row_slack = kTolerance * workers[i].grad_norm * norms.sum;
+    if (std::abs(reduced.row_of_others(i) - gram.row(i)) > row_slack) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+bool fill_gram_cosines(const Gram& gram, bool pairwise, const NormSums& norms,
+                       ReducedGradient& reduced, StepRecord& record) {
+  const auto directed = with_direction(record.workers);
+  if (directed.size() < 2) return false;
+  fill_cosines(gram, directed, pairwise, record);
+  if (!norms.complete) return true;
+  if (reduced.cross_sum() && !fits(reduced, gram, norms, record.workers)) reduced.distrust();
+  const double squared = std::max(0.0, norms.squares + gram.cross_sum());
+  record.mean_norm = std::sqrt(squared) / norms.workers;
+  record.mean_norm_error = 0;
+  return true;
+}
+
+}  // namespace presum::metrics

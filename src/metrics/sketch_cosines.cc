@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "metrics/sketch_cosines.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/pairs.h"
+
+namespace presum::metrics {
+namespace {
+
+bool usable(std::span<const float> sketch) {
+  double squares = 0;
+  for (const float x : sketch) squares += static_cast<double>(x) * static_cast<double>(x);
+  return std::isfinite(squares) && squares > 0;
+}
+
+}  // namespace
+
+DirectedWorkers directed_workers(Steps steps, std::span<const WorkerRecord> workers) {
+  DirectedWorkers d;
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    const auto& sketch = steps[i]->sketch;
+    const double norm = workers[i].grad_norm;
+    if (sketch.empty() || !std::isfinite(norm) || norm == 0 || !usable(sketch)) continue;
+    auto& size = d.directions.sketch_size;
+    if (size == 0) size = static_cast<std::uint32_t>(sketch.size());
+    if (sketch.size() != size) continue;
+    d.directions.sketches.emplace_back(sketch);
+    d.directions.norms.push_back(norm);
+    d.workers.push_back(i);
+  }
+  return d;
+}
+
+SketchCosines::SketchCosines(const DirectedWorkers& directed, const NormSums& norms,
+                             StepRecord& record)
+    : directed_(directed), norms_(norms), record_(record) {
+  if (directed.workers.size() >= 2) estimate_.emplace(directed.directions);
+}
+
+// |mean of g_i|^2 = (sum n_i^2 + sum over i != j of <g_i, g_j>) / W^2.
+void SketchCosines::fill_mean_norm() {
+  if (!norms_.complete || !estimate_ || !every_gradient_counted()) return;
+  const double w = norms_.workers;
+  const double squared = std::max(0.0, norms_.squares + estimate_->cross_sum()) / (w * w);
+  record_.mean_norm = std::sqrt(squared);
+  if (squared > 0) {
+    record_.mean_norm_error = estimate_->cross_sum_error() / (2 * w * w * record_.mean_norm);
+  }
+}
+
+void SketchCosines::fill_cosines(bool pairwise, ReducedGradient& reduced) {
+  if (!estimate_) return;
+  record_.cosine_source = correct(reduced);
+  record_.cosine_mean = estimate_->mean();
+  const double half = 1.96 * estimate_->standard_error();
+  record_.cosine_low = std::max(-1.0, estimate_->mean() - half);
+  record_.cosine_high = std::min(1.0, estimate_->mean() + half);
+  for (std::size_t i = 0; i < directed_.workers.size(); ++i) {
+    record_.workers[directed_.workers[i]].cosine_to_others = estimate_->to_others()[i];
+  }
+  if (pairwise) fill_matrix();
+}
+
+std::optional<double> SketchCosines::cross_sum() const {
+  if (!estimate_ || !every_gradient_counted()) return std::nullopt;
+  return estimate_->cross_sum();
+}
+
+// Zero gradients have no direction and add nothing; anything else left out is unknown.
+bool SketchCosines::every_gradient_counted() const {
+  const auto zero = std::ranges::count_if(record_.workers,
+                                          [](const WorkerRecord& w) { return w.grad_norm == 0; });
+  return directed_.workers.size() + static_cast<std::size_t>(zero) == record_.workers.size();
+}
+
+CosineSource SketchCosines::correct(ReducedGradient& reduced) {
+  if (!reduced.cross_sum() || !every_gradient_counted()) return CosineSource::kSketch;
+  if (!fits(reduced)) {
+    reduced.distrust();
+    return CosineSource::kSketch;
+  }
+  if (reduced.has_rows() && directed_.workers.size() > 2) {
+    estimate_->correct_rows(rows_of(reduced));
+    return CosineSource::kRowSums;
+  }
+  estimate_->correct_total(*reduced.cross_sum());
+  return CosineSource::kTotalNorm;
+}
+
+std::vector<double> SketchCosines::rows_of(const ReducedGradient& reduced) const {
+  std::vector<double> rows;
+  for (const std::size_t i : directed_.workers) rows.push_back(reduced.row(i));
+  return rows;
+}
+
+bool SketchCosines::fits(const ReducedGradient& reduced) const {
+  const double slack =
+      kSketchSigmas * estimate_->cross_sum_error() + ReducedGradient::kTolerance * norms_.squares;
+  const bool total = std::abs(*reduced.cross_sum() - estimate_->cross_sum()) <= slack;
+  return total && (!reduced.has_rows() || rows_fit(reduced));
+}
+
+// Errors of a worker's pairs may all point the same way.
+bool SketchCosines::rows_fit(const ReducedGradient& reduced) const {
+  const auto size = static_cast<double>(directed_.directions.sketch_size);
+  const double share = ReducedGradient::kTolerance + kSketchSigmas / std::sqrt(size);
+  for (std::size_t i = 0; i < directed_.workers.size(); ++i) {
+    const double slack = share * directed_.directions.norms[i] * norms_.sum;
+    const double off = reduced.row_of_others(directed_.workers[i]) - estimate_->rows()[i];
+    if (std::abs(off) > slack) return false;
+  }
+  return true;
+}
+
+void SketchCosines::fill_matrix() {
+  const std::size_t w = record_.workers.size();
+  const auto& workers = directed_.workers;
+  record_.cosines.assign(pairs_of(w), NAN);
+  const auto raw = pair_cosines(directed_.directions);
+  std::size_t at = 0;
+  for (std::size_t i = 0; i < workers.size(); ++i) {
+    for (std::size_t j = i + 1; j < workers.size(); ++j, ++at) {
+      record_.cosines[pair_position(workers[i], workers[j], w)] =
+          static_cast<float>(estimate_->corrected(i, j, raw[at]));
+    }
+  }
+}
+
+}  // namespace presum::metrics

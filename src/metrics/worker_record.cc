@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "metrics/worker_record.h"
+
+#include <algorithm>
+#include <cmath>
+#include <unordered_set>
+
+#include "metrics/moments.h"
+
+namespace presum::metrics {
+namespace {
+
+void fill_loss(WorkerRecord& w, const packet::Step& step) {
+  double weighted = 0;
+  for (const MicroBatch& m : step.micro) {
+    if (m.weight > 0) weighted += m.weight * m.loss;
+    w.weight += m.weight;
+    w.tokens += m.tokens;
+  }
+  if (w.weight > 0) w.loss = weighted / w.weight;
+  w.loss_nonfinite = w.weight > 0 && !std::isfinite(w.loss);
+}
+
+const packet::Group* find_group(const packet::Step& step, std::size_t at, std::uint64_t id) {
+  if (at < step.groups.size() && step.groups[at].id == id) return &step.groups[at];
+  const auto found = std::find_if(step.groups.begin(), step.groups.end(),
+                                  [&](const packet::Group& g) { return g.id == id; });
+  return found == step.groups.end() ? nullptr : &*found;
+}
+
+GroupRecord group_record(Steps steps, std::size_t at, std::uint64_t id) {
+  GroupRecord g;
+  g.id = id;
+  for (const packet::Step* step : steps) {
+    const packet::Group* group = find_group(*step, at, id);
+    g.norms.push_back(group ? static_cast<float>(std::sqrt(group->sums.sum_squares)) : NAN);
+    g.maxima.push_back(group ? static_cast<float>(group->sums.max_abs) : NAN);
+    g.fingerprints.push_back(group ? static_cast<std::uint32_t>(group->sums.fingerprint) : 0);
+    g.nonfinite += group ? group->sums.nonfinite : 0;
+  }
+  const Moments m = moments(g.norms, [](float x) { return static_cast<double>(x); });
+  g.norm_mean = m.mean;
+  g.norm_std = m.std;
+  return g;
+}
+
+}  // namespace
+
+WorkerRecord worker_record(const packet::Step& step) {
+  WorkerRecord w{step};
+  w.rank = step.header.identity.rank;
+  w.replica = step.header.identity.replica;
+  fill_loss(w, step);
+  // A worker without input under DDP's join() takes part with no micro-batch.
+  const bool unread =
+      step.elements == 0 && (step.skipped_parameters > 0 || step.micro_batches == 0);
+  w.grad_norm = unread ? kNaN : std::sqrt(step.total.sum_squares);
+  w.grad_max = step.total.max_abs;
+  w.nonfinite = step.total.nonfinite;
+  w.fingerprint = step.total.fingerprint;
+  if (step.reduced) {
+    w.reduced_norm = std::sqrt(step.reduced->sum_squares);
+    w.reduced_fingerprint = step.reduced->fingerprint;
+  }
+  return w;
+}
+
+std::vector<GroupRecord> group_records(Steps steps) {
+  std::vector<GroupRecord> records;
+  if (steps.empty()) return records;
+  const auto& groups = steps.front()->groups;
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    records.push_back(group_record(steps, g, groups[g].id));
+  }
+  return records;
+}
+
+std::uint32_t distinct_gradients(std::span<const WorkerRecord> workers) {
+  std::unordered_set<std::uint64_t> seen;
+  for (const WorkerRecord& w : workers) {
+    if (w.grad_norm > 0 || w.nonfinite > 0) seen.insert(w.fingerprint);
+  }
+  return static_cast<std::uint32_t>(seen.size());
+}
+
+}  // namespace presum::metrics
