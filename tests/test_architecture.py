@@ -271,7 +271,7 @@ def lines_of(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> int
     return count - (first.end_lineno - first.lineno + 1)
 
 
-def definitions(kinds: tuple[type, ...]) -> Iterator[tuple[str, str, int]]:
+def python_definitions(kinds: tuple[type, ...]) -> Iterator[tuple[str, str, int]]:
     """Place, name and lines of each in the package."""
     for path in MODULES.values():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -290,7 +290,7 @@ def definitions(kinds: tuple[type, ...]) -> Iterator[tuple[str, str, int]]:
 def test_python_classes_and_functions_are_short(
     kinds: tuple[type, ...], limit: int, exceptions: dict[str, str]
 ) -> None:
-    long = [(place, name, n) for place, name, n in definitions(kinds) if n > limit]
+    long = [(place, name, n) for place, name, n in python_definitions(kinds) if n > limit]
     wrong = [f"{place}: {name} has {n} lines" for place, name, n in long if name not in exceptions]
     assert not wrong, f"at most {limit}; " + "\n".join(wrong)
     assert exceptions.keys() == {name for _, name, _ in long}, "an exception is not needed any more"
