@@ -46,7 +46,7 @@ from presum._core import (
 
 DOCS = Path(__file__).parents[1] / "docs"
 PACKET_FORMAT = (DOCS / "packet_format.md").read_text(encoding="utf-8")
-KIND_TABLE = DOCS.parent / "src" / "base" / "fingerprint_kinds.cc"
+KIND_TABLE = DOCS.parent / "src" / "records" / "fingerprint_kinds.cc"
 
 
 def elements_of(text: str, dtype: str) -> bytes:

@@ -32,6 +32,7 @@ from presum.fingerprints.loaders import LOADER_EVENTS
 from presum.frameworks.callbacks import TRAINER_TAP
 from presum.parallel.targets import is_watched
 from presum.steps.collector import Collector
+from presum.torch_events.hooks import pickled_as_nothing
 from presum.torch_events.taps import TappedFunction
 
 # Under its name in torch.multiprocessing stands its function.
@@ -134,7 +135,7 @@ class FirstForward:
             handle.remove()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (getattr, (contextlib.nullcontext(), "__exit__"))
+        return pickled_as_nothing()
 
 
 # Called with a model, and the module whose forward pass begins: wrapper, the one inside, or none.

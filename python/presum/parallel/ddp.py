@@ -7,6 +7,7 @@ Gradients are read in post-accumulate hooks, where they are still this worker's 
 from __future__ import annotations
 
 import weakref
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel.distributed import _DDPJoinHook
 
 from presum.steps.collector import Collector, CollectorSetup, MicroBatch, in_backward
-from presum.torch_events.hooks import Hook, ParameterHook
+from presum.torch_events.hooks import Handle, Hook, ParameterHook
 from presum.torch_events.taps import TappedFunction
 
 
@@ -65,7 +66,7 @@ class DdpCollector(Collector):
             for place, parameter in self._alive()
         ]
         JOIN_LISTENERS.add(self._model(), self)
-        self._handles.append(_Handle(self))
+        self._handles.append(Handle(partial(JOIN_LISTENERS.remove, self)))
 
     def _model(self) -> DistributedDataParallel:
         model = self._wrapper()
@@ -140,16 +141,6 @@ class DdpCollector(Collector):
             self._begin_synchronised()
             self._take_reached()
             self._end_step()
-
-
-class _Handle:
-    """Takes a collector off the list of those that are told of joined steps."""
-
-    def __init__(self, collector: DdpCollector) -> None:
-        self._collector = collector
-
-    def remove(self) -> None:
-        JOIN_LISTENERS.remove(self._collector)
 
 
 class JoinListeners:

@@ -7,7 +7,6 @@ they come. A sum that was not zeroed may be taken back: then its leaves are summ
 
 from __future__ import annotations
 
-import contextlib
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
@@ -26,6 +25,7 @@ from presum.parallel.plan import ReductionPlan
 from presum.parallel.reductions import DROPPED, LOST, MIXED, TOOK_BACK, Contribution
 from presum.reduce.tensors import Binned
 from presum.steps.collector import in_backward
+from presum.torch_events.hooks import pickled_as_nothing
 from presum.torch_events.taps import TAPS, TappedFunction
 
 Version = tuple[int, int]
@@ -337,7 +337,7 @@ class _Tap:
         self._function(*args)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (getattr, (contextlib.nullcontext(), "__exit__"))
+        return pickled_as_nothing()
 
 
 def _hook(leaves: DdpLeaves, place: int, parameter: nn.Parameter) -> None:

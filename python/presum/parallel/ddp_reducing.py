@@ -9,7 +9,6 @@ out of ``.grad`` as they come.
 
 from __future__ import annotations
 
-import logging
 import weakref
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -32,15 +31,14 @@ from presum.parallel.reductions import (
     Participants,
     Reduction,
     Scratch,
+    SumsOfSums,
     agree,
-    check_sums_of_sums,
     hand_over,
 )
 from presum.reduce.methods import fixed_bits
 from presum.steps.collector import CollectorSetup, in_backward
 
 GRAM_WORKERS_MAX = 64
-log = logging.getLogger("presum")
 
 
 class DdpReducingCollector(DdpCollector):
@@ -128,7 +126,7 @@ class ReducingState(HookState):
         self._counts: list[int] = []
         self._divisor = 1
         self._pending: PendingBucket | None = None
-        self._said = False
+        self._sums_of_sums = SumsOfSums(plan)
         self._scratch: dict[int, Scratch] = {}  # by bucket
 
     def takes_another(self) -> bool:
@@ -169,16 +167,11 @@ class ReducingState(HookState):
         self._pending = None
         assert self.group is not None
         contributions = agree(self.group, self.leaves.contribution(), device)
-        self._say(check_sums_of_sums(contributions, self._plan))
+        self._sums_of_sums.check(contributions)
         self._counts = [one.leaves for one in contributions]
         self._divisor = self._plan.divisor(
             len(contributions), sum(one.counted for one in contributions)
         )
-
-    def _say(self, text: str | None) -> None:
-        if text is not None and not self._said:
-            self._said = True
-            log.warning("presum: %s", text)
 
     def _proceed(self) -> None:
         pending, self._pending = self._pending, None

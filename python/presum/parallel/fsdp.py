@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from torch.distributed.fsdp._fully_shard import _fsdp_param_group
 
 from presum._core import canonical_name
 from presum.steps.collector import Collector, CollectorSetup
-from presum.torch_events.hooks import Hook
+from presum.torch_events.hooks import Handle, Hook
 from presum.torch_events.taps import TappedFunction
 
 
@@ -44,7 +45,7 @@ class FsdpCollector(Collector):
 
     def _hook_gradients(self) -> None:
         REDUCTION_LISTENERS.add(self)
-        self._handles.append(_Handle(self))
+        self._handles.append(Handle(partial(REDUCTION_LISTENERS.remove, self)))
 
     def _model(self) -> nn.Module:
         model = self._wrapper()
@@ -98,16 +99,6 @@ def _name_of(held: Any, modules: dict[int, str]) -> str:
     home = held._module_info
     prefix = modules.get(id(home.module), "")
     return canonical_name(f"{prefix}.{home.param_name}" if prefix else str(home.param_name))
-
-
-class _Handle:
-    """Has a collector told of no reduction any more."""
-
-    def __init__(self, collector: FsdpCollector) -> None:
-        self._collector = collector
-
-    def remove(self) -> None:
-        REDUCTION_LISTENERS.remove(self._collector)
 
 
 class ReductionListeners:

@@ -8,7 +8,6 @@ their own, and the newest stays where FSDP2 looks for what was accumulated.
 
 from __future__ import annotations
 
-import logging
 import math
 import weakref
 from collections.abc import Sequence
@@ -34,8 +33,8 @@ from presum.parallel.reductions import (
     FixedSum,
     Participants,
     Reduction,
+    SumsOfSums,
     agree,
-    check_sums_of_sums,
 )
 from presum.reduce.methods import fixed_bits
 from presum.reduce.tensors import Binned
@@ -69,7 +68,6 @@ def check_groups(groups: Sequence[Any], plan: ReductionPlan) -> None:
 
 
 Version = tuple[float, int]
-log = logging.getLogger("presum")
 DIVIDES = "does not go with set_gradient_divide_factor or set_force_sum_reduction_for_comms"
 
 
@@ -128,7 +126,7 @@ class FsdpReducer:
         self._agreed = -1  # the pass in which all workers told how many leaves they have
         self._counts: list[int] = []
         self._versions: weakref.WeakKeyDictionary[Any, Version] = weakref.WeakKeyDictionary()
-        self._said = False
+        self._sums_of_sums = SumsOfSums(plan)
         self._earlier: list[torch.Tensor] | list[Binned] = []  # of the group under way
         for group in groups:
             group._reduce_scatter_comm = ReducingReduceScatter(group._reduce_scatter_comm, self)
@@ -225,10 +223,7 @@ class FsdpReducer:
         self._agreed, leaves = self._pass, self._leaves.passes + 1
         contribution = Contribution(leaves, leaves, LOST * self._adds_up(), self._plan.code)
         contributions = [contribution] if group is None else agree(group, contribution, device)
-        said = check_sums_of_sums(contributions, self._plan)
-        if said is not None and not self._said:
-            self._said = True
-            log.warning("presum: %s", said)
+        self._sums_of_sums.check(contributions)
         self._counts = [one.leaves for one in contributions]
 
     def _adds_up(self) -> bool:

@@ -8,6 +8,7 @@ both are queued on the stream. docs/reduction.md counts steps and bytes.
 from __future__ import annotations
 
 import functools
+import logging
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -22,6 +23,7 @@ from presum.parallel.plan import ReductionPlan
 from presum.reduce import tensors
 from presum.reduce.tensors import Binned
 
+log = logging.getLogger("presum")
 # What a worker's leaves come on top of:
 LOST = 1  # a sum whose own leaves are gone
 MIXED = 2  # a sum of which some parameters were zeroed
@@ -311,18 +313,25 @@ def agree(group: dist.ProcessGroup, own: Contribution, device: torch.device) -> 
     return contributions
 
 
-def check_sums_of_sums(contributions: Sequence[Contribution], plan: ReductionPlan) -> str | None:
-    """What is to be said of leaves that come on top of a sum.
+class SumsOfSums:
+    """Looks after leaves that come on top of a sum; says so once."""
 
-    Raises:
-        RuntimeError: on every worker, if the result would be wrong.
-    """
-    flags = functools.reduce(operator.or_, (one.flags for one in contributions))
-    if flags & TOOK_BACK and flags & DROPPED:
-        raise RuntimeError(
-            "presum: under join() a worker without input has given up leaves that others sum "
-            "again: call zero_grad() after each reduction, or accumulate under no_sync()"
-        )
-    if flags & LOST and plan.microbatch_mean:
-        raise RuntimeError(f"presum: {SUM_OF_SUMS}; with microbatch_mean it has no right divisor")
-    return SUM_OF_SUMS if flags & (LOST | MIXED) else None
+    def __init__(self, plan: ReductionPlan) -> None:
+        self._plan = plan
+        self._said = False
+
+    def check(self, contributions: Sequence[Contribution]) -> None:
+        """Raises RuntimeError, on every worker, if the result would be wrong."""
+        flags = functools.reduce(operator.or_, (one.flags for one in contributions))
+        if flags & TOOK_BACK and flags & DROPPED:
+            raise RuntimeError(
+                "presum: under join() a worker without input has given up leaves that others sum "
+                "again: call zero_grad() after each reduction, or accumulate under no_sync()"
+            )
+        if flags & LOST and self._plan.microbatch_mean:
+            raise RuntimeError(
+                f"presum: {SUM_OF_SUMS}; with microbatch_mean it has no right divisor"
+            )
+        if flags & (LOST | MIXED) and not self._said:
+            self._said = True
+            log.warning("presum: %s", SUM_OF_SUMS)

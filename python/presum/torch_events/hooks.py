@@ -37,6 +37,19 @@ class GradientListener(EventListener, Protocol):
     def read(self, index: int, grad: torch.Tensor | None, *, reduced: bool) -> None: ...
 
 
+class Handle:
+    """As torch's handles of hooks: ``remove`` takes something off again."""
+
+    def __init__(self, remove: Callable[[], None]) -> None:
+        self.remove = remove
+
+
+def pickled_as_nothing() -> tuple[Any, ...]:
+    """What ``__reduce__`` returns of a callable that copies and pickles as one of Python's own that
+    does nothing, so that models that hold it load where presum is not installed."""
+    return (getattr, (contextlib.nullcontext(), "__exit__"))
+
+
 class Hook:
     """A bound method that torch calls; it never raises, and copies and pickles as one of Python's
     own that does nothing, so that models still do, and load where presum is not installed."""
@@ -68,7 +81,7 @@ class Hook:
         return self._listener is not None and not self._listener.ended
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (getattr, (contextlib.nullcontext(), "__exit__"))
+        return pickled_as_nothing()
 
 
 class ParameterHook(Hook):
