@@ -46,12 +46,6 @@ class RankTables {
   std::map<std::size_t, RankTable> tables_;
 };
 
-// A step of one detector: its number, and the weight of evidence that starts with it.
-struct Tick {
-  std::uint64_t step = 0;
-  double weight = 1;
-};
-
 // For how long what was named is not compared with, without new evidence against it.
 inline constexpr std::uint64_t kBlameSteps = 500;
 
@@ -81,17 +75,16 @@ struct Window {
   double difference = 0;
 };
 
-// A block of k components holds, for each, M = sum over starts s of w_s prod_{t >= s} e_t, and the
-// same sum weighted with what was known at each start: its step and Seen. Their quotients are means
+// A block of k components holds, for each, M = sum over starts s of prod_{t >= s} e_t, and the same
+// sum weighted with what was known at each start: its step and Seen. Their quotients are means
 // over the possible starts, each weighted by its evidence.
 inline constexpr std::size_t kMoments = 5;
 
-// One step of M <- e (M + w) for all components of a block of kMoments * e.size() numbers.
-inline void advance(std::span<double> block, std::span<const double> e, const Tick& tick,
+// One step of M <- e (M + 1) for all components of a block of kMoments * e.size() numbers.
+inline void advance(std::span<double> block, std::span<const double> e, std::uint64_t step,
                     const Seen& before) {
-  const std::array<double, kMoments> added = {
-      tick.weight, tick.weight * double(tick.step), tick.weight * before.count,
-      tick.weight * before.effect, tick.weight * before.difference};
+  const std::array<double, kMoments> added = {1, double(step), before.count, before.effect,
+                                              before.difference};
   for (std::size_t m = 0; m < kMoments; ++m) {
     double* at = block.data() + m * e.size();
     for (std::size_t k = 0; k < e.size(); ++k) at[k] = e[k] * (at[k] + added[m]);
