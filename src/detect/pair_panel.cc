@@ -156,16 +156,16 @@ std::vector<PairPanel::Crossing> PairPanel::crossings(double level, std::uint64_
 }
 
 bool PairPanel::named(std::uint32_t worker, std::uint64_t step) const {
-  return std::ranges::any_of(named_, [&](const Named& n) {
+  return std::ranges::any_of(named_, [&](const NamedPair& n) {
     return (n.i == worker || n.j == worker) && step - n.last <= kBlameSteps;
   });
 }
 
 bool PairPanel::cooling(const Crossing& crossing, std::uint64_t step, std::uint64_t cooldown) {
-  std::erase_if(named_, [&](const Named& n) {
+  std::erase_if(named_, [&](const NamedPair& n) {
     return step - n.raised > cooldown && step - n.last > kBlameSteps;
   });
-  const auto same = std::ranges::find_if(named_, [&](const Named& n) {
+  const auto same = std::ranges::find_if(named_, [&](const NamedPair& n) {
     return n.i == crossing.i && n.j == crossing.j && (n.similar != 0) == crossing.similar;
   });
   if (same == named_.end()) {

@@ -24,7 +24,7 @@ class PairTail {
     std::uint32_t i = 0;
     std::uint32_t j = 0;
     std::array<double, kMoments * kPairStakes.size()> block = {};
-    Seen seen;
+    ReadingSums seen;
 
     template <class Archive>
     void visit(Archive& archive) {
@@ -105,7 +105,7 @@ class PairPanel {
   bool fits() const;
 
  private:
-  struct Named {
+  struct NamedPair {
     std::uint32_t i = 0;
     std::uint32_t j = 0;
     std::uint64_t similar = 0;
@@ -132,7 +132,7 @@ class PairPanel {
 
   std::size_t workers_;
   std::array<PairTail, 2> tails_;  // opposed, similar
-  std::vector<Named> named_;
+  std::vector<NamedPair> named_;
   RobustScale scale_;
   std::uint64_t steps_ = 0;
 

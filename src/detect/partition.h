@@ -54,7 +54,7 @@ class Partition {
  private:
   struct Track {
     std::array<double, kMoments* kBets> block = {};
-    Seen seen;
+    ReadingSums seen;
   };
   using Values = std::array<double, kAssignments>;
   bool gather(const std::vector<std::vector<double>>& losses, std::uint64_t step);

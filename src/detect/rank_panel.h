@@ -95,7 +95,7 @@ class RankPanel {
   std::size_t thetas_;
   double component_weight_;     // of one component
   std::vector<double> blocks_;  // per worker kMoments x 2 thetas
-  std::vector<double> seen_;    // per worker the three numbers of Seen
+  std::vector<double> seen_;    // per worker the three numbers of ReadingSums
   std::vector<double> recent_;
   AlarmMemory memory_;
   RobustScale scale_;
