@@ -40,7 +40,7 @@ class Workers {
     }
     for (std::uint32_t w = 0; w < size.workers; ++w) {
       observers_.push_back(
-          *Observer::create({.identity = {.replica = w, .world_rank = w, .replicas = size.workers},
+          *Observer::create({.identity = {.replica = w, .rank = w, .replicas = size.workers},
                              .sketch_size = size.sketch,
                              .host = fmt::format("node-{}", w / 8)},
                             parameters));

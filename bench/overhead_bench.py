@@ -32,13 +32,14 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import presum
-from presum.ddp_hook import _Guard
-from presum.hooks import Hook, ParameterHook
-from presum.transport.session import _sessions
+from presum.parallel.ddp_hook import FailureGuard
+from presum.torch_events.hooks import Hook, ParameterHook
+from presum.transport.session import open_sessions
 
 WORKERS = 2
 TOKENS = (4, 256)  # micro-batch and length: 1,024 tokens a step
 VOCABULARY = 2048
+BACKGROUND_THREADS = ("presum-aggregator", "presum-sender")
 MODES = ("off", "off'", "on")
 ATTACHED = {"hook": "hook", "by-hand": "manual"}  # Trainer and Lightning attach as ddp does
 LIMIT = 0.01
@@ -85,7 +86,8 @@ class Training:
         self.monitor = presum.attach(
             self.model, optimizer=self.optimizer, run=run, mode=ATTACHED.get(way, "passive")
         )
-        self.collector: Any = self.monitor._collector
+        (recording,) = open_sessions()[0].recordings
+        self.collector: Any = getattr(recording, "collector")  # noqa: B009
         self.watched = True
 
     def step(self) -> float:
@@ -145,7 +147,7 @@ def attribute(training: Training, steps: int) -> dict[str, float]:
     """Seconds a step inside our hooks, and of our background thread's CPU time."""
     spent = [0.0]
     originals = {kind: kind.__call__ for kind in (Hook, ParameterHook)}
-    enter, leave = _Guard.__enter__, _Guard.__exit__
+    enter, leave = FailureGuard.__enter__, FailureGuard.__exit__
 
     def timed_enter(guard: Any) -> None:
         guard.began = time.perf_counter()
@@ -155,7 +157,7 @@ def attribute(training: Training, steps: int) -> dict[str, float]:
         spent[0] += time.perf_counter() - guard.began
         return leave(guard, *error)
 
-    _Guard.__enter__, _Guard.__exit__ = timed_enter, timed_leave  # type: ignore[method-assign]
+    FailureGuard.__enter__, FailureGuard.__exit__ = timed_enter, timed_leave  # type: ignore[method-assign]
 
     def timed(call: Any) -> Any:
         def timed_call(hook: Hook, *args: Any, **kwargs: Any) -> None:
@@ -165,8 +167,8 @@ def attribute(training: Training, steps: int) -> dict[str, float]:
 
         return timed_call
 
-    session = next(iter(_sessions.values()))
-    clock = time.pthread_getcpuclockid(session._thread.ident or threading.get_ident())
+    (ours,) = (one for one in threading.enumerate() if one.name in BACKGROUND_THREADS)
+    clock = time.pthread_getcpuclockid(ours.ident or threading.get_ident())
     training.collector.unhook()
     training.collector.hook()
     training.watched = True
@@ -177,7 +179,7 @@ def attribute(training: Training, steps: int) -> dict[str, float]:
     background = time.clock_gettime(clock) - background
     for kind, call in originals.items():
         kind.__call__ = call  # type: ignore[method-assign]
-    _Guard.__enter__, _Guard.__exit__ = enter, leave  # type: ignore[method-assign]
+    FailureGuard.__enter__, FailureGuard.__exit__ = enter, leave  # type: ignore[method-assign]
     return {"step": step, "hooks": spent[0] / steps, "background": background / steps}
 
 

@@ -21,8 +21,16 @@ import torch.distributed as dist
 from torch.futures import Future
 from torch.multiprocessing.spawn import start_processes
 
-from presum.reduce.leaves import Folded
-from presum.reduce.transports import Exact, Fixed, FoldedSum, Reduction, Scratch, Terms, hand_over
+from presum.parallel.leaves import BinnedLeaves
+from presum.parallel.reductions import (
+    BinnedSum,
+    ExactSum,
+    FixedSum,
+    Participants,
+    Reduction,
+    Scratch,
+    hand_over,
+)
 
 OWN = "gloo fp32"
 
@@ -37,7 +45,7 @@ def reduced(reduction: Reduction, buffer: torch.Tensor) -> None:
 def ways(buffer: torch.Tensor) -> dict[str, Callable[[], None]]:
     assert dist.group.WORLD is not None
     world = dist.get_world_size()
-    terms = Terms(dist.group.WORLD, [1] * world, world)
+    participants = Participants(dist.group.WORLD, [1] * world, world)
     scratch = Scratch()
 
     def own() -> None:
@@ -45,11 +53,11 @@ def ways(buffer: torch.Tensor) -> dict[str, Callable[[], None]]:
 
     return {
         OWN: own,
-        "exact": lambda: reduced(Exact(terms, [buffer], None, scratch), buffer),
-        "fixed32": lambda: reduced(Fixed(terms, [buffer], 32, scratch), buffer),
-        "fixed64": lambda: reduced(Fixed(terms, [buffer], 64, scratch), buffer),
+        "exact": lambda: reduced(ExactSum(participants, [buffer], None, scratch), buffer),
+        "fixed32": lambda: reduced(FixedSum(participants, [buffer], 32, scratch), buffer),
+        "fixed64": lambda: reduced(FixedSum(participants, [buffer], 64, scratch), buffer),
         "binned": lambda: reduced(
-            FoldedSum(terms, Folded().take([], buffer, retain=False)), buffer
+            BinnedSum(participants, BinnedLeaves().take([], buffer, retain=False)), buffer
         ),
     }
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from observers import make_observer
 from presum import _core
 
 FLOAT32 = 0  # presum::Dtype::kFloat32
@@ -70,12 +71,13 @@ def make(folder: Path, scene: Scene) -> Path:
 
 def _worker(scene: Scene, rank: int) -> _core.Observer:
     odd = scene.mixed and rank == scene.workers - 1
-    return _core.Observer(
-        module=0,
-        replica=rank,
-        shard=0,
-        world_rank=rank,
-        replicas=scene.workers,
+    return make_observer(
+        [
+            (f"{scene.text}.layers.{i}.weight", WIDTH, f"{scene.text}.layers.{i}")
+            for i in range(scene.layers)
+        ],
+        rank=rank,
+        ranks=scene.workers,
         sketch_size=scene.sketch,
         host=f"{scene.text}-node{rank // 8}",
         facts=[
@@ -83,11 +85,6 @@ def _worker(scene: Scene, rank: int) -> _core.Observer:
             ("pid", f"{4000 + rank}"),
             (f"name of {scene.text}", scene.text),
         ],
-        parameters=[
-            (f"{scene.text}.layers.{i}.weight", WIDTH, f"{scene.text}.layers.{i}")
-            for i in range(scene.layers)
-        ],
-        buffers=[],
     )
 
 

@@ -1,19 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rooms of ARCHITECTURE.md: who may include whom, what is built, what the map says.
 
-What is allowed is parsed from the CMake files, so that build and rules are one.
+What C++ rooms may include is parsed from the CMake files, so that build and rules are one; what
+Python parts may import from the map itself.
 """
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
 from itertools import chain
 from pathlib import Path
 
 import pytest
+import torch
+
+import presum
 
 ROOT = Path(__file__).parents[1]
 SOURCES = ("src", "include", "python", "tests", "bench", "cmake", "examples")
@@ -167,6 +174,177 @@ def test_the_public_folder_includes_nothing_private() -> None:
             missing = target.startswith("presum/") and not (ROOT / "include" / target).exists()
             if private or missing or target.startswith("."):
                 wrong.append(f"{relative(path)}:{line}: {target}")
+    assert not wrong, "\n".join(wrong)
+
+
+# ---- the Python parts
+
+PACKAGE = ROOT / "python" / "presum"
+TOP_MODULES_MAX = 10
+CLASS_LINES_MAX = 250
+FUNCTION_LINES_MAX = 60
+
+
+def module_name(path: Path) -> str:
+    parts = ["presum", *path.relative_to(PACKAGE).with_suffix("").parts]
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(path): path for path in files("python/presum") if path.suffix == ".py"}
+
+
+def part_of(module: str) -> str:
+    """The package or module of python/presum/ that a module belongs to."""
+    return module.split(".")[1] if "." in module else module
+
+
+def imported_modules(path: Path) -> Iterator[tuple[int, str]]:
+    """Line and name of each module of presum that a file imports, wherever in its code."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{relative(path)}:{node.lineno}: a relative import"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Call) and "import_module" in ast.unparse(node.func):
+            names = [a.value for a in node.args[:1] if isinstance(a, ast.Constant)]
+        else:
+            continue
+        for name in names:
+            found = name if name in MODULES else name.rpartition(".")[0]
+            if found in MODULES and not name.startswith("presum._core"):
+                yield node.lineno, found
+
+
+def python_parts() -> dict[str, list[str]]:
+    """What each part may import, as ARCHITECTURE.md says."""
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    table = text.partition("\n| part | may import |")[2].partition("\n\n")[0]
+    rows = re.findall(r"^\| `(\w+)` \|([^|]*)\|", table, re.MULTILINE)
+    return {name: re.findall(r"`(\w+)`", cell) for name, cell in rows}
+
+
+PARTS = python_parts()
+
+
+def test_the_map_has_every_python_part_below_those_it_imports() -> None:
+    assert set(PARTS) == {part_of(module) for module in MODULES}
+    order = list(PARTS)
+    for name, deps in PARTS.items():
+        above = order[: order.index(name)]
+        assert deps == [part for part in above if part in deps], f"ARCHITECTURE.md: {name}"
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_python_parts_import_only_what_the_map_says(part: str) -> None:
+    wrong, used = [], set()
+    for module in (module for module in MODULES if part_of(module) == part):
+        for line, target in imported_modules(MODULES[module]):
+            used.add(part_of(target))
+            if part_of(target) not in (part, *PARTS[part]):
+                wrong.append(f"{relative(MODULES[module])}:{line}: {target} is of no part below")
+    assert not wrong, "\n".join(wrong)
+    unused = set(PARTS[part]) - used
+    assert not unused, f"ARCHITECTURE.md: {part} imports nothing of {sorted(unused)}"
+
+
+def test_no_two_python_modules_import_each_other() -> None:
+    below = {name: {m for _, m in imported_modules(path)} for name, path in MODULES.items()}
+    try:
+        list(TopologicalSorter(below).static_order())
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
+
+
+# Of longer classes and functions, with the reason.
+LONG_CLASSES = {"Collector": "a state of its own for each pass; to be replaced by C++ and parts"}
+LONG_FUNCTIONS: dict[str, str] = {}
+
+
+def lines_of(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Without a function's docstring."""
+    assert node.end_lineno is not None
+    count = node.end_lineno - node.lineno + 1
+    first = node.body[0]
+    if isinstance(node, ast.ClassDef) or ast.get_docstring(node) is None:
+        return count
+    assert first.end_lineno is not None
+    return count - (first.end_lineno - first.lineno + 1)
+
+
+def definitions(kinds: tuple[type, ...]) -> Iterator[tuple[str, str, int]]:
+    """Place, name and lines of each in the package."""
+    for path in MODULES.values():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, kinds):
+                yield f"{relative(path)}:{node.lineno}", node.name, lines_of(node)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "limit", "exceptions"),
+    [
+        ((ast.ClassDef,), CLASS_LINES_MAX, LONG_CLASSES),
+        ((ast.FunctionDef, ast.AsyncFunctionDef), FUNCTION_LINES_MAX, LONG_FUNCTIONS),
+    ],
+    ids=["classes", "functions"],
+)
+def test_python_classes_and_functions_are_short(
+    kinds: tuple[type, ...], limit: int, exceptions: dict[str, str]
+) -> None:
+    long = [(place, name, n) for place, name, n in definitions(kinds) if n > limit]
+    wrong = [f"{place}: {name} has {n} lines" for place, name, n in long if name not in exceptions]
+    assert not wrong, f"at most {limit}; " + "\n".join(wrong)
+    assert exceptions.keys() == {name for _, name, _ in long}, "an exception is not needed any more"
+
+
+def test_few_python_modules_stand_outside_of_packages() -> None:
+    assert len(list(PACKAGE.glob("*.py"))) <= TOP_MODULES_MAX
+
+
+def test_no_python_module_is_called_as_a_public_function_is() -> None:
+    functions = {name for name in presum.__all__ if inspect.isroutine(getattr(presum, name))}
+    assert functions == {"attach", "load"}
+    assert not functions & {part_of(module) for module in MODULES}
+
+
+# ---- the Python tests
+
+
+def private_names() -> set[str]:
+    """What presum's Python code keeps to itself, but for what torch calls so too."""
+    found: set[str] = set()
+    for path in MODULES.values():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+                found.add(node.name)
+            elif isinstance(node, ast.Attribute) and ast.unparse(node.value) == "self":
+                found.add(node.attr)
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                found.add(node.id)
+    torch_s_own = dir(torch.nn.Module())
+    return {name for name in found if re.match(r"_[a-z]", name) and name not in torch_s_own}
+
+
+def names_used(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Attributes of others, names that are imported, and texts that name attributes to replace."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) not in ("self", "cls"):
+            yield node.lineno, node.attr
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("presum"):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.lineno, node.value.rpartition(".")[2]
+
+
+def test_tests_and_benchmarks_use_nothing_private_of_presum() -> None:
+    private = private_names()
+    wrong = []
+    for path in files("python/tests", "tests", "bench"):
+        if path.suffix != ".py":
+            continue
+        for line, name in names_used(ast.parse(path.read_text(encoding="utf-8"))):
+            if name in private:
+                wrong.append(f"{relative(path)}:{line}: {name}")
     assert not wrong, "\n".join(wrong)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from observers import make_observer
 from presum import _core
 
 ELEMENTS = 50_000
@@ -151,18 +152,7 @@ def test_an_audit_reaches_the_run_log(tmp_path: Path) -> None:
     record = _core.audit_compare(addresses(leaves), 0, 4000, 1, result.ctypes.data)["record"]
     aggregator = _core.Aggregator(str(tmp_path / "run"))
     for rank in range(2):
-        observer = _core.Observer(
-            module=0,
-            replica=rank,
-            shard=0,
-            world_rank=rank,
-            replicas=2,
-            sketch_size=0,
-            host="h",
-            facts=[],
-            parameters=[("w", 3, "")],
-            buffers=[],
-        )
+        observer = make_observer([("w", 3, "")], rank=rank, ranks=2)
         aggregator.ingest(_core.stamp(observer.hello(), aggregator.run, aggregator.segment))
         observer.begin_step(0)
         gradient = np.full(3, 1.0 + rank, dtype=np.float32)

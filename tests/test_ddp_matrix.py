@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +16,13 @@ import presum
 from workers.matrix import (
     CONFIGURATIONS,
     GRAM_EVERY,
-    NOT_HERE,
     REDUCED_EVERY,
     STEPS,
     configurations_for,
 )
 
-NAMES = [c.name for c in CONFIGURATIONS]
+WORLDS = (2, 3, 4, 8)
+CASES = [(world, c.name) for world in WORLDS for c in configurations_for(world)]
 BY_NAME = {c.name: c for c in CONFIGURATIONS}
 IN_HOOK = [c.name for c in CONFIGURATIONS if c.mode == "hook"]
 HOOKED = [c.name for c in CONFIGURATIONS if c.comm_hook]  # what is reduced is rounded
@@ -28,38 +30,57 @@ OTHER_SUM = [c.name for c in CONFIGURATIONS if c.comm_hook.endswith("power")]
 SKETCH = 4096
 
 
-@pytest.fixture(scope="module", params=[2, 3, 4, 8])
-def results(request: Any, launch: Any, tmp_path_factory: Any) -> dict[str, Any]:
-    world = request.param
-    out = tmp_path_factory.mktemp(f"matrix{world}")
-    done = launch("matrix", world, out)
-    assert done.returncode == 0, done.stderr[-4000:]
-    assert "presum:" not in done.stderr
-    names = [configuration.name for configuration in configurations_for(world)]
-    runs = {name: presum.load(out / name) for name in [*names, "join"]}
-    expected = {name: json.loads(Path(out / f"{name}.json").read_text()) for name in runs}
-    return {"world": world, "runs": runs, "expected": expected, "names": names}
+@pytest.fixture(scope="module")
+def results_of(launch: Any, tmp_path_factory: Any) -> Callable[[int], dict[str, Any]]:
+    """All that so many workers did, in one launch."""
+
+    @functools.cache
+    def results(world: int) -> dict[str, Any]:
+        out = tmp_path_factory.mktemp(f"matrix{world}")
+        done = launch("matrix", world, out)
+        assert done.returncode == 0, done.stderr[-4000:]
+        assert "presum:" not in done.stderr
+        names = [configuration.name for configuration in configurations_for(world)]
+        runs = {name: presum.load(out / name) for name in [*names, "join"]}
+        expected = {name: json.loads(Path(out / f"{name}.json").read_text()) for name in runs}
+        return {"world": world, "runs": runs, "expected": expected, "names": names}
+
+    return results
 
 
-@pytest.fixture(params=NAMES)
-def name(request: Any, results: dict[str, Any]) -> str:
-    if request.param not in results["names"]:
-        pytest.skip("not with so many workers")
-    return str(request.param)
+@pytest.fixture(params=WORLDS)
+def results(request: Any, results_of: Callable[[int], dict[str, Any]]) -> dict[str, Any]:
+    return results_of(request.param)
+
+
+def cases_of(names: Collection[str]) -> Any:
+    """Runs a test for these configurations, with every number of workers that they are for."""
+    cases = [(world, name) for world, name in CASES if name in names]
+    return pytest.mark.parametrize("case", cases, ids=[f"{name}-{world}" for world, name in cases])
+
+
+every_case = cases_of(BY_NAME)
+Case = tuple[int, str]
 
 
 def column(results: dict[str, Any], name: str, key: str) -> np.ndarray:
     return np.array([step[key] for step in results["expected"][name]["expected"]])
 
 
+@every_case
 def test_parameters_are_bit_identical_with_and_without_presum(
-    results: dict[str, Any], name: str
+    case: Case, results_of: Callable[[int], dict[str, Any]]
 ) -> None:
+    name, results = case[1], results_of(case[0])
     expected = results["expected"][name]
     assert expected["plain"] == expected["watched"]
 
 
-def test_every_step_of_every_worker_is_there(results: dict[str, Any], name: str) -> None:
+@every_case
+def test_every_step_of_every_worker_is_there(
+    case: Case, results_of: Callable[[int], dict[str, Any]]
+) -> None:
+    name, results = case[1], results_of(case[0])
     steps = results["runs"][name].steps
     assert steps.step.tolist() == list(range(STEPS))
     assert (steps.workers == results["world"]).all()
@@ -70,7 +91,9 @@ def test_every_step_of_every_worker_is_there(results: dict[str, Any], name: str)
         assert (steps.reduced_disagrees == 0).all()
 
 
-def test_nobody_is_accused(results: dict[str, Any], name: str) -> None:
+@every_case
+def test_nobody_is_accused(case: Case, results_of: Callable[[int], dict[str, Any]]) -> None:
+    name, results = case[1], results_of(case[0])
     worst = [found for found in results["runs"][name].findings if found.severity != "info"]
     assert not worst, worst
 
@@ -86,12 +109,11 @@ def test_under_join_workers_without_input_take_part_in_no_metric(results: dict[s
     assert not [found for found in run.findings if found.severity != "info"]
 
 
-@pytest.mark.parametrize("row", NOT_HERE)
-def test_what_does_not_run_here_is_listed_with_its_reason(row: str) -> None:
-    pytest.skip(f"{row}: {NOT_HERE[row]}")
-
-
-def test_losses_and_norms_match_the_oracle(results: dict[str, Any], name: str) -> None:
+@every_case
+def test_losses_and_norms_match_the_oracle(
+    case: Case, results_of: Callable[[int], dict[str, Any]]
+) -> None:
+    name, results = case[1], results_of(case[0])
     steps, workers = results["runs"][name].steps, results["runs"][name].workers
     losses, norms = column(results, name, "losses"), column(results, name, "norms")
     world = results["world"]
@@ -105,11 +127,11 @@ def test_losses_and_norms_match_the_oracle(results: dict[str, Any], name: str) -
     assert np.abs(steps.grad_norm_std - norms.std(1)).max() <= 1e-5 * norms.max()
 
 
+@cases_of(BY_NAME.keys() - set(OTHER_SUM))
 def test_consistency_is_exact_where_the_reduced_norm_is_known(
-    results: dict[str, Any], name: str
+    case: Case, results_of: Callable[[int], dict[str, Any]]
 ) -> None:
-    if name in OTHER_SUM:
-        pytest.skip("what is reduced is not the mean of the gradients")
+    name, results = case[1], results_of(case[0])
     measured = results["runs"][name].steps.consistency.to_numpy()
     known = ~np.isnan(measured)
     if name not in IN_HOOK:
@@ -119,7 +141,11 @@ def test_consistency_is_exact_where_the_reduced_norm_is_known(
     assert np.abs(measured - expected)[known].max() <= limit
 
 
-def test_mean_cosine_matches_the_oracle(results: dict[str, Any], name: str) -> None:
+@every_case
+def test_mean_cosine_matches_the_oracle(
+    case: Case, results_of: Callable[[int], dict[str, Any]]
+) -> None:
+    name, results = case[1], results_of(case[0])
     steps = results["runs"][name].steps
     error = steps.cosine_mean.to_numpy() - column(results, name, "cosine_mean")
     limit = 1.2 / np.sqrt(SKETCH) if results["world"] == 2 else 1e-2
@@ -131,10 +157,11 @@ def test_mean_cosine_matches_the_oracle(results: dict[str, Any], name: str) -> N
         assert np.sqrt((error[exact] ** 2).mean()) <= (1e-5 if results["world"] == 2 else 2e-3)
 
 
-@pytest.mark.parametrize("name", IN_HOOK, indirect=True)
+@cases_of(IN_HOOK)
 def test_inside_the_hook_gram_matrices_are_exact_and_rows_nearly(
-    results: dict[str, Any], name: str
+    case: Case, results_of: Callable[[int], dict[str, Any]]
 ) -> None:
+    name, results = case[1], results_of(case[0])
     run = results["runs"][name]
     matrices = column(results, name, "cosines")
     for step in range(0, STEPS, GRAM_EVERY):
@@ -160,10 +187,11 @@ def test_pairs_and_intervals_cover_the_oracle(results: dict[str, Any]) -> None:
     assert np.concatenate(covered).mean() >= 0.93
 
 
-def test_groups_add_up_to_the_whole_gradient(results: dict[str, Any]) -> None:
-    if "plain" not in results["names"]:
-        pytest.skip("not with so many workers")
-    run = results["runs"]["plain"]
+@cases_of({"plain"})
+def test_groups_add_up_to_the_whole_gradient(
+    case: Case, results_of: Callable[[int], dict[str, Any]]
+) -> None:
+    run = results_of(case[0])["runs"]["plain"]
     by_group = run.groups.assign(square=run.groups.grad_norm**2)
     total = by_group.groupby(["step", "rank"]).square.sum() ** 0.5
     np.testing.assert_allclose(total.to_numpy(), run.workers.grad_norm.to_numpy(), rtol=1e-5)

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +62,6 @@ def test_the_recording_of_what_is_gone_is_whole(run: str, steps: int, out: Path)
     loaded = presum.load(out / run)
     assert loaded.steps.step.tolist() == list(range(steps))
     assert (loaded.steps.workers == WORLD).all()
-    with loaded._open() as db:
+    with closing(sqlite3.connect(out / run / "presum.db")) as db:
         assert db.execute("SELECT closed FROM segment").fetchall() == [(1,)]
         assert db.execute("SELECT count(*) FROM worker WHERE sent > 0").fetchone() == (WORLD,)

@@ -5,53 +5,12 @@ from __future__ import annotations
 
 import os
 import re
-import socket
-import subprocess
-import sys
 import zipapp
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-import presum
-
-PROGRAM = Path(__file__).parent / "programs" / "gan.py"
-WORLD = 2
-UNDER = ["-m", "presum.run"]
-
-
-def start(
-    command: Sequence[object], *, world: int = WORLD, timeout: float = 120, **extra: str
-) -> list[subprocess.CompletedProcess[str]]:
-    """Python with these arguments, once for each rank."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    shared = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "WORLD_SIZE": str(world),
-        "LOCAL_WORLD_SIZE": str(world),
-        **extra,
-    }
-    processes = [
-        subprocess.Popen(
-            [sys.executable, *map(str, command)],
-            env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(world)
-    ]
-    ends = [process.communicate(timeout=timeout) for process in processes]
-    return [
-        subprocess.CompletedProcess(process.args, process.returncode, *end)
-        for process, end in zip(processes, ends, strict=True)
-    ]
+from programs_started import PROGRAM, UNDER, start
 
 
 @pytest.mark.parametrize("end", ["well", "error", "code", "kill"])
@@ -70,35 +29,6 @@ def traceback_of(stderr: str) -> list[str]:
     start = next((i for i, line in enumerate(lines) if line.startswith("Traceback")), len(lines))
     end = next((i for i, line in enumerate(lines) if line.startswith("RuntimeError")), len(lines))
     return lines[start : end + 1]
-
-
-def test_each_model_has_a_section_and_its_loss_is_found(tmp_path: Path) -> None:
-    done = start([*UNDER, "--run", tmp_path, PROGRAM])
-    run = presum.load(tmp_path)
-    assert list(run.steps.groupby("module").step.count()) == [16, 16]
-    assert run.workers.loss.notna().all() and (run.steps.workers == WORLD).all()
-    assert not [found for found in run.findings if found.severity != "info"]
-    last = run.workers[run.workers.module == run.workers.module.max()].groupby("rank").loss.last()
-    printed = [float(end.stdout.split()[-1]) for end in done]
-    assert any(abs(last[0] - value) < 1e-6 for value in printed)
-
-
-@pytest.mark.parametrize("keep", [[], ["--keep"]])
-def test_trainings_of_one_process_are_freed_and_stay_apart(keep: list[str], tmp_path: Path) -> None:
-    program = PROGRAM.with_name("six_trainings.py")
-    plain = start([program, *keep])
-    watched = start([*UNDER, "--run", tmp_path, program, *keep])
-    for before, after in zip(plain, watched, strict=True):
-        assert before.stdout == after.stdout and after.stdout.count("alive") == 5
-        assert before.returncode == after.returncode == 0
-    run = presum.load(tmp_path)
-    assert run.steps.groupby("module").step.count().tolist() == [10, 12, 14, 16, 10, 10]
-    assert (run.steps.workers == WORLD).all()
-    assert not [found for found in run.findings if found.severity != "info"]
-    sampled = run.facts[run.facts.key == "sampler"]
-    assert sorted(sampled.module.unique()) == [0, 1, 2, 3]
-    seeds = sampled.value.str.extract(r"seed=(\d+)")[0].astype(int)
-    assert (seeds == sampled.module).all()
 
 
 def test_programs_keep_python_s_own_meaning(tmp_path: Path) -> None:
@@ -199,123 +129,10 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.parametrize("forward", ["model.module(x)", "model.module.layer(x)"])
-def test_a_forward_around_the_wrapper_is_recorded_and_found(forward: str, tmp_path: Path) -> None:
-    program = tmp_path / "around.py"
-    program.write_text(AROUND.replace("FORWARD", forward))
-    done = start([*UNDER, "--run", tmp_path / "run", program])
-    assert [end.returncode for end in done] == [0, 0]
-    run = presum.load(tmp_path / "run")
-    assert len(run.steps) >= 28 and (run.steps.workers == WORLD).all()
-    (finding,) = (found for found in run.findings if found.severity == "critical")
-    assert finding.check == "no-reduction"
-
-
-AROUND = """
-import torch, torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-class Model(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = torch.nn.Linear(4, 1)
-    def forward(self, x):
-        return self.layer(x)
-dist.init_process_group("gloo")
-torch.manual_seed(0)
-model = DistributedDataParallel(Model())
-model.module(torch.ones(1, 4))  # before there is an optimiser
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-torch.manual_seed(1 + dist.get_rank())
-for step in range(30):
-    x = torch.randn(4, 4)
-    optimizer.zero_grad()
-    FORWARD.square().mean().backward()
-    optimizer.step()
-dist.destroy_process_group()
-"""
-
-
-def test_spawned_ranks_are_watched(tmp_path: Path) -> None:
-    program = tmp_path / "spawns.py"
-    program.write_text(SPAWNS)
-    (done,) = start([*UNDER, "--run", tmp_path / "run", program], world=1)
-    assert done.returncode == 0 and "nothing was recorded" not in done.stderr
-    assert (presum.load(tmp_path / "run").steps.workers == 2).all()
-
-
-SPAWNS = """
-import os, torch, torch.distributed as dist, torch.multiprocessing as mp
-from torch.nn.parallel import DistributedDataParallel
-def main(rank):
-    os.environ.pop("RANK"), os.environ.pop("WORLD_SIZE")
-    dist.init_process_group("gloo", rank=rank, world_size=2)
-    model = DistributedDataParallel(torch.nn.Linear(4, 1))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for step in range(5):
-        model(torch.full((2, 4), float(rank + step))).sum().backward()
-        optimizer.step()
-    dist.destroy_process_group()
-if __name__ == "__main__":
-    mp.spawn(main, nprocs=2)
-"""
-
-
 def test_a_module_runs_as_one(tmp_path: Path) -> None:
     command = [*UNDER, "--quiet", "-m", "json.tool", "--help"]
     (done,) = start(command, world=1)
     assert done.returncode == 0 and "json.tool" in done.stdout and not done.stderr
-
-
-def test_ranks_that_train_apart_are_told(tmp_path: Path) -> None:
-    first, second = start([*UNDER, "--run", tmp_path, PROGRAM, "--alone"])
-    assert "2 ranks were started" in first.stderr and "trains on its own" in first.stderr
-    assert not second.stderr and not list(tmp_path.iterdir())
-
-
-def test_one_process_without_ddp_is_told_that_nothing_was_recorded(tmp_path: Path) -> None:
-    (done,) = start([*UNDER, PROGRAM, "--alone"], world=1)
-    assert done.returncode == 0 and "nothing was recorded" in done.stderr
-
-
-def test_an_environment_variable_stands_for_the_launcher(tmp_path: Path) -> None:
-    line = f"import presum, runpy; runpy.run_path({str(PROGRAM)!r}, run_name='__main__')"
-    options = f"--run {tmp_path} --every 2"
-    done = start(["-c", line], PRESUM="1", PRESUM_OPTIONS=options)
-    assert all(end.returncode == 0 for end in done)
-    assert set(presum.load(tmp_path).steps.step) == set(range(0, 16, 2))
-
-
-def test_preflight_ends_the_program(tmp_path: Path) -> None:
-    done = start([*UNDER, "--run", tmp_path, "--preflight", "5", PROGRAM])
-    assert {end.returncode for end in done} == {0}
-    assert all("epoch 1" not in end.stdout for end in done)
-
-
-SHORT = """
-import torch, torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-dist.init_process_group("gloo")
-model = DistributedDataParallel(torch.nn.Linear(2, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for step in range({steps}):
-    optimizer.zero_grad()
-    model(torch.randn(3, 2) + ({same} or dist.get_rank())).square().sum().backward()
-    optimizer.step()
-"""
-
-
-@pytest.mark.parametrize(("steps", "same", "code"), [(3, 0, 2), (12, 0, 0), (12, 1, 1)])
-def test_a_preflight_that_the_program_ends_before_is_judged_on_what_there_is(
-    steps: int, same: int, code: int, tmp_path: Path
-) -> None:
-    program = tmp_path / "short.py"
-    seed = "torch.manual_seed(7 if SAME else dist.get_rank())\n".replace("SAME", str(same))
-    text = SHORT.format(steps=steps, same=same)
-    program.write_text(text.replace("model = ", seed + "model = "))
-    done = start([*UNDER, "--run", tmp_path / "run", "--preflight", "20", program])
-    assert {end.returncode for end in done} == {code}, done[0].stderr
-    assert "training ended before 20 preflight steps" in done[0].stderr
-    assert presum.load(tmp_path / "run").segments.preflight_exit_code.tolist() == [code]
 
 
 def test_bad_use_is_one_line(tmp_path: Path) -> None:
@@ -323,55 +140,3 @@ def test_bad_use_is_one_line(tmp_path: Path) -> None:
     assert done.returncode == 2 and "there is no file" in done.stderr
     (done,) = start([*UNDER, "--every", "0", PROGRAM], world=1)
     assert done.returncode == 2 and "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("launcher", "world", "alone"),
-    [
-        (["torch.distributed.run", "--nproc-per-node", 2], 2, {}),
-        # On CPUs accelerate starts several processes through mpirun only.
-        (["accelerate.commands.launch", "--cpu", "--num_processes", 1], 1, {"RANK": "0"}),
-    ],
-    ids=["torchrun", "accelerate"],
-)
-def test_launchers_can_start_it(
-    launcher: list[object], world: int, alone: dict[str, str], tmp_path: Path
-) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "1"} if alone else {}
-    command = ["-m", *launcher, "-m", "presum.run", "--run-folder", tmp_path / "run", PROGRAM]
-    done = subprocess.run(
-        [sys.executable, *map(str, command)],
-        env={**os.environ, "OMP_NUM_THREADS": "1", **alone, **place},
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.count("epoch") >= world
-    assert (presum.load(tmp_path / "run").steps.workers == world).all()
-
-
-def test_a_program_that_attaches_itself_as_well_is_told(tmp_path: Path) -> None:
-    program = Path(__file__).parent / "programs" / "attaches_itself.py"
-    done = start([*UNDER, "--run", tmp_path / "run", program])
-    assert {end.returncode for end in done} == {0}, done[0].stderr[-2000:]
-    assert all("attached already" in end.stdout for end in done)
-    assert (presum.load(tmp_path / "run").steps.workers == 2).all()
-
-
-def test_ranks_that_a_program_starts_itself_are_watched(tmp_path: Path) -> None:
-    program = Path(__file__).parent / "programs" / "launches_itself.py"
-    done = subprocess.run(
-        [sys.executable, *UNDER, "--run", tmp_path / "run", program],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert presum.load(tmp_path / "run").steps.workers.tolist() == [2] * 4

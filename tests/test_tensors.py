@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ def out(launch: Any, tmp_path_factory: Any) -> Path:
 
 
 def notes(run: Path) -> list[str]:
-    with presum.load(run)._open() as db:
+    with closing(sqlite3.connect(run / "presum.db")) as db:
         return [text for (text,) in db.execute("SELECT text FROM note ORDER BY rank")]
 
 
@@ -53,7 +55,7 @@ def test_each_rank_s_part_of_a_distributed_tensor_is_its_own(out: Path) -> None:
 @pytest.mark.parametrize(("case", "kind"), [("nested", "Tensor"), ("marked", "Marked")])
 def test_what_is_not_read_is_noted_once_and_counted(out: Path, case: str, kind: str) -> None:
     assert notes(out / case) == [f"inputs of class {kind} are not read"] * WORLD
-    with presum.load(out / case)._open() as db:
+    with closing(sqlite3.connect(out / case / "presum.db")) as db:
         counts = db.execute("SELECT value FROM fingerprint WHERE kind = 71").fetchall()
     assert counts == [(1,)] * WORLD  # a row where a value changed
 

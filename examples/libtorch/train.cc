@@ -221,7 +221,7 @@ class Watch {
     const auto rank = static_cast<std::uint32_t>(ranks.rank);
     auto observer =
         presum::Observer::create({.identity = {.replica = rank,
-                                               .world_rank = rank,
+                                               .rank = rank,
                                                .replicas = static_cast<std::uint32_t>(ranks.size)},
                                   .host = "localhost"},
                                  parameters);

@@ -135,7 +135,7 @@ class Watch {
     const auto size = static_cast<std::uint32_t>(ranks.size);
     if (ranks.rank == 0) monitor_ = kept(presum::Monitor::open({.run = run, .world_size = size}));
     observer_ = kept(presum::Observer::create(
-        {.identity = {.replica = rank, .world_rank = rank, .replicas = size}, .host = host()},
+        {.identity = {.replica = rank, .rank = rank, .replicas = size}, .host = host()},
         {{.name = "linear.weight", .elements = kFeatures},
          {.name = "linear.bias", .elements = 1}}));
     std::optional<presum::mpi::Announcement> announcement;

@@ -136,8 +136,7 @@ presum::Result<std::vector<Worker>> make_workers(Training& training) {
   std::vector<Worker> workers;
   for (std::uint32_t rank = 0; rank < kWorkers; ++rank) {
     auto observer = presum::Observer::create(
-        {.identity = {.replica = rank, .world_rank = rank, .replicas = kWorkers},
-         .host = "simulation"},
+        {.identity = {.replica = rank, .rank = rank, .replicas = kWorkers}, .host = "simulation"},
         {{.name = "linear.weight", .elements = kFeatures}});
     if (!observer) return observer.error();
     workers.emplace_back(training, std::move(*observer), rank);

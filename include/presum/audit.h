@@ -3,13 +3,9 @@
 // values; the numbers of the enumerations never change.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <limits>
 #include <optional>
-#include <span>
-
-#include "presum/fingerprint.h"
 
 namespace presum {
 
@@ -45,6 +41,7 @@ enum class Repeat : std::uint8_t { kNotTried = 0, kEqual = 1, kDifferent = 2 };
 const char* to_string(Accumulation accumulation);  // "unknown", "fp64", "fp32", "fp16", "bf16"
 const char* to_string(SumOrder order);             // "unknown", "any", "exact", "sequential", ...
 const char* to_string(Division division);          // "unknown", "none", "before-multiply", ...
+const char* to_string(Repeat repeat);              // "not-tried", "equal", "different"
 
 // Bits of the significand; 0 for kUnknown.
 int significand_bits(Accumulation accumulation);
@@ -68,16 +65,10 @@ struct AuditRecord {
   double error_max = std::numeric_limits<double>::quiet_NaN();    // of |error| / sum of |x|
   Accumulation gradient = Accumulation::kUnknown;                 // the format of what went in
   Accumulation accumulation = Accumulation::kUnknown;             // as found
-  Accumulation expected = Accumulation::kUnknown;  // as the configuration says, if it does
   SumOrder order = SumOrder::kUnknown;
   Division division = Division::kUnknown;
   Repeat repeat = Repeat::kNotTried;
   std::optional<UlpPercentiles> ulps = {};  // none where no element is finite
 };
-
-// How an audit travels and is stored: as fingerprints of the step (docs/packet_format.md).
-std::array<FingerprintValue, 10> to_fingerprints(const AuditRecord& audit);
-// None where a step was not audited. Unknown numbers of enumerations become kUnknown or kNotTried.
-std::optional<AuditRecord> audit_of(std::span<const FingerprintValue> fingerprints);
 
 }  // namespace presum

@@ -8,16 +8,17 @@
 #include <variant>
 #include <vector>
 
+#include "presum/records.h"
+
 namespace presum {
 
 enum class Severity : std::uint8_t { kInfo = 0, kWarning = 1, kCritical = 2 };
 
 struct Finding {
   using Value = std::variant<double, std::int64_t, std::string>;
+  using Evidence = std::vector<std::pair<std::string, Value>>;
 
-  std::uint32_t segment = 1;
-  std::uint32_t module = 0;
-  std::uint32_t shard = 0;
+  ModelKey model{.segment = 1};
   std::string check;              // its id, such as "duplicate-data"
   std::vector<std::string> also;  // checks it absorbed: findings of the same cause
   Severity severity = Severity::kInfo;
@@ -27,7 +28,7 @@ struct Finding {
   std::uint64_t last_step = 0;
   double confidence = 0;  // 0 to 1: how sure presum is that this is the cause
   std::string title;      // one sentence
-  std::vector<std::pair<std::string, Value>> evidence;
+  Evidence evidence;
   std::string remedy;     // one or two sentences
   std::string resembles;  // a public report of the same kind, such as "pytorch/pytorch#31771"
 };

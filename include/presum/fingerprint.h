@@ -44,17 +44,6 @@ enum class FingerprintKind : std::uint32_t {
   kGradientWeight = 62,     // its gradient over that of its mean loss per token; a real number
   kBatch = 70,              // all samples of the step, in any order
   kUnreadInputs = 71,       // tensors that the step's forward passes took and that were not read
-  kAuditElements = 80,      // of an audited reduction (presum/audit.h)
-  kAuditDiffering = 81,
-  kAuditWrong = 82,
-  kAuditRelativeL2 = 83,  // a real number
-  kAuditError = 84,       // likewise
-  kAuditCodes = 85,
-  kAuditUlps50 = 86,
-  kAuditUlps90 = 87,
-  kAuditUlps99 = 88,
-  kAuditUlpsMax = 89,
-  kAuditNumber = 90,  // of this worker's audits, from 1: with it each one is stored
 };
 
 enum class Expectation : std::uint8_t {

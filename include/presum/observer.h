@@ -14,6 +14,7 @@
 #include "presum/dtype.h"
 #include "presum/fingerprint.h"
 #include "presum/packet.h"
+#include "presum/records.h"
 #include "presum/status.h"
 
 namespace presum {
@@ -138,7 +139,7 @@ class Observer {
   // Error (kInvalidArgument): not W (W + 1) / 2 values, or more than 64 workers.
   Status gram(std::span<const double> share);
 
-  // What an audit of the step's reduction found; travels as fingerprints.
+  // What an audit of the step's reduction found.
   void audit(const AuditRecord& audit);
 
   // Ends the step. REQUIRES: begin_step was called.

@@ -20,19 +20,11 @@ struct Packet {
 
 // Which worker of which model a packet is about.
 struct Identity {
-  std::uint32_t module = 0;      // which model of its group of ranks: 0, 1, ...
-  std::uint32_t replica = 0;     // data-parallel rank, 0 .. replicas-1
-  std::uint32_t shard = 0;       // tensor/pipeline coordinate; 0 without model parallelism
-  std::uint32_t world_rank = 0;  // global rank
-  std::uint32_t replicas = 1;    // data-parallel world size
-};
-
-// What one pass over some gradient elements yields (docs/packet_format.md).
-struct GradientSums {
-  double sum_squares = 0;       // NaN or Inf if an element is
-  double max_abs = 0;           // largest |g| over finite elements
-  std::uint64_t nonfinite = 0;  // NaN and Inf elements
-  std::uint64_t fingerprint = 0;
+  std::uint32_t module = 0;    // which model of its group of ranks: 0, 1, ...
+  std::uint32_t replica = 0;   // data-parallel rank, 0 .. replicas-1
+  std::uint32_t shard = 0;     // tells data-parallel groups of one module apart
+  std::uint32_t rank = 0;      // global rank
+  std::uint32_t replicas = 1;  // data-parallel world size
 };
 
 }  // namespace presum

@@ -13,8 +13,8 @@
 #include <variant>
 #include <vector>
 
-#include "presum/audit.h"
 #include "presum/finding.h"
+#include "presum/records.h"
 #include "presum/status.h"
 #include "presum/step_record.h"
 
@@ -27,8 +27,7 @@ struct WorkerInfo {
 };
 
 struct ModuleInfo {
-  std::uint32_t module = 0;
-  std::uint32_t shard = 0;
+  ModelKey model;
   std::uint32_t workers_expected = 0;
   std::vector<WorkerInfo> workers;  // that said hello, by replica
 };
@@ -74,31 +73,20 @@ struct SegmentInfo {
 // "incomplete after step 29: the disk is full". REQUIRES: the segment is incomplete.
 std::string incomplete_text(const SegmentInfo& segment);
 
-struct GroupInfo {
-  std::uint32_t segment = 0;
-  std::uint32_t module = 0;
-  std::uint32_t shard = 0;
-  std::uint64_t id = 0;
-  std::string name;
-  std::uint64_t elements = 0;
+struct GroupInfo : GroupName {
+  ModelKey model;
   std::uint32_t position = 0;  // in the order of the model's parameters, or else by name
 };
 
 struct StepKey {
-  std::uint32_t segment = 0;
-  std::uint32_t module = 0;
-  std::uint32_t shard = 0;
+  ModelKey model;
   std::uint64_t step = 0;
+  auto operator<=>(const StepKey&) const = default;
 };
 
-// A worker's parameters after its last step.
-struct FinalState {
-  std::uint32_t segment = 0;
-  std::uint32_t module = 0;
-  std::uint32_t shard = 0;
+struct FinalStateRecord : FinalState {
+  ModelKey model;
   std::uint32_t replica = 0;
-  std::uint64_t optimizer_steps = 0;  // that it had finished
-  std::vector<StateHash> states;
 };
 
 // What a worker found of the reduction of a step.
@@ -109,9 +97,9 @@ struct AuditedStep {
 };
 
 // The steps of one model in one segment, one after the other, with all that was kept of them but
-// cosines. A worker's fingerprints are those that it last told, at this step or before. Holds one
-// step in memory at a time. Lifetime: the RunLog outlives it. Thread-safety: one thread at a time,
-// that of the RunLog.
+// cosines. A worker's fingerprints and audit are those that it last told, at this step or before.
+// Holds one step in memory at a time. Lifetime: the RunLog outlives it. Thread-safety: one thread
+// at a time, that of the RunLog.
 class StepCursor {
  public:
   StepCursor(StepCursor&&) noexcept;
@@ -149,9 +137,7 @@ class RunLog {
   Result<std::vector<Finding>> findings() const;
   // Every check of every model and segment that was looked at.
   struct Check {
-    std::uint32_t segment = 0;
-    std::uint32_t module = 0;
-    std::uint32_t shard = 0;
+    ModelKey model;
     CheckRecord record;
   };
   Result<std::vector<Check>> checks() const;
@@ -159,12 +145,11 @@ class RunLog {
   Result<std::vector<GroupInfo>> groups() const;
 
   // By segment, module, shard and replica.
-  Result<std::vector<FinalState>> final_states() const;
+  Result<std::vector<FinalStateRecord>> final_states() const;
   // By segment, module, shard, step and replica.
   Result<std::vector<AuditedStep>> audits() const;
   // The steps from `from_step` on, ascending.
-  Result<StepCursor> cursor(std::uint32_t segment, std::uint32_t module, std::uint32_t shard,
-                            std::uint64_t from_step = 0) const;
+  Result<StepCursor> cursor(const ModelKey& model, std::uint64_t from_step = 0) const;
 
   // Calls `visit` once a step, in the order of steps(), with the workers that were seen in it, by
   // replica. Their micro-batches are left out. Holds one step in memory at a time.

@@ -4,15 +4,11 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
-#include <string>
 #include <vector>
 
-#include "presum/fingerprint.h"
+#include "presum/records.h"
 
 namespace presum {
-
-inline constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 // How the cosines of a step were found, from least to most exact.
 enum class CosineSource : std::uint8_t {
@@ -23,14 +19,10 @@ enum class CosineSource : std::uint8_t {
   kExact = 4,      // two workers and the norm of the reduced gradient
   kGram = 5,       // the exact dot products of all pairs
 };
+const char* to_string(CosineSource source);  // "none", "sketch", "total-norm", ...
 
-struct MicroBatchRecord {
-  double loss = kNaN;
-  double weight = 1;
-  std::uint64_t tokens = 0;
-};
-
-struct WorkerRecord {
+// One worker's step: what it reported, and what follows from that.
+struct WorkerRecord : StepReport {
   std::uint32_t rank = 0;          // global rank
   std::uint32_t replica = 0;       // data-parallel rank
   double loss = kNaN;              // weighted mean over its micro-batches; NaN if none was reported
@@ -44,27 +36,6 @@ struct WorkerRecord {
   double reduced_norm = kNaN;      // norm of the reduced gradient as this worker sees it
   std::uint64_t fingerprint = 0;   // of its own gradient
   std::uint64_t reduced_fingerprint = 0;  // of the reduced gradient; 0 where reduced_norm is NaN
-  std::uint64_t optimizer_step = 0;
-  std::uint64_t dropped = 0;  // packets it could not send so far
-  std::uint32_t micro_batches = 0;
-  std::uint32_t skipped_parameters = 0;
-  std::vector<MicroBatchRecord> micro;
-
-  std::vector<FingerprintValue> fingerprints;
-  std::uint64_t rows = 0;  // samples in the step's micro-batches; 0 if unknown
-  // Row hashes of them; where there are many, those divisible by 2^thinned.
-  std::vector<std::uint64_t> samples;
-  std::uint32_t thinned = 0;
-  std::vector<std::uint64_t> indices;  // in the data set, where a sampler told; in their order
-  std::vector<StateHash> states;       // a slice of the model's parameters and buffers
-
-  // The value of a fingerprint, or null.
-  const std::uint64_t* fingerprint_of(FingerprintKind kind) const {
-    for (const FingerprintValue& f : fingerprints) {
-      if (f.kind == static_cast<std::uint32_t>(kind)) return &f.value;
-    }
-    return nullptr;
-  }
 };
 
 struct GroupRecord {
@@ -80,9 +51,7 @@ struct GroupRecord {
 };
 
 struct StepRecord {
-  std::uint32_t segment = 0;
-  std::uint32_t module = 0;
-  std::uint32_t shard = 0;
+  ModelKey model;
   std::uint64_t step = 0;
   std::uint32_t workers_expected = 0;
   std::uint32_t workers_seen = 0;  // = workers.size() where these are read

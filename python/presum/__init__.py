@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from presum import reduce
     from presum.attaching import attach
     from presum.findings import Finding
-    from presum.lightning_callback import LightningCallback
+    from presum.frameworks.lightning import LightningCallback
+    from presum.frameworks.transformers import TransformersCallback
     from presum.loading import Run, load
     from presum.monitor import Monitor
-    from presum.reduce.sampler import MicroBatchSampler
-    from presum.transformers_callback import TransformersCallback
+    from presum.parallel.sampler import MicroBatchSampler
 
 __all__ = [
     "Finding",
@@ -41,12 +41,12 @@ __all__ = [
 _HOMES = {
     "attach": "presum.attaching",
     "Finding": "presum.findings",
-    "LightningCallback": "presum.lightning_callback",
-    "MicroBatchSampler": "presum.reduce.sampler",
+    "LightningCallback": "presum.frameworks.lightning",
+    "MicroBatchSampler": "presum.parallel.sampler",
     "Monitor": "presum.monitor",
     "load": "presum.loading",
     "Run": "presum.loading",
-    "TransformersCallback": "presum.transformers_callback",
+    "TransformersCallback": "presum.frameworks.transformers",
 }
 
 

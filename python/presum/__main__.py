@@ -20,11 +20,11 @@ def main() -> int:
 
 def _dispatch(args: list[str]) -> int:
     if args[:1] == ["s1"]:
-        from presum.s1.command import main as s1
+        from presum.experiments.s1.command import main as s1
 
         return s1(args[1:])
     if args[:1] == ["faults"] and "--simulate" not in args:
-        from presum.faults.command import main as faults
+        from presum.experiments.faults.command import main as faults
 
         return faults(args[1:])
     if args[:1] == ["run"]:

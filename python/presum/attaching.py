@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -20,17 +21,17 @@ from torch.distributed.fsdp import FSDPModule
 from torch.optim import Optimizer
 
 from presum._core import Observer, __version__
-from presum.collector import Setup
-from presum.device_pass import look_for_arrivals
+from presum.devices.gradient_pass import poll_host_copies
 from presum.findings import Finding
 from presum.fingerprints import Families, StepFingerprints, chosen
 from presum.fingerprints.environment import environment_facts
 from presum.fingerprints.settings import optimizer_facts
-from presum.fingerprints.states import Held, held_buffers
+from presum.fingerprints.states import NamedState, named_states
 from presum.monitor import Monitor
-from presum.recording import Recording, unhook_ended
-from presum.reduce.plan import plan_of
-from presum.targets import Target, Wish, target_of
+from presum.parallel.plan import plan_of
+from presum.parallel.targets import Target, WatchOptions, target_of
+from presum.steps.collector import CollectorSetup
+from presum.steps.recording import Recording, unhook_ended
 from presum.text import printable
 from presum.transport.session import end_recordings_of, next_module, open_session
 
@@ -129,90 +130,124 @@ def attach(
     unhook_ended()
     _check_kind("process_group", process_group, dist.ProcessGroup)
     plan = plan_of(reduction, mode, gram_every, microbatch_mean=microbatch_mean)
-    wish = Wish(mode, gram_every, plan, audit_every, audit_elements)
-    target = target_of(model, process_group, wish)
-    _check_positive("every", every)
-    _check_positive("reduced_every", reduced_every)
-    for name, value in (
-        ("gram_every", gram_every),
-        ("audit_every", audit_every),
-        ("audit_elements", audit_elements),
-    ):
-        if value is not None:
-            _check_positive(name, value)
-    if audit_every is None and audit_elements != AUDIT_ELEMENTS:
-        raise ValueError("presum.attach: audit_elements needs audit_every")
+    options = WatchOptions(mode, gram_every, plan, audit_every, audit_elements)
+    target = target_of(model, process_group, options)
+    _check_cadence(options, every, reduced_every)
     _check_preflight(preflight, optimizer, every)
     _check_callback(on_finding)
     _check_data(data)
     _check_moment()
-    on = chosen(fingerprints) - ({"parameters"} if target.sharded else set())
     optimizer = _innermost(optimizer)
     _check_kind("optimizer", optimizer, Optimizer)
-    rank, ranks = dist.get_rank(), target.ranks
-    sketch_size = _sketch_size(sketch, len(ranks))
-    buffers = held_buffers(
-        target.module, target.parameters, target.ignored, _patterns(local_buffers), on
-    )
-    facts = _target_facts(target, optimizer, scaler) | {
-        "sketch": sketch_size,
-        "every": every,
-        "reduced_every": reduced_every,
-        "mode": mode,
-        "reduction": plan or "the framework's",
-        "fingerprints": ",".join(sorted(on)) or "none",
-    }
-    if "environment" in on:
-        facts |= environment_facts(target.device)
-    if "optimizer" in on and optimizer is not None:
-        facts |= optimizer_facts(optimizer)
+    numbers = _Numbers(every, reduced_every, _sketch_size(sketch, len(target.ranks)), groups)
+    on = chosen(fingerprints) - ({"parameters"} if target.sharded else set())
+    training = _Training(target, optimizer, scaler, data, on, _buffers(target, local_buffers, on))
     key = Path(run).absolute() if run is not None else None
-    observer = Observer(
-        module=next_module(key, tuple(ranks)),
+    facts = _facts(training, numbers, options)
+    observer = _observer(training, numbers, facts, next_module(key, tuple(target.ranks)))
+    end_recordings_of(target.module)
+    session = open_session(key, _default_run(), dist.get_rank(), dist.get_world_size())
+    session.channel.poll_devices = poll_host_copies
+    session.channel.quiet = session.channel.quiet or quiet
+    if on_finding is not None:
+        session.listeners.listen(on_finding, on_training_thread=on_training_thread)
+    recording = Recording(session, observer, tuple(target.ranks), preflight=preflight)
+    monitor = Monitor(recording)
+    try:
+        _start(recording, training, _setup(recording, observer, training, numbers))
+    except Exception:
+        monitor.close()
+        raise
+    return monitor
+
+
+class _Numbers(NamedTuple):
+    """What of a step is measured, and when."""
+
+    every: int
+    reduced_every: int
+    sketch_size: int
+    groups: Sequence[str] | bool | None
+
+
+class _Training(NamedTuple):
+    """A model, and what else of its training is watched."""
+
+    target: Target
+    optimizer: Optimizer | None
+    scaler: torch.amp.GradScaler | None
+    data: object
+    families: frozenset[str]  # of fingerprints
+    buffers: Sequence[NamedState]
+
+
+def _facts(training: _Training, numbers: _Numbers, options: WatchOptions) -> dict[str, object]:
+    """What the run log is told of the training at its beginning."""
+    target, optimizer, families = training.target, training.optimizer, training.families
+    facts = _target_facts(target, optimizer, training.scaler) | {
+        "sketch": numbers.sketch_size,
+        "every": numbers.every,
+        "reduced_every": numbers.reduced_every,
+        "mode": options.mode,
+        "reduction": options.plan or "the framework's",
+        "fingerprints": ",".join(sorted(families)) or "none",
+    }
+    if "environment" in families:
+        facts |= environment_facts(target.device)
+    if "optimizer" in families and optimizer is not None:
+        facts |= optimizer_facts(optimizer)
+    return facts
+
+
+def _observer(
+    training: _Training, numbers: _Numbers, facts: dict[str, object], module: int
+) -> Observer:
+    target, groups = training.target, numbers.groups
+    rank, ranks = dist.get_rank(), target.ranks
+    return Observer(
+        module=module,
         replica=ranks.index(rank),
         shard=min(ranks),
         world_rank=rank,
         replicas=len(ranks),
-        sketch_size=sketch_size,
+        sketch_size=numbers.sketch_size,
         host=socket.gethostname(),
         facts=[(name, printable(str(value))) for name, value in facts.items()],
         parameters=[(n, p.numel(), _group_of(n, groups)) for n, p in target.parameters.items()],
-        buffers=_listed(buffers, groups),
+        buffers=_listed(training.buffers, groups),
     )
-    end_recordings_of(target.module)
-    session = open_session(key, _default_run(), rank, dist.get_world_size())
-    session.channel.look_for_numbers = look_for_arrivals
-    session.channel.quiet = session.channel.quiet or quiet
-    if on_finding is not None:
-        session.telling.listen(on_finding, on_training_thread=on_training_thread)
-    recording = Recording(session, observer, tuple(ranks), preflight=preflight)
-    monitor = Monitor(recording)
+
+
+def _setup(
+    recording: Recording, observer: Observer, training: _Training, numbers: _Numbers
+) -> CollectorSetup:
+    target, optimizer, session = training.target, training.optimizer, recording.session
     parameters = [weakref.ref(parameter) for parameter in target.parameters.values()]
 
     def hello() -> None:
         session.send(observer.hello())
 
-    setup = Setup(
+    return CollectorSetup(
         observer=observer,
         parameters=parameters,
         names=list(target.parameters),
         device=target.device,
-        replicas=len(ranks),
+        replicas=len(target.ranks),
         optimizer=None if optimizer is None else weakref.ref(optimizer),
-        scaler=scaler,
-        every=every,
-        reduced_every=reduced_every,
-        sketch_size=sketch_size,
+        scaler=training.scaler,
+        every=numbers.every,
+        reduced_every=numbers.reduced_every,
+        sketch_size=numbers.sketch_size,
         fingerprints=StepFingerprints(
             target.module,
             observer,
-            families=Families(on, recording.note),
+            families=Families(training.families, recording.note),
             parameters=parameters,
-            buffers=buffers,
+            buffers=training.buffers,
             device=target.device,
             optimizer=optimizer,
-            data=data,
-            every=every,
+            data=training.data,
+            every=numbers.every,
             found=hello,
         ),
         send=session.send,
@@ -222,23 +257,18 @@ def attach(
         note=recording.note,
         stepped=recording.stepped,
     )
-    try:
-        collector = target.collector(setup)
-    except Exception:
-        monitor.close()
-        raise
+
+
+def _start(recording: Recording, training: _Training, setup: CollectorSetup) -> None:
+    target, optimizer = training.target, training.optimizer
+    collector = target.collector(setup)
     recording.watch(target.wrapper, target.module, collector)
-    say = session.channel.say
+    say = recording.session.channel.say
     if optimizer is not None and _has_stepped(optimizer):
         say("presum: the optimiser has stepped before; the recording starts here")
     if optimizer is not None and not _holds_some(optimizer, target.parameters.values()):
         say("presum: the optimizer given to attach holds none of the model's parameters")
-    try:
-        collector.hook()
-    except Exception:
-        monitor.close()
-        raise
-    return monitor
+    collector.hook()
 
 
 def _innermost(optimizer: Optimizer | None) -> Optimizer | None:
@@ -269,10 +299,17 @@ def _check_kind(name: str, value: object, kind: type) -> None:
 
 
 def _listed(
-    buffers: Sequence[Held], groups: Sequence[str] | bool | None
+    buffers: Sequence[NamedState], groups: Sequence[str] | bool | None
 ) -> list[tuple[str, int, str]]:
     tensors = [(held.name, held.tensor()) for held in buffers]
     return [(n, x.numel() if x is not None else 0, _group_of(n, groups)) for n, x in tensors]
+
+
+def _buffers(
+    target: Target, local_buffers: Sequence[str], families: frozenset[str]
+) -> Sequence[NamedState]:
+    patterns = _patterns(local_buffers)
+    return named_states(target.module, target.parameters, target.ignored, patterns, families)
 
 
 def _patterns(local_buffers: Sequence[str]) -> Sequence[str]:
@@ -288,6 +325,17 @@ def _patterns(local_buffers: Sequence[str]) -> Sequence[str]:
 def _check_positive(name: str, value: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(f"presum.attach: {name} must be a whole number of at least 1, not {value}")
+
+
+def _check_cadence(options: WatchOptions, every: int, reduced_every: int) -> None:
+    _check_positive("every", every)
+    _check_positive("reduced_every", reduced_every)
+    for name in ("gram_every", "audit_every", "audit_elements"):
+        value = getattr(options, name)
+        if value is not None:
+            _check_positive(name, value)
+    if options.audit_every is None and options.audit_elements != AUDIT_ELEMENTS:
+        raise ValueError("presum.attach: audit_elements needs audit_every")
 
 
 def _check_callback(on_finding: object) -> None:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from presum._core import __version__, has_cuda, simd_target, simd_targets
 
 
-class Row(NamedTuple):
+class Capability(NamedTuple):
     """One thing that may be there."""
 
     part: str
@@ -46,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
     return 0 if any(row.available for row in rows if row.part == "collection") else 2
 
 
-def _print(rows: Sequence[Row]) -> None:
+def _print(rows: Sequence[Capability]) -> None:
     part = ""
     width = max(len(row.name) for row in rows)
     for row in rows:
@@ -56,14 +56,14 @@ def _print(rows: Sequence[Row]) -> None:
         print(f"  {'yes' if row.available else 'no ':3}  {row.name:{width}}  {row.detail}".rstrip())
 
 
-def _rows() -> Iterator[Row]:
-    yield Row("installed", "presum", True, __version__)
-    yield Row("installed", "python", True, platform.python_version())
+def _rows() -> Iterator[Capability]:
+    yield Capability("installed", "presum", True, __version__)
+    yield Capability("installed", "python", True, platform.python_version())
     for name in ("torch", "numpy", "pandas", "transformers", "trl", "accelerate", "lightning"):
         yield _installed(name)
     torch = _module("torch")
     if torch is None:
-        yield Row("collection", "anything", False, "torch is not installed")
+        yield Capability("collection", "anything", False, "torch is not installed")
         return
     for name, check in _COLLECTION:
         yield _row("collection", name, check)
@@ -72,26 +72,26 @@ def _rows() -> Iterator[Row]:
     possible, impossible = simd_targets()
     for name in possible:
         used = "in use; PRESUM_SIMD forces another" if name == simd_target() else ""
-        yield Row("simd", name, True, used)
+        yield Capability("simd", name, True, used)
     for name in impossible:
-        yield Row("simd", name, False, "this processor does not have it")
+        yield Capability("simd", name, False, "this processor does not have it")
     for name, check in _TRANSPORTS:
         yield _row("transports", name, check)
 
 
-def _row(part: str, name: str, check: Callable[[], str]) -> Row:
+def _row(part: str, name: str, check: Callable[[], str]) -> Capability:
     """A check returns a detail, or raises what is missing."""
     try:
-        return Row(part, name, True, check())
+        return Capability(part, name, True, check())
     except Exception as error:
-        return Row(part, name, False, " ".join(str(error).split()) or type(error).__name__)
+        return Capability(part, name, False, " ".join(str(error).split()) or type(error).__name__)
 
 
-def _installed(name: str) -> Row:
+def _installed(name: str) -> Capability:
     try:
-        return Row("installed", name, True, metadata.version(name))
+        return Capability("installed", name, True, metadata.version(name))
     except metadata.PackageNotFoundError:
-        return Row("installed", name, False, f"pip install {name}")
+        return Capability("installed", name, False, f"pip install {name}")
 
 
 def _module(name: str) -> object | None:
@@ -110,21 +110,21 @@ def _ddp() -> str:
     import torch.distributed as dist
 
     _need(dist.is_available(), "torch was built without torch.distributed")
-    importlib.import_module("presum.ddp")
+    importlib.import_module("presum.parallel.ddp")
     backends = [n for n in ("gloo", "nccl", "mpi", "xccl") if dist.is_backend_available(n)]
     return "backends: " + ", ".join(backends)
 
 
 def _ddp_hook() -> str:
     _ddp()
-    importlib.import_module("presum.ddp_hook")
+    importlib.import_module("presum.parallel.ddp_hook")
     return 'attach(mode="hook"): exact products'
 
 
 def _fsdp2() -> str:
     from torch.distributed.fsdp._fully_shard import _fsdp_param_group
 
-    importlib.import_module("presum.fsdp")
+    importlib.import_module("presum.parallel.fsdp")
     _need(
         hasattr(_fsdp_param_group, "foreach_reduce"),
         "this torch reduces gradients in a place that presum does not know",
@@ -137,17 +137,17 @@ def _fsdp1() -> str:
 
 
 def _by_hand() -> str:
-    importlib.import_module("presum.by_hand")
+    importlib.import_module("presum.parallel.by_hand")
     return 'attach(mode="manual"), before_reduction, after_reduction'
 
 
 def _transformers() -> str:
-    importlib.import_module("presum.transformers_callback")
+    importlib.import_module("presum.frameworks.transformers")
     return "presum.TransformersCallback()"
 
 
 def _lightning() -> str:
-    importlib.import_module("presum.lightning_callback")
+    importlib.import_module("presum.frameworks.lightning")
     return "presum.LightningCallback()"
 
 

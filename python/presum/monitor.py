@@ -5,17 +5,14 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
 
-from presum.by_hand import ManualCollector, Named
+import torch
+
 from presum.findings import Finding
-from presum.losses import kept_value
-from presum.recording import Recording
-
-if TYPE_CHECKING:
-    import torch
-
-    from presum.collector import Collector
+from presum.parallel.by_hand import ManualCollector, NamedGradients
+from presum.steps.collector import Collector
+from presum.steps.recording import Recording
+from presum.torch_events.losses import kept_value
 
 
 class Monitor:
@@ -38,7 +35,7 @@ class Monitor:
     @property
     def findings(self) -> list[Finding]:
         """What was found so far, worst first. Known on the rank that records only."""
-        return list(self._session.telling.findings)
+        return list(self._session.listeners.findings)
 
     def loss(self, value: float | torch.Tensor, weight: float | None = None) -> None:
         """Report the loss of one micro-batch, before or after its ``backward()``.
@@ -65,7 +62,7 @@ class Monitor:
             )
         collector.loss(kept, weight)
 
-    def before_reduction(self, named_gradients: Named) -> None:
+    def before_reduction(self, named_gradients: NamedGradients) -> None:
         """With ``mode="manual"``: this worker's own gradients, before they are summed, as pairs of
         a parameter's name (as in ``named_parameters()`` of the attached module) and its gradient;
         None is skipped. The first call after a step's end begins the next one; in between, calls
@@ -78,7 +75,7 @@ class Monitor:
         if collector is not None:
             collector.before_reduction(named_gradients)
 
-    def after_reduction(self, named_gradients: Named) -> None:
+    def after_reduction(self, named_gradients: NamedGradients) -> None:
         """With ``mode="manual"``: the same gradients as the reduction left them, divided by the
         number of workers, before clipping. Looked at as often as ``reduced_every`` says."""
         collector = self._by_hand()

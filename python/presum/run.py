@@ -25,7 +25,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
 
-METHODS = ("exact", "binned", "fixed32", "fixed64")  # as presum.reduce.plan, which needs torch
+from presum.reduce.methods import METHODS
 
 
 def _parser(*, program: bool) -> argparse.ArgumentParser:
@@ -90,7 +90,7 @@ def _options(found: argparse.Namespace) -> dict[str, Any]:
 
 def start_from_environment() -> None:
     """With PRESUM=1, when presum is imported."""
-    from presum.auto import start
+    from presum.frameworks.auto import start
 
     start(_options(_parser(program=False).parse_args(_words_of_environment())))
 
@@ -109,7 +109,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         _refuse(f"there is no file {found.program}")
     if not found.module and _is_folder_without_main(found.program):
         _refuse(f"there is no __main__.py in {found.program}")
-    from presum.auto import start
+    from presum.frameworks.auto import start
 
     start(_options(found), words[: len(words) - len(found.args) - 1])
     sys.argv = [found.program, *found.args]

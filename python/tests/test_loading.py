@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import presum
+from observers import make_observer
 from presum import _core
 from presum.errors import UserError
 
@@ -23,17 +24,13 @@ STEPS = 12
 
 
 def observer(rank: int) -> _core.Observer:
-    return _core.Observer(
-        module=0,
-        replica=rank,
-        shard=0,
-        world_rank=rank,
-        replicas=2,
+    return make_observer(
+        [("layers.0.weight", 2, ""), ("layers.1.weight", 2, "")],
+        rank=rank,
+        ranks=2,
         sketch_size=64,
         host=f"node{rank}",
         facts=[("torch", "2.13.0")],
-        parameters=[("layers.0.weight", 2, ""), ("layers.1.weight", 2, "")],
-        buffers=[],
     )
 
 
@@ -234,3 +231,14 @@ db.execute("UPDATE worker_step SET loss = loss + 1")
 db.execute("CREATE TABLE big AS SELECT zeroblob(4000) AS x FROM step")
 os.kill(os.getpid(), signal.SIGKILL)
 """
+
+
+def test_bad_runs_are_one_line_and_exit_code_2(tmp_path: Path) -> None:
+    (tmp_path / "presum.db").write_bytes(b"not a database" * 100)
+    for verb in ("summary", "check", "export"):
+        for run in (tmp_path, tmp_path / "nothing", tmp_path.parent):
+            done = presum_command(verb, run)
+            assert done.returncode == 2
+            assert len(done.stderr.splitlines()) == 1, done.stderr
+    with pytest.raises(presum.UserError, match="not a presum run log"):
+        presum.load(tmp_path)

@@ -60,7 +60,7 @@ std::vector<std::string> keys(const nlohmann::ordered_json& object) {
 
 StepRecord step_of(std::uint64_t step, double loss) {
   StepRecord r;
-  r.segment = 1;
+  r.model.segment = 1;
   r.step = step;
   r.workers_expected = 2;
   r.loss_mean = loss;
@@ -122,11 +122,11 @@ void make_run(const Path& folder, const std::vector<StepRecord>& records,
   auto writer = runlog::Writer::open(folder, clock.function(), runlog::Journal::kWal);
   ASSERT_TRUE(writer) << writer.error().message;
   for (const StepRecord& r : records) ASSERT_TRUE(writer->add(r));
-  ASSERT_TRUE(writer->replace(0, 0, extras.findings, extras.checks));
+  ASSERT_TRUE(writer->replace({writer->segment(), 0, 0}, extras.findings, extras.checks));
   if (!extras.note.empty()) {
     packet::Note message;
     message.header.segment = 1;
-    message.header.identity.world_rank = 5;
+    message.header.identity.rank = 5;
     message.text = extras.note;
     ASSERT_TRUE(writer->add(message));
   }
@@ -292,8 +292,8 @@ TEST(Summary, ShowsDashesForWhatIsUnknownAndForARunWithoutSteps) {
 TEST(Summary, KeepsModelsApart) {
   const TempFolder folder;
   auto steps = steps_of(4, 1);
-  steps[2].module = 1;
-  steps[3].shard = 1;
+  steps[2].model.module = 1;
+  steps[3].model.shard = 1;
   make_run(folder / "run", steps);
   const auto rows = lines(run({"summary", (folder / "run").string()}).out);
   ASSERT_EQ(rows.size(), 4U);
@@ -413,8 +413,7 @@ TEST(Findings, ShowWhatAuditsOfTheSumFound) {
                             .division = Division::kOnce,
                             .repeat = Repeat::kEqual,
                             .ulps = UlpPercentiles{0, 1, 9, 64}};
-    const auto values = to_fingerprints(audit);
-    steps[audited].workers[0].fingerprints.assign(values.begin(), values.end());
+    steps[audited].workers[0].audit = audit;
   }
   make_run(folder / "run", steps);
   const Ran ran = run({"findings", (folder / "run").string()});
@@ -446,7 +445,7 @@ TEST(Findings, ASegmentIsJudgedAlone) {
   const TempFolder folder;
   make_run(folder / "run", steps_of(3, 1), two_findings());
   auto restarted = steps_of(40, 1);
-  for (StepRecord& s : restarted) s.segment = 2;
+  for (StepRecord& s : restarted) s.model.segment = 2;
   make_run(folder / "run", restarted);
   const auto file = (folder / "run").string();
   const Ran all = run({"findings", file});
@@ -591,7 +590,7 @@ void leave_open(const Path& folder, const std::vector<StepRecord>& records) {
   auto writer = runlog::Writer::open(folder, clock.function(), runlog::Journal::kWal);
   ASSERT_TRUE(writer) << writer.error().message;
   for (const StepRecord& r : records) ASSERT_TRUE(writer->add(r));
-  ASSERT_TRUE(writer->replace(0, 0, {}, kLooked));
+  ASSERT_TRUE(writer->replace({writer->segment(), 0, 0}, {}, kLooked));
   clock.advance(2);
   ASSERT_TRUE(writer->tick());
 }
@@ -606,7 +605,7 @@ TEST(Check, ARunThatWasNotClosedIsJudgedOnWhatItHoldsAndSaysSo) {
             "run: consistent; 30 steps, 2 of 2 workers; 0 findings, 0 at or above critical; "
             "not closed (still running, or died): judged on the 30 steps written\n");
   auto restarted = steps_of(1, 1);
-  restarted[0].segment = 2;
+  restarted[0].model.segment = 2;
   make_run(folder / "run", restarted);
   EXPECT_NE(run({"check", file})
                 .out.find("; segment 1 not closed (still running, or died): judged on the 31 "
@@ -623,7 +622,7 @@ TEST(Check, ARunWhoseRecordingFailedIsNotConsistentAndSaysSinceWhen) {
     FakeClock clock;
     auto writer = runlog::Writer::open(folder / "run", clock.function(), runlog::Journal::kWal);
     for (const StepRecord& r : steps_of(30, 1)) ASSERT_TRUE(writer->add(r));
-    ASSERT_TRUE(writer->replace(0, 0, {}, kLooked));
+    ASSERT_TRUE(writer->replace({writer->segment(), 0, 0}, {}, kLooked));
     ASSERT_TRUE(writer->count({.damaged = 2, .late = 135}));
     writer->abandon("database or disk is full");
   }

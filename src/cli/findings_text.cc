@@ -54,9 +54,9 @@ std::string steps(const T& found) {
 template <class T>
 std::string part(const T& found) {
   std::string out;
-  if (found.segment != 1) out += fmt::format(", segment {}", found.segment);
-  if (found.module != 0) out += fmt::format(", module {}", found.module);
-  if (found.shard != 0) out += fmt::format(", shard {}", found.shard);
+  if (found.model.segment != 1) out += fmt::format(", segment {}", found.model.segment);
+  if (found.model.module != 0) out += fmt::format(", module {}", found.model.module);
+  if (found.model.shard != 0) out += fmt::format(", shard {}", found.model.shard);
   return out;
 }
 
@@ -141,7 +141,7 @@ std::string checks_by_state(std::span<const RunLog::Check> checks) {
   std::set<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t>> parts;
   for (const RunLog::Check& c : checks) {
     add_to(groups, c.record);
-    parts.emplace(c.segment, c.module, c.shard);
+    parts.emplace(c.model.segment, c.model.module, c.model.shard);
   }
   std::ranges::stable_sort(groups, {}, &Group::state);
   std::string out;

@@ -136,7 +136,8 @@ std::vector<Steps> by_module(Steps steps) {
   std::vector<Steps> out;
   for (StepRecord& s : steps) {
     const auto same = std::find_if(out.begin(), out.end(), [&](const Steps& other) {
-      return other.front().module == s.module && other.front().shard == s.shard;
+      return other.front().model.module == s.model.module &&
+             other.front().model.shard == s.model.shard;
     });
     if (same == out.end()) {
       out.push_back({std::move(s)});
@@ -156,14 +157,14 @@ struct Arguments {
 void add_rows(const std::string& name, Steps steps, std::vector<Row>& rows) {
   const auto parts = by_module(std::move(steps));
   const bool models = std::ranges::any_of(parts, [&](const Steps& part) {
-    return !part.empty() && part.front().module != parts.front().front().module;
+    return !part.empty() && part.front().model.module != parts.front().front().model.module;
   });
   const bool shards = std::ranges::any_of(
-      parts, [](const Steps& part) { return !part.empty() && part.front().shard > 0; });
+      parts, [](const Steps& part) { return !part.empty() && part.front().model.shard > 0; });
   for (const Steps& part : parts) {
     std::string of = name;
-    if (models) of += fmt::format(" module {}", part.front().module);
-    if (shards) of += fmt::format(" shard {}", part.front().shard);
+    if (models) of += fmt::format(" module {}", part.front().model.module);
+    if (shards) of += fmt::format(" shard {}", part.front().model.shard);
     rows.push_back(row(std::move(of), part));
   }
 }

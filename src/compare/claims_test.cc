@@ -99,12 +99,12 @@ void record_with_own_fact(const std::filesystem::path& folder, const std::string
   for (const WorkerRecord& w : steps.front().workers) {
     packet::Hello hello;
     hello.header.segment = writer->segment();
-    hello.header.identity = {.replica = w.replica, .world_rank = w.rank, .replicas = 3};
-    hello.facts = {{"every", "1"}, {key, w.replica == 2 ? "SGD" : "Adam"}};
+    hello.header.identity = {.replica = w.replica, .rank = w.rank, .replicas = 3};
+    hello.facts.facts = {{"every", "1"}, {key, w.replica == 2 ? "SGD" : "Adam"}};
     ASSERT_TRUE(writer->add(hello));
   }
   for (StepRecord& s : steps) {
-    s.segment = writer->segment();
+    s.model.segment = writer->segment();
     ASSERT_TRUE(writer->add(s));
   }
   testing::add_notes(*writer, steps, {});
@@ -451,8 +451,8 @@ void record_two_models(const std::filesystem::path& folder, std::uint64_t begin)
   for (std::uint64_t step = 0; step < 3; ++step) {
     for (const std::uint32_t module : {0U, 1U}) {
       StepRecord s = step_of(module == 0 ? step + begin : step, 3);
-      s.segment = writer->segment();
-      s.module = module;
+      s.model.segment = writer->segment();
+      s.model.module = module;
       ASSERT_TRUE(writer->add(s));
     }
   }

@@ -26,7 +26,7 @@ bool any_number(const ModelComparison& m) {
   return false;
 }
 
-std::string name_of(ModelKey key) {
+std::string name_of(ModuleShard key) {
   return fmt::format("module {}, shard {}", key.first, key.second);
 }
 

@@ -142,7 +142,7 @@ TEST(Compare, LeavesOutWhereADataSetLiesAndHowFarItsReaderIs) {
 
 TEST(Compare, FindsOneSampleWithItsMicroBatchAndItsPositions) {
   const auto c = changed_at(4, [](StepRecord& s) {
-    s.workers[1].samples[3] = 99;
+    s.workers[1].samples.hashes[3] = 99;
     s.workers[1].indices[3] = 7;
     set(s.workers[1], Kind::kBatch, std::uint64_t{98});
   });
@@ -154,14 +154,15 @@ TEST(Compare, FindsOneSampleWithItsMicroBatchAndItsPositions) {
 }
 
 TEST(Compare, TellsRowsInAnotherOrderFromOtherRows) {
-  const auto c = changed_at(4, [](StepRecord& s) { std::ranges::reverse(s.workers[1].samples); });
+  const auto c =
+      changed_at(4, [](StepRecord& s) { std::ranges::reverse(s.workers[1].samples.hashes); });
   expect_first(c, Stage::kData, 4, {11});
   EXPECT_TRUE(contains(texts(first(c)), "the same rows in another order"));
 }
 
 TEST(Compare, TellsAnotherShardingFromOtherSamples) {
   const auto c = changed_from(2, [](StepRecord& s) {
-    std::swap(s.workers[0].samples, s.workers[2].samples);
+    std::swap(s.workers[0].samples.hashes, s.workers[2].samples.hashes);
     std::swap(s.workers[0].indices, s.workers[2].indices);
   });
   expect_first(c, Stage::kData, 2, {10, 12});
@@ -177,8 +178,8 @@ TEST(Compare, FindsLabelsBehindEqualRows) {
 
 TEST(Compare, ComparesThinnedRowsByTheWholeBatch) {
   const auto thin = [](StepRecord& s) {
-    s.workers[0].thinned = 1;
-    s.workers[0].samples.pop_back();
+    s.workers[0].samples.thinned = 1;
+    s.workers[0].samples.hashes.pop_back();
   };
   EXPECT_EQ(changed_at(4, thin).outcome, Outcome::kIdentical);
   const auto c = changed_at(4, [&](StepRecord& s) {
@@ -220,8 +221,8 @@ TEST(Compare, SaysThatSamplesThatWereNotRecordedMayBeTheCause) {
   auto a = steps_of(4);
   for (StepRecord& s : a) {
     for (WorkerRecord& w : s.workers) {
-      w.rows = 0;
-      w.samples.clear();
+      w.samples.rows = 0;
+      w.samples.hashes.clear();
       w.indices.clear();
     }
   }
@@ -573,9 +574,7 @@ std::vector<StepRecord> audited(std::uint64_t differing, SumOrder order) {
                           .order = order,
                           .division = Division::kOnce};
   for (StepRecord& s : out) {
-    for (WorkerRecord& w : s.workers) {
-      for (const FingerprintValue& f : to_fingerprints(audit)) w.fingerprints.push_back(f);
-    }
+    for (WorkerRecord& w : s.workers) w.audit = audit;
   }
   return out;
 }
@@ -769,7 +768,7 @@ TEST(Compare, DoesNotCallOtherNumbersOfWorkersIdenticalForTheirStartAlone) {
 
 TEST(Compare, FindsOtherSamplesWhereNumbersOfWorkersDiffer) {
   auto b = dealt(3);
-  b[2].workers[0].samples[0] = 1;
+  b[2].workers[0].samples.hashes[0] = 1;
   const auto c = compare_steps(dealt(2), b);
   EXPECT_EQ(c.models[0].at(Stage::kData).first->step, 2U);
   EXPECT_EQ(c.models[0].at(Stage::kData).first->what, "samples (1 of 12 over all workers)");
@@ -824,7 +823,7 @@ TEST(Compare, ComparesEveryModelAndNamesTheFirstToDiffer) {
   const testing::TempFolder folder;
   auto one = steps_of(4);
   auto two = steps_of(4);
-  for (StepRecord& s : two) s.module = 1;
+  for (StepRecord& s : two) s.model.module = 1;
   auto both = one;
   both.insert(both.end(), two.begin(), two.end());
   testing::record(folder / "a", both);
@@ -842,7 +841,7 @@ TEST(Compare, ListsModelsOfOneRunOnly) {
   auto steps = steps_of(2);
   testing::record(folder / "a", steps);
   for (StepRecord& s : steps_of(2)) {
-    s.module = 1;
+    s.model.module = 1;
     steps.push_back(s);
   }
   testing::record(folder / "b", steps);

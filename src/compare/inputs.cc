@@ -21,11 +21,6 @@ constexpr std::array kRandomKinds = {Kind::kRngTorch, Kind::kRngDevice, Kind::kR
 constexpr std::array kNoSettings = {
     Kind::kDataPass,       Kind::kDataBatch, Kind::kUnreducedSteps, Kind::kWrapperForward,
     Kind::kGradientWeight, Kind::kBatch,     Kind::kUnreadInputs};
-// What came of the reduction, see look_at_reduction().
-constexpr std::array kAudit = {Kind::kAuditElements,   Kind::kAuditDiffering, Kind::kAuditWrong,
-                               Kind::kAuditRelativeL2, Kind::kAuditError,     Kind::kAuditCodes,
-                               Kind::kAuditUlps50,     Kind::kAuditUlps90,    Kind::kAuditUlps99,
-                               Kind::kAuditUlpsMax,    Kind::kAuditNumber};
 // A folder's name is among them: the samples themselves decide.
 constexpr std::array kDescriptions = {Kind::kDataAttributes};
 constexpr std::array kHashes = {
@@ -42,7 +37,7 @@ bool is_one_of(std::uint32_t kind, const std::array<Kind, N>& kinds) {
 
 bool is_setting(std::uint32_t kind) {
   return !is_one_of(kind, kRandomKinds) && !is_one_of(kind, kNoSettings) &&
-         !is_one_of(kind, kAudit) && !is_one_of(kind, kDescriptions);
+         !is_one_of(kind, kDescriptions);
 }
 
 // Whatever the number of workers.
@@ -170,17 +165,21 @@ std::size_t left_over(std::vector<std::uint64_t> a, std::vector<std::uint64_t> b
   return only.size();
 }
 
-bool rows_known(const WorkerPair& w) { return w.first->rows > 0 && w.second->rows > 0; }
+bool rows_known(const WorkerPair& w) {
+  return w.first->samples.rows > 0 && w.second->samples.rows > 0;
+}
 
 // Micro-batches with a row that differs, where rows fill them evenly.
 std::string micro_batches(const WorkerRecord& a, const WorkerRecord& b) {
   const std::uint32_t count = a.micro_batches;
-  const bool even = count > 1 && b.micro_batches == count && a.samples.size() == a.rows &&
-                    b.samples.size() == a.samples.size() && a.samples.size() % count == 0;
+  const bool even =
+      count > 1 && b.micro_batches == count && a.samples.hashes.size() == a.samples.rows &&
+      b.samples.hashes.size() == a.samples.hashes.size() && a.samples.hashes.size() % count == 0;
   if (!even) return "";
   std::set<std::size_t> at;
-  for (std::size_t i = 0; i < a.samples.size(); ++i) {
-    if (a.samples[i] != b.samples[i]) at.insert(i / (a.samples.size() / count) + 1);
+  for (std::size_t i = 0; i < a.samples.hashes.size(); ++i) {
+    if (a.samples.hashes[i] != b.samples.hashes[i])
+      at.insert(i / (a.samples.hashes.size() / count) + 1);
   }
   return fmt::format(" (micro-batch{} {} of {})", at.size() == 1 ? "" : "es", fmt::join(at, ", "),
                      count);
@@ -195,11 +194,12 @@ std::string first_position(const WorkerRecord& a, const WorkerRecord& b) {
 }
 
 std::string rows_text(const WorkerRecord& a, const WorkerRecord& b) {
-  if (a.rows != b.rows) return fmt::format("{} rows in A, {} in B", a.rows, b.rows);
-  const std::size_t other = left_over(a.samples, b.samples);
+  if (a.samples.rows != b.samples.rows)
+    return fmt::format("{} rows in A, {} in B", a.samples.rows, b.samples.rows);
+  const std::size_t other = left_over(a.samples.hashes, b.samples.hashes);
   const auto what = other == 0 ? "the same rows in another order"
-                               : fmt::format("{} of {} rows differ{}", other, a.samples.size(),
-                                             other == 1 ? "s" : "");
+                               : fmt::format("{} of {} rows differ{}", other,
+                                             a.samples.hashes.size(), other == 1 ? "s" : "");
   return what + micro_batches(a, b) + first_position(a, b);
 }
 
@@ -211,10 +211,11 @@ bool batches_differ(const WorkerRecord& a, const WorkerRecord& b) {
 
 // What differs in one worker's rows; empty: nothing.
 std::string difference_of_rows(const WorkerRecord& a, const WorkerRecord& b) {
-  const bool alike = a.thinned == b.thinned;
-  if (a.rows != b.rows || (alike && a.samples != b.samples)) return rows_text(a, b);
+  const bool alike = a.samples.thinned == b.samples.thinned;
+  if (a.samples.rows != b.samples.rows || (alike && a.samples.hashes != b.samples.hashes))
+    return rows_text(a, b);
   if (!batches_differ(a, b)) return "";
-  return alike && a.thinned == 0
+  return alike && a.samples.thinned == 0
              ? "the rows are equal, other tensors of the batch (labels, masks) are not"
              : "the batch differs, in rows that were not kept or in its other tensors";
 }
@@ -222,7 +223,7 @@ std::string difference_of_rows(const WorkerRecord& a, const WorkerRecord& b) {
 std::vector<std::uint64_t> all_samples(const StepRecord& step) {
   std::vector<std::uint64_t> out;
   for (const WorkerRecord& w : step.workers) {
-    out.insert(out.end(), w.samples.begin(), w.samples.end());
+    out.insert(out.end(), w.samples.hashes.begin(), w.samples.hashes.end());
   }
   return out;
 }
@@ -252,7 +253,7 @@ Looked look_at_rows(const StepPair& pair) {
     found.evidence({w.first->rank}, text);
   }
   const auto has = [](const StepRecord& s) {
-    return std::ranges::any_of(s.workers, [](const WorkerRecord& w) { return w.rows > 0; });
+    return std::ranges::any_of(s.workers, [](const WorkerRecord& w) { return w.samples.rows > 0; });
   };
   if (!known) return not_compared(has(pair.a), has(pair.b));
   return differ ? std::move(found).finish(dealt_text(pair)) : Looked{};
@@ -263,7 +264,7 @@ Looked look_at_all_rows(const StepPair& pair) {
   const auto whole = [](const StepRecord& s) {
     return s.workers.size() == s.workers_expected &&
            std::ranges::all_of(s.workers, [](const WorkerRecord& w) {
-             return w.rows > 0 && w.samples.size() == w.rows;
+             return w.samples.rows > 0 && w.samples.hashes.size() == w.samples.rows;
            });
   };
   if (!whole(pair.a) || !whole(pair.b)) return not_compared(whole(pair.a), whole(pair.b));

@@ -37,8 +37,10 @@ StepRecord roster_of(const StepRecord& step) {
   StepRecord out;
   out.workers_expected = step.workers_expected;
   for (const WorkerRecord& w : step.workers) {
-    out.workers.push_back(
-        {.rank = w.rank, .replica = w.replica, .optimizer_step = w.optimizer_step});
+    WorkerRecord& known = out.workers.emplace_back();
+    known.rank = w.rank;
+    known.replica = w.replica;
+    known.optimizer_step = w.optimizer_step;
   }
   return out;
 }
@@ -62,12 +64,12 @@ bool equal(const Looked& looked) {
 
 class Model {
  public:
-  Model(const Run& a, const Run& b, ModelKey key) : a_(a), b_(b), key_(key) {
+  Model(const Run& a, const Run& b, ModuleShard key) : a_(a), b_(b), key_(key) {
     out_.model.module = key.first;
     out_.model.shard = key.second;
     for (const Run* run : {&a, &b}) {
       for (const GroupInfo& g : run->groups) {
-        if (ModelKey{g.module, g.shard} == key) layers_.add(g);
+        if (ModuleShard{g.model.module, g.model.shard} == key) layers_.add(g);
       }
     }
   }
@@ -284,7 +286,8 @@ class Model {
   }
 
   // Optimiser steps of a run after its last recorded step.
-  static std::uint64_t updates_after(const std::vector<FinalState>& end, const StepRecord& last) {
+  static std::uint64_t updates_after(const std::vector<FinalStateRecord>& end,
+                                     const StepRecord& last) {
     if (end.empty() || last.workers.empty()) return 0;
     const auto worker =
         std::ranges::find(last.workers, end.front().replica, &WorkerRecord::replica);
@@ -446,7 +449,7 @@ class Model {
 
   const Run& a_;
   const Run& b_;
-  ModelKey key_;
+  ModuleShard key_;
   ComparedModel out_;
   Layers layers_;
   std::vector<Piece> pieces_a_, pieces_b_;
@@ -471,7 +474,7 @@ class Model {
 
 }  // namespace
 
-Result<ComparedModel> compare_model(const Run& a, const Run& b, ModelKey key) {
+Result<ComparedModel> compare_model(const Run& a, const Run& b, ModuleShard key) {
   Model model(a, b, key);
   PRESUM_TRY(model.run());
   return model.take();

@@ -14,6 +14,6 @@ struct ComparedModel {
 };
 
 // One model of two runs, step by step. REQUIRES: both runs have steps of it.
-Result<ComparedModel> compare_model(const Run& a, const Run& b, ModelKey key);
+Result<ComparedModel> compare_model(const Run& a, const Run& b, ModuleShard key);
 
 }  // namespace presum::compare

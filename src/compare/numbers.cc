@@ -157,7 +157,7 @@ std::string loss_text(const WorkerRecord& a, const WorkerRecord& b) {
 }
 
 bool losses_equal(const WorkerRecord& a, const WorkerRecord& b) {
-  const auto same = [](const MicroBatchRecord& x, const MicroBatchRecord& y) {
+  const auto same = [](const MicroBatch& x, const MicroBatch& y) {
     return equal(x.loss, y.loss) && equal(x.weight, y.weight);
   };
   return equal(a.loss, b.loss) && a.loss_nonfinite == b.loss_nonfinite &&
@@ -252,8 +252,8 @@ std::string audit_text(const std::optional<AuditRecord>& audit) {
 
 // What audits say of the reductions; an audit holds until the next one.
 void add_audits(const WorkerPair& workers, Found& found) {
-  const auto a = audit_text(audit_of(workers.first->fingerprints));
-  const auto b = audit_text(audit_of(workers.second->fingerprints));
+  const auto a = audit_text(workers.first->audit);
+  const auto b = audit_text(workers.second->audit);
   if (a != b) found.evidence({}, fmt::format("as last audited: {} in A; {} in B", a, b));
 }
 
@@ -348,10 +348,10 @@ Looked look_at_reduction(const StepPair& pair) {
   return differ ? std::move(found).finish("reduced gradient") : std::move(found).same();
 }
 
-Looked look_at_final(const StepPair& pair, std::span<const FinalState> a,
-                     std::span<const FinalState> b) {
-  const auto in = [](std::span<const FinalState> of, std::uint32_t replica) {
-    return std::ranges::find(of, replica, &FinalState::replica) != of.end();
+Looked look_at_final(const StepPair& pair, std::span<const FinalStateRecord> a,
+                     std::span<const FinalStateRecord> b) {
+  const auto in = [](std::span<const FinalStateRecord> of, std::uint32_t replica) {
+    return std::ranges::find(of, replica, &FinalStateRecord::replica) != of.end();
   };
   const auto pairs = holders(pair, [&](const WorkerRecord& w) {
     const auto* const end = pair.a.workers.data() + pair.a.workers.size();
@@ -360,8 +360,8 @@ Looked look_at_final(const StepPair& pair, std::span<const FinalState> a,
   });
   StatesFound found(pair, pairs);
   for (const WorkerPair& w : pairs) {
-    const auto of_a = std::ranges::find(a, w.first->replica, &FinalState::replica);
-    const auto of_b = std::ranges::find(b, w.second->replica, &FinalState::replica);
+    const auto of_a = std::ranges::find(a, w.first->replica, &FinalStateRecord::replica);
+    const auto of_b = std::ranges::find(b, w.second->replica, &FinalStateRecord::replica);
     if (of_a != a.end() && of_b != b.end()) found.add(w, of_a->states, of_b->states);
   }
   return found.any() ? std::move(found).finish() : not_compared(!a.empty(), !b.empty());

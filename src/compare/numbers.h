@@ -14,7 +14,7 @@ Looked look_at_losses(const StepPair& pair);
 Looked look_at_gradients(const StepPair& pair);
 Looked look_at_reduction(const StepPair& pair);
 // Parameters after the last step, by replica. `pair` is that of the last common step.
-Looked look_at_final(const StepPair& pair, std::span<const FinalState> a,
-                     std::span<const FinalState> b);
+Looked look_at_final(const StepPair& pair, std::span<const FinalStateRecord> a,
+                     std::span<const FinalStateRecord> b);
 
 }  // namespace presum::compare

@@ -36,10 +36,10 @@ std::vector<Fact> Run::facts_of(std::uint32_t segment, std::uint32_t module) con
   return out;
 }
 
-std::vector<FinalState> Run::final_states_of(std::uint32_t segment, ModelKey key) const {
-  std::vector<FinalState> out;
-  std::ranges::copy_if(final_states, std::back_inserter(out), [&](const FinalState& f) {
-    return f.segment == segment && ModelKey{f.module, f.shard} == key;
+std::vector<FinalStateRecord> Run::final_states_of(std::uint32_t segment, ModuleShard key) const {
+  std::vector<FinalStateRecord> out;
+  std::ranges::copy_if(final_states, std::back_inserter(out), [&](const FinalStateRecord& f) {
+    return f.model.segment == segment && ModuleShard{f.model.module, f.model.shard} == key;
   });
   return out;
 }
@@ -54,8 +54,8 @@ Result<Run> read_run(const RunLog& log) {
     if (!done) return done.error();
   }
   for (const StepRecord& s : steps) {
-    auto& segments = run.models[{s.module, s.shard}];
-    if (segments.empty() || segments.back() != s.segment) segments.push_back(s.segment);
+    auto& segments = run.models[{s.model.module, s.model.shard}];
+    if (segments.empty() || segments.back() != s.model.segment) segments.push_back(s.model.segment);
   }
   return run;
 }

@@ -55,9 +55,9 @@ inline WorkerRecord worker(std::uint64_t step, std::uint32_t replica) {
     w.reduced_fingerprint = value(2, step);
   }
   w.optimizer_step = step + 1;
-  w.rows = 4;
-  for (std::uint64_t row = 0; row < w.rows; ++row) {
-    w.samples.push_back(value(3, step, 10 * replica + row));
+  w.samples.rows = 4;
+  for (std::uint64_t row = 0; row < w.samples.rows; ++row) {
+    w.samples.hashes.push_back(value(3, step, 10 * replica + row));
     w.indices.push_back(100 * step + 10 * replica + row);
   }
   using Kind = FingerprintKind;
@@ -83,7 +83,7 @@ inline WorkerRecord worker(std::uint64_t step, std::uint32_t replica) {
 
 inline StepRecord step_of(std::uint64_t step, std::uint32_t workers) {
   StepRecord r;
-  r.segment = 1;
+  r.model.segment = 1;
   r.step = step;
   r.workers_expected = r.workers_seen = workers;
   for (std::uint32_t i = 0; i < workers; ++i) r.workers.push_back(worker(step, i));
@@ -148,10 +148,10 @@ inline std::vector<StepRecord> dealt(std::uint32_t workers, std::uint64_t steps 
   for (StepRecord& s : out) {
     for (WorkerRecord& w : s.workers) {
       const std::uint64_t rows = 12 / workers;
-      w.rows = rows;
-      w.samples.clear();
+      w.samples.rows = rows;
+      w.samples.hashes.clear();
       for (std::uint64_t r = 0; r < rows; ++r) {
-        w.samples.push_back(value(3, s.step, r * workers + w.replica));
+        w.samples.hashes.push_back(value(3, s.step, r * workers + w.replica));
       }
     }
   }
@@ -183,12 +183,13 @@ inline void add_hellos(runlog::Writer& writer, const std::vector<StepRecord>& st
   for (const WorkerRecord& w : steps.front().workers) {
     packet::Hello hello;
     hello.header.segment = writer.segment();
-    hello.header.identity = {.module = steps.front().module,
+    hello.header.identity = {.module = steps.front().model.module,
                              .replica = w.replica,
-                             .world_rank = w.rank,
+                             .rank = w.rank,
                              .replicas = steps.front().workers_expected};
-    hello.facts = made.facts;
-    for (const std::string& layer : kLayers) hello.groups.push_back({name_hash(layer), 8, layer});
+    hello.facts.facts = made.facts;
+    for (const std::string& layer : kLayers)
+      hello.facts.groups.push_back({name_hash(layer), 8, layer});
     ASSERT_TRUE(writer.add(hello));
   }
 }
@@ -198,9 +199,9 @@ inline void add_notes(runlog::Writer& writer, const std::vector<StepRecord>& ste
   for (const WorkerRecord& w : steps.back().workers) {
     packet::Note note;
     note.header.segment = writer.segment();
-    note.header.identity = {.module = steps.front().module, .replica = w.replica};
-    note.clock = steps.back().step + 1 + made.unrecorded;
-    note.states = w.states;
+    note.header.identity = {.module = steps.front().model.module, .replica = w.replica};
+    note.state.optimizer_steps = steps.back().step + 1 + made.unrecorded;
+    note.state.states = w.states;
     ASSERT_TRUE(writer.add(note));
   }
 }
@@ -214,7 +215,7 @@ inline void record(const std::filesystem::path& folder, std::vector<StepRecord> 
   ASSERT_TRUE(writer) << writer.error().message;
   if (!steps.empty()) add_hellos(*writer, steps, made);
   for (StepRecord& s : steps) {
-    s.segment = writer->segment();
+    s.model.segment = writer->segment();
     ASSERT_TRUE(writer->add(s));
   }
   if (end != nullptr) add_notes(*writer, {*end}, made);

@@ -18,7 +18,7 @@ struct Mark {
     for (const WorkerRecord& w : step.workers) {
       gradients.push_back(w.fingerprint);
       const std::uint64_t* batch = w.fingerprint_of(FingerprintKind::kBatch);
-      if (batch != nullptr && w.rows > 0) batches.push_back(*batch);
+      if (batch != nullptr && w.samples.rows > 0) batches.push_back(*batch);
     }
     if (batches.size() < step.workers.size()) batches.clear();
     if (step.workers.empty()) return;
@@ -92,7 +92,7 @@ Result<std::vector<Piece>> timeline(const RunLog& log, std::uint32_t module, std
                                     const std::vector<std::uint32_t>& segments) {
   std::vector<Piece> pieces;
   for (const std::uint32_t segment : segments) {
-    PRESUM_ASSIGN(auto cursor, log.cursor(segment, module, shard));
+    PRESUM_ASSIGN(auto cursor, log.cursor({segment, module, shard}));
     PRESUM_ASSIGN(const auto first, cursor.next());
     if (first == nullptr) continue;
     if (pieces.empty()) {
@@ -115,7 +115,7 @@ Result<Walk::At> Walk::next() {
     const Piece& piece = pieces_[at_];
     if (!cursor_) {
       PRESUM_ASSIGN(auto opened,
-                    log_.cursor(piece.segment, module_, shard_, piece.begin - piece.offset));
+                    log_.cursor({piece.segment, module_, shard_}, piece.begin - piece.offset));
       cursor_.emplace(std::move(opened));
     }
     PRESUM_ASSIGN(const auto record, cursor_->next());

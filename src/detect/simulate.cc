@@ -160,7 +160,7 @@ Generator::Generator(const SimulatedRun& run, std::uint64_t seed)
       norm_memory_(run.workers),
       lean_(run.workers) {
   record_.workers_expected = record_.workers_seen = run.workers;
-  record_.segment = 1;
+  record_.model.segment = 1;
   for (std::uint32_t i = 0; i < run.workers; ++i) {
     WorkerRecord& w = record_.workers.emplace_back();
     w.rank = w.replica = i;

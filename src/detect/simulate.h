@@ -70,8 +70,8 @@ class Generator {
   double spread_ = 1;  // in common
   std::vector<double> loss_memory_;
   std::vector<double> norm_memory_;
-  std::vector<double> lean_;             // what each worker adds to its cosines
-  std::vector<MicroBatchRecord> first_;  // of worker 0
+  std::vector<double> lean_;       // what each worker adds to its cosines
+  std::vector<MicroBatch> first_;  // of worker 0
   StepRecord record_;
 };
 

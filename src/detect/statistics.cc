@@ -62,7 +62,7 @@ void Statistics::fill_worker(const WorkerRecord& w) {
   direction[i] = w.cosine_to_others;
   if (w.grad_norm > 0) peak[i] = std::log(w.grad_max / w.grad_norm);
   if (w.tokens > 0) tokens[i] = std::log(double(w.tokens));
-  for (const MicroBatchRecord& m : w.micro) {
+  for (const MicroBatch& m : w.micro) {
     if (m.weight > 0 && std::isfinite(m.loss)) micro[i].push_back(m.loss);
   }
 }

@@ -51,19 +51,14 @@ void check_dtype(const Look& look, const Audited& a, Book& book) {
                       "Audited, but the format could not be told: all gave the same bits.");
   }
   book.looked(Check::kReductionDtype);
-  const auto own = a.audit.gradient;
-  const auto said = a.audit.expected;
-  const bool fewer = bits < std::max(significand_bits(own), significand_bits(said));
+  const bool fewer = bits < significand_bits(a.audit.gradient);
   if (!fewer && bits >= kFp32Bits) return;
   Signal signal = shared(Check::kReductionDtype, look, a);
   signal.key = static_cast<std::uint64_t>(a.audit.accumulation);
   // Sixteen-bit gradients that are added in their own format: nothing was promised.
   if (!fewer) signal.severity = Severity::kInfo;
-  const bool broken_promise = bits < significand_bits(said);
-  signal.title = fmt::format("The gradients of {{ranks}} were added in {}, and {} {}",
-                             to_string(a.audit.accumulation),
-                             broken_promise ? "the configuration says" : "they are",
-                             to_string(broken_promise ? said : own));
+  signal.title = fmt::format("The gradients of {{ranks}} were added in {}, and they are {}",
+                             to_string(a.audit.accumulation), to_string(a.audit.gradient));
   book.see(std::move(signal));
 }
 
@@ -83,10 +78,9 @@ void check_repeat(const Look& look, const Audited& a, Book& book) {
 void watch_audits(const Look& look, Book& book) {
   bool any = false;
   for (const WorkerRecord& worker : look.record.workers) {
-    const auto audit = audit_of(worker.fingerprints);
-    if (!audit || look.alone()) continue;
+    if (!worker.audit || look.alone()) continue;
     any = true;
-    const Audited a{*audit, worker.rank};
+    const Audited a{*worker.audit, worker.rank};
     check_error(look, a, book);
     check_dtype(look, a, book);
     check_repeat(look, a, book);

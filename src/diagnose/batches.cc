@@ -15,7 +15,7 @@ std::uint64_t low_bits(std::uint32_t count) {
 
 Batch batch_of(const WorkerRecord& worker, std::uint64_t mask, std::vector<std::uint64_t>& rows) {
   rows.clear();
-  for (const std::uint64_t row : worker.samples) {
+  for (const std::uint64_t row : worker.samples.hashes) {
     if ((row & mask) == 0) rows.push_back(row);
   }
   Batch out;
@@ -39,7 +39,7 @@ Batch batch_of(const WorkerRecord& worker, std::uint64_t mask, std::vector<std::
 
 std::vector<Batch> batches(const StepRecord& record) {
   std::uint32_t thinned = 0;
-  for (const WorkerRecord& w : record.workers) thinned = std::max(thinned, w.thinned);
+  for (const WorkerRecord& w : record.workers) thinned = std::max(thinned, w.samples.thinned);
   std::vector<Batch> out;
   out.reserve(record.workers.size());
   std::vector<std::uint64_t> rows;

@@ -60,7 +60,8 @@ TEST(DuplicateData, RowsThatAllWorkersShareAreNot) {
       forget_indices(r);
       for (WorkerRecord& x : r.workers) {
         const std::uint64_t at = moving ? r.step * 100 : 0;
-        for (std::size_t i = 0; i < x.samples.size(); ++i) x.samples[i] = scramble(at + i);
+        for (std::size_t i = 0; i < x.samples.hashes.size(); ++i)
+          x.samples.hashes[i] = scramble(at + i);
         x.loss = 2;
       }
     });
@@ -75,7 +76,7 @@ TEST(DuplicateData, WholeBatchesAreFoundBehindRowsThatAllShare) {
     forget_sampler(r);
     forget_indices(r);
     for (WorkerRecord& x : r.workers) {
-      for (std::size_t i = 0; i < x.samples.size(); ++i) x.samples[i] = scramble(i);
+      for (std::size_t i = 0; i < x.samples.hashes.size(); ++i) x.samples.hashes[i] = scramble(i);
     }
   });
   ASSERT_EQ(w.ids(), Ids{"duplicate-data"});
@@ -176,7 +177,7 @@ TEST(DuplicateData, EqualGradientsFromOtherSamplesAreAPair) {
 
 TEST(DuplicateData, EqualRecordsAtOtherPlacesAreNot) {
   Watched w;
-  w.play(0, 9, [](StepRecord& r) { r.workers[5].samples = r.workers[2].samples; });
+  w.play(0, 9, [](StepRecord& r) { r.workers[5].samples.hashes = r.workers[2].samples.hashes; });
   EXPECT_TRUE(w.findings().empty()) << w.first().title;
 }
 
@@ -207,7 +208,7 @@ TEST(DuplicateData, DegenerateBatchesAreNoSign) {
 
 TEST(DuplicateData, DrawingWithReplacementTakesThreeSteps) {
   Watched w;
-  w.diagnoser.hello({0, 0, "h", {{"sampler", "RandomSampler: replacement=True"}}, {}});
+  w.diagnoser.hello(who(0, 0), {"h", {{"sampler", "RandomSampler: replacement=True"}}, {}});
   w.play(0, 1, [](StepRecord& r) { copy_batch(r, 2, 5); });
   EXPECT_TRUE(w.findings().empty());
   w.play(2, 2, [](StepRecord& r) { copy_batch(r, 2, 5); });
@@ -219,11 +220,11 @@ TEST(DuplicateData, ThinnedSamplesAreComparedAlike) {
   w.play(0, 0, [](StepRecord& r) {
     forget_indices(r);
     for (WorkerRecord& x : r.workers) {
-      x.samples = {8 * (x.rank + 1), 16 * (x.rank + 100), 3 + x.rank};
+      x.samples.hashes = {8 * (x.rank + 1), 16 * (x.rank + 100), 3 + x.rank};
     }
     r.workers[5].loss = r.workers[2].loss;
-    r.workers[5].samples = {24, 16 * 102};  // worker 2's, without what was left out
-    r.workers[5].thinned = 3;
+    r.workers[5].samples.hashes = {24, 16 * 102};  // worker 2's, without what was left out
+    r.workers[5].samples.thinned = 3;
     set(r.workers[5], Kind::kBatch, *r.workers[2].fingerprint_of(Kind::kBatch));
   });
   EXPECT_EQ(w.ids(), Ids{"duplicate-data"});
@@ -266,7 +267,7 @@ TEST(EpochNotSet, BatchesThatDifferBehindEqualRowsAreANewOrder) {
   Watched w(kShort);
   w.play(0, 35, [](StepRecord& r) {
     for (WorkerRecord& x : r.workers) {
-      for (std::size_t i = 0; i < x.samples.size(); ++i) x.samples[i] = scramble(i);
+      for (std::size_t i = 0; i < x.samples.hashes.size(); ++i) x.samples.hashes[i] = scramble(i);
     }
   });
   EXPECT_TRUE(w.findings().empty()) << w.first().title;
@@ -277,7 +278,7 @@ TEST(EpochNotSet, WithoutSamplesTheSamplersWordIsEnough) {
   w.play(0, 10, [&](StepRecord& r) {
     keep_epoch(w.run, r);
     for (WorkerRecord& x : r.workers) {
-      x.samples.clear();
+      x.samples.hashes.clear();
       x.indices.clear();
     }
   });
@@ -351,7 +352,8 @@ TEST(Manifest, TheSamePlaceMustHoldTheSameSample) {
   Watched w(kShort);
   w.play(0, 29, [](StepRecord& r) {
     WorkerRecord& x = r.workers[1];
-    for (std::size_t i = 0; i < x.samples.size(); ++i) x.samples[i] = scramble(159 - x.indices[i]);
+    for (std::size_t i = 0; i < x.samples.hashes.size(); ++i)
+      x.samples.hashes[i] = scramble(159 - x.indices[i]);
   });
   ASSERT_EQ(w.ids(), Ids{"manifest-mismatch"});
   EXPECT_EQ(w.first().ranks, RankList{1});
@@ -362,7 +364,7 @@ TEST(Manifest, AugmentationChangesOnesOwnRowsToo) {
   Watched w(kShort);
   w.play(0, 49, [](StepRecord& r) {
     for (WorkerRecord& x : r.workers) {
-      for (std::uint64_t& row : x.samples) row = scramble(row + r.step);
+      for (std::uint64_t& row : x.samples.hashes) row = scramble(row + r.step);
     }
   });
   EXPECT_TRUE(w.findings().empty()) << w.first().title;

@@ -45,9 +45,7 @@ bool worse(const Diagnoser::Numbered& a, const Diagnoser::Numbered& b) {
 }  // namespace
 
 struct Diagnoser::State {
-  std::uint32_t segment;
-  std::uint32_t module;
-  std::uint32_t shard;
+  ModelKey model;
   Roster roster{};
   Book book{};
 
@@ -87,16 +85,17 @@ struct Diagnoser::State {
   }
 };
 
-Diagnoser::Diagnoser(std::uint32_t segment, std::uint32_t module, std::uint32_t shard)
-    : state_(std::make_unique<State>(State{segment, module, shard})) {}
+Diagnoser::Diagnoser(const ModelKey& model) : state_(std::make_unique<State>(State{model})) {}
 Diagnoser::Diagnoser(Diagnoser&&) noexcept = default;
 Diagnoser& Diagnoser::operator=(Diagnoser&&) noexcept = default;
 Diagnoser::~Diagnoser() = default;
 
-void Diagnoser::hello(const WorkerFacts& facts) { state_->roster.hello(facts); }
+void Diagnoser::hello(const Identity& who, const WorkerFacts& facts) {
+  state_->roster.hello(who, facts);
+}
 
-void Diagnoser::farewell(const Farewell& farewell) {
-  state_->states.farewell(farewell, state_->roster, state_->book);
+void Diagnoser::farewell(const Identity& who, const FinalState& last) {
+  state_->states.farewell(who.rank, last, state_->roster, state_->book);
 }
 
 void Diagnoser::update(const StepRecord& record, std::span<const detect::Alarm> alarms,
@@ -115,9 +114,7 @@ std::vector<Diagnoser::Numbered> Diagnoser::findings() const {
   for (const std::vector<std::size_t>& members : merge(signals)) {
     Numbered numbered{signals[*std::min_element(members.begin(), members.end())].id,
                       finding_of(signals, members)};
-    numbered.finding.segment = state_->segment;
-    numbered.finding.module = state_->module;
-    numbered.finding.shard = state_->shard;
+    numbered.finding.model = state_->model;
     numbered.finding.hosts = state_->roster.hosts(numbered.finding.ranks);
     out.push_back(std::move(numbered));
   }

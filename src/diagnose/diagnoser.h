@@ -5,33 +5,15 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "detect/detector.h"
 #include "presum/finding.h"
+#include "presum/packet.h"
 #include "presum/step_record.h"
 
 namespace presum::diagnose {
-
-// What a worker said about itself (a packet::Hello without its wire details).
-struct WorkerFacts {
-  std::uint32_t rank = 0;
-  std::uint32_t replica = 0;
-  std::string host;
-  std::vector<std::pair<std::string, std::string>> facts;     // later values replace earlier ones
-  std::vector<std::pair<std::uint64_t, std::string>> groups;  // id and name
-};
-
-// A worker's last words.
-struct Farewell {
-  std::uint32_t rank = 0;
-  std::uint32_t replica = 0;
-  std::uint64_t clock = 0;  // optimiser steps so far: states of equal clocks are compared
-  std::vector<StateHash> states;
-};
 
 // Finds what is wrong with one model of one segment.
 //
@@ -39,13 +21,14 @@ struct Farewell {
 // epoch are thinned out). Never throws. Deterministic.
 class Diagnoser {
  public:
-  Diagnoser(std::uint32_t segment, std::uint32_t module, std::uint32_t shard);
+  explicit Diagnoser(const ModelKey& model);
   Diagnoser(Diagnoser&&) noexcept;
   Diagnoser& operator=(Diagnoser&&) noexcept;
   ~Diagnoser();
 
-  void hello(const WorkerFacts& facts);
-  void farewell(const Farewell& farewell);
+  void hello(const Identity& who, const WorkerFacts& facts);
+  // A worker's last words.
+  void farewell(const Identity& who, const FinalState& last);
   // REQUIRES: ascending steps. `detector` has already seen the record and raised `alarms`.
   void update(const StepRecord& record, std::span<const detect::Alarm> alarms,
               const detect::Detector& detector);

@@ -43,7 +43,7 @@ TEST(CleanRun, PassesWhatCanBeLookedAt) {
 }
 
 TEST(CleanRun, WithoutAnyRecordNothingIsPossible) {
-  const Diagnoser diagnoser(1, 0, 0);
+  const Diagnoser diagnoser({1, 0, 0});
   const auto checks = diagnoser.checks();
   ASSERT_EQ(checks.size(), catalogue().size());
   for (std::size_t i = 0; i < checks.size(); ++i) {
@@ -155,7 +155,7 @@ TEST(MissingWorker, WhoNeverReported) {
 TEST(MissingWorker, WhoDiesIsNamedByRankAndHost) {
   Watched w;
   for (std::uint32_t r = 0; r < 8; ++r) {
-    w.diagnoser.hello({r + 8, r, "host" + std::to_string(r), {}, {}});
+    w.diagnoser.hello(who(r + 8, r), {"host" + std::to_string(r), {}, {}});
   }
   w.play(0, 9, [](StepRecord& r) {
     for (WorkerRecord& x : r.workers) x.rank = x.replica + 8;
@@ -210,16 +210,16 @@ TEST(MissingWorker, DoesNotExplainWhatOthersDo) {
 
 TEST(Findings, AreWorstFirstAndCarryTheirModel) {
   Watched w;
-  w.diagnoser = Diagnoser(3, 2, 1);
+  w.diagnoser = Diagnoser({3, 2, 1});
   w.play(0, 9, [](StepRecord& r) { set(r.workers[1], Kind::kMode, std::uint64_t{0}); });
   w.play(10, 19, [](StepRecord& r) { r.workers[5].grad_norm = 0; });
   const auto found = w.findings();
   ASSERT_EQ(found.size(), 2U);
   EXPECT_EQ(found[0].check, "zero-gradient");
   EXPECT_EQ(found[1].check, "mode-mismatch");
-  EXPECT_EQ(found[0].segment, 3U);
-  EXPECT_EQ(found[0].module, 2U);
-  EXPECT_EQ(found[0].shard, 1U);
+  EXPECT_EQ(found[0].model.segment, 3U);
+  EXPECT_EQ(found[0].model.module, 2U);
+  EXPECT_EQ(found[0].model.shard, 1U);
   EXPECT_FALSE(found[0].remedy.empty());
 }
 
@@ -331,12 +331,12 @@ class Noise {
     w.optimizer_step = value();
     w.dropped = value();
     w.micro_batches = static_cast<std::uint32_t>(value());
-    w.rows = value();
-    w.thinned = static_cast<std::uint32_t>(below(70));
+    w.samples.rows = value();
+    w.samples.thinned = static_cast<std::uint32_t>(below(70));
     for (const FingerprintInfo& k : fingerprint_kinds()) {
       if (below(3) > 0) w.fingerprints.push_back({static_cast<std::uint32_t>(k.kind), value()});
     }
-    for (std::uint64_t i = 0, n = below(6); i < n; ++i) w.samples.push_back(value());
+    for (std::uint64_t i = 0, n = below(6); i < n; ++i) w.samples.hashes.push_back(value());
     for (std::uint64_t i = 0, n = below(6); i < n; ++i) w.indices.push_back(value());
     for (std::uint64_t i = 0, n = below(6); i < n; ++i) {
       w.states.push_back({value(), static_cast<StateHash::Of>(1 + below(2)), value()});
@@ -351,23 +351,20 @@ TEST(Fuzz, AnyRecordsLeaveBoundedFindings) {
   const detect::Detector detector{detect::Options{}};
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     Noise noise(seed);
-    Diagnoser diagnoser(1, 0, 0);
+    Diagnoser diagnoser({1, 0, 0});
     for (std::uint64_t step = 0; step < 200; ++step) {
       std::vector<detect::Alarm> alarms;
       for (std::uint64_t i = noise.below(3); i > 0; --i) alarms.push_back(noise.alarm());
       if (noise.below(9) == 0) {
-        diagnoser.hello({static_cast<std::uint32_t>(noise.below(9)),
-                         1,
-                         "h",
-                         {{"torch", std::to_string(noise.below(3))}},
-                         {{noise.below(3), "g"}}});
+        diagnoser.hello(
+            who(static_cast<std::uint32_t>(noise.below(9)), 1),
+            {"h", {{"torch", std::to_string(noise.below(3))}}, {{noise.below(3), 0, "g"}}});
       }
       diagnoser.update(noise.record(step == 199 ? UINT64_MAX : step), alarms, detector);
       if (noise.below(9) == 0) {
-        diagnoser.farewell({static_cast<std::uint32_t>(noise.below(9)),
-                            0,
-                            noise.below(4),
-                            {{noise.below(3), StateHash::Of::kParameters, noise.below(3)}}});
+        diagnoser.farewell(
+            who(static_cast<std::uint32_t>(noise.below(9)), 0),
+            {noise.below(4), {{noise.below(3), StateHash::Of::kParameters, noise.below(3)}}});
       }
     }
     const auto found = diagnoser.findings();
@@ -387,7 +384,7 @@ TEST(Fuzz, AnyRecordsLeaveBoundedFindings) {
 TEST(Cost, GrowsWithTheWorkersAndNoFaster) {
   for (const std::uint32_t workers : {8U, 1024U}) {
     const HealthyRun run({.workers = workers, .rows = 8, .data = 1U << 16U});
-    Diagnoser diagnoser(1, 0, 0);
+    Diagnoser diagnoser({1, 0, 0});
     const detect::Detector detector{detect::Options{}};
     StepRecord record = run.step(1);
     for (WorkerRecord& w : record.workers) {
@@ -403,7 +400,7 @@ TEST(Cost, GrowsWithTheWorkersAndNoFaster) {
         w.fingerprint += 2;
         w.optimizer_step = step;
         for (std::uint64_t& index : w.indices) ++index;
-        for (std::uint64_t& row : w.samples) row += 0x9E3779B97F4A7C15ULL;
+        for (std::uint64_t& row : w.samples.hashes) row += 0x9E3779B97F4A7C15ULL;
       }
       diagnoser.update(record, {}, detector);
     }

@@ -66,7 +66,7 @@ TEST(Nonfinite, AnOverflowThatTheLossScalerLeftOutIsInformation) {
   for (const bool scaled : {true, false}) {
     Watched w;
     for (std::uint32_t r = 0; scaled && r < 8; ++r) {
-      w.diagnoser.hello({r, r, "host", {{"grad_scaler", "65536"}}, {}});
+      w.diagnoser.hello(who(r, r), {"host", {{"grad_scaler", "65536"}}, {}});
     }
     w.play(0, 4);
     w.play(5, 5, [](StepRecord& r) {
@@ -86,7 +86,7 @@ TEST(Nonfinite, AnOverflowThatTheLossScalerLeftOutIsInformation) {
 
 TEST(Nonfinite, StepsThatAreLeftOutForEverAreCritical) {
   Watched w;
-  w.diagnoser.hello({0, 0, "host", {{"grad_scaler", "65536"}}, {}});
+  w.diagnoser.hello(who(0, 0), {"host", {{"grad_scaler", "65536"}}, {}});
   w.play(0, 4);
   const auto stuck = [](StepRecord& r) {
     for (WorkerRecord& x : r.workers) {
@@ -103,7 +103,7 @@ TEST(Nonfinite, StepsThatAreLeftOutForEverAreCritical) {
 TEST(Nonfinite, ALossScalerMayLookForItsFirstFactor) {
   const auto play = [](bool scaled, std::uint64_t steps) {
     Watched w;
-    if (scaled) w.diagnoser.hello({0, 0, "host", {{"grad_scaler", "65536"}}, {}});
+    if (scaled) w.diagnoser.hello(who(0, 0), {"host", {{"grad_scaler", "65536"}}, {}});
     w.play(0, steps - 1, [](StepRecord& r) {
       for (WorkerRecord& x : r.workers) {
         x.nonfinite = 5;
@@ -122,7 +122,7 @@ TEST(Nonfinite, ALossScalerMayLookForItsFirstFactor) {
 Finding overflow(const char* optimizer, std::uint64_t last, std::uint64_t counted_per_step) {
   Watched w;
   for (std::uint32_t r = 0; r < 8; ++r) {
-    w.diagnoser.hello({r, r, "host", {{"optimizer", optimizer}}, {}});
+    w.diagnoser.hello(who(r, r), {"host", {{"optimizer", optimizer}}, {}});
   }
   w.play(0, last, [&](StepRecord& r) {
     for (WorkerRecord& x : r.workers) {

@@ -43,8 +43,9 @@ void Manifest::compare_facts(const Look& look, Book& book) const {
 
 void Manifest::compare_rows(const Look& look, Book& book) {
   for (const WorkerRecord& w : look.record.workers) {
-    if (w.thinned != 0 || w.samples.size() != w.indices.size()) continue;
-    for (std::size_t i = 0; i < w.indices.size(); ++i) draw(w.indices[i], w.samples[i], w.rank);
+    if (w.samples.thinned != 0 || w.samples.hashes.size() != w.indices.size()) continue;
+    for (std::size_t i = 0; i < w.indices.size(); ++i)
+      draw(w.indices[i], w.samples.hashes[i], w.rank);
   }
   // Augmentation gives a worker's own draws of an index other rows, too.
   if (conflicts_ < kConflicts || conflicts_ <= agreed_ || own_conflicts_ > 0 || own_agreed_ == 0) {

@@ -40,7 +40,7 @@ std::uint64_t value_or(const WorkerRecord& worker, FingerprintKind kind, std::ui
 
 // Whether row i of the samples is the sample of index i.
 bool aligned(const WorkerRecord& worker) {
-  return worker.thinned == 0 && worker.samples.size() == worker.indices.size();
+  return worker.samples.thinned == 0 && worker.samples.hashes.size() == worker.indices.size();
 }
 
 // A step whose micro-batches belong to two passes over the data.
@@ -162,7 +162,7 @@ void Overlap::update(const Look& look, Book& book) {
   watch_repeats(look, book);
   const bool shared = rows_are_shared(look.record, look.batches);
   for (const WorkerRecord& w : look.record.workers) {
-    if (w.samples.empty() && w.indices.empty()) {
+    if (w.samples.hashes.empty() && w.indices.empty()) {
       book.cannot(Check::kOverlappingData, kNoSamples);
     } else if (DataPass* pass = pass_of(look, w); pass == nullptr) {
       book.cannot(Check::kOverlappingData, kNoPass);
@@ -205,15 +205,16 @@ void Overlap::draw(const Look& look, const WorkerRecord& w, DataPass& pass) cons
   pass.settle(step);
   const bool by_index = pass.identity() == DataPass::Identity::kIndex;
   if (straddles(w)) return;
-  pass.count_rows(std::max<std::uint64_t>(w.rows, by_index ? w.indices.size() : w.samples.size()));
+  pass.count_rows(std::max<std::uint64_t>(w.samples.rows,
+                                          by_index ? w.indices.size() : w.samples.hashes.size()));
   if (by_index) {
     for (const std::uint64_t i : w.indices) pass.draw({mix64(i + 1), i, w.rank, step});
     return;
   }
-  pass.thin_to(w.thinned);
+  pass.thin_to(w.samples.thinned);
   const bool indexed = aligned(w);
-  for (std::size_t i = 0; i < w.samples.size(); ++i) {
-    pass.draw({w.samples[i], indexed ? w.indices[i] : DataPass::kNoIndex, w.rank, step});
+  for (std::size_t i = 0; i < w.samples.hashes.size(); ++i) {
+    pass.draw({w.samples.hashes[i], indexed ? w.indices[i] : DataPass::kNoIndex, w.rank, step});
   }
 }
 

@@ -125,7 +125,8 @@ TEST(Overlap, RowsThatAllWorkersShareAreNoSamples) {
   Watched w({.workers = 4, .rows = 16, .data = 4096});
   w.play(0, 63, [](StepRecord& r) {
     for (WorkerRecord& x : r.workers) {
-      for (std::size_t i = 0; i < x.samples.size(); ++i) x.samples[i] = scramble(7000 + i);
+      for (std::size_t i = 0; i < x.samples.hashes.size(); ++i)
+        x.samples.hashes[i] = scramble(7000 + i);
       unset(x, Kind::kSamplerReplicas);
     }
     forget_indices(r);
@@ -140,7 +141,8 @@ TEST(Overlap, RowsOfSomeWorkersInBatchesThatDifferAreFound) {
   w.play(0, 63, [](StepRecord& r) {
     for (WorkerRecord& x : r.workers) unset(x, Kind::kSamplerReplicas);
     forget_indices(r);
-    for (std::size_t i = 0; i < 4; ++i) r.workers[1].samples[i] = r.workers[0].samples[i];
+    for (std::size_t i = 0; i < 4; ++i)
+      r.workers[1].samples.hashes[i] = r.workers[0].samples.hashes[i];
   });
   ASSERT_EQ(w.ids(), Ids{"overlapping-data"});
   EXPECT_EQ(w.first().ranks, RankList{1});
@@ -151,8 +153,9 @@ TEST(Overlap, RecordsThatAreEqualInTheDataSetAreNot) {
     Watched w({.workers = 8, .rows = 4, .data = 4096});
     w.play(0, 127, [&](StepRecord& r) {
       for (WorkerRecord& x : r.workers) {
-        for (std::size_t i = 0; i < x.samples.size(); ++i) {
-          x.samples[i] = scramble(x.indices[i] % 3000);  // a third of the records is there twice
+        for (std::size_t i = 0; i < x.samples.hashes.size(); ++i) {
+          x.samples.hashes[i] =
+              scramble(x.indices[i] % 3000);  // a third of the records is there twice
         }
       }
       if (!indices) forget_indices(r);
@@ -167,8 +170,8 @@ TEST(Overlap, EqualIndicesOfShardsOfTheirOwnAreNot) {
   w.play(0, 31, [](StepRecord& r) {
     for (WorkerRecord& x : r.workers) {
       HealthyRun::read(x, r.workers[0].indices);
-      for (std::uint64_t& row : x.samples) row = scramble(row + x.rank);
-      set(x, Kind::kBatch, scramble(x.samples[0]));
+      for (std::uint64_t& row : x.samples.hashes) row = scramble(row + x.rank);
+      set(x, Kind::kBatch, scramble(x.samples.hashes[0]));
       unset(x, Kind::kSamplerReplicas);
       unset(x, Kind::kSamplerRank);
     }
@@ -178,7 +181,7 @@ TEST(Overlap, EqualIndicesOfShardsOfTheirOwnAreNot) {
 
 TEST(Overlap, DrawingWithReplacementIsNotJudged) {
   Watched w(kPasses);
-  w.diagnoser.hello({0, 0, "h", {{"sampler", "WeightedRandomSampler: length=9"}}, {}});
+  w.diagnoser.hello(who(0, 0), {"h", {{"sampler", "WeightedRandomSampler: length=9"}}, {}});
   w.play(0, 31, [&](StepRecord& r) {
     own_seeds(w.run, true)(r);
     for (WorkerRecord& x : r.workers) unset(x, Kind::kSamplerReplicas);
@@ -210,7 +213,8 @@ TEST(Overlap, ADataSetOfFewRowsRepeatsThemOnAllWorkers) {
     for (WorkerRecord& x : r.workers) {
       unset(x, Kind::kSamplerReplicas);
       for (std::size_t i = 0; i < 4; ++i) {
-        x.samples[i] = scramble(scramble(r.step * 64 + x.rank * 4 + i) % 10) + (i < 2 ? 0 : x.rank);
+        x.samples.hashes[i] =
+            scramble(scramble(r.step * 64 + x.rank * 4 + i) % 10) + (i < 2 ? 0 : x.rank);
       }
     }
   });

@@ -20,17 +20,17 @@ bool room(const Map& map, const Key& key, std::size_t limit) {
 
 }  // namespace
 
-void Roster::hello(const WorkerFacts& facts) {
+void Roster::hello(const Identity& who, const WorkerFacts& facts) {
   ++revision_;
-  if (!room(facts_, facts.rank, kWorkers)) return;
-  ranks_[facts.replica] = facts.rank;
-  hosts_[facts.rank] = facts.host;
-  Facts& known = facts_[facts.rank];
+  if (!room(facts_, who.rank, kWorkers)) return;
+  ranks_[who.replica] = who.rank;
+  hosts_[who.rank] = facts.host;
+  Facts& known = facts_[who.rank];
   for (const auto& [key, value] : facts.facts) {
     if (room(known, key, kFacts)) known[key] = value;
   }
-  for (const auto& [id, name] : facts.groups) {
-    if (room(groups_, id, kGroups)) groups_[id] = name;
+  for (const GroupName& g : facts.groups) {
+    if (room(groups_, g.id, kGroups)) groups_[g.id] = g.name;
   }
 }
 

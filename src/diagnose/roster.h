@@ -19,7 +19,7 @@ class Roster {
  public:
   using Facts = std::map<std::string, std::string>;
 
-  void hello(const WorkerFacts& facts);
+  void hello(const Identity& who, const WorkerFacts& facts);
   void see(const StepRecord& record);
 
   // The rank of a replica; the replica itself where nobody of it was heard.

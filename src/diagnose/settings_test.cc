@@ -43,7 +43,7 @@ TEST(Optimizer, AScheduleThatAllFollowIsFine) {
 TEST(Optimizer, SaysEachWordOnceAndNamesTheClass) {
   Watched w;
   for (std::uint32_t r = 0; r < 8; ++r) {
-    w.diagnoser.hello({r, r, "h", {{"optimizer", r == 7 ? "SGD" : "AdamW"}}, {}});
+    w.diagnoser.hello(who(r, r), {"h", {{"optimizer", r == 7 ? "SGD" : "AdamW"}}, {}});
   }
   w.play(0, 1, [](StepRecord& r) {
     set(r.workers[7], Kind::kOptimizerClass, std::uint64_t{0x56D});
@@ -86,7 +86,7 @@ TEST(Settings, AWorkerThatSentNothingIsNotJudged) {
   Watched w;
   w.play(0, 9, [](StepRecord& r) {
     r.workers[3].fingerprints.clear();
-    r.workers[3].samples.clear();
+    r.workers[3].samples.hashes.clear();
     r.workers[3].indices.clear();
   });
   EXPECT_TRUE(w.findings().empty()) << w.first().title;
@@ -122,8 +122,7 @@ TEST(Mode, OtherDropoutRates) {
 // ---- environment
 
 WorkerFacts facts_of(std::uint32_t rank, std::vector<std::pair<std::string, std::string>> more) {
-  WorkerFacts facts{
-      rank, rank, rank < 4 ? "a" : "b", {{"torch", "2.13.0"}, {"python", "3.11.2"}}, {}};
+  WorkerFacts facts{rank < 4 ? "a" : "b", {{"torch", "2.13.0"}, {"python", "3.11.2"}}, {}};
   facts.facts.emplace_back("pid", std::to_string(1000 + rank));
   facts.facts.emplace_back("device", "cuda:" + std::to_string(rank));
   facts.facts.insert(facts.facts.end(), more.begin(), more.end());
@@ -132,7 +131,7 @@ WorkerFacts facts_of(std::uint32_t rank, std::vector<std::pair<std::string, std:
 
 TEST(Environment, FactsThatMayDifferDo) {
   Watched w;
-  for (std::uint32_t r = 0; r < 8; ++r) w.diagnoser.hello(facts_of(r, {}));
+  for (std::uint32_t r = 0; r < 8; ++r) w.diagnoser.hello(who(r, r), facts_of(r, {}));
   w.play(0, 9);
   EXPECT_TRUE(w.findings().empty());
   EXPECT_EQ(w.check("environment-mismatch").state, State::kPassed);
@@ -141,7 +140,7 @@ TEST(Environment, FactsThatMayDifferDo) {
 TEST(Environment, AVersionThatChangesNumbersIsAWarning) {
   Watched w;
   for (std::uint32_t r = 0; r < 8; ++r) {
-    w.diagnoser.hello(facts_of(r, {{"torch", r == 6 ? "2.12.0" : "2.13.0"}}));
+    w.diagnoser.hello(who(r, r), facts_of(r, {{"torch", r == 6 ? "2.12.0" : "2.13.0"}}));
   }
   w.play(0, 9);
   ASSERT_EQ(w.ids(), Ids{"environment-mismatch"});
@@ -156,7 +155,7 @@ TEST(Environment, HarmlessKeysAreInformation) {
   for (std::uint32_t r = 0; r < 8; ++r) {
     auto facts = facts_of(r, {{"python", r == 6 ? "3.11.3" : "3.11.2"}});
     if (r == 2) facts.facts.emplace_back("env.OMP_NUM_THREADS", "4");
-    w.diagnoser.hello(facts);
+    w.diagnoser.hello(who(r, r), facts);
   }
   w.play(0, 9);
   ASSERT_EQ(w.ids(), Ids{"environment-mismatch"});
@@ -167,13 +166,14 @@ TEST(Environment, HarmlessKeysAreInformation) {
 
 TEST(Environment, AHelloThatIsRepeatedReplacesItsFacts) {
   Watched w;
-  for (std::uint32_t r = 0; r < 8; ++r) w.diagnoser.hello(facts_of(r, {{"sampler", "A"}}));
+  for (std::uint32_t r = 0; r < 8; ++r)
+    w.diagnoser.hello(who(r, r), facts_of(r, {{"sampler", "A"}}));
   w.play(0, 3);
-  w.diagnoser.hello(facts_of(2, {{"torch", "2.12.0"}}));
+  w.diagnoser.hello(who(2, 2), facts_of(2, {{"torch", "2.12.0"}}));
   w.play(4, 5);
   ASSERT_EQ(w.ids(), Ids{"environment-mismatch"});
   EXPECT_EQ(w.first().first_step, 4U);
-  w.diagnoser.hello(facts_of(2, {}));
+  w.diagnoser.hello(who(2, 2), facts_of(2, {}));
   w.play(6, 9);
   EXPECT_EQ(w.first().last_step, 5U) << "mended, and still told";
 }
@@ -189,9 +189,9 @@ TEST(Environment, ShowsAtMost32FactsAndCountsTheRest) {
   Watched w;
   WorkerFacts hostile = facts_of(1, {});
   for (int k = 0; k < 1000; ++k) hostile.facts.emplace_back("env.KEY" + std::to_string(k), "x");
-  w.diagnoser.hello(facts_of(0, {}));
-  w.diagnoser.hello(facts_of(2, {}));
-  w.diagnoser.hello(hostile);
+  w.diagnoser.hello(who(0, 0), facts_of(0, {}));
+  w.diagnoser.hello(who(2, 2), facts_of(2, {}));
+  w.diagnoser.hello(who(1, 1), hostile);
   w.play(0, 1);
   ASSERT_EQ(w.ids(), Ids{"environment-mismatch"});
   EXPECT_EQ(w.first().evidence.size(), 32U);
@@ -208,7 +208,7 @@ TEST(Environment, ManyHellosCostNoMoreThanTheirSteps) {
     for (std::uint32_t k = 0; k < 900; ++k) {
       hostile.facts.emplace_back("env." + std::to_string(rank * 900 + k), "x");
     }
-    w.diagnoser.hello(hostile);
+    w.diagnoser.hello(who(rank, rank), hostile);
     w.play(rank, rank);
   }
   w.play(200, 300);
@@ -220,7 +220,7 @@ TEST(Environment, ManyHellosCostNoMoreThanTheirSteps) {
 TEST(Environment, TwoRanksDiffer) {
   Watched w({.workers = 2});
   for (std::uint32_t r = 0; r < 2; ++r) {
-    w.diagnoser.hello(facts_of(r, {{"torch", r == 0 ? "2.12.0" : "2.13.0"}}));
+    w.diagnoser.hello(who(r, r), facts_of(r, {{"torch", r == 0 ? "2.12.0" : "2.13.0"}}));
   }
   w.play(0, 1);
   EXPECT_EQ(w.first().title, "The ranks differ in their environment: torch");
@@ -229,7 +229,7 @@ TEST(Environment, TwoRanksDiffer) {
 TEST(Environment, LongHostileValuesAreShortened) {
   Watched w;
   for (std::uint32_t r = 0; r < 2; ++r) {
-    w.diagnoser.hello(facts_of(r, {{"model", std::string(100000, r == 0 ? '{' : '}')}}));
+    w.diagnoser.hello(who(r, r), facts_of(r, {{"model", std::string(100000, r == 0 ? '{' : '}')}}));
   }
   w.play(0, 1);
   EXPECT_LT(text_of(w.first(), "model").size(), 200U);

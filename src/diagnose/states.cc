@@ -153,10 +153,12 @@ void States::compare_clocks(const Look& look, Book& book) {
   book.see(std::move(signal), kRound);
 }
 
-void States::farewell(const Farewell& last, const Roster& roster, Book& book) {
-  if (last.clock == 0 || last.states.empty()) return;
-  if (farewells_.size() >= kClocks && !farewells_.contains(last.clock)) return;
-  Farewells& all = farewells_[last.clock];
+void States::farewell(std::uint32_t rank, const FinalState& last, const Roster& roster,
+                      Book& book) {
+  const std::uint64_t steps = last.optimizer_steps;
+  if (steps == 0 || last.states.empty()) return;
+  if (farewells_.size() >= kClocks && !farewells_.contains(steps)) return;
+  Farewells& all = farewells_[steps];
   std::uint64_t difference = 0;
   for (const StateHash& s : last.states) {
     if (s.of != StateHash::Of::kParameters || all.reference.size() >= kGroups) continue;
@@ -164,7 +166,7 @@ void States::farewell(const Farewell& last, const Roster& roster, Book& book) {
     difference += mix64(s.value ^ mix64(s.group));
     all.differ.insert(s.group);
   }
-  all.held.push_back({difference, last.rank});
+  all.held.push_back({difference, rank});
   book.looked(Check::kParameterDesync);
   const Split held = split(all.held);
   const bool decided = 2 * held.groups.front().ranks.size() > workers_;

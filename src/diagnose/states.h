@@ -19,7 +19,7 @@ class States {
   void update(const Look& look, Book& book);
   // Last hashes are compared between workers that took the same number of optimiser steps, if they
   // took any, as soon as more than half of all agree or all have left.
-  void farewell(const Farewell& last, const Roster& roster, Book& book);
+  void farewell(std::uint32_t rank, const FinalState& last, const Roster& roster, Book& book);
 
  private:
   using Groups = std::set<std::uint64_t>;
@@ -33,7 +33,7 @@ class States {
     std::vector<Held> held;  // what differs from it, as one hash; 0: nothing
     Groups differ;
   };
-  std::unordered_map<std::uint64_t, Farewells> farewells_;  // by clock; at most 64
+  std::unordered_map<std::uint64_t, Farewells> farewells_;  // by optimiser steps; at most 64
   std::array<Groups, 3> differ_;                            // all that differed, by StateHash::Of
   bool joined_ = false;                                     // some worker had no input at some step
   std::uint64_t lagging_ = 0;  // records in a row with clocks that differ

@@ -13,7 +13,7 @@ constexpr auto kParameters = StateHash::Of::kParameters;
 
 TEST(States, NamesTheMinorityAndTheGroups) {
   Watched w;
-  w.diagnoser.hello({3, 3, "h", {}, {{1, "model.layers.0"}, {2, "model.layers.1"}}});
+  w.diagnoser.hello(who(3, 3), {"h", {}, {{1, 0, "model.layers.0"}, {2, 0, "model.layers.1"}}});
   w.play(0, 9, [](StepRecord& r) {
     if (r.step >= 4) r.workers[3].states[2].value ^= 1;
   });
@@ -114,7 +114,8 @@ TEST(Farewell, LastParametersOfEqualClocksMustMatch) {
   Watched w;
   w.play(0, 9);
   for (std::uint32_t r = 0; r < 8; ++r) {
-    w.diagnoser.farewell({r, r, 10, {{1, kParameters, 5}, {2, kParameters, r == 6 ? 1U : 0U}}});
+    w.diagnoser.farewell(who(r, r),
+                         {10, {{1, kParameters, 5}, {2, kParameters, r == 6 ? 1U : 0U}}});
   }
   ASSERT_EQ(w.ids(), Ids{"parameter-desync"});
   EXPECT_EQ(w.first().ranks, RankList{6});
@@ -125,7 +126,7 @@ TEST(Farewell, TheFirstToLeaveMayBeTheOneThatDiffers) {
   Watched w;
   w.play(0, 9);
   for (std::uint32_t r = 0; r < 8; ++r) {
-    w.diagnoser.farewell({r, r, 10, {{1, kParameters, r == 0 ? 1U : 0U}}});
+    w.diagnoser.farewell(who(r, r), {10, {{1, kParameters, r == 0 ? 1U : 0U}}});
   }
   ASSERT_EQ(w.ids(), Ids{"parameter-desync"});
   EXPECT_EQ(w.first().ranks, RankList{0});
@@ -134,10 +135,10 @@ TEST(Farewell, TheFirstToLeaveMayBeTheOneThatDiffers) {
 TEST(Farewell, OtherClocksAndUnknownOnesAreNotCompared) {
   Watched w;
   w.play(0, 9);
-  w.diagnoser.farewell({0, 0, 10, {{1, kParameters, 5}}});
-  w.diagnoser.farewell({1, 1, 11, {{1, kParameters, 6}}});
-  w.diagnoser.farewell({2, 2, 0, {{1, kParameters, 7}}});
-  w.diagnoser.farewell({3, 3, 0, {{1, kParameters, 8}}});
+  w.diagnoser.farewell(who(0, 0), {10, {{1, kParameters, 5}}});
+  w.diagnoser.farewell(who(1, 1), {11, {{1, kParameters, 6}}});
+  w.diagnoser.farewell(who(2, 2), {0, {{1, kParameters, 7}}});
+  w.diagnoser.farewell(who(3, 3), {0, {{1, kParameters, 8}}});
   EXPECT_TRUE(w.findings().empty());
 }
 

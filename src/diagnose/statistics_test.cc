@@ -62,7 +62,7 @@ TEST(Statistics, NamesRankStatisticAndNumbers) {
 
 TEST(Statistics, MapsReplicasToRanks) {
   Watched w;
-  for (std::uint32_t r = 0; r < 8; ++r) w.diagnoser.hello({100 + 2 * r, r, "h", {}, {}});
+  for (std::uint32_t r = 0; r < 8; ++r) w.diagnoser.hello(who(100 + 2 * r, r), {"h", {}, {}});
   w.feed(
       [&] {
         StepRecord r = w.run.step(24);
@@ -158,7 +158,7 @@ TEST(Statistics, AnAlarmThatIsRaisedAgainKeepsItsFirstStep) {
 TEST(Statistics, AnOutlierLastsAsLongAsItDeviates) {
   detect::Generator steps({8, detect::Null::kNormal, 1}, 3);
   detect::Detector detector{detect::Options{}};
-  Diagnoser diagnoser(1, 0, 0);
+  Diagnoser diagnoser({1, 0, 0});
   for (int s = 0; s < 500; ++s) {
     StepRecord r = steps.next({});
     if (s >= 200 && s < 395) r.workers[2].loss += 1;

@@ -84,20 +84,20 @@ class HealthyRun {
   }
 
   static void read(WorkerRecord& worker, std::vector<std::uint64_t> indices) {
-    worker.samples.clear();
+    worker.samples.hashes.clear();
     std::uint64_t batch = 0;
     for (const std::uint64_t index : indices) {
-      worker.samples.push_back(scramble(index));
-      batch += worker.samples.back();
+      worker.samples.hashes.push_back(scramble(index));
+      batch += worker.samples.hashes.back();
     }
-    worker.rows = indices.size();
+    worker.samples.rows = indices.size();
     worker.indices = std::move(indices);
     set(worker, Kind::kBatch, batch);
   }
 
   StepRecord step(std::uint64_t step) const {
     StepRecord r;
-    r.segment = 1;
+    r.model.segment = 1;
     r.step = step;
     r.workers_expected = r.workers_seen = options_.workers;
     for (std::uint32_t i = 0; i < options_.workers; ++i) r.workers.push_back(worker(step, i));
@@ -181,11 +181,15 @@ class HealthyRun {
 inline void drop_fingerprints(StepRecord& record) {
   for (WorkerRecord& w : record.workers) {
     w.fingerprints.clear();
-    w.samples.clear();
+    w.samples.hashes.clear();
     w.indices.clear();
     w.states.clear();
-    w.rows = 0;
+    w.samples.rows = 0;
   }
+}
+
+inline Identity who(std::uint32_t rank, std::uint32_t replica) {
+  return {.replica = replica, .rank = rank};
 }
 
 class Watched {
@@ -229,7 +233,7 @@ class Watched {
   }
 
   HealthyRun run;
-  Diagnoser diagnoser{1, 0, 0};
+  Diagnoser diagnoser{{1, 0, 0}};
   detect::Detector detector{detect::Options{}};
 };
 

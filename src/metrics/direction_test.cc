@@ -231,8 +231,7 @@ class Workers {
   Workers() {
     for (std::uint32_t i = 0; i < kWorkers; ++i) {
       auto observer = Observer::create(
-          {.identity = {.replica = i, .world_rank = i, .replicas = kWorkers},
-           .sketch_size = kSketch},
+          {.identity = {.replica = i, .rank = i, .replicas = kWorkers}, .sketch_size = kSketch},
           {{"a.w", kCuts[0].count, ""}, {"b.w", kCuts[1].count, ""}, {"c.w", kCuts[2].count, ""}});
       observers_.push_back(std::move(*observer));
     }

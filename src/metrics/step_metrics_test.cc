@@ -138,7 +138,7 @@ TEST(StepMetrics, CopiesWhatThePacketsSay) {
   steps[1].indices = {3, 1};
   steps[1].states = {{77, StateHash::Of::kBuffers, 78}};
   const StepRecord record = measure(steps);
-  EXPECT_EQ(record.segment, 4U);
+  EXPECT_EQ(record.model.segment, 4U);
   EXPECT_EQ(record.step, 7U);
   EXPECT_EQ(record.workers_expected, 2U);
   const WorkerRecord& w = record.workers[1];
@@ -156,15 +156,15 @@ TEST(StepMetrics, CopiesWhatThePacketsSay) {
   EXPECT_EQ(*w.fingerprint_of(FingerprintKind::kSamplerRank), 5U);
   EXPECT_EQ(w.fingerprint_of(FingerprintKind::kMode), nullptr);
   EXPECT_EQ(w.fingerprints.at(1).kind, 2000U);
-  EXPECT_EQ(w.rows, 9U);
-  EXPECT_EQ(w.thinned, 2U);
-  EXPECT_EQ(w.samples, (std::vector<std::uint64_t>{4, 8}));
+  EXPECT_EQ(w.samples.rows, 9U);
+  EXPECT_EQ(w.samples.thinned, 2U);
+  EXPECT_EQ(w.samples.hashes, (std::vector<std::uint64_t>{4, 8}));
   EXPECT_EQ(w.indices, (std::vector<std::uint64_t>{3, 1}));
   ASSERT_EQ(w.states.size(), 1U);
   EXPECT_EQ(w.states[0].group, 77U);
   EXPECT_EQ(w.states[0].of, StateHash::Of::kBuffers);
   EXPECT_EQ(w.states[0].value, 78U);
-  EXPECT_EQ(record.workers[0].rows, 0U);
+  EXPECT_EQ(record.workers[0].samples.rows, 0U);
 }
 
 // ---- losses that are not numbers, weights

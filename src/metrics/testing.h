@@ -112,8 +112,7 @@ inline constexpr std::uint32_t kFirstRank = 100;  // ranks differ from replicas 
 inline packet::Step step_of(const Gradient& gradient, std::uint32_t replica,
                             std::uint32_t replicas) {
   packet::Step step;
-  step.header.identity = {
-      .replica = replica, .world_rank = kFirstRank + replica, .replicas = replicas};
+  step.header.identity = {.replica = replica, .rank = kFirstRank + replica, .replicas = replicas};
   step.header.step = 7;
   step.micro_batches = 1;
   step.total.sum_squares = dot(gradient, gradient);

@@ -12,8 +12,7 @@ namespace {
 
 void fill_loss(WorkerRecord& w, const packet::Step& step) {
   double weighted = 0;
-  for (const packet::MicroBatch& m : step.micro) {
-    w.micro.push_back({m.loss, m.weight, m.tokens});
+  for (const MicroBatch& m : step.micro) {
     if (m.weight > 0) weighted += m.weight * m.loss;
     w.weight += m.weight;
     w.tokens += m.tokens;
@@ -48,8 +47,8 @@ GroupRecord group_record(Steps steps, std::size_t at, std::uint64_t id) {
 }  // namespace
 
 WorkerRecord worker_record(const packet::Step& step) {
-  WorkerRecord w;
-  w.rank = step.header.identity.world_rank;
+  WorkerRecord w{step};
+  w.rank = step.header.identity.rank;
   w.replica = step.header.identity.replica;
   fill_loss(w, step);
   // A worker without input under DDP's join() takes part with no micro-batch.
@@ -63,16 +62,6 @@ WorkerRecord worker_record(const packet::Step& step) {
     w.reduced_norm = std::sqrt(step.reduced->sum_squares);
     w.reduced_fingerprint = step.reduced->fingerprint;
   }
-  w.optimizer_step = step.optimizer_step;
-  w.dropped = step.dropped;
-  w.micro_batches = step.micro_batches;
-  w.skipped_parameters = step.skipped_parameters;
-  w.fingerprints = step.fingerprints;
-  w.rows = step.samples.rows;
-  w.samples = step.samples.hashes;
-  w.thinned = step.samples.thinned;
-  w.indices = step.indices;
-  w.states = step.states;
   return w;
 }
 

@@ -82,7 +82,7 @@ struct Monitor::State {
   // What the ranks of this job can be.
   bool possible(const Identity& who) const {
     const std::uint32_t world = options.world_size;
-    return world == 0 || (who.replicas <= world && who.world_rank < world && who.shard < world);
+    return world == 0 || (who.replicas <= world && who.rank < world && who.shard < world);
   }
 
   // The model's number in the run log. A rank's own says how many models of the same ranks it
@@ -100,7 +100,7 @@ struct Monitor::State {
     if (!replicas.contains(key) && replicas.size() >= kWatchesMax) return false;
     who.module = key.first;
     replicas[key] = who.replicas;
-    ranks.insert(who.world_rank);
+    ranks.insert(who.rank);
     return true;
   }
 
@@ -111,7 +111,8 @@ struct Monitor::State {
   }
 
   monitor::Watch& watch(std::uint32_t module, std::uint32_t shard) {
-    const auto [at, fresh] = watches.try_emplace({module, shard}, writer.segment(), module, shard);
+    const auto [at, fresh] =
+        watches.try_emplace({module, shard}, ModelKey{writer.segment(), module, shard});
     if (fresh) {
       if (const auto saved = writer.saved_detector(module, shard); saved && *saved) {
         at->second.restore(**saved);
@@ -160,9 +161,9 @@ struct Monitor::State {
          .workers = workers,
          .missing = lost_others ? std::vector<std::uint32_t>() : std::move(assembled.missing),
          .pairwise = workers.size() <= kMatrixWorkers || number % kMatrixEvery == 0});
-    watch(record.module, record.shard).judge(record);
+    watch(record.model.module, record.model.shard).judge(record);
     ++counters.steps;
-    return writer.add(record);
+    return writer.add(std::move(record));
   }
 
   Status write_ready(bool flush) {
@@ -177,7 +178,7 @@ struct Monitor::State {
       if (!watch.take_changed()) continue;
       const auto findings = watch.findings();
       const auto checks = watch.checks();
-      PRESUM_TRY(writer.replace(key.first, key.second, findings, checks));
+      PRESUM_TRY(writer.replace({writer.segment(), key.first, key.second}, findings, checks));
     }
     return {};
   }

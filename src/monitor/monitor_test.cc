@@ -70,11 +70,8 @@ class Monitored {
 packet::Step step_of(std::uint64_t step, std::uint32_t replica, std::uint32_t replicas,
                      std::uint32_t module = 0, std::uint32_t shard = 0) {
   packet::Step s;
-  s.header.identity = {.module = module,
-                       .replica = replica,
-                       .shard = shard,
-                       .world_rank = replica,
-                       .replicas = replicas};
+  s.header.identity = {
+      .module = module, .replica = replica, .shard = shard, .rank = replica, .replicas = replicas};
   s.header.step = step;
   s.micro_batches = 1;
   s.micro = {{1.0 + replica, 1, 10}};
@@ -85,7 +82,7 @@ packet::Step step_of(std::uint64_t step, std::uint32_t replica, std::uint32_t re
 packet::Note goodbye(std::uint32_t replica, std::uint32_t replicas, std::uint32_t module = 0) {
   packet::Note note;
   note.header.identity = {
-      .module = module, .replica = replica, .world_rank = replica, .replicas = replicas};
+      .module = module, .replica = replica, .rank = replica, .replicas = replicas};
   note.final = true;
   return note;
 }
@@ -109,7 +106,7 @@ TEST(Monitor, WritesAStepOnceAllItsWorkersAreThere) {
   monitor.close();
   const auto steps = read_steps(monitor.run());
   ASSERT_EQ(steps.size(), 1U);
-  EXPECT_EQ(steps[0].segment, 1U);
+  EXPECT_EQ(steps[0].model.segment, 1U);
   EXPECT_EQ(steps[0].workers_expected, 2U);
   EXPECT_EQ(steps[0].loss_mean, 1.5);
   EXPECT_EQ(steps[0].loss_std, 0.5);
@@ -247,9 +244,9 @@ TEST(Monitor, ModelsAreNumberedAmongThoseWithAsManyWorkers) {
   monitor.close();
   const auto steps = read_steps(monitor.run());
   ASSERT_EQ(steps.size(), 2U);
-  EXPECT_EQ(steps[0].module, 0U);
+  EXPECT_EQ(steps[0].model.module, 0U);
   EXPECT_EQ(steps[0].workers_seen, 3U);
-  EXPECT_EQ(steps[1].module, 1U);
+  EXPECT_EQ(steps[1].model.module, 1U);
   EXPECT_EQ(steps[1].workers_seen, 2U);
 }
 
@@ -269,8 +266,8 @@ TEST(Monitor, KeepsTwoModulesAndTwoShardsApart) {
   const auto steps = read_steps(monitor.run());
   ASSERT_EQ(steps.size(), 12U);
   for (std::size_t i = 0; i < 12; ++i) {
-    EXPECT_EQ(steps[i].module, i / 6);
-    EXPECT_EQ(steps[i].shard, i / 3 % 2);
+    EXPECT_EQ(steps[i].model.module, i / 6);
+    EXPECT_EQ(steps[i].model.shard, i / 3 % 2);
     EXPECT_EQ(steps[i].step, i % 3);
   }
 }
@@ -319,7 +316,7 @@ TEST(Monitor, ARestartContinuesTheRunInANewSegment) {
   }
   const auto steps = read_steps(folder / "run");
   ASSERT_EQ(steps.size(), 2U);
-  EXPECT_EQ(steps[1].segment, 2U);
+  EXPECT_EQ(steps[1].model.segment, 2U);
 }
 
 TEST(Monitor, NoiseScaleIsOnePerModel) {
@@ -469,8 +466,8 @@ packet::Step with_nan(packet::Step step) {
 
 packet::Hello hello_of(std::uint32_t replica) {
   packet::Hello hello;
-  hello.header.identity = {.replica = replica, .world_rank = replica, .replicas = kWorkers};
-  hello.host = "node-" + std::to_string(replica);
+  hello.header.identity = {.replica = replica, .rank = replica, .replicas = kWorkers};
+  hello.facts.host = "node-" + std::to_string(replica);
   return hello;
 }
 
@@ -518,7 +515,7 @@ TEST(MonitorFindings, AreNewOnceAndGrow) {
   monitor.close();
   EXPECT_TRUE(monitor->take_new_findings().empty());
   expect_nan_of_worker_1(findings_in(monitor.run()), 3, 4);
-  EXPECT_EQ(findings_in(monitor.run())[0].segment, 1U);
+  EXPECT_EQ(findings_in(monitor.run())[0].model.segment, 1U);
 }
 
 TEST(MonitorFindings, WhosePacketsWereUnderWayAtTheEndIsNotMissing) {
@@ -601,9 +598,9 @@ TEST(MonitorFindings, OfTwoModelsComeWorstFirst) {
   feed_nan(monitor, 2, 1);
   const auto fresh = monitor->take_new_findings();
   ASSERT_EQ(fresh.size(), 2U);
-  EXPECT_EQ(fresh[0].module, 1U);
-  EXPECT_EQ(fresh[1].module, 0U);
-  EXPECT_EQ(monitor->findings().at(0).module, 1U);
+  EXPECT_EQ(fresh[0].model.module, 1U);
+  EXPECT_EQ(fresh[1].model.module, 0U);
+  EXPECT_EQ(monitor->findings().at(0).model.module, 1U);
   feed_nan(monitor, 6, 0);
   EXPECT_TRUE(monitor->take_new_findings().empty()) << "models do not disturb each other";
   monitor.close();
@@ -615,8 +612,8 @@ TEST(MonitorFindings, ComeFromLastWordsToo) {
   feed(monitor, 0, 2);
   for (std::uint32_t r = 0; r < kWorkers; ++r) {
     auto note = goodbye(r, kWorkers);
-    note.clock = 2;
-    note.states = {{7, StateHash::Of::kParameters, r == 3 ? 99U : 1U}};
+    note.state.optimizer_steps = 2;
+    note.state.states = {{7, StateHash::Of::kParameters, r == 3 ? 99U : 1U}};
     monitor.ingest(note);
   }
   const auto findings = monitor->take_new_findings();
@@ -750,7 +747,7 @@ TEST(MonitorRestart, FindingsOfASegmentStayWithIt) {
   }
   const auto findings = findings_in(folder / "run");
   expect_nan_of_worker_1(findings, 0, 0);
-  EXPECT_EQ(findings[0].segment, 1U);
+  EXPECT_EQ(findings[0].model.segment, 1U);
 }
 
 // ---- the project's salt
@@ -865,7 +862,7 @@ class Worker {
   static Observer create(std::uint32_t rank) {
     const std::size_t half = kElements / 2;
     auto observer =
-        Observer::create({.identity = {.replica = rank, .world_rank = rank, .replicas = kRanks},
+        Observer::create({.identity = {.replica = rank, .rank = rank, .replicas = kRanks},
                           .sketch_size = 1024,
                           .host = "host-" + std::to_string(rank / 4)},
                          {{"module.layers.0.w", half, ""}, {"module.layers.1.w", half, ""}});

@@ -5,25 +5,15 @@
 
 namespace presum::monitor {
 
-Watch::Watch(std::uint32_t segment, std::uint32_t module, std::uint32_t shard)
-    : detector_(detect::Options{}), diagnoser_(segment, module, shard) {}
+Watch::Watch(const ModelKey& model) : detector_(detect::Options{}), diagnoser_(model) {}
 
 void Watch::hello(const packet::Hello& hello) {
-  diagnose::WorkerFacts facts{.rank = hello.header.identity.world_rank,
-                              .replica = hello.header.identity.replica,
-                              .host = hello.host,
-                              .facts = hello.facts,
-                              .groups = {}};
-  for (const packet::GroupName& g : hello.groups) facts.groups.emplace_back(g.id, g.name);
-  diagnoser_.hello(facts);
+  diagnoser_.hello(hello.header.identity, hello.facts);
   changed_ = true;
 }
 
 void Watch::farewell(const packet::Note& note) {
-  diagnoser_.farewell({.rank = note.header.identity.world_rank,
-                       .replica = note.header.identity.replica,
-                       .clock = note.clock,
-                       .states = note.states});
+  diagnoser_.farewell(note.header.identity, note.state);
   changed_ = true;
 }
 

@@ -19,7 +19,7 @@ namespace presum::monitor {
 // synchronised.
 class Watch {
  public:
-  Watch(std::uint32_t segment, std::uint32_t module, std::uint32_t shard);
+  explicit Watch(const ModelKey& model);
 
   void hello(const packet::Hello& hello);
   void farewell(const packet::Note& note);

@@ -56,7 +56,7 @@ Exchange open(std::optional<Announcement> monitor = kMonitor) {
 Packet packet_of(std::uint64_t step, std::size_t floats = kEager) {
   packet::Step message;
   message.header.step = step;
-  message.header.identity.world_rank = static_cast<std::uint32_t>(rank());
+  message.header.identity.rank = static_cast<std::uint32_t>(rank());
   message.sketch.assign(floats, 1.0F + static_cast<float>(rank()));
   return packet::encode(message);
 }
@@ -70,7 +70,7 @@ class Ledger {
     const auto& step = std::get<packet::Step>(*message);
     EXPECT_EQ(step.header.run, kMonitor.run);
     EXPECT_EQ(step.header.segment, kMonitor.segment);
-    const auto from = static_cast<int>(step.header.identity.world_rank);
+    const auto from = static_cast<int>(step.header.identity.rank);
     EXPECT_EQ(step.sketch.back(), 1.0F + static_cast<float>(from));
     steps_[from].push_back(step.header.step);
   }

@@ -120,11 +120,11 @@ namespace HWY_NAMESPACE {
 
 #if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
 
-GradientStats gradient_kernel(const void* data, std::size_t count, Dtype dtype, SketchSpan sketch) {
+GradientSums gradient_kernel(const void* data, std::size_t count, Dtype dtype, SketchSpan sketch) {
   return gradient_pass_reference(data, count, dtype, sketch);
 }
 
-NormStats norm_kernel(const void* data, std::size_t count, Dtype dtype) {
+GradientSums norm_kernel(const void* data, std::size_t count, Dtype dtype) {
   return norm_pass_reference(data, count, dtype);
 }
 
@@ -149,7 +149,7 @@ class Pass {
     for (auto& sum : sums_) sum = hn::Zero(Doubles());
   }
 
-  HWY_INLINE NormStats norm(const std::uint8_t* data, std::size_t count) const {
+  HWY_INLINE GradientSums norm(const std::uint8_t* data, std::size_t count) const {
     const double sum = sum_squares();
     if (!std::isfinite(sum)) return norm_pass_reference(data, count, kDtype);
     return {sum, hn::GetLane(hn::MaxOfLanes(Doubles(), largest())), 0};
@@ -315,28 +315,28 @@ class Pass {
 };
 
 template <Dtype kDtype, bool kSketch>
-GradientStats gradient_of(const std::uint8_t* data, std::size_t count, SketchSpan sketch) {
+GradientSums gradient_of(const std::uint8_t* data, std::size_t count, SketchSpan sketch) {
   Pass<kDtype, true, kSketch> pass;
   pass.run(data, count, sketch);
-  const NormStats norm = pass.norm(data, count);
+  const GradientSums norm = pass.norm(data, count);
   return {norm.sum_squares, norm.max_abs, norm.nonfinite, pass.fingerprint()};
 }
 
 template <Dtype kDtype>
-NormStats norm_of(const std::uint8_t* data, std::size_t count) {
+GradientSums norm_of(const std::uint8_t* data, std::size_t count) {
   Pass<kDtype, false, false> pass;
   pass.run(data, count, {});
   return pass.norm(data, count);
 }
 
 template <Dtype kDtype>
-GradientStats gradient_of(const void* data, std::size_t count, SketchSpan sketch) {
+GradientSums gradient_of(const void* data, std::size_t count, SketchSpan sketch) {
   const auto* bytes = static_cast<const std::uint8_t*>(data);
   return sketch.size == 0 ? gradient_of<kDtype, false>(bytes, count, sketch)
                           : gradient_of<kDtype, true>(bytes, count, sketch);
 }
 
-GradientStats gradient_kernel(const void* data, std::size_t count, Dtype dtype, SketchSpan sketch) {
+GradientSums gradient_kernel(const void* data, std::size_t count, Dtype dtype, SketchSpan sketch) {
   switch (dtype) {
     case Dtype::kF32:
       return gradient_of<Dtype::kF32>(data, count, sketch);
@@ -350,7 +350,7 @@ GradientStats gradient_kernel(const void* data, std::size_t count, Dtype dtype, 
   return {};
 }
 
-NormStats norm_kernel(const void* data, std::size_t count, Dtype dtype) {
+GradientSums norm_kernel(const void* data, std::size_t count, Dtype dtype) {
   const auto* bytes = static_cast<const std::uint8_t*>(data);
   switch (dtype) {
     case Dtype::kF32:
@@ -388,14 +388,14 @@ HWY_EXPORT(norm_kernel);
 
 }  // namespace
 
-GradientStats gradient_pass(const void* data, std::size_t count, Dtype dtype,
-                            SketchSpan sketch) noexcept {
+GradientSums gradient_pass(const void* data, std::size_t count, Dtype dtype,
+                           SketchSpan sketch) noexcept {
   assert(is_valid(sketch));
   const base::DefaultFloatEnvironment environment;
   return PRESUM_SIMD_DISPATCH(gradient_kernel)(data, count, dtype, sketch);
 }
 
-NormStats norm_pass(const void* data, std::size_t count, Dtype dtype) noexcept {
+GradientSums norm_pass(const void* data, std::size_t count, Dtype dtype) noexcept {
   const base::DefaultFloatEnvironment environment;
   return PRESUM_SIMD_DISPATCH(norm_kernel)(data, count, dtype);
 }

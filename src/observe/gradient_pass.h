@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "presum/dtype.h"
+#include "presum/records.h"
 
 // One pass over a gradient buffer: norm, largest element, non-finite count, sketch and fingerprint.
 //
@@ -24,32 +25,21 @@ struct SketchSpan {
   std::uint64_t seed = 0;
 };
 
-struct NormStats {
-  // In double, element i in accumulator i mod 16, the 16 added as a tree. NaN if any element is
-  // NaN, else +Inf if any is infinite; +Inf with nonfinite = 0 is an overflow (f64 only).
-  double sum_squares;
-  double max_abs;           // over the finite elements; 0 if there are none
-  std::uint64_t nonfinite;  // elements that are NaN or infinite
-};
-
-struct GradientStats {
-  double sum_squares;  // these three as in NormStats
-  double max_abs;
-  std::uint64_t nonfinite;
-  std::uint64_t fingerprint;  // observe/fingerprint.h; 0 if count is 0
-};
+// In what follows sum_squares is added in double, element i in accumulator i mod 16, the 16 added
+// as a tree. +Inf with nonfinite = 0 is an overflow (f64 only). The fingerprint is that of
+// observe/fingerprint.h; 0 if count is 0.
 
 // Reads memory once, or a second time if the sum of squares is not finite.
-GradientStats gradient_pass(const void* data, std::size_t count, Dtype dtype,
-                            SketchSpan sketch) noexcept;
+GradientSums gradient_pass(const void* data, std::size_t count, Dtype dtype,
+                           SketchSpan sketch) noexcept;
 
-// The same without sketch and fingerprint.
-NormStats norm_pass(const void* data, std::size_t count, Dtype dtype) noexcept;
+// The same without sketch and fingerprint, which is 0.
+GradientSums norm_pass(const void* data, std::size_t count, Dtype dtype) noexcept;
 
 // Plain code with the same results; it runs where no vector instructions are known, and the tests
 // hold the kernels against it.
-GradientStats gradient_pass_reference(const void* data, std::size_t count, Dtype dtype,
-                                      SketchSpan sketch);
-NormStats norm_pass_reference(const void* data, std::size_t count, Dtype dtype);
+GradientSums gradient_pass_reference(const void* data, std::size_t count, Dtype dtype,
+                                     SketchSpan sketch);
+GradientSums norm_pass_reference(const void* data, std::size_t count, Dtype dtype);
 
 }  // namespace presum::observe

@@ -108,11 +108,11 @@ void add_to_sketch(const Elements& elements, std::size_t count, SketchSpan sketc
 
 }  // namespace
 
-NormStats norm_pass_reference(const void* data, std::size_t count, Dtype dtype) {
+GradientSums norm_pass_reference(const void* data, std::size_t count, Dtype dtype) {
   const base::DefaultFloatEnvironment environment;
   const Elements elements(data, dtype);
   std::array<double, kAccumulators> sums{};
-  NormStats stats{0, 0, 0};
+  GradientSums stats{0, 0, 0};
   bool any_nan = false;
   for (std::size_t i = 0; i < count; ++i) {
     const double value = elements.value(i);
@@ -128,12 +128,12 @@ NormStats norm_pass_reference(const void* data, std::size_t count, Dtype dtype) 
   return stats;
 }
 
-GradientStats gradient_pass_reference(const void* data, std::size_t count, Dtype dtype,
-                                      SketchSpan sketch) {
+GradientSums gradient_pass_reference(const void* data, std::size_t count, Dtype dtype,
+                                     SketchSpan sketch) {
   const base::DefaultFloatEnvironment environment;
   const Elements elements(data, dtype);
   add_to_sketch(elements, count, sketch);
-  const NormStats norm = norm_pass_reference(data, count, dtype);
+  const GradientSums norm = norm_pass_reference(data, count, dtype);
   return {norm.sum_squares, norm.max_abs, norm.nonfinite, fingerprint(elements, count, dtype)};
 }
 

@@ -39,11 +39,11 @@ void expect_equal_to_reference(const Buffer& buffer, std::uint32_t sketch_size) 
                std::to_string(sketch_size));
   std::vector<float> wanted_sketch = used_sketch(sketch_size);
   std::vector<float> sketch = wanted_sketch;
-  const GradientStats wanted = gradient_pass_reference(
-      buffer.data(), buffer.count(), buffer.dtype(), {wanted_sketch.data(), sketch_size, kSeed});
-  const GradientStats got = gradient_pass(buffer.data(), buffer.count(), buffer.dtype(),
-                                          {sketch.data(), sketch_size, kSeed});
-  const NormStats norm = norm_pass(buffer.data(), buffer.count(), buffer.dtype());
+  const GradientSums wanted = gradient_pass_reference(buffer.data(), buffer.count(), buffer.dtype(),
+                                                      {wanted_sketch.data(), sketch_size, kSeed});
+  const GradientSums got = gradient_pass(buffer.data(), buffer.count(), buffer.dtype(),
+                                         {sketch.data(), sketch_size, kSeed});
+  const GradientSums norm = norm_pass(buffer.data(), buffer.count(), buffer.dtype());
   EXPECT_TRUE(same_bits(got.sum_squares, wanted.sum_squares))
       << got.sum_squares << " instead of " << wanted.sum_squares;
   EXPECT_EQ(got.max_abs, wanted.max_abs);
@@ -114,7 +114,7 @@ TEST_P(KernelTest, NonFiniteElementsAreCountedAndLeftOutOfTheMaximum) {
   buffer.set_bits(3, infinity_bits(dtype()));
   buffer.set_bits(199, infinity_bits(dtype()) | sign_bit(dtype()));
   buffer.set_bits(100, largest_bits(dtype()) | sign_bit(dtype()));
-  NormStats stats = norm_pass(buffer.data(), buffer.count(), dtype());
+  GradientSums stats = norm_pass(buffer.data(), buffer.count(), dtype());
   EXPECT_EQ(stats.sum_squares, std::numeric_limits<double>::infinity());
   EXPECT_EQ(stats.nonfinite, 2);
   const double largest = stats.max_abs;
@@ -139,7 +139,7 @@ TEST_P(KernelTest, SignedZerosGiveAPositiveZeroMaximumAndNoSum) {
   Buffer buffer(dtype(), 100);
   for (std::size_t i = 0; i < 100; i += 2) buffer.set_bits(i, sign_bit(dtype()));
   expect_equal_to_reference(buffer, 64);
-  const NormStats stats = norm_pass(buffer.data(), 100, dtype());
+  const GradientSums stats = norm_pass(buffer.data(), 100, dtype());
   EXPECT_TRUE(same_bits(stats.max_abs, 0.0));
   EXPECT_TRUE(same_bits(stats.sum_squares, 0.0));
 }
@@ -154,11 +154,11 @@ TEST_P(KernelTest, DenormalsCount) {
 #if defined(__SSE2__)
 TEST_P(KernelTest, TheCallersFloatingPointModeNeitherMattersNorChanges) {
   Buffer buffer = finite_buffer(dtype(), 300);
-  const NormStats wanted = norm_pass(buffer.data(), 300, dtype());
+  const GradientSums wanted = norm_pass(buffer.data(), 300, dtype());
   const unsigned before = _mm_getcsr();
   const unsigned flush_and_round_up = 0x8040 | _MM_ROUND_UP | _MM_MASK_MASK;
   _mm_setcsr(flush_and_round_up);
-  const NormStats stats = norm_pass(buffer.data(), 300, dtype());
+  const GradientSums stats = norm_pass(buffer.data(), 300, dtype());
   const unsigned after = _mm_getcsr();
   _mm_setcsr(before);
   EXPECT_EQ(after, flush_and_round_up);
@@ -187,7 +187,7 @@ TEST(GradientPassReferenceTest, TheSumOfSquaresIsThatOfLongDouble) {
     sum += static_cast<long double>(g) * g;
     largest = std::max(largest, std::fabs(g));
   }
-  const NormStats stats = norm_pass_reference(gradient.data(), gradient.size(), Dtype::kF32);
+  const GradientSums stats = norm_pass_reference(gradient.data(), gradient.size(), Dtype::kF32);
   EXPECT_NEAR(stats.sum_squares, static_cast<double>(sum), 1e-11);
   EXPECT_EQ(stats.max_abs, largest);
 }
@@ -206,7 +206,7 @@ TEST(GradientPassReferenceTest, SixteenBitTypesAreWidenedExactly) {
 
 TEST(GradientPassReferenceTest, AnOverflowOfDoubleIsInfiniteWithoutNonFiniteElements) {
   const double gradient[] = {1e200, -1e200, 3};
-  for (const NormStats& stats :
+  for (const GradientSums& stats :
        {norm_pass_reference(gradient, 3, Dtype::kF64), norm_pass(gradient, 3, Dtype::kF64)}) {
     EXPECT_EQ(stats.sum_squares, std::numeric_limits<double>::infinity());
     EXPECT_EQ(stats.nonfinite, 0);
@@ -217,7 +217,7 @@ TEST(GradientPassReferenceTest, AnOverflowOfDoubleIsInfiniteWithoutNonFiniteElem
 TEST(GradientPassReferenceTest, TheSketchKeepsTheSumOfSquaresOfOneBlock) {
   const Buffer buffer = finite_buffer(Dtype::kF16, 64);
   std::vector<float> sketch(64);
-  const GradientStats stats =
+  const GradientSums stats =
       gradient_pass_reference(buffer.data(), 64, Dtype::kF16, {sketch.data(), 64, kSeed});
   const double energy = std::inner_product(sketch.begin(), sketch.end(), sketch.begin(), 0.0,
                                            std::plus<>(), [](double a, double b) { return a * b; });

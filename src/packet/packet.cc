@@ -19,7 +19,7 @@ namespace {
 
 enum class Kind : std::uint16_t { kHello = 1, kStep = 2, kNote = 3 };
 
-// docs/packet_format.md, "Sections". 13 to 15 are reserved for values of later versions.
+// docs/packet_format.md, "Sections". 14 and 15 are reserved for values of later versions.
 enum class Section : std::uint16_t {
   kStep = 1,
   kTotal = 2,
@@ -33,6 +33,7 @@ enum class Section : std::uint16_t {
   kIndices = 10,
   kRow = 11,
   kGram = 12,
+  kAudit = 13,
   kHost = 16,
   kFacts = 17,
   kGroupNames = 18,
@@ -56,6 +57,9 @@ void seal(std::vector<std::byte>& bytes) {
   writer.patch(kChecksumOffset, checksum(bytes));
 }
 
+constexpr std::uint64_t UlpPercentiles::*kUlps[] = {&UlpPercentiles::p50, &UlpPercentiles::p90,
+                                                    &UlpPercentiles::p99, &UlpPercentiles::max};
+
 // ---- encoding
 
 class Encoder {
@@ -71,7 +75,7 @@ class Encoder {
     writer_.put(header.identity.module);
     writer_.put(header.identity.replica);
     writer_.put(header.identity.shard);
-    writer_.put(header.identity.world_rank);
+    writer_.put(header.identity.rank);
     writer_.put(header.identity.replicas);
     writer_.put(header.step);
   }
@@ -135,6 +139,24 @@ void put_data(Encoder& encoder, const Step& step) {
   if (step.indices.empty()) return;
   encoder.section(Section::kIndices, [&](ByteWriter& w) {
     for (const std::uint64_t index : step.indices) w.put(index);
+  });
+}
+
+void put_audit(Encoder& encoder, const std::optional<AuditRecord>& audit) {
+  if (!audit) return;
+  encoder.section(Section::kAudit, [&](ByteWriter& w) {
+    w.put(audit->elements);
+    w.put(audit->differing);
+    w.put(audit->wrong);
+    w.put(audit->relative_l2);
+    w.put(audit->error_max);
+    w.put(audit->gradient);
+    w.put(audit->accumulation);
+    w.put(audit->order);
+    w.put(audit->division);
+    w.put(audit->repeat);
+    if (!audit->ulps) return;
+    for (const auto part : kUlps) w.put((*audit->ulps).*part);
   });
 }
 
@@ -239,6 +261,32 @@ bool read_samples(Body& body, Samples& samples) {
                       [&](std::uint64_t hash) { return (hash & mask) != 0; });
 }
 
+// A number that the enumeration does not have becomes its 0: not known, or not tried.
+template <class Enum>
+Enum read_code(Body& body, Enum last) {
+  const auto code = body.get<Enum>();
+  return code <= last ? code : Enum{};
+}
+
+bool read_audit(Body& body, std::optional<AuditRecord>& out) {
+  AuditRecord& audit = out.emplace();
+  audit.elements = body.get<std::uint64_t>();
+  audit.differing = body.get<std::uint64_t>();
+  audit.wrong = body.get<std::uint64_t>();
+  audit.relative_l2 = body.get<double>();
+  audit.error_max = body.get<double>();
+  audit.gradient = read_code(body, Accumulation::kBF16);
+  audit.accumulation = read_code(body, Accumulation::kBF16);
+  audit.order = read_code(body, SumOrder::kHalving);
+  audit.division = read_code(body, Division::kOnce);
+  audit.repeat = read_code(body, Repeat::kDifferent);
+  if (body.more()) {
+    audit.ulps.emplace();
+    for (const auto part : kUlps) (*audit.ulps).*part = body.get<std::uint64_t>();
+  }
+  return body.valid();
+}
+
 bool read_gram(Body& body, std::uint32_t workers, std::vector<double>& gram) {
   const std::size_t size = gram_size(workers);
   return read_list(body, gram, size, [&] { return body.get<double>(); }) && gram.size() == size &&
@@ -297,6 +345,8 @@ bool read_section(Step& step, Section type, std::span<const std::byte> bytes) {
     case Section::kRow:
       step.mean_dot = body.get<double>();
       return body.valid();
+    case Section::kAudit:
+      return read_audit(body, step.audit);
     case Section::kGram:
       return read_gram(body, step.header.identity.replicas, step.gram);
     default:
@@ -308,15 +358,15 @@ bool read_section(Hello& hello, Section type, std::span<const std::byte> bytes) 
   Body body(bytes);
   switch (type) {
     case Section::kHost:
-      hello.host = body.all_text();
+      hello.facts.host = body.all_text();
       return true;
     case Section::kFacts:
-      return read_list(body, hello.facts, kGroupsMax, [&] {
+      return read_list(body, hello.facts.facts, kGroupsMax, [&] {
         auto key = body.short_text();
         return std::pair(std::move(key), body.short_text());
       });
     case Section::kGroupNames:
-      return read_list(body, hello.groups, kGroupsMax, [&] {
+      return read_list(body, hello.facts.groups, kGroupsMax, [&] {
         GroupName g;
         g.id = body.get<std::uint64_t>();
         g.elements = body.get<std::uint64_t>();
@@ -338,10 +388,10 @@ bool read_section(Note& note, Section type, std::span<const std::byte> bytes) {
       note.text = body.all_text();
       return body.valid();
     case Section::kClock:
-      note.clock = body.get<std::uint64_t>();
+      note.state.optimizer_steps = body.get<std::uint64_t>();
       return body.valid();
     case Section::kStates:
-      return read_states(body, note.states);
+      return read_states(body, note.state.states);
     default:
       return true;
   }
@@ -359,7 +409,7 @@ Result<Header> read_header(ByteReader& reader) {
   h.identity.module = body.get<std::uint32_t>();
   h.identity.replica = body.get<std::uint32_t>();
   h.identity.shard = body.get<std::uint32_t>();
-  h.identity.world_rank = body.get<std::uint32_t>();
+  h.identity.rank = body.get<std::uint32_t>();
   h.identity.replicas = body.get<std::uint32_t>();
   h.step = body.get<std::uint64_t>();
   const Identity& id = h.identity;
@@ -388,15 +438,15 @@ Result<Message> read_message(Header header, ByteReader reader) {
 
 Packet encode(const Hello& hello) {
   Encoder encoder(Kind::kHello, hello.header);
-  encoder.text_section(Section::kHost, hello.host);
+  encoder.text_section(Section::kHost, hello.facts.host);
   encoder.section(Section::kFacts, [&](ByteWriter& w) {
-    for (const auto& [key, value] : hello.facts) {
+    for (const auto& [key, value] : hello.facts.facts) {
       put_text(w, key);
       put_text(w, value);
     }
   });
   encoder.section(Section::kGroupNames, [&](ByteWriter& w) {
-    for (const GroupName& g : hello.groups) {
+    for (const GroupName& g : hello.facts.groups) {
       w.put(g.id);
       w.put(g.elements);
       put_text(w, g.name);
@@ -447,6 +497,7 @@ Packet encode(const Step& step) {
   put_states(encoder, step.states);
   put_data(encoder, step);
   put_products(encoder, step);
+  put_audit(encoder, step.audit);
   return std::move(encoder).finish();
 }
 
@@ -458,8 +509,9 @@ Packet encode(const Note& note) {
     w.put(note.dropped);
     w.put_bytes(std::as_bytes(std::span(note.text)));
   });
-  if (note.final) encoder.section(Section::kClock, [&](ByteWriter& w) { w.put(note.clock); });
-  put_states(encoder, note.states);
+  if (note.final)
+    encoder.section(Section::kClock, [&](ByteWriter& w) { w.put(note.state.optimizer_steps); });
+  put_states(encoder, note.state.states);
   return std::move(encoder).finish();
 }
 

@@ -17,7 +17,7 @@ Step sample_step() {
   Step s;
   s.header = {.run = 7,
               .segment = 2,
-              .identity = {.module = 1, .replica = 3, .shard = 0, .world_rank = 11, .replicas = 8},
+              .identity = {.module = 1, .replica = 3, .shard = 0, .rank = 11, .replicas = 8},
               .step = 42};
   s.optimizer_step = 21;
   s.micro_batches = 2;
@@ -33,6 +33,17 @@ Step sample_step() {
   s.states = {{1, StateHash::Of::kParameters, 0xF00}, {1, StateHash::Of::kBuffers, 0xBA5}};
   s.samples = {.rows = 3, .thinned = 2, .hashes = {0xFFFFFFFFFFFFFFFCULL, 8}};
   s.indices = {7, 0xFFFFFFFFFFFFFFFFULL, 7};
+  s.audit = {.elements = 1'000'000,
+             .differing = 431'000,
+             .wrong = 3,
+             .relative_l2 = 0x1p-24,
+             .error_max = 0x1p-22,
+             .gradient = Accumulation::kF32,
+             .accumulation = Accumulation::kBF16,
+             .order = SumOrder::kRingDown,
+             .division = Division::kBeforeMultiply,
+             .repeat = Repeat::kDifferent,
+             .ulps = UlpPercentiles{1, 2, 30, 4096}};
   s.mean_dot = -0.75;
   s.gram.resize(36);
   for (std::size_t i = 0; i < s.gram.size(); ++i) s.gram[i] = static_cast<double>(i) / 4;
@@ -65,7 +76,7 @@ TEST(Packet, StepSurvivesTheRoundTrip) {
   ASSERT_TRUE(decoded) << decoded.error().message;
   const auto& d = std::get<Step>(*decoded);
   EXPECT_EQ(d.header.step, 42U);
-  EXPECT_EQ(d.header.identity.world_rank, 11U);
+  EXPECT_EQ(d.header.identity.rank, 11U);
   EXPECT_EQ(d.total.sum_squares, 2.5);
   EXPECT_EQ(d.elements, 1000U);
   ASSERT_EQ(d.groups.size(), 2U);
@@ -87,15 +98,62 @@ TEST(Packet, StepSurvivesTheRoundTrip) {
   EXPECT_EQ(encode(d).bytes, encode(s).bytes);
 }
 
+TEST(Packet, AnAuditSurvivesTheRoundTrip) {
+  const Step s = sample_step();
+  const auto decoded = decode(encode(s).bytes);
+  ASSERT_TRUE(decoded);
+  const auto& d = std::get<Step>(*decoded);
+  ASSERT_TRUE(d.audit);
+  EXPECT_EQ(d.audit->elements, s.audit->elements);
+  EXPECT_EQ(d.audit->differing, s.audit->differing);
+  EXPECT_EQ(d.audit->wrong, s.audit->wrong);
+  EXPECT_EQ(d.audit->relative_l2, s.audit->relative_l2);
+  EXPECT_EQ(d.audit->error_max, s.audit->error_max);
+  EXPECT_EQ(d.audit->gradient, s.audit->gradient);
+  EXPECT_EQ(d.audit->accumulation, s.audit->accumulation);
+  EXPECT_EQ(d.audit->order, s.audit->order);
+  EXPECT_EQ(d.audit->division, s.audit->division);
+  EXPECT_EQ(d.audit->repeat, s.audit->repeat);
+  ASSERT_TRUE(d.audit->ulps);
+  EXPECT_EQ(d.audit->ulps->p50, 1U);
+  EXPECT_EQ(d.audit->ulps->p90, 2U);
+  EXPECT_EQ(d.audit->ulps->p99, 30U);
+  EXPECT_EQ(d.audit->ulps->max, 4096U);
+}
+
+TEST(Packet, AnAuditWithoutFiniteElementsHasNoDistances) {
+  Step s = sample_step();
+  s.audit->ulps.reset();
+  const auto decoded = decode(encode(s).bytes);
+  ASSERT_TRUE(decoded);
+  EXPECT_FALSE(std::get<Step>(*decoded).audit->ulps);
+}
+
+TEST(Packet, CodesOfALaterVersionAreUnknown) {
+  Step s = sample_step();
+  s.audit->gradient = s.audit->accumulation = static_cast<Accumulation>(200);
+  s.audit->order = static_cast<SumOrder>(200);
+  s.audit->division = static_cast<Division>(200);
+  s.audit->repeat = static_cast<Repeat>(200);
+  const auto decoded = decode(encode(s).bytes);
+  ASSERT_TRUE(decoded);
+  const auto& audit = *std::get<Step>(*decoded).audit;
+  EXPECT_EQ(audit.gradient, Accumulation::kUnknown);
+  EXPECT_EQ(audit.accumulation, Accumulation::kUnknown);
+  EXPECT_EQ(audit.order, SumOrder::kUnknown);
+  EXPECT_EQ(audit.division, Division::kUnknown);
+  EXPECT_EQ(audit.repeat, Repeat::kNotTried);
+}
+
 TEST(Packet, HelloAndNoteSurviveTheRoundTrip) {
   Hello h;
-  h.host = "node-7";
-  h.facts = {{"torch", "2.13.0"}, {"", ""}};
-  h.groups = {{5, 600, "model.layers.3"}};
+  h.facts.host = "node-7";
+  h.facts.facts = {{"torch", "2.13.0"}, {"", ""}};
+  h.facts.groups = {{5, 600, "model.layers.3"}};
   const auto hello = decode(encode(h).bytes);
   ASSERT_TRUE(hello);
-  EXPECT_EQ(std::get<Hello>(*hello).facts, h.facts);
-  EXPECT_EQ(std::get<Hello>(*hello).groups.at(0).name, "model.layers.3");
+  EXPECT_EQ(std::get<Hello>(*hello).facts.facts, h.facts.facts);
+  EXPECT_EQ(std::get<Hello>(*hello).facts.groups.at(0).name, "model.layers.3");
 
   Note n;
   n.final = true;
@@ -105,30 +163,32 @@ TEST(Packet, HelloAndNoteSurviveTheRoundTrip) {
   ASSERT_TRUE(note);
   EXPECT_EQ(std::get<Note>(*note).text, "bye");
   EXPECT_TRUE(std::get<Note>(*note).final);
-  EXPECT_TRUE(std::get<Note>(*note).states.empty());
+  EXPECT_TRUE(std::get<Note>(*note).state.states.empty());
 }
 
 TEST(Packet, AFinalNoteCarriesTheClockAndTheStates) {
   Note n;
   n.final = true;
-  n.clock = 1ULL << 40;
-  n.states = {{1, StateHash::Of::kParameters, 2}, {2, StateHash::Of::kParameters, 3}};
+  n.state.optimizer_steps = 1ULL << 40;
+  n.state.states = {{1, StateHash::Of::kParameters, 2}, {2, StateHash::Of::kParameters, 3}};
   const auto final = decode(encode(n).bytes);
   ASSERT_TRUE(final);
-  EXPECT_EQ(std::get<Note>(*final).clock, 1ULL << 40);
-  expect_equal(std::get<Note>(*final).states, n.states);
+  EXPECT_EQ(std::get<Note>(*final).state.optimizer_steps, 1ULL << 40);
+  expect_equal(std::get<Note>(*final).state.states, n.state.states);
   n.final = false;
   const auto on_the_way = decode(encode(n).bytes);
   ASSERT_TRUE(on_the_way);
-  EXPECT_EQ(std::get<Note>(*on_the_way).clock, 0U) << "only a final note has a clock";
+  EXPECT_EQ(std::get<Note>(*on_the_way).state.optimizer_steps, 0U)
+      << "only a final note has a clock";
 }
 
 TEST(Packet, WhatIsAbsentIsEmpty) {
   Step s = sample_step();
+  s.audit.reset();
   s.states.clear();
   s.samples = {};
   s.indices.clear();
-  s.mean_dot = kUnknown;
+  s.mean_dot = kNaN;
   s.gram.clear();
   const auto decoded = decode(encode(s).bytes);
   ASSERT_TRUE(decoded);
@@ -214,7 +274,7 @@ TEST(Packet, DefaultSizeIsWithinItsBound) {
   s.states.resize(kGroups);
   s.samples.hashes.resize(kSamples);
   s.indices.resize(kSamples);
-  s.mean_dot = kUnknown;
+  s.mean_dot = kNaN;
   s.gram.clear();
   const std::size_t bound = 16 * 1024 + 64 * kGroups + 2048;
   EXPECT_LE(encode(s).bytes.size(), bound);
@@ -344,7 +404,7 @@ TEST(Packet, ValuesThatCannotBeAreErrors) {
 
 TEST(Packet, StatesOfANoteAreCheckedToo) {
   Note n;
-  n.states = {{1, StateHash::Of{7}, 2}};
+  n.state.states = {{1, StateHash::Of{7}, 2}};
   EXPECT_FALSE(decode(encode(n).bytes));
 }
 
@@ -403,7 +463,7 @@ TEST(Packet, ALongerClockIsARecordOfALaterVersion) {
   append(p, 20, {5, 0, 0, 0, 0, 0, 0, 0, 9, 9});
   const auto decoded = decode(p.bytes);
   ASSERT_TRUE(decoded);
-  EXPECT_EQ(std::get<Note>(*decoded).clock, 5U);
+  EXPECT_EQ(std::get<Note>(*decoded).state.optimizer_steps, 5U);
 }
 
 // Mutations with a renewed checksum reach the section parsers; random bytes reach the header.

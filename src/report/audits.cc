@@ -16,7 +16,7 @@ namespace {
 
 using Audits = std::span<const AuditedStep>;
 
-auto part_of(const AuditedStep& a) { return std::tie(a.key.segment, a.key.module, a.key.shard); }
+const ModelKey& part_of(const AuditedStep& a) { return a.key.model; }
 
 // What audits have in a field, the most frequent first.
 template <class Of>
@@ -54,7 +54,7 @@ Json ulps_json(const Ulps& ulps) {
 
 AuditSummary summary_of(Audits audits) {
   const StepKey& key = audits.front().key;
-  AuditSummary out{.segment = key.segment, .module = key.module, .shard = key.shard};
+  AuditSummary out{.model = key.model};
   out.first_step = key.step;
   out.last_step = audits.back().key.step;
   out.audits = audits.size();
@@ -95,9 +95,9 @@ std::vector<AuditSummary> summarise(Audits audits) {
 Json audits_json(std::span<const AuditSummary> audits) {
   Json out = Json::array();
   for (const AuditSummary& a : audits) {
-    out.push_back({{"segment", a.segment},
-                   {"module", a.module},
-                   {"shard", a.shard},
+    out.push_back({{"segment", a.model.segment},
+                   {"module", a.model.module},
+                   {"shard", a.model.shard},
                    {"first_step", a.first_step},
                    {"last_step", a.last_step},
                    {"steps", a.steps},

@@ -16,9 +16,7 @@ namespace presum::report {
 // Of one model and segment. Formats, orders and divisions are names as in presum/audit.h, with
 // their number of audits where there are several: "ring (18), unknown (2)".
 struct AuditSummary {
-  std::uint32_t segment = 0;
-  std::uint32_t module = 0;
-  std::uint32_t shard = 0;
+  ModelKey model;
   std::uint64_t first_step = 0;
   std::uint64_t last_step = 0;
   std::uint64_t steps = 0;     // with audits

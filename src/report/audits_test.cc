@@ -66,7 +66,7 @@ TEST(AuditSummary, AddsUpWhatWasAudited) {
 TEST(AuditSummary, KeepsModelsApart) {
   const std::vector<AuditedStep> audits = {at(0, healthy()), at(0, healthy(), 1)};
   ASSERT_EQ(summarise(audits).size(), 2U);
-  EXPECT_EQ(summarise(audits)[1].module, 1U);
+  EXPECT_EQ(summarise(audits)[1].model.module, 1U);
 }
 
 TEST(AuditSummary, WithoutAnErrorIsNullInJson) {
@@ -87,8 +87,7 @@ TEST(AuditSummary, IsPartOfAJudgement) {
     auto record = made_step(run.segment(), step, 2);
     AuditRecord audit = healthy();
     audit.relative_l2 = 0x1p-30 * static_cast<double>(step + 1);
-    const auto values = to_fingerprints(audit);
-    if (step % 2 == 0) record.workers[0].fingerprints.assign(values.begin(), values.end());
+    if (step % 2 == 0) record.workers[0].audit = audit;
     run.add(record);
   }
   const RunLog log = run.log();

@@ -45,8 +45,8 @@ Workers most_workers(const std::vector<std::span<const StepRecord>>& parts) {
   Workers model;
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const StepRecord& first = parts[i].front();
-    const bool same = i > 0 && parts[i - 1].front().segment == first.segment &&
-                      parts[i - 1].front().module == first.module;
+    const bool same = i > 0 && parts[i - 1].front().model.segment == first.model.segment &&
+                      parts[i - 1].front().model.module == first.model.module;
     const Workers part = count_workers(parts[i]);
     model = same ? Workers{model.expected + part.expected, model.seen + part.seen} : part;
     if (model.expected > most.expected) most = model;
@@ -109,8 +109,12 @@ Verdict decide(const Judgement& j) {
 }
 
 struct BySegment {
-  bool operator()(const StepRecord& s, std::uint32_t segment) const { return s.segment < segment; }
-  bool operator()(std::uint32_t segment, const StepRecord& s) const { return segment < s.segment; }
+  bool operator()(const StepRecord& s, std::uint32_t segment) const {
+    return s.model.segment < segment;
+  }
+  bool operator()(std::uint32_t segment, const StepRecord& s) const {
+    return segment < s.model.segment;
+  }
 };
 
 struct ToJson {
@@ -150,8 +154,8 @@ Result<Judgement> judge(const RunLog& log, std::span<const StepRecord> steps,
                 .checks = std::move(checks),
                 .audits = summarise(audits)};
   if (segment) {
-    const auto other = [&](const auto& of) { return of.segment != *segment; };
-    std::erase_if(out.segments, other);
+    const auto other = [&](const auto& of) { return of.model.segment != *segment; };
+    std::erase_if(out.segments, [&](const SegmentInfo& s) { return s.segment != *segment; });
     std::erase_if(out.findings, other);
     std::erase_if(out.checks, other);
     std::erase_if(out.audits, other);
@@ -191,9 +195,9 @@ Json findings_json(std::span<const Finding> findings) {
                    {"evidence", evidence_json(f)},
                    {"remedy", f.remedy},
                    {"resembles", f.resembles},
-                   {"segment", f.segment},
-                   {"module", f.module},
-                   {"shard", f.shard}});
+                   {"segment", f.model.segment},
+                   {"module", f.model.module},
+                   {"shard", f.model.shard}});
   }
   return out;
 }
@@ -204,9 +208,9 @@ Json checks_json(std::span<const RunLog::Check> checks) {
     out.push_back({{"check", c.record.check},
                    {"state", to_string(c.record.state)},
                    {"reason", c.record.reason},
-                   {"segment", c.segment},
-                   {"module", c.module},
-                   {"shard", c.shard}});
+                   {"segment", c.model.segment},
+                   {"module", c.model.module},
+                   {"shard", c.model.shard}});
   }
   return out;
 }

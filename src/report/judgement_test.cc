@@ -182,8 +182,8 @@ TEST(Judge, ShardsAddUpAndModelsDoNot) {
   for (std::uint32_t module = 0; module < 2; ++module) {
     for (std::uint32_t shard = 0; shard < 3; ++shard) {
       auto step = made_step(run.segment(), 0, 2);
-      step.module = module;
-      step.shard = shard;
+      step.model.module = module;
+      step.model.shard = shard;
       run.add(step);
     }
   }

@@ -73,7 +73,8 @@ Json hosts_json(const std::vector<ModuleInfo>& modules) {
 std::vector<GroupInfo> groups_of(const StepRecord& step, const std::vector<GroupInfo>& groups) {
   std::vector<GroupInfo> out;
   std::copy_if(groups.begin(), groups.end(), std::back_inserter(out), [&](const GroupInfo& g) {
-    return g.segment == step.segment && g.module == step.module && g.shard == step.shard;
+    return g.model.segment == step.model.segment && g.model.module == step.model.module &&
+           g.model.shard == step.model.shard;
   });
   return out;
 }

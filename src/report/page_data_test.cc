@@ -89,7 +89,7 @@ TEST(PageData, SegmentsAndModulesArePartsOfTheirOwn) {
   MadeRun run(folder / "run", "text", 2);
   for (std::uint64_t s = 0; s < 3; ++s) run.add(made_step(run.segment(), s, 2));
   auto other = made_step(run.segment(), 0, 2);
-  other.module = 1;
+  other.model.module = 1;
   run.add(other);
   const Json parts = data_of(run)["parts"];
   ASSERT_EQ(parts.size(), 2U);
@@ -130,7 +130,7 @@ TEST(PageData, StaysBoundedForManyWorkersAndRestarts) {
   for (std::uint32_t module = 0; module < 3; ++module) {
     for (std::uint64_t s = 0; s < 400; ++s) {
       auto step = made_step(run.segment(), s, 64);
-      step.module = module;
+      step.model.module = module;
       run.add(step);
     }
   }

@@ -99,7 +99,9 @@ int stronger(int a, int b) {
 }  // namespace
 
 std::vector<std::span<const StepRecord>> cut(std::span<const StepRecord> steps) {
-  const auto key = [](const StepRecord& s) { return std::tie(s.segment, s.module, s.shard); };
+  const auto key = [](const StepRecord& s) {
+    return std::tie(s.model.segment, s.model.module, s.model.shard);
+  };
   std::vector<std::span<const StepRecord>> out;
   for (auto at = steps.begin(); at != steps.end();) {
     const auto end =
@@ -143,8 +145,8 @@ void Part::add_steps() {
 
 bool Part::holds(const StepKey& key) const {
   const StepRecord& s = steps_.front();
-  return key.segment == s.segment && key.module == s.module && key.shard == s.shard &&
-         axis_.bucket(key.step).has_value();
+  return key.model.segment == s.model.segment && key.model.module == s.model.module &&
+         key.model.shard == s.model.shard && axis_.bucket(key.step).has_value();
 }
 
 void Part::heat(Worker& worker, std::size_t metric, std::size_t bucket, double deviation,
@@ -231,7 +233,7 @@ std::vector<StepKey> Part::matrix_steps() const {
   std::vector<StepKey> out;
   for (const std::size_t i : chosen) {
     const StepRecord& s = steps_[i];
-    out.push_back({s.segment, s.module, s.shard, s.step});
+    out.push_back({s.model.segment, s.model.module, s.model.shard, s.step});
   }
   return out;
 }

@@ -145,12 +145,18 @@ Json Part::coverage_json() const {
 
 Json Part::json() const {
   const StepRecord& first = steps_.front();
-  return {{"segment", first.segment},  {"module", first.module},
-          {"shard", first.shard},      {"decimated", axis_.decimated()},
-          {"x", axis_.rows()},         {"heat_x", axis_.starts()},
-          {"missing", missing_},       {"coverage", coverage_json()},
-          {"summary", summary_json()}, {"series", series_json()},
-          {"workers", workers_json()}, {"groups", groups_json()},
+  return {{"segment", first.model.segment},
+          {"module", first.model.module},
+          {"shard", first.model.shard},
+          {"decimated", axis_.decimated()},
+          {"x", axis_.rows()},
+          {"heat_x", axis_.starts()},
+          {"missing", missing_},
+          {"coverage", coverage_json()},
+          {"summary", summary_json()},
+          {"series", series_json()},
+          {"workers", workers_json()},
+          {"groups", groups_json()},
           {"matrices", matrices_}};
 }
 

@@ -19,7 +19,7 @@ namespace presum::report {
 
 inline StepRecord made_step(std::uint32_t segment, std::uint64_t step, std::uint32_t workers) {
   StepRecord r;
-  r.segment = segment;
+  r.model.segment = segment;
   r.step = step;
   r.workers_expected = r.workers_seen = workers;
   r.distinct_gradients = workers;
@@ -55,9 +55,9 @@ class MadeRun {
         writer_(*runlog::Writer::open(folder, clock_.function(), runlog::Journal::kWal)) {
     packet::Hello hello;
     hello.header = {writer_.run(), writer_.segment(), {0, 0, 0, 0, workers}, 0};
-    hello.host = text;
-    hello.facts = {{text, text}};
-    hello.groups = {{.id = 7, .elements = 10, .name = text}};
+    hello.facts.host = text;
+    hello.facts.facts = {{text, text}};
+    hello.facts.groups = {{.id = 7, .elements = 10, .name = text}};
     EXPECT_TRUE(writer_.add(hello));
     packet::Note note;
     note.header = hello.header;
@@ -69,7 +69,7 @@ class MadeRun {
   void add(const StepRecord& step) { ASSERT_TRUE(writer_.add(step)); }
   // Of module 0, shard 0.
   void replace(const std::vector<Finding>& findings, const std::vector<CheckRecord>& checks) {
-    ASSERT_TRUE(writer_.replace(0, 0, findings, checks));
+    ASSERT_TRUE(writer_.replace({writer_.segment(), 0, 0}, findings, checks));
   }
   void preflight(int exit_code) { ASSERT_TRUE(writer_.preflight(exit_code)); }
   void mark_incomplete(const std::string& why) { ASSERT_TRUE(writer_.mark_incomplete(why)); }

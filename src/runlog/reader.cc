@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <iterator>
 #include <limits>
 #include <map>
-#include <tuple>
+#include <unordered_map>
 #include <utility>
 
 #include "base/try.h"
@@ -14,74 +14,51 @@
 
 namespace presum {
 
-StepRecord runlog::read_step(const Statement& row) {
-  StepRecord r;
-  int c = 0;
-  r.segment = row.small(c++);
-  r.module = row.small(c++);
-  r.shard = row.small(c++);
-  r.step = row.integer(c++);
-  r.workers_expected = row.small(c++);
-  r.workers_seen = row.small(c++);
-  for (double* value :
-       {&r.loss_mean, &r.loss_std, &r.loss_range, &r.grad_norm_mean, &r.grad_norm_std,
-        &r.grad_norm_cv, &r.cosine_mean, &r.cosine_low, &r.cosine_high, &r.consistency,
-        &r.reduced_norm, &r.signal, &r.noise, &r.noise_scale, &r.effective_workers, &r.tokens_cv}) {
-    *value = row.number(c++);
-  }
-  r.cosine_source = static_cast<CosineSource>(row.small(c++));
-  r.reduced_disagrees = row.small(c++) != 0;
-  r.distinct_gradients = row.small(c++);
-  r.sketch_size = row.small(c++);
-  r.mean_norm = row.number(c++);
-  r.mean_norm_error = row.number(c++);
-  return r;
-}
+using runlog::Database;
+using runlog::kStepOrder;
+using runlog::Part;
+using runlog::read_all;
+using runlog::records_of;
 
 namespace {
 
-using runlog::Database;
-using runlog::for_each_row;
-using runlog::read_all;
-using runlog::Statement;
+using runlog::key_of;
+using runlog::MissingRow;
+using runlog::Selection;
+using runlog::StepRow;
+using runlog::WorkerRow;
 
 Status damaged(const std::filesystem::path& file, const StepRecord& step, const char* what) {
   return fail(
       ErrorCode::kCorrupt,
       fmt::format("{} is damaged: copy it again from where it was written, or from a backup "
                   "(step {} of segment {} {})",
-                  file.string(), step.step, step.segment, what));
+                  file.string(), step.step, step.model.segment, what));
 }
 
 // Numbers that no training has, for the readers of steps reckon with them.
-Status check_steps(const std::vector<StepRecord>& steps, const std::filesystem::path& file) {
+Status check_steps(const std::vector<StepRow>& steps, const std::filesystem::path& file) {
   constexpr std::uint32_t kMost = std::numeric_limits<std::int32_t>::max();
-  const auto key = [](const StepRecord& s) {
-    return std::tuple(s.segment, s.module, s.shard, s.step);
-  };
-  for (const StepRecord& s : steps) {
+  for (const StepRow& s : steps) {
     if (s.workers_expected == 0 || s.workers_expected > kMost) {
       return damaged(file, s, "has no number of workers");
     }
-    if (&s != &steps.front() && key(*(&s - 1)) >= key(s)) {
+    if (&s != &steps.front() && key_of(*(&s - 1)) >= key_of(s)) {
       return damaged(file, s, "is there twice");
     }
   }
   return {};
 }
 
-// REQUIRES: `steps` in the order of the view `missing`.
-Status read_missing(Database& db, std::vector<StepRecord>& steps) {
-  auto at = steps.begin();
-  return for_each_row(
-      db, "SELECT segment, module, shard, step, replica FROM missing", [&](const Statement& row) {
-        const auto key = std::tuple(row.small(0), row.small(1), row.small(2), row.integer(3));
-        const auto key_at = [&] {
-          return std::tuple(at->segment, at->module, at->shard, at->step);
-        };
-        while (at != steps.end() && key_at() < key) ++at;
-        if (at != steps.end() && key_at() == key) at->missing_replicas.push_back(row.small(4));
-      });
+Status read_missing(Database& db, std::vector<StepRow>& steps) {
+  std::unordered_map<std::uint64_t, StepRow*> by_id;
+  for (StepRow& s : steps) by_id.emplace(*s.id, &s);
+  PRESUM_ASSIGN(auto rows, Selection<MissingRow>::prepare(db, runlog::missing_table(),
+                                                          "ORDER BY step_id, replica"));
+  return rows.each([&](const MissingRow& row) {
+    const auto at = by_id.find(row.step_id);
+    if (at != by_id.end()) at->second->missing_replicas.push_back(row.replica);
+  });
 }
 
 // Where a writer was killed while it closed the file, a journal is to be rolled back first, which
@@ -144,52 +121,72 @@ std::string RunLog::name() const {
 }
 
 Result<std::vector<StepRecord>> RunLog::steps() const {
-  auto steps =
-      read_all<StepRecord>(state_->db,
-                           fmt::format("SELECT {} FROM step ORDER BY segment, module, shard, step",
-                                       runlog::kStepColumns),
-                           runlog::read_step);
-  if (!steps) return steps;
-  PRESUM_TRY(check_steps(*steps, state_->file));
-  PRESUM_TRY(read_missing(state_->db, *steps));
-  return steps;
+  PRESUM_ASSIGN(auto steps,
+                read_all(state_->db, runlog::step_table(), kStepOrder, Part::kWithoutBlobs));
+  PRESUM_TRY(check_steps(steps, state_->file));
+  PRESUM_TRY(read_missing(state_->db, steps));
+  return records_of<StepRecord>(std::move(steps));
 }
 
 Result<std::vector<ModuleInfo>> RunLog::modules() const {
-  std::map<std::pair<std::uint32_t, std::uint32_t>, ModuleInfo> modules;
-  const auto done = for_each_row(
-      state_->db,
-      "SELECT module, shard, replicas, rank, replica, host FROM worker WHERE segment = "
-      "(SELECT max(segment) FROM worker) ORDER BY module, shard, replica",
-      [&](const Statement& row) {
-        ModuleInfo& m = modules[{row.small(0), row.small(1)}];
-        m.module = row.small(0);
-        m.shard = row.small(1);
-        m.workers_expected = row.small(2);
-        m.workers.push_back({row.small(3), row.small(4), row.text(5)});
-      });
-  if (!done) return done.error();
+  PRESUM_ASSIGN(const auto workers, read_all(state_->db, runlog::worker_table(),
+                                             "WHERE segment = (SELECT max(segment) FROM worker) "
+                                             "ORDER BY segment, module, shard, replica"));
   std::vector<ModuleInfo> out;
-  out.reserve(modules.size());
-  for (auto& [key, info] : modules) out.push_back(std::move(info));
+  for (const WorkerRow& w : workers) {
+    if (out.empty() || out.back().model != w.model) out.push_back({.model = w.model});
+    out.back().workers_expected = w.replicas;
+    out.back().workers.push_back({w.rank, w.replica, w.host});
+  }
   return out;
 }
 
 Result<std::vector<Fact>> RunLog::facts() const {
-  return read_all<Fact>(
-      state_->db,
-      "SELECT segment, rank, key, value, module FROM fact ORDER BY segment, rank, key, "
-      "module",
-      [](const Statement& row) {
-        return Fact{row.small(0), row.small(1), row.text(2), row.text(3), row.small(4)};
-      });
+  return read_all(state_->db, runlog::fact_table(), "ORDER BY segment, rank, key, module");
 }
 
 Result<std::vector<NoteRecord>> RunLog::notes() const {
-  return read_all<NoteRecord>(state_->db, "SELECT segment, rank, text FROM note ORDER BY id",
-                              [](const Statement& row) {
-                                return NoteRecord{row.small(0), row.small(1), row.text(2)};
-                              });
+  PRESUM_ASSIGN(auto rows, read_all(state_->db, runlog::note_table(), "ORDER BY id"));
+  return records_of<NoteRecord>(std::move(rows));
+}
+
+Result<std::vector<Finding>> RunLog::findings() const {
+  PRESUM_ASSIGN(auto rows,
+                read_all(state_->db, runlog::finding_table(),
+                         "ORDER BY severity DESC, first_step, segment, module, shard, id"));
+  return records_of<Finding>(std::move(rows));
+}
+
+Result<std::vector<RunLog::Check>> RunLog::checks() const {
+  PRESUM_ASSIGN(auto rows, read_all(state_->db, runlog::check_table(),
+                                    "ORDER BY segment, module, shard, position"));
+  return records_of<Check>(std::move(rows));
+}
+
+Result<std::vector<SegmentInfo>> RunLog::segments() const {
+  PRESUM_ASSIGN(auto rows, read_all(state_->db, runlog::segment_table(), "ORDER BY segment"));
+  return records_of<SegmentInfo>(std::move(rows));
+}
+
+std::string incomplete_text(const SegmentInfo& segment) {
+  const auto since = segment.incomplete_after
+                         ? fmt::format("after step {}", *segment.incomplete_after)
+                         : std::string("from the first step on");
+  return fmt::format("incomplete {}: {}", since, segment.incomplete);
+}
+
+Result<std::vector<GroupInfo>> RunLog::groups() const {
+  return read_all(state_->db, runlog::group_table(), "ORDER BY segment, module, shard, name");
+}
+
+Result<std::vector<FinalStateRecord>> RunLog::final_states() const {
+  return read_all(state_->db, runlog::final_state_table(),
+                  "ORDER BY segment, module, shard, replica");
+}
+
+Result<std::vector<AuditedStep>> RunLog::audits() const {
+  return read_all(state_->db, runlog::audit_table(),
+                  "ORDER BY segment, module, shard, step, replica");
 }
 
 }  // namespace presum

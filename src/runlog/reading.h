@@ -2,16 +2,11 @@
 // What the parts of RunLog share.
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
 
-#include "base/try.h"
 #include "presum/run_log.h"
 #include "runlog/sqlite.h"
+#include "runlog/tables.h"
 
 namespace presum {
 
@@ -22,40 +17,14 @@ struct RunLog::State {
 
 namespace runlog {
 
-// Columns of the table `step`, whose last one is its id, and the record that they hold.
-inline constexpr std::string_view kStepColumns =
-    "segment, module, shard, step, workers_expected, workers, loss_mean, loss_std, loss_range, "
-    "grad_norm_mean, grad_norm_std, grad_norm_cv, cosine_mean, cosine_low, cosine_high, "
-    "consistency, reduced_norm, signal, noise, noise_scale, effective_workers, tokens_cv, "
-    "cosine_source, reduced_disagrees, distinct_gradients, sketch_size, mean_norm, "
-    "mean_norm_error, id";
-StepRecord read_step(const Statement& row);
+inline StepKey key_of(const StepRecord& step) { return {step.model, step.step}; }
 
-// Columns of the table `worker_step` as `w`, and the record that they hold from `column` on.
-inline constexpr std::string_view kWorkerColumns =
-    "w.replica, w.rank, w.loss, w.loss_nonfinite, w.weight, w.tokens, w.micro_batches, "
-    "w.grad_norm, w.grad_max, w.nonfinite, w.cosine_to_others, w.reduced_norm, w.fingerprint, "
-    "w.reduced_fingerprint, w.optimizer_step, w.dropped, w.skipped_parameters";
-inline constexpr int kWorkerColumnCount = 17;
-WorkerRecord read_worker(const Statement& row, int column);
+inline constexpr const char* kStepOrder = "ORDER BY segment, module, shard, step";
 
-// Calls `read` for every row.
-template <class Read>
-Status for_each_row(Database& db, std::string_view sql, Read&& read) {
-  PRESUM_ASSIGN(auto statement, db.prepare(sql));
-  while (true) {
-    PRESUM_ASSIGN(const auto row, statement.next());
-    if (!row) return {};
-    read(statement);
-  }
-}
-
-template <class T, class Read>
-Result<std::vector<T>> read_all(Database& db, std::string_view sql, Read&& read) {
-  std::vector<T> out;
-  const auto done = for_each_row(db, sql, [&](const Statement& row) { out.push_back(read(row)); });
-  if (!done) return done.error();
-  return out;
+// As the type that the tables' rows derive from.
+template <class Record, class Row>
+std::vector<Record> records_of(std::vector<Row> rows) {
+  return {std::make_move_iterator(rows.begin()), std::make_move_iterator(rows.end())};
 }
 
 }  // namespace runlog

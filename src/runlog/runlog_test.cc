@@ -59,7 +59,7 @@ std::vector<StepRecord> read_steps(const Path& run) {
 
 StepRecord plain_step(std::uint32_t segment, std::uint64_t step, std::uint32_t workers = 4) {
   StepRecord r;
-  r.segment = segment;
+  r.model.segment = segment;
   r.step = step;
   r.workers_expected = workers;
   for (std::uint32_t i = 0; i < workers; ++i) {
@@ -80,8 +80,8 @@ StepRecord plain_step(std::uint32_t segment, std::uint64_t step, std::uint32_t w
 // Every field has a value of its own.
 StepRecord full_step(std::uint32_t segment) {
   StepRecord r = plain_step(segment, 1ULL << 40, 3);
-  r.module = 2;
-  r.shard = 3;
+  r.model.module = 2;
+  r.model.shard = 3;
   r.workers_expected = 5;
   r.missing_replicas = {1, 4};
   r.workers_seen = static_cast<std::uint32_t>(r.workers.size());
@@ -120,9 +120,9 @@ StepRecord full_step(std::uint32_t segment) {
   w.micro_batches = 14;
   w.skipped_parameters = 15;
   w.micro = {{1.5, 2, 30}, {NAN, 0.5, 47}};
-  w.rows = 1ULL << 33;
-  w.samples = {0, 1, 0xFFFFFFFFFFFFFFFFULL};
-  w.thinned = 25;
+  w.samples.rows = 1ULL << 33;
+  w.samples.hashes = {0, 1, 0xFFFFFFFFFFFFFFFFULL};
+  w.samples.thinned = 25;
   w.indices = {40, 30};
   w.states = {{0xFFFFFFFFFFFFFFF5ULL, StateHash::Of::kBuffers, 0x8000000000000002ULL}};
   w.fingerprints = {{11, 42}, {1024, 0xFFFFFFFFFFFFFFFFULL}};
@@ -133,8 +133,8 @@ StepRecord full_step(std::uint32_t segment) {
 packet::Hello hello_of(std::uint32_t segment, std::uint32_t replica, std::uint32_t replicas) {
   packet::Hello h;
   h.header.segment = segment;
-  h.header.identity = {.replica = replica, .world_rank = 10 + replica, .replicas = replicas};
-  h.host = "node-" + std::to_string(replica);
+  h.header.identity = {.replica = replica, .rank = 10 + replica, .replicas = replicas};
+  h.facts.host = "node-" + std::to_string(replica);
   return h;
 }
 
@@ -188,9 +188,9 @@ TEST(RunLog, EveryFieldOfAStepSurvives) {
   const auto steps = read_steps(folder / "run");
   ASSERT_EQ(steps.size(), 1U);
   const StepRecord& got = steps[0];
-  EXPECT_EQ(got.segment, want.segment);
-  EXPECT_EQ(got.module, want.module);
-  EXPECT_EQ(got.shard, want.shard);
+  EXPECT_EQ(got.model.segment, want.model.segment);
+  EXPECT_EQ(got.model.module, want.model.module);
+  EXPECT_EQ(got.model.shard, want.model.shard);
   EXPECT_EQ(got.step, want.step);
   EXPECT_EQ(got.workers_expected, want.workers_expected);
   EXPECT_EQ(got.missing_replicas, want.missing_replicas);
@@ -313,7 +313,7 @@ TEST(RunLogViews, GroupsAndMissingWorkersAreNamed) {
   packet::Hello hello = hello_of(1, 0, 5);
   hello.header.identity.module = 2;
   hello.header.identity.shard = 3;
-  hello.groups = {{0xFFFFFFFFFFFFFFF5ULL, 600, "model.layers.3"}};
+  hello.facts.groups = {{0xFFFFFFFFFFFFFFF5ULL, 600, "model.layers.3"}};
   ASSERT_TRUE(writer.add(hello));
   add_all(writer, {full_step(1)});
   ASSERT_TRUE(writer.close());
@@ -343,8 +343,8 @@ TEST(RunLogViews, BlobsAreArraysOfFloats) {
   ASSERT_EQ(cosines.size(), 3U);
   EXPECT_EQ(cosines[0], 0.25F);
   EXPECT_TRUE(std::isnan(cosines[1]));
-  EXPECT_EQ(read_blob<float>(run, "SELECT norms FROM group_values"), (std::vector<float>{1, 2, 3}));
-  EXPECT_EQ(read_blob<float>(run, "SELECT maxima FROM group_values")[1], 5.0F);
+  EXPECT_EQ(read_blob<float>(run, "SELECT norms FROM group_step"), (std::vector<float>{1, 2, 3}));
+  EXPECT_EQ(read_blob<float>(run, "SELECT maxima FROM group_step")[1], 5.0F);
   const auto micro =
       read_blob<double>(run, "SELECT micro FROM worker_step WHERE micro IS NOT NULL");
   ASSERT_EQ(micro.size(), 6U);
@@ -361,7 +361,7 @@ TEST(RunLog, ModulesFactsAndNotesSurvive) {
   Writer writer = open_writer(folder / "run", clock);
   for (const std::uint32_t replica : {1U, 0U}) {
     packet::Hello hello = hello_of(1, replica, 3);
-    hello.facts = {{"torch", "2.13.0"}, {"device", "cpu"}};
+    hello.facts.facts = {{"torch", "2.13.0"}, {"device", "cpu"}};
     ASSERT_TRUE(writer.add(hello));
     ASSERT_TRUE(writer.add(hello)) << "a repeated hello changes nothing";
   }
@@ -486,7 +486,7 @@ TEST(Writer, ASecondOpenBeginsTheNextSegment) {
   ASSERT_TRUE(writer.close());
   const auto steps = read_steps(folder / "run");
   ASSERT_EQ(steps.size(), 3U);
-  EXPECT_EQ(steps[2].segment, 2U);
+  EXPECT_EQ(steps[2].model.segment, 2U);
   EXPECT_EQ(steps[2].step, 0U);
   EXPECT_EQ(database(folder / "run").query_integer("SELECT count(DISTINCT run) FROM segment"), 2U);
 }
@@ -906,7 +906,7 @@ class ForeignRun : public ::testing::Test {
     for (std::uint64_t s = 0; s < 5; ++s) ASSERT_TRUE(writer.add(plain_step(1, s)));
     Finding finding;
     finding.check = "worker-outlier";
-    ASSERT_TRUE(writer.replace(0, 0, {&finding, 1}, {}));
+    ASSERT_TRUE(writer.replace({writer.segment(), 0, 0}, {&finding, 1}, {}));
     ASSERT_TRUE(writer.close());
   }
   Path run() const { return folder_ / "run"; }
@@ -1062,7 +1062,8 @@ class DamagedRun : public ::testing::Test {
     FakeClock clock;
     Writer writer = open_writer(folder_ / "run", clock);
     add_all(writer, records);
-    ASSERT_TRUE(writer.replace(0, 0, std::vector<Finding>(20), std::vector<CheckRecord>(24)));
+    ASSERT_TRUE(writer.replace({writer.segment(), 0, 0}, std::vector<Finding>(20),
+                               std::vector<CheckRecord>(24)));
     ASSERT_TRUE(writer.close());
     whole_ = read_file(file());
   }
@@ -1184,7 +1185,7 @@ TEST(Salt, SamplesOfOneSaltCompareAndThoseOfAnotherDoNot) {
   make_salted_run(folder / "b", record, 7);
   make_salted_run(folder / "c", record, 8);
   const Words a = samples_in(folder / "a");
-  const Words& raw = record.workers[1].samples;
+  const Words& raw = record.workers[1].samples.hashes;
   ASSERT_EQ(a.size(), raw.size());
   EXPECT_EQ(samples_in(folder / "b"), a);
   const Words c = samples_in(folder / "c");
@@ -1241,15 +1242,15 @@ TEST(WorkerData, EveryColumnSurvives) {
 TEST(WorkerData, WhatIsNotKnownIsNull) {
   const TempFolder folder;
   StepRecord record = plain_step(1, 0, 2);
-  record.workers[1].rows = 9;  // all hashes were thinned out, no indices
+  record.workers[1].samples.rows = 9;  // all hashes were thinned out, no indices
   make_run(folder / "run", {record});
   auto db = database(folder / "run");
   EXPECT_EQ(db.query_integer("SELECT count(*) FROM worker_step WHERE replica = 0 AND rows IS NULL "
-                             "AND thinned IS NULL AND samples IS NULL AND indices IS NULL "
+                             "AND thinned = 0 AND samples IS NULL AND indices IS NULL "
                              "AND states IS NULL"),
             1U);
   EXPECT_EQ(db.query_integer("SELECT count(*) FROM worker_step WHERE replica = 1 AND rows = 9 "
-                             "AND thinned = 0 AND length(samples) = 0 AND indices IS NULL"),
+                             "AND thinned = 0 AND samples IS NULL AND indices IS NULL"),
             1U);
 }
 
@@ -1325,9 +1326,9 @@ TEST(Fingerprints, AValueThatComesBackIsAChange) {
 TEST(Fingerprints, OfModelsSegmentsAndKindsAreKeptApart) {
   const TempFolder folder;
   auto other = with_fingerprints(1, 0, {7});
-  other.module = 1;
+  other.model.module = 1;
   auto shard = with_fingerprints(1, 0, {7});
-  shard.shard = 2;
+  shard.model.shard = 2;
   make_run(folder / "run",
            {with_fingerprints(1, 0, {7}), other, shard, with_fingerprints(1, 1, {7}, 31)});
   make_run(folder / "run", {with_fingerprints(2, 0, {7})});
@@ -1346,10 +1347,10 @@ TEST(FinalState, IsThatOfTheLastNoteThatHasOne) {
   note.header = hello_of(1, 3, 4).header;
   note.final = true;
   ASSERT_TRUE(writer.add(note));
-  note.clock = 500;
-  note.states = {{9, StateHash::Of::kParameters, 0xFFFFFFFFFFFFFFFFULL}};
+  note.state.optimizer_steps = 500;
+  note.state.states = {{9, StateHash::Of::kParameters, 0xFFFFFFFFFFFFFFFFULL}};
   ASSERT_TRUE(writer.add(note));
-  note.clock = 501;
+  note.state.optimizer_steps = 501;
   ASSERT_TRUE(writer.add(note));
   ASSERT_TRUE(writer.close());
   auto db = database(folder / "run");
@@ -1363,8 +1364,8 @@ TEST(FinalState, IsThatOfTheLastNoteThatHasOne) {
 
 Finding full_finding() {
   Finding f;
-  f.module = 2;
-  f.shard = 3;
+  f.model.module = 2;
+  f.model.shard = 3;
   f.check = "duplicate-data";
   f.also = {"pair-too-similar", "too-consistent"};
   f.severity = Severity::kCritical;
@@ -1381,8 +1382,8 @@ Finding full_finding() {
 }
 
 void expect_equal(const Finding& got, const Finding& want) {
-  EXPECT_EQ(got.module, want.module);
-  EXPECT_EQ(got.shard, want.shard);
+  EXPECT_EQ(got.model.module, want.model.module);
+  EXPECT_EQ(got.model.shard, want.model.shard);
   EXPECT_EQ(got.check, want.check);
   EXPECT_EQ(got.also, want.also);
   EXPECT_EQ(got.severity, want.severity);
@@ -1404,7 +1405,7 @@ using Checks = std::vector<CheckRecord>;
 void make_judged_run(const Path& folder, const Findings& findings, const Checks& checks = {}) {
   FakeClock clock;
   Writer writer = open_writer(folder, clock);
-  const auto replaced = writer.replace(2, 3, findings, checks);
+  const auto replaced = writer.replace({writer.segment(), 2, 3}, findings, checks);
   ASSERT_TRUE(replaced) << replaced.error().message;
   ASSERT_TRUE(writer.close());
 }
@@ -1421,15 +1422,15 @@ TEST(Findings, EveryFieldSurvives) {
   make_judged_run(folder / "run", {full_finding()});
   const Findings got = findings_in(folder / "run");
   ASSERT_EQ(got.size(), 1U);
-  EXPECT_EQ(got[0].segment, 1U) << "that of the writer";
+  EXPECT_EQ(got[0].model.segment, 1U) << "that of the writer";
   expect_equal(got[0], full_finding());
 }
 
 TEST(Findings, EmptyOnesSurvive) {
   const TempFolder folder;
   Finding bare;
-  bare.module = 2;
-  bare.shard = 3;
+  bare.model.module = 2;
+  bare.model.shard = 3;
   make_judged_run(folder / "run", {bare});
   const Findings got = findings_in(folder / "run");
   ASSERT_EQ(got.size(), 1U);
@@ -1508,24 +1509,24 @@ TEST(Findings, ReplaceReplacesThoseOfItsModelOnly) {
   FakeClock clock;
   Writer writer = open_writer(folder / "run", clock);
   Finding other = full_finding();
-  other.module = other.shard = 0;
-  ASSERT_TRUE(writer.replace(0, 0, Findings{other}, Checks{{.check = "a"}}));
+  other.model.module = other.model.shard = 0;
+  ASSERT_TRUE(writer.replace({writer.segment(), 0, 0}, Findings{other}, Checks{{.check = "a"}}));
   const Checks three = {{.check = "a"}, {.check = "b"}, {.check = "c"}};
-  ASSERT_TRUE(writer.replace(2, 3, Findings(3, full_finding()), three));
+  ASSERT_TRUE(writer.replace({writer.segment(), 2, 3}, Findings(3, full_finding()), three));
   Finding last = full_finding();
   last.title = "Only this one is left";
-  ASSERT_TRUE(writer.replace(2, 3, Findings{last}, Checks{{.check = "a"}}));
+  ASSERT_TRUE(writer.replace({writer.segment(), 2, 3}, Findings{last}, Checks{{.check = "a"}}));
   ASSERT_TRUE(writer.close());
   const Findings got = findings_in(folder / "run");
   ASSERT_EQ(got.size(), 3U) << "of the segment before, of the other model, and the last one";
-  EXPECT_EQ(got[0].segment, 1U);
-  EXPECT_EQ(got[1].segment, 2U);
-  EXPECT_EQ(got[1].module, 0U);
+  EXPECT_EQ(got[0].model.segment, 1U);
+  EXPECT_EQ(got[1].model.segment, 2U);
+  EXPECT_EQ(got[1].model.module, 0U);
   EXPECT_EQ(got[2].title, last.title);
   EXPECT_EQ(RunLog::open(folder / "run")->checks()->size(), 2U);
   FakeClock again;
   Writer empty = open_writer(folder / "run", again);
-  ASSERT_TRUE(empty.replace(2, 3, {}, {}));
+  ASSERT_TRUE(empty.replace({empty.segment(), 2, 3}, {}, {}));
   ASSERT_TRUE(empty.close());
   EXPECT_EQ(findings_in(folder / "run").size(), 3U);
 }
@@ -1534,7 +1535,7 @@ TEST(Findings, AreReadAsOfTheLastCommit) {
   const TempFolder folder;
   FakeClock clock;
   Writer writer = open_writer(folder / "run", clock);
-  ASSERT_TRUE(writer.replace(2, 3, Findings{full_finding()}, {}));
+  ASSERT_TRUE(writer.replace({writer.segment(), 2, 3}, Findings{full_finding()}, {}));
   EXPECT_TRUE(findings_in(folder / "run").empty());
   clock.advance(1.1);
   ASSERT_TRUE(writer.tick());
@@ -1588,9 +1589,9 @@ TEST(Checks, SurviveInTheirOrder) {
   const auto got = *log->checks();
   ASSERT_EQ(got.size(), want.size());
   for (std::size_t i = 0; i < want.size(); ++i) {
-    EXPECT_EQ(got[i].segment, 1U);
-    EXPECT_EQ(got[i].module, 2U);
-    EXPECT_EQ(got[i].shard, 3U);
+    EXPECT_EQ(got[i].model.segment, 1U);
+    EXPECT_EQ(got[i].model.module, 2U);
+    EXPECT_EQ(got[i].model.shard, 3U);
     EXPECT_EQ(got[i].record.check, want[i].check);
     EXPECT_EQ(got[i].record.state, want[i].state);
     EXPECT_EQ(got[i].record.reason, want[i].reason);
@@ -1680,7 +1681,7 @@ TEST(RunLogTables, HoldChecksInTheirOrder) {
                                            {"c", State::kPassed, "p"},
                                            {"b", State::kNotTriggered, "t"},
                                            {"a", State::kNotPossible, "n"}};
-  ASSERT_TRUE(writer.replace(2, 3, Findings{full_finding()}, checks));
+  ASSERT_TRUE(writer.replace({writer.segment(), 2, 3}, Findings{full_finding()}, checks));
   ASSERT_TRUE(writer.close());
   std::vector<std::string> columns;
   const auto rows = table_of(folder / "run", "checks", columns);
@@ -1696,20 +1697,19 @@ TEST(RunLogTables, HoldChecksInTheirOrder) {
   EXPECT_EQ(table_of(folder / "run", "findings", columns).size(), 2U);
 }
 
-TEST(RunLogTables, HoldAuditsWithWhatDidNotChange) {
+TEST(RunLogTables, HoldEveryAudit) {
   const TempFolder folder;
   std::vector<StepRecord> steps;
   for (const std::uint64_t wrong : {0, 0, 3}) {
     steps.push_back(plain_step(1, steps.size(), 2));
     AuditRecord audit{.elements = 10, .wrong = wrong, .gradient = Accumulation::kBF16};
     audit.order = SumOrder::kRing;
-    const auto values = to_fingerprints(audit);
-    steps.back().workers[1].fingerprints.assign(values.begin(), values.end());
+    steps.back().workers[1].audit = audit;
   }
   make_run(folder / "run", steps);
   std::vector<std::string> columns;
   const auto rows = table_of(folder / "run", "audits", columns);
-  ASSERT_EQ(rows.size(), 3U) << "the second found what the first did";
+  ASSERT_EQ(rows.size(), 4U) << "the columns, and three audits of which two found the same";
   const auto column = [&](std::string_view name) {
     return static_cast<std::size_t>(std::ranges::find(columns, name) - columns.begin());
   };
@@ -1729,7 +1729,7 @@ TEST(Writer, RefusesJudgementsAfterClose) {
   FakeClock clock;
   Writer writer = open_writer(folder / "run", clock);
   ASSERT_TRUE(writer.close());
-  EXPECT_FALSE(writer.replace(0, 0, {}, {}));
+  EXPECT_FALSE(writer.replace({writer.segment(), 0, 0}, {}, {}));
   EXPECT_FALSE(writer.save_detector(0, 0, "x"));
   EXPECT_FALSE(writer.preflight(0));
 }
@@ -1744,7 +1744,7 @@ std::optional<StepRecord> next_step(StepCursor& cursor) {
 }
 
 StepCursor cursor_of(const RunLog& log, const StepRecord& like, std::uint64_t from = 0) {
-  auto cursor = log.cursor(like.segment, like.module, like.shard, from);
+  auto cursor = log.cursor(like.model, from);
   EXPECT_TRUE(cursor) << cursor.error().message;
   return std::move(*cursor);
 }
@@ -1771,8 +1771,8 @@ TEST(StepCursor, GivesEverythingThatWasKeptOfAStep) {
   ASSERT_EQ(w.micro.size(), 2U);
   EXPECT_EQ(w.micro[0].tokens, 30U);
   EXPECT_TRUE(std::isnan(w.micro[1].loss));
-  EXPECT_EQ(w.thinned, 25U);
-  EXPECT_EQ(w.samples.size(), 3U);
+  EXPECT_EQ(w.samples.thinned, 25U);
+  EXPECT_EQ(w.samples.hashes.size(), 3U);
   EXPECT_EQ(w.indices, (std::vector<std::uint64_t>{40, 30}));
   ASSERT_EQ(w.states.size(), 1U);
   EXPECT_EQ(w.states[0].of, StateHash::Of::kBuffers);
@@ -1827,7 +1827,7 @@ TEST(StepCursor, SaysThatAFileIsDamaged) {
   write_file(folder / "run" / kFileName, bytes);
   const auto log = RunLog::open(folder / "run");
   ASSERT_TRUE(log);
-  auto cursor = log->cursor(1, 0, 0);
+  auto cursor = log->cursor({1, 0, 0});
   bool failed = !cursor;
   for (std::size_t s = 0; !failed && s < steps.size(); ++s) failed = !cursor->next();
   EXPECT_TRUE(failed);
@@ -1840,8 +1840,8 @@ TEST(FinalState, IsRead) {
   packet::Note note;
   note.header.segment = 1;
   note.header.identity = {.replica = 1, .replicas = 2};
-  note.clock = 17;
-  note.states = {{5, StateHash::Of::kParameters, 6}};
+  note.state.optimizer_steps = 17;
+  note.state.states = {{5, StateHash::Of::kParameters, 6}};
   ASSERT_TRUE(writer.add(note));
   ASSERT_TRUE(writer.close());
   const auto states = RunLog::open(folder / "run")->final_states();
@@ -1857,7 +1857,7 @@ TEST(Groups, KeepTheirOrderInTheModel) {
   FakeClock clock;
   Writer writer = open_writer(folder / "run", clock);
   packet::Hello hello = hello_of(1, 0, 1);
-  hello.groups = {{3, 10, "embed"}, {1, 20, "layers.10"}, {2, 5, "head"}};
+  hello.facts.groups = {{3, 10, "embed"}, {1, 20, "layers.10"}, {2, 5, "head"}};
   ASSERT_TRUE(writer.add(hello));
   ASSERT_TRUE(writer.close());
   const auto groups = RunLog::open(folder / "run")->groups();
@@ -1924,9 +1924,9 @@ class RunLogSize : public ::testing::Test {
   // fingerprints of which some change at every step.
   void add_fingerprints(StepRecord& r) {
     for (WorkerRecord& w : r.workers) {
-      w.rows = kRows;
+      w.samples.rows = kRows;
       for (std::size_t row = 0; row < kRows; ++row) {
-        w.samples.push_back(random_());
+        w.samples.hashes.push_back(random_());
         w.indices.push_back(random_() % 50'000);
       }
       for (std::size_t g = 0; g < kGroups / 2; ++g) {
@@ -1968,8 +1968,8 @@ class RunLogSize : public ::testing::Test {
     w.fingerprint = random_();
     w.reduced_fingerprint = random_();
     w.micro.resize(1);
-    w.rows = 0;
-    w.samples.clear();
+    w.samples.rows = 0;
+    w.samples.hashes.clear();
     w.indices.clear();
     w.states.clear();
     w.fingerprints.clear();

@@ -1,149 +1,182 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runlog/schema.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "runlog/tables.h"
+
 namespace presum::runlog {
+namespace {
 
-const char* const kTables = R"sql(
-CREATE TABLE segment (
-  segment INTEGER PRIMARY KEY,
-  run TEXT NOT NULL,
-  started_utc TEXT NOT NULL,
-  presum_version TEXT NOT NULL,
-  closed INTEGER NOT NULL DEFAULT 0,
-  salt TEXT NOT NULL,
-  preflight_exit_code INTEGER,
-  damaged INTEGER NOT NULL DEFAULT 0,
-  foreign_packets INTEGER NOT NULL DEFAULT 0,
-  duplicate INTEGER NOT NULL DEFAULT 0,
-  late INTEGER NOT NULL DEFAULT 0,
-  incomplete TEXT NOT NULL DEFAULT '',
-  incomplete_after INTEGER
-);
-CREATE TABLE worker (
-  segment INTEGER NOT NULL, module INTEGER NOT NULL, shard INTEGER NOT NULL,
-  replica INTEGER NOT NULL, replicas INTEGER NOT NULL, rank INTEGER NOT NULL, host TEXT NOT NULL,
-  sent INTEGER, dropped INTEGER,
-  PRIMARY KEY (segment, module, shard, replica)
-) WITHOUT ROWID;
-CREATE TABLE fact (
-  segment INTEGER NOT NULL, module INTEGER NOT NULL, rank INTEGER NOT NULL,
-  key TEXT NOT NULL, value TEXT NOT NULL,
-  PRIMARY KEY (segment, module, rank, key)
-) WITHOUT ROWID;
-CREATE TABLE group_name (
-  segment INTEGER NOT NULL, module INTEGER NOT NULL, shard INTEGER NOT NULL,
-  id INTEGER NOT NULL, name TEXT NOT NULL, elements INTEGER NOT NULL,
-  position INTEGER NOT NULL,
-  PRIMARY KEY (segment, module, shard, id)
-) WITHOUT ROWID;
-CREATE TABLE step (
-  id INTEGER PRIMARY KEY,
-  segment INTEGER NOT NULL, module INTEGER NOT NULL, shard INTEGER NOT NULL,
-  step INTEGER NOT NULL,
-  workers_expected INTEGER NOT NULL, workers INTEGER NOT NULL,
-  loss_mean REAL, loss_std REAL, loss_range REAL,
-  grad_norm_mean REAL, grad_norm_std REAL, grad_norm_cv REAL,
-  cosine_mean REAL, cosine_low REAL, cosine_high REAL, cosine_source INTEGER NOT NULL,
-  consistency REAL, reduced_norm REAL, reduced_disagrees INTEGER NOT NULL,
-  signal REAL, noise REAL, noise_scale REAL, effective_workers REAL,
-  tokens_cv REAL, distinct_gradients INTEGER NOT NULL, sketch_size INTEGER NOT NULL,
-  cosines BLOB,
-  mean_norm REAL, mean_norm_error REAL,
-  UNIQUE (segment, module, shard, step)
-);
-CREATE TABLE worker_step (
-  step_id INTEGER NOT NULL REFERENCES step(id), replica INTEGER NOT NULL, rank INTEGER NOT NULL,
-  loss REAL, loss_nonfinite INTEGER NOT NULL, weight REAL, tokens INTEGER NOT NULL,
-  micro_batches INTEGER NOT NULL,
-  grad_norm REAL, grad_max REAL, nonfinite INTEGER NOT NULL, cosine_to_others REAL,
-  reduced_norm REAL, fingerprint INTEGER NOT NULL, reduced_fingerprint INTEGER NOT NULL,
-  optimizer_step INTEGER NOT NULL, dropped INTEGER NOT NULL, skipped_parameters INTEGER NOT NULL,
-  micro BLOB,
-  rows INTEGER, thinned INTEGER, samples BLOB, indices BLOB, states BLOB,
-  PRIMARY KEY (step_id, replica)
-) WITHOUT ROWID;
-CREATE TABLE group_step (
-  step_id INTEGER NOT NULL REFERENCES step(id), group_id INTEGER NOT NULL,
-  norm_mean REAL, norm_std REAL, nonfinite INTEGER NOT NULL, norms BLOB NOT NULL,
-  maxima BLOB NOT NULL,
-  fingerprints BLOB,
-  PRIMARY KEY (step_id, group_id)
-) WITHOUT ROWID;
-CREATE TABLE missing_worker (
-  step_id INTEGER NOT NULL REFERENCES step(id), replica INTEGER NOT NULL,
-  PRIMARY KEY (step_id, replica)
-) WITHOUT ROWID;
-CREATE TABLE note (
-  id INTEGER PRIMARY KEY, segment INTEGER NOT NULL, rank INTEGER NOT NULL, text TEXT NOT NULL
-);
-CREATE TABLE fingerprint (
-  segment INTEGER NOT NULL, module INTEGER NOT NULL, shard INTEGER NOT NULL,
-  replica INTEGER NOT NULL, kind INTEGER NOT NULL, step INTEGER NOT NULL, value INTEGER NOT NULL,
-  PRIMARY KEY (segment, module, shard, replica, kind, step)
-) WITHOUT ROWID;
-CREATE TABLE final_state (
-  segment INTEGER NOT NULL, module INTEGER NOT NULL, shard INTEGER NOT NULL,
-  replica INTEGER NOT NULL, optimizer_steps INTEGER NOT NULL, states BLOB NOT NULL,
-  PRIMARY KEY (segment, module, shard, replica)
-) WITHOUT ROWID;
-CREATE TABLE finding (
-  segment INTEGER NOT NULL, module INTEGER NOT NULL, shard INTEGER NOT NULL, id INTEGER NOT NULL,
-  check_id TEXT NOT NULL, also TEXT NOT NULL, severity INTEGER NOT NULL,
-  ranks TEXT NOT NULL, hosts TEXT NOT NULL,
-  first_step INTEGER NOT NULL, last_step INTEGER NOT NULL, confidence REAL NOT NULL,
-  title TEXT NOT NULL, evidence TEXT NOT NULL, remedy TEXT NOT NULL, resembles TEXT NOT NULL,
-  PRIMARY KEY (segment, module, shard, id)
-) WITHOUT ROWID;
-CREATE TABLE check_state (
-  segment INTEGER NOT NULL, module INTEGER NOT NULL, shard INTEGER NOT NULL,
-  position INTEGER NOT NULL, check_id TEXT NOT NULL, state INTEGER NOT NULL, reason TEXT NOT NULL,
-  PRIMARY KEY (segment, module, shard, position)
-) WITHOUT ROWID;
-CREATE TABLE detector_state (
-  module INTEGER NOT NULL, shard INTEGER NOT NULL, segment INTEGER NOT NULL, state BLOB NOT NULL,
-  PRIMARY KEY (module, shard)
-) WITHOUT ROWID;
-)sql";
+constexpr const char* kStepOrder = "s.segment, s.module, s.shard, s.step";
+constexpr const char* kSameModel =
+    "{0}.segment = s.segment AND {0}.module = s.module AND {0}.shard = s.shard";
 
-const char* const kViews = R"sql(
-CREATE VIEW steps AS
-  SELECT step, segment, module, shard, workers_expected, workers, loss_mean, loss_std, loss_range,
-    grad_norm_mean, grad_norm_std, grad_norm_cv, cosine_mean, cosine_low, cosine_high,
-    CASE cosine_source WHEN 1 THEN 'sketch' WHEN 2 THEN 'total-norm' WHEN 3 THEN 'row-sums'
-      WHEN 4 THEN 'exact' WHEN 5 THEN 'gram' ELSE 'none' END AS cosine_source,
-    consistency, reduced_norm, reduced_disagrees, signal, noise, noise_scale, effective_workers,
-    tokens_cv, distinct_gradients, sketch_size, mean_norm, mean_norm_error
-  FROM step ORDER BY segment, module, shard, step;
-CREATE VIEW workers AS
-  SELECT s.step, s.segment, s.module, s.shard, w.rank, w.replica, k.host, w.loss, w.weight,
-    w.tokens, w.micro_batches, w.grad_norm, w.grad_max, w.nonfinite, w.loss_nonfinite,
-    w.cosine_to_others, w.reduced_norm, w.optimizer_step, w.dropped, w.skipped_parameters,
-    printf('%016x', w.fingerprint) AS fingerprint,
-    CASE WHEN w.reduced_norm IS NULL AND w.reduced_fingerprint = 0 THEN NULL
-      ELSE printf('%016x', w.reduced_fingerprint) END AS reduced_fingerprint
-  FROM step s JOIN worker_step w ON w.step_id = s.id
-  LEFT JOIN worker k ON k.segment = s.segment AND k.module = s.module AND k.shard = s.shard
-    AND k.replica = w.replica
-  ORDER BY s.segment, s.module, s.shard, s.step, w.replica;
-CREATE VIEW group_values AS
-  SELECT s.id AS step_id, s.step, s.segment, s.module, s.shard, n.name AS "group", n.elements,
-    g.norm_mean, g.norm_std, g.nonfinite, g.norms, g.maxima
-  FROM step s JOIN group_step g ON g.step_id = s.id
-  LEFT JOIN group_name n ON n.segment = s.segment AND n.module = s.module AND n.shard = s.shard
-    AND n.id = g.group_id
-  ORDER BY s.segment, s.module, s.shard, s.step, n.name;
-CREATE VIEW groups AS
-  SELECT step, segment, module, shard, "group", elements, norm_mean, norm_std, nonfinite
-  FROM group_values;
-CREATE VIEW missing AS
-  SELECT s.step, s.segment, s.module, s.shard, m.replica
-  FROM step s JOIN missing_worker m ON m.step_id = s.id
-  ORDER BY s.segment, s.module, s.shard, s.step, m.replica;
-CREATE VIEW findings AS
-  SELECT segment, module, shard, check_id, also,
-    CASE severity WHEN 2 THEN 'critical' WHEN 1 THEN 'warning' ELSE 'info' END AS severity,
-    ranks, hosts, first_step, last_step, confidence, title, evidence, remedy, resembles
-  FROM finding ORDER BY segment, module, shard, finding.severity DESC, first_step, id;
-)sql";
+const char* sql_name(Type type) {
+  switch (type) {
+    case Type::kInteger:
+      return "INTEGER";
+    case Type::kReal:
+      return "REAL";
+    case Type::kText:
+      return "TEXT";
+    case Type::kBlob:
+      break;
+  }
+  return "BLOB";
+}
+
+template <class Record>
+std::string create(const Table<Record>& table) {
+  std::string columns;
+  for (const Column<Record>& c : table.columns) {
+    columns +=
+        fmt::format("\"{}\" {}{}, ", c.name, sql_name(c.type), c.nullable ? "" : " NOT NULL");
+  }
+  return fmt::format("CREATE TABLE {} ({}{};\n", table.name, columns, table.key);
+}
+
+// What the view shows of a column: names in place of codes, fingerprints in hexadecimal digits.
+std::string expression(const ViewColumn& c) {
+  std::string shown = c.source;
+  if (c.shown == Shown::kHex) shown = fmt::format("printf('%016x', {})", c.source);
+  if (!c.names.empty()) {
+    shown = fmt::format("CASE {}", c.source);
+    for (std::size_t i = 0; i + 1 < c.names.size(); ++i) {
+      shown += fmt::format(" WHEN {} THEN '{}'", i, c.names[i]);
+    }
+    shown += fmt::format(" ELSE '{}' END", c.names.back());
+  }
+  if (c.nullable && shown != c.source) {
+    shown = fmt::format("CASE WHEN {} IS NULL THEN NULL ELSE {} END", c.source, shown);
+  }
+  return fmt::format("{} AS \"{}\"", shown, c.name);
+}
+
+std::string create(const View& view) {
+  std::vector<std::string> columns;
+  for (const ViewColumn& c : view.columns) columns.push_back(expression(c));
+  return fmt::format("CREATE VIEW {} AS SELECT {} FROM {};\n", view.name, fmt::join(columns, ", "),
+                     view.from);
+}
+
+template <class Record>
+ViewColumn view_column(const Column<Record>& c, std::string_view table) {
+  return {.name = c.name,
+          .source = fmt::format("{}.\"{}\"", table, c.name),
+          .type = c.type,
+          .nullable = c.nullable,
+          .shown = c.shown,
+          .names = c.names,
+          .text = c.text};
+}
+
+template <class Record>
+std::vector<ViewColumn> shown_columns(const Table<Record>& table, std::string_view as) {
+  std::vector<ViewColumn> out;
+  for (const Column<Record>& c : table.columns) {
+    if (c.shown != Shown::kHidden && c.type != Type::kBlob) out.push_back(view_column(c, as));
+  }
+  return out;
+}
+
+std::vector<ViewColumn> operator+(std::vector<ViewColumn> a, const std::vector<ViewColumn>& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+// One column of a table under another name; null where it is that of an outer join.
+template <class Record>
+ViewColumn one_column(const Table<Record>& table, std::string_view as, std::string_view column,
+                      std::string_view name, std::string_view unknown) {
+  const auto found = std::ranges::find(table.columns, column, &Column<Record>::name);
+  ViewColumn out = view_column(*found, as);
+  out.name = name;
+  out.nullable = !unknown.empty();
+  out.text.unknown = unknown;
+  return out;
+}
+
+std::vector<ViewColumn> step_key() {
+  auto all = shown_columns(step_table(), "s");
+  constexpr std::size_t kKeyColumns = 4;
+  all.resize(kKeyColumns);
+  return all;
+}
+
+View workers_view() {
+  auto columns = step_key() + shown_columns(worker_step_table(), "w");
+  const auto after = std::ranges::find(columns, std::string_view("replica"), &ViewColumn::name) + 1;
+  columns.insert(after, one_column(worker_table(), "k", "host", "host", "it never said hello"));
+  return {"workers", "One row a step and worker.", std::move(columns),
+          fmt::format("step s JOIN worker_step w ON w.step_id = s.id LEFT JOIN worker k ON {} AND "
+                      "k.replica = w.replica ORDER BY {}, w.replica",
+                      fmt::format(fmt::runtime(kSameModel), "k"), kStepOrder)};
+}
+
+View groups_view() {
+  constexpr const char* kUnknown = "no worker said hello";
+  return {"groups", "One row a step and group (layer).",
+          step_key() +
+              std::vector<ViewColumn>{
+                  one_column(group_table(), "n", "name", "group", kUnknown),
+                  one_column(group_table(), "n", "elements", "elements", kUnknown)} +
+              shown_columns(group_step_table(), "g"),
+          fmt::format("step s JOIN group_step g ON g.step_id = s.id LEFT JOIN group_name n ON {} "
+                      "AND n.id = g.group_id ORDER BY {}, n.name",
+                      fmt::format(fmt::runtime(kSameModel), "n"), kStepOrder)};
+}
+
+std::vector<View> make_views() {
+  return {
+      {"segments", "One row each time that the run was begun or continued.",
+       shown_columns(segment_table(), "t"), "segment t ORDER BY segment"},
+      {"steps", "One row a step (and model): the metrics over all workers.",
+       shown_columns(step_table(), "s"), fmt::format("step s ORDER BY {}", kStepOrder)},
+      workers_view(),
+      groups_view(),
+      {"missing", "One row a step and worker that is missing from it.",
+       step_key() + shown_columns(missing_table(), "m"),
+       fmt::format("step s JOIN missing_worker m ON m.step_id = s.id ORDER BY {}, m.replica",
+                   kStepOrder)},
+      {"facts", "What each rank said about itself.", shown_columns(fact_table(), "t"),
+       "fact t ORDER BY segment, module, rank, key"},
+      {"findings", "What is wrong, worst first in each segment, module and shard.",
+       shown_columns(finding_table(), "t"),
+       "finding t ORDER BY t.segment, t.module, t.shard, t.severity DESC, t.first_step, t.id"},
+      {"checks", "Every check of every model.", shown_columns(check_table(), "t"),
+       "check_state t ORDER BY t.segment, t.module, t.shard, t.position"},
+      {"audits", "One row an audit of the reduction.", shown_columns(audit_table(), "t"),
+       "audit t ORDER BY t.segment, t.module, t.shard, t.step, t.replica"},
+      {"notes", "What went wrong with the collection itself.", shown_columns(note_table(), "t"),
+       "note t ORDER BY t.id"},
+  };
+}
+
+}  // namespace
+
+std::span<const View> views() {
+  static const std::vector<View> all = make_views();
+  return all;
+}
+
+const View* find_view(std::string_view name) {
+  const auto found = std::ranges::find(views(), name, &View::name);
+  return found == views().end() ? nullptr : &*found;
+}
+
+const std::string& schema() {
+  static const std::string sql = [] {
+    std::string out;
+    each_table([&](const auto& table) { out += create(table); });
+    for (const View& view : views()) out += create(view);
+    return out;
+  }();
+  return sql;
+}
 
 }  // namespace presum::runlog

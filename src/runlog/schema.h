@@ -1,15 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
-// The run log's schema, described for people in docs/runlog_format.md.
+// The run log's schema, made from the columns of runlog/tables.h.
 #pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runlog/column.h"
 
 namespace presum::runlog {
 
 inline constexpr unsigned kApplicationId = 0x70726573;  // "pres"
-inline constexpr unsigned kSchemaVersion = 4;
+inline constexpr unsigned kSchemaVersion = 5;
 inline constexpr const char* kFileName = "presum.db";
 
-// Statements that make the tables, and the views on them.
-extern const char* const kTables;
-extern const char* const kViews;
+// A column of a view, and where it comes from.
+struct ViewColumn {
+  std::string name;
+  std::string source;  // the table's column, such as w.loss
+  Type type = Type::kInteger;
+  bool nullable = false;
+  Shown shown = Shown::kAsIs;
+  std::span<const char* const> names = {};
+  ColumnText text = {};
+};
+
+struct View {
+  std::string_view name;
+  std::string_view meaning;
+  std::vector<ViewColumn> columns;
+  std::string from;  // tables and order
+};
+
+// Each lives for ever. Safe from any thread.
+std::span<const View> views();
+const View* find_view(std::string_view name);  // null: there is none
+// Statements that make the tables and the views.
+const std::string& schema();
 
 }  // namespace presum::runlog

@@ -63,7 +63,7 @@ Result<Shape> shape_of(Database& db) {
 const Shape& expected() {
   static const Shape shape = [] {
     auto db = Database::open(":memory:", Database::Mode::kWrite);
-    if (!db || !db->execute(kTables) || !db->execute(kViews)) return Shape();
+    if (!db || !db->execute(schema().c_str())) return Shape();
     return shape_of(*db).value_or(Shape());
   }();
   return shape;

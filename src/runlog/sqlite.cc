@@ -85,6 +85,7 @@ Result<bool> Statement::next() {
     default: {
       auto error = failure(sqlite3_db_handle(statement_.get()));
       sqlite3_reset(statement_.get());
+      sqlite3_clear_bindings(statement_.get());
       return error;
     }
   }

@@ -15,18 +15,9 @@
 #include "presum/run_log.h"
 #include "presum/status.h"
 #include "presum/step_record.h"
+#include "runlog/run_file.h"
 
 namespace presum::runlog {
-
-// Where the database file is written and how.
-enum class Journal {
-  kWal,        // readable while written
-  kExclusive,  // network file systems: rollback journal, exclusive lock, not readable until closed
-  kLocalCopy,  // the file system cannot lock at all: a local file, copied into place at close
-};
-
-// What to use in a folder. By default chosen from the file system's type (statfs).
-Journal choose_journal(const std::filesystem::path& folder);
 
 // Appends one run's records to its database. Commits at most a second after a record came in, as
 // long as `tick` is called; a process that dies loses at most that second, never the database.
@@ -48,10 +39,10 @@ class Writer {
 
   Status add(const packet::Hello& hello);
   Status add(const packet::Note& note);
-  Status add(const StepRecord& record);
+  Status add(StepRecord record);
 
   // The findings and checks of one model of this segment, in place of those given before.
-  Status replace(std::uint32_t module, std::uint32_t shard, std::span<const Finding> findings,
+  Status replace(const ModelKey& model, std::span<const Finding> findings,
                  std::span<const CheckRecord> checks);
   // What a detector wants to know after a restart; the last one of any segment.
   Status save_detector(std::uint32_t module, std::uint32_t shard, std::string_view state);

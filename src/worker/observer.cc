@@ -64,10 +64,6 @@ std::string bounded(std::string_view text) {
                      name_hash(text));
 }
 
-GradientSums to_sums(const observe::GradientStats& s) {
-  return {s.sum_squares, s.max_abs, s.nonfinite, s.fingerprint};
-}
-
 }  // namespace
 
 std::string canonical_name(std::string_view name) {
@@ -115,20 +111,16 @@ struct Observer::State {
 
   ObserverOptions options;
   std::vector<Slot> slots;
-  std::vector<packet::GroupName> groups;  // those with gradients first
+  std::vector<GroupName> groups;  // those with gradients first
   std::size_t gradient_groups = 0;
   std::unordered_map<std::string, std::uint32_t> group_index;
   std::uint64_t step = 0;
   std::uint64_t elements = 0;
   std::vector<float> sketch;
   bool sketch_valid = true;
-  std::vector<packet::MicroBatch> micro;
-  std::vector<FingerprintValue> fingerprints;
-  std::vector<std::uint64_t> samples;
-  std::vector<std::uint64_t> indices;
-  double mean_dot = packet::kUnknown;
+  StepReport report;  // its samples are not thinned yet; its states are those of the next packet
+  double mean_dot = kNaN;
   std::vector<double> gram;
-  std::uint64_t audits = 0;
 
   struct Stateful {
     std::uint64_t id = 0;
@@ -136,7 +128,6 @@ struct Observer::State {
   };
   std::vector<Stateful> parameters;
   std::vector<Stateful> buffers;
-  std::vector<StateHash> states;  // one entry a group
 
   packet::Header header() const { return {.identity = options.identity, .step = step}; }
 
@@ -145,11 +136,12 @@ struct Observer::State {
     elements = 0;
     sketch_valid = true;
     std::fill(sketch.begin(), sketch.end(), 0.0F);
-    micro.clear();
-    fingerprints.clear();
-    samples.clear();
-    indices.clear();
-    mean_dot = packet::kUnknown;
+    report.micro.clear();
+    report.fingerprints.clear();
+    report.samples.hashes.clear();
+    report.indices.clear();
+    report.audit.reset();
+    mean_dot = kNaN;
     gram.clear();
     for (Slot& slot : slots) {
       slot.seen = slot.reduced_seen = false;
@@ -208,14 +200,16 @@ struct Observer::State {
   }
 
   void add_state(StateHash::Of of, const Stateful& what, std::uint64_t fingerprint) {
+    auto& states = report.states;
     auto at = std::find_if(states.begin(), states.end(),
                            [&](const StateHash& s) { return s.of == of && s.group == what.group; });
     if (at == states.end()) at = states.insert(at, {.group = what.group, .of = of, .value = 0});
     at->value += mix64(fingerprint ^ what.id);
   }
 
-  packet::Samples thinned_samples() const {
-    packet::Samples out{.rows = samples.size(), .thinned = 0, .hashes = samples};
+  Samples thinned_samples() const {
+    Samples out = report.samples;
+    out.rows = out.hashes.size();
     while (out.hashes.size() > packet::kSamplesMax && out.thinned < packet::kThinnedMax) {
       ++out.thinned;
       const std::uint64_t mask = (std::uint64_t{1} << out.thinned) - 1;
@@ -299,10 +293,10 @@ Result<Observer> Observer::create(ObserverOptions options,
 }
 
 Packet Observer::hello() const {
-  return packet::encode(packet::Hello{.header = {.identity = state_->options.identity},
-                                      .host = state_->options.host,
-                                      .facts = state_->options.facts,
-                                      .groups = state_->groups});
+  return packet::encode(packet::Hello{
+      .header = {.identity = state_->options.identity},
+      .facts = {
+          .host = state_->options.host, .facts = state_->options.facts, .groups = state_->groups}});
 }
 
 void Observer::fact(std::string_view key, std::string_view value) {
@@ -325,7 +319,7 @@ Status Observer::gradient(ParameterId parameter, const void* data, std::size_t c
   }
   State::Slot& slot = state_->slots[parameter];
   const auto sketch = state_->sketch_of(slot);
-  slot.sums = to_sums(observe::gradient_pass(data, count, dtype, sketch));
+  slot.sums = observe::gradient_pass(data, count, dtype, sketch);
   if (!slot.seen) state_->elements += count;
   slot.seen = true;
   return {};
@@ -338,7 +332,7 @@ Status Observer::reduced_gradient(ParameterId parameter, const void* data, std::
                 fmt::format("reduced gradient of unknown parameter {} or without data", parameter));
   }
   State::Slot& slot = state_->slots[parameter];
-  slot.reduced = to_sums(observe::gradient_pass(data, count, dtype, {}));
+  slot.reduced = observe::gradient_pass(data, count, dtype, {});
   slot.reduced_seen = true;
   return {};
 }
@@ -365,11 +359,11 @@ std::uint64_t Observer::sketch_seed(ParameterId parameter, std::uint64_t step) c
 }
 
 void Observer::loss(double value, double weight, std::uint64_t tokens) {
-  state_->micro.push_back({value, weight, tokens});
+  state_->report.micro.push_back({value, weight, tokens});
 }
 
 void Observer::fingerprint(std::uint32_t kind, std::uint64_t value) {
-  auto& all = state_->fingerprints;
+  auto& all = state_->report.fingerprints;
   const auto known = std::find_if(all.begin(), all.end(),
                                   [&](const FingerprintValue& f) { return f.kind == kind; });
   if (known != all.end()) {
@@ -380,14 +374,15 @@ void Observer::fingerprint(std::uint32_t kind, std::uint64_t value) {
 }
 
 void Observer::samples(std::span<const std::uint64_t> hashes) {
-  state_->samples.insert(state_->samples.end(), hashes.begin(), hashes.end());
+  auto& all = state_->report.samples.hashes;
+  all.insert(all.end(), hashes.begin(), hashes.end());
 }
 
 void Observer::indices(std::span<const std::uint64_t> indices) {
-  const std::size_t room =
-      packet::kSamplesMax - std::min(packet::kSamplesMax, state_->indices.size());
+  auto& all = state_->report.indices;
+  const std::size_t room = packet::kSamplesMax - std::min(packet::kSamplesMax, all.size());
   const auto kept = indices.first(std::min(room, indices.size()));
-  state_->indices.insert(state_->indices.end(), kept.begin(), kept.end());
+  all.insert(all.end(), kept.begin(), kept.end());
 }
 
 void Observer::mean_dot(double value) { state_->mean_dot = value; }
@@ -403,12 +398,9 @@ Status Observer::gram(std::span<const double> share) {
   return {};
 }
 
-void Observer::audit(const AuditRecord& audit) {
-  for (const FingerprintValue& f : to_fingerprints(audit)) fingerprint(f.kind, f.value);
-  fingerprint(static_cast<std::uint32_t>(FingerprintKind::kAuditNumber), ++state_->audits);
-}
+void Observer::audit(const AuditRecord& audit) { state_->report.audit = audit; }
 
-void Observer::begin_states() { state_->states.clear(); }
+void Observer::begin_states() { state_->report.states.clear(); }
 
 Status Observer::state(StateHash::Of of, std::uint32_t index, const void* data, std::size_t count,
                        std::uint32_t element_bytes) {
@@ -435,7 +427,8 @@ Status Observer::state_sum(StateHash::Of of, std::uint32_t index, std::uint64_t 
 }
 
 Packet Observer::end_step(const StepEnd& end) {
-  packet::Step out;
+  packet::Step out{state_->report};
+  state_->report.states.clear();
   out.header = state_->header();
   out.optimizer_step = end.optimizer_step;
   out.micro_batches = end.micro_batches;
@@ -445,25 +438,22 @@ Packet Observer::end_step(const StepEnd& end) {
   out.elements = state_->elements;
   state_->sum_gradients(out, end.gradient_scale);
   out.sketch = state_->finish_sketch();
-  out.micro = state_->micro;
-  out.fingerprints = state_->fingerprints;
   out.reduced = state_->sum_reduced(end.gradient_scale);
-  out.states = std::exchange(state_->states, {});
   out.samples = state_->thinned_samples();
-  out.indices = state_->indices;
   state_->put_products(out, end.gradient_scale);
   return packet::encode(out);
 }
 
 Packet Observer::note(bool final, std::uint64_t sent, std::uint64_t dropped, std::string_view text,
                       std::uint64_t clock) const {
+  FinalState state{.optimizer_steps = clock, .states = {}};
+  if (final) state.states = state_->report.states;
   return packet::encode(packet::Note{.header = {.identity = state_->options.identity},
                                      .final = final,
                                      .sent = sent,
                                      .dropped = dropped,
                                      .text = std::string(text),
-                                     .clock = clock,
-                                     .states = final ? state_->states : std::vector<StateHash>()});
+                                     .state = std::move(state)});
 }
 
 }  // namespace presum

@@ -526,7 +526,7 @@ TEST(Observer, DefaultPacketOfAHundredGroupsKeepsItsBound) {
 
 TEST(Observer, HelloNamesTheWorkerAndItsGroups) {
   const auto observer = Observer::create(
-      {.identity = {.module = 1, .replica = 2, .shard = 3, .world_rank = 9, .replicas = 4},
+      {.identity = {.module = 1, .replica = 2, .shard = 3, .rank = 9, .replicas = 4},
        .host = "node-1",
        .facts = {{"torch", "2.13.0"}}},
       {{"module.layers.0.w", 10, ""}, {"layers.0.b", 5, ""}, {"x", 7, "mine"}});
@@ -534,16 +534,16 @@ TEST(Observer, HelloNamesTheWorkerAndItsGroups) {
   const auto message = packet::decode(observer->hello().bytes);
   ASSERT_TRUE(message);
   const auto& hello = std::get<packet::Hello>(*message);
-  EXPECT_EQ(hello.header.identity.world_rank, 9U);
+  EXPECT_EQ(hello.header.identity.rank, 9U);
   EXPECT_EQ(hello.header.identity.shard, 3U);
-  EXPECT_EQ(hello.host, "node-1");
-  ASSERT_EQ(hello.facts.size(), 1U);
-  EXPECT_EQ(hello.facts[0].second, "2.13.0");
-  ASSERT_EQ(hello.groups.size(), 2U);
-  EXPECT_EQ(hello.groups[0].name, "layers.0");
-  EXPECT_EQ(hello.groups[0].elements, 15U);
-  EXPECT_EQ(hello.groups[0].id, name_hash("layers.0"));
-  EXPECT_EQ(hello.groups[1].name, "mine");
+  EXPECT_EQ(hello.facts.host, "node-1");
+  ASSERT_EQ(hello.facts.facts.size(), 1U);
+  EXPECT_EQ(hello.facts.facts[0].second, "2.13.0");
+  ASSERT_EQ(hello.facts.groups.size(), 2U);
+  EXPECT_EQ(hello.facts.groups[0].name, "layers.0");
+  EXPECT_EQ(hello.facts.groups[0].elements, 15U);
+  EXPECT_EQ(hello.facts.groups[0].id, name_hash("layers.0"));
+  EXPECT_EQ(hello.facts.groups[1].name, "mine");
 }
 
 TEST(Observer, NoteCarriesItsWords) {
@@ -640,14 +640,14 @@ TEST(ObserverStates, TravelWithAFinalNoteOnly) {
   Observer observer = stateful_observer();
   observer.begin_states();
   report_state(observer, kParameters, 2, {1, 2, 3});
-  EXPECT_TRUE(note_of(observer, false, 9).states.empty());
+  EXPECT_TRUE(note_of(observer, false, 9).state.states.empty());
   const packet::Note note = note_of(observer, true, 9);
-  ASSERT_EQ(note.states.size(), 1U);
-  EXPECT_EQ(note.states[0].group, name_hash("head.w"));
-  EXPECT_EQ(note.clock, 9U);
+  ASSERT_EQ(note.state.states.size(), 1U);
+  EXPECT_EQ(note.state.states[0].group, name_hash("head.w"));
+  EXPECT_EQ(note.state.optimizer_steps, 9U);
   observer.begin_step(0);
   static_cast<void>(end(observer));
-  EXPECT_TRUE(note_of(observer, true, 9).states.empty()) << "those went with the step";
+  EXPECT_TRUE(note_of(observer, true, 9).state.states.empty()) << "those went with the step";
 }
 
 class StateWidth : public ::testing::TestWithParam<std::uint32_t> {};
@@ -665,12 +665,12 @@ TEST_P(StateWidth, TheHashIsOfTheBits) {
   other.begin_states();
   const std::uint64_t sum = observe::gradient_pass(bits.data(), 1500, dtype, {}).fingerprint;
   ASSERT_TRUE(other.state_sum(kParameters, 2, sum));
-  const std::uint64_t value = note_of(observer, true).states.at(0).value;
-  EXPECT_EQ(value, note_of(other, true).states.at(0).value);
+  const std::uint64_t value = note_of(observer, true).state.states.at(0).value;
+  EXPECT_EQ(value, note_of(other, true).state.states.at(0).value);
   bits[700] ^= std::byte{1};
   observer.begin_states();
   ASSERT_TRUE(observer.state(kParameters, 2, bits.data(), 1500, GetParam()));
-  EXPECT_NE(note_of(observer, true).states.at(0).value, value) << "one bit is enough";
+  EXPECT_NE(note_of(observer, true).state.states.at(0).value, value) << "one bit is enough";
 }
 
 INSTANTIATE_TEST_SUITE_P(All, StateWidth, ::testing::Values(2U, 4U, 8U));
@@ -679,7 +679,7 @@ TEST(ObserverStates, OfNothingCount) {
   Observer observer = stateful_observer();
   observer.begin_states();
   ASSERT_TRUE(observer.state(kParameters, 0, nullptr, 0, 4));
-  const auto states = note_of(observer, true).states;
+  const auto states = note_of(observer, true).state.states;
   ASSERT_EQ(states.size(), 1U);
   EXPECT_EQ(states[0].value, mix64(name_hash("layers.0.w")));
 }
@@ -701,7 +701,7 @@ TEST(ObserverStates, RefusesWhatItDoesNotKnow) {
     ASSERT_FALSE(status);
     EXPECT_EQ(status.error().code, ErrorCode::kInvalidArgument);
   }
-  EXPECT_TRUE(note_of(observer, true).states.empty());
+  EXPECT_TRUE(note_of(observer, true).state.states.empty());
 }
 
 TEST(ObserverStates, BuffersAreNoGradients) {
@@ -710,7 +710,7 @@ TEST(ObserverStates, BuffersAreNoGradients) {
   EXPECT_EQ(end(observer).groups.size(), 2U) << "layers.0 and head.w";
   const auto message = packet::decode(observer.hello().bytes);
   ASSERT_TRUE(message);
-  const auto& groups = std::get<packet::Hello>(*message).groups;
+  const auto& groups = std::get<packet::Hello>(*message).facts.groups;
   ASSERT_EQ(groups.size(), 3U);
   EXPECT_EQ(groups[0].elements, 6U) << "of the parameters only";
   EXPECT_EQ(groups[2].name, "frozen.w");
@@ -719,7 +719,7 @@ TEST(ObserverStates, BuffersAreNoGradients) {
 
 // ---- samples, indices, facts
 
-packet::Samples samples_of(const std::vector<std::uint64_t>& hashes) {
+Samples samples_of(const std::vector<std::uint64_t>& hashes) {
   Observer observer = make_observer({}, 0);
   observer.begin_step(0);
   observer.samples(hashes);
@@ -818,7 +818,7 @@ TEST(Observer, AFactReplacesTheOneOfItsName) {
   ASSERT_TRUE(message);
   const std::vector<std::pair<std::string, std::string>> want = {{"torch", "2.14.0"},
                                                                  {"sampler", ""}};
-  EXPECT_EQ(std::get<packet::Hello>(*message).facts, want);
+  EXPECT_EQ(std::get<packet::Hello>(*message).facts.facts, want);
 }
 
 TEST(Observer, CutsFactsThatAreTooLongToRead) {
@@ -829,7 +829,7 @@ TEST(Observer, CutsFactsThatAreTooLongToRead) {
   observer->fact("later", text + "!");
   const auto message = packet::decode(observer->hello().bytes);
   ASSERT_TRUE(message);
-  const auto& facts = std::get<packet::Hello>(*message).facts;
+  const auto& facts = std::get<packet::Hello>(*message).facts.facts;
   ASSERT_EQ(facts.size(), 2U);
   for (const auto& [key, value] : facts) {
     EXPECT_LE(value.size(), Observer::kFactBytesMax);

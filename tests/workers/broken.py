@@ -25,7 +25,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import presum
-from presum.transport import recorder
+from presum.transport.store_queue import StoreQueue
 from workers.launch import launch
 
 STEPS = 100
@@ -65,14 +65,14 @@ def no_descriptors(_run: Path) -> None:
     def fails(*_: Any) -> Any:
         return os.open("/dev/null", os.O_RDONLY)
 
-    recorder.Recorder._take_forwarded = fails  # type: ignore[method-assign]
+    StoreQueue.waiting = fails  # type: ignore[method-assign]
 
 
 def thread_fails(_run: Path) -> None:
     def fails(*_: Any) -> Any:
         raise RuntimeError("planted failure")
 
-    recorder.Recorder._take_forwarded = fails  # type: ignore[method-assign]
+    StoreQueue.waiting = fails  # type: ignore[method-assign]
 
 
 def nothing(_run: Path) -> None:

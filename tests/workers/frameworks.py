@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
 import presum
-from presum.reduce.sampler import MicroBatchSampler
+from presum.parallel.sampler import MicroBatchSampler
 from workers.launch import main, write_json
 
 MICRO_BATCHES = 8  # a step, over all workers

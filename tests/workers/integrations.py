@@ -31,12 +31,9 @@ STEPS = 8
 BATCH = 2
 Outcome = tuple[str, list[dict[str, Any]]]
 Row = Callable[[int, int, Path | None], Outcome]
-NOT_HERE = {
-    "deepspeed": "not installed; it reduces in its own engine",
-    "fsdp1": "refused: FullyShardedDataParallel reduces flat shards",
-    "trainer-fsdp2": "on CPUs the Trainer uses DDP instead",
-    "lightning-fsdp1": "Lightning's FSDPStrategy needs CUDA, and is refused as FSDP1",
-}
+# Not here: DeepSpeed, which reduces in its own engine; FSDP1, which is refused
+# (python/tests/parallel/test_targets.py), and so Lightning's FSDPStrategy; the Trainer with FSDP2,
+# where it uses DDP on CPUs.
 
 
 def whole(parameter: Any) -> torch.Tensor:

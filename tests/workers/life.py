@@ -65,7 +65,7 @@ def alive(
     return [name for name, reference in references.items() if reference() is not None]
 
 
-def let_go(out: Path) -> dict[str, list[str]]:
+def release_group(out: Path) -> dict[str, list[str]]:
     cases: dict[str, tuple[Wrap, dict[str, Any]]] = {
         "ddp": (DistributedDataParallel, {}),
         "views": (lambda m: DistributedDataParallel(m, gradient_as_bucket_view=True), {}),
@@ -156,7 +156,7 @@ def in_a_cycle(out: Path) -> None:
 
 def work(rank: int, world: int, out: Path) -> None:
     found = {
-        "alive": let_go(out),
+        "alive": release_group(out),
         "hooks": wrap_again(out),
         "closed": attach_and_close(out),
     }

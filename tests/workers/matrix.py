@@ -22,6 +22,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 import presum
+from presum.devices.readable import in_host_memory
+from presum.steps import collector
 from workers.launch import main, token_rows, write_json
 
 STEPS = 20
@@ -92,10 +94,7 @@ CONFIGURATIONS = [
     Configuration("in-hook-power-sgd-after", mode="hook", comm_hook="+power"),
     Configuration("in-hook-torch-operations", mode="hook", torch_operations=True),
 ]
-NOT_HERE = {
-    "sync-batch-norm": "SyncBatchNorm runs on GPUs only",
-    "bf16-hook": "torch refuses bf16_compress_hook without NCCL",
-}
+# Not here, see python/tests/parallel/test_targets.py: SyncBatchNorm, bf16_compress_hook.
 
 
 class Model(nn.Module):
@@ -202,6 +201,11 @@ def register_hook(model: DistributedDataParallel, name: str, *, after: bool) -> 
         model.register_comm_hook(None, default_hooks.fp16_compress_hook)
 
 
+def not_in_host_memory(_device: torch.device) -> bool:
+    """Has gradients read as on a device."""
+    return False
+
+
 def train(
     configuration: Configuration, rows: torch.Tensor, rank: int, world: int, run: Path | None
 ) -> tuple[str, list[dict[str, Any]]]:
@@ -212,6 +216,9 @@ def train(
     register_hook(model, configuration.comm_hook, after=False)
     monitor = None
     if run is not None:
+        collector.in_host_memory = (
+            not_in_host_memory if configuration.torch_operations else in_host_memory
+        )
         monitor = presum.attach(
             model,
             optimizer=optimizer,
@@ -221,8 +228,6 @@ def train(
             gram_every=GRAM_EVERY if configuration.mode == "hook" else None,
             quiet=True,
         )
-        if configuration.torch_operations:
-            monitor._collector._on_host = False
     register_hook(model, configuration.comm_hook, after=True)
     if configuration.later:
         model.module.later = nn.Linear(32, 32)

@@ -18,8 +18,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import presum
-from presum.transport import meeting
-from presum.transport.links import Links
+from presum.transport import rendezvous
+from presum.transport.connections import StoreConnections
 from workers.launch import main, write_json
 
 STEPS = 12
@@ -56,15 +56,15 @@ def work(rank: int, world: int, out: Path) -> None:
     if rank > 0:  # over before anybody is given up
         train(out / "short", others)
     dist.barrier()
-    meeting.TAKE_OVER_SECONDS = 1.0
+    rendezvous.TAKE_OVER_SECONDS = 1.0
     if rank > 0:
         train(out / "without-rank-0", others, pause=0.25)
     dist.barrier()
-    original = Links.serve
+    original = StoreConnections.serve
     if rank == 0:
-        Links.serve = fails  # type: ignore[method-assign]
+        StoreConnections.serve = fails  # type: ignore[method-assign]
     train(out / "no-server", everyone)
-    Links.serve = original  # type: ignore[method-assign]
+    StoreConnections.serve = original  # type: ignore[method-assign]
     dist.barrier()
     if rank > 0:
         train(out / "joined-later", others)
@@ -84,9 +84,9 @@ def work(rank: int, world: int, out: Path) -> None:
 def count_checks() -> list[list[float]]:
     """When the default store is asked for an address, by each who waits."""
     found: list[list[float]] = []
-    original = meeting.Meeting.find
+    original = rendezvous.Rendezvous.find
 
-    def find(self: meeting.Meeting) -> Any:
+    def find(self: rendezvous.Rendezvous) -> Any:
         store = self._store
         mine: list[float] = []
         found.append(mine)
@@ -102,7 +102,7 @@ def count_checks() -> list[list[float]]:
         self._store = Counted()  # type: ignore[assignment]
         return original(self)
 
-    meeting.Meeting.find = find  # type: ignore[method-assign]
+    rendezvous.Rendezvous.find = find  # type: ignore[method-assign]
     return found
 
 

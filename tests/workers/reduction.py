@@ -21,7 +21,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 import presum
-from presum.reduce.sampler import MicroBatchSampler
+from presum.parallel.sampler import MicroBatchSampler
 from workers.launch import main
 
 MICRO_BATCHES = 8  # a step, over all workers

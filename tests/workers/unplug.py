@@ -19,10 +19,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import presum
-from presum import ddp
-from presum.transport import session
-from presum.transport.links import links
-from presum.transport.queues import Queues
+from presum.parallel import ddp
+from presum.transport.connections import store_connections
+from presum.transport.session import Session, open_sessions
+from presum.transport.store_queue import StoreQueue
 from workers.launch import main, write_json
 from workers.matrix import digest
 
@@ -57,16 +57,16 @@ def nothing(_rank: int, _run: Path) -> None:
 def store_gone(rank: int, _run: Path) -> None:
     """The aggregator's store server dies, as with its process."""
     if rank == 0:
-        for one in list(session._sessions.values()):
-            one.recorder.queues = None
-        links().stop_serving()
+        for one in open_sessions():
+            one.recorder.queue = None
+        store_connections().stop_serving()
 
 
 def store_fails(rank: int, _run: Path) -> None:
     """The aggregator's store answers no more."""
     if rank == 0:
-        for one in list(session._sessions.values()):
-            one.recorder.queues = Queues(_Broken(), "key")
+        for one in open_sessions():
+            one.recorder.queue = StoreQueue(_Broken(), "key")
 
 
 class _Broken:
@@ -76,8 +76,7 @@ class _Broken:
 
 def collector_breaks(rank: int, _run: Path) -> None:
     if rank == 1:
-        monitor = next(iter(session._sessions.values()))
-        assert monitor is not None
+        assert open_sessions()
         ddp.DdpCollector.read = _broken  # type: ignore[method-assign]
 
 
@@ -98,15 +97,15 @@ def work(rank: int, world: int, out: Path) -> None:
         "silent": (out / "silent", nothing),
         "collector": (out / "collector", collector_breaks),
     }
-    read, send = ddp.DdpCollector.read, session.Session.send
+    read, send = ddp.DdpCollector.read, Session.send
     for name, (run, sabotage) in cases.items():
         logging.getLogger("presum").warning("== %s", name)
         if name == "silent" and rank == 1:
-            session.Session.send = _silent  # type: ignore[method-assign]
+            Session.send = _silent  # type: ignore[method-assign]
         plain, seconds = train(None, nothing, rank)
         watched, watched_seconds = train(run, sabotage, rank)
         ddp.DdpCollector.read = read  # type: ignore[method-assign]
-        session.Session.send = send  # type: ignore[method-assign]
+        Session.send = send  # type: ignore[method-assign]
         write_json(
             out / f"{name}.{rank}.json",
             {"plain": plain, "watched": watched, "extra": watched_seconds - seconds},

@@ -6,6 +6,6 @@ data set. Each family of fingerprints fails alone.
 """
 
 from presum.fingerprints.families import FAMILIES, Families, chosen
-from presum.fingerprints.step import StepFingerprints, StepPrints
+from presum.fingerprints.step import StepFingerprints, TakenFingerprints
 
-__all__ = ["FAMILIES", "Families", "StepFingerprints", "StepPrints", "chosen"]
+__all__ = ["FAMILIES", "Families", "StepFingerprints", "TakenFingerprints", "chosen"]

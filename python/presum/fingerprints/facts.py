@@ -11,7 +11,7 @@ TEXTS_MAX = 4
 MORE = "and others: each step has their hashes"
 
 
-class Facts:
+class ChangingFacts:
     """Facts that may change from step to step. One with several values (two loaders in turn) is
     told with all of them, at most four; what changes on is in the steps' fingerprints only."""
 

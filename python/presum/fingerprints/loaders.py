@@ -20,11 +20,11 @@ import torch
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind
 
+from presum.devices.readable import readable
 from presum.fingerprints.families import KIND, Values
 from presum.fingerprints.rows import hash_tensor, samples_among, tensors_among
 from presum.fingerprints.samplers import Description, describe_data, describe_sampler, kept
-from presum.readable import readable
-from presum.taps import Tapped
+from presum.torch_events.taps import TappedFunction
 
 LOADERS_MAX = 64
 RECENT_MAX = 8
@@ -33,7 +33,7 @@ ELEMENTS_MAX = 1 << 16  # hashed of a tensor that a loader hands out: enough to 
 Indices = tuple[int, ...]
 
 
-class Listener(Protocol):
+class BatchListener(Protocol):
     """Who is told of batches; by the thread that draws them."""
 
     def offer(self, batch: Batch) -> None: ...
@@ -69,7 +69,7 @@ class Loader:
         return self._sampler
 
 
-class Pass:
+class LoaderPass:
     """One iteration of a loader: its sampler as it was when the iteration began.
 
     Numbered among those over its data set when it is first trained on: one worker alone may well
@@ -91,7 +91,7 @@ class Batch:
     """What a loader handed out."""
 
     def __init__(
-        self, of: Pass, number: int, indices: Indices | None, rows: dict[int, list[int]]
+        self, of: LoaderPass, number: int, indices: Indices | None, rows: dict[int, list[int]]
     ) -> None:
         self.of = of
         self.number = number
@@ -103,28 +103,28 @@ class Batch:
         return [(KIND["data_pass"], self.of.number()), (KIND["data_batch"], self.number)]
 
 
-class _Flow:
+class _Iteration:
     """An iterator over a loader: indices that were drawn ahead of their batches."""
 
     def __init__(self) -> None:
         self.indices: deque[Indices | None] = deque()
-        self.of: Pass | None = None
+        self.of: LoaderPass | None = None
         self.batches = 0
 
 
-class LoaderWatch:
+class LoaderEvents:
     """All loaders of this process."""
 
     def __init__(self) -> None:
-        self._listeners: list[Listener] = []
+        self._listeners: list[BatchListener] = []
         self._ahead = False  # batches are kept for listeners to come
         self._recent: deque[Batch] = deque(maxlen=RECENT_MAX)
         self._loaders: deque[Loader] = deque(maxlen=LOADERS_MAX)
-        self._flows: weakref.WeakKeyDictionary[Any, _Flow] = weakref.WeakKeyDictionary()
+        self._iterations: weakref.WeakKeyDictionary[Any, _Iteration] = weakref.WeakKeyDictionary()
         self._patches = [
-            Tapped(DataLoader, "__iter__", before=self._about_to_begin, after=self._begun),
-            Tapped(_BaseDataLoaderIter, "_next_index", after=self._next_index),
-            Tapped(_BaseDataLoaderIter, "__next__", after=self._next_batch),
+            TappedFunction(DataLoader, "__iter__", before=self._about_to_begin, after=self._begun),
+            TappedFunction(_BaseDataLoaderIter, "_next_index", after=self._index_drawn),
+            TappedFunction(_BaseDataLoaderIter, "__next__", after=self._next_batch),
         ]
         self._pid = 0
 
@@ -137,7 +137,7 @@ class LoaderWatch:
         """A model or optimiser was made: what was handed out before is of an earlier training."""
         self._recent.clear()
 
-    def add(self, listener: Listener) -> None:
+    def add(self, listener: BatchListener) -> None:
         self._apply()
         self._listeners.append(listener)
         for batch in self._recent:
@@ -148,7 +148,7 @@ class LoaderWatch:
         for patch in self._patches:
             patch.apply()
 
-    def remove(self, listener: Listener) -> None:
+    def remove(self, listener: BatchListener) -> None:
         """Tell it of nothing any more; the last one takes the watching off torch's classes."""
         if listener not in self._listeners:
             return
@@ -156,7 +156,7 @@ class LoaderWatch:
         if not self._listeners and not self._ahead:
             for patch in self._patches:
                 patch.undo()
-            self._flows.clear()
+            self._iterations.clear()
 
     def loader(self, source: Any) -> Loader:
         """The record of a loader. One over the data set of an earlier one counts on its passes."""
@@ -191,40 +191,42 @@ class LoaderWatch:
         """A persistent iterator begins again, and draws ahead before it is handed out."""
         persistent = getattr(loader, "_iterator", None)
         if persistent is not None:
-            self._flows.pop(persistent, None)
+            self._iterations.pop(persistent, None)
 
     def _begin(self, loader: Any, iterator: Any) -> None:
         if isinstance(iterator, _BaseDataLoaderIter):
-            self._flow(iterator).of = Pass(self.loader(loader))
+            self._iteration(iterator).of = LoaderPass(self.loader(loader))
 
-    def _next_index(self, index: Any, iterator: Any) -> None:
+    def _index_drawn(self, index: Any, iterator: Any) -> None:
         if self._watching():
             self._guarded(self._drawn, iterator, index)
 
     def _drawn(self, iterator: Any, index: Any) -> None:
-        self._flow(iterator).indices.append(_indices(iterator, index))
+        self._iteration(iterator).indices.append(_indices(iterator, index))
 
     def _next_batch(self, data: Any, iterator: Any) -> None:
         if self._watching():
             self._guarded(self._handed_out, iterator, data)
 
     def _handed_out(self, iterator: Any, data: Any) -> None:
-        flow = self._flow(iterator)
-        indices = flow.indices.popleft() if flow.indices else None
-        if flow.of is None:
+        iteration = self._iteration(iterator)
+        indices = iteration.indices.popleft() if iteration.indices else None
+        if iteration.of is None:
             return  # it began before anyone listened
-        batch = Batch(flow.of, flow.batches, indices, _row_hashes(data, flow.of.loader.place))
-        flow.batches += 1
+        batch = Batch(
+            iteration.of, iteration.batches, indices, _row_hashes(data, iteration.of.loader.place)
+        )
+        iteration.batches += 1
         if self._ahead:
             self._recent.append(batch)
         for listener in self._listeners:
             listener.offer(batch)
 
-    def _flow(self, iterator: Any) -> _Flow:
-        flow = self._flows.get(iterator)
-        if flow is None:
-            flow = self._flows[iterator] = _Flow()
-        return flow
+    def _iteration(self, iterator: Any) -> _Iteration:
+        iteration = self._iterations.get(iterator)
+        if iteration is None:
+            iteration = self._iterations[iterator] = _Iteration()
+        return iteration
 
 
 def _reference(thing: Any) -> Callable[[], Any]:
@@ -260,4 +262,4 @@ def _row_hashes(data: Any, place: int | None) -> dict[int, list[int]]:
     return {p: found for p, found in hashes if isinstance(found, list)}
 
 
-WATCH = LoaderWatch()
+LOADER_EVENTS = LoaderEvents()

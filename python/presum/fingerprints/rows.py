@@ -10,28 +10,28 @@ from typing import Any, NamedTuple
 import torch
 
 from presum._core import hash_rows
-from presum.device_pass import ROW_PLACES, row_hashes, signed
+from presum.devices.gradient_pass import ROW_PLACES, row_hashes, signed
+from presum.devices.readable import readable
 from presum.fingerprints.families import WORD
-from presum.readable import readable
 
 ROWS_MAX = 1024  # of a micro-batch: each costs the training thread about a microsecond
 OTHERS_MAX = 8
 ROWS_KNOWN = 64  # enough to know a loader's batch again
 PREFERRED = ("input_ids", "inputs", "x", "pixel_values")
 MASK = "attention_mask"
-Named = list[tuple[str, torch.Tensor]]
+NamedTensors = list[tuple[str, torch.Tensor]]
 
 
-class Tensors(NamedTuple):
+class BatchTensors(NamedTuple):
     """What was found among values."""
 
-    readable: Named  # without scalars and empty ones
+    readable: NamedTensors  # without scalars and empty ones
     unread: list[str]  # classes of those that cannot be read
 
 
-def tensors_among(values: Iterable[tuple[str, Any]]) -> Tensors:
+def tensors_among(values: Iterable[tuple[str, Any]]) -> BatchTensors:
     """The tensors among named values and one level inside them."""
-    found = Tensors([], [])
+    found = BatchTensors([], [])
     for key, x in _flat(values):
         if not isinstance(x, torch.Tensor):
             continue
@@ -53,14 +53,14 @@ def _flat(values: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def samples_among(tensors: Named) -> int | None:
+def samples_among(tensors: NamedTensors) -> int | None:
     """Which of the tensors holds the samples; None where there is none."""
     names = [name for name, _ in tensors]
     wanted = (names.index(name) for name in PREFERRED if name in names)
     return next(wanted, 0 if tensors else None)
 
 
-def hash_others(tensors: Named, at: int) -> int | torch.Tensor:
+def hash_others(tensors: NamedTensors, at: int) -> int | torch.Tensor:
     """One hash of the tensors beside the samples that have an entry for each of them, such as
     labels; on a device a tensor. 0 where there is none."""
     count = tensors[at][1].shape[0]
@@ -77,7 +77,7 @@ def hash_others(tensors: Named, at: int) -> int | torch.Tensor:
 
 
 def hash_tensor(
-    tensors: Named, at: int, *, elements_max: int | None = None
+    tensors: NamedTensors, at: int, *, elements_max: int | None = None
 ) -> list[int] | torch.Tensor:
     """The row hashes of one of the tensors; a tensor of them where it lives on a device.
 

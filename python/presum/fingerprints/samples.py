@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from presum.fingerprints.families import Families, Values
-from presum.fingerprints.loaders import LOADERS_MAX, WATCH, Batch, Loader
+from presum.fingerprints.loaders import LOADER_EVENTS, LOADERS_MAX, Batch, Loader
 from presum.fingerprints.samplers import DEPTH_MAX, Description, inner_loader
 
 ROWS_MAX = 8192  # offered and not yet seen in a forward pass; more where there are few batches
@@ -20,7 +20,7 @@ BATCHES_MIN = 8
 QUEUE_MAX = 64
 
 
-class Source(NamedTuple):
+class SampleOrigin(NamedTuple):
     """Where the samples of a micro-batch came from."""
 
     loader: Loader
@@ -28,7 +28,7 @@ class Source(NamedTuple):
     indices: tuple[int, ...]
 
 
-class Row(NamedTuple):
+class OfferedRow(NamedTuple):
     """One row that a loader handed out."""
 
     serial: int  # of its batch
@@ -38,21 +38,21 @@ class Row(NamedTuple):
     trains: bool  # the model's mode when it was handed out
 
 
-class Moment(NamedTuple):
+class ForwardMoment(NamedTuple):
     """A forward pass, as far as it decides which batches it may have been given."""
 
     offered: int  # batches that loaders had handed out by then
     trains: bool  # the model's mode
 
 
-class Guess(NamedTuple):
+class BatchGuess(NamedTuple):
     """The batch of a forward pass, if batches are used in their order."""
 
     batch: Batch
     alone: bool  # no other was handed out since the forward pass before
 
 
-class Samples:
+class BatchFinder:
     """Finds the batches of a model's forward passes among those that loaders handed out.
 
     By row hashes. Where those never match (a model may be given a part of a batch's columns), a
@@ -66,8 +66,8 @@ class Samples:
     def __init__(self, families: Families, module: nn.Module, data: object) -> None:
         self._families = families
         self._trains = _mode_of(module)
-        self._given = [WATCH.loader(inner_loader(source)) for source in _sources(data)]
-        self._rows: dict[int, list[Row]] = {}
+        self._given = [LOADER_EVENTS.loader(inner_loader(source)) for source in _sources(data)]
+        self._rows: dict[int, list[OfferedRow]] = {}
         self._offered = 0  # batches so far
         self._guessed = 0  # batches offered before the last guess
         self._kept: deque[Batch] = deque()
@@ -88,25 +88,27 @@ class Samples:
         if not self._by_hash:
             self._queue.append(batch)
 
-    def now(self) -> Moment:
-        return Moment(self._offered, self._trains())
+    def now(self) -> ForwardMoment:
+        return ForwardMoment(self._offered, self._trains())
 
     def fail(self, error: Exception) -> None:
         self._families.fail("data", error)
 
-    def guess(self) -> Guess | None:
+    def guess(self) -> BatchGuess | None:
         """The batch that a forward pass was given if batches are used in their order."""
         alone = self._offered == self._guessed + 1
         self._guessed = self._offered
         if self._by_hash or not self._queue:
             return None
         if not alone:
-            return Guess(self._queue.popleft(), alone)
+            return BatchGuess(self._queue.popleft(), alone)
         newest = self._queue.pop()
         self._queue.clear()
-        return Guess(newest, alone)
+        return BatchGuess(newest, alone)
 
-    def find(self, hashes: Sequence[int], guess: Guess | None, moment: Moment) -> Source | None:
+    def find(
+        self, hashes: Sequence[int], guess: BatchGuess | None, moment: ForwardMoment
+    ) -> SampleOrigin | None:
         """Where the rows of a micro-batch came from; None where that is not known. ``guess`` and
         ``moment`` are those of its forward pass."""
         found = [self._take(value, moment) for value in hashes]
@@ -116,25 +118,25 @@ class Samples:
             self._queue.clear()
             batch = known[-1].batch
             batch.of.loader.place = known[-1].place
-            return Source(batch.of.loader, batch, _indices(known, len(found)))
+            return SampleOrigin(batch.of.loader, batch, _indices(known, len(found)))
         if self._by_hash or len(self._loaders) != 1:
             return None
         return self._in_order(len(hashes), guess)
 
-    def _in_order(self, rows: int, guess: Guess | None) -> Source:
+    def _in_order(self, rows: int, guess: BatchGuess | None) -> SampleOrigin:
         loader = self._loaders[0]
         if guess is None or guess.batch.of.loader is not loader or not self._likely(guess):
-            return Source(loader, None, ())
+            return SampleOrigin(loader, None, ())
         indices = guess.batch.indices or ()
-        return Source(loader, guess.batch, indices if rows in (0, len(indices)) else ())
+        return SampleOrigin(loader, guess.batch, indices if rows in (0, len(indices)) else ())
 
-    def _likely(self, guess: Guess) -> bool:
+    def _likely(self, guess: BatchGuess) -> bool:
         return guess.alone or not guess.batch.rows or bool(self._given)
 
     def _keep(self, batch: Batch) -> None:
         for place, hashes in batch.rows.items():
             for row, value in enumerate(hashes):
-                entry = Row(self._offered, batch, row, place, self._trains())
+                entry = OfferedRow(self._offered, batch, row, place, self._trains())
                 self._rows.setdefault(value, []).append(entry)
         self._kept.append(batch)
         self._row_count += _row_count(batch)
@@ -150,7 +152,7 @@ class Samples:
             else:
                 self._rows.pop(value, None)
 
-    def _take(self, value: int, moment: Moment) -> Row | None:
+    def _take(self, value: int, moment: ForwardMoment) -> OfferedRow | None:
         """The latest row of this hash among those offered by then, in the same mode if there is
         one: older ones were not used."""
         entries = self._rows.get(value, [])
@@ -179,7 +181,7 @@ def _row_count(batch: Batch) -> int:
     return sum(map(len, batch.rows.values()))
 
 
-def _indices(known: Sequence[Row], rows: int) -> tuple[int, ...]:
+def _indices(known: Sequence[OfferedRow], rows: int) -> tuple[int, ...]:
     """The data set's indices of so many rows, of which some were found; none if in doubt."""
     first = known[0]
     indices = first.batch.indices or ()
@@ -200,7 +202,7 @@ def _sources(data: Any) -> list[Any]:
     return list(data)[:DEPTH_MAX] if several else [data]
 
 
-def describe(source: Source) -> tuple[Values, dict[str, Description]]:
+def describe(source: SampleOrigin) -> tuple[Values, dict[str, Description]]:
     """Where in its loader's passes a batch stands, and what is known of the loader, by family."""
     sampler = source.batch.of.sampler if source.batch else source.loader.sampler()
     found = {"sampler": sampler, "data": source.loader.data}

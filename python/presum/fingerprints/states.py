@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from presum._core import Observer
-from presum.device_pass import dense, fingerprint
+from presum.devices.gradient_pass import dense, fingerprint
+from presum.devices.readable import is_distributed, readable
 from presum.fingerprints.families import WORD
-from presum.readable import is_distributed, readable
 
 SLICES = 25
 PARAMETERS, BUFFERS = 1, 2
@@ -22,7 +22,7 @@ SENTINELS = 8
 SENTINEL_VALUES = 64
 
 
-class Held(NamedTuple):
+class NamedState(NamedTuple):
     """A tensor by where its module keeps it: buffers are often replaced."""
 
     name: str
@@ -36,19 +36,19 @@ class Held(NamedTuple):
         return found if isinstance(found, torch.Tensor) else None
 
 
-def held_buffers(
+def named_states(
     module: nn.Module,
     watched: Collection[str],
     ignored: Collection[str],
     local: Sequence[str],
     families: Collection[str],
-) -> list[Held]:
+) -> list[NamedState]:
     """What is hashed besides the watched parameters: frozen ones and buffers, as far as asked for.
 
     Left out is what the wrapper was told to ignore, and buffers whose name matches a pattern of
     ``local``.
     """
-    found: list[Held] = []
+    found: list[NamedState] = []
     if "parameters" in families:
         own = _held(module, "_parameters", dict(module.named_parameters()))
         found += [held for held in own if held.name not in watched]
@@ -58,23 +58,23 @@ def held_buffers(
     return [held for held in found if held.name not in ignored]
 
 
-def _held(module: nn.Module, where: str, wanted: dict[str, torch.Tensor]) -> list[Held]:
+def _held(module: nn.Module, where: str, wanted: dict[str, torch.Tensor]) -> list[NamedState]:
     found = []
     for prefix, part in module.named_modules():
         for key in getattr(part, where):
             name = f"{prefix}.{key}" if prefix else key
             if name in wanted:
-                found.append(Held(name, weakref.ref(part), where, key))
+                found.append(NamedState(name, weakref.ref(part), where, key))
     return found
 
 
-class States:
+class StateSchedule:
     """Which tensors are hashed when: all at the first step, then one slice after the other."""
 
     def __init__(
         self,
         parameters: Sequence[weakref.ref[nn.Parameter]],
-        buffers: Sequence[Held],
+        buffers: Sequence[NamedState],
         *,
         every: int,
     ) -> None:

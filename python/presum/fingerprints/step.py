@@ -13,34 +13,34 @@ import torch
 from torch.optim import Optimizer
 
 from presum._core import Observer
-from presum.fingerprints.facts import Facts
+from presum.fingerprints.facts import ChangingFacts
 from presum.fingerprints.families import KIND, WORD, Families, Values
-from presum.fingerprints.loaders import WATCH
+from presum.fingerprints.loaders import LOADER_EVENTS
 from presum.fingerprints.rng import RngStates
 from presum.fingerprints.rows import hash_others, hash_tensor, samples_among, tensors_among
-from presum.fingerprints.samples import Guess, Moment, Samples, describe
+from presum.fingerprints.samples import BatchFinder, BatchGuess, ForwardMoment, describe
 from presum.fingerprints.settings import Dtypes, Modes, OptimizerSettings, determinism
 from presum.fingerprints.states import (
     BUFFERS,
     PARAMETERS,
-    Held,
-    States,
+    NamedState,
+    StateSchedule,
     queue_on_device,
     report_on_host,
 )
 
 
 @dataclass(slots=True)
-class Rows:
+class MicroBatchSamples:
     """The samples of one micro-batch."""
 
     hashes: Sequence[int] | torch.Tensor  # on a device they are a tensor
     others: int | torch.Tensor  # one hash of the tensors beside them
-    guess: Guess | None
-    moment: Moment
+    guess: BatchGuess | None
+    moment: ForwardMoment
     unread: int = 0  # tensors that have nothing to be read
 
-    def with_numbers(self, words: Iterator[Sequence[int]]) -> Rows:
+    def with_numbers(self, words: Iterator[Sequence[int]]) -> MicroBatchSamples:
         """The same with the next numbers in the place of tensors."""
         hashes = next(words) if isinstance(self.hashes, torch.Tensor) else self.hashes
         others = next(words)[0] if isinstance(self.others, torch.Tensor) else self.others
@@ -48,11 +48,11 @@ class Rows:
 
 
 @dataclass(slots=True)
-class StepPrints:
+class TakenFingerprints:
     """What a step brought besides gradients and losses; some of it may still be on a device."""
 
     values: Values = field(default_factory=list)
-    rows: list[Rows | None] = field(default_factory=list)
+    rows: list[MicroBatchSamples | None] = field(default_factory=list)
     states: list[tuple[int, int, Any]] = field(default_factory=list)  # of a device's tensors
 
     def tensors(self) -> list[torch.Tensor]:
@@ -62,7 +62,7 @@ class StepPrints:
             *(x for _, _, x in self.states if isinstance(x, torch.Tensor))
         ]
 
-    def with_numbers(self, words: Sequence[Sequence[int]]) -> StepPrints:
+    def with_numbers(self, words: Sequence[Sequence[int]]) -> TakenFingerprints:
         """The same with the numbers of each of ``tensors()``."""
         rest = iter(words)
         rows = [r and r.with_numbers(rest) for r in self.rows]
@@ -70,7 +70,7 @@ class StepPrints:
             (of, index, next(rest)[0] if isinstance(x, torch.Tensor) else x)
             for of, index, x in self.states
         ]
-        return StepPrints(self.values, rows, states)
+        return TakenFingerprints(self.values, rows, states)
 
 
 class StepFingerprints:
@@ -87,7 +87,7 @@ class StepFingerprints:
         *,
         families: Families,
         parameters: Sequence[weakref.ref[torch.nn.Parameter]],
-        buffers: Sequence[Held],
+        buffers: Sequence[NamedState],
         device: torch.device,
         optimizer: Optimizer | None,
         data: object,
@@ -108,11 +108,11 @@ class StepFingerprints:
         self._settings = None if optimizer is None else OptimizerSettings(optimizer)
         self._every = every
         self._others = "buffers" if "buffers" in families else "parameters"  # frozen ones
-        self._states = States(parameters, buffers, every=every)
-        self._samples = Samples(families, module, data)
+        self._states = StateSchedule(parameters, buffers, every=every)
+        self._samples = BatchFinder(families, module, data)
         self._values: Values = []
         self._queued: list[tuple[int, int, Any]] = []
-        self._facts = Facts(observer.fact)
+        self._facts = ChangingFacts(observer.fact)
 
     def note_once(self, text: str) -> None:
         """A line for the run log, the first time that it is true."""
@@ -121,22 +121,24 @@ class StepFingerprints:
     def listen(self, on: bool) -> None:
         """Whether batches of loaders are looked at."""
         if not on:
-            WATCH.remove(self._samples)
+            LOADER_EVENTS.remove(self._samples)
         elif "data" in self._families or "sampler" in self._families:
-            WATCH.add(self._samples)
+            LOADER_EVENTS.add(self._samples)
 
     # ---- forward passes
 
-    def rows(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, recorded: bool) -> Rows | None:
+    def rows(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], *, recorded: bool
+    ) -> MicroBatchSamples | None:
         """The samples that a training forward through the wrapper is given."""
         guess = self._families.run("data", self._samples.guess)
         if not recorded or not ("data" in self._families or "sampler" in self._families):
             return None
-        rows = Rows((), 0, guess, self._samples.now())
+        rows = MicroBatchSamples((), 0, guess, self._samples.now())
         self._families.run("data", self._hash, rows, args, kwargs)
         return rows
 
-    def _hash(self, rows: Rows, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _hash(self, rows: MicroBatchSamples, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         names = [*self._names, *[""] * len(args)]
         found = tensors_among([*zip(names, args, strict=False), *kwargs.items()])
         if found.unread:
@@ -174,13 +176,13 @@ class StepFingerprints:
 
     # ---- the end of a step
 
-    def take(self, rows: list[Rows | None]) -> StepPrints:
+    def take(self, rows: list[MicroBatchSamples | None]) -> TakenFingerprints:
         """What belongs to the step that ends; ``rows`` of its micro-batches."""
-        prints = StepPrints(self._values, rows, self._queued)
+        prints = TakenFingerprints(self._values, rows, self._queued)
         self._values, self._queued = [], []
         return prints
 
-    def report(self, prints: StepPrints) -> None:
+    def report(self, prints: TakenFingerprints) -> None:
         """Hands everything to the observer, between its begin_step and end_step."""
         for kind, value in prints.values:
             self._observer.fingerprint(kind, value)
@@ -196,7 +198,7 @@ class StepFingerprints:
         for of, index, value in states:
             self._observer.state_sum(of, index, value)
 
-    def _report_rows(self, rows: list[Rows]) -> None:
+    def _report_rows(self, rows: list[MicroBatchSamples]) -> None:
         unread = sum(micro.unread for micro in rows)
         if unread:
             self._observer.fingerprint(KIND["unread_inputs"], unread)
@@ -206,7 +208,7 @@ class StepFingerprints:
             self._observer.fingerprint(KIND["batch"], (sum(hashes) + others) & WORD)
             self._observer.samples(hashes)
 
-    def _report_sources(self, rows: list[Rows]) -> None:
+    def _report_sources(self, rows: list[MicroBatchSamples]) -> None:
         sources = [self._samples.find(list(r.hashes), r.guess, r.moment) for r in rows]
         known = [source for source in sources if source is not None]
         if not known:
@@ -225,7 +227,7 @@ class StepFingerprints:
     def stepped(self) -> None:
         self._families.run("parameters", self._states.stepped)
 
-    def final_states(self, *, on_host: bool) -> StepPrints:
+    def final_states(self, *, on_host: bool) -> TakenFingerprints:
         """All parameters as the last optimiser step left them: given to the observer where they are
         in host memory, else queued. Nothing where they were changed since: a worker may load or
         average parameters once training is over."""

@@ -18,12 +18,22 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from presum.devices.dtypes import CODES
 from presum.errors import UserError
 from presum.reduce import arrays as host
+from presum.reduce.methods import (
+    BINNED_LEAVES_MAX,
+    GRAM_LEAVES_MAX,
+    LEAVES_MAX,
+    METHODS,
+    Method,
+    fixed_bits,
+    takes,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -31,14 +41,6 @@ if TYPE_CHECKING:
 __all__ = ["sum", "sum_with_gram"]
 
 Leaf = TypeVar("Leaf", host.Array, "torch.Tensor")
-Method = Literal["exact", "binned", "fixed32", "fixed64"]
-
-METHODS: tuple[Method, ...] = get_args(Method)
-DTYPES = ("float32", "bfloat16", "float16", "float64")
-DTYPES_TEXT = "fp32, bf16, fp16 or fp64"
-LEAVES_MAX = 32767
-BINNED_LEAVES_MAX = 1 << 22
-GRAM_LEAVES_MAX = 64
 
 
 def sum(arrays: Sequence[Leaf] | Leaf, *, method: Method = "exact", mean: bool = False) -> Leaf:
@@ -74,8 +76,8 @@ def sum(arrays: Sequence[Leaf] | Leaf, *, method: Method = "exact", mean: bool =
     if method not in METHODS:
         raise UserError(f"presum.reduce: method {method!r} is none of {', '.join(METHODS)}")
     leaves = _leaves(arrays, BINNED_LEAVES_MAX if method == "binned" else LEAVES_MAX)
-    if method != "exact" and _dtype_name(leaves[0]) == "float64":
-        raise UserError(f"presum.reduce: {method} does not take float64: use method='exact'")
+    if not takes(method, dtype := _dtype_name(leaves[0])):
+        raise UserError(f"presum.reduce: {method} does not take {dtype}: use method='exact'")
     result: Leaf = _sum(leaves, method, mean)
     return result
 
@@ -145,8 +147,10 @@ def _check_kind(index: int, leaf: Any) -> None:
         raise UserError(
             f"presum.reduce: leaf {index} is masked, sparse, distributed or nested: give dense ones"
         )
-    if _dtype_name(leaf) not in DTYPES:
-        raise UserError(f"presum.reduce: leaf {index} has dtype {leaf.dtype}; use {DTYPES_TEXT}")
+    if _dtype_name(leaf) not in CODES:
+        raise UserError(
+            f"presum.reduce: leaf {index} has dtype {leaf.dtype}; use fp32, bf16, fp16 or fp64"
+        )
 
 
 def _is_dense(leaf: Any) -> bool:
@@ -192,5 +196,5 @@ def _sum_arrays(
     elif method == "binned":
         host.binned(flat, divisor, out)
     else:
-        host.fixed(flat, divisor, int(method.removeprefix("fixed")), out)
+        host.fixed(flat, divisor, fixed_bits(method), out)
     return out.reshape(leaves[0].shape).astype(dtype, copy=False)

@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 
 from presum import _core
+from presum.devices.dtypes import CODES
 
 Array = np.ndarray[Any, np.dtype[Any]]
-
-DTYPES = {"float32": 0, "float64": 1, "float16": 3}  # as in device_pass.DTYPES
 
 
 def _addresses(arrays: Sequence[Array]) -> list[int]:
@@ -27,7 +26,7 @@ def exact(leaves: Sequence[Array], divisor: int, out: Array, gram: Array | None 
     """The correctly rounded quotient of the sum; dot products are added to ``gram``."""
     _core.reduce_exact(
         _addresses(leaves),
-        DTYPES[out.dtype.name],
+        CODES[out.dtype.name],
         out.size,
         divisor,
         out.ctypes.data,
@@ -37,7 +36,7 @@ def exact(leaves: Sequence[Array], divisor: int, out: Array, gram: Array | None 
 
 def fixed(leaves: Sequence[Array], divisor: int, bits: int, out: Array) -> None:
     """Exponents, integers and quotient in one, with no other worker. ``out`` may be a leaf."""
-    dtype = DTYPES[out.dtype.name]
+    dtype = CODES[out.dtype.name]
     _core.reduce_fixed(_addresses(leaves), dtype, out.size, divisor, bits, out.ctypes.data)
 
 
@@ -45,7 +44,7 @@ def binned(leaves: Sequence[Array], divisor: int, out: Array) -> None:
     """The leaves one at a time."""
     top, digits = np.zeros(out.size, np.uint8), np.zeros((2, out.size), np.int64)
     state = top.ctypes.data, digits[0].ctypes.data, digits[1].ctypes.data
-    dtype = DTYPES[out.dtype.name]
+    dtype = CODES[out.dtype.name]
     for leaf in _addresses(leaves):
         _core.binned_add(*state, out.size, leaf, dtype)
     _core.binned_decode(*state, out.size, divisor, dtype, out.ctypes.data)

@@ -20,16 +20,11 @@ from collections.abc import Sequence
 import torch
 
 from presum import _core
-from presum.device_pass import DTYPES
+from presum.devices.gradient_pass import DTYPES
+from presum.devices.readable import in_host_memory
 from presum.errors import UserError
 from presum.reduce import torch_ops
-
-LEAVES_MAX = 32767
-DIVISOR_MAX = (1 << 31) - 1
-
-
-def _on_host(tensor: torch.Tensor) -> bool:
-    return tensor.device.type == "cpu"
+from presum.reduce.methods import DIVISOR_MAX, LEAVES_MAX, fixed_bits
 
 
 def _addresses(tensors: Sequence[torch.Tensor]) -> list[int]:
@@ -59,7 +54,7 @@ def exact(
     [leaves, leaves] on the same device. Their order of additions, so their last bits, is fixed on
     the CPU only.
     """
-    if not _on_host(out):
+    if not in_host_memory(out.device):
         _check(out.dtype, divisor, len(leaves))
         if gram is not None:
             torch_ops.add_gram(leaves, gram)
@@ -79,7 +74,7 @@ def exponents(leaves: Sequence[torch.Tensor], room: torch.Tensor | None = None) 
     """The largest biased fp32 exponent of each element, uint8; for an all-reduce with MAX. On the
     CPU written to ``room``, where one is given."""
     first = leaves[0]
-    if not _on_host(first):
+    if not in_host_memory(first.device):
         _check(first.dtype, leaves=len(leaves))
         return torch_ops.exponents(leaves)
     found = torch.empty(first.numel(), dtype=torch.uint8) if room is None else room
@@ -97,7 +92,7 @@ def encode(
     """The sum of this worker's leaves as int32 or int64 (``bits``); for an all-reduce with SUM.
     ``exponents`` are the largest of all workers. On the CPU written to ``room``, where given."""
     first = leaves[0]
-    if not _on_host(first):
+    if not in_host_memory(first.device):
         _check(first.dtype, leaves=max(total_leaves, len(leaves)))
         return torch_ops.encode(leaves, exponents, total_leaves, bits)
     dtype = torch.int32 if bits == 32 else torch.int64
@@ -123,7 +118,7 @@ def decode(
     out: torch.Tensor,
 ) -> None:
     """The rounded quotient of the workers' sums, into ``out``."""
-    if not _on_host(out):
+    if not in_host_memory(out.device):
         _check(out.dtype, divisor, total_leaves)
         torch_ops.decode(sums, exponents, total_leaves, divisor, bits, out)
         return
@@ -141,7 +136,7 @@ def decode(
 
 def fixed(leaves: Sequence[torch.Tensor], divisor: int, bits: int, out: torch.Tensor) -> None:
     """The three steps above in one, where all leaves are here; ``out`` may be a leaf."""
-    if not _on_host(out):
+    if not in_host_memory(out.device):
         largest = exponents(leaves)
         sums = encode(leaves, largest, len(leaves), bits)
         decode(sums, largest, len(leaves), divisor, bits, out)
@@ -180,7 +175,7 @@ class Binned:
 
     def add(self, leaf: torch.Tensor) -> None:
         """Add one leaf. The state has no count of them: 2^22 at most, with those merged."""
-        if not _on_host(self.top):
+        if not in_host_memory(self.top.device):
             _check(leaf.dtype)
             torch_ops.binned_add(*self._state(), leaf)
             return
@@ -188,21 +183,21 @@ class Binned:
 
     def raise_to(self, top: torch.Tensor) -> None:
         """Bring each element to the bin ``top`` where that is higher."""
-        if _on_host(self.top):
+        if in_host_memory(self.top.device):
             _core.binned_raise(*self._addresses(), top.numel(), top.data_ptr())
         else:
             torch_ops.binned_raise(*self._state(), top)
 
     def merge(self, other: Binned) -> None:
         """Add another sum, which is not changed."""
-        if _on_host(self.top):
+        if in_host_memory(self.top.device):
             _core.binned_merge(*self._addresses(), *other._addresses(), self.top.numel())
         else:
             torch_ops.binned_merge(self._state(), other._state())
 
     def decode(self, divisor: int, out: torch.Tensor) -> None:
         """The rounded quotient of the sum, into ``out``."""
-        if not _on_host(self.top):
+        if not in_host_memory(self.top.device):
             _check(out.dtype, divisor)
             torch_ops.binned_decode(*self._state(), divisor, out)
             return
@@ -225,5 +220,5 @@ def sum_all(
             total.add(leaf)
         total.decode(divisor, out)
     else:
-        fixed(flat, divisor, int(method.removeprefix("fixed")), out)
+        fixed(flat, divisor, fixed_bits(method), out)
     return out.view(leaves[0].shape)

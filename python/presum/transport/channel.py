@@ -37,7 +37,7 @@ class Channel:
         self.preflight = False  # the end is that of one
         self.exit_code: int | None = None  # of a preflight
         self.now_and_then: Callable[[], None] = lambda: None  # called on the background thread
-        self.look_for_numbers: Callable[[], None] = lambda: None  # see Session.end
+        self.poll_devices: Callable[[], None] = lambda: None  # see Session.end
         self._said: set[str] = set()
 
     def patience(self) -> float:

@@ -14,53 +14,53 @@ from presum._core import Aggregator, stamp
 from presum.findings import Finding, announcement, summary
 from presum.text import one_line
 from presum.transport.channel import GOODBYE_SECONDS, POLL_SECONDS, Channel
-from presum.transport.links import links, own_address
-from presum.transport.meeting import Meeting
-from presum.transport.queues import ENDED, FAILED, Queues
-from presum.transport.telling import Telling
+from presum.transport.connections import own_address, store_connections
+from presum.transport.listeners import FindingListeners
+from presum.transport.rendezvous import Rendezvous
+from presum.transport.store_queue import ENDED, FAILED, StoreQueue
 
 log = logging.getLogger("presum")
 
 LOOK_SECONDS = 0.25  # between looks for new findings
-_given_up: list[Queues] = []  # by sessions of this process, in its server
+_given_up: list[StoreQueue] = []  # by sessions of this process, in its server
 
 
 class Recorder:
     """One run log under way."""
 
-    def __init__(self, channel: Channel, telling: Telling) -> None:
+    def __init__(self, channel: Channel, listeners: FindingListeners) -> None:
         self._channel = channel
-        self._telling = telling
+        self._listeners = listeners
         self._looked = 0.0
         self._summary = ""  # of a recording that has ended
-        self.queues: Queues | None = None  # of other ranks
+        self.queue: StoreQueue | None = None  # of other ranks
         self.others_lost = False  # nothing of other ranks can come any more
 
-    def run(self, meeting: Meeting | None, key: str) -> None:
+    def run(self, rendezvous: Rendezvous | None, key: str) -> None:
         """Until the session is closed. ``meeting``: where other ranks learn of this one."""
         try:
-            self._record(meeting, key)
+            self._record(rendezvous, key)
         finally:
-            self.queues = None
+            self.queue = None
 
-    def _record(self, meeting: Meeting | None, key: str) -> None:
+    def _record(self, rendezvous: Rendezvous | None, key: str) -> None:
         try:
             aggregator = Aggregator(str(self._channel.run), self._channel.world_size)
         except Exception as error:
-            if meeting is not None:
-                meeting.announce_off(one_line(error))
+            if rendezvous is not None:
+                rendezvous.announce_off(one_line(error))
             raise
         try:
-            if meeting is not None:
-                self._serve(meeting, aggregator, key)
+            if rendezvous is not None:
+                self._serve(rendezvous, aggregator, key)
             self._ingest_until_closed(aggregator)
             code = aggregator.end_preflight() if self._channel.preflight else None
             aggregator.close()
             self._channel.exit_code = code
         except Exception as error:
             aggregator.abandon(one_line(error))
-            if meeting is not None:
-                meeting.announce_off(one_line(error))
+            if rendezvous is not None:
+                rendezvous.announce_off(one_line(error))
             self._give_up(FAILED)
             raise
         finally:
@@ -74,13 +74,13 @@ class Recorder:
     def _give_up(self, why: str) -> None:
         """Tell ranks that still send. Their way may be gone."""
         with contextlib.suppress(Exception):
-            if self.queues is not None and not self.others_lost:
-                self.queues.give_up(why)
-                _given_up.append(self.queues)
+            if self.queue is not None and not self.others_lost:
+                self.queue.give_up(why)
+                _given_up.append(self.queue)
 
     def _summarise(self, aggregator: Aggregator) -> str:
         run, steps = self._channel.run, aggregator.counters["steps"]
-        verdict, findings = aggregator.verdict(), self._telling.findings
+        verdict, findings = aggregator.verdict(), self._listeners.findings
         return summary(run, steps, verdict, findings, aggregator.incomplete())
 
     def say_summary(self) -> None:
@@ -90,19 +90,19 @@ class Recorder:
             self._channel.say(self._summary)
             self._summary = ""
 
-    def _serve(self, meeting: Meeting, aggregator: Aggregator, key: str) -> None:
+    def _serve(self, rendezvous: Rendezvous, aggregator: Aggregator, key: str) -> None:
         world_size = self._channel.world_size
         try:
-            server = links().serve(world_size)
+            server = store_connections().serve(world_size)
         except Exception as error:
-            meeting.announce_off(one_line(error))
+            rendezvous.announce_off(one_line(error))
             self._lose_others(aggregator, error)
             return
         while _given_up:
             _given_up.pop().empty()  # of what came after their end
-        self.queues = Queues(server, key)
+        self.queue = StoreQueue(server, key)
         known = {"key": key, "run": aggregator.run, "segment": aggregator.segment}
-        meeting.announce(own_address(server.port, world_size) | known)
+        rendezvous.announce(own_address(server.port, world_size) | known)
 
     def _ingest_until_closed(self, aggregator: Aggregator) -> None:
         channel, closed = self._channel, None
@@ -138,14 +138,14 @@ class Recorder:
 
     def _take_forwarded(self, aggregator: Aggregator) -> int:
         """What other ranks sent; if their way is gone, this rank's own steps are recorded still."""
-        queues = self.queues
-        if queues is None or self.others_lost:
+        queue = self.queue
+        if queue is None or self.others_lost:
             return 0
         waiting = 0
         try:
-            waiting = queues.waiting()
+            waiting = queue.waiting()
             for _ in range(waiting):
-                aggregator.ingest(queues.pop())
+                aggregator.ingest(queue.pop())
         except QueueEmptyError:
             return waiting
         except DistError as error:
@@ -155,7 +155,7 @@ class Recorder:
 
     def _lose_others(self, aggregator: Aggregator, error: Exception) -> None:
         self.others_lost = True
-        links().stop_serving()
+        store_connections().stop_serving()
         what = f"{one_line(error)}; nothing more of other ranks is recorded"
         log.warning("presum: rank %d: %s", self._channel.rank, what)
         aggregator.lose_others(what)
@@ -165,22 +165,22 @@ class Recorder:
         self._looked = time.monotonic()
         new = [Finding(**found) for found in aggregator.take_new_findings()]
         if new or self._channel.closing.is_set():
-            self._telling.findings = [Finding(**found) for found in aggregator.findings()]
+            self._listeners.findings = [Finding(**found) for found in aggregator.findings()]
         for finding in new:
             if finding.severity == "critical":
                 self._channel.say(announcement(finding, self._channel.run))
-            self._telling.tell(finding)
+            self._listeners.tell(finding)
 
     def _publish_exit_code(self) -> None:
         """Let the other ranks end, now that the run log is complete (a launcher may end this rank
         with the first of them), and wait until they have read the code."""
-        channel, queues = self._channel, self.queues
+        channel, queue = self._channel, self.queue
         channel.say(f"presum: preflight ends with exit code {channel.exit_code}")
-        if queues is None or self.others_lost:
+        if queue is None or self.others_lost:
             return
         assert channel.exit_code is not None
-        queues.tell_exit_code(channel.exit_code)
+        queue.tell_exit_code(channel.exit_code)
         deadline = time.monotonic() + GOODBYE_SECONDS
         others = channel.world_size - 1
-        while queues.exit_code_readers() < others and time.monotonic() < deadline:
+        while queue.exit_code_readers() < others and time.monotonic() < deadline:
             time.sleep(POLL_SECONDS)

@@ -11,8 +11,8 @@ from torch.distributed import DistError
 from presum._core import stamp
 from presum.text import one_line
 from presum.transport.channel import NO_VERDICT, PREFLIGHT_SECONDS, Channel
-from presum.transport.links import address_of, links
-from presum.transport.queues import ENDED, PACKETS_PER_WORKER, Queues
+from presum.transport.connections import address_of, store_connections
+from presum.transport.store_queue import ENDED, PACKETS_PER_WORKER, StoreQueue
 
 LOOK_SECONDS = 2.0  # between looks whether packets are still taken
 LOOK_SECONDS_AT_THE_END = 0.1
@@ -28,19 +28,19 @@ def send_until_closed(channel: Channel, message: dict[str, Any]) -> None:
         channel.outbox.close()  # said there
         return
     address = address_of(message)
-    store = links().connect(address)
-    queues = Queues(store, message["key"])
+    store = store_connections().connect(address)
+    queue = StoreQueue(store, message["key"])
     try:
-        _push(channel, queues, message["run"], message["segment"])
+        _push(channel, queue, message["run"], message["segment"])
     except DistError as error:
         gone = "the rank that records cannot be reached any more"
         raise ConnectionError(f"{gone} ({one_line(error)})") from error
     if channel.preflight:
-        channel.exit_code = _await_preflight(queues)
-    links().keep(address, store)
+        channel.exit_code = _await_preflight(queue)
+    store_connections().keep(address, store)
 
 
-def _push(channel: Channel, queues: Queues, run: int, segment: int) -> None:
+def _push(channel: Channel, queue: StoreQueue, run: int, segment: int) -> None:
     room = PACKETS_PER_WORKER * channel.world_size
     outbox, deadline = channel.outbox, float("inf")
     look = time.monotonic() + LOOK_SECONDS
@@ -48,7 +48,7 @@ def _push(channel: Channel, queues: Queues, run: int, segment: int) -> None:
         if time.monotonic() > look:
             closing = channel.closing.is_set()
             look = time.monotonic() + (LOOK_SECONDS_AT_THE_END if closing else LOOK_SECONDS)
-            _look_whether_taken(channel, queues)
+            _look_whether_taken(channel, queue)
         packet = channel.take()
         if packet is None:
             if outbox.shut:
@@ -59,29 +59,29 @@ def _push(channel: Channel, queues: Queues, run: int, segment: int) -> None:
                 now = time.monotonic()
                 deadline, look = min(deadline, now + channel.patience()), min(look, now)
             channel.pause()
-        elif queues.waiting() > room:
+        elif queue.waiting() > room:
             outbox.dropped += 1
         else:
-            queues.push(stamp(packet, run, segment))
+            queue.push(stamp(packet, run, segment))
             outbox.sent += 1
 
 
-def _look_whether_taken(channel: Channel, queues: Queues) -> None:
-    why = None if channel.outbox.shut else queues.given_up()
+def _look_whether_taken(channel: Channel, queue: StoreQueue) -> None:
+    why = None if channel.outbox.shut else queue.given_up()
     if why is None:
         return
     channel.ended_without_us = why == ENDED  # what failed is said there
     channel.outbox.close()
 
 
-def _await_preflight(queues: Queues) -> int:
+def _await_preflight(queue: StoreQueue) -> int:
     deadline, code = time.monotonic() + VERDICT_SECONDS, None
     while time.monotonic() < deadline:
-        code = queues.read_exit_code()
+        code = queue.read_exit_code()
         if code is not None:
             return code
-        if queues.given_up():
-            code = queues.read_exit_code()  # it was told in between
+        if queue.given_up():
+            code = queue.read_exit_code()  # it was told in between
             break
         time.sleep(VERDICT_POLL_SECONDS)
     return NO_VERDICT if code is None else code

@@ -24,12 +24,12 @@ from torch.distributed.distributed_c10d import _get_default_store
 
 from presum.text import one_line
 from presum.transport.channel import GOODBYE_SECONDS, NO_VERDICT, PREFLIGHT_SECONDS, Channel
-from presum.transport.links import links
-from presum.transport.meeting import Meeting, NotRecordedError
+from presum.transport.connections import store_connections
+from presum.transport.listeners import FindingListeners
 from presum.transport.outbox import LatePacket
 from presum.transport.recorder import Recorder
+from presum.transport.rendezvous import NotRecordedError, Rendezvous
 from presum.transport.sending import send_until_closed
-from presum.transport.telling import Telling
 
 FLUSH_SECONDS = 10.0  # for the run log at the end
 LOOK_SECONDS = 0.02  # between looks at a device at the end
@@ -45,7 +45,7 @@ def _nothing() -> None:
     pass
 
 
-class Recorded(Protocol):
+class RecordedModel(Protocol):
     """A model that is recorded."""
 
     def end(self) -> None: ...
@@ -62,7 +62,7 @@ def open_session(run: Path | None, default: Path, rank: int, world_size: int) ->
 
     ``run`` None is the default run, and ``default`` its folder.
     """
-    session = _own_sessions().get(run)
+    session = _session_of(run)
     if session is None:
         session = _sessions[run] = Session(str(run or ""), run or default, rank, world_size)
     return session
@@ -71,13 +71,13 @@ def open_session(run: Path | None, default: Path, rank: int, world_size: int) ->
 def next_module(run: Path | None, ranks: tuple[int, ...]) -> int:
     """The number that the next model of these ranks gets in a run: 0, 1, ... in the order of
     attaching. By ranks, because one may have models that others do not know."""
-    session = _own_sessions().get(run)
+    session = _session_of(run)
     return session.modules[ranks] if session is not None else 0
 
 
 def end_recordings_of(module: object) -> None:
     """End what records a module in an earlier wrapper."""
-    for session in list(_own_sessions().values()):
+    for session in open_sessions():
         for recording in [one for one in list(session.recordings) if one.is_of(module)]:
             recording.end()
 
@@ -85,18 +85,23 @@ def end_recordings_of(module: object) -> None:
 def end_preflights() -> int:
     """The program is over: the exit code of its preflights. Those that were to watch more steps end
     with what there is; where nothing was trained it is 2."""
-    for session in list(_own_sessions().values()):
+    for session in open_sessions():
         for recording in list(session.recordings):
             recording.say_if_cut_short()
         session.end_preflight()
     return 1 if 1 in _exit_codes else max(_exit_codes, default=NO_VERDICT)
 
 
-def _own_sessions() -> dict[Path | None, Session]:
-    """Of this process: a child that was forked has none yet."""
+def open_sessions() -> list[Session]:
+    """Those of this process; one that was forked has none yet."""
     for run in [run for run, session in _sessions.items() if not session.is_own()]:
         del _sessions[run]
-    return _sessions
+    return list(_sessions.values())
+
+
+def _session_of(run: Path | None) -> Session | None:
+    session = _sessions.get(run)
+    return session if session in open_sessions() else None
 
 
 class Session:
@@ -110,13 +115,13 @@ class Session:
         _sessions_begun[name] += 1  # counts alike on ranks that train alike
         self._name, self._number = name, _sessions_begun[name]
         self._began = time.time()
-        self._meeting: Meeting | None = None  # where this rank records
+        self._rendezvous: Rendezvous | None = None  # where this rank records
         self.modules: Counter[tuple[int, ...]] = Counter()  # that were ever recorded, by ranks
         self.channel = Channel(run, rank, world_size)
-        self.telling = Telling()
-        self.recorder = Recorder(self.channel, self.telling)
-        self.recordings: list[Recorded] = []  # that have not ended
-        self.orphans: deque[tuple[float, Recorded]] = deque()  # whose models went, and when
+        self.listeners = FindingListeners()
+        self.recorder = Recorder(self.channel, self.listeners)
+        self.recordings: list[RecordedModel] = []  # that have not ended
+        self.orphans: deque[tuple[float, RecordedModel]] = deque()  # whose models went, and when
         self._open_monitors = 0
         self._pid = os.getpid()
         # Held: the server behind it may go with the process group, the end of a run comes later.
@@ -132,7 +137,7 @@ class Session:
         """Queue a packet; a late one is made on the background thread. Never waits."""
         self.channel.outbox.put(packet)
 
-    def join(self, recording: Recorded, ranks: tuple[int, ...]) -> None:
+    def join(self, recording: RecordedModel, ranks: tuple[int, ...]) -> None:
         """One more recording, and its monitor."""
         self.recordings.append(recording)
         self.modules[ranks] += 1
@@ -142,7 +147,7 @@ class Session:
         """Whether this process began it."""
         return self._pid == os.getpid()
 
-    def forget(self, recording: Recorded) -> None:
+    def forget(self, recording: RecordedModel) -> None:
         """It has ended."""
         with contextlib.suppress(ValueError):
             self.recordings.remove(recording)
@@ -190,7 +195,7 @@ class Session:
         deadline = time.monotonic() + seconds
         while self._thread.is_alive() and time.monotonic() < deadline:
             with contextlib.suppress(Exception):
-                self.channel.look_for_numbers()
+                self.channel.poll_devices()
             self._thread.join(LOOK_SECONDS)
 
     def _end_recordings(self) -> bool:
@@ -220,42 +225,42 @@ class Session:
                 self.channel.complain(one_line(error))
         while not self.channel.closing.wait(ORPHAN_SECONDS):
             self._end_orphans()
-        if self._meeting is not None and self.channel.records:
-            self._meeting.announce_end()
+        if self._rendezvous is not None and self.channel.records:
+            self._rendezvous.announce_end()
 
     def _move_packets(self) -> None:
         if self._default_store is None:
             self._record(None, "")
             return
         # A connection of its own: a wait on the shared client would block the training thread.
-        store = links().connect_to_default(self._default_store)
-        found, key, meeting = self._find(store)
+        store = store_connections().connect_to_default(self._default_store)
+        found, key, rendezvous = self._find(store)
         if found is None:
-            self._meeting = meeting
-            self._record(meeting, key)
+            self._rendezvous = rendezvous
+            self._record(rendezvous, key)
         else:
             self._thread.name = "presum-sender"
             send_until_closed(self.channel, found)
-        links().keep_to_default(self._default_store, store)
+        store_connections().keep_to_default(self._default_store, store)
 
-    def _find(self, store: Store) -> tuple[dict[str, Any] | None, str, Meeting]:
+    def _find(self, store: Store) -> tuple[dict[str, Any] | None, str, Rendezvous]:
         """Where other ranks are. This one may have had no part in trainings before: their sessions
         have ended."""
         while True:
             key = f"presum/session/{self._name}/{self._number}"
-            meeting = Meeting(store, key, self.channel)
-            found = meeting.find()
+            rendezvous = Rendezvous(store, key, self.channel)
+            found = rendezvous.find()
             if found is None or "ended" not in found:
-                return found, key, meeting
+                return found, key, rendezvous
             # Clocks of two hosts differ: a rank that is about to end was of that session.
             if found["ended"] > self._began or self.channel.closing.is_set():
                 if "off" in found:
-                    return found, key, meeting
+                    return found, key, rendezvous
                 raise NotRecordedError("the recording had ended when this rank found it")
             self._number += 1
             _sessions_begun[self._name] = max(_sessions_begun[self._name], self._number)
 
-    def _record(self, meeting: Meeting | None, key: str) -> None:
+    def _record(self, rendezvous: Rendezvous | None, key: str) -> None:
         channel = self.channel
         channel.records = True
         self._thread.name = "presum-aggregator"
@@ -263,7 +268,7 @@ class Session:
             channel.say(
                 f"presum: rank 0 has not attached; rank {channel.rank} records into {channel.run}"
             )
-        self.recorder.run(meeting, key)
+        self.recorder.run(rendezvous, key)
 
     def _end_orphans(self) -> None:
         """Here, so that the last to let go of a model's parts is not in the middle of its end."""

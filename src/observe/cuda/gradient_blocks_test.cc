@@ -48,7 +48,7 @@ Buffer whole_numbers(Dtype dtype, std::size_t count, std::size_t offset = 0) {
   return buffer;
 }
 
-void expect_equal_stats(const GradientStats& got, const GradientStats& wanted) {
+void expect_equal_stats(const GradientSums& got, const GradientSums& wanted) {
   if (std::isfinite(wanted.sum_squares)) {
     EXPECT_NEAR(got.sum_squares, wanted.sum_squares, 1e-12 * wanted.sum_squares);
   } else {
@@ -63,9 +63,9 @@ void expect_equal_to_reference(const Buffer& buffer, std::uint32_t size) {
   SCOPED_TRACE("count " + std::to_string(buffer.count()) + ", sketch " + std::to_string(size));
   std::vector<float> wanted_sketch(size, 0.25F);
   std::vector<float> sketch = wanted_sketch;
-  const GradientStats wanted = gradient_pass_reference(
-      buffer.data(), buffer.count(), buffer.dtype(), {wanted_sketch.data(), size, kSeed});
-  const GradientStats got =
+  const GradientSums wanted = gradient_pass_reference(buffer.data(), buffer.count(), buffer.dtype(),
+                                                      {wanted_sketch.data(), size, kSeed});
+  const GradientSums got =
       emulate(buffer.data(), buffer.count(), buffer.dtype(), {sketch.data(), size, kSeed});
   expect_equal_stats(got, wanted);
   EXPECT_EQ(sketch, wanted_sketch);
@@ -117,7 +117,7 @@ TEST_P(CudaBlocksTest, NonFiniteElementsAreCountedAndLeftOutOfTheMaximum) {
   buffer.set_bits(3, infinity_bits(GetParam()));
   buffer.set_bits(2999, infinity_bits(GetParam()) | sign_bit(GetParam()));
   buffer.set_bits(1500, largest_bits(GetParam()) | sign_bit(GetParam()));
-  GradientStats stats = emulate(buffer.data(), 3000, GetParam(), {});
+  GradientSums stats = emulate(buffer.data(), 3000, GetParam(), {});
   EXPECT_EQ(stats.sum_squares, std::numeric_limits<double>::infinity());
   EXPECT_EQ(stats.nonfinite, 2);
   expect_equal_stats(stats, gradient_pass_reference(buffer.data(), 3000, GetParam(), {}));
@@ -144,10 +144,10 @@ TEST_P(CudaBlocksTest, TheOrderOfThreadsAndBlocksChangesNoBit) {
   for (const std::uint32_t size : {64U, 512U, 4096U, 16384U}) {
     const Buffer buffer = finite_buffer(GetParam(), 50'001);
     std::vector<float> forward(size), backward(size);
-    const GradientStats a =
+    const GradientSums a =
         emulate(buffer.data(), 50'001, GetParam(), {forward.data(), size, kSeed}, Order::kForward);
-    const GradientStats b = emulate(buffer.data(), 50'001, GetParam(),
-                                    {backward.data(), size, kSeed}, Order::kBackward);
+    const GradientSums b = emulate(buffer.data(), 50'001, GetParam(),
+                                   {backward.data(), size, kSeed}, Order::kBackward);
     EXPECT_TRUE(same_bits(a.sum_squares, b.sum_squares));
     EXPECT_EQ(a.fingerprint, b.fingerprint);
     EXPECT_TRUE(std::equal(forward.begin(), forward.end(), backward.begin(), same_or_both_nan));
@@ -174,7 +174,7 @@ TEST(CudaBlocksTest, RealGradientsKeepTheStatedTolerances) {
   std::vector<float> gradient(kCount);
   for (float& g : gradient) g = 1e-3F * normal(random);
   std::vector<float> wanted(4096), got(4096);
-  const GradientStats expected =
+  const GradientSums expected =
       gradient_pass_reference(gradient.data(), kCount, Dtype::kF32, {wanted.data(), 4096, kSeed});
   expect_equal_stats(emulate(gradient.data(), kCount, Dtype::kF32, {got.data(), 4096, kSeed}),
                      expected);
@@ -185,7 +185,7 @@ TEST(CudaBlocksTest, RealGradientsKeepTheStatedTolerances) {
 
 TEST(CudaBlocksTest, AnOverflowOfDoubleIsInfiniteWithoutNonFiniteElements) {
   const double gradient[] = {1e200, -1e200, 3};
-  const GradientStats stats = emulate(gradient, 3, Dtype::kF64, {});
+  const GradientSums stats = emulate(gradient, 3, Dtype::kF64, {});
   EXPECT_EQ(stats.sum_squares, std::numeric_limits<double>::infinity());
   EXPECT_EQ(stats.nonfinite, 0);
   EXPECT_EQ(stats.max_abs, 1e200);

@@ -67,7 +67,7 @@ void GpuTest::expect_the_bits_of_the_host(const Buffer& buffer, std::size_t offs
                     workspace.memory, stream_);
   ASSERT_TRUE(status) << status.error().message;
   ASSERT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
-  const GradientStats wanted =
+  const GradientSums wanted =
       emulate(buffer.data(), count, buffer.dtype(), {wanted_sketch.data(), size, kSeed});
   const bool both_nan = std::isnan(found->sum_squares) && std::isnan(wanted.sum_squares);
   EXPECT_TRUE(both_nan || same_bits(found->sum_squares, wanted.sum_squares));

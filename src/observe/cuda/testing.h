@@ -72,7 +72,7 @@ inline void emulate_add_sketches(const Workspace& workspace, const Plan& plan, f
 }
 
 template <Dtype kDtype>
-GradientStats emulate(const void* data, std::size_t count, SketchSpan sketch, Order order) {
+GradientSums emulate(const void* data, std::size_t count, SketchSpan sketch, Order order) {
   const Plan plan = plan_of(count, sketch.size);
   // Exactly as large as promised, so that the address sanitizer sees a write beside it.
   const auto memory = std::make_unique<std::byte[]>(plan.workspace_bytes());
@@ -86,8 +86,8 @@ GradientStats emulate(const void* data, std::size_t count, SketchSpan sketch, Or
   return {all.sum_squares, all.max_abs, all.nonfinite, all.fingerprint};
 }
 
-inline GradientStats emulate(const void* data, std::size_t count, Dtype dtype, SketchSpan sketch,
-                             Order order = Order::kForward) {
+inline GradientSums emulate(const void* data, std::size_t count, Dtype dtype, SketchSpan sketch,
+                            Order order = Order::kForward) {
   switch (dtype) {
     case Dtype::kF32:
       return emulate<Dtype::kF32>(data, count, sketch, order);

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// Records that packets, run logs and rules share: one type for one thing, from a worker's packet to
+// the page. Plain values; NaN means "not known" or "undefined".
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "presum/audit.h"
+#include "presum/fingerprint.h"
+
+namespace presum {
+
+inline constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
+// One data-parallel model of one segment of a run log.
+struct ModelKey {
+  std::uint32_t segment = 0;  // of the run log, from 1
+  std::uint32_t module = 0;   // number of the model in the run log
+  std::uint32_t shard = 0;    // tells data-parallel groups of one module apart
+  auto operator<=>(const ModelKey&) const = default;
+};
+
+// What one pass over some gradient elements yields (docs/packet_format.md).
+struct GradientSums {
+  double sum_squares = 0;       // NaN if any element is NaN, else +Inf if any is infinite
+  double max_abs = 0;           // largest |g| over finite elements; 0 if there are none
+  std::uint64_t nonfinite = 0;  // NaN and Inf elements
+  std::uint64_t fingerprint = 0;
+};
+
+struct MicroBatch {
+  double loss = kNaN;        // in the unit of the user's loss; NaN and Inf are kept
+  double weight = 1;         // in the worker's mean
+  std::uint64_t tokens = 0;  // target tokens; 0 if unknown
+};
+
+// The rows of a step's batches: hashes of all of them or, where those would be too many, of those
+// that 2^thinned divides.
+struct Samples {
+  std::uint64_t rows = 0;  // 0 if unknown
+  std::uint32_t thinned = 0;
+  std::vector<std::uint64_t> hashes;
+};
+
+// What a worker reports of its step besides its gradient.
+struct StepReport {
+  std::uint64_t optimizer_step = 0;      // optimiser steps it had finished
+  std::uint32_t micro_batches = 0;       // backward passes that went into the step
+  std::uint32_t skipped_parameters = 0;  // sparse or unreadable gradients left out
+  std::uint64_t dropped = 0;             // packets it could not send so far
+  std::vector<MicroBatch> micro;         // in the order of their losses
+  std::vector<FingerprintValue> fingerprints;
+  std::vector<StateHash> states;  // before the forward pass
+  Samples samples;
+  std::vector<std::uint64_t> indices;  // of the samples in the data set, where they are known
+  std::optional<AuditRecord> audit;    // of the step's reduction
+
+  // The value of a fingerprint, or null.
+  const std::uint64_t* fingerprint_of(FingerprintKind kind) const {
+    for (const FingerprintValue& f : fingerprints) {
+      if (f.kind == static_cast<std::uint32_t>(kind)) return &f.value;
+    }
+    return nullptr;
+  }
+};
+
+// A group of parameters: by default a layer.
+struct GroupName {
+  std::uint64_t id = 0;        // name hash of the group's name
+  std::uint64_t elements = 0;  // of all its parameters
+  std::string name;
+};
+
+// What a worker says about itself before its first step.
+struct WorkerFacts {
+  std::string host;
+  std::vector<std::pair<std::string, std::string>> facts;  // later values replace earlier ones
+  std::vector<GroupName> groups;  // in the order of the parameters; those without gradients last
+};
+
+// A worker's parameters and buffers after its last step. States of equal counts can be compared.
+struct FinalState {
+  std::uint64_t optimizer_steps = 0;  // that it had finished
+  std::vector<StateHash> states;      // of the whole model, as far as it is known
+};
+
+}  // namespace presum

@@ -1,0 +1,349 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The gradient pass for gradients that do not live in host memory: the CUDA kernel where presum
+was built with it, else torch operations.
+
+Everything is queued on the gradient's device: no value is read back, nothing waits. At the end of a
+step all numbers travel in one copy, through pinned memory where the device is CUDA; once it has
+arrived, a background thread makes the packet. Definitions are those of docs/packet_format.md:
+fingerprints, maxima and counts equal the C++ pass bit for bit, sums of squares within 1e-12 and
+sketches within 1e-5 of their size (relative), because the order of additions is another.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from functools import cache
+
+import torch
+
+from presum import _core
+from presum.devices.dtypes import CODES
+
+DTYPES = {getattr(torch, name): code for name, code in CODES.items()}
+CHUNK = 1 << 22  # elements handled at once: bounds the temporary memory to about 100 MB
+FINGERPRINT_BLOCK = 1024
+ROW_PLACES = 4096  # elements of a row that are read
+FINGERPRINT_SEED = 0x70726573756D6670
+GOLDEN = 0x9E3779B97F4A7C15
+
+
+def signed(word: int) -> int:
+    """The int64 of the same 64 bits."""
+    return word - (1 << 64) if word >= 1 << 63 else word
+
+
+def _shift_right(x: torch.Tensor, bits: int) -> torch.Tensor:
+    return (x >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def mix64(x: torch.Tensor) -> torch.Tensor:
+    """docs/packet_format.md, "mix64", of int64 tensors."""
+    x = (x ^ _shift_right(x, 30)) * signed(0xBF58476D1CE4E5B9)
+    x = (x ^ _shift_right(x, 27)) * signed(0x94D049BB133111EB)
+    return x ^ _shift_right(x, 31)
+
+
+def _splitmix64(x: torch.Tensor) -> torch.Tensor:
+    return mix64(x + signed(GOLDEN))
+
+
+@cache
+def _keys(device: torch.device) -> torch.Tensor:
+    index = torch.arange(2 * FINGERPRINT_BLOCK, dtype=torch.int64)
+    return (_splitmix64(index + FINGERPRINT_SEED) & 0xFFFFFFFF).to(device)
+
+
+def dense(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor itself where its elements fill one block of memory, else a contiguous copy."""
+    if tensor.is_contiguous():
+        return tensor
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    channels_last = formats.get(tensor.dim())
+    if channels_last is not None and tensor.is_contiguous(memory_format=channels_last):
+        return tensor
+    return tensor.contiguous()
+
+
+def _words(part: torch.Tensor) -> torch.Tensor:
+    if part.element_size() == 2:
+        return part.view(torch.int16).to(torch.int64) & 0xFFFF
+    return part.view(torch.int32).to(torch.int64) & 0xFFFFFFFF
+
+
+def _fingerprint(part: torch.Tensor, first: int) -> torch.Tensor:
+    """The fingerprint's share of the elements from ``first`` (a multiple of 1,024) on."""
+    count, per_element = part.numel(), 2 if part.element_size() == 8 else 1
+    width = FINGERPRINT_BLOCK * per_element
+    blocks = -(-count // FINGERPRINT_BLOCK)
+    words = torch.nn.functional.pad(_words(part), (0, blocks * width - count * per_element))
+    keyed = (words.view(blocks, width) + _keys(part.device)[:width]) & 0xFFFFFFFF
+    products = keyed[:, 0::2] * keyed[:, 1::2]
+    inside = -(-count * per_element // 2)  # pairs with at least one word of the buffer
+    products = torch.where(
+        torch.arange(products.numel(), device=part.device).view_as(products) < inside, products, 0
+    )
+    index = torch.arange(blocks, device=part.device) + first // FINGERPRINT_BLOCK
+    elements = (count + first - index * FINGERPRINT_BLOCK).clamp(max=FINGERPRINT_BLOCK)
+    return mix64(products.sum(1) + mix64((index << 11) + elements)).sum()
+
+
+def fingerprint(tensor: torch.Tensor) -> torch.Tensor:
+    """The fingerprint of a block of elements of 2, 4 or 8 bytes, as an int64 on its device."""
+    flat = tensor.as_strided((tensor.numel(),), (1,))
+    found = torch.zeros((), dtype=torch.int64, device=tensor.device)
+    for first in range(0, flat.numel(), CHUNK):
+        found += _fingerprint(flat[first : first + CHUNK], first)
+    return found
+
+
+def row_hashes(x: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+    """docs/packet_format.md, "Row hash", of each row of a contiguous matrix, as int64."""
+    stride = max(1, -(-x.shape[1] // ROW_PLACES))
+    rows = max(1, CHUNK // -(-x.shape[1] // stride))
+    parts = range(0, x.shape[0], rows)
+    hashes = [
+        _row_hashes(_bits(x[at : at + rows, ::stride]), kept, stride)
+        for at in parts
+        for kept in [_bits(mask[at : at + rows, ::stride]) != 0 if mask is not None else None]
+    ]
+    return torch.cat(hashes)
+
+
+def _row_hashes(bits: torch.Tensor, kept: torch.Tensor | None, stride: int) -> torch.Tensor:
+    places = torch.arange(bits.shape[1], device=bits.device)
+    if kept is None:
+        kept = places < _without_padding(bits, places)[:, None]
+    mixed = torch.where(kept, mix64(bits ^ _splitmix64(places * stride)), 0)
+    return mix64(mixed.sum(1) ^ mix64(kept.sum(1)))
+
+
+def _without_padding(bits: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """How many places of each row are left when a run of equal ones at its end is taken away."""
+    count = bits.shape[1]
+    left = torch.where(bits != bits[:, -1:], places + 1, 0).amax(1)
+    return torch.where(left == count - 1, count, left.clamp(min=1))
+
+
+def _bits(x: torch.Tensor) -> torch.Tensor:
+    """The bits of each element in an int64, zeros above."""
+    width = x.element_size()
+    integer = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[width]
+    bits = x.view(integer).to(torch.int64)
+    return bits if width == 8 else bits & ((1 << 8 * width) - 1)
+
+
+def _sketch(part: torch.Tensor, first: int, size: int, seed: int) -> torch.Tensor:
+    """The sketch of the elements from ``first`` (a multiple of ``size``) on."""
+    device = part.device
+    blocks = -(-part.numel() // size)
+    values = torch.nn.functional.pad(part.float(), (0, blocks * size - part.numel()))
+    words = torch.arange(blocks * size // 64, device=device) + first // 64
+    signs = (_splitmix64(words + signed(seed))[:, None] >> torch.arange(64, device=device)) & 1
+    flipped = torch.where(signs.view(-1).bool(), -values, values).view(blocks, size)
+    block = torch.arange(blocks, device=device) + first // size
+    rotation = _splitmix64(signed(seed) ^ (2 * block + 1)) & (size - 1)
+    source = (torch.arange(size, device=device) - rotation[:, None]) & (size - 1)
+    return flipped.gather(1, source).sum(0)
+
+
+def _torch_pass(
+    flat: torch.Tensor, real: torch.dtype, size: int, seed: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Sum of squares and maximum; non-finite elements and fingerprint; sketch."""
+    reals = torch.zeros(2, dtype=real, device=flat.device)
+    counts = torch.zeros(2, dtype=torch.int64, device=flat.device)
+    sketch = torch.zeros(size, device=flat.device)
+    for first in range(0, flat.numel(), CHUNK):
+        part = flat[first : first + CHUNK]
+        wide = part.to(real)
+        finite = torch.isfinite(part)
+        reals[0] += wide.square().sum()
+        reals[1] = torch.maximum(reals[1], torch.where(finite, wide.abs(), 0).max())
+        counts[0] += (~finite).sum()
+        counts[1] += _fingerprint(part, first)
+        if size:
+            sketch += _sketch(part, first, size, seed)
+    return reals, counts, sketch
+
+
+def _kernel_pass(
+    flat: torch.Tensor, size: int, seed: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """As ``_torch_pass``, in one kernel of our own."""
+    device = flat.device
+    with torch.cuda.device(device):
+        reals = torch.empty(2, dtype=torch.float64, device=device)
+        counts = torch.empty(2, dtype=torch.int64, device=device)
+        sketch = torch.zeros(size, device=device)
+        needed = _core.cuda_workspace_bytes(flat.numel(), size)
+        workspace = torch.empty(needed, dtype=torch.uint8, device=device)
+        _core.cuda_gradient_pass(
+            data=flat.data_ptr(),
+            count=flat.numel(),
+            dtype=DTYPES[flat.dtype],
+            sketch=sketch.data_ptr(),
+            sketch_size=size,
+            seed=seed,
+            reals=reals.data_ptr(),
+            counts=counts.data_ptr(),
+            workspace=workspace.data_ptr(),
+            stream=torch.cuda.current_stream(device).cuda_stream,
+        )
+    return reals, counts, sketch
+
+
+class StreamOrder:
+    """Orders the streams on which gradients were read before the one that fetches the numbers."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._events: dict[torch.cuda.Stream, torch.cuda.Event] = {}
+
+    def read(self, grad: torch.Tensor) -> None:
+        """The pass over a gradient is queued on the current stream."""
+        stream = torch.cuda.current_stream(self._device)
+        grad.record_stream(stream)
+        if stream not in self._events:
+            self._events[stream] = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._events[stream].record(stream)
+
+    def join(self, numbers: list[torch.Tensor]) -> None:
+        """The current stream is about to use them; their memory is kept until it has."""
+        stream = torch.cuda.current_stream(self._device)
+        for event in self._events.values():
+            stream.wait_event(event)
+        for tensor in numbers:
+            tensor.record_stream(stream)
+
+
+class DeviceStep:
+    """The numbers of one step while they are on a device. Used by the training thread."""
+
+    def __init__(self, device: torch.device, sketch_size: int) -> None:
+        self._device = device
+        self._real = torch.float32 if device.type == "mps" else torch.float64
+        self._streams = StreamOrder(device) if device.type == "cuda" else None
+        self._sketch_size = sketch_size
+        self._indices: list[int] = []
+        self._counts: list[int] = []
+        self._reduced: list[bool] = []
+        self._reals: list[torch.Tensor] = []
+        self._integers: list[torch.Tensor] = []
+        self._sketches: dict[int, torch.Tensor] = {}
+
+    def observe(self, index: int, grad: torch.Tensor, *, seed: int, reduced: bool) -> None:
+        """Queue the pass over one gradient on the current stream; its elements fill one block of
+        memory, in whose order they are read. A second report of one replaces the first (the
+        aggregating side keeps the last)."""
+        flat = grad.detach().as_strided((grad.numel(),), (1,))
+        size = 0 if reduced else self._sketch_size
+        if _core.has_cuda and flat.is_cuda:
+            reals, counts, sketch = _kernel_pass(flat, size, seed)
+        else:
+            reals, counts, sketch = _torch_pass(flat, self._real, size, seed)
+        if self._streams is not None:
+            self._streams.read(flat)
+        self._indices.append(index)
+        self._counts.append(flat.numel())
+        self._reduced.append(reduced)
+        self._reals.append(reals)
+        self._integers.append(counts)
+        if size:
+            self._sketches[index] = sketch
+
+    def fetch(self, extra: list[torch.Tensor], words: Sequence[torch.Tensor] = ()) -> HostCopy:
+        """Start the one copy to the host. ``extra`` are scalars on the device that travel along,
+        ``words`` int64 tensors."""
+        if self._streams is not None:
+            self._streams.join([*self._reals, *self._integers, *self._sketches.values()])
+        none = torch.zeros(self._sketch_size, device=self._device)
+        sketch = torch.stack(list(self._sketches.values())).sum(0) if self._sketches else none
+        scalars = [x.detach().reshape(1).to(self._device, self._real) for x in extra]
+        reals = torch.cat([*self._reals, *scalars, sketch.to(self._real)])
+        nothing = torch.zeros(0, dtype=torch.int64, device=self._device)
+        flat = [x.reshape(-1).to(self._device) for x in words]
+        integers = torch.cat([*self._integers, *flat, nothing])
+        return HostCopy(self, reals, integers, len(extra), [x.numel() for x in flat])
+
+
+class HostCopy:
+    """A step's numbers on their way to the host. For the background thread."""
+
+    def __init__(
+        self,
+        step: DeviceStep,
+        reals: torch.Tensor,
+        integers: torch.Tensor,
+        extra: int,
+        words: list[int],
+    ) -> None:
+        pinned = reals.is_cuda
+        self._step, self._extra, self._words = step, extra, words
+        self._reals = torch.empty_like(reals, device="cpu", pin_memory=pinned)
+        self._integers = torch.empty_like(integers, device="cpu", pin_memory=pinned)
+        self._reals.copy_(reals, non_blocking=pinned)
+        self._integers.copy_(integers, non_blocking=pinned)
+        self._arrived = not pinned
+        self._failed: Exception | None = None
+        if pinned:
+            self.follow(torch.cuda.Event())  # type: ignore[no-untyped-call]
+
+    def follow(self, event: torch.cuda.Event) -> None:
+        """The copy is done once this has happened; it is recorded now."""
+        event.record()
+        self._arrived = False
+        _on_their_way.append((self, event))
+
+    def ready(self) -> bool:
+        """Whether the copy is known to be done; asks nobody."""
+        return self._arrived
+
+    def __call__(self) -> FetchedStep:
+        """The numbers. Requires ``ready()``. Raises what went wrong on the device."""
+        if self._failed is not None:
+            raise self._failed
+        return FetchedStep(self._step, self._reals, self._integers, self._extra, self._words)
+
+
+_on_their_way: deque[tuple[HostCopy, torch.cuda.Event]] = deque()  # of this process
+
+
+def poll_host_copies() -> None:
+    """Which copies are done. For the training thread, outside of a captured graph: a question of
+    another thread's would end the capture of a CUDA graph. Never waits."""
+    while _on_their_way and not torch.cuda.is_current_stream_capturing():
+        fetch, event = _on_their_way[0]
+        try:
+            if not event.query():  # type: ignore[no-untyped-call]
+                return
+        except Exception as error:  # of something that failed on the device before
+            fetch._failed = error
+        _on_their_way.popleft()
+        fetch._arrived = True
+
+
+class FetchedStep:
+    """The numbers of one step on the host: what ``Observer`` takes."""
+
+    def __init__(
+        self,
+        step: DeviceStep,
+        reals: torch.Tensor,
+        integers: torch.Tensor,
+        extra: int,
+        words: list[int],
+    ) -> None:
+        count = len(step._indices)
+        pairs = reals[: 2 * count].view(count, 2).tolist()
+        counts = integers[: 2 * count].view(count, 2).tolist()
+        parts = torch.split(integers[2 * count :], words)
+        self.words = [[word % (1 << 64) for word in part.tolist()] for part in parts]
+        self.gradients = [
+            (index, elements, reduced, squares, largest, nonfinite, fingerprint % (1 << 64))
+            for index, elements, reduced, (squares, largest), (nonfinite, fingerprint) in zip(
+                step._indices, step._counts, step._reduced, pairs, counts, strict=True
+            )
+        ]
+        self.extra: list[float] = reals[2 * count : 2 * count + extra].tolist()
+        self.sketch: list[float] = reals[2 * count + extra :].tolist()

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which tensors presum may look into: the one place that decides it.
+
+Behind a tensor of another class than torch's own there may be no memory at that address, or a
+collective, or a wait.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+from torch._C import DisableTorchFunctionSubclass
+from torch._C._functorch import is_functorch_wrapped_tensor
+
+PLAIN = (torch.Tensor, torch.nn.Parameter)
+# Classes that add attributes to a tensor and nothing to its memory, by module and name.
+KNOWN = frozenset(
+    ("torchvision.tv_tensors." + name)
+    for name in (
+        "_image.Image",
+        "_mask.Mask",
+        "_video.Video",
+        "_bounding_boxes.BoundingBoxes",
+        "_keypoints.KeyPoints",
+    )
+) | {"monai.data.meta_tensor.MetaTensor"}
+
+
+def readable(tensor: torch.Tensor) -> torch.Tensor | None:
+    """The tensor as a plain one whose elements lie in memory, strided; None where there is none.
+
+    Of a DTensor it is this worker's own part, and None where that is a summand only.
+    """
+    kind = type(tensor)
+    if kind not in PLAIN:
+        found = _plain_part(tensor, kind)
+        if found is None:
+            return None
+        tensor = found
+    if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
+        return None
+    if tensor.is_meta or is_functorch_wrapped_tensor(tensor):
+        return None
+    if (tensor.is_cpu or tensor.is_cuda) and not _has_memory(tensor):
+        return None
+    return tensor.resolve_neg() if tensor.is_neg() else tensor
+
+
+def in_host_memory(device: torch.device) -> bool:
+    """Whether tensors of a device are read where they are."""
+    return device.type == "cpu"
+
+
+def is_distributed(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is a DTensor."""
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(tensor, module.DTensor)
+
+
+def _has_memory(tensor: torch.Tensor) -> bool:
+    """A view may be of a storage that was freed since, as FSDP and programs do by resizing it."""
+    count = tensor.numel()
+    if count == 0:
+        return True
+    if not tensor.is_contiguous():
+        sizes = zip(tensor.shape, tensor.stride(), strict=True)
+        count = 1 + sum((size - 1) * stride for size, stride in sizes)
+    end = (tensor.storage_offset() + count) * tensor.element_size()
+    return tensor.untyped_storage().nbytes() >= end and tensor.data_ptr() != 0
+
+
+def _plain_part(tensor: Any, kind: type) -> torch.Tensor | None:
+    if is_distributed(tensor):
+        summand = any(placement.is_partial() for placement in tensor.placements)
+        local = tensor._local_tensor  # to_local() would wait for one that is on its way
+        return local if type(local) in PLAIN and not summand else None
+    if f"{kind.__module__}.{kind.__qualname__}" not in KNOWN:
+        return None
+    with DisableTorchFunctionSubclass():
+        return torch.Tensor.as_subclass(tensor, torch.Tensor)

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the workers are told: the same object on every rank. Needs no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from presum.experiments.faults.data import Corpus
+
+MIN_WORKERS = 4  # one at fault must be a minority, and a pair not the half of all
+
+
+@dataclass(frozen=True, kw_only=True)
+class Configuration:
+    """What a fault and its clean twin have in common."""
+
+    model: str = "lm"  # lm, batch-norm, adapter, mlp, cnn
+    data: str = "blocks"  # blocks, instructions, stream, points
+    steps: int = 40
+    batch: int = 2
+    micro_batches: int = 1
+    epoch_steps: int = 0  # steps of an epoch of one micro-batch each; 0: all data
+    dropout: float = 0.0
+    augmentation: str = ""  # numpy, python: whose random numbers mask a token
+    token_weighted: bool = False
+    fingerprints: bool = True
+    audit_every: int | None = None
+
+    @property
+    def name(self) -> str:
+        """Its differences from the default, such as ``blocks-40-dropout-0.1``."""
+        parts = [self.model, self.data, str(self.steps)]
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name not in ("model", "data", "steps") and value != field.default:
+                parts.append(f"{field.name.replace('_', '-')}-{value}".lower())
+        return "-".join(parts)
+
+
+@dataclass(frozen=True)
+class Roles:
+    """Which ranks a fault is on."""
+
+    workers: int
+
+    @property
+    def culprit(self) -> int:
+        """The one rank at fault."""
+        return self.workers * 5 // 8
+
+    @property
+    def pair(self) -> tuple[int, int]:
+        """Two ranks that share something; the second one is at fault."""
+        return self.workers // 4, self.workers * 3 // 4
+
+    @property
+    def upper_half(self) -> tuple[int, ...]:
+        """The later half of the ranks."""
+        return tuple(range(self.workers // 2, self.workers))
+
+    def named(self, who: str) -> tuple[int, ...]:
+        """Ranks of "all", "culprit", "pair", "upper half" or "rank 0"."""
+        return {
+            "all": tuple(range(self.workers)),
+            "culprit": (self.culprit,),
+            "pair": self.pair,
+            "upper half": self.upper_half,
+            "rank 0": (0,),
+        }[who]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One run."""
+
+    folder: str
+    configuration: Configuration
+    injector: str = ""  # a class of injectors.py; empty: no fault
+    begins: int = 0  # the step at which the fault begins
+    seed_offset: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """All runs of one launch."""
+
+    cases: tuple[Case, ...]
+    corpus: Corpus
+    out: Path
+    seed: int
+    workers: int

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Results for people, and the same as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from presum.experiments.faults.catalogue import ABSENT, FAULTS, ROWS, Fault
+from presum.experiments.faults.judge import Outcome
+from presum.experiments.faults.plan import Roles
+
+Row = Sequence[str]
+
+
+def ranges(ranks: Sequence[int]) -> str:
+    """Ascending numbers as ``0-3,8``; a dash for none."""
+    parts: list[list[int]] = []
+    for rank in ranks:
+        if parts and parts[-1][-1] == rank - 1:
+            parts[-1] = [parts[-1][0], rank]
+        else:
+            parts.append([rank])
+    return ",".join("-".join(map(str, part)) for part in parts) or "-"
+
+
+def aligned(rows: Sequence[Row]) -> str:
+    """Rows of cells as columns."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(c.ljust(w) for c, w in zip(r, widths, strict=True)) for r in rows]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def render(outcomes: Sequence[Outcome]) -> str:
+    """The table, what is not injected unless faults were left out, and a sentence."""
+    head = ("row", "fault", "expected", "found as", "severity", "ranks", "right", "delay", "clean")
+    table = aligned([head, *(_line(outcome) for outcome in outcomes)])
+    notes = [note for outcome in outcomes for note in _notes(outcome)]
+    absent = "" if left_out(outcomes) else render_absent()
+    parts = [table, "\n".join(notes), absent, verdict(outcomes)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def left_out(outcomes: Sequence[Outcome]) -> int:
+    """How many faults of the catalogue are not among the outcomes."""
+    return len(FAULTS) - len(outcomes)
+
+
+def render_list(workers: int) -> str:
+    """What would be injected."""
+    head = ("row", "fault", "begins", "expected", "severity", "ranks", "within", "what")
+    lines = [_listed(fault, workers) for fault in FAULTS]
+    return f"{aligned([head, *lines])}\n\n{render_absent()}"
+
+
+def render_absent() -> str:
+    """What is not injected, and why."""
+    lines = [(_row(a.row), a.thread, a.what, a.why) for a in ABSENT]
+    return f"not injected:\n{aligned(lines)}"
+
+
+def verdict(outcomes: Sequence[Outcome]) -> str:
+    """How many were found, in words."""
+    failed = [o.fault.name for o in outcomes if not o.passed]
+    twins = {o.fault.twin.folder: o.false_alarms for o in outcomes}
+    alarmed = sum(bool(alarms) for alarms in twins.values())
+    lines = [
+        f"{len(outcomes) - len(failed)} of {len(outcomes)} faults found with the right check and "
+        f"ranks; {_scope(outcomes)}",
+        f"{alarmed} of {len(twins)} clean twins with a false alarm",
+    ]
+    late = [o.fault.name for o in outcomes if o.found and not o.in_time]
+    lines += [f"not right: {', '.join(failed)}"] if failed else []
+    lines += [f"later than the target: {', '.join(late)}"] if late else []
+    return "\n".join(lines)
+
+
+def _scope(outcomes: Sequence[Outcome]) -> str:
+    if left := left_out(outcomes):
+        return f"{left} of the {len(FAULTS)} in the catalogue left out"
+    rows = {o.fault.row for o in outcomes if o.fault.row is not None}
+    found = {o.fault.row for o in outcomes if o.fault.row is not None and o.passed}
+    return f"of the {ROWS} rows {len(rows)} injected and {len(found)} found"
+
+
+def as_json(outcomes: Sequence[Outcome], *, workers: int, seed: int) -> dict[str, Any]:
+    """The same content for programs."""
+    left = left_out(outcomes)
+    return {
+        "schema_version": 1,
+        "workers": workers,
+        "seed": seed,
+        "faults": [_object(outcome) for outcome in outcomes],
+        "not_injected": [] if left else _absent(),
+        "left_out": left,
+        "passed": all(outcome.passed for outcome in outcomes),
+    }
+
+
+def list_as_json(workers: int) -> dict[str, Any]:
+    """:func:`render_list` for programs."""
+    faults = [_described(fault, Roles(workers).named(fault.ranks)) for fault in FAULTS]
+    return {
+        "schema_version": 1,
+        "workers": workers,
+        "not_injected": _absent(),
+        "faults": faults,
+    }
+
+
+def _absent() -> list[dict[str, Any]]:
+    return [asdict(one) for one in ABSENT]
+
+
+def _line(outcome: Outcome) -> Row:
+    fault = outcome.fault
+    return (
+        _row(fault.row),
+        fault.name,
+        f"{fault.expects} {ranges(outcome.expected_ranks)}",
+        outcome.check or "not found",
+        outcome.severity or "-",
+        ranges(outcome.ranks),
+        "yes" if outcome.right_check and outcome.right_ranks else "NO",
+        _delay(outcome),
+        "FALSE ALARM" if outcome.false_alarms else "quiet",
+    )
+
+
+def _delay(outcome: Outcome) -> str:
+    if outcome.delay is None:
+        return "-"
+    target = outcome.fault.target
+    limit = "" if target is None else f" <= {target}" if outcome.in_time else f" > {target}"
+    return f"{outcome.delay}{limit}"
+
+
+def _notes(outcome: Outcome) -> list[str]:
+    """What does not fit into the table's cells."""
+    name = outcome.fault.name
+    notes = []
+    if outcome.others:
+        notes.append(f"{name}: also reported as {', '.join(outcome.others)}")
+    if outcome.false_alarms:
+        notes.append(f"{name}: its clean twin reports {', '.join(outcome.false_alarms)}")
+    return notes
+
+
+def _listed(fault: Fault, workers: int) -> Row:
+    return (
+        _row(fault.row),
+        fault.name,
+        str(fault.begins),
+        fault.expects,
+        fault.severity,
+        ranges(Roles(workers).named(fault.ranks)),
+        "-" if fault.target is None else str(fault.target),
+        fault.what,
+    )
+
+
+def _row(row: int | None) -> str:
+    return "-" if row is None else str(row)
+
+
+def _described(fault: Fault, ranks: Sequence[int]) -> dict[str, Any]:
+    return {
+        "fault": fault.name,
+        "row": fault.row,
+        "thread": fault.thread,
+        "what": fault.what,
+        "begins": fault.begins,
+        "steps": fault.configuration.steps,
+        "expected_check": fault.expects,
+        "expected_severity": fault.severity,
+        "expected_ranks": list(ranks),
+        "target": fault.target,
+    }
+
+
+def _object(outcome: Outcome) -> dict[str, Any]:
+    return _described(outcome.fault, outcome.expected_ranks) | {
+        "found": outcome.found,
+        "check": outcome.check or None,
+        "severity": outcome.severity or None,
+        "ranks": list(outcome.ranks),
+        "right_check": outcome.right_check,
+        "right_ranks": outcome.right_ranks,
+        "delay": outcome.delay,
+        "in_time": outcome.in_time,
+        "also": list(outcome.also),
+        "other_findings": list(outcome.others),
+        "false_alarms": list(outcome.false_alarms),
+        "passed": outcome.passed,
+    }

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Progress on stderr: a bar on a terminal, else one line a run."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+
+class Progress:
+    """Reports the steps of all runs. Silent unless ``shown``."""
+
+    def __init__(self, *, runs: int, steps: int, shown: bool) -> None:
+        from tqdm import tqdm
+
+        self._runs = runs
+        self._done = 0
+        self._lines = shown and not sys.stderr.isatty()
+        hidden = not shown or self._lines
+        self._bar = tqdm(total=steps, unit="step", disable=hidden, dynamic_ncols=True)
+
+    def start(self, name: str) -> None:
+        """A run begins."""
+        self._name = name
+        self._started = time.monotonic()
+        self._bar.set_description(f"{name} ({self._done + 1}/{self._runs})")
+
+    def step(self) -> None:
+        """One step is done."""
+        self._bar.update()
+
+    def finish(self, note: str = "") -> None:
+        """The run has ended. ``note`` is added to its line."""
+        self._done += 1
+        if self._lines:
+            seconds = time.monotonic() - self._started
+            line = f"{self._done}/{self._runs} {self._name}: {seconds:.1f} s{note}"
+            print(line, file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        """Ends the bar's line."""
+        self._bar.close()

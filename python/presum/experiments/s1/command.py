@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``presum s1``: the command line of the S1 experiment."""
+
+import argparse
+import math
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from presum.errors import UserError
+from presum.experiments.command import WORKERS, exit_code_of, make_parser, whole_number
+from presum.experiments.launch import run_workers, under_torchrun
+from presum.experiments.s1.settings import MODES, SETTINGS, S1Run
+
+if TYPE_CHECKING:
+    from presum.experiments.s1.plan import Plan
+
+_DESCRIPTION = """\
+Fine-tunes a causal language model with data-parallel workers whose seeds agree or differ, watches
+what the workers disagree about before the all-reduce, and compares it with what arXiv 2602.14462
+expects:
+
+  S1-1  one seed for all workers           strict alignment: low dispersion, high consistency
+  S1-2  worker 0 has another seed          one worker deviates: moderate
+  S1-3  every worker has its own seed      independent: high dispersion, low consistency
+
+in two data modes:
+
+  sharded     each worker reads its share of the data (DistributedSampler with the worker's seed)
+  replicated  each worker reads all of the data, in the order of its own seed
+
+Every run trains all parameters from the same initial model, with the loss on response tokens only.
+It writes one run folder, OUT/<mode>-<setting>; a run that is already there is replaced."""
+
+_EXAMPLES = """\
+examples:
+  presum s1 --out demo
+      the whole experiment with a small model and generated data: minutes on two cores, no network
+  presum s1 --out demo --mode replicated --settings S1-1,S1-3 --steps 20
+      only the two extremes
+  presum s1 --out pangu --model ./openPangu-Embedded-1B-V1.1 --trust-remote-code \\
+            --data alpaca.json --lr 2e-5 --save-models
+      a local checkpoint and a local alpaca-format file
+  torchrun --nproc-per-node 8 -m presum.experiments.s1 --out demo --preset openpangu-1b --lr 2e-5
+      as workers of a launcher, on GPUs
+
+afterwards:
+  presum summary demo/*-S1-*   presum check demo/replicated-S1-1"""
+
+
+def main(argv: list[str]) -> int:
+    """Runs the experiment and prints its table. Returns 0, or 1 if a worker failed.
+
+    Raises UserError for inputs that cannot be used, SystemExit for a wrong command line.
+    """
+    options = _parser().parse_args(argv)
+    return exit_code_of(lambda: _run(options))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = make_parser("s1", _DESCRIPTION, _EXAMPLES)
+    _add_what(parser.add_argument_group("what is compared"))
+    _add_model_and_data(parser.add_argument_group("model and data"))
+    _add_training(parser.add_argument_group("training"))
+    _add_output(parser.add_argument_group("output"))
+    return parser
+
+
+def _add_what(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--workers",
+        type=whole_number,
+        metavar="N",
+        help=f"worker processes (default {WORKERS}; under torchrun its world size)",
+    )
+    group.add_argument(
+        "--mode", choices=[*MODES, "both"], default="both", help="data mode (default both)"
+    )
+    group.add_argument(
+        "--settings",
+        type=_settings,
+        default=SETTINGS,
+        metavar="LIST",
+        help=f"comma-separated settings (default {','.join(SETTINGS)})",
+    )
+
+
+def _add_model_and_data(group: argparse._ArgumentGroup) -> None:
+    model = group.add_mutually_exclusive_group()
+    model.add_argument(
+        "--model",
+        default="builtin",
+        metavar="PATH",
+        help="folder of a Hugging Face checkpoint, or 'builtin': a Llama of 1.2 M parameters, "
+        "byte-level BPE trained on the data (default builtin)",
+    )
+    model.add_argument(
+        "--preset",
+        choices=["openpangu-1b"],
+        help="instead of --model: openPangu-Embedded-1B's shape, untrained, for GPUs",
+    )
+    group.add_argument(
+        "--trust-remote-code",
+        action="store_true",
+        help="run the Python code that the --model folder contains (default: never)",
+    )
+    group.add_argument(
+        "--data",
+        default="builtin",
+        metavar="PATH",
+        help="alpaca-format .json or .jsonl (instruction, input, output), or 'builtin': 1000 "
+        "generated records (default builtin)",
+    )
+
+
+def _add_training(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--steps", type=whole_number, default=40, metavar="N", help="steps of each run (default 40)"
+    )
+    group.add_argument(
+        "--batch",
+        type=whole_number,
+        default=2,
+        metavar="N",
+        help="records per worker and step (default 2)",
+    )
+    group.add_argument(
+        "--max-length",
+        type=whole_number,
+        default=1024,
+        metavar="N",
+        help="tokens of a record at most; the response is cut (default 1024)",
+    )
+    group.add_argument(
+        "--dtype",
+        choices=["bf16", "fp32"],
+        default="bf16",
+        help="bf16: mixed precision over fp32 parameters (default bf16)",
+    )
+    group.add_argument(
+        "--lr",
+        type=_positive,
+        default=1e-3,
+        metavar="X",
+        help="AdamW's learning rate, constant (default 1e-3; a pretrained model wants about 2e-5)",
+    )
+    group.add_argument(
+        "--seed", type=int, default=42, metavar="N", help="the common seed (default 42)"
+    )
+
+
+def _add_output(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--out",
+        type=Path,
+        default=Path("s1"),
+        metavar="DIR",
+        help="folder that the run folders go into (default s1)",
+    )
+    group.add_argument(
+        "--save-models",
+        action="store_true",
+        help="write each trained model to OUT/<run>/model as a Hugging Face checkpoint with a card",
+    )
+
+
+def _settings(text: str) -> tuple[str, ...]:
+    names = text.split(",")
+    for name in names:
+        if name not in SETTINGS:
+            raise argparse.ArgumentTypeError(
+                f"unknown setting '{name}' (known: {', '.join(SETTINGS)})"
+            )
+    return tuple(setting for setting in SETTINGS if setting in names)
+
+
+def _positive(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a positive number")
+    return value
+
+
+def _run(options: argparse.Namespace) -> int:
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    workers = _worker_count(options.workers)
+    from presum.experiments.folders import replace_folders
+    from presum.experiments.s1.prepare import make_plan
+
+    leads = int(os.environ.get("RANK", "0")) == 0
+    runs = tuple(S1Run(m, s) for m in _modes(options.mode) for s in options.settings)
+    plan, dropped = make_plan(options, runs=runs, workers=workers)
+    if leads:
+        replace_folders(plan.folder(run) for run in runs)
+        _announce(plan, dropped=dropped)
+    _train(plan)
+    if leads:
+        _conclude(plan)
+    return 0
+
+
+def _modes(choice: str) -> tuple[str, ...]:
+    return MODES if choice == "both" else (choice,)
+
+
+def _worker_count(asked: int | None) -> int:
+    if not under_torchrun():
+        return asked or WORKERS
+    world = int(os.environ["WORLD_SIZE"])
+    if asked not in (None, world):
+        raise UserError(f"--workers {asked}: the launcher started {world} workers")
+    return world
+
+
+def _announce(plan: "Plan", *, dropped: int) -> None:
+    if dropped:
+        print(
+            f"{dropped} records dropped: their prompt alone takes --max-length "
+            f"{plan.max_length} tokens",
+            file=sys.stderr,
+        )
+    print(
+        f"S1: {len(plan.runs)} runs of {plan.steps} steps, {plan.workers} workers x {plan.batch} "
+        f"of {len(plan.examples)} records, model {plan.source.name}, {plan.dtype}",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+def _train(plan: "Plan") -> None:
+    from presum.experiments.s1.worker import run_all
+
+    if under_torchrun():
+        run_all(plan)
+    else:
+        run_workers(run_all, plan, workers=plan.workers)
+
+
+def _conclude(plan: "Plan") -> None:
+    import presum
+    from presum.experiments.s1.table import render, summarise
+
+    summaries = {run: summarise(presum.load(str(plan.folder(run))).steps) for run in plan.runs}
+    print(f"\n{render(summaries, workers=plan.workers)}\n")
+    print(f"Look further:  presum summary {plan.out}/*-S1-*")
+    print(f"               presum check {plan.folder(plan.runs[-1])}")

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Everything that a worker needs to know: the same object on every rank."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from presum.experiments.s1.model import ModelSource
+from presum.experiments.s1.settings import S1Run
+from presum.experiments.s1.template import Example
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """One experiment: the runs, and what is the same in all of them."""
+
+    runs: tuple[S1Run, ...]
+    workers: int
+    steps: int
+    """Optimiser steps of each run."""
+    batch: int
+    """Records per worker and step."""
+    max_length: int
+    """Tokens of one record at most."""
+    dtype: str
+    """``bf16``: autocast over fp32 parameters; ``fp32``."""
+    lr: float
+    seed: int
+    out: Path
+    save_models: bool
+    source: ModelSource
+    data_name: str
+    tokenizer: Any
+    examples: tuple[Example, ...]
+
+    def folder(self, run: S1Run) -> Path:
+        """Where ``run`` writes its log."""
+        return self.out / run.name

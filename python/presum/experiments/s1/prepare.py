@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From the command line's options to a plan: data read, tokenizer made, records encoded."""
+
+import argparse
+from pathlib import Path
+
+from presum.errors import UserError
+from presum.experiments.s1.builtin_data import generate
+from presum.experiments.s1.model import ModelSource, check_length, load_tokenizer
+from presum.experiments.s1.plan import Plan
+from presum.experiments.s1.records import Record, load_records
+from presum.experiments.s1.settings import S1Run
+from presum.experiments.s1.template import encode_all, prompt
+
+
+def make_plan(
+    options: argparse.Namespace, *, runs: tuple[S1Run, ...], workers: int
+) -> tuple[Plan, int]:
+    """The plan, and how many records were dropped because their prompt fills ``max_length``.
+
+    Raises UserError for data, a tokenizer or a model folder that cannot be used, and where fewer
+    records than workers are left.
+    """
+    source = model_source(options)
+    records = read_data(options.data)
+    check_length(source, max_length=options.max_length)
+    tokenizer = load_tokenizer(source, texts=[prompt(r) + r.output for r in records])
+    examples = encode_all(records, tokenizer=tokenizer, max_length=options.max_length)
+    if len(examples) < workers:
+        raise UserError(
+            f"--data {options.data}: {len(examples)} records with room for a response within "
+            f"--max-length {options.max_length}, fewer than {workers} workers"
+        )
+    plan = Plan(
+        runs=runs,
+        workers=workers,
+        steps=options.steps,
+        batch=options.batch,
+        max_length=options.max_length,
+        dtype=options.dtype,
+        lr=options.lr,
+        seed=options.seed,
+        out=options.out,
+        save_models=options.save_models,
+        source=source,
+        data_name=Path(options.data).name,
+        tokenizer=tokenizer,
+        examples=tuple(examples),
+    )
+    return plan, len(records) - len(examples)
+
+
+def model_source(options: argparse.Namespace) -> ModelSource:
+    """Where the model comes from, as ``--model``, ``--preset`` and ``--trust-remote-code`` say."""
+    if options.preset or options.model == "builtin":
+        return ModelSource(shape=options.preset or "builtin")
+    return ModelSource(path=Path(options.model), trust_remote_code=options.trust_remote_code)
+
+
+def read_data(data: str) -> list[Record]:
+    """Records of the file ``data``, or the generated ones for ``builtin``."""
+    return generate() if data == "builtin" else load_records(Path(data))

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Instruction-Input-Response template: records to token ids with only the response as a label."""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from presum.experiments.s1.records import Record
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+IGNORED = -100
+"""Label of a position that does not count in the loss."""
+
+_HEAD = "Carry out the instruction and write the response."
+_HEAD_WITH_INPUT = "Carry out the instruction on the input and write the response."
+
+
+class Example(NamedTuple):
+    """Token ids of one record, and labels of the same length (IGNORED outside the response)."""
+
+    input_ids: list[int]
+    labels: list[int]
+
+
+def prompt(record: Record) -> str:
+    """Everything before the response."""
+    if record.input:
+        head = f"{_HEAD_WITH_INPUT}\n\n### Instruction:\n{record.instruction}"
+        return f"{head}\n\n### Input:\n{record.input}\n\n### Response:\n"
+    return f"{_HEAD}\n\n### Instruction:\n{record.instruction}\n\n### Response:\n"
+
+
+def encode(record: Record, *, tokenizer: Any, max_length: int) -> Example | None:
+    """Example of at most ``max_length`` tokens; the response ends in EOS unless it is cut.
+
+    None when the prompt alone takes ``max_length`` tokens: no response token would be left.
+    """
+    head = list(tokenizer(prompt(record)).input_ids)
+    if head and head[-1] == tokenizer.eos_token_id:
+        head.pop()
+    if len(head) >= max_length:
+        return None
+    body = [*tokenizer(record.output, add_special_tokens=False).input_ids, tokenizer.eos_token_id]
+    body = body[: max_length - len(head)]
+    return Example(input_ids=head + body, labels=[IGNORED] * len(head) + body)
+
+
+def encode_all(records: Iterable[Record], *, tokenizer: Any, max_length: int) -> list[Example]:
+    """Examples of all records that leave room for a response, in order."""
+    encoded = (encode(r, tokenizer=tokenizer, max_length=max_length) for r in records)
+    return [example for example in encoded if example is not None]
+
+
+def collate(examples: Sequence[Example], *, pad_id: int) -> dict[str, "Tensor"]:
+    """One batch, padded on the right to its longest example; padding is masked everywhere."""
+    import torch
+
+    width = max(len(e.input_ids) for e in examples)
+
+    def padded(rows: Iterable[list[int]], filler: int) -> "Tensor":
+        return torch.tensor([row + [filler] * (width - len(row)) for row in rows])
+
+    return {
+        "input_ids": padded((e.input_ids for e in examples), pad_id),
+        "attention_mask": padded(([1] * len(e.input_ids) for e in examples), 0),
+        "labels": padded((e.labels for e in examples), IGNORED),
+    }

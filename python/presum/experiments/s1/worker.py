@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One worker: every run of the experiment, one after the other, in one process group."""
+
+import itertools
+import os
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import presum
+from presum.experiments.progress import Progress
+from presum.experiments.s1.model import build_model
+from presum.experiments.s1.plan import Plan
+from presum.experiments.s1.settings import S1Run, make_sampler, rank_seed, seed_everything
+from presum.experiments.s1.template import collate
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+
+class Place(NamedTuple):
+    """Which worker this is, and where its model lives."""
+
+    rank: int
+    workers: int
+    device: "torch.device"
+
+
+def run_all(plan: Plan) -> None:
+    """All runs of ``plan`` as the worker that the environment names (as torchrun sets it)."""
+    import torch.distributed as dist
+
+    place = join_group()
+    shown = place.rank == 0
+    progress = Progress(runs=len(plan.runs), steps=len(plan.runs) * plan.steps, shown=shown)
+    for run in plan.runs:
+        progress.start(f"{run.mode} {run.setting}")
+        model, loss = train(plan, run, place=place, progress=progress)
+        if plan.save_models and place.rank == 0:
+            save(plan, run, model=model)
+        progress.finish(f", last loss {loss:.3f}")
+    progress.close()
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def join_group() -> Place:
+    """Makes this process one deterministic, single-threaded worker of the process group."""
+    import torch
+    import torch.distributed as dist
+    from transformers.utils import logging
+
+    hide_bars: Any = logging.disable_progress_bar
+    hide_bars()
+    torch.set_num_threads(1)
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    device, backend = choose_device(
+        local_rank=int(os.environ["LOCAL_RANK"]),
+        local_workers=int(os.environ["LOCAL_WORLD_SIZE"]),
+        gpus=torch.cuda.device_count(),
+    )
+    if device != "cpu":
+        torch.cuda.set_device(device)
+    dist.init_process_group(backend)
+    return Place(dist.get_rank(), dist.get_world_size(), torch.device(device))
+
+
+def choose_device(*, local_rank: int, local_workers: int, gpus: int) -> tuple[str, str]:
+    """Device and backend: NCCL with a GPU each; else gloo, on shared GPUs or the CPU."""
+    if gpus >= local_workers:
+        return f"cuda:{local_rank}", "nccl"
+    return (f"cuda:{local_rank % gpus}" if gpus else "cpu"), "gloo"
+
+
+def train(plan: Plan, run: S1Run, *, place: Place, progress: Progress) -> tuple[Any, float]:
+    """One run under observation. Returns the trained model and this worker's last loss.
+
+    The initial model is the same on every worker and in every run.
+    """
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
+
+    model = build_model(
+        plan.source, tokenizer=plan.tokenizer, max_length=plan.max_length, seed=plan.seed
+    ).to(place.device)
+    seed = rank_seed(setting=run.setting, seed=plan.seed, rank=place.rank)
+    seed_everything(seed)
+    ddp = DistributedDataParallel(model)
+    optimizer = torch.optim.AdamW(ddp.parameters(), lr=plan.lr)
+    stream = itertools.islice(batches(plan, run, place=place, seed=seed), plan.steps)
+    with presum.attach(ddp, optimizer=optimizer, run=str(plan.folder(run)), quiet=True):
+        for batch in stream:
+            loss = train_step(ddp, batch, optimizer=optimizer, place=place, dtype=plan.dtype)
+            progress.step()
+    return model, float(loss)
+
+
+def batches(plan: Plan, run: S1Run, *, place: Place, seed: int) -> Iterator[dict[str, "Tensor"]]:
+    """This worker's batches, epoch after epoch, without end."""
+    from torch.utils.data import DataLoader
+
+    sampler = make_sampler(
+        plan.examples, mode=run.mode, seed=seed, rank=place.rank, workers=place.workers
+    )
+    loader: DataLoader[Any] = DataLoader(
+        plan.examples,  # type: ignore[arg-type]
+        batch_size=plan.batch,
+        sampler=sampler,
+        collate_fn=partial(collate, pad_id=plan.tokenizer.pad_token_id),
+    )
+    for epoch in itertools.count():
+        sampler.set_epoch(epoch)
+        yield from loader
+
+
+def train_step(
+    ddp: Any, batch: dict[str, "Tensor"], *, optimizer: Any, place: Place, dtype: str
+) -> "Tensor":
+    """Forward, backward with the reduction, optimiser step. Returns this worker's loss."""
+    import torch
+
+    inputs = {name: tensor.to(place.device) for name, tensor in batch.items()}
+    optimizer.zero_grad()
+    with torch.autocast(place.device.type, torch.bfloat16, enabled=dtype == "bf16"):
+        loss: Any = ddp(**inputs).loss
+    loss.backward()
+    optimizer.step()
+    detached: Tensor = loss.detach()
+    return detached
+
+
+def save(plan: Plan, run: S1Run, *, model: Any) -> None:
+    """Writes the model, its tokenizer and its card beside the run's log, which is complete."""
+    from presum.experiments.s1.card import model_card
+    from presum.experiments.s1.table import summarise
+
+    folder = plan.folder(run)
+    summary = summarise(presum.load(str(folder)).steps)
+    model.save_pretrained(folder / "model")
+    plan.tokenizer.save_pretrained(folder / "model")
+    card = model_card(plan, run, summary=summary)
+    (folder / "model" / "README.md").write_text(card, encoding="utf-8")

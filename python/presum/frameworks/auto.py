@@ -1,0 +1,313 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attaching to what a program makes, without a line of its code: ``python -m presum.run``.
+
+Constructors of torch are replaced by ones that also remember what they made. A model is attached at
+its first training forward, when its optimiser is there as well. Processes that
+``torch.multiprocessing.spawn`` starts do the same.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import logging
+import multiprocessing
+import os
+import subprocess
+import sys
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import nn
+from torch._compile import _disable_dynamo
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from presum.fingerprints.loaders import LOADER_EVENTS
+from presum.frameworks.callbacks import TRAINER_TAP
+from presum.parallel.targets import is_watched
+from presum.steps.collector import Collector
+from presum.torch_events.taps import TappedFunction
+
+# Under its name in torch.multiprocessing stands its function.
+SPAWN: Any = import_module("torch.multiprocessing.spawn")
+SPAWNED = "PRESUM_SPAWNED"  # options for processes that this one spawns
+log = logging.getLogger("presum")
+
+
+class Constructions:
+    """DDP models and optimisers that this process has made since ``watch``, in their order."""
+
+    def __init__(self) -> None:
+        self._models: list[weakref.ref[DistributedDataParallel]] = []
+        self._optimizers: list[weakref.ref[Optimizer]] = []
+        self.new_model: Callable[[DistributedDataParallel], None] = lambda model: None
+        self._replacements = [
+            TappedFunction(DistributedDataParallel, "__init__", after=self._model),
+            TappedFunction(Optimizer, "__init__", after=self._optimizer),
+        ]
+
+    def watch(self) -> None:
+        """A second call does nothing."""
+        for replacement in self._replacements:
+            replacement.apply()
+
+    def wrapper_of(self, module: nn.Module) -> nn.Module:
+        """The newest DDP model around a module, or the module itself."""
+        alive = (model for model in map(_alive, reversed(self._models)) if model is not None)
+        return next((model for model in alive if model.module is module), module)
+
+    def optimizer_of(self, parameters: Iterable[nn.Parameter]) -> Optimizer | None:
+        """The optimiser that holds most of these parameters; the newest among equals."""
+        wanted = {id(parameter) for parameter in parameters}
+
+        def shared(optimizer: Optimizer) -> int:
+            held = (p for group in optimizer.param_groups for p in group["params"])
+            return sum(id(p) in wanted for p in held)
+
+        alive = [found for found in map(_alive, reversed(self._optimizers)) if found is not None]
+        best = max(alive, key=shared, default=None)
+        return best if best is not None and shared(best) > 0 else None
+
+    def _model(self, _result: None, model: DistributedDataParallel, *_: Any, **__: Any) -> None:
+        with _errors_logged():
+            LOADER_EVENTS.forget_recent()
+            self._models = [*filter(_alive, self._models), weakref.ref(model)]
+            self.new_model(model)
+
+    def _optimizer(self, _result: None, optimizer: Optimizer, *_: Any, **__: Any) -> None:
+        with _errors_logged():
+            LOADER_EVENTS.forget_recent()
+            self._optimizers = [*filter(_alive, self._optimizers), weakref.ref(optimizer)]
+
+
+def _alive(reference: weakref.ref[Any]) -> Any:
+    return reference()
+
+
+@contextlib.contextmanager
+def _errors_logged() -> Iterator[None]:
+    """What goes wrong in our own code must not show in a program that knows nothing of it."""
+    try:
+        yield
+    except Exception:
+        log.warning("presum: cannot watch what was made here", exc_info=True)
+
+
+CONSTRUCTIONS = Constructions()
+
+
+class FirstForward:
+    """A forward pre-hook of a model until its first training forward, through its wrapper or around
+    it; copies as nothing."""
+
+    def __init__(self, model: DistributedDataParallel, attach: AttachCall) -> None:
+        self._model = weakref.ref(model)
+        self._attach = attach
+        self._handles = [
+            model.register_forward_pre_hook(self, with_kwargs=True),
+            model.module.register_forward_pre_hook(self, with_kwargs=True),
+        ]
+
+    @_disable_dynamo
+    def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        model = self._model()
+        if model is None or not torch.is_grad_enabled():
+            return
+        # Around the wrapper a module may well run before its training begins.
+        if module is model or CONSTRUCTIONS.optimizer_of(model.parameters()) is not None:
+            self.remove()
+            self._attach(model, module, args, kwargs)
+
+    def attach(self, model: DistributedDataParallel) -> None:
+        """Without a forward pass of its own, which a program that calls parts of it never makes."""
+        self.remove()
+        self._attach(model, None, (), {})
+
+    def remove(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (getattr, (contextlib.nullcontext(), "__exit__"))
+
+
+# Called with a model, and the module whose forward pass begins: wrapper, the one inside, or none.
+AttachCall = Callable[[nn.Module, nn.Module | None, tuple[Any, ...], dict[str, Any]], None]
+
+
+class AutoAttach:
+    """Attaches every data-parallel model of this process with the same options."""
+
+    def __init__(self, options: dict[str, Any], words: Sequence[str] | None) -> None:
+        self._options = options
+        self._words = words
+        self._fsdp: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        # Not trained so far.
+        self._waiting: weakref.WeakKeyDictionary[DistributedDataParallel, FirstForward] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._stepped_once: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._seen = False  # a model that somebody watches, or that was refused
+        self._spawned = False
+        self._optimizer_steps = 0
+        self._pid = os.getpid()
+        self._said: set[str] = set()
+
+    def start(self) -> None:
+        CONSTRUCTIONS.watch()
+        CONSTRUCTIONS.new_model = self._made
+        with _errors_logged():
+            from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
+
+            TappedFunction(FSDPState, "_root_pre_forward", after=self._root_forward).apply()
+        with _errors_logged():
+            os.environ[SPAWNED] = json.dumps(self._options)
+            SPAWN._wrap = spawned
+            TappedFunction(SPAWN, "start_processes", before=self._start_processes).apply()
+        TappedFunction(subprocess.Popen, "__init__", before=self._start_process).apply()
+        LOADER_EVENTS.watch_ahead()
+        register_optimizer_step_post_hook(self._stepped)
+        atexit.register(self._at_end)
+
+    def _start_processes(self, *_: Any, **__: Any) -> None:
+        self._spawned = True
+
+    def _start_process(self, process: Any, *args: Any, **kwargs: Any) -> Any:
+        """A rank that the program starts itself (Lightning) is to be watched as well."""
+        with _errors_logged():
+            args, kwargs = self._as_watched(args, kwargs)
+        return (process, *args), kwargs
+
+    def _as_watched(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """Arguments of Popen, with presum.run before this program where it is started as a rank."""
+        command = args[0] if args else kwargs.get("args", ())
+        if not isinstance(command, (list, tuple)):
+            return args, kwargs  # another kind of command, or an iterator, which could be used up
+        command = list(command)
+        program = os.path.abspath(sys.argv[0])  # noqa: PTH100
+        environment = kwargs.get("env") or {}
+        place = len(command) - len(sys.argv)
+        same = command[:place] == [sys.executable] and command[place:] == [program, *sys.argv[1:]]
+        module = command[:place] == [sys.executable, "-m"] and command[place + 1 :] == sys.argv[1:]
+        if self._words is None or not (same or module) or "LOCAL_RANK" not in environment:
+            return args, kwargs
+        watched = [sys.executable, "-m", "presum.run", *self._words, *command[place:]]
+        return ((watched, *args[1:]), kwargs) if args else ((), kwargs | {"args": watched})
+
+    def _made(self, model: DistributedDataParallel) -> None:
+        self._waiting[model] = FirstForward(model, self._attach)
+        self._look_at_frameworks()
+
+    def _root_forward(self, found: Any, state: Any, module: Any, *_: Any) -> None:
+        if state._is_root and module not in self._fsdp and torch.is_grad_enabled():
+            self._fsdp.add(module)
+            self._attach(module, module, *found)
+
+    def _attach(
+        self,
+        model: nn.Module,
+        entered: nn.Module | None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        """``entered``: the module whose forward pass is about to begin."""
+        if os.getpid() != self._pid:
+            return
+        self._seen = True
+        if isinstance(model, DistributedDataParallel):
+            self._waiting.pop(model, None)
+        if is_watched(model):
+            return
+        try:
+            collector = self._attach_now(model)
+            if entered is not None:
+                collector.begin(entered, args, kwargs)
+        except Exception as error:
+            if "reduction" in self._options:
+                raise  # a sum that was asked for is not replaced by another
+            self._say(str(error) if isinstance(error, ValueError) else f"presum: {error!r}")
+
+    def _attach_now(self, model: nn.Module) -> Collector:
+        from presum.attaching import attach
+
+        self._look_at_frameworks()
+        optimizer = CONSTRUCTIONS.optimizer_of(model.parameters())
+        collector = attach(model, optimizer=optimizer, **self._options)._collector
+        assert collector is not None
+        return collector
+
+    def _look_at_frameworks(self) -> None:
+        if "transformers.trainer" in sys.modules:
+            TRAINER_TAP.apply()
+
+    def _stepped(self, optimizer: Optimizer, *_args: Any) -> None:
+        self._optimizer_steps += 1
+        if self._waiting and optimizer not in self._stepped_once:
+            self._stepped_once.add(optimizer)
+            self._attach_trained(optimizer)
+
+    def _attach_trained(self, optimizer: Optimizer) -> None:
+        """Models whose forward pass is never called but whose parameters are trained: from here on
+        they are watched."""
+        trained: list[tuple[DistributedDataParallel, FirstForward]] = []
+        with _errors_logged():
+            for model, first in list(self._waiting.items()):
+                if CONSTRUCTIONS.optimizer_of(model.parameters()) is optimizer:
+                    trained.append((model, first))
+        for model, first in trained:
+            first.attach(model)
+
+    def _at_end(self) -> None:
+        """What a person would otherwise wonder about."""
+        if self._seen or os.getpid() != self._pid:
+            return
+        if multiprocessing.parent_process() is not None and not self._optimizer_steps:
+            return  # a helper of some kind
+        world = int(os.environ.get("WORLD_SIZE", "1"))
+        if self._optimizer_steps and world > 1:
+            self._say(
+                f"presum: {world} ranks were started, and this one made {self._optimizer_steps} "
+                "optimiser steps, but no DistributedDataParallel or FSDP2 model was trained: each "
+                'rank trains on its own, or reduces by hand (then attach with mode="manual")'
+            )
+        elif not self._spawned:
+            self._say(
+                "presum: nothing was recorded: no DistributedDataParallel or FSDP2 model was "
+                "trained in this process (of those that it may have started only those of a "
+                "launcher are watched)"
+            )
+
+    def _say(self, text: str) -> None:
+        first = os.environ.get("RANK", "0") == "0"
+        if first and not self._options.get("quiet") and text not in self._said:
+            self._said.add(text)
+            print(text, file=sys.stderr, flush=True)
+
+
+_auto: AutoAttach | None = None
+_wrap = SPAWN._wrap
+
+
+def start(options: dict[str, Any], words: Sequence[str] | None = None) -> None:
+    """Attach to everything from here on. Only the first call counts.
+
+    ``words`` are those of presum.run's command line before the program, for ranks that the program
+    starts itself; None where it was not started so.
+    """
+    global _auto
+    if _auto is None:
+        _auto = AutoAttach(options, words)
+        _auto.start()
+
+
+def spawned(*args: Any) -> None:
+    """What a process runs that ``torch.multiprocessing.spawn`` starts."""
+    with _errors_logged():
+        start(json.loads(os.environ[SPAWNED]))
+    _wrap(*args)

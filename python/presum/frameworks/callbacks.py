@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the callbacks for training frameworks share."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from presum.monitor import Monitor
+from presum.parallel.targets import is_watched, outermost_fsdp
+from presum.torch_events.losses import kept_value
+from presum.torch_events.taps import TAPS, TappedFunction
+
+
+class TrainerTap:
+    """Tells how the Trainer of transformers divides losses: a callback is given no trainer."""
+
+    def __init__(self) -> None:
+        self._tap: TappedFunction | None = None
+
+    def apply(self) -> None:
+        """A second call does nothing."""
+        if self._tap is None:
+            from transformers import Trainer
+
+            self._tap = TappedFunction(
+                Trainer, "training_step", before=self._begin, always=self._end
+            )
+            self._tap.apply()
+
+    def _begin(self, trainer: Any, _model: Any, _inputs: Any, *args: Any, **kwargs: Any) -> None:
+        items = kwargs.get("num_items_in_batch", args[0] if args else None)
+        if items is not None and _divides_by_items(trainer):
+            TAPS.items = kept_value(items)
+            averages = getattr(trainer.args, "average_tokens_across_devices", False)
+            TAPS.loss_factor = float(_data_parallel(trainer)) if averages else 1.0
+            TAPS.shifts_labels = getattr(trainer, "_loss_shifts_labels", None)
+
+    def _end(self) -> None:
+        TAPS.items, TAPS.loss_factor, TAPS.shifts_labels = None, 1.0, None
+
+
+def _divides_by_items(trainer: Any) -> bool:
+    """A loss of the user's own may be divided by anything."""
+    home = type(trainer).compute_loss.__module__.partition(".")[0]
+    return home in ("transformers", "trl")
+
+
+def _data_parallel(trainer: Any) -> int:
+    tensor_parallel = trainer.get_tp_size() if hasattr(trainer, "get_tp_size") else 1
+    return int(trainer.accelerator.num_processes // tensor_parallel)
+
+
+TRAINER_TAP = TrainerTap()
+
+
+class TrainingWatcher:
+    """Attaches the model of one training, and closes its monitor."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self._options = options
+        self.monitors: list[Monitor] = []
+
+    def begin(self, model: nn.Module, **found: Any) -> None:
+        """A model that cannot be watched is not, which is said, and training goes on."""
+        from presum.attaching import attach
+
+        models = [model] if isinstance(model, DistributedDataParallel) else outermost_fsdp(model)
+        if not models:
+            self._say(f"presum: {type(model).__name__} is not trained by DDP or FSDP2; not watched")
+        for one in models:
+            if is_watched(one):
+                continue
+            try:
+                self.monitors.append(attach(one, **{**found, **self._options}))
+            except Exception as error:
+                self._say(str(error) if isinstance(error, ValueError) else f"presum: {error!r}")
+
+    def end(self) -> None:
+        monitors, self.monitors = self.monitors, []
+        for monitor in monitors:
+            monitor.close()
+
+    def _say(self, text: str) -> None:
+        if os.environ.get("RANK", "0") == "0" and not self._options.get("quiet"):
+            print(text, file=sys.stderr, flush=True)

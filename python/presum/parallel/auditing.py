@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a reduction really does: ``attach(audit_every=N)``, in DDP's communication hook and around
+FSDP2's reduce-scatter.
+
+Every N-th backward pass workers gather a sample of what they put into one bucket, the next one each
+time, and compare what came out with the exact sum (docs/audit.md). What is exchanged depends on
+nothing but what all workers do alike, and goes on when the recording has ended on one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch.futures import Future
+
+from presum import _core
+from presum.devices.gradient_pass import DTYPES
+from presum.parallel.collectives import all_gather
+from presum.steps.collector import AuditResult
+
+MakeAudit = Callable[[], AuditResult | None]
+
+
+class GatheredSample(NamedTuple):
+    """A sample of what every worker put into a bucket or shard, on its way."""
+
+    elements: int  # of the bucket or shard
+    places: torch.Tensor | slice  # in it
+    values: torch.Tensor  # of [workers, sample]
+    sent: torch.Tensor  # alive until it is
+    done: Future[Any]
+    divisor: int  # of the sum that comes out
+
+
+class Audits:
+    """When a bucket is audited, and how."""
+
+    def __init__(self, every: int, elements: int | None) -> None:
+        """``elements`` of a bucket or shard are compared; None for all."""
+        self._every = every
+        self._elements = elements
+        self.buckets = 1  # of a backward pass, as far as known
+
+    def due(self, passes: int, bucket: int) -> bool:
+        """Whether that bucket of the backward pass ``passes`` (0, 1, ...) is to be audited."""
+        return passes % self._every == 0 and bucket == passes // self._every % self.buckets
+
+    def gather(
+        self, local: torch.Tensor, group: dist.ProcessGroup | None, divisor: int | None = None
+    ) -> GatheredSample:
+        """Collective. ``local`` is this worker's bucket, before any division; what comes out is the
+        sum over ``divisor``, which by default makes it the mean."""
+        places, world = self._places(local), dist.get_world_size(group)
+        own = local[places].contiguous()
+        values = own.new_empty(world, own.numel())
+        work = all_gather(values.view(-1), own, group=group, async_op=True)
+        return GatheredSample(
+            local.numel(), places, values, own, work.get_future(), divisor or world
+        )
+
+    def exchange(
+        self, local: torch.Tensor, group: dist.ProcessGroup, divisor: int
+    ) -> GatheredSample:
+        """Collective. ``local`` holds this worker's values of everyone's shard, one after the
+        other; what comes out is this worker's shard of the sum over ``divisor``."""
+        shards = local.view(group.size(), -1)
+        places = self._places(shards[0])
+        sent = shards[:, places].contiguous()
+        values = torch.empty_like(sent)
+        work = dist.all_to_all_single(values.view(-1), sent.view(-1), group=group, async_op=True)
+        return GatheredSample(shards.shape[1], places, values, sent, work.get_future(), divisor)
+
+    def _places(self, values: torch.Tensor) -> torch.Tensor | slice:
+        """Evenly spread, with both ends: there a sum goes wrong first."""
+        if self._elements is None or self._elements >= values.numel():
+            return slice(None)
+        spread = torch.arange(self._elements, device=values.device)
+        return spread * (values.numel() - 1) // max(1, self._elements - 1)
+
+    def follow(
+        self,
+        gathering: GatheredSample,
+        reduced: Future[torch.Tensor],
+        again: Future[torch.Tensor] | None,
+        tell: Callable[[MakeAudit], None],
+    ) -> Future[torch.Tensor]:
+        """``reduced``, once ``tell`` was given what finds out what was done. ``again`` is the
+        reduction of the same values once more."""
+        waited: list[Future[Any]] = [reduced, gathering.done]
+
+        def compare(_done: Future[Any]) -> torch.Tensor:
+            mean = flat_value(reduced)
+            second = None if again is None else flat_value(again)
+            tell(lambda: audit_result(gathering, mean, second))
+            return mean
+
+        return torch.futures.collect_all(waited + ([again] if again else [])).then(compare)
+
+
+def flat_value(reduced: Future[Any]) -> torch.Tensor:
+    """The buffer that a communication hook's future brings."""
+    value = reduced.value()
+    return (value[0] if isinstance(value, (list, tuple)) else value).view(-1)  # type: ignore[no-any-return]
+
+
+def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    words = {2: torch.int16, 4: torch.int32, 8: torch.int64}[one.element_size()]
+    return torch.equal(one.view(words), other.view(words))
+
+
+def audit_result(
+    found: GatheredSample, mean: torch.Tensor, again: torch.Tensor | None
+) -> AuditResult | None:
+    """What happened to the sample, given the reduced bucket or shard. Reads it on the host. None
+    where a hook of the user's returned something of another dtype or size."""
+    if mean.dtype != found.values.dtype or mean.numel() != found.elements:
+        return None
+    values, result = found.values.cpu(), mean[found.places].contiguous().cpu()
+    compared = _core.audit_compare(
+        [row.data_ptr() for row in values],
+        DTYPES[result.dtype],
+        result.numel(),
+        found.divisor,
+        result.data_ptr(),
+    )
+    return AuditResult(compared["record"], None if again is None else _same_bits(mean, again))

@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A reproducible reduction in place of DistributedDataParallel's own: in its communication hook.
+
+The hook gets a backward pass's gradients bucket by bucket, in one order on all workers. While a
+bucket's first round is under way the second of the one before starts; autograd's thread waits for
+first rounds only. Gradients of passes under ``no_sync()`` are leaves of their own: they are moved
+out of ``.grad`` as they come.
+"""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import nn
+from torch._C._distributed_c10d import GradBucket
+from torch.futures import Future
+from torch.nn.parallel import DistributedDataParallel
+
+from presum.parallel.auditing import Audits, flat_value
+from presum.parallel.ddp import DdpCollector
+from presum.parallel.ddp_hook import COMM_HOOKS, HookState
+from presum.parallel.ddp_leaves import DdpLeaves
+from presum.parallel.plan import ReductionPlan
+from presum.parallel.reductions import (
+    BinnedSum,
+    ExactSum,
+    FixedSum,
+    Participants,
+    Reduction,
+    Scratch,
+    agree,
+    check_sums_of_sums,
+    hand_over,
+)
+from presum.reduce.methods import fixed_bits
+from presum.steps.collector import CollectorSetup, in_backward
+
+GRAM_WORKERS_MAX = 64
+log = logging.getLogger("presum")
+
+
+class DdpReducingCollector(DdpCollector):
+    """As :class:`DdpCollector`, for a model whose gradients presum sums."""
+
+    def __init__(
+        self,
+        model: DistributedDataParallel,
+        plan: ReductionPlan,
+        setup: CollectorSetup,
+        audits: Audits | None = None,
+    ) -> None:
+        super().__init__(model, setup)
+        self._plan = plan
+        self._audits = audits
+        self._state: Callable[[], ReducingState | None] = lambda: None  # the model holds it
+        self._shares: list[torch.Tensor] = []
+        self._had_leaves: list[int] = []
+
+    def _hook_gradients(self) -> None:
+        super()._hook_gradients()
+        if self._state() is None:
+            parameters = [parameter for _, parameter in self._alive()]
+            state = ReducingState(self._model(), parameters, self._plan, weakref.ref(self))
+            self._state, state.audits = weakref.ref(state), self._audits
+            COMM_HOOKS.install(self._model(), state)
+
+    def read(self, index: int, grad: torch.Tensor | None, *, reduced: bool) -> None:
+        """This worker's own gradient is the sum of its leaves."""
+        state = self._state()
+        if not reduced and grad is not None and state is not None:
+            grad = state.leaves.whole(index, grad)
+        super().read(index, grad, reduced=reduced)
+
+    def _read_left_out(self) -> None:
+        """Leaves of parameters that the last micro-batch did not use are on their way by now."""
+        self._skipped += sum(not self._seen[place] for place in self._had_leaves)
+
+    def measures(self) -> bool:
+        """Whether the bucket under way belongs to a step that is recorded."""
+        return self.collecting and not self.off
+
+    def add_share(self, gram: torch.Tensor) -> None:
+        """A bucket's share of the Gram matrix."""
+        upper = torch.triu_indices(*gram.shape, device=gram.device)
+        self._shares.append(gram[upper[0], upper[1]])
+
+    def _begin_step(self) -> None:
+        super()._begin_step()
+        self._shares = []
+        state = self._state()
+        assert state is not None
+        self._had_leaves = state.leaves.places()
+
+    def _take_gram(self) -> torch.Tensor | None:
+        shares, self._shares = self._shares, []
+        return torch.stack(shares).sum(0) if shares else None
+
+
+class PendingBucket(NamedTuple):
+    """A bucket that was handed to us and is not summed yet."""
+
+    reduction: Reduction
+    buffer: torch.Tensor
+    future: Future[torch.Tensor]
+
+
+class ReducingState(HookState):
+    """What DDP holds of ours for as long as the model lives.
+
+    What goes wrong here raises, and so ends the training: a sum that was asked to be reproducible
+    is not replaced by one that is not.
+    """
+
+    def __init__(
+        self,
+        model: DistributedDataParallel,
+        parameters: Sequence[nn.Parameter],
+        plan: ReductionPlan,
+        collector: Callable[[], DdpReducingCollector | None],
+    ) -> None:
+        super().__init__(model.process_group, None, collector)
+        self.leaves = DdpLeaves(model, parameters, plan)
+        self._plan = plan
+        self._counts: list[int] = []
+        self._divisor = 1
+        self._pending: PendingBucket | None = None
+        self._said = False
+        self._scratch: dict[int, Scratch] = {}  # by bucket
+
+    def takes_another(self) -> bool:
+        return False
+
+    def reduce(self, bucket: GradBucket) -> Future[torch.Tensor]:
+        if in_backward():
+            self.leaves.enter()
+        buffer = bucket.buffer()
+        if buffer.is_sparse:
+            raise RuntimeError("presum: a sparse gradient cannot be summed reproducibly")
+        if bucket.index() == 0:
+            self._begin(buffer.device)
+        audits = self._audit_is_due(bucket) and max(self._counts) == 1
+        local = buffer.clone() if audits else buffer
+        future = self._started(self._reduction(bucket), buffer)
+        if audits:
+            future = self._followed(local, future)
+        if bucket.is_last():
+            self._proceed()
+            self.leaves.reduced()
+            self.passes += 1
+        return future.then(flat_value)  # as it is, an error would reach DDP as a value
+
+    def _followed(self, local: torch.Tensor, reduced: Future[torch.Tensor]) -> Future[torch.Tensor]:
+        assert self.audits is not None
+        gathering = self.audits.gather(local, self.group, self._divisor)
+        return self.audits.follow(gathering, reduced, None, self.tell)
+
+    def _started(self, reduction: Reduction, buffer: torch.Tensor) -> Future[torch.Tensor]:
+        pending = PendingBucket(reduction, buffer, _future(buffer))
+        reduction.begin()
+        self._proceed()
+        self._pending = pending
+        return pending.future
+
+    def _begin(self, device: torch.device) -> None:
+        self._pending = None
+        assert self.group is not None
+        contributions = agree(self.group, self.leaves.contribution(), device)
+        self._say(check_sums_of_sums(contributions, self._plan))
+        self._counts = [one.leaves for one in contributions]
+        self._divisor = self._plan.divisor(
+            len(contributions), sum(one.counted for one in contributions)
+        )
+
+    def _say(self, text: str | None) -> None:
+        if text is not None and not self._said:
+            self._said = True
+            log.warning("presum: %s", text)
+
+    def _proceed(self) -> None:
+        pending, self._pending = self._pending, None
+        if pending is None:
+            return
+        hand_over(pending.reduction, pending.buffer, pending.future)
+
+    def _reduction(self, bucket: GradBucket) -> Reduction:
+        assert self.group is not None
+        participants = Participants(self.group, self._counts, self._divisor)
+        mine = self.leaves.take(bucket.parameters(), bucket.gradients(), bucket.buffer())
+        if not isinstance(mine, list):
+            return BinnedSum(participants, mine)
+        scratch = self._scratch.setdefault(bucket.index(), Scratch())
+        if self._plan.method == "exact":
+            return ExactSum(participants, mine, self._wants_gram(participants.leaves), scratch)
+        return FixedSum(participants, mine, fixed_bits(self._plan.method), scratch)
+
+    def _wants_gram(self, leaves: int) -> Callable[[torch.Tensor], None] | None:
+        collector: DdpReducingCollector | None = self._collector()
+        one_each = leaves == len(self._counts) <= GRAM_WORKERS_MAX
+        if collector is None or not one_each or not collector.measures():
+            return None
+        return collector.add_share
+
+
+def _future(buffer: torch.Tensor) -> Future[torch.Tensor]:
+    return Future() if buffer.is_cpu else Future(devices=[buffer.device])

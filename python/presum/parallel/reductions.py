@@ -1,0 +1,328 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A flat buffer's reproducible sum over the workers of a group, by collectives of any backend.
+
+Each way takes two rounds. On Gloo and MPI the second one starts when the first has arrived; on NCCL
+both are queued on the stream. docs/reduction.md counts steps and bytes.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch.futures import Future
+
+from presum.parallel.collectives import all_gather, reduce_scatter, used_here
+from presum.parallel.plan import ReductionPlan
+from presum.reduce import tensors
+from presum.reduce.tensors import Binned
+
+# What a worker's leaves come on top of:
+LOST = 1  # a sum whose own leaves are gone
+MIXED = 2  # a sum of which some parameters were zeroed
+TOOK_BACK = 4  # a sum whose leaves are brought once more
+DROPPED = 8  # nothing; but it has given up such leaves
+SUM_OF_SUMS = (
+    "gradients were reduced on top of reduced ones that zero_grad() did not clear: their sum is "
+    "rounded twice, and depends on how micro-batches are shared out (let passes before the last "
+    "be under no_sync(), with FSDP2 after set_requires_gradient_sync(False))"
+)
+
+
+class Participants(NamedTuple):
+    """Of a sum: who takes part, how many leaves each worker brings, what divides the sum."""
+
+    group: dist.ProcessGroup | None  # None: the default one
+    counts: Sequence[int]
+    divisor: int
+
+    @property
+    def leaves(self) -> int:
+        """Of all workers together."""
+        return sum(self.counts)
+
+
+class Scratch:
+    """Memory that is used again at the next step: on hosts fresh pages cost as much as a pass. For
+    one flat buffer at a time."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, torch.Tensor] = {}
+
+    def take(
+        self, name: str, like: torch.Tensor, *shape: int, dtype: torch.dtype | None = None
+    ) -> torch.Tensor:
+        """Not initialised, on the device of ``like``, of its dtype unless another is given. On
+        devices new each time: there torch keeps memory, and knows which stream still reads it."""
+        if not like.is_cpu:
+            return like.new_empty(shape, dtype=dtype)
+        kind = (shape, dtype or like.dtype, like.device)
+        held = self._held.get(name)
+        if held is None or (held.shape, held.dtype, held.device) != kind:
+            held = self._held[name] = like.new_empty(shape, dtype=dtype)
+        return held
+
+
+class Reduction(ABC):
+    """One flat buffer on its way through the workers.
+
+    ``begin``, and ``proceed`` or ``scatter``, issue collectives: in the same order of buffers on
+    all workers. ``out`` may be a leaf.
+    """
+
+    def __init__(self, participants: Participants, scratch: Scratch | None = None) -> None:
+        self._participants = participants
+        self._group: dist.ProcessGroup | None = participants.group
+        self._scratch = scratch or Scratch()
+        self._world = len(participants.counts)
+        self._first: Any = None  # the first round
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Start the first round."""
+
+    @abstractmethod
+    def proceed(self, out: torch.Tensor) -> Future[Any]:
+        """Wait for the first round and start the second; the future is done with it."""
+
+    @abstractmethod
+    def complete(self, out: torch.Tensor) -> None:
+        """After the second round: the sum is in ``out``, on every worker."""
+
+    @abstractmethod
+    def scatter(self, out: torch.Tensor) -> None:
+        """In place of ``proceed`` and ``complete``: this worker's part, where each has one part of
+        the buffer. Waits."""
+
+    def release_group(self) -> None:
+        """Of the group, once the last collective is issued: the thread that completes this is the
+        group's own, and must not be the last to hold it."""
+        self._group = self._first = None
+        self._participants = self._participants._replace(group=None)
+
+    def _all_reduce(self, tensor: torch.Tensor, op: Any) -> Any:
+        return dist.all_reduce(tensor, op, group=self._group, async_op=True)
+
+    def _scattered(self, tensor: torch.Tensor) -> torch.Tensor:
+        """This worker's part of the sum of integers."""
+        part = tensor.new_empty(tensor.numel() // self._world)
+        reduce_scatter(part, tensor, group=self._group)
+        return part
+
+    def _own(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.view(self._world, -1)[dist.get_rank(self._group)]
+
+
+class ExactSum(Reduction):
+    """Each worker gets everyone's leaves of one chunk, sums them, and hands the sum out."""
+
+    def __init__(
+        self,
+        participants: Participants,
+        leaves: Sequence[torch.Tensor],
+        share: Callable[[torch.Tensor], None] | None = None,
+        scratch: Scratch | None = None,
+    ) -> None:
+        """``share`` gets the products of all pairs of leaves in this worker's chunk, float64 of
+        [leaves, leaves]; at most 64 leaves."""
+        super().__init__(participants, scratch)
+        self._leaves = leaves
+        self._share = share
+        self._width = -(-leaves[0].numel() // self._world)
+        self._received = self._scratch.take("received", leaves[0], participants.leaves, self._width)
+        self._sums = leaves[0].new_empty(0)
+
+    def begin(self) -> None:
+        self._sent = self._in_chunks()
+        self._first = dist.all_to_all_single(
+            self._received.view(-1),
+            self._sent,
+            [count * self._width for count in self._participants.counts],
+            [len(self._leaves) * self._width] * self._world,
+            group=self._group,
+            async_op=True,
+        )
+
+    def _in_chunks(self) -> torch.Tensor:
+        """The leaves as (chunk, leaf, element), padded with zeros; one leaf stays where it is."""
+        room = self._width * self._world - self._leaves[0].numel()
+        if len(self._leaves) == 1 and room == 0:
+            return self._leaves[0]
+        padded = self._leaves
+        if room:
+            padded = [torch.nn.functional.pad(leaf, (0, room)) for leaf in self._leaves]
+        return torch.stack([leaf.view(self._world, -1) for leaf in padded], 1).view(-1)
+
+    def _sum(self, out: torch.Tensor) -> None:
+        self._first.wait()
+        leaves, divisor = used_here(self._received).unbind(0), self._participants.divisor
+        if self._share is None:
+            tensors.exact(leaves, divisor, out)
+            return
+        gram = out.new_zeros(len(leaves), len(leaves), dtype=torch.float64)
+        tensors.exact(leaves, divisor, out, gram)
+        self._share(gram)
+
+    def proceed(self, out: torch.Tensor) -> Future[Any]:
+        copies = self._world if out.is_cpu else 1  # see _gather
+        parts = self._scratch.take("parts", out, copies, self._width)
+        self._sum(parts[0])
+        whole = self._width * self._world
+        self._sums = out if out.numel() == whole else self._scratch.take("sums", out, whole)
+        return self._gather(parts).get_future()  # type: ignore[no-any-return]
+
+    def _gather(self, parts: torch.Tensor) -> Any:
+        """Everyone's first part. Gloo's all-gather goes around a ring, one part after the other;
+        its all-to-all sends them at once."""
+        group = self._group
+        if not parts.is_cpu:
+            return all_gather(self._sums, parts[0], group=group, async_op=True)
+        parts[1:] = parts[0]
+        return dist.all_to_all_single(self._sums, parts.view(-1), group=group, async_op=True)
+
+    def complete(self, out: torch.Tensor) -> None:
+        if self._sums is not out:
+            out.copy_(used_here(self._sums)[: out.numel()])
+
+    def scatter(self, out: torch.Tensor) -> None:
+        self._sum(out)
+
+
+class FixedSum(Reduction):
+    """The largest exponents, then integers, by the library's own all-reduce."""
+
+    def __init__(
+        self,
+        participants: Participants,
+        leaves: Sequence[torch.Tensor],
+        bits: int,
+        scratch: Scratch | None = None,
+    ) -> None:
+        super().__init__(participants, scratch)
+        self._leaves = leaves
+        self._bits = bits
+
+    def begin(self) -> None:
+        like = self._leaves[0]
+        room = self._scratch.take("exponents", like, like.numel(), dtype=torch.uint8)
+        self._exponents = tensors.exponents(self._leaves, room)
+        self._first = self._all_reduce(self._exponents, dist.ReduceOp.MAX)
+
+    def _encode(self) -> torch.Tensor:
+        self._first.wait()
+        like, bits = self._leaves[0], self._bits
+        dtype = torch.int32 if bits == 32 else torch.int64
+        room = self._scratch.take("integers", like, like.numel(), dtype=dtype)
+        return tensors.encode(self._leaves, self._exponents, self._participants.leaves, bits, room)
+
+    def proceed(self, out: torch.Tensor) -> Future[Any]:
+        self._sums = self._encode()
+        return self._all_reduce(self._sums, dist.ReduceOp.SUM).get_future()  # type: ignore[no-any-return]
+
+    def complete(self, out: torch.Tensor) -> None:
+        self._decode(used_here(self._sums), used_here(self._exponents), out)
+
+    def scatter(self, out: torch.Tensor) -> None:
+        sums = self._scattered(self._encode())
+        self._decode(sums, self._own(self._exponents), out)
+
+    def _decode(self, sums: torch.Tensor, exponents: torch.Tensor, out: torch.Tensor) -> None:
+        participants = self._participants
+        tensors.decode(sums, exponents, participants.leaves, participants.divisor, self._bits, out)
+
+
+class BinnedSum(Reduction):
+    """The highest bins, then integers, for leaves that were folded into bins as they came."""
+
+    def __init__(self, participants: Participants, state: Binned) -> None:
+        super().__init__(participants)
+        self._state = state
+
+    def begin(self) -> None:
+        self._top = self._state.top.clone()
+        self._first = self._all_reduce(self._top, dist.ReduceOp.MAX)
+
+    def _raise(self) -> None:
+        self._first.wait()
+        self._state.raise_to(self._top)
+
+    def proceed(self, out: torch.Tensor) -> Future[Any]:
+        self._raise()
+        self._digits = torch.stack([self._state.high, self._state.low])
+        return self._all_reduce(self._digits, dist.ReduceOp.SUM).get_future()  # type: ignore[no-any-return]
+
+    def complete(self, out: torch.Tensor) -> None:
+        self._decode(Binned(used_here(self._top), *used_here(self._digits)), out)
+
+    def scatter(self, out: torch.Tensor) -> None:
+        self._raise()
+        parts = (self._scattered(digits) for digits in (self._state.high, self._state.low))
+        self._decode(Binned(self._own(self._top), *parts), out)
+
+    def _decode(self, state: Binned, out: torch.Tensor) -> None:
+        state.decode(self._participants.divisor, out)
+
+
+def hand_over(reduction: Reduction, buffer: torch.Tensor, future: Future[torch.Tensor]) -> None:
+    """Proceeds; once the sum is in ``buffer``, so it is in ``future``, or what went wrong."""
+
+    second = reduction.proceed(buffer)
+    reduction.release_group()
+
+    def complete(second: Future[Any]) -> None:
+        try:
+            second.value()
+            reduction.complete(buffer)
+            future.set_result(buffer)
+        except Exception as error:
+            future.set_exception(error)  # type: ignore[arg-type]
+
+    second.add_done_callback(complete)
+
+
+class Contribution(NamedTuple):
+    """What a worker brings to a sum."""
+
+    leaves: int
+    counted: int  # of them, where the sum is divided by leaves
+    flags: int
+    plan: int  # must be the same everywhere
+
+
+def agree(group: dist.ProcessGroup, own: Contribution, device: torch.device) -> list[Contribution]:
+    """What each worker brings. Waits.
+
+    Raises:
+        RuntimeError: on every worker, if they are to sum in different ways.
+    """
+    mine = torch.tensor(own, dtype=torch.int64, device=device)
+    found = mine.new_empty(dist.get_world_size(group) * len(own))
+    all_gather(found, mine, group=group)
+    contributions = [Contribution(*row) for row in found.view(-1, len(own)).tolist()]
+    if any(one.plan != own.plan for one in contributions):
+        raise RuntimeError(
+            "presum: workers were attached with different reduction or microbatch_mean"
+        )
+    return contributions
+
+
+def check_sums_of_sums(contributions: Sequence[Contribution], plan: ReductionPlan) -> str | None:
+    """What is to be said of leaves that come on top of a sum.
+
+    Raises:
+        RuntimeError: on every worker, if the result would be wrong.
+    """
+    flags = functools.reduce(operator.or_, (one.flags for one in contributions))
+    if flags & TOOK_BACK and flags & DROPPED:
+        raise RuntimeError(
+            "presum: under join() a worker without input has given up leaves that others sum "
+            "again: call zero_grad() after each reduction, or accumulate under no_sync()"
+        )
+    if flags & LOST and plan.microbatch_mean:
+        raise RuntimeError(f"presum: {SUM_OF_SUMS}; with microbatch_mean it has no right divisor")
+    return SUM_OF_SUMS if flags & (LOST | MIXED) else None

@@ -1,0 +1,289 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What kind of model is to be watched, who else trains it, and how its gradients are seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from presum.parallel.plan import ReductionPlan
+from presum.steps.collector import Collector, CollectorSetup
+from presum.torch_events.hooks import Hook
+
+if TYPE_CHECKING:
+    from presum.parallel.auditing import Audits
+    from presum.parallel.fsdp import FsdpCollector
+
+MODES = ("passive", "hook", "manual")
+
+
+@dataclass(frozen=True)
+class Target:
+    """A model as presum sees it."""
+
+    wrapper: nn.Module  # whose forward pass takes a micro-batch
+    module: nn.Module  # the bare one; the same where there is no wrapper
+    kind: str
+    ranks: Sequence[int]  # global ranks of the data-parallel workers
+    parameters: Mapping[str, nn.Parameter]  # what the reduction sums
+    device: torch.device
+    collector: Callable[[CollectorSetup], Collector]
+    ignored: Collection[str] = field(default=())  # by the wrapper
+    sharded: bool = False  # workers hold different parts of the parameters
+
+
+class WatchOptions(NamedTuple):
+    """How a model is to be watched, and its gradients to be summed."""
+
+    mode: str = "passive"
+    gram_every: int | None = None
+    plan: ReductionPlan | None = None
+    audit_every: int | None = None
+    audit_elements: int | None = None
+
+
+def target_of(model: object, group: dist.ProcessGroup | None, options: WatchOptions) -> Target:
+    """Raises ValueError for what cannot be watched, or not be summed as wished."""
+    if options.mode not in MODES:
+        names = ", ".join(MODES)
+        raise ValueError(f"presum.attach: mode must be one of {names}, not {options.mode!r}")
+    model = getattr(model, "_orig_mod", model)  # of torch.compile
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"presum.attach needs a module, not {type(model).__name__}")
+    if options.gram_every is not None and options.mode != "hook":
+        raise ValueError('presum.attach: gram_every needs mode="hook"')
+    target = _target(model, group, options)
+    if is_watched(target.wrapper):
+        raise ValueError("presum.attach: this model is attached already; close its monitor first")
+    devices = {str(parameter.device) for parameter in target.parameters.values()}
+    if len(devices) > 1:
+        raise ValueError(
+            f"presum.attach: the model is spread over {', '.join(sorted(devices))}; "
+            "only models on one device can be watched"
+        )
+    return target
+
+
+def is_watched(model: nn.Module) -> bool:
+    """Whether a recording of a model is under way."""
+    hooks = model._forward_pre_hooks.values()
+    return any(isinstance(hook, Hook) and hook.is_of_a_recording() for hook in hooks)
+
+
+def _target(model: nn.Module, group: dist.ProcessGroup | None, options: WatchOptions) -> Target:
+    if isinstance(model, DistributedDataParallel) and options.mode != "manual":
+        return _ddp(model, group, options)
+    if options.mode == "passive" and is_fsdp(model):
+        return _fsdp(model, group, options)
+    if options.audit_every is not None and options.mode != "hook":
+        raise ValueError(
+            "presum.attach: audit_every is for DistributedDataParallel and FSDP2, not for "
+            f'{type(model).__name__} with mode="{options.mode}"; `presum audit FILE...` audits '
+            "saved gradients"
+        )
+    if options.mode == "manual":
+        return _by_hand(model, group)
+    raise ValueError(_why_not(model, options.mode))
+
+
+def is_fsdp(model: nn.Module) -> bool:
+    """Whether ``fully_shard`` was applied to a module itself."""
+    from torch.distributed.fsdp import FSDPModule
+
+    return isinstance(model, FSDPModule)
+
+
+def outermost_fsdp(model: nn.Module) -> list[nn.Module]:
+    """The modules that ``fully_shard`` was applied to and that lie in no other such."""
+    if is_fsdp(model):
+        return [model]
+    return [found for child in model.children() for found in outermost_fsdp(child)]
+
+
+def _why_not(model: nn.Module, mode: str) -> str:
+    name = type(model).__name__
+    if mode == "hook":
+        return f'presum.attach: mode="hook" is for DistributedDataParallel, not {name}'
+    if any(base.__name__ == "FullyShardedDataParallel" for base in type(model).__mro__):
+        return (
+            "presum.attach: FSDP1 (FullyShardedDataParallel) reduces flat shards and cannot be "
+            "watched; use FSDP2, torch.distributed.fsdp.fully_shard"
+        )
+    return (
+        f"presum.attach needs a DistributedDataParallel or fully_shard model, not {name}: attach "
+        "after wrapping, and give the wrapper itself; where your code reduces gradients by hand, "
+        'use mode="manual"'
+    )
+
+
+def _ddp(
+    model: DistributedDataParallel, group: dist.ProcessGroup | None, options: WatchOptions
+) -> Target:
+    ignored = model.parameters_to_ignore
+    parameters = {n: p for n, p in _trainable(model.module).items() if n not in ignored}
+    if options.plan is not None:
+        _check_unhooked(model)
+        if getattr(model, "_delay_all_reduce_params", None):
+            raise ValueError(
+                "presum.attach: reduction does not go with delay_all_reduce_named_params, whose "
+                "parameters DDP reduces by itself"
+            )
+        options.plan.check({p.dtype for p in parameters.values()})
+    elif _needs_hook(options):
+        _check_hookable(model)
+    return Target(
+        wrapper=model,
+        module=model.module,
+        kind="DDP",
+        ranks=dist.get_process_group_ranks(group or model.process_group),
+        parameters=parameters,
+        device=_device(parameters),
+        collector=lambda setup: _ddp_collector(model, options, setup),
+        ignored=ignored,
+    )
+
+
+def _needs_hook(options: WatchOptions) -> bool:
+    return options.mode == "hook" or options.audit_every is not None
+
+
+def _ddp_collector(
+    model: DistributedDataParallel, options: WatchOptions, setup: CollectorSetup
+) -> Collector:
+    from presum.parallel.ddp import DdpCollector
+    from presum.parallel.ddp_hook import DdpHookCollector
+    from presum.parallel.ddp_reducing import DdpReducingCollector
+
+    group, audits = model.process_group, _audits(options, setup)
+    if options.plan is not None:
+        return DdpReducingCollector(model, options.plan, setup, audits)
+    if _needs_hook(options):
+        return DdpHookCollector(model, group, options.gram_every, setup, audits)
+    return DdpCollector(model, setup)
+
+
+def _audits(options: WatchOptions, setup: CollectorSetup) -> Audits | None:
+    from presum.parallel.auditing import Audits
+
+    if options.audit_every is None:
+        return None
+    return Audits(options.audit_every * setup.every, options.audit_elements)
+
+
+def hooks_of(model: DistributedDataParallel) -> list[tuple[Any, Any]]:
+    return list(getattr(model, "_comm_hooks", []))
+
+
+def _check_hookable(model: DistributedDataParallel) -> None:
+    world = dist.get_world_size(model.process_group)
+    if model.gradient_as_bucket_view and world & (world - 1):
+        raise ValueError(
+            'presum.attach: with mode="hook" and gradient_as_bucket_view the number of workers '
+            f"must be a power of two, not {world}: else bits of the mean could change"
+        )
+    _check_unhooked(model)
+    if world > 64:
+        raise ValueError('presum.attach: mode="hook" is for at most 64 workers')
+
+
+def _check_unhooked(model: DistributedDataParallel) -> None:
+    from presum.parallel.ddp_hook import HookState, installed
+
+    if installed(model) is not None:
+        raise ValueError(
+            "presum.attach: presum is in this model's communication hook already, from an earlier "
+            "attach; it stays there as long as the model lives"
+        )
+    copied = any(isinstance(s, HookState) and s.group is None for _, s in hooks_of(model))
+    if hooks_of(model) and not copied:
+        raise ValueError(
+            "presum.attach: the model has a communication hook already; attach first, and register "
+            "it afterwards: it will run inside (with reduction= leave it out: that replaces hooks)"
+        )
+
+
+def _fsdp(model: nn.Module, group: dist.ProcessGroup | None, options: WatchOptions) -> Target:
+    from presum.parallel.fsdp import parameter_groups
+    from presum.parallel.fsdp_reducing import check_groups
+
+    groups = list(parameter_groups(model))
+    if not groups:
+        raise ValueError("presum.attach: fully_shard has found no parameter in this module")
+    mesh: Any = groups[0].mesh_info.mesh
+    if options.plan is not None:
+        check_groups(groups, options.plan)
+    if options.audit_every is not None:
+        _check_audited(groups)
+
+    return Target(
+        wrapper=model,
+        module=model,
+        kind="FSDP2",
+        ranks=dist.get_process_group_ranks(group) if group else mesh.mesh.flatten().tolist(),
+        parameters=_trainable(model),
+        device=groups[0].device,
+        collector=lambda setup: _fsdp_collector(model, options, setup),
+        sharded=True,
+    )
+
+
+def _check_audited(groups: Sequence[Any]) -> None:
+    from presum.parallel.fsdp_auditing import AuditedReduceScatter
+
+    if any(isinstance(group._reduce_scatter_comm, AuditedReduceScatter) for group in groups):
+        raise ValueError(
+            "presum.attach: this model's sums are audited already, from an earlier attach; they "
+            "are as long as the model lives"
+        )
+    if not any(hasattr(group.mesh_info, "shard_process_group") for group in groups):
+        raise ValueError(
+            "presum.attach: audit_every on FSDP2 is for shards; with replicate() there are none"
+        )
+
+
+def _fsdp_collector(
+    model: nn.Module, options: WatchOptions, setup: CollectorSetup
+) -> FsdpCollector:
+    from presum.parallel.fsdp import FsdpCollector
+    from presum.parallel.fsdp_auditing import FsdpAuditingCollector
+    from presum.parallel.fsdp_reducing import FsdpReducingCollector
+
+    audits = _audits(options, setup)
+    if options.plan is not None:
+        return FsdpReducingCollector(model, options.plan, setup, audits)
+    if audits is not None:
+        return FsdpAuditingCollector(model, setup, audits)
+    return FsdpCollector(model, setup)
+
+
+def _by_hand(model: nn.Module, group: dist.ProcessGroup | None) -> Target:
+    from presum.parallel.by_hand import ManualCollector
+
+    if isinstance(model, DistributedDataParallel) or is_fsdp(model):
+        raise ValueError('presum.attach: mode="manual" is for a module that nobody else reduces')
+    if not dist.is_initialized():
+        raise ValueError("presum.attach: call torch.distributed.init_process_group first")
+    parameters = _trainable(model)
+    return Target(
+        wrapper=model,
+        module=model,
+        kind="by hand",
+        ranks=dist.get_process_group_ranks(group),
+        parameters=parameters,
+        device=_device(parameters),
+        collector=lambda setup: ManualCollector(model, parameters, setup),
+    )
+
+
+def _trainable(module: nn.Module) -> dict[str, nn.Parameter]:
+    return {name: p for name, p in module.named_parameters() if p.requires_grad}
+
+
+def _device(parameters: Mapping[str, nn.Parameter]) -> torch.device:
+    return next((p.device for p in parameters.values()), torch.device("cpu"))

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One model that is recorded on this rank, from ``attach`` to its end.
+
+A session holds its recordings, and a model's hooks hold them; a recording holds its model weakly,
+so a program that lets go of a model frees it as it would without presum. A recording ends when its
+monitor is closed, when its model goes, when the module is wrapped again, and with the process.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+
+from torch import nn
+
+from presum._core import Observer
+from presum.steps.collector import Collector
+from presum.text import one_line, printable
+from presum.transport.session import Session
+
+log = logging.getLogger("presum")
+# Ended off the training thread, or in one of their hooks: these are still on.
+_left: deque[Collector] = deque()
+
+
+class Recording:
+    """Thread-safety: ``end_without_model`` is for the session's thread, the rest for the training
+    thread."""
+
+    def __init__(
+        self, session: Session, observer: Observer, ranks: tuple[int, ...], *, preflight: int | None
+    ) -> None:
+        self.session = session
+        self.collector: Collector | None = None
+        self.ended = False
+        self.model_is_gone = False
+        self._observer = observer
+        self._preflight = preflight
+        self._ending = threading.Lock()
+        self._finalizer: weakref.finalize[..., nn.Module] | None = None
+        self._module: Callable[[], nn.Module | None] = lambda: None
+        self._process_group: object = None
+        session.join(self, ranks)
+        session.send(observer.hello())
+
+    def watch(self, wrapper: nn.Module, module: nn.Module, collector: Collector) -> None:
+        """``wrapper`` is what the recording ends with; ``module`` the bare one."""
+        self.collector = collector
+        self._module = weakref.ref(module)
+        # The last reference to DDP's process group must be Python's: where DDP's reducer has it,
+        # torch (2.13) waits for Gloo's threads with the GIL held, and these may wait for the GIL.
+        self._process_group = getattr(wrapper, "process_group", None)
+        self._finalizer = weakref.finalize(wrapper, _model_goes, self)
+        self._finalizer.atexit = False
+
+    def is_of(self, module: object) -> bool:
+        """Whether it records this module, in whatever wrapper."""
+        return self._module() is module
+
+    # ---- its end
+
+    def end(self) -> None:
+        """Stop collecting and say goodbye. A second call does nothing."""
+        if self.model_is_gone:
+            self.end_without_model()
+            unhook_ended()
+        elif self._take_the_end():
+            collector = self.collector
+            if collector is not None:
+                collector.close()
+                if collector.hooked:  # it ended in one
+                    _left.append(collector)
+            self._say_goodbye()
+
+    def end_without_model(self) -> None:
+        """Likewise, on any thread, where the model is gone and none of its hooks runs any more."""
+        if self._take_the_end():
+            if self.collector is not None:
+                self.collector.close_without_model()
+                _left.append(self.collector)
+            self._say_goodbye()
+
+    def _take_the_end(self) -> bool:
+        with self._ending:
+            ended, self.ended = self.ended, True
+        if self._finalizer is not None:
+            self._finalizer.detach()
+        return not ended
+
+    def _say_goodbye(self) -> None:
+        session, clock = self.session, 0
+        if self.collector is not None:
+            clock = self.collector.optimizer_steps
+        self.collector = None
+        self._process_group = None
+        session.forget(self)
+        outbox = session.channel.outbox
+        try:
+            session.send(self._observer.note(True, outbox.sent, outbox.dropped, "", clock))
+        except Exception as error:
+            session.channel.remark(f"the end of the recording cannot be told ({one_line(error)})")
+
+    # ---- what its collector tells
+
+    def stepped(self, steps: int) -> None:
+        """After an optimiser step, on the training thread, with the steps done so far."""
+        self.session.listeners.tell_training_thread()
+        if self._preflight is not None and steps >= self._preflight and not self.ended:
+            raise SystemExit(self.session.end_preflight())
+
+    def failed(self, error: Exception) -> None:
+        """The collector has stopped."""
+        what = f"collection failed ({type(error).__name__}: {one_line(error)})"
+        self.session.channel.complain(what)
+        self.note(what)
+
+    def note(self, text: str) -> None:
+        """A line for the run log."""
+        outbox = self.session.channel.outbox
+        said = printable(text)
+        self.session.send(self._observer.note(False, outbox.sent, outbox.dropped, said))
+
+    def say_if_cut_short(self) -> None:
+        """A preflight that ends before its steps were done."""
+        if self._preflight is not None and not self.ended:
+            steps = self._preflight
+            self.session.channel.say(f"presum: training ended before {steps} preflight steps")
+
+
+def _model_goes(recording: Recording) -> None:
+    """Any thread may be here, in the middle of anything: it only leaves a message."""
+    recording.model_is_gone = True
+    collector = recording.collector
+    if collector is not None:
+        collector.off = True
+    recording.session.orphans.append((time.monotonic(), recording))
+
+
+def unhook_ended() -> None:
+    """Take off hooks that recordings left which ended with their models, or in one of their hooks.
+    For the training thread, outside of a hook of those."""
+    while _left:
+        _left.popleft().unhook()

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What torch calls: bound methods of a listener that never raise."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from torch._compile import _disable_dynamo
+
+
+class EventListener(Protocol):
+    """Who is told of torch's events as long as it is not ``off``."""
+
+    off: bool
+    failed: bool
+    ended: bool
+
+    def fail(self, error: Exception) -> None: ...
+
+    def output_reached(self, micro_batch: Any) -> None: ...
+
+    def count_optimizer_step(self) -> None: ...
+
+
+class GradientListener(EventListener, Protocol):
+    """Likewise of each parameter's gradient."""
+
+    in_backward: bool
+    collecting: bool
+
+    def before_backward(self) -> None: ...
+
+    def read(self, index: int, grad: torch.Tensor | None, *, reduced: bool) -> None: ...
+
+
+class Hook:
+    """A bound method that torch calls; it never raises, and copies and pickles as one of Python's
+    own that does nothing, so that models still do, and load where presum is not installed."""
+
+    __torch_unserializable__ = True  # on a tensor: saving it is no reason for a warning
+
+    def __init__(
+        self,
+        listener: EventListener | None = None,
+        method: Callable[..., None] | None = None,
+        *bound: object,
+    ) -> None:
+        self._listener = listener
+        self._method = method
+        self._bound = bound
+
+    @_disable_dynamo  # a compiled wrapper calls it as it is
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        if self._listener is None or self._listener.off:
+            return
+        try:
+            assert self._method is not None
+            self._method(*self._bound, *args, **kwargs)
+        except Exception as error:
+            self._listener.fail(error)
+
+    def is_of_a_recording(self) -> bool:
+        """Whether its listener has not ended."""
+        return self._listener is not None and not self._listener.ended
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (getattr, (contextlib.nullcontext(), "__exit__"))
+
+
+class ParameterHook(Hook):
+    """The hook of one parameter: as :class:`Hook`, with as few steps as possible."""
+
+    def __init__(self, listener: GradientListener | None = None, index: int = 0) -> None:
+        super().__init__(listener)
+        self._owner = listener
+        self._index = index
+
+    def __call__(self, *args: Any, **_kwargs: Any) -> None:
+        listener = self._owner
+        if listener is None or listener.off:
+            return
+        try:
+            if not listener.in_backward:
+                listener.before_backward()
+            if listener.collecting:
+                listener.read(self._index, args[0].grad, reduced=False)
+        except Exception as error:
+            listener.fail(error)
+
+
+class OutputHook(Hook):
+    """The hook on what a forward pass gave. A program may keep that, and its graph, longer than the
+    model: it must not hold the listener, which holds the model."""
+
+    def __init__(self, listener: EventListener | None = None, micro_batch: object = None) -> None:
+        super().__init__()
+        self._weak = None if listener is None else weakref.ref(listener)
+        self._micro_batch = micro_batch
+
+    @_disable_dynamo
+    def __call__(self, *_args: Any, **_kwargs: Any) -> None:
+        listener = None if self._weak is None else self._weak()
+        if listener is None or listener.off or self._micro_batch is None:
+            return
+        try:
+            listener.output_reached(self._micro_batch)
+        except Exception as error:
+            listener.fail(error)
+
+
+def belongs_to(hook: object, listener: EventListener) -> bool:
+    """Whether a hook on an output is a listener's."""
+    return isinstance(hook, OutputHook) and hook._weak is not None and hook._weak() is listener
+
+
+class OptimizerHook(Hook):
+    """The hook after the optimiser's step: as :class:`Hook`, but steps count on when collecting has
+    failed, so that a preflight still ends."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        if self._listener is not None and self._listener.failed:
+            self._listener.count_optimizer_step()
+        else:
+            super().__call__(*args, **kwargs)

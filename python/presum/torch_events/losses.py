@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finding a micro-batch's loss and its target tokens in what a module is given and returns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import is_dataclass
+from typing import Any
+
+import torch
+
+from presum._core import count_targets
+from presum.devices.readable import readable
+
+IGNORED_LABEL = -100
+Scalar = float | int | torch.Tensor
+
+
+def kept_value(value: Scalar) -> Scalar | None:
+    """A number, or a copy on its device: the user may change the tensor in place. None for a tensor
+    that cannot be read."""
+    if not isinstance(value, torch.Tensor):
+        return float(value)
+    plain = readable(value)
+    if plain is None:
+        return None
+    return float(plain.detach()) if plain.is_cpu else plain.detach().clone()
+
+
+def find_loss(output: Any) -> torch.Tensor | None:
+    """The loss in a module's output, if it takes part in training (requires grad), else None.
+
+    Looked for as ``output["loss"]``, ``output.loss``, the first item of a tuple, the output itself;
+    it must have one element.
+    """
+    if isinstance(output, Mapping):
+        loss = output.get("loss")
+    elif isinstance(output, tuple) and output:
+        loss = output[0]
+    else:
+        loss = getattr(output, "loss", output)
+    if not isinstance(loss, torch.Tensor) or not _trains(loss) or loss.numel() != 1:
+        return None
+    return loss if readable(loss) is not None else None
+
+
+def first_tensor(output: Any, *, but: torch.Tensor | None = None) -> torch.Tensor | None:
+    """The first tensor in a module's output that takes part in training, ``but`` left out."""
+    if isinstance(output, torch.Tensor):
+        return output if _trains(output) and output is not but else None
+    found = (first_tensor(value, but=but) for value in _items(output))
+    return next((tensor for tensor in found if tensor is not None), None)
+
+
+def _trains(tensor: torch.Tensor) -> bool:
+    """Whether a tensor was computed from what is trained; a parameter itself was not."""
+    return tensor.requires_grad and not tensor.is_leaf
+
+
+def _items(output: Any) -> Iterable[Any]:
+    """What a container holds, or an object keeps; nothing of anything else."""
+    if isinstance(output, (tuple, list)):
+        return output
+    if isinstance(output, Mapping):
+        return output.values()
+    return vars(output).values() if is_dataclass(output) else ()
+
+
+def count_tokens(
+    args: tuple[Any, ...], kwargs: dict[str, Any], *, on_host: bool, shifted: bool
+) -> Scalar:
+    """Target tokens of a micro-batch: labels that are not -100; 0 where no labels are found.
+
+    Labels are the argument of that name, else, in host memory, the integer tensor that holds -100
+    (looking for it elsewhere would wait for the device). ``shifted``: the model leaves out the
+    first label of each row, as causal language models of transformers do.
+    """
+    labels = kwargs.get("shift_labels")
+    if labels is None:
+        labels = kwargs.get("labels")
+    else:
+        shifted = False
+    if labels is None and on_host:
+        tensors = [t for t in (*args, *kwargs.values()) if isinstance(t, torch.Tensor)]
+        whole = (torch.int64, torch.int32)
+        integers = [t for t in map(readable, tensors) if t is not None and t.dtype in whole]
+        labels = next((t for t in integers if bool((t == IGNORED_LABEL).any())), None)
+    labels = readable(labels) if isinstance(labels, torch.Tensor) else None
+    if labels is None:
+        return 0
+    if shifted and labels.dim() > 1:
+        labels = labels[..., 1:].contiguous()
+    if labels.is_cpu and labels.dtype == torch.int64 and labels.is_contiguous():
+        return count_targets(labels.data_ptr(), labels.numel(), IGNORED_LABEL)
+    count = (labels != IGNORED_LABEL).sum()
+    return int(count) if labels.is_cpu else count
+
+
+def shifts_labels(module: torch.nn.Module) -> bool:
+    """Whether a model of transformers leaves out the first label of each row."""
+    config = vars(module).get("config")
+    return vars(module).get("loss_type") == "ForCausalLM" and not getattr(
+        config, "is_encoder_decoder", False
+    )
+
+
+def share_of_tokens(kwargs: dict[str, Any], tokens: Scalar, items: Scalar | None) -> Scalar | None:
+    """A micro-batch's share of the tokens that its loss is divided by, where that is not its own
+    count: ``num_items_in_batch`` of transformers counts those of all workers and micro-batches."""
+    given = kwargs.get("num_items_in_batch")
+    items = items if given is None else kept_value(given)
+    if items is None or (not isinstance(tokens, torch.Tensor) and tokens == 0):
+        return None
+    return tokens / items

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the processes of a session find the one that records: two keys in the job's default store.
+
+That is global rank 0. Where it does not attach (it trains nothing, as in reinforcement learning or
+a pipeline), another one that has attached records.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from typing import Any
+
+from torch._C._distributed_c10d import Store
+
+from presum.transport.channel import POLL_SECONDS, Channel
+
+TAKE_OVER_SECONDS = 10.0  # after which rank 0 is not waited for
+TAKE_OVER_SECONDS_AT_THE_END = 0.3
+PER_RANK_SECONDS = 0.1  # the next rank waits as much longer, so that a low one takes over
+RANKS_APART = 10
+POLL_SECONDS_MAX = 2.0
+
+
+class NotRecordedError(Exception):
+    """Nobody takes this rank's packets."""
+
+
+class Rendezvous:
+    """For the background thread, on a connection of its own."""
+
+    def __init__(self, store: Store, key: str, channel: Channel) -> None:
+        self._store = store
+        self._recorder = f"{key}/recorder"
+        self._address = f"{key}/address"
+        self._channel = channel
+        self._message: dict[str, Any] = {}
+
+    def announce(self, message: dict[str, Any]) -> None:
+        """Where this process takes packets."""
+        self._store.set(self._address, json.dumps(message))
+        self._message = message
+
+    def announce_off(self, why: str) -> None:
+        """That it takes none."""
+        self.announce({"off": why})
+
+    def announce_end(self) -> None:
+        """The session is over. The store may be gone."""
+        with contextlib.suppress(Exception):
+            self.announce(self._message | {"ended": time.time()})
+
+    def find(self) -> dict[str, Any] | None:
+        """What the rank that records has announced; None where this one is to record. Waits with
+        growing pauses. Raises NotRecordedError at the end of a run in which none has come up."""
+        channel, began = self._channel, time.monotonic()
+        if channel.rank == 0 and self._claim():
+            return None
+        turn = PER_RANK_SECONDS * min(channel.rank, RANKS_APART)
+        take_over, give_up = began + TAKE_OVER_SECONDS + turn, float("inf")
+        pause = POLL_SECONDS
+        while not self._store.check([self._address]):
+            now = time.monotonic()
+            if channel.closing.is_set():  # a short run: who records may still be starting
+                take_over = min(take_over, now + TAKE_OVER_SECONDS_AT_THE_END + turn)
+                give_up = min(give_up, now + channel.patience())
+            if now > take_over:
+                take_over = float("inf")
+                if self._claim():
+                    return None
+            if now > give_up:
+                raise NotRecordedError("the rank that records has not come up")
+            channel.now_and_then()
+            if channel.closing.is_set():
+                time.sleep(POLL_SECONDS)
+            else:
+                channel.closing.wait(min(pause, max(POLL_SECONDS, take_over - now)))
+                pause = min(2 * pause, POLL_SECONDS_MAX)
+        found: dict[str, Any] = json.loads(self._store.get(self._address))
+        return found
+
+    def _claim(self) -> bool:
+        """Whether this rank is the first to say that it records."""
+        mine = str(self._channel.rank)
+        return self._store.compare_set(self._recorder, "", mine).decode() == mine

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a session keeps in the store of the rank that records."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from torch.distributed import QueueEmptyError
+
+PACKETS_PER_WORKER = 64  # in the store
+ENDED = "ended"
+FAILED = "failed"
+
+
+class StoreQueue:
+    """A session's queue of packets, and the keys beside it. Torch's errors pass through."""
+
+    def __init__(self, store: Any, key: str) -> None:
+        self._store = store
+        self._packets = f"{key}/packets"
+        self._exit_code = f"{key}/exit_code"  # of a preflight
+        self._exit_code_read = f"{key}/exit_code_read"
+        self._given_up = f"{key}/given_up"
+
+    def give_up(self, why: str) -> None:
+        """Nobody will take packets any more, because the recording has ENDED or FAILED."""
+        self._store.set(self._given_up, why)
+        self.empty()
+
+    def empty(self) -> None:
+        """Throw away what waits."""
+        with contextlib.suppress(QueueEmptyError):
+            for _ in range(self.waiting()):
+                self.pop()
+
+    def given_up(self) -> str | None:
+        """Why, or None while packets are taken."""
+        if not self._store.check([self._given_up]):
+            return None
+        why: bytes = self._store.get(self._given_up)
+        return why.decode()
+
+    def tell_exit_code(self, code: int) -> None:
+        self._store.set(self._exit_code, str(code))
+
+    def read_exit_code(self) -> int | None:
+        """None while it is not known."""
+        if not self._store.check([self._exit_code]):
+            return None
+        code = int(self._store.get(self._exit_code))
+        self._store.add(self._exit_code_read, 1)
+        return code
+
+    def exit_code_readers(self) -> int:
+        """How many ranks have read it."""
+        return int(self._store.add(self._exit_code_read, 0))
+
+    def waiting(self) -> int:
+        """Packets that nobody has taken."""
+        return int(self._store.queue_len(self._packets))
+
+    def push(self, packet: bytes) -> None:
+        self._store.queue_push(self._packets, packet)
+
+    def pop(self) -> bytes:
+        """Raises torch.distributed.QueueEmptyError."""
+        packet: bytes = self._store.queue_pop(self._packets, block=False)
+        return packet

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from helpers.loss_model import LossModel
+from helpers.packets import Packets
+from presum.transport.outbox import LatePacket
+from presum.transport.session import Session
+
+
+@pytest.fixture(scope="module")
+def one_worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """This process is a group of its own."""
+    store = tmp_path_factory.mktemp("store") / "file"
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.fixture
+def model() -> DistributedDataParallel:
+    """One that returns its loss."""
+    torch.manual_seed(0)
+    return DistributedDataParallel(LossModel())
+
+
+@pytest.fixture
+def optimizer(model: DistributedDataParallel) -> torch.optim.Optimizer:
+    return torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=1e-3)
+
+
+@pytest.fixture
+def packets(monkeypatch: pytest.MonkeyPatch) -> Packets:
+    """What the worker sends."""
+    found = Packets()
+    original = Session.send
+
+    def made(make: Callable[[], bytes]) -> bytes:
+        packet = make()
+        found.add(packet)
+        return packet
+
+    def send(session: Session, packet: bytes | LatePacket) -> None:
+        if isinstance(packet, LatePacket):
+            packet = packet._replace(make=lambda make=packet.make: made(make))  # type: ignore[misc]
+        else:
+            found.add(packet)
+        original(session, packet)
+
+    monkeypatch.setattr(Session, "send", send)
+    return found

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is injected, and what the documents say of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import astuple
+from pathlib import Path
+
+import pytest
+
+from markdown_tables import rows_of, tables
+from presum.errors import UserError
+from presum.experiments.faults.catalogue import ABSENT, FAULTS, ROWS, Fault, choose
+from presum.experiments.faults.plan import Configuration, Roles
+
+DOCS = Path(__file__).parents[4] / "docs"
+FINDINGS = (DOCS / "findings.md").read_text(encoding="utf-8")
+CHECKS = {row[0]: row for row in tables(FINDINGS)[0]}
+REPORTS = {row[0]: row for row in rows_of(FINDINGS, "## Public reports and their checks")}
+
+
+def test_every_row_is_injected_or_says_why_not() -> None:
+    injected = [f.row for f in FAULTS if f.row is not None]
+    absent = [a.row for a in ABSENT if a.row is not None]
+    assert sorted([*injected, *absent]) == list(range(1, ROWS + 1))
+    assert len(injected) >= 18
+    assert all(f.thread for f in FAULTS if f.row is not None)
+    assert all(a.why for a in ABSENT)
+
+
+def test_names_are_unique_and_differ_from_their_twins() -> None:
+    folders = [folder for f in FAULTS for folder in {f.case.folder}]
+    assert max(Counter(folders).values()) == 1
+    assert not set(folders) & {f.twin.folder for f in FAULTS}
+
+
+def test_twins_are_shared_only_by_equal_configurations() -> None:
+    by_folder: dict[str, set[Configuration]] = {}
+    for f in FAULTS:
+        by_folder.setdefault(f.twin.folder, set()).add(f.configuration)
+    assert all(len(configurations) == 1 for configurations in by_folder.values())
+    assert all(not f.twin.injector for f in FAULTS)
+
+
+@pytest.mark.parametrize("one", FAULTS, ids=lambda f: f.name)
+def test_a_fault_has_time_to_be_found_and_the_stated_severity(one: Fault) -> None:
+    assert one.begins + (one.target or 0) < one.configuration.steps
+    if one.expects == "token-imbalance":
+        assert one.severity == ("info" if one.ranks == "all" else "warning")
+    else:
+        assert one.severity == CHECKS[one.expects][1]
+
+
+def test_an_injector_only_replaces_what_a_clean_run_has() -> None:
+    """A method that replaces nothing would break nothing, and the fault would not be there."""
+    from presum.experiments.faults import injectors
+    from presum.experiments.faults.training import Training
+
+    for f in FAULTS:
+        kind = getattr(injectors, f.injector)
+        assert issubclass(kind, Training)
+        public = {name for name in vars(kind) if not name.startswith("_")}
+        for name in public:
+            assert any(name in vars(base) for base in kind.__mro__[1:]), f"{f.injector}.{name}"
+
+
+def test_faults_are_chosen_by_name_and_row_in_the_catalogues_order() -> None:
+    assert choose([]) == FAULTS
+    assert [f.name for f in choose(["zero-gradient", "22", "1"])] == [
+        *("sampler-seed-times-rank", "sum-instead-of-mean", "zero-gradient")
+    ]
+    with pytest.raises(UserError, match="--faults 23: not injected"):
+        choose(["23"])
+    with pytest.raises(UserError, match="--faults 31: no such fault or row"):
+        choose(["31"])
+
+
+@pytest.mark.parametrize("workers", [4, 5, 8, 64])
+def test_a_culprit_is_a_minority_and_a_pair_is_two(workers: int) -> None:
+    roles = Roles(workers)
+    assert 0 < roles.culprit < workers
+    assert len(set(roles.pair)) == 2
+    assert max(roles.pair) < workers
+    assert roles.named("all") == tuple(range(workers))
+    assert roles.named("upper half")[-1] == workers - 1
+
+
+def documented() -> list[list[str]]:
+    """Rows of the tables in docs/faults.md."""
+    text = (DOCS / "faults.md").read_text(encoding="utf-8")
+    return [row for table in tables(text) for row in table]
+
+
+@pytest.mark.parametrize("one", FAULTS, ids=lambda f: f.name)
+def test_a_fault_is_documented_as_it_is(one: Fault) -> None:
+    (row,) = [row for row in documented() if one.name in row]
+    report = [] if one.row is None else [str(one.row), one.thread]
+    assert row[: len(report) + 4] == [*report, one.name, one.what, one.expects, one.severity]
+    assert row[-1] == ("" if one.target is None else str(one.target))
+
+
+def test_what_is_not_injected_is_documented_with_its_reason() -> None:
+    for one in ABSENT:
+        cells = ["" if one.row is None else str(one.row), *astuple(one)[1:]]
+        assert [cell.replace("`", "") for cell in cells] in documented()
+
+
+def test_nothing_else_is_documented() -> None:
+    names = {name for row in documented() for name in row}
+    assert len(documented()) == len(FAULTS) + len(ABSENT)
+    assert names >= {one.name for one in FAULTS}
+
+
+@pytest.mark.parametrize("one", [f for f in FAULTS if f.row is not None], ids=lambda f: f.name)
+def test_the_findings_of_public_reports_are_documented_alike(one: Fault) -> None:
+    _, report, check, _, benchmark = REPORTS[str(one.row)]
+    (row,) = [row for row in documented() if one.name in row]
+    assert report == one.thread and one.expects in check
+    assert benchmark == f"found, {row[-2]}"
+
+
+def test_reports_that_are_not_injected_are_documented_so() -> None:
+    absent = [one for one in ABSENT if one.row is not None]
+    assert [REPORTS[str(one.row)][-1] for one in absent] == ["not injected"] * len(absent)
+    assert len(REPORTS) == ROWS

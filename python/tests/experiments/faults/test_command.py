@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line of the fault benchmark."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from helpers.outcomes import fault
+from presum.__main__ import main as presum
+from presum.errors import UserError
+from presum.experiments.faults import command
+from presum.experiments.faults.catalogue import FAULTS
+
+
+def test_help_lists_the_simulation(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        command.main(["--help"])
+    options = capsys.readouterr().out.partition("options:")[2].partition("examples:")[0]
+    assert "--simulate" in options
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--workers", "0"], "'0' is not a whole number of 1 or more"),
+        (["--null", "x"], "'x' is not a whole number"),
+        (["--null", "2", "--faults", "1"], "not allowed with argument"),
+        (["--fault", "1"], "unrecognized arguments: --fault"),
+    ],
+)
+def test_wrong_command_line(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        command.main(arguments)
+    assert caught.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_what_cannot_be_run_is_said_before_anything_is_trained(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="--workers 3: at least 4"):
+        command.main(["--workers", "3"])
+    with pytest.raises(UserError, match="--steps 10: no-set-epoch begins at step 20"):
+        command.main(["--faults", "6", "--steps", "10"])
+    with pytest.raises(UserError, match="No such file"):
+        command.main(["--data", str(tmp_path / "none.json"), "--out", str(tmp_path)])
+
+
+def test_steps_are_those_of_fault_and_twin() -> None:
+    changed = command.with_steps(fault("nan-gradient"), 30)
+    assert changed.case.configuration.steps == changed.twin.configuration.steps == 30
+    assert changed.twin.folder != fault("nan-gradient").twin.folder
+    assert changed == replace(fault("nan-gradient"), configuration=changed.configuration)
+
+
+def test_list_needs_no_training(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["presum", "faults", "--list"])
+    assert presum() == 0
+    text = capsys.readouterr().out
+    for f in FAULTS:
+        assert f.name in text
+    assert "needs the norm that the training script logs" in text
+    assert command.main(["--list", "--format", "json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert [f["fault"] for f in listed["faults"]] == [f.name for f in FAULTS]
+    assert listed["faults"][0]["expected_ranks"] == list(range(8))

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Results for people and for programs."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from helpers.outcomes import finding, judged
+from presum.experiments.faults import table
+from presum.experiments.faults.catalogue import FAULTS
+from presum.experiments.faults.judge import Outcome
+from presum.experiments.faults.sightings import Result
+
+
+@pytest.mark.parametrize(
+    ("ranks", "text"),
+    [([], "-"), ([4], "4"), ([0, 1, 2, 3, 8], "0-3,8"), ([2, 6], "2,6"), ([5, 6], "5-6")],
+)
+def test_ranges(ranks: list[int], text: str) -> None:
+    assert table.ranges(ranks) == text
+
+
+def outcomes() -> list[Outcome]:
+    everyone = list(range(8))
+    return [
+        judged("forward-through-module", finding("no-reduction", "critical", everyone)),
+        judged("nan-gradient", finding("zero-gradient", "critical", [5])),
+        judged("no-set-epoch", twin=Result([finding("worker-outlier", "warning", [1])], [])),
+    ]
+
+
+def test_the_table_says_what_went_wrong() -> None:
+    text = table.render(outcomes())
+    lines = {line.split()[1]: line for line in text.splitlines() if len(line.split()) > 5}
+    assert "no-reduction 0-7" in lines["forward-through-module"]
+    assert "NO" in lines["nan-gradient"]
+    assert "not found" in lines["no-set-epoch"]
+    assert "FALSE ALARM" in lines["no-set-epoch"]
+    assert "no-set-epoch: its clean twin reports worker-outlier" in text
+    left = len(FAULTS) - 3
+    assert f"1 of 3 faults found with the right check and ranks; {left} of the" in text
+    assert "not right: no-set-epoch, nan-gradient" not in text  # the order is the table's
+    assert "not right: nan-gradient, no-set-epoch" in text
+    assert "not injected" not in text
+    assert "pytorch/pytorch#190626" not in text
+
+
+def test_the_whole_table_lists_what_is_not_injected() -> None:
+    text = table.render([judged(f.name) for f in FAULTS])
+    assert "pytorch/pytorch#190626" in text
+    assert f"0 of {len(FAULTS)} faults found with the right check and ranks; of the 30" in text
+    assert "left out" not in text
+
+
+def test_json_has_what_the_table_has() -> None:
+    whole = json.loads(json.dumps(table.as_json(outcomes(), workers=8, seed=1)))
+    assert whole["passed"] is False
+    first, second, third = whole["faults"]
+    assert first["row"] == 12
+    assert first["passed"] is True
+    assert second["expected_check"] == "nonfinite-gradient"
+    assert second["check"] == "zero-gradient"
+    assert third["check"] is None
+    assert third["delay"] is None
+    assert third["false_alarms"] == ["worker-outlier"]
+    assert (whole["not_injected"], whole["left_out"]) == ([], len(FAULTS) - 3)
+    every = table.as_json([judged(f.name) for f in FAULTS], workers=8, seed=1)
+    assert {a["row"] for a in every["not_injected"]} == {None, 23, 26, 29}
+    assert every["left_out"] == 0

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The fault benchmark with real workers: what injectors do to a training, and what presum says."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from presum.experiments.faults import command
+from presum.experiments.faults.catalogue import FAULTS
+from presum.experiments.faults.plan import Case
+from presum.experiments.launch import run_workers
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("tokenizers")
+
+WORKERS = 4
+NOT_SHARED = (  # every rank ends with parameters of its own
+    *("forward-through-module", "moved-model", "late-unfrozen", "no-sync-off-by-one"),
+    *("own-initialisation", "own-adapter", "skipped-reduction"),
+)
+ONE_DIFFERS = ("missing-gradient", "skipped-update", "own-sum", "desynchronised")
+NOT_FINITE = ("reduction-makes-nan", "nan-gradient")
+# Training does not read the running averages; DDP does not call torch.distributed.all_reduce.
+HARMLESS = ("own-buffers", "changing-sum")
+
+
+class NoMonitor:
+    """Stands in for presum: takes what a monitor takes, and does nothing."""
+
+    def __init__(self, *_args: object, **_options: object) -> None:
+        pass
+
+    def __enter__(self) -> NoMonitor:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        pass
+
+    def loss(self, _value: object, weight: float) -> None:
+        assert weight > 0
+
+
+def short(case: Case) -> Case:
+    epoch_steps = min(case.configuration.epoch_steps, 1)
+    configuration = replace(case.configuration, steps=3, epoch_steps=epoch_steps)
+    return replace(case, configuration=configuration, begins=min(case.begins, 1))
+
+
+def trained(case: Case, corpus: Any) -> Any:
+    """This rank's parameters at the end."""
+    from presum.experiments.faults import injectors
+    from presum.experiments.faults.training import Training
+
+    kind = getattr(injectors, case.injector) if case.injector else Training
+    training = kind(case, corpus, seed=1)
+    training.run(Path("unused"), tick=lambda: None)
+    return torch.cat([p.detach().flatten() for p in training.model.parameters()])
+
+
+def train_all(out: Path) -> None:
+    """Writes, for each fault and twin, every rank's hash of its parameters; "" if not finite."""
+    import torch.distributed as dist
+
+    from presum.experiments.faults.data import make_corpus
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    corpus = make_corpus("builtin")
+    found = {}
+    for case in {c.folder: c for f in FAULTS for c in (f.case, f.twin)}.values():
+        values = trained(short(case), corpus)
+        digest = hashlib.sha256(values.numpy().tobytes()).hexdigest()
+        hashes: list[Any] = [None] * WORKERS
+        dist.all_gather_object(hashes, digest if values.isfinite().all() else "")
+        found[case.folder] = hashes
+    if dist.get_rank() == 0:
+        (out / "hashes.json").write_text(json.dumps(found))
+    dist.destroy_process_group()
+
+
+@pytest.mark.deep
+def test_faults_break_what_they_say_and_twins_are_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("presum.attach", NoMonitor)
+    run_workers(train_all, tmp_path, workers=WORKERS)
+    hashes = json.loads((tmp_path / "hashes.json").read_text())
+    for fault in FAULTS:
+        found = hashes[fault.name]
+        if fault.name in NOT_FINITE:
+            assert set(found) == {""}, fault.name
+            continue
+        distinct = WORKERS if fault.name in NOT_SHARED else 2 if fault.name in ONE_DIFFERS else 1
+        assert len(set(found)) == distinct, fault.name
+        (twin,) = set(hashes[fault.twin.folder])  # all ranks alike
+        assert (set(found) == {twin}) == (fault.name in HARMLESS), fault.name
+
+
+def table_of(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, Any]:
+    code = command.main([*arguments, "--format", "json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_some_faults_are_found_and_their_twins_stay_quiet(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    some = "12,22,25,27,28,nan-gradient,duplicated-pair"
+    arguments = ["--faults", some, "--workers", str(WORKERS), "--steps", "30"]
+    code, whole = table_of([*arguments, "--out", str(tmp_path)], capsys)
+    assert [f for f in whole["faults"] if not f["passed"]] == []
+    assert code == 0
+    assert all(f["in_time"] for f in whole["faults"])
+    assert (tmp_path / "nan-gradient" / "presum.db").is_file()
+
+
+@pytest.mark.deep
+def test_every_fault_is_found_in_time_and_every_twin_stays_quiet(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, whole = table_of(["--out", str(tmp_path)], capsys)
+    assert [f for f in whole["faults"] if not (f["passed"] and f["in_time"])] == []
+    assert code == 0
+
+
+@pytest.mark.deep
+def test_20_clean_runs_of_500_steps_raise_no_alarm(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, whole = table_of(["--null", "20", "--out", str(tmp_path)], capsys)
+    print(f"95 % interval of the rate: {whole['interval']}")
+    assert [r for r in whole["runs"] if any(f["severity"] != "info" for f in r["findings"])] == []
+    assert code == 0

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Command line, launching, and a whole two-worker experiment with a stand-in observer."""
+
+import hashlib
+import os
+import signal
+import time
+from pathlib import Path
+from types import SimpleNamespace, TracebackType
+from typing import Any
+
+import pytest
+
+from presum.errors import UserError
+from presum.experiments.launch import WorkerError, run_workers
+from presum.experiments.s1.command import main
+from presum.experiments.s1.worker import choose_device
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--workers", "0"], "'0' is not a whole number of 1 or more"),
+        (["--steps", "x"], "'x' is not a whole number"),
+        (["--lr", "nan"], "'nan' is not a positive number"),
+        (["--settings", "S1-1,S1-4"], "unknown setting 'S1-4' (known: S1-1, S1-2, S1-3)"),
+        (["--mode", "all"], "invalid choice: 'all'"),
+        (["--model", "x", "--preset", "openpangu-1b"], "not allowed with argument"),
+        (["--step", "3"], "unrecognized arguments: --step"),
+    ],
+)
+def test_wrong_command_line(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["--help"])
+    assert caught.value.code == 0
+    text = capsys.readouterr().out
+    for part in ("S1-2", "replicated", "examples:", "presum s1 --out demo", "torchrun"):
+        assert part in text
+
+
+def test_missing_model_and_data_are_user_errors(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="not a Hugging Face checkpoint folder"):
+        main(["--model", str(tmp_path / "none"), "--out", str(tmp_path)])
+    with pytest.raises(UserError, match="No such file"):
+        main(["--data", str(tmp_path / "none.json"), "--out", str(tmp_path)])
+
+
+def test_worker_count_must_match_the_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    with pytest.raises(UserError, match="the launcher started 4 workers"):
+        main(["--workers", "8"])
+
+
+def test_devices() -> None:
+    assert choose_device(local_rank=1, local_workers=2, gpus=2) == ("cuda:1", "nccl")
+    assert choose_device(local_rank=3, local_workers=8, gpus=2) == ("cuda:1", "gloo")
+    assert choose_device(local_rank=3, local_workers=8, gpus=0) == ("cpu", "gloo")
+
+
+def _misbehave(how: str) -> None:
+    if os.environ["RANK"] == "0":
+        time.sleep(60)
+    if how == "raise":
+        raise RuntimeError("no luck\nat all")
+    if how == "user":
+        raise UserError("mend this")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_failing_worker_is_named_and_the_others_end() -> None:
+    begun = time.monotonic()
+    with pytest.raises(WorkerError, match=r"^worker 1 stopped: RuntimeError: no luck$") as caught:
+        run_workers(_misbehave, "raise", workers=2)
+    assert "in _misbehave" in caught.value.trace
+    with pytest.raises(WorkerError, match="worker 1 stopped: killed by SIGKILL"):
+        run_workers(_misbehave, "kill", workers=2)
+    with pytest.raises(UserError, match=r"^mend this$"):
+        run_workers(_misbehave, "user", workers=2)
+    assert time.monotonic() - begun < 20
+
+
+class StandIn:
+    """Observer that writes an empty run log and the parameters' hash at the end."""
+
+    def __init__(self, model: Any, *, optimizer: Any, run: str, quiet: bool) -> None:
+        self.model, self.run = model, Path(run)
+
+    def __enter__(self) -> "StandIn":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        digest = hashlib.sha256()
+        for parameter in self.model.parameters():
+            digest.update(parameter.detach().numpy().tobytes())
+        rank = torch.distributed.get_rank()
+        (self.run / f"hash{rank}").write_text(digest.hexdigest())
+        (self.run / "presum.db").touch()
+
+
+def _load(run: str) -> SimpleNamespace:
+    pandas = pytest.importorskip("pandas")
+    names = ["loss_mean", "loss_std", "loss_range", "grad_norm_std", "cosine_mean"]
+    return SimpleNamespace(
+        steps=pandas.DataFrame({n: [0.5] for n in [*names, "effective_workers"]})
+    )
+
+
+def test_experiment_is_deterministic_and_saves_models(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    monkeypatch.setattr("presum.attach", StandIn, raising=False)
+    monkeypatch.setattr("presum.load", _load, raising=False)
+    arguments = ["--workers", "2", "--steps", "2", "--settings", "S1-1,S1-3", "--save-models"]
+    hashes = []
+    for _ in range(2):
+        assert main([*arguments, "--mode", "replicated", "--out", str(tmp_path)]) == 0
+        hashes.append([p.read_text() for p in sorted(tmp_path.glob("*/hash*"))])
+    strict_0, strict_1, free_0, free_1 = hashes[0]
+    assert strict_0 == strict_1 != free_0 == free_1
+    assert hashes[0] == hashes[1]
+    assert "presum check" in capsys.readouterr().out
+    folder = tmp_path / "replicated-S1-1" / "model"
+    assert "replicated-S1-1" in (folder / "README.md").read_text()
+    assert list(folder.glob("*.safetensors"))
+    digest = hashlib.sha256()
+    for parameter in AutoModelForCausalLM.from_pretrained(folder).parameters():
+        digest.update(parameter.detach().numpy().tobytes())
+    assert digest.hexdigest() == strict_0
+    assert AutoTokenizer.from_pretrained(folder).pad_token == "<pad>"

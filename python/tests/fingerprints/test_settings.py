@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings of optimisers and modules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from helpers.values import named, real
+from presum.fingerprints.settings import (
+    Dtypes,
+    Modes,
+    OptimizerSettings,
+    determinism,
+    optimizer_facts,
+)
+
+CPU = torch.device("cpu")
+
+
+def settings_of(optimizer: torch.optim.Optimizer) -> dict[str, int]:
+    return named(OptimizerSettings(optimizer)(0))
+
+
+def test_optimizer_settings_change_with_every_hyper_parameter() -> None:
+    weights = [nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(3))]
+
+    def values(**options: Any) -> dict[str, int]:
+        groups = [{"params": weights[:1]}, {"params": weights[1:], "weight_decay": 0.5}]
+        return settings_of(torch.optim.AdamW(groups, **options))
+
+    plain = values(lr=1e-3)
+    assert real(plain["learning_rate"]) == 1e-3
+    assert real(plain["weight_decay"]) == 1e-2
+    assert plain == values(lr=1e-3) == values(lr=torch.tensor(1e-3, dtype=torch.float64))
+    others = [values(lr=2e-3), values(betas=(0.9, 0.9)), values(amsgrad=True), values(eps=1e-7)]
+    assert len({o["optimizer_settings"] for o in [plain, *others]}) == 5
+    sgd = settings_of(torch.optim.SGD(weights, lr=1e-3))
+    assert sgd["optimizer_class"] != plain["optimizer_class"]
+
+
+def test_an_optimizer_with_no_rates_has_none() -> None:
+    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1)
+    del optimizer.param_groups[0]["lr"]
+    assert "learning_rate" not in settings_of(optimizer)
+
+
+def one_group_each(count: int, lr: float = 1e-3) -> torch.optim.Optimizer:
+    weights = (nn.Parameter(torch.zeros(1)) for _ in range(count))
+    return torch.optim.AdamW([{"params": [weight], "lr": lr} for weight in weights])
+
+
+class Counted(list):  # type: ignore[type-arg]
+    """Knows which of its entries were asked for."""
+
+    def __init__(self, entries: Any) -> None:
+        super().__init__(entries)
+        self.asked: set[int] = set()
+
+    def __getitem__(self, index: Any) -> Any:
+        self.asked.add(index)
+        return super().__getitem__(index)
+
+
+def test_many_parameter_groups_are_looked_at_in_turn() -> None:
+    optimizers = [one_group_each(1000) for _ in range(2)]
+    mine, other = (OptimizerSettings(optimizer) for optimizer in optimizers)
+    optimizers[0].param_groups = looked = Counted(optimizers[0].param_groups)
+    changed_at, seen_at = 5, None
+    for turn in range(40):
+        if turn == changed_at:
+            optimizers[1].param_groups[700]["weight_decay"] = 0.5
+        looked.asked.clear()
+        same = mine(turn) == other(turn)
+        assert len(looked.asked - {0}) in (63, 64)  # the first one's rates are told at every step
+        if not same and seen_at is None:
+            seen_at = turn
+    assert seen_at is not None and changed_at <= seen_at <= changed_at + 16
+    # As if it had always been so: what is told depends on the settings alone.
+    fresh = OptimizerSettings(optimizers[1])
+    assert [fresh(turn) for turn in range(40)][-1] == other(40)
+
+
+def test_a_group_that_is_added_is_seen_at_once() -> None:
+    optimizer = one_group_each(3)
+    look = OptimizerSettings(optimizer)
+    before = look(0)
+    optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(1))]})
+    assert look(1) != before
+
+
+def test_names_of_parameters_are_no_hyper_parameter() -> None:
+    model = nn.Sequential(*[nn.Linear(1, 1) for _ in range(1000)])
+    optimizer = torch.optim.AdamW(model.named_parameters())
+    assert "optimizer.param_names" not in optimizer_facts(optimizer)
+    assert max(map(len, optimizer_facts(optimizer).values())) < 100
+    assert settings_of(optimizer) == settings_of(torch.optim.AdamW(model.parameters()))
+
+
+def test_modes_tell_which_modules_train_and_which_dropout_is_active() -> None:
+    model = nn.Sequential(
+        nn.Linear(2, 2), nn.Dropout(0.25), nn.MultiheadAttention(2, 1, dropout=0.5)
+    )
+    modes = Modes(model)
+    plain = named(modes())
+    assert plain["mode"] == 1 and real(plain["dropout"]) == 0.5
+    model[2].eval()
+    partly = named(modes())
+    assert partly["mode"] == 1 and real(partly["dropout"]) == 0.25
+    assert partly["modes"] != plain["modes"] and partly["dropouts"] == plain["dropouts"]
+    model.eval()
+    assert named(modes())["mode"] == 0 and real(named(modes())["dropout"]) == 0
+    model[1].p = 0.1
+    assert named(modes())["dropouts"] != plain["dropouts"]
+    alone = nn.Linear(1, 1)
+    assert real(named(Modes(alone)())["dropout"]) == 0
+
+
+def test_modules_that_are_added_are_noticed_after_a_while() -> None:
+    model = nn.Sequential(nn.Linear(2, 2))
+    modes = Modes(model)
+    modes()
+    model.append(nn.Dropout(0.5))
+    for _ in range(25):
+        found = named(modes())
+    assert real(found["dropout"]) == 0.5
+
+
+def test_dtypes_know_of_autocast() -> None:
+    model = nn.Linear(2, 2)
+    plain = Dtypes(model, CPU)()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert Dtypes(model, CPU)() != plain
+    assert Dtypes(model.to(torch.bfloat16), CPU)() != plain
+
+
+def test_determinism_flags_show() -> None:
+    plain = determinism()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        assert determinism() != plain
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert determinism() == plain

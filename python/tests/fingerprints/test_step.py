@@ -1,0 +1,495 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which fingerprints travel with which step: one worker, its packets read back."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+
+import presum
+from helpers.packets import PARTS, Model, Packets, Step, one_step, rows_of
+from presum._core import Observer
+from presum.fingerprints import FAMILIES
+from presum.fingerprints.families import KIND, WORD
+from presum.fingerprints.rng import RngStates
+from presum.fingerprints.states import BUFFERS
+from presum.fingerprints.step import StepFingerprints
+
+pytestmark = pytest.mark.usefixtures("one_worker")
+
+
+def test_a_step_carries_every_family(
+    model: DistributedDataParallel,
+    optimizer: torch.optim.Optimizer,
+    packets: Packets,
+    tmp_path: Path,
+) -> None:
+    with presum.attach(model, optimizer=optimizer, run=tmp_path, quiet=True):
+        one_step(model, optimizer, PARTS[:3])
+    values = packets.steps[0].values
+    rng = {"rng_torch", "rng_numpy", "rng_python"}
+    settings = {"optimizer_class", "optimizer_settings", "learning_rate", "weight_decay"}
+    modes = {"mode", "modes", "dropout", "dropouts", "dtype", "determinism"}
+    assert rng | settings | modes | {"unreduced_steps", "wrapper_forward", "batch"} == set(values)
+    assert packets.steps[0].samples == rows_of(PARTS[:3])
+    assert values["batch"] == sum(rows_of(PARTS[:3])) & WORD
+    assert (values["mode"], values["unreduced_steps"], values["wrapper_forward"]) == (1, 0, 1)
+    assert "numpy" in packets.facts
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_family_can_be_asked_for_alone(
+    family: str,
+    model: DistributedDataParallel,
+    optimizer: torch.optim.Optimizer,
+    packets: Packets,
+    tmp_path: Path,
+) -> None:
+    with presum.attach(model, optimizer=optimizer, run=tmp_path, fingerprints=[family], quiet=True):
+        one_step(model, optimizer, PARTS[:3])
+    step = packets.steps[0]
+    expected = {
+        "rng": "rng_torch",
+        "data": "batch",
+        "optimizer": "learning_rate",
+        "mode": "modes",
+        "environment": "dtype",
+    }
+    found = [name for name in expected.values() if name in step.values]
+    assert found == ([expected[family]] if family in expected else [])
+    assert bool(step.samples) == (family == "data")
+    assert {of for _, of in step.states} == {"parameters": {1, 2}, "buffers": {2}}.get(
+        family, set()
+    )
+
+
+def test_without_fingerprints_only_facts_about_the_step_travel(
+    model: DistributedDataParallel,
+    optimizer: torch.optim.Optimizer,
+    packets: Packets,
+    tmp_path: Path,
+) -> None:
+    with presum.attach(model, optimizer=optimizer, run=tmp_path, fingerprints=False, quiet=True):
+        one_step(model, optimizer, PARTS[:3])
+    assert set(packets.steps[0].values) == {"unreduced_steps", "wrapper_forward"}
+    assert not packets.steps[0].states and not packets.steps[0].samples
+    assert "numpy" not in packets.facts
+
+
+def test_micro_batches_of_a_step_are_put_together_and_validation_left_out(
+    model: DistributedDataParallel,
+    optimizer: torch.optim.Optimizer,
+    packets: Packets,
+    tmp_path: Path,
+) -> None:
+    with presum.attach(model, optimizer=optimizer, run=tmp_path, quiet=True):
+        with model.no_sync():
+            model(PARTS[:2])["loss"].backward()
+        model(PARTS[5:9])  # no backward
+        with torch.no_grad():
+            model(PARTS[10:12])
+        one_step(model, optimizer, PARTS[2:4])
+    assert len(packets.steps) == 1
+    assert packets.steps[0].samples == rows_of(PARTS[:4])
+
+
+def test_samples_that_cannot_be_found_are_unknown(
+    optimizer: torch.optim.Optimizer, packets: Packets, tmp_path: Path
+) -> None:
+    class Odd(Model):
+        def forward(self, x: Any) -> dict[str, torch.Tensor]:
+            return super().forward(x.hidden)
+
+    class Batch:
+        hidden = PARTS[:3]
+
+    model = DistributedDataParallel(Odd())
+    with presum.attach(model, run=tmp_path, quiet=True):
+        model(Batch())["loss"].backward()
+    assert "batch" not in packets.steps[0].values and packets.steps[0].rows == 0
+    assert "rng_torch" in packets.steps[0].values
+
+
+def test_a_forward_through_the_module_inside_shows(
+    model: DistributedDataParallel,
+    optimizer: torch.optim.Optimizer,
+    packets: Packets,
+    tmp_path: Path,
+) -> None:
+    with presum.attach(model, optimizer=optimizer, run=tmp_path, quiet=True):
+        one_step(model.module, optimizer, PARTS[:3])
+        one_step(model, optimizer, PARTS[:3])
+        one_step(model.module, optimizer, PARTS[:3])
+    assert [step.values["wrapper_forward"] for step in packets.steps] == [0, 1, 0]
+    assert all(step.states and "rng_torch" in step.values for step in packets.steps)
+
+
+@pytest.mark.parametrize("through", ["bare", "wrapped"])
+def test_one_worker_may_evaluate_with_gradients_at_any_time(
+    through: str,
+    model: DistributedDataParallel,
+    optimizer: torch.optim.Optimizer,
+    packets: Packets,
+    tmp_path: Path,
+) -> None:
+    def evaluate() -> None:
+        model.eval()
+        (model if through == "wrapped" else model.module)(PARTS[4:6])
+        model.train()
+
+    def train(extra: Callable[[], None]) -> list[Step]:
+        torch.manual_seed(1)
+        for p in model.parameters():
+            nn.init.constant_(p, 0.5)
+        with presum.attach(model, optimizer=optimizer, run=tmp_path / str(extra), quiet=True):
+            for first in range(3):
+                optimizer.zero_grad()
+                model(PARTS[first : first + 3])["loss"].backward()
+                extra()
+                optimizer.step()
+                extra()
+        taken = list(packets.steps)
+        packets.steps.clear()
+        return taken
+
+    alone, with_extra = train(lambda: None), train(evaluate)
+    assert [step.states for step in with_extra] == [step.states for step in alone]
+    assert [step.values for step in with_extra] == [step.values for step in alone]
+    assert [step.samples for step in with_extra] == [step.samples for step in alone]
+
+
+def test_a_batch_is_known_by_all_its_tensors(
+    optimizer: torch.optim.Optimizer, packets: Packets, tmp_path: Path
+) -> None:
+    class Graph(Model):
+        def forward(self, grid: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
+            return super().forward(grid * y[:, None])
+
+    model = DistributedDataParallel(Graph())
+    with presum.attach(model, run=tmp_path, quiet=True):
+        for targets in (PARTS[0], PARTS[1], PARTS[0]):
+            model(PARTS[:4], targets)["loss"].backward()
+    first, second, third = (step.values["batch"] for step in packets.steps)
+    assert first == third != second
+    assert all(step.samples == rows_of(PARTS[:4]) for step in packets.steps)
+
+
+def test_optimiser_steps_on_gradients_that_were_not_reduced_are_counted(
+    model: DistributedDataParallel,
+    optimizer: torch.optim.Optimizer,
+    packets: Packets,
+    tmp_path: Path,
+) -> None:
+    with presum.attach(model, optimizer=optimizer, run=tmp_path, quiet=True):
+        one_step(model, optimizer, PARTS[:3])
+        with model.no_sync():
+            one_step(model, optimizer, PARTS[:3])  # wrong
+        optimizer.step()  # nothing new
+        with model.no_sync():
+            model(PARTS[:3])["loss"].backward()
+        one_step(model, optimizer, PARTS[:3])
+        model(PARTS[:3])["loss"].backward()
+        with model.no_sync():
+            one_step(model, optimizer, PARTS[:3])  # wrong: one micro-batch too many
+        one_step(model, optimizer, PARTS[:3])
+    assert [step.values["unreduced_steps"] for step in packets.steps] == [0, 1, 1, 2]
+
+
+def test_generators_are_read_before_the_forward_pass_draws(
+    optimizer: torch.optim.Optimizer, packets: Packets, tmp_path: Path
+) -> None:
+    class Noisy(Model):
+        def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+            return super().forward(x + torch.rand_like(x))
+
+    model = DistributedDataParallel(Noisy())
+    with presum.attach(model, run=tmp_path, quiet=True):
+        for _ in range(2):
+            torch.manual_seed(3)
+            with model.no_sync():
+                model(PARTS[:3])["loss"].backward()
+            model(PARTS[:3])["loss"].backward()
+    torch.manual_seed(3)
+    expected = dict(RngStates(torch.device("cpu"))())[KIND["rng_torch"]]
+    assert [step.values["rng_torch"] for step in packets.steps] == [expected, expected]
+
+
+def test_only_recorded_steps_are_looked_at(
+    model: DistributedDataParallel,
+    optimizer: torch.optim.Optimizer,
+    packets: Packets,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked: list[int] = []
+    original = StepFingerprints.before_step
+
+    def before_step(self: StepFingerprints, step: int, *, on_host: bool) -> None:
+        looked.append(step)
+        original(self, step, on_host=on_host)
+
+    monkeypatch.setattr(StepFingerprints, "before_step", before_step)
+    with presum.attach(model, optimizer=optimizer, run=tmp_path, every=3, quiet=True):
+        for step in range(7):
+            one_step(model, optimizer, PARTS[step : step + 2])
+    assert looked == [0, 3, 6]
+    assert [step.samples for step in packets.steps] == [rows_of(PARTS[s : s + 2]) for s in looked]
+
+
+def test_reentrant_checkpoints_of_the_whole_module_are_no_new_step(
+    packets: Packets, tmp_path: Path
+) -> None:
+    class Checkpointed(Model):
+        def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+            if not torch.is_grad_enabled() or torch._C._current_graph_task_id() != -1:
+                return super().forward(x)
+            inside = torch.utils.checkpoint.checkpoint(
+                lambda y: self(y)["loss"], x.requires_grad_(), use_reentrant=True
+            )
+            return {"loss": inside}
+
+    model = DistributedDataParallel(Checkpointed())
+    with presum.attach(model, run=tmp_path, quiet=True):
+        for _ in range(2):
+            model(PARTS[:3].clone())["loss"].backward()
+    assert [step.number for step in packets.steps] == [0, 1]
+    assert all("rng_torch" in step.values and step.rows == 3 for step in packets.steps)
+
+
+def run_states(
+    packets: Packets,
+    tmp_path: Path,
+    steps: int,
+    change: Callable[[nn.Module], None],
+    **options: Any,
+) -> list[dict[tuple[int, int], int]]:
+    torch.manual_seed(0)
+    inner = Model()
+    change(inner)
+    model = DistributedDataParallel(inner)
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.0)
+    before = len(packets.steps)
+    with presum.attach(model, optimizer=optimizer, run=tmp_path, quiet=True, **options):
+        for _ in range(steps):
+            one_step(model, optimizer, PARTS[:3])
+    return [step.states for step in packets.steps[before:]]
+
+
+def changed(packets: Packets, tmp_path: Path, change: Callable[[Any], None], **options: Any) -> Any:
+    """For each of the first steps, whether parameters (1) and buffers (2) differ from the plain
+    model's."""
+    plain = run_states(packets, tmp_path, 6, lambda _: None, **options)
+    other = run_states(packets, tmp_path, 6, change, **options)
+    assert [s.keys() for s in plain] == [s.keys() for s in other]
+    return [
+        sorted({of for group, of in a if a[group, of] != b[group, of]})
+        for a, b in zip(plain, other, strict=True)
+    ]
+
+
+def test_every_parameter_and_buffer_is_hashed_at_the_first_step_and_then_in_turn(
+    packets: Packets, tmp_path: Path
+) -> None:
+    def last_bias(model: Model) -> None:  # the fourth parameter
+        model.layers[1].bias.data += 1e-3
+
+    def frozen(model: Model) -> None:  # the first of the others
+        model.frozen.weight.data += 1e-3
+
+    def flag(model: Model) -> None:  # the fourth
+        model.flags[2] = False
+
+    assert changed(packets, tmp_path, last_bias) == [[1], [], [], [1], [], []]
+    assert changed(packets, tmp_path, frozen) == [[2], [], [], [], [], []]
+    assert changed(packets, tmp_path, flag) == [[2], [], [], [2], [], []]
+
+
+def test_local_buffers_are_left_out(packets: Packets, tmp_path: Path) -> None:
+    def flag(model: Model) -> None:
+        model.flags[2] = False
+
+    assert changed(packets, tmp_path, flag, local_buffers=["^flags$"]) == [[]] * 6
+    assert changed(packets, tmp_path, flag, local_buffers=["seen"])[0] == [2]
+
+
+def test_what_ddp_is_told_to_ignore_is_left_out(packets: Packets, tmp_path: Path) -> None:
+    names = ["layers.1.bias", "flags", "frozen.weight"]
+
+    def change(model: Model) -> None:
+        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, names)
+        model.layers[1].bias.data += 1
+        model.flags[2] = False
+        model.frozen.weight.data += 1
+
+    def plain(model: Model) -> None:
+        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, names)
+
+    assert run_states(packets, tmp_path, 1, change) == run_states(packets, tmp_path, 1, plain)
+
+
+def test_a_buffer_that_is_replaced_is_followed(
+    packets: Packets,
+    tmp_path: Path,
+    model: DistributedDataParallel,
+    optimizer: torch.optim.Optimizer,
+) -> None:
+    with presum.attach(model, optimizer=optimizer, run=tmp_path, every=25, quiet=True):
+        for step in range(76):
+            model.module.seen = torch.full((3,), step // 50)
+            one_step(model, optimizer, PARTS[:3])
+    # Slices 0, 1, 2, 3 at the steps 0, 25, 50, 75; "seen" is the third after weight and bias.
+    assert len(packets.steps) == 4
+    assert any(of == 2 for _, of in packets.steps[2].states)
+
+
+def test_the_final_note_holds_all_parameters_and_the_clock(
+    packets: Packets, tmp_path: Path
+) -> None:
+    plain = run_states(packets, tmp_path, 3, lambda _: None)
+    assert packets.clock == 3 and packets.final is not None
+    assert packets.final.states == {k: v for k, v in plain[0].items() if k[1] == 1}  # lr is 0
+
+
+def test_parameters_that_were_changed_after_training_are_not_in_the_final_note(
+    model: DistributedDataParallel,
+    optimizer: torch.optim.Optimizer,
+    packets: Packets,
+    tmp_path: Path,
+) -> None:
+    with presum.attach(model, optimizer=optimizer, run=tmp_path, quiet=True):
+        one_step(model, optimizer, PARTS[:3])
+        model.module.load_state_dict(Model().state_dict())
+    assert packets.final is not None and not packets.final.states
+    assert packets.clock == 1
+
+
+def test_on_a_device_the_same_is_sent(
+    packets: Packets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = []
+    for on_host in (True, False):
+        torch.manual_seed(0)
+        model = DistributedDataParallel(Model())
+        optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=1e-3)
+        before = len(packets.steps)
+        place = "presum.steps.collector.in_host_memory"
+        monkeypatch.setattr(place, lambda device, on_host=on_host: on_host)
+        monitor = presum.attach(model, optimizer=optimizer, run=tmp_path, quiet=True)
+        for step in range(5):
+            torch.manual_seed(step)
+            one_step(model, optimizer, PARTS[step : step + 3])
+        monitor.close()
+        assert packets.final is not None and packets.final.states
+        sent.append((packets.steps[before:], packets.final.states, packets.clock))
+    for host, device in zip(sent[0][0], sent[1][0], strict=True):
+        host.order = device.order
+        host.values.pop("rng_python"), device.values.pop("rng_python")
+        host.values.pop("rng_numpy"), device.values.pop("rng_numpy")
+        assert host == device
+    assert sent[0][1:] == sent[1][1:]
+
+
+def dataset(rows: int = 24) -> TensorDataset:
+    return TensorDataset(torch.arange(4.0 * rows).reshape(rows, 4))
+
+
+def loader_of(data: Any, **options: Any) -> DataLoader[Any]:
+    return DataLoader(data, **{"batch_size": 4, **options})
+
+
+def train(model: nn.Module, loader: Any, *, limit: int = 100) -> None:
+    for number, (x,) in enumerate(loader):
+        if number == limit:
+            break
+        model(x)["loss"].backward()
+
+
+def test_a_family_that_fails_leaves_the_others_and_the_training_alone(
+    model: DistributedDataParallel,
+    optimizer: torch.optim.Optimizer,
+    packets: Packets,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(*_args: object) -> None:
+        raise RuntimeError("presum's own")
+
+    monkeypatch.setattr(RngStates, "__call__", broken)
+    monkeypatch.setattr("presum.fingerprints.step.report_on_host", broken)
+    with presum.attach(model, optimizer=optimizer, run=tmp_path, quiet=True):
+        for _ in range(2):
+            one_step(model, optimizer, PARTS[:3])
+    assert len(packets.steps) == 2 and packets.clock == 2
+    assert len(packets.notes) == 3  # rng, parameters, buffers
+    for step in packets.steps:
+        assert "rng_torch" not in step.values and not step.states
+        assert step.samples and "learning_rate" in step.values
+
+
+def test_half_a_slice_is_not_sent(
+    model: DistributedDataParallel,
+    optimizer: torch.optim.Optimizer,
+    packets: Packets,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Refuses(Observer):
+        def state(self, of: int, index: int, *sizes: int) -> None:
+            if (of, index) == (BUFFERS, 1):
+                raise RuntimeError("planted")
+            super().state(of, index, *sizes)
+
+    monkeypatch.setattr("presum.attaching.Observer", Refuses)
+    with presum.attach(model, optimizer=optimizer, run=tmp_path, quiet=True):
+        one_step(model, optimizer, PARTS[:3])
+        one_step(model, optimizer, PARTS[:3])
+    assert packets.steps[0].states == {}
+    assert {of for _, of in packets.steps[1].states} == {1}
+
+
+def test_training_has_the_same_bits_with_and_without(tmp_path: Path) -> None:
+    ends = []
+    for watched in (False, True):
+        torch.manual_seed(1)
+        inner = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 1))
+        model = DistributedDataParallel(inner)
+        optimizer = torch.optim.AdamW(model.parameters())
+        loader = loader_of(dataset(), shuffle=True)
+        monitor = (
+            presum.attach(model, optimizer=optimizer, run=tmp_path, quiet=True) if watched else None
+        )
+        for _ in range(3):
+            for (x,) in loader:
+                optimizer.zero_grad()
+                model(x).mean().backward()
+                optimizer.step()
+        if monitor is not None:
+            monitor.close()
+        ends.append([x.clone() for x in model.state_dict().values()] + [torch.get_rng_state()])
+    assert all(torch.equal(a, b) for a, b in zip(*ends, strict=True))
+
+
+def test_a_module_inside_copies_and_loads_where_presum_is_not_installed(
+    model: DistributedDataParallel, tmp_path: Path
+) -> None:
+    with presum.attach(model, run=tmp_path / "run", quiet=True):
+        copy = deepcopy(model.module)
+        hooks = pickle.dumps(model.module._forward_pre_hooks)
+    assert b"presum" not in hooks
+    copy(PARTS[:3])["loss"].backward()
+    code = "import pickle, sys; print([h(1, 2) for h in pickle.load(sys.stdin.buffer).values()])"
+    command = [sys.executable, "-I", "-S", "-c", code]
+    assert (
+        subprocess.run(command, input=hooks, capture_output=True, check=True).stdout == b"[None]\n"
+    )

@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Outcomes of faults that are made up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from presum.experiments.faults.catalogue import Fault, choose
+from presum.experiments.faults.judge import Outcome, judge
+from presum.experiments.faults.sightings import Result
+
+
+def fault(name: str) -> Fault:
+    (found,) = choose([name])
+    return found
+
+
+def finding(check: str, severity: str, ranks: list[int], **rest: Any) -> dict[str, Any]:
+    values = {"check": check, "severity": severity, "ranks": ranks, "also": [], "last_step": 39}
+    return values | rest
+
+
+QUIET = Result([], [])
+
+
+def judged(name: str, *findings: dict[str, Any], seen: Any = (), twin: Result = QUIET) -> Outcome:
+    return judge(fault(name), Result(list(findings), list(seen)), twin, workers=8)

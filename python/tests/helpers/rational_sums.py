@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sums of rational numbers, and the numbers to sum."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from presum import reduce
+from presum.reduce import tensors
+
+METHODS: dict[int, reduce.Method] = {32: "fixed32", 64: "fixed64"}
+PATHS = ["kernels", "torch operations"]
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+INTEGER = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+# Bits of a significand, exponent of the smallest denormal, exponent that is too large.
+FORMATS = {
+    torch.float32: (24, -149, 128),
+    torch.bfloat16: (8, -133, 128),
+    torch.float16: (11, -24, 16),
+    torch.float64: (53, -1074, 1024),
+}
+QUIET_NAN = {
+    torch.float32: 0x7FC00000,
+    torch.bfloat16: 0x7FC0,
+    torch.float16: 0x7E00,
+    torch.float64: 0x7FF8000000000000,
+}
+
+
+def rounded(value: Fraction, dtype: torch.dtype) -> float:
+    """To nearest, ties to even."""
+    precision, lowest, limit = FORMATS[dtype]
+    if value == 0:
+        return 0.0
+    size = abs(value)
+    exponent = size.numerator.bit_length() - size.denominator.bit_length()
+    exponent -= size < Fraction(2) ** exponent
+    ulp = Fraction(2) ** max(exponent - precision + 1, lowest)
+    units = round(value / ulp)
+    if abs(units * ulp) >= Fraction(2) ** limit:
+        return math.copysign(math.inf, value)
+    return math.copysign(float(abs(units) * ulp), value)
+
+
+def special(column: Sequence[float]) -> float | None:
+    """What a sum is where not all terms are finite."""
+    if all(map(math.isfinite, column)):
+        return None
+    signs = {math.copysign(1, x) for x in column if math.isinf(x)}
+    return math.nan if len(signs) != 1 or any(map(math.isnan, column)) else signs.pop() * math.inf
+
+
+def by_element(leaves: Tensor, value: Callable[[Sequence[float]], Fraction]) -> Tensor:
+    """value(column) of each element, rounded to the leaves' dtype; NaN is the quiet one."""
+    results = []
+    for column in leaves.double().T.tolist():
+        found = special(column)
+        results.append(rounded(value(column), leaves.dtype) if found is None else found)
+    whole = torch.tensor(results, dtype=torch.float64).to(leaves.dtype)
+    whole.view(INTEGER[whole.element_size()])[whole.isnan()] = QUIET_NAN[whole.dtype]
+    return whole
+
+
+def exact_sum(leaves: Tensor, divisor: int = 1) -> Tensor:
+    return by_element(leaves, lambda column: sum(map(Fraction, column), Fraction()) / divisor)
+
+
+def biased_exponent(value: float) -> int:
+    if not math.isfinite(value):
+        return 255
+    return max(math.frexp(value)[1] + 126, 0) if value else 0
+
+
+def fixed_sum(leaves: Tensor, divisor: int, bits: int) -> Tensor:
+    size = bits - 1 - math.ceil(math.log2(len(leaves)))
+
+    def value(column: Sequence[float]) -> Fraction:
+        largest = max(1, *map(biased_exponent, column))
+        scale = Fraction(2) ** (size - 1 + 127 - largest)
+        limit = 2**size - 1
+        integers = [min(max(round(Fraction(x) * scale), -limit), limit) for x in column]
+        return Fraction(sum(integers)) / scale / divisor
+
+    return by_element(leaves, value)
+
+
+def binned_sum(leaves: Tensor, divisor: int) -> Tensor:
+    def value(column: Sequence[float]) -> Fraction:
+        units = [Fraction(x) * 2**149 for x in column]
+        top = -(-max(int(abs(x)).bit_length() for x in units) // 40)
+        unit = Fraction(2) ** (40 * (top - 2) - 149)
+        return sum(int(Fraction(x) / unit) for x in column) * unit / divisor
+
+    return by_element(leaves, value)
+
+
+def from_bits(source: random.Random, dtype: torch.dtype, count: int) -> Tensor:
+    width = 16 if dtype.itemsize == 2 else 32
+    bits = [source.getrandbits(width) - (1 << (width - 1)) for _ in range(count)]
+    return torch.tensor(bits, dtype=INTEGER[dtype.itemsize]).view(dtype)
+
+
+def finite_bits(source: random.Random, dtype: torch.dtype, count: int) -> Tensor:
+    found = from_bits(source, dtype, count)
+    return torch.where(found.isfinite(), found, torch.zeros((), dtype=dtype))
+
+
+def make(kind: str, dtype: torch.dtype, leaves: int, count: int, seed: int) -> Tensor:
+    """Leaves of one kind, [leaves, count]."""
+    source = random.Random(f"{kind} {dtype} {leaves} {seed}")
+    precision, lowest, limit = FORMATS[dtype]
+    size = leaves * count
+
+    def powers(low: int, high: int) -> list[float]:
+        return [source.choice([-1, 1]) * 2.0 ** source.randint(low, high) for _ in range(size)]
+
+    values: Any
+    if kind == "any bits":
+        found = from_bits(source, dtype, size)
+    elif kind == "finite bits":
+        found = finite_bits(source, dtype, size)
+    else:
+        if kind == "gaussian":
+            values = [source.gauss(0, 1) for _ in range(size)]
+        elif kind == "denormals":
+            values = [source.randint(-40, 40) * 2.0**lowest for _ in range(size)]
+        elif kind == "ties":
+            values = powers(-precision - 1, 1)
+        elif kind == "overflow":
+            values = powers(limit - 4, limit - 1)
+        elif kind == "specials":
+            values = source.choices(
+                [0.0, -0.0, 1.0, -1.0, math.inf, -math.inf, math.nan],
+                [8, 8, 8, 8, 1, 1, 0.3],
+                k=size,
+            )
+        found = torch.tensor(values, dtype=torch.float64).to(dtype)
+    found = found.view(leaves, count)
+    if kind == "finite bits" and leaves > 2:  # Large terms that cancel and leave the small ones.
+        found[1] = torch.where(torch.arange(count) % 2 == 0, -found[0], found[1])
+    return found
+
+
+KINDS = ["any bits", "finite bits", "gaussian", "denormals", "ties", "overflow", "specials"]
+
+
+def bits_of(x: Tensor) -> list[int]:
+    patterns: list[int] = x.contiguous().view(INTEGER[x.element_size()]).flatten().tolist()
+    return patterns
+
+
+def same_bits(found: Tensor, expected: Tensor) -> None:
+    assert found.dtype == expected.dtype and found.shape == expected.shape
+    pairs = zip(bits_of(found), bits_of(expected), strict=True)
+    wrong = [i for i, (own, wanted) in enumerate(pairs) if own != wanted]
+    assert not wrong, [(i, found.flatten()[i], expected.flatten()[i]) for i in wrong[:3]]
+
+
+def run_exact(leaves: Tensor, divisor: int) -> Tensor:
+    out = torch.empty_like(leaves[0])
+    tensors.exact(list(leaves), divisor, out)
+    return out
+
+
+CASES = list(itertools.product(KINDS, DTYPES))
+
+
+def state_of(total: tensors.Binned) -> list[list[int]]:
+    return [total.top.tolist(), total.high.tolist(), total.low.tolist()]

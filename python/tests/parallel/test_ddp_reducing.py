@@ -1,0 +1,473 @@
+# SPDX-License-Identifier: Apache-2.0
+"""attach(reduction=...) on DDP with one worker: leaves, what adds to them, what is refused."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+import weakref
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.autograd import backward as imported_backward
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+from torch.nn.parallel import DistributedDataParallel
+
+import presum
+from helpers.two_parts import TwoParts
+
+pytestmark = pytest.mark.usefixtures("one_worker")
+
+
+def backward(model: nn.Module, value: float) -> None:
+    model(torch.full((1, 3), value)).sum().backward()
+
+
+@pytest.mark.parametrize("method", ["exact", "binned", "fixed32", "fixed64"])
+def test_micro_batches_are_added_without_rounding_in_between(
+    model: DistributedDataParallel, tmp_path: Path, method: str
+) -> None:
+    with presum.attach(model, run=tmp_path, reduction=method, quiet=True):
+        for value in (1e8, 1.0, -1e8):
+            model.require_backward_grad_sync = value < 0
+            backward(model, value)
+    weight = model.module.weight.grad
+    if method == "fixed32":  # 29 bits below the largest leaf
+        assert weight is not None and (weight - 1).abs().max() <= 3 * 2.0 ** (27 - 29)
+    else:
+        assert torch.equal(weight, torch.ones(2, 3))
+    assert torch.equal(model.module.bias.grad, torch.full((2,), 3.0))
+
+
+def test_a_mean_over_micro_batches_is_rounded_once(
+    model: DistributedDataParallel, tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {"reduction": "exact", "microbatch_mean": True, "quiet": True}
+    with presum.attach(model, run=tmp_path, **options):
+        with model.no_sync():
+            backward(model, 1.0)
+            backward(model, 1.0)
+        backward(model, 2.0)
+    assert torch.equal(model.module.weight.grad, torch.full((2, 3), 4 / 3))
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_micro_batches_before_zero_grad_are_forgotten(
+    model: DistributedDataParallel, tmp_path: Path, set_to_none: bool
+) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    with presum.attach(model, run=tmp_path, reduction="exact", quiet=True):
+        with model.no_sync():
+            backward(model, 5.0)
+        optimizer.zero_grad(set_to_none=set_to_none)
+        with model.no_sync():
+            backward(model, 1.0)
+        backward(model, 2.0)
+    assert torch.equal(model.module.weight.grad, torch.full((2, 3), 3.0))
+
+
+EXACT = ("exact", "binned")
+PARTS = (1e8, 1.0, -1e8)
+
+
+@pytest.mark.parametrize("method", EXACT)
+@pytest.mark.parametrize("static_graph", [False, True])
+def test_leaves_are_summed_where_no_pass_is_under_no_sync(
+    tmp_path: Path, method: str, static_graph: bool
+) -> None:
+    model = DistributedDataParallel(nn.Linear(3, 2), static_graph=static_graph)
+    with presum.attach(model, run=tmp_path, reduction=method, quiet=True):
+        for _ in range(3):
+            model.zero_grad()
+            for value in PARTS:
+                backward(model, value)
+            assert torch.equal(model.module.weight.grad, torch.ones(2, 3))
+
+
+@pytest.mark.parametrize("method", EXACT)
+def test_a_pass_that_ddp_reduces_under_no_sync_is_a_leaf_too(
+    model: DistributedDataParallel, tmp_path: Path, method: str
+) -> None:
+    with presum.attach(model, run=tmp_path, reduction=method, quiet=True):
+        for _ in range(3):
+            model.zero_grad()
+            model(torch.ones(1, 3))  # a look, without a backward: DDP reduces the next pass
+            with model.no_sync():
+                backward(model, 1e8)
+                backward(model, 1.0)
+            backward(model, -1e8)
+            assert torch.equal(model.module.weight.grad, torch.ones(2, 3))
+
+
+def test_a_static_graph_cannot_begin_under_no_sync_in_ddp_itself(tmp_path: Path) -> None:
+    models = [DistributedDataParallel(nn.Linear(3, 2), static_graph=True) for _ in range(2)]
+    presum.attach(models[1], run=tmp_path, reduction="exact", quiet=True).close()
+    for model, says in zip(models, ("INTERNAL ASSERT", "let that one synchronise"), strict=True):
+        with model.no_sync(), pytest.raises(RuntimeError, match=says):
+            backward(model, 1.0)
+
+
+def test_a_mean_is_over_all_leaves_since_zero_grad(
+    model: DistributedDataParallel, tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {"reduction": "exact", "microbatch_mean": True, "quiet": True}
+    with presum.attach(model, run=tmp_path, **options):
+        for value in (1.0, 1.0, 2.0):
+            backward(model, value)
+    assert torch.equal(model.module.weight.grad, torch.full((2, 3), 4 / 3))
+
+
+def test_a_sum_whose_leaves_are_gone_is_said_once_and_then_kept(
+    model: DistributedDataParallel, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with presum.attach(model, run=tmp_path, reduction="exact", quiet=True):
+        for values in ((1.0,), (1.0,), PARTS, PARTS):
+            assert values is not PARTS or "on top of reduced ones" not in caplog.text
+            model.zero_grad()
+            for value in values:
+                backward(model, value)
+            if values is PARTS:
+                break
+        assert caplog.text.count("on top of reduced ones") == 1
+        model.zero_grad()
+        for value in PARTS:
+            backward(model, value)
+    assert torch.equal(model.module.weight.grad, torch.ones(2, 3))
+    assert caplog.text.count("on top of reduced ones") == 1
+
+
+def test_a_mean_without_its_leaves_is_refused(
+    model: DistributedDataParallel, tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {"reduction": "exact", "microbatch_mean": True, "quiet": True}
+    with presum.attach(model, run=tmp_path, **options):
+        for _ in range(2):
+            model.zero_grad()
+            backward(model, 1.0)
+        with pytest.raises(RuntimeError, match="has no right divisor"):
+            backward(model, 1.0)
+
+
+def by_none(parameter: nn.Parameter) -> None:
+    parameter.grad = None
+
+
+def by_zero(parameter: nn.Parameter) -> None:
+    assert parameter.grad is not None
+    parameter.grad.zero_()
+
+
+@pytest.mark.parametrize("zero", [by_none, by_zero])
+def test_gradients_that_were_zeroed_by_hand_are_no_leaves_any_more(
+    model: DistributedDataParallel, tmp_path: Path, zero: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    with presum.attach(model, run=tmp_path, reduction="exact", quiet=True):
+        for value in (5.0, 4.0, 3.0):
+            backward(model, value)
+            assert torch.equal(model.module.weight.grad, torch.full((2, 3), value))
+            for parameter in model.parameters():
+                zero(parameter)
+    assert caplog.text == ""
+
+
+def test_leaves_that_were_not_reduced_go_with_their_gradient(
+    model: DistributedDataParallel, tmp_path: Path
+) -> None:
+    with presum.attach(model, run=tmp_path, reduction="exact", quiet=True):
+        with model.no_sync():
+            backward(model, 5.0)
+        for parameter in model.parameters():
+            parameter.grad = None
+        backward(model, 3.0)
+    assert torch.equal(model.module.weight.grad, torch.full((2, 3), 3.0))
+
+
+def test_a_step_on_micro_batches_that_were_not_reduced_is_refused(
+    model: DistributedDataParallel, tmp_path: Path
+) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    with presum.attach(model, run=tmp_path, reduction="exact", quiet=True):
+        out = model(torch.ones(1, 3)).sum()
+        with model.no_sync():
+            out.backward()  # DDP reduces it, because of the forward
+        optimizer.step()
+        optimizer.zero_grad()
+        with model.no_sync():
+            backward(model, 5.0)
+        with pytest.raises(RuntimeError, match="were not reduced yet"):
+            optimizer.step()
+
+
+@pytest.mark.parametrize("views", [False, True])
+def test_parts_that_a_later_pass_does_not_use_are_added_once(tmp_path: Path, views: bool) -> None:
+    model = DistributedDataParallel(
+        TwoParts(), find_unused_parameters=True, gradient_as_bucket_view=views
+    )
+    options: dict[str, Any] = {"reduction": "exact", "microbatch_mean": True, "quiet": True}
+    with presum.attach(model, run=tmp_path, **options):
+        for _ in range(2):
+            model.zero_grad()
+            for second in (True, False, True, False):
+                model(torch.ones(1, 3), second=second).sum().backward()
+            assert torch.equal(model.module.first.weight.grad, torch.full((3, 3), 1.0))
+            assert torch.equal(model.module.second.weight.grad, torch.full((3, 3), 0.5))
+
+
+def penalty(model: DistributedDataParallel) -> None:
+    (model.module.weight * 10).sum().backward()
+
+
+def again(model: DistributedDataParallel) -> None:
+    out = model(torch.ones(1, 3)).sum()
+    out.backward(retain_graph=True)
+    out.backward()
+
+
+def around(model: DistributedDataParallel) -> None:
+    backward(model, 1.0)
+    (model.module(torch.ones(1, 3)) * 5).sum().backward()
+
+
+def loss_and_penalty(model: DistributedDataParallel) -> None:
+    backward(model, 1.0)
+    penalty(model)
+
+
+def penalty_and_loss(model: DistributedDataParallel) -> None:
+    penalty(model)
+    backward(model, 1.0)
+
+
+@pytest.mark.parametrize("mean", [False, True])
+@pytest.mark.parametrize(
+    ("step", "gradient"),
+    [(loss_and_penalty, 11), (penalty_and_loss, 11), (again, 2), (around, 6)],
+)
+def test_passes_that_ddp_takes_no_part_in_add_what_they_add_without_presum(
+    model: DistributedDataParallel,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    step: Any,
+    gradient: float,
+    mean: bool,
+) -> None:
+    options: dict[str, Any] = {"reduction": "exact", "microbatch_mean": mean, "quiet": True}
+    with presum.attach(model, run=tmp_path, **options):
+        for _ in range(4):
+            step(model)
+            assert torch.equal(model.module.weight.grad, torch.full((2, 3), float(gradient)))
+            model.zero_grad()
+    assert caplog.text == ""
+
+
+def test_a_sum_and_a_penalty_are_not_a_sum_of_leaves(
+    model: DistributedDataParallel, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with presum.attach(model, run=tmp_path, reduction="exact", quiet=True):
+        loss_and_penalty(model)
+        backward(model, 2.0)
+    assert torch.equal(model.module.weight.grad, torch.full((2, 3), 13.0))
+    assert "on top of reduced ones" in caplog.text
+
+
+@pytest.mark.parametrize("mean", [False, True])
+@pytest.mark.parametrize("two", [False, True])
+def test_parameters_that_are_zeroed_at_other_times_are_as_without_presum(
+    tmp_path: Path, two: bool, mean: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An optimizer for a part of the model, or one for each part."""
+    model = DistributedDataParallel(TwoParts())
+    parts = [model.module.first, model.module.second]
+    own = [torch.optim.SGD(part.parameters(), lr=0.0) for part in parts]
+    options: dict[str, Any] = {"reduction": "exact", "microbatch_mean": mean, "quiet": True}
+    monitor = presum.attach(model, run=tmp_path, **options)
+    alive = []
+    for _ in range(20):
+        gc.collect()
+        alive.append(sum(type(one) is torch.Tensor for one in gc.get_objects()))
+        for part, optimizer in list(zip(parts, own, strict=True))[: 1 + two]:
+            optimizer.zero_grad()
+            backward(model, 1.0)
+            optimizer.step()
+            assert torch.equal(part.weight.grad, torch.ones(3, 3))
+    monitor.close()
+    assert alive[-1] < alive[5] + 10, "leaves are not kept for ever"
+    assert caplog.text.count("on top of reduced ones") == 1
+
+
+def state_of(model: DistributedDataParallel) -> Any:
+    return model._comm_hooks[0][1]
+
+
+@pytest.mark.parametrize("change", [torch.Tensor.mul_, torch.Tensor.div_])
+def test_a_sum_that_was_changed_stays_as_it_is(
+    model: DistributedDataParallel, tmp_path: Path, change: Any
+) -> None:
+    with presum.attach(model, run=tmp_path, reduction="exact", quiet=True):
+        wanted = 0.0
+        for _ in range(4):
+            backward(model, 1.0)
+            for parameter in model.parameters():
+                assert parameter.grad is not None
+                change(parameter.grad, 2)
+            wanted = float(change(torch.tensor(wanted + 1), 2))
+            assert torch.equal(model.module.weight.grad, torch.full((2, 3), wanted))
+
+
+def test_a_sum_that_is_zero_counts(model: DistributedDataParallel, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"reduction": "exact", "microbatch_mean": True, "quiet": True}
+    with presum.attach(model, run=tmp_path, **options):
+        for value in (0.0, 3.0):
+            (model(torch.full((1, 3), value)) * value).sum().backward()
+    assert torch.equal(model.module.weight.grad, torch.full((2, 3), 4.5))
+
+
+def test_an_exception_in_a_pass_loses_no_sum(
+    model: DistributedDataParallel, tmp_path: Path
+) -> None:
+    def fail(_gradient: torch.Tensor) -> None:
+        raise ValueError("planted")
+
+    with presum.attach(model, run=tmp_path, reduction="exact", quiet=True):
+        backward(model, 1.0)
+        weight = model.module.weight
+        handle = model.module.bias.register_hook(fail)
+        with pytest.raises(ValueError, match="planted"):
+            (model.module.weight.sum() + model.module.bias.sum()).backward()
+        handle.remove()
+        penalty(model)
+    assert (weight.grad >= 11).all()
+
+
+def test_the_model_is_freed(tmp_path: Path) -> None:
+    model = DistributedDataParallel(nn.Linear(3, 2))
+    presum.attach(model, run=tmp_path, reduction="exact", quiet=True).close()
+    backward(model, 1.0)
+    parameter, state = weakref.ref(model.module.weight), weakref.ref(state_of(model))
+    del model
+    gc.collect()
+    assert parameter() is None and state() is None
+
+
+def test_a_parameter_that_was_frozen_at_attach_does_not_accumulate(tmp_path: Path) -> None:
+    model = DistributedDataParallel(nn.Linear(3, 2))
+    model.module.bias.requires_grad_(False)
+    with presum.attach(model, run=tmp_path, reduction="exact", quiet=True):
+        model.module.bias.requires_grad_(True)
+        backward(model, 1.0)
+        model.zero_grad()
+        with model.no_sync():
+            backward(model, 1.0)
+        with pytest.raises(RuntimeError, match="was frozen at presum"):
+            backward(model, 1.0)
+
+
+def test_it_outlives_its_monitor(model: DistributedDataParallel, tmp_path: Path) -> None:
+    presum.attach(model, run=tmp_path, reduction="exact", quiet=True).close()
+    for value in (1e8, 1.0, -1e8):
+        model.require_backward_grad_sync = value < 0
+        backward(model, value)
+    assert torch.equal(model.module.weight.grad, torch.ones(2, 3))
+
+
+def test_models_copy_and_pickle(model: DistributedDataParallel, tmp_path: Path) -> None:
+    with presum.attach(model, run=tmp_path, reduction="exact", quiet=True):
+        inside = copy.deepcopy(model.module)
+        assert pickle.loads(pickle.dumps(model._forward_hooks))
+    inside(torch.ones(1, 3)).sum().backward()
+    assert torch.equal(inside.weight.grad, torch.ones(2, 3))
+
+
+def test_no_other_hook_may_follow(model: DistributedDataParallel, tmp_path: Path) -> None:
+    with (
+        presum.attach(model, run=tmp_path, reduction="exact", quiet=True),
+        pytest.raises(RuntimeError, match="register_comm_hook"),
+    ):
+        model.register_comm_hook(None, fp16_compress_hook)
+
+
+def test_a_backward_that_was_imported_by_name_counts(
+    model: DistributedDataParallel, tmp_path: Path
+) -> None:
+    with presum.attach(model, run=tmp_path, reduction="exact", quiet=True):
+        for value in (1e8, 1.0, -1e8):
+            model.require_backward_grad_sync = value < 0
+            imported_backward(model(torch.full((1, 3), value)).sum())
+    assert torch.equal(model.module.weight.grad, torch.ones(2, 3))
+
+
+def test_leaves_go_where_ddp_puts_a_gradient_whose_memory_format_changed(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    plain = nn.Conv2d(2, 3, 3)
+    models = [DistributedDataParallel(copy.deepcopy(plain)) for _ in range(2)]
+    presum.attach(models[1], run=tmp_path, reduction="exact", quiet=True).close()
+    x = torch.randn(2, 2, 5, 5)
+    for model in models:
+        model.to(memory_format=torch.channels_last)
+        with model.no_sync():
+            model(x).sum().backward()
+        model(x * x).sum().backward()
+    found = [model.module.weight.grad for model in models]
+    assert torch.allclose(*found, rtol=1e-5)
+
+
+def test_a_forward_that_ddp_prepared_for_is_not_taken_back(
+    model: DistributedDataParallel, tmp_path: Path
+) -> None:
+    with presum.attach(model, run=tmp_path, reduction="exact", quiet=True):
+        with model.no_sync():
+            backward(model, 1.0)
+        model(torch.ones(1, 3))  # a look, without a backward
+        with model.no_sync():
+            backward(model, 2.0)
+    assert torch.equal(model.module.weight.grad, torch.full((2, 3), 3.0))
+
+
+def test_parameters_frozen_before_attach_stay_in_their_buckets(tmp_path: Path) -> None:
+    layers = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2))
+    model = DistributedDataParallel(layers, find_unused_parameters=True)
+    layers[0].requires_grad_(False)
+    with presum.attach(model, run=tmp_path, reduction="exact", quiet=True):
+        backward(model, 1.0)
+    assert layers[1].weight.grad is not None
+
+
+def test_a_static_graph_divides_by_leaves_too(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = DistributedDataParallel(nn.Linear(3, 2), static_graph=True)
+    options: dict[str, Any] = {"reduction": "exact", "microbatch_mean": True, "quiet": True}
+    with presum.attach(model, run=tmp_path, **options):
+        for _ in range(2):
+            model.zero_grad()
+            backward(model, 3.0)
+    assert torch.equal(model.module.weight.grad, torch.full((2, 3), 3.0))
+
+
+def test_a_second_attach_says_that_the_first_one_stays(
+    model: DistributedDataParallel, tmp_path: Path
+) -> None:
+    presum.attach(model, run=tmp_path, reduction="exact", quiet=True).close()
+    with pytest.raises(ValueError, match="stays there as long as the model lives"):
+        presum.attach(model, run=tmp_path / "b", reduction="exact")
+
+
+def test_parameters_that_ddp_reduces_by_itself_are_refused(tmp_path: Path) -> None:
+    layers = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2))
+    delayed = [("0.weight", layers[0].weight)]
+    model = DistributedDataParallel(
+        layers, delay_all_reduce_named_params=delayed, param_to_hook_all_reduce=layers[1].weight
+    )
+    with pytest.raises(ValueError, match="delay_all_reduce_named_params"):
+        presum.attach(model, run=tmp_path, reduction="exact")
+
+
+def test_a_hook_that_is_there_already_is_not_replaced(
+    model: DistributedDataParallel, tmp_path: Path
+) -> None:
+    model.register_comm_hook(None, fp16_compress_hook)
+    with pytest.raises(ValueError, match="has a communication hook already"):
+        presum.attach(model, run=tmp_path, reduction="exact")

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""attach(reduction=...) on FSDP2 with one worker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+import presum
+from helpers.two_parts import TwoParts
+
+pytestmark = pytest.mark.usefixtures("one_worker")
+
+
+@pytest.fixture
+def sharded() -> TwoParts:
+    model = TwoParts()
+    for part in (model.first, model.second, model):
+        fully_shard(part)
+    return model
+
+
+def pass_of(model: Any, *, last: bool, **how: Any) -> None:
+    model.set_requires_gradient_sync(last)
+    model(torch.ones(1, 3), **how).sum().backward()
+
+
+def gradient(layer: nn.Linear) -> torch.Tensor:
+    return layer.weight.grad.full_tensor()  # type: ignore[union-attr, operator]
+
+
+def test_fsdp2_keeps_leaves_of_parts_that_some_passes_do_not_use(
+    sharded: TwoParts, tmp_path: Path
+) -> None:
+    with presum.attach(sharded, run=tmp_path, reduction="exact", quiet=True):
+        pass_of(sharded, last=False, second=False)
+        pass_of(sharded, last=False)
+        pass_of(sharded, last=True)
+    assert torch.equal(gradient(sharded.first), torch.full((3, 3), 3.0))
+    assert torch.equal(gradient(sharded.second), torch.full((3, 3), 2.0))
+    norms = presum.load(tmp_path).workers.grad_norm
+    assert norms.tolist() == [pytest.approx((9 * 9 + 9 * 4) ** 0.5)]
+
+
+def test_fsdp2_says_that_a_sum_comes_on_top_of_a_sum(
+    sharded: TwoParts, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with presum.attach(sharded, run=tmp_path, reduction="exact", quiet=True):
+        for set_to_none in (True, False):
+            pass_of(sharded, last=True)
+            sharded.zero_grad(set_to_none=set_to_none)
+        pass_of(sharded, last=True)
+        assert caplog.text == ""
+        pass_of(sharded, last=True)
+    assert caplog.text.count("on top of reduced ones") == 1
+
+
+def test_fsdp2_refuses_a_mean_on_top_of_a_mean(sharded: TwoParts, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"reduction": "exact", "microbatch_mean": True, "quiet": True}
+    with presum.attach(sharded, run=tmp_path, **options):
+        pass_of(sharded, last=True)
+        with pytest.raises(RuntimeError, match="has no right divisor"):
+            pass_of(sharded, last=True)
+
+
+def test_fsdp2_parts_of_one_leaf_are_one_leaf(sharded: TwoParts, tmp_path: Path) -> None:
+    with presum.attach(sharded, run=tmp_path, reduction="exact", quiet=True):
+        pass_of(sharded, last=False, times=2)
+        with pytest.raises(RuntimeError, match="ran twice in one forward pass"):
+            pass_of(sharded, last=True, times=2)
+
+
+def test_fsdp2_refuses_to_lose_leaves_of_modules_that_do_not_reduce(
+    sharded: TwoParts, tmp_path: Path
+) -> None:
+    with presum.attach(sharded, run=tmp_path, reduction="exact", quiet=True):
+        sharded.second.set_requires_gradient_sync(False)  # type: ignore[operator]
+        with pytest.raises(RuntimeError, match="recurse=False"):
+            sharded(torch.ones(1, 3)).sum().backward()
+
+
+def test_fsdp2_is_refused_where_it_divides_by_itself(sharded: TwoParts, tmp_path: Path) -> None:
+    doubles = fully_shard(nn.Linear(3, 3).double())
+    with pytest.raises(ValueError, match="divides fp16 and fp64"):
+        presum.attach(doubles, run=tmp_path, reduction="exact")
+    with presum.attach(sharded, run=tmp_path, reduction="exact", quiet=True):
+        sharded.first.set_gradient_divide_factor(1.0)  # type: ignore[operator]
+        with pytest.raises(RuntimeError, match="set_gradient_divide_factor"):
+            pass_of(sharded, last=True)
+    with pytest.raises(ValueError, match="from an earlier attach"):
+        presum.attach(sharded, run=tmp_path / "b", reduction="exact")

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which sums go together with what."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import presum
+
+pytestmark = pytest.mark.usefixtures("one_worker")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"reduction": "kahan"}, "must be one of exact, binned, fixed32, fixed64, not 'kahan'"),
+        ({"microbatch_mean": True}, "microbatch_mean needs reduction"),
+        ({"reduction": "exact", "mode": "hook", "gram_every": 2}, "gram_every does not go with"),
+        ({"reduction": "exact", "mode": "manual"}, "use presum.reduce there"),
+        ({"audit_every": 0}, "audit_every must be"),
+        ({"audit_elements": 0, "audit_every": 1}, "audit_elements must be"),
+        ({"audit_elements": 5}, "audit_elements needs audit_every"),
+    ],
+)
+def test_what_does_not_go_together_is_one_clear_line(
+    model: DistributedDataParallel, tmp_path: Path, arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message) as caught:
+        presum.attach(model, run=tmp_path, **arguments)
+    assert "\n" not in str(caught.value)
+
+
+def test_doubles_need_the_exact_sum(tmp_path: Path) -> None:
+    model = DistributedDataParallel(nn.Linear(3, 2).double())
+    with pytest.raises(ValueError, match="'fixed64' cannot sum float64"):
+        presum.attach(model, run=tmp_path, reduction="fixed64")

@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""presum.reduce against rational numbers, on the C++ kernels and, where that is possible, on the
+torch operations that take their place on devices.
+"""
+
+from __future__ import annotations
+
+import doctest
+import math
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from helpers.rational_sums import (
+    CASES,
+    DTYPES,
+    METHODS,
+    bits_of,
+    exact_sum,
+    fixed_sum,
+    make,
+    run_exact,
+    same_bits,
+)
+from presum import reduce
+
+
+@pytest.mark.parametrize(("kind", "dtype"), CASES, ids=str)
+def test_exact_is_the_correctly_rounded_sum(path: str, kind: str, dtype: torch.dtype) -> None:
+    for leaves, divisor in [(1, 1), (2, 1), (2, 2), (3, 3), (7, 7), (8, 8), (8, 7), (64, 64)]:
+        terms = make(kind, dtype, leaves, 40, divisor)
+        same_bits(run_exact(terms, divisor), exact_sum(terms, divisor))
+
+
+@pytest.mark.parametrize("kind", ["finite bits", "gaussian", "denormals", "overflow"])
+def test_exact_takes_fp64(kind: str) -> None:
+    for leaves in (1, 3, 8):
+        terms = make(kind, torch.float64, leaves, 20, 0)
+        same_bits(run_exact(terms, leaves), exact_sum(terms, leaves))
+
+
+@pytest.mark.parametrize(("kind", "dtype"), CASES, ids=str)
+@pytest.mark.parametrize("bits", [32, 64])
+def test_fixed_is_the_sum_of_integers_as_defined(
+    path: str, kind: str, dtype: torch.dtype, bits: int
+) -> None:
+    for leaves, mean in [(1, False), (3, True), (12, False), (64, True), (300, False)]:
+        terms = make(kind, dtype, leaves, 600 // leaves, 1)
+        found = reduce.sum(terms, method=METHODS[bits], mean=mean)
+        same_bits(found, fixed_sum(terms, leaves if mean else 1, bits))
+
+
+def test_flushing_denormals_changes_no_bit(path: str) -> None:
+    terms = make("denormals", torch.float32, 8, 100, 6)
+    expected = {method: reduce.sum(terms, method=method) for method in reduce.METHODS}
+    try:
+        torch.set_flush_denormal(True)
+        found = {method: reduce.sum(terms, method=method) for method in reduce.METHODS}
+    finally:
+        torch.set_flush_denormal(False)
+    for method, values in found.items():
+        assert bits_of(values) == bits_of(expected[method])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_dot_products_come_with_the_sum(path: str, dtype: torch.dtype) -> None:
+    terms = make("gaussian", dtype, 5, 1000, 7)
+    found, gram = reduce.sum_with_gram(terms, mean=True)
+    same_bits(found, exact_sum(terms, 5))
+    assert gram.dtype == torch.float64
+    torch.testing.assert_close(gram, terms.double() @ terms.double().T, rtol=1e-12, atol=1e-12)
+
+
+def test_a_leaf_that_is_not_finite_makes_its_products_so(path: str) -> None:
+    leaves = [torch.ones(40), torch.full((40,), math.nan), torch.full((40,), math.inf)]
+    _, gram = reduce.sum_with_gram(leaves)
+    assert gram.isfinite().flatten().tolist() == [True] + [False] * 8
+
+
+def test_dot_products_take_at_most_64_leaves(path: str) -> None:
+    assert reduce.sum_with_gram(torch.ones(64, 3))[1].shape == (64, 64)
+    with pytest.raises(ValueError, match="65 leaves"):
+        reduce.sum_with_gram(torch.ones(65, 3))
+
+
+@pytest.mark.parametrize("method", reduce.METHODS)
+def test_results_have_the_shape_and_dtype_of_a_leaf(path: str, method: Any) -> None:
+    for shape in [(), (0,), (1,), (2, 3), (2, 0, 3), (3, 4, 5)]:
+        for dtype in DTYPES:
+            leaves: list[Tensor] = [
+                torch.full(shape, value, dtype=dtype) for value in (1.0, 2.0, 6.0)
+            ]
+            found = reduce.sum(leaves, method=method, mean=True)
+            assert torch.equal(found, torch.full(shape, 3, dtype=dtype))
+            assert torch.equal(reduce.sum(torch.stack(leaves), method=method, mean=True), found)
+
+
+@pytest.mark.parametrize("method", reduce.METHODS)
+def test_strided_tensors_are_summed_in_place_of_contiguous_ones(path: str, method: Any) -> None:
+    base = torch.randn(3, 7, 5, generator=torch.Generator().manual_seed(0))
+    same_bits(
+        reduce.sum(base.transpose(1, 2), method=method).flatten(),
+        reduce.sum(base, method=method).T.contiguous().flatten(),
+    )
+    whole = reduce.sum([base[0, :, ::2], base[1, :, ::2]], method=method)
+    assert torch.equal(whole, reduce.sum(base[:2], method=method)[:, ::2])
+
+
+def test_gradients_do_not_flow_through(path: str) -> None:
+    leaves = [torch.ones(3, requires_grad=True) for _ in range(2)]
+    assert not reduce.sum(leaves).requires_grad
+
+
+def view_as_tensor(array: np.ndarray[Any, Any]) -> Tensor:
+    return torch.from_numpy(array.astype(array.dtype.newbyteorder("=")).copy())
+
+
+@pytest.mark.parametrize("method", reduce.METHODS)
+@pytest.mark.parametrize("dtype", ["<f4", ">f4", "<f2", ">f2"])
+def test_arrays_give_the_bits_of_tensors(method: Any, dtype: str) -> None:
+    terms = np.random.default_rng(0).standard_normal((5, 6, 7)).astype(dtype)
+    found = reduce.sum(terms, method=method, mean=True)
+    assert found.dtype == np.dtype(dtype) and found.shape == (6, 7)
+    expected = reduce.sum(view_as_tensor(terms), method=method, mean=True)
+    same_bits(view_as_tensor(found).flatten(), expected.flatten())
+    strided: list[np.ndarray[Any, Any]] = [x.T[::2] for x in terms]
+    np.testing.assert_array_equal(reduce.sum(strided, method=method, mean=True), found.T[::2])
+
+
+@pytest.mark.parametrize("dtype", ["<f8", ">f8"])
+def test_arrays_of_fp64_are_summed_exactly(dtype: str) -> None:
+    terms = np.array([[1e16, 2.0], [1.0, -0.0], [-1e16, -2.0]], dtype)
+    found = reduce.sum(terms)
+    assert found.tolist() == [1.0, 0.0] and found.dtype == np.dtype(dtype)
+
+
+def test_arrays_without_axes_or_elements_are_summed() -> None:
+    found = reduce.sum([np.array(1, np.float32), np.array(2, np.float32)])
+    assert found.shape == () and found == 3
+    assert reduce.sum(np.array([1, 2, 4], np.float32)) == 7
+    assert reduce.sum(np.zeros((3, 0, 2), np.float32)).shape == (0, 2)
+    gram = reduce.sum_with_gram(np.zeros((3, 0), np.float32))[1]
+    np.testing.assert_array_equal(gram, np.zeros((3, 3)))
+
+
+def test_arguments_are_not_changed(path: str) -> None:
+    terms = make("any bits", torch.float32, 3, 50, 8)
+    before = terms.clone()
+    for method in reduce.METHODS:
+        reduce.sum(terms, method=method)
+    same_bits(terms.flatten(), before.flatten())
+
+
+def test_torch_is_not_imported_for_arrays() -> None:
+    program = (
+        "import sys, numpy; from presum import reduce;"
+        "[reduce.sum(numpy.ones((3, 4), numpy.float32), method=m) for m in reduce.METHODS];"
+        "reduce.sum_with_gram(numpy.ones((3, 4), numpy.float32));"
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_examples_print_what_they_say() -> None:
+    assert doctest.testmod(reduce).failed == 0
+
+
+def test_binned_takes_more_leaves_than_the_others() -> None:
+    leaves = np.ones((40_000, 2), np.float32)
+    assert reduce.sum(leaves, method="binned").tolist() == [40_000.0] * 2
+
+
+ONE = torch.ones(2)
+REFUSED: dict[str, tuple[Any, dict[str, Any]]] = {
+    "0 leaves": ([], {}),
+    "32768 leaves; give from 1 to 32,767": ([ONE] * 32768, {}),
+    "40000 leaves": (np.ones((40000, 1), np.float32), {}),
+    "NoneType given": (None, {}),
+    "leaf 0 has shape|leaf 1 has shape": (
+        torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
+        {},
+    ),
+    "or nested": ([torch.nested.nested_tensor([torch.ones(2)])], {}),
+    "first counts the leaves": (torch.tensor(1.0), {}),
+    "leaf 1 has shape": ([ONE, torch.ones(3)], {}),
+    r"leaf 1 has dtype torch.bfloat16": ([ONE, ONE.bfloat16()], {}),
+    "leaf 1 has device meta": ([ONE, ONE.to("meta")], {}),
+    "dtype torch.int64": ([torch.ones(2, dtype=torch.int64)], {}),
+    "dtype complex64": ([np.ones(2, np.complex64)], {}),
+    "dtype torch.complex64": ([torch.ones(2, dtype=torch.complex64)], {}),
+    "dtype int64": (np.ones((2, 2), np.int64), {}),
+    "leaf 0 is float": ([1.0, 2.0], {}),
+    "masked, sparse": ([ONE.to_sparse()], {}),
+    "is masked": ([np.ma.masked_array([1.0], [True])], {}),
+    "together": ([ONE, np.ones(2, np.float32)], {}),
+    "mean is True or False, not 3": ([ONE], {"mean": 3}),
+    "none of exact": ([ONE], {"method": "kahan"}),
+    "fixed32 does not take float64": ([ONE.double()], {"method": "fixed32"}),
+    "binned does not take float64": ([np.ones(2)], {"method": "binned"}),
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_what_cannot_be_summed_is_refused_in_one_line(message: str) -> None:
+    arrays, options = REFUSED[message]
+    with pytest.raises(ValueError, match=message) as caught:
+        reduce.sum(arrays, **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_importing_presum_is_enough() -> None:
+    code = "import presum; presum.reduce.sum; presum.MicroBatchSampler; presum.reduce.sum"
+    subprocess.run([sys.executable, "-c", code], check=True)

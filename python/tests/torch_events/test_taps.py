@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions that others are told of do what they did, and leave no frame."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import pickle
+import sys
+import traceback
+import types
+import warnings
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.amp.grad_scaler import GradScaler
+
+from presum._core import Tap
+from presum.torch_events.taps import TAPS, TappedFunction, Taps
+
+
+class Owner:
+    def method(self, x: int, *, factor: int = 2) -> int:
+        """What it does."""
+        if x < 0:
+            raise ValueError("negative")
+        warnings.warn("from inside", stacklevel=2)
+        return x * factor
+
+    def __iter__(self) -> Iterator[int]:
+        return iter([1, 2])
+
+
+@pytest.fixture
+def told() -> list[Any]:
+    return []
+
+
+@pytest.fixture
+def tapped(told: list[Any]) -> Iterator[TappedFunction]:
+    tap = TappedFunction(
+        Owner,
+        "method",
+        before=lambda *args, **kwargs: told.append(("before", args[1:], kwargs)),
+        after=lambda result, *args, **kwargs: told.append(("after", result, args[1:], kwargs)),
+        always=lambda: told.append("always"),
+    )
+    tap.apply()
+    yield tap
+    tap.undo()
+
+
+@pytest.mark.filterwarnings("ignore:from inside")
+def test_who_listens_is_told_and_the_result_is_the_function_s(
+    tapped: TappedFunction, told: list[Any]
+) -> None:
+    assert Owner().method(3, factor=5) == 15
+    assert told == [
+        ("before", (3,), {"factor": 5}),
+        ("after", 15, (3,), {"factor": 5}),
+        "always",
+    ]
+
+
+def test_an_exception_passes_through_without_a_frame(
+    tapped: TappedFunction, told: list[Any]
+) -> None:
+    with pytest.raises(ValueError, match="negative") as caught:
+        Owner().method(-1)
+    names = [frame.name for frame in traceback.extract_tb(caught.tb)]
+    assert names == [test_an_exception_passes_through_without_a_frame.__name__, "method"]
+    assert told == [("before", (-1,), {}), "always"]
+
+
+def test_a_warning_points_at_the_caller_s_line(tapped: TappedFunction) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        Owner().method(1)
+        line = sys._getframe().f_lineno - 1
+    assert [(w.filename, w.lineno) for w in caught] == [(__file__, line)]
+
+
+def test_it_looks_like_the_function(tapped: TappedFunction) -> None:
+    assert inspect.signature(Owner.method) == inspect.signature(vars(Owner)["method"].__wrapped__)
+    assert "What it does." in (Owner.method.__doc__ or "") and Owner.method.__name__ == "method"
+    assert "negative" in inspect.getsource(Owner.method)
+    assert isinstance(Owner().method, types.MethodType)
+
+
+@pytest.mark.filterwarnings("ignore:from inside")
+def test_undone_it_is_the_function_itself(told: list[Any]) -> None:
+    original = vars(Owner)["method"]
+    tap = TappedFunction(Owner, "method", always=lambda: told.append("always"))
+    tap.apply()
+    kept = Owner.method
+    tap.undo()
+    assert vars(Owner)["method"] is original
+    assert kept(Owner(), 2) == 4 and told == []  # who has taken it keeps the function
+    tap.apply()
+    tap.apply()
+    assert Owner().method(2) == 4 and told == ["always"]
+    tap.undo()
+
+
+@pytest.mark.filterwarnings("ignore:from inside")
+def test_arguments_may_be_changed() -> None:
+    tap = Tap(Owner.method, before=lambda owner, x: ((owner, x + 1), {"factor": 10}))
+    assert tap(Owner(), 2) == 30
+
+
+def test_special_methods_are_found_by_python() -> None:
+    seen: list[Any] = []
+    tap = TappedFunction(Owner, "__iter__", after=lambda result, owner: seen.append(owner))
+    tap.apply()
+    owner = Owner()
+    assert list(owner) == [1, 2] and seen == [owner]
+    tap.undo()
+
+
+def test_backward_passes_within_one_another_have_their_own_roots() -> None:
+    TAPS.add()
+    roots: list[Any] = []
+
+    class Inner(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+            roots.append(TAPS.root())
+            with torch.enable_grad():
+                inner = torch.ones(1, requires_grad=True).sum()
+                inner.backward()
+            roots.append(TAPS.root())
+            return gradient
+
+    outer = Inner.apply(torch.ones(1, requires_grad=True)).sum()
+    outer.backward()
+    assert [root is outer for root in roots] == [True, True] and TAPS.root() is None
+    with pytest.raises(RuntimeError):
+        torch.ones(1).sum().backward()
+    assert TAPS.root() is None
+    TAPS.remove()
+
+
+def test_scalers_that_scale_in_a_way_of_their_own_are_seen() -> None:
+    from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+
+    class Mine(GradScaler):
+        def scale(self, outputs: Any) -> Any:
+            return outputs * 4.0
+
+    taps = Taps()
+    taps.add()
+    try:
+        for scaler in (GradScaler("cpu"), ShardedGradScaler("cpu"), Mine("cpu")):
+            seen: list[Any] = []
+            weight = nn.Parameter(torch.ones(1))
+            weight.register_hook(lambda _, seen=seen: seen.append(taps.scaler()))  # type: ignore[misc]
+            scaler.scale(weight.sum()).backward()
+            assert seen == [scaler]
+    finally:
+        taps.remove()
+    assert not isinstance(vars(Mine)["scale"], Tap)
+
+
+def test_a_tapped_function_is_copied_and_pickled_by_its_name(tapped: TappedFunction) -> None:
+    function = vars(Owner)["method"]
+    assert isinstance(function, Tap)
+    assert pickle.loads(pickle.dumps(function)) is function
+    assert copy.copy(function) is function and copy.deepcopy(function) is function
+    assert weakref.ref(function)() is function
+
+
+def test_always_is_called_also_where_who_listens_fails() -> None:
+    told: list[str] = []
+
+    def fails(*_: Any) -> None:
+        raise KeyError("planted")
+
+    tap = Tap(len, after=fails, always=lambda: told.append("always"))
+    with pytest.raises(KeyError):
+        tap([])
+    assert told == ["always"]
+
+
+def test_a_tensor_that_has_no_number_of_elements_is_no_root() -> None:
+    class Odd(torch.Tensor):
+        asked = 0
+
+        def numel(self) -> int:
+            Odd.asked += 1
+            if Odd.asked == 1:  # by presum; torch asks as well
+                raise NotImplementedError
+            return 1
+
+    roots = []
+    x = torch.ones(1, requires_grad=True)
+    x.register_hook(lambda _: roots.append(TAPS.root()))
+    TAPS.add()
+    torch.autograd.backward((x * 2).as_subclass(Odd))
+    TAPS.remove()
+    assert Odd.asked >= 1 and roots == [None] and TAPS.root() is None

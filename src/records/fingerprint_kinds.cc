@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <array>
+
+#include "presum/fingerprint.h"
+
+namespace presum {
+namespace {
+
+constexpr auto kMatch = Expectation::kMustMatch;
+constexpr auto kDiffer = Expectation::kMustDiffer;
+constexpr auto kNoise = Expectation::kNoise;
+
+constexpr std::array kKinds = {
+    FingerprintInfo{FingerprintKind::kRngTorch, "rng_torch", kNoise, false, "shared-rng"},
+    FingerprintInfo{FingerprintKind::kRngDevice, "rng_device", kNoise, false, "shared-rng"},
+    FingerprintInfo{FingerprintKind::kRngNumpy, "rng_numpy", kNoise, false, "shared-rng"},
+    FingerprintInfo{FingerprintKind::kRngPython, "rng_python", kNoise, false, "shared-rng"},
+    FingerprintInfo{FingerprintKind::kSamplerClass, "sampler_class", kMatch, false,
+                    "sampler-mismatch"},
+    FingerprintInfo{FingerprintKind::kSamplerSeed, "sampler_seed", kMatch, false,
+                    "sampler-mismatch"},
+    FingerprintInfo{FingerprintKind::kSamplerEpoch, "sampler_epoch", kMatch, false,
+                    "sampler-mismatch"},
+    FingerprintInfo{FingerprintKind::kSamplerRank, "sampler_rank", kDiffer, false,
+                    "sampler-mismatch"},
+    FingerprintInfo{FingerprintKind::kSamplerReplicas, "sampler_replicas", kMatch, false,
+                    "sampler-mismatch"},
+    FingerprintInfo{FingerprintKind::kSamplerLength, "sampler_length", kMatch, false,
+                    "sampler-mismatch"},
+    FingerprintInfo{FingerprintKind::kSamplerShuffle, "sampler_shuffle", kMatch, false,
+                    "sampler-mismatch"},
+    FingerprintInfo{FingerprintKind::kSamplerDropLast, "sampler_drop_last", kMatch, false,
+                    "sampler-mismatch"},
+    FingerprintInfo{FingerprintKind::kSamplerSetsEpoch, "sampler_sets_epoch", kNoise, false,
+                    "epoch-not-set"},
+    FingerprintInfo{FingerprintKind::kDataClass, "data_class", kMatch, false, "manifest-mismatch"},
+    FingerprintInfo{FingerprintKind::kDataLength, "data_length", kMatch, false,
+                    "manifest-mismatch"},
+    FingerprintInfo{FingerprintKind::kDataAttributes, "data_attributes", kMatch, false,
+                    "manifest-mismatch"},
+    FingerprintInfo{FingerprintKind::kDataPass, "data_pass", kNoise, false, ""},
+    FingerprintInfo{FingerprintKind::kDataBatch, "data_batch", kNoise, false, ""},
+    FingerprintInfo{FingerprintKind::kMode, "mode", kMatch, false, "mode-mismatch"},
+    FingerprintInfo{FingerprintKind::kModes, "modes", kMatch, false, "mode-mismatch"},
+    FingerprintInfo{FingerprintKind::kDropout, "dropout", kMatch, true, "mode-mismatch"},
+    FingerprintInfo{FingerprintKind::kDropouts, "dropouts", kMatch, false, "mode-mismatch"},
+    FingerprintInfo{FingerprintKind::kOptimizerClass, "optimizer_class", kMatch, false,
+                    "optimizer-mismatch"},
+    FingerprintInfo{FingerprintKind::kOptimizerSettings, "optimizer_settings", kMatch, false,
+                    "optimizer-mismatch"},
+    FingerprintInfo{FingerprintKind::kLearningRate, "learning_rate", kMatch, true,
+                    "optimizer-mismatch"},
+    FingerprintInfo{FingerprintKind::kWeightDecay, "weight_decay", kMatch, true,
+                    "optimizer-mismatch"},
+    FingerprintInfo{FingerprintKind::kDtype, "dtype", kMatch, false, "environment-mismatch"},
+    FingerprintInfo{FingerprintKind::kDeterminism, "determinism", kMatch, false,
+                    "environment-mismatch"},
+    FingerprintInfo{FingerprintKind::kUnreducedSteps, "unreduced_steps", kNoise, false,
+                    "no-reduction"},
+    FingerprintInfo{FingerprintKind::kWrapperForward, "wrapper_forward", kNoise, false,
+                    "no-reduction"},
+    FingerprintInfo{FingerprintKind::kGradientWeight, "gradient_weight", kNoise, true, ""},
+    FingerprintInfo{FingerprintKind::kBatch, "batch", kDiffer, false, "duplicate-data"},
+    FingerprintInfo{FingerprintKind::kUnreadInputs, "unread_inputs", kNoise, false, ""},
+};
+
+}  // namespace
+
+std::span<const FingerprintInfo> fingerprint_kinds() { return kKinds; }
+
+const FingerprintInfo* find_fingerprint_kind(std::uint32_t kind) {
+  const auto* const found = std::find_if(
+      kKinds.begin(), kKinds.end(),
+      [&](const FingerprintInfo& k) { return static_cast<std::uint32_t>(k.kind) == kind; });
+  return found == kKinds.end() ? nullptr : found;
+}
+
+}  // namespace presum

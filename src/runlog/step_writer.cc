@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runlog/step_writer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/try.h"
+
+namespace presum::runlog {
+namespace {
+
+constexpr std::size_t kValuesMax = std::size_t{1} << 20;  // workers times kinds of fingerprints
+
+auto words(const StateHash& s) { return std::tuple(s.group, s.of, s.value); }
+
+bool same_states(const std::vector<StateHash>& a, const std::vector<StateHash>& b) {
+  return std::ranges::equal(a, b, {}, words, words);
+}
+
+}  // namespace
+
+StepWriter::StepWriter(Database& db, std::uint64_t salt, Insertion<StepRow> steps,
+                       Insertion<WorkerStepRow> workers, Insertion<GroupStepRow> groups,
+                       Insertion<MissingRow> missing, Insertion<FingerprintRow> fingerprints,
+                       Insertion<AuditedStep> audits)
+    : db_(&db),
+      salted_(salt, kOfSamples),
+      steps_(std::move(steps)),
+      workers_(std::move(workers)),
+      groups_(std::move(groups)),
+      missing_(std::move(missing)),
+      fingerprints_(std::move(fingerprints)),
+      audits_(std::move(audits)) {}
+
+Result<StepWriter> StepWriter::prepare(Database& db, std::uint64_t salt) {
+  PRESUM_ASSIGN(auto steps, Insertion<StepRow>::prepare(db, step_table()));
+  PRESUM_ASSIGN(auto workers, Insertion<WorkerStepRow>::prepare(db, worker_step_table()));
+  PRESUM_ASSIGN(auto groups, Insertion<GroupStepRow>::prepare(db, group_step_table()));
+  PRESUM_ASSIGN(auto missing, Insertion<MissingRow>::prepare(db, missing_table()));
+  PRESUM_ASSIGN(auto values,
+                Insertion<FingerprintRow>::prepare(db, fingerprint_table(), "INSERT OR REPLACE"));
+  PRESUM_ASSIGN(auto audits,
+                Insertion<AuditedStep>::prepare(db, audit_table(), "INSERT OR REPLACE"));
+  return StepWriter(db, salt, std::move(steps), std::move(workers), std::move(groups),
+                    std::move(missing), std::move(values), std::move(audits));
+}
+
+Result<std::uint64_t> StepWriter::write(StepRecord record) {
+  record.workers_seen = static_cast<std::uint32_t>(record.workers.size());
+  const StepRow row{std::move(record), {}};
+  PRESUM_TRY(steps_.run(row));
+  const std::uint64_t id = db_->last_row();
+  for (const WorkerRecord& w : row.workers) PRESUM_TRY(write_worker(row, id, w));
+  for (const GroupRecord& g : row.groups) PRESUM_TRY(groups_.run({g, id}));
+  for (const std::uint32_t replica : row.missing_replicas) PRESUM_TRY(missing_.run({id, replica}));
+  return id;
+}
+
+Status StepWriter::write_worker(const StepRecord& step, std::uint64_t id, WorkerRecord worker) {
+  PRESUM_TRY(write_fingerprints(step, worker));
+  if (worker.audit) {
+    PRESUM_TRY(audits_.run({{step.model, step.step}, worker.replica, *worker.audit}));
+  }
+  const WorkerRecord& first = step.workers.front();
+  const bool is_first = worker.replica == first.replica;
+  const bool shares = is_first ? worker.states.empty() : same_states(worker.states, first.states);
+  for (std::uint64_t& hash : worker.samples.hashes) hash = salted_(hash);
+  return workers_.run({std::move(worker), id, shares});
+}
+
+// A row where a value changed.
+Status StepWriter::write_fingerprints(const StepRecord& step, const WorkerRecord& worker) {
+  for (FingerprintValue f : worker.fingerprints) {
+    if (f.kind == static_cast<std::uint32_t>(FingerprintKind::kBatch)) f.value = salted_(f.value);
+    const Key key{step.model, worker.replica, f.kind};
+    if (last_values_.size() >= kValuesMax && !last_values_.contains(key)) continue;
+    const auto [last, fresh] = last_values_.try_emplace(key, f.value);
+    if (!fresh && last->second == f.value) continue;
+    last->second = f.value;
+    PRESUM_TRY(fingerprints_.run({step.model, worker.replica, step.step, f}));
+  }
+  return {};
+}
+
+}  // namespace presum::runlog

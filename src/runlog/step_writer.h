@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <tuple>
+
+#include "presum/step_record.h"
+#include "runlog/column.h"
+#include "runlog/keyed_hash.h"
+#include "runlog/tables.h"
+
+namespace presum::runlog {
+
+// Second halves of the keys of KeyedHash: what a salt is used for (docs/runlog_format.md).
+inline constexpr std::uint64_t kOfSamples = 1;
+inline constexpr std::uint64_t kOfSalts = 2;
+
+// Writes steps: their rows in every table that has any. Row hashes are salted. Lifetime: the
+// database outlives it. One thread at a time.
+class StepWriter {
+ public:
+  static Result<StepWriter> prepare(Database& db, std::uint64_t salt);
+
+  // Returns the step's id. After an error some of its rows may be there: write within a savepoint.
+  Result<std::uint64_t> write(StepRecord record);
+
+ private:
+  StepWriter(Database& db, std::uint64_t salt, Insertion<StepRow> steps,
+             Insertion<WorkerStepRow> workers, Insertion<GroupStepRow> groups,
+             Insertion<MissingRow> missing, Insertion<FingerprintRow> fingerprints,
+             Insertion<AuditedStep> audits);
+
+  Status write_worker(const StepRecord& step, std::uint64_t id, WorkerRecord worker);
+  Status write_fingerprints(const StepRecord& step, const WorkerRecord& worker);
+
+  Database* db_;
+  KeyedHash salted_;
+  Insertion<StepRow> steps_;
+  Insertion<WorkerStepRow> workers_;
+  Insertion<GroupStepRow> groups_;
+  Insertion<MissingRow> missing_;
+  Insertion<FingerprintRow> fingerprints_;
+  Insertion<AuditedStep> audits_;
+  using Key = std::tuple<ModelKey, std::uint32_t, std::uint32_t>;  // replica, kind
+  std::map<Key, std::uint64_t> last_values_;
+};
+
+}  // namespace presum::runlog

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tables of a run log, each as one list of columns. Everything else that knows a column is made
+// from these: statements, views, frames, docs/runlog_format.md.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "presum/run_log.h"
+#include "runlog/column.h"
+
+namespace presum::runlog {
+
+struct SegmentRow : SegmentInfo {
+  std::string run;  // 16 hexadecimal digits
+};
+
+// A worker that said hello, and what its last note said.
+struct WorkerRow {
+  ModelKey model;
+  std::uint32_t replica = 0;
+  std::uint32_t replicas = 0;
+  std::uint32_t rank = 0;
+  std::string host;
+  std::optional<std::uint64_t> sent;
+  std::optional<std::uint64_t> dropped;
+};
+
+struct StepRow : StepRecord {
+  std::optional<std::uint64_t> id;  // what other tables refer to; none: the next one
+};
+
+struct WorkerStepRow : WorkerRecord {
+  std::uint64_t step_id = 0;
+  bool shares_states = false;  // they are those of the step's first worker
+};
+
+struct GroupStepRow : GroupRecord {
+  std::uint64_t step_id = 0;
+};
+
+struct MissingRow {
+  std::uint64_t step_id = 0;
+  std::uint32_t replica = 0;
+};
+
+// From this step on the worker holds the value.
+struct FingerprintRow {
+  ModelKey model;
+  std::uint32_t replica = 0;
+  std::uint64_t step = 0;
+  FingerprintValue value;
+};
+
+struct NoteRow : NoteRecord {
+  std::optional<std::uint64_t> id;
+};
+
+struct FindingRow : Finding {
+  std::uint32_t id = 0;
+};
+
+struct CheckRow : RunLog::Check {
+  std::uint32_t position = 0;
+};
+
+struct DetectorRow {
+  std::uint32_t module = 0;
+  std::uint32_t shard = 0;
+  std::uint32_t segment = 0;
+  std::vector<char> state;
+};
+
+// Every function returns the same table each time; it lives for ever. Safe from any thread.
+const Table<SegmentRow>& segment_table();
+const Table<WorkerRow>& worker_table();
+const Table<Fact>& fact_table();
+const Table<GroupInfo>& group_table();
+const Table<StepRow>& step_table();
+const Table<WorkerStepRow>& worker_step_table();
+const Table<GroupStepRow>& group_step_table();
+const Table<MissingRow>& missing_table();
+const Table<NoteRow>& note_table();
+const Table<FingerprintRow>& fingerprint_table();
+const Table<AuditedStep>& audit_table();
+const Table<FinalStateRecord>& final_state_table();
+const Table<FindingRow>& finding_table();
+const Table<CheckRow>& check_table();
+const Table<DetectorRow>& detector_table();
+
+// Calls `visit` with each of them.
+template <class Visit>
+void each_table(Visit&& visit) {
+  visit(segment_table());
+  visit(worker_table());
+  visit(fact_table());
+  visit(group_table());
+  visit(step_table());
+  visit(worker_step_table());
+  visit(group_step_table());
+  visit(missing_table());
+  visit(fingerprint_table());
+  visit(audit_table());
+  visit(final_state_table());
+  visit(finding_table());
+  visit(check_table());
+  visit(detector_table());
+  visit(note_table());
+}
+
+}  // namespace presum::runlog

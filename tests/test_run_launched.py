@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""presum.run and those who start ranks: launchers, the program itself, the environment."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import presum
+from programs_started import PROGRAM, UNDER, start
+
+
+def test_spawned_ranks_are_watched(tmp_path: Path) -> None:
+    program = tmp_path / "spawns.py"
+    program.write_text(SPAWNS)
+    (done,) = start([*UNDER, "--run", tmp_path / "run", program], world=1)
+    assert done.returncode == 0 and "nothing was recorded" not in done.stderr
+    assert (presum.load(tmp_path / "run").steps.workers == 2).all()
+
+
+SPAWNS = """
+import os, torch, torch.distributed as dist, torch.multiprocessing as mp
+from torch.nn.parallel import DistributedDataParallel
+def main(rank):
+    os.environ.pop("RANK"), os.environ.pop("WORLD_SIZE")
+    dist.init_process_group("gloo", rank=rank, world_size=2)
+    model = DistributedDataParallel(torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(5):
+        model(torch.full((2, 4), float(rank + step))).sum().backward()
+        optimizer.step()
+    dist.destroy_process_group()
+if __name__ == "__main__":
+    mp.spawn(main, nprocs=2)
+"""
+
+
+def test_an_environment_variable_stands_for_the_launcher(tmp_path: Path) -> None:
+    line = f"import presum, runpy; runpy.run_path({str(PROGRAM)!r}, run_name='__main__')"
+    options = f"--run {tmp_path} --every 2"
+    done = start(["-c", line], PRESUM="1", PRESUM_OPTIONS=options)
+    assert all(end.returncode == 0 for end in done)
+    assert set(presum.load(tmp_path).steps.step) == set(range(0, 16, 2))
+
+
+@pytest.mark.parametrize(
+    ("launcher", "world", "alone"),
+    [
+        (["torch.distributed.run", "--nproc-per-node", 2], 2, {}),
+        # On CPUs accelerate starts several processes through mpirun only.
+        (["accelerate.commands.launch", "--cpu", "--num_processes", 1], 1, {"RANK": "0"}),
+    ],
+    ids=["torchrun", "accelerate"],
+)
+def test_launchers_can_start_it(
+    launcher: list[object], world: int, alone: dict[str, str], tmp_path: Path
+) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "1"} if alone else {}
+    command = ["-m", *launcher, "-m", "presum.run", "--run-folder", tmp_path / "run", PROGRAM]
+    done = subprocess.run(
+        [sys.executable, *map(str, command)],
+        env={**os.environ, "OMP_NUM_THREADS": "1", **alone, **place},
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.count("epoch") >= world
+    assert (presum.load(tmp_path / "run").steps.workers == world).all()
+
+
+def test_a_program_that_attaches_itself_as_well_is_told(tmp_path: Path) -> None:
+    program = Path(__file__).parent / "programs" / "attaches_itself.py"
+    done = start([*UNDER, "--run", tmp_path / "run", program])
+    assert {end.returncode for end in done} == {0}, done[0].stderr[-2000:]
+    assert all("attached already" in end.stdout for end in done)
+    assert (presum.load(tmp_path / "run").steps.workers == 2).all()
+
+
+def test_ranks_that_a_program_starts_itself_are_watched(tmp_path: Path) -> None:
+    program = Path(__file__).parent / "programs" / "launches_itself.py"
+    done = subprocess.run(
+        [sys.executable, *UNDER, "--run", tmp_path / "run", program],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert presum.load(tmp_path / "run").steps.workers.tolist() == [2] * 4
