@@ -456,9 +456,9 @@ def test_no_file_knows_the_machine_it_was_written_on() -> None:
 
 # Lines of code of its body and of its member functions outside of it. Comments and blank lines are
 # free: a header is its documentation.
-CLASS_LINES = 250
+CPP_CLASS_LINES_MAX = 250
 # Classes above the limit, each with the reason. One that no longer is has to leave.
-LARGE_CLASSES = {
+LARGE_CPP_CLASSES = {
     "src/cli: TensorFile": "it reads two formats, and checks each",
     "src/compare: Model": "it compares one thing after the other in the same two runs",
     "src/report: Part": "it collects every part of a page",
@@ -486,7 +486,7 @@ def closing_brace(code: str, opening: int) -> int:
     return len(code) - 1
 
 
-def definitions(text: str) -> Iterator[tuple[str, int, bool]]:
+def cpp_definitions(text: str) -> Iterator[tuple[str, int, bool]]:
     """Of every class, and of every member function outside of it: the class, its lines of code,
     whether it is the class itself."""
     code = NOT_CODE.sub(lambda noise: re.sub(r"[^\n]", " ", noise[0]), text)
@@ -512,7 +512,7 @@ def class_sizes(sources: Iterable[tuple[str, str]]) -> dict[str, int]:
     bodies: Counter[tuple[str, str]] = Counter()
     sizes: Counter[tuple[str, str]] = Counter()
     for folder, text in sources:
-        for name, lines, is_class in definitions(text):
+        for name, lines, is_class in cpp_definitions(text):
             sizes[folder, name] += lines
             bodies[folder, name] += lines if is_class else 0
     for folder, name in sizes:
@@ -529,7 +529,7 @@ def cpp_sources() -> Iterator[tuple[str, str]]:
 
 
 def complaints_about_sizes(sizes: dict[str, int], exceptions: Iterable[str]) -> list[str]:
-    large = {name for name, lines in sizes.items() if lines > CLASS_LINES}
+    large = {name for name, lines in sizes.items() if lines > CPP_CLASS_LINES_MAX}
     wrong = [f"{name}: {sizes[name]} lines: make parts of it" for name in large - {*exceptions}]
     return sorted(wrong + [f"{name}: is no exception" for name in {*exceptions} - large])
 
@@ -537,15 +537,15 @@ def complaints_about_sizes(sizes: dict[str, int], exceptions: Iterable[str]) -> 
 def test_no_class_of_the_core_is_large() -> None:
     sizes = class_sizes(cpp_sources())
     assert len(sizes) > 200
-    wrong = complaints_about_sizes(sizes, LARGE_CLASSES)
+    wrong = complaints_about_sizes(sizes, LARGE_CPP_CLASSES)
     assert not wrong, "\n".join(wrong)
 
 
 def test_a_large_class_is_noticed_and_so_is_an_exception_that_is_none() -> None:
-    half = "void A::{}() {{\n" + "  f();\n" * (CLASS_LINES // 2) + "}}\n"
+    half = "void A::{}() {{\n" + "  f();\n" * (CPP_CLASS_LINES_MAX // 2) + "}}\n"
     sizes = class_sizes([("src/a", "struct A {};\n" + half.format("f") + half.format("g"))])
     assert complaints_about_sizes(sizes, []) == [
-        f"src/a: A: {CLASS_LINES + 5} lines: make parts of it"
+        f"src/a: A: {CPP_CLASS_LINES_MAX + 5} lines: make parts of it"
     ]
     assert complaints_about_sizes(sizes, ["src/a: A"]) == []
     assert complaints_about_sizes({"src/a: A": 3}, ["src/a: A"]) == ["src/a: A: is no exception"]

@@ -24,15 +24,15 @@ struct Announcement {
   std::uint32_t segment = 0;
 };
 
-// The way of packets from every rank of a communicator to its rank 0, point to point on a duplicate
-// of it: no message of the program's can match one of these, and no step has a collective.
+// Carries packets from every rank of a communicator to its rank 0, point to point on a duplicate of
+// it: no message of the program can match one of these, and no step has a collective.
 //
-// A rank has at most kInFlight packets under way. One is under way until rank 0 took it
-// (synchronous mode), so rank 0's memory is bounded too, and a rank 0 that is slow, failed or no
-// longer polls costs packets, counted, and never time. A slow rank is waited for by nobody: rank 0
-// takes what is there. A rank that ends without close() only leaves a gap, and makes rank 0's
-// close() wait for all its patience. When MPI reports an error here, this rank's exchange switches
-// itself off.
+// A rank has at most kInFlight packets under way. A packet is under way until rank 0 has taken it
+// (synchronous mode), which bounds rank 0's memory as well. Where rank 0 is slow, failed or no
+// longer polls, packets are dropped and counted, and no time is lost. No rank waits for a slow one:
+// rank 0 takes what has arrived. A rank that ends without close() leaves a gap, and rank 0's
+// close() then waits for its whole patience. After an error of MPI this rank's exchange is
+// inactive.
 //
 // Thread-safety: not synchronised; one thread at a time, and one that may call MPI. There is no
 // thread inside, so MPI_THREAD_SINGLE is enough. Packets move during calls of MPI only: rank 0
@@ -43,11 +43,11 @@ class Exchange {
   static constexpr std::chrono::duration<double> kPatience{1.5};
 
   // Collective: all ranks of `comm` (not an inter-communicator) call it once, after MPI_Init.
-  // Duplicates `comm`, whose error handler has a say in that, and tells all ranks what rank 0
-  // passes as `monitor`; that of other ranks is ignored. Nothing, because rank 0 could not open its
-  // monitor: all ranks are inactive. The duplicate lives until MPI_Finalize, since freeing it could
-  // wait for ranks. Errors: kInvalidArgument (MPI is not running, a null communicator), kIo (MPI
-  // refused).
+  // Duplicates `comm` (its error handler applies to the duplication) and tells all ranks what rank
+  // 0 passes as `monitor`; what other ranks pass is ignored. If rank 0 passes none, because it
+  // could not open its monitor, all ranks are inactive. The duplicate lives until MPI_Finalize,
+  // since freeing it could wait for ranks. Errors: kInvalidArgument (MPI is not running, a null
+  // communicator), kIo (MPI refused).
   static Result<Exchange> create(MPI_Comm comm, std::optional<Announcement> monitor);
   Exchange(Exchange&&) noexcept;
   Exchange& operator=(Exchange&&) noexcept;
@@ -67,9 +67,9 @@ class Exchange {
   // Nothing on other ranks.
   std::optional<Packet> receive();
 
-  // The end, on every rank, before MPI_Finalize and in any order. Waits for `patience` at most:
-  // rank 0 hands what arrives to `take` until every rank has closed, the others until rank 0 took
-  // their packets. True if that was so, or if this was inactive.
+  // Ends the exchange: call it on every rank, before MPI_Finalize and in any order. Waits at most
+  // `patience`: rank 0 hands what arrives to `take` until every rank has closed, the others wait
+  // until rank 0 has taken their packets. True if that was reached, or if this was inactive.
   bool close(const std::function<void(const Packet&)>& take = {},
              std::chrono::duration<double> patience = kPatience);
 
@@ -79,13 +79,14 @@ class Exchange {
   std::unique_ptr<State> state_;
 };
 
-// Ways of presum/reduce.h that add up leaves with the same bits for any order and number of ranks.
+// Methods of presum/reduce.h that add up leaves with the same bits for any order and number of
+// ranks.
 enum class Method : std::uint8_t { kExact = 0, kBinned = 1, kFixed32 = 2, kFixed64 = 3 };
 
 // What the exact sum is divided by, in the same rounding.
 enum class Mean : std::uint8_t { kNone = 0, kOverRanks = 1, kOverLeaves = 2 };
 
-// In place of MPI_Allreduce: the sum of the leaves of all ranks (usually one gradient each; more
+// Replaces MPI_Allreduce: the sum of the leaves of all ranks (usually one gradient each; more
 // are micro-batches, which must not be added up before), on every rank. Ranks may bring different
 // numbers of leaves, at least one each, together at most 32,767. `out` has `count` elements of
 // `dtype` and may be one of the leaves. kExact takes every dtype, the others not kF64.

@@ -96,6 +96,37 @@ struct AuditedStep {
   AuditRecord audit;
 };
 
+// A column of a table: one value a row.
+struct Series {
+  std::string name;
+  // Reals (NaN: not known); integers; 64-bit hashes (0: not known); or positions in `texts` (-1: not
+  // known).
+  std::variant<std::vector<double>, std::vector<std::int64_t>, std::vector<std::uint64_t>,
+               std::vector<std::int32_t>>
+      values;
+  std::vector<std::string> texts;
+  bool is_text = false;
+};
+
+// What a column holds. Plain texts that live for ever.
+struct ColumnInfo {
+  std::string_view name;
+  std::string_view type;  // "integer", "real", "text" or "blob"
+  std::string_view meaning;
+  std::string_view unit;     // empty: none, or a count
+  std::string_view unknown;  // what NULL says; empty: it is never NULL
+};
+
+struct TableInfo {
+  std::string_view name;
+  std::string_view meaning;
+  std::vector<ColumnInfo> columns;
+};
+
+// The tables of the file, and those for people, which RunLog::visit_table and RunLog::frame read.
+std::vector<TableInfo> stored_tables();
+std::vector<TableInfo> shown_tables();
+
 // The steps of one model in one segment, one after the other, with all that was kept of them but
 // cosines. A worker's fingerprints and audit are those that it last told, at this step or before.
 // Holds one step in memory at a time. Lifetime: the RunLog outlives it. Thread-safety: one thread
@@ -158,14 +189,18 @@ class RunLog {
   // Likewise with a step's groups, by id, without their values per worker.
   using GroupsVisitor = std::function<void(const StepKey&, std::span<const GroupRecord>)>;
   Status for_each_groups(const GroupsVisitor& visit) const;
-  // Calls `visit` for a table for people ("steps", "workers", "groups", "findings", "checks" or
-  // "audits") with the columns of docs/runlog_format.md: once without cells, then for every row.
+  // Calls `visit` for one of shown_tables(): once without cells, then for every row.
   // std::monostate stands for NULL (undefined, not measured). Error: kInvalidArgument
   // (another name).
   using Cell = std::variant<std::monostate, std::int64_t, double, std::string>;
   using RowVisitor =
       std::function<void(std::span<const std::string> columns, std::span<const Cell> cells)>;
   Status visit_table(std::string_view table, const RowVisitor& visit) const;
+  // The same as arrays, for large tables. Error: kInvalidArgument (another name).
+  Result<std::vector<Series>> frame(std::string_view table) const;
+  // One row a step, group and worker: step, segment, module, shard, group, rank, grad_norm,
+  // grad_max.
+  Result<std::vector<Series>> group_norms() const;
   // The pairs of one step as in StepRecord::cosines, between the workers seen in it; empty where
   // the step or its matrix was not kept.
   Result<std::vector<float>> cosines(const StepKey& step) const;

@@ -99,13 +99,4 @@ struct StepRecord {
   std::vector<float> cosines;
 };
 
-// 95% interval of one pair's cosine from sketches of `sketch_size` floats (Fisher's z-transform),
-// widened where one element carries much of a gradient: `spike_share` is the larger of the two
-// workers' max g^2 / |g|^2, from 0 to 1. NaN in, NaN out.
-struct Interval {
-  double low = kNaN;
-  double high = kNaN;
-};
-Interval cosine_interval(double cosine, std::uint32_t sketch_size, double spike_share);
-
 }  // namespace presum

@@ -73,9 +73,7 @@ nb::dict compare(const std::vector<std::uintptr_t>& leaves, std::uint8_t dtype, 
       type);
 }
 
-void report(Observer& observer, AuditRecord record, std::optional<std::uint8_t> expected,
-            std::optional<bool> repeat) {
-  if (expected) record.expected = audit::accumulation_of(static_cast<Dtype>(*expected));
+void report(Observer& observer, AuditRecord record, std::optional<bool> repeat) {
   if (repeat) record.repeat = *repeat ? Repeat::kEqual : Repeat::kDifferent;
   observer.audit(record);
 }
@@ -96,7 +94,7 @@ void bind_audit(nb::module_& m) {
   nb::object observer = m.attr("Observer");
   nb::setattr(observer, "audit",
               nb::cpp_function(&report, nb::is_method(), nb::scope(observer), nb::name("audit"),
-                               nb::arg("record"), nb::kw_only(), nb::arg("expected") = nb::none(),
+                               nb::arg("record"), nb::kw_only(),
                                nb::arg("repeat") = nb::none()));
 }
 

@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "presum/finding.h"
 #include "presum/packet.h"
 #include "presum/status.h"
 
@@ -25,6 +26,9 @@ void bind_tap(nanobind::module_& m);
 inline nanobind::bytes to_bytes(const Packet& packet) {
   return nanobind::bytes(packet.bytes.data(), packet.bytes.size());
 }
+
+// Fields of presum.findings.Finding by name, one dict a finding.
+nanobind::list to_list(const std::vector<Finding>& findings);
 
 // Borrows: valid while `bytes` lives.
 inline std::span<const std::byte> as_span(const nanobind::bytes& bytes) {

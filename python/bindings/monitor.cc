@@ -8,7 +8,6 @@
 
 #include <map>
 #include <string>
-#include <variant>
 #include <vector>
 
 #include "bindings.h"
@@ -32,38 +31,6 @@ std::map<std::string, std::uint64_t> counters(const Monitor& monitor) {
   const auto c = monitor.counters();
   return {{"packets", c.packets},     {"damaged", c.damaged}, {"foreign", c.foreign},
           {"duplicate", c.duplicate}, {"late", c.late},       {"steps", c.steps}};
-}
-
-nb::object value_of(const Finding::Value& value) {
-  return std::visit([](const auto& v) { return nb::cast(v); }, value);
-}
-
-nb::dict to_dict(const Finding& f) {
-  nb::dict evidence;
-  for (const auto& [name, value] : f.evidence) evidence[name.c_str()] = value_of(value);
-  nb::dict out;
-  out["check"] = f.check;
-  out["also"] = f.also;
-  out["severity"] = to_string(f.severity);
-  out["ranks"] = f.ranks;
-  out["hosts"] = f.hosts;
-  out["first_step"] = f.first_step;
-  out["last_step"] = f.last_step;
-  out["confidence"] = f.confidence;
-  out["title"] = f.title;
-  out["evidence"] = evidence;
-  out["remedy"] = f.remedy;
-  out["resembles"] = f.resembles;
-  out["segment"] = f.segment;
-  out["module"] = f.module;
-  out["shard"] = f.shard;
-  return out;
-}
-
-nb::list to_list(const std::vector<Finding>& findings) {
-  nb::list out;
-  for (const Finding& f : findings) out.append(to_dict(f));
-  return out;
 }
 
 }  // namespace

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "presum/run_log.h"
 
+#include <nanobind/ndarray.h>
 #include <nanobind/stl/filesystem.h>
-#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/variant.h>
+#include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
 
+#include <memory>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "bindings.h"
@@ -15,35 +17,79 @@
 namespace presum::python {
 namespace {
 
-using Rows = std::vector<std::vector<RunLog::Cell>>;
+namespace nb = nanobind;
 
-std::pair<std::vector<std::string>, Rows> run_table(const std::filesystem::path& run,
-                                                    const std::string& table) {
-  std::vector<std::string> columns;
-  Rows rows;
-  const RunLog log = unwrap(without_gil([&] { return RunLog::open(run); }));
-  const auto visit = [&](auto names, auto cells) {
-    if (cells.empty()) {
-      columns.assign(names.begin(), names.end());
-    } else {
-      rows.emplace_back(cells.begin(), cells.end());
+// The array owns the values.
+template <class T>
+nb::object to_array(std::vector<T> values) {
+  auto owned = std::make_unique<std::vector<T>>(std::move(values));
+  T* const data = owned->data();
+  const std::size_t count = owned->size();
+  const nb::capsule owner(owned.get(), [](void* all) noexcept {
+    const std::unique_ptr<std::vector<T>> freed(static_cast<std::vector<T>*>(all));
+  });
+  static_cast<void>(owned.release());
+  return nb::cast(nb::ndarray<nb::numpy, T, nb::ndim<1>>(data, {count}, owner));
+}
+
+// Name, values, and the texts that they are positions in (None: they are none).
+nb::list to_list(std::vector<Series> frame) {
+  nb::list out;
+  for (Series& s : frame) {
+    nb::object texts = s.is_text ? nb::cast(s.texts) : nb::none();
+    auto values = std::visit([](auto& v) { return to_array(std::move(v)); }, s.values);
+    out.append(nb::make_tuple(s.name, std::move(values), std::move(texts)));
+  }
+  return out;
+}
+
+nb::list frame(const RunLog& log, const std::string& table) {
+  return to_list(unwrap(without_gil([&] { return log.frame(table); })));
+}
+
+nb::list group_norms(const RunLog& log) {
+  return to_list(unwrap(without_gil([&] { return log.group_norms(); })));
+}
+
+nb::object cosines(const RunLog& log, std::uint32_t segment, std::uint32_t module,
+                   std::uint32_t shard, std::uint64_t step) {
+  return to_array(
+      unwrap(without_gil([&] { return log.cosines({{segment, module, shard}, step}); })));
+}
+
+nb::list to_list(const std::vector<TableInfo>& tables) {
+  nb::list out;
+  for (const TableInfo& t : tables) {
+    nb::list columns;
+    for (const ColumnInfo& c : t.columns) {
+      columns.append(nb::make_tuple(c.name, c.type, c.unit, c.meaning, c.unknown));
     }
-  };
-  unwrap(log.visit_table(table, visit));
-  return {std::move(columns), std::move(rows)};
+    out.append(nb::make_tuple(t.name, t.meaning, columns));
+  }
+  return out;
 }
 
 }  // namespace
 
-void bind_runlog(nanobind::module_& m) {
-  m.def(
-      "check_run",
-      [](const std::filesystem::path& run) {
-        unwrap(without_gil([&] { return RunLog::open(run); }));
-      },
-      nanobind::arg("run"), "Raises OSError where RunLog::open has an error.");
-  m.def("run_table", &run_table, nanobind::arg("run"), nanobind::arg("table"),
-        "Columns and rows of a table for people, as RunLog::visit_table gives them.");
+void bind_runlog(nb::module_& m) {
+  nb::class_<RunLog>(m, "RunLog", "An open run log (see presum/run_log.h). One thread at a time.")
+      .def(nb::new_([](const std::filesystem::path& run) {
+             return unwrap(without_gil([&] { return RunLog::open(run); }));
+           }),
+           nb::arg("run"))
+      .def("frame", &frame, nb::arg("table"),
+           "Columns of a table: name, values, and texts that the values are positions in.")
+      .def("group_norms", &group_norms)
+      .def("findings",
+           [](const RunLog& log) {
+             return to_list(unwrap(without_gil([&] { return log.findings(); })));
+           })
+      .def("cosines", &cosines, nb::arg("segment"), nb::arg("module"), nb::arg("shard"),
+           nb::arg("step"));
+  m.def("stored_tables", [] { return to_list(stored_tables()); },
+        "Name, meaning and columns (name, type, unit, meaning, unknown) of the file's tables.");
+  m.def("shown_tables", [] { return to_list(shown_tables()); },
+        "The same of the tables for people.");
 }
 
 }  // namespace presum::python

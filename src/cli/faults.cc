@@ -20,9 +20,9 @@ namespace {
 using detect::Delays;
 using detect::FalseAlarms;
 using detect::Fault;
-using detect::Model;
 using detect::Null;
 using detect::Rate;
+using detect::SimulatedRun;
 using Json = nlohmann::ordered_json;
 
 constexpr const char* kHelp =
@@ -95,13 +95,13 @@ class ProgressLine {
 };
 
 struct NullRow {
-  Model model;
+  SimulatedRun model;
   FalseAlarms result;
 };
 
 struct DelayRow {
   std::string fault;
-  Model model;
+  SimulatedRun model;
   Delays result;
 };
 
@@ -117,7 +117,7 @@ std::vector<NullRow> run_nulls(const Arguments& arguments, ProgressLine& progres
   std::vector<NullRow> rows;
   for (const Null null : nulls_of(arguments.null)) {
     for (const std::uint32_t workers : arguments.workers) {
-      const Model model{workers, null};
+      const SimulatedRun model{workers, null};
       const auto what = fmt::format("healthy, {}, {} workers", to_string(null), workers);
       rows.push_back({model, false_alarms(model, static_cast<std::uint64_t>(arguments.steps),
                                           arguments.seed, progress.of(what))});
@@ -170,7 +170,7 @@ std::vector<DelayCase> delay_cases(const Arguments& arguments) {
 std::vector<DelayRow> run_delays(const Arguments& arguments, ProgressLine& progress) {
   std::vector<DelayRow> rows;
   for (const auto& [of, workers] : delay_cases(arguments)) {
-    const Model model{workers, Null::kNormal};
+    const SimulatedRun model{workers, Null::kNormal};
     const auto what = fmt::format("{}, {} workers", of.name, workers);
     rows.push_back({of.name, model,
                     delays(model, of.fault, arguments.trials, arguments.seed, progress.of(what))});

@@ -69,7 +69,6 @@ struct Detector::State {
   History history;
 
   // Of the last step.
-  Tick tick;
   Statistics values;
   std::vector<std::uint32_t> replicas;
   std::vector<float> cosines;
@@ -92,9 +91,7 @@ std::vector<Alarm> Detector::State::update(const StepRecord& record) {
   }
   if (updates > 0 && record.step <= last_step) restart(record.step);
   last_step = record.step;
-  const auto t = double(++updates);
-  const bool ever = options.control == Options::Control::kEver;
-  tick = {record.step, ever ? 1 / (t * (t + 1)) : 1};
+  ++updates;
   watch(record);
   history.update(record, panels, options.cooldown, alarms);
   AlarmRaiser raiser(options, record.step, panels, alarms);
@@ -124,21 +121,21 @@ void Detector::State::watch(const StepRecord& record) {
   values.fill(record, workers, odd_workers());
   leave_out_named_pairs();
   leave_out_blamed();
-  const bool spread = partition.update(values.micro, tick);
-  StatisticSet seen = panels.update(values, tick);
+  const bool spread = partition.update(values.micro, last_step);
+  StatisticSet seen = panels.update(values, last_step);
   if (spread) seen.set(static_cast<std::size_t>(Statistic::kMicroBatch));
   for (std::size_t s = 0; s < kStatisticCount; ++s) steps[s] += seen[s] ? 1 : 0;
   watch_pairs(record);
   if (options.groups && workers <= kGroupWorkersMax) {
-    saw(Statistic::kGroupNorm, panels.update_groups(record, tick));
+    saw(Statistic::kGroupNorm, panels.update_groups(record, last_step));
   }
 }
 
 std::vector<bool> Detector::State::odd_workers() const {
   std::vector<bool> odd(workers);
   for (std::uint32_t i = 0; i < workers; ++i) {
-    odd[i] = panels.blamed(Statistic::kLoss, i, tick.step) ||
-             panels.blamed(Statistic::kNorm, i, tick.step) || pairs.named(i, tick.step);
+    odd[i] = panels.blamed(Statistic::kLoss, i, last_step) ||
+             panels.blamed(Statistic::kNorm, i, last_step) || pairs.named(i, last_step);
   }
   return odd;
 }
@@ -146,15 +143,15 @@ std::vector<bool> Detector::State::odd_workers() const {
 // A pair that was named moves the mean cosine of both.
 void Detector::State::leave_out_named_pairs() {
   for (std::uint32_t i = 0; i < workers; ++i) {
-    if (pairs.named(i, tick.step)) values.direction[i] = kNaN;
+    if (pairs.named(i, last_step)) values.direction[i] = kNaN;
   }
 }
 
 // Micro-batches of a worker that is blamed already say nothing new about the others.
 void Detector::State::leave_out_blamed() {
   const auto blamed = [&](std::uint32_t i) {
-    return panels.blamed(Statistic::kLoss, i, tick.step) ||
-           panels.blamed(Statistic::kMicroBatch, i, tick.step);
+    return panels.blamed(Statistic::kLoss, i, last_step) ||
+           panels.blamed(Statistic::kMicroBatch, i, last_step);
   };
   std::uint32_t count = 0;
   for (std::uint32_t i = 0; i < workers; ++i) count += blamed(i) ? 1 : 0;
@@ -169,13 +166,13 @@ void Detector::State::watch_pairs(const StepRecord& record) {
   for (const WorkerRecord& w : record.workers) replicas.push_back(w.replica);
   cosines = record.cosines;
   if (cosines.size() == pairs_of(replicas.size())) leave_out_odd_directions();
-  saw(Statistic::kPair, pairs.update(replicas, cosines, tick));
+  saw(Statistic::kPair, pairs.update(replicas, cosines, last_step));
 }
 
 // A worker whose direction deviates moves all its pairs.
 void Detector::State::leave_out_odd_directions() {
   const auto odd = [&](std::size_t p) {
-    return panels.blamed(Statistic::kDirection, replicas[p], tick.step);
+    return panels.blamed(Statistic::kDirection, replicas[p], last_step);
   };
   std::size_t at = 0;
   for (std::size_t i = 0; i < replicas.size(); ++i) {
@@ -203,7 +200,7 @@ namespace {
 // What a state starts with: it continues only under the same options.
 struct Header {
   std::uint64_t magic = kMagic;
-  std::uint64_t control = 0;
+  std::uint64_t unused = 0;  // once a kind of error control
   double level = 0;
   std::uint64_t cooldown = 0;
   std::uint64_t groups = 0;
@@ -211,8 +208,7 @@ struct Header {
 };
 
 Header header_of(const Options& options) {
-  return {kMagic, static_cast<std::uint64_t>(options.control), options.level, options.cooldown,
-          options.groups ? 1U : 0U};
+  return {.level = options.level, .cooldown = options.cooldown, .groups = options.groups ? 1U : 0U};
 }
 
 std::uint64_t checksum(std::span<const std::byte> bytes) {

@@ -27,12 +27,7 @@ enum class Statistic : std::uint8_t {
 inline constexpr std::size_t kStatisticCount = 9;
 
 struct Options {
-  enum class Control : std::uint8_t {
-    kAverageRunLength,  // mean steps to a false alarm >= `level`
-    kEver,              // probability of ever raising a false alarm <= 1 / `level`
-  };
-  Control control = Control::kAverageRunLength;
-  double level = 1e6;
+  double level = 1e6;           // mean steps to a false alarm are at least so many
   std::uint64_t cooldown = 50;  // steps after an alarm in which the same one is not raised again
   bool groups = true;           // also per-group norms
 };

@@ -95,31 +95,6 @@ INSTANTIATE_TEST_SUITE_P(Nulls, RunLength,
                                             ::testing::Values(Null::kNormal, Null::kHeavy,
                                                               Null::kCommon)));
 
-TEST(EverControl, RarelyAlarmsAtAllInAnyLengthOfRun) {
-  Options options;
-  options.control = Options::Control::kEver;
-  options.level = 10;
-  int runs_with_alarm = 0;
-  constexpr int kRuns = 200;
-  for (std::uint64_t seed = 0; seed < kRuns; ++seed) {
-    Detector detector(options);
-    Steps steps(4, seed);
-    runs_with_alarm += watch(detector, steps, 150).empty() ? 0 : 1;
-  }
-  EXPECT_LE(runs_with_alarm, kRuns / 10);
-}
-
-TEST(EverControl, StillFindsAFault) {
-  Options options;
-  options.control = Options::Control::kEver;
-  Detector detector(options);
-  Steps steps(8);
-  EXPECT_TRUE(watch(detector, steps, 100).empty());
-  const Alarms alarms = watch(detector, steps, 40, [](StepRecord& r) { scale_norm(r, 5, 3); });
-  ASSERT_FALSE(alarms.empty());
-  EXPECT_EQ(alarms[0].replicas, Replicas{5});
-}
-
 // ---- what is found
 
 struct Expected {
@@ -572,9 +547,6 @@ TEST(Restore, RefusesOtherOptions) {
   EXPECT_FALSE(Detector(options).restore(state));
   options = {};
   options.groups = false;
-  EXPECT_FALSE(Detector(options).restore(state));
-  options = {};
-  options.control = Options::Control::kEver;
   EXPECT_FALSE(Detector(options).restore(state));
 }
 

@@ -76,7 +76,7 @@ void RankTables::trim() {
 }
 
 Window window_of(std::span<const double> block, std::size_t columns, std::size_t from,
-                 std::size_t count, const Seen& now, std::uint64_t step) {
+                 std::size_t count, const ReadingSums& now, std::uint64_t step) {
   const auto total = [&](std::size_t moment) {
     return sum(block.subspan(moment * columns + from, count));
   };

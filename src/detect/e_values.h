@@ -46,17 +46,11 @@ class RankTables {
   std::map<std::size_t, RankTable> tables_;
 };
 
-// A step of one detector: its number, and the weight of evidence that starts with it.
-struct Tick {
-  std::uint64_t step = 0;
-  double weight = 1;
-};
-
 // For how long what was named is not compared with, without new evidence against it.
 inline constexpr std::uint64_t kBlameSteps = 500;
 
-// What a subject showed so far: how often it was seen, and sums over those steps.
-struct Seen {
+// How many readings of a subject there were so far, and their sums.
+struct ReadingSums {
   double count = 0;
   double effect = 0;
   double difference = 0;
@@ -81,17 +75,16 @@ struct Window {
   double difference = 0;
 };
 
-// A block of k components holds, for each, M = sum over starts s of w_s prod_{t >= s} e_t, and the
-// same sum weighted with what was known at each start: its step and Seen. Their quotients are means
-// over the possible starts, each weighted by its evidence.
+// A block of k components holds, for each, M = sum over starts s of prod_{t >= s} e_t, and the same
+// sum weighted with what was known at each start: its step and ReadingSums. Their quotients are
+// means over the possible starts, each weighted by its evidence.
 inline constexpr std::size_t kMoments = 5;
 
-// One step of M <- e (M + w) for all components of a block of kMoments * e.size() numbers.
-inline void advance(std::span<double> block, std::span<const double> e, const Tick& tick,
-                    const Seen& before) {
-  const std::array<double, kMoments> added = {
-      tick.weight, tick.weight * double(tick.step), tick.weight * before.count,
-      tick.weight * before.effect, tick.weight * before.difference};
+// One step of M <- e (M + 1) for all components of a block of kMoments * e.size() numbers.
+inline void advance(std::span<double> block, std::span<const double> e, std::uint64_t step,
+                    const ReadingSums& before) {
+  const std::array<double, kMoments> added = {1, double(step), before.count, before.effect,
+                                              before.difference};
   for (std::size_t m = 0; m < kMoments; ++m) {
     double* at = block.data() + m * e.size();
     for (std::size_t k = 0; k < e.size(); ++k) at[k] = e[k] * (at[k] + added[m]);
@@ -101,7 +94,7 @@ inline void advance(std::span<double> block, std::span<const double> e, const Ti
 // The window of the components [from, from + count) of a block of `columns` components, together.
 // REQUIRES: the block was advanced at least once since it was empty.
 Window window_of(std::span<const double> block, std::size_t columns, std::size_t from,
-                 std::size_t count, const Seen& now, std::uint64_t step);
+                 std::size_t count, const ReadingSums& now, std::uint64_t step);
 
 // Evidence that began before `step` counts as begun there: the steps before had other numbers.
 void begin_at(std::span<double> block, std::size_t columns, std::uint64_t step);

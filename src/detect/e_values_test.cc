@@ -53,10 +53,10 @@ TEST(Window, FindsTheStartThatTheEvidenceComesFrom) {
   std::array<double, kMoments> block{};
   const std::array losing = {0.1};
   const std::array winning = {5.0};
-  Seen seen;
+  ReadingSums seen;
   for (std::uint64_t s = 0; s < 60; ++s) {
     const bool faulty = s >= 40;
-    advance(block, faulty ? winning : losing, {s, 1}, seen);
+    advance(block, faulty ? winning : losing, s, seen);
     seen.count += 1;
     seen.effect += faulty ? 3 : -1;
     seen.difference += faulty ? 0.5 : 0;

@@ -29,7 +29,7 @@ std::pair<std::size_t, std::size_t> pair_at(std::size_t position, std::size_t wo
 
 }  // namespace
 
-void PairTail::touch(std::uint32_t i, std::uint32_t j, const Tick& tick) {
+void PairTail::touch(std::uint32_t i, std::uint32_t j, std::uint64_t step) {
   const auto same = [&](const Entry& e) { return e.i == i && e.j == j; };
   if (std::ranges::any_of(entries_, same)) return;
   Entry entry;
@@ -37,25 +37,25 @@ void PairTail::touch(std::uint32_t i, std::uint32_t j, const Tick& tick) {
   entry.j = j;
   for (std::size_t k = 0; k < kPairStakes.size(); ++k) {
     entry.block[k] = untouched_[k];
-    entry.block[kPairStakes.size() + k] = untouched_[k] * double(tick.step);
+    entry.block[kPairStakes.size() + k] = untouched_[k] * double(step);
   }
   entries_.push_back(entry);
 }
 
 void PairTail::take(Entry& entry, bool extreme, double pairs, const Reading& shown,
-                    const Tick& tick) {
+                    std::uint64_t step) {
   std::array<double, kPairStakes.size()> e{};
   for (std::size_t k = 0; k < e.size(); ++k) {
     e[k] = 1 - kPairStakes[k] + (extreme ? kPairStakes[k] * pairs : 0);
   }
-  advance(entry.block, e, tick, entry.seen);
+  advance(entry.block, e, step, entry.seen);
   entry.seen.add(shown);
 }
 
 // All other pairs lose the same share; a pair that has come back to them is one of them again.
-void PairTail::settle(const Tick& tick) {
+void PairTail::settle() {
   for (std::size_t k = 0; k < kPairStakes.size(); ++k) {
-    untouched_[k] = (1 - kPairStakes[k]) * (untouched_[k] + tick.weight);
+    untouched_[k] = (1 - kPairStakes[k]) * (untouched_[k] + 1);
   }
   std::erase_if(entries_, [&](const Entry& entry) {
     for (std::size_t k = 0; k < kPairStakes.size(); ++k) {
@@ -86,10 +86,10 @@ bool PairPanel::fits() const {
 }
 
 bool PairPanel::update(std::span<const std::uint32_t> replicas, std::span<const float> cosines,
-                       const Tick& tick) {
+                       std::uint64_t step) {
   const std::size_t n = replicas.size();
   if (n < 3 || cosines.size() != pairs_of(n)) return false;
-  const Extremes found = find(cosines, tick.step);
+  const Extremes found = find(cosines, step);
   if (found.known < 2 || cosines[found.low] == cosines[found.high]) return false;
   position_.assign(workers_, kAbsent);
   for (std::uint32_t p = 0; p < n; ++p) position_[replicas[p]] = p;
@@ -103,7 +103,7 @@ bool PairPanel::update(std::span<const std::uint32_t> replicas, std::span<const 
       return Reading{sign * scale_.distance(difference), sign * difference};
     };
     const auto [a, b] = pair_at(similar ? found.high : found.low, n);
-    tails_[similar].update(replicas[a], replicas[b], double(found.known), tick, reading);
+    tails_[similar].update(replicas[a], replicas[b], double(found.known), step, reading);
   }
   ++steps_;
   return true;
@@ -156,16 +156,16 @@ std::vector<PairPanel::Crossing> PairPanel::crossings(double level, std::uint64_
 }
 
 bool PairPanel::named(std::uint32_t worker, std::uint64_t step) const {
-  return std::ranges::any_of(named_, [&](const Named& n) {
+  return std::ranges::any_of(named_, [&](const NamedPair& n) {
     return (n.i == worker || n.j == worker) && step - n.last <= kBlameSteps;
   });
 }
 
 bool PairPanel::cooling(const Crossing& crossing, std::uint64_t step, std::uint64_t cooldown) {
-  std::erase_if(named_, [&](const Named& n) {
+  std::erase_if(named_, [&](const NamedPair& n) {
     return step - n.raised > cooldown && step - n.last > kBlameSteps;
   });
-  const auto same = std::ranges::find_if(named_, [&](const Named& n) {
+  const auto same = std::ranges::find_if(named_, [&](const NamedPair& n) {
     return n.i == crossing.i && n.j == crossing.j && (n.similar != 0) == crossing.similar;
   });
   if (same == named_.end()) {

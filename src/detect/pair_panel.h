@@ -24,7 +24,7 @@ class PairTail {
     std::uint32_t i = 0;
     std::uint32_t j = 0;
     std::array<double, kMoments * kPairStakes.size()> block = {};
-    Seen seen;
+    ReadingSums seen;
 
     template <class Archive>
     void visit(Archive& archive) {
@@ -38,13 +38,13 @@ class PairTail {
   // (i, j) is the pair that has the tail's largest value among `pairs`; `reading(a, b)` what a pair
   // shows at this step, if anything.
   template <class Read>
-  void update(std::uint32_t i, std::uint32_t j, double pairs, const Tick& tick, Read&& reading) {
-    touch(i, j, tick);
+  void update(std::uint32_t i, std::uint32_t j, double pairs, std::uint64_t step, Read&& reading) {
+    touch(i, j, step);
     for (Entry& entry : entries_) {
       const std::optional<Reading> shown = reading(entry.i, entry.j);
-      if (shown) take(entry, entry.i == i && entry.j == j, pairs, *shown, tick);
+      if (shown) take(entry, entry.i == i && entry.j == j, pairs, *shown, step);
     }
-    settle(tick);
+    settle();
   }
   const std::vector<Entry>& entries() const { return entries_; }
   static double evidence(const Entry& entry) {
@@ -60,10 +60,10 @@ class PairTail {
   }
 
  private:
-  void touch(std::uint32_t i, std::uint32_t j, const Tick& tick);
+  void touch(std::uint32_t i, std::uint32_t j, std::uint64_t step);
   static void take(Entry& entry, bool extreme, double pairs, const Reading& shown,
-                   const Tick& tick);
-  void settle(const Tick& tick);
+                   std::uint64_t step);
+  void settle();
 
   std::vector<Entry> entries_;
   std::array<double, kPairStakes.size()> untouched_ = {};  // M of every pair that is not stored
@@ -76,7 +76,7 @@ class PairPanel {
   // `replicas` of the record's workers, ascending; `cosines` as in StepRecord. False, and nothing
   // changes, for fewer than three workers, no matrix, or where all cosines are equal.
   bool update(std::span<const std::uint32_t> replicas, std::span<const float> cosines,
-              const Tick& tick);
+              std::uint64_t step);
 
   struct Crossing {
     std::uint32_t i = 0;
@@ -105,7 +105,7 @@ class PairPanel {
   bool fits() const;
 
  private:
-  struct Named {
+  struct NamedPair {
     std::uint32_t i = 0;
     std::uint32_t j = 0;
     std::uint64_t similar = 0;
@@ -132,7 +132,7 @@ class PairPanel {
 
   std::size_t workers_;
   std::array<PairTail, 2> tails_;  // opposed, similar
-  std::vector<Named> named_;
+  std::vector<NamedPair> named_;
   RobustScale scale_;
   std::uint64_t steps_ = 0;
 

@@ -86,9 +86,9 @@ std::array<double, Partition::kBets> partition_bets(std::size_t rank) {
   return {top(1), top(4), top(16), 1 - 0.4 * tilt, 1 - 0.9 * tilt};
 }
 
-bool Partition::update(const std::vector<std::vector<double>>& losses, const Tick& tick) {
-  if (!gather(losses, tick.step)) return false;
-  Random random(tick.step);
+bool Partition::update(const std::vector<std::vector<double>>& losses, std::uint64_t step) {
+  if (!gather(losses, step)) return false;
+  Random random(step);
   Values means{};
   Values gaps{};
   for (std::size_t k = 0; k < kAssignments; ++k) {
@@ -100,11 +100,11 @@ bool Partition::update(const std::vector<std::vector<double>>& losses, const Tic
   const Moments spread = moments_of_rest(means);
   const double effect = spread.sd > 0 ? (means[0] - spread.mean) / spread.sd : 0;
   const double ratio = spread.mean > 0 ? means[0] / spread.mean : 1;
-  take(kEven, rank, -effect, ratio, tick);
-  take(kUneven, kAssignments + 1 - rank, effect, ratio, tick);
+  take(kEven, rank, -effect, ratio, step);
+  take(kUneven, kAssignments + 1 - rank, effect, ratio, step);
   const Moments gap = moments_of_rest(gaps);
   take(kClose, rank_of_first(gaps, random), gap.sd > 0 ? (gap.mean - gaps[0]) / gap.sd : 0,
-       gap.mean > 0 ? gaps[0] / gap.mean : 1, tick);
+       gap.mean > 0 ? gaps[0] / gap.mean : 1, step);
   ++steps_;
   return true;
 }
@@ -161,9 +161,9 @@ double Partition::closeness() {
   return total;
 }
 
-void Partition::take(Test test, std::size_t rank, double effect, double ratio, const Tick& tick) {
+void Partition::take(Test test, std::size_t rank, double effect, double ratio, std::uint64_t step) {
   Track& track = tracks_[test];
-  advance(track.block, partition_bets(rank), tick, track.seen);
+  advance(track.block, partition_bets(rank), step, track.seen);
   track.seen.add({bounded(effect), bounded(ratio)});
 }
 

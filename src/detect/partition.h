@@ -28,7 +28,7 @@ class Partition {
 
   // One list of finite losses per worker. Those of fewer than two are left out. False, and nothing
   // changes, for fewer than two lists, or where all losses are equal.
-  bool update(const std::vector<std::vector<double>>& losses, const Tick& tick);
+  bool update(const std::vector<std::vector<double>>& losses, std::uint64_t step);
 
   double evidence(Test test) const;
   // REQUIRES: evidence(test) > 0.
@@ -54,14 +54,14 @@ class Partition {
  private:
   struct Track {
     std::array<double, kMoments* kBets> block = {};
-    Seen seen;
+    ReadingSums seen;
   };
   using Values = std::array<double, kAssignments>;
   bool gather(const std::vector<std::vector<double>>& losses, std::uint64_t step);
   void set_unit();
   double between() const;
   double closeness();
-  void take(Test test, std::size_t rank, double effect, double ratio, const Tick& tick);
+  void take(Test test, std::size_t rank, double effect, double ratio, std::uint64_t step);
 
   std::array<Track, kTests> tracks_;
   std::array<std::uint64_t, kTests> raised_at_ = {};  // step + 1; 0: never

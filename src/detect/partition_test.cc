@@ -36,7 +36,7 @@ TEST(Partition, IsFairUnderRandomAssignment) {
       for (std::size_t k = 0; k < 2 + i; ++k) losses[i].push_back(normal(random));
     }
     Partition partition;
-    ASSERT_TRUE(partition.update(losses, {t, 1}));
+    ASSERT_TRUE(partition.update(losses, t));
     for (const auto test : {Partition::kEven, Partition::kUneven, Partition::kClose}) {
       mean[test] += partition.evidence(test) / kTrials;
     }
@@ -48,11 +48,11 @@ TEST(Partition, IsFairUnderRandomAssignment) {
 
 TEST(Partition, NeedsTwoWorkersWithTwoLossesThatDiffer) {
   Partition partition;
-  EXPECT_FALSE(partition.update({}, {0, 1}));
-  EXPECT_FALSE(partition.update({{1, 2, 3}, {4}}, {1, 1}));
-  EXPECT_FALSE(partition.update({{1, 1}, {1, 1}}, {2, 1}));
+  EXPECT_FALSE(partition.update({}, 0));
+  EXPECT_FALSE(partition.update({{1, 2, 3}, {4}}, 1));
+  EXPECT_FALSE(partition.update({{1, 1}, {1, 1}}, 2));
   EXPECT_EQ(partition.steps(), 0);
-  EXPECT_TRUE(partition.update({{1, 2}, {4, 5}}, {3, 1}));
+  EXPECT_TRUE(partition.update({{1, 2}, {4, 5}}, 3));
 }
 
 TEST(Closest, IsTheSmallestDistance) {

@@ -35,20 +35,20 @@ bool RankPanel::fits() const {
          recent_.size() == workers_ && memory_.fits(workers_);
 }
 
-bool RankPanel::update(std::span<const double> values, const Tick& tick, RankTables& tables) {
+bool RankPanel::update(std::span<const double> values, std::uint64_t step, RankTables& tables) {
   std::ranges::fill(readings_, std::nullopt);
-  if (!gather(values, tick.step)) return false;
-  const auto less = [&](const Item& a, const Item& b) { return before(a, b, tick.step); };
+  if (!gather(values, step)) return false;
+  const auto less = [&](const Item& a, const Item& b) { return before(a, b, step); };
   std::ranges::sort(reference_, less);
   update_scale();
   const std::size_t n = reference_.size();
   const RankTable& inner = tables.of(n);
   for (std::size_t r = 0; r < n; ++r) {
-    take(reference_[r], inner.row(r), middle_without(r), tick);
+    take(reference_[r], inner.row(r), middle_without(r), step);
   }
   for (const Item& item : suspects_) {
     const auto below = std::ranges::lower_bound(reference_, item, less) - reference_.begin();
-    take(item, tables.of(n + 1).row(static_cast<std::size_t>(below)), middle(), tick);
+    take(item, tables.of(n + 1).row(static_cast<std::size_t>(below)), middle(), step);
   }
   memory_.follow(readings_);
   ++steps_;
@@ -101,13 +101,14 @@ double RankPanel::middle_without(std::size_t rank) const {
   return centre(at((others - 1) / 2), at(others / 2));
 }
 
-void RankPanel::take(const Item& item, std::span<const double> e, double others, const Tick& tick) {
+void RankPanel::take(const Item& item, std::span<const double> e, double others,
+                     std::uint64_t step) {
   const double difference = item.value - others;
   const Reading reading{
       scale_.distance(difference),
       bounded(spec_.relative && difference != 0 ? difference / std::abs(others) : difference)};
   const auto seen = std::span(seen_).subspan(std::size_t{item.worker} * 3, 3);
-  advance(block(item.worker), e, tick, {seen[0], seen[1], seen[2]});
+  advance(block(item.worker), e, step, {seen[0], seen[1], seen[2]});
   seen[0] += 1;
   seen[1] += reading.effect;
   seen[2] += reading.difference;

@@ -32,7 +32,7 @@ class RankPanel {
 
   // Takes one value per worker; not finite ones are left out. False, and nothing changes, where too
   // few are known or all are equal.
-  bool update(std::span<const double> values, const Tick& tick, RankTables& tables);
+  bool update(std::span<const double> values, std::uint64_t step, RankTables& tables);
   // Adds every worker's evidence to `totals`.
   void add_evidence(std::span<double> totals) const;
 
@@ -85,7 +85,7 @@ class RankPanel {
   void update_scale();
   double middle() const;
   double middle_without(std::size_t rank) const;
-  void take(const Item& item, std::span<const double> e, double others, const Tick& tick);
+  void take(const Item& item, std::span<const double> e, double others, std::uint64_t step);
   std::span<double> block(std::size_t worker);
   std::span<const double> block(std::size_t worker) const;
   std::size_t first_column(Side side) const { return side == Side::kHigh ? 0 : thetas_; }
@@ -95,7 +95,7 @@ class RankPanel {
   std::size_t thetas_;
   double component_weight_;     // of one component
   std::vector<double> blocks_;  // per worker kMoments x 2 thetas
-  std::vector<double> seen_;    // per worker the three numbers of Seen
+  std::vector<double> seen_;    // per worker the three numbers of ReadingSums
   std::vector<double> recent_;
   AlarmMemory memory_;
   RobustScale scale_;

@@ -31,12 +31,12 @@ TEST(RankPanel, IsFairOverAllOrders) {
       std::vector<double> x(4);
       for (std::size_t i = 0; i < 4; ++i) x[i] = values[order[i]];
       if (std::isnan(x[1])) continue;
-      panel.update(x, {0, 1}, tables);
+      panel.update(x, 0, tables);
       first += panel.evidence(1, Side::kHigh);
       RankPanel fixed(spec, 4, kThetas.size());
-      fixed.update(std::vector<double>{1, 2, 3, 4}, {0, 1}, tables);
+      fixed.update(std::vector<double>{1, 2, 3, 4}, 0, tables);
       const double before = fixed.evidence(1, Side::kHigh);
-      fixed.update(x, {1, 1}, tables);
+      fixed.update(x, 1, tables);
       second += fixed.evidence(1, Side::kHigh) - before;
       ++count;
     } while (std::ranges::next_permutation(order).found);
@@ -52,7 +52,7 @@ TEST(RankPanel, BreaksTiesFairly) {
   constexpr int kSteps = 20000;
   for (std::uint64_t s = 0; s < kSteps; ++s) {
     RankPanel panel(spec, 4, kThetas.size());
-    ASSERT_TRUE(panel.update(std::vector<double>{1, 1, 1, 2}, {s, 1}, tables));
+    ASSERT_TRUE(panel.update(std::vector<double>{1, 1, 1, 2}, s, tables));
     for (std::size_t i = 0; i < 4; ++i) mean[i] += 8 * panel.evidence(i, Side::kHigh) / kSteps;
   }
   const RankTable table(4, kThetas);
@@ -68,9 +68,9 @@ TEST(RankPanel, SaysNothingWhereAllAreEqualOrTooFew) {
   const PanelSpec spec{Statistic::kDirection, true, true, 1, 3, false, 0};
   RankTables tables(kThetas);
   RankPanel panel(spec, 4, kThetas.size());
-  EXPECT_FALSE(panel.update(std::vector<double>(4, 2.5), {0, 1}, tables));
-  EXPECT_FALSE(panel.update(std::vector<double>{1, 2, kNaN, kNaN}, {1, 1}, tables));
-  EXPECT_FALSE(panel.update(std::vector<double>(4, kNaN), {2, 1}, tables));
+  EXPECT_FALSE(panel.update(std::vector<double>(4, 2.5), 0, tables));
+  EXPECT_FALSE(panel.update(std::vector<double>{1, 2, kNaN, kNaN}, 1, tables));
+  EXPECT_FALSE(panel.update(std::vector<double>(4, kNaN), 2, tables));
   EXPECT_EQ(panel.steps(), 0);
   EXPECT_EQ(panel.evidence(0, Side::kHigh), 0);
 }
@@ -80,7 +80,7 @@ TEST(RankPanel, ComparesTheOthersWithoutTheBlamed) {
   RankTables tables(kThetas);
   RankPanel panel(spec, 4, kThetas.size());
   panel.memory().blame(3, 0);
-  ASSERT_TRUE(panel.update(std::vector<double>{1, 2, 3, 9}, {1, 1}, tables));
+  ASSERT_TRUE(panel.update(std::vector<double>{1, 2, 3, 9}, 1, tables));
   const auto e = [&](std::size_t n, std::size_t rank) {
     const RankTable table(n, kThetas);
     return sum(table.row(rank).first(kThetas.size())) / (8 * double(kThetas.size()));

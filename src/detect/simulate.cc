@@ -81,8 +81,8 @@ struct Counts {
   std::uint64_t events = 0;
 };
 
-Counts count_alarms(const Model& model, std::uint64_t steps, std::uint64_t seed) {
-  Generator generator(model, seed);
+Counts count_alarms(const SimulatedRun& run, std::uint64_t steps, std::uint64_t seed) {
+  Generator generator(run, seed);
   Detector detector{Options{}};
   Counts counts;
   for (std::uint64_t s = 0; s < steps; ++s) {
@@ -104,8 +104,8 @@ bool is_right(const Alarm& alarm, const Fault& fault, std::uint32_t workers) {
 }
 
 // The first alarm after the fault began, if it came in time.
-std::optional<Alarm> first_alarm(const Model& model, const Fault& fault, std::uint64_t seed) {
-  Generator generator(model, seed);
+std::optional<Alarm> first_alarm(const SimulatedRun& run, const Fault& fault, std::uint64_t seed) {
+  Generator generator(run, seed);
   Detector detector{Options{}};
   for (std::uint64_t s = 0; s < kHealthy; ++s) detector.update(generator.next({}));
   for (std::uint64_t s = 0; s < kPatience; ++s) {
@@ -153,25 +153,25 @@ const char* to_string(Null null) {
   return "";
 }
 
-Generator::Generator(const Model& model, std::uint64_t seed)
-    : model_(model),
+Generator::Generator(const SimulatedRun& run, std::uint64_t seed)
+    : run_(run),
       state_(splitmix64(seed)),
-      loss_memory_(model.workers),
-      norm_memory_(model.workers),
-      lean_(model.workers) {
-  record_.workers_expected = record_.workers_seen = model.workers;
+      loss_memory_(run.workers),
+      norm_memory_(run.workers),
+      lean_(run.workers) {
+  record_.workers_expected = record_.workers_seen = run.workers;
   record_.model.segment = 1;
-  for (std::uint32_t i = 0; i < model.workers; ++i) {
+  for (std::uint32_t i = 0; i < run.workers; ++i) {
     WorkerRecord& w = record_.workers.emplace_back();
     w.rank = w.replica = i;
-    w.micro_batches = model.micro_batches;
-    w.micro.resize(model.micro_batches);
+    w.micro_batches = run.micro_batches;
+    w.micro.resize(run.micro_batches);
   }
-  record_.cosines.resize(std::size_t{model.workers} * (model.workers - 1) / 2);
+  record_.cosines.resize(std::size_t{run.workers} * (run.workers - 1) / 2);
   for (std::size_t g = 0; g < kGroups; ++g) {
     GroupRecord& group = record_.groups.emplace_back();
     group.id = g + 1;
-    group.norms.resize(model.workers);
+    group.norms.resize(run.workers);
   }
   record_.step = std::uint64_t(0) - 1;
 }
@@ -191,7 +191,7 @@ double Generator::normal() {
 }
 
 double Generator::deviate() {
-  if (model_.null != Null::kHeavy) return normal();
+  if (run_.null != Null::kHeavy) return normal();
   const double z = normal();
   const double a = normal();
   const double b = normal();
@@ -200,7 +200,7 @@ double Generator::deviate() {
 }
 
 void Generator::wander() {
-  if (model_.null != Null::kCommon) return;
+  if (run_.null != Null::kCommon) return;
   level_ = autoregressive(level_, 0.999, normal());
   spread_ = std::exp(autoregressive(std::log(spread_), 0.99, 0.5 * normal()));
 }
@@ -217,10 +217,10 @@ const StepRecord& Generator::next(const Fault& fault) {
 
 void Generator::fill_losses(const Fault& fault) {
   using Kind = Fault::Kind;
-  const std::size_t m = model_.micro_batches;
+  const std::size_t m = run_.micro_batches;
   const double unit = kLossSpread * spread_;
   const double level = kLossLevel * std::exp(level_);
-  for (std::size_t i = 0; i < model_.workers; ++i) {
+  for (std::size_t i = 0; i < run_.workers; ++i) {
     auto& micro = record_.workers[i].micro;
     for (auto& x : micro) x.loss = std::sqrt(double(m)) * deviate();
     if (i == 0) first_ = micro;
@@ -233,7 +233,7 @@ void Generator::fill_losses(const Fault& fault) {
     double mean = 0;
     for (const auto& x : micro) mean += x.loss / double(m);
     double shift = fault.kind == Kind::kLoss && i == 0 ? fault.size : 0;
-    if (model_.null == Null::kPersistent) {
+    if (run_.null == Null::kPersistent) {
       loss_memory_[i] = autoregressive(loss_memory_[i], kPersistence, mean);
       shift += loss_memory_[i] - mean;
     }
@@ -243,11 +243,11 @@ void Generator::fill_losses(const Fault& fault) {
 }
 
 void Generator::fill_gradients(const Fault& fault) {
-  for (std::size_t i = 0; i < model_.workers; ++i) {
+  for (std::size_t i = 0; i < run_.workers; ++i) {
     WorkerRecord& w = record_.workers[i];
     const double loss = (w.loss - kLossLevel * std::exp(level_)) / (kLossSpread * spread_);
     double own = deviate();
-    if (model_.null == Null::kPersistent) {
+    if (run_.null == Null::kPersistent) {
       own = norm_memory_[i] = autoregressive(norm_memory_[i], kPersistence, own);
     }
     const double from_loss = fault.kind == Fault::Kind::kLoss ? 0 : kNormOnLoss * loss;
@@ -264,7 +264,7 @@ void Generator::fill_gradients(const Fault& fault) {
 }
 
 void Generator::fill_cosines(const Fault& fault) {
-  const std::size_t n = model_.workers;
+  const std::size_t n = run_.workers;
   for (double& lean : lean_) lean = kLeanSpread * spread_ * deviate();
   if (fault.kind == Fault::Kind::kDirection) {
     const double sd = std::hypot(kLeanSpread, kPairSpread / std::sqrt(double(n - 1)));
@@ -288,7 +288,7 @@ void Generator::fill_cosines(const Fault& fault) {
 
 // What follows from the workers' values.
 void Generator::finish() {
-  const std::size_t n = model_.workers;
+  const std::size_t n = run_.workers;
   for (WorkerRecord& w : record_.workers) w.cosine_to_others = n > 1 ? 0 : kNaN;
   std::size_t at = 0;
   record_.cosine_mean = n > 1 ? 0 : kNaN;
@@ -309,7 +309,7 @@ Rate rate_of(std::uint64_t count, std::uint64_t steps) {
   return rate;
 }
 
-FalseAlarms false_alarms(const Model& model, std::uint64_t steps, std::uint64_t seed,
+FalseAlarms false_alarms(const SimulatedRun& run, std::uint64_t steps, std::uint64_t seed,
                          const Progress& progress) {
   const std::size_t stretches = static_cast<std::size_t>((steps + kStretch - 1) / kStretch);
   std::vector<Counts> counts(stretches);
@@ -317,7 +317,7 @@ FalseAlarms false_alarms(const Model& model, std::uint64_t steps, std::uint64_t 
       stretches,
       [&](std::size_t i) {
         const std::uint64_t length = std::min(kStretch, steps - kStretch * i);
-        counts[i] = count_alarms(model, length, splitmix64(seed) + i);
+        counts[i] = count_alarms(run, length, splitmix64(seed) + i);
       },
       progress);
   Counts total;
@@ -328,13 +328,13 @@ FalseAlarms false_alarms(const Model& model, std::uint64_t steps, std::uint64_t 
   return {steps, rate_of(total.alarms, steps), rate_of(total.events, steps)};
 }
 
-Delays delays(const Model& model, const Fault& fault, std::uint32_t trials, std::uint64_t seed,
+Delays delays(const SimulatedRun& run, const Fault& fault, std::uint32_t trials, std::uint64_t seed,
               const Progress& progress) {
   std::vector<std::optional<Alarm>> alarms(trials);
   in_parallel(
-      trials, [&](std::size_t i) { alarms[i] = first_alarm(model, fault, splitmix64(seed) + i); },
+      trials, [&](std::size_t i) { alarms[i] = first_alarm(run, fault, splitmix64(seed) + i); },
       progress);
-  return summarise(alarms, fault, model.workers);
+  return summarise(alarms, fault, run.workers);
 }
 
 }  // namespace presum::detect

@@ -13,7 +13,8 @@
 
 namespace presum::detect {
 
-// How healthy workers vary. All but the last are exchangeable at every step given the past.
+// The null hypothesis: how healthy workers vary. All but the last are exchangeable at every step
+// given the past.
 enum class Null : std::uint8_t {
   kNormal,      // independent normal values
   kHeavy,       // Student's t with three degrees of freedom
@@ -22,7 +23,7 @@ enum class Null : std::uint8_t {
 };
 const char* to_string(Null null);
 
-struct Model {
+struct SimulatedRun {
   std::uint32_t workers = 8;
   Null null = Null::kNormal;
   std::uint32_t micro_batches = 4;
@@ -47,7 +48,7 @@ struct Fault {
 // Deterministic by seed.
 class Generator {
  public:
-  Generator(const Model& model, std::uint64_t seed);
+  Generator(const SimulatedRun& run, std::uint64_t seed);
   // Valid until the next call.
   const StepRecord& next(const Fault& fault);
 
@@ -61,7 +62,7 @@ class Generator {
   void fill_cosines(const Fault& fault);
   void finish();
 
-  Model model_;
+  SimulatedRun run_;
   std::uint64_t state_;
   double spare_ = 0;
   bool has_spare_ = false;
@@ -92,7 +93,7 @@ struct FalseAlarms {
   Rate events;  // Alarm::Kind::kEvent: not error-controlled
 };
 // Healthy steps, in stretches of at most 250,000 with a fresh detector each.
-FalseAlarms false_alarms(const Model& model, std::uint64_t steps, std::uint64_t seed,
+FalseAlarms false_alarms(const SimulatedRun& run, std::uint64_t steps, std::uint64_t seed,
                          const Progress& progress);
 
 struct Delays {
@@ -104,7 +105,7 @@ struct Delays {
   double first_step_off = 0;  // median distance of Alarm::first_step from the fault's first step
 };
 // Every trial has 200 healthy steps first.
-Delays delays(const Model& model, const Fault& fault, std::uint32_t trials, std::uint64_t seed,
+Delays delays(const SimulatedRun& run, const Fault& fault, std::uint32_t trials, std::uint64_t seed,
               const Progress& progress);
 
 }  // namespace presum::detect

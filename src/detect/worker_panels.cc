@@ -38,7 +38,7 @@ WorkerPanels::WorkerPanels(std::size_t workers)
   for (const PanelSpec& spec : kSpecs) panels_.emplace_back(spec, workers, kThetas.size());
 }
 
-StatisticSet WorkerPanels::update(const Statistics& values, const Tick& tick) {
+StatisticSet WorkerPanels::update(const Statistics& values, std::uint64_t step) {
   tables_.trim();
   const std::array<const std::vector<double>*, kSpecs.size()> sources = {
       &values.loss,     &values.norm,   &values.direction, &values.peak,
@@ -46,12 +46,12 @@ StatisticSet WorkerPanels::update(const Statistics& values, const Tick& tick) {
   StatisticSet seen;
   for (std::size_t k = 0; k < panels_.size(); ++k) {
     seen[static_cast<std::size_t>(kSpecs[k].statistic)] =
-        panels_[k].update(*sources[k], tick, tables_);
+        panels_[k].update(*sources[k], step, tables_);
   }
   return seen;
 }
 
-bool WorkerPanels::update_groups(const StepRecord& record, const Tick& tick) {
+bool WorkerPanels::update_groups(const StepRecord& record, std::uint64_t step) {
   group_tables_.trim();
   group_values_.assign(workers_, kNaN);
   bool seen = false;
@@ -60,9 +60,9 @@ bool WorkerPanels::update_groups(const StepRecord& record, const Tick& tick) {
     if (panel == nullptr) continue;
     fill_group(record, record.groups[g], group_values_);
     for (std::size_t i = 0; i < workers_; ++i) {
-      if (blamed(Statistic::kNorm, i, tick.step)) group_values_[i] = kNaN;
+      if (blamed(Statistic::kNorm, i, step)) group_values_[i] = kNaN;
     }
-    seen = panel->update(group_values_, tick, group_tables_) || seen;
+    seen = panel->update(group_values_, step, group_tables_) || seen;
   }
   return seen;
 }

@@ -27,10 +27,10 @@ class WorkerPanels {
   // No workers: nothing may be updated.
   explicit WorkerPanels(std::size_t workers = 0);
 
-  StatisticSet update(const Statistics& values, const Tick& tick);
+  StatisticSet update(const Statistics& values, std::uint64_t step);
   // Whether a group had something to say. A worker whose whole norm is blamed is left out: that is
   // said once, not once for every group. REQUIRES: at most kGroupWorkersMax workers.
-  bool update_groups(const StepRecord& record, const Tick& tick);
+  bool update_groups(const StepRecord& record, std::uint64_t step);
 
   // REQUIRES: a statistic of workers, not of groups or pairs.
   RankPanel& of(Statistic statistic);

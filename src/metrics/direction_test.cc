@@ -289,12 +289,18 @@ struct Scores {
         pair.error(cosine - truth.cosine(i, j));
         const double spike =
             std::max(spike_share(record.workers[i]), spike_share(record.workers[j]));
-        const Interval interval = cosine_interval(cosine, kSketch, spike);
-        pair.interval(interval.low, truth.cosine(i, j), interval.high);
+        const auto [low, high] = cosine_interval(cosine, spike);
+        pair.interval(low, truth.cosine(i, j), high);
       }
     }
   }
 
+  // docs/metrics.md, "Interval of one pair".
+  static std::pair<double, double> cosine_interval(double cosine, double spike_share) {
+    const double z = std::atanh(std::clamp(cosine, -1.0, 1.0));
+    const double half = 1.96 / std::sqrt(double{kSketch}) * (1 + 8 * spike_share);
+    return {std::tanh(z - half), std::tanh(z + half)};
+  }
   static double spike_share(const WorkerRecord& w) {
     return w.grad_max * w.grad_max / (w.grad_norm * w.grad_norm);
   }

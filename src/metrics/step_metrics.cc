@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "metrics/step_metrics.h"
 
-#include <algorithm>
-#include <cmath>
 #include <optional>
 
 #include "metrics/exact_pair.h"
@@ -14,19 +12,7 @@
 #include "metrics/reduced_gradient.h"
 #include "metrics/sketch_cosines.h"
 
-namespace presum {
-
-Interval cosine_interval(double cosine, std::uint32_t sketch_size, double spike_share) {
-  if (std::isnan(cosine) || sketch_size == 0) return {};
-  constexpr double kSpikeWidening = 8;
-  const double z = std::atanh(std::clamp(cosine, -1.0, 1.0));
-  const double share = std::clamp(spike_share, 0.0, 1.0);
-  const double half =
-      1.96 / std::sqrt(static_cast<double>(sketch_size)) * (1 + kSpikeWidening * share);
-  return {std::tanh(z - half), std::tanh(z + half)};
-}
-
-namespace metrics {
+namespace presum::metrics {
 namespace {
 
 StepRecord record_of(const StepInput& input) {
@@ -103,5 +89,4 @@ StepRecord compute(const StepInput& input) {
   return record;
 }
 
-}  // namespace metrics
-}  // namespace presum
+}  // namespace presum::metrics

@@ -662,34 +662,5 @@ TEST(StepMetrics, GroupsAreMatchedByIdAndLeaveOutWhatIsNotFinite) {
   EXPECT_TRUE(std::isnan(six.maxima[2]));
 }
 
-// ---- the interval of a pair
-
-TEST(CosineInterval, IsFishersAndWidensWithSpikes) {
-  const Interval plain = cosine_interval(0.5, 4096, 0);
-  const double half = 1.96 / 64;
-  EXPECT_NEAR(plain.low, std::tanh(std::atanh(0.5) - half), 1e-15);
-  EXPECT_NEAR(plain.high, std::tanh(std::atanh(0.5) + half), 1e-15);
-  const Interval spiky = cosine_interval(0.5, 4096, 0.2);
-  EXPECT_LT(spiky.low, plain.low);
-  EXPECT_GT(spiky.high, plain.high);
-  EXPECT_LT(cosine_interval(0.5, 1024, 0).low, plain.low);
-}
-
-TEST(CosineInterval, StaysWithinMinusOneAndOne) {
-  for (const double cosine : {-2.0, -1.0, 0.0, 1.0, 1.5}) {
-    const Interval i = cosine_interval(cosine, 64, 1);
-    EXPECT_GE(i.low, -1);
-    EXPECT_LE(i.high, 1);
-    EXPECT_LE(i.low, i.high);
-  }
-}
-
-TEST(CosineInterval, IsUnknownWithoutACosineOrASketch) {
-  EXPECT_TRUE(std::isnan(cosine_interval(NAN, 4096, 0).low));
-  EXPECT_TRUE(std::isnan(cosine_interval(NAN, 4096, 0).high));
-  EXPECT_TRUE(std::isnan(cosine_interval(0.5, 0, 0).low));
-  EXPECT_TRUE(std::isnan(cosine_interval(0.5, 4096, NAN).high));
-}
-
 }  // namespace
 }  // namespace presum::metrics

@@ -299,7 +299,7 @@ struct EncodedTile {
 };
 
 // Of elements first to first + size; exponents and sums are those of these elements.
-template <Dtype kDtype, class Sum, class AnySum, class Integer, Ahead kAhead = Ahead::kAll>
+template <Dtype kDtype, class Sum, class AnySum, class Integer, Prefetch kPrefetch = Prefetch::kAll>
 HWY_INLINE void encode_tile(Leaves leaves, std::size_t first, std::size_t size,
                             const std::uint8_t* exponents, std::size_t total_leaves,
                             Integer* sums) {
@@ -307,10 +307,10 @@ HWY_INLINE void encode_tile(Leaves leaves, std::size_t first, std::size_t size,
   const Range range = range_of(exponents, size);
   if (range.smallest >= bits - 1) {
     EncodedTile<Sum, Integer> tile{exponents, bits, sums};
-    add_leaves<kDtype, EncodedTile<Sum, Integer>, kAhead>(leaves, first, size, tile);
+    add_leaves<kDtype, EncodedTile<Sum, Integer>, kPrefetch>(leaves, first, size, tile);
   } else {
     EncodedTile<AnySum, Integer> tile{exponents, bits, sums};
-    add_leaves<kDtype, EncodedTile<AnySum, Integer>, kAhead>(leaves, first, size, tile);
+    add_leaves<kDtype, EncodedTile<AnySum, Integer>, kPrefetch>(leaves, first, size, tile);
   }
   if (range.largest < 255) return;
   for (std::size_t i = 0; i < size; i += kLanes) {
@@ -575,9 +575,9 @@ void fixed_in_tiles(Leaves leaves, std::size_t in_vectors, std::uint32_t divisor
   for (std::size_t first = 0; first < in_vectors; first += kPart) {
     const std::size_t size = std::min(kPart, in_vectors - first);
     LargestTile tile{exponents};
-    add_leaves<kDtype, LargestTile, Ahead::kEven>(leaves, first, size, tile);
-    encode_tile<kDtype, Sum, AnySum, Integer, Ahead::kOdd>(leaves, first, size, exponents,
-                                                           leaves.size(), sums);
+    add_leaves<kDtype, LargestTile, Prefetch::kEven>(leaves, first, size, tile);
+    encode_tile<kDtype, Sum, AnySum, Integer, Prefetch::kOdd>(leaves, first, size, exponents,
+                                                              leaves.size(), sums);
     auto* to = static_cast<std::uint8_t*>(out) + first * element_bytes(kDtype);
     for (std::size_t i = 0; i < size; i += kLanes) {
       decode(sums + i, exponents + i, to + i * element_bytes(kDtype));

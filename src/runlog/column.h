@@ -37,6 +37,7 @@ struct Column {
   const char* name = "";
   Type type = Type::kInteger;
   bool nullable = false;
+  bool small = false;  // an integer of 32 bits or fewer
   ColumnText text = {};
   void (*bind)(Statement&, int at, const Record&) = nullptr;
   void (*read)(const Statement&, int at, Record&) = nullptr;
@@ -139,7 +140,9 @@ constexpr Column<Record> coded_column(const char* name, ColumnText text) {
 template <class Record, auto... Path>
 constexpr Column<Record> column(const char* name, ColumnText text) {
   using Value = std::remove_cvref_t<decltype(member<Path...>(std::declval<Record&>()))>;
-  return coded_column<Codec<Value>, Record, Path...>(name, text);
+  auto out = coded_column<Codec<Value>, Record, Path...>(name, text);
+  out.small = std::is_integral_v<Value> && sizeof(Value) <= sizeof(std::uint32_t);
+  return out;
 }
 
 // An enumeration whose values are called Names: what is out of its range is read as the last one.

@@ -70,6 +70,7 @@ ViewColumn view_column(const Column<Record>& c, std::string_view table) {
           .source = fmt::format("{}.\"{}\"", table, c.name),
           .type = c.type,
           .nullable = c.nullable,
+          .small = c.small,
           .shown = c.shown,
           .names = c.names,
           .text = c.text};
@@ -164,9 +165,13 @@ std::span<const View> views() {
   return all;
 }
 
-const View* find_view(std::string_view name) {
+Result<const View*> named_view(std::string_view name) {
   const auto found = std::ranges::find(views(), name, &View::name);
-  return found == views().end() ? nullptr : &*found;
+  if (found != views().end()) return &*found;
+  std::vector<std::string_view> names;
+  for (const View& view : views()) names.push_back(view.name);
+  return fail(ErrorCode::kInvalidArgument,
+              fmt::format("no table {}: use one of {}", name, fmt::join(names, ", ")));
 }
 
 const std::string& schema() {

@@ -21,6 +21,7 @@ struct ViewColumn {
   std::string source;  // the table's column, such as w.loss
   Type type = Type::kInteger;
   bool nullable = false;
+  bool small = false;
   Shown shown = Shown::kAsIs;
   std::span<const char* const> names = {};
   ColumnText text = {};
@@ -35,7 +36,8 @@ struct View {
 
 // Each lives for ever. Safe from any thread.
 std::span<const View> views();
-const View* find_view(std::string_view name);  // null: there is none
+// Lives for ever. Error: kInvalidArgument (there is none of this name).
+Result<const View*> named_view(std::string_view name);
 // Statements that make the tables and the views.
 const std::string& schema();
 

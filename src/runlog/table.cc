@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Views as rows, for people and other programs.
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "base/try.h"
 #include "presum/run_log.h"
@@ -29,13 +28,7 @@ RunLog::Cell cell(const Statement& row, int column) {
 }  // namespace
 
 Status RunLog::visit_table(std::string_view name, const RowVisitor& visit) const {
-  const runlog::View* view = runlog::find_view(name);
-  if (view == nullptr) {
-    std::vector<std::string_view> names;
-    for (const runlog::View& v : runlog::views()) names.push_back(v.name);
-    return fail(ErrorCode::kInvalidArgument,
-                fmt::format("no table {}: use one of {}", name, fmt::join(names, ", ")));
-  }
+  PRESUM_ASSIGN(const runlog::View* view, runlog::named_view(name));
   PRESUM_ASSIGN(auto rows, state_->db.prepare(fmt::format("SELECT * FROM {}", name)));
   std::vector<std::string> columns;
   for (const runlog::ViewColumn& c : view->columns) columns.push_back(c.name);

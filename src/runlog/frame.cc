@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tables as arrays: a column is read as one vector, and a text that repeats is kept once.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <unordered_map>
+#include <utility>
+
+#include "base/try.h"
+#include "runlog/reading.h"
+#include "runlog/schema.h"
+
+namespace presum {
+namespace {
+
+using runlog::Shown;
+using runlog::Statement;
+using runlog::Type;
+using runlog::ViewColumn;
+
+using Reals = std::vector<double>;
+using Integers = std::vector<std::int64_t>;
+using Hashes = std::vector<std::uint64_t>;
+using Small = std::vector<std::int32_t>;
+
+// Fills one series, a cell a row.
+class SeriesReader {
+ public:
+  explicit SeriesReader(const ViewColumn& column) : column_(column) {
+    series_.name = column.name;
+    series_.is_text = is_code() || column.type == Type::kText;
+    for (const char* name : column.names) series_.texts.emplace_back(name);
+    if (series_.is_text) {
+      series_.values = Small();
+    } else if (column.shown == Shown::kHex) {
+      series_.values = Hashes();
+    } else if (column.type == Type::kReal || column.nullable) {
+      series_.values = Reals();
+    } else if (column.small) {
+      series_.values = Small();
+    } else {
+      series_.values = Integers();
+    }
+  }
+
+  void reserve(std::size_t rows) {
+    std::visit([&](auto& values) { values.reserve(rows); }, series_.values);
+  }
+
+  void read(const Statement& row, int at) {
+    if (auto* reals = std::get_if<Reals>(&series_.values)) return reals->push_back(row.number(at));
+    if (auto* hashes = std::get_if<Hashes>(&series_.values)) {
+      return hashes->push_back(row.integer(at));
+    }
+    if (auto* integers = std::get_if<Integers>(&series_.values)) {
+      return integers->push_back(static_cast<std::int64_t>(row.integer(at)));
+    }
+    std::get<Small>(series_.values).push_back(small(row, at));
+  }
+
+  Series finish() && { return std::move(series_); }
+
+ private:
+  bool is_code() const { return !column_.names.empty(); }
+
+  std::int32_t small(const Statement& row, int at) {
+    if (!series_.is_text) return static_cast<std::int32_t>(row.integer(at));
+    if (row.type(at) == SQLITE_NULL) return -1;
+    if (is_code()) {
+      const std::uint64_t last = column_.names.size() - 1;
+      return static_cast<std::int32_t>(std::min(row.integer(at), last));
+    }
+    const auto next = static_cast<std::int32_t>(series_.texts.size());
+    const auto [known, fresh] = positions_.try_emplace(row.text(at), next);
+    if (fresh) series_.texts.push_back(known->first);
+    return known->second;
+  }
+
+  const ViewColumn& column_;
+  Series series_;
+  std::unordered_map<std::string, std::int32_t> positions_;
+};
+
+const char* name_of(Type type) {
+  switch (type) {
+    case Type::kInteger:
+      return "integer";
+    case Type::kReal:
+      return "real";
+    case Type::kText:
+      return "text";
+    case Type::kBlob:
+      break;
+  }
+  return "blob";
+}
+
+// The rows of a table of run logs, as far as they can be counted without reading them.
+Result<std::uint64_t> count_rows(runlog::Database& db, std::string_view from) {
+  return db.query_integer(
+      fmt::format("SELECT count(*) FROM {}", from.substr(0, from.find(" ORDER BY"))));
+}
+
+// Where the groups of a model stand when they are sorted by name.
+struct GroupPlaces {
+  std::map<std::pair<ModelKey, std::uint64_t>, std::int32_t> place;
+  std::vector<std::string> names;  // by place
+};
+
+GroupPlaces places_of(const std::vector<GroupInfo>& groups) {
+  GroupPlaces out;
+  for (const GroupInfo& g : groups) out.names.push_back(g.name);
+  std::ranges::sort(out.names);
+  out.names.erase(std::unique(out.names.begin(), out.names.end()), out.names.end());
+  for (const GroupInfo& g : groups) {
+    const auto at = std::ranges::lower_bound(out.names, g.name) - out.names.begin();
+    out.place[{g.model, g.id}] = static_cast<std::int32_t>(at);
+  }
+  return out;
+}
+
+// One row a step, group and worker.
+class NormRows {
+ public:
+  explicit NormRows(GroupPlaces places) : places_(std::move(places)) {}
+
+  void reserve(std::size_t rows) {
+    step_.reserve(rows);
+    for (Small* small : {&segment_, &module_, &shard_, &group_, &rank_}) small->reserve(rows);
+    for (Reals* reals : {&norm_, &max_}) reals->reserve(rows);
+  }
+
+  void add(const runlog::StepRow& step, const std::vector<std::uint32_t>& ranks,
+           std::vector<runlog::GroupStepRow>& groups) {
+    const auto place = [&](const runlog::GroupStepRow& g) {
+      const auto known = places_.place.find({step.model, g.id});
+      return known == places_.place.end() ? -1 : known->second;
+    };
+    std::ranges::stable_sort(groups, {}, place);
+    for (const runlog::GroupStepRow& g : groups) {
+      const std::size_t workers = std::min({ranks.size(), g.norms.size(), g.maxima.size()});
+      for (std::size_t w = 0; w < workers; ++w) {
+        step_.push_back(static_cast<std::int64_t>(step.step));
+        segment_.push_back(static_cast<std::int32_t>(step.model.segment));
+        module_.push_back(static_cast<std::int32_t>(step.model.module));
+        shard_.push_back(static_cast<std::int32_t>(step.model.shard));
+        group_.push_back(place(g));
+        rank_.push_back(static_cast<std::int32_t>(ranks[w]));
+        norm_.push_back(static_cast<double>(g.norms[w]));
+        max_.push_back(static_cast<double>(g.maxima[w]));
+      }
+    }
+  }
+
+  std::vector<Series> finish() && {
+    std::vector<Series> out;
+    out.push_back({"step", std::move(step_), {}});
+    out.push_back({"segment", std::move(segment_), {}});
+    out.push_back({"module", std::move(module_), {}});
+    out.push_back({"shard", std::move(shard_), {}});
+    out.push_back({"group", std::move(group_), std::move(places_.names), true});
+    out.push_back({"rank", std::move(rank_), {}});
+    out.push_back({"grad_norm", std::move(norm_), {}});
+    out.push_back({"grad_max", std::move(max_), {}});
+    return out;
+  }
+
+ private:
+  GroupPlaces places_;
+  Integers step_;
+  Small segment_, module_, shard_, group_, rank_;
+  Reals norm_, max_;
+};
+
+}  // namespace
+
+std::vector<TableInfo> stored_tables() {
+  std::vector<TableInfo> out;
+  runlog::each_table([&](const auto& table) {
+    TableInfo& info = out.emplace_back(TableInfo{table.name, table.meaning, {}});
+    for (const auto& c : table.columns) {
+      info.columns.push_back(
+          {c.name, name_of(c.type), c.text.meaning, c.text.unit, c.text.unknown});
+    }
+  });
+  return out;
+}
+
+std::vector<TableInfo> shown_tables() {
+  std::vector<TableInfo> out;
+  for (const runlog::View& view : runlog::views()) {
+    TableInfo& info = out.emplace_back(TableInfo{view.name, view.meaning, {}});
+    for (const ViewColumn& c : view.columns) {
+      const bool text = !c.names.empty() || c.shown == Shown::kHex;
+      info.columns.push_back({c.name, text ? "text" : name_of(c.type), c.text.meaning, c.text.unit,
+                              c.text.unknown});
+    }
+  }
+  return out;
+}
+
+Result<std::vector<Series>> RunLog::frame(std::string_view name) const {
+  PRESUM_ASSIGN(const runlog::View* view, runlog::named_view(name));
+  std::vector<std::string> sources;
+  std::vector<SeriesReader> readers;
+  PRESUM_ASSIGN(const auto count, count_rows(state_->db, view->from));
+  for (const ViewColumn& c : view->columns) {
+    sources.push_back(c.source);
+    readers.emplace_back(c).reserve(count);
+  }
+  PRESUM_ASSIGN(auto rows, state_->db.prepare(fmt::format(
+                               "SELECT {} FROM {}", fmt::join(sources, ", "), view->from)));
+  while (true) {
+    PRESUM_ASSIGN(const auto row, rows.next());
+    if (!row) break;
+    for (std::size_t c = 0; c < readers.size(); ++c) readers[c].read(rows, static_cast<int>(c));
+  }
+  std::vector<Series> out;
+  for (SeriesReader& reader : readers) out.push_back(std::move(reader).finish());
+  return out;
+}
+
+Result<std::vector<Series>> RunLog::group_norms() const {
+  runlog::Database& db = state_->db;
+  PRESUM_ASSIGN(const auto names, groups());
+  PRESUM_ASSIGN(const auto count,
+                db.query_integer("SELECT ifnull(sum(length(norms)), 0) / 4 FROM group_step"));
+  PRESUM_ASSIGN(auto steps, runlog::Selection<runlog::StepRow>::prepare(
+                                db, runlog::step_table(), runlog::kStepOrder,
+                                runlog::Part::kWithoutBlobs));
+  PRESUM_ASSIGN(auto ranks,
+                db.prepare("SELECT rank FROM worker_step WHERE step_id=? ORDER BY replica"));
+  PRESUM_ASSIGN(auto rows, runlog::Selection<runlog::GroupStepRow>::prepare(
+                               db, runlog::group_step_table(), "WHERE step_id=?"));
+  NormRows out(places_of(names));
+  out.reserve(count);
+  while (true) {
+    PRESUM_ASSIGN(const auto step, steps.next());
+    if (!step) return std::move(out).finish();
+    std::vector<std::uint32_t> present;
+    ranks.with(*step->id);
+    while (true) {
+      PRESUM_ASSIGN(const auto row, ranks.next());
+      if (!row) break;
+      present.push_back(ranks.small(0));
+    }
+    std::vector<runlog::GroupStepRow> groups;
+    rows.with(*step->id);
+    PRESUM_TRY(rows.each([&](runlog::GroupStepRow&& row) { groups.push_back(std::move(row)); }));
+    out.add(*step, present, groups);
+  }
+}
+
+}  // namespace presum
