@@ -99,10 +99,10 @@ struct AuditedStep {
 // A column of a table: one value a row.
 struct Series {
   std::string name;
-  // Reals (NaN: not known); integers; 64-bit hashes (0: not known); or positions in `texts` (-1: not
-  // known).
-  std::variant<std::vector<double>, std::vector<std::int64_t>, std::vector<std::uint64_t>,
-               std::vector<std::int32_t>>
+  // Reals (NaN: not known); integers; 64-bit hashes (0: not known); or positions in `texts` (-1:
+  // not known).
+  std::variant<std::vector<double>, std::vector<float>, std::vector<std::int64_t>,
+               std::vector<std::uint64_t>, std::vector<std::int32_t>>
       values;
   std::vector<std::string> texts;
   bool is_text = false;

@@ -94,8 +94,7 @@ void bind_audit(nb::module_& m) {
   nb::object observer = m.attr("Observer");
   nb::setattr(observer, "audit",
               nb::cpp_function(&report, nb::is_method(), nb::scope(observer), nb::name("audit"),
-                               nb::arg("record"), nb::kw_only(),
-                               nb::arg("repeat") = nb::none()));
+                               nb::arg("record"), nb::kw_only(), nb::arg("repeat") = nb::none()));
 }
 
 }  // namespace presum::python

@@ -53,8 +53,9 @@ nb::list group_norms(const RunLog& log) {
 
 nb::object cosines(const RunLog& log, std::uint32_t segment, std::uint32_t module,
                    std::uint32_t shard, std::uint64_t step) {
-  return to_array(
-      unwrap(without_gil([&] { return log.cosines({{segment, module, shard}, step}); })));
+  return to_array(unwrap(without_gil([&] {
+    return log.cosines({{segment, module, shard}, step});
+  })));
 }
 
 nb::list to_list(const std::vector<TableInfo>& tables) {
@@ -86,10 +87,11 @@ void bind_runlog(nb::module_& m) {
            })
       .def("cosines", &cosines, nb::arg("segment"), nb::arg("module"), nb::arg("shard"),
            nb::arg("step"));
-  m.def("stored_tables", [] { return to_list(stored_tables()); },
-        "Name, meaning and columns (name, type, unit, meaning, unknown) of the file's tables.");
-  m.def("shown_tables", [] { return to_list(shown_tables()); },
-        "The same of the tables for people.");
+  m.def(
+      "stored_tables", [] { return to_list(stored_tables()); },
+      "Name, meaning and columns (name, type, unit, meaning, unknown) of the file's tables.");
+  m.def(
+      "shown_tables", [] { return to_list(shown_tables()); }, "The same of the tables for people.");
 }
 
 }  // namespace presum::python

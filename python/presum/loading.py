@@ -36,8 +36,8 @@ def load(run: str | os.PathLike[str]) -> Run:
 class Run:
     """A run log. Frames are read at first use and then kept; ``load`` again for newer steps.
 
-    Frames hold numbers and strings only, missing values as NaN, rows ascending by segment, module
-    and step. ``columns`` says what each column holds. Every attribute raises UserError where the
+    Frames hold numbers and strings only (in large frames as categories), missing values as NaN,
+    rows ascending by segment, module and step. ``columns`` says what each column holds. Every attribute raises UserError where the
     file cannot be read any more. One thread at a time.
     """
 
@@ -65,18 +65,18 @@ class Run:
     @cached_property
     def steps(self) -> pd.DataFrame:
         """One row a step (and model): the metrics over all workers."""
-        return self._frame("steps")
+        return self._frame("steps", categories=True)
 
     @cached_property
     def workers(self) -> pd.DataFrame:
         """One row a step and worker. Fingerprints are unsigned 64-bit numbers; that of a reduced
         gradient which was not read is 0."""
-        return self._frame("workers")
+        return self._frame("workers", categories=True)
 
     @cached_property
     def groups(self) -> pd.DataFrame:
         """One row a step, group (layer) and worker: its norm and largest |g| in that group."""
-        return _to_frame(self._read(_core.RunLog.group_norms))
+        return _to_frame(self._read(_core.RunLog.group_norms), categories=True)
 
     @cached_property
     def facts(self) -> pd.DataFrame:
@@ -124,7 +124,7 @@ class Run:
         return self._matrix(workers, pairs)
 
     def _matrix(self, workers: int, pairs: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-        if len(pairs) not in (0, workers * (workers - 1) // 2):
+        if workers < 0 or len(pairs) not in (0, workers * (workers - 1) // 2):
             raise UserError(f"{self.path} is damaged: {len(pairs)} cosines of {workers} workers")
         matrix = np.eye(workers)
         upper = np.triu_indices(workers, 1)
@@ -132,8 +132,8 @@ class Run:
         matrix.T[upper] = matrix[upper]
         return matrix
 
-    def _frame(self, table: str) -> pd.DataFrame:
-        return _to_frame(self._read(lambda log: log.frame(table)))
+    def _frame(self, table: str, *, categories: bool = False) -> pd.DataFrame:
+        return _to_frame(self._read(lambda log: log.frame(table)), categories)
 
     def _read(self, read: Callable[[_core.RunLog], T]) -> T:
         with _as_user_error():
@@ -155,15 +155,17 @@ def _as_user_error() -> Iterator[None]:
         raise UserError(str(error)) from None
 
 
-def _to_frame(columns: Columns) -> pd.DataFrame:
+def _to_frame(columns: Columns, categories: bool) -> pd.DataFrame:
     """Without a copy: each column stays the array that it was read into."""
     return pd.DataFrame(
-        {name: _values(array, texts) for name, array, texts in columns}, copy=False
+        {name: _values(array, texts, categories) for name, array, texts in columns}, copy=False
     )
 
 
-def _values(array: npt.NDArray[Any], texts: list[str] | None) -> npt.NDArray[Any]:
-    """``array``, or the texts that it holds the positions of; -1 is the last one, a missing one."""
+def _values(array: npt.NDArray[Any], texts: list[str] | None, categories: bool) -> Any:
+    """``array``, or the texts that it holds the positions of; -1 is a missing one."""
     if texts is None:
         return array
+    if categories:
+        return pd.Categorical.from_codes(array, texts)
     return np.array([*texts, np.nan], dtype=object)[array]

@@ -7,6 +7,7 @@
 #include <concepts>
 #include <cstdint>
 #include <cstring>
+#include <initializer_list>
 #include <optional>
 #include <span>
 #include <string>
@@ -170,15 +171,32 @@ struct Table {
 enum class Part : std::uint8_t { kAll, kWithoutBlobs };
 
 template <class Record>
-bool is_in(const Column<Record>& column, Part part) {
-  return part == Part::kAll || column.type != Type::kBlob;
+using ColumnList = std::vector<const Column<Record>*>;  // of a table that lives for ever
+
+template <class Record>
+ColumnList<Record> columns_of(const Table<Record>& table, Part part = Part::kAll) {
+  ColumnList<Record> out;
+  for (const Column<Record>& c : table.columns) {
+    if (part == Part::kAll || c.type != Type::kBlob) out.push_back(&c);
+  }
+  return out;
 }
 
 template <class Record>
-std::string names_of(const Table<Record>& table, Part part = Part::kAll) {
-  std::string out;
+ColumnList<Record> columns_of(const Table<Record>& table,
+                              std::initializer_list<std::string_view> names) {
+  ColumnList<Record> out;
   for (const Column<Record>& c : table.columns) {
-    if (is_in(c, part)) out.append(out.empty() ? "\"" : ", \"").append(c.name).append("\"");
+    if (std::ranges::find(names, c.name) != names.end()) out.push_back(&c);
+  }
+  return out;
+}
+
+template <class Record>
+std::string names_of(const ColumnList<Record>& columns) {
+  std::string out;
+  for (const Column<Record>* c : columns) {
+    out.append(out.empty() ? "\"" : ", \"").append(c->name).append("\"");
   }
   return out;
 }
@@ -191,7 +209,7 @@ class Insertion {
   static Result<Insertion> prepare(Database& db, const Table<Record>& table,
                                    std::string_view how = "INSERT") {
     std::string sql(how);
-    sql.append(" INTO ").append(table.name).append(" (").append(names_of(table));
+    sql.append(" INTO ").append(table.name).append(" (").append(names_of(columns_of(table)));
     sql.append(") VALUES (?");
     for (std::size_t c = 1; c < table.columns.size(); ++c) sql += ",?";
     PRESUM_ASSIGN(auto statement, db.prepare(sql + ")"));
@@ -217,10 +235,14 @@ class Selection {
   // `rest`: what stands behind FROM and the table.
   static Result<Selection> prepare(Database& db, const Table<Record>& table, std::string_view rest,
                                    Part part = Part::kAll) {
-    std::string sql = "SELECT " + names_of(table, part);
+    return prepare(db, table, rest, columns_of(table, part));
+  }
+  static Result<Selection> prepare(Database& db, const Table<Record>& table, std::string_view rest,
+                                   ColumnList<Record> columns) {
+    std::string sql = "SELECT " + names_of(columns);
     sql.append(" FROM ").append(table.name).append(" ").append(rest);
     PRESUM_ASSIGN(auto statement, db.prepare(sql));
-    return Selection(std::move(statement), &table, part);
+    return Selection(std::move(statement), std::move(columns));
   }
   // Begins anew with these values in the places of `rest`.
   template <class... Values>
@@ -234,9 +256,12 @@ class Selection {
     if (!row) return std::optional<Record>();
     std::optional<Record> out(std::in_place);
     int at = 0;
-    for (const Column<Record>& c : table_->columns) {
-      if (is_in(c, part_)) c.read(statement_, at++, *out);
-    }
+    for (const Column<Record>* c : columns_) c->read(statement_, at++, *out);
+    return out;
+  }
+  Result<std::vector<Record>> all() {
+    std::vector<Record> out;
+    PRESUM_TRY(each([&](Record&& record) { out.push_back(std::move(record)); }));
     return out;
   }
   // Calls `visit` with every record.
@@ -250,20 +275,17 @@ class Selection {
   }
 
  private:
-  Selection(Statement statement, const Table<Record>* table, Part part)
-      : statement_(std::move(statement)), table_(table), part_(part) {}
+  Selection(Statement statement, ColumnList<Record> columns)
+      : statement_(std::move(statement)), columns_(std::move(columns)) {}
   Statement statement_;
-  const Table<Record>* table_;
-  Part part_;
+  ColumnList<Record> columns_;
 };
 
 template <class Record>
 Result<std::vector<Record>> read_all(Database& db, const Table<Record>& table,
                                      std::string_view rest, Part part = Part::kAll) {
   PRESUM_ASSIGN(auto rows, (Selection<Record>::prepare(db, table, rest, part)));
-  std::vector<Record> out;
-  PRESUM_TRY(rows.each([&](Record&& record) { out.push_back(std::move(record)); }));
-  return out;
+  return rows.all();
 }
 
 }  // namespace presum::runlog

@@ -16,10 +16,14 @@
 namespace presum {
 namespace {
 
+using runlog::GroupStepRow;
+using runlog::Selection;
 using runlog::Shown;
 using runlog::Statement;
+using runlog::StepRow;
 using runlog::Type;
 using runlog::ViewColumn;
+using runlog::WorkerStepRow;
 
 using Reals = std::vector<double>;
 using Integers = std::vector<std::int64_t>;
@@ -130,28 +134,22 @@ class NormRows {
   void reserve(std::size_t rows) {
     step_.reserve(rows);
     for (Small* small : {&segment_, &module_, &shard_, &group_, &rank_}) small->reserve(rows);
-    for (Reals* reals : {&norm_, &max_}) reals->reserve(rows);
+    for (std::vector<float>* values : {&norm_, &max_}) values->reserve(rows);
   }
 
-  void add(const runlog::StepRow& step, const std::vector<std::uint32_t>& ranks,
-           std::vector<runlog::GroupStepRow>& groups) {
-    const auto place = [&](const runlog::GroupStepRow& g) {
-      const auto known = places_.place.find({step.model, g.id});
-      return known == places_.place.end() ? -1 : known->second;
-    };
-    std::ranges::stable_sort(groups, {}, place);
-    for (const runlog::GroupStepRow& g : groups) {
-      const std::size_t workers = std::min({ranks.size(), g.norms.size(), g.maxima.size()});
-      for (std::size_t w = 0; w < workers; ++w) {
-        step_.push_back(static_cast<std::int64_t>(step.step));
-        segment_.push_back(static_cast<std::int32_t>(step.model.segment));
-        module_.push_back(static_cast<std::int32_t>(step.model.module));
-        shard_.push_back(static_cast<std::int32_t>(step.model.shard));
-        group_.push_back(place(g));
-        rank_.push_back(static_cast<std::int32_t>(ranks[w]));
-        norm_.push_back(static_cast<double>(g.norms[w]));
-        max_.push_back(static_cast<double>(g.maxima[w]));
-      }
+  void add(const StepRow& step, const std::vector<WorkerStepRow>& workers,
+           std::vector<GroupStepRow>& groups) {
+    sort_by_name(step.model, groups);
+    for (const GroupStepRow& g : groups) {
+      const std::size_t count = std::min({workers.size(), g.norms.size(), g.maxima.size()});
+      step_.insert(step_.end(), count, static_cast<std::int64_t>(step.step));
+      append(segment_, count, step.model.segment);
+      append(module_, count, step.model.module);
+      append(shard_, count, step.model.shard);
+      group_.insert(group_.end(), count, place_of(step.model, g));
+      for (std::size_t w = 0; w < count; ++w) append(rank_, 1, workers[w].rank);
+      norm_.insert(norm_.end(), g.norms.begin(), g.norms.begin() + std::ptrdiff_t(count));
+      max_.insert(max_.end(), g.maxima.begin(), g.maxima.begin() + std::ptrdiff_t(count));
     }
   }
 
@@ -169,10 +167,24 @@ class NormRows {
   }
 
  private:
+  static void append(Small& series, std::size_t count, std::uint32_t value) {
+    series.insert(series.end(), count, static_cast<std::int32_t>(value));
+  }
+
+  std::int32_t place_of(const ModelKey& model, const GroupRecord& group) const {
+    const auto known = places_.place.find({model, group.id});
+    return known == places_.place.end() ? -1 : known->second;
+  }
+
+  void sort_by_name(const ModelKey& model, std::vector<GroupStepRow>& groups) const {
+    const auto place = [&](const GroupRecord& g) { return place_of(model, g); };
+    std::ranges::stable_sort(groups, {}, place);
+  }
+
   GroupPlaces places_;
   Integers step_;
   Small segment_, module_, shard_, group_, rank_;
-  Reals norm_, max_;
+  std::vector<float> norm_, max_;
 };
 
 }  // namespace
@@ -195,8 +207,8 @@ std::vector<TableInfo> shown_tables() {
     TableInfo& info = out.emplace_back(TableInfo{view.name, view.meaning, {}});
     for (const ViewColumn& c : view.columns) {
       const bool text = !c.names.empty() || c.shown == Shown::kHex;
-      info.columns.push_back({c.name, text ? "text" : name_of(c.type), c.text.meaning, c.text.unit,
-                              c.text.unknown});
+      info.columns.push_back(
+          {c.name, text ? "text" : name_of(c.type), c.text.meaning, c.text.unit, c.text.unknown});
     }
   }
   return out;
@@ -211,8 +223,8 @@ Result<std::vector<Series>> RunLog::frame(std::string_view name) const {
     sources.push_back(c.source);
     readers.emplace_back(c).reserve(count);
   }
-  PRESUM_ASSIGN(auto rows, state_->db.prepare(fmt::format(
-                               "SELECT {} FROM {}", fmt::join(sources, ", "), view->from)));
+  PRESUM_ASSIGN(auto rows, state_->db.prepare(fmt::format("SELECT {} FROM {}",
+                                                          fmt::join(sources, ", "), view->from)));
   while (true) {
     PRESUM_ASSIGN(const auto row, rows.next());
     if (!row) break;
@@ -228,29 +240,27 @@ Result<std::vector<Series>> RunLog::group_norms() const {
   PRESUM_ASSIGN(const auto names, groups());
   PRESUM_ASSIGN(const auto count,
                 db.query_integer("SELECT ifnull(sum(length(norms)), 0) / 4 FROM group_step"));
-  PRESUM_ASSIGN(auto steps, runlog::Selection<runlog::StepRow>::prepare(
+  using runlog::columns_of;
+  PRESUM_ASSIGN(auto steps, Selection<StepRow>::prepare(
                                 db, runlog::step_table(), runlog::kStepOrder,
-                                runlog::Part::kWithoutBlobs));
-  PRESUM_ASSIGN(auto ranks,
-                db.prepare("SELECT rank FROM worker_step WHERE step_id=? ORDER BY replica"));
-  PRESUM_ASSIGN(auto rows, runlog::Selection<runlog::GroupStepRow>::prepare(
-                               db, runlog::group_step_table(), "WHERE step_id=?"));
+                                columns_of(runlog::step_table(),
+                                           {"id", "step", "segment", "module", "shard"})));
+  PRESUM_ASSIGN(auto workers,
+                Selection<WorkerStepRow>::prepare(
+                    db, runlog::worker_step_table(), "WHERE step_id=? ORDER BY replica",
+                    columns_of(runlog::worker_step_table(), {"rank"})));
+  PRESUM_ASSIGN(auto groups,
+                Selection<GroupStepRow>::prepare(
+                    db, runlog::group_step_table(), "WHERE step_id=?",
+                    columns_of(runlog::group_step_table(), {"group_id", "norms", "maxima"})));
   NormRows out(places_of(names));
   out.reserve(count);
   while (true) {
     PRESUM_ASSIGN(const auto step, steps.next());
     if (!step) return std::move(out).finish();
-    std::vector<std::uint32_t> present;
-    ranks.with(*step->id);
-    while (true) {
-      PRESUM_ASSIGN(const auto row, ranks.next());
-      if (!row) break;
-      present.push_back(ranks.small(0));
-    }
-    std::vector<runlog::GroupStepRow> groups;
-    rows.with(*step->id);
-    PRESUM_TRY(rows.each([&](runlog::GroupStepRow&& row) { groups.push_back(std::move(row)); }));
-    out.add(*step, present, groups);
+    PRESUM_ASSIGN(const auto present, workers.with(*step->id).all());
+    PRESUM_ASSIGN(auto norms, groups.with(*step->id).all());
+    out.add(*step, present, norms);
   }
 }
 
