@@ -158,7 +158,7 @@ def test_an_audit_reaches_the_run_log(tmp_path: Path) -> None:
         gradient = np.full(3, 1.0 + rank, dtype=np.float32)
         observer.gradient(0, gradient.ctypes.data, 3, 0)
         if rank == 0:
-            observer.audit(record, expected=0, repeat=False)
+            observer.audit(record, repeat=False)
         packet = observer.end_step(1, 1, 0, 1.0, 0)
         aggregator.ingest(_core.stamp(packet, aggregator.run, aggregator.segment))
     aggregator.close()
