@@ -14,11 +14,11 @@
 #include <vector>
 
 #include "base/try.h"
-#include "diagnose/diagnoser.h"
-#include "metrics/step_metrics.h"
+#include "judge/coverage.h"
+#include "monitor/model_analysis.h"
 #include "monitor/salt.h"
 #include "monitor/step_assembler.h"
-#include "monitor/watch.h"
+
 #include "packet/packet.h"
 #include "runlog/writer.h"
 
@@ -29,7 +29,7 @@ namespace {
 constexpr std::size_t kMatrixWorkers = 256;
 constexpr std::uint64_t kMatrixEvery = 50;
 constexpr std::uint32_t kModulesMax = 1024;
-constexpr std::size_t kWatchesMax = 4096;  // models times shards
+constexpr std::size_t kAnalysesMax = 4096;  // models times shards
 constexpr Seconds kDetectorsEvery{30.0};
 
 Result<runlog::Writer> open_writer(const MonitorOptions& options) {
@@ -62,7 +62,8 @@ struct Monitor::State {
   MonitorOptions options;
   runlog::Writer writer;
   monitor::StepAssembler assembler;
-  std::map<std::pair<std::uint32_t, std::uint32_t>, monitor::Watch> watches;  // module, shard
+  std::map<std::pair<std::uint32_t, std::uint32_t>, monitor::ModelAnalysis>
+      analyses;  // module, shard
   using FindingKey = std::tuple<std::uint32_t, std::uint32_t, std::uint64_t>;
   std::set<FindingKey> announced;
   Seconds detectors_saved{0};
@@ -97,7 +98,7 @@ struct Monitor::State {
     const bool known = modules.contains({who.module, who.replicas});
     if (!possible(who) || (!known && modules.size() >= kModulesMax)) return false;
     const std::pair key{number(who), who.shard};
-    if (!replicas.contains(key) && replicas.size() >= kWatchesMax) return false;
+    if (!replicas.contains(key) && replicas.size() >= kAnalysesMax) return false;
     who.module = key.first;
     replicas[key] = who.replicas;
     ranks.insert(who.rank);
@@ -110,9 +111,9 @@ struct Monitor::State {
     return workers > 0 && departed.size() >= workers;
   }
 
-  monitor::Watch& watch(std::uint32_t module, std::uint32_t shard) {
+  monitor::ModelAnalysis& analysis(std::uint32_t module, std::uint32_t shard) {
     const auto [at, fresh] =
-        watches.try_emplace({module, shard}, ModelKey{writer.segment(), module, shard});
+        analyses.try_emplace({module, shard}, ModelKey{writer.segment(), module, shard});
     if (fresh) {
       if (const auto saved = writer.saved_detector(module, shard); saved && *saved) {
         at->second.restore(**saved);
@@ -122,7 +123,7 @@ struct Monitor::State {
   }
 
   Status take(const packet::Hello& hello) {
-    watch(hello.header.identity.module, hello.header.identity.shard).hello(hello);
+    analysis(hello.header.identity.module, hello.header.identity.shard).hello(hello);
     return writer.add(hello);
   }
 
@@ -130,7 +131,7 @@ struct Monitor::State {
     if (note.final) {
       departed.insert(key(note.header.identity));
       assembler.departed(note.header.identity);
-      watch(note.header.identity.module, note.header.identity.shard).farewell(note);
+      analysis(note.header.identity.module, note.header.identity.shard).farewell(note);
     }
     return writer.add(note);
   }
@@ -155,13 +156,14 @@ struct Monitor::State {
   Status write(monitor::StepAssembler::Assembled&& assembled) {
     std::vector<const packet::Step*> workers;
     for (const packet::Step& step : assembled.workers) workers.push_back(&step);
-    const std::uint64_t number = workers.front()->header.step;
-    StepRecord record = metrics::compute(
+    const packet::Header& first = workers.front()->header;
+    auto& model = analysis(first.identity.module, first.identity.shard);
+    StepRecord record = model.measure(
         {.workers_expected = assembled.workers_expected,
          .workers = workers,
          .missing = lost_others ? std::vector<std::uint32_t>() : std::move(assembled.missing),
-         .pairwise = workers.size() <= kMatrixWorkers || number % kMatrixEvery == 0});
-    watch(record.model.module, record.model.shard).judge(record);
+         .pairwise = workers.size() <= kMatrixWorkers || first.step % kMatrixEvery == 0});
+    model.judge(record);
     ++counters.steps;
     return writer.add(std::move(record));
   }
@@ -174,18 +176,19 @@ struct Monitor::State {
   }
 
   Status write_findings() {
-    for (auto& [key, watch] : watches) {
-      if (!watch.take_changed()) continue;
-      const auto findings = watch.findings();
-      const auto checks = watch.checks();
+    for (auto& [key, model] : analyses) {
+      if (!model.take_changed()) continue;
+      std::vector<Finding> findings;
+      for (const auto& numbered : model.findings()) findings.push_back(numbered.finding);
+      const auto checks = model.checks();
       PRESUM_TRY(writer.replace({writer.segment(), key.first, key.second}, findings, checks));
     }
     return {};
   }
 
   Status save_detectors() {
-    for (const auto& [key, watch] : watches) {
-      PRESUM_TRY(writer.save_detector(key.first, key.second, watch.save()));
+    for (auto& [key, model] : analyses) {
+      PRESUM_TRY(writer.save_detector(key.first, key.second, model.save()));
     }
     return {};
   }
@@ -216,16 +219,14 @@ struct Monitor::State {
     return save_detectors();
   }
 
-  std::uint64_t compared_steps() const {
-    std::uint64_t steps = 0;
-    for (const auto& [key, watch] : watches) steps = std::max(steps, watch.compared_steps());
-    return steps;
-  }
-
-  std::uint64_t lost_steps() const {
-    std::uint64_t steps = 0;
-    for (const auto& [key, watch] : watches) steps += watch.lost_steps();
-    return steps;
+  judge::Coverage coverage() const {
+    std::vector<judge::ModelSteps> models;
+    judge::CheckCounts checks{};
+    for (const auto& [key, model] : analyses) {
+      models.push_back(model.steps());
+      for (const CheckRecord& c : model.checks()) ++checks[static_cast<std::size_t>(c.state)];
+    }
+    return judge::cover(models, checks);
   }
 
   Status guarded(Status status) {
@@ -295,11 +296,9 @@ Status Monitor::tick() {
 
 std::vector<Finding> Monitor::take_new_findings() {
   std::vector<Finding> out;
-  for (const auto& [key, watch] : state_->watches) {
-    for (auto& [id, finding] : watch.numbered_findings()) {
-      if (state_->announced.insert({key.first, key.second, id}).second) {
-        out.push_back(std::move(finding));
-      }
+  for (auto& [key, model] : state_->analyses) {
+    for (const auto& [id, finding] : model.findings()) {
+      if (state_->announced.insert({key.first, key.second, id}).second) out.push_back(finding);
     }
   }
   sort_worst_first(out);
@@ -308,16 +307,15 @@ std::vector<Finding> Monitor::take_new_findings() {
 
 std::vector<Finding> Monitor::findings() const {
   std::vector<Finding> out;
-  for (const auto& [key, watch] : state_->watches) {
-    for (Finding& finding : watch.findings()) out.push_back(std::move(finding));
+  for (auto& [key, model] : state_->analyses) {
+    for (const auto& [id, finding] : model.findings()) out.push_back(finding);
   }
   sort_worst_first(out);
   return out;
 }
 
 Verdict Monitor::verdict() const {
-  const bool whole = state_->incomplete.empty() && state_->lost_steps() == 0;
-  return diagnose::verdict(findings(), state_->compared_steps(), whole);
+  return judge::verdict(findings(), state_->coverage(), state_->incomplete.empty());
 }
 
 Status Monitor::lose_others(std::string_view why) {
