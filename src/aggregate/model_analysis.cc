@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "monitor/model_analysis.h"
+#include "aggregate/model_analysis.h"
 
 #include <utility>
 
-namespace presum::monitor {
+namespace presum::aggregate {
 
 ModelAnalysis::ModelAnalysis(const ModelKey& model)
     : detector_(detect::Options{}), diagnoser_(model), steps_(model) {}
@@ -38,4 +38,4 @@ bool ModelAnalysis::take_changed() { return std::exchange(changed_, false); }
 
 void ModelAnalysis::changed() { changed_ = findings_stale_ = true; }
 
-}  // namespace presum::monitor
+}  // namespace presum::aggregate

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "presum/monitor.h"
+#include "presum/aggregator.h"
 
 #include <fmt/format.h>
 
@@ -13,11 +13,11 @@
 #include <variant>
 #include <vector>
 
+#include "aggregate/model_analysis.h"
+#include "aggregate/salt.h"
+#include "aggregate/step_assembler.h"
 #include "base/try.h"
 #include "judge/coverage.h"
-#include "monitor/model_analysis.h"
-#include "monitor/salt.h"
-#include "monitor/step_assembler.h"
 
 #include "packet/packet.h"
 #include "runlog/writer.h"
@@ -32,11 +32,12 @@ constexpr std::uint32_t kModulesMax = 1024;
 constexpr std::size_t kAnalysesMax = 4096;  // models times shards
 constexpr Seconds kDetectorsEvery{30.0};
 
-Result<runlog::Writer> open_writer(const MonitorOptions& options) {
+Result<runlog::Writer> open_writer(const AggregatorOptions& options) {
   std::error_code error;
   std::filesystem::create_directories(options.run, error);
   // Without the project's salt the samples of this run can be compared with no other run's.
-  const std::uint64_t salt = monitor::project_salt(options.run).value_or(monitor::random_salt());
+  const std::uint64_t salt =
+      aggregate::project_salt(options.run).value_or(aggregate::random_salt());
   const auto journal = runlog::choose_journal(options.run);
   auto writer = runlog::Writer::open(options.run, options.clock, journal, salt);
   if (writer || journal == runlog::Journal::kWal || writer.error().code != ErrorCode::kIo) {
@@ -53,16 +54,16 @@ void sort_worst_first(std::vector<Finding>& findings) {
 
 }  // namespace
 
-struct Monitor::State {
-  State(MonitorOptions given, runlog::Writer log)
+struct Aggregator::State {
+  State(AggregatorOptions given, runlog::Writer log)
       : options(std::move(given)), writer(std::move(log)) {}
 
   using WorkerKey = std::tuple<std::uint32_t, std::uint32_t, std::uint32_t>;
 
-  MonitorOptions options;
+  AggregatorOptions options;
   runlog::Writer writer;
-  monitor::StepAssembler assembler;
-  std::map<std::pair<std::uint32_t, std::uint32_t>, monitor::ModelAnalysis>
+  aggregate::StepAssembler assembler;
+  std::map<std::pair<std::uint32_t, std::uint32_t>, aggregate::ModelAnalysis>
       analyses;  // module, shard
   using FindingKey = std::tuple<std::uint32_t, std::uint32_t, std::uint64_t>;
   std::set<FindingKey> announced;
@@ -71,7 +72,7 @@ struct Monitor::State {
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint32_t> replicas;  // by module and shard
   std::set<std::uint32_t> ranks;                                              // that were heard
   std::set<WorkerKey> departed;
-  MonitorCounters counters;
+  AggregatorCounters counters;
   PacketCounts counts_written;
   std::string incomplete;    // why the record is not whole
   bool lost_others = false;  // packets of some workers cannot come any more
@@ -111,7 +112,7 @@ struct Monitor::State {
     return workers > 0 && departed.size() >= workers;
   }
 
-  monitor::ModelAnalysis& analysis(std::uint32_t module, std::uint32_t shard) {
+  aggregate::ModelAnalysis& analysis(std::uint32_t module, std::uint32_t shard) {
     const auto [at, fresh] =
         analyses.try_emplace({module, shard}, ModelKey{writer.segment(), module, shard});
     if (fresh) {
@@ -138,22 +139,22 @@ struct Monitor::State {
 
   Status take(packet::Step&& step) {
     switch (assembler.add(std::move(step), options.clock())) {
-      case monitor::StepAssembler::Taken::kNew:
+      case aggregate::StepAssembler::Taken::kNew:
         break;
-      case monitor::StepAssembler::Taken::kDuplicate:
+      case aggregate::StepAssembler::Taken::kDuplicate:
         ++counters.duplicate;
         break;
-      case monitor::StepAssembler::Taken::kLate:
+      case aggregate::StepAssembler::Taken::kLate:
         ++counters.late;
         break;
-      case monitor::StepAssembler::Taken::kImplausible:
+      case aggregate::StepAssembler::Taken::kImplausible:
         ++counters.damaged;
         break;
     }
     return {};
   }
 
-  Status write(monitor::StepAssembler::Assembled&& assembled) {
+  Status write(aggregate::StepAssembler::Assembled&& assembled) {
     std::vector<const packet::Step*> workers;
     for (const packet::Step& step : assembled.workers) workers.push_back(&step);
     const packet::Header& first = workers.front()->header;
@@ -246,24 +247,24 @@ struct Monitor::State {
   }
 };
 
-Monitor::Monitor(std::unique_ptr<State> state) : state_(std::move(state)) {}
-Monitor::Monitor(Monitor&&) noexcept = default;
-Monitor& Monitor::operator=(Monitor&&) noexcept = default;
-Monitor::~Monitor() = default;
+Aggregator::Aggregator(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Aggregator::Aggregator(Aggregator&&) noexcept = default;
+Aggregator& Aggregator::operator=(Aggregator&&) noexcept = default;
+Aggregator::~Aggregator() = default;
 
-Result<Monitor> Monitor::open(MonitorOptions options) {
+Result<Aggregator> Aggregator::open(AggregatorOptions options) {
   if (!options.clock) options.clock = monotonic_now;
   PRESUM_ASSIGN(auto writer, open_writer(options));
-  return Monitor(std::make_unique<State>(std::move(options), std::move(writer)));
+  return Aggregator(std::make_unique<State>(std::move(options), std::move(writer)));
 }
 
-std::uint64_t Monitor::run() const { return state_->writer.run(); }
-std::uint32_t Monitor::segment() const { return state_->writer.segment(); }
-bool Monitor::everyone_left() const { return state_->everyone_left(); }
-std::size_t Monitor::ranks_heard() const { return state_->ranks.size(); }
-MonitorCounters Monitor::counters() const { return state_->counters; }
+std::uint64_t Aggregator::run() const { return state_->writer.run(); }
+std::uint32_t Aggregator::segment() const { return state_->writer.segment(); }
+bool Aggregator::everyone_left() const { return state_->everyone_left(); }
+std::size_t Aggregator::ranks_heard() const { return state_->ranks.size(); }
+AggregatorCounters Aggregator::counters() const { return state_->counters; }
 
-Status Monitor::ingest(std::span<const std::byte> bytes) {
+Status Aggregator::ingest(std::span<const std::byte> bytes) {
   if (!state_->health || state_->closed) return state_->health;
   auto message = packet::decode(bytes);
   if (!message) {
@@ -287,14 +288,14 @@ Status Monitor::ingest(std::span<const std::byte> bytes) {
   return state_->guarded(std::move(taken));
 }
 
-Status Monitor::tick() {
+Status Aggregator::tick() {
   if (!state_->health || state_->closed) return state_->health;
   auto done = state_->write_ready(false);
   if (done) done = state_->commit_if_due();
   return state_->guarded(std::move(done));
 }
 
-std::vector<Finding> Monitor::take_new_findings() {
+std::vector<Finding> Aggregator::take_new_findings() {
   std::vector<Finding> out;
   for (auto& [key, model] : state_->analyses) {
     for (const auto& [id, finding] : model.findings()) {
@@ -305,7 +306,7 @@ std::vector<Finding> Monitor::take_new_findings() {
   return out;
 }
 
-std::vector<Finding> Monitor::findings() const {
+std::vector<Finding> Aggregator::findings() const {
   std::vector<Finding> out;
   for (auto& [key, model] : state_->analyses) {
     for (const auto& [id, finding] : model.findings()) out.push_back(finding);
@@ -314,20 +315,20 @@ std::vector<Finding> Monitor::findings() const {
   return out;
 }
 
-Verdict Monitor::verdict() const {
+Verdict Aggregator::verdict() const {
   return judge::verdict(findings(), state_->coverage(), state_->incomplete.empty());
 }
 
-Status Monitor::lose_others(std::string_view why) {
+Status Aggregator::lose_others(std::string_view why) {
   if (state_->lost_others || !state_->health || state_->closed) return state_->health;
   state_->lost_others = true;
   state_->become_incomplete(why);
   return state_->guarded(state_->writer.mark_incomplete(why));
 }
 
-std::string Monitor::incomplete() const { return state_->incomplete; }
+std::string Aggregator::incomplete() const { return state_->incomplete; }
 
-Result<int> Monitor::end_preflight() {
+Result<int> Aggregator::end_preflight() {
   auto written = state_->write_ready(true);
   const auto meaning = verdict();
   const int code = meaning == Verdict::kInconsistent ? 1 : meaning == Verdict::kConsistent ? 0 : 2;
@@ -336,7 +337,7 @@ Result<int> Monitor::end_preflight() {
   return code;
 }
 
-Status Monitor::close() {
+Status Aggregator::close() {
   if (state_->closed) return state_->health;
   if (state_->health) static_cast<void>(state_->guarded(state_->write_last()));
   if (!state_->health) {
@@ -348,7 +349,7 @@ Status Monitor::close() {
   return state_->guarded(state_->writer.close());
 }
 
-void Monitor::abandon(std::string_view why) {
+void Aggregator::abandon(std::string_view why) {
   if (state_->closed) return;
   state_->closed = true;
   state_->writer.abandon(why);

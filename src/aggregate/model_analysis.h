@@ -12,7 +12,7 @@
 #include "packet/packet.h"
 #include "presum/finding.h"
 
-namespace presum::monitor {
+namespace presum::aggregate {
 
 // What is known of one model over its steps: its noise scale, detectors and findings. Not
 // synchronised.
@@ -48,4 +48,4 @@ class ModelAnalysis {
   bool changed_ = true;
 };
 
-}  // namespace presum::monitor
+}  // namespace presum::aggregate
