@@ -11,7 +11,7 @@
 #include "cli/findings_text.h"
 #include "cli/text.h"
 #include "presum/run_log.h"
-#include "report/judgement.h"
+#include "judge/documents.h"
 
 namespace presum::cli {
 namespace {
@@ -36,7 +36,7 @@ struct Options {
 
 struct Shown {
   std::string name;
-  report::Judgement judgement;
+  judge::Judgement judgement;
   std::vector<NoteRecord> notes;
 };
 
@@ -44,7 +44,7 @@ Result<Shown> read(const Options& options) {
   PRESUM_ASSIGN(const auto log, RunLog::open(options.run));
   PRESUM_ASSIGN(auto notes, log.notes());
   PRESUM_ASSIGN(const auto steps, log.steps());
-  PRESUM_ASSIGN(auto judgement, report::judge(log, steps, options.segment));
+  PRESUM_ASSIGN(auto judgement, judge::judge(log, steps, options.segment));
   if (options.segment && judgement.segments.empty()) {
     return fail(ErrorCode::kNotFound,
                 fmt::format("{} has no segment {}", log.name(), *options.segment));
@@ -65,7 +65,7 @@ std::string found(std::span<const Finding> findings) {
 }
 
 std::string as_text(const Shown& shown) {
-  const report::Judgement& j = shown.judgement;
+  const judge::Judgement& j = shown.judgement;
   std::string out = fmt::format("{}: {}, {}\n{}", printable(shown.name), verdict_text(j),
                                 found(j.findings), coverage_text(j.coverage));
   if (j.segments.size() > 1) out += fmt::format(", {} segments", j.segments.size());
@@ -83,10 +83,10 @@ std::string as_text(const Shown& shown) {
   return out;
 }
 
-std::string as_json(const report::Judgement& judgement) {
+std::string as_json(const judge::Judgement& judgement) {
   constexpr int kIndent = 2;
-  return report::judgement_json(judgement).dump(kIndent, ' ', false,
-                                                report::Json::error_handler_t::replace) +
+  return judge::judgement_json(judgement).dump(kIndent, ' ', false,
+                                                judge::Json::error_handler_t::replace) +
          '\n';
 }
 

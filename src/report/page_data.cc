@@ -10,7 +10,7 @@
 #include "base/try.h"
 #include "diagnose/diagnoser.h"
 #include "presum/version.h"
-#include "report/judgement.h"
+#include "judge/documents.h"
 #include "report/part.h"
 
 namespace presum::report {
@@ -21,14 +21,14 @@ constexpr std::size_t kCellsMax = 450'000;  // numbers in a page, about 7 bytes 
 constexpr std::size_t kFindingsMax = 100;
 
 // A bounded number of findings, the worst first, and how many there are.
-Json judgement_of(const Judgement& judgement) {
+Json judgement_of(const judge::Judgement& judgement) {
   const std::span all(judgement.findings);
   return {{"verdict", to_string(judgement.verdict)},
           {"reason", judgement.reason},
-          {"findings", findings_json(all.first(std::min(all.size(), kFindingsMax)))},
+          {"findings", judge::findings_json(all.first(std::min(all.size(), kFindingsMax)))},
           {"count", all.size()},
-          {"checks", checks_json(judgement.checks)},
-          {"audits", audits_json(judgement.audits)}};
+          {"checks", judge::checks_json(judgement.checks)},
+          {"audits", judge::audits_json(judgement.audits)}};
 }
 
 Json catalogue_json() {
@@ -126,7 +126,7 @@ bool ascending(std::span<const StepRecord> steps) {
 Result<Json> parts_json(const RunLog& log, std::span<const StepRecord> steps,
                         std::size_t cells_max) {
   PRESUM_ASSIGN(const auto groups, log.groups());
-  const auto pieces = cut(steps);
+  const auto pieces = judge::cut(steps);
   std::vector<Part> parts;
   parts.reserve(pieces.size());
   for (const auto& piece : pieces) {
@@ -141,13 +141,13 @@ Result<Json> parts_json(const RunLog& log, std::span<const StepRecord> steps,
 
 Result<Json> run_data(const RunLog& log, std::size_t cells_max) {
   PRESUM_ASSIGN(const auto steps, log.steps());
-  PRESUM_ASSIGN(const auto judgement, judge(log, steps));
+  PRESUM_ASSIGN(const auto judgement, judge::judge(log, steps));
   PRESUM_ASSIGN(const auto facts, log.facts());
   PRESUM_ASSIGN(const auto notes, log.notes());
   PRESUM_ASSIGN(const auto modules, log.modules());
   PRESUM_ASSIGN(auto parts, parts_json(log, steps, cells_max));
   return Json{{"name", log.name()},
-              {"segments", segments_json(judgement.segments)},
+              {"segments", judge::segments_json(judgement.segments)},
               {"judgement", judgement_of(judgement)},
               {"facts", facts_json(facts)},
               {"notes", notes_json(notes)},

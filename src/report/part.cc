@@ -98,20 +98,6 @@ int stronger(int a, int b) {
 
 }  // namespace
 
-std::vector<std::span<const StepRecord>> cut(std::span<const StepRecord> steps) {
-  const auto key = [](const StepRecord& s) {
-    return std::tie(s.model.segment, s.model.module, s.model.shard);
-  };
-  std::vector<std::span<const StepRecord>> out;
-  for (auto at = steps.begin(); at != steps.end();) {
-    const auto end =
-        std::find_if(at, steps.end(), [&](const StepRecord& s) { return key(s) != key(*at); });
-    out.emplace_back(at, end);
-    at = end;
-  }
-  return out;
-}
-
 Part::Part(std::span<const StepRecord> steps, std::vector<GroupInfo> groups, std::size_t cells_max)
     : steps_(steps),
       workers_expected_(count_workers(steps)),

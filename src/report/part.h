@@ -19,9 +19,6 @@ namespace presum::report {
 // More workers than this are counted, not drawn.
 inline constexpr std::size_t kWorkersDrawn = 1024;
 
-// Steps in the order of RunLog::steps(), cut where segment, module or shard change.
-std::vector<std::span<const StepRecord>> cut(std::span<const StepRecord> steps);
-
 // Takes the steps of one part at once, then its workers and groups step by step in ascending
 // order, so that a long run is never in memory as a whole. One thread at a time.
 class Part {
