@@ -59,3 +59,10 @@ def test_names_in_the_glossary_are_in_the_code(row: list[str]) -> None:
         assert frame in {name for name, *_ in shown_tables()}
     for listed in re.findall(r"\bcolumns? ([\w, ]+)", row[3]):
         assert set(listed.split(", ")) <= columns, listed
+
+
+@pytest.mark.parametrize("document", documents(), ids=lambda path: path.name)
+def test_paths_lead_somewhere(document: Path) -> None:
+    text = document.read_text(encoding="utf-8")
+    for path in re.findall(r"`((?:src|include|python|tests|examples|bench|cmake)/[\w./-]+)`", text):
+        assert (DOCS.parent / path).exists(), path
