@@ -14,13 +14,12 @@
 #include <vector>
 
 #include "aggregate/model_analysis.h"
-#include "aggregate/salt.h"
 #include "aggregate/step_assembler.h"
 #include "base/try.h"
 #include "judge/coverage.h"
 
 #include "packet/packet.h"
-#include "runlog/writer.h"
+#include "runlog/open_writer.h"
 
 namespace presum {
 namespace {
@@ -31,20 +30,6 @@ constexpr std::uint64_t kMatrixEvery = 50;
 constexpr std::uint32_t kModulesMax = 1024;
 constexpr std::size_t kAnalysesMax = 4096;  // models times shards
 constexpr Seconds kDetectorsEvery{30.0};
-
-Result<runlog::Writer> open_writer(const AggregatorOptions& options) {
-  std::error_code error;
-  std::filesystem::create_directories(options.run, error);
-  // Without the project's salt the samples of this run can be compared with no other run's.
-  const std::uint64_t salt =
-      aggregate::project_salt(options.run).value_or(aggregate::random_salt());
-  const auto journal = runlog::choose_journal(options.run);
-  auto writer = runlog::Writer::open(options.run, options.clock, journal, salt);
-  if (writer || journal == runlog::Journal::kWal || writer.error().code != ErrorCode::kIo) {
-    return writer;
-  }
-  return runlog::Writer::open(options.run, options.clock, runlog::Journal::kLocalCopy, salt);
-}
 
 void sort_worst_first(std::vector<Finding>& findings) {
   std::stable_sort(findings.begin(), findings.end(), [](const Finding& a, const Finding& b) {
@@ -254,7 +239,7 @@ Aggregator::~Aggregator() = default;
 
 Result<Aggregator> Aggregator::open(AggregatorOptions options) {
   if (!options.clock) options.clock = monotonic_now;
-  PRESUM_ASSIGN(auto writer, open_writer(options));
+  PRESUM_ASSIGN(auto writer, runlog::open_writer(options.run, options.clock));
   return Aggregator(std::make_unique<State>(std::move(options), std::move(writer)));
 }
 
