@@ -17,25 +17,26 @@ namespace presum::compare {
 inline constexpr std::size_t kSlices = 25;  // docs/packet_format.md, "8 states"
 
 // Which of a model's parameters the hashes of a step are of.
-struct Hashed {
-  bool alike = false;                // the same ones in both runs
+struct HashCoverage {
+  bool same_tensors = false;         // in both runs
   bool whole = false;                // all of them
   std::optional<std::size_t> slice;  // else; none: not known
 };
 
 // The last step at which parameters were compared and equal.
-class LastSeen {
+class LastEqualHashes {
  public:
   // `layers`: those that were hashed; none where a slice is empty.
-  void equal(std::uint64_t step, const Hashed& hashed, const std::vector<std::string>& layers);
+  void equal(std::uint64_t step, const HashCoverage& coverage,
+             const std::vector<std::string>& layers);
   // No hash is there: the slice holds no parameters, or they were not kept.
-  void empty(const Hashed& hashed) {
-    if (hashed.slice) slices_[*hashed.slice].empty = true;
+  void empty(const HashCoverage& coverage) {
+    if (coverage.slice) slices_[*coverage.slice].empty = true;
   }
   // Whether every slice came up after step 0, or all parameters at once.
   bool all_after_start() const;
   // Of the parameters of a slice, or of layers that may be in any one. None: never.
-  std::optional<std::uint64_t> of(const Hashed& hashed,
+  std::optional<std::uint64_t> of(const HashCoverage& coverage,
                                   const std::vector<std::string>& layers) const;
 
  private:
@@ -44,14 +45,14 @@ class LastSeen {
     bool empty = false;  // at some step
     std::set<std::string> layers;
   };
-  std::optional<std::uint64_t> of_layers(const std::vector<std::string>& layers) const;
+  std::optional<std::uint64_t> of_groups_in(const std::vector<std::string>& layers) const;
 
   std::optional<std::uint64_t> whole_;
   std::array<Slice, kSlices> slices_;
 };
 
 // The last step at which each worker was compared and equal in one stage.
-class LastEqual {
+class LastEqualByRank {
  public:
   void equal(std::uint64_t step, const std::vector<std::uint32_t>& ranks) {
     for (const std::uint32_t rank : ranks) steps_[rank] = step;
@@ -74,7 +75,7 @@ class LastEqual {
 };
 
 // Steps without a gap, up to the last one, at which something was compared.
-class Unbroken {
+class ConsecutiveSteps {
  public:
   void add(std::uint64_t step, bool compared) {
     if (!compared) begin_.reset();
