@@ -34,7 +34,7 @@ const Json& member(const Json& json, const char* key) {
 // The first key that a .safetensors header has twice, which a parsed object no longer shows.
 class RepeatedKey {
  public:
-  void look(int depth, Json::parse_event_t event, const Json& parsed) {
+  void add(int depth, Json::parse_event_t event, const Json& parsed) {
     if (depth > kDepthMax - 1 || event != Json::parse_event_t::key) return;
     const auto& key = parsed.get_ref<const std::string&>();
     if (depth == 1) inner_.clear();
@@ -169,7 +169,7 @@ Result<TensorLayout> read_safetensors(InputFile& file) {
   PRESUM_ASSIGN(const auto text, file.text(8, length));
   RepeatedKey repeated;
   const auto keep = [&](int depth, Json::parse_event_t event, const Json& parsed) {
-    repeated.look(depth, event, parsed);
+    repeated.add(depth, event, parsed);
     return depth <= kDepthMax;
   };
   const Json header = Json::parse(text, keep, false);

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "presum/status.h"
-#include "runlog/file_watch.h"
+#include "runlog/file_identity.h"
 #include "runlog/sqlite.h"
 
 namespace presum::runlog {
@@ -38,14 +38,14 @@ class RunFile {
   // kIo, and is_gone(). `last_step`: the id of the last step that was committed; 0: none.
   Status check(std::uint64_t last_step);
   // What is in the file now is this recording's.
-  void remember() { watch_->remember(); }
+  void remember() { identity_->remember(); }
   bool is_gone() const { return gone_; }
 
   // Gives up the file and its lock: until then an exclusive one keeps readers out.
   // REQUIRES: no statement of db() lives.
   void release();
   // After release(): puts a local copy into the run folder. Does nothing for other journals.
-  Status copy_home() const;
+  Status copy_back() const;
 
  private:
   bool holds_the_segment() const;
@@ -55,7 +55,7 @@ class RunFile {
   std::filesystem::path file_;
   std::filesystem::path copy_to_;  // kLocalCopy only
   Journal journal_ = Journal::kWal;
-  std::optional<FileWatch> watch_;
+  std::optional<FileIdentity> identity_;
   bool gone_ = false;  // another file stands in its place, or none
   std::uint32_t segment_ = 0;
   std::string run_;

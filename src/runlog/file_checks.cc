@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runlog/file_checks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <fstream>
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+
+#include "base/try.h"
+#include "runlog/schema.h"
+
+namespace presum::runlog {
+namespace {
+
+constexpr const char* kRemedy =
+    "name a run folder or its presum.db; if it is one, copy it again from where it was written";
+
+struct Shape {
+  std::map<std::string, std::set<std::string>> tables;  // columns by table
+  std::map<std::string, std::string> views;             // statements by view
+};
+
+Result<std::set<std::string>> columns_of(Database& db, const std::string& table) {
+  // hidden: of a virtual table, or computed.
+  PRESUM_ASSIGN(auto rows, db.prepare("SELECT name FROM pragma_table_xinfo(?) WHERE hidden = 0"));
+  rows.with(std::string_view(table));
+  std::set<std::string> out;
+  while (true) {
+    PRESUM_ASSIGN(const auto row, rows.next());
+    if (!row) return out;
+    out.insert(rows.text(0));
+  }
+}
+
+Result<Shape> shape_of(Database& db) {
+  // A virtual table is one in sqlite_schema, but not in this list.
+  PRESUM_ASSIGN(
+      auto rows,
+      db.prepare("SELECT s.type, s.name, s.sql FROM sqlite_schema s JOIN pragma_table_list l "
+                 "ON l.schema = 'main' AND l.name = s.name AND l.type = s.type"));
+  Shape out;
+  while (true) {
+    PRESUM_ASSIGN(const auto row, rows.next());
+    if (!row) break;
+    if (rows.text(0) == "view") {
+      out.views[rows.text(1)] = rows.text(2);
+    } else {
+      out.tables[rows.text(1)] = {};
+    }
+  }
+  for (auto& [table, columns] : out.tables) {
+    PRESUM_ASSIGN(auto found, columns_of(db, table));
+    columns = std::move(found);
+  }
+  return out;
+}
+
+// Made once: the shape of a database that was just created.
+const Shape& expected() {
+  static const Shape shape = [] {
+    auto db = Database::open(":memory:", Database::Mode::kWrite);
+    if (!db || !db->execute(schema().c_str())) return Shape();
+    return shape_of(*db).value_or(Shape());
+  }();
+  return shape;
+}
+
+std::string bytes_at(const std::filesystem::path& file, std::streamoff at, std::size_t count) {
+  std::string out(count, '\0');
+  std::ifstream in(file, std::ios::binary);
+  if (!in.seekg(at) || !in.read(out.data(), static_cast<std::streamsize>(count))) return "";
+  return out;
+}
+
+// A super-journal's name stands at a journal's end, before this.
+bool ends_with(const std::filesystem::path& file, std::string_view bytes) {
+  std::error_code error;
+  const auto size = std::filesystem::file_size(file, error);
+  if (error || size < bytes.size()) return false;
+  return bytes_at(file, static_cast<std::streamoff>(size - bytes.size()), bytes.size()) == bytes;
+}
+
+// What is not as it should be; empty where all is.
+std::string difference(const Shape& found) {
+  for (const auto& [table, columns] : expected().tables) {
+    const auto at = found.tables.find(table);
+    if (at == found.tables.end()) return fmt::format("{} is not a table", table);
+    if (!std::ranges::includes(at->second, columns)) {
+      return fmt::format("table {} has other columns", table);
+    }
+  }
+  for (const auto& [view, sql] : expected().views) {
+    const auto at = found.views.find(view);
+    if (at == found.views.end() || at->second != sql)
+      return fmt::format("view {} is another", view);
+  }
+  return "";
+}
+
+}  // namespace
+
+Status check_file(const std::filesystem::path& file) {
+  std::error_code error;
+  const auto status = std::filesystem::status(file, error);
+  if (!std::filesystem::exists(status)) {
+    return fail(ErrorCode::kNotFound, fmt::format("there is no {}", file.string()));
+  }
+  if (!std::filesystem::is_regular_file(status)) {
+    return fail(ErrorCode::kCorrupt,
+                fmt::format("{} is not a presum run log: it is not a regular file", file.string()));
+  }
+  PRESUM_TRY(check_side_files(file));
+  if (std::filesystem::file_size(file, error) == 0 && !error) {
+    return fail(ErrorCode::kCorrupt,
+                fmt::format("{} is not a presum run log: it is empty; {}", file.string(), kRemedy));
+  }
+  return {};
+}
+
+Status check_side_files(const std::filesystem::path& file) {
+  for (const char* suffix : {"-journal", "-wal", "-shm"}) {
+    const auto beside = std::filesystem::path(file.string() + suffix);
+    std::error_code error;
+    const auto status = std::filesystem::status(beside, error);
+    if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) {
+      return fail(ErrorCode::kCorrupt,
+                  fmt::format("{} is not a presum run log: {} is not a regular file", file.string(),
+                              beside.filename().string()));
+    }
+  }
+  return {};
+}
+
+Status check_journal(const std::filesystem::path& file) {
+  const auto journal = std::filesystem::path(file.string() + "-journal");
+  const bool names_another = ends_with(journal, {"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7", 8});
+  constexpr std::size_t kApplicationIdAt = 68;
+  if (!names_another && bytes_at(file, kApplicationIdAt, 4) == "pres") return {};
+  return fail(
+      ErrorCode::kCorrupt,
+      fmt::format("{} is not a presum run log, or its journal is not: {}", file.string(), kRemedy));
+}
+
+Status check_identity(Database& db, const std::filesystem::path& file) {
+  const auto id = db.query_integer("PRAGMA application_id");
+  const auto version = db.query_integer("PRAGMA user_version");
+  if (!id) return id.error();
+  if (!version) return version.error();
+  if (*id != kApplicationId) {
+    return fail(ErrorCode::kCorrupt, fmt::format("{} is not a presum run log, or is damaged: {}",
+                                                 file.string(), kRemedy));
+  }
+  if (*version == kSchemaVersion) return {};
+  const bool newer = *version > kSchemaVersion;
+  return fail(ErrorCode::kUnsupported,
+              fmt::format("{} was written by {} presum (schema {}, this one knows {}); {}",
+                          file.string(), newer ? "a newer" : "an older", *version, kSchemaVersion,
+                          newer ? "update presum" : "read it with that one, or record it anew"));
+}
+
+Status check_shape(Database& db, const std::filesystem::path& file) {
+  PRESUM_ASSIGN(const auto found, shape_of(db));
+  const auto wrong = difference(found);
+  if (wrong.empty()) return {};
+  return fail(ErrorCode::kCorrupt, fmt::format("{} is not a presum run log, or is damaged: {} ({})",
+                                               file.string(), kRemedy, wrong));
+}
+
+}  // namespace presum::runlog
