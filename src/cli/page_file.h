@@ -8,13 +8,13 @@
 
 namespace presum::cli {
 
-// Written beside the file and renamed: whoever looks sees the old page or the new one, whole.
-// A file that is no page (a run log, say) is not overwritten. Error (kIo): it is left as it was.
-// What is neither a file nor new (a folder, a device) is not replaced either.
+// Writes a page to a temporary file and renames it: readers see the old page or the new one, whole.
+// Error (kIo): nothing was changed. A file that is no page (such as a run log), a folder or a
+// device is not replaced.
 Status write_page_file(const std::filesystem::path& file, const std::string& text);
 
-// The error that write_page_file would meet now, for whoever computes long before it writes.
-// Nothing is left behind.
+// The error that write_page_file would return now; for callers that compute for long before they
+// write. Leaves nothing behind.
 Status check_can_write(const std::filesystem::path& file);
 
 }  // namespace presum::cli

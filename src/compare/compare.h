@@ -58,7 +58,7 @@ struct StageSummary {
   std::optional<std::uint64_t> last_whole;  // likewise, of every worker and every gradient
 };
 
-// What a run holds of one model. Steps are counted through restarts, see timeline.h.
+// The steps that a run has of one model. Steps are counted through restarts, see timeline.h.
 struct RecordedSteps {
   std::uint64_t steps = 0;
   std::uint64_t first_step = 0;
@@ -100,7 +100,7 @@ struct ModelComparison {
   StageSummary& at(Stage stage) { return stages[static_cast<std::size_t>(stage)]; }
 };
 
-// What workers said about themselves, where it differs. Process ids and the like are left out.
+// A fact of the workers that differs between the runs. Process ids and the like are left out.
 struct FactDifference {
   enum class Weight : std::uint8_t {
     kDefining,     // the trainings are not the same: a difference of the configuration

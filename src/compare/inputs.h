@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What goes into a step: settings, samples, states of random generators.
+// Compares a step's inputs: settings, samples, states of random generators.
 #pragma once
 
 #include <set>
@@ -11,7 +11,7 @@ namespace presum::compare {
 
 using FingerprintKinds = std::set<std::uint32_t>;  // of fingerprints
 
-// What differs where only the number of workers does.
+// The text of a difference that is one of the number of workers only.
 inline constexpr std::string_view kNumberOfWorkers = "number of workers";
 
 // Settings that workers told at the step: sampler, data set, modes, optimiser, dtypes, flags.

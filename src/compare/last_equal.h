@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What was seen before a difference: when parameters were last hashed, and since when gradients
-// were compared at every step.
+// What was equal before a difference: the steps at which parameters, losses and gradients were last
+// compared and equal.
 #pragma once
 
 #include <algorithm>
@@ -33,9 +33,9 @@ class LastEqualHashes {
   void empty(const HashCoverage& coverage) {
     if (coverage.slice) slices_[*coverage.slice].empty = true;
   }
-  // Whether every slice came up after step 0, or all parameters at once.
+  // Whether every slice, or all parameters at once, was hashed after step 0.
   bool all_after_start() const;
-  // Of the parameters of a slice, or of layers that may be in any one. None: never.
+  // The step of the parameters of a slice, or of layers in slices that are not known. None: never.
   std::optional<std::uint64_t> of(const HashCoverage& coverage,
                                   const std::vector<std::string>& layers) const;
 
@@ -58,7 +58,7 @@ class LastEqualByRank {
     for (const std::uint32_t rank : ranks) steps_[rank] = step;
     if (!ranks.empty()) last_ = step;
   }
-  // At which all of them were. No rank: anybody. None: one of them never was.
+  // The last step at which all of them were equal; of no rank: any worker. None: one never was.
   std::optional<std::uint64_t> of(const std::vector<std::uint32_t>& ranks) const {
     auto out = last_;
     for (const std::uint32_t rank : ranks) {
@@ -74,7 +74,7 @@ class LastEqualByRank {
   std::optional<std::uint64_t> last_;
 };
 
-// Steps without a gap, up to the last one, at which something was compared.
+// The steps, without a gap and up to the last one, at which something was compared.
 class ConsecutiveSteps {
  public:
   void add(std::uint64_t step, bool compared) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a step computes: parameters before it, losses, gradients. Two NaN are equal.
+// Compares a step's numbers: parameters before it, losses, gradients. Two NaN are equal.
 #pragma once
 
 #include <span>

@@ -17,14 +17,14 @@ HashCoverage hash_coverage(const TimelineReader::Step& a, std::uint64_t every_a,
 
 class ParameterHashes {
  public:
-  // Fills in whether a slice's tensors are the same ones in both runs. For each step, in order.
+  // Notes in the pair whether a slice has the same tensors in both runs. Call it for every step.
   void match_tensors(StepPair& pair);
-  // What comparing a step's parameters came to; a difference learns when they were last equal.
+  // Takes the result of comparing a step's parameters, and adds to a difference its last_seen.
   void record(StageResult& result, const StepPair& pair);
   // The last step at which what differs was seen equal. None: never.
   std::optional<std::uint64_t> last_equal(const HashCoverage& coverage,
                                           const Difference& found) const;
-  // Whether all parameters came up after step 0.
+  // Whether all parameters were hashed after step 0.
   bool all_after_start() const { return last_equal_.all_after_start(); }
 
  private:

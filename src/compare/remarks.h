@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What could not be compared, and what was assumed, in sentences.
+// Sentences about what was not compared, and about what was assumed.
 #pragma once
 
 #include <array>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One model's steps through restarts. A segment's own step numbers begin at 0; here a segment goes
-// on where the training went on.
+// One model's steps through restarts. A segment numbers its steps from 0; here they are numbered on
+// from where the training went on.
 #pragma once
 
 #include <cstdint>

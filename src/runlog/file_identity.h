@@ -13,15 +13,15 @@ namespace presum::runlog {
 // move it away, put another in its place or write into it. Not synchronised.
 class FileIdentity {
  public:
-  // `wal`: it has a write-ahead log beside it, and is not written in between its checkpoints.
+  // `wal`: the database has a write-ahead log and is itself written at checkpoints only.
   FileIdentity(std::filesystem::path file, bool wal);
 
-  // As it is now, after this process has written it.
+  // Takes the file as it is now for ours. Call it after each of this process's writes.
   void remember();
 
   enum class State : std::uint8_t {
     kOurs,
-    kTouched,  // somebody has written to it or cut its log: perhaps only moved the one to the other
+    kTouched,  // somebody wrote to it or shortened its log: perhaps only a checkpoint
     kGone,
   };
   State state() const;
