@@ -46,7 +46,7 @@ struct ObserverOptions {
   std::string host;
   // Facts about this worker that the run log should hold (versions, device, ...).
   std::vector<std::pair<std::string, std::string>> facts;
-  // What is hashed besides the parameters: buffers, frozen parameters.
+  // Tensors that are hashed besides the parameters: buffers and frozen parameters.
   std::vector<Parameter> buffers;
 };
 
@@ -73,11 +73,11 @@ class Observer {
   Observer& operator=(Observer&&) noexcept;
   ~Observer();
 
-  // Who this worker is and what its groups are called: send once before the first step, and again
-  // whenever facts were added.
+  // The worker's identity, its facts and the names of its groups. Send it once before the first
+  // step, and again after facts were added.
   Packet hello() const;
-  // Adds a fact, or replaces the one of that name. Longer values are cut, and end in their length
-  // and hash; so are those of ObserverOptions.
+  // Adds a fact, or replaces the one of that name. Values longer than kFactBytesMax, here and in
+  // ObserverOptions, are cut and end in their length and hash.
   static constexpr std::size_t kFactBytesMax = 1024;
   void fact(std::string_view key, std::string_view value);
 
@@ -91,12 +91,12 @@ class Observer {
   // Errors (kInvalidArgument): an unknown id, a null pointer with count > 0.
   Status gradient(ParameterId parameter, const void* data, std::size_t count, Dtype dtype);
 
-  // What a pass of someone else's (a device's) found in one parameter's gradient, in place of
-  // `gradient` or `reduced_gradient`: sums as docs/packet_format.md defines them. Its sketch comes
-  // through add_sketch. Error (kInvalidArgument): an unknown id.
+  // Reports sums that were computed elsewhere, such as on a GPU, in place of `gradient` or (if
+  // `reduced`) `reduced_gradient`. docs/packet_format.md defines the sums; the sketch is reported
+  // by add_sketch. Error (kInvalidArgument): an unknown id.
   Status gradient_sums(ParameterId parameter, const GradientSums& sums, std::uint64_t elements,
                        bool reduced);
-  // Adds a sketch that used sketch_seed. REQUIRES: as many values as the sketch size.
+  // Adds a sketch that was made with sketch_seed. REQUIRES: as many values as the sketch size.
   void add_sketch(std::span<const float> values);
   // The sketch seed of a parameter at a step. REQUIRES: a known id. Safe from any thread.
   std::uint64_t sketch_seed(ParameterId parameter, std::uint64_t step) const;
@@ -110,43 +110,44 @@ class Observer {
   // last.
   void fingerprint(std::uint32_t kind, std::uint64_t value);
   // Row hashes of a micro-batch (hash_rows) and the positions of its samples in the data set;
-  // likewise. At most 256 of each travel: the rest is thinned out by hash, or left out.
+  // reported between begin_step and end_step. At most 256 of each are sent: hashes are sampled by
+  // their value, positions are cut off.
   void samples(std::span<const std::uint64_t> hashes);
   void indices(std::span<const std::uint64_t> indices);
 
-  // Forgets the states reported so far: before the first one of a step's forward pass.
+  // Forgets the states reported so far. Call it before the first state of a step's forward pass.
   void begin_states();
   // Hashes `count` contiguous elements of `element_bytes` (2, 4 or 8) of a parameter, or of a
-  // buffer (its position in ObserverOptions::buffers). They travel with the next end_step, or with
-  // a final note. Which of them are reported at a step must not depend on the worker.
+  // buffer (its position in ObserverOptions::buffers). The hashes are sent with the next end_step,
+  // or with a final note. All workers must report the same tensors at a step.
   // Errors (kInvalidArgument): an unknown index, a null pointer with count > 0, another width.
   Status state(StateHash::Of of, std::uint32_t index, const void* data, std::size_t count,
                std::uint32_t element_bytes);
-  // The same of a fingerprint that was made elsewhere (on a device).
+  // Reports a fingerprint that was computed elsewhere, such as on a GPU.
   Status state_sum(StateHash::Of of, std::uint32_t index, std::uint64_t fingerprint);
 
-  // The gradient of one parameter after the reduction and before clipping. As `gradient`, without
-  // a sketch. Report all parameters at such a step or none.
+  // The gradient of one parameter after the reduction and before clipping. Works as `gradient`, but
+  // makes no sketch. Report all parameters of a step or none.
   Status reduced_gradient(ParameterId parameter, const void* data, std::size_t count, Dtype dtype);
 
   // The exact dot product of this worker's gradient with the reduced mean gradient, over all
-  // parameters and of both as they lie in memory: end_step divides it by gradient_scale^2. Inf
-  // travels; NaN is not known and does not. One that is reported twice counts as its last.
+  // parameters and of both as they lie in memory: end_step divides it by gradient_scale^2. Inf is
+  // sent; NaN means unknown and is not sent. A second report replaces the first.
   void mean_dot(double value);
-  // This worker's share of the dot products of all pairs of workers, likewise: the upper triangle
-  // of the W x W Gram matrix with its diagonal, row by row, by replica. The shares of all workers
-  // add up to the matrix. NaN and Inf travel. A second report replaces the first.
+  // This worker's share of the dot products of all pairs of workers, scaled likewise: the upper
+  // triangle of the W x W Gram matrix with its diagonal, row by row, by replica. The shares of all
+  // workers add up to the matrix. NaN and Inf are sent. A second report replaces the first.
   // Error (kInvalidArgument): not W (W + 1) / 2 values, or more than 64 workers.
   Status gram(std::span<const double> share);
 
-  // What an audit of the step's reduction found.
+  // The result of an audit of the step's reduction.
   void audit(const AuditRecord& audit);
 
   // Ends the step. REQUIRES: begin_step was called.
   Packet end_step(const StepEnd& end);
 
-  // A worker's message in words; the last one (`final`) says that no step will follow, and carries
-  // the states reported since end_step, as they are after `clock` optimiser steps.
+  // A message in words. The `final` one says that no step will follow, and carries the states
+  // reported since end_step, which are those after `clock` optimiser steps.
   Packet note(bool final, std::uint64_t sent, std::uint64_t dropped, std::string_view text,
               std::uint64_t clock = 0) const;
 

@@ -29,7 +29,7 @@ struct WorkerInfo {
 struct ModuleInfo {
   ModelKey model;
   std::uint32_t workers_expected = 0;
-  std::vector<WorkerInfo> workers;  // that said hello, by replica
+  std::vector<WorkerInfo> workers;  // those whose hello arrived, by replica
 };
 
 struct Fact {
@@ -40,14 +40,14 @@ struct Fact {
   std::uint32_t module = 0;
 };
 
-// Something that went wrong with the collection itself.
+// A message of a worker about the collection of its packets: what went wrong there.
 struct NoteRecord {
   std::uint32_t segment = 0;
   std::uint32_t rank = 0;
   std::string text;
 };
 
-// Packets that could not be used, or only in part.
+// Packets that were not used, or used in part.
 struct PacketCounts {
   std::uint64_t damaged = 0;    // not a packet
   std::uint64_t foreign = 0;    // of another run or segment
@@ -60,12 +60,12 @@ struct SegmentInfo {
   std::uint32_t segment = 0;
   std::string started_utc;
   std::string presum_version;
-  bool closed = false;  // ended in order; a segment that is still written, or died, is not
-  std::optional<std::uint32_t> preflight_exit_code;  // none where no preflight ended it
-  std::string salt;  // its name: samples of segments in which it differs cannot be compared
+  bool closed = false;  // false while it is written, and for ever if its process died
+  std::optional<std::uint32_t> preflight_exit_code;  // none unless a preflight ended it
+  std::string salt;  // names the salt; samples are comparable only between segments of one salt
   PacketCounts packets;
-  // Why the record lacks steps, or values of some workers, after the step `incomplete_after` (none:
-  // from the first on); empty where nothing is known to be lacking.
+  // Why steps, or values of some workers, are missing after the step `incomplete_after` (none: from
+  // the first on). Empty: nothing is known to be missing.
   std::string incomplete;
   std::optional<std::uint64_t> incomplete_after;
 };
@@ -89,7 +89,7 @@ struct FinalStateRecord : FinalState {
   std::uint32_t replica = 0;
 };
 
-// What a worker found of the reduction of a step.
+// A worker's audit of the reduction of a step.
 struct AuditedStep {
   StepKey key;
   std::uint32_t replica = 0;
@@ -108,13 +108,13 @@ struct Series {
   bool is_text = false;
 };
 
-// What a column holds. Plain texts that live for ever.
+// A column's documentation. The texts live for ever.
 struct ColumnInfo {
   std::string_view name;
   std::string_view type;  // "integer", "real", "text" or "blob"
   std::string_view meaning;
   std::string_view unit;     // empty: none, or a count
-  std::string_view unknown;  // what NULL says; empty: it is never NULL
+  std::string_view unknown;  // the meaning of NULL; empty: it is never NULL
 };
 
 struct TableInfo {
@@ -123,12 +123,13 @@ struct TableInfo {
   std::vector<ColumnInfo> columns;
 };
 
-// The tables of the file, and those for people, which RunLog::visit_table and RunLog::frame read.
+// The tables of the file; and the views for people, which RunLog::visit_table and RunLog::frame
+// read.
 std::vector<TableInfo> stored_tables();
 std::vector<TableInfo> shown_tables();
 
-// The steps of one model in one segment, one after the other, with all that was kept of them but
-// cosines. A worker's fingerprints and audit are those that it last told, at this step or before.
+// Reads the steps of one model in one segment in order, with everything that was stored of them but
+// cosines. A worker's fingerprints and audit are the latest that it reported up to that step.
 // Holds one step in memory at a time. Lifetime: the RunLog outlives it. Thread-safety: one thread
 // at a time, that of the RunLog.
 class StepCursor {
@@ -166,7 +167,7 @@ class RunLog {
   Result<std::vector<NoteRecord>> notes() const;
   // As of the last commit, worst first.
   Result<std::vector<Finding>> findings() const;
-  // Every check of every model and segment that was looked at.
+  // Every check of every model and segment that was judged.
   struct Check {
     ModelKey model;
     CheckRecord record;
@@ -182,27 +183,27 @@ class RunLog {
   // The steps from `from_step` on, ascending.
   Result<StepCursor> cursor(const ModelKey& model, std::uint64_t from_step = 0) const;
 
-  // Calls `visit` once a step, in the order of steps(), with the workers that were seen in it, by
-  // replica. Their micro-batches are left out. Holds one step in memory at a time.
+  // Calls `visit` once a step, in the order of steps(), with the workers whose packets arrived, by
+  // replica and without their micro-batches. Holds one step in memory at a time.
   using WorkersVisitor = std::function<void(const StepKey&, std::span<const WorkerRecord>)>;
   Status for_each_workers(const WorkersVisitor& visit) const;
-  // Likewise with a step's groups, by id, without their values per worker.
+  // Calls `visit` once a step with its groups, by id and without their values per worker.
   using GroupsVisitor = std::function<void(const StepKey&, std::span<const GroupRecord>)>;
   Status for_each_groups(const GroupsVisitor& visit) const;
-  // Calls `visit` for one of shown_tables(): once without cells, then for every row.
+  // Reads one of shown_tables(). Calls `visit` once without cells, then once for every row.
   // std::monostate stands for NULL (undefined, not measured). Error: kInvalidArgument
   // (another name).
   using Cell = std::variant<std::monostate, std::int64_t, double, std::string>;
   using RowVisitor =
       std::function<void(std::span<const std::string> columns, std::span<const Cell> cells)>;
   Status visit_table(std::string_view table, const RowVisitor& visit) const;
-  // The same as arrays, for large tables. Error: kInvalidArgument (another name).
+  // The same table as arrays, for large ones. Error: kInvalidArgument (another name).
   Result<std::vector<Series>> frame(std::string_view table) const;
   // One row a step, group and worker: step, segment, module, shard, group, rank, grad_norm,
   // grad_max.
   Result<std::vector<Series>> group_norms() const;
-  // The pairs of one step as in StepRecord::cosines, between the workers seen in it; empty where
-  // the step or its matrix was not kept.
+  // One step's StepRecord::cosines, between the workers whose packets arrived. Empty if the step,
+  // or its matrix, was not stored.
   Result<std::vector<float>> cosines(const StepKey& step) const;
 
  private:

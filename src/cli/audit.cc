@@ -20,9 +20,10 @@
 #include "cli/cli.h"
 #include "cli/commands.h"
 #include "cli/findings_text.h"
+#include "cli/page_file.h"
 #include "cli/tensor_file.h"
 #include "cli/text.h"
-#include "cli/write_whole.h"
+#include "cli/verb.h"
 
 namespace presum::cli {
 namespace {
@@ -57,11 +58,11 @@ struct Options {
   std::uint64_t seed = 1;
   std::string format = "text";
   std::string output;
-  std::vector<std::string> of_made_up;  // options that were given and say nothing about files
+  std::vector<std::string> synthetic_only;  // options that were given and say nothing about files
 };
 
-// Where the workers' buffers come from, a piece at a time.
-struct Source {
+// Where the workers' buffers come from, a chunk at a time.
+struct GradientSource {
   std::string name;
   std::uint32_t workers = 0;
   Dtype dtype = Dtype::kF32;
@@ -72,17 +73,17 @@ struct Source {
 };
 
 // A bar on a terminal, nothing elsewhere.
-class Bar {
+class ProgressBar {
  public:
-  explicit Bar(std::ostream& err)
-      : err_(err), watched_(&err == &std::cerr && isatty(STDERR_FILENO) == 1) {}
-  ~Bar() {
-    if (watched_) err_ << "\r\x1b[K" << std::flush;
+  explicit ProgressBar(std::ostream& err)
+      : err_(err), on_terminal_(&err == &std::cerr && isatty(STDERR_FILENO) == 1) {}
+  ~ProgressBar() {
+    if (on_terminal_) err_ << "\r\x1b[K" << std::flush;
   }
-  Bar(const Bar&) = delete;
-  Bar& operator=(const Bar&) = delete;
+  ProgressBar(const ProgressBar&) = delete;
+  ProgressBar& operator=(const ProgressBar&) = delete;
   void show(std::uint64_t done, std::uint64_t all) {
-    if (!watched_) return;
+    if (!on_terminal_) return;
     const auto tenths = static_cast<std::size_t>(30 * done / std::max<std::uint64_t>(all, 1));
     err_ << fmt::format("\r\x1b[K[{:<30}] {} of {} elements", std::string(tenths, '#'),
                         counted(done), counted(all))
@@ -91,7 +92,7 @@ class Bar {
 
  private:
   std::ostream& err_;
-  bool watched_;
+  bool on_terminal_;
 };
 
 Status refuse(std::string why) { return fail(ErrorCode::kInvalidArgument, std::move(why)); }
@@ -101,13 +102,14 @@ Result<T> failed(const Status& status) {
   return status.error();
 }
 
-Result<Source> synthetic(const Options& o, std::optional<Dtype> said) {
+Result<GradientSource> synthetic(const Options& o, std::optional<Dtype> said) {
   const auto distribution = audit::distribution_of(o.distribution);
   if (!distribution) {
-    return failed<Source>(refuse("--distribution is gradients, gaussian, lognormal or wide"));
+    return failed<GradientSource>(
+        refuse("--distribution is gradients, gaussian, lognormal or wide"));
   }
   if (!(o.elements >= 1 && o.elements <= kElementsMax) || o.elements != std::floor(o.elements)) {
-    return failed<Source>(refuse("--elements is a whole number from 1 to 1e12"));
+    return failed<GradientSource>(refuse("--elements is a whole number from 1 to 1e12"));
   }
   const Dtype dtype = said.value_or(Dtype::kF32);
   const auto read = [=, seed = o.seed](std::uint32_t worker, std::uint64_t first,
@@ -123,26 +125,26 @@ Result<Source> synthetic(const Options& o, std::optional<Dtype> said) {
     audit::pack(std::span<const float>(narrow), dtype, out);
     return {};
   };
-  return Source{fmt::format("{} {} values of {}, seed {}", o.distribution, dtype_name(dtype),
-                            count(o.workers, "worker"), o.seed),
-                o.workers,
-                dtype,
-                static_cast<std::uint64_t>(o.elements),
-                nullptr,
-                read};
+  return GradientSource{fmt::format("{} {} values of {}, seed {}", o.distribution,
+                                    dtype_name(dtype), count(o.workers, "worker"), o.seed),
+                        o.workers,
+                        dtype,
+                        static_cast<std::uint64_t>(o.elements),
+                        nullptr,
+                        read};
 }
 
-Result<Source> from_files(const Options& o, std::optional<Dtype> said) {
+Result<GradientSource> from_files(const Options& o, std::optional<Dtype> said) {
   auto files = std::make_shared<std::vector<TensorFile>>();
   for (const std::string& path : o.files) {
     PRESUM_ASSIGN(auto file, TensorFile::open(path, said));
     if (said && file.dtype() != *said) {
-      return failed<Source>(refuse(fmt::format("{}: holds {}, and --dtype says {}", path,
-                                               dtype_name(file.dtype()), dtype_name(*said))));
+      return failed<GradientSource>(refuse(fmt::format(
+          "{}: holds {}, and --dtype says {}", path, dtype_name(file.dtype()), dtype_name(*said))));
     }
     if (!files->empty()) {
       if (const auto why = TensorFile::difference(files->front(), file)) {
-        return failed<Source>(refuse(*why));
+        return failed<GradientSource>(refuse(*why));
       }
     }
     files->push_back(std::move(file));
@@ -150,31 +152,32 @@ Result<Source> from_files(const Options& o, std::optional<Dtype> said) {
   const TensorFile& first = files->front();
   const bool rows = files->size() == 1;
   if (rows && first.rows() < 2) {
-    return failed<Source>(refuse(o.files.front() +
-                                 ": one worker's values; give one file per worker, or one .npy of "
+    return failed<GradientSource>(
+        refuse(o.files.front() + ": one worker's values; give one file per worker, or one .npy of "
                                  "[workers, elements]"));
   }
   const std::uint64_t workers = rows ? first.rows() : files->size();
   const std::uint64_t elements = rows ? first.row_elements() : first.elements();
-  if (elements == 0) return failed<Source>(refuse(o.files.front() + ": no elements to judge"));
+  if (elements == 0)
+    return failed<GradientSource>(refuse(o.files.front() + ": no elements to judge"));
   const auto read = [=](std::uint32_t worker, std::uint64_t at, std::uint64_t count,
                         std::byte* out) {
     return rows ? (*files)[0].read(worker * elements + at, count, out)
                 : (*files)[worker].read(at, count, out);
   };
-  return Source{fmt::format("{} of {}: {}{}", dtype_name(first.dtype()), count(workers, "worker"),
-                            o.files.front(), rows ? "" : " ..."),
-                static_cast<std::uint32_t>(std::min<std::uint64_t>(workers, 0xFFFFFFFF)),
-                first.dtype(),
-                elements,
-                files,
-                read};
+  return GradientSource{fmt::format("{} of {}: {}{}", dtype_name(first.dtype()),
+                                    count(workers, "worker"), o.files.front(), rows ? "" : " ..."),
+                        static_cast<std::uint32_t>(std::min<std::uint64_t>(workers, 0xFFFFFFFF)),
+                        first.dtype(),
+                        elements,
+                        files,
+                        read};
 }
 
-// The workers' buffers of one piece, and pointers to them.
-class Piece {
+// The workers' buffers of one chunk, and pointers to them.
+class ChunkReader {
  public:
-  explicit Piece(const Source& source)
+  explicit ChunkReader(const GradientSource& source)
       : source_(source),
         most_(std::clamp(kChunkOfAll / source.workers, std::uint64_t{2048}, kChunk)),
         buffers_(source.workers) {
@@ -183,7 +186,7 @@ class Piece {
       pointers_.push_back(buffer.data());
     }
   }
-  // Calls visit(first, count) for every piece of the buffers, after reading it.
+  // Calls visit(first, count) for every chunk of the buffers, after reading it.
   template <class Visit>
   Status for_each(Visit&& visit) {
     for (std::uint64_t first = 0; first < source_.elements; first += most_) {
@@ -199,47 +202,47 @@ class Piece {
   std::uint64_t most() const { return most_; }
 
  private:
-  const Source& source_;
+  const GradientSource& source_;
   std::uint64_t most_;
   std::vector<std::vector<std::byte>> buffers_;
   std::vector<const void*> pointers_;
 };
 
 // What the all-reduce gave: elements in the dtype of the source it was made for.
-struct Given {
+struct ReducedGradient {
   Dtype dtype = Dtype::kF32;  // as in the file
   std::function<Status(std::uint64_t first, std::uint64_t count, std::byte*)> read;
 };
 
-Result<Given> open_result(const Options& o, const Source& source) {
+Result<ReducedGradient> open_result(const Options& o, const GradientSource& source) {
   const bool narrow = element_bytes(source.dtype) == 2;
   PRESUM_ASSIGN(auto opened, TensorFile::open(o.result, narrow ? source.dtype : Dtype::kBF16));
   if (const TensorFile& first = source.files->front(); first.is_named() && opened.is_named()) {
     if (const auto why = TensorFile::difference_of_tensors(first, opened)) {
-      return failed<Given>(refuse(*why));
+      return failed<ReducedGradient>(refuse(*why));
     }
   }
   if (source.files->front().is_named() != opened.is_named()) {
-    return failed<Given>(refuse(
+    return failed<ReducedGradient>(refuse(
         fmt::format("{}: .npy files go by position and .safetensors by name; give the result as "
                     "the gradients are",
                     o.result)));
   }
   if (opened.elements() != source.elements) {
-    return failed<Given>(refuse(fmt::format("{}: {} elements, and every worker has {}", o.result,
-                                            opened.elements(), source.elements)));
+    return failed<ReducedGradient>(refuse(fmt::format(
+        "{}: {} elements, and every worker has {}", o.result, opened.elements(), source.elements)));
   }
   const Dtype dtype = opened.dtype();
   if (dtype != source.dtype && element_bytes(dtype) <= element_bytes(source.dtype)) {
-    return failed<Given>(refuse(fmt::format(
+    return failed<ReducedGradient>(refuse(fmt::format(
         "{}: holds {}, which does not hold sums of {} gradients; give what the all-reduce wrote, "
         "in the gradients' dtype or a wider one",
         o.result, dtype_name(dtype), dtype_name(source.dtype))));
   }
   auto file = std::make_shared<TensorFile>(std::move(opened));
-  return Given{dtype, [file](std::uint64_t first, std::uint64_t count, std::byte* out) {
-                 return file->read(first, count, out);
-               }};
+  return ReducedGradient{dtype, [file](std::uint64_t first, std::uint64_t count, std::byte* out) {
+                           return file->read(first, count, out);
+                         }};
 }
 
 template <class Real>
@@ -250,8 +253,8 @@ void convert(const std::byte* in, Dtype from, std::uint64_t count, Dtype to, std
 }
 
 // The same gradients in the wider dtype in which their sum was kept: no value changes.
-Source widened(const Source& source, Dtype to) {
-  Source out = source;
+GradientSource widened(const GradientSource& source, Dtype to) {
+  GradientSource out = source;
   out.dtype = to;
   out.name += fmt::format(", the result {}", dtype_name(to));
   const Dtype from = source.dtype;
@@ -268,13 +271,13 @@ Source widened(const Source& source, Dtype to) {
 }
 
 // Of all elements: gradients of one layer may be zero.
-Result<audit::Nearer> find_nearer(const Source& source, const Given& result) {
-  Piece piece(source);
-  std::vector<std::byte> actual(piece.most() * element_bytes(source.dtype));
+Result<audit::Nearer> find_nearer(const GradientSource& source, const ReducedGradient& result) {
+  ChunkReader chunk(source);
+  std::vector<std::byte> actual(chunk.most() * element_bytes(source.dtype));
   audit::Nearer all;
-  const Status read = piece.for_each([&](std::uint64_t first, std::uint64_t count) -> Status {
+  const Status read = chunk.for_each([&](std::uint64_t first, std::uint64_t count) -> Status {
     PRESUM_TRY(result.read(first, count, actual.data()));
-    const auto here = audit::nearer(piece.leaves(), source.dtype, count, actual.data());
+    const auto here = audit::nearer(chunk.leaves(), source.dtype, count, actual.data());
     all.to_sum += here.to_sum;
     all.to_mean += here.to_mean;
     return {};
@@ -283,13 +286,13 @@ Result<audit::Nearer> find_nearer(const Source& source, const Given& result) {
   return all;
 }
 
-Result<AuditReport> survey_of(const Options& o, const Source& source, Bar& bar) {
+Result<AuditReport> survey_of(const Options& o, const GradientSource& source, ProgressBar& bar) {
   auto survey = audit::Survey::create({source.workers, source.dtype, source.elements, o.seed});
   if (!survey) return survey.error();
   AuditReport report{.source = source.name, .workers = source.workers, .dtype = source.dtype};
-  Piece piece(source);
-  const Status read = piece.for_each([&](std::uint64_t first, std::uint64_t count) -> Status {
-    survey->add(piece.leaves(), count);
+  ChunkReader chunk(source);
+  const Status read = chunk.for_each([&](std::uint64_t first, std::uint64_t count) -> Status {
+    survey->add(chunk.leaves(), count);
     bar.show(first + count, source.elements);
     return {};
   });
@@ -298,28 +301,29 @@ Result<AuditReport> survey_of(const Options& o, const Source& source, Bar& bar) 
   return report;
 }
 
-Result<ActualResult> comparison_of(const Options& o, const Source& source, const Given& result) {
+Result<ActualResult> comparison_of(const Options& o, const GradientSource& source,
+                                   const ReducedGradient& result) {
   PRESUM_ASSIGN(const auto nearer, find_nearer(source, result));
   ActualResult out{.file = o.result, .nearer = nearer, .comparison = {}};
   PRESUM_ASSIGN(auto auditor,
                 audit::Auditor::create(source.workers, source.dtype,
                                        out.mean() ? source.workers : 1, source.elements));
-  Piece piece(source);
-  std::vector<std::byte> actual(piece.most() * element_bytes(source.dtype));
-  const Status read = piece.for_each([&](std::uint64_t first, std::uint64_t count) -> Status {
+  ChunkReader chunk(source);
+  std::vector<std::byte> actual(chunk.most() * element_bytes(source.dtype));
+  const Status read = chunk.for_each([&](std::uint64_t first, std::uint64_t count) -> Status {
     PRESUM_TRY(result.read(first, count, actual.data()));
-    return auditor.add(piece.leaves(), count, actual.data());
+    return auditor.add(chunk.leaves(), count, actual.data());
   });
   if (!read) return read.error();
   out.comparison = auditor.comparison();
   return out;
 }
 
-Result<AuditReport> examine(const Options& o, const Source& gradients, Bar& bar) {
+Result<AuditReport> examine(const Options& o, const GradientSource& gradients, ProgressBar& bar) {
   if (o.result.empty()) return survey_of(o, gradients, bar);
   PRESUM_ASSIGN(const auto result, open_result(o, gradients));
   const bool same = result.dtype == gradients.dtype;
-  const Source source = same ? gradients : widened(gradients, result.dtype);
+  const GradientSource source = same ? gradients : widened(gradients, result.dtype);
   PRESUM_ASSIGN(auto actual, comparison_of(o, source, result));
   auto report = survey_of(o, source, bar);
   if (report) report->actual = std::move(actual);
@@ -339,9 +343,9 @@ Status check_options(const Options& o) {
       return refuse(fmt::format("{} is the result, and among the workers' gradients", file));
     }
   }
-  if (!o.files.empty() && !o.of_made_up.empty()) {
+  if (!o.files.empty() && !o.synthetic_only.empty()) {
     return refuse(fmt::format("{} is of made-up gradients; with files leave it out",
-                              fmt::join(o.of_made_up, ", ")));
+                              fmt::join(o.synthetic_only, ", ")));
   }
   return o.output.empty() ? Status{} : check_can_write(o.output);
 }
@@ -351,20 +355,17 @@ Result<AuditReport> run(const Options& o, std::ostream& err) {
   const auto said = dtype_of(o.dtype);
   PRESUM_ASSIGN(const auto source, o.files.empty() ? synthetic(o, said) : from_files(o, said));
   PRESUM_TRY(audit::check_arguments(source.workers, source.dtype, 1));
-  Bar bar(err);
+  ProgressBar bar(err);
   return examine(o, source, bar);
 }
 
 int audit_verb(const Options& o, const Streams& io) {
-  const auto complain = [&](const Error& error) {
-    io.err << "presum audit: " << printable(error.message) << '\n';
-    return kNoVerdict;
-  };
   const auto report = run(o, io.err);
-  if (!report) return complain(report.error());
+  if (!report) return complain(io, "audit", report.error());
   io.out << (o.format == "json" ? audit_json(*report) : audit_text(*report));
   if (!o.output.empty()) {
-    if (auto s = write_whole(o.output, audit_page(*report)); !s) return complain(s.error());
+    if (auto s = write_page_file(o.output, audit_page(*report)); !s)
+      return complain(io, "audit", s.error());
     if (o.format == "text") io.out << "chart: " << printable(o.output) << '\n';
   }
   return audit_findings(*report).empty() ? kOk : kFindings;
@@ -378,7 +379,7 @@ void add_audit(CLI::App& program, Command& chosen) {
   command->footer(kHelp);
   command->add_option("FILE", o->files, "the workers' gradients");
   command->add_option("--result", o->result, "what the all-reduce gave");
-  const std::vector<CLI::Option*> of_made_up = {
+  const std::vector<CLI::Option*> synthetic_only = {
       command->add_option("--workers", o->workers, "of made-up gradients")->capture_default_str(),
       command->add_option("--elements", o->elements, "likewise")->capture_default_str(),
       command
@@ -389,13 +390,11 @@ void add_audit(CLI::App& program, Command& chosen) {
   command->add_option("--seed", o->seed, "of made-up gradients and of orders of arrival")
       ->check(CLI::Range(std::uint64_t{0}, kSeedMax))
       ->capture_default_str();
-  command->add_option("--format", o->format, "text or json")
-      ->check(CLI::IsMember({"text", "json"}))
-      ->capture_default_str();
+  add_format(command, o->format, "text or json", {"text", "json"});
   command->add_option("-o,--output", o->output, "also draw this HTML page");
-  command->callback([&chosen, o, of_made_up] {
-    for (const CLI::Option* option : of_made_up) {
-      if (option->count() > 0) o->of_made_up.push_back(option->get_name());
+  command->callback([&chosen, o, synthetic_only] {
+    for (const CLI::Option* option : synthetic_only) {
+      if (option->count() > 0) o->synthetic_only.push_back(option->get_name());
     }
     chosen = [o](const Streams& io) { return audit_verb(*o, io); };
   });

@@ -11,6 +11,7 @@
 #include "cli/commands.h"
 #include "cli/findings_text.h"
 #include "cli/text.h"
+#include "cli/verb.h"
 #include "presum/run_log.h"
 #include "judge/judgement.h"
 
@@ -41,20 +42,20 @@ struct Options {
   std::string fail_on = "critical";
 };
 
-struct Checked {
+struct CheckedRun {
   std::string name;
   judge::Judgement judgement;
 };
 
-Result<Checked> read(const std::string& run) {
+Result<CheckedRun> read(const std::string& run) {
   PRESUM_ASSIGN(const auto log, RunLog::open(run));
   PRESUM_ASSIGN(const auto steps, log.steps());
   PRESUM_ASSIGN(auto judgement, judge::judge(log, steps));
-  return Checked{printable(log.name()), std::move(judgement)};
+  return CheckedRun{printable(log.name()), std::move(judgement)};
 }
 
 std::string what_lacks(const judge::Judgement& j) {
-  const auto open = unfinished(j);
+  const auto open = unfinished_text(j);
   std::string out = open.empty() ? "" : "; " + open;
   if (j.verdict == Verdict::kInsufficientEvidence) return out;  // which says it
   for (const SegmentInfo& s : j.segments) {
@@ -63,18 +64,18 @@ std::string what_lacks(const judge::Judgement& j) {
   return out;
 }
 
-void print(const Checked& run, std::size_t failing, Severity level, std::ostream& out) {
+void print(const CheckedRun& run, std::size_t failing, Severity level, std::ostream& out) {
   const judge::Judgement& j = run.judgement;
   for (const Finding& f : j.findings) {
     out << fmt::format("{}: {}: {}: {} ({})\n", run.name, to_string(f.severity), printable(f.check),
-                       printable(f.title), where(f));
+                       printable(f.title), location_text(f));
   }
   out << fmt::format("{}: {}; {}; {}, {} at or above {}{}\n", run.name, verdict_text(j),
                      coverage_text(j.coverage), count(j.findings.size(), "finding"), failing,
                      to_string(level), what_lacks(j));
 }
 
-int judge(const Checked& run, Severity level, std::ostream& out) {
+int judge(const CheckedRun& run, Severity level, std::ostream& out) {
   const auto failing = static_cast<std::size_t>(std::ranges::count_if(
       run.judgement.findings, [&](const Finding& f) { return f.severity >= level; }));
   print(run, failing, level, out);
@@ -91,8 +92,8 @@ int check(const Options& options, const Streams& io) {
   bool unjudged = false;
   for (const std::string& path : options.runs) {
     const auto run = read(path);
-    if (!run) io.err << "presum check: " << printable(run.error().message) << '\n';
-    const int code = run ? judge(*run, kLevels.at(options.fail_on), io.out) : kNoVerdict;
+    const int code =
+        run ? judge(*run, kLevels.at(options.fail_on), io.out) : complain(io, "check", run.error());
     findings = findings || code == kFindings;
     unjudged = unjudged || code == kNoVerdict;
   }
@@ -108,9 +109,7 @@ void add_check(CLI::App& program, Command& chosen) {
   command->add_option("RUN", options->runs, "run folders or presum.db files")->required();
   command->add_option("--fail-on", options->fail_on, "info, warning or critical (default)")
       ->check(kLevel);
-  command->callback([&chosen, options] {
-    chosen = [options](const Streams& io) { return check(*options, io); };
-  });
+  choose(command, chosen, options, check);
 }
 
 }  // namespace presum::cli

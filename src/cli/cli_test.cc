@@ -25,13 +25,13 @@ using presum::testing::TempFolder;
 using presum::testing::write_file;
 using Path = std::filesystem::path;
 
-struct Ran {
+struct CommandResult {
   int code;
   std::string out;
   std::string err;
 };
 
-Ran run(const std::vector<std::string>& args) {
+CommandResult run(const std::vector<std::string>& args) {
   std::ostringstream out;
   std::ostringstream err;
   const int code = main(args, out, err);
@@ -90,7 +90,7 @@ std::vector<StepRecord> steps_of(std::uint64_t count, double loss) {
   return out;
 }
 
-const std::vector<CheckRecord> kLooked = {
+const std::vector<CheckRecord> kCheckRecords = {
     {"nonfinite-gradient", CheckRecord::State::kPassed, "every gradient was finite"},
     {"missing-worker", CheckRecord::State::kPassed, ""},
     {"epoch-not-set", CheckRecord::State::kNotTriggered, "no epoch has ended"},
@@ -98,10 +98,10 @@ const std::vector<CheckRecord> kLooked = {
     {"overlapping-data", CheckRecord::State::kNotPossible, "no sampler was found."}};
 
 // What a run holds beside its steps.
-struct Extras {
+struct RunExtras {
   std::string note;
   std::vector<Finding> findings;
-  std::vector<CheckRecord> checks = kLooked;
+  std::vector<CheckRecord> checks = kCheckRecords;
   std::optional<int> preflight = {};
 };
 
@@ -117,7 +117,7 @@ Finding finding(const std::string& check, Severity severity) {
 }
 
 void make_run(const Path& folder, const std::vector<StepRecord>& records,
-              const Extras& extras = {}) {
+              const RunExtras& extras = {}) {
   FakeClock clock;
   auto writer = runlog::Writer::open(folder, clock.function(), runlog::Journal::kWal);
   ASSERT_TRUE(writer) << writer.error().message;
@@ -137,7 +137,7 @@ void make_run(const Path& folder, const std::vector<StepRecord>& records,
 }
 
 void expect_refusal(const std::vector<std::string>& args, const std::string& says) {
-  const Ran ran = run(args);
+  const CommandResult ran = run(args);
   EXPECT_EQ(ran.code, 2);
   EXPECT_EQ(ran.out, "");
   EXPECT_EQ(lines(ran.err).size(), 1U) << ran.err;
@@ -152,7 +152,7 @@ void expect_refusal(const std::vector<std::string>& args, const std::string& say
 
 TEST(Cli, HelpNamesTheVerbsAndExitsWith0) {
   for (const char* flag : {"--help", "-h"}) {
-    const Ran ran = run({flag});
+    const CommandResult ran = run({flag});
     EXPECT_EQ(ran.code, 0);
     EXPECT_EQ(ran.err, "");
     for (const char* verb : {"summary", "findings", "check", "compare", "s1", "RUN", "--version"}) {
@@ -163,7 +163,7 @@ TEST(Cli, HelpNamesTheVerbsAndExitsWith0) {
 
 TEST(Cli, EveryVerbHasHelpWithAnExample) {
   for (const char* verb : {"summary", "findings", "check", "compare"}) {
-    const Ran ran = run({verb, "--help"});
+    const CommandResult ran = run({verb, "--help"});
     EXPECT_EQ(ran.code, 0) << verb;
     EXPECT_EQ(ran.err, "");
     EXPECT_NE(ran.out.find(std::string("Example: presum ") + verb), std::string::npos) << ran.out;
@@ -171,7 +171,7 @@ TEST(Cli, EveryVerbHasHelpWithAnExample) {
 }
 
 TEST(Cli, VersionIsTheLibrarys) {
-  const Ran ran = run({"--version"});
+  const CommandResult ran = run({"--version"});
   EXPECT_EQ(ran.code, 0);
   EXPECT_EQ(ran.out, std::string("presum ") + version() + "\n");
 }
@@ -243,7 +243,8 @@ TEST(Cli, BadUsePointsToTheHelpOfItsVerb) {
 TEST(Cli, OneUnreadableRunDoesNotHideTheOthers) {
   const TempFolder folder;
   make_run(folder / "good", steps_of(2, 1));
-  const Ran ran = run({"summary", (folder / "absent").string(), (folder / "good").string()});
+  const CommandResult ran =
+      run({"summary", (folder / "absent").string(), (folder / "good").string()});
   EXPECT_EQ(ran.code, 2);
   EXPECT_NE(ran.err.find("absent"), std::string::npos);
   EXPECT_NE(ran.out.find("good"), std::string::npos);
@@ -255,7 +256,7 @@ TEST(Summary, HasOneLinePerRun) {
   const TempFolder folder;
   make_run(folder / "first", steps_of(3, 2));
   make_run(folder / "second", steps_of(30, 1.5));
-  const Ran ran =
+  const CommandResult ran =
       run({"summary", (folder / "first").string(), (folder / "second/presum.db").string()});
   EXPECT_EQ(ran.code, 0);
   EXPECT_EQ(ran.err, "");
@@ -282,7 +283,7 @@ TEST(Summary, ShowsDashesForWhatIsUnknownAndForARunWithoutSteps) {
   for (StepRecord& s : steps) s.cosine_mean = kNaN;
   make_run(folder / "one", steps);
   make_run(folder / "none", {});
-  const Ran ran = run({"summary", (folder / "one").string(), (folder / "none").string()});
+  const CommandResult ran = run({"summary", (folder / "one").string(), (folder / "none").string()});
   EXPECT_EQ(ran.code, 0);
   EXPECT_EQ(words(lines(ran.out).at(1))[8], "-");
   EXPECT_EQ(words(lines(ran.out).at(2)),
@@ -309,7 +310,7 @@ TEST(Summary, KeepsModelsApart) {
 TEST(Summary, NamesCannotSteerTheTerminal) {
   const TempFolder folder;
   make_run(folder / "run\x1b[31m", steps_of(1, 1));
-  const Ran ran = run({"summary", (folder / "run\x1b[31m").string()});
+  const CommandResult ran = run({"summary", (folder / "run\x1b[31m").string()});
   EXPECT_EQ(ran.code, 0);
   EXPECT_EQ(ran.out.find('\x1b'), std::string::npos);
   EXPECT_NE(ran.out.find("run?[31m"), std::string::npos) << ran.out;
@@ -318,7 +319,7 @@ TEST(Summary, NamesCannotSteerTheTerminal) {
 // ---- findings
 
 // The first finding has everything that text shows; the other nothing that may be left out.
-Extras two_findings() {
+RunExtras two_findings() {
   Finding full = finding("duplicate-data", Severity::kCritical);
   full.also = {"pair-too-similar", "too-consistent"};
   full.ranks = {0, 1, 5};
@@ -334,7 +335,7 @@ Extras two_findings() {
                    {"groups", std::string("embed, norm")}};
   full.remedy = "Give each rank its own shard.";
   full.resembles = "pytorch/pytorch#31771";
-  Extras out{.note = "sparse", .findings = {full, finding("loss-event", Severity::kInfo)}};
+  RunExtras out{.note = "sparse", .findings = {full, finding("loss-event", Severity::kInfo)}};
   out.checks.insert(out.checks.begin(), {"duplicate-data", CheckRecord::State::kFound, ""});
   return out;
 }
@@ -342,7 +343,7 @@ Extras two_findings() {
 TEST(Findings, TextSaysEverythingWorstFirst) {
   const TempFolder folder;
   make_run(folder / "run", steps_of(9, 1), two_findings());
-  const Ran ran = run({"findings", (folder / "run").string()});
+  const CommandResult ran = run({"findings", (folder / "run").string()});
   EXPECT_EQ(ran.code, 0);
   EXPECT_EQ(ran.err, "");
   EXPECT_EQ(ran.out,
@@ -372,7 +373,7 @@ TEST(Findings, TextSaysEverythingWorstFirst) {
 TEST(Findings, JsonHasTheDocumentedFieldsInTheirOrder) {
   const TempFolder folder;
   make_run(folder / "run", steps_of(9, 1), two_findings());
-  const Ran ran = run({"findings", (folder / "run").string(), "--format", "json"});
+  const CommandResult ran = run({"findings", (folder / "run").string(), "--format", "json"});
   EXPECT_EQ(ran.code, 0);
   const auto json = nlohmann::ordered_json::parse(ran.out);
   EXPECT_EQ(keys(json), words("schema_version verdict coverage segments findings checks audits"));
@@ -416,7 +417,7 @@ TEST(Findings, ShowWhatAuditsOfTheSumFound) {
     steps[audited].workers[0].audit = audit;
   }
   make_run(folder / "run", steps);
-  const Ran ran = run({"findings", (folder / "run").string()});
+  const CommandResult ran = run({"findings", (folder / "run").string()});
   EXPECT_NE(ran.out.find("the sum, audited 2 times in steps 0-2, 400 elements in all:\n"
                          "    fp32 gradients, added in fp32, order ring, division once\n"
                          "    13 % of the elements are not the correctly rounded ones, 0 are "
@@ -431,12 +432,12 @@ TEST(Findings, ShowWhatAuditsOfTheSumFound) {
 TEST(Findings, InsufficientEvidenceIsAnAnswer) {
   const TempFolder folder;
   make_run(folder / "run", {}, {.checks = {}});
-  const Ran text = run({"findings", (folder / "run").string()});
+  const CommandResult text = run({"findings", (folder / "run").string()});
   EXPECT_EQ(text.code, 0);
   EXPECT_EQ(text.out,
             "run: insufficient evidence: no step was recorded (was a backward pass run after "
             "attach?), no finding\n0 steps, 0 of 0 workers\n");
-  const Ran json = run({"findings", (folder / "run").string(), "--format", "json"});
+  const CommandResult json = run({"findings", (folder / "run").string(), "--format", "json"});
   EXPECT_EQ(json.code, 0);
   EXPECT_EQ(nlohmann::json::parse(json.out)["verdict"], "insufficient-evidence");
 }
@@ -448,10 +449,10 @@ TEST(Findings, ASegmentIsJudgedAlone) {
   for (StepRecord& s : restarted) s.model.segment = 2;
   make_run(folder / "run", restarted);
   const auto file = (folder / "run").string();
-  const Ran all = run({"findings", file});
+  const CommandResult all = run({"findings", file});
   EXPECT_NE(all.out.find("43 steps, 2 of 2 workers, 2 segments\n"), std::string::npos) << all.out;
   EXPECT_NE(all.out.find("found: duplicate-data (1 of 2)\n"), std::string::npos) << all.out;
-  const Ran second = run({"findings", file, "--segment", "2"});
+  const CommandResult second = run({"findings", file, "--segment", "2"});
   EXPECT_EQ(second.out.find("run: consistent, no finding\n40 steps, 2 of 2 workers\n"), 0U)
       << second.out;
   EXPECT_EQ(second.out.find("note"), std::string::npos) << "the note is of segment 1";
@@ -467,7 +468,7 @@ TEST(Findings, SayWhatAPreflightEndedWith) {
                           "preflight: ended with exit code 0 (nothing at or above warning)\n\n"),
             0U);
   make_run(folder / "run", {}, {.preflight = 2});
-  const Ran ran = run({"findings", file});
+  const CommandResult ran = run({"findings", file});
   EXPECT_NE(ran.out.find("preflight of segment 1: ended with exit code 0 ("), std::string::npos);
   EXPECT_NE(ran.out.find("preflight of segment 2: ended with exit code 2 (could not judge)\n"),
             std::string::npos)
@@ -480,7 +481,7 @@ TEST(Findings, SayWhichModelAndSegment) {
   const TempFolder folder;
   make_run(folder / "run", steps_of(3, 1), two_findings());
   make_run(folder / "run", {}, {.findings = {finding("worker-outlier", Severity::kWarning)}});
-  const Ran ran = run({"findings", (folder / "run").string()});
+  const CommandResult ran = run({"findings", (folder / "run").string()});
   EXPECT_NE(ran.out.find("rank 4, step 1, segment 2, confidence"), std::string::npos) << ran.out;
 }
 
@@ -495,7 +496,7 @@ TEST(Findings, NothingOfARunCanSteerTheTerminal) {
       folder / "run", steps_of(1, 1),
       {.note = evil, .findings = {f}, .checks = {{evil, CheckRecord::State::kNotPossible, evil}}});
   for (const char* verb : {"findings", "check"}) {
-    const Ran ran = run({verb, (folder / "run").string()});
+    const CommandResult ran = run({verb, (folder / "run").string()});
     EXPECT_EQ(ran.out.find('\x1b'), std::string::npos) << ran.out;
     EXPECT_EQ(ran.out.find("\nforged"), std::string::npos) << ran.out;
     EXPECT_NE(ran.out.find("?[2J?forged"), std::string::npos) << ran.out;
@@ -507,7 +508,7 @@ TEST(Findings, NothingOfARunCanSteerTheTerminal) {
 TEST(Check, AConsistentRunExitsWith0) {
   const TempFolder folder;
   make_run(folder / "run", steps_of(30, 1));
-  const Ran ran = run({"check", (folder / "run").string()});
+  const CommandResult ran = run({"check", (folder / "run").string()});
   EXPECT_EQ(ran.code, 0);
   EXPECT_EQ(ran.err, "");
   EXPECT_EQ(ran.out,
@@ -537,7 +538,7 @@ TEST(Check, OneLineAFindingAndOneLineARun) {
   const TempFolder folder;
   make_run(folder / "good", steps_of(30, 1));
   make_run(folder / "bad", steps_of(30, 1), two_findings());
-  const Ran ran = run({"check", (folder / "bad").string(), (folder / "good").string()});
+  const CommandResult ran = run({"check", (folder / "bad").string(), (folder / "good").string()});
   EXPECT_EQ(ran.code, 1);
   EXPECT_EQ(ran.out,
             "bad: critical: duplicate-data: Ranks 0, 1 and 5 read the same samples (ranks 0-1,5 "
@@ -569,7 +570,7 @@ TEST(Check, OneWorkerIsTooLittleEvidence) {
     s.workers.resize(1);
   }
   make_run(folder / "run", steps);
-  const Ran ran = run({"check", (folder / "run").string()});
+  const CommandResult ran = run({"check", (folder / "run").string()});
   EXPECT_EQ(ran.code, 2);
   EXPECT_EQ(ran.out,
             "run: insufficient evidence: one worker: there is nothing to compare; 40 steps, 1 of 1 "
@@ -579,7 +580,7 @@ TEST(Check, OneWorkerIsTooLittleEvidence) {
 TEST(Check, ARunWithoutChecksIsNotConsistent) {
   const TempFolder folder;
   make_run(folder / "run", steps_of(40, 1), {.checks = {}});
-  const Ran ran = run({"check", (folder / "run").string()});
+  const CommandResult ran = run({"check", (folder / "run").string()});
   EXPECT_EQ(ran.code, 2);
   EXPECT_NE(ran.out.find("no check was made"), std::string::npos) << ran.out;
 }
@@ -590,7 +591,7 @@ void leave_open(const Path& folder, const std::vector<StepRecord>& records) {
   auto writer = runlog::Writer::open(folder, clock.function(), runlog::Journal::kWal);
   ASSERT_TRUE(writer) << writer.error().message;
   for (const StepRecord& r : records) ASSERT_TRUE(writer->add(r));
-  ASSERT_TRUE(writer->replace({writer->segment(), 0, 0}, {}, kLooked));
+  ASSERT_TRUE(writer->replace({writer->segment(), 0, 0}, {}, kCheckRecords));
   clock.advance(2);
   ASSERT_TRUE(writer->tick());
 }
@@ -599,7 +600,7 @@ TEST(Check, ARunThatWasNotClosedIsJudgedOnWhatItHoldsAndSaysSo) {
   const TempFolder folder;
   const auto file = (folder / "run").string();
   leave_open(folder / "run", steps_of(30, 1));
-  const Ran one = run({"check", file});
+  const CommandResult one = run({"check", file});
   EXPECT_EQ(one.code, 0);
   EXPECT_EQ(one.out,
             "run: consistent; 30 steps, 2 of 2 workers; 0 findings, 0 at or above critical; "
@@ -611,7 +612,7 @@ TEST(Check, ARunThatWasNotClosedIsJudgedOnWhatItHoldsAndSaysSo) {
                 .out.find("; segment 1 not closed (still running, or died): judged on the 31 "
                           "steps written\n"),
             std::string::npos);
-  const Ran closed = run({"findings", file, "--segment", "2"});
+  const CommandResult closed = run({"findings", file, "--segment", "2"});
   EXPECT_EQ(closed.out.find("not closed"), std::string::npos) << closed.out;
 }
 
@@ -622,19 +623,19 @@ TEST(Check, ARunWhoseRecordingFailedIsNotConsistentAndSaysSinceWhen) {
     FakeClock clock;
     auto writer = runlog::Writer::open(folder / "run", clock.function(), runlog::Journal::kWal);
     for (const StepRecord& r : steps_of(30, 1)) ASSERT_TRUE(writer->add(r));
-    ASSERT_TRUE(writer->replace({writer->segment(), 0, 0}, {}, kLooked));
+    ASSERT_TRUE(writer->replace({writer->segment(), 0, 0}, {}, kCheckRecords));
     ASSERT_TRUE(writer->count({.damaged = 2, .late = 135}));
     writer->abandon("database or disk is full");
   }
-  const Ran summary = run({"summary", file});
+  const CommandResult summary = run({"summary", file});
   EXPECT_EQ(summary.err,
             "presum summary: run is incomplete after step 29: database or disk is full\n");
-  const Ran checked = run({"check", file});
+  const CommandResult checked = run({"check", file});
   EXPECT_EQ(checked.code, 2);
   EXPECT_EQ(checked.out,
             "run: insufficient evidence: the record is incomplete after step 29: database or disk "
             "is full; 30 steps, 2 of 2 workers; 0 findings, 0 at or above critical\n");
-  const Ran found = run({"findings", file});
+  const CommandResult found = run({"findings", file});
   EXPECT_EQ(found.code, 0);
   EXPECT_NE(found.out.find("\nincomplete after step 29: database or disk is full\n"),
             std::string::npos)
@@ -646,7 +647,7 @@ TEST(Check, ARunWhoseRecordingFailedIsNotConsistentAndSaysSinceWhen) {
 TEST(Check, AnOpenRunWithoutAStepIsNotConsistent) {
   const TempFolder folder;
   leave_open(folder / "run", {});
-  const Ran ran = run({"check", (folder / "run").string()});
+  const CommandResult ran = run({"check", (folder / "run").string()});
   EXPECT_EQ(ran.code, 2);
   EXPECT_NE(ran.out.find("judged on the 0 steps written\n"), std::string::npos) << ran.out;
 }
@@ -656,7 +657,7 @@ TEST(Check, AnOpenRunWithoutAStepIsNotConsistent) {
 TEST(Export, WritesFindingsAsCsvWithTheirListsAsJson) {
   const TempFolder folder;
   make_run(folder / "run", steps_of(9, 1), two_findings());
-  const Ran ran = run({"export", (folder / "run").string(), "--table", "findings"});
+  const CommandResult ran = run({"export", (folder / "run").string(), "--table", "findings"});
   EXPECT_EQ(ran.code, 0);
   const auto rows = lines(ran.out);
   ASSERT_EQ(rows.size(), 3U) << ran.out;
@@ -673,7 +674,7 @@ TEST(Export, WritesFindingsAsCsvWithTheirListsAsJson) {
 TEST(Export, WritesChecksAsJsonLines) {
   const TempFolder folder;
   make_run(folder / "run", steps_of(9, 1));
-  const Ran ran =
+  const CommandResult ran =
       run({"export", (folder / "run").string(), "--table", "checks", "--format", "jsonl"});
   EXPECT_EQ(ran.code, 0);
   const auto rows = lines(ran.out);
@@ -693,7 +694,7 @@ TEST(Export, AnEmptyTableHasItsHead) {
 
 // ---- compare
 
-Ran compare_runs(const TempFolder& folder, const std::vector<std::string>& more = {}) {
+CommandResult compare_runs(const TempFolder& folder, const std::vector<std::string>& more = {}) {
   std::vector<std::string> args = {"compare", (folder / "a").string(), (folder / "b").string()};
   args.insert(args.end(), more.begin(), more.end());
   return run(args);
@@ -703,7 +704,7 @@ TEST(Compare, IdenticalRunsExitWith0) {
   const TempFolder folder;
   make_run(folder / "a", steps_of(3, 1));
   make_run(folder / "b", steps_of(3, 1));
-  const Ran ran = compare_runs(folder);
+  const CommandResult ran = compare_runs(folder);
   EXPECT_EQ(ran.code, 0);
   EXPECT_EQ(lines(ran.out).at(0),
             "identical in all that was compared, at 3 common steps; not compared: data, random "
@@ -716,7 +717,7 @@ TEST(Compare, DifferentRunsExitWith1AndNameTheFirstDifference) {
   make_run(folder / "a", steps);
   steps[1].workers[1].fingerprint = 77;
   make_run(folder / "b", steps);
-  const Ran ran = compare_runs(folder);
+  const CommandResult ran = compare_runs(folder);
   EXPECT_EQ(ran.code, 1);
   EXPECT_EQ(lines(ran.out).at(0),
             "different: identical up to step 0; first difference at step 1, local gradient, rank "
@@ -729,7 +730,7 @@ TEST(Compare, RunsWithNothingInCommonExitWith2) {
   const TempFolder folder;
   make_run(folder / "a", steps_of(3, 1));
   make_run(folder / "b", {});
-  const Ran ran = compare_runs(folder);
+  const CommandResult ran = compare_runs(folder);
   EXPECT_EQ(ran.code, 2);
   EXPECT_EQ(lines(ran.out).at(0), "not comparable: B holds no step");
 }
@@ -741,7 +742,7 @@ TEST(Compare, WritesAPageWithBothRunsAndTheComparison) {
   const auto page = folder / "page.html";
   EXPECT_EQ(compare_runs(folder, {"-o", page.string()}).code, 1);
   EXPECT_NE(read_file(page).find(R"("comparison":{"outcome":"different")"), std::string::npos);
-  const Ran refused = compare_runs(folder, {"-o", folder.path().string()});
+  const CommandResult refused = compare_runs(folder, {"-o", folder.path().string()});
   EXPECT_EQ(refused.code, 2);
   EXPECT_EQ(refused.out, "");
 }
@@ -750,7 +751,8 @@ TEST(Compare, NamesCannotSteerTheTerminal) {
   const TempFolder folder;
   make_run(folder / "a", steps_of(3, 1));
   make_run(folder / "b\x1b[31m", steps_of(3, 1));
-  const Ran ran = run({"compare", (folder / "a").string(), (folder / "b\x1b[31m").string()});
+  const CommandResult ran =
+      run({"compare", (folder / "a").string(), (folder / "b\x1b[31m").string()});
   EXPECT_EQ(ran.out.find('\x1b'), std::string::npos);
 }
 

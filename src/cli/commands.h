@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One function per subcommand: it adds itself to the program and says what to run.
+// One function per verb: it adds the verb to the program and chooses what to run.
 #pragma once
 
 #include <CLI/CLI.hpp>

@@ -12,8 +12,8 @@
 #include "cli/cli.h"
 #include "cli/commands.h"
 #include "cli/compare_text.h"
-#include "cli/text.h"
-#include "cli/write_whole.h"
+#include "cli/page_file.h"
+#include "cli/verb.h"
 #include "compare/document.h"
 #include "presum/run_log.h"
 #include "report/report.h"
@@ -50,13 +50,13 @@ struct Options {
   std::string output;
 };
 
-struct Compared {
+struct ComparedRuns {
   std::vector<RunLog> runs;
   compare::Comparison comparison;
 };
 
-Result<Compared> read(const Options& options) {
-  Compared out;
+Result<ComparedRuns> read(const Options& options) {
+  ComparedRuns out;
   for (const std::string& run : {options.a, options.b}) {
     PRESUM_ASSIGN(auto log, RunLog::open(run));
     out.runs.push_back(std::move(log));
@@ -73,9 +73,9 @@ std::string as_json(const compare::Comparison& comparison) {
          '\n';
 }
 
-Status write_page(const Compared& compared, const std::string& file) {
+Status write_page(const ComparedRuns& compared, const std::string& file) {
   const auto html = report::page(compared.runs, compare::document(compared.comparison));
-  return html ? write_whole(file, *html) : html.error();
+  return html ? write_page_file(file, *html) : html.error();
 }
 
 int code_of(compare::Outcome outcome) {
@@ -87,10 +87,7 @@ int run(const Options& options, const Streams& io) {
   const auto compared = read(options);
   auto done = compared ? Status{} : compared.error();
   if (done && !options.output.empty()) done = write_page(*compared, options.output);
-  if (!done) {
-    io.err << "presum compare: " << printable(done.error().message) << '\n';
-    return kNoVerdict;
-  }
+  if (!done) return complain(io, "compare", done.error());
   const auto& comparison = compared->comparison;
   io.out << (options.format == "json" ? as_json(comparison) : comparison_text(comparison));
   return code_of(comparison.outcome);
@@ -104,12 +101,9 @@ void add_compare(CLI::App& program, Command& chosen) {
   command->footer(kHelp);
   command->add_option("RUN_A", options->a, "run folder or presum.db file")->required();
   command->add_option("RUN_B", options->b, "likewise")->required();
-  command->add_option("--format", options->format, "text or json")
-      ->check(CLI::IsMember({"text", "json"}))
-      ->capture_default_str();
+  add_format(command, options->format, "text or json", {"text", "json"});
   command->add_option("-o,--output", options->output, "also write one HTML page about both");
-  command->callback(
-      [&chosen, options] { chosen = [options](const Streams& io) { return run(*options, io); }; });
+  choose(command, chosen, options, run);
 }
 
 }  // namespace presum::cli

@@ -17,7 +17,7 @@ using compare::Evidence;
 using compare::FactDifference;
 using compare::ModelComparison;
 using compare::Outcome;
-using compare::Side;
+using compare::RecordedSteps;
 using compare::Stage;
 using compare::StageSummary;
 
@@ -108,7 +108,7 @@ std::string first_text(const ModelComparison& m) {
          number_line(m) + fmt::format("    where to look: {}\n", printable(m.origin));
 }
 
-std::string side_text(const char* name, const std::string& run, const Side& s) {
+std::string side_text(const char* name, const std::string& run, const RecordedSteps& s) {
   return fmt::format("{}: {}, {} ({} to {}), {}\n", name, printable(run), count(s.steps, "step"),
                      s.first_step, s.last_step, count(s.workers, "worker"));
 }

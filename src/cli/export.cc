@@ -6,7 +6,7 @@
 #include "cli/cli.h"
 #include "cli/commands.h"
 #include "cli/rows.h"
-#include "cli/text.h"
+#include "cli/verb.h"
 #include "presum/run_log.h"
 
 namespace presum::cli {
@@ -40,10 +40,7 @@ int export_table(const Arguments& arguments, const Streams& io) {
   const bool csv = arguments.format == "csv";
   const auto write = [&](auto columns, auto cells) { io.out << line(csv, columns, cells); };
   const auto done = log ? log->visit_table(arguments.table, write) : log.error();
-  if (!done) {
-    io.err << "presum export: " << printable(done.error().message) << '\n';
-    return kNoVerdict;
-  }
+  if (!done) return complain(io, "export", done.error());
   if (!io.out.flush()) {
     io.err << "presum export: cannot write to standard output\n";
     return kNoVerdict;
@@ -61,12 +58,8 @@ void add_export(CLI::App& program, Command& chosen) {
   command->add_option("--table", arguments->table, "what to write")
       ->check(CLI::IsMember({"steps", "workers", "groups", "findings", "checks", "audits"}))
       ->capture_default_str();
-  command->add_option("--format", arguments->format, "csv or jsonl")
-      ->check(CLI::IsMember({"csv", "jsonl"}))
-      ->capture_default_str();
-  command->callback([&chosen, arguments] {
-    chosen = [arguments](const Streams& io) { return export_table(*arguments, io); };
-  });
+  add_format(command, arguments->format, "csv or jsonl", {"csv", "jsonl"});
+  choose(command, chosen, arguments, export_table);
 }
 
 }  // namespace presum::cli

@@ -12,6 +12,7 @@
 #include "cli/cli.h"
 #include "cli/commands.h"
 #include "cli/text.h"
+#include "cli/verb.h"
 #include "detect/simulate.h"
 
 namespace presum::cli {
@@ -269,12 +270,8 @@ void add_faults(CLI::App& program, Command& chosen) {
       ->check(CLI::IsMember({"normal", "heavy", "common", "persistent", "all"}))
       ->capture_default_str();
   command->add_option("--seed", arguments->seed, "of everything random")->capture_default_str();
-  command->add_option("--format", arguments->format, "text or json")
-      ->check(CLI::IsMember({"text", "json"}))
-      ->capture_default_str();
-  command->callback([&chosen, arguments] {
-    chosen = [arguments](const Streams& io) { return faults(*arguments, io); };
-  });
+  add_format(command, arguments->format, "text or json", {"text", "json"});
+  choose(command, chosen, arguments, faults);
 }
 
 }  // namespace presum::cli

@@ -12,13 +12,13 @@
 namespace presum::cli {
 namespace {
 
-struct Ran {
+struct CommandResult {
   int code;
   std::string out;
   std::string err;
 };
 
-Ran run(std::vector<std::string> args) {
+CommandResult run(std::vector<std::string> args) {
   std::ostringstream out;
   std::ostringstream err;
   args.insert(args.begin(), "faults");
@@ -37,7 +37,7 @@ std::vector<std::string> with(std::vector<std::string> args, const std::string& 
 }
 
 TEST(Faults, SaysThatTheBenchmarkNeedsPython) {
-  const Ran ran = run({});
+  const CommandResult ran = run({});
   EXPECT_EQ(ran.code, kNoVerdict);
   EXPECT_EQ(ran.out, "");
   EXPECT_NE(ran.err.find("--simulate"), std::string::npos);
@@ -53,7 +53,7 @@ TEST(Faults, RefusesWhatItCannotSimulate) {
 }
 
 TEST(Faults, JsonHoldsBothTables) {
-  const Ran ran = run(with(kShort, "--format", "json"));
+  const CommandResult ran = run(with(kShort, "--format", "json"));
   ASSERT_EQ(ran.code, kOk);
   const auto json = nlohmann::json::parse(ran.out);
   EXPECT_EQ(json["schema_version"], 1);
@@ -67,7 +67,7 @@ TEST(Faults, JsonHoldsBothTables) {
 }
 
 TEST(Faults, SaysHowFarItIsWhereNobodyWatchesATerminal) {
-  const Ran ran = run(kShort);
+  const CommandResult ran = run(kShort);
   ASSERT_EQ(ran.code, kOk);
   EXPECT_EQ(ran.err.find("1/26 healthy, heavy, 2 workers\n2/26 healthy, heavy, 3 workers\n"), 0U)
       << ran.err;
@@ -78,20 +78,20 @@ TEST(Faults, SaysHowFarItIsWhereNobodyWatchesATerminal) {
 
 TEST(Faults, BoundsAreReadable) {
   for (const char* steps : {"1e13", "0.5", "nan", "many"}) {
-    const Ran ran = run({"--simulate", "--steps", steps});
+    const CommandResult ran = run({"--simulate", "--steps", steps});
     EXPECT_EQ(ran.code, kNoVerdict);
     EXPECT_NE(ran.err.find(std::string(steps) + " is not a number from 1 to 1e12 ("),
               std::string::npos)
         << ran.err;
   }
-  const Ran help = run({"--help"});
+  const CommandResult help = run({"--help"});
   EXPECT_EQ(help.out.find("000000000"), std::string::npos) << help.out;
   EXPECT_NE(help.out.find("1 to 1e12"), std::string::npos) << help.out;
 }
 
 TEST(Faults, TextHoldsTheSameNumbersAndDependsOnTheSeedAlone) {
-  const Ran once = run(kShort);
-  const Ran again = run(kShort);
+  const CommandResult once = run(kShort);
+  const CommandResult again = run(kShort);
   ASSERT_EQ(once.code, kOk);
   EXPECT_EQ(once.out, again.out);
   EXPECT_NE(once.out.find("heavy"), std::string::npos);

@@ -10,6 +10,7 @@
 #include "cli/commands.h"
 #include "cli/findings_text.h"
 #include "cli/text.h"
+#include "cli/verb.h"
 #include "presum/run_log.h"
 #include "judge/documents.h"
 
@@ -34,13 +35,13 @@ struct Options {
   std::optional<std::uint32_t> segment;
 };
 
-struct Shown {
+struct ReadRun {
   std::string name;
   judge::Judgement judgement;
   std::vector<NoteRecord> notes;
 };
 
-Result<Shown> read(const Options& options) {
+Result<ReadRun> read(const Options& options) {
   PRESUM_ASSIGN(const auto log, RunLog::open(options.run));
   PRESUM_ASSIGN(auto notes, log.notes());
   PRESUM_ASSIGN(const auto steps, log.steps());
@@ -51,10 +52,10 @@ Result<Shown> read(const Options& options) {
   }
   std::erase_if(
       notes, [&](const NoteRecord& n) { return options.segment && n.segment != *options.segment; });
-  return Shown{log.name(), std::move(judgement), std::move(notes)};
+  return ReadRun{log.name(), std::move(judgement), std::move(notes)};
 }
 
-std::string found(std::span<const Finding> findings) {
+std::string findings_summary(std::span<const Finding> findings) {
   std::string out;
   for (const auto severity : {Severity::kCritical, Severity::kWarning, Severity::kInfo}) {
     const auto times = std::ranges::count(findings, severity, &Finding::severity);
@@ -64,20 +65,20 @@ std::string found(std::span<const Finding> findings) {
   return out.empty() ? "no finding" : count(findings.size(), "finding") + " (" + out + ")";
 }
 
-std::string as_text(const Shown& shown) {
-  const judge::Judgement& j = shown.judgement;
-  std::string out = fmt::format("{}: {}, {}\n{}", printable(shown.name), verdict_text(j),
-                                found(j.findings), coverage_text(j.coverage));
+std::string as_text(const ReadRun& run) {
+  const judge::Judgement& j = run.judgement;
+  std::string out = fmt::format("{}: {}, {}\n{}", printable(run.name), verdict_text(j),
+                                findings_summary(j.findings), coverage_text(j.coverage));
   if (j.segments.size() > 1) out += fmt::format(", {} segments", j.segments.size());
-  const auto open = unfinished(j);
+  const auto open = unfinished_text(j);
   out += open.empty() ? "\n" : "; " + open + "\n";
-  out += collection(j.segments);
-  out += preflights(j.segments);
-  for (const Finding& finding : j.findings) out += '\n' + paragraph(finding);
+  out += collection_text(j.segments);
+  out += preflights_text(j.segments);
+  for (const Finding& finding : j.findings) out += '\n' + finding_text(finding);
   if (!j.audits.empty()) out += '\n' + audits_text(j.audits);
   if (!j.checks.empty()) out += '\n' + checks_by_state(j.checks);
-  if (!shown.notes.empty()) out += "\nnotes of the collection:\n";
-  for (const NoteRecord& note : shown.notes) {
+  if (!run.notes.empty()) out += "\nnotes of the collection:\n";
+  for (const NoteRecord& note : run.notes) {
     out += fmt::format("    rank {}: {}\n", note.rank, printable(note.text));
   }
   return out;
@@ -91,12 +92,9 @@ std::string as_json(const judge::Judgement& judgement) {
 }
 
 int show(const Options& options, const Streams& io) {
-  const auto shown = read(options);
-  if (!shown) {
-    io.err << "presum findings: " << printable(shown.error().message) << '\n';
-    return kNoVerdict;
-  }
-  io.out << (options.format == "json" ? as_json(shown->judgement) : as_text(*shown));
+  const auto run = read(options);
+  if (!run) return complain(io, "findings", run.error());
+  io.out << (options.format == "json" ? as_json(run->judgement) : as_text(*run));
   return kOk;
 }
 
@@ -107,12 +105,9 @@ void add_findings(CLI::App& program, Command& chosen) {
   auto* command = program.add_subcommand("findings", "what is wrong with a run, and what to do");
   command->footer(kHelp);
   command->add_option("RUN", options->run, "run folder or presum.db file")->required();
-  command->add_option("--format", options->format, "text or json")
-      ->check(CLI::IsMember({"text", "json"}))
-      ->capture_default_str();
+  add_format(command, options->format, "text or json", {"text", "json"});
   command->add_option("--segment", options->segment, "one segment only: 1, 2, ... by restarts");
-  command->callback(
-      [&chosen, options] { chosen = [options](const Streams& io) { return show(*options, io); }; });
+  choose(command, chosen, options, show);
 }
 
 }  // namespace presum::cli

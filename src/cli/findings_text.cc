@@ -123,15 +123,15 @@ std::string count(std::uint64_t value, const char* noun) {
   return fmt::format("{} {}{}", value, noun, value == 1 ? "" : "s");
 }
 
-std::string where(const Finding& finding) {
+std::string location_text(const Finding& finding) {
   const auto on = finding.hosts.empty() ? "" : " on " + hosts(finding.hosts);
   return fmt::format("{}{}, {}{}", ranks(finding.ranks), on, steps(finding), part(finding));
 }
 
-std::string paragraph(const Finding& finding) {
+std::string finding_text(const Finding& finding) {
   const auto head = fmt::format("{}: {}\n    {}, {}, confidence {}\n", to_string(finding.severity),
-                                printable(finding.title), printable(finding.check), where(finding),
-                                percent(finding.confidence));
+                                printable(finding.title), printable(finding.check),
+                                location_text(finding), percent(finding.confidence));
   return head + line("evidence", evidence(finding)) + line("do", printable(finding.remedy)) +
          line("resembles", printable(finding.resembles)) + line("also seen", joined(finding.also));
 }
@@ -186,7 +186,7 @@ std::string coverage_text(const judge::Coverage& coverage) {
                      count(coverage.workers_expected, "worker"));
 }
 
-std::string unfinished(const judge::Judgement& judgement) {
+std::string unfinished_text(const judge::Judgement& judgement) {
   std::vector<std::uint32_t> open;
   for (const SegmentInfo& s : judgement.segments) {
     if (!s.closed && s.incomplete.empty()) open.push_back(s.segment);
@@ -199,7 +199,7 @@ std::string unfinished(const judge::Judgement& judgement) {
                      count(judgement.coverage.steps_logged, "step"));
 }
 
-std::string collection(std::span<const SegmentInfo> segments) {
+std::string collection_text(std::span<const SegmentInfo> segments) {
   std::string out;
   for (const SegmentInfo& s : segments) {
     const auto which = segments.size() == 1 ? "" : fmt::format("segment {}: ", s.segment);
@@ -212,7 +212,7 @@ std::string collection(std::span<const SegmentInfo> segments) {
   return out;
 }
 
-std::string preflights(std::span<const SegmentInfo> segments) {
+std::string preflights_text(std::span<const SegmentInfo> segments) {
   std::string out;
   for (const SegmentInfo& s : segments) {
     if (!s.preflight_exit_code) continue;

@@ -16,10 +16,10 @@ std::string count(std::uint64_t value, const char* noun);
 
 // Where a finding holds: "ranks 2,5 on node[0-1], steps 0-39", and the segment, module and shard
 // where they are not the only ones.
-std::string where(const Finding& finding);
+std::string location_text(const Finding& finding);
 
 // A finding as a paragraph.
-std::string paragraph(const Finding& finding);
+std::string finding_text(const Finding& finding);
 
 // Checks by state, a line for each state and reason; a check that has the state in some of the
 // models and segments only says in how many.
@@ -35,11 +35,11 @@ std::string verdict_text(const judge::Judgement& judgement);
 std::string coverage_text(const judge::Coverage& coverage);
 
 // "", or that segments were not closed in order, and on how many steps the run was judged.
-std::string unfinished(const judge::Judgement& judgement);
+std::string unfinished_text(const judge::Judgement& judgement);
 
 // A line for each segment whose record is incomplete, and for packets that could not be used.
-std::string collection(std::span<const SegmentInfo> segments);
+std::string collection_text(std::span<const SegmentInfo> segments);
 // A line for each segment that a preflight ended, with its exit code.
-std::string preflights(std::span<const SegmentInfo> segments);
+std::string preflights_text(std::span<const SegmentInfo> segments);
 
 }  // namespace presum::cli

@@ -9,8 +9,9 @@
 #include "base/try.h"
 #include "cli/cli.h"
 #include "cli/commands.h"
+#include "cli/page_file.h"
 #include "cli/text.h"
-#include "cli/write_whole.h"
+#include "cli/verb.h"
 #include "presum/run_log.h"
 
 namespace presum::cli {
@@ -38,11 +39,8 @@ Result<std::string> draw(const std::vector<std::string>& runs) {
 
 int report(const Options& options, const Streams& io) {
   const auto html = draw(options.runs);
-  const auto done = html ? write_whole(options.output, *html) : html.error();
-  if (!done) {
-    io.err << "presum report: " << printable(done.error().message) << '\n';
-    return kNoVerdict;
-  }
+  const auto done = html ? write_page_file(options.output, *html) : html.error();
+  if (!done) return complain(io, "report", done.error());
   io.out << fmt::format("{} ({:.0f} kB)\n", printable(options.output),
                         static_cast<double>(html->size()) / 1000);
   return kOk;
@@ -56,9 +54,7 @@ void add_report(CLI::App& program, Command& chosen) {
   command->footer(kHelp);
   command->add_option("RUN", options->runs, "run folders or presum.db files")->required();
   command->add_option("-o,--output", options->output, "the file to write")->capture_default_str();
-  command->callback([&chosen, options] {
-    chosen = [options](const Streams& io) { return report(*options, io); };
-  });
+  choose(command, chosen, options, report);
 }
 
 }  // namespace presum::cli

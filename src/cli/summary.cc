@@ -11,6 +11,7 @@
 #include "cli/commands.h"
 #include "cli/rows.h"
 #include "cli/text.h"
+#include "cli/verb.h"
 #include "presum/run_log.h"
 
 namespace presum::cli {
@@ -191,8 +192,7 @@ int summarise(const Arguments& arguments, const Streams& io) {
       say_what_lacks(log->name(), *segments, io.err);
       continue;
     }
-    io.err << "presum summary: " << printable(segments.error().message) << '\n';
-    code = kNoVerdict;
+    code = complain(io, "summary", segments.error());
   }
   if (!rows.empty()) io.out << formatted(rows, arguments.format);
   return code;
@@ -205,12 +205,8 @@ void add_summary(CLI::App& program, Command& chosen) {
   auto* command = program.add_subcommand("summary", "one line of metrics per run");
   command->footer(kHelp);
   command->add_option("RUN", arguments->runs, "run folders or presum.db files")->required();
-  command->add_option("--format", arguments->format, "text, json or csv")
-      ->check(CLI::IsMember({"text", "json", "csv"}))
-      ->capture_default_str();
-  command->callback([&chosen, arguments] {
-    chosen = [arguments](const Streams& io) { return summarise(*arguments, io); };
-  });
+  add_format(command, arguments->format, "text, json or csv", {"text", "json", "csv"});
+  choose(command, chosen, arguments, summarise);
 }
 
 }  // namespace presum::cli

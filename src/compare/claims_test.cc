@@ -15,14 +15,14 @@ using testing::change_gradient;
 using testing::change_layer;
 using testing::compare_folders;
 using testing::compare_steps;
-using testing::dealt;
-using testing::in_turn;
-using testing::lose;
-using testing::Made;
 using testing::record;
+using testing::remove_worker;
+using testing::RunOptions;
 using testing::set;
 using testing::step_of;
+using testing::steps_hashed_in_slices;
 using testing::steps_of;
+using testing::steps_sharing_rows;
 using testing::TempFolder;
 using Change = std::function<void(WorkerRecord&)>;
 using Step = std::optional<std::uint64_t>;
@@ -47,11 +47,11 @@ std::string evidence_of(const Comparison& c, Stage stage) {
 
 // Run B has three workers, and one of them changes from step 1 on.
 Comparison with_one_changed(std::size_t worker, const Change& change) {
-  auto b = dealt(3);
+  auto b = steps_sharing_rows(3);
   for (StepRecord& s : b) {
     if (s.step > 0) change(s.workers[worker]);
   }
-  return compare_steps(dealt(2), b);
+  return compare_steps(steps_sharing_rows(2), b);
 }
 
 TEST(OtherWorlds, AreNotIdenticalIfAnyWorkerHasOtherParameters) {
@@ -63,9 +63,9 @@ TEST(OtherWorlds, AreNotIdenticalIfAnyWorkerHasOtherParameters) {
 }
 
 TEST(OtherWorlds, AreNotIdenticalIfAnyWorkerOfTheFirstRunHasOtherParameters) {
-  auto a = dealt(2);
+  auto a = steps_sharing_rows(2);
   for (StepRecord& s : a) s.workers[1].states[0].value ^= s.step > 0;
-  const auto c = compare_steps(a, dealt(3));
+  const auto c = compare_steps(a, steps_sharing_rows(3));
   EXPECT_EQ(c.outcome, Outcome::kDifferent);
   EXPECT_TRUE(has(evidence_of(c, Stage::kParameters), "rank 11 of A differs from the other"));
 }
@@ -84,9 +84,9 @@ TEST(OtherWorlds, AreNotIdenticalIfAnyWorkerHasOtherSettings) {
 }
 
 TEST(OtherWorlds, SayThatPacketsOfAWorkerAreMissing) {
-  auto b = dealt(3);
-  lose(b[3], 2);
-  EXPECT_TRUE(contains(compare_steps(dealt(2), b).models[0].not_compared,
+  auto b = steps_sharing_rows(3);
+  remove_worker(b[3], 2);
+  EXPECT_TRUE(contains(compare_steps(steps_sharing_rows(2), b).models[0].not_compared,
                        "workers whose packet is missing in a run, at 1 of 6 common steps"));
 }
 
@@ -95,7 +95,7 @@ void record_with_own_fact(const std::filesystem::path& folder, const std::string
   testing::FakeClock clock;
   auto writer = runlog::Writer::open(folder, clock.function(), runlog::Journal::kWal, 5);
   ASSERT_TRUE(writer);
-  auto steps = dealt(3);
+  auto steps = steps_sharing_rows(3);
   for (const WorkerRecord& w : steps.front().workers) {
     packet::Hello hello;
     hello.header.segment = writer->segment();
@@ -114,7 +114,7 @@ void record_with_own_fact(const std::filesystem::path& folder, const std::string
 TEST(OtherWorlds, AreNotIdenticalIfAnyWorkerSaysSomethingElseOfItself) {
   for (const std::string key : {"optimizer", "cuda"}) {
     const TempFolder folder;
-    record(folder / "a", dealt(2), {.facts = {{"every", "1"}, {key, "Adam"}}});
+    record(folder / "a", steps_sharing_rows(2), {.facts = {{"every", "1"}, {key, "Adam"}}});
     record_with_own_fact(folder / "b", key);
     const auto c = compare_folders(folder / "a", folder / "b");
     ASSERT_EQ(c.facts.size(), 1U);
@@ -135,18 +135,18 @@ void without_buffers(std::vector<StepRecord>& steps) {
 }
 
 TEST(Slices, AreComparedThoughOneRunRecordedNoBuffers) {
-  auto b = in_turn(30);
+  auto b = steps_hashed_in_slices(30);
   change_layer(b, "layers.2", 1);
   without_buffers(b);
-  const auto c = compare_steps(in_turn(30), b);
+  const auto c = compare_steps(steps_hashed_in_slices(30), b);
   EXPECT_EQ(c.outcome, Outcome::kDifferent);
   ASSERT_TRUE(c.models[0].at(Stage::kParameters).first.has_value());
   EXPECT_EQ(c.models[0].at(Stage::kParameters).first->step, 1U);
 }
 
 TEST(Slices, ThatWereNotKeptAreNotSeenEqual) {
-  auto a = in_turn(54);
-  auto b = in_turn(54);
+  auto a = steps_hashed_in_slices(54);
+  auto b = steps_hashed_in_slices(54);
   change_layer(b, "layers.10", 4);
   for (auto* steps : {&a, &b}) {
     for (WorkerRecord& w : (*steps)[27].workers) w.states.clear();
@@ -161,7 +161,7 @@ TEST(Slices, ThatWereNotKeptAreNotSeenEqual) {
 
 // The layer of slice 2 differs from step 4 on, which is seen at step 27.
 std::vector<StepRecord> changed_late(std::uint64_t steps = 30) {
-  auto out = in_turn(steps);
+  auto out = steps_hashed_in_slices(steps);
   change_layer(out, "layers.10", 4);
   return out;
 }
@@ -170,9 +170,9 @@ TEST(Dates, LeaveOutStepsAtWhichAWorkerIsMissing) {
   auto b = changed_late();
   for (StepRecord& s : b) {
     if (s.step >= 27) s.workers[1].loss += 1;
-    if (s.step >= 5 && s.step < 27) lose(s, 1);
+    if (s.step >= 5 && s.step < 27) remove_worker(s, 1);
   }
-  const auto c = compare_steps(in_turn(30), b);
+  const auto c = compare_steps(steps_hashed_in_slices(30), b);
   const ModelComparison& m = c.models[0];
   EXPECT_EQ(m.dated_after, Step(4));
   EXPECT_TRUE(has(m.dated, "dates it to the update of one of the steps 4 to 26")) << m.dated;
@@ -181,9 +181,9 @@ TEST(Dates, LeaveOutStepsAtWhichAWorkerIsMissing) {
 }
 
 TEST(Causes, AreNotNamedWhereTheReducedGradientOfAWorkerWasNotSeen) {
-  auto a = in_turn(28);
-  auto b = in_turn(28);
-  lose(a[25], 2);
+  auto a = steps_hashed_in_slices(28);
+  auto b = steps_hashed_in_slices(28);
+  remove_worker(a[25], 2);
   for (StepRecord& s : b) {
     if (s.step < 26) continue;
     s.workers[2].loss += 1;
@@ -195,8 +195,8 @@ TEST(Causes, AreNotNamedWhereTheReducedGradientOfAWorkerWasNotSeen) {
 }
 
 TEST(Causes, AreNotNamedWhereGradientsWereLeftOut) {
-  auto a = in_turn(4);
-  auto b = in_turn(4);
+  auto a = steps_hashed_in_slices(4);
+  auto b = steps_hashed_in_slices(4);
   for (auto* steps : {&a, &b}) {
     for (StepRecord& s : *steps) {
       for (WorkerRecord& w : s.workers) w.skipped_parameters = 1;
@@ -209,8 +209,8 @@ TEST(Causes, AreNotNamedWhereGradientsWereLeftOut) {
 }
 
 TEST(Causes, AreNotNamedForParametersThatWereNeverSeen) {
-  auto a = in_turn(30);
-  auto b = in_turn(30);
+  auto a = steps_hashed_in_slices(30);
+  auto b = steps_hashed_in_slices(30);
   change_layer(b, "layers.10", 0);
   for (StepRecord& s : b) {
     if (s.step >= 2) s.workers[0].loss += 1;
@@ -224,7 +224,7 @@ TEST(Causes, AreNotNamedForParametersThatWereNeverSeen) {
 }
 
 TEST(Dates, NameOnlyWhatWasCompared) {
-  auto a = in_turn(30);
+  auto a = steps_hashed_in_slices(30);
   auto b = changed_late();
   for (auto* steps : {&a, &b}) {
     for (StepRecord& s : *steps) {
@@ -250,22 +250,22 @@ TEST(Dates, SayThatWhatIsComputedDiffersLater) {
   for (StepRecord& s : b) {
     if (s.step >= 29) s.workers[0].loss += 1;
   }
-  const ModelComparison m = compare_steps(in_turn(31), b).models[0];
+  const ModelComparison m = compare_steps(steps_hashed_in_slices(31), b).models[0];
   EXPECT_EQ(m.dated,
             "losses and gradients are equal up to step 28 all the same: they differ from step 29 "
             "on, too late to date it");
 }
 
 TEST(Brackets, RunForwardAfterTheLastRecordedStep) {
-  const auto steps = in_turn(27);  // slice 1, layers.2, is hashed at the last one
+  const auto steps = steps_hashed_in_slices(27);  // slice 1, layers.2, is hashed at the last one
   auto end = steps.back();
   for (WorkerRecord& w : end.workers) w.states = step_of(0, 1).workers.front().states;
   std::vector<StepRecord> other = {end};
   change_layer(other, "layers.2", 0);
   const TempFolder folder;
-  const Made made{.final_states = false, .unrecorded = 2};
-  record(folder / "a", steps, made, &end);
-  record(folder / "b", steps, made, &other.front());
+  const RunOptions options{.final_states = false, .unrecorded = 2};
+  record(folder / "a", steps, options, &end);
+  record(folder / "b", steps, options, &other.front());
   const auto c = compare_folders(folder / "a", folder / "b");
   EXPECT_EQ(c.models[0].first, Stage::kFinal);
   EXPECT_TRUE(has(c.models[0].bracket, "one of the last 3 updates, those of the steps 26 to 28"))
@@ -284,16 +284,16 @@ std::vector<StepRecord> tail(std::uint64_t from, std::uint64_t to) {
   return out;
 }
 
-const Made kMomentum{.facts = {{"optimizer.momentum", "0.9"}, {"every", "1"}},
-                     .final_states = false};
-const Made kNoMomentum{.facts = {{"optimizer.momentum", "0"}, {"every", "1"}},
-                       .final_states = false};
+const RunOptions kMomentum{.facts = {{"optimizer.momentum", "0.9"}, {"every", "1"}},
+                           .final_states = false};
+const RunOptions kNoMomentum{.facts = {{"optimizer.momentum", "0"}, {"every", "1"}},
+                             .final_states = false};
 
 TEST(Causes, AreNotFactsOfALaterSegment) {
-  auto b = in_turn(10);
+  auto b = steps_hashed_in_slices(10);
   change_layer(b, "layers.2", 1);
   const TempFolder folder;
-  record(folder / "a", in_turn(10), kMomentum);
+  record(folder / "a", steps_hashed_in_slices(10), kMomentum);
   record(folder / "b", b, kMomentum);
   record(folder / "a", tail(9, 14), kMomentum);
   record(folder / "b", tail(9, 14), kNoMomentum);
@@ -353,7 +353,7 @@ TEST(Brackets, OfAGradientBeginWhereItsWorkerWasLastCompared) {
   auto b = steps_of(10);
   for (StepRecord& s : b) {
     if (s.step >= 7) change_gradient(s, 2, {"head"});
-    if (s.step >= 2 && s.step < 7) lose(s, 2);
+    if (s.step >= 2 && s.step < 7) remove_worker(s, 2);
   }
   const ModelComparison m = compare_steps(steps_of(10), b).models[0];
   EXPECT_EQ(m.first, Stage::kGradient);
@@ -388,43 +388,44 @@ void without_reductions(std::vector<StepRecord>& steps) {
 }
 
 TEST(Agreement, OfOtherWorldsNeedsMoreThanOneSliceAfterTheStart) {
-  auto a = dealt(2, 2);
-  auto b = dealt(3, 2);
+  auto a = steps_sharing_rows(2, 2);
+  auto b = steps_sharing_rows(3, 2);
   for (auto* steps : {&a, &b}) {
     without_reductions(*steps);
     for (WorkerRecord& w : (*steps)[1].workers) w.states = {w.states.back()};
   }
-  const Made open{.final_states = false};
+  const RunOptions open{.final_states = false};
   EXPECT_EQ(compare_steps(a, b, open, open).outcome, Outcome::kDifferent);
   EXPECT_EQ(compare_steps(a, b).outcome, Outcome::kIdentical) << "final parameters suffice";
 }
 
 TEST(Agreement, OfOtherWorldsComesFromEverySliceOrASum) {
-  const Made open{.final_states = false};
-  auto a = dealt(2, 26);
-  auto b = dealt(3, 26);
+  const RunOptions open{.final_states = false};
+  auto a = steps_sharing_rows(2, 26);
+  auto b = steps_sharing_rows(3, 26);
   without_reductions(a);
   without_reductions(b);
   EXPECT_EQ(compare_steps(a, b, open, open).outcome, Outcome::kIdentical);
   a.resize(25);
   EXPECT_EQ(compare_steps(a, b, open, open).outcome, Outcome::kDifferent) << "slice 0 is not seen";
-  EXPECT_EQ(compare_steps(dealt(2), dealt(3), open, open).outcome, Outcome::kIdentical)
+  EXPECT_EQ(compare_steps(steps_sharing_rows(2), steps_sharing_rows(3), open, open).outcome,
+            Outcome::kIdentical)
       << "the sum of step 5";
 }
 
 TEST(Agreement, TellsNumbersOfWorkersThatChangeWithinARun) {
   const TempFolder folder;
   const auto facts = [](const char* workers) {
-    return Made{.facts = {{"world_size", workers}, {"every", "1"}}, .final_states = false};
+    return RunOptions{.facts = {{"world_size", workers}, {"every", "1"}}, .final_states = false};
   };
-  auto second = dealt(2, 28);
+  auto second = steps_sharing_rows(2, 28);
   second.erase(second.begin(), second.begin() + 25);
   for (StepRecord& s : second) {
     s.step -= 25;
     for (WorkerRecord& w : s.workers) w.optimizer_step -= 25;
   }
-  record(folder / "a", dealt(2, 28), facts("2"));
-  record(folder / "b", dealt(3, 25), facts("3"));
+  record(folder / "a", steps_sharing_rows(2, 28), facts("2"));
+  record(folder / "b", steps_sharing_rows(3, 25), facts("3"));
   record(folder / "b", second, facts("2"));
   const auto c = compare_folders(folder / "a", folder / "b");
   EXPECT_EQ(c.outcome, Outcome::kIdentical);
@@ -489,7 +490,7 @@ TEST(Damage, IsAStepWithoutANumberOfWorkers) {
   }
 }
 
-TEST(Updates, AreCountedWithoutOverflow) {
+TEST(OptimizerSteps, AreCountedWithoutOverflow) {
   auto a = steps_of(3);
   auto b = steps_of(3);
   for (StepRecord& s : a) s.workers[0].optimizer_step = std::uint64_t{1} << 63;

@@ -30,7 +30,7 @@ std::string name_of(ModuleShard key) {
   return fmt::format("module {}, shard {}", key.first, key.second);
 }
 
-void say_models_alone(const Run& run, const Run& other, const char* name, Comparison& out) {
+void list_models_of_one_run(const Run& run, const Run& other, const char* name, Comparison& out) {
   for (const auto& [key, segments] : run.models) {
     if (!other.models.contains(key)) {
       out.not_compared.push_back(fmt::format("{}: only in {}", name_of(key), name));
@@ -136,8 +136,8 @@ Result<Comparison> compare(const RunLog& a, const RunLog& b) {
     out.models.push_back(std::move(model.model));
     std::ranges::move(model.facts, std::back_inserter(out.facts));
   }
-  say_models_alone(of_a, *of_b, "A", out);
-  say_models_alone(*of_b, of_a, "B", out);
+  list_models_of_one_run(of_a, *of_b, "A", out);
+  list_models_of_one_run(*of_b, of_a, "B", out);
   judge(of_a, *of_b, out);
   return out;
 }

@@ -58,8 +58,8 @@ struct StageSummary {
   std::optional<std::uint64_t> last_whole;  // likewise, of every worker and every gradient
 };
 
-// What a run holds of one model. Steps are counted through restarts, see timeline.h.
-struct Side {
+// The steps that a run has of one model. Steps are counted through restarts, see timeline.h.
+struct RecordedSteps {
   std::uint64_t steps = 0;
   std::uint64_t first_step = 0;
   std::uint64_t last_step = 0;
@@ -69,8 +69,8 @@ struct Side {
 struct ModelComparison {
   std::uint32_t module = 0;
   std::uint32_t shard = 0;
-  Side a;
-  Side b;
+  RecordedSteps a;
+  RecordedSteps b;
   std::uint64_t common_steps = 0;
   std::array<StageSummary, kStages> stages;
   std::optional<Stage> first;         // none: identical in what was compared
@@ -82,7 +82,7 @@ struct ModelComparison {
   std::optional<std::uint64_t> dated_after;
   std::uint64_t unrecorded = 0;           // optimiser steps after the last recorded one
   bool any_before = false;                // there are common steps before that of `first`
-  bool reduced_between = false;           // reduced gradients before `first` equal
+  bool reduced_equal_before = false;      // reduced gradients before `first` equal
   bool positions_only = false;            // of its samples, at most: the salts differ
   std::vector<Stage> unseen;              // not compared at the step of `first`, and before it
   bool other_worlds = false;              // equal but for the numbers of workers
@@ -100,7 +100,7 @@ struct ModelComparison {
   StageSummary& at(Stage stage) { return stages[static_cast<std::size_t>(stage)]; }
 };
 
-// What workers said about themselves, where it differs. Process ids and the like are left out.
+// A fact of the workers that differs between the runs. Process ids and the like are left out.
 struct FactDifference {
   enum class Weight : std::uint8_t {
     kDefining,     // the trainings are not the same: a difference of the configuration

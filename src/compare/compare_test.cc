@@ -18,13 +18,13 @@ namespace {
 using testing::change_gradient;
 using testing::change_layer;
 using testing::compare_steps;
-using testing::dealt;
 using testing::group_of;
-using testing::in_turn;
-using testing::Made;
+using testing::RunOptions;
 using testing::set;
 using testing::step_of;
+using testing::steps_hashed_in_slices;
 using testing::steps_of;
+using testing::steps_sharing_rows;
 using Kind = FingerprintKind;
 using Ranks = std::vector<std::uint32_t>;
 using Names = std::vector<std::string>;
@@ -190,7 +190,7 @@ TEST(Compare, ComparesThinnedRowsByTheWholeBatch) {
 }
 
 TEST(Compare, DoesNotCompareSamplesOfAnotherSaltButTheirPositions) {
-  const Made other{.salt = 6};
+  const RunOptions other{.salt = 6};
   const auto equal = compare_steps(steps_of(4), steps_of(4), {}, other);
   EXPECT_EQ(equal.outcome, Outcome::kIdentical);
   auto b = steps_of(4);
@@ -310,10 +310,10 @@ TEST(Compare, BlamesTheUpdateWhereTheReducedGradientWasEqual) {
 
 // The layer of slice 2 differs from step 4 on, and is next hashed at step 27.
 Comparison changed_late(const Change& also = [](StepRecord&) {}) {
-  auto b = in_turn(30);
+  auto b = steps_hashed_in_slices(30);
   change_layer(b, "layers.10", 4);
   for (StepRecord& s : b) also(s);
-  return compare_steps(in_turn(30), b);
+  return compare_steps(steps_hashed_in_slices(30), b);
 }
 
 TEST(Compare, BracketsAParameterByWhenItWasLastSeenEqual) {
@@ -355,13 +355,13 @@ TEST(Compare, PutsALossThatDiffersFirstBeforeAParameterThatIsSeenLater) {
 TEST(Compare, BracketsParametersAfterTheLastStep) {
   const testing::TempFolder folder;
   const auto write = [&](const char* name, bool other) {
-    auto steps = in_turn(28);
+    auto steps = steps_hashed_in_slices(28);
     for (WorkerRecord& w : steps.back().workers) w.states = steps.front().workers.front().states;
     if (other) change_layer(steps, "head", 27);
-    testing::Made made{.final_states = false};
+    testing::RunOptions options{.final_states = false};
     auto notes = steps;
-    steps.back() = in_turn(28).back();
-    testing::record(folder / name, steps, made, &notes.back());
+    steps.back() = steps_hashed_in_slices(28).back();
+    testing::record(folder / name, steps, options, &notes.back());
   };
   write("a", false);
   write("b", true);
@@ -389,7 +389,7 @@ TEST(Compare, SaysThatUpdatesAfterTheLastRecordedStepMayBeTheCause) {
 TEST(Compare, DatesNoMorePreciselyThanStepsAreRecorded) {
   const auto sparse = [](bool other) {
     std::vector<StepRecord> out;
-    for (StepRecord& s : in_turn(10)) {
+    for (StepRecord& s : steps_hashed_in_slices(10)) {
       if (s.step % 3 != 0) continue;
       for (WorkerRecord& w : s.workers) {
         w.states = step_of(s.step, 1).workers.front().states;
@@ -400,7 +400,7 @@ TEST(Compare, DatesNoMorePreciselyThanStepsAreRecorded) {
     if (other) change_layer(out, "layers.10", 9);
     return out;
   };
-  const Made every{.facts = {{"every", "3"}}};
+  const RunOptions every{.facts = {{"every", "3"}}};
   const auto c = compare_steps(sparse(false), sparse(true), every, every);
   expect_first(c, Stage::kParameters, 9, {10, 11, 12});
   EXPECT_EQ(c.first()->dated_after, 6U);
@@ -434,8 +434,8 @@ TEST(Compare, SaysWhereARecordIsIncomplete) {
 }
 
 TEST(Compare, SaysThatParametersWereNeverSeenBefore) {
-  auto a = in_turn(30);
-  auto b = in_turn(30);
+  auto a = steps_hashed_in_slices(30);
+  auto b = steps_hashed_in_slices(30);
   change_layer(b, "layers.10", 0);
   a.erase(a.begin());
   b.erase(b.begin());
@@ -448,23 +448,24 @@ TEST(Compare, SaysThatParametersWereNeverSeenBefore) {
 }
 
 TEST(Compare, DoesNotCompareSlicesOfModelsThatTrainOtherParameters) {
-  auto b = in_turn(5);
+  auto b = steps_hashed_in_slices(5);
   for (StepRecord& s : b) {
     for (WorkerRecord& w : s.workers) {
       if (s.step == 0) w.states.front().of = StateHash::Of::kBuffers;  // frozen
       for (StateHash& h : w.states) h.value ^= s.step > 0;
     }
   }
-  const auto c = compare_steps(in_turn(5), b);
+  const auto c = compare_steps(steps_hashed_in_slices(5), b);
   EXPECT_EQ(c.models[0].at(Stage::kParameters).compared, 1U);
   EXPECT_TRUE(contains(c.models[0].not_compared, "of models with other parameters"));
 }
 
 TEST(Compare, NamesWhatDiffersOfTheOptimiser) {
-  auto b = in_turn(4);
+  auto b = steps_hashed_in_slices(4);
   change_layer(b, "layers.2", 1);
-  const auto named = compare_steps(in_turn(4), b, {.facts = {{"optimizer.momentum", "0.9"}}},
-                                   {.facts = {{"optimizer.momentum", "0"}}});
+  const auto named =
+      compare_steps(steps_hashed_in_slices(4), b, {.facts = {{"optimizer.momentum", "0.9"}}},
+                    {.facts = {{"optimizer.momentum", "0"}}});
   expect_first(named, Stage::kConfiguration, 0, {});
   EXPECT_TRUE(named.first()->cause.starts_with(
       "the update of step 0 itself differs (optimizer.momentum: 0.9 in A, 0 in B)"))
@@ -472,7 +473,8 @@ TEST(Compare, NamesWhatDiffersOfTheOptimiser) {
   for (StepRecord& s : b) {
     for (WorkerRecord& w : s.workers) set(w, Kind::kLearningRate, 0.05);
   }
-  EXPECT_TRUE(has(compare_steps(in_turn(4), b).first()->cause, "(learning_rate: 0.1 in A"));
+  EXPECT_TRUE(
+      has(compare_steps(steps_hashed_in_slices(4), b).first()->cause, "(learning_rate: 0.1 in A"));
 }
 
 TEST(Compare, SaysThatAnUpdateWasLeftOut) {
@@ -484,8 +486,8 @@ TEST(Compare, SaysThatAnUpdateWasLeftOut) {
 }
 
 TEST(Compare, BlamesNoUpdateWhereGradientsBeforeItWereNotCompared) {
-  auto a = in_turn(4);
-  auto b = in_turn(4);
+  auto a = steps_hashed_in_slices(4);
+  auto b = steps_hashed_in_slices(4);
   for (auto* steps : {&a, &b}) {
     (*steps)[0].workers[1].skipped_parameters = 1;
     for (WorkerRecord& w : (*steps)[0].workers) {
@@ -667,7 +669,7 @@ TEST(Compare, SaysBetweenWhichStepsADifferenceBegan) {
   for (StepRecord& s : sparse) {
     if (s.step >= 30) change_gradient(s, 0, {"head"});
   }
-  const Made every{.facts = {{"every", "10"}}};
+  const RunOptions every{.facts = {{"every", "10"}}};
   const auto c = compare_steps(steps_of(50), sparse, {.facts = {{"every", "1"}}}, every);
   expect_first(c, Stage::kGradient, 30, {10});
   EXPECT_EQ(c.first()->last_identical, 20U);
@@ -721,7 +723,7 @@ TEST(Compare, SaysThatNothingIsInCommon) {
 // ---- other numbers of workers
 
 TEST(Compare, FindsRunsIdenticalThatDifferInTheNumberOfWorkersOnly) {
-  const auto c = compare_steps(dealt(2), dealt(3));
+  const auto c = compare_steps(steps_sharing_rows(2), steps_sharing_rows(3));
   EXPECT_EQ(c.outcome, Outcome::kIdentical);
   EXPECT_EQ(c.agreement,
             "identical for 2 and 3 workers, bit for bit, at 6 common steps: samples, parameters, "
@@ -738,9 +740,9 @@ TEST(Compare, FindsRunsIdenticalThatDifferInTheNumberOfWorkersOnly) {
 }
 
 TEST(Compare, ComparesWhatIsOfAllWorkersWhereTheirNumbersDiffer) {
-  auto b = dealt(3);
+  auto b = steps_sharing_rows(3);
   for (WorkerRecord& w : b[5].workers) w.states[0].value ^= 1;
-  const auto c = compare_steps(dealt(2), b);
+  const auto c = compare_steps(steps_sharing_rows(2), b);
   expect_first(c, Stage::kConfiguration, 0, {});
   EXPECT_TRUE(contains(texts(first(c)), "workers: 2 in A, 3 in B"));
   EXPECT_EQ(c.first()->first_number, Stage::kParameters);
@@ -748,28 +750,28 @@ TEST(Compare, ComparesWhatIsOfAllWorkersWhereTheirNumbersDiffer) {
 }
 
 TEST(Compare, FindsOtherSettingsBesideOtherNumbersOfWorkers) {
-  auto b = dealt(3);
+  auto b = steps_sharing_rows(3);
   for (StepRecord& s : b) {
     for (WorkerRecord& w : s.workers) set(w, Kind::kLearningRate, 0.05);
   }
-  expect_first(compare_steps(dealt(2), b), Stage::kConfiguration, 0, {});
-  const auto facts =
-      compare_steps(dealt(2), dealt(3), {.facts = {{"model", "M"}}}, {.facts = {{"model", "N"}}});
+  expect_first(compare_steps(steps_sharing_rows(2), b), Stage::kConfiguration, 0, {});
+  const auto facts = compare_steps(steps_sharing_rows(2), steps_sharing_rows(3),
+                                   {.facts = {{"model", "M"}}}, {.facts = {{"model", "N"}}});
   expect_first(facts, Stage::kConfiguration, 0, {});
 }
 
 TEST(Compare, DoesNotCallOtherNumbersOfWorkersIdenticalForTheirStartAlone) {
-  const Made open{.final_states = false};
-  auto a = dealt(2);
-  auto b = dealt(3);
+  const RunOptions open{.final_states = false};
+  auto a = steps_sharing_rows(2);
+  auto b = steps_sharing_rows(3);
   for (auto* steps : {&a, &b}) steps->resize(1);
   expect_first(compare_steps(a, b, open, open), Stage::kConfiguration, 0, {});
 }
 
 TEST(Compare, FindsOtherSamplesWhereNumbersOfWorkersDiffer) {
-  auto b = dealt(3);
+  auto b = steps_sharing_rows(3);
   b[2].workers[0].samples.hashes[0] = 1;
-  const auto c = compare_steps(dealt(2), b);
+  const auto c = compare_steps(steps_sharing_rows(2), b);
   EXPECT_EQ(c.models[0].at(Stage::kData).first->step, 2U);
   EXPECT_EQ(c.models[0].at(Stage::kData).first->what, "samples (1 of 12 over all workers)");
 }
@@ -791,8 +793,8 @@ TEST(Facts, OfTheProcessAreLeftOut) {
 }
 
 TEST(Facts, OfTheEnvironmentAreToldAndDecideNothing) {
-  const Made a{.facts = {{"torch", "2.8"}, {"threads", "1"}, {"env.NCCL_ALGO", "ring"}}};
-  const Made b{.facts = {{"torch", "2.9"}, {"threads", "1"}}};
+  const RunOptions a{.facts = {{"torch", "2.8"}, {"threads", "1"}, {"env.NCCL_ALGO", "ring"}}};
+  const RunOptions b{.facts = {{"torch", "2.9"}, {"threads", "1"}}};
   const auto c = compare_steps(steps_of(2), steps_of(2), a, b);
   EXPECT_EQ(c.outcome, Outcome::kIdentical);
   ASSERT_EQ(c.facts.size(), 2U);

@@ -38,7 +38,7 @@ Json stage_json(Stage stage, const StageSummary& s) {
           {"first", s.first ? difference_json(*s.first) : Json()}};
 }
 
-Json side_json(const Side& side) {
+Json side_json(const RecordedSteps& side) {
   return {{"steps", side.steps},
           {"first_step", side.first_step},
           {"last_step", side.last_step},

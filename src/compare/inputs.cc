@@ -17,7 +17,7 @@ constexpr std::uint32_t kMicroBatches = ~0U;  // beside the kinds of fingerprint
 
 constexpr std::array kRandomKinds = {Kind::kRngTorch, Kind::kRngDevice, Kind::kRngNumpy,
                                      Kind::kRngPython};
-// Where the reader stands, which a restart counts anew, and what is looked at elsewhere.
+// Where the reader stands, which a restart counts anew, and what is compared elsewhere.
 constexpr std::array kNoSettings = {
     Kind::kDataPass,       Kind::kDataBatch, Kind::kUnreducedSteps, Kind::kWrapperForward,
     Kind::kGradientWeight, Kind::kBatch,     Kind::kUnreadInputs};
@@ -77,19 +77,19 @@ class Settings {
     line->ranks.push_back(workers.first->rank);
   }
   // A hash says nothing more than its name, which names() says, but for whom it differs.
-  void report(std::size_t workers, Found& found) const {
+  void report(std::size_t workers, DifferenceBuilder& difference) const {
     for (const auto& [kind, lines] : lines_) {
       for (const Evidence& line : lines) {
         if (is_hash(kind) && line.ranks.size() == workers) continue;
-        found.evidence(line.ranks, line.text);
+        difference.add_evidence(line.ranks, line.text);
       }
     }
   }
   // Whoever they differ for.
-  void report(Found& found) const {
+  void report(DifferenceBuilder& difference) const {
     for (const auto& [kind, lines] : lines_) {
       for (const Evidence& line : lines) {
-        if (!is_hash(kind)) found.evidence({}, line.text);
+        if (!is_hash(kind)) difference.add_evidence({}, line.text);
       }
     }
   }
@@ -135,9 +135,9 @@ bool add_micro_batches(const WorkerPair& workers, Settings& settings) {
 
 // `add` adds what differs between a pair's kinds that `wanted` takes.
 template <class Wanted, class Add>
-Looked look_at_kinds(const StepPair& pair, Wanted&& wanted, Add&& add) {
+StageResult compare_kinds(const StepPair& pair, Wanted&& wanted, Add&& add) {
   Settings settings;
-  Found found(pair);
+  DifferenceBuilder difference(pair);
   bool known = false;
   std::size_t differing = 0;
   for (const WorkerPair& w : pair.workers) {
@@ -145,13 +145,13 @@ Looked look_at_kinds(const StepPair& pair, Wanted&& wanted, Add&& add) {
     known = add(w, own) || known;
     if (own.empty()) continue;
     ++differing;
-    found.worker(w);
+    difference.add_rank(w);
     add(w, settings);
   }
   if (!known) return not_compared(has_any(pair.a, wanted), has_any(pair.b, wanted));
   if (settings.empty()) return {};
-  settings.report(differing, found);
-  return std::move(found).finish(settings.names());
+  settings.report(differing, difference);
+  return std::move(difference).finish(settings.names());
 }
 
 // ---- samples
@@ -239,8 +239,8 @@ std::string dealt_text(const StepPair& pair) {
                      std::max(a.size(), b.size()));
 }
 
-Looked look_at_rows(const StepPair& pair) {
-  Found found(pair);
+StageResult compare_rows(const StepPair& pair) {
+  DifferenceBuilder difference(pair);
   bool known = false;
   bool differ = false;
   for (const WorkerPair& w : pair.workers) {
@@ -249,18 +249,18 @@ Looked look_at_rows(const StepPair& pair) {
     const auto text = difference_of_rows(*w.first, *w.second);
     if (text.empty()) continue;
     differ = true;
-    found.worker(w);
-    found.evidence({w.first->rank}, text);
+    difference.add_rank(w);
+    difference.add_evidence({w.first->rank}, text);
   }
   const auto has = [](const StepRecord& s) {
     return std::ranges::any_of(s.workers, [](const WorkerRecord& w) { return w.samples.rows > 0; });
   };
   if (!known) return not_compared(has(pair.a), has(pair.b));
-  return differ ? std::move(found).finish(dealt_text(pair)) : Looked{};
+  return differ ? std::move(difference).finish(dealt_text(pair)) : StageResult{};
 }
 
 // Other numbers of workers: all rows of the step together.
-Looked look_at_all_rows(const StepPair& pair) {
+StageResult compare_all_rows(const StepPair& pair) {
   const auto whole = [](const StepRecord& s) {
     return s.workers.size() == s.workers_expected &&
            std::ranges::all_of(s.workers, [](const WorkerRecord& w) {
@@ -271,14 +271,14 @@ Looked look_at_all_rows(const StepPair& pair) {
   const auto a = all_samples(pair.a);
   const auto b = all_samples(pair.b);
   if (left_over(a, b) == 0 && a.size() == b.size()) return {};
-  Found found(pair);
-  found.evidence({}, fmt::format("{} rows in A, {} in B", a.size(), b.size()));
-  return std::move(found).finish(dealt_text(pair));
+  DifferenceBuilder difference(pair);
+  difference.add_evidence({}, fmt::format("{} rows in A, {} in B", a.size(), b.size()));
+  return std::move(difference).finish(dealt_text(pair));
 }
 
 // Without a common salt.
-Looked look_at_positions(const StepPair& pair) {
-  Found found(pair);
+StageResult compare_positions(const StepPair& pair) {
+  DifferenceBuilder difference(pair);
   bool known = false;
   bool differ = false;
   for (const WorkerPair& w : pair.workers) {
@@ -287,53 +287,53 @@ Looked look_at_positions(const StepPair& pair) {
     known = true;
     if (a->indices == b->indices) continue;
     differ = true;
-    found.worker(w);
+    difference.add_rank(w);
     const auto text = first_position(*a, *b);
-    found.evidence({a->rank}, text.empty() ? "more positions in one run" : text.substr(2));
+    difference.add_evidence({a->rank}, text.empty() ? "more positions in one run" : text.substr(2));
   }
-  if (!known) return {.state = Looked::State::kNotAlike};
-  return differ ? std::move(found).finish("positions in the data set that samplers drew")
-                : Looked{};
+  if (!known) return {.state = StageResult::State::kNotComparable};
+  return differ ? std::move(difference).finish("positions in the data set that samplers drew")
+                : StageResult{};
 }
 
 }  // namespace
 
-Looked look_at_configuration(const StepPair& pair) {
+StageResult compare_configuration(const StepPair& pair) {
   if (pair.same_world()) {
-    return look_at_kinds(pair, is_setting, [](const WorkerPair& w, Settings& settings) {
+    return compare_kinds(pair, is_setting, [](const WorkerPair& w, Settings& settings) {
       const bool known = add_differing(w, is_setting, settings);
       return add_micro_batches(w, settings) || known;
     });
   }
-  Found found(pair);
+  DifferenceBuilder difference(pair);
   Settings settings;
-  found.evidence({}, fmt::format("workers: {} in A, {} in B", pair.a.workers_expected,
-                                 pair.b.workers_expected));
+  difference.add_evidence({}, fmt::format("workers: {} in A, {} in B", pair.a.workers_expected,
+                                          pair.b.workers_expected));
   const auto tells = [](const WorkerRecord& w) { return !w.fingerprints.empty(); };
-  for (const WorkerPair& w : crossed(pair.a, pair.b, tells)) {
+  for (const WorkerPair& w : pairs_across_runs(pair.a, pair.b, tells)) {
     add_differing(w, is_setting_of_all, settings);
   }
-  settings.report(found);
+  settings.report(difference);
   const std::string what(kNumberOfWorkers);
-  return std::move(found).finish(settings.empty() ? what : what + ", " + settings.names());
+  return std::move(difference).finish(settings.empty() ? what : what + ", " + settings.names());
 }
 
-Looked look_at_data(const StepPair& pair) {
-  if (!pair.same_salt) return look_at_positions(pair);
-  return pair.same_world() ? look_at_rows(pair) : look_at_all_rows(pair);
+StageResult compare_data(const StepPair& pair) {
+  if (!pair.same_salt) return compare_positions(pair);
+  return pair.same_world() ? compare_rows(pair) : compare_all_rows(pair);
 }
 
-Looked look_at_random(const StepPair& pair, const KindSet& ignored) {
+StageResult compare_random_generators(const StepPair& pair, const FingerprintKinds& ignored) {
   const auto wanted = [&](std::uint32_t kind) {
     return is_one_of(kind, kRandomKinds) && !ignored.contains(kind);
   };
-  return look_at_kinds(pair, wanted, [&](const WorkerPair& w, Settings& settings) {
+  return compare_kinds(pair, wanted, [&](const WorkerPair& w, Settings& settings) {
     return add_differing(w, wanted, settings);
   });
 }
 
-KindSet unseeded_generators(const StepPair& pair) {
-  KindSet out;
+FingerprintKinds unseeded_generators(const StepPair& pair) {
+  FingerprintKinds out;
   for (const Kind kind : {Kind::kRngNumpy, Kind::kRngPython}) {
     for (const auto& [a, b] : pair.workers) {
       const std::uint64_t* of_a = a->fingerprint_of(kind);

@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// What goes into a step: settings, samples, states of random generators.
+// Compares a step's inputs: settings, samples, states of random generators.
 #pragma once
 
 #include <set>
 #include <string_view>
 
-#include "compare/pair.h"
+#include "compare/step_pair.h"
 
 namespace presum::compare {
 
-using KindSet = std::set<std::uint32_t>;  // of fingerprints
+using FingerprintKinds = std::set<std::uint32_t>;  // of fingerprints
 
-// What differs where only the number of workers does.
+// The text of a difference that is one of the number of workers only.
 inline constexpr std::string_view kNumberOfWorkers = "number of workers";
 
 // Settings that workers told at the step: sampler, data set, modes, optimiser, dtypes, flags.
-Looked look_at_configuration(const StepPair& pair);
+StageResult compare_configuration(const StepPair& pair);
 // Rows by rank, where the numbers of workers differ all rows together; their order, and the other
 // tensors of the batches. Without a common salt only the positions in the data set.
-Looked look_at_data(const StepPair& pair);
-Looked look_at_random(const StepPair& pair, const KindSet& ignored);
+StageResult compare_data(const StepPair& pair);
+StageResult compare_random_generators(const StepPair& pair, const FingerprintKinds& ignored);
 // Generators of NumPy and Python that differ. Where they do at the first step they were not seeded,
 // which says nothing: torch does not draw from them.
-KindSet unseeded_generators(const StepPair& pair);
+FingerprintKinds unseeded_generators(const StepPair& pair);
 
 }  // namespace presum::compare

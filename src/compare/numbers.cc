@@ -41,21 +41,21 @@ std::string names_text(const std::vector<std::string>& names) {
 
 // Pairs of workers that hold the same model.
 template <class Has>
-std::vector<WorkerPair> holders(const StepPair& pair, Has&& has) {
-  return pair.same_world() ? pair.workers : crossed(pair.a, pair.b, has);
+std::vector<WorkerPair> replica_pairs(const StepPair& pair, Has&& has) {
+  return pair.same_world() ? pair.workers : pairs_across_runs(pair.a, pair.b, has);
 }
 
 // Other numbers of workers: who differs although the first workers of both runs are equal.
-class Left {
+class DissentingWorkers {
  public:
-  Left(const StepPair& pair, const std::vector<WorkerPair>& holders)
-      : crossed_(!pair.same_world()), holders_(holders) {}
-  void add(const WorkerPair& workers, Found& found) {
+  DissentingWorkers(const StepPair& pair, const std::vector<WorkerPair>& pairs)
+      : crossed_(!pair.same_world()), pairs_(pairs) {}
+  void add(const WorkerPair& workers, DifferenceBuilder& difference) {
     if (!crossed_) return;
-    if (workers == holders_.front()) first_differs_ = true;
+    if (workers == pairs_.front()) first_differs_ = true;
     if (first_differs_) return;
-    const bool of_a = workers.first != holders_.front().first;
-    found.evidence(
+    const bool of_a = workers.first != pairs_.front().first;
+    difference.add_evidence(
         {}, fmt::format("rank {} of {} differs from the other workers of its own run",
                         of_a ? workers.first->rank : workers.second->rank, of_a ? "A" : "B"));
   }
@@ -63,20 +63,20 @@ class Left {
  private:
   bool crossed_;
   bool first_differs_ = false;
-  const std::vector<WorkerPair>& holders_;
+  const std::vector<WorkerPair>& pairs_;
 };
 
 // ---- parameters
 
-struct StatesLooked {
+struct StateDifferences {
   std::vector<std::uint64_t> parameters;  // groups that differ
   std::vector<std::uint64_t> buffers;
   std::size_t compared = 0;
 };
 
-StatesLooked differing_states(const StepPair& pair, const std::vector<StateHash>& a,
-                              const std::vector<StateHash>& b) {
-  StatesLooked out;
+StateDifferences differing_states(const StepPair& pair, const std::vector<StateHash>& a,
+                                  const std::vector<StateHash>& b) {
+  StateDifferences out;
   for (const StateHash& s : a) {
     const bool parameters = s.of == StateHash::Of::kParameters;
     if (!(parameters ? pair.same_parameters : pair.same_buffers)) continue;
@@ -90,30 +90,30 @@ StatesLooked differing_states(const StepPair& pair, const std::vector<StateHash>
   return out;
 }
 
-class StatesFound {
+class StateComparison {
  public:
-  StatesFound(const StepPair& pair, const std::vector<WorkerPair>& holders)
-      : pair_(pair), found_(pair), left_(pair, holders) {}
+  StateComparison(const StepPair& pair, const std::vector<WorkerPair>& pairs)
+      : pair_(pair), difference_(pair), dissenting_(pair, pairs) {}
 
   void add(const WorkerPair& workers, const std::vector<StateHash>& a,
            const std::vector<StateHash>& b) {
-    const StatesLooked looked = differing_states(pair_, a, b);
-    compared_ = std::max(compared_, looked.compared);
-    if (looked.parameters.empty() && looked.buffers.empty()) return;
-    if (pair_.same_world()) found_.worker(workers);
-    left_.add(workers, found_);
-    parameters_.insert(looked.parameters.begin(), looked.parameters.end());
-    buffers_.insert(looked.buffers.begin(), looked.buffers.end());
+    const StateDifferences result = differing_states(pair_, a, b);
+    compared_ = std::max(compared_, result.compared);
+    if (result.parameters.empty() && result.buffers.empty()) return;
+    if (pair_.same_world()) difference_.add_rank(workers);
+    dissenting_.add(workers, difference_);
+    parameters_.insert(result.parameters.begin(), result.parameters.end());
+    buffers_.insert(result.buffers.begin(), result.buffers.end());
   }
 
   bool any() const { return compared_ > 0; }
 
-  Looked finish() && {
+  StageResult finish() && {
     if (parameters_.empty() && buffers_.empty()) return {};
     std::vector<std::uint64_t> all(parameters_.begin(), parameters_.end());
     all.insert(all.end(), buffers_.begin(), buffers_.end());
-    found_.layers(all);
-    return std::move(found_).finish(what());
+    difference_.set_layers(all);
+    return std::move(difference_).finish(what());
   }
 
  private:
@@ -122,7 +122,7 @@ class StatesFound {
     for (const auto& [noun, groups] : {std::pair("parameters", &parameters_),
                                        std::pair("buffers or frozen parameters", &buffers_)}) {
       if (groups->empty()) continue;
-      const auto names = pair_.layers.backward({groups->begin(), groups->end()});
+      const auto names = pair_.groups.names_backward({groups->begin(), groups->end()});
       out.push_back(fmt::format("{} of {}", noun, names_text(names)));
     }
     const std::size_t differing = parameters_.size() + buffers_.size();
@@ -132,8 +132,8 @@ class StatesFound {
   }
 
   const StepPair& pair_;
-  Found found_;
-  Left left_;
+  DifferenceBuilder difference_;
+  DissentingWorkers dissenting_;
   std::set<std::uint64_t> parameters_;
   std::set<std::uint64_t> buffers_;
   std::size_t compared_ = 0;
@@ -175,15 +175,15 @@ bool none_read(const WorkerRecord& w) {
 }
 
 // A worker's value in a group: of its fingerprint where both runs have it, else of its norm.
-struct InGroup {
+struct GroupComparison {
   std::uint64_t group = 0;
   bool differs = false;
 };
 
-std::vector<InGroup> in_groups(const StepPair& pair, const WorkerPair& workers) {
+std::vector<GroupComparison> compare_groups(const StepPair& pair, const WorkerPair& workers) {
   const std::size_t i = pair.place_in_a(workers);
   const std::size_t j = pair.place_in_b(workers);
-  std::vector<InGroup> out;
+  std::vector<GroupComparison> out;
   for (const GroupRecord& a : pair.a.groups) {
     const auto b = std::ranges::find(pair.b.groups, a.id, &GroupRecord::id);
     if (b == pair.b.groups.end()) continue;
@@ -208,7 +208,7 @@ std::string alone_text(const StepPair& pair) {
       }
     }
     if (alone.empty()) continue;
-    out += fmt::format("{} only in {}; ", names_text(pair.layers.backward(alone)), name);
+    out += fmt::format("{} only in {}; ", names_text(pair.groups.names_backward(alone)), name);
   }
   return out.empty() ? "" : out + "the other layers are equal";
 }
@@ -218,7 +218,7 @@ std::string layers_text(const StepPair& pair, const std::vector<std::uint64_t>& 
   if (auto alone = alone_text(pair); differing.empty() && !alone.empty()) return alone;
   if (compared == 0) return "layers are not recorded";
   if (differing.empty()) return "no norm of a layer shows it";
-  const auto names = pair.layers.backward(differing);
+  const auto names = pair.groups.names_backward(differing);
   const auto all = differing.size() == compared && compared > 1;
   return all ? fmt::format("all {} layers", compared)
              : fmt::format("{}: {}", count_text(differing.size(), compared, "layers"),
@@ -227,9 +227,9 @@ std::string layers_text(const StepPair& pair, const std::vector<std::uint64_t>& 
 
 std::string gradient_text(const StepPair& pair, const WorkerPair& workers,
                           std::vector<std::uint64_t>& differing) {
-  const auto groups = in_groups(pair, workers);
+  const auto groups = compare_groups(pair, workers);
   std::vector<std::uint64_t> own;
-  for (const InGroup& g : groups) {
+  for (const GroupComparison& g : groups) {
     if (g.differs) own.push_back(g.group);
   }
   differing.insert(differing.end(), own.begin(), own.end());
@@ -251,93 +251,94 @@ std::string audit_text(const std::optional<AuditRecord>& audit) {
 }
 
 // What audits say of the reductions; an audit holds until the next one.
-void add_audits(const WorkerPair& workers, Found& found) {
+void add_audits(const WorkerPair& workers, DifferenceBuilder& difference) {
   const auto a = audit_text(workers.first->audit);
   const auto b = audit_text(workers.second->audit);
-  if (a != b) found.evidence({}, fmt::format("as last audited: {} in A; {} in B", a, b));
+  if (a != b) difference.add_evidence({}, fmt::format("as last audited: {} in A; {} in B", a, b));
 }
 
 }  // namespace
 
-Looked look_at_parameters(const StepPair& pair) {
+StageResult compare_parameters(const StepPair& pair) {
   const bool in_a = has_states(pair.a);
   const bool in_b = has_states(pair.b);
-  if (!in_a || !in_b || !pair.hashed.alike) return not_compared(in_a, in_b);
-  const auto pairs = holders(pair, has_states_of);
-  StatesFound found(pair, pairs);
-  for (const WorkerPair& w : pairs) found.add(w, w.first->states, w.second->states);
-  return found.any() ? std::move(found).finish() : not_compared(true, true);
+  if (!in_a || !in_b || !pair.coverage.same_tensors) return not_compared(in_a, in_b);
+  const auto pairs = replica_pairs(pair, has_states_of);
+  StateComparison comparison(pair, pairs);
+  for (const WorkerPair& w : pairs) comparison.add(w, w.first->states, w.second->states);
+  return comparison.any() ? std::move(comparison).finish() : not_compared(true, true);
 }
 
-Looked look_at_losses(const StepPair& pair) {
-  Found found(pair);
+StageResult compare_losses(const StepPair& pair) {
+  DifferenceBuilder difference(pair);
   bool known = false;
   bool differ = false;
   for (const WorkerPair& w : pair.workers) {
     if (!has_loss(*w.first) || !has_loss(*w.second)) continue;
     known = true;
     if (losses_equal(*w.first, *w.second)) {
-      found.equal(w);
+      difference.add_equal(w);
       continue;
     }
     differ = true;
-    found.worker(w);
-    found.evidence({w.first->rank}, loss_text(*w.first, *w.second));
+    difference.add_rank(w);
+    difference.add_evidence({w.first->rank}, loss_text(*w.first, *w.second));
   }
   if (!known) {
     return not_compared(std::ranges::any_of(pair.a.workers, has_loss),
                         std::ranges::any_of(pair.b.workers, has_loss));
   }
-  return differ ? std::move(found).finish("loss") : std::move(found).same();
+  return differ ? std::move(difference).finish("loss") : std::move(difference).none();
 }
 
-Looked look_at_gradients(const StepPair& pair) {
+StageResult compare_gradients(const StepPair& pair) {
   const bool read = std::ranges::any_of(pair.workers, [](const WorkerPair& w) {
     return !none_read(*w.first) && !none_read(*w.second);
   });
   if (!read) return not_compared(true, true);
-  Found found(pair);
+  DifferenceBuilder difference(pair);
   std::vector<std::uint64_t> differing;
   bool differ = false;
   for (const WorkerPair& w : pair.workers) {
     if (none_read(*w.first) || none_read(*w.second)) continue;
     if (w.first->fingerprint == w.second->fingerprint) {
-      found.equal(w);
+      difference.add_equal(w);
       continue;
     }
     differ = true;
-    found.worker(w);
-    found.evidence({w.first->rank}, gradient_text(pair, w, differing));
+    difference.add_rank(w);
+    difference.add_evidence({w.first->rank}, gradient_text(pair, w, differing));
   }
-  if (!differ) return std::move(found).same();
-  found.layers(differing);
+  if (!differ) return std::move(difference).none();
+  difference.set_layers(differing);
   const std::size_t layers = std::set(differing.begin(), differing.end()).size();
-  return std::move(found).finish(
-      layers == 0
-          ? "gradient"
-          : fmt::format("gradient of {} of {} layers, first in the backward pass {}", layers,
-                        pair.a.groups.size(), pair.layers.backward(differing).front()));
+  return std::move(difference)
+      .finish(layers == 0
+                  ? "gradient"
+                  : fmt::format("gradient of {} of {} layers, first in the backward pass {}",
+                                layers, pair.a.groups.size(),
+                                pair.groups.names_backward(differing).front()));
 }
 
-Looked look_at_reduction(const StepPair& pair) {
-  Found found(pair);
-  const auto pairs = holders(pair, has_reduced);
-  Left left(pair, pairs);
+StageResult compare_reduction(const StepPair& pair) {
+  DifferenceBuilder difference(pair);
+  const auto pairs = replica_pairs(pair, has_reduced);
+  DissentingWorkers dissenting(pair, pairs);
   bool known = false;
   bool differ = false;
   for (const WorkerPair& w : pairs) {
     if (!has_reduced(*w.first) || !has_reduced(*w.second)) continue;
     known = true;
     if (w.first->reduced_fingerprint == w.second->reduced_fingerprint) {
-      found.equal(w);
+      difference.add_equal(w);
       continue;
     }
-    if (pair.same_world()) found.worker(w);
-    left.add(w, found);
+    if (pair.same_world()) difference.add_rank(w);
+    dissenting.add(w, difference);
     if (!differ) {
-      found.evidence({}, "norm of the reduced gradient " +
-                             values_text(w.first->reduced_norm, w.second->reduced_norm));
-      add_audits(w, found);
+      difference.add_evidence({}, "norm of the reduced gradient " +
+                                      values_text(w.first->reduced_norm, w.second->reduced_norm));
+      add_audits(w, difference);
     }
     differ = true;
   }
@@ -345,26 +346,26 @@ Looked look_at_reduction(const StepPair& pair) {
     return not_compared(std::ranges::any_of(pair.a.workers, has_reduced),
                         std::ranges::any_of(pair.b.workers, has_reduced));
   }
-  return differ ? std::move(found).finish("reduced gradient") : std::move(found).same();
+  return differ ? std::move(difference).finish("reduced gradient") : std::move(difference).none();
 }
 
-Looked look_at_final(const StepPair& pair, std::span<const FinalStateRecord> a,
-                     std::span<const FinalStateRecord> b) {
+StageResult compare_final_parameters(const StepPair& pair, std::span<const FinalStateRecord> a,
+                                     std::span<const FinalStateRecord> b) {
   const auto in = [](std::span<const FinalStateRecord> of, std::uint32_t replica) {
     return std::ranges::find(of, replica, &FinalStateRecord::replica) != of.end();
   };
-  const auto pairs = holders(pair, [&](const WorkerRecord& w) {
+  const auto pairs = replica_pairs(pair, [&](const WorkerRecord& w) {
     const auto* const end = pair.a.workers.data() + pair.a.workers.size();
     const bool of_a = &w >= pair.a.workers.data() && &w < end;
     return in(of_a ? a : b, w.replica);
   });
-  StatesFound found(pair, pairs);
+  StateComparison comparison(pair, pairs);
   for (const WorkerPair& w : pairs) {
     const auto of_a = std::ranges::find(a, w.first->replica, &FinalStateRecord::replica);
     const auto of_b = std::ranges::find(b, w.second->replica, &FinalStateRecord::replica);
-    if (of_a != a.end() && of_b != b.end()) found.add(w, of_a->states, of_b->states);
+    if (of_a != a.end() && of_b != b.end()) comparison.add(w, of_a->states, of_b->states);
   }
-  return found.any() ? std::move(found).finish() : not_compared(!a.empty(), !b.empty());
+  return comparison.any() ? std::move(comparison).finish() : not_compared(!a.empty(), !b.empty());
 }
 
 }  // namespace presum::compare

@@ -32,7 +32,7 @@ std::uint64_t end_of(const ModelComparison& m) {
 // What happened between the last identical step and the next one's forward pass.
 std::string update_of(const ModelComparison& m) {
   const auto which = one_of(m.dated_after.value_or(*m.last_identical), end_of(m) - 1);
-  if (m.reduced_between) {
+  if (m.reduced_equal_before) {
     return fmt::format(
         "the optimiser's update of {} (its settings and state, clipping), or a write to the "
         "parameters after it: the reduced gradient was equal",
@@ -152,16 +152,16 @@ std::optional<std::uint64_t> last_computed(const ModelComparison& m) {
 // Settings of the optimiser that are known to differ.
 std::vector<std::string> settings_of_update(const ModelComparison& m,
                                             std::span<const FactDifference> facts,
-                                            const Between& between,
+                                            const UpdateRange& updates,
                                             std::optional<std::uint64_t> updates_at) {
   std::vector<std::string> out;
   for (const FactDifference& f : facts) {
     const bool own = f.module == m.module && f.weight == FactDifference::Weight::kDefining;
-    if (!own || !f.key.starts_with("optimizer") || f.since >= between.end) continue;
+    if (!own || !f.key.starts_with("optimizer") || f.since >= updates.end) continue;
     out.push_back(fmt::format("{}: {} in A, {} in B", f.key, f.a, f.b));
   }
   const auto& set = m.at(Stage::kConfiguration).first;
-  const bool in_time = set && set->step < between.end;
+  const bool in_time = set && set->step < updates.end;
   for (const Evidence& e : in_time ? set->evidence : std::vector<Evidence>()) {
     const bool rate = e.text.starts_with("learning_rate:") || e.text.starts_with("weight_decay:");
     if (rate && out.empty()) out.push_back(e.text);
@@ -169,21 +169,21 @@ std::vector<std::string> settings_of_update(const ModelComparison& m,
   if (in_time && out.empty() && set->what.find("optimizer_settings") != std::string::npos) {
     out.emplace_back("a setting that is not recorded by its name: optimizer_settings");
   }
-  if (updates_at && *updates_at >= *between.first && *updates_at < between.end) {
+  if (updates_at && *updates_at >= *updates.first && *updates_at < updates.end) {
     out.push_back(fmt::format("other numbers of optimiser steps from step {} on", *updates_at));
   }
   return out;
 }
 
 // "these parameters were equal before it, and so was the reduced gradient".
-std::string equal_text(const Between& between, const std::string& computed) {
-  if (between.dated) {
-    return between.reduced ? computed + ", and the reduced gradient, were equal"
+std::string equal_text(const UpdateRange& updates, const std::string& computed) {
+  if (updates.dated) {
+    return updates.reduced ? computed + ", and the reduced gradient, were equal"
                            : computed + " of all workers were equal";
   }
   return fmt::format(
       "these parameters were equal before it, and so {}",
-      between.reduced ? "was the reduced gradient" : "were the gradients of all workers");
+      updates.reduced ? "was the reduced gradient" : "were the gradients of all workers");
 }
 
 }  // namespace
@@ -252,18 +252,18 @@ std::string dated_of(const ModelComparison& m) {
 }
 
 std::string cause_of(const ModelComparison& m, std::span<const FactDifference> facts,
-                     const Between& between, std::optional<std::uint64_t> updates_at) {
-  if (!of_parameters(*m.first_number) || !between.first) return "";
-  if (!between.reduced && !between.gradients) return "";
-  const auto settings = settings_of_update(m, facts, between, updates_at);
+                     const UpdateRange& updates, std::optional<std::uint64_t> updates_at) {
+  if (!of_parameters(*m.first_number) || !updates.first) return "";
+  if (!updates.reduced && !updates.gradients) return "";
+  const auto settings = settings_of_update(m, facts, updates, updates_at);
   const bool known = !settings.empty();
-  const bool update = between.reduced || known;
+  const bool update = updates.reduced || known;
   return fmt::format(
-      "{}{} of {} {}differs ({}{}): {}", between.dated ? "by " + m.computed + ", " : "",
+      "{}{} of {} {}differs ({}{}): {}", updates.dated ? "by " + m.computed + ", " : "",
       update ? "the update" : "the reduction or the update",
-      one_of(*between.first, between.end - 1), update ? "itself " : "", fmt::join(settings, "; "),
+      one_of(*updates.first, updates.end - 1), update ? "itself " : "", fmt::join(settings, "; "),
       known ? "" : "the optimiser, its state or its settings, clipping, or a write to parameters",
-      equal_text(between, m.computed));
+      equal_text(updates, m.computed));
 }
 
 std::string origin_of(const ModelComparison& model) { return model.first ? of_stage(model) : ""; }

@@ -11,7 +11,7 @@
 namespace presum::compare {
 
 // What is known of the steps whose updates may have brought a difference of parameters about.
-struct Between {
+struct UpdateRange {
   std::optional<std::uint64_t> first;  // none: the parameters were not compared before
   std::uint64_t end = 0;               // exclusive
   bool dated = false;                  // by losses and gradients
@@ -32,7 +32,7 @@ std::string dated_of(const ModelComparison& model);
 // before it are equal; names what is known to differ of the optimiser. `updates_at`: the first step
 // at which the runs made other numbers of optimiser steps.
 std::string cause_of(const ModelComparison& model, std::span<const FactDifference> facts,
-                     const Between& between, std::optional<std::uint64_t> updates_at);
+                     const UpdateRange& updates, std::optional<std::uint64_t> updates_at);
 
 // Where to look for the cause of the first difference: what is left once all that was compared
 // before it is known to be equal. Empty where there is none.

@@ -4,16 +4,18 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "compare/first_difference.h"
+
 namespace presum::compare {
 namespace {
 
-using State = Looked::State;
+using State = StageResult::State;
 
 // Why what both runs hold cannot be compared.
-std::string why_not_alike(Stage stage, const Rest& rest) {
+std::string why_not_comparable(Stage stage, const UncomparedSteps& uncompared) {
   switch (stage) {
     case Stage::kData:
-      if (!rest.same_salt) {
+      if (!uncompared.same_salt) {
         return "the runs' salts differ, so their samples cannot be compared (set PRESUM_SALT)";
       }
       return "not all rows of the step were kept";
@@ -25,7 +27,7 @@ std::string why_not_alike(Stage stage, const Rest& rest) {
              "after "
              "the last recorded one";
     case Stage::kGradient:
-      if (rest.skipping > 0)
+      if (uncompared.skipping > 0)
         return "no gradient was read (sparse, or of earlier micro-batches alone)";
       [[fallthrough]];
     default:
@@ -33,7 +35,7 @@ std::string why_not_alike(Stage stage, const Rest& rest) {
   }
 }
 
-std::string why(Stage stage, State state, const Rest& rest) {
+std::string why(Stage stage, State state, const UncomparedSteps& uncompared) {
   switch (state) {
     case State::kNotInA:
       return "not recorded in A";
@@ -41,28 +43,29 @@ std::string why(Stage stage, State state, const Rest& rest) {
       return "not recorded in B";
     case State::kNotInEither:
       return "not recorded in either run";
-    case State::kOtherWorlds:
+    case State::kOtherWorkerCounts:
       return "the numbers of workers differ";
     default:
-      return why_not_alike(stage, rest);
+      return why_not_comparable(stage, uncompared);
   }
 }
 
-void say_stage(Stage stage, const Rest& rest, ModelComparison& model) {
-  for (const State state : {State::kNotInA, State::kNotInB, State::kNotInEither, State::kNotAlike,
-                            State::kOtherWorlds}) {
+void list_stage(Stage stage, const UncomparedSteps& uncompared, ModelComparison& model) {
+  for (const State state : {State::kNotInA, State::kNotInB, State::kNotInEither,
+                            State::kNotComparable, State::kOtherWorkerCounts}) {
     const auto times =
-        rest.states[static_cast<std::size_t>(stage)][static_cast<std::size_t>(state)];
+        uncompared.states[static_cast<std::size_t>(stage)][static_cast<std::size_t>(state)];
     if (times == 0) continue;
     const auto at = stage == Stage::kFinal || times == model.common_steps
                         ? ""
                         : fmt::format(" at {} of {} common steps", times, model.common_steps);
     model.not_compared.push_back(
-        fmt::format("{}{}: {}", to_string(stage), at, why(stage, state, rest)));
+        fmt::format("{}{}: {}", to_string(stage), at, why(stage, state, uncompared)));
   }
 }
 
-void say_steps(const char* name, const Side& side, const Side& other, ModelComparison& model) {
+void list_steps(const char* name, const RecordedSteps& side, const RecordedSteps& other,
+                ModelComparison& model) {
   const std::uint64_t alone = side.steps - model.common_steps;
   if (alone == 0) return;
   model.not_compared.push_back(
@@ -73,29 +76,54 @@ void say_steps(const char* name, const Side& side, const Side& other, ModelCompa
 
 }  // namespace
 
-void say_not_compared(const Rest& rest, ModelComparison& model) {
-  for (std::size_t s = 0; s < kStages; ++s) say_stage(static_cast<Stage>(s), rest, model);
+void list_not_compared(const UncomparedSteps& uncompared, ModelComparison& model) {
+  for (std::size_t s = 0; s < kStages; ++s) list_stage(static_cast<Stage>(s), uncompared, model);
   const auto say = [&](std::uint64_t times, const char* what, const char* why) {
     if (times == 0) return;
     model.not_compared.push_back(
         fmt::format("{} at {} of {} common steps{}", what, times, model.common_steps, why));
   };
-  say(rest.positions, "content of samples", ": the salts differ (set PRESUM_SALT)");
-  say(rest.skipping, "gradients that were not read (sparse, or of earlier micro-batches alone)",
-      "");
-  say(rest.lacking, "workers whose packet is missing in a run,", "");
-  say_steps("A", model.a, model.b, model);
-  say_steps("B", model.b, model.a, model);
+  say(uncompared.positions, "content of samples", ": the salts differ (set PRESUM_SALT)");
+  say(uncompared.skipping,
+      "gradients that were not read (sparse, or of earlier micro-batches alone)", "");
+  say(uncompared.lacking, "workers whose packet is missing in a run,", "");
+  list_steps("A", model.a, model.b, model);
+  list_steps("B", model.b, model.a, model);
 }
 
-void say_fewer_updates(const char* name, std::uint64_t step,
-                       const std::vector<std::uint32_t>& ranks, ModelComparison& model) {
+void remark_fewer_updates(const char* name, std::uint64_t step,
+                          const std::vector<std::uint32_t>& ranks, ModelComparison& model) {
   model.remarks.push_back(fmt::format(
       "rank{} {} made fewer optimiser steps in {} than in the other run, from step {} on",
       ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "), name, step));
 }
 
-void say_unclosed(const char* name, std::span<const SegmentInfo> segments, ModelComparison& model) {
+void remark_unseeded(const FingerprintKinds& unseeded, ModelComparison& model) {
+  if (unseeded.empty()) return;
+  std::vector<std::string_view> names;
+  for (const std::uint32_t kind : unseeded) names.push_back(find_fingerprint_kind(kind)->name);
+  model.remarks.push_back(fmt::format(
+      "{} differ from the first common step on and are left out: they were not seeded, and "
+      "torch does not draw from them",
+      fmt::join(names, ", ")));
+}
+
+void remark_random_generators(const std::optional<std::uint64_t>& equal_after,
+                              ModelComparison& model) {
+  const auto& random = model.at(Stage::kRandom).first;
+  if (!model.first && random) {
+    model.remarks.push_back(
+        fmt::format("{} differ from step {} on, and nothing that was compared follows from it",
+                    random->what, random->step));
+  }
+  if (model.first && equal_after && differs_earlier(model, Stage::kRandom, model.first)) {
+    model.remarks.push_back(fmt::format("{} differ from step {} on, but step {} came out equal",
+                                        random->what, random->step, *equal_after));
+  }
+}
+
+void remark_unclosed(const char* name, std::span<const SegmentInfo> segments,
+                     ModelComparison& model) {
   bool said = false;
   for (const SegmentInfo& s : segments) {
     if (s.incomplete.empty()) continue;
@@ -108,11 +136,12 @@ void say_unclosed(const char* name, std::span<const SegmentInfo> segments, Model
       name));
 }
 
-void say_restarts(const char* name, const std::vector<Piece>& pieces, ModelComparison& model) {
-  for (const Piece& p : pieces) {
-    if (p.how == Piece::How::kFirst) continue;
-    const char* const how = p.how == Piece::How::kReplays ? "which it does again"
-                            : p.how == Piece::How::kRestart
+void remark_restarts(const char* name, const std::vector<SegmentSpan>& spans,
+                     ModelComparison& model) {
+  for (const SegmentSpan& p : spans) {
+    if (p.alignment == SegmentSpan::Alignment::kFirst) continue;
+    const char* const how = p.alignment == SegmentSpan::Alignment::kReplays ? "which it does again"
+                            : p.alignment == SegmentSpan::Alignment::kRestart
                                 ? "from the beginning"
                                 : "which is assumed: no single earlier step is like its first";
     model.remarks.push_back(

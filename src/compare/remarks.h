@@ -1,37 +1,47 @@
 // SPDX-License-Identifier: Apache-2.0
-// What could not be compared, and what was assumed, in sentences.
+// Sentences about what was not compared, and about what was assumed.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "compare/pair.h"
+#include "compare/inputs.h"
+#include "compare/step_pair.h"
 #include "compare/timeline.h"
 
 namespace presum::compare {
 
-// How often each stage could not be compared.
-struct Rest {
+// How often each stage could not be compared, and why.
+struct UncomparedSteps {
   static constexpr std::size_t kStates = 6;
   std::array<std::array<std::uint64_t, kStates>, kStages> states{};
   std::uint64_t lacking = 0;    // steps at which one run lacks a worker
   std::uint64_t positions = 0;  // steps of whose samples the positions alone were compared
   std::uint64_t skipping = 0;   // steps at which a worker left gradients out
-  bool same_salt = true;
+  bool same_salt = false;
 
-  void count(Stage stage, Looked::State state) {
+  void count(Stage stage, StageResult::State state) {
     ++states[static_cast<std::size_t>(stage)][static_cast<std::size_t>(state)];
   }
 };
 
-void say_not_compared(const Rest& rest, ModelComparison& model);
+void list_not_compared(const UncomparedSteps& uncompared, ModelComparison& model);
 // Workers that made an optimiser step less than those of the other run. `name` is A or B.
-void say_fewer_updates(const char* name, std::uint64_t step,
-                       const std::vector<std::uint32_t>& ranks, ModelComparison& model);
-void say_unclosed(const char* name, std::span<const SegmentInfo> segments, ModelComparison& model);
-void say_restarts(const char* name, const std::vector<Piece>& pieces, ModelComparison& model);
+void remark_fewer_updates(const char* name, std::uint64_t step,
+                          const std::vector<std::uint32_t>& ranks, ModelComparison& model);
+// Random generators that are left out because nobody seeded them.
+void remark_unseeded(const FingerprintKinds& unseeded, ModelComparison& model);
+// Random generators that differ without a consequence. `equal_after`: the first step that is equal
+// all the same.
+void remark_random_generators(const std::optional<std::uint64_t>& equal_after,
+                              ModelComparison& model);
+void remark_unclosed(const char* name, std::span<const SegmentInfo> segments,
+                     ModelComparison& model);
+void remark_restarts(const char* name, const std::vector<SegmentSpan>& spans,
+                     ModelComparison& model);
 
 }  // namespace presum::compare

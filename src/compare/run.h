@@ -14,7 +14,7 @@ namespace presum::compare {
 
 using ModuleShard = std::pair<std::uint32_t, std::uint32_t>;  // module and shard
 
-// What is wanted of a run beside its steps. Lifetime: the log outlives it.
+// A run's records besides its steps. Lifetime: the log outlives it.
 struct Run {
   const RunLog& log;
   std::vector<Fact> facts = {};

@@ -118,7 +118,7 @@ inline void change_gradient(StepRecord& step, std::size_t worker,
 
 // As presum.attach records them: of each layer one slice a step, all at step 0; the reduced
 // gradient at every step.
-inline std::vector<StepRecord> in_turn(std::uint64_t steps) {
+inline std::vector<StepRecord> steps_hashed_in_slices(std::uint64_t steps) {
   auto out = steps_of(steps);
   for (StepRecord& s : out) {
     for (WorkerRecord& w : s.workers) {
@@ -143,7 +143,7 @@ inline void change_layer(std::vector<StepRecord>& steps, const std::string& laye
 }
 
 // The same rows over all workers, whatever their number.
-inline std::vector<StepRecord> dealt(std::uint32_t workers, std::uint64_t steps = 6) {
+inline std::vector<StepRecord> steps_sharing_rows(std::uint32_t workers, std::uint64_t steps = 6) {
   auto out = steps_of(steps, workers);
   for (StepRecord& s : out) {
     for (WorkerRecord& w : s.workers) {
@@ -159,7 +159,7 @@ inline std::vector<StepRecord> dealt(std::uint32_t workers, std::uint64_t steps 
 }
 
 // The worker's packets are missing.
-inline void lose(StepRecord& step, std::size_t worker) {
+inline void remove_worker(StepRecord& step, std::size_t worker) {
   const auto at = static_cast<std::ptrdiff_t>(worker);
   step.workers.erase(step.workers.begin() + at);
   for (GroupRecord& g : step.groups) {
@@ -169,7 +169,7 @@ inline void lose(StepRecord& step, std::size_t worker) {
   }
 }
 
-struct Made {
+struct RunOptions {
   std::vector<std::pair<std::string, std::string>> facts = {
       {"pid", "1"}, {"torch", "2.13.0"}, {"world_size", "3"}, {"every", "1"}, {"threads", "2"}};
   std::uint64_t salt = 5;
@@ -179,7 +179,7 @@ struct Made {
 };
 
 inline void add_hellos(runlog::Writer& writer, const std::vector<StepRecord>& steps,
-                       const Made& made) {
+                       const RunOptions& options) {
   for (const WorkerRecord& w : steps.front().workers) {
     packet::Hello hello;
     hello.header.segment = writer.segment();
@@ -187,7 +187,7 @@ inline void add_hellos(runlog::Writer& writer, const std::vector<StepRecord>& st
                              .replica = w.replica,
                              .rank = w.rank,
                              .replicas = steps.front().workers_expected};
-    hello.facts.facts = made.facts;
+    hello.facts.facts = options.facts;
     for (const std::string& layer : kLayers)
       hello.facts.groups.push_back({name_hash(layer), 8, layer});
     ASSERT_TRUE(writer.add(hello));
@@ -195,12 +195,12 @@ inline void add_hellos(runlog::Writer& writer, const std::vector<StepRecord>& st
 }
 
 inline void add_notes(runlog::Writer& writer, const std::vector<StepRecord>& steps,
-                      const Made& made) {
+                      const RunOptions& options) {
   for (const WorkerRecord& w : steps.back().workers) {
     packet::Note note;
     note.header.segment = writer.segment();
     note.header.identity = {.module = steps.front().model.module, .replica = w.replica};
-    note.state.optimizer_steps = steps.back().step + 1 + made.unrecorded;
+    note.state.optimizer_steps = steps.back().step + 1 + options.unrecorded;
     note.state.states = w.states;
     ASSERT_TRUE(writer.add(note));
   }
@@ -209,19 +209,19 @@ inline void add_notes(runlog::Writer& writer, const std::vector<StepRecord>& ste
 // Adds a segment to the run.
 // `end`: whose states are those after the last step, where that is not the last one.
 inline void record(const std::filesystem::path& folder, std::vector<StepRecord> steps,
-                   const Made& made = {}, const StepRecord* end = nullptr) {
+                   const RunOptions& options = {}, const StepRecord* end = nullptr) {
   FakeClock clock;
-  auto writer = runlog::Writer::open(folder, clock.function(), runlog::Journal::kWal, made.salt);
+  auto writer = runlog::Writer::open(folder, clock.function(), runlog::Journal::kWal, options.salt);
   ASSERT_TRUE(writer) << writer.error().message;
-  if (!steps.empty()) add_hellos(*writer, steps, made);
+  if (!steps.empty()) add_hellos(*writer, steps, options);
   for (StepRecord& s : steps) {
     s.model.segment = writer->segment();
     ASSERT_TRUE(writer->add(s));
   }
-  if (end != nullptr) add_notes(*writer, {*end}, made);
-  if (made.final_states && !steps.empty()) add_notes(*writer, steps, made);
+  if (end != nullptr) add_notes(*writer, {*end}, options);
+  if (options.final_states && !steps.empty()) add_notes(*writer, steps, options);
   clock.advance(60);  // long enough for tick() to commit
-  ASSERT_TRUE(made.closed ? writer->close() : writer->tick());
+  ASSERT_TRUE(options.closed ? writer->close() : writer->tick());
 }
 
 inline Comparison compare_folders(const std::filesystem::path& a, const std::filesystem::path& b) {
@@ -234,10 +234,11 @@ inline Comparison compare_folders(const std::filesystem::path& a, const std::fil
 }
 
 inline Comparison compare_steps(std::vector<StepRecord> a, std::vector<StepRecord> b,
-                                const Made& made_a = {}, const Made& made_b = {}) {
+                                const RunOptions& options_a = {},
+                                const RunOptions& options_b = {}) {
   const TempFolder folder;
-  record(folder / "a", std::move(a), made_a);
-  record(folder / "b", std::move(b), made_b);
+  record(folder / "a", std::move(a), options_a);
+  record(folder / "b", std::move(b), options_b);
   return compare_folders(folder / "a", folder / "b");
 }
 

@@ -9,12 +9,12 @@ namespace presum::compare {
 namespace {
 
 // What tells whether two steps are one and the same.
-struct Mark {
+struct StepIdentity {
   std::vector<std::uint64_t> gradients;  // by replica
   std::vector<std::uint64_t> batches;    // likewise; empty if one is unknown
   std::vector<StateHash> states;
 
-  explicit Mark(const StepRecord& step) {
+  explicit StepIdentity(const StepRecord& step) {
     for (const WorkerRecord& w : step.workers) {
       gradients.push_back(w.fingerprint);
       const std::uint64_t* batch = w.fingerprint_of(FingerprintKind::kBatch);
@@ -31,7 +31,7 @@ struct Mark {
 };
 
 // Whether a hash of the same parameters or buffers is another one.
-bool contradict(const Mark& a, const Mark& b) {
+bool states_contradict(const StepIdentity& a, const StepIdentity& b) {
   return std::ranges::any_of(a.states, [&](const StateHash& s) {
     return std::ranges::any_of(b.states, [&](const StateHash& o) {
       return o.group == s.group && o.of == s.of && o.value != s.value;
@@ -40,7 +40,7 @@ bool contradict(const Mark& a, const Mark& b) {
 }
 
 // The steps of the timeline so far that are like the first one of a segment; the last of them.
-struct Likes {
+struct SimilarSteps {
   std::optional<std::uint64_t> same_gradients;
   std::optional<std::uint64_t> same_batches;
   std::uint64_t times = 0;   // that the batches are the same: epochs may repeat their order
@@ -50,20 +50,21 @@ struct Likes {
   std::uint64_t spacing = 1;
 };
 
-Result<Likes> find_likes(const RunLog& log, const std::vector<Piece>& pieces, std::uint32_t module,
-                         std::uint32_t shard, const Mark& first) {
-  Likes out;
-  Walk walk(log, pieces, module, shard);
+Result<SimilarSteps> find_similar_steps(const RunLog& log, const std::vector<SegmentSpan>& spans,
+                                        std::uint32_t module, std::uint32_t shard,
+                                        const StepIdentity& first) {
+  SimilarSteps out;
+  TimelineReader walk(log, spans, module, shard);
   while (true) {
     PRESUM_ASSIGN(const auto at, walk.next());
     if (at.record == nullptr) return out;
-    const Mark mark(*at.record);
+    const StepIdentity mark(*at.record);
     const bool batches = !mark.batches.empty() && mark.batches == first.batches;
     if (first.any_gradient() && mark.gradients == first.gradients) out.same_gradients = at.step;
     if (batches) {
       out.same_batches = at.step;
       ++out.times;
-      out.contradicts = contradict(mark, first);
+      out.contradicts = states_contradict(mark, first);
       if (at.step == 0) out.same_start = !mark.states.empty() && !out.contradicts;
     }
     out.spacing = at.step > out.last ? at.step - out.last : 1;
@@ -72,60 +73,62 @@ Result<Likes> find_likes(const RunLog& log, const std::vector<Piece>& pieces, st
 }
 
 // Samples of an earlier step under other parameters: the data began anew, the training did not.
-Piece placed(std::uint32_t segment, const Likes& likes) {
-  using How = Piece::How;
-  const auto at = [&](std::uint64_t step, How how) {
-    return Piece{.segment = segment, .offset = step, .begin = step, .how = how};
+SegmentSpan place_segment(std::uint32_t segment, const SimilarSteps& similar) {
+  using Alignment = SegmentSpan::Alignment;
+  const auto at = [&](std::uint64_t step, Alignment alignment) {
+    return SegmentSpan{.segment = segment, .offset = step, .begin = step, .alignment = alignment};
   };
   const auto again = [&](std::uint64_t step) {
-    return at(step, step == 0 ? How::kRestart : How::kReplays);
+    return at(step, step == 0 ? Alignment::kRestart : Alignment::kReplays);
   };
-  if (likes.same_gradients) return again(*likes.same_gradients);
-  if (likes.same_start) return again(0);
-  if (likes.times == 1 && !likes.contradicts) return again(*likes.same_batches);
-  return at(likes.last + likes.spacing, How::kAssumed);
+  if (similar.same_gradients) return again(*similar.same_gradients);
+  if (similar.same_start) return again(0);
+  if (similar.times == 1 && !similar.contradicts) return again(*similar.same_batches);
+  return at(similar.last + similar.spacing, Alignment::kAssumed);
 }
 
 }  // namespace
 
-Result<std::vector<Piece>> timeline(const RunLog& log, std::uint32_t module, std::uint32_t shard,
-                                    const std::vector<std::uint32_t>& segments) {
-  std::vector<Piece> pieces;
+Result<std::vector<SegmentSpan>> timeline(const RunLog& log, std::uint32_t module,
+                                          std::uint32_t shard,
+                                          const std::vector<std::uint32_t>& segments) {
+  std::vector<SegmentSpan> spans;
   for (const std::uint32_t segment : segments) {
     PRESUM_ASSIGN(auto cursor, log.cursor({segment, module, shard}));
     PRESUM_ASSIGN(const auto first, cursor.next());
     if (first == nullptr) continue;
-    if (pieces.empty()) {
-      pieces.push_back({.segment = segment});
+    if (spans.empty()) {
+      spans.push_back({.segment = segment});
       continue;
     }
-    PRESUM_ASSIGN(const auto likes, find_likes(log, pieces, module, shard, Mark(*first)));
-    Piece next = placed(segment, likes);
-    const std::uint64_t skipped = std::min(next.offset, (first)->step);  // its own first number
+    PRESUM_ASSIGN(const auto similar,
+                  find_similar_steps(log, spans, module, shard, StepIdentity(*first)));
+    SegmentSpan next = place_segment(segment, similar);
+    const std::uint64_t skipped = std::min(next.offset, first->step);  // its own first number
     next.offset -= skipped;
-    std::erase_if(pieces, [&](const Piece& p) { return p.begin >= next.begin; });
-    if (!pieces.empty()) pieces.back().end = std::min(pieces.back().end, next.begin);
-    pieces.push_back(next);
+    std::erase_if(spans, [&](const SegmentSpan& p) { return p.begin >= next.begin; });
+    if (!spans.empty()) spans.back().end = std::min(spans.back().end, next.begin);
+    spans.push_back(next);
   }
-  return pieces;
+  return spans;
 }
 
-Result<Walk::At> Walk::next() {
-  while (at_ < pieces_.size()) {
-    const Piece& piece = pieces_[at_];
+Result<TimelineReader::Step> TimelineReader::next() {
+  while (at_ < spans_.size()) {
+    const SegmentSpan& span = spans_[at_];
     if (!cursor_) {
       PRESUM_ASSIGN(auto opened,
-                    log_.cursor({piece.segment, module_, shard_}, piece.begin - piece.offset));
+                    log_.cursor({span.segment, module_, shard_}, span.begin - span.offset));
       cursor_.emplace(std::move(opened));
     }
     PRESUM_ASSIGN(const auto record, cursor_->next());
-    if (record != nullptr && (record)->step + piece.offset < piece.end) {
-      return At{record, &piece, (record)->step + piece.offset};
+    if (record != nullptr && record->step + span.offset < span.end) {
+      return Step{record, &span, record->step + span.offset};
     }
     cursor_.reset();
     ++at_;
   }
-  return At{};
+  return Step{};
 }
 
 }  // namespace presum::compare

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One model's steps through restarts. A segment's own step numbers begin at 0; here a segment goes
-// on where the training went on.
+// One model's steps through restarts. A segment numbers its steps from 0; here they are numbered on
+// from where the training went on.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@ namespace presum::compare {
 
 // The steps of a segment from `begin` to `end` (exclusive), counted through restarts; its own
 // number of a step is smaller by `offset`. Later steps of the segment were done again by the next.
-struct Piece {
-  enum class How : std::uint8_t {
+struct SegmentSpan {
+  enum class Alignment : std::uint8_t {
     kFirst,    // the first segment
     kReplays,  // its first step has the gradients, or else the samples, of one earlier step
     kRestart,  // its first step has the samples and the parameters of step 0
@@ -25,31 +25,32 @@ struct Piece {
   std::uint64_t offset = 0;
   std::uint64_t begin = 0;
   std::uint64_t end = ~std::uint64_t{0};
-  How how = How::kFirst;
+  Alignment alignment = Alignment::kFirst;
 };
 
 // Ascending; empty for a model without a step. Reads a run of several segments once more.
 // Errors: those of reading the run.
-Result<std::vector<Piece>> timeline(const RunLog& log, std::uint32_t module, std::uint32_t shard,
-                                    const std::vector<std::uint32_t>& segments);
+Result<std::vector<SegmentSpan>> timeline(const RunLog& log, std::uint32_t module,
+                                          std::uint32_t shard,
+                                          const std::vector<std::uint32_t>& segments);
 
-// The steps of a timeline, one after the other. Lifetime: log and pieces outlive it.
-class Walk {
+// The steps of a timeline, one after the other. Lifetime: log and spans outlive it.
+class TimelineReader {
  public:
-  struct At {
+  struct Step {
     const StepRecord* record = nullptr;  // null after the last step
-    const Piece* piece = nullptr;
+    const SegmentSpan* span = nullptr;
     std::uint64_t step = 0;  // counted through restarts
   };
-  Walk(const RunLog& log, const std::vector<Piece>& pieces, std::uint32_t module,
-       std::uint32_t shard)
-      : log_(log), pieces_(pieces), module_(module), shard_(shard) {}
+  TimelineReader(const RunLog& log, const std::vector<SegmentSpan>& spans, std::uint32_t module,
+                 std::uint32_t shard)
+      : log_(log), spans_(spans), module_(module), shard_(shard) {}
   // The next step, which lives until the next call.
-  Result<At> next();
+  Result<Step> next();
 
  private:
   const RunLog& log_;
-  const std::vector<Piece>& pieces_;
+  const std::vector<SegmentSpan>& spans_;
   std::uint32_t module_;
   std::uint32_t shard_;
   std::size_t at_ = 0;

@@ -8,12 +8,12 @@
 namespace presum::compare {
 namespace {
 
-using testing::Made;
 using testing::record;
+using testing::RunOptions;
 using testing::step_of;
 using testing::steps_of;
 using testing::TempFolder;
-using How = Piece::How;
+using Alignment = SegmentSpan::Alignment;
 
 // Steps `from` to `to` of the training as a segment of their own, whose numbers begin at 0.
 std::vector<StepRecord> resumed(std::uint64_t from, std::uint64_t to) {
@@ -32,23 +32,23 @@ void change_gradients(std::vector<StepRecord>& steps) {
   }
 }
 
-std::vector<Piece> pieces_of(const std::filesystem::path& run) {
+std::vector<SegmentSpan> spans_of(const std::filesystem::path& run) {
   const auto log = RunLog::open(run);
   EXPECT_TRUE(log);
-  const auto pieces = timeline(*log, 0, 0, {1, 2});
-  EXPECT_TRUE(pieces);
-  return pieces.value_or(std::vector<Piece>());
+  const auto spans = timeline(*log, 0, 0, {1, 2});
+  EXPECT_TRUE(spans);
+  return spans.value_or(std::vector<SegmentSpan>());
 }
 
 TEST(Timeline, GoesOnWhereASegmentRepeatsGradients) {
   const TempFolder folder;
   record(folder / "run", steps_of(9));
   record(folder / "run", resumed(6, 12));
-  const auto pieces = pieces_of(folder / "run");
-  ASSERT_EQ(pieces.size(), 2U);
-  EXPECT_EQ(pieces[0].end, 6U);
-  EXPECT_EQ(pieces[1].offset, 6U);
-  EXPECT_EQ(pieces[1].how, How::kReplays);
+  const auto spans = spans_of(folder / "run");
+  ASSERT_EQ(spans.size(), 2U);
+  EXPECT_EQ(spans[0].end, 6U);
+  EXPECT_EQ(spans[1].offset, 6U);
+  EXPECT_EQ(spans[1].alignment, Alignment::kReplays);
 }
 
 TEST(Timeline, GoesOnWhereASegmentRepeatsSamples) {
@@ -57,19 +57,19 @@ TEST(Timeline, GoesOnWhereASegmentRepeatsSamples) {
   auto again = resumed(6, 12);
   change_gradients(again);
   record(folder / "run", again);
-  const auto pieces = pieces_of(folder / "run");
-  ASSERT_EQ(pieces.size(), 2U);
-  EXPECT_EQ(pieces[1].begin, 6U);
+  const auto spans = spans_of(folder / "run");
+  ASSERT_EQ(spans.size(), 2U);
+  EXPECT_EQ(spans[1].begin, 6U);
 }
 
 TEST(Timeline, GoesOnAfterTheLastStepWhereNothingIsRepeated) {
   const TempFolder folder;
   record(folder / "run", steps_of(6));
   record(folder / "run", resumed(6, 12));
-  const auto pieces = pieces_of(folder / "run");
-  ASSERT_EQ(pieces.size(), 2U);
-  EXPECT_EQ(pieces[1].begin, 6U);
-  EXPECT_EQ(pieces[1].how, How::kAssumed);
+  const auto spans = spans_of(folder / "run");
+  ASSERT_EQ(spans.size(), 2U);
+  EXPECT_EQ(spans[1].begin, 6U);
+  EXPECT_EQ(spans[1].alignment, Alignment::kAssumed);
 }
 
 TEST(Timeline, BeginsAnewWhereSamplesAndParametersAreThoseOfStepZero) {
@@ -78,10 +78,10 @@ TEST(Timeline, BeginsAnewWhereSamplesAndParametersAreThoseOfStepZero) {
   auto again = resumed(0, 4);
   change_gradients(again);
   record(folder / "run", again);
-  const auto pieces = pieces_of(folder / "run");
-  ASSERT_EQ(pieces.size(), 1U);
-  EXPECT_EQ(pieces[0].segment, 2U);
-  EXPECT_EQ(pieces[0].how, How::kRestart);
+  const auto spans = spans_of(folder / "run");
+  ASSERT_EQ(spans.size(), 1U);
+  EXPECT_EQ(spans[0].segment, 2U);
+  EXPECT_EQ(spans[0].alignment, Alignment::kRestart);
 }
 
 TEST(Timeline, GoesOnWhereOnlyTheDataBeginAnew) {
@@ -91,9 +91,9 @@ TEST(Timeline, GoesOnWhereOnlyTheDataBeginAnew) {
   change_gradients(again);
   for (WorkerRecord& w : again[0].workers) w.states[0].value ^= 1;
   record(folder / "run", again);
-  const auto pieces = pieces_of(folder / "run");
-  ASSERT_EQ(pieces.size(), 2U);
-  EXPECT_EQ(pieces[1].begin, 6U);
+  const auto spans = spans_of(folder / "run");
+  ASSERT_EQ(spans.size(), 2U);
+  EXPECT_EQ(spans[1].begin, 6U);
 }
 
 // Epochs of four steps, every one in the same order.
@@ -118,20 +118,20 @@ TEST(Timeline, GoesOnAfterTheLastStepWhereSeveralHaveItsSamples) {
   }
   record(folder / "run", before);
   record(folder / "run", after);
-  const auto pieces = pieces_of(folder / "run");
-  ASSERT_EQ(pieces.size(), 2U);
-  EXPECT_EQ(pieces[1].begin, 10U);
-  EXPECT_EQ(pieces[1].how, How::kAssumed);
+  const auto spans = spans_of(folder / "run");
+  ASSERT_EQ(spans.size(), 2U);
+  EXPECT_EQ(spans[1].begin, 10U);
+  EXPECT_EQ(spans[1].alignment, Alignment::kAssumed);
 }
 
 TEST(Timeline, GoesOnAfterTheLastStepWhereTheOneOfItsSamplesHasOtherParameters) {
   const TempFolder folder;
   record(folder / "run", unshuffled(0, 6));
   record(folder / "run", unshuffled(6, 9));
-  const auto pieces = pieces_of(folder / "run");
-  ASSERT_EQ(pieces.size(), 2U);
-  EXPECT_EQ(pieces[1].begin, 6U);
-  EXPECT_EQ(pieces[1].how, How::kAssumed);
+  const auto spans = spans_of(folder / "run");
+  ASSERT_EQ(spans.size(), 2U);
+  EXPECT_EQ(spans[1].begin, 6U);
+  EXPECT_EQ(spans[1].alignment, Alignment::kAssumed);
 }
 
 TEST(Timeline, WalksThroughItsPiecesWithoutTheStepsThatWereDoneAgain) {
@@ -140,14 +140,14 @@ TEST(Timeline, WalksThroughItsPiecesWithoutTheStepsThatWereDoneAgain) {
   record(folder / "run", resumed(6, 12));
   const auto log = RunLog::open(folder / "run");
   ASSERT_TRUE(log);
-  const auto pieces = pieces_of(folder / "run");
-  Walk walk(*log, pieces, 0, 0);
+  const auto spans = spans_of(folder / "run");
+  TimelineReader walk(*log, spans, 0, 0);
   for (std::uint64_t step = 0; step < 12; ++step) {
     const auto at = walk.next();
     ASSERT_TRUE(at);
     ASSERT_NE(at->record, nullptr);
     EXPECT_EQ(at->step, step);
-    EXPECT_EQ(at->piece->segment, step < 6 ? 1U : 2U);
+    EXPECT_EQ(at->span->segment, step < 6 ? 1U : 2U);
   }
   EXPECT_EQ(walk.next()->record, nullptr);
 }
@@ -175,8 +175,8 @@ Comparison with_a_schedule(bool tells_settings) {
     }
     return out;
   };
-  const Made at_first{.facts = {{"optimizer", "SGD"}, {"optimizer.lr", "0.1"}}};
-  const Made later{.facts = {{"optimizer", "SGD"}, {"optimizer.lr", "0.05"}}};
+  const RunOptions at_first{.facts = {{"optimizer", "SGD"}, {"optimizer.lr", "0.1"}}};
+  const RunOptions later{.facts = {{"optimizer", "SGD"}, {"optimizer.lr", "0.05"}}};
   record(folder / "whole", steps(0, 12), at_first);
   record(folder / "resumed", steps(0, 9), at_first);
   record(folder / "resumed", steps(6, 12), later);
@@ -206,9 +206,9 @@ TEST(Timeline, OfResumedRunsThatEndedAtOtherStepsLeavesTheirLastParametersOut) {
   };
   for (const auto& [name, unrecorded] : {std::pair("a", 9), std::pair("b", 5)}) {
     record(folder / name, sparse(0));
-    Made made;
-    made.unrecorded = static_cast<std::uint64_t>(unrecorded);
-    record(folder / name, sparse(50), made);
+    RunOptions options;
+    options.unrecorded = static_cast<std::uint64_t>(unrecorded);
+    record(folder / name, sparse(50), options);
   }
   const auto c = testing::compare_folders(folder / "a", folder / "b");
   EXPECT_EQ(c.models.at(0).common_steps, 10U);

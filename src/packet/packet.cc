@@ -80,8 +80,8 @@ class Encoder {
     writer_.put(header.step);
   }
 
-  template <class Body>
-  void section(Section type, Body&& body) {
+  template <class WriteBody>
+  void section(Section type, WriteBody&& body) {
     writer_.put(type);
     writer_.put(std::uint16_t{0});
     const std::size_t length_at = writer_.size();
@@ -171,9 +171,9 @@ void put_products(Encoder& encoder, const Step& step) {
 
 // ---- decoding
 
-class Body {
+class SectionReader {
  public:
-  explicit Body(std::span<const std::byte> bytes) : reader_(bytes) {}
+  explicit SectionReader(std::span<const std::byte> bytes) : reader_(bytes) {}
 
   template <class T>
   T get() {
@@ -217,7 +217,7 @@ bool read_sketch(std::span<const std::byte> bytes, std::vector<float>& sketch) {
 }
 
 template <class T, class ReadOne>
-bool read_list(Body& body, std::vector<T>& out, std::size_t max, ReadOne&& read_one) {
+bool read_list(SectionReader& body, std::vector<T>& out, std::size_t max, ReadOne&& read_one) {
   out.clear();
   while (body.more() && out.size() < max) out.push_back(read_one());
   return body.whole();
@@ -235,7 +235,7 @@ bool valid_weights(const std::vector<MicroBatch>& micro) {
                      [](const MicroBatch& m) { return std::isfinite(m.weight) && m.weight >= 0; });
 }
 
-bool read_states(Body& body, std::vector<StateHash>& states) {
+bool read_states(SectionReader& body, std::vector<StateHash>& states) {
   const bool whole = read_list(body, states, std::size_t{2} * kGroupsMax, [&] {
     StateHash s;
     s.group = body.get<std::uint64_t>();
@@ -250,7 +250,7 @@ bool read_states(Body& body, std::vector<StateHash>& states) {
          distinct(states, [](const StateHash& s) { return std::pair(s.group, s.of); });
 }
 
-bool read_samples(Body& body, Samples& samples) {
+bool read_samples(SectionReader& body, Samples& samples) {
   samples.rows = body.get<std::uint64_t>();
   samples.thinned = body.get<std::uint32_t>();
   const bool whole =
@@ -263,12 +263,12 @@ bool read_samples(Body& body, Samples& samples) {
 
 // A number that the enumeration does not have becomes its 0: not known, or not tried.
 template <class Enum>
-Enum read_code(Body& body, Enum last) {
+Enum read_code(SectionReader& body, Enum last) {
   const auto code = body.get<Enum>();
   return code <= last ? code : Enum{};
 }
 
-bool read_audit(Body& body, std::optional<AuditRecord>& out) {
+bool read_audit(SectionReader& body, std::optional<AuditRecord>& out) {
   AuditRecord& audit = out.emplace();
   audit.elements = body.get<std::uint64_t>();
   audit.differing = body.get<std::uint64_t>();
@@ -287,14 +287,14 @@ bool read_audit(Body& body, std::optional<AuditRecord>& out) {
   return body.valid();
 }
 
-bool read_gram(Body& body, std::uint32_t workers, std::vector<double>& gram) {
+bool read_gram(SectionReader& body, std::uint32_t workers, std::vector<double>& gram) {
   const std::size_t size = gram_size(workers);
   return read_list(body, gram, size, [&] { return body.get<double>(); }) && gram.size() == size &&
          size > 0;
 }
 
 bool read_section(Step& step, Section type, std::span<const std::byte> bytes) {
-  Body body(bytes);
+  SectionReader body(bytes);
   switch (type) {
     case Section::kStep:
       step.optimizer_step = body.get<std::uint64_t>();
@@ -355,7 +355,7 @@ bool read_section(Step& step, Section type, std::span<const std::byte> bytes) {
 }
 
 bool read_section(Hello& hello, Section type, std::span<const std::byte> bytes) {
-  Body body(bytes);
+  SectionReader body(bytes);
   switch (type) {
     case Section::kHost:
       hello.facts.host = body.all_text();
@@ -379,7 +379,7 @@ bool read_section(Hello& hello, Section type, std::span<const std::byte> bytes) 
 }
 
 bool read_section(Note& note, Section type, std::span<const std::byte> bytes) {
-  Body body(bytes);
+  SectionReader body(bytes);
   switch (type) {
     case Section::kNote:
       note.final = body.get<std::uint32_t>() != 0;
@@ -402,7 +402,7 @@ Error corrupt(const char* what) {
 }
 
 Result<Header> read_header(ByteReader& reader) {
-  Body body(*reader.take(kHeaderBytes - kRunOffset));
+  SectionReader body(*reader.take(kHeaderBytes - kRunOffset));
   Header h;
   h.run = body.get<std::uint64_t>();
   h.segment = body.get<std::uint32_t>();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Long series into few rows, so that a spike of one step stays visible. Plain values: one thread
-// at a time.
+// Reduces long series to few rows in which a spike of one step stays visible. Plain values: one
+// thread at a time.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How far a worker stands from the others of its step.
+// How far a worker's values lie from those of the other workers of its step.
 #pragma once
 
 #include <span>

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <limits>
 #include <string_view>
 
 namespace presum::report {
@@ -23,6 +24,10 @@ bool is_line_separator(std::string_view text) {
 Json number(double value, int digits) {
   if (!std::isfinite(value)) return nullptr;
   return std::strtod(fmt::format("{:.{}g}", value, digits).c_str(), nullptr);
+}
+
+double ratio(double sum, std::uint64_t count) {
+  return count == 0 ? std::numeric_limits<double>::quiet_NaN() : sum / static_cast<double>(count);
 }
 
 Json numbers(std::span<const double> values) {

@@ -2,6 +2,7 @@
 // Numbers and strings of a run as JSON that may stand inside an HTML page.
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string>
@@ -12,6 +13,9 @@ using Json = nlohmann::ordered_json;
 
 // The number with the digits that a chart can show; null for NaN and Inf.
 Json number(double value, int digits = 5);
+inline constexpr int kTableDigits = 7;  // those that a table shows
+// sum / count; NaN for none.
+double ratio(double sum, std::uint64_t count);
 Json numbers(std::span<const double> values);
 
 // Compact JSON text without '<', '>', '&', U+2028 or U+2029 (they are escaped), so that no string

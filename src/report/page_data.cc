@@ -11,7 +11,7 @@
 #include "diagnose/diagnoser.h"
 #include "presum/version.h"
 #include "judge/documents.h"
-#include "report/part.h"
+#include "report/model_charts.h"
 
 namespace presum::report {
 namespace {
@@ -79,39 +79,39 @@ std::vector<GroupInfo> groups_of(const StepRecord& step, const std::vector<Group
   return out;
 }
 
-// Hands each row to the part that holds its step. A run that is still written may have rows that
-// no part holds yet.
-class Router {
+// Hands each row to the charts that hold its step. A run that is still written may have rows whose
+// step no charts hold yet.
+class ModelRouter {
  public:
-  explicit Router(std::vector<Part>& parts) : parts_(parts) {}
-  Part* find(const StepKey& key) {
-    if (parts_.empty()) return nullptr;
-    for (std::size_t tried = 0; tried < parts_.size(); ++tried) {
-      if (parts_[at_].holds(key)) return &parts_[at_];
-      at_ = (at_ + 1) % parts_.size();
+  explicit ModelRouter(std::vector<ModelCharts>& models) : models_(models) {}
+  ModelCharts* find(const StepKey& key) {
+    if (models_.empty()) return nullptr;
+    for (std::size_t tried = 0; tried < models_.size(); ++tried) {
+      if (models_[at_].holds(key)) return &models_[at_];
+      at_ = (at_ + 1) % models_.size();
     }
     return nullptr;
   }
 
  private:
-  std::vector<Part>& parts_;
+  std::vector<ModelCharts>& models_;
   std::size_t at_ = 0;
 };
 
-Status fill(const RunLog& log, std::vector<Part>& parts) {
-  Router router(parts);
+Status fill(const RunLog& log, std::vector<ModelCharts>& models) {
+  ModelRouter router(models);
   auto done = log.for_each_workers([&](const StepKey& key, std::span<const WorkerRecord> workers) {
-    if (Part* part = router.find(key)) part->add_workers(key, workers);
+    if (ModelCharts* model = router.find(key)) model->add_workers(key, workers);
   });
   if (!done) return done;
   done = log.for_each_groups([&](const StepKey& key, std::span<const GroupRecord> groups) {
-    if (Part* part = router.find(key)) part->add_groups(key, groups);
+    if (ModelCharts* model = router.find(key)) model->add_groups(key, groups);
   });
   if (!done) return done;
-  for (Part& part : parts) {
-    for (const StepKey& key : part.matrix_steps()) {
+  for (ModelCharts& model : models) {
+    for (const StepKey& key : model.matrices().steps()) {
       PRESUM_ASSIGN(const auto pairs, log.cosines(key));
-      part.add_matrix(key, pairs);
+      model.matrices().add(key, pairs);
     }
   }
   return {};
@@ -123,19 +123,19 @@ bool ascending(std::span<const StepRecord> steps) {
          }) == steps.end();
 }
 
-Result<Json> parts_json(const RunLog& log, std::span<const StepRecord> steps,
-                        std::size_t cells_max) {
+Result<Json> models_json(const RunLog& log, std::span<const StepRecord> steps,
+                         std::size_t cells_max) {
   PRESUM_ASSIGN(const auto groups, log.groups());
-  const auto pieces = judge::cut(steps);
-  std::vector<Part> parts;
-  parts.reserve(pieces.size());
-  for (const auto& piece : pieces) {
-    if (!ascending(piece)) return fail(ErrorCode::kCorrupt, log.name() + ": steps out of order");
-    parts.emplace_back(piece, groups_of(piece.front(), groups), cells_max / pieces.size());
+  const auto spans = judge::cut(steps);
+  std::vector<ModelCharts> models;
+  models.reserve(spans.size());
+  for (const auto& span : spans) {
+    if (!ascending(span)) return fail(ErrorCode::kCorrupt, log.name() + ": steps out of order");
+    models.emplace_back(span, groups_of(span.front(), groups), cells_max / spans.size());
   }
-  PRESUM_TRY(fill(log, parts));
+  PRESUM_TRY(fill(log, models));
   Json out = Json::array();
-  for (const Part& part : parts) out.push_back(part.json());
+  for (const ModelCharts& model : models) out.push_back(model.json());
   return out;
 }
 
@@ -145,14 +145,14 @@ Result<Json> run_data(const RunLog& log, std::size_t cells_max) {
   PRESUM_ASSIGN(const auto facts, log.facts());
   PRESUM_ASSIGN(const auto notes, log.notes());
   PRESUM_ASSIGN(const auto modules, log.modules());
-  PRESUM_ASSIGN(auto parts, parts_json(log, steps, cells_max));
+  PRESUM_ASSIGN(auto models, models_json(log, steps, cells_max));
   return Json{{"name", log.name()},
               {"segments", judge::segments_json(judgement.segments)},
               {"judgement", judgement_of(judgement)},
               {"facts", facts_json(facts)},
               {"notes", notes_json(notes)},
               {"hosts", hosts_json(modules)},
-              {"parts", std::move(parts)}};
+              {"parts", std::move(models)}};
 }
 
 }  // namespace

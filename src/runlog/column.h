@@ -31,7 +31,7 @@ struct ColumnText {
 };
 
 // How views and frames show a column.
-enum class Shown : std::uint8_t { kAsIs, kHex, kHidden };
+enum class Display : std::uint8_t { kAsIs, kHex, kHidden };
 
 template <class Record>
 struct Column {
@@ -42,14 +42,14 @@ struct Column {
   ColumnText text = {};
   void (*bind)(Statement&, int at, const Record&) = nullptr;
   void (*read)(const Statement&, int at, Record&) = nullptr;
-  Shown shown = Shown::kAsIs;
+  Display shown = Display::kAsIs;
   std::span<const char* const> names = {};  // of 0, 1, ...: views show these
 
-  Column hidden() const { return as(Shown::kHidden); }
-  Column hex() const { return as(Shown::kHex); }
+  Column hidden() const { return as(Display::kHidden); }
+  Column hex() const { return as(Display::kHex); }
 
  private:
-  Column as(Shown how) const {
+  Column as(Display how) const {
     Column out = *this;
     out.shown = how;
     return out;
@@ -168,16 +168,16 @@ struct Table {
 };
 
 // Which columns a query reads: a matrix or a list may be long.
-enum class Part : std::uint8_t { kAll, kWithoutBlobs };
+enum class ColumnSet : std::uint8_t { kAll, kWithoutBlobs };
 
 template <class Record>
 using ColumnList = std::vector<const Column<Record>*>;  // of a table that lives for ever
 
 template <class Record>
-ColumnList<Record> columns_of(const Table<Record>& table, Part part = Part::kAll) {
+ColumnList<Record> columns_of(const Table<Record>& table, ColumnSet set = ColumnSet::kAll) {
   ColumnList<Record> out;
   for (const Column<Record>& c : table.columns) {
-    if (part == Part::kAll || c.type != Type::kBlob) out.push_back(&c);
+    if (set == ColumnSet::kAll || c.type != Type::kBlob) out.push_back(&c);
   }
   return out;
 }
@@ -234,8 +234,8 @@ class Selection {
  public:
   // `rest`: what stands behind FROM and the table.
   static Result<Selection> prepare(Database& db, const Table<Record>& table, std::string_view rest,
-                                   Part part = Part::kAll) {
-    return prepare(db, table, rest, columns_of(table, part));
+                                   ColumnSet set = ColumnSet::kAll) {
+    return prepare(db, table, rest, columns_of(table, set));
   }
   static Result<Selection> prepare(Database& db, const Table<Record>& table, std::string_view rest,
                                    ColumnList<Record> columns) {
@@ -283,8 +283,8 @@ class Selection {
 
 template <class Record>
 Result<std::vector<Record>> read_all(Database& db, const Table<Record>& table,
-                                     std::string_view rest, Part part = Part::kAll) {
-  PRESUM_ASSIGN(auto rows, (Selection<Record>::prepare(db, table, rest, part)));
+                                     std::string_view rest, ColumnSet set = ColumnSet::kAll) {
+  PRESUM_ASSIGN(auto rows, (Selection<Record>::prepare(db, table, rest, set)));
   return rows.all();
 }
 

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/try.h"
-#include "runlog/reading.h"
+#include "runlog/run_log_state.h"
 
 namespace presum {
 
@@ -20,10 +20,10 @@ namespace {
 
 // Rows of a model in the order of their steps, taken as far as a step.
 template <class Row>
-class Stream {
+class RowsByStep {
  public:
-  static Result<Stream> open(Selection<Row> rows) {
-    Stream out(std::move(rows));
+  static Result<RowsByStep> open(Selection<Row> rows) {
+    RowsByStep out(std::move(rows));
     PRESUM_TRY(out.advance());
     return out;
   }
@@ -37,7 +37,7 @@ class Stream {
   }
 
  private:
-  explicit Stream(Selection<Row> rows) : rows_(std::move(rows)) {}
+  explicit RowsByStep(Selection<Row> rows) : rows_(std::move(rows)) {}
   Status advance() {
     PRESUM_ASSIGN(next_, rows_.next());
     return {};
@@ -47,16 +47,16 @@ class Stream {
 };
 
 template <class Row>
-Result<Stream<Row>> stream(runlog::Database& db, const runlog::Table<Row>& table,
-                           const ModelKey& model) {
+Result<RowsByStep<Row>> rows_by_step(runlog::Database& db, const runlog::Table<Row>& table,
+                                     const ModelKey& model) {
   PRESUM_ASSIGN(auto rows,
                 (Selection<Row>::prepare(
                     db, table, "WHERE segment=? AND module=? AND shard=? ORDER BY step")));
   rows.with(model.segment, model.module, model.shard);
-  return Stream<Row>::open(std::move(rows));
+  return RowsByStep<Row>::open(std::move(rows));
 }
 
-void put(std::vector<FingerprintValue>& values, const FingerprintValue& value) {
+void set_value(std::vector<FingerprintValue>& values, const FingerprintValue& value) {
   for (FingerprintValue& f : values) {
     if (f.kind != value.kind) continue;
     f = value;
@@ -72,17 +72,17 @@ struct StepCursor::State {
   Selection<WorkerStepRow> workers;
   Selection<GroupStepRow> groups;
   Selection<MissingRow> missing;
-  Stream<FingerprintRow> fingerprints;
-  Stream<AuditedStep> audits;
+  RowsByStep<FingerprintRow> fingerprints;
+  RowsByStep<AuditedStep> audits;
   // What a worker last told, by replica.
   std::map<std::uint32_t, std::vector<FingerprintValue>> values = {};
   std::map<std::uint32_t, AuditRecord> audited = {};
   StepRecord record = {};
 
-  Status take_told() {
+  Status take_last_told() {
     PRESUM_TRY(fingerprints.take_until(
         record.step, [](const FingerprintRow& row) { return row.step; },
-        [&](const FingerprintRow& row) { put(values[row.replica], row.value); }));
+        [&](const FingerprintRow& row) { set_value(values[row.replica], row.value); }));
     return audits.take_until(
         record.step, [](const AuditedStep& row) { return row.key.step; },
         [&](const AuditedStep& row) { audited[row.replica] = row.audit; });
@@ -96,7 +96,7 @@ struct StepCursor::State {
   }
 
   Status fill(std::uint64_t id) {
-    PRESUM_TRY(take_told());
+    PRESUM_TRY(take_last_told());
     workers.with(id);
     PRESUM_TRY(workers.each([&](WorkerStepRow&& row) { add(std::move(row)); }));
     groups.with(id);
@@ -128,7 +128,7 @@ Result<StepCursor> RunLog::cursor(const ModelKey& model, std::uint64_t from_step
                 Selection<StepRow>::prepare(
                     db, runlog::step_table(),
                     "WHERE segment=? AND module=? AND shard=? AND step>=? ORDER BY step",
-                    runlog::Part::kWithoutBlobs));
+                    runlog::ColumnSet::kWithoutBlobs));
   PRESUM_ASSIGN(auto workers,
                 Selection<WorkerStepRow>::prepare(db, runlog::worker_step_table(),
                                                   "WHERE step_id=? ORDER BY replica"));
@@ -136,8 +136,8 @@ Result<StepCursor> RunLog::cursor(const ModelKey& model, std::uint64_t from_step
                                                               "WHERE step_id=? ORDER BY group_id"));
   PRESUM_ASSIGN(auto missing, Selection<MissingRow>::prepare(db, runlog::missing_table(),
                                                              "WHERE step_id=? ORDER BY replica"));
-  PRESUM_ASSIGN(auto fingerprints, stream(db, runlog::fingerprint_table(), model));
-  PRESUM_ASSIGN(auto audits, stream(db, runlog::audit_table(), model));
+  PRESUM_ASSIGN(auto fingerprints, rows_by_step(db, runlog::fingerprint_table(), model));
+  PRESUM_ASSIGN(auto audits, rows_by_step(db, runlog::audit_table(), model));
   steps.with(model.segment, model.module, model.shard, from_step);
   return StepCursor(std::make_unique<StepCursor::State>(
       StepCursor::State{std::move(steps), std::move(workers), std::move(groups), std::move(missing),

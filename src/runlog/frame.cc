@@ -10,15 +10,15 @@
 #include <utility>
 
 #include "base/try.h"
-#include "runlog/reading.h"
+#include "runlog/run_log_state.h"
 #include "runlog/schema.h"
 
 namespace presum {
 namespace {
 
+using runlog::Display;
 using runlog::GroupStepRow;
 using runlog::Selection;
-using runlog::Shown;
 using runlog::Statement;
 using runlog::StepRow;
 using runlog::Type;
@@ -39,7 +39,7 @@ class SeriesReader {
     for (const char* name : column.names) series_.texts.emplace_back(name);
     if (series_.is_text) {
       series_.values = Small();
-    } else if (column.shown == Shown::kHex) {
+    } else if (column.shown == Display::kHex) {
       series_.values = Hashes();
     } else if (column.type == Type::kReal || column.nullable) {
       series_.values = Reals();
@@ -109,13 +109,13 @@ Result<std::uint64_t> count_rows(runlog::Database& db, std::string_view from) {
 }
 
 // Where the groups of a model stand when they are sorted by name.
-struct GroupPlaces {
+struct GroupPositions {
   std::map<std::pair<ModelKey, std::uint64_t>, std::int32_t> place;
   std::vector<std::string> names;  // by place
 };
 
-GroupPlaces places_of(const std::vector<GroupInfo>& groups) {
-  GroupPlaces out;
+GroupPositions places_of(const std::vector<GroupInfo>& groups) {
+  GroupPositions out;
   for (const GroupInfo& g : groups) out.names.push_back(g.name);
   std::ranges::sort(out.names);
   out.names.erase(std::unique(out.names.begin(), out.names.end()), out.names.end());
@@ -127,9 +127,9 @@ GroupPlaces places_of(const std::vector<GroupInfo>& groups) {
 }
 
 // One row a step, group and worker.
-class NormRows {
+class GroupNormRows {
  public:
-  explicit NormRows(GroupPlaces places) : places_(std::move(places)) {}
+  explicit GroupNormRows(GroupPositions places) : places_(std::move(places)) {}
 
   void reserve(std::size_t rows) {
     step_.reserve(rows);
@@ -181,7 +181,7 @@ class NormRows {
     std::ranges::stable_sort(groups, {}, place);
   }
 
-  GroupPlaces places_;
+  GroupPositions places_;
   Integers step_;
   Small segment_, module_, shard_, group_, rank_;
   std::vector<float> norm_, max_;
@@ -206,7 +206,7 @@ std::vector<TableInfo> shown_tables() {
   for (const runlog::View& view : runlog::views()) {
     TableInfo& info = out.emplace_back(TableInfo{view.name, view.meaning, {}});
     for (const ViewColumn& c : view.columns) {
-      const bool text = !c.names.empty() || c.shown == Shown::kHex;
+      const bool text = !c.names.empty() || c.shown == Display::kHex;
       info.columns.push_back(
           {c.name, text ? "text" : name_of(c.type), c.text.meaning, c.text.unit, c.text.unknown});
     }
@@ -253,7 +253,7 @@ Result<std::vector<Series>> RunLog::group_norms() const {
                 Selection<GroupStepRow>::prepare(
                     db, runlog::group_step_table(), "WHERE step_id=?",
                     columns_of(runlog::group_step_table(), {"group_id", "norms", "maxima"})));
-  NormRows out(places_of(names));
+  GroupNormRows out(places_of(names));
   out.reserve(count);
   while (true) {
     PRESUM_ASSIGN(const auto step, steps.next());

@@ -8,15 +8,15 @@
 #include <utility>
 
 #include "base/try.h"
-#include "runlog/reading.h"
+#include "runlog/file_checks.h"
+#include "runlog/run_log_state.h"
 #include "runlog/schema.h"
-#include "runlog/shape.h"
 
 namespace presum {
 
+using runlog::ColumnSet;
 using runlog::Database;
 using runlog::kStepOrder;
-using runlog::Part;
 using runlog::read_all;
 using runlog::records_of;
 
@@ -122,7 +122,7 @@ std::string RunLog::name() const {
 
 Result<std::vector<StepRecord>> RunLog::steps() const {
   PRESUM_ASSIGN(auto steps,
-                read_all(state_->db, runlog::step_table(), kStepOrder, Part::kWithoutBlobs));
+                read_all(state_->db, runlog::step_table(), kStepOrder, ColumnSet::kWithoutBlobs));
   PRESUM_TRY(check_steps(steps, state_->file));
   PRESUM_TRY(read_missing(state_->db, steps));
   return records_of<StepRecord>(std::move(steps));

@@ -12,8 +12,8 @@
 
 #include "base/random_id.h"
 #include "base/try.h"
+#include "runlog/file_checks.h"
 #include "runlog/schema.h"
-#include "runlog/shape.h"
 
 namespace presum::runlog {
 namespace {
@@ -157,14 +157,14 @@ Result<RunFile> RunFile::open(const std::filesystem::path& folder, Journal journ
 void RunFile::watch(std::uint32_t segment, std::string run) {
   segment_ = segment;
   run_ = std::move(run);
-  watch_.emplace(file_, journal_ != Journal::kExclusive);
+  identity_.emplace(file_, journal_ != Journal::kExclusive);
 }
 
 Status RunFile::check(std::uint64_t last_step) {
-  const auto seen = watch_->look();
-  if (seen == FileWatch::State::kOurs) return {};
-  if (seen == FileWatch::State::kTouched && holds_the_segment() && holds_the_step(last_step)) {
-    watch_->remember();
+  const auto seen = identity_->state();
+  if (seen == FileIdentity::State::kOurs) return {};
+  if (seen == FileIdentity::State::kTouched && holds_the_segment() && holds_the_step(last_step)) {
+    identity_->remember();
     return {};
   }
   gone_ = true;
@@ -200,7 +200,7 @@ void RunFile::release() {
   db_ = {};
 }
 
-Status RunFile::copy_home() const {
+Status RunFile::copy_back() const {
   if (copy_to_.empty() || gone_) return {};
   // Renamed into place: a reader sees the old file or the new one, whole.
   auto part = copy_to_;

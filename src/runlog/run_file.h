@@ -7,23 +7,23 @@
 #include <string>
 
 #include "presum/status.h"
-#include "runlog/file_watch.h"
+#include "runlog/file_identity.h"
 #include "runlog/sqlite.h"
 
 namespace presum::runlog {
 
-// Where the database file is written and how.
+// Where the database file is written, and with which journal.
 enum class Journal {
   kWal,        // readable while written
   kExclusive,  // network file systems: rollback journal, exclusive lock, not readable until closed
   kLocalCopy,  // the file system cannot lock at all: a local file, copied into place at close
 };
 
-// What to use in a folder. By default chosen from the file system's type (statfs).
+// The journal to use in a folder, by the type of its file system (statfs).
 Journal choose_journal(const std::filesystem::path& folder);
 
-// The database file that a recording writes: how it comes to be, and whether what stands in its
-// place is still the same. Thread-safety: one thread at a time. Holds the file until release().
+// The database file that a recording writes: creates it, and notices if another file takes its
+// place. Thread-safety: one thread at a time. Holds the file until release().
 class RunFile {
  public:
   // Creates the folder and the database, or opens an existing one. Errors: kIo (not writable, no
@@ -32,20 +32,20 @@ class RunFile {
 
   Database& db() { return db_; }
 
-  // From here on the file is watched: it must keep this row of `segment`.
+  // Checks from here on that the file keeps this row of `segment`.
   void watch(std::uint32_t segment, std::string run);
-  // Nothing may be written to a file that somebody has put in this one's place: then the error is
-  // kIo, and is_gone(). `last_step`: the id of the last step that was committed; 0: none.
+  // Call it before writing. Error (kIo, and then is_gone()): somebody has put another file in this
+  // one's place. `last_step`: the id of the last step that was committed; 0: none.
   Status check(std::uint64_t last_step);
-  // What is in the file now is this recording's.
-  void remember() { watch_->remember(); }
+  // Takes the file as it is now for this recording's.
+  void remember() { identity_->remember(); }
   bool is_gone() const { return gone_; }
 
   // Gives up the file and its lock: until then an exclusive one keeps readers out.
   // REQUIRES: no statement of db() lives.
   void release();
   // After release(): puts a local copy into the run folder. Does nothing for other journals.
-  Status copy_home() const;
+  Status copy_back() const;
 
  private:
   bool holds_the_segment() const;
@@ -55,7 +55,7 @@ class RunFile {
   std::filesystem::path file_;
   std::filesystem::path copy_to_;  // kLocalCopy only
   Journal journal_ = Journal::kWal;
-  std::optional<FileWatch> watch_;
+  std::optional<FileIdentity> identity_;
   bool gone_ = false;  // another file stands in its place, or none
   std::uint32_t segment_ = 0;
   std::string run_;

@@ -43,7 +43,7 @@ std::string create(const Table<Record>& table) {
 // What the view shows of a column: names in place of codes, fingerprints in hexadecimal digits.
 std::string expression(const ViewColumn& c) {
   std::string shown = c.source;
-  if (c.shown == Shown::kHex) shown = fmt::format("printf('%016x', {})", c.source);
+  if (c.shown == Display::kHex) shown = fmt::format("printf('%016x', {})", c.source);
   if (!c.names.empty()) {
     shown = fmt::format("CASE {}", c.source);
     for (std::size_t i = 0; i + 1 < c.names.size(); ++i) {
@@ -80,7 +80,7 @@ template <class Record>
 std::vector<ViewColumn> shown_columns(const Table<Record>& table, std::string_view as) {
   std::vector<ViewColumn> out;
   for (const Column<Record>& c : table.columns) {
-    if (c.shown != Shown::kHidden && c.type != Type::kBlob) out.push_back(view_column(c, as));
+    if (c.shown != Display::kHidden && c.type != Type::kBlob) out.push_back(view_column(c, as));
   }
   return out;
 }

@@ -22,7 +22,7 @@ struct ViewColumn {
   Type type = Type::kInteger;
   bool nullable = false;
   bool small = false;
-  Shown shown = Shown::kAsIs;
+  Display shown = Display::kAsIs;
   std::span<const char* const> names = {};
   ColumnText text = {};
 };

@@ -3,16 +3,16 @@
 #include <utility>
 
 #include "base/try.h"
-#include "runlog/reading.h"
+#include "runlog/run_log_state.h"
 
 namespace presum {
 namespace {
 
+using runlog::ColumnSet;
 using runlog::Database;
 using runlog::GroupStepRow;
 using runlog::key_of;
 using runlog::kStepOrder;
-using runlog::Part;
 using runlog::records_of;
 using runlog::Selection;
 using runlog::StepRow;
@@ -23,8 +23,8 @@ using runlog::WorkerStepRow;
 template <class Record, class Row, class Visit>
 Status for_each_step(Database& db, const Table<Row>& table, std::string_view rest, Visit&& visit) {
   PRESUM_ASSIGN(auto steps, Selection<StepRow>::prepare(db, runlog::step_table(), kStepOrder,
-                                                        Part::kWithoutBlobs));
-  PRESUM_ASSIGN(auto rows, (Selection<Row>::prepare(db, table, rest, Part::kWithoutBlobs)));
+                                                        ColumnSet::kWithoutBlobs));
+  PRESUM_ASSIGN(auto rows, (Selection<Row>::prepare(db, table, rest, ColumnSet::kWithoutBlobs)));
   while (true) {
     PRESUM_ASSIGN(const auto step, steps.next());
     if (!step) return {};

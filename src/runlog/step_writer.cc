@@ -24,7 +24,7 @@ StepWriter::StepWriter(Database& db, std::uint64_t salt, Insertion<StepRow> step
                        Insertion<MissingRow> missing, Insertion<FingerprintRow> fingerprints,
                        Insertion<AuditedStep> audits)
     : db_(&db),
-      salted_(salt, kOfSamples),
+      salted_(salt, kSampleHashes),
       steps_(std::move(steps)),
       workers_(std::move(workers)),
       groups_(std::move(groups)),

@@ -13,8 +13,8 @@
 namespace presum::runlog {
 
 // Second halves of the keys of KeyedHash: what a salt is used for (docs/runlog_format.md).
-inline constexpr std::uint64_t kOfSamples = 1;
-inline constexpr std::uint64_t kOfSalts = 2;
+inline constexpr std::uint64_t kSampleHashes = 1;
+inline constexpr std::uint64_t kSaltNames = 2;
 
 // Writes steps: their rows in every table that has any. Row hashes are salted. Lifetime: the
 // database outlives it. One thread at a time.

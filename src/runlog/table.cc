@@ -4,7 +4,7 @@
 
 #include "base/try.h"
 #include "presum/run_log.h"
-#include "runlog/reading.h"
+#include "runlog/run_log_state.h"
 #include "runlog/schema.h"
 
 namespace presum {

@@ -241,7 +241,7 @@ Column<WorkerStepRow> reduced_fingerprint_column() {
             }
           },
       .read = [](const Statement& row, int at, Row& w) { w.reduced_fingerprint = row.integer(at); },
-      .shown = Shown::kHex};
+      .shown = Display::kHex};
 }
 
 Column<WorkerStepRow> states_column() {

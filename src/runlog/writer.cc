@@ -66,7 +66,7 @@ struct Writer::State {
     segment.run = fmt::format("{:016x}", run);
     segment.started_utc = utc_now();
     segment.presum_version = version();
-    segment.salt = fmt::format("{:016x}", KeyedHash(salt, kOfSalts)(0));
+    segment.salt = fmt::format("{:016x}", KeyedHash(salt, kSaltNames)(0));
     PRESUM_TRY(write_segment());
     // Best effort: a reader may prevent it.
     static_cast<void>(db().execute("PRAGMA wal_checkpoint(PASSIVE)"));
@@ -266,7 +266,7 @@ Status Writer::close() {
   // Best effort: one plain file that also opens from a read-only folder. A reader may prevent it.
   static_cast<void>(state_->db().execute("PRAGMA busy_timeout=0; PRAGMA journal_mode=DELETE"));
   state_->release();
-  return state_->file.copy_home();
+  return state_->file.copy_back();
 }
 
 void Writer::abandon(std::string_view why) {
@@ -276,7 +276,7 @@ void Writer::abandon(std::string_view why) {
   if (!state_->file.is_gone() && mark_incomplete(why)) static_cast<void>(state_->commit());
   state_->closed = true;
   state_->release();
-  static_cast<void>(state_->file.copy_home());
+  static_cast<void>(state_->file.copy_back());
 }
 
 }  // namespace presum::runlog

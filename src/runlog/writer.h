@@ -25,8 +25,8 @@ namespace presum::runlog {
 class Writer {
  public:
   // Creates the folder and the database, or opens an existing one and begins its next segment.
-  // `salt` keeps outsiders from looking samples up: the
-  // file holds a keyed hash of every row hash (docs/runlog_format.md, "Salt").
+  // The file holds row hashes keyed with `salt`, so that outsiders cannot look samples up
+  // (docs/runlog_format.md, "Salt").
   // Errors: kIo (not writable, no space), kCorrupt or kUnsupported (what is there is not ours).
   static Result<Writer> open(const std::filesystem::path& folder, MonotonicClock clock,
                              Journal journal, std::uint64_t salt = 0);
@@ -44,26 +44,26 @@ class Writer {
   // The findings and checks of one model of this segment, in place of those given before.
   Status replace(const ModelKey& model, std::span<const Finding> findings,
                  std::span<const CheckRecord> checks);
-  // What a detector wants to know after a restart; the last one of any segment.
+  // Saves a detector's state for a restart; saved_detector() returns the latest of any segment.
   Status save_detector(std::uint32_t module, std::uint32_t shard, std::string_view state);
   Result<std::optional<std::string>> saved_detector(std::uint32_t module, std::uint32_t shard);
   // The exit code with which a preflight ends this segment.
   Status preflight(int exit_code);
 
-  // How many packets of this segment could not be used so far.
+  // Stores the counts of this segment's packets that were not used so far.
   Status count(const PacketCounts& packets);
-  // From here on the segment lacks something; the first call counts. It is still written.
+  // Marks the segment as incomplete from here on; the first call counts. Writing goes on.
   Status mark_incomplete(std::string_view why);
 
-  // Whether `tick` would commit: what belongs to the records so far is to be written before.
+  // Whether `tick` would commit. Write what belongs to the records so far before it does.
   bool is_due() const;
   Status tick();
-  // The highest step that is in the file for good; none before the first.
+  // The highest step that was committed; none before the first.
   std::optional<std::uint64_t> committed_step() const;
   // Commits, marks the segment as closed and leaves one plain file.
   Status close();
-  // Ends the writing after an error: what was committed stays, the segment is not marked as closed,
-  // and, where the file still takes it, `why` is noted.
+  // Ends the writing after an error. What was committed stays, the segment is not marked as closed,
+  // and `why` is stored if the file can still be written.
   void abandon(std::string_view why);
 
  private:

@@ -55,8 +55,8 @@ void unscale(GradientSums& sums, double scale) {
   sums.max_abs /= scale;
 }
 
-// A fact that is too long to be read is told by its beginning, its length and its hash.
-std::string bounded(std::string_view text) {
+// The beginning, the length and the hash of a fact that is too long to read.
+std::string shortened(std::string_view text) {
   if (text.size() <= Observer::kFactBytesMax) return std::string(text);
   auto kept = Observer::kFactBytesMax - 64;
   while (kept > 0 && (static_cast<unsigned char>(text[kept]) & 0xC0U) == 0x80U) --kept;  // UTF-8
@@ -99,7 +99,7 @@ Result<std::string_view> simd_target() { return base::simd_target(); }
 SimdTargets simd_targets() { return {base::simd_targets(), base::impossible_simd_targets()}; }
 
 struct Observer::State {
-  struct Slot {
+  struct GradientSlot {
     std::uint64_t id = 0;
     std::uint32_t group = 0;
     bool seen = false;
@@ -110,7 +110,7 @@ struct Observer::State {
   };
 
   ObserverOptions options;
-  std::vector<Slot> slots;
+  std::vector<GradientSlot> slots;
   std::vector<GroupName> groups;  // those with gradients first
   std::size_t gradient_groups = 0;
   std::unordered_map<std::string, std::uint32_t> group_index;
@@ -122,12 +122,12 @@ struct Observer::State {
   double mean_dot = kNaN;
   std::vector<double> gram;
 
-  struct Stateful {
+  struct HashedTensor {
     std::uint64_t id = 0;
     std::uint64_t group = 0;
   };
-  std::vector<Stateful> parameters;
-  std::vector<Stateful> buffers;
+  std::vector<HashedTensor> parameters;
+  std::vector<HashedTensor> buffers;
 
   packet::Header header() const { return {.identity = options.identity, .step = step}; }
 
@@ -143,17 +143,17 @@ struct Observer::State {
     report.audit.reset();
     mean_dot = kNaN;
     gram.clear();
-    for (Slot& slot : slots) {
+    for (GradientSlot& slot : slots) {
       slot.seen = slot.reduced_seen = false;
       slot.sums = slot.reduced = {};
     }
   }
 
-  static std::uint64_t seed(const Slot& slot, std::uint64_t at_step) {
+  static std::uint64_t seed(const GradientSlot& slot, std::uint64_t at_step) {
     return splitmix64(splitmix64(kSketchSeed ^ at_step) ^ slot.id);
   }
 
-  observe::SketchSpan sketch_of(Slot& slot) {
+  observe::SketchSpan sketch_of(GradientSlot& slot) {
     if (sketch.empty()) return {};
     if (slot.seen && slot.own_sketch.empty()) {
       slot.own_sketch.resize(sketch.size());
@@ -168,7 +168,7 @@ struct Observer::State {
 
   std::vector<float> finish_sketch() {
     if (!sketch_valid) return {};
-    for (const Slot& slot : slots) {
+    for (const GradientSlot& slot : slots) {
       if (!slot.seen || slot.own_sketch.empty()) continue;
       for (std::size_t i = 0; i < sketch.size(); ++i) sketch[i] += slot.own_sketch[i];
     }
@@ -178,7 +178,7 @@ struct Observer::State {
   void sum_gradients(packet::Step& out, double scale) const {
     out.groups.resize(gradient_groups);
     for (std::size_t g = 0; g < gradient_groups; ++g) out.groups[g].id = groups[g].id;
-    for (const Slot& slot : slots) {
+    for (const GradientSlot& slot : slots) {
       if (!slot.seen) continue;
       add(out.total, slot.sums, slot.id);
       add(out.groups[slot.group].sums, slot.sums, slot.id);
@@ -193,13 +193,13 @@ struct Observer::State {
     for (double& product : out.gram) product /= scale * scale;
   }
 
-  const Stateful* stateful(StateHash::Of of, std::uint32_t index) const {
+  const HashedTensor* hashed_tensor(StateHash::Of of, std::uint32_t index) const {
     if (of != StateHash::Of::kParameters && of != StateHash::Of::kBuffers) return nullptr;
     const auto& all = of == StateHash::Of::kParameters ? parameters : buffers;
     return index < all.size() ? &all[index] : nullptr;
   }
 
-  void add_state(StateHash::Of of, const Stateful& what, std::uint64_t fingerprint) {
+  void add_state(StateHash::Of of, const HashedTensor& what, std::uint64_t fingerprint) {
     auto& states = report.states;
     auto at = std::find_if(states.begin(), states.end(),
                            [&](const StateHash& s) { return s.of == of && s.group == what.group; });
@@ -253,7 +253,7 @@ struct Observer::State {
 
   std::optional<GradientSums> sum_reduced(double scale) const {
     std::optional<GradientSums> out;
-    for (const Slot& slot : slots) {
+    for (const GradientSlot& slot : slots) {
       if (!slot.reduced_seen) continue;
       if (!out) out.emplace();
       add(*out, slot.reduced, slot.id);
@@ -286,7 +286,7 @@ Result<Observer> Observer::create(ObserverOptions options,
   auto state = std::make_unique<State>();
   state->sketch.resize(size);
   state->options = std::move(options);
-  for (auto& [key, value] : state->options.facts) value = bounded(value);
+  for (auto& [key, value] : state->options.facts) value = shortened(value);
   PRESUM_TRY(state->add_parameters(parameters));
   state->add_buffers();
   return Observer(std::move(state));
@@ -304,9 +304,9 @@ void Observer::fact(std::string_view key, std::string_view value) {
   const auto known =
       std::find_if(facts.begin(), facts.end(), [&](const auto& f) { return f.first == key; });
   if (known != facts.end()) {
-    known->second = bounded(value);
+    known->second = shortened(value);
   } else {
-    facts.emplace_back(key, bounded(value));
+    facts.emplace_back(key, shortened(value));
   }
 }
 
@@ -317,7 +317,7 @@ Status Observer::gradient(ParameterId parameter, const void* data, std::size_t c
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("gradient of unknown parameter {} or without data", parameter));
   }
-  State::Slot& slot = state_->slots[parameter];
+  State::GradientSlot& slot = state_->slots[parameter];
   const auto sketch = state_->sketch_of(slot);
   slot.sums = observe::gradient_pass(data, count, dtype, sketch);
   if (!slot.seen) state_->elements += count;
@@ -331,7 +331,7 @@ Status Observer::reduced_gradient(ParameterId parameter, const void* data, std::
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("reduced gradient of unknown parameter {} or without data", parameter));
   }
-  State::Slot& slot = state_->slots[parameter];
+  State::GradientSlot& slot = state_->slots[parameter];
   slot.reduced = observe::gradient_pass(data, count, dtype, {});
   slot.reduced_seen = true;
   return {};
@@ -342,7 +342,7 @@ Status Observer::gradient_sums(ParameterId parameter, const GradientSums& sums,
   if (parameter >= state_->slots.size()) {
     return fail(ErrorCode::kInvalidArgument, fmt::format("unknown parameter {}", parameter));
   }
-  State::Slot& slot = state_->slots[parameter];
+  State::GradientSlot& slot = state_->slots[parameter];
   if (!reduced && !slot.seen) state_->elements += elements;
   (reduced ? slot.reduced : slot.sums) = sums;
   (reduced ? slot.reduced_seen : slot.seen) = true;
@@ -418,7 +418,7 @@ Status Observer::state(StateHash::Of of, std::uint32_t index, const void* data, 
 }
 
 Status Observer::state_sum(StateHash::Of of, std::uint32_t index, std::uint64_t fingerprint) {
-  const State::Stateful* what = state_->stateful(of, index);
+  const State::HashedTensor* what = state_->hashed_tensor(of, index);
   if (what == nullptr) {
     return fail(ErrorCode::kInvalidArgument, fmt::format("unknown parameter or buffer {}", index));
   }

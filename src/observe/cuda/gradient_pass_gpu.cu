@@ -32,17 +32,17 @@ class GpuTest : public testing::TestWithParam<Dtype> {
   cudaStream_t stream_ = nullptr;
 };
 
-struct Managed {
-  explicit Managed(std::size_t bytes) {
+struct ManagedMemory {
+  explicit ManagedMemory(std::size_t bytes) {
     EXPECT_EQ(cudaMallocManaged(&memory, bytes + 1), cudaSuccess);
   }
-  ~Managed() { cudaFree(memory); }
-  Managed(const Managed&) = delete;
-  Managed& operator=(const Managed&) = delete;
+  ~ManagedMemory() { cudaFree(memory); }
+  ManagedMemory(const ManagedMemory&) = delete;
+  ManagedMemory& operator=(const ManagedMemory&) = delete;
   void* memory = nullptr;
 };
 
-struct Found {
+struct PassOutput {
   double sum_squares, max_abs;
   std::int64_t nonfinite;
   std::uint64_t fingerprint;
@@ -53,11 +53,11 @@ void GpuTest::expect_the_bits_of_the_host(const Buffer& buffer, std::size_t offs
   SCOPED_TRACE("count " + std::to_string(buffer.count()) + ", sketch " + std::to_string(size));
   const std::size_t count = buffer.count();
   const std::size_t bytes = count * element_bytes(buffer.dtype());
-  const Managed data(offset + bytes), results(sizeof(Found)), sketch(size * sizeof(float)),
-      workspace(workspace_bytes(count, size));
+  const ManagedMemory data(offset + bytes), results(sizeof(PassOutput)),
+      sketch(size * sizeof(float)), workspace(workspace_bytes(count, size));
   char* from = static_cast<char*>(data.memory) + offset;
   std::memcpy(from, buffer.data(), bytes);
-  auto* found = static_cast<Found*>(results.memory);
+  auto* found = static_cast<PassOutput*>(results.memory);
   auto* values = static_cast<float*>(sketch.memory);
   std::vector<float> wanted_sketch(size, 0.25F);
   std::copy(wanted_sketch.begin(), wanted_sketch.end(), values);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What was seen before a difference: when parameters were last hashed, and since when gradients
-// were compared at every step.
+// What was equal before a difference: the steps at which parameters, losses and gradients were last
+// compared and equal.
 #pragma once
 
 #include <algorithm>
@@ -17,25 +17,26 @@ namespace presum::compare {
 inline constexpr std::size_t kSlices = 25;  // docs/packet_format.md, "8 states"
 
 // Which of a model's parameters the hashes of a step are of.
-struct Hashed {
-  bool alike = false;                // the same ones in both runs
+struct HashCoverage {
+  bool same_tensors = false;         // in both runs
   bool whole = false;                // all of them
   std::optional<std::size_t> slice;  // else; none: not known
 };
 
 // The last step at which parameters were compared and equal.
-class LastSeen {
+class LastEqualHashes {
  public:
   // `layers`: those that were hashed; none where a slice is empty.
-  void equal(std::uint64_t step, const Hashed& hashed, const std::vector<std::string>& layers);
+  void equal(std::uint64_t step, const HashCoverage& coverage,
+             const std::vector<std::string>& layers);
   // No hash is there: the slice holds no parameters, or they were not kept.
-  void empty(const Hashed& hashed) {
-    if (hashed.slice) slices_[*hashed.slice].empty = true;
+  void empty(const HashCoverage& coverage) {
+    if (coverage.slice) slices_[*coverage.slice].empty = true;
   }
-  // Whether every slice came up after step 0, or all parameters at once.
+  // Whether every slice, or all parameters at once, was hashed after step 0.
   bool all_after_start() const;
-  // Of the parameters of a slice, or of layers that may be in any one. None: never.
-  std::optional<std::uint64_t> of(const Hashed& hashed,
+  // The step of the parameters of a slice, or of layers in slices that are not known. None: never.
+  std::optional<std::uint64_t> of(const HashCoverage& coverage,
                                   const std::vector<std::string>& layers) const;
 
  private:
@@ -44,20 +45,20 @@ class LastSeen {
     bool empty = false;  // at some step
     std::set<std::string> layers;
   };
-  std::optional<std::uint64_t> of_layers(const std::vector<std::string>& layers) const;
+  std::optional<std::uint64_t> of_groups_in(const std::vector<std::string>& layers) const;
 
   std::optional<std::uint64_t> whole_;
   std::array<Slice, kSlices> slices_;
 };
 
 // The last step at which each worker was compared and equal in one stage.
-class LastEqual {
+class LastEqualByRank {
  public:
   void equal(std::uint64_t step, const std::vector<std::uint32_t>& ranks) {
     for (const std::uint32_t rank : ranks) steps_[rank] = step;
     if (!ranks.empty()) last_ = step;
   }
-  // At which all of them were. No rank: anybody. None: one of them never was.
+  // The last step at which all of them were equal; of no rank: any worker. None: one never was.
   std::optional<std::uint64_t> of(const std::vector<std::uint32_t>& ranks) const {
     auto out = last_;
     for (const std::uint32_t rank : ranks) {
@@ -73,8 +74,8 @@ class LastEqual {
   std::optional<std::uint64_t> last_;
 };
 
-// Steps without a gap, up to the last one, at which something was compared.
-class Unbroken {
+// The steps, without a gap and up to the last one, at which something was compared.
+class ConsecutiveSteps {
  public:
   void add(std::uint64_t step, bool compared) {
     if (!compared) begin_.reset();

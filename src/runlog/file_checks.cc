@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runlog/shape.h"
+#include "runlog/file_checks.h"
 
 #include <fmt/format.h>
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "compare/pair.h"
+#include "compare/step_pair.h"
 
 #include <fmt/format.h>
 
 namespace presum::compare {
 
-std::vector<std::string> Layers::backward(const std::vector<std::uint64_t>& ids) const {
+std::vector<std::string> GroupOrder::names_backward(const std::vector<std::uint64_t>& ids) const {
   std::vector<std::pair<std::uint32_t, std::string>> known;
   for (const std::uint64_t id : ids) {
     const auto group = groups_.find(id);

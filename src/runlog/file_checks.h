@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a file must be before anything in it is believed: it may come from a stranger.
+// Checks of a file before its contents are used: it may come from a stranger.
 #pragma once
 
 #include <filesystem>
@@ -9,17 +9,17 @@
 
 namespace presum::runlog {
 
-// A regular file, and so are those that SQLite looks for beside it: a pipe or a device could be
-// waited for without end. Errors: kCorrupt, kNotFound.
+// The file, and those that SQLite looks for beside it, are regular files: reading a pipe or a
+// device could block for ever. Errors: kCorrupt, kNotFound.
 Status check_file(const std::filesystem::path& file);
-// The same of the files beside it alone; they may be absent.
+// The same of the files beside it only; they may be absent.
 Status check_side_files(const std::filesystem::path& file);
 
 // Its journal may be rolled back: the file is a presum run log, and the journal names no other
 // file, which SQLite would delete. Error: kCorrupt.
 Status check_journal(const std::filesystem::path& file);
 
-// A run log of this schema. Errors: kCorrupt (something else), kUnsupported (of another version).
+// The file is a run log of this schema. Errors: kCorrupt (it is not), kUnsupported (other version).
 Status check_identity(Database& db, const std::filesystem::path& file);
 
 // Its tables are tables with the known columns, none of them computed, and its views are ours: a

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "compare/seen.h"
+#include "compare/last_equal.h"
 
 #include <gtest/gtest.h>
 
@@ -12,39 +12,39 @@ namespace {
 using Names = std::vector<std::string>;
 using Step = std::optional<std::uint64_t>;
 
-constexpr Hashed kWhole{.alike = true, .whole = true};
+constexpr HashCoverage kWhole{.same_tensors = true, .whole = true};
 
-Hashed slice(std::size_t number) { return {.alike = true, .slice = number}; }
+HashCoverage slice(std::size_t number) { return {.same_tensors = true, .slice = number}; }
 
-TEST(LastSeen, HasSeenNothingAtFirst) {
-  const LastSeen seen;
+TEST(LastEqualHashes, HasSeenNothingAtFirst) {
+  const LastEqualHashes seen;
   EXPECT_EQ(seen.of(kWhole, {"a"}), Step());
   EXPECT_EQ(seen.of(slice(3), {"a"}), Step());
   EXPECT_EQ(seen.of({}, {"a"}), Step());
 }
 
-TEST(LastSeen, SawEverySliceWhenItSawAll) {
-  LastSeen seen;
+TEST(LastEqualHashes, SawEverySliceWhenItSawAll) {
+  LastEqualHashes seen;
   seen.equal(40, kWhole, {"a", "b"});
   EXPECT_EQ(seen.of(slice(3), {"a"}), Step(40));
   EXPECT_EQ(seen.of({}, {"a"}), Step(40));
 }
 
-TEST(LastSeen, KnowsNothingOfASliceWhoseNumberIsNotKnown) {
-  LastSeen seen;
+TEST(LastEqualHashes, KnowsNothingOfASliceWhoseNumberIsNotKnown) {
+  LastEqualHashes seen;
   seen.equal(0, kWhole, {"a"});
-  seen.equal(1, {.alike = true}, {"a"});
-  EXPECT_EQ(seen.of({.alike = true}, {"a"}), Step(0));
+  seen.equal(1, {.same_tensors = true}, {"a"});
+  EXPECT_EQ(seen.of({.same_tensors = true}, {"a"}), Step(0));
 }
 
 // Against a model whose parameters are followed one by one.
-TEST(LastSeen, AgreesWithFollowingEveryParameter) {
+TEST(LastEqualHashes, AgreesWithFollowingEveryParameter) {
   std::mt19937_64 random(1);
   for (int round = 0; round < 200; ++round) {
     const std::size_t parameters = 1 + random() % 60;
     const std::size_t steps = kSlices + 1 + random() % 60;
     const auto layer_of = [](std::size_t p) { return "layer " + std::to_string(p / 3); };
-    LastSeen seen;
+    LastEqualHashes seen;
     std::vector<Step> truth(parameters);
     for (std::uint64_t step = 0; step < steps; ++step) {
       Names layers;
@@ -65,15 +65,15 @@ TEST(LastSeen, AgreesWithFollowingEveryParameter) {
   }
 }
 
-TEST(LastSeen, TakesASliceThatNeverCameUpForOneThatHoldsTheLayer) {
-  LastSeen seen;
+TEST(LastEqualHashes, TakesASliceThatNeverCameUpForOneThatHoldsTheLayer) {
+  LastEqualHashes seen;
   seen.equal(0, kWhole, {"a", "b"});
   seen.equal(1, slice(1), {"a"});
   EXPECT_EQ(seen.of(kWhole, {"a"}), Step(0));
 }
 
-TEST(LastSeen, TakesASliceWithoutHashesForOneWithoutTheLayer) {
-  LastSeen seen;
+TEST(LastEqualHashes, TakesASliceWithoutHashesForOneWithoutTheLayer) {
+  LastEqualHashes seen;
   seen.equal(0, kWhole, {"a"});
   for (std::size_t s = 0; s < kSlices; ++s) {
     s == 1 ? seen.equal(1, slice(1), {"a"}) : seen.empty(slice(s));
@@ -84,8 +84,8 @@ TEST(LastSeen, TakesASliceWithoutHashesForOneWithoutTheLayer) {
   EXPECT_EQ(seen.of(slice(1), {"a"}), Step(1)) << "nothing was seen then";
 }
 
-TEST(LastEqual, IsThatOfTheWorkerThatWasSeenTheLongestTimeAgo) {
-  LastEqual equal;
+TEST(LastEqualByRank, IsThatOfTheWorkerThatWasSeenTheLongestTimeAgo) {
+  LastEqualByRank equal;
   EXPECT_EQ(equal.of({}), Step());
   equal.equal(3, {1, 2});
   equal.equal(5, {2});
@@ -95,8 +95,8 @@ TEST(LastEqual, IsThatOfTheWorkerThatWasSeenTheLongestTimeAgo) {
   EXPECT_EQ(equal.of({}), Step(5));
 }
 
-TEST(Unbroken, BeginsAnewAfterAGap) {
-  Unbroken steps;
+TEST(ConsecutiveSteps, BeginsAnewAfterAGap) {
+  ConsecutiveSteps steps;
   EXPECT_FALSE(steps.covers(0, 1));
   for (const std::uint64_t step : {3U, 4U, 5U}) steps.add(step, true);
   EXPECT_TRUE(steps.covers(3, 6));

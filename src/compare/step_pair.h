@@ -12,18 +12,18 @@
 #include <vector>
 
 #include "compare/compare.h"
-#include "compare/seen.h"
+#include "compare/last_equal.h"
 #include "presum/step_record.h"
 
 namespace presum::compare {
 
 // Names of groups, and their places in the order of the model's parameters.
-class Layers {
+class GroupOrder {
  public:
   void add(const GroupInfo& group) { groups_.try_emplace(group.id, group.position, group.name); }
   std::size_t size() const { return groups_.size(); }
   // Names of the groups, the last of the model first; one without a name by its number.
-  std::vector<std::string> backward(const std::vector<std::uint64_t>& ids) const;
+  std::vector<std::string> names_backward(const std::vector<std::uint64_t>& ids) const;
 
  private:
   std::map<std::uint64_t, std::pair<std::uint32_t, std::string>> groups_;
@@ -35,7 +35,7 @@ using WorkerPair = std::pair<const WorkerRecord*, const WorkerRecord*>;
 // what they hold in common is equal if all pairs are. Workers that `has` does not take are left
 // out.
 template <class Has>
-std::vector<WorkerPair> crossed(const StepRecord& a, const StepRecord& b, Has&& has) {
+std::vector<WorkerPair> pairs_across_runs(const StepRecord& a, const StepRecord& b, Has&& has) {
   const auto first_of = [&](const StepRecord& s) { return std::ranges::find_if(s.workers, has); };
   const auto first_a = first_of(a);
   const auto first_b = first_of(b);
@@ -55,8 +55,8 @@ struct StepPair {
   const StepRecord& b;
   std::uint64_t step = 0;  // counted through restarts
   bool same_salt = false;  // hashes of samples can be compared
-  Hashed hashed;           // which parameters' hashes there are
-  const Layers& layers;
+  HashCoverage coverage;   // which parameters' hashes there are
+  const GroupOrder& groups;
   std::vector<WorkerPair> workers;  // of equal replicas; none where the numbers of workers differ
 
   // Of each StateHash::Of: whether tensors have the same numbers in both runs, so that slices are
@@ -79,45 +79,45 @@ struct StepPair {
 };
 
 // What comparing one stage of one step came to.
-struct Looked {
+struct StageResult {
   enum class State : std::uint8_t {
     kCompared,
     kNotInA,
     kNotInB,
     kNotInEither,
-    kNotAlike,
-    kOtherWorlds
+    kNotComparable,
+    kOtherWorkerCounts
   };
   State state = State::kCompared;
   std::optional<Difference> difference = {};
   std::vector<std::uint32_t> equal = {};  // ranks that were compared and are equal
 };
 
-inline Looked not_compared(bool in_a, bool in_b) {
-  using State = Looked::State;
-  if (in_a && in_b) return {.state = State::kNotAlike};
+inline StageResult not_compared(bool in_a, bool in_b) {
+  using State = StageResult::State;
+  if (in_a && in_b) return {.state = State::kNotComparable};
   return {.state = in_a ? State::kNotInB : in_b ? State::kNotInA : State::kNotInEither};
 }
 
 inline constexpr std::size_t kEvidenceMax = 8;
 
 // Collects workers that differ.
-class Found {
+class DifferenceBuilder {
  public:
-  explicit Found(const StepPair& pair) : pair_(pair) { difference_.step = pair.step; }
-  void worker(const WorkerPair& workers) { difference_.ranks.push_back(workers.first->rank); }
-  void equal(const WorkerPair& workers) { equal_.push_back(workers.first->rank); }
+  explicit DifferenceBuilder(const StepPair& pair) : pair_(pair) { difference_.step = pair.step; }
+  void add_rank(const WorkerPair& workers) { difference_.ranks.push_back(workers.first->rank); }
+  void add_equal(const WorkerPair& workers) { equal_.push_back(workers.first->rank); }
   // Nothing differs.
-  Looked same() && { return {.equal = std::move(equal_)}; }
-  void evidence(std::vector<std::uint32_t> ranks, std::string text) {
+  StageResult none() && { return {.equal = std::move(equal_)}; }
+  void add_evidence(std::vector<std::uint32_t> ranks, std::string text) {
     if (difference_.evidence.size() < kEvidenceMax) {
       difference_.evidence.push_back({std::move(ranks), std::move(text)});
     }
   }
-  void layers(const std::vector<std::uint64_t>& ids) {
-    difference_.layers = pair_.layers.backward(ids);
+  void set_layers(const std::vector<std::uint64_t>& ids) {
+    difference_.layers = pair_.groups.names_backward(ids);
   }
-  Looked finish(std::string what) && {
+  StageResult finish(std::string what) && {
     auto& ranks = difference_.ranks;
     std::ranges::sort(ranks);
     ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "compare/updates.h"
+#include "compare/optimizer_steps.h"
 
 #include "compare/remarks.h"
 
@@ -19,7 +19,7 @@ std::map<std::uint32_t, std::int64_t> ahead_of(const StepPair& pair) {
 
 }  // namespace
 
-void Updates::look(const StepPair& pair, const Segments& segments) {
+void OptimizerSteps::add(const StepPair& pair, const Segments& segments) {
   auto ahead = ahead_of(pair);
   if (segments_ != segments) ahead_.clear();
   segments_ = segments;
@@ -33,9 +33,9 @@ void Updates::look(const StepPair& pair, const Segments& segments) {
   ahead_ = std::move(ahead);
 }
 
-void Updates::say(ModelComparison& model) const {
-  if (!fewer_in_a_.empty()) say_fewer_updates("A", *first_, fewer_in_a_, model);
-  if (!fewer_in_b_.empty()) say_fewer_updates("B", *first_, fewer_in_b_, model);
+void OptimizerSteps::remark(ModelComparison& model) const {
+  if (!fewer_in_a_.empty()) remark_fewer_updates("A", *first_, fewer_in_a_, model);
+  if (!fewer_in_b_.empty()) remark_fewer_updates("B", *first_, fewer_in_b_, model);
 }
 
 }  // namespace presum::compare

@@ -8,18 +8,18 @@
 #include <utility>
 #include <vector>
 
-#include "compare/pair.h"
+#include "compare/step_pair.h"
 
 namespace presum::compare {
 
-class Updates {
+class OptimizerSteps {
  public:
   using Segments = std::pair<std::uint32_t, std::uint32_t>;  // of A and B
   // The next common step. Counts begin anew where other segments meet.
-  void look(const StepPair& pair, const Segments& segments);
+  void add(const StepPair& pair, const Segments& segments);
   // The first step at which some worker's numbers of updates went apart.
   const std::optional<std::uint64_t>& first() const { return first_; }
-  void say(ModelComparison& model) const;
+  void remark(ModelComparison& model) const;
 
  private:
   std::optional<Segments> segments_;

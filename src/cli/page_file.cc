@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/write_whole.h"
+#include "cli/page_file.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -49,7 +49,7 @@ std::error_code write_part(const std::filesystem::path& part, const std::string&
 
 }  // namespace
 
-Status write_whole(const std::filesystem::path& file, const std::string& text) {
+Status write_page_file(const std::filesystem::path& file, const std::string& text) {
   PRESUM_TRY(check_target(file));
   const auto part = part_of(file);
   std::error_code error = write_part(part, text);

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compare/parameter_hashes.h"
+
+#include <algorithm>
+#include <iterator>
+#include <set>
+#include <vector>
+
+namespace presum::compare {
+namespace {
+
+// The groups of a step's states.
+std::set<std::uint64_t> held_by(const StepRecord& step, StateHash::Of of) {
+  std::set<std::uint64_t> out;
+  for (const WorkerRecord& w : step.workers) {
+    for (const StateHash& s : w.states) {
+      if (s.of == of) out.insert(s.group);
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+HashCoverage hash_coverage(const TimelineReader::Step& a, std::uint64_t every_a,
+                           const TimelineReader::Step& b, std::uint64_t every_b) {
+  const std::uint64_t x = a.record->step;
+  const std::uint64_t y = b.record->step;
+  if (x == 0 || y == 0) return {.same_tensors = x == y, .whole = x == y};
+  if (every_a == 0 || every_b == 0) return {.same_tensors = x == y && every_a == every_b};
+  if (x / every_a % kSlices != y / every_b % kSlices) return {};
+  return {.same_tensors = true, .slice = x / every_a % kSlices};
+}
+
+void ParameterHashes::match_tensors(StepPair& pair) {
+  using Of = StateHash::Of;
+  const auto same = [&](Of of) { return held_by(pair.a, of) == held_by(pair.b, of); };
+  if (pair.coverage.whole) {
+    same_parameters_ = same(Of::kParameters);
+    same_buffers_ = same(Of::kBuffers);
+    return;
+  }
+  pair.same_parameters = same_parameters_;
+  pair.same_buffers = same_buffers_;
+  compared_in_part_ = compared_in_part_ || same_parameters_ != same_buffers_;
+  if (!same_parameters_ && !same_buffers_) pair.coverage = {};
+}
+
+// A slice without parameters has been seen as well.
+void ParameterHashes::record(StageResult& result, const StepPair& pair) {
+  if (result.difference) {
+    result.difference->last_seen = last_equal(pair.coverage, *result.difference);
+    return;
+  }
+  if (!pair.complete()) return;
+  if (result.state == StageResult::State::kNotInEither) last_equal_.empty(pair.coverage);
+  if (result.state != StageResult::State::kCompared) return;
+  std::vector<std::uint64_t> hashed;
+  for (const auto of : {StateHash::Of::kParameters, StateHash::Of::kBuffers}) {
+    std::ranges::copy(held_by(pair.a, of), std::back_inserter(hashed));
+  }
+  last_equal_.equal(pair.step, pair.coverage, pair.groups.names_backward(hashed));
+}
+
+// A difference of all tensors may be one of those that slices left out.
+std::optional<std::uint64_t> ParameterHashes::last_equal(const HashCoverage& coverage,
+                                                         const Difference& found) const {
+  return last_equal_.of(coverage.whole && compared_in_part_ ? HashCoverage{} : coverage,
+                        found.layers);
+}
+
+}  // namespace presum::compare

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compare/stage_history.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "compare/inputs.h"
+
+namespace presum::compare {
+namespace {
+
+using State = StageResult::State;
+
+std::size_t index_of(Stage stage) { return static_cast<std::size_t>(stage); }
+
+bool compared(const StageResult& result) { return result.state == State::kCompared; }
+
+bool equal(const StageResult& result) { return compared(result) && !result.difference; }
+
+bool skips_gradients(const StepPair& pair) {
+  return std::ranges::any_of(pair.workers, [](const WorkerPair& w) {
+    return w.first->skipped_parameters > 0 || w.second->skipped_parameters > 0;
+  });
+}
+
+// What is of single workers has no pairs where their numbers differ.
+void name_world(StageResult& result, Stage stage) {
+  const bool single = stage == Stage::kRandom || stage == Stage::kLoss || stage == Stage::kGradient;
+  if (single && result.state == State::kNotComparable) result.state = State::kOtherWorkerCounts;
+}
+
+}  // namespace
+
+void StageHistory::add_step(StageResults results, const StepPair& pair) {
+  uncompared_.skipping += skips_gradients(pair);
+  uncompared_.lacking += !pair.complete();
+  uncompared_.same_salt = pair.same_salt;
+  note_worlds(results.front(), pair);
+  std::vector<Stage> unseen;
+  for (std::size_t s = 0; s < results.size(); ++s) {
+    const auto stage = static_cast<Stage>(s);
+    const bool first = results[s].difference && !model_.at(stage).first;
+    if (first) contexts_[s] = {unseen, previous_, !pair.same_salt, reduced_, gradients_};
+    note_equal(stage, results[s], pair);
+    if (!compared(results[s])) unseen.push_back(stage);
+    if (!pair.same_world()) name_world(results[s], stage);
+    add(stage, results[s], pair.step);
+  }
+  note_whole(results, pair);
+  note_outcome(results, pair);
+  note_consecutive(results, pair);
+  previous_ = pair.step;
+}
+
+void StageHistory::add_final(StageResult result, const StepPair& last) {
+  if (result.difference) {
+    contexts_[index_of(Stage::kFinal)] = {{}, previous_, !last.same_salt, reduced_, gradients_};
+  }
+  add(Stage::kFinal, result, last.step);
+}
+
+void StageHistory::add_facts(const SegmentPair& segments) {
+  const auto& since = segments.defining_since();
+  facts_differ_ = since.has_value();
+  if (!since) return;
+  StageSummary& summary = model_.at(Stage::kConfiguration);
+  if (!summary.first || summary.first->step > *since) {
+    summary.first.emplace();
+    summary.first->step = *since;
+    contexts_[index_of(Stage::kConfiguration)].previous = last_equal_before(*since);
+    summary.last_equal = last_equal_before(*since);
+  }
+  summary.differing = std::max(summary.differing, segments.defining_steps());
+  summary.compared = std::max(summary.compared, model_.common_steps);
+  segments.add_defining_facts(*summary.first);
+}
+
+void StageHistory::add(Stage stage, const StageResult& result, std::uint64_t step) {
+  uncompared_.count(stage, result.state);
+  if (!compared(result)) return;
+  StageSummary& summary = model_.at(stage);
+  ++summary.compared;
+  if (!result.difference) {
+    if (!summary.first) summary.last_equal = step;
+    return;
+  }
+  ++summary.differing;
+  if (!summary.first) summary.first = result.difference;
+}
+
+// When the workers that differ were last equal.
+void StageHistory::note_equal(Stage stage, StageResult& result, const StepPair& pair) {
+  if (stage < Stage::kLoss) return;
+  LastEqualByRank& last = equal_[index_of(stage)];
+  if (result.difference) result.difference->last_seen = last.of(result.difference->ranks);
+  if (!pair.same_world() && result.difference) return;
+  last.equal(pair.step, result.equal);
+}
+
+// The last steps at which every loss and every gradient was compared and equal.
+void StageHistory::note_whole(const StageResults& results, const StepPair& pair) {
+  for (const Stage stage : {Stage::kLoss, Stage::kGradient}) {
+    const bool all = results[index_of(stage)].equal.size() == pair.a.workers_expected &&
+                     pair.complete() && (stage == Stage::kLoss || !skips_gradients(pair));
+    StageSummary& summary = model_.at(stage);
+    if (all && !summary.first) summary.last_whole = pair.step;
+  }
+}
+
+void StageHistory::note_worlds(const StageResult& configuration, const StepPair& pair) {
+  if (!pair.same_world()) {
+    ++model_.world_steps;
+    worlds_.emplace(pair.a.workers_expected, pair.b.workers_expected);
+  }
+  const auto& found = configuration.difference;
+  const bool number = !pair.same_world() && found && found->what == kNumberOfWorkers;
+  settings_differ_ = settings_differ_ || (found && !number);
+}
+
+void StageHistory::note_outcome(const StageResults& results, const StepPair& pair) {
+  const StageResult& loss = results[index_of(Stage::kLoss)];
+  const StageResult& gradient = results[index_of(Stage::kGradient)];
+  uncompared_.positions += !pair.same_salt && compared(results[index_of(Stage::kData)]);
+  const bool as_before = equal(loss) || (equal(gradient) && !loss.difference);
+  const bool drawn_otherwise = model_.at(Stage::kRandom).first.has_value();
+  if (drawn_otherwise && as_before && !equal_after_random_) equal_after_random_ = pair.step;
+}
+
+void StageHistory::note_consecutive(const StageResults& results, const StepPair& pair) {
+  const bool all = pair.complete() && !skips_gradients(pair);
+  reduced_.add(pair.step, all && compared(results[index_of(Stage::kReduction)]));
+  gradients_.add(pair.step, all && compared(results[index_of(Stage::kGradient)]));
+}
+
+// The last common step before one at which another pair of segments begins.
+std::optional<std::uint64_t> StageHistory::last_equal_before(std::uint64_t step) const {
+  const auto& last = model_.at(Stage::kGradient).last_equal;
+  return last && *last < step ? last : std::nullopt;
+}
+
+std::optional<std::uint64_t> StageHistory::equal_before(Stage stage) const {
+  const auto previous = context_of(stage).previous;
+  if (stage < Stage::kParameters) return previous;
+  return std::min(previous, model_.at(stage).first->last_seen);
+}
+
+std::string StageHistory::worlds_text() const {
+  std::string out;
+  for (const auto& [of_a, of_b] : worlds_) {
+    out += fmt::format("{}{} and {}", out.empty() ? "" : ", ", of_a, of_b);
+  }
+  return out;
+}
+
+bool StageHistory::only_worlds_differ(bool hashed) const {
+  if (worlds_.empty() || settings_differ_ || facts_differ_) return false;
+  for (std::size_t s = index_of(Stage::kData); s < kStages; ++s) {
+    if (model_.stages[s].first && static_cast<Stage>(s) != Stage::kRandom) return false;
+  }
+  return model_.at(Stage::kFinal).compared > 0 || hashed ||
+         model_.at(Stage::kReduction).last_equal > 0;
+}
+
+}  // namespace presum::compare

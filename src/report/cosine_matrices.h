@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <vector>
+
+#include "presum/run_log.h"
+#include "report/json.h"
+
+namespace presum::report {
+
+// The cosine matrices of a few steps of one model in one segment. One thread at a time.
+class CosineMatrices {
+ public:
+  // REQUIRES: steps as of ModelCharts. `workers`: expected ones.
+  CosineMatrices(std::span<const StepRecord> steps, std::size_t workers);
+
+  // The steps whose matrix the page shows, ascending: the first, the last, those that stand out in
+  // one of the metrics, and others at equal distances.
+  const std::vector<StepKey>& steps() const { return steps_; }
+  // The workers that were seen at a step; ignored at other steps than steps().
+  void add_workers(std::uint64_t step, std::span<const WorkerRecord> workers);
+  // `pairs` is RunLog::cosines of one of steps(). REQUIRES: its workers were added.
+  void add(const StepKey& key, std::span<const float> pairs);
+  const Json& json() const { return matrices_; }
+
+ private:
+  std::vector<StepKey> steps_;
+  std::map<std::uint64_t, std::vector<std::uint32_t>> replicas_;  // seen at each of steps_
+  Json matrices_ = Json::array();
+};
+
+}  // namespace presum::report

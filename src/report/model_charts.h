@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the page draws of one model (a module and shard) in one segment of a run.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "presum/run_log.h"
+#include "report/axis.h"
+#include "report/cosine_matrices.h"
+#include "report/group_charts.h"
+#include "report/json.h"
+#include "report/worker_charts.h"
+
+namespace presum::report {
+
+// Takes the steps of one model in one segment at once, then their workers and groups step by step
+// in ascending order, so that a long run is never in memory as a whole. One thread at a time.
+class ModelCharts {
+ public:
+  // REQUIRES: steps is not empty, all of one model and segment, ascending, and outlives this
+  // object. `cells_max`: numbers in its JSON, about.
+  ModelCharts(std::span<const StepRecord> steps, std::vector<GroupInfo> groups,
+              std::size_t cells_max);
+
+  bool holds(const StepKey& key) const;
+  // REQUIRES of these two: the step is held.
+  void add_workers(const StepKey& key, std::span<const WorkerRecord> workers);
+  void add_groups(const StepKey& key, std::span<const GroupRecord> groups);
+  CosineMatrices& matrices() { return matrices_; }
+  const CosineMatrices& matrices() const { return matrices_; }
+
+  Json json() const;
+
+ private:
+  Json series_json() const;
+  Json summary_json() const;
+  Json coverage_json() const;
+
+  std::span<const StepRecord> steps_;
+  std::size_t workers_expected_ = 0;
+  StepAxis axis_;
+  std::map<std::string, Column> series_;  // over all workers
+  std::vector<std::uint64_t> missing_;    // per bucket: most workers missing in one step
+  WorkerCharts workers_;
+  GroupCharts groups_;
+  CosineMatrices matrices_;
+};
+
+}  // namespace presum::report
