@@ -32,10 +32,10 @@ std::vector<Parameter> to_parameters(const std::vector<Named>& named) {
 }
 
 Observer make(std::uint32_t module, std::uint32_t replica, std::uint32_t shard,
-              std::uint32_t world_rank, std::uint32_t replicas, std::uint32_t sketch_size,
+              std::uint32_t rank, std::uint32_t replicas, std::uint32_t sketch_size,
               std::string host, Facts facts, const std::vector<Named>& parameters,
               const std::vector<Named>& buffers) {
-  ObserverOptions options{.identity = {module, replica, shard, world_rank, replicas},
+  ObserverOptions options{.identity = {module, replica, shard, rank, replicas},
                           .sketch_size = sketch_size,
                           .host = std::move(host),
                           .facts = std::move(facts),
@@ -122,7 +122,7 @@ void bind_observer(nb::module_& m) {
                        "One worker's gradients, step by step, as packets (see presum/observer.h). "
                        "One thread at a time.")
       .def(nb::new_(&make), nb::kw_only(), nb::arg("module"), nb::arg("replica"), nb::arg("shard"),
-           nb::arg("world_rank"), nb::arg("replicas"), nb::arg("sketch_size"), nb::arg("host"),
+           nb::arg("rank"), nb::arg("replicas"), nb::arg("sketch_size"), nb::arg("host"),
            nb::arg("facts"), nb::arg("parameters"), nb::arg("buffers"))
       .def("fact", &Observer::fact, nb::arg("key"), nb::arg("value"))
       .def("begin_states", &Observer::begin_states)

@@ -31,7 +31,7 @@ class Observer:
         module: int,
         replica: int,
         shard: int,
-        world_rank: int,
+        rank: int,
         replicas: int,
         sketch_size: int,
         host: str,

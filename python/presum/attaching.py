@@ -208,7 +208,7 @@ def _observer(
         module=module,
         replica=ranks.index(rank),
         shard=min(ranks),
-        world_rank=rank,
+        rank=rank,
         replicas=len(ranks),
         sketch_size=numbers.sketch_size,
         host=socket.gethostname(),

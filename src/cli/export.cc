@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "cli/cli.h"
 #include "cli/commands.h"
@@ -12,15 +15,19 @@
 namespace presum::cli {
 namespace {
 
-constexpr const char* kHelp =
-    "Writes a table of a run to standard output, all its steps and columns.\n\n"
-    "  steps     one row a step: the metrics over all workers\n"
-    "  workers   one row a step and worker\n"
-    "  groups    one row a step and group (layer)\n"
-    "  findings  one row a finding; ranks, hosts, also and evidence are JSON\n"
-    "  checks    one row a check, with its state and the reason\n"
-    "  audits    one row a step whose reduction was audited: how its sum was made, its error\n\n"
-    "Example: presum export demo/sharded-S1-1 --table workers --format csv > workers.csv";
+std::vector<std::string> table_names() {
+  std::vector<std::string> out;
+  for (const TableInfo& table : shown_tables()) out.emplace_back(table.name);
+  return out;
+}
+
+std::string help() {
+  std::string out = "Writes a table of a run to standard output, all its steps and columns.\n\n";
+  for (const TableInfo& t : shown_tables()) out += fmt::format("  {:9} {}\n", t.name, t.meaning);
+  return out +
+         "\nLists and evidence are JSON. docs/runlog_format.md has every column.\n\n"
+         "Example: presum export demo/sharded-S1-1 --table workers --format csv > workers.csv";
+}
 
 struct Arguments {
   std::string run;
@@ -53,10 +60,10 @@ int export_table(const Arguments& arguments, const Streams& io) {
 void add_export(CLI::App& program, Command& chosen) {
   auto arguments = std::make_shared<Arguments>();
   auto* command = program.add_subcommand("export", "a run's tables as CSV or JSON lines");
-  command->footer(kHelp);
+  command->footer(help());
   command->add_option("RUN", arguments->run, "run folder or presum.db file")->required();
   command->add_option("--table", arguments->table, "what to write")
-      ->check(CLI::IsMember({"steps", "workers", "groups", "findings", "checks", "audits"}))
+      ->check(CLI::IsMember(table_names()))
       ->capture_default_str();
   add_format(command, arguments->format, "csv or jsonl", {"csv", "jsonl"});
   choose(command, chosen, arguments, export_table);

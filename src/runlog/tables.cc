@@ -269,14 +269,14 @@ Columns<WorkerStepRow> gradient_columns() {
       replica_column<Row, &Row::replica>(),
       column<Row, &Row::loss>("loss", {"weighted mean over its micro-batches", kLossUnit,
                                        "none was reported, or it is NaN"}),
-      column<Row, &Row::weight>("weight", {"sum of the micro-batches' weights"}),
+      column<Row, &Row::weight>("weight", {"sum of the micro-batches' weights", "", "never"}),
       column<Row, &Row::tokens>("tokens", {"target tokens; 0 if unknown", "tokens"}),
       column<Row, &Row::micro_batches>("micro_batches",
                                        {"backward passes that went into the step"}),
       column<Row, &Row::grad_norm>("grad_norm", {"L2 norm of its own gradient", kGradientUnit,
                                                  "an element is NaN, or none was read"}),
-      column<Row, &Row::grad_max>("grad_max",
-                                  {"largest absolute value of a finite element", kGradientUnit}),
+      column<Row, &Row::grad_max>(
+          "grad_max", {"largest absolute value of a finite element", kGradientUnit, "never"}),
       column<Row, &Row::nonfinite>("nonfinite", {"NaN and Inf elements", "elements"}),
       column<Row, &Row::loss_nonfinite>("loss_nonfinite",
                                         {"1: a loss was reported and it is NaN or Inf"}),
@@ -431,8 +431,8 @@ const Table<GroupStepRow>& group_step_table() {
                                                 kGradientUnit, "no finite norm"}),
        column<Row, &Row::nonfinite>("nonfinite",
                                     {"NaN and Inf elements, summed over workers", "elements"}),
-       column<Row, &Row::norms>("norms", {"see Blobs", kGradientUnit}),
-       column<Row, &Row::maxima>("maxima", {"see Blobs", kGradientUnit}),
+       column<Row, &Row::norms>("norms", {"see Blobs", kGradientUnit, "never"}),
+       column<Row, &Row::maxima>("maxima", {"see Blobs", kGradientUnit, "never"}),
        column<Row, &Row::fingerprints>("fingerprints", {"see Blobs", "", "they were not kept"})},
       "PRIMARY KEY (step_id, group_id)) WITHOUT ROWID"};
   return table;
