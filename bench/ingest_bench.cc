@@ -16,7 +16,7 @@
 #include <string_view>
 #include <vector>
 
-#include "presum/monitor.h"
+#include "presum/aggregator.h"
 #include "presum/observer.h"
 
 namespace presum {
@@ -71,7 +71,7 @@ class Workers {
   std::vector<float> values_ = std::vector<float>(1 << 16);
 };
 
-void ingest(Monitor& monitor, const Packet& packet) {
+void ingest(Aggregator& monitor, const Packet& packet) {
   if (const auto done = monitor.ingest(packet.bytes); !done) {
     fmt::print(stderr, "ingest_bench: {}\n", done.error().message);
     std::exit(1);
@@ -79,7 +79,7 @@ void ingest(Monitor& monitor, const Packet& packet) {
 }
 
 // Milliseconds per step, ascending.
-std::vector<double> time_steps(Monitor& monitor, Workers& workers, const Size& size) {
+std::vector<double> time_steps(Aggregator& monitor, Workers& workers, const Size& size) {
   std::vector<double> times;
   for (std::uint64_t number = 1; number <= size.steps; ++number) {
     std::vector<Packet> packets;
@@ -122,7 +122,7 @@ std::filesystem::path make_folder() {
 void run(const Size& size, bool judged) {
   const auto folder = make_folder();
   {
-    auto monitor = Monitor::open({.run = folder / "run", .clock = nullptr});
+    auto monitor = Aggregator::open({.run = folder / "run", .clock = nullptr});
     if (!monitor) {
       fmt::print(stderr, "ingest_bench: {}\n", monitor.error().message);
       std::exit(1);

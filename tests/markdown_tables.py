@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading what the documents say."""
+"""Reading what the documents say, and writing the parts of them that are generated."""
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Iterable
+from pathlib import Path
 
 
 def section(text: str, heading: str) -> str:
@@ -47,3 +50,32 @@ def code_blocks(text: str, language: str) -> list[str]:
 
 def number(text: str) -> int:
     return int(text.replace("_", ""), 0)
+
+
+def hold_generated(document: Path, marker: str, expected: str) -> None:
+    """What stands between a document's markers is ``expected``.
+
+    With PRESUM_UPDATE_DOCS=1 in the environment it is made so.
+    """
+    begin, end = f"<!-- generated: {marker} -->\n", f"<!-- end: {marker} -->\n"
+    text = document.read_text(encoding="utf-8")
+    before, found, rest = text.partition(begin)
+    inside, closed, after = rest.partition(end)
+    assert found and closed, f"{document.name} has no markers {marker!r}"
+    expected = f"\n{expected.strip()}\n\n"
+    if inside != expected and os.environ.get("PRESUM_UPDATE_DOCS") == "1":
+        document.write_text(before + begin + expected + end + after, encoding="utf-8")
+        return
+    assert inside == expected, (
+        f"the part {marker!r} of {document.name} is generated and out of date: run this test with "
+        "PRESUM_UPDATE_DOCS=1 in the environment, and look at what it changes"
+    )
+
+
+def table_of(header: str, rows: Iterable[Iterable[str]]) -> str:
+    """A table; ``header`` is its first line."""
+    lines = [header, "|" + "---|" * (header.count("|") - 1)]
+    for row in rows:
+        cells = [cell.replace("|", "\\|") for cell in row]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(line.replace("|  |", "| |") for line in lines)

@@ -170,6 +170,22 @@ class Decoded:
         rows, thinned = struct.unpack_from("<QI", self.sections[9])
         return rows, thinned, [x for (x,) in struct.iter_unpack("<Q", self.sections[9][12:])]
 
+    def audit(self) -> dict[str, float]:
+        """Field by field; without the distances where the record ends before them."""
+        body = self.sections[13]
+        fields = AUDIT_FIELDS if len(body) >= AUDIT.size else AUDIT_FIELDS[:-ULPS]
+        layout = AUDIT if len(body) >= AUDIT.size else AUDIT_WITHOUT_ULPS
+        return dict(zip(fields, layout.unpack_from(body), strict=True))
+
+
+AUDIT_FIELDS = [
+    *("elements", "differing", "wrong", "relative_l2", "error_max"),
+    *("gradient", "accumulation", "order", "division", "repeat"),
+    *("ulps_p50", "ulps_p90", "ulps_p99", "ulps_max"),
+]
+ULPS = 4
+AUDIT_WITHOUT_ULPS = struct.Struct("<3Q2d5B")
+AUDIT = struct.Struct("<3Q2d5B4Q")
 
 HEADER = struct.Struct("<IHHIIQIIIIIIQ")
 HEADER_FIELDS = [

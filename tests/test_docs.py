@@ -3,10 +3,15 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from pathlib import Path
 
 import pytest
+
+import presum
+from markdown_tables import tables
+from presum._core import shown_tables, stored_tables
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -21,3 +26,43 @@ def test_links_lead_somewhere(document: Path) -> None:
     for link in re.findall(r"\]\(([^)#\s]+)", text):
         if not link.startswith(("http://", "https://")):
             assert (document.parent / link).exists(), link
+
+
+GLOSSARY = (DOCS / "glossary.md").read_text(encoding="utf-8")
+SOURCES = "".join(
+    path.read_text(encoding="utf-8")
+    for folder, pattern in [("include", "*.h"), ("src", "*.h"), ("python/presum", "*.py")]
+    for path in sorted((DOCS.parent / folder).rglob(pattern))
+)
+
+
+def words() -> list[list[str]]:
+    return [row for table in tables(GLOSSARY) for row in table]
+
+
+def test_a_word_is_explained_once() -> None:
+    names = [word for word, *_ in words()]
+    assert len(names) == len(set(names)) >= 30
+    assert all(meaning and (code or users) for _, meaning, code, users in words())
+
+
+@pytest.mark.parametrize("row", words(), ids=lambda row: row[0])
+def test_names_in_the_glossary_are_in_the_code(row: list[str]) -> None:
+    columns = {c for _, _, listed in [*shown_tables(), *stored_tables()] for c, *_ in listed}
+    for name in filter(None, row[2].split(", ")):
+        owner, *member = name.split("::")
+        assert re.search(rf"\b(?:struct|class|enum class|using) {owner}\b", SOURCES), name
+        assert not member or re.search(rf"\b{member[0]}\b", SOURCES), name
+    for argument in re.findall(r"attach\((\w+)=\)", row[3]):
+        assert argument in inspect.signature(presum.attach).parameters
+    for frame in re.findall(r"\bframe (\w+)", row[3]):
+        assert frame in {name for name, *_ in shown_tables()}
+    for listed in re.findall(r"\bcolumns? ([\w, ]+)", row[3]):
+        assert set(listed.split(", ")) <= columns, listed
+
+
+@pytest.mark.parametrize("document", documents(), ids=lambda path: path.name)
+def test_paths_lead_somewhere(document: Path) -> None:
+    text = document.read_text(encoding="utf-8")
+    for path in re.findall(r"`((?:src|include|python|tests|examples|bench|cmake)/[\w./-]+)`", text):
+        assert (DOCS.parent / path).exists(), path

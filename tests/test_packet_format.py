@@ -19,6 +19,9 @@ import pytest
 from markdown_tables import code_blocks, number, rows_of, section, tables
 from observers import DTYPES, end_step, observer_of, report, report_state
 from packet_decoder import (
+    AUDIT,
+    AUDIT_FIELDS,
+    AUDIT_WITHOUT_ULPS,
     HEADER,
     HEADER_FIELDS,
     KEYS,
@@ -38,6 +41,7 @@ from packet_decoder import (
 )
 from presum._core import (
     Aggregator,
+    audit_compare,
     canonical_name,
     fingerprint_kinds,
     hash_rows,
@@ -255,6 +259,55 @@ def test_product_vectors_hold_in_the_library() -> None:
         else:
             observer.gram(values)
         assert decode(end_step(observer, scale=float(scale))).sections[int(kind)] == expected
+
+
+def test_documented_audit_offsets() -> None:
+    fields, codes = tables(section(PACKET_FORMAT, "### 13 audit"))
+    sizes = {"u8": 1, "u64": 8, "f64": 8}
+    at = 0
+    for (offset, kind, name, _), expected in zip(fields, AUDIT_FIELDS, strict=True):
+        assert (int(offset), name) == (at, expected)
+        at += sizes[kind]
+    assert at == AUDIT.size
+    listed = " ".join(section(PACKET_FORMAT, "## Sections").split())
+    assert f"record, {AUDIT_WITHOUT_ULPS.size} or {AUDIT.size} bytes" in listed
+    assert [name for name, _ in codes] == ["gradient, accumulation", "order", "division", "repeat"]
+
+
+def codes_of(field: str) -> list[str]:
+    _, codes = tables(section(PACKET_FORMAT, "### 13 audit"))
+    (listed,) = [text for names, text in codes if field in names.split(", ")]
+    numbers, names = zip(*(entry.split(" ") for entry in listed.split(", ")), strict=True)
+    assert list(map(int, numbers)) == list(range(len(names)))
+    return list(names)
+
+
+@pytest.mark.parametrize("finite", [True, False])
+def test_an_audit_travels_as_documented(finite: bool) -> None:
+    source = random.Random(6)
+    rows = [array.array("f", [source.gauss(0, 1) for _ in range(2000)]) for _ in range(3)]
+    if not finite:
+        rows = [array.array("f", [math.inf] * 2000) for _ in range(3)]
+    result = array.array("f", [0.0] * 2000)
+    for row in rows:
+        result = array.array("f", [a + b for a, b in zip(result, row, strict=True)])
+    places = [row.buffer_info()[0] for row in rows]
+    compared = audit_compare(places, DTYPES["f32"], 2000, 1, result.buffer_info()[0])
+    observer = observer_of([])
+    observer.begin_step(0)
+    observer.audit(compared["record"], repeat=True)
+    packet = end_step(observer)
+    observer.begin_step(1)
+    assert len(packet) - len(end_step(observer)) == (85 if finite else 53)
+    found = decode(packet).audit()
+    for field in ("elements", "differing", "wrong", "relative_l2", "error_max"):
+        assert str(found[field]) == str(compared[field])
+    for field in ("accumulation", "order", "division"):
+        assert codes_of(field)[int(found[field])] == compared[field]
+    assert codes_of("gradient")[int(found["gradient"])] == "fp32"
+    assert codes_of("repeat")[int(found["repeat"])] == "equal"
+    distances = {field[5:]: x for field, x in found.items() if field.startswith("ulps_")}
+    assert distances == (compared["ulps"] if finite else {})
 
 
 def example_bytes() -> bytes:
@@ -480,6 +533,9 @@ def test_every_section_the_library_writes_is_documented() -> None:
     observer.indices([0, 1])
     observer.mean_dot(1)
     observer.gram([1, 0, 1])
+    values = array.array("f", [1.0])
+    place = values.buffer_info()[0]
+    observer.audit(audit_compare([place], DTYPES["f32"], 1, 1, place)["record"])
     for reduced in (False, True):
         report(observer, 0, struct.pack("<f", 1), "f32", reduced=reduced)
     packets = [observer.hello(), end_step(observer), observer.note(True, 0, 0, "")]
@@ -518,6 +574,9 @@ TAKEN: dict[str, Change] = {
     "a Gram matrix that is not finite": lambda p: (
         p + section_bytes(12, struct.pack("<3d", math.nan, math.inf, 1))
     ),
+    "an audit": lambda p: p + section_bytes(13, bytes(77)),
+    "an audit without distances": lambda p: p + section_bytes(13, bytes(45)),
+    "a longer audit with codes of a later version": lambda p: p + section_bytes(13, b"\xff" * 78),
     "a state of each kind": lambda p: p + section_bytes(8, state_body(5, 1) + state_body(5, 2)),
 }
 REFUSED: dict[str, Change] = {
@@ -536,6 +595,8 @@ REFUSED: dict[str, Change] = {
     "65,537 samples": lambda p: p + section_bytes(9, samples_body(1 << 40, 0, *[1] * 65_537)),
     "half an index": lambda p: p + section_bytes(10, bytes(12)),
     "half a row": lambda p: p + section_bytes(11, bytes(4)),
+    "half an audit": lambda p: p + section_bytes(13, bytes(44)),
+    "an audit with half its distances": lambda p: p + section_bytes(13, bytes(61)),
     "an empty Gram matrix": lambda p: p + section_bytes(12, b""),
     "a Gram matrix of one worker": lambda p: p + section_bytes(12, bytes(8)),
     "a Gram matrix of three workers": lambda p: p + section_bytes(12, bytes(48)),

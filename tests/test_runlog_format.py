@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """docs/runlog_format.md, held against a run log that the library writes.
 
-Every table and query is parsed from the Markdown.
+Its tables are generated from the library's own lists of columns: with PRESUM_UPDATE_DOCS=1 in the
+environment these tests write them anew. Queries are parsed from the Markdown.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from markdown_tables import code_blocks, number, rows_of, section
+from markdown_tables import code_blocks, hold_generated, number, rows_of, section, table_of
 from observers import end_step, observer_of, report, report_state
 from packet_decoder import (
     M64,
@@ -34,11 +35,14 @@ from presum._core import (
     Aggregator,
     Observer,
     fingerprint_kinds,
+    shown_tables,
     stamp,
+    stored_tables,
 )
 
 DOCS = Path(__file__).parents[1] / "docs"
-RUNLOG_FORMAT = (DOCS / "runlog_format.md").read_text(encoding="utf-8")
+DOCUMENT = DOCS / "runlog_format.md"
+RUNLOG_FORMAT = DOCUMENT.read_text(encoding="utf-8")
 METRICS = (DOCS / "metrics.md").read_text(encoding="utf-8")
 
 
@@ -120,23 +124,61 @@ def test_identification(db: sqlite3.Connection) -> None:
     assert db.execute("PRAGMA user_version").fetchone()[0] == number(rows["user_version"])
 
 
-def test_every_table_and_view_is_documented_column_by_column(db: sqlite3.Connection) -> None:
+Table = tuple[str, str, list[tuple[str, str, str, str, str]]]
+HEADER = "| column | type | unit | meaning |"
+NEVER = ("", "never")  # what `unknown` is of a column that is never NULL
+
+
+def documented(kind: str, tables: list[Table]) -> str:
+    """A heading, a sentence and a table of columns for each."""
+    parts = []
+    for name, meaning, columns in tables:
+        rows = []
+        for column, stored_as, unit, text, unknown in columns:
+            null = "" if unknown in NEVER else f"; NULL: {unknown}"
+            rows.append([f"`{column}`", stored_as, unit, text + null])
+        parts += [f"### {kind} `{name}`", meaning, table_of(HEADER, rows)]
+    return "\n\n".join(parts)
+
+
+def test_the_tables_of_columns_are_those_of_the_library() -> None:
+    hold_generated(DOCUMENT, "stored tables", documented("Table", stored_tables()))
+    hold_generated(DOCUMENT, "views", documented("View", shown_tables()))
+
+
+def test_the_codes_are_those_that_the_views_name(db: sqlite3.Connection) -> None:
+    aliases = {"s": "step", "w": "worker_step"}
+    of_view = {"findings": "finding", "checks": "check_state", "audits": "audit"}
+    rows = []
+    for view, sql in db.execute("SELECT name, sql FROM sqlite_master WHERE type = 'view'"):
+        for alias, column, body in re.findall(r'CASE (\w+)\."(\w+)" (WHEN \d.*?) END', sql):
+            names = [*re.findall(r"THEN '([^']+)'", body), *re.findall(r"ELSE '([^']+)'", body)]
+            table = of_view[view] if alias == "t" else aliases[alias]
+            codes = ", ".join(f"{code} {name}" for code, name in enumerate(names))
+            rows.append([f"`{table}.{column}`", codes])
+    assert len(rows) == 8
+    hold_generated(DOCUMENT, "codes", table_of("| column | codes |", rows))
+
+
+def test_a_file_has_the_tables_and_views_of_the_library(db: sqlite3.Connection) -> None:
     objects = db.execute("SELECT type, name FROM sqlite_master WHERE type IN ('table', 'view')")
-    for kind, name in objects.fetchall():
-        rows = rows_of(RUNLOG_FORMAT, f"### {kind.capitalize()} `{name}`")
+    stored = {("table", name) for name, *_ in stored_tables()}
+    assert set(objects) == stored | {("view", name) for name, *_ in shown_tables()}
+    for name, _, columns in stored_tables():
         info = db.execute(f'PRAGMA table_info("{name}")').fetchall()
-        assert [row[0] for row in rows] == [column[1] for column in info], name
-        if kind == "view":
-            continue
-        for row, (_, column, declared, not_null, _, key) in zip(rows, info, strict=True):
-            nullable = not (not_null or key)
-            assert row[1] == declared + (", NULL" if nullable else ""), f"{name}.{column}"
+        declared = [(column, kind) for _, column, kind, *_ in info]
+        assert declared == [(column, kind.upper()) for column, kind, *_ in columns], name
+    for name, _, columns in shown_tables():
+        info = db.execute(f'PRAGMA table_info("{name}")').fetchall()
+        assert [column for _, column, *_ in info] == [column for column, *_ in columns], name
 
 
-def test_there_is_no_document_of_what_does_not_exist(db: sqlite3.Connection) -> None:
-    documented = set(re.findall(r"^### (?:Table|View) `(\w+)`", RUNLOG_FORMAT, re.MULTILINE))
-    rows = db.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
-    assert documented == {name for (name,) in rows}
+def test_what_is_never_unknown_is_never_null(db: sqlite3.Connection) -> None:
+    for name, _, columns in [*stored_tables(), *shown_tables()]:
+        for column, *_, unknown in columns:
+            if unknown in NEVER:
+                nulls = db.execute(f'SELECT count(*) FROM "{name}" WHERE "{column}" IS NULL')
+                assert nulls.fetchone() == (0,), f"{name}.{column}"
 
 
 QUERIES = code_blocks(section(RUNLOG_FORMAT, "## Example queries"), "sql")
@@ -159,7 +201,7 @@ def test_example_queries_answer(db: sqlite3.Connection) -> None:
     assert all(title and remedy for *_, title, remedy in findings)
     assert ("nonfinite-gradient", 10) in {(check, rank) for check, rank, _ in blamed}
     assert seeds == [(0, 40, 0), (1, 41, 5), (2, 40, 0)]
-    assert all(state in ("not triggered", "not possible") and why for _, state, why in unchecked)
+    assert all(state in ("not-triggered", "not-possible") and why for _, state, why in unchecked)
     assert "shared-rng" in {check for check, *_ in unchecked}
 
 

@@ -2,7 +2,8 @@
 //
 // Data-parallel training in LibTorch: a small network, one process per rank, gradients averaged by
 // a c10d process group (Gloo). Every rank observes its gradients before the all-reduce; the packets
-// go to the monitor on rank 0 through the queue of a TCPStore of their own, without a collective.
+// go to the aggregator on rank 0 through the queue of a TCPStore of their own, without a
+// collective.
 //
 // LibTorch is in the torch package. Of Gloo, which is in it too, headers are needed (Debian:
 // libgloo-dev).
@@ -15,7 +16,7 @@
 //
 // `meeting-point` is a file that does not exist yet and that all ranks can reach. Without RUN the
 // same training is not observed.
-#include <presum/monitor.h>
+#include <presum/aggregator.h>
 #include <presum/observer.h>
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/activation.h>
@@ -63,15 +64,15 @@ struct Ranks {
 // them on a thread of its own.
 class StoreExchange {
  public:
-  // On rank 0: serves the queue, and says where it is and what to stamp. Without a monitor it says
-  // that there is nothing to send to.
-  static StoreExchange serve(const StorePtr& meeting_point, const presum::Monitor* monitor) {
+  // On rank 0: serves the queue, and says where it is and what to stamp. Without a aggregator it
+  // says that there is nothing to send to.
+  static StoreExchange serve(const StorePtr& meeting_point, const presum::Aggregator* aggregator) {
     StoreExchange exchange;
     std::ostringstream address;
-    if (monitor != nullptr) {
+    if (aggregator != nullptr) {
       c10d::TCPStoreOptions options{.port = 0, .isServer = true, .waitWorkers = false};
       const auto server = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
-      address << server->getPort() << ' ' << monitor->run() << ' ' << monitor->segment();
+      address << server->getPort() << ' ' << aggregator->run() << ' ' << aggregator->segment();
       exchange.store_ = server;
     }
     meeting_point->set(kAddress, address.str());
@@ -149,10 +150,10 @@ class Watch {
  public:
   Watch(const std::string& run, const Ranks& ranks, const StorePtr& meeting_point,
         const torch::nn::Module& model)
-      : monitor_(ranks.rank == 0 ? open(run, ranks) : std::nullopt),
+      : aggregator_(ranks.rank == 0 ? open(run, ranks) : std::nullopt),
         observer_(observe(ranks, model)),
         exchange_(ranks.rank == 0
-                      ? StoreExchange::serve(meeting_point, monitor_ ? &*monitor_ : nullptr)
+                      ? StoreExchange::serve(meeting_point, aggregator_ ? &*aggregator_ : nullptr)
                       : StoreExchange::connect(meeting_point)),
         world_(static_cast<std::size_t>(ranks.size)) {
     if (active()) exchange_.send(observer_->hello());
@@ -187,28 +188,28 @@ class Watch {
     if (!active()) return;
     exchange_.send(
         observer_->end_step({.optimizer_step = step + 1, .dropped = exchange_.dropped()}));
-    if (monitor_) poll();
+    if (aggregator_) poll();
   }
 
   // Rank 0 waits for the others' goodbyes, for 1.5 s at most; nobody else waits.
   void close() {
     if (!active()) return;
     exchange_.send(observer_->note(true, kSteps, exchange_.dropped(), "", kSteps));
-    if (!monitor_) return;
+    if (!aggregator_) return;
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(1500);
-    for (poll(); !monitor_->everyone_left() || monitor_->ranks_heard() < world_; poll()) {
+    for (poll(); !aggregator_->everyone_left() || aggregator_->ranks_heard() < world_; poll()) {
       if (std::chrono::steady_clock::now() > deadline) break;
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
-    check(monitor_->close());
+    check(aggregator_->close());
   }
 
  private:
-  static std::optional<presum::Monitor> open(const std::string& run, const Ranks& ranks) {
-    auto monitor =
-        presum::Monitor::open({.run = run, .world_size = static_cast<std::uint32_t>(ranks.size)});
-    if (monitor) return std::move(*monitor);
-    complain(monitor.error());
+  static std::optional<presum::Aggregator> open(const std::string& run, const Ranks& ranks) {
+    auto aggregator = presum::Aggregator::open(
+        {.run = run, .world_size = static_cast<std::uint32_t>(ranks.size)});
+    if (aggregator) return std::move(*aggregator);
+    complain(aggregator.error());
     return std::nullopt;
   }
 
@@ -238,9 +239,9 @@ class Watch {
 
   void poll() {
     while (const auto packet = exchange_.receive()) {
-      check(monitor_->ingest(std::as_bytes(std::span(*packet))));
+      check(aggregator_->ingest(std::as_bytes(std::span(*packet))));
     }
-    check(monitor_->tick());
+    check(aggregator_->tick());
   }
 
   void check(const presum::Status& status) {
@@ -251,7 +252,7 @@ class Watch {
     std::fprintf(stderr, "presum: %s; the training goes on\n", error.message.c_str());
   }
 
-  std::optional<presum::Monitor> monitor_;  // on rank 0
+  std::optional<presum::Aggregator> aggregator_;  // on rank 0
   std::optional<presum::Observer> observer_;
   StoreExchange exchange_;
   std::size_t world_;

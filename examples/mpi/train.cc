@@ -2,7 +2,7 @@
 //
 // Data-parallel training with MPI and nothing else: logistic regression by gradient descent, the
 // gradients are plain arrays that MPI_Allreduce sums up. Every rank observes its own gradient
-// before the sum; rank 0 also runs the monitor, which packets reach through presum::mpi.
+// before the sum; rank 0 also runs the aggregator, which packets reach through presum::mpi.
 //
 //   cmake -S . -B build -DCMAKE_PREFIX_PATH=<where presum is installed>
 //   cmake --build build
@@ -13,8 +13,8 @@
 // The training is the same, bit for bit, with presum and without, and goes on when RUN cannot be
 // written. Observing is bracketed by the class Watch.
 #include <mpi.h>
+#include <presum/aggregator.h>
 #include <presum/fingerprint.h>
-#include <presum/monitor.h>
 #include <presum/mpi.h>
 #include <presum/observer.h>
 
@@ -133,13 +133,14 @@ class Watch {
   Watch(const std::string& run, const Ranks& ranks) {
     const auto rank = static_cast<std::uint32_t>(ranks.rank);
     const auto size = static_cast<std::uint32_t>(ranks.size);
-    if (ranks.rank == 0) monitor_ = kept(presum::Monitor::open({.run = run, .world_size = size}));
+    if (ranks.rank == 0)
+      aggregator_ = kept(presum::Aggregator::open({.run = run, .world_size = size}));
     observer_ = kept(presum::Observer::create(
         {.identity = {.replica = rank, .rank = rank, .replicas = size}, .host = host()},
         {{.name = "linear.weight", .elements = kFeatures},
          {.name = "linear.bias", .elements = 1}}));
     std::optional<presum::mpi::Announcement> announcement;
-    if (monitor_) announcement = {.run = monitor_->run(), .segment = monitor_->segment()};
+    if (aggregator_) announcement = {.run = aggregator_->run(), .segment = aggregator_->segment()};
     exchange_ = kept(presum::mpi::Exchange::create(MPI_COMM_WORLD, announcement));
     if (active()) exchange_->send(observer_->hello());
   }
@@ -178,20 +179,20 @@ class Watch {
     exchange_->send(
         observer_->end_step({.optimizer_step = step + 1, .dropped = exchange_->dropped()}));
     while (const auto packet = exchange_->receive()) ingest(*packet);
-    if (monitor_) check(monitor_->tick());
+    if (aggregator_) check(aggregator_->tick());
   }
 
   void close(std::uint64_t steps) {
     if (!active()) return;
     exchange_->send(observer_->note(true, exchange_->sent() + 1, exchange_->dropped(), "", steps));
     exchange_->close([this](const presum::Packet& packet) { ingest(packet); });
-    if (monitor_) check(monitor_->close());
+    if (aggregator_) check(aggregator_->close());
   }
 
  private:
   bool active() const { return observer_ && exchange_ && exchange_->active(); }
 
-  void ingest(const presum::Packet& packet) { check(monitor_->ingest(packet.bytes)); }
+  void ingest(const presum::Packet& packet) { check(aggregator_->ingest(packet.bytes)); }
 
   template <class T>
   std::optional<T> kept(presum::Result<T> result) {
@@ -217,7 +218,7 @@ class Watch {
     return {name.data(), static_cast<std::size_t>(length)};
   }
 
-  std::optional<presum::Monitor> monitor_;  // on rank 0
+  std::optional<presum::Aggregator> aggregator_;  // on rank 0
   std::optional<presum::Observer> observer_;
   std::optional<presum::mpi::Exchange> exchange_;
   bool complained_ = false;

@@ -8,8 +8,8 @@
 //   cmake --build build
 //   build/simulation RUN        # writes the folder RUN; then: presum report RUN -o report.html
 //
-// Nothing here sends packets anywhere: within a process a lock around the monitor is enough.
-#include <presum/monitor.h>
+// Nothing here sends packets anywhere: within a process a lock around the aggregator is enough.
+#include <presum/aggregator.h>
 #include <presum/observer.h>
 
 #include <array>
@@ -40,31 +40,31 @@ float dot(const Vector& a, const Vector& b) {
   return std::inner_product(a.begin(), a.end(), b.begin(), 0.0F);
 }
 
-// The monitor, which is one thread at a time, behind a lock.
-class Aggregator {
+// The aggregator, which is one thread at a time, behind a lock.
+class SharedAggregator {
  public:
-  explicit Aggregator(presum::Monitor monitor) : monitor_(std::move(monitor)) {}
+  explicit SharedAggregator(presum::Aggregator aggregator) : aggregator_(std::move(aggregator)) {}
 
   void take(presum::Packet packet) {
     const std::lock_guard lock(mutex_);
-    packet.stamp(monitor_.run(), monitor_.segment());
-    const auto done = monitor_.ingest(packet.bytes);
+    packet.stamp(aggregator_.run(), aggregator_.segment());
+    const auto done = aggregator_.ingest(packet.bytes);
     if (!done && std::exchange(healthy_, false)) {
       std::fprintf(stderr, "presum: %s\n", done.error().message.c_str());
     }
   }
 
   // REQUIRES: all workers have ended.
-  presum::Monitor& monitor() { return monitor_; }
+  presum::Aggregator& get() { return aggregator_; }
 
  private:
   std::mutex mutex_;
-  presum::Monitor monitor_;
+  presum::Aggregator aggregator_;
   bool healthy_ = true;
 };
 
 struct Training {
-  Aggregator& aggregator;
+  SharedAggregator& aggregator;
   std::barrier<> reached{kWorkers};
   std::array<Vector, kWorkers> gradients{};
 
@@ -153,9 +153,9 @@ void print(const presum::Finding& finding) {
 }
 
 presum::Status simulate(const std::filesystem::path& run) {
-  auto monitor = presum::Monitor::open({.run = run, .world_size = kWorkers});
-  if (!monitor) return monitor.error();
-  Aggregator aggregator(std::move(*monitor));
+  auto opened = presum::Aggregator::open({.run = run, .world_size = kWorkers});
+  if (!opened) return opened.error();
+  SharedAggregator aggregator(std::move(*opened));
   Training training{.aggregator = aggregator};
   auto workers = make_workers(training);
   if (!workers) return workers.error();
@@ -164,9 +164,9 @@ presum::Status simulate(const std::filesystem::path& run) {
   for (Worker& worker : *workers) threads.emplace_back([&worker] { worker.train(); });
   threads.clear();
 
-  const presum::Status closed = aggregator.monitor().close();
-  std::printf("verdict: %s\n", to_string(aggregator.monitor().verdict()));
-  for (const auto& finding : aggregator.monitor().findings()) print(finding);
+  const presum::Status closed = aggregator.get().close();
+  std::printf("verdict: %s\n", to_string(aggregator.get().verdict()));
+  for (const auto& finding : aggregator.get().findings()) print(finding);
   return closed;
 }
 

@@ -18,7 +18,7 @@
 
 namespace presum::mpi {
 
-// What rank 0's monitor stamps on packets: Monitor::run() and Monitor::segment().
+// What rank 0's monitor stamps on packets: Aggregator::run() and Aggregator::segment().
 struct Announcement {
   std::uint64_t run = 0;
   std::uint32_t segment = 0;

@@ -15,7 +15,7 @@
 namespace presum::python {
 
 void bind_observer(nanobind::module_& m);
-void bind_monitor(nanobind::module_& m);
+void bind_aggregator(nanobind::module_& m);
 void bind_runlog(nanobind::module_& m);
 void bind_cli(nanobind::module_& m);
 void bind_cuda(nanobind::module_& m);

@@ -37,8 +37,8 @@ class Run:
     """A run log. Frames are read at first use and then kept; ``load`` again for newer steps.
 
     Frames hold numbers and strings only (in large frames as categories), missing values as NaN,
-    rows ascending by segment, module and step. ``columns`` says what each column holds. Every attribute raises UserError where the
-    file cannot be read any more. One thread at a time.
+    rows ascending by segment, module and step. ``columns`` says what each column holds. Every
+    attribute raises UserError where the file cannot be read any more. One thread at a time.
     """
 
     def __init__(self, path: Path) -> None:

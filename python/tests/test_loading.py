@@ -199,7 +199,7 @@ def test_a_killed_writer_leaves_no_run_or_one_that_is_read(in_close: bool, tmp_p
     for attempt in range(80):
         run = tmp_path / str(attempt)
         run.mkdir()
-        killed_while_recording(run, draw.uniform(0, 0.03), in_close=in_close)
+        killed_while_recording(run, draw.uniform(0, 0.1), in_close=in_close)
         if not (run / "presum.db").exists():
             nothing += 1
             with pytest.raises(UserError, match="has just begun, or was killed as it began"):

@@ -12,8 +12,8 @@
 #include "cli/findings_text.h"
 #include "cli/text.h"
 #include "cli/verb.h"
+#include "judge/judgement.h"
 #include "presum/run_log.h"
-#include "report/judgement.h"
 
 namespace presum::cli {
 namespace {
@@ -44,17 +44,17 @@ struct Options {
 
 struct CheckedRun {
   std::string name;
-  report::Judgement judgement;
+  judge::Judgement judgement;
 };
 
 Result<CheckedRun> read(const std::string& run) {
   PRESUM_ASSIGN(const auto log, RunLog::open(run));
   PRESUM_ASSIGN(const auto steps, log.steps());
-  PRESUM_ASSIGN(auto judgement, report::judge(log, steps));
+  PRESUM_ASSIGN(auto judgement, judge::judge(log, steps));
   return CheckedRun{printable(log.name()), std::move(judgement)};
 }
 
-std::string what_lacks(const report::Judgement& j) {
+std::string what_lacks(const judge::Judgement& j) {
   const auto open = unfinished_text(j);
   std::string out = open.empty() ? "" : "; " + open;
   if (j.verdict == Verdict::kInsufficientEvidence) return out;  // which says it
@@ -65,7 +65,7 @@ std::string what_lacks(const report::Judgement& j) {
 }
 
 void print(const CheckedRun& run, std::size_t failing, Severity level, std::ostream& out) {
-  const report::Judgement& j = run.judgement;
+  const judge::Judgement& j = run.judgement;
   for (const Finding& f : j.findings) {
     out << fmt::format("{}: {}: {}: {} ({})\n", run.name, to_string(f.severity), printable(f.check),
                        printable(f.title), location_text(f));

@@ -11,8 +11,8 @@
 #include "cli/findings_text.h"
 #include "cli/text.h"
 #include "cli/verb.h"
+#include "judge/documents.h"
 #include "presum/run_log.h"
-#include "report/judgement.h"
 
 namespace presum::cli {
 namespace {
@@ -37,7 +37,7 @@ struct Options {
 
 struct ReadRun {
   std::string name;
-  report::Judgement judgement;
+  judge::Judgement judgement;
   std::vector<NoteRecord> notes;
 };
 
@@ -45,7 +45,7 @@ Result<ReadRun> read(const Options& options) {
   PRESUM_ASSIGN(const auto log, RunLog::open(options.run));
   PRESUM_ASSIGN(auto notes, log.notes());
   PRESUM_ASSIGN(const auto steps, log.steps());
-  PRESUM_ASSIGN(auto judgement, report::judge(log, steps, options.segment));
+  PRESUM_ASSIGN(auto judgement, judge::judge(log, steps, options.segment));
   if (options.segment && judgement.segments.empty()) {
     return fail(ErrorCode::kNotFound,
                 fmt::format("{} has no segment {}", log.name(), *options.segment));
@@ -66,7 +66,7 @@ std::string findings_summary(std::span<const Finding> findings) {
 }
 
 std::string as_text(const ReadRun& run) {
-  const report::Judgement& j = run.judgement;
+  const judge::Judgement& j = run.judgement;
   std::string out = fmt::format("{}: {}, {}\n{}", printable(run.name), verdict_text(j),
                                 findings_summary(j.findings), coverage_text(j.coverage));
   if (j.segments.size() > 1) out += fmt::format(", {} segments", j.segments.size());
@@ -84,10 +84,10 @@ std::string as_text(const ReadRun& run) {
   return out;
 }
 
-std::string as_json(const report::Judgement& judgement) {
+std::string as_json(const judge::Judgement& judgement) {
   constexpr int kIndent = 2;
-  return report::judgement_json(judgement).dump(kIndent, ' ', false,
-                                                report::Json::error_handler_t::replace) +
+  return judge::judgement_json(judgement).dump(kIndent, ' ', false,
+                                               judge::Json::error_handler_t::replace) +
          '\n';
 }
 

@@ -149,9 +149,9 @@ std::string checks_by_state(std::span<const RunLog::Check> checks) {
   return out;
 }
 
-std::string audits_text(std::span<const report::AuditSummary> audits) {
+std::string audits_text(std::span<const judge::AuditSummary> audits) {
   std::string out;
-  for (const report::AuditSummary& a : audits) {
+  for (const judge::AuditSummary& a : audits) {
     out += fmt::format("the sum, audited {} in {}{}, {} elements in all:\n", times(a.audits),
                        steps(a), part(a), a.elements);
     out += fmt::format("    {} gradients, added in {}, order {}, division {}\n", a.gradient,
@@ -174,19 +174,19 @@ std::string audits_text(std::span<const report::AuditSummary> audits) {
   return out;
 }
 
-std::string verdict_text(const report::Judgement& judgement) {
+std::string verdict_text(const judge::Judgement& judgement) {
   if (judgement.verdict != Verdict::kInsufficientEvidence) return to_string(judgement.verdict);
   return "insufficient evidence: " + judgement.reason;
 }
 
-std::string coverage_text(const report::Coverage& coverage) {
+std::string coverage_text(const judge::Coverage& coverage) {
   const auto lost = coverage.steps_lost;
   return fmt::format("{}{}, {} of {}", count(coverage.steps_logged, "step"),
                      lost == 0 ? "" : fmt::format(" ({} lost)", lost), coverage.workers_seen,
                      count(coverage.workers_expected, "worker"));
 }
 
-std::string unfinished_text(const report::Judgement& judgement) {
+std::string unfinished_text(const judge::Judgement& judgement) {
   std::vector<std::uint32_t> open;
   for (const SegmentInfo& s : judgement.segments) {
     if (!s.closed && s.incomplete.empty()) open.push_back(s.segment);
@@ -203,7 +203,7 @@ std::string collection_text(std::span<const SegmentInfo> segments) {
   std::string out;
   for (const SegmentInfo& s : segments) {
     const auto which = segments.size() == 1 ? "" : fmt::format("segment {}: ", s.segment);
-    const auto packets = report::packets_text(s.packets);
+    const auto packets = judge::packets_text(s.packets);
     if (!s.incomplete.empty()) {
       out += fmt::format("{}{}\n", which, printable(incomplete_text(s)));
     }

@@ -5,9 +5,9 @@
 #include <span>
 #include <string>
 
+#include "judge/judgement.h"
 #include "presum/finding.h"
 #include "presum/run_log.h"
-#include "report/judgement.h"
 
 namespace presum::cli {
 
@@ -26,16 +26,16 @@ std::string finding_text(const Finding& finding);
 std::string checks_by_state(std::span<const RunLog::Check> checks);
 
 // What audits of the reduction came to, a paragraph for each model and segment; "" without any.
-std::string audits_text(std::span<const report::AuditSummary> audits);
+std::string audits_text(std::span<const judge::AuditSummary> audits);
 
 // "inconsistent", "insufficient evidence: one worker: there is nothing to compare".
-std::string verdict_text(const report::Judgement& judgement);
+std::string verdict_text(const judge::Judgement& judgement);
 
 // "40 steps, 8 of 8 workers".
-std::string coverage_text(const report::Coverage& coverage);
+std::string coverage_text(const judge::Coverage& coverage);
 
 // "", or that segments were not closed in order, and on how many steps the run was judged.
-std::string unfinished_text(const report::Judgement& judgement);
+std::string unfinished_text(const judge::Judgement& judgement);
 
 // A line for each segment whose record is incomplete, and for packets that could not be used.
 std::string collection_text(std::span<const SegmentInfo> segments);

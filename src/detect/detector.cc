@@ -223,6 +223,13 @@ Detector& Detector::operator=(Detector&&) noexcept = default;
 Detector::~Detector() = default;
 
 std::vector<Alarm> Detector::update(const StepRecord& record) { return state_->update(record); }
+StepAlarms Detector::judge(const StepRecord& record) {
+  StepAlarms out{.raised = update(record), .lasting = lasting()};
+  for (std::size_t s = 0; s < kStatisticCount; ++s)
+    out.watched[s] = steps(static_cast<Statistic>(s));
+  return out;
+}
+
 std::vector<Alarm> Detector::lasting() const { return state_->lasting(); }
 
 std::uint64_t Detector::steps(Statistic statistic) const {

@@ -2,6 +2,7 @@
 // The three metrics over time become alarms with a controlled false-alarm rate: docs/detectors.md.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -56,6 +57,16 @@ struct Alarm {
   std::uint64_t group = 0;  // the group (layer) that shows it most; 0: none stands out
 };
 
+// What a detector says of a step.
+struct StepAlarms {
+  std::vector<Alarm> raised;
+  // What was said about single workers and is still so: kind, statistic, side and workers. Pairs
+  // and tests of all workers are not followed.
+  std::vector<Alarm> lasting;
+  // Steps that every statistic has seen, by Statistic; 0 where the run does not have it.
+  std::array<std::uint64_t, kStatisticCount> watched{};
+};
+
 // Watches the steps of one model. Takes any records: missing workers, NaN, changing world size
 // (which starts anew), steps left out. W = 1 never alarms.
 //
@@ -70,8 +81,9 @@ class Detector {
   // REQUIRES: ascending steps; a lower one begins a new count of steps (a restart of the run), in
   // which nobody is blamed yet. Deterministic: the same records give the same alarms.
   std::vector<Alarm> update(const StepRecord& record);
-  // What was said about single workers and is still so at the last step: kind, statistic, side and
-  // workers. Pairs and tests of all workers are not followed.
+  // The same with what lasts at this step, and how much was seen.
+  StepAlarms judge(const StepRecord& record);
+  // StepAlarms::lasting of the last step.
   std::vector<Alarm> lasting() const;
   // How many steps every statistic has seen; 0 where the run does not have it.
   std::uint64_t steps(Statistic statistic) const;

@@ -19,8 +19,8 @@ struct Audited {
   std::uint32_t rank = 0;
 };
 
-Signal shared(Check check, const Look& look, const Audited& a) {
-  Signal signal = sighting(check, look.record.step, {all_ranks(look.record), true});
+Signal shared(Check check, const StepContext& context, const Audited& a) {
+  Signal signal = sighting(check, context.record.step, {all_ranks(context.record), true});
   signal.confidence = 0.95;
   signal.evidence = {{"audited_by_rank", static_cast<std::int64_t>(a.rank)},
                      {"elements", static_cast<std::int64_t>(a.audit.elements)},
@@ -32,63 +32,63 @@ Signal shared(Check check, const Look& look, const Audited& a) {
   return signal;
 }
 
-void check_error(const Look& look, const Audited& a, Book& book) {
-  book.looked(Check::kReductionError);
+void check_error(const StepContext& context, const Audited& a, SignalLog& log) {
+  log.checked(Check::kReductionError);
   if (a.audit.wrong == 0) return;
-  Signal signal = shared(Check::kReductionError, look, a);
+  Signal signal = shared(Check::kReductionError, context, a);
   signal.title = fmt::format(
       "{} of {} elements that {{ranks}} got from the reduction are further from the sum than "
       "rounding explains",
       a.audit.wrong, a.audit.elements);
   signal.evidence.emplace_back("elements_wrong", static_cast<std::int64_t>(a.audit.wrong));
-  book.see(std::move(signal));
+  log.add(std::move(signal));
 }
 
-void check_dtype(const Look& look, const Audited& a, Book& book) {
+void check_dtype(const StepContext& context, const Audited& a, SignalLog& log) {
   const int bits = significand_bits(a.audit.accumulation);
   if (bits == 0) {
-    return book.armed(Check::kReductionDtype,
-                      "Audited, but the format could not be told: all gave the same bits.");
+    return log.waits(Check::kReductionDtype,
+                     "Audited, but the format could not be told: all gave the same bits.");
   }
-  book.looked(Check::kReductionDtype);
+  log.checked(Check::kReductionDtype);
   const bool fewer = bits < significand_bits(a.audit.gradient);
   if (!fewer && bits >= kFp32Bits) return;
-  Signal signal = shared(Check::kReductionDtype, look, a);
+  Signal signal = shared(Check::kReductionDtype, context, a);
   signal.key = static_cast<std::uint64_t>(a.audit.accumulation);
   // Sixteen-bit gradients that are added in their own format: nothing was promised.
   if (!fewer) signal.severity = Severity::kInfo;
   signal.title = fmt::format("The gradients of {{ranks}} were added in {}, and they are {}",
                              to_string(a.audit.accumulation), to_string(a.audit.gradient));
-  book.see(std::move(signal));
+  log.add(std::move(signal));
 }
 
-void check_repeat(const Look& look, const Audited& a, Book& book) {
+void check_repeat(const StepContext& context, const Audited& a, SignalLog& log) {
   if (a.audit.repeat == Repeat::kNotTried) {
-    return book.armed(Check::kReductionNondeterministic, "Audited, but not repeated.");
+    return log.waits(Check::kReductionNondeterministic, "Audited, but not repeated.");
   }
-  book.looked(Check::kReductionNondeterministic);
+  log.checked(Check::kReductionNondeterministic);
   if (a.audit.repeat == Repeat::kEqual) return;
-  Signal signal = shared(Check::kReductionNondeterministic, look, a);
+  Signal signal = shared(Check::kReductionNondeterministic, context, a);
   signal.title = "The same reduction of the same gradients gave {ranks} other bits the second time";
-  book.see(std::move(signal));
+  log.add(std::move(signal));
 }
 
 }  // namespace
 
-void watch_audits(const Look& look, Book& book) {
+void Audits::update(const StepContext& context, SignalLog& log) {
   bool any = false;
-  for (const WorkerRecord& worker : look.record.workers) {
-    if (!worker.audit || look.alone()) continue;
+  for (const WorkerRecord& worker : context.record.workers) {
+    if (!worker.audit || context.alone()) continue;
     any = true;
     const Audited a{*worker.audit, worker.rank};
-    check_error(look, a, book);
-    check_dtype(look, a, book);
-    check_repeat(look, a, book);
+    check_error(context, a, log);
+    check_dtype(context, a, log);
+    check_repeat(context, a, log);
   }
   if (any) return;
   for (const Check check :
        {Check::kReductionError, Check::kReductionDtype, Check::kReductionNondeterministic}) {
-    book.cannot(check, look.alone() ? kOneWorker : kNotAudited);
+    log.cannot(check, context.alone() ? kOneWorker : kNotAudited);
   }
 }
 

@@ -2,12 +2,15 @@
 // reduction-error, reduction-dtype, reduction-nondeterministic: from audits of the reduction.
 #pragma once
 
-#include "diagnose/book.h"
-#include "diagnose/look.h"
+#include "diagnose/signal_log.h"
+#include "diagnose/step_context.h"
 
 namespace presum::diagnose {
 
 // An audit is of the sum that all workers share, whoever made it.
-void watch_audits(const Look& look, Book& book);
+class Audits {
+ public:
+  static void update(const StepContext& context, SignalLog& log);
+};
 
 }  // namespace presum::diagnose

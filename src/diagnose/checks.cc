@@ -39,7 +39,8 @@ constexpr std::array<Rule, kChecks> kRules{{
      kStatistics},
     {kNonfiniteGradient,
      {"nonfinite-gradient", kCritical, "NaN and Inf in every worker's own gradient",
-      "Look at the batch, the loss and the first layer with NaN on the named ranks at the first "
+      "StepContext at the batch, the loss and the first layer with NaN on the named ranks at the "
+      "first "
       "step, and skip or clip on all ranks alike. If all ranks turned at once, look at the "
       "reduction and the optimiser of the step before.",
       "deepspeedai/DeepSpeed#8061"},
@@ -47,7 +48,8 @@ constexpr std::array<Rule, kChecks> kRules{{
          set_of({kReducedGradientMismatch, kReductionScale, kZeroGradient, kFrozenGradient})},
     {kNonfiniteLoss,
      {"nonfinite-loss", kCritical, "NaN and Inf in every worker's loss",
-      "Look at the batch of the named ranks at the first step: a log or a division of zero, or a "
+      "StepContext at the batch of the named ranks at the first step: a log or a division of zero, "
+      "or a "
       "batch without any target token.",
       "WeatherGenerator#2724"},
      kNonfinite | kDesync | kStatistics | set_of({kZeroGradient})},
@@ -111,14 +113,15 @@ constexpr std::array<Rule, kChecks> kRules{{
      kNonfinite | set_of({kReducedGradientMismatch, kReductionError, kLossEvent})},
     {kReducedGradientMismatch,
      {"reduced-gradient-mismatch", kCritical, "whether all workers hold the same reduced gradient",
-      "Look at communication hooks, at parameters that only some ranks use, and at the "
+      "StepContext at communication hooks, at parameters that only some ranks use, and at the "
       "communication library; exchange the hardware of the named ranks if it comes back.",
       "pmodels/mpich#6538"},
      kNonfinite | kDesync | set_of({kReductionError, kWorkerOutlier, kLossEvent})},
     {kReductionError,
      {"reduction-error", kCritical,
       "each element of an audited sum against what rounding can explain",
-      "Look at the communication library and its version, at communication hooks, and at who "
+      "StepContext at the communication library and its version, at communication hooks, and at "
+      "who "
       "writes to the buffer while it is reduced; `presum audit` on saved gradients shows what was "
       "done to them.",
       "NVIDIA/nccl#1950"},
@@ -149,12 +152,14 @@ constexpr std::array<Rule, kChecks> kRules{{
      kNonfinite | kStatistics | set_of({kBufferDesync})},
     {kZeroGradient,
      {"zero-gradient", kCritical, "gradients that are exactly zero",
-      "Look for a detached loss, a frozen model or a batch without any target on the named ranks.",
+      "StepContext for a detached loss, a frozen model or a batch without any target on the named "
+      "ranks.",
       ""},
      kStatistics | set_of({kFrozenGradient})},
     {kFrozenGradient,
      {"frozen-gradient", kCritical, "gradients that repeat the previous step's bit for bit",
-      "Look for gradients that are not cleared and recomputed, a batch that is fed again, or a "
+      "StepContext for gradients that are not cleared and recomputed, a batch that is fed again, "
+      "or a "
       "backward pass that the named ranks skip.",
       ""},
      kStatistics},
@@ -177,18 +182,20 @@ constexpr std::array<Rule, kChecks> kRules{{
      kStatistics},
     {kPairTooSimilar,
      {"pair-too-similar", kWarning, "cosines of all pairs of workers",
-      "Look whether these workers read the same data; switch the data fingerprints on to see it "
+      "StepContext whether these workers read the same data; switch the data fingerprints on to "
+      "see it "
       "directly.",
       ""},
      set_of({kTooConsistent, kWorkerOutlier})},
     {kTooConsistent,
      {"too-consistent", kWarning, "whether workers differ as much as their micro-batches do",
-      "Look whether all workers read the same data: their average is no better than one of them.",
+      "StepContext whether all workers read the same data: their average is no better than one of "
+      "them.",
       "huggingface/datasets#5360"},
      set_of({kPairTooSimilar})},
     {kLossEvent,
      {"loss-event", kInfo, "single steps far outside everything seen",
-      "Look at the named rank's batch of that step.", "WeatherGenerator#2724"},
+      "StepContext at the named rank's batch of that step.", "WeatherGenerator#2724"},
      0},
 }};
 
@@ -219,6 +226,8 @@ bool sets_apart(Check check) {
                                     kReducedGradientMismatch, kBufferDesync, kParameterDesync});
   return (kApart & bit(check)) != 0;
 }
+
+bool is_statistic(Check check) { return (kStatistics & bit(check)) != 0; }
 
 std::span<const CheckInfo> catalogue() { return kCatalogue; }
 

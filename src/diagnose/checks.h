@@ -40,7 +40,7 @@ enum class Check : std::uint8_t {
   kTooConsistent,
   kLossEvent,
 };
-inline constexpr std::size_t kChecks = 27;
+inline constexpr std::size_t kChecks = static_cast<std::size_t>(Check::kLossEvent) + 1;
 
 const CheckInfo& info(Check check);
 // Whether `effect` is to be expected where `cause` is found. A check explains itself.
@@ -48,6 +48,6 @@ bool explains(Check cause, Check effect);
 // Whether the ranks that the check names come to have other gradients than the rest.
 bool sets_apart(Check check);
 // Whether the check rests on alarms of the detectors alone.
-constexpr bool is_statistic(Check check) { return check >= Check::kWorkerOutlier; }
+bool is_statistic(Check check);
 
 }  // namespace presum::diagnose

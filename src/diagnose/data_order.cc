@@ -54,39 +54,40 @@ bool DataOrder::repeats_order(const Worker& worker, const WorkerRecord& record,
          (worker.repeats > 0 || !batch.known || worker.seen > kCompared);
 }
 
-void DataOrder::update(const Look& look, Book& book) {
+void DataOrder::update(const StepContext& context, SignalLog& log) {
   Blame blame;
   std::size_t repeats = 0;
-  for (std::size_t i = 0; i < look.workers(); ++i) {
-    const WorkerRecord& w = look.record.workers[i];
+  for (std::size_t i = 0; i < context.workers(); ++i) {
+    const WorkerRecord& w = context.record.workers[i];
     const std::uint64_t* pass = w.fingerprint_of(FingerprintKind::kDataPass);
     const std::uint64_t* epoch = w.fingerprint_of(FingerprintKind::kSamplerEpoch);
     if (pass == nullptr || w.fingerprint_of(FingerprintKind::kSamplerShuffle) == nullptr) {
-      book.cannot(Check::kEpochNotSet, "No sampler that says whether it shuffles was found.");
+      log.cannot(Check::kEpochNotSet, "No sampler that says whether it shuffles was found.");
       continue;
     }
     Worker& worker = workers_[w.replica];
     follow(worker, *pass, epoch);
     if (epoch != nullptr) worker.epoch = *epoch;
-    compare(worker, w, look.batches[i]);
-    book.armed(Check::kEpochNotSet, "There was no second pass over the data.");
-    if (*pass > 0) book.looked(Check::kEpochNotSet);
-    if (!repeats_order(worker, w, look.batches[i])) continue;
+    compare(worker, w, context.batches[i]);
+    log.waits(Check::kEpochNotSet, "There was no second pass over the data.");
+    if (*pass > 0) log.checked(Check::kEpochNotSet);
+    if (!repeats_order(worker, w, context.batches[i])) continue;
     insert(blame.ranks, w.rank);
     repeats = std::max(repeats, worker.repeats);
   }
-  if (!blame.ranks.empty()) report(look, std::move(blame), repeats, book);
+  if (!blame.ranks.empty()) report(context, std::move(blame), repeats, log);
 }
 
-void DataOrder::report(const Look& look, Blame blame, std::size_t repeats, Book& book) const {
-  blame.everyone = blame.ranks.size() == look.workers();
-  const Worker* first = workers_.find(look.record.workers.front().replica);
-  Signal signal = sighting(Check::kEpochNotSet, look.record.step, std::move(blame));
+void DataOrder::report(const StepContext& context, Blame blame, std::size_t repeats,
+                       SignalLog& log) const {
+  blame.everyone = blame.ranks.size() == context.workers();
+  const Worker* first = workers_.find(context.record.workers.front().replica);
+  Signal signal = sighting(Check::kEpochNotSet, context.record.step, std::move(blame));
   signal.confidence = repeats > 0 ? 0.99 : 0.8;
   signal.title = "{Ranks} read the data in the same order as in the pass before";
   signal.evidence = {{"data_pass", static_cast<std::int64_t>(first == nullptr ? 0 : first->pass)},
                      {"batches_repeated", static_cast<std::int64_t>(repeats)}};
-  book.see(std::move(signal), 1);
+  log.add(std::move(signal), 1);
 }
 
 }  // namespace presum::diagnose

@@ -5,15 +5,15 @@
 #include <cstdint>
 #include <vector>
 
-#include "diagnose/book.h"
-#include "diagnose/look.h"
+#include "diagnose/signal_log.h"
+#include "diagnose/step_context.h"
 
 namespace presum::diagnose {
 
 // Compares the beginning of every pass over the data with that of the pass before, per worker.
 class DataOrder {
  public:
-  void update(const Look& look, Book& book);
+  void update(const StepContext& context, SignalLog& log);
 
  private:
   struct Place {
@@ -34,7 +34,7 @@ class DataOrder {
   static void follow(Worker& worker, std::uint64_t pass, const std::uint64_t* epoch);
   static void compare(Worker& worker, const WorkerRecord& record, const Batch& batch);
   static bool repeats_order(const Worker& worker, const WorkerRecord& record, const Batch& batch);
-  void report(const Look& look, Blame blame, std::size_t repeats, Book& book) const;
+  void report(const StepContext& context, Blame blame, std::size_t repeats, SignalLog& log) const;
 
   PerWorker<Worker> workers_;
 };

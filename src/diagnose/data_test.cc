@@ -380,8 +380,6 @@ TEST(SharedRng, EqualStreamsUnderDropoutAreInformation) {
   ASSERT_EQ(w.ids(), Ids{"shared-rng"});
   EXPECT_EQ(w.first().severity, Severity::kInfo);
   EXPECT_EQ(w.first().ranks.size(), 8U);
-  const auto findings = w.findings();
-  EXPECT_EQ(verdict(findings, 100, true), Verdict::kConsistent);
 }
 
 TEST(SharedRng, DropoutOnADeviceDrawsFromTheDevice) {

@@ -29,9 +29,8 @@ class Diagnoser {
   void hello(const Identity& who, const WorkerFacts& facts);
   // A worker's last words.
   void farewell(const Identity& who, const FinalState& last);
-  // REQUIRES: ascending steps. `detector` has already seen the record and raised `alarms`.
-  void update(const StepRecord& record, std::span<const detect::Alarm> alarms,
-              const detect::Detector& detector);
+  // REQUIRES: ascending steps. `alarms`: what the detector says of the record.
+  void update(const StepRecord& record, const detect::StepAlarms& alarms);
 
   // One finding a cause, worst first, then by first step. An id stays with its finding while it
   // grows; ids are not reused.
@@ -47,9 +46,6 @@ class Diagnoser {
   struct State;
   std::unique_ptr<State> state_;
 };
-
-// What findings and coverage mean together. `steps`: with at least two workers.
-Verdict verdict(std::span<const Finding> findings, std::uint64_t steps, bool whole);
 
 // One check of the catalogue (checks.cc), in the order in which a cause is named.
 struct CheckInfo {

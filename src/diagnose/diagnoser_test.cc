@@ -256,18 +256,6 @@ TEST(Findings, AreTheSameForTheSameRecords) {
   EXPECT_EQ(titles(), titles());
 }
 
-TEST(Verdict, WeighsFindingsAndSteps) {
-  Finding info, warning;
-  warning.severity = Severity::kWarning;
-  const std::vector<Finding> none, harmless{info}, bad{info, warning};
-  EXPECT_EQ(verdict(none, 4, true), Verdict::kInsufficientEvidence);
-  EXPECT_EQ(verdict(none, 5, true), Verdict::kConsistent);
-  EXPECT_EQ(verdict(harmless, 5, true), Verdict::kConsistent);
-  EXPECT_EQ(verdict(bad, 0, true), Verdict::kInconsistent);
-  EXPECT_EQ(verdict(none, 500, false), Verdict::kInsufficientEvidence) << "something is lacking";
-  EXPECT_EQ(verdict(bad, 500, false), Verdict::kInconsistent);
-}
-
 // ---- any input
 
 class Noise {
@@ -348,7 +336,6 @@ class Noise {
 };
 
 TEST(Fuzz, AnyRecordsLeaveBoundedFindings) {
-  const detect::Detector detector{detect::Options{}};
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     Noise noise(seed);
     Diagnoser diagnoser({1, 0, 0});
@@ -360,7 +347,7 @@ TEST(Fuzz, AnyRecordsLeaveBoundedFindings) {
             who(static_cast<std::uint32_t>(noise.below(9)), 1),
             {"h", {{"torch", std::to_string(noise.below(3))}}, {{noise.below(3), 0, "g"}}});
       }
-      diagnoser.update(noise.record(step == 199 ? UINT64_MAX : step), alarms, detector);
+      diagnoser.update(noise.record(step == 199 ? UINT64_MAX : step), {.raised = alarms});
       if (noise.below(9) == 0) {
         diagnoser.farewell(
             who(static_cast<std::uint32_t>(noise.below(9)), 0),
@@ -385,7 +372,6 @@ TEST(Cost, GrowsWithTheWorkersAndNoFaster) {
   for (const std::uint32_t workers : {8U, 1024U}) {
     const HealthyRun run({.workers = workers, .rows = 8, .data = 1U << 16U});
     Diagnoser diagnoser({1, 0, 0});
-    const detect::Detector detector{detect::Options{}};
     StepRecord record = run.step(1);
     for (WorkerRecord& w : record.workers) {
       w.states.clear();
@@ -402,7 +388,7 @@ TEST(Cost, GrowsWithTheWorkersAndNoFaster) {
         for (std::uint64_t& index : w.indices) ++index;
         for (std::uint64_t& row : w.samples.hashes) row += 0x9E3779B97F4A7C15ULL;
       }
-      diagnoser.update(record, {}, detector);
+      diagnoser.update(record, {});
     }
     const double seconds = static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC / kSteps;
     std::printf("%u workers: %.0f us a step\n", workers, 1e6 * seconds);

@@ -40,9 +40,9 @@ std::vector<Members> equal_groups(std::size_t count, std::uint64_t none, ValueOf
 
 // Groups by the whole batch, where all of the members sent it: equal rows alone may be of a tensor
 // that all batches share.
-std::vector<Members> by_whole_batch(const Look& look, Members members) {
+std::vector<Members> by_whole_batch(const StepContext& context, Members members) {
   const auto whole = [&](std::size_t i) {
-    return look.record.workers[i].fingerprint_of(FingerprintKind::kBatch);
+    return context.record.workers[i].fingerprint_of(FingerprintKind::kBatch);
   };
   if (std::any_of(members.begin(), members.end(), [&](auto i) { return whole(i) == nullptr; })) {
     return {std::move(members)};
@@ -55,35 +55,35 @@ std::vector<Members> by_whole_batch(const Look& look, Members members) {
   return out;
 }
 
-Ranks ranks_of(const Look& look, const Members& members) {
+Ranks ranks_of(const StepContext& context, const Members& members) {
   Ranks ranks;
-  for (const std::size_t i : members) insert(ranks, look.record.workers[i].rank);
+  for (const std::size_t i : members) insert(ranks, context.record.workers[i].rank);
   return ranks;
 }
 
 // Equal rows at different places in the data set: records that are equal there, not read twice.
-void drop_equal_records(const Look& look, Members& members) {
-  const WorkerRecord& first = look.record.workers[members.front()];
+void drop_equal_records(const StepContext& context, Members& members) {
+  const WorkerRecord& first = context.record.workers[members.front()];
   std::erase_if(members,
-                [&](std::size_t i) { return disjoint_indices(first, look.record.workers[i]); });
+                [&](std::size_t i) { return disjoint_indices(first, context.record.workers[i]); });
 }
 
-double share_of_rows(const Look& look, const std::vector<Members>& groups) {
+double share_of_rows(const StepContext& context, const std::vector<Members>& groups) {
   double all = 0;
   double equal = 0;
-  for (const Batch& b : look.batches) all += static_cast<double>(b.rows);
+  for (const Batch& b : context.batches) all += static_cast<double>(b.rows);
   for (const Members& members : groups) {
-    for (const std::size_t i : members) equal += static_cast<double>(look.batches[i].rows);
+    for (const std::size_t i : members) equal += static_cast<double>(context.batches[i].rows);
   }
   return all > 0 ? equal / all : 0;
 }
 
 // Without dropout equal data gives equal losses: what was hashed is not all of the data (a grid, a
 // graph that every sample shares).
-bool contradicted(const Look& look, const Members& members) {
-  const WorkerRecord& first = look.record.workers[members.front()];
+bool contradicted(const StepContext& context, const Members& members) {
+  const WorkerRecord& first = context.record.workers[members.front()];
   return std::all_of(members.begin() + 1, members.end(), [&](std::size_t i) {
-    const WorkerRecord& w = look.record.workers[i];
+    const WorkerRecord& w = context.record.workers[i];
     const auto* dropout = w.fingerprint_of(FingerprintKind::kDropout);
     if (dropout == nullptr || std::bit_cast<double>(*dropout) != 0) return false;
     const double scale = std::max(std::abs(w.loss), std::abs(first.loss));
@@ -91,8 +91,8 @@ bool contradicted(const Look& look, const Members& members) {
   });
 }
 
-bool samples_known(const Look& look) {
-  return std::any_of(look.batches.begin(), look.batches.end(),
+bool samples_known(const StepContext& context) {
+  return std::any_of(context.batches.begin(), context.batches.end(),
                      [](const Batch& b) { return b.known; });
 }
 
@@ -111,42 +111,42 @@ std::uint64_t Duplicates::Streaks::extend(const Members& members, std::uint64_t 
 }
 
 // Two rows or more do not agree by chance, unless samples are drawn with replacement.
-bool Duplicates::certain(const Look& look, const Members& members) {
-  const Batch& batch = look.batches[members.front()];
+bool Duplicates::certain(const StepContext& context, const Members& members) {
+  const Batch& batch = context.batches[members.front()];
   const std::uint64_t* whole =
-      look.record.workers[members.front()].fingerprint_of(FingerprintKind::kBatch);
+      context.record.workers[members.front()].fingerprint_of(FingerprintKind::kBatch);
   const std::uint64_t value = batch.set + (whole == nullptr ? 0 : mix64(*whole));
   const bool lasting = samples_.extend(members, value) >= kInARow;
-  return lasting || (batch.distinct > 1 && !draws_with_replacement(look.roster));
+  return lasting || (batch.distinct > 1 && !draws_with_replacement(context.roster));
 }
 
-void Duplicates::group_rows(const Look& look, Found& found) {
-  auto groups = equal_groups(look.workers(), 0, [&](std::size_t i) {
-    const Batch& b = look.batches[i];
+void Duplicates::group_rows(const StepContext& context, Found& found) {
+  auto groups = equal_groups(context.workers(), 0, [&](std::size_t i) {
+    const Batch& b = context.batches[i];
     return b.known && !b.degenerate() ? b.set | 1 : 0;
   });
   for (Members& same_rows : groups) {
-    for (Members& members : by_whole_batch(look, std::move(same_rows))) {
-      drop_equal_records(look, members);
-      if (members.size() > 1 && !contradicted(look, members) && certain(look, members))
+    for (Members& members : by_whole_batch(context, std::move(same_rows))) {
+      drop_equal_records(context, members);
+      if (members.size() > 1 && !contradicted(context, members) && certain(context, members))
         found.rows.push_back(std::move(members));
     }
   }
 }
 
-void Duplicates::group_gradients(const Look& look, Found& found) {
-  auto groups = equal_groups(look.workers(), 0, [&](std::size_t i) {
-    const WorkerRecord& w = look.record.workers[i];
+void Duplicates::group_gradients(const StepContext& context, Found& found) {
+  auto groups = equal_groups(context.workers(), 0, [&](std::size_t i) {
+    const WorkerRecord& w = context.record.workers[i];
     return has_gradient(w) ? w.fingerprint : 0;
   });
   for (Members& members : groups) {
-    const Batch& first = look.batches[members.front()];
+    const Batch& first = context.batches[members.front()];
     const bool unknown = std::none_of(members.begin(), members.end(),
-                                      [&](std::size_t i) { return look.batches[i].known; });
+                                      [&](std::size_t i) { return context.batches[i].known; });
     const bool unlike = std::all_of(members.begin() + 1, members.end(), [&](std::size_t i) {
-      return first.known && look.batches[i].known && look.batches[i].set != first.set;
+      return first.known && context.batches[i].known && context.batches[i].set != first.set;
     });
-    const std::uint64_t gradient = look.record.workers[members.front()].fingerprint;
+    const std::uint64_t gradient = context.record.workers[members.front()].fingerprint;
     if (unknown) {
       found.gradients.push_back(std::move(members));
     } else if (unlike && gradients_.extend(members, gradient) >= kInARow) {
@@ -155,56 +155,56 @@ void Duplicates::group_gradients(const Look& look, Found& found) {
   }
 }
 
-void Duplicates::update(const Look& look, Book& book) {
-  if (look.alone()) return book.cannot(Check::kDuplicateData, kOneWorker);
-  const bool gradients = std::any_of(look.record.workers.begin(), look.record.workers.end(),
+void Duplicates::update(const StepContext& context, SignalLog& log) {
+  if (context.alone()) return log.cannot(Check::kDuplicateData, kOneWorker);
+  const bool gradients = std::any_of(context.record.workers.begin(), context.record.workers.end(),
                                      [](const WorkerRecord& w) { return w.fingerprint != 0; });
-  if (!gradients && !samples_known(look)) {
-    return book.cannot(Check::kDuplicateData, "Neither samples nor gradients have fingerprints.");
+  if (!gradients && !samples_known(context)) {
+    return log.cannot(Check::kDuplicateData, "Neither samples nor gradients have fingerprints.");
   }
-  book.looked(Check::kDuplicateData);
+  log.checked(Check::kDuplicateData);
   samples_.next_step();
   gradients_.next_step();
   Found found;
-  group_rows(look, found);
-  group_gradients(look, found);
-  if (!found.rows.empty() || !found.gradients.empty()) report(look, found, book);
-  for (const Members& members : found.unlike) report_unlike(look, members, book);
+  group_rows(context, found);
+  group_gradients(context, found);
+  if (!found.rows.empty() || !found.gradients.empty()) report(context, found, log);
+  for (const Members& members : found.unlike) report_unlike(context, members, log);
 }
 
-void Duplicates::report(const Look& look, const Found& found, Book& book) {
+void Duplicates::report(const StepContext& context, const Found& found, SignalLog& log) {
   Blame blame;
   std::string groups;
   for (const auto* list : {&found.rows, &found.gradients}) {
     for (const Members& members : *list) {
-      const Ranks ranks = ranks_of(look, members);
+      const Ranks ranks = ranks_of(context, members);
       if (groups.size() < 200) groups += (groups.empty() ? "" : "; ") + rank_ranges(ranks);
       blame.ranks = unite(blame.ranks, ranks);
     }
   }
-  blame.everyone = blame.ranks.size() == look.workers();
+  blame.everyone = blame.ranks.size() == context.workers();
   const bool by_rows = !found.rows.empty();
-  Signal signal = sighting(Check::kDuplicateData, look.record.step, std::move(blame));
+  Signal signal = sighting(Check::kDuplicateData, context.record.step, std::move(blame));
   signal.confidence = by_rows ? 0.99 : 0.95;
   signal.title = by_rows ? "{Ranks} read the same data"
                          : "{Ranks} had the same gradients bit for bit, so they read the same data";
   signal.evidence = {{"groups_of_ranks", groups},
-                     {"distinct_gradients", std::int64_t{look.record.distinct_gradients}},
+                     {"distinct_gradients", std::int64_t{context.record.distinct_gradients}},
                      {"how", by_rows ? "samples" : "gradients"}};
-  if (by_rows) signal.evidence.emplace_back("rows_equal_share", share_of_rows(look, found.rows));
-  book.see(std::move(signal), 1);
+  if (by_rows) signal.evidence.emplace_back("rows_equal_share", share_of_rows(context, found.rows));
+  log.add(std::move(signal), 1);
 }
 
-void Duplicates::report_unlike(const Look& look, const Members& members, Book& book) {
-  Blame blame{ranks_of(look, members), members.size() == look.workers()};
-  Signal signal = sighting(Check::kPairTooSimilar, look.record.step, std::move(blame));
+void Duplicates::report_unlike(const StepContext& context, const Members& members, SignalLog& log) {
+  Blame blame{ranks_of(context, members), members.size() == context.workers()};
+  Signal signal = sighting(Check::kPairTooSimilar, context.record.step, std::move(blame));
   signal.key = 1;
   signal.confidence = 0.9;
   signal.title =
       "{Ranks} had the same gradient bit for bit, though they read different samples: the "
       "gradient does not depend on the data, or was copied";
   signal.evidence = {{"statistic", "gradient fingerprint"}};
-  book.see(std::move(signal), 1);
+  log.add(std::move(signal), 1);
 }
 
 }  // namespace presum::diagnose

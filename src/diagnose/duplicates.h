@@ -6,14 +6,14 @@
 #include <map>
 #include <vector>
 
-#include "diagnose/book.h"
-#include "diagnose/look.h"
+#include "diagnose/signal_log.h"
+#include "diagnose/step_context.h"
 
 namespace presum::diagnose {
 
 class Duplicates {
  public:
-  void update(const Look& look, Book& book);
+  void update(const StepContext& context, SignalLog& log);
 
  private:
   using Members = std::vector<std::size_t>;  // places in StepRecord::workers
@@ -35,11 +35,11 @@ class Duplicates {
     std::vector<Members> gradients;  // groups with the same gradient, whose samples are not known
     std::vector<Members> unlike;     // groups with the same gradient from different samples
   };
-  void group_rows(const Look& look, Found& found);
-  void group_gradients(const Look& look, Found& found);
-  bool certain(const Look& look, const Members& members);
-  static void report(const Look& look, const Found& found, Book& book);
-  static void report_unlike(const Look& look, const Members& members, Book& book);
+  void group_rows(const StepContext& context, Found& found);
+  void group_gradients(const StepContext& context, Found& found);
+  bool certain(const StepContext& context, const Members& members);
+  static void report(const StepContext& context, const Found& found, SignalLog& log);
+  static void report_unlike(const StepContext& context, const Members& members, SignalLog& log);
 
   Streaks samples_;
   Streaks gradients_;

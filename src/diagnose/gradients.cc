@@ -32,9 +32,9 @@ std::uint64_t batch_of(const WorkerRecord& worker, const Batch& batch) {
   return batch.known ? batch.set | 1 : 0;
 }
 
-bool optimiser_known(const Look& look) {
-  if (!look.roster.fact("grad_scaler").empty()) return true;
-  const std::string name = look.roster.fact("optimizer");
+bool optimiser_known(const StepContext& context) {
+  if (!context.roster.fact("grad_scaler").empty()) return true;
+  const std::string name = context.roster.fact("optimizer");
   return !name.empty() && name != "unknown";
 }
 
@@ -47,40 +47,41 @@ bool Nonfinite::broken(const WorkerRecord& worker) const {
   return worker.nonfinite > 0 || std::isinf(worker.grad_norm);
 }
 
-void Nonfinite::update(const Look& look, Book& book) {
-  if (look.workers() == 0) return;
-  book.looked(check_);
+void Nonfinite::update(const StepContext& context, SignalLog& log) {
+  if (context.workers() == 0) return;
+  log.checked(check_);
   ++records_;
-  counted_ = counted_ || std::any_of(look.record.workers.begin(), look.record.workers.end(),
+  counted_ = counted_ || std::any_of(context.record.workers.begin(), context.record.workers.end(),
                                      [](const WorkerRecord& w) { return w.optimizer_step > 0; });
   Ranks now;
-  for (const WorkerRecord& w : look.record.workers) {
+  for (const WorkerRecord& w : context.record.workers) {
     if (broken(w)) insert(now, w.rank);
   }
   if (now.empty()) {
     running_ = false;
   } else {
-    if (!running_) begin(look, now);
-    skipped_ = skipped_ && ++length_ <= kScalerSearch && maybe_skipped(look);
-    report(look, now, book);
+    if (!running_) begin(context, now);
+    skipped_ = skipped_ && ++length_ <= kScalerSearch && maybe_skipped(context);
+    report(context, now, log);
   }
   healthy_before_ = now.empty();
-  for (const WorkerRecord& w : look.record.workers) optimizer_steps_[w.replica] = w.optimizer_step;
+  for (const WorkerRecord& w : context.record.workers)
+    optimizer_steps_[w.replica] = w.optimizer_step;
 }
 
-void Nonfinite::begin(const Look& look, Ranks ranks) {
+void Nonfinite::begin(const StepContext& context, Ranks ranks) {
   running_ = true;
   skipped_ = true;
   length_ = 0;
-  blame_.everyone = ranks.size() == look.workers();
+  blame_.everyone = ranks.size() == context.workers();
   blame_.ranks = std::move(ranks);
-  sudden_ = blame_.everyone && healthy_before_ && look.workers() > 1;
+  sudden_ = blame_.everyone && healthy_before_ && context.workers() > 1;
 }
 
 // Without an optimiser that counts, nobody knows whether a scaler of losses left the step out.
-bool Nonfinite::maybe_skipped(const Look& look) const {
-  if (check_ == Check::kNonfiniteGradient && !counted_ && !optimiser_known(look)) return true;
-  return optimiser_stood_still(look.record);
+bool Nonfinite::maybe_skipped(const StepContext& context) const {
+  if (check_ == Check::kNonfiniteGradient && !counted_ && !optimiser_known(context)) return true;
+  return optimiser_stood_still(context.record);
 }
 
 // A loss scaler that meets an overflow leaves the step out on all ranks and lowers its factor, most
@@ -93,9 +94,9 @@ bool Nonfinite::optimiser_stood_still(const StepRecord& record) const {
   });
 }
 
-std::string Nonfinite::title(const Look& look) const {
+std::string Nonfinite::title(const StepContext& context) const {
   const std::string what = check_ == Check::kNonfiniteLoss ? "loss" : "gradient";
-  if (skipped_ && (counted_ || optimiser_known(look))) {
+  if (skipped_ && (counted_ || optimiser_known(context))) {
     return "{Ranks} had a " + what + " that was not finite, and the optimiser left the step out";
   }
   if (skipped_) {
@@ -110,62 +111,62 @@ std::string Nonfinite::title(const Look& look) const {
   return "{Ranks} had a " + what + " that was not finite";
 }
 
-void Nonfinite::report(const Look& look, const Ranks& now, Book& book) const {
-  Signal signal = sighting(check_, look.record.step, blame_);
+void Nonfinite::report(const StepContext& context, const Ranks& now, SignalLog& log) const {
+  Signal signal = sighting(check_, context.record.step, blame_);
   signal.key = key_of(blame_.ranks);
   signal.confidence = sudden_ ? 0.8 : 1;
   const bool overflow =
-      check_ == Check::kNonfiniteGradient && !look.roster.fact("grad_scaler").empty();
+      check_ == Check::kNonfiniteGradient && !context.roster.fact("grad_scaler").empty();
   if (skipped_) signal.severity = overflow ? Severity::kInfo : Severity::kWarning;
-  signal.title = title(look);
+  signal.title = title(context);
   signal.evidence = {{"workers_not_finite", static_cast<std::int64_t>(now.size())}};
   if (check_ == Check::kNonfiniteGradient) {
-    signal.evidence.emplace_back("nonfinite_elements", nonfinite_elements(look.record));
+    signal.evidence.emplace_back("nonfinite_elements", nonfinite_elements(context.record));
   }
-  book.see(std::move(signal));
+  log.add(std::move(signal));
 }
 
 // ---- zero
 
-void ZeroGradient::update(const Look& look, Book& book) {
+void ZeroGradient::update(const StepContext& context, SignalLog& log) {
   Blame blame;
   std::size_t known = 0;
-  for (const WorkerRecord& w : look.record.workers) {
+  for (const WorkerRecord& w : context.record.workers) {
     known += !std::isnan(w.grad_norm);
     if (w.grad_norm == 0) insert(blame.ranks, w.rank);
   }
-  if (known == 0) return book.cannot(Check::kZeroGradient, "No gradient could be read.");
-  book.looked(Check::kZeroGradient);
+  if (known == 0) return log.cannot(Check::kZeroGradient, "No gradient could be read.");
+  log.checked(Check::kZeroGradient);
   blame.everyone = blame.ranks.size() == known;
   all_zero_ = blame.everyone ? all_zero_ + 1 : 0;
   if (blame.ranks.empty() || (blame.everyone && all_zero_ < kAllZero)) return;
-  const std::uint64_t first = look.record.step - (blame.everyone ? all_zero_ - 1 : 0);
-  Signal signal = sighting(Check::kZeroGradient, look.record.step, blame);
-  signal.first_step = std::min(first, look.record.step);
+  const std::uint64_t first = context.record.step - (blame.everyone ? all_zero_ - 1 : 0);
+  Signal signal = sighting(Check::kZeroGradient, context.record.step, blame);
+  signal.first_step = std::min(first, context.record.step);
   signal.key = blame.everyone;
   signal.confidence = 1;
   signal.title = "{Ranks} had a gradient of exactly zero";
   // A batch without a target, or a margin that is met: not a fault as long as it passes.
   const bool nothing_to_learn =
-      std::all_of(look.record.workers.begin(), look.record.workers.end(),
+      std::all_of(context.record.workers.begin(), context.record.workers.end(),
                   [](const WorkerRecord& w) { return w.grad_norm != 0 || w.loss == 0; });
   if (nothing_to_learn && !blame.everyone) signal.severity = Severity::kInfo;
   signal.key += 2 * static_cast<std::uint64_t>(signal.severity == Severity::kInfo);
   signal.evidence = {{"workers_zero", static_cast<std::int64_t>(blame.ranks.size())}};
-  book.see(std::move(signal));
+  log.add(std::move(signal));
 }
 
 // ---- frozen
 
-FrozenGradient::Found FrozenGradient::compare(const Look& look) const {
+FrozenGradient::Found FrozenGradient::compare(const StepContext& context) const {
   Found found;
-  for (std::size_t i = 0; i < look.workers(); ++i) {
-    const WorkerRecord& w = look.record.workers[i];
+  for (std::size_t i = 0; i < context.workers(); ++i) {
+    const WorkerRecord& w = context.record.workers[i];
     const Last* last = last_.find(w.replica);
     if (last == nullptr || last->fingerprint == 0 || !has_gradient(w)) continue;
     ++found.compared;
     const bool same = w.fingerprint == last->fingerprint;
-    const std::uint64_t batch = batch_of(w, look.batches[i]);
+    const std::uint64_t batch = batch_of(w, context.batches[i]);
     const bool known = batch != 0 && last->batch != 0;
     if (known && batch == last->batch) {
       found.moved_on_same_data += !same;
@@ -177,34 +178,34 @@ FrozenGradient::Found FrozenGradient::compare(const Look& look) const {
   return found;
 }
 
-void FrozenGradient::remember(const Look& look) {
-  for (std::size_t i = 0; i < look.workers(); ++i) {
-    const WorkerRecord& w = look.record.workers[i];
+void FrozenGradient::remember(const StepContext& context) {
+  for (std::size_t i = 0; i < context.workers(); ++i) {
+    const WorkerRecord& w = context.record.workers[i];
     const bool usable = has_gradient(w) && w.fingerprint != 0;
-    last_[w.replica] = {usable ? w.fingerprint : 0, batch_of(w, look.batches[i])};
+    last_[w.replica] = {usable ? w.fingerprint : 0, batch_of(w, context.batches[i])};
   }
 }
 
-void FrozenGradient::update(const Look& look, Book& book) {
-  const Found found = compare(look);
-  remember(look);
+void FrozenGradient::update(const StepContext& context, SignalLog& log) {
+  const Found found = compare(context);
+  remember(context);
   if (found.compared == 0) {
-    return book.armed(Check::kFrozenGradient, "No worker has two gradients to compare yet.");
+    return log.waits(Check::kFrozenGradient, "No worker has two gradients to compare yet.");
   }
-  book.looked(Check::kFrozenGradient);
+  log.checked(Check::kFrozenGradient);
   Blame blame;
   blame.ranks = found.certain;
   if (2 * found.likely.size() <= found.compared) blame.ranks = unite(blame.ranks, found.likely);
   // The same data give the same gradient as long as the parameters stay: others show if they did.
   if (found.moved_on_same_data > 0) blame.ranks = unite(blame.ranks, found.same_data);
   if (blame.ranks.empty()) return;
-  blame.everyone = blame.ranks.size() == look.workers();
-  Signal signal = sighting(Check::kFrozenGradient, look.record.step, blame);
+  blame.everyone = blame.ranks.size() == context.workers();
+  Signal signal = sighting(Check::kFrozenGradient, context.record.step, blame);
   signal.confidence = found.certain.empty() ? 0.9 : 0.99;
   signal.title = "{Ranks} repeated the gradient of the step before, bit for bit";
   signal.evidence = {{"steps_frozen", static_cast<std::int64_t>(++frozen_steps_)},
                      {"data_changed", found.certain.empty() ? "unknown" : "yes"}};
-  book.see(std::move(signal), 1);
+  log.add(std::move(signal), 1);
 }
 
 }  // namespace presum::diagnose

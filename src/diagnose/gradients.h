@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
-#include "diagnose/book.h"
-#include "diagnose/look.h"
+#include "diagnose/signal_log.h"
+#include "diagnose/step_context.h"
 
 namespace presum::diagnose {
 
@@ -14,15 +14,15 @@ namespace presum::diagnose {
 class Nonfinite {
  public:
   explicit Nonfinite(Check check) : check_(check) {}
-  void update(const Look& look, Book& book);
+  void update(const StepContext& context, SignalLog& log);
 
  private:
   bool broken(const WorkerRecord& worker) const;
-  void begin(const Look& look, Ranks ranks);
-  void report(const Look& look, const Ranks& now, Book& book) const;
-  bool maybe_skipped(const Look& look) const;
+  void begin(const StepContext& context, Ranks ranks);
+  void report(const StepContext& context, const Ranks& now, SignalLog& log) const;
+  bool maybe_skipped(const StepContext& context) const;
   bool optimiser_stood_still(const StepRecord& record) const;
-  std::string title(const Look& look) const;
+  std::string title(const StepContext& context) const;
 
   Check check_;
   std::uint64_t records_ = 0;
@@ -38,7 +38,7 @@ class Nonfinite {
 
 class ZeroGradient {
  public:
-  void update(const Look& look, Book& book);
+  void update(const StepContext& context, SignalLog& log);
 
  private:
   std::uint64_t all_zero_ = 0;  // records in a row
@@ -46,7 +46,7 @@ class ZeroGradient {
 
 class FrozenGradient {
  public:
-  void update(const Look& look, Book& book);
+  void update(const StepContext& context, SignalLog& log);
 
  private:
   struct Last {
@@ -60,8 +60,8 @@ class FrozenGradient {
     std::size_t moved_on_same_data = 0;
     std::size_t compared = 0;
   };
-  Found compare(const Look& look) const;
-  void remember(const Look& look);
+  Found compare(const StepContext& context) const;
+  void remember(const StepContext& context);
 
   PerWorker<Last> last_;
   std::uint64_t frozen_steps_ = 0;

@@ -17,32 +17,32 @@ constexpr const char* kNoSharedData =
 
 }  // namespace
 
-void Manifest::update(const Look& look, Book& book) {
-  if (look.alone()) return book.cannot(Check::kManifestMismatch, kOneWorker);
-  if (!distributed_sampling(look.record)) {
-    return book.cannot(Check::kManifestMismatch, kNoSharedData);
+void Manifest::update(const StepContext& context, SignalLog& log) {
+  if (context.alone()) return log.cannot(Check::kManifestMismatch, kOneWorker);
+  if (!distributed_sampling(context.record)) {
+    return log.cannot(Check::kManifestMismatch, kNoSharedData);
   }
-  compare_facts(look, book);
-  compare_rows(look, book);
+  compare_facts(context, log);
+  compare_rows(context, log);
 }
 
-void Manifest::compare_facts(const Look& look, Book& book) const {
+void Manifest::compare_facts(const StepContext& context, SignalLog& log) const {
   Mismatch found =
-      compare_kinds(look, Check::kManifestMismatch, [](FingerprintKind) { return true; });
-  if (found.looked) book.looked(Check::kManifestMismatch);
+      compare_kinds(context, Check::kManifestMismatch, [](FingerprintKind) { return true; });
+  if (found.looked) log.checked(Check::kManifestMismatch);
   if (found.names.empty()) return;
-  Signal signal = sighting(Check::kManifestMismatch, look.record.step, found.blame);
+  Signal signal = sighting(Check::kManifestMismatch, context.record.step, found.blame);
   signal.confidence = 0.95;
   signal.title =
       signal.everyone ? "The ranks differ in their data set: " : "{Ranks} had another data set: ";
   signal.title += listed(found.names);
   signal.evidence = std::move(found.evidence);
   signal.evidence.emplace_back("differ", listed(found.names));
-  book.see(std::move(signal), 1);
+  log.add(std::move(signal), 1);
 }
 
-void Manifest::compare_rows(const Look& look, Book& book) {
-  for (const WorkerRecord& w : look.record.workers) {
+void Manifest::compare_rows(const StepContext& context, SignalLog& log) {
+  for (const WorkerRecord& w : context.record.workers) {
     if (w.samples.thinned != 0 || w.samples.hashes.size() != w.indices.size()) continue;
     for (std::size_t i = 0; i < w.indices.size(); ++i)
       draw(w.indices[i], w.samples.hashes[i], w.rank);
@@ -51,7 +51,7 @@ void Manifest::compare_rows(const Look& look, Book& book) {
   if (conflicts_ < kConflicts || conflicts_ <= agreed_ || own_conflicts_ > 0 || own_agreed_ == 0) {
     return;
   }
-  Signal signal = sighting(Check::kManifestMismatch, look.record.step, blame(look.record));
+  Signal signal = sighting(Check::kManifestMismatch, context.record.step, blame(context.record));
   signal.key = 1;
   signal.confidence = 0.9;
   signal.title =
@@ -60,7 +60,7 @@ void Manifest::compare_rows(const Look& look, Book& book) {
           : "{Ranks} read other samples than the others at the same places of the data set";
   signal.evidence = {{"indices_in_conflict", static_cast<std::int64_t>(conflicts_)},
                      {"indices_agreed", static_cast<std::int64_t>(agreed_)}};
-  book.see(std::move(signal), 1);
+  log.add(std::move(signal), 1);
 }
 
 void Manifest::draw(std::uint64_t index, std::uint64_t row, std::uint32_t rank) {

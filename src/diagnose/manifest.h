@@ -6,8 +6,8 @@
 #include <map>
 #include <unordered_map>
 
-#include "diagnose/book.h"
-#include "diagnose/look.h"
+#include "diagnose/signal_log.h"
+#include "diagnose/step_context.h"
 
 namespace presum::diagnose {
 
@@ -15,15 +15,15 @@ namespace presum::diagnose {
 // Both need a sampler that splits one data set among the workers.
 class Manifest {
  public:
-  void update(const Look& look, Book& book);
+  void update(const StepContext& context, SignalLog& log);
 
  private:
   struct Drawn {
     std::uint64_t row = 0;
     std::uint32_t rank = 0;
   };
-  void compare_facts(const Look& look, Book& book) const;
-  void compare_rows(const Look& look, Book& book);
+  void compare_facts(const StepContext& context, SignalLog& log) const;
+  void compare_rows(const StepContext& context, SignalLog& log);
   void thin();
   void draw(std::uint64_t index, std::uint64_t row, std::uint32_t rank);
   Blame blame(const StepRecord& record) const;

@@ -77,7 +77,7 @@ void add(Evidence& evidence, const std::string& prefix, const Evidence& more) {
 }
 
 // Pairs and streams of the same kind add up; of harder checks the head's ranks were first.
-bool ranks_add_up(Check check) { return check >= Check::kSharedRng; }
+bool ranks_add_up(Check check) { return check == Check::kSharedRng || is_statistic(check); }
 
 void absorb(Finding& finding, const Signal& head, const Signal& other) {
   const std::string id(info(other.check).id);

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "diagnose/book.h"
+#include "diagnose/signal_log.h"
 
 namespace presum::diagnose {
 

@@ -154,35 +154,35 @@ double DataPass::distinct() const {
 
 // ---- all passes
 
-void Overlap::update(const Look& look, Book& book) {
-  if (look.workers() == 0) return;
-  if (draws_with_replacement(look.roster)) {
-    return book.cannot(Check::kOverlappingData, kReplacement);
+void Overlap::update(const StepContext& context, SignalLog& log) {
+  if (context.workers() == 0) return;
+  if (draws_with_replacement(context.roster)) {
+    return log.cannot(Check::kOverlappingData, kReplacement);
   }
-  watch_repeats(look, book);
-  const bool shared = rows_are_shared(look.record, look.batches);
-  for (const WorkerRecord& w : look.record.workers) {
+  watch_repeats(context, log);
+  const bool shared = rows_are_shared(context.record, context.batches);
+  for (const WorkerRecord& w : context.record.workers) {
     if (w.samples.hashes.empty() && w.indices.empty()) {
-      book.cannot(Check::kOverlappingData, kNoSamples);
-    } else if (DataPass* pass = pass_of(look, w); pass == nullptr) {
-      book.cannot(Check::kOverlappingData, kNoPass);
+      log.cannot(Check::kOverlappingData, kNoSamples);
+    } else if (DataPass* pass = pass_of(context, w); pass == nullptr) {
+      log.cannot(Check::kOverlappingData, kNoPass);
     } else if (shared && pass->identity() == DataPass::Identity::kRow) {
-      book.cannot(Check::kOverlappingData, kSharedRows);
+      log.cannot(Check::kOverlappingData, kSharedRows);
     } else {
-      draw(look, w, *pass);
+      draw(context, w, *pass);
     }
   }
   if (passes_.empty() || passes_.back().drawn() == 0) return;
-  book.looked(Check::kOverlappingData);
+  log.checked(Check::kOverlappingData);
   for (DataPass& pass : passes_) {
     const bool exact = pass.exact() >= kDoubled;
-    const auto workers = static_cast<double>(look.workers());
-    if (exact || beyond_equal_records(pass, workers)) report(look, pass, book);
+    const auto workers = static_cast<double>(context.workers());
+    if (exact || beyond_equal_records(pass, workers)) report(context, pass, log);
   }
 }
 
 // The pass that a worker is in; null where that is unknown, or long gone.
-DataPass* Overlap::pass_of(const Look& look, const WorkerRecord& worker) {
+DataPass* Overlap::pass_of(const StepContext& context, const WorkerRecord& worker) {
   const std::uint64_t* number = worker.fingerprint_of(FingerprintKind::kDataPass);
   if (number == nullptr) return nullptr;
   for (DataPass& pass : passes_) {
@@ -190,18 +190,18 @@ DataPass* Overlap::pass_of(const Look& look, const WorkerRecord& worker) {
   }
   if (!passes_.empty() && *number < passes_.back().number()) return nullptr;
   if (passes_.size() == 2) {
-    finish(look.record, passes_.front());
+    finish(context.record, passes_.front());
     passes_.erase(passes_.begin());
   }
-  const bool shared = distributed_sampling(look.record) &&
-                      std::all_of(look.record.workers.begin(), look.record.workers.end(),
+  const bool shared = distributed_sampling(context.record) &&
+                      std::all_of(context.record.workers.begin(), context.record.workers.end(),
                                   [](const WorkerRecord& w) { return !w.indices.empty(); });
   passes_.emplace_back(*number, shared ? DataPass::Identity::kIndex : DataPass::Identity::kRow);
   return &passes_.back();
 }
 
-void Overlap::draw(const Look& look, const WorkerRecord& w, DataPass& pass) const {
-  const std::uint64_t step = look.record.step;
+void Overlap::draw(const StepContext& context, const WorkerRecord& w, DataPass& pass) const {
+  const std::uint64_t step = context.record.step;
   pass.settle(step);
   const bool by_index = pass.identity() == DataPass::Identity::kIndex;
   if (straddles(w)) return;
@@ -233,10 +233,11 @@ void Overlap::finish(const StepRecord& record, const DataPass& pass) {
   finished_.lost_known = true;
 }
 
-void Overlap::report(const Look& look, const DataPass& pass, Book& book) const {
+void Overlap::report(const StepContext& context, const DataPass& pass, SignalLog& log) const {
   const double doubled = finished_.doubled + pass.doubled();
   const double drawn = finished_.drawn + static_cast<double>(pass.drawn());
-  Signal signal = sighting(Check::kOverlappingData, look.record.step, blame_of(pass, look.record));
+  Signal signal =
+      sighting(Check::kOverlappingData, context.record.step, blame_of(pass, context.record));
   signal.confidence = pass.exact() >= kDoubled ? 0.99 : 0.9;
   signal.title = "{Ranks} drew samples that had been drawn before in the same pass over the data";
   signal.evidence = {{"samples_doubled", whole(doubled)},
@@ -245,9 +246,9 @@ void Overlap::report(const Look& look, const DataPass& pass, Book& book) const {
   if (pass.identity() == DataPass::Identity::kIndex) {
     signal.evidence.emplace_back("samples_lost_at_least", whole(doubled));
   }
-  if (pass.identity() == DataPass::Identity::kRow) signal.remedy = undivided_remedy(look.record);
+  if (pass.identity() == DataPass::Identity::kRow) signal.remedy = undivided_remedy(context.record);
   if (finished_.lost_known) signal.evidence.emplace_back("samples_lost", whole(finished_.lost));
-  book.see(std::move(signal), std::numeric_limits<std::uint64_t>::max() / 2);
+  log.add(std::move(signal), std::numeric_limits<std::uint64_t>::max() / 2);
 }
 
 // A data set that repeats its rows shows that on all workers.
@@ -257,10 +258,10 @@ bool Overlap::rare_elsewhere(const Repeats& own) const {
 
 // A micro-batch that is fed twice in one step. Rows that are equal at other places of the data set
 // are not.
-void Overlap::watch_repeats(const Look& look, Book& book) {
-  for (std::size_t i = 0; i < look.workers(); ++i) {
-    const WorkerRecord& w = look.record.workers[i];
-    const Batch& batch = look.batches[i];
+void Overlap::watch_repeats(const StepContext& context, SignalLog& log) {
+  for (std::size_t i = 0; i < context.workers(); ++i) {
+    const WorkerRecord& w = context.record.workers[i];
+    const Batch& batch = context.batches[i];
     if (!batch.known) continue;
     Repeats& own = repeats_[w.replica];
     const bool repeating = repeats_rows(batch);
@@ -274,22 +275,23 @@ void Overlap::watch_repeats(const Look& look, Book& book) {
     own.length = again ? own.length + 1 : 0;
     own.batch = batch.set;
     const bool sure = at == Places::kRepeated && batch.repeated > 1;
-    if (own.length >= (sure ? kRepeats : kRepeatsUnsure)) report_repeats(look, i, own.length, book);
+    if (own.length >= (sure ? kRepeats : kRepeatsUnsure))
+      report_repeats(context, i, own.length, log);
   }
 }
 
-void Overlap::report_repeats(const Look& look, std::size_t place, std::uint64_t length,
-                             Book& book) {
-  const Batch& batch = look.batches[place];
-  const Blame blame{{look.record.workers[place].rank}, false};
-  Signal signal = sighting(Check::kOverlappingData, look.record.step, blame);
+void Overlap::report_repeats(const StepContext& context, std::size_t place, std::uint64_t length,
+                             SignalLog& log) {
+  const Batch& batch = context.batches[place];
+  const Blame blame{{context.record.workers[place].rank}, false};
+  Signal signal = sighting(Check::kOverlappingData, context.record.step, blame);
   signal.first_step -= std::min(signal.first_step, length - 1);
   signal.key = 1;
   signal.confidence = 0.95;
   signal.title = "{Ranks} computed on the same rows several times within a step";
   signal.evidence = {{"rows", static_cast<std::int64_t>(batch.rows)},
                      {"rows_distinct", static_cast<std::int64_t>(batch.distinct)}};
-  book.see(std::move(signal), 1);
+  log.add(std::move(signal), 1);
 }
 
 }  // namespace presum::diagnose

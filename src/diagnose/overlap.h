@@ -7,8 +7,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "diagnose/book.h"
-#include "diagnose/look.h"
+#include "diagnose/signal_log.h"
+#include "diagnose/step_context.h"
 
 namespace presum::diagnose {
 
@@ -82,7 +82,7 @@ class DataPass {
 
 class Overlap {
  public:
-  void update(const Look& look, Book& book);
+  void update(const StepContext& context, SignalLog& log);
 
  private:
   struct Totals {
@@ -97,13 +97,14 @@ class Overlap {
     std::uint64_t seen = 0;      // records with rows
     std::uint64_t repeated = 0;  // of them, with rows that repeat
   };
-  void draw(const Look& look, const WorkerRecord& worker, DataPass& pass) const;
-  DataPass* pass_of(const Look& look, const WorkerRecord& worker);
+  void draw(const StepContext& context, const WorkerRecord& worker, DataPass& pass) const;
+  DataPass* pass_of(const StepContext& context, const WorkerRecord& worker);
   void finish(const StepRecord& record, const DataPass& pass);
-  void report(const Look& look, const DataPass& pass, Book& book) const;
-  void watch_repeats(const Look& look, Book& book);
+  void report(const StepContext& context, const DataPass& pass, SignalLog& log) const;
+  void watch_repeats(const StepContext& context, SignalLog& log);
   bool rare_elsewhere(const Repeats& own) const;
-  static void report_repeats(const Look& look, std::size_t place, std::uint64_t length, Book& book);
+  static void report_repeats(const StepContext& context, std::size_t place, std::uint64_t length,
+                             SignalLog& log);
 
   std::vector<DataPass> passes_;  // at most two, ascending
   Totals finished_;               // of finished passes in which samples were doubled

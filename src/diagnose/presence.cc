@@ -10,46 +10,46 @@ constexpr std::uint64_t kTogether = 5;  // steps between losses of one cause
 
 }  // namespace
 
-void Presence::update(const Look& look, Book& book) {
-  for (const WorkerRecord& w : look.record.workers) welcome(w, book);
-  if (look.record.workers_expected < 2) {
-    return book.cannot(Check::kMissingWorker, "One worker: nobody else is expected.");
+void Presence::update(const StepContext& context, SignalLog& log) {
+  for (const WorkerRecord& w : context.record.workers) welcome(w, log);
+  if (context.record.workers_expected < 2) {
+    return log.cannot(Check::kMissingWorker, "One worker: nobody else is expected.");
   }
-  if (look.record.lacks_packets()) return;
-  book.looked(Check::kMissingWorker);
-  if (!look.record.missing_replicas.empty()) count_missing(look, book);
+  if (context.record.lacks_packets()) return;
+  log.checked(Check::kMissingWorker);
+  if (!context.record.missing_replicas.empty()) count_missing(context, log);
 }
 
-void Presence::count_missing(const Look& look, Book& book) {
+void Presence::count_missing(const StepContext& context, SignalLog& log) {
   Absent absent;
-  for (const std::uint32_t replica : look.record.missing_replicas) {
-    const std::uint32_t rank = look.roster.rank_of(replica);
+  for (const std::uint32_t replica : context.record.missing_replicas) {
+    const std::uint32_t rank = context.roster.rank_of(replica);
     Worker& worker = workers_[rank];
     absent.longest = std::max(absent.longest, ++worker.missing);
     absent.seen = absent.seen || worker.seen;
     insert(absent.blame.ranks, rank);
   }
-  report(look, absent, book);
+  report(context, absent, log);
 }
 
-void Presence::report(const Look& look, const Absent& absent, Book& book) {
-  Signal now = sighting(Check::kMissingWorker, look.record.step, absent.blame);
+void Presence::report(const StepContext& context, const Absent& absent, SignalLog& log) {
+  Signal now = sighting(Check::kMissingWorker, context.record.step, absent.blame);
   now.confidence = 1;
   now.title = absent.seen ? "{Ranks} stopped reporting, or reported only some of the steps"
                           : "{Ranks} never reported";
   now.evidence = {{"steps_missing", static_cast<std::int64_t>(absent.longest)},
-                  {"workers_expected", std::int64_t{look.record.workers_expected}}};
-  book.see(std::move(now), kTogether);
+                  {"workers_expected", std::int64_t{context.record.workers_expected}}};
+  log.add(std::move(now), kTogether);
 }
 
-void Presence::welcome(const WorkerRecord& w, Book& book) {
+void Presence::welcome(const WorkerRecord& w, SignalLog& log) {
   Worker& worker = workers_[w.rank];
   const bool late = worker.missing > worker.explained && w.dropped > worker.dropped;
   if (late) worker.explained += w.dropped - worker.dropped;
   worker.dropped = w.dropped;
   worker.seen = true;
   if (!late) return;
-  if (Signal* signal = book.find(Check::kMissingWorker, w.rank)) forgive(*signal);
+  if (Signal* signal = log.find(Check::kMissingWorker, w.rank)) forgive(*signal);
 }
 
 void Presence::forgive(Signal& signal) {

@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
-#include "diagnose/book.h"
-#include "diagnose/look.h"
+#include "diagnose/signal_log.h"
+#include "diagnose/step_context.h"
 
 namespace presum::diagnose {
 
@@ -13,7 +13,7 @@ namespace presum::diagnose {
 // slow, which is information.
 class Presence {
  public:
-  void update(const Look& look, Book& book);
+  void update(const StepContext& context, SignalLog& log);
 
  private:
   struct Worker {
@@ -22,14 +22,14 @@ class Presence {
     std::uint64_t explained = 0;  // of them, by packets that it dropped
     std::uint64_t dropped = 0;    // as it last said
   };
-  void count_missing(const Look& look, Book& book);
+  void count_missing(const StepContext& context, SignalLog& log);
   struct Absent {
     Blame blame;
     std::uint64_t longest = 0;
     bool seen = false;  // some of them
   };
-  static void report(const Look& look, const Absent& absent, Book& book);
-  void welcome(const WorkerRecord& worker, Book& book);
+  static void report(const StepContext& context, const Absent& absent, SignalLog& log);
+  void welcome(const WorkerRecord& worker, SignalLog& log);
   void forgive(Signal& signal);
 
   PerWorker<Worker> workers_;  // by rank

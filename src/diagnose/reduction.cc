@@ -19,7 +19,7 @@ constexpr double kSigmas = 6;
 bool has_reduced(const WorkerRecord& w) { return w.reduced_fingerprint != 0; }
 
 Split reduced_split(const StepRecord& record) {
-  std::vector<Held> held;
+  std::vector<RankValue> held;
   for (const WorkerRecord& w : record.workers) {
     if (has_reduced(w)) held.push_back({w.reduced_fingerprint, w.rank});
   }
@@ -54,64 +54,65 @@ std::string factor_name(double ratio, double workers) {
 
 }  // namespace
 
-void Reduction::update(const Look& look, Book& book) {
-  if (look.alone()) {
-    book.cannot(Check::kNoReduction, kOneWorker);
-    book.cannot(Check::kReducedGradientMismatch, kOneWorker);
-    return book.cannot(Check::kReductionScale, kOneWorker);
+void Reduction::update(const StepContext& context, SignalLog& log) {
+  if (context.alone()) {
+    log.cannot(Check::kNoReduction, kOneWorker);
+    log.cannot(Check::kReducedGradientMismatch, kOneWorker);
+    return log.cannot(Check::kReductionScale, kOneWorker);
   }
-  watch_unreduced_steps(look, book);
-  compare(look, book);
+  watch_unreduced_steps(context, log);
+  compare(context, log);
 }
 
-void Reduction::watch_unreduced_steps(const Look& look, Book& book) {
+void Reduction::watch_unreduced_steps(const StepContext& context, SignalLog& log) {
   Blame blame;
   std::uint64_t most = 0;
-  for (const WorkerRecord& w : look.record.workers) {
+  for (const WorkerRecord& w : context.record.workers) {
     const std::uint64_t* steps = w.fingerprint_of(FingerprintKind::kUnreducedSteps);
     if (steps == nullptr) continue;
-    book.looked(Check::kNoReduction);
+    log.checked(Check::kNoReduction);
     std::uint64_t& before = unreduced_[w.replica];
     if (*steps > before) insert(blame.ranks, w.rank);
     before = *steps;
     most = std::max(most, *steps);
   }
   if (blame.ranks.empty()) return;
-  blame.everyone = blame.ranks.size() == look.workers();
-  Signal signal = sighting(Check::kNoReduction, look.record.step, blame);
+  blame.everyone = blame.ranks.size() == context.workers();
+  Signal signal = sighting(Check::kNoReduction, context.record.step, blame);
   signal.key = 1;
   signal.confidence = 0.99;
   signal.title = "{Ranks} ran the optimiser on gradients that were never due to be reduced";
   signal.evidence = {{"unreduced_steps", static_cast<std::int64_t>(most)}};
-  book.see(std::move(signal), 1);
+  log.add(std::move(signal), 1);
 }
 
-void Reduction::compare(const Look& look, Book& book) {
-  const Split held = reduced_split(look.record);
+void Reduction::compare(const StepContext& context, SignalLog& log) {
+  const Split held = reduced_split(context.record);
   if (held.known < 2) {
-    book.cannot(Check::kNoReduction, kNotRead);
-    book.cannot(Check::kReducedGradientMismatch, kNotRead);
-    return book.cannot(Check::kReductionScale, kNotRead);
+    log.cannot(Check::kNoReduction, kNotRead);
+    log.cannot(Check::kReducedGradientMismatch, kNotRead);
+    return log.cannot(Check::kReductionScale, kNotRead);
   }
-  book.looked(Check::kNoReduction);
-  book.looked(Check::kReducedGradientMismatch);
-  check_finite(look, book);
-  if (!held.differs()) return check_scale(look, book);
+  log.checked(Check::kNoReduction);
+  log.checked(Check::kReducedGradientMismatch);
+  check_finite(context, log);
+  if (!held.differs()) return check_scale(context, log);
   const auto own = static_cast<std::size_t>(std::count_if(
-      look.record.workers.begin(), look.record.workers.end(), [](const WorkerRecord& w) {
+      context.record.workers.begin(), context.record.workers.end(), [](const WorkerRecord& w) {
         return has_reduced(w) && w.reduced_fingerprint == w.fingerprint;
       }));
   if (2 * own > held.known) {
-    not_reduced(look, own, held, book);
+    not_reduced(context, own, held, log);
   } else {
-    mismatch(look, held, book);
+    mismatch(context, held, log);
   }
 }
 
-void Reduction::not_reduced(const Look& look, std::size_t own, const Split& held,
-                            Book& book) const {
-  const Ranks bypass = bypassing(look.record);
-  Signal signal = sighting(Check::kNoReduction, look.record.step, {all_ranks(look.record), true});
+void Reduction::not_reduced(const StepContext& context, std::size_t own, const Split& held,
+                            SignalLog& log) const {
+  const Ranks bypass = bypassing(context.record);
+  Signal signal =
+      sighting(Check::kNoReduction, context.record.step, {all_ranks(context.record), true});
   signal.confidence = 0.99;
   signal.title = bypass.empty()
                      ? "{Ranks} kept their own gradients: nothing was reduced"
@@ -120,46 +121,46 @@ void Reduction::not_reduced(const Look& look, std::size_t own, const Split& held
   signal.evidence = {{"workers_with_own_gradient", static_cast<std::int64_t>(own)},
                      {"distinct_reduced_gradients", static_cast<std::int64_t>(held.groups.size())}};
   if (!bypass.empty()) signal.evidence.emplace_back("ranks_around_wrapper", rank_ranges(bypass));
-  book.see(std::move(signal));
+  log.add(std::move(signal));
 }
 
-void Reduction::mismatch(const Look& look, const Split& held, Book& book) const {
-  Signal signal = sighting(Check::kReducedGradientMismatch, look.record.step, held.blame());
+void Reduction::mismatch(const StepContext& context, const Split& held, SignalLog& log) const {
+  Signal signal = sighting(Check::kReducedGradientMismatch, context.record.step, held.blame());
   signal.confidence = 0.99;
   signal.title = "{Ranks} held another reduced gradient than the others";
   if (signal.everyone) signal.title = "{Ranks} held different reduced gradients";
   signal.evidence = {{"distinct_reduced_gradients", static_cast<std::int64_t>(held.groups.size())}};
-  book.see(std::move(signal), 1);
+  log.add(std::move(signal), 1);
 }
 
-void Reduction::check_finite(const Look& look, Book& book) const {
-  if (!local_finite(look.record)) return;
+void Reduction::check_finite(const StepContext& context, SignalLog& log) const {
+  if (!local_finite(context.record)) return;
   const auto made = std::count_if(
-      look.record.workers.begin(), look.record.workers.end(),
+      context.record.workers.begin(), context.record.workers.end(),
       [](const WorkerRecord& w) { return has_reduced(w) && !std::isfinite(w.reduced_norm); });
   if (made == 0) return;
-  Signal signal =
-      sighting(Check::kReducedGradientMismatch, look.record.step, {all_ranks(look.record), true});
+  Signal signal = sighting(Check::kReducedGradientMismatch, context.record.step,
+                           {all_ranks(context.record), true});
   signal.key = 1;
   signal.confidence = 0.95;
   signal.title =
       "{Ranks} put in finite gradients, and the reduced gradient was not finite: the reduction "
       "made it";
   signal.evidence = {{"workers_with_nonfinite_result", static_cast<std::int64_t>(made)}};
-  book.see(std::move(signal));
+  log.add(std::move(signal));
 }
 
-void Reduction::check_scale(const Look& look, Book& book) {
-  const StepRecord& r = look.record;
-  const double workers = static_cast<double>(look.workers());
+void Reduction::check_scale(const StepContext& context, SignalLog& log) {
+  const StepRecord& r = context.record;
+  const double workers = static_cast<double>(context.workers());
   if (r.workers.size() != r.workers_expected || !local_finite(r)) return;
   const double reduced = r.workers.front().reduced_norm;
   const double error = r.mean_norm_error / r.mean_norm;
   if (!std::isfinite(reduced) || !(r.mean_norm > 0) || !std::isfinite(error)) {
-    return book.cannot(Check::kReductionScale,
-                       "The norm that the mean ought to have is not known (no sketches).");
+    return log.cannot(Check::kReductionScale,
+                      "The norm that the mean ought to have is not known (no sketches).");
   }
-  book.looked(Check::kReductionScale);
+  log.checked(Check::kReductionScale);
   const double ratio = reduced / r.mean_norm;
   const bool off = std::abs(ratio - 1) > std::max(kScaleTolerance, kSigmas * error);
   const bool again = off && last_ratio_ > 0 && near(ratio, last_ratio_);
@@ -178,7 +179,7 @@ void Reduction::check_scale(const Look& look, Book& book) {
                      {"factor_error", ratio * error},
                      {"reduced_norm", reduced},
                      {"mean_norm", r.mean_norm}};
-  book.see(std::move(signal));
+  log.add(std::move(signal));
 }
 
 }  // namespace presum::diagnose

@@ -4,22 +4,23 @@
 
 #include <cstdint>
 
-#include "diagnose/book.h"
-#include "diagnose/look.h"
+#include "diagnose/signal_log.h"
+#include "diagnose/step_context.h"
 
 namespace presum::diagnose {
 
 class Reduction {
  public:
-  void update(const Look& look, Book& book);
+  void update(const StepContext& context, SignalLog& log);
 
  private:
-  void watch_unreduced_steps(const Look& look, Book& book);
-  void compare(const Look& look, Book& book);
-  void not_reduced(const Look& look, std::size_t own, const Split& held, Book& book) const;
-  void mismatch(const Look& look, const Split& held, Book& book) const;
-  void check_finite(const Look& look, Book& book) const;
-  void check_scale(const Look& look, Book& book);
+  void watch_unreduced_steps(const StepContext& context, SignalLog& log);
+  void compare(const StepContext& context, SignalLog& log);
+  void not_reduced(const StepContext& context, std::size_t own, const Split& held,
+                   SignalLog& log) const;
+  void mismatch(const StepContext& context, const Split& held, SignalLog& log) const;
+  void check_finite(const StepContext& context, SignalLog& log) const;
+  void check_scale(const StepContext& context, SignalLog& log);
 
   PerWorker<std::uint64_t> unreduced_;  // steps so far
   double last_ratio_ = 0;               // of a reduced norm that was off; 0: it was not

@@ -41,9 +41,9 @@ void Rng::follow(const WorkerRecord& worker) {
   }
 }
 
-Split Rng::in_use(const Look& look, std::size_t generator) const {
-  std::vector<Held> held;
-  for (const WorkerRecord& w : look.record.workers) {
+Split Rng::in_use(const StepContext& context, std::size_t generator) const {
+  std::vector<RankValue> held;
+  for (const WorkerRecord& w : context.record.workers) {
     const std::uint64_t* state = w.fingerprint_of(kGenerators[generator].kind);
     if (state == nullptr) continue;
     const Worker* known = workers_.find(w.replica);
@@ -53,27 +53,27 @@ Split Rng::in_use(const Look& look, std::size_t generator) const {
   return split(std::move(held));
 }
 
-void Rng::update(const Look& look, Book& book) {
-  if (look.alone()) return book.cannot(Check::kSharedRng, kOneWorker);
-  book.cannot(Check::kSharedRng, "The workers did not send the states of their generators.");
-  for (const WorkerRecord& w : look.record.workers) follow(w);
+void Rng::update(const StepContext& context, SignalLog& log) {
+  if (context.alone()) return log.cannot(Check::kSharedRng, kOneWorker);
+  log.cannot(Check::kSharedRng, "The workers did not send the states of their generators.");
+  for (const WorkerRecord& w : context.record.workers) follow(w);
   for (std::size_t g = 0; g < kGenerators.size(); ++g) {
-    if (split(look.record, kGenerators[g].kind).known > 1) {
-      book.armed(Check::kSharedRng, "No generator was in use at every step.");
+    if (split(context.record, kGenerators[g].kind).known > 1) {
+      log.waits(Check::kSharedRng, "No generator was in use at every step.");
     }
-    const Split held = in_use(look, g);
+    const Split held = in_use(context, g);
     if (held.known < 2) continue;
-    book.looked(Check::kSharedRng);
+    log.checked(Check::kSharedRng);
     const Ranks shared = held.shared();
     if (shared.empty()) continue;
-    Signal signal =
-        sighting(Check::kSharedRng, look.record.step, {shared, shared.size() == look.workers()});
+    Signal signal = sighting(Check::kSharedRng, context.record.step,
+                             {shared, shared.size() == context.workers()});
     signal.key = g;
     signal.confidence = 0.7;
     signal.title =
         std::string("{Ranks} drew the same random numbers (") + kGenerators[g].name + " generator)";
     signal.evidence = {{std::string("equal_") + kGenerators[g].name, shared_text(held)}};
-    book.see(std::move(signal), 1);
+    log.add(std::move(signal), 1);
   }
 }
 

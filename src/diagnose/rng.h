@@ -5,8 +5,8 @@
 #include <array>
 #include <cstdint>
 
-#include "diagnose/book.h"
-#include "diagnose/look.h"
+#include "diagnose/signal_log.h"
+#include "diagnose/step_context.h"
 
 namespace presum::diagnose {
 
@@ -14,7 +14,7 @@ namespace presum::diagnose {
 // from step to step, or dropout is active.
 class Rng {
  public:
-  void update(const Look& look, Book& book);
+  void update(const StepContext& context, SignalLog& log);
 
  private:
   struct Worker {
@@ -22,7 +22,7 @@ class Rng {
     std::array<std::uint32_t, 4> moves{};  // records in a row in which it moved
   };
   void follow(const WorkerRecord& worker);
-  Split in_use(const Look& look, std::size_t generator) const;
+  Split in_use(const StepContext& context, std::size_t generator) const;
 
   PerWorker<Worker> workers_;
 };

@@ -33,7 +33,7 @@ void add(Mismatch& found, const Split& held, const Blame& blame, const char* nam
 // Epochs are compared between workers that are in the same pass over the data.
 void compare_epochs(const StepRecord& record, Mismatch& found) {
   const Split passes = split(record, FingerprintKind::kDataPass);
-  std::vector<Held> epochs;
+  std::vector<RankValue> epochs;
   for (const WorkerRecord& w : record.workers) {
     const std::uint64_t* pass = w.fingerprint_of(FingerprintKind::kDataPass);
     const std::uint64_t* epoch = w.fingerprint_of(FingerprintKind::kSamplerEpoch);
@@ -115,33 +115,33 @@ bool draws_with_replacement(const Roster& roster) {
   return says("replacement=True") || (says("WeightedRandomSampler") && !says("replacement=False"));
 }
 
-void Sampler::update(const Look& look, Book& book) {
-  if (look.alone()) return book.cannot(Check::kSamplerMismatch, kOneWorker);
-  if (!some_distributed(look.record)) {
-    return book.cannot(Check::kSamplerMismatch,
-                       any_sampler(look.record) ? kNotDistributed : kNoSampler);
+void Sampler::update(const StepContext& context, SignalLog& log) {
+  if (context.alone()) return log.cannot(Check::kSamplerMismatch, kOneWorker);
+  if (!some_distributed(context.record)) {
+    return log.cannot(Check::kSamplerMismatch,
+                      any_sampler(context.record) ? kNotDistributed : kNoSampler);
   }
-  book.looked(Check::kSamplerMismatch);
-  Mismatch found = compare_kinds(look, Check::kSamplerMismatch,
+  log.checked(Check::kSamplerMismatch);
+  Mismatch found = compare_kinds(context, Check::kSamplerMismatch,
                                  [](FingerprintKind kind) { return !has_own_rule(kind); });
-  compare_epochs(look.record, found);
-  compare_lengths(look.record, found);
-  compare_places(look.record, found);
-  compare_replicas(look.record, found);
+  compare_epochs(context.record, found);
+  compare_lengths(context.record, found);
+  compare_places(context.record, found);
+  compare_replicas(context.record, found);
   if (found.names.empty()) return;
   for (std::string& name : found.names) {
     if (name.starts_with("sampler ")) name.erase(0, 8);
   }
-  Signal signal = sighting(Check::kSamplerMismatch, look.record.step, found.blame);
+  Signal signal = sighting(Check::kSamplerMismatch, context.record.step, found.blame);
   signal.confidence = 0.95;
   const bool one = signal.ranks.size() == 1;
   signal.title = one ? "{Ranks} had a sampler that does not fit the others': "
                      : "{Ranks} had samplers that do not fit together: ";
   signal.title += listed(found.names);
-  signal.remedy = undivided_remedy(look.record);
+  signal.remedy = undivided_remedy(context.record);
   signal.evidence = std::move(found.evidence);
   signal.evidence.emplace_back("differ", listed(found.names));
-  book.see(std::move(signal), 1);
+  log.add(std::move(signal), 1);
 }
 
 }  // namespace presum::diagnose

@@ -4,8 +4,8 @@
 
 #include <string>
 
-#include "diagnose/book.h"
-#include "diagnose/look.h"
+#include "diagnose/signal_log.h"
+#include "diagnose/step_context.h"
 
 namespace presum::diagnose {
 
@@ -20,7 +20,7 @@ bool draws_with_replacement(const Roster& roster);
 // Samplers that are not distributed are not judged: workers may read shards of their own.
 class Sampler {
  public:
-  static void update(const Look& look, Book& book);
+  static void update(const StepContext& context, SignalLog& log);
 };
 
 }  // namespace presum::diagnose

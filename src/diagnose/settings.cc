@@ -93,7 +93,7 @@ ToldByKey told(const Roster& roster) {
 // A variable that only some workers have is unset on the others; another fact is unknown there.
 Split split_fact(const Roster& roster, const std::string& key,
                  std::map<std::uint64_t, std::string>& names) {
-  std::vector<Held> held;
+  std::vector<RankValue> held;
   for (const auto& [rank, facts] : roster.facts()) {
     const auto found = facts.find(key);
     if (found == facts.end() && !is_variable(key)) continue;
@@ -163,12 +163,12 @@ std::string plain_name(const FingerprintInfo& kind) {
 }
 
 // Values of a kind as text: an optimiser's class by the name that its workers told.
-std::string held_text(const Look& look, const FingerprintInfo& kind, const Split& held) {
+std::string held_text(const StepContext& context, const FingerprintInfo& kind, const Split& held) {
   std::map<std::uint64_t, std::string> names;
   for (const Split::Group& group : held.groups) {
     names[group.value] = value_text(kind, group.value);
     if (kind.kind != FingerprintKind::kOptimizerClass) continue;
-    const std::string name = look.roster.fact_of(group.ranks.front(), "optimizer");
+    const std::string name = context.roster.fact_of(group.ranks.front(), "optimizer");
     if (!name.empty() && name != "unknown") names[group.value] = shortened(name, kValueBytes);
   }
   return held.text([&](std::uint64_t value) { return names[value]; });
@@ -190,44 +190,45 @@ std::string listed(const std::vector<std::string>& names, std::size_t more) {
   return out;
 }
 
-Mismatch compare_kinds(const Look& look, Check check,
+Mismatch compare_kinds(const StepContext& context, Check check,
                        const std::function<bool(FingerprintKind)>& counts) {
   Mismatch out;
   for (const FingerprintInfo& kind : fingerprint_kinds()) {
     if (kind.expectation != Expectation::kMustMatch || kind.check != info(check).id) continue;
     if (!counts(kind.kind)) continue;
-    const Split held = split(look.record, kind.kind);
+    const Split held = split(context.record, kind.kind);
     out.looked = out.looked || held.known > 1;
     if (!held.differs()) continue;
     out.blame.add(held.blame());
     out.names.push_back(plain_name(kind));
-    if (shown(kind.kind)) out.evidence.emplace_back(kind.name, held_text(look, kind, held));
+    if (shown(kind.kind)) out.evidence.emplace_back(kind.name, held_text(context, kind, held));
   }
   // A learning rate is one of the settings.
   if (out.names.size() > 1) std::erase(out.names, "settings");
   return out;
 }
 
-void Settings::compare(const Look& look, Check check, const Words& words, Book& book) {
-  Mismatch found = compare_kinds(look, check, [](FingerprintKind) { return true; });
+void Settings::compare(const StepContext& context, Check check, const Words& words,
+                       SignalLog& log) {
+  Mismatch found = compare_kinds(context, check, [](FingerprintKind) { return true; });
   if (!found.looked) {
-    return book.cannot(check, "The workers did not send these fingerprints.");
+    return log.cannot(check, "The workers did not send these fingerprints.");
   }
-  book.looked(check);
+  log.checked(check);
   if (found.names.empty()) return;
-  Signal signal = sighting(check, look.record.step, found.blame);
+  Signal signal = sighting(check, context.record.step, found.blame);
   signal.confidence = 0.95;
   signal.title = (signal.everyone ? words.everyone : words.minority) + listed(found.names);
   signal.evidence = std::move(found.evidence);
   signal.evidence.emplace_back("differ", listed(found.names));
-  book.see(std::move(signal), 1);
+  log.add(std::move(signal), 1);
 }
 
-void Settings::compare_facts(const Look& look) {
-  const ToldByKey all = told(look.roster);
+void Settings::compare_facts(const StepContext& context) {
+  const ToldByKey all = told(context.roster);
   standing_.clear();
-  for (auto& [severity, mismatch] : differing(look.roster, all)) {
-    Signal signal = sighting(Check::kEnvironmentMismatch, look.record.step, mismatch.blame);
+  for (auto& [severity, mismatch] : differing(context.roster, all)) {
+    Signal signal = sighting(Check::kEnvironmentMismatch, context.record.step, mismatch.blame);
     signal.key = 1 + static_cast<std::uint64_t>(severity);
     signal.severity = severity;
     signal.confidence = severity == Severity::kInfo ? 0.5 : 0.8;
@@ -240,36 +241,36 @@ void Settings::compare_facts(const Look& look) {
   std::size_t compared = 0;
   for (const auto& [key, fact] : all) {
     compared += fact.count;
-    facts_compared_ = facts_compared_ || comparable(look.roster, key, fact);
+    facts_compared_ = facts_compared_ || comparable(context.roster, key, fact);
   }
   pause_ = compared / kFactsPerRecord;
 }
 
 // With many facts not at every hello, so that hostile ones cost no more than the steps do.
-void Settings::follow_facts(const Look& look) {
+void Settings::follow_facts(const StepContext& context) {
   if (pause_ > 0) --pause_;
-  if (pause_ > 0 || revision_ == look.roster.revision()) return;
-  revision_ = look.roster.revision();
-  compare_facts(look);
+  if (pause_ > 0 || revision_ == context.roster.revision()) return;
+  revision_ = context.roster.revision();
+  compare_facts(context);
 }
 
-void Settings::update(const Look& look, Book& book) {
-  if (look.alone()) {
-    book.cannot(Check::kOptimizerMismatch, kOneWorker);
-    book.cannot(Check::kModeMismatch, kOneWorker);
-    return book.cannot(Check::kEnvironmentMismatch, kOneWorker);
+void Settings::update(const StepContext& context, SignalLog& log) {
+  if (context.alone()) {
+    log.cannot(Check::kOptimizerMismatch, kOneWorker);
+    log.cannot(Check::kModeMismatch, kOneWorker);
+    return log.cannot(Check::kEnvironmentMismatch, kOneWorker);
   }
-  compare(look, Check::kOptimizerMismatch,
-          {"{Ranks} had another optimiser: ", "The ranks differ in their optimiser: "}, book);
-  compare(look, Check::kModeMismatch,
-          {"{Ranks} ran in another mode: ", "The ranks differ in their mode: "}, book);
-  compare(look, Check::kEnvironmentMismatch,
-          {"{Ranks} computed in another way: ", "The ranks compute in different ways: "}, book);
-  follow_facts(look);
-  if (facts_compared_) book.looked(Check::kEnvironmentMismatch);
+  compare(context, Check::kOptimizerMismatch,
+          {"{Ranks} had another optimiser: ", "The ranks differ in their optimiser: "}, log);
+  compare(context, Check::kModeMismatch,
+          {"{Ranks} ran in another mode: ", "The ranks differ in their mode: "}, log);
+  compare(context, Check::kEnvironmentMismatch,
+          {"{Ranks} computed in another way: ", "The ranks compute in different ways: "}, log);
+  follow_facts(context);
+  if (facts_compared_) log.checked(Check::kEnvironmentMismatch);
   for (Signal signal : standing_) {
-    signal.first_step = signal.last_step = look.record.step;
-    book.see(std::move(signal));
+    signal.first_step = signal.last_step = context.record.step;
+    log.add(std::move(signal));
   }
 }
 

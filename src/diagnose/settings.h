@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "diagnose/book.h"
-#include "diagnose/look.h"
+#include "diagnose/signal_log.h"
+#include "diagnose/step_context.h"
 
 namespace presum::diagnose {
 
@@ -23,23 +23,23 @@ struct Mismatch {
 
 // Compares every kind that fingerprint_kinds() lists as must-match for the check and that `counts`
 // accepts.
-Mismatch compare_kinds(const Look& look, Check check,
+Mismatch compare_kinds(const StepContext& context, Check check,
                        const std::function<bool(FingerprintKind)>& counts);
 // "a", "a and b", "a, b and c", each name once; "a, b and 3 more" where `more` were left out.
 std::string listed(const std::vector<std::string>& names, std::size_t more = 0);
 
 class Settings {
  public:
-  void update(const Look& look, Book& book);
+  void update(const StepContext& context, SignalLog& log);
 
  private:
   struct Words {
     const char* minority;  // a title for those that differ from the rest
     const char* everyone;  // where there is no minority
   };
-  static void compare(const Look& look, Check check, const Words& words, Book& book);
-  void compare_facts(const Look& look);
-  void follow_facts(const Look& look);
+  static void compare(const StepContext& context, Check check, const Words& words, SignalLog& log);
+  void compare_facts(const StepContext& context);
+  void follow_facts(const StepContext& context);
 
   std::uint64_t revision_ = 0;    // of the facts that were compared
   std::uint64_t pause_ = 0;       // records until they are compared again at the earliest

@@ -11,19 +11,19 @@ namespace {
 
 constexpr std::size_t kGroupsShown = 8;
 
-bool all_equal(const std::vector<Held>& held) {
+bool all_equal(const std::vector<RankValue>& held) {
   return std::all_of(held.begin(), held.end(),
-                     [&](const Held& h) { return h.value == held.front().value; });
+                     [&](const RankValue& h) { return h.value == held.front().value; });
 }
 
-std::vector<Split::Group> group(std::vector<Held>& held) {
+std::vector<Split::Group> group(std::vector<RankValue>& held) {
   if (!all_equal(held)) {
-    std::sort(held.begin(), held.end(), [](const Held& a, const Held& b) {
+    std::sort(held.begin(), held.end(), [](const RankValue& a, const RankValue& b) {
       return std::pair(a.value, a.rank) < std::pair(b.value, b.rank);
     });
   }
   std::vector<Split::Group> groups;
-  for (const Held& h : held) {
+  for (const RankValue& h : held) {
     if (groups.empty() || groups.back().value != h.value) groups.push_back({h.value, {}});
     groups.back().ranks.push_back(h.rank);
   }
@@ -92,7 +92,7 @@ std::string Split::text(const std::function<std::string(std::uint64_t)>& name) c
   return out;
 }
 
-Split split(std::vector<Held> held) {
+Split split(std::vector<RankValue> held) {
   Split out;
   out.known = held.size();
   out.groups = group(held);
@@ -104,7 +104,7 @@ Split split(std::vector<Held> held) {
 }
 
 Split split(const StepRecord& record, FingerprintKind kind) {
-  std::vector<Held> held;
+  std::vector<RankValue> held;
   held.reserve(record.workers.size());
   for (const WorkerRecord& w : record.workers) {
     if (const std::uint64_t* value = w.fingerprint_of(kind)) held.push_back({*value, w.rank});

@@ -29,7 +29,7 @@ struct Blame {
   void add(const Blame& other);
 };
 
-struct Held {
+struct RankValue {
   std::uint64_t value = 0;
   std::uint32_t rank = 0;
 };
@@ -51,7 +51,7 @@ struct Split {
 };
 
 // No group for no worker, one for workers that agree (or a single one).
-Split split(std::vector<Held> held);
+Split split(std::vector<RankValue> held);
 // By a fingerprint, over the workers that sent it.
 Split split(const StepRecord& record, FingerprintKind kind);
 // "0-3; 5,7": the ranks of every group of at least two.

@@ -9,7 +9,7 @@ namespace presum::diagnose {
 namespace {
 
 Split of(std::vector<std::uint64_t> values) {
-  std::vector<Held> held;
+  std::vector<RankValue> held;
   for (std::uint32_t r = 0; r < values.size(); ++r) held.push_back({values[r], r});
   return split(std::move(held));
 }

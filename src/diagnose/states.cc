@@ -56,7 +56,7 @@ std::set<std::uint64_t> differing(const StepRecord& record, StateHash::Of of) {
 // Workers by all their values in these groups, in any order. Those that lack one are left out.
 Split split_states(const StepRecord& record, StateHash::Of of,
                    const std::set<std::uint64_t>& groups) {
-  std::vector<Held> held;
+  std::vector<RankValue> held;
   for (const WorkerRecord& w : record.workers) {
     std::uint64_t sum = 0;
     std::size_t found = 0;
@@ -83,34 +83,35 @@ std::string names(const std::set<std::uint64_t>& groups, const Roster& roster) {
 
 }  // namespace
 
-void States::update(const Look& look, Book& book) {
-  last_step_ = look.record.step;
-  workers_ = look.workers();
-  if (look.alone()) {
-    book.cannot(Check::kParameterDesync, kOneWorker);
-    return book.cannot(Check::kBufferDesync, kOneWorker);
+void States::update(const StepContext& context, SignalLog& log) {
+  last_step_ = context.record.step;
+  workers_ = context.workers();
+  if (context.alone()) {
+    log.cannot(Check::kParameterDesync, kOneWorker);
+    return log.cannot(Check::kBufferDesync, kOneWorker);
   }
-  compare_clocks(look, book);
-  compare(look, StateHash::Of::kParameters, book);
-  compare(look, StateHash::Of::kBuffers, book);
+  compare_clocks(context, log);
+  compare(context, StateHash::Of::kParameters, log);
+  compare(context, StateHash::Of::kBuffers, log);
 }
 
-void States::compare(const Look& look, StateHash::Of of, Book& book) {
+void States::compare(const StepContext& context, StateHash::Of of, SignalLog& log) {
   const Check check = check_of(of);
-  if (!any(look.record, of)) {
-    return book.cannot(check, of == StateHash::Of::kBuffers
-                                  ? "The model has no shared buffers, or none were hashed."
-                                  : "No parameters were hashed.");
+  if (!any(context.record, of)) {
+    return log.cannot(check, of == StateHash::Of::kBuffers
+                                 ? "The model has no shared buffers, or none were hashed."
+                                 : "No parameters were hashed.");
   }
-  book.looked(check);
-  if (all_equal(look.record)) return;
-  const Groups differ = differing(look.record, of);
+  log.checked(check);
+  if (all_equal(context.record)) return;
+  const Groups differ = differing(context.record, of);
   if (differ.empty()) return;
-  report(of, look.record.step, split_states(look.record, of, differ), differ, look.roster, book);
+  report(of, context.record.step, split_states(context.record, of, differ), differ, context.roster,
+         log);
 }
 
 void States::report(StateHash::Of of, std::uint64_t step, const Split& held, const Groups& differ,
-                    const Roster& roster, Book& book) {
+                    const Roster& roster, SignalLog& log) {
   if (!held.differs()) return;
   Groups& all = differ_[static_cast<std::size_t>(of)];
   for (const std::uint64_t group : differ) {
@@ -124,25 +125,25 @@ void States::report(StateHash::Of of, std::uint64_t step, const Split& held, con
   signal.evidence = {{"groups", names(all, roster)},
                      {"groups_different", static_cast<std::int64_t>(all.size())},
                      {"distinct_copies", static_cast<std::int64_t>(held.groups.size())}};
-  book.see(std::move(signal), kRound);
+  log.add(std::move(signal), kRound);
 }
 
 // A worker that leaves out a step of its optimiser stays behind; a packet that was made a moment
 // earlier does not. One that had no input under join() rightly does: it gets the parameters in the
 // end.
-void States::compare_clocks(const Look& look, Book& book) {
-  joined_ = joined_ || std::any_of(look.record.workers.begin(), look.record.workers.end(),
+void States::compare_clocks(const StepContext& context, SignalLog& log) {
+  joined_ = joined_ || std::any_of(context.record.workers.begin(), context.record.workers.end(),
                                    [](const WorkerRecord& w) { return w.micro_batches == 0; });
   if (joined_) return;
-  std::vector<Held> held;
-  for (const WorkerRecord& w : look.record.workers) held.push_back({w.optimizer_step, w.rank});
+  std::vector<RankValue> held;
+  for (const WorkerRecord& w : context.record.workers) held.push_back({w.optimizer_step, w.rank});
   const Split clocks = split(std::move(held));
   const bool counted = std::all_of(clocks.groups.begin(), clocks.groups.end(),
                                    [](const auto& g) { return g.value > 0; });
   lagging_ = clocks.differs() && counted ? lagging_ + 1 : 0;
-  if (lagging_ == 1) lag_began_ = look.record.step;
+  if (lagging_ == 1) lag_began_ = context.record.step;
   if (lagging_ < 2) return;
-  Signal signal = sighting(Check::kParameterDesync, look.record.step, clocks.blame());
+  Signal signal = sighting(Check::kParameterDesync, context.record.step, clocks.blame());
   signal.first_step = lag_began_;
   signal.key = 1;
   signal.confidence = 0.95;
@@ -150,11 +151,11 @@ void States::compare_clocks(const Look& look, Book& book) {
                                  : "{Ranks} took another number of optimiser steps than the others";
   signal.evidence = {
       {"optimizer_steps", clocks.text([](std::uint64_t v) { return std::to_string(v); })}};
-  book.see(std::move(signal), kRound);
+  log.add(std::move(signal), kRound);
 }
 
 void States::farewell(std::uint32_t rank, const FinalState& last, const Roster& roster,
-                      Book& book) {
+                      SignalLog& log) {
   const std::uint64_t steps = last.optimizer_steps;
   if (steps == 0 || last.states.empty()) return;
   if (farewells_.size() >= kClocks && !farewells_.contains(steps)) return;
@@ -167,11 +168,11 @@ void States::farewell(std::uint32_t rank, const FinalState& last, const Roster& 
     all.differ.insert(s.group);
   }
   all.held.push_back({difference, rank});
-  book.looked(Check::kParameterDesync);
+  log.checked(Check::kParameterDesync);
   const Split held = split(all.held);
   const bool decided = 2 * held.groups.front().ranks.size() > workers_;
   if (all.differ.empty() || (!decided && held.known < workers_)) return;
-  report(StateHash::Of::kParameters, last_step_, held, all.differ, roster, book);
+  report(StateHash::Of::kParameters, last_step_, held, all.differ, roster, log);
 }
 
 }  // namespace presum::diagnose

@@ -9,28 +9,28 @@
 #include <unordered_map>
 #include <vector>
 
-#include "diagnose/book.h"
-#include "diagnose/look.h"
+#include "diagnose/signal_log.h"
+#include "diagnose/step_context.h"
 
 namespace presum::diagnose {
 
 class States {
  public:
-  void update(const Look& look, Book& book);
+  void update(const StepContext& context, SignalLog& log);
   // Last hashes are compared between workers that took the same number of optimiser steps, if they
   // took any, as soon as more than half of all agree or all have left.
-  void farewell(std::uint32_t rank, const FinalState& last, const Roster& roster, Book& book);
+  void farewell(std::uint32_t rank, const FinalState& last, const Roster& roster, SignalLog& log);
 
  private:
   using Groups = std::set<std::uint64_t>;
-  void compare(const Look& look, StateHash::Of of, Book& book);
-  void compare_clocks(const Look& look, Book& book);
+  void compare(const StepContext& context, StateHash::Of of, SignalLog& log);
+  void compare_clocks(const StepContext& context, SignalLog& log);
   void report(StateHash::Of of, std::uint64_t step, const Split& held, const Groups& differ,
-              const Roster& roster, Book& book);
+              const Roster& roster, SignalLog& log);
 
   struct Farewells {
     std::unordered_map<std::uint64_t, std::uint64_t> reference;  // group to value
-    std::vector<Held> held;  // what differs from it, as one hash; 0: nothing
+    std::vector<RankValue> held;  // what differs from it, as one hash; 0: nothing
     Groups differ;
   };
   std::unordered_map<std::uint64_t, Farewells> farewells_;  // by optimiser steps; at most 64

@@ -80,11 +80,11 @@ std::string title_of(const Alarm& alarm, bool two) {
   return "{Ranks} had a " + of + " persistently " + side + " than the other workers'";
 }
 
-Blame blame_of(const Look& look, const Alarm& alarm) {
-  if (alarm.replicas.empty()) return {all_ranks(look.record), true};
+Blame blame_of(const StepContext& context, const Alarm& alarm) {
+  if (alarm.replicas.empty()) return {all_ranks(context.record), true};
   Blame blame;
   for (const std::uint32_t replica : alarm.replicas) {
-    insert(blame.ranks, look.roster.rank_of(replica));
+    insert(blame.ranks, context.roster.rank_of(replica));
   }
   return blame;
 }
@@ -100,13 +100,13 @@ double confidence_of(const Alarm& alarm) {
   return std::min(0.9, 0.5 + alarm.evidence / 30);
 }
 
-Evidence evidence_of(const Look& look, const Alarm& alarm) {
+Evidence evidence_of(const StepContext& context, const Alarm& alarm) {
   Evidence out{{"statistic", words_of(alarm.statistic).name},
                {kAlarmStep, static_cast<std::int64_t>(alarm.step)},
                {alarm.kind == Alarm::Kind::kEvent ? "z" : "log10_evidence", alarm.evidence},
                {"effect_sd", alarm.effect}};
   if (!std::isnan(alarm.ratio)) out.emplace_back("ratio", alarm.ratio);
-  if (alarm.group != 0) out.emplace_back("group", look.roster.group_name(alarm.group));
+  if (alarm.group != 0) out.emplace_back("group", context.roster.group_name(alarm.group));
   return out;
 }
 
@@ -145,61 +145,63 @@ bool weights_follow_tokens(const StepRecord& record) {
 
 }  // namespace
 
-void Statistics::update(const Look& look, Book& book) {
-  if (look.alone()) {
+void Statistics::update(const StepContext& context, SignalLog& log) {
+  if (context.alone()) {
     for (const Check check : {Check::kWorkerOutlier, Check::kPairTooSimilar, Check::kTooConsistent,
                               Check::kLossEvent, Check::kTokenImbalance}) {
-      book.cannot(check, kOneWorker);
+      log.cannot(check, kOneWorker);
     }
     return;
   }
-  cover(look, book);
-  for (const Alarm& alarm : look.alarms) report(look, alarm, book);
-  for (const Alarm& alarm : look.lasting) extend(look, alarm, book);
-  watch_tokens(look, book);
+  cover(context, log);
+  for (const Alarm& alarm : context.alarms.raised) report(context, alarm, log);
+  for (const Alarm& alarm : context.alarms.lasting) extend(context, alarm, log);
+  watch_tokens(context, log);
 }
 
-void Statistics::cover(const Look& look, Book& book) {
-  const auto watched = [&](Statistic s) { return look.watched[static_cast<std::size_t>(s)] > 0; };
+void Statistics::cover(const StepContext& context, SignalLog& log) {
+  const auto watched = [&](Statistic s) {
+    return context.alarms.watched[static_cast<std::size_t>(s)] > 0;
+  };
   const auto note = [&](Check check, bool seen, const char* why) {
-    seen ? book.looked(check) : book.cannot(check, why);
+    seen ? log.checked(check) : log.cannot(check, why);
   };
   note(Check::kWorkerOutlier,
        watched(Statistic::kLoss) || watched(Statistic::kNorm) || watched(Statistic::kDirection),
        "Neither losses, norms nor directions were comparable so far.");
   note(Check::kPairTooSimilar, watched(Statistic::kPair),
-       some_cosine(look.record) ? "All pairs had equal cosines so far: none stands out."
-                                : "No cosines of pairs: that takes three workers and sketches.");
+       some_cosine(context.record) ? "All pairs had equal cosines so far: none stands out."
+                                   : "No cosines of pairs: that takes three workers and sketches.");
   note(Check::kTooConsistent, watched(Statistic::kMicroBatch) || watched(Statistic::kDirection),
        "Neither micro-batch losses (two or more a worker) nor directions were comparable so far.");
-  note(Check::kLossEvent, watched(Statistic::kLoss), no_event_reason(look.record));
+  note(Check::kLossEvent, watched(Statistic::kLoss), no_event_reason(context.record));
 }
 
-void Statistics::report(const Look& look, const Alarm& alarm, Book& book) {
-  Signal signal = sighting(check_of(alarm), alarm.step, blame_of(look, alarm));
+void Statistics::report(const StepContext& context, const Alarm& alarm, SignalLog& log) {
+  Signal signal = sighting(check_of(alarm), alarm.step, blame_of(context, alarm));
   if (signal.ranks.empty()) return;
   signal.first_step = std::min(alarm.first_step, alarm.step);
   signal.key = key_of(alarm);
-  signal.workers = look.record.workers_expected;
+  signal.workers = context.record.workers_expected;
   signal.confidence = confidence_of(alarm);
   if (signal.check == Check::kTokenImbalance && signal.everyone) signal.severity = Severity::kInfo;
-  signal.title = title_of(alarm, look.record.workers_expected == 2);
-  signal.evidence = evidence_of(look, alarm);
-  book.see(std::move(signal));
+  signal.title = title_of(alarm, context.record.workers_expected == 2);
+  signal.evidence = evidence_of(context, alarm);
+  log.add(std::move(signal));
 }
 
-void Statistics::extend(const Look& look, const Alarm& alarm, Book& book) {
-  book.last(check_of(alarm), key_of(alarm), blame_of(look, alarm).ranks, look.record.step);
+void Statistics::extend(const StepContext& context, const Alarm& alarm, SignalLog& log) {
+  log.prolong(check_of(alarm), key_of(alarm), blame_of(context, alarm).ranks, context.record.step);
 }
 
-void Statistics::watch_tokens(const Look& look, Book& book) {
-  const StepRecord& r = look.record;
+void Statistics::watch_tokens(const StepContext& context, SignalLog& log) {
+  const StepRecord& r = context.record;
   if (std::isnan(r.tokens_cv)) {
-    return book.cannot(Check::kTokenImbalance, "Token counts are not known.");
+    return log.cannot(Check::kTokenImbalance, "Token counts are not known.");
   }
   if (std::any_of(r.workers.begin(), r.workers.end(), [](const auto& w) { return w.tokens == 0; }))
     return;
-  book.armed(Check::kTokenImbalance, "Fewer than 20 steps with token counts so far.");
+  log.waits(Check::kTokenImbalance, "Fewer than 20 steps with token counts so far.");
   const bool weighted = weights_follow_tokens(r);
   cv_sum_ += weighted ? 0 : r.tokens_cv;
   const double gap = std::abs(r.loss_mean - token_weighted_loss(r));
@@ -208,7 +210,7 @@ void Statistics::watch_tokens(const Look& look, Book& book) {
     ++gap_steps_;
   }
   if (++token_steps_ < kTokenSteps) return;
-  book.looked(Check::kTokenImbalance);
+  log.checked(Check::kTokenImbalance);
   const double cv = cv_sum_ / static_cast<double>(token_steps_);
   if (!(cv > kTokenVariation) || weighted) return;
   Signal signal = sighting(Check::kTokenImbalance, r.step, {all_ranks(r), true});
@@ -222,7 +224,7 @@ void Statistics::watch_tokens(const Look& look, Book& book) {
   if (gap_steps_ > 0) {
     signal.evidence.emplace_back("loss_gap", gap_sum_ / static_cast<double>(gap_steps_));
   }
-  book.see(std::move(signal));
+  log.add(std::move(signal));
 }
 
 }  // namespace presum::diagnose

@@ -4,20 +4,20 @@
 
 #include <cstdint>
 
-#include "diagnose/book.h"
-#include "diagnose/look.h"
+#include "diagnose/signal_log.h"
+#include "diagnose/step_context.h"
 
 namespace presum::diagnose {
 
 class Statistics {
  public:
-  void update(const Look& look, Book& book);
+  void update(const StepContext& context, SignalLog& log);
 
  private:
-  static void cover(const Look& look, Book& book);
-  static void report(const Look& look, const detect::Alarm& alarm, Book& book);
-  static void extend(const Look& look, const detect::Alarm& alarm, Book& book);
-  void watch_tokens(const Look& look, Book& book);
+  static void cover(const StepContext& context, SignalLog& log);
+  static void report(const StepContext& context, const detect::Alarm& alarm, SignalLog& log);
+  static void extend(const StepContext& context, const detect::Alarm& alarm, SignalLog& log);
+  void watch_tokens(const StepContext& context, SignalLog& log);
 
   std::uint64_t token_steps_ = 0;
   double cv_sum_ = 0;

@@ -102,22 +102,22 @@ TEST(Statistics, AreExplainedByAHarderCheck) {
 }
 
 TEST(Statistics, TellWhatTheyWatched) {
-  Book book;
+  SignalLog log;
   Roster roster;
   const HealthyRun run;
   const StepRecord record = run.step(1);
   const std::vector<Batch> read = batches(record);
-  WatchedSteps watched{};
+  detect::StepAlarms alarms;
   Statistics rule;
-  rule.update({record, read, {}, {}, watched, roster}, book);
-  EXPECT_EQ(book.record(Check::kWorkerOutlier).state, State::kNotPossible);
-  EXPECT_EQ(book.record(Check::kPairTooSimilar).state, State::kNotPossible);
-  watched[static_cast<std::size_t>(Statistic::kNorm)] = 1;
-  watched[static_cast<std::size_t>(Statistic::kPair)] = 1;
-  rule.update({record, read, {}, {}, watched, roster}, book);
-  EXPECT_EQ(book.record(Check::kWorkerOutlier).state, State::kNotTriggered);
-  EXPECT_EQ(book.record(Check::kPairTooSimilar).state, State::kNotTriggered);
-  EXPECT_EQ(book.record(Check::kLossEvent).state, State::kNotPossible);
+  rule.update({record, read, alarms, roster}, log);
+  EXPECT_EQ(log.record(Check::kWorkerOutlier).state, State::kNotPossible);
+  EXPECT_EQ(log.record(Check::kPairTooSimilar).state, State::kNotPossible);
+  alarms.watched[static_cast<std::size_t>(Statistic::kNorm)] = 1;
+  alarms.watched[static_cast<std::size_t>(Statistic::kPair)] = 1;
+  rule.update({record, read, alarms, roster}, log);
+  EXPECT_EQ(log.record(Check::kWorkerOutlier).state, State::kNotTriggered);
+  EXPECT_EQ(log.record(Check::kPairTooSimilar).state, State::kNotTriggered);
+  EXPECT_EQ(log.record(Check::kLossEvent).state, State::kNotPossible);
 }
 
 TEST(Statistics, SayThatEqualValuesStandOutNowhere) {
@@ -162,8 +162,7 @@ TEST(Statistics, AnOutlierLastsAsLongAsItDeviates) {
   for (int s = 0; s < 500; ++s) {
     StepRecord r = steps.next({});
     if (s >= 200 && s < 395) r.workers[2].loss += 1;
-    const auto alarms = detector.update(r);
-    diagnoser.update(r, alarms, detector);
+    diagnoser.update(r, detector.judge(r));
     if (s != 394 && s != 499) continue;
     ASSERT_EQ(diagnoser.findings().size(), 1U);
     const Finding f = diagnoser.findings()[0].finding;

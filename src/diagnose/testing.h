@@ -199,7 +199,7 @@ class Watched {
   explicit Watched(RunOptions options = {}) : run(options) {}
 
   void feed(const StepRecord& record, std::vector<detect::Alarm> alarms = {}) {
-    diagnoser.update(record, alarms, detector);
+    diagnoser.update(record, {.raised = std::move(alarms)});
   }
   // Steps from first to last, each broken by `broken`.
   void play(
@@ -234,7 +234,6 @@ class Watched {
 
   HealthyRun run;
   Diagnoser diagnoser{{1, 0, 0}};
-  detect::Detector detector{detect::Options{}};
 };
 
 inline const Finding::Value* evidence(const Finding& finding, const std::string& name) {

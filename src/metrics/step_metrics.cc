@@ -86,6 +86,9 @@ StepRecord compute(const StepInput& input) {
   }
   const auto known = cross.exact ? cross.exact : cross.estimated;
   if (known) fill_noise(*known, norms, record);
+  if (input.noise_scale != nullptr) {
+    record.noise_scale = input.noise_scale->update(record.signal, record.noise);
+  }
   return record;
 }
 

@@ -9,10 +9,10 @@
 
 #include "base/try.h"
 #include "diagnose/diagnoser.h"
+#include "judge/coverage.h"
+#include "judge/documents.h"
 #include "presum/version.h"
-#include "report/judgement.h"
 #include "report/model_charts.h"
-#include "report/part.h"
 
 namespace presum::report {
 namespace {
@@ -22,14 +22,14 @@ constexpr std::size_t kCellsMax = 450'000;  // numbers in a page, about 7 bytes 
 constexpr std::size_t kFindingsMax = 100;
 
 // A bounded number of findings, the worst first, and how many there are.
-Json judgement_of(const Judgement& judgement) {
+Json judgement_of(const judge::Judgement& judgement) {
   const std::span all(judgement.findings);
   return {{"verdict", to_string(judgement.verdict)},
           {"reason", judgement.reason},
-          {"findings", findings_json(all.first(std::min(all.size(), kFindingsMax)))},
+          {"findings", judge::findings_json(all.first(std::min(all.size(), kFindingsMax)))},
           {"count", all.size()},
-          {"checks", checks_json(judgement.checks)},
-          {"audits", audits_json(judgement.audits)}};
+          {"checks", judge::checks_json(judgement.checks)},
+          {"audits", judge::audits_json(judgement.audits)}};
 }
 
 Json catalogue_json() {
@@ -127,7 +127,7 @@ bool ascending(std::span<const StepRecord> steps) {
 Result<Json> models_json(const RunLog& log, std::span<const StepRecord> steps,
                          std::size_t cells_max) {
   PRESUM_ASSIGN(const auto groups, log.groups());
-  const auto spans = cut(steps);
+  const auto spans = judge::cut(steps);
   std::vector<ModelCharts> models;
   models.reserve(spans.size());
   for (const auto& span : spans) {
@@ -142,13 +142,13 @@ Result<Json> models_json(const RunLog& log, std::span<const StepRecord> steps,
 
 Result<Json> run_data(const RunLog& log, std::size_t cells_max) {
   PRESUM_ASSIGN(const auto steps, log.steps());
-  PRESUM_ASSIGN(const auto judgement, judge(log, steps));
+  PRESUM_ASSIGN(const auto judgement, judge::judge(log, steps));
   PRESUM_ASSIGN(const auto facts, log.facts());
   PRESUM_ASSIGN(const auto notes, log.notes());
   PRESUM_ASSIGN(const auto modules, log.modules());
   PRESUM_ASSIGN(auto models, models_json(log, steps, cells_max));
   return Json{{"name", log.name()},
-              {"segments", segments_json(judgement.segments)},
+              {"segments", judge::segments_json(judgement.segments)},
               {"judgement", judgement_of(judgement)},
               {"facts", facts_json(facts)},
               {"notes", notes_json(notes)},

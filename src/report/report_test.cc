@@ -5,10 +5,13 @@
 
 #include <array>
 
-#include "report/testing.h"
+#include "judge/testing.h"
 
 namespace presum::report {
 namespace {
+
+using testing::made_step;
+using testing::MadeRun;
 
 using testing::TempFolder;
 

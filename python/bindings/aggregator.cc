@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "presum/monitor.h"
+#include "presum/aggregator.h"
 
 #include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/map.h>
@@ -17,17 +17,17 @@ namespace {
 
 namespace nb = nanobind;
 
-void ingest(Monitor& monitor, const nb::bytes& packet) {
+void ingest(Aggregator& monitor, const nb::bytes& packet) {
   const auto bytes = as_span(packet);
   unwrap(without_gil([&] { return monitor.ingest(bytes); }));
 }
 
-template <Status (Monitor::*Method)()>
-void call(Monitor& monitor) {
+template <Status (Aggregator::*Method)()>
+void call(Aggregator& monitor) {
   unwrap(without_gil([&] { return (monitor.*Method)(); }));
 }
 
-std::map<std::string, std::uint64_t> counters(const Monitor& monitor) {
+std::map<std::string, std::uint64_t> counters(const Aggregator& monitor) {
   const auto c = monitor.counters();
   return {{"packets", c.packets},     {"damaged", c.damaged}, {"foreign", c.foreign},
           {"duplicate", c.duplicate}, {"late", c.late},       {"steps", c.steps}};
@@ -35,45 +35,47 @@ std::map<std::string, std::uint64_t> counters(const Monitor& monitor) {
 
 }  // namespace
 
-void bind_monitor(nb::module_& m) {
-  nb::class_<Monitor>(m, "Aggregator",
-                      "Packets of all workers into one run log (see presum/monitor.h). One thread "
-                      "at a time.")
+void bind_aggregator(nb::module_& m) {
+  nb::class_<Aggregator>(
+      m, "Aggregator",
+      "Packets of all workers into one run log (see presum/aggregator.h). One thread "
+      "at a time.")
       .def(nb::new_([](const std::filesystem::path& run, std::uint32_t world_size) {
              return unwrap(without_gil([&] {
-               return Monitor::open({.run = run, .world_size = world_size, .clock = {}});
+               return Aggregator::open({.run = run, .world_size = world_size, .clock = {}});
              }));
            }),
            nb::arg("run"), nb::arg("world_size") = 0)
-      .def_prop_ro("run", &Monitor::run)
-      .def_prop_ro("segment", &Monitor::segment)
-      .def_prop_ro("everyone_left", &Monitor::everyone_left)
-      .def_prop_ro("ranks_heard", &Monitor::ranks_heard)
+      .def_prop_ro("run", &Aggregator::run)
+      .def_prop_ro("segment", &Aggregator::segment)
+      .def_prop_ro("everyone_left", &Aggregator::everyone_left)
+      .def_prop_ro("ranks_heard", &Aggregator::ranks_heard)
       .def_prop_ro("counters", &counters)
       .def("ingest", &ingest, nb::arg("packet"))
-      .def("tick", &call<&Monitor::tick>)
-      .def("take_new_findings",
-           [](Monitor& o) { return to_list(without_gil([&] { return o.take_new_findings(); })); })
+      .def("tick", &call<&Aggregator::tick>)
+      .def(
+          "take_new_findings",
+          [](Aggregator& o) { return to_list(without_gil([&] { return o.take_new_findings(); })); })
       .def("findings",
-           [](const Monitor& o) { return to_list(without_gil([&] { return o.findings(); })); })
+           [](const Aggregator& o) { return to_list(without_gil([&] { return o.findings(); })); })
       .def("verdict",
-           [](const Monitor& o) {
+           [](const Aggregator& o) {
              return std::string(to_string(without_gil([&] { return o.verdict(); })));
            })
       .def("end_preflight",
-           [](Monitor& o) { return unwrap(without_gil([&] { return o.end_preflight(); })); })
+           [](Aggregator& o) { return unwrap(without_gil([&] { return o.end_preflight(); })); })
       .def(
           "lose_others",
-          [](Monitor& o, const std::string& why) {
+          [](Aggregator& o, const std::string& why) {
             unwrap(without_gil([&] { return o.lose_others(why); }));
           },
           nb::arg("why"))
       .def(
           "abandon",
-          [](Monitor& o, const std::string& why) { without_gil([&] { o.abandon(why); }); },
+          [](Aggregator& o, const std::string& why) { without_gil([&] { o.abandon(why); }); },
           nb::arg("why"))
-      .def("incomplete", &Monitor::incomplete)
-      .def("close", &call<&Monitor::close>);
+      .def("incomplete", &Aggregator::incomplete)
+      .def("close", &call<&Aggregator::close>);
 }
 
 }  // namespace presum::python

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "monitor/salt.h"
+#include "runlog/salt.h"
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 #include "base/hash.h"
 #include "runlog/testing.h"
 
-namespace presum::monitor {
+namespace presum::runlog {
 namespace {
 
 TEST(Salt, IsMadeOncePrivatelyAndKept) {
@@ -96,4 +96,4 @@ TEST(Salt, ProcessesThatStartTogetherAgree) {
 TEST(Salt, RandomOnesDiffer) { EXPECT_NE(random_salt(), random_salt()); }
 
 }  // namespace
-}  // namespace presum::monitor
+}  // namespace presum::runlog

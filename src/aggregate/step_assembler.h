@@ -12,7 +12,7 @@
 #include "base/clock.h"
 #include "packet/packet.h"
 
-namespace presum::monitor {
+namespace presum::aggregate {
 
 // Sorts the steps of all workers into whole steps, in order for each model. Pure bookkeeping: time
 // comes in as an argument. Not synchronised.
@@ -84,4 +84,4 @@ class StepAssembler {
   Streams streams_;
 };
 
-}  // namespace presum::monitor
+}  // namespace presum::aggregate

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "presum/monitor.h"
+#include "presum/aggregator.h"
 
 #include <gtest/gtest.h>
 
@@ -34,8 +34,8 @@ class Monitored {
  public:
   Monitored() : monitor_(open()) {}
 
-  Monitor& operator*() { return monitor_; }
-  Monitor* operator->() { return &monitor_; }
+  Aggregator& operator*() { return monitor_; }
+  Aggregator* operator->() { return &monitor_; }
   FakeClock& clock() { return clock_; }
   std::filesystem::path run() const { return folder_ / "run"; }
 
@@ -56,15 +56,15 @@ class Monitored {
   std::uint64_t steps() const { return monitor_.counters().steps; }
 
  private:
-  Monitor open() {
-    auto monitor = Monitor::open({.run = folder_ / "run", .clock = clock_.function()});
+  Aggregator open() {
+    auto monitor = Aggregator::open({.run = folder_ / "run", .clock = clock_.function()});
     EXPECT_TRUE(monitor) << monitor.error().message;
     return std::move(*monitor);
   }
 
   TempFolder folder_;
   FakeClock clock_;
-  Monitor monitor_;
+  Aggregator monitor_;
 };
 
 packet::Step step_of(std::uint64_t step, std::uint32_t replica, std::uint32_t replicas,
@@ -96,7 +96,7 @@ std::vector<StepRecord> read_steps(const std::filesystem::path& run) {
 
 // ---- one thread, packets by hand
 
-TEST(Monitor, WritesAStepOnceAllItsWorkersAreThere) {
+TEST(Aggregator, WritesAStepOnceAllItsWorkersAreThere) {
   Monitored monitor;
   monitor.ingest(step_of(0, 1, 2));
   EXPECT_EQ(monitor.steps(), 0U);
@@ -112,7 +112,7 @@ TEST(Monitor, WritesAStepOnceAllItsWorkersAreThere) {
   EXPECT_EQ(steps[0].loss_std, 0.5);
 }
 
-TEST(Monitor, TakesPacketsInAnyOrder) {
+TEST(Aggregator, TakesPacketsInAnyOrder) {
   Monitored monitor;
   std::vector<packet::Step> all;
   for (std::uint64_t s = 0; s < 20; ++s) {
@@ -131,7 +131,7 @@ TEST(Monitor, TakesPacketsInAnyOrder) {
   }
 }
 
-TEST(Monitor, CountsDuplicateAndLatePackets) {
+TEST(Aggregator, CountsDuplicateAndLatePackets) {
   Monitored monitor;
   monitor.ingest(step_of(0, 0, 2));
   monitor.ingest(step_of(0, 0, 2));
@@ -143,7 +143,7 @@ TEST(Monitor, CountsDuplicateAndLatePackets) {
   EXPECT_EQ(monitor->counters().packets, 4U);
 }
 
-TEST(Monitor, CountsPacketsOfAnotherRunOrSegmentAsForeign) {
+TEST(Aggregator, CountsPacketsOfAnotherRunOrSegmentAsForeign) {
   Monitored monitor;
   auto stale = step_of(0, 0, 1);
   stale.header.run = monitor->run() + 2;
@@ -160,7 +160,7 @@ TEST(Monitor, CountsPacketsOfAnotherRunOrSegmentAsForeign) {
   EXPECT_EQ(monitor.steps(), 0U);
 }
 
-TEST(Monitor, CountsRandomBytesAsDamaged) {
+TEST(Aggregator, CountsRandomBytesAsDamaged) {
   Monitored monitor;
   std::mt19937_64 random(1);
   for (std::size_t size : {0U, 1U, 55U, 56U, 200U, 5000U}) {
@@ -176,7 +176,7 @@ TEST(Monitor, CountsRandomBytesAsDamaged) {
   EXPECT_EQ(monitor->counters().packets, 0U);
 }
 
-TEST(Monitor, RecordsAMissingWorkerAfterBoth64LaterStepsAnd30Seconds) {
+TEST(Aggregator, RecordsAMissingWorkerAfterBoth64LaterStepsAnd30Seconds) {
   Monitored monitor;
   for (std::uint64_t s = 0; s <= 64; ++s) {
     monitor.ingest(step_of(s, 0, 2));
@@ -195,7 +195,7 @@ TEST(Monitor, RecordsAMissingWorkerAfterBoth64LaterStepsAnd30Seconds) {
   for (std::size_t i = 1; i < 65; ++i) EXPECT_TRUE(steps[i].missing_replicas.empty()) << i;
 }
 
-TEST(Monitor, AWorkerThatIsSilentFor33SecondsAndComesBackIsNotMissing) {
+TEST(Aggregator, AWorkerThatIsSilentFor33SecondsAndComesBackIsNotMissing) {
   Monitored monitor;
   monitor.ingest(step_of(0, 0, 2));
   monitor.clock().advance(33);
@@ -206,14 +206,14 @@ TEST(Monitor, AWorkerThatIsSilentFor33SecondsAndComesBackIsNotMissing) {
   EXPECT_TRUE(read_steps(monitor.run()).at(0).missing_replicas.empty());
 }
 
-TEST(Monitor, DoesNotWaitForWorkersThatSaidGoodbye) {
+TEST(Aggregator, DoesNotWaitForWorkersThatSaidGoodbye) {
   Monitored monitor;
   monitor.ingest(step_of(0, 0, 2));
   monitor.ingest(goodbye(1, 2));
   EXPECT_EQ(monitor.steps(), 1U);
 }
 
-TEST(Monitor, KnowsWhenEveryoneLeft) {
+TEST(Aggregator, KnowsWhenEveryoneLeft) {
   Monitored monitor;
   EXPECT_FALSE(monitor->everyone_left());
   monitor.ingest(step_of(0, 0, 2));
@@ -234,7 +234,7 @@ TEST(Monitor, KnowsWhenEveryoneLeft) {
   EXPECT_TRUE(monitor->everyone_left());
 }
 
-TEST(Monitor, ModelsAreNumberedAmongThoseWithAsManyWorkers) {
+TEST(Aggregator, ModelsAreNumberedAmongThoseWithAsManyWorkers) {
   Monitored monitor;
   monitor.ingest(step_of(0, 0, 3));
   monitor.ingest(step_of(0, 1, 3));
@@ -250,7 +250,7 @@ TEST(Monitor, ModelsAreNumberedAmongThoseWithAsManyWorkers) {
   EXPECT_EQ(steps[1].workers_seen, 2U);
 }
 
-TEST(Monitor, KeepsTwoModulesAndTwoShardsApart) {
+TEST(Aggregator, KeepsTwoModulesAndTwoShardsApart) {
   Monitored monitor;
   for (std::uint64_t s = 0; s < 3; ++s) {
     for (std::uint32_t replica = 0; replica < 2; ++replica) {
@@ -272,7 +272,7 @@ TEST(Monitor, KeepsTwoModulesAndTwoShardsApart) {
   }
 }
 
-TEST(Monitor, CloseWritesWhatIsStillOpen) {
+TEST(Aggregator, CloseWritesWhatIsStillOpen) {
   Monitored monitor;
   monitor.ingest(step_of(0, 0, 2));
   monitor.ingest(step_of(3, 1, 2));
@@ -290,7 +290,7 @@ TEST(Monitor, CloseWritesWhatIsStillOpen) {
   EXPECT_EQ(read_steps(monitor.run()).size(), 2U);
 }
 
-TEST(Monitor, CommitsWithinASecondOfTicks) {
+TEST(Aggregator, CommitsWithinASecondOfTicks) {
   Monitored monitor;
   monitor.ingest(step_of(0, 0, 1));
   EXPECT_TRUE(read_steps(monitor.run()).empty());
@@ -299,12 +299,12 @@ TEST(Monitor, CommitsWithinASecondOfTicks) {
   EXPECT_EQ(read_steps(monitor.run()).size(), 1U);
 }
 
-TEST(Monitor, ARestartContinuesTheRunInANewSegment) {
+TEST(Aggregator, ARestartContinuesTheRunInANewSegment) {
   const TempFolder folder;
   FakeClock clock;
   std::uint64_t first_run = 0;
   for (std::uint32_t segment = 1; segment <= 2; ++segment) {
-    auto monitor = Monitor::open({.run = folder / "run", .clock = clock.function()});
+    auto monitor = Aggregator::open({.run = folder / "run", .clock = clock.function()});
     ASSERT_TRUE(monitor);
     EXPECT_EQ(monitor->segment(), segment);
     EXPECT_NE(monitor->run(), first_run);
@@ -319,7 +319,7 @@ TEST(Monitor, ARestartContinuesTheRunInANewSegment) {
   EXPECT_EQ(steps[1].model.segment, 2U);
 }
 
-TEST(Monitor, NoiseScaleIsOnePerModel) {
+TEST(Aggregator, NoiseScaleIsOnePerModel) {
   Monitored monitor;
   const auto with_reduced = [](packet::Step step, double reduced_squares) {
     step.reduced = GradientSums{.sum_squares = reduced_squares, .fingerprint = 1};
@@ -338,20 +338,20 @@ TEST(Monitor, NoiseScaleIsOnePerModel) {
   EXPECT_NEAR(steps[1].noise_scale, 3.0 / 1, 1e-12);
 }
 
-TEST(Monitor, SaysWhatIsWrongWithItsFolder) {
+TEST(Aggregator, SaysWhatIsWrongWithItsFolder) {
   const TempFolder folder;
   write_file(folder / "taken", "x");
-  const auto blocked = Monitor::open({.run = folder / "taken", .clock = nullptr});
+  const auto blocked = Aggregator::open({.run = folder / "taken", .clock = nullptr});
   ASSERT_FALSE(blocked);
   EXPECT_EQ(blocked.error().code, ErrorCode::kIo);
   std::filesystem::create_directories(folder / "run");
   write_file(folder / "run/presum.db", std::string(4096, 'z'));
-  const auto damaged = Monitor::open({.run = folder / "run", .clock = nullptr});
+  const auto damaged = Aggregator::open({.run = folder / "run", .clock = nullptr});
   ASSERT_FALSE(damaged);
   EXPECT_EQ(damaged.error().code, ErrorCode::kCorrupt);
 }
 
-TEST(Monitor, AnErrorOfTheRunLogStopsTheWritingForGood) {
+TEST(Aggregator, AnErrorOfTheRunLogStopsTheWritingForGood) {
   Monitored monitor;
   {  // Someone removes a table below it.
     auto db = runlog::Database::open(monitor.run() / "presum.db", runlog::Database::Mode::kWrite);
@@ -373,7 +373,7 @@ bool closed_in_order(const std::filesystem::path& run) {
   return RunLog::open(run)->segments()->front().closed;
 }
 
-TEST(Monitor, AfterAnErrorTheSegmentIsNotMarkedAsEndedInOrder) {
+TEST(Aggregator, AfterAnErrorTheSegmentIsNotMarkedAsEndedInOrder) {
   Monitored monitor;
   for (std::uint64_t s = 0; s < 20; ++s) {
     for (std::uint32_t r = 0; r < 2; ++r) monitor.ingest(step_of(s, r, 2));
@@ -402,7 +402,7 @@ TEST(Monitor, AfterAnErrorTheSegmentIsNotMarkedAsEndedInOrder) {
   EXPECT_EQ(segment.incomplete_after, 19U);
 }
 
-TEST(Monitor, ACallerThatFailsLeavesAnIncompleteSegment) {
+TEST(Aggregator, ACallerThatFailsLeavesAnIncompleteSegment) {
   Monitored monitor;
   for (std::uint32_t r = 0; r < 2; ++r) monitor.ingest(step_of(0, r, 2));
   monitor->abandon("planted failure");
@@ -412,7 +412,7 @@ TEST(Monitor, ACallerThatFailsLeavesAnIncompleteSegment) {
   EXPECT_EQ(RunLog::open(monitor.run())->segments()->front().incomplete, "planted failure");
 }
 
-TEST(Monitor, WorkersWhosePacketsCannotComeAreNotMissing) {
+TEST(Aggregator, WorkersWhosePacketsCannotComeAreNotMissing) {
   Monitored monitor;
   for (std::uint64_t s = 0; s < 10; ++s) {
     for (std::uint32_t r = 0; r < 4; ++r) monitor.ingest(step_of(s, r, 4));
@@ -428,7 +428,7 @@ TEST(Monitor, WorkersWhosePacketsCannotComeAreNotMissing) {
   EXPECT_TRUE(segment.closed);
 }
 
-TEST(Monitor, StoresHowManyPacketsItCouldNotUse) {
+TEST(Aggregator, StoresHowManyPacketsItCouldNotUse) {
   Monitored monitor;
   const auto twice = [&] { monitor.ingest(step_of(0, 0, 2)); };
   twice();
@@ -692,7 +692,7 @@ TEST(MonitorPreflight, LeavesNoCodeWhereThereWasNone) {
 std::string detectors_after(const std::filesystem::path& run, std::uint64_t first,
                             std::uint64_t last) {
   FakeClock clock;
-  auto monitor = Monitor::open({.run = run, .clock = clock.function()});
+  auto monitor = Aggregator::open({.run = run, .clock = clock.function()});
   EXPECT_TRUE(monitor);
   const auto send = [&](auto message) {
     message.header.run = monitor->run();
@@ -734,7 +734,7 @@ TEST(MonitorRestart, FindingsOfASegmentStayWithIt) {
   const TempFolder folder;
   for (std::uint32_t segment = 1; segment <= 2; ++segment) {
     FakeClock clock;
-    auto monitor = Monitor::open({.run = folder / "run", .clock = clock.function()});
+    auto monitor = Aggregator::open({.run = folder / "run", .clock = clock.function()});
     ASSERT_TRUE(monitor);
     for (std::uint32_t r = 0; r < kWorkers; ++r) {
       auto step = segment == 1 && r == 1 ? with_nan(healthy(0, r)) : healthy(0, r);
@@ -755,7 +755,7 @@ TEST(MonitorRestart, FindingsOfASegmentStayWithIt) {
 // The row hash 5 as the run log holds it.
 std::uint64_t sample_in(const std::filesystem::path& run) {
   FakeClock clock;
-  auto monitor = Monitor::open({.run = run, .clock = clock.function()});
+  auto monitor = Aggregator::open({.run = run, .clock = clock.function()});
   EXPECT_TRUE(monitor);
   auto step = step_of(0, 0, 1);
   step.samples = {.rows = 1, .thinned = 0, .hashes = {5}};
@@ -907,7 +907,7 @@ class AllReduce {
   std::barrier<> barrier_{kRanks};
 };
 
-void train_eight_ranks(Monitor& monitor) {
+void train_eight_ranks(Aggregator& monitor) {
   PacketQueue queue;
   AllReduce all_reduce;
   std::vector<std::thread> threads;
@@ -967,7 +967,7 @@ struct Oracle {
 class EightRanks : public ::testing::Test {
  protected:
   void SetUp() override {
-    auto monitor = Monitor::open({.run = folder_ / "run", .clock = nullptr});
+    auto monitor = Aggregator::open({.run = folder_ / "run", .clock = nullptr});
     ASSERT_TRUE(monitor);
     train_eight_ranks(*monitor);
     ASSERT_TRUE(monitor->close());
@@ -982,7 +982,7 @@ class EightRanks : public ::testing::Test {
   }
 
   TempFolder folder_;
-  MonitorCounters counters_;
+  AggregatorCounters counters_;
   std::vector<StepRecord> steps_;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "diagnose/book.h"
+#include "diagnose/signal_log.h"
 
 #include <fmt/format.h>
 
@@ -56,7 +56,7 @@ Signal sighting(Check check, std::uint64_t step, Blame blame) {
   return out;
 }
 
-void Book::see(Signal now, std::uint64_t slack) {
+void SignalLog::add(Signal now, std::uint64_t slack) {
   Ranks fresh = now.ranks;
   for (Signal& s : signals_) {
     if (s.check != now.check || s.key != now.key || !intersect(s.ranks, now.ranks)) continue;
@@ -75,14 +75,14 @@ void Book::see(Signal now, std::uint64_t slack) {
   signals_.push_back(std::move(now));
 }
 
-void Book::last(Check check, std::uint64_t key, const Ranks& ranks, std::uint64_t step) {
+void SignalLog::prolong(Check check, std::uint64_t key, const Ranks& ranks, std::uint64_t step) {
   for (Signal& s : signals_) {
     if (s.check != check || s.key != key || !intersect(s.ranks, ranks)) continue;
     s.last_step = std::max(s.last_step, step);
   }
 }
 
-Signal* Book::joinable(const Signal& now, std::uint64_t slack) {
+Signal* SignalLog::joinable(const Signal& now, std::uint64_t slack) {
   Signal* newest = nullptr;
   Signal* same_key = nullptr;
   std::ptrdiff_t count = 0;
@@ -98,14 +98,14 @@ Signal* Book::joinable(const Signal& now, std::uint64_t slack) {
   return count >= kSignalsPerCheck ? newest : nullptr;
 }
 
-Signal* Book::find(Check check, std::uint32_t rank) {
+Signal* SignalLog::find(Check check, std::uint32_t rank) {
   const auto found = std::find_if(signals_.rbegin(), signals_.rend(), [&](const Signal& s) {
     return s.check == check && std::binary_search(s.ranks.begin(), s.ranks.end(), rank);
   });
   return found == signals_.rend() ? nullptr : &*found;
 }
 
-CheckRecord Book::record(Check check) const {
+CheckRecord SignalLog::record(Check check) const {
   using State = CheckRecord::State;
   const Coverage& c = coverage_[index(check)];
   const bool found = std::any_of(signals_.begin(), signals_.end(),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "monitor/step_assembler.h"
+#include "aggregate/step_assembler.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 
 #include <vector>
 
-namespace presum::monitor {
+namespace presum::aggregate {
 namespace {
 
 using Taken = StepAssembler::Taken;
@@ -239,4 +239,4 @@ TEST(StepAssembler, StepNumbersMayHaveGaps) {
 }
 
 }  // namespace
-}  // namespace presum::monitor
+}  // namespace presum::aggregate

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "monitor/step_assembler.h"
+#include "aggregate/step_assembler.h"
 
 #include <algorithm>
 
-namespace presum::monitor {
+namespace presum::aggregate {
 namespace {
 
 template <class T>
@@ -129,4 +129,4 @@ std::optional<StepAssembler::Assembled> StepAssembler::next(Seconds now, bool fl
   return take_first(stream, Why::kNoMemory);
 }
 
-}  // namespace presum::monitor
+}  // namespace presum::aggregate

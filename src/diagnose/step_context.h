@@ -2,7 +2,6 @@
 // One step as rules see it.
 #pragma once
 
-#include <array>
 #include <cmath>
 #include <cstdint>
 #include <span>
@@ -16,15 +15,10 @@
 
 namespace presum::diagnose {
 
-// Steps that every detector has seen, by statistic.
-using WatchedSteps = std::array<std::uint64_t, detect::kStatisticCount>;
-
-struct Look {
+struct StepContext {
   const StepRecord& record;
   std::span<const Batch> batches;  // in the order of record.workers
-  std::span<const detect::Alarm> alarms;
-  std::span<const detect::Alarm> lasting;  // said before, and still so
-  const WatchedSteps& watched;
+  const detect::StepAlarms& alarms;
   const Roster& roster;
 
   std::size_t workers() const { return record.workers.size(); }

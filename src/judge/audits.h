@@ -9,9 +9,8 @@
 #include <vector>
 
 #include "presum/run_log.h"
-#include "report/json.h"
 
-namespace presum::report {
+namespace presum::judge {
 
 // Of one model and segment. Formats, orders and divisions are names as in presum/audit.h, with
 // their number of audits where there are several: "ring (18), unknown (2)".
@@ -37,6 +36,4 @@ struct AuditSummary {
 // One entry a model and segment. REQUIRES: in the order of RunLog::audits().
 std::vector<AuditSummary> summarise(std::span<const AuditedStep> audits);
 
-Json audits_json(std::span<const AuditSummary> audits);
-
-}  // namespace presum::report
+}  // namespace presum::judge

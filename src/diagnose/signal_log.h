@@ -44,28 +44,28 @@ void keep_first_alarm(Evidence& evidence, const Evidence& other);
 Signal sighting(Check check, std::uint64_t step, Blame blame);
 
 // Thread-safety: not synchronised. At most 64 signals a check; what is beyond joins the last one.
-class Book {
+class SignalLog {
  public:
   // Ranks that a signal of the same check and key has already are added to it. The others make a
   // new signal, or join the newest if that began at most `slack` steps ago. The latest title and
   // evidence stay, but the earliest `alarm_step`.
-  void see(Signal now, std::uint64_t slack = 0);
+  void add(Signal now, std::uint64_t slack = 0);
   // Signals of the check and key on these ranks are still so at the step.
-  void last(Check check, std::uint64_t key, const Ranks& ranks, std::uint64_t step);
+  void prolong(Check check, std::uint64_t key, const Ranks& ranks, std::uint64_t step);
   // The newest signal of a check that holds the rank, or null.
   Signal* find(Check check, std::uint32_t rank);
   const std::vector<Signal>& signals() const { return signals_; }
 
   // Another record begins.
-  void next() { ++records_; }
+  void begin_record() { ++records_; }
   // The expectation was looked at, and held unless it is seen broken. Counts once a record.
-  void looked(Check check) {
+  void checked(Check check) {
     Coverage& c = coverage_[index(check)];
     c.looked += c.record != records_;
     c.record = records_;
   }
   // What the check waits for, or why it cannot be made; both are string literals.
-  void armed(Check check, std::string_view why) { coverage_[index(check)].armed = why; }
+  void waits(Check check, std::string_view why) { coverage_[index(check)].armed = why; }
   void cannot(Check check, std::string_view why) { coverage_[index(check)].cannot = why; }
   CheckRecord record(Check check) const;
 

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "report/judgement.h"
+#include "judge/documents.h"
 
 #include <gtest/gtest.h>
 
 #include <limits>
 
-#include "report/testing.h"
+#include "judge/testing.h"
 
-namespace presum::report {
+namespace presum::judge {
 namespace {
+
+using testing::made_step;
+using testing::MadeRun;
 
 using testing::TempFolder;
 
@@ -225,4 +228,4 @@ TEST(FindingsJson, WhatIsNoNumberIsNull) {
 }
 
 }  // namespace
-}  // namespace presum::report
+}  // namespace presum::judge

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Run folders for the tests of the report.
+// Run folders for the tests of judgements and of the report.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@
 #include "runlog/testing.h"
 #include "runlog/writer.h"
 
-namespace presum::report {
+namespace presum::testing {
 
 inline StepRecord made_step(std::uint32_t segment, std::uint64_t step, std::uint32_t workers) {
   StepRecord r;
@@ -80,8 +80,8 @@ class MadeRun {
 
  private:
   std::filesystem::path folder_;
-  testing::FakeClock clock_;
+  FakeClock clock_;
   runlog::Writer writer_;
 };
 
-}  // namespace presum::report
+}  // namespace presum::testing

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "monitor/salt.h"
+#include "runlog/salt.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -14,7 +14,7 @@
 
 #include "base/hash.h"
 
-namespace presum::monitor {
+namespace presum::runlog {
 namespace {
 
 std::string random_text() {
@@ -62,4 +62,4 @@ Result<std::uint64_t> project_salt(const std::filesystem::path& run) {
 
 std::uint64_t random_salt() { return name_hash(random_text()); }
 
-}  // namespace presum::monitor
+}  // namespace presum::runlog

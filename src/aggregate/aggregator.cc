@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "presum/monitor.h"
+#include "presum/aggregator.h"
 
 #include <fmt/format.h>
 
@@ -13,14 +13,13 @@
 #include <variant>
 #include <vector>
 
+#include "aggregate/model_analysis.h"
+#include "aggregate/step_assembler.h"
 #include "base/try.h"
-#include "diagnose/diagnoser.h"
-#include "metrics/step_metrics.h"
-#include "monitor/salt.h"
-#include "monitor/step_assembler.h"
-#include "monitor/watch.h"
+#include "judge/coverage.h"
+
 #include "packet/packet.h"
-#include "runlog/writer.h"
+#include "runlog/open_writer.h"
 
 namespace presum {
 namespace {
@@ -29,21 +28,8 @@ namespace {
 constexpr std::size_t kMatrixWorkers = 256;
 constexpr std::uint64_t kMatrixEvery = 50;
 constexpr std::uint32_t kModulesMax = 1024;
-constexpr std::size_t kWatchesMax = 4096;  // models times shards
+constexpr std::size_t kAnalysesMax = 4096;  // models times shards
 constexpr Seconds kDetectorsEvery{30.0};
-
-Result<runlog::Writer> open_writer(const MonitorOptions& options) {
-  std::error_code error;
-  std::filesystem::create_directories(options.run, error);
-  // Without the project's salt the samples of this run can be compared with no other run's.
-  const std::uint64_t salt = monitor::project_salt(options.run).value_or(monitor::random_salt());
-  const auto journal = runlog::choose_journal(options.run);
-  auto writer = runlog::Writer::open(options.run, options.clock, journal, salt);
-  if (writer || journal == runlog::Journal::kWal || writer.error().code != ErrorCode::kIo) {
-    return writer;
-  }
-  return runlog::Writer::open(options.run, options.clock, runlog::Journal::kLocalCopy, salt);
-}
 
 void sort_worst_first(std::vector<Finding>& findings) {
   std::stable_sort(findings.begin(), findings.end(), [](const Finding& a, const Finding& b) {
@@ -53,16 +39,17 @@ void sort_worst_first(std::vector<Finding>& findings) {
 
 }  // namespace
 
-struct Monitor::State {
-  State(MonitorOptions given, runlog::Writer log)
+struct Aggregator::State {
+  State(AggregatorOptions given, runlog::Writer log)
       : options(std::move(given)), writer(std::move(log)) {}
 
   using WorkerKey = std::tuple<std::uint32_t, std::uint32_t, std::uint32_t>;
 
-  MonitorOptions options;
+  AggregatorOptions options;
   runlog::Writer writer;
-  monitor::StepAssembler assembler;
-  std::map<std::pair<std::uint32_t, std::uint32_t>, monitor::Watch> watches;  // module, shard
+  aggregate::StepAssembler assembler;
+  std::map<std::pair<std::uint32_t, std::uint32_t>, aggregate::ModelAnalysis>
+      analyses;  // module, shard
   using FindingKey = std::tuple<std::uint32_t, std::uint32_t, std::uint64_t>;
   std::set<FindingKey> announced;
   Seconds detectors_saved{0};
@@ -70,7 +57,7 @@ struct Monitor::State {
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint32_t> replicas;  // by module and shard
   std::set<std::uint32_t> ranks;                                              // that were heard
   std::set<WorkerKey> departed;
-  MonitorCounters counters;
+  AggregatorCounters counters;
   PacketCounts counts_written;
   std::string incomplete;    // why the record is not whole
   bool lost_others = false;  // packets of some workers cannot come any more
@@ -97,7 +84,7 @@ struct Monitor::State {
     const bool known = modules.contains({who.module, who.replicas});
     if (!possible(who) || (!known && modules.size() >= kModulesMax)) return false;
     const std::pair key{number(who), who.shard};
-    if (!replicas.contains(key) && replicas.size() >= kWatchesMax) return false;
+    if (!replicas.contains(key) && replicas.size() >= kAnalysesMax) return false;
     who.module = key.first;
     replicas[key] = who.replicas;
     ranks.insert(who.rank);
@@ -110,9 +97,9 @@ struct Monitor::State {
     return workers > 0 && departed.size() >= workers;
   }
 
-  monitor::Watch& watch(std::uint32_t module, std::uint32_t shard) {
+  aggregate::ModelAnalysis& analysis(std::uint32_t module, std::uint32_t shard) {
     const auto [at, fresh] =
-        watches.try_emplace({module, shard}, ModelKey{writer.segment(), module, shard});
+        analyses.try_emplace({module, shard}, ModelKey{writer.segment(), module, shard});
     if (fresh) {
       if (const auto saved = writer.saved_detector(module, shard); saved && *saved) {
         at->second.restore(**saved);
@@ -122,7 +109,7 @@ struct Monitor::State {
   }
 
   Status take(const packet::Hello& hello) {
-    watch(hello.header.identity.module, hello.header.identity.shard).hello(hello);
+    analysis(hello.header.identity.module, hello.header.identity.shard).hello(hello);
     return writer.add(hello);
   }
 
@@ -130,38 +117,39 @@ struct Monitor::State {
     if (note.final) {
       departed.insert(key(note.header.identity));
       assembler.departed(note.header.identity);
-      watch(note.header.identity.module, note.header.identity.shard).farewell(note);
+      analysis(note.header.identity.module, note.header.identity.shard).farewell(note);
     }
     return writer.add(note);
   }
 
   Status take(packet::Step&& step) {
     switch (assembler.add(std::move(step), options.clock())) {
-      case monitor::StepAssembler::Taken::kNew:
+      case aggregate::StepAssembler::Taken::kNew:
         break;
-      case monitor::StepAssembler::Taken::kDuplicate:
+      case aggregate::StepAssembler::Taken::kDuplicate:
         ++counters.duplicate;
         break;
-      case monitor::StepAssembler::Taken::kLate:
+      case aggregate::StepAssembler::Taken::kLate:
         ++counters.late;
         break;
-      case monitor::StepAssembler::Taken::kImplausible:
+      case aggregate::StepAssembler::Taken::kImplausible:
         ++counters.damaged;
         break;
     }
     return {};
   }
 
-  Status write(monitor::StepAssembler::Assembled&& assembled) {
+  Status write(aggregate::StepAssembler::Assembled&& assembled) {
     std::vector<const packet::Step*> workers;
     for (const packet::Step& step : assembled.workers) workers.push_back(&step);
-    const std::uint64_t number = workers.front()->header.step;
-    StepRecord record = metrics::compute(
+    const packet::Header& first = workers.front()->header;
+    auto& model = analysis(first.identity.module, first.identity.shard);
+    StepRecord record = model.measure(
         {.workers_expected = assembled.workers_expected,
          .workers = workers,
          .missing = lost_others ? std::vector<std::uint32_t>() : std::move(assembled.missing),
-         .pairwise = workers.size() <= kMatrixWorkers || number % kMatrixEvery == 0});
-    watch(record.model.module, record.model.shard).judge(record);
+         .pairwise = workers.size() <= kMatrixWorkers || first.step % kMatrixEvery == 0});
+    model.judge(record);
     ++counters.steps;
     return writer.add(std::move(record));
   }
@@ -174,18 +162,19 @@ struct Monitor::State {
   }
 
   Status write_findings() {
-    for (auto& [key, watch] : watches) {
-      if (!watch.take_changed()) continue;
-      const auto findings = watch.findings();
-      const auto checks = watch.checks();
+    for (auto& [key, model] : analyses) {
+      if (!model.take_changed()) continue;
+      std::vector<Finding> findings;
+      for (const auto& numbered : model.findings()) findings.push_back(numbered.finding);
+      const auto checks = model.checks();
       PRESUM_TRY(writer.replace({writer.segment(), key.first, key.second}, findings, checks));
     }
     return {};
   }
 
   Status save_detectors() {
-    for (const auto& [key, watch] : watches) {
-      PRESUM_TRY(writer.save_detector(key.first, key.second, watch.save()));
+    for (auto& [key, model] : analyses) {
+      PRESUM_TRY(writer.save_detector(key.first, key.second, model.save()));
     }
     return {};
   }
@@ -216,16 +205,14 @@ struct Monitor::State {
     return save_detectors();
   }
 
-  std::uint64_t compared_steps() const {
-    std::uint64_t steps = 0;
-    for (const auto& [key, watch] : watches) steps = std::max(steps, watch.compared_steps());
-    return steps;
-  }
-
-  std::uint64_t lost_steps() const {
-    std::uint64_t steps = 0;
-    for (const auto& [key, watch] : watches) steps += watch.lost_steps();
-    return steps;
+  judge::Coverage coverage() const {
+    std::vector<judge::ModelSteps> models;
+    judge::CheckCounts checks{};
+    for (const auto& [key, model] : analyses) {
+      models.push_back(model.steps());
+      for (const CheckRecord& c : model.checks()) ++checks[static_cast<std::size_t>(c.state)];
+    }
+    return judge::cover(models, checks);
   }
 
   Status guarded(Status status) {
@@ -245,24 +232,24 @@ struct Monitor::State {
   }
 };
 
-Monitor::Monitor(std::unique_ptr<State> state) : state_(std::move(state)) {}
-Monitor::Monitor(Monitor&&) noexcept = default;
-Monitor& Monitor::operator=(Monitor&&) noexcept = default;
-Monitor::~Monitor() = default;
+Aggregator::Aggregator(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Aggregator::Aggregator(Aggregator&&) noexcept = default;
+Aggregator& Aggregator::operator=(Aggregator&&) noexcept = default;
+Aggregator::~Aggregator() = default;
 
-Result<Monitor> Monitor::open(MonitorOptions options) {
+Result<Aggregator> Aggregator::open(AggregatorOptions options) {
   if (!options.clock) options.clock = monotonic_now;
-  PRESUM_ASSIGN(auto writer, open_writer(options));
-  return Monitor(std::make_unique<State>(std::move(options), std::move(writer)));
+  PRESUM_ASSIGN(auto writer, runlog::open_writer(options.run, options.clock));
+  return Aggregator(std::make_unique<State>(std::move(options), std::move(writer)));
 }
 
-std::uint64_t Monitor::run() const { return state_->writer.run(); }
-std::uint32_t Monitor::segment() const { return state_->writer.segment(); }
-bool Monitor::everyone_left() const { return state_->everyone_left(); }
-std::size_t Monitor::ranks_heard() const { return state_->ranks.size(); }
-MonitorCounters Monitor::counters() const { return state_->counters; }
+std::uint64_t Aggregator::run() const { return state_->writer.run(); }
+std::uint32_t Aggregator::segment() const { return state_->writer.segment(); }
+bool Aggregator::everyone_left() const { return state_->everyone_left(); }
+std::size_t Aggregator::ranks_heard() const { return state_->ranks.size(); }
+AggregatorCounters Aggregator::counters() const { return state_->counters; }
 
-Status Monitor::ingest(std::span<const std::byte> bytes) {
+Status Aggregator::ingest(std::span<const std::byte> bytes) {
   if (!state_->health || state_->closed) return state_->health;
   auto message = packet::decode(bytes);
   if (!message) {
@@ -286,50 +273,47 @@ Status Monitor::ingest(std::span<const std::byte> bytes) {
   return state_->guarded(std::move(taken));
 }
 
-Status Monitor::tick() {
+Status Aggregator::tick() {
   if (!state_->health || state_->closed) return state_->health;
   auto done = state_->write_ready(false);
   if (done) done = state_->commit_if_due();
   return state_->guarded(std::move(done));
 }
 
-std::vector<Finding> Monitor::take_new_findings() {
+std::vector<Finding> Aggregator::take_new_findings() {
   std::vector<Finding> out;
-  for (const auto& [key, watch] : state_->watches) {
-    for (auto& [id, finding] : watch.numbered_findings()) {
-      if (state_->announced.insert({key.first, key.second, id}).second) {
-        out.push_back(std::move(finding));
-      }
+  for (auto& [key, model] : state_->analyses) {
+    for (const auto& [id, finding] : model.findings()) {
+      if (state_->announced.insert({key.first, key.second, id}).second) out.push_back(finding);
     }
   }
   sort_worst_first(out);
   return out;
 }
 
-std::vector<Finding> Monitor::findings() const {
+std::vector<Finding> Aggregator::findings() const {
   std::vector<Finding> out;
-  for (const auto& [key, watch] : state_->watches) {
-    for (Finding& finding : watch.findings()) out.push_back(std::move(finding));
+  for (auto& [key, model] : state_->analyses) {
+    for (const auto& [id, finding] : model.findings()) out.push_back(finding);
   }
   sort_worst_first(out);
   return out;
 }
 
-Verdict Monitor::verdict() const {
-  const bool whole = state_->incomplete.empty() && state_->lost_steps() == 0;
-  return diagnose::verdict(findings(), state_->compared_steps(), whole);
+Verdict Aggregator::verdict() const {
+  return judge::verdict(findings(), state_->coverage(), state_->incomplete.empty());
 }
 
-Status Monitor::lose_others(std::string_view why) {
+Status Aggregator::lose_others(std::string_view why) {
   if (state_->lost_others || !state_->health || state_->closed) return state_->health;
   state_->lost_others = true;
   state_->become_incomplete(why);
   return state_->guarded(state_->writer.mark_incomplete(why));
 }
 
-std::string Monitor::incomplete() const { return state_->incomplete; }
+std::string Aggregator::incomplete() const { return state_->incomplete; }
 
-Result<int> Monitor::end_preflight() {
+Result<int> Aggregator::end_preflight() {
   auto written = state_->write_ready(true);
   const auto meaning = verdict();
   const int code = meaning == Verdict::kInconsistent ? 1 : meaning == Verdict::kConsistent ? 0 : 2;
@@ -338,7 +322,7 @@ Result<int> Monitor::end_preflight() {
   return code;
 }
 
-Status Monitor::close() {
+Status Aggregator::close() {
   if (state_->closed) return state_->health;
   if (state_->health) static_cast<void>(state_->guarded(state_->write_last()));
   if (!state_->health) {
@@ -350,7 +334,7 @@ Status Monitor::close() {
   return state_->guarded(state_->writer.close());
 }
 
-void Monitor::abandon(std::string_view why) {
+void Aggregator::abandon(std::string_view why) {
   if (state_->closed) return;
   state_->closed = true;
   state_->writer.abandon(why);

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "report/audits.h"
+#include "judge/documents.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 
-#include "report/judgement.h"
-#include "report/testing.h"
+#include "judge/documents.h"
+#include "judge/testing.h"
 
-namespace presum::report {
+namespace presum::judge {
 namespace {
+
+using testing::made_step;
+using testing::MadeRun;
 
 AuditRecord healthy() {
   return {.elements = 100,
@@ -105,4 +108,4 @@ TEST(AuditSummary, IsPartOfAJudgement) {
 }
 
 }  // namespace
-}  // namespace presum::report
+}  // namespace presum::judge

@@ -17,7 +17,7 @@
 
 namespace presum {
 
-struct MonitorOptions {
+struct AggregatorOptions {
   std::filesystem::path run;  // the RUN folder; created if absent, continued if it is a run
   // Ranks of the job; packets of others are ignored. 0: not known, any rank is believed.
   std::uint32_t world_size = 0;
@@ -25,7 +25,7 @@ struct MonitorOptions {
   std::function<std::chrono::duration<double>()> clock;
 };
 
-struct MonitorCounters {
+struct AggregatorCounters {
   std::uint64_t packets = 0;    // understood and used
   std::uint64_t damaged = 0;    // not a packet
   std::uint64_t foreign = 0;    // of another run or segment
@@ -46,14 +46,14 @@ struct MonitorCounters {
 // within a second.
 //
 // Thread-safety: not synchronised; one thread at a time (it need not be the same one).
-class Monitor {
+class Aggregator {
  public:
   // Opens the run log and begins its next segment. Errors: kIo (not writable), kCorrupt,
   // kUnsupported (the folder holds something else).
-  static Result<Monitor> open(MonitorOptions options);
-  Monitor(Monitor&&) noexcept;
-  Monitor& operator=(Monitor&&) noexcept;
-  ~Monitor();
+  static Result<Aggregator> open(AggregatorOptions options);
+  Aggregator(Aggregator&&) noexcept;
+  Aggregator& operator=(Aggregator&&) noexcept;
+  ~Aggregator();
 
   // What workers must stamp on their packets.
   std::uint64_t run() const;
@@ -68,7 +68,7 @@ class Monitor {
   bool everyone_left() const;
   // How many ranks of the job were heard.
   std::size_t ranks_heard() const;
-  MonitorCounters counters() const;
+  AggregatorCounters counters() const;
   // The findings that are new since the last call, worst first, as they are now. A finding is new
   // once; it may grow later. Looks at what `ingest` and `tick` have closed so far.
   std::vector<Finding> take_new_findings();
@@ -93,7 +93,7 @@ class Monitor {
 
  private:
   struct State;
-  explicit Monitor(std::unique_ptr<State> state);
+  explicit Aggregator(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };
 

@@ -1,38 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "base/step_span.h"
 #include "detect/detector.h"
 #include "diagnose/diagnoser.h"
-#include "metrics/noise.h"
+#include "judge/coverage.h"
+#include "metrics/step_metrics.h"
 #include "packet/packet.h"
 #include "presum/finding.h"
 
-namespace presum::monitor {
+namespace presum::aggregate {
 
 // What is known of one model over its steps: its noise scale, detectors and findings. Not
 // synchronised.
-class Watch {
+class ModelAnalysis {
  public:
-  explicit Watch(const ModelKey& model);
+  explicit ModelAnalysis(const ModelKey& model);
 
   void hello(const packet::Hello& hello);
   void farewell(const packet::Note& note);
-  // Fills what needs the steps before, and judges the step.
-  void judge(StepRecord& record);
+  // The step's record; `input` gets the model's noise scale. REQUIRES: ascending steps.
+  StepRecord measure(metrics::StepInput input);
+  void judge(const StepRecord& record);
 
-  std::vector<Finding> findings() const;
-  std::vector<diagnose::Diagnoser::Numbered> numbered_findings() const {
-    return diagnoser_.findings();
-  }
+  // As of the last call of the above: signals are merged once for all that ask.
+  const std::vector<diagnose::Diagnoser::Numbered>& findings();
   std::vector<CheckRecord> checks() const { return diagnoser_.checks(); }
-  std::uint64_t compared_steps() const { return compared_steps_; }
-  std::uint64_t lost_steps() const { return span_.lost(); }
+  const judge::ModelSteps& steps() const { return steps_; }
   // Something came in since `take_changed` was last called.
   bool take_changed();
 
@@ -40,12 +37,15 @@ class Watch {
   void restore(std::string_view state) { static_cast<void>(detector_.restore(state)); }
 
  private:
+  void changed();
+
   metrics::NoiseScale noise_;
   detect::Detector detector_;
   diagnose::Diagnoser diagnoser_;
-  std::uint64_t compared_steps_ = 0;  // with two workers or more, and no packet under way
-  base::StepSpan span_;
+  judge::ModelSteps steps_;
+  std::vector<diagnose::Diagnoser::Numbered> findings_;
+  bool findings_stale_ = false;
   bool changed_ = true;
 };
 
-}  // namespace presum::monitor
+}  // namespace presum::aggregate

@@ -6,7 +6,7 @@
 
 #include "presum/status.h"
 
-namespace presum::monitor {
+namespace presum::runlog {
 
 // The project's salt for sample hashes: the environment variable PRESUM_SALT (any text), else the
 // file `.presum-salt` beside the run folder, made with mode 0600 where there is none. Runs of one
@@ -16,4 +16,4 @@ Result<std::uint64_t> project_salt(const std::filesystem::path& run);
 
 std::uint64_t random_salt();
 
-}  // namespace presum::monitor
+}  // namespace presum::runlog

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "report/audits.h"
+#include "judge/audits.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -11,7 +11,7 @@
 #include <tuple>
 #include <utility>
 
-namespace presum::report {
+namespace presum::judge {
 namespace {
 
 using Audits = std::span<const AuditedStep>;
@@ -45,11 +45,6 @@ Ulps larger(const Ulps& a, const Ulps& b) {
   if (!a || !b) return a ? a : b;
   return UlpPercentiles{std::max(a->p50, b->p50), std::max(a->p90, b->p90),
                         std::max(a->p99, b->p99), std::max(a->max, b->max)};
-}
-
-Json ulps_json(const Ulps& ulps) {
-  if (!ulps) return nullptr;
-  return {{"p50", ulps->p50}, {"p90", ulps->p90}, {"p99", ulps->p99}, {"max", ulps->max}};
 }
 
 AuditSummary summary_of(Audits audits) {
@@ -92,29 +87,4 @@ std::vector<AuditSummary> summarise(Audits audits) {
   return out;
 }
 
-Json audits_json(std::span<const AuditSummary> audits) {
-  Json out = Json::array();
-  for (const AuditSummary& a : audits) {
-    out.push_back({{"segment", a.model.segment},
-                   {"module", a.model.module},
-                   {"shard", a.model.shard},
-                   {"first_step", a.first_step},
-                   {"last_step", a.last_step},
-                   {"steps", a.steps},
-                   {"audits", a.audits},
-                   {"elements", a.elements},
-                   {"differing", a.differing},
-                   {"wrong", a.wrong},
-                   {"relative_l2", std::isfinite(a.relative_l2) ? Json(a.relative_l2) : Json()},
-                   {"ulps", ulps_json(a.ulps)},
-                   {"gradient", a.gradient},
-                   {"accumulation", a.accumulation},
-                   {"order", a.order},
-                   {"division", a.division},
-                   {"repeated", a.repeated},
-                   {"repeats_differing", a.repeats_differing}});
-  }
-  return out;
-}
-
-}  // namespace presum::report
+}  // namespace presum::judge

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "aggregate/model_analysis.h"
+
+#include <utility>
+
+namespace presum::aggregate {
+
+ModelAnalysis::ModelAnalysis(const ModelKey& model)
+    : detector_(detect::Options{}), diagnoser_(model), steps_(model) {}
+
+void ModelAnalysis::hello(const packet::Hello& hello) {
+  diagnoser_.hello(hello.header.identity, hello.facts);
+  changed();
+}
+
+void ModelAnalysis::farewell(const packet::Note& note) {
+  diagnoser_.farewell(note.header.identity, note.state);
+  changed();
+}
+
+StepRecord ModelAnalysis::measure(metrics::StepInput input) {
+  input.noise_scale = &noise_;
+  return metrics::compute(input);
+}
+
+void ModelAnalysis::judge(const StepRecord& record) {
+  diagnoser_.update(record, detector_.judge(record));
+  steps_.add(record);
+  changed();
+}
+
+const std::vector<diagnose::Diagnoser::Numbered>& ModelAnalysis::findings() {
+  if (std::exchange(findings_stale_, false)) findings_ = diagnoser_.findings();
+  return findings_;
+}
+
+bool ModelAnalysis::take_changed() { return std::exchange(changed_, false); }
+
+void ModelAnalysis::changed() { changed_ = findings_stale_ = true; }
+
+}  // namespace presum::aggregate

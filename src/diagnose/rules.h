@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "diagnose/audits.h"
+#include "diagnose/data_order.h"
+#include "diagnose/duplicates.h"
+#include "diagnose/gradients.h"
+#include "diagnose/manifest.h"
+#include "diagnose/overlap.h"
+#include "diagnose/presence.h"
+#include "diagnose/reduction.h"
+#include "diagnose/rng.h"
+#include "diagnose/roster.h"
+#include "diagnose/sampler.h"
+#include "diagnose/settings.h"
+#include "diagnose/signal_log.h"
+#include "diagnose/states.h"
+#include "diagnose/statistics.h"
+#include "diagnose/step_context.h"
+
+namespace presum::diagnose {
+
+// Every rule with what it remembers of one model. The table in rules.cc says which checks a rule
+// makes and what it is told. Not synchronised.
+struct Rules {
+  Presence presence{};
+  Nonfinite nonfinite_gradient{Check::kNonfiniteGradient};
+  Nonfinite nonfinite_loss{Check::kNonfiniteLoss};
+  Reduction reduction{};
+  Audits audits{};
+  Settings settings{};
+  Manifest manifest{};
+  Duplicates duplicates{};
+  DataOrder data_order{};
+  Sampler sampler{};
+  Overlap overlap{};
+  States states{};
+  ZeroGradient zero{};
+  FrozenGradient frozen{};
+  Statistics statistics{};
+  Rng rng{};
+
+  void update(const StepContext& context, SignalLog& log);
+  void farewell(std::uint32_t rank, const FinalState& last, const Roster& roster, SignalLog& log);
+};
+
+}  // namespace presum::diagnose

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "diagnose/signal_log.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace presum::diagnose {
+namespace {
+
+using State = CheckRecord::State;
+
+Signal at(std::uint64_t step, Ranks ranks, std::string title = "") {
+  Signal s = sighting(Check::kParameterDesync, step, {std::move(ranks), false});
+  s.title = std::move(title);
+  return s;
+}
+
+TEST(SignalLog, ASignalGrowsWithItsSightings) {
+  SignalLog log;
+  log.add(at(3, {1}, "first"));
+  log.add(at(9, {1}, "second"));
+  ASSERT_EQ(log.signals().size(), 1U);
+  const Signal& s = log.signals()[0];
+  EXPECT_EQ(s.first_step, 3U);
+  EXPECT_EQ(s.last_step, 9U);
+  EXPECT_EQ(s.sightings, 2U);
+  EXPECT_EQ(s.title, "second");
+}
+
+TEST(SignalLog, RanksThatComeLaterAreASignalOfTheirOwn) {
+  SignalLog log;
+  log.add(at(3, {1}), 50);
+  log.add(at(53, {1, 2}), 50);
+  ASSERT_EQ(log.signals().size(), 1U) << "within the slack it is one";
+  EXPECT_EQ(log.signals()[0].ranks, (Ranks{1, 2}));
+  log.add(at(54, {1, 2, 4}), 50);
+  ASSERT_EQ(log.signals().size(), 2U);
+  EXPECT_EQ(log.signals()[1].ranks, Ranks{4});
+  EXPECT_EQ(log.signals()[1].first_step, 54U);
+  EXPECT_EQ(log.signals()[0].last_step, 54U);
+  EXPECT_NE(log.signals()[0].id, log.signals()[1].id);
+}
+
+TEST(SignalLog, KeepsKeysAndChecksApart) {
+  SignalLog log;
+  log.add(at(3, {1}), 50);
+  Signal other = at(3, {1});
+  other.key = 7;
+  log.add(other, 50);
+  log.add(sighting(Check::kBufferDesync, 3, {{1}, false}), 50);
+  EXPECT_EQ(log.signals().size(), 3U);
+}
+
+TEST(SignalLog, HoldsAtMost64SignalsOfACheck) {
+  SignalLog log;
+  for (std::uint32_t r = 0; r < 1000; ++r) log.add(at(r, {r}));
+  EXPECT_EQ(log.signals().size(), 64U);
+  EXPECT_EQ(log.signals().back().last_step, 999U);
+  EXPECT_EQ(log.signals().back().ranks.back(), 999U);
+}
+
+TEST(SignalLog, ToleratesTheLargestStep) {
+  SignalLog log;
+  log.add(at(UINT64_MAX, {1}), 50);
+  log.add(at(UINT64_MAX, {2}), 50);
+  EXPECT_EQ(log.signals().size(), 1U);
+}
+
+TEST(SignalLog, TellsTheStateOfACheckByWhatItKnowsBest) {
+  SignalLog log;
+  EXPECT_EQ(log.record(Check::kEpochNotSet).state, State::kNotPossible);
+  log.cannot(Check::kEpochNotSet, "No sampler.");
+  EXPECT_EQ(log.record(Check::kEpochNotSet).reason, "No sampler.");
+  log.waits(Check::kEpochNotSet, "One pass.");
+  EXPECT_EQ(log.record(Check::kEpochNotSet).state, State::kNotTriggered);
+  log.checked(Check::kEpochNotSet);
+  EXPECT_EQ(log.record(Check::kEpochNotSet).state, State::kPassed);
+  log.add(sighting(Check::kEpochNotSet, 12, {{0}, false}));
+  EXPECT_EQ(log.record(Check::kEpochNotSet).state, State::kFound);
+  EXPECT_EQ(log.record(Check::kEpochNotSet).reason, "Seen first at step 12.");
+}
+
+TEST(SignalLog, AStatisticWithoutAnAlarmIsNotTriggered) {
+  SignalLog log;
+  log.checked(Check::kWorkerOutlier);
+  EXPECT_EQ(log.record(Check::kWorkerOutlier).state, State::kNotTriggered);
+  EXPECT_EQ(log.record(Check::kWorkerOutlier).reason, "No alarm in 1 steps.");
+}
+
+TEST(SignalLog, FindsTheNewestSignalOfARank) {
+  SignalLog log;
+  log.add(at(3, {1, 4}));
+  EXPECT_EQ(log.find(Check::kParameterDesync, 2), nullptr);
+  ASSERT_NE(log.find(Check::kParameterDesync, 4), nullptr);
+  EXPECT_EQ(log.find(Check::kBufferDesync, 4), nullptr);
+}
+
+}  // namespace
+}  // namespace presum::diagnose

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "judge/coverage.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace presum::judge {
+namespace {
+
+constexpr std::uint64_t kStepsForAVerdict = 5;
+
+struct Workers {
+  std::uint64_t expected = 0;
+  std::uint64_t seen = 0;
+};
+
+// Shards of one model are trained by different workers, models of one process by the same.
+Workers most_workers(std::span<const ModelSteps> models) {
+  Workers most;
+  Workers module;
+  for (std::size_t i = 0; i < models.size(); ++i) {
+    const ModelKey& key = models[i].model();
+    const bool same = i > 0 && models[i - 1].model().segment == key.segment &&
+                      models[i - 1].model().module == key.module;
+    if (!same) module = {};
+    module.expected += models[i].workers_expected();
+    module.seen += models[i].workers_seen();
+    if (module.expected > most.expected) most = module;
+  }
+  return most;
+}
+
+}  // namespace
+
+void ModelSteps::add(const StepRecord& step) {
+  const bool whole = !step.lacks_packets();
+  span_.add(step.step, whole);
+  ++logged_;
+  compared_ += step.workers_seen >= 2 && whole;
+  workers_expected_ = std::max<std::uint64_t>(workers_expected_, step.workers_expected);
+  workers_seen_ = std::max<std::uint64_t>(workers_seen_, step.workers_seen);
+}
+
+std::uint64_t Coverage::checks_made() const {
+  return std::accumulate(checks.begin(), checks.end(), std::uint64_t{0}) -
+         checks[static_cast<std::size_t>(CheckRecord::State::kNotPossible)];
+}
+
+std::vector<std::span<const StepRecord>> cut(std::span<const StepRecord> steps) {
+  std::vector<std::span<const StepRecord>> out;
+  for (auto at = steps.begin(); at != steps.end();) {
+    const auto end =
+        std::find_if(at, steps.end(), [&](const StepRecord& s) { return s.model != at->model; });
+    out.emplace_back(at, end);
+    at = end;
+  }
+  return out;
+}
+
+std::vector<ModelSteps> models_of(std::span<const StepRecord> steps) {
+  std::vector<ModelSteps> out;
+  for (const auto& part : cut(steps)) {
+    ModelSteps& model = out.emplace_back(part.front().model);
+    for (const StepRecord& step : part) model.add(step);
+  }
+  return out;
+}
+
+Coverage cover(std::span<const ModelSteps> models, const CheckCounts& checks) {
+  Coverage out;
+  for (const ModelSteps& m : models) {
+    out.steps_logged += m.logged();
+    out.steps_lost += m.lost();
+    out.steps_compared += m.compared();
+  }
+  const Workers workers = most_workers(models);
+  out.workers_expected = workers.expected;
+  out.workers_seen = workers.seen;
+  out.checks = checks;
+  return out;
+}
+
+Verdict verdict(std::span<const Finding> findings, const Coverage& coverage, bool complete) {
+  const bool bad =
+      std::ranges::any_of(findings, [](const Finding& f) { return f.severity != Severity::kInfo; });
+  if (bad) return Verdict::kInconsistent;
+  const bool enough = complete && coverage.steps_lost == 0 && coverage.checks_made() > 0 &&
+                      coverage.steps_compared >= kStepsForAVerdict;
+  return enough ? Verdict::kConsistent : Verdict::kInsufficientEvidence;
+}
+
+}  // namespace presum::judge

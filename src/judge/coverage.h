@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// How much of a run was looked at, and what that and the findings mean together.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/step_span.h"
+#include "presum/finding.h"
+#include "presum/step_record.h"
+
+namespace presum::judge {
+
+using CheckCounts = std::array<std::uint64_t, 4>;  // by CheckRecord::State
+
+// Counts the steps of one model in one segment, as they come. Not synchronised.
+class ModelSteps {
+ public:
+  explicit ModelSteps(const ModelKey& model) : model_(model) {}
+
+  // REQUIRES: a step of the model, above the one before.
+  void add(const StepRecord& step);
+
+  const ModelKey& model() const { return model_; }
+  std::uint64_t logged() const { return logged_; }
+  // Of two workers or more, no packet under way.
+  std::uint64_t compared() const { return compared_; }
+  std::uint64_t lost() const { return span_.lost(); }
+  std::uint64_t workers_expected() const { return workers_expected_; }
+  std::uint64_t workers_seen() const { return workers_seen_; }  // at one step
+
+ private:
+  ModelKey model_;
+  base::StepSpan span_;
+  std::uint64_t logged_ = 0;
+  std::uint64_t compared_ = 0;
+  std::uint64_t workers_expected_ = 0;
+  std::uint64_t workers_seen_ = 0;
+};
+
+struct Coverage {
+  std::uint64_t steps_logged = 0;    // over all models and segments, and so are the next two
+  std::uint64_t steps_lost = 0;      // base::StepSpan's
+  std::uint64_t steps_compared = 0;  // of two workers or more, no packet under way
+  std::uint64_t workers_expected = 0;
+  std::uint64_t workers_seen = 0;  // at one step
+  CheckCounts checks{};            // over all models and segments
+
+  // How many checks were possible.
+  std::uint64_t checks_made() const;
+};
+
+// Steps in the order of RunLog::steps(), cut where the model or the segment changes.
+std::vector<std::span<const StepRecord>> cut(std::span<const StepRecord> steps);
+std::vector<ModelSteps> models_of(std::span<const StepRecord> steps);
+
+// `models`: ascending by ModelSteps::model().
+Coverage cover(std::span<const ModelSteps> models, const CheckCounts& checks);
+
+// A warning or worse is inconsistent. The evidence is insufficient without five compared steps,
+// where no check was made, and where the record is known to lack something: steps, or what
+// `complete` says.
+Verdict verdict(std::span<const Finding> findings, const Coverage& coverage, bool complete);
+
+}  // namespace presum::judge

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "judge/documents.h"
+
+#include <cmath>
+#include <utility>
+#include <variant>
+
+namespace presum::judge {
+namespace {
+
+using State = CheckRecord::State;
+
+constexpr int kSchemaVersion = 1;
+constexpr State kStates[] = {State::kFound, State::kPassed, State::kNotTriggered,
+                             State::kNotPossible};
+
+struct ToJson {
+  Json operator()(double value) const { return std::isfinite(value) ? Json(value) : Json(nullptr); }
+  Json operator()(std::int64_t value) const { return value; }
+  Json operator()(const std::string& value) const { return value; }
+};
+
+Json evidence_json(const Finding& finding) {
+  Json out = Json::object();
+  for (const auto& [name, value] : finding.evidence) out[name] = std::visit(ToJson{}, value);
+  return out;
+}
+
+Json coverage_json(const Coverage& coverage) {
+  Json checks = Json::object();
+  for (const State state : kStates) {
+    checks[to_string(state)] = coverage.checks[static_cast<std::size_t>(state)];
+  }
+  return {{"steps_logged", coverage.steps_logged},
+          {"steps_lost", coverage.steps_lost},
+          {"workers_expected", coverage.workers_expected},
+          {"workers_seen", coverage.workers_seen},
+          {"checks", std::move(checks)}};
+}
+
+Json ulps_json(const std::optional<UlpPercentiles>& ulps) {
+  if (!ulps) return nullptr;
+  return {{"p50", ulps->p50}, {"p90", ulps->p90}, {"p99", ulps->p99}, {"max", ulps->max}};
+}
+
+}  // namespace
+
+Json findings_json(std::span<const Finding> findings) {
+  Json out = Json::array();
+  for (const Finding& f : findings) {
+    out.push_back({{"check", f.check},
+                   {"also", f.also},
+                   {"severity", to_string(f.severity)},
+                   {"ranks", f.ranks},
+                   {"hosts", f.hosts},
+                   {"first_step", f.first_step},
+                   {"last_step", f.last_step},
+                   {"confidence", ToJson{}(f.confidence)},
+                   {"title", f.title},
+                   {"evidence", evidence_json(f)},
+                   {"remedy", f.remedy},
+                   {"resembles", f.resembles},
+                   {"segment", f.model.segment},
+                   {"module", f.model.module},
+                   {"shard", f.model.shard}});
+  }
+  return out;
+}
+
+Json checks_json(std::span<const RunLog::Check> checks) {
+  Json out = Json::array();
+  for (const RunLog::Check& c : checks) {
+    out.push_back({{"check", c.record.check},
+                   {"state", to_string(c.record.state)},
+                   {"reason", c.record.reason},
+                   {"segment", c.model.segment},
+                   {"module", c.model.module},
+                   {"shard", c.model.shard}});
+  }
+  return out;
+}
+
+Json segments_json(std::span<const SegmentInfo> segments) {
+  Json out = Json::array();
+  for (const SegmentInfo& s : segments) {
+    const auto code = s.preflight_exit_code;
+    out.push_back({{"segment", s.segment},
+                   {"started", s.started_utc},
+                   {"presum", s.presum_version},
+                   {"closed", s.closed},
+                   {"preflight_exit_code", code ? Json(*code) : Json(nullptr)},
+                   {"incomplete", s.incomplete.empty() ? Json(nullptr) : Json(incomplete_text(s))},
+                   {"packets",
+                    {{"damaged", s.packets.damaged},
+                     {"foreign", s.packets.foreign},
+                     {"duplicate", s.packets.duplicate},
+                     {"late", s.packets.late}}}});
+  }
+  return out;
+}
+
+Json judgement_json(const Judgement& judgement) {
+  return {{"schema_version", kSchemaVersion},
+          {"verdict", to_string(judgement.verdict)},
+          {"coverage", coverage_json(judgement.coverage)},
+          {"segments", segments_json(judgement.segments)},
+          {"findings", findings_json(judgement.findings)},
+          {"checks", checks_json(judgement.checks)},
+          {"audits", audits_json(judgement.audits)}};
+}
+
+Json audits_json(std::span<const AuditSummary> audits) {
+  Json out = Json::array();
+  for (const AuditSummary& a : audits) {
+    out.push_back({{"segment", a.model.segment},
+                   {"module", a.model.module},
+                   {"shard", a.model.shard},
+                   {"first_step", a.first_step},
+                   {"last_step", a.last_step},
+                   {"steps", a.steps},
+                   {"audits", a.audits},
+                   {"elements", a.elements},
+                   {"differing", a.differing},
+                   {"wrong", a.wrong},
+                   {"relative_l2", std::isfinite(a.relative_l2) ? Json(a.relative_l2) : Json()},
+                   {"ulps", ulps_json(a.ulps)},
+                   {"gradient", a.gradient},
+                   {"accumulation", a.accumulation},
+                   {"order", a.order},
+                   {"division", a.division},
+                   {"repeated", a.repeated},
+                   {"repeats_differing", a.repeats_differing}});
+  }
+  return out;
+}
+
+}  // namespace presum::judge

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "judge/judgement.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/try.h"
+
+namespace presum::judge {
+namespace {
+
+CheckCounts count(std::span<const RunLog::Check> checks) {
+  CheckCounts out{};
+  for (const RunLog::Check& c : checks) ++out.at(static_cast<std::size_t>(c.record.state));
+  return out;
+}
+
+std::string why_insufficient(const Judgement& judgement) {
+  const Coverage& coverage = judgement.coverage;
+  for (const SegmentInfo& s : judgement.segments) {
+    if (!s.incomplete.empty()) return "the record is " + incomplete_text(s);
+  }
+  if (coverage.steps_logged == 0) {
+    return "no step was recorded (was a backward pass run after attach?)";
+  }
+  if (coverage.workers_expected == 1) return "one worker: there is nothing to compare";
+  if (coverage.checks_made() == 0) {
+    return "no check was made: the recording ended before its first findings";
+  }
+  if (coverage.steps_lost > 0) {
+    const bool one = coverage.steps_lost == 1;
+    return fmt::format("{} step{} not in the log, or without the packets of some workers",
+                       coverage.steps_lost, one ? " is" : "s are");
+  }
+  return fmt::format("only {} step{} with at least two workers", coverage.steps_compared,
+                     coverage.steps_compared == 1 ? "" : "s");
+}
+
+struct BySegment {
+  bool operator()(const StepRecord& s, std::uint32_t segment) const {
+    return s.model.segment < segment;
+  }
+  bool operator()(std::uint32_t segment, const StepRecord& s) const {
+    return segment < s.model.segment;
+  }
+};
+
+}  // namespace
+
+Result<Judgement> judge(const RunLog& log, std::span<const StepRecord> steps,
+                        std::optional<std::uint32_t> segment) {
+  PRESUM_ASSIGN(auto findings, log.findings());
+  PRESUM_ASSIGN(auto checks, log.checks());
+  PRESUM_ASSIGN(auto segments, log.segments());
+  PRESUM_ASSIGN(const auto audits, log.audits());
+  Judgement out{.segments = std::move(segments),
+                .findings = std::move(findings),
+                .checks = std::move(checks),
+                .audits = summarise(audits)};
+  if (segment) {
+    const auto other = [&](const auto& of) { return of.model.segment != *segment; };
+    std::erase_if(out.segments, [&](const SegmentInfo& s) { return s.segment != *segment; });
+    std::erase_if(out.findings, other);
+    std::erase_if(out.checks, other);
+    std::erase_if(out.audits, other);
+    const auto [first, last] = std::equal_range(steps.begin(), steps.end(), *segment, BySegment());
+    steps = {first, last};
+  }
+  out.coverage = cover(models_of(steps), count(out.checks));
+  const bool complete =
+      std::ranges::all_of(out.segments, &std::string::empty, &SegmentInfo::incomplete);
+  out.verdict = verdict(out.findings, out.coverage, complete);
+  if (out.verdict == Verdict::kInsufficientEvidence) out.reason = why_insufficient(out);
+  return out;
+}
+
+std::string packets_text(const PacketCounts& packets) {
+  std::vector<std::string> out;
+  const auto say = [&](std::uint64_t count, const char* what) {
+    if (count > 0) out.push_back(fmt::format("{} packet{} {}", count, count == 1 ? "" : "s", what));
+  };
+  say(packets.late, "arrived late");
+  say(packets.duplicate, "came twice");
+  say(packets.damaged, "damaged");
+  say(packets.foreign, "of another run");
+  return fmt::format("{}", fmt::join(out, ", "));
+}
+
+}  // namespace presum::judge
