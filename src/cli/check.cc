@@ -12,8 +12,8 @@
 #include "cli/findings_text.h"
 #include "cli/text.h"
 #include "cli/verb.h"
-#include "presum/run_log.h"
 #include "judge/judgement.h"
+#include "presum/run_log.h"
 
 namespace presum::cli {
 namespace {

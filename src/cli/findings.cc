@@ -11,8 +11,8 @@
 #include "cli/findings_text.h"
 #include "cli/text.h"
 #include "cli/verb.h"
-#include "presum/run_log.h"
 #include "judge/documents.h"
+#include "presum/run_log.h"
 
 namespace presum::cli {
 namespace {
@@ -87,7 +87,7 @@ std::string as_text(const ReadRun& run) {
 std::string as_json(const judge::Judgement& judgement) {
   constexpr int kIndent = 2;
   return judge::judgement_json(judgement).dump(kIndent, ' ', false,
-                                                judge::Json::error_handler_t::replace) +
+                                               judge::Json::error_handler_t::replace) +
          '\n';
 }
 

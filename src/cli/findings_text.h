@@ -5,9 +5,9 @@
 #include <span>
 #include <string>
 
+#include "judge/judgement.h"
 #include "presum/finding.h"
 #include "presum/run_log.h"
-#include "judge/judgement.h"
 
 namespace presum::cli {
 
