@@ -17,17 +17,17 @@ def make_observer(
     buffers: Named = (),
     rank: int = 0,
     ranks: int = 1,
-    world_rank: int | None = None,
+    global_rank: int | None = None,
     sketch_size: int = 0,
     host: str = "host",
     facts: Sequence[tuple[str, str]] = (),
 ) -> Observer:
-    """One worker's of module 0; ``world_rank`` is ``rank`` where it is not given."""
+    """One worker's of module 0; ``global_rank`` is ``rank`` where it is not given."""
     return Observer(
         module=0,
         replica=rank,
         shard=0,
-        rank=rank if world_rank is None else world_rank,
+        rank=rank if global_rank is None else global_rank,
         replicas=ranks,
         sketch_size=sketch_size,
         host=host,
@@ -53,7 +53,7 @@ def observer_of(
         buffers=buffers,
         rank=replica,
         ranks=replicas,
-        rank=10 + replica,
+        global_rank=10 + replica,
         sketch_size=sketch_size,
         host=f"node-{'ab'[replica % 2]}",
         facts=[("torch", "2.13.0")],

@@ -190,7 +190,7 @@ AUDIT = struct.Struct("<3Q2d5B4Q")
 HEADER = struct.Struct("<IHHIIQIIIIIIQ")
 HEADER_FIELDS = [
     *("magic", "version", "kind", "length", "checksum"),
-    *("run", "segment", "module", "replica", "shard", "world_rank", "replicas", "step"),
+    *("run", "segment", "module", "replica", "shard", "rank", "replicas", "step"),
 ]
 KINDS = {1: "hello", 2: "step", 3: "note"}
 
