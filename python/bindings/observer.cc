@@ -31,10 +31,9 @@ std::vector<Parameter> to_parameters(const std::vector<Named>& named) {
   return list;
 }
 
-Observer make(std::uint32_t module, std::uint32_t replica, std::uint32_t shard,
-              std::uint32_t rank, std::uint32_t replicas, std::uint32_t sketch_size,
-              std::string host, Facts facts, const std::vector<Named>& parameters,
-              const std::vector<Named>& buffers) {
+Observer make(std::uint32_t module, std::uint32_t replica, std::uint32_t shard, std::uint32_t rank,
+              std::uint32_t replicas, std::uint32_t sketch_size, std::string host, Facts facts,
+              const std::vector<Named>& parameters, const std::vector<Named>& buffers) {
   ObserverOptions options{.identity = {module, replica, shard, rank, replicas},
                           .sketch_size = sketch_size,
                           .host = std::move(host),
