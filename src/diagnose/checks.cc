@@ -39,8 +39,7 @@ constexpr std::array<Rule, kChecks> kRules{{
      kStatistics},
     {kNonfiniteGradient,
      {"nonfinite-gradient", kCritical, "NaN and Inf in every worker's own gradient",
-      "StepContext at the batch, the loss and the first layer with NaN on the named ranks at the "
-      "first "
+      "Look at the batch, the loss and the first layer with NaN on the named ranks at the first "
       "step, and skip or clip on all ranks alike. If all ranks turned at once, look at the "
       "reduction and the optimiser of the step before.",
       "deepspeedai/DeepSpeed#8061"},
@@ -48,8 +47,7 @@ constexpr std::array<Rule, kChecks> kRules{{
          set_of({kReducedGradientMismatch, kReductionScale, kZeroGradient, kFrozenGradient})},
     {kNonfiniteLoss,
      {"nonfinite-loss", kCritical, "NaN and Inf in every worker's loss",
-      "StepContext at the batch of the named ranks at the first step: a log or a division of zero, "
-      "or a "
+      "Look at the batch of the named ranks at the first step: a log or a division of zero, or a "
       "batch without any target token.",
       "WeatherGenerator#2724"},
      kNonfinite | kDesync | kStatistics | set_of({kZeroGradient})},
@@ -113,15 +111,14 @@ constexpr std::array<Rule, kChecks> kRules{{
      kNonfinite | set_of({kReducedGradientMismatch, kReductionError, kLossEvent})},
     {kReducedGradientMismatch,
      {"reduced-gradient-mismatch", kCritical, "whether all workers hold the same reduced gradient",
-      "StepContext at communication hooks, at parameters that only some ranks use, and at the "
+      "Look at communication hooks, at parameters that only some ranks use, and at the "
       "communication library; exchange the hardware of the named ranks if it comes back.",
       "pmodels/mpich#6538"},
      kNonfinite | kDesync | set_of({kReductionError, kWorkerOutlier, kLossEvent})},
     {kReductionError,
      {"reduction-error", kCritical,
       "each element of an audited sum against what rounding can explain",
-      "StepContext at the communication library and its version, at communication hooks, and at "
-      "who "
+      "Look at the communication library and its version, at communication hooks, and at who "
       "writes to the buffer while it is reduced; `presum audit` on saved gradients shows what was "
       "done to them.",
       "NVIDIA/nccl#1950"},
@@ -152,14 +149,12 @@ constexpr std::array<Rule, kChecks> kRules{{
      kNonfinite | kStatistics | set_of({kBufferDesync})},
     {kZeroGradient,
      {"zero-gradient", kCritical, "gradients that are exactly zero",
-      "StepContext for a detached loss, a frozen model or a batch without any target on the named "
-      "ranks.",
+      "Look for a detached loss, a frozen model or a batch without any target on the named ranks.",
       ""},
      kStatistics | set_of({kFrozenGradient})},
     {kFrozenGradient,
      {"frozen-gradient", kCritical, "gradients that repeat the previous step's bit for bit",
-      "StepContext for gradients that are not cleared and recomputed, a batch that is fed again, "
-      "or a "
+      "Look for gradients that are not cleared and recomputed, a batch that is fed again, or a "
       "backward pass that the named ranks skip.",
       ""},
      kStatistics},
@@ -182,20 +177,18 @@ constexpr std::array<Rule, kChecks> kRules{{
      kStatistics},
     {kPairTooSimilar,
      {"pair-too-similar", kWarning, "cosines of all pairs of workers",
-      "StepContext whether these workers read the same data; switch the data fingerprints on to "
-      "see it "
+      "Look whether these workers read the same data; switch the data fingerprints on to see it "
       "directly.",
       ""},
      set_of({kTooConsistent, kWorkerOutlier})},
     {kTooConsistent,
      {"too-consistent", kWarning, "whether workers differ as much as their micro-batches do",
-      "StepContext whether all workers read the same data: their average is no better than one of "
-      "them.",
+      "Look whether all workers read the same data: their average is no better than one of them.",
       "huggingface/datasets#5360"},
      set_of({kPairTooSimilar})},
     {kLossEvent,
      {"loss-event", kInfo, "single steps far outside everything seen",
-      "StepContext at the named rank's batch of that step.", "WeatherGenerator#2724"},
+      "Look at the named rank's batch of that step.", "WeatherGenerator#2724"},
      0},
 }};
 
