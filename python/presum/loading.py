@@ -43,16 +43,16 @@ class Run:
 
     def __init__(self, path: Path) -> None:
         self.path = path / FILE_NAME if path.is_dir() else path
-        with _as_user_error():
+        with _as_user_error(self.path):
             _core.RunLog(path)
 
     @cached_property
     def columns(self) -> pd.DataFrame:
         """One row a column of the other frames: frame, column, type, unit, meaning, and what a
         missing value says."""
-        rows = [
-            (table, *column) for table, _, columns in _core.shown_tables() for column in columns
-        ]
+        shown = {table: columns for table, _, columns in _core.shown_tables()}
+        rows = [(frame, *_as_framed(c)) for frame in _FRAMES for c in shown[frame]]
+        rows += [("groups", *c) for c in shown["groups"] if c[0] in _GROUP_KEYS]
         names = ["frame", "column", "type", "unit", "meaning", "unknown"]
         return pd.DataFrame([*rows, *_GROUP_COLUMNS], columns=names)
 
@@ -91,7 +91,7 @@ class Run:
     @cached_property
     def checks(self) -> pd.DataFrame:
         """Every check of every model: segment, module, shard, check, state, reason."""
-        return self._frame("checks").rename(columns={"check_id": "check"})
+        return self._frame("checks").rename(columns=_FRAME_NAMES)
 
     @cached_property
     def audits(self) -> pd.DataFrame:
@@ -136,27 +136,39 @@ class Run:
         return _to_frame(self._read(lambda log: log.frame(table)), categories)
 
     def _read(self, read: Callable[[_core.RunLog], T]) -> T:
-        with _as_user_error():
+        with _as_user_error(self.path):
             return read(_core.RunLog(self.path))
 
 
+_FRAMES = ("segments", "steps", "workers", "facts", "checks", "audits")
+_GROUP_KEYS = ("step", "segment", "module", "shard", "group")
 _GROUP_COLUMNS = (
     ("groups", "rank", "integer", "", "global rank", ""),
     ("groups", "grad_norm", "real", "gradient", "L2 norm of its own gradient in the group", "NaN"),
     ("groups", "grad_max", "real", "gradient", "largest absolute value of a finite element", "NaN"),
 )
+_FRAME_NAMES = {"check_id": "check"}
+
+
+def _as_framed(column: tuple[str, str, str, str, str]) -> tuple[str, str, str, str, str]:
+    """A column of a table as its frame has it: 64-bit hashes as numbers."""
+    name, kind, unit, meaning, unknown = column
+    kind = "integer" if name in ("fingerprint", "reduced_fingerprint") else kind
+    return _FRAME_NAMES.get(name, name), kind, unit, meaning, unknown
 
 
 @contextmanager
-def _as_user_error() -> Iterator[None]:
+def _as_user_error(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
         raise UserError(str(error)) from None
+    except (MemoryError, ValueError) as error:  # sizes that no run has
+        raise UserError(f"{path} is damaged ({type(error).__name__})") from None
 
 
 def _to_frame(columns: Columns, categories: bool) -> pd.DataFrame:
-    """Without a copy: each column stays the array that it was read into."""
+    """Numbers stay in the arrays that they were read into."""
     return pd.DataFrame(
         {name: _values(array, texts, categories) for name, array, texts in columns}, copy=False
     )

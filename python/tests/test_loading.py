@@ -155,6 +155,17 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
         presum.load(tmp_path)
 
 
+def test_columns_are_those_of_the_frames(tmp_path: Path) -> None:
+    record(tmp_path)
+    run = presum.load(tmp_path)
+    told = run.columns
+    for frame in ("segments", "steps", "workers", "groups", "facts", "checks", "audits"):
+        assert told.column[told.frame == frame].tolist() == getattr(run, frame).columns.tolist()
+    assert set(told.type) <= {"integer", "real", "text"} and (told.meaning != "").all()
+    norm = told[(told.frame == "workers") & (told.column == "grad_norm")]
+    assert norm.unit.item() == "gradient" and norm.unknown.item()
+
+
 # ---- writers that are killed
 
 

@@ -9,8 +9,8 @@
 
 #include "base/try.h"
 #include "diagnose/diagnoser.h"
-#include "presum/version.h"
 #include "judge/documents.h"
+#include "presum/version.h"
 #include "report/model_charts.h"
 
 namespace presum::report {

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 #include <initializer_list>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -76,7 +77,15 @@ struct Codec<T> {
   static void bind(Statement& row, int at, T value) {
     row.bind(at, static_cast<std::uint64_t>(value));
   }
-  static T read(const Statement& row, int at) { return static_cast<T>(row.integer(at)); }
+  // What is larger than T is read as its largest value.
+  static T read(const Statement& row, int at) {
+    if constexpr (std::is_unsigned_v<T> && !std::is_same_v<T, bool>) {
+      return static_cast<T>(
+          std::min<std::uint64_t>(row.integer(at), std::numeric_limits<T>::max()));
+    } else {
+      return static_cast<T>(row.integer(at));
+    }
+  }
 };
 
 template <class T>

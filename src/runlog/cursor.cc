@@ -115,7 +115,7 @@ StepCursor::~StepCursor() = default;
 Result<const StepRecord*> StepCursor::next() {
   PRESUM_ASSIGN(auto row, state_->steps.next());
   if (!row) return nullptr;
-  const std::uint64_t id = *row->id;
+  const std::uint64_t id = row->id;
   state_->record = std::move(*row);
   state_->record.cosines.clear();
   PRESUM_TRY(state_->fill(id));

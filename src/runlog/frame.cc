@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
+#include <limits>
 #include <map>
 #include <unordered_map>
 #include <utility>
@@ -30,6 +32,12 @@ using Integers = std::vector<std::int64_t>;
 using Hashes = std::vector<std::uint64_t>;
 using Small = std::vector<std::int32_t>;
 
+// A number of 32 bits; what is larger is a damaged one.
+std::int32_t bounded(std::uint64_t value) {
+  constexpr std::uint64_t kMost = std::numeric_limits<std::int32_t>::max();
+  return static_cast<std::int32_t>(std::min(value, kMost));
+}
+
 // Fills one series, a cell a row.
 class SeriesReader {
  public:
@@ -50,10 +58,6 @@ class SeriesReader {
     }
   }
 
-  void reserve(std::size_t rows) {
-    std::visit([&](auto& values) { values.reserve(rows); }, series_.values);
-  }
-
   void read(const Statement& row, int at) {
     if (auto* reals = std::get_if<Reals>(&series_.values)) return reals->push_back(row.number(at));
     if (auto* hashes = std::get_if<Hashes>(&series_.values)) {
@@ -71,7 +75,7 @@ class SeriesReader {
   bool is_code() const { return !column_.names.empty(); }
 
   std::int32_t small(const Statement& row, int at) {
-    if (!series_.is_text) return static_cast<std::int32_t>(row.integer(at));
+    if (!series_.is_text) return bounded(row.integer(at));
     if (row.type(at) == SQLITE_NULL) return -1;
     if (is_code()) {
       const std::uint64_t last = column_.names.size() - 1;
@@ -100,12 +104,6 @@ const char* name_of(Type type) {
       break;
   }
   return "blob";
-}
-
-// The rows of a table of run logs, as far as they can be counted without reading them.
-Result<std::uint64_t> count_rows(runlog::Database& db, std::string_view from) {
-  return db.query_integer(
-      fmt::format("SELECT count(*) FROM {}", from.substr(0, from.find(" ORDER BY"))));
 }
 
 // Where the groups of a model stand when they are sorted by name.
@@ -168,7 +166,7 @@ class GroupNormRows {
 
  private:
   static void append(Small& series, std::size_t count, std::uint32_t value) {
-    series.insert(series.end(), count, static_cast<std::int32_t>(value));
+    series.insert(series.end(), count, bounded(value));
   }
 
   std::int32_t place_of(const ModelKey& model, const GroupRecord& group) const {
@@ -218,10 +216,9 @@ Result<std::vector<Series>> RunLog::frame(std::string_view name) const {
   PRESUM_ASSIGN(const runlog::View* view, runlog::named_view(name));
   std::vector<std::string> sources;
   std::vector<SeriesReader> readers;
-  PRESUM_ASSIGN(const auto count, count_rows(state_->db, view->from));
   for (const ViewColumn& c : view->columns) {
     sources.push_back(c.source);
-    readers.emplace_back(c).reserve(count);
+    readers.emplace_back(c);
   }
   PRESUM_ASSIGN(auto rows, state_->db.prepare(fmt::format("SELECT {} FROM {}",
                                                           fmt::join(sources, ", "), view->from)));
@@ -238,8 +235,11 @@ Result<std::vector<Series>> RunLog::frame(std::string_view name) const {
 Result<std::vector<Series>> RunLog::group_norms() const {
   runlog::Database& db = state_->db;
   PRESUM_ASSIGN(const auto names, groups());
-  PRESUM_ASSIGN(const auto count,
-                db.query_integer("SELECT ifnull(sum(length(norms)), 0) / 4 FROM group_step"));
+  // A hint, and no more than the file has room for: a stranger may have written the lengths.
+  constexpr std::uint64_t kBytesOfARow = 2 * sizeof(float);
+  std::error_code error;
+  const auto bytes = std::filesystem::file_size(state_->file, error);
+  const auto count = db.query_integer("SELECT ifnull(sum(length(norms)), 0) / 4 FROM group_step");
   using runlog::columns_of;
   PRESUM_ASSIGN(auto steps, Selection<StepRow>::prepare(
                                 db, runlog::step_table(), runlog::kStepOrder,
@@ -254,12 +254,12 @@ Result<std::vector<Series>> RunLog::group_norms() const {
                     db, runlog::group_step_table(), "WHERE step_id=?",
                     columns_of(runlog::group_step_table(), {"group_id", "norms", "maxima"})));
   GroupNormRows out(places_of(names));
-  out.reserve(count);
+  out.reserve(error ? 0 : std::min(count.value_or(0), bytes / kBytesOfARow));
   while (true) {
     PRESUM_ASSIGN(const auto step, steps.next());
     if (!step) return std::move(out).finish();
-    PRESUM_ASSIGN(const auto present, workers.with(*step->id).all());
-    PRESUM_ASSIGN(auto norms, groups.with(*step->id).all());
+    PRESUM_ASSIGN(const auto present, workers.with(step->id).all());
+    PRESUM_ASSIGN(auto norms, groups.with(step->id).all());
     out.add(*step, present, norms);
   }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runlog/json_text.h"
 
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <variant>
 
@@ -57,7 +58,11 @@ std::vector<std::string> texts_of(const std::string& json) {
 std::vector<std::uint32_t> numbers_of(const std::string& json) {
   std::vector<std::uint32_t> out;
   for (const Json& item : parse(json)) {
-    if (item.is_number_unsigned()) out.push_back(item.get<std::uint32_t>());
+    if (!item.is_number_unsigned()) continue;
+    const auto number = item.get<std::uint64_t>();
+    if (number <= std::numeric_limits<std::uint32_t>::max()) {
+      out.push_back(static_cast<std::uint32_t>(number));
+    }
   }
   return out;
 }

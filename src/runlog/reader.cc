@@ -52,7 +52,7 @@ Status check_steps(const std::vector<StepRow>& steps, const std::filesystem::pat
 
 Status read_missing(Database& db, std::vector<StepRow>& steps) {
   std::unordered_map<std::uint64_t, StepRow*> by_id;
-  for (StepRow& s : steps) by_id.emplace(*s.id, &s);
+  for (StepRow& s : steps) by_id.emplace(s.id, &s);
   PRESUM_ASSIGN(auto rows, Selection<MissingRow>::prepare(db, runlog::missing_table(),
                                                           "ORDER BY step_id, replica"));
   return rows.each([&](const MissingRow& row) {

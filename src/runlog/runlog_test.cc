@@ -14,6 +14,7 @@
 #include <random>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "presum/run_log.h"
@@ -408,6 +409,25 @@ TEST(RunLog, NameIsTheFoldersName) {
     const auto log = RunLog::open(path);
     ASSERT_TRUE(log) << path;
     EXPECT_EQ(log->name(), "train-1") << path;
+  }
+}
+
+TEST(Segments, OfRecordingsThatBeginAtOnceAreTwo) {
+  for (int round = 0; round < 20; ++round) {
+    const TempFolder folder;
+    FakeClock clock;
+    std::array<std::optional<Writer>, 2> writers;
+    {
+      std::vector<std::jthread> threads;
+      for (auto& writer : writers) {
+        threads.emplace_back([&] {
+          auto opened = Writer::open(folder / "run", clock.function(), Journal::kWal);
+          if (opened) writer.emplace(*std::move(opened));
+        });
+      }
+    }
+    ASSERT_TRUE(writers[0] && writers[1]);
+    EXPECT_EQ(writers[0]->segment() + writers[1]->segment(), 3U);
   }
 }
 

@@ -29,7 +29,7 @@ Status for_each_step(Database& db, const Table<Row>& table, std::string_view res
     PRESUM_ASSIGN(const auto step, steps.next());
     if (!step) return {};
     std::vector<Record> records;
-    rows.with(*step->id);
+    rows.with(step->id);
     PRESUM_TRY(rows.each([&](Row&& row) { records.push_back(std::move(row)); }));
     if (!records.empty()) visit(key_of(*step), records);
   }

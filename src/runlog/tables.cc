@@ -399,7 +399,9 @@ const Table<StepRow>& step_table() {
   static const Table<Row> table = {
       "step", "A row for each step of each model: metrics over its workers.",
       join<Row>(
-          {{column<Row, &Row::id>("id", {"what other tables refer to"}).hidden(),
+          {{coded_column<CountCodec, Row, &Row::id>("id",
+                                                    {"what other tables refer to", "", "never"})
+                .hidden(),
             column<Row, &Row::step>("step", {"synchronising backward passes before this one"})},
            model_columns<Row>(),
            dispersion_columns(),
@@ -457,7 +459,7 @@ const Table<NoteRow>& note_table() {
   static const Table<Row> table = {
       "note",
       "What went wrong with the collection itself, in words.",
-      {column<Row, &Row::id>("id", {"order of arrival"}).hidden(),
+      {coded_column<CountCodec, Row, &Row::id>("id", {"order of arrival", "", "never"}).hidden(),
        column<Row, &Row::segment>("segment", {"number of the recording into this folder, from 1"}),
        rank_column<Row, &Row::rank>(),
        column<Row, &Row::text>("text", {"one line by convention; not trusted, so clean it before a "

@@ -29,7 +29,7 @@ struct WorkerRow {
 };
 
 struct StepRow : StepRecord {
-  std::optional<std::uint64_t> id;  // what other tables refer to; none: the next one
+  std::uint64_t id = 0;  // what other tables refer to; 0: the next one
 };
 
 struct WorkerStepRow : WorkerRecord {
@@ -55,7 +55,7 @@ struct FingerprintRow {
 };
 
 struct NoteRow : NoteRecord {
-  std::optional<std::uint64_t> id;
+  std::uint64_t id = 0;  // 0: the next one
 };
 
 struct FindingRow : Finding {

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
@@ -48,6 +49,7 @@ struct Writer::State {
   std::optional<StepWriter> steps;
   std::uint64_t run = 0;
   SegmentRow segment;
+  SegmentRow committed_segment;
   std::uint64_t last_written = 0;  // the id of this segment's last step; 0: none
   std::uint64_t last_committed = 0;
   std::optional<std::uint64_t> written_step;  // the highest one
@@ -59,15 +61,19 @@ struct Writer::State {
   Database& db() { return file.db(); }
 
   Status begin_segment(std::uint64_t salt) {
-    PRESUM_ASSIGN(const auto last,
-                  db().query_integer("SELECT ifnull(max(segment), 0) FROM segment"));
     run = base::random_id();
-    segment.segment = static_cast<std::uint32_t>(last) + 1;
     segment.run = fmt::format("{:016x}", run);
     segment.started_utc = utc_now();
     segment.presum_version = version();
     segment.salt = fmt::format("{:016x}", KeyedHash(salt, kSaltNames)(0));
-    PRESUM_TRY(write_segment());
+    PRESUM_TRY(db().execute("BEGIN IMMEDIATE"));
+    auto written = insert_segment();
+    if (written) written = db().execute("COMMIT");
+    if (!written) {
+      static_cast<void>(db().execute("ROLLBACK"));
+      return written;
+    }
+    committed_segment = segment;
     // Best effort: a reader may prevent it.
     static_cast<void>(db().execute("PRAGMA wal_checkpoint(PASSIVE)"));
     PRESUM_ASSIGN(steps, StepWriter::prepare(db(), salt));
@@ -75,7 +81,22 @@ struct Writer::State {
     return {};
   }
 
-  Status write_segment() { return insert(db(), segment_table(), segment, "INSERT OR REPLACE"); }
+  // REQUIRES: a transaction, so that two recordings that begin at once get two numbers.
+  Status insert_segment() {
+    PRESUM_ASSIGN(const auto last,
+                  db().query_integer("SELECT ifnull(max(segment), 0) FROM segment"));
+    if (last >= std::numeric_limits<std::uint32_t>::max()) {
+      return fail(ErrorCode::kCorrupt, "the run log's last segment has no number after it");
+    }
+    segment.segment = static_cast<std::uint32_t>(last) + 1;
+    return insert(db(), segment_table(), segment);
+  }
+
+  Status write_segment(const SegmentRow& changed) {
+    PRESUM_TRY(insert(db(), segment_table(), changed, "INSERT OR REPLACE"));
+    segment = changed;
+    return {};
+  }
 
   Status begin() {
     if (in_transaction) return {};
@@ -96,8 +117,13 @@ struct Writer::State {
       file.remember();
       last_committed = last_written;
       committed_step = written_step;
+      committed_segment = segment;
+      return done;
     }
-    if (!done) static_cast<void>(db().execute("ROLLBACK"));
+    static_cast<void>(db().execute("ROLLBACK"));
+    last_written = last_committed;
+    written_step = committed_step;
+    segment = committed_segment;
     return done;
   }
 
@@ -224,23 +250,25 @@ Result<std::optional<std::string>> Writer::saved_detector(std::uint32_t module,
 
 Status Writer::preflight(int exit_code) {
   PRESUM_TRY(state_->begin());
-  state_->segment.preflight_exit_code = static_cast<std::uint32_t>(exit_code);
-  return state_->write_segment();
+  SegmentRow changed = state_->segment;
+  changed.preflight_exit_code = static_cast<std::uint32_t>(exit_code);
+  return state_->write_segment(changed);
 }
 
 Status Writer::count(const PacketCounts& packets) {
   PRESUM_TRY(state_->begin());
-  state_->segment.packets = packets;
-  return state_->write_segment();
+  SegmentRow changed = state_->segment;
+  changed.packets = packets;
+  return state_->write_segment(changed);
 }
 
 Status Writer::mark_incomplete(std::string_view why) {
   PRESUM_TRY(state_->begin());
-  if (state_->segment.incomplete.empty()) {
-    state_->segment.incomplete = why;
-    state_->segment.incomplete_after = state_->written_step;
-  }
-  return state_->write_segment();
+  if (!state_->segment.incomplete.empty()) return {};
+  SegmentRow changed = state_->segment;
+  changed.incomplete = why;
+  changed.incomplete_after = state_->written_step;
+  return state_->write_segment(changed);
 }
 
 bool Writer::is_due() const {
@@ -255,10 +283,10 @@ Status Writer::close() {
   if (state_->closed) return {};
   auto s = state_->commit();
   if (s) s = state_->file.check(state_->last_committed);
-  state_->segment.closed = true;
-  if (s) s = state_->write_segment();
+  SegmentRow closed = state_->segment;
+  closed.closed = true;
+  if (s) s = state_->write_segment(closed);
   if (!s) {
-    state_->segment.closed = false;
     abandon(s.error().message);
     return s;
   }
@@ -272,7 +300,7 @@ Status Writer::close() {
 void Writer::abandon(std::string_view why) {
   if (state_->closed) return;
   // Each step may fail, as the one did that led here.
-  if (!state_->commit()) state_->written_step = state_->committed_step;
+  static_cast<void>(state_->commit());
   if (!state_->file.is_gone() && mark_incomplete(why)) static_cast<void>(state_->commit());
   state_->closed = true;
   state_->release();
