@@ -23,7 +23,7 @@ struct ModelKey {
   std::uint32_t segment = 0;  // of the run log, from 1
   std::uint32_t module = 0;   // number of the model in the run log
   std::uint32_t shard = 0;    // tells data-parallel groups of one module apart
-  auto operator<=>(const ModelKey&) const = default;
+  auto operator<=>(const ModelKey&) const = default;  // NOLINT(modernize-use-nullptr)
 };
 
 // What one pass over some gradient elements yields (docs/packet_format.md).

@@ -81,7 +81,7 @@ struct GroupInfo : GroupName {
 struct StepKey {
   ModelKey model;
   std::uint64_t step = 0;
-  auto operator<=>(const StepKey&) const = default;
+  auto operator<=>(const StepKey&) const = default;  // NOLINT(modernize-use-nullptr)
 };
 
 struct FinalStateRecord : FinalState {

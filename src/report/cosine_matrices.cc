@@ -43,7 +43,7 @@ std::vector<StepKey> chosen_steps(std::span<const StepRecord> steps, std::size_t
   std::vector<StepKey> out;
   for (const std::size_t i : chosen) {
     const StepRecord& s = steps[i];
-    out.push_back({s.model.segment, s.model.module, s.model.shard, s.step});
+    out.push_back({s.model, s.step});
   }
   return out;
 }

@@ -27,8 +27,8 @@ enum class Type : std::uint8_t { kInteger, kReal, kText, kBlob };
 
 struct ColumnText {
   std::string_view meaning;
-  std::string_view unit = "";
-  std::string_view unknown = "";  // what NULL says
+  std::string_view unit = {};
+  std::string_view unknown = {};  // what NULL says
 };
 
 // How views and frames show a column.
@@ -171,7 +171,7 @@ constexpr Column<Record> enumeration(const char* name, ColumnText text) {
 template <class Record>
 struct Table {
   const char* name = "";
-  std::string_view meaning = "";
+  std::string_view meaning = {};
   std::vector<Column<Record>> columns;
   const char* key = "";  // what stands behind the columns
 };

@@ -45,14 +45,13 @@ class SeriesReader {
     series_.name = column.name;
     series_.is_text = is_code() || column.type == Type::kText;
     for (const char* name : column.names) series_.texts.emplace_back(name);
-    if (series_.is_text) {
-      series_.values = Small();
-    } else if (column.shown == Display::kHex) {
+    const bool real = column.type == Type::kReal || column.nullable;
+    if (column.shown == Display::kHex) {
       series_.values = Hashes();
-    } else if (column.type == Type::kReal || column.nullable) {
-      series_.values = Reals();
-    } else if (column.small) {
+    } else if (series_.is_text || (column.small && !real)) {
       series_.values = Small();
+    } else if (real) {
+      series_.values = Reals();
     } else {
       series_.values = Integers();
     }
@@ -228,6 +227,7 @@ Result<std::vector<Series>> RunLog::frame(std::string_view name) const {
     for (std::size_t c = 0; c < readers.size(); ++c) readers[c].read(rows, static_cast<int>(c));
   }
   std::vector<Series> out;
+  out.reserve(readers.size());
   for (SeriesReader& reader : readers) out.push_back(std::move(reader).finish());
   return out;
 }

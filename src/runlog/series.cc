@@ -13,7 +13,6 @@ using runlog::Database;
 using runlog::GroupStepRow;
 using runlog::key_of;
 using runlog::kStepOrder;
-using runlog::records_of;
 using runlog::Selection;
 using runlog::StepRow;
 using runlog::Table;

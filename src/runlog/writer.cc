@@ -133,7 +133,7 @@ struct Writer::State {
     PRESUM_TRY(db().execute("SAVEPOINT step"));
     const auto id = steps->write(std::move(record));
     if (!id) static_cast<void>(db().execute("ROLLBACK TO step"));
-    const auto released = db().execute("RELEASE step");
+    auto released = db().execute("RELEASE step");
     if (!id) return id.error();
     last_written = *id;
     written_step = std::max(written_step.value_or(0), number);
