@@ -689,7 +689,7 @@ TEST(Export, AnEmptyTableHasItsHead) {
   const auto file = (folder / "run").string();
   EXPECT_EQ(lines(run({"export", file, "--table", "findings"}).out).size(), 1U);
   EXPECT_EQ(run({"export", file, "--table", "findings", "--format", "jsonl"}).out, "");
-  expect_refusal({"export", file, "--table", "segments"}, "segments");
+  expect_refusal({"export", file, "--table", "segment"}, "segment");
 }
 
 // ---- compare
