@@ -24,7 +24,7 @@ SYSTEM_PACKAGES := build-essential cmake ninja-build ccache python3-dev python3-
   libxxhash-dev libgtest-dev libjs-dygraphs libopenmpi-dev openmpi-bin libgloo-dev \
   clang-format clang-tidy chromium
 PYTHON_PACKAGES := "transformers>=4.56,<6" tokenizers safetensors pandas numpy tqdm \
-  accelerate lightning trl datasets pytest pytest-xdist ruff mypy nanobind scikit-build-core
+  accelerate lightning trl datasets pytest pytest-timeout pytest-xdist psutil ruff mypy nanobind scikit-build-core
 
 PYTHON_SOURCES := python bench tests
 CPP_SOURCES = $(shell git ls-files --cached --others --exclude-standard '*.cc' '*.h' '*.cu')

@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 
 from observers import make_observer
 from presum import _core
+from programs_started import presum_command
 
 ELEMENTS = 50_000
 DTYPES = {"fp32": 0, "bf16": 2, "fp16": 3}
@@ -28,9 +28,7 @@ def reduced(request: Any, launch: Any, tmp_path_factory: Any) -> tuple[int, Path
     return request.param, folder
 
 
-def audit(*args: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "presum", "audit", *map(str, args)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+audit = partial(presum_command, "audit")
 
 
 def verdict(reduced: tuple[int, Path], case: str, dtype: str) -> tuple[int, dict[str, Any]]:

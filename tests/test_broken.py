@@ -3,22 +3,16 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from programs_started import presum_command
 from workers.broken import CASES, STEPS
 
 LOST = ("deleted", "moved", "replaced", "truncated")
 FAILED = ("no-descriptors", "thread")
-
-
-def presum_command(*args: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "presum", *map(str, args)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture(scope="module")

@@ -6,15 +6,17 @@ from __future__ import annotations
 import json
 import shutil
 import sqlite3
-import subprocess
 import sys
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import report_browser
+
+from programs_started import presum_command, run_command
 
 WORLD = 4
 ALL = list(range(WORLD))
@@ -29,9 +31,7 @@ def runs(launch: Any, tmp_path_factory: Any) -> Path:
     return folder
 
 
-def presum(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "presum", "compare", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+presum = partial(presum_command, "compare")
 
 
 def compared(a: Path, b: Path, code: int) -> Any:
@@ -363,9 +363,9 @@ def test_torch_is_not_imported(runs: Path) -> None:
         "from presum.__main__ import main\n"
         "code = main(); sys.exit(9 if 'torch' in sys.modules else code)"
     )
-    command = [sys.executable, "-c", program, str(runs / "base"), str(runs / "again")]
-    done = subprocess.run(command, capture_output=True, timeout=120, check=False)
-    assert done.returncode == 0
+    assert (
+        run_command([sys.executable, "-c", program, runs / "base", runs / "again"]).returncode == 0
+    )
 
 
 # Of two models that differ at one step the one at the earlier stage comes first.

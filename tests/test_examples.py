@@ -7,9 +7,7 @@ What their run logs say is held against the same training in float64, written he
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
 from collections.abc import Callable
 from functools import partial
 from itertools import combinations
@@ -22,6 +20,7 @@ import torch
 from torch import nn
 
 import presum
+from programs_started import Ended, run_command, run_commands
 
 ROOT = Path(__file__).parents[1]
 BUILD = ROOT / "build"
@@ -39,15 +38,8 @@ MPI_ENVIRONMENT = {
 }
 
 
-def call(*command: object, timeout: float = 400) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*map(str, command)],
-        env={**os.environ, **MPI_ENVIRONMENT},
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
-    )
+def call(*command: object) -> Ended:
+    return run_command(command, **MPI_ENVIRONMENT)
 
 
 def succeed(*command: object) -> str:
@@ -228,7 +220,7 @@ def logistic_regression(shards: list[int]) -> Truth:
 
 
 @pytest.fixture(scope="module")
-def mpi_train(build: Build) -> Callable[..., subprocess.CompletedProcess[str]]:
+def mpi_train(build: Build) -> Callable[..., Ended]:
     if MPI_COMPILER is None:
         pytest.skip("there is no MPI here")
     program = build("mpi") / "train"
@@ -300,13 +292,9 @@ def libtorch_train(build: Build) -> Callable[..., list[tuple[str, str]]]:
     def train(folder: Path, *run: Path) -> list[tuple[str, str]]:
         folder.mkdir()
         commands = [[program, str(r), str(WORLD), folder / "meet", *run] for r in range(WORLD)]
-        ranks = [
-            subprocess.Popen(c, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-            for c in commands
-        ]
-        said = [rank.communicate(timeout=100) for rank in ranks]
-        assert [rank.returncode for rank in ranks] == [0] * WORLD, said
-        return said
+        ranks = run_commands(commands)
+        assert [rank.returncode for rank in ranks] == [0] * WORLD, ranks
+        return [(rank.stdout, rank.stderr) for rank in ranks]
 
     return train
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ import report_runs
 from report_runs import HOSTILE, Scene
 
 import presum
+from programs_started import presum_command
 
 PLANTED = Scene(steps=120, layers=12, deviates=lambda rank, step: rank == 5 and step >= 60)
 SCENES = {
@@ -55,9 +55,7 @@ DASH, MINUS = "\u2013", "\u2212"
 HEAT = "document.querySelector('#workers .heat canvas')"
 
 
-def report(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "presum", "report", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+report = partial(presum_command, "report")
 
 
 def page_data(page: Path) -> Any:
@@ -193,8 +191,7 @@ def test_every_page_in_every_look(
 
 
 def findings(run: Path) -> Any:
-    command = [sys.executable, "-m", "presum", "findings", str(run), "--format", "json"]
-    return json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    return json.loads(presum_command("findings", run, "--format", "json").stdout)
 
 
 @pytest.mark.parametrize("name", VERDICTS)

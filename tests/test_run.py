@@ -5,16 +5,15 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import zipapp
 from pathlib import Path
 
 import pytest
 
 import presum
-from programs_started import PROGRAM, UNDER, WORLD, start
+from programs_started import PROGRAM, UNDER, WORLD, Ended, start
 
-Ends = list[subprocess.CompletedProcess[str]]
+Ends = list[Ended]
 
 
 @pytest.fixture(scope="module")

@@ -3,16 +3,13 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 import presum
-from programs_started import PROGRAM, UNDER, start
+from programs_started import PROGRAM, UNDER, free_port, run_command, start
 
 
 def test_spawned_ranks_are_watched(tmp_path: Path) -> None:
@@ -60,18 +57,14 @@ def test_an_environment_variable_stands_for_the_launcher(tmp_path: Path) -> None
 def test_launchers_can_start_it(
     launcher: list[object], world: int, alone: dict[str, str], tmp_path: Path
 ) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "1"} if alone else {}
-    command = ["-m", *launcher, "-m", "presum.run", "--run-folder", tmp_path / "run", PROGRAM]
-    done = subprocess.run(
-        [sys.executable, *map(str, command)],
-        env={**os.environ, "OMP_NUM_THREADS": "1", **alone, **place},
-        capture_output=True,
-        text=True,
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "1"}
+    under = ["-m", "presum.run", "--run-folder", tmp_path / "run", PROGRAM]
+    done = run_command(
+        [sys.executable, "-m", *launcher, *under],
         timeout=180,
-        check=False,
+        OMP_NUM_THREADS="1",
+        **alone,
+        **(place if alone else {}),
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.count("epoch") >= world
@@ -88,13 +81,7 @@ def test_a_program_that_attaches_itself_as_well_is_told(tmp_path: Path) -> None:
 
 def test_ranks_that_a_program_starts_itself_are_watched(tmp_path: Path) -> None:
     program = Path(__file__).parent / "programs" / "launches_itself.py"
-    done = subprocess.run(
-        [sys.executable, *UNDER, "--run", tmp_path / "run", program],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    command = [sys.executable, *UNDER, "--run", tmp_path / "run", program]
+    done = run_command(command, timeout=240, OMP_NUM_THREADS="1")
     assert done.returncode == 0, done.stderr[-2000:]
     assert presum.load(tmp_path / "run").steps.workers.tolist() == [2] * 4

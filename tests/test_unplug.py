@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 
 import presum
+from programs_started import presum_command, run_command
 
 WORLD = 3
 
@@ -74,8 +74,7 @@ def test_with_a_worker_that_never_sends_nothing_is_called_consistent(out: Path) 
     assert (steps.workers == 2).all()
     assert (steps.workers_expected == 3).all()
     assert not presum.load(out / "silent").findings, "its packets may be on their way"
-    command = [sys.executable, "-m", "presum", "check", out / "silent"]
-    checked = subprocess.run(command, capture_output=True, text=True, check=False)
+    checked = presum_command("check", out / "silent")
     assert checked.returncode == 2 and "2 of 3 workers" in checked.stdout
 
 
@@ -109,4 +108,4 @@ def test_a_killed_aggregator_leaves_what_was_committed(launch: Any, tmp_path: Pa
 def test_the_last_to_let_go_of_a_model_does_not_hang(tmp_path: Path) -> None:
     """DDP's reducer, freed last, would wait for Gloo's threads with the GIL held."""
     program = Path(__file__).parent / "programs" / "ends.py"
-    subprocess.run([sys.executable, program, tmp_path / "run"], check=True, timeout=300)
+    assert run_command([sys.executable, program, tmp_path / "run"], timeout=300).returncode == 0

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -14,6 +15,13 @@ from presum.transport.outbox import LatePacket
 from presum.transport.session import Session
 
 torch.set_num_threads(1)  # several processes of tests run at once
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_left() -> None:
+    """Frees what the modules before left: a forked loader worker that were the first to free a
+    reducer, and with it a group that is destroyed, would wait for ever for Gloo's threads."""
+    gc.collect()
 
 
 @pytest.fixture(scope="module")

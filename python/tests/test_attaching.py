@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import pickle
-import subprocess
 import sys
 from copy import deepcopy
 from pathlib import Path
@@ -18,6 +17,7 @@ import presum
 from helpers.loss_model import LossModel, train
 from helpers.packets import PARTS, Packets, one_step
 from presum.steps.recording import Recording
+from programs_started import run_command
 
 pytestmark = pytest.mark.usefixtures("one_worker")
 
@@ -155,10 +155,8 @@ def test_mistakes_are_one_line(model: DistributedDataParallel, tmp_path: Path) -
 def test_functions_stay_functions_after_others_are_used() -> None:
     code = "import presum; presum.Run; presum.Monitor; import presum.frameworks.auto; "
     code += "import presum.attaching, presum.loading; assert callable(presum.attach), presum.attach"
-    done = subprocess.run(
-        [sys.executable, "-c", f"{code}; assert callable(presum.load)"], check=False
-    )
-    assert done.returncode == 0
+    done = run_command([sys.executable, "-c", f"{code}; assert callable(presum.load)"])
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_wrapped_optimizer_is_looked_into(

@@ -8,7 +8,6 @@ import os
 import random
 import signal
 import sqlite3
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -19,6 +18,7 @@ import presum
 from observers import make_observer
 from presum import _core
 from presum.errors import UserError
+from programs_started import presum_command, run_command
 
 STEPS = 12
 
@@ -174,33 +174,34 @@ def killed_while_recording(run: Path, delay: float, *, in_close: bool) -> None:
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        if not in_close:
-            os.write(writer, b"x")
-        aggregator = _core.Aggregator(str(run), 1)
-        packets = observer(0)
-        aggregator.ingest(_core.stamp(packets.hello(), aggregator.run, aggregator.segment))
-        for step in range(40):
-            packets.begin_step(step)
-            packets.loss(1.0, 1, 1)
-            packet = packets.end_step(step, 1, 0, 1.0, 0)
-            aggregator.ingest(_core.stamp(packet, aggregator.run, aggregator.segment))
-        if in_close:
-            os.write(writer, b"x")
-        aggregator.close()
-        while not in_close:
-            time.sleep(1)
-        os._exit(0)
-    os.read(reader, 1)
+        try:
+            record_and_close(run, writer, in_close=in_close)
+            while not in_close:
+                time.sleep(1)
+        finally:
+            os._exit(0)
+    os.close(writer)
+    assert os.read(reader, 1)
     time.sleep(delay)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     os.close(reader)
-    os.close(writer)
 
 
-def presum_command(*args: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "presum", *map(str, args)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+def record_and_close(run: Path, told: int, *, in_close: bool) -> None:
+    if not in_close:
+        os.write(told, b"x")
+    aggregator = _core.Aggregator(str(run), 1)
+    packets = observer(0)
+    aggregator.ingest(_core.stamp(packets.hello(), aggregator.run, aggregator.segment))
+    for step in range(40):
+        packets.begin_step(step)
+        packets.loss(1.0, 1, 1)
+        packet = packets.end_step(step, 1, 0, 1.0, 0)
+        aggregator.ingest(_core.stamp(packet, aggregator.run, aggregator.segment))
+    if in_close:
+        os.write(told, b"x")
+    aggregator.close()
 
 
 @pytest.mark.parametrize("in_close", [False, True])
@@ -223,9 +224,7 @@ def test_a_killed_writer_leaves_no_run_or_one_that_is_read(in_close: bool, tmp_p
 def test_a_journal_that_is_left_is_rolled_back_or_said(tmp_path: Path) -> None:
     """As where the writer was killed while it turned its log off."""
     record(tmp_path, close=False)
-    killed = subprocess.run(
-        [sys.executable, "-c", KILLED_IN_A_TRANSACTION, str(tmp_path / "presum.db")], check=False
-    )
+    killed = run_command([sys.executable, "-c", KILLED_IN_A_TRANSACTION, tmp_path / "presum.db"])
     assert killed.returncode == -signal.SIGKILL and (tmp_path / "presum.db-journal").exists()
     assert presum_command("summary", tmp_path).returncode == 0
     assert not (tmp_path / "presum.db-journal").exists()

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import multiprocessing
 import os
-import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +16,9 @@ import torch
 import torch.distributed as dist
 import torch.nn.parallel  # imported before the fork: it is slow
 
+from programs_started import free_port
+
+STUCK_S = 350  # where a worker is by then, it says as it ends
 ALPACA = Path(__file__).parents[1] / "data" / "alpaca.jsonl"
 
 
@@ -40,9 +43,7 @@ def launch(work: Callable[[int, int, Path], None], world: int, out: Path) -> int
     Returns the first bad exit code, as a shell says it.
     """
     torch.set_num_threads(1)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     context = multiprocessing.get_context("fork")
     workers = [
         context.Process(target=_worker, args=(work, rank, world, out, port))
@@ -59,6 +60,7 @@ def launch(work: Callable[[int, int, Path], None], world: int, out: Path) -> int
 def _worker(
     work: Callable[[int, int, Path], None], rank: int, world: int, out: Path, port: int
 ) -> None:
+    faulthandler.dump_traceback_later(STUCK_S, exit=True)
     os.environ.update(
         RANK=str(rank),
         WORLD_SIZE=str(world),

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import doctest
 import math
-import subprocess
 import sys
 from typing import Any
 
@@ -28,6 +27,7 @@ from helpers.rational_sums import (
     same_bits,
 )
 from presum import reduce
+from programs_started import run_command
 
 
 @pytest.mark.parametrize(("kind", "dtype"), CASES, ids=str)
@@ -163,7 +163,7 @@ def test_torch_is_not_imported_for_arrays() -> None:
         "reduce.sum_with_gram(numpy.ones((3, 4), numpy.float32));"
         "sys.exit('torch' in sys.modules)"
     )
-    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+    assert run_command([sys.executable, "-c", program]).returncode == 0
 
 
 def test_examples_print_what_they_say() -> None:
@@ -215,4 +215,4 @@ def test_what_cannot_be_summed_is_refused_in_one_line(message: str) -> None:
 
 def test_importing_presum_is_enough() -> None:
     code = "import presum; presum.reduce.sum; presum.MicroBatchSampler; presum.reduce.sum"
-    subprocess.run([sys.executable, "-c", code], check=True)
+    assert run_command([sys.executable, "-c", code]).returncode == 0

@@ -6,7 +6,6 @@ from __future__ import annotations
 import array
 import contextlib
 import gc
-import subprocess
 import sys
 import weakref
 from copy import deepcopy
@@ -22,6 +21,7 @@ import presum
 from helpers.loss_model import LossModel, train
 from presum.parallel.ddp import DdpCollector
 from presum.transport.channel import Channel
+from programs_started import presum_command
 
 pytestmark = pytest.mark.usefixtures("one_worker")
 
@@ -53,11 +53,6 @@ def test_nonfinite_values_are_recorded_and_check_names_them(
     done = presum_command("check", tmp_path, "--fail-on", "warning")
     assert done.returncode == 1
     assert "Rank 0 had a gradient that was not finite" in done.stdout
-
-
-def presum_command(*args: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "presum", *map(str, args)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def test_what_a_program_keeps_of_a_forward_pass_does_not_keep_the_model(tmp_path: Path) -> None:
