@@ -23,7 +23,7 @@ function(presum_library name)
 endfunction()
 
 presum_library(presum FILE presum
-  ROOMS base records observe reduce packet worker metrics detect diagnose runlog judge aggregate
+  ROOMS base records observe reduce packet step metrics detect diagnose runlog judge aggregate
   PRIVATE hwy::hwy fmt::fmt SQLite::SQLite3 Threads::Threads)
 install(DIRECTORY include/presum DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} PATTERN mpi.h EXCLUDE)
 if(TARGET presum_mpi)

@@ -102,7 +102,8 @@ class Observer {
   std::uint64_t sketch_seed(ParameterId parameter, std::uint64_t step) const;
 
   // The loss of one micro-batch (NaN and Inf are kept and named later), its weight in the worker's
-  // mean (REQUIRES: weight >= 0) and its number of target tokens, 0 if unknown.
+  // mean (REQUIRES: weight >= 0 and finite) and its number of target tokens, 0 if unknown. Any
+  // number of them; of more than 1,024 in a step the weighted mean is sent as one.
   void loss(double value, double weight = 1, std::uint64_t tokens = 0);
 
   // A 64-bit value that workers are compared by (presum/fingerprint.h); kinds below 1,024 belong to

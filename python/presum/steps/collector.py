@@ -650,9 +650,6 @@ class StepExtras:
         tokens = [int(m.tokens) for m in self.micro if m.loss is not None]
         losses = [(float(loss), weight) for loss, weight in self.explicit]
         losses = losses or [_loss_of_tokens(m) for m in self.micro if m.loss is not None]
-        if len(losses) > MICRO_BATCHES_MAX:
-            mean, weight = _mean_of(losses)
-            return [(float(mean), weight, sum(tokens))]
         if len(tokens) != len(losses):
             tokens = [sum(tokens)] + [0] * (len(losses) - 1)
         return [(*loss, count) for loss, count in zip(losses, tokens, strict=False)]

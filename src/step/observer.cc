@@ -16,6 +16,7 @@
 #include "base/try.h"
 #include "observe/gradient_pass.h"
 #include "packet/packet.h"
+#include "step/micro_batches.h"
 
 namespace presum {
 namespace {
@@ -118,7 +119,9 @@ struct Observer::State {
   std::uint64_t elements = 0;
   std::vector<float> sketch;
   bool sketch_valid = true;
-  StepReport report;  // its samples are not thinned yet; its states are those of the next packet
+  // But for its micro-batches; its samples are not thinned yet, its states are of the next packet.
+  StepReport report;
+  step::MicroBatches micro_batches;
   double mean_dot = kNaN;
   std::vector<double> gram;
 
@@ -136,7 +139,7 @@ struct Observer::State {
     elements = 0;
     sketch_valid = true;
     std::fill(sketch.begin(), sketch.end(), 0.0F);
-    report.micro.clear();
+    micro_batches.clear();
     report.fingerprints.clear();
     report.samples.hashes.clear();
     report.indices.clear();
@@ -359,7 +362,7 @@ std::uint64_t Observer::sketch_seed(ParameterId parameter, std::uint64_t step) c
 }
 
 void Observer::loss(double value, double weight, std::uint64_t tokens) {
-  state_->report.micro.push_back({value, weight, tokens});
+  state_->micro_batches.add({value, weight, tokens});
 }
 
 void Observer::fingerprint(std::uint32_t kind, std::uint64_t value) {
@@ -430,6 +433,7 @@ Packet Observer::end_step(const StepEnd& end) {
   packet::Step out{state_->report};
   state_->report.states.clear();
   out.header = state_->header();
+  out.micro = state_->micro_batches.bounded();
   out.optimizer_step = end.optimizer_step;
   out.micro_batches = end.micro_batches;
   out.skipped_parameters = end.skipped_parameters;

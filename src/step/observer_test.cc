@@ -337,6 +337,17 @@ TEST(Observer, PassesOnEverythingElseOfTheStep) {
   EXPECT_EQ(step.dropped, 8U);
 }
 
+TEST(Observer, AnyNumberOfLossesMakesAPacketThatIsRead) {
+  Observer observer = make_observer({{"w", 2, ""}});
+  observer.begin_step(0);
+  for (int i = 0; i < 65'537; ++i) observer.loss(i, 2, 3);
+  const packet::Step step = end(observer);
+  ASSERT_EQ(step.micro.size(), 1U);
+  EXPECT_EQ(step.micro[0].loss, 32'768);
+  EXPECT_EQ(step.micro[0].weight, 2 * 65'537);
+  EXPECT_EQ(step.micro[0].tokens, 3U * 65'537);
+}
+
 TEST(Observer, BeginStepForgetsTheStepBefore) {
   Observer observer = make_observer({{"w", 2, ""}, {"v", 2, ""}});
   observer.begin_step(0);

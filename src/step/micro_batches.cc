@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "step/micro_batches.h"
+
+namespace presum::step {
+namespace {
+
+// NaN and Inf stay what they are. Of weights that are all 0, the plain mean.
+MicroBatch together(const std::vector<MicroBatch>& all) {
+  MicroBatch out{.loss = 0, .weight = 0};
+  double plain = 0;
+  for (const MicroBatch& one : all) {
+    plain += one.loss;
+    out.loss += one.weight > 0 ? one.loss * one.weight : 0;
+    out.weight += one.weight;
+    out.tokens += one.tokens;
+  }
+  out.loss = out.weight > 0 ? out.loss / out.weight : plain / static_cast<double>(all.size());
+  return out;
+}
+
+}  // namespace
+
+void MicroBatches::add(const MicroBatch& one) {
+  if (all_.size() == 2 * kMicroBatchesMax) {
+    all_ = {together(all_)};
+    put_together_ = true;
+  }
+  all_.push_back(one);
+}
+
+std::vector<MicroBatch> MicroBatches::bounded() const {
+  const bool apart = !put_together_ && all_.size() <= kMicroBatchesMax;
+  return apart ? all_ : std::vector{together(all_)};
+}
+
+}  // namespace presum::step
