@@ -52,12 +52,12 @@ class TakenFingerprints:
     """What a step brought besides gradients and losses; some of it may still be on a device."""
 
     values: Values = field(default_factory=list)
-    rows: list[MicroBatchSamples | None] = field(default_factory=list)
+    rows: list[MicroBatchSamples] = field(default_factory=list)
     states: list[tuple[int, int, Any]] = field(default_factory=list)  # of a device's tensors
 
     def tensors(self) -> list[torch.Tensor]:
         """What is not a number yet."""
-        rows = [x for r in self.rows if r for x in (r.hashes, r.others)]
+        rows = [x for r in self.rows for x in (r.hashes, r.others)]
         return [x for x in rows if isinstance(x, torch.Tensor)] + [
             *(x for _, _, x in self.states if isinstance(x, torch.Tensor))
         ]
@@ -65,7 +65,7 @@ class TakenFingerprints:
     def with_numbers(self, words: Sequence[Sequence[int]]) -> TakenFingerprints:
         """The same with the numbers of each of ``tensors()``."""
         rest = iter(words)
-        rows = [r and r.with_numbers(rest) for r in self.rows]
+        rows = [r.with_numbers(rest) for r in self.rows]
         states = [
             (of, index, next(rest)[0] if isinstance(x, torch.Tensor) else x)
             for of, index, x in self.states
@@ -176,7 +176,7 @@ class StepFingerprints:
 
     # ---- the end of a step
 
-    def take(self, rows: list[MicroBatchSamples | None]) -> TakenFingerprints:
+    def take(self, rows: list[MicroBatchSamples]) -> TakenFingerprints:
         """What belongs to the step that ends; ``rows`` of its micro-batches."""
         prints = TakenFingerprints(self._values, rows, self._queued)
         self._values, self._queued = [], []
@@ -187,9 +187,8 @@ class StepFingerprints:
         for kind, value in prints.values:
             self._observer.fingerprint(kind, value)
         self.report_states(prints.states)
-        rows = [micro for micro in prints.rows if micro is not None]
-        self._families.call("data", self._report_rows, rows)
-        self._families.call("sampler", self._report_sources, rows)
+        self._families.call("data", self._report_rows, prints.rows)
+        self._families.call("sampler", self._report_sources, prints.rows)
 
     def report_states(self, states: Sequence[tuple[int, int, Any]]) -> None:
         """Of tensors on a device, once their numbers are there."""

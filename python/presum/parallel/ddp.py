@@ -78,12 +78,12 @@ class DdpCollector(Collector):
         self._end_step()
         self.in_backward = True
         self._micro_batches += 1
+        self._queue_end()
         if not self._reached:
             self._reach_unseen()
         self._synchronises = self._passes.begin()
         if self._synchronises:
             self._begin_synchronised()
-        self._queue_end()
 
     def _after_forward(
         self, module: object, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
@@ -94,14 +94,14 @@ class DdpCollector(Collector):
     def _reach_unseen(self) -> None:
         """A backward pass within the forward (Lightning's manual optimisation), or from an output
         in which no tensor was found."""
-        loss = self._root_loss()
-        self._reached.append(MicroBatch(-self._micro_batches, loss, 0, None, self._rows))
+        rows = () if self._rows is None else (self._rows,)
+        self._reached[0] = MicroBatch(0, None, 0, None, rows)
 
     def _after_backward(self) -> None:
         """Every gradient is still local, but in view mode: DDP puts the sums in place later."""
         self._end_queued = False
         if not self.in_backward:
-            self._reached = []
+            self._reached = {}
             return  # torch.autograd.grad: no parameter took part
         if not self._take_reached():
             return

@@ -82,7 +82,7 @@ class FsdpCollector(Collector):
     def _after_backward(self) -> None:
         self._end_queued = False
         if not self.in_backward and self._reduces():
-            self._reached = []
+            self._reached = {}
             return  # torch.autograd.grad: nothing was reduced
         if not self.in_backward:
             self._synchronises = False

@@ -52,13 +52,14 @@ class AuditResult(NamedTuple):
 
 
 class MicroBatch(NamedTuple):
-    """A forward pass through the wrapper."""
+    """A backward pass, and what the forward passes of the wrapper brought that it goes through; or
+    one of these."""
 
-    forward: int  # which one
+    forward: int  # the last one
     loss: Scalar | None
     tokens: Scalar
     share: Scalar | None  # of the tokens that the loss was divided by, where it is not all of them
-    rows: MicroBatchSamples | None
+    rows: tuple[MicroBatchSamples, ...]
     passes: int = 1  # several that were put together; loss, tokens and share are sums then
 
 
@@ -134,8 +135,8 @@ class Collector(ABC):
         self._scaled = setup.scaler is not None
         self._rows: MicroBatchSamples | None = None  # of the forward pass under way
         self._forwards = 0
-        self._reached: list[MicroBatch] = []  # by the backward pass under way
-        self._used: list[MicroBatch] = []  # by the step
+        self._reached: dict[int, MicroBatch] = {}  # forwards, by the backward pass under way
+        self._used: list[MicroBatch] = []  # backward passes of the step
         self._begun = False  # the next step has had a forward pass
         self._wrapped = False  # likewise, through the wrapper
         self._entering = False  # a forward pass is on its way from the wrapper to the module
@@ -310,7 +311,7 @@ class Collector(ABC):
         self._factor = TAPS.loss_factor if known else float(self._setup.replicas)
         share = share_of_tokens(kwargs, tokens, TAPS.items)
         self._forwards += 1
-        micro = MicroBatch(self._forwards, None, tokens, share, rows)
+        micro = MicroBatch(self._forwards, None, tokens, share, () if rows is None else (rows,))
         if loss is not None:
             self._watch(loss, micro._replace(loss=kept_value(loss)))
         other = first_tensor(output, but=loss)  # what is trained may be made of that instead
@@ -330,22 +331,17 @@ class Collector(ABC):
 
         Its end is queued here, because a parameter inside a reentrant checkpoint sees a nested pass
         only; whether it is a training pass shows when a parameter accumulates. Only a loss that
-        gets here counts: validation does not. Where the output held none, it is the tensor on which
-        ``backward()`` was called.
+        gets here counts: validation does not.
         """
-        if self._reached and self._reached[-1].forward == micro_batch.forward:
-            return
-        if micro_batch.loss is None:
-            factor = TAPS.loss_factor if micro_batch.share is not None else 1.0
-            micro_batch = micro_batch._replace(loss=self._root_loss(factor))
-        self._reached.append(micro_batch)
+        known = self._reached.get(micro_batch.forward)
+        if known is None or known.loss is None:
+            self._reached[micro_batch.forward] = micro_batch
         self._queue_end()
 
     def _root_loss(self, factor: float = 1.0) -> Scalar | None:
-        """The loss on which ``backward()`` was called, where it is one number that can be read."""
-        root = TAPS.root()
-        value = None if root is None else kept_value(root)
-        return None if value is None else value / self._scale_now() / factor
+        """What ``backward()`` was called on, where it is known."""
+        value = TAPS.root_loss()
+        return None if value is None else value / self._scale_of_pass / factor
 
     def _queue_end(self) -> None:
         if not self._end_queued:
@@ -388,10 +384,27 @@ class Collector(ABC):
         return True
 
     def _use_reached(self) -> None:
-        self._used += self._reached
-        self._reached = []
+        if self._reached:
+            self._used.append(self._reached_by_one_pass())
+        self._reached = {}
         if len(self._used) > 2 * MICRO_BATCHES_MAX:
             self._used = [_together(self._used)]
+
+    def _reached_by_one_pass(self) -> MicroBatch:
+        """However many forward passes it goes through, they have one loss: that of the model's
+        output, where one of them has one, else what ``backward()`` was called on."""
+        reached = list(self._reached.values())
+        losses = [one.loss for one in reached if one.loss is not None]
+        shares = [one.share for one in reached if one.share is not None]
+        share = sum(shares) if len(shares) == len(reached) else None
+        factor = TAPS.loss_factor if share is not None else 1.0
+        return MicroBatch(
+            forward=reached[-1].forward,
+            loss=losses[0] if len(losses) == 1 else self._root_loss(factor),
+            tokens=sum(one.tokens for one in reached),
+            share=share,
+            rows=tuple(rows for one in reached for rows in one.rows),
+        )
 
     def _reduced_is_due(self) -> bool:
         last = self._last_reduced
@@ -524,7 +537,7 @@ class Collector(ABC):
         return None
 
     def _take_prints(self) -> TakenFingerprints:
-        prints = self._fingerprints.take([micro.rows for micro in self._used])
+        prints = self._fingerprints.take([rows for micro in self._used for rows in micro.rows])
         prints.values += [
             (KIND["unreduced_steps"], self._unreduced_steps),
             (KIND["wrapper_forward"], int(self._wrapped)),
@@ -667,13 +680,13 @@ def _together(micro: Sequence[MicroBatch]) -> MicroBatch:
     """Many micro-batches as one, where nothing ends their step. Its samples are not known."""
     with_loss = [m for m in micro if m.loss is not None]
     shares = [m.share for m in with_loss if m.share is not None]
-    rows = next((m.rows for m in micro if m.rows is not None), None)
+    rows = [rows for m in micro for rows in m.rows][:1]
     return MicroBatch(
         micro[-1].forward,
         sum(m.loss for m in with_loss if m.loss is not None) if with_loss else None,
         sum(m.tokens for m in micro),
         sum(shares) if shares and len(shares) == len(with_loss) else None,
-        None if rows is None else replace(rows, hashes=(), others=0),
+        tuple(replace(first, hashes=(), others=0) for first in rows),
         sum(m.passes for m in with_loss),
     )
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What no hook tells: the tensor on which ``backward()`` was called, and the loss scaler in use.
+"""What no hook tells: the tensors on which ``backward()`` was called, and the loss scaler in use.
 
 Functions of torch are replaced while someone listens; they do what they did.
 """
@@ -15,6 +15,7 @@ import torch.autograd
 from torch.amp.grad_scaler import GradScaler
 
 from presum._core import Tap
+from presum.torch_events.losses import Scalar, kept_value
 
 
 class ReplacedFunction:
@@ -88,13 +89,13 @@ class Taps:
     def __init__(self) -> None:
         self._listeners = 0
         self.backward_passes = 0  # begun so far
-        self._root: torch.Tensor | None = None
+        self._roots: tuple[Any, Any] = (None, None)  # tensors and ``gradient=``
         # Where the Trainer of transformers trains: the tokens that losses are divided by, and the
         # factor on them (the world size, because DDP divides by it).
         self.items: float | torch.Tensor | None = None
         self.loss_factor = 1.0
         self.shifts_labels: bool | None = None
-        self._outer: list[tuple[torch.Tensor | None, GradScaler | None]] = []  # of nested passes
+        self._outer: list[tuple[tuple[Any, Any], GradScaler | None]] = []  # of nested passes
         self._scaled: GradScaler | None = None  # has scaled a loss, for the next backward pass
         self._scaler: GradScaler | None = None
         self._replacements = [
@@ -117,22 +118,26 @@ class Taps:
             for replacement in (*self._replacements, *self._scale_taps.values()):
                 replacement.undo()
 
-    def root(self) -> torch.Tensor | None:
-        """The one-element tensor whose ``backward()`` is under way."""
-        return self._root
+    def root_loss(self) -> Scalar | None:
+        """What the ``backward()`` under way differentiates: the sum of its one-element tensors,
+        each times its ``gradient=``. None where these cannot be read, or have more elements."""
+        try:
+            return _sum_of(*self._roots)
+        except Exception:  # of a class that is no tensor as others are
+            return None
 
     def scaler(self) -> GradScaler | None:
         """The scaler that scaled the loss of the backward pass under way."""
         return self._scaler
 
-    def _enter_backward(self, tensors: Any, *_: Any, **__: Any) -> None:
-        self._outer.append((self._root, self._scaler))
-        self._root = tensors if _is_one_number(tensors) else None
+    def _enter_backward(self, tensors: Any, grad_tensors: Any = None, *_: Any, **__: Any) -> None:
+        self._outer.append((self._roots, self._scaler))
+        self._roots = (tensors, grad_tensors)
         if torch._C._current_graph_task_id() == -1:  # not a pass within one
             self._scaler, self._scaled = self._scaled, None
 
     def _leave_backward(self) -> None:
-        self._root, self._scaler = self._outer.pop()
+        self._roots, self._scaler = self._outer.pop()
 
     def _run(self, *_: Any, **kwargs: Any) -> None:
         """Below ``backward``, which programs may have imported by its name before."""
@@ -150,11 +155,18 @@ class Taps:
                 self._scale_taps[kind] = TappedFunction(kind, "scale", before=self._scale)
 
 
-def _is_one_number(tensors: Any) -> bool:
-    try:
-        return isinstance(tensors, torch.Tensor) and tensors.numel() == 1
-    except Exception:  # of a class that has no such thing
-        return False
+def _sum_of(tensors: Any, gradients: Any) -> Scalar | None:
+    roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors or ())
+    if gradients is None or isinstance(gradients, torch.Tensor):
+        gradients = [gradients] * len(roots)
+    total: Scalar | None = None
+    for root, gradient in zip(roots, gradients, strict=True):
+        value = kept_value(root if gradient is None else root.detach() * gradient)
+        if root.numel() != 1 or value is None:
+            return None
+        value = value.reshape(()) if isinstance(value, torch.Tensor) else value
+        total = value if total is None else total + value
+    return total
 
 
 def _subclasses(kind: type[GradScaler]) -> Iterator[type[GradScaler]]:

@@ -195,9 +195,30 @@ def test_a_loss_outside_the_model_is_what_backward_is_called_on(tmp_path: Path) 
     with presum.attach(model, run=tmp_path, quiet=True):
         loss = model(torch.ones(3, 4)).square().mean()
         loss.backward()
-        torch.autograd.backward([model(torch.ones(3, 4)).sum()])  # no single tensor: not known
+        two = [model(torch.ones(3, 4)).sum(), model(torch.zeros(3, 4)).sum()]
+        torch.autograd.backward(two)
+        model(torch.ones(3, 4)).backward(torch.ones(3, 2))  # no number: not known
     losses = presum.load(tmp_path).workers.loss
-    assert losses[0] == pytest.approx(loss.item()) and np.isnan(losses[1])
+    assert losses[:2].tolist() == pytest.approx([loss.item(), float(sum(two))])
+    assert np.isnan(losses[2])
+
+
+def test_several_forwards_and_one_backward_are_one_micro_batch(
+    model: DistributedDataParallel, tmp_path: Path
+) -> None:
+    """As contrastive and preference losses are; whatever the outputs are called."""
+    plain = DistributedDataParallel(nn.Linear(4, 2))
+    with presum.attach(plain, run=tmp_path / "outside", quiet=True):
+        views = [plain(torch.full((3, 4), float(k))) for k in (1, 2)]
+        outside = (views[0] - views[1]).square().mean()
+        outside.backward()
+    with presum.attach(model, run=tmp_path / "inside", quiet=True):
+        inside = model(torch.ones(2, 4))["loss"] - 0.5 * model(torch.zeros(2, 4))["loss"]
+        inside.backward()
+    for name, loss in (("outside", outside), ("inside", inside)):
+        (worker,) = presum.load(tmp_path / name).workers.to_dict("records")
+        assert worker["micro_batches"] == 1 and worker["weight"] == 1
+        assert worker["loss"] == pytest.approx(loss.item())
 
 
 def test_a_scaler_counts_for_the_model_whose_loss_it_scaled(tmp_path: Path) -> None:
