@@ -15,9 +15,11 @@ from torch.autograd import Variable
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel.distributed import _DDPJoinHook
 
+from presum.parallel.arrivals import Arrivals, as_parameter, held_by
 from presum.steps.collector import Collector, CollectorSetup, MicroBatch, in_backward
 from presum.torch_events.hooks import Handle, Hook, ParameterHook
-from presum.torch_events.taps import TappedFunction
+from presum.torch_events.losses import Scalar
+from presum.torch_events.taps import TAPS, TappedFunction
 
 
 class ReducingPasses:
@@ -59,8 +61,11 @@ class DdpCollector(Collector):
         super().__init__(model, model.module, setup)
         self._views = model.gradient_as_bucket_view
         self._passes = ReducingPasses(model)
+        self._arrivals = Arrivals(self._gradient_arrives)
+        self._over_next: Scalar = 0.0
 
     def _hook_gradients(self) -> None:
+        self._handles += [TAPS.at_beginnings(self._pass_begins), self._arrivals]
         self._handles += [
             parameter.register_post_accumulate_grad_hook(ParameterHook(self, place))  # type: ignore[no-untyped-call]
             for place, parameter in self._alive()
@@ -73,11 +78,43 @@ class DdpCollector(Collector):
         assert isinstance(model, DistributedDataParallel)
         return model
 
+    def _pass_begins(self) -> None:
+        """Before each backward pass, of this model or another."""
+        if not self.off and (self._open or self._micro_batches == 0):
+            Hook(self, self._look)()
+
+    def _look(self) -> None:
+        """At what ``.grad`` holds where a step begins."""
+        self._over_next = held_by(self._alive())
+        if isinstance(self._over_next, torch.Tensor) or self._over_next:
+            self._arrivals.listen(self._alive())
+
+    def _sums_are_own(self) -> bool:
+        if isinstance(self._over, torch.Tensor):  # not known yet; an arrival is own in any case
+            return self._micro_batches > 1
+        return not self._over
+
+    def _gradient_arrives(self, place: int, gradient: torch.Tensor) -> None:
+        if not self.off:
+            Hook(self, self._arrive)(place, gradient)
+
+    def _arrive(self, place: int, gradient: torch.Tensor) -> None:
+        if not self.in_backward:
+            self.before_backward()
+        if not self.collecting or self.reads_sums or self._micro_batches > 1:
+            return
+        self._owns_known = self._owns_known and not self._seen[place]
+        parameter = self._parameters[place]()
+        if parameter is not None:
+            self.read(place, as_parameter(gradient, parameter), reduced=False)
+
     def before_backward(self) -> None:
         """The first parameter of a backward pass has its gradient."""
         self._end_step()
         self.in_backward = True
         self._micro_batches += 1
+        if self._micro_batches == 1:
+            self._over = self._over_next
         self._queue_end()
         if not self._reached:
             self._reach_unseen()
@@ -114,12 +151,14 @@ class DdpCollector(Collector):
             )
 
     def _wants_reduction(self) -> bool:
-        return self._reduced_is_due()
+        """Not of a sum to which the reduced gradient was added."""
+        over = self._over and not isinstance(self._over, torch.Tensor)
+        return not over and self._reduced_is_due()
 
     def _read_left_out(self) -> None:
         """Parameters that only earlier micro-batches used hold a gradient that is summed too; in
         view mode it may be reduced already, so it is counted as not read."""
-        if self._micro_batches == 1 or all(self._seen):
+        if self._micro_batches == 1 or all(self._seen) or not self._sums_are_own():
             return
         for place, parameter in self._alive():
             if self._seen[place] or parameter.grad is None:

@@ -73,6 +73,9 @@ class DdpReducingCollector(DdpCollector):
             grad = state.leaves.whole(index, grad)
         super().read(index, grad, reduced=reduced)
 
+    def _look(self) -> None:
+        """Leaves are told apart from what ``.grad`` holds."""
+
     def _read_left_out(self) -> None:
         """Leaves of parameters that the last micro-batch did not use are on their way by now."""
         self._skipped += sum(not self._seen[place] for place in self._had_leaves)

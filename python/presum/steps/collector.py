@@ -126,6 +126,9 @@ class Collector(ABC):
         self.in_backward = False
         self._synchronises = False  # the backward pass under way
         self.collecting = False  # likewise
+        self.reads_sums = False  # likewise, what ``.grad`` holds
+        self._over: Scalar = 0.0  # how large what it held before the step's first pass is at most
+        self._owns_known = True  # the step's gradients are this worker's own
         self._open = False  # a step's backward pass is done, its packet is not sent
         self._collected = False  # the open step has a packet
         self._micro_batches = 0
@@ -271,7 +274,7 @@ class Collector(ABC):
             self._end_step()
         if not torch.is_grad_enabled() or in_backward():
             return
-        self.in_backward = self.collecting = False  # a backward pass that raised
+        self.in_backward = self.collecting = self.reads_sums = False  # a pass that raised
         self._end_queued = False
         self._reached.clear()
         self._wrapped = self._entering = True
@@ -357,6 +360,11 @@ class Collector(ABC):
         self.collecting = self._step % self._setup.every == 0 and not self._is_captured()
         if self.collecting:
             self._begin_step()
+        self.reads_sums = self.collecting and self._sums_are_own()
+
+    def _sums_are_own(self) -> bool:
+        """Whether ``.grad`` will hold what this worker's passes made, and nothing else."""
+        return True
 
     def _is_captured(self) -> bool:
         """Whether the pass is captured into a CUDA graph: what it computes comes when the graph is
@@ -378,7 +386,7 @@ class Collector(ABC):
         self._open = self._open or self._synchronises
         if not self._synchronises or not self.collecting:
             return False
-        self.collecting = False
+        self.collecting = self.reads_sums = False
         self._collected = True
         self._scale = self._scale_of_pass
         return True
@@ -453,6 +461,7 @@ class Collector(ABC):
         self._seen = [False] * len(self._parameters)
         self._skipped = 0
         self._audit = None
+        self._owns_known = True
         if self._on_host:
             self._observer.begin_step(self._step)
         else:
@@ -504,18 +513,21 @@ class Collector(ABC):
             micro_batches=self._micro_batches,
             skipped=self._skipped,
             scale=self._scale,
+            over=self._over,
+            one_pass=self._micro_batches == 1,
+            owns_known=self._owns_known,
             mean_dot=self._take_mean_dot(),
             gram=self._take_gram(),
             audit=self._audit,
             prints=self._take_prints(),
         )
-        self._used, self._explicit, self._micro_batches = [], [], 0
+        self._used, self._explicit, self._micro_batches, self._over = [], [], 0, 0.0
         self._begun = self._wrapped = False
         if not self._collected:
             return
         self._collected = False
         if self._device_step is None:
-            self._setup.send(self._packet(found))
+            self._setup.send(self._packet(found, self._step))
             return
         step, number, self._device_step = self._device_step, self._step, None
         fetch = step.fetch(found.tensors(), found.words())
@@ -561,24 +573,29 @@ class Collector(ABC):
     def _late_packet(self, found: StepExtras, number: int, fetched: FetchedStep) -> bytes:
         """On the background thread: the numbers have left the device."""
         try:
+            found = found.with_numbers(fetched.extra, fetched.words)
             self._observer.begin_step(number)
-            for gradient in fetched.gradients:
-                self._observer.gradient_sums(*gradient)
+            for place, elements, reduced, *sums in fetched.gradients:
+                if not reduced or not found.over:
+                    self._observer.gradient_sums(place, elements, reduced, *sums)
             self._observer.add_sketch(fetched.sketch)
-            return self._packet(found.with_numbers(fetched.extra, fetched.words))
+            return self._packet(found, number)
         finally:
             self._late_steps.discard(number)
 
-    def _packet(self, found: StepExtras) -> bytes:
-        observer = self._observer
+    def _packet(self, found: StepExtras, number: int) -> bytes:
+        observer, skipped = self._observer, found.skipped
+        if not found.knows_owns():
+            observer.begin_step(number)  # forgets them
+            skipped = len(self._parameters)
         for value, weight, tokens in found.losses():
             observer.loss(value, weight, tokens)
         weight_of_gradient = found.gradient_weight()
         if weight_of_gradient is not None:
             observer.fingerprint(KIND["gradient_weight"], real_bits(weight_of_gradient))
-        if found.mean_dot is not None:
+        if found.mean_dot is not None and not found.over:
             observer.mean_dot(float(found.mean_dot))
-        if found.gram is not None:
+        if found.gram is not None and not found.over:
             observer.gram(found.gram.tolist())
         if found.audit is not None:
             observer.audit(found.audit.record, repeat=found.audit.repeat)
@@ -586,7 +603,7 @@ class Collector(ABC):
         return observer.end_step(
             found.optimizer_steps,
             found.micro_batches,
-            found.skipped,
+            skipped,
             float(found.scale),
             self._setup.dropped(),
         )
@@ -615,6 +632,9 @@ class StepExtras:
     micro_batches: int
     skipped: int
     scale: Scalar
+    over: Scalar  # how large what ``.grad`` held before its first pass is at most
+    one_pass: bool
+    owns_known: bool
     mean_dot: Scalar | None
     gram: torch.Tensor | None
     audit: AuditResult | None
@@ -624,7 +644,12 @@ class StepExtras:
         for micro in self.micro:
             yield from (micro.loss, micro.tokens, micro.share)
         yield from (value for value, _ in self.explicit)
-        yield from (self.scale, self.mean_dot)
+        yield from (self.scale, self.over, self.mean_dot)
+
+    def knows_owns(self) -> bool:
+        """Whether its gradients are this worker's own: of one pass as they arrived, of several as
+        their sum, if that began at zero."""
+        return self.owns_known and (self.one_pass or not self.over)
 
     def tensors(self) -> list[torch.Tensor]:
         """The scalars that are not numbers yet."""
@@ -647,12 +672,13 @@ class StepExtras:
         explicit = [(next(scalars) or 0.0, weight) for _, weight in self.explicit]
         gram = None if self.gram is None else _doubles(words[-1])
         prints = self.prints.with_numbers(words if gram is None else words[:-1])
-        scale, mean_dot = next(scalars) or 1.0, next(scalars)
+        scale, over, mean_dot = next(scalars) or 1.0, next(scalars) or 0.0, next(scalars)
         return replace(
             self,
             micro=micro,
             explicit=explicit,
             scale=scale,
+            over=over,
             mean_dot=mean_dot,
             gram=gram,
             prints=prints,

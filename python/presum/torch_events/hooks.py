@@ -30,7 +30,7 @@ class GradientListener(EventListener, Protocol):
     """Likewise of each parameter's gradient."""
 
     in_backward: bool
-    collecting: bool
+    reads_sums: bool  # what ``.grad`` holds is to be read
 
     def before_backward(self) -> None: ...
 
@@ -99,7 +99,7 @@ class ParameterHook(Hook):
         try:
             if not listener.in_backward:
                 listener.before_backward()
-            if listener.collecting:
+            if listener.reads_sums:
                 listener.read(self._index, args[0].grad, reduced=False)
         except Exception as error:
             listener.fail(error)

@@ -7,6 +7,7 @@ Functions of torch are replaced while someone listens; they do what they did.
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ import torch.autograd
 from torch.amp.grad_scaler import GradScaler
 
 from presum._core import Tap
+from presum.torch_events.hooks import Handle
 from presum.torch_events.losses import Scalar, kept_value
 
 
@@ -105,6 +107,14 @@ class Taps:
             TappedFunction(torch.autograd, "_engine_run_backward", before=self._run),
         ]
         self._scale_taps: dict[type, TappedFunction] = {}
+        self._beginnings: list[weakref.WeakMethod[Callable[[], None]]] = []
+
+    def at_beginnings(self, call: Callable[[], None]) -> Handle:
+        """Have a bound method, which must not raise, called before each backward pass that
+        accumulates, while someone listens."""
+        weak = weakref.WeakMethod(call)
+        self._beginnings.append(weak)
+        return Handle(lambda: self._beginnings.remove(weak))
 
     def add(self) -> None:
         self._listeners += 1
@@ -142,7 +152,13 @@ class Taps:
     def _run(self, *_: Any, **kwargs: Any) -> None:
         """Below ``backward``, which programs may have imported by its name before."""
         accumulates = kwargs.get("accumulate_grad", False)
-        self.backward_passes += accumulates and torch._C._current_graph_task_id() == -1
+        if not accumulates or torch._C._current_graph_task_id() != -1:
+            return
+        self.backward_passes += 1
+        for weak in list(self._beginnings):
+            call = weak()
+            if call is not None:
+                call()
 
     def _scale(self, scaler: GradScaler, *_: Any, **__: Any) -> None:
         self._scaled = scaler

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""This worker's own gradients where ``.grad`` holds something already: what a pass adds to it.
+
+``.grad`` would be the sum of both. What arrives at a parameter's AccumulateGrad node is the pass's
+own; a hook of the tensor would not do: it misses hooks that were registered later, and fires for
+``autograd.grad`` as well.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd.graph import get_gradient_edge
+
+from presum.torch_events.hooks import pickled_as_nothing
+from presum.torch_events.losses import Scalar
+
+Arrives = Callable[[int, torch.Tensor], None]
+
+
+class Arrivals:
+    """Tells of the gradients that arrive at a model's parameters, once it is asked to."""
+
+    def __init__(self, arrives: Arrives) -> None:
+        """``arrives`` is a bound method, held weakly, and must not raise."""
+        self._arrives = weakref.WeakMethod(arrives)
+        self._handles: list[Any] = []
+
+    def listen(self, parameters: Iterable[tuple[int, nn.Parameter]]) -> None:
+        """From now on, within a backward pass too. A second call does nothing."""
+        if not self._handles:
+            self._handles = [
+                # DDP keeps this node.
+                get_gradient_edge(parameter).node.register_prehook(_Arrival(self._arrives, place))
+                for place, parameter in parameters
+            ]
+
+    def remove(self) -> None:
+        """Take the hooks off again."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+
+class _Arrival:
+    """The hook of one node; copies and pickles as nothing."""
+
+    def __init__(self, arrives: Callable[[], Arrives | None], place: int) -> None:
+        self._arrives = arrives
+        self._place = place
+
+    def __call__(self, gradients: tuple[torch.Tensor | None, ...]) -> None:
+        arrives = self._arrives()
+        if arrives is not None and gradients[0] is not None:
+            arrives(self._place, gradients[0])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return pickled_as_nothing()
+
+
+def held_by(parameters: Iterable[tuple[int, nn.Parameter]]) -> Scalar:
+    """How large what their ``.grad`` holds is at most: 0 where that is nothing, or zeros. Of
+    gradients on a device a tensor there."""
+    held = [p.grad for _, p in parameters if p.grad is not None]
+    if not held:
+        return 0.0
+    with torch.no_grad():
+        if held[0].is_cpu or any(gradient.is_sparse for gradient in held):
+            return float(any(_has_any(gradient) for gradient in held))
+        return torch.stack(torch._foreach_norm(held, float("inf"))).amax()
+
+
+def _has_any(gradient: torch.Tensor) -> bool:
+    return bool((gradient._values() if gradient.is_sparse else gradient).any())
+
+
+def as_parameter(gradient: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
+    """Laid out as the parameter is, so that all workers read it in one order; it may come expanded,
+    or with other strides."""
+    if gradient.layout != torch.strided or gradient.stride() == parameter.stride():
+        return gradient
+    with torch.no_grad():
+        return torch.empty_like(parameter, dtype=gradient.dtype).copy_(gradient)

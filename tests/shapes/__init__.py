@@ -1,0 +1,12 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small programs, as people write them: every way to train that presum is to understand."""
+
+from __future__ import annotations
+
+from shapes import accumulation, several_forwards, several_models
+
+SHAPES = {
+    shape.name: shape
+    for module in (accumulation, several_forwards, several_models)
+    for shape in module.SHAPES
+}

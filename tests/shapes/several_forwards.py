@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One backward pass through several forward passes, or several through one."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from shapes.training import Loss, Shape, Training, network, sgd
+
+
+def contrastive(run: Training) -> None:
+    """SimCLR: two views of each sample, NT-Xent over both."""
+    model = run.wrap(network(out=6))
+    optimizer = sgd(model)
+    run.watch(model, optimizer)
+    for x in run.batches():
+        views = x + 0.1 * torch.randn_like(x), x - 0.1 * torch.randn_like(x)
+
+        def loss_of(net: nn.Module, views: tuple[torch.Tensor, torch.Tensor] = views) -> Loss:
+            z = functional.normalize(torch.cat([net(view) for view in views]))
+            alike = (z @ z.T / 0.5).fill_diagonal_(-1e9)
+            half = len(z) // 2
+            return functional.cross_entropy(alike, torch.arange(2 * half).roll(half))
+
+        run.expect(model, [loss_of])
+        optimizer.zero_grad()
+        loss_of(model).backward()
+        optimizer.step()
+
+
+def preference(run: Training) -> None:
+    """DPO: chosen and rejected through the policy, and through a reference that is not trained."""
+    model, reference = run.wrap(network()), network().requires_grad_(False)
+    optimizer = sgd(model)
+    run.watch(model, optimizer)
+    for x in run.batches():
+        chosen, rejected = x, x.flip(1)
+
+        def loss_of(
+            net: nn.Module, a: torch.Tensor = chosen, b: torch.Tensor = rejected
+        ) -> torch.Tensor:
+            margin = net(a) - net(b) - (reference(a) - reference(b))
+            return -functional.logsigmoid(0.5 * margin).mean()
+
+        run.expect(model, [loss_of])
+        optimizer.zero_grad()
+        loss_of(model).backward()
+        optimizer.step()
+
+
+class WithLoss(nn.Module):
+    """Returns a loss of its own, as a model of transformers does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside = network(out=2)
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        logits = self.inside(x)
+        return {"loss": logits.square().mean(), "logits": logits}
+
+
+def two_losses_inside(run: Training) -> None:
+    """Each forward has a loss, and what is trained is made of both."""
+    model = run.wrap(WithLoss())
+    optimizer = sgd(model)
+    run.watch(model, optimizer)
+    for x in run.batches():
+
+        def loss_of(net: nn.Module, x: torch.Tensor = x) -> torch.Tensor:
+            return net(x)["loss"] + 0.5 * net(x.roll(1, 1))["loss"]
+
+        run.expect(model, [loss_of])
+        optimizer.zero_grad()
+        loss_of(model).backward()
+        optimizer.step()
+
+
+def several_roots(run: Training) -> None:
+    """``torch.autograd.backward`` of a list."""
+    model = run.wrap(network(out=2))
+    optimizer = sgd(model)
+    run.watch(model, optimizer)
+    for x in run.batches():
+
+        def losses_of(net: nn.Module, x: torch.Tensor = x) -> list[torch.Tensor]:
+            out = net(x)
+            return [out[:, 0].square().mean(), out[:, 1].abs().mean()]
+
+        run.expect(model, [lambda net, losses_of=losses_of: sum(losses_of(net))])
+        optimizer.zero_grad()
+        torch.autograd.backward(losses_of(model))
+        optimizer.step()
+
+
+def retained_graph(run: Training) -> None:
+    """Two backward passes over one graph: DDP reduces in the first one only."""
+    model = run.wrap(network(out=2))
+    optimizer = sgd(model)
+    run.watch(model, optimizer)
+    for x in run.batches():
+
+        def first(net: nn.Module, x: torch.Tensor = x) -> torch.Tensor:
+            return net(x)[:, 0].square().mean()
+
+        def second(net: nn.Module, x: torch.Tensor = x) -> torch.Tensor:
+            return net(x)[:, 1].square().mean()
+
+        run.expect(model, [first])
+        run.expect(model, [second])
+        optimizer.zero_grad()
+        out = model(x)
+        out[:, 0].square().mean().backward(retain_graph=True)
+        out[:, 1].square().mean().backward()
+        optimizer.step()
+
+
+SHAPES = [
+    Shape("contrastive", contrastive),
+    Shape("preference", preference),
+    Shape("two-losses-inside", two_losses_inside),
+    Shape("several-roots", several_roots),
+    Shape("retained-graph", retained_graph, findings=frozenset({"no-reduction"})),
+]

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models that train one another, and losses that are made of losses."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from shapes.training import WIDTH, Shape, Training, network, sgd
+
+
+def adversarial(run: Training) -> None:
+    """A GAN as in DCGAN: the discriminator in two backward passes, the generator through it."""
+    torch.manual_seed(0)
+    generator = run.wrap(nn.Sequential(nn.Linear(4, WIDTH), nn.Tanh()))
+    judge = run.wrap(network())
+    optimizers = {model: sgd(model) for model in (generator, judge)}
+    for model, optimizer in optimizers.items():
+        run.watch(model, optimizer)
+    draws = torch.Generator().manual_seed(run.rank)
+
+    def loss_of(x: torch.Tensor, target: float):  # type: ignore[no-untyped-def]
+        def loss(net: nn.Module) -> torch.Tensor:
+            out = net(x)
+            return functional.binary_cross_entropy_with_logits(out, torch.full_like(out, target))
+
+        return loss
+
+    for real in run.batches():
+        noise = torch.randn(4, 4, generator=draws)
+        fake = generator(noise)
+        optimizers[judge].zero_grad()
+        for x, target in ((real, 1.0), (fake.detach(), 0.0)):
+            run.expect(judge, [loss_of(x, target)])
+            loss_of(x, target)(judge).backward()
+        optimizers[judge].step()
+        optimizers[generator].zero_grad()
+        run.expect(
+            generator,
+            [lambda net, noise=noise: loss_of(net(noise), 1.0)(judge.module)],
+        )
+        run.expect(judge, [loss_of(fake.detach(), 1.0)])
+        loss_of(fake, 1.0)(judge).backward()
+        optimizers[generator].step()
+
+
+def one_optimizer_for_two(run: Training) -> None:
+    models = [run.wrap(network()), run.wrap(network(out=2))]
+    optimizer = torch.optim.Adam([p for model in models for p in model.parameters()], lr=1e-3)
+    for model in models:
+        run.watch(model, optimizer)
+    for x in run.batches():
+        losses = [lambda net, x=x: net(x).square().mean(), lambda net, x=x: net(x).abs().mean()]
+        for model, loss in zip(models, losses, strict=True):
+            run.expect(model, [loss])
+        optimizer.zero_grad()
+        for model, loss in zip(models, losses, strict=True):
+            loss(model).backward()
+        optimizer.step()
+
+
+SHAPES = [
+    Shape("adversarial", adversarial),
+    Shape("one-optimizer-for-two", one_optimizer_for_two),
+]

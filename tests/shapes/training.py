@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the small programs of this folder train with, and what is expected of their recording.
+
+A program runs three times: plain, watched by presum, and beside an oracle, which knows nothing of
+hooks: it takes the step's losses on a bare copy of the model and differentiates them in float64
+sums of that model's own dtype.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import presum
+
+Loss = Callable[[nn.Module], torch.Tensor]
+WIDTH = 8
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A way to train."""
+
+    name: str
+    train: Callable[[Training], None]
+    steps: int = 20
+    findings: frozenset[str] = frozenset()  # that are due, at warning or above
+    world: int = 4
+
+
+@dataclass
+class Step:
+    """What is to be recorded of one."""
+
+    model: int  # in the order of wrap()
+    losses: list[float]
+    norm: float | None  # of this worker's own gradient; None: presum is to say that it is unknown
+
+
+@dataclass
+class Training:
+    """One run of a program on one worker."""
+
+    shape: Shape
+    rank: int
+    watched: Path | None = None
+    asks_oracle: bool = False
+    models: list[nn.Module] = field(default_factory=list)
+    expected: list[Step] = field(default_factory=list)
+    monitors: list[presum.Monitor] = field(default_factory=list)
+
+    def wrap(self, model: nn.Module, **ddp: Any) -> DistributedDataParallel:
+        """In DDP; all workers begin alike."""
+        self.models.append(DistributedDataParallel(model, **ddp))
+        return self.models[-1]  # type: ignore[return-value]
+
+    def watch(self, model: nn.Module, optimizer: torch.optim.Optimizer, **options: Any) -> None:
+        """As a user does, in the run that is watched."""
+        if self.watched is not None:
+            monitor = presum.attach(
+                model, optimizer=optimizer, run=self.watched, quiet=True, **options
+            )
+            self.monitors.append(monitor)
+
+    def batches(self, *shape: int, count: int | None = None) -> Iterator[torch.Tensor]:
+        """Batches of rows that no other worker has."""
+        draws = torch.Generator().manual_seed(1000 + self.rank)
+        for _ in range(count or self.shape.steps):
+            yield torch.randn(*(shape or (4, WIDTH)), generator=draws)
+
+    def expect(self, model: nn.Module, losses: Sequence[Loss], *, known: bool = True) -> None:
+        """A step of these passes begins. Each loss is made as the program makes it, but with the
+        module it is given; ``known=False``: its own gradient cannot be told from others."""
+        if not self.asks_oracle:
+            return
+        place = self.models.index(model)
+        bare = copy.deepcopy(model.module)
+        bare.zero_grad()
+        with torch.random.fork_rng():
+            values = []
+            for loss in losses:
+                value = loss(bare)
+                value.backward()
+                values.append(value.item())
+        squares = sum(
+            float(p.grad.double().square().sum()) for p in bare.parameters() if p.grad is not None
+        )
+        self.expected.append(Step(place, values, math.sqrt(squares) if known else None))
+
+
+def network(*, dropout: float = 0.0, out: int = 1) -> nn.Sequential:
+    """A small one; alike on all workers."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(WIDTH, 16), nn.Tanh(), nn.Dropout(dropout), nn.Linear(16, out))
+
+
+def sgd(model: nn.Module, lr: float = 0.05) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every shape of training: its steps, losses and gradients are what they are without presum."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import presum
+from shapes import SHAPES
+
+WORLD = 4
+Results = Callable[[str], dict[str, Any]]
+every_shape = pytest.mark.parametrize("name", SHAPES)
+
+
+@pytest.fixture(scope="module")
+def results(launch: Any, tmp_path_factory: pytest.TempPathFactory) -> Results:
+    """All shapes in one launch."""
+    out: Path = tmp_path_factory.mktemp("shapes")
+    done = launch("shapes", WORLD, out)
+    assert done.returncode == 0, done.stderr[-4000:]
+
+    def of(name: str) -> dict[str, Any]:
+        told = [json.loads((out / f"{name}.{rank}.json").read_text()) for rank in range(WORLD)]
+        errors = [one["error"] for one in told if "error" in one]
+        assert not errors, errors[0]
+        return {"ranks": told, "run": presum.load(out / name)}
+
+    return of
+
+
+@every_shape
+def test_it_trains_as_without_presum_and_nothing_stays(name: str, results: Results) -> None:
+    for told in results(name)["ranks"]:
+        plain, *others = told["digests"]
+        assert others == [plain, plain]
+        assert told["alive"] == 0
+
+
+@every_shape
+def test_every_step_has_its_loss_and_its_own_gradient(name: str, results: Results) -> None:
+    found = results(name)
+    for rank, told in enumerate(found["ranks"]):
+        for model in {step["model"] for step in told["expected"]}:
+            steps = [step for step in told["expected"] if step["model"] == model]
+            rows = found["run"].workers.query(f"rank == {rank} and module == {model}")
+            assert rows.step.tolist() == list(range(len(steps)))
+            assert rows.micro_batches.tolist() == [len(step["losses"]) for step in steps]
+            losses = [np.mean(step["losses"]) for step in steps]
+            np.testing.assert_allclose(rows.loss, losses, rtol=1e-6)
+            norms = [np.nan if step["norm"] is None else step["norm"] for step in steps]
+            np.testing.assert_allclose(rows.grad_norm, norms, rtol=1e-6)
+
+
+@every_shape
+def test_nothing_is_found_but_what_is_wrong(name: str, results: Results) -> None:
+    findings = results(name)["run"].findings
+    grave = {finding.check for finding in findings if finding.severity != "info"}
+    assert grave == SHAPES[name].findings
