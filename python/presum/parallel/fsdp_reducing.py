@@ -36,6 +36,7 @@ from presum.parallel.reductions import (
     SumsOfSums,
     agree,
 )
+from presum.reduce import tensors
 from presum.reduce.methods import fixed_bits
 from presum.reduce.tensors import Binned
 from presum.steps.collector import CollectorSetup
@@ -194,9 +195,22 @@ class FsdpReducer:
     def _whole(self, one: Any, gradient: torch.Tensor) -> torch.Tensor:
         if self._leaves.passes == 0 or self.places[one] in self._summed:
             return gradient
-        last = gradient.to(one.reduce_dtype or gradient.dtype).contiguous().view(-1)
-        divisor = self._plan.divisor(1, self._leaves.passes + 1)
-        return self._leaves.with_last(self.places[one], last, divisor).view(gradient.shape)
+        last = _last_leaf(one, gradient)
+        whole = self._leaves.with_last(self.places[one], last, self._divisor_of_one())
+        return whole.view(gradient.shape)
+
+    def _sum_of_one(self, one: Any, gradient: torch.Tensor) -> torch.Tensor:
+        """The sum where there is one worker: by the method, as among several."""
+        leaves = self._leaves
+        if isinstance(leaves, BinnedLeaves) or self._plan.method == "exact":
+            return self._whole(one, gradient)
+        of = [*leaves.of(self.places[one]), _last_leaf(one, gradient)]
+        out = torch.empty_like(of[-1])
+        tensors.fixed(of, self._divisor_of_one(), fixed_bits(self._plan.method), out)
+        return out.view(gradient.shape)
+
+    def _divisor_of_one(self) -> int:
+        return self._plan.divisor(1, self._leaves.passes + 1)
 
     def prepare(
         self, held: Sequence[Any], gradients: list[torch.Tensor], group: dist.ProcessGroup | None
@@ -208,7 +222,9 @@ class FsdpReducer:
         if self._agreed != self._pass:
             self._agree(None if alone else group, gradients[0].device)
         if alone:
-            gradients[:] = self.whole(held, gradients)
+            gradients[:] = [
+                self._sum_of_one(one, g) for one, g in zip(held, gradients, strict=True)
+            ]
             self._summed.update(self.places[one] for one in held)
             return
         assert group is not None
@@ -317,6 +333,10 @@ def _version_of(one: Any) -> Version:
         return (math.nan, 0)
     local = grad.to_local()
     return local.data_ptr(), grad._version + local._version
+
+
+def _last_leaf(one: Any, gradient: torch.Tensor) -> torch.Tensor:
+    return gradient.to(one.reduce_dtype or gradient.dtype).contiguous().view(-1)
 
 
 def _leaf(of: Sequence[torch.Tensor], slot: int, like: torch.Tensor) -> torch.Tensor:
