@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from shapes import accumulation, several_forwards, several_models
+from shapes import accumulation, loops, models, several_forwards, several_models
 
 SHAPES = {
     shape.name: shape
-    for module in (accumulation, several_forwards, several_models)
+    for module in (accumulation, several_forwards, several_models, models, loops)
     for shape in module.SHAPES
 }

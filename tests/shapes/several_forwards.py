@@ -122,5 +122,5 @@ SHAPES = [
     Shape("preference", preference),
     Shape("two-losses-inside", two_losses_inside),
     Shape("several-roots", several_roots),
-    Shape("retained-graph", retained_graph, findings=frozenset({"no-reduction"})),
+    Shape("retained-graph", retained_graph, findings=frozenset({"parameter-desync"})),
 ]

@@ -33,6 +33,7 @@ class Shape:
     train: Callable[[Training], None]
     steps: int = 20
     findings: frozenset[str] = frozenset()  # that are due, at warning or above
+    false: frozenset[str] = frozenset()  # those that are not, and come all the same today
     world: int = 4
 
 
