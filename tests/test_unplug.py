@@ -35,7 +35,7 @@ def said(out: Path, rank: int, case: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "case", ["healthy", "folder", "store", "failing-store", "silent", "collector"]
+    "case", ["healthy", "folder", "store", "failing-store", "silent", "collector", "collectors"]
 )
 def test_training_is_the_same_and_ends_in_time(out: Path, case: str) -> None:
     for rank in range(WORLD):
@@ -84,6 +84,15 @@ def test_an_exception_in_the_collector_switches_that_rank_off_and_says_why(out: 
     workers = presum.load(out / "collector").workers
     assert len(workers[workers["rank"] == 1]) == 20
     assert len(workers[workers["rank"] == 0]) == 40
+
+
+def test_where_every_collector_fails_the_run_is_not_called_consistent(out: Path) -> None:
+    for rank in range(WORLD):
+        (line,) = said(out, rank, "collectors")
+        assert "planted failure" in line
+    assert len(presum.load(out / "collectors").steps) == 20
+    checked = presum_command("check", out / "collectors")
+    assert checked.returncode == 2 and "planted failure" in checked.stdout
 
 
 def test_a_killed_worker_leaves_a_whole_run_log(out: Path) -> None:

@@ -147,6 +147,10 @@ class Observer {
   // Ends the step. REQUIRES: begin_step was called.
   Packet end_step(const StepEnd& end);
 
+  // That the recording on this worker has failed: no step follows, and the run is not called
+  // consistent. `text` says how.
+  Packet broken(std::uint64_t sent, std::uint64_t dropped, std::string_view text) const;
+
   // A message in words. The `final` one says that no step will follow, and carries the states
   // reported since end_step, which are those after `clock` optimiser steps.
   Packet note(bool final, std::uint64_t sent, std::uint64_t dropped, std::string_view text,

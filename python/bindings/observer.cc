@@ -154,6 +154,12 @@ void bind_observer(nb::module_& m) {
       .def("end_step", &end_step, nb::arg("optimizer_step"), nb::arg("micro_batches"),
            nb::arg("skipped_parameters"), nb::arg("gradient_scale"), nb::arg("dropped"))
       .def(
+          "broken",
+          [](const Observer& o, std::uint64_t sent, std::uint64_t dropped, std::string_view text) {
+            return to_bytes(o.broken(sent, dropped, text));
+          },
+          nb::arg("sent"), nb::arg("dropped"), nb::arg("text"))
+      .def(
           "note",
           [](const Observer& o, bool final, std::uint64_t sent, std::uint64_t dropped,
              std::string_view text,

@@ -119,6 +119,11 @@ struct Aggregator::State {
       assembler.departed(note.header.identity);
       analysis(note.header.identity.module, note.header.identity.shard).farewell(note);
     }
+    if (note.broken) {
+      const auto why = fmt::format("on rank {}: {}", note.header.identity.rank, note.text);
+      become_incomplete(why);
+      PRESUM_TRY(writer.mark_incomplete(why));
+    }
     return writer.add(note);
   }
 
@@ -314,6 +319,7 @@ Status Aggregator::lose_others(std::string_view why) {
 std::string Aggregator::incomplete() const { return state_->incomplete; }
 
 Result<int> Aggregator::end_preflight() {
+  if (!state_->health) return state_->health.error();
   auto written = state_->write_ready(true);
   const auto meaning = verdict();
   const int code = meaning == Verdict::kInconsistent ? 1 : meaning == Verdict::kConsistent ? 0 : 2;

@@ -412,6 +412,29 @@ TEST(Aggregator, ACallerThatFailsLeavesAnIncompleteSegment) {
   EXPECT_EQ(RunLog::open(monitor.run())->segments()->front().incomplete, "planted failure");
 }
 
+// Where every worker's recording breaks nobody is missing among the others.
+TEST(Aggregator, ARunWhoseWorkersBrokeIsNotConsistent) {
+  for (const bool broken : {false, true}) {
+    Monitored monitor;
+    for (std::uint64_t s = 0; s < 20; ++s) {
+      for (std::uint32_t r = 0; r < 2; ++r) monitor.ingest(step_of(s, r, 2));
+    }
+    for (std::uint32_t r = 0; r < 2; ++r) {
+      packet::Note note = goodbye(r, 2);
+      note.broken = true;
+      note.final = false;
+      note.text = "planted failure";
+      if (broken) monitor.ingest(note);
+      monitor.ingest(goodbye(r, 2));
+    }
+    EXPECT_EQ(*monitor->end_preflight(), broken ? 2 : 0);
+    monitor.close();
+    const auto segment = RunLog::open(monitor.run())->segments()->front();
+    EXPECT_EQ(segment.incomplete, broken ? "on rank 0: planted failure" : "");
+    EXPECT_EQ(segment.incomplete_after.has_value(), broken);
+  }
+}
+
 TEST(Aggregator, WorkersWhosePacketsCannotComeAreNotMissing) {
   Monitored monitor;
   for (std::uint64_t s = 0; s < 10; ++s) {

@@ -19,6 +19,9 @@ namespace {
 
 enum class Kind : std::uint16_t { kHello = 1, kStep = 2, kNote = 3 };
 
+constexpr std::uint32_t kFinalNote = 1;
+constexpr std::uint32_t kBrokenNote = 2;
+
 // docs/packet_format.md, "Sections". 14 and 15 are reserved for values of later versions.
 enum class Section : std::uint16_t {
   kStep = 1,
@@ -381,12 +384,15 @@ bool read_section(Hello& hello, Section type, std::span<const std::byte> bytes) 
 bool read_section(Note& note, Section type, std::span<const std::byte> bytes) {
   SectionReader body(bytes);
   switch (type) {
-    case Section::kNote:
-      note.final = body.get<std::uint32_t>() != 0;
+    case Section::kNote: {
+      const auto what = body.get<std::uint32_t>();
+      note.final = what == kFinalNote;
+      note.broken = what == kBrokenNote;
       note.sent = body.get<std::uint64_t>();
       note.dropped = body.get<std::uint64_t>();
       note.text = body.all_text();
-      return body.valid();
+      return body.valid() && what <= kBrokenNote;
+    }
     case Section::kClock:
       note.state.optimizer_steps = body.get<std::uint64_t>();
       return body.valid();
@@ -504,7 +510,7 @@ Packet encode(const Step& step) {
 Packet encode(const Note& note) {
   Encoder encoder(Kind::kNote, note.header);
   encoder.section(Section::kNote, [&](ByteWriter& w) {
-    w.put(std::uint32_t{note.final});
+    w.put(note.final ? kFinalNote : note.broken ? kBrokenNote : 0);
     w.put(note.sent);
     w.put(note.dropped);
     w.put_bytes(std::as_bytes(std::span(note.text)));

@@ -65,10 +65,11 @@ struct Hello {
   WorkerFacts facts;
 };
 
-// A worker's last message, or a note on the way (`final` false).
+// A worker's last message (`final`), or a note on the way.
 struct Note {
   Header header;
   bool final = false;
+  bool broken = false;  // its recording has failed: no step follows, though it may train on
   std::uint64_t sent = 0;
   std::uint64_t dropped = 0;
   std::string text;

@@ -166,6 +166,16 @@ TEST(Packet, HelloAndNoteSurviveTheRoundTrip) {
   EXPECT_TRUE(std::get<Note>(*note).state.states.empty());
 }
 
+TEST(Packet, ANoteOfAFailureIsNotFinal) {
+  Note n;
+  n.broken = true;
+  n.text = "why";
+  const auto note = decode(encode(n).bytes);
+  ASSERT_TRUE(note);
+  EXPECT_TRUE(std::get<Note>(*note).broken);
+  EXPECT_FALSE(std::get<Note>(*note).final);
+}
+
 TEST(Packet, AFinalNoteCarriesTheClockAndTheStates) {
   Note n;
   n.final = true;

@@ -376,6 +376,7 @@ TEST(RunLog, ModulesFactsAndNotesSurvive) {
   note.final = true;
   note.sent = 200;
   ASSERT_TRUE(writer.add(note));
+  ASSERT_TRUE(writer.add(hello_of(1, 1, 3))) << "with new facts: the counts stay";
   ASSERT_TRUE(writer.close());
 
   const auto log = RunLog::open(folder / "run");

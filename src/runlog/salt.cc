@@ -30,16 +30,18 @@ Error no_salt(const std::filesystem::path& file) {
 // Made under a name of its own and linked into place: another process may do the same.
 Status make_file(const std::filesystem::path& file) {
   auto part = file;
-  part += fmt::format(".{}", getpid());
+  part += fmt::format(".{}", random_text());
   const int fd = ::open(part.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (fd < 0) return no_salt(part);
   const std::string text = random_text();
   const bool written = ::write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
   const bool closed = ::close(fd) == 0;
-  const bool linked = ::link(part.c_str(), file.c_str()) == 0 || errno == EEXIST ||
-                      ::rename(part.c_str(), file.c_str()) == 0;
+  const bool linked = written && closed &&
+                      (::link(part.c_str(), file.c_str()) == 0 || errno == EEXIST ||
+                       ::rename(part.c_str(), file.c_str()) == 0);
+  const Error why = no_salt(file);
   static_cast<void>(::unlink(part.c_str()));
-  if (!written || !closed || !linked) return no_salt(file);
+  if (!linked) return why;
   return {};
 }
 
@@ -52,6 +54,9 @@ Result<std::uint64_t> project_salt(const std::filesystem::path& run) {
   const auto file = std::filesystem::absolute(run, error).lexically_normal();
   const auto folder = file.has_filename() ? file.parent_path() : file.parent_path().parent_path();
   const auto salt = folder / ".presum-salt";
+  // One that is empty was left by a write that failed, by presum 0.1.0 or by something else.
+  const auto bytes = std::filesystem::file_size(salt, error);
+  if (!error && bytes == 0) std::filesystem::remove(salt, error);
   if (!std::filesystem::exists(salt, error)) {
     if (auto s = make_file(salt); !s) return s.error();
   }

@@ -2,7 +2,9 @@
 #include "runlog/salt.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -65,13 +67,34 @@ TEST(Salt, AFileThatIsThereIsUsed) {
 
 TEST(Salt, AFileWithoutASaltIsAnError) {
   const testing::TempFolder folder;
-  for (const char* text : {"", " \n"}) {
-    testing::write_file(folder / ".presum-salt", text);
-    const auto salt = project_salt(folder / "run");
-    ASSERT_FALSE(salt);
-    EXPECT_EQ(salt.error().code, ErrorCode::kIo);
-    EXPECT_NE(salt.error().message.find("PRESUM_SALT"), std::string::npos) << "what to do";
+  testing::write_file(folder / ".presum-salt", " \n");
+  const auto salt = project_salt(folder / "run");
+  ASSERT_FALSE(salt);
+  EXPECT_EQ(salt.error().code, ErrorCode::kIo);
+  EXPECT_NE(salt.error().message.find("PRESUM_SALT"), std::string::npos) << "what to do";
+}
+
+TEST(Salt, AnEmptyFileIsMadeAnew) {
+  const testing::TempFolder folder;
+  testing::write_file(folder / ".presum-salt", "");
+  const auto salt = project_salt(folder / "run");
+  ASSERT_TRUE(salt);
+  EXPECT_EQ(*project_salt(folder / "run"), *salt);
+}
+
+TEST(Salt, WhatCouldNotBeWrittenIsNotLeft) {
+  const testing::TempFolder folder;
+  const pid_t child = fork();
+  if (child == 0) {
+    const rlimit none{0, 0};
+    signal(SIGXFSZ, SIG_IGN);
+    setrlimit(RLIMIT_FSIZE, &none);
+    _exit(project_salt(folder / "run") ? 1 : 0);
   }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 }
 
 TEST(Salt, ProcessesThatStartTogetherAgree) {

@@ -448,6 +448,15 @@ Packet Observer::end_step(const StepEnd& end) {
   return packet::encode(out);
 }
 
+Packet Observer::broken(std::uint64_t sent, std::uint64_t dropped, std::string_view text) const {
+  return packet::encode(packet::Note{.header = {.identity = state_->options.identity},
+                                     .broken = true,
+                                     .sent = sent,
+                                     .dropped = dropped,
+                                     .text = std::string(text),
+                                     .state = {}});
+}
+
 Packet Observer::note(bool final, std::uint64_t sent, std::uint64_t dropped, std::string_view text,
                       std::uint64_t clock) const {
   FinalState state{.optimizer_steps = clock, .states = {}};

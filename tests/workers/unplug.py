@@ -74,6 +74,10 @@ class _Broken:
         raise dist.DistNetworkError("planted failure")
 
 
+def collectors_break(_rank: int, run: Path) -> None:
+    collector_breaks(1, run)
+
+
 def collector_breaks(rank: int, _run: Path) -> None:
     if rank == 1:
         assert open_sessions()
@@ -96,6 +100,7 @@ def work(rank: int, world: int, out: Path) -> None:
         "failing-store": (out / "failing-store", store_fails),
         "silent": (out / "silent", nothing),
         "collector": (out / "collector", collector_breaks),
+        "collectors": (out / "collectors", collectors_break),
     }
     read, send = ddp.DdpCollector.read, Session.send
     for name, (run, sabotage) in cases.items():

@@ -118,7 +118,8 @@ class Recording:
         """The collector has stopped."""
         what = f"collection failed ({type(error).__name__}: {one_line(error)})"
         self.session.channel.complain(what)
-        self.note(what)
+        outbox = self.session.channel.outbox
+        self.session.send(self._observer.broken(outbox.sent, outbox.dropped, printable(what)))
 
     def note(self, text: str) -> None:
         """A line for the run log."""

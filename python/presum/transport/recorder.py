@@ -106,11 +106,15 @@ class Recorder:
 
     def _ingest_until_closed(self, aggregator: Aggregator) -> None:
         channel, closed = self._channel, None
+        news, looked_at = False, 0
         while True:
             idle = self._drain(aggregator) == 0
             aggregator.tick()
-            if not idle and time.monotonic() > self._looked + LOOK_SECONDS:
+            steps = aggregator.counters["steps"]
+            news = news or not idle or steps != looked_at
+            if news and time.monotonic() > self._looked + LOOK_SECONDS:
                 self._look(aggregator)
+                news, looked_at = False, steps
             if channel.closing.is_set() and closed is None:
                 closed = time.monotonic()
             if closed is not None:

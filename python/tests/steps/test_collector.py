@@ -199,7 +199,7 @@ def test_a_loss_outside_the_model_is_what_backward_is_called_on(tmp_path: Path) 
         torch.autograd.backward(two)
         model(torch.ones(3, 4)).backward(torch.ones(3, 2))  # no number: not known
     losses = presum.load(tmp_path).workers.loss
-    assert losses[:2].tolist() == pytest.approx([loss.item(), float(sum(two))])
+    assert losses[:2].tolist() == pytest.approx([loss.item(), sum(two).item()])
     assert np.isnan(losses[2])
 
 
