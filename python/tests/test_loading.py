@@ -162,6 +162,9 @@ def test_columns_are_those_of_the_frames(tmp_path: Path) -> None:
     for frame in ("segments", "steps", "workers", "groups", "facts", "checks", "audits"):
         assert told.column[told.frame == frame].tolist() == getattr(run, frame).columns.tolist()
     assert set(told.type) <= {"integer", "real", "text"} and (told.meaning != "").all()
+    of_another_row = r"likewise|of them|over them|as in|upper end$|the largest$"
+    assert not told.meaning.str.match(of_another_row).any()
+    assert not told.unknown.str.match(of_another_row).any()
     norm = told[(told.frame == "workers") & (told.column == "grad_norm")]
     assert norm.unit.item() == "gradient" and norm.unknown.item()
 

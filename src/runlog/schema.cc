@@ -12,7 +12,7 @@
 namespace presum::runlog {
 namespace {
 
-constexpr const char* kStepOrder = "s.segment, s.module, s.shard, s.step";
+constexpr const char* kViewOrder = "s.segment, s.module, s.shard, s.step";
 constexpr const char* kSameModel =
     "{0}.segment = s.segment AND {0}.module = s.module AND {0}.shard = s.shard";
 
@@ -116,7 +116,7 @@ View workers_view() {
   return {"workers", "One row a step and worker.", std::move(columns),
           fmt::format("step s JOIN worker_step w ON w.step_id = s.id LEFT JOIN worker k ON {} AND "
                       "k.replica = w.replica ORDER BY {}, w.replica",
-                      fmt::format(fmt::runtime(kSameModel), "k"), kStepOrder)};
+                      fmt::format(fmt::runtime(kSameModel), "k"), kViewOrder)};
 }
 
 View groups_view() {
@@ -129,7 +129,7 @@ View groups_view() {
               shown_columns(group_step_table(), "g"),
           fmt::format("step s JOIN group_step g ON g.step_id = s.id LEFT JOIN group_name n ON {} "
                       "AND n.id = g.group_id ORDER BY {}, n.name",
-                      fmt::format(fmt::runtime(kSameModel), "n"), kStepOrder)};
+                      fmt::format(fmt::runtime(kSameModel), "n"), kViewOrder)};
 }
 
 std::vector<View> make_views() {
@@ -137,13 +137,13 @@ std::vector<View> make_views() {
       {"segments", "One row each time that the run was begun or continued.",
        shown_columns(segment_table(), "t"), "segment t ORDER BY segment"},
       {"steps", "One row a step (and model): the metrics over all workers.",
-       shown_columns(step_table(), "s"), fmt::format("step s ORDER BY {}", kStepOrder)},
+       shown_columns(step_table(), "s"), fmt::format("step s ORDER BY {}", kViewOrder)},
       workers_view(),
       groups_view(),
       {"missing", "One row a step and worker that is missing from it.",
        step_key() + shown_columns(missing_table(), "m"),
        fmt::format("step s JOIN missing_worker m ON m.step_id = s.id ORDER BY {}, m.replica",
-                   kStepOrder)},
+                   kViewOrder)},
       {"facts", "What each rank said about itself.", shown_columns(fact_table(), "t"),
        "fact t ORDER BY segment, module, rank, key"},
       {"findings", "What is wrong, worst first in each segment, module and shard.",

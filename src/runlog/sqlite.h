@@ -72,9 +72,6 @@ class Statement {
   std::uint32_t small(int column) const { return static_cast<std::uint32_t>(integer(column)); }
   std::string text(int column) const;  // valid UTF-8; "" for NULL
   int columns() const { return sqlite3_column_count(statement_.get()); }
-  std::string column_name(int column) const {
-    return sqlite3_column_name(statement_.get(), column);
-  }
   // SQLITE_INTEGER, SQLITE_FLOAT, SQLITE_TEXT or SQLITE_NULL.
   int type(int column) const { return sqlite3_column_type(statement_.get(), column); }
   // Lives until the next call of next(). Empty for NULL.

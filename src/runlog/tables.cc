@@ -24,16 +24,19 @@ Columns<Record> join(std::initializer_list<Columns<Record>> parts) {
   return out;
 }
 
+constexpr ColumnText kSegmentText = {"number of the recording into this folder, from 1"};
+constexpr ColumnText kModuleText = {
+    "data-parallel model, numbered from 0 in the order in which the aggregator first heard of "
+    "each"};
+constexpr ColumnText kShardText = {
+    "tells data-parallel groups of one module apart: the lowest of their global ranks; 0 without "
+    "model parallelism"};
+
 template <class Record>
 Columns<Record> model_columns() {
-  return {column<Record, &Record::model, &ModelKey::segment>(
-              "segment", {"number of the recording into this folder, from 1"}),
-          column<Record, &Record::model, &ModelKey::module>(
-              "module", {"data-parallel model, numbered from 0 in the order in which the "
-                         "aggregator first heard of each"}),
-          column<Record, &Record::model, &ModelKey::shard>(
-              "shard", {"tells data-parallel groups of one module apart: the lowest of their "
-                        "global ranks; 0 without model parallelism"})};
+  return {column<Record, &Record::model, &ModelKey::segment>("segment", kSegmentText),
+          column<Record, &Record::model, &ModelKey::module>("module", kModuleText),
+          column<Record, &Record::model, &ModelKey::shard>("shard", kShardText)};
 }
 
 template <class Record>
@@ -172,19 +175,23 @@ Columns<StepRow> dispersion_columns() {
       column<Row, &Row::loss_mean>(
           "loss_mean", {"unweighted mean over workers with a finite loss", kLossUnit, "no loss"}),
       column<Row, &Row::loss_std>(
-          "loss_std", {"population standard deviation over them", kLossUnit, "no loss"}),
-      column<Row, &Row::loss_range>("loss_range", {"largest minus smallest", kLossUnit, "no loss"}),
+          "loss_std",
+          {"population standard deviation over workers with a finite loss", kLossUnit, "no loss"}),
+      column<Row, &Row::loss_range>(
+          "loss_range", {"largest minus smallest finite loss of a worker", kLossUnit, "no loss"}),
       column<Row, &Row::grad_norm_mean>("grad_norm_mean", {"mean over workers with a finite norm",
                                                            kGradientUnit, "no finite norm"}),
-      column<Row, &Row::grad_norm_std>("grad_norm_std", {"population standard deviation over them",
-                                                         kGradientUnit, "no finite norm"}),
-      column<Row, &Row::grad_norm_cv>(
-          "grad_norm_cv", {"standard deviation / mean", "ratio", "the mean is 0 or not known"}),
+      column<Row, &Row::grad_norm_std>(
+          "grad_norm_std", {"population standard deviation over workers with a finite norm",
+                            kGradientUnit, "no finite norm"}),
+      column<Row, &Row::grad_norm_cv>("grad_norm_cv", {"grad_norm_std / grad_norm_mean", "ratio",
+                                                       "the mean is 0 or not known"}),
       column<Row, &Row::cosine_mean>(
           "cosine_mean", {"mean over pairs of workers", "cosine", "fewer than two directions"}),
-      column<Row, &Row::cosine_low>("cosine_low",
-                                    {"lower end of its 95% interval", "cosine", "likewise"}),
-      column<Row, &Row::cosine_high>("cosine_high", {"upper end", "cosine", "likewise"})};
+      column<Row, &Row::cosine_low>("cosine_low", {"lower end of the 95% interval of cosine_mean",
+                                                   "cosine", "fewer than two directions"}),
+      column<Row, &Row::cosine_high>("cosine_high", {"upper end of the 95% interval of cosine_mean",
+                                                     "cosine", "fewer than two directions"})};
 }
 
 Columns<StepRow> sum_columns() {
@@ -200,7 +207,8 @@ Columns<StepRow> sum_columns() {
                            "bits, or from the workers' dot products with it",
                            kGradientUnit, "not read at this step, or workers disagree"}),
       column<Row, &Row::reduced_disagrees>(
-          "reduced_disagrees", {"1: they do not, or it is not the mean of what went in"}),
+          "reduced_disagrees",
+          {"1: workers hold different reduced gradients, or it is not the mean of what went in"}),
       column<Row, &Row::signal>("signal", {"estimate of the squared norm of the true gradient",
                                            kSquareUnit, "too few workers"}),
       column<Row, &Row::noise>(
@@ -216,12 +224,12 @@ Columns<StepRow> sum_columns() {
       column<Row, &Row::distinct_gradients>(
           "distinct_gradients", {"different fingerprints among gradients that are not zero"}),
       column<Row, &Row::sketch_size>("sketch_size", {"values of the sketches in use; 0 without"}),
-      column<Row, &Row::mean_norm>("mean_norm",
-                                   {"norm of the mean of the workers' own gradients, from their "
-                                    "sketches or their Gram matrix",
-                                    kGradientUnit, "neither is known"}),
+      column<Row, &Row::mean_norm>(
+          "mean_norm", {"norm of the mean of the workers' own gradients, from their "
+                        "sketches or their Gram matrix",
+                        kGradientUnit, "neither sketches nor the Gram matrix are known"}),
       column<Row, &Row::mean_norm_error>(
-          "mean_norm_error", {"its standard error: 0 from the Gram matrix", kGradientUnit,
+          "mean_norm_error", {"standard error of mean_norm: 0 from the Gram matrix", kGradientUnit,
                               "`mean_norm` is 0 or not known"}),
       column<Row, &Row::cosines>(
           "cosines", {"see Blobs", "cosine", "no pair of workers, or the matrix was not kept"})};
@@ -357,7 +365,8 @@ const Table<WorkerRow>& worker_table() {
           column<Row, &Row::sent>(
               "sent", {"packets sent, as the worker's last note said", "packets", "it wrote none"}),
           column<Row, &Row::dropped>(
-              "dropped", {"packets it could not send, likewise", "packets", "it wrote none"}),
+              "dropped", {"packets it could not send, as the worker's last note said", "packets",
+                          "it wrote none"}),
       }),
       "PRIMARY KEY (segment, module, shard, replica)) WITHOUT ROWID"};
   return table;
@@ -367,11 +376,10 @@ const Table<Fact>& fact_table() {
   static const Table<Fact> table = {
       "fact",
       "What workers said about themselves, such as `torch` or `device`.",
-      {column<Fact, &Fact::segment>("segment",
-                                    {"number of the recording into this folder, from 1"}),
-       column<Fact, &Fact::module>("module", {"as in `worker`"}), rank_column<Fact, &Fact::rank>(),
+      {column<Fact, &Fact::segment>("segment", kSegmentText),
+       column<Fact, &Fact::module>("module", kModuleText), rank_column<Fact, &Fact::rank>(),
        column<Fact, &Fact::key>("key", {"name of the fact"}),
-       column<Fact, &Fact::value>("value", {"its value"})},
+       column<Fact, &Fact::value>("value", {"value of the fact"})},
       "PRIMARY KEY (segment, module, rank, key)) WITHOUT ROWID"};
   return table;
 }
@@ -429,8 +437,10 @@ const Table<GroupStepRow>& group_step_table() {
        column<Row, &Row::norm_mean>(
            "norm_mean",
            {"mean over workers with a finite norm in this group", kGradientUnit, "no finite norm"}),
-       column<Row, &Row::norm_std>("norm_std", {"population standard deviation over them",
-                                                kGradientUnit, "no finite norm"}),
+       column<Row, &Row::norm_std>(
+           "norm_std",
+           {"population standard deviation over workers with a finite norm in this group",
+            kGradientUnit, "no finite norm"}),
        column<Row, &Row::nonfinite>("nonfinite",
                                     {"NaN and Inf elements, summed over workers", "elements"}),
        column<Row, &Row::norms>("norms", {"see Blobs", kGradientUnit, "never"}),
@@ -447,9 +457,10 @@ const Table<MissingRow>& missing_table() {
       "A row for each worker that is known to be missing from a step.",
       {column<Row, &Row::step_id>("step_id", {"`step.id`"}).hidden(),
        column<Row, &Row::replica>(
-           "replica", {"a replica that is missing from the step (findings.md says when); a replica "
-                       "in neither table may have had its packet on the way when the step was "
-                       "given up"})},
+           "replica",
+           {"a replica that is missing from the step (findings.md says when); one that is "
+            "neither here nor in `worker_step` may have had its packet on the way when "
+            "the step was given up"})},
       "PRIMARY KEY (step_id, replica)) WITHOUT ROWID"};
   return table;
 }
@@ -460,8 +471,7 @@ const Table<NoteRow>& note_table() {
       "note",
       "What went wrong with the collection itself, in words.",
       {coded_column<CountCodec, Row, &Row::id>("id", {"order of arrival", "", "never"}).hidden(),
-       column<Row, &Row::segment>("segment", {"number of the recording into this folder, from 1"}),
-       rank_column<Row, &Row::rank>(),
+       column<Row, &Row::segment>("segment", kSegmentText), rank_column<Row, &Row::rank>(),
        column<Row, &Row::text>("text", {"one line by convention; not trusted, so clean it before a "
                                         "terminal shows it"})},
       "PRIMARY KEY (id))"};
@@ -492,10 +502,9 @@ const Table<AuditedStep>& audit_table() {
   static const Table<Row> table = {
       "audit",
       "What workers found of the reduction of a step ([audit.md](audit.md)).",
-      {column<Row, &Row::key, &StepKey::model, &ModelKey::segment>(
-           "segment", {"number of the recording into this folder, from 1"}),
-       column<Row, &Row::key, &StepKey::model, &ModelKey::module>("module", {"as in `worker`"}),
-       column<Row, &Row::key, &StepKey::model, &ModelKey::shard>("shard", {"as in `worker`"}),
+      {column<Row, &Row::key, &StepKey::model, &ModelKey::segment>("segment", kSegmentText),
+       column<Row, &Row::key, &StepKey::model, &ModelKey::module>("module", kModuleText),
+       column<Row, &Row::key, &StepKey::model, &ModelKey::shard>("shard", kShardText),
        column<Row, &Row::key, &StepKey::step>("step", {"synchronising backward passes before it"}),
        replica_column<Row, &Row::replica>(),
        audit_names<records::kFormats, &AuditRecord::gradient>("gradient",
@@ -508,9 +517,9 @@ const Table<AuditedStep>& audit_table() {
                                                                 {"how the sum became a mean"}),
        audit_column<&AuditRecord::elements>("elements", {"elements that were audited", "elements"}),
        audit_column<&AuditRecord::differing>(
-           "differing", {"of them, those that are not the correctly rounded value", "elements"}),
+           "differing", {"audited elements that are not the correctly rounded value", "elements"}),
        audit_column<&AuditRecord::wrong>(
-           "wrong", {"of them, those further off than rounding explains", "elements"}),
+           "wrong", {"audited elements further off than rounding explains", "elements"}),
        audit_column<&AuditRecord::relative_l2>(
            "relative_l2",
            {"norm of the error over that of the exact value", "ratio", "that is zero"}),
@@ -521,9 +530,15 @@ const Table<AuditedStep>& audit_table() {
                                          "distance from the correctly rounded value, in units in "
                                          "the last place of the gradients' format, that half of "
                                          "the elements do not exceed"),
-       ulps_column<&UlpPercentiles::p90>("ulps_p90", "likewise 90 %"),
-       ulps_column<&UlpPercentiles::p99>("ulps_p99", "likewise 99 %"),
-       ulps_column<&UlpPercentiles::max>("ulps_max", "the largest"),
+       ulps_column<&UlpPercentiles::p90>("ulps_p90",
+                                         "distance from the correctly rounded value, in units in "
+                                         "the last place, that 90 % of the elements do not exceed"),
+       ulps_column<&UlpPercentiles::p99>("ulps_p99",
+                                         "distance from the correctly rounded value, in units in "
+                                         "the last place, that 99 % of the elements do not exceed"),
+       ulps_column<&UlpPercentiles::max>(
+           "ulps_max",
+           "largest distance from the correctly rounded value, in units in the last place"),
        audit_names<records::kRepeats, &AuditRecord::repeat>(
            "repeat", {"whether the same reduction of the same values gave the same bits twice"})},
       "PRIMARY KEY (segment, module, shard, step, replica)) WITHOUT ROWID"};
@@ -606,8 +621,8 @@ const Table<DetectorRow>& detector_table() {
       "What the detectors of a model need to go on after a restart. The bytes are theirs: no "
       "format "
       "is promised, and bytes that they do not understand make them begin anew.",
-      {column<Row, &Row::module>("module", {"as in `worker`"}),
-       column<Row, &Row::shard>("shard", {"as in `worker`"}),
+      {column<Row, &Row::module>("module", kModuleText),
+       column<Row, &Row::shard>("shard", kShardText),
        column<Row, &Row::segment>("segment", {"which segment wrote it last"}),
        column<Row, &Row::state>("state", {"opaque", "", "never"})},
       "PRIMARY KEY (module, shard)) WITHOUT ROWID"};

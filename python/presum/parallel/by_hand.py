@@ -30,6 +30,7 @@ class ManualCollector(Collector):
     def _after_backward(self) -> None:
         self._end_queued = False
         self._micro_batches += 1
+        self._synchronises = False  # before_reduction tells
         self._use_reached()
 
     def before_reduction(self, named_gradients: NamedGradients) -> None:

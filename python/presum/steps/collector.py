@@ -306,20 +306,26 @@ class Collector(ABC):
     ) -> None:
         if not torch.is_grad_enabled() or in_backward():
             return
+        loss, recorded = find_loss(output), self._next_is_recorded()
+        self._forwards += 1
+        micro = MicroBatch(self._forwards, None, 0, None, ())
+        if recorded:
+            micro = self._micro_batch_of(args, kwargs)
+        if loss is not None:
+            self._watch(loss, micro._replace(loss=kept_value(loss)) if recorded else micro)
+        other = first_tensor(output, but=loss)  # what is trained may be made of that instead
+        if other is not None:
+            self._watch(other, micro)
+
+    def _micro_batch_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> MicroBatch:
+        """What is known of it besides its loss."""
         rows, self._rows = self._rows, None
-        loss = find_loss(output)
         shifted = self._shifts_labels if TAPS.shifts_labels is None else TAPS.shifts_labels
         tokens = count_tokens(args, kwargs, on_host=self._on_host, shifted=shifted)
         known = TAPS.items is not None
         self._factor = TAPS.loss_factor if known else float(self._setup.replicas)
         share = share_of_tokens(kwargs, tokens, TAPS.items)
-        self._forwards += 1
-        micro = MicroBatch(self._forwards, None, tokens, share, () if rows is None else (rows,))
-        if loss is not None:
-            self._watch(loss, micro._replace(loss=kept_value(loss)))
-        other = first_tensor(output, but=loss)  # what is trained may be made of that instead
-        if other is not None:
-            self._watch(other, micro)
+        return MicroBatch(self._forwards, None, tokens, share, () if rows is None else (rows,))
 
     def _watch(self, output: torch.Tensor, micro_batch: MicroBatch) -> None:
         hooks = output._backward_hooks or {}
@@ -392,7 +398,7 @@ class Collector(ABC):
         return True
 
     def _use_reached(self) -> None:
-        if self._reached:
+        if self._reached and (self.collecting if self._synchronises else self._next_is_recorded()):
             self._used.append(self._reached_by_one_pass())
         self._reached = {}
         if len(self._used) > 2 * MICRO_BATCHES_MAX:
