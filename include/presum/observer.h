@@ -59,7 +59,8 @@ struct StepEnd {
   std::uint64_t dropped = 0;  // packets this worker could not send so far
 };
 
-// Watches the gradients of one model on one worker and turns each step into a packet of a few KB.
+// Watches the gradients of one model on one worker and turns each step into a packet: 4 bytes a
+// float of its sketch, 64 a group, and up to some KB of the rest.
 //
 // Thread-safety: not synchronised; one thread at a time (it need not be the same one).
 // Borrowed pointers are only read during the call. Nothing here allocates per gradient, blocks,

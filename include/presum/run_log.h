@@ -160,8 +160,10 @@ class RunLog {
 
   // The folder's name.
   std::string name() const;
-  // Per-step values without workers, groups and cosines, ascending by segment, module and step.
+  // Per-step values without workers, groups and cosines, ascending by segment, module, shard and
+  // step.
   Result<std::vector<StepRecord>> steps() const;
+  // The models of the last segment in which a worker said hello.
   Result<std::vector<ModuleInfo>> modules() const;
   Result<std::vector<Fact>> facts() const;
   Result<std::vector<NoteRecord>> notes() const;
@@ -183,11 +185,13 @@ class RunLog {
   // The steps from `from_step` on, ascending.
   Result<StepCursor> cursor(const ModelKey& model, std::uint64_t from_step = 0) const;
 
-  // Calls `visit` once a step, in the order of steps(), with the workers whose packets arrived, by
-  // replica and without their micro-batches. Holds one step in memory at a time.
+  // Calls `visit` for every step that has workers, in the order of steps(), with those whose
+  // packets arrived, by replica. They hold numbers only: `micro`, `states`, `samples.hashes`,
+  // `indices`, `fingerprints` and `audit` are empty; cursor() reads these. Holds one step in memory
+  // at a time.
   using WorkersVisitor = std::function<void(const StepKey&, std::span<const WorkerRecord>)>;
   Status for_each_workers(const WorkersVisitor& visit) const;
-  // Calls `visit` once a step with its groups, by id and without their values per worker.
+  // Likewise with a step's groups, by id; `norms`, `maxima` and `fingerprints` are empty.
   using GroupsVisitor = std::function<void(const StepKey&, std::span<const GroupRecord>)>;
   Status for_each_groups(const GroupsVisitor& visit) const;
   // Reads one of shown_tables(). Calls `visit` once without cells, then once for every row.

@@ -60,7 +60,7 @@ def _parser(*, program: bool) -> argparse.ArgumentParser:
     add("--gram-every", type=_positive, metavar="N", help="with hook: exact cosines each N steps")
     add("--reduction", choices=METHODS, help="sum gradients reproducibly (docs/reduction.md)")
     add("--microbatch-mean", action="store_true", help="with it: divide by all micro-batches")
-    add("--audit-every", type=_positive, metavar="N", help="check the sum itself (DDP)")
+    add("--audit-every", type=_positive, metavar="N", help="check the sum itself (DDP, FSDP2)")
     add("--no-fingerprints", action="store_true", help="compare nothing but gradients and losses")
     add("--quiet", action="store_true", help="print nothing")
     if program:

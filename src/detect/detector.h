@@ -35,7 +35,7 @@ struct Options {
 
 struct Alarm {
   enum class Kind : std::uint8_t {
-    kOutlier,          // a worker is too high or too low (ranks, and history where `event`)
+    kOutlier,          // a worker is too high or too low for long
     kPairSimilar,      // two workers are too alike
     kPairOpposed,      // two workers are too unlike
     kTooConsistent,    // workers differ less than their micro-batches allow

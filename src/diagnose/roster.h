@@ -22,7 +22,7 @@ class Roster {
   void hello(const Identity& who, const WorkerFacts& facts);
   void see(const StepRecord& record);
 
-  // The rank of a replica; the replica itself where nobody of it was heard.
+  // The global rank of a replica; the replica's own number where its worker was never heard.
   std::uint32_t rank_of(std::uint32_t replica) const;
   // The hosts of the ranks, each once, ascending.
   std::vector<std::string> hosts(const Ranks& ranks) const;

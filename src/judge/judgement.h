@@ -33,7 +33,7 @@ struct Judgement {
 Result<Judgement> judge(const RunLog& log, std::span<const StepRecord> steps,
                         std::optional<std::uint32_t> segment = {});
 
-// What packets could not be used: "135 packets arrived late, 2 were damaged". Empty without any.
+// What packets could not be used: "135 packets arrived late, 2 packets damaged". Empty without any.
 std::string packets_text(const PacketCounts& packets);
 
 }  // namespace presum::judge

@@ -47,7 +47,7 @@ const char* journal_mode(Journal journal) {
 }
 
 // What writers that were killed left of databases that they were making. One that is minutes old is
-// nobody's any more.
+// no running writer's.
 void remove_parts(const std::filesystem::path& file) {
   namespace fs = std::filesystem;
   constexpr std::chrono::minutes kOld{10};

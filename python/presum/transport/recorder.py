@@ -37,7 +37,7 @@ class Recorder:
         self.others_lost = False  # nothing of other ranks can come any more
 
     def record(self, rendezvous: Rendezvous | None, key: str) -> None:
-        """Until the session is closed. ``meeting``: where other ranks learn of this one."""
+        """Until the session is closed. ``rendezvous``: where other ranks learn of this one."""
         try:
             self._record(rendezvous, key)
         finally:
