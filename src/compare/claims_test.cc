@@ -129,7 +129,8 @@ TEST(OtherWorlds, AreNotIdenticalIfAnyWorkerSaysSomethingElseOfItself) {
 void without_buffers(std::vector<StepRecord>& steps) {
   for (StepRecord& s : steps) {
     for (WorkerRecord& w : s.workers) {
-      std::erase_if(w.states, [](const StateHash& h) { return h.of == StateHash::Of::kBuffers; });
+      std::erase_if(w.states,
+                    [](const StateHash& h) { return h.kind == StateHash::Kind::kBuffers; });
     }
   }
 }

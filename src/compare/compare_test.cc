@@ -451,7 +451,7 @@ TEST(Compare, DoesNotCompareSlicesOfModelsThatTrainOtherParameters) {
   auto b = steps_hashed_in_slices(5);
   for (StepRecord& s : b) {
     for (WorkerRecord& w : s.workers) {
-      if (s.step == 0) w.states.front().of = StateHash::Of::kBuffers;  // frozen
+      if (s.step == 0) w.states.front().kind = StateHash::Kind::kBuffers;  // frozen
       for (StateHash& h : w.states) h.value ^= s.step > 0;
     }
   }

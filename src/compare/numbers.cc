@@ -78,10 +78,10 @@ StateDifferences differing_states(const StepPair& pair, const std::vector<StateH
                                   const std::vector<StateHash>& b) {
   StateDifferences out;
   for (const StateHash& s : a) {
-    const bool parameters = s.of == StateHash::Of::kParameters;
+    const bool parameters = s.kind == StateHash::Kind::kParameters;
     if (!(parameters ? pair.same_parameters : pair.same_buffers)) continue;
     const auto same = std::ranges::find_if(
-        b, [&](const StateHash& o) { return o.group == s.group && o.of == s.of; });
+        b, [&](const StateHash& o) { return o.group == s.group && o.kind == s.kind; });
     if (same == b.end()) continue;
     ++out.compared;
     if (same->value == s.value) continue;

@@ -59,7 +59,7 @@ struct StepPair {
   const GroupOrder& groups;
   std::vector<WorkerPair> workers;  // of equal replicas; none where the numbers of workers differ
 
-  // Of each StateHash::Of: whether tensors have the same numbers in both runs, so that slices are
+  // Of each StateHash::Kind: whether tensors have the same numbers in both runs, so that slices are
   // of the same ones.
   bool same_parameters = true;
   bool same_buffers = true;

@@ -75,9 +75,9 @@ inline WorkerRecord worker(std::uint64_t step, std::uint32_t replica) {
   kind(Kind::kBatch, value(6, step, replica));
   for (const std::string& layer : kLayers) {
     w.states.push_back(
-        {name_hash(layer), StateHash::Of::kParameters, value(7, step, name_hash(layer))});
+        {name_hash(layer), StateHash::Kind::kParameters, value(7, step, name_hash(layer))});
   }
-  w.states.push_back({name_hash("layers.2"), StateHash::Of::kBuffers, value(8, step)});
+  w.states.push_back({name_hash("layers.2"), StateHash::Kind::kBuffers, value(8, step)});
   return w;
 }
 
