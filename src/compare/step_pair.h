@@ -109,15 +109,15 @@ class DifferenceBuilder {
   void add_equal(const WorkerPair& workers) { equal_.push_back(workers.first->rank); }
   // Nothing differs.
   StageResult none() && { return {.equal = std::move(equal_)}; }
-  void add_evidence(std::vector<std::uint32_t> ranks, std::string text) {
+  void add_evidence(std::vector<std::uint32_t> ranks, Detail detail) {
     if (difference_.evidence.size() < kEvidenceMax) {
-      difference_.evidence.push_back({std::move(ranks), std::move(text)});
+      difference_.evidence.push_back({std::move(ranks), std::move(detail)});
     }
   }
   void set_layers(const std::vector<std::uint64_t>& ids) {
     difference_.layers = pair_.groups.names_backward(ids);
   }
-  StageResult finish(std::string what) && {
+  StageResult finish(What what) && {
     auto& ranks = difference_.ranks;
     std::ranges::sort(ranks);
     ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());

@@ -74,7 +74,6 @@ Result<SimilarSteps> find_similar_steps(const RunLog& log, const std::vector<Seg
 
 // Samples of an earlier step under other parameters: the data began anew, the training did not.
 SegmentSpan place_segment(std::uint32_t segment, const SimilarSteps& similar) {
-  using Alignment = SegmentSpan::Alignment;
   const auto at = [&](std::uint64_t step, Alignment alignment) {
     return SegmentSpan{.segment = segment, .offset = step, .begin = step, .alignment = alignment};
   };
