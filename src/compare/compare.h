@@ -8,7 +8,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <variant>
 #include <vector>
 
@@ -66,8 +65,8 @@ struct RecordedSteps {
 
 // Since when a difference is there, where that is no single step.
 struct Bracket {
-  std::optional<std::uint64_t>
-      since;              // it began at this step or later; none: never compared before
+  // It began at this step or later. None: what differs was not compared before.
+  std::optional<std::uint64_t> since;
   std::uint64_t end = 0;  // the step after the last one whose update can be the cause
 };
 
@@ -114,11 +113,11 @@ struct Cause {
 struct Origin {
   enum class Place : std::uint8_t {
     kSettings,
-    kDealing,  // of samples to workers
+    kDealing,  // samples to workers
     kData,
-    kDraws,           // from random generators
-    kStart,           // the weights that the runs began with
-    kBeforeCompared,  // those, or an update before parameters were first compared
+    kDraws,                 // from random generators
+    kStart,                 // the weights that the runs began with
+    kStartOrEarlierUpdate,  // those, or an update before these parameters were first compared
     kUpdate,
     kForward,
     kBackward,

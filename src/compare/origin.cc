@@ -28,7 +28,8 @@ UpdateSteps update_of(const ModelComparison& m) {
 }
 
 Origin origin_of_parameters(const ModelComparison& m) {
-  if (!m.last_identical) return {.place = m.any_before ? Place::kBeforeCompared : Place::kStart};
+  if (!m.last_identical)
+    return {.place = m.any_before ? Place::kStartOrEarlierUpdate : Place::kStart};
   return {.place = Place::kUpdate,
           .update = update_of(m),
           .some_workers = !first_of(m).ranks.empty() && !first_of(m).all_ranks};

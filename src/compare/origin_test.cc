@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "compare/compare.h"
@@ -14,6 +15,7 @@
 namespace presum::compare {
 namespace {
 
+using testing::Change;
 using testing::change_gradient;
 using testing::change_layer;
 using testing::changed_from;
@@ -31,6 +33,38 @@ using testing::steps_of;
 using testing::TempFolder;
 using Kind = FingerprintKind;
 using Step = std::optional<std::uint64_t>;
+
+void change_first_layer(StepRecord& step) {
+  for (WorkerRecord& w : step.workers) w.states[0].value ^= 1;
+}
+
+Origin origin_of_change(std::uint64_t step, const Change& change) {
+  const auto c = changed_from(step, change);
+  return c.first() == nullptr ? Origin{} : c.first()->origin.value_or(Origin{});
+}
+
+TEST(Origin, IsAPlaceOfTheFirstStageThatDiffers) {
+  using Place = Origin::Place;
+  const auto data = [](StepRecord& s) { s.workers[1].samples.hashes[3] = 99; };
+  EXPECT_EQ(origin_of_change(4, data).place, Place::kData);
+  const auto dealt = [](StepRecord& s) {
+    std::swap(s.workers[0].samples.hashes, s.workers[2].samples.hashes);
+  };
+  EXPECT_EQ(origin_of_change(4, dealt).place, Place::kDealing);
+  const auto loss = [](StepRecord& s) { s.workers[0].loss += 1; };
+  EXPECT_EQ(origin_of_change(4, loss).place, Place::kForward);
+  const auto gradient = [](StepRecord& s) { change_gradient(s, 1, {"head"}); };
+  EXPECT_EQ(origin_of_change(4, gradient).place, Place::kBackward);
+  const auto reduction = [](StepRecord& s) { s.workers[0].reduced_fingerprint ^= 1; };
+  EXPECT_EQ(origin_of_change(5, reduction).place, Place::kReduction);
+  EXPECT_EQ(origin_of_change(0, change_first_layer).place, Place::kStart);
+  const Origin update = origin_of_change(4, change_first_layer);
+  EXPECT_EQ(update.place, Place::kUpdate);
+  ASSERT_TRUE(update.update.has_value());
+  EXPECT_EQ(update.update->first, 0U) << "when the slice was last hashed";
+  EXPECT_EQ(update.update->last, 3U);
+  EXPECT_FALSE(update.update->reduced_equal);
+}
 
 TEST(Origin, SaysThatSamplesOfAnotherSaltMayBeTheCause) {
   auto b = steps_of(4);
@@ -63,18 +97,13 @@ TEST(Origin, SaysThatSamplesThatWereNotRecordedMayBeTheCause) {
       origin_text(*c.first()).starts_with("the samples, whose content was not compared, or the"));
 }
 
-void change_states(StepRecord& step, std::size_t layer) {
-  for (WorkerRecord& w : step.workers) w.states[layer].value ^= 1;
-}
-
 TEST(Origin, BlamesTheUpdateWhereTheReducedGradientWasEqual) {
-  const auto change = [](StepRecord& s) { change_states(s, 0); };
-  const auto after_reduced = changed_from(1, change);
+  const auto after_reduced = changed_from(1, change_first_layer);
   expect_first(after_reduced, Stage::kParameters, 1, {10, 11, 12});
   EXPECT_TRUE(has(origin_text(*after_reduced.first()), "the reduced gradient was equal"));
   EXPECT_TRUE(
       cause_text(*after_reduced.first()).starts_with("the update of step 0 itself differs"));
-  const auto after_unread = changed_from(7, change);
+  const auto after_unread = changed_from(7, change_first_layer);
   EXPECT_TRUE(has(origin_text(*after_unread.first()), "was not compared there"));
   EXPECT_TRUE(
       cause_text(*after_unread.first()).starts_with("the reduction or the update of one of the"));

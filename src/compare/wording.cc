@@ -212,7 +212,7 @@ std::string obstacle_text(const Comparison& c) {
 
 std::string agreement_text(const Comparison& c) {
   if (c.outcome != Outcome::kIdentical) return "";
-  const auto first = agreement_text(c.models.front());
+  auto first = agreement_text(c.models.front());
   if (c.models.size() == 1) return first;
   std::string out;
   bool alike = true;

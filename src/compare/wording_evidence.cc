@@ -167,6 +167,7 @@ std::string evidence_text(const Evidence& evidence) {
 
 std::string kinds_text(const std::vector<std::uint32_t>& kinds) {
   std::vector<std::string> names;
+  names.reserve(kinds.size());
   for (const std::uint32_t kind : kinds) names.push_back(kind_name(kind));
   return fmt::format("{}", fmt::join(names, ", "));
 }

@@ -67,7 +67,7 @@ std::string update_text(const UpdateSteps& updates) {
 // `here`: what was computed.
 std::string computation_text(const Origin& origin, const Difference& first,
                              const std::string& here) {
-  const auto computation = fmt::format(
+  auto computation = fmt::format(
       "{}{} (an operation that does not repeat, another kernel or precision, the machine)",
       origin.samples_unseen ? "the samples, whose content was not compared, or " : "", here);
   if (!origin.update) return computation;
@@ -99,7 +99,7 @@ std::string place_text(const Origin& origin, const Difference& first) {
       return "random draws: another seed, or draws that only one run made before this step";
     case Place::kStart:
       return kStart;
-    case Place::kBeforeCompared:
+    case Place::kStartOrEarlierUpdate:
       return fmt::format("these parameters were not compared before: an earlier update, or {}",
                          kStart);
     case Place::kUpdate:
