@@ -176,6 +176,21 @@ def test_the_public_folder_includes_nothing_private() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_what_compares_two_runs_does_not_word_it() -> None:
+    """Facts become words in one place, for what shows them: no code reads words back."""
+    allowed = {"wording", "wording_evidence", "wording_origin", "document", "testing"}
+    wrong = []
+    for path in files("src/compare"):
+        if path.stem in allowed or path.name.endswith("_test.cc"):
+            continue
+        wrong += [
+            f"{relative(path)}:{line}"
+            for line, target in includes(path)
+            if target == "compare/wording.h"
+        ]
+    assert not wrong, "\n".join(wrong)
+
+
 # ---- the Python parts
 
 PACKAGE = ROOT / "python" / "presum"

@@ -150,9 +150,9 @@ class Watch {
     if (!active()) return;
     observer_->begin_step(step);
     observer_->begin_states();
-    using Of = presum::StateHash::Of;
-    check(observer_->state(Of::kParameters, kWeight, model.weight.data(), kFeatures, 8));
-    check(observer_->state(Of::kParameters, kBias, &model.bias, 1, 8));
+    using Kind = presum::StateHash::Kind;
+    check(observer_->state(Kind::kParameters, kWeight, model.weight.data(), kFeatures, 8));
+    check(observer_->state(Kind::kParameters, kBias, &model.bias, 1, 8));
     std::array<std::uint64_t, kRows> rows{};
     presum::hash_rows({.data = batch.x.data(), .rows = kRows, .columns = kFeatures}, rows);
     observer_->samples(rows);

@@ -72,9 +72,9 @@ struct FingerprintValue {
 
 // A hash of some of a group's parameters or buffers before the step's forward pass.
 struct StateHash {
-  enum class Of : std::uint32_t { kParameters = 1, kBuffers = 2 };
+  enum class Kind : std::uint32_t { kParameters = 1, kBuffers = 2 };
   std::uint64_t group = 0;
-  Of of = Of::kParameters;
+  Kind kind = Kind::kParameters;
   std::uint64_t value = 0;
 };
 

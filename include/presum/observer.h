@@ -123,10 +123,10 @@ class Observer {
   // buffer (its position in ObserverOptions::buffers). The hashes are sent with the next end_step,
   // or with a final note. All workers must report the same tensors at a step.
   // Errors (kInvalidArgument): an unknown index, a null pointer with count > 0, another width.
-  Status state(StateHash::Of of, std::uint32_t index, const void* data, std::size_t count,
+  Status state(StateHash::Kind kind, std::uint32_t index, const void* data, std::size_t count,
                std::uint32_t element_bytes);
   // Reports a fingerprint that was computed elsewhere, such as on a GPU.
-  Status state_sum(StateHash::Of of, std::uint32_t index, std::uint64_t fingerprint);
+  Status state_sum(StateHash::Kind kind, std::uint32_t index, std::uint64_t fingerprint);
 
   // The gradient of one parameter after the reduction and before clipping. Works as `gradient`, but
   // makes no sketch. Report all parameters of a step or none.

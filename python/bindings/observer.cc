@@ -63,15 +63,16 @@ void gradient_sums(Observer& o, ParameterId id, std::uint64_t elements, bool red
 
 void gram(Observer& o, const std::vector<double>& share) { unwrap(o.gram(share)); }
 
-void state(Observer& o, std::uint32_t of, std::uint32_t index, std::uintptr_t address,
+void state(Observer& o, std::uint32_t kind, std::uint32_t index, std::uintptr_t address,
            std::size_t count, std::uint32_t element_bytes) {
   const auto* data = memory_at<const void>(address, count);
-  unwrap(without_gil(
-      [&] { return o.state(static_cast<StateHash::Of>(of), index, data, count, element_bytes); }));
+  unwrap(without_gil([&] {
+    return o.state(static_cast<StateHash::Kind>(kind), index, data, count, element_bytes);
+  }));
 }
 
-void state_sum(Observer& o, std::uint32_t of, std::uint32_t index, std::uint64_t fingerprint) {
-  unwrap(o.state_sum(static_cast<StateHash::Of>(of), index, fingerprint));
+void state_sum(Observer& o, std::uint32_t kind, std::uint32_t index, std::uint64_t fingerprint) {
+  unwrap(o.state_sum(static_cast<StateHash::Kind>(kind), index, fingerprint));
 }
 
 std::vector<std::uint64_t> hash_rows_at(std::uintptr_t address, std::uint64_t rows,
@@ -125,9 +126,9 @@ void bind_observer(nb::module_& m) {
            nb::arg("facts"), nb::arg("parameters"), nb::arg("buffers"))
       .def("fact", &Observer::fact, nb::arg("key"), nb::arg("value"))
       .def("begin_states", &Observer::begin_states)
-      .def("state", &state, nb::arg("of"), nb::arg("index"), nb::arg("address"), nb::arg("count"),
+      .def("state", &state, nb::arg("kind"), nb::arg("index"), nb::arg("address"), nb::arg("count"),
            nb::arg("element_bytes"))
-      .def("state_sum", &state_sum, nb::arg("of"), nb::arg("index"), nb::arg("fingerprint"))
+      .def("state_sum", &state_sum, nb::arg("kind"), nb::arg("index"), nb::arg("fingerprint"))
       .def(
           "samples", [](Observer& o, const std::vector<std::uint64_t>& h) { o.samples(h); },
           nb::arg("hashes"))

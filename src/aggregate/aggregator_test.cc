@@ -636,7 +636,7 @@ TEST(MonitorFindings, ComeFromLastWordsToo) {
   for (std::uint32_t r = 0; r < kWorkers; ++r) {
     auto note = goodbye(r, kWorkers);
     note.state.optimizer_steps = 2;
-    note.state.states = {{7, StateHash::Of::kParameters, r == 3 ? 99U : 1U}};
+    note.state.states = {{7, StateHash::Kind::kParameters, r == 3 ? 99U : 1U}};
     monitor.ingest(note);
   }
   const auto findings = monitor->take_new_findings();

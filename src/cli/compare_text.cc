@@ -7,6 +7,7 @@
 
 #include "cli/findings_text.h"
 #include "cli/text.h"
+#include "compare/wording.h"
 
 namespace presum::cli {
 namespace {
@@ -46,7 +47,7 @@ std::string last_seen(Stage stage, const Difference& d) {
 }
 
 std::string part(const Comparison& c, const ModelComparison& m) {
-  return c.models.size() == 1 ? "" : fmt::format("module {}, shard {}: ", m.module, m.shard);
+  return c.models.size() == 1 ? "" : compare::model_name(m.module, m.shard) + ": ";
 }
 
 std::string identical_until(const ModelComparison& m) {
@@ -54,9 +55,10 @@ std::string identical_until(const ModelComparison& m) {
   if (!m.last_identical) return "";
   const bool parameters = *m.first == Stage::kParameters || *m.first == Stage::kFinal;
   const bool in_turn = parameters && d.last_seen == m.last_identical;
-  const auto computed = !m.bracket.empty() && m.dated_after
-                            ? fmt::format(", {} up to step {}", m.computed, *m.dated_after)
-                            : std::string();
+  const auto computed =
+      m.bracket && m.dated_after
+          ? fmt::format(", {} up to step {}", compare::computed_text(m), *m.dated_after)
+          : std::string();
   return in_turn || *m.last_identical + 1 >= d.step
              ? fmt::format("identical up to step {}{}; ", *m.last_identical, computed)
              : fmt::format("identical at the common steps up to {}{}; ", *m.last_identical,
@@ -64,16 +66,18 @@ std::string identical_until(const ModelComparison& m) {
 }
 
 std::string headline(const Comparison& c) {
-  if (c.outcome == Outcome::kNotComparable) return "not comparable: " + c.reason + "\n";
+  if (c.outcome == Outcome::kNotComparable)
+    return "not comparable: " + compare::obstacle_text(c) + "\n";
   const ModelComparison* m = c.first();
-  if (m == nullptr) return c.agreement + "\n";
+  if (m == nullptr) return compare::agreement_text(c) + "\n";
   const Difference& d = *m->at(*m->first).first;
-  const auto* const found = m->bracket.empty() ? "first difference" : "first difference seen";
+  const auto* const found = m->bracket ? "first difference seen" : "first difference";
   const auto* const at = *m->first == Stage::kFinal ? "" : "at ";
   return fmt::format("different: {}{}{}{} {}{}, {}, {}{}{}\n", part(c, *m),
-                     printable(m->cause.empty() ? "" : m->cause + "; "), identical_until(*m), found,
-                     at, when(*m->first, d), words(*m->first), who(d), printable(d.what),
-                     m->bracket.empty() ? "" : " (" + m->bracket + ")");
+                     printable(m->cause ? compare::cause_text(*m) + "; " : ""), identical_until(*m),
+                     found, at, when(*m->first, d), words(*m->first), who(d),
+                     printable(compare::what_text(d)),
+                     m->bracket ? " (" + compare::bracket_text(*m) + ")" : "");
 }
 
 std::string evidence_lines(const Difference& d, std::size_t most, const char* indent) {
@@ -81,7 +85,8 @@ std::string evidence_lines(const Difference& d, std::size_t most, const char* in
   for (const Evidence& e : d.evidence) {
     if (most-- == 0) break;
     const bool same = e.ranks.empty() || e.ranks == d.ranks;
-    out += fmt::format("{}{}{}\n", indent, same ? "" : ranks(e.ranks) + ": ", printable(e.text));
+    out += fmt::format("{}{}{}\n", indent, same ? "" : ranks(e.ranks) + ": ",
+                       printable(compare::evidence_text(e)));
   }
   return out;
 }
@@ -98,14 +103,15 @@ std::string number_line(const ModelComparison& m) {
   constexpr std::size_t kShown = 2;
   return fmt::format("    first in numbers: {}{}, {}, {}{}\n{}", when(*m.first_number, d),
                      last_seen(*m.first_number, d), words(*m.first_number), who(d),
-                     printable(d.what), evidence_lines(d, kShown, "        "));
+                     printable(compare::what_text(d)), evidence_lines(d, kShown, "        "));
 }
 
 std::string first_text(const ModelComparison& m) {
   const Difference& first = *m.at(*m.first).first;
-  const auto dated = m.dated.empty() ? "" : "    " + m.dated + "\n";
+  const auto dated = m.dating ? "    " + compare::dating_text(m) + "\n" : "";
   return evidence_lines(first, first.evidence.size(), "    ") + dated + unseen_line(m) +
-         number_line(m) + fmt::format("    where to look: {}\n", printable(m.origin));
+         number_line(m) +
+         fmt::format("    where to look: {}\n", printable(compare::origin_text(m)));
 }
 
 std::string side_text(const char* name, const std::string& run, const RecordedSteps& s) {
@@ -119,7 +125,7 @@ std::string stage_line(const ModelComparison& m, std::size_t index, std::size_t 
   std::string first = s.compared == 0 ? "not compared" : "equal";
   if (s.first) {
     first = fmt::format("{}{}: {}{}", when(stage, *s.first), last_seen(stage, *s.first),
-                        who(*s.first), printable(s.first->what));
+                        who(*s.first), printable(compare::what_text(*s.first)));
   }
   const auto* const mark = m.first == stage ? " <- first" : "";
   return fmt::format("{:<{}}  {:>8}  {:>9}  {}{}\n", words(stage), width, s.compared, s.differing,
@@ -143,8 +149,9 @@ std::string listed(const char* title, const std::vector<std::string>& lines) {
   return out.empty() ? "" : fmt::format("{}\n{}", title, out);
 }
 
-std::string value(const std::string& text) {
+std::string value(const std::vector<std::string>& values) {
   constexpr std::size_t kShown = 80;
+  const auto text = compare::fact_text(values);
   if (text.empty()) return "unset";
   return text.size() > kShown ? text.substr(0, kShown) + "..." : text;
 }
@@ -160,11 +167,11 @@ std::string facts_text(const Comparison& c, FactDifference::Weight weight, const
 }
 
 std::string model_text(const Comparison& c, const ModelComparison& m) {
-  const auto title =
-      c.models.size() == 1 ? "" : fmt::format("module {}, shard {}\n", m.module, m.shard);
+  const auto title = c.models.size() == 1 ? "" : compare::model_name(m.module, m.shard) + "\n";
   return title + side_text("A", c.a, m.a) + side_text("B", c.b, m.b) + stages_table(m) +
          (c.models.size() > 1 && m.first ? first_text(m) : "") +
-         listed("also to know:", m.remarks) + listed("not compared:", m.not_compared) + '\n';
+         listed("also to know:", compare::remark_texts(m)) +
+         listed("not compared:", compare::not_compared_texts(m)) + '\n';
 }
 
 }  // namespace
@@ -178,7 +185,7 @@ std::string comparison_text(const Comparison& c) {
   out += facts_text(c, Weight::kDefining, "settings that differ:");
   out += facts_text(c, Weight::kEnvironment, "environments differ (a possible cause):");
   out += facts_text(c, Weight::kRecording, "recorded in another way:");
-  return out + listed("in one run only:", c.not_compared);
+  return out + listed("in one run only:", compare::not_compared_texts(c));
 }
 
 }  // namespace presum::cli

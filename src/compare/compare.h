@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where two runs begin to differ. Pure functions of what their run logs hold; thread-safety: that
-// of the logs. How things are compared: docs/compare.md.
+// Where two runs begin to differ, as facts; wording.h puts them in words. Pure functions of what
+// the run logs hold; thread-safety: that of the logs. How things are compared: docs/compare.md.
 #pragma once
 
 #include <array>
@@ -8,8 +8,10 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
+#include "compare/evidence.h"
 #include "presum/run_log.h"
 #include "presum/status.h"
 
@@ -31,19 +33,14 @@ inline constexpr std::size_t kStages = 8;
 // "reduction", "final-parameters".
 std::string_view to_string(Stage stage);
 
-struct Evidence {
-  std::vector<std::uint32_t> ranks;  // whom it is about, ascending; empty: not single workers
-  std::string text;                  // one line; not trusted, for it may hold names from a run
-};
-
 // How the runs differ at one step and stage. Ranks are those of run A.
 struct Difference {
   std::uint64_t step = 0;
   std::vector<std::uint32_t> ranks;  // workers that differ, ascending; empty: not single workers
   bool all_ranks = false;            // no worker that was compared is equal
-  std::string what;                  // what differs, in a few words; not trusted
-  std::vector<std::string> layers;   // groups that differ, in the order of the backward pass
-  std::vector<Evidence> evidence;    // a bounded number
+  What what;
+  std::vector<std::string> layers;  // groups that differ, in the order of the backward pass
+  std::vector<Evidence> evidence;   // a bounded number
   // The last common step before `step` at which what differs was compared and equal: those
   // parameters, or the loss, gradient or reduced gradient of every worker that differs. None:
   // never, or a stage of the inputs.
@@ -66,6 +63,162 @@ struct RecordedSteps {
   std::uint32_t workers = 0;  // at the last step
 };
 
+// Since when a difference is there, where that is no single step.
+struct Bracket {
+  // It began at this step or later. None: what differs was not compared before.
+  std::optional<std::uint64_t> since;
+  std::uint64_t end = 0;  // the step after the last one whose update can be the cause
+};
+
+// What losses and gradients say about a first difference of parameters within its bracket.
+struct Dating {
+  enum class Kind : std::uint8_t {
+    kDates,       // they differ from the same step on
+    kAfterThem,   // they are equal, and parameters differ after the last step only
+    kTooLate,     // they are equal at the step, and differ from a later one on
+    kNeverDiffer  // they are equal at the step, and at all later ones
+  };
+  Kind kind = Kind::kDates;
+  std::uint64_t equal_until = 0;  // a step
+  std::uint64_t differ_from = 0;  // of kDates and kTooLate
+};
+
+// Steps whose updates may be the cause of a difference, the last one included.
+struct UpdateSteps {
+  std::uint64_t first = 0;
+  std::uint64_t last = 0;
+  bool reduced_equal = false;  // their reduced gradients were compared and equal
+};
+
+// A setting of the optimiser is another one, and which one is not recorded.
+struct UnnamedSetting {};
+
+// The runs made other numbers of optimiser steps, from a step on.
+struct OtherUpdates {
+  std::uint64_t from = 0;
+};
+
+using UpdateSetting = std::variant<FactValues, SettingValues, UnnamedSetting, OtherUpdates>;
+
+// The update itself differs, or the reduction before it: gradients before it are equal.
+struct Cause {
+  UpdateSteps updates;
+  bool dated = false;                   // losses and gradients say so, not the parameters alone
+  std::vector<UpdateSetting> settings;  // what is known to differ of the optimiser
+  // Whether it is the update and no reduction before it.
+  bool update_alone() const { return updates.reduced_equal || !settings.empty(); }
+};
+
+// Where to look for the cause: what is left once all that was compared before is known to be equal.
+struct Origin {
+  enum class Place : std::uint8_t {
+    kSettings,
+    kDealing,  // samples to workers
+    kData,
+    kDraws,                 // from random generators
+    kStart,                 // the weights that the runs began with
+    kStartOrEarlierUpdate,  // those, or an update before these parameters were first compared
+    kUpdate,
+    kForward,
+    kBackward,
+    kForwardOrBackward,
+    kWorkerCounts,  // other numbers of workers add up in another order
+    kReduction
+  };
+  Place place = Place::kSettings;
+  bool samples_unseen = false;  // of a computation: the samples may be the cause as well
+  // kUpdate: of which steps. Of a computation: an update that may be the cause instead.
+  std::optional<UpdateSteps> update = {};
+  bool some_workers = false;  // kUpdate: only some workers differ
+};
+
+// ---- what else is to be known
+
+// Workers made fewer optimiser steps in one run, from a step on.
+struct FewerUpdates {
+  Side run = Side::kA;
+  std::uint64_t from = 0;
+  std::vector<std::uint32_t> ranks;  // ascending
+};
+
+// Random generators that are left out because nobody seeded them.
+struct UnseededGenerators {
+  std::vector<std::uint32_t> kinds;  // of fingerprints, ascending
+};
+
+// Random generators differ from a step on, without a consequence.
+struct IdleGenerators {
+  std::vector<std::uint32_t> kinds;  // likewise
+  std::uint64_t from = 0;
+  std::optional<std::uint64_t> equal_at;  // a step that came out equal; none: all did
+};
+
+// A segment's record lacks something, and says so.
+struct IncompleteRecord {
+  Side run = Side::kA;
+  SegmentInfo segment;
+};
+
+// The run was killed, or is still going on.
+struct UnclosedRun {
+  Side run = Side::kA;
+};
+
+// How the steps of a segment are numbered on from those of the segments before it.
+enum class Alignment : std::uint8_t {
+  kFirst,    // the first segment
+  kReplays,  // its first step has the gradients, or else the samples, of one earlier step
+  kRestart,  // its first step has the samples and the parameters of step 0
+  kAssumed,  // it is taken to go on after the last recorded step
+};
+
+// A run was restarted.
+struct Restart {
+  Side run = Side::kA;
+  std::uint32_t segment = 0;
+  std::uint64_t step = 0;  // its first one
+  Alignment alignment = Alignment::kAssumed;
+};
+
+using Remark = std::variant<FewerUpdates, UnseededGenerators, IdleGenerators, IncompleteRecord,
+                            UnclosedRun, Restart>;
+
+// ---- what was not compared, and why
+
+// A stage, at some of the common steps.
+struct UncomparedStage {
+  enum class Why : std::uint8_t {
+    kNotInA,
+    kNotInB,
+    kNotInEither,
+    kOtherWorkerCounts,
+    kSalts,  // differ, so that hashes of samples do
+    kRowsNotKept,
+    kOtherParameters,  // hashes are of other ones
+    kOtherEnds,        // the runs did not end at the same step, or after as many updates
+    kNotRead,          // no gradient was
+    kNoCommonWorker
+  };
+  Stage stage = Stage::kData;
+  std::uint64_t steps = 0;
+  Why why = Why::kNotInEither;
+};
+
+// A part of what was compared, at some of the common steps.
+struct UncomparedPart {
+  enum class Part : std::uint8_t { kSampleContents, kUnreadGradients, kMissingWorkers };
+  Part part = Part::kSampleContents;
+  std::uint64_t steps = 0;
+};
+
+// Steps that one run alone has.
+struct StepsOfOneRun {
+  Side run = Side::kA;
+  std::uint64_t steps = 0;
+};
+
+using NotCompared = std::variant<UncomparedStage, UncomparedPart, StepsOfOneRun>;
+
 struct ModelComparison {
   std::uint32_t module = 0;
   std::uint32_t shard = 0;
@@ -80,22 +233,23 @@ struct ModelComparison {
   std::optional<std::uint64_t> last_identical;
   // Losses and gradients are equal up to this step and date a first difference of parameters.
   std::optional<std::uint64_t> dated_after;
-  std::uint64_t unrecorded = 0;           // optimiser steps after the last recorded one
-  bool any_before = false;                // there are common steps before that of `first`
-  bool reduced_equal_before = false;      // reduced gradients before `first` equal
-  bool positions_only = false;            // of its samples, at most: the salts differ
-  std::vector<Stage> unseen;              // not compared at the step of `first`, and before it
-  bool other_worlds = false;              // equal but for the numbers of workers
-  std::string worlds;                     // "2 and 3": numbers of workers where they differ
-  std::uint64_t world_steps = 0;          // at which they do
-  std::string computed;                   // "losses and gradients": those that may date it
-  std::string bracket;                    // since when it differs, where that is no single step
-  std::string dated;                      // what losses and gradients say about that
-  std::string cause;                      // that the update differs, where nothing before it does
-  std::string origin;                     // where to look for the cause; empty where identical
-  std::vector<std::string> remarks;       // what differs without a consequence, what was assumed
-  std::vector<std::string> not_compared;  // and why
+  std::uint64_t unrecorded = 0;       // optimiser steps after the last recorded one
+  bool any_before = false;            // there are common steps before that of `first`
+  bool reduced_equal_before = false;  // reduced gradients before `first` equal
+  bool positions_only = false;        // of its samples, at most: the salts differ
+  std::vector<Stage> unseen;          // not compared at the step of `first`, and before it
+  bool other_worlds = false;          // equal but for the numbers of workers
+  std::vector<WorkerCounts> worlds;   // where they differ, each once, ascending
+  std::uint64_t world_steps = 0;      // at which they do
+  std::optional<Bracket> bracket;     // none: it began where it was found, or never
+  std::optional<Dating> dating;
+  std::optional<Cause> cause;
+  std::optional<Origin> origin;  // none: identical
+  std::vector<Remark> remarks;
+  std::vector<NotCompared> not_compared;
 
+  // Whether anything was compared that is computed.
+  bool compares_numbers() const;
   const StageSummary& at(Stage stage) const { return stages[static_cast<std::size_t>(stage)]; }
   StageSummary& at(Stage stage) { return stages[static_cast<std::size_t>(stage)]; }
 };
@@ -109,8 +263,8 @@ struct FactDifference {
   };
   std::uint32_t module = 0;
   std::string key;
-  std::string a;  // not trusted; empty: absent
-  std::string b;
+  std::vector<std::string> a;  // values of workers, each once; not trusted; none: absent
+  std::vector<std::string> b;
   Weight weight = Weight::kEnvironment;
   std::vector<std::uint32_t> ranks;  // that differ; empty: the numbers of workers differ
   bool all_ranks = false;
@@ -119,15 +273,29 @@ struct FactDifference {
 
 enum class Outcome : std::uint8_t { kIdentical, kDifferent, kNotComparable };
 
+// Why nothing could be compared.
+enum class Obstacle : std::uint8_t {
+  kNoStepInA,
+  kNoStepInB,
+  kNoCommonModel,
+  kNoCommonStep,
+  kNothingInSteps,  // the common steps hold nothing that both runs recorded
+};
+
+struct ModelOfOneRun {
+  std::uint32_t module = 0;
+  std::uint32_t shard = 0;
+  Side run = Side::kA;
+};
+
 struct Comparison {
   std::string a;  // names of the runs
   std::string b;
   Outcome outcome = Outcome::kNotComparable;
-  std::string reason;     // why nothing could be compared; else empty
-  std::string agreement;  // what is identical, in one sentence; else empty
+  std::optional<Obstacle> obstacle;  // kNotComparable: why
   std::vector<ModelComparison> models;
   std::vector<FactDifference> facts;
-  std::vector<std::string> not_compared;  // models of one run only
+  std::vector<ModelOfOneRun> not_compared;
   // The model whose first difference comes first; null where there is none.
   const ModelComparison* first() const;
 };

@@ -3,6 +3,8 @@
 
 #include <array>
 
+#include "compare/wording.h"
+
 namespace presum::compare {
 namespace {
 
@@ -20,11 +22,12 @@ Json name(const std::optional<Stage>& stage) { return stage ? Json(to_string(*st
 
 Json difference_json(const Difference& d) {
   Json evidence = Json::array();
-  for (const Evidence& e : d.evidence) evidence.push_back({{"ranks", e.ranks}, {"text", e.text}});
+  for (const Evidence& e : d.evidence)
+    evidence.push_back({{"ranks", e.ranks}, {"text", evidence_text(e)}});
   return {{"step", d.step},
           {"ranks", d.ranks},
           {"all_ranks", d.all_ranks},
-          {"what", d.what},
+          {"what", what_text(d)},
           {"layers", d.layers},
           {"evidence", evidence},
           {"last_seen", or_null(d.last_seen)}};
@@ -62,25 +65,25 @@ Json model_json(const ModelComparison& m) {
           {"first_number", name(m.first_number)},
           {"last_identical", or_null(m.last_identical)},
           {"dated_after", or_null(m.dated_after)},
-          {"computed", m.computed},
-          {"bracket", m.bracket},
-          {"dated", m.dated},
-          {"cause", m.cause},
+          {"computed", computed_text(m)},
+          {"bracket", bracket_text(m)},
+          {"dated", dating_text(m)},
+          {"cause", cause_text(m)},
           {"other_worlds", m.other_worlds},
           {"unseen", unseen},
           {"positions_only", m.positions_only},
-          {"origin", m.origin},
+          {"origin", origin_text(m)},
           {"stages", stages},
-          {"remarks", m.remarks},
-          {"not_compared", m.not_compared}};
+          {"remarks", remark_texts(m)},
+          {"not_compared", not_compared_texts(m)}};
 }
 
 Json fact_json(const FactDifference& f) {
   return {{"module", f.module},
           {"key", f.key},
           {"weight", kWeights[static_cast<std::size_t>(f.weight)]},
-          {"a", f.a},
-          {"b", f.b},
+          {"a", fact_text(f.a)},
+          {"b", fact_text(f.b)},
           {"ranks", f.ranks},
           {"all_ranks", f.all_ranks},
           {"since", f.since}};
@@ -94,13 +97,13 @@ Json document(const Comparison& comparison) {
   for (const ModelComparison& m : comparison.models) models.push_back(model_json(m));
   for (const FactDifference& f : comparison.facts) facts.push_back(fact_json(f));
   return {{"outcome", kOutcomes[static_cast<std::size_t>(comparison.outcome)]},
-          {"reason", comparison.reason},
-          {"agreement", comparison.agreement},
+          {"reason", obstacle_text(comparison)},
+          {"agreement", agreement_text(comparison)},
           {"a", comparison.a},
           {"b", comparison.b},
           {"models", models},
           {"facts", facts},
-          {"not_compared", comparison.not_compared}};
+          {"not_compared", not_compared_texts(comparison)}};
 }
 
 }  // namespace presum::compare

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compare/facts.h"
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -78,6 +75,12 @@ bool same_value(const std::string& key, const std::string& a, const std::string&
   return whole(a, of_a) && whole(b, of_b) && of_a == of_b;
 }
 
+// Of one worker; what is empty is as good as absent.
+std::vector<std::string> value_of(const ByRank& by_rank, ByRank::const_iterator worker) {
+  if (worker == by_rank.end() || worker->second.empty()) return {};
+  return {worker->second};
+}
+
 std::optional<FactDifference> by_rank(const std::string& key, const ByRank& a, const ByRank& b) {
   FactDifference out{.key = key, .weight = weight_of(key)};
   std::set<std::uint32_t> ranks;
@@ -91,8 +94,8 @@ std::optional<FactDifference> by_rank(const std::string& key, const ByRank& a, c
     if (both ? same_value(key, in_a->second, in_b->second) : !absence_counts(key)) continue;
     out.ranks.push_back(rank);
     if (out.ranks.size() > 1) continue;
-    out.a = in_a == a.end() ? "" : in_a->second;
-    out.b = in_b == b.end() ? "" : in_b->second;
+    out.a = value_of(a, in_a);
+    out.b = value_of(b, in_b);
   }
   if (out.ranks.empty()) return std::nullopt;
   out.all_ranks = out.ranks.size() == ranks.size();
@@ -112,8 +115,8 @@ std::optional<FactDifference> by_shared(const std::string& key, const ByRank& a,
                                      same_value(key, *of_a.begin(), *of_b.begin()));
   if (same) return std::nullopt;
   return FactDifference{.key = key,
-                        .a = fmt::format("{}", fmt::join(of_a, " or ")),
-                        .b = fmt::format("{}", fmt::join(of_b, " or ")),
+                        .a = {of_a.begin(), of_a.end()},
+                        .b = {of_b.begin(), of_b.end()},
                         .weight = weight};
 }
 

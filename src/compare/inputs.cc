@@ -1,19 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compare/inputs.h"
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
 #include <array>
 #include <bit>
+#include <cmath>
+#include <map>
 #include <set>
 
 namespace presum::compare {
 namespace {
 
 using Kind = FingerprintKind;
-
-constexpr std::uint32_t kMicroBatches = ~0U;  // beside the kinds of fingerprints
 
 constexpr std::array kRandomKinds = {Kind::kRngTorch, Kind::kRngDevice, Kind::kRngNumpy,
                                      Kind::kRngPython};
@@ -45,63 +42,65 @@ bool is_setting_of_all(std::uint32_t kind) {
   return is_setting(kind) && !is_one_of(kind, kOfWorld);
 }
 
-std::string name_of(std::uint32_t kind) {
-  if (kind == kMicroBatches) return "micro_batches";
-  const FingerprintInfo* info = find_fingerprint_kind(kind);
-  return info != nullptr ? std::string(info->name) : fmt::format("fingerprint {}", kind);
-}
-
 bool is_hash(std::uint32_t kind) {
   const bool unknown = find_fingerprint_kind(kind) == nullptr && kind != kMicroBatches;
   return unknown || is_one_of(kind, kHashes);
 }
 
-std::string values_text(std::uint32_t kind, std::uint64_t a, std::uint64_t b) {
-  if (is_hash(kind)) return name_of(kind);
+// Two NaN are one value.
+bool same_value(std::uint32_t kind, std::uint64_t a, std::uint64_t b) {
   const FingerprintInfo* info = find_fingerprint_kind(kind);
-  if (info != nullptr && info->real) {
-    return fmt::format("{}: {} in A, {} in B", info->name, std::bit_cast<double>(a),
-                       std::bit_cast<double>(b));
-  }
-  return fmt::format("{}: {} in A, {} in B", name_of(kind), a, b);
+  const bool real = info != nullptr && info->real;
+  return a == b ||
+         (real && std::isnan(std::bit_cast<double>(a)) && std::isnan(std::bit_cast<double>(b)));
 }
 
 // Kinds of which some worker has different values, and who has the same ones.
 class Settings {
  public:
   void add(const WorkerPair& workers, std::uint32_t kind, std::uint64_t a, std::uint64_t b) {
-    auto text = values_text(kind, a, b);
-    auto& lines = lines_[kind];
-    auto line = std::ranges::find(lines, text, &Evidence::text);
-    if (line == lines.end()) line = lines.insert(lines.end(), {{}, std::move(text)});
-    line->ranks.push_back(workers.first->rank);
+    auto& all = values_[kind];
+    const auto same = [&](const Values& v) {
+      return is_hash(kind) || (same_value(kind, v.a, a) && same_value(kind, v.b, b));
+    };
+    auto values = std::ranges::find_if(all, same);
+    if (values == all.end()) values = all.insert(all.end(), {.a = a, .b = b});
+    values->ranks.push_back(workers.first->rank);
   }
-  // A hash says nothing more than its name, which names() says, but for whom it differs.
+  // A hash says nothing more than its kind, which kinds() says, but for whom it differs.
   void report(std::size_t workers, DifferenceBuilder& difference) const {
-    for (const auto& [kind, lines] : lines_) {
-      for (const Evidence& line : lines) {
-        if (is_hash(kind) && line.ranks.size() == workers) continue;
-        difference.add_evidence(line.ranks, line.text);
+    for (const auto& [kind, all] : values_) {
+      for (const Values& v : all) {
+        if (!is_hash(kind)) {
+          difference.add_evidence(v.ranks, SettingValues{kind, v.a, v.b});
+        } else if (v.ranks.size() != workers) {
+          difference.add_evidence(v.ranks, SettingHash{kind});
+        }
       }
     }
   }
   // Whoever they differ for.
   void report(DifferenceBuilder& difference) const {
-    for (const auto& [kind, lines] : lines_) {
-      for (const Evidence& line : lines) {
-        if (!is_hash(kind)) difference.add_evidence({}, line.text);
+    for (const auto& [kind, all] : values_) {
+      for (const Values& v : all) {
+        if (!is_hash(kind)) difference.add_evidence({}, SettingValues{kind, v.a, v.b});
       }
     }
   }
-  bool empty() const { return lines_.empty(); }
-  std::string names() const {
-    std::vector<std::string> out;
-    for (const auto& [kind, lines] : lines_) out.push_back(name_of(kind));
-    return fmt::format("{}", fmt::join(out, ", "));
+  bool empty() const { return values_.empty(); }
+  std::vector<std::uint32_t> kinds() const {
+    std::vector<std::uint32_t> out;
+    for (const auto& [kind, all] : values_) out.push_back(kind);
+    return out;
   }
 
  private:
-  std::map<std::uint32_t, std::vector<Evidence>> lines_;
+  struct Values {
+    std::uint64_t a = 0;
+    std::uint64_t b = 0;
+    std::vector<std::uint32_t> ranks = {};
+  };
+  std::map<std::uint32_t, std::vector<Values>> values_;
 };
 
 // Adds what differs among kinds that `wanted` takes; whether any kind is known of both.
@@ -151,7 +150,7 @@ StageResult compare_kinds(const StepPair& pair, Wanted&& wanted, Add&& add) {
   if (!known) return not_compared(has_any(pair.a, wanted), has_any(pair.b, wanted));
   if (settings.empty()) return {};
   settings.report(differing, difference);
-  return std::move(difference).finish(settings.names());
+  return std::move(difference).finish(OtherSettings{.kinds = settings.kinds()});
 }
 
 // ---- samples
@@ -170,37 +169,34 @@ bool rows_known(const WorkerPair& w) {
 }
 
 // Micro-batches with a row that differs, where rows fill them evenly.
-std::string micro_batches(const WorkerRecord& a, const WorkerRecord& b) {
+std::vector<std::size_t> micro_batches(const WorkerRecord& a, const WorkerRecord& b) {
   const std::uint32_t count = a.micro_batches;
   const bool even =
       count > 1 && b.micro_batches == count && a.samples.hashes.size() == a.samples.rows &&
       b.samples.hashes.size() == a.samples.hashes.size() && a.samples.hashes.size() % count == 0;
-  if (!even) return "";
+  if (!even) return {};
   std::set<std::size_t> at;
   for (std::size_t i = 0; i < a.samples.hashes.size(); ++i) {
     if (a.samples.hashes[i] != b.samples.hashes[i])
       at.insert(i / (a.samples.hashes.size() / count) + 1);
   }
-  return fmt::format(" (micro-batch{} {} of {})", at.size() == 1 ? "" : "es", fmt::join(at, ", "),
-                     count);
+  return {at.begin(), at.end()};
 }
 
 // Where the samplers first drew another position.
-std::string first_position(const WorkerRecord& a, const WorkerRecord& b) {
+std::optional<Position> first_position(const WorkerRecord& a, const WorkerRecord& b) {
   const auto [x, y] = std::ranges::mismatch(a.indices, b.indices);
-  if (x == a.indices.end() || y == b.indices.end()) return "";
-  return fmt::format("; row {} is sample {} of the data set in A, {} in B", x - a.indices.begin(),
-                     *x, *y);
+  if (x == a.indices.end() || y == b.indices.end()) return std::nullopt;
+  return Position{static_cast<std::size_t>(x - a.indices.begin()), *x, *y};
 }
 
-std::string rows_text(const WorkerRecord& a, const WorkerRecord& b) {
-  if (a.samples.rows != b.samples.rows)
-    return fmt::format("{} rows in A, {} in B", a.samples.rows, b.samples.rows);
-  const std::size_t other = left_over(a.samples.hashes, b.samples.hashes);
-  const auto what = other == 0 ? "the same rows in another order"
-                               : fmt::format("{} of {} rows differ{}", other,
-                                             a.samples.hashes.size(), other == 1 ? "s" : "");
-  return what + micro_batches(a, b) + first_position(a, b);
+Detail rows_that_differ(const WorkerRecord& a, const WorkerRecord& b) {
+  if (a.samples.rows != b.samples.rows) return RowCounts{a.samples.rows, b.samples.rows};
+  return OtherRows{.differing = left_over(a.samples.hashes, b.samples.hashes),
+                   .of = a.samples.hashes.size(),
+                   .at = micro_batches(a, b),
+                   .micro_batches = a.micro_batches,
+                   .first = first_position(a, b)};
 }
 
 bool batches_differ(const WorkerRecord& a, const WorkerRecord& b) {
@@ -209,15 +205,13 @@ bool batches_differ(const WorkerRecord& a, const WorkerRecord& b) {
   return of_a != nullptr && of_b != nullptr && *of_a != *of_b;
 }
 
-// What differs in one worker's rows; empty: nothing.
-std::string difference_of_rows(const WorkerRecord& a, const WorkerRecord& b) {
+// What differs in one worker's rows.
+std::optional<Detail> difference_of_rows(const WorkerRecord& a, const WorkerRecord& b) {
   const bool alike = a.samples.thinned == b.samples.thinned;
   if (a.samples.rows != b.samples.rows || (alike && a.samples.hashes != b.samples.hashes))
-    return rows_text(a, b);
-  if (!batches_differ(a, b)) return "";
-  return alike && a.samples.thinned == 0
-             ? "the rows are equal, other tensors of the batch (labels, masks) are not"
-             : "the batch differs, in rows that were not kept or in its other tensors";
+    return rows_that_differ(a, b);
+  if (!batches_differ(a, b)) return std::nullopt;
+  return OtherTensors{.rows_equal = alike && a.samples.thinned == 0};
 }
 
 std::vector<std::uint64_t> all_samples(const StepRecord& step) {
@@ -228,15 +222,14 @@ std::vector<std::uint64_t> all_samples(const StepRecord& step) {
   return out;
 }
 
-std::string dealt_text(const StepPair& pair) {
+What other_samples(const StepPair& pair) {
   const auto a = all_samples(pair.a);
   const auto b = all_samples(pair.b);
   const std::size_t other = left_over(a, b);
   if (other == 0 && a.size() == b.size()) {
-    return "the same samples over all workers, dealt to them in another way";
+    return SamplesDealtOtherwise{};
   }
-  return fmt::format("samples ({} of {} over all workers)", std::max(other, left_over(b, a)),
-                     std::max(a.size(), b.size()));
+  return OtherSamples{std::max(other, left_over(b, a)), std::max(a.size(), b.size())};
 }
 
 StageResult compare_rows(const StepPair& pair) {
@@ -246,17 +239,17 @@ StageResult compare_rows(const StepPair& pair) {
   for (const WorkerPair& w : pair.workers) {
     if (!rows_known(w)) continue;
     known = true;
-    const auto text = difference_of_rows(*w.first, *w.second);
-    if (text.empty()) continue;
+    auto detail = difference_of_rows(*w.first, *w.second);
+    if (!detail) continue;
     differ = true;
     difference.add_rank(w);
-    difference.add_evidence({w.first->rank}, text);
+    difference.add_evidence({w.first->rank}, std::move(*detail));
   }
   const auto has = [](const StepRecord& s) {
     return std::ranges::any_of(s.workers, [](const WorkerRecord& w) { return w.samples.rows > 0; });
   };
   if (!known) return not_compared(has(pair.a), has(pair.b));
-  return differ ? std::move(difference).finish(dealt_text(pair)) : StageResult{};
+  return differ ? std::move(difference).finish(other_samples(pair)) : StageResult{};
 }
 
 // Other numbers of workers: all rows of the step together.
@@ -272,8 +265,8 @@ StageResult compare_all_rows(const StepPair& pair) {
   const auto b = all_samples(pair.b);
   if (left_over(a, b) == 0 && a.size() == b.size()) return {};
   DifferenceBuilder difference(pair);
-  difference.add_evidence({}, fmt::format("{} rows in A, {} in B", a.size(), b.size()));
-  return std::move(difference).finish(dealt_text(pair));
+  difference.add_evidence({}, RowCounts{a.size(), b.size()});
+  return std::move(difference).finish(other_samples(pair));
 }
 
 // Without a common salt.
@@ -288,12 +281,11 @@ StageResult compare_positions(const StepPair& pair) {
     if (a->indices == b->indices) continue;
     differ = true;
     difference.add_rank(w);
-    const auto text = first_position(*a, *b);
-    difference.add_evidence({a->rank}, text.empty() ? "more positions in one run" : text.substr(2));
+    const auto first = first_position(*a, *b);
+    difference.add_evidence({a->rank}, first ? Detail(*first) : Detail(MorePositions{}));
   }
   if (!known) return {.state = StageResult::State::kNotComparable};
-  return differ ? std::move(difference).finish("positions in the data set that samplers drew")
-                : StageResult{};
+  return differ ? std::move(difference).finish(OtherPositions{}) : StageResult{};
 }
 
 }  // namespace
@@ -307,15 +299,13 @@ StageResult compare_configuration(const StepPair& pair) {
   }
   DifferenceBuilder difference(pair);
   Settings settings;
-  difference.add_evidence({}, fmt::format("workers: {} in A, {} in B", pair.a.workers_expected,
-                                          pair.b.workers_expected));
+  difference.add_evidence({}, WorkerCounts{pair.a.workers_expected, pair.b.workers_expected});
   const auto tells = [](const WorkerRecord& w) { return !w.fingerprints.empty(); };
   for (const WorkerPair& w : pairs_across_runs(pair.a, pair.b, tells)) {
     add_differing(w, is_setting_of_all, settings);
   }
   settings.report(difference);
-  const std::string what(kNumberOfWorkers);
-  return std::move(difference).finish(settings.empty() ? what : what + ", " + settings.names());
+  return std::move(difference).finish(OtherSettings{.workers = true, .kinds = settings.kinds()});
 }
 
 StageResult compare_data(const StepPair& pair) {

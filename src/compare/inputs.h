@@ -3,16 +3,12 @@
 #pragma once
 
 #include <set>
-#include <string_view>
 
 #include "compare/step_pair.h"
 
 namespace presum::compare {
 
 using FingerprintKinds = std::set<std::uint32_t>;  // of fingerprints
-
-// The text of a difference that is one of the number of workers only.
-inline constexpr std::string_view kNumberOfWorkers = "number of workers";
 
 // Settings that workers told at the step: sampler, data set, modes, optimiser, dtypes, flags.
 StageResult compare_configuration(const StepPair& pair);

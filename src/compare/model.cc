@@ -84,7 +84,7 @@ class ModelComparer {
     if (model.common_steps > 0) compare_ends();
     history_.add_facts(segments_);
     out_.facts = segments_.take_facts();
-    model.worlds = history_.worlds_text();
+    model.worlds = history_.numbers_of_workers();
     model.other_worlds = history_.only_worlds_differ(parameter_hashes_.all_after_start());
     if (!model.other_worlds) choose_first(model, history_);
     add_remarks();
@@ -167,17 +167,16 @@ class ModelComparer {
     remark_unseeded(unseeded_, model);
     remark_random_generators(history_.equal_after_random(), model);
     optimizer_steps_.remark(model);
-    remark_restarts("A", spans_a_, model);
-    remark_restarts("B", spans_b_, model);
-    remark_unclosed("A", a_.segments, model);
-    remark_unclosed("B", b_.segments, model);
+    remark_restarts(Side::kA, spans_a_, model);
+    remark_restarts(Side::kB, spans_b_, model);
+    remark_unclosed(Side::kA, a_.segments, model);
+    remark_unclosed(Side::kB, b_.segments, model);
   }
 
   void explain() {
     ModelComparison& model = out_.model;
-    model.computed = computed_of(model);
     model.bracket = bracket_of(model);
-    model.dated = dated_of(model);
+    model.dating = dating_of(model);
     model.origin = origin_of(model);
     if (!model.first_number) return;
     model.cause = cause_of(model, out_.facts, update_range(model, history_, *model.first_number),

@@ -1,12 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compare/numbers.h"
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
 #include <cmath>
 #include <set>
-#include <tuple>
 
 #include "presum/audit.h"
 
@@ -14,28 +10,6 @@ namespace presum::compare {
 namespace {
 
 bool equal(double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); }
-
-// "1.25 in A, 1.5 in B (relative 0.2)": what is equal only to the digits shown says so.
-std::string values_text(double a, double b) {
-  const double size = std::max(std::abs(a), std::abs(b));
-  const double relative = std::abs(a - b) / size;
-  if (equal(a, b)) return fmt::format("{:.6g} in both", a);
-  if (!std::isfinite(relative)) return fmt::format("{:.6g} in A, {:.6g} in B", a, b);
-  return fmt::format("{:.6g} in A, {:.6g} in B (relative {:.1g})", a, b, relative);
-}
-
-std::string count_text(std::size_t count, std::size_t of, const char* noun) {
-  return fmt::format("{} of {} {}", count, of, noun);
-}
-
-// "head, layers.3, layers.2 and 9 more".
-std::string names_text(const std::vector<std::string>& names) {
-  constexpr std::size_t kShown = 3;
-  const std::size_t shown = std::min(names.size(), kShown);
-  auto out = fmt::format("{}", fmt::join(std::span(names).first(shown), ", "));
-  if (names.size() > shown) out += fmt::format(" and {} more", names.size() - shown);
-  return out;
-}
 
 // ---- who holds what all workers share
 
@@ -55,9 +29,8 @@ class DissentingWorkers {
     if (workers == pairs_.front()) first_differs_ = true;
     if (first_differs_) return;
     const bool of_a = workers.first != pairs_.front().first;
-    difference.add_evidence(
-        {}, fmt::format("rank {} of {} differs from the other workers of its own run",
-                        of_a ? workers.first->rank : workers.second->rank, of_a ? "A" : "B"));
+    difference.add_evidence({}, of_a ? DissentingWorker{workers.first->rank, Side::kA}
+                                     : DissentingWorker{workers.second->rank, Side::kB});
   }
 
  private:
@@ -78,10 +51,10 @@ StateDifferences differing_states(const StepPair& pair, const std::vector<StateH
                                   const std::vector<StateHash>& b) {
   StateDifferences out;
   for (const StateHash& s : a) {
-    const bool parameters = s.of == StateHash::Of::kParameters;
+    const bool parameters = s.kind == StateHash::Kind::kParameters;
     if (!(parameters ? pair.same_parameters : pair.same_buffers)) continue;
     const auto same = std::ranges::find_if(
-        b, [&](const StateHash& o) { return o.group == s.group && o.of == s.of; });
+        b, [&](const StateHash& o) { return o.group == s.group && o.kind == s.kind; });
     if (same == b.end()) continue;
     ++out.compared;
     if (same->value == s.value) continue;
@@ -113,22 +86,16 @@ class StateComparison {
     std::vector<std::uint64_t> all(parameters_.begin(), parameters_.end());
     all.insert(all.end(), buffers_.begin(), buffers_.end());
     difference_.set_layers(all);
-    return std::move(difference_).finish(what());
+    return std::move(difference_)
+        .finish(OtherStates{.parameters = names_of(parameters_),
+                            .buffers = names_of(buffers_),
+                            .differing = all.size(),
+                            .compared = compared_});
   }
 
  private:
-  std::string what() const {
-    std::vector<std::string> out;
-    for (const auto& [noun, groups] : {std::pair("parameters", &parameters_),
-                                       std::pair("buffers or frozen parameters", &buffers_)}) {
-      if (groups->empty()) continue;
-      const auto names = pair_.groups.names_backward({groups->begin(), groups->end()});
-      out.push_back(fmt::format("{} of {}", noun, names_text(names)));
-    }
-    const std::size_t differing = parameters_.size() + buffers_.size();
-    return fmt::format("{} ({} {})", fmt::join(out, "; "),
-                       count_text(differing, compared_, compared_ == 1 ? "hash" : "hashes"),
-                       differing == 1 ? "differs" : "differ");
+  std::vector<std::string> names_of(const std::set<std::uint64_t>& groups) const {
+    return pair_.groups.names_backward({groups.begin(), groups.end()});
   }
 
   const StepPair& pair_;
@@ -145,15 +112,14 @@ bool has_states(const StepRecord& step) { return std::ranges::any_of(step.worker
 
 // ---- losses
 
-std::string loss_text(const WorkerRecord& a, const WorkerRecord& b) {
-  auto loss = "loss " + values_text(a.loss, b.loss);
-  if (a.micro.size() != b.micro.size() || a.micro.empty()) return loss;
-  std::vector<std::size_t> at;
+LossValues losses_of(const WorkerRecord& a, const WorkerRecord& b) {
+  LossValues out{.a = a.loss, .b = b.loss};
+  if (a.micro.size() != b.micro.size()) return out;
+  out.micro_batches = a.micro.size();
   for (std::size_t i = 0; i < a.micro.size(); ++i) {
-    if (!equal(a.micro[i].loss, b.micro[i].loss)) at.push_back(i + 1);
+    if (!equal(a.micro[i].loss, b.micro[i].loss)) out.at.push_back(i + 1);
   }
-  return fmt::format("{}, micro-batch{} {} of {}", loss, at.size() == 1 ? "" : "es",
-                     fmt::join(at, ", "), a.micro.size());
+  return out;
 }
 
 bool losses_equal(const WorkerRecord& a, const WorkerRecord& b) {
@@ -196,45 +162,33 @@ std::vector<GroupComparison> compare_groups(const StepPair& pair, const WorkerPa
   return out;
 }
 
-// "layers.2 only in A; the others are equal".
-std::string alone_text(const StepPair& pair) {
-  std::string out;
-  for (const auto& [name, run, other] :
-       {std::tuple("A", &pair.a, &pair.b), std::tuple("B", &pair.b, &pair.a)}) {
-    std::vector<std::uint64_t> alone;
-    for (const GroupRecord& g : run->groups) {
-      if (std::ranges::find(other->groups, g.id, &GroupRecord::id) == other->groups.end()) {
-        alone.push_back(g.id);
-      }
+// Layers of `run` without a gradient in the other run.
+std::vector<std::string> layers_only_in(const StepRecord& run, const StepRecord& other,
+                                        const GroupOrder& order) {
+  std::vector<std::uint64_t> alone;
+  for (const GroupRecord& g : run.groups) {
+    if (std::ranges::find(other.groups, g.id, &GroupRecord::id) == other.groups.end()) {
+      alone.push_back(g.id);
     }
-    if (alone.empty()) continue;
-    out += fmt::format("{} only in {}; ", names_text(pair.groups.names_backward(alone)), name);
   }
-  return out.empty() ? "" : out + "the other layers are equal";
+  return order.names_backward(alone);
 }
 
-std::string layers_text(const StepPair& pair, const std::vector<std::uint64_t>& differing,
-                        std::size_t compared) {
-  if (auto alone = alone_text(pair); differing.empty() && !alone.empty()) return alone;
-  if (compared == 0) return "layers are not recorded";
-  if (differing.empty()) return "no norm of a layer shows it";
-  const auto names = pair.groups.names_backward(differing);
-  const auto all = differing.size() == compared && compared > 1;
-  return all ? fmt::format("all {} layers", compared)
-             : fmt::format("{}: {}", count_text(differing.size(), compared, "layers"),
-                           names_text(names));
-}
-
-std::string gradient_text(const StepPair& pair, const WorkerPair& workers,
-                          std::vector<std::uint64_t>& differing) {
+// Adds to `differing` the groups that do.
+GradientValues gradients_of(const StepPair& pair, const WorkerPair& workers,
+                            std::vector<std::uint64_t>& differing) {
   const auto groups = compare_groups(pair, workers);
   std::vector<std::uint64_t> own;
   for (const GroupComparison& g : groups) {
     if (g.differs) own.push_back(g.group);
   }
   differing.insert(differing.end(), own.begin(), own.end());
-  return fmt::format("{}; norm {}", layers_text(pair, own, groups.size()),
-                     values_text(workers.first->grad_norm, workers.second->grad_norm));
+  return {.layers = pair.groups.names_backward(own),
+          .compared = groups.size(),
+          .only_in_a = layers_only_in(pair.a, pair.b, pair.groups),
+          .only_in_b = layers_only_in(pair.b, pair.a, pair.groups),
+          .norm_a = workers.first->grad_norm,
+          .norm_b = workers.second->grad_norm};
 }
 
 // ---- the reduced gradient
@@ -243,18 +197,17 @@ bool has_reduced(const WorkerRecord& w) {
   return !std::isnan(w.reduced_norm) || w.reduced_fingerprint != 0;
 }
 
-std::string audit_text(const std::optional<AuditRecord>& audit) {
-  if (!audit) return "not audited";
-  return fmt::format("{} of {} elements not correctly rounded, {} sum, order {}, division {}",
-                     audit->differing, audit->elements, to_string(audit->accumulation),
-                     to_string(audit->order), to_string(audit->division));
+// Whether they found the same of the reduction.
+bool same_audit(const std::optional<AuditRecord>& a, const std::optional<AuditRecord>& b) {
+  if (!a || !b) return a.has_value() == b.has_value();
+  return a->differing == b->differing && a->elements == b->elements &&
+         a->accumulation == b->accumulation && a->order == b->order && a->division == b->division;
 }
 
 // What audits say of the reductions; an audit holds until the next one.
 void add_audits(const WorkerPair& workers, DifferenceBuilder& difference) {
-  const auto a = audit_text(workers.first->audit);
-  const auto b = audit_text(workers.second->audit);
-  if (a != b) difference.add_evidence({}, fmt::format("as last audited: {} in A; {} in B", a, b));
+  const auto& [a, b] = workers;
+  if (!same_audit(a->audit, b->audit)) difference.add_evidence({}, LastAudits{a->audit, b->audit});
 }
 
 }  // namespace
@@ -282,13 +235,13 @@ StageResult compare_losses(const StepPair& pair) {
     }
     differ = true;
     difference.add_rank(w);
-    difference.add_evidence({w.first->rank}, loss_text(*w.first, *w.second));
+    difference.add_evidence({w.first->rank}, losses_of(*w.first, *w.second));
   }
   if (!known) {
     return not_compared(std::ranges::any_of(pair.a.workers, has_loss),
                         std::ranges::any_of(pair.b.workers, has_loss));
   }
-  return differ ? std::move(difference).finish("loss") : std::move(difference).none();
+  return differ ? std::move(difference).finish(OtherLoss{}) : std::move(difference).none();
 }
 
 StageResult compare_gradients(const StepPair& pair) {
@@ -307,17 +260,12 @@ StageResult compare_gradients(const StepPair& pair) {
     }
     differ = true;
     difference.add_rank(w);
-    difference.add_evidence({w.first->rank}, gradient_text(pair, w, differing));
+    difference.add_evidence({w.first->rank}, gradients_of(pair, w, differing));
   }
   if (!differ) return std::move(difference).none();
   difference.set_layers(differing);
   const std::size_t layers = std::set(differing.begin(), differing.end()).size();
-  return std::move(difference)
-      .finish(layers == 0
-                  ? "gradient"
-                  : fmt::format("gradient of {} of {} layers, first in the backward pass {}",
-                                layers, pair.a.groups.size(),
-                                pair.groups.names_backward(differing).front()));
+  return std::move(difference).finish(OtherGradient{layers, pair.a.groups.size()});
 }
 
 StageResult compare_reduction(const StepPair& pair) {
@@ -336,8 +284,7 @@ StageResult compare_reduction(const StepPair& pair) {
     if (pair.same_world()) difference.add_rank(w);
     dissenting.add(w, difference);
     if (!differ) {
-      difference.add_evidence({}, "norm of the reduced gradient " +
-                                      values_text(w.first->reduced_norm, w.second->reduced_norm));
+      difference.add_evidence({}, ReducedNorms{w.first->reduced_norm, w.second->reduced_norm});
       add_audits(w, difference);
     }
     differ = true;
@@ -346,7 +293,8 @@ StageResult compare_reduction(const StepPair& pair) {
     return not_compared(std::ranges::any_of(pair.a.workers, has_reduced),
                         std::ranges::any_of(pair.b.workers, has_reduced));
   }
-  return differ ? std::move(difference).finish("reduced gradient") : std::move(difference).none();
+  return differ ? std::move(difference).finish(OtherReducedGradient{})
+                : std::move(difference).none();
 }
 
 StageResult compare_final_parameters(const StepPair& pair, std::span<const FinalStateRecord> a,

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compare/optimizer_steps.h"
 
-#include "compare/remarks.h"
-
 namespace presum::compare {
 namespace {
 
@@ -34,8 +32,10 @@ void OptimizerSteps::add(const StepPair& pair, const Segments& segments) {
 }
 
 void OptimizerSteps::remark(ModelComparison& model) const {
-  if (!fewer_in_a_.empty()) remark_fewer_updates("A", *first_, fewer_in_a_, model);
-  if (!fewer_in_b_.empty()) remark_fewer_updates("B", *first_, fewer_in_b_, model);
+  if (!fewer_in_a_.empty())
+    model.remarks.emplace_back(FewerUpdates{Side::kA, *first_, fewer_in_a_});
+  if (!fewer_in_b_.empty())
+    model.remarks.emplace_back(FewerUpdates{Side::kB, *first_, fewer_in_b_});
 }
 
 }  // namespace presum::compare

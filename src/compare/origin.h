@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <optional>
 #include <span>
-#include <string>
 
 #include "compare/compare.h"
 
@@ -22,20 +21,16 @@ struct UpdateRange {
 // The step up to which losses and gradients are equal, where they date a stage's first difference
 // of parameters: they differ from its step on.
 std::optional<std::uint64_t> dated_after(const ModelComparison& model, Stage stage);
-// "losses and gradients": which of the two were compared and equal before they differ.
-std::string computed_of(const ModelComparison& model);
-// Since when the first difference is there; empty where that is the step at which it was found.
-std::string bracket_of(const ModelComparison& model);
-// What losses and gradients say about a first difference of parameters within its bracket.
-std::string dated_of(const ModelComparison& model);
-// That the update itself differs, where the first number that does is a parameter and gradients
-// before it are equal; names what is known to differ of the optimiser. `updates_at`: the first step
-// at which the runs made other numbers of optimiser steps.
-std::string cause_of(const ModelComparison& model, std::span<const FactDifference> facts,
-                     const UpdateRange& updates, std::optional<std::uint64_t> updates_at);
-
-// Where to look for the cause of the first difference: what is left once all that was compared
-// before it is known to be equal. Empty where there is none.
-std::string origin_of(const ModelComparison& model);
+// Since when the first difference is there; none where that is the step at which it was found.
+std::optional<Bracket> bracket_of(const ModelComparison& model);
+// What losses and gradients say about a first difference of parameters. REQUIRES: its bracket is
+// known.
+std::optional<Dating> dating_of(const ModelComparison& model);
+// Of a first number that is a parameter, where gradients before it are equal. `updates_at`: the
+// first step at which the runs made other numbers of optimiser steps.
+std::optional<Cause> cause_of(const ModelComparison& model, std::span<const FactDifference> facts,
+                              const UpdateRange& updates, std::optional<std::uint64_t> updates_at);
+// None where there is no first difference.
+std::optional<Origin> origin_of(const ModelComparison& model);
 
 }  // namespace presum::compare

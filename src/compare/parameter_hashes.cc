@@ -10,11 +10,11 @@ namespace presum::compare {
 namespace {
 
 // The groups of a step's states.
-std::set<std::uint64_t> held_by(const StepRecord& step, StateHash::Of of) {
+std::set<std::uint64_t> held_by(const StepRecord& step, StateHash::Kind kind) {
   std::set<std::uint64_t> out;
   for (const WorkerRecord& w : step.workers) {
     for (const StateHash& s : w.states) {
-      if (s.of == of) out.insert(s.group);
+      if (s.kind == kind) out.insert(s.group);
     }
   }
   return out;
@@ -33,11 +33,11 @@ HashCoverage hash_coverage(const TimelineReader::Step& a, std::uint64_t every_a,
 }
 
 void ParameterHashes::match_tensors(StepPair& pair) {
-  using Of = StateHash::Of;
-  const auto same = [&](Of of) { return held_by(pair.a, of) == held_by(pair.b, of); };
+  using Kind = StateHash::Kind;
+  const auto same = [&](Kind kind) { return held_by(pair.a, kind) == held_by(pair.b, kind); };
   if (pair.coverage.whole) {
-    same_parameters_ = same(Of::kParameters);
-    same_buffers_ = same(Of::kBuffers);
+    same_parameters_ = same(Kind::kParameters);
+    same_buffers_ = same(Kind::kBuffers);
     return;
   }
   pair.same_parameters = same_parameters_;
@@ -56,8 +56,8 @@ void ParameterHashes::record(StageResult& result, const StepPair& pair) {
   if (result.state == StageResult::State::kNotInEither) last_equal_.empty(pair.coverage);
   if (result.state != StageResult::State::kCompared) return;
   std::vector<std::uint64_t> hashed;
-  for (const auto of : {StateHash::Of::kParameters, StateHash::Of::kBuffers}) {
-    std::ranges::copy(held_by(pair.a, of), std::back_inserter(hashed));
+  for (const auto kind : {StateHash::Kind::kParameters, StateHash::Kind::kBuffers}) {
+    std::ranges::copy(held_by(pair.a, kind), std::back_inserter(hashed));
   }
   last_equal_.equal(pair.step, pair.coverage, pair.groups.names_backward(hashed));
 }

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sentences about what was not compared, and about what was assumed.
+// What was not compared, and what was assumed.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "compare/inputs.h"
@@ -30,18 +29,13 @@ struct UncomparedSteps {
 };
 
 void list_not_compared(const UncomparedSteps& uncompared, ModelComparison& model);
-// Workers that made an optimiser step less than those of the other run. `name` is A or B.
-void remark_fewer_updates(const char* name, std::uint64_t step,
-                          const std::vector<std::uint32_t>& ranks, ModelComparison& model);
 // Random generators that are left out because nobody seeded them.
 void remark_unseeded(const FingerprintKinds& unseeded, ModelComparison& model);
 // Random generators that differ without a consequence. `equal_after`: the first step that is equal
 // all the same.
 void remark_random_generators(const std::optional<std::uint64_t>& equal_after,
                               ModelComparison& model);
-void remark_unclosed(const char* name, std::span<const SegmentInfo> segments,
-                     ModelComparison& model);
-void remark_restarts(const char* name, const std::vector<SegmentSpan>& spans,
-                     ModelComparison& model);
+void remark_unclosed(Side run, std::span<const SegmentInfo> segments, ModelComparison& model);
+void remark_restarts(Side run, const std::vector<SegmentSpan>& spans, ModelComparison& model);
 
 }  // namespace presum::compare

@@ -1,12 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compare/segment_pair.h"
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
 #include <algorithm>
-#include <iterator>
-#include <string>
 
 #include "compare/facts.h"
 
@@ -65,16 +60,12 @@ void SegmentPair::add_fact(FactDifference fact, std::uint64_t step, bool world) 
 }
 
 void SegmentPair::add_defining_facts(Difference& first) const {
-  std::vector<std::string> names;
-  std::vector<Evidence> evidence;
+  auto& settings = std::get<OtherSettings>(first.what);
   for (const FactDifference& f : facts_) {
     if (f.weight != FactDifference::Weight::kDefining || f.since > first.step) continue;
-    names.push_back(f.key);
-    evidence.push_back({f.ranks, fmt::format("{}: {} in A, {} in B", f.key, f.a, f.b)});
+    settings.facts.push_back(f.key);
+    first.evidence.push_back({f.ranks, FactValues{f.key, f.a, f.b}});
   }
-  if (!first.what.empty()) names.push_back(first.what);
-  first.what = fmt::format("{}", fmt::join(names, ", "));
-  std::ranges::move(evidence, std::back_inserter(first.evidence));
   first.evidence.resize(std::min(first.evidence.size(), kEvidenceMax));
 }
 

@@ -31,7 +31,8 @@ class SegmentPair {
   // The first step at which facts that define the training differ, and at how many steps they do.
   const std::optional<std::uint64_t>& defining_since() const { return defining_since_; }
   std::uint64_t defining_steps() const { return defining_steps_; }
-  // Adds the facts that define the training and differ at the step of `first` already.
+  // Adds the facts that define the training and differ at the step of `first` already. REQUIRES:
+  // that is a difference of the configuration.
   void add_defining_facts(Difference& first) const;
   std::vector<FactDifference> take_facts() { return std::move(facts_); }
 

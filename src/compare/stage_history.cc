@@ -1,11 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compare/stage_history.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-
-#include "compare/inputs.h"
 
 namespace presum::compare {
 namespace {
@@ -114,8 +110,9 @@ void StageHistory::note_worlds(const StageResult& configuration, const StepPair&
     worlds_.emplace(pair.a.workers_expected, pair.b.workers_expected);
   }
   const auto& found = configuration.difference;
-  const bool number = !pair.same_world() && found && found->what == kNumberOfWorkers;
-  settings_differ_ = settings_differ_ || (found && !number);
+  if (!found) return;
+  const auto& settings = std::get<OtherSettings>(found->what);
+  settings_differ_ = settings_differ_ || !settings.workers || !settings.kinds.empty();
 }
 
 void StageHistory::note_outcome(const StageResults& results, const StepPair& pair) {
@@ -145,11 +142,9 @@ std::optional<std::uint64_t> StageHistory::equal_before(Stage stage) const {
   return std::min(previous, model_.at(stage).first->last_seen);
 }
 
-std::string StageHistory::worlds_text() const {
-  std::string out;
-  for (const auto& [of_a, of_b] : worlds_) {
-    out += fmt::format("{}{} and {}", out.empty() ? "" : ", ", of_a, of_b);
-  }
+std::vector<WorkerCounts> StageHistory::numbers_of_workers() const {
+  std::vector<WorkerCounts> out;
+  for (const auto& [of_a, of_b] : worlds_) out.push_back({of_a, of_b});
   return out;
 }
 

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <optional>
 #include <set>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -53,8 +52,8 @@ class StageHistory {
   const std::optional<std::uint64_t>& last_step() const { return previous_; }
   const UncomparedSteps& uncompared() const { return uncompared_; }
 
-  // "2 and 3": numbers of workers where they differ.
-  std::string worlds_text() const;
+  // Where they differ, each once, ascending.
+  std::vector<WorkerCounts> numbers_of_workers() const;
   // Whether the numbers of workers are all that differs, and what updates came to was compared: all
   // parameters (`hashed`: while they trained), or a sum after them.
   bool only_worlds_differ(bool hashed) const;

@@ -59,7 +59,7 @@ struct StepPair {
   const GroupOrder& groups;
   std::vector<WorkerPair> workers;  // of equal replicas; none where the numbers of workers differ
 
-  // Of each StateHash::Of: whether tensors have the same numbers in both runs, so that slices are
+  // Of each StateHash::Kind: whether tensors have the same numbers in both runs, so that slices are
   // of the same ones.
   bool same_parameters = true;
   bool same_buffers = true;
@@ -109,15 +109,15 @@ class DifferenceBuilder {
   void add_equal(const WorkerPair& workers) { equal_.push_back(workers.first->rank); }
   // Nothing differs.
   StageResult none() && { return {.equal = std::move(equal_)}; }
-  void add_evidence(std::vector<std::uint32_t> ranks, std::string text) {
+  void add_evidence(std::vector<std::uint32_t> ranks, Detail detail) {
     if (difference_.evidence.size() < kEvidenceMax) {
-      difference_.evidence.push_back({std::move(ranks), std::move(text)});
+      difference_.evidence.push_back({std::move(ranks), std::move(detail)});
     }
   }
   void set_layers(const std::vector<std::uint64_t>& ids) {
     difference_.layers = pair_.groups.names_backward(ids);
   }
-  StageResult finish(std::string what) && {
+  StageResult finish(What what) && {
     auto& ranks = difference_.ranks;
     std::ranges::sort(ranks);
     ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());

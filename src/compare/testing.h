@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs that the room's tests compare: three workers, four layers, every stage recorded.
+// Runs that the room's tests compare: three workers, four layers, every stage recorded. What tests
+// ask of a comparison.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -7,12 +8,14 @@
 #include <algorithm>
 #include <bit>
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/hash.h"
 #include "compare/compare.h"
+#include "compare/wording.h"
 #include "runlog/testing.h"
 #include "runlog/writer.h"
 
@@ -75,9 +78,9 @@ inline WorkerRecord worker(std::uint64_t step, std::uint32_t replica) {
   kind(Kind::kBatch, value(6, step, replica));
   for (const std::string& layer : kLayers) {
     w.states.push_back(
-        {name_hash(layer), StateHash::Of::kParameters, value(7, step, name_hash(layer))});
+        {name_hash(layer), StateHash::Kind::kParameters, value(7, step, name_hash(layer))});
   }
-  w.states.push_back({name_hash("layers.2"), StateHash::Of::kBuffers, value(8, step)});
+  w.states.push_back({name_hash("layers.2"), StateHash::Kind::kBuffers, value(8, step)});
   return w;
 }
 
@@ -140,6 +143,13 @@ inline void change_layer(std::vector<StepRecord>& steps, const std::string& laye
       for (StateHash& h : w.states) h.value ^= s.step >= from && h.group == name_hash(layer);
     }
   }
+}
+
+// The layer of slice 2 differs from step 4 on, and is next hashed at step 27.
+inline std::vector<StepRecord> steps_changed_late(std::uint64_t steps = 30) {
+  auto out = steps_hashed_in_slices(steps);
+  change_layer(out, "layers.10", 4);
+  return out;
 }
 
 // The same rows over all workers, whatever their number.
@@ -240,6 +250,64 @@ inline Comparison compare_steps(std::vector<StepRecord> a, std::vector<StepRecor
   record(folder / "a", std::move(a), options_a);
   record(folder / "b", std::move(b), options_b);
   return compare_folders(folder / "a", folder / "b");
+}
+
+inline constexpr std::uint64_t kSteps = 12;
+using Change = std::function<void(StepRecord&)>;
+
+// Run B is run A with a change from a step on, or at one step alone.
+inline Comparison changed_from(std::uint64_t step, const Change& change) {
+  auto b = steps_of(kSteps);
+  for (StepRecord& s : b) {
+    if (s.step >= step) change(s);
+  }
+  return compare_steps(steps_of(kSteps), b);
+}
+
+inline Comparison changed_at(std::uint64_t step, const Change& change) {
+  return changed_from(step, [&](StepRecord& s) {
+    if (s.step == step) change(s);
+  });
+}
+
+// Run B is run A but for a layer, see steps_changed_late(), and for what `also` changes.
+inline Comparison changed_late(const Change& also = [](StepRecord&) {}) {
+  auto b = steps_changed_late();
+  for (StepRecord& s : b) also(s);
+  return compare_steps(steps_hashed_in_slices(b.size()), b);
+}
+
+// ---- what a comparison says
+
+inline const Difference& first(const Comparison& c) {
+  static const Difference none;
+  const ModelComparison* m = c.first();
+  return m == nullptr ? none : *m->at(*m->first).first;
+}
+
+inline void expect_first(const Comparison& c, Stage stage, std::uint64_t step,
+                         const std::vector<std::uint32_t>& ranks) {
+  EXPECT_EQ(c.outcome, Outcome::kDifferent);
+  ASSERT_NE(c.first(), nullptr);
+  EXPECT_EQ(to_string(*c.first()->first), to_string(stage));
+  EXPECT_EQ(first(c).step, step);
+  EXPECT_EQ(first(c).ranks, ranks);
+  EXPECT_FALSE(origin_text(*c.first()).empty());
+}
+
+// The evidence in words.
+inline std::vector<std::string> texts(const Difference& d) {
+  std::vector<std::string> out;
+  for (const Evidence& e : d.evidence) out.push_back(evidence_text(e));
+  return out;
+}
+
+inline bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+inline bool contains(const std::vector<std::string>& lines, const std::string& part) {
+  return std::ranges::any_of(lines, [&](const std::string& line) { return has(line, part); });
 }
 
 }  // namespace presum::compare::testing

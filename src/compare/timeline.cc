@@ -34,7 +34,7 @@ struct StepIdentity {
 bool states_contradict(const StepIdentity& a, const StepIdentity& b) {
   return std::ranges::any_of(a.states, [&](const StateHash& s) {
     return std::ranges::any_of(b.states, [&](const StateHash& o) {
-      return o.group == s.group && o.of == s.of && o.value != s.value;
+      return o.group == s.group && o.kind == s.kind && o.value != s.value;
     });
   });
 }
@@ -74,7 +74,6 @@ Result<SimilarSteps> find_similar_steps(const RunLog& log, const std::vector<Seg
 
 // Samples of an earlier step under other parameters: the data began anew, the training did not.
 SegmentSpan place_segment(std::uint32_t segment, const SimilarSteps& similar) {
-  using Alignment = SegmentSpan::Alignment;
   const auto at = [&](std::uint64_t step, Alignment alignment) {
     return SegmentSpan{.segment = segment, .offset = step, .begin = step, .alignment = alignment};
   };

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "compare/compare.h"
 #include "presum/run_log.h"
 
 namespace presum::compare {
@@ -15,12 +16,6 @@ namespace presum::compare {
 // The steps of a segment from `begin` to `end` (exclusive), counted through restarts; its own
 // number of a step is smaller by `offset`. Later steps of the segment were done again by the next.
 struct SegmentSpan {
-  enum class Alignment : std::uint8_t {
-    kFirst,    // the first segment
-    kReplays,  // its first step has the gradients, or else the samples, of one earlier step
-    kRestart,  // its first step has the samples and the parameters of step 0
-    kAssumed,  // it is taken to go on after the last recorded step
-  };
   std::uint32_t segment = 1;
   std::uint64_t offset = 0;
   std::uint64_t begin = 0;

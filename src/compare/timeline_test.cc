@@ -13,7 +13,6 @@ using testing::RunOptions;
 using testing::step_of;
 using testing::steps_of;
 using testing::TempFolder;
-using Alignment = SegmentSpan::Alignment;
 
 // Steps `from` to `to` of the training as a segment of their own, whose numbers begin at 0.
 std::vector<StepRecord> resumed(std::uint64_t from, std::uint64_t to) {

@@ -327,7 +327,7 @@ class Noise {
     for (std::uint64_t i = 0, n = below(6); i < n; ++i) w.samples.hashes.push_back(value());
     for (std::uint64_t i = 0, n = below(6); i < n; ++i) w.indices.push_back(value());
     for (std::uint64_t i = 0, n = below(6); i < n; ++i) {
-      w.states.push_back({value(), static_cast<StateHash::Of>(1 + below(2)), value()});
+      w.states.push_back({value(), static_cast<StateHash::Kind>(1 + below(2)), value()});
     }
     return w;
   }
@@ -351,7 +351,7 @@ TEST(Fuzz, AnyRecordsLeaveBoundedFindings) {
       if (noise.below(9) == 0) {
         diagnoser.farewell(
             who(static_cast<std::uint32_t>(noise.below(9)), 0),
-            {noise.below(4), {{noise.below(3), StateHash::Of::kParameters, noise.below(3)}}});
+            {noise.below(4), {{noise.below(3), StateHash::Kind::kParameters, noise.below(3)}}});
       }
     }
     const auto found = diagnoser.findings();
@@ -376,7 +376,7 @@ TEST(Cost, GrowsWithTheWorkersAndNoFaster) {
     for (WorkerRecord& w : record.workers) {
       w.states.clear();
       for (std::uint64_t g = 0; g < 100; ++g)
-        w.states.push_back({g, StateHash::Of::kParameters, g});
+        w.states.push_back({g, StateHash::Kind::kParameters, g});
     }
     constexpr int kSteps = 20;
     const std::clock_t begin = std::clock();

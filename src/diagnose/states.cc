@@ -17,12 +17,12 @@ constexpr std::size_t kClocks = 64;
 constexpr std::size_t kGroups = 65536;
 constexpr std::size_t kNamesShown = 4;
 
-Check check_of(StateHash::Of of) {
-  return of == StateHash::Of::kBuffers ? Check::kBufferDesync : Check::kParameterDesync;
+Check check_of(StateHash::Kind kind) {
+  return kind == StateHash::Kind::kBuffers ? Check::kBufferDesync : Check::kParameterDesync;
 }
 
 bool same(const StateHash& a, const StateHash& b) {
-  return a.group == b.group && a.of == b.of && a.value == b.value;
+  return a.group == b.group && a.kind == b.kind && a.value == b.value;
 }
 
 bool all_equal(const StepRecord& record) {
@@ -32,20 +32,20 @@ bool all_equal(const StepRecord& record) {
   });
 }
 
-bool any(const StepRecord& record, StateHash::Of of) {
+bool any(const StepRecord& record, StateHash::Kind kind) {
   return std::any_of(record.workers.begin(), record.workers.end(), [&](const WorkerRecord& w) {
     return std::any_of(w.states.begin(), w.states.end(),
-                       [&](const StateHash& s) { return s.of == of; });
+                       [&](const StateHash& s) { return s.kind == kind; });
   });
 }
 
 // Groups of which two workers hold different values; workers without a group do not count.
-std::set<std::uint64_t> differing(const StepRecord& record, StateHash::Of of) {
+std::set<std::uint64_t> differing(const StepRecord& record, StateHash::Kind kind) {
   std::unordered_map<std::uint64_t, std::uint64_t> first;
   std::set<std::uint64_t> out;
   for (const WorkerRecord& w : record.workers) {
     for (const StateHash& s : w.states) {
-      if (s.of == of && first.try_emplace(s.group, s.value).first->second != s.value) {
+      if (s.kind == kind && first.try_emplace(s.group, s.value).first->second != s.value) {
         out.insert(s.group);
       }
     }
@@ -54,14 +54,14 @@ std::set<std::uint64_t> differing(const StepRecord& record, StateHash::Of of) {
 }
 
 // Workers by all their values in these groups, in any order. Those that lack one are left out.
-Split split_states(const StepRecord& record, StateHash::Of of,
+Split split_states(const StepRecord& record, StateHash::Kind kind,
                    const std::set<std::uint64_t>& groups) {
   std::vector<RankValue> held;
   for (const WorkerRecord& w : record.workers) {
     std::uint64_t sum = 0;
     std::size_t found = 0;
     for (const StateHash& s : w.states) {
-      if (s.of != of || !groups.contains(s.group)) continue;
+      if (s.kind != kind || !groups.contains(s.group)) continue;
       sum += mix64(s.value ^ mix64(s.group));
       ++found;
     }
@@ -91,34 +91,34 @@ void States::update(const StepContext& context, SignalLog& log) {
     return log.cannot(Check::kBufferDesync, kOneWorker);
   }
   compare_clocks(context, log);
-  compare(context, StateHash::Of::kParameters, log);
-  compare(context, StateHash::Of::kBuffers, log);
+  compare(context, StateHash::Kind::kParameters, log);
+  compare(context, StateHash::Kind::kBuffers, log);
 }
 
-void States::compare(const StepContext& context, StateHash::Of of, SignalLog& log) {
-  const Check check = check_of(of);
-  if (!any(context.record, of)) {
-    return log.cannot(check, of == StateHash::Of::kBuffers
+void States::compare(const StepContext& context, StateHash::Kind kind, SignalLog& log) {
+  const Check check = check_of(kind);
+  if (!any(context.record, kind)) {
+    return log.cannot(check, kind == StateHash::Kind::kBuffers
                                  ? "The model has no shared buffers, or none were hashed."
                                  : "No parameters were hashed.");
   }
   log.checked(check);
   if (all_equal(context.record)) return;
-  const Groups differ = differing(context.record, of);
+  const Groups differ = differing(context.record, kind);
   if (differ.empty()) return;
-  report(of, context.record.step, split_states(context.record, of, differ), differ, context.roster,
-         log);
+  report(kind, context.record.step, split_states(context.record, kind, differ), differ,
+         context.roster, log);
 }
 
-void States::report(StateHash::Of of, std::uint64_t step, const Split& held, const Groups& differ,
-                    const Roster& roster, SignalLog& log) {
+void States::report(StateHash::Kind kind, std::uint64_t step, const Split& held,
+                    const Groups& differ, const Roster& roster, SignalLog& log) {
   if (!held.differs()) return;
-  Groups& all = differ_[static_cast<std::size_t>(of)];
+  Groups& all = differ_[static_cast<std::size_t>(kind)];
   for (const std::uint64_t group : differ) {
     if (all.size() < kGroups) all.insert(group);
   }
-  const bool buffers = of == StateHash::Of::kBuffers;
-  Signal signal = sighting(check_of(of), step, held.blame());
+  const bool buffers = kind == StateHash::Kind::kBuffers;
+  Signal signal = sighting(check_of(kind), step, held.blame());
   signal.confidence = buffers ? 0.95 : 0.99;
   signal.title = std::string("{Ranks} held ") + (signal.everyone ? "different " : "other ") +
                  (buffers ? "buffers" : "parameters") + (signal.everyone ? "" : " than the others");
@@ -162,7 +162,7 @@ void States::farewell(std::uint32_t rank, const FinalState& last, const Roster& 
   Farewells& all = farewells_[steps];
   std::uint64_t difference = 0;
   for (const StateHash& s : last.states) {
-    if (s.of != StateHash::Of::kParameters || all.reference.size() >= kGroups) continue;
+    if (s.kind != StateHash::Kind::kParameters || all.reference.size() >= kGroups) continue;
     if (all.reference.try_emplace(s.group, s.value).first->second == s.value) continue;
     difference += mix64(s.value ^ mix64(s.group));
     all.differ.insert(s.group);
@@ -172,7 +172,7 @@ void States::farewell(std::uint32_t rank, const FinalState& last, const Roster& 
   const Split held = split(all.held);
   const bool decided = 2 * held.groups.front().ranks.size() > workers_;
   if (all.differ.empty() || (!decided && held.known < workers_)) return;
-  report(StateHash::Of::kParameters, last_step_, held, all.differ, roster, log);
+  report(StateHash::Kind::kParameters, last_step_, held, all.differ, roster, log);
 }
 
 }  // namespace presum::diagnose

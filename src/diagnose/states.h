@@ -23,9 +23,9 @@ class States {
 
  private:
   using Groups = std::set<std::uint64_t>;
-  void compare(const StepContext& context, StateHash::Of of, SignalLog& log);
+  void compare(const StepContext& context, StateHash::Kind kind, SignalLog& log);
   void compare_clocks(const StepContext& context, SignalLog& log);
-  void report(StateHash::Of of, std::uint64_t step, const Split& held, const Groups& differ,
+  void report(StateHash::Kind kind, std::uint64_t step, const Split& held, const Groups& differ,
               const Roster& roster, SignalLog& log);
 
   struct Farewells {
@@ -34,7 +34,7 @@ class States {
     Groups differ;
   };
   std::unordered_map<std::uint64_t, Farewells> farewells_;  // by optimiser steps; at most 64
-  std::array<Groups, 3> differ_;                            // all that differed, by StateHash::Of
+  std::array<Groups, 3> differ_;                            // all that differed, by StateHash::Kind
   bool joined_ = false;                                     // some worker had no input at some step
   std::uint64_t lagging_ = 0;  // records in a row with clocks that differ
   std::uint64_t lag_began_ = 0;

@@ -9,7 +9,7 @@
 namespace presum::diagnose {
 namespace {
 
-constexpr auto kParameters = StateHash::Of::kParameters;
+constexpr auto kParameters = StateHash::Kind::kParameters;
 
 TEST(States, NamesTheMinorityAndTheGroups) {
   Watched w;

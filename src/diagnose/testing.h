@@ -129,8 +129,8 @@ class HealthyRun {
     settings(w, step);
     read(w, drawn(step, i, 42, step / steps_per_pass()));
     for (std::uint64_t group = 0; group < 3; ++group) {
-      w.states.push_back({group + 1, StateHash::Of::kParameters, scramble(step * 8 + group)});
-      w.states.push_back({group + 1, StateHash::Of::kBuffers, scramble(step * 8 + group + 77)});
+      w.states.push_back({group + 1, StateHash::Kind::kParameters, scramble(step * 8 + group)});
+      w.states.push_back({group + 1, StateHash::Kind::kBuffers, scramble(step * 8 + group + 77)});
     }
     return w;
   }

@@ -136,7 +136,7 @@ TEST(StepMetrics, CopiesWhatThePacketsSay) {
   steps[1].fingerprints = {{13, 5}, {2000, 6}};
   steps[1].samples = {.rows = 9, .thinned = 2, .hashes = {4, 8}};
   steps[1].indices = {3, 1};
-  steps[1].states = {{77, StateHash::Of::kBuffers, 78}};
+  steps[1].states = {{77, StateHash::Kind::kBuffers, 78}};
   const StepRecord record = measure(steps);
   EXPECT_EQ(record.model.segment, 4U);
   EXPECT_EQ(record.step, 7U);
@@ -162,7 +162,7 @@ TEST(StepMetrics, CopiesWhatThePacketsSay) {
   EXPECT_EQ(w.indices, (std::vector<std::uint64_t>{3, 1}));
   ASSERT_EQ(w.states.size(), 1U);
   EXPECT_EQ(w.states[0].group, 77U);
-  EXPECT_EQ(w.states[0].of, StateHash::Of::kBuffers);
+  EXPECT_EQ(w.states[0].kind, StateHash::Kind::kBuffers);
   EXPECT_EQ(w.states[0].value, 78U);
   EXPECT_EQ(record.workers[0].samples.rows, 0U);
 }

@@ -125,7 +125,7 @@ void put_states(Encoder& encoder, const std::vector<StateHash>& states) {
   encoder.section(Section::kStates, [&](ByteWriter& w) {
     for (const StateHash& s : states) {
       w.put(s.group);
-      w.put(s.of);
+      w.put(s.kind);
       w.put(s.value);
     }
   });
@@ -242,15 +242,15 @@ bool read_states(SectionReader& body, std::vector<StateHash>& states) {
   const bool whole = read_list(body, states, std::size_t{2} * kGroupsMax, [&] {
     StateHash s;
     s.group = body.get<std::uint64_t>();
-    s.of = body.get<StateHash::Of>();
+    s.kind = body.get<StateHash::Kind>();
     s.value = body.get<std::uint64_t>();
     return s;
   });
   const bool known = std::all_of(states.begin(), states.end(), [](const StateHash& s) {
-    return s.of == StateHash::Of::kParameters || s.of == StateHash::Of::kBuffers;
+    return s.kind == StateHash::Kind::kParameters || s.kind == StateHash::Kind::kBuffers;
   });
   return whole && known &&
-         distinct(states, [](const StateHash& s) { return std::pair(s.group, s.of); });
+         distinct(states, [](const StateHash& s) { return std::pair(s.group, s.kind); });
 }
 
 bool read_samples(SectionReader& body, Samples& samples) {

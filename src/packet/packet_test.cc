@@ -30,7 +30,7 @@ Step sample_step() {
   s.micro = {{1.25, 1, 100}, {NAN, 2, 7}};
   s.fingerprints = {{3, 99}};
   s.reduced = GradientSums{2.0, 0.5, 0, 77};
-  s.states = {{1, StateHash::Of::kParameters, 0xF00}, {1, StateHash::Of::kBuffers, 0xBA5}};
+  s.states = {{1, StateHash::Kind::kParameters, 0xF00}, {1, StateHash::Kind::kBuffers, 0xBA5}};
   s.samples = {.rows = 3, .thinned = 2, .hashes = {0xFFFFFFFFFFFFFFFCULL, 8}};
   s.indices = {7, 0xFFFFFFFFFFFFFFFFULL, 7};
   s.audit = {.elements = 1'000'000,
@@ -55,7 +55,7 @@ void expect_equal(const std::vector<StateHash>& got, const std::vector<StateHash
   ASSERT_EQ(got.size(), want.size());
   for (std::size_t i = 0; i < want.size(); ++i) {
     EXPECT_EQ(got[i].group, want[i].group) << i;
-    EXPECT_EQ(got[i].of, want[i].of) << i;
+    EXPECT_EQ(got[i].kind, want[i].kind) << i;
     EXPECT_EQ(got[i].value, want[i].value) << i;
   }
 }
@@ -180,7 +180,7 @@ TEST(Packet, AFinalNoteCarriesTheClockAndTheStates) {
   Note n;
   n.final = true;
   n.state.optimizer_steps = 1ULL << 40;
-  n.state.states = {{1, StateHash::Of::kParameters, 2}, {2, StateHash::Of::kParameters, 3}};
+  n.state.states = {{1, StateHash::Kind::kParameters, 2}, {2, StateHash::Kind::kParameters, 3}};
   const auto final = decode(encode(n).bytes);
   ASSERT_TRUE(final);
   EXPECT_EQ(std::get<Note>(*final).state.optimizer_steps, 1ULL << 40);
@@ -380,14 +380,14 @@ const std::vector<Damage>& damages() {
          s.samples.hashes.resize(kGroupsMax + 1);
        }},
       {"too many indices", [](Step& s) { s.indices.resize(kGroupsMax + 1); }},
-      {"a state of kind 0", [](Step& s) { s.states[0].of = StateHash::Of{0}; }},
-      {"a state of kind 3", [](Step& s) { s.states[1].of = StateHash::Of{3}; }},
-      {"a state of a huge kind", [](Step& s) { s.states[1].of = StateHash::Of{0xFFFFFFFF}; }},
-      {"two states of one kind and group", [](Step& s) { s.states[1].of = s.states[0].of; }},
+      {"a state of kind 0", [](Step& s) { s.states[0].kind = StateHash::Kind{0}; }},
+      {"a state of kind 3", [](Step& s) { s.states[1].kind = StateHash::Kind{3}; }},
+      {"a state of a huge kind", [](Step& s) { s.states[1].kind = StateHash::Kind{0xFFFFFFFF}; }},
+      {"two states of one kind and group", [](Step& s) { s.states[1].kind = s.states[0].kind; }},
       {"too many states",
        [](Step& s) {
          for (std::uint64_t g = 2; g < 2 * kGroupsMax + 2; ++g)
-           s.states.push_back({g, StateHash::Of::kBuffers, g});
+           s.states.push_back({g, StateHash::Kind::kBuffers, g});
        }},
       {"two fingerprints of one kind",
        [](Step& s) { s.fingerprints.push_back(s.fingerprints[0]); }},
@@ -414,7 +414,7 @@ TEST(Packet, ValuesThatCannotBeAreErrors) {
 
 TEST(Packet, StatesOfANoteAreCheckedToo) {
   Note n;
-  n.state.states = {{1, StateHash::Of{7}, 2}};
+  n.state.states = {{1, StateHash::Kind{7}, 2}};
   EXPECT_FALSE(decode(encode(n).bytes));
 }
 
@@ -425,8 +425,8 @@ TEST(Packet, AsManyAsAllowedAreTaken) {
   s.indices.assign(kGroupsMax, 1);
   s.states.clear();
   for (std::uint64_t g = 0; g < kGroupsMax; ++g) {
-    s.states.push_back({g, StateHash::Of::kParameters, g});
-    s.states.push_back({g, StateHash::Of::kBuffers, g});
+    s.states.push_back({g, StateHash::Kind::kParameters, g});
+    s.states.push_back({g, StateHash::Kind::kBuffers, g});
   }
   const auto decoded = decode(encode(s).bytes);
   ASSERT_TRUE(decoded) << decoded.error().message;
@@ -495,7 +495,7 @@ TEST(Packet, HostileBytesNeverCrash) {
     EXPECT_LE(d.samples.hashes.size(), d.samples.rows);
     EXPECT_LE(d.samples.thinned, kThinnedMax);
     EXPECT_TRUE(d.gram.empty() || d.gram.size() == gram_size(d.header.identity.replicas));
-    for (const StateHash& state : d.states) EXPECT_LE(static_cast<int>(state.of), 2);
+    for (const StateHash& state : d.states) EXPECT_LE(static_cast<int>(state.kind), 2);
   }
   for (int round = 0; round < 2'000; ++round) {
     std::vector<std::byte> bytes(random() % 400);

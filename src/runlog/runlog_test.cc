@@ -125,7 +125,7 @@ StepRecord full_step(std::uint32_t segment) {
   w.samples.hashes = {0, 1, 0xFFFFFFFFFFFFFFFFULL};
   w.samples.thinned = 25;
   w.indices = {40, 30};
-  w.states = {{0xFFFFFFFFFFFFFFF5ULL, StateHash::Of::kBuffers, 0x8000000000000002ULL}};
+  w.states = {{0xFFFFFFFFFFFFFFF5ULL, StateHash::Kind::kBuffers, 0x8000000000000002ULL}};
   w.fingerprints = {{11, 42}, {1024, 0xFFFFFFFFFFFFFFFFULL}};
   r.workers[2].replica = 3;
   return r;
@@ -1278,8 +1278,8 @@ TEST(WorkerData, WhatIsNotKnownIsNull) {
 TEST(WorkerData, StatesAreStoredOnceWhereTheyAreEqual) {
   const TempFolder folder;
   StepRecord record = plain_step(1, 0, 5);
-  const std::vector<StateHash> common = {{1, StateHash::Of::kParameters, 10},
-                                         {1, StateHash::Of::kBuffers, 11}};
+  const std::vector<StateHash> common = {{1, StateHash::Kind::kParameters, 10},
+                                         {1, StateHash::Kind::kBuffers, 11}};
   for (WorkerRecord& w : record.workers) w.states = common;
   record.workers[2].states[1].value = 12;
   record.workers[3].states.clear();
@@ -1300,7 +1300,7 @@ TEST(WorkerData, StatesAreStoredOnceWhereTheyAreEqual) {
 TEST(WorkerData, StatesOfAnotherThanTheFirstWorkerAreKept) {
   const TempFolder folder;
   StepRecord record = plain_step(1, 0, 2);
-  record.workers[1].states = {{1, StateHash::Of::kParameters, 10}};
+  record.workers[1].states = {{1, StateHash::Kind::kParameters, 10}};
   make_run(folder / "run", {record});
   auto db = database(folder / "run");
   EXPECT_EQ(db.query_integer("SELECT states IS NULL FROM worker_step WHERE replica = 0"), 1U);
@@ -1369,7 +1369,7 @@ TEST(FinalState, IsThatOfTheLastNoteThatHasOne) {
   note.final = true;
   ASSERT_TRUE(writer.add(note));
   note.state.optimizer_steps = 500;
-  note.state.states = {{9, StateHash::Of::kParameters, 0xFFFFFFFFFFFFFFFFULL}};
+  note.state.states = {{9, StateHash::Kind::kParameters, 0xFFFFFFFFFFFFFFFFULL}};
   ASSERT_TRUE(writer.add(note));
   note.state.optimizer_steps = 501;
   ASSERT_TRUE(writer.add(note));
@@ -1796,7 +1796,7 @@ TEST(StepCursor, GivesEverythingThatWasKeptOfAStep) {
   EXPECT_EQ(w.samples.hashes.size(), 3U);
   EXPECT_EQ(w.indices, (std::vector<std::uint64_t>{40, 30}));
   ASSERT_EQ(w.states.size(), 1U);
-  EXPECT_EQ(w.states[0].of, StateHash::Of::kBuffers);
+  EXPECT_EQ(w.states[0].kind, StateHash::Kind::kBuffers);
   ASSERT_NE(w.fingerprint_of(FingerprintKind::kSamplerSeed), nullptr);
   EXPECT_EQ(*w.fingerprint_of(FingerprintKind::kSamplerSeed), 42U);
   EXPECT_FALSE(next_step(cursor)) << "steps of other models are left out";
@@ -1826,7 +1826,7 @@ TEST(StepCursor, HoldsFingerprintsUntilTheyChange) {
 TEST(StepCursor, GivesAWorkerTheStatesOfTheFirstUnlessItHasItsOwn) {
   const TempFolder folder;
   StepRecord step = plain_step(1, 0, 3);
-  const StateHash shared{5, StateHash::Of::kParameters, 6};
+  const StateHash shared{5, StateHash::Kind::kParameters, 6};
   step.workers[0].states = step.workers[1].states = {shared};
   make_run(folder / "run", {step});
   const auto log = RunLog::open(folder / "run");
@@ -1862,7 +1862,7 @@ TEST(FinalState, IsRead) {
   note.header.segment = 1;
   note.header.identity = {.replica = 1, .replicas = 2};
   note.state.optimizer_steps = 17;
-  note.state.states = {{5, StateHash::Of::kParameters, 6}};
+  note.state.states = {{5, StateHash::Kind::kParameters, 6}};
   ASSERT_TRUE(writer.add(note));
   ASSERT_TRUE(writer.close());
   const auto states = RunLog::open(folder / "run")->final_states();
@@ -1951,7 +1951,7 @@ class RunLogSize : public ::testing::Test {
         w.indices.push_back(random_() % 50'000);
       }
       for (std::size_t g = 0; g < kGroups / 2; ++g) {
-        w.states.push_back({g << 40, StateHash::Of::kParameters, r.step * 100 + g});
+        w.states.push_back({g << 40, StateHash::Kind::kParameters, r.step * 100 + g});
       }
       for (std::uint32_t kind = 100; kind < 128; ++kind) w.fingerprints.push_back({kind, kind});
       const auto each_step = {FingerprintKind::kRngTorch, FingerprintKind::kDataBatch,

@@ -196,17 +196,18 @@ struct Observer::State {
     for (double& product : out.gram) product /= scale * scale;
   }
 
-  const HashedTensor* hashed_tensor(StateHash::Of of, std::uint32_t index) const {
-    if (of != StateHash::Of::kParameters && of != StateHash::Of::kBuffers) return nullptr;
-    const auto& all = of == StateHash::Of::kParameters ? parameters : buffers;
+  const HashedTensor* hashed_tensor(StateHash::Kind kind, std::uint32_t index) const {
+    if (kind != StateHash::Kind::kParameters && kind != StateHash::Kind::kBuffers) return nullptr;
+    const auto& all = kind == StateHash::Kind::kParameters ? parameters : buffers;
     return index < all.size() ? &all[index] : nullptr;
   }
 
-  void add_state(StateHash::Of of, const HashedTensor& what, std::uint64_t fingerprint) {
+  void add_state(StateHash::Kind kind, const HashedTensor& what, std::uint64_t fingerprint) {
     auto& states = report.states;
-    auto at = std::find_if(states.begin(), states.end(),
-                           [&](const StateHash& s) { return s.of == of && s.group == what.group; });
-    if (at == states.end()) at = states.insert(at, {.group = what.group, .of = of, .value = 0});
+    auto at = std::find_if(states.begin(), states.end(), [&](const StateHash& s) {
+      return s.kind == kind && s.group == what.group;
+    });
+    if (at == states.end()) at = states.insert(at, {.group = what.group, .kind = kind, .value = 0});
     at->value += mix64(fingerprint ^ what.id);
   }
 
@@ -405,8 +406,8 @@ void Observer::audit(const AuditRecord& audit) { state_->report.audit = audit; }
 
 void Observer::begin_states() { state_->report.states.clear(); }
 
-Status Observer::state(StateHash::Of of, std::uint32_t index, const void* data, std::size_t count,
-                       std::uint32_t element_bytes) {
+Status Observer::state(StateHash::Kind kind, std::uint32_t index, const void* data,
+                       std::size_t count, std::uint32_t element_bytes) {
   const auto dtype = element_bytes == 2   ? Dtype::kBF16
                      : element_bytes == 4 ? Dtype::kF32
                                           : Dtype::kF64;
@@ -417,15 +418,15 @@ Status Observer::state(StateHash::Of of, std::uint32_t index, const void* data, 
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("a state of {} bytes an element", element_bytes));
   }
-  return state_sum(of, index, observe::gradient_pass(data, count, dtype, {}).fingerprint);
+  return state_sum(kind, index, observe::gradient_pass(data, count, dtype, {}).fingerprint);
 }
 
-Status Observer::state_sum(StateHash::Of of, std::uint32_t index, std::uint64_t fingerprint) {
-  const State::HashedTensor* what = state_->hashed_tensor(of, index);
+Status Observer::state_sum(StateHash::Kind kind, std::uint32_t index, std::uint64_t fingerprint) {
+  const State::HashedTensor* what = state_->hashed_tensor(kind, index);
   if (what == nullptr) {
     return fail(ErrorCode::kInvalidArgument, fmt::format("unknown parameter or buffer {}", index));
   }
-  state_->add_state(of, *what, fingerprint);
+  state_->add_state(kind, *what, fingerprint);
   return {};
 }
 

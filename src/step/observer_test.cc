@@ -582,13 +582,14 @@ std::uint64_t fingerprint_of(const Values& values) {
   return observe::gradient_pass(buffer.data(), values.size(), Dtype::kF32, {}).fingerprint;
 }
 
-void report_state(Observer& observer, StateHash::Of of, std::uint32_t index, const Values& values) {
+void report_state(Observer& observer, StateHash::Kind kind, std::uint32_t index,
+                  const Values& values) {
   const Buffer buffer = encoded(values);
-  ASSERT_TRUE(observer.state(of, index, buffer.data(), values.size(), 4));
+  ASSERT_TRUE(observer.state(kind, index, buffer.data(), values.size(), 4));
 }
 
-constexpr auto kParameters = StateHash::Of::kParameters;
-constexpr auto kBuffers = StateHash::Of::kBuffers;
+constexpr auto kParameters = StateHash::Kind::kParameters;
+constexpr auto kBuffers = StateHash::Kind::kBuffers;
 
 Observer stateful_observer() {
   auto observer = Observer::create(
@@ -613,15 +614,15 @@ TEST(ObserverStates, AreSummedByGroupAndKind) {
     return mix64(fingerprint_of(values) ^ name_hash(name));
   };
   EXPECT_EQ(states[0].group, name_hash("layers.0"));
-  EXPECT_EQ(states[0].of, kParameters);
+  EXPECT_EQ(states[0].kind, kParameters);
   EXPECT_EQ(states[0].value, of("layers.0.w", {1, 2, 3}) + of("layers.0.b", {4, 5, 6}));
   EXPECT_EQ(states[1].group, name_hash("head.w"));
   EXPECT_EQ(states[1].value, of("head.w", {7, 8, 9}));
   EXPECT_EQ(states[2].group, name_hash("layers.0"));
-  EXPECT_EQ(states[2].of, kBuffers);
+  EXPECT_EQ(states[2].kind, kBuffers);
   EXPECT_EQ(states[2].value, of("layers.0.running_mean", {1, 2}));
   EXPECT_EQ(states[3].group, name_hash("frozen.w"));
-  EXPECT_EQ(states[3].of, kBuffers);
+  EXPECT_EQ(states[3].kind, kBuffers);
 }
 
 TEST(ObserverStates, SurviveBeginStepButNotEndStep) {
@@ -702,13 +703,13 @@ TEST(ObserverStates, RefusesWhatItDoesNotKnow) {
   for (const auto& status :
        {observer.state(kParameters, 3, buffer.data(), 3, 4),
         observer.state(kBuffers, 2, buffer.data(), 3, 4),
-        observer.state(StateHash::Of{0}, 0, buffer.data(), 3, 4),
-        observer.state(StateHash::Of{3}, 0, buffer.data(), 3, 4),
+        observer.state(StateHash::Kind{0}, 0, buffer.data(), 3, 4),
+        observer.state(StateHash::Kind{3}, 0, buffer.data(), 3, 4),
         observer.state(kParameters, 0, nullptr, 3, 4),
         observer.state(kParameters, 0, buffer.data(), 3, 1),
         observer.state(kParameters, 0, buffer.data(), 3, 0),
         observer.state(kParameters, 0, buffer.data(), 3, 16), observer.state_sum(kBuffers, 2, 1),
-        observer.state_sum(StateHash::Of{3}, 0, 1)}) {
+        observer.state_sum(StateHash::Kind{3}, 0, 1)}) {
     ASSERT_FALSE(status);
     EXPECT_EQ(status.error().code, ErrorCode::kInvalidArgument);
   }

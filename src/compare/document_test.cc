@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compare/document.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "compare/compare.h"
+#include "compare/testing.h"
+
+namespace presum::compare {
+namespace {
+
+using testing::change_gradient;
+using testing::changed_at;
+using testing::changed_late;
+using testing::compare_steps;
+using testing::first;
+using testing::steps_of;
+
+TEST(Document, SaysWhatTheComparisonSays) {
+  const auto c = changed_at(7, [](StepRecord& s) { change_gradient(s, 2, {"layers.2"}); });
+  const auto json = document(c);
+  EXPECT_EQ(json["outcome"], "different");
+  const auto& model = json["models"][0];
+  EXPECT_EQ(model["first_stage"], "local-gradient");
+  EXPECT_EQ(model["first_step"], 7);
+  EXPECT_EQ(model["last_identical"], 6);
+  EXPECT_EQ(model["stages"][5]["first"]["ranks"], std::vector<int>{12});
+  EXPECT_EQ(model["stages"][5]["first"]["layers"], std::vector<std::string>{"layers.2"});
+  EXPECT_TRUE(model["stages"][1]["first"].is_null());
+  EXPECT_EQ(model["positions_only"], false);
+  EXPECT_TRUE(json["agreement"].get<std::string>().empty());
+}
+
+TEST(Document, SaysBetweenWhichStepsParametersBeganToDiffer) {
+  const auto json = document(changed_late());
+  const auto& model = json["models"][0];
+  EXPECT_EQ(model["last_identical"], 2);
+  EXPECT_EQ(model["stages"][3]["first"]["last_seen"], 2);
+  EXPECT_TRUE(model["stages"][7]["first"].is_null());
+  EXPECT_TRUE(model["dated_after"].is_null());
+  for (const auto* key : {"bracket", "dated", "cause"}) EXPECT_NE(model[key], "") << key;
+}
+
+TEST(Document, SaysThatOnlyPositionsOfSamplesWereCompared) {
+  auto b = steps_of(4);
+  b[2].workers[1].loss += 1;
+  const auto json = document(compare_steps(steps_of(4), b, {}, {.salt = 6}));
+  EXPECT_EQ(json["models"][0]["positions_only"], true);
+}
+
+}  // namespace
+}  // namespace presum::compare

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compare/segment_pair.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "compare/compare.h"
+#include "compare/testing.h"
+#include "compare/wording.h"
+
+namespace presum::compare {
+namespace {
+
+using testing::change_layer;
+using testing::compare_folders;
+using testing::first;
+using testing::has;
+using testing::record;
+using testing::RunOptions;
+using testing::step_of;
+using testing::steps_hashed_in_slices;
+using testing::TempFolder;
+
+// Steps of a later segment, numbered anew.
+std::vector<StepRecord> tail(std::uint64_t from, std::uint64_t to) {
+  std::vector<StepRecord> out;
+  for (std::uint64_t step = from; step < to; ++step) {
+    StepRecord s = step_of(step, 3);
+    s.step = step - from;
+    for (WorkerRecord& w : s.workers) w.optimizer_step = s.step + 1;
+    out.push_back(s);
+  }
+  return out;
+}
+
+const RunOptions kMomentum{.facts = {{"optimizer.momentum", "0.9"}, {"every", "1"}},
+                           .final_states = false};
+const RunOptions kNoMomentum{.facts = {{"optimizer.momentum", "0"}, {"every", "1"}},
+                             .final_states = false};
+
+TEST(SegmentPair, AreNotFactsOfALaterSegment) {
+  auto b = steps_hashed_in_slices(10);
+  change_layer(b, "layers.2", 1);
+  const TempFolder folder;
+  record(folder / "a", steps_hashed_in_slices(10), kMomentum);
+  record(folder / "b", b, kMomentum);
+  record(folder / "a", tail(9, 14), kMomentum);
+  record(folder / "b", tail(9, 14), kNoMomentum);
+  const auto c = compare_folders(folder / "a", folder / "b");
+  EXPECT_EQ(c.models[0].first, Stage::kParameters);
+  EXPECT_FALSE(has(cause_text(c.models[0]), "momentum")) << cause_text(c.models[0]);
+  ASSERT_EQ(c.facts.size(), 1U);
+  EXPECT_EQ(c.facts[0].since, 9U);
+}
+
+TEST(SegmentPair, ComeFromFactsThatWerePassedOverAtFirst) {
+  auto without = [](std::vector<StepRecord> steps) {
+    for (StepRecord& s : steps) {
+      for (WorkerRecord& w : s.workers) {
+        std::erase_if(w.fingerprints, [](const FingerprintValue& f) {
+          return f.kind == static_cast<std::uint32_t>(FingerprintKind::kOptimizerSettings);
+        });
+      }
+    }
+    return steps;
+  };
+  const TempFolder folder;
+  record(folder / "a", without(tail(0, 10)), kMomentum);
+  record(folder / "a", without(tail(9, 14)), kMomentum);
+  record(folder / "b", without(tail(0, 5)), kMomentum);
+  record(folder / "b", without(tail(4, 10)), kNoMomentum);
+  record(folder / "b", without(tail(9, 14)), kNoMomentum);
+  const auto c = compare_folders(folder / "a", folder / "b");
+  const auto& first = c.models[0].at(Stage::kConfiguration).first;
+  ASSERT_TRUE(first.has_value());
+  EXPECT_EQ(what_text(*first), "optimizer.momentum");
+  EXPECT_EQ(first->step, 9U);
+}
+
+}  // namespace
+}  // namespace presum::compare

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compare/wording.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+namespace presum::compare {
+namespace {
+
+// ---- remarks
+
+std::string restart_text(Alignment alignment) {
+  switch (alignment) {
+    case Alignment::kReplays:
+      return "which it does again";
+    case Alignment::kRestart:
+      return "from the beginning";
+    default:
+      return "which is assumed: no single earlier step is like its first";
+  }
+}
+
+struct RemarkWords {
+  std::string operator()(const FewerUpdates& r) const {
+    return fmt::format(
+        "rank{} {} made fewer optimiser steps in {} than in the other run, from step {} on",
+        r.ranks.size() == 1 ? "" : "s", fmt::join(r.ranks, ", "), name_of(r.run), r.from);
+  }
+  std::string operator()(const UnseededGenerators& r) const {
+    return fmt::format(
+        "{} differ from the first common step on and are left out: they were not seeded, and "
+        "torch does not draw from them",
+        kinds_text(r.kinds));
+  }
+  std::string operator()(const IdleGenerators& r) const {
+    const auto differ = fmt::format("{} differ from step {} on", kinds_text(r.kinds), r.from);
+    return r.equal_at ? fmt::format("{}, but step {} came out equal", differ, *r.equal_at)
+                      : differ + ", and nothing that was compared follows from it";
+  }
+  std::string operator()(const IncompleteRecord& r) const {
+    return fmt::format("the record of {} is {}", name_of(r.run), incomplete_text(r.segment));
+  }
+  std::string operator()(const UnclosedRun& r) const {
+    return fmt::format(
+        "{} was not closed: it was killed or is still going on, and its last steps may be missing",
+        name_of(r.run));
+  }
+  std::string operator()(const Restart& r) const {
+    return fmt::format("segment {} of {} goes on at step {}, {}", r.segment, name_of(r.run), r.step,
+                       restart_text(r.alignment));
+  }
+};
+
+// ---- what was not compared
+
+std::string why_text(UncomparedStage::Why why) {
+  using Why = UncomparedStage::Why;
+  switch (why) {
+    case Why::kNotInA:
+      return "not recorded in A";
+    case Why::kNotInB:
+      return "not recorded in B";
+    case Why::kNotInEither:
+      return "not recorded in either run";
+    case Why::kOtherWorkerCounts:
+      return "the numbers of workers differ";
+    case Why::kSalts:
+      return "the runs' salts differ, so their samples cannot be compared (set PRESUM_SALT)";
+    case Why::kRowsNotKept:
+      return "not all rows of the step were kept";
+    case Why::kOtherParameters:
+      return "hashes are of other parameters (recorded at other distances, after a restart, or of "
+             "models with other parameters)";
+    case Why::kOtherEnds:
+      return "the runs did not end at the same step, or made other numbers of optimiser steps "
+             "after the last recorded one";
+    case Why::kNotRead:
+      return "no gradient was read (sparse, or of earlier micro-batches alone)";
+    case Why::kNoCommonWorker:
+      return "no worker is in both runs";
+  }
+  return "";
+}
+
+struct NotComparedWords {
+  const ModelComparison& model;
+
+  std::string operator()(const UncomparedStage& u) const {
+    const bool all = u.stage == Stage::kFinal || u.steps == model.common_steps;
+    return fmt::format("{}{}: {}", to_string(u.stage), all ? "" : " at " + of_common(u.steps),
+                       why_text(u.why));
+  }
+  std::string operator()(const UncomparedPart& u) const {
+    using Part = UncomparedPart::Part;
+    switch (u.part) {
+      case Part::kSampleContents:
+        return fmt::format("content of samples at {}: the salts differ (set PRESUM_SALT)",
+                           of_common(u.steps));
+      case Part::kUnreadGradients:
+        return "gradients that were not read (sparse, or of earlier micro-batches alone) at " +
+               of_common(u.steps);
+      case Part::kMissingWorkers:
+        return "workers whose packet is missing in a run, at " + of_common(u.steps);
+    }
+    return "";
+  }
+  std::string operator()(const StepsOfOneRun& u) const {
+    const bool of_a = u.run == Side::kA;
+    const RecordedSteps& own = of_a ? model.a : model.b;
+    const RecordedSteps& other = of_a ? model.b : model.a;
+    return fmt::format("{} of the {} steps of {} ({} to {}): {} does not hold them ({} to {})",
+                       u.steps, own.steps, name_of(u.run), own.first_step, own.last_step,
+                       name_of(of_a ? Side::kB : Side::kA), other.first_step, other.last_step);
+  }
+
+ private:
+  std::string of_common(std::uint64_t steps) const {
+    return fmt::format("{} of {} common steps", steps, model.common_steps);
+  }
+};
+
+// ---- what is identical
+
+const char* plural(std::uint64_t count) { return count == 1 ? "" : "s"; }
+
+// "data, parameters, reduction at 2 steps": the stages of which something was compared, or nothing.
+std::string stages_text(const ModelComparison& m, bool compared) {
+  std::string out;
+  for (std::size_t s = static_cast<std::size_t>(Stage::kData); s < kStages; ++s) {
+    const std::uint64_t times = m.stages[s].compared;
+    if ((times > 0) != compared) continue;
+    const auto stage = static_cast<Stage>(s);
+    std::string name(compared && stage == Stage::kData ? "samples" : to_string(stage));
+    std::ranges::replace(name, '-', ' ');
+    if (compared && stage != Stage::kFinal && times < m.common_steps) {
+      name += fmt::format(" at {} step{}", times, plural(times));
+    }
+    out += (out.empty() ? "" : ", ") + name;
+  }
+  return out;
+}
+
+std::string common_steps_text(const ModelComparison& m) {
+  auto of = fmt::format("{} common step{}", m.common_steps, plural(m.common_steps));
+  if (m.a.steps == m.common_steps && m.b.steps == m.common_steps) return of;
+  return fmt::format("{} (A holds {}, B {})", of, m.a.steps, m.b.steps);
+}
+
+// "2 and 3, 2 and 4".
+std::string worlds_text(const ModelComparison& m) {
+  std::vector<std::string> out;
+  for (const WorkerCounts& w : m.worlds) out.push_back(fmt::format("{} and {}", w.a, w.b));
+  return fmt::format("{}", fmt::join(out, ", "));
+}
+
+std::string agreement_text(const ModelComparison& m) {
+  if (!m.compares_numbers()) return "nothing was compared that is computed";
+  const auto rest = stages_text(m, false);
+  const auto without = rest.empty() ? "" : "; not compared: " + rest;
+  const auto steps = common_steps_text(m);
+  if (!m.other_worlds) {
+    return fmt::format("identical in all that was compared, at {}{}", steps, without);
+  }
+  const auto some =
+      m.world_steps == m.common_steps
+          ? ""
+          : fmt::format(" (at {} of the steps, equal numbers at the others)", m.world_steps);
+  return fmt::format("identical for {} workers{}, bit for bit, at {}: {}{}", worlds_text(m), some,
+                     steps, stages_text(m, true), without);
+}
+
+}  // namespace
+
+const char* name_of(Side run) { return run == Side::kA ? "A" : "B"; }
+
+std::string model_name(std::uint32_t module, std::uint32_t shard) {
+  return fmt::format("module {}, shard {}", module, shard);
+}
+
+std::vector<std::string> remark_texts(const ModelComparison& model) {
+  std::vector<std::string> out;
+  for (const Remark& r : model.remarks) out.push_back(std::visit(RemarkWords{}, r));
+  return out;
+}
+
+std::vector<std::string> not_compared_texts(const ModelComparison& model) {
+  std::vector<std::string> out;
+  for (const NotCompared& n : model.not_compared) {
+    out.push_back(std::visit(NotComparedWords{model}, n));
+  }
+  return out;
+}
+
+std::string obstacle_text(const Comparison& c) {
+  if (!c.obstacle) return "";
+  switch (*c.obstacle) {
+    case Obstacle::kNoStepInA:
+      return "A holds no step";
+    case Obstacle::kNoStepInB:
+      return "B holds no step";
+    case Obstacle::kNoCommonModel:
+      return "the runs have no model with steps in common";
+    case Obstacle::kNoCommonStep:
+      return "the runs have no step in common";
+    case Obstacle::kNothingInSteps:
+      return "the common steps hold nothing that can be compared";
+  }
+  return "";
+}
+
+std::string agreement_text(const Comparison& c) {
+  if (c.outcome != Outcome::kIdentical) return "";
+  auto first = agreement_text(c.models.front());
+  if (c.models.size() == 1) return first;
+  std::string out;
+  bool alike = true;
+  for (const ModelComparison& m : c.models) {
+    const auto own = agreement_text(m);
+    alike = alike && own == first;
+    out += fmt::format("{}{}: {}", out.empty() ? "" : "; ", model_name(m.module, m.shard), own);
+  }
+  return alike ? fmt::format("{} models, each {}", c.models.size(), first) : out;
+}
+
+std::vector<std::string> not_compared_texts(const Comparison& c) {
+  std::vector<std::string> out;
+  for (const ModelOfOneRun& m : c.not_compared) {
+    out.push_back(fmt::format("{}: only in {}", model_name(m.module, m.shard), name_of(m.run)));
+  }
+  return out;
+}
+
+}  // namespace presum::compare

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// The facts of a comparison in words: pure functions, for what shows a comparison. What compares
+// does not include this. Texts are one line each and may hold names from a run: they are not
+// trusted. Empty: there is nothing to say.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "compare/compare.h"
+
+namespace presum::compare {
+
+// "A", "B".
+const char* name_of(Side run);
+// "module 0, shard 0".
+std::string model_name(std::uint32_t module, std::uint32_t shard);
+
+// ---- wording_evidence.cc
+
+// What differs, in a few words: "samples (1 of 12 over all workers)".
+std::string what_text(const Difference& difference);
+std::string evidence_text(const Evidence& evidence);
+// Settings or random generators: "optimizer_settings, learning_rate".
+std::string kinds_text(const std::vector<std::uint32_t>& kinds);
+// Values of workers: "Adam or SGD".
+std::string fact_text(const std::vector<std::string>& values);
+// "learning_rate: 0.1 in A, 0.05 in B".
+std::string values_text(const SettingValues& values);
+std::string values_text(const FactValues& values);
+
+// ---- wording_origin.cc
+
+// "losses and gradients": those that were compared and equal before they differ.
+std::string computed_text(const ModelComparison& model);
+// Since when the first difference is there, where that is no single step.
+std::string bracket_text(const ModelComparison& model);
+// What losses and gradients say about that.
+std::string dating_text(const ModelComparison& model);
+// That the update differs, where nothing before it does.
+std::string cause_text(const ModelComparison& model);
+// Where to look for the cause.
+std::string origin_text(const ModelComparison& model);
+
+// ---- wording.cc
+
+std::vector<std::string> remark_texts(const ModelComparison& model);
+std::vector<std::string> not_compared_texts(const ModelComparison& model);
+std::string obstacle_text(const Comparison& comparison);
+// What is identical, in one sentence; of models that are not alike one each.
+std::string agreement_text(const Comparison& comparison);
+// Models of one run only.
+std::vector<std::string> not_compared_texts(const Comparison& comparison);
+
+}  // namespace presum::compare
