@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runlog/run_testing.h"
+#include "runlog/schema.h"
+#include "runlog/sqlite.h"
+
+namespace presum::runlog {
+namespace {
+
+// ---- whole steps, one after the other
+
+// The next step of a cursor, copied; nothing at its end.
+std::optional<StepRecord> next_step(StepCursor& cursor) {
+  const auto record = cursor.next();
+  EXPECT_TRUE(record) << record.error().message;
+  return record && *record != nullptr ? std::optional(**record) : std::nullopt;
+}
+
+StepCursor cursor_of(const RunLog& log, const StepRecord& like, std::uint64_t from = 0) {
+  auto cursor = log.cursor(like.model, from);
+  EXPECT_TRUE(cursor) << cursor.error().message;
+  return std::move(*cursor);
+}
+
+TEST(StepCursor, GivesEverythingThatWasKeptOfAStep) {
+  const TempFolder folder;
+  const StepRecord want = full_step(1);
+  make_run(folder / "run", {want, plain_step(1, 3)});
+  const auto log = RunLog::open(folder / "run");
+  ASSERT_TRUE(log);
+  StepCursor cursor = cursor_of(*log, want);
+  const auto got = next_step(cursor);
+  ASSERT_TRUE(got);
+  EXPECT_EQ(got->step, want.step);
+  EXPECT_EQ(got->mean_norm, want.mean_norm);
+  EXPECT_EQ(got->missing_replicas, want.missing_replicas);
+  ASSERT_EQ(got->groups.size(), 1U);
+  EXPECT_EQ(got->groups[0].id, want.groups[0].id);
+  EXPECT_EQ(got->groups[0].norms, want.groups[0].norms);
+  EXPECT_EQ(got->groups[0].fingerprints, want.groups[0].fingerprints);
+  const WorkerRecord& w = got->workers.at(1);
+  EXPECT_EQ(w.rank, 21U);
+  EXPECT_EQ(w.fingerprint, 0x8000000000000001ULL);
+  ASSERT_EQ(w.micro.size(), 2U);
+  EXPECT_EQ(w.micro[0].tokens, 30U);
+  EXPECT_TRUE(std::isnan(w.micro[1].loss));
+  EXPECT_EQ(w.samples.thinned, 25U);
+  EXPECT_EQ(w.samples.hashes.size(), 3U);
+  EXPECT_EQ(w.indices, (std::vector<std::uint64_t>{40, 30}));
+  ASSERT_EQ(w.states.size(), 1U);
+  EXPECT_EQ(w.states[0].kind, StateHash::Kind::kBuffers);
+  ASSERT_NE(w.fingerprint_of(FingerprintKind::kSamplerSeed), nullptr);
+  EXPECT_EQ(*w.fingerprint_of(FingerprintKind::kSamplerSeed), 42U);
+  EXPECT_FALSE(next_step(cursor)) << "steps of other models are left out";
+  EXPECT_FALSE(next_step(cursor));
+}
+
+TEST(StepCursor, HoldsFingerprintsUntilTheyChange) {
+  const TempFolder folder;
+  std::vector<StepRecord> steps;
+  for (const std::uint64_t value : {7, 7, 8}) {
+    steps.push_back(plain_step(1, steps.size(), 2));
+    steps.back().workers[1].fingerprints = {{11, value}};
+  }
+  make_run(folder / "run", steps);
+  const auto log = RunLog::open(folder / "run");
+  ASSERT_TRUE(log);
+  StepCursor cursor = cursor_of(*log, steps[0], 1);
+  for (const std::uint64_t value : {7, 8}) {
+    const auto step = next_step(cursor);
+    ASSERT_TRUE(step);
+    EXPECT_TRUE(step->workers[0].fingerprints.empty());
+    ASSERT_EQ(step->workers[1].fingerprints.size(), 1U);
+    EXPECT_EQ(step->workers[1].fingerprints[0].value, value);
+  }
+}
+
+TEST(StepCursor, GivesAWorkerTheStatesOfTheFirstUnlessItHasItsOwn) {
+  const TempFolder folder;
+  StepRecord step = plain_step(1, 0, 3);
+  const StateHash shared{5, StateHash::Kind::kParameters, 6};
+  step.workers[0].states = step.workers[1].states = {shared};
+  make_run(folder / "run", {step});
+  const auto log = RunLog::open(folder / "run");
+  ASSERT_TRUE(log);
+  StepCursor cursor = cursor_of(*log, step);
+  const auto got = next_step(cursor);
+  ASSERT_TRUE(got);
+  EXPECT_EQ(got->workers[1].states.size(), 1U);
+  EXPECT_TRUE(got->workers[2].states.empty());
+}
+
+TEST(StepCursor, SaysThatAFileIsDamaged) {
+  const TempFolder folder;
+  std::vector<StepRecord> steps;
+  for (std::uint64_t s = 0; s < 200; ++s) steps.push_back(plain_step(1, s, 8));
+  make_run(folder / "run", steps);
+  std::string bytes = read_file(folder / "run" / kFileName);
+  for (std::size_t at = bytes.size() / 2; at < bytes.size(); ++at) bytes[at] = '\x5a';
+  write_file(folder / "run" / kFileName, bytes);
+  const auto log = RunLog::open(folder / "run");
+  ASSERT_TRUE(log);
+  auto cursor = log->cursor({1, 0, 0});
+  bool failed = !cursor;
+  for (std::size_t s = 0; !failed && s < steps.size(); ++s) failed = !cursor->next();
+  EXPECT_TRUE(failed);
+}
+
+TEST(StepCursor, TakesACountThatIsNoneForZero) {
+  const TempFolder folder;
+  for (const double bad : std::array{double{NAN}, -1.0, 0x1p64, 1e300}) {
+    const Path run = folder / fmt::format("{}", bad);
+    const StepRecord record = full_step(1);
+    make_run(run, {record});
+    {
+      Database db = database(run, Database::Mode::kWrite);
+      auto change = db.prepare("UPDATE worker_step SET micro = ?");
+      const std::array<double, 3> micro = {1.5, 2, bad};
+      change->bind_blob(1, std::as_bytes(std::span(micro)));
+      ASSERT_TRUE(change->run());
+    }
+    const auto log = RunLog::open(run);
+    ASSERT_TRUE(log);
+    StepCursor cursor = cursor_of(*log, record);
+    const auto step = next_step(cursor);
+    ASSERT_TRUE(step);
+    EXPECT_EQ(step->workers.at(0).micro.at(0).loss, 1.5);
+    EXPECT_EQ(step->workers.at(0).micro.at(0).tokens, 0U) << bad;
+  }
+}
+
+}  // namespace
+}  // namespace presum::runlog

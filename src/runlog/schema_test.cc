@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "runlog/run_testing.h"
+
+namespace presum::runlog {
+namespace {
+
+TEST(RunLogViews, StepsHoldEveryColumn) {
+  const TempFolder folder;
+  const StepRecord want = full_step(1);
+  make_run(folder / "run", {want});
+  auto db = database(folder / "run");
+  auto row = db.prepare(
+      "SELECT step, segment, module, shard, workers_expected, workers, loss_mean, loss_std, "
+      "loss_range, grad_norm_mean, grad_norm_std, grad_norm_cv, cosine_mean, cosine_low, "
+      "cosine_high, consistency, reduced_norm, signal, noise, noise_scale, effective_workers, "
+      "tokens_cv, cosine_source, reduced_disagrees, distinct_gradients, sketch_size, mean_norm, "
+      "mean_norm_error FROM steps");
+  ASSERT_TRUE(row) << row.error().message;
+  ASSERT_TRUE(*row->next());
+  EXPECT_EQ(row->integer(0), want.step);
+  EXPECT_EQ(row->small(1), 1U);
+  EXPECT_EQ(row->small(2), 2U);
+  EXPECT_EQ(row->small(3), 3U);
+  EXPECT_EQ(row->small(4), 5U);
+  EXPECT_EQ(row->small(5), 3U);
+  int column = 6;
+  for (const double value :
+       {want.loss_mean, want.loss_std, want.loss_range, want.grad_norm_mean, want.grad_norm_std,
+        want.grad_norm_cv, want.cosine_mean, want.cosine_low, want.cosine_high, want.consistency,
+        want.reduced_norm, want.signal, want.noise, want.noise_scale, want.effective_workers,
+        want.tokens_cv}) {
+    EXPECT_EQ(row->number(column), value) << column;
+    ++column;
+  }
+  EXPECT_EQ(row->text(22), "row-sums");
+  EXPECT_EQ(row->small(23), 1U);
+  EXPECT_EQ(row->small(24), 7U);
+  EXPECT_EQ(row->small(25), 4096U);
+  EXPECT_EQ(row->number(26), want.mean_norm);
+  EXPECT_EQ(row->number(27), want.mean_norm_error);
+}
+
+TEST(RunLogViews, EverySourceOfCosinesHasAName) {
+  const TempFolder folder;
+  std::vector<StepRecord> records;
+  for (std::uint64_t i = 0; i <= 5; ++i) {
+    records.push_back(plain_step(1, i));
+    records.back().cosine_source = static_cast<CosineSource>(i);
+  }
+  make_run(folder / "run", records);
+  auto db = database(folder / "run");
+  auto row = db.prepare("SELECT cosine_source FROM steps");
+  for (const char* name : {"none", "sketch", "total-norm", "row-sums", "exact", "gram"}) {
+    ASSERT_TRUE(*row->next());
+    EXPECT_EQ(row->text(0), name);
+  }
+}
+
+TEST(RunLogViews, WorkersHoldEveryColumn) {
+  const TempFolder folder;
+  FakeClock clock;
+  Writer writer = open_writer(folder / "run", clock);
+  packet::Hello hello = hello_of(1, 2, 5);
+  hello.header.identity.module = 2;
+  hello.header.identity.shard = 3;
+  ASSERT_TRUE(writer.add(hello));
+  add_all(writer, {full_step(1)});
+  ASSERT_TRUE(writer.close());
+  auto db = database(folder / "run");
+  auto row = db.prepare(
+      "SELECT step, segment, module, shard, rank, replica, host, loss, weight, tokens, "
+      "micro_batches, grad_norm, grad_max, nonfinite, loss_nonfinite, cosine_to_others, "
+      "reduced_norm, optimizer_step, dropped, skipped_parameters, fingerprint, "
+      "reduced_fingerprint FROM workers WHERE replica = 2");
+  ASSERT_TRUE(row) << row.error().message;
+  ASSERT_TRUE(*row->next());
+  const double want[] = {static_cast<double>(1ULL << 40), 1, 2, 3, 21, 2};
+  for (int c = 0; c < 6; ++c) EXPECT_EQ(row->number(c), want[c]) << c;
+  EXPECT_EQ(row->text(6), "node-2");
+  const double rest[] = {3.25, 2.5, 77, 14, 8.125, 9.5, 11, 1, -0.75, 6.5, 12, 13, 15};
+  for (int c = 7; c < 20; ++c) EXPECT_EQ(row->number(c), rest[c - 7]) << c;
+  EXPECT_EQ(row->text(20), "8000000000000001");
+  EXPECT_EQ(row->text(21), "0000000000000abc");
+  EXPECT_EQ(db.query_integer("SELECT count(*) FROM workers WHERE reduced_fingerprint IS NULL"), 2U);
+}
+
+TEST(RunLogViews, GroupsAndMissingWorkersAreNamed) {
+  const TempFolder folder;
+  FakeClock clock;
+  Writer writer = open_writer(folder / "run", clock);
+  packet::Hello hello = hello_of(1, 0, 5);
+  hello.header.identity.module = 2;
+  hello.header.identity.shard = 3;
+  hello.facts.groups = {{0xFFFFFFFFFFFFFFF5ULL, 600, "model.layers.3"}};
+  ASSERT_TRUE(writer.add(hello));
+  add_all(writer, {full_step(1)});
+  ASSERT_TRUE(writer.close());
+  auto db = database(folder / "run");
+  auto group = db.prepare(
+      "SELECT \"group\", elements, norm_mean, norm_std, nonfinite, module, shard FROM groups");
+  ASSERT_TRUE(group) << group.error().message;
+  ASSERT_TRUE(*group->next());
+  EXPECT_EQ(group->text(0), "model.layers.3");
+  const double want[] = {600, 1.5, 0.5, 6, 2, 3};
+  for (int c = 1; c < 7; ++c) EXPECT_EQ(group->number(c), want[c - 1]) << c;
+  auto missing = db.prepare("SELECT replica, step, module, shard FROM missing");
+  for (const std::uint32_t replica : {1U, 4U}) {
+    ASSERT_TRUE(*missing->next());
+    EXPECT_EQ(missing->small(0), replica);
+    EXPECT_EQ(missing->integer(1), 1ULL << 40);
+    EXPECT_EQ(missing->small(2), 2U);
+    EXPECT_EQ(missing->small(3), 3U);
+  }
+}
+
+TEST(RunLogViews, BlobsAreArraysOfFloats) {
+  const TempFolder folder;
+  make_run(folder / "run", {full_step(1)});
+  const Path run = folder / "run";
+  const auto cosines = read_blob<float>(run, "SELECT cosines FROM step");
+  ASSERT_EQ(cosines.size(), 3U);
+  EXPECT_EQ(cosines[0], 0.25F);
+  EXPECT_TRUE(std::isnan(cosines[1]));
+  EXPECT_EQ(read_blob<float>(run, "SELECT norms FROM group_step"), (std::vector<float>{1, 2, 3}));
+  EXPECT_EQ(read_blob<float>(run, "SELECT maxima FROM group_step")[1], 5.0F);
+  const auto micro =
+      read_blob<double>(run, "SELECT micro FROM worker_step WHERE micro IS NOT NULL");
+  ASSERT_EQ(micro.size(), 6U);
+  EXPECT_EQ(micro[0], 1.5);
+  EXPECT_EQ(micro[1], 2);
+  EXPECT_EQ(micro[2], 30);
+  EXPECT_TRUE(std::isnan(micro[3]));
+  EXPECT_EQ(micro[5], 47);
+}
+
+}  // namespace
+}  // namespace presum::runlog

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "runlog/run_testing.h"
+
+namespace presum::runlog {
+namespace {
+
+// ---- tables for people
+
+using Rows = std::vector<std::vector<RunLog::Cell>>;
+
+Rows table_of(const Path& run, std::string_view name, std::vector<std::string>& columns) {
+  Rows out;
+  const auto done = RunLog::open(run)->visit_table(name, [&](auto names, auto cells) {
+    columns.assign(names.begin(), names.end());
+    out.emplace_back(cells.begin(), cells.end());
+  });
+  EXPECT_TRUE(done) << done.error().message;
+  return out;
+}
+
+TEST(RunLogTables, BeginWithACallForTheColumnsAlone) {
+  const TempFolder folder;
+  make_run(folder / "run", {});
+  for (const char* name : {"steps", "workers", "groups", "findings", "checks", "audits"}) {
+    std::vector<std::string> columns;
+    EXPECT_EQ(table_of(folder / "run", name, columns), Rows(1)) << name;
+    EXPECT_GT(columns.size(), 5U) << name;
+  }
+  EXPECT_EQ(RunLog::open(folder / "run")->visit_table("segment", [](auto, auto) {}).error().code,
+            ErrorCode::kInvalidArgument);
+}
+
+TEST(RunLogTables, HoldChecksInTheirOrder) {
+  using State = CheckRecord::State;
+  const TempFolder folder;
+  FakeClock clock;
+  Writer writer = open_writer(folder / "run", clock);
+  const std::vector<CheckRecord> checks = {{"d", State::kFound, ""},
+                                           {"c", State::kPassed, "p"},
+                                           {"b", State::kNotTriggered, "t"},
+                                           {"a", State::kNotPossible, "n"}};
+  ASSERT_TRUE(writer.replace({writer.segment(), 2, 3}, Findings{full_finding()}, checks));
+  ASSERT_TRUE(writer.close());
+  std::vector<std::string> columns;
+  const auto rows = table_of(folder / "run", "checks", columns);
+  EXPECT_EQ(columns, (std::vector<std::string>{"segment", "module", "shard", "check_id", "state",
+                                               "reason"}));
+  ASSERT_EQ(rows.size(), 5U);
+  for (std::size_t i = 0; i < checks.size(); ++i) {
+    const auto& [check, state, reason] = checks[i];
+    EXPECT_EQ(rows[i + 1],
+              (std::vector<RunLog::Cell>{std::int64_t{1}, std::int64_t{2}, std::int64_t{3}, check,
+                                         to_string(state), reason}));
+  }
+  EXPECT_EQ(table_of(folder / "run", "findings", columns).size(), 2U);
+}
+
+TEST(RunLogTables, HoldEveryAudit) {
+  const TempFolder folder;
+  std::vector<StepRecord> steps;
+  for (const std::uint64_t wrong : {0, 0, 3}) {
+    steps.push_back(plain_step(1, steps.size(), 2));
+    AuditRecord audit{.elements = 10, .wrong = wrong, .gradient = Accumulation::kBF16};
+    audit.order = SumOrder::kRing;
+    steps.back().workers[1].audit = audit;
+  }
+  make_run(folder / "run", steps);
+  std::vector<std::string> columns;
+  const auto rows = table_of(folder / "run", "audits", columns);
+  ASSERT_EQ(rows.size(), 4U) << "the columns, and three audits of which two found the same";
+  const auto column = [&](std::string_view name) {
+    return static_cast<std::size_t>(std::ranges::find(columns, name) - columns.begin());
+  };
+  const std::vector<RunLog::Cell>& last = rows.back();
+  ASSERT_EQ(last.size(), columns.size());
+  EXPECT_EQ(last[column("step")], RunLog::Cell(std::int64_t{2}));
+  EXPECT_EQ(last[column("replica")], RunLog::Cell(std::int64_t{1}));
+  EXPECT_EQ(last[column("wrong")], RunLog::Cell(std::int64_t{3}));
+  EXPECT_EQ(last[column("gradient")], RunLog::Cell("bf16"));
+  EXPECT_EQ(last[column("order")], RunLog::Cell("ring"));
+  EXPECT_EQ(last[column("relative_l2")], RunLog::Cell());
+  EXPECT_EQ(last[column("repeat")], RunLog::Cell("not-tried"));
+}
+
+}  // namespace
+}  // namespace presum::runlog
