@@ -11,8 +11,8 @@
 namespace presum::judge {
 namespace {
 
-using testing::made_step;
-using testing::MadeRun;
+using testing::RunOnDisk;
+using testing::step_record;
 
 AuditRecord healthy() {
   return {.elements = 100,
@@ -85,9 +85,9 @@ TEST(AuditSummary, WithoutAnErrorIsNullInJson) {
 // From a run log, where only what changed from audit to audit is stored.
 TEST(AuditSummary, IsPartOfAJudgement) {
   const testing::TempFolder folder;
-  MadeRun run(folder / "run", "x", 2);
+  RunOnDisk run(folder / "run", "x", 2);
   for (std::uint64_t step = 0; step < 4; ++step) {
-    auto record = made_step(run.segment(), step, 2);
+    auto record = step_record(run.segment(), step, 2);
     AuditRecord audit = healthy();
     audit.relative_l2 = 0x1p-30 * static_cast<double>(step + 1);
     if (step % 2 == 0) record.workers[0].audit = audit;

@@ -10,8 +10,8 @@
 namespace presum::judge {
 namespace {
 
-using testing::made_step;
-using testing::MadeRun;
+using testing::RunOnDisk;
+using testing::step_record;
 
 using testing::TempFolder;
 
@@ -32,13 +32,13 @@ Judgement judged(const RunLog& log) {
   return *out;
 }
 
-void add_steps(MadeRun& run, std::uint64_t count, std::uint32_t workers) {
-  for (std::uint64_t s = 0; s < count; ++s) run.add(made_step(run.segment(), s, workers));
+void add_steps(RunOnDisk& run, std::uint64_t count, std::uint32_t workers) {
+  for (std::uint64_t s = 0; s < count; ++s) run.add(step_record(run.segment(), s, workers));
 }
 
 TEST(Judge, ManyStepsThatPassedAreConsistent) {
   TempFolder folder;
-  MadeRun run(folder / "run", "text", 2);
+  RunOnDisk run(folder / "run", "text", 2);
   add_steps(run, 60, 2);
   run.replace({}, kLooked);
   const auto j = judged(run.log());
@@ -48,7 +48,7 @@ TEST(Judge, ManyStepsThatPassedAreConsistent) {
 
 TEST(Judge, AWarningIsInconsistentHoweverFewTheSteps) {
   TempFolder folder;
-  MadeRun run(folder / "run", "text", 2);
+  RunOnDisk run(folder / "run", "text", 2);
   add_steps(run, 1, 2);
   run.replace({warning()}, kLooked);
   EXPECT_EQ(judged(run.log()).verdict, Verdict::kInconsistent);
@@ -56,14 +56,14 @@ TEST(Judge, AWarningIsInconsistentHoweverFewTheSteps) {
 
 TEST(Judge, SaysWhyTheEvidenceIsInsufficient) {
   TempFolder folder;
-  MadeRun none(folder / "none", "text", 2);
+  RunOnDisk none(folder / "none", "text", 2);
   none.replace({}, kLooked);
-  MadeRun one(folder / "one", "text", 1);
+  RunOnDisk one(folder / "one", "text", 1);
   add_steps(one, 60, 1);
   one.replace({}, kLooked);
-  MadeRun old(folder / "old", "text", 2);
+  RunOnDisk old(folder / "old", "text", 2);
   add_steps(old, 60, 2);
-  for (auto& [run, why] : {std::pair<MadeRun*, const char*>{&none, "no step was recorded"},
+  for (auto& [run, why] : {std::pair<RunOnDisk*, const char*>{&none, "no step was recorded"},
                            {&one, "one worker"},
                            {&old, "no check was made"}}) {
     const auto j = judged(run->log());
@@ -74,9 +74,9 @@ TEST(Judge, SaysWhyTheEvidenceIsInsufficient) {
 
 TEST(Judge, StepsOfALoneWorkerAreNotCompared) {
   TempFolder folder;
-  MadeRun run(folder / "run", "text", 2);
+  RunOnDisk run(folder / "run", "text", 2);
   for (std::uint64_t s = 0; s < 60; ++s) {
-    auto step = made_step(run.segment(), s, 2);
+    auto step = step_record(run.segment(), s, 2);
     step.workers.pop_back();
     step.missing_replicas = {1};
     step.cosines.clear();
@@ -90,9 +90,9 @@ TEST(Judge, StepsOfALoneWorkerAreNotCompared) {
 
 TEST(Judge, CountsStepsWorkersAndChecks) {
   TempFolder folder;
-  MadeRun run(folder / "run", "text", 4);
+  RunOnDisk run(folder / "run", "text", 4);
   for (const std::uint64_t s : {10U, 11U, 19U}) {
-    auto step = made_step(run.segment(), s, 4);
+    auto step = step_record(run.segment(), s, 4);
     step.workers.erase(step.workers.begin() + 1);
     step.missing_replicas = {1};
     if (s == 11) {
@@ -116,9 +116,9 @@ TEST(Judge, CountsStepsWorkersAndChecks) {
 
 TEST(Judge, ARecordThatLacksStepsIsNotConsistent) {
   TempFolder folder;
-  MadeRun run(folder / "run", "text", 2);
+  RunOnDisk run(folder / "run", "text", 2);
   add_steps(run, 30, 2);
-  run.add(made_step(run.segment(), 32, 2));
+  run.add(step_record(run.segment(), 32, 2));
   run.replace({}, kLooked);
   const auto j = judged(run.log());
   EXPECT_EQ(j.verdict, Verdict::kInsufficientEvidence);
@@ -127,9 +127,9 @@ TEST(Judge, ARecordThatLacksStepsIsNotConsistent) {
 
 TEST(Judge, ARecordWhoseStepsLackPacketsIsNotConsistent) {
   TempFolder folder;
-  MadeRun run(folder / "run", "text", 3);
+  RunOnDisk run(folder / "run", "text", 3);
   for (std::uint64_t s = 0; s < 30; ++s) {
-    auto step = made_step(run.segment(), s, 3);
+    auto step = step_record(run.segment(), s, 3);
     if (s >= 20) step.workers.pop_back();
     if (s >= 20) step.cosines.clear();
     run.add(step);
@@ -143,7 +143,7 @@ TEST(Judge, ARecordWhoseStepsLackPacketsIsNotConsistent) {
 
 TEST(Judge, ARecordThatIsIncompleteIsNotConsistentAndSaysSinceWhen) {
   TempFolder folder;
-  MadeRun run(folder / "run", "text", 2);
+  RunOnDisk run(folder / "run", "text", 2);
   add_steps(run, 30, 2);
   run.replace({}, kLooked);
   run.mark_incomplete("the disk is full");
@@ -156,7 +156,7 @@ TEST(Judge, ARecordThatIsIncompleteIsNotConsistentAndSaysSinceWhen) {
 
 TEST(Judge, FindingsStandInAnIncompleteRecord) {
   TempFolder folder;
-  MadeRun run(folder / "run", "text", 2);
+  RunOnDisk run(folder / "run", "text", 2);
   add_steps(run, 30, 2);
   run.replace({warning()}, kLooked);
   run.mark_incomplete("the disk is full");
@@ -165,8 +165,8 @@ TEST(Judge, FindingsStandInAnIncompleteRecord) {
 
 TEST(Judge, EveryTenthStepIsAWholeRecord) {
   TempFolder folder;
-  MadeRun run(folder / "run", "text", 2);
-  for (std::uint64_t s = 0; s < 100; s += 10) run.add(made_step(run.segment(), s, 2));
+  RunOnDisk run(folder / "run", "text", 2);
+  for (std::uint64_t s = 0; s < 100; s += 10) run.add(step_record(run.segment(), s, 2));
   run.replace({}, kLooked);
   EXPECT_EQ(judged(run.log()).verdict, Verdict::kConsistent);
 }
@@ -181,10 +181,10 @@ TEST(PacketsText, NamesWhatCouldNotBeUsed) {
 
 TEST(Judge, ShardsAddUpAndModelsDoNot) {
   TempFolder folder;
-  MadeRun run(folder / "run", "text", 2);
+  RunOnDisk run(folder / "run", "text", 2);
   for (std::uint32_t module = 0; module < 2; ++module) {
     for (std::uint32_t shard = 0; shard < 3; ++shard) {
-      auto step = made_step(run.segment(), 0, 2);
+      auto step = step_record(run.segment(), 0, 2);
       step.model.module = module;
       step.model.shard = shard;
       run.add(step);
@@ -199,11 +199,11 @@ TEST(Judge, ShardsAddUpAndModelsDoNot) {
 TEST(Judge, SegmentsSayWhatAPreflightEndedWith) {
   TempFolder folder;
   {
-    MadeRun first(folder / "run", "text", 2);
+    RunOnDisk first(folder / "run", "text", 2);
     first.preflight(1);
     first.log();
   }
-  MadeRun second(folder / "run", "text", 2);
+  RunOnDisk second(folder / "run", "text", 2);
   const RunLog log = second.log();
   const auto all = segments_json(judge(log, {})->segments);
   ASSERT_EQ(all.size(), 2U);

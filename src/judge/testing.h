@@ -17,7 +17,7 @@
 
 namespace presum::testing {
 
-inline StepRecord made_step(std::uint32_t segment, std::uint64_t step, std::uint32_t workers) {
+inline StepRecord step_record(std::uint32_t segment, std::uint64_t step, std::uint32_t workers) {
   StepRecord r;
   r.model.segment = segment;
   r.step = step;
@@ -48,9 +48,9 @@ inline StepRecord made_step(std::uint32_t segment, std::uint64_t step, std::uint
 }
 
 // A closed run with a worker's own words and the given steps.
-class MadeRun {
+class RunOnDisk {
  public:
-  MadeRun(const std::filesystem::path& folder, std::string text, std::uint32_t workers)
+  RunOnDisk(const std::filesystem::path& folder, std::string text, std::uint32_t workers)
       : folder_(folder),
         writer_(*runlog::Writer::open(folder, clock_.function(), runlog::Journal::kWal)) {
     packet::Hello hello;

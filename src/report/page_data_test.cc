@@ -10,12 +10,12 @@
 namespace presum::report {
 namespace {
 
-using testing::made_step;
-using testing::MadeRun;
+using testing::RunOnDisk;
+using testing::step_record;
 
 using testing::TempFolder;
 
-Json data_of(MadeRun& run) {
+Json data_of(RunOnDisk& run) {
   std::vector<RunLog> logs;
   logs.push_back(run.log());
   auto data = page_data(logs);
@@ -25,8 +25,8 @@ Json data_of(MadeRun& run) {
 
 TEST(PageData, HoldsWhatTheRunLogHolds) {
   TempFolder folder;
-  MadeRun run(folder / "run", "layer", 3);
-  for (std::uint64_t s = 0; s < 4; ++s) run.add(made_step(run.segment(), s, 3));
+  RunOnDisk run(folder / "run", "layer", 3);
+  for (std::uint64_t s = 0; s < 4; ++s) run.add(step_record(run.segment(), s, 3));
   const Json data = data_of(run);
   EXPECT_EQ(data["name"], "run");
   const Json& part = data["parts"][0];
@@ -44,7 +44,7 @@ TEST(PageData, HoldsWhatTheRunLogHolds) {
 
 TEST(PageData, ARunWithoutAStepHasNoPart) {
   TempFolder folder;
-  MadeRun run(folder / "run", "text", 2);
+  RunOnDisk run(folder / "run", "text", 2);
   const Json data = data_of(run);
   EXPECT_TRUE(data["parts"].empty());
   EXPECT_EQ(data["notes"].size(), 1U);
@@ -52,9 +52,9 @@ TEST(PageData, ARunWithoutAStepHasNoPart) {
 
 TEST(PageData, MissingAndNonfiniteWorkersAreMarked) {
   TempFolder folder;
-  MadeRun run(folder / "run", "text", 3);
-  run.add(made_step(run.segment(), 0, 3));
-  auto step = made_step(run.segment(), 1, 3);
+  RunOnDisk run(folder / "run", "text", 3);
+  run.add(step_record(run.segment(), 0, 3));
+  auto step = step_record(run.segment(), 1, 3);
   step.workers[0].loss = kNaN;
   step.workers[0].loss_nonfinite = true;
   step.workers.erase(step.workers.begin() + 1);
@@ -71,8 +71,8 @@ TEST(PageData, MissingAndNonfiniteWorkersAreMarked) {
 
 TEST(PageData, HoldsFindingsAndChecks) {
   TempFolder folder;
-  MadeRun run(folder / "run", "text", 2);
-  run.add(made_step(run.segment(), 0, 2));
+  RunOnDisk run(folder / "run", "text", 2);
+  run.add(step_record(run.segment(), 0, 2));
   Finding f;
   f.check = "zero-gradient";
   f.severity = Severity::kCritical;
@@ -89,9 +89,9 @@ TEST(PageData, HoldsFindingsAndChecks) {
 
 TEST(PageData, SegmentsAndModulesArePartsOfTheirOwn) {
   TempFolder folder;
-  MadeRun run(folder / "run", "text", 2);
-  for (std::uint64_t s = 0; s < 3; ++s) run.add(made_step(run.segment(), s, 2));
-  auto other = made_step(run.segment(), 0, 2);
+  RunOnDisk run(folder / "run", "text", 2);
+  for (std::uint64_t s = 0; s < 3; ++s) run.add(step_record(run.segment(), s, 2));
+  auto other = step_record(run.segment(), 0, 2);
   other.model.module = 1;
   run.add(other);
   const Json parts = data_of(run)["parts"];
@@ -103,11 +103,11 @@ TEST(PageData, SegmentsAndModulesArePartsOfTheirOwn) {
 
 TEST(PageData, LongRunsKeepTheirSpikes) {
   TempFolder folder;
-  MadeRun run(folder / "run", "text", 4);
+  RunOnDisk run(folder / "run", "text", 4);
   constexpr std::uint64_t kSteps = 5'000;
   constexpr std::uint64_t kSpike = 3'210;
   for (std::uint64_t s = 0; s < kSteps; ++s) {
-    auto step = made_step(run.segment(), s, 4);
+    auto step = step_record(run.segment(), s, 4);
     if (s == kSpike) {
       step.loss_std = 77;
       step.workers[2].loss = 99;
@@ -129,10 +129,10 @@ TEST(PageData, LongRunsKeepTheirSpikes) {
 
 TEST(PageData, StaysBoundedForManyWorkersAndRestarts) {
   TempFolder folder;
-  MadeRun run(folder / "run", "text", 64);
+  RunOnDisk run(folder / "run", "text", 64);
   for (std::uint32_t module = 0; module < 3; ++module) {
     for (std::uint64_t s = 0; s < 400; ++s) {
-      auto step = made_step(run.segment(), s, 64);
+      auto step = step_record(run.segment(), s, 64);
       step.model.module = module;
       run.add(step);
     }
@@ -142,8 +142,8 @@ TEST(PageData, StaysBoundedForManyWorkersAndRestarts) {
 
 TEST(PageData, AMatrixOfTheWrongSizeIsLeftOut) {
   TempFolder folder;
-  MadeRun run(folder / "run", "text", 4);
-  auto step = made_step(run.segment(), 0, 4);
+  RunOnDisk run(folder / "run", "text", 4);
+  auto step = step_record(run.segment(), 0, 4);
   step.cosines.resize(2);
   run.add(step);
   EXPECT_TRUE(data_of(run)["parts"][0]["matrices"].empty());

@@ -10,12 +10,12 @@
 namespace presum::report {
 namespace {
 
-using testing::made_step;
-using testing::MadeRun;
+using testing::RunOnDisk;
+using testing::step_record;
 
 using testing::TempFolder;
 
-std::string page_of(MadeRun& run) {
+std::string page_of(RunOnDisk& run) {
   std::vector<RunLog> logs;
   logs.push_back(run.log());
   auto html = page(logs);
@@ -31,8 +31,8 @@ std::size_t occurrences(const std::string& text, const std::string& what) {
 
 TEST(Page, HoldsItsLibraryAndLoadsNothing) {
   TempFolder folder;
-  MadeRun run(folder / "run", "text", 2);
-  run.add(made_step(run.segment(), 0, 2));
+  RunOnDisk run(folder / "run", "text", 2);
+  run.add(step_record(run.segment(), 0, 2));
   const auto html = page_of(run);
   EXPECT_TRUE(html.starts_with("<!DOCTYPE html>"));
   EXPECT_NE(html.find("default-src 'none'"), std::string::npos);
@@ -47,10 +47,10 @@ TEST(Page, HoldsItsLibraryAndLoadsNothing) {
 TEST(Page, StringsOfARunCannotLeaveTheData) {
   TempFolder folder;
   const std::string hostile = "</script><script>alert(1)</script><!--";
-  MadeRun plain(folder / "plain", "text", 2);
-  MadeRun run(folder / "<!--<script>", hostile, 2);
-  run.add(made_step(run.segment(), 0, 2));
-  plain.add(made_step(plain.segment(), 0, 2));
+  RunOnDisk plain(folder / "plain", "text", 2);
+  RunOnDisk run(folder / "<!--<script>", hostile, 2);
+  run.add(step_record(run.segment(), 0, 2));
+  plain.add(step_record(plain.segment(), 0, 2));
   const auto html = page_of(run);
   const auto expected = page_of(plain);
   EXPECT_EQ(html.find("alert(1)</script>"), std::string::npos);
@@ -62,8 +62,8 @@ TEST(Page, StringsOfARunCannotLeaveTheData) {
 TEST(Page, DamageIsAnError) {
   TempFolder folder;
   {
-    MadeRun run(folder / "run", "text", 4);
-    for (std::uint64_t s = 0; s < 200; ++s) run.add(made_step(run.segment(), s, 4));
+    RunOnDisk run(folder / "run", "text", 4);
+    for (std::uint64_t s = 0; s < 200; ++s) run.add(step_record(run.segment(), s, 4));
     run.log();
   }
   const auto file = folder / "run" / "presum.db";
