@@ -104,26 +104,26 @@ class Bench {
 
   std::uint64_t plain() {
     PRESUM_SIMD_DISPATCH(plain_sum_of)
-    (leaves_, case_.dtype == Dtype::kBF16, count_, walk_, sums_.data(), plain_.data());
+    (leaves_, case_.dtype == Dtype::kBF16, count_, traversal_, sums_.data(), plain_.data());
     return static_cast<std::uint64_t>(plain_[0]);
   }
 
   // The baseline gets the tile and the prefetch distance that make it fastest here.
   void find_best_walk() {
     double best_s = 0;
-    Walk best = walk_;
+    Traversal best = traversal_;
     for (const std::size_t tile : {std::size_t{1024}, std::size_t{4096}, count_}) {
       for (const std::size_t prefetch_bytes :
            {std::size_t{0}, std::size_t{1024}, std::size_t{4096}}) {
-        walk_ = {tile, prefetch_bytes};
+        traversal_ = {tile, prefetch_bytes};
         std::vector<double> times;
         for (int i = 0; i < 5; ++i) times.push_back(seconds([this] { return plain(); }));
         if (best_s > 0 && median(times) >= best_s) continue;
-        best = walk_;
+        best = traversal_;
         best_s = median(times);
       }
     }
-    walk_ = best;
+    traversal_ = best;
   }
 
   std::uint64_t scan() const {
@@ -139,7 +139,7 @@ class Bench {
 
   Case case_;
   std::size_t count_;
-  Walk walk_{4096, 0};
+  Traversal traversal_{4096, 0};
   std::vector<std::vector<std::byte>> rows_;
   Leaves leaves_;
   std::vector<float> sums_;

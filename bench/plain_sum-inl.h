@@ -14,7 +14,7 @@ namespace presum {
 using Leaves = std::vector<const void*>;
 
 // How the baseline goes through its buffers.
-struct Walk {
+struct Traversal {
   std::size_t tile, prefetch_bytes;
 };
 
@@ -110,33 +110,34 @@ HWY_INLINE void add_bf16_group(const void* const* leaves, std::size_t first, std
 
 // The baseline: sums in fp32, eight buffers at a time, tile by tile. The count is a multiple of the
 // tile, the tile of 64, the number of leaves of 8.
-HWY_INLINE void plain_sum(const Leaves& leaves, std::size_t count, const Walk& walk, float* out) {
-  for (std::size_t first = 0; first < count; first += walk.tile) {
+HWY_INLINE void plain_sum(const Leaves& leaves, std::size_t count, const Traversal& traversal,
+                          float* out) {
+  for (std::size_t first = 0; first < count; first += traversal.tile) {
     for (std::size_t leaf = 0; leaf < leaves.size(); leaf += 8) {
-      add_group<8>(leaves.data() + leaf, first, walk.tile, leaf == 0, walk.prefetch_bytes,
+      add_group<8>(leaves.data() + leaf, first, traversal.tile, leaf == 0, traversal.prefetch_bytes,
                    out + first);
     }
   }
 }
 
 // The same for bf16; `sums` has room for a tile.
-HWY_INLINE void plain_bf16_sum(const Leaves& leaves, std::size_t count, const Walk& walk,
+HWY_INLINE void plain_bf16_sum(const Leaves& leaves, std::size_t count, const Traversal& traversal,
                                float* sums, std::uint32_t* out) {
-  for (std::size_t first = 0; first < count; first += walk.tile) {
+  for (std::size_t first = 0; first < count; first += traversal.tile) {
     for (std::size_t leaf = 0; leaf < leaves.size(); leaf += 8) {
       const Place place{leaf == 0, leaf + 8 == leaves.size()};
-      add_bf16_group<8>(leaves.data() + leaf, first, walk.tile, place, walk.prefetch_bytes, sums,
-                        out + first / 2);
+      add_bf16_group<8>(leaves.data() + leaf, first, traversal.tile, place,
+                        traversal.prefetch_bytes, sums, out + first / 2);
     }
   }
 }
 
-void plain_sum_of(const Leaves& leaves, bool bf16, std::size_t count, const Walk& walk, float* sums,
-                  void* out) {
+void plain_sum_of(const Leaves& leaves, bool bf16, std::size_t count, const Traversal& traversal,
+                  float* sums, void* out) {
   if (bf16) {
-    plain_bf16_sum(leaves, count, walk, sums, static_cast<std::uint32_t*>(out));
+    plain_bf16_sum(leaves, count, traversal, sums, static_cast<std::uint32_t*>(out));
   } else {
-    plain_sum(leaves, count, walk, static_cast<float*>(out));
+    plain_sum(leaves, count, traversal, static_cast<float*>(out));
   }
 }
 

@@ -65,31 +65,31 @@ struct Options {
 enum class Data { kGaussian, kWide, kDenormals };
 constexpr const char* kDataNames[] = {"Gaussian", "wide range", "0.1% denormals"};
 
-enum class Way { kExact, kFixed32, kFixed64, kBinned };
-constexpr const char* kWayNames[] = {"exact", "fixed32", "fixed64", "binned add"};
+enum class Method { kExact, kFixed32, kFixed64, kBinned };
+constexpr const char* kMethodNames[] = {"exact", "fixed32", "fixed64", "binned add"};
 
 struct Case {
-  Way way;
+  Method method;
   Dtype dtype;
   Data data;
   std::size_t leaves;
 };
 constexpr Case kCases[] = {
-    {Way::kExact, Dtype::kF32, Data::kGaussian, 8},
-    {Way::kExact, Dtype::kF32, Data::kGaussian, 16},
-    {Way::kExact, Dtype::kF32, Data::kGaussian, 64},
-    {Way::kExact, Dtype::kF32, Data::kGaussian, 1024},
-    {Way::kExact, Dtype::kF32, Data::kWide, 8},
-    {Way::kExact, Dtype::kF32, Data::kWide, 64},
-    {Way::kExact, Dtype::kF32, Data::kDenormals, 8},
-    {Way::kExact, Dtype::kF32, Data::kDenormals, 64},
-    {Way::kExact, Dtype::kBF16, Data::kGaussian, 8},
-    {Way::kExact, Dtype::kBF16, Data::kGaussian, 64},
-    {Way::kFixed32, Dtype::kF32, Data::kGaussian, 8},
-    {Way::kFixed32, Dtype::kF32, Data::kGaussian, 64},
-    {Way::kFixed64, Dtype::kF32, Data::kGaussian, 8},
-    {Way::kFixed64, Dtype::kF32, Data::kGaussian, 64},
-    {Way::kBinned, Dtype::kF32, Data::kGaussian, 8},
+    {Method::kExact, Dtype::kF32, Data::kGaussian, 8},
+    {Method::kExact, Dtype::kF32, Data::kGaussian, 16},
+    {Method::kExact, Dtype::kF32, Data::kGaussian, 64},
+    {Method::kExact, Dtype::kF32, Data::kGaussian, 1024},
+    {Method::kExact, Dtype::kF32, Data::kWide, 8},
+    {Method::kExact, Dtype::kF32, Data::kWide, 64},
+    {Method::kExact, Dtype::kF32, Data::kDenormals, 8},
+    {Method::kExact, Dtype::kF32, Data::kDenormals, 64},
+    {Method::kExact, Dtype::kBF16, Data::kGaussian, 8},
+    {Method::kExact, Dtype::kBF16, Data::kGaussian, 64},
+    {Method::kFixed32, Dtype::kF32, Data::kGaussian, 8},
+    {Method::kFixed32, Dtype::kF32, Data::kGaussian, 64},
+    {Method::kFixed64, Dtype::kF32, Data::kGaussian, 8},
+    {Method::kFixed64, Dtype::kF32, Data::kGaussian, 64},
+    {Method::kBinned, Dtype::kF32, Data::kGaussian, 8},
 };
 
 double uniform(std::uint64_t word) { return (static_cast<double>(word >> 11) + 0.5) * 0x1p-53; }
@@ -156,7 +156,7 @@ class Bench {
         plain_(buffers_.count()),
         out_(buffers_.count()),
         sums_(c.dtype == Dtype::kBF16 ? buffers_.count() : 0) {
-    if (c.way == Way::kBinned) {
+    if (c.method == Method::kBinned) {
       top_.resize(buffers_.count());
       high_.resize(buffers_.count());
       low_.resize(buffers_.count());
@@ -164,19 +164,19 @@ class Bench {
   }
 
   void print_row(std::string_view target) {
-    walk_ = best_walk();
+    traversal_ = best_traversal();
     std::vector<double> ratios, plain_gb;
     const auto begin = Clock::now();
     for (int round = 0; round < options_.rounds && (round < 3 || Clock::now() - begin < kLimit);
          ++round) {
-      const double plain_s = seconds([this] { return plain(walk_); });
+      const double plain_s = seconds([this] { return plain(traversal_); });
       ratios.push_back(seconds([this] { return sum(); }) / plain_s);
       plain_gb.push_back(bytes() / plain_s * 1e-9);
     }
     const Ratio ratio = summarise(ratios);
     std::printf("%-8.*s %-10s %-5s %5zu  %-15s %6.2f [%4.2f, %4.2f]  %5.1f GB/s, %zu rounds\n",
                 static_cast<int>(target.size()), target.data(),
-                kWayNames[static_cast<int>(case_.way)],
+                kMethodNames[static_cast<int>(case_.method)],
                 case_.dtype == Dtype::kBF16 ? "bf16" : "f32", case_.leaves,
                 kDataNames[static_cast<int>(case_.data)], ratio.median, ratio.low, ratio.high,
                 median(plain_gb), ratios.size());
@@ -188,28 +188,28 @@ class Bench {
     return static_cast<double>(buffers_.count() * case_.leaves * element_bytes(case_.dtype));
   }
 
-  std::uint64_t plain(const Walk& walk) {
-    if (case_.way == Way::kBinned) {
+  std::uint64_t plain(const Traversal& traversal) {
+    if (case_.method == Method::kBinned) {
       for (const void* leaf : buffers_.leaves()) {
         PRESUM_SIMD_DISPATCH(running_sum)(leaf, buffers_.count(), plain_.data());
       }
     } else {
       PRESUM_SIMD_DISPATCH(plain_sum_of)
-      (buffers_.leaves(), case_.dtype == Dtype::kBF16, buffers_.count(), walk, sums_.data(),
+      (buffers_.leaves(), case_.dtype == Dtype::kBF16, buffers_.count(), traversal, sums_.data(),
        plain_.data());
     }
     return plain_[0] > 0 ? 1 : 0;
   }
 
   std::uint64_t sum() {
-    switch (case_.way) {
-      case Way::kExact:
+    switch (case_.method) {
+      case Method::kExact:
         return exact();
-      case Way::kFixed32:
+      case Method::kFixed32:
         return fixed(reduce::fixed32);
-      case Way::kFixed64:
+      case Method::kFixed64:
         return fixed(reduce::fixed64);
-      case Way::kBinned:
+      case Method::kBinned:
         return binned();
     }
     return 0;
@@ -232,16 +232,16 @@ class Bench {
   }
 
   // The baseline gets the tile and the prefetch distance that make it fastest here.
-  Walk best_walk() {
-    Walk best{};
+  Traversal best_traversal() {
+    Traversal best{};
     double best_s = 0;
     for (const std::size_t tile : {std::size_t{1024}, std::size_t{4096}, buffers_.count()}) {
       for (const std::size_t prefetch_bytes : {0, 1024, 4096}) {
-        const Walk walk{tile, prefetch_bytes};
+        const Traversal traversal{tile, prefetch_bytes};
         std::vector<double> times;
-        for (int i = 0; i < 5; ++i) times.push_back(seconds([&] { return plain(walk); }));
+        for (int i = 0; i < 5; ++i) times.push_back(seconds([&] { return plain(traversal); }));
         if (best.tile != 0 && median(times) >= best_s) continue;
-        best = walk;
+        best = traversal;
         best_s = median(times);
       }
     }
@@ -254,7 +254,7 @@ class Bench {
   std::vector<float> plain_, out_, sums_;
   std::vector<std::uint8_t> top_;
   std::vector<std::int64_t> high_, low_;
-  Walk walk_{};
+  Traversal traversal_{};
 };
 
 int run(const Options& options) {

@@ -18,7 +18,7 @@
 
 namespace presum::mpi {
 
-// What rank 0's monitor stamps on packets: Aggregator::run() and Aggregator::segment().
+// What rank 0's aggregator stamps on packets: Aggregator::run() and Aggregator::segment().
 struct Announcement {
   std::uint64_t run = 0;
   std::uint32_t segment = 0;
@@ -44,17 +44,18 @@ class Exchange {
 
   // Collective: all ranks of `comm` (not an inter-communicator) call it once, after MPI_Init.
   // Duplicates `comm` (its error handler applies to the duplication) and tells all ranks what rank
-  // 0 passes as `monitor`; what other ranks pass is ignored. If rank 0 passes none, because it
-  // could not open its monitor, all ranks are inactive. The duplicate lives until MPI_Finalize,
+  // 0 passes as `announced`; what other ranks pass is ignored. If rank 0 passes none, because it
+  // could not open its aggregator, all ranks are inactive. The duplicate lives until MPI_Finalize,
   // since freeing it could wait for ranks. Errors: kInvalidArgument (MPI is not running, a null
   // communicator), kIo (MPI refused).
-  static Result<Exchange> create(MPI_Comm comm, std::optional<Announcement> monitor);
+  static Result<Exchange> create(MPI_Comm comm, std::optional<Announcement> announced);
   Exchange(Exchange&&) noexcept;
   Exchange& operator=(Exchange&&) noexcept;
   // Waits for nothing. Memory that MPI may still read stays allocated.
   ~Exchange();
 
-  // False: there is no monitor, MPI failed, or close() was called. Observing can then be left out.
+  // False: there is no aggregator, MPI failed, or close() was called. Observing can then be left
+  // out.
   bool active() const;
   // Stamps the packet and sends it; on rank 0, keeps it for receive(). Never waits. False: it was
   // dropped, for lack of room, because this is inactive, or because it is no packet.

@@ -17,18 +17,18 @@ namespace {
 
 namespace nb = nanobind;
 
-void ingest(Aggregator& monitor, const nb::bytes& packet) {
+void ingest(Aggregator& aggregator, const nb::bytes& packet) {
   const auto bytes = as_span(packet);
-  unwrap(without_gil([&] { return monitor.ingest(bytes); }));
+  unwrap(without_gil([&] { return aggregator.ingest(bytes); }));
 }
 
 template <Status (Aggregator::*Method)()>
-void call(Aggregator& monitor) {
-  unwrap(without_gil([&] { return (monitor.*Method)(); }));
+void call(Aggregator& aggregator) {
+  unwrap(without_gil([&] { return (aggregator.*Method)(); }));
 }
 
-std::map<std::string, std::uint64_t> counters(const Aggregator& monitor) {
-  const auto c = monitor.counters();
+std::map<std::string, std::uint64_t> counters(const Aggregator& aggregator) {
+  const auto c = aggregator.counters();
   return {{"packets", c.packets},     {"damaged", c.damaged}, {"foreign", c.foreign},
           {"duplicate", c.duplicate}, {"late", c.late},       {"steps", c.steps}};
 }

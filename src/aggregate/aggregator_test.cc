@@ -29,42 +29,42 @@ using testing::FakeClock;
 using testing::TempFolder;
 using testing::write_file;
 
-// A monitor with a clock of its own, fed by hand.
-class Monitored {
+// A aggregator with a clock of its own, fed by hand.
+class FedAggregator {
  public:
-  Monitored() : monitor_(open()) {}
+  FedAggregator() : aggregator_(open()) {}
 
-  Aggregator& operator*() { return monitor_; }
-  Aggregator* operator->() { return &monitor_; }
+  Aggregator& operator*() { return aggregator_; }
+  Aggregator* operator->() { return &aggregator_; }
   FakeClock& clock() { return clock_; }
   std::filesystem::path run() const { return folder_ / "run"; }
 
   template <class Message>
   void ingest(Message message) {
-    message.header.run = monitor_.run();
-    message.header.segment = monitor_.segment();
+    message.header.run = aggregator_.run();
+    message.header.segment = aggregator_.segment();
     ingest_bytes(packet::encode(message).bytes);
   }
   void ingest_bytes(const std::vector<std::byte>& bytes) {
-    const auto status = monitor_.ingest(bytes);
+    const auto status = aggregator_.ingest(bytes);
     ASSERT_TRUE(status) << status.error().message;
   }
   void close() {
-    const auto status = monitor_.close();
+    const auto status = aggregator_.close();
     ASSERT_TRUE(status) << status.error().message;
   }
-  std::uint64_t steps() const { return monitor_.counters().steps; }
+  std::uint64_t steps() const { return aggregator_.counters().steps; }
 
  private:
   Aggregator open() {
-    auto monitor = Aggregator::open({.run = folder_ / "run", .clock = clock_.function()});
-    EXPECT_TRUE(monitor) << monitor.error().message;
-    return std::move(*monitor);
+    auto aggregator = Aggregator::open({.run = folder_ / "run", .clock = clock_.function()});
+    EXPECT_TRUE(aggregator) << aggregator.error().message;
+    return std::move(*aggregator);
   }
 
   TempFolder folder_;
   FakeClock clock_;
-  Aggregator monitor_;
+  Aggregator aggregator_;
 };
 
 packet::Step step_of(std::uint64_t step, std::uint32_t replica, std::uint32_t replicas,
@@ -97,14 +97,14 @@ std::vector<StepRecord> read_steps(const std::filesystem::path& run) {
 // ---- one thread, packets by hand
 
 TEST(Aggregator, WritesAStepOnceAllItsWorkersAreThere) {
-  Monitored monitor;
-  monitor.ingest(step_of(0, 1, 2));
-  EXPECT_EQ(monitor.steps(), 0U);
-  monitor.ingest(step_of(0, 0, 2));
-  EXPECT_EQ(monitor.steps(), 1U);
-  EXPECT_EQ(monitor->counters().packets, 2U);
-  monitor.close();
-  const auto steps = read_steps(monitor.run());
+  FedAggregator aggregator;
+  aggregator.ingest(step_of(0, 1, 2));
+  EXPECT_EQ(aggregator.steps(), 0U);
+  aggregator.ingest(step_of(0, 0, 2));
+  EXPECT_EQ(aggregator.steps(), 1U);
+  EXPECT_EQ(aggregator->counters().packets, 2U);
+  aggregator.close();
+  const auto steps = read_steps(aggregator.run());
   ASSERT_EQ(steps.size(), 1U);
   EXPECT_EQ(steps[0].model.segment, 1U);
   EXPECT_EQ(steps[0].workers_expected, 2U);
@@ -113,16 +113,16 @@ TEST(Aggregator, WritesAStepOnceAllItsWorkersAreThere) {
 }
 
 TEST(Aggregator, TakesPacketsInAnyOrder) {
-  Monitored monitor;
+  FedAggregator aggregator;
   std::vector<packet::Step> all;
   for (std::uint64_t s = 0; s < 20; ++s) {
     for (std::uint32_t r = 0; r < 4; ++r) all.push_back(step_of(s, r, 4));
   }
   std::shuffle(all.begin(), all.end(), std::mt19937_64(5));
-  for (const auto& step : all) monitor.ingest(step);
-  EXPECT_EQ(monitor.steps(), 20U);
-  monitor.close();
-  const auto steps = read_steps(monitor.run());
+  for (const auto& step : all) aggregator.ingest(step);
+  EXPECT_EQ(aggregator.steps(), 20U);
+  aggregator.close();
+  const auto steps = read_steps(aggregator.run());
   ASSERT_EQ(steps.size(), 20U);
   for (std::size_t s = 0; s < 20; ++s) {
     EXPECT_EQ(steps[s].step, s);
@@ -132,117 +132,117 @@ TEST(Aggregator, TakesPacketsInAnyOrder) {
 }
 
 TEST(Aggregator, CountsDuplicateAndLatePackets) {
-  Monitored monitor;
-  monitor.ingest(step_of(0, 0, 2));
-  monitor.ingest(step_of(0, 0, 2));
-  EXPECT_EQ(monitor->counters().duplicate, 1U);
-  monitor.ingest(step_of(0, 1, 2));
-  monitor.ingest(step_of(0, 1, 2));
-  EXPECT_EQ(monitor->counters().late, 1U);
-  EXPECT_EQ(monitor.steps(), 1U);
-  EXPECT_EQ(monitor->counters().packets, 4U);
+  FedAggregator aggregator;
+  aggregator.ingest(step_of(0, 0, 2));
+  aggregator.ingest(step_of(0, 0, 2));
+  EXPECT_EQ(aggregator->counters().duplicate, 1U);
+  aggregator.ingest(step_of(0, 1, 2));
+  aggregator.ingest(step_of(0, 1, 2));
+  EXPECT_EQ(aggregator->counters().late, 1U);
+  EXPECT_EQ(aggregator.steps(), 1U);
+  EXPECT_EQ(aggregator->counters().packets, 4U);
 }
 
 TEST(Aggregator, CountsPacketsOfAnotherRunOrSegmentAsForeign) {
-  Monitored monitor;
+  FedAggregator aggregator;
   auto stale = step_of(0, 0, 1);
-  stale.header.run = monitor->run() + 2;
-  stale.header.segment = monitor->segment();
-  monitor.ingest_bytes(packet::encode(stale).bytes);
-  stale.header.run = monitor->run();
-  stale.header.segment = monitor->segment() + 1;
-  monitor.ingest_bytes(packet::encode(stale).bytes);
+  stale.header.run = aggregator->run() + 2;
+  stale.header.segment = aggregator->segment();
+  aggregator.ingest_bytes(packet::encode(stale).bytes);
+  stale.header.run = aggregator->run();
+  stale.header.segment = aggregator->segment() + 1;
+  aggregator.ingest_bytes(packet::encode(stale).bytes);
   stale.header.run = 0;  // never stamped
   stale.header.segment = 0;
-  monitor.ingest_bytes(packet::encode(stale).bytes);
-  EXPECT_EQ(monitor->counters().foreign, 3U);
-  EXPECT_EQ(monitor->counters().packets, 0U);
-  EXPECT_EQ(monitor.steps(), 0U);
+  aggregator.ingest_bytes(packet::encode(stale).bytes);
+  EXPECT_EQ(aggregator->counters().foreign, 3U);
+  EXPECT_EQ(aggregator->counters().packets, 0U);
+  EXPECT_EQ(aggregator.steps(), 0U);
 }
 
 TEST(Aggregator, CountsRandomBytesAsDamaged) {
-  Monitored monitor;
+  FedAggregator aggregator;
   std::mt19937_64 random(1);
   for (std::size_t size : {0U, 1U, 55U, 56U, 200U, 5000U}) {
     std::vector<std::byte> bytes(size);
     for (auto& b : bytes) b = static_cast<std::byte>(random());
-    monitor.ingest_bytes(bytes);
+    aggregator.ingest_bytes(bytes);
   }
-  EXPECT_EQ(monitor->counters().damaged, 6U);
+  EXPECT_EQ(aggregator->counters().damaged, 6U);
   auto cut = packet::encode(step_of(0, 0, 1)).bytes;
   cut.pop_back();
-  monitor.ingest_bytes(cut);
-  EXPECT_EQ(monitor->counters().damaged, 7U);
-  EXPECT_EQ(monitor->counters().packets, 0U);
+  aggregator.ingest_bytes(cut);
+  EXPECT_EQ(aggregator->counters().damaged, 7U);
+  EXPECT_EQ(aggregator->counters().packets, 0U);
 }
 
 TEST(Aggregator, RecordsAMissingWorkerAfterBoth64LaterStepsAnd30Seconds) {
-  Monitored monitor;
+  FedAggregator aggregator;
   for (std::uint64_t s = 0; s <= 64; ++s) {
-    monitor.ingest(step_of(s, 0, 2));
-    if (s > 0) monitor.ingest(step_of(s, 1, 2));
+    aggregator.ingest(step_of(s, 0, 2));
+    if (s > 0) aggregator.ingest(step_of(s, 1, 2));
   }
-  EXPECT_EQ(monitor.steps(), 0U);
-  monitor.clock().advance(30);
-  ASSERT_TRUE(monitor->tick());
-  EXPECT_EQ(monitor.steps(), 65U) << "closing the first lets the complete ones through";
-  monitor.ingest(step_of(0, 1, 2));
-  EXPECT_EQ(monitor->counters().late, 1U);
-  monitor.close();
-  const auto steps = read_steps(monitor.run());
+  EXPECT_EQ(aggregator.steps(), 0U);
+  aggregator.clock().advance(30);
+  ASSERT_TRUE(aggregator->tick());
+  EXPECT_EQ(aggregator.steps(), 65U) << "closing the first lets the complete ones through";
+  aggregator.ingest(step_of(0, 1, 2));
+  EXPECT_EQ(aggregator->counters().late, 1U);
+  aggregator.close();
+  const auto steps = read_steps(aggregator.run());
   ASSERT_EQ(steps.size(), 65U);
   EXPECT_EQ(steps[0].missing_replicas, std::vector<std::uint32_t>{1});
   for (std::size_t i = 1; i < 65; ++i) EXPECT_TRUE(steps[i].missing_replicas.empty()) << i;
 }
 
 TEST(Aggregator, AWorkerThatIsSilentFor33SecondsAndComesBackIsNotMissing) {
-  Monitored monitor;
-  monitor.ingest(step_of(0, 0, 2));
-  monitor.clock().advance(33);
-  ASSERT_TRUE(monitor->tick());
-  monitor.ingest(step_of(0, 1, 2));
-  EXPECT_EQ(monitor.steps(), 1U);
-  monitor.close();
-  EXPECT_TRUE(read_steps(monitor.run()).at(0).missing_replicas.empty());
+  FedAggregator aggregator;
+  aggregator.ingest(step_of(0, 0, 2));
+  aggregator.clock().advance(33);
+  ASSERT_TRUE(aggregator->tick());
+  aggregator.ingest(step_of(0, 1, 2));
+  EXPECT_EQ(aggregator.steps(), 1U);
+  aggregator.close();
+  EXPECT_TRUE(read_steps(aggregator.run()).at(0).missing_replicas.empty());
 }
 
 TEST(Aggregator, DoesNotWaitForWorkersThatSaidGoodbye) {
-  Monitored monitor;
-  monitor.ingest(step_of(0, 0, 2));
-  monitor.ingest(goodbye(1, 2));
-  EXPECT_EQ(monitor.steps(), 1U);
+  FedAggregator aggregator;
+  aggregator.ingest(step_of(0, 0, 2));
+  aggregator.ingest(goodbye(1, 2));
+  EXPECT_EQ(aggregator.steps(), 1U);
 }
 
 TEST(Aggregator, KnowsWhenEveryoneLeft) {
-  Monitored monitor;
-  EXPECT_FALSE(monitor->everyone_left());
-  monitor.ingest(step_of(0, 0, 2));
-  monitor.ingest(goodbye(1, 2));
-  monitor.ingest(goodbye(1, 2));
-  EXPECT_FALSE(monitor->everyone_left()) << "twice is once";
+  FedAggregator aggregator;
+  EXPECT_FALSE(aggregator->everyone_left());
+  aggregator.ingest(step_of(0, 0, 2));
+  aggregator.ingest(goodbye(1, 2));
+  aggregator.ingest(goodbye(1, 2));
+  EXPECT_FALSE(aggregator->everyone_left()) << "twice is once";
   auto words = goodbye(0, 2);
   words.final = false;
   words.text = "a note is no goodbye";
-  monitor.ingest(words);
-  EXPECT_FALSE(monitor->everyone_left());
-  monitor.ingest(goodbye(0, 2));
-  EXPECT_TRUE(monitor->everyone_left());
-  EXPECT_EQ(monitor->ranks_heard(), 2U);
-  monitor.ingest(goodbye(1, 2, 1));
-  EXPECT_FALSE(monitor->everyone_left()) << "another model of theirs";
-  monitor.ingest(goodbye(0, 2, 1));
-  EXPECT_TRUE(monitor->everyone_left());
+  aggregator.ingest(words);
+  EXPECT_FALSE(aggregator->everyone_left());
+  aggregator.ingest(goodbye(0, 2));
+  EXPECT_TRUE(aggregator->everyone_left());
+  EXPECT_EQ(aggregator->ranks_heard(), 2U);
+  aggregator.ingest(goodbye(1, 2, 1));
+  EXPECT_FALSE(aggregator->everyone_left()) << "another model of theirs";
+  aggregator.ingest(goodbye(0, 2, 1));
+  EXPECT_TRUE(aggregator->everyone_left());
 }
 
 TEST(Aggregator, ModelsAreNumberedAmongThoseWithAsManyWorkers) {
-  Monitored monitor;
-  monitor.ingest(step_of(0, 0, 3));
-  monitor.ingest(step_of(0, 1, 3));
-  monitor.ingest(step_of(0, 1, 2));  // a model that worker 2 of the other does not have
-  monitor.ingest(step_of(0, 2, 3));
-  monitor.ingest(step_of(0, 0, 2));
-  monitor.close();
-  const auto steps = read_steps(monitor.run());
+  FedAggregator aggregator;
+  aggregator.ingest(step_of(0, 0, 3));
+  aggregator.ingest(step_of(0, 1, 3));
+  aggregator.ingest(step_of(0, 1, 2));  // a model that worker 2 of the other does not have
+  aggregator.ingest(step_of(0, 2, 3));
+  aggregator.ingest(step_of(0, 0, 2));
+  aggregator.close();
+  const auto steps = read_steps(aggregator.run());
   ASSERT_EQ(steps.size(), 2U);
   EXPECT_EQ(steps[0].model.module, 0U);
   EXPECT_EQ(steps[0].workers_seen, 3U);
@@ -251,19 +251,19 @@ TEST(Aggregator, ModelsAreNumberedAmongThoseWithAsManyWorkers) {
 }
 
 TEST(Aggregator, KeepsTwoModulesAndTwoShardsApart) {
-  Monitored monitor;
+  FedAggregator aggregator;
   for (std::uint64_t s = 0; s < 3; ++s) {
     for (std::uint32_t replica = 0; replica < 2; ++replica) {
       for (std::uint32_t module = 0; module < 2; ++module) {
         for (std::uint32_t shard = 0; shard < 2; ++shard) {
-          monitor.ingest(step_of(s, replica, 2, module, shard));
+          aggregator.ingest(step_of(s, replica, 2, module, shard));
         }
       }
     }
   }
-  EXPECT_EQ(monitor.steps(), 12U);
-  monitor.close();
-  const auto steps = read_steps(monitor.run());
+  EXPECT_EQ(aggregator.steps(), 12U);
+  aggregator.close();
+  const auto steps = read_steps(aggregator.run());
   ASSERT_EQ(steps.size(), 12U);
   for (std::size_t i = 0; i < 12; ++i) {
     EXPECT_EQ(steps[i].model.module, i / 6);
@@ -273,30 +273,30 @@ TEST(Aggregator, KeepsTwoModulesAndTwoShardsApart) {
 }
 
 TEST(Aggregator, CloseWritesWhatIsStillOpen) {
-  Monitored monitor;
-  monitor.ingest(step_of(0, 0, 2));
-  monitor.ingest(step_of(3, 1, 2));
-  monitor.close();
-  EXPECT_EQ(monitor.steps(), 2U);
-  const auto steps = read_steps(monitor.run());
+  FedAggregator aggregator;
+  aggregator.ingest(step_of(0, 0, 2));
+  aggregator.ingest(step_of(3, 1, 2));
+  aggregator.close();
+  EXPECT_EQ(aggregator.steps(), 2U);
+  const auto steps = read_steps(aggregator.run());
   ASSERT_EQ(steps.size(), 2U);
   EXPECT_EQ(steps[1].step, 3U);
   EXPECT_EQ(steps[1].workers_seen, 1U);
   EXPECT_TRUE(steps[1].missing_replicas.empty()) << "its packet may be on its way";
   // After that nothing more is taken, and nothing breaks.
-  monitor.ingest(step_of(4, 0, 2));
-  EXPECT_TRUE(monitor->tick());
-  EXPECT_TRUE(monitor->close());
-  EXPECT_EQ(read_steps(monitor.run()).size(), 2U);
+  aggregator.ingest(step_of(4, 0, 2));
+  EXPECT_TRUE(aggregator->tick());
+  EXPECT_TRUE(aggregator->close());
+  EXPECT_EQ(read_steps(aggregator.run()).size(), 2U);
 }
 
 TEST(Aggregator, CommitsWithinASecondOfTicks) {
-  Monitored monitor;
-  monitor.ingest(step_of(0, 0, 1));
-  EXPECT_TRUE(read_steps(monitor.run()).empty());
-  monitor.clock().advance(1.1);
-  ASSERT_TRUE(monitor->tick());
-  EXPECT_EQ(read_steps(monitor.run()).size(), 1U);
+  FedAggregator aggregator;
+  aggregator.ingest(step_of(0, 0, 1));
+  EXPECT_TRUE(read_steps(aggregator.run()).empty());
+  aggregator.clock().advance(1.1);
+  ASSERT_TRUE(aggregator->tick());
+  EXPECT_EQ(read_steps(aggregator.run()).size(), 1U);
 }
 
 TEST(Aggregator, ARestartContinuesTheRunInANewSegment) {
@@ -304,15 +304,15 @@ TEST(Aggregator, ARestartContinuesTheRunInANewSegment) {
   FakeClock clock;
   std::uint64_t first_run = 0;
   for (std::uint32_t segment = 1; segment <= 2; ++segment) {
-    auto monitor = Aggregator::open({.run = folder / "run", .clock = clock.function()});
-    ASSERT_TRUE(monitor);
-    EXPECT_EQ(monitor->segment(), segment);
-    EXPECT_NE(monitor->run(), first_run);
-    first_run = monitor->run();
+    auto aggregator = Aggregator::open({.run = folder / "run", .clock = clock.function()});
+    ASSERT_TRUE(aggregator);
+    EXPECT_EQ(aggregator->segment(), segment);
+    EXPECT_NE(aggregator->run(), first_run);
+    first_run = aggregator->run();
     Packet packet = packet::encode(step_of(0, 0, 1));
-    packet.stamp(monitor->run(), monitor->segment());
-    ASSERT_TRUE(monitor->ingest(packet.bytes));
-    ASSERT_TRUE(monitor->close());
+    packet.stamp(aggregator->run(), aggregator->segment());
+    ASSERT_TRUE(aggregator->ingest(packet.bytes));
+    ASSERT_TRUE(aggregator->close());
   }
   const auto steps = read_steps(folder / "run");
   ASSERT_EQ(steps.size(), 2U);
@@ -320,18 +320,18 @@ TEST(Aggregator, ARestartContinuesTheRunInANewSegment) {
 }
 
 TEST(Aggregator, NoiseScaleIsOnePerModel) {
-  Monitored monitor;
+  FedAggregator aggregator;
   const auto with_reduced = [](packet::Step step, double reduced_squares) {
     step.reduced = GradientSums{.sum_squares = reduced_squares, .fingerprint = 1};
     return step;
   };
   for (std::uint32_t module = 0; module < 2; ++module) {
     for (std::uint32_t replica = 0; replica < 2; ++replica) {
-      monitor.ingest(with_reduced(step_of(0, replica, 2, module), module == 0 ? 3 : 2.5));
+      aggregator.ingest(with_reduced(step_of(0, replica, 2, module), module == 0 ? 3 : 2.5));
     }
   }
-  monitor.close();
-  const auto steps = read_steps(monitor.run());
+  aggregator.close();
+  const auto steps = read_steps(aggregator.run());
   ASSERT_EQ(steps.size(), 2U);
   // |g_i|^2 = 4, W = 2: signal 2 |G|^2 - 4, noise 2 (4 - |G|^2).
   EXPECT_NEAR(steps[0].noise_scale, 2.0 / 2, 1e-12);
@@ -352,21 +352,22 @@ TEST(Aggregator, SaysWhatIsWrongWithItsFolder) {
 }
 
 TEST(Aggregator, AnErrorOfTheRunLogStopsTheWritingForGood) {
-  Monitored monitor;
+  FedAggregator aggregator;
   {  // Someone removes a table below it.
-    auto db = runlog::Database::open(monitor.run() / "presum.db", runlog::Database::Mode::kWrite);
+    auto db =
+        runlog::Database::open(aggregator.run() / "presum.db", runlog::Database::Mode::kWrite);
     ASSERT_TRUE(db);
     ASSERT_TRUE(db->execute("DROP VIEW missing; DROP TABLE missing_worker; DROP TABLE step;"));
   }
   Packet packet = packet::encode(step_of(0, 0, 1));
-  packet.stamp(monitor->run(), monitor->segment());
-  const auto first = monitor->ingest(packet.bytes);
+  packet.stamp(aggregator->run(), aggregator->segment());
+  const auto first = aggregator->ingest(packet.bytes);
   ASSERT_FALSE(first);
-  const auto second = monitor->tick();
+  const auto second = aggregator->tick();
   ASSERT_FALSE(second);
   EXPECT_EQ(second.error().message, first.error().message);
-  EXPECT_FALSE(monitor->close());
-  EXPECT_EQ(monitor->incomplete(), first.error().message + " (before the first step)");
+  EXPECT_FALSE(aggregator->close());
+  EXPECT_EQ(aggregator->incomplete(), first.error().message + " (before the first step)");
 }
 
 bool closed_in_order(const std::filesystem::path& run) {
@@ -374,94 +375,95 @@ bool closed_in_order(const std::filesystem::path& run) {
 }
 
 TEST(Aggregator, AfterAnErrorTheSegmentIsNotMarkedAsEndedInOrder) {
-  Monitored monitor;
+  FedAggregator aggregator;
   for (std::uint64_t s = 0; s < 20; ++s) {
-    for (std::uint32_t r = 0; r < 2; ++r) monitor.ingest(step_of(s, r, 2));
+    for (std::uint32_t r = 0; r < 2; ++r) aggregator.ingest(step_of(s, r, 2));
   }
-  EXPECT_EQ(monitor->verdict(), Verdict::kConsistent);
+  EXPECT_EQ(aggregator->verdict(), Verdict::kConsistent);
   {
-    auto db = runlog::Database::open(monitor.run() / "presum.db", runlog::Database::Mode::kWrite);
-    monitor.clock().advance(2);
-    ASSERT_TRUE(monitor->tick());
+    auto db =
+        runlog::Database::open(aggregator.run() / "presum.db", runlog::Database::Mode::kWrite);
+    aggregator.clock().advance(2);
+    ASSERT_TRUE(aggregator->tick());
     ASSERT_TRUE(
         db->execute("CREATE TRIGGER planted BEFORE INSERT ON group_step BEGIN "
                     "SELECT RAISE(ABORT, 'planted'); END;"));
   }
   Packet packet = packet::encode(step_of(20, 0, 1));
-  packet.stamp(monitor->run(), monitor->segment());
+  packet.stamp(aggregator->run(), aggregator->segment());
   auto step = step_of(20, 0, 1);
   step.groups.resize(1);
   packet = packet::encode(step);
-  packet.stamp(monitor->run(), monitor->segment());
-  ASSERT_FALSE(monitor->ingest(packet.bytes));
-  EXPECT_EQ(monitor->verdict(), Verdict::kInsufficientEvidence);
-  EXPECT_FALSE(monitor->close());
-  const auto segment = RunLog::open(monitor.run())->segments()->front();
+  packet.stamp(aggregator->run(), aggregator->segment());
+  ASSERT_FALSE(aggregator->ingest(packet.bytes));
+  EXPECT_EQ(aggregator->verdict(), Verdict::kInsufficientEvidence);
+  EXPECT_FALSE(aggregator->close());
+  const auto segment = RunLog::open(aggregator.run())->segments()->front();
   EXPECT_FALSE(segment.closed);
   EXPECT_NE(segment.incomplete, "");
   EXPECT_EQ(segment.incomplete_after, 19U);
 }
 
 TEST(Aggregator, ACallerThatFailsLeavesAnIncompleteSegment) {
-  Monitored monitor;
-  for (std::uint32_t r = 0; r < 2; ++r) monitor.ingest(step_of(0, r, 2));
-  monitor->abandon("planted failure");
-  EXPECT_EQ(monitor->incomplete(), "planted failure (after step 0)");
-  EXPECT_TRUE(monitor->close()) << "nothing is left to do";
-  EXPECT_FALSE(closed_in_order(monitor.run()));
-  EXPECT_EQ(RunLog::open(monitor.run())->segments()->front().incomplete, "planted failure");
+  FedAggregator aggregator;
+  for (std::uint32_t r = 0; r < 2; ++r) aggregator.ingest(step_of(0, r, 2));
+  aggregator->abandon("planted failure");
+  EXPECT_EQ(aggregator->incomplete(), "planted failure (after step 0)");
+  EXPECT_TRUE(aggregator->close()) << "nothing is left to do";
+  EXPECT_FALSE(closed_in_order(aggregator.run()));
+  EXPECT_EQ(RunLog::open(aggregator.run())->segments()->front().incomplete, "planted failure");
 }
 
 // Where every worker's recording breaks nobody is missing among the others.
 TEST(Aggregator, ARunWhoseWorkersBrokeIsNotConsistent) {
   for (const bool broken : {false, true}) {
-    Monitored monitor;
+    FedAggregator aggregator;
     for (std::uint64_t s = 0; s < 20; ++s) {
-      for (std::uint32_t r = 0; r < 2; ++r) monitor.ingest(step_of(s, r, 2));
+      for (std::uint32_t r = 0; r < 2; ++r) aggregator.ingest(step_of(s, r, 2));
     }
     for (std::uint32_t r = 0; r < 2; ++r) {
       packet::Note note = goodbye(r, 2);
       note.broken = true;
       note.final = false;
       note.text = "planted failure";
-      if (broken) monitor.ingest(note);
-      monitor.ingest(goodbye(r, 2));
+      if (broken) aggregator.ingest(note);
+      aggregator.ingest(goodbye(r, 2));
     }
-    EXPECT_EQ(*monitor->end_preflight(), broken ? 2 : 0);
-    monitor.close();
-    const auto segment = RunLog::open(monitor.run())->segments()->front();
+    EXPECT_EQ(*aggregator->end_preflight(), broken ? 2 : 0);
+    aggregator.close();
+    const auto segment = RunLog::open(aggregator.run())->segments()->front();
     EXPECT_EQ(segment.incomplete, broken ? "on rank 0: planted failure" : "");
     EXPECT_EQ(segment.incomplete_after.has_value(), broken);
   }
 }
 
 TEST(Aggregator, WorkersWhosePacketsCannotComeAreNotMissing) {
-  Monitored monitor;
+  FedAggregator aggregator;
   for (std::uint64_t s = 0; s < 10; ++s) {
-    for (std::uint32_t r = 0; r < 4; ++r) monitor.ingest(step_of(s, r, 4));
+    for (std::uint32_t r = 0; r < 4; ++r) aggregator.ingest(step_of(s, r, 4));
   }
-  ASSERT_TRUE(monitor->lose_others("the store is gone"));
-  for (std::uint64_t s = 10; s < 20; ++s) monitor.ingest(step_of(s, 0, 4));
-  monitor.close();
-  const auto findings = RunLog::open(monitor.run())->findings();
+  ASSERT_TRUE(aggregator->lose_others("the store is gone"));
+  for (std::uint64_t s = 10; s < 20; ++s) aggregator.ingest(step_of(s, 0, 4));
+  aggregator.close();
+  const auto findings = RunLog::open(aggregator.run())->findings();
   for (const Finding& f : *findings) EXPECT_NE(f.check, "missing-worker");
-  const auto segment = RunLog::open(monitor.run())->segments()->front();
+  const auto segment = RunLog::open(aggregator.run())->segments()->front();
   EXPECT_EQ(segment.incomplete, "the store is gone");
   EXPECT_EQ(segment.incomplete_after, 9U);
   EXPECT_TRUE(segment.closed);
 }
 
 TEST(Aggregator, StoresHowManyPacketsItCouldNotUse) {
-  Monitored monitor;
-  const auto twice = [&] { monitor.ingest(step_of(0, 0, 2)); };
+  FedAggregator aggregator;
+  const auto twice = [&] { aggregator.ingest(step_of(0, 0, 2)); };
   twice();
   twice();
-  monitor.ingest(step_of(0, 1, 2));
-  monitor.ingest(step_of(0, 1, 2));
+  aggregator.ingest(step_of(0, 1, 2));
+  aggregator.ingest(step_of(0, 1, 2));
   const std::vector<std::byte> noise(100);
-  ASSERT_TRUE(monitor->ingest(noise));
-  monitor.close();
-  const auto packets = RunLog::open(monitor.run())->segments()->front().packets;
+  ASSERT_TRUE(aggregator->ingest(noise));
+  aggregator.close();
+  const auto packets = RunLog::open(aggregator.run())->segments()->front().packets;
   EXPECT_EQ(packets, (PacketCounts{.damaged = 1, .duplicate = 1, .late = 1}));
 }
 
@@ -494,17 +496,18 @@ packet::Hello hello_of(std::uint32_t replica) {
   return hello;
 }
 
-void feed(Monitored& monitor, std::uint64_t first, std::uint64_t last, std::uint32_t module = 0) {
+void feed(FedAggregator& aggregator, std::uint64_t first, std::uint64_t last,
+          std::uint32_t module = 0) {
   for (std::uint64_t s = first; s < last; ++s) {
-    for (std::uint32_t r = 0; r < kWorkers; ++r) monitor.ingest(healthy(s, r, module));
+    for (std::uint32_t r = 0; r < kWorkers; ++r) aggregator.ingest(healthy(s, r, module));
   }
 }
 
 // Worker 1 of 4 has NaNs in its gradient.
-void feed_nan(Monitored& monitor, std::uint64_t step, std::uint32_t module = 0) {
+void feed_nan(FedAggregator& aggregator, std::uint64_t step, std::uint32_t module = 0) {
   for (std::uint32_t r = 0; r < kWorkers; ++r) {
     const auto s = healthy(step, r, module);
-    monitor.ingest(r == 1 ? with_nan(s) : s);
+    aggregator.ingest(r == 1 ? with_nan(s) : s);
   }
 }
 
@@ -526,135 +529,135 @@ std::vector<Finding> findings_in(const std::filesystem::path& run) {
 }
 
 TEST(MonitorFindings, AreNewOnceAndGrow) {
-  Monitored monitor;
-  feed(monitor, 0, 3);
-  EXPECT_TRUE(monitor->take_new_findings().empty());
-  feed_nan(monitor, 3);
-  expect_nan_of_worker_1(monitor->take_new_findings(), 3, 3);
-  EXPECT_TRUE(monitor->take_new_findings().empty()) << "told once";
-  feed_nan(monitor, 4);
-  EXPECT_TRUE(monitor->take_new_findings().empty()) << "it grew";
-  expect_nan_of_worker_1(monitor->findings(), 3, 4);
-  monitor.close();
-  EXPECT_TRUE(monitor->take_new_findings().empty());
-  expect_nan_of_worker_1(findings_in(monitor.run()), 3, 4);
-  EXPECT_EQ(findings_in(monitor.run())[0].model.segment, 1U);
+  FedAggregator aggregator;
+  feed(aggregator, 0, 3);
+  EXPECT_TRUE(aggregator->take_new_findings().empty());
+  feed_nan(aggregator, 3);
+  expect_nan_of_worker_1(aggregator->take_new_findings(), 3, 3);
+  EXPECT_TRUE(aggregator->take_new_findings().empty()) << "told once";
+  feed_nan(aggregator, 4);
+  EXPECT_TRUE(aggregator->take_new_findings().empty()) << "it grew";
+  expect_nan_of_worker_1(aggregator->findings(), 3, 4);
+  aggregator.close();
+  EXPECT_TRUE(aggregator->take_new_findings().empty());
+  expect_nan_of_worker_1(findings_in(aggregator.run()), 3, 4);
+  EXPECT_EQ(findings_in(aggregator.run())[0].model.segment, 1U);
 }
 
 TEST(MonitorFindings, WhosePacketsWereUnderWayAtTheEndIsNotMissing) {
   for (const std::uint64_t open : {5U, 6U}) {
-    Monitored monitor;
-    feed(monitor, 0, 10);
+    FedAggregator aggregator;
+    feed(aggregator, 0, 10);
     for (std::uint64_t s = 10; s < 10 + open; ++s) {
-      for (std::uint32_t r = 0; r < 3; ++r) monitor.ingest(healthy(s, r));
+      for (std::uint32_t r = 0; r < 3; ++r) aggregator.ingest(healthy(s, r));
     }
-    monitor.close();
-    EXPECT_TRUE(findings_in(monitor.run()).empty());
-    EXPECT_EQ(monitor->verdict() == Verdict::kConsistent, open == 5)
+    aggregator.close();
+    EXPECT_TRUE(findings_in(aggregator.run()).empty());
+    EXPECT_EQ(aggregator->verdict() == Verdict::kConsistent, open == 5)
         << "more than a run leaves open";
   }
 }
 
 TEST(MonitorFindings, AStepThatNobodyWaitsForAnyMoreIsAWarning) {
-  Monitored monitor;
-  feed(monitor, 0, 10);
+  FedAggregator aggregator;
+  feed(aggregator, 0, 10);
   for (std::uint64_t s = 10; s <= 74; ++s) {
-    for (std::uint32_t r = 0; r < 3; ++r) monitor.ingest(healthy(s, r));
+    for (std::uint32_t r = 0; r < 3; ++r) aggregator.ingest(healthy(s, r));
   }
-  monitor.clock().advance(31);
-  ASSERT_TRUE(monitor->tick());
-  monitor.close();
-  const auto findings = findings_in(monitor.run());
+  aggregator.clock().advance(31);
+  ASSERT_TRUE(aggregator->tick());
+  aggregator.close();
+  const auto findings = findings_in(aggregator.run());
   ASSERT_EQ(findings.size(), 1U);
   EXPECT_EQ(findings[0].severity, Severity::kWarning);
 }
 
 TEST(MonitorFindings, AreCommittedWithTheirSteps) {
-  Monitored monitor;
-  feed(monitor, 0, 3);
+  FedAggregator aggregator;
+  feed(aggregator, 0, 3);
   for (std::uint32_t r = 0; r < 4; ++r)
-    monitor.ingest(r == 1 ? with_nan(healthy(3, r)) : healthy(3, r));
-  monitor.clock().advance(1.1);
-  EXPECT_TRUE(read_steps(monitor.run()).empty());
-  for (std::uint32_t r = 0; r < 4; ++r) monitor.ingest(healthy(4, r));
-  EXPECT_GE(read_steps(monitor.run()).size(), 4U);
-  EXPECT_EQ(findings_in(monitor.run()).size(), 1U);
+    aggregator.ingest(r == 1 ? with_nan(healthy(3, r)) : healthy(3, r));
+  aggregator.clock().advance(1.1);
+  EXPECT_TRUE(read_steps(aggregator.run()).empty());
+  for (std::uint32_t r = 0; r < 4; ++r) aggregator.ingest(healthy(4, r));
+  EXPECT_GE(read_steps(aggregator.run()).size(), 4U);
+  EXPECT_EQ(findings_in(aggregator.run()).size(), 1U);
 }
 
 TEST(MonitorFindings, AreNotThereBeforeTheirStepIsClosed) {
-  Monitored monitor;
-  monitor.ingest(with_nan(healthy(0, 1)));
-  EXPECT_TRUE(monitor->take_new_findings().empty());
-  monitor.close();
-  EXPECT_FALSE(monitor->take_new_findings().empty()) << "closing closes the step";
-  EXPECT_FALSE(findings_in(monitor.run()).empty());
+  FedAggregator aggregator;
+  aggregator.ingest(with_nan(healthy(0, 1)));
+  EXPECT_TRUE(aggregator->take_new_findings().empty());
+  aggregator.close();
+  EXPECT_FALSE(aggregator->take_new_findings().empty()) << "closing closes the step";
+  EXPECT_FALSE(findings_in(aggregator.run()).empty());
 }
 
 TEST(MonitorFindings, NameTheHost) {
-  Monitored monitor;
-  for (std::uint32_t r = 0; r < kWorkers; ++r) monitor.ingest(hello_of(r));
-  feed_nan(monitor, 0);
-  EXPECT_EQ(monitor->findings().at(0).hosts, std::vector<std::string>{"node-1"});
+  FedAggregator aggregator;
+  for (std::uint32_t r = 0; r < kWorkers; ++r) aggregator.ingest(hello_of(r));
+  feed_nan(aggregator, 0);
+  EXPECT_EQ(aggregator->findings().at(0).hosts, std::vector<std::string>{"node-1"});
 }
 
 TEST(MonitorFindings, AreInTheRunLogWhileItIsWritten) {
-  Monitored monitor;
-  feed_nan(monitor, 0);
+  FedAggregator aggregator;
+  feed_nan(aggregator, 0);
   for (int second = 0; second < 2; ++second) {
-    monitor.clock().advance(1.01);
-    ASSERT_TRUE(monitor->tick());
+    aggregator.clock().advance(1.01);
+    ASSERT_TRUE(aggregator->tick());
   }
-  expect_nan_of_worker_1(findings_in(monitor.run()), 0, 0);
-  const auto log = RunLog::open(monitor.run());
+  expect_nan_of_worker_1(findings_in(aggregator.run()), 0, 0);
+  const auto log = RunLog::open(aggregator.run());
   EXPECT_FALSE(log->checks()->empty());
-  feed_nan(monitor, 1);
+  feed_nan(aggregator, 1);
   for (int second = 0; second < 2; ++second) {
-    monitor.clock().advance(1.01);
-    ASSERT_TRUE(monitor->tick());
+    aggregator.clock().advance(1.01);
+    ASSERT_TRUE(aggregator->tick());
   }
-  expect_nan_of_worker_1(findings_in(monitor.run()), 0, 1);
+  expect_nan_of_worker_1(findings_in(aggregator.run()), 0, 1);
 }
 
 TEST(MonitorFindings, OfTwoModelsComeWorstFirst) {
-  Monitored monitor;
-  feed_nan(monitor, 5, 0);
-  feed_nan(monitor, 2, 1);
-  const auto fresh = monitor->take_new_findings();
+  FedAggregator aggregator;
+  feed_nan(aggregator, 5, 0);
+  feed_nan(aggregator, 2, 1);
+  const auto fresh = aggregator->take_new_findings();
   ASSERT_EQ(fresh.size(), 2U);
   EXPECT_EQ(fresh[0].model.module, 1U);
   EXPECT_EQ(fresh[1].model.module, 0U);
-  EXPECT_EQ(monitor->findings().at(0).model.module, 1U);
-  feed_nan(monitor, 6, 0);
-  EXPECT_TRUE(monitor->take_new_findings().empty()) << "models do not disturb each other";
-  monitor.close();
-  EXPECT_EQ(findings_in(monitor.run()).size(), 2U);
+  EXPECT_EQ(aggregator->findings().at(0).model.module, 1U);
+  feed_nan(aggregator, 6, 0);
+  EXPECT_TRUE(aggregator->take_new_findings().empty()) << "models do not disturb each other";
+  aggregator.close();
+  EXPECT_EQ(findings_in(aggregator.run()).size(), 2U);
 }
 
 TEST(MonitorFindings, ComeFromLastWordsToo) {
-  Monitored monitor;
-  feed(monitor, 0, 2);
+  FedAggregator aggregator;
+  feed(aggregator, 0, 2);
   for (std::uint32_t r = 0; r < kWorkers; ++r) {
     auto note = goodbye(r, kWorkers);
     note.state.optimizer_steps = 2;
     note.state.states = {{7, StateHash::Kind::kParameters, r == 3 ? 99U : 1U}};
-    monitor.ingest(note);
+    aggregator.ingest(note);
   }
-  const auto findings = monitor->take_new_findings();
+  const auto findings = aggregator->take_new_findings();
   ASSERT_EQ(findings.size(), 1U);
   EXPECT_EQ(findings[0].check, "parameter-desync");
   EXPECT_EQ(findings[0].ranks, std::vector<std::uint32_t>{3});
-  monitor.close();
-  EXPECT_EQ(findings_in(monitor.run()).size(), 1U);
+  aggregator.close();
+  EXPECT_EQ(findings_in(aggregator.run()).size(), 1U);
 }
 
 TEST(MonitorFindings, AHealthyRunHasNoneAndIsConsistent) {
-  Monitored monitor;
-  EXPECT_EQ(monitor->verdict(), Verdict::kInsufficientEvidence);
-  feed(monitor, 0, 100);
-  EXPECT_TRUE(monitor->findings().empty());
-  EXPECT_EQ(monitor->verdict(), Verdict::kConsistent);
-  feed_nan(monitor, 100);
-  EXPECT_EQ(monitor->verdict(), Verdict::kInconsistent);
+  FedAggregator aggregator;
+  EXPECT_EQ(aggregator->verdict(), Verdict::kInsufficientEvidence);
+  feed(aggregator, 0, 100);
+  EXPECT_TRUE(aggregator->findings().empty());
+  EXPECT_EQ(aggregator->verdict(), Verdict::kConsistent);
+  feed_nan(aggregator, 100);
+  EXPECT_EQ(aggregator->verdict(), Verdict::kInconsistent);
 }
 
 // ---- preflight
@@ -664,49 +667,49 @@ std::uint64_t preflight_code_in(const std::filesystem::path& run) {
   return db->query_integer("SELECT coalesce(preflight_exit_code, 99) FROM segment").value_or(98);
 }
 
-void expect_preflight(Monitored& monitor, int code) {
-  const auto ended = monitor->end_preflight();
+void expect_preflight(FedAggregator& aggregator, int code) {
+  const auto ended = aggregator->end_preflight();
   ASSERT_TRUE(ended) << ended.error().message;
   EXPECT_EQ(*ended, code);
-  monitor.close();
-  EXPECT_EQ(preflight_code_in(monitor.run()), static_cast<std::uint64_t>(code));
+  aggregator.close();
+  EXPECT_EQ(preflight_code_in(aggregator.run()), static_cast<std::uint64_t>(code));
 }
 
 TEST(MonitorPreflight, IsFineAfterHealthySteps) {
-  Monitored monitor;
-  feed(monitor, 0, 20);
-  expect_preflight(monitor, 0);
+  FedAggregator aggregator;
+  feed(aggregator, 0, 20);
+  expect_preflight(aggregator, 0);
 }
 
 TEST(MonitorPreflight, FailsOnAFinding) {
-  Monitored monitor;
-  feed(monitor, 0, 19);
-  feed_nan(monitor, 19);
-  expect_preflight(monitor, 1);
+  FedAggregator aggregator;
+  feed(aggregator, 0, 19);
+  feed_nan(aggregator, 19);
+  expect_preflight(aggregator, 1);
 }
 
 TEST(MonitorPreflight, JudgesStepsThatAreStillOpen) {
-  Monitored monitor;
-  feed(monitor, 0, 19);
-  monitor.ingest(with_nan(healthy(19, 1)));
-  expect_preflight(monitor, 1);
+  FedAggregator aggregator;
+  feed(aggregator, 0, 19);
+  aggregator.ingest(with_nan(healthy(19, 1)));
+  expect_preflight(aggregator, 1);
 }
 
 TEST(MonitorPreflight, CannotJudgeWithoutSteps) {
-  Monitored monitor;
-  expect_preflight(monitor, 2);
+  FedAggregator aggregator;
+  expect_preflight(aggregator, 2);
 }
 
 TEST(MonitorPreflight, CannotJudgeASingleWorker) {
-  Monitored monitor;
-  for (std::uint64_t s = 0; s < 20; ++s) monitor.ingest(step_of(s, 0, 1));
-  expect_preflight(monitor, 2);
+  FedAggregator aggregator;
+  for (std::uint64_t s = 0; s < 20; ++s) aggregator.ingest(step_of(s, 0, 1));
+  expect_preflight(aggregator, 2);
 }
 
 TEST(MonitorPreflight, LeavesNoCodeWhereThereWasNone) {
-  Monitored monitor;
-  monitor.close();
-  EXPECT_EQ(preflight_code_in(monitor.run()), 99U);
+  FedAggregator aggregator;
+  aggregator.close();
+  EXPECT_EQ(preflight_code_in(aggregator.run()), 99U);
 }
 
 // ---- what lasts beyond a process
@@ -715,18 +718,18 @@ TEST(MonitorPreflight, LeavesNoCodeWhereThereWasNone) {
 std::string detectors_after(const std::filesystem::path& run, std::uint64_t first,
                             std::uint64_t last) {
   FakeClock clock;
-  auto monitor = Aggregator::open({.run = run, .clock = clock.function()});
-  EXPECT_TRUE(monitor);
+  auto aggregator = Aggregator::open({.run = run, .clock = clock.function()});
+  EXPECT_TRUE(aggregator);
   const auto send = [&](auto message) {
-    message.header.run = monitor->run();
-    message.header.segment = monitor->segment();
-    EXPECT_TRUE(monitor->ingest(packet::encode(message).bytes));
+    message.header.run = aggregator->run();
+    message.header.segment = aggregator->segment();
+    EXPECT_TRUE(aggregator->ingest(packet::encode(message).bytes));
   };
   send(hello_of(0));
   for (std::uint64_t s = first; s < last; ++s) {
     for (std::uint32_t r = 0; r < kWorkers; ++r) send(healthy(s, r));
   }
-  EXPECT_TRUE(monitor->close());
+  EXPECT_TRUE(aggregator->close());
   auto db = runlog::Database::open(run / "presum.db", runlog::Database::Mode::kRead);
   auto row = db->prepare("SELECT state FROM detector_state");
   EXPECT_TRUE(*row->next());
@@ -757,16 +760,16 @@ TEST(MonitorRestart, FindingsOfASegmentStayWithIt) {
   const TempFolder folder;
   for (std::uint32_t segment = 1; segment <= 2; ++segment) {
     FakeClock clock;
-    auto monitor = Aggregator::open({.run = folder / "run", .clock = clock.function()});
-    ASSERT_TRUE(monitor);
+    auto aggregator = Aggregator::open({.run = folder / "run", .clock = clock.function()});
+    ASSERT_TRUE(aggregator);
     for (std::uint32_t r = 0; r < kWorkers; ++r) {
       auto step = segment == 1 && r == 1 ? with_nan(healthy(0, r)) : healthy(0, r);
-      step.header.run = monitor->run();
-      step.header.segment = monitor->segment();
-      ASSERT_TRUE(monitor->ingest(packet::encode(step).bytes));
+      step.header.run = aggregator->run();
+      step.header.segment = aggregator->segment();
+      ASSERT_TRUE(aggregator->ingest(packet::encode(step).bytes));
     }
-    EXPECT_EQ(monitor->findings().size(), segment == 1 ? 1U : 0U);
-    ASSERT_TRUE(monitor->close());
+    EXPECT_EQ(aggregator->findings().size(), segment == 1 ? 1U : 0U);
+    ASSERT_TRUE(aggregator->close());
   }
   const auto findings = findings_in(folder / "run");
   expect_nan_of_worker_1(findings, 0, 0);
@@ -778,14 +781,14 @@ TEST(MonitorRestart, FindingsOfASegmentStayWithIt) {
 // The row hash 5 as the run log holds it.
 std::uint64_t sample_in(const std::filesystem::path& run) {
   FakeClock clock;
-  auto monitor = Aggregator::open({.run = run, .clock = clock.function()});
-  EXPECT_TRUE(monitor);
+  auto aggregator = Aggregator::open({.run = run, .clock = clock.function()});
+  EXPECT_TRUE(aggregator);
   auto step = step_of(0, 0, 1);
   step.samples = {.rows = 1, .thinned = 0, .hashes = {5}};
   Packet packet = packet::encode(step);
-  packet.stamp(monitor->run(), monitor->segment());
-  EXPECT_TRUE(monitor->ingest(packet.bytes));
-  EXPECT_TRUE(monitor->close());
+  packet.stamp(aggregator->run(), aggregator->segment());
+  EXPECT_TRUE(aggregator->ingest(packet.bytes));
+  EXPECT_TRUE(aggregator->close());
   auto db = runlog::Database::open(run / "presum.db", runlog::Database::Mode::kRead);
   auto row = db->prepare("SELECT samples FROM worker_step");
   EXPECT_TRUE(*row->next());
@@ -930,20 +933,20 @@ class AllReduce {
   std::barrier<> barrier_{kRanks};
 };
 
-void train_eight_ranks(Aggregator& monitor) {
+void train_eight_ranks(Aggregator& aggregator) {
   PacketQueue queue;
   AllReduce all_reduce;
   std::vector<std::thread> threads;
   for (std::uint32_t rank = 0; rank < kRanks; ++rank) {
     threads.emplace_back([&, rank] {
-      Worker worker(rank, queue, monitor.run(), monitor.segment());
+      Worker worker(rank, queue, aggregator.run(), aggregator.segment());
       worker.train([&](std::uint32_t r, const Gradient& g) { return all_reduce(r, g); });
     });
   }
   // The aggregator is this thread.
-  while (!monitor.everyone_left() || monitor.ranks_heard() < kRanks) {
+  while (!aggregator.everyone_left() || aggregator.ranks_heard() < kRanks) {
     if (const auto packet = queue.pop()) {
-      ASSERT_TRUE(monitor.ingest(packet->bytes));
+      ASSERT_TRUE(aggregator.ingest(packet->bytes));
     } else {
       std::this_thread::yield();
     }
@@ -990,11 +993,11 @@ struct Oracle {
 class EightRanks : public ::testing::Test {
  protected:
   void SetUp() override {
-    auto monitor = Aggregator::open({.run = folder_ / "run", .clock = nullptr});
-    ASSERT_TRUE(monitor);
-    train_eight_ranks(*monitor);
-    ASSERT_TRUE(monitor->close());
-    counters_ = monitor->counters();
+    auto aggregator = Aggregator::open({.run = folder_ / "run", .clock = nullptr});
+    ASSERT_TRUE(aggregator);
+    train_eight_ranks(*aggregator);
+    ASSERT_TRUE(aggregator->close());
+    counters_ = aggregator->counters();
     steps_ = read_steps(folder_ / "run");
     ASSERT_EQ(steps_.size(), kSteps);
   }

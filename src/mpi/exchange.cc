@@ -57,7 +57,7 @@ struct Exchange::State {
   MPI_Comm comm = MPI_COMM_NULL;
   int rank = 0;
   int size = 1;
-  Announcement monitor;
+  Announcement announced;
   bool active = false;
   std::uint64_t sent = 0;
   std::uint64_t dropped = 0;
@@ -97,7 +97,7 @@ struct Exchange::State {
     std::array<std::uint64_t, 3> said = {own.has_value(), given.run, given.segment};
     if (!ok(MPI_Bcast(said.data(), said.size(), MPI_UINT64_T, kAggregator, comm))) return false;
     active = said[0] != 0;
-    monitor = {.run = said[1], .segment = static_cast<std::uint32_t>(said[2])};
+    announced = {.run = said[1], .segment = static_cast<std::uint32_t>(said[2])};
     return true;
   }
 
@@ -133,7 +133,7 @@ struct Exchange::State {
     const std::size_t size_bytes = packet.bytes.size();
     if (size_bytes < packet::kHeaderBytes || size_bytes > packet::kBytesMax) return false;
     if (!active || !has_room()) return false;
-    packet.stamp(monitor.run, monitor.segment);
+    packet.stamp(announced.run, announced.segment);
     if (!aggregates()) return start_sending(std::move(packet), kPacketTag);
     arriving[kAggregator].push_back({.packet = std::move(packet)});
     return true;
@@ -214,13 +214,13 @@ Exchange::Exchange(Exchange&&) noexcept = default;
 Exchange& Exchange::operator=(Exchange&&) noexcept = default;
 Exchange::~Exchange() = default;
 
-Result<Exchange> Exchange::create(MPI_Comm comm, std::optional<Announcement> monitor) {
+Result<Exchange> Exchange::create(MPI_Comm comm, std::optional<Announcement> announced) {
   if (!mpi_runs()) {
     return fail(ErrorCode::kInvalidArgument, "MPI is not running: create it after MPI_Init");
   }
   if (comm == MPI_COMM_NULL) return fail(ErrorCode::kInvalidArgument, "the communicator is null");
   auto state = std::make_unique<State>();
-  if (!state->open(comm, monitor)) {
+  if (!state->open(comm, announced)) {
     return fail(ErrorCode::kIo, "MPI could not duplicate the communicator");
   }
   return Exchange(std::move(state));

@@ -20,7 +20,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 
-constexpr Announcement kMonitor{.run = 0x0123'4567'89AB'CDEF, .segment = 3};
+constexpr Announcement kAnnounced{.run = 0x0123'4567'89AB'CDEF, .segment = 3};
 constexpr Seconds kLong{20};
 constexpr std::size_t kEager = 64;      // floats: a message that MPI may send at once
 constexpr std::size_t kLarge = 65'536;  // one that needs its receiver, and its sender's progress
@@ -47,8 +47,8 @@ int sum_over_ranks(int value) {
 
 void all_meet() { MPI_Barrier(MPI_COMM_WORLD); }
 
-Exchange open(std::optional<Announcement> monitor = kMonitor) {
-  auto exchange = Exchange::create(MPI_COMM_WORLD, monitor);
+Exchange open(std::optional<Announcement> announced = kAnnounced) {
+  auto exchange = Exchange::create(MPI_COMM_WORLD, announced);
   EXPECT_TRUE(exchange) << exchange.error().message;
   return std::move(*exchange);
 }
@@ -68,8 +68,8 @@ class Ledger {
     const auto message = packet::decode(bytes.bytes);
     ASSERT_TRUE(message) << message.error().message;
     const auto& step = std::get<packet::Step>(*message);
-    EXPECT_EQ(step.header.run, kMonitor.run);
-    EXPECT_EQ(step.header.segment, kMonitor.segment);
+    EXPECT_EQ(step.header.run, kAnnounced.run);
+    EXPECT_EQ(step.header.segment, kAnnounced.segment);
     const auto from = static_cast<int>(step.header.identity.rank);
     EXPECT_EQ(step.sketch.back(), 1.0F + static_cast<float>(from));
     steps_[from].push_back(step.header.step);
@@ -225,9 +225,9 @@ TEST(MpiExchange, ARankMayEndLongBeforeTheOthers) {
   }
 }
 
-TEST(MpiExchange, IsInactiveOnEveryRankWithoutAMonitor) {
+TEST(MpiExchange, IsInactiveOnEveryRankWithoutAnAggregator) {
   // What other ranks pass does not count.
-  Exchange exchange = open(rank() == 0 ? std::nullopt : std::optional(kMonitor));
+  Exchange exchange = open(rank() == 0 ? std::nullopt : std::optional(kAnnounced));
   EXPECT_FALSE(exchange.active());
   EXPECT_FALSE(exchange.send(packet_of(0)));
   EXPECT_EQ(exchange.dropped(), 1U);
@@ -271,7 +271,7 @@ TEST(MpiExchange, SeveralStandBesideEachOther) {
 }
 
 TEST(MpiExchange, WorksForARankAlone) {
-  auto exchange = Exchange::create(MPI_COMM_SELF, kMonitor);
+  auto exchange = Exchange::create(MPI_COMM_SELF, kAnnounced);
   ASSERT_TRUE(exchange) << exchange.error().message;
   EXPECT_TRUE(exchange->send(packet_of(0)));
   int packets = 0;
@@ -290,7 +290,7 @@ TEST(MpiExchange, RefusesWhatIsNoPacket) {
 
 TEST(MpiExchange, RefusesToBeginWithoutMpiOrACommunicator) {
   EXPECT_TRUE(refused_before_mpi);
-  const auto exchange = Exchange::create(MPI_COMM_NULL, kMonitor);
+  const auto exchange = Exchange::create(MPI_COMM_NULL, kAnnounced);
   ASSERT_FALSE(exchange);
   EXPECT_EQ(exchange.error().code, ErrorCode::kInvalidArgument);
 }
