@@ -45,6 +45,39 @@ def adversarial(run: Training) -> None:
         optimizers[generator].step()
 
 
+def adversarial_with_a_frozen_critic(run: Training) -> None:
+    """A WGAN: the critic is frozen, and passed by DDP, while the generator trains."""
+    torch.manual_seed(0)
+    generator = run.wrap(nn.Sequential(nn.Linear(4, WIDTH)))
+    critic = run.wrap(network())
+    optimizers = {model: sgd(model, lr=0.02) for model in (generator, critic)}
+    for model, optimizer in optimizers.items():
+        run.watch(model, optimizer)
+    draws = torch.Generator().manual_seed(run.rank)
+    for real in run.batches():
+        noise = torch.randn(4, 4, generator=draws)
+        fake = generator(noise)
+
+        def apart(
+            net: nn.Module, made: torch.Tensor = fake, real: torch.Tensor = real
+        ) -> torch.Tensor:
+            return net(made.detach()).mean() - net(real).mean()
+
+        def convincing(net: nn.Module, noise: torch.Tensor = noise) -> torch.Tensor:
+            return -critic.module(net(noise)).mean()
+
+        optimizers[critic].zero_grad()
+        run.expect(critic, [apart])
+        apart(critic).backward()
+        optimizers[critic].step()
+        optimizers[generator].zero_grad()
+        critic.requires_grad_(False)
+        run.expect(generator, [convincing])
+        (-critic.module(fake).mean()).backward()
+        critic.requires_grad_(True)
+        optimizers[generator].step()
+
+
 def one_optimizer_for_two(run: Training) -> None:
     models = [run.wrap(network()), run.wrap(network(out=2))]
     optimizer = torch.optim.Adam([p for model in models for p in model.parameters()], lr=1e-3)
@@ -62,5 +95,6 @@ def one_optimizer_for_two(run: Training) -> None:
 
 SHAPES = [
     Shape("adversarial", adversarial),
+    Shape("adversarial-frozen-critic", adversarial_with_a_frozen_critic),
     Shape("one-optimizer-for-two", one_optimizer_for_two),
 ]

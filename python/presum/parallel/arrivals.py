@@ -28,20 +28,19 @@ class Arrivals:
     def __init__(self, arrives: Arrives) -> None:
         """``arrives`` is a bound method, held weakly, and must not raise."""
         self._arrives = weakref.WeakMethod(arrives)
-        self._handles: list[Any] = []
+        self._handles: dict[int, Any] = {}
 
     def listen(self, parameters: Iterable[tuple[int, nn.Parameter]]) -> None:
-        """From now on, within a backward pass too. A second call does nothing."""
-        if not self._handles:
-            self._handles = [
-                # DDP keeps this node.
-                get_gradient_edge(parameter).node.register_prehook(_Arrival(self._arrives, place))
-                for place, parameter in parameters
-            ]
+        """From now on, within a backward pass too, to those that are not frozen just now. It may be
+        called again."""
+        for place, parameter in parameters:
+            if place not in self._handles and parameter.requires_grad:
+                node = get_gradient_edge(parameter).node  # DDP keeps it
+                self._handles[place] = node.register_prehook(_Arrival(self._arrives, place))
 
     def remove(self) -> None:
         """Take the hooks off again."""
-        for handle in self._handles:
+        for handle in self._handles.values():
             handle.remove()
         self._handles.clear()
 

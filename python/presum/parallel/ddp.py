@@ -80,7 +80,8 @@ class DdpCollector(Collector):
 
     def _pass_begins(self) -> None:
         """Before each backward pass, of this model or another."""
-        if not self.off and (self._open or self._micro_batches == 0):
+        begins = self._open or self._micro_batches == 0
+        if not self.off and begins and self._next_is_recorded():
             Hook(self, self._look)()
 
     def _look(self) -> None:

@@ -35,8 +35,33 @@ from presum.torch_events.taps import ReplacedFunction
 CommHook = Callable[[Any, GradBucket], Future[torch.Tensor]]
 
 
-class DdpHookCollector(DdpCollector):
-    """As :class:`DdpCollector`, and exact products with the reduced gradient."""
+class BucketCollector(DdpCollector):
+    """As :class:`DdpCollector`, for a model whose communication hook is ours."""
+
+    def __init__(self, model: DistributedDataParallel, setup: CollectorSetup) -> None:
+        super().__init__(model, setup)
+        self._shares: list[torch.Tensor] = []
+
+    def measures(self) -> bool:
+        """Whether the bucket under way belongs to a step that is recorded."""
+        return self.collecting and not self.off
+
+    def add_gram(self, gram: torch.Tensor) -> None:
+        """A bucket's share of the Gram matrix. Called by several threads."""
+        upper = torch.triu_indices(*gram.shape, device=gram.device)
+        self._shares.append(gram[upper[0], upper[1]])
+
+    def _begin_step(self) -> None:
+        super()._begin_step()
+        self._shares = []
+
+    def _take_gram(self) -> torch.Tensor | None:
+        shares, self._shares = self._shares, []
+        return torch.stack(shares).sum(0) if shares else None
+
+
+class DdpHookCollector(BucketCollector):
+    """And exact products with the reduced gradient."""
 
     def __init__(
         self,
@@ -50,7 +75,6 @@ class DdpHookCollector(DdpCollector):
         every = None if gram_every is None else gram_every * setup.every
         self._state = HookState(group, every, weakref.ref(self), audits)
         self._products: list[Scalar] = []
-        self._shares: list[torch.Tensor] = []
         self._pass = 0  # the state's number of the step's backward pass
         self._installed = False
 
@@ -60,10 +84,6 @@ class DdpHookCollector(DdpCollector):
             self._installed = True
             COMM_HOOKS.install(self._model(), self._state)
 
-    def measures(self) -> bool:
-        """Whether the bucket under way belongs to a step that is recorded."""
-        return self.collecting and not self.off
-
     def add_product(self, product: Scalar) -> None:
         self._products.append(product)
 
@@ -72,22 +92,16 @@ class DdpHookCollector(DdpCollector):
         if of_pass != self._pass or self.off:
             return  # of a pass that this worker shadows under join()
         rows = chunks.double()
-        gram = rows @ rows.T
-        upper = torch.triu_indices(len(rows), len(rows), device=gram.device)
-        self._shares.append(gram[upper[0], upper[1]])
+        self.add_gram(rows @ rows.T)
 
     def _begin_step(self) -> None:
         super()._begin_step()
-        self._products, self._shares = [], []
+        self._products = []
         self._pass = self._state.passes
 
     def _take_mean_dot(self) -> Scalar | None:
         products, self._products = self._products, []
         return sum(products) if products else None
-
-    def _take_gram(self) -> torch.Tensor | None:
-        shares, self._shares = self._shares, []
-        return torch.stack(shares).sum(0) if shares else None
 
 
 class ChunkExchange(NamedTuple):

@@ -20,8 +20,7 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 from presum.parallel.auditing import Audits, flat_value
-from presum.parallel.ddp import DdpCollector
-from presum.parallel.ddp_hook import COMM_HOOKS, HookState
+from presum.parallel.ddp_hook import COMM_HOOKS, BucketCollector, HookState
 from presum.parallel.ddp_leaves import DdpLeaves
 from presum.parallel.plan import ReductionPlan
 from presum.parallel.reductions import (
@@ -41,8 +40,8 @@ from presum.steps.collector import CollectorSetup, in_backward
 GRAM_WORKERS_MAX = 64
 
 
-class DdpReducingCollector(DdpCollector):
-    """As :class:`DdpCollector`, for a model whose gradients presum sums."""
+class DdpReducingCollector(BucketCollector):
+    """And presum sums the gradients."""
 
     def __init__(
         self,
@@ -55,7 +54,6 @@ class DdpReducingCollector(DdpCollector):
         self._plan = plan
         self._audits = audits
         self._state: Callable[[], ReducingState | None] = lambda: None  # the model holds it
-        self._shares: list[torch.Tensor] = []
         self._had_leaves: list[int] = []
 
     def _hook_gradients(self) -> None:
@@ -80,25 +78,11 @@ class DdpReducingCollector(DdpCollector):
         """Leaves of parameters that the last micro-batch did not use are on their way by now."""
         self._skipped += sum(not self._seen[place] for place in self._had_leaves)
 
-    def measures(self) -> bool:
-        """Whether the bucket under way belongs to a step that is recorded."""
-        return self.collecting and not self.off
-
-    def add_share(self, gram: torch.Tensor) -> None:
-        """A bucket's share of the Gram matrix."""
-        upper = torch.triu_indices(*gram.shape, device=gram.device)
-        self._shares.append(gram[upper[0], upper[1]])
-
     def _begin_step(self) -> None:
         super()._begin_step()
-        self._shares = []
         state = self._state()
         assert state is not None
         self._had_leaves = state.leaves.places()
-
-    def _take_gram(self) -> torch.Tensor | None:
-        shares, self._shares = self._shares, []
-        return torch.stack(shares).sum(0) if shares else None
 
 
 class PendingBucket(NamedTuple):
@@ -198,7 +182,7 @@ class ReducingState(HookState):
         one_each = leaves == len(self._counts) <= GRAM_WORKERS_MAX
         if collector is None or not one_each or not collector.measures():
             return None
-        return collector.add_share
+        return collector.add_gram
 
 
 def _future(buffer: torch.Tensor) -> Future[torch.Tensor]:
