@@ -48,8 +48,31 @@ struct Samples {
   std::vector<std::uint64_t> hashes;
 };
 
+// Which of its worker's steps a step is (docs/step.md). Workers agree on it even where one of them
+// leaves out optimiser steps: a reduction, in which all take part, begins a new count of windows.
+struct StepNumber {
+  static constexpr std::uint32_t kReduced = 0xFFFFFFFF;
+
+  std::uint64_t reductions = 0;  // before it
+  // kReduced, or how many windows have ended unreduced since the last reduction, before this one
+  std::uint32_t window = kReduced;
+  std::uint64_t unreduced = 0;  // steps of its worker before it that were not reduced
+
+  bool is_reduced() const { return window == kReduced; }
+};
+
+// What became of a step's gradient before the next backward pass or forward pass.
+enum class StepUse : std::uint8_t {
+  kUnknown = 0,  // the optimiser is not known
+  kUsed = 1,     // an optimiser step took it
+  kUnused = 2,   // it was zeroed
+  kKept = 3,     // it is still there: a further pass adds to it, or a later optimiser step takes it
+};
+
 // What a worker reports of its step besides its gradient.
 struct StepReport {
+  StepNumber number;
+  StepUse use = StepUse::kUnknown;
   std::uint64_t optimizer_step = 0;      // optimiser steps it had finished
   std::uint32_t micro_batches = 0;       // backward passes that went into the step
   std::uint32_t skipped_parameters = 0;  // sparse or unreadable gradients left out

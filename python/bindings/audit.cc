@@ -5,7 +5,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "bindings.h"
-#include "presum/observer.h"
+#include "step/steps.h"
 
 namespace presum::python {
 namespace {
@@ -73,9 +73,9 @@ nb::dict compare(const std::vector<std::uintptr_t>& leaves, std::uint8_t dtype, 
       type);
 }
 
-void report(Observer& observer, AuditRecord record, std::optional<bool> repeat) {
+void report(step::Steps& observer, AuditRecord record, std::optional<bool> repeat) {
   if (repeat) record.repeat = *repeat ? Repeat::kEqual : Repeat::kDifferent;
-  observer.audit(record);
+  observer.contents().report.audit = record;
 }
 
 }  // namespace

@@ -2,10 +2,12 @@
 #include "presum/observer.h"
 
 #include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/tuple.h>
+#include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
 #include <map>
@@ -16,11 +18,15 @@
 
 #include "bindings.h"
 #include "presum/fingerprint.h"
+#include "step/steps.h"
 
 namespace presum::python {
 namespace {
 
 namespace nb = nanobind;
+using step::EndedStep;
+using step::Number;
+using step::Steps;
 using Named = std::tuple<std::string, std::uint64_t, std::string>;  // name, elements, group
 using Facts = std::vector<std::pair<std::string, std::string>>;
 
@@ -31,39 +37,39 @@ std::vector<Parameter> to_parameters(const std::vector<Named>& named) {
   return list;
 }
 
-Observer make(std::uint32_t module, std::uint32_t replica, std::uint32_t shard, std::uint32_t rank,
-              std::uint32_t replicas, std::uint32_t sketch_size, std::string host, Facts facts,
-              const std::vector<Named>& parameters, const std::vector<Named>& buffers) {
+Steps make(std::uint32_t module, std::uint32_t replica, std::uint32_t shard, std::uint32_t rank,
+           std::uint32_t replicas, std::uint32_t sketch_size, std::string host, Facts facts,
+           const std::vector<Named>& parameters, const std::vector<Named>& buffers,
+           std::uint64_t every, std::uint64_t reduced_every, bool knows_optimizer, bool on_host) {
   ObserverOptions options{.identity = {module, replica, shard, rank, replicas},
                           .sketch_size = sketch_size,
                           .host = std::move(host),
                           .facts = std::move(facts),
                           .buffers = to_parameters(buffers)};
-  return unwrap(Observer::create(std::move(options), to_parameters(parameters)));
+  return unwrap(Steps::create(std::move(options), to_parameters(parameters),
+                              {every, reduced_every, knows_optimizer, on_host}));
 }
 
-void gradient(Observer& o, ParameterId id, std::uintptr_t address, std::size_t count,
+void gradient(Steps& o, ParameterId id, std::uintptr_t address, std::size_t count,
               std::uint8_t dtype) {
   const auto* data = memory_at<const void>(address, count);
   unwrap(without_gil([&] { return o.gradient(id, data, count, static_cast<Dtype>(dtype)); }));
 }
 
-void reduced(Observer& o, ParameterId id, std::uintptr_t address, std::size_t count,
+void reduced(Steps& o, ParameterId id, std::uintptr_t address, std::size_t count,
              std::uint8_t dtype) {
   const auto* data = memory_at<const void>(address, count);
   unwrap(
       without_gil([&] { return o.reduced_gradient(id, data, count, static_cast<Dtype>(dtype)); }));
 }
 
-void gradient_sums(Observer& o, ParameterId id, std::uint64_t elements, bool reduced,
-                   double sum_squares, double max_abs, std::uint64_t nonfinite,
-                   std::uint64_t fingerprint) {
-  unwrap(o.gradient_sums(id, {sum_squares, max_abs, nonfinite, fingerprint}, elements, reduced));
+template <class To>
+void gradient_sums(To& to, ParameterId id, std::uint64_t elements, bool reduced, double sum_squares,
+                   double max_abs, std::uint64_t nonfinite, std::uint64_t fingerprint) {
+  unwrap(to.gradient_sums(id, {sum_squares, max_abs, nonfinite, fingerprint}, elements, reduced));
 }
 
-void gram(Observer& o, const std::vector<double>& share) { unwrap(o.gram(share)); }
-
-void state(Observer& o, std::uint32_t kind, std::uint32_t index, std::uintptr_t address,
+void state(Steps& o, std::uint32_t kind, std::uint32_t index, std::uintptr_t address,
            std::size_t count, std::uint32_t element_bytes) {
   const auto* data = memory_at<const void>(address, count);
   unwrap(without_gil([&] {
@@ -71,8 +77,23 @@ void state(Observer& o, std::uint32_t kind, std::uint32_t index, std::uintptr_t 
   }));
 }
 
-void state_sum(Observer& o, std::uint32_t kind, std::uint32_t index, std::uint64_t fingerprint) {
-  unwrap(o.state_sum(static_cast<StateHash::Kind>(kind), index, fingerprint));
+template <class To>
+void state_sum(To& to, std::uint32_t kind, std::uint32_t index, std::uint64_t fingerprint) {
+  unwrap(to.state_sum(static_cast<StateHash::Kind>(kind), index, fingerprint));
+}
+
+void reached(Steps& steps, std::uint64_t forward, std::optional<Number> loss, Number tokens,
+             std::optional<Number> share) {
+  steps.reached(forward, {.loss = loss, .tokens = tokens, .share = share});
+}
+
+int pass_begins(Steps& steps, bool reduces, bool more_follow, bool readable, Number held) {
+  return static_cast<int>(steps.pass_begins({reduces, more_follow, readable, held}));
+}
+
+void pass_ends(Steps& steps, Number scale, std::optional<Number> root, double share_factor,
+               double gradient_factor) {
+  steps.pass_ends({scale, root, share_factor, gradient_factor});
 }
 
 std::vector<std::uint64_t> hash_rows_at(std::uintptr_t address, std::uint64_t rows,
@@ -103,7 +124,7 @@ std::uint64_t hash_bytes(const nb::object& data, std::uint64_t seed) {
   return hash;
 }
 
-nb::bytes end_step(Observer& o, std::uint64_t optimizer_step, std::uint32_t micro_batches,
+nb::bytes end_step(Steps& o, std::uint64_t optimizer_step, std::uint32_t micro_batches,
                    std::uint32_t skipped, double scale, std::uint64_t dropped) {
   return to_bytes(o.end_step({optimizer_step, micro_batches, skipped, scale, dropped}));
 }
@@ -115,54 +136,166 @@ nb::bytes stamp(const nb::bytes& packet, std::uint64_t run, std::uint32_t segmen
   return to_bytes(copy);
 }
 
+// What a program reports of the step that is open, or of one that has ended.
+template <class Class, class Contents>
+void bind_contents(Class& bound, Contents contents) {
+  using Self = typename Class::Type;
+  bound
+      .def(
+          "samples",
+          [contents](Self& self, const std::vector<std::uint64_t>& h) {
+            contents(self).samples(h);
+          },
+          nb::arg("hashes"))
+      .def(
+          "indices",
+          [contents](Self& self, const std::vector<std::uint64_t>& i) {
+            contents(self).indices(i);
+          },
+          nb::arg("indices"))
+      .def(
+          "fingerprint",
+          [contents](Self& self, std::uint32_t kind, std::uint64_t value) {
+            contents(self).fingerprint(kind, value);
+          },
+          nb::arg("kind"), nb::arg("value"))
+      .def(
+          "mean_dot", [contents](Self& self, double value) { contents(self).mean_dot = value; },
+          nb::arg("value"))
+      .def("begin_states", &Self::begin_states)
+      .def("state_sum", &state_sum<Self>, nb::arg("kind"), nb::arg("index"), nb::arg("fingerprint"))
+      .def("gradient_sums", &gradient_sums<Self>, nb::arg("parameter"), nb::arg("elements"),
+           nb::arg("reduced"), nb::arg("sum_squares"), nb::arg("max_abs"), nb::arg("nonfinite"),
+           nb::arg("fingerprint"))
+      .def(
+          "add_sketch",
+          [](Self& self, const std::vector<float>& values) { self.add_sketch(values); },
+          nb::arg("values"));
+}
+
+void bind_events(nb::class_<Steps>& steps) {
+  steps
+      .def(
+          "forward", [](Steps& s, Number left) { s.forward(left); }, nb::arg("left") = Number(0.0))
+      .def("enter_wrapper", &Steps::enter_wrapper)
+      .def("enter_module", &Steps::enter_module)
+      .def_prop_ro("asks_what_is_left", &Steps::asks_what_is_left)
+      .def_prop_ro("next_is_recorded", &Steps::next_is_recorded)
+      .def_prop_ro("turn", &Steps::turn)
+      .def_prop_ro("in_window", &Steps::in_window)
+      .def_prop_ro("window_begins", &Steps::window_begins)
+      .def("reached", &reached, nb::arg("forward"), nb::arg("loss").none(), nb::arg("tokens"),
+           nb::arg("share").none())
+      .def("forget_reached", &Steps::forget_reached)
+      .def_prop_ro("needs_root", &Steps::needs_root)
+      .def("pass_begins", &pass_begins, nb::arg("reduces"), nb::arg("more_follow"),
+           nb::arg("readable"), nb::arg("held"))
+      .def("pass_ends", &pass_ends, nb::arg("scale"), nb::arg("root").none(),
+           nb::arg("share_factor"), nb::arg("gradient_factor"))
+      .def_prop_ro("records", &Steps::records)
+      .def_prop_ro("collects", &Steps::collects)
+      .def_prop_ro("windows", &Steps::windows)
+      .def_prop_ro("open", &Steps::open)
+      .def_prop_ro("passes", &Steps::passes)
+      .def("reduced_is_due", &Steps::reduced_is_due)
+      .def("reduction", &Steps::reduction, nb::arg("readable"))
+      .def("shadow", &Steps::shadow)
+      .def("arrives", &Steps::arrives, nb::arg("parameter"))
+      .def("mark_seen", &Steps::mark_seen, nb::arg("parameter"))
+      .def("seen", &Steps::seen, nb::arg("parameter"))
+      .def_prop_ro("unseen", &Steps::unseen)
+      .def("skip", &Steps::skip, nb::arg("count"))
+      .def(
+          "seed", [](const Steps& s, ParameterId id) { return s.seed(id); }, nb::arg("parameter"))
+      .def("zeroed", &Steps::zeroed, nb::arg("changed"))
+      .def("optimizer_begins", &Steps::optimizer_begins)
+      .def("optimizer_steps", nb::overload_cast<std::uint64_t>(&Steps::optimizer_steps),
+           nb::arg("which"))
+      .def_prop_ro("optimizer_steps_done", nb::overload_cast<>(&Steps::optimizer_steps, nb::const_))
+      .def("closed", &Steps::closed)
+      .def_prop_ro("steps", &Steps::steps)
+      .def_prop_ro("dropped_windows", &Steps::dropped_windows)
+      .def("take_ended", &Steps::take_ended);
+}
+
+void bind_ended_step(nb::module_& m) {
+  nb::class_<step::Late>(m, "Late", "A number that is still on its device: its place.")
+      .def(nb::init<std::uint32_t>(), nb::arg("place"));
+  nb::class_<EndedStep> ended(m, "EndedStep",
+                              "A step that has ended, until its packet is made (see "
+                              "src/step/ended_step.h). One thread at a time.");
+  bind_contents(ended, [](EndedStep& e) -> step::Contents& { return e.contents(); });
+  ended
+      .def(
+          "numbers", [](EndedStep& e, const std::vector<double>& come) { e.numbers(come); },
+          nb::arg("come"))
+      .def(
+          "rows",
+          [](EndedStep& e, const std::vector<std::uint64_t>& hashes, std::uint64_t others) {
+            e.rows(hashes, others);
+          },
+          nb::arg("hashes"), nb::arg("others"))
+      .def(
+          "gram", [](EndedStep& e, const std::vector<double>& share) { unwrap(e.gram(share)); },
+          nb::arg("share"))
+      .def(
+          "packet", [](EndedStep& e, std::uint64_t dropped) { return to_bytes(e.packet(dropped)); },
+          nb::arg("dropped"));
+}
+
 }  // namespace
 
 void bind_observer(nb::module_& m) {
-  nb::class_<Observer>(m, "Observer",
-                       "One worker's gradients, step by step, as packets (see presum/observer.h). "
-                       "One thread at a time.")
+  bind_ended_step(m);
+  nb::class_<Steps> steps(m, "Observer",
+                          "The steps of one model on one worker, as packets (see "
+                          "src/step/steps.h). One thread at a time.");
+  bind_contents(steps, [](Steps& s) -> step::Contents& { return s.contents(); });
+  bind_events(steps);
+  steps
       .def(nb::new_(&make), nb::kw_only(), nb::arg("module"), nb::arg("replica"), nb::arg("shard"),
            nb::arg("rank"), nb::arg("replicas"), nb::arg("sketch_size"), nb::arg("host"),
-           nb::arg("facts"), nb::arg("parameters"), nb::arg("buffers"))
-      .def("fact", &Observer::fact, nb::arg("key"), nb::arg("value"))
-      .def("begin_states", &Observer::begin_states)
+           nb::arg("facts"), nb::arg("parameters"), nb::arg("buffers"), nb::arg("every") = 1,
+           nb::arg("reduced_every") = 1, nb::arg("knows_optimizer") = false,
+           nb::arg("on_host") = true)
+      .def("fact", &Steps::fact, nb::arg("key"), nb::arg("value"))
       .def("state", &state, nb::arg("kind"), nb::arg("index"), nb::arg("address"), nb::arg("count"),
            nb::arg("element_bytes"))
-      .def("state_sum", &state_sum, nb::arg("kind"), nb::arg("index"), nb::arg("fingerprint"))
-      .def(
-          "samples", [](Observer& o, const std::vector<std::uint64_t>& h) { o.samples(h); },
-          nb::arg("hashes"))
-      .def(
-          "indices", [](Observer& o, const std::vector<std::uint64_t>& i) { o.indices(i); },
-          nb::arg("indices"))
-      .def("hello", [](const Observer& o) { return to_bytes(o.hello()); })
-      .def("begin_step", &Observer::begin_step, nb::arg("step"))
+      .def("hello", [](const Steps& o) { return to_bytes(o.hello()); })
+      .def("begin_step", &Steps::begin_step, nb::arg("step"))
       .def("gradient", &gradient, nb::arg("parameter"), nb::arg("address"), nb::arg("count"),
            nb::arg("dtype"))
       .def("reduced_gradient", &reduced, nb::arg("parameter"), nb::arg("address"), nb::arg("count"),
            nb::arg("dtype"))
-      .def("gradient_sums", &gradient_sums, nb::arg("parameter"), nb::arg("elements"),
-           nb::arg("reduced"), nb::arg("sum_squares"), nb::arg("max_abs"), nb::arg("nonfinite"),
-           nb::arg("fingerprint"))
       .def(
-          "add_sketch", [](Observer& o, const std::vector<float>& values) { o.add_sketch(values); },
-          nb::arg("values"))
-      .def("sketch_seed", &Observer::sketch_seed, nb::arg("parameter"), nb::arg("step"))
-      .def("loss", &Observer::loss, nb::arg("value"), nb::arg("weight"), nb::arg("tokens"))
-      .def("fingerprint", &Observer::fingerprint, nb::arg("kind"), nb::arg("value"))
-      .def("mean_dot", &Observer::mean_dot, nb::arg("value"))
-      .def("gram", &gram, nb::arg("share"))
+          "sketch_seed",
+          [](const Steps& o, ParameterId id, std::uint64_t step) {
+            return o.seed(id, {.reductions = step});
+          },
+          nb::arg("parameter"), nb::arg("step"))
+      .def(
+          "loss",
+          [](Steps& o, Number value, double weight, std::uint64_t tokens) {
+            o.loss(value, weight, tokens);
+          },
+          nb::arg("value"), nb::arg("weight"), nb::arg("tokens"))
+      .def(
+          "gram",
+          [](Steps& o, const std::vector<double>& share) {
+            unwrap(o.contents().set_gram(share, o.identity().replicas));
+          },
+          nb::arg("share"))
       .def("end_step", &end_step, nb::arg("optimizer_step"), nb::arg("micro_batches"),
            nb::arg("skipped_parameters"), nb::arg("gradient_scale"), nb::arg("dropped"))
       .def(
           "broken",
-          [](const Observer& o, std::uint64_t sent, std::uint64_t dropped, std::string_view text) {
+          [](const Steps& o, std::uint64_t sent, std::uint64_t dropped, std::string_view text) {
             return to_bytes(o.broken(sent, dropped, text));
           },
           nb::arg("sent"), nb::arg("dropped"), nb::arg("text"))
       .def(
           "note",
-          [](const Observer& o, bool final, std::uint64_t sent, std::uint64_t dropped,
+          [](const Steps& o, bool final, std::uint64_t sent, std::uint64_t dropped,
              std::string_view text,
              std::uint64_t clock) { return to_bytes(o.note(final, sent, dropped, text, clock)); },
           nb::arg("final"), nb::arg("sent"), nb::arg("dropped"), nb::arg("text"),

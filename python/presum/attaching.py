@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -22,6 +22,7 @@ from torch.optim import Optimizer
 
 from presum._core import Observer, __version__
 from presum.devices.gradient_pass import poll_host_copies
+from presum.devices.readable import in_host_memory
 from presum.findings import Finding
 from presum.fingerprints import Families, StepFingerprints, chosen
 from presum.fingerprints.environment import environment_facts
@@ -30,8 +31,8 @@ from presum.fingerprints.states import NamedState, named_states
 from presum.monitor import Monitor
 from presum.parallel.plan import plan_of
 from presum.parallel.targets import Target, WatchOptions, target_of
-from presum.steps.collector import CollectorSetup
 from presum.steps.recording import Recording, unhook_ended
+from presum.steps.step_recorder import RecorderSetup, StepRecorder
 from presum.text import printable
 from presum.transport.session import end_recordings_of, next_module_number, open_session
 
@@ -41,7 +42,7 @@ AUDIT_ELEMENTS = 65536
 def attach(
     model: nn.Module,
     *,
-    optimizer: Optimizer | None = None,
+    optimizer: Optimizer | Sequence[Optimizer] | None = None,
     run: str | os.PathLike[str] | None = None,
     process_group: dist.ProcessGroup | None = None,
     mode: str = "passive",
@@ -72,7 +73,8 @@ def attach(
     Args:
         model: the DistributedDataParallel wrapper (not the module inside), the outermost module
             that ``fully_shard`` was applied to, or, with ``mode="manual"``, any module.
-        optimizer: ends a step at its ``step()``; without it a step ends at the next forward.
+        optimizer: ends a step at its ``step()``; without it a step ends at the next forward. A
+            list where several train this model.
         run: the RUN folder, written by global rank 0 (where it does not attach, by another rank).
             Default: ``runs/<script>-<UTC time>``.
         process_group: the data-parallel group; default: the model's own, or all workers.
@@ -133,15 +135,14 @@ def attach(
     options = WatchOptions(mode, gram_every, plan, audit_every, audit_elements)
     target = target_of(model, process_group, options)
     _check_cadence(options, every, reduced_every)
-    _check_preflight(preflight, optimizer, every)
     _check_callback(on_finding)
     _check_data(data)
     _check_moment()
-    optimizer = _innermost(optimizer)
-    _check_kind("optimizer", optimizer, Optimizer)
+    optimizers = _optimizers(optimizer)
+    _check_preflight(preflight, optimizers, every)
     numbers = _Numbers(every, reduced_every, _sketch_size(sketch, len(target.ranks)), groups)
     on = chosen(fingerprints) - ({"parameters"} if target.sharded else set())
-    training = _Training(target, optimizer, scaler, data, on, _buffers(target, local_buffers, on))
+    training = _Training(target, optimizers, scaler, data, on, _buffers(target, local_buffers, on))
     key = Path(run).absolute() if run is not None else None
     facts = _facts(training, numbers, options)
     observer = _observer(training, numbers, facts, next_module_number(key, tuple(target.ranks)))
@@ -174,7 +175,7 @@ class _Training(NamedTuple):
     """A model, and what else of its training is watched."""
 
     target: Target
-    optimizer: Optimizer | None
+    optimizers: Sequence[Optimizer]
     scaler: torch.amp.GradScaler | None
     data: object
     families: frozenset[str]  # of fingerprints
@@ -183,8 +184,8 @@ class _Training(NamedTuple):
 
 def _facts(training: _Training, numbers: _Numbers, options: WatchOptions) -> dict[str, object]:
     """What the run log is told of the training at its beginning."""
-    target, optimizer, families = training.target, training.optimizer, training.families
-    facts = _target_facts(target, optimizer, training.scaler) | {
+    target, families = training.target, training.families
+    facts = _target_facts(target, training.optimizers, training.scaler) | {
         "sketch": numbers.sketch_size,
         "every": numbers.every,
         "reduced_every": numbers.reduced_every,
@@ -194,8 +195,9 @@ def _facts(training: _Training, numbers: _Numbers, options: WatchOptions) -> dic
     }
     if "environment" in families:
         facts |= environment_facts(target.device)
-    if "optimizer" in families and optimizer is not None:
-        facts |= optimizer_facts(optimizer)
+    if "optimizer" in families:
+        for optimizer in training.optimizers[:1]:
+            facts |= optimizer_facts(optimizer)
     return facts
 
 
@@ -215,28 +217,31 @@ def _observer(
         facts=[(name, printable(str(value))) for name, value in facts.items()],
         parameters=[(n, p.numel(), _group_of(n, groups)) for n, p in target.parameters.items()],
         buffers=_listed(training.buffers, groups),
+        every=numbers.every,
+        reduced_every=numbers.reduced_every,
+        knows_optimizer=bool(training.optimizers),
+        on_host=in_host_memory(target.device),
     )
 
 
 def _setup(
     recording: Recording, observer: Observer, training: _Training, numbers: _Numbers
-) -> CollectorSetup:
-    target, optimizer, session = training.target, training.optimizer, recording.session
+) -> RecorderSetup:
+    target, session = training.target, recording.session
     parameters = [weakref.ref(parameter) for parameter in target.parameters.values()]
 
     def hello() -> None:
         session.send(observer.hello())
 
-    return CollectorSetup(
+    return RecorderSetup(
         observer=observer,
         parameters=parameters,
         names=list(target.parameters),
         device=target.device,
         replicas=len(target.ranks),
-        optimizer=None if optimizer is None else weakref.ref(optimizer),
+        optimizers=[weakref.ref(optimizer) for optimizer in training.optimizers],
         scaler=training.scaler,
         every=numbers.every,
-        reduced_every=numbers.reduced_every,
         sketch_size=numbers.sketch_size,
         fingerprints=StepFingerprints(
             target.module,
@@ -245,7 +250,7 @@ def _setup(
             parameters=parameters,
             buffers=training.buffers,
             device=target.device,
-            optimizer=optimizer,
+            optimizers=training.optimizers,
             data=training.data,
             every=numbers.every,
             found=hello,
@@ -259,19 +264,28 @@ def _setup(
     )
 
 
-def _start(recording: Recording, training: _Training, setup: CollectorSetup) -> None:
-    target, optimizer = training.target, training.optimizer
-    collector = target.collector(setup)
-    recording.watch(target.wrapper, target.module, collector)
+def _start(recording: Recording, training: _Training, setup: RecorderSetup) -> None:
+    target, optimizers = training.target, training.optimizers
+    recorder = StepRecorder(target.source(setup.every), setup)
+    recording.watch(target.wrapper, target.module, recorder)
     say = recording.session.channel.say
-    if optimizer is not None and _has_stepped(optimizer):
+    if any(_has_stepped(optimizer) for optimizer in optimizers):
         say("presum: the optimiser has stepped before; the recording starts here")
-    if optimizer is not None and not _holds_some(optimizer, target.parameters.values()):
+    if optimizers and not _hold_some(optimizers, target.parameters.values()):
         say("presum: the optimizer given to attach holds none of the model's parameters")
-    collector.hook()
+    recorder.hook()
 
 
-def _innermost(optimizer: Optimizer | None) -> Optimizer | None:
+def _optimizers(given: object) -> list[Optimizer]:
+    """Those that train the model, each once. Raises ValueError for what is none."""
+    listed = given if isinstance(given, (list, tuple)) else [given]
+    found = [_innermost(one) for one in listed if one is not None]
+    for one in found:
+        _check_kind("optimizer", one, Optimizer)
+    return list(dict.fromkeys(found))
+
+
+def _innermost(optimizer: Any) -> Any:
     """The optimiser inside Accelerate's and Lightning's wrappers."""
     while isinstance(inside := getattr(optimizer, "optimizer", None), Optimizer):
         optimizer = inside
@@ -286,8 +300,9 @@ def _has_stepped(optimizer: Optimizer) -> bool:
     )
 
 
-def _holds_some(optimizer: Optimizer, parameters: Collection[nn.Parameter]) -> bool:
-    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+def _hold_some(optimizers: Sequence[Optimizer], parameters: Collection[nn.Parameter]) -> bool:
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    held = {id(p) for group in groups for p in group["params"]}
     return not parameters or any(id(parameter) in held for parameter in parameters)
 
 
@@ -346,7 +361,7 @@ def _check_callback(on_finding: object) -> None:
         )
 
 
-def _check_preflight(preflight: int | None, optimizer: Optimizer | None, every: int) -> None:
+def _check_preflight(preflight: int | None, optimizers: Sequence[Optimizer], every: int) -> None:
     if preflight is None:
         return
     _check_positive("preflight", preflight)
@@ -354,7 +369,7 @@ def _check_preflight(preflight: int | None, optimizer: Optimizer | None, every: 
         raise ValueError(
             f"presum.attach: {preflight} preflight steps with every={every} would record one step"
         )
-    if optimizer is None:
+    if not optimizers:
         raise ValueError("presum.attach: preflight ends after an optimiser step: give optimizer=")
 
 
@@ -399,7 +414,7 @@ def _default_run() -> Path:
 
 
 def _target_facts(
-    target: Target, optimizer: Optimizer | None, scaler: torch.amp.GradScaler | None
+    target: Target, optimizers: Sequence[Optimizer], scaler: torch.amp.GradScaler | None
 ) -> dict[str, object]:
     parameters = list(target.parameters.values())
     facts: dict[str, object] = {
@@ -416,7 +431,7 @@ def _target_facts(
         "parameters": len(parameters),
         "elements": sum(p.numel() for p in parameters),
         "dtypes": ",".join(sorted({str(p.dtype).removeprefix("torch.") for p in parameters})),
-        "optimizer": type(optimizer).__name__ if optimizer is not None else "unknown",
+        "optimizer": ", ".join(type(one).__name__ for one in optimizers) or "unknown",
     }
     if scaler is not None and scaler.is_enabled():
         facts["grad_scaler"] = type(scaler).__name__

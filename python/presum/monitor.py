@@ -9,9 +9,9 @@ from types import TracebackType
 import torch
 
 from presum.findings import Finding
-from presum.parallel.by_hand import ManualCollector, NamedGradients
-from presum.steps.collector import Collector
+from presum.parallel.by_hand import ManualSource, NamedGradients
 from presum.steps.recording import Recording
+from presum.steps.step_recorder import StepRecorder
 from presum.torch_events.losses import kept_value
 
 
@@ -44,8 +44,8 @@ class Monitor:
         there. ``value`` is a number or a one-element tensor (NaN and Inf are recorded and named).
         A worker's loss is the mean over its micro-batches, weighted by ``weight`` (1 by default).
         """
-        collector = self._collector
-        if collector is None or self._closed:
+        recorder = self._recorder
+        if recorder is None or self._closed:
             return
         weight = 1.0 if weight is None else float(weight)
         if not 0 <= weight < float("inf"):
@@ -60,7 +60,7 @@ class Monitor:
                 f"presum: a loss of class {type(value).__name__} holds no value of this rank's "
                 "own: give a number, or a plain tensor"
             )
-        collector.loss(kept, weight)
+        recorder.loss(kept, weight)
 
     def before_reduction(self, named_gradients: NamedGradients) -> None:
         """With ``mode="manual"``: this worker's own gradients, before they are summed, as pairs of
@@ -71,25 +71,25 @@ class Monitor:
         Raises:
             ValueError: an unknown name, or a gradient of another size than its parameter.
         """
-        collector = self._by_hand()
-        if collector is not None:
-            collector.before_reduction(named_gradients)
+        source = self._by_hand()
+        if source is not None:
+            source.before_reduction(named_gradients)
 
     def after_reduction(self, named_gradients: NamedGradients) -> None:
         """With ``mode="manual"``: the same gradients as the reduction left them, divided by the
         number of workers, before clipping. Looked at as often as ``reduced_every`` says."""
-        collector = self._by_hand()
-        if collector is not None:
-            collector.after_reduction(named_gradients)
+        source = self._by_hand()
+        if source is not None:
+            source.after_reduction(named_gradients)
 
-    def _by_hand(self) -> ManualCollector | None:
+    def _by_hand(self) -> ManualSource | None:
         """None once the recording has ended."""
-        collector = self._collector
-        if collector is None or self._closed:
+        recorder = self._recorder
+        if recorder is None or self._closed:
             return None
-        if not isinstance(collector, ManualCollector):
+        if not isinstance(recorder.source, ManualSource):
             raise ValueError('presum: this monitor was not attached with mode="manual"')
-        return collector
+        return recorder.source
 
     def close(self) -> None:
         """End the recording: sends what is left, and on the rank that records waits for the others
@@ -102,8 +102,8 @@ class Monitor:
             self._session.leave()
 
     @property
-    def _collector(self) -> Collector | None:
-        return self._recording.collector
+    def _recorder(self) -> StepRecorder | None:
+        return self._recording.recorder
 
     def __enter__(self) -> Monitor:
         return self

@@ -305,7 +305,11 @@ bool read_section(Step& step, Section type, std::span<const std::byte> bytes) {
       step.skipped_parameters = body.get<std::uint32_t>();
       step.gradient_scale = body.get<double>();
       step.dropped = body.get<std::uint64_t>();
-      return body.valid();
+      step.number = {
+          .reductions = step.header.step, .window = 0, .unreduced = body.get<std::uint64_t>()};
+      step.number.window = body.get<std::uint32_t>();
+      step.use = static_cast<StepUse>(body.get<std::uint32_t>());
+      return body.valid() && step.use <= StepUse::kKept;
     case Section::kTotal:
       step.total = body.sums();
       step.elements = body.get<std::uint64_t>();
@@ -469,6 +473,9 @@ Packet encode(const Step& step) {
     w.put(step.skipped_parameters);
     w.put(step.gradient_scale);
     w.put(step.dropped);
+    w.put(step.number.unreduced);
+    w.put(step.number.window);
+    w.put(static_cast<std::uint32_t>(step.use));
   });
   encoder.section(Section::kTotal, [&](ByteWriter& w) {
     put_sums(w, step.total);

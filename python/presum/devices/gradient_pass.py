@@ -253,18 +253,19 @@ class DeviceStep:
             self._sketches[index] = sketch
 
     def fetch(self, extra: list[torch.Tensor], words: Sequence[torch.Tensor] = ()) -> HostCopy:
-        """Start the one copy to the host. ``extra`` are scalars on the device that travel along,
-        ``words`` int64 tensors."""
+        """Start the one copy to the host. ``extra`` are numbers on the device that travel
+        along, ``words`` int64 tensors."""
         if self._streams is not None:
             self._streams.join([*self._reals, *self._integers, *self._sketches.values()])
         none = torch.zeros(self._sketch_size, device=self._device)
         sketch = torch.stack(list(self._sketches.values())).sum(0) if self._sketches else none
-        scalars = [x.detach().reshape(1).to(self._device, self._real) for x in extra]
+        scalars = [x.detach().reshape(-1).to(self._device, self._real) for x in extra]
         reals = torch.cat([*self._reals, *scalars, sketch.to(self._real)])
         nothing = torch.zeros(0, dtype=torch.int64, device=self._device)
         flat = [x.reshape(-1).to(self._device) for x in words]
         integers = torch.cat([*self._integers, *flat, nothing])
-        return HostCopy(self, reals, integers, len(extra), [x.numel() for x in flat])
+        extras = sum(len(x) for x in scalars)
+        return HostCopy(self, reals, integers, extras, [x.numel() for x in flat])
 
 
 class HostCopy:

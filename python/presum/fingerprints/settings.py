@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -23,21 +23,21 @@ RATES = ("p", "drop_prob", "dropout", "attention_dropout")
 
 
 class OptimizerSettings:
-    """Class and hyper-parameters of an optimiser. Of many parameter groups 64 are looked at at each
-    step, the next ones each time, the same on all workers."""
+    """Classes and hyper-parameters of a model's optimisers. Of many parameter groups 64 are looked
+    at at each step, the next ones each time, the same on all workers."""
 
-    def __init__(self, optimizer: Optimizer) -> None:
-        self._optimizer = weakref.ref(optimizer)
-        kind = type(optimizer)
-        self._class = hash_text(f"{kind.__module__}.{kind.__qualname__}")
+    def __init__(self, optimizers: Sequence[Optimizer]) -> None:
+        self._optimizers = [weakref.ref(optimizer) for optimizer in optimizers]
+        kinds = map(type, optimizers)
+        self._class = hash_text(" ".join(f"{k.__module__}.{k.__qualname__}" for k in kinds))
         self._seen: list[tuple[Any, ...]] = []  # settings of each group, as they were last
         self._hashes: list[int] = []  # of them
         self._sum = 0  # of these
 
     def __call__(self, turn: int) -> Values:
         """``turn`` counts the steps that are recorded."""
-        optimizer = self._optimizer()
-        groups = [] if optimizer is None else optimizer.param_groups
+        alive = [optimizer for one in self._optimizers if (optimizer := one()) is not None]
+        groups = [group for optimizer in alive for group in optimizer.param_groups]
         if len(groups) != len(self._hashes):
             self._seen, self._hashes, self._sum = [()] * len(groups), [0] * len(groups), 0
         for index in _due(turn, len(groups)):

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from presum._core import Observer
+from presum._core import EndedStep, Observer
 from presum.fingerprints.facts import ChangingFacts
 from presum.fingerprints.families import KIND, WORD, Families, Values
 from presum.fingerprints.loaders import LOADER_EVENTS
@@ -28,6 +28,8 @@ from presum.fingerprints.states import (
     queue_on_device,
     report_on_host,
 )
+
+MICRO_BATCHES_MAX = 2048
 
 
 @dataclass(slots=True)
@@ -45,6 +47,25 @@ class MicroBatchSamples:
         hashes = next(words) if isinstance(self.hashes, torch.Tensor) else self.hashes
         others = next(words)[0] if isinstance(self.others, torch.Tensor) else self.others
         return replace(self, hashes=hashes, others=others)
+
+
+class StepSamples:
+    """Those of one step's micro-batches. Of more than so many none is known."""
+
+    def __init__(self) -> None:
+        self._rows: list[MicroBatchSamples] = []
+
+    def add(self, rows: MicroBatchSamples | None) -> None:
+        if rows is None:
+            return
+        if len(self._rows) == MICRO_BATCHES_MAX:
+            self._rows = [replace(self._rows[0], hashes=(), others=0)]
+        self._rows.append(rows)
+
+    def take(self) -> Sequence[MicroBatchSamples]:
+        """They are forgotten here."""
+        rows, self._rows = self._rows, []
+        return rows
 
 
 @dataclass(slots=True)
@@ -89,7 +110,7 @@ class StepFingerprints:
         parameters: Sequence[weakref.ref[torch.nn.Parameter]],
         buffers: Sequence[NamedState],
         device: torch.device,
-        optimizer: Optimizer | None,
+        optimizers: Sequence[Optimizer],
         data: object,
         every: int,
         found: Callable[[], None],
@@ -105,7 +126,7 @@ class StepFingerprints:
             ("environment", Dtypes(module, device)),
             ("environment", determinism),
         ]
-        self._settings = None if optimizer is None else OptimizerSettings(optimizer)
+        self._settings = OptimizerSettings(optimizers) if optimizers else None
         self._every = every
         self._others = "buffers" if "buffers" in families else "parameters"  # frozen ones
         self._states = StateSchedule(parameters, buffers, every=every)
@@ -176,38 +197,37 @@ class StepFingerprints:
 
     # ---- the end of a step
 
-    def take(self, rows: list[MicroBatchSamples]) -> TakenFingerprints:
+    def take(self, rows: Sequence[MicroBatchSamples]) -> TakenFingerprints:
         """What belongs to the step that ends; ``rows`` of its micro-batches."""
-        prints = TakenFingerprints(self._values, rows, self._queued)
+        prints = TakenFingerprints(self._values, list(rows), self._queued)
         self._values, self._queued = [], []
         return prints
 
-    def report(self, prints: TakenFingerprints) -> None:
-        """Hands everything to the observer, between its begin_step and end_step."""
+    def report(self, prints: TakenFingerprints, step: EndedStep) -> None:
+        """Hands everything to a step that has ended."""
         for kind, value in prints.values:
-            self._observer.fingerprint(kind, value)
-        self.report_states(prints.states)
-        self._families.call("data", self._report_rows, prints.rows)
-        self._families.call("sampler", self._report_sources, prints.rows)
+            step.fingerprint(kind, value)
+        self.report_states(prints.states, step)
+        self._families.call("data", self._report_rows, prints.rows, step)
+        self._families.call("sampler", self._report_sources, prints.rows, step)
 
-    def report_states(self, states: Sequence[tuple[int, int, Any]]) -> None:
+    def report_states(
+        self, states: Sequence[tuple[int, int, Any]], to: EndedStep | Observer
+    ) -> None:
         """Of tensors on a device, once their numbers are there."""
         if states:
-            self._observer.begin_states()
+            to.begin_states()
         for of, index, value in states:
-            self._observer.state_sum(of, index, value)
+            to.state_sum(of, index, value)
 
-    def _report_rows(self, rows: list[MicroBatchSamples]) -> None:
+    def _report_rows(self, rows: list[MicroBatchSamples], step: EndedStep) -> None:
         unread = sum(micro.unread for micro in rows)
         if unread:
-            self._observer.fingerprint(KIND["unread_inputs"], unread)
-        if rows and all(len(micro.hashes) > 0 for micro in rows):
-            hashes = [value for micro in rows for value in micro.hashes]
-            others = sum(int(micro.others) for micro in rows)
-            self._observer.fingerprint(KIND["batch"], (sum(hashes) + others) & WORD)
-            self._observer.samples(hashes)
+            step.fingerprint(KIND["unread_inputs"], unread)
+        for micro in rows:
+            step.rows(list(micro.hashes), int(micro.others) & WORD)
 
-    def _report_sources(self, rows: list[MicroBatchSamples]) -> None:
+    def _report_sources(self, rows: list[MicroBatchSamples], step: EndedStep) -> None:
         sources = [self._samples.find(list(r.hashes), r.guess, r.moment) for r in rows]
         known = [source for source in sources if source is not None]
         if not known:
@@ -215,9 +235,9 @@ class StepFingerprints:
         values, about = describe(known[-1])
         about = {family: told for family, told in about.items() if family in self._families}
         for kind, value in [*values, *(pair for told in about.values() for pair in told.values)]:
-            self._observer.fingerprint(kind, value)
+            step.fingerprint(kind, value)
         if all(source is not None and source.indices for source in sources):
-            self._observer.indices([i for source in known for i in source.indices])
+            step.indices([i for source in known for i in source.indices])
         if self._facts.say({family: told.text for family, told in about.items()}):
             self._found()
 

@@ -31,7 +31,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from presum.fingerprints.loaders import LOADER_EVENTS
 from presum.frameworks.callbacks import TRAINER_TAP
 from presum.parallel.targets import is_watched
-from presum.steps.collector import Collector
+from presum.steps.step_recorder import StepRecorder
 from presum.torch_events.hooks import pickled_as_nothing
 from presum.torch_events.taps import TappedFunction
 
@@ -226,22 +226,22 @@ class AutoAttach:
         if is_watched(model):
             return
         try:
-            collector = self._attach_now(model)
+            recorder = self._attach_now(model)
             if entered is not None:
-                collector.begin(entered, args, kwargs)
+                recorder.begin(entered, args, kwargs)
         except Exception as error:
             if "reduction" in self._options:
                 raise  # a sum that was asked for is not replaced by another
             self._say(str(error) if isinstance(error, ValueError) else f"presum: {error!r}")
 
-    def _attach_now(self, model: nn.Module) -> Collector:
+    def _attach_now(self, model: nn.Module) -> StepRecorder:
         from presum.attaching import attach
 
         self._look_at_frameworks()
         optimizer = CONSTRUCTIONS.optimizer_of(model.parameters())
-        collector = attach(model, optimizer=optimizer, **self._options)._collector
-        assert collector is not None
-        return collector
+        recorder = attach(model, optimizer=optimizer, **self._options)._recorder
+        assert recorder is not None
+        return recorder
 
     def _look_at_frameworks(self) -> None:
         if "transformers.trainer" in sys.modules:

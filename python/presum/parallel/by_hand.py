@@ -3,70 +3,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 from torch import nn
 
-from presum.steps.collector import Collector, CollectorSetup
+from presum.parallel.arrivals import held_by
+from presum.steps.gradient_source import GradientSource
 from presum.torch_events.hooks import Hook
+from presum.torch_events.losses import Scalar
 
 NamedGradients = Iterable[tuple[str, torch.Tensor | None]]
 
 
-class ManualCollector(Collector):
-    """A step is what the user hands over before a reduction; several calls with parameters that
-    were not handed over yet add to it."""
+class ManualSource(GradientSource):
+    """A reduction is what the user hands over before it; several calls with parameters that were
+    not handed over yet add to it."""
 
-    def __init__(self, model: nn.Module, names: Iterable[str], setup: CollectorSetup) -> None:
-        super().__init__(model, model, setup)
-        self._places = {name: place for place, name in enumerate(names)}
-        self._sizes = [parameter.numel() for _, parameter in self._alive()]
+    def __init__(self, model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> None:
+        super().__init__(model, model)
+        self._places = {name: place for place, name in enumerate(parameters)}
+        self._sizes = [parameter.numel() for parameter in parameters.values()]
         self._reading_reduced = False
 
-    def _hook_gradients(self) -> None:
-        pass
+    def hook(self) -> list[Any]:
+        return []
 
-    def _after_backward(self) -> None:
-        self._end_queued = False
-        self._micro_batches += 1
-        self._synchronises = False  # before_reduction tells
-        self._use_reached()
+    def held(self) -> Scalar:
+        return held_by(self.recorder.alive())
+
+    def pass_is_over(self) -> None:
+        """It goes through an output of the model; whether it accumulated into all of its parameters
+        is not known."""
+        recorder = self.recorder
+        if not recorder.in_backward:
+            recorder.pass_begins(reduces=False, more_follow=True, readable=False)
+        recorder.pass_ends()
 
     def before_reduction(self, named_gradients: NamedGradients) -> None:
         """This worker's own gradients. Raises ValueError for a name that is not a parameter's."""
         found = self._checked(named_gradients)
-        if not self.off:
-            Hook(self, self._begin)(found)
+        if not self.recorder.off:
+            Hook(self.recorder, self._begin)(found)
 
     def after_reduction(self, named_gradients: NamedGradients) -> None:
         """The reduced ones. Raises ValueError likewise."""
         found = self._checked(named_gradients)
-        if not self.off and self._reading_reduced:
-            Hook(self, self._read)(found, reduced=True)
+        if not self.recorder.off and self._reading_reduced:
+            Hook(self.recorder, self._read)(found, reduced=True)
 
     def _begin(self, found: list[tuple[int, torch.Tensor]]) -> None:
-        if not self._open or any(self._seen[place] for place, _ in found):
+        observer = self.recorder.observer
+        if not observer.open or any(observer.seen(place) for place, _ in found):
             self._next_step()
-        if self._collected:
+        if observer.records:
             self._read(found, reduced=False)
 
     def _next_step(self) -> None:
-        self._end_step()
-        self._micro_batches = max(1, self._micro_batches)
-        self._synchronises = True
-        self._begin_synchronised()
-        self._seen = [False] * len(self._parameters)
-        collected = self._take_reached()
-        self._reading_reduced = collected and self._reduced_is_due()
+        self.recorder.reduction()
+        self._reading_reduced = self.recorder.observer.reduced_is_due()
 
     def _read(self, found: list[tuple[int, torch.Tensor]], *, reduced: bool) -> None:
         for place, gradient in found:
-            self.read(place, gradient.detach(), reduced=reduced)
+            self.recorder.read(place, gradient.detach(), reduced=reduced)
 
     def _checked(self, named_gradients: NamedGradients) -> list[tuple[int, torch.Tensor]]:
         found = [(name, x) for name, x in dict(named_gradients).items() if x is not None]
-        model = self._inner()
+        model = self.inner()
         names = {name for name, _ in model.named_parameters()} if model is not None else set()
         known = names - set(self._places)
         found = [(name, x) for name, x in found if name not in known]  # frozen when attached

@@ -27,40 +27,43 @@ from torch.nn.parallel import DistributedDataParallel
 from presum.devices.gradient_pass import CHUNK
 from presum.parallel.auditing import Audits, MakeAudit, flat_value
 from presum.parallel.collectives import used_here
-from presum.parallel.ddp import DdpCollector
-from presum.steps.collector import Collector, CollectorSetup
+from presum.parallel.ddp import DdpSource
+from presum.steps.step_recorder import StepRecorder
 from presum.torch_events.losses import Scalar
 from presum.torch_events.taps import ReplacedFunction
 
 CommHook = Callable[[Any, GradBucket], Future[torch.Tensor]]
 
 
-class BucketCollector(DdpCollector):
-    """As :class:`DdpCollector`, for a model whose communication hook is ours."""
+class BucketSource(DdpSource):
+    """As :class:`DdpSource`, for a model whose communication hook is ours."""
 
-    def __init__(self, model: DistributedDataParallel, setup: CollectorSetup) -> None:
-        super().__init__(model, setup)
+    def __init__(self, model: DistributedDataParallel) -> None:
+        super().__init__(model)
         self._shares: list[torch.Tensor] = []
 
     def measures(self) -> bool:
         """Whether the bucket under way belongs to a step that is recorded."""
-        return self.collecting and not self.off
+        return self.recorder.in_backward and self.recorder.observer.records and not self.off
+
+    @property
+    def off(self) -> bool:
+        return self.recorder.off
 
     def add_gram(self, gram: torch.Tensor) -> None:
         """A bucket's share of the Gram matrix. Called by several threads."""
         upper = torch.triu_indices(*gram.shape, device=gram.device)
         self._shares.append(gram[upper[0], upper[1]])
 
-    def _begin_step(self) -> None:
-        super()._begin_step()
+    def begin_reading(self) -> None:
         self._shares = []
 
-    def _take_gram(self) -> torch.Tensor | None:
+    def take_gram(self) -> torch.Tensor | None:
         shares, self._shares = self._shares, []
         return torch.stack(shares).sum(0) if shares else None
 
 
-class DdpHookCollector(BucketCollector):
+class DdpHookSource(BucketSource):
     """And exact products with the reduced gradient."""
 
     def __init__(
@@ -68,21 +71,21 @@ class DdpHookCollector(BucketCollector):
         model: DistributedDataParallel,
         group: dist.ProcessGroup,
         gram_every: int | None,
-        setup: CollectorSetup,
+        every: int,
         audits: Audits | None = None,
     ) -> None:
-        super().__init__(model, setup)
-        every = None if gram_every is None else gram_every * setup.every
-        self._state = HookState(group, every, weakref.ref(self), audits)
+        super().__init__(model)
+        turns = None if gram_every is None else gram_every * every
+        self._state = HookState(group, turns, weakref.ref(self), audits)
         self._products: list[Scalar] = []
         self._pass = 0  # the state's number of the step's backward pass
         self._installed = False
 
-    def _hook_gradients(self) -> None:
-        super()._hook_gradients()
+    def hook(self) -> list[Any]:
         if not self._installed:
             self._installed = True
-            COMM_HOOKS.install(self._model(), self._state)
+            COMM_HOOKS.install(self.model(), self._state)
+        return super().hook()
 
     def add_product(self, product: Scalar) -> None:
         self._products.append(product)
@@ -94,12 +97,12 @@ class DdpHookCollector(BucketCollector):
         rows = chunks.double()
         self.add_gram(rows @ rows.T)
 
-    def _begin_step(self) -> None:
-        super()._begin_step()
+    def begin_reading(self) -> None:
+        super().begin_reading()
         self._products = []
         self._pass = self._state.passes
 
-    def _take_mean_dot(self) -> Scalar | None:
+    def take_mean_dot(self) -> Scalar | None:
         products, self._products = self._products, []
         return sum(products) if products else None
 
@@ -122,7 +125,7 @@ def _exchange(local: torch.Tensor, group: dist.ProcessGroup) -> ChunkExchange:
 
 
 class HookState:
-    """What DDP holds of ours for as long as the model lives; the collector may end earlier.
+    """What DDP holds of ours for as long as the model lives; the recording may end earlier.
 
     Copies and pickles as one that does nothing, so that models still do.
     """
@@ -131,7 +134,7 @@ class HookState:
         self,
         group: dist.ProcessGroup | None = None,
         gram_every: int | None = None,
-        collector: Callable[[], Any] = lambda: None,
+        source: Callable[[], Any] = lambda: None,
         audits: Audits | None = None,
     ) -> None:
         self.group = group
@@ -139,7 +142,7 @@ class HookState:
         self.passes = 0  # backward passes that were reduced
         self.audits = audits
         self._gram_every = gram_every
-        self._collector = collector
+        self._source = source
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (HookState, ())
@@ -154,11 +157,11 @@ class HookState:
         sparse = bucket.buffer().is_sparse
         audits = self._audit_is_due(bucket)
         self.passes += bucket.is_last()
-        collector = self._collector()
-        measures = collector is not None and collector.measures() and self.inner is None
+        source = self._source()
+        measures = source is not None and source.measures() and self.inner is None
         if sparse or not (due or measures or audits):
-            if collector is not None and measures:
-                collector.add_product(math.nan)  # a part of the product is not known
+            if source is not None and measures:
+                source.add_product(math.nan)  # a part of the product is not known
             return self._reduce(bucket)
         local = bucket.buffer().detach().clone()
         exchange = _exchange(local, self.group) if due and self.group is not None else None
@@ -166,12 +169,12 @@ class HookState:
 
         def measure(_done: Future[Any]) -> torch.Tensor:
             mean = flat_value(reduced)
-            if collector is not None:
-                with FailureGuard(collector):
+            if source is not None:
+                with FailureGuard(source.recorder):
                     if measures:
-                        collector.add_product(_product(local, mean))
+                        source.add_product(_product(local, mean))
                     if exchange is not None:
-                        collector.add_share(of_pass, used_here(exchange.chunks))
+                        source.add_share(of_pass, used_here(exchange.chunks))
             return mean
 
         waited = (
@@ -201,10 +204,10 @@ class HookState:
 
     def tell(self, make_audit: MakeAudit) -> None:
         """Has an audit made for whom it concerns. Called by several threads."""
-        collector = self._collector()
-        if collector is not None and not collector.off:
-            with FailureGuard(collector):
-                collector.add_audit(make_audit())
+        source = self._source()
+        if source is not None and not source.off:
+            with FailureGuard(source.recorder):
+                source.recorder.add_audit(make_audit())
 
     def _reduce(self, bucket: GradBucket) -> Future[torch.Tensor]:
         if self.inner is not None:
@@ -222,14 +225,14 @@ class HookState:
 
 
 class FailureGuard(contextlib.AbstractContextManager[None]):
-    """What goes wrong inside switches the collector off, and goes no further."""
+    """What goes wrong inside switches the recording off, and goes no further."""
 
-    def __init__(self, collector: Collector) -> None:
-        self._collector = collector
+    def __init__(self, recorder: StepRecorder) -> None:
+        self._recorder = recorder
 
     def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> bool:
         if isinstance(error, Exception):
-            self._collector.fail(error)
+            self._recorder.fail(error)
             return True
         return False
 

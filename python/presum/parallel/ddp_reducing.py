@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -20,7 +20,7 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 from presum.parallel.auditing import Audits, flat_value
-from presum.parallel.ddp_hook import COMM_HOOKS, BucketCollector, HookState
+from presum.parallel.ddp_hook import COMM_HOOKS, BucketSource, HookState
 from presum.parallel.ddp_leaves import DdpLeaves
 from presum.parallel.plan import ReductionPlan
 from presum.parallel.reductions import (
@@ -35,51 +35,54 @@ from presum.parallel.reductions import (
     hand_over,
 )
 from presum.reduce.methods import fixed_bits
-from presum.steps.collector import CollectorSetup, in_backward
+from presum.steps.step_recorder import in_backward
+from presum.torch_events.losses import Scalar
 
 GRAM_WORKERS_MAX = 64
 
 
-class DdpReducingCollector(BucketCollector):
+class DdpReducingSource(BucketSource):
     """And presum sums the gradients."""
 
     def __init__(
         self,
         model: DistributedDataParallel,
         plan: ReductionPlan,
-        setup: CollectorSetup,
         audits: Audits | None = None,
     ) -> None:
-        super().__init__(model, setup)
+        super().__init__(model)
         self._plan = plan
         self._audits = audits
         self._state: Callable[[], ReducingState | None] = lambda: None  # the model holds it
         self._had_leaves: list[int] = []
 
-    def _hook_gradients(self) -> None:
-        super()._hook_gradients()
+    def hook(self) -> list[Any]:
+        handles = super().hook()
         if self._state() is None:
-            parameters = [parameter for _, parameter in self._alive()]
-            state = ReducingState(self._model(), parameters, self._plan, weakref.ref(self))
+            parameters = [parameter for _, parameter in self.recorder.alive()]
+            state = ReducingState(self.model(), parameters, self._plan, weakref.ref(self))
             self._state, state.audits = weakref.ref(state), self._audits
-            COMM_HOOKS.install(self._model(), state)
+            COMM_HOOKS.install(self.model(), state)
+        return handles
 
-    def read(self, index: int, grad: torch.Tensor | None, *, reduced: bool) -> None:
-        """This worker's own gradient is the sum of its leaves."""
+    def own(self, place: int, gradient: torch.Tensor) -> torch.Tensor:
+        """The sum of this worker's leaves."""
         state = self._state()
-        if not reduced and grad is not None and state is not None:
-            grad = state.leaves.whole(index, grad)
-        super().read(index, grad, reduced=reduced)
+        return gradient if state is None else state.leaves.whole(place, gradient)
 
-    def _look(self) -> None:
+    def held(self) -> Scalar:
         """Leaves are told apart from what ``.grad`` holds."""
+        return 0.0
+
+    sees_zeroing = False
 
     def _read_left_out(self) -> None:
         """Leaves of parameters that the last micro-batch did not use are on their way by now."""
-        self._skipped += sum(not self._seen[place] for place in self._had_leaves)
+        observer = self.recorder.observer
+        observer.skip(sum(not observer.seen(place) for place in self._had_leaves))
 
-    def _begin_step(self) -> None:
-        super()._begin_step()
+    def begin_reading(self) -> None:
+        super().begin_reading()
         state = self._state()
         assert state is not None
         self._had_leaves = state.leaves.places()
@@ -105,9 +108,9 @@ class ReducingState(HookState):
         model: DistributedDataParallel,
         parameters: Sequence[nn.Parameter],
         plan: ReductionPlan,
-        collector: Callable[[], DdpReducingCollector | None],
+        source: Callable[[], DdpReducingSource | None],
     ) -> None:
-        super().__init__(model.process_group, None, collector)
+        super().__init__(model.process_group, None, source)
         self.leaves = DdpLeaves(model, parameters, plan)
         self._plan = plan
         self._counts: list[int] = []
@@ -178,11 +181,11 @@ class ReducingState(HookState):
         return FixedSum(participants, mine, fixed_bits(self._plan.method), scratch)
 
     def _wants_gram(self, leaves: int) -> Callable[[torch.Tensor], None] | None:
-        collector: DdpReducingCollector | None = self._collector()
+        source: DdpReducingSource | None = self._source()
         one_each = leaves == len(self._counts) <= GRAM_WORKERS_MAX
-        if collector is None or not one_each or not collector.measures():
+        if source is None or not one_each or not source.measures():
             return None
-        return collector.add_gram
+        return source.add_gram
 
 
 def _future(buffer: torch.Tensor) -> Future[torch.Tensor]:

@@ -4,7 +4,7 @@
 FSDP2 hands each parameter group's gradients, still whole and this worker's own, to one function of
 its own, ``foreach_reduce``; post-accumulate hooks see shards of the sum only, and a wrapper around
 the reduce-scatter sees neither groups of one worker nor which parameters took part. So that
-function is replaced while a collector listens: it reads, and calls what was there.
+function is replaced while a recording listens: it reads, and calls what was there.
 """
 
 from __future__ import annotations
@@ -21,34 +21,40 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard import _fsdp_param_group
 
 from presum._core import canonical_name
-from presum.steps.collector import Collector, CollectorSetup
+from presum.steps.gradient_source import GradientSource
 from presum.torch_events.hooks import Handle, Hook
 from presum.torch_events.taps import TappedFunction
 
 
-class FsdpCollector(Collector):
-    """A step is one backward pass in which FSDP reduces (``set_requires_gradient_sync``)."""
+class FsdpSource(GradientSource):
+    """A pass reduces as ``set_requires_gradient_sync`` says. ``zero_grad()`` does not clear what
+    passes without it have accumulated."""
 
-    def __init__(self, model: nn.Module, setup: CollectorSetup) -> None:
-        super().__init__(model, model, setup)
+    sees_zeroing = False
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model, model)
         groups = list(parameter_groups(model))
         self._groups = [weakref.ref(group) for group in groups]
         held = [one for group in groups for one in group.fsdp_params]
         self._held = {id(one) for one in held}
         names = {id(module): name for name, module in model.named_modules()}
+        self._names = {id(one): _name_of(one, names) for one in held}
+        self._places: dict[int, int] = {}
+
+    def hook(self) -> list[Any]:
+        setup = self.recorder.setup
         places = {canonical_name(name): place for place, name in enumerate(setup.names)}
-        found = ((id(one), places.get(_name_of(one, names))) for one in held)
+        found = ((one, places.get(name)) for one, name in self._names.items())
         self._places = {one: place for one, place in found if place is not None}
         if len(self._places) < len(places):
             missed = len(places) - len(self._places)
             setup.note(f"{missed} parameters belong to no group of fully_shard: they are not read")
-
-    def _hook_gradients(self) -> None:
         REDUCTION_LISTENERS.add(self)
-        self._handles.append(Handle(partial(REDUCTION_LISTENERS.remove, self)))
+        return [Handle(partial(REDUCTION_LISTENERS.remove, self))]
 
-    def _model(self) -> nn.Module:
-        model = self._wrapper()
+    def model(self) -> nn.Module:
+        model = self.wrapper()
         assert model is not None
         return model
 
@@ -57,37 +63,28 @@ class FsdpCollector(Collector):
 
     def reducing(self, held: list[Any], gradients: list[torch.Tensor]) -> None:
         """A parameter group is about to be reduced: the gradients of some of its parameters."""
-        if not self.in_backward:
-            self._begin_backward()
-        if not self.collecting:
+        recorder = self.recorder
+        if not recorder.in_backward:
+            recorder.pass_begins(reduces=True, more_follow=False)
+        if not recorder.reads_sums:
             return
         for one, gradient in zip(held, gradients, strict=True):
             place = self._places.get(id(one))
             if place is not None:
-                self.read(place, gradient, reduced=False)
+                recorder.read(place, gradient, reduced=False)
 
-    def _begin_backward(self) -> None:
-        self._end_step()
-        self.in_backward = True
-        self._synchronises = True
-        self._begin_synchronised()
-        self._queue_end()
-
-    def _queue(self, hook: Hook) -> None:
+    def queue(self, hook: Hook) -> None:
         # Twice: FSDP reduces the last groups in a callback of its own.
         Variable._execution_engine.queue_callback(
             lambda: Variable._execution_engine.queue_callback(hook)
         )
 
-    def _after_backward(self) -> None:
-        self._end_queued = False
-        if not self.in_backward and self._reduces():
-            self._reached = {}
-            return  # torch.autograd.grad: nothing was reduced
-        if not self.in_backward:
-            self._synchronises = False
-        self._micro_batches += 1
-        self._take_reached()
+    def pass_is_over(self) -> None:
+        if not self.recorder.in_backward:
+            if self._reduces():
+                return  # torch.autograd.grad: nothing was reduced
+            self.recorder.pass_begins(reduces=False, more_follow=True, readable=False)
+        self.recorder.pass_ends()
 
     def _reduces(self) -> bool:
         alive = (reference() for reference in self._groups)
@@ -102,25 +99,25 @@ def _name_of(held: Any, modules: dict[int, str]) -> str:
 
 
 class ReductionListeners:
-    """Which collectors are to be told when FSDP reduces."""
+    """Which recordings are to be told when FSDP reduces."""
 
     def __init__(self) -> None:
-        self._collectors: weakref.WeakSet[FsdpCollector] = weakref.WeakSet()
+        self._sources: weakref.WeakSet[FsdpSource] = weakref.WeakSet()
         self._tap = TappedFunction(_fsdp_param_group, "foreach_reduce", before=self._reduce)
 
-    def add(self, collector: FsdpCollector) -> None:
+    def add(self, source: FsdpSource) -> None:
         self._tap.apply()
-        self._collectors.add(collector)
+        self._sources.add(source)
 
-    def remove(self, collector: FsdpCollector) -> None:
-        self._collectors.discard(collector)
-        if not self._collectors:
+    def remove(self, source: FsdpSource) -> None:
+        self._sources.discard(source)
+        if not self._sources:
             self._tap.undo()
 
     def _reduce(self, held: list[Any], gradients: list[torch.Tensor], *_: Any, **__: Any) -> None:
-        for collector in self._collectors:
-            if held and collector.owns(held[0]):
-                Hook(collector, collector.reducing)(held, gradients)
+        for source in self._sources:
+            if held and source.owns(held[0]):
+                Hook(source.recorder, source.reducing)(held, gradients)
 
 
 REDUCTION_LISTENERS = ReductionListeners()

@@ -16,25 +16,24 @@ import torch.distributed as dist
 from torch import nn
 
 from presum.parallel.auditing import Audits, audit_result
-from presum.parallel.fsdp import FsdpCollector, ReduceScatterStandIn, parameter_groups
-from presum.steps.collector import CollectorSetup
+from presum.parallel.fsdp import FsdpSource, ReduceScatterStandIn, parameter_groups
 from presum.torch_events.hooks import Hook
 from presum.torch_events.taps import TAPS
 
 
-class FsdpAuditingCollector(FsdpCollector):
-    """As :class:`FsdpCollector`, and audits what FSDP2 sums."""
+class FsdpAuditingSource(FsdpSource):
+    """As :class:`FsdpSource`, and audits what FSDP2 sums."""
 
-    def __init__(self, model: nn.Module, setup: CollectorSetup, audits: Audits) -> None:
-        super().__init__(model, setup)
+    def __init__(self, model: nn.Module, audits: Audits) -> None:
+        super().__init__(model)
         self._audits = audits
         self._auditor: FsdpAuditor | None = None
 
-    def _hook_gradients(self) -> None:
-        super()._hook_gradients()
+    def hook(self) -> list[Any]:
         if self._auditor is None:
-            groups = list(parameter_groups(self._model()))
+            groups = list(parameter_groups(self.model()))
             self._auditor = FsdpAuditor(groups, self._audits, self, lambda: True)
+        return super().hook()
 
 
 class FsdpAuditor:
@@ -44,12 +43,12 @@ class FsdpAuditor:
         self,
         groups: Sequence[Any],
         audits: Audits,
-        collector: FsdpCollector,
+        source: FsdpSource,
         whole: Callable[[], bool],
     ) -> None:
         """``whole`` tells whether what is handed over now is all that a shard is the sum of."""
         self.audits = audits
-        self._collector = weakref.ref(collector)
+        self._source = weakref.ref(source)
         self._whole = whole
         self._pass = -1
         self._passes = -1  # that reduced, before the one under way
@@ -70,9 +69,10 @@ class FsdpAuditor:
 
     def tell(self, make_audit: Callable[[], Any]) -> None:
         """Has an audit made, unless the recording has ended here."""
-        collector = self._collector()
-        if collector is not None and not collector.off:
-            Hook(collector, lambda: collector.add_audit(make_audit()))()
+        source = self._source()
+        if source is not None and not source.recorder.off:
+            recorder = source.recorder
+            Hook(recorder, lambda: recorder.add_audit(make_audit()))()
 
 
 class AuditedReduceScatter(ReduceScatterStandIn):

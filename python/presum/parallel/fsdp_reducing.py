@@ -21,7 +21,7 @@ from torch.distributed.fsdp._fully_shard._fsdp_common import DDPMeshInfo
 
 from presum.parallel.auditing import Audits
 from presum.parallel.collectives import used_here
-from presum.parallel.fsdp import FsdpCollector, ReduceScatterStandIn, parameter_groups
+from presum.parallel.fsdp import FsdpSource, ReduceScatterStandIn, parameter_groups
 from presum.parallel.fsdp_auditing import FsdpAuditor
 from presum.parallel.leaves import BinnedLeaves, SeparateLeaves, leaves_for
 from presum.parallel.plan import ReductionPlan
@@ -39,7 +39,6 @@ from presum.parallel.reductions import (
 from presum.reduce import tensors
 from presum.reduce.methods import fixed_bits
 from presum.reduce.tensors import Binned
-from presum.steps.collector import CollectorSetup
 from presum.torch_events.taps import TAPS, ReplacedFunction
 
 
@@ -81,28 +80,27 @@ def _reduced_as(one: Any) -> torch.dtype:
     return policy.reduce_dtype or policy.param_dtype or one.sharded_param.dtype  # type: ignore[no-any-return]
 
 
-class FsdpReducingCollector(FsdpCollector):
-    """As :class:`FsdpCollector`, for a model whose gradients presum sums."""
+class FsdpReducingSource(FsdpSource):
+    """As :class:`FsdpSource`, for a model whose gradients presum sums."""
 
     def __init__(
         self,
         model: nn.Module,
         plan: ReductionPlan,
-        setup: CollectorSetup,
         audits: Audits | None = None,
     ) -> None:
-        super().__init__(model, setup)
+        super().__init__(model)
         self._plan = plan
         self._audits = audits
         self._reducer: FsdpReducer | None = None
 
-    def _hook_gradients(self) -> None:
-        super()._hook_gradients()
+    def hook(self) -> list[Any]:
         if self._reducer is None:
-            groups = list(parameter_groups(self._model()))
+            groups = list(parameter_groups(self.model()))
             reducer = self._reducer = FsdpReducer(groups, self._plan)
             if self._audits is not None:
                 FsdpAuditor(groups, self._audits, self, reducer.has_one_leaf_each)
+        return super().hook()
 
     def reducing(self, held: list[Any], gradients: list[torch.Tensor]) -> None:
         """This worker's own gradient is the sum of its leaves."""

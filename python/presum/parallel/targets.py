@@ -13,12 +13,11 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from presum.parallel.plan import ReductionPlan
-from presum.steps.collector import Collector, CollectorSetup
+from presum.steps.gradient_source import GradientSource
 from presum.torch_events.hooks import Hook
 
 if TYPE_CHECKING:
     from presum.parallel.auditing import Audits
-    from presum.parallel.fsdp import FsdpCollector
 
 MODES = ("passive", "hook", "manual")
 
@@ -33,7 +32,7 @@ class Target:
     ranks: Sequence[int]  # global ranks of the data-parallel workers
     parameters: Mapping[str, nn.Parameter]  # what the reduction sums
     device: torch.device
-    collector: Callable[[CollectorSetup], Collector]
+    source: Callable[[int], GradientSource]  # by the cadence at which steps are recorded
     ignored: Collection[str] = field(default=())  # by the wrapper
     sharded: bool = False  # workers hold different parts of the parameters
 
@@ -144,7 +143,7 @@ def _ddp(
         ranks=dist.get_process_group_ranks(group or model.process_group),
         parameters=parameters,
         device=_device(parameters),
-        collector=lambda setup: _ddp_collector(model, options, setup),
+        source=lambda every: _ddp_source(model, options, every),
         ignored=ignored,
     )
 
@@ -153,27 +152,27 @@ def _needs_hook(options: WatchOptions) -> bool:
     return options.mode == "hook" or options.audit_every is not None
 
 
-def _ddp_collector(
-    model: DistributedDataParallel, options: WatchOptions, setup: CollectorSetup
-) -> Collector:
-    from presum.parallel.ddp import DdpCollector
-    from presum.parallel.ddp_hook import DdpHookCollector
-    from presum.parallel.ddp_reducing import DdpReducingCollector
+def _ddp_source(
+    model: DistributedDataParallel, options: WatchOptions, every: int
+) -> GradientSource:
+    from presum.parallel.ddp import DdpSource
+    from presum.parallel.ddp_hook import DdpHookSource
+    from presum.parallel.ddp_reducing import DdpReducingSource
 
-    group, audits = model.process_group, _audits(options, setup)
+    audits = _audits(options, every)
     if options.plan is not None:
-        return DdpReducingCollector(model, options.plan, setup, audits)
+        return DdpReducingSource(model, options.plan, audits)
     if _needs_hook(options):
-        return DdpHookCollector(model, group, options.gram_every, setup, audits)
-    return DdpCollector(model, setup)
+        return DdpHookSource(model, model.process_group, options.gram_every, every, audits)
+    return DdpSource(model)
 
 
-def _audits(options: WatchOptions, setup: CollectorSetup) -> Audits | None:
+def _audits(options: WatchOptions, every: int) -> Audits | None:
     from presum.parallel.auditing import Audits
 
     if options.audit_every is None:
         return None
-    return Audits(options.audit_every * setup.every, options.audit_elements)
+    return Audits(options.audit_every * every, options.audit_elements)
 
 
 def hooks_of(model: DistributedDataParallel) -> list[tuple[Any, Any]]:
@@ -228,7 +227,7 @@ def _fsdp(model: nn.Module, group: dist.ProcessGroup | None, options: WatchOptio
         ranks=dist.get_process_group_ranks(group) if group else mesh.mesh.flatten().tolist(),
         parameters=_trainable(model),
         device=groups[0].device,
-        collector=lambda setup: _fsdp_collector(model, options, setup),
+        source=lambda every: _fsdp_source(model, options, every),
         sharded=True,
     )
 
@@ -247,23 +246,21 @@ def _check_audited(groups: Sequence[Any]) -> None:
         )
 
 
-def _fsdp_collector(
-    model: nn.Module, options: WatchOptions, setup: CollectorSetup
-) -> FsdpCollector:
-    from presum.parallel.fsdp import FsdpCollector
-    from presum.parallel.fsdp_auditing import FsdpAuditingCollector
-    from presum.parallel.fsdp_reducing import FsdpReducingCollector
+def _fsdp_source(model: nn.Module, options: WatchOptions, every: int) -> GradientSource:
+    from presum.parallel.fsdp import FsdpSource
+    from presum.parallel.fsdp_auditing import FsdpAuditingSource
+    from presum.parallel.fsdp_reducing import FsdpReducingSource
 
-    audits = _audits(options, setup)
+    audits = _audits(options, every)
     if options.plan is not None:
-        return FsdpReducingCollector(model, options.plan, setup, audits)
+        return FsdpReducingSource(model, options.plan, audits)
     if audits is not None:
-        return FsdpAuditingCollector(model, setup, audits)
-    return FsdpCollector(model, setup)
+        return FsdpAuditingSource(model, audits)
+    return FsdpSource(model)
 
 
 def _by_hand(model: nn.Module, group: dist.ProcessGroup | None) -> Target:
-    from presum.parallel.by_hand import ManualCollector
+    from presum.parallel.by_hand import ManualSource
 
     if isinstance(model, DistributedDataParallel) or is_fsdp(model):
         raise ValueError('presum.attach: mode="manual" is for a module that nobody else reduces')
@@ -277,7 +274,7 @@ def _by_hand(model: nn.Module, group: dist.ProcessGroup | None) -> Target:
         ranks=dist.get_process_group_ranks(group),
         parameters=parameters,
         device=_device(parameters),
-        collector=lambda setup: ManualCollector(model, parameters, setup),
+        source=lambda _every: ManualSource(model, parameters),
     )
 
 

@@ -18,13 +18,13 @@ from collections.abc import Callable
 from torch import nn
 
 from presum._core import Observer
-from presum.steps.collector import Collector
+from presum.steps.step_recorder import StepRecorder
 from presum.text import one_line, printable
 from presum.transport.session import Session
 
 log = logging.getLogger("presum")
 # Ended off the training thread, or in one of their hooks: these are still on.
-_left: deque[Collector] = deque()
+_left: deque[StepRecorder] = deque()
 
 
 class Recording:
@@ -35,7 +35,7 @@ class Recording:
         self, session: Session, observer: Observer, ranks: tuple[int, ...], *, preflight: int | None
     ) -> None:
         self.session = session
-        self.collector: Collector | None = None
+        self.recorder: StepRecorder | None = None
         self.ended = False
         self.model_is_gone = False
         self._observer = observer
@@ -47,9 +47,9 @@ class Recording:
         session.join(self, ranks)
         session.send(observer.hello())
 
-    def watch(self, wrapper: nn.Module, module: nn.Module, collector: Collector) -> None:
+    def watch(self, wrapper: nn.Module, module: nn.Module, recorder: StepRecorder) -> None:
         """``wrapper`` is what the recording ends with; ``module`` the bare one."""
-        self.collector = collector
+        self.recorder = recorder
         self._module = weakref.ref(module)
         # The last reference to DDP's process group must be Python's: where DDP's reducer has it,
         # torch (2.13) waits for Gloo's threads with the GIL held, and these may wait for the GIL.
@@ -69,19 +69,19 @@ class Recording:
             self.end_without_model()
             unhook_ended()
         elif self._take_the_end():
-            collector = self.collector
-            if collector is not None:
-                collector.close()
-                if collector.hooked:  # it ended in one
-                    _left.append(collector)
+            recorder = self.recorder
+            if recorder is not None:
+                recorder.close()
+                if recorder.hooked:  # it ended in one
+                    _left.append(recorder)
             self._say_goodbye()
 
     def end_without_model(self) -> None:
         """Likewise, on any thread, where the model is gone and none of its hooks runs any more."""
         if self._take_the_end():
-            if self.collector is not None:
-                self.collector.close_without_model()
-                _left.append(self.collector)
+            if self.recorder is not None:
+                self.recorder.close_without_model()
+                _left.append(self.recorder)
             self._say_goodbye()
 
     def _take_the_end(self) -> bool:
@@ -93,9 +93,9 @@ class Recording:
 
     def _say_goodbye(self) -> None:
         session, optimizer_steps = self.session, 0
-        if self.collector is not None:
-            optimizer_steps = self.collector.optimizer_steps
-        self.collector = None
+        if self.recorder is not None:
+            optimizer_steps = self.recorder.optimizer_steps
+        self.recorder = None
         self._process_group = None
         session.forget(self)
         outbox = session.channel.outbox
@@ -106,7 +106,7 @@ class Recording:
         except Exception as error:
             session.channel.remark(f"the end of the recording cannot be told ({one_line(error)})")
 
-    # ---- what its collector tells
+    # ---- what its recorder tells
 
     def stepped(self, steps: int) -> None:
         """After an optimiser step, on the training thread, with the steps done so far."""
@@ -115,7 +115,7 @@ class Recording:
             raise SystemExit(self.session.end_preflight())
 
     def failed(self, error: Exception) -> None:
-        """The collector has stopped."""
+        """The recorder has stopped."""
         what = f"collection failed ({type(error).__name__}: {one_line(error)})"
         self.session.channel.complain(what)
         outbox = self.session.channel.outbox
@@ -137,9 +137,9 @@ class Recording:
 def _model_goes(recording: Recording) -> None:
     """Any thread may be here, in the middle of anything: it only leaves a message."""
     recording.model_is_gone = True
-    collector = recording.collector
-    if collector is not None:
-        collector.off = True
+    recorder = recording.recorder
+    if recorder is not None:
+        recorder.off = True
     recording.session.orphans.append((time.monotonic(), recording))
 
 

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a recorder has the gradients of its model from."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.autograd import Variable
+
+from presum.torch_events.hooks import Hook
+from presum.torch_events.losses import Scalar
+
+if TYPE_CHECKING:
+    from presum.steps.step_recorder import StepRecorder
+
+
+class GradientSource:
+    """Tells a recorder of the backward passes of one model and of what is in them.
+
+    Micro-batches enter through the forward of ``wrapper``; ``inner`` is the bare module (the same
+    where there is no wrapper). It holds both weakly.
+    """
+
+    sees_zeroing = True  # ``held`` tells whether what passes have accumulated was zeroed since
+
+    def __init__(self, wrapper: nn.Module, inner: nn.Module) -> None:
+        self._wrapper = weakref.ref(wrapper)
+        self._inner = weakref.ref(inner)
+        self._recorder: StepRecorder | None = None
+
+    @property
+    def recorder(self) -> StepRecorder:
+        assert self._recorder is not None
+        return self._recorder
+
+    def wrapper(self) -> nn.Module | None:
+        return self._wrapper()
+
+    def inner(self) -> nn.Module | None:
+        return self._inner()
+
+    def start(self, recorder: StepRecorder) -> list[Any]:
+        """Have gradients come in; the handles are what is to be undone."""
+        self._recorder = recorder
+        return self.hook()
+
+    def hook(self) -> list[Any]:
+        """Register what tells of gradients."""
+        raise NotImplementedError
+
+    def pass_is_over(self) -> None:
+        """Every gradient of a backward pass is there. To call ``recorder.pass_ends`` if it is one
+        of this model that accumulated."""
+        raise NotImplementedError
+
+    def before_pass(self) -> None:
+        """A parameter's gradient is there, the first one of its backward pass. To call
+        ``recorder.pass_begins``."""
+
+    def forward_is_over(self) -> None:
+        """A forward pass of the wrapper, of any kind."""
+
+    def queue(self, hook: Hook) -> None:
+        """Have it called at the end of the backward pass under way."""
+        Variable._execution_engine.queue_callback(hook)
+
+    def held(self) -> Scalar:
+        """How large what ``.grad`` holds is at most: 0 where that is nothing, or zeros."""
+        return 0.0
+
+    def listen_to_arrivals(self) -> None:
+        """``.grad`` holds something where a window begins."""
+
+    def begin_reading(self) -> None:
+        """A pass begins that is read."""
+
+    def own(self, _place: int, gradient: torch.Tensor) -> torch.Tensor:
+        """This worker's own gradient, of what a parameter's ``.grad`` holds."""
+        return gradient
+
+    def take_mean_dot(self) -> Scalar | None:
+        """The exact product of this worker's gradient with the reduced one, where it was taken."""
+        return None
+
+    def take_gram(self) -> torch.Tensor | None:
+        """This worker's share of the Gram matrix, where it was taken."""
+        return None

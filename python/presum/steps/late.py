@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers of one step that are still on a device when the step is told of them."""
+
+from __future__ import annotations
+
+import torch
+
+from presum._core import Late
+
+CHUNK = 512  # so many scalars become one tensor, which takes no more memory than one of them
+NUMBERS_MAX = 1 << 18
+Number = float | Late
+
+
+class LateNumbers:
+    """They travel to the host together, once the step has ended."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._chunks: list[torch.Tensor] = []
+        self._scalars: list[torch.Tensor] = []
+
+    def number(self, value: float | torch.Tensor) -> Number:
+        """The number, or the place of one that is to come; NaN where there are too many."""
+        if not isinstance(value, torch.Tensor):
+            return float(value)
+        if self._count == NUMBERS_MAX:
+            return float("nan")
+        self._scalars.append(value.detach().reshape(()))
+        if len(self._scalars) == CHUNK:
+            self._chunks.append(self._together())
+            self._scalars = []
+        self._count += 1
+        return Late(self._count - 1)
+
+    def tensors(self) -> list[torch.Tensor]:
+        """All, in the order of their places."""
+        return [*self._chunks, *self._scalars]
+
+    def _together(self) -> torch.Tensor:
+        wide = torch.float32 if self._scalars[0].device.type == "mps" else torch.float64
+        return torch.stack([x.to(self._scalars[0].device, wide) for x in self._scalars])

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "step/ended_step.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <utility>
+
+#include "base/hash.h"
+#include "presum/fingerprint.h"
+
+namespace presum::step {
+namespace {
+
+void unscale(GradientSums& sums, double scale) {
+  sums.sum_squares /= scale * scale;
+  sums.max_abs /= scale;
+}
+
+void thin(Samples& samples) {
+  samples.rows = samples.hashes.size();
+  while (samples.hashes.size() > packet::kSamplesMax && samples.thinned < packet::kThinnedMax) {
+    ++samples.thinned;
+    const std::uint64_t mask = (std::uint64_t{1} << samples.thinned) - 1;
+    std::erase_if(samples.hashes, [&](std::uint64_t hash) { return (hash & mask) != 0; });
+  }
+}
+
+std::uint32_t kind_of(FingerprintKind kind) { return static_cast<std::uint32_t>(kind); }
+
+// NaN, which compares with nothing, counts as something.
+bool is_zero(const Number& number, Numbers numbers) { return known(number, numbers) == 0; }
+
+}  // namespace
+
+void Contents::fingerprint(std::uint32_t kind, std::uint64_t value) {
+  auto& all = report.fingerprints;
+  const auto at = std::ranges::find(all, kind, &FingerprintValue::kind);
+  if (at != all.end()) {
+    at->value = value;
+  } else {
+    all.push_back({kind, value});
+  }
+}
+
+void Contents::samples(std::span<const std::uint64_t> hashes) {
+  auto& all = report.samples.hashes;
+  all.insert(all.end(), hashes.begin(), hashes.end());
+}
+
+Status Contents::set_gram(std::span<const double> share, std::uint32_t workers) {
+  if (share.empty() || share.size() != packet::gram_size(workers)) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("{} values are no Gram matrix of {} workers (at most {})", share.size(),
+                            workers, packet::kGramWorkersMax));
+  }
+  gram.assign(share.begin(), share.end());
+  return {};
+}
+
+void Contents::indices(std::span<const std::uint64_t> indices) {
+  auto& all = report.indices;
+  const std::size_t room = packet::kSamplesMax - std::min(packet::kSamplesMax, all.size());
+  const auto kept = indices.first(std::min(room, indices.size()));
+  all.insert(all.end(), kept.begin(), kept.end());
+}
+
+void Contents::add_state(const Layout& layout, const Layout::Tensor& what, StateHash::Kind kind,
+                         std::uint64_t fingerprint) {
+  auto& states = report.states;
+  const std::uint64_t group = layout.group_id(what);
+  auto at = std::ranges::find_if(
+      states, [&](const StateHash& s) { return s.kind == kind && s.group == group; });
+  if (at == states.end()) at = states.insert(at, {.group = group, .kind = kind, .value = 0});
+  at->value += mix64(fingerprint ^ what.id);
+}
+
+EndedStep::EndedStep(std::shared_ptr<const Layout> layout, packet::Header header,
+                     std::uint32_t sketch_size, Contents contents)
+    : layout_(std::move(layout)), sketch_size_(sketch_size), contents_(std::move(contents)) {
+  out_.header = header;
+  out_.groups.resize(layout_->gradient_groups());
+  for (std::size_t g = 0; g < out_.groups.size(); ++g) out_.groups[g].id = layout_->groups()[g].id;
+}
+
+void EndedStep::put(Gradients& gradients) {
+  gradients.put_own(*layout_, out_);
+  gradients.put_reduced(out_);
+}
+
+Gradients& EndedStep::late_gradients() {
+  if (!gradients_) gradients_.emplace(*layout_, sketch_size_);
+  return *gradients_;
+}
+
+Status EndedStep::gradient_sums(ParameterId parameter, const GradientSums& sums,
+                                std::uint64_t elements, bool reduced) {
+  if (parameter >= layout_->parameters().size()) {
+    return fail(ErrorCode::kInvalidArgument, fmt::format("unknown parameter {}", parameter));
+  }
+  late_gradients().take(parameter, sums, elements, reduced);
+  return {};
+}
+
+void EndedStep::add_sketch(std::span<const float> values) { late_gradients().add_sketch(values); }
+
+void EndedStep::rows(std::span<const std::uint64_t> hashes, std::uint64_t others) {
+  contents_.rows_known = contents_.rows_known && !hashes.empty();
+  contents_.samples(hashes);
+  std::uint64_t sum = contents_.row_sum.value_or(0) + others;
+  for (const std::uint64_t hash : hashes) sum += hash;
+  contents_.row_sum = sum;
+}
+
+Status EndedStep::state_sum(StateHash::Kind kind, std::uint32_t index, std::uint64_t fingerprint) {
+  const Layout::Tensor* what = layout_->hashed(kind, index);
+  if (what == nullptr) {
+    return fail(ErrorCode::kInvalidArgument, fmt::format("unknown parameter or buffer {}", index));
+  }
+  contents_.add_state(*layout_, *what, kind, fingerprint);
+  return {};
+}
+
+// Of one pass as it arrived, of several as their sum, if that began at zero.
+bool EndedStep::knows_own() const {
+  const bool one_pass = contents_.report.micro_batches <= 1;
+  return contents_.read && contents_.owns_known && (one_pass || is_zero(contents_.over, numbers_));
+}
+
+void EndedStep::forget_unknown(packet::Step& out) const {
+  if (!knows_own()) {
+    out.elements = 0;
+    out.total = {};
+    for (packet::Group& group : out.groups) group.sums = {};
+    out.sketch.clear();
+    out.skipped_parameters = static_cast<std::uint32_t>(layout_->parameters().size());
+  }
+  if (is_zero(contents_.over, numbers_)) return;
+  out.reduced.reset();  // what was there before is in it
+  out.mean_dot = kNaN;
+  out.gram.clear();
+}
+
+void EndedStep::put_fingerprints() {
+  const double weight = contents_.passes.gradient_weight(numbers_);
+  if (!std::isnan(weight)) {
+    contents_.fingerprint(kind_of(FingerprintKind::kGradientWeight),
+                          std::bit_cast<std::uint64_t>(weight));
+  }
+  if (!contents_.rows_known) {
+    contents_.report.samples.hashes.clear();
+  } else if (contents_.row_sum) {
+    contents_.fingerprint(kind_of(FingerprintKind::kBatch), *contents_.row_sum);
+  }
+}
+
+Packet EndedStep::packet(std::uint64_t dropped) {
+  if (gradients_) put(*gradients_);
+  put_fingerprints();
+  packet::Step out = out_;
+  static_cast<StepReport&>(out) = contents_.report;
+  out.dropped = dropped;
+  out.mean_dot = contents_.mean_dot;
+  out.gram = contents_.gram;
+  if (out.use == StepUse::kKept && is_zero(contents_.after, numbers_)) out.use = StepUse::kUnused;
+  forget_unknown(out);
+  thin(out.samples);
+  out.micro = contents_.passes.micro_batches(numbers_);
+  const double scale = contents_.scale ? known(*contents_.scale, numbers_) : 1;
+  out.gradient_scale = scale > 0 ? scale : 1;
+  unscale(out.total, out.gradient_scale);
+  for (packet::Group& group : out.groups) unscale(group.sums, out.gradient_scale);
+  if (out.reduced) unscale(*out.reduced, out.gradient_scale);
+  const double square = out.gradient_scale * out.gradient_scale;
+  out.mean_dot /= square;
+  for (double& product : out.gram) product /= square;
+  return packet::encode(out);
+}
+
+}  // namespace presum::step

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "packet/packet.h"
+#include "presum/observer.h"
+#include "step/gradients.h"
+#include "step/machine.h"
+#include "step/passes.h"
+
+namespace presum::step {
+
+// What a step brought besides its gradients. Numbers may still be on a device.
+struct Contents {
+  StepReport report;  // its samples are not thinned yet
+  Passes passes;
+  Number over = 0.0;   // how large what `.grad` held before its first pass is at most
+  Number after = 0.0;  // likewise where the step ended
+  bool owns_known = true;
+  bool read = true;  // its gradients were
+  std::optional<Number> scale;
+  double mean_dot = kNaN;
+  std::vector<double> gram;
+  bool rows_known = true;
+  std::optional<std::uint64_t> row_sum;  // of their hashes, and of what lies beside them
+
+  void fingerprint(std::uint32_t kind, std::uint64_t value);
+  void samples(std::span<const std::uint64_t> hashes);
+  void indices(std::span<const std::uint64_t> indices);
+  Status set_gram(std::span<const double> share, std::uint32_t workers);
+  void add_state(const Layout& layout, const Layout::Tensor& what, StateHash::Kind kind,
+                 std::uint64_t fingerprint);
+};
+
+// A step that has ended, until its packet is made. Apart from the recorder that it comes from: on
+// any thread, one at a time.
+class EndedStep {
+ public:
+  EndedStep(std::shared_ptr<const Layout> layout, packet::Header header, std::uint32_t sketch_size,
+            Contents contents);
+
+  const StepNumber& number() const { return contents_.report.number; }
+  Contents& contents() { return contents_; }
+
+  // Gradients that were read in host memory.
+  void put(Gradients& gradients);
+  // Those of a device, and the numbers that were late, by place.
+  Status gradient_sums(ParameterId parameter, const GradientSums& sums, std::uint64_t elements,
+                       bool reduced);
+  void add_sketch(std::span<const float> values);
+  void numbers(Numbers come) { numbers_.assign(come.begin(), come.end()); }
+
+  // The row hashes of one of its micro-batches, and one hash of what lies beside them. A step of
+  // which one has none has no batch hash.
+  void rows(std::span<const std::uint64_t> hashes, std::uint64_t others);
+  Status gram(std::span<const double> share) {
+    return contents_.set_gram(share, out_.header.identity.replicas);
+  }
+  // Forgets the states, and reports one that was computed elsewhere.
+  void begin_states() { contents_.report.states.clear(); }
+  Status state_sum(StateHash::Kind kind, std::uint32_t index, std::uint64_t fingerprint);
+
+  Packet packet(std::uint64_t dropped);
+
+ private:
+  Gradients& late_gradients();
+  bool knows_own() const;
+  void forget_unknown(packet::Step& out) const;
+  void put_fingerprints();
+
+  std::shared_ptr<const Layout> layout_;
+  std::uint32_t sketch_size_;
+  packet::Step out_;
+  Contents contents_;
+  std::vector<double> numbers_;
+  std::optional<Gradients> gradients_;
+};
+
+}  // namespace presum::step

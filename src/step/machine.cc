@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "step/machine.h"
+
+namespace presum::step {
+namespace {
+
+using enum State;
+
+using Row = std::array<Transition, kEvents.size()>;
+// By state; each row by event, in the order of their enumerators.
+constexpr std::array<Row, kStates.size()> kTable = {{
+    // kEmpty
+    {{{kEmpty, kNothing},
+      {kPass, kNothing},
+      {kReducing, kNumber},
+      {kEmpty, kNothing},
+      {kReduced, kNumber},
+      {kEmpty, kNothing},
+      {kEmpty, kNothing},
+      {kEmpty, kNothing}}},
+    // kPass
+    {{{kWindow, kFail},
+      {kPass, kFail},
+      {kReducing, kFail | kNumber},
+      {kWindow, kCount},
+      {kReduced, kNumber | kCount},
+      {kEmpty, kDrop},
+      {kPass, kNothing},
+      {kEmpty, kDrop}}},
+    // kReducing
+    {{{kWindow, kFail},
+      {kPass, kFail},
+      {kReducing, kFail | kNumber},
+      {kReduced, kCount},
+      {kReduced, kCount},
+      {kEmpty, kDrop},
+      {kReducing, kNothing},
+      {kEmpty, kDrop}}},
+    // kWindow
+    {{{kWindow, kNothing},
+      {kPass, kNothing},
+      {kReducing, kNumber},
+      {kWindow, kNothing},
+      {kReduced, kNumber},
+      {kEmpty, kDrop},
+      {kEmpty, kUnreduced},
+      {kEmpty, kDrop}}},
+    // kReduced
+    {{{kEmpty, kEnd},
+      {kPass, kEnd},
+      {kReducing, kEnd | kNumber},
+      {kReduced, kNothing},
+      {kReduced, kEnd | kNumber},
+      {kReduced, kNothing},
+      {kEmpty, kEnd},
+      {kEmpty, kEnd}}},
+}};
+
+}  // namespace
+
+Transition transition(State from, Event event) {
+  return kTable[static_cast<std::size_t>(from)][static_cast<std::size_t>(event)];
+}
+
+StepNumber Machine::number() const {
+  return state_ == State::kReducing || state_ == State::kReduced ? open_ : next_;
+}
+
+StepNumber Machine::next_reduced() const {
+  return {.reductions = next_.reductions, .unreduced = next_.unreduced};
+}
+
+// A window that was dropped counts among those since the last reduction: a worker whose loss scaler
+// skips a step keeps the numbers of the others.
+void Machine::drop() {
+  if (passes_ > 0) {
+    ++next_.window;
+    ++dropped_;
+  }
+  forget_window();
+}
+
+void Machine::take_number() {
+  open_ = next_reduced();
+  ++next_.reductions;
+  next_.window = 0;
+}
+
+}  // namespace presum::step

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "step/passes.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+namespace presum::step {
+namespace {
+
+bool is_late(const ForwardFacts& facts) {
+  return step::is_late(facts.tokens) || (facts.loss && step::is_late(*facts.loss)) ||
+         (facts.share && step::is_late(*facts.share));
+}
+
+bool is_late(const Pass& pass) {
+  return (pass.root && step::is_late(*pass.root)) || step::is_late(pass.root_scale) ||
+         std::ranges::any_of(pass.forwards, [](const ForwardFacts& f) { return is_late(f); });
+}
+
+std::uint64_t tokens_of(const Pass& pass, Numbers numbers) {
+  double sum = 0;
+  for (const ForwardFacts& f : pass.forwards) sum += known(f.tokens, numbers);
+  return sum > 0 && sum < 0x1p64 ? static_cast<std::uint64_t>(sum) : 0;
+}
+
+// NaN unless all are known.
+double share_of(const Pass& pass, Numbers numbers) {
+  double sum = pass.forwards.empty() ? kNaN : 0;
+  for (const ForwardFacts& f : pass.forwards) sum += f.share ? known(*f.share, numbers) : kNaN;
+  return sum;
+}
+
+std::optional<double> loss_of(const Pass& pass, bool has_share, Numbers numbers) {
+  const auto has_loss = [](const ForwardFacts& f) { return f.loss.has_value(); };
+  if (std::ranges::count_if(pass.forwards, has_loss) == 1) {
+    return known(*std::ranges::find_if(pass.forwards, has_loss)->loss, numbers);
+  }
+  if (!pass.root) return std::nullopt;
+  const double factor = has_share ? pass.share_factor : 1;
+  return known(*pass.root, numbers) / known(pass.root_scale, numbers) / factor;
+}
+
+}  // namespace
+
+bool is_late(const Number& number) { return std::holds_alternative<Late>(number); }
+
+double known(const Number& number, Numbers numbers) {
+  if (const double* value = std::get_if<double>(&number)) return *value;
+  const std::uint32_t place = std::get<Late>(number).place;
+  return place < numbers.size() ? numbers[place] : kNaN;
+}
+
+void Passes::add(Pass pass) {
+  if (!is_late(pass)) return settle(pass, {});
+  lost_ = lost_ || late_.size() == kLatePassesMax;
+  if (!lost_) late_.push_back(std::move(pass));
+}
+
+void Passes::report(const Number& loss, double weight, std::uint64_t tokens) {
+  if (!step::is_late(loss)) return told_.add({std::get<double>(loss), weight, tokens});
+  lost_ = lost_ || told_late_.size() == kLatePassesMax;
+  if (!lost_) told_late_.push_back({loss, weight, tokens});
+}
+
+void Passes::settle(const Pass& pass, Numbers numbers) {
+  const double share = share_of(pass, numbers);
+  const bool has_share = !std::isnan(share);
+  any_ = true;
+  shares_ += share;
+  gradient_factor_ = pass.gradient_factor;
+  const auto loss = loss_of(pass, has_share, numbers);
+  if (!loss) return;
+  const std::uint64_t tokens = tokens_of(pass, numbers);
+  tokens_ += tokens;
+  // With a share of all tokens: the mean over its own.
+  of_passes_.add({.loss = share > 0 ? *loss / share : *loss,
+                  .weight = has_share ? static_cast<double>(tokens) : 1,
+                  .tokens = tokens});
+}
+
+Passes Passes::settled(Numbers numbers) const {
+  Passes out = *this;
+  for (const Pass& pass : std::exchange(out.late_, {})) out.settle(pass, numbers);
+  for (const Told& one : std::exchange(out.told_late_, {})) {
+    out.told_.add({known(one.loss, numbers), one.weight, one.tokens});
+  }
+  return out;
+}
+
+std::vector<MicroBatch> Passes::micro_batches(Numbers numbers) const {
+  if (lost_) return {};
+  if (!late_.empty() || !told_late_.empty()) return settled(numbers).micro_batches(numbers);
+  auto of_passes = of_passes_.bounded();
+  auto told = told_.bounded();
+  if (told.empty()) return of_passes;
+  if (told.size() != of_passes.size()) {
+    told.front().tokens += tokens_;
+    return told;
+  }
+  for (std::size_t i = 0; i < told.size(); ++i) told[i].tokens += of_passes[i].tokens;
+  return told;
+}
+
+double Passes::gradient_weight(Numbers numbers) const {
+  if (lost_ || !late_.empty()) return lost_ ? kNaN : settled(numbers).gradient_weight(numbers);
+  const double weight = gradient_factor_ * shares_;
+  return any_ && weight > 0 ? weight : kNaN;
+}
+
+}  // namespace presum::step

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "presum/observer.h"
+#include "step/ended_step.h"
+#include "step/gradients.h"
+#include "step/machine.h"
+#include "step/passes.h"
+
+namespace presum::step {
+
+struct Settings {
+  std::uint64_t every = 1;          // record every n-th step
+  std::uint64_t reduced_every = 1;  // and read its reduced gradient every n-th
+  bool knows_optimizer = false;
+  bool on_host = true;  // gradients lie in host memory
+};
+
+// What is to be read of the pass that begins.
+enum class Read : std::uint8_t {
+  kNothing = 0,
+  kSums = 1,      // what `.grad` holds once it has accumulated
+  kArrivals = 2,  // what is added to it: it held something before
+};
+
+struct PassBeginning {
+  bool reduces = false;
+  bool more_follow = false;  // the program says so: it is one of several that are summed
+  bool readable = true;
+  Number held = 0.0;  // how large what `.grad` holds is at most
+};
+
+struct PassEnding {
+  Number scale = 1.0;          // that a loss scaler put on its loss
+  std::optional<Number> root;  // what backward() was called on
+  double share_factor = 1;
+  double gradient_factor = 1;
+};
+
+// The steps of one model on one worker: a framework's events come in, ended steps go out. It knows
+// no framework, no thread and no clock. Not synchronised; borrowed pointers are only read during
+// the call. docs/step.md defines what each event does.
+class Steps {
+ public:
+  static Result<Steps> create(ObserverOptions options, const std::vector<Parameter>& parameters,
+                              Settings settings);
+
+  const Identity& identity() const { return options_.identity; }
+  Packet hello() const;
+  void fact(std::string_view key, std::string_view value);
+  Packet note(bool final, std::uint64_t sent, std::uint64_t dropped, std::string_view text,
+              std::uint64_t clock) const;
+  Packet broken(std::uint64_t sent, std::uint64_t dropped, std::string_view text) const;
+
+  // ---- forward passes
+
+  // Any forward pass through the wrapper, outside of a backward pass: an open step ends. `left`:
+  // how large what `.grad` holds is at most, where asks_what_is_left().
+  void forward(const Number& left = 0.0);
+  bool asks_what_is_left() const;
+  // It is a training pass.
+  void enter_wrapper();
+  // A training forward of the module itself begins. Whether the fingerprints of the coming step are
+  // to be taken: of the last forward through the wrapper before its first backward pass, for one
+  // worker alone may well evaluate the module in between.
+  bool enter_module();
+  bool next_is_recorded() const;
+  // The same for all workers at one step; ascending.
+  std::uint64_t turn() const;
+
+  // ---- backward passes
+
+  // Whether passes have ended since the last reduction or zeroing.
+  bool in_window() const { return machine_.state() == State::kWindow; }
+  // Whether the next pass is the first of its window.
+  bool window_begins() const { return machine_.passes() == 0 || open(); }
+  // A pass begins at the output of a forward pass, which has a number. Only what gets here counts:
+  // validation does not.
+  void reached(std::uint64_t forward, const ForwardFacts& facts);
+  void forget_reached() { reached_.clear(); }
+  // The root is the loss: forward passes have none, or several.
+  bool needs_root() const;
+  Read pass_begins(const PassBeginning& how);
+  // Whether what the pass under way tells is of a step that is recorded.
+  bool collects() const {
+    const bool reduces = machine_.state() == State::kReducing || open();
+    return reduces ? records_ : next_is_recorded();
+  }
+  void pass_ends(const PassEnding& how);
+  // Whether the step under way, or open, is recorded.
+  bool records() const { return records_; }
+  bool open() const { return machine_.state() == State::kReduced; }
+  std::uint32_t passes() const { return machine_.passes(); }
+  // Whether the open step's reduced gradient is to be read. It begins a new count where it is.
+  bool reduced_is_due();
+  // Gradients are handed over to be reduced: by hand, or (`shadow`) by the other workers alone.
+  void reduction(bool readable);
+  void shadow();
+
+  // ---- gradients
+
+  Status gradient(ParameterId parameter, const void* data, std::size_t count, Dtype dtype);
+  Status reduced_gradient(ParameterId parameter, const void* data, std::size_t count, Dtype dtype);
+  // A gradient arrives where `.grad` holds something. A second one of a pass makes both unknown.
+  void arrives(ParameterId parameter);
+  // Read on its device.
+  void mark_seen(ParameterId parameter) { gradients_.mark_seen(parameter); }
+  bool seen(ParameterId parameter) const { return gradients_.seen(parameter); }
+  std::vector<ParameterId> unseen() const { return gradients_.unseen(); }
+  void skip(std::uint32_t count) { contents_.report.skipped_parameters += count; }
+  std::uint64_t seed(ParameterId parameter) const { return seed(parameter, machine_.number()); }
+  std::uint64_t seed(ParameterId parameter, const StepNumber& step) const;
+
+  // ---- between passes
+
+  // `.grad` holds nothing, or zeros, and passes have ended since it did. `changed`: so have the
+  // parameters. Whether what was recorded of the window is dropped.
+  bool zeroed(bool changed);
+  void optimizer_begins() { in_optimizer_ = true; }
+  // A model may have several optimisers: steps of all after one pass count as one.
+  void optimizer_steps(std::uint64_t which);
+  std::uint64_t optimizer_steps() const { return optimizer_steps_; }
+  void closed();
+  std::uint64_t steps() const { return machine_.steps(); }
+  std::uint64_t dropped_windows() const { return machine_.dropped(); }
+  // The oldest step that has ended.
+  std::optional<EndedStep> take_ended();
+  // Windows that were left so far, recorded or not: what is late of one has another count.
+  std::uint64_t windows() const { return windows_; }
+
+  // ---- what else belongs to the step
+
+  void loss(const Number& value, double weight, std::uint64_t tokens) {
+    contents_.passes.report(value, weight, tokens);
+  }
+  Contents& contents() { return contents_; }
+  void begin_states() { contents_.report.states.clear(); }
+  Status state(StateHash::Kind kind, std::uint32_t index, const void* data, std::size_t count,
+               std::uint32_t element_bytes);
+  Status state_sum(StateHash::Kind kind, std::uint32_t index, std::uint64_t fingerprint);
+
+  // ---- a program that says itself where a step begins and ends
+
+  void begin_step(std::uint64_t step);
+  Status gradient_sums(ParameterId parameter, const GradientSums& sums, std::uint64_t elements,
+                       bool reduced);
+  void add_sketch(std::span<const float> values) { gradients_.add_sketch(values); }
+  Packet end_step(const StepEnd& end);
+
+ private:
+  Steps(ObserverOptions options, Settings settings, std::shared_ptr<const Layout> layout);
+
+  void on(Event event);
+  void end(const Ended& step);
+  void reduce(bool readable);
+  void begin_reading(const StepNumber& number);
+  void begin_contents();
+  bool is_recorded(const StepNumber& number) const;
+  Read reading(const PassBeginning& how) const;
+  Status check(ParameterId parameter, const void* data, std::size_t count) const;
+
+  ObserverOptions options_;
+  Settings settings_;
+  std::shared_ptr<const Layout> layout_;
+  Machine machine_;
+  Gradients gradients_;
+  Contents contents_;
+  std::deque<EndedStep> ended_;
+  std::vector<std::pair<std::uint64_t, ForwardFacts>> reached_;
+  std::set<std::uint64_t> stepped_;  // optimisers, since the last pass
+  std::optional<std::uint64_t> last_reduced_;
+  std::uint64_t optimizer_steps_ = 0;
+  std::uint64_t windows_ = 0;
+  bool records_ = false;
+  bool reads_ = false;     // the pass under way
+  bool begun_ = false;     // the coming step has had a forward pass
+  bool wrapped_ = false;   // and through the wrapper
+  bool entering_ = false;  // a forward pass is on its way from the wrapper to the module
+  bool in_optimizer_ = false;
+  bool numbers_itself_ = false;  // the program says where steps begin and end
+};
+
+}  // namespace presum::step
