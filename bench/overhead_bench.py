@@ -87,7 +87,7 @@ class Training:
             self.model, optimizer=self.optimizer, run=run, mode=ATTACHED.get(way, "passive")
         )
         (recording,) = open_sessions()[0].recordings
-        self.collector: Any = getattr(recording, "collector")  # noqa: B009
+        self.recorder: Any = getattr(recording, "recorder")  # noqa: B009
         self.watched = True
 
     def step(self) -> float:
@@ -117,10 +117,10 @@ class Training:
             self.monitor.after_reduction(named)
 
     def timed(self, mode: str) -> float:
-        self.collector.unhook()
+        self.recorder.unhook()
         self.watched = mode == "on"
         if self.watched:
-            self.collector.hook()
+            self.recorder.hook()
         return self.step()
 
 

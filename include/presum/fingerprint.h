@@ -39,7 +39,6 @@ enum class FingerprintKind : std::uint32_t {
   kWeightDecay = 43,        // likewise
   kDtype = 50,              // of the parameters and of autocast
   kDeterminism = 51,        // determinism flags
-  kUnreducedSteps = 60,     // optimiser steps so far on gradients that were never due to be reduced
   kWrapperForward = 61,     // 1: the forward pass went through the data-parallel wrapper
   kGradientWeight = 62,     // its gradient over that of its mean loss per token; a real number
   kBatch = 70,              // all samples of the step, in any order

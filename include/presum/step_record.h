@@ -62,6 +62,15 @@ struct StepRecord {
   // Somebody is absent of whom nothing is said.
   bool lacks_packets() const { return workers_seen + missing_replicas.size() < workers_expected; }
 
+  // No optimiser step took its gradient, on workers that have made some: it says nothing of
+  // updates. Where none was ever seen, the optimiser may well be another than presum knows.
+  bool unused() const {
+    for (const WorkerRecord& w : workers) {
+      if (w.use != StepUse::kUnused || w.optimizer_step == 0) return false;
+    }
+    return !workers.empty();
+  }
+
   // Over workers with a finite loss; 0 dispersion for one worker.
   double loss_mean = kNaN;
   double loss_std = kNaN;  // population standard deviation

@@ -140,7 +140,8 @@ def attach(
     _check_moment()
     optimizers = _optimizers(optimizer)
     _check_preflight(preflight, optimizers, every)
-    numbers = _Numbers(every, reduced_every, _sketch_size(sketch, len(target.ranks)), groups)
+    size, on_host = _sketch_size(sketch, len(target.ranks)), in_host_memory(target.device)
+    numbers = _Numbers(every, reduced_every, size, groups, on_host)
     on = chosen(fingerprints) - ({"parameters"} if target.sharded else set())
     training = _Training(target, optimizers, scaler, data, on, _buffers(target, local_buffers, on))
     key = Path(run).absolute() if run is not None else None
@@ -169,6 +170,7 @@ class _Numbers(NamedTuple):
     reduced_every: int
     sketch_size: int
     groups: Sequence[str] | bool | None
+    on_host: bool  # gradients lie in host memory
 
 
 class _Training(NamedTuple):
@@ -220,7 +222,7 @@ def _observer(
         every=numbers.every,
         reduced_every=numbers.reduced_every,
         knows_optimizer=bool(training.optimizers),
-        on_host=in_host_memory(target.device),
+        on_host=numbers.on_host,
     )
 
 
@@ -238,6 +240,7 @@ def _setup(
         parameters=parameters,
         names=list(target.parameters),
         device=target.device,
+        on_host=numbers.on_host,
         replicas=len(target.ranks),
         optimizers=[weakref.ref(optimizer) for optimizer in training.optimizers],
         scaler=training.scaler,

@@ -33,9 +33,10 @@ StepAssembler::Taken StepAssembler::add(packet::Step&& step, Seconds now) {
   const Identity& who = step.header.identity;
   heard(who, now);
   Stream& stream = stream_of(who, now);
-  if (stream.last_closed && step.header.step <= *stream.last_closed) return Taken::kLate;
+  const Key key(step.header.step, step.number.window);
+  if (stream.last_closed && key <= *stream.last_closed) return Taken::kLate;
   if (step.header.step > newest(stream) + kStepsAheadMax) return Taken::kImplausible;
-  const auto [at, fresh] = stream.open.try_emplace(step.header.step);
+  const auto [at, fresh] = stream.open.try_emplace(key);
   Open& open = at->second;
   if (fresh) open.first_seen = now;
   open.workers_expected = std::max(open.workers_expected, who.replicas);
@@ -54,7 +55,9 @@ void StepAssembler::departed(const Identity& worker) {
 }
 
 std::uint64_t StepAssembler::newest(const Stream& stream) {
-  return stream.open.empty() ? stream.last_closed.value_or(0) : stream.open.rbegin()->first;
+  const Key last =
+      stream.open.empty() ? stream.last_closed.value_or(Key{}) : stream.open.rbegin()->first;
+  return last.first;
 }
 
 bool StepAssembler::complete(const Stream& stream) {
@@ -108,7 +111,18 @@ StepAssembler::Assembled StepAssembler::take_first(Stream& stream, Why why) {
     if (why == Why::kWaited || gone.contains(replica)) out.missing.push_back(replica);
   }
   for (auto& [replica, step] : workers) out.workers.push_back(std::move(step));
+  number(stream, out.workers);
   return out;
+}
+
+// Workers may have left out steps that were not reduced.
+void StepAssembler::number(Stream& stream, std::vector<packet::Step>& workers) {
+  std::uint64_t number = stream.last_number ? *stream.last_number + 1 : 0;
+  for (const packet::Step& step : workers) {
+    number = std::max(number, step.header.step + step.number.unreduced);
+  }
+  for (packet::Step& step : workers) step.header.step = number;
+  stream.last_number = number;
 }
 
 std::optional<StepAssembler::Assembled> StepAssembler::next(Seconds now, bool flush) {

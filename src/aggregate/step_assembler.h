@@ -17,6 +17,9 @@ namespace presum::aggregate {
 // Sorts the steps of all workers into whole steps, in order for each model. Pure bookkeeping: time
 // comes in as an argument. Not synchronised.
 //
+// Steps come out with numbers of their own, ascending: those of the workers, which count
+// reductions, and one more for each step that was not reduced (docs/step.md).
+//
 // A worker's step is given up, and the worker recorded as missing, when 64 later steps wait and
 // 30 s have passed: at 7 ms a step the first alone are half a second, in which a starved thread may
 // well not run, and a rank that writes a checkpoint may be silent for longer than the second alone.
@@ -51,6 +54,7 @@ class StepAssembler {
   std::optional<Assembled> next(Seconds now, bool flush);
 
  private:
+  using Key = std::pair<std::uint64_t, std::uint32_t>;  // reductions and window of StepNumber
   struct Open {
     Seconds first_seen{0};
     std::uint32_t workers_expected = 0;
@@ -60,8 +64,9 @@ class StepAssembler {
   struct Stream {
     explicit Stream(Seconds now) : began(now) {}
     Seconds began;
-    std::map<std::uint64_t, Open> open;
-    std::optional<std::uint64_t> last_closed;
+    std::map<Key, Open> open;
+    std::optional<Key> last_closed;
+    std::optional<std::uint64_t> last_number;
     std::map<std::uint32_t, Seconds> last_heard;
     std::set<std::uint32_t> not_awaited;  // those that left, and those that are silent
     std::set<std::uint32_t> left;
@@ -69,6 +74,7 @@ class StepAssembler {
   using Streams = std::map<std::pair<std::uint32_t, std::uint32_t>, Stream>;  // module and shard
 
   Stream& stream_of(const Identity& worker, Seconds now);
+  static void number(Stream& stream, std::vector<packet::Step>& workers);
   static std::uint64_t newest(const Stream& stream);
   static bool complete(const Stream& stream);
   static bool ready(const Stream& stream, Seconds now);

@@ -238,5 +238,55 @@ TEST(StepAssembler, StepNumbersMayHaveGaps) {
   EXPECT_EQ(closed(assembler), (Numbers{0, 10, 1'000'000}));
 }
 
+packet::Step unreduced(std::uint64_t reductions, std::uint32_t window, std::uint64_t before,
+                       std::uint32_t replica) {
+  packet::Step s = step_of(reductions, replica, 2);
+  s.number = {.reductions = reductions, .window = window, .unreduced = before};
+  return s;
+}
+
+packet::Step reduced_after(std::uint64_t reductions, std::uint64_t unreduced,
+                           std::uint32_t replica) {
+  packet::Step s = step_of(reductions, replica, 2);
+  s.number.unreduced = unreduced;
+  return s;
+}
+
+TEST(StepAssembler, StepsThatWereNotReducedHaveNumbersOfTheirOwn) {
+  StepAssembler assembler;
+  for (const std::uint32_t replica : {0U, 1U}) {
+    assembler.add(step_of(0, replica, 2), Seconds(0));
+    assembler.add(unreduced(1, 0, 0, replica), Seconds(0));
+    assembler.add(unreduced(1, 1, 1, replica), Seconds(0));
+    assembler.add(reduced_after(1, 2, replica), Seconds(0));
+  }
+  EXPECT_EQ(closed(assembler), (Numbers{0, 1, 2, 3}));
+}
+
+// Rank 1 leaves out one of three steps between two reductions, rank 0 one between the next two.
+TEST(StepAssembler, AWorkerThatLeavesOutAStepIsAlignedByTheNextReduction) {
+  StepAssembler assembler;
+  std::uint64_t before[] = {0, 0};
+  for (std::uint64_t r = 0; r < 2; ++r) {
+    for (std::uint32_t window = 0; window < 3; ++window) {
+      for (const std::uint32_t replica : {0U, 1U}) {
+        if (window == 1 && replica != r) continue;
+        assembler.add(unreduced(r, window, before[replica]++, replica), Seconds(0));
+      }
+    }
+    for (const std::uint32_t replica : {0U, 1U}) {
+      assembler.add(reduced_after(r, before[replica], replica), Seconds(0));
+    }
+  }
+  Numbers workers;
+  Numbers numbers;
+  while (const auto step = assembler.next(Seconds(100), true)) {
+    numbers.push_back(step->workers.front().header.step);
+    workers.push_back(step->workers.size());
+  }
+  EXPECT_EQ(numbers, (Numbers{0, 1, 2, 3, 4, 5, 6, 7}));
+  EXPECT_EQ(workers, (Numbers{2, 1, 2, 2, 2, 1, 2, 2}));
+}
+
 }  // namespace
 }  // namespace presum::aggregate

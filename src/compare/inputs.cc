@@ -15,9 +15,8 @@ using Kind = FingerprintKind;
 constexpr std::array kRandomKinds = {Kind::kRngTorch, Kind::kRngDevice, Kind::kRngNumpy,
                                      Kind::kRngPython};
 // Where the reader stands, which a restart counts anew, and what is compared elsewhere.
-constexpr std::array kNoSettings = {
-    Kind::kDataPass,       Kind::kDataBatch, Kind::kUnreducedSteps, Kind::kWrapperForward,
-    Kind::kGradientWeight, Kind::kBatch,     Kind::kUnreadInputs};
+constexpr std::array kNoSettings = {Kind::kDataPass,       Kind::kDataBatch, Kind::kWrapperForward,
+                                    Kind::kGradientWeight, Kind::kBatch,     Kind::kUnreadInputs};
 // A folder's name is among them: the samples themselves decide.
 constexpr std::array kDescriptions = {Kind::kDataAttributes};
 constexpr std::array kHashes = {

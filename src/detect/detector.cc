@@ -224,7 +224,9 @@ Detector::~Detector() = default;
 
 std::vector<Alarm> Detector::update(const StepRecord& record) { return state_->update(record); }
 StepAlarms Detector::judge(const StepRecord& record) {
-  StepAlarms out{.raised = update(record), .lasting = lasting()};
+  StepAlarms out;
+  if (!record.unused()) out.raised = update(record);
+  out.lasting = lasting();
   for (std::size_t s = 0; s < kStatisticCount; ++s)
     out.watched[s] = steps(static_cast<Statistic>(s));
   return out;

@@ -68,13 +68,12 @@ void Reduction::watch_unreduced_steps(const StepContext& context, SignalLog& log
   Blame blame;
   std::uint64_t most = 0;
   for (const WorkerRecord& w : context.record.workers) {
-    const std::uint64_t* steps = w.fingerprint_of(FingerprintKind::kUnreducedSteps);
-    if (steps == nullptr) continue;
+    const std::uint64_t steps = w.number.unreduced + (w.number.is_reduced() ? 0 : 1);
     log.checked(Check::kNoReduction);
     std::uint64_t& before = unreduced_[w.replica];
-    if (*steps > before) insert(blame.ranks, w.rank);
-    before = *steps;
-    most = std::max(most, *steps);
+    if (steps > before) insert(blame.ranks, w.rank);
+    before = steps;
+    most = std::max(most, steps);
   }
   if (blame.ranks.empty()) return;
   blame.everyone = blame.ranks.size() == context.workers();

@@ -55,7 +55,7 @@ TEST(NoReduction, AWrapperThatIsGoneAroundButReducesIsFine) {
 TEST(NoReduction, OptimiserStepsOnUnreducedGradientsAreNamedByRank) {
   Watched w;
   w.play(0, 9, [](StepRecord& r) {
-    if (r.step >= 4) set(r.workers[2], Kind::kUnreducedSteps, r.step - 3);
+    if (r.step >= 4) r.workers[2].number.unreduced = r.step - 3;
   });
   ASSERT_EQ(w.ids(), Ids{"no-reduction"});
   EXPECT_EQ(w.first().ranks, RankList{2});
@@ -66,9 +66,21 @@ TEST(NoReduction, OptimiserStepsOnUnreducedGradientsAreNamedByRank) {
 TEST(NoReduction, ACountThatStaysIsNotSeenAgain) {
   Watched w;
   w.play(0, 9, [](StepRecord& r) {
-    if (r.step >= 4) set(r.workers[2], Kind::kUnreducedSteps, std::uint64_t{1});
+    if (r.step >= 4) r.workers[2].number.unreduced = 1;
   });
   EXPECT_EQ(w.first().last_step, 4U);
+}
+
+TEST(NoReduction, AStepThatWasNotReducedIsNamedAtOnce) {
+  Watched w;
+  w.play(0, 5, [](StepRecord& r) {
+    for (WorkerRecord& x : r.workers) {
+      if (r.step >= 4) x.number = {.window = 0, .unreduced = r.step - 4};
+    }
+  });
+  ASSERT_EQ(w.ids(), Ids{"no-reduction"});
+  EXPECT_EQ(w.first().first_step, 4U);
+  EXPECT_EQ(number_of(w.first(), "unreduced_steps"), 2);
 }
 
 TEST(NoReduction, ExplainsParametersThatDrift) {

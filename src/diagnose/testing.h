@@ -163,7 +163,6 @@ class HealthyRun {
     set(w, Kind::kWeightDecay, 0.01);
     set(w, Kind::kDtype, std::uint64_t{0xF32});
     set(w, Kind::kDeterminism, std::uint64_t{0});
-    set(w, Kind::kUnreducedSteps, std::uint64_t{0});
     set(w, Kind::kWrapperForward, std::uint64_t{1});
   }
 

@@ -86,7 +86,7 @@ StepRecord compute(const StepInput& input) {
   }
   const auto known = cross.exact ? cross.exact : cross.estimated;
   if (known) fill_noise(*known, norms, record);
-  if (input.noise_scale != nullptr) {
+  if (input.noise_scale != nullptr && !record.unused()) {
     record.noise_scale = input.noise_scale->update(record.signal, record.noise);
   }
   return record;

@@ -56,8 +56,6 @@ constexpr std::array kKinds = {
     FingerprintInfo{FingerprintKind::kDtype, "dtype", kMatch, false, "environment-mismatch"},
     FingerprintInfo{FingerprintKind::kDeterminism, "determinism", kMatch, false,
                     "environment-mismatch"},
-    FingerprintInfo{FingerprintKind::kUnreducedSteps, "unreduced_steps", kNoise, false,
-                    "no-reduction"},
     FingerprintInfo{FingerprintKind::kWrapperForward, "wrapper_forward", kNoise, false,
                     "no-reduction"},
     FingerprintInfo{FingerprintKind::kGradientWeight, "gradient_weight", kNoise, true, ""},

@@ -18,6 +18,7 @@ inline constexpr std::array kOrders = {"unknown", "any",       "exact", "sequent
 inline constexpr std::array kDivisions = {"unknown",       "none",           "before-multiply",
                                           "before-divide", "after-multiply", "after-divide",
                                           "once"};
+inline constexpr std::array kStepUses = {"unknown", "used", "unused", "kept"};
 inline constexpr std::array kRepeats = {"not-tried", "equal", "different"};
 
 // "unknown" for what is out of range.

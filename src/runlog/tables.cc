@@ -127,6 +127,18 @@ struct EvidenceCodec : JsonCodec {
   static auto read(const Statement& row, int at) { return evidence_of(row.text(at)); }
 };
 
+// Whether it was reduced; which window it was is not kept.
+struct ReducedCodec {
+  static constexpr Type kType = Type::kInteger;
+  static constexpr bool kNullable = false;
+  static void bind(Statement& row, int at, std::uint32_t window) {
+    row.bind(at, std::uint64_t{window == StepNumber::kReduced});
+  }
+  static std::uint32_t read(const Statement& row, int at) {
+    return row.integer(at) != 0 ? StepNumber::kReduced : 0;
+  }
+};
+
 // NULL stands for 0.
 struct CountCodec {
   static constexpr Type kType = Type::kInteger;
@@ -281,6 +293,14 @@ Columns<WorkerStepRow> gradient_columns() {
       column<Row, &Row::tokens>("tokens", {"target tokens; 0 if unknown", "tokens"}),
       column<Row, &Row::micro_batches>("micro_batches",
                                        {"backward passes that went into the step"}),
+      coded_column<ReducedCodec, Row, &Row::number, &StepNumber::window>(
+          "reduced", {"1: a backward pass that synchronises ended the step; 0: an optimiser step "
+                      "took gradients that were not reduced"}),
+      column<Row, &Row::number, &StepNumber::unreduced>(
+          "unreduced_steps", {"its steps before this one that were not reduced", "steps"}),
+      enumeration<records::kStepUses, Row, &Row::use>(
+          "use", {"what became of the gradient before the next forward pass: an optimiser step "
+                  "used it, it was zeroed unused, or it was kept"}),
       column<Row, &Row::grad_norm>("grad_norm", {"L2 norm of its own gradient", kGradientUnit,
                                                  "an element is NaN, or none was read"}),
       column<Row, &Row::grad_max>(

@@ -173,7 +173,7 @@ bool Steps::asks_what_is_left() const {
 }
 
 void Steps::forward(const Number& left) {
-  if (open()) {
+  if (open() && contents_.report.use != StepUse::kUsed) {
     contents_.after = left;
     contents_.report.use = in_optimizer_               ? StepUse::kUsed
                            : settings_.knows_optimizer ? StepUse::kKept
@@ -214,7 +214,7 @@ bool Steps::needs_root() const {
 }
 
 Read Steps::pass_begins(const PassBeginning& how) {
-  if (open()) {
+  if (open() && contents_.report.use != StepUse::kUsed) {
     contents_.after = how.held;
     contents_.report.use = settings_.knows_optimizer ? StepUse::kKept : StepUse::kUnknown;
   }
@@ -341,12 +341,11 @@ void Steps::optimizer_steps(std::uint64_t which) {
     stepped_.clear();
   }
   stepped_.insert(which);
-  contents_.report.use = StepUse::kUsed;
+  if (machine_.state() != State::kEmpty) contents_.report.use = StepUse::kUsed;
   on(Event::kOptimizerStep);
 }
 
 void Steps::closed() {
-  contents_.report.use = StepUse::kUnknown;
   on(Event::kClosed);
 }
 

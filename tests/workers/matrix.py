@@ -23,7 +23,7 @@ from torch.utils.checkpoint import checkpoint
 
 import presum
 from presum.devices.readable import in_host_memory
-from presum.steps import collector
+from presum import attaching
 from workers.launch import main, token_rows, write_json
 
 STEPS = 20
@@ -216,7 +216,7 @@ def train(
     register_hook(model, configuration.comm_hook, after=False)
     monitor = None
     if run is not None:
-        collector.in_host_memory = (
+        attaching.in_host_memory = (
             not_in_host_memory if configuration.torch_operations else in_host_memory
         )
         monitor = presum.attach(

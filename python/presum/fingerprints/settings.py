@@ -37,7 +37,7 @@ class OptimizerSettings:
     def __call__(self, turn: int) -> Values:
         """``turn`` counts the steps that are recorded."""
         alive = [optimizer for one in self._optimizers if (optimizer := one()) is not None]
-        groups = [group for optimizer in alive for group in optimizer.param_groups]
+        groups = alive[0].param_groups if len(alive) == 1 else _together(alive)
         if len(groups) != len(self._hashes):
             self._seen, self._hashes, self._sum = [()] * len(groups), [0] * len(groups), 0
         for index in _due(turn, len(groups)):
@@ -59,6 +59,10 @@ class OptimizerSettings:
             self._sum -= self._hashes[index]
             self._hashes[index] = hash_text(f"{index} {sorted(settings)!r}")
             self._sum += self._hashes[index]
+
+
+def _together(optimizers: Sequence[Optimizer]) -> list[dict[str, Any]]:
+    return [group for optimizer in optimizers for group in optimizer.param_groups]
 
 
 def _due(turn: int, groups: int) -> Iterator[int]:

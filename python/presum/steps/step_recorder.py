@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 
 from presum._core import AuditRecord, EndedStep, Observer
 from presum.devices.gradient_pass import DTYPES, DeviceStep, FetchedStep, dense, poll_host_copies
-from presum.devices.readable import in_host_memory, readable
+from presum.devices.readable import readable
 from presum.fingerprints import StepFingerprints, TakenFingerprints
 from presum.fingerprints.step import MicroBatchSamples, StepSamples
 from presum.steps.gradient_source import GradientSource
@@ -74,6 +74,7 @@ class RecorderSetup:
     parameters: Sequence[weakref.ref[nn.Parameter]]
     names: Sequence[str]
     device: torch.device  # of the gradients
+    on_host: bool  # it is host memory
     replicas: int
     optimizers: Sequence[weakref.ref[Optimizer]]
     scaler: torch.amp.GradScaler | None
@@ -107,7 +108,7 @@ class StepRecorder:
         self.reads_sums = False  # of the pass under way, what ``.grad`` holds
         self.reads_arrivals = False  # likewise, what is added to it
         self._fingerprints = setup.fingerprints
-        self._on_host = in_host_memory(setup.device)
+        self._on_host = setup.on_host
         inner = source.inner()
         self._shifts_labels = inner is not None and shifts_labels(inner)
         self._scaled = setup.scaler is not None

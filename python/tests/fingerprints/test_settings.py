@@ -21,7 +21,7 @@ CPU = torch.device("cpu")
 
 
 def settings_of(optimizer: torch.optim.Optimizer) -> dict[str, int]:
-    return named(OptimizerSettings(optimizer)(0))
+    return named(OptimizerSettings([optimizer])(0))
 
 
 def test_optimizer_settings_change_with_every_hyper_parameter() -> None:
@@ -66,7 +66,7 @@ class Counted(list):  # type: ignore[type-arg]
 
 def test_many_parameter_groups_are_looked_at_in_turn() -> None:
     optimizers = [one_group_each(1000) for _ in range(2)]
-    mine, other = (OptimizerSettings(optimizer) for optimizer in optimizers)
+    mine, other = (OptimizerSettings([optimizer]) for optimizer in optimizers)
     optimizers[0].param_groups = looked = Counted(optimizers[0].param_groups)
     changed_at, seen_at = 5, None
     for turn in range(40):
@@ -79,13 +79,13 @@ def test_many_parameter_groups_are_looked_at_in_turn() -> None:
             seen_at = turn
     assert seen_at is not None and changed_at <= seen_at <= changed_at + 16
     # As if it had always been so: what is told depends on the settings alone.
-    fresh = OptimizerSettings(optimizers[1])
+    fresh = OptimizerSettings([optimizers[1]])
     assert [fresh(turn) for turn in range(40)][-1] == other(40)
 
 
 def test_a_group_that_is_added_is_seen_at_once() -> None:
     optimizer = one_group_each(3)
-    look = OptimizerSettings(optimizer)
+    look = OptimizerSettings([optimizer])
     before = look(0)
     optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(1))]})
     assert look(1) != before

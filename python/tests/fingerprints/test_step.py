@@ -41,10 +41,10 @@ def test_a_step_carries_every_family(
     rng = {"rng_torch", "rng_numpy", "rng_python"}
     settings = {"optimizer_class", "optimizer_settings", "learning_rate", "weight_decay"}
     modes = {"mode", "modes", "dropout", "dropouts", "dtype", "determinism"}
-    assert rng | settings | modes | {"unreduced_steps", "wrapper_forward", "batch"} == set(values)
+    assert rng | settings | modes | {"wrapper_forward", "batch"} == set(values)
     assert packets.steps[0].samples == rows_of(PARTS[:3])
     assert values["batch"] == sum(rows_of(PARTS[:3])) & WORD
-    assert (values["mode"], values["unreduced_steps"], values["wrapper_forward"]) == (1, 0, 1)
+    assert (values["mode"], values["wrapper_forward"]) == (1, 1)
     assert "numpy" in packets.facts
 
 
@@ -82,7 +82,7 @@ def test_without_fingerprints_only_facts_about_the_step_travel(
 ) -> None:
     with presum.attach(model, optimizer=optimizer, run=tmp_path, fingerprints=False, quiet=True):
         one_step(model, optimizer, PARTS[:3])
-    assert set(packets.steps[0].values) == {"unreduced_steps", "wrapper_forward"}
+    assert set(packets.steps[0].values) == {"wrapper_forward"}
     assert not packets.steps[0].states and not packets.steps[0].samples
     assert "numpy" not in packets.facts
 
@@ -99,9 +99,24 @@ def test_micro_batches_of_a_step_are_put_together_and_validation_left_out(
         model(PARTS[5:9])  # no backward
         with torch.no_grad():
             model(PARTS[10:12])
-        one_step(model, optimizer, PARTS[2:4])
+        model(PARTS[2:4])["loss"].backward()
+        optimizer.step()
     assert len(packets.steps) == 1
     assert packets.steps[0].samples == rows_of(PARTS[:4])
+
+
+def test_micro_batches_that_were_zeroed_are_not_of_the_step(
+    model: DistributedDataParallel,
+    optimizer: torch.optim.Optimizer,
+    packets: Packets,
+    tmp_path: Path,
+) -> None:
+    with presum.attach(model, optimizer=optimizer, run=tmp_path, quiet=True):
+        with model.no_sync():
+            model(PARTS[:2])["loss"].backward()
+        one_step(model, optimizer, PARTS[2:4])
+    (step,) = packets.steps
+    assert step.samples == rows_of(PARTS[2:4])
 
 
 def test_samples_that_cannot_be_found_are_unknown(
@@ -203,7 +218,8 @@ def test_optimiser_steps_on_gradients_that_were_not_reduced_are_counted(
         with model.no_sync():
             one_step(model, optimizer, PARTS[:3])  # wrong: one micro-batch too many
         one_step(model, optimizer, PARTS[:3])
-    assert [step.values["unreduced_steps"] for step in packets.steps] == [0, 1, 1, 2]
+    assert [step.reduced for step in packets.steps] == [True, False, True, True, False, True]
+    assert [step.unreduced for step in packets.steps] == [0, 0, 1, 1, 1, 2]
 
 
 def test_generators_are_read_before_the_forward_pass_draws(
@@ -383,7 +399,7 @@ def test_on_a_device_the_same_is_sent(
         model = DistributedDataParallel(Model())
         optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=1e-3)
         before = len(packets.steps)
-        place = "presum.steps.collector.in_host_memory"
+        place = "presum.attaching.in_host_memory"
         monkeypatch.setattr(place, lambda device, on_host=on_host: on_host)
         monitor = presum.attach(model, optimizer=optimizer, run=tmp_path, quiet=True)
         for step in range(5):

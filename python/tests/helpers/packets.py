@@ -15,6 +15,7 @@ from presum._core import hash_rows
 from presum.fingerprints.families import KIND
 
 STEP, FINGERPRINTS, STATES, SAMPLES, INDICES, FACTS, NOTE, CLOCK = 1, 6, 8, 9, 10, 17, 19, 20
+REDUCED = 0xFFFFFFFF
 NAMES = {number: name for name, number in KIND.items()}
 
 
@@ -42,6 +43,8 @@ class Step:
     samples: list[int] = field(default_factory=list)
     indices: list[int] = field(default_factory=list)
     order: int = 0  # among all packets
+    reduced: bool = True
+    unreduced: int = 0  # steps before it that were not
 
 
 @dataclass
@@ -67,7 +70,8 @@ class Packets:
         self.facts = dict(pairs(found[FACTS]))
 
     def _step(self, found: dict[int, bytes], number: int) -> None:
-        step = Step(number, order=self.count)
+        unreduced, window = struct.unpack_from("<QI", found[STEP], 32)
+        step = Step(number, order=self.count, reduced=window == REDUCED, unreduced=unreduced)
         for kind, value in struct.iter_unpack("<IQ", found[FINGERPRINTS]):
             assert NAMES[kind] not in step.values, "sent twice"
             step.values[NAMES[kind]] = value

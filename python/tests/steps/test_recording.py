@@ -80,7 +80,7 @@ def arrivals(monkeypatch: pytest.MonkeyPatch) -> list[FakeEvent]:
         fetch.follow(found[-1])  # type: ignore[arg-type]
 
     monkeypatch.setattr(HostCopy, "__init__", begin)
-    monkeypatch.setattr("presum.steps.collector.in_host_memory", lambda device: False)
+    monkeypatch.setattr("presum.attaching.in_host_memory", lambda device: False)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr("presum.transport.session.ORPHAN_SECONDS", 0.02)
     return found

@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import presum
 from helpers.loss_model import LossModel, train
-from presum.parallel.ddp import DdpCollector
+from presum.steps.step_recorder import StepRecorder
 from presum.transport.channel import Channel
 from programs_started import presum_command
 
@@ -114,13 +114,18 @@ def test_an_output_that_is_given_again_keeps_one_hook(tmp_path: Path) -> None:
 def test_losses_of_two_forwards_belong_to_their_own_backward_passes(
     model: DistributedDataParallel, tmp_path: Path
 ) -> None:
-    with presum.attach(model, run=tmp_path):
+    """The forward around the wrapper arms no reduction."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    with presum.attach(model, optimizer=optimizer, run=tmp_path):
         first = model.module(torch.ones(2, 4))["loss"]
-        second = model(torch.ones(2, 4))["loss"]
+        second = model(torch.ones(2, 4) * 2)["loss"]
         second.backward()
         first.backward()
-    losses = presum.load(tmp_path).workers.loss
-    assert losses.tolist() == [pytest.approx(second.item()), pytest.approx(first.item())]
+        optimizer.step()
+    workers = presum.load(tmp_path).workers
+    assert workers.loss.tolist() == [pytest.approx(second.item()), pytest.approx(first.item())]
+    assert workers.reduced.tolist() == [1, 0]
+    assert workers.use.tolist() == ["kept", "used"]
 
 
 def test_gradients_of_inputs_alone_are_no_step(
@@ -143,7 +148,7 @@ def test_a_failing_error_report_does_not_reach_training(
     def broken(*_args: object, **_kwargs: object) -> None:
         raise RuntimeError("lone surrogate \udc80")
 
-    monkeypatch.setattr(DdpCollector, "read", broken)
+    monkeypatch.setattr(StepRecorder, "read", broken)
     monkeypatch.setattr(Channel, "complain", broken)
     with presum.attach(model, run=tmp_path):
         train(model, 2)
