@@ -74,7 +74,8 @@ test: build cpp-release lint
 	@echo "== Python tests"
 	@$(BIN)/python -m pytest -m "not deep" -n $(PYTEST_JOBS) --dist loadfile
 
-test-deep: build cpp-asan-ubsan cpp-tsan
+test-deep: build cpp-release cpp-asan-ubsan cpp-tsan
+	@PRESUM_DEEP=1 build/release/src/step/step_test --gtest_filter='Machine.*' --gtest_brief=1
 	@ctest --preset asan-ubsan -j $(JOBS)
 	@ctest --preset tsan -j $(JOBS)
 	@$(BIN)/python -m pytest -m deep

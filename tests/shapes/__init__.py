@@ -3,10 +3,28 @@
 
 from __future__ import annotations
 
-from shapes import accumulation, loops, models, several_forwards, several_models
+from shapes import (
+    accumulation,
+    loaders,
+    loops,
+    models,
+    setups,
+    several_forwards,
+    several_models,
+    unreduced,
+)
 
 SHAPES = {
     shape.name: shape
-    for module in (accumulation, several_forwards, several_models, models, loops)
+    for module in (
+        accumulation,
+        several_forwards,
+        several_models,
+        models,
+        loops,
+        unreduced,
+        setups,
+        loaders,
+    )
     for shape in module.SHAPES
 }

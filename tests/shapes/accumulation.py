@@ -34,7 +34,7 @@ def under_no_sync(run: Training) -> None:
     model = run.wrap(network())
     optimizer = sgd(model)
     run.watch(model, optimizer)
-    batches = list(run.batches(count=PASSES * run.shape.steps - 2))
+    batches = list(run.batches(count=PASSES * run.steps - 2))
     for first in range(0, len(batches), PASSES):
         window = [loss_of(x, PASSES) for x in batches[first : first + PASSES]]
         run.expect(model, window)

@@ -100,7 +100,7 @@ def one_batch_overfitted(run: Training) -> None:
     optimizer = sgd(model)
     run.watch(model, optimizer)
     x = next(run.batches())
-    for _ in range(run.shape.steps):
+    for _ in range(run.steps):
         run.expect(model, [loss_of(x)])
         optimizer.zero_grad()
         loss_of(x)(model).backward()
@@ -135,7 +135,7 @@ def closures(run: Training) -> None:
     model = run.wrap(network())
     optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=3)
     run.watch(model, optimizer)
-    for x in run.batches(count=run.shape.steps):
+    for x in run.batches(count=run.steps):
 
         def closure(x: torch.Tensor = x) -> torch.Tensor:
             run.expect(model, [loss_of(x)])
@@ -168,7 +168,7 @@ def policy_gradient(run: Training) -> None:
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     run.watch(model, optimizer)
     torch.manual_seed(run.rank)
-    for states in run.batches(16, WIDTH, count=run.shape.steps // 4):
+    for states in run.batches(16, WIDTH, count=run.steps // 4):
         with torch.no_grad():
             before = model(states)[:, :2].log_softmax(-1)
             actions = before.exp().multinomial(1)
@@ -204,7 +204,7 @@ def five_trainings(run: Training) -> None:
         model = run.wrap(network())
         optimizer = sgd(model)
         run.watch(model, optimizer)
-        for x in run.batches(count=run.shape.steps // 5):
+        for x in run.batches(count=run.steps // 5):
             run.expect(model, [loss_of(x)])
             optimizer.zero_grad()
             loss_of(x)(model).backward()

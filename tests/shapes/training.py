@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import math
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +24,8 @@ import presum
 
 Loss = Callable[[nn.Module], torch.Tensor]
 WIDTH = 8
+LONGER = int(os.environ.get("PRESUM_SHAPES_LONGER", "1"))  # times as many steps
+SEED = int(os.environ.get("PRESUM_SHAPES_SEED", "0"))
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,7 @@ class Shape:
     steps: int = 20
     findings: frozenset[str] = frozenset()  # that are due, at warning or above
     false: frozenset[str] = frozenset()  # those that are not, and come all the same today
+    ragged: bool = False  # workers leave out steps: they are numbered together all the same
     world: int = 4
 
 
@@ -58,23 +62,29 @@ class Training:
     expected: list[Step] = field(default_factory=list)
     monitors: list[presum.Monitor] = field(default_factory=list)
 
+    @property
+    def steps(self) -> int:
+        return self.shape.steps * LONGER
+
     def wrap(self, model: nn.Module, **ddp: Any) -> DistributedDataParallel:
         """In DDP; all workers begin alike."""
         self.models.append(DistributedDataParallel(model, **ddp))
         return self.models[-1]  # type: ignore[return-value]
 
-    def watch(self, model: nn.Module, optimizer: torch.optim.Optimizer, **options: Any) -> None:
+    def watch(
+        self, model: nn.Module, optimizer: Any = None, **options: Any
+    ) -> presum.Monitor | None:
         """As a user does, in the run that is watched."""
-        if self.watched is not None:
-            monitor = presum.attach(
-                model, optimizer=optimizer, run=self.watched, quiet=True, **options
-            )
-            self.monitors.append(monitor)
+        if self.watched is None:
+            return None
+        monitor = presum.attach(model, optimizer=optimizer, run=self.watched, quiet=True, **options)
+        self.monitors.append(monitor)
+        return monitor
 
     def batches(self, *shape: int, count: int | None = None) -> Iterator[torch.Tensor]:
         """Batches of rows that no other worker has."""
-        draws = torch.Generator().manual_seed(1000 + self.rank)
-        for _ in range(count or self.shape.steps):
+        draws = torch.Generator().manual_seed(1000 * (SEED + 1) + self.rank)
+        for _ in range(count or self.steps):
             yield torch.randn(*(shape or (4, WIDTH)), generator=draws)
 
     def expect(self, model: nn.Module, losses: Sequence[Loss], *, known: bool = True) -> None:
@@ -83,7 +93,7 @@ class Training:
         if not self.asks_oracle:
             return
         place = self.models.index(model)
-        bare = copy.deepcopy(model.module)
+        bare = copy.deepcopy(getattr(model, "module", model))
         bare.zero_grad()
         with torch.random.fork_rng():
             values = []

@@ -22,8 +22,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 import presum
-from presum.devices.readable import in_host_memory
 from presum import attaching
+from presum.devices.readable import in_host_memory
 from workers.launch import main, token_rows, write_json
 
 STEPS = 20

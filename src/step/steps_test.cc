@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "step/steps.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <optional>
+#include <vector>
+
+#include "packet/packet.h"
+
+namespace presum::step {
+namespace {
+
+constexpr Dtype kType = Dtype::kF32;
+
+// A model of two parameters, trained as a framework would.
+class Trained {
+ public:
+  explicit Trained(Settings settings = {.knows_optimizer = true})
+      : steps_(std::move(*Steps::create(
+            {.sketch_size = 64},
+            {{.name = "a.weight", .elements = 2}, {.name = "b.weight", .elements = 2}},
+            settings))) {}
+
+  Steps& operator*() { return steps_; }
+  Steps* operator->() { return &steps_; }
+
+  void forward() {
+    steps_.forward(left_);
+    steps_.enter_wrapper();
+    steps_.enter_module();
+  }
+  // A pass whose gradients are all `value`, where `.grad` held something of size `held`.
+  Read pass(bool reduces, float value, double held = 0, bool more_follow = false) {
+    steps_.reached(++forwards_, {.loss = value, .tokens = 1.0, .share = {}});
+    const Read read = steps_.pass_begins(
+        {.reduces = reduces, .more_follow = more_follow, .readable = true, .held = held});
+    const std::vector<float> gradient(2, value);
+    for (ParameterId id = 0; read != Read::kNothing && id < 2; ++id) {
+      EXPECT_TRUE(steps_.gradient(id, gradient.data(), 2, kType));
+    }
+    steps_.pass_ends({});
+    left_ = 1;
+    return read;
+  }
+  void optimizer(std::uint64_t which = 0) {
+    steps_.optimizer_begins();
+    steps_.optimizer_steps(which);
+  }
+  void zero() { left_ = 0; }
+  std::optional<packet::Step> ended() {
+    auto step = steps_.take_ended();
+    if (!step) return std::nullopt;
+    return std::get<packet::Step>(*packet::decode(step->packet(0).bytes));
+  }
+
+ private:
+  Steps steps_;
+  std::uint64_t forwards_ = 0;
+  double left_ = 0;
+};
+
+double norm(const packet::Step& step) { return std::sqrt(step.total.sum_squares); }
+
+TEST(Steps, AReducedStepEndsAtTheOptimiser) {
+  Trained model;
+  model.forward();
+  EXPECT_EQ(model.pass(true, 3), Read::kSums);
+  EXPECT_FALSE(model.ended());
+  model.optimizer();
+  const auto step = model.ended();
+  ASSERT_TRUE(step);
+  EXPECT_TRUE(step->number.is_reduced());
+  EXPECT_EQ(step->use, StepUse::kUsed);
+  EXPECT_EQ(step->optimizer_step, 1U);
+  EXPECT_EQ(norm(*step), 6);
+  ASSERT_EQ(step->micro.size(), 1U);
+  EXPECT_EQ(step->micro[0].loss, 3);
+}
+
+TEST(Steps, AWindowThatAnOptimiserTookIsAStepThatWasNotReduced) {
+  Trained model;
+  for (std::uint32_t i = 0; i < 3; ++i) {
+    model.forward();
+    // The first could be one of several; then it is known better.
+    EXPECT_EQ(model.pass(false, 3, 0, true), i == 0 ? Read::kNothing : Read::kSums);
+    model.optimizer();
+    const auto step = model.ended();
+    ASSERT_TRUE(step);
+    EXPECT_FALSE(step->number.is_reduced());
+    EXPECT_EQ(step->number.window, i);
+    EXPECT_EQ(step->number.unreduced, i);
+    EXPECT_EQ(step->elements, i == 0 ? 0U : 4U);
+    EXPECT_EQ(step->skipped_parameters, i == 0 ? 2U : 0U);
+    EXPECT_EQ(step->micro.at(0).loss, 3);
+  }
+  EXPECT_EQ(model->steps(), 3U);
+}
+
+TEST(Steps, WhatIsAddedToAHeldGradientIsReadAsItArrives) {
+  Trained model;
+  model.forward();
+  model.pass(true, 3);
+  model.forward();
+  EXPECT_EQ(model.ended()->use, StepUse::kKept);
+  EXPECT_EQ(model.pass(true, 5, 1), Read::kArrivals);
+  EXPECT_FALSE(model->reduced_is_due());  // what was held is in it
+  model.optimizer();
+  EXPECT_EQ(norm(*model.ended()), 10);
+}
+
+TEST(Steps, OfSeveralPassesOverAHeldGradientNothingIsKnown) {
+  Trained model;
+  model.forward();
+  model.pass(false, 3, 1, true);
+  model.forward();
+  EXPECT_EQ(model.pass(true, 5, 1), Read::kNothing);
+  model.optimizer();
+  const auto step = model.ended();
+  EXPECT_EQ(step->micro_batches, 2U);
+  EXPECT_EQ(step->elements, 0U);
+  EXPECT_EQ(step->skipped_parameters, 2U);
+  EXPECT_TRUE(step->sketch.empty());
+}
+
+TEST(Steps, TwoArrivalsAtOneParameterAreNotKnown) {
+  Trained model;
+  model->forward();
+  model->pass_begins({.reduces = true, .held = 1.0});
+  const float gradient[2] = {1, 1};
+  for (int i = 0; i < 2; ++i) {
+    model->arrives(0);
+    ASSERT_TRUE(model->gradient(0, gradient, 2, kType));
+  }
+  model->pass_ends({});
+  model.optimizer();
+  EXPECT_EQ(model.ended()->elements, 0U);
+}
+
+TEST(Steps, AGradientThatIsZeroedIsUnused) {
+  Trained model;
+  model.forward();
+  model.pass(true, 3);
+  model.zero();
+  model.forward();
+  EXPECT_EQ(model.ended()->use, StepUse::kUnused);
+  // Within a step of the optimiser it is its own (LBFGS).
+  model->optimizer_begins();
+  model.pass(true, 3);
+  model.zero();
+  model.forward();
+  EXPECT_EQ(model.ended()->use, StepUse::kUsed);
+}
+
+TEST(Steps, AWindowThatIsZeroedIsDropped) {
+  Trained model;
+  model.forward();
+  model.pass(false, 100, 0, true);
+  EXPECT_TRUE(model->zeroed(false));
+  EXPECT_EQ(model->dropped_windows(), 1U);
+  model.forward();
+  model.pass(true, 3);
+  model.optimizer();
+  const auto step = model.ended();
+  EXPECT_EQ(step->micro_batches, 1U);
+  EXPECT_EQ(step->micro.size(), 1U);
+  EXPECT_FALSE(model.ended());
+}
+
+TEST(Steps, WithoutAnOptimiserParametersThatChangedTellOfItsStep) {
+  Trained model({.knows_optimizer = false});
+  model.forward();
+  model.pass(false, 3);
+  EXPECT_FALSE(model->zeroed(true));
+  const auto step = model.ended();
+  ASSERT_TRUE(step);
+  EXPECT_FALSE(step->number.is_reduced());
+  EXPECT_EQ(norm(*step), 6);
+}
+
+TEST(Steps, StepsOfSeveralOptimisersAfterOnePassAreOne) {
+  Trained model;
+  for (std::uint64_t i = 1; i <= 3; ++i) {
+    model.forward();
+    model.pass(true, 1);
+    model.optimizer(0);
+    model.optimizer(1);
+    EXPECT_EQ(model->optimizer_steps(), i);
+    EXPECT_EQ(model.ended()->optimizer_step, i);
+    EXPECT_FALSE(model.ended());
+  }
+  model.optimizer(1);
+  EXPECT_EQ(model->optimizer_steps(), 4U);
+}
+
+TEST(Steps, APassThatFailedLeavesAGradientThatIsNotKnown) {
+  Trained model;
+  model.forward();
+  model->pass_begins({.reduces = false, .held = 0.0});
+  model.forward();  // it raised
+  model.pass(false, 3, 0, true);
+  model.forward();
+  model->pass_begins({.reduces = true, .held = 1.0});
+  model.forward();  // it raised
+  model.pass(true, 3, 1);
+  model.optimizer();
+  const auto step = model.ended();
+  EXPECT_EQ(step->number.reductions, 1U);  // others may have reduced in the one that failed
+  EXPECT_EQ(step->micro_batches, 2U);
+  EXPECT_EQ(step->elements, 0U);
+}
+
+TEST(Steps, EveryNthIsRecordedAndTheFirstThatWasNotReduced) {
+  Trained model({.every = 3, .knows_optimizer = true});
+  std::vector<std::uint64_t> reduced;
+  std::vector<std::uint32_t> unreduced;
+  for (int i = 0; i < 16; ++i) {
+    model.forward();
+    model.pass(i < 8, 1, 0, i >= 8);
+    model.optimizer();
+    const auto step = model.ended();
+    if (!step) continue;
+    if (step->number.is_reduced()) reduced.push_back(step->number.reductions);
+    if (!step->number.is_reduced()) unreduced.push_back(step->number.window);
+  }
+  EXPECT_EQ(reduced, (std::vector<std::uint64_t>{0, 3, 6}));
+  EXPECT_EQ(unreduced, (std::vector<std::uint32_t>{0, 1, 4, 7}));
+}
+
+TEST(Steps, AWorkerWithoutInputHasAStepOfItsOwn) {
+  Trained model;
+  model.forward();
+  model.pass(true, 3);
+  model->forward();
+  EXPECT_TRUE(model.ended());
+  model->shadow();
+  const auto step = model.ended();
+  ASSERT_TRUE(step);
+  EXPECT_EQ(step->number.reductions, 1U);
+  EXPECT_EQ(step->micro_batches, 0U);
+}
+
+TEST(Steps, WhatComesLateDecidesToo) {
+  Trained model;
+  model.forward();
+  model.pass(true, 3);
+  model.forward();
+  model.ended();
+  EXPECT_EQ(model->pass_begins({.reduces = true, .held = Late{0}}), Read::kArrivals);
+  model->pass_ends({.scale = Late{1}});
+  EXPECT_TRUE(model->reduced_is_due());
+  const float gradient[2] = {4, 4};
+  for (ParameterId id = 0; id < 2; ++id) {
+    ASSERT_TRUE(model->gradient(id, gradient, 2, kType));
+    ASSERT_TRUE(model->reduced_gradient(id, gradient, 2, kType));
+  }
+  model.optimizer();
+  for (const double held : {0.0, 1.0}) {
+    Trained other;
+    other.forward();
+    other->pass_begins({.reduces = true, .held = Late{0}});
+    for (ParameterId id = 0; id < 2; ++id) {
+      ASSERT_TRUE(other->gradient(id, gradient, 2, kType));
+    }
+    other->pass_ends({.scale = Late{1}});
+    for (ParameterId id = 0; id < 2; ++id) {
+      ASSERT_TRUE(other->reduced_gradient(id, gradient, 2, kType));
+    }
+    other.optimizer();
+    auto ended = other->take_ended();
+    const std::vector<double> come = {held, 2};
+    ended->numbers(come);
+    const auto step = std::get<packet::Step>(*packet::decode(ended->packet(0).bytes));
+    EXPECT_EQ(norm(step), 4);  // 8 over the scale
+    EXPECT_EQ(step.reduced.has_value(), held == 0);
+  }
+}
+
+}  // namespace
+}  // namespace presum::step
