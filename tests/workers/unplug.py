@@ -81,7 +81,7 @@ def collectors_break(_rank: int, run: Path) -> None:
 def collector_breaks(rank: int, _run: Path) -> None:
     if rank == 1:
         assert open_sessions()
-        ddp.DdpCollector.read = _broken  # type: ignore[method-assign]
+        step_recorder.StepRecorder.read = _broken  # type: ignore[method-assign]
 
 
 def _broken(*_args: object, **_kwargs: object) -> None:

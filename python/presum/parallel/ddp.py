@@ -35,6 +35,8 @@ class ReducingPasses:
         self._model = weakref.proxy(model)
         self._armed = False  # by a forward pass since the last pass that reduced
         self._seen = False  # a forward pass since then
+        # No forward pass prepared DDP for the pass under way, and none asked it to leave it out.
+        self.takes_no_part = False
 
     def after_forward(self) -> None:
         """To be called after each forward of the wrapper."""
@@ -48,6 +50,7 @@ class ReducingPasses:
         model = self._model
         told = model.require_backward_grad_sync and model.require_forward_param_sync
         due = bool(self._armed or (self._seen and told))
+        self.takes_no_part = not self._seen and bool(model.require_backward_grad_sync)
         if due:
             self._armed = self._seen = False
         return due

@@ -77,7 +77,7 @@ class DdpLeaves:
             self._settle()  # the pass before ended in an exception
         self._leaves.passes += not self._due
         self._look()
-        self._due = self._passes.begin()
+        self._due = self._passes.begin() or self._passes.takes_no_part
         self._retained = self._retains or self._passes.more_follow()
         self._pass = TAPS.backward_passes
 

@@ -333,8 +333,8 @@ class StepRecorder:
             self.source.queue(Hook(self, self._after_backward))
 
     def _after_backward(self) -> None:
-        self._end_queued = False
         self.source.pass_is_over()
+        self._end_queued = False
         self.observer.forget_reached()
         self._pass_rows = {}
 
