@@ -53,33 +53,37 @@ Steps make(std::uint32_t module, std::uint32_t replica, std::uint32_t shard, std
 void gradient(Steps& o, ParameterId id, std::uintptr_t address, std::size_t count,
               std::uint8_t dtype) {
   const auto* data = memory_at<const void>(address, count);
-  unwrap(without_gil([&] { return o.gradient(id, data, count, static_cast<Dtype>(dtype)); }));
+  unwrap(
+      without_gil([&] { return o.gradients().read(id, data, count, static_cast<Dtype>(dtype)); }));
 }
 
 void reduced(Steps& o, ParameterId id, std::uintptr_t address, std::size_t count,
              std::uint8_t dtype) {
   const auto* data = memory_at<const void>(address, count);
-  unwrap(
-      without_gil([&] { return o.reduced_gradient(id, data, count, static_cast<Dtype>(dtype)); }));
+  unwrap(without_gil(
+      [&] { return o.gradients().read_reduced(id, data, count, static_cast<Dtype>(dtype)); }));
 }
 
 template <class To>
 void gradient_sums(To& to, ParameterId id, std::uint64_t elements, bool reduced, double sum_squares,
                    double max_abs, std::uint64_t nonfinite, std::uint64_t fingerprint) {
-  unwrap(to.gradient_sums(id, {sum_squares, max_abs, nonfinite, fingerprint}, elements, reduced));
+  unwrap(
+      to.gradients().take(id, {sum_squares, max_abs, nonfinite, fingerprint}, elements, reduced));
 }
 
 void state(Steps& o, std::uint32_t kind, std::uint32_t index, std::uintptr_t address,
            std::size_t count, std::uint32_t element_bytes) {
   const auto* data = memory_at<const void>(address, count);
   unwrap(without_gil([&] {
-    return o.state(static_cast<StateHash::Kind>(kind), index, data, count, element_bytes);
+    return o.contents().state(o.layout(), static_cast<StateHash::Kind>(kind), index, data, count,
+                              element_bytes);
   }));
 }
 
 template <class To>
 void state_sum(To& to, std::uint32_t kind, std::uint32_t index, std::uint64_t fingerprint) {
-  unwrap(to.state_sum(static_cast<StateHash::Kind>(kind), index, fingerprint));
+  unwrap(
+      to.contents().state_sum(to.layout(), static_cast<StateHash::Kind>(kind), index, fingerprint));
 }
 
 void reached(Steps& steps, std::uint64_t forward, std::optional<Number> loss, Number tokens,
@@ -126,7 +130,7 @@ std::uint64_t hash_bytes(const nb::object& data, std::uint64_t seed) {
 
 nb::bytes end_step(Steps& o, std::uint64_t optimizer_step, std::uint32_t micro_batches,
                    std::uint32_t skipped, double scale, std::uint64_t dropped) {
-  return to_bytes(o.end_step({optimizer_step, micro_batches, skipped, scale, dropped}));
+  return to_bytes(step::end_step(o, {optimizer_step, micro_batches, skipped, scale, dropped}));
 }
 
 nb::bytes stamp(const nb::bytes& packet, std::uint64_t run, std::uint32_t segment) {
@@ -137,39 +141,41 @@ nb::bytes stamp(const nb::bytes& packet, std::uint64_t run, std::uint32_t segmen
 }
 
 // What a program reports of the step that is open, or of one that has ended.
-template <class Class, class Contents>
-void bind_contents(Class& bound, Contents contents) {
+template <class Class>
+void bind_contents(Class& bound) {
   using Self = typename Class::Type;
   bound
       .def(
           "samples",
-          [contents](Self& self, const std::vector<std::uint64_t>& h) {
-            contents(self).samples(h);
-          },
+          [](Self& self, const std::vector<std::uint64_t>& h) { self.contents().samples(h); },
           nb::arg("hashes"))
       .def(
           "indices",
-          [contents](Self& self, const std::vector<std::uint64_t>& i) {
-            contents(self).indices(i);
-          },
+          [](Self& self, const std::vector<std::uint64_t>& i) { self.contents().indices(i); },
           nb::arg("indices"))
       .def(
           "fingerprint",
-          [contents](Self& self, std::uint32_t kind, std::uint64_t value) {
-            contents(self).fingerprint(kind, value);
+          [](Self& self, std::uint32_t kind, std::uint64_t value) {
+            self.contents().fingerprint(kind, value);
           },
           nb::arg("kind"), nb::arg("value"))
       .def(
-          "mean_dot", [contents](Self& self, double value) { contents(self).mean_dot = value; },
+          "gram",
+          [](Self& self, const std::vector<double>& share) {
+            unwrap(self.contents().set_gram(share, self.identity().replicas));
+          },
+          nb::arg("share"))
+      .def(
+          "mean_dot", [](Self& self, double value) { self.contents().mean_dot = value; },
           nb::arg("value"))
-      .def("begin_states", &Self::begin_states)
+      .def("begin_states", [](Self& self) { self.contents().begin_states(); })
       .def("state_sum", &state_sum<Self>, nb::arg("kind"), nb::arg("index"), nb::arg("fingerprint"))
       .def("gradient_sums", &gradient_sums<Self>, nb::arg("parameter"), nb::arg("elements"),
            nb::arg("reduced"), nb::arg("sum_squares"), nb::arg("max_abs"), nb::arg("nonfinite"),
            nb::arg("fingerprint"))
       .def(
           "add_sketch",
-          [](Self& self, const std::vector<float>& values) { self.add_sketch(values); },
+          [](Self& self, const std::vector<float>& values) { self.gradients().add_sketch(values); },
           nb::arg("values"));
 }
 
@@ -201,12 +207,20 @@ void bind_events(nb::class_<Steps>& steps) {
       .def("reduction", &Steps::reduction, nb::arg("readable"))
       .def("shadow", &Steps::shadow)
       .def("arrives", &Steps::arrives, nb::arg("parameter"))
-      .def("mark_seen", &Steps::mark_seen, nb::arg("parameter"))
-      .def("seen", &Steps::seen, nb::arg("parameter"))
-      .def_prop_ro("unseen", &Steps::unseen)
-      .def("skip", &Steps::skip, nb::arg("count"))
       .def(
-          "seed", [](const Steps& s, ParameterId id) { return s.seed(id); }, nb::arg("parameter"))
+          "mark_seen", [](Steps& s, ParameterId id) { s.gradients().mark_seen(id); },
+          nb::arg("parameter"))
+      .def(
+          "seen", [](const Steps& s, ParameterId id) { return s.gradients().seen(id); },
+          nb::arg("parameter"))
+      .def_prop_ro("unseen", [](const Steps& s) { return s.gradients().unseen(); })
+      .def(
+          "skip",
+          [](Steps& s, std::uint32_t count) { s.contents().report.skipped_parameters += count; },
+          nb::arg("count"))
+      .def(
+          "seed", [](const Steps& s, ParameterId id) { return s.gradients().seed(id); },
+          nb::arg("parameter"))
       .def("zeroed", &Steps::zeroed, nb::arg("changed"))
       .def("optimizer_begins", &Steps::optimizer_begins)
       .def("optimizer_steps", nb::overload_cast<std::uint64_t>(&Steps::optimizer_steps),
@@ -224,7 +238,7 @@ void bind_ended_step(nb::module_& m) {
   nb::class_<EndedStep> ended(m, "EndedStep",
                               "A step that has ended, until its packet is made (see "
                               "src/step/ended_step.h). One thread at a time.");
-  bind_contents(ended, [](EndedStep& e) -> step::Contents& { return e.contents(); });
+  bind_contents(ended);
   ended
       .def(
           "numbers", [](EndedStep& e, const std::vector<double>& come) { e.numbers(come); },
@@ -235,9 +249,6 @@ void bind_ended_step(nb::module_& m) {
             e.rows(hashes, others);
           },
           nb::arg("hashes"), nb::arg("others"))
-      .def(
-          "gram", [](EndedStep& e, const std::vector<double>& share) { unwrap(e.gram(share)); },
-          nb::arg("share"))
       .def(
           "packet", [](EndedStep& e, std::uint64_t dropped) { return to_bytes(e.packet(dropped)); },
           nb::arg("dropped"));
@@ -250,7 +261,7 @@ void bind_observer(nb::module_& m) {
   nb::class_<Steps> steps(m, "Observer",
                           "The steps of one model on one worker, as packets (see "
                           "src/step/steps.h). One thread at a time.");
-  bind_contents(steps, [](Steps& s) -> step::Contents& { return s.contents(); });
+  bind_contents(steps);
   bind_events(steps);
   steps
       .def(nb::new_(&make), nb::kw_only(), nb::arg("module"), nb::arg("replica"), nb::arg("shard"),
@@ -258,7 +269,12 @@ void bind_observer(nb::module_& m) {
            nb::arg("facts"), nb::arg("parameters"), nb::arg("buffers"), nb::arg("every") = 1,
            nb::arg("reduced_every") = 1, nb::arg("knows_optimizer") = false,
            nb::arg("on_host") = true)
-      .def("fact", &Steps::fact, nb::arg("key"), nb::arg("value"))
+      .def(
+          "fact",
+          [](Steps& o, std::string_view key, std::string_view value) {
+            o.worker().fact(key, value);
+          },
+          nb::arg("key"), nb::arg("value"))
       .def("state", &state, nb::arg("kind"), nb::arg("index"), nb::arg("address"), nb::arg("count"),
            nb::arg("element_bytes"))
       .def("hello", [](const Steps& o) { return to_bytes(o.hello()); })
@@ -270,7 +286,7 @@ void bind_observer(nb::module_& m) {
       .def(
           "sketch_seed",
           [](const Steps& o, ParameterId id, std::uint64_t step) {
-            return o.seed(id, {.reductions = step});
+            return o.gradients().seed(id, {.reductions = step});
           },
           nb::arg("parameter"), nb::arg("step"))
       .def(
@@ -279,18 +295,12 @@ void bind_observer(nb::module_& m) {
             o.loss(value, weight, tokens);
           },
           nb::arg("value"), nb::arg("weight"), nb::arg("tokens"))
-      .def(
-          "gram",
-          [](Steps& o, const std::vector<double>& share) {
-            unwrap(o.contents().set_gram(share, o.identity().replicas));
-          },
-          nb::arg("share"))
       .def("end_step", &end_step, nb::arg("optimizer_step"), nb::arg("micro_batches"),
            nb::arg("skipped_parameters"), nb::arg("gradient_scale"), nb::arg("dropped"))
       .def(
           "broken",
           [](const Steps& o, std::uint64_t sent, std::uint64_t dropped, std::string_view text) {
-            return to_bytes(o.broken(sent, dropped, text));
+            return to_bytes(o.worker().broken(sent, dropped, text));
           },
           nb::arg("sent"), nb::arg("dropped"), nb::arg("text"))
       .def(

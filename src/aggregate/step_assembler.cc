@@ -36,6 +36,8 @@ StepAssembler::Taken StepAssembler::add(packet::Step&& step, Seconds now) {
   const Key key(step.header.step, step.number.window);
   if (stream.last_closed && key <= *stream.last_closed) return Taken::kLate;
   if (step.header.step > newest(stream) + kStepsAheadMax) return Taken::kImplausible;
+  Key& newest_of = stream.newest_of[who.replica];
+  newest_of = std::max(newest_of, key);
   const auto [at, fresh] = stream.open.try_emplace(key);
   Open& open = at->second;
   if (fresh) open.first_seen = now;
@@ -60,10 +62,22 @@ std::uint64_t StepAssembler::newest(const Stream& stream) {
   return last.first;
 }
 
+bool StepAssembler::left_out(const Stream& stream, std::uint32_t replica) {
+  const auto& [key, first] = *stream.open.begin();
+  const auto newest = stream.newest_of.find(replica);
+  return key.second != StepNumber::kReduced && !first.workers.contains(replica) &&
+         newest != stream.newest_of.end() && newest->second > key;
+}
+
 bool StepAssembler::complete(const Stream& stream) {
-  const Open& first = stream.open.begin()->second;
+  const auto& [key, first] = *stream.open.begin();
   const auto absent = [&](std::uint32_t replica) { return !first.workers.contains(replica); };
-  const auto gone = std::ranges::count_if(stream.not_awaited, absent);
+  auto gone = std::ranges::count_if(stream.not_awaited, absent);
+  if (key.second != StepNumber::kReduced) {
+    gone += std::ranges::count_if(stream.newest_of, [&](const auto& worker) {
+      return !stream.not_awaited.contains(worker.first) && left_out(stream, worker.first);
+    });
+  }
   return first.workers.size() + static_cast<std::size_t>(gone) >= first.workers_expected;
 }
 
@@ -99,15 +113,20 @@ StepAssembler::Streams::iterator StepAssembler::oldest() {
 }
 
 StepAssembler::Assembled StepAssembler::take_first(Stream& stream, Why why) {
+  std::set<std::uint32_t> without;
+  for (const auto& [replica, newest] : stream.newest_of) {
+    if (left_out(stream, replica)) without.insert(replica);
+  }
   auto node = stream.open.extract(stream.open.begin());
   stream.last_closed = node.key();
   bytes_ -= node.mapped().bytes;
   Assembled out;
-  out.workers_expected = node.mapped().workers_expected;
+  const std::uint32_t expected = node.mapped().workers_expected;
+  out.workers_expected = expected - static_cast<std::uint32_t>(without.size());
   auto& workers = node.mapped().workers;
   const auto& gone = why == Why::kNoMemory ? stream.left : stream.not_awaited;
-  for (std::uint32_t replica = 0; replica < out.workers_expected; ++replica) {
-    if (workers.contains(replica)) continue;
+  for (std::uint32_t replica = 0; replica < expected; ++replica) {
+    if (workers.contains(replica) || without.contains(replica)) continue;
     if (why == Why::kWaited || gone.contains(replica)) out.missing.push_back(replica);
   }
   for (auto& [replica, step] : workers) out.workers.push_back(std::move(step));

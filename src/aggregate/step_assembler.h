@@ -68,12 +68,15 @@ class StepAssembler {
     std::optional<Key> last_closed;
     std::optional<std::uint64_t> last_number;
     std::map<std::uint32_t, Seconds> last_heard;
-    std::set<std::uint32_t> not_awaited;  // those that left, and those that are silent
+    std::map<std::uint32_t, Key> newest_of;  // by replica; each one's packets come in their order
+    std::set<std::uint32_t> not_awaited;     // those that left, and those that are silent
     std::set<std::uint32_t> left;
   };
   using Streams = std::map<std::pair<std::uint32_t, std::uint32_t>, Stream>;  // module and shard
 
   Stream& stream_of(const Identity& worker, Seconds now);
+  // Of the stream's first step, which was not reduced: a later one of this worker has come.
+  static bool left_out(const Stream& stream, std::uint32_t replica);
   static void number(Stream& stream, std::vector<packet::Step>& workers);
   static std::uint64_t newest(const Stream& stream);
   static bool complete(const Stream& stream);

@@ -67,14 +67,35 @@ void Contents::indices(std::span<const std::uint64_t> indices) {
   all.insert(all.end(), kept.begin(), kept.end());
 }
 
-void Contents::add_state(const Layout& layout, const Layout::Tensor& what, StateHash::Kind kind,
-                         std::uint64_t fingerprint) {
+Status Contents::state(const Layout& layout, StateHash::Kind kind, std::uint32_t index,
+                       const void* data, std::size_t count, std::uint32_t element_bytes) {
+  const auto dtype = element_bytes == 2   ? Dtype::kBF16
+                     : element_bytes == 4 ? Dtype::kF32
+                                          : Dtype::kF64;
+  if (data == nullptr && count > 0) {
+    return fail(ErrorCode::kInvalidArgument, "a state without data");
+  }
+  if (element_bytes != 2 && element_bytes != 4 && element_bytes != 8) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("a state of {} bytes an element", element_bytes));
+  }
+  const auto sums = observe::gradient_pass(data, count, dtype, {});
+  return state_sum(layout, kind, index, sums.fingerprint);
+}
+
+Status Contents::state_sum(const Layout& layout, StateHash::Kind kind, std::uint32_t index,
+                           std::uint64_t fingerprint) {
+  const Layout::Tensor* what = layout.hashed(kind, index);
+  if (what == nullptr) {
+    return fail(ErrorCode::kInvalidArgument, fmt::format("unknown parameter or buffer {}", index));
+  }
+  const std::uint64_t group = layout.group_id(*what);
   auto& states = report.states;
-  const std::uint64_t group = layout.group_id(what);
   auto at = std::ranges::find_if(
       states, [&](const StateHash& s) { return s.kind == kind && s.group == group; });
   if (at == states.end()) at = states.insert(at, {.group = group, .kind = kind, .value = 0});
-  at->value += mix64(fingerprint ^ what.id);
+  at->value += mix64(fingerprint ^ what->id);
+  return {};
 }
 
 EndedStep::EndedStep(std::shared_ptr<const Layout> layout, packet::Header header,
@@ -90,21 +111,10 @@ void EndedStep::put(Gradients& gradients) {
   gradients.put_reduced(out_);
 }
 
-Gradients& EndedStep::late_gradients() {
+Gradients& EndedStep::gradients() {
   if (!gradients_) gradients_.emplace(*layout_, sketch_size_);
   return *gradients_;
 }
-
-Status EndedStep::gradient_sums(ParameterId parameter, const GradientSums& sums,
-                                std::uint64_t elements, bool reduced) {
-  if (parameter >= layout_->parameters().size()) {
-    return fail(ErrorCode::kInvalidArgument, fmt::format("unknown parameter {}", parameter));
-  }
-  late_gradients().take(parameter, sums, elements, reduced);
-  return {};
-}
-
-void EndedStep::add_sketch(std::span<const float> values) { late_gradients().add_sketch(values); }
 
 void EndedStep::rows(std::span<const std::uint64_t> hashes, std::uint64_t others) {
   contents_.rows_known = contents_.rows_known && !hashes.empty();
@@ -112,15 +122,6 @@ void EndedStep::rows(std::span<const std::uint64_t> hashes, std::uint64_t others
   std::uint64_t sum = contents_.row_sum.value_or(0) + others;
   for (const std::uint64_t hash : hashes) sum += hash;
   contents_.row_sum = sum;
-}
-
-Status EndedStep::state_sum(StateHash::Kind kind, std::uint32_t index, std::uint64_t fingerprint) {
-  const Layout::Tensor* what = layout_->hashed(kind, index);
-  if (what == nullptr) {
-    return fail(ErrorCode::kInvalidArgument, fmt::format("unknown parameter or buffer {}", index));
-  }
-  contents_.add_state(*layout_, *what, kind, fingerprint);
-  return {};
 }
 
 // Of one pass as it arrived, of several as their sum, if that began at zero.

@@ -34,8 +34,12 @@ struct Contents {
   void samples(std::span<const std::uint64_t> hashes);
   void indices(std::span<const std::uint64_t> indices);
   Status set_gram(std::span<const double> share, std::uint32_t workers);
-  void add_state(const Layout& layout, const Layout::Tensor& what, StateHash::Kind kind,
-                 std::uint64_t fingerprint);
+  // See Observer::state and Observer::state_sum.
+  void begin_states() { report.states.clear(); }
+  Status state(const Layout& layout, StateHash::Kind kind, std::uint32_t index, const void* data,
+               std::size_t count, std::uint32_t element_bytes);
+  Status state_sum(const Layout& layout, StateHash::Kind kind, std::uint32_t index,
+                   std::uint64_t fingerprint);
 };
 
 // A step that has ended, until its packet is made. Apart from the recorder that it comes from: on
@@ -45,31 +49,23 @@ class EndedStep {
   EndedStep(std::shared_ptr<const Layout> layout, packet::Header header, std::uint32_t sketch_size,
             Contents contents);
 
-  const StepNumber& number() const { return contents_.report.number; }
+  const Identity& identity() const { return out_.header.identity; }
   Contents& contents() { return contents_; }
+  const Layout& layout() const { return *layout_; }
 
   // Gradients that were read in host memory.
   void put(Gradients& gradients);
-  // Those of a device, and the numbers that were late, by place.
-  Status gradient_sums(ParameterId parameter, const GradientSums& sums, std::uint64_t elements,
-                       bool reduced);
-  void add_sketch(std::span<const float> values);
+  // Those of a device go here, and the numbers that were late, by place.
+  Gradients& gradients();
   void numbers(Numbers come) { numbers_.assign(come.begin(), come.end()); }
 
   // The row hashes of one of its micro-batches, and one hash of what lies beside them. A step of
   // which one has none has no batch hash.
   void rows(std::span<const std::uint64_t> hashes, std::uint64_t others);
-  Status gram(std::span<const double> share) {
-    return contents_.set_gram(share, out_.header.identity.replicas);
-  }
-  // Forgets the states, and reports one that was computed elsewhere.
-  void begin_states() { contents_.report.states.clear(); }
-  Status state_sum(StateHash::Kind kind, std::uint32_t index, std::uint64_t fingerprint);
 
   Packet packet(std::uint64_t dropped);
 
  private:
-  Gradients& late_gradients();
   bool knows_own() const;
   void forget_unknown(packet::Step& out) const;
   void put_fingerprints();

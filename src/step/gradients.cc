@@ -7,6 +7,7 @@
 #include <unordered_set>
 
 #include "base/hash.h"
+#include "base/try.h"
 
 namespace presum::step {
 namespace {
@@ -94,17 +95,33 @@ observe::SketchSpan Gradients::sketch_of(ParameterId id) {
           .seed = sketch_seed(ids_[id], step_)};
 }
 
-void Gradients::read(ParameterId id, const void* data, std::size_t count, Dtype dtype) {
-  const auto sums = observe::gradient_pass(data, count, dtype, sketch_of(id));
-  take(id, sums, count, false);
+Status Gradients::check(ParameterId id, bool has_data) const {
+  if (id < slots_.size() && has_data) return {};
+  return fail(ErrorCode::kInvalidArgument,
+              fmt::format("gradient of unknown parameter {} or without data", id));
 }
 
-void Gradients::read_reduced(ParameterId id, const void* data, std::size_t count, Dtype dtype) {
-  take(id, observe::gradient_pass(data, count, dtype, {}), count, true);
+Status Gradients::read(ParameterId id, const void* data, std::size_t count, Dtype dtype) {
+  PRESUM_TRY(check(id, data != nullptr || count == 0));
+  put(id, observe::gradient_pass(data, count, dtype, sketch_of(id)), count, false);
+  return {};
 }
 
-void Gradients::take(ParameterId id, const GradientSums& sums, std::uint64_t elements,
-                     bool reduced) {
+Status Gradients::read_reduced(ParameterId id, const void* data, std::size_t count, Dtype dtype) {
+  PRESUM_TRY(check(id, data != nullptr || count == 0));
+  put(id, observe::gradient_pass(data, count, dtype, {}), count, true);
+  return {};
+}
+
+Status Gradients::take(ParameterId id, const GradientSums& sums, std::uint64_t elements,
+                       bool reduced) {
+  PRESUM_TRY(check(id, true));
+  put(id, sums, elements, reduced);
+  return {};
+}
+
+void Gradients::put(ParameterId id, const GradientSums& sums, std::uint64_t elements,
+                    bool reduced) {
   Slot& slot = slots_[id];
   if (!reduced && !slot.seen) elements_ += elements;
   (reduced ? slot.reduced : slot.sums) = sums;

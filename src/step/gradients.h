@@ -54,15 +54,21 @@ class Gradients {
   Gradients(const Layout& layout, std::uint32_t sketch_size);
 
   void begin(const StepNumber& step);
-  // REQUIRES: a known id. A second report replaces the first.
-  void read(ParameterId id, const void* data, std::size_t count, Dtype dtype);
-  void read_reduced(ParameterId id, const void* data, std::size_t count, Dtype dtype);
-  void take(ParameterId id, const GradientSums& sums, std::uint64_t elements, bool reduced);
+  // A second report replaces the first. Errors (kInvalidArgument): an unknown id, no data.
+  Status read(ParameterId id, const void* data, std::size_t count, Dtype dtype);
+  Status read_reduced(ParameterId id, const void* data, std::size_t count, Dtype dtype);
+  // Of a pass that was computed elsewhere.
+  Status take(ParameterId id, const GradientSums& sums, std::uint64_t elements, bool reduced);
   void add_sketch(std::span<const float> values);
   // It was read elsewhere, or cannot be read.
   void mark_seen(ParameterId id) { slots_[id].marked = true; }
   bool seen(ParameterId id) const { return slots_[id].seen || slots_[id].marked; }
   std::vector<ParameterId> unseen() const;
+  // REQUIRES: a known id.
+  std::uint64_t seed(ParameterId id) const { return seed(id, step_); }
+  std::uint64_t seed(ParameterId id, const StepNumber& step) const {
+    return sketch_seed(ids_[id], step);
+  }
 
   // Sums by group and in total, elements, sketch and reduced gradient; nothing is unscaled.
   void put_own(const Layout& layout, packet::Step& out);
@@ -77,6 +83,8 @@ class Gradients {
     GradientSums reduced;
     std::vector<float> own_sketch;  // only of parameters that were once reported twice in a step
   };
+  Status check(ParameterId id, bool has_data) const;
+  void put(ParameterId id, const GradientSums& sums, std::uint64_t elements, bool reduced);
   observe::SketchSpan sketch_of(ParameterId id);
   std::vector<float> finished_sketch();
 

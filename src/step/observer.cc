@@ -88,29 +88,31 @@ Result<Observer> Observer::create(ObserverOptions options,
 Packet Observer::hello() const { return state_->steps.hello(); }
 
 void Observer::fact(std::string_view key, std::string_view value) {
-  state_->steps.fact(key, value);
+  state_->steps.worker().fact(key, value);
 }
 
 void Observer::begin_step(std::uint64_t step) { state_->steps.begin_step(step); }
 
 Status Observer::gradient(ParameterId parameter, const void* data, std::size_t count, Dtype dtype) {
-  return state_->steps.gradient(parameter, data, count, dtype);
+  return state_->steps.gradients().read(parameter, data, count, dtype);
 }
 
 Status Observer::reduced_gradient(ParameterId parameter, const void* data, std::size_t count,
                                   Dtype dtype) {
-  return state_->steps.reduced_gradient(parameter, data, count, dtype);
+  return state_->steps.gradients().read_reduced(parameter, data, count, dtype);
 }
 
 Status Observer::gradient_sums(ParameterId parameter, const GradientSums& sums,
                                std::uint64_t elements, bool reduced) {
-  return state_->steps.gradient_sums(parameter, sums, elements, reduced);
+  return state_->steps.gradients().take(parameter, sums, elements, reduced);
 }
 
-void Observer::add_sketch(std::span<const float> values) { state_->steps.add_sketch(values); }
+void Observer::add_sketch(std::span<const float> values) {
+  state_->steps.gradients().add_sketch(values);
+}
 
 std::uint64_t Observer::sketch_seed(ParameterId parameter, std::uint64_t step) const {
-  return state_->steps.seed(parameter, {.reductions = step});
+  return state_->steps.gradients().seed(parameter, {.reductions = step});
 }
 
 void Observer::loss(double value, double weight, std::uint64_t tokens) {
@@ -137,21 +139,22 @@ Status Observer::gram(std::span<const double> share) {
 
 void Observer::audit(const AuditRecord& audit) { state_->steps.contents().report.audit = audit; }
 
-void Observer::begin_states() { state_->steps.begin_states(); }
+void Observer::begin_states() { state_->steps.contents().begin_states(); }
 
 Status Observer::state(StateHash::Kind kind, std::uint32_t index, const void* data,
                        std::size_t count, std::uint32_t element_bytes) {
-  return state_->steps.state(kind, index, data, count, element_bytes);
+  return state_->steps.contents().state(state_->steps.layout(), kind, index, data, count,
+                                        element_bytes);
 }
 
 Status Observer::state_sum(StateHash::Kind kind, std::uint32_t index, std::uint64_t fingerprint) {
-  return state_->steps.state_sum(kind, index, fingerprint);
+  return state_->steps.contents().state_sum(state_->steps.layout(), kind, index, fingerprint);
 }
 
-Packet Observer::end_step(const StepEnd& end) { return state_->steps.end_step(end); }
+Packet Observer::end_step(const StepEnd& end) { return step::end_step(state_->steps, end); }
 
 Packet Observer::broken(std::uint64_t sent, std::uint64_t dropped, std::string_view text) const {
-  return state_->steps.broken(sent, dropped, text);
+  return state_->steps.worker().broken(sent, dropped, text);
 }
 
 Packet Observer::note(bool final, std::uint64_t sent, std::uint64_t dropped, std::string_view text,

@@ -51,6 +51,26 @@ double known(const Number& number, Numbers numbers) {
   return place < numbers.size() ? numbers[place] : kNaN;
 }
 
+void ForwardsReached::add(std::uint64_t forward, const ForwardFacts& facts) {
+  const auto at = std::ranges::find(reached_, forward, [](const auto& one) { return one.first; });
+  if (at == reached_.end()) {
+    if (reached_.size() < kMax) reached_.emplace_back(forward, facts);
+  } else if (!at->second.loss) {
+    at->second = facts;
+  }
+}
+
+bool ForwardsReached::has_one_loss() const {
+  return 1 == std::ranges::count_if(reached_,
+                                    [](const auto& one) { return one.second.loss.has_value(); });
+}
+
+std::vector<ForwardFacts> ForwardsReached::take() {
+  std::vector<ForwardFacts> out;
+  for (const auto& [forward, facts] : std::exchange(reached_, {})) out.push_back(facts);
+  return out;
+}
+
 void Passes::add(Pass pass) {
   if (!is_late(pass)) return settle(pass, {});
   lost_ = lost_ || late_.size() == kLatePassesMax;

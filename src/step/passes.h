@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -30,6 +31,23 @@ struct ForwardFacts {
   Number tokens = 0.0;         // target tokens; 0 if unknown
   // Of the tokens that the loss was divided by, where it is not all of them.
   std::optional<Number> share;
+};
+
+// The forward passes that the backward pass under way goes through.
+class ForwardsReached {
+ public:
+  static constexpr std::size_t kMax = 1 << 16;
+
+  // The first facts with a loss count.
+  void add(std::uint64_t forward, const ForwardFacts& facts);
+  bool empty() const { return reached_.empty(); }
+  void clear() { reached_.clear(); }
+  bool has_one_loss() const;
+  // They are forgotten here.
+  std::vector<ForwardFacts> take();
+
+ private:
+  std::vector<std::pair<std::uint64_t, ForwardFacts>> reached_;
 };
 
 // A backward pass: one micro-batch, however many forward passes it went through.

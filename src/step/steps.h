@@ -5,16 +5,18 @@
 #include <deque>
 #include <memory>
 #include <optional>
-#include <set>
 #include <span>
 #include <string_view>
 #include <vector>
 
 #include "presum/observer.h"
+#include "step/cadence.h"
 #include "step/ended_step.h"
 #include "step/gradients.h"
 #include "step/machine.h"
+#include "step/optimizers.h"
 #include "step/passes.h"
+#include "step/worker.h"
 
 namespace presum::step {
 
@@ -54,12 +56,12 @@ class Steps {
   static Result<Steps> create(ObserverOptions options, const std::vector<Parameter>& parameters,
                               Settings settings);
 
-  const Identity& identity() const { return options_.identity; }
-  Packet hello() const;
-  void fact(std::string_view key, std::string_view value);
+  Worker& worker() { return worker_; }
+  const Worker& worker() const { return worker_; }
+  const Identity& identity() const { return worker_.identity(); }
+  Packet hello() const { return worker_.hello(layout_->groups()); }
   Packet note(bool final, std::uint64_t sent, std::uint64_t dropped, std::string_view text,
               std::uint64_t clock) const;
-  Packet broken(std::uint64_t sent, std::uint64_t dropped, std::string_view text) const;
 
   // ---- forward passes
 
@@ -73,7 +75,7 @@ class Steps {
   // to be taken: of the last forward through the wrapper before its first backward pass, for one
   // worker alone may well evaluate the module in between.
   bool enter_module();
-  bool next_is_recorded() const;
+  bool next_is_recorded() const { return cadence_.may_record_next(machine_); }
   // The same for all workers at one step; ascending.
   std::uint64_t turn() const;
 
@@ -85,10 +87,10 @@ class Steps {
   bool window_begins() const { return machine_.passes() == 0 || open(); }
   // A pass begins at the output of a forward pass, which has a number. Only what gets here counts:
   // validation does not.
-  void reached(std::uint64_t forward, const ForwardFacts& facts);
+  void reached(std::uint64_t forward, const ForwardFacts& facts) { reached_.add(forward, facts); }
   void forget_reached() { reached_.clear(); }
   // The root is the loss: forward passes have none, or several.
-  bool needs_root() const;
+  bool needs_root() const { return !reached_.has_one_loss(); }
   Read pass_begins(const PassBeginning& how);
   // Whether what the pass under way tells is of a step that is recorded.
   bool collects() const {
@@ -108,27 +110,20 @@ class Steps {
 
   // ---- gradients
 
-  Status gradient(ParameterId parameter, const void* data, std::size_t count, Dtype dtype);
-  Status reduced_gradient(ParameterId parameter, const void* data, std::size_t count, Dtype dtype);
+  // Of the step under way or open.
+  Gradients& gradients() { return gradients_; }
+  const Gradients& gradients() const { return gradients_; }
   // A gradient arrives where `.grad` holds something. A second one of a pass makes both unknown.
   void arrives(ParameterId parameter);
-  // Read on its device.
-  void mark_seen(ParameterId parameter) { gradients_.mark_seen(parameter); }
-  bool seen(ParameterId parameter) const { return gradients_.seen(parameter); }
-  std::vector<ParameterId> unseen() const { return gradients_.unseen(); }
-  void skip(std::uint32_t count) { contents_.report.skipped_parameters += count; }
-  std::uint64_t seed(ParameterId parameter) const { return seed(parameter, machine_.number()); }
-  std::uint64_t seed(ParameterId parameter, const StepNumber& step) const;
 
   // ---- between passes
 
   // `.grad` holds nothing, or zeros, and passes have ended since it did. `changed`: so have the
   // parameters. Whether what was recorded of the window is dropped.
   bool zeroed(bool changed);
-  void optimizer_begins() { in_optimizer_ = true; }
-  // A model may have several optimisers: steps of all after one pass count as one.
+  void optimizer_begins() { optimizers_.begin(); }
   void optimizer_steps(std::uint64_t which);
-  std::uint64_t optimizer_steps() const { return optimizer_steps_; }
+  std::uint64_t optimizer_steps() const { return optimizers_.steps(); }
   void closed();
   std::uint64_t steps() const { return machine_.steps(); }
   std::uint64_t dropped_windows() const { return machine_.dropped(); }
@@ -143,18 +138,11 @@ class Steps {
     contents_.passes.report(value, weight, tokens);
   }
   Contents& contents() { return contents_; }
-  void begin_states() { contents_.report.states.clear(); }
-  Status state(StateHash::Kind kind, std::uint32_t index, const void* data, std::size_t count,
-               std::uint32_t element_bytes);
-  Status state_sum(StateHash::Kind kind, std::uint32_t index, std::uint64_t fingerprint);
+  const Layout& layout() const { return *layout_; }
 
   // ---- a program that says itself where a step begins and ends
 
   void begin_step(std::uint64_t step);
-  Status gradient_sums(ParameterId parameter, const GradientSums& sums, std::uint64_t elements,
-                       bool reduced);
-  void add_sketch(std::span<const float> values) { gradients_.add_sketch(values); }
-  Packet end_step(const StepEnd& end);
 
  private:
   Steps(ObserverOptions options, Settings settings, std::shared_ptr<const Layout> layout);
@@ -164,29 +152,27 @@ class Steps {
   void reduce(bool readable);
   void begin_reading(const StepNumber& number);
   void begin_contents();
-  bool is_recorded(const StepNumber& number) const;
-  Read reading(const PassBeginning& how) const;
-  Status check(ParameterId parameter, const void* data, std::size_t count) const;
 
-  ObserverOptions options_;
-  Settings settings_;
+  Worker worker_;
+  Optimizers optimizers_;
+  Cadence cadence_;
+  bool on_host_;
   std::shared_ptr<const Layout> layout_;
   Machine machine_;
   Gradients gradients_;
   Contents contents_;
   std::deque<EndedStep> ended_;
-  std::vector<std::pair<std::uint64_t, ForwardFacts>> reached_;
-  std::set<std::uint64_t> stepped_;  // optimisers, since the last pass
-  std::optional<std::uint64_t> last_reduced_;
-  std::uint64_t optimizer_steps_ = 0;
+  ForwardsReached reached_;
   std::uint64_t windows_ = 0;
   bool records_ = false;
-  bool reads_ = false;     // the pass under way
-  bool begun_ = false;     // the coming step has had a forward pass
-  bool wrapped_ = false;   // and through the wrapper
-  bool entering_ = false;  // a forward pass is on its way from the wrapper to the module
-  bool in_optimizer_ = false;
+  bool reads_ = false;           // the pass under way
+  bool begun_ = false;           // the coming step has had a forward pass
+  bool wrapped_ = false;         // and through the wrapper
+  bool entering_ = false;        // a forward pass is on its way from the wrapper to the module
   bool numbers_itself_ = false;  // the program says where steps begin and end
 };
+
+// Ends the step that begin_step began.
+Packet end_step(Steps& steps, const StepEnd& end);
 
 }  // namespace presum::step

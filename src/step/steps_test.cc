@@ -38,7 +38,7 @@ class Trained {
         {.reduces = reduces, .more_follow = more_follow, .readable = true, .held = held});
     const std::vector<float> gradient(2, value);
     for (ParameterId id = 0; read != Read::kNothing && id < 2; ++id) {
-      EXPECT_TRUE(steps_.gradient(id, gradient.data(), 2, kType));
+      EXPECT_TRUE(steps_.gradients().read(id, gradient.data(), 2, kType));
     }
     steps_.pass_ends({});
     left_ = 1;
@@ -131,7 +131,7 @@ TEST(Steps, TwoArrivalsAtOneParameterAreNotKnown) {
   const float gradient[2] = {1, 1};
   for (int i = 0; i < 2; ++i) {
     model->arrives(0);
-    ASSERT_TRUE(model->gradient(0, gradient, 2, kType));
+    ASSERT_TRUE(model->gradients().read(0, gradient, 2, kType));
   }
   model->pass_ends({});
   model.optimizer();
@@ -252,8 +252,8 @@ TEST(Steps, WhatComesLateDecidesToo) {
   EXPECT_TRUE(model->reduced_is_due());
   const float gradient[2] = {4, 4};
   for (ParameterId id = 0; id < 2; ++id) {
-    ASSERT_TRUE(model->gradient(id, gradient, 2, kType));
-    ASSERT_TRUE(model->reduced_gradient(id, gradient, 2, kType));
+    ASSERT_TRUE(model->gradients().read(id, gradient, 2, kType));
+    ASSERT_TRUE(model->gradients().read_reduced(id, gradient, 2, kType));
   }
   model.optimizer();
   for (const double held : {0.0, 1.0}) {
@@ -261,11 +261,11 @@ TEST(Steps, WhatComesLateDecidesToo) {
     other.forward();
     other->pass_begins({.reduces = true, .held = Late{0}});
     for (ParameterId id = 0; id < 2; ++id) {
-      ASSERT_TRUE(other->gradient(id, gradient, 2, kType));
+      ASSERT_TRUE(other->gradients().read(id, gradient, 2, kType));
     }
     other->pass_ends({.scale = Late{1}});
     for (ParameterId id = 0; id < 2; ++id) {
-      ASSERT_TRUE(other->reduced_gradient(id, gradient, 2, kType));
+      ASSERT_TRUE(other->gradients().read_reduced(id, gradient, 2, kType));
     }
     other.optimizer();
     auto ended = other->take_ended();

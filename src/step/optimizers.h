@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <set>
+
+namespace presum::step {
+
+// The steps of a model's optimisers: those of all of them after one pass count as one.
+class Optimizers {
+ public:
+  explicit Optimizers(bool known) : known_(known) {}
+
+  bool known() const { return known_; }
+  bool in_step() const { return in_step_; }
+  std::uint64_t steps() const { return steps_; }
+
+  void begin() { in_step_ = true; }
+  void end(std::uint64_t which) {
+    in_step_ = false;
+    if (stepped_.empty() || stepped_.contains(which)) {
+      ++steps_;
+      stepped_.clear();
+    }
+    stepped_.insert(which);
+  }
+  void pass_ended() { stepped_.clear(); }
+
+ private:
+  bool known_;
+  bool in_step_ = false;
+  std::uint64_t steps_ = 0;
+  std::set<std::uint64_t> stepped_;  // since the last pass
+};
+
+}  // namespace presum::step

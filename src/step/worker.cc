@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "step/worker.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "base/hash.h"
+#include "packet/packet.h"
+
+namespace presum::step {
+namespace {
+
+// The beginning, the length and the hash of a fact that is too long to read.
+std::string shortened(std::string_view text) {
+  if (text.size() <= Observer::kFactBytesMax) return std::string(text);
+  auto kept = Observer::kFactBytesMax - 64;
+  while (kept > 0 && (static_cast<unsigned char>(text[kept]) & 0xC0U) == 0x80U) --kept;  // UTF-8
+  return fmt::format("{}... ({} bytes, hash {:016x})", text.substr(0, kept), text.size(),
+                     name_hash(text));
+}
+
+}  // namespace
+
+Worker::Worker(ObserverOptions options) : options_(std::move(options)) {
+  for (auto& [key, value] : options_.facts) value = shortened(value);
+}
+
+Packet Worker::hello(const std::vector<GroupName>& groups) const {
+  return packet::encode(
+      packet::Hello{.header = {.identity = options_.identity},
+                    .facts = {.host = options_.host, .facts = options_.facts, .groups = groups}});
+}
+
+void Worker::fact(std::string_view key, std::string_view value) {
+  auto& facts = options_.facts;
+  const auto at = std::ranges::find(facts, key, [](const auto& f) { return f.first; });
+  if (at != facts.end()) {
+    at->second = shortened(value);
+  } else {
+    facts.emplace_back(key, shortened(value));
+  }
+}
+
+Packet Worker::note(bool final, std::uint64_t sent, std::uint64_t dropped, std::string_view text,
+                    FinalState state) const {
+  return packet::encode(packet::Note{.header = {.identity = options_.identity},
+                                     .final = final,
+                                     .sent = sent,
+                                     .dropped = dropped,
+                                     .text = std::string(text),
+                                     .state = std::move(state)});
+}
+
+Packet Worker::broken(std::uint64_t sent, std::uint64_t dropped, std::string_view text) const {
+  return packet::encode(packet::Note{.header = {.identity = options_.identity},
+                                     .broken = true,
+                                     .sent = sent,
+                                     .dropped = dropped,
+                                     .text = std::string(text),
+                                     .state = {}});
+}
+
+}  // namespace presum::step
