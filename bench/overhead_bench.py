@@ -169,8 +169,8 @@ def attribute(training: Training, steps: int) -> dict[str, float]:
 
     (ours,) = (one for one in threading.enumerate() if one.name in BACKGROUND_THREADS)
     clock = time.pthread_getcpuclockid(ours.ident or threading.get_ident())
-    training.collector.unhook()
-    training.collector.hook()
+    training.recorder.unhook()
+    training.recorder.hook()
     training.watched = True
     for kind, call in originals.items():
         kind.__call__ = timed(call)  # type: ignore[method-assign]

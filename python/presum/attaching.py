@@ -32,7 +32,8 @@ from presum.monitor import Monitor
 from presum.parallel.plan import plan_of
 from presum.parallel.targets import Target, WatchOptions, target_of
 from presum.steps.recording import Recording, unhook_ended
-from presum.steps.step_recorder import RecorderSetup, StepRecorder
+from presum.steps.setup import RecorderSetup
+from presum.steps.step_recorder import StepRecorder
 from presum.text import printable
 from presum.transport.session import end_recordings_of, next_module_number, open_session
 

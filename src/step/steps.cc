@@ -116,24 +116,21 @@ std::optional<EndedStep> Steps::take_ended() {
   return out;
 }
 
-std::uint64_t Steps::turn() const {
-  const StepNumber next = machine_.next();
-  return next.reductions + next.window;
-}
-
 // ---- forward passes
 
 bool Steps::asks_what_is_left() const {
   return open() && records_ && optimizers_.known() && !optimizers_.in_step();
 }
 
+void Steps::tell_what_is_left(const Number& left) {
+  if (!open() || contents_.report.use == StepUse::kUsed) return;
+  contents_.after = left;
+  const StepUse kept = optimizers_.known() ? StepUse::kKept : StepUse::kUnknown;
+  contents_.report.use = optimizers_.in_step() ? StepUse::kUsed : kept;
+}
+
 void Steps::forward(const Number& left) {
-  if (open() && contents_.report.use != StepUse::kUsed) {
-    contents_.after = left;
-    contents_.report.use = optimizers_.in_step() ? StepUse::kUsed
-                           : optimizers_.known() ? StepUse::kKept
-                                                 : StepUse::kUnknown;
-  }
+  tell_what_is_left(left);
   on(Event::kForward);
 }
 
@@ -155,10 +152,7 @@ bool Steps::enter_module() {
 // ---- backward passes
 
 Read Steps::pass_begins(const PassBeginning& how) {
-  if (open() && contents_.report.use != StepUse::kUsed) {
-    contents_.after = how.held;
-    contents_.report.use = optimizers_.known() ? StepUse::kKept : StepUse::kUnknown;
-  }
+  tell_what_is_left(how.held);
   on(how.reduces ? Event::kReducingPass : Event::kPass);
   if (machine_.passes() == 0) contents_.over = how.held;
   // A pass that is not reduced is read where it may well be a step, at the cost of one that is.

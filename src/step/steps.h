@@ -77,7 +77,7 @@ class Steps {
   bool enter_module();
   bool next_is_recorded() const { return cadence_.may_record_next(machine_); }
   // The same for all workers at one step; ascending.
-  std::uint64_t turn() const;
+  std::uint64_t turn() const { return machine_.next().reductions + machine_.next().window; }
 
   // ---- backward passes
 
@@ -152,6 +152,7 @@ class Steps {
   void reduce(bool readable);
   void begin_reading(const StepNumber& number);
   void begin_contents();
+  void tell_what_is_left(const Number& left);
 
   Worker worker_;
   Optimizers optimizers_;

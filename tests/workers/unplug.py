@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import presum
-from presum.parallel import ddp
+from presum.steps import step_recorder
 from presum.transport.connections import store_connections
 from presum.transport.session import Session, open_sessions
 from presum.transport.store_queue import StoreQueue

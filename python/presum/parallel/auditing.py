@@ -19,7 +19,7 @@ from torch.futures import Future
 from presum import _core
 from presum.devices.gradient_pass import DTYPES
 from presum.parallel.collectives import all_gather
-from presum.steps.step_recorder import AuditResult
+from presum.steps.gradient_source import AuditResult
 
 MakeAudit = Callable[[], AuditResult | None]
 

@@ -31,7 +31,7 @@ class ManualSource(GradientSource):
         return []
 
     def held(self) -> Scalar:
-        return held_by(self.recorder.alive())
+        return held_by(self.recorder.setup.alive())
 
     def pass_is_over(self) -> None:
         """It goes through an output of the model; whether it accumulated into all of its parameters

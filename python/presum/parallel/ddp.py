@@ -16,8 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel.distributed import _DDPJoinHook
 
 from presum.parallel.arrivals import Arrivals, as_parameter, held_by
-from presum.steps.gradient_source import GradientSource
-from presum.steps.step_recorder import in_backward
+from presum.steps.gradient_source import GradientSource, in_backward
 from presum.torch_events.hooks import Handle, Hook, ParameterHook
 from presum.torch_events.losses import Scalar
 from presum.torch_events.taps import TappedFunction
@@ -73,7 +72,7 @@ class DdpSource(GradientSource):
         handles: list[Any] = [self._arrivals]
         handles += [
             parameter.register_post_accumulate_grad_hook(ParameterHook(self.recorder, place))  # type: ignore[no-untyped-call]
-            for place, parameter in self.recorder.alive()
+            for place, parameter in self.recorder.setup.alive()
         ]
         JOIN_LISTENERS.add(self.model(), self)
         return [*handles, Handle(partial(JOIN_LISTENERS.remove, self))]
@@ -84,10 +83,10 @@ class DdpSource(GradientSource):
         return model
 
     def held(self) -> Scalar:
-        return held_by(self.recorder.alive())
+        return held_by(self.recorder.setup.alive())
 
     def listen_to_arrivals(self) -> None:
-        self._arrivals.listen(self.recorder.alive())
+        self._arrivals.listen(self.recorder.setup.alive())
 
     def _gradient_arrives(self, place: int, gradient: torch.Tensor) -> None:
         if not self.recorder.off:
@@ -143,7 +142,7 @@ class DdpSource(GradientSource):
                 recorder.read(place, parameter.grad, reduced=False)
 
     def _after_reduction(self) -> None:
-        for place, parameter in self.recorder.alive():
+        for place, parameter in self.recorder.setup.alive():
             self.recorder.read(place, parameter.grad, reduced=True)
 
     def step_without_input(self) -> None:

@@ -24,7 +24,7 @@ from presum.parallel.leaves import NO_PLACE, leaves_for, slices
 from presum.parallel.plan import ReductionPlan
 from presum.parallel.reductions import DROPPED, LOST, MIXED, TOOK_BACK, Contribution
 from presum.reduce.tensors import Binned
-from presum.steps.step_recorder import in_backward
+from presum.steps.gradient_source import in_backward
 from presum.torch_events.hooks import pickled_as_nothing
 from presum.torch_events.taps import TAPS, TappedFunction
 

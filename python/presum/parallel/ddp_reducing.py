@@ -35,7 +35,7 @@ from presum.parallel.reductions import (
     hand_over,
 )
 from presum.reduce.methods import fixed_bits
-from presum.steps.step_recorder import in_backward
+from presum.steps.gradient_source import in_backward
 from presum.torch_events.losses import Scalar
 
 GRAM_WORKERS_MAX = 64
@@ -59,7 +59,7 @@ class DdpReducingSource(BucketSource):
     def hook(self) -> list[Any]:
         handles = super().hook()
         if self._state() is None:
-            parameters = [parameter for _, parameter in self.recorder.alive()]
+            parameters = [parameter for _, parameter in self.recorder.setup.alive()]
             state = ReducingState(self.model(), parameters, self._plan, weakref.ref(self))
             self._state, state.audits = weakref.ref(state), self._audits
             COMM_HOOKS.install(self.model(), state)

@@ -4,17 +4,41 @@
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import nn
 from torch.autograd import Variable
 
-from presum.torch_events.hooks import Hook
+from presum._core import AuditRecord, Observer
+from presum.steps.setup import RecorderSetup
+from presum.torch_events.hooks import GradientListener, Hook
 from presum.torch_events.losses import Scalar
 
-if TYPE_CHECKING:
-    from presum.steps.step_recorder import StepRecorder
+
+class AuditResult(NamedTuple):
+    """What was found of a reduction."""
+
+    record: AuditRecord
+    repeat: bool | None  # whether the same reduction gave the same bits again
+
+
+class Recorder(GradientListener, Protocol):
+    """Who is told of a model's backward passes and gradients."""
+
+    setup: RecorderSetup
+    observer: Observer
+    reads_arrivals: bool  # what is added to ``.grad`` is to be read
+
+    def pass_begins(self, *, reduces: bool, more_follow: bool, readable: bool = True) -> None: ...
+
+    def pass_ends(self) -> None: ...
+
+    def reduction(self) -> None: ...
+
+    def shadow(self) -> None: ...
+
+    def add_audit(self, found: AuditResult | None) -> None: ...
 
 
 class GradientSource:
@@ -29,10 +53,10 @@ class GradientSource:
     def __init__(self, wrapper: nn.Module, inner: nn.Module) -> None:
         self._wrapper = weakref.ref(wrapper)
         self._inner = weakref.ref(inner)
-        self._recorder: StepRecorder | None = None
+        self._recorder: Recorder | None = None
 
     @property
-    def recorder(self) -> StepRecorder:
+    def recorder(self) -> Recorder:
         assert self._recorder is not None
         return self._recorder
 
@@ -42,7 +66,7 @@ class GradientSource:
     def inner(self) -> nn.Module | None:
         return self._inner()
 
-    def start(self, recorder: StepRecorder) -> list[Any]:
+    def start(self, recorder: Recorder) -> list[Any]:
         """Have gradients come in; the handles are what is to be undone."""
         self._recorder = recorder
         return self.hook()
@@ -88,3 +112,8 @@ class GradientSource:
     def take_gram(self) -> torch.Tensor | None:
         """This worker's share of the Gram matrix, where it was taken."""
         return None
+
+
+def in_backward() -> bool:
+    """Inside a backward pass: activation checkpointing computes forward passes again."""
+    return bool(torch._C._current_graph_task_id() != -1)

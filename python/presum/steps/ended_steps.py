@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Steps that have ended, until their packets are on their way."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import torch
+
+from presum._core import EndedStep
+from presum.devices.gradient_pass import DeviceStep, FetchedStep, poll_host_copies
+from presum.fingerprints import TakenFingerprints
+from presum.fingerprints.step import StepSamples
+from presum.steps.late import LateNumbers
+from presum.steps.setup import RecorderSetup
+from presum.torch_events.losses import Scalar
+from presum.transport.outbox import LatePacket
+
+LAST_NUMBERS_SECONDS = 1.0  # how long the end of a recording waits for a device
+
+
+class EndedSteps:
+    """Makes packets of what has ended, and keeps what the window under way has that is no number
+    yet."""
+
+    def __init__(self, setup: RecorderSetup) -> None:
+        self._setup = setup
+        self.late = LateNumbers()
+        self.samples = StepSamples()
+        self._windows = 0  # that were left before the one that these are of
+        self._late_steps: set[int] = set()  # whose packets are not made yet
+
+    def due(self) -> bool:
+        """Whether the last event has left a window."""
+        return self._setup.observer.windows != self._windows
+
+    def send(
+        self, device_step: Callable[[], DeviceStep], dot: Scalar | None, gram: torch.Tensor | None
+    ) -> None:
+        """The step that the last event has ended, if one is recorded; what is late of the window
+        before goes."""
+        observer, setup = self._setup.observer, self._setup
+        self._windows = observer.windows
+        late, self.late = self.late, LateNumbers()
+        rows = self.samples.take()
+        ended = observer.take_ended()
+        if ended is None:
+            return
+        extras = StepExtras(ended, setup.fingerprints.take(rows), dot, gram)
+        if setup.on_host:
+            setup.send(self._packet(extras))
+            return
+        number = observer.windows
+        fetch = device_step().fetch(late.tensors() + extras.numbers(), extras.words())
+        self._late_steps.add(number)
+        make = partial(self._late_packet, extras, number)
+        setup.send(
+            LatePacket(fetch.ready, lambda: make(fetch()), lambda: self._late_steps.discard(number))
+        )
+
+    def take_final_states(self) -> None:
+        """Of the parameters as training has left them, for the final note."""
+        final = self._setup.fingerprints.final_states(on_host=self._setup.on_host)
+        if not final.states:
+            return
+        fetch = DeviceStep(self._setup.device, 0).fetch([], final.tensors())
+        deadline = time.monotonic() + LAST_NUMBERS_SECONDS
+        while not fetch.ready():
+            if time.monotonic() > deadline:
+                return
+            time.sleep(0.001)
+            poll_host_copies()
+        self._setup.fingerprints.report_states(
+            final.with_numbers(fetch().words).states, self._setup.observer
+        )
+
+    def _late_packet(self, extras: StepExtras, number: int, fetched: FetchedStep) -> bytes:
+        """On the background thread: the numbers have left the device."""
+        try:
+            ended = extras.ended
+            extras = extras.with_numbers(fetched.extra, fetched.words)
+            ended.numbers(fetched.extra)
+            for gradient in fetched.gradients:
+                ended.gradient_sums(*gradient)
+            ended.add_sketch(fetched.sketch)
+            return self._packet(extras)
+        finally:
+            self._late_steps.discard(number)
+
+    def _packet(self, extras: StepExtras) -> bytes:
+        ended = extras.ended
+        if extras.mean_dot is not None:
+            ended.mean_dot(float(extras.mean_dot))
+        if extras.gram is not None:
+            ended.gram(extras.gram.tolist())
+        self._setup.fingerprints.report(extras.prints, ended)
+        return ended.packet(self._setup.dropped())
+
+    def await_numbers(self) -> None:
+        """Of steps that are still on a device: after the end nobody looks for them any more."""
+        deadline = time.monotonic() + LAST_NUMBERS_SECONDS
+        while self._late_steps and time.monotonic() < deadline:
+            poll_host_copies()
+            time.sleep(0.001)
+
+
+class StepExtras(NamedTuple):
+    """A step that has ended, and what it is still to be told; some of it may be on a device."""
+
+    ended: EndedStep
+    prints: TakenFingerprints
+    mean_dot: Scalar | None
+    gram: torch.Tensor | None
+
+    def numbers(self) -> list[torch.Tensor]:
+        """The scalars that are not numbers yet."""
+        return [self.mean_dot] if isinstance(self.mean_dot, torch.Tensor) else []
+
+    def words(self) -> list[torch.Tensor]:
+        """Likewise, as bits of 64."""
+        gram = [] if self.gram is None else [self.gram.view(torch.int64)]
+        return [*self.prints.tensors(), *gram]
+
+    def with_numbers(self, numbers: Sequence[float], words: Sequence[Sequence[int]]) -> StepExtras:
+        """The same with what ``words()`` brought, and the last number in place of a tensor."""
+        dot = numbers[-1] if isinstance(self.mean_dot, torch.Tensor) else self.mean_dot
+        gram = None if self.gram is None else _doubles(words[-1])
+        prints = self.prints.with_numbers(words if gram is None else words[:-1])
+        return StepExtras(self.ended, prints, dot, gram)
+
+
+def _doubles(words: Sequence[int]) -> torch.Tensor:
+    signed = [word - (1 << 64) if word >= 1 << 63 else word for word in words]
+    return torch.tensor(signed, dtype=torch.int64).view(torch.float64)

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What forward passes tell of their micro-batches."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from presum.fingerprints.step import MicroBatchSamples
+from presum.steps.setup import RecorderSetup
+from presum.torch_events.hooks import EventListener, OutputHook, belongs_to
+from presum.torch_events.losses import (
+    Scalar,
+    count_tokens,
+    find_loss,
+    first_tensor,
+    kept_value,
+    share_of_tokens,
+    shifts_labels,
+)
+from presum.torch_events.taps import TAPS
+
+
+class ForwardFacts(NamedTuple):
+    """What a forward pass of the wrapper told of its micro-batch."""
+
+    forward: int  # its number
+    loss: Scalar | None
+    tokens: Scalar
+    share: Scalar | None  # of the tokens that the loss was divided by, where it is not all of them
+    rows: MicroBatchSamples | None
+
+
+class ForwardPasses:
+    """Of one model: has backward passes told that begin at what they gave."""
+
+    def __init__(self, setup: RecorderSetup, inner: nn.Module | None) -> None:
+        self._setup = setup
+        self._shifts_labels = inner is not None and shifts_labels(inner)
+        self._forwards = 0
+        self.rows: MicroBatchSamples | None = None  # of the one under way
+
+    def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A training forward of the wrapper."""
+        recorded = self._setup.observer.next_is_recorded
+        self.rows = self._setup.fingerprints.rows(args, kwargs, recorded=recorded)
+
+    def end(
+        self, listener: EventListener, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+    ) -> None:
+        """``listener.output_reached`` is called where a backward pass begins at its output."""
+        loss, recorded = find_loss(output), self._setup.observer.next_is_recorded
+        self._forwards += 1
+        facts = ForwardFacts(self._forwards, None, 0, None, None)
+        if recorded:
+            facts = self._facts_of(args, kwargs)
+        if loss is not None:
+            _watch(listener, loss, facts._replace(loss=kept_value(loss)) if recorded else facts)
+        other = first_tensor(output, but=loss)  # what is trained may be made of that instead
+        if other is not None:
+            _watch(listener, other, facts)
+
+    def _facts_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ForwardFacts:
+        """What is known of its micro-batch besides the loss."""
+        rows, self.rows = self.rows, None
+        shifted = self._shifts_labels if TAPS.shifts_labels is None else TAPS.shifts_labels
+        tokens = count_tokens(args, kwargs, on_host=self._setup.on_host, shifted=shifted)
+        share = share_of_tokens(kwargs, tokens, TAPS.items)
+        return ForwardFacts(self._forwards, None, tokens, share, rows)
+
+
+def _watch(listener: EventListener, output: torch.Tensor, facts: ForwardFacts) -> None:
+    hooks = output._backward_hooks or {}
+    for key in [key for key, hook in hooks.items() if belongs_to(hook, listener)]:
+        del hooks[key]  # of an output that the model gives again
+    output.register_hook(OutputHook(listener, facts))  # type: ignore[no-untyped-call]

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads gradients, wherever they lie."""
+
+from __future__ import annotations
+
+import torch
+
+from presum.devices.gradient_pass import DTYPES, DeviceStep, dense
+from presum.devices.readable import readable
+from presum.steps.setup import RecorderSetup
+
+
+class GradientReader:
+    """Of one model: hands what it reads to the observer, or queues it on the device."""
+
+    def __init__(self, setup: RecorderSetup) -> None:
+        self._setup = setup
+        self._observer = setup.observer
+        self._device_step: DeviceStep | None = None  # where gradients are not in host memory
+        self._told: set[int] = set()  # parameters whose gradients cannot be read
+
+    def begin(self) -> None:
+        """A step's gradients come."""
+        if not self._setup.on_host:
+            self._device_step = DeviceStep(self._setup.device, self._setup.sketch_size)
+
+    def take_device_step(self) -> DeviceStep:
+        """What was queued; nothing where nothing was."""
+        step, self._device_step = self._device_step, None
+        return step or DeviceStep(self._setup.device, self._setup.sketch_size)
+
+    def forget(self) -> None:
+        """What was queued is not wanted."""
+        self._device_step = None
+
+    def read(self, index: int, grad: torch.Tensor, *, reduced: bool) -> None:
+        """One gradient, this worker's own or the reduced one."""
+        plain = readable(grad)
+        dtype = DTYPES.get(grad.dtype)
+        if dtype is None or plain is None:
+            self._skip(index, grad, reduced=reduced)
+            return
+        grad = dense(plain)
+        if self._device_step is not None:
+            if not reduced:
+                self._observer.mark_seen(index)
+            seed = self._observer.seed(index)
+            self._device_step.observe(index, grad, seed=seed, reduced=reduced)
+            return
+        if not grad.is_cpu:
+            raise RuntimeError(f"gradients moved to {grad.device} after attach")
+        read = self._observer.reduced_gradient if reduced else self._observer.gradient
+        read(index, grad.data_ptr(), grad.numel(), dtype)
+
+    def _skip(self, index: int, grad: torch.Tensor, *, reduced: bool) -> None:
+        if not reduced:
+            self._observer.mark_seen(index)
+            self._observer.skip(1)
+        if index not in self._told:
+            self._told.add(index)
+            name = self._setup.names[index]
+            self._setup.note(f"the gradient of {name} is {_kind_of(grad)}: it is not read")
+
+
+def _kind_of(grad: torch.Tensor) -> str:
+    """Why it cannot be read."""
+    if grad.dtype not in DTYPES:
+        return str(grad.dtype).removeprefix("torch.")
+    return "sparse" if grad.is_sparse else f"a {type(grad).__name__} without memory of its own"
