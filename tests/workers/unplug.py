@@ -102,14 +102,14 @@ def work(rank: int, world: int, out: Path) -> None:
         "collector": (out / "collector", collector_breaks),
         "collectors": (out / "collectors", collectors_break),
     }
-    read, send = ddp.DdpCollector.read, Session.send
+    read, send = step_recorder.StepRecorder.read, Session.send
     for name, (run, sabotage) in cases.items():
         logging.getLogger("presum").warning("== %s", name)
         if name == "silent" and rank == 1:
             Session.send = _silent  # type: ignore[method-assign]
         plain, seconds = train(None, nothing, rank)
         watched, watched_seconds = train(run, sabotage, rank)
-        ddp.DdpCollector.read = read  # type: ignore[method-assign]
+        step_recorder.StepRecorder.read = read  # type: ignore[method-assign]
         Session.send = send  # type: ignore[method-assign]
         write_json(
             out / f"{name}.{rank}.json",
