@@ -286,6 +286,76 @@ def lines_of(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> int
     return count - (first.end_lineno - first.lineno + 1)
 
 
+# What Python keeps of one step or pass outside of presum.reduce, by class: the rest is C++'s
+# (docs/step.md). Tensors that are still on a device, what torch calls back with, and what loaders'
+# batches are found by.
+STEP_STATE = {
+    "StepRecorder": {
+        "in_backward",  # these three are asked for each parameter
+        "reads_sums",
+        "reads_arrivals",
+        "pass_rows",
+        "held",
+        "versions",
+        "scale_of_pass",
+        "end_queued",
+    },
+    "GradientReader": {"device_step"},
+    "EndedSteps": {"late", "samples", "windows", "late_steps"},
+    "ForwardPasses": {"rows", "forwards"},
+}
+# And what stays for the recording.
+LASTING = {
+    "StepRecorder": {
+        "source",
+        "setup",
+        "observer",
+        "off",
+        "failed",
+        "ended",  # whether it has, and the steps that have
+        "fingerprints",
+        "forwards",
+        "reader",
+        "scaled",
+        "in_hook",
+        "told_of_audit",
+        "handles",
+        "listening",
+    },
+    "GradientReader": {"setup", "observer", "told"},
+    "EndedSteps": {"setup"},
+    "ForwardPasses": {"setup", "shifts_labels"},
+}
+
+
+def attributes_of(node: ast.ClassDef) -> set[str]:
+    """Those that its methods set."""
+    targets = [
+        target
+        for statement in ast.walk(node)
+        if isinstance(statement, (ast.Assign, ast.AnnAssign, ast.AugAssign))
+        for one in (statement.targets if isinstance(statement, ast.Assign) else [statement.target])
+        for target in ast.walk(one)
+    ]
+    return {
+        target.attr.lstrip("_")
+        for target in targets
+        if isinstance(target, ast.Attribute) and ast.unparse(target.value) == "self"
+    }
+
+
+def test_python_keeps_no_other_state_of_a_step() -> None:
+    steps = [path for name, path in MODULES.items() if name.startswith("presum.steps.")]
+    classes = {
+        node.name: attributes_of(node)
+        for path in steps
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef)
+    }
+    for name, allowed in STEP_STATE.items():
+        assert classes[name] == allowed | LASTING[name], name
+
+
 def python_definitions(kinds: tuple[type, ...]) -> Iterator[tuple[str, str, int]]:
     """Place, name and lines of each in the package."""
     for path in MODULES.values():

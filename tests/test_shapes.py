@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 import presum
 from shapes import SHAPES
 
+ROOT = Path(__file__).resolve().parents[1]
 WORLD = 4
 Results = Callable[[str], dict[str, Any]]
 every_shape = pytest.mark.parametrize("name", SHAPES)
@@ -59,6 +61,22 @@ def test_every_step_has_its_loss_and_its_own_gradient(name: str, results: Result
             np.testing.assert_allclose(rows.loss, losses, rtol=1e-6)
             norms = [np.nan if step["norm"] is None else step["norm"] for step in steps]
             np.testing.assert_allclose(rows.grad_norm, norms, rtol=1e-6)
+
+
+def events_of(lines: list[str]) -> list[str]:
+    """Without numbers that depend on the machine."""
+    return [" ".join(w for w in line.split() if "." not in w and w != "nan") for line in lines]
+
+
+@every_shape
+def test_torch_tells_what_the_golden_trace_says(name: str, results: Results) -> None:
+    """PRESUM_UPDATE_DOCS=1 writes them. src/step/traces_test.cc replays them."""
+    path = ROOT / "src" / "step" / "traces" / f"{name}.txt"
+    lines = [line for trace in results(name)["ranks"][1]["traces"] for line in trace]
+    if os.environ.get("PRESUM_UPDATE_DOCS"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("\n".join([*lines, ""]))
+    assert events_of(lines) == events_of(path.read_text().splitlines())
 
 
 @every_shape

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from traces import TracedObserver
 
+import presum.attaching
 from shapes import SHAPES
 from shapes.training import Shape, Training
 from workers.launch import main, write_json
@@ -32,18 +34,23 @@ def told(shape: Shape, rank: int, out: Path) -> dict[str, object]:
     """What its three trainings came to."""
     plain, watched = Training(shape, rank), Training(shape, rank, watched=out / shape.name)
     oracle = Training(shape, rank, asks_oracle=True)
+    TracedObserver.made.clear()
     digests = [trained(one) for one in (plain, watched, oracle)]
+    traces = [traced.lines for traced in TracedObserver.made]
+    TracedObserver.made.clear()
     alive = [weakref.ref(model) for model in watched.models]
     watched.models.clear()
     gc.collect()
     return {
         "digests": digests,
         "expected": [dataclasses.asdict(step) for step in oracle.expected],
+        "traces": traces,
         "alive": sum(model() is not None for model in alive),
     }
 
 
 def work(rank: int, _world: int, out: Path) -> None:
+    presum.attaching.Observer = TracedObserver  # type: ignore[misc]
     for name, shape in SHAPES.items():
         try:
             found = told(shape, rank, out)

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The events that a recorder tells its observer, and the steps that end, as lines of text.
+
+``src/step/traces/`` holds them for every shape of training; C++ replays them without torch.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, ClassVar
+
+from packet_decoder import decode
+from presum._core import EndedStep, Observer
+
+EVENTS = (
+    "forward",
+    "enter_wrapper",
+    "enter_module",
+    "reached",
+    "forget_reached",
+    "pass_begins",
+    "pass_ends",
+    "reduction",
+    "shadow",
+    "arrives",
+    "zeroed",
+    "optimizer_begins",
+    "optimizer_steps",
+    "closed",
+    "loss",
+)
+LINES_MAX = 120
+STEP, MICRO_BATCHES = 1, 5
+
+
+class TracedObserver(Observer):
+    """Writes down what it is told, first events first; of several models each has its own."""
+
+    made: ClassVar[list[TracedObserver]] = []
+
+    def __init__(self, **options: Any) -> None:
+        self.lines: list[str] = []
+        given = (options[name] for name in ("every", "reduced_every", "knows_optimizer"))
+        self.write("settings", *given)
+        TracedObserver.made.append(self)
+
+    def write(self, *words: Any) -> None:
+        if len(self.lines) < LINES_MAX:
+            self.lines.append(" ".join(map(_text, words)))
+
+    def take_ended(self) -> EndedStep | None:
+        ended = super().take_ended()
+        if ended is not None:
+            self.write("step", *_told(decode(ended.packet(0)).sections))
+        return ended
+
+
+def _traced(event: str) -> Any:
+    def tell(self: TracedObserver, *args: Any) -> Any:
+        self.write(event, *args)
+        return getattr(super(TracedObserver, self), event)(*args)
+
+    return tell
+
+
+for event in EVENTS:
+    setattr(TracedObserver, event, _traced(event))
+
+
+def _text(word: Any) -> str:
+    if isinstance(word, bool):
+        return str(int(word))
+    return "-" if word is None else repr(word) if isinstance(word, float) else str(word)
+
+
+def _told(sections: dict[int, bytes]) -> list[Any]:
+    """Reductions are in the header: what else identifies a step, and its losses."""
+    step = sections[STEP]
+    optimizer_steps, passes = struct.unpack_from("<QI", step)
+    unreduced, window, use = struct.unpack_from("<QII", step, 32)
+    losses = [loss for loss, _, _ in struct.iter_unpack("<ddQ", sections.get(MICRO_BATCHES, b""))]
+    return [window, unreduced, use, optimizer_steps, passes, *losses]
