@@ -101,6 +101,7 @@ def test_name_hash_vectors_hold_here_and_in_the_library() -> None:
     for name, expected in rows:
         assert name_hash(name) == number(expected)
         observer = observer_of([("w", 1, name)])
+        observer.begin_step(0)
         assert decode(end_step(observer)).groups().keys() == {number(expected)}
 
 
@@ -334,8 +335,8 @@ def test_the_example_packet_is_what_the_library_makes() -> None:
 
 def test_the_example_packet_means_what_its_table_says() -> None:
     decoded = decode(example_bytes())
-    optimizer_step, micro_batches, skipped, scale, dropped = struct.unpack(
-        "<QIIdQ", decoded.sections[1]
+    optimizer_step, micro_batches, skipped, scale, dropped, unreduced, window, use = struct.unpack(
+        "<QIIdQQII", decoded.sections[1]
     )
     loss, weight, tokens = struct.unpack("<ddQ", decoded.sections[5])
     found: dict[str, object] = {
@@ -346,6 +347,9 @@ def test_the_example_packet_means_what_its_table_says() -> None:
         "skipped_parameters": skipped,
         "gradient_scale": scale,
         "dropped": dropped,
+        "unreduced_steps": unreduced,
+        "window": window,
+        "use": use,
         "sum_squares": decoded.total().sum_squares,
         "max_abs": decoded.total().max_abs,
         "nonfinite": decoded.total().nonfinite,
@@ -566,7 +570,7 @@ TAKEN: dict[str, Change] = {
     "as it is": lambda p: p,
     "an unknown section": lambda p: p + section_bytes(200, b"abc"),
     "a section of another kind": lambda p: p + section_bytes(16, b"host"),
-    "a longer record, reserved bits": lambda p: p + section_bytes(1, p[64:96] + bytes(8), 7),
+    "a longer record, reserved bits": lambda p: p + section_bytes(1, p[64:112] + bytes(8), 7),
     "two reduced sections": lambda p: p + 2 * section_bytes(7, bytes(32)),
     "samples that were all left out": lambda p: p + section_bytes(9, samples_body(9, 63)),
     "65,536 samples": lambda p: p + section_bytes(9, samples_body(1 << 40, 0, *[1] * 65_536)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,11 @@ import numpy as np
 import pytest
 
 import presum
+from programs_started import run_command
 from shapes import SHAPES
 
-ROOT = Path(__file__).resolve().parents[1]
+TESTS = Path(__file__).resolve().parent
+ROOT = TESTS.parent
 WORLD = 4
 Results = Callable[[str], dict[str, Any]]
 every_shape = pytest.mark.parametrize("name", SHAPES)
@@ -27,7 +30,10 @@ def results(launch: Any, tmp_path_factory: pytest.TempPathFactory) -> Results:
     out: Path = tmp_path_factory.mktemp("shapes")
     done = launch("shapes", WORLD, out)
     assert done.returncode == 0, done.stderr[-4000:]
+    return results_in(out)
 
+
+def results_in(out: Path) -> Results:
     def of(name: str) -> dict[str, Any]:
         told = [json.loads((out / f"{name}.{rank}.json").read_text()) for rank in range(WORLD)]
         errors = [one["error"] for one in told if "error" in one]
@@ -84,3 +90,20 @@ def test_nothing_is_found_but_what_is_wrong(name: str, results: Results) -> None
     findings = results(name)["run"].findings
     grave = {finding.check for finding in findings if finding.severity != "info"}
     assert grave == SHAPES[name].findings | SHAPES[name].false
+
+
+@pytest.mark.deep
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("seed", range(5))
+def test_for_300_steps_and_other_data(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PRESUM_SHAPES_LONGER", "15")
+    monkeypatch.setenv("PRESUM_SHAPES_SEED", str(seed))
+    command = [sys.executable, "-m", "workers.shapes", WORLD, tmp_path]
+    done = run_command(command, PYTHONPATH=str(TESTS), OMP_NUM_THREADS="1", timeout=7000)
+    assert done.returncode == 0, done.stderr[-4000:]
+    for name in SHAPES:
+        results = results_in(tmp_path)
+        test_it_trains_as_without_presum_and_nothing_stays(name, results)
+        test_every_step_has_its_loss_and_its_own_gradient(name, results)

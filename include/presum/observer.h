@@ -145,7 +145,7 @@ class Observer {
   // The result of an audit of the step's reduction.
   void audit(const AuditRecord& audit);
 
-  // Ends the step. REQUIRES: begin_step was called.
+  // Ends the step. REQUIRES: begin_step was called; else the packet is empty.
   Packet end_step(const StepEnd& end);
 
   // That the recording on this worker has failed: no step follows, and the run is not called

@@ -70,10 +70,10 @@ bool StepAssembler::left_out(const Stream& stream, std::uint32_t replica) {
 }
 
 bool StepAssembler::complete(const Stream& stream) {
-  const auto& [key, first] = *stream.open.begin();
+  const Open& first = stream.open.begin()->second;
   const auto absent = [&](std::uint32_t replica) { return !first.workers.contains(replica); };
   auto gone = std::ranges::count_if(stream.not_awaited, absent);
-  if (key.second != StepNumber::kReduced) {
+  if (stream.open.begin()->first.second != StepNumber::kReduced) {
     gone += std::ranges::count_if(stream.newest_of, [&](const auto& worker) {
       return !stream.not_awaited.contains(worker.first) && left_out(stream, worker.first);
     });

@@ -296,20 +296,24 @@ bool read_gram(SectionReader& body, std::uint32_t workers, std::vector<double>& 
          size > 0;
 }
 
+bool read_record(SectionReader& body, Step& step) {
+  step.optimizer_step = body.get<std::uint64_t>();
+  step.micro_batches = body.get<std::uint32_t>();
+  step.skipped_parameters = body.get<std::uint32_t>();
+  step.gradient_scale = body.get<double>();
+  step.dropped = body.get<std::uint64_t>();
+  step.number = {
+      .reductions = step.header.step, .window = 0, .unreduced = body.get<std::uint64_t>()};
+  step.number.window = body.get<std::uint32_t>();
+  step.use = static_cast<StepUse>(body.get<std::uint32_t>());
+  return body.valid() && step.use <= StepUse::kKept;
+}
+
 bool read_section(Step& step, Section type, std::span<const std::byte> bytes) {
   SectionReader body(bytes);
   switch (type) {
     case Section::kStep:
-      step.optimizer_step = body.get<std::uint64_t>();
-      step.micro_batches = body.get<std::uint32_t>();
-      step.skipped_parameters = body.get<std::uint32_t>();
-      step.gradient_scale = body.get<double>();
-      step.dropped = body.get<std::uint64_t>();
-      step.number = {
-          .reductions = step.header.step, .window = 0, .unreduced = body.get<std::uint64_t>()};
-      step.number.window = body.get<std::uint32_t>();
-      step.use = static_cast<StepUse>(body.get<std::uint32_t>());
-      return body.valid() && step.use <= StepUse::kKept;
+      return read_record(body, step);
     case Section::kTotal:
       step.total = body.sums();
       step.elements = body.get<std::uint64_t>();
