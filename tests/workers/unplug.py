@@ -139,10 +139,12 @@ def _train_alone(
     model: DistributedDataParallel, run: Path, rank: int, steps: int
 ) -> presum.Monitor:
     """Without the reduction after step 3, so that survivors can go on."""
-    monitor = presum.attach(model, run=run)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    monitor = presum.attach(model, optimizer=optimizer, run=run)
     for step in range(steps):
         forward = model if step < 3 else model.module
         forward(torch.ones(2, 4) * (rank + 1)).sum().backward()
+        optimizer.step()
     time.sleep(0.5)
     return monitor
 
