@@ -118,7 +118,42 @@ def retained_graph(run: Training) -> None:
         optimizer.step()
 
 
+class OptimizedByHand(nn.Module):
+    """Its forward runs the backward pass too, as under Lightning's manual optimisation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside = network()
+        self.ddp: list[nn.Module] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        loss = self.inside(x).square().mean()
+        for ddp in self.ddp:
+            ddp.require_forward_param_sync = True
+            ddp.reducer._rebuild_buckets()
+            ddp.reducer.prepare_for_backward([])
+            loss.backward()
+            ddp.require_backward_grad_sync = False
+        return loss.detach() if self.ddp else loss
+
+
+def within_forward(run: Training) -> None:
+    model = run.wrap(OptimizedByHand())
+    optimizer = sgd(model)
+    run.watch(model, optimizer)
+    for x in run.batches():
+        model.module.ddp.clear()
+        run.expect(model, [lambda net, x=x: net(x)])
+        optimizer.zero_grad()
+        model.module.ddp.append(model)
+        model(x)
+        model.require_backward_grad_sync = True
+        optimizer.step()
+    model.module.ddp.clear()
+
+
 SHAPES = [
+    Shape("within-forward", within_forward),
     Shape("contrastive", contrastive),
     Shape("preference", preference),
     Shape("two-losses-inside", two_losses_inside),

@@ -34,11 +34,19 @@ class ReducingPasses:
         self._model = weakref.proxy(model)
         self._armed = False  # by a forward pass since the last pass that reduced
         self._seen = False  # a forward pass since then
+        self._inside = False  # one is under way
         # No forward pass prepared DDP for the pass under way, and none asked it to leave it out.
         self.takes_no_part = False
 
+    def before_forward(self) -> None:
+        """To be called before each training forward of the wrapper. A backward pass within it
+        reduces if the program prepares DDP for it, as Lightning does where optimisation is manual;
+        that is taken for granted."""
+        self._inside = True
+
     def after_forward(self) -> None:
         """To be called after each forward of the wrapper."""
+        self._inside = False
         if torch.is_grad_enabled() and not in_backward():
             # A later forward under no_sync() does not take it back.
             self._armed = bool(self._armed or self._model.require_backward_grad_sync)
@@ -48,7 +56,7 @@ class ReducingPasses:
         """Whether the backward pass that begins now is due to reduce."""
         model = self._model
         told = model.require_backward_grad_sync and model.require_forward_param_sync
-        due = bool(self._armed or (self._seen and told))
+        due = bool(self._armed or ((self._seen or self._inside) and told))
         self.takes_no_part = not self._seen and bool(model.require_backward_grad_sync)
         if due:
             self._armed = self._seen = False
@@ -106,6 +114,9 @@ class DdpSource(GradientSource):
     def before_pass(self) -> None:
         more_follow = self._passes.more_follow()
         self.recorder.pass_begins(reduces=self._passes.begin(), more_follow=more_follow)
+
+    def forward_begins(self) -> None:
+        self._passes.before_forward()
 
     def forward_is_over(self) -> None:
         self._passes.after_forward()

@@ -84,6 +84,9 @@ class GradientSource:
         """A parameter's gradient is there, the first one of its backward pass. To call
         ``recorder.pass_begins``."""
 
+    def forward_begins(self) -> None:
+        """A training forward of the wrapper."""
+
     def forward_is_over(self) -> None:
         """A forward pass of the wrapper, of any kind."""
 

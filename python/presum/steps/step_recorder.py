@@ -173,6 +173,7 @@ class StepRecorder:
         if not torch.is_grad_enabled() or in_backward():
             return
         self._pass_rows.clear()
+        self.source.forward_begins()
         self.observer.enter_wrapper()
         self._forwards.begin(args, kwargs)
 
