@@ -93,6 +93,28 @@ def by_hand_in_a_flat_buffer(run: Training) -> None:
         optimizer.step()
 
 
+def by_hand_without_zeroing(run: Training) -> None:
+    """Two passes whose sum is handed over; the program subtracts what was there before."""
+    model = network()
+    run.models.append(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    monitor = run.watch(model, optimizer, mode="manual")
+    before = [torch.zeros_like(p) for p in model.parameters()]
+    for x in run.batches():
+        run.expect(model, [loss_of(x), loss_of(-x)])
+        for loss in (loss_of(x), loss_of(-x)):
+            loss(model).backward()
+        grads = [p.grad - old for p, old in zip(model.parameters(), before, strict=True)]
+        named = dict(zip(dict(model.named_parameters()), grads, strict=True))
+        if monitor is not None:
+            monitor.before_reduction(named)
+        for p, gradient in zip(model.parameters(), grads, strict=True):
+            dist.all_reduce(gradient)
+            p.grad.copy_(gradient / run.shape.world)
+        before = [p.grad.clone() for p in model.parameters()]
+        optimizer.step()
+
+
 def rank_0_without_a_model(run: Training) -> None:
     """It evaluates, or serves; the others train among themselves."""
     group = dist.new_group(range(1, run.shape.world))
@@ -161,6 +183,7 @@ SHAPES = [
     Shape("scaler-skips", scaler_skips, findings=frozenset({"nonfinite-gradient"})),
     Shape("compiled-around", compiled_around),
     Shape("by-hand-in-a-flat-buffer", by_hand_in_a_flat_buffer),
+    Shape("by-hand-without-zeroing", by_hand_without_zeroing),
     Shape("rank-0-without-a-model", rank_0_without_a_model),
     Shape("many-parameters", many_parameters, steps=3),
     Shape("sequence-parallel", sequence_parallel),

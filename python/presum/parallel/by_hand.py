@@ -21,6 +21,8 @@ class ManualSource(GradientSource):
     """A reduction is what the user hands over before it; several calls with parameters that were
     not handed over yet add to it."""
 
+    reads_grad = False
+
     def __init__(self, model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> None:
         super().__init__(model, model)
         self._places = {name: place for place, name in enumerate(parameters)}

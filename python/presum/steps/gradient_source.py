@@ -48,6 +48,7 @@ class GradientSource:
     where there is no wrapper). It holds both weakly.
     """
 
+    reads_grad = True  # gradients are what ``.grad`` holds, with what it held before
     sees_zeroing = True  # ``held`` tells whether what passes have accumulated was zeroed since
 
     def __init__(self, wrapper: nn.Module, inner: nn.Module) -> None:

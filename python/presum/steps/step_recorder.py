@@ -277,7 +277,7 @@ class StepRecorder:
             # output in which no tensor was found.
             self._pass_rows[0] = self._forwards.rows
         readable = readable and not self.is_captured()
-        held = self._ended.late.number(self._held)
+        held = self._ended.late.number(self._held if self.source.reads_grad else 0.0)
         read = observer.pass_begins(reduces, more_follow, readable, held)
         self.reads_sums, self.reads_arrivals = read == READ_SUMS, read == READ_ARRIVALS
         if read != READ_NOTHING:
