@@ -46,6 +46,7 @@ LIMIT = 0.01
 CONTROL_HALF_WIDTH = 0.005
 ATTRIBUTED_LIMIT = 0.005
 WARM_UP = 10
+ATTRIBUTED_STEPS = 100
 
 
 class Model(nn.Module):
@@ -64,7 +65,21 @@ class Model(nn.Module):
         return {"loss": nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())}
 
 
-def wrapped(way: str) -> nn.Module:
+class Scales(nn.Module):
+    """Many parameters of 64 elements, next to no arithmetic: what each costs by itself."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.scales = nn.ParameterList(torch.randn(64) for _ in range(count))
+
+    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        data = (input_ids + labels).float().flatten()[:64] / VOCABULARY
+        return {"loss": (torch.stack(list(self.scales)) @ data).square().mean()}
+
+
+def wrapped(way: str, parameters: int) -> nn.Module:
+    if parameters:
+        return DistributedDataParallel(Scales(parameters))
     model = Model()
     if way == "fsdp2":
         for layer in model.layers.layers:
@@ -77,11 +92,13 @@ def wrapped(way: str) -> nn.Module:
 class Training:
     """One worker's model, its monitor and one step of both."""
 
-    def __init__(self, run: Path, dtype: str = "bf16", way: str = "ddp") -> None:
+    def __init__(
+        self, run: Path, dtype: str = "bf16", way: str = "ddp", parameters: int = 0
+    ) -> None:
         torch.manual_seed(0)
         self.bf16 = dtype == "bf16"
         self.way = way
-        self.model = wrapped(way)
+        self.model = wrapped(way, parameters)
         self.optimizer = torch.optim.AdamW(self.model.parameters())
         self.monitor = presum.attach(
             self.model, optimizer=self.optimizer, run=run, mode=ATTACHED.get(way, "passive")
@@ -146,6 +163,7 @@ def measure(training: Training, blocks: int) -> list[dict[str, float]]:
 def attribute(training: Training, steps: int) -> dict[str, float]:
     """Seconds a step inside our hooks, and of our background thread's CPU time."""
     spent = [0.0]
+    inside = [0]  # hooks within hooks are counted once
     originals = {kind: kind.__call__ for kind in (Hook, ParameterHook)}
     enter, leave = FailureGuard.__enter__, FailureGuard.__exit__
 
@@ -162,8 +180,11 @@ def attribute(training: Training, steps: int) -> dict[str, float]:
     def timed(call: Any) -> Any:
         def timed_call(hook: Hook, *args: Any, **kwargs: Any) -> None:
             began = time.perf_counter()
+            inside[0] += 1
             call(hook, *args, **kwargs)
-            spent[0] += time.perf_counter() - began
+            inside[0] -= 1
+            if inside[0] == 0:
+                spent[0] += time.perf_counter() - began
 
         return timed_call
 
@@ -175,26 +196,41 @@ def attribute(training: Training, steps: int) -> dict[str, float]:
     for kind, call in originals.items():
         kind.__call__ = timed(call)  # type: ignore[method-assign]
     background = time.clock_gettime(clock)
-    step = float(np.mean([training.step() for _ in range(steps)]))
+    steps_took, hooks_took = [], []
+    for _ in range(steps):
+        spent[0] = 0.0
+        steps_took.append(training.step())
+        hooks_took.append(spent[0])
     background = time.clock_gettime(clock) - background
     for kind, call in originals.items():
         kind.__call__ = call  # type: ignore[method-assign]
     FailureGuard.__enter__, FailureGuard.__exit__ = enter, leave  # type: ignore[method-assign]
-    return {"step": step, "hooks": spent[0] / steps, "background": background / steps}
+    return {
+        "step": trimmed_mean(steps_took),
+        "hooks": trimmed_mean(hooks_took),
+        "background": background / steps,
+    }
+
+
+def trimmed_mean(values: list[float]) -> float:
+    """Without a fifth at either end: another program's time slice is no cost of ours."""
+    cut = len(values) // 5
+    return float(np.mean(sorted(values)[cut : len(values) - cut]))
 
 
 def worker(
-    rank: int, port: int, blocks: int, dtype: str, way: str, folder: str, answers: Queue[Any]
+    rank: int, port: int, arguments: argparse.Namespace, folder: str, answers: Queue[Any]
 ) -> None:
+    blocks = arguments.blocks
     os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[rank % os.cpu_count()]})  # type: ignore[operator]
     os.environ.update(
         RANK=str(rank), WORLD_SIZE=str(WORKERS), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
     )
     dist.init_process_group("gloo")
-    training = Training(Path(folder) / "run", dtype, way)
+    training = Training(Path(folder) / "run", arguments.dtype, arguments.way, arguments.parameters)
     gc.disable()
     times = measure(training, blocks)
-    attributed = attribute(training, max(20, blocks // 3))
+    attributed = attribute(training, ATTRIBUTED_STEPS)
     gc.enable()
     training.monitor.close()
     dist.destroy_process_group()
@@ -223,7 +259,8 @@ def verdict(on: tuple[float, float, float], control: tuple[float, float, float])
 
 
 def report(
-    answers: list[tuple[int, list[dict[str, float]], dict[str, float]]], dtype: str, way: str
+    answers: list[tuple[int, list[dict[str, float]], dict[str, float]]],
+    arguments: argparse.Namespace,
 ) -> None:
     # A step ends when the slower worker is done.
     blocks = [
@@ -233,9 +270,12 @@ def report(
     off = np.array([(b["off"] + b["off'"]) / 2 for b in blocks])
     on = interval(np.log(np.array([b["on"] for b in blocks]) / off))
     control = interval(np.log(np.array([b["off'"] / b["off"] for b in blocks])))
+    work = f"{TOKENS[0] * TOKENS[1]} tokens"
+    if arguments.parameters:
+        work = f"{arguments.parameters:,} parameters of 64 elements"
     print(
-        f"overhead of presum.attach, defaults: {way}, {WORKERS} workers, {dtype}, "
-        f"{TOKENS[0] * TOKENS[1]} tokens a step, {len(blocks)} blocks of 6 steps, "
+        f"overhead of presum.attach, defaults: {arguments.way}, {WORKERS} workers, "
+        f"{arguments.dtype}, {work} a step, {len(blocks)} blocks of 6 steps, "
         f"{1e3 * off.mean():.0f} ms a step"
     )
     for name, estimate in (("on / off", on), ("off' / off (control)", control)):
@@ -246,8 +286,8 @@ def report(
         hooks = attributed["hooks"] / attributed["step"]
         background = attributed["background"] / attributed["step"]
         print(
-            f"  attributed, rank {rank}: hooks {100 * hooks:.2f} % of a step, background thread "
-            f"{100 * background:.2f} % of a core"
+            f"  attributed, rank {rank}: hooks {1e6 * attributed['hooks']:.0f} us, "
+            f"{100 * hooks:.2f} % of a step, background thread {100 * background:.2f} % of a core"
         )
     worst = max(a["hooks"] / a["step"] for _, _, a in answers)
     print(
@@ -267,6 +307,9 @@ def main() -> None:
     parser.add_argument(
         "--way", choices=["ddp", "hook", "fsdp2", "by-hand"], default="ddp", help="of training"
     )
+    parser.add_argument(
+        "--parameters", type=int, default=0, help="as many small ones under ddp, no language model"
+    )
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     with socket.socket() as probe:
@@ -278,22 +321,14 @@ def main() -> None:
         workers = [
             context.Process(
                 target=worker,
-                args=(
-                    rank,
-                    port,
-                    arguments.blocks,
-                    arguments.dtype,
-                    arguments.way,
-                    folder,
-                    answers,
-                ),
+                args=(rank, port, arguments, folder, answers),
             )
             for rank in range(WORKERS)
         ]
         for process in workers:
             process.start()
         found = [answers.get(timeout=3600) for _ in workers]
-        report(found, arguments.dtype, arguments.way)
+        report(found, arguments)
         for process in workers:
             process.join()
 

@@ -289,7 +289,7 @@ def test_long_evidence_is_folded_and_can_be_read(
     page = edited(
         pages["planted"],
         "long-evidence",
-        lambda run: run["judgement"]["findings"][0]["evidence"].update(groups=groups),
+        lambda run: run["judgement"]["findings"][0].update(evidence_text=groups),
     )
     for device in DEVICES:
         look(browser, page, device)

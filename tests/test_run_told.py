@@ -53,3 +53,15 @@ def test_a_preflight_that_the_program_ends_before_is_judged_on_what_there_is(
     assert {end.returncode for end in done} == {code}, done[0].stderr
     assert "training ended before 20 preflight steps" in done[0].stderr
     assert presum.load(tmp_path / "run").segments.preflight_exit_code.tolist() == [code]
+
+
+def test_a_preflight_says_what_it_was_too_short_for_and_may_require_it(tmp_path: Path) -> None:
+    program = tmp_path / "short.py"
+    seeded = "torch.manual_seed(dist.get_rank())\nmodel = "
+    program.write_text(SHORT.format(steps=12, same=0).replace("model = ", seeded))
+    words = [*UNDER, "--run", tmp_path / "run", "--preflight", "10"]
+    for required, code in (([], 0), (["--require", "statistics"], 2)):
+        done = start([*words, *required, program])
+        assert {end.returncode for end in done} == {code}, done[0].stderr
+        said = "facts only: statistics need 26 steps with 2 workers, and saw 10"
+        assert said in done[0].stderr

@@ -16,6 +16,7 @@ import pytest
 import presum
 from programs_started import run_command
 from shapes import SHAPES
+from shapes.training import EVERY, Shape
 
 TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent
@@ -55,7 +56,9 @@ def test_it_trains_as_without_presum_and_nothing_stays(name: str, results: Resul
 def test_every_step_has_its_loss_and_its_own_gradient(name: str, results: Results) -> None:
     found = results(name)
     for rank, told in enumerate(found["ranks"]):
-        for model in {step["model"] for step in told["expected"]}:
+        models = {step["model"] for step in told["expected"]}
+        assert set(found["run"].workers.query(f"rank == {rank}").module) == models
+        for model in models:
             steps = [step for step in told["expected"] if step["model"] == model]
             rows = found["run"].workers.query(f"rank == {rank} and module == {model}")
             if SHAPES[name].ragged:
@@ -63,10 +66,17 @@ def test_every_step_has_its_loss_and_its_own_gradient(name: str, results: Result
             else:
                 assert rows.step.tolist() == list(range(len(steps)))
             assert rows.micro_batches.tolist() == [len(step["losses"]) for step in steps]
-            losses = [np.mean(step["losses"]) for step in steps]
-            np.testing.assert_allclose(rows.loss, losses, rtol=1e-6)
+            assert rows.use.tolist() == [step["use"] for step in steps]
+            assert rows.reduced.tolist() == [step["reduced"] for step in steps]
             norms = [np.nan if step["norm"] is None else step["norm"] for step in steps]
-            np.testing.assert_allclose(rows.grad_norm, norms, rtol=1e-6)
+            close(rows.loss, [np.mean(step["losses"]) for step in steps])
+            close(rows.grad_norm, norms)
+
+
+def close(told: Any, expected: list[float]) -> None:
+    """What has nearly cancelled is as exact as the largest of the run."""
+    largest = max(filter(np.isfinite, expected), default=0.0, key=abs)
+    np.testing.assert_allclose(told, expected, rtol=1e-6, atol=1e-7 * abs(largest))
 
 
 def events_of(lines: list[str]) -> list[str]:
@@ -74,7 +84,7 @@ def events_of(lines: list[str]) -> list[str]:
     return [" ".join(w for w in line.split() if "." not in w and w != "nan") for line in lines]
 
 
-@every_shape
+@pytest.mark.parametrize("name", [name for name, shape in SHAPES.items() if shape.traced])
 def test_torch_tells_what_the_golden_trace_says(name: str, results: Results) -> None:
     """PRESUM_UPDATE_DOCS=1 writes them. src/step/traces_test.cc replays them."""
     path = ROOT / "src" / "step" / "traces" / f"{name}.txt"
@@ -89,7 +99,16 @@ def test_torch_tells_what_the_golden_trace_says(name: str, results: Results) -> 
 def test_nothing_is_found_but_what_is_wrong(name: str, results: Results) -> None:
     findings = results(name)["run"].findings
     grave = {finding.check for finding in findings if finding.severity != "info"}
-    assert grave == SHAPES[name].findings | SHAPES[name].false
+    assert grave == SHAPES[name].findings
+
+
+def nothing_grows(sizes: list[tuple[int, int]], shape: Shape) -> None:
+    """From the middle to the end: objects of Python, and the process."""
+    if len(sizes) >= 4:  # a shape of few optimiser steps tells nothing
+        (objects, kib), (objects_then, kib_then) = sizes[len(sizes) // 2], sizes[-1]
+        steps = EVERY * (len(sizes) - 1 - len(sizes) // 2)
+        assert objects_then - objects <= 200 + shape.kept * steps
+        assert kib_then - kib <= (1 << 16 if shape.waits else 4096)
 
 
 @pytest.mark.deep
@@ -100,6 +119,7 @@ def test_for_300_steps_and_other_data(
 ) -> None:
     monkeypatch.setenv("PRESUM_SHAPES_LONGER", "15")
     monkeypatch.setenv("PRESUM_SHAPES_SEED", str(seed))
+    monkeypatch.setenv("PRESUM_SHAPES_BACKEND", "inductor")
     command = [sys.executable, "-m", "workers.shapes", WORLD, tmp_path]
     done = run_command(command, PYTHONPATH=str(TESTS), OMP_NUM_THREADS="1", timeout=7000)
     assert done.returncode == 0, done.stderr[-4000:]
@@ -107,3 +127,5 @@ def test_for_300_steps_and_other_data(
         results = results_in(tmp_path)
         test_it_trains_as_without_presum_and_nothing_stays(name, results)
         test_every_step_has_its_loss_and_its_own_gradient(name, results)
+        for told in results(name)["ranks"]:
+            nothing_grows(told["sizes"], SHAPES[name])

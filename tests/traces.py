@@ -25,6 +25,7 @@ EVENTS = (
     "arrives",
     "zeroed",
     "optimizer_begins",
+    "optimizer_fails",
     "optimizer_steps",
     "closed",
     "loss",
@@ -51,14 +52,16 @@ class TracedObserver(Observer):
     def take_ended(self) -> EndedStep | None:
         ended = super().take_ended()
         if ended is not None:
-            self.write("step", *_told(decode(ended.packet(0)).sections))
+            packet = decode(ended.packet(0))
+            self.write("step", packet.header["step"], *_told(packet.sections))
         return ended
 
 
 def _traced(event: str) -> Any:
     def tell(self: TracedObserver, *args: Any) -> Any:
-        self.write(event, *args)
-        return getattr(super(TracedObserver, self), event)(*args)
+        answer = getattr(super(TracedObserver, self), event)(*args)
+        self.write(event, *args, *(() if answer is None else (answer,)))
+        return answer
 
     return tell
 
@@ -74,7 +77,7 @@ def _text(word: Any) -> str:
 
 
 def _told(sections: dict[int, bytes]) -> list[Any]:
-    """Reductions are in the header: what else identifies a step, and its losses."""
+    """What identifies a step besides the reductions in the header, and its losses."""
     step = sections[STEP]
     optimizer_steps, passes = struct.unpack_from("<QI", step)
     unreduced, window, use = struct.unpack_from("<QII", step, 32)

@@ -69,14 +69,19 @@ class Aggregator {
   // How many ranks of the job were heard.
   std::size_t ranks_heard() const;
   AggregatorCounters counters() const;
+  // One cause in several models is one finding, in both of these.
+  //
   // The findings that are new since the last call, worst first, as they are now. A finding is new
   // once; it may grow later. Looks at what `ingest` and `tick` have closed so far.
   std::vector<Finding> take_new_findings();
   // All of them, of this segment, and what they mean.
   std::vector<Finding> findings() const;
   Verdict verdict() const;
-  // Writes what a preflight ends with: 0 fine, 1 findings at or above warning, 2 could not judge.
-  Result<int> end_preflight();
+  // What was too short for statistics to be judged, as one line; empty where it was long enough.
+  std::string too_short() const;
+  // Writes what a preflight ends with: 0 fine, 1 findings at or above warning, 2 could not judge;
+  // that too where statistics are required and the run was too short for them.
+  Result<int> end_preflight(bool require_statistics = false);
 
   // Packets of other workers cannot come any more, for the reason given: later steps do not say
   // that anyone is missing, and the segment is marked as incomplete from here on.

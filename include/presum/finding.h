@@ -31,6 +31,9 @@ struct Finding {
   Evidence evidence;
   std::string remedy;     // one or two sentences
   std::string resembles;  // a public report of the same kind, such as "pytorch/pytorch#31771"
+  // Other models of the segment that show the same on the same ranks, where they were put together
+  // (RunLog has one finding a model).
+  std::vector<ModelKey> elsewhere{};
 };
 
 struct CheckRecord {

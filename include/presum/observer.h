@@ -82,7 +82,8 @@ class Observer {
   static constexpr std::size_t kFactBytesMax = 1024;
   void fact(std::string_view key, std::string_view value);
 
-  // Starts a step and forgets what was reported since the last end_step.
+  // Starts a step and forgets what was reported since the last end_step. Steps are numbered alike
+  // on all workers, ascending; one that is not above the one before is refused where they meet.
   void begin_step(std::uint64_t step);
 
   // This worker's own gradient of one parameter, before any reduction: `count` contiguous elements

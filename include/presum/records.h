@@ -53,7 +53,8 @@ struct Samples {
 struct StepNumber {
   static constexpr std::uint32_t kReduced = 0xFFFFFFFF;
 
-  std::uint64_t reductions = 0;  // before it
+  // Before it; a run log does not keep this one, nor the next beyond whether it is kReduced.
+  std::uint64_t reductions = 0;
   // kReduced, or how many windows have ended unreduced since the last reduction, before this one
   std::uint32_t window = kReduced;
   std::uint64_t unreduced = 0;  // steps of its worker before it that were not reduced

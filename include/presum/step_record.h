@@ -55,12 +55,16 @@ struct StepRecord {
   std::uint64_t step = 0;
   std::uint32_t workers_expected = 0;
   std::uint32_t workers_seen = 0;  // = workers.size() where these are read
+  // Of a step that was not reduced: workers that went on without it (a loss scaler skips alone).
+  std::uint32_t workers_left_out = 0;
   // Who was awaited for long, or had left, ascending. Of others that are not in this step nothing
   // is said: their packets may still have been on the way when it was given up.
   std::vector<std::uint32_t> missing_replicas;
 
   // Somebody is absent of whom nothing is said.
-  bool lacks_packets() const { return workers_seen + missing_replicas.size() < workers_expected; }
+  bool lacks_packets() const {
+    return workers_seen + workers_left_out + missing_replicas.size() < workers_expected;
+  }
 
   // No optimiser step took its gradient, on workers that have made some: it says nothing of
   // updates. Where none was ever seen, the optimiser may well be another than presum knows.

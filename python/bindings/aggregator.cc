@@ -62,8 +62,14 @@ void bind_aggregator(nb::module_& m) {
            [](const Aggregator& o) {
              return std::string(to_string(without_gil([&] { return o.verdict(); })));
            })
-      .def("end_preflight",
-           [](Aggregator& o) { return unwrap(without_gil([&] { return o.end_preflight(); })); })
+      .def(
+          "end_preflight",
+          [](Aggregator& o, bool require_statistics) {
+            return unwrap(without_gil([&] { return o.end_preflight(require_statistics); }));
+          },
+          nb::arg("require_statistics") = false)
+      .def("too_short",
+           [](const Aggregator& o) { return without_gil([&] { return o.too_short(); }); })
       .def(
           "lose_others",
           [](Aggregator& o, const std::string& why) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "bindings.h"
+#include "diagnose/wording.h"
 
 namespace presum::python {
 namespace {
@@ -21,6 +22,7 @@ nb::object value_of(const Finding::Value& value) {
 nb::dict to_dict(const Finding& f) {
   nb::dict evidence;
   for (const auto& [name, value] : f.evidence) evidence[name.c_str()] = value_of(value);
+  const diagnose::Wording said = diagnose::wording(f);
   nb::dict out;
   out["check"] = f.check;
   out["also"] = f.also;
@@ -31,6 +33,10 @@ nb::dict to_dict(const Finding& f) {
   out["last_step"] = f.last_step;
   out["confidence"] = f.confidence;
   out["title"] = f.title;
+  out["sentence"] = said.sentence;
+  out["consequence"] = said.consequence;
+  out["evidence_text"] = said.evidence;
+  out["suspects"] = said.suspects;
   out["evidence"] = evidence;
   out["remedy"] = f.remedy;
   out["resembles"] = f.resembles;

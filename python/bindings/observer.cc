@@ -96,8 +96,8 @@ int pass_begins(Steps& steps, bool reduces, bool more_follow, bool readable, Num
 }
 
 void pass_ends(Steps& steps, Number scale, std::optional<Number> root, double share_factor,
-               double gradient_factor) {
-  steps.pass_ends({scale, root, share_factor, gradient_factor});
+               double gradient_factor, bool part) {
+  steps.pass_ends({scale, root, share_factor, gradient_factor, part});
 }
 
 std::vector<std::uint64_t> hash_rows_at(std::uintptr_t address, std::uint64_t rows,
@@ -182,7 +182,7 @@ void bind_contents(Class& bound) {
 void bind_events(nb::class_<Steps>& steps) {
   steps
       .def(
-          "forward", [](Steps& s, Number left) { s.forward(left); }, nb::arg("left") = Number(0.0))
+          "forward", [](Steps& s, Number left) { s.forward(left); }, nb::arg("left") = Number(kNaN))
       .def("enter_wrapper", &Steps::enter_wrapper)
       .def("enter_module", &Steps::enter_module)
       .def_prop_ro("asks_what_is_left", &Steps::asks_what_is_left)
@@ -197,7 +197,7 @@ void bind_events(nb::class_<Steps>& steps) {
       .def("pass_begins", &pass_begins, nb::arg("reduces"), nb::arg("more_follow"),
            nb::arg("readable"), nb::arg("held"))
       .def("pass_ends", &pass_ends, nb::arg("scale"), nb::arg("root").none(),
-           nb::arg("share_factor"), nb::arg("gradient_factor"))
+           nb::arg("share_factor"), nb::arg("gradient_factor"), nb::arg("part"))
       .def_prop_ro("records", &Steps::records)
       .def_prop_ro("collects", &Steps::collects)
       .def_prop_ro("windows", &Steps::windows)
@@ -223,6 +223,8 @@ void bind_events(nb::class_<Steps>& steps) {
           nb::arg("parameter"))
       .def("zeroed", &Steps::zeroed, nb::arg("changed"))
       .def("optimizer_begins", &Steps::optimizer_begins)
+      .def_prop_ro("in_optimizer_step", &Steps::in_optimizer_step)
+      .def("optimizer_fails", &Steps::optimizer_fails)
       .def("optimizer_steps", nb::overload_cast<std::uint64_t>(&Steps::optimizer_steps),
            nb::arg("which"))
       .def_prop_ro("optimizer_steps_done", nb::overload_cast<>(&Steps::optimizer_steps, nb::const_))

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -63,6 +63,7 @@ def attach(
     on_finding: Callable[[Finding], None] | None = None,
     on_training_thread: bool = False,
     preflight: int | None = None,
+    require: Literal["facts", "statistics"] = "facts",
     quiet: bool = False,
 ) -> Monitor:
     """Watch a data-parallel model on this rank; call it on every rank, once a model.
@@ -122,6 +123,9 @@ def attach(
         preflight: watch that many steps, print the verdict, and end the process by SystemExit
             after the optimiser's step, on every rank with the same code. Needs ``optimizer``.
             A program that ends before keeps its own exit code, but under ``presum.run``.
+        require: what a preflight's exit code 0 covers. "facts": everything that a few steps decide;
+            "statistics": exit with 2 where the steps were too few for a lasting difference in
+            losses or gradients to be established (26 with 2 workers, 10 with 8).
         quiet: print nothing on the terminal.
 
     Returns:
@@ -141,6 +145,7 @@ def attach(
     _check_moment()
     optimizers = _optimizers(optimizer)
     _check_preflight(preflight, optimizers, every)
+    _check_required(require)
     size, on_host = _sketch_size(sketch, len(target.ranks)), in_host_memory(target.device)
     numbers = _Numbers(every, reduced_every, size, groups, on_host)
     on = chosen(fingerprints) - ({"parameters"} if target.sharded else set())
@@ -152,6 +157,7 @@ def attach(
     session = open_session(key, _default_run(), dist.get_rank(), dist.get_world_size())
     session.channel.poll_devices = poll_host_copies
     session.channel.quiet = session.channel.quiet or quiet
+    session.channel.require_statistics |= require == "statistics"
     if on_finding is not None:
         session.listeners.listen(on_finding, on_training_thread=on_training_thread)
     recording = Recording(session, observer, tuple(target.ranks), preflight=preflight)
@@ -375,6 +381,11 @@ def _check_preflight(preflight: int | None, optimizers: Sequence[Optimizer], eve
         )
     if not optimizers:
         raise ValueError("presum.attach: preflight ends after an optimiser step: give optimizer=")
+
+
+def _check_required(require: str) -> None:
+    if require not in ("facts", "statistics"):
+        raise ValueError(f'presum.attach: require is "facts" or "statistics", not {require!r}')
 
 
 def _check_moment() -> None:

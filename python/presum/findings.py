@@ -18,7 +18,8 @@ class Finding:
 
     ``ranks`` are global: the minority that differs, or all where there is none. ``evidence`` holds
     numbers and short texts by name; ``confidence`` is from 0 to 1; ``also`` names the checks whose
-    findings have the same cause.
+    findings have the same cause. ``sentence`` is the title with since when; ``evidence_text``,
+    ``consequence`` and ``suspects`` are what ``presum findings`` says, "" where there is nothing.
     """
 
     check: str
@@ -28,7 +29,11 @@ class Finding:
     last_step: int
     confidence: float
     title: str
+    sentence: str
     evidence: dict[str, float | int | str] = field(default_factory=dict)
+    evidence_text: str = ""
+    consequence: str = ""
+    suspects: str = ""
     remedy: str = ""
     also: list[str] = field(default_factory=list)
     hosts: list[str] = field(default_factory=list)
@@ -38,7 +43,7 @@ class Finding:
     shard: int = 0
 
     def __str__(self) -> str:
-        return f"{self.severity}: {self.title} [{self.check}, {_steps(self)}]"
+        return f"{self.severity}: {self.sentence} [{self.check}]"
 
 
 def announcement(finding: Finding, run: Path) -> str:
@@ -47,15 +52,25 @@ def announcement(finding: Finding, run: Path) -> str:
 
 
 def summary(
-    run: Path, steps: int, verdict: str, findings: Iterable[Finding], incomplete: str = ""
+    run: Path,
+    steps: int,
+    verdict: str,
+    findings: Iterable[Finding],
+    incomplete: str = "",
+    too_short: str = "",
 ) -> str:
     """A few lines for the end of a run, worst findings first. ``incomplete``: what its record
-    lacks; then the last line says so."""
+    lacks; then the last line says so. ``too_short``: what it was too short for."""
     worst = sorted(findings, key=lambda f: -SEVERITIES.index(f.severity))
     shown = [f for f in worst if f.severity != "info"][:SHOWN_AT_THE_END]
     counts = Counter(f.severity for f in worst)
-    said = ", ".join(f"{counts[s]} {s}" for s in reversed(SEVERITIES) if counts[s]) or "no finding"
-    lines = [f"presum: {verdict} after {steps} steps: {said}", *(f"  {f}" for f in shown)]
+    said = ", ".join(_counted(counts[s], s) for s in reversed(SEVERITIES) if counts[s])
+    lines = [
+        f"presum: {verdict} after {steps} steps: {said or 'no finding'}",
+        *(f"  {f}" for f in shown),
+    ]
+    if too_short:
+        lines.append(f"  facts only: {too_short}")
     hidden = len(worst) - len(shown)
     more = f" ({hidden} more)" if hidden and shown else ""
     if incomplete:
@@ -63,7 +78,7 @@ def summary(
     return "\n".join([*lines, f"  presum report {run}{more}"])
 
 
-def _steps(finding: Finding) -> str:
-    if finding.first_step == finding.last_step:
-        return f"step {finding.first_step}"
-    return f"steps {finding.first_step}-{finding.last_step}"
+def _counted(count: int, severity: str) -> str:
+    if severity == "info":
+        return f"{count} note{'' if count == 1 else 's'}"
+    return f"{count} {severity}"

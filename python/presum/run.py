@@ -55,6 +55,7 @@ def _parser(*, program: bool) -> argparse.ArgumentParser:
         metavar="N",
         help="end with a verdict after N steps, or where the program ends before",
     )
+    add("--require", choices=("facts", "statistics"), help="statistics: end with 2 if too short")
     add("--local-buffers", action="append", metavar="REGEX", help="buffers that may differ")
     add("--mode", choices=("passive", "hook"), help="hook: exact products (DDP only)")
     add("--gram-every", type=_positive, metavar="N", help="with hook: exact cosines each N steps")
@@ -80,7 +81,7 @@ def _positive(text: str) -> int:
 def _options(found: argparse.Namespace) -> dict[str, Any]:
     """Arguments of presum.attach."""
     names = ("run", "every", "reduced_every", "sketch", "preflight", "local_buffers", "mode")
-    more = ("gram_every", "reduction", "audit_every")
+    more = ("gram_every", "reduction", "audit_every", "require")
     known = {name: getattr(found, name) for name in (*names, *more)}
     options = {name: value for name, value in known.items() if value is not None}
     if found.microbatch_mean:

@@ -17,6 +17,7 @@
 #include "aggregate/step_assembler.h"
 #include "base/try.h"
 #include "judge/coverage.h"
+#include "judge/judgement.h"
 
 #include "packet/packet.h"
 #include "runlog/open_writer.h"
@@ -151,6 +152,7 @@ struct Aggregator::State {
     auto& model = analysis(first.identity.module, first.identity.shard);
     StepRecord record = model.measure(
         {.workers_expected = assembled.workers_expected,
+         .left_out = assembled.left_out,
          .workers = workers,
          .missing = lost_others ? std::vector<std::uint32_t>() : std::move(assembled.missing),
          .pairwise = workers.size() <= kMatrixWorkers || first.step % kMatrixEvery == 0});
@@ -286,14 +288,22 @@ Status Aggregator::tick() {
 }
 
 std::vector<Finding> Aggregator::take_new_findings() {
-  std::vector<Finding> out;
+  std::vector<Finding> known;
+  std::vector<Finding> fresh;
   for (auto& [key, model] : state_->analyses) {
     for (const auto& [id, finding] : model.findings()) {
-      if (state_->announced.insert({key.first, key.second, id}).second) out.push_back(finding);
+      const bool is_new = state_->announced.insert({key.first, key.second, id}).second;
+      (is_new ? fresh : known).push_back(finding);
     }
   }
-  sort_worst_first(out);
-  return out;
+  const std::size_t before = judge::one_per_cause(known).size();
+  std::erase_if(fresh, [&](const Finding& finding) {
+    std::vector<Finding> all = known;
+    all.push_back(finding);
+    return judge::one_per_cause(std::move(all)).size() == before;
+  });
+  sort_worst_first(fresh);
+  return judge::one_per_cause(std::move(fresh));
 }
 
 std::vector<Finding> Aggregator::findings() const {
@@ -302,7 +312,7 @@ std::vector<Finding> Aggregator::findings() const {
     for (const auto& [id, finding] : model.findings()) out.push_back(finding);
   }
   sort_worst_first(out);
-  return out;
+  return judge::one_per_cause(std::move(out));
 }
 
 Verdict Aggregator::verdict() const {
@@ -318,11 +328,16 @@ Status Aggregator::lose_others(std::string_view why) {
 
 std::string Aggregator::incomplete() const { return state_->incomplete; }
 
-Result<int> Aggregator::end_preflight() {
+std::string Aggregator::too_short() const { return judge::statistics_text(state_->coverage()); }
+
+Result<int> Aggregator::end_preflight(bool require_statistics) {
   if (!state_->health) return state_->health.error();
   auto written = state_->write_ready(true);
   const auto meaning = verdict();
-  const int code = meaning == Verdict::kInconsistent ? 1 : meaning == Verdict::kConsistent ? 0 : 2;
+  const bool judged = !require_statistics || state_->coverage().statistics_judged();
+  const int code = meaning == Verdict::kInconsistent           ? 1
+                   : meaning == Verdict::kConsistent && judged ? 0
+                                                               : 2;
   if (written) written = state_->writer.preflight(code);
   if (!state_->guarded(written)) return written.error();
   return code;

@@ -35,16 +35,22 @@ StepAssembler::Taken StepAssembler::add(packet::Step&& step, Seconds now) {
   Stream& stream = stream_of(who, now);
   const Key key(step.header.step, step.number.window);
   if (stream.last_closed && key <= *stream.last_closed) return Taken::kLate;
-  if (step.header.step > newest(stream) + kStepsAheadMax) return Taken::kImplausible;
-  Key& newest_of = stream.newest_of[who.replica];
-  newest_of = std::max(newest_of, key);
+  if (step.header.step > newest(stream) + kStepsAheadMax ||
+      step.number.unreduced > stream.unreduced + kStepsAheadMax) {
+    return Taken::kImplausible;
+  }
   const auto [at, fresh] = stream.open.try_emplace(key);
   Open& open = at->second;
   if (fresh) open.first_seen = now;
   open.workers_expected = std::max(open.workers_expected, who.replicas);
   const auto replica = who.replica;
   const auto bytes = bytes_of(step);
+  const std::uint64_t unreduced = step.number.unreduced;
   if (!open.workers.try_emplace(replica, std::move(step)).second) return Taken::kDuplicate;
+  stream.unreduced = std::max(stream.unreduced, unreduced);
+  Worker& worker = stream.workers[replica];
+  stream.with_open += worker.open.empty() ? 1 : 0;
+  worker.open.emplace(key, unreduced);
   open.bytes += bytes;
   bytes_ += bytes;
   return Taken::kNew;
@@ -62,23 +68,35 @@ std::uint64_t StepAssembler::newest(const Stream& stream) {
   return last.first;
 }
 
-bool StepAssembler::left_out(const Stream& stream, std::uint32_t replica) {
-  const auto& [key, first] = *stream.open.begin();
-  const auto newest = stream.newest_of.find(replica);
-  return key.second != StepNumber::kReduced && !first.workers.contains(replica) &&
-         newest != stream.newest_of.end() && newest->second > key;
+bool StepAssembler::is_ahead(const Stream& stream, const Worker& worker) {
+  return !worker.open.empty() && worker.open.begin()->first > stream.open.begin()->first;
+}
+
+bool StepAssembler::left_out(const Stream& stream, const Worker& worker) {
+  return is_ahead(stream, worker) && worker.open.begin()->second == worker.unreduced;
+}
+
+void StepAssembler::close(Stream& stream, const packet::Step& step, const Key& key) {
+  Worker& worker = stream.workers[step.header.identity.replica];
+  worker.open.erase(key);
+  stream.with_open -= worker.open.empty() ? 1 : 0;
+  worker.unreduced = step.number.unreduced + (step.number.is_reduced() ? 0 : 1);
 }
 
 bool StepAssembler::complete(const Stream& stream) {
+  const Key& key = stream.open.begin()->first;
   const Open& first = stream.open.begin()->second;
   const auto absent = [&](std::uint32_t replica) { return !first.workers.contains(replica); };
   auto gone = std::ranges::count_if(stream.not_awaited, absent);
-  if (stream.open.begin()->first.second != StepNumber::kReduced) {
-    gone += std::ranges::count_if(stream.newest_of, [&](const auto& worker) {
-      return !stream.not_awaited.contains(worker.first) && left_out(stream, worker.first);
-    });
+  const std::size_t there = first.workers.size() + static_cast<std::size_t>(gone);
+  const std::size_t ahead = stream.with_open - first.workers.size();
+  if (key.second == StepNumber::kReduced || there + ahead < first.workers_expected) {
+    return there >= first.workers_expected;
   }
-  return first.workers.size() + static_cast<std::size_t>(gone) >= first.workers_expected;
+  const auto without = std::ranges::count_if(stream.workers, [&](const auto& worker) {
+    return !stream.not_awaited.contains(worker.first) && left_out(stream, worker.second);
+  });
+  return there + static_cast<std::size_t>(without) >= first.workers_expected;
 }
 
 bool StepAssembler::ready(const Stream& stream, Seconds now) {
@@ -113,23 +131,27 @@ StepAssembler::Streams::iterator StepAssembler::oldest() {
 }
 
 StepAssembler::Assembled StepAssembler::take_first(Stream& stream, Why why) {
-  std::set<std::uint32_t> without;
-  for (const auto& [replica, newest] : stream.newest_of) {
-    if (left_out(stream, replica)) without.insert(replica);
+  std::set<std::uint32_t> ahead;
+  if (stream.open.begin()->first.second != StepNumber::kReduced) {
+    for (const auto& [replica, worker] : stream.workers) {
+      if (is_ahead(stream, worker)) ahead.insert(replica);
+    }
   }
   auto node = stream.open.extract(stream.open.begin());
   stream.last_closed = node.key();
   bytes_ -= node.mapped().bytes;
-  Assembled out;
-  const std::uint32_t expected = node.mapped().workers_expected;
-  out.workers_expected = expected - static_cast<std::uint32_t>(without.size());
+  Assembled out{.workers_expected = node.mapped().workers_expected,
+                .left_out = static_cast<std::uint32_t>(ahead.size())};
   auto& workers = node.mapped().workers;
   const auto& gone = why == Why::kNoMemory ? stream.left : stream.not_awaited;
-  for (std::uint32_t replica = 0; replica < expected; ++replica) {
-    if (workers.contains(replica) || without.contains(replica)) continue;
+  for (std::uint32_t replica = 0; replica < out.workers_expected; ++replica) {
+    if (workers.contains(replica) || ahead.contains(replica)) continue;
     if (why == Why::kWaited || gone.contains(replica)) out.missing.push_back(replica);
   }
-  for (auto& [replica, step] : workers) out.workers.push_back(std::move(step));
+  for (auto& [replica, step] : workers) {
+    close(stream, step, node.key());
+    out.workers.push_back(std::move(step));
+  }
   number(stream, out.workers);
   return out;
 }

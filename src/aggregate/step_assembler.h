@@ -46,6 +46,7 @@ class StepAssembler {
 
   struct Assembled {
     std::uint32_t workers_expected = 0;
+    std::uint32_t left_out = 0;          // of those, who went on without this step; see StepRecord
     std::vector<std::uint32_t> missing;  // replicas, ascending; see StepRecord
     std::vector<packet::Step> workers;   // by replica
   };
@@ -61,6 +62,11 @@ class StepAssembler {
     std::size_t bytes = 0;
     std::map<std::uint32_t, packet::Step> workers;
   };
+  // Of one worker: its steps that are open, each with its count of unreduced steps before it.
+  struct Worker {
+    std::map<Key, std::uint64_t> open;
+    std::uint64_t unreduced = 0;  // after the last of its steps that is closed
+  };
   struct Stream {
     explicit Stream(Seconds now) : began(now) {}
     Seconds began;
@@ -68,15 +74,20 @@ class StepAssembler {
     std::optional<Key> last_closed;
     std::optional<std::uint64_t> last_number;
     std::map<std::uint32_t, Seconds> last_heard;
-    std::map<std::uint32_t, Key> newest_of;  // by replica; each one's packets come in their order
-    std::set<std::uint32_t> not_awaited;     // those that left, and those that are silent
+    std::uint64_t unreduced = 0;              // the most that a worker has had
+    std::map<std::uint32_t, Worker> workers;  // with open steps, or once heard
+    std::size_t with_open = 0;                // workers that have open steps
+    std::set<std::uint32_t> not_awaited;      // those that left, and those that are silent
     std::set<std::uint32_t> left;
   };
   using Streams = std::map<std::pair<std::uint32_t, std::uint32_t>, Stream>;  // module and shard
 
   Stream& stream_of(const Identity& worker, Seconds now);
-  // Of the stream's first step, which was not reduced: a later one of this worker has come.
-  static bool left_out(const Stream& stream, std::uint32_t replica);
+  // Whether a worker has left out the stream's first step, which was not reduced: a later one of
+  // it has come, with no unreduced step in between. Else its packet may be late, or lost.
+  static bool left_out(const Stream& stream, const Worker& worker);
+  static bool is_ahead(const Stream& stream, const Worker& worker);
+  static void close(Stream& stream, const packet::Step& step, const Key& key);
   static void number(Stream& stream, std::vector<packet::Step>& workers);
   static std::uint64_t newest(const Stream& stream);
   static bool complete(const Stream& stream);

@@ -288,5 +288,53 @@ TEST(StepAssembler, AWorkerThatLeavesOutAStepIsAlignedByTheNextReduction) {
   EXPECT_EQ(workers, (Numbers{2, 1, 2, 2, 2, 1, 2, 2}));
 }
 
+// A worker that is known to have gone on is not awaited, and the world stays as large as it is.
+TEST(StepAssembler, WhoLeftOutAStepIsCountedAndStillExpected) {
+  StepAssembler assembler;
+  assembler.add(unreduced(0, 0, 0, 0), Seconds(0));
+  EXPECT_FALSE(assembler.next(Seconds(0), false));
+  assembler.add(unreduced(0, 1, 0, 1), Seconds(0));
+  const auto step = assembler.next(Seconds(0), false);
+  ASSERT_TRUE(step);
+  EXPECT_EQ(step->workers_expected, 2U);
+  EXPECT_EQ(step->left_out, 1U);
+  EXPECT_TRUE(step->missing.empty());
+}
+
+TEST(StepAssembler, AStepOfAWorkerThatComesOutOfOrderIsAwaited) {
+  StepAssembler assembler;
+  assembler.add(unreduced(0, 0, 0, 0), Seconds(0));
+  assembler.add(unreduced(0, 1, 1, 1), Seconds(0));  // it has had one before
+  EXPECT_FALSE(assembler.next(Seconds(0), false));
+  EXPECT_EQ(assembler.add(unreduced(0, 0, 0, 1), Seconds(0)), Taken::kNew);
+  EXPECT_EQ(assembler.next(Seconds(0), false)->workers.size(), 2U);
+}
+
+// Its packet was lost: that it is not there says nothing of the worker, which goes on.
+TEST(StepAssembler, NobodyThatGoesOnIsMissingFromAStepThatWasNotReduced) {
+  StepAssembler assembler;
+  assembler.add(unreduced(0, 0, 0, 0), Seconds(0));
+  for (std::uint32_t window = 1; window < 80; ++window) {
+    for (const std::uint32_t replica : {0U, 1U}) {
+      assembler.add(unreduced(0, window, window, replica), Seconds(window));
+    }
+  }
+  const auto step = assembler.next(Seconds(100), false);
+  ASSERT_TRUE(step);
+  EXPECT_EQ(step->workers.size(), 1U);
+  EXPECT_EQ(step->left_out, 1U);
+  EXPECT_TRUE(step->missing.empty());
+}
+
+TEST(StepAssembler, RefusesCountsOfUnreducedStepsThatNoWorkerCanHaveHad) {
+  StepAssembler assembler;
+  assembler.add(step_of(0, 0, 2), Seconds(0));
+  for (const std::uint64_t count : {~std::uint64_t{0}, ~std::uint64_t{1}, std::uint64_t{1} << 40}) {
+    EXPECT_EQ(assembler.add(reduced_after(1, count, 1), Seconds(0)), Taken::kImplausible);
+  }
+  EXPECT_EQ(assembler.add(reduced_after(0, 0, 1), Seconds(0)), Taken::kNew);
+  EXPECT_EQ(closed(assembler), Numbers{0});
+}
+
 }  // namespace
 }  // namespace presum::aggregate

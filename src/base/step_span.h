@@ -29,6 +29,8 @@ class StepSpan {
     if (whole) partial_ += std::exchange(at_the_end_, 0);
     at_the_end_ += whole ? 0 : 1;
   }
+  // Whether no smaller part of all steps is recorded, as far as two of them say.
+  bool every_one() const { return count_ < 2 || stride_ == 1; }
   // Steps between the first and the last that are not there, where one in every so many is recorded
   // as the smallest distance between two says; and those that are not whole.
   std::uint64_t lost() const {

@@ -12,6 +12,7 @@
 #include "cli/findings_text.h"
 #include "cli/text.h"
 #include "cli/verb.h"
+#include "diagnose/wording.h"
 #include "judge/judgement.h"
 #include "presum/run_log.h"
 
@@ -25,7 +26,7 @@ constexpr const char* kHelp =
     "Exit code: 0 no finding at the level or above, 1 findings in any of the runs, 2 no such\n"
     "finding, but a run could not be judged (no such run, damaged, no step, one worker, too\n"
     "little evidence), 3 internal error.\n\n"
-    "Example: presum check runs/* --fail-on warning";
+    "Example: presum check runs/* --fail-on critical";
 
 const std::map<std::string, Severity> kLevels = {
     {"info", Severity::kInfo}, {"warning", Severity::kWarning}, {"critical", Severity::kCritical}};
@@ -39,7 +40,8 @@ const CLI::Validator kLevel(
 
 struct Options {
   std::vector<std::string> runs;
-  std::string fail_on = "critical";
+  std::string fail_on = "warning";
+  std::string require = "facts";
 };
 
 struct CheckedRun {
@@ -56,7 +58,9 @@ Result<CheckedRun> read(const std::string& run) {
 
 std::string what_lacks(const judge::Judgement& j) {
   const auto open = unfinished_text(j);
-  std::string out = open.empty() ? "" : "; " + open;
+  const auto short_of = judge::statistics_text(j.coverage);
+  std::string out = short_of.empty() ? "" : "; " + short_of;
+  if (!open.empty()) out += "; " + open;
   if (j.verdict == Verdict::kInsufficientEvidence) return out;  // which says it
   for (const SegmentInfo& s : j.segments) {
     if (!s.incomplete.empty()) out += "; " + printable(incomplete_text(s));
@@ -68,18 +72,22 @@ void print(const CheckedRun& run, std::size_t failing, Severity level, std::ostr
   const judge::Judgement& j = run.judgement;
   for (const Finding& f : j.findings) {
     out << fmt::format("{}: {}: {}: {} ({})\n", run.name, to_string(f.severity), printable(f.check),
-                       printable(f.title), location_text(f));
+                       printable(diagnose::wording(f).sentence), location_text(f));
   }
   out << fmt::format("{}: {}; {}; {}, {} at or above {}{}\n", run.name, verdict_text(j),
                      coverage_text(j.coverage), count(j.findings.size(), "finding"), failing,
                      to_string(level), what_lacks(j));
 }
 
-int judge(const CheckedRun& run, Severity level, std::ostream& out) {
+int judge(const CheckedRun& run, const Options& options, std::ostream& out) {
+  const Severity level = kLevels.at(options.fail_on);
   const auto failing = static_cast<std::size_t>(std::ranges::count_if(
       run.judgement.findings, [&](const Finding& f) { return f.severity >= level; }));
   print(run, failing, level, out);
   if (failing > 0) return kFindings;
+  if (options.require == "statistics" && !run.judgement.coverage.statistics_judged()) {
+    return kNoVerdict;
+  }
   return run.judgement.verdict == Verdict::kConsistent ||
                  run.judgement.verdict == Verdict::kInconsistent
              ? kOk
@@ -92,8 +100,7 @@ int check(const Options& options, const Streams& io) {
   bool unjudged = false;
   for (const std::string& path : options.runs) {
     const auto run = read(path);
-    const int code =
-        run ? judge(*run, kLevels.at(options.fail_on), io.out) : complain(io, "check", run.error());
+    const int code = run ? judge(*run, options, io.out) : complain(io, "check", run.error());
     findings = findings || code == kFindings;
     unjudged = unjudged || code == kNoVerdict;
   }
@@ -107,8 +114,13 @@ void add_check(CLI::App& program, Command& chosen) {
   auto* command = program.add_subcommand("check", "findings of runs, as an exit code");
   command->footer(kHelp);
   command->add_option("RUN", options->runs, "run folders or presum.db files")->required();
-  command->add_option("--fail-on", options->fail_on, "info, warning or critical (default)")
+  command->add_option("--fail-on", options->fail_on, "info, warning (default) or critical")
       ->check(kLevel);
+  command
+      ->add_option(
+          "--require", options->require,
+          "facts (default), or statistics: exit with 2 where the run is too short for them")
+      ->check(CLI::IsMember({"facts", "statistics"}));
   choose(command, chosen, options, check);
 }
 

@@ -18,7 +18,7 @@ TEST(Check, AConsistentRunExitsWith0) {
   EXPECT_EQ(ran.code, 0);
   EXPECT_EQ(ran.err, "");
   EXPECT_EQ(ran.out,
-            "run: consistent; 30 steps, 2 of 2 workers; 0 findings, 0 at or above critical\n");
+            "run: consistent; 30 steps, 2 of 2 workers; 0 findings, 0 at or above warning\n");
 }
 
 TEST(Check, FailsFromTheAskedLevelOn) {
@@ -37,7 +37,22 @@ TEST(Check, FailsFromTheAskedLevelOn) {
   EXPECT_EQ(code("warning", "warning"), 1);
   EXPECT_EQ(code("warning", "critical"), 0);
   EXPECT_EQ(code("critical", "critical"), 1);
-  EXPECT_EQ(run({"check", (folder / "warning").string()}).code, 0) << "critical by default";
+  EXPECT_EQ(run({"check", (folder / "warning").string()}).code, 1) << "warning by default";
+}
+
+TEST(Check, WhereStatisticsAreRequiredARunThatIsTooShortForThemIsNotJudged) {
+  const TempFolder folder;
+  make_run(folder / "short", steps_of(20, 1));
+  make_run(folder / "long", steps_of(30, 1));
+  const auto checked = [&](const char* name) {
+    return run({"check", (folder / name).string(), "--require", "statistics"});
+  };
+  EXPECT_EQ(checked("long").code, 0);
+  EXPECT_EQ(checked("short").code, 2);
+  EXPECT_EQ(checked("short").out,
+            "short: consistent; 20 steps, 2 of 2 workers; 0 findings, 0 at or above warning; "
+            "statistics need 26 steps with 2 workers, and saw 20\n");
+  EXPECT_EQ(run({"check", (folder / "short").string()}).code, 0);
 }
 
 TEST(Check, OneLineAFindingAndOneLineARun) {
@@ -47,11 +62,12 @@ TEST(Check, OneLineAFindingAndOneLineARun) {
   const CommandResult ran = run({"check", (folder / "bad").string(), (folder / "good").string()});
   EXPECT_EQ(ran.code, 1);
   EXPECT_EQ(ran.out,
-            "bad: critical: duplicate-data: Ranks 0, 1 and 5 read the same samples (ranks 0-1,5 "
-            "on login, node[08-09], steps 2-8)\n"
-            "bad: info: loss-event: Title of loss-event (rank 4, step 1)\n"
-            "bad: inconsistent; 30 steps, 2 of 2 workers; 2 findings, 1 at or above critical\n"
-            "good: consistent; 30 steps, 2 of 2 workers; 0 findings, 0 at or above critical\n");
+            "bad: critical: duplicate-data: Ranks 0, 1 and 5 read the same samples, since step 2, "
+            "last seen at 8 (ranks 0-1,5 "
+            "on login, node[08-09])\n"
+            "bad: info: loss-event: Title of loss-event, at step 1 (rank 4)\n"
+            "bad: inconsistent; 30 steps, 2 of 2 workers; 2 findings, 1 at or above warning\n"
+            "good: consistent; 30 steps, 2 of 2 workers; 0 findings, 0 at or above warning\n");
 }
 
 TEST(Check, FindingsOutweighARunThatCouldNotBeJudged) {
@@ -80,7 +96,7 @@ TEST(Check, OneWorkerIsTooLittleEvidence) {
   EXPECT_EQ(ran.code, 2);
   EXPECT_EQ(ran.out,
             "run: insufficient evidence: one worker: there is nothing to compare; 40 steps, 1 of 1 "
-            "worker; 0 findings, 0 at or above critical\n");
+            "worker; 0 findings, 0 at or above warning\n");
 }
 
 TEST(Check, ARunWithoutChecksIsNotConsistent) {
@@ -109,7 +125,7 @@ TEST(Check, ARunThatWasNotClosedIsJudgedOnWhatItHoldsAndSaysSo) {
   const CommandResult one = run({"check", file});
   EXPECT_EQ(one.code, 0);
   EXPECT_EQ(one.out,
-            "run: consistent; 30 steps, 2 of 2 workers; 0 findings, 0 at or above critical; "
+            "run: consistent; 30 steps, 2 of 2 workers; 0 findings, 0 at or above warning; "
             "not closed (still running, or died): judged on the 30 steps written\n");
   auto restarted = steps_of(1, 1);
   restarted[0].model.segment = 2;
@@ -140,7 +156,7 @@ TEST(Check, ARunWhoseRecordingFailedIsNotConsistentAndSaysSinceWhen) {
   EXPECT_EQ(checked.code, 2);
   EXPECT_EQ(checked.out,
             "run: insufficient evidence: the record is incomplete after step 29: database or disk "
-            "is full; 30 steps, 2 of 2 workers; 0 findings, 0 at or above critical\n");
+            "is full; 30 steps, 2 of 2 workers; 0 findings, 0 at or above warning\n");
   const CommandResult found = run({"findings", file});
   EXPECT_EQ(found.code, 0);
   EXPECT_NE(found.out.find("\nincomplete after step 29: database or disk is full\n"),

@@ -19,7 +19,8 @@ constexpr const char* kAbout =
 constexpr const char* kMore =
     "Verbs that need the Python package:\n"
     "  s1        train 8 workers under the seed settings S1-1, S1-2, S1-3 and measure them\n"
-    "  faults    train workers with one planted fault each and see what is found\n\n"
+    "  faults    without --simulate: train workers with one planted fault each\n"
+    "  doctor    what this machine, this torch and this program allow\n\n"
     "Record a run:  monitor = presum.attach(ddp_model, optimizer=optimizer)\n"
     "Exit codes:    0 fine, 1 findings, 2 could not judge (bad use or input), 3 internal error\n"
     "Help on one:   presum VERB --help";
@@ -66,6 +67,7 @@ int main(const std::vector<std::string>& args, std::ostream& out, std::ostream& 
     add_summary(program, chosen);
     add_findings(program, chosen);
     add_check(program, chosen);
+    add_explain(program, chosen);
     add_report(program, chosen);
     add_compare(program, chosen);
     add_export(program, chosen);

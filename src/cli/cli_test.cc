@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "cli/testing.h"
+#include "diagnose/diagnoser.h"
 #include "presum/version.h"
 
 namespace presum::cli {
@@ -22,12 +23,26 @@ TEST(Cli, HelpNamesTheVerbsAndExitsWith0) {
 }
 
 TEST(Cli, EveryVerbHasHelpWithAnExample) {
-  for (const char* verb : {"summary", "findings", "check", "compare"}) {
+  for (const char* verb : {"summary", "findings", "check", "compare", "explain"}) {
     const CommandResult ran = run({verb, "--help"});
     EXPECT_EQ(ran.code, 0) << verb;
     EXPECT_EQ(ran.err, "");
     EXPECT_NE(ran.out.find(std::string("Example: presum ") + verb), std::string::npos) << ran.out;
   }
+}
+
+TEST(Cli, ExplainsEveryCheck) {
+  const CommandResult all = run({"explain"});
+  EXPECT_EQ(all.code, 0);
+  for (const auto& check : diagnose::catalogue()) {
+    EXPECT_NE(all.out.find(std::string(check.id)), std::string::npos);
+    const CommandResult one = run({"explain", std::string(check.id)});
+    EXPECT_EQ(one.code, 0);
+    for (const char* part : {"compares", "matters", "not seen", "in code"}) {
+      EXPECT_NE(one.out.find(part), std::string::npos) << check.id;
+    }
+  }
+  expect_refusal({"explain", "frobnicate"}, "no check frobnicate");
 }
 
 TEST(Cli, VersionIsTheLibrarys) {

@@ -55,14 +55,18 @@ Result<ReadRun> read(const Options& options) {
   return ReadRun{log.name(), std::move(judgement), std::move(notes)};
 }
 
+// "1 critical, 2 notes".
 std::string findings_summary(std::span<const Finding> findings) {
   std::string out;
   for (const auto severity : {Severity::kCritical, Severity::kWarning, Severity::kInfo}) {
     const auto times = std::ranges::count(findings, severity, &Finding::severity);
     if (times == 0) continue;
-    out += fmt::format("{}{} {}", out.empty() ? "" : ", ", times, to_string(severity));
+    const auto many = static_cast<std::uint64_t>(times);
+    out += out.empty() ? "" : ", ";
+    out += severity == Severity::kInfo ? count(many, "note")
+                                       : fmt::format("{} {}", times, to_string(severity));
   }
-  return out.empty() ? "no finding" : count(findings.size(), "finding") + " (" + out + ")";
+  return out.empty() ? "no finding" : out;
 }
 
 std::string as_text(const ReadRun& run) {

@@ -12,29 +12,12 @@
 #include <vector>
 
 #include "cli/text.h"
+#include "diagnose/wording.h"
 
 namespace presum::cli {
 namespace {
 
 using State = CheckRecord::State;
-
-struct ToText {
-  std::string operator()(double value) const { return number(value); }
-  std::string operator()(std::int64_t value) const { return fmt::format("{}", value); }
-  // In quotes where it could be taken for several entries.
-  std::string operator()(const std::string& value) const {
-    const bool list = value.find(", ") != std::string::npos;
-    return list ? fmt::format("\"{}\"", printable(value)) : printable(value);
-  }
-};
-
-std::string evidence(const Finding& finding) {
-  std::vector<std::string> out;
-  for (const auto& [name, value] : finding.evidence) {
-    out.push_back(fmt::format("{} {}", printable(name), std::visit(ToText{}, value)));
-  }
-  return fmt::format("{}", fmt::join(out, ", "));
-}
 
 // Rounded down: nothing is certain because it is nearly so.
 std::string percent(double share) {
@@ -50,9 +33,23 @@ std::string steps(const T& found) {
              : fmt::format("steps {}-{}", found.first_step, found.last_step);
 }
 
-// Of what has a segment, module and shard.
-template <class T>
-std::string part(const T& found) {
+// "module 2", "modules 0-2": that of the finding and those that show the same.
+std::string together(const char* noun, std::uint32_t own, const Finding& finding,
+                     std::uint32_t ModelKey::*number) {
+  std::set<std::uint32_t> all{own};
+  for (const ModelKey& other : finding.elsewhere) all.insert(other.*number);
+  if (all.size() == 1) return own == 0 ? "" : fmt::format(", {} {}", noun, own);
+  return fmt::format(", {}s {}", noun, ranges({all.begin(), all.end()}));
+}
+
+std::string part(const Finding& finding) {
+  const auto& model = finding.model;
+  const auto segment = model.segment == 1 ? "" : fmt::format(", segment {}", model.segment);
+  return segment + together("module", model.module, finding, &ModelKey::module) +
+         together("shard", model.shard, finding, &ModelKey::shard);
+}
+
+std::string part(const judge::AuditSummary& found) {
   std::string out;
   if (found.model.segment != 1) out += fmt::format(", segment {}", found.model.segment);
   if (found.model.module != 0) out += fmt::format(", module {}", found.model.module);
@@ -125,15 +122,18 @@ std::string count(std::uint64_t value, const char* noun) {
 
 std::string location_text(const Finding& finding) {
   const auto on = finding.hosts.empty() ? "" : " on " + hosts(finding.hosts);
-  return fmt::format("{}{}, {}{}", ranks(finding.ranks), on, steps(finding), part(finding));
+  return fmt::format("{}{}{}", ranks(finding.ranks), on, part(finding));
 }
 
 std::string finding_text(const Finding& finding) {
+  const diagnose::Wording said = diagnose::wording(finding);
   const auto head = fmt::format("{}: {}\n    {}, {}, confidence {}\n", to_string(finding.severity),
-                                printable(finding.title), printable(finding.check),
+                                printable(said.sentence), printable(finding.check),
                                 location_text(finding), percent(finding.confidence));
-  return head + line("evidence", evidence(finding)) + line("do", printable(finding.remedy)) +
-         line("resembles", printable(finding.resembles)) + line("also seen", joined(finding.also));
+  return head + line("matters", said.consequence) + line("evidence", printable(said.evidence)) +
+         line("suspects", said.suspects) + line("do", printable(finding.remedy)) +
+         line("also seen", joined(finding.also)) + line("resembles", printable(finding.resembles)) +
+         line("more", said.more);
 }
 
 std::string checks_by_state(std::span<const RunLog::Check> checks) {

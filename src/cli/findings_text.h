@@ -14,8 +14,8 @@ namespace presum::cli {
 // "1 step", "2 steps".
 std::string count(std::uint64_t value, const char* noun);
 
-// Where a finding holds: "ranks 2,5 on node[0-1], steps 0-39", and the segment, module and shard
-// where they are not the only ones.
+// Where a finding holds: "ranks 2,5 on node[0-1]", and the segment, module and shard where they are
+// not the only ones.
 std::string location_text(const Finding& finding);
 
 // A finding as a paragraph.

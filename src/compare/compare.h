@@ -119,6 +119,7 @@ struct Origin {
     kStart,                 // the weights that the runs began with
     kStartOrEarlierUpdate,  // those, or an update before these parameters were first compared
     kUpdate,
+    kBuffers,  // these alone differ: what went through the model, or a write to them
     kForward,
     kBackward,
     kForwardOrBackward,
@@ -127,7 +128,7 @@ struct Origin {
   };
   Place place = Place::kSettings;
   bool samples_unseen = false;  // of a computation: the samples may be the cause as well
-  // kUpdate: of which steps. Of a computation: an update that may be the cause instead.
+  // kUpdate, kBuffers: of which steps. Of a computation: an update that may be the cause instead.
   std::optional<UpdateSteps> update = {};
   bool some_workers = false;  // kUpdate: only some workers differ
 };

@@ -16,13 +16,15 @@ constexpr std::array kRandomKinds = {Kind::kRngTorch, Kind::kRngDevice, Kind::kR
                                      Kind::kRngPython};
 // Where the reader stands, which a restart counts anew, and what is compared elsewhere.
 constexpr std::array kNoSettings = {Kind::kDataPass,       Kind::kDataBatch, Kind::kWrapperForward,
-                                    Kind::kGradientWeight, Kind::kBatch,     Kind::kUnreadInputs};
+                                    Kind::kGradientWeight, Kind::kBatch,     Kind::kUnreadInputs,
+                                    Kind::kNormBatches};
 // A folder's name is among them: the samples themselves decide.
 constexpr std::array kDescriptions = {Kind::kDataAttributes};
-constexpr std::array kHashes = {
-    Kind::kRngTorch,       Kind::kRngDevice,         Kind::kRngNumpy, Kind::kRngPython,
-    Kind::kSamplerClass,   Kind::kDataClass,         Kind::kModes,    Kind::kDropouts,
-    Kind::kOptimizerClass, Kind::kOptimizerSettings, Kind::kDtype,    Kind::kDeterminism};
+constexpr std::array kHashes = {Kind::kRngTorch,   Kind::kRngDevice,      Kind::kRngNumpy,
+                                Kind::kRngPython,  Kind::kSamplerClass,   Kind::kDataClass,
+                                Kind::kDataSubset, Kind::kDataContents,   Kind::kModes,
+                                Kind::kDropouts,   Kind::kOptimizerClass, Kind::kOptimizerSettings,
+                                Kind::kDtype,      Kind::kDeterminism};
 // What other numbers of workers change of necessity.
 constexpr std::array kOfWorld = {Kind::kSamplerRank, Kind::kSamplerReplicas, Kind::kSamplerLength};
 

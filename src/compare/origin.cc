@@ -27,9 +27,15 @@ UpdateSteps update_of(const ModelComparison& m) {
   return {m.dated_after.value_or(*m.last_identical), end_of(m) - 1, m.reduced_equal_before};
 }
 
+bool of_buffers_alone(const Difference& d) {
+  const auto* states = std::get_if<OtherStates>(&d.what);
+  return states != nullptr && states->parameters.empty() && !states->buffers.empty();
+}
+
 Origin origin_of_parameters(const ModelComparison& m) {
   if (!m.last_identical)
     return {.place = m.any_before ? Place::kStartOrEarlierUpdate : Place::kStart};
+  if (of_buffers_alone(first_of(m))) return {.place = Place::kBuffers, .update = update_of(m)};
   return {.place = Place::kUpdate,
           .update = update_of(m),
           .some_workers = !first_of(m).ranks.empty() && !first_of(m).all_ranks};
@@ -148,6 +154,7 @@ std::optional<Cause> cause_of(const ModelComparison& m, std::span<const FactDiff
                               const UpdateRange& updates, std::optional<std::uint64_t> updates_at) {
   if (!of_parameters(*m.first_number) || !updates.first) return std::nullopt;
   if (!updates.reduced && !updates.gradients) return std::nullopt;
+  if (of_buffers_alone(*m.at(*m.first_number).first)) return std::nullopt;
   return Cause{.updates = {*updates.first, updates.end - 1, updates.reduced},
                .dated = updates.dated,
                .settings = settings_of_update(m, facts, updates, updates_at)};

@@ -58,6 +58,12 @@ TEST(Origin, IsAPlaceOfTheFirstStageThatDiffers) {
   const auto reduction = [](StepRecord& s) { s.workers[0].reduced_fingerprint ^= 1; };
   EXPECT_EQ(origin_of_change(5, reduction).place, Place::kReduction);
   EXPECT_EQ(origin_of_change(0, change_first_layer).place, Place::kStart);
+  const auto buffers = [](StepRecord& s) {
+    for (WorkerRecord& w : s.workers) {
+      for (StateHash& h : w.states) h.value ^= h.kind == StateHash::Kind::kBuffers;
+    }
+  };
+  EXPECT_EQ(origin_of_change(4, buffers).place, Place::kBuffers);
   const Origin update = origin_of_change(4, change_first_layer);
   EXPECT_EQ(update.place, Place::kUpdate);
   ASSERT_TRUE(update.update.has_value());

@@ -105,6 +105,11 @@ std::string place_text(const Origin& origin, const Difference& first) {
     case Place::kUpdate:
       return update_text(*origin.update) +
              (origin.some_workers ? "; only some workers differ: they have left the others" : "");
+    case Place::kBuffers:
+      return fmt::format(
+          "the buffers alone, after {}: what went through the model in training mode beside the "
+          "training (validation moves BatchNorm's statistics), or a write to them",
+          one_of(origin.update->first, origin.update->last));
     case Place::kForward:
       return computation_text(origin, first, "the forward pass, or what was done to the loss");
     case Place::kBackward:

@@ -173,6 +173,16 @@ TEST(Detector, FindsAGroupThatTheWholeNormHides) {
   EXPECT_EQ(named(alarms), std::set<Replicas>{{3}});
 }
 
+TEST(Detector, SaysNothingOfAGroupOfPracticallyZeroGradient) {
+  Detector detector({});
+  Steps steps(8);
+  const Alarms alarms = watch(detector, steps, 100, [](StepRecord& r) {
+    for (float& norm : r.groups[1].norms) norm = 1e-8F;
+    r.groups[1].norms[3] *= 4;
+  });
+  EXPECT_TRUE(alarms.empty());
+}
+
 TEST(Detector, NamesTwoWorkersThatAreAtFaultAtOnce) {
   Detector detector({});
   Steps steps(8);

@@ -98,6 +98,15 @@ void Statistics::fill_closest() {
   }
 }
 
+bool practically_zero(const StepRecord& record, const GroupRecord& group) {
+  constexpr double kRounding = 1e-6;  // of the whole gradient's norm
+  const std::size_t n = std::min(record.workers.size(), group.norms.size());
+  for (std::size_t k = 0; k < n; ++k) {
+    if (!(double{group.norms[k]} <= kRounding * record.workers[k].grad_norm)) return false;
+  }
+  return true;
+}
+
 void fill_group(const StepRecord& record, const GroupRecord& group, std::span<double> out) {
   std::ranges::fill(out, kNaN);
   const std::size_t n = std::min(record.workers.size(), group.norms.size());

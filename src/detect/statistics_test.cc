@@ -76,5 +76,17 @@ TEST(GradientWeight, LeavesAZeroNormAtMinusInfinity) {
   EXPECT_EQ(norms(record)[0], -std::numeric_limits<double>::infinity());
 }
 
+TEST(PracticallyZero, IsAGroupThatRoundingAloneMakesOnEveryWorker) {
+  StepRecord record = record_of({4, 4, 4});
+  const auto zero = [&](float a, float b, float c) {
+    record.groups[0].norms = {a, b, c};
+    return practically_zero(record, record.groups[0]);
+  };
+  EXPECT_TRUE(zero(1e-8F, 3e-8F, 0));
+  EXPECT_FALSE(zero(1e-8F, 1e-8F, 1e-3F)) << "one worker alone has a gradient there";
+  EXPECT_FALSE(zero(1e-3F, 1e-3F, 0)) << "one worker alone lacks it";
+  EXPECT_FALSE(zero(1e-8F, std::numeric_limits<float>::quiet_NaN(), 0));
+}
+
 }  // namespace
 }  // namespace presum::detect

@@ -57,7 +57,7 @@ bool WorkerPanels::update_groups(const StepRecord& record, std::uint64_t step) {
   bool seen = false;
   for (std::size_t g = 0; g < record.groups.size(); ++g) {
     RankPanel* panel = group_panel(record.groups[g].id, g);
-    if (panel == nullptr) continue;
+    if (panel == nullptr || practically_zero(record, record.groups[g])) continue;
     fill_group(record, record.groups[g], group_values_);
     for (std::size_t i = 0; i < workers_; ++i) {
       if (blamed(Statistic::kNorm, i, step)) group_values_[i] = kNaN;

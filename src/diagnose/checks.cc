@@ -31,12 +31,6 @@ struct Rule {
 };
 
 constexpr std::array<Rule, kChecks> kRules{{
-    {kMissingWorker,
-     {"missing-worker", kWarning, "packets of every worker at every step",
-      "See whether the process of these ranks still runs and reaches the aggregator's port. Steps "
-      "without them are judged by the others alone.",
-      ""},
-     kStatistics},
     {kNonfiniteGradient,
      {"nonfinite-gradient", kCritical, "NaN and Inf in every worker's own gradient",
       "Look at the batch, the loss and the first layer with NaN on the named ranks at the first "
@@ -56,7 +50,14 @@ constexpr std::array<Rule, kChecks> kRules{{
       "Call the wrapped model itself, not `.module`, and end `no_sync()` before the last backward "
       "pass of each optimiser step. Every worker trains a model of its own until then.",
       "pytorch/pytorch#104336"},
-     kDesync | kStatistics | set_of({kReductionScale, kReducedGradientMismatch, kReductionError})},
+     kDesync | kStatistics |
+         set_of({kMissingWorker, kReductionScale, kReducedGradientMismatch, kReductionError})},
+    {kMissingWorker,
+     {"missing-worker", kWarning, "packets of every worker at every step",
+      "See whether the process of these ranks still runs and reaches the aggregator's port. Steps "
+      "without them are judged by the others alone.",
+      ""},
+     kStatistics},
     {kOptimizerMismatch,
      {"optimizer-mismatch", kCritical, "optimiser class and hyper-parameters of all workers",
       "Build the optimiser and its schedule from the same configuration on every rank, and load "
@@ -79,7 +80,7 @@ constexpr std::array<Rule, kChecks> kRules{{
       "Sort file lists before use and check that every host has the same files: a sampler splits "
       "positions, so lists that differ are read twice in part and not at all in part.",
       "pytorch/pytorch#70103"},
-     set_of({kDuplicateData, kSamplerMismatch, kOverlappingData, kTokenImbalance})},
+     kStatistics | set_of({kDuplicateData, kSamplerMismatch, kOverlappingData, kTokenImbalance})},
     {kDuplicateData,
      {"duplicate-data", kCritical, "whether workers read the same samples at a step",
       "Shard the data by rank: a DistributedSampler (or split_dataset_by_node) with this job's "

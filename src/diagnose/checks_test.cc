@@ -17,10 +17,10 @@ namespace {
 using enum Check;
 
 TEST(Catalogue, ListsEveryCheckInTheOrderInWhichACauseIsNamed) {
-  const std::vector<std::string> expected{"missing-worker",
-                                          "nonfinite-gradient",
+  const std::vector<std::string> expected{"nonfinite-gradient",
                                           "nonfinite-loss",
                                           "no-reduction",
+                                          "missing-worker",
                                           "optimizer-mismatch",
                                           "environment-mismatch",
                                           "mode-mismatch",

@@ -338,6 +338,45 @@ TEST(Manifest, AFileListInAnotherOrder) {
   EXPECT_EQ(w.first().severity, Severity::kWarning);
 }
 
+// Input that a program draws itself: no loader, whole batches known.
+void draw_itself(StepRecord& r, const std::function<std::uint64_t(const WorkerRecord&)>& seed) {
+  for (WorkerRecord& w : r.workers) {
+    const std::uint64_t of = seed(w);
+    w.indices.clear();
+    w.samples.hashes = {scramble(of), scramble(of + 1), scramble(of + 2)};
+    w.samples.rows = 3;
+    set(w, Kind::kBatch, scramble(of + 3));
+    unset(w, Kind::kDataClass);
+    unset(w, Kind::kDataPass);
+  }
+}
+
+TEST(Duplicates, EqualInputThatAProgramDrawsIsSeenThoughItsLossesDiffer) {
+  Watched w;
+  w.play(0, 20, [](StepRecord& r) {
+    draw_itself(
+        r, [&](const WorkerRecord& x) { return 1000 * r.step + (x.rank == 5 ? 2 : x.rank) * 10; });
+  });
+  ASSERT_EQ(w.ids(), Ids{"duplicate-data"});
+  EXPECT_EQ(w.first().ranks, (RankList{2, 5}));
+  EXPECT_EQ(w.first().severity, Severity::kCritical);
+}
+
+TEST(Duplicates, NoiseThatIsEqualInSomeOfTheStepsIsCalledSo) {
+  Watched w;
+  w.play(0, 60, [](StepRecord& r) {
+    const bool noise = r.step % 3 != 0;
+    draw_itself(r,
+                [&](const WorkerRecord& x) { return 1000 * r.step + (noise ? 0 : x.rank * 10); });
+  });
+  ASSERT_EQ(w.ids(), Ids{"duplicate-data"});
+  EXPECT_EQ(w.first().severity, Severity::kWarning);
+  EXPECT_NE(w.first().title.find("in some steps"), std::string::npos) << w.first().title;
+  EXPECT_NE(w.first().remedy.find("noise"), std::string::npos);
+  const double equal = number_of(w.first(), "steps_with_the_same_input");
+  EXPECT_NEAR(equal / number_of(w.first(), "of_steps"), 2.0 / 3, 0.1);
+}
+
 TEST(Manifest, ShardsOfTheirOwnMayDiffer) {
   Watched w;
   w.play(0, 9, [](StepRecord& r) {
@@ -360,8 +399,65 @@ TEST(Manifest, TheSamePlaceMustHoldTheSameSample) {
   EXPECT_GE(number_of(w.first(), "indices_in_conflict"), 8);
 }
 
+void read_otherwise(WorkerRecord& x, std::uint64_t way) {
+  for (std::size_t i = 0; i < x.samples.hashes.size(); ++i)
+    x.samples.hashes[i] = scramble(7'000'000 * way + x.indices[i]);
+}
+
+const RunOptions kEight{.workers = 8, .rows = 4, .data = 320};
+
+TEST(Manifest, NamesEachRankThatConflictsWithTheMany) {
+  Watched w(kEight);
+  w.play(0, 29, [](StepRecord& r) {
+    read_otherwise(r.workers[2], 1);
+    read_otherwise(r.workers[5], 1);
+    read_otherwise(r.workers[6], 2);
+  });
+  ASSERT_EQ(w.ids(), Ids{"manifest-mismatch"});
+  EXPECT_EQ(w.first().ranks, (RankList{2, 5, 6}));
+  EXPECT_FALSE(w.first().title.starts_with("All"));
+}
+
+TEST(Manifest, OfTwoWaysOfEquallyManyNobodyIsTheOddOne) {
+  Watched w(kEight);
+  w.play(0, 49, [](StepRecord& r) {
+    for (std::size_t i = 0; i < 4; ++i) read_otherwise(r.workers[i], 1);
+  });
+  ASSERT_EQ(w.ids(), Ids{"manifest-mismatch"});
+  EXPECT_EQ(w.first().ranks.size(), 8U);
+}
+
+TEST(Manifest, IsDatedFromTheFirstConflict) {
+  Watched w(kEight);
+  w.play(0, 19, [](StepRecord&) {});
+  EXPECT_TRUE(w.findings().empty());
+  w.play(20, 49, [](StepRecord& r) { read_otherwise(r.workers[3], 1); });
+  ASSERT_EQ(w.ids(), Ids{"manifest-mismatch"}) << w.first().title;
+  EXPECT_LE(w.first().first_step, 21U);
+}
+
+TEST(Manifest, ASubsetOfItsOwnIsSeenAtTheFirstStepAndToldHowToMend) {
+  Watched w;
+  w.play(0, 0, [](StepRecord& r) {
+    for (WorkerRecord& x : r.workers) set(x, Kind::kDataSubset, std::uint64_t{1} + x.rank);
+  });
+  ASSERT_EQ(w.ids(), Ids{"manifest-mismatch"});
+  EXPECT_EQ(w.first().title, "The ranks differ in their data set: data subset");
+  EXPECT_NE(w.first().remedy.find("random_split"), std::string::npos);
+}
+
+TEST(Manifest, OtherContentsAreSeenAtTheFirstStep) {
+  Watched w;
+  w.play(0, 0, [](StepRecord& r) {
+    for (WorkerRecord& x : r.workers) set(x, Kind::kDataContents, std::uint64_t{5} + (x.rank == 3));
+  });
+  ASSERT_EQ(w.ids(), Ids{"manifest-mismatch"});
+  EXPECT_EQ(w.first().ranks, RankList{3});
+  EXPECT_NE(w.first().remedy.find("normalisation"), std::string::npos);
+}
+
 TEST(Manifest, AugmentationChangesOnesOwnRowsToo) {
-  Watched w(kShort);
+  Watched w(kEight);
   w.play(0, 49, [](StepRecord& r) {
     for (WorkerRecord& x : r.workers) {
       for (std::uint64_t& row : x.samples.hashes) row = scramble(row + r.step);

@@ -15,7 +15,13 @@
 namespace presum::diagnose {
 namespace {
 
-constexpr double kLossNoise = 0.01;   // relative; rounding and devices stay far below it
+constexpr double kLossNoise = 0.01;  // relative; rounding and devices stay far below it
+constexpr std::uint64_t kToSee = 6;  // steps until it shows whether equal input is equal always
+constexpr std::size_t kGroupsMax = 64;
+constexpr const char* kNoise =
+    "Where the program draws this input itself (noise for a generator, timesteps, masks), seed "
+    "that "
+    "generator by rank after the model is built. Else let a sampler divide what it is read from.";
 constexpr std::uint64_t kInARow = 3;  // steps until what may be chance is a finding
 
 using Members = std::vector<std::size_t>;
@@ -91,6 +97,13 @@ bool contradicted(const StepContext& context, const Members& members) {
   });
 }
 
+// What all tensors of a worker's batch hold, as far as it is known.
+std::uint64_t content_of(const StepContext& context, std::size_t place) {
+  const std::uint64_t* whole =
+      context.record.workers[place].fingerprint_of(FingerprintKind::kBatch);
+  return context.batches[place].set + (whole == nullptr ? 0 : mix64(*whole));
+}
+
 bool samples_known(const StepContext& context) {
   return std::any_of(context.batches.begin(), context.batches.end(),
                      [](const Batch& b) { return b.known; });
@@ -113,11 +126,34 @@ std::uint64_t Duplicates::Streaks::extend(const Members& members, std::uint64_t 
 // Two rows or more do not agree by chance, unless samples are drawn with replacement.
 bool Duplicates::certain(const StepContext& context, const Members& members) {
   const Batch& batch = context.batches[members.front()];
-  const std::uint64_t* whole =
-      context.record.workers[members.front()].fingerprint_of(FingerprintKind::kBatch);
-  const std::uint64_t value = batch.set + (whole == nullptr ? 0 : mix64(*whole));
-  const bool lasting = samples_.extend(members, value) >= kInARow;
+  const bool lasting = samples_.extend(members, content_of(context, members.front())) >= kInARow;
   return lasting || (batch.distinct > 1 && !draws_with_replacement(context.roster));
+}
+
+// Every step counts in which the rows of all of them are known.
+void Duplicates::watch_undealt(const StepContext& context) {
+  for (auto& [members, undealt] : undealt_) {
+    undealt.known += std::all_of(members.begin(), members.end(), [&](std::size_t i) {
+      return i < context.workers() && context.batches[i].known;
+    });
+  }
+}
+
+// Input that no loader dealt may be noise that a program draws, in some of its passes: whether it
+// is equal in all steps shows after some. Null for what a loader dealt.
+Duplicates::Undealt* Duplicates::undealt(const StepContext& context, const Members& members) {
+  const bool dealt = std::any_of(members.begin(), members.end(), [&](std::size_t i) {
+    const WorkerRecord& w = context.record.workers[i];
+    return !w.indices.empty() || w.fingerprint_of(FingerprintKind::kDataClass) != nullptr ||
+           w.fingerprint_of(FingerprintKind::kBatch) == nullptr;
+  });
+  if (dealt || (undealt_.size() >= kGroupsMax && !undealt_.contains(members))) return nullptr;
+  Undealt& out = undealt_.try_emplace(members, Undealt{context.record.step, 0, 1}).first->second;
+  ++out.equal;
+  const std::uint64_t content = content_of(context, members.front());
+  out.changes += out.content != content;
+  out.content = content;
+  return &out;
 }
 
 void Duplicates::group_rows(const StepContext& context, Found& found) {
@@ -128,10 +164,25 @@ void Duplicates::group_rows(const StepContext& context, Found& found) {
   for (Members& same_rows : groups) {
     for (Members& members : by_whole_batch(context, std::move(same_rows))) {
       drop_equal_records(context, members);
-      if (members.size() > 1 && !contradicted(context, members) && certain(context, members))
-        found.rows.push_back(std::move(members));
+      if (members.size() > 1) add_rows(context, std::move(members), found);
     }
   }
+}
+
+// Equal data has equal losses, but where a model draws itself (actions, noise): then its input
+// changes from step to step, and is equal all the same.
+void Duplicates::add_rows(const StepContext& context, Members members, Found& found) {
+  Undealt* drawn = undealt(context, members);
+  if (drawn == nullptr) {
+    if (!contradicted(context, members) && certain(context, members)) {
+      found.rows.push_back(std::move(members));
+    }
+    return;
+  }
+  const bool changing = drawn->changes >= kInARow;
+  if (drawn->known < kToSee || (!changing && contradicted(context, members))) return;
+  const bool always = 10 * drawn->equal >= 9 * drawn->known;
+  (always ? found.rows : found.at_times).push_back(std::move(members));
 }
 
 void Duplicates::group_gradients(const StepContext& context, Found& found) {
@@ -166,9 +217,13 @@ void Duplicates::update(const StepContext& context, SignalLog& log) {
   samples_.next_step();
   gradients_.next_step();
   Found found;
-  group_rows(context, found);
+  const bool by_design = repeats_on_purpose(context.roster) || repeats_evenly(context.record) ||
+                         ranks_per_place(context.record) > 1;
+  watch_undealt(context);
+  if (!by_design) group_rows(context, found);
   group_gradients(context, found);
   if (!found.rows.empty() || !found.gradients.empty()) report(context, found, log);
+  for (const Members& members : found.at_times) report_at_times(context, members, log);
   for (const Members& members : found.unlike) report_unlike(context, members, log);
 }
 
@@ -192,6 +247,22 @@ void Duplicates::report(const StepContext& context, const Found& found, SignalLo
                      {"distinct_gradients", std::int64_t{context.record.distinct_gradients}},
                      {"how", by_rows ? "samples" : "gradients"}};
   if (by_rows) signal.evidence.emplace_back("rows_equal_share", share_of_rows(context, found.rows));
+  log.add(std::move(signal), 1);
+}
+
+void Duplicates::report_at_times(const StepContext& context, const Members& members,
+                                 SignalLog& log) const {
+  const Undealt& undealt = undealt_.at(members);
+  Blame blame{ranks_of(context, members), members.size() == context.workers()};
+  Signal signal = sighting(Check::kDuplicateData, context.record.step, std::move(blame));
+  signal.first_step = undealt.first_step;
+  signal.key = 1;
+  signal.severity = Severity::kWarning;
+  signal.confidence = 0.9;
+  signal.title = "{Ranks} were given the same input in some steps, and different input in others";
+  signal.remedy = kNoise;
+  signal.evidence = {{"steps_with_the_same_input", static_cast<std::int64_t>(undealt.equal)},
+                     {"of_steps", static_cast<std::int64_t>(undealt.known)}};
   log.add(std::move(signal), 1);
 }
 

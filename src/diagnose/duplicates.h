@@ -30,19 +30,33 @@ class Duplicates {
     };
     std::map<Members, Streak> now_, before_;
   };
+  // Steps since workers were first given equal input that no loader dealt.
+  struct Undealt {
+    std::uint64_t first_step = 0;
+    std::uint64_t equal = 0;
+    std::uint64_t known = 0;
+    std::uint64_t changes = 0;  // equal steps whose input was another one than the last
+    std::uint64_t content = 0;
+  };
   struct Found {
     std::vector<Members> rows;       // groups that read the same samples
+    std::vector<Members> at_times;   // groups with the same input in some steps, of no loader
     std::vector<Members> gradients;  // groups with the same gradient, whose samples are not known
     std::vector<Members> unlike;     // groups with the same gradient from different samples
   };
   void group_rows(const StepContext& context, Found& found);
   void group_gradients(const StepContext& context, Found& found);
   bool certain(const StepContext& context, const Members& members);
+  Undealt* undealt(const StepContext& context, const Members& members);
+  void add_rows(const StepContext& context, Members members, Found& found);
   static void report(const StepContext& context, const Found& found, SignalLog& log);
+  void watch_undealt(const StepContext& context);
+  void report_at_times(const StepContext& context, const Members& members, SignalLog& log) const;
   static void report_unlike(const StepContext& context, const Members& members, SignalLog& log);
 
   Streaks samples_;
   Streaks gradients_;
+  std::map<Members, Undealt> undealt_;  // at most 64
 };
 
 }  // namespace presum::diagnose

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "diagnose/manifest.h"
 
+#include <algorithm>
+#include <limits>
 #include <string>
 
 #include "base/hash.h"
@@ -12,6 +14,16 @@ namespace {
 
 constexpr std::size_t kIndices = 16384;
 constexpr std::uint64_t kConflicts = 8;
+constexpr std::size_t kPairs = 65536;
+constexpr const char* kOtherRows =
+    "Prepare the data alike on every rank: the same files in the same order, the same subset "
+    "(a seed for random_split), the same normalisation and tokeniser.";
+constexpr const char* kSubset =
+    "Give random_split, or whatever chose the subset, the same generator and seed on every rank: a "
+    "sampler splits positions, so subsets that differ share samples, and lose others.";
+constexpr const char* kContents =
+    "Load and prepare the data alike on every rank: the same files, labels, normalisation and seed "
+    "of whatever generates it. A sampler splits positions of what must be one data set.";
 constexpr const char* kNoSharedData =
     "No sampler splits one data set among the workers, so their data may differ.";
 
@@ -36,6 +48,11 @@ void Manifest::compare_facts(const StepContext& context, SignalLog& log) const {
   signal.title =
       signal.everyone ? "The ranks differ in their data set: " : "{Ranks} had another data set: ";
   signal.title += listed(found.names);
+  const auto differs = [&](const char* name) {
+    return std::ranges::find(found.names, name) != found.names.end();
+  };
+  if (differs("data contents")) signal.remedy = kContents;
+  if (differs("data subset")) signal.remedy = kSubset;
   signal.evidence = std::move(found.evidence);
   signal.evidence.emplace_back("differ", listed(found.names));
   log.add(std::move(signal), 1);
@@ -45,41 +62,41 @@ void Manifest::compare_rows(const StepContext& context, SignalLog& log) {
   for (const WorkerRecord& w : context.record.workers) {
     if (w.samples.thinned != 0 || w.samples.hashes.size() != w.indices.size()) continue;
     for (std::size_t i = 0; i < w.indices.size(); ++i)
-      draw(w.indices[i], w.samples.hashes[i], w.rank);
+      draw(w.indices[i], {w.samples.hashes[i], w.rank}, context.record.step);
   }
-  // Augmentation gives a worker's own draws of an index other rows, too.
-  if (conflicts_ < kConflicts || conflicts_ <= agreed_ || own_conflicts_ > 0 || own_agreed_ == 0) {
-    return;
-  }
-  Signal signal = sighting(Check::kManifestMismatch, context.record.step, blame(context.record));
+  const Odd found = odd(all_ranks(context.record));
+  if (found.blame.ranks.empty()) return;
+  Signal signal = sighting(Check::kManifestMismatch, context.record.step, found.blame);
+  signal.first_step = found.first_step;
   signal.key = 1;
   signal.confidence = 0.9;
   signal.title =
       signal.everyone
           ? "The ranks read different samples at the same places of the data set"
           : "{Ranks} read other samples than the others at the same places of the data set";
-  signal.evidence = {{"indices_in_conflict", static_cast<std::int64_t>(conflicts_)},
-                     {"indices_agreed", static_cast<std::int64_t>(agreed_)}};
-  log.add(std::move(signal), 1);
+  signal.remedy = kOtherRows;
+  signal.evidence = {{"indices_in_conflict", static_cast<std::int64_t>(found.conflicts)}};
+  log.add(std::move(signal), std::numeric_limits<std::uint64_t>::max() / 2);
 }
 
-void Manifest::draw(std::uint64_t index, std::uint64_t row, std::uint32_t rank) {
+void Manifest::draw(std::uint64_t index, const Drawn& now, std::uint64_t step) {
   if ((mix64(index) & mask_) != 0) return;
-  const auto [found, fresh] = drawn_.try_emplace(index, Drawn{row, rank});
+  const auto [found, fresh] = drawn_.try_emplace(index, now);
   if (fresh) {
     if (drawn_.size() > kIndices) thin();
     return;
   }
   const Drawn before = found->second;
-  const bool agree = before.row == row;
-  if (before.rank == rank) {
-    ++(agree ? own_agreed_ : own_conflicts_);
-    return;
-  }
-  ++(agree ? agreed_ : conflicts_);
-  if (agree) return;
-  ++conflicts_of_[before.rank];
-  ++conflicts_of_[rank];
+  const bool agree = before.row == now.row;
+  if (before.rank == now.rank) return count(own_[now.rank], agree, step);
+  const auto key = std::minmax(before.rank, now.rank);
+  if (pairs_.size() >= kPairs && !pairs_.contains(key)) return;
+  count(pairs_[key], agree, step);
+}
+
+void Manifest::count(Pair& pair, bool agree, std::uint64_t step) {
+  if (!agree && pair.conflicts == 0) pair.first_conflict = step;
+  ++(agree ? pair.agreed : pair.conflicts);
 }
 
 // Half of the indices, the same in every pass.
@@ -88,14 +105,66 @@ void Manifest::thin() {
   std::erase_if(drawn_, [&](const auto& entry) { return (mix64(entry.first) & mask_) != 0; });
 }
 
-// The one rank that takes part in nearly all conflicts, or all that take part in any.
-Blame Manifest::blame(const StepRecord& record) const {
-  Blame out;
-  for (const auto& [rank, count] : conflicts_of_) {
-    if (record.workers.size() > 2 && 10 * count >= 9 * conflicts_) return {{rank}, false};
-    insert(out.ranks, rank);
+// The ranks that read the same, from pair to pair, if they are more than half of all; else none.
+Ranks Manifest::alike(const Ranks& all) const {
+  std::map<std::uint32_t, std::uint32_t> group;  // the lowest rank that is known to be alike
+  for (const std::uint32_t rank : all) group[rank] = rank;
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (const auto& [ranks, pair] : pairs_) {
+      if (pair.conflicts > 0 || pair.agreed == 0) continue;
+      const std::uint32_t lowest = std::min(group[ranks.first], group[ranks.second]);
+      changed = changed || group[ranks.first] != lowest || group[ranks.second] != lowest;
+      group[ranks.first] = group[ranks.second] = lowest;
+    }
   }
-  out.everyone = out.ranks.size() >= record.workers.size();
+  std::map<std::uint32_t, Ranks> members;
+  for (const auto& [rank, lowest] : group) insert(members[lowest], rank);
+  for (auto& [lowest, ranks] : members) {
+    if (2 * ranks.size() > all.size()) return std::move(ranks);
+  }
+  return {};
+}
+
+// Augmentation gives a worker's own draws of an index other rows, too, on every worker.
+bool Manifest::may_augment(const Ranks& many) const {
+  const bool changed =
+      std::ranges::any_of(own_, [](const auto& own) { return own.second.conflicts > 0; });
+  if (!changed) return false;
+  return many.empty() || !std::ranges::all_of(many, [&](std::uint32_t rank) {
+           const auto own = own_.find(rank);
+           return own != own_.end() && own->second.conflicts == 0 &&
+                  own->second.agreed >= kConflicts;
+         });
+}
+
+// Those that conflict with the many that read the same; where there are no such, all that conflict,
+// once draws of one's own have shown that an index has the same row each time.
+Manifest::Odd Manifest::odd(const Ranks& all) const {
+  const bool some =
+      std::ranges::any_of(pairs_, [](const auto& p) { return p.second.conflicts > 0; });
+  if (!some) return {};
+  const Ranks many = alike(all);
+  if (may_augment(many) || (many.empty() && own_.empty())) return {};
+  const auto of_many = [&](std::uint32_t rank) { return std::ranges::binary_search(many, rank); };
+  std::map<std::uint32_t, Odd> by_rank;
+  for (const auto& [ranks, pair] : pairs_) {
+    if (pair.conflicts == 0) continue;
+    for (const auto& [rank, other] : {ranks, std::pair(ranks.second, ranks.first)}) {
+      if (of_many(rank) || (!many.empty() && !of_many(other))) continue;
+      const auto [at, fresh] = by_rank.try_emplace(rank, Odd{{{rank}, false}, 0, UINT64_MAX});
+      at->second.conflicts += pair.conflicts;
+      at->second.first_step = std::min(at->second.first_step, pair.first_conflict);
+    }
+  }
+  Odd out{{}, 0, UINT64_MAX};
+  for (const auto& [rank, of] : by_rank) {
+    if (of.conflicts < kConflicts) continue;
+    out.blame.add(of.blame);
+    out.conflicts += of.conflicts;
+    out.first_step = std::min(out.first_step, of.first_step);
+  }
+  out.blame.everyone = out.blame.ranks.size() >= all.size();
   return out;
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <unordered_map>
+#include <utility>
 
 #include "diagnose/signal_log.h"
 #include "diagnose/step_context.h"
@@ -22,19 +23,30 @@ class Manifest {
     std::uint64_t row = 0;
     std::uint32_t rank = 0;
   };
+  // Draws of the same index, by two workers or by one.
+  struct Pair {
+    std::uint64_t agreed = 0;
+    std::uint64_t conflicts = 0;
+    std::uint64_t first_conflict = 0;  // step
+  };
+  struct Odd {
+    Blame blame;
+    std::uint64_t conflicts = 0;
+    std::uint64_t first_step = 0;
+  };
   void compare_facts(const StepContext& context, SignalLog& log) const;
   void compare_rows(const StepContext& context, SignalLog& log);
   void thin();
-  void draw(std::uint64_t index, std::uint64_t row, std::uint32_t rank);
-  Blame blame(const StepRecord& record) const;
+  void draw(std::uint64_t index, const Drawn& now, std::uint64_t step);
+  void count(Pair& pair, bool agree, std::uint64_t step);
+  bool may_augment(const Ranks& many) const;
+  Ranks alike(const Ranks& all) const;
+  Odd odd(const Ranks& all) const;
 
   std::unordered_map<std::uint64_t, Drawn> drawn_;  // by index; at most 16,384
   std::uint64_t mask_ = 0;                          // of the hashes of the indices that are kept
-  std::uint64_t own_agreed_ = 0;                    // draws of the same index by the same worker
-  std::uint64_t own_conflicts_ = 0;
-  std::uint64_t agreed_ = 0;  // by different workers
-  std::uint64_t conflicts_ = 0;
-  std::map<std::uint32_t, std::uint64_t> conflicts_of_;  // by rank
+  std::map<std::uint32_t, Pair> own_;               // by rank: draws by the same worker
+  std::map<std::pair<std::uint32_t, std::uint32_t>, Pair> pairs_;  // by rank; at most 65,536
 };
 
 }  // namespace presum::diagnose

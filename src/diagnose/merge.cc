@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <string>
 #include <tuple>
@@ -15,6 +16,10 @@ namespace {
 
 constexpr std::uint64_t kSlack = 50;  // steps
 constexpr std::size_t kEvidence = 64;
+// Shares of a confidence in a statistic, over the 0.5 of an alarm.
+constexpr double kOfEffect = 0.2;
+constexpr double kOfLasting = 0.15;
+constexpr double kOfOthers = 0.1;
 
 std::uint64_t later(std::uint64_t step) { return step + std::min(kSlack, UINT64_MAX - step); }
 
@@ -40,9 +45,14 @@ bool causes(const Signal& cause, const Signal& effect) {
           leaves_alike(cause, effect));
 }
 
+// Of one check the gravest first, then those that name a minority. Of a statistic what was raised
+// first: its title stays when another follows, though that may have begun earlier.
 bool before(const Signal& a, const Signal& b) {
-  return std::tuple(a.check, -static_cast<int>(a.severity), a.first_step, a.id) <
-         std::tuple(b.check, -static_cast<int>(b.severity), b.first_step, b.id);
+  const auto place = [](const Signal& s) {
+    return std::tuple(s.check, -static_cast<int>(s.severity), s.everyone,
+                      is_statistic(s.check) ? 0 : s.first_step, s.id);
+  };
+  return place(a) < place(b);
 }
 
 std::string snake(std::string_view check) {
@@ -68,7 +78,7 @@ std::string free_name(const Evidence& evidence, const std::string& prefix,
 
 void add(Evidence& evidence, const std::string& prefix, const Evidence& more) {
   const bool alarmed = has(evidence, kAlarmStep);
-  keep_first_alarm(evidence, more);
+  keep_first_steps(evidence, more);
   for (const auto& [name, value] : more) {
     if (evidence.size() >= kEvidence) return;
     if (alarmed && name == kAlarmStep) continue;
@@ -76,8 +86,31 @@ void add(Evidence& evidence, const std::string& prefix, const Evidence& more) {
   }
 }
 
-// Pairs and streams of the same kind add up; of harder checks the head's ranks were first.
-bool ranks_add_up(Check check) { return check == Check::kSharedRng || is_statistic(check); }
+// What the head's title says is true of these ranks too: the same statistic, or the same generator.
+// Of harder checks the head's ranks were first.
+bool ranks_add_up(const Signal& head, const Signal& other) {
+  return (head.check == Check::kSharedRng || is_statistic(head.check)) && other.key == head.key &&
+         other.check == head.check && other.everyone == head.everyone;
+}
+
+// A statistic is as sure as its effect is large, as it went on after its alarm, and as other
+// statistics show the same workers: docs/findings.md, "Confidence".
+double confidence_of(std::span<const Signal> signals, std::span<const std::size_t> members) {
+  const Signal& head = signals[members.front()];
+  if (!is_statistic(head.check) || head.effect == 0) return head.confidence;
+  std::uint64_t lasted = 0;
+  bool corroborated = false;
+  for (const std::size_t at : members) {
+    const Signal& s = signals[at];
+    if (s.ranks != head.ranks || !is_statistic(s.check)) continue;
+    lasted = std::max(lasted, s.lasted);
+    corroborated = corroborated || s.key != head.key || s.check != head.check;
+  }
+  const double size = std::abs(head.effect);
+  const double steps = static_cast<double>(lasted);
+  return head.confidence + kOfEffect * size / (size + 1) + kOfLasting * steps / (steps + kSlack) +
+         (corroborated ? kOfOthers : 0);
+}
 
 void absorb(Finding& finding, const Signal& head, const Signal& other) {
   const std::string id(info(other.check).id);
@@ -88,13 +121,14 @@ void absorb(Finding& finding, const Signal& head, const Signal& other) {
     finding.first_step = std::min(finding.first_step, other.first_step);
   }
   add(finding.evidence, snake(id), other.evidence);
-  if (other.check == head.check) {
-    if (ranks_add_up(head.check)) finding.ranks = unite(finding.ranks, other.ranks);
+  if (ranks_add_up(head, other)) {
+    finding.ranks = unite(finding.ranks, other.ranks);
     return;
   }
   if (other.ranks != head.ranks) {
     add(finding.evidence, snake(id), {{snake(id) + "_ranks", rank_ranges(other.ranks)}});
   }
+  if (other.check == head.check) return;
   if (std::find(finding.also.begin(), finding.also.end(), id) == finding.also.end()) {
     finding.also.push_back(id);
   }
@@ -135,7 +169,7 @@ Finding finding_of(std::span<const Signal> signals, std::span<const std::size_t>
   out.ranks = head.ranks;
   out.first_step = head.first_step;
   out.last_step = head.last_step;
-  out.confidence = head.confidence;
+  out.confidence = confidence_of(signals, members);
   out.evidence = head.evidence;
   out.remedy = head.remedy.empty() ? check.remedy : head.remedy;
   out.resembles = check.resembles;

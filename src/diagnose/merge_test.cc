@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <random>
 #include <string>
 
 namespace presum::diagnose {
@@ -122,12 +123,84 @@ TEST(Merge, ThoseLeftAlikeBesideOnesSetApartAreTheirEffect) {
   EXPECT_EQ(count(kOptimizerMismatch, {0, 1}, {0, 1}, 2), 1U) << "or of the same ranks";
 }
 
+TEST(Merge, WhereNothingIsReducedNothingKeepsWorkersInStep) {
+  const auto found =
+      findings({signal(kMissingWorker, {0}, 60, 90), signal(kNoReduction, {0, 1}, 5, 90)});
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_EQ(found[0].check, "no-reduction");
+  EXPECT_EQ(found[0].also, Ids{"missing-worker"});
+}
+
 TEST(Merge, AHarmlessEnvironmentExplainsNothing) {
   Signal environment = signal(kEnvironmentMismatch, {3}, 0, 90);
   environment.severity = Severity::kInfo;
   EXPECT_EQ(findings({environment, signal(kParameterDesync, {3}, 0, 90)}).size(), 2U);
   environment.severity = Severity::kWarning;
   EXPECT_EQ(findings({environment, signal(kParameterDesync, {3}, 0, 90)}).size(), 1U);
+}
+
+TEST(Merge, ATitleOfOneStatisticNamesNoRanksOfAnother) {
+  Signal loss = signal(kWorkerOutlier, {2}, 20, 60);
+  loss.key = 1;
+  Signal micro = signal(kWorkerOutlier, {0, 1, 2, 3}, 10, 60);
+  micro.key = 2;
+  micro.everyone = true;
+  const auto found = findings({micro, loss});
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_EQ(found[0].title, "Rank 2") << "those that name a minority come first";
+  EXPECT_EQ(found[0].ranks, Ranks{2});
+  EXPECT_EQ(found[0].evidence.back().first, "worker_outlier_ranks");
+  EXPECT_TRUE(found[0].also.empty());
+}
+
+TEST(Merge, NamesNoRanksButThoseOfWhatTheTitleSays) {
+  std::mt19937_64 random(3);
+  for (int round = 0; round < 2000; ++round) {
+    std::vector<Signal> all;
+    for (std::uint64_t i = 0; i < 2 + random() % 8; ++i) {
+      Ranks ranks;
+      for (std::uint32_t rank = 0; rank < 6; ++rank) {
+        if (random() % 3 == 0) ranks.push_back(rank);
+      }
+      if (ranks.empty()) ranks = {0};
+      const std::uint64_t first = random() % 100;
+      all.push_back(signal(static_cast<Check>(random() % kChecks), ranks, first, first + 40));
+      all.back().key = random() % 3;
+      all.back().everyone = random() % 4 == 0;
+      all.back().title = "{Ranks} " + std::to_string(all.back().key);
+      all.back().workers = 6;
+    }
+    for (std::size_t i = 0; i < all.size(); ++i) all[i].id = i + 1;
+    for (const auto& members : merge(all)) {
+      const Signal& head = all[members.front()];
+      Ranks said;
+      for (const std::size_t m : members) {
+        if (all[m].check == head.check && all[m].key == head.key) said = unite(said, all[m].ranks);
+      }
+      const Finding found = finding_of(all, members);
+      EXPECT_TRUE(without(found.ranks, said).empty()) << found.title;
+      EXPECT_TRUE(without(head.ranks, found.ranks).empty());
+    }
+  }
+}
+
+TEST(Merge, AStatisticIsSurerByItsSizeItsLastingAndWhatElseShowsIt) {
+  const auto confidence = [](double effect, std::uint64_t lasted, bool others) {
+    Signal loss = signal(kWorkerOutlier, {2}, 20, 60);
+    loss.effect = effect;
+    loss.lasted = lasted;
+    std::vector<Signal> all{loss};
+    if (others) {
+      all.push_back(loss);
+      all.back().key = 7;
+    }
+    return findings(all).at(0).confidence;
+  };
+  EXPECT_LT(confidence(0.38, 0, false), 0.56);
+  EXPECT_LT(confidence(0.38, 0, false), confidence(-24.9, 0, false));
+  EXPECT_LT(confidence(2, 0, false), confidence(2, 100, false));
+  EXPECT_LT(confidence(2, 100, false), confidence(2, 100, true));
+  EXPECT_LE(confidence(1e9, 1'000'000, true), 0.95);
 }
 
 TEST(Merge, BoundsTheEvidence) {

@@ -29,6 +29,15 @@ constexpr const char* kNoSamples = "No samples were seen.";
 constexpr const char* kReplacement =
     "The sampler draws with replacement: a sample may come twice on purpose.";
 
+constexpr const char* kRestarted =
+    "After a restart go on where the pass was left: restore the loader's and the sampler's state "
+    "on "
+    "every rank, with the epoch, and skip the batches that are done.";
+constexpr const char* kStuck =
+    "Look at what hands out the batches on these ranks: a loader that has ended or failed, a batch "
+    "that is kept and not replaced.";
+constexpr const char* kByDesign = "The sampler repeats samples: they come several times by design.";
+
 bool divisible(std::uint64_t sample, std::uint32_t bits) {
   return (sample & ((std::uint64_t{1} << bits) - 1)) == 0;
 }
@@ -36,6 +45,16 @@ bool divisible(std::uint64_t sample, std::uint32_t bits) {
 std::uint64_t value_or(const WorkerRecord& worker, FingerprintKind kind, std::uint64_t other) {
   const std::uint64_t* value = worker.fingerprint_of(kind);
   return value == nullptr ? other : *value;
+}
+
+// An index means a sample of one data set: a program may take loaders in turn.
+std::uint64_t data_of(const WorkerRecord& worker) {
+  using enum FingerprintKind;
+  std::uint64_t out = 0;
+  for (const auto kind : {kDataClass, kDataLength, kDataAttributes, kDataSubset, kDataContents}) {
+    out = mix64(out + value_or(worker, kind, 0));
+  }
+  return out;
 }
 
 // Whether row i of the samples is the sample of index i.
@@ -87,6 +106,20 @@ Blame blame_of(const DataPass& pass, const StepRecord& record) {
   out.ranks.clear();
   for (const auto& [rank, part] : pass.by_rank()) out.ranks.push_back(rank);
   out.everyone = out.ranks.size() >= record.workers.size();
+  return out;
+}
+
+// One of each place of the sampler: ranks that share a place draw the same samples.
+std::vector<const WorkerRecord*> drawing(const StepRecord& record) {
+  const bool grouped = ranks_per_place(record) > 1;
+  std::vector<const WorkerRecord*> out;
+  for (const WorkerRecord& w : record.workers) {
+    const auto shares = [&](const WorkerRecord* other) {
+      using enum FingerprintKind;
+      return *other->fingerprint_of(kSamplerRank) == *w.fingerprint_of(kSamplerRank);
+    };
+    if (!grouped || std::ranges::none_of(out, shares)) out.push_back(&w);
+  }
   return out;
 }
 
@@ -159,13 +192,25 @@ void Overlap::update(const StepContext& context, SignalLog& log) {
   if (draws_with_replacement(context.roster)) {
     return log.cannot(Check::kOverlappingData, kReplacement);
   }
+  if (repeats_on_purpose(context.roster) || repeats_evenly(context.record)) {
+    return log.cannot(Check::kOverlappingData, kByDesign);
+  }
+  watch_stuck(context, log);
   watch_repeats(context, log);
   const bool shared = rows_are_shared(context.record, context.batches);
-  for (const WorkerRecord& w : context.record.workers) {
+  const std::vector<const WorkerRecord*> workers = drawing(context.record);
+  std::vector<std::uint64_t> ending;
+  for (DataPass& pass : passes_) {
+    if (ends_within(context.record, workers, pass)) ending.push_back(pass.number());
+  }
+  for (const WorkerRecord* each : workers) {
+    const WorkerRecord& w = *each;
     if (w.samples.hashes.empty() && w.indices.empty()) {
       log.cannot(Check::kOverlappingData, kNoSamples);
     } else if (DataPass* pass = pass_of(context, w); pass == nullptr) {
       log.cannot(Check::kOverlappingData, kNoPass);
+    } else if (std::ranges::find(ending, pass->number()) != ending.end()) {
+      continue;
     } else if (shared && pass->identity() == DataPass::Identity::kRow) {
       log.cannot(Check::kOverlappingData, kSharedRows);
     } else {
@@ -176,8 +221,8 @@ void Overlap::update(const StepContext& context, SignalLog& log) {
   log.checked(Check::kOverlappingData);
   for (DataPass& pass : passes_) {
     const bool exact = pass.exact() >= kDoubled;
-    const auto workers = static_cast<double>(context.workers());
-    if (exact || beyond_equal_records(pass, workers)) report(context, pass, log);
+    const auto count = static_cast<double>(workers.size());
+    if (exact || beyond_equal_records(pass, count)) report(context, pass, log);
   }
 }
 
@@ -200,6 +245,31 @@ DataPass* Overlap::pass_of(const StepContext& context, const WorkerRecord& worke
   return &passes_.back();
 }
 
+// An endless sampler begins the data anew within what its loader takes for one pass. Of the step in
+// which it does, nobody knows which draws are of which.
+bool Overlap::ends_within(const StepRecord& record, const std::vector<const WorkerRecord*>& workers,
+                          DataPass& pass) {
+  const WorkerRecord& any = record.workers.front();
+  const std::uint64_t length = value_or(any, FingerprintKind::kDataLength, 0);
+  const std::uint64_t own = value_or(any, FingerprintKind::kSamplerLength, 0);
+  const std::uint64_t replicas = value_or(any, FingerprintKind::kSamplerReplicas, 1);
+  if (length == 0 || own > UINT64_MAX / std::max<std::uint64_t>(replicas, 1)) return false;
+  std::uint64_t rows = 0;
+  for (const WorkerRecord* w : workers) {
+    if (value_or(*w, FingerprintKind::kDataPass, ~pass.number()) != pass.number()) continue;
+    rows += std::max<std::uint64_t>(w->samples.rows, w->indices.size());
+  }
+  const std::uint64_t whole = std::max(length, own * replicas);
+  if (rows > 0 && pass.drawn() >= whole) {
+    finish(record, pass);
+    pass = DataPass(pass.number(), pass.identity());
+    return false;
+  }
+  if (pass.drawn() + rows <= whole) return false;
+  pass.count_rows(rows);
+  return true;
+}
+
 void Overlap::draw(const StepContext& context, const WorkerRecord& w, DataPass& pass) const {
   const std::uint64_t step = context.record.step;
   pass.settle(step);
@@ -208,7 +278,8 @@ void Overlap::draw(const StepContext& context, const WorkerRecord& w, DataPass& 
   pass.count_rows(std::max<std::uint64_t>(w.samples.rows,
                                           by_index ? w.indices.size() : w.samples.hashes.size()));
   if (by_index) {
-    for (const std::uint64_t i : w.indices) pass.draw({mix64(i + 1), i, w.rank, step});
+    const std::uint64_t data = data_of(w);
+    for (const std::uint64_t i : w.indices) pass.draw({mix64(i + 1 + data), i, w.rank, step});
     return;
   }
   pass.thin_to(w.samples.thinned);
@@ -247,6 +318,10 @@ void Overlap::report(const StepContext& context, const DataPass& pass, SignalLog
     signal.evidence.emplace_back("samples_lost_at_least", whole(doubled));
   }
   if (pass.identity() == DataPass::Identity::kRow) signal.remedy = undivided_remedy(context.record);
+  if (pass.between() < kAgain * pass.doubled()) {
+    signal.title = "{Ranks} drew their own samples again in the same pass over the data";
+    signal.remedy = kRestarted;
+  }
   if (finished_.lost_known) signal.evidence.emplace_back("samples_lost", whole(finished_.lost));
   log.add(std::move(signal), std::numeric_limits<std::uint64_t>::max() / 2);
 }
@@ -254,6 +329,26 @@ void Overlap::report(const StepContext& context, const DataPass& pass, SignalLog
 // A data set that repeats its rows shows that on all workers.
 bool Overlap::rare_elsewhere(const Repeats& own) const {
   return kRareRepeats * (all_repeats_.repeated - own.repeated) <= all_repeats_.seen - own.seen;
+}
+
+// A worker that is given the batch of the step before, while most of the others are not.
+void Overlap::watch_stuck(const StepContext& context, SignalLog& log) {
+  std::vector<std::uint32_t> stuck;
+  for (std::size_t i = 0; i < context.workers(); ++i) {
+    const Batch& batch = context.batches[i];
+    Repeats& own = repeats_[context.record.workers[i].replica];
+    const bool again = batch.known && batch.distinct > 1 && batch.set == own.batch;
+    own.stuck = again ? own.stuck + 1 : 0;
+    if (own.stuck >= kRepeatsUnsure) insert(stuck, context.record.workers[i].rank);
+  }
+  if (stuck.empty() || 2 * stuck.size() > context.workers()) return;
+  Signal signal = sighting(Check::kOverlappingData, context.record.step, {stuck, false});
+  signal.first_step -= std::min(signal.first_step, kRepeatsUnsure - 1);
+  signal.key = 2;
+  signal.confidence = 0.95;
+  signal.title = "{Ranks} computed on the same batch in several steps in a row";
+  signal.remedy = kStuck;
+  log.add(std::move(signal), 1);
 }
 
 // A micro-batch that is fed twice in one step. Rows that are equal at other places of the data set

@@ -93,16 +93,20 @@ class Overlap {
   };
   struct Repeats {
     std::uint64_t length = 0;  // records in a row in which a worker's rows repeat
+    std::uint64_t stuck = 0;   // records in a row with the batch of the one before
     std::uint64_t batch = 0;
     std::uint64_t seen = 0;      // records with rows
     std::uint64_t repeated = 0;  // of them, with rows that repeat
   };
   void draw(const StepContext& context, const WorkerRecord& worker, DataPass& pass) const;
   DataPass* pass_of(const StepContext& context, const WorkerRecord& worker);
+  bool ends_within(const StepRecord& record, const std::vector<const WorkerRecord*>& workers,
+                   DataPass& pass);
   void finish(const StepRecord& record, const DataPass& pass);
   void report(const StepContext& context, const DataPass& pass, SignalLog& log) const;
   void watch_repeats(const StepContext& context, SignalLog& log);
   bool rare_elsewhere(const Repeats& own) const;
+  void watch_stuck(const StepContext& context, SignalLog& log);
   static void report_repeats(const StepContext& context, std::size_t place, std::uint64_t length,
                              SignalLog& log);
 

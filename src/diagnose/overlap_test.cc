@@ -53,6 +53,104 @@ TEST(Overlap, BatchesFilledUpFromTheFirstStepAreNotOverlap) {
   EXPECT_TRUE(w.findings().empty()) << w.first().title;
 }
 
+// Of an endless sampler: its loader is iterated once.
+void one_endless_pass(StepRecord& r) {
+  for (WorkerRecord& w : r.workers) {
+    set(w, Kind::kDataPass, std::uint64_t{0});
+    set(w, Kind::kSamplerEpoch, std::uint64_t{0});
+    set(w, Kind::kDataBatch, r.step);
+  }
+}
+
+TEST(Overlap, AnEndlessSamplerDrawsTheDataAgainAndAgain) {
+  Watched w(kPasses);
+  w.play(0, 150, one_endless_pass);
+  EXPECT_TRUE(w.findings().empty()) << w.first().title;
+  EXPECT_EQ(w.check("overlapping-data").state, State::kPassed);
+}
+
+TEST(Overlap, SeedsOfTheirOwnInAnEndlessSamplerDoubleSamplesAllTheSame) {
+  Watched w(kPasses);
+  const auto broken = own_seeds(w.run, true);
+  w.play(0, 150, [&](StepRecord& r) {
+    broken(r);
+    one_endless_pass(r);
+  });
+  ASSERT_FALSE(w.findings().empty());
+  EXPECT_EQ(w.first().also, Ids{"overlapping-data"});
+}
+
+TEST(Overlap, LoadersInTurnOverTwoDataSetsShareTheirIndices) {
+  for (const bool two : {true, false}) {
+    Watched w(kPasses);
+    w.play(0, 31, [&](StepRecord& r) {
+      for (WorkerRecord& x : r.workers) {
+        HealthyRun::read(x, w.run.drawn(r.step / 2, x.replica, 42, 0));
+        if (two) set(x, Kind::kDataContents, r.step % 2);
+      }
+    });
+    EXPECT_EQ(w.findings().empty(), two) << w.first().title;
+  }
+}
+
+TEST(Overlap, ASamplerThatRepeatsSamplesIsNotJudged) {
+  for (const char* sampler : {"RepeatSampler: length=8", "BatchSampler(RASampler): rank=0"}) {
+    Watched w(kPasses);
+    w.diagnoser.hello(who(0, 0), {.facts = {{"sampler", sampler}}});
+    w.play(0, 40, [&](StepRecord& r) {
+      for (WorkerRecord& x : r.workers) HealthyRun::read(x, w.run.drawn(r.step / 4, 0, 42, 0));
+    });
+    for (const Finding& f : w.findings()) EXPECT_NE(f.check, "overlapping-data");
+    for (const Finding& f : w.findings()) EXPECT_NE(f.check, "duplicate-data");
+    EXPECT_NE(w.check("overlapping-data").reason.find("by design"), std::string::npos);
+  }
+}
+
+// Rank r reads as rank r / 2 of four does: sequence parallelism inside the group.
+void in_pairs(const HealthyRun& run, StepRecord& r, std::uint64_t stride) {
+  for (WorkerRecord& w : r.workers) {
+    const std::uint64_t place = stride == 1 ? w.rank / 2 : w.rank % 4;
+    WorkerRecord of_place = run.step(r.step).workers[place];
+    w.fingerprints = of_place.fingerprints;
+    w.samples = of_place.samples;
+    w.indices = of_place.indices;
+  }
+}
+
+TEST(Overlap, PairsOfRanksThatShareAPlaceOfTheSamplerAreToldOnce) {
+  const HealthyRun four({.workers = 4, .rows = 4, .data = 1003});
+  Watched w(kPasses);
+  w.play(0, 140, [&](StepRecord& r) { in_pairs(four, r, 1); });
+  ASSERT_EQ(w.ids(), Ids{"sampler-mismatch"});
+  EXPECT_EQ(w.first().severity, Severity::kInfo);
+  EXPECT_NE(w.first().title.find("groups of 2"), std::string::npos) << w.first().title;
+  EXPECT_EQ(w.check("overlapping-data").state, State::kPassed);
+}
+
+TEST(Overlap, PairsOfRanksApartOrInASamplerForAllStayAFault) {
+  const HealthyRun four({.workers = 4, .rows = 4, .data = 1003});
+  Watched apart(kPasses);
+  apart.play(0, 40, [&](StepRecord& r) { in_pairs(four, r, 2); });
+  ASSERT_FALSE(apart.findings().empty());
+  EXPECT_GE(apart.first().severity, Severity::kWarning);
+  Watched eight(kPasses);
+  eight.play(0, 40, [&](StepRecord& r) { in_pairs(eight.run, r, 1); });
+  ASSERT_FALSE(eight.findings().empty());
+  EXPECT_GE(eight.first().severity, Severity::kWarning);
+}
+
+TEST(Overlap, SamplesThatAllComeEquallyOftenAreOfASamplerThatRepeats) {
+  Watched w(kPasses);
+  w.play(0, 31, [&](StepRecord& r) {
+    for (WorkerRecord& x : r.workers) {  // two prompts, two generations of each, on two ranks
+      const std::vector<std::uint64_t> two = w.run.drawn(r.step / 2, x.replica / 2, 42, 0);
+      HealthyRun::read(x, {two[0], two[0], two[1], two[1]});
+    }
+  });
+  EXPECT_TRUE(w.findings().empty()) << w.first().title;
+  EXPECT_NE(w.check("overlapping-data").reason.find("by design"), std::string::npos);
+}
+
 TEST(Overlap, OneSeedOfItsOwnIsNamedWithWhatItDoubles) {
   Watched w(kPasses);
   const auto broken = own_seeds(w.run, false);
@@ -204,6 +302,35 @@ TEST(Overlap, AMicroBatchThatIsFedTwice) {
     EXPECT_EQ(w.first().ranks, RankList{3});
     EXPECT_EQ(w.first().first_step, 4U);
   }
+}
+
+TEST(Overlap, ALoaderThatIsStuckGivesTheSameBatchAgain) {
+  Watched stuck(kPasses);
+  stuck.play(0, 20, [&](StepRecord& r) {
+    if (r.step >= 10) HealthyRun::read(r.workers[3], stuck.run.drawn(9, 3, 42, 0));
+  });
+  ASSERT_EQ(stuck.ids(), Ids{"overlapping-data"});
+  EXPECT_EQ(stuck.first().ranks, RankList{3});
+  Watched all(kPasses);
+  all.play(0, 20, [&](StepRecord& r) {
+    for (WorkerRecord& w : r.workers) {
+      HealthyRun::read(w, all.run.drawn(0, w.replica, 42, 0));
+      unset(w, Kind::kDataPass);
+    }
+  });
+  EXPECT_TRUE(all.findings().empty()) << "one batch that is overfitted: " << all.first().title;
+}
+
+TEST(Overlap, ALoaderThatBeginsThePassAgainIsToldHowToResume) {
+  Watched w(kPasses);
+  w.play(0, 20, [&](StepRecord& r) {
+    if (r.step < 10) return;
+    for (WorkerRecord& x : r.workers)
+      HealthyRun::read(x, w.run.drawn(r.step - 10, x.replica, 42, 0));
+  });
+  ASSERT_EQ(w.ids(), Ids{"overlapping-data"});
+  EXPECT_EQ(w.first().ranks.size(), 8U);
+  EXPECT_NE(w.first().remedy.find("restart"), std::string::npos) << w.first().remedy;
 }
 
 TEST(Overlap, ADataSetOfFewRowsRepeatsThemOnAllWorkers) {

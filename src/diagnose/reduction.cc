@@ -55,12 +55,16 @@ std::string factor_name(double ratio, double workers) {
 }  // namespace
 
 void Reduction::update(const StepContext& context, SignalLog& log) {
-  if (context.alone()) {
+  // One worker alone may have taken the step, while others expected it to be reduced.
+  if (context.record.workers_expected > 1) {
+    watch_unreduced_steps(context, log);
+  } else {
     log.cannot(Check::kNoReduction, kOneWorker);
+  }
+  if (context.alone()) {
     log.cannot(Check::kReducedGradientMismatch, kOneWorker);
     return log.cannot(Check::kReductionScale, kOneWorker);
   }
-  watch_unreduced_steps(context, log);
   compare(context, log);
 }
 

@@ -2,7 +2,12 @@
 #include "diagnose/sampler.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
 
 #include "diagnose/settings.h"
 #include "diagnose/text.h"
@@ -55,7 +60,9 @@ void compare_lengths(const StepRecord& record, Mismatch& found) {
   if (high->value - low->value > 1) add(found, held, held.blame(), "length");
 }
 
+// Only of samplers that divide the data into as many parts does a place mean the same.
 void compare_places(const StepRecord& record, Mismatch& found) {
+  if (split(record, FingerprintKind::kSamplerReplicas).differs()) return;
   const Split places = split(record, FingerprintKind::kSamplerRank);
   const Ranks shared = places.shared();
   const bool everyone = shared.size() == record.workers.size();
@@ -115,6 +122,64 @@ bool draws_with_replacement(const Roster& roster) {
   return says("replacement=True") || (says("WeightedRandomSampler") && !says("replacement=False"));
 }
 
+bool repeats_on_purpose(const Roster& roster) {
+  const std::string sampler = roster.fact("sampler");
+  const auto says = [&](const char* words) { return sampler.find(words) != std::string::npos; };
+  return says("Repeat") || says("RASampler");
+}
+
+bool repeats_evenly(const StepRecord& record) {
+  std::unordered_map<std::uint64_t, std::uint64_t> times;
+  bool within = false;
+  for (const WorkerRecord& w : record.workers) {
+    if (w.indices.empty()) return false;
+    std::unordered_set<std::uint64_t> own;
+    for (const std::uint64_t index : w.indices) {
+      ++times[index];
+      within = !own.insert(index).second || within;
+    }
+  }
+  if (!within || times.empty()) return false;
+  const std::uint64_t each = times.begin()->second;
+  return each > 1 && std::ranges::all_of(times, [&](const auto& t) { return t.second == each; });
+}
+
+std::size_t ranks_per_place(const StepRecord& record) {
+  const std::size_t workers = record.workers.size();
+  if (workers < 4 || workers != record.workers_expected) return 1;
+  std::vector<std::pair<std::uint32_t, std::uint64_t>> places;  // by rank
+  std::uint64_t replicas = 0;
+  for (const WorkerRecord& w : record.workers) {
+    const std::uint64_t* place = w.fingerprint_of(FingerprintKind::kSamplerRank);
+    const std::uint64_t* of = w.fingerprint_of(FingerprintKind::kSamplerReplicas);
+    if (place == nullptr || of == nullptr || (replicas != 0 && *of != replicas)) return 1;
+    replicas = *of;
+    places.emplace_back(w.rank, *place);
+  }
+  if (replicas < 2 || replicas >= workers || workers % replicas != 0) return 1;
+  std::ranges::sort(places);
+  const std::size_t each = workers / replicas;
+  for (std::size_t i = 0; i < workers; ++i) {
+    if (places[i].second != i / each) return 1;
+  }
+  return each;
+}
+
+void Sampler::tell_groups(const StepContext& context, std::size_t each, SignalLog& log) {
+  Signal signal =
+      sighting(Check::kSamplerMismatch, context.record.step, {all_ranks(context.record), true});
+  signal.key = 1;
+  signal.severity = Severity::kInfo;
+  signal.confidence = 0.9;
+  signal.title = "{Ranks} share their data in groups of " + std::to_string(each) +
+                 ", as with sequence or tensor parallelism inside the data-parallel group";
+  signal.remedy =
+      "If that is meant, name the group of ranks that hold different data by `process_group=`, so "
+      "that these are compared. Else give every rank's sampler its own rank.";
+  signal.evidence = {{"ranks_per_place", static_cast<std::int64_t>(each)}};
+  log.add(std::move(signal), 1);
+}
+
 void Sampler::update(const StepContext& context, SignalLog& log) {
   if (context.alone()) return log.cannot(Check::kSamplerMismatch, kOneWorker);
   if (!some_distributed(context.record)) {
@@ -126,8 +191,13 @@ void Sampler::update(const StepContext& context, SignalLog& log) {
                                  [](FingerprintKind kind) { return !has_own_rule(kind); });
   compare_epochs(context.record, found);
   compare_lengths(context.record, found);
-  compare_places(context.record, found);
-  compare_replicas(context.record, found);
+  const std::size_t each = ranks_per_place(context.record);
+  if (each > 1) {
+    tell_groups(context, each, log);
+  } else {
+    compare_places(context.record, found);
+    compare_replicas(context.record, found);
+  }
   if (found.names.empty()) return;
   for (std::string& name : found.names) {
     if (name.starts_with("sampler ")) name.erase(0, 8);

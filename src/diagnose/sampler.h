@@ -2,6 +2,7 @@
 // sampler-mismatch.
 #pragma once
 
+#include <cstddef>
 #include <string>
 
 #include "diagnose/signal_log.h"
@@ -16,11 +17,24 @@ bool distributed_sampling(const StepRecord& record);
 std::string undivided_remedy(const StepRecord& record);
 // Whether some worker's sampler may draw a sample twice on purpose: the fact "sampler" says so.
 bool draws_with_replacement(const Roster& roster);
+// Whether some worker's sampler repeats samples by design, as those of GRPO and of repeated
+// augmentation do: the fact "sampler" says so.
+bool repeats_on_purpose(const Roster& roster);
+// Whether every sample of the step is there equally often, more than once, and some worker has one
+// several times itself: a sampler that repeats samples (generations of one prompt), whatever its
+// name. Workers that all read the same once are not that.
+bool repeats_evenly(const StepRecord& record);
+// k > 1 where neighbouring ranks share one place of the sampler, k by k, and the samplers have as
+// many replicas as there are such groups: sequence or tensor parallelism inside the group. Else 1.
+std::size_t ranks_per_place(const StepRecord& record);
 
 // Samplers that are not distributed are not judged: workers may read shards of their own.
 class Sampler {
  public:
   static void update(const StepContext& context, SignalLog& log);
+
+ private:
+  static void tell_groups(const StepContext& context, std::size_t each, SignalLog& log);
 };
 
 }  // namespace presum::diagnose

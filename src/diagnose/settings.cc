@@ -12,8 +12,16 @@
 namespace presum::diagnose {
 namespace {
 
+constexpr std::uint64_t kNormSlack = 2;  // forward passes a micro-batch
+constexpr const char* kEvaluate =
+    "Call `model.eval()` before validation on every rank that validates, and `model.train()` after "
+    "it: else BatchNorm learns its statistics from validation data, and DDP gives those of rank 0 "
+    "to all.";
 constexpr std::size_t kValueBytes = 64;  // of a fact shown as evidence
 constexpr std::uint64_t kUnset = 0;
+constexpr const char* kUneven =
+    "Give every rank as many batches as the others: `drop_last=True`, a sampler that pads, or a "
+    "schedule of a fixed number of steps. Where data stay uneven, train inside `model.join()`.";
 constexpr std::size_t kKeysShown = 32;              // of the facts that differ
 constexpr std::uint64_t kFactsPerRecord = 1 << 11;  // compared, on average at most
 
@@ -208,6 +216,26 @@ Mismatch compare_kinds(const StepContext& context, Check check,
   return out;
 }
 
+// Whether the learning rate alone differs, and as the lengths of the workers' data do: a schedule
+// whose length is that of the loader.
+bool of_uneven_data(const StepContext& context, const Mismatch& found) {
+  static constexpr const char* kRates[] = {"learning rate", "settings"};
+  const bool rate = std::ranges::all_of(found.names, [](const std::string& name) {
+    return std::ranges::find(kRates, name) != std::end(kRates);
+  });
+  const auto ranks = [](const Split& held) {
+    std::vector<Ranks> out;
+    for (const Split::Group& group : held.groups) out.push_back(group.ranks);
+    return out;
+  };
+  const auto rates = ranks(split(context.record, FingerprintKind::kLearningRate));
+  for (const FingerprintKind length :
+       {FingerprintKind::kSamplerLength, FingerprintKind::kDataLength}) {
+    if (rate && rates.size() > 1 && ranks(split(context.record, length)) == rates) return true;
+  }
+  return false;
+}
+
 void Settings::compare(const StepContext& context, Check check, const Words& words,
                        SignalLog& log) {
   Mismatch found = compare_kinds(context, check, [](FingerprintKind) { return true; });
@@ -219,9 +247,43 @@ void Settings::compare(const StepContext& context, Check check, const Words& wor
   Signal signal = sighting(check, context.record.step, found.blame);
   signal.confidence = 0.95;
   signal.title = (signal.everyone ? words.everyone : words.minority) + listed(found.names);
+  if (check == Check::kOptimizerMismatch && of_uneven_data(context, found)) {
+    signal.title = signal.everyone ? "The ranks differ in their learning rate, as in the number of "
+                                     "their batches"
+                                   : "{Ranks} had another learning rate, and another "
+                                     "number of batches";
+    signal.remedy = kUneven;
+  }
   signal.evidence = std::move(found.evidence);
   signal.evidence.emplace_back("differ", listed(found.names));
   log.add(std::move(signal), 1);
+}
+
+// Where a rank evaluates in training mode, its BatchNorm counts those batches too, until the next
+// broadcast of the buffers. Layers that are left out at random differ by a forward pass or two.
+void Settings::compare_norm_batches(const StepContext& context, SignalLog& log) {
+  const Split held = split(context.record, FingerprintKind::kNormBatches);
+  if (!held.differs()) return;
+  std::uint64_t least = UINT64_MAX;
+  std::uint64_t most = 0;
+  std::uint64_t passes = 1;
+  for (const Split::Group& group : held.groups) {
+    least = std::min(least, group.value);
+    most = std::max(most, group.value);
+  }
+  for (const WorkerRecord& w : context.record.workers) {
+    passes = std::max<std::uint64_t>(passes, w.micro_batches);
+  }
+  if (most - least <= kNormSlack * passes) return;
+  Signal signal = sighting(Check::kModeMismatch, context.record.step, held.blame());
+  signal.key = 1;
+  signal.confidence = 0.9;
+  signal.title = signal.everyone
+                     ? "The ranks gave BatchNorm different numbers of batches in training mode"
+                     : "{Ranks} gave BatchNorm batches in training mode that the others did not";
+  signal.remedy = kEvaluate;
+  signal.evidence = {{"batches_apart", static_cast<std::int64_t>(most - least)}};
+  log.add(std::move(signal), UINT64_MAX / 2);
 }
 
 void Settings::compare_facts(const StepContext& context) {
@@ -264,6 +326,7 @@ void Settings::update(const StepContext& context, SignalLog& log) {
           {"{Ranks} had another optimiser: ", "The ranks differ in their optimiser: "}, log);
   compare(context, Check::kModeMismatch,
           {"{Ranks} ran in another mode: ", "The ranks differ in their mode: "}, log);
+  compare_norm_batches(context, log);
   compare(context, Check::kEnvironmentMismatch,
           {"{Ranks} computed in another way: ", "The ranks compute in different ways: "}, log);
   follow_facts(context);

@@ -38,6 +38,7 @@ class Settings {
     const char* everyone;  // where there is no minority
   };
   static void compare(const StepContext& context, Check check, const Words& words, SignalLog& log);
+  static void compare_norm_batches(const StepContext& context, SignalLog& log);
   void compare_facts(const StepContext& context);
   void follow_facts(const StepContext& context);
 

@@ -29,6 +29,19 @@ TEST(Optimizer, NamesTheRankAndItsLearningRate) {
   EXPECT_EQ(f.severity, Severity::kCritical);
 }
 
+TEST(Optimizer, AScheduleAsLongAsUnevenDataNamesTheData) {
+  Watched w;
+  w.play(0, 3, [](StepRecord& r) {
+    set(r.workers[3], Kind::kSamplerLength, std::uint64_t{60});
+    set(r.workers[3], Kind::kOptimizerSettings, std::uint64_t{9});
+    set(r.workers[3], Kind::kLearningRate, 2e-3);
+  });
+  const Finding f = w.first();
+  EXPECT_EQ(f.check, "optimizer-mismatch");
+  EXPECT_EQ(f.title, "Rank 3 had another learning rate, and another number of batches");
+  EXPECT_NE(f.remedy.find("join()"), std::string::npos);
+}
+
 TEST(Optimizer, AScheduleThatAllFollowIsFine) {
   Watched w;
   w.play(0, 9, [](StepRecord& r) {
@@ -252,6 +265,26 @@ TEST(Sampler, SeedsByRankAreEveryonesFault) {
   });
   ASSERT_EQ(w.ids(), Ids{"sampler-mismatch"});
   EXPECT_EQ(w.first().ranks.size(), 8U);
+}
+
+TEST(Settings, EvaluationInTrainingModeMovesBatchNormOfARank) {
+  const auto play = [](std::uint64_t more, std::uint64_t at) {
+    Watched w;
+    w.play(0, 30, [&](StepRecord& r) {
+      for (WorkerRecord& x : r.workers)
+        set(x, Kind::kNormBatches, r.step + (r.step > at ? more : 0));
+      if (r.step == at) set(r.workers[0], Kind::kNormBatches, r.step + more);  // then a broadcast
+    });
+    return w.findings();
+  };
+  ASSERT_EQ(play(10, 20).size(), 1U);
+  const Finding found = play(10, 20).front();
+  EXPECT_EQ(found.check, "mode-mismatch");
+  EXPECT_EQ(found.ranks, RankList{0});
+  EXPECT_EQ(found.first_step, 20U);
+  EXPECT_EQ(number_of(found, "batches_apart"), 10);
+  EXPECT_TRUE(play(2, 20).empty()) << "layers that are left out at random";
+  EXPECT_TRUE(play(0, 20).empty());
 }
 
 TEST(Sampler, EpochsAreComparedWithinAPass) {

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 namespace presum::diagnose {
@@ -11,23 +12,27 @@ namespace {
 
 constexpr std::ptrdiff_t kSignalsPerCheck = 64;
 
+template <typename Entries>
+auto* step_of(Entries& evidence, std::string_view name) {
+  const auto found = std::find_if(evidence.begin(), evidence.end(),
+                                  [&](const auto& entry) { return entry.first == name; });
+  return found == evidence.end() ? nullptr : std::get_if<std::int64_t>(&found->second);
+}
+
 void extend(Signal& signal, const Signal& now) {
   signal.first_step = std::min(signal.first_step, now.first_step);
   signal.last_step = std::max(signal.last_step, now.last_step);
   signal.severity = std::max(signal.severity, now.severity);
   signal.confidence = std::max(signal.confidence, now.confidence);
+  signal.effect = std::abs(now.effect) > std::abs(signal.effect) ? now.effect : signal.effect;
   signal.title = now.title;
   signal.remedy = now.remedy;
   const Evidence before = std::exchange(signal.evidence, now.evidence);
-  keep_first_alarm(signal.evidence, before);
+  keep_first_steps(signal.evidence, before);
+  if (step_of(before, kEqualUntil) == nullptr) {  // it differed when it was first looked at
+    std::erase_if(signal.evidence, [](const auto& entry) { return entry.first == kEqualUntil; });
+  }
   ++signal.sightings;
-}
-
-template <typename Entries>
-auto* alarm_step(Entries& evidence) {
-  const auto found = std::find_if(evidence.begin(), evidence.end(),
-                                  [](const auto& entry) { return entry.first == kAlarmStep; });
-  return found == evidence.end() ? nullptr : std::get_if<std::int64_t>(&found->second);
 }
 
 std::string found_reason(const std::vector<Signal>& signals, Check check) {
@@ -40,10 +45,12 @@ std::string found_reason(const std::vector<Signal>& signals, Check check) {
 
 }  // namespace
 
-void keep_first_alarm(Evidence& evidence, const Evidence& other) {
-  std::int64_t* own = alarm_step(evidence);
-  const std::int64_t* others = alarm_step(other);
-  if (own != nullptr && others != nullptr) *own = std::min(*own, *others);
+void keep_first_steps(Evidence& evidence, const Evidence& other) {
+  for (const char* name : {kAlarmStep, kEqualUntil}) {
+    std::int64_t* own = step_of(evidence, name);
+    const std::int64_t* others = step_of(other, name);
+    if (own != nullptr && others != nullptr) *own = std::min(*own, *others);
+  }
 }
 
 Signal sighting(Check check, std::uint64_t step, Blame blame) {
@@ -64,10 +71,13 @@ void SignalLog::add(Signal now, std::uint64_t slack) {
     extend(s, now);
   }
   if (fresh.empty()) return;
-  now.everyone = now.everyone && fresh.size() == now.ranks.size();
+  const bool everyone = now.everyone;
+  const std::size_t count = now.ranks.size();
+  now.everyone = everyone && fresh.size() == count;
   now.ranks = std::move(fresh);
   if (Signal* open = joinable(now, slack)) {
     open->ranks = unite(open->ranks, now.ranks);
+    open->everyone = open->everyone || (everyone && open->ranks.size() >= count);
     return extend(*open, now);
   }
   now.id = signals_.empty() ? 1 : signals_.back().id + 1;
@@ -79,6 +89,7 @@ void SignalLog::prolong(Check check, std::uint64_t key, const Ranks& ranks, std:
   for (Signal& s : signals_) {
     if (s.check != check || s.key != key || !intersect(s.ranks, ranks)) continue;
     s.last_step = std::max(s.last_step, step);
+    ++s.lasted;
   }
 }
 
@@ -105,12 +116,24 @@ Signal* SignalLog::find(Check check, std::uint32_t rank) {
   return found == signals_.rend() ? nullptr : &*found;
 }
 
+void SignalLog::cannot(Check check, std::string_view why) {
+  auto& reasons = coverage_[index(check)].cannot;
+  const auto place = std::ranges::find_if(
+      reasons, [&](const auto& reason) { return reason.times == 0 || reason.why == why; });
+  if (place == reasons.end()) return;
+  place->why = why;
+  ++place->times;
+}
+
 CheckRecord SignalLog::record(Check check) const {
   using State = CheckRecord::State;
   const Coverage& c = coverage_[index(check)];
   const bool found = std::any_of(signals_.begin(), signals_.end(),
                                  [&](const Signal& s) { return s.check == check; });
-  CheckRecord out{std::string(info(check).id), State::kNotPossible, std::string(c.cannot)};
+  CheckRecord out{std::string(info(check).id), State::kNotPossible,
+                  std::string(std::ranges::max_element(c.cannot, {}, [](const auto& reason) {
+                                return reason.times;
+                              })->why)};
   if (found) {
     out.state = State::kFound;
     out.reason = found_reason(signals_, check);
@@ -123,7 +146,7 @@ CheckRecord SignalLog::record(Check check) const {
   } else if (!c.armed.empty()) {
     out.state = State::kNotTriggered;
     out.reason = std::string(c.armed);
-  } else if (c.cannot.empty()) {
+  } else if (c.cannot.front().times == 0) {
     out.reason = "No step of this model was recorded.";
   }
   return out;

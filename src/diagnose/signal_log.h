@@ -31,14 +31,18 @@ struct Signal {
   Evidence evidence;
   std::string remedy;         // empty: the check's
   std::uint32_t workers = 0;  // in the run at that time; 0: unknown
+  double effect = 0;          // of a statistic: distance from the others, in their deviations
+  std::uint64_t lasted = 0;   // steps since its alarm in which it was still so
   std::uint64_t id = 0;
   std::uint64_t sightings = 0;
 };
 
 // The name, in evidence, of the step in which a detector had enough evidence.
 inline constexpr const char* kAlarmStep = "alarm_step";
-// Puts the earlier of the two alarm steps, where both have one, into `evidence`.
-void keep_first_alarm(Evidence& evidence, const Evidence& other);
+// And that of the last step at which what differs now was seen to be equal.
+inline constexpr const char* kEqualUntil = "equal_until_step";
+// Puts the earlier of the two such steps, where both have one, into `evidence`.
+void keep_first_steps(Evidence& evidence, const Evidence& other);
 
 // A sighting at one step with the check's own severity.
 Signal sighting(Check check, std::uint64_t step, Blame blame);
@@ -66,7 +70,8 @@ class SignalLog {
   }
   // What the check waits for, or why it cannot be made; both are string literals.
   void waits(Check check, std::string_view why) { coverage_[index(check)].armed = why; }
-  void cannot(Check check, std::string_view why) { coverage_[index(check)].cannot = why; }
+  // Of several reasons the one that was given most often is told.
+  void cannot(Check check, std::string_view why);
   CheckRecord record(Check check) const;
 
  private:
@@ -74,7 +79,11 @@ class SignalLog {
     std::uint64_t looked = 0;
     std::uint64_t record = 0;  // in which it was last looked at
     std::string_view armed;
-    std::string_view cannot;
+    struct Reason {
+      std::string_view why;
+      std::uint64_t times = 0;
+    };
+    std::array<Reason, 6> cannot;
   };
   static std::size_t index(Check check) { return static_cast<std::size_t>(check); }
   Signal* joinable(const Signal& now, std::uint64_t slack);

@@ -81,6 +81,13 @@ TEST(SignalLog, TellsTheStateOfACheckByWhatItKnowsBest) {
   EXPECT_EQ(log.record(Check::kEpochNotSet).reason, "Seen first at step 12.");
 }
 
+TEST(SignalLog, OfSeveralReasonsTheOneThatWasTrueLongestIsTold) {
+  SignalLog log;
+  for (int step = 0; step < 30; ++step) log.cannot(Check::kEpochNotSet, "No sampler.");
+  log.cannot(Check::kEpochNotSet, "One worker.");
+  EXPECT_EQ(log.record(Check::kEpochNotSet).reason, "No sampler.");
+}
+
 TEST(SignalLog, AStatisticWithoutAnAlarmIsNotTriggered) {
   SignalLog log;
   log.checked(Check::kWorkerOutlier);

@@ -93,6 +93,7 @@ void States::update(const StepContext& context, SignalLog& log) {
   compare_clocks(context, log);
   compare(context, StateHash::Kind::kParameters, log);
   compare(context, StateHash::Kind::kBuffers, log);
+  looked_[looks_++ % looked_.size()] = context.record.step;
 }
 
 void States::compare(const StepContext& context, StateHash::Kind kind, SignalLog& log) {
@@ -125,6 +126,10 @@ void States::report(StateHash::Kind kind, std::uint64_t step, const Split& held,
   signal.evidence = {{"groups", names(all, roster)},
                      {"groups_different", static_cast<std::int64_t>(all.size())},
                      {"distinct_copies", static_cast<std::int64_t>(held.groups.size())}};
+  if (looks_ > 0) {
+    const std::uint64_t before = looked_[looks_ < looked_.size() ? 0 : looks_ % looked_.size()];
+    signal.evidence.emplace_back(kEqualUntil, static_cast<std::int64_t>(before));
+  }
   log.add(std::move(signal), kRound);
 }
 

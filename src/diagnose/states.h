@@ -34,9 +34,12 @@ class States {
     Groups differ;
   };
   std::unordered_map<std::uint64_t, Farewells> farewells_;  // by optimiser steps; at most 64
-  std::array<Groups, 3> differ_;                            // all that differed, by StateHash::Kind
-  bool joined_ = false;                                     // some worker had no input at some step
-  std::uint64_t lagging_ = 0;  // records in a row with clocks that differ
+  // Steps of the last records, in turn: so many later the same part of the model is hashed again.
+  std::array<std::uint64_t, 25> looked_{};
+  std::uint64_t looks_ = 0;
+  std::array<Groups, 3> differ_;  // all that differed, by StateHash::Kind
+  bool joined_ = false;           // some worker had no input at some step
+  std::uint64_t lagging_ = 0;     // records in a row with clocks that differ
   std::uint64_t lag_began_ = 0;
   std::uint64_t last_step_ = 0;
   std::size_t workers_ = 0;  // in the last record

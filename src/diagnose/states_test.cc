@@ -24,6 +24,23 @@ TEST(States, NamesTheMinorityAndTheGroups) {
   EXPECT_EQ(number_of(w.first(), "distinct_copies"), 2);
 }
 
+TEST(States, SaysWhenTheSamePartWasHashedBefore) {
+  Watched w;
+  w.play(0, 90, [](StepRecord& r) {
+    if (r.step >= 53) r.workers[3].states[2].value ^= 1;
+  });
+  ASSERT_EQ(w.ids(), Ids{"parameter-desync"});
+  EXPECT_EQ(number_of(w.first(), "equal_until_step"), 28);
+  Watched early;
+  early.play(0, 30, [](StepRecord& r) {
+    if (r.step >= 7) r.workers[3].states[2].value ^= 1;
+  });
+  EXPECT_EQ(number_of(early.first(), "equal_until_step"), 0) << "when all of it was";
+  Watched always;
+  always.play(0, 30, [](StepRecord& r) { r.workers[3].states[2].value ^= 1; });
+  EXPECT_EQ(evidence(always.first(), "equal_until_step"), nullptr);
+}
+
 TEST(States, ModelsThatAllDifferAreEveryonesFault) {
   Watched w;
   w.play(0, 0, [](StepRecord& r) {

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "diagnose/statistics.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <string>
 
 namespace presum::diagnose {
@@ -11,6 +14,17 @@ namespace {
 using detect::Alarm;
 using detect::Statistic;
 
+constexpr double kAtAlarm = 0.5;  // confidence; merge.cc adds what came after
+constexpr double kFar = 6;        // standard deviations
+constexpr std::uint64_t kOfStaticData = 1;
+constexpr std::uint64_t kOfOutlier = 2;
+constexpr double kFromTokens = 0.7;  // confidence
+constexpr const char* kOtherTokens =
+    "Compare the labels of one batch on these ranks with those of the others: are prompts and "
+    "padding masked alike, and are batches of the same lengths?";
+constexpr const char* kStatic =
+    "Nothing, where that is meant (one batch is overfitted, every rank has a shard of its own). "
+    "Else deal the samples anew in every pass: a DistributedSampler with `set_epoch`.";
 constexpr std::uint64_t kTokenSteps = 20;
 constexpr double kTokenVariation = 0.2;
 
@@ -90,14 +104,10 @@ Blame blame_of(const StepContext& context, const Alarm& alarm) {
 }
 
 std::uint64_t key_of(const Alarm& alarm) {
-  return 16 + static_cast<std::uint64_t>(alarm.kind) * 32 +
-         static_cast<std::uint64_t>(alarm.statistic) * 2 + (alarm.high ? 1 : 0);
-}
-
-double confidence_of(const Alarm& alarm) {
-  if (alarm.kind == Alarm::Kind::kEvent) return 0.6;
-  if (!(alarm.evidence > 0)) return 0.5;
-  return std::min(0.9, 0.5 + alarm.evidence / 30);
+  // What everyone shows is not what the named workers show.
+  return 16 + static_cast<std::uint64_t>(alarm.kind) * 64 +
+         static_cast<std::uint64_t>(alarm.statistic) * 4 + (alarm.replicas.empty() ? 2 : 0) +
+         (alarm.high ? 1 : 0);
 }
 
 Evidence evidence_of(const StepContext& context, const Alarm& alarm) {
@@ -154,6 +164,8 @@ void Statistics::update(const StepContext& context, SignalLog& log) {
     return;
   }
   cover(context, log);
+  data_.see(context);
+  tokens_.see(context.record);
   for (const Alarm& alarm : context.alarms.raised) report(context, alarm, log);
   for (const Alarm& alarm : context.alarms.lasting) extend(context, alarm, log);
   watch_tokens(context, log);
@@ -177,16 +189,56 @@ void Statistics::cover(const StepContext& context, SignalLog& log) {
   note(Check::kLossEvent, watched(Statistic::kLoss), no_event_reason(context.record));
 }
 
-void Statistics::report(const StepContext& context, const Alarm& alarm, SignalLog& log) {
+// Of data that never change differences are lasting. Not far ones, nor single events.
+bool Statistics::expected(const Alarm& alarm) const {
+  const bool near = alarm.kind != Alarm::Kind::kOutlier || std::abs(alarm.effect) < kFar;
+  return data_.is_static() && near && alarm.kind != Alarm::Kind::kEvent &&
+         alarm.statistic != Statistic::kTokens;
+}
+
+void Statistics::report(const StepContext& context, const Alarm& alarm, SignalLog& log) const {
   Signal signal = sighting(check_of(alarm), alarm.step, blame_of(context, alarm));
   if (signal.ranks.empty()) return;
   signal.first_step = std::min(alarm.first_step, alarm.step);
   signal.key = key_of(alarm);
   signal.workers = context.record.workers_expected;
-  signal.confidence = confidence_of(alarm);
+  signal.confidence = kAtAlarm;
+  signal.effect = alarm.kind == Alarm::Kind::kEvent ? 0 : alarm.effect;
   if (signal.check == Check::kTokenImbalance && signal.everyone) signal.severity = Severity::kInfo;
   signal.title = title_of(alarm, context.record.workers_expected == 2);
   signal.evidence = evidence_of(context, alarm);
+  if (!expected(alarm)) {
+    if (alarm.kind == Alarm::Kind::kOutlier && !alarm.replicas.empty()) {
+      report_tokens(alarm, signal, log);
+    }
+    return log.add(std::move(signal));
+  }
+  signal.check = Check::kWorkerOutlier;
+  signal.key = kOfStaticData;
+  signal.severity = Severity::kInfo;
+  signal.title =
+      "{Ranks} differed lastingly, as may be where each rank reads the same samples again and "
+      "again";
+  signal.remedy = kStatic;
+  log.add(std::move(signal), std::numeric_limits<std::uint64_t>::max() / 2);
+}
+
+// A worker that stands out and has other token counts than the others: these are the cause.
+void Statistics::report_tokens(const Alarm& alarm, const Signal& outlier, SignalLog& log) const {
+  const auto ratio = tokens_.apart(alarm.replicas.front());
+  if (!ratio) return;
+  Signal signal = sighting(Check::kTokenImbalance, alarm.step, {outlier.ranks, false});
+  signal.first_step = outlier.first_step;
+  signal.key = kOfOutlier;
+  signal.confidence = kFromTokens;
+  signal.title =
+      fmt::format("{{Ranks}} had {:.2f} times as many target tokens as the others", *ratio);
+  if (outlier.ranks.size() == 2) {
+    signal.title = fmt::format("Rank {} had {:.2f} times as many target tokens as rank {}",
+                               outlier.ranks.front(), *ratio, outlier.ranks.back());
+  }
+  signal.remedy = kOtherTokens;
+  signal.evidence = {{"tokens_ratio", *ratio}};
   log.add(std::move(signal));
 }
 

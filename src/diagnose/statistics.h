@@ -5,7 +5,9 @@
 #include <cstdint>
 
 #include "diagnose/signal_log.h"
+#include "diagnose/static_data.h"
 #include "diagnose/step_context.h"
+#include "diagnose/token_shares.h"
 
 namespace presum::diagnose {
 
@@ -15,10 +17,14 @@ class Statistics {
 
  private:
   static void cover(const StepContext& context, SignalLog& log);
-  static void report(const StepContext& context, const detect::Alarm& alarm, SignalLog& log);
+  void report(const StepContext& context, const detect::Alarm& alarm, SignalLog& log) const;
   static void extend(const StepContext& context, const detect::Alarm& alarm, SignalLog& log);
+  void report_tokens(const detect::Alarm& alarm, const Signal& outlier, SignalLog& log) const;
+  bool expected(const detect::Alarm& alarm) const;
   void watch_tokens(const StepContext& context, SignalLog& log);
 
+  StaticData data_;
+  TokenShares tokens_;
   std::uint64_t token_steps_ = 0;
   double cv_sum_ = 0;
   double gap_sum_ = 0;  // |mean of the workers' losses - mean over tokens|

@@ -46,6 +46,38 @@ TEST(Statistics, EveryKindOfAlarmHasItsCheck) {
   EXPECT_EQ(raised(alarm(K::kEvent, Statistic::kLoss, {3})).check, "loss-event");
 }
 
+// One batch that is overfitted, without a loader.
+void same_again(const HealthyRun& run, StepRecord& r) {
+  for (WorkerRecord& x : r.workers) {
+    HealthyRun::read(x, run.drawn(0, x.replica, 42, 0));
+    unset(x, Kind::kDataPass);
+  }
+}
+
+Finding of_static_data(std::vector<Alarm> alarms, bool one_batch) {
+  Watched w;
+  const auto broken = [&](StepRecord& r) {
+    if (one_batch) same_again(w.run, r);
+  };
+  w.play(0, 23, broken);
+  StepRecord record = w.run.step(24);
+  broken(record);
+  w.feed(record, std::move(alarms));
+  EXPECT_EQ(w.findings().size(), one_batch ? 1U : 2U);
+  return w.first();
+}
+
+TEST(Statistics, OfDataThatNeverChangeLastingDifferencesAreOneInformation) {
+  Alarm near = alarm(Alarm::Kind::kOutlier, Statistic::kLoss, {3});
+  const Alarm other = alarm(Alarm::Kind::kOutlier, Statistic::kNorm, {1});
+  const Finding told = of_static_data({near, other}, true);
+  EXPECT_EQ(told.severity, Severity::kInfo);
+  EXPECT_EQ(told.ranks, (RankList{1, 3}));
+  EXPECT_EQ(of_static_data({near, other}, false).severity, Severity::kWarning);
+  near.effect = -12;
+  EXPECT_EQ(of_static_data({near}, true).severity, Severity::kWarning) << "too far for that";
+}
+
 TEST(Statistics, NamesRankStatisticAndNumbers) {
   Alarm a = alarm(Alarm::Kind::kOutlier, Statistic::kNorm, {3});
   a.ratio = 2.02;
@@ -173,6 +205,34 @@ TEST(Statistics, AnOutlierLastsAsLongAsItDeviates) {
 }
 
 // ---- tokens
+
+Finding with_tokens(std::uint32_t workers, std::uint64_t of_rank_1,
+                    std::vector<std::uint32_t> named) {
+  Watched w({.workers = workers});
+  const auto broken = [&](StepRecord& r) {
+    for (WorkerRecord& x : r.workers) x.tokens = 100 + 10 * ((x.rank + r.step) % 5);
+    r.workers[1].tokens = r.workers[1].tokens * of_rank_1 / 100;
+  };
+  w.play(0, 23, broken);
+  StepRecord record = w.run.step(24);
+  broken(record);
+  Alarm a = alarm(Alarm::Kind::kOutlier, Statistic::kLoss, std::move(named));
+  w.feed(record, {a});
+  EXPECT_EQ(w.findings().size(), 1U);
+  return w.first();
+}
+
+TEST(Statistics, AnOutlierWithOtherTokenCountsIsNamedByThem) {
+  const Finding four = with_tokens(4, 156, {1});
+  EXPECT_EQ(four.check, "token-imbalance");
+  EXPECT_EQ(four.title, "Rank 1 had 1.56 times as many target tokens as the others");
+  EXPECT_EQ(four.also, Ids{"worker-outlier"});
+  EXPECT_EQ(four.severity, Severity::kWarning);
+  const Finding two = with_tokens(2, 156, {0, 1});
+  EXPECT_EQ(two.title, "Rank 0 had 0.64 times as many target tokens as rank 1");
+  EXPECT_EQ(with_tokens(4, 105, {1}).check, "worker-outlier") << "nearly alike";
+  EXPECT_EQ(with_tokens(4, 156, {2}).check, "worker-outlier") << "another worker";
+}
 
 void uneven(StepRecord& r) {
   double sum = 0;

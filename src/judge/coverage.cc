@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "judge/coverage.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <map>
 #include <numeric>
+
+#include "detect/least_steps.h"
 
 namespace presum::judge {
 namespace {
@@ -30,11 +35,42 @@ Workers most_workers(std::span<const ModelSteps> models) {
   return most;
 }
 
+// Detectors go on from segment to segment.
+void watch_least(std::span<const ModelSteps> models, Coverage& out) {
+  struct Watched {
+    std::uint64_t steps = 0;
+    std::uint64_t workers = 0;
+  };
+  std::map<std::pair<std::uint32_t, std::uint32_t>, Watched> watched;
+  for (const ModelSteps& m : models) {
+    if (m.workers_seen() < 2) continue;
+    Watched& w = watched[{m.model().module, m.model().shard}];
+    w.steps += m.compared();
+    w.workers = std::max(w.workers, m.workers_seen());
+  }
+  const auto least =
+      std::ranges::min_element(watched, {}, [](const auto& entry) { return entry.second.steps; });
+  if (least == watched.end()) return;
+  out.statistics_steps = least->second.steps;
+  out.statistics_workers = least->second.workers;
+  out.statistics_need = detect::least_steps(least->second.workers);
+}
+
 }  // namespace
 
 void ModelSteps::add(const StepRecord& step) {
   const bool whole = !step.lacks_packets();
-  span_.add(step.step, whole);
+  std::uint64_t unreduced = 0;
+  bool reduced = true;
+  for (const WorkerRecord& worker : step.workers) {
+    unreduced = std::max(unreduced, worker.number.unreduced);
+    reduced = worker.number.is_reduced();
+  }
+  if (reduced) {
+    reduced_.add(step.step - std::min(unreduced, step.step), whole);
+  } else {
+    unreduced_.add(unreduced, whole);
+  }
   ++logged_;
   compared_ += step.workers_seen >= 2 && whole;
   workers_expected_ = std::max<std::uint64_t>(workers_expected_, step.workers_expected);
@@ -73,11 +109,19 @@ Coverage cover(std::span<const ModelSteps> models, const CheckCounts& checks) {
     out.steps_lost += m.lost();
     out.steps_compared += m.compared();
   }
+  watch_least(models, out);
   const Workers workers = most_workers(models);
   out.workers_expected = workers.expected;
   out.workers_seen = workers.seen;
   out.checks = checks;
   return out;
+}
+
+std::string statistics_text(const Coverage& coverage) {
+  if (coverage.statistics_judged()) return {};
+  return fmt::format("statistics need {} steps with {} workers, and saw {}",
+                     coverage.statistics_need, coverage.statistics_workers,
+                     coverage.statistics_steps);
 }
 
 Verdict verdict(std::span<const Finding> findings, const Coverage& coverage, bool complete) {

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/step_span.h"
@@ -27,13 +28,17 @@ class ModelSteps {
   std::uint64_t logged() const { return logged_; }
   // Of two workers or more, no packet under way.
   std::uint64_t compared() const { return compared_; }
-  std::uint64_t lost() const { return span_.lost(); }
+  // Of reductions, and of steps that were not reduced where every step is recorded.
+  std::uint64_t lost() const {
+    return reduced_.lost() + (reduced_.every_one() ? unreduced_.lost() : 0);
+  }
   std::uint64_t workers_expected() const { return workers_expected_; }
   std::uint64_t workers_seen() const { return workers_seen_; }  // at one step
 
  private:
   ModelKey model_;
-  base::StepSpan span_;
+  base::StepSpan reduced_;    // by the count of reductions
+  base::StepSpan unreduced_;  // by their own
   std::uint64_t logged_ = 0;
   std::uint64_t compared_ = 0;
   std::uint64_t workers_expected_ = 0;
@@ -47,6 +52,13 @@ struct Coverage {
   std::uint64_t workers_expected = 0;
   std::uint64_t workers_seen = 0;  // at one step
   CheckCounts checks{};            // over all models and segments
+  // Of the model that was watched the least, in all segments: compared steps, and those that a
+  // lasting difference needs to be established (detect::least_steps); 0 without two workers.
+  std::uint64_t statistics_steps = 0;
+  std::uint64_t statistics_need = 0;
+  std::uint64_t statistics_workers = 0;
+
+  bool statistics_judged() const { return statistics_steps >= statistics_need; }
 
   // How many checks were possible.
   std::uint64_t checks_made() const;
@@ -58,6 +70,9 @@ std::vector<ModelSteps> models_of(std::span<const StepRecord> steps);
 
 // `models`: ascending by ModelSteps::model().
 Coverage cover(std::span<const ModelSteps> models, const CheckCounts& checks);
+
+// "statistics need 26 steps with 2 workers, and saw 20"; empty where they saw enough.
+std::string statistics_text(const Coverage& coverage);
 
 // A warning or worse is inconsistent. The evidence is insufficient without five compared steps,
 // where no check was made, and where the record is known to lack something: steps, or what

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "judge/testing.h"
+
 namespace presum::judge {
 namespace {
 
@@ -54,11 +56,57 @@ TEST(Coverage, AddsUpModelsAndTheirShards) {
   EXPECT_EQ(all.checks_made(), 1U);
 }
 
+StepRecord numbered(std::uint64_t step, bool reduced, std::uint64_t unreduced) {
+  StepRecord out = step_of({1, 0, 0}, step, 2, 1);
+  out.workers_left_out = 1;
+  out.workers.emplace_back();
+  out.workers[0].number = {.reductions = 0, .unreduced = unreduced};
+  if (!reduced) out.workers[0].number.window = 0;
+  return out;
+}
+
+// Every tenth reduction, with an unreduced step after the first: their numbers are 0, 1, 11, 21.
+TEST(Coverage, UnreducedStepsDoNotChangeHowManyAreExpected) {
+  std::vector<StepRecord> steps = {numbered(0, true, 0), numbered(1, false, 0)};
+  for (std::uint64_t r = 10; r < 100; r += 10) steps.push_back(numbered(r + 1, true, 1));
+  EXPECT_EQ(cover(models_of(steps), kOneMade).steps_lost, 0U);
+  steps.erase(steps.begin() + 5);
+  EXPECT_EQ(cover(models_of(steps), kOneMade).steps_lost, 1U);
+}
+
+TEST(Coverage, OfLocalStepsTheirOwnCountTellsWhatIsLost) {
+  std::vector<StepRecord> steps;
+  for (std::uint64_t step = 0; step < 20; ++step) steps.push_back(numbered(step, false, step));
+  EXPECT_EQ(cover(models_of(steps), kOneMade).steps_lost, 0U);
+  steps.erase(steps.begin() + 5);
+  EXPECT_EQ(cover(models_of(steps), kOneMade).steps_lost, 1U);
+}
+
 TEST(Coverage, OfNoStepIsNothing) {
   const Coverage none = cover({}, {});
   EXPECT_EQ(none.steps_logged, 0U);
   EXPECT_EQ(none.workers_expected, 0U);
   EXPECT_EQ(none.checks_made(), 0U);
+}
+
+TEST(Coverage, SaysWhatStatisticsNeedOfTheModelThatWasWatchedTheLeast) {
+  const auto steps = [](std::uint32_t segment, std::uint32_t module, std::uint64_t count,
+                        std::uint32_t workers) {
+    ModelSteps model({segment, module, 0});
+    for (std::uint64_t s = 0; s < count; ++s) {
+      StepRecord record = testing::step_record(segment, s, workers);
+      record.model.module = module;
+      model.add(record);
+    }
+    return model;
+  };
+  EXPECT_TRUE(cover({}, {}).statistics_judged());
+  const std::vector<ModelSteps> alone{steps(1, 0, 3, 1)};
+  EXPECT_TRUE(cover(alone, {}).statistics_judged()) << "there is nothing to compare";
+  const std::vector<ModelSteps> few{steps(1, 0, 20, 2), steps(1, 1, 30, 2)};
+  EXPECT_EQ(statistics_text(cover(few, {})), "statistics need 26 steps with 2 workers, and saw 20");
+  const std::vector<ModelSteps> goes_on{steps(1, 0, 20, 2), steps(2, 0, 6, 2)};
+  EXPECT_EQ(statistics_text(cover(goes_on, {})), "");
 }
 
 }  // namespace

@@ -5,6 +5,8 @@
 #include <utility>
 #include <variant>
 
+#include "diagnose/wording.h"
+
 namespace presum::judge {
 namespace {
 
@@ -23,6 +25,14 @@ struct ToJson {
 Json evidence_json(const Finding& finding) {
   Json out = Json::object();
   for (const auto& [name, value] : finding.evidence) out[name] = std::visit(ToJson{}, value);
+  return out;
+}
+
+Json elsewhere_json(const Finding& finding) {
+  Json out = Json::array();
+  for (const ModelKey& m : finding.elsewhere) {
+    out.push_back({{"module", m.module}, {"shard", m.shard}});
+  }
   return out;
 }
 
@@ -48,6 +58,7 @@ Json ulps_json(const std::optional<UlpPercentiles>& ulps) {
 Json findings_json(std::span<const Finding> findings) {
   Json out = Json::array();
   for (const Finding& f : findings) {
+    const diagnose::Wording text = diagnose::wording(f);
     out.push_back({{"check", f.check},
                    {"also", f.also},
                    {"severity", to_string(f.severity)},
@@ -57,12 +68,17 @@ Json findings_json(std::span<const Finding> findings) {
                    {"last_step", f.last_step},
                    {"confidence", ToJson{}(f.confidence)},
                    {"title", f.title},
+                   {"sentence", text.sentence},
+                   {"consequence", text.consequence},
+                   {"evidence_text", text.evidence},
+                   {"suspects", text.suspects},
                    {"evidence", evidence_json(f)},
                    {"remedy", f.remedy},
                    {"resembles", f.resembles},
                    {"segment", f.model.segment},
                    {"module", f.model.module},
-                   {"shard", f.model.shard}});
+                   {"shard", f.model.shard},
+                   {"elsewhere", elsewhere_json(f)}});
   }
   return out;
 }

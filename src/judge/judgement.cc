@@ -39,6 +39,15 @@ std::string why_insufficient(const Judgement& judgement) {
                      coverage.steps_compared == 1 ? "" : "s");
 }
 
+constexpr std::uint64_t kSlack = 50;  // steps
+
+bool same_cause(const Finding& a, const Finding& b) {
+  const bool at_once = a.first_step <= b.last_step + kSlack && b.first_step <= a.last_step + kSlack;
+  const bool same_model = a.model.module == b.model.module && a.model.shard == b.model.shard;
+  return a.model.segment == b.model.segment && !same_model && a.check == b.check &&
+         a.severity == b.severity && a.ranks == b.ranks && at_once;
+}
+
 struct BySegment {
   bool operator()(const StepRecord& s, std::uint32_t segment) const {
     return s.model.segment < segment;
@@ -50,6 +59,23 @@ struct BySegment {
 
 }  // namespace
 
+std::vector<Finding> one_per_cause(std::vector<Finding> findings) {
+  std::vector<Finding> out;
+  for (Finding& finding : findings) {
+    const auto same =
+        std::ranges::find_if(out, [&](const Finding& other) { return same_cause(other, finding); });
+    if (same == out.end()) {
+      out.push_back(std::move(finding));
+      continue;
+    }
+    same->first_step = std::min(same->first_step, finding.first_step);
+    same->last_step = std::max(same->last_step, finding.last_step);
+    same->confidence = std::max(same->confidence, finding.confidence);
+    same->elsewhere.push_back(finding.model);
+  }
+  return out;
+}
+
 Result<Judgement> judge(const RunLog& log, std::span<const StepRecord> steps,
                         std::optional<std::uint32_t> segment) {
   PRESUM_ASSIGN(auto findings, log.findings());
@@ -57,7 +83,7 @@ Result<Judgement> judge(const RunLog& log, std::span<const StepRecord> steps,
   PRESUM_ASSIGN(auto segments, log.segments());
   PRESUM_ASSIGN(const auto audits, log.audits());
   Judgement out{.segments = std::move(segments),
-                .findings = std::move(findings),
+                .findings = one_per_cause(std::move(findings)),
                 .checks = std::move(checks),
                 .audits = summarise(audits)};
   if (segment) {

@@ -33,6 +33,10 @@ struct Judgement {
 Result<Judgement> judge(const RunLog& log, std::span<const StepRecord> steps,
                         std::optional<std::uint32_t> segment = {});
 
+// One cause in several models (or shards) of a segment is one finding: of the same check, severity
+// and ranks, at about the same time. The others' models are in `elsewhere`. Keeps the order.
+std::vector<Finding> one_per_cause(std::vector<Finding> findings);
+
 // What packets could not be used: "135 packets arrived late, 2 packets damaged". Empty without any.
 std::string packets_text(const PacketCounts& packets);
 

@@ -18,6 +18,7 @@ namespace {
 StepRecord record_of(const StepInput& input) {
   StepRecord record;
   record.workers_expected = input.workers_expected;
+  record.workers_left_out = input.left_out;
   record.workers_seen = static_cast<std::uint32_t>(input.workers.size());
   record.missing_replicas = input.missing;
   if (input.workers.empty()) return record;

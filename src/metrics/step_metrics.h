@@ -13,6 +13,7 @@ namespace presum::metrics {
 
 struct StepInput {
   std::uint32_t workers_expected = 0;
+  std::uint32_t left_out = 0;  // of those; see StepRecord
   // One per worker, by replica, no replica twice, missing ones left out. Borrowed for the call.
   Steps workers;
   std::vector<std::uint32_t> missing;  // see StepRecord

@@ -302,11 +302,13 @@ bool read_record(SectionReader& body, Step& step) {
   step.skipped_parameters = body.get<std::uint32_t>();
   step.gradient_scale = body.get<double>();
   step.dropped = body.get<std::uint64_t>();
-  step.number = {
-      .reductions = step.header.step, .window = 0, .unreduced = body.get<std::uint64_t>()};
+  step.number = {.reductions = step.header.step};
+  if (!body.more()) return body.valid();  // before steps could be unreduced
+  step.number.unreduced = body.get<std::uint64_t>();
   step.number.window = body.get<std::uint32_t>();
-  step.use = static_cast<StepUse>(body.get<std::uint32_t>());
-  return body.valid() && step.use <= StepUse::kKept;
+  const auto use = static_cast<StepUse>(body.get<std::uint32_t>());
+  step.use = use <= StepUse::kKept ? use : StepUse::kUnknown;
+  return body.valid();
 }
 
 bool read_section(Step& step, Section type, std::span<const std::byte> bytes) {

@@ -9,6 +9,7 @@
 
 #include "base/try.h"
 #include "diagnose/diagnoser.h"
+#include "diagnose/explanations.h"
 #include "judge/documents.h"
 #include "presum/version.h"
 #include "report/model_charts.h"
@@ -34,7 +35,9 @@ Json judgement_of(const judge::Judgement& judgement) {
 Json catalogue_json() {
   Json out = Json::object();
   for (const diagnose::CheckInfo& check : diagnose::catalogue()) {
-    out[std::string(check.id)] = check.looks_at;
+    const diagnose::Explanation& more = *diagnose::explanation(check.id);
+    out[std::string(check.id)] = {
+        {"looks_at", check.looks_at}, {"blind", more.blind}, {"code", more.code}};
   }
   return out;
 }

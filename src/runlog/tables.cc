@@ -184,6 +184,9 @@ Columns<StepRow> dispersion_columns() {
       column<Row, &Row::workers_expected>("workers_expected",
                                           {"data-parallel world size", "workers"}),
       column<Row, &Row::workers_seen>("workers", {"workers whose packet arrived", "workers"}),
+      column<Row, &Row::workers_left_out>(
+          "workers_left_out",
+          {"of an unreduced step: workers that went on without it (docs/step.md)", "workers"}),
       column<Row, &Row::loss_mean>(
           "loss_mean", {"unweighted mean over workers with a finite loss", kLossUnit, "no loss"}),
       column<Row, &Row::loss_std>(

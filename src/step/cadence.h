@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 
 #include "presum/records.h"
 #include "step/machine.h"
@@ -28,17 +27,15 @@ class Cadence {
   bool may_record_next(const Machine& machine) const {
     return on_grid(machine.next_reduced()) || (machine.unreduced() > 0 && on_grid(machine.next()));
   }
-  // Begins a new count where it is due.
-  bool reads_reduced(std::uint64_t reductions) {
-    if (last_reduced_ && reductions - *last_reduced_ < reduced_every_) return false;
-    last_reduced_ = reductions;
-    return true;
+  // Of the reductions that are recorded, the first of every so many.
+  bool reads_reduced(std::uint64_t reductions) const {
+    return reductions < every_ ||
+           (reductions - every_) / reduced_every_ != reductions / reduced_every_;
   }
 
  private:
   std::uint64_t every_;
   std::uint64_t reduced_every_;
-  std::optional<std::uint64_t> last_reduced_;
 };
 
 }  // namespace presum::step

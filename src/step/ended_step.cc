@@ -130,15 +130,15 @@ bool EndedStep::knows_own() const {
   return contents_.read && contents_.owns_known && (one_pass || is_zero(contents_.over, numbers_));
 }
 
-void EndedStep::forget_unknown(packet::Step& out) const {
-  if (!knows_own()) {
+void EndedStep::forget_unknown(packet::Step& out, bool scale_known) const {
+  if (!knows_own() || !scale_known) {
     out.elements = 0;
     out.total = {};
     for (packet::Group& group : out.groups) group.sums = {};
     out.sketch.clear();
     out.skipped_parameters = static_cast<std::uint32_t>(layout_->parameters().size());
   }
-  if (is_zero(contents_.over, numbers_)) return;
+  if (is_zero(contents_.over, numbers_) && scale_known) return;
   out.reduced.reset();  // what was there before is in it
   out.mean_dot = kNaN;
   out.gram.clear();
@@ -166,11 +166,12 @@ Packet EndedStep::packet(std::uint64_t dropped) {
   out.mean_dot = contents_.mean_dot;
   out.gram = contents_.gram;
   if (out.use == StepUse::kKept && is_zero(contents_.after, numbers_)) out.use = StepUse::kUnused;
-  forget_unknown(out);
+  const double scale = contents_.scale ? known(*contents_.scale, numbers_) : 1;
+  const bool scale_known = scale > 0 && std::isnormal(scale * scale);
+  forget_unknown(out, scale_known);
   thin(out.samples);
   out.micro = contents_.passes.micro_batches(numbers_);
-  const double scale = contents_.scale ? known(*contents_.scale, numbers_) : 1;
-  out.gradient_scale = scale > 0 ? scale : 1;
+  out.gradient_scale = scale_known ? scale : 1;
   unscale(out.total, out.gradient_scale);
   for (packet::Group& group : out.groups) unscale(group.sums, out.gradient_scale);
   if (out.reduced) unscale(*out.reduced, out.gradient_scale);

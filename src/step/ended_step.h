@@ -67,7 +67,7 @@ class EndedStep {
 
  private:
   bool knows_own() const;
-  void forget_unknown(packet::Step& out) const;
+  void forget_unknown(packet::Step& out, bool scale_known) const;
   void put_fingerprints();
 
   std::shared_ptr<const Layout> layout_;

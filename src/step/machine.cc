@@ -14,6 +14,7 @@ constexpr std::array<Row, kStates.size()> kTable = {{
       {kPass, kNothing},
       {kReducing, kNumber},
       {kEmpty, kNothing},
+      {kEmpty, kNothing},
       {kReduced, kNumber},
       {kEmpty, kNothing},
       {kEmpty, kNothing},
@@ -22,6 +23,7 @@ constexpr std::array<Row, kStates.size()> kTable = {{
     {{{kWindow, kFail},
       {kPass, kFail},
       {kReducing, kFail | kNumber},
+      {kWindow, kCount},
       {kWindow, kCount},
       {kReduced, kNumber | kCount},
       {kEmpty, kDrop},
@@ -32,6 +34,7 @@ constexpr std::array<Row, kStates.size()> kTable = {{
       {kPass, kFail},
       {kReducing, kFail | kNumber},
       {kReduced, kCount},
+      {kWindow, kTakeBack | kCount},
       {kReduced, kCount},
       {kEmpty, kDrop},
       {kReducing, kNothing},
@@ -41,6 +44,7 @@ constexpr std::array<Row, kStates.size()> kTable = {{
       {kPass, kNothing},
       {kReducing, kNumber},
       {kWindow, kNothing},
+      {kWindow, kNothing},
       {kReduced, kNumber},
       {kEmpty, kDrop},
       {kEmpty, kUnreduced},
@@ -49,6 +53,7 @@ constexpr std::array<Row, kStates.size()> kTable = {{
     {{{kEmpty, kEnd},
       {kPass, kEnd},
       {kReducing, kEnd | kNumber},
+      {kReduced, kNothing},
       {kReduced, kNothing},
       {kReduced, kEnd | kNumber},
       {kReduced, kNothing},
@@ -73,6 +78,7 @@ StepNumber Machine::next_reduced() const {
 // A window that was dropped counts among those since the last reduction: a worker whose loss scaler
 // skips a step keeps the numbers of the others.
 void Machine::drop() {
+  ++windows_left_;
   if (passes_ > 0) {
     ++next_.window;
     ++dropped_;
@@ -81,6 +87,7 @@ void Machine::drop() {
 }
 
 void Machine::take_number() {
+  before_ = next_;
   open_ = next_reduced();
   ++next_.reductions;
   next_.window = 0;

@@ -28,13 +28,14 @@ enum class Event : std::uint8_t {
   kPass,           // a pass begins that does not reduce
   kReducingPass,   // one that does
   kPassEnd,        // the pass under way has ended
+  kPartEnd,        // likewise, but what reduces waits for gradients of another one
   kReduction,      // gradients are handed over to be reduced, outside of a pass or in one
   kZeroed,         // what was accumulated was seen to be zeroed
   kOptimizerStep,  // of the model's optimiser
   kClosed,         // the recording ends
 };
-inline constexpr std::array<std::string_view, 8> kEvents = {
-    "forward",   "pass",   "reducing pass",  "pass end",
+inline constexpr std::array<std::string_view, 9> kEvents = {
+    "forward",   "pass",   "reducing pass",  "pass end", "part end",
     "reduction", "zeroed", "optimiser step", "closed"};
 
 // What an event does, in this order.
@@ -45,10 +46,11 @@ enum Action : std::uint8_t {
   kUnreduced = 4,  // the window is a step that was not reduced
   kDrop = 8,       // the window is discarded
   kNumber = 16,    // a reduction is counted
-  kCount = 32,     // the pass is counted in its window
+  kTakeBack = 32,  // the reduction that was counted last is not
+  kCount = 64,     // the pass is counted in its window
 };
-inline constexpr std::array<std::string_view, 6> kActions = {"fail", "end",    "unreduced",
-                                                             "drop", "number", "count"};
+inline constexpr std::array<std::string_view, 7> kActions = {
+    "fail", "end", "unreduced", "drop", "number", "take back", "count"};
 
 struct Transition {
   State to;
@@ -75,6 +77,8 @@ class Machine {
   std::uint64_t steps() const { return next_.reductions + next_.unreduced; }
   std::uint64_t unreduced() const { return next_.unreduced; }
   std::uint64_t dropped() const { return dropped_; }
+  // Windows that were left without a step; those of failed passes alone, too.
+  std::uint64_t windows_left() const { return windows_left_; }
   // The number of the step under way or open, once it is known to be reduced; else the number that
   // the window has if it ends unreduced.
   StepNumber number() const;
@@ -92,6 +96,7 @@ class Machine {
     if ((actions & kUnreduced) != 0) end_unreduced(ended);
     if ((actions & kDrop) != 0) drop();
     if ((actions & kNumber) != 0) take_number();
+    if ((actions & kTakeBack) != 0) next_ = before_;
     if ((actions & kCount) != 0) ++passes_;
     state_ = to;
   }
@@ -124,9 +129,11 @@ class Machine {
   State state_ = State::kEmpty;
   StepNumber next_{.reductions = 0, .window = 0, .unreduced = 0};
   StepNumber open_;
+  StepNumber before_;  // next_, before the reduction that was counted last
   std::uint32_t passes_ = 0;
   bool whole_ = true;
   std::uint64_t dropped_ = 0;
+  std::uint64_t windows_left_ = 0;
 };
 
 }  // namespace presum::step

@@ -101,6 +101,8 @@ class Reading {
     if (does("unreduced")) passes() > 0 ? leave("unreduced") : leave("nothing");
     if (does("drop")) leave(passes() > 0 ? "drop" : "nothing");
     if (does("number")) log_.push_back("reduction");
+    if (does("take back"))
+      log_.erase(std::next(std::find(log_.rbegin(), log_.rend(), "reduction")).base());
     if (does("count")) log_.push_back("pass");
     state_ = cell.to;
   }

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <set>
 
+#include "presum/records.h"
+
 namespace presum::step {
 
 // The steps of a model's optimisers: those of all of them after one pass count as one.
@@ -15,6 +17,11 @@ class Optimizers {
   bool in_step() const { return in_step_; }
   std::uint64_t steps() const { return steps_; }
 
+  // What becomes of a gradient that is still there; `seen`: somebody has looked.
+  StepUse use_of(bool seen) const {
+    if (in_step_) return StepUse::kUsed;
+    return known_ && seen ? StepUse::kKept : StepUse::kUnknown;
+  }
   void begin() { in_step_ = true; }
   void end(std::uint64_t which) {
     in_step_ = false;
@@ -24,6 +31,7 @@ class Optimizers {
     }
     stepped_.insert(which);
   }
+  void fail() { in_step_ = false; }
   void pass_ended() { stepped_.clear(); }
 
  private:

@@ -52,35 +52,35 @@ double known(const Number& number, Numbers numbers) {
 }
 
 void ForwardsReached::add(std::uint64_t forward, const ForwardFacts& facts) {
-  const auto at = std::ranges::find(reached_, forward, [](const auto& one) { return one.first; });
-  if (at == reached_.end()) {
-    if (reached_.size() < kMax) reached_.emplace_back(forward, facts);
-  } else if (!at->second.loss) {
-    at->second = facts;
+  const auto [at, fresh] = places_.try_emplace(forward, reached_.size());
+  if (fresh) {
+    reached_.push_back(facts);
+  } else if (!reached_[at->second].loss) {
+    reached_[at->second] = facts;
   }
 }
 
 bool ForwardsReached::has_one_loss() const {
-  return 1 == std::ranges::count_if(reached_,
-                                    [](const auto& one) { return one.second.loss.has_value(); });
+  return 1 == std::ranges::count_if(reached_, [](const auto& one) { return one.loss.has_value(); });
 }
 
 std::vector<ForwardFacts> ForwardsReached::take() {
-  std::vector<ForwardFacts> out;
-  for (const auto& [forward, facts] : std::exchange(reached_, {})) out.push_back(facts);
-  return out;
+  places_.clear();
+  return std::exchange(reached_, {});
 }
 
 void Passes::add(Pass pass) {
-  if (!is_late(pass)) return settle(pass, {});
+  if (!is_late(pass) && late_.empty()) return settle(pass, {});
   lost_ = lost_ || late_.size() == kLatePassesMax;
   if (!lost_) late_.push_back(std::move(pass));
 }
 
 void Passes::report(const Number& loss, double weight, std::uint64_t tokens) {
-  if (!step::is_late(loss)) return told_.add({std::get<double>(loss), weight, tokens});
-  lost_ = lost_ || told_late_.size() == kLatePassesMax;
-  if (!lost_) told_late_.push_back({loss, weight, tokens});
+  if (!step::is_late(loss) && told_late_.empty()) {
+    return told_.add({std::get<double>(loss), weight, tokens});
+  }
+  told_lost_ = told_lost_ || told_late_.size() == kLatePassesMax;
+  if (!told_lost_) told_late_.push_back({loss, weight, tokens});
 }
 
 void Passes::settle(const Pass& pass, Numbers numbers) {
@@ -109,9 +109,9 @@ Passes Passes::settled(Numbers numbers) const {
 }
 
 std::vector<MicroBatch> Passes::micro_batches(Numbers numbers) const {
-  if (lost_) return {};
+  if (told_lost_) return {};
   if (!late_.empty() || !told_late_.empty()) return settled(numbers).micro_batches(numbers);
-  auto of_passes = of_passes_.bounded();
+  auto of_passes = lost_ ? std::vector<MicroBatch>() : of_passes_.bounded();
   auto told = told_.bounded();
   if (told.empty()) return of_passes;
   if (told.size() != of_passes.size()) {

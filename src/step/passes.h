@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
-#include <utility>
+#include <unordered_map>
 #include <variant>
 #include <vector>
 
@@ -36,18 +36,20 @@ struct ForwardFacts {
 // The forward passes that the backward pass under way goes through.
 class ForwardsReached {
  public:
-  static constexpr std::size_t kMax = 1 << 16;
-
   // The first facts with a loss count.
   void add(std::uint64_t forward, const ForwardFacts& facts);
   bool empty() const { return reached_.empty(); }
-  void clear() { reached_.clear(); }
+  void clear() {
+    reached_.clear();
+    places_.clear();
+  }
   bool has_one_loss() const;
   // They are forgotten here.
   std::vector<ForwardFacts> take();
 
  private:
-  std::vector<std::pair<std::uint64_t, ForwardFacts>> reached_;
+  std::vector<ForwardFacts> reached_;
+  std::unordered_map<std::uint64_t, std::size_t> places_;  // by forward
 };
 
 // A backward pass: one micro-batch, however many forward passes it went through.
@@ -62,9 +64,9 @@ struct Pass {
   double gradient_factor = 1;
 };
 
-// The backward passes of one step and their losses. Memory is bounded, however many they are: of
-// more than kMicroBatchesMax the mean is kept, and of more than kLatePassesMax with numbers on a
-// device no loss.
+// The backward passes of one step and their losses. Memory is bounded, however many passes they
+// are: of more than kMicroBatchesMax the mean is kept, and of more than kLatePassesMax after one
+// with numbers on a device no loss.
 class Passes {
  public:
   static constexpr std::size_t kLatePassesMax = 65'536;
@@ -95,7 +97,8 @@ class Passes {
   std::vector<Pass> late_;
   MicroBatches told_;
   std::vector<Told> told_late_;
-  bool lost_ = false;
+  bool lost_ = false;       // losses of passes
+  bool told_lost_ = false;  // those that the program reported
 };
 
 }  // namespace presum::step

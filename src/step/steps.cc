@@ -37,6 +37,10 @@ Status check_options(const ObserverOptions& options) {
   return {};
 }
 
+bool is_unknown(const Number& number) {
+  return !is_late(number) && std::isnan(std::get<double>(number));
+}
+
 // Where what was there may not be zero, of the sum of both nothing is known.
 Read what_to_read(bool first_pass, const Number& over) {
   if (is_zero(over)) return Read::kSums;
@@ -72,7 +76,9 @@ Packet Steps::note(bool final, std::uint64_t sent, std::uint64_t dropped, std::s
 // ---- events
 
 void Steps::on(Event event) {
+  const std::uint64_t dropped = machine_.windows_left();
   machine_.on(event, [this](const Ended& step) { end(step); });
+  if (machine_.windows_left() != dropped) begin_contents();
 }
 
 void Steps::end(const Ended& step) {
@@ -99,7 +105,7 @@ void Steps::end(const Ended& step) {
   EndedStep& ended = ended_.emplace_back(
       layout_, packet::Header{.identity = worker_.identity(), .step = step.number.reductions},
       worker_.sketch_size(), std::move(contents));
-  if (on_host_) ended.put(gradients_);
+  if (on_host_ && ended.contents().read) ended.put(gradients_);
 }
 
 void Steps::begin_contents() {
@@ -125,8 +131,7 @@ bool Steps::asks_what_is_left() const {
 void Steps::tell_what_is_left(const Number& left) {
   if (!open() || contents_.report.use == StepUse::kUsed) return;
   contents_.after = left;
-  const StepUse kept = optimizers_.known() ? StepUse::kKept : StepUse::kUnknown;
-  contents_.report.use = optimizers_.in_step() ? StepUse::kUsed : kept;
+  contents_.report.use = optimizers_.use_of(!is_unknown(left));
 }
 
 void Steps::forward(const Number& left) {
@@ -152,7 +157,7 @@ bool Steps::enter_module() {
 // ---- backward passes
 
 Read Steps::pass_begins(const PassBeginning& how) {
-  tell_what_is_left(how.held);
+  if (open()) forward();
   on(how.reduces ? Event::kReducingPass : Event::kPass);
   if (machine_.passes() == 0) contents_.over = how.held;
   // A pass that is not reduced is read where it may well be a step, at the cost of one that is.
@@ -165,6 +170,7 @@ Read Steps::pass_begins(const PassBeginning& how) {
   contents_.read = recorded;
   if (!recorded) return Read::kNothing;
   begin_reading(number);
+  contents_.owns_known = !is_unknown(contents_.over);
   return what_to_read(machine_.passes() == 0, contents_.over);
 }
 
@@ -176,7 +182,7 @@ void Steps::begin_reading(const StepNumber& number) {
 }
 
 void Steps::pass_ends(const PassEnding& how) {
-  on(Event::kPassEnd);
+  on(how.part ? Event::kPartEnd : Event::kPassEnd);
   optimizers_.pass_ended();
   contents_.scale = how.scale;
   Pass pass{.forwards = reached_.take(),
@@ -187,7 +193,7 @@ void Steps::pass_ends(const PassEnding& how) {
   if (collects()) contents_.passes.add(std::move(pass));
 }
 
-bool Steps::reduced_is_due() {
+bool Steps::reduced_is_due() const {
   const bool readable = is_zero(contents_.over) || is_late(contents_.over);
   return open() && records_ && readable && cadence_.reads_reduced(machine_.number().reductions);
 }
@@ -221,15 +227,9 @@ void Steps::arrives(ParameterId parameter) {
 
 // ---- between passes
 
-bool Steps::zeroed(bool changed) {
-  if (!optimizers_.known() && changed) {
-    on(Event::kOptimizerStep);
-    return false;
-  }
-  const bool drops = machine_.state() == State::kWindow;
+void Steps::zeroed(bool changed) {
+  if (!optimizers_.known() && changed) return on(Event::kOptimizerStep);
   on(Event::kZeroed);
-  if (drops) begin_contents();
-  return drops;
 }
 
 void Steps::optimizer_steps(std::uint64_t which) {

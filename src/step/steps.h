@@ -38,7 +38,7 @@ struct PassBeginning {
   bool reduces = false;
   bool more_follow = false;  // the program says so: it is one of several that are summed
   bool readable = true;
-  Number held = 0.0;  // how large what `.grad` holds is at most
+  Number held = 0.0;  // how large what `.grad` holds is at most; NaN: not known
 };
 
 struct PassEnding {
@@ -46,6 +46,7 @@ struct PassEnding {
   std::optional<Number> root;  // what backward() was called on
   double share_factor = 1;
   double gradient_factor = 1;
+  bool part = false;  // what reduces waits for gradients of another pass
 };
 
 // The steps of one model on one worker: a framework's events come in, ended steps go out. It knows
@@ -66,8 +67,8 @@ class Steps {
   // ---- forward passes
 
   // Any forward pass through the wrapper, outside of a backward pass: an open step ends. `left`:
-  // how large what `.grad` holds is at most, where asks_what_is_left().
-  void forward(const Number& left = 0.0);
+  // how large what `.grad` holds is at most, where asks_what_is_left(); NaN: not known.
+  void forward(const Number& left = kNaN);
   bool asks_what_is_left() const;
   // It is a training pass.
   void enter_wrapper();
@@ -76,8 +77,12 @@ class Steps {
   // worker alone may well evaluate the module in between.
   bool enter_module();
   bool next_is_recorded() const { return cadence_.may_record_next(machine_); }
-  // The same for all workers at one step; ascending.
-  std::uint64_t turn() const { return machine_.next().reductions + machine_.next().window; }
+  // By which workers take turns at what they do not report at every step: the same for all at a
+  // step that is reduced, as long as all of them are.
+  std::uint64_t turn() const {
+    const StepNumber& next = machine_.next();
+    return next.reductions + (next.unreduced > 0 ? next.window : 0);
+  }
 
   // ---- backward passes
 
@@ -91,6 +96,7 @@ class Steps {
   void forget_reached() { reached_.clear(); }
   // The root is the loss: forward passes have none, or several.
   bool needs_root() const { return !reached_.has_one_loss(); }
+  // Requires that no step is open: else `held` would belong to two.
   Read pass_begins(const PassBeginning& how);
   // Whether what the pass under way tells is of a step that is recorded.
   bool collects() const {
@@ -102,8 +108,8 @@ class Steps {
   bool records() const { return records_; }
   bool open() const { return machine_.state() == State::kReduced; }
   std::uint32_t passes() const { return machine_.passes(); }
-  // Whether the open step's reduced gradient is to be read. It begins a new count where it is.
-  bool reduced_is_due();
+  // Whether the open step's reduced gradient is to be read.
+  bool reduced_is_due() const;
   // Gradients are handed over to be reduced: by hand, or (`shadow`) by the other workers alone.
   void reduction(bool readable);
   void shadow();
@@ -119,9 +125,12 @@ class Steps {
   // ---- between passes
 
   // `.grad` holds nothing, or zeros, and passes have ended since it did. `changed`: so have the
-  // parameters. Whether what was recorded of the window is dropped.
-  bool zeroed(bool changed);
+  // parameters.
+  void zeroed(bool changed);
   void optimizer_begins() { optimizers_.begin(); }
+  bool in_optimizer_step() const { return optimizers_.in_step(); }
+  // It raised: torch calls no hook.
+  void optimizer_fails() { optimizers_.fail(); }
   void optimizer_steps(std::uint64_t which);
   std::uint64_t optimizer_steps() const { return optimizers_.steps(); }
   void closed();

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
 #include <vector>
@@ -157,7 +158,7 @@ TEST(Steps, AWindowThatIsZeroedIsDropped) {
   Trained model;
   model.forward();
   model.pass(false, 100, 0, true);
-  EXPECT_TRUE(model->zeroed(false));
+  model->zeroed(false);
   EXPECT_EQ(model->dropped_windows(), 1U);
   model.forward();
   model.pass(true, 3);
@@ -168,11 +169,150 @@ TEST(Steps, AWindowThatIsZeroedIsDropped) {
   EXPECT_FALSE(model.ended());
 }
 
+void read_reduced(Trained& model, float value) {
+  const std::vector<float> gradient(2, value);
+  for (ParameterId id = 0; id < 2; ++id) {
+    ASSERT_TRUE(model->gradients().read_reduced(id, gradient.data(), 2, kType));
+  }
+}
+
+TEST(Steps, TheReducedGradientOfTheStepBeforeIsNotThatOfAnUnreducedOne) {
+  Trained model;
+  model.forward();
+  model.pass(true, 3);
+  read_reduced(model, 3);
+  model.optimizer();
+  EXPECT_TRUE(model.ended()->reduced);
+  model.forward();
+  model.pass(false, 5, 0, true);  // not read: more could follow
+  model.optimizer();
+  const auto step = model.ended();
+  ASSERT_TRUE(step);
+  EXPECT_FALSE(step->number.is_reduced());
+  EXPECT_FALSE(step->reduced);
+}
+
+TEST(Steps, ReducedGradientsAreReadAtTheSameReductionsWhateverCouldBeReadBefore) {
+  for (const std::uint64_t every : {1, 3, 7}) {
+    std::vector<std::uint64_t> read[2];
+    for (std::uint64_t worker = 0; worker < 2; ++worker) {
+      Trained model({.every = every, .reduced_every = 5, .knows_optimizer = true});
+      for (std::uint64_t step = 0; step < 60; ++step) {
+        model.forward();
+        model.pass(true, 3, worker == 1 && step % 4 == 0 ? 1 : 0);
+        if (model->reduced_is_due()) read[worker].push_back(step);
+        model.optimizer();
+        model.ended();
+      }
+    }
+    std::vector<std::uint64_t> expected;
+    for (const std::uint64_t step : read[0]) {
+      if (step % 4 != 0) expected.push_back(step);
+    }
+    EXPECT_EQ(read[1], expected);
+    EXPECT_GE(read[0].size(), 60 / std::max<std::uint64_t>(5, every) - 1);
+    EXPECT_LE(read[0].size(), 12U);
+    EXPECT_EQ(read[0].front(), 0U);
+  }
+}
+
+TEST(Steps, WithAScaleThatIsNotKnownNeitherAreTheGradients) {
+  for (const double scale : {kNaN, 0.0, -1.0, HUGE_VAL, 1e200, 1e-320}) {
+    Trained model;
+    model.forward();
+    model->pass_begins({.reduces = true});
+    const std::vector<float> gradient(2, 6);
+    ASSERT_TRUE(model->gradients().read(0, gradient.data(), 2, kType));
+    model->pass_ends({.scale = scale, .root = 5.0});
+    read_reduced(model, 3);
+    model.optimizer();
+    const auto step = model.ended();
+    EXPECT_EQ(step->elements, 0U);
+    EXPECT_EQ(step->skipped_parameters, 2U);
+    EXPECT_EQ(step->gradient_scale, 1);
+    EXPECT_FALSE(step->reduced);
+  }
+}
+
+TEST(Steps, AWindowOfAFailedPassLeavesNothingToTheNextStep) {
+  Trained model;
+  model.forward();
+  model->pass_begins({.reduces = false, .more_follow = true});
+  model.forward();
+  model.optimizer();
+  model->loss(100.0, 1, 0);
+  model->pass_begins({.reduces = false, .more_follow = true});
+  model->zeroed(false);
+  model.forward();
+  model.pass(true, 3);
+  model.zero();
+  model.forward();
+  const auto step = model.ended();
+  EXPECT_EQ(step->use, StepUse::kUnused);
+  ASSERT_EQ(step->micro.size(), 1U);
+  EXPECT_EQ(step->micro[0].loss, 3);
+}
+
+TEST(Steps, WhatNobodyLookedAtIsNotUnused) {
+  Trained model;
+  model->reduction(true);
+  model->reduction(true);
+  EXPECT_EQ(model.ended()->use, StepUse::kUnknown);
+  model->shadow();
+  EXPECT_EQ(model.ended()->use, StepUse::kUnknown);
+  EXPECT_EQ(model.ended()->use, StepUse::kUnknown);
+}
+
+TEST(Steps, AnOptimiserThatRaisedHasTakenNothing) {
+  Trained model;
+  model->optimizer_begins();
+  model->optimizer_fails();
+  model.forward();
+  model.pass(true, 3);
+  model.zero();
+  model.forward();
+  EXPECT_EQ(model.ended()->use, StepUse::kUnused);
+}
+
+TEST(Steps, WhatReducesInPartGoesOnInTheNextPass) {
+  Trained model;
+  model.forward();
+  const std::vector<float> gradient(2, 3);
+  for (ParameterId id = 0; id < 2; ++id) {
+    ASSERT_EQ(model->pass_begins({.reduces = true, .held = static_cast<double>(id)}), Read::kSums);
+    ASSERT_TRUE(model->gradients().read(id, gradient.data(), 2, kType));
+    model->pass_ends({.root = 3.0, .part = id == 0});
+    EXPECT_EQ(model->in_window(), id == 0);
+  }
+  model.optimizer();
+  const auto step = model.ended();
+  EXPECT_EQ(step->header.step, 0U);
+  EXPECT_TRUE(step->number.is_reduced());
+  EXPECT_EQ(step->micro_batches, 2U);
+  EXPECT_EQ(step->micro.size(), 2U);
+}
+
+TEST(Steps, TurnsAreTakenByReductionsWhateverWindowsWereDropped) {
+  Trained model;
+  model.forward();
+  model.pass(false, 3, 0, true);
+  model->zeroed(false);
+  EXPECT_EQ(model->turn(), 0U);
+  model.forward();
+  model.pass(true, 3);
+  model.optimizer();
+  EXPECT_EQ(model->turn(), 1U);
+  model.forward();
+  model.pass(false, 3);
+  model.optimizer();
+  EXPECT_EQ(model->turn(), 2U);  // an unreduced step takes its own
+}
+
 TEST(Steps, WithoutAnOptimiserParametersThatChangedTellOfItsStep) {
   Trained model({.knows_optimizer = false});
   model.forward();
   model.pass(false, 3);
-  EXPECT_FALSE(model->zeroed(true));
+  model->zeroed(true);
   const auto step = model.ended();
   ASSERT_TRUE(step);
   EXPECT_FALSE(step->number.is_reduced());

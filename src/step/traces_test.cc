@@ -54,7 +54,7 @@ using Event = void (*)(Steps&, const Words&);
 const std::map<std::string, Event> kReplayed = {
     {"forward", [](Steps& s, const Words& w) { s.forward(w.size() > 1 ? number(w, 1) : 0.0); }},
     {"enter_wrapper", [](Steps& s, const Words&) { s.enter_wrapper(); }},
-    {"enter_module", [](Steps& s, const Words&) { s.enter_module(); }},
+    {"enter_module", [](Steps& s, const Words& w) { EXPECT_EQ(s.enter_module(), w.at(1) == "1"); }},
     {"reached",
      [](Steps& s, const Words& w) {
        s.reached(count(w, 1), {.loss = maybe(w, 2), .tokens = number(w, 3), .share = maybe(w, 4)});
@@ -62,17 +62,20 @@ const std::map<std::string, Event> kReplayed = {
     {"forget_reached", [](Steps& s, const Words&) { s.forget_reached(); }},
     {"pass_begins",
      [](Steps& s, const Words& w) {
-       s.pass_begins({count(w, 1) != 0, count(w, 2) != 0, count(w, 3) != 0, number(w, 4)});
+       const auto read =
+           s.pass_begins({count(w, 1) != 0, count(w, 2) != 0, count(w, 3) != 0, number(w, 4)});
+       EXPECT_EQ(static_cast<std::uint64_t>(read), count(w, 5));
      }},
     {"pass_ends",
      [](Steps& s, const Words& w) {
-       s.pass_ends({number(w, 1), maybe(w, 2), number(w, 3), number(w, 4)});
+       s.pass_ends({number(w, 1), maybe(w, 2), number(w, 3), number(w, 4), count(w, 5) != 0});
      }},
     {"reduction", [](Steps& s, const Words& w) { s.reduction(count(w, 1) != 0); }},
     {"shadow", [](Steps& s, const Words&) { s.shadow(); }},
     {"arrives", [](Steps&, const Words&) {}},  // which parameters were seen is not in the trace
     {"zeroed", [](Steps& s, const Words& w) { s.zeroed(count(w, 1) != 0); }},
     {"optimizer_begins", [](Steps& s, const Words&) { s.optimizer_begins(); }},
+    {"optimizer_fails", [](Steps& s, const Words&) { s.optimizer_fails(); }},
     {"optimizer_steps", [](Steps& s, const Words& w) { s.optimizer_steps(count(w, 1)); }},
     {"closed", [](Steps& s, const Words&) { s.closed(); }},
     {"loss", [](Steps& s, const Words& w) { s.loss(number(w, 1), number(w, 2), count(w, 3)); }},
@@ -82,14 +85,15 @@ void expect_step(Steps& steps, const Words& words) {
   auto ended = steps.take_ended();
   ASSERT_TRUE(ended);
   const auto step = std::get<packet::Step>(*packet::decode(ended->packet(0).bytes));
-  EXPECT_EQ(step.number.window, count(words, 1));
-  EXPECT_EQ(step.number.unreduced, count(words, 2));
-  EXPECT_EQ(static_cast<std::uint64_t>(step.use), count(words, 3));
-  EXPECT_EQ(step.optimizer_step, count(words, 4));
-  EXPECT_EQ(step.micro_batches, count(words, 5));
-  ASSERT_EQ(step.micro.size() + 6, words.size());
+  EXPECT_EQ(step.header.step, count(words, 1));
+  EXPECT_EQ(step.number.window, count(words, 2));
+  EXPECT_EQ(step.number.unreduced, count(words, 3));
+  EXPECT_EQ(static_cast<std::uint64_t>(step.use), count(words, 4));
+  EXPECT_EQ(step.optimizer_step, count(words, 5));
+  EXPECT_EQ(step.micro_batches, count(words, 6));
+  ASSERT_EQ(step.micro.size() + 7, words.size());
   for (std::size_t i = 0; i < step.micro.size(); ++i) {
-    const double loss = number(words, 6 + i);
+    const double loss = number(words, 7 + i);
     EXPECT_TRUE(step.micro[i].loss == loss || (std::isnan(loss) && std::isnan(step.micro[i].loss)));
   }
 }
@@ -122,6 +126,7 @@ TEST_P(Trace, EndsInTheSameSteps) {
     }
     const auto event = kReplayed.find(words[0]);
     ASSERT_NE(event, kReplayed.end()) << words[0];
+    ASSERT_FALSE(steps->take_ended()) << "before " << words[0];
     event->second(*steps, words);
   }
   EXPECT_GT(ended, 0U);

@@ -8,9 +8,11 @@ from shapes import (
     loaders,
     loops,
     models,
+    passes,
     setups,
     several_forwards,
     several_models,
+    sharded,
     unreduced,
 )
 
@@ -21,9 +23,11 @@ SHAPES = {
         several_forwards,
         several_models,
         models,
+        passes,
         loops,
         unreduced,
         setups,
+        sharded,
         loaders,
     )
     for shape in module.SHAPES

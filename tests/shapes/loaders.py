@@ -109,13 +109,11 @@ def in_turn(run: Training) -> Iterator[Any]:
             yield from pair
 
 
-# The data set is made anew for each pass, or there are two.
-OVERLAP = frozenset({"overlapping-data"})
 SHAPES = [
-    Shape("endless-sampler", fed(endless)),
-    Shape("repeated-data", fed(repeated)),
-    Shape("weighted-sampler", fed(weighted)),
-    Shape("bucketed-sampler", fed(bucketed), false=OVERLAP),
-    Shape("streaming", fed(streaming)),
-    Shape("loaders-in-turn", fed(in_turn), false=OVERLAP),
+    Shape("endless-sampler", fed(endless), kept=5),
+    Shape("repeated-data", fed(repeated), kept=5),
+    Shape("weighted-sampler", fed(weighted), kept=5),
+    Shape("bucketed-sampler", fed(bucketed), kept=5),
+    Shape("streaming", fed(streaming), kept=5),
+    Shape("loaders-in-turn", fed(in_turn), kept=5),
 ]

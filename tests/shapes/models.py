@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from shapes.training import WIDTH, Shape, Training, network, sgd
+from shapes.training import BACKEND, WIDTH, Shape, Training, network, sgd
 
 
 def train(
@@ -136,7 +136,7 @@ def checkpointed(*, reentrant: bool) -> Callable[[Training], None]:
 
 def compiled_inside(run: Training) -> None:
     inside = network()
-    inside[0].compile(backend="aot_eager")
+    inside[0].compile(backend=BACKEND)
     train(run, inside, lambda net, x: net(x).square().mean())
 
 

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import time
+
 import torch
 import torch.distributed as dist
 from torch import nn
 
 from shapes.accumulation import loss_of
-from shapes.training import WIDTH, Shape, Training, network, sgd
+from shapes.training import BACKEND, LONGER, WIDTH, Shape, Training, network, sgd
 
 
 def two_optimizers(run: Training) -> None:
@@ -34,7 +36,7 @@ def without_optimizer(run: Training) -> None:
     run.watch(model)
     for place, x in enumerate(run.batches()):
         if place + 1 < run.steps:  # the last one is not known to be used
-            run.expect(model, [loss_of(x)])
+            run.expect(model, [loss_of(x)], use="unknown", reduced=place < 5)
         optimizer.zero_grad()
         loss_of(x)(model if place < 5 else model.module).backward()
         optimizer.step()
@@ -52,7 +54,7 @@ def scaler_skips(run: Training) -> None:
         def loss(net: nn.Module, x: torch.Tensor = x, factor: float = factor) -> torch.Tensor:
             return net(x).square().mean() * factor
 
-        run.expect(model, [loss])
+        run.expect(model, [loss], use="used" if factor == 1 else "unused")
         optimizer.zero_grad()
         scaler.scale(loss(model)).backward()
         scaler.step(optimizer)
@@ -62,7 +64,7 @@ def scaler_skips(run: Training) -> None:
 def compiled_around(run: Training) -> None:
     model = run.wrap(network())
     optimizer = sgd(model)
-    compiled = torch.compile(model, backend="aot_eager")
+    compiled = torch.compile(model, backend=BACKEND)
     run.watch(compiled, optimizer)
     for x in run.batches():
         run.expect(model, [loss_of(x)])
@@ -128,6 +130,8 @@ def rank_0_without_a_model(run: Training) -> None:
         optimizer.zero_grad()
         loss_of(x)(model).backward()
         optimizer.step()
+        # Nothing else slows them down, and of thousands of steps a second some are not recorded.
+        time.sleep(0.01 if LONGER > 1 else 0)
 
 
 class Many(nn.Module):
@@ -184,7 +188,7 @@ SHAPES = [
     Shape("compiled-around", compiled_around),
     Shape("by-hand-in-a-flat-buffer", by_hand_in_a_flat_buffer),
     Shape("by-hand-without-zeroing", by_hand_without_zeroing),
-    Shape("rank-0-without-a-model", rank_0_without_a_model),
+    Shape("rank-0-without-a-model", rank_0_without_a_model, waits=True),
     Shape("many-parameters", many_parameters, steps=3),
     Shape("sequence-parallel", sequence_parallel),
 ]

@@ -109,8 +109,8 @@ def retained_graph(run: Training) -> None:
         def second(net: nn.Module, x: torch.Tensor = x) -> torch.Tensor:
             return net(x)[:, 1].square().mean()
 
-        run.expect(model, [first])
-        run.expect(model, [second])
+        run.expect(model, [first], use="kept")
+        run.expect(model, [second], reduced=False)
         optimizer.zero_grad()
         out = model(x)
         out[:, 0].square().mean().backward(retain_graph=True)

@@ -27,12 +27,12 @@ def adversarial(run: Training) -> None:
 
         return loss
 
-    for real in run.batches():
+    for place, real in enumerate(run.batches()):
         noise = torch.randn(4, 4, generator=draws)
         fake = generator(noise)
         optimizers[judge].zero_grad()
         for x, target in ((real, 1.0), (fake.detach(), 0.0)):
-            run.expect(judge, [loss_of(x, target)])
+            run.expect(judge, [loss_of(x, target)], use="kept" if target else "used")
             loss_of(x, target)(judge).backward()
         optimizers[judge].step()
         optimizers[generator].zero_grad()
@@ -40,7 +40,8 @@ def adversarial(run: Training) -> None:
             generator,
             [lambda net, noise=noise: loss_of(net(noise), 1.0)(judge.module)],
         )
-        run.expect(judge, [loss_of(fake.detach(), 1.0)])
+        last = place + 1 == run.steps  # nobody sees what becomes of it
+        run.expect(judge, [loss_of(fake.detach(), 1.0)], use="unknown" if last else "unused")
         loss_of(fake, 1.0)(judge).backward()
         optimizers[generator].step()
 

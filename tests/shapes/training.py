@@ -25,7 +25,9 @@ import presum
 Loss = Callable[[nn.Module], torch.Tensor]
 WIDTH = 8
 LONGER = int(os.environ.get("PRESUM_SHAPES_LONGER", "1"))  # times as many steps
+BACKEND = os.environ.get("PRESUM_SHAPES_BACKEND", "aot_eager")  # of torch.compile
 SEED = int(os.environ.get("PRESUM_SHAPES_SEED", "0"))
+EVERY = 50  # optimiser steps between two looks at a long run's memory
 
 
 @dataclass(frozen=True)
@@ -36,9 +38,11 @@ class Shape:
     train: Callable[[Training], None]
     steps: int = 20
     findings: frozenset[str] = frozenset()  # that are due, at warning or above
-    false: frozenset[str] = frozenset()  # those that are not, and come all the same today
     ragged: bool = False  # workers leave out steps: they are numbered together all the same
     world: int = 4
+    traced: bool = True  # its events come in one order
+    waits: bool = False  # packets wait until some rank has taken the recording over: up to 64 MiB
+    kept: int = 0  # Python objects a step that stay on purpose: rows of batches, up to 8,192
 
 
 @dataclass
@@ -48,6 +52,8 @@ class Step:
     model: int  # in the order of wrap()
     losses: list[float]
     norm: float | None  # of this worker's own gradient; None: presum is to say that it is unknown
+    use: str  # of its gradient, as the run log has it
+    reduced: bool
 
 
 @dataclass
@@ -87,24 +93,43 @@ class Training:
         for _ in range(count or self.steps):
             yield torch.randn(*(shape or (4, WIDTH)), generator=draws)
 
-    def expect(self, model: nn.Module, losses: Sequence[Loss], *, known: bool = True) -> None:
+    def expect(
+        self,
+        model: nn.Module,
+        losses: Sequence[Loss],
+        *,
+        known: bool = True,
+        loss_known: bool = True,
+        use: str = "used",
+        reduced: bool = True,
+        bare: nn.Module | None = None,
+        part: Callable[[str, torch.Tensor], torch.Tensor] = lambda _name, gradient: gradient,
+    ) -> None:
         """A step of these passes begins. Each loss is made as the program makes it, but with the
-        module it is given; ``known=False``: its own gradient cannot be told from others."""
+        module it is given; ``known=False``: its own gradient cannot be told from others.
+        ``loss_known=False``: nor its losses.
+
+        ``bare``: a copy that may be differentiated, where the model holds parts of its parameters;
+        ``part`` tells what this worker's own is in a gradient.
+        """
         if not self.asks_oracle:
             return
         place = self.models.index(model)
-        bare = copy.deepcopy(getattr(model, "module", model))
+        bare = copy.deepcopy(getattr(model, "module", model)) if bare is None else bare
         bare.zero_grad()
         with torch.random.fork_rng():
             values = []
             for loss in losses:
                 value = loss(bare)
                 value.backward()
-                values.append(value.item())
+                values.append(value.item() if loss_known else math.nan)
         squares = sum(
-            float(p.grad.double().square().sum()) for p in bare.parameters() if p.grad is not None
+            float(part(name, p.grad).double().square().sum())
+            for name, p in bare.named_parameters()
+            if p.grad is not None
         )
-        self.expected.append(Step(place, values, math.sqrt(squares) if known else None))
+        norm = math.sqrt(squares) if known else None
+        self.expected.append(Step(place, values, norm, use, reduced))
 
 
 def network(*, dropout: float = 0.0, out: int = 1) -> nn.Sequential:

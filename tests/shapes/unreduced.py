@@ -27,7 +27,8 @@ def going_wrong(one_pass: Loop, *, first_is_known: bool) -> Callable[[Training],
         optimizer = sgd(model)
         run.watch(model, optimizer)
         for place, x in enumerate(run.batches()):
-            run.expect(model, [loss_of(x)], known=first_is_known or place != GOOD)
+            known = first_is_known or place != GOOD
+            run.expect(model, [loss_of(x)], known=known, reduced=place < GOOD)
             optimizer.zero_grad()
             one_pass(run, model, x, place)
             optimizer.step()
@@ -57,7 +58,7 @@ def local_sgd(run: Training) -> None:
     optimizer = sgd(model)
     run.watch(model, optimizer)
     for place, x in enumerate(run.batches()):
-        run.expect(model, [loss_of(x)], known=place > 0)
+        run.expect(model, [loss_of(x)], known=place > 0, reduced=False)
         optimizer.zero_grad()
         with model.no_sync():
             loss_of(x)(model).backward()
@@ -78,7 +79,7 @@ def local_steps_between_reductions(run: Training) -> None:
         reduces = place % 4 == 3
         skips = run.rank == 2 and place % 8 == 1
         if not skips:
-            run.expect(model, [loss_of(x)], known=reduces or local > 0)
+            run.expect(model, [loss_of(x)], known=reduces or local > 0, reduced=reduces)
         optimizer.zero_grad()
         with contextlib.nullcontext() if reduces else model.no_sync():
             loss_of(x)(model).backward()

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
@@ -175,7 +176,9 @@ def oracle(gradient: torch.Tensor, loss: float, world: int, group: Any = None) -
 
 
 def digest(model: nn.Module) -> str:
-    state = b"".join(p.detach().float().numpy().tobytes() for p in model.parameters())
+    """Of the parameters, or of this worker's parts of them."""
+    held = (p.to_local() if isinstance(p, DTensor) else p for p in model.parameters())
+    state = b"".join(p.detach().float().numpy().tobytes() for p in held)
     return hashlib.sha256(state).hexdigest()
 
 

@@ -41,7 +41,7 @@ def readable(tensor: torch.Tensor) -> torch.Tensor | None:
         tensor = found
     if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
         return None
-    if tensor.is_meta or is_functorch_wrapped_tensor(tensor):
+    if is_functorch_wrapped_tensor(tensor) or tensor.is_meta:
         return None
     if (tensor.is_cpu or tensor.is_cuda) and not _has_memory(tensor):
         return None

@@ -8,6 +8,8 @@ import struct
 from collections.abc import Callable, Collection
 from typing import ParamSpec, TypeVar
 
+import torch
+
 from presum._core import fingerprint_kinds, hash_bytes
 
 FAMILIES = (
@@ -23,6 +25,7 @@ FAMILIES = (
 KIND = fingerprint_kinds()
 WORD = (1 << 64) - 1
 Values = list[tuple[int, int]]  # kind and value
+LateValues = list[tuple[int, int | torch.Tensor]]  # some still on a device
 log = logging.getLogger("presum")
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -21,9 +21,10 @@ from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind
 
 from presum.devices.readable import readable
+from presum.fingerprints.datasets import describe_data
 from presum.fingerprints.families import KIND, Values
 from presum.fingerprints.rows import hash_tensor, samples_among, tensors_among
-from presum.fingerprints.samplers import Description, describe_data, describe_sampler, kept
+from presum.fingerprints.samplers import Description, describe_sampler, kept
 from presum.torch_events.taps import TappedFunction
 
 LOADERS_MAX = 64

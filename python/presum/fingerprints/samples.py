@@ -11,12 +11,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from presum._core import RowMatcher
 from presum.fingerprints.families import Families, Values
 from presum.fingerprints.loaders import LOADER_EVENTS, LOADERS_MAX, Batch, Loader
 from presum.fingerprints.samplers import DEPTH_MAX, Description, inner_loader
 
-ROWS_MAX = 8192  # offered and not yet seen in a forward pass; more where there are few batches
-BATCHES_MIN = 8
 QUEUE_MAX = 64
 
 
@@ -28,14 +27,12 @@ class SampleOrigin(NamedTuple):
     indices: tuple[int, ...]
 
 
-class OfferedRow(NamedTuple):
+class KnownRow(NamedTuple):
     """One row that a loader handed out."""
 
-    serial: int  # of its batch
     batch: Batch
-    row: int
     place: int  # of the tensor in the batch
-    trains: bool  # the model's mode when it was handed out
+    row: int
 
 
 class ForwardMoment(NamedTuple):
@@ -55,23 +52,22 @@ class BatchGuess(NamedTuple):
 class BatchFinder:
     """Finds the batches of a model's forward passes among those that loaders handed out.
 
-    By row hashes. Where those never match (a model may be given a part of a batch's columns), a
-    batch is taken to be used in its order if it is the only one handed out since the forward pass
-    before, if it has no hashes, or if the user named the loader; else only the sampler is told, and
-    only if there is but one loader. Samples that are also evaluated on are told apart by the mode
-    in which the model was when they were handed out. ``offer`` and ``guess`` are for the training
-    thread, ``find`` for the one that makes packets.
+    By row hashes (RowMatcher). Where those never match (a model may be given a part of a batch's
+    columns), a batch is taken to be used in its order if it is the only one handed out since the
+    forward pass before, if it has no hashes, or if the user named the loader; else only the sampler
+    is told, and only if there is but one loader. Samples that are also evaluated on are told apart
+    by the mode in which the model was when they were handed out. ``offer`` and ``guess`` are for
+    the training thread, ``find`` for the one that makes packets.
     """
 
     def __init__(self, families: Families, module: nn.Module, data: object) -> None:
         self._families = families
         self._trains = _mode_of(module)
         self._given = [LOADER_EVENTS.loader(inner_loader(source)) for source in _sources(data)]
-        self._rows: dict[int, list[OfferedRow]] = {}
+        self._matcher = RowMatcher()
+        self._batches: dict[int, Batch] = {}  # that the matcher knows
         self._offered = 0  # batches so far
         self._guessed = 0  # batches offered before the last guess
-        self._kept: deque[Batch] = deque()
-        self._row_count = 0
         self._queue: deque[Batch] = deque(maxlen=QUEUE_MAX)
         self._loaders: deque[Loader] = deque(self._given, maxlen=LOADERS_MAX)
         self._by_hash = False
@@ -111,8 +107,10 @@ class BatchFinder:
     ) -> SampleOrigin | None:
         """Where the rows of a micro-batch came from; None where that is not known. ``guess`` and
         ``moment`` are those of its forward pass."""
-        found = [self._take(value, moment) for value in hashes]
-        known = [entry for entry in found if entry is not None]
+        found = self._matcher.take(hashes, moment.offered, moment.trains)
+        # The training thread may have dropped a batch since.
+        taken = [(self._batches.get(one[0]), *one[1:]) for one in found if one is not None]
+        known = [KnownRow(batch, place, row) for batch, place, row in taken if batch is not None]
         if known:
             self._by_hash = True
             self._queue.clear()
@@ -134,36 +132,10 @@ class BatchFinder:
         return guess.alone or not guess.batch.rows or bool(self._given)
 
     def _keep(self, batch: Batch) -> None:
-        for place, hashes in batch.rows.items():
-            for row, value in enumerate(hashes):
-                entry = OfferedRow(self._offered, batch, row, place, self._trains())
-                self._rows.setdefault(value, []).append(entry)
-        self._kept.append(batch)
-        self._row_count += _row_count(batch)
-        while self._row_count > ROWS_MAX and len(self._kept) > BATCHES_MIN:
-            self._drop(self._kept.popleft())
-
-    def _drop(self, batch: Batch) -> None:
-        self._row_count -= _row_count(batch)
-        for value in {value for hashes in batch.rows.values() for value in hashes}:
-            left = [entry for entry in self._rows.get(value, []) if entry.batch is not batch]
-            if left:
-                self._rows[value] = left
-            else:
-                self._rows.pop(value, None)
-
-    def _take(self, value: int, moment: ForwardMoment) -> OfferedRow | None:
-        """The latest row of this hash among those offered by then, in the same mode if there is
-        one: older ones were not used."""
-        entries = self._rows.get(value, [])
-        offered = [entry for entry in entries if entry.serial <= moment.offered]
-        alike = [entry for entry in offered if entry.trains == moment.trains]
-        if not offered:
-            return None
-        taken = (alike or offered)[-1]
-        for entry in [e for e in entries if e.serial < taken.serial or e is taken]:
-            entries.remove(entry)  # one by one: the training thread may add to them
-        return taken
+        self._batches[self._offered] = batch
+        oldest = self._matcher.offer(self._offered, batch.rows, self._trains())
+        while (first := next(iter(self._batches))) < oldest:
+            del self._batches[first]
 
 
 def _mode_of(module: nn.Module) -> Callable[[], bool]:
@@ -177,11 +149,7 @@ def _mode_of(module: nn.Module) -> Callable[[], bool]:
     return trains
 
 
-def _row_count(batch: Batch) -> int:
-    return sum(map(len, batch.rows.values()))
-
-
-def _indices(known: Sequence[OfferedRow], rows: int) -> tuple[int, ...]:
+def _indices(known: Sequence[KnownRow], rows: int) -> tuple[int, ...]:
     """The data set's indices of so many rows, of which some were found; none if in doubt."""
     first = known[0]
     indices = first.batch.indices or ()

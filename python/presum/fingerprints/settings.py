@@ -13,7 +13,8 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.optim import Optimizer
 
 from presum._core import hash_bytes
-from presum.fingerprints.families import KIND, WORD, Values, hash_text, real_bits
+from presum.devices.readable import is_distributed
+from presum.fingerprints.families import KIND, WORD, LateValues, Values, hash_text, real_bits
 
 REFRESHED_EVERY = 25  # steps between two looks at which modules and parameters there are
 GROUPS_AT_ONCE = 64
@@ -106,6 +107,8 @@ class Modes:
         self._module = weakref.ref(module)
         self._modules: list[weakref.ref[nn.Module]] = []
         self._dropouts: list[tuple[weakref.ref[nn.Module], str]] = []
+        self._rates: list[float] = []
+        self._rates_hash = hash_text(repr([]))
         self._age = 0
 
     def __call__(self) -> Values:
@@ -125,8 +128,13 @@ class Modes:
             (KIND["mode"], int(module.training)),
             (KIND["modes"], hash_bytes(bytes(trains))),
             (KIND["dropout"], real_bits(max(active, default=0.0))),
-            (KIND["dropouts"], hash_text(repr(rates))),
+            (KIND["dropouts"], self._hash_of(rates)),
         ]
+
+    def _hash_of(self, rates: list[float]) -> int:
+        if rates != self._rates:
+            self._rates, self._rates_hash = rates, hash_text(repr(rates))
+        return self._rates_hash
 
 
 def _rates(module: nn.Module) -> list[str]:
@@ -134,6 +142,27 @@ def _rates(module: nn.Module) -> list[str]:
     drops = isinstance(module, _DropoutNd) or "drop" in type(module).__name__.lower()
     names = RATES if drops else RATES[2:]
     return [name for name in names if type(vars(module).get(name)) in (int, float)]
+
+
+class NormBatches:
+    """How many batches the model's first BatchNorm has seen. On a device a copy that is read later:
+    nothing waits for it."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._held: weakref.ref[nn.Module] | None = None
+        for part in module.modules():
+            if isinstance(getattr(part, "num_batches_tracked", None), torch.Tensor):
+                self._held = weakref.ref(part)
+                break
+
+    def __call__(self) -> LateValues:
+        part = self._held() if self._held is not None else None
+        count = getattr(part, "num_batches_tracked", None)
+        if not isinstance(count, torch.Tensor) or is_distributed(count) or count.numel() != 1:
+            return []
+        if count.is_cpu:
+            return [(KIND["norm_batches"], int(count))]
+        return [(KIND["norm_batches"], count.detach().reshape(1).to(torch.int64, copy=True))]
 
 
 class Dtypes:

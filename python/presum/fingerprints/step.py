@@ -14,12 +14,12 @@ from torch.optim import Optimizer
 
 from presum._core import EndedStep, Observer
 from presum.fingerprints.facts import ChangingFacts
-from presum.fingerprints.families import KIND, WORD, Families, Values
+from presum.fingerprints.families import KIND, WORD, Families, LateValues, Values
 from presum.fingerprints.loaders import LOADER_EVENTS
 from presum.fingerprints.rng import RngStates
 from presum.fingerprints.rows import hash_others, hash_tensor, samples_among, tensors_among
 from presum.fingerprints.samples import BatchFinder, BatchGuess, ForwardMoment, describe
-from presum.fingerprints.settings import Dtypes, Modes, OptimizerSettings, determinism
+from presum.fingerprints.settings import Dtypes, Modes, NormBatches, OptimizerSettings, determinism
 from presum.fingerprints.states import (
     BUFFERS,
     PARAMETERS,
@@ -72,26 +72,28 @@ class StepSamples:
 class TakenFingerprints:
     """What a step brought besides gradients and losses; some of it may still be on a device."""
 
-    values: Values = field(default_factory=list)
+    values: LateValues = field(default_factory=list)
     rows: list[MicroBatchSamples] = field(default_factory=list)
     states: list[tuple[int, int, Any]] = field(default_factory=list)  # of a device's tensors
 
     def tensors(self) -> list[torch.Tensor]:
         """What is not a number yet."""
         rows = [x for r in self.rows for x in (r.hashes, r.others)]
-        return [x for x in rows if isinstance(x, torch.Tensor)] + [
-            *(x for _, _, x in self.states if isinstance(x, torch.Tensor))
-        ]
+        others = [x for _, x in self.values] + [x for _, _, x in self.states]
+        return [x for x in [*rows, *others] if isinstance(x, torch.Tensor)]
 
     def with_numbers(self, words: Sequence[Sequence[int]]) -> TakenFingerprints:
         """The same with the numbers of each of ``tensors()``."""
         rest = iter(words)
         rows = [r.with_numbers(rest) for r in self.rows]
+        values: LateValues = [
+            (kind, next(rest)[0] if isinstance(x, torch.Tensor) else x) for kind, x in self.values
+        ]
         states = [
             (of, index, next(rest)[0] if isinstance(x, torch.Tensor) else x)
             for of, index, x in self.states
         ]
-        return TakenFingerprints(self.values, rows, states)
+        return TakenFingerprints(values, rows, states)
 
 
 class StepFingerprints:
@@ -131,7 +133,9 @@ class StepFingerprints:
         self._others = "buffers" if "buffers" in families else "parameters"  # frozen ones
         self._states = StateSchedule(parameters, buffers, every=every)
         self._samples = BatchFinder(families, module, data)
-        self._values: Values = []
+        self._values: LateValues = []
+        self._norm_batches = NormBatches(module)
+        self._before_broadcast: LateValues | None = None
         self._queued: list[tuple[int, int, Any]] = []
         self._facts = ChangingFacts(observer.fact)
 
@@ -170,11 +174,19 @@ class StepFingerprints:
             rows.hashes = hash_tensor(found.readable, at)
             rows.others = hash_others(found.readable, at)
 
+    def before_broadcast(self) -> None:
+        """A training forward through the wrapper begins; DDP has not sent its buffers yet."""
+        self._before_broadcast = self._families.call("mode", self._norm_batches)
+
     def before_step(self, step: int, *, on_host: bool) -> None:
         """The first training forward of a step is about to begin."""
         self._values = []
         for family, read in self._readers:
             self._values += self._families.call(family, read) or []
+        if self._before_broadcast is None:
+            self.before_broadcast()
+        self._values += self._before_broadcast or []
+        self._before_broadcast = None
         if self._settings is not None:
             turn = step // self._every
             self._values += self._families.call("optimizer", self._settings, turn) or []
@@ -206,7 +218,7 @@ class StepFingerprints:
     def report(self, prints: TakenFingerprints, step: EndedStep) -> None:
         """Hands everything to a step that has ended."""
         for kind, value in prints.values:
-            step.fingerprint(kind, value)
+            step.fingerprint(kind, int(value))
         self.report_states(prints.states, step)
         self._families.call("data", self._report_rows, prints.rows, step)
         self._families.call("sampler", self._report_sources, prints.rows, step)

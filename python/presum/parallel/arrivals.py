@@ -8,6 +8,7 @@ own; a hook of the tensor would not do: it misses hooks that were registered lat
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -16,6 +17,7 @@ import torch
 from torch import nn
 from torch.autograd.graph import get_gradient_edge
 
+from presum.devices.readable import readable
 from presum.torch_events.hooks import pickled_as_nothing
 from presum.torch_events.losses import Scalar
 
@@ -30,12 +32,18 @@ class Arrivals:
         self._arrives = weakref.WeakMethod(arrives)
         self._handles: dict[int, Any] = {}
 
+    def __len__(self) -> int:
+        """How many parameters are listened to."""
+        return len(self._handles)
+
     def listen(self, parameters: Iterable[tuple[int, nn.Parameter]]) -> None:
         """From now on, within a backward pass too, to those that are not frozen just now. It may be
         called again."""
         for place, parameter in parameters:
             if place not in self._handles and parameter.requires_grad:
-                node = get_gradient_edge(parameter).node  # DDP keeps it
+                # DDP keeps it. Of a parameter that it does not reduce (frozen when it was wrapped)
+                # it dies with its graph, and what comes there later is not known.
+                node = get_gradient_edge(parameter).node
                 self._handles[place] = node.register_prehook(_Arrival(self._arrives, place))
 
     def remove(self) -> None:
@@ -61,20 +69,26 @@ class _Arrival:
         return pickled_as_nothing()
 
 
-def held_by(parameters: Iterable[tuple[int, nn.Parameter]]) -> Scalar:
-    """How large what their ``.grad`` holds is at most: 0 where that is nothing, or zeros. Of
-    gradients on a device a tensor there."""
-    held = [p.grad for _, p in parameters if p.grad is not None]
-    if not held:
+def held_by(parameters: Iterable[tuple[int, nn.Parameter]], *, on_host: bool) -> Scalar:
+    """How large what their ``.grad`` holds is at most: 0 where that is nothing, or zeros; NaN where
+    it cannot be read. On a device a tensor there: nothing waits for it."""
+    gradients = [p.grad for _, p in parameters if p.grad is not None]
+    held = [values for gradient in gradients if (values := _values(gradient)) is not None]
+    if len(held) < len(gradients):
+        return math.nan
+    found = [values for values in held if values.numel() > 0]
+    if not found:
         return 0.0
     with torch.no_grad():
-        if held[0].is_cpu or any(gradient.is_sparse for gradient in held):
-            return float(any(_has_any(gradient) for gradient in held))
-        return torch.stack(torch._foreach_norm(held, float("inf"))).amax()
+        if on_host:
+            return float(any(bool(values.any()) for values in found))
+        return torch.stack(torch._foreach_norm(found, float("inf"))).amax()
 
 
-def _has_any(gradient: torch.Tensor) -> bool:
-    return bool((gradient._values() if gradient.is_sparse else gradient).any())
+def _values(gradient: torch.Tensor) -> torch.Tensor | None:
+    if gradient.is_sparse:
+        return gradient._values()
+    return gradient if type(gradient) is torch.Tensor else readable(gradient)
 
 
 def as_parameter(gradient: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:

@@ -22,6 +22,7 @@ class ManualSource(GradientSource):
     not handed over yet add to it."""
 
     reads_grad = False
+    sees_zeroing = False  # unless what was handed over last is what ``.grad`` holds
 
     def __init__(self, model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> None:
         super().__init__(model, model)
@@ -33,13 +34,16 @@ class ManualSource(GradientSource):
         return []
 
     def held(self) -> Scalar:
-        return held_by(self.recorder.setup.alive())
+        setup = self.recorder.setup
+        return held_by(setup.alive(), on_host=setup.on_host)
 
     def pass_is_over(self) -> None:
         """It goes through an output of the model; whether it accumulated into all of its parameters
         is not known."""
         recorder = self.recorder
         if not recorder.in_backward:
+            if not self.accumulates():
+                return
             recorder.pass_begins(reduces=False, more_follow=True, readable=False)
         recorder.pass_ends()
 
@@ -49,6 +53,11 @@ class ManualSource(GradientSource):
         if not self.recorder.off:
             Hook(self.recorder, self._begin)(found)
 
+    def _is_grad(self, place: int, gradient: torch.Tensor) -> bool:
+        """Programs that keep gradients elsewhere (``main_grad``) empty ``.grad`` after a pass."""
+        parameter = self.recorder.setup.parameters[place]()
+        return parameter is not None and parameter.grad is gradient
+
     def after_reduction(self, named_gradients: NamedGradients) -> None:
         """The reduced ones. Raises ValueError likewise."""
         found = self._checked(named_gradients)
@@ -56,6 +65,7 @@ class ManualSource(GradientSource):
             Hook(self.recorder, self._read)(found, reduced=True)
 
     def _begin(self, found: list[tuple[int, torch.Tensor]]) -> None:
+        self.sees_zeroing = all(self._is_grad(place, gradient) for place, gradient in found)
         observer = self.recorder.observer
         if not observer.open or any(observer.seen(place) for place, _ in found):
             self._next_step()

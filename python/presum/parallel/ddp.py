@@ -26,45 +26,73 @@ class ReducingPasses:
     """Which backward passes of a DDP model reduce.
 
     DDP decides in the forward pass, unless it is told otherwise afterwards, as Accelerate's
-    ``trigger_sync_in_backward`` does. A forward around the wrapper decides nothing.
+    ``trigger_sync_in_backward`` does. A forward around the wrapper decides nothing. A backward pass
+    within the wrapper's forward reduces if the program prepares DDP for it, as Lightning does where
+    optimisation is manual; that is taken for granted.
     """
 
     def __init__(self, model: DistributedDataParallel) -> None:
         """Holds it weakly."""
-        self._model = weakref.proxy(model)
+        self._reference = weakref.ref(model)
         self._armed = False  # by a forward pass since the last pass that reduced
         self._seen = False  # a forward pass since then
-        self._inside = False  # one is under way
+        self._before = bool(model._lazy_init_ran)  # forwards that nobody has seen; none since
+        self._waiting = False  # it was due, and not all gradients have come
+        self._waits_for = _waits_for(model)
         # No forward pass prepared DDP for the pass under way, and none asked it to leave it out.
         self.takes_no_part = False
 
-    def before_forward(self) -> None:
-        """To be called before each training forward of the wrapper. A backward pass within it
-        reduces if the program prepares DDP for it, as Lightning does where optimisation is manual;
-        that is taken for granted."""
-        self._inside = True
+    @property
+    def _model(self) -> DistributedDataParallel:
+        model = self._reference()
+        assert model is not None
+        return model
 
-    def after_forward(self) -> None:
-        """To be called after each forward of the wrapper."""
-        self._inside = False
-        if torch.is_grad_enabled() and not in_backward():
-            # A later forward under no_sync() does not take it back.
-            self._armed = bool(self._armed or self._model.require_backward_grad_sync)
-            self._seen = True
+    def after_forward(self) -> bool:
+        """To be called after each forward of the wrapper. Whether it has armed DDP."""
+        if not torch.is_grad_enabled() or in_backward():
+            return False
+        self._before = False
+        self._seen = True
+        if not self._model.require_backward_grad_sync:
+            return False  # what an earlier forward has armed stays so
+        if self._waiting:  # in vain: DDP would have refused this forward pass
+            self._waits_for = 0
+        self._armed, self._waiting = True, False
+        return True
 
     def begin(self) -> bool:
         """Whether the backward pass that begins now is due to reduce."""
         model = self._model
-        told = model.require_backward_grad_sync and model.require_forward_param_sync
-        due = bool(self._armed or ((self._seen or self._inside) and told))
+        told = bool(model.require_backward_grad_sync and model.require_forward_param_sync)
+        inside = DistributedDataParallel._active_ddp_module is model
+        due = bool(self._armed or (told and (self._seen or inside or self._before)))
         self.takes_no_part = not self._seen and bool(model.require_backward_grad_sync)
+        self._before = False
         if due:
             self._armed = self._seen = False
         return due
 
+    def waits(self, arrivals: int) -> bool:
+        """Whether the pass that was due has not reduced: DDP waits for gradients of another one,
+        after so many since it was armed."""
+        self._waiting = arrivals < self._waits_for
+        self._armed = self._armed or self._waiting
+        return self._waiting
+
     def more_follow(self) -> bool:
         """Whether the program is under no_sync(), even where DDP reduces all the same."""
         return not self._model.require_backward_grad_sync
+
+
+def _waits_for(model: DistributedDataParallel) -> int:
+    """How many parameters' gradients DDP reduces together; 0 where that is not known: it finds the
+    unused ones itself."""
+    if model.find_unused_parameters or model.static_graph:
+        return 0
+    later = set(model._delay_all_reduce_params)
+    trained = {p for p in model._module_parameters if p.requires_grad}
+    return len(trained - later)
 
 
 class DdpSource(GradientSource):
@@ -74,6 +102,7 @@ class DdpSource(GradientSource):
         super().__init__(model, model.module)
         self._views = model.gradient_as_bucket_view
         self._passes = ReducingPasses(model)
+        self._reduces = False  # the pass under way is due to
         self._arrivals = Arrivals(self._gradient_arrives)
 
     def hook(self) -> list[Any]:
@@ -91,14 +120,21 @@ class DdpSource(GradientSource):
         return model
 
     def held(self) -> Scalar:
-        return held_by(self.recorder.setup.alive())
+        setup = self.recorder.setup
+        return held_by(setup.alive(), on_host=setup.on_host)
 
     def listen_to_arrivals(self) -> None:
-        self._arrivals.listen(self.recorder.setup.alive())
+        setup = self.recorder.setup
+        if len(self._arrivals) < len(setup.parameters):
+            self._arrivals.listen(setup.alive())
 
     def _gradient_arrives(self, place: int, gradient: torch.Tensor) -> None:
-        if not self.recorder.off:
-            Hook(self.recorder, self._arrive)(place, gradient)
+        if self.recorder.off:
+            return
+        try:
+            self._arrive(place, gradient)
+        except Exception as error:
+            self.recorder.fail(error)
 
     def _arrive(self, place: int, gradient: torch.Tensor) -> None:
         recorder = self.recorder
@@ -112,14 +148,13 @@ class DdpSource(GradientSource):
             recorder.read(place, as_parameter(gradient, parameter), reduced=False)
 
     def before_pass(self) -> None:
+        self._reduces = self._passes.begin()
         more_follow = self._passes.more_follow()
-        self.recorder.pass_begins(reduces=self._passes.begin(), more_follow=more_follow)
-
-    def forward_begins(self) -> None:
-        self._passes.before_forward()
+        self.recorder.pass_begins(reduces=self._reduces, more_follow=more_follow)
 
     def forward_is_over(self) -> None:
-        self._passes.after_forward()
+        if self._passes.after_forward():
+            self.recorder.arrivals = 0
 
     def pass_is_over(self) -> None:
         """Every gradient is still local, but in view mode: DDP puts the sums in place later."""
@@ -127,7 +162,7 @@ class DdpSource(GradientSource):
         if not recorder.in_backward:
             return  # torch.autograd.grad: no parameter took part
         sums = recorder.reads_sums
-        recorder.pass_ends()
+        recorder.pass_ends(part=self._reduces and self._passes.waits(recorder.arrivals))
         if sums:
             self._read_left_out()
         if recorder.observer.reduced_is_due():

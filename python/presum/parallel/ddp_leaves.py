@@ -58,7 +58,7 @@ class DdpLeaves:
         self._adds_up = False  # a pass has added to what was reduced
         self._flags = 0  # of the pass under way
         self._tainted = 0  # the flags of leaves since the last reduction
-        self._unreduced = False  # leaves wait
+        self.unreduced = False  # leaves wait
         self._reduced_in = -1  # the last pass that was reduced
         self._unreached: list[tuple[nn.Parameter, torch.Tensor]] = []  # and where their sums come
         TAPS.add()  # for good
@@ -155,7 +155,7 @@ class DdpLeaves:
             self._tainted |= self._flags
             del self._sums[place]
         self._leaves.add(place, _flat(parameter.grad.clone()))
-        self._unreduced = True
+        self.unreduced = True
         parameter.grad.zero_()  # not None: DDP would take the parameter for unused
 
     def forget(self, parameters: Collection[int]) -> None:
@@ -174,13 +174,13 @@ class DdpLeaves:
             return
         if not self._held():
             self._leaves.clear()
-            self._tainted, self._unreduced, self._due = 0, False, True
+            self._tainted, self.unreduced, self._due = 0, False, True
             if had_sums:
                 self._retains = self._adds_up
 
     def check_step(self, parameters: Iterable[nn.Parameter]) -> None:
         """An optimizer has made a step with these."""
-        if not self._unreduced:
+        if not self.unreduced:
             return
         waiting = set(self._leaves.places())
         if any(self._places.get(id(one)) in waiting for one in parameters):
@@ -223,8 +223,8 @@ class DdpLeaves:
     def _shadow(self) -> bool:
         """The others reduce, this worker has no input left, but perhaps leaves that wait. Whether
         leaves of a sum were given up that others may take back."""
-        dropped = not self._unreduced and self._leaves.passes > 0
-        if self._unreduced:
+        dropped = not self.unreduced and self._leaves.passes > 0
+        if self.unreduced:
             self._leaves.passes += not self._due
         else:
             self._leaves.clear()
@@ -258,7 +258,7 @@ class DdpLeaves:
         self._reduced_in = self._pass
         self._sums = dict.fromkeys(range(len(self._parameters)))
         self._whole, self._described = True, self._retained
-        self._tainted, self._unreduced = 0, False
+        self._tainted, self.unreduced = 0, False
         if self._retained:
             self._leaves.passes += 1
         else:
@@ -330,7 +330,7 @@ def _parameters_of(optimizer: Optimizer) -> Iterator[nn.Parameter]:
 class _Tap:
     """A function that torch calls for as long as the model lives; copies and pickles as nothing."""
 
-    def __init__(self, function: Callable[..., None]) -> None:
+    def __init__(self, function: Callable[..., object]) -> None:
         self._function = function
 
     def __call__(self, *args: Any) -> None:

@@ -70,11 +70,19 @@ class DdpReducingSource(BucketSource):
         state = self._state()
         return gradient if state is None else state.leaves.whole(place, gradient)
 
-    def held(self) -> Scalar:
-        """Leaves are told apart from what ``.grad`` holds."""
-        return 0.0
+    reads_grad = False  # leaves are told apart from what ``.grad`` holds
 
-    sees_zeroing = False
+    def held(self) -> Scalar:
+        """Leaves that wait were moved out of it."""
+        state = self._state()
+        if state is not None and state.leaves.unreduced:
+            waiting = (self.recorder.setup.parameters[place]() for place in state.leaves.places())
+            if any(p is not None and p.grad is not None for p in waiting):
+                return 1.0
+        return super().held()
+
+    def listen_to_arrivals(self) -> None:
+        """No need."""
 
     def _read_left_out(self) -> None:
         """Leaves of parameters that the last micro-batch did not use are on their way by now."""

@@ -81,8 +81,8 @@ class FsdpSource(GradientSource):
 
     def pass_is_over(self) -> None:
         if not self.recorder.in_backward:
-            if self._reduces():
-                return  # torch.autograd.grad: nothing was reduced
+            if self._reduces() or not self.accumulates():
+                return  # torch.autograd.grad
             self.recorder.pass_begins(reduces=False, more_follow=True, readable=False)
         self.recorder.pass_ends()
 

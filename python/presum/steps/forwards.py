@@ -40,31 +40,36 @@ class ForwardPasses:
         self._setup = setup
         self._shifts_labels = inner is not None and shifts_labels(inner)
         self._forwards = 0
-        self.rows: MicroBatchSamples | None = None  # of the one under way
+        self._rows: MicroBatchSamples | None = None  # of the last one, until a pass takes them
 
     def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A training forward of the wrapper."""
         recorded = self._setup.observer.next_is_recorded
-        self.rows = self._setup.fingerprints.rows(args, kwargs, recorded=recorded)
+        self._rows = self._setup.fingerprints.rows(args, kwargs, recorded=recorded)
 
     def end(
         self, listener: EventListener, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> None:
         """``listener.output_reached`` is called where a backward pass begins at its output."""
         loss, recorded = find_loss(output), self._setup.observer.next_is_recorded
+        other = first_tensor(output, but=loss)  # what is trained may be made of that instead
         self._forwards += 1
         facts = ForwardFacts(self._forwards, None, 0, None, None)
-        if recorded:
+        if recorded and (loss is not None or other is not None):
             facts = self._facts_of(args, kwargs)
         if loss is not None:
             _watch(listener, loss, facts._replace(loss=kept_value(loss)) if recorded else facts)
-        other = first_tensor(output, but=loss)  # what is trained may be made of that instead
         if other is not None:
             _watch(listener, other, facts)
 
+    def take_rows(self) -> MicroBatchSamples | None:
+        """Of the last forward, if no backward pass has them yet."""
+        rows, self._rows = self._rows, None
+        return rows
+
     def _facts_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ForwardFacts:
         """What is known of its micro-batch besides the loss."""
-        rows, self.rows = self.rows, None
+        rows = self.take_rows()
         shifted = self._shifts_labels if TAPS.shifts_labels is None else TAPS.shifts_labels
         tokens = count_tokens(args, kwargs, on_host=self._setup.on_host, shifted=shifted)
         share = share_of_tokens(kwargs, tokens, TAPS.items)

@@ -14,6 +14,7 @@ from presum._core import AuditRecord, Observer
 from presum.steps.setup import RecorderSetup
 from presum.torch_events.hooks import GradientListener, Hook
 from presum.torch_events.losses import Scalar
+from presum.torch_events.taps import TAPS
 
 
 class AuditResult(NamedTuple):
@@ -32,7 +33,7 @@ class Recorder(GradientListener, Protocol):
 
     def pass_begins(self, *, reduces: bool, more_follow: bool, readable: bool = True) -> None: ...
 
-    def pass_ends(self) -> None: ...
+    def pass_ends(self, *, part: bool = False) -> None: ...
 
     def reduction(self) -> None: ...
 
@@ -85,9 +86,6 @@ class GradientSource:
         """A parameter's gradient is there, the first one of its backward pass. To call
         ``recorder.pass_begins``."""
 
-    def forward_begins(self) -> None:
-        """A training forward of the wrapper."""
-
     def forward_is_over(self) -> None:
         """A forward pass of the wrapper, of any kind."""
 
@@ -104,6 +102,12 @@ class GradientSource:
 
     def begin_reading(self) -> None:
         """A pass begins that is read."""
+
+    def accumulates(self) -> bool:
+        """Whether the run of the engine under way accumulates into this model, as far as its caller
+        has said: ``torch.autograd.grad`` and ``backward(inputs=)`` of others do not."""
+        run = TAPS.run()
+        return run is None or run.may_reach(p for _, p in self.recorder.setup.alive())
 
     def own(self, _place: int, gradient: torch.Tensor) -> torch.Tensor:
         """This worker's own gradient, of what a parameter's ``.grad`` holds."""

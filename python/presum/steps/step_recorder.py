@@ -5,6 +5,8 @@ there becomes packets."""
 from __future__ import annotations
 
 import logging
+import math
+import threading
 from typing import Any
 
 import torch
@@ -18,9 +20,9 @@ from presum.steps.forwards import ForwardFacts, ForwardPasses
 from presum.steps.gradient_reader import GradientReader
 from presum.steps.gradient_source import AuditResult, GradientSource, in_backward
 from presum.steps.setup import RecorderSetup
-from presum.torch_events.hooks import Hook, OptimizerHook
+from presum.torch_events.hooks import Hook, OptimizerHook, in_optimizer_step
 from presum.torch_events.losses import Scalar, kept_value
-from presum.torch_events.taps import TAPS
+from presum.torch_events.taps import TAPS, EngineRun
 
 READ_NOTHING, READ_SUMS, READ_ARRIVALS = range(3)  # what Observer.pass_begins returns
 log = logging.getLogger("presum")
@@ -42,6 +44,7 @@ class StepRecorder:
         self.failed = False
         self.ended = False
         self.in_backward = False
+        self.arrivals = 0  # of gradients at parameters, since a forward armed DDP
         self.reads_sums = False  # of the pass under way, what ``.grad`` holds
         self.reads_arrivals = False  # likewise, what is added to it
         self._fingerprints = setup.fingerprints
@@ -54,6 +57,10 @@ class StepRecorder:
         self._versions = 0  # of the parameters when the window's last pass ended
         self._scale_of_pass: Scalar = 1.0
         self._end_queued = False
+        self._run: EngineRun | None = None  # in which the pass under way is
+        self._looked: EngineRun | None = None  # before which `.grad` was looked at
+        self._thread = 0  # of the last training forward
+        self._task = -1  # likewise, where a program has called the engine itself
         self._in_hook = False  # of the optimiser, while others are called out of it
         self._told_of_audit = False
         self._handles: list[Any] = []
@@ -66,7 +73,9 @@ class StepRecorder:
         self._handles += [TAPS.at_beginnings(self._backward_begins), *self.source.start(self)]
         self._handles += [
             wrapper.register_forward_pre_hook(Hook(self, self._before_forward), with_kwargs=True),
-            wrapper.register_forward_hook(Hook(self, self._after_forward), with_kwargs=True),
+            wrapper.register_forward_hook(
+                Hook(self, self._after_forward), with_kwargs=True, always_call=True
+            ),
             inner.register_forward_pre_hook(Hook(self, self._before_inner_forward)),
         ]
         for number, reference in enumerate(self.setup.optimizers):
@@ -169,18 +178,22 @@ class StepRecorder:
         poll_host_copies()
         # A forward pass of any kind, evaluation too, ends an open step.
         if not self.in_backward or not in_backward():
+            self._leave_failed_step()
             self.end_step()
         if not torch.is_grad_enabled() or in_backward():
             return
+        self._look_for_zeros()
         self._pass_rows.clear()
-        self.source.forward_begins()
         self.observer.enter_wrapper()
+        self._fingerprints.before_broadcast()
         self._forwards.begin(args, kwargs)
 
     def end_step(self) -> None:
         """The step that is open has ended, and a backward pass that did not end has failed."""
         self.in_backward = self.reads_sums = self.reads_arrivals = self._end_queued = False
-        left: Scalar = self.source.held() if self.observer.asks_what_is_left else 0.0
+        left: Scalar = math.nan
+        if self.source.sees_zeroing and self.observer.asks_what_is_left:
+            left = self.source.held()
         self.observer.forward(self._ended.late.number(left))
         self._send_ended()
 
@@ -188,6 +201,7 @@ class StepRecorder:
         """After DDP has broadcast its buffers; also where the wrapper is passed by."""
         if in_backward() or not torch.is_grad_enabled():
             return
+        self._thread = threading.get_ident()
         takes = self.observer.enter_module()
         self._send_ended()
         if takes:
@@ -210,6 +224,7 @@ class StepRecorder:
         only; whether it is a training pass shows when a parameter accumulates. Only a loss that
         gets here counts: validation does not.
         """
+        self._enter_engine(reached_first=True)
         number = self._ended.late.number
         loss = None if facts.loss is None else number(facts.loss)
         share = None if facts.share is None else number(facts.share)
@@ -221,8 +236,27 @@ class StepRecorder:
         """Have the end of the backward pass under way told, once."""
         if not self._end_queued:
             self._end_queued = True
+            self._run = TAPS.run()
             self._scale_of_pass = self._scale_now()
-            self.source.queue(Hook(self, self._after_backward))
+            TAPS.in_outermost(Hook(self, self._queue_in_outermost))
+
+    def _queue_in_outermost(self) -> None:
+        self.source.queue(Hook(self, self._after_backward))
+
+    def _enter_engine(self, *, reached_first: bool) -> None:
+        """Where nobody has looked at ``.grad``, because threads train at the same time, or because
+        a program has called the engine itself, as Megatron does. Once a parameter has its gradient
+        it is too late."""
+        task = torch._C._current_graph_task_id()
+        run = TAPS.run()
+        looked = run is not None and (run is self._looked or not run.accumulates)
+        if looked or TAPS.is_nested or task == self._task:
+            return
+        self._task = task
+        if reached_first:
+            self._look()
+        else:
+            self._held = math.nan
 
     def _after_backward(self) -> None:
         self.source.pass_is_over()
@@ -231,15 +265,27 @@ class StepRecorder:
         self._pass_rows = {}
 
     def _backward_begins(self) -> None:
-        """Before each backward pass, of this model or another."""
-        if not self.off:
+        """Before each backward pass, of this model or another.
+
+        What another thread may write at the same time is not touched: the look comes when the pass
+        gets to this model's output.
+        """
+        mine = self._thread in (0, threading.get_ident())
+        if mine and not TAPS.others_run and not self.off:
+            self._looked = TAPS.run()
             Hook(self, self._look)()
 
     def _look(self) -> None:
         """At what ``.grad`` holds before a pass adds to it."""
+        if self._run is not None and not self._run.over:
+            return  # a pass of this model is under way in another thread
         if self.in_backward:  # one that did not end
             self.end_step()
+        self._leave_failed_step()
+        self._end_queued = False
+        self._pass_rows = {}
         observer = self.observer
+        observer.forget_reached()
         begins = observer.window_begins and observer.next_is_recorded
         self._held = 0.0
         if not self.source.sees_zeroing or not (begins or observer.in_window):
@@ -264,18 +310,25 @@ class StepRecorder:
         """The first parameter of a backward pass has its gradient."""
         self.source.before_pass()
 
+    def accumulated(self, index: int) -> None:
+        """A parameter has its gradient, of a pass whose arrivals are read."""
+        if not self.observer.seen(index):
+            self.observer.skip(1)  # its node is another one than that which is listened to
+
     def pass_begins(self, *, reduces: bool, more_follow: bool, readable: bool = True) -> None:
         """A backward pass accumulates into the model's gradients."""
+        self._enter_engine(reached_first=False)
         observer = self.observer
         if observer.open:
-            observer.forward(self._ended.late.number(self._held))
+            left = self._held if self.source.sees_zeroing else math.nan
+            observer.forward(self._ended.late.number(left))
             self._send_ended()
         self.in_backward = True
         self.queue_end()
         if not self._pass_rows:
             # A backward pass within the forward (Lightning's manual optimisation), or from an
             # output in which no tensor was found.
-            self._pass_rows[0] = self._forwards.rows
+            self._pass_rows[0] = self._forwards.take_rows()
         readable = readable and not self.is_captured()
         held = self._ended.late.number(self._held if self.source.reads_grad else 0.0)
         read = observer.pass_begins(reduces, more_follow, readable, held)
@@ -288,13 +341,13 @@ class StepRecorder:
         self._reader.begin()
         self.source.begin_reading()
 
-    def pass_ends(self) -> None:
-        """It has accumulated."""
+    def pass_ends(self, *, part: bool = False) -> None:
+        """It has accumulated. ``part``: what was due to be reduced waits for another pass."""
         observer = self.observer
         self.in_backward = self.reads_sums = self.reads_arrivals = False
         root = None
         if observer.collects:
-            root = TAPS.root_loss() if observer.needs_root else None
+            root = self._run.root_loss() if self._run and observer.needs_root else None
             for rows in self._pass_rows.values():
                 self._ended.samples.add(rows)
         factor = TAPS.loss_factor if TAPS.items is not None else float(self.setup.replicas)
@@ -304,6 +357,7 @@ class StepRecorder:
             None if root is None else number(root),
             TAPS.loss_factor,
             factor,
+            part,
         )
         if observer.in_window and not self.setup.optimizers:
             self._versions = self._versions_now()
@@ -334,7 +388,7 @@ class StepRecorder:
 
     def _scale_now(self) -> Scalar:
         """The factor on this step's gradients; a copy, because update() changes it in place."""
-        scaler = self.setup.scaler or TAPS.scaler()
+        scaler = self.setup.scaler or (self._run.scaler if self._run else None)
         if scaler is None or not scaler.is_enabled():
             return 1.0
         if not self._scaled:
@@ -357,10 +411,19 @@ class StepRecorder:
 
     def _before_optimizer_step(self, *_: object) -> None:
         self.observer.optimizer_begins()
+        self._look_for_zeros()
+
+    def _look_for_zeros(self) -> None:
+        """Whether what passes have left in ``.grad`` was zeroed since."""
         if self.observer.in_window and self.source.sees_zeroing:
             held = self.source.held()
             if not isinstance(held, torch.Tensor) and held == 0:
                 self._zeroed()
+
+    def _leave_failed_step(self) -> None:
+        """Of an optimiser that raised."""
+        if self.observer.in_optimizer_step and not in_optimizer_step():
+            self.observer.optimizer_fails()
 
     def _after_optimizer_step(self, which: int, *_: object) -> None:
         self.observer.optimizer_steps(which)

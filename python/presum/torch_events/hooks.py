@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import weakref
 from collections.abc import Callable
+from types import FrameType
 from typing import Any, Protocol
 
 import torch
 from torch._compile import _disable_dynamo
+from torch.optim import Optimizer
 
 
 class EventListener(Protocol):
@@ -30,11 +33,28 @@ class GradientListener(EventListener, Protocol):
     """Likewise of each parameter's gradient."""
 
     in_backward: bool
+    arrivals: int  # gradients that came so far
     reads_sums: bool  # what ``.grad`` holds is to be read
+    reads_arrivals: bool  # what is added to it
 
     def before_backward(self) -> None: ...
 
+    def accumulated(self, index: int) -> None: ...
+
     def read(self, index: int, grad: torch.Tensor | None, *, reduced: bool) -> None: ...
+
+
+_STEP = Optimizer.profile_hook_step(lambda *_: None).__code__
+
+
+def in_optimizer_step() -> bool:
+    """Whether the step of some optimiser is under way in this thread."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if frame.f_code is _STEP:
+            return True
+        frame = frame.f_back
+    return False
 
 
 class Handle:
@@ -97,10 +117,13 @@ class ParameterHook(Hook):
         if listener is None or listener.off:
             return
         try:
+            listener.arrivals += 1
             if not listener.in_backward:
                 listener.before_backward()
             if listener.reads_sums:
                 listener.read(self._index, args[0].grad, reduced=False)
+            elif listener.reads_arrivals:
+                listener.accumulated(self._index)
         except Exception as error:
             listener.fail(error)
 

@@ -7,8 +7,10 @@ Functions of torch are replaced while someone listens; they do what they did.
 from __future__ import annotations
 
 import functools
+import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -85,28 +87,79 @@ class TappedFunction(ReplacedFunction):
             self._replacement.active = active
 
 
+class EngineRun:
+    """One outermost run of the autograd engine, as its caller asked for it."""
+
+    def __init__(
+        self,
+        roots: Any,
+        gradients: Any = None,
+        _retain: bool = False,
+        _create: bool = False,
+        inputs: Any = (),
+        *_: Any,
+        accumulate_grad: bool = False,
+        **__: Any,
+    ) -> None:
+        """As torch's own ``_engine_run_backward``."""
+        self.accumulates = accumulate_grad
+        self.over = False
+        self._roots, self._gradients, self._inputs = roots, gradients, inputs
+        self.scaler: GradScaler | None = None
+
+    def root_loss(self) -> Scalar | None:
+        """The sum of its one-element roots, each times its ``gradient=``. None where these cannot
+        be read, or have more elements."""
+        try:
+            return _sum_of(self._roots, self._gradients)
+        except Exception:  # of a class that is no tensor as others are
+            return None
+
+    def may_reach(self, parameters: Iterable[object]) -> bool:
+        """Whether it accumulates, and its caller has not limited it to others than these."""
+        limits = {id(one) for one in self._inputs or ()}
+        return self.accumulates and (not limits or any(id(p) in limits for p in parameters))
+
+    def end(self) -> None:
+        self.over = True
+        self._roots = self._gradients = self._inputs = ()
+
+
+class Nested(threading.local):
+    """How deep a thread is in runs of the engine within others, and what waits for their end."""
+
+    def __init__(self) -> None:
+        self.depth = 0
+        self.waiting: list[Callable[[], None]] = []
+
+
 class Taps:
-    """Shared by all collectors of a process."""
+    """Shared by all recorders of a process."""
 
     def __init__(self) -> None:
         self._listeners = 0
         self.backward_passes = 0  # begun so far
-        self._roots: tuple[Any, Any] = (None, None)  # tensors and ``gradient=``
+        self._runs: dict[int, EngineRun] = {}  # under way, by the thread that asked
+        # Held while recorders look at gradients: a run that begins waits, for the engine writes
+        # them without the interpreter's lock.
+        self._looking = threading.RLock()
+        self._nested = Nested()
         # Where the Trainer of transformers trains: the tokens that losses are divided by, and the
         # factor on them (the world size, because DDP divides by it).
         self.items: float | torch.Tensor | None = None
         self.loss_factor = 1.0
         self.shifts_labels: bool | None = None
-        self._outer: list[tuple[tuple[Any, Any], GradScaler | None]] = []  # of nested passes
-        self._scaled: GradScaler | None = None  # has scaled a loss, for the next backward pass
-        self._scaler: GradScaler | None = None
         self._replacements = [
             TappedFunction(
-                torch.autograd, "backward", before=self._enter_backward, always=self._leave_backward
-            ),
-            TappedFunction(torch.autograd, "_engine_run_backward", before=self._run),
+                torch.autograd,
+                "_engine_run_backward",
+                before=self._enter,
+                after=self._nested_has_ended,
+                always=self._leave,
+            )
         ]
         self._scale_taps: dict[type, TappedFunction] = {}
+        self._scaled = False  # whether a scaler was ever seen to scale
         self._beginnings: list[weakref.WeakMethod[Callable[[], None]]] = []
 
     def at_beginnings(self, call: Callable[[], None]) -> Handle:
@@ -128,47 +181,105 @@ class Taps:
             for replacement in (*self._replacements, *self._scale_taps.values()):
                 replacement.undo()
 
-    def root_loss(self) -> Scalar | None:
-        """What the ``backward()`` under way differentiates: the sum of its one-element tensors,
-        each times its ``gradient=``. None where these cannot be read, or have more elements."""
-        try:
-            return _sum_of(*self._roots)
-        except Exception:  # of a class that is no tensor as others are
-            return None
+    def run(self) -> EngineRun | None:
+        """The run of the engine under way in this thread, or, for the engine's own threads, the
+        only one. None also where a program has called the engine itself."""
+        mine = self._runs.get(threading.get_ident())
+        if mine is not None or len(self._runs) != 1:
+            return mine
+        return next(iter(list(self._runs.values())), None)
 
-    def scaler(self) -> GradScaler | None:
-        """The scaler that scaled the loss of the backward pass under way."""
-        return self._scaler
+    @property
+    def others_run(self) -> bool:
+        """Whether a run of the engine is under way in another thread."""
+        return len(self._runs) > (threading.get_ident() in self._runs)
 
-    def _enter_backward(self, tensors: Any, grad_tensors: Any = None, *_: Any, **__: Any) -> None:
-        self._outer.append((self._roots, self._scaler))
-        self._roots = (tensors, grad_tensors)
-        if torch._C._current_graph_task_id() == -1:  # not a pass within one
-            self._scaler, self._scaled = self._scaled, None
+    @property
+    def is_nested(self) -> bool:
+        """Whether a run within another is under way in this thread (a reentrant checkpoint)."""
+        return self._nested.depth > 0
 
-    def _leave_backward(self) -> None:
-        self._roots, self._scaler = self._outer.pop()
+    def in_outermost(self, call: Callable[[], None]) -> None:
+        """At once; or, in a run within another, when the outermost goes on."""
+        if self.is_nested:
+            self._nested.waiting.append(call)
+        else:
+            call()
 
-    def _run(self, *_: Any, **kwargs: Any) -> None:
+    def _enter(self, *args: Any, **kwargs: Any) -> None:
         """Below ``backward``, which programs may have imported by its name before."""
-        accumulates = kwargs.get("accumulate_grad", False)
-        if not accumulates or torch._C._current_graph_task_id() != -1:
+        if torch._C._current_graph_task_id() != -1:
+            self._nested.depth += 1
             return
-        self.backward_passes += 1
-        for weak in list(self._beginnings):
-            call = weak()
-            if call is not None:
+        run = EngineRun(*args, **kwargs)
+        run.scaler = _scaler_of(args[0]) if self._scaled else None
+        with self._looking:
+            self._runs[threading.get_ident()] = run
+            if run.accumulates:
+                self.backward_passes += 1
+                for weak in list(self._beginnings):
+                    call = weak()
+                    if call is not None:
+                        call()
+
+    def _nested_has_ended(self, *_: Any, **__: Any) -> None:
+        if self._nested.depth == 1:
+            waiting, self._nested.waiting = self._nested.waiting, []
+            for call in waiting:
                 call()
 
-    def _scale(self, scaler: GradScaler, *_: Any, **__: Any) -> None:
-        self._scaled = scaler
+    def _leave(self) -> None:
+        if self.is_nested:
+            self._nested.depth -= 1
+            return
+        self._nested.waiting.clear()
+        run = self._runs.pop(threading.get_ident(), None)
+        if run is not None:
+            run.end()
 
     def _tap_scalers(self) -> None:
         """Every class of scalers that scales in a way of its own (ShardedGradScaler does)."""
         kinds: list[type] = [GradScaler, *_subclasses(GradScaler)]
         for kind in kinds:
             if "scale" in vars(kind) and kind not in self._scale_taps:
-                self._scale_taps[kind] = TappedFunction(kind, "scale", before=self._scale)
+                self._scale_taps[kind] = TappedFunction(kind, "scale", after=self._mark_scaled)
+
+    def _mark_scaled(self, outputs: Any, scaler: GradScaler, *_: Any, **__: Any) -> None:
+        self._scaled = True
+        _mark_scaled(outputs, scaler)
+
+
+SCALER = "presum_scaler"  # a node's metadata: who made it, held weakly
+NODES_MAX = 64
+
+
+def _mark_scaled(outputs: Any, scaler: GradScaler) -> None:
+    """At the node in the graph, since what is differentiated may be made of it (a sum, a
+    quotient)."""
+    if isinstance(outputs, torch.Tensor):
+        node: Any = outputs.grad_fn
+        if node is not None:
+            node.metadata[SCALER] = weakref.ref(scaler)
+    elif isinstance(outputs, (list, tuple)):
+        for output in outputs:
+            _mark_scaled(output, scaler)
+
+
+def _scaler_of(roots: Any) -> GradScaler | None:
+    """The scaler that scaled what is differentiated, if that was near its end."""
+    roots = [roots] if isinstance(roots, torch.Tensor) else roots
+    nodes = deque(getattr(root, "grad_fn", None) for root in roots)
+    for _ in range(NODES_MAX):
+        node = nodes.popleft() if nodes else None
+        if node is None:
+            if not nodes:
+                return None
+            continue
+        if SCALER in node.metadata:
+            found: GradScaler | None = node.metadata[SCALER]()
+            return found
+        nodes.extend(following for following, _ in node.next_functions)
+    return None
 
 
 def _sum_of(tensors: Any, gradients: Any) -> Scalar | None:

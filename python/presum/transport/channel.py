@@ -35,6 +35,7 @@ class Channel:
         self.records: bool | None = None  # this rank writes the run log; None: not known yet
         self.ended_without_us = False  # the recording, before this rank's part of it
         self.preflight = False  # the end is that of one
+        self.require_statistics = False  # which then exits with 2 where it was too short for them
         self.exit_code: int | None = None  # of a preflight
         self.now_and_then: Callable[[], None] = lambda: None  # called on the background thread
         self.poll_devices: Callable[[], None] = lambda: None  # see Session.end

@@ -11,8 +11,9 @@ import time
 from torch.distributed import DistError, QueueEmptyError
 
 from presum._core import Aggregator, stamp
-from presum.findings import Finding, announcement, summary
+from presum.findings import Finding, summary
 from presum.text import one_line
+from presum.transport.announcements import Announcements
 from presum.transport.channel import GOODBYE_SECONDS, POLL_SECONDS, Channel
 from presum.transport.connections import own_address, store_connections
 from presum.transport.listeners import FindingListeners
@@ -31,6 +32,7 @@ class Recorder:
     def __init__(self, channel: Channel, listeners: FindingListeners) -> None:
         self._channel = channel
         self._listeners = listeners
+        self._announcements = Announcements(channel.say, channel.run)
         self._looked = 0.0
         self._summary = ""  # of a recording that has ended
         self.queue: StoreQueue | None = None  # of other ranks
@@ -54,7 +56,9 @@ class Recorder:
             if rendezvous is not None:
                 self._serve(rendezvous, aggregator, key)
             self._ingest_until_closed(aggregator)
-            code = aggregator.end_preflight() if self._channel.preflight else None
+            code = None
+            if self._channel.preflight:
+                code = aggregator.end_preflight(self._channel.require_statistics)
             aggregator.close()
             self._channel.exit_code = code
         except Exception as error:
@@ -81,7 +85,8 @@ class Recorder:
     def _summarise(self, aggregator: Aggregator) -> str:
         run, steps = self._channel.run, aggregator.counters["steps"]
         verdict, findings = aggregator.verdict(), self._listeners.findings
-        return summary(run, steps, verdict, findings, aggregator.incomplete())
+        short = aggregator.too_short()
+        return summary(run, steps, verdict, findings, aggregator.incomplete(), short)
 
     def say_summary(self) -> None:
         """What became of the run, once. It is said at the end of the program, also where recording
@@ -115,6 +120,8 @@ class Recorder:
             if news and time.monotonic() > self._looked + LOOK_SECONDS:
                 self._look(aggregator)
                 news, looked_at = False, steps
+            if not channel.closing.is_set():  # else the summary says it
+                self._announcements.flush()
             if channel.closing.is_set() and closed is None:
                 closed = time.monotonic()
             if closed is not None:
@@ -173,8 +180,7 @@ class Recorder:
         if new or self._channel.closing.is_set():
             self._listeners.findings = [Finding(**found) for found in aggregator.findings()]
         for finding in new:
-            if finding.severity == "critical":
-                self._channel.say(announcement(finding, self._channel.run))
+            self._announcements.take(finding)
             self._listeners.tell(finding)
 
     def _publish_exit_code(self) -> None:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import PurePosixPath
 from typing import Any
 
 import pytest
@@ -17,12 +16,11 @@ from torch.utils.data import (
     RandomSampler,
     Sampler,
     SequentialSampler,
-    TensorDataset,
 )
 
 from helpers.values import named
 from presum.fingerprints.families import KIND
-from presum.fingerprints.samplers import Description, describe_data, describe_sampler
+from presum.fingerprints.samplers import describe_sampler
 from presum.parallel.sampler import MicroBatchSampler
 
 
@@ -168,50 +166,3 @@ def test_samplers_that_refuse_to_answer_are_no_failure() -> None:
     loop = Odd()
     loop.sampler = loop  # type: ignore[attr-defined]
     assert describe_sampler(loop) is not None
-
-
-def data_of(dataset: Any) -> dict[str, int]:
-    found: Description = describe_data(dataset)
-    return {k.removeprefix("data_"): v for k, v in named(found.values).items()}
-
-
-class Folder(Sized):
-    def __init__(self, paths: list[Any], **more: Any) -> None:
-        super().__init__(len(paths))
-        self.samples = paths
-        vars(self).update(more)
-
-
-def test_a_manifest_is_what_a_data_set_lists_in_its_order() -> None:
-    paths = [f"/data/train/{name}.png" for name in "abc"]
-    plain = data_of(Folder(paths))
-    assert plain["length"] == 3
-    assert data_of(Folder([path.replace("/data", "/scratch/job7") for path in paths])) == plain
-    assert data_of(Folder([PurePosixPath(path) for path in paths])) == plain
-    assert data_of(Folder([(path, 1) for path in paths])) == plain
-    assert data_of(Folder(paths[::-1]))["attributes"] != plain["attributes"]
-    assert data_of(Folder(paths, split="test"))["attributes"] != plain["attributes"]
-    assert data_of(Folder(paths[:2]))["length"] == 2
-
-
-def test_what_is_no_manifest_is_left_out() -> None:
-    for dataset in (Folder([torch.ones(1)]), Folder([["a"]]), Folder([()]), Sized(3), [1, 2, 3]):
-        assert "attributes" not in data_of(dataset)
-    assert "length" not in data_of(Stream())
-
-
-def test_long_manifests_are_read_at_even_distances() -> None:
-    paths = [f"{i}.png" for i in range(25_000)]
-    plain = data_of(Folder(paths))["attributes"]
-    paths[3], paths[6] = paths[6], paths[3]
-    assert data_of(Folder(paths))["attributes"] != plain
-
-
-def test_subsets_and_concatenations_are_looked_into() -> None:
-    inner = Folder(["a/b.png", "a/c.png"])
-    subset = torch.utils.data.Subset(inner, [0])
-    both = torch.utils.data.ConcatDataset([inner, Folder(["a/d.png"])])
-    assert data_of(subset)["attributes"] == data_of(inner)["attributes"]
-    assert data_of(subset)["class"] != data_of(inner)["class"]
-    assert data_of(both)["attributes"] != data_of(inner)["attributes"]
-    assert data_of(TensorDataset(torch.ones(4, 2)))["length"] == 4

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from presum.experiments.faults.catalogue import Fault, choose
+from presum.experiments.faults.catalogue import choose
+from presum.experiments.faults.fault import Fault
 from presum.experiments.faults.judge import Outcome, judge
 from presum.experiments.faults.sightings import Result
 

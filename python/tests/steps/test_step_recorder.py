@@ -7,9 +7,11 @@ import array
 import contextlib
 import gc
 import sys
+import threading
 import weakref
 from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import presum
 from helpers.loss_model import LossModel, train
+from presum.parallel.ddp import DdpSource
 from presum.steps.step_recorder import StepRecorder
 from presum.transport.channel import Channel
 from programs_started import presum_command
@@ -50,7 +53,7 @@ def test_nonfinite_values_are_recorded_and_check_names_them(
     workers = presum.load(tmp_path).workers
     assert workers.nonfinite.tolist() == [0, 25, 0]
     assert workers.loss_nonfinite.tolist() == [0, 1, 0]
-    done = presum_command("check", tmp_path, "--fail-on", "warning")
+    done = presum_command("check", tmp_path)
     assert done.returncode == 1
     assert "Rank 0 had a gradient that was not finite" in done.stdout
 
@@ -338,3 +341,46 @@ def test_the_mean_loss_of_many_micro_batches_is_that_of_all(
     (worker,) = presum.load(tmp_path).workers.to_dict("records")
     assert worker["loss"] == pytest.approx(np.mean(losses), rel=1e-9)
     assert worker["weight"] == worker["micro_batches"] == 3000
+
+
+class Waits(torch.autograd.Function):
+    inside = threading.Event()
+    done = threading.Event()
+
+    @staticmethod
+    def forward(ctx: Any, loss: torch.Tensor) -> torch.Tensor:
+        return loss * 1
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        Waits.inside.set()
+        Waits.done.wait(30)
+        return gradient
+
+
+def test_nobody_reads_gradients_that_another_thread_is_about_to_write(
+    model: DistributedDataParallel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before its pass has reached the model's output."""
+    looked_from: list[threading.Thread] = []
+    held = DdpSource.held
+
+    def noted(source: DdpSource) -> Any:
+        looked_from.append(threading.current_thread())
+        return held(source)
+
+    monkeypatch.setattr(DdpSource, "held", noted)
+
+    def step() -> None:
+        Waits.apply(model(torch.ones(2, 4))["loss"]).backward()
+
+    with presum.attach(model, run=tmp_path):
+        thread = threading.Thread(target=step)
+        thread.start()
+        assert Waits.inside.wait(30)
+        other = torch.ones(1, requires_grad=True)
+        other.sum().backward()
+        Waits.done.set()
+        thread.join(30)
+        assert set(looked_from) == {thread}
+    assert len(presum.load(tmp_path).steps) == 1

@@ -7,6 +7,7 @@ import copy
 import inspect
 import pickle
 import sys
+import threading
 import traceback
 import types
 import warnings
@@ -121,9 +122,16 @@ def test_special_methods_are_found_by_python() -> None:
     tap.undo()
 
 
-def test_backward_passes_within_one_another_have_their_own_roots() -> None:
+def root_loss() -> Any:
+    """Of the run of the engine under way."""
+    run = TAPS.run()
+    return None if run is None else run.root_loss()
+
+
+def test_runs_within_one_another_are_one_with_the_outer_root() -> None:
     TAPS.add()
     losses: list[Any] = []
+    ended: list[bool] = []
 
     class Inner(torch.autograd.Function):
         @staticmethod
@@ -132,26 +140,29 @@ def test_backward_passes_within_one_another_have_their_own_roots() -> None:
 
         @staticmethod
         def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
-            losses.append(TAPS.root_loss())
+            losses.append(root_loss())
             with torch.enable_grad():
-                inner = torch.full((1,), 7.0, requires_grad=True).sum()
-                inner.backward()
-            losses.append(TAPS.root_loss())
+                leaf = torch.full((1,), 7.0, requires_grad=True)
+                leaf.register_hook(lambda _: losses.append(root_loss()))
+                leaf.register_hook(lambda _: TAPS.in_outermost(lambda: ended.append(True)))
+                leaf.sum().backward()
+                assert ended == [True] and not TAPS.is_nested
+            losses.append(root_loss())
             return gradient
 
     outer = Inner.apply(torch.ones(1, requires_grad=True)).sum()
     outer.backward()
-    assert losses == [1.0, 1.0] and TAPS.root_loss() is None
+    assert losses == [1.0, 1.0, 1.0] and root_loss() is None
     with pytest.raises(RuntimeError):
         torch.ones(1).sum().backward()
-    assert TAPS.root_loss() is None
+    assert root_loss() is None
     TAPS.remove()
 
 
 def root_loss_of(tensors: Any, gradients: Any = None) -> Any:
     """While torch goes back from these; the first is made of ``LEAF``."""
     seen: list[Any] = []
-    handle = LEAF.register_hook(lambda _: seen.append(TAPS.root_loss()))
+    handle = LEAF.register_hook(lambda _: seen.append(root_loss()))
     TAPS.add()
     torch.autograd.backward(tensors, gradients)
     TAPS.remove()
@@ -185,7 +196,7 @@ def test_scalers_that_scale_in_a_way_of_their_own_are_seen() -> None:
         for scaler in (GradScaler("cpu"), ShardedGradScaler("cpu"), Mine("cpu")):
             seen: list[Any] = []
             weight = nn.Parameter(torch.ones(1))
-            weight.register_hook(lambda _, seen=seen: seen.append(taps.scaler()))  # type: ignore[misc]
+            weight.register_hook(lambda _, seen=seen: seen.append(taps.run().scaler))  # type: ignore[misc]
             scaler.scale(weight.sum()).backward()
             assert seen == [scaler]
     finally:
@@ -224,4 +235,111 @@ def test_a_tensor_that_has_no_number_of_elements_is_no_root() -> None:
             return 1
 
     assert root_loss_of(LEAF.sum().as_subclass(Odd)) is None
-    assert Odd.asked >= 1 and TAPS.root_loss() is None
+    assert Odd.asked >= 1 and root_loss() is None
+
+
+@pytest.mark.parametrize("make", ["apart", "together", "in_a_list"])
+def test_each_pass_has_the_scaler_that_its_root_is_made_with(make: str) -> None:
+    scaler, seen = GradScaler("cpu"), []
+    taps = Taps()
+    taps.add()
+    weight = nn.Parameter(torch.ones(1))
+    weight.register_hook(lambda _: seen.append(taps.run().scaler))  # type: ignore[no-untyped-call, union-attr]
+    try:
+        if make == "apart":
+            losses = [scaler.scale(weight.sum()), scaler.scale((2 * weight).sum())]
+        elif make == "together":
+            losses = [(scaler.scale(weight.sum()) + scaler.scale((2 * weight).sum())) / 2]
+        else:
+            losses = scaler.scale([weight.sum(), (2 * weight).sum()])
+        for loss in losses:
+            loss.backward()
+        assert seen == [scaler] * len(losses)
+        torch.autograd.grad(scaler.scale(weight.sum()), weight)
+        (3 * weight).sum().backward()
+        assert seen[-1] is None
+    finally:
+        taps.remove()
+
+
+def test_a_pass_in_another_thread_has_its_own_root() -> None:
+    TAPS.add()
+    seen: dict[float, Any] = {}
+
+    def train(value: float, other: threading.Barrier) -> None:
+        weight = torch.full((1,), value, requires_grad=True)
+
+        def look(_: torch.Tensor) -> None:
+            other.wait()
+            seen[value] = root_loss()
+
+        weight.register_hook(look)  # type: ignore[no-untyped-call]
+        weight.sum().backward()
+
+    both = threading.Barrier(2)
+    threads = [threading.Thread(target=train, args=(value, both)) for value in (3.0, 4.0)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    TAPS.remove()
+    assert seen == {3.0: 3.0, 4.0: 4.0}
+
+
+def test_a_run_begins_only_when_another_thread_has_looked() -> None:
+    """Gradients are written without the interpreter's lock, and read before a pass."""
+    TAPS.add()
+    looking, went_on = threading.Event(), threading.Event()
+    order: list[str] = []
+    weight = torch.ones(1, requires_grad=True)
+
+    class Listener:
+        def look(self) -> None:
+            if threading.current_thread() is not threading.main_thread():
+                return
+            looking.set()
+            went_on.wait(0.3)
+            order.append("looked")
+
+    def train() -> None:
+        other = torch.ones(1, requires_grad=True)
+        other.register_hook(lambda _: order.append("ran"))  # type: ignore[no-untyped-call]
+        looking.wait(30)
+        other.sum().backward()
+        went_on.set()
+
+    listener = Listener()
+    handle = TAPS.at_beginnings(listener.look)
+    thread = threading.Thread(target=train)
+    thread.start()
+    weight.sum().backward()
+    thread.join(30)
+    handle.remove()
+    TAPS.remove()
+    assert order == ["looked", "ran"]
+
+
+def test_it_knows_of_runs_in_other_threads() -> None:
+    TAPS.add()
+    inside, done = threading.Event(), threading.Event()
+    others: list[bool] = []
+
+    def wait(_: torch.Tensor) -> None:
+        others.append(TAPS.others_run)
+        inside.set()
+        done.wait(30)
+
+    def train() -> None:
+        weight = torch.ones(1, requires_grad=True)
+        weight.register_hook(wait)  # type: ignore[no-untyped-call]
+        weight.sum().backward()
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    inside.wait(30)
+    others.append(TAPS.others_run)
+    done.set()
+    thread.join(30)
+    others.append(TAPS.others_run)
+    TAPS.remove()
+    assert others == [False, True, False]

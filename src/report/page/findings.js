@@ -9,6 +9,12 @@ function samePart(a, b) {
   return a.segment === b.segment && a.module === b.module && a.shard === b.shard;
 }
 
+// Whether a finding is of this part, or shows in it as well.
+function isOf(finding, part) {
+  const shows = (f) => f.module === part.module && f.shard === part.shard;
+  return finding.segment === part.segment && (shows(finding) || finding.elsewhere.some(shows));
+}
+
 function stepsText(finding) {
   const {first_step: first, last_step: last} = finding;
   return first === last ? `step ${first}` : `steps ${first}–${last}`;
@@ -28,7 +34,8 @@ function percent(share) {
 
 function whereText(run, finding) {
   const ranks = ranksText(finding.ranks) + (finding.hosts.length ? ` on ${hostsText(finding.hosts)}` : '');
-  return [ranks, stepsText(finding), partText(run, finding), `confidence ${percent(finding.confidence)}`].filter(Boolean).join(' · ');
+  const others = finding.elsewhere.map((other) => partText(run, {...other, segment: finding.segment}));
+  return [ranks, partText(run, finding), others.length ? `also ${others.join('; ')}` : '', `confidence ${percent(finding.confidence)}`].filter(Boolean).join(' · ');
 }
 
 // A long text as its beginning, with the whole behind it.
@@ -41,8 +48,17 @@ function evidenceList(evidence) {
   const entries = Object.entries(evidence);
   if (entries.length === 0) return null;
   const text = (value) => (typeof value === 'string' ? value : Number.isInteger(value) ? value.toLocaleString('en') : number(value));
-  return el('dl', {class: 'evidence'}, ...entries.map(([name, value]) =>
-    el('div', {}, el('dt', {}, name.replaceAll('_', ' ')), el('dd', {}, folded(text(value))))));
+  return el('details', {class: 'raw'}, el('summary', {}, 'The evidence as recorded'), el('dl', {class: 'evidence'}, ...entries.map(([name, value]) =>
+    el('div', {}, el('dt', {}, name.replaceAll('_', ' ')), el('dd', {}, folded(text(value)))))));
+}
+
+// What `presum explain` says of a check.
+function explanationOf(check) {
+  const known = catalogue[check];
+  if (!known) return null;
+  const line = (label, text) => el('p', {}, el('b', {}, `${label}: `), text);
+  return el('details', {class: 'raw'}, el('summary', {}, 'About this check'), line('It compares', known.looks_at), line('It cannot see', known.blind),
+    el('p', {}, el('b', {}, 'The mistake in code:')), el('pre', {}, known.code));
 }
 
 // The workers that a finding points at, as many as are drawn at once; none where it is about all of
@@ -64,10 +80,11 @@ function showButton(run, finding, show) {
 function findingCard(run, finding, show) {
   const line = (label, text) => (text ? el('p', {}, el('b', {}, `${label}: `), text) : null);
   return el('article', {class: `finding ${finding.severity}`, 'data-check': finding.check},
-    el('header', {}, el('span', {class: `badge ${finding.severity}`}, finding.severity), el('h3', {}, finding.title)),
+    el('header', {}, el('span', {class: `badge ${finding.severity}`}, finding.severity), el('h3', {}, finding.sentence)),
     el('p', {class: 'note'}, el('code', {}, finding.check), ` · ${whereText(run, finding)}`),
-    evidenceList(finding.evidence), line('What to do', finding.remedy), line('Resembles', finding.resembles),
-    line('Also seen, of the same cause', finding.also.join(', ')), showButton(run, finding, show));
+    finding.consequence ? el('p', {}, finding.consequence) : null, line('Evidence', finding.evidence_text && folded(finding.evidence_text)), line('Suspects', finding.suspects),
+    line('What to do', finding.remedy), line('Also seen, of the same cause', finding.also.join(', ')), line('Resembles', finding.resembles),
+    evidenceList(finding.evidence), explanationOf(finding.check), showButton(run, finding, show));
 }
 
 function findingsSection(run, show) {
@@ -135,7 +152,7 @@ const STATES = {found: 'found', passed: 'passed', 'not-triggered': 'not triggere
 
 function checkRow({check, state, reason}) {
   return el('tr', {}, el('th', {scope: 'row'}, el('code', {}, check)), el('td', {class: `left state ${state}`}, STATES[state]),
-    el('td', {class: 'left'}, catalogue[check] ?? '', reason ? el('span', {class: 'quiet'}, catalogue[check] ? ` – ${reason}` : reason) : null));
+    el('td', {class: 'left'}, catalogue[check]?.looks_at ?? '', reason ? el('span', {class: 'quiet'}, catalogue[check] ? ` – ${reason}` : reason) : null));
 }
 
 // Those of the part that is shown, or of a run that has none.

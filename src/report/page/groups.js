@@ -38,6 +38,13 @@ class GroupsView {
       this.cells.norms.push(norms);
       this.cells.cv.push(norms.map((n, i) => (n === null || stds[i] === null || n <= 0 ? null : stds[i] / n)));
     }
+    // The spread of what rounding alone makes, such as a bias before a normalisation, says nothing.
+    for (const [column] of this.part.heat_x.entries()) {
+      const largest = Math.max(...this.cells.norms.map((norms) => norms[column] ?? 0));
+      this.layers.forEach((_, row) => {
+        if (this.cells.norms[row][column] <= 1e-6 * largest) this.cells.cv[row][column] = null;
+      });
+    }
     this.limits = {cv: [0, extent(this.cells.cv.flat())?.[1] || 1], norms: this.logLimits()};
   }
 

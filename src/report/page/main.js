@@ -40,7 +40,7 @@ function draw(data) {
   main.replaceChildren();
   catalogue = data.catalogue;
   for (const run of data.runs) {
-    for (const part of run.parts) part.findings = run.judgement.findings.filter((f) => samePart(f, part));
+    for (const part of run.parts) part.findings = run.judgement.findings.filter((f) => isOf(f, part));
   }
   document.title = `${data.runs.map((r) => r.name).join(', ')} – presum`;
   document.getElementById('foot').textContent = `presum ${data.presum}`;

@@ -15,14 +15,13 @@ function sentence(text) {
 function consistentText({count: findings, checks}) {
   const inState = (state) => checks.filter((c) => c.state === state).length;
   const impossible = inState('not-possible');
-  const told = findings === 0 ? '' : ` ${capital(inWords(findings))} ${findings === 1 ? 'finding is' : 'findings are'} for information.`;
-  return `Consistent: ${count(inState('passed'), 'check')} passed, ${inState('not-triggered')} had nothing to look at yet, ` +
-    `${impossible} ${impossible === 1 ? 'was' : 'were'} not possible here.${told}`;
+  return `Consistent${findings ? `, ${count(findings, 'note')}` : ''}: ${count(inState('passed'), 'check')} passed, ${inState('not-triggered')} had nothing to look at yet, ` +
+    `${impossible} ${impossible === 1 ? 'was' : 'were'} not possible here.`;
 }
 
 function inconsistentText({count: findings, findings: [worst]}) {
   const more = findings === 1 ? '' : ` ${capital(inWords(findings - 1))} more finding${findings === 2 ? '' : 's'} below.`;
-  return `Inconsistent: ${sentence(worst.title)}${more}`;
+  return `Inconsistent: ${sentence(worst.sentence)}${more}`;
 }
 
 // {level, text} of a run.

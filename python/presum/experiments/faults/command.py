@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,10 +15,11 @@ from typing import Any
 from presum.errors import UserError
 from presum.experiments.command import WORKERS, exit_code_of, make_parser, whole_number
 from presum.experiments.faults import null, table
-from presum.experiments.faults.catalogue import Fault, choose
+from presum.experiments.faults.catalogue import choose
+from presum.experiments.faults.fault import Fault
 from presum.experiments.faults.judge import judge
 from presum.experiments.faults.plan import MIN_WORKERS, Case, Plan
-from presum.experiments.faults.sightings import read_result
+from presum.experiments.faults.sightings import is_done, read_result
 from presum.experiments.launch import run_workers
 
 _DESCRIPTION = """\
@@ -32,10 +34,12 @@ _EXAMPLES = """\
 examples:
   presum faults --list
       what is injected, where, and what must be found; and what cannot be injected
-  presum faults
-      all of it: minutes on two cores
+  presum faults --quick
+      each fault once, with 4 workers: 10 minutes on two cores
+  presum faults --workers 4,8
+      all of it, each fault on two models: up to 3 hours. What is there already is not run again
   presum faults --faults 12,22,doubled-gradient --out broken
-      some of it, by row or name; then look:  presum report broken/doubled-gradient
+      some of it, by row or name; then look:  presum report broken/8-workers/doubled-gradient
   presum faults --null 20
       no fault: 20 runs of 500 steps, and how many raise an alarm
   presum faults --simulate
@@ -50,11 +54,11 @@ def main(argv: list[str]) -> int:
     Raises UserError for inputs that cannot be used, SystemExit for a wrong command line.
     """
     options = _parser().parse_args(argv)
-    if options.workers < MIN_WORKERS:
-        raise UserError(f"--workers {options.workers}: at least {MIN_WORKERS}")
+    if min(options.workers) < MIN_WORKERS:
+        raise UserError(f"--workers {min(options.workers)}: at least {MIN_WORKERS}")
     if options.list:
         as_list = table.list_as_json if options.format == "json" else table.render_list
-        _print(as_list(options.workers))
+        _print(as_list(options.workers[0]))
         return 0
     run = _null if options.null else _benchmark
     return exit_code_of(lambda: run(options))
@@ -87,10 +91,10 @@ def _parser() -> argparse.ArgumentParser:
 def _add_training(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--workers",
-        type=whole_number,
-        default=WORKERS,
-        metavar="N",
-        help=f"worker processes (default {WORKERS})",
+        type=_whole_numbers,
+        default=[WORKERS],
+        metavar="LIST",
+        help=f"worker processes, such as 8 or 4,8: one after the other (default {WORKERS})",
     )
     parser.add_argument(
         "--steps", type=whole_number, metavar="N", help="steps of each run (default: by fault)"
@@ -108,6 +112,17 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="folder that the run folders go into (default faults)",
     )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help=f"each fault on its first model alone, with {MIN_WORKERS} workers",
+    )
+    parser.add_argument(
+        "--document",
+        type=Path,
+        metavar="FILE",
+        help="also write the table into a Markdown file, between its two marks",
+    )
     parser.add_argument("--seed", type=int, default=42, metavar="N", help="(default 42)")
     parser.add_argument("--format", choices=["text", "json"], default="text", help="(default text)")
 
@@ -116,16 +131,25 @@ def _names(text: str) -> list[str]:
     return text.split(",")
 
 
+def _whole_numbers(text: str) -> list[int]:
+    return [whole_number(part) for part in text.split(",")]
+
+
 def _benchmark(options: argparse.Namespace) -> int:
-    faults = [with_steps(fault, options.steps) for fault in choose(options.faults)]
+    chosen = [f for f in choose(options.faults) if not (options.quick and f.variant)]
+    faults = [with_steps(fault, options.steps) for fault in chosen]
     runs = {case.folder: case for fault in faults for case in (fault.case, fault.twin)}
-    _train(tuple(runs.values()), options)
-    results = {folder: read_result(options.out / folder) for folder in runs}
-    outcomes = [
-        judge(f, results[f.case.folder], results[f.twin.folder], workers=options.workers)
-        for f in faults
-    ]
-    as_json = table.as_json(outcomes, workers=options.workers, seed=options.seed)
+    outcomes = []
+    for workers in [MIN_WORKERS] if options.quick else options.workers:
+        folder = _train(tuple(runs.values()), options, workers)
+        results = {name: read_result(folder / name) for name in runs}
+        outcomes += [
+            judge(f, results[f.case.folder], results[f.twin.folder], workers=workers)
+            for f in faults
+        ]
+    if options.document is not None:
+        table.write_into(options.document, outcomes)
+    as_json = table.as_json(outcomes, seed=options.seed)
     _print(as_json if options.format == "json" else table.render(outcomes))
     return 0 if as_json["passed"] else 1
 
@@ -141,15 +165,17 @@ def with_steps(fault: Fault, steps: int | None) -> Fault:
 
 def _null(options: argparse.Namespace) -> int:
     cases = null.cases(options.null, steps=options.steps)
-    _train(cases, options)
-    runs = [null.NullRun(c, read_result(options.out / c.folder).findings) for c in cases]
-    as_json = null.as_json(runs, workers=options.workers, seed=options.seed)
+    runs = []
+    for workers in options.workers:
+        folder = _train(cases, options, workers)
+        runs += [null.NullRun(c, workers, read_result(folder / c.folder).findings) for c in cases]
+    as_json = null.as_json(runs, seed=options.seed)
     _print(as_json if options.format == "json" else null.render(runs))
     return 0 if as_json["passed"] else 1
 
 
-def _train(cases: Sequence[Case], options: argparse.Namespace) -> None:
-    """All cases, in one launch of processes."""
+def _train(cases: Sequence[Case], options: argparse.Namespace, workers: int) -> Path:
+    """All cases that are not there already, in one launch of processes. Returns their folder."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     os.environ["OMP_NUM_THREADS"] = "1"
     from presum.experiments.faults.data import make_corpus
@@ -159,12 +185,18 @@ def _train(cases: Sequence[Case], options: argparse.Namespace) -> None:
     plan = Plan(
         cases=tuple(cases),
         corpus=make_corpus(options.data),
-        out=options.out,
+        data=options.data,
+        out=options.out / f"{workers}-workers",
         seed=options.seed,
-        workers=options.workers,
+        workers=workers,
     )
-    replace_folders(options.out / case.folder for case in cases)
-    run_workers(run_all, plan, workers=options.workers)
+    missing = [c for c in cases if not is_done(plan.out / c.folder, plan.signature(c))]
+    if len(missing) < len(cases):
+        print(f"{len(cases) - len(missing)} of {len(cases)} runs are there", file=sys.stderr)
+    replace_folders(plan.out / case.folder for case in missing)
+    if missing:
+        run_workers(run_all, replace(plan, cases=tuple(missing)), workers=workers)
+    return plan.out
 
 
 def _print(what: str | dict[str, Any]) -> None:

@@ -68,12 +68,12 @@ class Stream(IterableDataset[Item]):
     """Every ``step``-th record from ``first`` on, again and again, each time in another order that
     all workers share: stripes of an ordered text would make the workers' data differ in kind."""
 
-    def __init__(self, records: Sequence[Item], *, first: int, step: int) -> None:
+    def __init__(self, records: Sequence[Item], *, first: int, step: int, seed: int = 0) -> None:
         self._records = records
-        self._first, self._step = first, step
+        self._first, self._step, self._seed = first, step, seed
 
     def __iter__(self) -> Iterator[Item]:
-        generator = torch.Generator().manual_seed(0)
+        generator = torch.Generator().manual_seed(self._seed)
         while True:
             order = torch.randperm(len(self._records), generator=generator).tolist()
             for index in order[self._first :: self._step]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from presum.experiments.faults.catalogue import Fault
+from presum.experiments.faults.fault import Fault
 from presum.experiments.faults.plan import Roles
 from presum.experiments.faults.sightings import Result, Sighting
 
@@ -19,6 +19,7 @@ class Outcome:
     """What became of one fault."""
 
     fault: Fault
+    workers: int
     expected_ranks: tuple[int, ...]
     check: str = ""  # of the finding that counts; empty: there is none
     ranks: tuple[int, ...] = ()
@@ -61,10 +62,11 @@ def judge(fault: Fault, result: Result, twin: Result, *, workers: int) -> Outcom
     alarms = false_alarms(fault, twin.findings)
     chosen = _choose(fault, result.findings, ranks)
     if chosen is None:
-        return Outcome(fault=fault, expected_ranks=ranks, false_alarms=alarms)
+        return Outcome(fault=fault, workers=workers, expected_ranks=ranks, false_alarms=alarms)
     others = [f["check"] for f in result.findings if f is not chosen and f["severity"] in ALARMING]
     return Outcome(
         fault=fault,
+        workers=workers,
         expected_ranks=ranks,
         check=chosen["check"],
         ranks=tuple(chosen["ranks"]),

@@ -100,6 +100,30 @@ class Classifier(nn.Module):
         return {"loss": functional.cross_entropy(logits, labels)}
 
 
+class Policy(nn.Module):
+    """A policy over CLASSES actions, and the world that rewards them: one loss of REINFORCE, with
+    the batch's mean reward as its baseline."""
+
+    world: Tensor
+
+    def __init__(self, *, dropout: float) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            *(nn.Linear(FEATURES, 64), nn.Tanh(), nn.Dropout(dropout), nn.Linear(64, 32), nn.Tanh())
+        )
+        self.head = nn.Linear(32, CLASSES)
+        world = torch.randn(FEATURES, CLASSES, generator=torch.Generator().manual_seed(0))
+        self.register_buffer("world", world, persistent=False)
+
+    def forward(self, states: Tensor) -> dict[str, Tensor]:
+        """``states`` is (batch, FEATURES). Draws from torch's generator."""
+        logits = self.head(self.body(states))
+        actions = torch.multinomial(logits.detach().softmax(1), 1).squeeze(1)
+        rewards = (states @ self.world).gather(1, actions[:, None]).squeeze(1) / FEATURES**0.5
+        taken = functional.log_softmax(logits, 1).gather(1, actions[:, None]).squeeze(1)
+        return {"loss": -(taken * (rewards - rewards.mean())).mean()}
+
+
 def perceptron(*, dropout: float) -> Classifier:
     """Two hidden layers."""
     layers = [nn.Linear(FEATURES, 64), nn.ReLU(), nn.Dropout(dropout), nn.Linear(64, 32), nn.ReLU()]

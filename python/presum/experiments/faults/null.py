@@ -35,6 +35,7 @@ class NullRun(NamedTuple):
     """One clean run and what presum said of it."""
 
     case: Case
+    workers: int
     findings: list[dict[str, Any]]
 
     @property
@@ -82,7 +83,7 @@ def _root(rising: Any, level: float) -> float:
 
 def render(runs: Sequence[NullRun]) -> str:
     """A line a run, and the interval."""
-    lines = [(run.case.folder, _words(run)) for run in runs]
+    lines = [(run.case.folder, str(run.workers), _words(run)) for run in runs]
     alarmed, low, high = _interval(runs)
     return (
         f"{aligned(lines)}\n\n{alarmed} of {len(runs)} clean runs with a warning or a critical "
@@ -90,16 +91,16 @@ def render(runs: Sequence[NullRun]) -> str:
     )
 
 
-def as_json(runs: Sequence[NullRun], *, workers: int, seed: int) -> dict[str, Any]:
+def as_json(runs: Sequence[NullRun], *, seed: int) -> dict[str, Any]:
     """The same content for programs."""
     alarmed, low, high = _interval(runs)
     return {
-        "schema_version": 1,
-        "workers": workers,
+        "schema_version": 2,
         "seed": seed,
         "runs": [
             {
                 "run": run.case.folder,
+                "workers": run.workers,
                 "steps": run.case.configuration.steps,
                 "findings": [
                     {k: f[k] for k in ("check", "severity", "ranks")} for f in run.findings

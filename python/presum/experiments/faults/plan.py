@@ -7,6 +7,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from presum._core import __version__
+
 if TYPE_CHECKING:
     from presum.experiments.faults.data import Corpus
 
@@ -17,8 +19,8 @@ MIN_WORKERS = 4  # one at fault must be a minority, and a pair not the half of a
 class Configuration:
     """What a fault and its clean twin have in common."""
 
-    model: str = "lm"  # lm, batch-norm, adapter, mlp, cnn
-    data: str = "blocks"  # blocks, instructions, stream, points
+    model: str = "lm"  # lm, batch-norm, adapter, mlp, cnn, policy
+    data: str = "blocks"  # blocks, instructions, stream, points, point-stream, episodes
     steps: int = 40
     batch: int = 2
     micro_batches: int = 1
@@ -89,6 +91,11 @@ class Plan:
 
     cases: tuple[Case, ...]
     corpus: Corpus
+    data: str  # where that came from
     out: Path
     seed: int
     workers: int
+
+    def signature(self, case: Case) -> str:
+        """What decides a run."""
+        return f"{__version__} {case} seed {self.seed} workers {self.workers} data {self.data}"

@@ -4,14 +4,15 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from presum._core import RunLog
 from presum.errors import UserError
+from presum.findings import SEVERITIES
 
 SIGHTINGS = "sightings.json"
+DONE = "done.txt"
 
 
 class Sighting(NamedTuple):
@@ -24,7 +25,7 @@ class Sighting(NamedTuple):
 
 
 class Result(NamedTuple):
-    """One run: its findings as ``presum findings --format json`` has them, worst first."""
+    """One run: its findings, worst first, and when each was there."""
 
     findings: list[dict[str, Any]]
     sightings: list[Sighting]
@@ -32,10 +33,25 @@ class Result(NamedTuple):
 
 def read_result(run: Path) -> Result:
     """The result of a finished run. Raises UserError where it cannot be read."""
-    command = [sys.executable, "-m", "presum", "findings", str(run), "--format", "json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise UserError(f"{run}: {done.stderr.strip() or 'its findings cannot be read'}")
+    try:
+        findings = sorted(
+            RunLog(str(run)).findings(), key=lambda f: -SEVERITIES.index(f["severity"])
+        )
+    except (OSError, RuntimeError, ValueError) as error:
+        raise UserError(f"{run}: {error}") from error
     noted = json.loads((run / SIGHTINGS).read_text(encoding="utf-8"))
     sightings = [Sighting(**one | {"ranks": tuple(one["ranks"])}) for one in noted]
-    return Result(json.loads(done.stdout)["findings"], sightings)
+    return Result(findings, sightings)
+
+
+def mark_done(run: Path, signature: str) -> None:
+    """Notes that a run has ended, and what it was."""
+    (run / DONE).write_text(signature, encoding="utf-8")
+
+
+def is_done(run: Path, signature: str) -> bool:
+    """Whether this very run has ended here before."""
+    try:
+        return (run / DONE).read_text(encoding="utf-8") == signature
+    except OSError:
+        return False

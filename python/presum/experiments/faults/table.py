@@ -5,9 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
-from presum.experiments.faults.catalogue import ABSENT, FAULTS, ROWS, Fault
+from presum.errors import UserError
+from presum.experiments.faults.catalogue import ABSENT, FAULTS, ROWS
+from presum.experiments.faults.fault import Fault
 from presum.experiments.faults.judge import Outcome
 from presum.experiments.faults.plan import Roles
 
@@ -34,7 +37,17 @@ def aligned(rows: Sequence[Row]) -> str:
 
 def render(outcomes: Sequence[Outcome]) -> str:
     """The table, what is not injected unless faults were left out, and a sentence."""
-    head = ("row", "fault", "expected", "found as", "severity", "ranks", "right", "delay", "clean")
+    head = (
+        "fault",
+        "workers",
+        "expected",
+        "found as",
+        "severity",
+        "ranks",
+        "right",
+        "delay",
+        "clean",
+    )
     table = aligned([head, *(_line(outcome) for outcome in outcomes)])
     notes = [note for outcome in outcomes for note in _notes(outcome)]
     absent = "" if left_out(outcomes) else render_absent()
@@ -43,8 +56,8 @@ def render(outcomes: Sequence[Outcome]) -> str:
 
 
 def left_out(outcomes: Sequence[Outcome]) -> int:
-    """How many faults of the catalogue are not among the outcomes."""
-    return len(FAULTS) - len(outcomes)
+    """How many faults of the catalogue, with their models, are not among the outcomes."""
+    return len(FAULTS) - len({o.fault.name for o in outcomes})
 
 
 def render_list(workers: int) -> str:
@@ -62,15 +75,15 @@ def render_absent() -> str:
 
 def verdict(outcomes: Sequence[Outcome]) -> str:
     """How many were found, in words."""
-    failed = [o.fault.name for o in outcomes if not o.passed]
-    twins = {o.fault.twin.folder: o.false_alarms for o in outcomes}
+    failed = [_name(o) for o in outcomes if not o.passed]
+    twins = {(o.fault.twin.folder, o.workers): o.false_alarms for o in outcomes}
     alarmed = sum(bool(alarms) for alarms in twins.values())
     lines = [
-        f"{len(outcomes) - len(failed)} of {len(outcomes)} faults found with the right check and "
+        f"{len(outcomes) - len(failed)} of {len(outcomes)} runs with a fault: right check and "
         f"ranks; {_scope(outcomes)}",
         f"{alarmed} of {len(twins)} clean twins with a false alarm",
     ]
-    late = [o.fault.name for o in outcomes if o.found and not o.in_time]
+    late = [_name(o) for o in outcomes if o.found and not o.in_time]
     lines += [f"not right: {', '.join(failed)}"] if failed else []
     lines += [f"later than the target: {', '.join(late)}"] if late else []
     return "\n".join(lines)
@@ -84,18 +97,65 @@ def _scope(outcomes: Sequence[Outcome]) -> str:
     return f"of the {ROWS} rows {len(rows)} injected and {len(found)} found"
 
 
-def as_json(outcomes: Sequence[Outcome], *, workers: int, seed: int) -> dict[str, Any]:
+def as_json(outcomes: Sequence[Outcome], *, seed: int) -> dict[str, Any]:
     """The same content for programs."""
     left = left_out(outcomes)
     return {
-        "schema_version": 1,
-        "workers": workers,
+        "schema_version": 2,
         "seed": seed,
         "faults": [_object(outcome) for outcome in outcomes],
         "not_injected": [] if left else _absent(),
         "left_out": left,
         "passed": all(outcome.passed for outcome in outcomes),
     }
+
+
+BEGIN, END = "<!-- presum faults: begin -->", "<!-- presum faults: end -->"
+
+
+def write_into(path: Path, outcomes: Sequence[Outcome]) -> None:
+    """Puts the table as Markdown between the two marks of a file. Raises UserError without them."""
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    before, begins, rest = text.partition(BEGIN)
+    _, ends, after = rest.partition(END)
+    if not begins or not ends:
+        raise UserError(f"{path} has no lines {BEGIN} and {END} to put the table between")
+    path.write_text(f"{before}{BEGIN}\n{markdown(outcomes)}{END}{after}", encoding="utf-8")
+
+
+def markdown(outcomes: Sequence[Outcome]) -> str:
+    """One row a fault and model; what each number of workers gave stands in one cell."""
+    worlds = sorted({o.workers for o in outcomes})
+    head = ["fault", "model", "what is broken", "public report", "check", "severity", "ranks"]
+    head += [f"found after, {workers} workers" for workers in worlds] + ["target"]
+    by_fault: dict[str, dict[int, Outcome]] = {}
+    for outcome in outcomes:
+        by_fault.setdefault(outcome.fault.name, {})[outcome.workers] = outcome
+    rows = [_markdown_row(found, worlds) for found in by_fault.values()]
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+def _markdown_row(found: dict[int, Outcome], worlds: Sequence[int]) -> list[str]:
+    fault = next(iter(found.values())).fault
+    delays = [_markdown_delay(found[workers]) if workers in found else "" for workers in worlds]
+    target = "" if fault.target is None else str(fault.target)
+    return [
+        *(f"`{fault.name}`", fault.configuration.model, fault.what, fault.thread),
+        *(f"`{fault.expects}`", fault.severity, fault.ranks, *delays, target),
+    ]
+
+
+def _markdown_delay(outcome: Outcome) -> str:
+    if not outcome.found:
+        return "not found"
+    if not (outcome.right_check and outcome.right_ranks):
+        return f"as `{outcome.check}` {ranges(outcome.ranks)}"
+    return str(outcome.delay) + (" (twin alarmed)" if outcome.false_alarms else "")
+
+
+def _name(outcome: Outcome) -> str:
+    return f"{outcome.fault.name} ({outcome.workers})"
 
 
 def list_as_json(workers: int) -> dict[str, Any]:
@@ -116,8 +176,8 @@ def _absent() -> list[dict[str, Any]]:
 def _line(outcome: Outcome) -> Row:
     fault = outcome.fault
     return (
-        _row(fault.row),
         fault.name,
+        str(outcome.workers),
         f"{fault.expects} {ranges(outcome.expected_ranks)}",
         outcome.check or "not found",
         outcome.severity or "-",
@@ -138,7 +198,7 @@ def _delay(outcome: Outcome) -> str:
 
 def _notes(outcome: Outcome) -> list[str]:
     """What does not fit into the table's cells."""
-    name = outcome.fault.name
+    name = _name(outcome)
     notes = []
     if outcome.others:
         notes.append(f"{name}: also reported as {', '.join(outcome.others)}")
@@ -181,6 +241,7 @@ def _described(fault: Fault, ranks: Sequence[int]) -> dict[str, Any]:
 
 def _object(outcome: Outcome) -> dict[str, Any]:
     return _described(outcome.fault, outcome.expected_ranks) | {
+        "workers": outcome.workers,
         "found": outcome.found,
         "check": outcome.check or None,
         "severity": outcome.severity or None,

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,7 @@ class Training:
         self.model = self.build()
         self.ddp = self.wrap(self.model)
         trained = [p for p in self.ddp.parameters() if p.requires_grad]
-        self.optimizer = torch.optim.AdamW(trained, lr=LEARNING_RATE)
+        self.optimizer = self.optimizer_of(trained)
         self.monitor = presum.attach(
             self.ddp,
             optimizer=self.optimizer,
@@ -98,6 +98,8 @@ class Training:
     def build(self) -> nn.Module:
         """The model before it is wrapped."""
         kind, dropout = self.configuration.model, self.configuration.dropout
+        if kind == "policy":
+            return models.Policy(dropout=dropout)
         if kind == "mlp":
             return models.perceptron(dropout=dropout)
         if kind == "cnn":
@@ -114,6 +116,15 @@ class Training:
             model.adapter.requires_grad_(True)
         return model
 
+    @property
+    def part(self) -> str:
+        """A module of the model with parameters of its own, by its name."""
+        return "head" if self.configuration.model in ("mlp", "cnn", "policy") else "mlp"
+
+    def optimizer_of(self, trained: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        """What takes the steps."""
+        return torch.optim.AdamW(trained, lr=LEARNING_RATE)
+
     def wrap(self, model: nn.Module) -> DistributedDataParallel:
         """The model that is trained."""
         return DistributedDataParallel(model)
@@ -124,7 +135,7 @@ class Training:
     def records(self) -> list[data.Item]:
         """The whole data set, or its first part where an epoch is short."""
         kind, share = self.configuration.data, self.configuration.epoch_steps
-        if kind == "points":
+        if kind in ("points", "point-stream"):
             everything: list[data.Item] = data.labelled_points(self.seed)
         else:
             everything = self.corpus.examples if kind == "instructions" else self.corpus.blocks
@@ -132,9 +143,14 @@ class Training:
 
     def dataset(self) -> Any:
         """What the loader reads."""
-        if self.configuration.data == "stream":
+        if self.streams:
             return data.Stream(self.records(), first=self.rank, step=self.workers)
         return data.Files(self.records())
+
+    @property
+    def streams(self) -> bool:
+        """Whether the data come one after the other, without a sampler."""
+        return self.configuration.data.endswith("stream")
 
     def share(self) -> tuple[int, int]:
         """Into how many parts the sampler cuts the data, and which one is this rank's."""
@@ -143,6 +159,18 @@ class Training:
     def sampler_seed(self) -> int:
         """Seed of the sampler's order."""
         return self.seed
+
+    def shuffles(self) -> bool:
+        """Whether the sampler does."""
+        return True
+
+    def drops_last(self) -> bool:
+        """Whether the sampler leaves out what does not divide."""
+        return False
+
+    def episode_seed(self) -> int:
+        """Seed of the environment."""
+        return self.seed + 1 + self.rank
 
     def begin_epoch(self, sampler: Any, epoch: int) -> None:
         """Before each pass over the data."""
@@ -155,8 +183,10 @@ class Training:
     def prepare(self, batch: Batch, micro: int) -> Batch:
         """A micro-batch as it goes into the model, perhaps with a token masked at random."""
         if self.configuration.augmentation:
-            ids = batch["input_ids"]
-            ids[:, self._random_position(ids.shape[1])] = self.corpus.pad_id
+            name, nothing = (
+                ("inputs", 0) if "inputs" in batch else ("input_ids", self.corpus.pad_id)
+            )
+            batch[name][:, self._random_position(batch[name].shape[1])] = nothing
         return batch
 
     def synchronises(self, micro: int) -> bool:
@@ -189,11 +219,20 @@ class Training:
 
     def batches(self) -> Iterator[Batch]:
         """This worker's batches, epoch after epoch, without end."""
+        if self.configuration.data == "episodes":
+            yield from self._episodes()
         dataset = self.dataset()
         replicas, replica = self.share()
         sampler: DistributedSampler[Any] | None = None
-        if self.configuration.data != "stream":
-            sampler = DistributedSampler(dataset, replicas, replica, seed=self.sampler_seed())
+        if not self.streams:
+            sampler = DistributedSampler(
+                dataset,
+                replicas,
+                replica,
+                shuffle=self.shuffles(),
+                seed=self.sampler_seed(),
+                drop_last=self.drops_last(),
+            )
         loader: DataLoader[Any] = DataLoader(
             dataset,
             batch_size=self.configuration.batch,
@@ -205,8 +244,14 @@ class Training:
             self.begin_epoch(sampler, epoch)
             yield from loader
 
+    def _episodes(self) -> Iterator[Batch]:
+        generator = torch.Generator().manual_seed(self.episode_seed())
+        shape = self.configuration.batch, models.FEATURES
+        while True:
+            yield {"states": torch.randn(shape, generator=generator)}
+
     def _collate(self) -> Callable[[Any], Batch]:
-        if self.configuration.data == "points":
+        if self.configuration.data in ("points", "point-stream"):
             return data.collate_points
         if self.configuration.data == "instructions":
             return data.collate_examples(self.corpus.pad_id)  # type: ignore[no-any-return]

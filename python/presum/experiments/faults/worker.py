@@ -11,9 +11,9 @@ import torch
 import torch.distributed as dist
 
 from presum._core import Aggregator
-from presum.experiments.faults import injectors
+from presum.experiments.faults.injectors import injector
 from presum.experiments.faults.plan import Case, Plan
-from presum.experiments.faults.sightings import SIGHTINGS, Sighting
+from presum.experiments.faults.sightings import SIGHTINGS, Sighting, mark_done
 from presum.experiments.faults.training import Training
 from presum.experiments.progress import Progress
 from presum.transport import recorder
@@ -73,10 +73,12 @@ def run_all(plan: Plan) -> None:
 def _run(plan: Plan, case: Case, progress: Progress) -> None:
     """One case. The barrier keeps ranks from attaching to a run that others still close."""
     progress.start(case.folder)
-    kind: type[Training] = getattr(injectors, case.injector) if case.injector else Training
+    kind = injector(case.injector) if case.injector else Training
     training = kind(case, plan.corpus, seed=plan.seed + case.seed_offset)
     dist.barrier()
     training.run(plan.out / case.folder, tick=progress.step)
+    if dist.get_rank() == 0:
+        mark_done(plan.out / case.folder, plan.signature(case))
     del training
     gc.collect()
     progress.finish()

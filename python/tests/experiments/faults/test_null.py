@@ -38,9 +38,9 @@ def test_clean_runs_pass_without_warnings() -> None:
     info = finding("token-imbalance", "info", [0, 1])
     alarm = finding("worker-outlier", "warning", [1])
     first, second = null.cases(2)
-    quiet = [null.NullRun(first, []), null.NullRun(second, [info])]
-    assert null.as_json(quiet, workers=8, seed=1)["passed"] is True
-    loud = [quiet[0], null.NullRun(second, [info, alarm])]
-    assert null.as_json(loud, workers=8, seed=1)["runs_with_alarm"] == 1
+    quiet = [null.NullRun(first, 8, []), null.NullRun(second, 8, [info])]
+    assert null.as_json(quiet, seed=1)["passed"] is True
+    loud = [quiet[0], null.NullRun(second, 8, [info, alarm])]
+    assert null.as_json(loud, seed=1)["runs_with_alarm"] == 1
     assert "1 of 2 clean runs" in null.render(loud)
     assert "warning worker-outlier 1" in null.render(loud)

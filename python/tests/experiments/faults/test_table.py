@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from helpers.outcomes import finding, judged
+from presum.errors import UserError
 from presum.experiments.faults import table
 from presum.experiments.faults.catalogue import FAULTS
 from presum.experiments.faults.judge import Outcome
@@ -33,16 +35,16 @@ def outcomes() -> list[Outcome]:
 
 def test_the_table_says_what_went_wrong() -> None:
     text = table.render(outcomes())
-    lines = {line.split()[1]: line for line in text.splitlines() if len(line.split()) > 5}
+    lines = {line.split()[0]: line for line in text.partition("\n\n")[0].splitlines()}
     assert "no-reduction 0-7" in lines["forward-through-module"]
     assert "NO" in lines["nan-gradient"]
     assert "not found" in lines["no-set-epoch"]
     assert "FALSE ALARM" in lines["no-set-epoch"]
-    assert "no-set-epoch: its clean twin reports worker-outlier" in text
+    assert "no-set-epoch (8): its clean twin reports worker-outlier" in text
     left = len(FAULTS) - 3
-    assert f"1 of 3 faults found with the right check and ranks; {left} of the" in text
-    assert "not right: no-set-epoch, nan-gradient" not in text  # the order is the table's
-    assert "not right: nan-gradient, no-set-epoch" in text
+    assert f"1 of 3 runs with a fault: right check and ranks; {left} of the" in text
+    assert "not right: no-set-epoch (8), nan-gradient" not in text  # the order is the table's
+    assert "not right: nan-gradient (8), no-set-epoch (8)" in text
     assert "not injected" not in text
     assert "pytorch/pytorch#190626" not in text
 
@@ -50,12 +52,12 @@ def test_the_table_says_what_went_wrong() -> None:
 def test_the_whole_table_lists_what_is_not_injected() -> None:
     text = table.render([judged(f.name) for f in FAULTS])
     assert "pytorch/pytorch#190626" in text
-    assert f"0 of {len(FAULTS)} faults found with the right check and ranks; of the 30" in text
+    assert f"0 of {len(FAULTS)} runs with a fault: right check and ranks; of the 30" in text
     assert "left out" not in text
 
 
 def test_json_has_what_the_table_has() -> None:
-    whole = json.loads(json.dumps(table.as_json(outcomes(), workers=8, seed=1)))
+    whole = json.loads(json.dumps(table.as_json(outcomes(), seed=1)))
     assert whole["passed"] is False
     first, second, third = whole["faults"]
     assert first["row"] == 12
@@ -66,6 +68,21 @@ def test_json_has_what_the_table_has() -> None:
     assert third["delay"] is None
     assert third["false_alarms"] == ["worker-outlier"]
     assert (whole["not_injected"], whole["left_out"]) == ([], len(FAULTS) - 3)
-    every = table.as_json([judged(f.name) for f in FAULTS], workers=8, seed=1)
+    every = table.as_json([judged(f.name) for f in FAULTS], seed=1)
     assert {a["row"] for a in every["not_injected"]} == {None, 23, 26, 29}
     assert every["left_out"] == 0
+
+
+def test_the_markdown_goes_between_its_marks(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{table.BEGIN}\nold\n{table.END}\nafter\n")
+    table.write_into(page, outcomes())
+    text = page.read_text()
+    assert text.startswith(f"before\n{table.BEGIN}\n| fault | model |")
+    assert text.endswith(f"{table.END}\nafter\n")
+    assert "old" not in text
+    assert "| as `zero-gradient` 5 |" in text
+    assert "| not found |" in text
+    page.write_text("no marks")
+    with pytest.raises(UserError, match="has no lines"):
+        table.write_into(page, outcomes())

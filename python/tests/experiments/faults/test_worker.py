@@ -21,13 +21,25 @@ pytest.importorskip("tokenizers")
 
 WORKERS = 4
 NOT_SHARED = (  # every rank ends with parameters of its own
-    *("forward-through-module", "moved-model", "late-unfrozen", "no-sync-off-by-one"),
-    *("own-initialisation", "own-adapter", "skipped-reduction"),
+    *("forward-through-module", "adapter-around-the-wrapper", "moved-model", "late-unfrozen"),
+    *("no-sync-off-by-one", "no-sync-left", "hook-that-keeps", "skipped-reduction"),
+    *("own-initialisation", "own-first-policy", "own-adapter", "last-bucket-kept"),
+    *("late-parameter", "own-noise"),
 )
-ONE_DIFFERS = ("missing-gradient", "skipped-update", "own-sum", "desynchronised")
-NOT_FINITE = ("reduction-makes-nan", "nan-gradient")
-# Training does not read the running averages; DDP does not call torch.distributed.all_reduce.
-HARMLESS = ("own-buffers", "changing-sum")
+IN_TWO = (  # one rank's parameters, or a half's, differ from the others'
+    *("missing-gradient", "skipped-update", "own-sum", "desynchronised", "halves-apart"),
+    *("other-learning-rate", "other-weight-decay", "other-betas", "other-optimizer"),
+    *("scheduler-of-its-own", "warmed-up-again", "stale-sum", "spike-of-its-own"),
+    *("loaded-on-rank-zero", "average-not-taken-back", "lost-optimizer-state", "own-clip"),
+    *("flipped-bit", "one-update-more", "pruned-on-one-rank"),
+)
+NOT_FINITE = ("reduction-makes-nan", "nan-gradient", "infinite-element")
+# Training does not read the running averages; DDP does not call torch.distributed.all_reduce; some
+# settings change no number on this machine, or none in the first steps.
+HARMLESS = (
+    *("own-buffers", "own-statistics", "validation-in-training-mode", "changing-sum"),
+    *("other-precision", "other-determinism", "other-environment", "drops-last", "raised-loss"),
+)
 
 
 class NoMonitor:
@@ -48,16 +60,16 @@ class NoMonitor:
 
 def short(case: Case) -> Case:
     epoch_steps = min(case.configuration.epoch_steps, 1)
-    configuration = replace(case.configuration, steps=3, epoch_steps=epoch_steps)
-    return replace(case, configuration=configuration, begins=min(case.begins, 1))
+    configuration = replace(case.configuration, steps=6, epoch_steps=epoch_steps)
+    return replace(case, configuration=configuration, begins=min(case.begins, 3))
 
 
 def trained(case: Case, corpus: Any) -> Any:
     """This rank's parameters at the end."""
-    from presum.experiments.faults import injectors
+    from presum.experiments.faults.injectors import injector
     from presum.experiments.faults.training import Training
 
-    kind = getattr(injectors, case.injector) if case.injector else Training
+    kind = injector(case.injector) if case.injector else Training
     training = kind(case, corpus, seed=1)
     training.run(Path("unused"), tick=lambda: None)
     return torch.cat([p.detach().flatten() for p in training.model.parameters()])
@@ -93,13 +105,14 @@ def test_faults_break_what_they_say_and_twins_are_in_order(
     hashes = json.loads((tmp_path / "hashes.json").read_text())
     for fault in FAULTS:
         found = hashes[fault.name]
-        if fault.name in NOT_FINITE:
+        kind = FAULTS[FAULTS.index(fault) // 2 * 2].name
+        if kind in NOT_FINITE:
             assert set(found) == {""}, fault.name
             continue
-        distinct = WORKERS if fault.name in NOT_SHARED else 2 if fault.name in ONE_DIFFERS else 1
+        distinct = WORKERS if kind in NOT_SHARED else 2 if kind in IN_TWO else 1
         assert len(set(found)) == distinct, fault.name
         (twin,) = set(hashes[fault.twin.folder])  # all ranks alike
-        assert (set(found) == {twin}) == (fault.name in HARMLESS), fault.name
+        assert (set(found) == {twin}) == (kind in HARMLESS), fault.name
 
 
 def table_of(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, Any]:
@@ -110,13 +123,15 @@ def table_of(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[
 def test_some_faults_are_found_and_their_twins_stay_quiet(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    some = "12,22,25,27,28,nan-gradient,duplicated-pair"
+    some = "12,22,25,27,28,nan-gradient,duplicated-pair,shared-episodes,other-environment"
     arguments = ["--faults", some, "--workers", str(WORKERS), "--steps", "30"]
     code, whole = table_of([*arguments, "--out", str(tmp_path)], capsys)
     assert [f for f in whole["faults"] if not f["passed"]] == []
     assert code == 0
+    code, again = table_of([*arguments, "--out", str(tmp_path)], capsys)  # nothing is run again
+    assert again == whole
     assert all(f["in_time"] for f in whole["faults"])
-    assert (tmp_path / "nan-gradient" / "presum.db").is_file()
+    assert (tmp_path / "4-workers" / "nan-gradient" / "presum.db").is_file()
 
 
 @pytest.mark.deep

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A fault, and what presum must say of it. Needs no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from presum.experiments.faults.plan import Case, Configuration
+
+HASH_INTERVAL = 25  # steps until every parameter was hashed, and between reduced gradients
+_BLOCKS = Configuration()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """One fault and the finding that it must lead to."""
+
+    name: str
+    row: int | None = None  # of the catalogue of public reports; None: not among them
+    thread: str = ""
+    what: str
+    injector: str  # a class of injectors.py
+    expects: str  # the check id
+    severity: str
+    ranks: str = "culprit"  # Roles.named
+    begins: int = 0  # the first step that is wrong
+    target: int | None = None  # steps from there to the finding, at most; None: none is set
+    variant: bool = False  # on another model than the fault's first
+    configuration: Configuration = _BLOCKS
+
+    @property
+    def case(self) -> Case:
+        """The run with the fault."""
+        return Case(
+            folder=self.name,
+            configuration=self.configuration,
+            injector=self.injector,
+            begins=self.begins,
+        )
+
+    @property
+    def twin(self) -> Case:
+        """The run without it."""
+        return Case(folder=f"clean-{self.configuration.name}", configuration=self.configuration)
+
+
+@dataclass(frozen=True)
+class Absent:
+    """A fault that is not injected, and why."""
+
+    row: int | None
+    thread: str
+    what: str
+    why: str

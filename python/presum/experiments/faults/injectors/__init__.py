@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One class a fault: a clean run with one method changed. By the place of what is broken."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from presum.experiments.faults.injectors import (
+    gradients,
+    randomness,
+    reductions,
+    samples,
+    settings,
+    states,
+)
+
+if TYPE_CHECKING:
+    from presum.experiments.faults.training import Training
+
+_MODULES = (samples, randomness, settings, reductions, states, gradients)
+
+
+def injector(name: str) -> type[Training]:
+    """The class of a name. Raises LookupError where there is none."""
+    for module in _MODULES:
+        if name in vars(module):
+            return vars(module)[name]  # type: ignore[no-any-return]
+    raise LookupError(name)

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a loader draws its samples from.
+
+Only attributes are read, where objects keep them; of the user's nothing is called but the data
+set's ``__len__``, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import PurePath
+from typing import Any
+
+import numpy as np
+import torch
+
+from presum.devices.readable import readable
+from presum.fingerprints.families import KIND, hash_text
+from presum.fingerprints.rows import hash_tensor
+from presum.fingerprints.samplers import DEPTH_MAX, Description, first_kept, kept
+
+INNER_DATASETS = ("dataset", "datasets", "_dataset")
+ENTRIES_MAX = 10_000
+ROWS_MAX = 256
+TENSORS_MAX = 16
+LISTS = ("samples", "imgs", "files", "paths", "file_list", "filenames", "data_files", "classes")
+TEXTS = ("split",)
+CONTENTS = ("tensors", "data", "targets", "labels")
+
+
+def _length(thing: Any) -> int | None:
+    try:
+        return len(thing)
+    except Exception:
+        return None
+
+
+def describe_data(dataset: Any) -> Description:
+    """Class and length of a data set and hashes: of what it lists, such as its files, of the
+    positions that a subset holds, and of 256 evenly spaced rows of the tensors that it keeps.
+
+    Paths count by their last two parts, for machines keep data in different places; fingerprints
+    of Hugging Face data sets are left out, for they hold times and, at times, random numbers.
+    """
+    parts = _datasets(dataset)
+    names = "(".join(type(part).__name__ for part in parts) + ")" * (len(parts) - 1)
+    values = [(KIND["data_class"], hash_text(names))]
+    length = _length(dataset)
+    if length is not None:
+        values.append((KIND["data_length"], length))
+    found = [listed for part in parts for listed in _manifest(part)]
+    if found:
+        values.append((KIND["data_attributes"], hash_text(repr(found))))
+    subsets = [hashed for part in parts if (hashed := _subset(part)) is not None]
+    if subsets:
+        values.append((KIND["data_subset"], hash_text(repr(subsets))))
+    contents = [hashed for part in parts for hashed in _contents(part)]
+    if contents:
+        values.append((KIND["data_contents"], hash_text(repr(contents))))
+    listed = ", ".join(dict.fromkeys(name for name, _ in found))
+    return Description(
+        values, f"{names}: length={length}" + (f", compared by {listed}" if listed else "")
+    )
+
+
+def _datasets(dataset: Any) -> list[Any]:
+    """The data set and those inside it, level by level."""
+    parts, level = [dataset], [dataset]
+    while level and len(parts) < DEPTH_MAX:
+        inside = [first_kept([part], INNER_DATASETS) for part in level]
+        level = [x for part in inside for x in (part if isinstance(part, list) else [part])]
+        level = [part for part in level if hasattr(part, "__dict__")]
+        parts += level
+    return parts[:DEPTH_MAX]
+
+
+def _manifest(dataset: Any) -> Iterator[tuple[str, Any]]:
+    for name in TEXTS:
+        if isinstance(text := kept(dataset, name), str):
+            yield name, text
+    for name in LISTS:
+        entries = kept(dataset, name)
+        if isinstance(entries, (list, tuple)) and entries:
+            step = -(-len(entries) // ENTRIES_MAX)
+            shown = [_entry(entry) for entry in entries[::step]]
+            if all(text is not None for text in shown):
+                yield name, (len(entries), shown)
+
+
+def _entry(entry: Any) -> str | None:
+    """The end of a path or text; of a tuple its first part's, as in (path, class)."""
+    if isinstance(entry, tuple) and entry:
+        entry = entry[0]
+    if isinstance(entry, PurePath):
+        entry = entry.as_posix()
+    return "/".join(entry.rsplit("/", 2)[-2:]) if isinstance(entry, str) else None
+
+
+def _spaced(entries: Any, most: int) -> Any:
+    return entries[:: -(-len(entries) // most)]
+
+
+def _subset(dataset: Any) -> tuple[int, int] | None:
+    """How many positions of another data set it holds, and a hash of them."""
+    indices = kept(dataset, "indices")
+    if isinstance(indices, (torch.Tensor, np.ndarray)) and indices.ndim == 1:
+        indices = indices.tolist()
+    if not isinstance(indices, (list, tuple, range)) or not indices:
+        return None
+    return len(indices), hash_text(repr(list(_spaced(indices, ENTRIES_MAX))))
+
+
+def _contents(dataset: Any) -> Iterator[tuple[str, list[int]]]:
+    for name in CONTENTS:
+        held = kept(dataset, name)
+        if isinstance(held, list) and held and all(isinstance(x, int) for x in held[:TENSORS_MAX]):
+            yield name, [len(held), hash_text(repr(_spaced(held, ENTRIES_MAX)))]
+            continue
+        several = held[:TENSORS_MAX] if isinstance(held, (tuple, list)) else (held,)
+        for tensor in several:
+            hashes = _hash_rows(tensor)
+            if hashes is not None:
+                yield name, hashes
+
+
+def _hash_rows(held: Any) -> list[int] | None:
+    if isinstance(held, np.ndarray) and held.dtype.kind in "iufb" and held.ndim > 0 and len(held):
+        rows = torch.from_numpy(np.array(_spaced(held, ROWS_MAX)))
+    elif isinstance(held, torch.Tensor) and held.is_cpu and held.dim() > 0 and len(held):
+        plain = readable(held.detach())
+        if plain is None or plain.element_size() > 8:
+            return None
+        rows = _spaced(plain, ROWS_MAX)
+    else:
+        return None
+    if rows.numel() == 0:
+        return None
+    hashes = hash_tensor([("", rows.unsqueeze(1) if rows.dim() == 1 else rows)], 0)
+    assert isinstance(hashes, list)
+    return [len(held), *hashes]

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is said of new findings while the training runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from presum.findings import Finding, announcement
+
+QUIET_SECONDS = 10.0
+
+
+class Announcements:
+    """A critical finding is said at once, with its remedy; a warning in one line, at most one in
+    ``QUIET_SECONDS``: those of that time are counted and said with the next. Information is not."""
+
+    def __init__(self, say: Callable[[str], None], run: Path) -> None:
+        self._say = say
+        self._run = run
+        self._said = -QUIET_SECONDS
+        self._waiting: list[Finding] = []
+
+    def take(self, finding: Finding) -> None:
+        if finding.severity == "critical":
+            self._say(announcement(finding, self._run))
+        elif finding.severity == "warning":
+            self._waiting.append(finding)
+
+    def flush(self) -> None:
+        """Say what waits, unless something was said just now."""
+        now = time.monotonic()
+        if not self._waiting or now - self._said < QUIET_SECONDS:
+            return
+        self._said = now
+        first, *others = self._waiting
+        self._waiting.clear()
+        more = f" ({len(others)} more: presum findings {self._run})" if others else ""
+        self._say(f"presum: {first}{more}")

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+
+#include "cli/cli.h"
+#include "cli/commands.h"
+#include "cli/text.h"
+#include "cli/verb.h"
+#include "diagnose/diagnoser.h"
+#include "diagnose/explanations.h"
+
+namespace presum::cli {
+namespace {
+
+using diagnose::CheckInfo;
+
+constexpr const char* kHelp =
+    "What a check compares, what it cannot see, how the mistake looks in a program, and what to\n"
+    "do about it. Without CHECK: a list of all.\n\n"
+    "Exit code: 0 explained, 2 there is no such check.\n\n"
+    "Example: presum explain duplicate-data";
+
+struct Options {
+  std::string check;
+};
+
+std::string list() {
+  std::string out;
+  for (const CheckInfo& check : diagnose::catalogue()) {
+    out += fmt::format("{:<27} {:<9} {}\n", check.id, to_string(check.severity), check.looks_at);
+  }
+  return out + "\npresum explain CHECK says more of one.\n";
+}
+
+std::string indented(std::string_view text) {
+  std::string out = "    ";
+  for (const char c : text) out += c == '\n' ? std::string("\n    ") : std::string(1, c);
+  return out;
+}
+
+std::string text_of(const CheckInfo& check, const diagnose::Explanation& more) {
+  std::string out = fmt::format("{} ({})\n\n", check.id, to_string(check.severity));
+  out += fmt::format("compares    {}\n", check.looks_at);
+  out += fmt::format("matters     {}\n", more.consequence);
+  out += fmt::format("not seen    {}\n", more.blind);
+  out += fmt::format("do          {}\n", check.remedy);
+  if (!check.resembles.empty()) out += fmt::format("resembles   {}\n", check.resembles);
+  return out + fmt::format("in code\n\n{}\n", indented(more.code));
+}
+
+int explain(const Options& options, const Streams& io) {
+  if (options.check.empty()) {
+    io.out << list();
+    return kOk;
+  }
+  const auto all = diagnose::catalogue();
+  const auto check = std::ranges::find(all, options.check, &CheckInfo::id);
+  if (check == all.end()) {
+    return complain(
+        io, "explain",
+        Error{ErrorCode::kNotFound, fmt::format("there is no check {}; presum explain lists all",
+                                                printable(options.check))});
+  }
+  io.out << text_of(*check, *diagnose::explanation(check->id));
+  return kOk;
+}
+
+}  // namespace
+
+void add_explain(CLI::App& program, Command& chosen) {
+  auto options = std::make_shared<Options>();
+  auto* command = program.add_subcommand("explain", "what a check compares, and how to mend it");
+  command->footer(kHelp);
+  command->add_option("CHECK", options->check, "such as duplicate-data, as findings name it");
+  choose(command, chosen, options, explain);
+}
+
+}  // namespace presum::cli

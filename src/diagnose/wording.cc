@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "diagnose/wording.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdlib>
+#include <limits>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "diagnose/explanations.h"
+#include "diagnose/text.h"
+
+namespace presum::diagnose {
+namespace {
+
+using Texts = std::vector<std::string>;
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr double kSmallest = 0.05;    // an effect that is worth a word, in deviations
+constexpr double kNearInteger = 0.3;  // over the integer: 0.15 for 2, 0.03 for 10
+
+// What one alarm left in the evidence: a row of entries that begins with its statistic.
+struct Shown {
+  std::string statistic;
+  std::string ranks;  // empty: the finding's
+  std::string layer;
+  double effect = 0;
+  double ratio = kNan;
+  bool event = false;
+};
+
+double as_number(const Finding::Value& value) {
+  if (const auto* real = std::get_if<double>(&value)) return *real;
+  if (const auto* whole = std::get_if<std::int64_t>(&value)) return static_cast<double>(*whole);
+  return kNan;
+}
+
+std::string as_text(const Finding::Value& value) {
+  if (const auto* real = std::get_if<double>(&value)) return number(*real);
+  if (const auto* whole = std::get_if<std::int64_t>(&value)) return fmt::format("{}", *whole);
+  return std::get<std::string>(value);
+}
+
+// Takes an entry of a statistic; false where it is none.
+bool take(const std::string& name, const Finding::Value& value, std::vector<Shown>& shown) {
+  if (name.ends_with("statistic")) {
+    shown.push_back({.statistic = as_text(value)});
+    return true;
+  }
+  if (shown.empty()) return name.ends_with("effect_sd");
+  Shown& last = shown.back();
+  if (name.ends_with("effect_sd")) {
+    last.effect = as_number(value);
+  } else if (name.ends_with("tokens_ratio")) {
+    return false;
+  } else if (name.ends_with("ratio")) {
+    last.ratio = as_number(value);
+  } else if (name == "group" || name.ends_with("_group")) {
+    last.layer = as_text(value);
+  } else if (name.ends_with("_ranks")) {
+    last.ranks = as_text(value);
+  } else if (name == "z" || name.ends_with("_z")) {
+    last.effect = as_number(value);
+    last.event = true;
+  } else {
+    return name.ends_with("log10_evidence");
+  }
+  return true;
+}
+
+std::string_view words_of(std::string_view statistic) {
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 6> kWords{{
+      {"norm", "gradient norm"},
+      {"direction", "cosine with the others"},
+      {"peak", "largest element for its norm"},
+      {"residual", "gradient norm for its loss"},
+      {"tokens", "target tokens"},
+      {"micro_batch_loss", "scatter of micro-batch losses"},
+  }};
+  const auto found =
+      std::ranges::find(kWords, statistic, &std::pair<std::string_view, std::string_view>::first);
+  return found == kWords.end() ? statistic : found->second;
+}
+
+std::string phrase(const Shown& s) {
+  std::string out(words_of(s.statistic));
+  if (s.statistic == "group_norm") out = "gradient norm";
+  if (!s.layer.empty()) out += fmt::format(" (most in {})", s.layer);
+  const char* side = s.effect >= 0 ? "above" : "below";
+  if (s.event) {
+    out += fmt::format(" {} spreads {} everything seen before", number(std::abs(s.effect)), side);
+  } else if (std::isfinite(s.ratio)) {
+    out += fmt::format(" {} times the others'", number(s.ratio));
+    if (std::abs(s.effect) >= kSmallest) {
+      out += fmt::format(" ({} spreads {})", number(std::abs(s.effect)), side);
+    }
+  } else if (std::abs(s.effect) >= kSmallest) {
+    out += fmt::format(" {} spreads {} the others'", number(std::abs(s.effect)), side);
+  } else {
+    return "";
+  }
+  return s.ranks.empty() ? out : fmt::format("{} (ranks {})", out, s.ranks);
+}
+
+struct Phrase {
+  std::string_view name;
+  std::string_view text;  // with the value put in
+};
+
+constexpr std::array<Phrase, 26> kPhrases{{
+    {"nonfinite_elements", "elements not finite: {}"},
+    {"steps_missing", "steps without them: {}"},
+    {"unreduced_steps", "optimiser steps without a reduction: {}"},
+    {"workers_with_own_gradient", "workers that stepped on their own gradient: {}"},
+    {"distinct_reduced_gradients", "different reduced gradients: {}"},
+    {"ranks_around_wrapper", "forward passes around the wrapper on ranks {}"},
+    {"workers_with_nonfinite_result", "workers whose result is not finite: {}"},
+    {"factor", "{} times the mean gradient"},
+    {"groups_of_ranks", "ranks that read alike: {}"},
+    {"distinct_gradients", "different gradients in the step: {}"},
+    {"samples_doubled", "samples drawn again: {}"},
+    {"samples_drawn", "drawn in all: {}"},
+    {"samples_lost", "samples never drawn: {}"},
+    {"samples_lost_at_least", "samples left out: at least {}"},
+    {"indices_in_conflict", "draws of an index that gave other rows: {}"},
+    {"batches_repeated", "batches in the order of the pass before: {}"},
+    {"steps_frozen", "steps in which it repeated: {}"},
+    {"groups", "differ in {}"},
+    {"distinct_copies", "different copies: {}"},
+    {"tokens_ratio", "{} times the others' target tokens"},
+    {"tokens_cv", "token counts vary by {} of their mean"},
+    {"loss_gap", "the two means of the loss are {} apart"},
+    {"elements_wrong", "elements wrong: {}"},
+    {"rows_distinct", "different rows: {}"},
+    {"equal_until_step", "equal when they were hashed before, at step {}"},
+    {"batches_apart", "batches more than the others': {}"},
+}};
+
+// Says nothing beside the title, or nothing at all.
+bool empty_of_news(const Finding& finding, std::string_view name, const Finding::Value& value) {
+  constexpr std::array<std::string_view, 14> kSilent{
+      "differ",       "workers_not_finite", "workers_zero",     "data_pass", "how",
+      "data_changed", "groups_different",   "workers_expected", "elements",  "audited_by_rank",
+      "factor_error", "reduced_norm",       "mean_norm",        "rows"};
+  if (std::ranges::find(kSilent, name) != kSilent.end()) return true;
+  if (name == "rows_equal_share" && as_number(value) == 1) return true;
+  if (name == "distinct_reduced_gradients" && as_number(value) == 1) return true;
+  if (std::holds_alternative<double>(value) && std::isnan(as_number(value))) return true;
+  return name == "samples_lost_at_least" &&
+         std::ranges::any_of(finding.evidence,
+                             [](const auto& entry) { return entry.first == "samples_lost"; });
+}
+
+std::string plain_phrase(std::string_view name, const Finding::Value& value) {
+  const auto known = std::ranges::find(kPhrases, name, &Phrase::name);
+  if (known != kPhrases.end()) return fmt::format(fmt::runtime(known->text), as_text(value));
+  std::string out(name);
+  std::ranges::replace(out, '_', ' ');
+  return fmt::format("{}: {}", out, as_text(value));
+}
+
+std::string began(const Finding& finding, const Finding::Value& alarm) {
+  const double step = as_number(alarm);
+  if (!(step > static_cast<double>(finding.first_step))) return "";
+  return fmt::format("began at step {}, certain at {}", finding.first_step, as_text(alarm));
+}
+
+struct Said {
+  Texts phrases;
+  std::vector<Shown> shown;
+};
+
+Said said(const Finding& finding) {
+  Said out;
+  Texts others;
+  std::string since;
+  for (const auto& [name, value] : finding.evidence) {
+    if (name == "alarm_step") {
+      since = began(finding, value);
+    } else if (!take(name, value, out.shown) && !empty_of_news(finding, name, value)) {
+      others.push_back(plain_phrase(name, value));
+    }
+  }
+  for (const Shown& s : out.shown) {
+    std::string text = phrase(s);
+    if (!text.empty()) out.phrases.push_back(std::move(text));
+  }
+  out.phrases.insert(out.phrases.end(), others.begin(), others.end());
+  if (!since.empty()) out.phrases.push_back(since);
+  return out;
+}
+
+// k >= 2 where the ratio is that whole number, or its inverse; else 0.
+int whole_factor(double ratio) {
+  if (!(ratio > 0) || !std::isfinite(ratio)) return 0;
+  const double factor = std::max(ratio, 1 / ratio);
+  const double nearest = std::round(factor);
+  return nearest >= 2 && nearest <= 64 && std::abs(factor / nearest - 1) <= kNearInteger / nearest
+             ? static_cast<int>(nearest)
+             : 0;
+}
+
+const Shown* of(const std::vector<Shown>& shown, std::string_view statistic) {
+  const auto found = std::ranges::find_if(
+      shown, [&](const Shown& s) { return s.ranks.empty() && s.statistic == statistic; });
+  return found == shown.end() ? nullptr : &*found;
+}
+
+void suspect_norm(const Shown& norm, Texts& out) {
+  const int factor = whole_factor(norm.ratio);
+  if (factor > 0 && norm.ratio > 1) {
+    out.push_back(fmt::format("a loss that is not divided by {}, as it is on the others", factor));
+  } else if (factor > 0) {
+    out.push_back(fmt::format("a loss that is divided by {} once more", factor));
+  }
+  if (norm.ratio < 0.5) out.emplace_back("a gradient that is clipped before the reduction");
+}
+
+void suspect_outlier(const std::vector<Shown>& shown, Texts& out) {
+  const Shown* loss = of(shown, "loss");
+  const Shown* norm = of(shown, "norm");
+  if (norm != nullptr && std::isfinite(norm->ratio)) suspect_norm(*norm, out);
+  if (loss != nullptr && loss->effect > 0) {
+    out.emplace_back(
+        "other labels or inputs (mixed up, another normalisation, tokeniser or mask), or a loss "
+        "that is reduced otherwise");
+  } else if (loss != nullptr) {
+    out.emplace_back("easier or repeated data, or a regularisation that is switched off");
+  }
+  if (of(shown, "direction") != nullptr) {
+    out.emplace_back("labels that do not belong to their inputs, or a gradient of another step");
+  }
+  if (of(shown, "peak") != nullptr) out.emplace_back("single elements that were damaged");
+  if (of(shown, "group_norm") != nullptr) {
+    out.emplace_back("a layer that is frozen, scaled or dropped on these ranks alone");
+  }
+}
+
+std::string suspects(const Finding& finding, const std::vector<Shown>& shown) {
+  Texts out;
+  const auto tokens = std::ranges::find_if(
+      finding.evidence, [](const auto& entry) { return entry.first == "tokens_ratio"; });
+  if (tokens != finding.evidence.end()) {
+    out.emplace_back("prompts or padding that are not masked as on the others, or other lengths");
+  }
+  if (finding.check == "worker-outlier") suspect_outlier(shown, out);
+  if (finding.check == "pair-too-similar" || finding.check == "too-consistent") {
+    out.emplace_back("the same samples, or one seed for noise and augmentation");
+  }
+  return fmt::format("{}", fmt::join(out, "; "));
+}
+
+std::string since(const Finding& finding) {
+  if (finding.first_step == finding.last_step)
+    return fmt::format(", at step {}", finding.last_step);
+  return fmt::format(", since step {}, last seen at {}", finding.first_step, finding.last_step);
+}
+
+}  // namespace
+
+Wording wording(const Finding& finding) {
+  const Said found = said(finding);
+  Wording out;
+  out.sentence = finding.title + since(finding);
+  if (!finding.elsewhere.empty()) {
+    out.sentence += fmt::format(", in {} models", finding.elsewhere.size() + 1);
+  }
+  out.evidence = fmt::format("{}", fmt::join(found.phrases, "; "));
+  const Explanation* of_check = explanation(finding.check);
+  if (of_check != nullptr) out.more = "presum explain " + finding.check;
+  if (finding.severity == Severity::kInfo) return out;
+  out.suspects = suspects(finding, found.shown);
+  if (of_check != nullptr) out.consequence = of_check->consequence;
+  return out;
+}
+
+}  // namespace presum::diagnose

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "diagnose/wording.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "diagnose/diagnoser.h"
+#include "diagnose/explanations.h"
+
+namespace presum::diagnose {
+namespace {
+
+Finding outlier() {
+  Finding f;
+  f.check = "worker-outlier";
+  f.severity = Severity::kWarning;
+  f.ranks = {2};
+  f.first_step = 101;
+  f.last_step = 140;
+  f.title = "Rank 2 had a gradient norm persistently higher than the other workers'";
+  f.evidence = {{"statistic", std::string("norm")},
+                {"alarm_step", std::int64_t{114}},
+                {"log10_evidence", 6.2},
+                {"effect_sd", 7.0},
+                {"ratio", 3.97}};
+  return f;
+}
+
+TEST(Wording, SaysSinceWhenWithHowMuchAndWhatItMayBe) {
+  const Wording said = wording(outlier());
+  EXPECT_EQ(said.sentence,
+            "Rank 2 had a gradient norm persistently higher than the other workers', since step "
+            "101, last seen at 140");
+  EXPECT_EQ(said.evidence,
+            "gradient norm 3.97 times the others' (7 spreads above); began at step 101, certain at "
+            "114");
+  EXPECT_EQ(said.suspects, "a loss that is not divided by 4, as it is on the others");
+  EXPECT_EQ(said.more, "presum explain worker-outlier");
+  EXPECT_FALSE(said.consequence.empty());
+}
+
+TEST(Wording, OfOneStep) {
+  Finding f = outlier();
+  f.first_step = f.last_step = 114;
+  const Wording said = wording(f);
+  EXPECT_TRUE(said.sentence.ends_with(", at step 114")) << said.sentence;
+  EXPECT_EQ(said.evidence.find("began"), std::string::npos);
+}
+
+TEST(Wording, OfSeveralModels) {
+  Finding f = outlier();
+  f.elsewhere = {{1, 1, 0}, {1, 2, 0}};
+  EXPECT_TRUE(wording(f).sentence.ends_with("last seen at 140, in 3 models"));
+}
+
+TEST(Wording, SeveralStatisticsAreToldApartWithTheRanksOfOthers) {
+  Finding f = outlier();
+  f.evidence[4].second = 0.06;
+  f.evidence[3].second = -8.0;
+  f.evidence.emplace_back("worker_outlier_statistic", std::string("loss"));
+  f.evidence.emplace_back("worker_outlier_effect_sd", 2.5);
+  f.evidence.emplace_back("worker_outlier_ranks", std::string("0,1,3"));
+  const Wording said = wording(f);
+  EXPECT_EQ(said.evidence,
+            "gradient norm 0.06 times the others' (8 spreads below); loss 2.5 spreads above the "
+            "others' (ranks 0,1,3); began at step 101, certain at 114");
+  EXPECT_NE(said.suspects.find("clipped before the reduction"), std::string::npos);
+  EXPECT_EQ(said.suspects.find("labels"), std::string::npos) << "what others show is no suspect";
+}
+
+TEST(Wording, LeavesOutWhatSaysNothing) {
+  Finding f;
+  f.check = "duplicate-data";
+  f.severity = Severity::kCritical;
+  f.title = "Ranks 0-1 read the same samples";
+  f.evidence = {{"groups_of_ranks", std::string("0,1")},
+                {"distinct_gradients", std::int64_t{7}},
+                {"how", std::string("samples")},
+                {"rows_equal_share", 1.0},
+                {"effect_sd", 0.0},
+                {"something_new", std::int64_t{5}},
+                {"unknown", std::numeric_limits<double>::quiet_NaN()}};
+  EXPECT_EQ(wording(f).evidence,
+            "ranks that read alike: 0,1; different gradients in the step: 7; something new: 5");
+}
+
+TEST(Wording, OfInformationThereIsNoConsequenceAndNoSuspect) {
+  Finding f = outlier();
+  f.severity = Severity::kInfo;
+  const Wording said = wording(f);
+  EXPECT_EQ(said.consequence, "");
+  EXPECT_EQ(said.suspects, "");
+  EXPECT_NE(said.evidence, "");
+}
+
+TEST(Wording, OfACheckThatThisVersionDoesNotKnow) {
+  Finding f = outlier();
+  f.check = "of-another-version";
+  const Wording said = wording(f);
+  EXPECT_EQ(said.more, "");
+  EXPECT_EQ(said.consequence, "");
+}
+
+TEST(Explanations, EveryCheckHasOne) {
+  for (const CheckInfo& check : catalogue()) {
+    const Explanation* more = explanation(check.id);
+    ASSERT_NE(more, nullptr) << check.id;
+    EXPECT_TRUE(more->consequence.ends_with('.')) << check.id;
+    EXPECT_TRUE(more->blind.ends_with('.')) << check.id;
+    EXPECT_FALSE(more->code.empty()) << check.id;
+  }
+  EXPECT_EQ(explanation("no-such-check"), nullptr);
+}
+
+}  // namespace
+}  // namespace presum::diagnose
