@@ -362,6 +362,24 @@ TEST(Duplicates, EqualInputThatAProgramDrawsIsSeenThoughItsLossesDiffer) {
   EXPECT_EQ(w.first().severity, Severity::kCritical);
 }
 
+TEST(Duplicates, NeighboursThatShareTheirInputAreModelParallelWhereAllOfThemDo) {
+  const auto found = [](auto pair_of) {
+    Watched w;
+    w.play(0, 20, [&](StepRecord& r) {
+      draw_itself(r, [&](const WorkerRecord& x) { return 1000 * r.step + pair_of(x.rank) * 10; });
+    });
+    EXPECT_EQ(w.ids(), Ids{"duplicate-data"});
+    return w.first();
+  };
+  const auto neighbours = found([](std::uint32_t rank) { return rank / 2; });
+  EXPECT_EQ(neighbours.severity, Severity::kInfo);
+  EXPECT_NE(neighbours.title.find("in groups of 2"), std::string::npos) << neighbours.title;
+  EXPECT_NE(neighbours.remedy.find("process_group="), std::string::npos);
+  EXPECT_EQ(found([](std::uint32_t rank) { return rank % 4; }).severity, Severity::kCritical);
+  const auto most = [](std::uint32_t rank) { return rank < 6 ? rank / 2 : rank; };
+  EXPECT_EQ(found(most).severity, Severity::kCritical);
+}
+
 TEST(Duplicates, NoiseThatIsEqualInSomeOfTheStepsIsCalledSo) {
   Watched w;
   w.play(0, 60, [](StepRecord& r) {

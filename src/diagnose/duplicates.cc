@@ -104,6 +104,18 @@ std::uint64_t content_of(const StepContext& context, std::size_t place) {
   return context.batches[place].set + (whole == nullptr ? 0 : mix64(*whole));
 }
 
+// Neighbouring ranks with the same input k by k, other k by k: sequence or context parallelism.
+bool in_blocks(const StepContext& context, const std::vector<Members>& groups) {
+  if (groups.size() < 2) return false;
+  const std::size_t each = context.record.workers_expected / groups.size();
+  return each * groups.size() == context.record.workers_expected &&
+         std::ranges::all_of(groups, [&](const Members& members) {
+           const Ranks ranks = ranks_of(context, members);
+           return ranks.size() == each && ranks.front() % each == 0 &&
+                  ranks.back() - ranks.front() == each - 1;
+         });
+}
+
 bool samples_known(const StepContext& context) {
   return std::any_of(context.batches.begin(), context.batches.end(),
                      [](const Batch& b) { return b.known; });
@@ -182,7 +194,7 @@ void Duplicates::add_rows(const StepContext& context, Members members, Found& fo
   const bool changing = drawn->changes >= kInARow;
   if (drawn->known < kToSee || (!changing && contradicted(context, members))) return;
   const bool always = 10 * drawn->equal >= 9 * drawn->known;
-  (always ? found.rows : found.at_times).push_back(std::move(members));
+  (always ? found.drawn : found.at_times).push_back(std::move(members));
 }
 
 void Duplicates::group_gradients(const StepContext& context, Found& found) {
@@ -222,6 +234,11 @@ void Duplicates::update(const StepContext& context, SignalLog& log) {
   watch_undealt(context);
   if (!by_design) group_rows(context, found);
   group_gradients(context, found);
+  if (in_blocks(context, found.drawn)) {
+    report_blocks(context, found, log);
+  } else if (found.drawn.size() < 2 || context.complete()) {
+    std::ranges::move(found.drawn, std::back_inserter(found.rows));
+  }
   if (!found.rows.empty() || !found.gradients.empty()) report(context, found, log);
   for (const Members& members : found.at_times) report_at_times(context, members, log);
   for (const Members& members : found.unlike) report_unlike(context, members, log);
@@ -247,6 +264,19 @@ void Duplicates::report(const StepContext& context, const Found& found, SignalLo
                      {"distinct_gradients", std::int64_t{context.record.distinct_gradients}},
                      {"how", by_rows ? "samples" : "gradients"}};
   if (by_rows) signal.evidence.emplace_back("rows_equal_share", share_of_rows(context, found.rows));
+  log.add(std::move(signal), 1);
+}
+
+void Duplicates::report_blocks(const StepContext& context, const Found& found, SignalLog& log) {
+  const std::size_t each = found.drawn.front().size();
+  Signal signal =
+      sighting(Check::kDuplicateData, context.record.step, {all_ranks(context.record), true});
+  signal.key = 2;
+  signal.severity = Severity::kInfo;
+  signal.confidence = 0.9;
+  signal.title = in_groups_of(each);
+  signal.remedy = kNameTheGroup;
+  signal.evidence = {{"ranks_per_place", static_cast<std::int64_t>(each)}};
   log.add(std::move(signal), 1);
 }
 

@@ -40,6 +40,7 @@ class Duplicates {
   };
   struct Found {
     std::vector<Members> rows;       // groups that read the same samples
+    std::vector<Members> drawn;      // groups with the same input in all steps, of no loader
     std::vector<Members> at_times;   // groups with the same input in some steps, of no loader
     std::vector<Members> gradients;  // groups with the same gradient, whose samples are not known
     std::vector<Members> unlike;     // groups with the same gradient from different samples
@@ -50,6 +51,7 @@ class Duplicates {
   Undealt* undealt(const StepContext& context, const Members& members);
   void add_rows(const StepContext& context, Members members, Found& found);
   static void report(const StepContext& context, const Found& found, SignalLog& log);
+  static void report_blocks(const StepContext& context, const Found& found, SignalLog& log);
   void watch_undealt(const StepContext& context);
   void report_at_times(const StepContext& context, const Members& members, SignalLog& log) const;
   static void report_unlike(const StepContext& context, const Members& members, SignalLog& log);

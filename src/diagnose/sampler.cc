@@ -165,17 +165,19 @@ std::size_t ranks_per_place(const StepRecord& record) {
   return each;
 }
 
+std::string in_groups_of(std::size_t each) {
+  return "{Ranks} share their data in groups of " + std::to_string(each) +
+         ", as with sequence or tensor parallelism inside the data-parallel group";
+}
+
 void Sampler::tell_groups(const StepContext& context, std::size_t each, SignalLog& log) {
   Signal signal =
       sighting(Check::kSamplerMismatch, context.record.step, {all_ranks(context.record), true});
   signal.key = 1;
   signal.severity = Severity::kInfo;
   signal.confidence = 0.9;
-  signal.title = "{Ranks} share their data in groups of " + std::to_string(each) +
-                 ", as with sequence or tensor parallelism inside the data-parallel group";
-  signal.remedy =
-      "If that is meant, name the group of ranks that hold different data by `process_group=`, so "
-      "that these are compared. Else give every rank's sampler its own rank.";
+  signal.title = in_groups_of(each);
+  signal.remedy = kNameTheGroup;
   signal.evidence = {{"ranks_per_place", static_cast<std::int64_t>(each)}};
   log.add(std::move(signal), 1);
 }

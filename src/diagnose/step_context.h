@@ -22,6 +22,7 @@ struct StepContext {
   const Roster& roster;
 
   std::size_t workers() const { return record.workers.size(); }
+  bool complete() const { return workers() == record.workers_expected; }
   bool alone() const { return record.workers.size() < 2; }
 };
 
