@@ -15,6 +15,7 @@ enum class FingerprintKind : std::uint32_t {
   kRngDevice = 2,
   kRngNumpy = 3,
   kRngPython = 4,
+  kForwardDraws = 5,  // the step's first forward drew: 1 from the host's, 2 the device's torch
   kSamplerClass = 10,
   kSamplerSeed = 11,
   kSamplerEpoch = 12,
@@ -44,8 +45,10 @@ enum class FingerprintKind : std::uint32_t {
   kDeterminism = 51,        // determinism flags
   kWrapperForward = 61,     // 1: the forward pass went through the data-parallel wrapper
   kGradientWeight = 62,     // its gradient over that of its mean loss per token; a real number
+  kZeroShare = 63,          // of the elements of its gradient, those of exactly zero; a real number
   kBatch = 70,              // all samples of the step, in any order
   kUnreadInputs = 71,       // tensors that the step's forward passes took and that were not read
+  kLabels = 72,             // what loaders handed out beside the samples
 };
 
 enum class Expectation : std::uint8_t {

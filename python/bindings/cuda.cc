@@ -14,16 +14,17 @@ T* pointer(std::uintptr_t address) {
   return reinterpret_cast<T*>(address);
 }
 
-// `reals` are two doubles (sum of squares, maximum), `counts` two integers of 64 bits (non-finite
-// elements, fingerprint).
+// `reals` are two doubles (sum of squares, maximum), `counts` three integers of 64 bits
+// (non-finite elements, fingerprint, zeros).
 void cuda_gradient_pass(std::uintptr_t data, std::size_t count, int dtype, std::uintptr_t sketch,
                         std::uint32_t sketch_size, std::uint64_t seed, std::uintptr_t reals,
                         std::uintptr_t counts, std::uintptr_t workspace, std::uintptr_t stream) {
   auto* real = pointer<double>(reals);
+  auto* integer = pointer<std::int64_t>(counts);
   unwrap(observe::cuda::gradient_pass(
       memory_at<void>(data, count), count, static_cast<Dtype>(dtype),
       {pointer<float>(sketch), sketch_size, seed},
-      {real, real + 1, pointer<std::int64_t>(counts), pointer<std::uint64_t>(counts) + 1},
+      {real, real + 1, integer, pointer<std::uint64_t>(counts) + 1, integer + 2},
       pointer(workspace), pointer(stream)));
 }
 

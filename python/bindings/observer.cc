@@ -66,9 +66,10 @@ void reduced(Steps& o, ParameterId id, std::uintptr_t address, std::size_t count
 
 template <class To>
 void gradient_sums(To& to, ParameterId id, std::uint64_t elements, bool reduced, double sum_squares,
-                   double max_abs, std::uint64_t nonfinite, std::uint64_t fingerprint) {
-  unwrap(
-      to.gradients().take(id, {sum_squares, max_abs, nonfinite, fingerprint}, elements, reduced));
+                   double max_abs, std::uint64_t nonfinite, std::uint64_t fingerprint,
+                   std::uint64_t zeros) {
+  unwrap(to.gradients().take(id, {sum_squares, max_abs, nonfinite, fingerprint, zeros}, elements,
+                             reduced));
 }
 
 void state(Steps& o, std::uint32_t kind, std::uint32_t index, std::uintptr_t address,
@@ -172,7 +173,7 @@ void bind_contents(Class& bound) {
       .def("state_sum", &state_sum<Self>, nb::arg("kind"), nb::arg("index"), nb::arg("fingerprint"))
       .def("gradient_sums", &gradient_sums<Self>, nb::arg("parameter"), nb::arg("elements"),
            nb::arg("reduced"), nb::arg("sum_squares"), nb::arg("max_abs"), nb::arg("nonfinite"),
-           nb::arg("fingerprint"))
+           nb::arg("fingerprint"), nb::arg("zeros"))
       .def(
           "add_sketch",
           [](Self& self, const std::vector<float>& values) { self.gradients().add_sketch(values); },

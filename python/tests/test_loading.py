@@ -49,7 +49,7 @@ def record(run: Path, steps: int = STEPS, *, close: bool = True) -> None:
             one.begin_step(step)
             for index in range(2):
                 squares = float("nan") if (rank, step) == (1, 3) else 1.0 + rank
-                one.gradient_sums(index, 2, False, squares, 1.0, squares != squares, step + 7)
+                one.gradient_sums(index, 2, False, squares, 1.0, squares != squares, step + 7, 0)
             one.loss(1.0 + rank, 1, 1)
             one.samples([10 * step + rank])
             ingest(one.end_step(step, 1, 0, 1.0, 0))

@@ -114,6 +114,7 @@ struct Origin {
   enum class Place : std::uint8_t {
     kSettings,
     kDealing,  // samples to workers
+    kLabels,   // what belongs to the samples
     kData,
     kDraws,                 // from random generators
     kStart,                 // the weights that the runs began with

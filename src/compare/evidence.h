@@ -30,6 +30,7 @@ struct OtherSettings {
 
 // All workers together were given the same samples, but not each of them its own.
 struct SamplesDealtOtherwise {};
+struct OtherLabels {};  // the same rows at the same places
 
 // Samples, over all workers, that one run has more of than the other.
 struct OtherSamples {
@@ -58,8 +59,9 @@ struct OtherGradient {
 
 struct OtherReducedGradient {};
 
-using What = std::variant<OtherSettings, SamplesDealtOtherwise, OtherSamples, OtherPositions,
-                          OtherStates, OtherLoss, OtherGradient, OtherReducedGradient>;
+using What =
+    std::variant<OtherSettings, SamplesDealtOtherwise, OtherLabels, OtherSamples, OtherPositions,
+                 OtherStates, OtherLoss, OtherGradient, OtherReducedGradient>;
 
 // ---- evidence: what was seen of a difference
 

@@ -15,9 +15,10 @@ using Kind = FingerprintKind;
 constexpr std::array kRandomKinds = {Kind::kRngTorch, Kind::kRngDevice, Kind::kRngNumpy,
                                      Kind::kRngPython};
 // Where the reader stands, which a restart counts anew, and what is compared elsewhere.
-constexpr std::array kNoSettings = {Kind::kDataPass,       Kind::kDataBatch, Kind::kWrapperForward,
-                                    Kind::kGradientWeight, Kind::kBatch,     Kind::kUnreadInputs,
-                                    Kind::kNormBatches};
+constexpr std::array kNoSettings = {
+    Kind::kDataPass, Kind::kDataBatch,    Kind::kWrapperForward, Kind::kGradientWeight,
+    Kind::kBatch,    Kind::kUnreadInputs, Kind::kNormBatches,    Kind::kForwardDraws,
+    Kind::kLabels,   Kind::kZeroShare};
 // A folder's name is among them: the samples themselves decide.
 constexpr std::array kDescriptions = {Kind::kDataAttributes};
 constexpr std::array kHashes = {Kind::kRngTorch,   Kind::kRngDevice,      Kind::kRngNumpy,
@@ -200,9 +201,9 @@ Detail rows_that_differ(const WorkerRecord& a, const WorkerRecord& b) {
                    .first = first_position(a, b)};
 }
 
-bool batches_differ(const WorkerRecord& a, const WorkerRecord& b) {
-  const std::uint64_t* of_a = a.fingerprint_of(Kind::kBatch);
-  const std::uint64_t* of_b = b.fingerprint_of(Kind::kBatch);
+bool differs(const WorkerRecord& a, const WorkerRecord& b, Kind kind) {
+  const std::uint64_t* of_a = a.fingerprint_of(kind);
+  const std::uint64_t* of_b = b.fingerprint_of(kind);
   return of_a != nullptr && of_b != nullptr && *of_a != *of_b;
 }
 
@@ -211,7 +212,7 @@ std::optional<Detail> difference_of_rows(const WorkerRecord& a, const WorkerReco
   const bool alike = a.samples.thinned == b.samples.thinned;
   if (a.samples.rows != b.samples.rows || (alike && a.samples.hashes != b.samples.hashes))
     return rows_that_differ(a, b);
-  if (!batches_differ(a, b)) return std::nullopt;
+  if (!differs(a, b, Kind::kBatch) && !differs(a, b, Kind::kLabels)) return std::nullopt;
   return OtherTensors{.rows_equal = alike && a.samples.thinned == 0};
 }
 
@@ -237,12 +238,15 @@ StageResult compare_rows(const StepPair& pair) {
   DifferenceBuilder difference(pair);
   bool known = false;
   bool differ = false;
+  bool rows_equal = true;
   for (const WorkerPair& w : pair.workers) {
     if (!rows_known(w)) continue;
     known = true;
     auto detail = difference_of_rows(*w.first, *w.second);
     if (!detail) continue;
     differ = true;
+    const auto* tensors = std::get_if<OtherTensors>(&*detail);
+    rows_equal = rows_equal && tensors != nullptr && tensors->rows_equal;
     difference.add_rank(w);
     difference.add_evidence({w.first->rank}, std::move(*detail));
   }
@@ -250,7 +254,8 @@ StageResult compare_rows(const StepPair& pair) {
     return std::ranges::any_of(s.workers, [](const WorkerRecord& w) { return w.samples.rows > 0; });
   };
   if (!known) return not_compared(has(pair.a), has(pair.b));
-  return differ ? std::move(difference).finish(other_samples(pair)) : StageResult{};
+  if (!differ) return {};
+  return std::move(difference).finish(rows_equal ? What(OtherLabels{}) : other_samples(pair));
 }
 
 // Other numbers of workers: all rows of the step together.

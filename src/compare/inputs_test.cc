@@ -94,6 +94,24 @@ TEST(Inputs, FindsLabelsBehindEqualRows) {
       changed_at(4, [](StepRecord& s) { set(s.workers[0], Kind::kBatch, std::uint64_t{1}); });
   expect_first(c, Stage::kData, 4, {10});
   EXPECT_TRUE(contains(texts(first(c)), "labels"));
+  EXPECT_EQ(what_text(first(c)), "other tensors of the same samples (labels, targets, masks)");
+}
+
+TEST(Inputs, FindsLabelsThatNoForwardPassIsGiven) {
+  const auto c =
+      changed_at(4, [](StepRecord& s) { set(s.workers[0], Kind::kLabels, std::uint64_t{1}); });
+  expect_first(c, Stage::kData, 4, {10});
+  EXPECT_EQ(what_text(first(c)), "other tensors of the same samples (labels, targets, masks)");
+}
+
+TEST(Inputs, RowsAndLabelsAreTwoFacts) {
+  const auto c = changed_at(4, [](StepRecord& s) {
+    set(s.workers[0], Kind::kBatch, std::uint64_t{1});
+    s.workers[1].samples.hashes[0] = 99;
+  });
+  expect_first(c, Stage::kData, 4, {10, 11});
+  EXPECT_EQ(what_text(first(c)).find("samples (1 of"), 0U) << what_text(first(c));
+  EXPECT_TRUE(contains(texts(first(c)), "labels"));
 }
 
 TEST(Inputs, ComparesThinnedRowsByTheWholeBatch) {

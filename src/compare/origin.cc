@@ -56,7 +56,9 @@ Origin of_computation(const ModelComparison& m, Place place) {
 }
 
 Place place_of_data(const Difference& d) {
-  return std::holds_alternative<SamplesDealtOtherwise>(d.what) ? Place::kDealing : Place::kData;
+  return std::holds_alternative<SamplesDealtOtherwise>(d.what) ? Place::kDealing
+         : std::holds_alternative<OtherLabels>(d.what)         ? Place::kLabels
+                                                               : Place::kData;
 }
 
 // The step at which losses or gradients first differ.

@@ -51,6 +51,8 @@ TEST(Origin, IsAPlaceOfTheFirstStageThatDiffers) {
     std::swap(s.workers[0].samples.hashes, s.workers[2].samples.hashes);
   };
   EXPECT_EQ(origin_of_change(4, dealt).place, Place::kDealing);
+  const auto labels = [](StepRecord& s) { set(s.workers[0], Kind::kBatch, std::uint64_t{1}); };
+  EXPECT_EQ(origin_of_change(4, labels).place, Place::kLabels);
   const auto loss = [](StepRecord& s) { s.workers[0].loss += 1; };
   EXPECT_EQ(origin_of_change(4, loss).place, Place::kForward);
   const auto gradient = [](StepRecord& s) { change_gradient(s, 1, {"head"}); };

@@ -76,6 +76,7 @@ inline WorkerRecord worker(std::uint64_t step, std::uint32_t replica) {
   kind(Kind::kLearningRate, std::bit_cast<std::uint64_t>(0.1));
   kind(Kind::kOptimizerSettings, 42);
   kind(Kind::kBatch, value(6, step, replica));
+  kind(Kind::kLabels, value(9, step, replica));
   for (const std::string& layer : kLayers) {
     w.states.push_back(
         {name_hash(layer), StateHash::Kind::kParameters, value(7, step, name_hash(layer))});

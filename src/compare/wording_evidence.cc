@@ -57,6 +57,9 @@ struct WhatWords {
   std::string operator()(const SamplesDealtOtherwise&) const {
     return "the same samples over all workers, dealt to them in another way";
   }
+  std::string operator()(const OtherLabels&) const {
+    return "other tensors of the same samples (labels, targets, masks)";
+  }
   std::string operator()(const OtherSamples& s) const {
     return fmt::format("samples ({} of {} over all workers)", s.differing, s.of);
   }

@@ -92,6 +92,9 @@ std::string place_text(const Origin& origin, const Difference& first) {
       return "the settings: make them equal first, and compare again";
     case Place::kDealing:
       return "how samples are dealt to workers: seed, epoch and rank of the sampler";
+    case Place::kLabels:
+      return "what belongs to the samples: labels, targets or masks, or how they are made; the "
+             "samples themselves, and which worker got them, are equal";
     case Place::kData:
       return "the data: its content, the sampler's seed and epoch, or where the reading went on "
              "after a restart";

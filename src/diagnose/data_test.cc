@@ -529,6 +529,34 @@ TEST(SharedRng, AMovingStreamIsInUse) {
   EXPECT_TRUE(apart.findings().empty());
 }
 
+TEST(SharedRng, WithinTheForwardPassItIsAWarning) {
+  const auto found = [](auto change) {
+    Watched w;
+    w.play(0, 9, [&](StepRecord& r) {
+      for (WorkerRecord& x : r.workers) {
+        set(x, Kind::kDropout, 0.0);
+        set(x, Kind::kRngTorch, 1000 + r.step);
+        set(x, Kind::kForwardDraws, std::uint64_t{1});
+        change(x);
+      }
+    });
+    EXPECT_EQ(w.ids(), Ids{"shared-rng"});
+    return w.first();
+  };
+  const Finding noise = found([](WorkerRecord&) {});
+  EXPECT_EQ(noise.severity, Severity::kWarning);
+  EXPECT_NE(noise.title.find("within the forward pass"), std::string::npos) << noise.title;
+  EXPECT_EQ(noise.ranks.size(), 8U);
+  const auto severity = [&](auto change) { return found(change).severity; };
+  EXPECT_EQ(severity([](WorkerRecord& x) { set(x, Kind::kForwardDraws, std::uint64_t{0}); }),
+            Severity::kInfo);
+  EXPECT_EQ(severity([](WorkerRecord& x) { set(x, Kind::kForwardDraws, std::uint64_t{2}); }),
+            Severity::kInfo);
+  EXPECT_EQ(severity([](WorkerRecord& x) { set(x, Kind::kDropout, 0.1); }), Severity::kInfo);
+  EXPECT_EQ(severity([](WorkerRecord& x) { unset(x, Kind::kForwardDraws); }), Severity::kInfo);
+  EXPECT_EQ(severity([](WorkerRecord& x) { unset(x, Kind::kDropout); }), Severity::kInfo);
+}
+
 TEST(SharedRng, NamesTheRanksThatTookAnothersState) {
   Watched w;
   w.play(0, 20, [](StepRecord& r) {

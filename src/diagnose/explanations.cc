@@ -107,7 +107,9 @@ constexpr std::array<std::pair<Check, Explanation>, kChecks> kExplanations{{
       "    optimizer.step()"}},
     {Check::kZeroGradient,
      {"The worker contributes nothing, and the mean is too small by its share.",
-      "Gradients that are only nearly zero.", "loss = criterion(output.detach(), target)"}},
+      "Gradients that are only nearly zero; elements that underflowed from the run's first step "
+      "on.",
+      "loss = criterion(output.detach(), target)"}},
     {Check::kFrozenGradient,
      {"The worker's share of the sum is of an old batch.",
       "A gradient that is stale by a step, but moves.",

@@ -2,6 +2,7 @@
 #include "diagnose/gradients.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "base/hash.h"
@@ -10,6 +11,15 @@ namespace presum::diagnose {
 namespace {
 
 constexpr std::uint64_t kAllZero = 3;  // records until gradients of zero everywhere are a finding
+
+// Of elements that vanish: the run's start, without its first records, in which much may be zero by
+// initialisation; what is left of their share; for how long.
+constexpr std::uint64_t kFirstRecords = 4;
+constexpr std::uint64_t kStart = 20;
+constexpr std::uint64_t kVanishedKey = 8;  // beside those of ZeroGradient
+constexpr double kLeft = 0.25;
+constexpr double kLeastShare = 0.01;  // below it a share says little
+constexpr std::uint64_t kVanished = 10;
 
 // Records in which a loss scaler looks for its first factor.
 constexpr std::uint64_t kScalerSearch = 16;
@@ -30,6 +40,11 @@ std::uint64_t batch_of(const WorkerRecord& worker, const Batch& batch) {
   const std::uint64_t* whole = worker.fingerprint_of(FingerprintKind::kBatch);
   if (whole != nullptr) return mix64(*whole) | 1;
   return batch.known ? batch.set | 1 : 0;
+}
+
+double share_not_zero(const WorkerRecord& worker) {
+  const std::uint64_t* zeros = worker.fingerprint_of(FingerprintKind::kZeroShare);
+  return zeros == nullptr || !has_gradient(worker) ? kNaN : 1 - std::bit_cast<double>(*zeros);
 }
 
 bool optimiser_known(const StepContext& context) {
@@ -126,9 +141,60 @@ void Nonfinite::report(const StepContext& context, const Ranks& now, SignalLog& 
   log.add(std::move(signal));
 }
 
+// ---- elements that vanish
+
+void VanishedElements::follow(const WorkerRecord& worker, std::uint64_t step) {
+  const double share = share_not_zero(worker);
+  if (std::isnan(share)) return;
+  Worker& known = workers_[worker.replica];
+  if (known.records < kStart) {
+    if (known.records++ >= kFirstRecords) known.least = std::min(known.least, share);
+    return;
+  }
+  const bool below = known.least >= kLeastShare && share < kLeft * known.least;
+  if (below && known.below == 0) known.since = step;
+  known.below = below ? known.below + 1 : 0;
+}
+
+void VanishedElements::update(const StepContext& context, SignalLog& log) {
+  Blame blame;
+  std::uint64_t first = context.record.step;
+  double now = 0;
+  double start = 0;
+  for (const WorkerRecord& w : context.record.workers) {
+    follow(w, context.record.step);
+    const Worker* known = workers_.find(w.replica);
+    if (known == nullptr || known->below < kVanished || std::isnan(share_not_zero(w))) continue;
+    insert(blame.ranks, w.rank);
+    first = std::min(first, known->since);
+    now += share_not_zero(w);
+    start += known->least;
+  }
+  if (blame.ranks.empty()) return;
+  const auto ranks = static_cast<double>(blame.ranks.size());
+  blame.everyone = blame.ranks.size() == context.workers();
+  Signal signal = sighting(Check::kZeroGradient, context.record.step, std::move(blame));
+  signal.first_step = first;
+  signal.key = kVanishedKey;
+  signal.severity = Severity::kWarning;
+  signal.confidence = 0.9;
+  signal.title = "{Ranks} had gradients of which most elements have become exactly zero";
+  signal.remedy =
+      "Too small for 16 bits: train in bf16, or scale the loss (GradScaler) and do not divide it "
+      "by "
+      "large numbers. Else units died: lower the learning rate.";
+  signal.evidence = {{"share_not_zero", now / ranks}, {"share_not_zero_at_start", start / ranks}};
+  log.add(std::move(signal), 1);
+}
+
 // ---- zero
 
 void ZeroGradient::update(const StepContext& context, SignalLog& log) {
+  whole(context, log);
+  vanished_.update(context, log);
+}
+
+void ZeroGradient::whole(const StepContext& context, SignalLog& log) {
   Blame blame;
   std::size_t known = 0;
   for (const WorkerRecord& w : context.record.workers) {

@@ -36,11 +36,32 @@ class Nonfinite {
   PerWorker<std::uint64_t> optimizer_steps_;
 };
 
+// Gradients in which most elements that were not zero at the run's start have become so: underflow
+// in 16 bits, or units that died.
+class VanishedElements {
+ public:
+  void update(const StepContext& context, SignalLog& log);
+
+ private:
+  struct Worker {
+    std::uint64_t records = 0;
+    double least = 1;         // share that was not zero, at the start
+    std::uint64_t below = 0;  // records in a row
+    std::uint64_t since = 0;
+  };
+  void follow(const WorkerRecord& worker, std::uint64_t step);
+
+  PerWorker<Worker> workers_;
+};
+
 class ZeroGradient {
  public:
   void update(const StepContext& context, SignalLog& log);
 
  private:
+  void whole(const StepContext& context, SignalLog& log);
+
+  VanishedElements vanished_;
   std::uint64_t all_zero_ = 0;  // records in a row
 };
 

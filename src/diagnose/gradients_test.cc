@@ -217,6 +217,48 @@ TEST(ZeroGradient, IsNotPossibleWhereNothingWasRead) {
   EXPECT_TRUE(w.findings().empty());
 }
 
+void keep_share(StepRecord& record, std::size_t worker, double not_zero) {
+  set(record.workers[worker], FingerprintKind::kZeroShare, 1 - not_zero);
+}
+
+TEST(VanishedElements, AreTheShareAgainstTheRunsOwnStart) {
+  const auto play = [](double before, double after, std::uint64_t last) {
+    Watched w;
+    w.play(0, last, [&](StepRecord& r) {
+      for (std::size_t i = 0; i < r.workers.size(); ++i) {
+        keep_share(r, i, r.step < 3 ? 0.001 : r.step < 40 ? before : after);
+      }
+    });
+    return w;
+  };
+  auto w = play(0.9, 0.2, 60);
+  ASSERT_EQ(w.ids(), Ids{"zero-gradient"});
+  EXPECT_EQ(w.first().severity, Severity::kWarning);
+  EXPECT_EQ(w.first().ranks.size(), 8U);
+  EXPECT_EQ(w.first().first_step, 40U);
+  EXPECT_NEAR(number_of(w.first(), "share_not_zero"), 0.2, 1e-12);
+  EXPECT_NEAR(number_of(w.first(), "share_not_zero_at_start"), 0.9, 1e-12);
+  EXPECT_TRUE(play(0.9, 0.2, 48).findings().empty()) << "nine steps";
+  EXPECT_TRUE(play(0.9, 0.25, 60).findings().empty()) << "a quarter is left";
+  EXPECT_TRUE(play(0.005, 0.0001, 60).findings().empty()) << "few were there ever";
+}
+
+TEST(VanishedElements, OfOneWorkerNameIt) {
+  Watched w;
+  w.play(0, 60, [](StepRecord& r) { keep_share(r, 3, r.step < 40 ? 0.5 : 0.01); });
+  ASSERT_EQ(w.ids(), Ids{"zero-gradient"});
+  EXPECT_EQ(w.first().ranks, RankList{3});
+}
+
+TEST(VanishedElements, MayVaryAndBeGoneForAWhile) {
+  Watched w;
+  w.play(0, 100, [](StepRecord& r) {
+    const bool short_of = r.step > 40 && r.step % 10 != 0;
+    for (std::size_t i = 0; i < r.workers.size(); ++i) keep_share(r, i, short_of ? 0.05 : 0.5);
+  });
+  EXPECT_TRUE(w.findings().empty());
+}
+
 // ---- frozen
 
 TEST(FrozenGradient, TwoEqualOnesAreEnough) {

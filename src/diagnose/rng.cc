@@ -19,6 +19,11 @@ constexpr std::array kGenerators = {
     Generator{FingerprintKind::kRngNumpy, "numpy", false},
     Generator{FingerprintKind::kRngPython, "python", false},
 };
+constexpr const char* kNoiseRemedy =
+    "The model draws noise itself, and on these ranks the same. Seed by rank once it is built: "
+    "torch.manual_seed(seed + rank). Where equal noise is meant, nothing is wrong.";
+constexpr std::size_t kTorchGenerators = 2;  // the first ones
+constexpr std::array kSeeders = {"transformers", "accelerate", "lightning", "pytorch_lightning"};
 constexpr std::uint32_t kMoves = 2;  // until a generator counts as used at every step
 
 // Where a worker has a generator on its device, dropout draws from that one.
@@ -27,6 +32,27 @@ bool drives_dropout(const WorkerRecord& worker, const Generator& generator) {
   if (!generator.of_dropout || rate == nullptr || !(std::bit_cast<double>(*rate) > 0)) return false;
   const bool on_device = worker.fingerprint_of(FingerprintKind::kRngDevice) != nullptr;
   return on_device == (generator.kind == FingerprintKind::kRngDevice);
+}
+
+// The model itself draws, other than for dropout.
+bool draws_in_forward(const WorkerRecord& worker, std::size_t generator) {
+  const std::uint64_t* drew = worker.fingerprint_of(FingerprintKind::kForwardDraws);
+  const std::uint64_t* rate = worker.fingerprint_of(FingerprintKind::kDropout);
+  return generator < kTorchGenerators && drew != nullptr && ((*drew >> generator) & 1) != 0 &&
+         rate != nullptr && std::bit_cast<double>(*rate) == 0;
+}
+
+// They seed all ranks alike, of which a program may know nothing.
+bool a_framework_seeds(const Roster& roster) {
+  return std::ranges::any_of(kSeeders,
+                             [&](const char* name) { return !roster.fact(name).empty(); });
+}
+
+bool all_draw_in_forward(const StepContext& context, const Ranks& ranks, std::size_t generator) {
+  return !a_framework_seeds(context.roster) &&
+         std::ranges::all_of(context.record.workers, [&](const WorkerRecord& w) {
+           return !std::ranges::binary_search(ranks, w.rank) || draws_in_forward(w, generator);
+         });
 }
 
 }  // namespace
@@ -73,6 +99,13 @@ void Rng::update(const StepContext& context, SignalLog& log) {
     signal.title =
         std::string("{Ranks} drew the same random numbers (") + kGenerators[g].name + " generator)";
     signal.evidence = {{std::string("equal_") + kGenerators[g].name, shared_text(held)}};
+    if (all_draw_in_forward(context, shared, g)) {
+      signal.key = kGenerators.size() + g;
+      signal.severity = Severity::kWarning;
+      signal.title = std::string("{Ranks} drew the same random numbers within the forward pass (") +
+                     kGenerators[g].name + " generator)";
+      signal.remedy = kNoiseRemedy;
+    }
     log.add(std::move(signal), 1);
   }
 }

@@ -113,7 +113,7 @@ struct Phrase {
   std::string_view text;  // with the value put in
 };
 
-constexpr std::array<Phrase, 26> kPhrases{{
+constexpr std::array<Phrase, 28> kPhrases{{
     {"nonfinite_elements", "elements not finite: {}"},
     {"steps_missing", "steps without them: {}"},
     {"unreduced_steps", "optimiser steps without a reduction: {}"},
@@ -139,6 +139,8 @@ constexpr std::array<Phrase, 26> kPhrases{{
     {"elements_wrong", "elements wrong: {}"},
     {"rows_distinct", "different rows: {}"},
     {"equal_until_step", "equal when they were hashed before, at step {}"},
+    {"share_not_zero", "share of elements that are not zero: {}"},
+    {"share_not_zero_at_start", "{} at the run's start"},
     {"batches_apart", "batches more than the others': {}"},
 }};
 

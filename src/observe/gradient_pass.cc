@@ -145,14 +145,16 @@ class Pass {
   HWY_INLINE Pass()
       : largest_double_(hn::Zero(Doubles())),
         largest_float_(hn::Zero(Floats())),
-        block_sum_(hn::Zero(LongWords())) {
+        block_sum_(hn::Zero(LongWords())),
+        zeros_(hn::Zero(Words())),
+        long_zeros_(hn::Zero(LongWords())) {
     for (auto& sum : sums_) sum = hn::Zero(Doubles());
   }
 
   HWY_INLINE GradientSums norm(const std::uint8_t* data, std::size_t count) const {
     const double sum = sum_squares();
     if (!std::isfinite(sum)) return norm_pass_reference(data, count, kDtype);
-    return {sum, hn::GetLane(hn::MaxOfLanes(Doubles(), largest())), 0};
+    return {sum, hn::GetLane(hn::MaxOfLanes(Doubles(), largest())), 0, 0, zeros() - padding_};
   }
 
   std::uint64_t fingerprint() const { return fingerprint_; }
@@ -171,6 +173,7 @@ class Pass {
       const std::uint32_t* keys = keys_of(first);
       if (elements < kChunk) {
         last.fill(from, elements, keys);
+        padding_ = kChunk - elements;
         from = last.bytes;
         keys = last.keys;
       }
@@ -224,6 +227,7 @@ class Pass {
     const Vectors v = read<kDtype>(from);
     add_squares<2 * kStep % kSums>(v);
     take_largest(v);
+    count_zeros(v);
     if constexpr (kFingerprint) add_products(v, keys);
     if constexpr (kSketch) add_signed<kStep>(v.floats, signs, buckets);
   }
@@ -246,6 +250,20 @@ class Pass {
     } else {
       largest_float_ = hn::Max(largest_float_, hn::Abs(v.floats));
     }
+  }
+
+  HWY_INLINE void count_zeros(const Vectors& v) {
+    if constexpr (kDtype == Dtype::kF64) {
+      long_zeros_ = hn::Sub(hn::Sub(long_zeros_, ones_at_zeros(v.low)), ones_at_zeros(v.high));
+    } else {
+      const auto at = hn::RebindMask(Words(), hn::Eq(v.floats, hn::Zero(Floats())));
+      zeros_ = hn::Sub(zeros_, hn::VecFromMask(Words(), at));
+    }
+  }
+
+  static HWY_INLINE hn::Vec<LongWords> ones_at_zeros(hn::Vec<Doubles> x) {
+    const auto at = hn::Eq(x, hn::Zero(Doubles()));
+    return hn::VecFromMask(LongWords(), hn::RebindMask(LongWords(), at));
   }
 
   HWY_INLINE void add_products(const Vectors& v, const std::uint32_t* keys) {
@@ -299,6 +317,15 @@ class Pass {
     return sums[0];
   }
 
+  HWY_INLINE std::uint64_t zeros() const {
+    std::uint32_t found[kLanes];
+    std::uint64_t found_long[kDoubleLanes];
+    hn::StoreU(zeros_, Words(), found);
+    hn::StoreU(long_zeros_, LongWords(), found_long);
+    const std::uint64_t sum = std::accumulate(found, found + kLanes, std::uint64_t{0});
+    return std::accumulate(found_long, found_long + kDoubleLanes, sum);
+  }
+
   HWY_INLINE hn::Vec<Doubles> largest() const {
     if (kDtype == Dtype::kF64) return largest_double_;
     Vectors v;
@@ -311,6 +338,9 @@ class Pass {
   hn::Vec<Doubles> largest_double_;
   hn::Vec<Floats> largest_float_;
   hn::Vec<LongWords> block_sum_;
+  hn::Vec<Words> zeros_;  // of f64 the long ones; a lane is enough for 2^32 elements
+  hn::Vec<LongWords> long_zeros_;
+  std::size_t padding_ = 0;  // zeros of the last chunk
   std::uint64_t fingerprint_ = 0;
 };
 
@@ -319,7 +349,7 @@ GradientSums gradient_of(const std::uint8_t* data, std::size_t count, SketchSpan
   Pass<kDtype, true, kSketch> pass;
   pass.run(data, count, sketch);
   const GradientSums norm = pass.norm(data, count);
-  return {norm.sum_squares, norm.max_abs, norm.nonfinite, pass.fingerprint()};
+  return {norm.sum_squares, norm.max_abs, norm.nonfinite, pass.fingerprint(), norm.zeros};
 }
 
 template <Dtype kDtype>

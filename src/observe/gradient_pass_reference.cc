@@ -112,11 +112,12 @@ GradientSums norm_pass_reference(const void* data, std::size_t count, Dtype dtyp
   const base::DefaultFloatEnvironment environment;
   const Elements elements(data, dtype);
   std::array<double, kAccumulators> sums{};
-  GradientSums stats{0, 0, 0};
+  GradientSums stats;
   bool any_nan = false;
   for (std::size_t i = 0; i < count; ++i) {
     const double value = elements.value(i);
     sums[i % kAccumulators] += value * value;
+    stats.zeros += value == 0;
     if (std::isfinite(value)) {
       stats.max_abs = std::max(stats.max_abs, std::fabs(value));
     } else {
@@ -134,7 +135,8 @@ GradientSums gradient_pass_reference(const void* data, std::size_t count, Dtype 
   const Elements elements(data, dtype);
   add_to_sketch(elements, count, sketch);
   const GradientSums norm = norm_pass_reference(data, count, dtype);
-  return {norm.sum_squares, norm.max_abs, norm.nonfinite, fingerprint(elements, count, dtype)};
+  return {norm.sum_squares, norm.max_abs, norm.nonfinite, fingerprint(elements, count, dtype),
+          norm.zeros};
 }
 
 }  // namespace presum::observe

@@ -49,9 +49,11 @@ void expect_equal_to_reference(const Buffer& buffer, std::uint32_t sketch_size) 
   EXPECT_EQ(got.max_abs, wanted.max_abs);
   EXPECT_EQ(got.nonfinite, wanted.nonfinite);
   EXPECT_EQ(got.fingerprint, wanted.fingerprint);
+  EXPECT_EQ(got.zeros, wanted.zeros);
   EXPECT_TRUE(same_bits(norm.sum_squares, wanted.sum_squares));
   EXPECT_EQ(norm.max_abs, wanted.max_abs);
   EXPECT_EQ(norm.nonfinite, wanted.nonfinite);
+  EXPECT_EQ(norm.zeros, wanted.zeros);
   EXPECT_TRUE(std::equal(sketch.begin(), sketch.end(), wanted_sketch.begin(), same_or_both_nan));
 }
 
@@ -68,6 +70,22 @@ TEST_P(KernelTest, ShortBuffersEqualTheReference) {
     for (const std::uint32_t size : {0U, 64U, 256U}) {
       expect_equal_to_reference(finite_buffer(dtype(), count), size);
     }
+  }
+}
+
+TEST_P(KernelTest, ZerosOfBothSignsAreCountedAndPaddingIsNot) {
+  const int width = 8 * static_cast<int>(element_bytes(dtype()));
+  for (const std::size_t count : {1, 63, 64, 65, 128, 1025, 5000}) {
+    Buffer buffer = finite_buffer(dtype(), count);
+    std::uint64_t zeros = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::uint64_t bits[] = {0, std::uint64_t{1} << (width - 1), 1};  // 0, -0, a denormal
+      buffer.set_bits(i, bits[(i * i + i / 7) % 3]);
+      zeros += (i * i + i / 7) % 3 < 2;
+    }
+    EXPECT_EQ(gradient_pass(buffer.data(), count, dtype(), {}).zeros, zeros) << count;
+    EXPECT_EQ(norm_pass(buffer.data(), count, dtype()).zeros, zeros) << count;
+    expect_equal_to_reference(buffer, 64);
   }
 }
 

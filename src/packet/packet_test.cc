@@ -291,7 +291,7 @@ TEST(Packet, DefaultSizeIsWithinItsBound) {
   s.states.resize(2 * kGroups);
   s.samples.hashes.resize(kSamplesMax);
   s.indices.resize(kSamplesMax);
-  EXPECT_LE(encode(s).bytes.size(), bound + 16 * kGroups + 16 * (kSamplesMax - kSamples));
+  EXPECT_LE(encode(s).bytes.size(), bound + 20 * kGroups + 16 * (kSamplesMax - kSamples));
 }
 
 TEST(Packet, UnknownSectionsAreSkipped) {

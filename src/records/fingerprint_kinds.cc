@@ -16,6 +16,7 @@ constexpr std::array kKinds = {
     FingerprintInfo{FingerprintKind::kRngDevice, "rng_device", kNoise, false, "shared-rng"},
     FingerprintInfo{FingerprintKind::kRngNumpy, "rng_numpy", kNoise, false, "shared-rng"},
     FingerprintInfo{FingerprintKind::kRngPython, "rng_python", kNoise, false, "shared-rng"},
+    FingerprintInfo{FingerprintKind::kForwardDraws, "forward_draws", kNoise, false, "shared-rng"},
     FingerprintInfo{FingerprintKind::kSamplerClass, "sampler_class", kMatch, false,
                     "sampler-mismatch"},
     FingerprintInfo{FingerprintKind::kSamplerSeed, "sampler_seed", kMatch, false,
@@ -64,8 +65,10 @@ constexpr std::array kKinds = {
     FingerprintInfo{FingerprintKind::kWrapperForward, "wrapper_forward", kNoise, false,
                     "no-reduction"},
     FingerprintInfo{FingerprintKind::kGradientWeight, "gradient_weight", kNoise, true, ""},
+    FingerprintInfo{FingerprintKind::kZeroShare, "zero_share", kNoise, true, "zero-gradient"},
     FingerprintInfo{FingerprintKind::kBatch, "batch", kDiffer, false, "duplicate-data"},
     FingerprintInfo{FingerprintKind::kUnreadInputs, "unread_inputs", kNoise, false, ""},
+    FingerprintInfo{FingerprintKind::kLabels, "labels", kNoise, false, ""},
 };
 
 }  // namespace

@@ -17,6 +17,11 @@ bool same_states(const std::vector<StateHash>& a, const std::vector<StateHash>& 
   return std::ranges::equal(a, b, {}, words, words);
 }
 
+bool is_of_samples(std::uint32_t kind) {
+  return kind == static_cast<std::uint32_t>(FingerprintKind::kBatch) ||
+         kind == static_cast<std::uint32_t>(FingerprintKind::kLabels);
+}
+
 }  // namespace
 
 StepWriter::StepWriter(Database& db, std::uint64_t salt, Insertion<StepRow> steps,
@@ -71,7 +76,7 @@ Status StepWriter::write_worker(const StepRecord& step, std::uint64_t id, Worker
 // A row where a value changed.
 Status StepWriter::write_fingerprints(const StepRecord& step, const WorkerRecord& worker) {
   for (FingerprintValue f : worker.fingerprints) {
-    if (f.kind == static_cast<std::uint32_t>(FingerprintKind::kBatch)) f.value = salted_(f.value);
+    if (is_of_samples(f.kind)) f.value = salted_(f.value);
     const Key key{step.model, worker.replica, f.kind};
     if (last_values_.size() >= kValuesMax && !last_values_.contains(key)) continue;
     const auto [last, fresh] = last_values_.try_emplace(key, f.value);

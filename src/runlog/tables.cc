@@ -514,7 +514,8 @@ const Table<FingerprintRow>& fingerprint_table() {
               "kind", {"see Kinds of fingerprints in [packet_format.md](packet_format.md)"}),
           column<Row, &Row::step>("step", {"from this step on"}),
           column<Row, &Row::value, &FingerprintValue::value>(
-              "value", {"64 bits; of kind 70 (`batch`) a keyed hash of them, see Salt"}),
+              "value",
+              {"64 bits; of kinds 70 (`batch`) and 72 (`labels`) a keyed hash of them, see Salt"}),
       }),
       "PRIMARY KEY (segment, module, shard, replica, kind, step)) WITHOUT ROWID"};
   return table;

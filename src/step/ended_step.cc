@@ -150,6 +150,11 @@ void EndedStep::put_fingerprints() {
     contents_.fingerprint(kind_of(FingerprintKind::kGradientWeight),
                           std::bit_cast<std::uint64_t>(weight));
   }
+  if (out_.elements > 0 && knows_own()) {
+    const auto zeros = static_cast<double>(out_.total.zeros);
+    contents_.fingerprint(kind_of(FingerprintKind::kZeroShare),
+                          std::bit_cast<std::uint64_t>(zeros / static_cast<double>(out_.elements)));
+  }
   if (!contents_.rows_known) {
     contents_.report.samples.hashes.clear();
   } else if (contents_.row_sum) {

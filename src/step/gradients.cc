@@ -19,6 +19,7 @@ void add(GradientSums& into, const GradientSums& sums, std::uint64_t id) {
   into.max_abs = std::max(into.max_abs, sums.max_abs);
   into.nonfinite += sums.nonfinite;
   into.fingerprint += mix64(sums.fingerprint ^ id);
+  into.zeros += sums.zeros;
 }
 
 }  // namespace

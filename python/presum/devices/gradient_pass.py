@@ -150,9 +150,9 @@ def _sketch(part: torch.Tensor, first: int, size: int, seed: int) -> torch.Tenso
 def _torch_pass(
     flat: torch.Tensor, real: torch.dtype, size: int, seed: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Sum of squares and maximum; non-finite elements and fingerprint; sketch."""
+    """Sum of squares and maximum; non-finite elements, fingerprint and zeros; sketch."""
     reals = torch.zeros(2, dtype=real, device=flat.device)
-    counts = torch.zeros(2, dtype=torch.int64, device=flat.device)
+    counts = torch.zeros(3, dtype=torch.int64, device=flat.device)
     sketch = torch.zeros(size, device=flat.device)
     for first in range(0, flat.numel(), CHUNK):
         part = flat[first : first + CHUNK]
@@ -162,6 +162,7 @@ def _torch_pass(
         reals[1] = torch.maximum(reals[1], torch.where(finite, wide.abs(), 0).max())
         counts[0] += (~finite).sum()
         counts[1] += _fingerprint(part, first)
+        counts[2] += (part == 0).sum()
         if size:
             sketch += _sketch(part, first, size, seed)
     return reals, counts, sketch
@@ -174,7 +175,7 @@ def _kernel_pass(
     device = flat.device
     with torch.cuda.device(device):
         reals = torch.empty(2, dtype=torch.float64, device=device)
-        counts = torch.empty(2, dtype=torch.int64, device=device)
+        counts = torch.empty(3, dtype=torch.int64, device=device)
         sketch = torch.zeros(size, device=device)
         needed = _core.cuda_workspace_bytes(flat.numel(), size)
         workspace = torch.empty(needed, dtype=torch.uint8, device=device)
@@ -337,12 +338,12 @@ class FetchedStep:
     ) -> None:
         count = len(step._indices)
         pairs = reals[: 2 * count].view(count, 2).tolist()
-        counts = integers[: 2 * count].view(count, 2).tolist()
-        parts = torch.split(integers[2 * count :], words)
+        counts = integers[: 3 * count].view(count, 3).tolist()
+        parts = torch.split(integers[3 * count :], words)
         self.words = [[word % (1 << 64) for word in part.tolist()] for part in parts]
         self.gradients = [
-            (index, elements, reduced, squares, largest, nonfinite, fingerprint % (1 << 64))
-            for index, elements, reduced, (squares, largest), (nonfinite, fingerprint) in zip(
+            (index, elements, reduced, *real, nonfinite, fingerprint % (1 << 64), zeros)
+            for index, elements, reduced, real, (nonfinite, fingerprint, zeros) in zip(
                 step._indices, step._counts, step._reduced, pairs, counts, strict=True
             )
         ]

@@ -10,7 +10,15 @@ from pathlib import Path
 
 import torch
 
-LIBRARIES = ("numpy", "transformers", "accelerate", "lightning", "datasets", "tokenizers")
+LIBRARIES = (
+    "numpy",
+    "transformers",
+    "accelerate",
+    "lightning",
+    "pytorch_lightning",
+    "datasets",
+    "tokenizers",
+)
 VARIABLES = re.compile(
     r"(NCCL|TORCH|PYTORCH|GLOO|CUBLAS|CUDNN|MKL|OMP|KMP)_\w+|PYTHONHASHSEED|NVIDIA_TF32_OVERRIDE"
     r"|CUDA_LAUNCH_BLOCKING|CUDA_DEVICE_MAX_CONNECTIONS|ACCELERATE_MIXED_PRECISION"

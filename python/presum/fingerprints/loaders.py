@@ -13,17 +13,24 @@ import os
 import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind
 
+from presum._core import hash_bytes
 from presum.devices.readable import readable
 from presum.fingerprints.datasets import describe_data
-from presum.fingerprints.families import KIND, Values
-from presum.fingerprints.rows import hash_tensor, samples_among, tensors_among
+from presum.fingerprints.families import KIND, WORD, Values
+from presum.fingerprints.rows import (
+    OTHERS_MAX,
+    NamedTensors,
+    hash_tensor,
+    samples_among,
+    tensors_among,
+)
 from presum.fingerprints.samplers import Description, describe_sampler, kept
 from presum.torch_events.taps import TappedFunction
 
@@ -31,6 +38,7 @@ LOADERS_MAX = 64
 RECENT_MAX = 8
 CANDIDATES_MAX = 4
 ELEMENTS_MAX = 1 << 16  # hashed of a tensor that a loader hands out: enough to know it again
+LABEL_BYTES_MAX = 1 << 14  # hashed of one beside the samples
 Indices = tuple[int, ...]
 
 
@@ -88,20 +96,33 @@ class LoaderPass:
         return self._number
 
 
+class TensorHashes(NamedTuple):
+    """Of some of a batch's tensors, by their places."""
+
+    rows: dict[int, list[int]]  # of the first rows of those that may be the samples
+    beside: dict[int, int]  # of those that may be labels, each
+
+
 class Batch:
     """What a loader handed out."""
 
     def __init__(
-        self, of: LoaderPass, number: int, indices: Indices | None, rows: dict[int, list[int]]
+        self, of: LoaderPass, number: int, indices: Indices | None, hashes: TensorHashes
     ) -> None:
         self.of = of
         self.number = number
         self.indices = indices
-        self.rows = rows  # hashes of the first rows of some of its tensors, by their places
+        self.rows = hashes.rows
+        self._beside = hashes.beside
 
     def position(self) -> Values:
         """Where in the loader's passes it stands, for a batch that is trained on."""
         return [(KIND["data_pass"], self.of.number()), (KIND["data_batch"], self.number)]
+
+    def labels(self) -> int:
+        """One hash of the tensors beside the samples."""
+        beside = (p for p in self._beside if p != self.of.loader.place)
+        return sum((2 * p + 1) * self._beside[p] for p in beside) & WORD
 
 
 class _Iteration:
@@ -215,7 +236,7 @@ class LoaderEvents:
         if iteration.of is None:
             return  # it began before anyone listened
         batch = Batch(
-            iteration.of, iteration.batches, indices, _row_hashes(data, iteration.of.loader.place)
+            iteration.of, iteration.batches, indices, _hashes(data, iteration.of.loader.place)
         )
         iteration.batches += 1
         if self._ahead:
@@ -250,10 +271,25 @@ def _indices(iterator: Any, index: Any) -> Indices | None:
     return tuple(map(int, entries)) if known else None
 
 
-def _row_hashes(data: Any, place: int | None) -> dict[int, list[int]]:
-    """Row hashes of the tensor at a place, or of the first ones while it is not known."""
+def _hashes(data: Any, place: int | None) -> TensorHashes:
+    """Those of a batch whose samples are at a place, or at one of the first ones."""
     inside = data if isinstance(data, (list, tuple)) else [data]
     tensors = tensors_among(("", value) for value in inside).readable
+    return TensorHashes(_row_hashes(tensors, place), _label_hashes(tensors, place))
+
+
+def _label_hashes(tensors: NamedTensors, place: int | None) -> dict[int, int]:
+    beside = ((p, x.detach()) for p, (_, x) in enumerate(tensors[:OTHERS_MAX]) if p != place)
+    return {p: _first_bytes(x) for p, x in beside if x.is_cpu and not x.is_complex()}
+
+
+def _first_bytes(x: torch.Tensor) -> int:
+    rows = LABEL_BYTES_MAX // (x[0].numel() * x.element_size()) + 1
+    flat = x[:rows].contiguous().view(-1).view(torch.uint8)[:LABEL_BYTES_MAX]
+    return hash_bytes(flat.numpy().data)
+
+
+def _row_hashes(tensors: NamedTensors, place: int | None) -> dict[int, list[int]]:
     likely = samples_among(tensors)
     places = (
         [place] if place is not None else sorted(range(len(tensors)), key=lambda p: p != likely)

@@ -9,9 +9,10 @@ import sys
 from typing import Any
 
 import torch
+from torch import nn
 
 from presum._core import hash_bytes
-from presum.fingerprints.families import KIND, WORD, Values, hash_text
+from presum.fingerprints.families import KIND, WORD, LateValues, Values, hash_text
 
 MT19937_BYTES = 4 * 624 + 4  # its key and the position in it
 
@@ -42,6 +43,24 @@ class RngStates:
             self._numpy = (generator, _memory_of(generator))
         memory = self._numpy[1]
         return hash_bytes(memory) if memory is not None else None
+
+
+def forward_draws(before: LateValues, device: torch.device) -> Values:
+    """From which of torch's generators a forward pass has drawn, given states before it: 1 for
+    the host's, plus 2 for the device's."""
+    states = dict(before)
+    on_host = hash_bytes(torch.get_rng_state().numpy().data) != states[KIND["rng_torch"]]
+    on_device = _device_state(device) != states.get(KIND["rng_device"])
+    return [(KIND["forward_draws"], on_host + 2 * on_device)]
+
+
+def calls_dropout(module: nn.Module) -> bool:
+    """Whether the forward of one of its parts names a function of dropout."""
+    return any(
+        "drop" in name and not hasattr(part, name)
+        for part in module.modules()
+        for name in getattr(getattr(type(part).forward, "__code__", None), "co_names", ())
+    )
 
 
 def _memory_of(generator: Any) -> Any:

@@ -20,7 +20,7 @@ REFRESHED_EVERY = 25  # steps between two looks at which modules and parameters 
 GROUPS_AT_ONCE = 64
 ITEMS_MAX = 16  # of a list among the settings
 PLAIN = (float, bool, int, str, type(None))
-RATES = ("p", "drop_prob", "dropout", "attention_dropout")
+RATES = ("p", "drop_prob", "dropout", "attention_dropout", "dropout_p", "attn_pdrop")
 
 
 class OptimizerSettings:

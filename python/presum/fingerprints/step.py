@@ -16,7 +16,7 @@ from presum._core import EndedStep, Observer
 from presum.fingerprints.facts import ChangingFacts
 from presum.fingerprints.families import KIND, WORD, Families, LateValues, Values
 from presum.fingerprints.loaders import LOADER_EVENTS
-from presum.fingerprints.rng import RngStates
+from presum.fingerprints.rng import RngStates, calls_dropout, forward_draws
 from presum.fingerprints.rows import hash_others, hash_tensor, samples_among, tensors_among
 from presum.fingerprints.samples import BatchFinder, BatchGuess, ForwardMoment, describe
 from presum.fingerprints.settings import Dtypes, Modes, NormBatches, OptimizerSettings, determinism
@@ -135,6 +135,8 @@ class StepFingerprints:
         self._samples = BatchFinder(families, module, data)
         self._values: LateValues = []
         self._norm_batches = NormBatches(module)
+        self._tells_draws = not calls_dropout(module)
+        self._before_forward: LateValues | None = None
         self._before_broadcast: LateValues | None = None
         self._queued: list[tuple[int, int, Any]] = []
         self._facts = ChangingFacts(observer.fact)
@@ -190,11 +192,18 @@ class StepFingerprints:
         if self._settings is not None:
             turn = step // self._every
             self._values += self._families.call("optimizer", self._settings, turn) or []
+        self._before_forward = [*self._values] if self._tells_draws else None
         self._queued = []
         if on_host:
             self._observer.begin_states()
         for family, of in (("parameters", PARAMETERS), (self._others, BUFFERS)):
             self._families.call(family, self._take_states, of, step, on_host)
+
+    def after_forward(self) -> None:
+        """A training forward through the wrapper has ended."""
+        before, self._before_forward = self._before_forward, None
+        if before is not None:
+            self._values += self._families.call("rng", forward_draws, before, self._device) or []
 
     def _take_states(self, of: int, step: int, on_host: bool) -> None:
         due = self._states.due(of, step)
@@ -248,6 +257,9 @@ class StepFingerprints:
         about = {family: told for family, told in about.items() if family in self._families}
         for kind, value in [*values, *(pair for told in about.values() for pair in told.values)]:
             step.fingerprint(kind, value)
+        batches = [source.batch for source in known if source.batch is not None]
+        if len(batches) == len(sources):
+            step.fingerprint(KIND["labels"], sum(batch.labels() for batch in batches) & WORD)
         if all(source is not None and source.indices for source in sources):
             step.indices([i for source in known for i in source.indices])
         if self._facts.say({family: told.text for family, told in about.items()}):

@@ -213,6 +213,7 @@ class StepRecorder:
         self.source.forward_is_over()
         if not torch.is_grad_enabled() or in_backward():
             return
+        self._fingerprints.after_forward()
         self._forwards.end(self, args, kwargs, output)
 
     # ---- backward passes

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import pickle
+import struct
 import subprocess
 import sys
 from collections.abc import Callable
@@ -41,7 +42,8 @@ def test_a_step_carries_every_family(
     rng = {"rng_torch", "rng_numpy", "rng_python"}
     settings = {"optimizer_class", "optimizer_settings", "learning_rate", "weight_decay"}
     modes = {"mode", "modes", "dropout", "dropouts", "dtype", "determinism"}
-    assert rng | settings | modes | {"wrapper_forward", "batch"} == set(values)
+    others = {"wrapper_forward", "batch", "zero_share", "forward_draws"}
+    assert rng | settings | modes | others == set(values)
     assert packets.steps[0].samples == rows_of(PARTS[:3])
     assert values["batch"] == sum(rows_of(PARTS[:3])) & WORD
     assert (values["mode"], values["wrapper_forward"]) == (1, 1)
@@ -82,7 +84,7 @@ def test_without_fingerprints_only_facts_about_the_step_travel(
 ) -> None:
     with presum.attach(model, optimizer=optimizer, run=tmp_path, fingerprints=False, quiet=True):
         one_step(model, optimizer, PARTS[:3])
-    assert set(packets.steps[0].values) == {"wrapper_forward"}
+    assert set(packets.steps[0].values) == {"wrapper_forward", "zero_share"}
     assert not packets.steps[0].states and not packets.steps[0].samples
     assert "numpy" not in packets.facts
 
@@ -239,6 +241,71 @@ def test_generators_are_read_before_the_forward_pass_draws(
     torch.manual_seed(3)
     expected = dict(RngStates(torch.device("cpu"))())[KIND["rng_torch"]]
     assert [step.values["rng_torch"] for step in packets.steps] == [expected, expected]
+
+
+def test_what_the_forward_pass_draws_is_told_but_for_dropout(
+    packets: Packets, tmp_path: Path
+) -> None:
+    class Noisy(Model):
+        drawing = True
+
+        def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+            return super().forward(x + torch.rand_like(x) if self.drawing else x)
+
+    class Dropping(Model):
+        def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+            return super().forward(torch.nn.functional.dropout(x, 0.5))
+
+    def one_pass(model: DistributedDataParallel) -> None:
+        torch.rand(3)  # between two forward passes
+        model(PARTS[:3])["loss"].backward()
+
+    noisy = Noisy()
+    model = DistributedDataParallel(noisy)
+    with presum.attach(model, run=tmp_path / "noisy", quiet=True):
+        one_pass(model)
+        noisy.drawing = False
+        one_pass(model)
+    assert [step.values["forward_draws"] for step in packets.steps] == [1, 0]
+    model = DistributedDataParallel(Dropping())
+    with presum.attach(model, run=tmp_path / "dropping", quiet=True):
+        one_pass(model)
+    assert "forward_draws" not in packets.steps[2].values
+
+
+def test_labels_that_the_model_is_not_given_are_known_from_the_loader(
+    packets: Packets, tmp_path: Path
+) -> None:
+    def labels_of(wrong: dict[int, int]) -> list[int]:
+        targets = torch.arange(24) % 7
+        for at, label in wrong.items():
+            targets[at] = label
+        model, begun = DistributedDataParallel(Model()), len(packets.steps)
+        with presum.attach(model, run=tmp_path / str(begun), quiet=True):
+            for x, _ in DataLoader(TensorDataset(PARTS, targets), batch_size=4):
+                model(x)["loss"].backward()
+        return [step.values["labels"] for step in packets.steps[begun:]]
+
+    plain = labels_of({})
+    assert len(plain) == 6 and plain == labels_of({})
+    for at in (0, 3, 10, 23):
+        other = labels_of({at: 9})
+        differ = [step for step in range(6) if other[step] != plain[step]]
+        assert differ == [at // 4]
+    swapped = labels_of({0: 1, 1: 0})
+    assert swapped[0] != plain[0] and swapped[1:] == plain[1:]
+
+
+def test_the_share_of_zeros_is_that_of_the_gradient(packets: Packets, tmp_path: Path) -> None:
+    model = DistributedDataParallel(Model())
+    for parameter in model.parameters():
+        parameter.register_hook(lambda grad: torch.where(torch.arange(len(grad)) > 0, grad.T, 0).T)
+    with presum.attach(model, run=tmp_path, quiet=True):
+        model(PARTS[:3])["loss"].backward()
+    gradients = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+    share = struct.unpack("<d", struct.pack("<Q", packets.steps[0].values["zero_share"]))[0]
+    assert share == int((gradients == 0).sum()) / len(gradients)
+    assert 0 < share < 1
 
 
 def test_only_recorded_steps_are_looked_at(

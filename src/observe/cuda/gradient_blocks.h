@@ -42,11 +42,12 @@ struct Partial {
   double max_abs;
   std::uint64_t nonfinite;
   std::uint64_t fingerprint;
+  std::uint64_t zeros;
 };
 
 PRESUM_HOST_DEVICE inline Partial combine(const Partial& a, const Partial& b) {
   return {a.sum_squares + b.sum_squares, a.max_abs < b.max_abs ? b.max_abs : a.max_abs,
-          a.nonfinite + b.nonfinite, a.fingerprint + b.fingerprint};
+          a.nonfinite + b.nonfinite, a.fingerprint + b.fingerprint, a.zeros + b.zeros};
 }
 
 // The grid for a gradient. Blocks are few enough that their sketches take at most 16 MiB, and no
@@ -169,6 +170,7 @@ class Thread {
       share += products(bits, keys_[j], whole);
       add_values(Element<kDtype>::value(bits.first), Element<kDtype>::value(bits.second), first,
                  sketch);
+      if (!whole) --zeros_;
     }
     return share;
   }
@@ -183,7 +185,7 @@ class Thread {
   }
 
   PRESUM_HOST_DEVICE Partial partial() const {
-    return {sum_squares_, static_cast<double>(largest_), nonfinite_, fingerprint_};
+    return {sum_squares_, static_cast<double>(largest_), nonfinite_, fingerprint_, zeros_};
   }
 
  private:
@@ -247,6 +249,7 @@ class Thread {
     const Real magnitude = value < 0 ? -value : value;
     const bool finite = magnitude <= std::numeric_limits<Real>::max();  // not so for a NaN
     if (!finite) ++nonfinite_;
+    if (value == 0) ++zeros_;
     if (finite && magnitude > largest_) largest_ = magnitude;
   }
 
@@ -277,6 +280,7 @@ class Thread {
   Real largest_ = 0;
   std::uint64_t nonfinite_ = 0;
   std::uint64_t fingerprint_ = 0;
+  std::uint64_t zeros_ = 0;
 };
 
 PRESUM_HOST_DEVICE inline void clear(const BlockSketch& sketch, unsigned thread) {
@@ -298,7 +302,7 @@ PRESUM_HOST_DEVICE inline void store(const BlockSketch& sketch, float* to, unsig
 // One thread's share of all blocks' results.
 PRESUM_HOST_DEVICE inline Partial gather(const Partial* partials, std::uint32_t blocks,
                                          unsigned thread) {
-  Partial sum{0, 0, 0, 0};
+  Partial sum{};
   for (std::uint32_t i = thread; i < blocks; i += kThreads) sum = combine(sum, partials[i]);
   return sum;
 }

@@ -73,6 +73,7 @@ __global__ void __launch_bounds__(kThreads)
   *results.max_abs = values[0].max_abs;
   *results.nonfinite = static_cast<std::int64_t>(values[0].nonfinite);
   *results.fingerprint = values[0].fingerprint;
+  *results.zeros = static_cast<std::int64_t>(values[0].zeros);
 }
 
 __global__ void __launch_bounds__(kColumns* kRows)

@@ -20,6 +20,7 @@ struct Results {
   double* max_abs;
   std::int64_t* nonfinite;
   std::uint64_t* fingerprint;
+  std::int64_t* zeros;
 };
 
 // Bytes of device memory that gradient_pass needs for itself: at most 16.1 MiB.

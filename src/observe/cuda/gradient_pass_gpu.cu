@@ -46,6 +46,7 @@ struct PassOutput {
   double sum_squares, max_abs;
   std::int64_t nonfinite;
   std::uint64_t fingerprint;
+  std::int64_t zeros;
 };
 
 void GpuTest::expect_the_bits_of_the_host(const Buffer& buffer, std::size_t offset,
@@ -63,7 +64,8 @@ void GpuTest::expect_the_bits_of_the_host(const Buffer& buffer, std::size_t offs
   std::copy(wanted_sketch.begin(), wanted_sketch.end(), values);
   const Status status =
       gradient_pass(from, count, buffer.dtype(), {values, size, kSeed},
-                    {&found->sum_squares, &found->max_abs, &found->nonfinite, &found->fingerprint},
+                    {&found->sum_squares, &found->max_abs, &found->nonfinite, &found->fingerprint,
+                     &found->zeros},
                     workspace.memory, stream_);
   ASSERT_TRUE(status) << status.error().message;
   ASSERT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
@@ -74,6 +76,7 @@ void GpuTest::expect_the_bits_of_the_host(const Buffer& buffer, std::size_t offs
   EXPECT_TRUE(same_bits(found->max_abs, wanted.max_abs));
   EXPECT_EQ(static_cast<std::uint64_t>(found->nonfinite), wanted.nonfinite);
   EXPECT_EQ(found->fingerprint, wanted.fingerprint);
+  EXPECT_EQ(static_cast<std::uint64_t>(found->zeros), wanted.zeros);
   for (std::uint32_t i = 0; i < size; ++i) {
     ASSERT_TRUE(same_or_both_nan(values[i], wanted_sketch[i])) << "bucket " << i;
   }

@@ -83,7 +83,7 @@ GradientSums emulate(const void* data, std::size_t count, SketchSpan sketch, Ord
   });
   const Partial all = emulate_finish(workspace, plan, order);
   if (plan.blocks > 0) emulate_add_sketches(workspace, plan, sketch.values, order);
-  return {all.sum_squares, all.max_abs, all.nonfinite, all.fingerprint};
+  return {all.sum_squares, all.max_abs, all.nonfinite, all.fingerprint, all.zeros};
 }
 
 inline GradientSums emulate(const void* data, std::size_t count, Dtype dtype, SketchSpan sketch,

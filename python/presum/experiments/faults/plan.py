@@ -26,7 +26,7 @@ class Configuration:
     micro_batches: int = 1
     epoch_steps: int = 0  # steps of an epoch of one micro-batch each; 0: all data
     dropout: float = 0.0
-    augmentation: str = ""  # numpy, python: whose random numbers mask a token
+    augmentation: str = ""  # numpy, python: whose random numbers mask a token; noise: in the model
     token_weighted: bool = False
     fingerprints: bool = True
     audit_every: int | None = None

@@ -127,6 +127,8 @@ class Training:
 
     def wrap(self, model: nn.Module) -> DistributedDataParallel:
         """The model that is trained."""
+        if self.configuration.augmentation == "noise":
+            model.get_submodule(self.part).register_forward_pre_hook(models.add_noise)
         return DistributedDataParallel(model)
 
     def begin(self) -> None:
@@ -182,7 +184,7 @@ class Training:
 
     def prepare(self, batch: Batch, micro: int) -> Batch:
         """A micro-batch as it goes into the model, perhaps with a token masked at random."""
-        if self.configuration.augmentation:
+        if self.configuration.augmentation in ("numpy", "python"):
             name, nothing = (
                 ("inputs", 0) if "inputs" in batch else ("input_ids", self.corpus.pad_id)
             )

@@ -50,6 +50,23 @@ class NanGradient(ScaledLoss):
     factor = math.nan
 
 
+class Underflow(Training):
+    """Gradients pass through fp16, scaled down so far that most elements are too small for it."""
+
+    factor = 1e-6
+
+    def wrap(self, model: nn.Module) -> DistributedDataParallel:
+        ddp = super().wrap(model)
+        for parameter in model.parameters():
+            parameter.register_hook(self._rounded)  # type: ignore[no-untyped-call]
+        return ddp
+
+    def _rounded(self, gradient: Tensor) -> Tensor:
+        if not self.begun:
+            return gradient
+        return (gradient * self.factor).half().float() / self.factor
+
+
 class FrozenGradient(Training):
     """One rank's gradient stays what it was when the fault began."""
 
