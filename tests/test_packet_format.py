@@ -498,7 +498,8 @@ def test_size_of_a_step_packet() -> None:
     for groups, micros, prints, states, samples in [(1, 1, 0, 0, 0), (7, 3, 5, 9, 11)]:
         counts = {"micros": micros, "fingerprints": prints, "states": states, "samples": samples}
         size, _ = big_step(groups, **counts)
-        expected = base + group * groups + micro * micros + print_ * prints
+        expected = base + group * groups + micro * micros
+        expected += print_ * (prints + 1)  # zero_share
         expected += parts[0] + parts[1] * states if states else 0
         expected += parts[2] + parts[3] * samples + parts[4] + parts[5] * samples if samples else 0
         assert size == expected

@@ -400,7 +400,7 @@ _RANDOMNESS = (
         severity="warning",
         ranks="all",
         within=3,
-        on=(_POLICY, *_with(_BOTH, augmentation="noise")),
+        on=(_POLICY, *_with((_CNN,), augmentation="noise")),
     ),
     _fault(
         "restored-rng",

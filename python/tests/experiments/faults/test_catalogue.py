@@ -58,13 +58,17 @@ def test_twins_are_shared_only_by_equal_configurations() -> None:
     assert all(not f.twin.injector for f in FAULTS)
 
 
+WARNINGS = ("underflow", "model-noise")  # of checks that usually say more, or less
+
+
 @pytest.mark.parametrize("one", FAULTS, ids=lambda f: f.name)
 def test_a_fault_has_time_to_be_found_and_the_stated_severity(one: Fault) -> None:
     assert one.begins + (one.target or 0) < one.configuration.steps
     if one.expects == "token-imbalance":
         assert one.severity == ("info" if one.ranks == "all" else "warning")
     else:
-        assert one.severity == CHECKS[one.expects][1]
+        usual = CHECKS[one.expects][1]
+        assert one.severity == ("warning" if one.name.startswith(WARNINGS) else usual)
 
 
 def test_an_injector_only_replaces_what_a_clean_run_has() -> None:

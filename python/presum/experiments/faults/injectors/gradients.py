@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     pass
 
 
+SMALL = 1e-6  # brings most gradients below what fp16 holds
+
+
 class ScaledLoss(Training):
     """One rank's loss is multiplied before its backward pass."""
 
@@ -53,8 +56,6 @@ class NanGradient(ScaledLoss):
 class Underflow(Training):
     """Gradients pass through fp16, scaled down so far that most elements are too small for it."""
 
-    factor = 1e-6
-
     def wrap(self, model: nn.Module) -> DistributedDataParallel:
         ddp = super().wrap(model)
         for parameter in model.parameters():
@@ -64,7 +65,7 @@ class Underflow(Training):
     def _rounded(self, gradient: Tensor) -> Tensor:
         if not self.begun:
             return gradient
-        return (gradient * self.factor).half().float() / self.factor
+        return (gradient * SMALL).half().float() / SMALL
 
 
 class FrozenGradient(Training):
