@@ -530,8 +530,9 @@ TEST(SharedRng, AMovingStreamIsInUse) {
 }
 
 TEST(SharedRng, WithinTheForwardPassItIsAWarning) {
-  const auto found = [](auto change) {
+  const auto found = [](auto change, bool seeded = false) {
     Watched w;
+    if (seeded) w.diagnoser.hello(who(0, 0), {"h", {{"seeded_by", "lightning"}}, {}});
     w.play(0, 9, [&](StepRecord& r) {
       for (WorkerRecord& x : r.workers) {
         set(x, Kind::kDropout, 0.0);
@@ -555,6 +556,7 @@ TEST(SharedRng, WithinTheForwardPassItIsAWarning) {
   EXPECT_EQ(severity([](WorkerRecord& x) { set(x, Kind::kDropout, 0.1); }), Severity::kInfo);
   EXPECT_EQ(severity([](WorkerRecord& x) { unset(x, Kind::kForwardDraws); }), Severity::kInfo);
   EXPECT_EQ(severity([](WorkerRecord& x) { unset(x, Kind::kDropout); }), Severity::kInfo);
+  EXPECT_EQ(found([](WorkerRecord&) {}, true).severity, Severity::kInfo);
 }
 
 TEST(SharedRng, NamesTheRanksThatTookAnothersState) {

@@ -199,6 +199,7 @@ void ZeroGradient::whole(const StepContext& context, SignalLog& log) {
   std::size_t known = 0;
   for (const WorkerRecord& w : context.record.workers) {
     known += !std::isnan(w.grad_norm);
+    learned_ = learned_ || w.grad_norm > 0;
     if (w.grad_norm == 0) insert(blame.ranks, w.rank);
   }
   if (known == 0) return log.cannot(Check::kZeroGradient, "No gradient could be read.");
@@ -212,11 +213,12 @@ void ZeroGradient::whole(const StepContext& context, SignalLog& log) {
   signal.key = blame.everyone;
   signal.confidence = 1;
   signal.title = "{Ranks} had a gradient of exactly zero";
-  // A batch without a target, or a margin that is met: not a fault as long as it passes.
+  // A batch without a target, or a margin that is met: not a fault as long as it passes, or once
+  // something was learned.
   const bool nothing_to_learn =
       std::all_of(context.record.workers.begin(), context.record.workers.end(),
                   [](const WorkerRecord& w) { return w.grad_norm != 0 || w.loss == 0; });
-  if (nothing_to_learn && !blame.everyone) signal.severity = Severity::kInfo;
+  if (nothing_to_learn && (!blame.everyone || learned_)) signal.severity = Severity::kInfo;
   signal.key += 2 * static_cast<std::uint64_t>(signal.severity == Severity::kInfo);
   signal.evidence = {{"workers_zero", static_cast<std::int64_t>(blame.ranks.size())}};
   log.add(std::move(signal));

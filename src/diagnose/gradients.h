@@ -63,6 +63,7 @@ class ZeroGradient {
 
   VanishedElements vanished_;
   std::uint64_t all_zero_ = 0;  // records in a row
+  bool learned_ = false;        // some gradient was not zero
 };
 
 class FrozenGradient {

@@ -208,6 +208,21 @@ TEST(ZeroGradient, AllZeroTakesThreeStepsInARow) {
   EXPECT_EQ(w.first().first_step, 3U);
 }
 
+TEST(ZeroGradient, WithALossOfZeroThereIsNothingLeftToLearnOrNothingAtAll) {
+  const auto severity = [](std::uint64_t from) {
+    Watched w;
+    w.play(0, 20, [&](StepRecord& r) {
+      for (WorkerRecord& x : r.workers) {
+        if (r.step >= from) x.grad_norm = x.loss = 0;
+      }
+    });
+    EXPECT_EQ(w.ids(), Ids{"zero-gradient"});
+    return w.first().severity;
+  };
+  EXPECT_EQ(severity(10), Severity::kInfo) << "a margin that is met";
+  EXPECT_EQ(severity(0), Severity::kCritical);
+}
+
 TEST(ZeroGradient, IsNotPossibleWhereNothingWasRead) {
   Watched w;
   w.play(0, 9, [](StepRecord& r) {

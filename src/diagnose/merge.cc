@@ -116,8 +116,8 @@ void absorb(Finding& finding, const Signal& head, const Signal& other) {
   const std::string id(info(other.check).id);
   finding.severity = std::max(finding.severity, other.severity);
   finding.last_step = std::max(finding.last_step, other.last_step);
-  const bool lesser = other.check == head.check && other.severity < head.severity;
-  if (!is_statistic(other.check) && !lesser) {
+  if (other.check == head.check && other.severity < head.severity) return;
+  if (!is_statistic(other.check)) {
     finding.first_step = std::min(finding.first_step, other.first_step);
   }
   add(finding.evidence, snake(id), other.evidence);

@@ -23,8 +23,7 @@ constexpr const char* kNoiseRemedy =
     "The model draws noise itself, and on these ranks the same. Seed by rank once it is built: "
     "torch.manual_seed(seed + rank). Where equal noise is meant, nothing is wrong.";
 constexpr std::size_t kTorchGenerators = 2;  // the first ones
-constexpr std::array kSeeders = {"transformers", "accelerate", "lightning", "pytorch_lightning"};
-constexpr std::uint32_t kMoves = 2;  // until a generator counts as used at every step
+constexpr std::uint32_t kMoves = 2;          // until a generator counts as used at every step
 
 // Where a worker has a generator on its device, dropout draws from that one.
 bool drives_dropout(const WorkerRecord& worker, const Generator& generator) {
@@ -42,14 +41,8 @@ bool draws_in_forward(const WorkerRecord& worker, std::size_t generator) {
          rate != nullptr && std::bit_cast<double>(*rate) == 0;
 }
 
-// They seed all ranks alike, of which a program may know nothing.
-bool a_framework_seeds(const Roster& roster) {
-  return std::ranges::any_of(kSeeders,
-                             [&](const char* name) { return !roster.fact(name).empty(); });
-}
-
 bool all_draw_in_forward(const StepContext& context, const Ranks& ranks, std::size_t generator) {
-  return !a_framework_seeds(context.roster) &&
+  return context.roster.fact("seeded_by").empty() &&
          std::ranges::all_of(context.record.workers, [&](const WorkerRecord& w) {
            return !std::ranges::binary_search(ranks, w.rank) || draws_in_forward(w, generator);
          });

@@ -10,15 +10,7 @@ from pathlib import Path
 
 import torch
 
-LIBRARIES = (
-    "numpy",
-    "transformers",
-    "accelerate",
-    "lightning",
-    "pytorch_lightning",
-    "datasets",
-    "tokenizers",
-)
+LIBRARIES = ("numpy", "transformers", "accelerate", "lightning", "datasets", "tokenizers")
 VARIABLES = re.compile(
     r"(NCCL|TORCH|PYTORCH|GLOO|CUBLAS|CUDNN|MKL|OMP|KMP)_\w+|PYTHONHASHSEED|NVIDIA_TF32_OVERRIDE"
     r"|CUDA_LAUNCH_BLOCKING|CUDA_DEVICE_MAX_CONNECTIONS|ACCELERATE_MIXED_PRECISION"
@@ -29,6 +21,7 @@ VALUE_LENGTH_MAX = 200
 def environment_facts(device: torch.device) -> dict[str, str]:
     """Versions, the device's model and environment variables; what is not there is left out."""
     facts = {name: _version(name) for name in LIBRARIES}
+    facts["seeded_by"] = _seeded_by()
     facts["threads"] = str(torch.get_num_threads())
     facts["device_model"] = _cpu_model()
     if device.type == "cuda":
@@ -40,6 +33,13 @@ def environment_facts(device: torch.device) -> dict[str, str]:
 
 def _version(library: str) -> str:
     return str(getattr(sys.modules.get(library), "__version__", ""))
+
+
+def _seeded_by() -> str:
+    """The framework that seeds all ranks alike, whatever the program does."""
+    if "transformers.trainer" in sys.modules:
+        return "transformers"
+    return "lightning" if "PL_GLOBAL_SEED" in os.environ else ""
 
 
 def _cpu_model() -> str:

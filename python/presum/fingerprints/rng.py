@@ -55,10 +55,12 @@ def forward_draws(before: LateValues, device: torch.device) -> Values:
 
 
 def calls_dropout(module: nn.Module) -> bool:
-    """Whether the forward of one of its parts names a function of dropout."""
+    """Whether the forward of one of its parts names a function of dropout. Those of torch have
+    their rates as attributes."""
+    own = (part for part in module.modules() if not type(part).__module__.startswith("torch.nn."))
     return any(
         "drop" in name and not hasattr(part, name)
-        for part in module.modules()
+        for part in own
         for name in getattr(getattr(type(part).forward, "__code__", None), "co_names", ())
     )
 

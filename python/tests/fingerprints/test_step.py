@@ -249,6 +249,10 @@ def test_what_the_forward_pass_draws_is_told_but_for_dropout(
     class Noisy(Model):
         drawing = True
 
+        def __init__(self) -> None:
+            super().__init__()
+            self.rests = nn.Dropout(0.0)
+
         def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
             return super().forward(x + torch.rand_like(x) if self.drawing else x)
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,11 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from presum.experiments.faults import models
 from presum.experiments.faults.training import Batch, Training
 
-if TYPE_CHECKING:
-    pass
-
-
-SMALL = 1e-6  # brings most gradients below what fp16 holds
+LEAST_FP16 = 2.0**-24
 
 
 class ScaledLoss(Training):
@@ -65,7 +61,8 @@ class Underflow(Training):
     def _rounded(self, gradient: Tensor) -> Tensor:
         if not self.begun:
             return gradient
-        return (gradient * SMALL).half().float() / SMALL
+        small = LEAST_FP16 / (3 * float(gradient.square().mean().sqrt()) + 1e-30)
+        return (gradient * small).half().float() / small
 
 
 class FrozenGradient(Training):

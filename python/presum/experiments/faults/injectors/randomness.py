@@ -3,15 +3,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 import torch.distributed as dist
 
 from presum.experiments.faults.training import Training
-
-if TYPE_CHECKING:
-    pass
 
 
 class SharedNumpySeed(Training):

@@ -3,15 +3,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from presum.experiments.faults import data, models
 from presum.experiments.faults.training import Batch, Training
-
-if TYPE_CHECKING:
-    pass
 
 
 class SamplerSeedTimesRank(Training):

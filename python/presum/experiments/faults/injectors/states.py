@@ -4,16 +4,13 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from presum.experiments.faults.training import Training
-
-if TYPE_CHECKING:
-    pass
 
 
 class OwnInitialisation(Training):
