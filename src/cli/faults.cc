@@ -4,16 +4,20 @@
 
 #include <cmath>
 #include <iostream>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "base/try.h"
 #include "cli/cli.h"
 #include "cli/commands.h"
 #include "cli/text.h"
 #include "cli/verb.h"
+#include "detect/replay.h"
 #include "detect/simulate.h"
+#include "presum/run_log.h"
 
 namespace presum::cli {
 namespace {
@@ -38,6 +42,10 @@ constexpr const char* kHelp =
     "Delays: worker 0 is at fault in --trials runs; median steps until the first alarm, and the\n"
     "share of alarms that name exactly the right workers. Shifts are in standard deviations over\n"
     "healthy workers.\n\n"
+    "--recorded plays the steps of healthy runs instead, over and over, with their workers in\n"
+    "another order: what recorders really send, and no worker unlike the others. With an order\n"
+    "for each step workers are exchangeable, as the promise has it; with one for 20 steps what\n"
+    "lasts in a worker lasts as long. Give many steps: each is played --steps / recorded times.\n\n"
     "Results depend on --seed alone, not on the machine. 1e6 steps of 8 workers take about 35\n"
     "seconds of processor time, of 64 workers ten times as long.\n\n"
     "Example: presum faults --simulate --steps 1e6 --workers 2,4,8 --null all";
@@ -60,6 +68,8 @@ struct Arguments {
   std::uint32_t trials = 200;
   std::vector<std::uint32_t> workers = {8};
   std::string null = "all";
+  std::vector<std::string> recorded;
+  double level = 1e6;
   std::uint64_t seed = 1;
   std::string format = "text";
 };
@@ -96,7 +106,8 @@ class ProgressLine {
 };
 
 struct NullRow {
-  SimulatedRun model;
+  std::string noise;
+  std::size_t workers;
   FalseAlarms result;
 };
 
@@ -120,8 +131,9 @@ std::vector<NullRow> run_nulls(const Arguments& arguments, ProgressLine& progres
     for (const std::uint32_t workers : arguments.workers) {
       const SimulatedRun model{workers, null};
       const auto what = fmt::format("healthy, {}, {} workers", to_string(null), workers);
-      rows.push_back({model, false_alarms(model, static_cast<std::uint64_t>(arguments.steps),
-                                          arguments.seed, progress.of(what))});
+      rows.push_back({to_string(null), workers,
+                      false_alarms(model, static_cast<std::uint64_t>(arguments.steps),
+                                   arguments.seed, progress.of(what))});
     }
   }
   return rows;
@@ -186,10 +198,11 @@ std::string interval(const Rate& rate) {
 std::string text(const std::vector<NullRow>& nulls, const std::vector<DelayRow>& delays) {
   std::vector<std::vector<std::string>> alarms = {
       {"noise", "workers", "steps", "alarms", "per 1e6 [95%]", "events per 1e6 [95%]"}};
-  for (const auto& [model, r] : nulls) {
-    alarms.push_back({to_string(model.null), std::to_string(model.workers), std::to_string(r.steps),
+  for (const auto& [noise, workers, r] : nulls) {
+    alarms.push_back({noise, std::to_string(workers), std::to_string(r.steps),
                       std::to_string(r.alarms.count), interval(r.alarms), interval(r.events)});
   }
+  if (delays.empty()) return "False alarms, healthy workers\n" + table(alarms);
   std::vector<std::vector<std::string>> found = {
       {"fault", "workers", "found", "median delay", "right workers", "first step off by"}};
   for (const auto& [name, model, r] : delays) {
@@ -211,9 +224,9 @@ Json rate_json(const Rate& rate) {
 
 Json json(const std::vector<NullRow>& nulls, const std::vector<DelayRow>& delays) {
   Json out = {{"schema_version", 1}, {"false_alarms", Json::array()}, {"delays", Json::array()}};
-  for (const auto& [model, r] : nulls) {
-    out["false_alarms"].push_back({{"noise", to_string(model.null)},
-                                   {"workers", model.workers},
+  for (const auto& [noise, workers, r] : nulls) {
+    out["false_alarms"].push_back({{"noise", noise},
+                                   {"workers", workers},
                                    {"steps", r.steps},
                                    {"alarms", rate_json(r.alarms)},
                                    {"events", rate_json(r.events)}});
@@ -230,12 +243,62 @@ Json json(const std::vector<NullRow>& nulls, const std::vector<DelayRow>& delays
   return out;
 }
 
+// Adds the steps of the run's first model in which all its workers are, by their number.
+using StepsByWorkers = std::map<std::size_t, std::vector<StepRecord>>;
+Status add_whole_steps(const std::string& run, StepsByWorkers& to) {
+  PRESUM_ASSIGN(const RunLog log, RunLog::open(run));
+  PRESUM_ASSIGN(const auto all, log.steps());
+  if (all.empty()) return {};
+  PRESUM_ASSIGN(StepCursor cursor, log.cursor(all.front().model));
+  while (true) {
+    PRESUM_ASSIGN(const StepRecord* step, cursor.next());
+    if (step == nullptr) return {};
+    const std::size_t workers = step->workers.size();
+    if (workers < 2 || workers != step->workers_expected) continue;
+    StepRecord& kept = to[workers].emplace_back(*step);
+    PRESUM_ASSIGN(kept.cosines, log.cosines({step->model, step->step}));
+  }
+}
+
+Result<std::vector<NullRow>> replay(const Arguments& arguments, std::ostream& err) {
+  StepsByWorkers all;
+  for (const std::string& run : arguments.recorded) PRESUM_TRY(add_whole_steps(run, all));
+  if (all.empty()) {
+    return fail(ErrorCode::kInvalidArgument,
+                arguments.recorded.front() + ": no step with all of several workers");
+  }
+  ProgressLine progress(err, 2 * all.size());
+  std::vector<NullRow> rows;
+  for (const auto& [workers, steps] : all) {
+    for (const std::uint64_t block : {1, 20}) {
+      const auto what = fmt::format("{} recorded steps, orders of {}", steps.size(), block);
+      const auto watched = progress.of(what);
+      const auto count = static_cast<std::uint64_t>(arguments.steps);
+      rows.push_back(
+          {what, workers,
+           detect::false_alarms(steps, block, arguments.level, count, arguments.seed, watched)});
+    }
+  }
+  return rows;
+}
+
+int replay_recorded(const Arguments& arguments, const Streams& io) {
+  const auto rows = replay(arguments, io.err);
+  if (!rows) {
+    io.err << "presum faults: " << rows.error().message << '\n';
+    return kNoVerdict;
+  }
+  io.out << (arguments.format == "json" ? json(*rows, {}).dump(2) + '\n' : text(*rows, {}));
+  return kOk;
+}
+
 int faults(const Arguments& arguments, const Streams& io) {
   if (!arguments.simulate) {
     io.err << "presum faults: the fault benchmark trains real workers and needs the Python "
               "package; here there is --simulate\n";
     return kNoVerdict;
   }
+  if (!arguments.recorded.empty()) return replay_recorded(arguments, io);
   std::vector<NullRow> nulls;
   std::vector<DelayRow> delays;
   {
@@ -269,6 +332,13 @@ void add_faults(CLI::App& program, Command& chosen) {
   command->add_option("--null", arguments->null, "kind of noise")
       ->check(CLI::IsMember({"normal", "heavy", "common", "persistent", "all"}))
       ->capture_default_str();
+  auto* recorded = command->add_option(
+      "--recorded", arguments->recorded,
+      "instead: healthy RUNs, their workers in orders drawn anew for each step and for each 20");
+  command->add_option("--level", arguments->level, "of the detectors; with --recorded")
+      ->check(CLI::Range(2.0, 1e12))
+      ->needs(recorded)
+      ->default_str("1e6");
   command->add_option("--seed", arguments->seed, "of everything random")->capture_default_str();
   add_format(command, arguments->format, "text or json", {"text", "json"});
   choose(command, chosen, arguments, faults);

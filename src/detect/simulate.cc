@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <memory>
 #include <mutex>
 #include <numbers>
 #include <optional>
@@ -39,9 +40,10 @@ double autoregressive(double memory, double rho, double innovation) {
 
 // P(X <= count) of a Poisson variable.
 double poisson_cdf(std::uint64_t count, double mean) {
-  double term = std::exp(-mean);
-  double total = term;
-  for (std::uint64_t k = 1; k <= count; ++k) total += term *= mean / double(k);
+  double total = 0;
+  for (std::uint64_t k = 0; k <= count; ++k) {
+    total += std::exp(double(k) * std::log(mean) - mean - std::lgamma(double(k) + 1));
+  }
   return total;
 }
 
@@ -81,12 +83,11 @@ struct Counts {
   std::uint64_t events = 0;
 };
 
-Counts count_alarms(const SimulatedRun& run, std::uint64_t steps, std::uint64_t seed) {
-  Generator generator(run, seed);
-  Detector detector{Options{}};
+Counts count_alarms(const Steps& next, double level, std::uint64_t steps) {
+  Detector detector{Options{.level = level}};
   Counts counts;
   for (std::uint64_t s = 0; s < steps; ++s) {
-    for (const Alarm& alarm : detector.update(generator.next({}))) {
+    for (const Alarm& alarm : detector.update(next())) {
       ++(alarm.kind == Alarm::Kind::kEvent ? counts.events : counts.alarms);
     }
   }
@@ -311,13 +312,23 @@ Rate rate_of(std::uint64_t count, std::uint64_t steps) {
 
 FalseAlarms false_alarms(const SimulatedRun& run, std::uint64_t steps, std::uint64_t seed,
                          const Progress& progress) {
+  return false_alarms(
+      [&](std::uint64_t stretch) -> Steps {
+        auto generator = std::make_shared<Generator>(run, splitmix64(seed) + stretch);
+        return [generator]() -> const StepRecord& { return generator->next({}); };
+      },
+      Options{}.level, steps, progress);
+}
+
+FalseAlarms false_alarms(const std::function<Steps(std::uint64_t)>& source, double level,
+                         std::uint64_t steps, const Progress& progress) {
   const std::size_t stretches = static_cast<std::size_t>((steps + kStretch - 1) / kStretch);
   std::vector<Counts> counts(stretches);
   in_parallel(
       stretches,
       [&](std::size_t i) {
         const std::uint64_t length = std::min(kStretch, steps - kStretch * i);
-        counts[i] = count_alarms(run, length, splitmix64(seed) + i);
+        counts[i] = count_alarms(source(i), level, length);
       },
       progress);
   Counts total;

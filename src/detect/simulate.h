@@ -92,7 +92,13 @@ struct FalseAlarms {
   Rate alarms;
   Rate events;  // Alarm::Kind::kEvent: not error-controlled
 };
-// Healthy steps, in stretches of at most 250,000 with a fresh detector each.
+// Gives one step after the other, each valid until the next call.
+using Steps = std::function<const StepRecord&()>;
+// Healthy steps, in stretches of at most 250,000, for each of which `source` is asked by its number
+// and a detector is made. `source` is called by several threads.
+FalseAlarms false_alarms(const std::function<Steps(std::uint64_t)>& source, double level,
+                         std::uint64_t steps, const Progress& progress);
+// Of made-up ones.
 FalseAlarms false_alarms(const SimulatedRun& run, std::uint64_t steps, std::uint64_t seed,
                          const Progress& progress);
 

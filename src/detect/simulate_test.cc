@@ -90,6 +90,8 @@ TEST(Rate, HasAnExactInterval) {
   EXPECT_NEAR(rate_of(10, 2'000'000).low, 4.795 / 2, 1e-3);
   EXPECT_NEAR(rate_of(10, 2'000'000).high, 18.390 / 2, 1e-3);
   EXPECT_EQ(rate_of(10, 2'000'000).per_million, 5);
+  EXPECT_NEAR(rate_of(1549, 1'000'000).low, 1472.8, 1);
+  EXPECT_NEAR(rate_of(1549, 1'000'000).high, 1628.1, 1);
 }
 
 TEST(FalseAlarms, AreDeterministicAndRare) {
