@@ -270,7 +270,7 @@ Result<std::vector<NullRow>> replay(const Arguments& arguments, std::ostream& er
   ProgressLine progress(err, 2 * all.size());
   std::vector<NullRow> rows;
   for (const auto& [workers, steps] : all) {
-    for (const std::uint64_t block : {1, 20}) {
+    for (const std::uint64_t block : {std::uint64_t{1}, std::uint64_t{20}}) {
       const auto what = fmt::format("{} recorded steps, orders of {}", steps.size(), block);
       const auto watched = progress.of(what);
       const auto count = static_cast<std::uint64_t>(arguments.steps);

@@ -170,9 +170,9 @@ void VanishedElements::update(const StepContext& context, SignalLog& log) {
     now += share_not_zero(w);
     start += known->least;
   }
-  if (blame.ranks.empty()) return;
+  if (blame.ranks.empty() || blame.ranks.size() < context.workers()) return;
   const auto ranks = static_cast<double>(blame.ranks.size());
-  blame.everyone = blame.ranks.size() == context.workers();
+  blame.everyone = true;
   Signal signal = sighting(Check::kZeroGradient, context.record.step, std::move(blame));
   signal.first_step = first;
   signal.key = kVanishedKey;

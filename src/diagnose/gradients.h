@@ -37,7 +37,7 @@ class Nonfinite {
 };
 
 // Gradients in which most elements that were not zero at the run's start have become so: underflow
-// in 16 bits, or units that died.
+// in 16 bits, or units that died. On all workers; some of them stand out by their statistics.
 class VanishedElements {
  public:
   void update(const StepContext& context, SignalLog& log);

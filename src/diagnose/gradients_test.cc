@@ -258,11 +258,12 @@ TEST(VanishedElements, AreTheShareAgainstTheRunsOwnStart) {
   EXPECT_TRUE(play(0.005, 0.0001, 60).findings().empty()) << "few were there ever";
 }
 
-TEST(VanishedElements, OfOneWorkerNameIt) {
+TEST(VanishedElements, OfSomeWorkersAreLeftToStatistics) {
   Watched w;
-  w.play(0, 60, [](StepRecord& r) { keep_share(r, 3, r.step < 40 ? 0.5 : 0.01); });
-  ASSERT_EQ(w.ids(), Ids{"zero-gradient"});
-  EXPECT_EQ(w.first().ranks, RankList{3});
+  w.play(0, 60, [](StepRecord& r) {
+    for (std::size_t i = 0; i < 7; ++i) keep_share(r, i, r.step < 40 ? 0.5 : 0.01);
+  });
+  EXPECT_TRUE(w.findings().empty());
 }
 
 TEST(VanishedElements, MayVaryAndBeGoneForAWhile) {

@@ -34,11 +34,13 @@ bool leaves_alike(const Signal& cause, const Signal& effect) {
 }
 
 bool causes(const Signal& cause, const Signal& effect) {
-  // What is only worth knowing (a version that changes no number, uneven tokens of everyone) is no
-  // cause of what one worker does.
+  // What is only worth knowing (a version that changes no number, uneven tokens of everyone, a
+  // margin that is met), or zero everywhere, is no cause of what one worker does.
+  const bool zero = cause.check == Check::kZeroGradient;
   const bool harmless =
-      cause.check == Check::kEnvironmentMismatch || cause.check == Check::kTokenImbalance;
+      zero || cause.check == Check::kEnvironmentMismatch || cause.check == Check::kTokenImbalance;
   if (harmless && cause.severity == Severity::kInfo && effect.check != cause.check) return false;
+  if (zero && cause.everyone && !effect.everyone && is_statistic(effect.check)) return false;
   return later(effect.first_step) >= cause.first_step &&
          effect.first_step <= later(cause.last_step) &&
          ((explains(cause.check, effect.check) && intersect(cause.ranks, effect.ranks)) ||

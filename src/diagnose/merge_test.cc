@@ -50,6 +50,31 @@ TEST(Merge, TheHeadIsTheFirstInTheOrderEvenWhereTheOtherExplainsIt) {
   EXPECT_EQ(found[0].also, (Ids{"sampler-mismatch", "overlapping-data"}));
 }
 
+TEST(Merge, ZerosThatSayLittleOrAreOfAllHideNoWorker) {
+  const auto count = [](Severity severity, bool everyone) {
+    Signal zero = signal(kZeroGradient, {0, 1, 2, 3}, 20, 80);
+    zero.severity = severity;
+    zero.everyone = everyone;
+    return findings({zero, signal(kWorkerOutlier, {2}, 20, 60)}).size();
+  };
+  EXPECT_EQ(count(Severity::kInfo, false), 2U);
+  EXPECT_EQ(count(Severity::kWarning, true), 2U);
+  EXPECT_EQ(count(Severity::kCritical, true), 2U);
+  EXPECT_EQ(count(Severity::kCritical, false), 1U) << "its effect";
+}
+
+TEST(Merge, WhatIsLesserOfTheSameCheckAddsNoEvidence) {
+  Signal grave = signal(kZeroGradient, {0, 1, 2}, 20, 80);
+  Signal lesser = signal(kZeroGradient, {1}, 10, 90);
+  lesser.severity = Severity::kInfo;
+  lesser.evidence = {{"workers_zero", std::int64_t{1}}};
+  const auto found = findings({grave, lesser});
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_TRUE(found[0].evidence.empty());
+  EXPECT_EQ(found[0].first_step, 20U);
+  EXPECT_EQ(found[0].last_step, 90U);
+}
+
 TEST(Merge, CausesOnOtherRanksStayTheirOwn) {
   EXPECT_EQ(
       findings({signal(kNonfiniteGradient, {3}, 10, 10), signal(kParameterDesync, {5}, 11, 40)})

@@ -50,7 +50,8 @@ def forward_draws(before: LateValues, device: torch.device) -> Values:
     the host's, plus 2 for the device's."""
     states = dict(before)
     on_host = hash_bytes(torch.get_rng_state().numpy().data) != states[KIND["rng_torch"]]
-    on_device = _device_state(device) != states.get(KIND["rng_device"])
+    now = _device_state(device)
+    on_device = now is not None and now != states.get(KIND["rng_device"])
     return [(KIND["forward_draws"], on_host + 2 * on_device)]
 
 
