@@ -62,11 +62,10 @@ void GpuTest::expect_the_bits_of_the_host(const Buffer& buffer, std::size_t offs
   auto* values = static_cast<float*>(sketch.memory);
   std::vector<float> wanted_sketch(size, 0.25F);
   std::copy(wanted_sketch.begin(), wanted_sketch.end(), values);
-  const Status status =
-      gradient_pass(from, count, buffer.dtype(), {values, size, kSeed},
-                    {&found->sum_squares, &found->max_abs, &found->nonfinite, &found->fingerprint,
-                     &found->zeros},
-                    workspace.memory, stream_);
+  const Status status = gradient_pass(
+      from, count, buffer.dtype(), {values, size, kSeed},
+      {&found->sum_squares, &found->max_abs, &found->nonfinite, &found->fingerprint, &found->zeros},
+      workspace.memory, stream_);
   ASSERT_TRUE(status) << status.error().message;
   ASSERT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
   const GradientSums wanted =
