@@ -9,6 +9,7 @@
 #include <string>
 #include <tuple>
 
+#include "diagnose/statistics.h"
 #include "diagnose/text.h"
 
 namespace presum::diagnose {
@@ -33,6 +34,12 @@ bool leaves_alike(const Signal& cause, const Signal& effect) {
   return 3 * pairs(effect.workers - cause.ranks.size()) <= 2 * pairs(effect.workers);
 }
 
+// Beside workers that read the same data, and agree, the others seem to disagree.
+bool turns_away(const Signal& cause, const Signal& effect) {
+  return cause.check == Check::kDuplicateData && is_turned_away(effect) &&
+         !intersect(cause.ranks, effect.ranks);
+}
+
 bool causes(const Signal& cause, const Signal& effect) {
   // What is only worth knowing (a version that changes no number, uneven tokens of everyone, a
   // margin that is met), or zero everywhere, is no cause of what one worker does.
@@ -44,7 +51,7 @@ bool causes(const Signal& cause, const Signal& effect) {
   return later(effect.first_step) >= cause.first_step &&
          effect.first_step <= later(cause.last_step) &&
          ((explains(cause.check, effect.check) && intersect(cause.ranks, effect.ranks)) ||
-          leaves_alike(cause, effect));
+          leaves_alike(cause, effect) || turns_away(cause, effect));
 }
 
 // Of one check the gravest first, then those that name a minority. Of a statistic what was raised

@@ -148,6 +148,23 @@ TEST(Merge, ThoseLeftAlikeBesideOnesSetApartAreTheirEffect) {
   EXPECT_EQ(count(kOptimizerMismatch, {0, 1}, {0, 1}, 2), 1U) << "or of the same ranks";
 }
 
+TEST(Merge, ThoseThatDuplicatesOutvoteAreTheirEffect) {
+  // As an alarm makes it: the key of an outlier in direction, on the low side.
+  const auto found = [](Ranks outliers, std::uint64_t key) {
+    Signal away = signal(kWorkerOutlier, std::move(outliers), 30, 60);
+    away.key = key;
+    return findings({signal(kDuplicateData, {0, 1}, 10, 80), away});
+  };
+  const std::uint64_t low = 16 + 4 * static_cast<std::uint64_t>(detect::Statistic::kDirection);
+  const auto merged = found({2, 3}, low);
+  ASSERT_EQ(merged.size(), 1U);
+  EXPECT_EQ(merged[0].check, "duplicate-data");
+  EXPECT_EQ(merged[0].ranks, (Ranks{0, 1}));
+  EXPECT_EQ(merged[0].also, Ids{"worker-outlier"});
+  EXPECT_EQ(found({2}, low + 1).size(), 2U) << "nearer to the mean than they should be";
+  EXPECT_EQ(found({2}, low - 4).size(), 2U) << "another statistic";
+}
+
 TEST(Merge, WhereNothingIsReducedNothingKeepsWorkersInStep) {
   const auto found =
       findings({signal(kMissingWorker, {0}, 60, 90), signal(kNoReduction, {0, 1}, 5, 90)});

@@ -103,11 +103,14 @@ Blame blame_of(const StepContext& context, const Alarm& alarm) {
   return blame;
 }
 
-std::uint64_t key_of(const Alarm& alarm) {
+std::uint64_t key(Alarm::Kind kind, Statistic statistic, bool everyone, bool high) {
   // What everyone shows is not what the named workers show.
-  return 16 + static_cast<std::uint64_t>(alarm.kind) * 64 +
-         static_cast<std::uint64_t>(alarm.statistic) * 4 + (alarm.replicas.empty() ? 2 : 0) +
-         (alarm.high ? 1 : 0);
+  return 16 + static_cast<std::uint64_t>(kind) * 64 + static_cast<std::uint64_t>(statistic) * 4 +
+         (everyone ? 2 : 0) + (high ? 1 : 0);
+}
+
+std::uint64_t key_of(const Alarm& alarm) {
+  return key(alarm.kind, alarm.statistic, alarm.replicas.empty(), alarm.high);
 }
 
 Evidence evidence_of(const StepContext& context, const Alarm& alarm) {
@@ -154,6 +157,11 @@ bool weights_follow_tokens(const StepRecord& record) {
 }
 
 }  // namespace
+
+bool is_turned_away(const Signal& signal) {
+  return signal.check == Check::kWorkerOutlier &&
+         signal.key == key(Alarm::Kind::kOutlier, Statistic::kDirection, false, false);
+}
 
 void Statistics::update(const StepContext& context, SignalLog& log) {
   if (context.alone()) {

@@ -11,6 +11,9 @@
 
 namespace presum::diagnose {
 
+// Whether the signal is of ranks whose gradients pointed away from the others'.
+bool is_turned_away(const Signal& signal);
+
 class Statistics {
  public:
   void update(const StepContext& context, SignalLog& log);
