@@ -32,7 +32,7 @@ struct GradientSums {
   double max_abs = 0;           // largest |g| over finite elements; 0 if there are none
   std::uint64_t nonfinite = 0;  // NaN and Inf elements
   std::uint64_t fingerprint = 0;
-  std::uint64_t zeros = 0;  // elements of exactly zero; not in packets
+  std::uint64_t zeros = 0;  // among the first 64 of every 960 elements; not in packets
 };
 
 struct MicroBatch {

@@ -13,6 +13,7 @@
 #include "base/simd_dispatch.h"
 #include "observe/fingerprint.h"
 #include "observe/sketch.h"
+#include "observe/zeros.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "observe/gradient_pass.cc"
@@ -31,6 +32,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little);
 
 constexpr std::size_t kChunk = 64;  // elements handled together: one word of signs
+static_assert(kZeroRun == kChunk);
 constexpr std::size_t kAccumulators = 16;
 constexpr std::size_t kPrefetchBytes = 1024;
 constexpr std::size_t kCacheLine = 64;
@@ -145,16 +147,14 @@ class Pass {
   HWY_INLINE Pass()
       : largest_double_(hn::Zero(Doubles())),
         largest_float_(hn::Zero(Floats())),
-        block_sum_(hn::Zero(LongWords())),
-        zeros_(hn::Zero(Words())),
-        long_zeros_(hn::Zero(LongWords())) {
+        block_sum_(hn::Zero(LongWords())) {
     for (auto& sum : sums_) sum = hn::Zero(Doubles());
   }
 
   HWY_INLINE GradientSums norm(const std::uint8_t* data, std::size_t count) const {
     const double sum = sum_squares();
     if (!std::isfinite(sum)) return norm_pass_reference(data, count, kDtype);
-    return {sum, hn::GetLane(hn::MaxOfLanes(Doubles(), largest())), 0, 0, zeros() - padding_};
+    return {sum, hn::GetLane(hn::MaxOfLanes(Doubles(), largest())), 0, 0, zeros_};
   }
 
   std::uint64_t fingerprint() const { return fingerprint_; }
@@ -173,11 +173,12 @@ class Pass {
       const std::uint32_t* keys = keys_of(first);
       if (elements < kChunk) {
         last.fill(from, elements, keys);
-        padding_ = kChunk - elements;
+        if (is_looked_at(first)) zeros_ -= kChunk - elements;
         from = last.bytes;
         keys = last.keys;
       }
       stretch(from, keys, sketch.seed + first / kChunk, to, elements);
+      count_zeros(from, first, elements);
       if constexpr (kSketch) buckets.write_back();
       first += elements;
       if constexpr (kFingerprint) end_stretch(first, count);
@@ -227,7 +228,6 @@ class Pass {
     const Vectors v = read<kDtype>(from);
     add_squares<2 * kStep % kSums>(v);
     take_largest(v);
-    count_zeros(v);
     if constexpr (kFingerprint) add_products(v, keys);
     if constexpr (kSketch) add_signed<kStep>(v.floats, signs, buckets);
   }
@@ -252,18 +252,22 @@ class Pass {
     }
   }
 
-  HWY_INLINE void count_zeros(const Vectors& v) {
-    if constexpr (kDtype == Dtype::kF64) {
-      long_zeros_ = hn::Sub(hn::Sub(long_zeros_, ones_at_zeros(v.low)), ones_at_zeros(v.high));
-    } else {
-      const auto at = hn::RebindMask(Words(), hn::Eq(v.floats, hn::Zero(Floats())));
-      zeros_ = hn::Sub(zeros_, hn::VecFromMask(Words(), at));
+  // Of the stretch that was just read, and is in the cache.
+  HWY_INLINE void count_zeros(const std::uint8_t* from, std::size_t first, std::size_t elements) {
+    const std::size_t past = first % kZeroPeriod;
+    for (std::size_t i = past == 0 ? 0 : kZeroPeriod - past; i < elements; i += kZeroPeriod) {
+      for (std::size_t j = 0; j < kChunk; j += kLanes) count_zeros(from + (i + j) * kBytes);
     }
   }
 
-  static HWY_INLINE hn::Vec<LongWords> ones_at_zeros(hn::Vec<Doubles> x) {
-    const auto at = hn::Eq(x, hn::Zero(Doubles()));
-    return hn::VecFromMask(LongWords(), hn::RebindMask(LongWords(), at));
+  HWY_INLINE void count_zeros(const std::uint8_t* from) {
+    const Vectors v = read<kDtype>(from);
+    if constexpr (kDtype == Dtype::kF64) {
+      zeros_ += hn::CountTrue(Doubles(), hn::Eq(v.low, hn::Zero(Doubles())));
+      zeros_ += hn::CountTrue(Doubles(), hn::Eq(v.high, hn::Zero(Doubles())));
+    } else {
+      zeros_ += hn::CountTrue(Floats(), hn::Eq(v.floats, hn::Zero(Floats())));
+    }
   }
 
   HWY_INLINE void add_products(const Vectors& v, const std::uint32_t* keys) {
@@ -317,15 +321,6 @@ class Pass {
     return sums[0];
   }
 
-  HWY_INLINE std::uint64_t zeros() const {
-    std::uint32_t found[kLanes];
-    std::uint64_t found_long[kDoubleLanes];
-    hn::StoreU(zeros_, Words(), found);
-    hn::StoreU(long_zeros_, LongWords(), found_long);
-    const std::uint64_t sum = std::accumulate(found, found + kLanes, std::uint64_t{0});
-    return std::accumulate(found_long, found_long + kDoubleLanes, sum);
-  }
-
   HWY_INLINE hn::Vec<Doubles> largest() const {
     if (kDtype == Dtype::kF64) return largest_double_;
     Vectors v;
@@ -338,9 +333,7 @@ class Pass {
   hn::Vec<Doubles> largest_double_;
   hn::Vec<Floats> largest_float_;
   hn::Vec<LongWords> block_sum_;
-  hn::Vec<Words> zeros_;  // of f64 the long ones; a lane is enough for 2^32 elements
-  hn::Vec<LongWords> long_zeros_;
-  std::size_t padding_ = 0;  // zeros of the last chunk
+  std::uint64_t zeros_ = 0;
   std::uint64_t fingerprint_ = 0;
 };
 

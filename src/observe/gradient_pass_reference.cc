@@ -9,6 +9,7 @@
 #include "observe/fingerprint.h"
 #include "observe/gradient_pass.h"
 #include "observe/sketch.h"
+#include "observe/zeros.h"
 
 namespace presum::observe {
 namespace {
@@ -117,7 +118,7 @@ GradientSums norm_pass_reference(const void* data, std::size_t count, Dtype dtyp
   for (std::size_t i = 0; i < count; ++i) {
     const double value = elements.value(i);
     sums[i % kAccumulators] += value * value;
-    stats.zeros += value == 0;
+    stats.zeros += value == 0 && is_looked_at(i);
     if (std::isfinite(value)) {
       stats.max_abs = std::max(stats.max_abs, std::fabs(value));
     } else {

@@ -109,6 +109,7 @@ EndedStep::EndedStep(std::shared_ptr<const Layout> layout, packet::Header header
 void EndedStep::put(Gradients& gradients) {
   gradients.put_own(*layout_, out_);
   gradients.put_reduced(out_);
+  zero_share_ = gradients.zero_share();
 }
 
 Gradients& EndedStep::gradients() {
@@ -150,10 +151,9 @@ void EndedStep::put_fingerprints() {
     contents_.fingerprint(kind_of(FingerprintKind::kGradientWeight),
                           std::bit_cast<std::uint64_t>(weight));
   }
-  if (out_.elements > 0 && knows_own()) {
-    const auto zeros = static_cast<double>(out_.total.zeros);
+  if (!std::isnan(zero_share_) && knows_own()) {
     contents_.fingerprint(kind_of(FingerprintKind::kZeroShare),
-                          std::bit_cast<std::uint64_t>(zeros / static_cast<double>(out_.elements)));
+                          std::bit_cast<std::uint64_t>(zero_share_));
   }
   if (!contents_.rows_known) {
     contents_.report.samples.hashes.clear();

@@ -76,6 +76,7 @@ class EndedStep {
   Contents contents_;
   std::vector<double> numbers_;
   std::optional<Gradients> gradients_;
+  double zero_share_ = kNaN;
 };
 
 }  // namespace presum::step

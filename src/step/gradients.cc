@@ -8,6 +8,7 @@
 
 #include "base/hash.h"
 #include "base/try.h"
+#include "observe/zeros.h"
 
 namespace presum::step {
 namespace {
@@ -19,7 +20,6 @@ void add(GradientSums& into, const GradientSums& sums, std::uint64_t id) {
   into.max_abs = std::max(into.max_abs, sums.max_abs);
   into.nonfinite += sums.nonfinite;
   into.fingerprint += mix64(sums.fingerprint ^ id);
-  into.zeros += sums.zeros;
 }
 
 }  // namespace
@@ -74,6 +74,7 @@ Gradients::Gradients(const Layout& layout, std::uint32_t sketch_size)
 void Gradients::begin(const StepNumber& step) {
   step_ = step;
   elements_ = 0;
+  looked_at_ = 0;
   sketch_valid_ = true;
   std::fill(sketch_.begin(), sketch_.end(), 0.0F);
   for (Slot& slot : slots_) {
@@ -124,7 +125,10 @@ Status Gradients::take(ParameterId id, const GradientSums& sums, std::uint64_t e
 void Gradients::put(ParameterId id, const GradientSums& sums, std::uint64_t elements,
                     bool reduced) {
   Slot& slot = slots_[id];
-  if (!reduced && !slot.seen) elements_ += elements;
+  if (!reduced && !slot.seen) {
+    elements_ += elements;
+    looked_at_ += observe::elements_looked_at(elements);
+  }
   (reduced ? slot.reduced : slot.sums) = sums;
   (reduced ? slot.reduced_seen : slot.seen) = true;
 }
@@ -160,6 +164,12 @@ void Gradients::put_own(const Layout& layout, packet::Step& out) {
     add(out.total, slot.sums, ids_[id]);
     add(out.groups[layout.parameters()[id].group].sums, slot.sums, ids_[id]);
   }
+}
+
+double Gradients::zero_share() const {
+  std::uint64_t zeros = 0;
+  for (const Slot& slot : slots_) zeros += slot.seen ? slot.sums.zeros : 0;
+  return looked_at_ == 0 ? kNaN : static_cast<double>(zeros) / static_cast<double>(looked_at_);
 }
 
 void Gradients::put_reduced(packet::Step& out) const {

@@ -73,6 +73,8 @@ class Gradients {
   // Sums by group and in total, elements, sketch and reduced gradient; nothing is unscaled.
   void put_own(const Layout& layout, packet::Step& out);
   void put_reduced(packet::Step& out) const;
+  // Of the elements that were looked at the share that was zero; NaN where none was.
+  double zero_share() const;
 
  private:
   struct Slot {
@@ -92,6 +94,7 @@ class Gradients {
   std::vector<std::uint64_t> ids_;
   std::vector<Slot> slots_;
   std::uint64_t elements_ = 0;
+  std::uint64_t looked_at_ = 0;  // of them, for zeros
   std::vector<float> sketch_;
   bool sketch_valid_ = true;
 };

@@ -22,6 +22,7 @@ from presum.devices.dtypes import CODES
 
 DTYPES = {getattr(torch, name): code for name, code in CODES.items()}
 CHUNK = 1 << 22  # elements handled at once: bounds the temporary memory to about 100 MB
+ZERO_RUN, ZERO_PERIOD = 64, 960  # looked at for zeros, of how many
 FINGERPRINT_BLOCK = 1024
 ROW_PLACES = 4096  # elements of a row that are read
 FINGERPRINT_SEED = 0x70726573756D6670
@@ -147,12 +148,20 @@ def _sketch(part: torch.Tensor, first: int, size: int, seed: int) -> torch.Tenso
     return flipped.gather(1, source).sum(0)
 
 
+def _zeros(flat: torch.Tensor) -> torch.Tensor:
+    """The zeros in the first 64 of every 960 elements (``src/observe/zeros.h``)."""
+    whole = flat.numel() // ZERO_PERIOD * ZERO_PERIOD
+    runs = flat[:whole].view(-1, ZERO_PERIOD)[:, :ZERO_RUN]
+    return (runs == 0).sum() + (flat[whole:][:ZERO_RUN] == 0).sum()
+
+
 def _torch_pass(
     flat: torch.Tensor, real: torch.dtype, size: int, seed: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Sum of squares and maximum; non-finite elements, fingerprint and zeros; sketch."""
     reals = torch.zeros(2, dtype=real, device=flat.device)
     counts = torch.zeros(3, dtype=torch.int64, device=flat.device)
+    counts[2] = _zeros(flat)
     sketch = torch.zeros(size, device=flat.device)
     for first in range(0, flat.numel(), CHUNK):
         part = flat[first : first + CHUNK]
@@ -162,7 +171,6 @@ def _torch_pass(
         reals[1] = torch.maximum(reals[1], torch.where(finite, wide.abs(), 0).max())
         counts[0] += (~finite).sum()
         counts[1] += _fingerprint(part, first)
-        counts[2] += (part == 0).sum()
         if size:
             sketch += _sketch(part, first, size, seed)
     return reals, counts, sketch

@@ -306,7 +306,8 @@ def test_the_share_of_zeros_is_that_of_the_gradient(packets: Packets, tmp_path: 
         parameter.register_hook(lambda g: g * (torch.arange(g.numel()) > 0).view_as(g))
     with presum.attach(model, run=tmp_path, quiet=True):
         model(PARTS[:3])["loss"].backward()
-    gradients = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+    looked_at = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
+    gradients = torch.cat([g[torch.arange(len(g)) % 960 < 64] for g in looked_at])
     share = struct.unpack("<d", struct.pack("<Q", packets.steps[0].values["zero_share"]))[0]
     assert share == int((gradients == 0).sum()) / len(gradients)
     assert 0 < share < 1

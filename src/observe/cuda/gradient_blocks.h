@@ -10,6 +10,7 @@
 
 #include "observe/fingerprint.h"
 #include "observe/sketch.h"
+#include "observe/zeros.h"
 #include "presum/dtype.h"
 
 // What each thread of the CUDA pass does between two barriers, as functions that the host can run
@@ -170,7 +171,7 @@ class Thread {
       share += products(bits, keys_[j], whole);
       add_values(Element<kDtype>::value(bits.first), Element<kDtype>::value(bits.second), first,
                  sketch);
-      if (!whole) --zeros_;
+      if (!whole && is_looked_at(first)) --zeros_;
     }
     return share;
   }
@@ -240,6 +241,7 @@ class Thread {
                                      const BlockSketch& sketch) {
     add_norm(a);
     add_norm(b);
+    if (is_looked_at(first)) zeros_ += (a == 0 ? 1U : 0U) + (b == 0 ? 1U : 0U);
     if (sketch.size != 0) add_to_sketch(a, b, first, sketch);
   }
 
@@ -249,7 +251,6 @@ class Thread {
     const Real magnitude = value < 0 ? -value : value;
     const bool finite = magnitude <= std::numeric_limits<Real>::max();  // not so for a NaN
     if (!finite) ++nonfinite_;
-    if (value == 0) ++zeros_;
     if (finite && magnitude > largest_) largest_ = magnitude;
   }
 
