@@ -31,6 +31,7 @@ from presum.transport.recorder import Recorder
 from presum.transport.rendezvous import NotRecordedError, Rendezvous
 from presum.transport.sending import send_until_closed
 
+STOP_SECONDS = 5.0  # for a call of the store in which the thread is
 FLUSH_SECONDS = 10.0  # for the run log at the end
 LOOK_SECONDS = 0.02  # between looks at a device at the end
 # The last reference to a model may go in one of its hooks, or while autograd's thread is in one.
@@ -180,6 +181,7 @@ class Session:
         steps = outbox.refused - sum(self.modules.values())  # but for the goodbyes
         if self.channel.ended_without_us and steps > 0:
             self.channel.remark(f"the recording ended before this rank did: {steps} packets lost")
+        self._stop_thread()
 
     def end_preflight(self) -> int:
         """Likewise, and wait for the verdict on every rank. Returns its exit code; 2 where there is
@@ -190,6 +192,15 @@ class Session:
         code = NO_VERDICT if self.channel.exit_code is None else self.channel.exit_code
         _exit_codes.append(code)
         return code
+
+    def _stop_thread(self) -> None:
+        """Python ends a thread that comes back from a call of torch's store after the interpreter
+        has ended, and with it the process: ``terminate called without an active exception``."""
+        if not self._thread.is_alive():
+            return
+        if not self.channel.records:
+            self.channel.outbox.close()
+        self._await_thread(STOP_SECONDS)
 
     def _await_thread(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds

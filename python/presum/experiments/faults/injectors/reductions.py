@@ -104,7 +104,7 @@ class LostEnd(Hooked):
 
     def finish(self, mean: Tensor) -> Tensor:
         if self.begun:
-            mean[-max(1, len(mean) // 64) :] = 0
+            mean[-max(1, len(mean) // 8) :] = 0
         return mean
 
 
