@@ -110,8 +110,8 @@ TEST(Findings, InsufficientEvidenceIsAnAnswer) {
   const CommandResult text = run({"findings", (folder / "run").string()});
   EXPECT_EQ(text.code, 0);
   EXPECT_EQ(text.out,
-            "run: insufficient evidence: no step was recorded (was a backward pass run after "
-            "attach?), no finding\n0 steps, 0 of 0 workers\n");
+            "run: insufficient evidence: no step was recorded (was loss.backward() called after "
+            "attach? torch.autograd.grad is not seen), no finding\n0 steps, 0 of 0 workers\n");
   const CommandResult json = run({"findings", (folder / "run").string(), "--format", "json"});
   EXPECT_EQ(json.code, 0);
   EXPECT_EQ(nlohmann::json::parse(json.out)["verdict"], "insufficient-evidence");

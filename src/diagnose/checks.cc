@@ -159,6 +159,14 @@ constexpr std::array<Rule, kChecks> kRules{{
       "backward pass that the named ranks skip.",
       ""},
      kStatistics},
+    {kNoProgress,
+     {"no-progress", kCritical, "parameters with what they were before the optimiser's steps",
+      "Look whether the optimiser holds the parameters of this model (it may have been built "
+      "before "
+      "the model was copied, moved or wrapped), and whether its updates are too small for their "
+      "format: bf16 needs fp32 master weights.",
+      ""},
+     set_of({kFrozenGradient})},
     {kTokenImbalance,
      {"token-imbalance", kWarning, "target tokens of every worker's batch",
       "Weight each worker's loss by its target tokens: divide the summed loss by the global token "

@@ -33,6 +33,7 @@ enum class Check : std::uint8_t {
   kParameterDesync,
   kZeroGradient,
   kFrozenGradient,
+  kNoProgress,
   kTokenImbalance,
   kSharedRng,
   kWorkerOutlier,

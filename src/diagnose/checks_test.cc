@@ -38,6 +38,7 @@ TEST(Catalogue, ListsEveryCheckInTheOrderInWhichACauseIsNamed) {
                                           "parameter-desync",
                                           "zero-gradient",
                                           "frozen-gradient",
+                                          "no-progress",
                                           "token-imbalance",
                                           "shared-rng",
                                           "worker-outlier",

@@ -114,6 +114,12 @@ constexpr std::array<std::pair<Check, Explanation>, kChecks> kExplanations{{
      {"The worker's share of the sum is of an old batch.",
       "A gradient that is stale by a step, but moves.",
       "batch = next(iter(loader))  # in every step: always the first"}},
+    {Check::kNoProgress,
+     {"The training costs what it costs, and nothing is learned.",
+      "A layer that stands still while others move; steps whose gradient or learning rate is zero; "
+      "sharded parameters.",
+      "optimizer = AdamW(model.parameters())\n"
+      "model = copy.deepcopy(model)  # the optimiser holds the other one"}},
     {Check::kTokenImbalance,
      {"A token in a short batch counts more than one in a long batch.",
       "Batches whose target tokens are not known.",

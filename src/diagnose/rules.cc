@@ -55,6 +55,7 @@ constexpr Rule kRules[] = {
     rule(update<&Rules::states>, farewell<&Rules::states>, kBufferDesync, kParameterDesync),
     rule(update<&Rules::zero>, nullptr, kZeroGradient),
     rule(update<&Rules::frozen>, nullptr, kFrozenGradient),
+    rule(update<&Rules::progress>, nullptr, kNoProgress),
     rule(update<&Rules::statistics>, nullptr, kTokenImbalance, kWorkerOutlier, kPairTooSimilar,
          kTooConsistent, kLossEvent),
     rule(update<&Rules::rng>, nullptr, kSharedRng),

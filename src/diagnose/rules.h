@@ -10,6 +10,7 @@
 #include "diagnose/manifest.h"
 #include "diagnose/overlap.h"
 #include "diagnose/presence.h"
+#include "diagnose/progress.h"
 #include "diagnose/reduction.h"
 #include "diagnose/rng.h"
 #include "diagnose/roster.h"
@@ -39,6 +40,7 @@ struct Rules {
   States states{};
   ZeroGradient zero{};
   FrozenGradient frozen{};
+  NoProgress progress{};
   Statistics statistics{};
   Rng rng{};
 

@@ -113,7 +113,7 @@ struct Phrase {
   std::string_view text;  // with the value put in
 };
 
-constexpr std::array<Phrase, 28> kPhrases{{
+constexpr std::array<Phrase, 30> kPhrases{{
     {"nonfinite_elements", "elements not finite: {}"},
     {"steps_missing", "steps without them: {}"},
     {"unreduced_steps", "optimiser steps without a reduction: {}"},
@@ -131,6 +131,8 @@ constexpr std::array<Phrase, 28> kPhrases{{
     {"indices_in_conflict", "draws of an index that gave other rows: {}"},
     {"batches_repeated", "batches in the order of the pass before: {}"},
     {"steps_frozen", "steps in which it repeated: {}"},
+    {"steps_without_change", "optimiser steps without a change: {}"},
+    {"learning_rate", "learning rate: {}"},
     {"groups", "differ in {}"},
     {"distinct_copies", "different copies: {}"},
     {"tokens_ratio", "{} times the others' target tokens"},

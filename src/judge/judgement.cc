@@ -24,7 +24,8 @@ std::string why_insufficient(const Judgement& judgement) {
     if (!s.incomplete.empty()) return "the record is " + incomplete_text(s);
   }
   if (coverage.steps_logged == 0) {
-    return "no step was recorded (was a backward pass run after attach?)";
+    return "no step was recorded (was loss.backward() called after attach? torch.autograd.grad is "
+           "not seen)";
   }
   if (coverage.workers_expected == 1) return "one worker: there is nothing to compare";
   if (coverage.checks_made() == 0) {

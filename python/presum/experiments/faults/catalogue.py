@@ -23,7 +23,7 @@ CRITICAL = (
     *("duplicate-data", "reduction-scale", "reduced-gradient-mismatch", "reduction-error"),
     "parameter-desync",
     "zero-gradient",
-    "frozen-gradient",
+    *("frozen-gradient", "no-progress"),
 )
 INFORMATION = ("shared-rng", "loss-event")
 
@@ -1030,6 +1030,15 @@ _GRADIENTS = (
         "one rank's gradient stays the same, bit for bit",
         begins=10,
         within=2,
+    ),
+    _fault(
+        "other-models-parameters",
+        "OtherModelsParameters",
+        "no-progress",
+        "the optimiser holds the parameters of a copy of the model",
+        ranks="all",
+        within=50,
+        on=_LONGER,
     ),
     _fault(
         "doubled-gradient",

@@ -47,6 +47,22 @@ class OtherOptimizer(Training):
         return kind(trained, lr=LEARNING_RATE)
 
 
+class OtherModelsParameters(Training):
+    """The optimiser was built for another copy of the model, and steps on equal gradients."""
+
+    def optimizer_of(self, trained: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        self.held = list(trained)
+        self.copies = [nn.Parameter(p.detach().clone()) for p in self.held]
+        return super().optimizer_of(self.copies)
+
+    def update(self) -> None:
+        for own, copy in zip(self.held, self.copies, strict=True):
+            copy.grad = own.grad
+        super().update()
+        for own in self.held:
+            own.grad = None
+
+
 class SchedulerOfItsOwn(Training):
     """One rank steps its schedule twice in every step."""
 

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// no-progress.
+#include "diagnose/progress.h"
+
+#include <gtest/gtest.h>
+
+#include "diagnose/testing.h"
+
+namespace presum::diagnose {
+namespace {
+
+// One part of the model of 25 is hashed at a step; it is as at `step`.
+void hash(StepRecord& record, std::uint64_t step) {
+  const std::uint64_t part = record.step % 25;
+  for (WorkerRecord& w : record.workers) {
+    for (StateHash& s : w.states) s.value = scramble(step * 8 + s.group + (part << 32));
+  }
+}
+
+void stands(StepRecord& record) { hash(record, 0); }
+
+TEST(NoProgress, IsSeenWhenTheWholeModelWasHashedTwice) {
+  Watched w;
+  w.play(0, 48, stands);
+  EXPECT_TRUE(w.ids().empty());
+  w.play(49, 60, stands);
+  ASSERT_EQ(w.ids(), Ids{"no-progress"});
+  EXPECT_EQ(w.first().severity, Severity::kCritical);
+  EXPECT_EQ(w.first().ranks.size(), 8U);
+  EXPECT_EQ(w.first().first_step, 0U);
+  EXPECT_EQ(w.first().last_step, 60U);
+  EXPECT_EQ(number_of(w.first(), "learning_rate"), 1e-3);
+}
+
+TEST(NoProgress, OfALaterPartOfTheRunIsDated) {
+  Watched w;
+  w.play(0, 200, [](StepRecord& r) { hash(r, std::min<std::uint64_t>(r.step, 100)); });
+  ASSERT_EQ(w.ids(), Ids{"no-progress"});
+  EXPECT_EQ(w.first().first_step, 100U);
+}
+
+TEST(NoProgress, OnePartThatMovesIsProgress) {
+  Watched w;
+  w.play(0, 200, [](StepRecord& r) { hash(r, r.step % 25 == 7 ? r.step : 0); });
+  EXPECT_TRUE(w.ids().empty());
+  EXPECT_EQ(w.check("no-progress").state, CheckRecord::State::kPassed);
+}
+
+TEST(NoProgress, NeedsOptimiserStepsThatShouldChangeSomething) {
+  const auto found = [](auto&& healthy) {
+    Watched w;
+    w.play(0, 200, [&](StepRecord& r) {
+      hash(r, 0);
+      for (WorkerRecord& x : r.workers) healthy(x);
+    });
+    return w.ids();
+  };
+  EXPECT_TRUE(found([](WorkerRecord& x) { set(x, Kind::kLearningRate, 0.0); }).empty());
+  EXPECT_TRUE(found([](WorkerRecord& x) { x.optimizer_step = 3; }).empty()) << "none is taken";
+  EXPECT_EQ(found([](WorkerRecord& x) { x.grad_norm = 0; }), Ids{"zero-gradient"});
+  EXPECT_TRUE(found([](WorkerRecord& x) { unset(x, Kind::kLearningRate); }).empty());
+}
+
+TEST(NoProgress, WaitsWhileTheRateIsZeroAndCountsFromThere) {
+  Watched w;  // a warm-up that begins at zero
+  const auto warm = [](StepRecord& r) {
+    hash(r, 0);
+    for (WorkerRecord& x : r.workers) set(x, Kind::kLearningRate, r.step < 60 ? 0.0 : 1e-3);
+  };
+  w.play(0, 83, warm);
+  EXPECT_TRUE(w.ids().empty());
+  w.play(84, 90, warm);
+  EXPECT_EQ(w.ids(), Ids{"no-progress"});
+}
+
+TEST(NoProgress, OneWorkerIsEnough) {
+  Watched w({.workers = 1});
+  w.play(0, 60, stands);
+  EXPECT_EQ(w.ids(), Ids{"no-progress"});
+}
+
+}  // namespace
+}  // namespace presum::diagnose
