@@ -395,6 +395,15 @@ TEST(Duplicates, NoiseThatIsEqualInSomeOfTheStepsIsCalledSo) {
   EXPECT_NEAR(equal / number_of(w.first(), "of_steps"), 2.0 / 3, 0.1);
 }
 
+TEST(Duplicates, AProbeThatComesBackNowAndThenIsNone) {
+  Watched w;
+  w.play(0, 400, [](StepRecord& r) {
+    const bool probe = r.step % 100 == 3;
+    draw_itself(r, [&](const WorkerRecord& x) { return probe ? 7 : 1000 * r.step + x.rank * 10; });
+  });
+  EXPECT_TRUE(w.ids().empty());
+}
+
 TEST(Manifest, ShardsOfTheirOwnMayDiffer) {
   Watched w;
   w.play(0, 9, [](StepRecord& r) {

@@ -159,7 +159,8 @@ Duplicates::Undealt* Duplicates::undealt(const StepContext& context, const Membe
     return !w.indices.empty() || w.fingerprint_of(FingerprintKind::kDataClass) != nullptr ||
            w.fingerprint_of(FingerprintKind::kBatch) == nullptr;
   });
-  if (dealt || (undealt_.size() >= kGroupsMax && !undealt_.contains(members))) return nullptr;
+  if (dealt) return nullptr;
+  if (undealt_.size() >= kGroupsMax && !undealt_.contains(members)) return &(beyond_ = {});
   Undealt& out = undealt_.try_emplace(members, Undealt{context.record.step, 0, 1}).first->second;
   ++out.equal;
   const std::uint64_t content = content_of(context, members.front());
@@ -193,6 +194,7 @@ void Duplicates::add_rows(const StepContext& context, Members members, Found& fo
   }
   const bool changing = drawn->changes >= kInARow;
   if (drawn->known < kToSee || (!changing && contradicted(context, members))) return;
+  if (10 * drawn->equal < drawn->known) return;  // a probe that comes back now and then
   const bool always = 10 * drawn->equal >= 9 * drawn->known;
   (always ? found.drawn : found.at_times).push_back(std::move(members));
 }
@@ -230,7 +232,7 @@ void Duplicates::update(const StepContext& context, SignalLog& log) {
   gradients_.next_step();
   Found found;
   const bool by_design = repeats_on_purpose(context.roster) || repeats_evenly(context.record) ||
-                         ranks_per_place(context.record) > 1;
+                         shares_places(context.record);
   watch_undealt(context);
   if (!by_design) group_rows(context, found);
   group_gradients(context, found);

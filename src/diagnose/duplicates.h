@@ -59,6 +59,7 @@ class Duplicates {
   Streaks samples_;
   Streaks gradients_;
   std::map<Members, Undealt> undealt_;  // at most 64
+  Undealt beyond_{};                    // of what does not fit: nothing is said of it
 };
 
 }  // namespace presum::diagnose

@@ -18,7 +18,7 @@ constexpr std::uint64_t kFirstRecords = 4;
 constexpr std::uint64_t kStart = 20;
 constexpr std::uint64_t kVanishedKey = 8;  // beside those of ZeroGradient
 constexpr double kLeft = 0.25;
-constexpr double kLeastShare = 0.01;  // below it a share says little
+constexpr double kLeastShare = 0.25;  // below it most were zero, as of embeddings
 constexpr std::uint64_t kVanished = 10;
 
 // Records in which a loss scaler looks for its first factor.

@@ -47,6 +47,13 @@ bool causes(const Signal& cause, const Signal& effect) {
   const bool harmless =
       zero || cause.check == Check::kEnvironmentMismatch || cause.check == Check::kTokenImbalance;
   if (harmless && cause.severity == Severity::kInfo && effect.check != cause.check) return false;
+  // Nor is a design, such as groups that share their data, but of gradients that are alike.
+  const bool alike =
+      effect.check == Check::kPairTooSimilar || effect.check == Check::kTooConsistent;
+  if (cause.severity == Severity::kInfo && effect.severity > Severity::kInfo && !alike &&
+      effect.check != cause.check) {
+    return false;
+  }
   if (zero && cause.everyone && !effect.everyone && is_statistic(effect.check)) return false;
   return later(effect.first_step) >= cause.first_step &&
          effect.first_step <= later(cause.last_step) &&
@@ -106,12 +113,12 @@ bool ranks_add_up(const Signal& head, const Signal& other) {
 // statistics show the same workers: docs/findings.md, "Confidence".
 double confidence_of(std::span<const Signal> signals, std::span<const std::size_t> members) {
   const Signal& head = signals[members.front()];
-  if (!is_statistic(head.check) || head.effect == 0) return head.confidence;
+  if (head.effect == 0) return head.confidence;
   std::uint64_t lasted = 0;
   bool corroborated = false;
   for (const std::size_t at : members) {
     const Signal& s = signals[at];
-    if (s.ranks != head.ranks || !is_statistic(s.check)) continue;
+    if (s.ranks != head.ranks || s.effect == 0) continue;
     lasted = std::max(lasted, s.lasted);
     corroborated = corroborated || s.key != head.key || s.check != head.check;
   }

@@ -165,6 +165,17 @@ TEST(Merge, ThoseThatDuplicatesOutvoteAreTheirEffect) {
   EXPECT_EQ(found({2}, low - 4).size(), 2U) << "another statistic";
 }
 
+TEST(Merge, ADesignExplainsGradientsThatAreAlikeAndNothingElse) {
+  const auto count = [](Check effect) {
+    Signal design = signal(kSamplerMismatch, {0, 1, 2, 3}, 0, 90);
+    design.severity = Severity::kInfo;
+    return findings({design, signal(effect, {2, 3}, 20, 60)}).size();
+  };
+  EXPECT_EQ(count(kPairTooSimilar), 1U);
+  EXPECT_EQ(count(kOverlappingData), 2U);
+  EXPECT_EQ(count(kWorkerOutlier), 2U);
+}
+
 TEST(Merge, WhereNothingIsReducedNothingKeepsWorkersInStep) {
   const auto found =
       findings({signal(kMissingWorker, {0}, 60, 90), signal(kNoReduction, {0, 1}, 5, 90)});

@@ -253,13 +253,16 @@ bool Overlap::ends_within(const StepRecord& record, const std::vector<const Work
   const std::uint64_t length = value_or(any, FingerprintKind::kDataLength, 0);
   const std::uint64_t own = value_or(any, FingerprintKind::kSamplerLength, 0);
   const std::uint64_t replicas = value_or(any, FingerprintKind::kSamplerReplicas, 1);
-  if (length == 0 || own > UINT64_MAX / std::max<std::uint64_t>(replicas, 1)) return false;
+  const bool undivided = any.fingerprint_of(FingerprintKind::kSamplerReplicas) == nullptr;
+  const std::uint64_t most = std::max<std::uint64_t>({replicas, workers.size(), 1});
+  if (length == 0 || std::max(length, own) > UINT64_MAX / most) return false;
   std::uint64_t rows = 0;
   for (const WorkerRecord* w : workers) {
     if (value_or(*w, FingerprintKind::kDataPass, ~pass.number()) != pass.number()) continue;
     rows += std::max<std::uint64_t>(w->samples.rows, w->indices.size());
   }
-  const std::uint64_t whole = std::max(length, own * replicas);
+  const std::uint64_t whole =
+      std::max(undivided ? length * workers.size() : length, own * replicas);
   if (rows > 0 && pass.drawn() >= whole) {
     finish(record, pass);
     pass = DataPass(pass.number(), pass.identity());

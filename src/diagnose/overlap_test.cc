@@ -106,6 +106,39 @@ TEST(Overlap, ASamplerThatRepeatsSamplesIsNotJudged) {
   }
 }
 
+TEST(Overlap, AnEndlessSamplerIsNoneThatRepeats) {
+  Watched w(kPasses);
+  w.diagnoser.hello(
+      who(0, 0), {.facts = {{"sampler", "_RepeatSampler(BatchSampler(RandomSampler)): length=8"}}});
+  w.play(0, 40, [&](StepRecord& r) {
+    for (WorkerRecord& x : r.workers) {
+      HealthyRun::read(x, w.run.drawn(r.step, 0, 42, 0));
+      x.loss = 2;
+    }
+  });
+  const Ids ids = w.ids();
+  EXPECT_NE(std::ranges::find(ids, "duplicate-data"), ids.end());
+}
+
+TEST(Overlap, WithoutASamplerForAllThePassIsAsLongAsAllWorkersData) {
+  Watched w({.workers = 2, .rows = 16, .data = 512});
+  w.play(0, 31, [&](StepRecord& r) {  // each rank reads all of it, in an order of its own
+    for (WorkerRecord& x : r.workers) {
+      unset(x, Kind::kSamplerReplicas);
+      unset(x, Kind::kSamplerLength);
+      const auto all = shuffled(512, x.rank, 0);
+      HealthyRun::read(x, {all.begin() + static_cast<std::ptrdiff_t>(16 * r.step),
+                           all.begin() + static_cast<std::ptrdiff_t>(16 * r.step + 16)});
+      x.indices.clear();
+      set(x, Kind::kDataPass, std::uint64_t{0});
+    }
+  });
+  const auto found = w.findings();
+  const auto overlap = std::ranges::find(found, "overlapping-data", &Finding::check);
+  ASSERT_NE(overlap, found.end());
+  EXPECT_EQ(number_of(*overlap, "samples_doubled"), 512);
+}
+
 // Rank r reads as rank r / 2 of four does: sequence parallelism inside the group.
 void in_pairs(const HealthyRun& run, StepRecord& r, std::uint64_t stride) {
   for (WorkerRecord& w : r.workers) {
@@ -125,6 +158,21 @@ TEST(Overlap, PairsOfRanksThatShareAPlaceOfTheSamplerAreToldOnce) {
   EXPECT_EQ(w.first().severity, Severity::kInfo);
   EXPECT_NE(w.first().title.find("groups of 2"), std::string::npos) << w.first().title;
   EXPECT_EQ(w.check("overlapping-data").state, State::kPassed);
+}
+
+TEST(Overlap, PairsOfRanksWithEqualGradientsDoTheWorkOfOne) {
+  const HealthyRun four({.workers = 4, .rows = 4, .data = 1003});
+  Watched w(kPasses);
+  w.play(0, 40, [&](StepRecord& r) {
+    in_pairs(four, r, 1);
+    for (WorkerRecord& x : r.workers) {
+      x.fingerprint = scramble(r.step * 64 + x.rank / 2) | 1;
+      x.loss = 2 + 0.1 * (x.rank / 2);
+    }
+  });
+  ASSERT_FALSE(w.findings().empty());
+  EXPECT_EQ(w.first().check, "duplicate-data");
+  EXPECT_EQ(w.first().severity, Severity::kCritical);
 }
 
 TEST(Overlap, PairsOfRanksApartOrInASamplerForAllStayAFault) {

@@ -124,8 +124,10 @@ bool draws_with_replacement(const Roster& roster) {
 
 bool repeats_on_purpose(const Roster& roster) {
   const std::string sampler = roster.fact("sampler");
-  const auto says = [&](const char* words) { return sampler.find(words) != std::string::npos; };
-  return says("Repeat") || says("RASampler");
+  // timm's and Ultralytics' _RepeatSampler begins again without end, and repeats nothing in a pass.
+  const std::size_t at = sampler.find("Repeat");
+  const bool repeats = at != std::string::npos && (at == 0 || sampler[at - 1] != '_');
+  return repeats || sampler.find("RASampler") != std::string::npos;
 }
 
 bool repeats_evenly(const StepRecord& record) {
@@ -165,6 +167,21 @@ std::size_t ranks_per_place(const StepRecord& record) {
   return each;
 }
 
+bool shares_places(const StepRecord& record) {
+  const std::size_t each = ranks_per_place(record);
+  if (each < 2) return false;
+  std::unordered_map<std::uint64_t, std::uint64_t> first;  // gradient by place
+  bool known = false;
+  for (const WorkerRecord& w : record.workers) {
+    if (w.fingerprint == 0 || !has_gradient(w)) continue;
+    const std::uint64_t place = *w.fingerprint_of(FingerprintKind::kSamplerRank);
+    const auto [at, fresh] = first.try_emplace(place, w.fingerprint);
+    if (!fresh && at->second != w.fingerprint) return true;
+    known = known || !fresh;
+  }
+  return !known;
+}
+
 std::string in_groups_of(std::size_t each) {
   return "{Ranks} share their data in groups of " + std::to_string(each) +
          ", as with sequence or tensor parallelism inside the data-parallel group";
@@ -193,7 +210,7 @@ void Sampler::update(const StepContext& context, SignalLog& log) {
                                  [](FingerprintKind kind) { return !has_own_rule(kind); });
   compare_epochs(context.record, found);
   compare_lengths(context.record, found);
-  const std::size_t each = ranks_per_place(context.record);
+  const std::size_t each = shares_places(context.record) ? ranks_per_place(context.record) : 1;
   if (each > 1) {
     tell_groups(context, each, log);
   } else {

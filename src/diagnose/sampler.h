@@ -27,6 +27,8 @@ bool repeats_evenly(const StepRecord& record);
 // k > 1 where neighbouring ranks share one place of the sampler, k by k, and the samplers have as
 // many replicas as there are such groups: sequence or tensor parallelism inside the group. Else 1.
 std::size_t ranks_per_place(const StepRecord& record);
+// Whether they do so by design: then some of a place have gradients of their own, as far as known.
+bool shares_places(const StepRecord& record);
 // What is said where ranks share their data in groups of `each`, and what to do.
 std::string in_groups_of(std::size_t each);
 inline constexpr const char* kNameTheGroup =

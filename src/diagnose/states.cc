@@ -126,7 +126,8 @@ void States::report(StateHash::Kind kind, std::uint64_t step, const Split& held,
   signal.evidence = {{"groups", names(all, roster)},
                      {"groups_different", static_cast<std::int64_t>(all.size())},
                      {"distinct_copies", static_cast<std::int64_t>(held.groups.size())}};
-  if (looks_ > 0) {
+  // All of it is hashed at step 0, and then within a round.
+  if (looks_ >= looked_.size() || (looks_ > 0 && looked_[0] == 0)) {
     const std::uint64_t before = looked_[looks_ < looked_.size() ? 0 : looks_ % looked_.size()];
     signal.evidence.emplace_back(kEqualUntil, static_cast<std::int64_t>(before));
   }

@@ -36,6 +36,11 @@ TEST(States, SaysWhenTheSamePartWasHashedBefore) {
     if (r.step >= 7) r.workers[3].states[2].value ^= 1;
   });
   EXPECT_EQ(number_of(early.first(), "equal_until_step"), 0) << "when all of it was";
+  Watched joined;  // the first record is not of step 0: only a part of the model was hashed
+  joined.play(3, 20, [](StepRecord& r) {
+    if (r.step >= 7) r.workers[3].states[2].value ^= 1;
+  });
+  EXPECT_EQ(evidence(joined.first(), "equal_until_step"), nullptr);
   Watched always;
   always.play(0, 30, [](StepRecord& r) { r.workers[3].states[2].value ^= 1; });
   EXPECT_EQ(evidence(always.first(), "equal_until_step"), nullptr);

@@ -221,12 +221,12 @@ void Statistics::report(const StepContext& context, const Alarm& alarm, SignalLo
     }
     return log.add(std::move(signal));
   }
-  signal.check = Check::kWorkerOutlier;
+  const bool alike =
+      signal.check == Check::kPairTooSimilar || signal.check == Check::kTooConsistent;
   signal.key = kOfStaticData;
   signal.severity = Severity::kInfo;
-  signal.title =
-      "{Ranks} differed lastingly, as may be where each rank reads the same samples again and "
-      "again";
+  signal.title = alike ? "{Ranks} were lastingly alike" : "{Ranks} differed lastingly";
+  signal.title += ", as may be where each rank reads the same samples again and again";
   signal.remedy = kStatic;
   log.add(std::move(signal), std::numeric_limits<std::uint64_t>::max() / 2);
 }

@@ -171,7 +171,10 @@ std::string plain_phrase(std::string_view name, const Finding::Value& value) {
 
 std::string began(const Finding& finding, const Finding::Value& alarm) {
   const double step = as_number(alarm);
-  if (!(step > static_cast<double>(finding.first_step))) return "";
+  constexpr std::array<std::string_view, 5> kStatistics{
+      "worker-outlier", "pair-too-similar", "too-consistent", "token-imbalance", "loss-event"};
+  const bool of_alarm = std::ranges::find(kStatistics, finding.check) != kStatistics.end();
+  if (!of_alarm || !(step > static_cast<double>(finding.first_step))) return "";
   return fmt::format("began at step {}, certain at {}", finding.first_step, as_text(alarm));
 }
 
@@ -216,6 +219,23 @@ const Shown* of(const std::vector<Shown>& shown, std::string_view statistic) {
   return found == shown.end() ? nullptr : &*found;
 }
 
+// Of two workers nobody knows which is at fault.
+void suspect_either(const Shown* loss, const Shown* norm, Texts& out) {
+  const int factor = norm == nullptr ? 0 : whole_factor(norm->ratio);
+  if (factor > 0) {
+    out.push_back(fmt::format(
+        "on one of them, a loss that is divided by {} once more or not divided", factor));
+  }
+  if (norm != nullptr && (norm->ratio < 0.5 || norm->ratio > 2)) {
+    out.emplace_back("on one of them, a gradient that is clipped before the reduction");
+  }
+  if (loss != nullptr) {
+    out.emplace_back(
+        "other labels or inputs on one of them (mixed up, another normalisation, tokeniser or "
+        "mask), or a loss that is reduced otherwise");
+  }
+}
+
 void suspect_norm(const Shown& norm, Texts& out) {
   const int factor = whole_factor(norm.ratio);
   if (factor > 0 && norm.ratio > 1) {
@@ -226,9 +246,12 @@ void suspect_norm(const Shown& norm, Texts& out) {
   if (norm.ratio < 0.5) out.emplace_back("a gradient that is clipped before the reduction");
 }
 
-void suspect_outlier(const std::vector<Shown>& shown, Texts& out) {
+void suspect_outlier(const Finding& finding, const std::vector<Shown>& shown, Texts& out) {
   const Shown* loss = of(shown, "loss");
   const Shown* norm = of(shown, "norm");
+  if (finding.title.find("persistently differed") != std::string::npos) {
+    return suspect_either(loss, norm, out);
+  }
   if (norm != nullptr && std::isfinite(norm->ratio)) suspect_norm(*norm, out);
   if (loss != nullptr && loss->effect > 0) {
     out.emplace_back(
@@ -253,7 +276,7 @@ std::string suspects(const Finding& finding, const std::vector<Shown>& shown) {
   if (tokens != finding.evidence.end()) {
     out.emplace_back("prompts or padding that are not masked as on the others, or other lengths");
   }
-  if (finding.check == "worker-outlier") suspect_outlier(shown, out);
+  if (finding.check == "worker-outlier") suspect_outlier(finding, shown, out);
   if (finding.check == "pair-too-similar" || finding.check == "too-consistent") {
     out.emplace_back("the same samples, or one seed for noise and augmentation");
   }

@@ -48,6 +48,21 @@ TEST(Wording, OfOneStep) {
   EXPECT_EQ(said.evidence.find("began"), std::string::npos);
 }
 
+TEST(Wording, OfTwoWorkersNobodyKnowsWhichIsAtFault) {
+  Finding f = outlier();
+  f.title = "Ranks 0-1 persistently differed in their gradient norm";
+  f.ranks = {0, 1};
+  EXPECT_EQ(wording(f).suspects,
+            "on one of them, a loss that is divided by 4 once more or not divided; on one of them, "
+            "a gradient that is clipped before the reduction");
+}
+
+TEST(Wording, OnlyAnAlarmIsCertainLaterThanItsBeginning) {
+  Finding f = outlier();
+  f.check = "optimizer-mismatch";
+  EXPECT_EQ(wording(f).evidence.find("certain"), std::string::npos);
+}
+
 TEST(Wording, OfSeveralModels) {
   Finding f = outlier();
   f.elsewhere = {{1, 1, 0}, {1, 2, 0}};

@@ -48,8 +48,11 @@ void watch_least(std::span<const ModelSteps> models, Coverage& out) {
     w.steps += m.compared();
     w.workers = std::max(w.workers, m.workers_seen());
   }
-  const auto least =
-      std::ranges::min_element(watched, {}, [](const auto& entry) { return entry.second.steps; });
+  // The one that lacks most.
+  const auto least = std::ranges::min_element(watched, {}, [](const auto& entry) {
+    return static_cast<double>(entry.second.steps) -
+           static_cast<double>(detect::least_steps(entry.second.workers));
+  });
   if (least == watched.end()) return;
   out.statistics_steps = least->second.steps;
   out.statistics_workers = least->second.workers;

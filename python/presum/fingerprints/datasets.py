@@ -22,6 +22,7 @@ from presum.fingerprints.samplers import DEPTH_MAX, Description, first_kept, kep
 INNER_DATASETS = ("dataset", "datasets", "_dataset")
 ENTRIES_MAX = 10_000
 ROWS_MAX = 256
+ROW_PLACES = 4096  # elements of a row, its first ones: a row may be a picture, or a file
 TENSORS_MAX = 16
 LISTS = ("samples", "imgs", "files", "paths", "file_list", "filenames", "data_files", "classes")
 TEXTS = ("split",)
@@ -103,11 +104,11 @@ def _spaced(entries: Any, most: int) -> Any:
 def _subset(dataset: Any) -> tuple[int, int] | None:
     """How many positions of another data set it holds, and a hash of them."""
     indices = kept(dataset, "indices")
-    if isinstance(indices, (torch.Tensor, np.ndarray)) and indices.ndim == 1:
-        indices = indices.tolist()
-    if not isinstance(indices, (list, tuple, range)) or not indices:
+    array = isinstance(indices, (torch.Tensor, np.ndarray)) and indices.ndim == 1
+    if not (array or isinstance(indices, (list, tuple, range))) or len(indices) == 0:
         return None
-    return len(indices), hash_text(repr(list(_spaced(indices, ENTRIES_MAX))))
+    shown = _spaced(indices, ENTRIES_MAX)
+    return len(indices), hash_text(repr(shown.tolist() if array else list(shown)))
 
 
 def _contents(dataset: Any) -> Iterator[tuple[str, list[int]]]:
@@ -124,17 +125,20 @@ def _contents(dataset: Any) -> Iterator[tuple[str, list[int]]]:
 
 
 def _hash_rows(held: Any) -> list[int] | None:
-    if isinstance(held, np.ndarray) and held.dtype.kind in "iufb" and held.ndim > 0 and len(held):
-        rows = torch.from_numpy(np.array(_spaced(held, ROWS_MAX)))
+    if isinstance(held, np.ndarray) and held.ndim > 0 and len(held):
+        if held.dtype.kind not in "iufb" or held.dtype.itemsize > 8 or not held.dtype.isnative:
+            return None
+        cut = [row.reshape(-1)[:ROW_PLACES] for row in _spaced(held, ROWS_MAX)]
+        rows = torch.from_numpy(np.stack(cut))
     elif isinstance(held, torch.Tensor) and held.is_cpu and held.dim() > 0 and len(held):
         plain = readable(held.detach())
         if plain is None or plain.element_size() > 8:
             return None
-        rows = _spaced(plain, ROWS_MAX)
+        rows = torch.stack([row.reshape(-1)[:ROW_PLACES] for row in _spaced(plain, ROWS_MAX)])
     else:
         return None
     if rows.numel() == 0:
         return None
-    hashes = hash_tensor([("", rows.unsqueeze(1) if rows.dim() == 1 else rows)], 0)
+    hashes = hash_tensor([("", rows)], 0)
     assert isinstance(hashes, list)
     return [len(held), *hashes]

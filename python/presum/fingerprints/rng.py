@@ -60,7 +60,7 @@ def calls_dropout(module: nn.Module) -> bool:
     their rates as attributes."""
     own = (part for part in module.modules() if not type(part).__module__.startswith("torch.nn."))
     return any(
-        "drop" in name and not hasattr(part, name)
+        ("drop" in name or "stochastic_depth" in name) and not hasattr(part, name)
         for part in own
         for name in getattr(getattr(type(part).forward, "__code__", None), "co_names", ())
     )

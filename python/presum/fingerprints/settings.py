@@ -139,7 +139,8 @@ class Modes:
 
 def _rates(module: nn.Module) -> list[str]:
     """The attributes of a module that are dropout rates."""
-    drops = isinstance(module, _DropoutNd) or "drop" in type(module).__name__.lower()
+    called = type(module).__name__.lower()
+    drops = isinstance(module, _DropoutNd) or "drop" in called or "stochasticdepth" in called
     names = RATES if drops else RATES[2:]
     return [name for name in names if type(vars(module).get(name)) in (int, float)]
 

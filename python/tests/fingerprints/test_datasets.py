@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from pathlib import PurePosixPath
+import time
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -123,6 +124,18 @@ def test_arrays_and_lists_of_labels_are_contents_too() -> None:
     assert data_of(Holder(data=torch.tensor(pixels)))["contents"] == plain
 
 
+def test_of_long_rows_the_beginning_is_read(tmp_path: Path) -> None:
+    rows = np.memmap(tmp_path / "rows", dtype="f4", mode="w+", shape=(300, 1 << 20))
+    rows[:, :5000] = np.arange(5000)
+    before = time.perf_counter()
+    plain = data_of(Holder(data=rows))["contents"]
+    assert time.perf_counter() - before < 2, "1.2 GB were read"
+    rows[0, 5000] = 1
+    assert data_of(Holder(data=rows))["contents"] == plain
+    rows[0, 4000] = 1
+    assert data_of(Holder(data=rows))["contents"] != plain
+
+
 def test_what_cannot_be_read_is_left_out() -> None:
     for held in (
         None,
@@ -133,6 +146,8 @@ def test_what_cannot_be_read_is_left_out() -> None:
         torch.empty(0, 3),
         torch.empty(3, 0),
         torch.tensor(1.0),
+        np.ones(3, ">f4"),
+        np.ones(3, np.longdouble),
         torch.empty(3, 2, device="meta"),
         torch.ones(3, dtype=torch.complex128),
         np.array(["a"]),

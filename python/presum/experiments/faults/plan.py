@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, fields
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from presum import _core
 from presum._core import __version__
 
 if TYPE_CHECKING:
@@ -85,6 +88,13 @@ class Case:
     seed_offset: int = 0
 
 
+@cache
+def _built() -> str:
+    """A hash of presum itself, the compiled part and the rest: what found something."""
+    code = [Path(_core.__file__), *sorted(Path(__file__).parents[2].rglob("*.py"))]
+    return hashlib.sha256(b"".join(file.read_bytes() for file in code)).hexdigest()[:16]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """All runs of one launch."""
@@ -98,4 +108,10 @@ class Plan:
 
     def signature(self, case: Case) -> str:
         """What decides a run."""
-        return f"{__version__} {case} seed {self.seed} workers {self.workers} data {self.data}"
+        what = f"{case} seed {self.seed} workers {self.workers} data {self.data}"
+        return f"{__version__} {_built()} {what} {self.corpus_hash}"
+
+    @cached_property
+    def corpus_hash(self) -> str:
+        """Of the records, by content: a file may be another one under the same name."""
+        return hashlib.sha256(repr(self.corpus).encode()).hexdigest()[:16]
