@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -38,5 +39,6 @@ def test_at_the_end_no_thread_is_left_in_a_call_of_the_store(
     session.channel.quiet = True
     while not store.asked:
         time.sleep(0.01)
+    before = threading.active_count()
     session.end()
-    assert not session._thread.is_alive()
+    assert threading.active_count() == before - 1

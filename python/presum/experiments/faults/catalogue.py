@@ -1083,7 +1083,7 @@ _GRADIENTS = (
         "worker-outlier",
         "one rank's gradient has the wrong sign",
         begins=20,
-        on=_LONG,
+        on=_with((_LM, _NORM), steps=120),
     ),
     _fault(
         "noisy-gradient",
@@ -1200,6 +1200,13 @@ ABSENT: tuple[Absent, ...] = (
         "reduction differs",
     ),
     Absent(None, "", "one rank's gradient is stale by one step", _NO_SIGNAL),
+    Absent(
+        None,
+        "",
+        "one rank's gradient has the wrong sign, on the convolutional model",
+        "its cosine alone tells, and with 8 samples a step that is noise: not in 100 steps with 8 "
+        "workers; on the language model it is found",
+    ),
     Absent(
         None,
         "",

@@ -114,13 +114,25 @@ BEGIN, END = "<!-- presum faults: begin -->", "<!-- presum faults: end -->"
 
 
 def write_into(path: Path, outcomes: Sequence[Outcome]) -> None:
-    """Puts the table as Markdown between the two marks of a file. Raises UserError without them."""
+    """Puts the table as Markdown between the two marks of a file; rows of faults of the catalogue
+    that were left out stay. Raises UserError without the marks, or if those are of other workers.
+    """
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
     before, begins, rest = text.partition(BEGIN)
-    _, ends, after = rest.partition(END)
+    old, ends, after = rest.partition(END)
     if not begins or not ends:
         raise UserError(f"{path} has no lines {BEGIN} and {END} to put the table between")
-    path.write_text(f"{before}{BEGIN}\n{markdown(outcomes)}{END}{after}", encoding="utf-8")
+    old_lines, lines = old.strip().splitlines(), markdown(outcomes).splitlines()
+    rows = _by_fault(old_lines[2:]) | _by_fault(lines[2:])
+    order = [f.name for f in FAULTS if f.name in rows]
+    if len(order) > len(lines) - 2 and old_lines[0] != lines[0]:
+        raise UserError(f"{path} has the other faults with other numbers of workers")
+    table = "".join(f"{line}\n" for line in [*lines[:2], *(rows[name] for name in order)])
+    path.write_text(f"{before}{BEGIN}\n{table}{END}{after}", encoding="utf-8")
+
+
+def _by_fault(rows: Sequence[str]) -> dict[str, str]:
+    return {row.split("`")[1]: row for row in rows}
 
 
 def markdown(outcomes: Sequence[Outcome]) -> str:

@@ -138,7 +138,9 @@ def test_nothing_else_is_documented() -> None:
 def test_the_findings_of_public_reports_are_documented_alike(one: Fault) -> None:
     _, report, check, _, benchmark = REPORTS[str(one.row)]
     assert report == one.thread and one.expects in check
-    assert benchmark == "found"
+    (row,) = [row for row in documented() if row[0] == one.name]
+    with_8_workers = row[8]
+    assert benchmark == ("found" if with_8_workers.isdecimal() else "not found")
 
 
 def test_reports_that_are_not_injected_are_documented_so() -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,12 @@ def test_the_markdown_goes_between_its_marks(tmp_path: Path) -> None:
     assert "old" not in text
     assert "| as `zero-gradient` 5 |" in text
     assert "| not found |" in text
+    once = judged("nan-gradient", finding("nonfinite-gradient", "critical", [5]))
+    table.write_into(page, [once])
+    assert "as `zero-gradient`" not in page.read_text(), "the row is written anew"
+    assert "`no-set-epoch`" in page.read_text(), "the others stay"
+    with pytest.raises(UserError, match="other numbers of workers"):
+        table.write_into(page, [replace(once, workers=4)])
     page.write_text("no marks")
     with pytest.raises(UserError, match="has no lines"):
         table.write_into(page, outcomes())
