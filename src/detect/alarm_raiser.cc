@@ -21,7 +21,10 @@ Alarm alarm_about(const RankPanel& panel, Side side, std::uint32_t worker) {
   alarm.statistic = panel.spec().statistic;
   alarm.high = side == Side::kHigh;
   alarm.replicas = {worker};
-  if (panel.workers() == 2 && !micro) alarm.replicas = {0, 1};
+  if (panel.workers() == 2 && !micro) {
+    alarm.replicas = {0, 1};
+    alarm.high = (side == Side::kHigh) == (worker == 0);
+  }
   return alarm;
 }
 
@@ -72,8 +75,9 @@ Alarm AlarmRaiser::outlier(const WorkerPanels::Strongest& s, std::uint32_t worke
   alarm.first_step = window.first_step;
   alarm.step = step_;
   alarm.evidence = std::log10(evidence_[worker]);
-  alarm.effect = window.effect;
-  if (is_ratio(alarm.statistic)) alarm.ratio = std::exp(window.difference);
+  const double sign = worker == alarm.replicas.front() ? 1 : -1;
+  alarm.effect = sign * window.effect;
+  if (is_ratio(alarm.statistic)) alarm.ratio = std::exp(sign * window.difference);
   const bool whole = alarm.statistic == Statistic::kLoss || alarm.statistic == Statistic::kNorm;
   alarm.group = whole ? panels_.deviating_group(worker) : s.group;
   return alarm;

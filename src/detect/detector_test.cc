@@ -243,6 +243,22 @@ TEST(Detector, NamesBothOfTwoWorkers) {
   EXPECT_FALSE(alarms[0].high);  // the first is below
 }
 
+TEST(Detector, OfTwoWorkersTheFirstIsToldOfWhicheverWasSeen) {
+  for (const float factor : {0.25F, 4.0F}) {
+    Detector detector({});
+    Steps steps(2);
+    const Alarms alarms =
+        watch(detector, steps, 200, [&](StepRecord& r) { scale_norm(r, 1, factor); });
+    ASSERT_FALSE(alarms.empty());
+    for (const Alarm& alarm : alarms) {
+      if (alarm.statistic != Statistic::kNorm) continue;
+      EXPECT_EQ(alarm.high, factor < 1);
+      EXPECT_EQ(alarm.effect > 0, factor < 1);
+      EXPECT_NEAR(alarm.ratio, 1 / factor, 0.2 / factor);
+    }
+  }
+}
+
 TEST(Detector, CoolsDown) {
   Options options;
   options.cooldown = 30;

@@ -404,6 +404,25 @@ TEST(Duplicates, AProbeThatComesBackNowAndThenIsNone) {
   EXPECT_TRUE(w.ids().empty());
 }
 
+TEST(Duplicates, AGroupIsOfItsRanksWhereverTheyStandInARecord) {
+  Watched w;
+  w.play(0, 60, [](StepRecord& r) {
+    draw_itself(r, [&](const WorkerRecord& x) {
+      const bool noise = (x.rank == 4 || x.rank == 5) && r.step % 3 != 0;
+      return noise ? 7000 * r.step : 1000 * r.step + x.rank * 10;
+    });
+    if (r.step % 2 == 1) {
+      r.workers.erase(r.workers.begin());
+      r.cosines.clear();
+    }
+  });
+  const auto found = w.findings();
+  const auto drawn = std::ranges::find(found, "duplicate-data", &Finding::check);
+  ASSERT_NE(drawn, found.end());
+  EXPECT_EQ(drawn->ranks, (RankList{4, 5}));
+  EXPECT_NEAR(number_of(*drawn, "steps_with_the_same_input"), 40, 1);
+}
+
 TEST(Manifest, ShardsOfTheirOwnMayDiffer) {
   Watched w;
   w.play(0, 9, [](StepRecord& r) {
@@ -481,6 +500,12 @@ TEST(Manifest, OtherContentsAreSeenAtTheFirstStep) {
   ASSERT_EQ(w.ids(), Ids{"manifest-mismatch"});
   EXPECT_EQ(w.first().ranks, RankList{3});
   EXPECT_NE(w.first().remedy.find("normalisation"), std::string::npos);
+}
+
+TEST(Manifest, ContentsThatOneRankHasReadEarlierAreNoDifference) {
+  Watched w;
+  w.play(0, 9, [](StepRecord& r) { set(r.workers[0], Kind::kDataContents, std::uint64_t{5}); });
+  EXPECT_TRUE(w.findings().empty()) << w.first().title;
 }
 
 TEST(Manifest, AugmentationChangesOnesOwnRowsToo) {

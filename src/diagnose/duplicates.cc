@@ -125,30 +125,32 @@ bool samples_known(const StepContext& context) {
 
 void Duplicates::Streaks::next_step() { before_ = std::exchange(now_, {}); }
 
-std::uint64_t Duplicates::Streaks::extend(const Members& members, std::uint64_t value) {
+std::uint64_t Duplicates::Streaks::extend(const Ranks& ranks, std::uint64_t value) {
   Streak streak{value, 1};
-  const auto found = before_.find(members);
+  const auto found = before_.find(ranks);
   if (found != before_.end()) {
     streak.length = found->second.length + (found->second.value != value);
   }
-  now_[members] = streak;
+  now_[ranks] = streak;
   return streak.length;
 }
 
 // Two rows or more do not agree by chance, unless samples are drawn with replacement.
 bool Duplicates::certain(const StepContext& context, const Members& members) {
   const Batch& batch = context.batches[members.front()];
-  const bool lasting = samples_.extend(members, content_of(context, members.front())) >= kInARow;
+  const bool lasting =
+      samples_.extend(ranks_of(context, members), content_of(context, members.front())) >= kInARow;
   return lasting || (batch.distinct > 1 && !draws_with_replacement(context.roster));
 }
 
 // Every step counts in which the rows of all of them are known.
 void Duplicates::watch_undealt(const StepContext& context) {
-  for (auto& [members, undealt] : undealt_) {
-    undealt.known += std::all_of(members.begin(), members.end(), [&](std::size_t i) {
-      return i < context.workers() && context.batches[i].known;
-    });
+  Members known;
+  for (std::size_t i = 0; i < context.workers(); ++i) {
+    if (context.batches[i].known) known.push_back(i);
   }
+  const Ranks among = ranks_of(context, known);
+  for (auto& [ranks, undealt] : undealt_) undealt.known += std::ranges::includes(among, ranks);
 }
 
 // Input that no loader dealt may be noise that a program draws, in some of its passes: whether it
@@ -160,8 +162,9 @@ Duplicates::Undealt* Duplicates::undealt(const StepContext& context, const Membe
            w.fingerprint_of(FingerprintKind::kBatch) == nullptr;
   });
   if (dealt) return nullptr;
-  if (undealt_.size() >= kGroupsMax && !undealt_.contains(members)) return &(beyond_ = {});
-  Undealt& out = undealt_.try_emplace(members, Undealt{context.record.step, 0, 1}).first->second;
+  const Ranks ranks = ranks_of(context, members);
+  if (undealt_.size() >= kGroupsMax && !undealt_.contains(ranks)) return &(beyond_ = {});
+  Undealt& out = undealt_.try_emplace(ranks, Undealt{context.record.step, 0, 1}).first->second;
   ++out.equal;
   const std::uint64_t content = content_of(context, members.front());
   out.changes += out.content != content;
@@ -214,7 +217,7 @@ void Duplicates::group_gradients(const StepContext& context, Found& found) {
     const std::uint64_t gradient = context.record.workers[members.front()].fingerprint;
     if (unknown) {
       found.gradients.push_back(std::move(members));
-    } else if (unlike && gradients_.extend(members, gradient) >= kInARow) {
+    } else if (unlike && gradients_.extend(ranks_of(context, members), gradient) >= kInARow) {
       found.unlike.push_back(std::move(members));
     }
   }
@@ -284,8 +287,8 @@ void Duplicates::report_blocks(const StepContext& context, const Found& found, S
 
 void Duplicates::report_at_times(const StepContext& context, const Members& members,
                                  SignalLog& log) const {
-  const Undealt& undealt = undealt_.at(members);
   Blame blame{ranks_of(context, members), members.size() == context.workers()};
+  const Undealt& undealt = undealt_.at(blame.ranks);
   Signal signal = sighting(Check::kDuplicateData, context.record.step, std::move(blame));
   signal.first_step = undealt.first_step;
   signal.key = 1;

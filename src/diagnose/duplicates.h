@@ -21,14 +21,14 @@ class Duplicates {
   class Streaks {
    public:
     void next_step();
-    std::uint64_t extend(const Members& members, std::uint64_t value);
+    std::uint64_t extend(const Ranks& ranks, std::uint64_t value);
 
    private:
     struct Streak {
       std::uint64_t value = 0;
       std::uint64_t length = 0;
     };
-    std::map<Members, Streak> now_, before_;
+    std::map<Ranks, Streak> now_, before_;
   };
   // Steps since workers were first given equal input that no loader dealt.
   struct Undealt {
@@ -58,8 +58,8 @@ class Duplicates {
 
   Streaks samples_;
   Streaks gradients_;
-  std::map<Members, Undealt> undealt_;  // at most 64
-  Undealt beyond_{};                    // of what does not fit: nothing is said of it
+  std::map<Ranks, Undealt> undealt_;  // at most 64
+  Undealt beyond_{};                  // of what does not fit: nothing is said of it
 };
 
 }  // namespace presum::diagnose

@@ -48,15 +48,16 @@ constexpr std::array<std::pair<Check, Explanation>, kChecks> kExplanations{{
       "Behaviour that does not follow `training` or a dropout rate.",
       "if rank == 0:\n    model.eval()\n    evaluate(model)  # and no model.train() after it"}},
     {Check::kManifestMismatch,
-     {"The same index means different samples, so a sampler that splits indices reads some samples "
-      "twice and others never.",
+     {"The same index means other samples, or samples prepared otherwise: a sampler that splits "
+      "indices reads some twice and others never, and the model learns from both.",
       "Differences that show in no hash: a data set that does not keep its samples, before an "
       "index "
       "was drawn by two ranks.",
       "files = glob.glob(\"data/*.jsonl\")                # in the order of the file system\n"
       "train, val = random_split(data, [0.9, 0.1])      # without a seed in common"}},
     {Check::kDuplicateData,
-     {"These workers do the work of one: the batch is smaller than it is believed to be.",
+     {"Where they read the same these workers do the work of one: the batch is smaller than it is "
+      "believed to be.",
       "Equal samples in other rows of other batches; that is overlapping-data.",
       "loader = DataLoader(data, batch_size=8, shuffle=True)  # and the same seed on every rank\n"
       "sampler = DistributedSampler(data, rank=0)              # not this rank"}},
@@ -69,7 +70,7 @@ constexpr std::array<std::pair<Check, Explanation>, kChecks> kExplanations{{
       "Samplers that do not say their seed, epoch or rank.",
       "sampler = DistributedSampler(data, seed=seed + rank)"}},
     {Check::kOverlappingData,
-     {"Samples that are read twice in a pass count twice, and take the place of others.",
+     {"Samples that are read again count again, and take the place of others.",
       "Steps in which a pass ends; samplers that draw with replacement or repeat by design.",
       "sampler = DistributedSampler(data, seed=int(time.time()))"}},
     {Check::kReductionScale,
@@ -106,7 +107,8 @@ constexpr std::array<std::pair<Check, Explanation>, kChecks> kExplanations{{
       "if loss.item() < 10:            # a decision of each rank alone\n"
       "    optimizer.step()"}},
     {Check::kZeroGradient,
-     {"The worker contributes nothing, and the mean is too small by its share.",
+     {"Where the gradient is zero the worker contributes nothing, and the mean is too small by its "
+      "share.",
       "Gradients that are only nearly zero; elements that underflowed from the run's first step "
       "on.",
       "loss = criterion(output.detach(), target)"}},

@@ -120,6 +120,12 @@ Evidence evidence_of(const StepContext& context, const Alarm& alarm) {
                {"effect_sd", alarm.effect}};
   if (!std::isnan(alarm.ratio)) out.emplace_back("ratio", alarm.ratio);
   if (alarm.group != 0) out.emplace_back("group", context.roster.group_name(alarm.group));
+  if (alarm.kind == Alarm::Kind::kOutlier && alarm.replicas.size() == 2) {
+    const auto rank = [&](std::size_t i) {
+      return static_cast<std::int64_t>(context.roster.rank_of(alarm.replicas[i]));
+    };
+    out.insert(out.end(), {{"of_rank", rank(0)}, {"beside_rank", rank(1)}});
+  }
   return out;
 }
 

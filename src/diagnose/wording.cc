@@ -30,6 +30,8 @@ struct Shown {
   std::string statistic;
   std::string ranks;  // empty: the finding's
   std::string layer;
+  std::string of_rank;  // of two workers, the one whose values these are
+  std::string others = "the others'";
   double effect = 0;
   double ratio = kNan;
   bool event = false;
@@ -63,6 +65,10 @@ bool take(const std::string& name, const Finding::Value& value, std::vector<Show
     last.ratio = as_number(value);
   } else if (name == "group" || name.ends_with("_group")) {
     last.layer = as_text(value);
+  } else if (name == "of_rank" || name.ends_with("_of_rank")) {
+    last.of_rank = as_text(value);
+  } else if (name == "beside_rank" || name.ends_with("_beside_rank")) {
+    last.others = fmt::format("rank {}'s", as_text(value));
   } else if (name.ends_with("_ranks")) {
     last.ranks = as_text(value);
   } else if (name == "z" || name.ends_with("_z")) {
@@ -77,7 +83,7 @@ bool take(const std::string& name, const Finding::Value& value, std::vector<Show
 std::string_view words_of(std::string_view statistic) {
   constexpr std::array<std::pair<std::string_view, std::string_view>, 6> kWords{{
       {"norm", "gradient norm"},
-      {"direction", "cosine with the others"},
+      {"direction", "cosine with the other gradients"},
       {"peak", "largest element for its norm"},
       {"residual", "gradient norm for its loss"},
       {"tokens", "target tokens"},
@@ -91,21 +97,24 @@ std::string_view words_of(std::string_view statistic) {
 std::string phrase(const Shown& s) {
   std::string out(words_of(s.statistic));
   if (s.statistic == "group_norm") out = "gradient norm";
+  if (!s.of_rank.empty()) out += fmt::format(" of rank {}", s.of_rank);
   if (!s.layer.empty()) out += fmt::format(" (most in {})", s.layer);
   const char* side = s.effect >= 0 ? "above" : "below";
   if (s.event) {
     out += fmt::format(" {} spreads {} everything seen before", number(std::abs(s.effect)), side);
   } else if (std::isfinite(s.ratio)) {
-    out += fmt::format(" {} times the others'", number(s.ratio));
+    out += fmt::format(" {} times {}", number(s.ratio), s.others);
     if (std::abs(s.effect) >= kSmallest) {
       out += fmt::format(" ({} spreads {})", number(std::abs(s.effect)), side);
     }
   } else if (std::abs(s.effect) >= kSmallest) {
-    out += fmt::format(" {} spreads {} the others'", number(std::abs(s.effect)), side);
+    out += fmt::format(" {} spreads {} {}", number(std::abs(s.effect)), side, s.others);
   } else {
     return "";
   }
-  return s.ranks.empty() ? out : fmt::format("{} (ranks {})", out, s.ranks);
+  if (s.ranks.empty()) return out;
+  const bool one = s.ranks.find_first_of("-,") == std::string::npos;
+  return fmt::format("{} ({} {})", out, one ? "rank" : "ranks", s.ranks);
 }
 
 struct Phrase {
@@ -113,7 +122,7 @@ struct Phrase {
   std::string_view text;  // with the value put in
 };
 
-constexpr std::array<Phrase, 30> kPhrases{{
+constexpr std::array<Phrase, 33> kPhrases{{
     {"nonfinite_elements", "elements not finite: {}"},
     {"steps_missing", "steps without them: {}"},
     {"unreduced_steps", "optimiser steps without a reduction: {}"},
@@ -133,6 +142,9 @@ constexpr std::array<Phrase, 30> kPhrases{{
     {"steps_frozen", "steps in which it repeated: {}"},
     {"steps_without_change", "optimiser steps without a change: {}"},
     {"learning_rate", "learning rate: {}"},
+    {"steps_with_the_same_input", "steps with the same input: {}"},
+    {"of_steps", "steps in all: {}"},
+    {"ranks_per_place", "ranks to a place of the sampler: {}"},
     {"groups", "differ in {}"},
     {"distinct_copies", "different copies: {}"},
     {"tokens_ratio", "{} times the others' target tokens"},

@@ -52,6 +52,11 @@ TEST(Wording, OfTwoWorkersNobodyKnowsWhichIsAtFault) {
   Finding f = outlier();
   f.title = "Ranks 0-1 persistently differed in their gradient norm";
   f.ranks = {0, 1};
+  f.evidence.insert(f.evidence.end(),
+                    {{"of_rank", std::int64_t{0}}, {"beside_rank", std::int64_t{1}}});
+  EXPECT_NE(wording(f).evidence.find("gradient norm of rank 0"), std::string::npos);
+  EXPECT_NE(wording(f).evidence.find("rank 1's"), std::string::npos) << wording(f).evidence;
+  EXPECT_EQ(wording(f).evidence.find("the others'"), std::string::npos);
   EXPECT_EQ(wording(f).suspects,
             "on one of them, a loss that is divided by 4 once more or not divided; on one of them, "
             "a gradient that is clipped before the reduction");
