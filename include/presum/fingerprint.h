@@ -32,6 +32,7 @@ enum class FingerprintKind : std::uint32_t {
   kDataBatch = 24,     // position of the step's last batch in the pass
   kDataSubset = 25,    // which positions of another data set it holds
   kDataContents = 26,  // rows of the tensors that it keeps, labels too
+  kDataEnded = 27,     // the pass that a loader of the data set ended last, plus one
   kMode = 30,          // 1 training, 0 evaluation
   kModes = 31,         // which modules are in training mode
   kDropout = 32,       // largest active dropout rate; a real number

@@ -113,8 +113,8 @@ class Observer {
   // last.
   void fingerprint(std::uint32_t kind, std::uint64_t value);
   // Row hashes of a micro-batch (hash_rows) and the positions of its samples in the data set;
-  // reported between begin_step and end_step. At most 256 of each are sent: hashes are sampled by
-  // their value, positions are cut off.
+  // reported between begin_step and end_step. At most 256 hashes are sent, sampled by their value,
+  // and the first 4,096 positions (kIndicesMax).
   void samples(std::span<const std::uint64_t> hashes);
   void indices(std::span<const std::uint64_t> indices);
 

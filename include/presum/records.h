@@ -49,6 +49,8 @@ struct Samples {
   std::vector<std::uint64_t> hashes;
 };
 
+inline constexpr std::size_t kIndicesMax = 4096;
+
 // Which of its worker's steps a step is (docs/step.md). Workers agree on it even where one of them
 // leaves out optimiser steps: a reduction, in which all take part, begins a new count of windows.
 struct StepNumber {
@@ -83,8 +85,9 @@ struct StepReport {
   std::vector<FingerprintValue> fingerprints;
   std::vector<StateHash> states;  // before the forward pass
   Samples samples;
-  std::vector<std::uint64_t> indices;  // of the samples in the data set, where they are known
-  std::optional<AuditRecord> audit;    // of the step's reduction
+  // Of the samples in the data set, where they are known: the first kIndicesMax.
+  std::vector<std::uint64_t> indices;
+  std::optional<AuditRecord> audit;  // of the step's reduction
 
   // The value of a fingerprint, or null.
   const std::uint64_t* fingerprint_of(FingerprintKind kind) const {
@@ -111,8 +114,9 @@ struct WorkerFacts {
 
 // A worker's parameters and buffers after its last step. States of equal counts can be compared.
 struct FinalState {
-  std::uint64_t optimizer_steps = 0;  // that it had finished
-  std::vector<StateHash> states;      // of the whole model, as far as it is known
+  std::uint64_t optimizer_steps = 0;           // that it had finished
+  std::vector<StateHash> states;               // of the whole model, as far as it is known
+  std::vector<FingerprintValue> fingerprints;  // of what ended after the last step
 };
 
 }  // namespace presum

@@ -309,10 +309,14 @@ void bind_observer(nb::module_& m) {
       .def(
           "note",
           [](const Steps& o, bool final, std::uint64_t sent, std::uint64_t dropped,
-             std::string_view text,
-             std::uint64_t clock) { return to_bytes(o.note(final, sent, dropped, text, clock)); },
+             std::string_view text, std::uint64_t clock,
+             const std::vector<std::pair<std::uint32_t, std::uint64_t>>& fingerprints) {
+            std::vector<FingerprintValue> values;
+            for (const auto& [kind, value] : fingerprints) values.push_back({kind, value});
+            return to_bytes(o.note(final, sent, dropped, text, clock, std::move(values)));
+          },
           nb::arg("final"), nb::arg("sent"), nb::arg("dropped"), nb::arg("text"),
-          nb::arg("clock") = 0);
+          nb::arg("clock") = 0, nb::arg("fingerprints") = nb::list());
   m.def("hash_rows", &hash_rows_at, nb::arg("address"), nb::arg("rows"), nb::arg("columns"),
         nb::arg("element_bytes"), nb::arg("mask_address"), nb::arg("mask_bytes"),
         "A 64-bit hash of each row of a batch in host memory, without its padding.");

@@ -150,7 +150,15 @@ class Observer:
         dropped: int,
     ) -> bytes: ...
     def broken(self, sent: int, dropped: int, text: str) -> bytes: ...
-    def note(self, final: bool, sent: int, dropped: int, text: str, clock: int = 0) -> bytes: ...
+    def note(
+        self,
+        final: bool,
+        sent: int,
+        dropped: int,
+        text: str,
+        clock: int = 0,
+        fingerprints: list[tuple[int, int]] = ...,
+    ) -> bytes: ...
 
 class Late:
     def __init__(self, place: int) -> None: ...

@@ -18,7 +18,7 @@ constexpr std::array kRandomKinds = {Kind::kRngTorch, Kind::kRngDevice, Kind::kR
 constexpr std::array kNoSettings = {
     Kind::kDataPass, Kind::kDataBatch,    Kind::kWrapperForward, Kind::kGradientWeight,
     Kind::kBatch,    Kind::kUnreadInputs, Kind::kNormBatches,    Kind::kForwardDraws,
-    Kind::kLabels,   Kind::kZeroShare};
+    Kind::kLabels,   Kind::kZeroShare,    Kind::kDataEnded};
 // A folder's name is among them: the samples themselves decide.
 constexpr std::array kDescriptions = {Kind::kDataAttributes};
 constexpr std::array kHashes = {Kind::kRngTorch,   Kind::kRngDevice,      Kind::kRngNumpy,

@@ -9,9 +9,10 @@ namespace {
 
 using enum Check;
 using enum Severity;
-using Checks = std::uint32_t;  // one bit a check
+using Checks = std::uint64_t;  // one bit a check
 
 constexpr Checks bit(Check check) { return Checks{1} << static_cast<unsigned>(check); }
+static_assert(kChecks <= 64);
 
 constexpr Checks set_of(std::initializer_list<Check> checks) {
   Checks set = 0;
@@ -80,13 +81,15 @@ constexpr std::array<Rule, kChecks> kRules{{
       "Sort file lists before use and check that every host has the same files: a sampler splits "
       "positions, so lists that differ are read twice in part and not at all in part.",
       "pytorch/pytorch#70103"},
-     kStatistics | set_of({kDuplicateData, kSamplerMismatch, kOverlappingData, kTokenImbalance})},
+     kStatistics | set_of({kDuplicateData, kSamplerMismatch, kOverlappingData, kDataCoverage,
+                           kTokenImbalance})},
     {kDuplicateData,
      {"duplicate-data", kCritical, "whether workers read the same samples at a step",
       "Shard the data by rank: a DistributedSampler (or split_dataset_by_node) with this job's "
       "rank and world size. Until then these workers do the work of one.",
       "huggingface/datasets#7868"},
-     kStatistics | set_of({kEpochNotSet, kSamplerMismatch, kOverlappingData, kSharedRng})},
+     kStatistics |
+         set_of({kEpochNotSet, kSamplerMismatch, kOverlappingData, kDataCoverage, kSharedRng})},
     {kEpochNotSet,
      {"epoch-not-set", kWarning, "whether the order of the samples changes from pass to pass",
       "Call `sampler.set_epoch(epoch)` before every pass over the data.", "pytorch/pytorch#31771"},
@@ -95,14 +98,22 @@ constexpr std::array<Rule, kChecks> kRules{{
      {"sampler-mismatch", kWarning, "seed, epoch, rank, replicas and settings of all samplers",
       "Give every rank's sampler the same seed, epoch and settings, and its own rank.",
       "NVlabs/LongLive#71"},
-     set_of({kDuplicateData, kEpochNotSet, kOverlappingData, kPairTooSimilar, kTooConsistent})},
+     set_of({kDuplicateData, kEpochNotSet, kOverlappingData, kDataCoverage, kPairTooSimilar,
+             kTooConsistent})},
     {kOverlappingData,
      {"overlapping-data", kWarning, "whether a sample is drawn twice in one pass over the data",
       "Give every rank's sampler the same seed and epoch, or split the data into disjoint shards, "
       "and feed each micro-batch once. Samples read twice take the place of others that are not "
       "read.",
       "karpathy/llm.c#792"},
-     set_of({kWorkerOutlier, kPairTooSimilar, kTooConsistent})},
+     set_of({kDataCoverage, kWorkerOutlier, kPairTooSimilar, kTooConsistent})},
+    {kDataCoverage,
+     {"data-coverage", kWarning, "samples drawn in a whole pass against the data set's length",
+      "Divide the data once: hand Accelerate or the Trainer a loader without a DistributedSampler, "
+      "and a data set that is not split by rank already. A sampler of your own has to deal every "
+      "sample.",
+      "huggingface/accelerate#3520"},
+     0},
     {kReductionScale,
      {"reduction-scale", kCritical,
       "norm of the reduced gradient against the mean that it ought to be",

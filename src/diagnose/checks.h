@@ -24,6 +24,7 @@ enum class Check : std::uint8_t {
   kEpochNotSet,
   kSamplerMismatch,
   kOverlappingData,
+  kDataCoverage,
   kReductionScale,
   kReducedGradientMismatch,
   kReductionError,

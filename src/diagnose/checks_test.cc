@@ -17,34 +17,17 @@ namespace {
 using enum Check;
 
 TEST(Catalogue, ListsEveryCheckInTheOrderInWhichACauseIsNamed) {
-  const std::vector<std::string> expected{"nonfinite-gradient",
-                                          "nonfinite-loss",
-                                          "no-reduction",
-                                          "missing-worker",
-                                          "optimizer-mismatch",
-                                          "environment-mismatch",
-                                          "mode-mismatch",
-                                          "manifest-mismatch",
-                                          "duplicate-data",
-                                          "epoch-not-set",
-                                          "sampler-mismatch",
-                                          "overlapping-data",
-                                          "reduction-scale",
-                                          "reduced-gradient-mismatch",
-                                          "reduction-error",
-                                          "reduction-dtype",
-                                          "reduction-nondeterministic",
-                                          "buffer-desync",
-                                          "parameter-desync",
-                                          "zero-gradient",
-                                          "frozen-gradient",
-                                          "no-progress",
-                                          "token-imbalance",
-                                          "shared-rng",
-                                          "worker-outlier",
-                                          "pair-too-similar",
-                                          "too-consistent",
-                                          "loss-event"};
+  const std::vector<std::string> expected{
+      "nonfinite-gradient", "nonfinite-loss",     "no-reduction",
+      "missing-worker",     "optimizer-mismatch", "environment-mismatch",
+      "mode-mismatch",      "manifest-mismatch",  "duplicate-data",
+      "epoch-not-set",      "sampler-mismatch",   "overlapping-data",
+      "data-coverage",      "reduction-scale",    "reduced-gradient-mismatch",
+      "reduction-error",    "reduction-dtype",    "reduction-nondeterministic",
+      "buffer-desync",      "parameter-desync",   "zero-gradient",
+      "frozen-gradient",    "no-progress",        "token-imbalance",
+      "shared-rng",         "worker-outlier",     "pair-too-similar",
+      "too-consistent",     "loss-event"};
   std::vector<std::string> found;
   for (const CheckInfo& c : catalogue()) found.emplace_back(c.id);
   EXPECT_EQ(found, expected);

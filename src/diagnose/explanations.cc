@@ -73,6 +73,16 @@ constexpr std::array<std::pair<Check, Explanation>, kChecks> kExplanations{{
      {"Samples that are read again count again, and take the place of others.",
       "Steps in which a pass ends; samplers that draw with replacement or repeat by design.",
       "sampler = DistributedSampler(data, seed=int(time.time()))"}},
+    {Check::kDataCoverage,
+     {"Samples that are never drawn are never learned from, and an epoch is shorter than it is "
+      "believed to be.",
+      "Passes that the program breaks off, samplers that draw with replacement or repeat, data "
+      "sets "
+      "without a length; shards of each rank whose data sets look alike; where indices are "
+      "unknown, "
+      "samples that are left out because others are repeated.",
+      "sampler = DistributedSampler(data)\n"
+      "loader = accelerator.prepare(DataLoader(data, sampler=sampler))  # divides it again"}},
     {Check::kReductionScale,
      {"The step is too long or too short by this factor: it acts as another learning rate.",
       "Factors within 10% of 1, and what a wrong reading of the gradient would show as well.",

@@ -47,16 +47,6 @@ std::uint64_t value_or(const WorkerRecord& worker, FingerprintKind kind, std::ui
   return value == nullptr ? other : *value;
 }
 
-// An index means a sample of one data set: a program may take loaders in turn.
-std::uint64_t data_of(const WorkerRecord& worker) {
-  using enum FingerprintKind;
-  std::uint64_t out = 0;
-  for (const auto kind : {kDataClass, kDataLength, kDataAttributes, kDataSubset, kDataContents}) {
-    out = mix64(out + value_or(worker, kind, 0));
-  }
-  return out;
-}
-
 // Whether row i of the samples is the sample of index i.
 bool aligned(const WorkerRecord& worker) {
   return worker.samples.thinned == 0 && worker.samples.hashes.size() == worker.indices.size();
@@ -199,6 +189,7 @@ void Overlap::update(const StepContext& context, SignalLog& log) {
   watch_repeats(context, log);
   const bool shared = rows_are_shared(context.record, context.batches);
   const std::vector<const WorkerRecord*> workers = drawing(context.record);
+  begin_anew(context.record);
   std::vector<std::uint64_t> ending;
   for (DataPass& pass : passes_) {
     if (ends_within(context.record, workers, pass)) ending.push_back(pass.number());
@@ -243,6 +234,24 @@ DataPass* Overlap::pass_of(const StepContext& context, const WorkerRecord& worke
                                   [](const WorkerRecord& w) { return !w.indices.empty(); });
   passes_.emplace_back(*number, shared ? DataPass::Identity::kIndex : DataPass::Identity::kRow);
   return &passes_.back();
+}
+
+// A loader that is made anew for each pass, over data that is made anew too, is always in its
+// first.
+void Overlap::begin_anew(const StepRecord& record) {
+  std::vector<std::uint64_t> anew;
+  for (const WorkerRecord& w : record.workers) {
+    const std::uint64_t number = value_or(w, FingerprintKind::kDataPass, 0);
+    const std::uint64_t batch = value_or(w, FingerprintKind::kDataBatch, 0);
+    Place& place = places_[w.replica];
+    if (number == place.pass && batch < place.batch) anew.push_back(number);
+    place = {number, batch};
+  }
+  for (DataPass& pass : passes_) {
+    if (std::ranges::find(anew, pass.number()) == anew.end()) continue;
+    finish(record, pass);
+    pass = DataPass(pass.number(), pass.identity());
+  }
 }
 
 // An endless sampler begins the data anew within what its loader takes for one pass. Of the step in

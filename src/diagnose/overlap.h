@@ -98,6 +98,11 @@ class Overlap {
     std::uint64_t seen = 0;      // records with rows
     std::uint64_t repeated = 0;  // of them, with rows that repeat
   };
+  struct Place {
+    std::uint64_t pass = 0;
+    std::uint64_t batch = 0;
+  };
+  void begin_anew(const StepRecord& record);
   void draw(const StepContext& context, const WorkerRecord& worker, DataPass& pass) const;
   DataPass* pass_of(const StepContext& context, const WorkerRecord& worker);
   bool ends_within(const StepRecord& record, const std::vector<const WorkerRecord*>& workers,
@@ -112,6 +117,7 @@ class Overlap {
 
   std::vector<DataPass> passes_;  // at most two, ascending
   Totals finished_;               // of finished passes in which samples were doubled
+  PerWorker<Place> places_;       // at the record before
   PerWorker<Repeats> repeats_;
   Repeats all_repeats_;  // of all workers together; no length
 };

@@ -131,12 +131,27 @@ TEST(Overlap, WithoutASamplerForAllThePassIsAsLongAsAllWorkersData) {
                            all.begin() + static_cast<std::ptrdiff_t>(16 * r.step + 16)});
       x.indices.clear();
       set(x, Kind::kDataPass, std::uint64_t{0});
+      set(x, Kind::kDataBatch, r.step);
     }
   });
   const auto found = w.findings();
   const auto overlap = std::ranges::find(found, "overlapping-data", &Finding::check);
   ASSERT_NE(overlap, found.end());
   EXPECT_EQ(number_of(*overlap, "samples_doubled"), 512);
+}
+
+TEST(Overlap, DataThatAreMadeAnewForEachPassAreNoneThatIsReadAgain) {
+  Watched w({.workers = 2, .rows = 16, .data = 512});
+  w.play(0, 47, [&](StepRecord& r) {  // batches of the program's own sampler, a share for each rank
+    for (WorkerRecord& x : r.workers) {
+      unset(x, Kind::kSamplerReplicas);
+      unset(x, Kind::kSamplerLength);
+      x.indices.clear();
+      set(x, Kind::kDataPass, std::uint64_t{0});
+    }
+  });
+  EXPECT_TRUE(w.findings().empty()) << w.first().title;
+  EXPECT_EQ(w.check("overlapping-data").state, State::kPassed);
 }
 
 // Rank r reads as rank r / 2 of four does: sequence parallelism inside the group.

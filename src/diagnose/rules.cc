@@ -52,6 +52,7 @@ constexpr Rule kRules[] = {
     rule(update<&Rules::data_order>, nullptr, kEpochNotSet),
     rule(update<&Rules::sampler>, nullptr, kSamplerMismatch),
     rule(update<&Rules::overlap>, nullptr, kOverlappingData),
+    rule(update<&Rules::data_coverage>, farewell<&Rules::data_coverage>, kDataCoverage),
     rule(update<&Rules::states>, farewell<&Rules::states>, kBufferDesync, kParameterDesync),
     rule(update<&Rules::zero>, nullptr, kZeroGradient),
     rule(update<&Rules::frozen>, nullptr, kFrozenGradient),

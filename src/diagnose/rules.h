@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "diagnose/audits.h"
+#include "diagnose/data_coverage.h"
 #include "diagnose/data_order.h"
 #include "diagnose/duplicates.h"
 #include "diagnose/gradients.h"
@@ -37,6 +38,7 @@ struct Rules {
   DataOrder data_order{};
   Sampler sampler{};
   Overlap overlap{};
+  DataCoverage data_coverage{};
   States states{};
   ZeroGradient zero{};
   FrozenGradient frozen{};

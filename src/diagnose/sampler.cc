@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/hash.h"
 #include "diagnose/settings.h"
 #include "diagnose/text.h"
 
@@ -105,6 +106,16 @@ bool distributed_sampling(const StepRecord& record) {
            const std::uint64_t* replicas = w.fingerprint_of(FingerprintKind::kSamplerReplicas);
            return replicas != nullptr && *replicas > 1;
          });
+}
+
+std::uint64_t data_of(const WorkerRecord& worker) {
+  using enum FingerprintKind;
+  std::uint64_t out = 0;
+  for (const auto kind : {kDataClass, kDataLength, kDataAttributes, kDataSubset, kDataContents}) {
+    const std::uint64_t* value = worker.fingerprint_of(kind);
+    out = mix64(out + (value == nullptr ? 0 : *value));
+  }
+  return out;
 }
 
 std::string undivided_remedy(const StepRecord& record) {

@@ -24,6 +24,8 @@ bool repeats_on_purpose(const Roster& roster);
 // several times itself: a sampler that repeats samples (generations of one prompt), whatever its
 // name. Workers that all read the same once are not that.
 bool repeats_evenly(const StepRecord& record);
+// Which data set a worker reads: a program may take loaders in turn.
+std::uint64_t data_of(const WorkerRecord& worker);
 // k > 1 where neighbouring ranks share one place of the sampler, k by k, and the samplers have as
 // many replicas as there are such groups: sequence or tensor parallelism inside the group. Else 1.
 std::size_t ranks_per_place(const StepRecord& record);

@@ -122,7 +122,7 @@ struct Phrase {
   std::string_view text;  // with the value put in
 };
 
-constexpr std::array<Phrase, 33> kPhrases{{
+constexpr std::array<Phrase, 38> kPhrases{{
     {"nonfinite_elements", "elements not finite: {}"},
     {"steps_missing", "steps without them: {}"},
     {"unreduced_steps", "optimiser steps without a reduction: {}"},
@@ -136,6 +136,11 @@ constexpr std::array<Phrase, 33> kPhrases{{
     {"samples_doubled", "samples drawn again: {}"},
     {"samples_drawn", "drawn in all: {}"},
     {"samples_lost", "samples never drawn: {}"},
+    {"samples_left_out", "samples left out: {}"},
+    {"of_samples", "samples in all: {}"},
+    {"passes", "passes so: {}"},
+    {"from_index", "from index {} on"},
+    {"samples_never_drawn", "samples that none of them drew: {}"},
     {"samples_lost_at_least", "samples left out: at least {}"},
     {"indices_in_conflict", "draws of an index that gave other rows: {}"},
     {"batches_repeated", "batches in the order of the pass before: {}"},

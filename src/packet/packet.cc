@@ -131,6 +131,15 @@ void put_states(Encoder& encoder, const std::vector<StateHash>& states) {
   });
 }
 
+void put_fingerprints(Encoder& encoder, std::span<const FingerprintValue> fingerprints) {
+  encoder.section(Section::kFingerprints, [&](ByteWriter& w) {
+    for (const FingerprintValue& f : fingerprints) {
+      w.put(f.kind);
+      w.put(f.value);
+    }
+  });
+}
+
 void put_data(Encoder& encoder, const Step& step) {
   if (step.samples.rows > 0) {
     encoder.section(Section::kSamples, [&](ByteWriter& w) {
@@ -253,6 +262,15 @@ bool read_states(SectionReader& body, std::vector<StateHash>& states) {
          distinct(states, [](const StateHash& s) { return std::pair(s.group, s.kind); });
 }
 
+bool read_fingerprints(SectionReader& body, std::vector<FingerprintValue>& fingerprints) {
+  return read_list(body, fingerprints, kGroupsMax,
+                   [&] {
+                     const auto kind = body.get<std::uint32_t>();
+                     return FingerprintValue{kind, body.get<std::uint64_t>()};
+                   }) &&
+         distinct(fingerprints, [](const FingerprintValue& f) { return f.kind; });
+}
+
 bool read_samples(SectionReader& body, Samples& samples) {
   samples.rows = body.get<std::uint64_t>();
   samples.thinned = body.get<std::uint32_t>();
@@ -340,12 +358,7 @@ bool read_section(Step& step, Section type, std::span<const std::byte> bytes) {
                        }) &&
              valid_weights(step.micro);
     case Section::kFingerprints:
-      return read_list(body, step.fingerprints, kGroupsMax,
-                       [&] {
-                         const auto kind = body.get<std::uint32_t>();
-                         return FingerprintValue{kind, body.get<std::uint64_t>()};
-                       }) &&
-             distinct(step.fingerprints, [](const FingerprintValue& f) { return f.kind; });
+      return read_fingerprints(body, step.fingerprints);
     case Section::kReduced:
       step.reduced = body.sums();
       return body.valid();
@@ -406,6 +419,8 @@ bool read_section(Note& note, Section type, std::span<const std::byte> bytes) {
     case Section::kClock:
       note.state.optimizer_steps = body.get<std::uint64_t>();
       return body.valid();
+    case Section::kFingerprints:
+      return read_fingerprints(body, note.state.fingerprints);
     case Section::kStates:
       return read_states(body, note.state.states);
     default:
@@ -504,12 +519,7 @@ Packet encode(const Step& step) {
       w.put(m.tokens);
     }
   });
-  encoder.section(Section::kFingerprints, [&](ByteWriter& w) {
-    for (const FingerprintValue& f : step.fingerprints) {
-      w.put(f.kind);
-      w.put(f.value);
-    }
-  });
+  put_fingerprints(encoder, step.fingerprints);
   if (step.reduced) {
     encoder.section(Section::kReduced, [&](ByteWriter& w) { put_sums(w, *step.reduced); });
   }
@@ -530,6 +540,7 @@ Packet encode(const Note& note) {
   });
   if (note.final)
     encoder.section(Section::kClock, [&](ByteWriter& w) { w.put(note.state.optimizer_steps); });
+  if (!note.state.fingerprints.empty()) put_fingerprints(encoder, note.state.fingerprints);
   put_states(encoder, note.state.states);
   return std::move(encoder).finish();
 }

@@ -181,10 +181,14 @@ TEST(Packet, AFinalNoteCarriesTheClockAndTheStates) {
   n.final = true;
   n.state.optimizer_steps = 1ULL << 40;
   n.state.states = {{1, StateHash::Kind::kParameters, 2}, {2, StateHash::Kind::kParameters, 3}};
+  n.state.fingerprints = {{27, 3}, {1024, 5}};
   const auto final = decode(encode(n).bytes);
   ASSERT_TRUE(final);
   EXPECT_EQ(std::get<Note>(*final).state.optimizer_steps, 1ULL << 40);
   expect_equal(std::get<Note>(*final).state.states, n.state.states);
+  ASSERT_EQ(std::get<Note>(*final).state.fingerprints.size(), 2U);
+  EXPECT_EQ(std::get<Note>(*final).state.fingerprints[0].value, 3U);
+  EXPECT_EQ(std::get<Note>(*final).state.fingerprints[1].kind, 1024U);
   n.final = false;
   const auto on_the_way = decode(encode(n).bytes);
   ASSERT_TRUE(on_the_way);

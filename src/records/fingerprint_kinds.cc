@@ -46,6 +46,7 @@ constexpr std::array kKinds = {
                     "manifest-mismatch"},
     FingerprintInfo{FingerprintKind::kDataContents, "data_contents", kMatch, false,
                     "manifest-mismatch"},
+    FingerprintInfo{FingerprintKind::kDataEnded, "data_ended", kNoise, false, ""},
     FingerprintInfo{FingerprintKind::kMode, "mode", kMatch, false, "mode-mismatch"},
     FingerprintInfo{FingerprintKind::kModes, "modes", kMatch, false, "mode-mismatch"},
     FingerprintInfo{FingerprintKind::kDropout, "dropout", kMatch, true, "mode-mismatch"},

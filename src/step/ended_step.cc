@@ -62,7 +62,7 @@ Status Contents::set_gram(std::span<const double> share, std::uint32_t workers) 
 
 void Contents::indices(std::span<const std::uint64_t> indices) {
   auto& all = report.indices;
-  const std::size_t room = packet::kSamplesMax - std::min(packet::kSamplesMax, all.size());
+  const std::size_t room = kIndicesMax - std::min(kIndicesMax, all.size());
   const auto kept = indices.first(std::min(room, indices.size()));
   all.insert(all.end(), kept.begin(), kept.end());
 }

@@ -793,18 +793,18 @@ TEST(ObserverSamples, OfMicroBatchesAddUp) {
   EXPECT_TRUE(next.indices.empty());
 }
 
-TEST(ObserverSamples, TheFirst256IndicesTravel) {
+TEST(ObserverSamples, TheFirst4096IndicesTravel) {
   Observer observer = make_observer({}, 0);
   observer.begin_step(0);
   std::vector<std::uint64_t> want;
-  for (std::uint64_t i = 0; i < 300; i += 100) {
-    std::vector<std::uint64_t> part(100);
-    for (std::uint64_t k = 0; k < 100; ++k) part[k] = i + k;
+  for (std::uint64_t i = 0; i < 6000; i += 1500) {
+    std::vector<std::uint64_t> part(1500);
+    for (std::uint64_t k = 0; k < 1500; ++k) part[k] = i + k;
     want.insert(want.end(), part.begin(), part.end());
     observer.indices(part);
   }
   observer.indices(std::vector<std::uint64_t>{999});
-  want.resize(256);
+  want.resize(4096);
   EXPECT_EQ(end(observer).indices, want);
 }
 

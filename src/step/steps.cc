@@ -67,8 +67,8 @@ Steps::Steps(ObserverOptions options, Settings settings, std::shared_ptr<const L
       gradients_(*layout_, worker_.sketch_size()) {}
 
 Packet Steps::note(bool final, std::uint64_t sent, std::uint64_t dropped, std::string_view text,
-                   std::uint64_t clock) const {
-  FinalState state{.optimizer_steps = clock, .states = {}};
+                   std::uint64_t clock, std::vector<FingerprintValue> fingerprints) const {
+  FinalState state{.optimizer_steps = clock, .states = {}, .fingerprints = std::move(fingerprints)};
   if (final) state.states = contents_.report.states;
   return worker_.note(final, sent, dropped, text, std::move(state));
 }

@@ -8,11 +8,11 @@ alone.
 
 from __future__ import annotations
 
-import itertools
 import os
+import threading
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -35,6 +35,7 @@ from presum.fingerprints.samplers import Description, describe_sampler, kept
 from presum.torch_events.taps import TappedFunction
 
 LOADERS_MAX = 64
+ENDED_MAX = 4
 RECENT_MAX = 8
 CANDIDATES_MAX = 4
 ELEMENTS_MAX = 1 << 16  # hashed of a tensor that a loader hands out: enough to know it again
@@ -50,29 +51,43 @@ class BatchListener(Protocol):
     def fail(self, error: Exception) -> None: ...
 
 
+class Passes:
+    """Those over one data set, by all loaders over it."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self.ended: deque[LoaderPass] = deque(maxlen=ENDED_MAX)  # the last ones
+
+
 class Loader:
     """A DataLoader, or a sampler that the user gave."""
 
-    def __init__(self, source: Any, earlier: Loader | None) -> None:
+    def __init__(
+        self, source: Any, data: Description | None, earlier: Loader | None, training: int
+    ) -> None:
         dataset = kept(source, "dataset")
+        self.training = training
         self._source = _reference(source)
         self._dataset = _reference(dataset)
         self._sampler: Description | None = None
-        self.passes: itertools.count[int] = earlier.passes if earlier else itertools.count()
+        self.passes: Passes = earlier.passes if earlier else Passes()
         self.place: int | None = None  # of the samples among a batch's tensors, once it is known
-        self.data: Description | None = earlier.data if earlier else None
-        if self.data is None and isinstance(source, DataLoader):
-            self.data = describe_data(dataset)
+        self.data = data
 
     def of(self, source: Any) -> bool:
-        return self._source() is source
+        return self._source is not None and self._source() is source
 
     def over(self, dataset: Any) -> bool:
-        return dataset is not None and self._dataset() is dataset
+        return dataset is not None and self._dataset is not None and self._dataset() is dataset
+
+    def was_over(self, data: Description | None) -> bool:
+        """Whether its data set is gone, and was like this one: it is made anew for each pass."""
+        gone = self._dataset is not None and self._dataset() is None
+        return gone and data is not None and self.data == data
 
     def sampler(self) -> Description | None:
         """As it is now or, when the loader is gone, was last."""
-        source = self._source()
+        source = self._source() if self._source is not None else None
         if source is not None:
             self._sampler = describe_sampler(source)
         return self._sampler
@@ -92,8 +107,18 @@ class LoaderPass:
 
     def number(self) -> int:
         if self._number is None:
-            self._number = next(self.loader.passes)
+            self._number = self.loader.passes.begun
+            self.loader.passes.begun += 1
         return self._number
+
+    def is_trained_on(self) -> bool:
+        return self._number is not None
+
+
+def last_of(ended: Iterable[LoaderPass]) -> Values:
+    """The last of these passes that was trained on."""
+    trained = [one.number() for one in ended if one.is_trained_on()]
+    return [(KIND["data_ended"], trained[-1] + 1)] if trained else []
 
 
 class TensorHashes(NamedTuple):
@@ -114,10 +139,13 @@ class Batch:
         self.indices = indices
         self.rows = hashes.rows
         self._beside = hashes.beside
+        self._ended = tuple(of.loader.passes.ended)  # when it was handed out
 
     def position(self) -> Values:
         """Where in the loader's passes it stands, for a batch that is trained on."""
-        return [(KIND["data_pass"], self.of.number()), (KIND["data_batch"], self.number)]
+        number = self.of.number()
+        position = [(KIND["data_pass"], number), (KIND["data_batch"], self.number)]
+        return [*position, *last_of(self._ended)]
 
     def labels(self) -> int:
         """One hash of the tensors beside the samples."""
@@ -134,6 +162,13 @@ class _Iteration:
         self.batches = 0
 
 
+class Taking(threading.local):
+    """Iterators of which this thread is taking a batch, one within another, until it has it."""
+
+    def __init__(self) -> None:
+        self.iterators: list[Any] = []
+
+
 class LoaderEvents:
     """All loaders of this process."""
 
@@ -146,8 +181,16 @@ class LoaderEvents:
         self._patches = [
             TappedFunction(DataLoader, "__iter__", before=self._about_to_begin, after=self._begun),
             TappedFunction(_BaseDataLoaderIter, "_next_index", after=self._index_drawn),
-            TappedFunction(_BaseDataLoaderIter, "__next__", after=self._next_batch),
+            TappedFunction(
+                _BaseDataLoaderIter,
+                "__next__",
+                before=self._about_to_take,
+                after=self._next_batch,
+                always=self._took,
+            ),
         ]
+        self._taking = Taking()
+        self._trainings = 0  # of this process, one after the other
         self._pid = 0
 
     def watch_ahead(self) -> None:
@@ -161,6 +204,8 @@ class LoaderEvents:
 
     def add(self, listener: BatchListener) -> None:
         self._apply()
+        if not self._listeners:
+            self._trainings += 1
         self._listeners.append(listener)
         for batch in self._recent:
             listener.offer(batch)
@@ -186,8 +231,14 @@ class LoaderEvents:
             if known.of(source):
                 return known
         dataset = kept(source, "dataset")
-        earlier = [known for known in self._loaders if known.over(dataset)]
-        self._loaders.append(Loader(source, earlier[-1] if earlier else None))
+        newest = list(reversed(self._loaders))
+        earlier = next((known for known in newest if known.over(dataset)), None)
+        data = earlier.data if earlier is not None else None
+        if data is None and isinstance(source, DataLoader):
+            data = describe_data(dataset)
+            same = (known for known in newest if known.training == self._trainings)
+            earlier = earlier or next((known for known in same if known.was_over(data)), None)
+        self._loaders.append(Loader(source, data, earlier, self._trainings))
         return self._loaders[-1]
 
     def _watching(self) -> bool:
@@ -226,9 +277,24 @@ class LoaderEvents:
     def _drawn(self, iterator: Any, index: Any) -> None:
         self._iteration(iterator).indices.append(_indices(iterator, index))
 
+    def _about_to_take(self, iterator: Any) -> None:
+        self._taking.iterators.append(iterator)
+
     def _next_batch(self, data: Any, iterator: Any) -> None:
+        self._taking.iterators[-1:] = [None]
         if self._watching():
             self._guarded(self._handed_out, iterator, data)
+
+    def _took(self) -> None:
+        """A batch, or there was none: then the iterator has come to its end."""
+        iterator = self._taking.iterators.pop() if self._taking.iterators else None
+        if iterator is not None and self._watching():
+            self._guarded(self._ended, iterator)
+
+    def _ended(self, iterator: Any) -> None:
+        iteration = self._iterations.get(iterator)
+        if iteration is not None and iteration.of is not None:
+            iteration.of.loader.passes.ended.append(iteration.of)
 
     def _handed_out(self, iterator: Any, data: Any) -> None:
         iteration = self._iteration(iterator)
@@ -251,11 +317,11 @@ class LoaderEvents:
         return iteration
 
 
-def _reference(thing: Any) -> Callable[[], Any]:
+def _reference(thing: Any) -> Callable[[], Any] | None:
     try:
         return weakref.ref(thing)
     except TypeError:
-        return lambda: None
+        return None
 
 
 def _indices(iterator: Any, index: Any) -> Indices | None:

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from presum._core import EndedStep, Observer
 from presum.fingerprints.facts import ChangingFacts
 from presum.fingerprints.families import KIND, WORD, Families, LateValues, Values
-from presum.fingerprints.loaders import LOADER_EVENTS
+from presum.fingerprints.loaders import LOADER_EVENTS, Loader, last_of
 from presum.fingerprints.rng import RngStates, calls_dropout, forward_draws
 from presum.fingerprints.rows import hash_others, hash_tensor, samples_among, tensors_among
 from presum.fingerprints.samples import BatchFinder, BatchGuess, ForwardMoment, describe
@@ -140,6 +140,7 @@ class StepFingerprints:
         self._before_broadcast: LateValues | None = None
         self._queued: list[tuple[int, int, Any]] = []
         self._facts = ChangingFacts(observer.fact)
+        self._loader: Loader | None = None  # of the step before
 
     def note_once(self, text: str) -> None:
         """A line for the run log, the first time that it is true."""
@@ -253,6 +254,7 @@ class StepFingerprints:
         known = [source for source in sources if source is not None]
         if not known:
             return
+        self._loader = known[-1].loader
         values, about = describe(known[-1])
         about = {family: told for family, told in about.items() if family in self._families}
         for kind, value in [*values, *(pair for told in about.values() for pair in told.values)]:
@@ -280,6 +282,10 @@ class StepFingerprints:
         if self._families.call("parameters", self._states.as_stepped):
             self._families.call("parameters", self._take_states, PARAMETERS, 0, on_host)
         return self.take([])
+
+    def final_values(self) -> Values:
+        """What ended after the last step: the pass that its loader was in."""
+        return last_of(self._loader.passes.ended) if self._loader is not None else []
 
 
 def _argument_names(module: torch.nn.Module) -> list[str]:

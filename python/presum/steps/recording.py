@@ -18,6 +18,7 @@ from collections.abc import Callable
 from torch import nn
 
 from presum._core import Observer
+from presum.fingerprints.families import Values
 from presum.steps.step_recorder import StepRecorder
 from presum.text import one_line, printable
 from presum.transport.session import Session
@@ -93,15 +94,17 @@ class Recording:
 
     def _say_goodbye(self) -> None:
         session, optimizer_steps = self.session, 0
+        values: Values = []
         if self.recorder is not None:
             optimizer_steps = self.recorder.optimizer_steps
+            values = self.recorder.final_values()
         self.recorder = None
         self._process_group = None
         session.forget(self)
         outbox = session.channel.outbox
         try:
             session.send(
-                self._observer.note(True, outbox.sent, outbox.dropped, "", optimizer_steps)
+                self._observer.note(True, outbox.sent, outbox.dropped, "", optimizer_steps, values)
             )
         except Exception as error:
             session.channel.remark(f"the end of the recording cannot be told ({one_line(error)})")

@@ -14,6 +14,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from presum.devices.gradient_pass import poll_host_copies
+from presum.fingerprints.families import Values
 from presum.fingerprints.step import MicroBatchSamples
 from presum.steps.ended_steps import EndedSteps
 from presum.steps.forwards import ForwardFacts, ForwardPasses
@@ -130,6 +131,10 @@ class StepRecorder:
     @property
     def optimizer_steps(self) -> int:
         return self.observer.optimizer_steps_done
+
+    def final_values(self) -> Values:
+        """Fingerprints of what ended after the last step."""
+        return self._fingerprints.final_values()
 
     # ---- the end
 

@@ -124,6 +124,32 @@ def test_a_new_loader_over_the_same_data_is_the_next_pass(
     assert [step.values["data_pass"] for step in packets.steps] == [0, 0, 1, 1, 2, 2]
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_pass_that_is_gone_through_is_said_to_have_ended(
+    workers: int, model: DistributedDataParallel, packets: Packets, tmp_path: Path
+) -> None:
+    loader = loader_of(dataset(8), num_workers=workers)
+    with presum.attach(model, run=tmp_path, quiet=True):
+        train(model, loader)
+        train(model, loader, limit=1)
+        train(model, loader)
+        train(model, loader)
+    ended = [step.values.get("data_ended") for step in packets.steps]
+    assert ended == [None, None, 1, 1, 1, 3, 3]
+    assert packets.final is not None
+    assert packets.final.values["data_ended"] == 4
+
+
+def test_data_that_are_made_anew_for_each_pass_are_counted_on(
+    model: DistributedDataParallel, packets: Packets, tmp_path: Path
+) -> None:
+    with presum.attach(model, run=tmp_path, quiet=True):
+        for rows in (8, 8, 12, 8):
+            train(model, loader_of(dataset(rows)))
+    passes = [step.values["data_pass"] for step in packets.steps]
+    assert passes == [0, 0, 1, 1, 0, 0, 0, 2, 2]
+
+
 def test_a_pass_counts_once_it_is_trained_on(
     model: DistributedDataParallel, packets: Packets, tmp_path: Path
 ) -> None:

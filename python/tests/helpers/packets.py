@@ -85,6 +85,8 @@ class Packets:
     def _note(self, found: dict[int, bytes], number: int) -> None:
         if CLOCK in found:
             self.final = Step(number, states=states(found))
+            for kind, value in struct.iter_unpack("<IQ", found.get(FINGERPRINTS, b"")):
+                self.final.values[NAMES[kind]] = value
             self.clock = words(found[CLOCK])[0]
         else:
             self.notes.append(found[NOTE][20:].decode())

@@ -224,27 +224,33 @@ class Training:
         if self.configuration.data == "episodes":
             yield from self._episodes()
         dataset = self.dataset()
-        replicas, replica = self.share()
-        sampler: DistributedSampler[Any] | None = None
-        if not self.streams:
-            sampler = DistributedSampler(
-                dataset,
-                replicas,
-                replica,
-                shuffle=self.shuffles(),
-                seed=self.sampler_seed(),
-                drop_last=self.drops_last(),
-            )
-        loader: DataLoader[Any] = DataLoader(
+        sampler = None if self.streams else self.sampler_of(dataset)
+        loader = self.loader_of(dataset, sampler)
+        for epoch in itertools.count():
+            self.begin_epoch(sampler, epoch)
+            yield from loader
+
+    def loader_of(self, dataset: Any, sampler: Any) -> DataLoader[Any]:
+        """What hands out the batches."""
+        return DataLoader(
             dataset,
             batch_size=self.configuration.batch,
             sampler=sampler,
             collate_fn=self._collate(),
             drop_last=True,
         )
-        for epoch in itertools.count():
-            self.begin_epoch(sampler, epoch)
-            yield from loader
+
+    def sampler_of(self, dataset: Any) -> DistributedSampler[Any]:
+        """What deals a data set's samples."""
+        replicas, replica = self.share()
+        return DistributedSampler(
+            dataset,
+            replicas,
+            replica,
+            shuffle=self.shuffles(),
+            seed=self.sampler_seed(),
+            drop_last=self.drops_last(),
+        )
 
     def _episodes(self) -> Iterator[Batch]:
         generator = torch.Generator().manual_seed(self.episode_seed())

@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import torch
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
 
 from presum.experiments.faults import data, models
 from presum.experiments.faults.training import Batch, Training
@@ -147,6 +150,34 @@ class UndividedAlike(Undivided):
 
     def _loader_seed(self) -> int:
         return self.seed
+
+
+class BatchSamplerShard:
+    """Every so-manieth batch of a batch sampler, as Accelerate divides a loader."""
+
+    def __init__(self, batch_sampler: BatchSampler, num_processes: int, process_index: int) -> None:
+        self.batch_sampler = batch_sampler
+        self.num_processes, self.process_index = num_processes, process_index
+
+    def __iter__(self) -> Iterator[list[int]]:
+        whole = len(self.batch_sampler) // self.num_processes * self.num_processes
+        return islice(self.batch_sampler, self.process_index, whole, self.num_processes)
+
+
+class DataDividedTwice(Training):
+    """A loader that has a DistributedSampler is divided among the ranks again."""
+
+    def loader_of(self, dataset: Any, sampler: Any) -> DataLoader[Any]:
+        batches = BatchSampler(sampler, self.configuration.batch, drop_last=True)
+        shard = BatchSamplerShard(batches, self.workers, self.rank)
+        return DataLoader(dataset, batch_sampler=shard, collate_fn=self._collate())
+
+
+class SamplerOfFewer(Training):
+    """The sampler was made for the data as they were before a quarter was added."""
+
+    def sampler_of(self, dataset: Any) -> DistributedSampler[Any]:
+        return super().sampler_of(range(len(dataset) * 3 // 4))
 
 
 class OwnOrderThenSplit(Training):

@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "diagnose/data_coverage.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <iterator>
+#include <limits>
+#include <string>
+
+#include "diagnose/sampler.h"
+
+namespace presum::diagnose {
+namespace {
+
+constexpr std::size_t kFollowed = 4096;                     // passes, readers and data sets
+constexpr std::uint64_t kSamples = std::uint64_t{1} << 27;  // by index
+constexpr std::uint64_t kSure = 2;  // passes in a row, of a sampler that presum does not know
+constexpr const char* kNoLength =
+    "No loader over a data set that has a length and numbers its samples was found.";
+constexpr const char* kNotWhole =
+    "No pass was seen as a whole: batches were skipped, not recorded or not known.";
+constexpr const char* kNoEnd = "No loader has ended a pass over its data yet.";
+constexpr const char* kDesign =
+    "The sampler draws with replacement, or repeats samples: a pass need not have all of them.";
+
+// A worker's part of a sampler that deals every sample: torch's, and Accelerate's around them.
+constexpr std::array<std::string_view, 7> kDealsAll{"BatchSampler",
+                                                    "DistributedSampler",
+                                                    "RandomSampler",
+                                                    "SequentialSampler",
+                                                    "SeedableRandomSampler",
+                                                    "BatchSamplerShard",
+                                                    "DistributedLengthGroupedSampler"};
+
+// "A(B(C)): x=1" is A, B and C.
+std::vector<std::string_view> names_of(std::string_view sampler) {
+  std::vector<std::string_view> out;
+  sampler = sampler.substr(0, sampler.find(':'));
+  while (!sampler.empty()) {
+    const std::size_t end = std::min(sampler.find_first_of("()"), sampler.size());
+    if (end > 0) out.push_back(sampler.substr(0, end));
+    sampler.remove_prefix(std::min(end + 1, sampler.size()));
+  }
+  return out;
+}
+
+bool deals_all(std::string_view sampler) {
+  const auto names = names_of(sampler);
+  return !names.empty() && std::ranges::all_of(names, [](std::string_view name) {
+    return std::ranges::find(kDealsAll, name) != kDealsAll.end();
+  });
+}
+
+// It goes on in the middle of a pass, as after a restart.
+bool skips(std::string_view sampler) { return sampler.find("Skip") != std::string_view::npos; }
+
+std::uint64_t rows_of(const WorkerRecord& worker) {
+  return std::max<std::uint64_t>(worker.samples.rows, worker.indices.size());
+}
+
+}  // namespace
+
+// ---- sets
+
+void SampleSet::unite(const SampleSet& other) {
+  for (std::size_t i = 0; i < words_.size(); ++i) words_[i] |= other.words_[i];
+}
+
+std::uint64_t SampleSet::count() const {
+  std::uint64_t out = 0;
+  for (const std::uint64_t word : words_) out += static_cast<std::uint64_t>(std::popcount(word));
+  return out;
+}
+
+std::uint64_t SampleSet::end() const {
+  for (std::size_t i = words_.size(); i > 0; --i) {
+    const auto zeros = static_cast<std::uint64_t>(std::countl_zero(words_[i - 1]));
+    if (zeros < 64) return 64 * i - zeros;
+  }
+  return 0;
+}
+
+// ---- passes
+
+void DataCoverage::update(const StepContext& context, SignalLog& log) {
+  if (draws_with_replacement(context.roster) || repeats_on_purpose(context.roster) ||
+      repeats_evenly(context.record)) {
+    return log.cannot(Check::kDataCoverage, kDesign);
+  }
+  for (const WorkerRecord& worker : context.record.workers) read(context, worker, log);
+}
+
+void DataCoverage::read(const StepContext& context, const WorkerRecord& worker, SignalLog& log) {
+  using enum FingerprintKind;
+  const std::uint64_t* length = worker.fingerprint_of(kDataLength);
+  const std::uint64_t* number = worker.fingerprint_of(kDataPass);
+  const std::uint64_t* batch = worker.fingerprint_of(kDataBatch);
+  if (length == nullptr || *length == 0 || number == nullptr || batch == nullptr) {
+    return log.cannot(Check::kDataCoverage, kNoLength);
+  }
+  log.waits(Check::kDataCoverage, kNoEnd);
+  const Data data = data_of(worker);
+  const std::pair key{worker.replica, data};
+  if (readers_.size() >= kFollowed && !readers_.contains(key)) return;
+  const auto [at, fresh] = readers_.try_emplace(key);
+  if (fresh) ++histories_[data].readers;
+  Reader& reader = at->second;
+  const bool further = reader.reading && *number == reader.pass;
+  if (reader.reading && !further) {
+    if (*batch + 1 < worker.micro_batches) {  // the step began in the pass before
+      draw(worker, context.record.step, passes_.at({data, reader.pass}));
+    }
+    const std::uint64_t* ended = worker.fingerprint_of(kDataEnded);
+    leave(data, reader, ended != nullptr && *ended == reader.pass + 1, context.roster, log);
+  }
+  const std::uint64_t before = further ? reader.batch + 1 : 0;
+  reader = {worker.rank, *number, *batch, context.record.step, true};
+  Pass& pass = further ? passes_.at({data, *number}) : enter(context, worker, data, reader);
+  pass.whole = pass.whole && *batch + 1 >= before && *batch < before + worker.micro_batches;
+  draw(worker, context.record.step, pass);
+}
+
+DataCoverage::Pass& DataCoverage::enter(const StepContext& context, const WorkerRecord& worker,
+                                        Data data, Reader& reader) {
+  if (passes_.size() >= kFollowed) {  // some worker never goes on: of its passes nothing is said
+    passes_.clear();
+    readers_.clear();
+    histories_.clear();
+    reader = readers_[{worker.replica, data}] = reader;
+    histories_[data].readers = 1;
+  }
+  std::erase_if(passes_, [&](const auto& entry) {  // that not all workers came to
+    return entry.first.first == data && entry.second.open == 0;
+  });
+  const auto [at, fresh] = passes_.try_emplace({data, reader.pass});
+  Pass& pass = at->second;
+  if (fresh) {
+    pass.length = *worker.fingerprint_of(FingerprintKind::kDataLength);
+    pass.first_step = context.record.step;
+    pass.workers = context.record.workers_expected;
+    const std::uint64_t* own = worker.fingerprint_of(FingerprintKind::kSamplerLength);
+    pass.own = own == nullptr ? 0 : *own;
+    pass.indexed = pass.length <= kSamples - std::min(kSamples, samples_followed());
+    if (pass.indexed) pass.drawn = SampleSet(pass.length);
+  }
+  ++pass.open;
+  insert(pass.ranks, worker.rank);
+  return pass;
+}
+
+std::uint64_t DataCoverage::samples_followed() const {
+  std::uint64_t out = 0;
+  for (const auto& [key, pass] : passes_) out += pass.indexed ? 2 * pass.length : 0;
+  return out;
+}
+
+void DataCoverage::draw(const WorkerRecord& worker, std::uint64_t step, Pass& pass) {
+  const std::uint64_t rows = rows_of(worker);
+  pass.whole = pass.whole && rows > 0;
+  pass.rows += rows;
+  pass.rows_at_once = std::max(pass.rows_at_once, rows);
+  pass.last_step = step;
+  pass.indexed = pass.indexed && !worker.indices.empty() && worker.indices.size() < kIndicesMax &&
+                 worker.indices.size() >= rows && std::ranges::max(worker.indices) < pass.length;
+  if (!pass.indexed) return;
+  for (const std::uint64_t index : worker.indices) pass.drawn.insert(index);
+}
+
+void DataCoverage::leave(Data data, Reader& reader, bool ended, const Roster& roster,
+                         SignalLog& log) {
+  reader.reading = false;
+  const auto at = passes_.find({data, reader.pass});
+  if (at == passes_.end()) return;
+  Pass& pass = at->second;
+  pass.whole = pass.whole && ended;
+  --pass.open;
+  if (pass.open > 0 || pass.ranks.size() < histories_[data].readers) return;
+  if (pass.whole && !skips(roster.fact("sampler"))) {
+    judge(data, pass, roster, log);
+  } else {
+    log.cannot(Check::kDataCoverage, kNotWhole);
+  }
+  passes_.erase(at);
+}
+
+void DataCoverage::farewell(std::uint32_t rank, const FinalState& last, const Roster& roster,
+                            SignalLog& log) {
+  const auto ended =
+      std::ranges::find(last.fingerprints, static_cast<std::uint32_t>(FingerprintKind::kDataEnded),
+                        &FingerprintValue::kind);
+  std::uint64_t latest = 0;
+  for (const auto& [key, reader] : readers_) {
+    if (reader.rank == rank) latest = std::max(latest, reader.step);
+  }
+  for (auto& [key, reader] : readers_) {
+    if (reader.rank != rank || !reader.reading) continue;
+    const bool whole = ended != last.fingerprints.end() && reader.step == latest &&
+                       ended->value == reader.pass + 1;
+    leave(key.second, reader, whole, roster, log);
+  }
+}
+
+// ---- what they say
+
+// A subset that a sampler was given is all that it is about.
+DataCoverage::Missing DataCoverage::missing_of(const Pass& pass, std::string_view sampler) {
+  const auto names = names_of(sampler);
+  const bool subset = !names.empty() && names.back() == "SubsetRandomSampler" && pass.own > 0;
+  const std::uint64_t length = subset ? std::min(pass.length, pass.own) : pass.length;
+  const std::uint64_t drawn = pass.indexed ? pass.drawn.count() : pass.rows;
+  const std::uint64_t workers = pass.ranks.size();
+  return {length - std::min(length, drawn), length, workers * (pass.rows_at_once + 1)};
+}
+
+void DataCoverage::judge(Data data, const Pass& pass, const Roster& roster, SignalLog& log) {
+  log.checked(Check::kDataCoverage);
+  const std::string sampler = roster.fact("sampler");
+  const Missing missing = missing_of(pass, sampler);
+  History& history = histories_[data];
+  if (missing.samples <= missing.slack) {
+    history.passes = 0;
+    return;
+  }
+  if (history.passes++ == 0) {
+    history.drawn = pass.drawn;
+    history.indexed = pass.indexed;
+    history.first_step = pass.first_step;
+  } else {
+    history.indexed = history.indexed && pass.indexed;
+    if (history.indexed) history.drawn.unite(pass.drawn);
+  }
+  const bool known = deals_all(sampler);
+  if (!known && history.passes < kSure) return;
+  log.add(signal_of(pass, history, missing, known), std::numeric_limits<std::uint64_t>::max() / 2);
+}
+
+Signal DataCoverage::signal_of(const Pass& pass, const History& history, const Missing& missing,
+                               bool told) {
+  const std::uint64_t drawn = missing.length - missing.samples;
+  const std::uint64_t off = drawn * pass.workers > missing.length
+                                ? drawn * pass.workers - missing.length
+                                : missing.length - drawn * pass.workers;
+  const bool twice =
+      pass.workers > 1 && off <= pass.workers * missing.slack && drawn * 3 < missing.length * 2;
+  Signal signal = sighting(Check::kDataCoverage, pass.last_step,
+                           {pass.ranks, pass.ranks.size() == pass.workers});
+  signal.first_step = history.first_step;
+  signal.confidence = pass.indexed ? 0.95 : 0.9;
+  signal.evidence = {{"samples_left_out", static_cast<std::int64_t>(missing.samples)},
+                     {"of_samples", static_cast<std::int64_t>(missing.length)},
+                     {"passes", static_cast<std::int64_t>(history.passes)}};
+  signal.title = "{Ranks} left samples out in a whole pass over the data";
+  if (twice) {
+    signal.title = fmt::format(
+        "{{Ranks}} together drew 1/{} of the data in a whole pass over it: the data is divided "
+        "twice",
+        pass.workers);
+  } else if (pass.indexed && pass.drawn.end() + missing.samples == missing.length) {
+    signal.title = "{Ranks} never came to the end of the data in a whole pass over it";
+    signal.evidence.emplace_back("from_index", static_cast<std::int64_t>(pass.drawn.end()));
+  }
+  if (history.passes > 1 && history.indexed) {
+    const std::uint64_t ever = history.drawn.count();
+    signal.evidence.emplace_back(
+        "samples_never_drawn",
+        static_cast<std::int64_t>(missing.length - std::min(missing.length, ever)));
+  }
+  if (!told && !twice) {
+    signal.severity = Severity::kInfo;
+    signal.remedy = "Nothing, where the sampler is meant to leave samples out.";
+  }
+  return signal;
+}
+
+}  // namespace presum::diagnose

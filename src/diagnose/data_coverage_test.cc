@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "diagnose/data_coverage.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "diagnose/testing.h"
+
+namespace presum::diagnose {
+namespace {
+
+using State = CheckRecord::State;
+
+constexpr const char* kTorch = "BatchSampler(DistributedSampler): replicas=4";
+constexpr const char* kOwn = "OwnSampler: replicas=4";
+
+using Deal = std::function<std::vector<std::uint64_t>(std::uint64_t place, std::uint32_t rank)>;
+
+// Four workers that read passes of `steps` steps with four rows each, as `deal` says.
+struct Passes {
+  explicit Passes(const char* sampler = kTorch, std::uint64_t samples = 800) : length(samples) {
+    watched.diagnoser.hello(who(0, 0), {.facts = {{"sampler", sampler}}});
+  }
+
+  void play(std::uint64_t number, std::uint64_t steps, const Deal& deal, bool ended = true) {
+    for (std::uint64_t place = 0; place < steps; ++place, ++at) {
+      StepRecord r = watched.run.step(at);
+      for (WorkerRecord& w : r.workers) {
+        HealthyRun::read(w, deal(place, w.rank));
+        set(w, Kind::kDataLength, length);
+        set(w, Kind::kDataPass, number);
+        set(w, Kind::kDataBatch, place);
+        set(w, Kind::kSamplerEpoch, number);
+        set(w, Kind::kSamplerLength, length / 4);
+        if (last_ended > 0) set(w, Kind::kDataEnded, last_ended);
+      }
+      if (change) change(r);
+      watched.feed(r);
+    }
+    if (ended) last_ended = number + 1;
+  }
+  void close() {
+    for (std::uint32_t rank = 0; rank < 4; ++rank) {
+      FinalState last;
+      if (last_ended > 0) {
+        last.fingerprints = {{static_cast<std::uint32_t>(Kind::kDataEnded), last_ended}};
+      }
+      watched.diagnoser.farewell(who(rank, rank), last);
+    }
+  }
+  std::vector<Finding> found() const {
+    auto all = watched.findings();
+    std::erase_if(all, [](const Finding& f) { return f.check != "data-coverage"; });
+    return all;
+  }
+  State state() const { return watched.check("data-coverage").state; }
+
+  std::uint64_t length;
+  std::uint64_t at = 0;
+  std::uint64_t last_ended = 0;
+  std::function<void(StepRecord&)> change;
+  Watched watched{{.workers = 4, .rows = 4, .data = 4096}};
+};
+
+// Four rows of the rank's share of `length` samples, in which `each` ranks take turns.
+std::vector<std::uint64_t> dealt(std::uint64_t place, std::uint32_t rank, std::uint64_t length,
+                                 std::uint64_t each = 4) {
+  std::vector<std::uint64_t> out;
+  for (std::uint64_t i = 4 * place; i < 4 * place + 4; ++i) {
+    out.push_back((i * each + rank) % length);
+  }
+  return out;
+}
+std::vector<std::uint64_t> whole(std::uint64_t place, std::uint32_t rank) {
+  return dealt(place, rank, 800);
+}
+// Each share is dealt again among four: the sixteenth part of the data falls to a rank.
+std::vector<std::uint64_t> twice(std::uint64_t place, std::uint32_t rank) {
+  auto out = dealt(place, 0, 800, 16);
+  for (std::uint64_t& index : out) index += 4 * rank + rank;
+  return out;
+}
+
+TEST(DataCoverage, AWholePassIsQuiet) {
+  Passes p;
+  p.play(0, 50, whole);
+  EXPECT_EQ(p.state(), State::kNotTriggered);
+  p.play(1, 50, whole);
+  p.close();
+  EXPECT_TRUE(p.found().empty());
+  EXPECT_EQ(p.state(), State::kPassed);
+}
+
+TEST(DataCoverage, DataThatAreDividedTwiceAreToldAtTheEndOfTheFirstPass) {
+  Passes p;
+  p.play(0, 13, twice);
+  p.play(1, 1, twice);
+  ASSERT_EQ(p.found().size(), 1U);
+  const Finding f = p.found().front();
+  EXPECT_EQ(f.severity, Severity::kWarning);
+  EXPECT_NE(f.title.find("drew 1/4 of the data"), std::string::npos) << f.title;
+  EXPECT_EQ(f.ranks, (RankList{0, 1, 2, 3}));
+  EXPECT_NEAR(number_of(f, "samples_left_out"), 600, 10);
+  EXPECT_EQ(f.first_step, 0U);
+  EXPECT_EQ(f.last_step, 12U);
+}
+
+TEST(DataCoverage, TheLastPassIsJudgedWhenTheWorkersLeave) {
+  Passes p;
+  p.play(0, 13, twice);
+  EXPECT_TRUE(p.found().empty());
+  p.close();
+  EXPECT_EQ(p.found().size(), 1U);
+}
+
+TEST(DataCoverage, APassThatIsBrokenOffIsNotJudged) {
+  Passes p;
+  p.play(0, 13, twice, false);
+  p.play(1, 13, twice, false);
+  p.close();
+  EXPECT_TRUE(p.found().empty());
+  EXPECT_NE(p.state(), State::kPassed);
+}
+
+TEST(DataCoverage, ATailThatIsNeverDrawnIsNamed) {
+  Passes p;
+  p.play(0, 40, whole);  // 640 of 800
+  p.play(1, 40, whole);
+  p.close();
+  ASSERT_EQ(p.found().size(), 1U);
+  const Finding f = p.found().front();
+  EXPECT_NE(f.title.find("end of the data"), std::string::npos) << f.title;
+  EXPECT_EQ(number_of(f, "from_index"), 640);
+  EXPECT_EQ(number_of(f, "samples_left_out"), 160);
+  EXPECT_EQ(number_of(f, "samples_never_drawn"), 160);
+  EXPECT_EQ(number_of(f, "passes"), 2);
+}
+
+TEST(DataCoverage, OtherSamplesInEachPassAreDrawnAfterAll) {
+  Passes p;
+  p.play(0, 40, whole);
+  p.play(1, 40, [](std::uint64_t place, std::uint32_t rank) {
+    auto out = whole(place, rank);
+    for (std::uint64_t& index : out) index = 799 - index;
+    return out;
+  });
+  p.close();
+  ASSERT_EQ(p.found().size(), 1U);
+  EXPECT_EQ(number_of(p.found().front(), "samples_never_drawn"), 0);
+}
+
+TEST(DataCoverage, DroppedAndFilledUpBatchesAreQuiet) {
+  Passes dropped(kTorch, 811);  // three batches a worker less than a whole step are left out
+  dropped.play(0, 50, whole);
+  dropped.close();
+  EXPECT_TRUE(dropped.found().empty());
+  EXPECT_EQ(dropped.state(), State::kPassed);
+  Passes filled(kTorch, 790);
+  filled.play(0, 50,
+              [](std::uint64_t place, std::uint32_t rank) { return dealt(place, rank, 790); });
+  filled.close();
+  EXPECT_TRUE(filled.found().empty());
+}
+
+TEST(DataCoverage, ASamplerOfTheProgramsOwnIsNotJudgedByOnePass) {
+  Passes once(kOwn);
+  once.play(0, 20, whole);  // as after a restart
+  once.play(1, 50, whole);
+  once.play(2, 50, whole);
+  once.close();
+  EXPECT_TRUE(once.found().empty());
+  Passes always(kOwn);
+  always.play(0, 40, whole);
+  always.play(1, 40, whole);
+  always.close();
+  ASSERT_EQ(always.found().size(), 1U);
+  EXPECT_EQ(always.found().front().severity, Severity::kInfo) << "as it deals them";
+  Passes divided(kOwn);
+  divided.play(0, 13, twice);
+  divided.play(1, 13, twice);
+  divided.close();
+  ASSERT_EQ(divided.found().size(), 1U);
+  EXPECT_EQ(divided.found().front().severity, Severity::kWarning);
+}
+
+TEST(DataCoverage, OnePartOfTheDataIsAllThatASubsetSamplerIsAbout) {
+  Passes p("SubsetRandomSampler: length=200");
+  p.play(0, 13, twice);
+  p.close();
+  EXPECT_TRUE(p.found().empty());
+}
+
+TEST(DataCoverage, ALoaderThatSkipsIsNotJudged) {
+  Passes p("SkipBatchSampler(BatchSampler(RandomSampler)): replicas=4");
+  p.play(0, 13, whole);
+  p.close();
+  EXPECT_TRUE(p.found().empty());
+}
+
+TEST(DataCoverage, WithoutIndicesTheRowsAreCounted) {
+  Passes p;
+  p.change = [](StepRecord& r) {
+    for (WorkerRecord& w : r.workers) w.indices.clear();
+  };
+  p.play(0, 13, twice);
+  p.close();
+  ASSERT_EQ(p.found().size(), 1U);
+  EXPECT_NE(p.found().front().title.find("drew 1/4"), std::string::npos);
+  EXPECT_NEAR(number_of(p.found().front(), "samples_left_out"), 592, 10);
+  Passes all;
+  all.change = p.change;
+  all.play(0, 50, whole);
+  all.close();
+  EXPECT_TRUE(all.found().empty());
+}
+
+TEST(DataCoverage, WhatWasNotSeenIsNotMissing) {
+  const auto found = [](const std::function<void(StepRecord&)>& change) {
+    Passes p;
+    p.change = change;
+    p.play(0, 50, twice);
+    p.close();
+    EXPECT_NE(p.state(), State::kPassed);
+    return p.found().size();
+  };
+  EXPECT_EQ(found([](StepRecord& r) {
+              if (r.step == 20) r.workers.pop_back();
+            }),
+            0U);
+  EXPECT_EQ(found([](StepRecord& r) {  // a step in five is recorded
+              for (WorkerRecord& w : r.workers) set(w, Kind::kDataBatch, 5 * r.step);
+            }),
+            0U);
+  EXPECT_EQ(found([](StepRecord& r) {  // some batches were looked at and not trained on
+              for (WorkerRecord& w : r.workers) set(w, Kind::kDataBatch, r.step + 3);
+            }),
+            0U);
+}
+
+TEST(DataCoverage, ShardsOfTheRanksAreJudgedApart) {
+  const auto found = [](std::uint64_t steps) {
+    Passes p("RandomSampler: length=200", 200);
+    p.change = [](StepRecord& r) {
+      for (WorkerRecord& w : r.workers) {
+        set(w, Kind::kDataSubset, std::uint64_t{7} + w.rank);
+        for (std::uint64_t& row : w.samples.hashes) row = scramble(row + w.rank);
+        unset(w, Kind::kSamplerReplicas);
+      }
+    };
+    p.play(0, steps, [](std::uint64_t place, std::uint32_t) { return dealt(place, 0, 200, 1); });
+    p.close();
+    return p.found();
+  };
+  EXPECT_TRUE(found(50).empty());
+  ASSERT_EQ(found(13).size(), 1U) << "one for all ranks";
+  EXPECT_EQ(found(13).front().ranks, (RankList{0, 1, 2, 3}));
+}
+
+TEST(DataCoverage, PassesOfAWorkerAloneSayNothing) {
+  Passes p;
+  p.change = [](StepRecord& r) {  // rank 3 has a shorter loader
+    WorkerRecord& w = r.workers[3];
+    set(w, Kind::kDataPass, r.step / 10);
+    set(w, Kind::kDataBatch, r.step % 10);
+    if (r.step >= 10) set(w, Kind::kDataEnded, r.step / 10);
+  };
+  p.play(0, 50, whole);
+  p.close();
+  ASSERT_EQ(p.found().size(), 1U);
+  EXPECT_EQ(number_of(p.found().front(), "passes"), 1) << "that of all workers";
+  EXPECT_EQ(number_of(p.found().front(), "samples_left_out"), 160);
+}
+
+TEST(DataCoverage, OverlapIsTheCauseOfWhatIsLeftOut) {
+  Passes p;
+  std::mt19937_64 random(1);
+  p.play(0, 50, [&](std::uint64_t, std::uint32_t) {
+    return std::vector<std::uint64_t>{random() % 800, random() % 800, random() % 800,
+                                      random() % 800};
+  });
+  p.close();
+  ASSERT_FALSE(p.watched.findings().empty());
+  EXPECT_EQ(p.watched.first().check, "overlapping-data");
+  EXPECT_TRUE(p.found().empty());
+}
+
+TEST(SampleSet, IsASet) {
+  std::mt19937_64 random(3);
+  for (const std::uint64_t length : {1U, 63U, 64U, 65U, 1000U}) {
+    std::set<std::uint64_t> oracle;
+    std::set<std::uint64_t> other_oracle;
+    SampleSet set(length);
+    SampleSet other(length);
+    EXPECT_EQ(set.end(), 0U);
+    for (std::uint64_t i = 0; i < length / 2 + 1; ++i) {
+      const std::uint64_t a = random() % length;
+      const std::uint64_t b = random() % length;
+      set.insert(a);
+      oracle.insert(a);
+      other.insert(b);
+      other_oracle.insert(b);
+    }
+    EXPECT_EQ(set.count(), oracle.size());
+    EXPECT_EQ(set.end(), *oracle.rbegin() + 1);
+    set.unite(other);
+    oracle.merge(other_oracle);
+    EXPECT_EQ(set.count(), oracle.size());
+  }
+  EXPECT_EQ(SampleSet(0).end(), 0U);
+}
+
+}  // namespace
+}  // namespace presum::diagnose
