@@ -47,6 +47,9 @@ enum class FingerprintKind : std::uint32_t {
   kWrapperForward = 61,     // 1: the forward pass went through the data-parallel wrapper
   kGradientWeight = 62,     // its gradient over that of its mean loss per token; a real number
   kZeroShare = 63,          // of the elements of its gradient, those of exactly zero; a real number
+  kClipNorm = 64,           // by which all gradients were clipped; a real number
+  kClippedNorm = 65,        // of these gradients, just before; a real number
+  kGradNormTold = 66,       // of the reduced gradient, as the program says; a real number
   kBatch = 70,              // all samples of the step, in any order
   kUnreadInputs = 71,       // tensors that the step's forward passes took and that were not read
   kLabels = 72,             // what loaders handed out beside the samples

@@ -62,6 +62,30 @@ class Monitor:
             )
         recorder.loss(kept, weight)
 
+    def grad_norm(self, value: float | torch.Tensor) -> None:
+        """Report the norm of the reduced gradient that the program has computed itself, to clip by
+        or to log, before the optimiser's step: it is compared between ranks and with the reduced
+        gradient. What ``torch.nn.utils.clip_grad_norm_`` uses is seen without it.
+
+        ``value`` is a number or a one-element tensor: the L2 norm over all of the model's
+        parameters, after the reduction and before clipping. NaN and Inf are recorded.
+
+        Raises:
+            ValueError: what holds no number of this rank's own.
+        """
+        recorder = self._recorder
+        if recorder is None or self._closed:
+            return
+        number = isinstance(value, (int, float, torch.Tensor))
+        one = number and getattr(value, "shape", ()) in ((), (1,))
+        kept = kept_value(value) if one else None
+        if kept is None:
+            kind, shape = type(value).__name__, tuple(getattr(value, "shape", ()))
+            raise ValueError(
+                f"presum: a norm must be one number of this rank's own, not {kind} of shape {shape}"
+            )
+        recorder.told_norm(kept)
+
     def before_reduction(self, named_gradients: NamedGradients) -> None:
         """With ``mode="manual"``: this worker's own gradients, before they are summed, as pairs of
         a parameter's name (as in ``named_parameters()`` of the attached module) and its gradient;

@@ -52,7 +52,8 @@ constexpr std::array<Rule, kChecks> kRules{{
       "pass of each optimiser step. Every worker trains a model of its own until then.",
       "pytorch/pytorch#104336"},
      kDesync | kStatistics |
-         set_of({kMissingWorker, kReductionScale, kReducedGradientMismatch, kReductionError})},
+         set_of({kMissingWorker, kReductionScale, kReducedGradientMismatch, kReductionError,
+                 kClipNorm})},
     {kMissingWorker,
      {"missing-worker", kWarning, "packets of every worker at every step",
       "See whether the process of these ranks still runs and reaches the aggregator's port. Steps "
@@ -126,7 +127,7 @@ constexpr std::array<Rule, kChecks> kRules{{
       "Look at communication hooks, at parameters that only some ranks use, and at the "
       "communication library; exchange the hardware of the named ranks if it comes back.",
       "pmodels/mpich#6538"},
-     kNonfinite | kDesync | set_of({kReductionError, kWorkerOutlier, kLossEvent})},
+     kNonfinite | kDesync | set_of({kReductionError, kClipNorm, kWorkerOutlier, kLossEvent})},
     {kReductionError,
      {"reduction-error", kCritical,
       "each element of an audited sum against what rounding can explain",
@@ -147,6 +148,13 @@ constexpr std::array<Rule, kChecks> kRules{{
       "`reduction=\"exact\"`: its bits depend on no order.",
       "NVIDIA/nccl#1497"},
      0},
+    {kClipNorm,
+     {"clip-norm", kWarning, "the norm that gradients are clipped by with the gradients' own",
+      "Clip by the norm of the reduced gradient over all parameters, after the loss scaler's "
+      "`unscale_`: the same number on every rank. Norms of parts add up as the root of the sum of "
+      "their squares, each part once.",
+      "meta-pytorch/torchtune#2240"},
+     kDesync},
     {kBufferDesync,
      {"buffer-desync", kWarning, "buffers (such as BatchNorm statistics) of all workers",
       "Leave `broadcast_buffers` on, use synchronised BatchNorm, or declare the buffers with "

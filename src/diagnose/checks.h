@@ -30,6 +30,7 @@ enum class Check : std::uint8_t {
   kReductionError,
   kReductionDtype,
   kReductionNondeterministic,
+  kClipNorm,
   kBufferDesync,
   kParameterDesync,
   kZeroGradient,

@@ -24,10 +24,10 @@ TEST(Catalogue, ListsEveryCheckInTheOrderInWhichACauseIsNamed) {
       "epoch-not-set",      "sampler-mismatch",   "overlapping-data",
       "data-coverage",      "reduction-scale",    "reduced-gradient-mismatch",
       "reduction-error",    "reduction-dtype",    "reduction-nondeterministic",
-      "buffer-desync",      "parameter-desync",   "zero-gradient",
-      "frozen-gradient",    "no-progress",        "token-imbalance",
-      "shared-rng",         "worker-outlier",     "pair-too-similar",
-      "too-consistent",     "loss-event"};
+      "clip-norm",          "buffer-desync",      "parameter-desync",
+      "zero-gradient",      "frozen-gradient",    "no-progress",
+      "token-imbalance",    "shared-rng",         "worker-outlier",
+      "pair-too-similar",   "too-consistent",     "loss-event"};
   std::vector<std::string> found;
   for (const CheckInfo& c : catalogue()) found.emplace_back(c.id);
   EXPECT_EQ(found, expected);

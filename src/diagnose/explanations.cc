@@ -106,6 +106,13 @@ constexpr std::array<std::pair<Check, Explanation>, kChecks> kExplanations{{
      {"Two runs of this program end with other parameters.",
       "Steps whose reduction was not repeated.",
       "os.environ.pop(\"NCCL_ALGO\", None)  # the library picks another order as it likes"}},
+    {Check::kClipNorm,
+     {"Every step is shortened by another factor than `max_norm` promises, or by one of each rank.",
+      "Norms of some of the parameters; a program's own clipping that it does not tell "
+      "(`monitor.grad_norm(value)`); sharded gradients.",
+      "norm = get_total_norm([p.grad for p in my_shard])  # of this rank's part\n"
+      "clip_grads_with_norm_(model.parameters(), 1.0, norm)\n"
+      "clip_grad_norm_(model.parameters(), 1.0)            # before scaler.unscale_(optimizer)"}},
     {Check::kBufferDesync,
      {"Evaluation and checkpoints depend on the rank that makes them.",
       "Buffers that `local_buffers=` declares, and what happens after the forward pass.",

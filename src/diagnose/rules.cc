@@ -45,6 +45,7 @@ constexpr Rule kRules[] = {
          kReducedGradientMismatch),
     rule(update<&Rules::audits>, nullptr, kReductionError, kReductionDtype,
          kReductionNondeterministic),
+    rule(update<&Rules::clip_norm>, nullptr, kClipNorm),
     rule(update<&Rules::settings>, nullptr, kOptimizerMismatch, kEnvironmentMismatch,
          kModeMismatch),
     rule(update<&Rules::manifest>, nullptr, kManifestMismatch),

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "diagnose/audits.h"
+#include "diagnose/clip_norm.h"
 #include "diagnose/data_coverage.h"
 #include "diagnose/data_order.h"
 #include "diagnose/duplicates.h"
@@ -32,6 +33,7 @@ struct Rules {
   Nonfinite nonfinite_loss{Check::kNonfiniteLoss};
   Reduction reduction{};
   Audits audits{};
+  ClipNorm clip_norm{};
   Settings settings{};
   Manifest manifest{};
   Duplicates duplicates{};

@@ -122,7 +122,7 @@ struct Phrase {
   std::string_view text;  // with the value put in
 };
 
-constexpr std::array<Phrase, 38> kPhrases{{
+constexpr std::array<Phrase, 41> kPhrases{{
     {"nonfinite_elements", "elements not finite: {}"},
     {"steps_missing", "steps without them: {}"},
     {"unreduced_steps", "optimiser steps without a reduction: {}"},
@@ -147,6 +147,9 @@ constexpr std::array<Phrase, 38> kPhrases{{
     {"steps_frozen", "steps in which it repeated: {}"},
     {"steps_without_change", "optimiser steps without a change: {}"},
     {"learning_rate", "learning rate: {}"},
+    {"clip_norm", "norm that was used: {}"},
+    {"others_clip_norm", "another rank's: {}"},
+    {"true_norm", "norm of the gradient: {}"},
     {"steps_with_the_same_input", "steps with the same input: {}"},
     {"of_steps", "steps in all: {}"},
     {"ranks_per_place", "ranks to a place of the sampler: {}"},

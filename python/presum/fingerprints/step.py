@@ -13,6 +13,7 @@ import torch
 from torch.optim import Optimizer
 
 from presum._core import EndedStep, Observer
+from presum.fingerprints.clipping import norm_of, norm_values
 from presum.fingerprints.facts import ChangingFacts
 from presum.fingerprints.families import KIND, WORD, Families, LateValues, Values
 from presum.fingerprints.loaders import LOADER_EVENTS, Loader, last_of
@@ -216,6 +217,15 @@ class StepFingerprints:
         except Exception:
             self._observer.begin_states()  # half of a slice would differ from the others' whole
             raise
+
+    def norm(self, name: str, norm: object, gradients: Sequence[torch.Tensor]) -> None:
+        """A norm of the step's gradient that the program uses. ``gradients``: what it is held
+        against, now; empty in most steps."""
+        call = self._families.call
+        self._values += call("optimizer", norm_values, name, norm, self._device) or []
+        found = call("optimizer", norm_of, gradients) if gradients else None
+        if found is not None:
+            self._values += norm_values("clipped_norm", found, self._device)
 
     # ---- the end of a step
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -21,10 +22,12 @@ from presum.steps.forwards import ForwardFacts, ForwardPasses
 from presum.steps.gradient_reader import GradientReader
 from presum.steps.gradient_source import AuditResult, GradientSource, in_backward
 from presum.steps.setup import RecorderSetup
+from presum.torch_events.clipping import CLIPS
 from presum.torch_events.hooks import Hook, OptimizerHook, in_optimizer_step
 from presum.torch_events.losses import Scalar, kept_value
 from presum.torch_events.taps import TAPS, EngineRun
 
+NORMS_SAMPLED = 25  # one norm in so many is held against the gradients' own
 READ_NOTHING, READ_SUMS, READ_ARRIVALS = range(3)  # what Observer.pass_begins returns
 log = logging.getLogger("presum")
 
@@ -64,6 +67,7 @@ class StepRecorder:
         self._task = -1  # likewise, where a program has called the engine itself
         self._in_hook = False  # of the optimiser, while others are called out of it
         self._told_of_audit = False
+        self._norms = 0  # that were told
         self._handles: list[Any] = []
         self._listening = False
 
@@ -72,6 +76,7 @@ class StepRecorder:
         wrapper, inner = self.source.wrapper(), self.source.inner()
         assert wrapper is not None and inner is not None
         self._handles += [TAPS.at_beginnings(self._backward_begins), *self.source.start(self)]
+        self._handles += [CLIPS.add(Hook(self, self._clips))]
         self._handles += [
             wrapper.register_forward_pre_hook(Hook(self, self._before_forward), with_kwargs=True),
             wrapper.register_forward_hook(
@@ -418,6 +423,25 @@ class StepRecorder:
     def _before_optimizer_step(self, *_: object) -> None:
         self.observer.optimizer_begins()
         self._look_for_zeros()
+
+    def _clips(self, parameters: Sequence[torch.Tensor], norm: object) -> None:
+        """Gradients are about to be clipped. Only all of the model's count."""
+        if not (self.observer.in_window or self.observer.open):
+            return
+        own = {id(p) for _, p in self.setup.alive() if p.grad is not None}
+        if own and own == {id(p) for p in parameters if p.grad is not None}:
+            self._fingerprints.norm("clip_norm", norm, self._sampled_gradients())
+
+    def _sampled_gradients(self) -> list[torch.Tensor]:
+        """All, once in so many calls."""
+        self._norms += 1
+        if self._norms % NORMS_SAMPLED != 1:
+            return []
+        return [p.grad for _, p in self.setup.alive() if p.grad is not None]
+
+    def told_norm(self, norm: Scalar) -> None:
+        """The program's own norm of the reduced gradient."""
+        self._fingerprints.norm("grad_norm_told", norm, self._sampled_gradients())
 
     def _look_for_zeros(self) -> None:
         """Whether what passes have left in ``.grad`` was zeroed since."""

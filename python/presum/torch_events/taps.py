@@ -37,17 +37,23 @@ class ReplacedFunction:
         self._activate(True)
         if self._replacement is not None:
             return
-        self._original = vars(self._owner)[self._name]
+        self._original = self._look()
         self._replacement = functools.update_wrapper(self._made(self._original), self._original)
         self._activate(True)
-        setattr(self._owner, self._name, self._replacement)
+        self._put(self._replacement)
 
     def undo(self) -> None:
         """Where someone else has replaced it since, ours stays inside and does nothing."""
         self._activate(False)
-        if vars(self._owner)[self._name] is self._replacement:
-            setattr(self._owner, self._name, self._original)
+        if self._look() is self._replacement:
+            self._put(self._original)
             self._replacement = None
+
+    def _look(self) -> Any:
+        return vars(self._owner)[self._name]
+
+    def _put(self, function: Any) -> None:
+        setattr(self._owner, self._name, function)
 
     def _made(self, original: Any) -> Any:
         def replacement(*args: Any, **kwargs: Any) -> Any:

@@ -934,6 +934,60 @@ _STATES = (
         within=HASH_INTERVAL,
     ),
     _fault(
+        "norm-of-a-part",
+        "NormOfAPart",
+        "clip-norm",
+        "every rank clips by the norm of its part of the parameters",
+        severity="critical",
+        thread="meta-pytorch/torchtune#2240",
+        ranks="all",
+        within=1,
+    ),
+    _fault(
+        "mean-of-norms",
+        "MeanOfNorms",
+        "clip-norm",
+        "gradients are clipped by the mean of the norms of parts",
+        thread="ByteDance-Seed/VeOmni#862",
+        ranks="all",
+        within=1,
+    ),
+    _fault(
+        "counted-twice",
+        "CountedTwice",
+        "clip-norm",
+        "gradients are clipped by a norm in which every parameter is counted twice",
+        row=23,
+        thread="twinkle#290",
+        ranks="all",
+        within=1,
+    ),
+    _fault(
+        "clipped-while-scaled",
+        "ClippedWhileScaled",
+        "clip-norm",
+        "gradients are clipped while the loss scaler's factor is on them",
+        ranks="all",
+        within=1,
+    ),
+    _fault(
+        "norm-told-in-part",
+        "NormToldInPart",
+        "clip-norm",
+        "the norm that the program logs is that of a part of the parameters",
+        ranks="all",
+        within=25,
+    ),
+    _fault(
+        "one-norm-of-its-own",
+        "OneNormOfItsOwn",
+        "clip-norm",
+        "one rank clips by the norm of one part of the model",
+        severity="critical",
+        begins=10,
+        within=2,
+    ),
+    _fault(
         "late-parameter",
         "LateParameter",
         "reduced-gradient-mismatch",
@@ -1199,12 +1253,6 @@ KINDS = sum(map(len, _GROUPS))  # of faults; each is there once for a model
 _NO_SIGNAL = "no signal: what a worker contributes is as likely as any other"
 
 ABSENT: tuple[Absent, ...] = (
-    Absent(
-        23,
-        "twinkle#290",
-        "a norm of 0.8 is logged as 1.13 and clipped by it",
-        "needs the norm that the training script logs, which presum is not told",
-    ),
     Absent(
         26,
         "pytorch/pytorch#190626",

@@ -7,8 +7,11 @@ import warnings
 from typing import Any
 
 import torch
-from torch import nn
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import clip_grad_norm_, clip_grads_with_norm_, get_total_norm
 
 from presum.experiments.faults.training import Training
 
@@ -133,6 +136,70 @@ class OwnClip(Training):
             if part.grad is not None:
                 part.grad.clamp_(-limit / 10, limit / 10)
         super().update()
+
+
+class NormOfAPart(Training):
+    """Every rank clips by the norm of its part of the parameters."""
+
+    def norm(self) -> Tensor:
+        """By which it clips."""
+        own = [p.grad for p in list(self.model.parameters())[self.rank % 2 :: 2]]
+        return get_total_norm([grad for grad in own if grad is not None])
+
+    def update(self) -> None:
+        clip_grads_with_norm_(self.model.parameters(), 0.1, self.norm())
+        super().update()
+
+
+class MeanOfNorms(NormOfAPart):
+    """The norms of the ranks' parts are averaged."""
+
+    def norm(self) -> Tensor:
+        norm = super().norm()
+        dist.all_reduce(norm)
+        return norm / self.workers
+
+
+class CountedTwice(NormOfAPart):
+    """The norm is that of all parameters, which are counted twice."""
+
+    def norm(self) -> Tensor:
+        grads = [p.grad for p in self.model.parameters() if p.grad is not None]
+        return get_total_norm([*grads, *grads])
+
+
+class ClippedWhileScaled(Training):
+    """A loss scaler's factor is still on the gradients that are clipped."""
+
+    def begin(self) -> None:
+        self.scaler = GradScaler("cpu")
+
+    def backward(self, loss: Tensor) -> None:
+        super().backward(self.scaler.scale(loss))
+
+    def update(self) -> None:
+        clip_grad_norm_(self.model.parameters(), 0.1)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+
+
+class NormToldInPart(Training):
+    """The program logs the norm of a part, on all ranks alike."""
+
+    def update(self) -> None:
+        part = self.model.get_submodule(self.part)
+        grads = [p.grad for p in part.parameters() if p.grad is not None]
+        self.monitor.grad_norm(get_total_norm(grads))
+        super().update()
+
+
+class OneNormOfItsOwn(NormOfAPart):
+    """One rank clips by the norm of one part of the model."""
+
+    def norm(self) -> Tensor:
+        one = self.begun and self.is_culprit
+        of = self.model.get_submodule(self.part) if one else self.model
+        return get_total_norm([p.grad for p in of.parameters() if p.grad is not None])
 
 
 class SpikeOfItsOwn(Training):

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Norms of the gradient that a program itself computed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from presum.devices.readable import readable
+from presum.fingerprints.families import KIND, LateValues, real_bits
+
+
+def norm_values(name: str, norm: object, device: torch.device) -> LateValues:
+    """A fingerprint of the norm; none of what holds no number of this rank's own, or is on another
+    device than the step's gradients."""
+    if isinstance(norm, DTensor) and all(p.is_replicate() for p in norm.placements):
+        norm = norm.to_local()
+    if isinstance(norm, (int, float)):
+        return [(KIND[name], real_bits(float(norm)))]
+    if not isinstance(norm, torch.Tensor) or isinstance(norm, DTensor) or norm.numel() != 1:
+        return []
+    plain = readable(norm.detach())
+    if plain is None:
+        return []
+    if plain.is_cpu:
+        return [(KIND[name], real_bits(float(plain)))]
+    if plain.device != device or device.type == "mps":
+        return []
+    return [(KIND[name], plain.reshape(1).to(torch.float64).view(torch.int64))]
+
+
+def norm_of(gradients: Sequence[torch.Tensor]) -> torch.Tensor | None:
+    """The L2 norm over all of them; None where some are sharded, sparse or not of one device."""
+    if any(isinstance(gradient, DTensor) for gradient in gradients):
+        return None
+    plain = [readable(gradient.detach()) for gradient in gradients]
+    found = [x for x in plain if x is not None]
+    if not plain or len(found) < len(plain) or any(x.device != found[0].device for x in found):
+        return None
+    wide = torch.float64 if any(x.dtype == torch.float64 for x in found) else torch.float32
+    norms = torch.stack(torch._foreach_norm(found, 2.0, dtype=wide))
+    return torch.linalg.vector_norm(norms, dtype=torch.float64)  # type: ignore[no-any-return]

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Norms that a program computes: one worker, its packets read back."""
+
+from __future__ import annotations
+
+import math
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import clip_grad_norm_
+
+import presum
+from helpers.packets import Packets
+from presum.fingerprints.clipping import norm_of, norm_values
+
+pytestmark = pytest.mark.usefixtures("one_worker")
+CPU = torch.device("cpu")
+
+
+def real(bits: int) -> float:
+    (value,) = struct.unpack("<d", struct.pack("<Q", bits))
+    return float(value)
+
+
+def test_a_step_tells_the_norm_that_it_is_clipped_by(
+    model: DistributedDataParallel, packets: Packets, tmp_path: Path
+) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    norms = []
+    with presum.attach(model, optimizer=optimizer, run=tmp_path, quiet=True) as monitor:
+        for step in range(30):
+            optimizer.zero_grad()
+            model(torch.full((2, 4), 1.0 + step))["loss"].backward()
+            norms.append(float(clip_grad_norm_(model.parameters(), 0.5)))
+            monitor.grad_norm(norms[-1])
+            optimizer.step()
+    values = [step.values for step in packets.steps]
+    assert [real(v["clip_norm"]) for v in values] == norms
+    assert [real(v["grad_norm_told"]) for v in values] == norms
+    sampled = [at for at, v in enumerate(values) if "clipped_norm" in v]
+    assert sampled[0] == 0 and 2 <= len(sampled) <= 4
+    assert real(values[0]["clipped_norm"]) == pytest.approx(norms[0], rel=1e-6)
+
+
+def test_clipping_a_part_or_more_than_the_model_is_not_told(
+    model: DistributedDataParallel, packets: Packets, tmp_path: Path
+) -> None:
+    other = nn.Parameter(torch.ones(1))
+    other.grad = torch.ones(1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with presum.attach(model, optimizer=optimizer, run=tmp_path, quiet=True):
+        for parameters in ([*model.parameters(), other], list(model.parameters())[:1]):
+            optimizer.zero_grad()
+            model(torch.ones(2, 4))["loss"].backward()
+            clip_grad_norm_(parameters, 0.5)
+            optimizer.step()
+    assert not any("clip_norm" in step.values for step in packets.steps)
+
+
+@pytest.mark.parametrize("bad", ["1.0", torch.ones(2), None, torch.ones(1, device="meta")])
+def test_what_holds_no_norm_is_refused(
+    bad: Any, model: DistributedDataParallel, tmp_path: Path
+) -> None:
+    with presum.attach(model, run=tmp_path, quiet=True) as monitor:
+        with pytest.raises(ValueError, match="a norm must be one number"):
+            monitor.grad_norm(bad)
+        monitor.grad_norm(math.nan)
+        monitor.grad_norm(torch.tensor([math.inf]))
+    monitor.grad_norm(1.0)
+
+
+def test_the_norm_is_that_of_all_gradients() -> None:
+    generator = torch.Generator().manual_seed(1)
+    for dtype in (torch.float32, torch.bfloat16, torch.float64):
+        gradients = [torch.randn(n, generator=generator).to(dtype) for n in (1, 100, 1000)]
+        expected = math.sqrt(sum(float(g.double().square().sum()) for g in gradients))
+        found = norm_of(gradients)
+        assert found is not None and float(found) == pytest.approx(expected, rel=1e-6)
+    assert norm_of([torch.ones(3), torch.ones(3).to_sparse()]) is None
+    assert norm_of([torch.ones(3), torch.ones(3, device="meta")]) is None
+    assert norm_of([]) is None
+
+
+def test_norms_that_are_not_this_rank_s_own_are_left_out() -> None:
+    ((kind, bits),) = norm_values("clip_norm", torch.tensor(2.5), CPU)
+    assert (kind, real(int(bits))) == (64, 2.5)
+    assert norm_values("clip_norm", 3, CPU)[0][1] == norm_values("clip_norm", 3.0, CPU)[0][1]
+    for nothing in (None, "1", torch.ones(2), torch.ones((), device="meta")):
+        assert norm_values("clip_norm", nothing, CPU) == []

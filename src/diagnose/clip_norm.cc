@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "diagnose/clip_norm.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "diagnose/text.h"
+
+namespace presum::diagnose {
+namespace {
+
+constexpr double kSame = 1e-3;      // of a norm: what workers may differ by
+constexpr double kTrue = 0.05;      // what a norm in 16 bits may be off
+constexpr std::uint64_t kSure = 2;  // records in a row
+constexpr const char* kNone =
+    "No norm of all of the model's gradients was seen: torch's clip_grad_norm_ was not called.";
+
+double real(const WorkerRecord& worker, FingerprintKind kind) {
+  const std::uint64_t* bits = worker.fingerprint_of(kind);
+  return bits == nullptr ? kNaN : std::bit_cast<double>(*bits);
+}
+
+// What the worker used, or says.
+double used(const WorkerRecord& worker) {
+  const double clip = real(worker, FingerprintKind::kClipNorm);
+  return std::isnan(clip) ? real(worker, FingerprintKind::kGradNormTold) : clip;
+}
+
+bool near(double a, double b, double within) { return std::abs(a - b) <= within * std::abs(b); }
+
+bool is_power_of_two(double ratio) {
+  return ratio >= 8 && near(std::log2(ratio), std::round(std::log2(ratio)), 1e-3);
+}
+
+// What makes a norm so many times what it ought to be.
+std::string usual_cause(double ratio, double workers, bool scaled) {
+  if (scaled && is_power_of_two(ratio)) {
+    return "it was taken before the loss scaler's factor was divided out";
+  }
+  if (near(ratio, workers, kTrue)) return "it is the norm of the sum, not of the mean";
+  if (near(ratio, 1 / workers, kTrue)) return "it was divided by the number of workers";
+  if (near(ratio, std::sqrt(workers), kTrue))
+    return "every worker's norm was added though all are equal";
+  if (ratio > 1) return "parameters were counted more than once";
+  return "it is the norm of a part, or a mean of such norms";
+}
+
+// Workers whose norm is not that of most; all where none is.
+Blame apart(const StepContext& context) {
+  std::vector<double> norms;
+  for (const WorkerRecord& w : context.record.workers) {
+    if (std::isfinite(used(w))) norms.push_back(used(w));
+  }
+  Blame out;
+  if (norms.size() < 2) return out;
+  std::ranges::nth_element(norms, norms.begin() + static_cast<std::ptrdiff_t>(norms.size() / 2));
+  const double middle = norms[norms.size() / 2];
+  for (const WorkerRecord& w : context.record.workers) {
+    if (std::isfinite(used(w)) && !near(used(w), middle, kSame)) insert(out.ranks, w.rank);
+  }
+  if (2 * out.ranks.size() >= norms.size()) out = {all_ranks(context.record), true};
+  return out;
+}
+
+bool is_own(const StepContext& context) {
+  return std::ranges::all_of(context.record.workers, [](const WorkerRecord& w) {
+    return near(used(w), w.grad_norm, 1e-2);
+  });
+}
+
+// A norm over what it ought to be; NaN where that was not read.
+struct Held {
+  double ratio = kNaN;
+  bool sure = true;  // by one record
+};
+
+// By the gradients themselves, just before they were clipped: a program may have changed them since
+// they were reduced. By the reduced gradient only a loss scaler's factor shows.
+Held hold_clip(double clip, double clipped, double reduced, bool scaled) {
+  if (!(clipped > 0) || !std::isfinite(clipped)) return {};
+  const double since = clipped / reduced;
+  const bool forgotten = near(clip, clipped, kTrue) && scaled && is_power_of_two(since);
+  return {forgotten ? since : clip / clipped};
+}
+
+// What a program says may be of before or after its changes, and it may have clipped since.
+Held hold_told(double told, double clip, double now, double reduced) {
+  if (!(reduced > 0) || !std::isfinite(reduced)) return {};
+  const bool right =
+      near(told, clip, kTrue) || near(told, now, kTrue) || near(told, reduced, kTrue);
+  return {right ? 1 : told / reduced, std::isfinite(now)};
+}
+
+Held hold(const WorkerRecord& worker, bool scaled) {
+  using enum FingerprintKind;
+  const double clip = real(worker, kClipNorm);
+  const double now = real(worker, kClippedNorm);
+  const double told = real(worker, kGradNormTold);
+  if (std::isfinite(clip)) {
+    const Held held = hold_clip(clip, now, worker.reduced_norm, scaled);
+    if (!std::isfinite(told) || !near(held.ratio, 1, kTrue)) return held;
+  }
+  return std::isfinite(told) ? hold_told(told, clip, now, worker.reduced_norm) : Held{};
+}
+
+}  // namespace
+
+void ClipNorm::update(const StepContext& context, SignalLog& log) {
+  const auto& workers = context.record.workers;
+  if (std::ranges::none_of(workers, [](const WorkerRecord& w) { return !std::isnan(used(w)); })) {
+    return log.cannot(Check::kClipNorm, kNone);
+  }
+  if (!context.alone()) compare_workers(context, log);
+  compare_true(context, log);
+}
+
+void ClipNorm::compare_workers(const StepContext& context, SignalLog& log) {
+  const StepRecord& record = context.record;
+  const Blame blame = apart(context);
+  log.checked(Check::kClipNorm);
+  if (blame.ranks.empty()) {
+    apart_ = {};
+    return;
+  }
+  if (apart_.records++ == 0) apart_.first_step = record.step;
+  if (apart_.records < kSure) return;
+  Signal signal = sighting(Check::kClipNorm, record.step, blame);
+  signal.first_step = apart_.first_step;
+  signal.severity = Severity::kCritical;  // they take different steps from here on
+  signal.confidence = 0.95;
+  const bool own = blame.everyone && is_own(context);
+  signal.title = own ? "{Ranks} clipped by the norm of their own gradient, before it was reduced"
+                 : blame.everyone ? "{Ranks} clipped one gradient by different norms"
+                                  : "{Ranks} clipped by another norm than the others";
+  const auto of_them = std::ranges::find(record.workers, blame.ranks.front(), &WorkerRecord::rank);
+  const auto other = std::ranges::find_if(record.workers, [&](const WorkerRecord& w) {
+    return w.rank != blame.ranks.front() && std::isfinite(used(w)) &&
+           !near(used(w), used(*of_them), kSame);
+  });
+  signal.evidence = {{"clip_norm", used(*of_them)}};
+  if (other != record.workers.end()) signal.evidence.emplace_back("others_clip_norm", used(*other));
+  log.add(std::move(signal), 1);
+}
+
+void ClipNorm::compare_true(const StepContext& context, SignalLog& log) {
+  const StepRecord& record = context.record;
+  const bool scaled = !context.roster.fact("grad_scaler").empty();
+  for (const WorkerRecord& w : record.workers) {
+    const Held held = hold(w, scaled);
+    if (std::isnan(held.ratio)) continue;
+    log.checked(Check::kClipNorm);
+    if (near(held.ratio, 1, kTrue)) {
+      untrue_ = {};
+      return;
+    }
+    const bool again = untrue_.records > 0 && near(held.ratio, ratio_, kTrue);
+    untrue_ = {again ? untrue_.records + 1 : 1, again ? untrue_.first_step : record.step};
+    ratio_ = held.ratio;
+    if (held.sure || untrue_.records >= kSure) report_untrue(context, w, scaled, log);
+    return;
+  }
+}
+
+void ClipNorm::report_untrue(const StepContext& context, const WorkerRecord& worker, bool scaled,
+                             SignalLog& log) const {
+  const StepRecord& record = context.record;
+  Signal signal = sighting(Check::kClipNorm, record.step, {all_ranks(record), true});
+  signal.key = 1;
+  signal.first_step = untrue_.first_step;
+  signal.confidence = 0.95;
+  signal.title =
+      fmt::format("{{Ranks}} used {} times the gradient's norm where they clipped or logged it: {}",
+                  number(ratio_), usual_cause(ratio_, record.workers_expected, scaled));
+  signal.evidence = {{"clip_norm", used(worker)}, {"true_norm", used(worker) / ratio_}};
+  log.add(std::move(signal), std::numeric_limits<std::uint64_t>::max() / 2);
+}
+
+}  // namespace presum::diagnose

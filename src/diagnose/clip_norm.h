@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// clip-norm.
+#pragma once
+
+#include <cstdint>
+
+#include "diagnose/signal_log.h"
+#include "diagnose/step_context.h"
+
+namespace presum::diagnose {
+
+// The norm by which workers clipped the gradients of all parameters, or that their program says:
+// against that of these gradients where it was read, and between workers.
+class ClipNorm {
+ public:
+  void update(const StepContext& context, SignalLog& log);
+
+ private:
+  struct Apart {
+    std::uint64_t records = 0;  // in a row
+    std::uint64_t first_step = 0;
+  };
+  void compare_workers(const StepContext& context, SignalLog& log);
+  void compare_true(const StepContext& context, SignalLog& log);
+  void report_untrue(const StepContext& context, const WorkerRecord& worker, bool scaled,
+                     SignalLog& log) const;
+
+  Apart apart_;   // workers' norms differ
+  Apart untrue_;  // what the program says is not the reduced gradient's
+  double ratio_ = 0;
+};
+
+}  // namespace presum::diagnose

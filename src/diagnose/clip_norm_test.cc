@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "diagnose/clip_norm.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <string>
+
+#include "diagnose/testing.h"
+
+namespace presum::diagnose {
+namespace {
+
+using State = CheckRecord::State;
+
+// Every worker clips by the norm of the reduced gradient, which is 0.5.
+void clip(StepRecord& r, double norm = 0.5, double clipped = 0.5) {
+  for (WorkerRecord& w : r.workers) {
+    set(w, Kind::kClipNorm, norm);
+    if (r.step % 25 == 0) set(w, Kind::kClippedNorm, clipped);
+  }
+}
+
+TEST(ClipNorm, OfTheReducedGradientIsQuiet) {
+  Watched w;
+  w.play(0, 60, [](StepRecord& r) { clip(r); });
+  EXPECT_TRUE(w.findings().empty());
+  EXPECT_EQ(w.check("clip-norm").state, State::kPassed);
+  Watched none;
+  none.play(0, 30);
+  EXPECT_EQ(none.check("clip-norm").state, State::kNotPossible);
+  Watched rounded;  // of gradients in 16 bits
+  rounded.play(0, 60, [](StepRecord& r) { clip(r, 0.502); });
+  EXPECT_TRUE(rounded.findings().empty());
+}
+
+TEST(ClipNorm, AWrongNormIsNamedWithItsRatioAndUsualCause) {
+  const auto title = [](double norm, double clipped, bool scaler) {
+    Watched w;
+    if (scaler) w.diagnoser.hello(who(0, 0), {"host", {{"grad_scaler", "GradScaler"}}, {}});
+    w.play(0, 3, [&](StepRecord& r) { clip(r, norm, clipped); });
+    EXPECT_EQ(w.ids(), Ids{"clip-norm"}) << norm;
+    EXPECT_EQ(w.first().ranks.size(), 8U);
+    EXPECT_EQ(w.first().first_step, 0U);
+    return w.first().title;
+  };
+  EXPECT_NE(title(4, 0.5, false).find("8 times"), std::string::npos);
+  EXPECT_NE(title(4, 0.5, false).find("norm of the sum"), std::string::npos);
+  EXPECT_NE(title(0.0625, 0.5, false).find("number of workers"), std::string::npos);
+  EXPECT_NE(title(0.2, 0.5, false).find("of a part"), std::string::npos);
+  EXPECT_NE(title(0.7, 0.5, false).find("more than once"), std::string::npos);
+  EXPECT_NE(title(0.5 * 65536, 0.5, true).find("loss scaler"), std::string::npos);
+  EXPECT_NE(title(0.5 * 65536, 0.5 * 65536, true).find("loss scaler"), std::string::npos)
+      << "gradients that hold the factor still";
+}
+
+TEST(ClipNorm, GradientsThatTheProgramChangedBeforeItClipsAreFine) {
+  Watched w;  // scaled by the tokens of the step
+  w.play(0, 60, [](StepRecord& r) { clip(r, 0.02, 0.02); });
+  EXPECT_TRUE(w.findings().empty());
+}
+
+TEST(ClipNorm, OneRanksOwnNormIsNamed) {
+  Watched w;
+  w.play(0, 9, [](StepRecord& r) {
+    clip(r);
+    if (r.step >= 4) set(r.workers[3], Kind::kClipNorm, 0.4);
+  });
+  ASSERT_EQ(w.ids(), Ids{"clip-norm"});
+  EXPECT_EQ(w.first().ranks, RankList{3});
+  EXPECT_EQ(w.first().first_step, 4U);
+  EXPECT_EQ(number_of(w.first(), "clip_norm"), 0.4);
+  EXPECT_EQ(number_of(w.first(), "others_clip_norm"), 0.5);
+  Watched once;
+  once.play(0, 9, [](StepRecord& r) {
+    clip(r);
+    if (r.step == 4) set(r.workers[3], Kind::kClipNorm, 0.4);
+  });
+  EXPECT_TRUE(once.findings().empty());
+}
+
+TEST(ClipNorm, TheirOwnGradientsNormIsOneFromBeforeTheReduction) {
+  Watched w;
+  w.play(1, 9, [](StepRecord& r) {
+    for (WorkerRecord& x : r.workers) set(x, Kind::kClipNorm, x.grad_norm);
+  });
+  ASSERT_EQ(w.ids(), Ids{"clip-norm"});
+  EXPECT_EQ(w.first().ranks.size(), 8U);
+  EXPECT_NE(w.first().title.find("before it was reduced"), std::string::npos);
+}
+
+TEST(ClipNorm, WhatAProgramSaysIsHeldAgainstTheReducedGradientTwice) {
+  const auto said = [](double early, double late) {
+    Watched w;
+    w.play(0, 60, [&](StepRecord& r) {
+      for (WorkerRecord& x : r.workers) {
+        set(x, Kind::kGradNormTold, r.step < 25 ? early : late);
+      }
+    });
+    return w.ids();
+  };
+  EXPECT_EQ(said(0.5, 0.5), Ids{});
+  EXPECT_EQ(said(0.7, 0.7), Ids{"clip-norm"});
+  EXPECT_EQ(said(0.7, 0.5), Ids{});
+}
+
+TEST(ClipNorm, ValuesThatAreNotFiniteSayNothing) {
+  for (const double norm : {kNaN, std::numeric_limits<double>::infinity()}) {
+    Watched w;
+    w.play(0, 30, [&](StepRecord& r) { clip(r, norm, norm); });
+    EXPECT_TRUE(w.findings().empty()) << norm;
+  }
+  Watched one({.workers = 1});
+  one.play(0, 30, [](StepRecord& r) { clip(r); });
+  EXPECT_EQ(one.check("clip-norm").state, State::kPassed);
+}
+
+}  // namespace
+}  // namespace presum::diagnose
