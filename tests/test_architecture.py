@@ -327,6 +327,7 @@ LASTING = {
         "scaled",
         "in_hook",
         "told_of_audit",
+        "norms",
         "handles",
         "listening",
     },

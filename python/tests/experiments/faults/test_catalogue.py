@@ -91,8 +91,8 @@ def test_faults_are_chosen_by_name_and_row_in_the_catalogues_order() -> None:
         *("sampler-seed-times-rank", "sampler-seed-times-rank-cnn"),
         *("sum-instead-of-mean", "sum-instead-of-mean-cnn", "zero-gradient"),
     ]
-    with pytest.raises(UserError, match="--faults 23: not injected"):
-        choose(["23"])
+    with pytest.raises(UserError, match="--faults 26: not injected"):
+        choose(["26"])
     with pytest.raises(UserError, match="--faults 31: no such fault or row"):
         choose(["31"])
 
