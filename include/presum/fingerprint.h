@@ -49,6 +49,7 @@ enum class FingerprintKind : std::uint32_t {
   kZeroShare = 63,          // of the elements of its gradient, those of exactly zero; a real number
   kClipNorm = 64,           // by which all gradients were clipped; a real number
   kClippedNorm = 65,        // of these gradients, just before; a real number
+  kGradNormThen = 67,       // of the gradients when it says so; a real number
   kGradNormTold = 66,       // of the reduced gradient, as the program says; a real number
   kBatch = 70,              // all samples of the step, in any order
   kUnreadInputs = 71,       // tensors that the step's forward passes took and that were not read

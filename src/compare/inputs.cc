@@ -19,7 +19,7 @@ constexpr std::array kNoSettings = {
     Kind::kDataPass,    Kind::kDataBatch,    Kind::kWrapperForward, Kind::kGradientWeight,
     Kind::kBatch,       Kind::kUnreadInputs, Kind::kNormBatches,    Kind::kForwardDraws,
     Kind::kLabels,      Kind::kZeroShare,    Kind::kDataEnded,      Kind::kClipNorm,
-    Kind::kClippedNorm, Kind::kGradNormTold};
+    Kind::kClippedNorm, Kind::kGradNormTold, Kind::kGradNormThen};
 // A folder's name is among them: the samples themselves decide.
 constexpr std::array kDescriptions = {Kind::kDataAttributes};
 constexpr std::array kHashes = {Kind::kRngTorch,   Kind::kRngDevice,      Kind::kRngNumpy,

@@ -90,23 +90,24 @@ Held hold_clip(double clip, double clipped, double reduced, bool scaled) {
 }
 
 // What a program says may be of before or after its changes, and it may have clipped since.
-Held hold_told(double told, double clip, double now, double reduced) {
+Held hold_told(double told, double clip, double then, double reduced) {
   if (!(reduced > 0) || !std::isfinite(reduced)) return {};
   const bool right =
-      near(told, clip, kTrue) || near(told, now, kTrue) || near(told, reduced, kTrue);
-  return {right ? 1 : told / reduced, std::isfinite(now)};
+      near(told, clip, kTrue) || near(told, then, kTrue) || near(told, reduced, kTrue);
+  return {right ? 1 : told / reduced, std::isfinite(then)};
 }
 
 Held hold(const WorkerRecord& worker, bool scaled) {
   using enum FingerprintKind;
   const double clip = real(worker, kClipNorm);
-  const double now = real(worker, kClippedNorm);
+  const double clipped = real(worker, kClippedNorm);
   const double told = real(worker, kGradNormTold);
   if (std::isfinite(clip)) {
-    const Held held = hold_clip(clip, now, worker.reduced_norm, scaled);
+    const Held held = hold_clip(clip, clipped, worker.reduced_norm, scaled);
     if (!std::isfinite(told) || !near(held.ratio, 1, kTrue)) return held;
   }
-  return std::isfinite(told) ? hold_told(told, clip, now, worker.reduced_norm) : Held{};
+  const double then = real(worker, kGradNormThen);
+  return std::isfinite(told) ? hold_told(told, clip, then, worker.reduced_norm) : Held{};
 }
 
 }  // namespace

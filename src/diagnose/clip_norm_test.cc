@@ -104,6 +104,19 @@ TEST(ClipNorm, WhatAProgramSaysIsHeldAgainstTheReducedGradientTwice) {
   EXPECT_EQ(said(0.7, 0.5), Ids{});
 }
 
+TEST(ClipNorm, WhatIsToldAfterClippingIsTheNormThatItClippedBy) {
+  Watched w;
+  w.play(0, 60, [](StepRecord& r) {
+    clip(r, 0.14, 0.14);  // changed since the reduction
+    for (WorkerRecord& x : r.workers) {
+      set(x, Kind::kGradNormTold, 0.14);
+      if (r.step % 25 == 0) set(x, Kind::kGradNormThen, 0.1);
+    }
+  });
+  EXPECT_TRUE(w.findings().empty());
+  EXPECT_EQ(w.check("clip-norm").state, State::kPassed);
+}
+
 TEST(ClipNorm, ValuesThatAreNotFiniteSayNothing) {
   for (const double norm : {kNaN, std::numeric_limits<double>::infinity()}) {
     Watched w;

@@ -117,10 +117,11 @@ void DataCoverage::read(const StepContext& context, const WorkerRecord& worker, 
     leave(data, reader, ended != nullptr && *ended == reader.pass + 1, context.roster, log);
   }
   const std::uint64_t before = further ? reader.batch + 1 : 0;
-  reader = {worker.rank, *number, *batch, context.record.step, true};
+  reader = {worker.rank, *number, *batch, true};
   Pass& pass = further ? passes_.at({data, *number}) : enter(context, worker, data, reader);
   pass.whole = pass.whole && *batch + 1 >= before && *batch < before + worker.micro_batches;
   draw(worker, context.record.step, pass);
+  take_leave(worker.rank, context.roster, log);
 }
 
 DataCoverage::Pass& DataCoverage::enter(const StepContext& context, const WorkerRecord& worker,
@@ -188,18 +189,30 @@ void DataCoverage::leave(Data data, Reader& reader, bool ended, const Roster& ro
 
 void DataCoverage::farewell(std::uint32_t rank, const FinalState& last, const Roster& roster,
                             SignalLog& log) {
-  const auto ended =
-      std::ranges::find(last.fingerprints, static_cast<std::uint32_t>(FingerprintKind::kDataEnded),
-                        &FingerprintValue::kind);
-  std::uint64_t latest = 0;
-  for (const auto& [key, reader] : readers_) {
-    if (reader.rank == rank) latest = std::max(latest, reader.step);
-  }
+  const auto value = [&](FingerprintKind kind) {
+    const auto at = std::ranges::find(last.fingerprints, static_cast<std::uint32_t>(kind),
+                                      &FingerprintValue::kind);
+    return at == last.fingerprints.end() ? std::uint64_t{0} : at->value;
+  };
+  const std::uint64_t pass = value(FingerprintKind::kDataPass);
+  if (farewells_.size() >= kFollowed) return;
+  farewells_[rank] = {pass, value(FingerprintKind::kDataBatch),
+                      value(FingerprintKind::kDataEnded) == pass + 1};
+  take_leave(rank, roster, log);
+}
+
+// Once its last step has come.
+void DataCoverage::take_leave(std::uint32_t rank, const Roster& roster, SignalLog& log) {
+  const auto farewell = farewells_.find(rank);
+  if (farewell == farewells_.end()) return;
+  const auto [pass, batch, ended] = farewell->second;
   for (auto& [key, reader] : readers_) {
-    if (reader.rank != rank || !reader.reading) continue;
-    const bool whole = ended != last.fingerprints.end() && reader.step == latest &&
-                       ended->value == reader.pass + 1;
-    leave(key.second, reader, whole, roster, log);
+    if (reader.rank != rank || !reader.reading || reader.pass != pass || reader.batch != batch) {
+      continue;
+    }
+    leave(key.second, reader, ended, roster, log);
+    farewells_.erase(farewell);
+    return;
   }
 }
 

@@ -43,8 +43,13 @@ class DataCoverage {
     std::uint32_t rank = 0;
     std::uint64_t pass = 0;
     std::uint64_t batch = 0;  // the last of the step before
-    std::uint64_t step = 0;
     bool reading = false;
+  };
+  // Where a worker stood when it left.
+  struct Farewell {
+    std::uint64_t pass = 0;
+    std::uint64_t batch = 0;
+    bool ended = false;
   };
   // One pass of all workers.
   struct Pass {
@@ -77,6 +82,7 @@ class DataCoverage {
 
   void read(const StepContext& context, const WorkerRecord& worker, SignalLog& log);
   Pass& enter(const StepContext& context, const WorkerRecord& worker, Data data, Reader& reader);
+  void take_leave(std::uint32_t rank, const Roster& roster, SignalLog& log);
   void leave(Data data, Reader& reader, bool ended, const Roster& roster, SignalLog& log);
   void judge(Data data, const Pass& pass, const Roster& roster, SignalLog& log);
   static void draw(const WorkerRecord& worker, std::uint64_t step, Pass& pass);
@@ -88,6 +94,7 @@ class DataCoverage {
   std::map<std::pair<std::uint32_t, Data>, Reader> readers_;  // by replica
   std::map<std::pair<Data, std::uint64_t>, Pass> passes_;     // by number
   std::map<Data, History> histories_;
+  std::map<std::uint32_t, Farewell> farewells_;  // by rank; their last steps may be yet to come
 };
 
 }  // namespace presum::diagnose

@@ -44,13 +44,18 @@ struct Passes {
       watched.feed(r);
     }
     if (ended) last_ended = number + 1;
+    last_pass = number;
+    last_batch = steps - 1;
   }
   void close() {
     for (std::uint32_t rank = 0; rank < 4; ++rank) {
       FinalState last;
-      if (last_ended > 0) {
-        last.fingerprints = {{static_cast<std::uint32_t>(Kind::kDataEnded), last_ended}};
-      }
+      const auto add = [&](Kind kind, std::uint64_t value) {
+        last.fingerprints.push_back({static_cast<std::uint32_t>(kind), value});
+      };
+      add(Kind::kDataPass, last_pass);
+      add(Kind::kDataBatch, last_batch);
+      if (last_ended > 0) add(Kind::kDataEnded, last_ended);
       watched.diagnoser.farewell(who(rank, rank), last);
     }
   }
@@ -64,6 +69,8 @@ struct Passes {
   std::uint64_t length;
   std::uint64_t at = 0;
   std::uint64_t last_ended = 0;
+  std::uint64_t last_pass = 0;
+  std::uint64_t last_batch = 0;
   std::function<void(StepRecord&)> change;
   Watched watched{{.workers = 4, .rows = 4, .data = 4096}};
 };
@@ -117,6 +124,24 @@ TEST(DataCoverage, TheLastPassIsJudgedWhenTheWorkersLeave) {
   EXPECT_TRUE(p.found().empty());
   p.close();
   EXPECT_EQ(p.found().size(), 1U);
+}
+
+TEST(DataCoverage, AFarewellMayComeBeforeTheLastStepsAreJudged) {
+  Passes p;
+  p.last_batch = 49;
+  p.last_ended = 1;
+  p.play(0, 20, whole);
+  p.last_batch = 49;
+  p.close();
+  EXPECT_TRUE(p.found().empty());
+  Passes q;
+  q.last_batch = 12;
+  q.last_ended = 1;
+  q.close();
+  q.last_ended = 0;
+  q.play(0, 13, twice);
+  ASSERT_EQ(q.found().size(), 1U);
+  EXPECT_EQ(q.found().front().last_step, 12U);
 }
 
 TEST(DataCoverage, APassThatIsBrokenOffIsNotJudged) {

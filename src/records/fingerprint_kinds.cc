@@ -70,6 +70,7 @@ constexpr std::array kKinds = {
     FingerprintInfo{FingerprintKind::kClipNorm, "clip_norm", kNoise, true, "clip-norm"},
     FingerprintInfo{FingerprintKind::kClippedNorm, "clipped_norm", kNoise, true, "clip-norm"},
     FingerprintInfo{FingerprintKind::kGradNormTold, "grad_norm_told", kNoise, true, "clip-norm"},
+    FingerprintInfo{FingerprintKind::kGradNormThen, "grad_norm_then", kNoise, true, "clip-norm"},
     FingerprintInfo{FingerprintKind::kBatch, "batch", kDiffer, false, "duplicate-data"},
     FingerprintInfo{FingerprintKind::kUnreadInputs, "unread_inputs", kNoise, false, ""},
     FingerprintInfo{FingerprintKind::kLabels, "labels", kNoise, false, ""},

@@ -115,7 +115,7 @@ class LoaderPass:
         return self._number is not None
 
 
-def last_of(ended: Iterable[LoaderPass]) -> Values:
+def _last_of(ended: Iterable[LoaderPass]) -> Values:
     """The last of these passes that was trained on."""
     trained = [one.number() for one in ended if one.is_trained_on()]
     return [(KIND["data_ended"], trained[-1] + 1)] if trained else []
@@ -141,11 +141,12 @@ class Batch:
         self._beside = hashes.beside
         self._ended = tuple(of.loader.passes.ended)  # when it was handed out
 
-    def position(self) -> Values:
-        """Where in the loader's passes it stands, for a batch that is trained on."""
+    def position(self, *, now: bool = False) -> Values:
+        """Where in the loader's passes it stands, for a batch that is trained on; with the pass
+        that ended last when it was handed out, or by now."""
         number = self.of.number()
         position = [(KIND["data_pass"], number), (KIND["data_batch"], self.number)]
-        return [*position, *last_of(self._ended)]
+        return [*position, *_last_of(self.of.loader.passes.ended if now else self._ended)]
 
     def labels(self) -> int:
         """One hash of the tensors beside the samples."""

@@ -16,7 +16,7 @@ from presum._core import EndedStep, Observer
 from presum.fingerprints.clipping import norm_of, norm_values
 from presum.fingerprints.facts import ChangingFacts
 from presum.fingerprints.families import KIND, WORD, Families, LateValues, Values
-from presum.fingerprints.loaders import LOADER_EVENTS, Loader, last_of
+from presum.fingerprints.loaders import LOADER_EVENTS, Batch
 from presum.fingerprints.rng import RngStates, calls_dropout, forward_draws
 from presum.fingerprints.rows import hash_others, hash_tensor, samples_among, tensors_among
 from presum.fingerprints.samples import BatchFinder, BatchGuess, ForwardMoment, describe
@@ -141,7 +141,7 @@ class StepFingerprints:
         self._before_broadcast: LateValues | None = None
         self._queued: list[tuple[int, int, Any]] = []
         self._facts = ChangingFacts(observer.fact)
-        self._loader: Loader | None = None  # of the step before
+        self._last: Batch | None = None  # of the step before
 
     def note_once(self, text: str) -> None:
         """A line for the run log, the first time that it is true."""
@@ -218,14 +218,16 @@ class StepFingerprints:
             self._observer.begin_states()  # half of a slice would differ from the others' whole
             raise
 
-    def norm(self, name: str, norm: object, gradients: Sequence[torch.Tensor]) -> None:
-        """A norm of the step's gradient that the program uses. ``gradients``: what it is held
-        against, now; empty in most steps."""
+    def norm(self, name: str, norm: object) -> None:
+        """A norm of the step's gradient, where it is one of this rank's own."""
         call = self._families.call
         self._values += call("optimizer", norm_values, name, norm, self._device) or []
-        found = call("optimizer", norm_of, gradients) if gradients else None
-        if found is not None:
-            self._values += norm_values("clipped_norm", found, self._device)
+
+    def norm_of(self, name: str, gradients: Sequence[torch.Tensor]) -> None:
+        """The norm of these, as they are now."""
+        norm = self._families.call("optimizer", norm_of, gradients)
+        if norm is not None:
+            self.norm(name, norm)
 
     # ---- the end of a step
 
@@ -264,8 +266,8 @@ class StepFingerprints:
         known = [source for source in sources if source is not None]
         if not known:
             return
-        self._loader = known[-1].loader
         values, about = describe(known[-1])
+        self._last = known[-1].batch
         about = {family: told for family, told in about.items() if family in self._families}
         for kind, value in [*values, *(pair for told in about.values() for pair in told.values)]:
             step.fingerprint(kind, value)
@@ -294,8 +296,8 @@ class StepFingerprints:
         return self.take([])
 
     def final_values(self) -> Values:
-        """What ended after the last step: the pass that its loader was in."""
-        return last_of(self._loader.passes.ended) if self._loader is not None else []
+        """Of the last step's batch, with what has ended since."""
+        return self._last.position(now=True) if self._last is not None else []
 
 
 def _argument_names(module: torch.nn.Module) -> list[str]:

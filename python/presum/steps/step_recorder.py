@@ -67,7 +67,7 @@ class StepRecorder:
         self._task = -1  # likewise, where a program has called the engine itself
         self._in_hook = False  # of the optimiser, while others are called out of it
         self._told_of_audit = False
-        self._norms = 0  # that were told
+        self._norms: dict[str, int] = {}  # how many were told
         self._handles: list[Any] = []
         self._listening = False
 
@@ -430,18 +430,19 @@ class StepRecorder:
             return
         own = {id(p) for _, p in self.setup.alive() if p.grad is not None}
         if own and own == {id(p) for p in parameters if p.grad is not None}:
-            self._fingerprints.norm("clip_norm", norm, self._sampled_gradients())
+            self._norm("clip_norm", norm, "clipped_norm")
 
-    def _sampled_gradients(self) -> list[torch.Tensor]:
-        """All, once in so many calls."""
-        self._norms += 1
-        if self._norms % NORMS_SAMPLED != 1:
-            return []
-        return [p.grad for _, p in self.setup.alive() if p.grad is not None]
+    def _norm(self, name: str, norm: object, of_gradients: str) -> None:
+        """A norm that the program uses; once in so many times with that of the gradients now."""
+        times = self._norms[name] = self._norms.get(name, 0) + 1
+        self._fingerprints.norm(name, norm)
+        if times % NORMS_SAMPLED == 1:
+            gradients = [p.grad for _, p in self.setup.alive() if p.grad is not None]
+            self._fingerprints.norm_of(of_gradients, gradients)
 
     def told_norm(self, norm: Scalar) -> None:
         """The program's own norm of the reduced gradient."""
-        self._fingerprints.norm("grad_norm_told", norm, self._sampled_gradients())
+        self._norm("grad_norm_told", norm, "grad_norm_then")
 
     def _look_for_zeros(self) -> None:
         """Whether what passes have left in ``.grad`` was zeroed since."""

@@ -137,7 +137,8 @@ def test_a_pass_that_is_gone_through_is_said_to_have_ended(
     ended = [step.values.get("data_ended") for step in packets.steps]
     assert ended == [None, None, 1, 1, 1, 3, 3]
     assert packets.final is not None
-    assert packets.final.values["data_ended"] == 4
+    final = packets.final.values
+    assert [final[name] for name in ("data_pass", "data_batch", "data_ended")] == [3, 1, 4]
 
 
 def test_data_that_are_made_anew_for_each_pass_are_counted_on(
