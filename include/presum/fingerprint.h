@@ -49,11 +49,20 @@ enum class FingerprintKind : std::uint32_t {
   kZeroShare = 63,          // of the elements of its gradient, those of exactly zero; a real number
   kClipNorm = 64,           // by which all gradients were clipped; a real number
   kClippedNorm = 65,        // of these gradients, just before; a real number
-  kGradNormThen = 67,       // of the gradients when it says so; a real number
   kGradNormTold = 66,       // of the reduced gradient, as the program says; a real number
+  kGradNormThen = 67,       // of the gradients when it says so; a real number
+  kPassesCleared = 68,      // whose gradients were cleared before the step that used the others
+  kForwardsDetached = 69,   // training forwards that no backward pass went through, likewise
   kBatch = 70,              // all samples of the step, in any order
   kUnreadInputs = 71,       // tensors that the step's forward passes took and that were not read
   kLabels = 72,             // what loaders handed out beside the samples
+  kGradChanged = 73,  // times what it was: `.grad` between two passes of the step; a real number
+  kClipLimit = 76,    // to which norm all gradients were clipped; a real number
+  kUnchangedShare =
+      74,            // of parameters in 16 bits that the optimiser left as before; a real number
+  kRecomputed = 75,  // what computing a micro-batch once more has shown; 0: the same gradient
+  kComparedDifferent =
+      77,  // tensors that the program compared with its parameters, and that differ
 };
 
 enum class Expectation : std::uint8_t {
@@ -80,12 +89,30 @@ struct FingerprintValue {
   std::uint64_t value = 0;
 };
 
-// A hash of some of a group's parameters or buffers before the step's forward pass.
+// A hash of some of a group's tensors before the step's forward pass.
 struct StateHash {
-  enum class Kind : std::uint32_t { kParameters = 1, kBuffers = 2 };
+  enum class Kind : std::uint32_t {
+    kParameters = 1,
+    kBuffers = 2,
+    kOptimizer = 3,  // what the optimiser keeps of the group's parameters
+    kWatched = 4,    // what the program says must be equal; the group is its name
+    kFrozen = 5,     // parameters without a gradient
+  };
   std::uint64_t group = 0;
   Kind kind = Kind::kParameters;
   std::uint64_t value = 0;
+  std::uint32_t shard = 0;  // which part of a sharded model it is of, from 1; 0: the whole
+
+  // Kind and shard in one word, as packets and run logs have them.
+  static constexpr std::uint32_t kShardBits = 8;
+  static constexpr std::uint32_t kShardsMax = (1U << 24) - 1;
+  std::uint32_t kind_and_shard() const {
+    return static_cast<std::uint32_t>(kind) | shard << kShardBits;
+  }
+  static StateHash of(std::uint64_t group, std::uint32_t kind_and_shard, std::uint64_t value) {
+    return {group, static_cast<Kind>(kind_and_shard & ((1U << kShardBits) - 1)), value,
+            kind_and_shard >> kShardBits};
+  }
 };
 
 // Rows of a batch in host memory.

@@ -123,11 +123,19 @@ class Observer {
   // Hashes `count` contiguous elements of `element_bytes` (2, 4 or 8) of a parameter, or of a
   // buffer (its position in ObserverOptions::buffers). The hashes are sent with the next end_step,
   // or with a final note. All workers must report the same tensors at a step.
-  // Errors (kInvalidArgument): an unknown index, a null pointer with count > 0, another width.
+  // Of kOptimizer the index is a parameter's. `shard`: which part of a sharded model this worker
+  // holds, from 1; only workers of equal shards are compared. 0: the whole.
+  // Errors (kInvalidArgument): an unknown index, a null pointer with count > 0, another width, a
+  // shard above StateHash::kShardsMax, kWatched.
   Status state(StateHash::Kind kind, std::uint32_t index, const void* data, std::size_t count,
-               std::uint32_t element_bytes);
+               std::uint32_t element_bytes, std::uint32_t shard = 0);
   // Reports a fingerprint that was computed elsewhere, such as on a GPU.
-  Status state_sum(StateHash::Kind kind, std::uint32_t index, std::uint64_t fingerprint);
+  Status state_sum(StateHash::Kind kind, std::uint32_t index, std::uint64_t fingerprint,
+                   std::uint32_t shard = 0);
+  // Something else that must be equal on all workers, by a name that no group of parameters has;
+  // the next hello tells it. Its tensors are reported by their number, as fingerprints.
+  void watch(std::string_view name);
+  void watched(std::string_view name, std::uint32_t index, std::uint64_t fingerprint);
 
   // The gradient of one parameter after the reduction and before clipping. Works as `gradient`, but
   // makes no sketch. Report all parameters of a step or none.

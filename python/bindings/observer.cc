@@ -73,18 +73,19 @@ void gradient_sums(To& to, ParameterId id, std::uint64_t elements, bool reduced,
 }
 
 void state(Steps& o, std::uint32_t kind, std::uint32_t index, std::uintptr_t address,
-           std::size_t count, std::uint32_t element_bytes) {
+           std::size_t count, std::uint32_t element_bytes, std::uint32_t shard) {
   const auto* data = memory_at<const void>(address, count);
   unwrap(without_gil([&] {
     return o.contents().state(o.layout(), static_cast<StateHash::Kind>(kind), index, data, count,
-                              element_bytes);
+                              element_bytes, shard);
   }));
 }
 
 template <class To>
-void state_sum(To& to, std::uint32_t kind, std::uint32_t index, std::uint64_t fingerprint) {
-  unwrap(
-      to.contents().state_sum(to.layout(), static_cast<StateHash::Kind>(kind), index, fingerprint));
+void state_sum(To& to, std::uint32_t kind, std::uint32_t index, std::uint64_t fingerprint,
+               std::uint32_t shard) {
+  unwrap(to.contents().state_sum(to.layout(), static_cast<StateHash::Kind>(kind), index,
+                                 fingerprint, shard));
 }
 
 void reached(Steps& steps, std::uint64_t forward, std::optional<Number> loss, Number tokens,
@@ -170,7 +171,14 @@ void bind_contents(Class& bound) {
           "mean_dot", [](Self& self, double value) { self.contents().mean_dot = value; },
           nb::arg("value"))
       .def("begin_states", [](Self& self) { self.contents().begin_states(); })
-      .def("state_sum", &state_sum<Self>, nb::arg("kind"), nb::arg("index"), nb::arg("fingerprint"))
+      .def("state_sum", &state_sum<Self>, nb::arg("kind"), nb::arg("index"), nb::arg("fingerprint"),
+           nb::arg("shard") = 0)
+      .def(
+          "watched",
+          [](Self& self, std::string_view name, std::uint32_t index, std::uint64_t fingerprint) {
+            self.contents().watched(name, index, fingerprint);
+          },
+          nb::arg("name"), nb::arg("index"), nb::arg("fingerprint"))
       .def("gradient_sums", &gradient_sums<Self>, nb::arg("parameter"), nb::arg("elements"),
            nb::arg("reduced"), nb::arg("sum_squares"), nb::arg("max_abs"), nb::arg("nonfinite"),
            nb::arg("fingerprint"), nb::arg("zeros"))
@@ -279,7 +287,9 @@ void bind_observer(nb::module_& m) {
           },
           nb::arg("key"), nb::arg("value"))
       .def("state", &state, nb::arg("kind"), nb::arg("index"), nb::arg("address"), nb::arg("count"),
-           nb::arg("element_bytes"))
+           nb::arg("element_bytes"), nb::arg("shard") = 0)
+      .def(
+          "watch", [](Steps& o, std::string_view name) { o.worker().watch(name); }, nb::arg("name"))
       .def("hello", [](const Steps& o) { return to_bytes(o.hello()); })
       .def("begin_step", &Steps::begin_step, nb::arg("step"))
       .def("gradient", &gradient, nb::arg("parameter"), nb::arg("address"), nb::arg("count"),

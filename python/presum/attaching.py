@@ -54,6 +54,7 @@ def attach(
     audit_elements: int | None = AUDIT_ELEMENTS,
     every: int = 1,
     reduced_every: int = 25,
+    verify_every: int | None = None,
     sketch: int | str = "auto",
     groups: Sequence[str] | bool | None = None,
     scaler: torch.amp.GradScaler | None = None,
@@ -102,6 +103,10 @@ def attach(
         every: record every n-th step.
         reduced_every: also read the reduced gradient (one more pass) at the first step and every
             n-th; it gives the exact consistency and corrects the cosines.
+        verify_every: at every n-th recorded step compute one micro-batch of this worker once more,
+            and compare the gradients bit for bit: memory and arithmetic that are wrong now and then
+            show (docs/findings.md, recompute-mismatch). It costs that forward and backward pass.
+            Needs ``optimizer``; not for FSDP2.
         sketch: floats that stand for a gradient's direction: a power of two, 0 for off, or "auto"
             (4096 up to 64 workers, 1024 above). A pair's cosine has a standard error of about
             ``1.2 / sqrt(sketch)``.
@@ -140,15 +145,19 @@ def attach(
     options = WatchOptions(mode, gram_every, plan, audit_every, audit_elements)
     target = target_of(model, process_group, options)
     _check_cadence(options, every, reduced_every)
+    if verify_every is not None:
+        _check_positive("verify_every", verify_every)
     _check_callback(on_finding)
     _check_data(data)
     _check_moment()
     optimizers = _optimizers(optimizer)
+    if verify_every is not None and not optimizers:
+        raise ValueError("presum.attach: verify_every needs the optimiser: give optimizer=")
     _check_preflight(preflight, optimizers, every)
     _check_required(require)
     size, on_host = _sketch_size(sketch, len(target.ranks)), in_host_memory(target.device)
-    numbers = _Numbers(every, reduced_every, size, groups, on_host)
-    on = chosen(fingerprints) - ({"parameters"} if target.sharded else set())
+    numbers = _Numbers(every, reduced_every, verify_every, size, groups, on_host)
+    on = chosen(fingerprints)
     training = _Training(target, optimizers, scaler, data, on, _buffers(target, local_buffers, on))
     key = Path(run).absolute() if run is not None else None
     facts = _facts(training, numbers, options)
@@ -175,6 +184,7 @@ class _Numbers(NamedTuple):
 
     every: int
     reduced_every: int
+    verify_every: int | None
     sketch_size: int
     groups: Sequence[str] | bool | None
     on_host: bool  # gradients lie in host memory
@@ -198,6 +208,7 @@ def _facts(training: _Training, numbers: _Numbers, options: WatchOptions) -> dic
         "sketch": numbers.sketch_size,
         "every": numbers.every,
         "reduced_every": numbers.reduced_every,
+        "verify_every": numbers.verify_every or "never",
         "mode": options.mode,
         "reduction": options.plan or "the framework's",
         "fingerprints": ",".join(sorted(families)) or "none",
@@ -252,6 +263,7 @@ def _setup(
         optimizers=[weakref.ref(optimizer) for optimizer in training.optimizers],
         scaler=training.scaler,
         every=numbers.every,
+        verify_every=numbers.verify_every,
         sketch_size=numbers.sketch_size,
         fingerprints=StepFingerprints(
             target.module,

@@ -3,16 +3,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 
 import torch
+from torch import nn
 
 from presum.findings import Finding
 from presum.parallel.by_hand import ManualSource, NamedGradients
 from presum.steps.recording import Recording
 from presum.steps.step_recorder import StepRecorder
 from presum.torch_events.losses import kept_value
+
+Tensors = Iterable[torch.Tensor]
+NamedTensors = Iterable[tuple[str, torch.Tensor]]
+NAME_MAX = 64
 
 
 class Monitor:
@@ -85,6 +91,47 @@ class Monitor:
                 f"presum: a norm must be one number of this rank's own, not {kind} of shape {shape}"
             )
         recorder.told_norm(kept)
+
+    def watch(self, name: str, watched: nn.Module | Mapping[str, torch.Tensor] | Tensors) -> None:
+        """Have something else compared between ranks that must be equal on all of them: an average
+        of the parameters, a table, a second model. Its tensors are hashed before a forward pass, a
+        part at each recorded step and all within 25; call it on every rank, with the same name.
+
+        Of a module, which is held weakly, parameters and buffers count as they are then. Tensors
+        are held, in their order, and are to be changed in place. Ranks that watch different numbers
+        of tensors differ.
+
+        Raises:
+            ValueError: an empty name, or what holds no tensor.
+        """
+        if not name or len(name) > NAME_MAX:
+            raise ValueError(f"presum: watch needs a name of 1 to {NAME_MAX} characters")
+        recorder = self._recorder
+        if recorder is not None and not self._closed:
+            recorder.watch(name, watched)
+
+    def compare(
+        self, name: str, named_tensors: Mapping[str, torch.Tensor] | NamedTensors
+    ) -> list[str]:
+        """Hold copies of this rank's parameters against them, bit for bit: weights that were sent
+        to an engine for rollouts, or to a checkpoint. A parameter is cast to its copy's dtype
+        first.
+
+        Names are those of ``named_parameters()`` of the attached module; not all need be there. It
+        waits for the device. What differs is also a finding.
+
+        Returns:
+            The names that differ, in the order given; empty once the recording has ended.
+
+        Raises:
+            ValueError: no tensor, a name that is no parameter's, another shape, a part of a
+                parameter.
+        """
+        recorder = self._recorder
+        if recorder is None or self._closed:
+            return []
+        pairs = named_tensors.items() if isinstance(named_tensors, Mapping) else named_tensors
+        return recorder.compare(name, list(pairs))
 
     def before_reduction(self, named_gradients: NamedGradients) -> None:
         """With ``mode="manual"``: this worker's own gradients, before they are summed, as pairs of

@@ -21,6 +21,7 @@
 #include "cli/commands.h"
 #include "cli/findings_text.h"
 #include "cli/page_file.h"
+#include "cli/progress.h"
 #include "cli/tensor_file.h"
 #include "cli/text.h"
 #include "cli/verb.h"
@@ -70,29 +71,6 @@ struct GradientSource {
   std::shared_ptr<const std::vector<TensorFile>> files;  // none where values are made up
   std::function<Status(std::uint32_t worker, std::uint64_t first, std::uint64_t count, std::byte*)>
       read;
-};
-
-// A bar on a terminal, nothing elsewhere.
-class ProgressBar {
- public:
-  explicit ProgressBar(std::ostream& err)
-      : err_(err), on_terminal_(&err == &std::cerr && isatty(STDERR_FILENO) == 1) {}
-  ~ProgressBar() {
-    if (on_terminal_) err_ << "\r\x1b[K" << std::flush;
-  }
-  ProgressBar(const ProgressBar&) = delete;
-  ProgressBar& operator=(const ProgressBar&) = delete;
-  void show(std::uint64_t done, std::uint64_t all) {
-    if (!on_terminal_) return;
-    const auto tenths = static_cast<std::size_t>(30 * done / std::max<std::uint64_t>(all, 1));
-    err_ << fmt::format("\r\x1b[K[{:<30}] {} of {} elements", std::string(tenths, '#'),
-                        counted(done), counted(all))
-         << std::flush;
-  }
-
- private:
-  std::ostream& err_;
-  bool on_terminal_;
 };
 
 Status refuse(std::string why) { return fail(ErrorCode::kInvalidArgument, std::move(why)); }
@@ -355,7 +333,7 @@ Result<AuditReport> run(const Options& o, std::ostream& err) {
   const auto said = dtype_of(o.dtype);
   PRESUM_ASSIGN(const auto source, o.files.empty() ? synthetic(o, said) : from_files(o, said));
   PRESUM_TRY(audit::check_arguments(source.workers, source.dtype, 1));
-  ProgressBar bar(err);
+  ProgressBar bar(err, "elements");
   return examine(o, source, bar);
 }
 

@@ -68,6 +68,7 @@ int main(const std::vector<std::string>& args, std::ostream& out, std::ostream& 
     add_findings(program, chosen);
     add_check(program, chosen);
     add_explain(program, chosen);
+    add_blame(program, chosen);
     add_report(program, chosen);
     add_compare(program, chosen);
     add_export(program, chosen);

@@ -24,6 +24,7 @@ void add_faults(CLI::App& program, Command& chosen);
 void add_compare(CLI::App& program, Command& chosen);
 void add_export(CLI::App& program, Command& chosen);
 void add_audit(CLI::App& program, Command& chosen);
+void add_blame(CLI::App& program, Command& chosen);
 void add_explain(CLI::App& program, Command& chosen);
 void add_report(CLI::App& program, Command& chosen);
 

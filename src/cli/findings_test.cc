@@ -32,7 +32,7 @@ TEST(Findings, TextSaysEverythingWorstFirst) {
             "\n"
             "info: Title of loss-event, at step 1\n"
             "    loss-event, rank 4, confidence 50%\n"
-            "    more       presum explain loss-event\n"
+            "    more       presum explain loss-event; presum blame RUN --step 1 --rank 4\n"
             "\n"
             "found: duplicate-data\n"
             "passed: nonfinite-gradient, missing-worker\n"

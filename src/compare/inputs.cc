@@ -15,11 +15,28 @@ using Kind = FingerprintKind;
 constexpr std::array kRandomKinds = {Kind::kRngTorch, Kind::kRngDevice, Kind::kRngNumpy,
                                      Kind::kRngPython};
 // Where the reader stands, which a restart counts anew, and what is compared elsewhere.
-constexpr std::array kNoSettings = {
-    Kind::kDataPass,    Kind::kDataBatch,    Kind::kWrapperForward, Kind::kGradientWeight,
-    Kind::kBatch,       Kind::kUnreadInputs, Kind::kNormBatches,    Kind::kForwardDraws,
-    Kind::kLabels,      Kind::kZeroShare,    Kind::kDataEnded,      Kind::kClipNorm,
-    Kind::kClippedNorm, Kind::kGradNormTold, Kind::kGradNormThen};
+constexpr std::array kNoSettings = {Kind::kDataPass,
+                                    Kind::kDataBatch,
+                                    Kind::kWrapperForward,
+                                    Kind::kGradientWeight,
+                                    Kind::kBatch,
+                                    Kind::kUnreadInputs,
+                                    Kind::kNormBatches,
+                                    Kind::kForwardDraws,
+                                    Kind::kLabels,
+                                    Kind::kZeroShare,
+                                    Kind::kDataEnded,
+                                    Kind::kClipNorm,
+                                    Kind::kClippedNorm,
+                                    Kind::kGradNormTold,
+                                    Kind::kGradNormThen,
+                                    Kind::kPassesCleared,
+                                    Kind::kForwardsDetached,
+                                    Kind::kGradChanged,
+                                    Kind::kUnchangedShare,
+                                    Kind::kRecomputed,
+                                    Kind::kClipLimit,
+                                    Kind::kComparedDifferent};
 // A folder's name is among them: the samples themselves decide.
 constexpr std::array kDescriptions = {Kind::kDataAttributes};
 constexpr std::array kHashes = {Kind::kRngTorch,   Kind::kRngDevice,      Kind::kRngNumpy,

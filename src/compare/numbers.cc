@@ -47,14 +47,20 @@ struct StateDifferences {
   std::size_t compared = 0;
 };
 
+bool is_like(const StateHash& a, const StateHash& b) {
+  return a.kind_and_shard() == b.kind_and_shard();
+}
+
 StateDifferences differing_states(const StepPair& pair, const std::vector<StateHash>& a,
                                   const std::vector<StateHash>& b) {
   StateDifferences out;
   for (const StateHash& s : a) {
     const bool parameters = s.kind == StateHash::Kind::kParameters;
+    const bool buffers = s.kind == StateHash::Kind::kBuffers || s.kind == StateHash::Kind::kFrozen;
+    if (!parameters && !buffers) continue;
     if (!(parameters ? pair.same_parameters : pair.same_buffers)) continue;
     const auto same = std::ranges::find_if(
-        b, [&](const StateHash& o) { return o.group == s.group && o.kind == s.kind; });
+        b, [&](const StateHash& o) { return o.group == s.group && is_like(o, s); });
     if (same == b.end()) continue;
     ++out.compared;
     if (same->value == s.value) continue;

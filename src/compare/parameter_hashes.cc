@@ -9,12 +9,16 @@
 namespace presum::compare {
 namespace {
 
-// The groups of a step's states.
+// The groups of a step's states; frozen parameters count as buffers.
 std::set<std::uint64_t> held_by(const StepRecord& step, StateHash::Kind kind) {
+  const auto is_of = [&](const StateHash& s) {
+    const bool frozen = s.kind == StateHash::Kind::kFrozen;
+    return s.kind == kind || (frozen && kind == StateHash::Kind::kBuffers);
+  };
   std::set<std::uint64_t> out;
   for (const WorkerRecord& w : step.workers) {
     for (const StateHash& s : w.states) {
-      if (s.kind == kind) out.insert(s.group);
+      if (is_of(s)) out.insert(s.group);
     }
   }
   return out;

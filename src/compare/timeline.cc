@@ -34,7 +34,7 @@ struct StepIdentity {
 bool states_contradict(const StepIdentity& a, const StepIdentity& b) {
   return std::ranges::any_of(a.states, [&](const StateHash& s) {
     return std::ranges::any_of(b.states, [&](const StateHash& o) {
-      return o.group == s.group && o.kind == s.kind && o.value != s.value;
+      return o.group == s.group && o.kind_and_shard() == s.kind_and_shard() && o.value != s.value;
     });
   });
 }

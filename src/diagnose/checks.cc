@@ -22,7 +22,7 @@ constexpr Checks set_of(std::initializer_list<Check> checks) {
 
 constexpr Checks kStatistics =
     set_of({kWorkerOutlier, kPairTooSimilar, kTooConsistent, kLossEvent});
-constexpr Checks kDesync = set_of({kParameterDesync, kBufferDesync});
+constexpr Checks kDesync = set_of({kParameterDesync, kBufferDesync, kStateDesync});
 constexpr Checks kNonfinite = set_of({kNonfiniteGradient, kNonfiniteLoss});
 
 struct Rule {
@@ -155,6 +155,29 @@ constexpr std::array<Rule, kChecks> kRules{{
       "their squares, each part once.",
       "meta-pytorch/torchtune#2240"},
      kDesync},
+    {kLostGradients,
+     {"lost-gradients", kWarning,
+      "the micro-batches whose loss was computed with those that the optimiser's step is made of",
+      "Call `zero_grad()` once for each optimiser step, after it; call `backward()` on the loss of "
+      "every micro-batch; clip and unscale after the last of them.",
+      "allenai/open-instruct#1498"},
+     kStatistics},
+    {kRecomputeMismatch,
+     {"recompute-mismatch", kCritical,
+      "the gradient of a micro-batch with that of the same one computed once more",
+      "Take the named ranks' hardware out of the job and test it: memory, processor or accelerator "
+      "gave another result for the same numbers. Where it differs each time, look for kernels "
+      "that are not deterministic first.",
+      ""},
+     kStatistics | kNonfinite | kDesync | set_of({kReducedGradientMismatch, kReductionScale})},
+    {kStateDesync,
+     {"state-desync", kCritical,
+      "the optimiser's moments and counters, and what `monitor.watch` names",
+      "Load one checkpoint of the optimiser on every rank, after it holds its parameters, and "
+      "change "
+      "its state on all ranks alike; broadcast what is watched from one rank.",
+      ""},
+     kDesync | kStatistics},
     {kBufferDesync,
      {"buffer-desync", kWarning, "buffers (such as BatchNorm statistics) of all workers",
       "Leave `broadcast_buffers` on, use synchronised BatchNorm, or declare the buffers with "

@@ -24,7 +24,8 @@ TEST(Catalogue, ListsEveryCheckInTheOrderInWhichACauseIsNamed) {
       "epoch-not-set",      "sampler-mismatch",   "overlapping-data",
       "data-coverage",      "reduction-scale",    "reduced-gradient-mismatch",
       "reduction-error",    "reduction-dtype",    "reduction-nondeterministic",
-      "clip-norm",          "buffer-desync",      "parameter-desync",
+      "clip-norm",          "lost-gradients",     "recompute-mismatch",
+      "state-desync",       "buffer-desync",      "parameter-desync",
       "zero-gradient",      "frozen-gradient",    "no-progress",
       "token-imbalance",    "shared-rng",         "worker-outlier",
       "pair-too-similar",   "too-consistent",     "loss-event"};

@@ -118,6 +118,7 @@ void ClipNorm::update(const StepContext& context, SignalLog& log) {
     return log.cannot(Check::kClipNorm, kNone);
   }
   if (!context.alone()) compare_workers(context, log);
+  compare_limits(context, log);
   compare_true(context, log);
 }
 
@@ -147,6 +148,22 @@ void ClipNorm::compare_workers(const StepContext& context, SignalLog& log) {
   signal.evidence = {{"clip_norm", used(*of_them)}};
   if (other != record.workers.end()) signal.evidence.emplace_back("others_clip_norm", used(*other));
   log.add(std::move(signal), 1);
+}
+
+void ClipNorm::compare_limits(const StepContext& context, SignalLog& log) {
+  const Split limits = split(context.record, FingerprintKind::kClipLimit);
+  if (!limits.differs()) return;
+  Signal signal = sighting(Check::kClipNorm, context.record.step, limits.blame());
+  signal.key = 2;
+  signal.severity = Severity::kCritical;
+  signal.confidence = 0.95;
+  signal.title = signal.everyone ? "{Ranks} clipped to different norms"
+                                 : "{Ranks} clipped to another norm than the others";
+  signal.remedy = "Give `clip_grad_norm_` the same `max_norm` on every rank.";
+  signal.evidence = {{"clipped_to", limits.text([](std::uint64_t bits) {
+                        return number(std::bit_cast<double>(bits));
+                      })}};
+  log.add(std::move(signal), std::numeric_limits<std::uint64_t>::max() / 2);
 }
 
 void ClipNorm::compare_true(const StepContext& context, SignalLog& log) {

@@ -21,6 +21,7 @@ class ClipNorm {
     std::uint64_t first_step = 0;
   };
   void compare_workers(const StepContext& context, SignalLog& log);
+  static void compare_limits(const StepContext& context, SignalLog& log);
   void compare_true(const StepContext& context, SignalLog& log);
   void report_untrue(const StepContext& context, const WorkerRecord& worker, bool scaled,
                      SignalLog& log) const;

@@ -54,6 +54,18 @@ TEST(ClipNorm, AWrongNormIsNamedWithItsRatioAndUsualCause) {
       << "gradients that hold the factor still";
 }
 
+TEST(ClipNorm, AnotherLimitOnOneRankIsNamed) {
+  Watched w;
+  w.play(0, 9, [](StepRecord& r) {
+    clip(r);
+    for (WorkerRecord& x : r.workers) set(x, Kind::kClipLimit, x.rank == 6 ? 0.5 : 1.0);
+  });
+  ASSERT_EQ(w.ids(), Ids{"clip-norm"});
+  EXPECT_EQ(w.first().ranks, RankList{6});
+  EXPECT_EQ(w.first().severity, Severity::kCritical);
+  EXPECT_NE(text_of(w.first(), "clipped_to").find("6: 0.5"), std::string::npos);
+}
+
 TEST(ClipNorm, GradientsThatTheProgramChangedBeforeItClipsAreFine) {
   Watched w;  // scaled by the tokens of the step
   w.play(0, 60, [](StepRecord& r) { clip(r, 0.02, 0.02); });

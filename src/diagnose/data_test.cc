@@ -16,19 +16,6 @@ void copy_batch(StepRecord& r, std::size_t from, std::size_t to) {
 }
 
 // Samplers that leave no trace but the samples.
-void forget_sampler(StepRecord& r) {
-  for (WorkerRecord& w : r.workers) {
-    std::erase_if(w.fingerprints, [](const FingerprintValue& f) {
-      return f.kind >= static_cast<std::uint32_t>(Kind::kSamplerClass) &&
-             f.kind <= static_cast<std::uint32_t>(Kind::kSamplerSetsEpoch);
-    });
-  }
-}
-
-void forget_indices(StepRecord& r) {
-  for (WorkerRecord& w : r.workers) w.indices.clear();
-}
-
 // ---- duplicate-data
 
 TEST(DuplicateData, TwoWorkersAtTheFirstStep) {
@@ -173,6 +160,28 @@ TEST(DuplicateData, EqualGradientsFromOtherSamplesAreAPair) {
   w.play(2, 2, equal);
   ASSERT_EQ(w.ids(), Ids{"pair-too-similar"});
   EXPECT_EQ(w.first().ranks, (RankList{1, 3}));
+}
+
+// What the model is given is drawn alike on all ranks; a loader that deals its samples is beside
+// it.
+TEST(DuplicateData, EqualInputAndGradientsBesideALoader) {
+  Watched w;
+  w.play(0, 20, [](StepRecord& r) {
+    for (WorkerRecord& x : r.workers) {
+      for (std::size_t i = 0; i < x.samples.hashes.size(); ++i) {
+        x.samples.hashes[i] = scramble(r.step * 100 + i);
+      }
+      set(x, Kind::kBatch, scramble(r.step));
+      x.loss = 2;
+      x.fingerprint = scramble(r.step + 7);
+    }
+  });
+  ASSERT_FALSE(w.findings().empty());
+  EXPECT_EQ(w.first().check, "duplicate-data");
+  EXPECT_EQ(w.first().severity, Severity::kCritical);
+  EXPECT_EQ(w.first().ranks.size(), 8U);
+  EXPECT_NE(w.first().remedy.find("seed that generator by rank"), std::string::npos)
+      << w.first().remedy;
 }
 
 TEST(DuplicateData, EqualRecordsAtOtherPlacesAreNot) {

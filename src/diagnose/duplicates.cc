@@ -214,8 +214,15 @@ void Duplicates::group_gradients(const StepContext& context, Found& found) {
     const bool unlike = std::all_of(members.begin() + 1, members.end(), [&](std::size_t i) {
       return first.known && context.batches[i].known && context.batches[i].set != first.set;
     });
+    // Where a program draws its input itself, what a loader dealt beside it is no place of that.
+    const bool alike = std::all_of(members.begin() + 1, members.end(), [&](std::size_t i) {
+      return first.known && context.batches[i].known && context.batches[i].set == first.set;
+    });
     const std::uint64_t gradient = context.record.workers[members.front()].fingerprint;
-    if (unknown) {
+    const bool lasting = alike && found.rows.empty() && found.drawn.empty() &&
+                         found.at_times.empty() &&
+                         beside_.extend(ranks_of(context, members), gradient) >= kToSee;
+    if (unknown || lasting) {
       found.gradients.push_back(std::move(members));
     } else if (unlike && gradients_.extend(ranks_of(context, members), gradient) >= kInARow) {
       found.unlike.push_back(std::move(members));
@@ -233,6 +240,7 @@ void Duplicates::update(const StepContext& context, SignalLog& log) {
   log.checked(Check::kDuplicateData);
   samples_.next_step();
   gradients_.next_step();
+  beside_.next_step();
   Found found;
   const bool by_design = repeats_on_purpose(context.roster) || repeats_evenly(context.record) ||
                          shares_places(context.record);
@@ -242,11 +250,22 @@ void Duplicates::update(const StepContext& context, SignalLog& log) {
   if (in_blocks(context, found.drawn)) {
     report_blocks(context, found, log);
   } else if (found.drawn.size() < 2 || context.complete()) {
-    std::ranges::move(found.drawn, std::back_inserter(found.rows));
+    take_drawn(context, found);
   }
   if (!found.rows.empty() || !found.gradients.empty()) report(context, found, log);
   for (const Members& members : found.at_times) report_at_times(context, members, log);
   for (const Members& members : found.unlike) report_unlike(context, members, log);
+}
+
+void Duplicates::take_drawn(const StepContext& context, Found& found) {
+  found.drawn_only = found.rows.empty();
+  for (Members& members : found.drawn) {
+    const auto undealt = undealt_.find(ranks_of(context, members));
+    if (undealt != undealt_.end()) {
+      found.first_step = std::min(found.first_step, undealt->second.first_step);
+    }
+    found.rows.push_back(std::move(members));
+  }
 }
 
 void Duplicates::report(const StepContext& context, const Found& found, SignalLog& log) {
@@ -269,6 +288,11 @@ void Duplicates::report(const StepContext& context, const Found& found, SignalLo
                      {"distinct_gradients", std::int64_t{context.record.distinct_gradients}},
                      {"how", by_rows ? "samples" : "gradients"}};
   if (by_rows) signal.evidence.emplace_back("rows_equal_share", share_of_rows(context, found.rows));
+  signal.first_step = std::min(signal.first_step, found.first_step);
+  const bool dealt = std::ranges::any_of(context.record.workers, [](const WorkerRecord& w) {
+    return w.fingerprint_of(FingerprintKind::kDataClass) != nullptr;
+  });
+  if (by_rows ? found.drawn_only : dealt) signal.remedy = kNoise;
   log.add(std::move(signal), 1);
 }
 

@@ -44,6 +44,8 @@ class Duplicates {
     std::vector<Members> at_times;   // groups with the same input in some steps, of no loader
     std::vector<Members> gradients;  // groups with the same gradient, whose samples are not known
     std::vector<Members> unlike;     // groups with the same gradient from different samples
+    bool drawn_only = true;          // rows: none of them came from a loader
+    std::uint64_t first_step = ~std::uint64_t{0};  // at which what is drawn was equal first
   };
   void group_rows(const StepContext& context, Found& found);
   void group_gradients(const StepContext& context, Found& found);
@@ -51,6 +53,7 @@ class Duplicates {
   Undealt* undealt(const StepContext& context, const Members& members);
   void add_rows(const StepContext& context, Members members, Found& found);
   static void report(const StepContext& context, const Found& found, SignalLog& log);
+  void take_drawn(const StepContext& context, Found& found);
   static void report_blocks(const StepContext& context, const Found& found, SignalLog& log);
   void watch_undealt(const StepContext& context);
   void report_at_times(const StepContext& context, const Members& members, SignalLog& log) const;
@@ -58,6 +61,7 @@ class Duplicates {
 
   Streaks samples_;
   Streaks gradients_;
+  Streaks beside_;  // equal gradients of equal rows that a loader dealt from other places
   std::map<Ranks, Undealt> undealt_;  // at most 64
   Undealt beyond_{};                  // of what does not fit: nothing is said of it
 };

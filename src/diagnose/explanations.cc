@@ -113,6 +113,27 @@ constexpr std::array<std::pair<Check, Explanation>, kChecks> kExplanations{{
       "norm = get_total_norm([p.grad for p in my_shard])  # of this rank's part\n"
       "clip_grads_with_norm_(model.parameters(), 1.0, norm)\n"
       "clip_grad_norm_(model.parameters(), 1.0)            # before scaler.unscale_(optimizer)"}},
+    {Check::kLostGradients,
+     {"The batch is smaller than it is believed to be, and the work on the rest is for nothing.",
+      "Gradients that are dropped now and then, or beside the steps of another optimiser (a GAN); "
+      "losses of models that return none, where no loader handed out the batch.",
+      "for batch in micro_batches:\n"
+      "    optimizer.zero_grad()  # belongs before the loop\n"
+      "    loss = model(**batch).loss\n"
+      "loss.backward()            # the last one only"}},
+    {Check::kRecomputeMismatch,
+     {"A processor or memory that is wrong now and then: every step after it holds the mistake.",
+      "Steps and micro-batches that are not computed again; what was wrong before the forward "
+      "pass; "
+      "models whose forward cannot be repeated (FSDP2, collectives, compiled parts, hooks).",
+      "presum.attach(model, optimizer=optimizer, verify_every=100)"}},
+    {Check::kStateDesync,
+     {"The next step differs between ranks although their gradients agree.",
+      "State that is sharded (ZeRO, FSDP2) but between replicas of one shard; what only some of "
+      "the "
+      "ranks watch.",
+      "if rank == 0: optimizer.load_state_dict(torch.load(\"optimizer.pt\"))\n"
+      "monitor.watch(\"ema\", ema_model)  # must be equal everywhere"}},
     {Check::kBufferDesync,
      {"Evaluation and checkpoints depend on the rank that makes them.",
       "Buffers that `local_buffers=` declares, and what happens after the forward pass.",

@@ -10,7 +10,8 @@
 namespace presum::diagnose {
 namespace {
 
-constexpr std::uint64_t kAllZero = 3;  // records until gradients of zero everywhere are a finding
+constexpr std::uint64_t kAllZero = 3;   // records until gradients of zero everywhere are a finding
+constexpr std::uint64_t kOneZero = 10;  // and of some ranks are more than a batch without targets
 
 // Of elements that vanish: the run's start, without its first records, in which much may be zero by
 // initialisation; what is left of their share; for how long.
@@ -20,6 +21,11 @@ constexpr std::uint64_t kVanishedKey = 8;  // beside those of ZeroGradient
 constexpr double kLeft = 0.25;
 constexpr double kLeastShare = 0.25;  // below it most were zero, as of embeddings
 constexpr std::uint64_t kVanished = 10;
+
+constexpr const char* kNoGradient =
+    "The loss is not zero and its gradient is: detached before the backward pass, masked, "
+    "multiplied "
+    "by zero, or too small for fp16 (scale the loss, or train in bf16).";
 
 // Records in which a loss scaler looks for its first factor.
 constexpr std::uint64_t kScalerSearch = 16;
@@ -197,10 +203,14 @@ void ZeroGradient::update(const StepContext& context, SignalLog& log) {
 void ZeroGradient::whole(const StepContext& context, SignalLog& log) {
   Blame blame;
   std::size_t known = 0;
+  std::uint64_t longest = 0;
   for (const WorkerRecord& w : context.record.workers) {
     known += !std::isnan(w.grad_norm);
     learned_ = learned_ || w.grad_norm > 0;
     if (w.grad_norm == 0) insert(blame.ranks, w.rank);
+    std::uint64_t& length = zeros_[w.replica];
+    length = w.grad_norm == 0 ? length + 1 : 0;
+    longest = std::max(longest, length);
   }
   if (known == 0) return log.cannot(Check::kZeroGradient, "No gradient could be read.");
   log.checked(Check::kZeroGradient);
@@ -218,7 +228,13 @@ void ZeroGradient::whole(const StepContext& context, SignalLog& log) {
   const bool nothing_to_learn =
       std::all_of(context.record.workers.begin(), context.record.workers.end(),
                   [](const WorkerRecord& w) { return w.grad_norm != 0 || w.loss == 0; });
-  if (nothing_to_learn && (!blame.everyone || learned_)) signal.severity = Severity::kInfo;
+  const bool passes = blame.everyone ? learned_ : longest < kOneZero;
+  if (nothing_to_learn && passes) signal.severity = Severity::kInfo;
+  if (nothing_to_learn && !passes && !blame.everyone) {
+    signal.severity = Severity::kWarning;
+    signal.first_step = context.record.step - std::min(context.record.step, longest - 1);
+  }
+  if (!nothing_to_learn) signal.remedy = kNoGradient;
   signal.key += 2 * static_cast<std::uint64_t>(signal.severity == Severity::kInfo);
   signal.evidence = {{"workers_zero", static_cast<std::int64_t>(blame.ranks.size())}};
   log.add(std::move(signal));

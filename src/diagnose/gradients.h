@@ -62,8 +62,9 @@ class ZeroGradient {
   void whole(const StepContext& context, SignalLog& log);
 
   VanishedElements vanished_;
-  std::uint64_t all_zero_ = 0;  // records in a row
-  bool learned_ = false;        // some gradient was not zero
+  std::uint64_t all_zero_ = 0;      // records in a row
+  PerWorker<std::uint64_t> zeros_;  // likewise of each
+  bool learned_ = false;            // some gradient was not zero
 };
 
 class FrozenGradient {

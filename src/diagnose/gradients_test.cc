@@ -223,6 +223,21 @@ TEST(ZeroGradient, WithALossOfZeroThereIsNothingLeftToLearnOrNothingAtAll) {
   EXPECT_EQ(severity(0), Severity::kCritical);
 }
 
+TEST(ZeroGradient, OfOneWorkerWithNothingToLearnIsAFaultWhereItLasts) {
+  const auto found = [](std::uint64_t steps) {
+    Watched w;
+    w.play(0, steps, [](StepRecord& r) {
+      if (r.step < 3) return;
+      r.workers[1].grad_norm = r.workers[1].loss = 0;
+    });
+    return w.first();
+  };
+  EXPECT_EQ(found(9).severity, Severity::kInfo) << "a batch without targets, or a few";
+  EXPECT_EQ(found(30).severity, Severity::kWarning);
+  EXPECT_EQ(found(30).ranks, RankList{1});
+  EXPECT_EQ(found(30).first_step, 3U);
+}
+
 TEST(ZeroGradient, IsNotPossibleWhereNothingWasRead) {
   Watched w;
   w.play(0, 9, [](StepRecord& r) {

@@ -133,7 +133,8 @@ void absorb(Finding& finding, const Signal& head, const Signal& other) {
   finding.severity = std::max(finding.severity, other.severity);
   finding.last_step = std::max(finding.last_step, other.last_step);
   if (other.check == head.check && other.severity < head.severity) return;
-  if (!is_statistic(other.check)) {
+  // A pass that leaves samples out is dated from its beginning.
+  if (!is_statistic(other.check) && other.check != Check::kDataCoverage) {
     finding.first_step = std::min(finding.first_step, other.first_step);
   }
   add(finding.evidence, snake(id), other.evidence);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "diagnose/overlap.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -36,6 +38,11 @@ constexpr const char* kRestarted =
 constexpr const char* kStuck =
     "Look at what hands out the batches on these ranks: a loader that has ended or failed, a batch "
     "that is kept and not replaced.";
+constexpr std::uint64_t kEchoes = 12;  // batches until it shows that they come several times
+constexpr const char* kEchoing =
+    "Divide the stream among the loader's processes: `torch.utils.data.get_worker_info()` in the "
+    "data set's `__iter__` tells which one it is. Until then each rank reads every sample "
+    "`num_workers` times.";
 constexpr const char* kByDesign = "The sampler repeats samples: they come several times by design.";
 
 bool divisible(std::uint64_t sample, std::uint32_t bits) {
@@ -185,6 +192,7 @@ void Overlap::update(const StepContext& context, SignalLog& log) {
   if (repeats_on_purpose(context.roster) || repeats_evenly(context.record)) {
     return log.cannot(Check::kOverlappingData, kByDesign);
   }
+  watch_echoes(context, log);
   watch_stuck(context, log);
   watch_repeats(context, log);
   const bool shared = rows_are_shared(context.record, context.batches);
@@ -226,7 +234,7 @@ DataPass* Overlap::pass_of(const StepContext& context, const WorkerRecord& worke
   }
   if (!passes_.empty() && *number < passes_.back().number()) return nullptr;
   if (passes_.size() == 2) {
-    finish(context.record, passes_.front());
+    finish(passes_.front());
     passes_.erase(passes_.begin());
   }
   const bool shared = distributed_sampling(context.record) &&
@@ -249,7 +257,7 @@ void Overlap::begin_anew(const StepRecord& record) {
   }
   for (DataPass& pass : passes_) {
     if (std::ranges::find(anew, pass.number()) == anew.end()) continue;
-    finish(record, pass);
+    finish(pass);
     pass = DataPass(pass.number(), pass.identity());
   }
 }
@@ -273,7 +281,7 @@ bool Overlap::ends_within(const StepRecord& record, const std::vector<const Work
   const std::uint64_t whole =
       std::max(undivided ? length * workers.size() : length, own * replicas);
   if (rows > 0 && pass.drawn() >= whole) {
-    finish(record, pass);
+    finish(pass);
     pass = DataPass(pass.number(), pass.identity());
     return false;
   }
@@ -301,19 +309,10 @@ void Overlap::draw(const StepContext& context, const WorkerRecord& w, DataPass& 
   }
 }
 
-// How many samples the pass left out, if it was seen as a whole.
-void Overlap::finish(const StepRecord& record, const DataPass& pass) {
+void Overlap::finish(const DataPass& pass) {
   if (pass.doubled() < kDoubled) return;
   finished_.doubled += pass.doubled();
   finished_.drawn += static_cast<double>(pass.drawn());
-  const WorkerRecord& any = record.workers.front();
-  const std::uint64_t own = value_or(any, FingerprintKind::kSamplerLength, 0);
-  const std::uint64_t replicas = value_or(any, FingerprintKind::kSamplerReplicas, 1);
-  const std::uint64_t data = value_or(any, FingerprintKind::kDataLength, 0);
-  if (own == 0 || data == 0 || own > UINT64_MAX / std::max<std::uint64_t>(replicas, 1)) return;
-  if (pass.drawn() < own * replicas) return;
-  finished_.lost += std::max(0.0, static_cast<double>(data) - pass.distinct());
-  finished_.lost_known = true;
 }
 
 void Overlap::report(const StepContext& context, const DataPass& pass, SignalLog& log) const {
@@ -326,21 +325,50 @@ void Overlap::report(const StepContext& context, const DataPass& pass, SignalLog
   signal.evidence = {{"samples_doubled", whole(doubled)},
                      {"samples_drawn", whole(drawn)},
                      {"data_pass", static_cast<std::int64_t>(pass.number())}};
-  if (pass.identity() == DataPass::Identity::kIndex) {
-    signal.evidence.emplace_back("samples_lost_at_least", whole(doubled));
-  }
   if (pass.identity() == DataPass::Identity::kRow) signal.remedy = undivided_remedy(context.record);
   if (pass.between() < kAgain * pass.doubled()) {
     signal.title = "{Ranks} drew their own samples again in the same pass over the data";
     signal.remedy = kRestarted;
   }
-  if (finished_.lost_known) signal.evidence.emplace_back("samples_lost", whole(finished_.lost));
   log.add(std::move(signal), std::numeric_limits<std::uint64_t>::max() / 2);
 }
 
 // A data set that repeats its rows shows that on all workers.
 bool Overlap::rare_elsewhere(const Repeats& own) const {
   return kRareRepeats * (all_repeats_.repeated - own.repeated) <= all_repeats_.seen - own.seen;
+}
+
+// Processes of a loader that all go through the whole stream: each batch comes once from every one.
+void Overlap::watch_echoes(const StepContext& context, SignalLog& log) {
+  Blame blame;
+  double times = 0;
+  for (std::size_t i = 0; i < context.workers(); ++i) {
+    const WorkerRecord& w = context.record.workers[i];
+    const Batch& batch = context.batches[i];
+    const std::uint64_t* place = w.fingerprint_of(FingerprintKind::kDataBatch);
+    Repeats& own = repeats_[w.replica];
+    if (place == nullptr || !batch.known || batch.distinct < 2) continue;
+    const std::uint64_t data = data_of(w);
+    const bool same_data = std::exchange(own.data, data) == data;
+    const bool moved =
+        std::exchange(own.place, *place) + 1 == *place && same_data && w.micro_batches == 1;
+    own.dealt += moved;
+    own.echoed += moved && batch.set == own.batch;
+    if (own.dealt < kEchoes || 5 * own.echoed < 2 * own.dealt) continue;
+    if (10 * own.echoed > 9 * own.dealt) continue;  // always the same
+    insert(blame.ranks, w.rank);
+    times = static_cast<double>(own.dealt) / static_cast<double>(own.dealt - own.echoed);
+  }
+  if (blame.ranks.empty()) return;
+  blame.everyone = blame.ranks.size() == context.workers();
+  Signal signal = sighting(Check::kOverlappingData, context.record.step, std::move(blame));
+  signal.first_step -= std::min(signal.first_step, kEchoes);
+  signal.key = 3;
+  signal.confidence = 0.95;
+  signal.title = fmt::format("{{Ranks}} got every batch {} times in a row from their loader",
+                             std::llround(times));
+  signal.remedy = kEchoing;
+  log.add(std::move(signal), std::numeric_limits<std::uint64_t>::max() / 2);
 }
 
 // A worker that is given the batch of the step before, while most of the others are not.

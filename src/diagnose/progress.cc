@@ -1,18 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "diagnose/progress.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <limits>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "base/hash.h"
+#include "diagnose/text.h"
 
 namespace presum::diagnose {
 namespace {
 
 constexpr std::uint64_t kRound = 25;  // records in which all of a model is hashed once
 constexpr std::uint64_t kKept = 2 * kRound;
+constexpr std::size_t kGroups = 65536;
+constexpr std::size_t kNamesShown = 4;
+constexpr double kMost = 0.5;
+constexpr std::uint64_t kSure = 3;  // samples
 
 double learning_rate(const WorkerRecord& worker) {
   const std::uint64_t* rate = worker.fingerprint_of(FingerprintKind::kLearningRate);
@@ -29,13 +39,21 @@ void NoProgress::update(const StepContext& context, SignalLog& log) {
   }
   const bool trained = trains(worker);
   follow(worker, context.record.step);
-  if (!trained) begin(worker);
+  if (!trained) {
+    begin(worker);
+    stands_.clear();
+  }
+  follow_shares(context, log);
   if (!hashed_) return log.cannot(Check::kNoProgress, "No parameters were hashed.");
   if (looks_ <= kRound) {
     return log.waits(Check::kNoProgress, "No part of the model was hashed twice yet.");
   }
   log.checked(Check::kNoProgress);
-  if (unchanged_ >= kRound && repeats_ > 0) report(context, log);
+  if (unchanged_ >= kRound && repeats_ > 0) return report(context, log);
+  for (const GroupRecord& g : context.record.groups) {
+    if (g.norms.empty() || !(g.norms.front() > 0)) stands_.erase(g.id);
+  }
+  report_layers(context, log);
 }
 
 // Whether what the worker did since the record before should have changed its parameters.
@@ -53,6 +71,7 @@ void NoProgress::follow(const WorkerRecord& worker, std::uint64_t step) {
     const auto [at, fresh] =
         held_.try_emplace(mix64(state.value ^ mix64(state.group)), Held{.step = step});
     at->second.look = looks_;
+    stand(state, at->second, fresh);
     if (fresh) {
       begin(worker);
     } else {
@@ -62,6 +81,13 @@ void NoProgress::follow(const WorkerRecord& worker, std::uint64_t step) {
   if (looks_ % kKept == 0) {
     std::erase_if(held_, [&](const auto& held) { return held.second.look + kKept < looks_; });
   }
+}
+
+void NoProgress::stand(const StateHash& state, const Held& held, bool fresh) {
+  if (stands_.size() >= kGroups && !stands_.contains(state.group)) return;
+  Stand& layer = stands_[state.group];
+  if (fresh || layer.since == 0) layer = {.since = looks_};
+  if (!fresh && layer.repeats++ == 0) layer.first_step = held.step;
 }
 
 void NoProgress::begin(const WorkerRecord& worker) {
@@ -80,6 +106,59 @@ void NoProgress::report(const StepContext& context, SignalLog& log) const {
       {"steps_without_change", static_cast<std::int64_t>(worker.optimizer_step - steps_before_)},
       {"learning_rate", learning_rate(worker)}};
   log.add(std::move(signal));
+}
+
+void NoProgress::report_layers(const StepContext& context, SignalLog& log) const {
+  std::vector<std::uint64_t> standing;
+  std::uint64_t first = context.record.step;
+  for (const GroupRecord& g : context.record.groups) {
+    const auto found = stands_.find(g.id);
+    if (found == stands_.end() || found->second.repeats == 0) continue;
+    if (looks_ - found->second.since < kKept) continue;
+    standing.push_back(g.id);
+    first = std::min(first, found->second.first_step);
+  }
+  if (standing.empty()) return;
+  std::string names;
+  for (std::size_t i = 0; i < std::min(standing.size(), kNamesShown); ++i) {
+    names += (i == 0 ? "" : ", ") + shortened(context.roster.group_name(standing[i]), 64);
+  }
+  if (standing.size() > kNamesShown) names += ", ...";
+  Signal signal =
+      sighting(Check::kNoProgress, context.record.step, {all_ranks(context.record), true});
+  signal.key = 1;
+  signal.first_step = first;
+  signal.severity = Severity::kWarning;
+  signal.confidence = 0.9;
+  signal.title =
+      "{Ranks} took optimiser steps that left " + names + " as before, though gradients came there";
+  signal.evidence = {{"groups", names},
+                     {"groups_unchanged", static_cast<std::int64_t>(standing.size())}};
+  log.add(std::move(signal), std::numeric_limits<std::uint64_t>::max() / 2);
+}
+
+// Of elements in 16 bits whose gradient is not zero, as samples of some steps tell.
+void NoProgress::follow_shares(const StepContext& context, SignalLog& log) {
+  const WorkerRecord& worker = context.record.workers.front();
+  const std::uint64_t* bits = worker.fingerprint_of(FingerprintKind::kUnchangedShare);
+  if (bits == nullptr) return;
+  const auto share = std::bit_cast<double>(*bits);
+  log.checked(Check::kNoProgress);
+  rounded_ = share > kMost && learning_rate(worker) > 0 ? rounded_ + 1 : 0;
+  if (rounded_ == 1) rounded_since_ = context.record.step;
+  if (rounded_ < kSure) return;
+  Signal signal =
+      sighting(Check::kNoProgress, context.record.step, {all_ranks(context.record), true});
+  signal.key = 2;
+  signal.first_step = rounded_since_;
+  signal.severity = Severity::kWarning;
+  signal.confidence = 0.9;
+  signal.title = fmt::format(
+      "{{Ranks}} took optimiser steps that left {:.0f} % of the parameters as before: in 16 bits "
+      "updates so small round to nothing",
+      100 * share);
+  signal.evidence = {{"share_unchanged", share}, {"learning_rate", learning_rate(worker)}};
+  log.add(std::move(signal), std::numeric_limits<std::uint64_t>::max() / 2);
 }
 
 }  // namespace presum::diagnose

@@ -73,6 +73,56 @@ TEST(NoProgress, WaitsWhileTheRateIsZeroAndCountsFromThere) {
   EXPECT_EQ(w.ids(), Ids{"no-progress"});
 }
 
+void with_groups(StepRecord& r, double norm) {
+  r.groups.clear();
+  for (const StateHash& s : r.workers.front().states) {
+    if (s.kind != StateHash::Kind::kParameters) continue;
+    r.groups.push_back({.id = s.group});
+    r.groups.back().norms.assign(r.workers.size(), static_cast<float>(norm));
+  }
+}
+
+// Group 1 of two stands still.
+Ids standing_layer(double norm, std::uint64_t steps, std::string* title = nullptr) {
+  Watched w;
+  w.play(0, steps, [&](StepRecord& r) {
+    hash(r, r.step);
+    const std::uint64_t part = r.step % 25;
+    for (WorkerRecord& x : r.workers) {
+      x.states.push_back({.group = 99, .value = scramble(part)});
+    }
+    with_groups(r, norm);
+  });
+  if (title != nullptr && !w.ids().empty()) {
+    *title = w.first().title;
+    EXPECT_EQ(w.first().severity, Severity::kWarning);
+  }
+  return w.ids();
+}
+
+TEST(NoProgress, OneLayerThatStandsStillIsNamed) {
+  std::string title;
+  EXPECT_EQ(standing_layer(0.5, 80, &title), Ids{"no-progress"});
+  EXPECT_NE(title.find("63"), std::string::npos) << title << ": 99 in hexadecimal digits";
+  EXPECT_TRUE(standing_layer(0.5, 70).empty()) << "not all of it was hashed twice";
+  EXPECT_TRUE(standing_layer(0, 200).empty()) << "a layer without a gradient";
+}
+
+TEST(NoProgress, UpdatesThatRoundToNothingAreNamed) {
+  const auto found = [](double share, std::uint64_t every) {
+    Watched w;
+    w.play(0, 40, [&](StepRecord& r) {
+      hash(r, r.step);
+      if (r.step % every != 0) return;
+      for (WorkerRecord& x : r.workers) set(x, Kind::kUnchangedShare, share);
+    });
+    return w.ids();
+  };
+  EXPECT_EQ(found(0.97, 10), Ids{"no-progress"});
+  EXPECT_TRUE(found(0.97, 30).empty()) << "two samples";
+  EXPECT_TRUE(found(0.2, 10).empty());
+}
+
 TEST(NoProgress, OneWorkerIsEnough) {
   Watched w({.workers = 1});
   w.play(0, 60, stands);

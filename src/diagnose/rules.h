@@ -9,10 +9,12 @@
 #include "diagnose/data_order.h"
 #include "diagnose/duplicates.h"
 #include "diagnose/gradients.h"
+#include "diagnose/lost_gradients.h"
 #include "diagnose/manifest.h"
 #include "diagnose/overlap.h"
 #include "diagnose/presence.h"
 #include "diagnose/progress.h"
+#include "diagnose/recomputed.h"
 #include "diagnose/reduction.h"
 #include "diagnose/rng.h"
 #include "diagnose/roster.h"
@@ -34,6 +36,8 @@ struct Rules {
   Reduction reduction{};
   Audits audits{};
   ClipNorm clip_norm{};
+  LostGradients lost_gradients{};
+  Recomputed recomputed{};
   Settings settings{};
   Manifest manifest{};
   Duplicates duplicates{};

@@ -48,7 +48,12 @@ void compare_epochs(const StepRecord& record, Mismatch& found) {
     if (epoch != nullptr && most) epochs.push_back({*epoch, w.rank});
   }
   const Split held = split(std::move(epochs));
-  if (held.differs()) add(found, held, held.blame(), "epoch");
+  if (!held.differs()) return;
+  // Those that are in epoch 0 still did not call set_epoch, however many they are.
+  const auto first = std::ranges::find(held.groups, 0U, &Split::Group::value);
+  const bool later = !passes.groups.empty() && passes.groups.front().value > 0;
+  const bool behind = later && first != held.groups.end();
+  add(found, held, behind ? Blame{first->ranks, false} : held.blame(), "epoch");
 }
 
 // Padding makes the lengths of one sampler's replicas equal; without it they differ by one at most.

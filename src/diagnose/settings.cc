@@ -17,6 +17,10 @@ constexpr const char* kEvaluate =
     "Call `model.eval()` before validation on every rank that validates, and `model.train()` after "
     "it: else BatchNorm learns its statistics from validation data, and DDP gives those of rank 0 "
     "to all.";
+constexpr const char* kComputes =
+    "Use one dtype, one autocast and one set of determinism flags on all ranks: look at what each "
+    "of "
+    "them enters before the forward pass.";
 constexpr std::size_t kValueBytes = 64;  // of a fact shown as evidence
 constexpr std::uint64_t kUnset = 0;
 constexpr const char* kUneven =
@@ -147,7 +151,7 @@ std::map<Severity, Mismatch> differing(const Roster& roster, const ToldByKey& al
 // Whether a setting differs is decided by all kinds; these are fit for a person's eye.
 bool shown(FingerprintKind kind) {
   return kind != FingerprintKind::kOptimizerSettings && kind != FingerprintKind::kModes &&
-         kind != FingerprintKind::kDropouts;
+         kind != FingerprintKind::kDropouts && kind != FingerprintKind::kDtype;
 }
 
 std::string plain_name(const FingerprintInfo& kind) {
@@ -162,6 +166,8 @@ std::string plain_name(const FingerprintInfo& kind) {
       return "class";
     case FingerprintKind::kOptimizerSettings:
       return "settings";
+    case FingerprintKind::kDtype:
+      return "dtype of parameters or autocast";
     default:
       break;
   }
@@ -236,6 +242,22 @@ bool of_uneven_data(const StepContext& context, const Mismatch& found) {
   return false;
 }
 
+// Which settings of their optimisers workers have told otherwise.
+void name_optimizer_settings(const StepContext& context, Mismatch& found) {
+  constexpr std::string_view kPrefix = "optimizer.";
+  Mismatch settings;
+  for (const auto& [key, fact] : told(context.roster)) {
+    if (fact.differs && key.starts_with(kPrefix))
+      add_fact(context.roster, std::string(key), settings);
+  }
+  if (settings.names.empty()) return;
+  std::erase(found.names, "settings");
+  for (std::string& name : settings.names) found.names.push_back(name.substr(kPrefix.size()));
+  for (auto& [name, value] : settings.evidence) {
+    found.evidence.emplace_back(name.substr(kPrefix.size()), std::move(value));
+  }
+}
+
 void Settings::compare(const StepContext& context, Check check, const Words& words,
                        SignalLog& log) {
   Mismatch found = compare_kinds(context, check, [](FingerprintKind) { return true; });
@@ -244,8 +266,12 @@ void Settings::compare(const StepContext& context, Check check, const Words& wor
   }
   log.checked(check);
   if (found.names.empty()) return;
+  if (std::ranges::find(found.names, "settings") != found.names.end()) {
+    name_optimizer_settings(context, found);
+  }
   Signal signal = sighting(check, context.record.step, found.blame);
   signal.confidence = 0.95;
+  if (check == Check::kEnvironmentMismatch) signal.remedy = kComputes;
   signal.title = (signal.everyone ? words.everyone : words.minority) + listed(found.names);
   if (check == Check::kOptimizerMismatch && of_uneven_data(context, found)) {
     signal.title = signal.everyone ? "The ranks differ in their learning rate, as in the number of "
@@ -256,7 +282,8 @@ void Settings::compare(const StepContext& context, Check check, const Words& wor
   }
   signal.evidence = std::move(found.evidence);
   signal.evidence.emplace_back("differ", listed(found.names));
-  log.add(std::move(signal), 1);
+  // Rates that follow each rank's own loss part one after the other.
+  log.add(std::move(signal), check == Check::kOptimizerMismatch ? UINT64_MAX / 2 : 1);
 }
 
 // Where a rank evaluates in training mode, its BatchNorm counts those batches too, until the next

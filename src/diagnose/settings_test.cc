@@ -71,6 +71,29 @@ TEST(Optimizer, SaysEachWordOnceAndNamesTheClass) {
   EXPECT_EQ(text_of(unnamed.first(), "optimizer_class"), "0-6: 2778; 7: 1389");
 }
 
+TEST(Optimizer, SettingsAreNamedByWhatWorkersToldOfThem) {
+  Watched w;
+  for (std::uint32_t rank = 0; rank < 8; ++rank) {
+    const char* betas = rank == 2 ? "(0.5, 0.9)" : "(0.9, 0.999)";
+    w.diagnoser.hello(who(rank, rank), {"h", {{"optimizer.betas", betas}}, {}});
+  }
+  w.play(0, 3, [](StepRecord& r) { set(r.workers[2], Kind::kOptimizerSettings, 9UL); });
+  ASSERT_EQ(w.ids(), Ids{"optimizer-mismatch"});
+  EXPECT_NE(w.first().title.find("betas"), std::string::npos) << w.first().title;
+  EXPECT_EQ(w.first().title.find("settings"), std::string::npos) << w.first().title;
+  EXPECT_NE(text_of(w.first(), "betas").find("2: (0.5, 0.9)"), std::string::npos);
+}
+
+TEST(Optimizer, RatesThatPartOneAfterTheOtherAreOneFinding) {
+  Watched w;
+  w.play(0, 40, [](StepRecord& r) {
+    for (WorkerRecord& x : r.workers) {
+      if (r.step >= 5 * (x.rank + 1)) set(x, Kind::kLearningRate, 5e-4);
+    }
+  });
+  EXPECT_EQ(w.ids(), Ids{"optimizer-mismatch"});
+}
+
 TEST(Settings, WhereNobodyIsTheMinorityTheRanksDiffer) {
   const auto title = [](Kind kind) {
     Watched w({.workers = 2});
@@ -79,7 +102,8 @@ TEST(Settings, WhereNobodyIsTheMinorityTheRanksDiffer) {
   };
   EXPECT_EQ(title(Kind::kLearningRate), "The ranks differ in their optimiser: learning rate");
   EXPECT_EQ(title(Kind::kModes), "The ranks differ in their mode: training or evaluation");
-  EXPECT_EQ(title(Kind::kDtype), "The ranks compute in different ways: dtype");
+  EXPECT_EQ(title(Kind::kDtype),
+            "The ranks compute in different ways: dtype of parameters or autocast");
   EXPECT_EQ(title(Kind::kDataAttributes), "The ranks differ in their data set: data attributes");
   EXPECT_EQ(title(Kind::kSamplerSeed), "Both ranks had samplers that do not fit together: seed");
 }

@@ -16,13 +16,38 @@ constexpr std::uint64_t kRound = 50;  // steps in which every slice is hashed, t
 constexpr std::size_t kClocks = 64;
 constexpr std::size_t kGroups = 65536;
 constexpr std::size_t kNamesShown = 4;
+constexpr const char* kBase =
+    "Load one checkpoint of the base model on every rank, before it is wrapped: frozen parameters "
+    "are never made equal again.";
 
-Check check_of(StateHash::Kind kind) {
-  return kind == StateHash::Kind::kBuffers ? Check::kBufferDesync : Check::kParameterDesync;
+using Kind = StateHash::Kind;
+
+struct Said {
+  Kind kind;
+  Check check;
+  const char* what;       // that ranks hold
+  const char* not_known;  // why nothing can be said
+};
+
+constexpr std::array<Said, 5> kSaid{{
+    {Kind::kParameters, Check::kParameterDesync, "parameters", "No parameters were hashed."},
+    {Kind::kFrozen, Check::kParameterDesync, "frozen parameters", "No parameters were hashed."},
+    {Kind::kBuffers, Check::kBufferDesync, "buffers",
+     "The model has no shared buffers, or none were hashed."},
+    {Kind::kOptimizer, Check::kStateDesync, "optimiser state",
+     "No optimiser state was hashed, and nothing is watched."},
+    {Kind::kWatched, Check::kStateDesync, "values of what they watch",
+     "No optimiser state was hashed, and nothing is watched."},
+}};
+
+const Said& said_of(Kind kind) { return *std::ranges::find(kSaid, kind, &Said::kind); }
+
+bool is_of(const StateHash& s, Kind kind, std::uint32_t shard) {
+  return s.kind == kind && s.shard == shard;
 }
 
 bool same(const StateHash& a, const StateHash& b) {
-  return a.group == b.group && a.kind == b.kind && a.value == b.value;
+  return a.group == b.group && a.kind_and_shard() == b.kind_and_shard() && a.value == b.value;
 }
 
 bool all_equal(const StepRecord& record) {
@@ -32,20 +57,24 @@ bool all_equal(const StepRecord& record) {
   });
 }
 
-bool any(const StepRecord& record, StateHash::Kind kind) {
-  return std::any_of(record.workers.begin(), record.workers.end(), [&](const WorkerRecord& w) {
-    return std::any_of(w.states.begin(), w.states.end(),
-                       [&](const StateHash& s) { return s.kind == kind; });
-  });
+// The shards that there are hashes of.
+std::set<std::uint32_t> shards_of(const StepRecord& record, Kind kind) {
+  std::set<std::uint32_t> out;
+  for (const WorkerRecord& w : record.workers) {
+    for (const StateHash& s : w.states) {
+      if (s.kind == kind) out.insert(s.shard);
+    }
+  }
+  return out;
 }
 
 // Groups of which two workers hold different values; workers without a group do not count.
-std::set<std::uint64_t> differing(const StepRecord& record, StateHash::Kind kind) {
+std::set<std::uint64_t> differing(const StepRecord& record, Kind kind, std::uint32_t shard) {
   std::unordered_map<std::uint64_t, std::uint64_t> first;
   std::set<std::uint64_t> out;
   for (const WorkerRecord& w : record.workers) {
     for (const StateHash& s : w.states) {
-      if (s.kind == kind && first.try_emplace(s.group, s.value).first->second != s.value) {
+      if (is_of(s, kind, shard) && first.try_emplace(s.group, s.value).first->second != s.value) {
         out.insert(s.group);
       }
     }
@@ -54,14 +83,14 @@ std::set<std::uint64_t> differing(const StepRecord& record, StateHash::Kind kind
 }
 
 // Workers by all their values in these groups, in any order. Those that lack one are left out.
-Split split_states(const StepRecord& record, StateHash::Kind kind,
+Split split_states(const StepRecord& record, Kind kind, std::uint32_t shard,
                    const std::set<std::uint64_t>& groups) {
   std::vector<RankValue> held;
   for (const WorkerRecord& w : record.workers) {
     std::uint64_t sum = 0;
     std::size_t found = 0;
     for (const StateHash& s : w.states) {
-      if (s.kind != kind || !groups.contains(s.group)) continue;
+      if (!is_of(s, kind, shard) || !groups.contains(s.group)) continue;
       sum += mix64(s.value ^ mix64(s.group));
       ++found;
     }
@@ -86,51 +115,79 @@ std::string names(const std::set<std::uint64_t>& groups, const Roster& roster) {
 void States::update(const StepContext& context, SignalLog& log) {
   last_step_ = context.record.step;
   workers_ = context.workers();
+  report_compared(context, log);
   if (context.alone()) {
-    log.cannot(Check::kParameterDesync, kOneWorker);
-    return log.cannot(Check::kBufferDesync, kOneWorker);
+    for (const Said& said : kSaid) log.cannot(said.check, kOneWorker);
+    return;
   }
   compare_clocks(context, log);
-  compare(context, StateHash::Kind::kParameters, log);
-  compare(context, StateHash::Kind::kBuffers, log);
+  for (const Said& said : kSaid) compare(context, said.kind, log);
   looked_[looks_++ % looked_.size()] = context.record.step;
 }
 
-void States::compare(const StepContext& context, StateHash::Kind kind, SignalLog& log) {
-  const Check check = check_of(kind);
-  if (!any(context.record, kind)) {
-    return log.cannot(check, kind == StateHash::Kind::kBuffers
-                                 ? "The model has no shared buffers, or none were hashed."
-                                 : "No parameters were hashed.");
+void States::compare(const StepContext& context, Kind kind, SignalLog& log) {
+  const auto shards = shards_of(context.record, kind);
+  if (shards.empty()) return log.cannot(said_of(kind).check, said_of(kind).not_known);
+  if (shards.size() == context.workers()) {
+    return log.cannot(said_of(kind).check, "No two workers hold the same shard.");
   }
-  log.checked(check);
+  log.checked(said_of(kind).check);
   if (all_equal(context.record)) return;
-  const Groups differ = differing(context.record, kind);
+  for (const std::uint32_t shard : shards) compare_shard(context, kind, shard, log);
+}
+
+void States::compare_shard(const StepContext& context, Kind kind, std::uint32_t shard,
+                           SignalLog& log) {
+  const Groups differ = differing(context.record, kind, shard);
   if (differ.empty()) return;
-  report(kind, context.record.step, split_states(context.record, kind, differ), differ,
+  report(kind, context.record.step, split_states(context.record, kind, shard, differ), differ,
          context.roster, log);
 }
 
-void States::report(StateHash::Kind kind, std::uint64_t step, const Split& held,
-                    const Groups& differ, const Roster& roster, SignalLog& log) {
+void States::report(Kind kind, std::uint64_t step, const Split& held, const Groups& differ,
+                    const Roster& roster, SignalLog& log) {
   if (!held.differs()) return;
   Groups& all = differ_[static_cast<std::size_t>(kind)];
   for (const std::uint64_t group : differ) {
     if (all.size() < kGroups) all.insert(group);
   }
-  const bool buffers = kind == StateHash::Kind::kBuffers;
-  Signal signal = sighting(check_of(kind), step, held.blame());
-  signal.confidence = buffers ? 0.95 : 0.99;
+  Signal signal = sighting(said_of(kind).check, step, held.blame());
+  signal.key = kind == Kind::kWatched ? 2 : kind == Kind::kFrozen ? 3 : 0;
+  if (kind == Kind::kFrozen) signal.remedy = kBase;
+  signal.confidence = kind == Kind::kParameters ? 0.99 : 0.95;
   signal.title = std::string("{Ranks} held ") + (signal.everyone ? "different " : "other ") +
-                 (buffers ? "buffers" : "parameters") + (signal.everyone ? "" : " than the others");
+                 said_of(kind).what + (signal.everyone ? "" : " than the others");
   signal.evidence = {{"groups", names(all, roster)},
                      {"groups_different", static_cast<std::int64_t>(all.size())},
                      {"distinct_copies", static_cast<std::int64_t>(held.groups.size())}};
-  // All of it is hashed at step 0, and then within a round.
-  if (looks_ >= looked_.size() || (looks_ > 0 && looked_[0] == 0)) {
+  // All of it is hashed at step 0, and then within a round; of optimisers' state half of that.
+  if (kind != Kind::kOptimizer && (looks_ >= looked_.size() || (looks_ > 0 && looked_[0] == 0))) {
     const std::uint64_t before = looked_[looks_ < looked_.size() ? 0 : looks_ % looked_.size()];
     signal.evidence.emplace_back(kEqualUntil, static_cast<std::int64_t>(before));
   }
+  log.add(std::move(signal), kRound);
+}
+
+void States::report_compared(const StepContext& context, SignalLog& log) {
+  Blame blame;
+  bool compared = false;
+  for (const WorkerRecord& w : context.record.workers) {
+    const std::uint64_t* different = w.fingerprint_of(FingerprintKind::kComparedDifferent);
+    compared = compared || different != nullptr;
+    if (different != nullptr && *different > 0) insert(blame.ranks, w.rank);
+  }
+  if (compared) log.checked(Check::kStateDesync);
+  if (blame.ranks.empty()) return;
+  blame.everyone = blame.ranks.size() == context.workers();
+  const std::string what = context.roster.fact_of(blame.ranks.front(), "compared_different");
+  Signal signal = sighting(Check::kStateDesync, context.record.step, std::move(blame));
+  signal.key = 4;
+  signal.confidence = 0.99;
+  signal.title = "{Ranks} hold copies of their parameters that are not equal to them";
+  signal.remedy =
+      "Send the parameters to the copy again after the optimiser's step, all of them, cast once; "
+      "look at names that the copy has otherwise.";
+  if (!what.empty()) signal.evidence = {{"differ_from_parameters", shortened(what, 200)}};
   log.add(std::move(signal), kRound);
 }
 
@@ -168,8 +225,9 @@ void States::farewell(std::uint32_t rank, const FinalState& last, const Roster& 
   Farewells& all = farewells_[steps];
   std::uint64_t difference = 0;
   for (const StateHash& s : last.states) {
-    if (s.kind != StateHash::Kind::kParameters || all.reference.size() >= kGroups) continue;
-    if (all.reference.try_emplace(s.group, s.value).first->second == s.value) continue;
+    if (s.kind != Kind::kParameters || all.reference.size() >= kGroups) continue;
+    const std::uint64_t key = s.shard == 0 ? s.group : mix64(s.group ^ s.shard);
+    if (all.reference.try_emplace(key, s.value).first->second == s.value) continue;
     difference += mix64(s.value ^ mix64(s.group));
     all.differ.insert(s.group);
   }
@@ -178,7 +236,7 @@ void States::farewell(std::uint32_t rank, const FinalState& last, const Roster& 
   const Split held = split(all.held);
   const bool decided = 2 * held.groups.front().ranks.size() > workers_;
   if (all.differ.empty() || (!decided && held.known < workers_)) return;
-  report(StateHash::Kind::kParameters, last_step_, held, all.differ, roster, log);
+  report(Kind::kParameters, last_step_, held, all.differ, roster, log);
 }
 
 }  // namespace presum::diagnose

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// parameter-desync, buffer-desync.
+// parameter-desync, buffer-desync, state-desync.
 #pragma once
 
 #include <array>
@@ -24,6 +24,9 @@ class States {
  private:
   using Groups = std::set<std::uint64_t>;
   void compare(const StepContext& context, StateHash::Kind kind, SignalLog& log);
+  void compare_shard(const StepContext& context, StateHash::Kind kind, std::uint32_t shard,
+                     SignalLog& log);
+  static void report_compared(const StepContext& context, SignalLog& log);
   void compare_clocks(const StepContext& context, SignalLog& log);
   void report(StateHash::Kind kind, std::uint64_t step, const Split& held, const Groups& differ,
               const Roster& roster, SignalLog& log);
@@ -37,7 +40,7 @@ class States {
   // Steps of the last records, in turn: so many later the same part of the model is hashed again.
   std::array<std::uint64_t, 25> looked_{};
   std::uint64_t looks_ = 0;
-  std::array<Groups, 3> differ_;  // all that differed, by StateHash::Kind
+  std::array<Groups, 6> differ_;  // all that differed, by StateHash::Kind
   bool joined_ = false;           // some worker had no input at some step
   std::uint64_t lagging_ = 0;     // records in a row with clocks that differ
   std::uint64_t lag_began_ = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// parameter-desync, buffer-desync.
+// parameter-desync, buffer-desync, state-desync.
 #include "diagnose/states.h"
 
 #include <gtest/gtest.h>
@@ -63,6 +63,65 @@ TEST(States, BuffersAreAWarning) {
   });
   ASSERT_EQ(w.ids(), Ids{"buffer-desync"});
   EXPECT_EQ(w.first().severity, Severity::kWarning);
+}
+
+// What workers hold besides parameters and buffers.
+void also(StepRecord& r, StateHash::Kind kind, std::uint32_t rank) {
+  for (WorkerRecord& x : r.workers) {
+    x.states.push_back({3, kind, r.step >= 5 && x.rank == rank ? 1 : scramble(r.step)});
+  }
+}
+
+TEST(States, OfTheOptimiserAndOfWhatIsWatchedMustMatch) {
+  for (const auto kind : {StateHash::Kind::kOptimizer, StateHash::Kind::kWatched}) {
+    Watched w;
+    w.diagnoser.hello(who(6, 6), {"h", {}, {{3, 0, "ema"}}});
+    w.play(0, 20, [&](StepRecord& r) { also(r, kind, 6); });
+    ASSERT_EQ(w.ids(), Ids{"state-desync"});
+    EXPECT_EQ(w.first().ranks, RankList{6});
+    EXPECT_EQ(w.first().severity, Severity::kCritical);
+    EXPECT_EQ(w.first().first_step, 5U);
+    EXPECT_EQ(text_of(w.first(), "groups"), "ema");
+    EXPECT_EQ(evidence(w.first(), "equal_until_step") == nullptr,
+              kind == StateHash::Kind::kOptimizer);
+    Watched equal;
+    equal.play(0, 20, [&](StepRecord& r) { also(r, kind, 99); });
+    EXPECT_TRUE(equal.ids().empty());
+    EXPECT_EQ(equal.check("state-desync").state, CheckRecord::State::kPassed);
+  }
+}
+
+TEST(States, CopiesThatAreNotEqualAreNamed) {
+  Watched w;
+  w.diagnoser.hello(who(2, 2), {"h", {{"compared_different", "rollout: 1 of 9: head.weight"}}, {}});
+  w.play(0, 9, [](StepRecord& r) {
+    for (WorkerRecord& x : r.workers) {
+      set(x, Kind::kComparedDifferent, std::uint64_t{x.rank == 2 && r.step == 4});
+    }
+  });
+  ASSERT_EQ(w.ids(), Ids{"state-desync"});
+  EXPECT_EQ(w.first().ranks, RankList{2});
+  EXPECT_NE(text_of(w.first(), "differ_from_parameters").find("head.weight"), std::string::npos);
+}
+
+TEST(States, OnlyEqualShardsAreCompared) {
+  const auto found = [](std::uint32_t shards, std::uint32_t rank) {
+    Watched w;
+    w.play(0, 9, [&](StepRecord& r) {
+      for (WorkerRecord& x : r.workers) {
+        for (StateHash& s : x.states) {
+          if (s.kind != kParameters) continue;
+          s.shard = x.rank % shards + 1;
+          s.value = scramble(s.value + s.shard) + (r.step >= 4 && x.rank == rank ? 1 : 0);
+        }
+      }
+    });
+    return std::pair(w.ids(), w.check("parameter-desync").state);
+  };
+  using State = CheckRecord::State;
+  EXPECT_EQ(found(2, 99), std::pair(Ids{}, State::kPassed));
+  EXPECT_EQ(found(2, 5), std::pair(Ids{"parameter-desync"}, State::kFound));
+  EXPECT_EQ(found(8, 5), std::pair(Ids{}, State::kNotPossible)) << "nobody holds the same";
 }
 
 TEST(States, OrderAndMissingGroupsDoNotMatter) {

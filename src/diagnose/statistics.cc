@@ -183,6 +183,7 @@ void Statistics::update(const StepContext& context, SignalLog& log) {
   for (const Alarm& alarm : context.alarms.raised) report(context, alarm, log);
   for (const Alarm& alarm : context.alarms.lasting) extend(context, alarm, log);
   watch_tokens(context, log);
+  sizes_.update(context, log);
 }
 
 void Statistics::cover(const StepContext& context, SignalLog& log) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "diagnose/batch_sizes.h"
 #include "diagnose/signal_log.h"
 #include "diagnose/static_data.h"
 #include "diagnose/step_context.h"
@@ -27,6 +28,7 @@ class Statistics {
   void watch_tokens(const StepContext& context, SignalLog& log);
 
   StaticData data_;
+  BatchSizes sizes_;
   TokenShares tokens_;
   std::uint64_t token_steps_ = 0;
   double cv_sum_ = 0;

@@ -187,6 +187,19 @@ inline void drop_fingerprints(StepRecord& record) {
   }
 }
 
+inline void forget_sampler(StepRecord& r) {
+  for (WorkerRecord& w : r.workers) {
+    std::erase_if(w.fingerprints, [](const FingerprintValue& f) {
+      return f.kind >= static_cast<std::uint32_t>(Kind::kSamplerClass) &&
+             f.kind <= static_cast<std::uint32_t>(Kind::kSamplerSetsEpoch);
+    });
+  }
+}
+
+inline void forget_indices(StepRecord& r) {
+  for (WorkerRecord& w : r.workers) w.indices.clear();
+}
+
 inline Identity who(std::uint32_t rank, std::uint32_t replica) {
   return {.replica = replica, .rank = rank};
 }

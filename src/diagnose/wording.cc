@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "diagnose/explanations.h"
+#include "diagnose/signal_log.h"
 #include "diagnose/text.h"
 
 namespace presum::diagnose {
@@ -122,7 +123,7 @@ struct Phrase {
   std::string_view text;  // with the value put in
 };
 
-constexpr std::array<Phrase, 41> kPhrases{{
+constexpr std::array<Phrase, 48> kPhrases{{
     {"nonfinite_elements", "elements not finite: {}"},
     {"steps_missing", "steps without them: {}"},
     {"unreduced_steps", "optimiser steps without a reduction: {}"},
@@ -135,13 +136,14 @@ constexpr std::array<Phrase, 41> kPhrases{{
     {"distinct_gradients", "different gradients in the step: {}"},
     {"samples_doubled", "samples drawn again: {}"},
     {"samples_drawn", "drawn in all: {}"},
-    {"samples_lost", "samples never drawn: {}"},
+    {"clipped_to", "clipped to: {}"},
+    {"differ_from_parameters", "{}"},
     {"samples_left_out", "samples left out: {}"},
     {"of_samples", "samples in all: {}"},
     {"passes", "passes so: {}"},
     {"from_index", "from index {} on"},
     {"samples_never_drawn", "samples that none of them drew: {}"},
-    {"samples_lost_at_least", "samples left out: at least {}"},
+    {"by_rank", "by rank: {}"},
     {"indices_in_conflict", "draws of an index that gave other rows: {}"},
     {"batches_repeated", "batches in the order of the pass before: {}"},
     {"steps_frozen", "steps in which it repeated: {}"},
@@ -150,6 +152,12 @@ constexpr std::array<Phrase, 41> kPhrases{{
     {"clip_norm", "norm that was used: {}"},
     {"others_clip_norm", "another rank's: {}"},
     {"true_norm", "norm of the gradient: {}"},
+    {"micro_batches_lost", "micro-batches lost: {}"},
+    {"micro_batches", "micro-batches in all: {}"},
+    {"factor_between_passes", "factor: {}"},
+    {"groups_unchanged", "layers unchanged: {}"},
+    {"share_unchanged", "share unchanged: {}"},
+    {"gradients_different", "gradients that differ: {}"},
     {"steps_with_the_same_input", "steps with the same input: {}"},
     {"of_steps", "steps in all: {}"},
     {"ranks_per_place", "ranks to a place of the sampler: {}"},
@@ -167,7 +175,7 @@ constexpr std::array<Phrase, 41> kPhrases{{
 }};
 
 // Says nothing beside the title, or nothing at all.
-bool empty_of_news(const Finding& finding, std::string_view name, const Finding::Value& value) {
+bool empty_of_news(std::string_view name, const Finding::Value& value) {
   constexpr std::array<std::string_view, 14> kSilent{
       "differ",       "workers_not_finite", "workers_zero",     "data_pass", "how",
       "data_changed", "groups_different",   "workers_expected", "elements",  "audited_by_rank",
@@ -175,10 +183,7 @@ bool empty_of_news(const Finding& finding, std::string_view name, const Finding:
   if (std::ranges::find(kSilent, name) != kSilent.end()) return true;
   if (name == "rows_equal_share" && as_number(value) == 1) return true;
   if (name == "distinct_reduced_gradients" && as_number(value) == 1) return true;
-  if (std::holds_alternative<double>(value) && std::isnan(as_number(value))) return true;
-  return name == "samples_lost_at_least" &&
-         std::ranges::any_of(finding.evidence,
-                             [](const auto& entry) { return entry.first == "samples_lost"; });
+  return std::holds_alternative<double>(value) && std::isnan(as_number(value));
 }
 
 std::string plain_phrase(std::string_view name, const Finding::Value& value) {
@@ -210,7 +215,7 @@ Said said(const Finding& finding) {
   for (const auto& [name, value] : finding.evidence) {
     if (name == "alarm_step") {
       since = began(finding, value);
-    } else if (!take(name, value, out.shown) && !empty_of_news(finding, name, value)) {
+    } else if (!take(name, value, out.shown) && !empty_of_news(name, value)) {
       others.push_back(plain_phrase(name, value));
     }
   }
@@ -272,21 +277,37 @@ void suspect_outlier(const Finding& finding, const std::vector<Shown>& shown, Te
   if (finding.title.find("persistently differed") != std::string::npos) {
     return suspect_either(loss, norm, out);
   }
-  if (norm != nullptr && std::isfinite(norm->ratio)) suspect_norm(*norm, out);
-  if (loss != nullptr && loss->effect > 0) {
+  const Shown* direction = of(shown, "direction");
+  const Shown* peak = of(shown, "peak");
+  const bool turned = direction != nullptr && direction->effect < 0;  // a scale does not turn it
+  const bool loses = loss != nullptr && loss->effect > 0;
+  if (norm != nullptr && std::isfinite(norm->ratio) && !turned) suspect_norm(*norm, out);
+  if (turned && !loses) {
+    out.emplace_back("a gradient whose sign is turned, or that is of another step or other data");
+  }
+  if (loses) {
     out.emplace_back(
         "other labels or inputs (mixed up, another normalisation, tokeniser or mask), or a loss "
         "that is reduced otherwise");
   } else if (loss != nullptr) {
     out.emplace_back("easier or repeated data, or a regularisation that is switched off");
   }
-  if (of(shown, "direction") != nullptr) {
-    out.emplace_back("labels that do not belong to their inputs, or a gradient of another step");
+  if (turned && loses) out.emplace_back("labels that do not belong to their inputs");
+  if (direction != nullptr && !turned) {
+    out.emplace_back("a larger batch, or samples that others read too");
   }
-  if (of(shown, "peak") != nullptr) out.emplace_back("single elements that were damaged");
+  if (peak != nullptr && peak->effect > 0) out.emplace_back("single elements that were damaged");
+  if (peak != nullptr && peak->effect < 0) out.emplace_back("noise that is added to the gradient");
   if (of(shown, "group_norm") != nullptr) {
     out.emplace_back("a layer that is frozen, scaled or dropped on these ranks alone");
   }
+}
+
+// NaN where it is not in the evidence.
+double number_of(const Finding& finding, std::string_view name) {
+  const auto found = std::ranges::find_if(finding.evidence,
+                                          [&](const auto& entry) { return entry.first == name; });
+  return found == finding.evidence.end() ? kNan : as_number(found->second);
 }
 
 std::string suspects(const Finding& finding, const std::vector<Shown>& shown) {
@@ -295,6 +316,10 @@ std::string suspects(const Finding& finding, const std::vector<Shown>& shown) {
       finding.evidence, [](const auto& entry) { return entry.first == "tokens_ratio"; });
   if (tokens != finding.evidence.end()) {
     out.emplace_back("prompts or padding that are not masked as on the others, or other lengths");
+  }
+  const auto layers = number_of(finding, "groups_different");
+  if (finding.check == "parameter-desync" && layers == 1 && finding.ranks.size() == 1) {
+    out.emplace_back("a write to that layer on this rank alone, or memory that changed by itself");
   }
   if (finding.check == "worker-outlier") suspect_outlier(finding, shown, out);
   if (finding.check == "pair-too-similar" || finding.check == "too-consistent") {
@@ -306,7 +331,26 @@ std::string suspects(const Finding& finding, const std::vector<Shown>& shown) {
 std::string since(const Finding& finding) {
   if (finding.first_step == finding.last_step)
     return fmt::format(", at step {}", finding.last_step);
+  const double equal = number_of(finding, kEqualUntil);
+  const auto first = static_cast<double>(finding.first_step);
+  if (equal + 1 < first) {
+    return fmt::format(", since a step from {} to {}, last seen at {}", equal + 1,
+                       finding.first_step, finding.last_step);
+  }
   return fmt::format(", since step {}, last seen at {}", finding.first_step, finding.last_step);
+}
+
+// Whether what was behind one step, its samples and layers, says more.
+bool is_of_a_step(const std::string& check) {
+  constexpr std::array kChecks{"nonfinite-gradient", "nonfinite-loss", "loss-event",
+                               "worker-outlier", "zero-gradient"};
+  return std::ranges::find(kChecks, check) != kChecks.end();
+}
+
+std::string blame_of(const Finding& finding) {
+  const auto rank =
+      finding.ranks.size() == 1 ? fmt::format(" --rank {}", finding.ranks.front()) : "";
+  return fmt::format("; presum blame RUN --step {}{}", finding.first_step, rank);
 }
 
 }  // namespace
@@ -321,6 +365,7 @@ Wording wording(const Finding& finding) {
   out.evidence = fmt::format("{}", fmt::join(found.phrases, "; "));
   const Explanation* of_check = explanation(finding.check);
   if (of_check != nullptr) out.more = "presum explain " + finding.check;
+  if (is_of_a_step(finding.check)) out.more += blame_of(finding);
   if (finding.severity == Severity::kInfo) return out;
   out.suspects = suspects(finding, found.shown);
   if (of_check != nullptr) out.consequence = of_check->consequence;

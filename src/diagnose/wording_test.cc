@@ -36,8 +36,44 @@ TEST(Wording, SaysSinceWhenWithHowMuchAndWhatItMayBe) {
             "gradient norm 3.97 times the others' (7 spreads above); began at step 101, certain at "
             "114");
   EXPECT_EQ(said.suspects, "a loss that is not divided by 4, as it is on the others");
-  EXPECT_EQ(said.more, "presum explain worker-outlier");
+  EXPECT_EQ(said.more, "presum explain worker-outlier; presum blame RUN --step 101 --rank 2");
   EXPECT_FALSE(said.consequence.empty());
+}
+
+// Statistics of one rank, each with how many spreads it is off.
+std::string suspects_of(const std::vector<std::pair<std::string, double>>& statistics,
+                        double ratio = 2) {
+  Finding f = outlier();
+  f.evidence.clear();
+  for (const auto& [name, effect] : statistics) {
+    f.evidence.insert(f.evidence.end(), {{"statistic", name}, {"effect_sd", effect}});
+    if (name == "norm") f.evidence.emplace_back("ratio", ratio);
+  }
+  return wording(f).suspects;
+}
+
+TEST(Wording, SuspectsFitAllThatIsKnown) {
+  EXPECT_NE(suspects_of({{"norm", 9}}).find("divided by 2"), std::string::npos);
+  EXPECT_EQ(suspects_of({{"direction", -9}, {"norm", 9}}).find("divided"), std::string::npos)
+      << "a scale does not turn a gradient";
+  EXPECT_NE(suspects_of({{"direction", -9}}).find("sign"), std::string::npos);
+  const auto labels = suspects_of({{"direction", -9}, {"loss", 5}});
+  EXPECT_NE(labels.find("labels that do not belong"), std::string::npos);
+  EXPECT_EQ(labels.find("sign"), std::string::npos);
+  EXPECT_NE(suspects_of({{"direction", 9}}).find("larger batch"), std::string::npos);
+  EXPECT_NE(suspects_of({{"peak", 9}}).find("damaged"), std::string::npos);
+  EXPECT_EQ(suspects_of({{"peak", -9}}).find("damaged"), std::string::npos);
+}
+
+TEST(Wording, BetweenTheLastEqualHashAndTheFirstOtherOne) {
+  Finding f = outlier();
+  f.check = "parameter-desync";
+  f.title = "Rank 0 held other parameters than the others";
+  f.evidence = {{"equal_until_step", std::int64_t{76}}};
+  EXPECT_TRUE(wording(f).sentence.ends_with("since a step from 77 to 101, last seen at 140"))
+      << wording(f).sentence;
+  f.evidence = {{"equal_until_step", std::int64_t{100}}};
+  EXPECT_TRUE(wording(f).sentence.ends_with("since step 101, last seen at 140"));
 }
 
 TEST(Wording, OfOneStep) {

@@ -125,7 +125,7 @@ void put_states(Encoder& encoder, const std::vector<StateHash>& states) {
   encoder.section(Section::kStates, [&](ByteWriter& w) {
     for (const StateHash& s : states) {
       w.put(s.group);
-      w.put(s.kind);
+      w.put(s.kind_and_shard());
       w.put(s.value);
     }
   });
@@ -249,17 +249,16 @@ bool valid_weights(const std::vector<MicroBatch>& micro) {
 
 bool read_states(SectionReader& body, std::vector<StateHash>& states) {
   const bool whole = read_list(body, states, std::size_t{2} * kGroupsMax, [&] {
-    StateHash s;
-    s.group = body.get<std::uint64_t>();
-    s.kind = body.get<StateHash::Kind>();
-    s.value = body.get<std::uint64_t>();
-    return s;
+    const auto group = body.get<std::uint64_t>();
+    const auto kind = body.get<std::uint32_t>();
+    return StateHash::of(group, kind, body.get<std::uint64_t>());
   });
   const bool known = std::all_of(states.begin(), states.end(), [](const StateHash& s) {
-    return s.kind == StateHash::Kind::kParameters || s.kind == StateHash::Kind::kBuffers;
+    return s.kind >= StateHash::Kind::kParameters && s.kind <= StateHash::Kind::kFrozen;
   });
-  return whole && known &&
-         distinct(states, [](const StateHash& s) { return std::pair(s.group, s.kind); });
+  return whole && known && distinct(states, [](const StateHash& s) {
+           return std::pair(s.group, s.kind_and_shard());
+         });
 }
 
 bool read_fingerprints(SectionReader& body, std::vector<FingerprintValue>& fingerprints) {

@@ -71,9 +71,21 @@ constexpr std::array kKinds = {
     FingerprintInfo{FingerprintKind::kClippedNorm, "clipped_norm", kNoise, true, "clip-norm"},
     FingerprintInfo{FingerprintKind::kGradNormTold, "grad_norm_told", kNoise, true, "clip-norm"},
     FingerprintInfo{FingerprintKind::kGradNormThen, "grad_norm_then", kNoise, true, "clip-norm"},
+    FingerprintInfo{FingerprintKind::kPassesCleared, "passes_cleared", kNoise, false,
+                    "lost-gradients"},
+    FingerprintInfo{FingerprintKind::kForwardsDetached, "forwards_detached", kNoise, false,
+                    "lost-gradients"},
     FingerprintInfo{FingerprintKind::kBatch, "batch", kDiffer, false, "duplicate-data"},
     FingerprintInfo{FingerprintKind::kUnreadInputs, "unread_inputs", kNoise, false, ""},
     FingerprintInfo{FingerprintKind::kLabels, "labels", kNoise, false, ""},
+    FingerprintInfo{FingerprintKind::kGradChanged, "grad_changed", kNoise, true, "lost-gradients"},
+    FingerprintInfo{FingerprintKind::kClipLimit, "clip_limit", kNoise, true, "clip-norm"},
+    FingerprintInfo{FingerprintKind::kUnchangedShare, "unchanged_share", kNoise, true,
+                    "no-progress"},
+    FingerprintInfo{FingerprintKind::kRecomputed, "recomputed", kNoise, false,
+                    "recompute-mismatch"},
+    FingerprintInfo{FingerprintKind::kComparedDifferent, "compared_different", kNoise, false,
+                    "state-desync"},
 };
 
 }  // namespace

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t kValuesMax = std::size_t{1} << 20;  // workers times kinds of fingerprints
 
-auto words(const StateHash& s) { return std::tuple(s.group, s.kind, s.value); }
+auto words(const StateHash& s) { return std::tuple(s.group, s.kind_and_shard(), s.value); }
 
 bool same_states(const std::vector<StateHash>& a, const std::vector<StateHash>& b) {
   return std::ranges::equal(a, b, {}, words, words);

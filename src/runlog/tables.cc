@@ -61,7 +61,7 @@ struct StateCodec {
   static void bind(Statement& row, int at, const std::vector<StateHash>& states) {
     std::vector<std::uint64_t> words;
     for (const StateHash& s : states) {
-      words.insert(words.end(), {s.group, static_cast<std::uint64_t>(s.kind), s.value});
+      words.insert(words.end(), {s.group, s.kind_and_shard(), s.value});
     }
     row.bind_blob(at, std::as_bytes(std::span(words)));
   }
@@ -70,7 +70,8 @@ struct StateCodec {
     const auto words = Codec<std::vector<std::uint64_t>>::read(row, at);
     std::vector<StateHash> out;
     for (std::size_t i = 0; i + kWords <= words.size(); i += kWords) {
-      out.push_back({words[i], static_cast<StateHash::Kind>(words[i + 1]), words[i + 2]});
+      out.push_back(
+          StateHash::of(words[i], static_cast<std::uint32_t>(words[i + 1]), words[i + 2]));
     }
     return out;
   }

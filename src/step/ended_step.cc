@@ -68,7 +68,8 @@ void Contents::indices(std::span<const std::uint64_t> indices) {
 }
 
 Status Contents::state(const Layout& layout, StateHash::Kind kind, std::uint32_t index,
-                       const void* data, std::size_t count, std::uint32_t element_bytes) {
+                       const void* data, std::size_t count, std::uint32_t element_bytes,
+                       std::uint32_t shard) {
   const auto dtype = element_bytes == 2   ? Dtype::kBF16
                      : element_bytes == 4 ? Dtype::kF32
                                           : Dtype::kF64;
@@ -80,22 +81,34 @@ Status Contents::state(const Layout& layout, StateHash::Kind kind, std::uint32_t
                 fmt::format("a state of {} bytes an element", element_bytes));
   }
   const auto sums = observe::gradient_pass(data, count, dtype, {});
-  return state_sum(layout, kind, index, sums.fingerprint);
+  return state_sum(layout, kind, index, sums.fingerprint, shard);
 }
 
 Status Contents::state_sum(const Layout& layout, StateHash::Kind kind, std::uint32_t index,
-                           std::uint64_t fingerprint) {
+                           std::uint64_t fingerprint, std::uint32_t shard) {
   const Layout::Tensor* what = layout.hashed(kind, index);
   if (what == nullptr) {
     return fail(ErrorCode::kInvalidArgument, fmt::format("unknown parameter or buffer {}", index));
   }
-  const std::uint64_t group = layout.group_id(*what);
-  auto& states = report.states;
-  auto at = std::ranges::find_if(
-      states, [&](const StateHash& s) { return s.kind == kind && s.group == group; });
-  if (at == states.end()) at = states.insert(at, {.group = group, .kind = kind, .value = 0});
-  at->value += mix64(fingerprint ^ what->id);
+  if (shard > StateHash::kShardsMax) {
+    return fail(ErrorCode::kInvalidArgument, fmt::format("a shard of number {}", shard));
+  }
+  add_state({.group = layout.group_id(*what), .kind = kind, .shard = shard},
+            mix64(fingerprint ^ what->id));
   return {};
+}
+
+void Contents::watched(std::string_view name, std::uint32_t index, std::uint64_t fingerprint) {
+  add_state({.group = name_hash(name), .kind = StateHash::Kind::kWatched},
+            mix64(fingerprint ^ splitmix64(index)));
+}
+
+void Contents::add_state(StateHash of, std::uint64_t value) {
+  auto at = std::ranges::find_if(report.states, [&](const StateHash& s) {
+    return s.group == of.group && s.kind_and_shard() == of.kind_and_shard();
+  });
+  if (at == report.states.end()) at = report.states.insert(at, of);
+  at->value += value;
 }
 
 EndedStep::EndedStep(std::shared_ptr<const Layout> layout, packet::Header header,

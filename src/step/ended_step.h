@@ -37,9 +37,13 @@ struct Contents {
   // See Observer::state and Observer::state_sum.
   void begin_states() { report.states.clear(); }
   Status state(const Layout& layout, StateHash::Kind kind, std::uint32_t index, const void* data,
-               std::size_t count, std::uint32_t element_bytes);
+               std::size_t count, std::uint32_t element_bytes, std::uint32_t shard);
   Status state_sum(const Layout& layout, StateHash::Kind kind, std::uint32_t index,
-                   std::uint64_t fingerprint);
+                   std::uint64_t fingerprint, std::uint32_t shard);
+  void watched(std::string_view name, std::uint32_t index, std::uint64_t fingerprint);
+
+ private:
+  void add_state(StateHash of, std::uint64_t value);
 };
 
 // A step that has ended, until its packet is made. Apart from the recorder that it comes from: on

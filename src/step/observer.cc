@@ -142,13 +142,21 @@ void Observer::audit(const AuditRecord& audit) { state_->steps.contents().report
 void Observer::begin_states() { state_->steps.contents().begin_states(); }
 
 Status Observer::state(StateHash::Kind kind, std::uint32_t index, const void* data,
-                       std::size_t count, std::uint32_t element_bytes) {
+                       std::size_t count, std::uint32_t element_bytes, std::uint32_t shard) {
   return state_->steps.contents().state(state_->steps.layout(), kind, index, data, count,
-                                        element_bytes);
+                                        element_bytes, shard);
 }
 
-Status Observer::state_sum(StateHash::Kind kind, std::uint32_t index, std::uint64_t fingerprint) {
-  return state_->steps.contents().state_sum(state_->steps.layout(), kind, index, fingerprint);
+Status Observer::state_sum(StateHash::Kind kind, std::uint32_t index, std::uint64_t fingerprint,
+                           std::uint32_t shard) {
+  return state_->steps.contents().state_sum(state_->steps.layout(), kind, index, fingerprint,
+                                            shard);
+}
+
+void Observer::watch(std::string_view name) { state_->steps.worker().watch(name); }
+
+void Observer::watched(std::string_view name, std::uint32_t index, std::uint64_t fingerprint) {
+  state_->steps.contents().watched(name, index, fingerprint);
 }
 
 Packet Observer::end_step(const StepEnd& end) { return step::end_step(state_->steps, end); }

@@ -29,9 +29,11 @@ Worker::Worker(ObserverOptions options) : options_(std::move(options)) {
 }
 
 Packet Worker::hello(const std::vector<GroupName>& groups) const {
-  return packet::encode(
-      packet::Hello{.header = {.identity = options_.identity},
-                    .facts = {.host = options_.host, .facts = options_.facts, .groups = groups}});
+  auto all = groups;
+  all.insert(all.end(), watched_.begin(), watched_.end());
+  return packet::encode(packet::Hello{
+      .header = {.identity = options_.identity},
+      .facts = {.host = options_.host, .facts = options_.facts, .groups = std::move(all)}});
 }
 
 void Worker::fact(std::string_view key, std::string_view value) {
@@ -42,6 +44,12 @@ void Worker::fact(std::string_view key, std::string_view value) {
   } else {
     facts.emplace_back(key, shortened(value));
   }
+}
+
+void Worker::watch(std::string_view name) {
+  const std::uint64_t id = name_hash(name);
+  if (std::ranges::find(watched_, id, &GroupName::id) != watched_.end()) return;
+  watched_.push_back({.id = id, .elements = 0, .name = std::string(name)});
 }
 
 Packet Worker::note(bool final, std::uint64_t sent, std::uint64_t dropped, std::string_view text,

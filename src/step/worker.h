@@ -17,6 +17,7 @@ class Worker {
   const Identity& identity() const { return options_.identity; }
   std::uint32_t sketch_size() const { return options_.sketch_size; }
   void fact(std::string_view key, std::string_view value);
+  void watch(std::string_view name);  // see Observer::watch
 
   Packet hello(const std::vector<GroupName>& groups) const;
   // See Observer::note and Observer::broken.
@@ -26,6 +27,7 @@ class Worker {
 
  private:
   ObserverOptions options_;
+  std::vector<GroupName> watched_;
 };
 
 }  // namespace presum::step

@@ -1,24 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hashes of parameters and buffers as they are before a forward pass."""
+"""Hashes of parameters, buffers and optimiser state as they are before a forward pass."""
 
 from __future__ import annotations
 
 import ctypes
 import re
 import weakref
-from collections.abc import Collection, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
-from presum._core import Observer
+from presum._core import EndedStep, Observer
 from presum.devices.gradient_pass import dense, fingerprint
 from presum.devices.readable import is_distributed, readable
 from presum.fingerprints.families import WORD
 
 SLICES = 25
-PARAMETERS, BUFFERS = 1, 2
+OPTIMIZER_SLICES = 50
+PARAMETERS, BUFFERS, OPTIMIZER, WATCHED, FROZEN = range(1, 6)
+COUNT = (1 << 32) - 1  # the number under which what is watched tells how many tensors it has
+SHARDED_STATE = ("ZeroRedundancyOptimizer",)  # each rank has a part of it
 SENTINELS = 4
 SENTINEL_VALUES = 64
 
@@ -69,16 +73,47 @@ def _held(module: nn.Module, where: str, wanted: dict[str, torch.Tensor]) -> lis
     return found
 
 
+class HashedTensor(NamedTuple):
+    """A tensor that is due: its number among those of its kind, and this rank's part of it."""
+
+    of: int
+    number: int
+    block: torch.Tensor
+    shard: int = 0  # which part, from 1; 0: the whole
+    name: str = ""  # of what is watched
+
+
+class LateState(NamedTuple):
+    """Its hash, perhaps on a device."""
+
+    of: int
+    number: int
+    shard: int
+    name: str
+    value: Any
+
+    def tell(self, to: EndedStep | Observer) -> None:
+        """Once it is a number."""
+        if self.of == WATCHED:
+            to.watched(self.name, self.number, self.value)
+        else:
+            to.state_sum(self.of, self.number, self.value, self.shard)
+
+
 class StateSchedule:
-    """Which tensors are hashed when: all at the first step, then one slice after the other."""
+    """Which tensors are hashed when: all at the first step, then one slice after the other; of an
+    optimiser's state one slice from the second step on."""
 
     def __init__(
         self,
         parameters: Sequence[weakref.ref[nn.Parameter]],
         buffers: Sequence[NamedState],
+        optimizers: Sequence[weakref.ref[Optimizer]] = (),
         *,
         every: int,
     ) -> None:
+        self._optimizers = optimizers
+        self._watched: dict[str, Callable[[], list[torch.Tensor]]] = {}
         self._parameters = parameters
         self._buffers = buffers
         self._every = every
@@ -87,16 +122,53 @@ class StateSchedule:
         self._as_stepped: list[tuple[int, int]] | None = None
         self._values: list[torch.Tensor | bytes | None] = []
 
-    def due(self, of: int, step: int) -> Iterator[tuple[int, torch.Tensor]]:
-        """Index and elements of each tensor that is hashed at a step."""
+    def watch(self, name: str, tensors: Callable[[], list[torch.Tensor]]) -> None:
+        """Something else that must be equal on all workers."""
+        self._watched[name] = tensors
+
+    def due(self, of: int, step: int) -> Iterator[HashedTensor]:
+        """What is hashed at a step, of one kind; frozen parameters come with the buffers."""
         number = step // self._every
-        first, stride = (0, 1) if step == 0 else (number % SLICES, SLICES)
-        count = len(self._parameters) if of == PARAMETERS else len(self._buffers)
-        for index in range(first, count, stride):
+        if of == OPTIMIZER:
+            yield from self._optimizer_due(number)
+            return
+        if of == WATCHED:
+            yield from self._watched_due(step)
+            return
+        for index in _slice(step, number, self._count(of)):
             held = (self._parameters[index] if of == PARAMETERS else self._buffers[index].tensor)()
-            found = elements(held) if held is not None else None
-            if found is not None:
-                yield index, found
+            kind = of
+            if of == BUFFERS and self._buffers[index].where == "_parameters":
+                kind = FROZEN
+            if held is not None:
+                yield from _part(kind, index, held)
+
+    def _count(self, of: int) -> int:
+        return len(self._parameters) if of == PARAMETERS else len(self._buffers)
+
+    def _optimizer_due(self, number: int) -> Iterator[HashedTensor]:
+        if number == 0:
+            return
+        optimizers = [optimizer for held in self._optimizers if (optimizer := held()) is not None]
+        if any(type(optimizer).__name__ in SHARDED_STATE for optimizer in optimizers):
+            return
+        for index in range(number % OPTIMIZER_SLICES, len(self._parameters), OPTIMIZER_SLICES):
+            parameter = self._parameters[index]()
+            if parameter is None:
+                continue
+            for optimizer in optimizers:
+                state = optimizer.state.get(parameter, {})
+                for key in sorted(state, key=str):
+                    if isinstance(state[key], torch.Tensor):
+                        yield from _part(OPTIMIZER, index, state[key])
+
+    def _watched_due(self, step: int) -> Iterator[HashedTensor]:
+        for name, held in self._watched.items():
+            tensors = held()
+            yield HashedTensor(WATCHED, COUNT, torch.tensor([len(tensors)]), 0, name)
+            for index in _slice(step, step // self._every, len(tensors)):
+                for found in _part(WATCHED, index, tensors[index]):
+                    yield found._replace(name=name)
 
     def stepped(self) -> None:
         """Remember the parameters as the optimiser has left them."""
@@ -150,21 +222,74 @@ def elements(tensor: torch.Tensor) -> torch.Tensor | None:
     return block
 
 
-def report_on_host(observer: Observer, of: int, due: Iterator[tuple[int, torch.Tensor]]) -> None:
-    for index, block in due:
+def _slice(step: int, number: int, count: int) -> range:
+    first, stride = (0, 1) if step == 0 else (number % SLICES, SLICES)
+    return range(first, count, stride)
+
+
+def _part(of: int, index: int, tensor: Any) -> Iterator[HashedTensor]:
+    """What this rank has of it, if that can be read."""
+    shard = shard_of(tensor)
+    if shard is None:
+        return
+    found = elements(tensor._local_tensor if is_distributed(tensor) else tensor)
+    if found is not None:
+        yield HashedTensor(of, index, found, shard)
+
+
+def shard_of(tensor: Any) -> int | None:
+    """Which part of a DTensor this rank holds, from 1; 0 where it holds the whole; None where it
+    holds a summand, or nothing."""
+    if not is_distributed(tensor):
+        return 0
+    place, parts = 0, 1
+    coordinates = tensor.device_mesh.get_coordinate()
+    if coordinates is None or any(placement.is_partial() for placement in tensor.placements):
+        return None
+    for dim, placement in enumerate(tensor.placements):
+        if not placement.is_replicate():
+            size = tensor.device_mesh.size(dim)
+            place, parts = place * size + coordinates[dim], parts * size
+    return place + 1 if parts > 1 else 0
+
+
+def tensors_of(watched: object) -> Callable[[], list[torch.Tensor]]:
+    """What a program asks to watch: a module, of which parameters and buffers count, or tensors.
+
+    Raises:
+        ValueError: neither.
+    """
+    if isinstance(watched, nn.Module):
+        module = weakref.ref(watched)
+        return lambda: [] if (m := module()) is None else [*m.parameters(), *m.buffers()]
+    given = watched.values() if isinstance(watched, Mapping) else watched
+    listed = list(given) if isinstance(given, Iterable) else []
+    wrong = next((x for x in listed if not isinstance(x, torch.Tensor)), None)
+    if isinstance(watched, (str, torch.Tensor)) or not listed or wrong is not None:
+        what = type(watched if wrong is None else wrong).__name__
+        raise ValueError(f"presum: watch needs a module, or one or more tensors, not {what}")
+    return lambda: listed
+
+
+def report_on_host(observer: Observer, due: Iterator[HashedTensor]) -> None:
+    for one in due:
+        block = one.block
         if not block.is_cpu:
             raise RuntimeError(f"a tensor moved to {block.device} after attach")
-        observer.state(of, index, block.data_ptr(), block.numel(), block.element_size())
+        if one.of == WATCHED:
+            observer.watched(one.name, one.number, int(fingerprint(block)) & WORD)
+        else:
+            size = block.element_size()
+            observer.state(one.of, one.number, block.data_ptr(), block.numel(), size, one.shard)
 
 
-def queue_on_device(
-    of: int, due: Iterator[tuple[int, torch.Tensor]], device: torch.device
-) -> list[tuple[int, int, torch.Tensor | int]]:
-    """Queues the fingerprints where the tensors are: of, index, value. A value that is in host
-    memory beside a device is a number at once: to send it there and back would wait."""
-    queued: list[tuple[int, int, torch.Tensor | int]] = []
-    for index, block in due:
-        value = fingerprint(block)
+def queue_on_device(due: Iterator[HashedTensor], device: torch.device) -> list[LateState]:
+    """Queues the hashes where the tensors are. One of host memory beside a device is a number at
+    once: to send it there and back would wait."""
+    queued = []
+    for one in due:
+        value = fingerprint(one.block)
         known = value.is_cpu and device.type != "cpu"
-        queued.append((of, index, int(value) & WORD if known else value))
+        late = int(value) & WORD if known else value
+        queued.append(LateState(one.of, one.number, one.shard, one.name, late))
     return queued

@@ -23,11 +23,15 @@ from presum.fingerprints.samples import BatchFinder, BatchGuess, ForwardMoment, 
 from presum.fingerprints.settings import Dtypes, Modes, NormBatches, OptimizerSettings, determinism
 from presum.fingerprints.states import (
     BUFFERS,
+    OPTIMIZER,
     PARAMETERS,
+    WATCHED,
+    LateState,
     NamedState,
     StateSchedule,
     queue_on_device,
     report_on_host,
+    tensors_of,
 )
 
 MICRO_BATCHES_MAX = 2048
@@ -75,12 +79,12 @@ class TakenFingerprints:
 
     values: LateValues = field(default_factory=list)
     rows: list[MicroBatchSamples] = field(default_factory=list)
-    states: list[tuple[int, int, Any]] = field(default_factory=list)  # of a device's tensors
+    states: list[LateState] = field(default_factory=list)  # of a device's tensors
 
     def tensors(self) -> list[torch.Tensor]:
         """What is not a number yet."""
         rows = [x for r in self.rows for x in (r.hashes, r.others)]
-        others = [x for _, x in self.values] + [x for _, _, x in self.states]
+        others = [x for _, x in self.values] + [state.value for state in self.states]
         return [x for x in [*rows, *others] if isinstance(x, torch.Tensor)]
 
     def with_numbers(self, words: Sequence[Sequence[int]]) -> TakenFingerprints:
@@ -91,8 +95,8 @@ class TakenFingerprints:
             (kind, next(rest)[0] if isinstance(x, torch.Tensor) else x) for kind, x in self.values
         ]
         states = [
-            (of, index, next(rest)[0] if isinstance(x, torch.Tensor) else x)
-            for of, index, x in self.states
+            s._replace(value=next(rest)[0]) if isinstance(s.value, torch.Tensor) else s
+            for s in self.states
         ]
         return TakenFingerprints(values, rows, states)
 
@@ -132,14 +136,16 @@ class StepFingerprints:
         self._settings = OptimizerSettings(optimizers) if optimizers else None
         self._every = every
         self._others = "buffers" if "buffers" in families else "parameters"  # frozen ones
-        self._states = StateSchedule(parameters, buffers, every=every)
+        held = [weakref.ref(optimizer) for optimizer in optimizers]
+        self._states = StateSchedule(parameters, buffers, held, every=every)
         self._samples = BatchFinder(families, module, data)
         self._values: LateValues = []
+        self._next: Values = []  # of the step that is to begin
         self._norm_batches = NormBatches(module)
         self._tells_draws = not calls_dropout(module)
         self._before_forward: LateValues | None = None
         self._before_broadcast: LateValues | None = None
-        self._queued: list[tuple[int, int, Any]] = []
+        self._queued: list[LateState] = []
         self._facts = ChangingFacts(observer.fact)
         self._last: Batch | None = None  # of the step before
 
@@ -184,7 +190,7 @@ class StepFingerprints:
 
     def before_step(self, step: int, *, on_host: bool) -> None:
         """The first training forward of a step is about to begin."""
-        self._values = []
+        self._values, self._next = [*dict(self._next).items()], []
         for family, read in self._readers:
             self._values += self._families.call(family, read) or []
         if self._before_broadcast is None:
@@ -198,7 +204,9 @@ class StepFingerprints:
         self._queued = []
         if on_host:
             self._observer.begin_states()
-        for family, of in (("parameters", PARAMETERS), (self._others, BUFFERS)):
+        due = [("parameters", PARAMETERS), (self._others, BUFFERS)]
+        due += [("optimizer", OPTIMIZER), ("parameters", WATCHED)]
+        for family, of in due:
             self._families.call(family, self._take_states, of, step, on_host)
 
     def after_forward(self) -> None:
@@ -210,10 +218,10 @@ class StepFingerprints:
     def _take_states(self, of: int, step: int, on_host: bool) -> None:
         due = self._states.due(of, step)
         if not on_host:
-            self._queued += queue_on_device(of, due, self._device)
+            self._queued += queue_on_device(due, self._device)
             return
         try:
-            report_on_host(self._observer, of, due)
+            report_on_host(self._observer, due)
         except Exception:
             self._observer.begin_states()  # half of a slice would differ from the others' whole
             raise
@@ -222,6 +230,20 @@ class StepFingerprints:
         """A norm of the step's gradient, where it is one of this rank's own."""
         call = self._families.call
         self._values += call("optimizer", norm_values, name, norm, self._device) or []
+
+    def watch(self, name: str, watched: object) -> None:
+        """What else must be equal on all workers. Raises ValueError for what is no tensor."""
+        self._states.watch(name, tensors_of(watched))
+        self._observer.watch(name)
+        self._found()
+
+    def tell_next(self, name: str, value: int) -> None:
+        """Of the next step that begins."""
+        self._next.append((KIND[name], value))
+
+    def tell(self, values: LateValues) -> None:
+        """More of the step under way."""
+        self._values += values
 
     def norm_of(self, name: str, gradients: Sequence[torch.Tensor]) -> None:
         """The norm of these, as they are now."""
@@ -245,14 +267,12 @@ class StepFingerprints:
         self._families.call("data", self._report_rows, prints.rows, step)
         self._families.call("sampler", self._report_sources, prints.rows, step)
 
-    def report_states(
-        self, states: Sequence[tuple[int, int, Any]], to: EndedStep | Observer
-    ) -> None:
+    def report_states(self, states: Sequence[LateState], to: EndedStep | Observer) -> None:
         """Of tensors on a device, once their numbers are there."""
         if states:
             to.begin_states()
-        for of, index, value in states:
-            to.state_sum(of, index, value)
+        for state in states:
+            state.tell(to)
 
     def _report_rows(self, rows: list[MicroBatchSamples], step: EndedStep) -> None:
         unread = sum(micro.unread for micro in rows)

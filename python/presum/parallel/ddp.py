@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.autograd import Variable
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel.distributed import _DDPJoinHook
 
@@ -166,11 +165,7 @@ class DdpSource(GradientSource):
         if sums:
             self._read_left_out()
         if recorder.observer.reduced_is_due():
-            # Twice: with a static graph DDP's own first callback queues another one.
-            hook = Hook(recorder, self._after_reduction)
-            Variable._execution_engine.queue_callback(
-                lambda: Variable._execution_engine.queue_callback(hook)
-            )
+            self.queue_last(Hook(recorder, self._after_reduction))
 
     def _read_left_out(self) -> None:
         """Parameters that only earlier micro-batches used hold a gradient that is summed too; in

@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.autograd import Variable
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard import _fsdp_param_group
 
@@ -74,10 +73,18 @@ class FsdpSource(GradientSource):
                 recorder.read(place, gradient, reduced=False)
 
     def queue(self, hook: Hook) -> None:
-        # Twice: FSDP reduces the last groups in a callback of its own.
-        Variable._execution_engine.queue_callback(
-            lambda: Variable._execution_engine.queue_callback(hook)
-        )
+        self.queue_last(hook)
+
+    def accumulated(self) -> list[torch.Tensor | None]:
+        found: list[torch.Tensor | None] = [None] * len(self._places)
+        for group in (reference() for reference in self._groups):
+            for one in () if group is None else group.fsdp_params:
+                place = self._places.get(id(one))
+                if place is not None and place < len(found):
+                    own = getattr(one, "_unsharded_param", None)
+                    sum_ = one.unsharded_accumulated_grad
+                    found[place] = sum_ if sum_ is not None or own is None else own.grad
+        return found
 
     def pass_is_over(self) -> None:
         if not self.recorder.in_backward:

@@ -34,7 +34,6 @@ class Target:
     device: torch.device
     source: Callable[[int], GradientSource]  # by the cadence at which steps are recorded
     ignored: Collection[str] = field(default=())  # by the wrapper
-    sharded: bool = False  # workers hold different parts of the parameters
 
 
 class WatchOptions(NamedTuple):
@@ -228,7 +227,6 @@ def _fsdp(model: nn.Module, group: dist.ProcessGroup | None, options: WatchOptio
         parameters=_trainable(model),
         device=groups[0].device,
         source=lambda every: _fsdp_source(model, options, every),
-        sharded=True,
     )
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any, NamedTuple
 
 import torch
@@ -10,6 +11,7 @@ from torch import nn
 
 from presum.fingerprints.step import MicroBatchSamples
 from presum.steps.setup import RecorderSetup
+from presum.steps.turns import OptimizerTurn, TrainingForward
 from presum.torch_events.hooks import EventListener, OutputHook, belongs_to
 from presum.torch_events.losses import (
     Scalar,
@@ -36,8 +38,10 @@ class ForwardFacts(NamedTuple):
 class ForwardPasses:
     """Of one model: has backward passes told that begin at what they gave."""
 
-    def __init__(self, setup: RecorderSetup, inner: nn.Module | None) -> None:
+    def __init__(self, setup: RecorderSetup, inner: nn.Module | None, turn: OptimizerTurn) -> None:
         self._setup = setup
+        self._turn = turn
+        self._inner = None if inner is None else weakref.ref(inner)
         self._shifts_labels = inner is not None and shifts_labels(inner)
         self._forwards = 0
         self._rows: MicroBatchSamples | None = None  # of the last one, until a pass takes them
@@ -57,10 +61,19 @@ class ForwardPasses:
         facts = ForwardFacts(self._forwards, None, 0, None, None)
         if recorded and (loss is not None or other is not None):
             facts = self._facts_of(args, kwargs)
+            if self._is_training():
+                has_loss = loss is not None and loss is not output
+                wanted = any(_is_differentiated(x) for x in (*args, *kwargs.values()))
+                forward = TrainingForward(has_loss, wanted, facts.rows)
+                self._turn.forward(self._forwards, forward)
         if loss is not None:
             _watch(listener, loss, facts._replace(loss=kept_value(loss)) if recorded else facts)
         if other is not None:
             _watch(listener, other, facts)
+
+    def _is_training(self) -> bool:
+        inner = None if self._inner is None else self._inner()
+        return inner is not None and inner.training
 
     def take_rows(self) -> MicroBatchSamples | None:
         """Of the last forward, if no backward pass has them yet."""
@@ -74,6 +87,10 @@ class ForwardPasses:
         tokens = count_tokens(args, kwargs, on_host=self._setup.on_host, shifted=shifted)
         share = share_of_tokens(kwargs, tokens, TAPS.items)
         return ForwardFacts(self._forwards, None, tokens, share, rows)
+
+
+def _is_differentiated(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and value.requires_grad
 
 
 def _watch(listener: EventListener, output: torch.Tensor, facts: ForwardFacts) -> None:

@@ -93,6 +93,18 @@ class GradientSource:
         """Have it called at the end of the backward pass under way."""
         Variable._execution_engine.queue_callback(hook)
 
+    def queue_last(self, hook: Hook) -> None:
+        """Likewise, after the framework has reduced. Twice: with a static graph DDP's own first
+        callback queues another one, and FSDP reduces the last groups in one."""
+        Variable._execution_engine.queue_callback(
+            lambda: Variable._execution_engine.queue_callback(hook)
+        )
+
+    def accumulated(self) -> list[torch.Tensor | None]:
+        """What passes have left of each parameter's gradient."""
+        alive = (reference() for reference in self.recorder.setup.parameters)
+        return [None if parameter is None else parameter.grad for parameter in alive]
+
     def held(self) -> Scalar:
         """How large what ``.grad`` holds is at most: 0 where that is nothing, or zeros."""
         return 0.0

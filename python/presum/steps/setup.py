@@ -37,6 +37,7 @@ class RecorderSetup:
     optimizers: Sequence[weakref.ref[Optimizer]]
     scaler: torch.amp.GradScaler | None
     every: int
+    verify_every: int | None  # recorded steps of which a micro-batch is computed once more
     sketch_size: int
     fingerprints: StepFingerprints
     send: Callable[[bytes | LatePacket], None]

@@ -14,14 +14,19 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from presum._core import canonical_name
 from presum.devices.gradient_pass import poll_host_copies
-from presum.fingerprints.families import Values
+from presum.fingerprints.families import KIND, Values
 from presum.fingerprints.step import MicroBatchSamples
+from presum.steps.copies import differing, told
 from presum.steps.ended_steps import EndedSteps
 from presum.steps.forwards import ForwardFacts, ForwardPasses
 from presum.steps.gradient_reader import GradientReader
 from presum.steps.gradient_source import AuditResult, GradientSource, in_backward
+from presum.steps.recompute import Recomputation
+from presum.steps.rounded import RoundedUpdates
 from presum.steps.setup import RecorderSetup
+from presum.steps.turns import OptimizerTurn
 from presum.torch_events.clipping import CLIPS
 from presum.torch_events.hooks import Hook, OptimizerHook, in_optimizer_step
 from presum.torch_events.losses import Scalar, kept_value
@@ -52,7 +57,10 @@ class StepRecorder:
         self.reads_sums = False  # of the pass under way, what ``.grad`` holds
         self.reads_arrivals = False  # likewise, what is added to it
         self._fingerprints = setup.fingerprints
-        self._forwards = ForwardPasses(setup, source.inner())
+        self._turn = OptimizerTurn(setup, source)
+        self._rounded = RoundedUpdates()
+        self._recomputation = None if setup.verify_every is None else Recomputation(setup)
+        self._forwards = ForwardPasses(setup, source.inner(), self._turn)
         self._reader = GradientReader(setup)
         self._ended = EndedSteps(setup)
         self._scaled = setup.scaler is not None
@@ -84,6 +92,10 @@ class StepRecorder:
             ),
             inner.register_forward_pre_hook(Hook(self, self._before_inner_forward)),
         ]
+        if self._recomputation is not None:
+            keep, gave = Hook(self, self._keep_forward), Hook(self, self._forward_gave)
+            self._handles += [inner.register_forward_pre_hook(keep, with_kwargs=True)]
+            self._handles += [inner.register_forward_hook(gave)]
         for number, reference in enumerate(self.setup.optimizers):
             optimizer = reference()
             if optimizer is not None:
@@ -140,6 +152,20 @@ class StepRecorder:
     def final_values(self) -> Values:
         """Fingerprints of what ended after the last step."""
         return self._fingerprints.final_values()
+
+    def watch(self, name: str, watched: object) -> None:
+        """Something else that must be equal on all ranks. Raises ValueError."""
+        self._fingerprints.watch(name, watched)
+
+    def compare(self, name: str, copies: Sequence[tuple[str, torch.Tensor]]) -> list[str]:
+        """Copies of parameters, now. Raises ValueError."""
+        own = {canonical_name(self.setup.names[place]): p for place, p in self.setup.alive()}
+        different = differing(own, copies)
+        self._fingerprints.tell_next("compared_different", len(different))
+        if different:
+            self.observer.fact("compared_different", told(name, different, len(copies)))
+            self.setup.hello()
+        return different
 
     # ---- the end
 
@@ -241,6 +267,7 @@ class StepRecorder:
         share = None if facts.share is None else number(facts.share)
         self.observer.reached(facts.forward, loss, number(facts.tokens), share)
         self._pass_rows.setdefault(facts.forward, facts.rows)
+        self._turn.reached(facts.forward)
         self.queue_end()
 
     def queue_end(self) -> None:
@@ -297,6 +324,7 @@ class StepRecorder:
         self._pass_rows = {}
         observer = self.observer
         observer.forget_reached()
+        self._turn.pass_begins()
         begins = observer.window_begins and observer.next_is_recorded
         self._held = 0.0
         if not self.source.sees_zeroing or not (begins or observer.in_window):
@@ -305,11 +333,14 @@ class StepRecorder:
         nothing = not isinstance(self._held, torch.Tensor) and self._held == 0
         if nothing and observer.in_window:
             self._zeroed()
+        elif nothing:
+            self._turn.zeroed(self._scale_of_pass)
         if not nothing and observer.window_begins:
             self.source.listen_to_arrivals()
 
     def _zeroed(self) -> None:
         """Without an optimiser parameters that changed tell of its step."""
+        self._turn.zeroed(self._scale_of_pass)
         changed = not self.setup.optimizers and self._versions_now() != self._versions
         self.observer.zeroed(changed)
         self._send_ended()
@@ -370,6 +401,11 @@ class StepRecorder:
             factor,
             part,
         )
+        self._turn.pass_ends(self._pass_rows.values())
+        if self._recomputation is not None:
+            self._recomputation.pass_ended()
+        if self._turn.suspects:
+            self.source.queue_last(Hook(self, self._turn.keep))
         if observer.in_window and not self.setup.optimizers:
             self._versions = self._versions_now()
 
@@ -379,6 +415,7 @@ class StepRecorder:
             self.pass_begins(reduces=False, more_follow=True, readable=False)
         if self.observer.open:
             self.end_step()
+        self._turn.hands_over(self._scale_of_pass)
         self.observer.reduction(not self.is_captured())
         if self.observer.records:
             self.begin_reading()
@@ -420,17 +457,22 @@ class StepRecorder:
         except Exception:
             log.debug("presum: after a step", exc_info=True)
 
-    def _before_optimizer_step(self, *_: object) -> None:
+    def _before_optimizer_step(self, optimizer: Optimizer, *_: object) -> None:
+        if self.observer.in_window or self.observer.open:
+            self._fingerprints.tell(self._turn.optimizer_begins(self._scale_of_pass))
+            self._rounded.before(optimizer)
+            self._verify()
         self.observer.optimizer_begins()
         self._look_for_zeros()
 
-    def _clips(self, parameters: Sequence[torch.Tensor], norm: object) -> None:
+    def _clips(self, parameters: Sequence[torch.Tensor], norm: object, limit: object) -> None:
         """Gradients are about to be clipped. Only all of the model's count."""
         if not (self.observer.in_window or self.observer.open):
             return
         own = {id(p) for _, p in self.setup.alive() if p.grad is not None}
         if own and own == {id(p) for p in parameters if p.grad is not None}:
             self._norm("clip_norm", norm, "clipped_norm")
+            self._fingerprints.norm("clip_limit", limit)
 
     def _norm(self, name: str, norm: object, of_gradients: str) -> None:
         """A norm that the program uses; once in so many times with that of the gradients now."""
@@ -456,7 +498,39 @@ class StepRecorder:
         if self.observer.in_optimizer_step and not in_optimizer_step():
             self.observer.optimizer_fails()
 
-    def _after_optimizer_step(self, which: int, *_: object) -> None:
+    def _verify(self) -> None:
+        """What came of computing a micro-batch once more, if one was kept."""
+        inner = self.source.inner()
+        if self._recomputation is None or inner is None:
+            return
+        self.off = True  # its hooks are called once more as well
+        try:
+            verdict = self._recomputation.verdict(inner)
+        finally:
+            self.off = self.failed
+        if verdict is None:
+            return
+        self._fingerprints.tell([(KIND["recomputed"], verdict.answer)])
+        if verdict.different:
+            self.observer.fact("recomputed_different", verdict.text(len(self.setup.names)))
+            self.setup.hello()
+
+    def _keep_forward(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        """The step's first micro-batch, where it is to be computed once more."""
+        every, observer = self.setup.verify_every, self.observer
+        due = observer.window_begins and observer.next_is_recorded
+        if in_backward() or not torch.is_grad_enabled() or self._recomputation is None or not every:
+            return
+        if due and module.training and observer.turn // self.setup.every % every == 0:
+            self._recomputation.keep(module, args, kwargs)
+
+    def _forward_gave(self, _module: nn.Module, _args: Any, output: Any) -> None:
+        if self._recomputation is not None and not in_backward():
+            self._recomputation.gave(output)
+
+    def _after_optimizer_step(self, which: int, optimizer: Optimizer, *_: object) -> None:
+        self._turn.stepped()
+        self._fingerprints.tell(self._rounded.after(optimizer))
         self.observer.optimizer_steps(which)
         self._send_ended()
         poll_host_copies()

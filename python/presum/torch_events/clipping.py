@@ -12,7 +12,7 @@ from torch.nn.utils import clip_grad
 from presum.torch_events.hooks import Handle
 from presum.torch_events.taps import TappedFunction
 
-Listener = Callable[[list[torch.Tensor], Any], None]
+Listener = Callable[[list[torch.Tensor], Any, Any], None]
 
 
 class Inside(TappedFunction):
@@ -41,8 +41,8 @@ class ClipTaps:
         self._taps = [tap] if Inside.there() else []
 
     def add(self, listener: Listener) -> Handle:
-        """Have someone, who must not raise, told of parameters and the norm before their gradients
-        are clipped."""
+        """Have someone, who must not raise, told of parameters, their norm and its limit
+        before their gradients are clipped."""
         self._listeners.append(listener)
         for tap in self._taps:
             tap.apply()
@@ -62,7 +62,7 @@ class ClipTaps:
         one = isinstance(parameters, torch.Tensor)
         listed: list[torch.Tensor] = [parameters] if one else list(parameters)
         for listener in list(self._listeners):
-            listener(listed, given.get("total_norm"))
+            listener(listed, given.get("total_norm"), given.get("max_norm"))
         if args:
             return (listed, *args[1:]), kwargs
         return args, {**kwargs, "parameters": listed}

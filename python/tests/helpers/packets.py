@@ -16,6 +16,7 @@ from presum.fingerprints.families import KIND
 
 STEP, FINGERPRINTS, STATES, SAMPLES, INDICES, FACTS, NOTE, CLOCK = 1, 6, 8, 9, 10, 17, 19, 20
 REDUCED = 0xFFFFFFFF
+UNUSED = 2
 NAMES = {number: name for name, number in KIND.items()}
 
 
@@ -45,6 +46,7 @@ class Step:
     order: int = 0  # among all packets
     reduced: bool = True
     unreduced: int = 0  # steps before it that were not
+    unused: bool = False  # its gradient was cleared
 
 
 @dataclass
@@ -70,8 +72,9 @@ class Packets:
         self.facts = dict(pairs(found[FACTS]))
 
     def _step(self, found: dict[int, bytes], number: int) -> None:
-        unreduced, window = struct.unpack_from("<QI", found[STEP], 32)
+        unreduced, window, use = struct.unpack_from("<QII", found[STEP], 32)
         step = Step(number, order=self.count, reduced=window == REDUCED, unreduced=unreduced)
+        step.unused = use == UNUSED
         for kind, value in struct.iter_unpack("<IQ", found[FINGERPRINTS]):
             assert NAMES[kind] not in step.values, "sent twice"
             step.values[NAMES[kind]] = value

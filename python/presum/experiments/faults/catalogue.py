@@ -42,6 +42,7 @@ _DROPOUTS = _with(_BOTH, dropout=0.1)
 _PAIRS = _with(_BOTH, micro_batches=2, steps=60)
 _AUDITED = _with(_BOTH, audit_every=5)
 _UNSEEN = _with(_BOTH, fingerprints=False)
+_FOURS = _with(_BOTH, micro_batches=4)
 _PAIRS_UNSEEN = _with(_PAIRS, fingerprints=False)
 _LONGER = _with(_BOTH, steps=60)
 _LONG = _with(_BOTH, steps=120)
@@ -986,6 +987,70 @@ _STATES = (
         severity="critical",
         begins=10,
         within=2,
+    ),
+    _fault(
+        "cleared-between-micro-batches",
+        "ClearedBetween",
+        "lost-gradients",
+        "gradients are zeroed before every micro-batch, not before every step",
+        on=_FOURS,
+        thread="allenai/open-instruct#1498",
+        ranks="all",
+        within=25,
+    ),
+    _fault(
+        "cleared-after-each-reduction",
+        "ClearedAfterReduction",
+        "lost-gradients",
+        "every micro-batch is reduced, and zeroed before the next",
+        on=_FOURS,
+        ranks="all",
+        within=25,
+    ),
+    _fault(
+        "one-rank-clears",
+        "OneRankClears",
+        "lost-gradients",
+        "one rank zeroes its gradients before every micro-batch",
+        on=_FOURS,
+        begins=10,
+        within=25,
+    ),
+    _fault(
+        "last-loss-only",
+        "LastLossOnly",
+        "lost-gradients",
+        "`backward()` is called on the last micro-batch's loss only",
+        on=_FOURS,
+        ranks="all",
+        within=25,
+    ),
+    _fault(
+        "overwritten-gradient",
+        "Overwritten",
+        "lost-gradients",
+        "what was accumulated is overwritten by the first micro-batch's gradient",
+        on=_FOURS,
+        ranks="all",
+        within=25,
+    ),
+    _fault(
+        "clipped-between-micro-batches",
+        "ClippedBetween",
+        "lost-gradients",
+        "gradients are clipped after every micro-batch, not after the last",
+        on=_FOURS,
+        ranks="all",
+        within=25,
+    ),
+    _fault(
+        "averaged-as-it-goes",
+        "AveragedAsItGoes",
+        "lost-gradients",
+        "the accumulated gradient is halved after every micro-batch",
+        on=_FOURS,
+        ranks="all",
+        within=25,
     ),
     _fault(
         "late-parameter",

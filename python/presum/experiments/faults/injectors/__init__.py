@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from presum.experiments.faults.injectors import (
+    accumulation,
     gradients,
     randomness,
     reductions,
@@ -17,7 +18,7 @@ from presum.experiments.faults.injectors import (
 if TYPE_CHECKING:
     from presum.experiments.faults.training import Training
 
-_MODULES = (samples, randomness, settings, reductions, states, gradients)
+_MODULES = (accumulation, samples, randomness, settings, reductions, states, gradients)
 
 
 def injector(name: str) -> type[Training]:

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Copies of parameters that a program keeps elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from presum._core import canonical_name
+from presum.devices.readable import is_distributed
+
+NAMES_TOLD = 8
+
+
+def differing(
+    parameters: Mapping[str, torch.Tensor], copies: Sequence[tuple[str, torch.Tensor]]
+) -> list[str]:
+    """The names of those that are not their parameter, cast to their dtype, bit for bit.
+
+    Raises:
+        ValueError: none, an unknown name, another shape, a DTensor beside a whole tensor.
+    """
+    if not copies:
+        raise ValueError("presum: compare was given no tensor")
+    return [name for name, copy in copies if not _is_equal(name, copy, parameters)]
+
+
+def told(name: str, different: Sequence[str], all_: int) -> str:
+    """For people."""
+    if not different:
+        return f"{name}: none of {all_} differ"
+    more = ", ..." if len(different) > NAMES_TOLD else ""
+    return f"{name}: {len(different)} of {all_} differ: " + ", ".join(different[:NAMES_TOLD]) + more
+
+
+def _is_equal(name: str, copy: object, parameters: Mapping[str, torch.Tensor]) -> bool:
+    parameter = parameters.get(canonical_name(name))
+    if not isinstance(copy, torch.Tensor) or parameter is None:
+        what = "no parameter of the model" if parameter is None else type(copy).__name__
+        raise ValueError(f"presum: compare: {name} is {what}")
+    own: torch.Tensor = parameter.detach()
+    if is_distributed(own) != is_distributed(copy):
+        raise ValueError(f"presum: compare: of {name} only one is a DTensor: give whole tensors")
+    if own.shape != copy.shape:
+        shapes = f"{tuple(copy.shape)}, the parameter {tuple(own.shape)}"
+        raise ValueError(f"presum: compare: {name} has shape {shapes}")
+    own, other = _local(own), _local(copy.detach())
+    cast = own.to(other.dtype).to(other.device)
+    return cast.shape == other.shape and _same_bits(cast, other)
+
+
+def _local(tensor: Any) -> torch.Tensor:
+    found: torch.Tensor = tensor._local_tensor if is_distributed(tensor) else tensor
+    return found
+
+
+def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    if torch.equal(a, b):
+        return True
+    nan = a.isnan()  # NaN is not equal to itself
+    return bool((nan == b.isnan()).all()) and torch.equal(a[~nan], b[~nan])

@@ -1,0 +1,371 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One micro-batch of a step computed once more, to be held against what it gave.
+
+The program's loss is not known, and not needed: the gradient that arrived at each of the model's
+outputs is kept, and sent through the new ones. Nothing of the program's changes: parameters are
+seen through aliases, buffers, arguments and attributes are copies, generators go back to where they
+were.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+from torch.func import functional_call
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from presum.devices.gradient_pass import fingerprint
+from presum.devices.readable import is_distributed, readable
+from presum.fingerprints.families import WORD
+from presum.fingerprints.states import elements
+from presum.parallel.arrivals import Arrivals
+from presum.steps.setup import RecorderSetup
+from presum.torch_events.hooks import Hook
+
+EQUAL, NOT_DETERMINISTIC, CORRUPTED, CHANGED = range(4)
+PLAIN = (int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
+COLLECTIVES = ("c10d", "_c10d_functional", "c10d_functional", "_dtensor")
+HOOKS = (
+    *("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"),
+    "_forward_hooks_with_kwargs",
+)
+
+
+class RefusedError(Exception):
+    """Why a micro-batch cannot be computed once more."""
+
+
+@dataclass
+class Verdict:
+    """What came of it."""
+
+    answer: int
+    different: list[str] = field(default_factory=list)  # parameters whose gradients are
+
+    def text(self, of: int) -> str:
+        """For people."""
+        names = ", ".join(self.different[:4]) + (", ..." if len(self.different) > 4 else "")
+        return f"{len(self.different)} of {of}: {names}"
+
+
+@dataclass
+class KeptForward:
+    """All that a forward pass depends on, as it was before."""
+
+    args: Any
+    kwargs: Any
+    given: list[tuple[torch.Tensor, int, int]]  # the program's own tensors, version and hash
+    generators: list[tuple[Callable[[Any], object], Any]]
+    buffers: dict[str, torch.Tensor]
+    autocast: list[tuple[str, bool, torch.dtype]]
+    parameters: dict[str, tuple[int, int]]  # version and hash
+    wanted: dict[int, torch.Tensor] = field(default_factory=dict)  # by the output's place
+    arrived: dict[int, torch.Tensor] = field(default_factory=dict)  # by the parameter's
+    handles: list[Any] = field(default_factory=list)
+
+
+class Recomputation:
+    """Of one model: keeps one micro-batch, and computes it again when it is asked to."""
+
+    def __init__(self, setup: RecorderSetup) -> None:
+        self._setup = setup
+        self._arrivals = Arrivals(self._arrives)
+        self._kept: KeptForward | None = None
+        self._passes = 0
+        self._forwards = 0
+
+    def drop(self) -> None:
+        """What was kept, if anything was."""
+        kept, self._kept = self._kept, None
+        for handle in kept.handles if kept else ():
+            handle.remove()
+        self._arrivals.remove()
+        self._passes = self._forwards = 0
+
+    def _refuse(self, reason: object) -> None:
+        self._setup.fingerprints.note_once(f"no micro-batch is computed once more: {reason}")
+        self.drop()
+
+    # ---- the first time
+
+    def keep(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        """A training forward of the module is about to begin."""
+        if self._kept is not None and self._passes == 0 and self._forwards > 0:
+            self._forwards += 1  # both may go into one backward pass
+            return
+        self.drop()
+        try:
+            reason = _refusal(module)
+            if reason:
+                raise RefusedError(reason)
+            self._kept = _keep(module, args, kwargs)
+        except RefusedError as refused:
+            self._refuse(refused)
+
+    def gave(self, output: Any) -> None:
+        """It has ended."""
+        if self._kept is None or self._passes > 0:
+            return
+        self._forwards += 1
+        if self._forwards > 1:
+            return
+        leaves = tree_leaves(output)
+        if _has_reentrant_checkpoint(leaves):
+            self._refuse("a reentrant checkpoint is in it")
+            return
+        for place, leaf in enumerate(leaves):
+            if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
+                hook = _Output(self._kept.wanted, place)
+                self._kept.handles.append(leaf.register_hook(hook))  # type: ignore[no-untyped-call]
+        self._arrivals.listen(self._setup.alive())
+
+    def _arrives(self, place: int, gradient: torch.Tensor) -> None:
+        kept = self._kept
+        if kept is None:
+            return
+        if place in kept.arrived:
+            self._refuse("a parameter got two gradients in one backward pass")
+            return
+        kept.arrived[place] = gradient.detach().clone()
+
+    def pass_ended(self) -> None:
+        """A backward pass of the model has: the first is that of the forward that was kept."""
+        if self._kept is None or self._passes > 0:
+            return
+        self._passes = 1
+        for handle in self._kept.handles if self._kept else ():
+            handle.remove()
+        self._arrivals.remove()
+
+    # ---- and the second
+
+    def verdict(self, module: nn.Module) -> Verdict | None:
+        """Computes it, outside of the engine, before parameters change; None where that is not
+        possible or nothing was kept."""
+        kept = self._kept
+        if kept is None or self._passes == 0:
+            return None
+        try:
+            if self._forwards > 1:
+                raise RefusedError("several forward passes go into one backward pass")
+            return self._judge(module, kept)
+        except RefusedError as refused:
+            self._refuse(refused)
+        except Exception as error:
+            self._refuse(f"it failed ({type(error).__name__}: {error})")
+        finally:
+            self.drop()
+        return None
+
+    def _judge(self, module: nn.Module, kept: KeptForward) -> Verdict:
+        if not kept.wanted or any(gradient.requires_grad for gradient in kept.wanted.values()):
+            raise RefusedError(
+                "no gradient, or one with a graph of its own, came to the model's output"
+            )
+        now = _parameters(module)
+        if any(now[name][0] != kept.parameters[name][0] for name in now):
+            raise RefusedError("the program changed parameters before the optimiser's step")
+        first = self._again(module, kept)
+        different = self._different(kept.arrived, first)
+        changed = [name for name in now if now[name] != kept.parameters[name]]
+        if changed or _inputs_changed(kept.given):
+            return Verdict(CHANGED, changed)
+        if not different:
+            return Verdict(EQUAL)
+        same = not self._different(first, self._again(module, kept))
+        return Verdict(CORRUPTED if same else NOT_DETERMINISTIC, different)
+
+    def _different(
+        self, before: dict[int, torch.Tensor], now: dict[int, torch.Tensor]
+    ) -> list[str]:
+        places = sorted(before.keys() | now.keys())
+        return [self._setup.names[p] for p in places if not _same(before.get(p), now.get(p))]
+
+    def _again(self, module: nn.Module, kept: KeptForward) -> dict[int, torch.Tensor]:
+        """The gradients of all parameters that get one."""
+        aliases = {
+            name: parameter.detach().requires_grad_(parameter.requires_grad)
+            for name, parameter in module.named_parameters()
+        }
+        places = {id(parameter): place for place, parameter in self._setup.alive()}
+        wanted = [
+            (places[id(parameter)], aliases[name])
+            for name, parameter in module.named_parameters()
+            if id(parameter) in places
+        ]
+        with _as_it_was(module, kept):
+            state = {**aliases, **{name: b.clone() for name, b in kept.buffers.items()}}
+            args, kwargs = _copied(kept.args), _copied(kept.kwargs)
+            leaves = tree_leaves(functional_call(module, state, args, kwargs))
+            gradients = torch.autograd.grad(
+                [leaves[place] for place in kept.wanted],
+                [alias for _, alias in wanted],
+                list(kept.wanted.values()),
+                allow_unused=True,
+            )
+        pairs = zip(wanted, gradients, strict=True)
+        return {place: gradient for (place, _), gradient in pairs if gradient is not None}
+
+
+class _Output:
+    """The hook of one output."""
+
+    def __init__(self, wanted: dict[int, torch.Tensor], place: int) -> None:
+        self._wanted, self._place = wanted, place
+
+    def __call__(self, gradient: torch.Tensor) -> None:
+        kept = gradient if gradient.requires_grad else gradient.detach().clone()
+        self._wanted[self._place] = kept
+
+
+class _NoCollectives(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """The other workers do not compute anything once more."""
+
+    def __torch_dispatch__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace in COLLECTIVES:
+            raise RefusedError(f"the forward pass calls a collective ({func})")
+        return func(*args, **(kwargs or {}))
+
+
+def _refusal(module: nn.Module) -> str:
+    """Why a module's forward cannot be computed once more; nothing where it can, as far as can be
+    told beforehand."""
+    for name, part in module.named_modules():
+        where = name or "the model"
+        if isinstance(part, FSDPModule):
+            return "FSDP2 gathers parameters in every forward pass"
+        if getattr(part, "_compiled_call_impl", None) is not None or hasattr(part, "_orig_mod"):
+            return f"{where} is compiled"
+        hooks = (hook for kind in HOOKS for hook in getattr(part, kind, {}).values())
+        if any(not isinstance(hook, (Hook, bool)) for hook in hooks):
+            return f"{where} has hooks, and what they do is not known"
+    for name, parameter in module.named_parameters():
+        if is_distributed(parameter):
+            return f"{name} is a DTensor"
+        if parameter._backward_hooks:
+            return f"{name} has a hook on its gradient"
+    return ""
+
+
+def _has_reentrant_checkpoint(outputs: Sequence[Any]) -> bool:
+    """Its backward pass would add to the program's own gradients."""
+    nodes = [getattr(output, "grad_fn", None) for output in outputs]
+    seen = set(nodes)
+    while nodes:
+        node = nodes.pop()
+        if node is None:
+            continue
+        if node.name() == "CheckpointFunctionBackward":
+            return True
+        following = {one for one, _ in node.next_functions} - seen
+        seen |= following
+        nodes += following
+    return False
+
+
+def _keep(module: nn.Module, args: Any, kwargs: Any) -> KeptForward:
+    leaves = tree_leaves((args, kwargs))
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    unknown = [leaf for leaf in leaves if not isinstance(leaf, (torch.Tensor, *PLAIN))]
+    if unknown:
+        raise RefusedError(f"it is given a {type(unknown[0]).__name__}")
+    if any(readable(tensor) is None for tensor in tensors):
+        raise RefusedError("it is given a tensor without memory of its own")
+    return KeptForward(
+        args=_copied(args),
+        kwargs=_copied(kwargs),
+        given=[(tensor, tensor._version, _hash(tensor)) for tensor in tensors],
+        generators=_generators(next(module.parameters()).device),
+        buffers={name: buffer.clone() for name, buffer in module.named_buffers()},
+        autocast=[
+            (kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind))
+            for kind in {"cpu", next(module.parameters()).device.type}
+        ],
+        parameters=_parameters(module),
+    )
+
+
+def _copied(values: Any) -> Any:
+    def copy(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        return leaf.detach().clone().requires_grad_(leaf.requires_grad)
+
+    return tree_map(copy, values)
+
+
+def _parameters(module: nn.Module) -> dict[str, tuple[int, int]]:
+    return {name: (p._version, _hash(p)) for name, p in module.named_parameters()}
+
+
+def _hash(tensor: torch.Tensor) -> int:
+    block = elements(tensor)
+    return 0 if block is None or block.numel() == 0 else int(fingerprint(block)) & WORD
+
+
+def _inputs_changed(given: Sequence[tuple[torch.Tensor, int, int]]) -> bool:
+    """Without the program's doing."""
+    return any(t._version == version and _hash(t) != before for t, version, before in given)
+
+
+def _same(a: torch.Tensor | None, b: torch.Tensor | None) -> bool:
+    """Bit for bit."""
+    if a is None or b is None:
+        return a is b
+    if a.is_sparse or b.is_sparse:
+        raise RefusedError("a gradient is sparse")
+    words = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    a, b = a.detach().contiguous(), b.detach().contiguous()
+    if a.is_complex():
+        a, b = torch.view_as_real(a), torch.view_as_real(b)
+    word = words[a.element_size()]
+    return a.shape == b.shape and a.dtype == b.dtype and torch.equal(a.view(word), b.view(word))
+
+
+def _generators(device: torch.device) -> list[tuple[Callable[[Any], object], Any]]:
+    """What sets each generator to where it is now."""
+    found: list[tuple[Callable[[Any], object], Any]] = [
+        (torch.set_rng_state, torch.get_rng_state()),
+        (random.setstate, random.getstate()),
+    ]
+    numpy = sys.modules.get("numpy.random")
+    if numpy is not None:
+        found.append((numpy.set_state, numpy.get_state()))
+    if device.type == "cuda":
+        state = torch.cuda.get_rng_state(device)
+        found.append((lambda s: torch.cuda.set_rng_state(s, device), state))
+    return found
+
+
+@contextlib.contextmanager
+def _as_it_was(module: nn.Module, kept: KeptForward) -> Iterator[None]:
+    """Generators, autocast and attributes; afterwards all is as it is now."""
+    device = next(module.parameters()).device
+    now = _generators(device)
+    attributes = [(part, dict(vars(part))) for part in module.modules()]
+    with contextlib.ExitStack() as stack:
+        for kind, enabled, dtype in kept.autocast:
+            stack.enter_context(
+                torch.autocast(kind, dtype=dtype, enabled=enabled, cache_enabled=False)
+            )
+        stack.enter_context(torch.enable_grad())
+        stack.enter_context(_NoCollectives())  # type: ignore[no-untyped-call]
+        try:
+            for restore, state in kept.generators:
+                restore(state)
+            yield
+        finally:
+            for restore, state in now:
+                restore(state)
+            for part, before in attributes:
+                vars(part).clear()
+                vars(part).update(before)

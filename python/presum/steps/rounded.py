@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Updates of parameters in 16 bits that round to nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch.optim import Optimizer
+
+from presum.devices.gradient_pass import dense
+from presum.devices.readable import readable
+from presum.fingerprints.families import KIND, LateValues, real_bits
+
+EVERY = 10  # optimiser steps
+PARAMETERS = 8
+VALUES = 512  # of each
+HALVES = (torch.bfloat16, torch.float16)
+# What torch's own optimisers keep of a parameter. Another one may keep a copy in more bits there,
+# or what rounding has lost.
+MOMENTS = frozenset(
+    (
+        *("step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "exp_inf", "momentum_buffer", "sum"),
+        *("square_avg", "grad_avg", "acc_delta", "prev", "step_size", "eta", "mu", "ax"),
+        *("mu_product", "row_var", "col_var", "variance"),
+    )
+)
+
+
+class Before(NamedTuple):
+    """A part of a parameter, and of its gradient."""
+
+    parameter: torch.Tensor
+    values: torch.Tensor
+    moves: torch.Tensor  # where the gradient is not zero
+
+
+class RoundedUpdates:
+    """Holds a sample of the parameters of one optimiser against what its step has left."""
+
+    def __init__(self) -> None:
+        self._steps = 0
+        self._before: list[Before] = []
+
+    def before(self, optimizer: Optimizer) -> None:
+        """Its step."""
+        self._before = []
+        self._steps += 1
+        if self._steps % EVERY == 1:
+            halves = list(_halves(optimizer))
+            kept = (_kept(one) for one in halves[:: max(1, len(halves) // PARAMETERS)])
+            self._before = [one for one in kept if one is not None]
+
+    def after(self, optimizer: Optimizer) -> LateValues:
+        """The share that stands still, as a fingerprint, where it was looked at."""
+        before, self._before = self._before, []
+        if not before or any(_keeps_more(optimizer, one.parameter) for one in before):
+            return []
+        still, moving = [], []
+        for one in before:
+            now = _part(one.parameter)
+            if now is None or now.shape != one.values.shape or now.device != one.values.device:
+                return []
+            still.append(((now == one.values) & one.moves).sum())
+            moving.append(one.moves.sum())
+        if len({count.device for count in moving}) > 1:
+            return []
+        total = torch.stack(moving).sum().double()
+        share = torch.stack(still).sum() / total
+        if not share.is_cpu:
+            # Of no element: no number, and no share is above it.
+            return [(KIND["unchanged_share"], share.reshape(1).view(torch.int64))]
+        return [(KIND["unchanged_share"], real_bits(float(share)))] if total > 0 else []
+
+
+def _halves(optimizer: Optimizer) -> Iterator[torch.Tensor]:
+    for group in optimizer.param_groups:
+        rate = group.get("lr", 0)
+        if isinstance(rate, torch.Tensor) or rate > 0:
+            yield from (p for p in group["params"] if p.dtype in HALVES and p.grad is not None)
+
+
+def _kept(parameter: torch.Tensor) -> Before | None:
+    values = _part(parameter)
+    gradient = None if parameter.grad is None else _part(parameter.grad)
+    if values is None or gradient is None or gradient.shape != values.shape:
+        return None
+    return Before(parameter, values.clone(), gradient != 0)
+
+
+def _part(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Some elements, in the order of memory; of a DTensor those of this rank."""
+    plain = readable(tensor.detach())
+    if plain is None or plain.numel() == 0:
+        return None
+    block = dense(plain)
+    flat = block.as_strided((block.numel(),), (1,))
+    return flat[:: max(1, flat.numel() // VALUES)][:VALUES]
+
+
+def _keeps_more(optimizer: Optimizer, parameter: torch.Tensor) -> bool:
+    return not optimizer.state.get(parameter, {}).keys() <= MOMENTS

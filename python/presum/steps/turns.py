@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What becomes of the micro-batches between two optimiser steps: which of their gradients the
+second does not get."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+
+from presum.fingerprints.families import KIND, LateValues, real_bits
+from presum.fingerprints.step import MicroBatchSamples
+from presum.steps.gradient_source import GradientSource
+from presum.steps.setup import RecorderSetup
+from presum.steps.value_sample import ValueSample
+from presum.torch_events.losses import Scalar
+from presum.torch_events.optimizers import OPTIMIZER_STEPS
+
+FORWARDS_MAX = 1024  # that are followed between two steps of the optimiser
+SAMPLED_FIRST, SAMPLED_EVERY = 3, 10  # turns in which sums are held against what they were
+
+
+class TrainingForward(NamedTuple):
+    """A forward pass in training mode whose output may be differentiated."""
+
+    has_loss: bool  # in an output that says so
+    differentiates_input: bool  # it may be the gradient of that which is wanted
+    rows: MicroBatchSamples | None
+
+    @property
+    def batch(self) -> int | None:
+        """How many batches loaders had handed out: forwards with one number may be of one batch."""
+        return None if self.rows is None else self.rows.moment.offered
+
+
+@dataclass
+class WaitingPasses:
+    """Backward passes whose gradients are in ``.grad`` and not used yet."""
+
+    count: int = 0
+    versions: int = 0  # of the parameters
+    parameters: ValueSample | None = None
+    for_inputs: bool = False
+    rows: list[MicroBatchSamples] = field(default_factory=list)
+
+
+class ClearedPasses(NamedTuple):
+    """Likewise, where they are gone."""
+
+    passes: int
+    scale: Scalar
+    moved: Scalar | None  # what multiplied the parameters since
+    rows: list[MicroBatchSamples]
+
+
+class OptimizerTurn:
+    """Of one model. Forward passes that are not recorded are not followed.
+
+    Programs clear gradients on purpose, and these are not lost: after they moved parameters
+    (sharpness-aware training), those of an input (adversarial examples), parts of a loss that they
+    add up themselves, of another model that steps in between, and where a loss scaler found
+    infinities.
+    """
+
+    def __init__(self, setup: RecorderSetup, source: GradientSource) -> None:
+        self._setup = setup
+        self._source = source
+        self._number = 0
+        self._follows = bool(setup.optimizers)
+        self._clears = False  # has ever cleared something
+        OPTIMIZER_STEPS.watch()
+        self._own_steps = OPTIMIZER_STEPS.total
+        self._begin()
+
+    def _begin(self) -> None:
+        self._forwards: dict[int, TrainingForward] = {}
+        self._reached: set[int] = set()
+        self._unknown = False  # whether some pass went through none of them
+        self._of_pass: set[int] = set()
+        self._waiting = WaitingPasses()
+        self._cleared: list[ClearedPasses] = []
+        self._others = self._steps_of_others()
+        self._sample: ValueSample | None = None  # of gradients, as the last pass has left them
+        self._factor: Scalar | None = None
+        self._found: LateValues = []
+
+    def _steps_of_others(self) -> int:
+        return OPTIMIZER_STEPS.total - self._own_steps
+
+    # ---- passes
+
+    def forward(self, number: int, forward: TrainingForward) -> None:
+        """One that may be differentiated has ended."""
+        if len(self._forwards) >= FORWARDS_MAX:
+            self._unknown = True
+        elif self._follows:
+            self._forwards[number] = forward
+
+    def reached(self, number: int) -> None:
+        """A backward pass goes through a forward."""
+        self._of_pass.add(number)
+
+    def pass_begins(self) -> None:
+        """Before a backward pass adds to what there is."""
+        sample, self._sample = self._sample, None
+        self._of_pass = set()
+        if sample is None or self._versions() != self._waiting.versions:
+            return
+        factor = sample.factor_to(self._source.accumulated())
+        if factor is not None:
+            self._factor = factor if self._factor is None else _first_change(self._factor, factor)
+
+    def pass_ends(self, rows: Iterable[MicroBatchSamples | None]) -> None:
+        """It has accumulated."""
+        self._sample = None
+        if not self._follows:
+            return
+        waiting = self._waiting
+        waiting.count += 1
+        waiting.versions = self._versions()
+        waiting.parameters = ValueSample.of(self._parameters()) if self._clears else None
+        if waiting.count <= FORWARDS_MAX:
+            waiting.rows += [one for one in rows if one is not None]
+        through = [self._forwards[n] for n in self._of_pass if n in self._forwards]
+        waiting.for_inputs |= any(forward.differentiates_input for forward in through)
+        self._unknown |= not self._of_pass
+        self._reached |= self._of_pass
+        sampled = self._number < SAMPLED_FIRST or self._number % SAMPLED_EVERY == 0
+        if sampled and self._setup.observer.in_window:
+            self.keep()
+
+    @property
+    def suspects(self) -> bool:
+        """Whether it matters what the optimiser gets: ``keep`` is to be called once the gradients
+        of the last pass are reduced."""
+        return bool(self._cleared)
+
+    def keep(self) -> None:
+        """Gradients are what the optimiser, or the next pass, ought to find."""
+        self._sample = ValueSample.of(self._source.accumulated())
+
+    def zeroed(self, scale: Scalar) -> None:
+        """``.grad`` holds nothing; ``scale`` is that of the loss in the last pass."""
+        waiting, self._waiting = self._waiting, WaitingPasses()
+        meant = waiting.for_inputs or waiting.versions != self._versions()
+        many = len(self._cleared) >= FORWARDS_MAX
+        if not waiting.count or meant or many or self._setup.observer.in_optimizer_step:
+            return
+        self._clears = True
+        before = waiting.parameters
+        moved = None if before is None else before.factor_to(self._parameters())
+        self._cleared.append(ClearedPasses(waiting.count, scale, moved, waiting.rows))
+
+    # ---- the optimiser
+
+    def hands_over(self, scale: Scalar) -> None:
+        """To the optimiser, or to a reduction that the program makes."""
+        if self._cleared and self._steps_of_others() == self._others:
+            self._found += self._lost_passes(scale)
+        self._cleared = []
+
+    def optimizer_begins(self, scale: Scalar) -> LateValues:
+        """What this turn has lost, as fingerprints; another one begins."""
+        self.hands_over(scale)
+        found = self._found
+        if self._factor is not None:
+            found.append((KIND["grad_changed"], _bits(self._factor)))
+        if self._steps_of_others() == self._others:
+            detached = self._detached()
+            if detached:
+                found.append((KIND["forwards_detached"], detached))
+        self._number += 1
+        self._begin()
+        return found
+
+    def stepped(self) -> None:
+        """An optimiser of this model has."""
+        self._own_steps += 1
+
+    def _lost_passes(self, scale: Scalar) -> LateValues:
+        """Where the optimiser gets what the last passes alone have made, perhaps scaled: else the
+        program may have put together what it had cleared."""
+        used = _row_hashes(self._waiting.rows)
+        lost = [one for one in self._cleared if used.isdisjoint(_row_hashes(one.rows))]
+        factor = self._sample.factor_to(self._source.accumulated()) if self._sample else None
+        if not lost or factor is None:
+            return []
+        count: int | torch.Tensor = sum(
+            _and(factor > 0, one.scale == scale, one.moved == 1) * one.passes for one in lost
+        )
+        if isinstance(count, torch.Tensor):
+            return [(KIND["passes_cleared"], count.to(torch.int64).reshape(1))]
+        return [(KIND["passes_cleared"], count)] if count else []
+
+    def _detached(self) -> int:
+        """Forwards of which nothing became part of a gradient, though something of others did: a
+        loss, or all forwards of a batch."""
+        followed = self._forwards.items()
+        used = [forward for number, forward in followed if number in self._reached]
+        left = [forward for number, forward in followed if number not in self._reached]
+        if self._unknown or not left or not used:
+            return 0
+        batches = {forward.batch for forward in used}
+        rows = _row_hashes([forward.rows for forward in used if forward.rows])
+        return sum(
+            (forward.has_loss or not batches & {forward.batch, None})
+            and rows.isdisjoint(_row_hashes([forward.rows] if forward.rows else []))
+            for forward in left
+        )
+
+    def _parameters(self) -> list[torch.Tensor | None]:
+        return [held() for held in self._setup.parameters]
+
+    def _versions(self) -> int:
+        """Of some of the parameters: steps of optimisers move all."""
+        parameters = self._setup.parameters
+        some = parameters[:: max(1, len(parameters) // 8)]
+        return sum(p._version for held in some if (p := held()) is not None)
+
+
+def _row_hashes(rows: Sequence[MicroBatchSamples]) -> set[int]:
+    """Those that are in host memory."""
+    return {one for of in rows if not isinstance(of.hashes, torch.Tensor) for one in of.hashes}
+
+
+def _first_change(before: Scalar, now: Scalar) -> Scalar:
+    if isinstance(before, torch.Tensor) and isinstance(now, torch.Tensor):
+        return torch.where(before == 1, now, before)
+    return now if before == 1 else before
+
+
+def _and(*conditions: bool | torch.Tensor) -> bool | torch.Tensor:
+    """A tensor if one of them is; comparisons of tensors are."""
+    late = [one for one in conditions if isinstance(one, torch.Tensor)]
+    known = all(one for one in conditions if not isinstance(one, torch.Tensor))
+    return torch.stack([one.reshape(()) for one in late]).all() & known if late else known
+
+
+def _bits(factor: Scalar) -> int | torch.Tensor:
+    if isinstance(factor, torch.Tensor):
+        return factor.reshape(1).view(torch.int64)
+    return real_bits(factor)

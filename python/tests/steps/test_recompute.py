@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A micro-batch that is computed once more: one worker, its packets read back."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
+
+import presum
+from helpers.packets import Packets
+
+pytestmark = pytest.mark.usefixtures("one_worker")
+STEPS = 8
+
+
+class Net(nn.Module):
+    """Dropout, BatchNorm, a tied weight and draws of all generators."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside = nn.Linear(6, 6)
+        self.norm = nn.BatchNorm1d(6)
+        self.drop = nn.Dropout(0.3)
+        self.calls = 0
+        self.breaks: Callable[[torch.Tensor], torch.Tensor] = lambda x: x
+
+    def forward(self, x: torch.Tensor, *, scale: float = 1.0) -> dict[str, torch.Tensor]:
+        self.calls += 1
+        x = self.drop(self.norm(self.inside(x))) + random.random() + np.random.rand()
+        x = self.breaks(nn.functional.linear(x, self.inside.weight))
+        return {"out": x * scale, "loss": x.square().mean()}
+
+
+def train(model: DistributedDataParallel, optimizer: Any, steps: int = STEPS) -> None:
+    generator = torch.Generator().manual_seed(3)
+    for _ in range(steps):
+        for micro in range(2):
+            model.require_backward_grad_sync = micro == 1
+            x = torch.randn(8, 6, generator=generator)
+            found = model(x, scale=2.0)
+            (found["loss"] + found["out"].abs().mean()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def model_and_optimizer(**ddp: Any) -> tuple[DistributedDataParallel, torch.optim.Optimizer]:
+    torch.manual_seed(1)
+    random.seed(1)
+    np.random.seed(1)
+    model = DistributedDataParallel(Net(), **ddp)
+    return model, torch.optim.AdamW(model.parameters(), lr=1e-2)
+
+
+def digest(model: nn.Module) -> list[bytes]:
+    return [t.detach().numpy().tobytes() for t in model.state_dict().values()]
+
+
+def answers(packets: Packets) -> list[int]:
+    found = [step.values.get("recomputed") for step in packets.steps]
+    return [x for x in found if x is not None]
+
+
+def watch(tmp_path: Path, breaks: Any = None, steps: int = STEPS, **options: Any) -> Net:
+    model, optimizer = model_and_optimizer()
+    net: Net = model.module
+    if breaks is not None:
+        net.breaks = breaks
+    with presum.attach(
+        model, optimizer=optimizer, run=tmp_path, quiet=True, verify_every=2, **options
+    ):
+        train(model, optimizer, steps)
+    return net
+
+
+@pytest.mark.parametrize("ddp", [{}, {"gradient_as_bucket_view": True}, {"static_graph": True}])
+def test_the_same_gradient_comes_again_and_nothing_of_the_program_changes(
+    ddp: dict[str, Any], packets: Packets, tmp_path: Path
+) -> None:
+    digests, calls, states = [], [], []
+    for verify in (None, 1, 2):
+        model, optimizer = model_and_optimizer(**ddp)
+        if ddp.get("static_graph"):  # its first pass must reduce
+            model(torch.ones(8, 6))["loss"].backward()
+            optimizer.zero_grad()
+        packets.steps.clear()
+        with presum.attach(
+            model, optimizer=optimizer, run=tmp_path, quiet=True, verify_every=verify
+        ):
+            train(model, optimizer)
+        digests.append(digest(model))
+        calls.append(model.module.calls)
+        states.append((random.random(), np.random.rand(), torch.rand(1).item()))
+        expected = [] if verify is None else [0] * (STEPS // verify)
+        assert answers(packets) == expected, packets.notes
+    assert digests[0] == digests[1] == digests[2]
+    assert len(set(calls)) == len(set(states)) == 1
+
+
+def test_a_wrong_activation_is_seen_and_its_parameters_are_named(
+    packets: Packets, tmp_path: Path
+) -> None:
+    class FlipsOnce(torch.autograd.Function):
+        times = 0
+
+        @staticmethod
+        def forward(_ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            FlipsOnce.times += 1
+            wrong = x.clone()
+            if FlipsOnce.times == 5:  # a micro-batch that is computed again: of step 2
+                wrong.view(-1)[3] += 4.0
+            return wrong
+
+        @staticmethod
+        def backward(_ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+            return gradient
+
+    watch(tmp_path, FlipsOnce.apply)
+    # Recomputations count too: the flip is in some first computation.
+    assert sorted(answers(packets)) in ([0, 0, 0, 2], [0, 0, 0, 0])
+
+
+class Corrupting(torch.autograd.Function):
+    """The gradient of the first computation of a forward is wrong in one bit."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, net: Net, at: int) -> torch.Tensor:
+        ctx.wrong = net.calls == at and not getattr(net, "again", False)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
+        wrong = gradient.clone()
+        if ctx.wrong:
+            wrong.view(torch.int32).view(-1)[2] ^= 1 << 20
+        return wrong, None, None
+
+
+def test_a_flipped_bit_of_a_gradient_is_corruption(packets: Packets, tmp_path: Path) -> None:
+    seen: set[int] = set()
+    net: list[Net] = []
+
+    def breaks(x: torch.Tensor) -> torch.Tensor:
+        calls = net[0].calls
+        first = calls not in seen  # attributes go back: the second time has the same number
+        seen.add(calls)
+        return Corrupting.apply(x, net[0], 5 if first else -1)  # type: ignore[no-any-return]
+
+    model, optimizer = model_and_optimizer()
+    net.append(model.module)
+    model.module.breaks = breaks
+    with presum.attach(model, optimizer=optimizer, run=tmp_path, quiet=True, verify_every=2):
+        train(model, optimizer)
+    assert answers(packets) == [0, 2, 0, 0]
+    assert packets.facts["recomputed_different"].startswith("4 of 4") or (
+        "inside.weight" in packets.facts["recomputed_different"]
+    )
+
+
+def test_noise_without_a_generator_is_not_deterministic(packets: Packets, tmp_path: Path) -> None:
+    noise = iter(range(1, 1000))
+    watch(tmp_path, lambda x: x * (1 + 1e-3 * next(noise)))
+    assert answers(packets) == [1] * 4
+
+
+def test_parameters_and_inputs_that_change_by_themselves(packets: Packets, tmp_path: Path) -> None:
+    model, optimizer = model_and_optimizer()
+    given: list[torch.Tensor] = []
+
+    def flip(tensor: torch.Tensor) -> None:
+        tensor.detach().numpy().view(np.uint8).reshape(-1)[1] ^= 64  # no version counts it
+
+    with presum.attach(model, optimizer=optimizer, run=tmp_path, quiet=True, verify_every=1):
+        for step in range(4):
+            given.append(torch.randn(8, 6))
+            model(given[-1])["loss"].backward()
+            if step == 1:
+                flip(model.module.inside.bias)
+            if step == 2:
+                flip(given[-1])
+            optimizer.step()
+            optimizer.zero_grad()
+    assert answers(packets) == [0, 3, 3, 0]
+
+
+def collective(x: torch.Tensor) -> torch.Tensor:
+    total = x.detach().clone()
+    dist.all_reduce(total)
+    return x + total.mean()
+
+
+def reentrant(x: torch.Tensor) -> torch.Tensor:
+    return checkpoint(torch.tanh, x, use_reentrant=True)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("breaks", "says"),
+    [(collective, "collective"), (reentrant, "reentrant checkpoint")],
+)
+def test_what_cannot_be_repeated_is_refused(
+    breaks: Any, says: str, packets: Packets, tmp_path: Path
+) -> None:
+    watch(tmp_path, breaks)
+    assert answers(packets) == []
+    assert any(says in note for note in packets.notes), packets.notes
+
+
+def test_hooks_of_others_are_refused(packets: Packets, tmp_path: Path) -> None:
+    model, optimizer = model_and_optimizer()
+    model.module.norm.register_forward_hook(lambda *_: None)
+    with presum.attach(model, optimizer=optimizer, run=tmp_path, quiet=True, verify_every=1):
+        train(model, optimizer)
+    assert answers(packets) == []
+    assert any("norm has hooks" in note for note in packets.notes)
+
+
+def test_several_forwards_in_one_pass_are_refused(packets: Packets, tmp_path: Path) -> None:
+    model, optimizer = model_and_optimizer()
+    with presum.attach(model, optimizer=optimizer, run=tmp_path, quiet=True, verify_every=1):
+        for _ in range(3):
+            loss = model(torch.ones(8, 6))["loss"] + model(torch.zeros(8, 6))["loss"]
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert answers(packets) == []
+    assert any("several forward passes" in note for note in packets.notes)
+
+
+def test_bad_use_is_an_error(model: DistributedDataParallel, tmp_path: Path) -> None:
+    for wrong in (0, -1, 1.5):
+        with pytest.raises(ValueError, match="verify_every"):
+            presum.attach(model, run=tmp_path, verify_every=wrong)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="verify_every needs the optimiser"):
+        presum.attach(model, run=tmp_path, verify_every=5)

@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Micro-batches that the optimiser's step gets nothing of: one worker, its packets read back."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
+
+import presum
+from helpers.packets import Packets
+
+pytestmark = pytest.mark.usefixtures("one_worker")
+STEPS = 12
+
+
+def batch(step: int, micro: int) -> torch.Tensor:
+    return torch.full((2, 4), 1.0 + step) + torch.arange(8.0).view(2, 4).roll(micro)
+
+
+class Accumulation:
+    """A training with four micro-batches; a test breaks it."""
+
+    synchronises = False
+
+    def __init__(self, model: DistributedDataParallel, **options: Any) -> None:
+        self.model = model
+        self.optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        self.options = {"optimizer": self.optimizer, **options}
+
+    def run(self, folder: Path) -> None:
+        with presum.attach(self.model, run=folder, quiet=True, **self.options):
+            for step in range(STEPS):
+                for micro in range(4):
+                    self.between(micro)
+                    self.pass_of(step, micro)
+                self.before_update()
+                self.optimizer.step()
+                self.optimizer.zero_grad()
+
+    def pass_of(self, step: int, micro: int) -> None:
+        self.model.require_backward_grad_sync = micro == 3 or self.synchronises
+        self.model(batch(step, micro))["loss"].backward()
+
+    def between(self, micro: int) -> None:
+        """Before a micro-batch."""
+
+    def before_update(self) -> None:
+        """Before the optimiser's step."""
+
+    def gradients(self) -> Iterator[torch.Tensor]:
+        return (p.grad for p in self.model.parameters() if p.grad is not None)
+
+
+def told(packets: Packets, name: str) -> list[int | None]:
+    """By the steps that were not cleared."""
+    return [step.values.get(name) for step in packets.steps if not step.unused]
+
+
+def factors(packets: Packets) -> list[float]:
+    found = [x for x in told(packets, "grad_changed") if x is not None]
+    return [struct.unpack("<d", struct.pack("<Q", bits))[0] for bits in found]
+
+
+def test_a_sum_that_stays_is_told_now_and_then(
+    model: DistributedDataParallel, packets: Packets, tmp_path: Path
+) -> None:
+    Accumulation(model).run(tmp_path)
+    assert factors(packets) == [1.0] * 4  # of steps 0, 1, 2 and 10
+    assert told(packets, "passes_cleared") == told(packets, "forwards_detached") == [None] * STEPS
+
+
+class Cleared(Accumulation):
+    def between(self, micro: int) -> None:
+        if micro > 0:
+            self.optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("synchronises", [False, True])
+def test_gradients_that_are_cleared_are_counted(
+    model: DistributedDataParallel, packets: Packets, tmp_path: Path, synchronises: bool
+) -> None:
+    training = Cleared(model)
+    training.synchronises = synchronises
+    training.run(tmp_path)
+    # What parameters were when the first was cleared is known from then on.
+    assert told(packets, "passes_cleared") == [2, *[3] * (STEPS - 1)]
+
+
+class OnPurpose(Cleared):
+    """The parameters move, or the optimiser gets a gradient that the program has made."""
+
+    def __init__(self, model: DistributedDataParallel, do: Callable[[Accumulation], None]) -> None:
+        super().__init__(model)
+        self.do = do
+
+    def between(self, micro: int) -> None:
+        super().between(micro)
+        if micro > 0:
+            self.do(self)
+
+
+def move(training: Accumulation) -> None:
+    with torch.no_grad():
+        for parameter in training.model.parameters():
+            parameter.add_(1e-3)
+
+
+def move_behind_the_counter(training: Accumulation) -> None:
+    for parameter in training.model.parameters():
+        parameter.data += 1e-3
+
+
+def step_another(_: Accumulation) -> None:
+    other = nn.Parameter(torch.ones(1))
+    other.grad = torch.ones(1)
+    torch.optim.SGD([other], lr=1.0).step()
+
+
+@pytest.mark.parametrize("do", [move, move_behind_the_counter, step_another])
+def test_what_is_cleared_on_purpose_is_not(
+    model: DistributedDataParallel,
+    packets: Packets,
+    tmp_path: Path,
+    do: Callable[[Accumulation], None],
+) -> None:
+    OnPurpose(model, do).run(tmp_path)
+    assert told(packets, "passes_cleared") == [None] * STEPS
+
+
+def test_gradients_that_the_program_puts_together_are_not_lost(
+    model: DistributedDataParallel, packets: Packets, tmp_path: Path
+) -> None:
+    class Together(Cleared):
+        def between(self, micro: int) -> None:
+            if micro > 0:
+                self.kept += [[g.clone() for g in self.gradients()]]
+            else:
+                self.kept: list[list[torch.Tensor]] = []
+            super().between(micro)
+
+        def before_update(self) -> None:
+            for gradient, *others in zip(self.gradients(), *self.kept, strict=True):
+                gradient += torch.stack(others).sign().sum(0)
+
+    Together(model).run(tmp_path)
+    assert told(packets, "passes_cleared") == [None] * STEPS
+
+
+def test_a_pass_for_the_gradient_of_inputs_is_not_lost(
+    model: DistributedDataParallel, packets: Packets, tmp_path: Path
+) -> None:
+    class Adversarial(Cleared):
+        def pass_of(self, step: int, micro: int) -> None:
+            self.model.require_backward_grad_sync = micro == 3
+            self.model(batch(step, micro).requires_grad_(micro < 3))["loss"].backward()
+
+    Adversarial(model).run(tmp_path)
+    assert told(packets, "passes_cleared") == [None] * STEPS
+
+
+def test_the_same_rows_once_more_are_not_lost(
+    model: DistributedDataParallel, packets: Packets, tmp_path: Path
+) -> None:
+    class Again(Cleared):
+        def pass_of(self, step: int, micro: int) -> None:
+            super().pass_of(step, micro if micro == 3 else 3)
+
+    Again(model).run(tmp_path)
+    assert told(packets, "passes_cleared") == [None] * STEPS
+
+
+class Changed(Accumulation):
+    def __init__(self, model: DistributedDataParallel, factor: float) -> None:
+        super().__init__(model)
+        self.factor = factor
+
+    def between(self, micro: int) -> None:
+        if micro == 2:
+            for gradient in self.gradients():
+                gradient.mul_(self.factor)
+                if math.isnan(self.factor):
+                    gradient.copy_(torch.arange(float(gradient.numel())).view_as(gradient).cos())
+
+
+@pytest.mark.parametrize("factor", [0.25, 3.0, math.nan])
+def test_what_multiplies_a_sum_is_told(
+    model: DistributedDataParallel, packets: Packets, tmp_path: Path, factor: float
+) -> None:
+    Changed(model, factor).run(tmp_path)
+    assert factors(packets) == pytest.approx([factor] * 4, nan_ok=True)
+
+
+def test_a_loss_without_a_backward_pass_is_counted(
+    model: DistributedDataParallel, packets: Packets, tmp_path: Path
+) -> None:
+    class LastOnly(Accumulation):
+        def pass_of(self, step: int, micro: int) -> None:
+            loss = self.model(batch(step, micro))["loss"]
+            if micro == 3:
+                loss.backward()
+
+    LastOnly(model).run(tmp_path)
+    assert told(packets, "forwards_detached") == [3] * STEPS
+
+
+def test_of_outputs_without_a_loss_whole_batches_are(packets: Packets, tmp_path: Path) -> None:
+    model = DistributedDataParallel(nn.Linear(4, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    loader = DataLoader(torch.randn(64, 4), batch_size=2)
+    with presum.attach(model, optimizer=optimizer, run=tmp_path, quiet=True):
+        for number, x in enumerate(loader):
+            ahead = model(x + 1)  # of the batch that is trained on: a target network's part
+            loss = (model(x) - ahead.detach()).square().mean()
+            if number % 4 == 3:
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+    assert told(packets, "forwards_detached") == [6] * 8
+
+
+def test_evaluation_is_no_micro_batch(
+    model: DistributedDataParallel, packets: Packets, tmp_path: Path
+) -> None:
+    class Evaluates(Accumulation):
+        def between(self, micro: int) -> None:
+            if micro == 0:
+                self.model.eval()
+                self.model(batch(0, 0))
+                self.model.train()
+
+    Evaluates(model).run(tmp_path)
+    assert told(packets, "forwards_detached") == [None] * STEPS

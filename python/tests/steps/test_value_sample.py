@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What multiplied a few elements since."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from presum.steps.value_sample import TENSORS, VALUES, ValueSample
+
+
+def tensors(count: int = 20) -> list[torch.Tensor | None]:
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(300, 7, generator=generator) for _ in range(count)]
+
+
+def test_what_is_as_it_was_has_a_factor_of_one() -> None:
+    held = tensors()
+    sample = ValueSample.of(held)
+    assert sample is not None
+    assert sample.factor_to(held) == 1.0
+    assert sample._values.numel() <= 2 * TENSORS * VALUES
+
+
+@pytest.mark.parametrize("factor", [0.25, 2.0, 1e-6])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_factor_is_found(factor: float, dtype: torch.dtype) -> None:
+    held = [x.to(dtype) for x in tensors() if x is not None]
+    sample = ValueSample.of(held)
+    assert sample is not None
+    for tensor in held:
+        tensor.mul_(factor)
+    assert sample.factor_to(held) == pytest.approx(factor, rel=4e-3)
+
+
+def test_other_values_have_none() -> None:
+    held = tensors()
+    sample = ValueSample.of(held)
+    assert sample is not None
+    negative = [-x for x in held if x is not None]
+    more = [x + torch.randn_like(x) for x in held if x is not None]
+    assert math.isnan(sample.factor_to(negative) or 0)  # turned round
+    assert math.isnan(sample.factor_to(more) or 0)
+    assert sample.factor_to([None] * len(held)) == 0
+
+
+def test_what_cannot_be_told_is_none() -> None:
+    assert ValueSample.of([]) is None
+    assert ValueSample.of([None]) is None
+    assert ValueSample.of([torch.eye(3).to_sparse()]) is None
+    zeros = ValueSample.of([torch.zeros(3)])
+    assert zeros is not None and zeros.factor_to([torch.ones(3)]) is None
+    assert zeros.factor_to([torch.zeros(3)]) == 1
+    one = ValueSample.of([torch.ones(3)])
+    assert one is not None and one.factor_to([torch.ones(2)]) is None
+
+
+def test_layouts_do_not_matter() -> None:
+    picture = torch.randn(4, 3, 5, 5).to(memory_format=torch.channels_last)
+    sample = ValueSample.of([picture, picture[0]])
+    assert sample is not None
+    assert sample.factor_to([2 * picture, (2 * picture)[0]]) == pytest.approx(2)

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "blame/blame.h"
+
+namespace presum::blame {
+
+// The document of `presum blame --format json` (docs/blame.md). What is not known is null, what is
+// not finite the text "inf".
+nlohmann::ordered_json document(const std::vector<Step>& steps);
+
+}  // namespace presum::blame

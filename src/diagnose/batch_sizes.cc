@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "diagnose/batch_sizes.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+namespace presum::diagnose {
+namespace {
+
+constexpr std::uint64_t kSure = 5;           // records in a row
+constexpr std::uint64_t kMicroBatches = 32;  // keys, beside those of the other statistics
+constexpr std::uint64_t kRows = 33;
+constexpr const char* kEqual =
+    "Give every rank the same batch size and number of micro-batches, or weight each loss by what "
+    "it is the mean of: the reduction counts all ranks alike.";
+
+template <typename SizeOf>
+Split sizes(const StepRecord& record, const SizeOf& size_of) {
+  std::vector<RankValue> held;
+  for (const WorkerRecord& w : record.workers) {
+    const std::uint64_t size = size_of(w);
+    if (size == 0) return {};
+    held.push_back({size, w.rank});
+  }
+  return split(std::move(held));
+}
+
+std::string text_of(const Split& sizes) {
+  return sizes.text([](std::uint64_t value) { return std::to_string(value); });
+}
+
+bool weighted_by_rows(const StepRecord& record) {
+  const auto each = [](const WorkerRecord& w) {
+    return w.weight / static_cast<double>(w.samples.rows);
+  };
+  const double first = each(record.workers.front());
+  return std::ranges::all_of(record.workers, [&](const WorkerRecord& w) {
+    return std::abs(each(w) - first) <= 1e-3 * first;
+  });
+}
+
+void report(const StepContext& context, const Split& sizes, std::uint64_t key, const char* what,
+            std::uint64_t first_step, SignalLog& log) {
+  Signal signal = sighting(Check::kTokenImbalance, context.record.step, sizes.blame());
+  signal.first_step = first_step;
+  signal.key = key;
+  signal.confidence = 0.9;
+  if (key == kRows && weighted_by_rows(context.record)) signal.severity = Severity::kInfo;
+  signal.title = (signal.everyone ? std::string("{Ranks} had different numbers of ")
+                                  : std::string("{Ranks} had another number of ")) +
+                 what + " in every step" + (signal.everyone ? "" : " than the others");
+  signal.remedy = kEqual;
+  signal.evidence = {{"by_rank", text_of(sizes)}};
+  log.add(std::move(signal), std::numeric_limits<std::uint64_t>::max() / 2);
+}
+
+}  // namespace
+
+bool BatchSizes::lasts(Lasting& lasting, const Split& sizes, std::uint64_t step) const {
+  const std::string held = sizes.differs() ? text_of(sizes) : "";
+  if (held.empty() || held != lasting.held) lasting = {held, 0, step};
+  return !held.empty() && ++lasting.length >= kSure;
+}
+
+void BatchSizes::update(const StepContext& context, SignalLog& log) {
+  if (!context.complete()) return;
+  const StepRecord& record = context.record;
+  const Split micro = sizes(record, [](const WorkerRecord& w) { return w.micro_batches; });
+  const Split rows = sizes(record, [](const WorkerRecord& w) { return w.samples.rows; });
+  if (lasts(micro_batches_, micro, record.step)) {
+    report(context, micro, kMicroBatches, "micro-batches", micro_batches_.first_step, log);
+  }
+  if (lasts(rows_, rows, record.step) && !micro.differs()) {
+    report(context, rows, kRows, "samples", rows_.first_step, log);
+  }
+}
+
+}  // namespace presum::diagnose

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "diagnose/lost_gradients.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "diagnose/text.h"
+
+namespace presum::diagnose {
+namespace {
+
+using enum FingerprintKind;
+
+// A program may leave out a batch now and then, or look at a gradient: that is no habit.
+constexpr std::uint64_t kSure = 3;     // steps in which it was seen, and
+constexpr std::uint64_t kMost = 2;     // at least one in so many since the first
+constexpr std::uint64_t kSampled = 2;  // likewise, where few steps are looked at
+constexpr std::uint64_t kSlack = std::numeric_limits<std::uint64_t>::max() / 2;
+enum Way : std::size_t { kCleared, kDetached, kChanged };
+
+std::uint64_t count(const WorkerRecord& worker, FingerprintKind kind) {
+  const std::uint64_t* found = worker.fingerprint_of(kind);
+  return found == nullptr ? 0 : *found;
+}
+
+bool is_factor(double factor, double of) { return std::abs(factor - of) <= 1e-3 * std::abs(of); }
+
+// What multiplies the gradient that is accumulated.
+std::string usual_cause(const StepContext& context, double factor) {
+  const double power = -std::log2(factor);
+  const bool scaled = !context.roster.fact("grad_scaler").empty();
+  if (scaled && power >= 3 && is_factor(power, std::round(power))) {
+    return "the loss scaler's factor was divided out";
+  }
+  const auto clips = [](const WorkerRecord& w) { return w.fingerprint_of(kClipNorm) != nullptr; };
+  if (factor < 1 && std::ranges::any_of(context.record.workers, clips)) return "it was clipped";
+  return "it was scaled";
+}
+
+template <typename Has>
+Blame blame(const StepContext& context, const Has& has) {
+  Blame out;
+  for (const WorkerRecord& w : context.record.workers) {
+    if (has(w)) insert(out.ranks, w.rank);
+  }
+  out.everyone = out.ranks.size() == context.workers();
+  return out;
+}
+
+const WorkerRecord& worker_of(const StepContext& context, std::uint32_t rank) {
+  return *std::ranges::find(context.record.workers, rank, &WorkerRecord::rank);
+}
+
+// NaN where what was accumulated is another gradient now, 1 where it is what it was.
+double factor_of(const WorkerRecord& worker) {
+  const std::uint64_t* bits = worker.fingerprint_of(kGradChanged);
+  return bits == nullptr ? 1 : std::bit_cast<double>(*bits);
+}
+
+}  // namespace
+
+void LostGradients::update(const StepContext& context, SignalLog& log) {
+  const auto& workers = context.record.workers;
+  const auto steps = [](const WorkerRecord& w) { return w.optimizer_step > 0; };
+  if (std::ranges::none_of(workers, steps)) {
+    return log.cannot(Check::kLostGradients, "No optimiser step was seen.");
+  }
+  log.checked(Check::kLostGradients);
+  lost(context, log);
+  changed(context, log);
+}
+
+bool LostGradients::is_habit(std::size_t way, const StepContext& context, const Ranks& who) {
+  Habit& habit = habits_[way];
+  if (habit.looks == 0 && who.empty()) return false;
+  if (habit.looks == 0) habit.first_step = context.record.step;
+  ++habit.looks;
+  habit.seen += !who.empty();
+  if (kMost * habit.seen < habit.looks) {
+    habit = {};
+    return false;
+  }
+  return !who.empty() && habit.seen >= (way == kChanged ? kSampled : kSure);
+}
+
+void LostGradients::lost(const StepContext& context, SignalLog& log) {
+  if (context.record.unused()) return;  // what is lost is told with a step that was used
+  for (const auto& [way, kind] :
+       {std::pair{kCleared, kPassesCleared}, std::pair{kDetached, kForwardsDetached}}) {
+    const Blame who = blame(context, [&](const WorkerRecord& w) { return count(w, kind) > 0; });
+    if (!is_habit(way, context, who.ranks)) continue;
+    const WorkerRecord& one = worker_of(context, who.ranks.front());
+    const std::uint64_t missing = count(one, kind);
+    const std::uint64_t all = missing + one.micro_batches;
+    Signal signal = sighting(Check::kLostGradients, context.record.step, who);
+    signal.key = way;
+    signal.first_step = habits_[way].first_step;
+    signal.confidence = way == kCleared ? 0.95 : 0.9;
+    signal.title = fmt::format(
+        "{{Ranks}} lost the gradients of {} of {} micro-batches of a step: {}", missing, all,
+        way == kCleared ? "they were cleared before the optimiser's step"
+                        : "no backward pass went through them");
+    signal.evidence = {{"micro_batches_lost", static_cast<std::int64_t>(missing)},
+                       {"micro_batches", static_cast<std::int64_t>(all)}};
+    log.add(std::move(signal), kSlack);
+  }
+}
+
+void LostGradients::changed(const StepContext& context, SignalLog& log) {
+  const auto looked = [](const WorkerRecord& w) { return w.fingerprint_of(kGradChanged); };
+  if (std::ranges::none_of(context.record.workers, looked)) return;
+  const Blame who = blame(context, [](const WorkerRecord& w) { return factor_of(w) != 1; });
+  if (!is_habit(kChanged, context, who.ranks)) return;
+  const double factor = factor_of(worker_of(context, who.ranks.front()));
+  Signal signal = sighting(Check::kLostGradients, context.record.step, who);
+  signal.key = kChanged;
+  signal.first_step = habits_[kChanged].first_step;
+  signal.confidence = 0.9;
+  if (std::isnan(factor)) {
+    signal.title =
+        "{Ranks} overwrote the gradient that they accumulate, between two micro-batches of a step";
+  } else if (factor == 0) {
+    signal.title = "{Ranks} cleared the gradient that they accumulate, within a step";
+  } else {
+    signal.title = fmt::format(
+        "{{Ranks}} multiplied the gradient that they accumulate by {} between two micro-batches of "
+        "a step: {} before the sum was whole",
+        number(factor), usual_cause(context, factor));
+  }
+  if (!std::isnan(factor)) signal.evidence = {{"factor_between_passes", factor}};
+  log.add(std::move(signal), kSlack);
+}
+
+}  // namespace presum::diagnose

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "diagnose/recomputed.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "diagnose/testing.h"
+
+namespace presum::diagnose {
+namespace {
+
+using State = CheckRecord::State;
+
+Watched computed_again(std::uint64_t answer, int rank) {
+  Watched w;
+  w.diagnoser.hello(who(3, 3), {"host", {{"recomputed_different", "1 of 9: layers.2.weight"}}, {}});
+  w.play(0, 40, [&](StepRecord& r) {
+    if (r.step % 10 != 0) return;
+    for (WorkerRecord& one : r.workers) {
+      const bool differs = r.step == 20 && (rank < 0 || static_cast<int>(one.rank) == rank);
+      set(one, Kind::kRecomputed, differs ? answer : 0);
+    }
+  });
+  return w;
+}
+
+TEST(Recomputed, EqualGradientsPass) {
+  Watched w = computed_again(0, 3);
+  EXPECT_TRUE(w.findings().empty());
+  EXPECT_EQ(w.check("recompute-mismatch").state, State::kPassed);
+  Watched none;
+  none.play(0, 10);
+  EXPECT_EQ(none.check("recompute-mismatch").state, State::kNotPossible);
+}
+
+TEST(Recomputed, OneThatIsCorruptedIsCritical) {
+  Watched w = computed_again(2, 3);
+  ASSERT_EQ(w.ids(), Ids{"recompute-mismatch"});
+  EXPECT_EQ(w.first().ranks, RankList{3});
+  EXPECT_EQ(w.first().first_step, 20U);
+  EXPECT_EQ(w.first().severity, Severity::kCritical);
+  EXPECT_NE(w.first().title.find("another gradient"), std::string::npos);
+  Watched changed = computed_again(3, 3);
+  EXPECT_EQ(changed.first().severity, Severity::kCritical);
+  EXPECT_NE(changed.first().title.find("changed between"), std::string::npos);
+}
+
+TEST(Recomputed, WhatIsNotDeterministicIsInformation) {
+  Watched w = computed_again(1, -1);
+  ASSERT_EQ(w.ids(), Ids{"recompute-mismatch"});
+  EXPECT_EQ(w.first().severity, Severity::kInfo);
+  EXPECT_EQ(w.first().ranks.size(), 8U);
+}
+
+}  // namespace
+}  // namespace presum::diagnose
