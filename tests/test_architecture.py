@@ -311,6 +311,20 @@ STEP_STATE = {
     "GradientReader": {"device_step"},
     "EndedSteps": {"late", "samples", "windows", "late_steps"},
     "ForwardPasses": {"rows", "forwards"},
+    "OptimizerTurn": {
+        "forwards",
+        "reached",
+        "unknown",
+        "of_pass",
+        "waiting",
+        "cleared",
+        "others",
+        "sample",
+        "factor",
+        "found",
+    },
+    "Recomputation": {"kept", "passes", "forwards"},
+    "RoundedUpdates": {"before"},
 }
 # And what stays for the recording.
 LASTING = {
@@ -323,6 +337,9 @@ LASTING = {
         "ended",  # whether it has, and the steps that have
         "fingerprints",
         "forwards",
+        "turn",
+        "rounded",
+        "recomputation",
         "reader",
         "scaled",
         "in_hook",
@@ -332,6 +349,13 @@ LASTING = {
         "listening",
     },
     "ReducingPasses": {"reference"},
+    "OptimizerTurn": {"clears", "follows", "number", "own_steps", "setup", "source"},
+    "Recomputation": {"arrivals", "setup"},
+    "RoundedUpdates": {"steps"},
+    "ValueSample": {"places", "values"},
+    "Arrivals": {"arrives", "handles"},
+    "_Arrival": {"arrives", "place"},
+    "_Output": {"place", "wanted"},
     "DdpSource": {"arrivals", "passes", "recorder", "views"},
     "JoinListeners": {"sources", "tap"},
     "GradientSource": {"inner", "recorder", "wrapper"},
@@ -349,7 +373,7 @@ LASTING = {
     },
     "GradientReader": {"setup", "observer", "told"},
     "EndedSteps": {"setup"},
-    "ForwardPasses": {"setup", "shifts_labels"},
+    "ForwardPasses": {"inner", "setup", "shifts_labels", "turn"},
 }
 
 

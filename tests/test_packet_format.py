@@ -611,7 +611,7 @@ REFUSED: dict[str, Change] = {
         patched(p, 44, struct.pack("<I", 65)) + section_bytes(12, bytes(8 * 2145))
     ),
     "a state of kind 0": lambda p: p + section_bytes(8, state_body(5, 0)),
-    "a state of kind 3": lambda p: p + section_bytes(8, state_body(5, 3)),
+    "a state of kind 6": lambda p: p + section_bytes(8, state_body(5, 6)),
     "half a state": lambda p: p + section_bytes(8, state_body(5, 1)[:10]),
     "two states of one group": lambda p: p + section_bytes(8, 2 * state_body(5, 1)),
     "two fingerprints of one kind": lambda p: p + section_bytes(6, 2 * bytes(12)),

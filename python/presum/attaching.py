@@ -145,14 +145,9 @@ def attach(
     options = WatchOptions(mode, gram_every, plan, audit_every, audit_elements)
     target = target_of(model, process_group, options)
     _check_cadence(options, every, reduced_every)
-    if verify_every is not None:
-        _check_positive("verify_every", verify_every)
-    _check_callback(on_finding)
-    _check_data(data)
-    _check_moment()
+    _check_use(on_finding, data)
     optimizers = _optimizers(optimizer)
-    if verify_every is not None and not optimizers:
-        raise ValueError("presum.attach: verify_every needs the optimiser: give optimizer=")
+    _check_verify(verify_every, optimizers)
     _check_preflight(preflight, optimizers, every)
     _check_required(require)
     size, on_host = _sketch_size(sketch, len(target.ranks)), in_host_memory(target.device)
@@ -364,6 +359,14 @@ def _check_positive(name: str, value: int) -> None:
         raise ValueError(f"presum.attach: {name} must be a whole number of at least 1, not {value}")
 
 
+def _check_verify(every: int | None, optimizers: Sequence[Optimizer]) -> None:
+    if every is None:
+        return
+    _check_positive("verify_every", every)
+    if not optimizers:
+        raise ValueError("presum.attach: verify_every needs the optimiser: give optimizer=")
+
+
 def _check_cadence(options: WatchOptions, every: int, reduced_every: int) -> None:
     _check_positive("every", every)
     _check_positive("reduced_every", reduced_every)
@@ -373,6 +376,12 @@ def _check_cadence(options: WatchOptions, every: int, reduced_every: int) -> Non
             _check_positive(name, value)
     if options.audit_every is None and options.audit_elements != AUDIT_ELEMENTS:
         raise ValueError("presum.attach: audit_elements needs audit_every")
+
+
+def _check_use(on_finding: Any, data: object) -> None:
+    _check_callback(on_finding)
+    _check_data(data)
+    _check_moment()
 
 
 def _check_callback(on_finding: object) -> None:

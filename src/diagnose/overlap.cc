@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "diagnose/overlap.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -17,13 +15,10 @@ namespace {
 
 constexpr std::size_t kSamples = std::size_t{1} << 18;
 constexpr std::uint32_t kMaxBits = 60;
-constexpr double kDoubled = 3;               // draws until it is a finding
-constexpr double kShare = 0.01;              // of all draws, where only row hashes are known
-constexpr double kOfOneRank = 0.9;           // of the doubled draws: then it is this rank
-constexpr double kAgain = 0.1;               // of them, that it drew after others
-constexpr std::uint64_t kRepeats = 2;        // records in a row with a repeated micro-batch
-constexpr std::uint64_t kRepeatsUnsure = 3;  // where indices are unknown, or one row is repeated
-constexpr std::uint64_t kRareRepeats = 100;  // at most one record in so many of other workers
+constexpr double kDoubled = 3;      // draws until it is a finding
+constexpr double kShare = 0.01;     // of all draws, where only row hashes are known
+constexpr double kOfOneRank = 0.9;  // of the doubled draws: then it is this rank
+constexpr double kAgain = 0.1;      // of them, that it drew after others
 constexpr const char* kNoPass = "No data loader was found, so passes over the data are not known.";
 constexpr const char* kSharedRows =
     "The rows that were hashed are the same on all workers though their batches differ.";
@@ -35,14 +30,6 @@ constexpr const char* kRestarted =
     "After a restart go on where the pass was left: restore the loader's and the sampler's state "
     "on "
     "every rank, with the epoch, and skip the batches that are done.";
-constexpr const char* kStuck =
-    "Look at what hands out the batches on these ranks: a loader that has ended or failed, a batch "
-    "that is kept and not replaced.";
-constexpr std::uint64_t kEchoes = 12;  // batches until it shows that they come several times
-constexpr const char* kEchoing =
-    "Divide the stream among the loader's processes: `torch.utils.data.get_worker_info()` in the "
-    "data set's `__iter__` tells which one it is. Until then each rank reads every sample "
-    "`num_workers` times.";
 constexpr const char* kByDesign = "The sampler repeats samples: they come several times by design.";
 
 bool divisible(std::uint64_t sample, std::uint32_t bits) {
@@ -64,22 +51,6 @@ bool straddles(const WorkerRecord& worker) {
   if (worker.micro_batches < 2) return false;
   const std::uint64_t last = value_or(worker, FingerprintKind::kDataBatch, 0);
   return last + 1 < worker.micro_batches;
-}
-
-// Whether a good part of a worker's rows is there more than once.
-bool repeats_rows(const Batch& batch) {
-  return batch.known && !batch.degenerate() && 4 * (batch.rows - batch.distinct) >= batch.rows;
-}
-
-enum class Places : std::uint8_t { kUnknown, kDifferent, kRepeated };
-
-// Whether the rows come from different places of the data set.
-Places places(const WorkerRecord& worker) {
-  if (!aligned(worker)) return Places::kUnknown;
-  std::vector<std::uint64_t> indices = worker.indices;
-  std::sort(indices.begin(), indices.end());
-  const bool repeated = std::adjacent_find(indices.begin(), indices.end()) != indices.end();
-  return repeated ? Places::kRepeated : Places::kDifferent;
 }
 
 // By chance, records that are equal in the data set fall to other workers W - 1 times as often as
@@ -192,9 +163,7 @@ void Overlap::update(const StepContext& context, SignalLog& log) {
   if (repeats_on_purpose(context.roster) || repeats_evenly(context.record)) {
     return log.cannot(Check::kOverlappingData, kByDesign);
   }
-  watch_echoes(context, log);
-  watch_stuck(context, log);
-  watch_repeats(context, log);
+  repeats_.update(context, log);
   const bool shared = rows_are_shared(context.record, context.batches);
   const std::vector<const WorkerRecord*> workers = drawing(context.record);
   begin_anew(context.record);
@@ -331,102 +300,6 @@ void Overlap::report(const StepContext& context, const DataPass& pass, SignalLog
     signal.remedy = kRestarted;
   }
   log.add(std::move(signal), std::numeric_limits<std::uint64_t>::max() / 2);
-}
-
-// A data set that repeats its rows shows that on all workers.
-bool Overlap::rare_elsewhere(const Repeats& own) const {
-  return kRareRepeats * (all_repeats_.repeated - own.repeated) <= all_repeats_.seen - own.seen;
-}
-
-// Processes of a loader that all go through the whole stream: each batch comes once from every one.
-void Overlap::watch_echoes(const StepContext& context, SignalLog& log) {
-  Blame blame;
-  double times = 0;
-  for (std::size_t i = 0; i < context.workers(); ++i) {
-    const WorkerRecord& w = context.record.workers[i];
-    const Batch& batch = context.batches[i];
-    const std::uint64_t* place = w.fingerprint_of(FingerprintKind::kDataBatch);
-    Repeats& own = repeats_[w.replica];
-    if (place == nullptr || !batch.known || batch.distinct < 2) continue;
-    const std::uint64_t data = data_of(w);
-    const bool same_data = std::exchange(own.data, data) == data;
-    const bool moved =
-        std::exchange(own.place, *place) + 1 == *place && same_data && w.micro_batches == 1;
-    own.dealt += moved;
-    own.echoed += moved && batch.set == own.batch;
-    if (own.dealt < kEchoes || 5 * own.echoed < 2 * own.dealt) continue;
-    if (10 * own.echoed > 9 * own.dealt) continue;  // always the same
-    insert(blame.ranks, w.rank);
-    times = static_cast<double>(own.dealt) / static_cast<double>(own.dealt - own.echoed);
-  }
-  if (blame.ranks.empty()) return;
-  blame.everyone = blame.ranks.size() == context.workers();
-  Signal signal = sighting(Check::kOverlappingData, context.record.step, std::move(blame));
-  signal.first_step -= std::min(signal.first_step, kEchoes);
-  signal.key = 3;
-  signal.confidence = 0.95;
-  signal.title = fmt::format("{{Ranks}} got every batch {} times in a row from their loader",
-                             std::llround(times));
-  signal.remedy = kEchoing;
-  log.add(std::move(signal), std::numeric_limits<std::uint64_t>::max() / 2);
-}
-
-// A worker that is given the batch of the step before, while most of the others are not.
-void Overlap::watch_stuck(const StepContext& context, SignalLog& log) {
-  std::vector<std::uint32_t> stuck;
-  for (std::size_t i = 0; i < context.workers(); ++i) {
-    const Batch& batch = context.batches[i];
-    Repeats& own = repeats_[context.record.workers[i].replica];
-    const bool again = batch.known && batch.distinct > 1 && batch.set == own.batch;
-    own.stuck = again ? own.stuck + 1 : 0;
-    if (own.stuck >= kRepeatsUnsure) insert(stuck, context.record.workers[i].rank);
-  }
-  if (stuck.empty() || 2 * stuck.size() > context.workers()) return;
-  Signal signal = sighting(Check::kOverlappingData, context.record.step, {stuck, false});
-  signal.first_step -= std::min(signal.first_step, kRepeatsUnsure - 1);
-  signal.key = 2;
-  signal.confidence = 0.95;
-  signal.title = "{Ranks} computed on the same batch in several steps in a row";
-  signal.remedy = kStuck;
-  log.add(std::move(signal), 1);
-}
-
-// A micro-batch that is fed twice in one step. Rows that are equal at other places of the data set
-// are not.
-void Overlap::watch_repeats(const StepContext& context, SignalLog& log) {
-  for (std::size_t i = 0; i < context.workers(); ++i) {
-    const WorkerRecord& w = context.record.workers[i];
-    const Batch& batch = context.batches[i];
-    if (!batch.known) continue;
-    Repeats& own = repeats_[w.replica];
-    const bool repeating = repeats_rows(batch);
-    for (Repeats* count : {&own, &all_repeats_}) {
-      ++count->seen;
-      count->repeated += repeating;
-    }
-    const Places at = repeating ? places(w) : Places::kDifferent;
-    const bool again = batch.set != own.batch &&
-                       (at == Places::kRepeated || (at == Places::kUnknown && rare_elsewhere(own)));
-    own.length = again ? own.length + 1 : 0;
-    own.batch = batch.set;
-    const bool sure = at == Places::kRepeated && batch.repeated > 1;
-    if (own.length >= (sure ? kRepeats : kRepeatsUnsure))
-      report_repeats(context, i, own.length, log);
-  }
-}
-
-void Overlap::report_repeats(const StepContext& context, std::size_t place, std::uint64_t length,
-                             SignalLog& log) {
-  const Batch& batch = context.batches[place];
-  const Blame blame{{context.record.workers[place].rank}, false};
-  Signal signal = sighting(Check::kOverlappingData, context.record.step, blame);
-  signal.first_step -= std::min(signal.first_step, length - 1);
-  signal.key = 1;
-  signal.confidence = 0.95;
-  signal.title = "{Ranks} computed on the same rows several times within a step";
-  signal.evidence = {{"rows", static_cast<std::int64_t>(batch.rows)},
-                     {"rows_distinct", static_cast<std::int64_t>(batch.distinct)}};
-  log.add(std::move(signal), 1);
 }
 
 }  // namespace presum::diagnose

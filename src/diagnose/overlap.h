@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "diagnose/repeated_batches.h"
 #include "diagnose/signal_log.h"
 #include "diagnose/step_context.h"
 
@@ -89,17 +90,6 @@ class Overlap {
     double doubled = 0;
     double drawn = 0;
   };
-  struct Repeats {
-    std::uint64_t length = 0;  // records in a row in which a worker's rows repeat
-    std::uint64_t stuck = 0;   // records in a row with the batch of the one before
-    std::uint64_t dealt = 0;   // records with another batch of the loader than the one before
-    std::uint64_t echoed = 0;  // of them, with the same rows
-    std::uint64_t place = ~std::uint64_t{0};  // of the last batch in its pass
-    std::uint64_t data = 0;                   // and the data set that it is of
-    std::uint64_t batch = 0;
-    std::uint64_t seen = 0;      // records with rows
-    std::uint64_t repeated = 0;  // of them, with rows that repeat
-  };
   struct Place {
     std::uint64_t pass = 0;
     std::uint64_t batch = 0;
@@ -111,18 +101,11 @@ class Overlap {
                    DataPass& pass);
   void finish(const DataPass& pass);
   void report(const StepContext& context, const DataPass& pass, SignalLog& log) const;
-  void watch_repeats(const StepContext& context, SignalLog& log);
-  bool rare_elsewhere(const Repeats& own) const;
-  void watch_echoes(const StepContext& context, SignalLog& log);
-  void watch_stuck(const StepContext& context, SignalLog& log);
-  static void report_repeats(const StepContext& context, std::size_t place, std::uint64_t length,
-                             SignalLog& log);
 
   std::vector<DataPass> passes_;  // at most two, ascending
   Totals finished_;               // of finished passes in which samples were doubled
   PerWorker<Place> places_;       // at the record before
-  PerWorker<Repeats> repeats_;
-  Repeats all_repeats_;  // of all workers together; no length
+  RepeatedBatches repeats_;
 };
 
 }  // namespace presum::diagnose

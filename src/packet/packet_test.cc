@@ -385,7 +385,7 @@ const std::vector<Damage>& damages() {
        }},
       {"too many indices", [](Step& s) { s.indices.resize(kGroupsMax + 1); }},
       {"a state of kind 0", [](Step& s) { s.states[0].kind = StateHash::Kind{0}; }},
-      {"a state of kind 3", [](Step& s) { s.states[1].kind = StateHash::Kind{3}; }},
+      {"a state of kind 6", [](Step& s) { s.states[1].kind = StateHash::Kind{6}; }},
       {"a state of a huge kind", [](Step& s) { s.states[1].kind = StateHash::Kind{0xFFFFFFFF}; }},
       {"two states of one kind and group", [](Step& s) { s.states[1].kind = s.states[0].kind; }},
       {"too many states",

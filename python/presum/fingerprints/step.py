@@ -205,7 +205,7 @@ class StepFingerprints:
         if on_host:
             self._observer.begin_states()
         due = [("parameters", PARAMETERS), (self._others, BUFFERS)]
-        due += [("optimizer", OPTIMIZER), ("parameters", WATCHED)]
+        due += [("parameters", OPTIMIZER), ("parameters", WATCHED)]
         for family, of in due:
             self._families.call(family, self._take_states, of, step, on_host)
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from presum.parallel.arrivals import held_by
+from presum.steps.arrivals import held_by
 from presum.steps.gradient_source import GradientSource
 from presum.torch_events.hooks import Hook
 from presum.torch_events.losses import Scalar

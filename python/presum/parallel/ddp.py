@@ -14,7 +14,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel.distributed import _DDPJoinHook
 
-from presum.parallel.arrivals import Arrivals, as_parameter, held_by
+from presum.steps.arrivals import Arrivals, as_parameter, held_by
 from presum.steps.gradient_source import GradientSource, in_backward
 from presum.torch_events.hooks import Handle, Hook, ParameterHook
 from presum.torch_events.losses import Scalar

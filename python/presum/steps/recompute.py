@@ -27,7 +27,7 @@ from presum.devices.gradient_pass import fingerprint
 from presum.devices.readable import is_distributed, readable
 from presum.fingerprints.families import WORD
 from presum.fingerprints.states import elements
-from presum.parallel.arrivals import Arrivals
+from presum.steps.arrivals import Arrivals
 from presum.steps.setup import RecorderSetup
 from presum.torch_events.hooks import Hook
 

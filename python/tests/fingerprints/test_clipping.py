@@ -42,6 +42,7 @@ def test_a_step_tells_the_norm_that_it_is_clipped_by(
     values = [step.values for step in packets.steps]
     assert [real(v["clip_norm"]) for v in values] == norms
     assert [real(v["grad_norm_told"]) for v in values] == norms
+    assert {real(v["clip_limit"]) for v in values} == {0.5}
     for name in ("clipped_norm", "grad_norm_then"):
         assert [at for at, v in enumerate(values) if name in v] == [0, 25]
     assert real(values[0]["grad_norm_then"]) <= 0.501

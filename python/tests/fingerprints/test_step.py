@@ -24,7 +24,7 @@ from presum._core import Observer
 from presum.fingerprints import FAMILIES
 from presum.fingerprints.families import KIND, WORD
 from presum.fingerprints.rng import RngStates
-from presum.fingerprints.states import BUFFERS
+from presum.fingerprints.states import FROZEN
 from presum.fingerprints.step import StepFingerprints
 
 pytestmark = pytest.mark.usefixtures("one_worker")
@@ -71,7 +71,7 @@ def test_a_family_can_be_asked_for_alone(
     found = [name for name in expected.values() if name in step.values]
     assert found == ([expected[family]] if family in expected else [])
     assert bool(step.samples) == (family == "data")
-    assert {of for _, of in step.states} == {"parameters": {1, 2}, "buffers": {2}}.get(
+    assert {of for _, of in step.states} == {"parameters": {1, 5}, "buffers": {2}}.get(
         family, set()
     )
 
@@ -399,7 +399,7 @@ def test_every_parameter_and_buffer_is_hashed_at_the_first_step_and_then_in_turn
         model.flags[2] = False
 
     assert changed(packets, tmp_path, last_bias) == [[1], [], [], [1], [], []]
-    assert changed(packets, tmp_path, frozen) == [[2], [], [], [], [], []]
+    assert changed(packets, tmp_path, frozen) == [[5], [], [], [], [], []]
     assert changed(packets, tmp_path, flag) == [[2], [], [], [2], [], []]
 
 
@@ -534,7 +534,7 @@ def test_half_a_slice_is_not_sent(
 ) -> None:
     class Refuses(Observer):
         def state(self, of: int, index: int, *sizes: int) -> None:
-            if (of, index) == (BUFFERS, 1):
+            if (of, index) == (FROZEN, 1):
                 raise RuntimeError("planted")
             super().state(of, index, *sizes)
 

@@ -233,6 +233,7 @@ def test_evaluation_is_no_micro_batch(
     class Evaluates(Accumulation):
         def between(self, micro: int) -> None:
             if micro == 0:
+                self.model.require_backward_grad_sync = False
                 self.model.eval()
                 self.model(batch(0, 0))
                 self.model.train()

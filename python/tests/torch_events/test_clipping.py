@@ -21,7 +21,7 @@ def with_gradients() -> list[nn.Parameter]:
 
 def test_every_way_to_clip_is_told_of_and_clips() -> None:
     told: list[Any] = []
-    handle = CLIPS.add(lambda parameters, norm: told.append((parameters, float(norm))))
+    handle = CLIPS.add(lambda parameters, norm, _limit: told.append((parameters, float(norm))))
     for clip in (
         lambda ps: clip_grad_norm_(ps, 1.0),
         lambda ps: nn.utils.clip_grad_norm_((p for p in ps), max_norm=1.0),
