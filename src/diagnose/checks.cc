@@ -161,7 +161,7 @@ constexpr std::array<Rule, kChecks> kRules{{
       "Call `zero_grad()` once for each optimiser step, after it; call `backward()` on the loss of "
       "every micro-batch; clip and unscale after the last of them.",
       "allenai/open-instruct#1498"},
-     kStatistics},
+     kStatistics | set_of({kClipNorm, kBufferDesync, kTokenImbalance})},
     {kRecomputeMismatch,
      {"recompute-mismatch", kCritical,
       "the gradient of a micro-batch with that of the same one computed once more",

@@ -37,6 +37,10 @@ class ManualSource(GradientSource):
         setup = self.recorder.setup
         return held_by(setup.alive(), on_host=setup.on_host)
 
+    def accumulated(self) -> list[torch.Tensor | None]:
+        """Not known where gradients may be kept elsewhere."""
+        return super().accumulated() if self.sees_zeroing else []
+
     def pass_is_over(self) -> None:
         """It goes through an output of the model; whether it accumulated into all of its parameters
         is not known."""

@@ -38,6 +38,8 @@ class ValueSample:
         """What multiplied them since: 1 where every bit is what it was, NaN where it is no factor,
         0 where nothing is there; None where that is not known. A number of host memory, else a
         tensor of one element in float64."""
+        if max(self._places) >= len(tensors):
+            return None
         if all(tensors[place] is None for place in self._places):
             return 0.0 if self._values.is_cpu else self._values.new_zeros(())
         now = _values(tensors, self._places)

@@ -21,7 +21,7 @@ _NORM = replace(_LM, model="batch-norm")
 CRITICAL = (
     *("nonfinite-gradient", "nonfinite-loss", "no-reduction", "optimizer-mismatch"),
     *("duplicate-data", "reduction-scale", "reduced-gradient-mismatch", "reduction-error"),
-    "parameter-desync",
+    *("parameter-desync", "state-desync", "recompute-mismatch"),
     "zero-gradient",
     *("frozen-gradient", "no-progress"),
 )
@@ -36,10 +36,12 @@ _BOTH: Models = (_LM, _CNN)
 _TRAINED: Models = (_LM, _POLICY)
 _STREAMS: Models = (replace(_LM, data="stream"), replace(_CNN, data="point-stream"))
 _NORMS: Models = (_NORM, _CNN)
+_ADAPTED: Models = (replace(_LM, model="adapter"), replace(_LM, model="adapter", dropout=0.1))
 _EPOCHS = _with(_BOTH, epoch_steps=20)
 _SHORT_EPOCHS = _with(_BOTH, epoch_steps=10)
 _DROPOUTS = _with(_BOTH, dropout=0.1)
 _PAIRS = _with(_BOTH, micro_batches=2, steps=60)
+_VERIFIED = _with(_BOTH, verify_every=5)
 _AUDITED = _with(_BOTH, audit_every=5)
 _UNSEEN = _with(_BOTH, fingerprints=False)
 _FOURS = _with(_BOTH, micro_batches=4)
@@ -104,6 +106,23 @@ _SAMPLES = (
         thread="karpathy/llm.c#792",
         ranks="all",
         within=1,
+    ),
+    _fault(
+        "undivided-stream",
+        "UndividedStream",
+        "overlapping-data",
+        "two processes of each rank's loader go through its whole stream",
+        on=_STREAMS,
+        ranks="all",
+        within=25,
+    ),
+    _fault(
+        "one-noise",
+        "OneNoise",
+        "duplicate-data",
+        "the model's input is noise of one seed on all ranks, beside a loader",
+        ranks="all",
+        within=10,
     ),
     _fault(
         "split-by-node",
@@ -920,19 +939,20 @@ _STATES = (
     _fault(
         "lost-optimizer-state",
         "LostOptimizerState",
-        "parameter-desync",
+        "state-desync",
         "one rank's optimiser forgets what it knew",
         begins=10,
-        within=HASH_INTERVAL,
-        on=_TRAINED,
+        within=2 * HASH_INTERVAL,
+        on=_with(_TRAINED, steps=70),
     ),
     _fault(
         "own-clip",
         "OwnClip",
-        "parameter-desync",
+        "state-desync",
         "one rank clips the reduced gradient to another norm",
+        on=_with(_BOTH, steps=70),
         begins=10,
-        within=HASH_INTERVAL,
+        within=2 * HASH_INTERVAL,
     ),
     _fault(
         "norm-of-a-part",
@@ -1051,6 +1071,121 @@ _STATES = (
         on=_FOURS,
         ranks="all",
         within=25,
+    ),
+    _fault(
+        "max-norm-of-its-own",
+        "MaxNormOfItsOwn",
+        "clip-norm",
+        "one rank clips by clip_grad_norm_ to another norm",
+        severity="critical",
+        begins=10,
+        within=2,
+    ),
+    _fault(
+        "frozen-base",
+        "FrozenBase",
+        "parameter-desync",
+        "one rank's frozen parameters are another checkpoint's",
+        on=_ADAPTED,
+        within=25,
+    ),
+    _fault(
+        "average-of-its-own",
+        "AverageOfItsOwn",
+        "state-desync",
+        "one rank leaves out an update of averaged weights that are watched",
+        begins=10,
+        within=25,
+    ),
+    _fault(
+        "stale-rollout",
+        "StaleRollout",
+        "state-desync",
+        "one layer of the weights that make rollouts stays behind",
+        ranks="all",
+        begins=10,
+        within=2,
+    ),
+    _fault(
+        "layer-left-out",
+        "LayerLeftOut",
+        "no-progress",
+        "the optimiser was given all parameters but those of one layer",
+        severity="warning",
+        on=_with(_BOTH, steps=90),
+        ranks="all",
+        within=80,
+    ),
+    _fault(
+        "rounded-away",
+        "RoundedAway",
+        "no-progress",
+        "the model is in bf16, and most updates are too small for it",
+        severity="warning",
+        ranks="all",
+        within=25,
+    ),
+    _fault(
+        "fewer-micro-batches",
+        "FewerMicroBatches",
+        "token-imbalance",
+        "one rank makes half of the micro-batches of a step",
+        on=_FOURS,
+        within=5,
+    ),
+    _fault(
+        "larger-batches",
+        "LargerBatches",
+        "token-imbalance",
+        "one rank's batches are four times as large",
+        on=_with(_BOTH, steps=20),
+        within=5,
+    ),
+    _fault(
+        "flipped-activation",
+        "FlippedActivation",
+        "recompute-mismatch",
+        "one rank's processor gives a wrong activation",
+        on=_VERIFIED,
+        begins=10,
+        within=5,
+    ),
+    _fault(
+        "flipped-gradient",
+        "FlippedGradient",
+        "recompute-mismatch",
+        "one rank's processor gives a wrong gradient",
+        on=_VERIFIED,
+        begins=10,
+        within=5,
+    ),
+    _fault(
+        "changed-by-itself",
+        "ChangedByItself",
+        "recompute-mismatch",
+        "a bit of one rank's parameters changes between the forward pass and the optimiser's step",
+        on=_VERIFIED,
+        begins=10,
+        within=0,
+    ),
+    _fault(
+        "input-changed-by-itself",
+        "InputChangedByItself",
+        "recompute-mismatch",
+        "a bit of one rank's batch changes after its forward pass",
+        on=_VERIFIED,
+        begins=10,
+        within=0,
+    ),
+    _fault(
+        "not-deterministic",
+        "NotDeterministic",
+        "recompute-mismatch",
+        "every rank's gradient is another one each time it is computed",
+        severity="info",
+        on=_VERIFIED,
+        ranks="all",
+        within=0,
     ),
     _fault(
         "late-parameter",

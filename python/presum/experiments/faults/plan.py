@@ -33,6 +33,7 @@ class Configuration:
     token_weighted: bool = False
     fingerprints: bool = True
     audit_every: int | None = None
+    verify_every: int | None = None
 
     @property
     def name(self) -> str:

@@ -55,6 +55,7 @@ class Training:
             run=folder,
             fingerprints=self.configuration.fingerprints,
             audit_every=self.configuration.audit_every,
+            verify_every=self.configuration.verify_every,
             quiet=True,
         )
         self.begin()

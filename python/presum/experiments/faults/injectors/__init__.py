@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from presum.experiments.faults.injectors import (
     accumulation,
     gradients,
+    hardware,
     randomness,
     reductions,
     samples,
@@ -18,7 +19,7 @@ from presum.experiments.faults.injectors import (
 if TYPE_CHECKING:
     from presum.experiments.faults.training import Training
 
-_MODULES = (accumulation, samples, randomness, settings, reductions, states, gradients)
+_MODULES = (accumulation, hardware, samples, randomness, settings, reductions, states, gradients)
 
 
 def injector(name: str) -> type[Training]:

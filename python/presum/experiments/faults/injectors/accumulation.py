@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
+from torch.utils.data import DataLoader
 
 from presum.experiments.faults.training import Batch, Training
 
@@ -80,3 +83,32 @@ class AveragedAsItGoes(ClearedBetween):
             for gradient in (p.grad for p in self.model.parameters()):
                 if gradient is not None and micro > 0:
                     gradient.mul_(0.5)
+
+
+class FewerMicroBatches(Training):
+    """One rank makes half of the micro-batches of a step."""
+
+    def prepare(self, batch: Batch, micro: int) -> Batch:
+        self._left_out = self.is_culprit and micro % 2 == 1
+        return super().prepare(batch, micro)
+
+    def synchronises(self, micro: int) -> bool:
+        last = self.configuration.micro_batches - 1
+        return micro == (last - 1 if self.is_culprit else last)
+
+    def forward(self, batch: Batch) -> Tensor:
+        return torch.zeros((), requires_grad=True) if self._left_out else super().forward(batch)
+
+
+class LargerBatches(Training):
+    """One rank's batches are four times as large."""
+
+    def loader_of(self, dataset: Any, sampler: Any) -> DataLoader[Any]:
+        more = 4 if self.is_culprit else 1
+        return DataLoader(
+            dataset,
+            batch_size=more * self.configuration.batch,
+            sampler=sampler,
+            collate_fn=super().loader_of(dataset, sampler).collate_fn,
+            drop_last=True,
+        )

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any
 
 import torch
-from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset
 
 from presum.experiments.faults import data, models
 from presum.experiments.faults.training import Batch, Training
@@ -315,3 +315,41 @@ class SharedEpisodesOfAPair(Training):
     def episode_seed(self) -> int:
         first, second = self.roles.pair
         return super().episode_seed() + (first - second if self.rank == second else 0)
+
+
+class UndividedStream(Training):
+    """As where two processes of each rank's loader go through its whole stream."""
+
+    def dataset(self) -> Any:
+        return Echoes(super().dataset(), self.configuration.batch)
+
+
+class Echoes(IterableDataset[data.Item]):
+    """Hands out each batch of a stream twice."""
+
+    def __init__(self, stream: Any, batch: int) -> None:
+        self._stream, self._batch = stream, batch
+
+    def __iter__(self) -> Iterator[data.Item]:
+        items = iter(self._stream)
+        while True:
+            batch = list(islice(items, self._batch))
+            yield from batch + batch
+
+
+class OneNoise(Training):
+    """The model's input is noise that all ranks draw from one seed, beside a loader."""
+
+    def prepare(self, batch: Batch, micro: int) -> Batch:
+        batch = super().prepare(batch, micro)
+        generator = torch.Generator().manual_seed(self.step * 64 + micro)
+        name = "inputs" if "inputs" in batch else "input_ids"
+        whole = batch[name].is_floating_point()
+        shape = batch[name].shape
+        noise = (
+            torch.randn(shape, generator=generator)
+            if whole
+            else torch.randint(0, self.corpus.vocabulary, shape, generator=generator)
+        )
+        labels = torch.zeros_like(batch["labels"]) if whole else noise
+        return {name: noise, "labels": labels}

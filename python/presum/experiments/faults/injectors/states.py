@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from torch.amp.grad_scaler import GradScaler
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_, clip_grads_with_norm_, get_total_norm
 
-from presum.experiments.faults.training import Training
+from presum.experiments.faults.training import Batch, Training
 
 
 class OwnInitialisation(Training):
@@ -259,3 +260,76 @@ class PrunedOnOneRank(Training):
             with torch.no_grad():
                 weight = self.model.get_parameter("head.weight")
                 weight[weight.abs() < weight.abs().median()] = 0
+
+
+class MaxNormOfItsOwn(Training):
+    """One rank gives ``clip_grad_norm_`` another limit."""
+
+    def update(self) -> None:
+        limit = 0.05 if self.begun and self.is_culprit else 0.5
+        clip_grad_norm_(self.model.parameters(), limit)
+        super().update()
+
+
+class FrozenBase(Training):
+    """One rank's frozen parameters are another checkpoint's."""
+
+    def begin(self) -> None:
+        if not self.is_culprit:
+            return
+        with torch.no_grad():
+            for parameter in self.model.parameters():
+                if not parameter.requires_grad:
+                    parameter.add_(0.01)
+
+
+class AverageOfItsOwn(Training):
+    """One rank leaves out an update of the averaged weights, which are watched."""
+
+    def begin(self) -> None:
+        self._average = [p.detach().clone() for p in self.model.parameters()]
+        self.monitor.watch("average", self._average)
+
+    def update(self) -> None:
+        super().update()
+        if self.step == self.case.begins and self.is_culprit:
+            return
+        with torch.no_grad():
+            for parameter, average in zip(self.model.parameters(), self._average, strict=True):
+                average.lerp_(parameter, 0.1)
+
+
+class StaleRollout(Training):
+    """The weights that make rollouts stay behind by a step, in one part of the model."""
+
+    def begin(self) -> None:
+        self._rollout = {name: p.detach().clone() for name, p in self.ddp.named_parameters()}
+
+    def before_step(self) -> None:
+        for name, parameter in self.ddp.named_parameters():
+            if not self.begun or self.part not in name:
+                self._rollout[name] = parameter.detach().to(torch.bfloat16)
+        self.monitor.compare("rollout", self._rollout)
+
+
+class LayerLeftOut(Training):
+    """The optimiser was given all parameters but those of one layer."""
+
+    def optimizer_of(self, trained: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        left_out = {id(p) for p in self.model.get_submodule(self.part).parameters()}
+        return super().optimizer_of(p for p in trained if id(p) not in left_out)
+
+
+class RoundedAway(Training):
+    """The model is in bf16, and most updates are too small for it."""
+
+    def build(self) -> nn.Module:
+        return super().build().to(torch.bfloat16)
+
+    def prepare(self, batch: Batch, micro: int) -> Batch:
+        batch = super().prepare(batch, micro)
+        floats = {name: x for name, x in batch.items() if x.is_floating_point()}
+        return batch | {name: x.to(torch.bfloat16) for name, x in floats.items()}
+
+    def optimizer_of(self, trained: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(trained, lr=1e-5)
