@@ -148,13 +148,6 @@ constexpr std::array<Rule, kChecks> kRules{{
       "`reduction=\"exact\"`: its bits depend on no order.",
       "NVIDIA/nccl#1497"},
      0},
-    {kClipNorm,
-     {"clip-norm", kWarning, "the norm that gradients are clipped by with the gradients' own",
-      "Clip by the norm of the reduced gradient over all parameters, after the loss scaler's "
-      "`unscale_`: the same number on every rank. Norms of parts add up as the root of the sum of "
-      "their squares, each part once.",
-      "meta-pytorch/torchtune#2240"},
-     kDesync},
     {kLostGradients,
      {"lost-gradients", kWarning,
       "the micro-batches whose loss was computed with those that the optimiser's step is made of",
@@ -162,6 +155,13 @@ constexpr std::array<Rule, kChecks> kRules{{
       "every micro-batch; clip and unscale after the last of them.",
       "allenai/open-instruct#1498"},
      kStatistics | set_of({kClipNorm, kBufferDesync, kTokenImbalance})},
+    {kClipNorm,
+     {"clip-norm", kWarning, "the norm that gradients are clipped by with the gradients' own",
+      "Clip by the norm of the reduced gradient over all parameters, after the loss scaler's "
+      "`unscale_`: the same number on every rank. Norms of parts add up as the root of the sum of "
+      "their squares, each part once.",
+      "meta-pytorch/torchtune#2240"},
+     kDesync},
     {kRecomputeMismatch,
      {"recompute-mismatch", kCritical,
       "the gradient of a micro-batch with that of the same one computed once more",

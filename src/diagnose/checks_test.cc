@@ -24,7 +24,7 @@ TEST(Catalogue, ListsEveryCheckInTheOrderInWhichACauseIsNamed) {
       "epoch-not-set",      "sampler-mismatch",   "overlapping-data",
       "data-coverage",      "reduction-scale",    "reduced-gradient-mismatch",
       "reduction-error",    "reduction-dtype",    "reduction-nondeterministic",
-      "clip-norm",          "lost-gradients",     "recompute-mismatch",
+      "lost-gradients",     "clip-norm",          "recompute-mismatch",
       "state-desync",       "buffer-desync",      "parameter-desync",
       "zero-gradient",      "frozen-gradient",    "no-progress",
       "token-imbalance",    "shared-rng",         "worker-outlier",

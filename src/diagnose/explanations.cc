@@ -106,13 +106,6 @@ constexpr std::array<std::pair<Check, Explanation>, kChecks> kExplanations{{
      {"Two runs of this program end with other parameters.",
       "Steps whose reduction was not repeated.",
       "os.environ.pop(\"NCCL_ALGO\", None)  # the library picks another order as it likes"}},
-    {Check::kClipNorm,
-     {"Every step is shortened by another factor than `max_norm` promises, or by one of each rank.",
-      "Norms of some of the parameters; a program's own clipping that it does not tell "
-      "(`monitor.grad_norm(value)`); sharded gradients.",
-      "norm = get_total_norm([p.grad for p in my_shard])  # of this rank's part\n"
-      "clip_grads_with_norm_(model.parameters(), 1.0, norm)\n"
-      "clip_grad_norm_(model.parameters(), 1.0)            # before scaler.unscale_(optimizer)"}},
     {Check::kLostGradients,
      {"The batch is smaller than it is believed to be, and the work on the rest is for nothing.",
       "Gradients that are dropped now and then, or beside the steps of another optimiser (a GAN); "
@@ -121,6 +114,13 @@ constexpr std::array<std::pair<Check, Explanation>, kChecks> kExplanations{{
       "    optimizer.zero_grad()  # belongs before the loop\n"
       "    loss = model(**batch).loss\n"
       "loss.backward()            # the last one only"}},
+    {Check::kClipNorm,
+     {"Every step is shortened by another factor than `max_norm` promises, or by one of each rank.",
+      "Norms of some of the parameters; a program's own clipping that it does not tell "
+      "(`monitor.grad_norm(value)`); sharded gradients.",
+      "norm = get_total_norm([p.grad for p in my_shard])  # of this rank's part\n"
+      "clip_grads_with_norm_(model.parameters(), 1.0, norm)\n"
+      "clip_grad_norm_(model.parameters(), 1.0)            # before scaler.unscale_(optimizer)"}},
     {Check::kRecomputeMismatch,
      {"A processor or memory that is wrong now and then: every step after it holds the mistake.",
       "Steps and micro-batches that are not computed again; what was wrong before the forward "

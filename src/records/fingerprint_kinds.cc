@@ -79,11 +79,11 @@ constexpr std::array kKinds = {
     FingerprintInfo{FingerprintKind::kUnreadInputs, "unread_inputs", kNoise, false, ""},
     FingerprintInfo{FingerprintKind::kLabels, "labels", kNoise, false, ""},
     FingerprintInfo{FingerprintKind::kGradChanged, "grad_changed", kNoise, true, "lost-gradients"},
-    FingerprintInfo{FingerprintKind::kClipLimit, "clip_limit", kNoise, true, "clip-norm"},
     FingerprintInfo{FingerprintKind::kUnchangedShare, "unchanged_share", kNoise, true,
                     "no-progress"},
     FingerprintInfo{FingerprintKind::kRecomputed, "recomputed", kNoise, false,
                     "recompute-mismatch"},
+    FingerprintInfo{FingerprintKind::kClipLimit, "clip_limit", kNoise, true, "clip-norm"},
     FingerprintInfo{FingerprintKind::kComparedDifferent, "compared_different", kNoise, false,
                     "state-desync"},
 };

@@ -54,8 +54,9 @@ std::uint32_t Layout::group_of(const Parameter& p, const std::string& name) {
 }
 
 const Layout::Tensor* Layout::hashed(StateHash::Kind kind, std::uint32_t index) const {
-  if (kind == StateHash::Kind::kWatched) return nullptr;
-  const bool buffers = kind == StateHash::Kind::kBuffers || kind == StateHash::Kind::kFrozen;
+  using Kind = StateHash::Kind;
+  const bool buffers = kind == Kind::kBuffers || kind == Kind::kFrozen;
+  if (!buffers && kind != Kind::kParameters && kind != Kind::kOptimizer) return nullptr;
   const auto& all = buffers ? buffers_ : parameters_;
   return index < all.size() ? &all[index] : nullptr;
 }

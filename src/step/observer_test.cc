@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -704,16 +705,44 @@ TEST(ObserverStates, RefusesWhatItDoesNotKnow) {
        {observer.state(kParameters, 3, buffer.data(), 3, 4),
         observer.state(kBuffers, 2, buffer.data(), 3, 4),
         observer.state(StateHash::Kind{0}, 0, buffer.data(), 3, 4),
-        observer.state(StateHash::Kind{3}, 0, buffer.data(), 3, 4),
+        observer.state(StateHash::Kind::kWatched, 0, buffer.data(), 3, 4),
+        observer.state(StateHash::Kind{6}, 0, buffer.data(), 3, 4),
+        observer.state(kParameters, 0, buffer.data(), 3, 4, StateHash::kShardsMax + 1),
         observer.state(kParameters, 0, nullptr, 3, 4),
         observer.state(kParameters, 0, buffer.data(), 3, 1),
         observer.state(kParameters, 0, buffer.data(), 3, 0),
         observer.state(kParameters, 0, buffer.data(), 3, 16), observer.state_sum(kBuffers, 2, 1),
-        observer.state_sum(StateHash::Kind{3}, 0, 1)}) {
+        observer.state_sum(StateHash::Kind{6}, 0, 1)}) {
     ASSERT_FALSE(status);
     EXPECT_EQ(status.error().code, ErrorCode::kInvalidArgument);
   }
   EXPECT_TRUE(note_of(observer, true).state.states.empty());
+}
+
+TEST(ObserverStates, OfAnOptimiserShardsAndWhatIsWatchedStandApart) {
+  using Kind = StateHash::Kind;
+  Observer observer = stateful_observer();
+  observer.watch("ema");
+  observer.watch("ema");
+  observer.begin_states();
+  ASSERT_TRUE(observer.state_sum(kParameters, 0, 5));
+  ASSERT_TRUE(observer.state_sum(Kind::kOptimizer, 0, 5));
+  ASSERT_TRUE(observer.state_sum(Kind::kFrozen, 1, 5));
+  ASSERT_TRUE(observer.state_sum(kParameters, 0, 5, 3));
+  observer.watched("ema", 0, 7);
+  observer.watched("ema", 1, 7);
+  const auto states = note_of(observer, true).state.states;
+  ASSERT_EQ(states.size(), 5U);
+  EXPECT_EQ(states[0].value, states[1].value);
+  EXPECT_EQ(states[1].kind, Kind::kOptimizer);
+  EXPECT_EQ(states[2].kind, Kind::kFrozen);
+  EXPECT_EQ(states[3].shard, 3U);
+  EXPECT_EQ(states[4].group, name_hash("ema"));
+  EXPECT_EQ(states[4].kind, Kind::kWatched);
+  const auto hello = packet::decode(observer.hello().bytes);
+  ASSERT_TRUE(hello);
+  const auto& groups = std::get<packet::Hello>(*hello).facts.groups;
+  EXPECT_EQ(std::ranges::count(groups, "ema", &GroupName::name), 1);
 }
 
 TEST(ObserverStates, BuffersAreNoGradients) {

@@ -58,17 +58,9 @@ def test_twins_are_shared_only_by_equal_configurations() -> None:
     assert all(not f.twin.injector for f in FAULTS)
 
 
-WARNINGS = (
-    "underflow",
-    "model-noise",
-    "layer-left-out",
-    "rounded-away",
-)  # of checks that usually say more, or less
-APART = (
-    "norm-of-a-part",
-    "one-norm-of-its-own",
-    "max-norm-of-its-own",
-)  # from which ranks take different steps
+# Of checks that usually say more, or less; and from which ranks take different steps.
+WARNINGS = ("underflow", "model-noise", "layer-left-out", "rounded-away")
+APART = ("norm-of-a-part", "one-norm-of-its-own", "max-norm-of-its-own")
 
 
 @pytest.mark.parametrize("one", FAULTS, ids=lambda f: f.name)
