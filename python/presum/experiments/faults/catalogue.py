@@ -1040,7 +1040,7 @@ _STATES = (
         "last-loss-only",
         "LastLossOnly",
         "lost-gradients",
-        "`backward()` is called on the last micro-batch's loss only",
+        "backward() is called on the last micro-batch's loss only",
         on=_FOURS,
         ranks="all",
         within=25,
