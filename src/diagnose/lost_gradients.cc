@@ -93,7 +93,8 @@ void LostGradients::lost(const StepContext& context, SignalLog& log) {
   if (context.record.unused()) return;  // what is lost is told with a step that was used
   for (const auto& [way, kind] :
        {std::pair{kCleared, kPassesCleared}, std::pair{kDetached, kForwardsDetached}}) {
-    const Blame who = blame(context, [&](const WorkerRecord& w) { return count(w, kind) > 0; });
+    const Blame who =
+        blame(context, [lost = kind](const WorkerRecord& w) { return count(w, lost) > 0; });
     if (!is_habit(way, context, who.ranks)) continue;
     const WorkerRecord& one = worker_of(context, who.ranks.front());
     const std::uint64_t missing = count(one, kind);
