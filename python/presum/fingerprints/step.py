@@ -245,6 +245,10 @@ class StepFingerprints:
         """More of the step under way."""
         self._values += values
 
+    def forget(self, name: str) -> None:
+        """What the step was told of a kind."""
+        self._values = [(kind, value) for kind, value in self._values if kind != KIND[name]]
+
     def norm_of(self, name: str, gradients: Sequence[torch.Tensor]) -> None:
         """The norm of these, as they are now."""
         norm = self._families.call("optimizer", norm_of, gradients)

@@ -478,6 +478,7 @@ class StepRecorder:
         """A norm that the program uses; once in so many times with that of the gradients now."""
         times = self._norms[name] = self._norms.get(name, 0) + 1
         self._fingerprints.norm(name, norm)
+        self._fingerprints.forget(of_gradients)  # of an earlier call in this step
         if times % NORMS_SAMPLED == 1:
             gradients = [p.grad for _, p in self.setup.alive() if p.grad is not None]
             self._fingerprints.norm_of(of_gradients, gradients)

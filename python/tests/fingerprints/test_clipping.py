@@ -94,3 +94,18 @@ def test_norms_that_are_not_this_rank_s_own_are_left_out() -> None:
     assert norm_values("clip_norm", 3, CPU)[0][1] == norm_values("clip_norm", 3.0, CPU)[0][1]
     for nothing in (None, "1", torch.ones(2), torch.ones((), device="meta")):
         assert norm_values("clip_norm", nothing, CPU) == []
+
+
+def test_of_several_calls_in_a_step_the_last_counts(
+    model: DistributedDataParallel, packets: Packets, tmp_path: Path
+) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with presum.attach(model, optimizer=optimizer, run=tmp_path, quiet=True):
+        optimizer.zero_grad()
+        for micro in range(2):
+            model.require_backward_grad_sync = micro == 1
+            model(torch.full((2, 4), 1.0 + micro))["loss"].backward()
+            last = float(clip_grad_norm_(model.parameters(), 1e6))
+        optimizer.step()
+    assert real(packets.steps[0].values["clip_norm"]) == last
+    assert "clipped_norm" not in packets.steps[0].values  # it was the first call's
