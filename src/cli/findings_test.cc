@@ -24,7 +24,7 @@ TEST(Findings, TextSaysEverythingWorstFirst) {
             "    duplicate-data, ranks 0-1,5 on login, node[08-09], confidence 99%\n"
             "    matters    Where they read the same these workers do the work of one: the batch "
             "is smaller than it is believed to be.\n"
-            "    evidence   shared samples: 9007199254740993; share: 0.123; differ in embed, norm\n"
+            "    evidence   shared samples: 9007199254740993; share: 0.123; parts that differ: embed, norm\n"
             "    do         Give each rank its own shard.\n"
             "    also seen  pair-too-similar, too-consistent\n"
             "    resembles  pytorch/pytorch#31771\n"

@@ -24,6 +24,7 @@ using Texts = std::vector<std::string>;
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kSmallest = 0.05;    // an effect that is worth a word, in deviations
+constexpr double kLargest = 100;      // above, the number says nothing more
 constexpr double kNearInteger = 0.3;  // over the integer: 0.15 for 2, 0.03 for 10
 
 // What one alarm left in the evidence: a row of entries that begins with its statistic.
@@ -95,6 +96,11 @@ std::string_view words_of(std::string_view statistic) {
   return found == kWords.end() ? statistic : found->second;
 }
 
+std::string spreads(double effect) {
+  const double size = std::abs(effect);
+  return size > kLargest ? fmt::format("over {}", kLargest) : number(size);
+}
+
 std::string phrase(const Shown& s) {
   std::string out(words_of(s.statistic));
   if (s.statistic == "group_norm") out = "gradient norm";
@@ -102,14 +108,14 @@ std::string phrase(const Shown& s) {
   if (!s.layer.empty()) out += fmt::format(" (most in {})", s.layer);
   const char* side = s.effect >= 0 ? "above" : "below";
   if (s.event) {
-    out += fmt::format(" {} spreads {} everything seen before", number(std::abs(s.effect)), side);
+    out += fmt::format(" {} spreads {} everything seen before", spreads(s.effect), side);
   } else if (std::isfinite(s.ratio)) {
     out += fmt::format(" {} times {}", number(s.ratio), s.others);
     if (std::abs(s.effect) >= kSmallest) {
-      out += fmt::format(" ({} spreads {})", number(std::abs(s.effect)), side);
+      out += fmt::format(" ({} spreads {})", spreads(s.effect), side);
     }
   } else if (std::abs(s.effect) >= kSmallest) {
-    out += fmt::format(" {} spreads {} {}", number(std::abs(s.effect)), side, s.others);
+    out += fmt::format(" {} spreads {} {}", spreads(s.effect), side, s.others);
   } else {
     return "";
   }
@@ -161,7 +167,7 @@ constexpr std::array<Phrase, 48> kPhrases{{
     {"steps_with_the_same_input", "steps with the same input: {}"},
     {"of_steps", "steps in all: {}"},
     {"ranks_per_place", "ranks to a place of the sampler: {}"},
-    {"groups", "differ in {}"},
+    {"groups", "parts that differ: {}"},
     {"distinct_copies", "different copies: {}"},
     {"tokens_ratio", "{} times the others' target tokens"},
     {"tokens_cv", "token counts vary by {} of their mean"},
@@ -173,6 +179,16 @@ constexpr std::array<Phrase, 48> kPhrases{{
     {"share_not_zero_at_start", "{} at the run's start"},
     {"batches_apart", "batches more than the others': {}"},
 }};
+
+// Of a finding that is this one's effect: numbers of a check whose words are not these. JSON has
+// them.
+bool of_effect(const Finding& finding, std::string_view name) {
+  return std::ranges::any_of(finding.also, [&](const std::string& check) {
+    std::string prefix = check + "_";
+    std::ranges::replace(prefix, '-', '_');
+    return name.starts_with(prefix);
+  });
+}
 
 // Says nothing beside the title, or nothing at all.
 bool empty_of_news(std::string_view name, const Finding::Value& value) {
@@ -215,7 +231,8 @@ Said said(const Finding& finding) {
   for (const auto& [name, value] : finding.evidence) {
     if (name == "alarm_step") {
       since = began(finding, value);
-    } else if (!take(name, value, out.shown) && !empty_of_news(name, value)) {
+    } else if (!take(name, value, out.shown) && !empty_of_news(name, value) &&
+               !of_effect(finding, name)) {
       others.push_back(plain_phrase(name, value));
     }
   }

@@ -125,6 +125,18 @@ TEST(Wording, SeveralStatisticsAreToldApartWithTheRanksOfOthers) {
   EXPECT_EQ(said.suspects.find("labels"), std::string::npos) << "what others show is no suspect";
 }
 
+TEST(Wording, LeavesOutTheNumbersOfItsEffectsButTheirStatistics) {
+  Finding f = outlier();
+  f.also = {"parameter-desync", "pair-too-similar"};
+  f.evidence = {{"betas", std::string("2: [0.9, 0.95]")},
+                {"parameter_desync_groups", std::string("fc")},
+                {"pair_too_similar_statistic", std::string("direction")},
+                {"pair_too_similar_effect_sd", 1234.5}};
+  EXPECT_EQ(wording(f).evidence,
+            "cosine with the other gradients over 100 spreads above the others'; betas: 2: [0.9, "
+            "0.95]");
+}
+
 TEST(Wording, LeavesOutWhatSaysNothing) {
   Finding f;
   f.check = "duplicate-data";
