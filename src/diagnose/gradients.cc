@@ -12,6 +12,7 @@ namespace {
 
 constexpr std::uint64_t kAllZero = 3;   // records until gradients of zero everywhere are a finding
 constexpr std::uint64_t kOneZero = 10;  // and of some ranks are more than a batch without targets
+constexpr double kStillLearning = 0.1;  // of the first loss
 
 // Of elements that vanish: the run's start, without its first records, in which much may be zero by
 // initialisation; what is left of their share; for how long.
@@ -200,18 +201,26 @@ void ZeroGradient::update(const StepContext& context, SignalLog& log) {
   vanished_.update(context, log);
 }
 
+// Most of them, and their loss is no small rest of what it was: a margin is met by and by, now on
+// one worker and then on another.
+bool ZeroGradient::others_learn(const StepContext& context) const {
+  const std::size_t others = context.workers() - zero_.size();
+  const double loss = context.record.loss_mean * static_cast<double>(context.workers()) /
+                      static_cast<double>(others);
+  return 2 * others >= context.workers() && !(loss < kStillLearning * first_loss_);
+}
+
 void ZeroGradient::whole(const StepContext& context, SignalLog& log) {
   Blame blame;
   std::size_t known = 0;
-  std::uint64_t longest = 0;
   for (const WorkerRecord& w : context.record.workers) {
     known += !std::isnan(w.grad_norm);
     learned_ = learned_ || w.grad_norm > 0;
     if (w.grad_norm == 0) insert(blame.ranks, w.rank);
-    std::uint64_t& length = zeros_[w.replica];
-    length = w.grad_norm == 0 ? length + 1 : 0;
-    longest = std::max(longest, length);
   }
+  if (std::isnan(first_loss_)) first_loss_ = context.record.loss_mean;
+  same_ = blame.ranks == zero_ ? same_ + 1 : 1;
+  zero_ = blame.ranks;
   if (known == 0) return log.cannot(Check::kZeroGradient, "No gradient could be read.");
   log.checked(Check::kZeroGradient);
   blame.everyone = blame.ranks.size() == known;
@@ -228,11 +237,11 @@ void ZeroGradient::whole(const StepContext& context, SignalLog& log) {
   const bool nothing_to_learn =
       std::all_of(context.record.workers.begin(), context.record.workers.end(),
                   [](const WorkerRecord& w) { return w.grad_norm != 0 || w.loss == 0; });
-  const bool passes = blame.everyone ? learned_ : longest < kOneZero;
+  const bool passes = blame.everyone ? learned_ : same_ < kOneZero || !others_learn(context);
   if (nothing_to_learn && passes) signal.severity = Severity::kInfo;
   if (nothing_to_learn && !passes && !blame.everyone) {
     signal.severity = Severity::kWarning;
-    signal.first_step = context.record.step - std::min(context.record.step, longest - 1);
+    signal.first_step = context.record.step - std::min(context.record.step, same_ - 1);
   }
   if (!nothing_to_learn) signal.remedy = kNoGradient;
   signal.key += 2 * static_cast<std::uint64_t>(signal.severity == Severity::kInfo);

@@ -60,11 +60,14 @@ class ZeroGradient {
 
  private:
   void whole(const StepContext& context, SignalLog& log);
+  bool others_learn(const StepContext& context) const;
 
   VanishedElements vanished_;
-  std::uint64_t all_zero_ = 0;      // records in a row
-  PerWorker<std::uint64_t> zeros_;  // likewise of each
-  bool learned_ = false;            // some gradient was not zero
+  std::uint64_t all_zero_ = 0;  // records in a row
+  Ranks zero_;                  // in the record before
+  std::uint64_t same_ = 0;      // records in a row in which it was these, and no other
+  double first_loss_ = kNaN;    // mean over the workers
+  bool learned_ = false;        // some gradient was not zero
 };
 
 class FrozenGradient {

@@ -238,6 +238,22 @@ TEST(ZeroGradient, OfOneWorkerWithNothingToLearnIsAFaultWhereItLasts) {
   EXPECT_EQ(found(30).first_step, 3U);
 }
 
+TEST(ZeroGradient, OfAMarginThatIsMetHereAndThereIsNone) {
+  Watched by_turns;
+  by_turns.play(0, 60, [](StepRecord& r) {
+    WorkerRecord& w = r.workers[1 + r.step / 9 % 2];
+    w.grad_norm = w.loss = 0;
+  });
+  EXPECT_EQ(by_turns.first().severity, Severity::kInfo);
+  Watched learned;
+  learned.play(0, 60, [](StepRecord& r) {
+    if (r.step < 3) return;
+    r.loss_mean /= 100;
+    r.workers[1].grad_norm = r.workers[1].loss = 0;
+  });
+  EXPECT_EQ(learned.first().severity, Severity::kInfo);
+}
+
 TEST(ZeroGradient, IsNotPossibleWhereNothingWasRead) {
   Watched w;
   w.play(0, 9, [](StepRecord& r) {
