@@ -170,6 +170,11 @@ class Decoded:
         rows, thinned = struct.unpack_from("<QI", self.sections[9])
         return rows, thinned, [x for (x,) in struct.iter_unpack("<Q", self.sections[9][12:])]
 
+    def layers(self) -> dict[int, tuple[int, list[float], list[float]]]:
+        """Fingerprint and sketches by group."""
+        rows = struct.iter_unpack("<QQ256f256f", self.sections.get(14, b""))
+        return {row[0]: (row[1], list(row[2:258]), list(row[258:])) for row in rows}
+
     def audit(self) -> dict[str, float]:
         """Field by field; without the distances where the record ends before them."""
         body = self.sections[13]

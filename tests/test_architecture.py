@@ -337,6 +337,7 @@ LASTING = {
         "ended",  # whether it has, and the steps that have
         "fingerprints",
         "forwards",
+        "aside",
         "turn",
         "rounded",
         "recomputation",
@@ -355,7 +356,6 @@ LASTING = {
     "ValueSample": {"places", "values"},
     "Arrivals": {"arrives", "handles"},
     "_Arrival": {"arrives", "place"},
-    "_Output": {"place", "wanted"},
     "DdpSource": {"arrivals", "passes", "recorder", "views"},
     "JoinListeners": {"sources", "tap"},
     "GradientSource": {"inner", "recorder", "wrapper"},

@@ -479,7 +479,7 @@ def big_step(
     observer.begin_states()
     for index in range(states):
         observer.state_sum(1 + index // groups, index % groups, 1)
-    observer.begin_step(0)
+    observer.begin_step(1)
     for index in range(groups):
         report(observer, index, struct.pack("<f", 1), "f32", reduced=False)
         report(observer, index, struct.pack("<f", 1), "f32", reduced=True)
@@ -505,6 +505,36 @@ def test_size_of_a_step_packet() -> None:
         expected += parts[0] + parts[1] * states if states else 0
         expected += parts[2] + parts[3] * samples + parts[4] + parts[5] * samples if samples else 0
         assert size == expected
+
+
+def test_layers_are_sketches_of_what_went_in_and_came_out() -> None:
+    names = ["layers.0.weight", "layers.0.bias", "layers.1.weight"]
+    observer = observer_of([(name, 5, "") for name in names], sketch_size=64)
+    observer.begin_step(25)
+    values = {
+        True: [[0.5 * i + n for i in range(5)] for n in range(3)],
+        False: [[-2.0 * i + n for i in range(5)] for n in range(3)],
+    }
+    for reduced, of in values.items():
+        for index, one in enumerate(of):
+            report(observer, index, struct.pack("<5f", *one), "f32", reduced=reduced)
+    layers = decode(end_step(observer)).layers()
+    assert list(layers) == [name_hash("layers.0"), name_hash("layers.1")]
+    for group, members in ((0, [0, 1]), (1, [2])):
+        fingerprint_, *sketches = layers[name_hash(f"layers.{group}")]
+        for reduced, found in zip((False, True), sketches, strict=True):
+            expected = [0.0] * 256
+            for index in members:
+                seed = sketch_seed(25, names[index])
+                for i, value in enumerate(values[reduced][index]):
+                    bucket, sign = sketch_place(seed, i, 256)
+                    expected[bucket] += sign * value
+            assert found == expected
+        sums = [
+            mix64(fingerprint(struct.pack("<5f", *values[True][i]), "f32") ^ name_hash(names[i]))
+            for i in members
+        ]
+        assert fingerprint_ == sum(sums) & M64
 
 
 def test_the_promise_of_a_packets_size() -> None:

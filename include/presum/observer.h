@@ -87,10 +87,11 @@ class Observer {
   void begin_step(std::uint64_t step);
 
   // This worker's own gradient of one parameter, before any reduction: `count` contiguous elements
-  // in any order that all workers share, at any alignment. Reads the memory once. NaN and Inf are
-  // counted; empty is fine. A parameter that is reported twice in a step replaces its first report
-  // (its direction is left out of that first step's sketch, so that step has none).
-  // Errors (kInvalidArgument): an unknown id, a null pointer with count > 0.
+  // in any order that all workers share, at any alignment. Reads the memory once, at steps that are
+  // a multiple of 25 twice (docs/metrics.md, "Layer by layer"). NaN and Inf are counted; empty is
+  // fine. A parameter that is reported twice in a step replaces its first report (its direction is
+  // left out of that first step's sketch, so that step has none). Errors (kInvalidArgument): an
+  // unknown id, a null pointer with count > 0.
   Status gradient(ParameterId parameter, const void* data, std::size_t count, Dtype dtype);
 
   // Reports sums that were computed elsewhere, such as on a GPU, in place of `gradient` or (if

@@ -50,6 +50,22 @@ struct GroupRecord {
   std::vector<std::uint32_t> fingerprints;
 };
 
+// What the reduction made of one group, at a step at which both were read, by sketches
+// (docs/metrics.md, "Layer by layer"). Sizes are over that of the mean of what the workers put in.
+struct LayerReduction {
+  std::uint64_t id = 0;   // of the group
+  bool alike = true;      // all workers hold the same
+  double off = 0;         // distance from the mean of what the workers put in; the largest
+  double factor = 1;      // of the mean, by least squares; NaN where not alike
+  double factor_off = 0;  // distance from the mean times it; NaN likewise
+  std::vector<std::uint32_t> kept_own;  // ranks that hold what they put in, and not the mean
+  // Where alike: the ranks whose part had another weight than most in what came out, with that
+  // weight over most's.
+  std::vector<std::pair<std::uint32_t, double>> weighed;
+  // Where not: what came out is a mean of what some put in; the ranks, by what came out.
+  std::vector<std::vector<std::uint32_t>> means_of;
+};
+
 struct StepRecord {
   ModelKey model;
   std::uint64_t step = 0;
@@ -107,6 +123,7 @@ struct StepRecord {
 
   std::vector<WorkerRecord> workers;  // by replica; missing ones are left out
   std::vector<GroupRecord> groups;
+  std::vector<LayerReduction> layers;  // where all workers told them; run logs do not keep these
   // Cosines of pairs i < j of `workers`, row by row (0,1), (0,2), ..., (1,2), ...; NaN for a pair
   // without a direction; empty where the matrix was not computed.
   std::vector<float> cosines;

@@ -139,7 +139,7 @@ class Reader {
     const auto distance = [](const Layer& layer) {
       if (!std::isfinite(layer.norm.value)) return std::numeric_limits<double>::infinity();
       const double ratio = layer.norm.ratio();
-      return std::isnan(ratio) ? 0 : ratio;
+      return std::isnan(ratio) ? 0 : std::abs(std::log(ratio));  // what vanished is as far
     };
     std::ranges::stable_sort(out, std::ranges::greater{}, distance);
     return out;
@@ -148,7 +148,8 @@ class Reader {
   std::vector<Sample> samples_of(const WorkerRecord& worker,
                                  const std::map<SampleKey, std::vector<std::uint32_t>>& drawn) {
     std::vector<Sample> out;
-    const bool paired = worker.samples.hashes.size() == worker.indices.size();
+    const bool paired =
+        worker.samples.thinned == 0 && worker.samples.hashes.size() == worker.indices.size();
     const auto keys = keys_of(worker);
     for (std::size_t i = 0; i < keys.size(); ++i) {
       Sample sample;

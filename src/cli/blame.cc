@@ -67,7 +67,7 @@ std::string with_usual(const Compared& of) {
 // ", 4.1 times as usual" where it is far from it.
 std::string far(const Compared& of) {
   const double ratio = of.ratio();
-  if (std::isnan(ratio) || std::isinf(ratio) || ratio < kFar) return "";
+  if (std::isnan(ratio) || std::isinf(ratio) || (ratio < kFar && ratio * kFar > 1)) return "";
   return fmt::format(", {} times as usual", number(ratio));
 }
 

@@ -42,12 +42,12 @@ bool weighted_by_rows(const StepRecord& record) {
 }
 
 void report(const StepContext& context, const Split& sizes, std::uint64_t key, const char* what,
-            std::uint64_t first_step, SignalLog& log) {
+            std::uint64_t first_step, bool rows_known, SignalLog& log) {
   Signal signal = sighting(Check::kTokenImbalance, context.record.step, sizes.blame());
   signal.first_step = first_step;
   signal.key = key;
   signal.confidence = 0.9;
-  if (key == kRows && weighted_by_rows(context.record)) signal.severity = Severity::kInfo;
+  if (rows_known && weighted_by_rows(context.record)) signal.severity = Severity::kInfo;
   signal.title = (signal.everyone ? std::string("{Ranks} had different numbers of ")
                                   : std::string("{Ranks} had another number of ")) +
                  what + " in every step" + (signal.everyone ? "" : " than the others");
@@ -69,11 +69,14 @@ void BatchSizes::update(const StepContext& context, SignalLog& log) {
   const StepRecord& record = context.record;
   const Split micro = sizes(record, [](const WorkerRecord& w) { return w.micro_batches; });
   const Split rows = sizes(record, [](const WorkerRecord& w) { return w.samples.rows; });
-  if (lasts(micro_batches_, micro, record.step)) {
-    report(context, micro, kMicroBatches, "micro-batches", micro_batches_.first_step, log);
+  const bool rows_known = rows.known > 0;
+  const bool equal_work = rows_known && !rows.differs();
+  if (lasts(micro_batches_, equal_work ? Split{} : micro, record.step)) {
+    report(context, micro, kMicroBatches, "micro-batches", micro_batches_.first_step, rows_known,
+           log);
   }
   if (lasts(rows_, rows, record.step) && !micro.differs()) {
-    report(context, rows, kRows, "samples", rows_.first_step, log);
+    report(context, rows, kRows, "samples", rows_.first_step, true, log);
   }
 }
 

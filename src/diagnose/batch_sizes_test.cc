@@ -20,9 +20,9 @@ void size(StepRecord& r, std::uint32_t micro, std::uint64_t rows, std::uint32_t 
 
 TEST(BatchSizes, AreNamedAfterFiveSteps) {
   Watched micro;
-  micro.play(0, 3, [](StepRecord& r) { size(r, 2, 16, 1); });
+  micro.play(0, 3, [](StepRecord& r) { size(r, 2, 8, 1); });
   EXPECT_TRUE(micro.ids().empty());
-  micro.play(4, 9, [](StepRecord& r) { size(r, 2, 16, 1); });
+  micro.play(4, 9, [](StepRecord& r) { size(r, 2, 8, 1); });
   ASSERT_EQ(micro.ids(), Ids{"token-imbalance"});
   EXPECT_EQ(micro.first().ranks, RankList{1});
   EXPECT_EQ(micro.first().first_step, 0U);
@@ -42,6 +42,9 @@ TEST(BatchSizes, SizesThatComeAndGoAreFine) {
   Watched joined;
   joined.play(0, 30, [](StepRecord& r) { size(r, r.step < 9 ? 4 : 0, 16, 3); });
   EXPECT_TRUE(joined.ids().empty()) << "a worker without input";
+  Watched cut;
+  cut.play(0, 30, [](StepRecord& r) { size(r, 2, 16, 3); });
+  EXPECT_TRUE(cut.ids().empty()) << "as many rows in fewer micro-batches";
   Watched weighted;
   weighted.play(0, 30, [](StepRecord& r) {
     size(r, 4, 64, 3);

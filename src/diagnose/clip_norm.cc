@@ -32,6 +32,15 @@ double used(const WorkerRecord& worker) {
   return std::isnan(clip) ? real(worker, FingerprintKind::kGradNormTold) : clip;
 }
 
+// Whether a limit is below the norm that it is for: else none has changed a gradient yet.
+bool binds(const StepRecord& record) {
+  return std::ranges::any_of(record.workers, [](const WorkerRecord& w) {
+    const std::uint64_t* limit = w.fingerprint_of(FingerprintKind::kClipLimit);
+    const double norm = used(w);
+    return limit != nullptr && (std::isnan(norm) || norm > std::bit_cast<double>(*limit));
+  });
+}
+
 bool near(double a, double b, double within) { return std::abs(a - b) <= within * std::abs(b); }
 
 bool is_power_of_two(double ratio) {
@@ -155,7 +164,7 @@ void ClipNorm::compare_limits(const StepContext& context, SignalLog& log) {
   if (!limits.differs()) return;
   Signal signal = sighting(Check::kClipNorm, context.record.step, limits.blame());
   signal.key = 2;
-  signal.severity = Severity::kCritical;
+  if (binds(context.record)) signal.severity = Severity::kCritical;
   signal.confidence = 0.95;
   signal.title = signal.everyone ? "{Ranks} clipped to different norms"
                                  : "{Ranks} clipped to another norm than the others";

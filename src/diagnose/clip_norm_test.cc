@@ -58,12 +58,18 @@ TEST(ClipNorm, AnotherLimitOnOneRankIsNamed) {
   Watched w;
   w.play(0, 9, [](StepRecord& r) {
     clip(r);
-    for (WorkerRecord& x : r.workers) set(x, Kind::kClipLimit, x.rank == 6 ? 0.5 : 1.0);
+    for (WorkerRecord& x : r.workers) set(x, Kind::kClipLimit, x.rank == 6 ? 0.25 : 1.0);
   });
   ASSERT_EQ(w.ids(), Ids{"clip-norm"});
   EXPECT_EQ(w.first().ranks, RankList{6});
   EXPECT_EQ(w.first().severity, Severity::kCritical);
-  EXPECT_NE(text_of(w.first(), "clipped_to").find("6: 0.5"), std::string::npos);
+  EXPECT_NE(text_of(w.first(), "clipped_to").find("6: 0.25"), std::string::npos);
+  Watched none;
+  none.play(0, 9, [](StepRecord& r) {
+    clip(r);
+    for (WorkerRecord& x : r.workers) set(x, Kind::kClipLimit, x.rank == 6 ? 2.0 : 1.0);
+  });
+  EXPECT_EQ(none.first().severity, Severity::kWarning) << "above every norm";
 }
 
 TEST(ClipNorm, GradientsThatTheProgramChangedBeforeItClipsAreFine) {

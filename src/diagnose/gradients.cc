@@ -207,7 +207,9 @@ bool ZeroGradient::others_learn(const StepContext& context) const {
   const std::size_t others = context.workers() - zero_.size();
   const double loss = context.record.loss_mean * static_cast<double>(context.workers()) /
                       static_cast<double>(others);
-  return 2 * others >= context.workers() && !(loss < kStillLearning * first_loss_);
+  // Of a loss below 0 a small rest is none.
+  const bool rest = first_loss_ > 0 && loss < kStillLearning * first_loss_;
+  return 2 * others >= context.workers() && !rest;
 }
 
 void ZeroGradient::whole(const StepContext& context, SignalLog& log) {
@@ -219,7 +221,11 @@ void ZeroGradient::whole(const StepContext& context, SignalLog& log) {
     if (w.grad_norm == 0) insert(blame.ranks, w.rank);
   }
   if (std::isnan(first_loss_)) first_loss_ = context.record.loss_mean;
-  same_ = blame.ranks == zero_ ? same_ + 1 : 1;
+  if (blame.ranks != zero_) {
+    same_ = 0;
+    same_since_ = context.record.step;
+  }
+  ++same_;
   zero_ = blame.ranks;
   if (known == 0) return log.cannot(Check::kZeroGradient, "No gradient could be read.");
   log.checked(Check::kZeroGradient);
@@ -241,7 +247,7 @@ void ZeroGradient::whole(const StepContext& context, SignalLog& log) {
   if (nothing_to_learn && passes) signal.severity = Severity::kInfo;
   if (nothing_to_learn && !passes && !blame.everyone) {
     signal.severity = Severity::kWarning;
-    signal.first_step = context.record.step - std::min(context.record.step, same_ - 1);
+    signal.first_step = same_since_;
   }
   if (!nothing_to_learn) signal.remedy = kNoGradient;
   signal.key += 2 * static_cast<std::uint64_t>(signal.severity == Severity::kInfo);

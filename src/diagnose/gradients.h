@@ -66,8 +66,9 @@ class ZeroGradient {
   std::uint64_t all_zero_ = 0;  // records in a row
   Ranks zero_;                  // in the record before
   std::uint64_t same_ = 0;      // records in a row in which it was these, and no other
-  double first_loss_ = kNaN;    // mean over the workers
-  bool learned_ = false;        // some gradient was not zero
+  std::uint64_t same_since_ = 0;
+  double first_loss_ = kNaN;  // mean over the workers
+  bool learned_ = false;      // some gradient was not zero
 };
 
 class FrozenGradient {

@@ -399,7 +399,7 @@ Watched echoed(std::uint64_t times, bool the_program_repeats) {
 }
 
 TEST(Overlap, ProcessesOfALoaderThatDoNotDivideTheirStream) {
-  for (const std::uint64_t times : {2U, 3U}) {
+  for (const std::uint64_t times : {2U, 3U, 16U}) {
     const Watched w = echoed(times, false);
     ASSERT_FALSE(w.findings().empty());
     EXPECT_EQ(w.first().check, "overlapping-data");

@@ -144,7 +144,10 @@ void NoProgress::follow_shares(const StepContext& context, SignalLog& log) {
   if (bits == nullptr) return;
   const auto share = std::bit_cast<double>(*bits);
   log.checked(Check::kNoProgress);
-  rounded_ = share > kMost && learning_rate(worker) > 0 ? rounded_ + 1 : 0;
+  const double rate = learning_rate(worker);
+  const bool rises = rate > std::exchange(sampled_rate_, rate);
+  if (rises) return;  // a warm-up: updates grow yet
+  rounded_ = share > kMost && rate > 0 ? rounded_ + 1 : 0;
   if (rounded_ == 1) rounded_since_ = context.record.step;
   if (rounded_ < kSure) return;
   Signal signal =
@@ -157,7 +160,7 @@ void NoProgress::follow_shares(const StepContext& context, SignalLog& log) {
       "{{Ranks}} took optimiser steps that left {:.0f} % of the parameters as before: in 16 bits "
       "updates so small round to nothing",
       100 * share);
-  signal.evidence = {{"share_unchanged", share}, {"learning_rate", learning_rate(worker)}};
+  signal.evidence = {{"share_unchanged", share}, {"learning_rate", rate}};
   log.add(std::move(signal), std::numeric_limits<std::uint64_t>::max() / 2);
 }
 

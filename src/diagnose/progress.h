@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <unordered_map>
 
 #include "diagnose/signal_log.h"
@@ -41,6 +42,8 @@ class NoProgress {
   std::unordered_map<std::uint64_t, Stand> stands_;  // by group; at most 65,536
   std::uint64_t rounded_ = 0;                        // samples in a row of which most stood still
   std::uint64_t rounded_since_ = 0;
+  double sampled_rate_ =
+      std::numeric_limits<double>::infinity();  // the learning rate at the last of them
   std::uint64_t looks_ = 0;
   std::uint64_t unchanged_ = 0;  // records in a row
   std::uint64_t repeats_ = 0;    // values seen again in them

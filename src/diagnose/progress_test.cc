@@ -123,6 +123,18 @@ TEST(NoProgress, UpdatesThatRoundToNothingAreNamed) {
   EXPECT_TRUE(found(0.2, 10).empty());
 }
 
+TEST(NoProgress, UpdatesThatGrowYetAreNone) {
+  Watched w;
+  w.play(0, 120, [&](StepRecord& r) {
+    hash(r, r.step);
+    for (WorkerRecord& x : r.workers) {
+      set(x, Kind::kLearningRate, std::bit_cast<std::uint64_t>(1e-6 * static_cast<double>(r.step)));
+      if (r.step % 10 == 0) set(x, Kind::kUnchangedShare, 0.9);
+    }
+  });
+  EXPECT_TRUE(w.ids().empty()) << "a warm-up";
+}
+
 TEST(NoProgress, OneWorkerIsEnough) {
   Watched w({.workers = 1});
   w.play(0, 60, stands);

@@ -24,12 +24,16 @@ constexpr std::array<Answer, 3> kAnswers{{
      "computed "
      "once more"},
     {3, Severity::kCritical,
-     "{Ranks} held parameters or inputs that changed between a micro-batch and the optimiser's "
-     "step, without a write of the program"},
+     "{Ranks} held parameters or inputs of which one bit turned over between a micro-batch and the "
+     "optimiser's step, without a write of the program"},
     {1, Severity::kInfo,
      "{Ranks} compute another gradient each time: the program is not deterministic"},
 }};
 
+constexpr std::uint64_t kTwice = 2;
+constexpr const char* kEverywhere =
+    "{Ranks} computed another gradient than the same micro-batch gives when it is computed once "
+    "more: a kernel that depends on more than its numbers";
 constexpr std::uint64_t kSlack = std::numeric_limits<std::uint64_t>::max() / 2;
 
 }  // namespace
@@ -58,6 +62,10 @@ void Recomputed::update(const StepContext& context, SignalLog& log) {
     signal.severity = one.severity;
     signal.confidence = 0.99;
     signal.title = one.title;
+    if (one.value == kTwice && blame.everyone && context.workers() > 1) {
+      signal.severity = Severity::kInfo;  // not all their hardware
+      signal.title = kEverywhere;
+    }
     const std::string different =
         context.roster.fact_of(blame.ranks.front(), "recomputed_different");
     if (!different.empty()) signal.evidence = {{"gradients_different", shortened(different, 200)}};

@@ -43,16 +43,15 @@ Ranks bypassing(const StepRecord& record) {
 
 bool near(double ratio, double factor) { return std::abs(ratio / factor - 1) < kScaleTolerance; }
 
-// What such a factor comes from; empty for a factor without a name.
-std::string factor_name(double ratio, double workers) {
-  if (ratio < 1e-6) return "nothing came out";
-  if (near(ratio, workers)) return "the sum instead of the mean";
-  if (near(ratio, 1 / workers)) return "the mean divided by the world size once more";
-  if (near(ratio, workers * workers)) return "the sum times the world size";
+}  // namespace
+
+std::string factor_name(double factor, double workers) {
+  if (factor < 1e-6) return "nothing came out";
+  if (near(factor, workers)) return "the sum instead of the mean";
+  if (near(factor, 1 / workers)) return "the mean divided by the world size once more";
+  if (near(factor, workers * workers)) return "the sum times the world size";
   return {};
 }
-
-}  // namespace
 
 void Reduction::update(const StepContext& context, SignalLog& log) {
   // One worker alone may have taken the step, while others expected it to be reduced.
@@ -65,6 +64,7 @@ void Reduction::update(const StepContext& context, SignalLog& log) {
     log.cannot(Check::kReducedGradientMismatch, kOneWorker);
     return log.cannot(Check::kReductionScale, kOneWorker);
   }
+  layers_.update(context, log);
   compare(context, log);
 }
 
@@ -133,6 +133,8 @@ void Reduction::mismatch(const StepContext& context, const Split& held, SignalLo
   signal.title = "{Ranks} held another reduced gradient than the others";
   if (signal.everyone) signal.title = "{Ranks} held different reduced gradients";
   signal.evidence = {{"distinct_reduced_gradients", static_cast<std::int64_t>(held.groups.size())}};
+  const std::string layers = layers_apart(context);
+  if (!layers.empty()) signal.evidence.emplace_back("layers", layers);
   log.add(std::move(signal), 1);
 }
 

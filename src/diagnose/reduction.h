@@ -3,11 +3,16 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
+#include "diagnose/layers_reduced.h"
 #include "diagnose/signal_log.h"
 #include "diagnose/step_context.h"
 
 namespace presum::diagnose {
+
+// What such a multiple of the mean comes from; empty for a factor without a name.
+std::string factor_name(double factor, double workers);
 
 class Reduction {
  public:
@@ -22,6 +27,7 @@ class Reduction {
   void check_finite(const StepContext& context, SignalLog& log) const;
   void check_scale(const StepContext& context, SignalLog& log);
 
+  LayersReduced layers_;
   PerWorker<std::uint64_t> unreduced_;  // steps so far
   double last_ratio_ = 0;               // of a reduced norm that was off; 0: it was not
 };

@@ -21,6 +21,7 @@ constexpr const char* kStuck =
     "Look at what hands out the batches on these ranks: a loader that has ended or failed, a batch "
     "that is kept and not replaced.";
 constexpr std::uint64_t kEchoes = 12;  // batches until it shows that they come several times
+constexpr std::uint64_t kChanges = 2;  // of the batch, in that time
 constexpr const char* kEchoing =
     "Divide the stream among the loader's processes: `torch.utils.data.get_worker_info()` in the "
     "data set's `__iter__` tells which one it is. Until then each rank reads every sample "
@@ -64,6 +65,7 @@ bool RepeatedBatches::rare_elsewhere(const Repeats& own) const {
 void RepeatedBatches::watch_echoes(const StepContext& context, SignalLog& log) {
   Blame blame;
   double times = 0;
+  std::uint64_t first = context.record.step;
   for (std::size_t i = 0; i < context.workers(); ++i) {
     const WorkerRecord& w = context.record.workers[i];
     const Batch& batch = context.batches[i];
@@ -74,17 +76,23 @@ void RepeatedBatches::watch_echoes(const StepContext& context, SignalLog& log) {
     const bool same_data = std::exchange(own.data, data) == data;
     const bool moved =
         std::exchange(own.place, *place) + 1 == *place && same_data && w.micro_batches == 1;
-    own.dealt += moved;
+    if (moved && own.dealt++ == 0) own.dealt_since = context.record.step;
     own.echoed += moved && batch.set == own.batch;
+    if (moved && batch.set != own.batch) {
+      own.changed = own.dealt;
+      if (own.dealt - own.echoed == 1) own.changed_first = own.dealt;
+    }
     if (own.dealt < kEchoes || 5 * own.echoed < 2 * own.dealt) continue;
-    if (10 * own.echoed > 9 * own.dealt) continue;  // always the same
+    if (own.dealt - own.echoed < kChanges) continue;  // perhaps always the same
     insert(blame.ranks, w.rank);
-    times = static_cast<double>(own.dealt) / static_cast<double>(own.dealt - own.echoed);
+    first = std::min(first, own.dealt_since);
+    times = static_cast<double>(own.changed - own.changed_first) /
+            static_cast<double>(own.dealt - own.echoed - 1);
   }
   if (blame.ranks.empty()) return;
   blame.everyone = blame.ranks.size() == context.workers();
   Signal signal = sighting(Check::kOverlappingData, context.record.step, std::move(blame));
-  signal.first_step -= std::min(signal.first_step, kEchoes);
+  signal.first_step = first;
   signal.key = 3;
   signal.confidence = 0.95;
   signal.title = fmt::format("{{Ranks}} got every batch {} times in a row from their loader",
@@ -96,16 +104,20 @@ void RepeatedBatches::watch_echoes(const StepContext& context, SignalLog& log) {
 // A worker that is given the batch of the step before, while most of the others are not.
 void RepeatedBatches::watch_stuck(const StepContext& context, SignalLog& log) {
   std::vector<std::uint32_t> stuck;
+  std::uint64_t first = context.record.step;
   for (std::size_t i = 0; i < context.workers(); ++i) {
     const Batch& batch = context.batches[i];
     Repeats& own = repeats_[context.record.workers[i].replica];
     const bool again = batch.known && batch.distinct > 1 && batch.set == own.batch;
+    if (!again) own.stuck_since = context.record.step;  // the last that was new
     own.stuck = again ? own.stuck + 1 : 0;
-    if (own.stuck >= kRepeatsUnsure) insert(stuck, context.record.workers[i].rank);
+    if (own.stuck < kRepeatsUnsure) continue;
+    insert(stuck, context.record.workers[i].rank);
+    first = std::min(first, own.stuck_since);
   }
   if (stuck.empty() || 2 * stuck.size() > context.workers()) return;
   Signal signal = sighting(Check::kOverlappingData, context.record.step, {stuck, false});
-  signal.first_step -= std::min(signal.first_step, kRepeatsUnsure - 1);
+  signal.first_step = first;
   signal.key = 2;
   signal.confidence = 0.95;
   signal.title = "{Ranks} computed on the same batch in several steps in a row";

@@ -19,8 +19,12 @@ class RepeatedBatches {
   struct Repeats {
     std::uint64_t length = 0;  // records in a row in which a worker's rows repeat
     std::uint64_t stuck = 0;   // records in a row with the batch of the one before
+    std::uint64_t stuck_since = 0;
+    std::uint64_t dealt_since = 0;
     std::uint64_t dealt = 0;   // records with another batch of the loader than the one before
     std::uint64_t echoed = 0;  // of them, with the same rows
+    std::uint64_t changed_first = 0;          // how many were dealt when the rows first were others
+    std::uint64_t changed = 0;                // and last
     std::uint64_t place = ~std::uint64_t{0};  // of the last batch in its pass
     std::uint64_t data = 0;                   // and the data set that it is of
     std::uint64_t batch = 0;

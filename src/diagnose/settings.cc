@@ -243,18 +243,21 @@ bool of_uneven_data(const StepContext& context, const Mismatch& found) {
 }
 
 // Which settings of their optimisers workers have told otherwise.
-void name_optimizer_settings(const StepContext& context, Mismatch& found) {
+void Settings::name_optimizer_settings(const StepContext& context, Mismatch& found) {
   constexpr std::string_view kPrefix = "optimizer.";
-  Mismatch settings;
-  for (const auto& [key, fact] : told(context.roster)) {
-    if (fact.differs && key.starts_with(kPrefix))
-      add_fact(context.roster, std::string(key), settings);
+  if (named_revision_ != context.roster.revision()) {
+    named_revision_ = context.roster.revision();
+    named_ = {};
+    for (const auto& [key, fact] : told(context.roster)) {
+      if (fact.differs && key.starts_with(kPrefix))
+        add_fact(context.roster, std::string(key), named_);
+    }
   }
-  if (settings.names.empty()) return;
+  if (named_.names.empty()) return;
   std::erase(found.names, "settings");
-  for (std::string& name : settings.names) found.names.push_back(name.substr(kPrefix.size()));
-  for (auto& [name, value] : settings.evidence) {
-    found.evidence.emplace_back(name.substr(kPrefix.size()), std::move(value));
+  for (const std::string& name : named_.names) found.names.push_back(name.substr(kPrefix.size()));
+  for (const auto& [name, value] : named_.evidence) {
+    found.evidence.emplace_back(name.substr(kPrefix.size()), value);
   }
 }
 

@@ -146,7 +146,8 @@ void States::compare_shard(const StepContext& context, Kind kind, std::uint32_t 
 
 void States::report(Kind kind, std::uint64_t step, const Split& held, const Groups& differ,
                     const Roster& roster, SignalLog& log) {
-  if (!held.differs()) return;
+  // After other numbers of steps an optimiser's state is another one.
+  if (!held.differs() || (kind == Kind::kOptimizer && lagged_)) return;
   Groups& all = differ_[static_cast<std::size_t>(kind)];
   for (const std::uint64_t group : differ) {
     if (all.size() < kGroups) all.insert(group);
@@ -160,8 +161,10 @@ void States::report(Kind kind, std::uint64_t step, const Split& held, const Grou
   signal.evidence = {{"groups", names(all, roster)},
                      {"groups_different", static_cast<std::int64_t>(all.size())},
                      {"distinct_copies", static_cast<std::int64_t>(held.groups.size())}};
-  // All of it is hashed at step 0, and then within a round; of optimisers' state half of that.
-  if (kind != Kind::kOptimizer && (looks_ >= looked_.size() || (looks_ > 0 && looked_[0] == 0))) {
+  // All of it is hashed at step 0, and then within a round; of optimisers' state half of that, and
+  // what is watched from some step on.
+  const bool by_rounds = kind != Kind::kOptimizer && kind != Kind::kWatched;
+  if (by_rounds && (looks_ >= looked_.size() || (looks_ > 0 && looked_[0] == 0))) {
     const std::uint64_t before = looked_[looks_ < looked_.size() ? 0 : looks_ % looked_.size()];
     signal.evidence.emplace_back(kEqualUntil, static_cast<std::int64_t>(before));
   }
@@ -205,6 +208,7 @@ void States::compare_clocks(const StepContext& context, SignalLog& log) {
                                    [](const auto& g) { return g.value > 0; });
   lagging_ = clocks.differs() && counted ? lagging_ + 1 : 0;
   if (lagging_ == 1) lag_began_ = context.record.step;
+  lagged_ = lagged_ || lagging_ > 0;
   if (lagging_ < 2) return;
   Signal signal = sighting(Check::kParameterDesync, context.record.step, clocks.blame());
   signal.first_step = lag_began_;

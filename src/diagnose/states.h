@@ -44,6 +44,7 @@ class States {
   bool joined_ = false;           // some worker had no input at some step
   std::uint64_t lagging_ = 0;     // records in a row with clocks that differ
   std::uint64_t lag_began_ = 0;
+  bool lagged_ = false;  // ever
   std::uint64_t last_step_ = 0;
   std::size_t workers_ = 0;  // in the last record
 };

@@ -129,7 +129,7 @@ struct Phrase {
   std::string_view text;  // with the value put in
 };
 
-constexpr std::array<Phrase, 48> kPhrases{{
+constexpr std::array<Phrase, 53> kPhrases{{
     {"nonfinite_elements", "elements not finite: {}"},
     {"steps_missing", "steps without them: {}"},
     {"unreduced_steps", "optimiser steps without a reduction: {}"},
@@ -167,6 +167,11 @@ constexpr std::array<Phrase, 48> kPhrases{{
     {"steps_with_the_same_input", "steps with the same input: {}"},
     {"of_steps", "steps in all: {}"},
     {"ranks_per_place", "ranks to a place of the sampler: {}"},
+    {"layers", "layers: {}"},
+    {"layers_of", "layers in all: {}"},
+    {"means_of", "what came out is a mean of the parts of ranks {}"},
+    {"weight", "its weight over the others': {}"},
+    {"distance_from_mean", "distance from the mean: {} of its size"},
     {"groups", "parts that differ: {}"},
     {"distinct_copies", "different copies: {}"},
     {"tokens_ratio", "{} times the others' target tokens"},

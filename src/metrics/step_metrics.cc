@@ -6,6 +6,7 @@
 #include "metrics/exact_pair.h"
 #include "metrics/gram.h"
 #include "metrics/gram_cosines.h"
+#include "metrics/layer_reductions.h"
 #include "metrics/moments.h"
 #include "metrics/noise.h"
 #include "metrics/norm_sums.h"
@@ -27,6 +28,9 @@ StepRecord record_of(const StepInput& input) {
   record.step = h.step;
   for (const packet::Step* step : input.workers) record.workers.push_back(worker_record(*step));
   record.groups = group_records(input.workers);
+  if (record.workers_seen == record.workers_expected) {
+    record.layers = layer_reductions(input.workers);
+  }
   record.distinct_gradients = distinct_gradients(record.workers);
   return record;
 }

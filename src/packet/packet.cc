@@ -22,7 +22,7 @@ enum class Kind : std::uint16_t { kHello = 1, kStep = 2, kNote = 3 };
 constexpr std::uint32_t kFinalNote = 1;
 constexpr std::uint32_t kBrokenNote = 2;
 
-// docs/packet_format.md, "Sections". 14 and 15 are reserved for values of later versions.
+// docs/packet_format.md, "Sections". 15 is reserved for values of later versions.
 enum class Section : std::uint16_t {
   kStep = 1,
   kTotal = 2,
@@ -37,6 +37,7 @@ enum class Section : std::uint16_t {
   kRow = 11,
   kGram = 12,
   kAudit = 13,
+  kLayers = 14,
   kHost = 16,
   kFacts = 17,
   kGroupNames = 18,
@@ -169,6 +170,18 @@ void put_audit(Encoder& encoder, const std::optional<AuditRecord>& audit) {
     w.put(audit->repeat);
     if (!audit->ulps) return;
     for (const auto part : kUlps) w.put((*audit->ulps).*part);
+  });
+}
+
+void put_layers(Encoder& encoder, const std::vector<Layer>& layers) {
+  if (layers.empty()) return;
+  encoder.section(Section::kLayers, [&](ByteWriter& w) {
+    for (const Layer& layer : layers) {
+      w.put(layer.id);
+      w.put(layer.fingerprint);
+      w.put_bytes(std::as_bytes(std::span(layer.own)));
+      w.put_bytes(std::as_bytes(std::span(layer.reduced)));
+    }
   });
 }
 
@@ -313,6 +326,22 @@ bool read_gram(SectionReader& body, std::uint32_t workers, std::vector<double>& 
          size > 0;
 }
 
+bool read_layers(std::span<const std::byte> bytes, std::vector<Layer>& layers) {
+  SectionReader body(bytes);
+  const auto sketch = [&](std::array<float, kLayerSketch>& out) {
+    for (float& value : out) value = body.get<float>();
+  };
+  return read_list(body, layers, kLayersMax,
+                   [&] {
+                     Layer layer{.id = body.get<std::uint64_t>(),
+                                 .fingerprint = body.get<std::uint64_t>()};
+                     sketch(layer.own);
+                     sketch(layer.reduced);
+                     return layer;
+                   }) &&
+         distinct(layers, [](const Layer& layer) { return layer.id; });
+}
+
 bool read_record(SectionReader& body, Step& step) {
   step.optimizer_step = body.get<std::uint64_t>();
   step.micro_batches = body.get<std::uint32_t>();
@@ -361,6 +390,8 @@ bool read_section(Step& step, Section type, std::span<const std::byte> bytes) {
     case Section::kReduced:
       step.reduced = body.sums();
       return body.valid();
+    case Section::kLayers:
+      return read_layers(bytes, step.layers);
     case Section::kStates:
       return read_states(body, step.states);
     case Section::kSamples:
@@ -522,6 +553,7 @@ Packet encode(const Step& step) {
   if (step.reduced) {
     encoder.section(Section::kReduced, [&](ByteWriter& w) { put_sums(w, *step.reduced); });
   }
+  put_layers(encoder, step.layers);
   put_states(encoder, step.states);
   put_data(encoder, step);
   put_products(encoder, step);

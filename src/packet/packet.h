@@ -3,6 +3,7 @@
 // Everything here is a pure function of its arguments and safe to call from any thread.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -25,6 +26,8 @@ inline constexpr std::uint32_t kGroupsMax = 65'536;
 inline constexpr std::size_t kSamplesMax = 256;  // sent of a step; more are thinned out
 inline constexpr std::uint32_t kThinnedMax = 63;
 inline constexpr std::uint32_t kGramWorkersMax = 64;
+inline constexpr std::uint32_t kLayerSketch = 256;
+inline constexpr std::uint32_t kLayersMax = 4096;
 inline constexpr std::uint32_t kSketchMin = 64;
 inline constexpr std::uint32_t kSketchMax = 65'536;
 
@@ -40,6 +43,15 @@ struct Group {
   GradientSums sums;
 };
 
+// What went into and what came out of the reduction of one group: sketches of kLayerSketch values
+// with one seed for each parameter, so that they are linear in the gradients.
+struct Layer {
+  std::uint64_t id = 0;           // of its group
+  std::uint64_t fingerprint = 0;  // of the reduced gradient
+  std::array<float, kLayerSketch> own{};
+  std::array<float, kLayerSketch> reduced{};
+};
+
 // One worker's step.
 struct Step : StepReport {
   Header header;
@@ -49,6 +61,7 @@ struct Step : StepReport {
   std::vector<Group> groups;
   std::vector<float> sketch;            // empty: off, or invalid at this step
   std::optional<GradientSums> reduced;  // the gradient after the all-reduce, before clipping
+  std::vector<Layer> layers;            // of groups of which both were read
   double mean_dot = kNaN;               // <own gradient, reduced gradient>
   std::vector<double> gram;             // a share of the workers' Gram matrix; gram_size() or empty
 };

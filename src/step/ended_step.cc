@@ -150,10 +150,12 @@ void EndedStep::forget_unknown(packet::Step& out, bool scale_known) const {
     out.total = {};
     for (packet::Group& group : out.groups) group.sums = {};
     out.sketch.clear();
+    out.layers.clear();
     out.skipped_parameters = static_cast<std::uint32_t>(layout_->parameters().size());
   }
   if (is_zero(contents_.over, numbers_) && scale_known) return;
   out.reduced.reset();  // what was there before is in it
+  out.layers.clear();
   out.mean_dot = kNaN;
   out.gram.clear();
 }

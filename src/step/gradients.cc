@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <unordered_set>
 
 #include "base/hash.h"
 #include "base/try.h"
@@ -24,43 +23,6 @@ void add(GradientSums& into, const GradientSums& sums, std::uint64_t id) {
 
 }  // namespace
 
-Result<Layout> Layout::of(const std::vector<Parameter>& parameters,
-                          const std::vector<Parameter>& buffers) {
-  Layout out;
-  std::unordered_set<std::uint64_t> ids;
-  for (const Parameter& p : parameters) {
-    const std::string name = canonical_name(p.name);
-    const std::uint64_t id = name_hash(name);
-    if (!ids.insert(id).second) {
-      return fail(ErrorCode::kInvalidArgument, fmt::format("two parameters are called {}", name));
-    }
-    const std::uint32_t group = out.group_of(p, name);
-    out.groups_[group].elements += p.elements;
-    out.parameters_.push_back({.id = id, .group = group});
-  }
-  out.gradient_groups_ = out.groups_.size();
-  for (const Parameter& b : buffers) {
-    const std::string name = canonical_name(b.name);
-    out.buffers_.push_back({.id = name_hash(name), .group = out.group_of(b, name)});
-  }
-  return out;
-}
-
-std::uint32_t Layout::group_of(const Parameter& p, const std::string& name) {
-  const std::string group = p.group.empty() ? default_group(name) : p.group;
-  const auto [at, fresh] = group_index_.emplace(group, static_cast<std::uint32_t>(groups_.size()));
-  if (fresh) groups_.push_back({.id = name_hash(group), .elements = 0, .name = group});
-  return at->second;
-}
-
-const Layout::Tensor* Layout::hashed(StateHash::Kind kind, std::uint32_t index) const {
-  using Kind = StateHash::Kind;
-  const bool buffers = kind == Kind::kBuffers || kind == Kind::kFrozen;
-  if (!buffers && kind != Kind::kParameters && kind != Kind::kOptimizer) return nullptr;
-  const auto& all = buffers ? buffers_ : parameters_;
-  return index < all.size() ? &all[index] : nullptr;
-}
-
 std::uint64_t sketch_seed(std::uint64_t parameter, const StepNumber& step) {
   std::uint64_t seed = splitmix64(kSketchSeed ^ step.reductions);
   if (!step.is_reduced()) seed = splitmix64(seed + step.window + 1);
@@ -68,13 +30,14 @@ std::uint64_t sketch_seed(std::uint64_t parameter, const StepNumber& step) {
 }
 
 Gradients::Gradients(const Layout& layout, std::uint32_t sketch_size)
-    : slots_(layout.parameters().size()), sketch_(sketch_size) {
+    : slots_(layout.parameters().size()), sketch_(sketch_size), layers_(layout) {
   ids_.reserve(slots_.size());
   for (const Layout::Tensor& p : layout.parameters()) ids_.push_back(p.id);
 }
 
-void Gradients::begin(const StepNumber& step) {
+void Gradients::begin(const StepNumber& step, bool layers) {
   step_ = step;
+  layers_.begin(layers);
   elements_ = 0;
   looked_at_ = 0;
   sketch_valid_ = true;
@@ -108,12 +71,14 @@ Status Gradients::check(ParameterId id, bool has_data) const {
 Status Gradients::read(ParameterId id, const void* data, std::size_t count, Dtype dtype) {
   PRESUM_TRY(check(id, data != nullptr || count == 0));
   put(id, observe::gradient_pass(data, count, dtype, sketch_of(id)), count, false);
+  layers_.read(id, data, count, dtype, seed(id), false);
   return {};
 }
 
 Status Gradients::read_reduced(ParameterId id, const void* data, std::size_t count, Dtype dtype) {
   PRESUM_TRY(check(id, data != nullptr || count == 0));
   put(id, observe::gradient_pass(data, count, dtype, {}), count, true);
+  layers_.read(id, data, count, dtype, seed(id), true);
   return {};
 }
 
@@ -121,7 +86,13 @@ Status Gradients::take(ParameterId id, const GradientSums& sums, std::uint64_t e
                        bool reduced) {
   PRESUM_TRY(check(id, true));
   put(id, sums, elements, reduced);
+  layers_.read_elsewhere(id);
   return {};
+}
+
+void Gradients::mark_seen(ParameterId id) {
+  slots_[id].marked = true;
+  layers_.read_elsewhere(id);
 }
 
 void Gradients::put(ParameterId id, const GradientSums& sums, std::uint64_t elements,
@@ -180,6 +151,7 @@ void Gradients::put_reduced(packet::Step& out) const {
     if (!out.reduced) out.reduced.emplace();
     add(*out.reduced, slots_[id].reduced, ids_[id]);
   }
+  layers_.put(out.layers);
 }
 
 }  // namespace presum::step

@@ -4,46 +4,15 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "observe/gradient_pass.h"
 #include "packet/packet.h"
 #include "presum/observer.h"
+#include "step/layer_sketches.h"
+#include "step/layout.h"
 
 namespace presum::step {
-
-// The parameters and buffers of one model by their numbers, and their groups. Not changed once it
-// is made: threads may share it.
-class Layout {
- public:
-  struct Tensor {
-    std::uint64_t id = 0;     // name hash of its name
-    std::uint32_t group = 0;  // its place in groups()
-  };
-
-  // Error (kInvalidArgument): two parameters of one canonical name.
-  static Result<Layout> of(const std::vector<Parameter>& parameters,
-                           const std::vector<Parameter>& buffers);
-
-  const std::vector<Tensor>& parameters() const { return parameters_; }
-  const std::vector<GroupName>& groups() const { return groups_; }  // those with gradients first
-  std::size_t gradient_groups() const { return gradient_groups_; }
-  // Null for an index or kind that is not known.
-  const Tensor* hashed(StateHash::Kind kind, std::uint32_t index) const;
-  std::uint64_t group_id(const Tensor& tensor) const { return groups_[tensor.group].id; }
-
- private:
-  // The group's position; a group that is new is added.
-  std::uint32_t group_of(const Parameter& p, const std::string& name);
-
-  std::vector<Tensor> parameters_;
-  std::vector<Tensor> buffers_;
-  std::vector<GroupName> groups_;
-  std::size_t gradient_groups_ = 0;
-  std::unordered_map<std::string, std::uint32_t> group_index_;
-};
 
 // docs/packet_format.md, "Sketch".
 std::uint64_t sketch_seed(std::uint64_t parameter, const StepNumber& step);
@@ -53,7 +22,8 @@ class Gradients {
  public:
   Gradients(const Layout& layout, std::uint32_t sketch_size);
 
-  void begin(const StepNumber& step);
+  // `layers`: whether own and reduced gradients are compared group by group.
+  void begin(const StepNumber& step, bool layers);
   // A second report replaces the first. Errors (kInvalidArgument): an unknown id, no data.
   Status read(ParameterId id, const void* data, std::size_t count, Dtype dtype);
   Status read_reduced(ParameterId id, const void* data, std::size_t count, Dtype dtype);
@@ -61,7 +31,7 @@ class Gradients {
   Status take(ParameterId id, const GradientSums& sums, std::uint64_t elements, bool reduced);
   void add_sketch(std::span<const float> values);
   // It was read elsewhere, or cannot be read.
-  void mark_seen(ParameterId id) { slots_[id].marked = true; }
+  void mark_seen(ParameterId id);
   bool seen(ParameterId id) const { return slots_[id].seen || slots_[id].marked; }
   std::vector<ParameterId> unseen() const;
   // REQUIRES: a known id.
@@ -72,7 +42,7 @@ class Gradients {
 
   // Sums by group and in total, elements, sketch and reduced gradient; nothing is unscaled.
   void put_own(const Layout& layout, packet::Step& out);
-  void put_reduced(packet::Step& out) const;
+  void put_reduced(packet::Step& out) const;  // and own and reduced ones by group
   // Of the elements that were looked at the share that was zero; NaN where none was.
   double zero_share() const;
 
@@ -97,6 +67,7 @@ class Gradients {
   std::uint64_t looked_at_ = 0;  // of them, for zeros
   std::vector<float> sketch_;
   bool sketch_valid_ = true;
+  LayerSketches layers_;
 };
 
 }  // namespace presum::step

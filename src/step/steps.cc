@@ -16,6 +16,8 @@
 namespace presum::step {
 namespace {
 
+constexpr std::uint64_t kLayersEvery = 25;  // of steps that the program numbers itself
+
 bool is_zero(const Number& number) {
   const double* value = std::get_if<double>(&number);
   return value != nullptr && *value == 0;
@@ -175,7 +177,7 @@ Read Steps::pass_begins(const PassBeginning& how) {
 }
 
 void Steps::begin_reading(const StepNumber& number) {
-  gradients_.begin(number);
+  gradients_.begin(number, number.is_reduced() && cadence_.reads_reduced(number.reductions));
   contents_.report.skipped_parameters = 0;
   contents_.report.audit.reset();
   contents_.owns_known = true;
@@ -250,7 +252,7 @@ void Steps::begin_step(std::uint64_t step) {
   numbers_itself_ = true;
   on(Event::kReduction);
   records_ = true;
-  gradients_.begin(machine_.number());
+  gradients_.begin(machine_.number(), step % kLayersEvery == 0);
 }
 
 Packet end_step(Steps& steps, const StepEnd& end) {

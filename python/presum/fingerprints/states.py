@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import re
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -16,12 +17,13 @@ from torch.optim import Optimizer
 from presum._core import EndedStep, Observer
 from presum.devices.gradient_pass import dense, fingerprint
 from presum.devices.readable import is_distributed, readable
-from presum.fingerprints.families import WORD
+from presum.fingerprints.families import WORD, hash_text
 
 SLICES = 25
 OPTIMIZER_SLICES = 50
 PARAMETERS, BUFFERS, OPTIMIZER, WATCHED, FROZEN = range(1, 6)
 COUNT = (1 << 32) - 1  # the number under which what is watched tells how many tensors it has
+SHARDS_MAX = (1 << 24) - 1
 SHARDED_STATE = ("ZeroRedundancyOptimizer",)  # each rank has a part of it
 SENTINELS = 4
 SENTINEL_VALUES = 64
@@ -150,7 +152,8 @@ class StateSchedule:
         if number == 0:
             return
         optimizers = [optimizer for held in self._optimizers if (optimizer := held()) is not None]
-        if any(type(optimizer).__name__ in SHARDED_STATE for optimizer in optimizers):
+        classes = {base.__name__ for optimizer in optimizers for base in type(optimizer).__mro__}
+        if not classes.isdisjoint(SHARDED_STATE):
             return
         for index in range(number % OPTIMIZER_SLICES, len(self._parameters), OPTIMIZER_SLICES):
             parameter = self._parameters[index]()
@@ -238,19 +241,26 @@ def _part(of: int, index: int, tensor: Any) -> Iterator[HashedTensor]:
 
 
 def shard_of(tensor: Any) -> int | None:
-    """Which part of a DTensor this rank holds, from 1; 0 where it holds the whole; None where it
-    holds a summand, or nothing."""
+    """Which part of a DTensor this rank holds, as a number from 1 that is the same on the ranks
+    that hold it too; 0 where it holds the whole; None where it holds a summand, or nothing."""
     if not is_distributed(tensor):
         return 0
-    place, parts = 0, 1
-    coordinates = tensor.device_mesh.get_coordinate()
-    if coordinates is None or any(placement.is_partial() for placement in tensor.placements):
+    return _shard(tensor.device_mesh, tuple(tensor.placements))
+
+
+@functools.lru_cache(maxsize=1024)
+def _shard(mesh: Any, placements: tuple[Any, ...]) -> int | None:
+    """A number for the mesh, how it is cut and which part it is: tensors of one layer may lie on
+    several meshes."""
+    coordinates = mesh.get_coordinate()
+    if coordinates is None or any(placement.is_partial() for placement in placements):
         return None
-    for dim, placement in enumerate(tensor.placements):
-        if not placement.is_replicate():
-            size = tensor.device_mesh.size(dim)
-            place, parts = place * size + coordinates[dim], parts * size
-    return place + 1 if parts > 1 else 0
+    cut = [dim for dim, placement in enumerate(placements) if not placement.is_replicate()]
+    if all(mesh.size(dim) == 1 for dim in cut):
+        return 0
+    place = [coordinates[dim] for dim in cut]
+    text = f"{mesh.mesh.tolist()} {placements} {place}"
+    return 1 + hash_text(text) % SHARDS_MAX
 
 
 def tensors_of(watched: object) -> Callable[[], list[torch.Tensor]]:
@@ -274,10 +284,10 @@ def tensors_of(watched: object) -> Callable[[], list[torch.Tensor]]:
 def report_on_host(observer: Observer, due: Iterator[HashedTensor]) -> None:
     for one in due:
         block = one.block
-        if not block.is_cpu:
-            raise RuntimeError(f"a tensor moved to {block.device} after attach")
-        if one.of == WATCHED:
+        if one.of == WATCHED:  # it may lie anywhere
             observer.watched(one.name, one.number, int(fingerprint(block)) & WORD)
+        elif not block.is_cpu:
+            raise RuntimeError(f"a tensor moved to {block.device} after attach")
         else:
             size = block.element_size()
             observer.state(one.of, one.number, block.data_ptr(), block.numel(), size, one.shard)

@@ -140,7 +140,7 @@ class StepFingerprints:
         self._states = StateSchedule(parameters, buffers, held, every=every)
         self._samples = BatchFinder(families, module, data)
         self._values: LateValues = []
-        self._next: Values = []  # of the step that is to begin
+        self._next: dict[int, int] = {}  # of the step that is to begin
         self._norm_batches = NormBatches(module)
         self._tells_draws = not calls_dropout(module)
         self._before_forward: LateValues | None = None
@@ -190,7 +190,7 @@ class StepFingerprints:
 
     def before_step(self, step: int, *, on_host: bool) -> None:
         """The first training forward of a step is about to begin."""
-        self._values, self._next = [*dict(self._next).items()], []
+        self._values, self._next = [*self._next.items()], {}
         for family, read in self._readers:
             self._values += self._families.call(family, read) or []
         if self._before_broadcast is None:
@@ -237,9 +237,9 @@ class StepFingerprints:
         self._observer.watch(name)
         self._found()
 
-    def tell_next(self, name: str, value: int) -> None:
-        """Of the next step that begins."""
-        self._next.append((KIND[name], value))
+    def tell_next(self, name: str, count: int) -> None:
+        """So many more, of the next step that begins."""
+        self._next[KIND[name]] = self._next.get(KIND[name], 0) + count
 
     def tell(self, values: LateValues) -> None:
         """More of the step under way."""

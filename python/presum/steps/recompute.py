@@ -14,7 +14,8 @@ import random
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -32,6 +33,8 @@ from presum.steps.setup import RecorderSetup
 from presum.torch_events.hooks import Hook
 
 EQUAL, NOT_DETERMINISTIC, CORRUPTED, CHANGED = range(4)
+ALIGNMENT = 64  # bytes: kernels choose by it, and by strides, in which order they add
+ROOM = 8  # times its elements that a view may span to be copied as it lies
 PLAIN = (int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 COLLECTIVES = ("c10d", "_c10d_functional", "c10d_functional", "_dtensor")
 HOOKS = (
@@ -57,17 +60,34 @@ class Verdict:
         return f"{len(self.different)} of {of}: {names}"
 
 
+class Content(NamedTuple):
+    """What a tensor holds."""
+
+    version: int
+    hash: int
+    sum: int  # of its elements as whole numbers, mod 2^64
+
+    def flipped(self, now: Content) -> bool:
+        """Whether one bit of it turned over, and torch saw no write. What a program writes behind
+        torch's back changes more."""
+        distance = abs(now.sum - self.sum)
+        distance = min(distance, (1 << 64) - distance)
+        changed = now.version == self.version and now.hash != self.hash
+        return changed and distance & (distance - 1) == 0
+
+
 @dataclass
 class KeptForward:
     """All that a forward pass depends on, as it was before."""
 
     args: Any
     kwargs: Any
-    given: list[tuple[torch.Tensor, int, int]]  # the program's own tensors, version and hash
+    given: list[tuple[torch.Tensor, Content]]  # the program's own tensors
     generators: list[tuple[Callable[[Any], object], Any]]
+    containers: list[tuple[Any, Any]]  # lists and the like of the modules, and what they held
     buffers: dict[str, torch.Tensor]
     autocast: list[tuple[str, bool, torch.dtype]]
-    parameters: dict[str, tuple[int, int]]  # version and hash
+    parameters: dict[str, Content]
     wanted: dict[int, torch.Tensor] = field(default_factory=dict)  # by the output's place
     arrived: dict[int, torch.Tensor] = field(default_factory=dict)  # by the parameter's
     handles: list[Any] = field(default_factory=list)
@@ -108,8 +128,8 @@ class Recomputation:
             if reason:
                 raise RefusedError(reason)
             self._kept = _keep(module, args, kwargs)
-        except RefusedError as refused:
-            self._refuse(refused)
+        except Exception as error:
+            self._refuse(error)
 
     def gave(self, output: Any) -> None:
         """It has ended."""
@@ -124,7 +144,7 @@ class Recomputation:
             return
         for place, leaf in enumerate(leaves):
             if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
-                hook = _Output(self._kept.wanted, place)
+                hook = partial(self._comes, place)
                 self._kept.handles.append(leaf.register_hook(hook))  # type: ignore[no-untyped-call]
         self._arrivals.listen(self._setup.alive())
 
@@ -132,10 +152,22 @@ class Recomputation:
         kept = self._kept
         if kept is None:
             return
-        if place in kept.arrived:
-            self._refuse("a parameter got two gradients in one backward pass")
+        try:
+            if place in kept.arrived:
+                raise RefusedError("a parameter got two gradients in one backward pass")
+            kept.arrived[place] = gradient.detach().clone()
+        except Exception as error:
+            self._refuse(error)
+
+    def _comes(self, place: int, gradient: torch.Tensor) -> None:
+        """To one of the outputs."""
+        if self._kept is None:
             return
-        kept.arrived[place] = gradient.detach().clone()
+        try:
+            own = gradient if gradient.requires_grad else _as_it_lies(gradient)
+            self._kept.wanted[place] = own
+        except Exception as error:
+            self._refuse(error)
 
     def pass_ended(self) -> None:
         """A backward pass of the model has: the first is that of the forward that was kept."""
@@ -172,13 +204,17 @@ class Recomputation:
                 "no gradient, or one with a graph of its own, came to the model's output"
             )
         now = _parameters(module)
-        if any(now[name][0] != kept.parameters[name][0] for name in now):
+        changed = [name for name in now if now[name] != kept.parameters[name]]
+        if not all(kept.parameters[name].flipped(now[name]) for name in changed):
             raise RefusedError("the program changed parameters before the optimiser's step")
+        inputs = [(before, _content(t)) for t, before in kept.given if before.version == t._version]
+        inputs = [(before, after) for before, after in inputs if before != after]
+        if not all(before.flipped(after) for before, after in inputs):
+            raise RefusedError("the program wrote to an input before the optimiser's step")
+        if changed or inputs:
+            return Verdict(CHANGED, changed)
         first = self._again(module, kept)
         different = self._different(kept.arrived, first)
-        changed = [name for name in now if now[name] != kept.parameters[name]]
-        if changed or _inputs_changed(kept.given):
-            return Verdict(CHANGED, changed)
         if not different:
             return Verdict(EQUAL)
         same = not self._different(first, self._again(module, kept))
@@ -203,7 +239,7 @@ class Recomputation:
             if id(parameter) in places
         ]
         with _as_it_was(module, kept):
-            state = {**aliases, **{name: b.clone() for name, b in kept.buffers.items()}}
+            state = {**aliases, **{name: _as_it_lies(b) for name, b in kept.buffers.items()}}
             args, kwargs = _copied(kept.args), _copied(kept.kwargs)
             leaves = tree_leaves(functional_call(module, state, args, kwargs))
             gradients = torch.autograd.grad(
@@ -214,17 +250,6 @@ class Recomputation:
             )
         pairs = zip(wanted, gradients, strict=True)
         return {place: gradient for (place, _), gradient in pairs if gradient is not None}
-
-
-class _Output:
-    """The hook of one output."""
-
-    def __init__(self, wanted: dict[int, torch.Tensor], place: int) -> None:
-        self._wanted, self._place = wanted, place
-
-    def __call__(self, gradient: torch.Tensor) -> None:
-        kept = gradient if gradient.requires_grad else gradient.detach().clone()
-        self._wanted[self._place] = kept
 
 
 class _NoCollectives(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -239,8 +264,13 @@ class _NoCollectives(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def _refusal(module: nn.Module) -> str:
     """Why a module's forward cannot be computed once more; nothing where it can, as far as can be
     told beforehand."""
+    everywhere = vars(torch.nn.modules.module)
+    if any(not isinstance(h, (Hook, bool)) for kind in HOOKS for h in _global(everywhere, kind)):
+        return "hooks of all modules are registered, and what they do is not known"
     for name, part in module.named_modules():
         where = name or "the model"
+        if any(_draws(value) for value in vars(part).values()):
+            return f"{where} draws from a generator of its own"
         if isinstance(part, FSDPModule):
             return "FSDP2 gathers parameters in every forward pass"
         if getattr(part, "_compiled_call_impl", None) is not None or hasattr(part, "_orig_mod"):
@@ -254,6 +284,12 @@ def _refusal(module: nn.Module) -> str:
         if parameter._backward_hooks:
             return f"{name} has a hook on its gradient"
     return ""
+
+
+def _draws(value: object) -> bool:
+    if isinstance(value, (torch.Generator, random.Random)):
+        return True
+    return type(value).__module__.startswith("numpy.random")
 
 
 def _has_reentrant_checkpoint(outputs: Sequence[Any]) -> bool:
@@ -283,9 +319,10 @@ def _keep(module: nn.Module, args: Any, kwargs: Any) -> KeptForward:
     return KeptForward(
         args=_copied(args),
         kwargs=_copied(kwargs),
-        given=[(tensor, tensor._version, _hash(tensor)) for tensor in tensors],
+        given=[(tensor, _content(tensor)) for tensor in tensors],
         generators=_generators(next(module.parameters()).device),
-        buffers={name: buffer.clone() for name, buffer in module.named_buffers()},
+        containers=_containers(module),
+        buffers={name: _as_it_lies(buffer) for name, buffer in module.named_buffers()},
         autocast=[
             (kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind))
             for kind in {"cpu", next(module.parameters()).device.type}
@@ -298,23 +335,62 @@ def _copied(values: Any) -> Any:
     def copy(leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor):
             return leaf
-        return leaf.detach().clone().requires_grad_(leaf.requires_grad)
+        return _as_it_lies(leaf).requires_grad_(leaf.requires_grad)
 
     return tree_map(copy, values)
 
 
-def _parameters(module: nn.Module) -> dict[str, tuple[int, int]]:
-    return {name: (p._version, _hash(p)) for name, p in module.named_parameters()}
+def _as_it_lies(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy with the strides and the alignment of the tensor: with others its kernels may add in
+    another order."""
+    tensor = tensor.detach()
+    if tensor.layout != torch.strided or tensor.numel() == 0:
+        return tensor.clone()
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    span = 1 + sum((size - 1) * stride for size, stride in steps)
+    if span > ROOM * tensor.numel():
+        raise RefusedError("it is given a view of a much larger tensor")
+    bytes_ = tensor.element_size()
+    room = tensor.new_empty(span + ALIGNMENT // bytes_)
+    first = (tensor.data_ptr() - room.data_ptr()) % ALIGNMENT // bytes_
+    there = tensor.as_strided((span,), (1,))
+    room[first : first + span].copy_(there)
+    return room.as_strided(tensor.shape, tensor.stride(), first)
 
 
-def _hash(tensor: torch.Tensor) -> int:
+def _containers(module: nn.Module) -> list[tuple[Any, Any]]:
+    """The lists, dictionaries and sets of its parts, which a forward pass may add to, with what
+    they hold. Not those of modules themselves."""
+    own = vars(nn.Module())
+    return [
+        (held, held.copy())
+        for part in module.modules()
+        for name, held in vars(part).items()
+        if name not in own and isinstance(held, (list, dict, set))
+    ]
+
+
+def _fill(container: Any, content: Any) -> None:
+    container.clear()
+    add = container.extend if isinstance(container, list) else container.update
+    add(content)
+
+
+def _global(module: dict[str, Any], kind: str) -> list[Any]:
+    return list(module.get(f"_global{kind}", {}).values())
+
+
+def _parameters(module: nn.Module) -> dict[str, Content]:
+    return {name: _content(parameter) for name, parameter in module.named_parameters()}
+
+
+def _content(tensor: torch.Tensor) -> Content:
     block = elements(tensor)
-    return 0 if block is None or block.numel() == 0 else int(fingerprint(block)) & WORD
-
-
-def _inputs_changed(given: Sequence[tuple[torch.Tensor, int, int]]) -> bool:
-    """Without the program's doing."""
-    return any(t._version == version and _hash(t) != before for t, version, before in given)
+    if block is None or block.numel() == 0:
+        return Content(tensor._version, 0, 0)
+    words = block.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[block.element_size()])
+    total = int(words.sum(dtype=torch.int64)) & WORD
+    return Content(tensor._version, int(fingerprint(block)) & WORD, total)
 
 
 def _same(a: torch.Tensor | None, b: torch.Tensor | None) -> bool:
@@ -352,6 +428,7 @@ def _as_it_was(module: nn.Module, kept: KeptForward) -> Iterator[None]:
     device = next(module.parameters()).device
     now = _generators(device)
     attributes = [(part, dict(vars(part))) for part in module.modules()]
+    held = _containers(module)
     with contextlib.ExitStack() as stack:
         for kind, enabled, dtype in kept.autocast:
             stack.enter_context(
@@ -362,6 +439,8 @@ def _as_it_was(module: nn.Module, kept: KeptForward) -> Iterator[None]:
         try:
             for restore, state in kept.generators:
                 restore(state)
+            for container, content in kept.containers:
+                _fill(container, content)
             yield
         finally:
             for restore, state in now:
@@ -369,3 +448,5 @@ def _as_it_was(module: nn.Module, kept: KeptForward) -> Iterator[None]:
             for part, before in attributes:
                 vars(part).clear()
                 vars(part).update(before)
+            for container, content in held:
+                _fill(container, content)

@@ -37,17 +37,17 @@ class Before(NamedTuple):
 
 
 class RoundedUpdates:
-    """Holds a sample of the parameters of one optimiser against what its step has left."""
+    """Holds a sample of an optimiser's parameters against what its step has left."""
 
     def __init__(self) -> None:
-        self._steps = 0
+        self._steps: dict[int, int] = {}  # by the optimiser's id: no weak reference to it more
         self._before: list[Before] = []
 
     def before(self, optimizer: Optimizer) -> None:
         """Its step."""
         self._before = []
-        self._steps += 1
-        if self._steps % EVERY == 1:
+        steps = self._steps[id(optimizer)] = self._steps.get(id(optimizer), 0) + 1
+        if steps % EVERY == 1:
             halves = list(_halves(optimizer))
             kept = (_kept(one) for one in halves[:: max(1, len(halves) // PARAMETERS)])
             self._before = [one for one in kept if one is not None]

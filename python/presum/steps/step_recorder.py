@@ -8,6 +8,7 @@ import logging
 import math
 import threading
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from torch.optim import Optimizer
 
 from presum._core import canonical_name
 from presum.devices.gradient_pass import poll_host_copies
-from presum.fingerprints.families import KIND, Values
+from presum.fingerprints.families import KIND, Families, Values
 from presum.fingerprints.step import MicroBatchSamples
 from presum.steps.copies import differing, told
 from presum.steps.ended_steps import EndedSteps
@@ -32,6 +33,7 @@ from presum.torch_events.hooks import Hook, OptimizerHook, in_optimizer_step
 from presum.torch_events.losses import Scalar, kept_value
 from presum.torch_events.taps import TAPS, EngineRun
 
+ASIDE = ("lost gradients", "rounded updates")
 NORMS_SAMPLED = 25  # one norm in so many is held against the gradients' own
 READ_NOTHING, READ_SUMS, READ_ARRIVALS = range(3)  # what Observer.pass_begins returns
 log = logging.getLogger("presum")
@@ -57,6 +59,7 @@ class StepRecorder:
         self.reads_sums = False  # of the pass under way, what ``.grad`` holds
         self.reads_arrivals = False  # likewise, what is added to it
         self._fingerprints = setup.fingerprints
+        self._aside = Families(ASIDE, setup.note).call  # an error in one of these ends it alone
         self._turn = OptimizerTurn(setup, source)
         self._rounded = RoundedUpdates()
         self._recomputation = None if setup.verify_every is None else Recomputation(setup)
@@ -159,7 +162,10 @@ class StepRecorder:
 
     def compare(self, name: str, copies: Sequence[tuple[str, torch.Tensor]]) -> list[str]:
         """Copies of parameters, now. Raises ValueError."""
-        own = {canonical_name(self.setup.names[place]): p for place, p in self.setup.alive()}
+        inner = self.source.inner()
+        named = () if inner is None else inner.named_parameters(remove_duplicate=False)
+        own = {canonical_name(name): parameter for name, parameter in named}
+        own |= {canonical_name(self.setup.names[place]): p for place, p in self.setup.alive()}
         different = differing(own, copies)
         self._fingerprints.tell_next("compared_different", len(different))
         if different:
@@ -324,7 +330,7 @@ class StepRecorder:
         self._pass_rows = {}
         observer = self.observer
         observer.forget_reached()
-        self._turn.pass_begins()
+        self._aside("lost gradients", self._turn.pass_begins)
         begins = observer.window_begins and observer.next_is_recorded
         self._held = 0.0
         if not self.source.sees_zeroing or not (begins or observer.in_window):
@@ -334,13 +340,13 @@ class StepRecorder:
         if nothing and observer.in_window:
             self._zeroed()
         elif nothing:
-            self._turn.zeroed(self._scale_of_pass)
+            self._aside("lost gradients", self._turn.zeroed, self._scale_of_pass)
         if not nothing and observer.window_begins:
             self.source.listen_to_arrivals()
 
     def _zeroed(self) -> None:
         """Without an optimiser parameters that changed tell of its step."""
-        self._turn.zeroed(self._scale_of_pass)
+        self._aside("lost gradients", self._turn.zeroed, self._scale_of_pass)
         changed = not self.setup.optimizers and self._versions_now() != self._versions
         self.observer.zeroed(changed)
         self._send_ended()
@@ -401,11 +407,12 @@ class StepRecorder:
             factor,
             part,
         )
-        self._turn.pass_ends(self._pass_rows.values())
+        self._aside("lost gradients", self._turn.pass_ends, self._pass_rows.values())
         if self._recomputation is not None:
             self._recomputation.pass_ended()
         if self._turn.suspects:
-            self.source.queue_last(Hook(self, self._turn.keep))
+            keep = partial(self._aside, "lost gradients", self._turn.keep)
+            self.source.queue_last(Hook(self, keep))
         if observer.in_window and not self.setup.optimizers:
             self._versions = self._versions_now()
 
@@ -415,7 +422,7 @@ class StepRecorder:
             self.pass_begins(reduces=False, more_follow=True, readable=False)
         if self.observer.open:
             self.end_step()
-        self._turn.hands_over(self._scale_of_pass)
+        self._aside("lost gradients", self._turn.hands_over, self._scale_of_pass)
         self.observer.reduction(not self.is_captured())
         if self.observer.records:
             self.begin_reading()
@@ -459,8 +466,10 @@ class StepRecorder:
 
     def _before_optimizer_step(self, optimizer: Optimizer, *_: object) -> None:
         if self.observer.in_window or self.observer.open:
-            self._fingerprints.tell(self._turn.optimizer_begins(self._scale_of_pass))
-            self._rounded.before(optimizer)
+            ends = self._turn.optimizer_begins
+            lost = self._aside("lost gradients", ends, self._scale_of_pass)
+            self._fingerprints.tell(lost or [])
+            self._aside("rounded updates", self._rounded.before, optimizer)
             self._verify()
         self.observer.optimizer_begins()
         self._look_for_zeros()
@@ -531,7 +540,8 @@ class StepRecorder:
 
     def _after_optimizer_step(self, which: int, optimizer: Optimizer, *_: object) -> None:
         self._turn.stepped()
-        self._fingerprints.tell(self._rounded.after(optimizer))
+        rounded = self._aside("rounded updates", self._rounded.after, optimizer)
+        self._fingerprints.tell(rounded or [])
         self.observer.optimizer_steps(which)
         self._send_ended()
         poll_host_copies()

@@ -109,6 +109,8 @@ class OptimizerTurn:
         if sample is None or self._versions() != self._waiting.versions:
             return
         factor = sample.factor_to(self._source.accumulated())
+        if factor is not None and self._source.sees_zeroing:
+            factor = _one_for_zero(factor)  # ``zeroed`` tells of that
         if factor is not None:
             self._factor = factor if self._factor is None else _first_change(self._factor, factor)
 
@@ -126,7 +128,7 @@ class OptimizerTurn:
         through = [self._forwards[n] for n in self._of_pass if n in self._forwards]
         waiting.for_inputs |= any(forward.differentiates_input for forward in through)
         self._unknown |= not self._of_pass
-        self._reached |= self._of_pass
+        self._reached |= self._of_pass & self._forwards.keys()
         sampled = self._number < SAMPLED_FIRST or self._number % SAMPLED_EVERY == 0
         if sampled and self._setup.observer.in_window:
             self.keep()
@@ -168,9 +170,7 @@ class OptimizerTurn:
         if self._factor is not None:
             found.append((KIND["grad_changed"], _bits(self._factor)))
         if self._steps_of_others() == self._others:
-            detached = self._detached()
-            if detached:
-                found.append((KIND["forwards_detached"], detached))
+            found += _counted("forwards_detached", self._detached())
         self._number += 1
         self._begin()
         return found
@@ -182,19 +182,22 @@ class OptimizerTurn:
     def _lost_passes(self, scale: Scalar) -> LateValues:
         """Where the optimiser gets what the last passes alone have made, perhaps scaled: else the
         program may have put together what it had cleared."""
-        used = _row_hashes(self._waiting.rows)
-        lost = [one for one in self._cleared if used.isdisjoint(_row_hashes(one.rows))]
         factor = self._sample.factor_to(self._source.accumulated()) if self._sample else None
-        if not lost or factor is None:
+        if factor is None:
             return []
         count: int | torch.Tensor = sum(
-            _and(factor > 0, one.scale == scale, one.moved == 1) * one.passes for one in lost
+            _and(
+                factor > 0,
+                one.scale == scale,
+                one.moved == 1,
+                _disjoint(self._waiting.rows, one.rows),
+            )
+            * one.passes
+            for one in self._cleared
         )
-        if isinstance(count, torch.Tensor):
-            return [(KIND["passes_cleared"], count.to(torch.int64).reshape(1))]
-        return [(KIND["passes_cleared"], count)] if count else []
+        return _counted("passes_cleared", count)
 
-    def _detached(self) -> int:
+    def _detached(self) -> int | torch.Tensor:
         """Forwards of which nothing became part of a gradient, though something of others did: a
         loss, or all forwards of a batch."""
         followed = self._forwards.items()
@@ -203,12 +206,13 @@ class OptimizerTurn:
         if self._unknown or not left or not used:
             return 0
         batches = {forward.batch for forward in used}
-        rows = _row_hashes([forward.rows for forward in used if forward.rows])
-        return sum(
-            (forward.has_loss or not batches & {forward.batch, None})
-            and rows.isdisjoint(_row_hashes([forward.rows] if forward.rows else []))
+        rows = [forward.rows for forward in used if forward.rows]
+        count: int | torch.Tensor = sum(
+            _and(_disjoint(rows, [forward.rows] if forward.rows else [])) * 1
             for forward in left
+            if forward.has_loss or not batches & {forward.batch, None}
         )
+        return count
 
     def _parameters(self) -> list[torch.Tensor | None]:
         return [held() for held in self._setup.parameters]
@@ -220,9 +224,27 @@ class OptimizerTurn:
         return sum(p._version for held in some if (p := held()) is not None)
 
 
-def _row_hashes(rows: Sequence[MicroBatchSamples]) -> set[int]:
-    """Those that are in host memory."""
-    return {one for of in rows if not isinstance(of.hashes, torch.Tensor) for one in of.hashes}
+def _disjoint(
+    some: Sequence[MicroBatchSamples], others: Sequence[MicroBatchSamples]
+) -> bool | torch.Tensor:
+    """Whether no row is in both; a tensor where they lie on a device."""
+    a, b = ([of.hashes for of in rows if len(of.hashes)] for rows in (some, others))
+    late = [[one for one in of if isinstance(one, torch.Tensor)] for of in (a, b)]
+    if late[0] and late[1]:
+        return ~torch.isin(torch.cat(late[0]), torch.cat(late[1])).any()
+    return {one for of in a for one in of}.isdisjoint(one for of in b for one in of)
+
+
+def _counted(name: str, count: int | torch.Tensor) -> LateValues:
+    if isinstance(count, torch.Tensor):
+        return [(KIND[name], count.to(torch.int64).reshape(1))]
+    return [(KIND[name], count)] if count else []
+
+
+def _one_for_zero(factor: Scalar) -> Scalar:
+    if isinstance(factor, torch.Tensor):
+        return torch.where(factor == 0, 1.0, factor)
+    return factor or 1.0
 
 
 def _first_change(before: Scalar, now: Scalar) -> Scalar:

@@ -36,8 +36,8 @@ class ValueSample:
 
     def factor_to(self, tensors: Tensors) -> Scalar | None:
         """What multiplied them since: 1 where every bit is what it was, NaN where it is no factor,
-        0 where nothing is there; None where that is not known. A number of host memory, else a
-        tensor of one element in float64."""
+        0 where nothing is there; None where that is not known, as of what is not finite (1 on a
+        device). A number of host memory, else a tensor of one element in float64."""
         if max(self._places) >= len(tensors):
             return None
         if all(tensors[place] is None for place in self._places):
@@ -51,14 +51,15 @@ class ValueSample:
         own, product, other = before @ before, before @ now, now @ now
         straight = (product >= 0) & (product * product >= (1 - SAME_DIRECTION) * own * other)
         factor = torch.where(straight & (own > 0), product / own, math.nan)
-        return torch.where((before == now).all(), 1.0, factor)
+        same = (before.view(torch.int64) == now.view(torch.int64)).all()
+        return torch.where(same | ~torch.isfinite(own + other), 1.0, factor)
 
 
 def _factor(before: torch.Tensor, now: torch.Tensor) -> float | None:
-    if torch.equal(before, now):
+    if torch.equal(before.view(torch.int64), now.view(torch.int64)):
         return 1.0
     own, product, other = float(before @ before), float(before @ now), float(now @ now)
-    if own == 0:
+    if own == 0 or not math.isfinite(own + other):
         return None
     straight = product >= 0 and product * product >= (1 - SAME_DIRECTION) * own * other
     return product / own if straight else math.nan

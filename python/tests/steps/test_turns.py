@@ -136,6 +136,21 @@ def test_what_is_cleared_on_purpose_is_not(
     assert told(packets, "passes_cleared") == [None] * STEPS
 
 
+def test_clearing_between_forward_and_backward_is_told_as_such(
+    model: DistributedDataParallel, packets: Packets, tmp_path: Path
+) -> None:
+    class Between(Accumulation):
+        def pass_of(self, step: int, micro: int) -> None:
+            self.model.require_backward_grad_sync = micro == 3
+            loss = self.model(batch(step, micro))["loss"]
+            self.optimizer.zero_grad()
+            loss.backward()
+
+    Between(model).run(tmp_path)
+    assert told(packets, "passes_cleared") == [2, *[3] * (STEPS - 1)]
+    assert all(math.isnan(x) or x == 1 for x in factors(packets))
+
+
 def test_gradients_that_the_program_puts_together_are_not_lost(
     model: DistributedDataParallel, packets: Packets, tmp_path: Path
 ) -> None:

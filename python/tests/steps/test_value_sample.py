@@ -56,6 +56,16 @@ def test_what_cannot_be_told_is_none() -> None:
     assert one is not None and one.factor_to([torch.ones(2)]) is None
 
 
+def test_what_is_not_finite_is_not_another_gradient() -> None:
+    held = tensors()
+    assert held[0] is not None
+    held[0][0, 0] = math.nan
+    sample = ValueSample.of(held)
+    assert sample is not None
+    assert sample.factor_to(held) == 1.0
+    assert sample.factor_to([2 * x for x in held if x is not None]) is None
+
+
 def test_layouts_do_not_matter() -> None:
     picture = torch.randn(4, 3, 5, 5).to(memory_format=torch.channels_last)
     sample = ValueSample.of([picture, picture[0]])

@@ -242,3 +242,79 @@ class LastBucketKept(Hooked):
             return mean
 
         return super().reduce(buffer).then(keep)
+
+
+class OneLayer(Training):
+    """A communication hook that reduces to the mean, and does something else to one layer."""
+
+    def begin(self) -> None:
+        self._layer = {id(p) for p in self.model.get_submodule(self.part).parameters()}
+        self.ddp.register_comm_hook(None, lambda _, bucket: self._reduce(bucket))
+
+    def _reduce(self, bucket: Any) -> Future[Tensor]:
+        pairs = zip(bucket.parameters(), bucket.gradients(), strict=True)
+        layer = [gradient for p, gradient in pairs if self.begun and id(p) in self._layer]
+        instead = [self.before(gradient) for gradient in layer]
+        work: Any = dist.all_reduce(bucket.buffer(), async_op=True)
+
+        def finish(done: Future[list[Tensor]]) -> Tensor:
+            mean = done.value()[0].div_(self.workers)
+            for gradient, other in zip(layer, instead, strict=True):
+                self.after(gradient, other)
+            return mean
+
+        future: Future[Tensor] = work.get_future().then(finish)
+        return future
+
+    def before(self, own: Tensor) -> Tensor:
+        """A gradient of the layer, which may be changed; what ``after`` gets besides the mean."""
+        return own.clone()
+
+    def after(self, mean: Tensor, other: Tensor) -> None:
+        """Change the layer's mean in place."""
+
+
+class LayerSummed(OneLayer):
+    """The sum instead of the mean."""
+
+    def after(self, mean: Tensor, other: Tensor) -> None:
+        mean.mul_(self.workers)
+
+
+class LayerWithoutOne(OneLayer):
+    """One rank's part is cleared before the sum."""
+
+    def before(self, own: Tensor) -> Tensor:
+        return own.zero_() if self.is_culprit else own
+
+
+class LayerKept(OneLayer):
+    """Every rank keeps its own."""
+
+    def after(self, mean: Tensor, other: Tensor) -> None:
+        mean.copy_(other)
+
+
+class LayerInHalves(OneLayer):
+    """Each half of the ranks has a mean of its own."""
+
+    def begin(self) -> None:
+        half = self.workers // 2
+        groups = [dist.new_group(range(half)), dist.new_group(range(half, self.workers))]
+        self._half = groups[self.rank // half]
+        super().begin()
+
+    def before(self, own: Tensor) -> Tensor:
+        mean = own.clone()
+        dist.all_reduce(mean, group=self._half)
+        return mean.div_(self.workers // 2)
+
+    def after(self, mean: Tensor, other: Tensor) -> None:
+        mean.copy_(other)
+
+
+class LayerNegated(OneLayer):
+    """One rank's part has the other sign in the sum."""
+
+    def before(self, own: Tensor) -> Tensor:
+        return own.neg_() if self.is_culprit else own

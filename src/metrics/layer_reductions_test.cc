@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "metrics/layer_reductions.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <bit>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "base/hash.h"
+
+namespace presum::metrics {
+namespace {
+
+using Gradient = std::vector<float>;
+using Gradients = std::vector<Gradient>;
+using Ranks = std::vector<std::uint32_t>;
+
+constexpr std::size_t kElements = 5000;
+
+// What the workers have in common, and what each has of its own.
+Gradients gradients(std::size_t workers, double common) {
+  std::mt19937_64 random(workers);
+  std::normal_distribution<float> normal;
+  Gradients out(workers, Gradient(kElements));
+  for (std::size_t e = 0; e < kElements; ++e) {
+    const float shared = normal(random) * static_cast<float>(common);
+    for (Gradient& worker : out) worker[e] = shared + normal(random);
+  }
+  return out;
+}
+
+Gradient mean_of(const Gradients& all, const Ranks& ranks, double factor = 1) {
+  Gradient out(kElements);
+  for (std::size_t e = 0; e < kElements; ++e) {
+    double sum = 0;
+    for (const std::uint32_t rank : ranks) sum += static_cast<double>(all[rank][e]);
+    out[e] = static_cast<float>(factor * sum / static_cast<double>(ranks.size()));
+  }
+  return out;
+}
+
+Ranks everyone(std::size_t workers) {
+  Ranks out;
+  for (std::uint32_t w = 0; w < workers; ++w) out.push_back(w);
+  return out;
+}
+
+// Any linear map with random signs will do; and a hash.
+std::uint64_t sketch(const Gradient& of, std::array<float, packet::kLayerSketch>& into) {
+  std::uint64_t hash = of.size();
+  for (std::size_t e = 0; e < of.size(); ++e) {
+    const std::uint64_t place = splitmix64(e);
+    into[place % into.size()] += place >> 63 == 0 ? of[e] : -of[e];
+    hash = mix64(hash ^ std::bit_cast<std::uint32_t>(of[e]));
+  }
+  return hash;
+}
+
+std::vector<LayerReduction> reductions(const Gradients& own, const Gradients& reduced) {
+  std::vector<packet::Step> steps(own.size());
+  std::vector<const packet::Step*> borrowed;
+  for (std::size_t w = 0; w < own.size(); ++w) {
+    steps[w].header.identity.rank = static_cast<std::uint32_t>(w);
+    packet::Layer layer{.id = 5};
+    sketch(own[w], layer.own);
+    layer.fingerprint = sketch(reduced[w], layer.reduced);
+    steps[w].layers.push_back(layer);
+    borrowed.push_back(&steps[w]);
+  }
+  return layer_reductions(borrowed);
+}
+
+LayerReduction reduction(const Gradients& own, const Gradients& reduced) {
+  const auto all = reductions(own, reduced);
+  EXPECT_EQ(all.size(), 1U);
+  return all.empty() ? LayerReduction{} : all.front();
+}
+
+Gradients each(std::size_t workers, const Gradient& reduced) { return Gradients(workers, reduced); }
+
+class OfWorkers : public testing::TestWithParam<std::tuple<std::size_t, double>> {
+ protected:
+  std::size_t workers() const { return std::get<0>(GetParam()); }
+  Gradients own() const { return gradients(workers(), std::get<1>(GetParam())); }
+};
+
+TEST_P(OfWorkers, TheMeanIsTheMean) {
+  const auto got = reduction(own(), each(workers(), mean_of(own(), everyone(workers()))));
+  EXPECT_EQ(got.id, 5U);
+  EXPECT_TRUE(got.alike);
+  EXPECT_LT(got.off, 1e-5);
+  EXPECT_NEAR(got.factor, 1, 1e-5);
+  EXPECT_TRUE(got.kept_own.empty());
+  EXPECT_TRUE(got.means_of.empty());
+}
+
+TEST_P(OfWorkers, AMultipleOfItHasItsFactor) {
+  for (const double factor : {0.0, 1.0 / static_cast<double>(workers()), 3.0, -1.0}) {
+    const auto got = reduction(own(), each(workers(), mean_of(own(), everyone(workers()), factor)));
+    EXPECT_NEAR(got.factor, factor, 1e-5);
+    EXPECT_LT(got.factor_off, 1e-5);
+    EXPECT_GT(got.off, 0.1);
+    EXPECT_TRUE(got.means_of.empty());
+  }
+}
+
+TEST_P(OfWorkers, OfOneWithAnotherWeightRankAndWeightAreTold) {
+  for (const double weight : {0.0, -1.0, 2.0, 0.5}) {
+    Gradients weighed = own();
+    for (float& x : weighed[1]) x *= static_cast<float>(weight);
+    const Gradient sum = mean_of(weighed, everyone(workers()), 0.7);
+    const auto got = reduction(own(), each(workers(), sum));
+    ASSERT_EQ(got.weighed.size(), 1U) << weight;
+    EXPECT_EQ(got.weighed.front().first, 1U);
+    EXPECT_NEAR(got.weighed.front().second, weight, 1e-3);
+    EXPECT_TRUE(got.means_of.empty());
+  }
+}
+
+TEST_P(OfWorkers, GroupsThatReducedApart) {
+  const auto half = static_cast<std::uint32_t>(workers() / 2);
+  Ranks low;
+  Ranks high;
+  Gradients reduced(workers());
+  for (const std::uint32_t w : everyone(workers())) (w < half ? low : high).push_back(w);
+  for (const std::uint32_t w : low) reduced[w] = mean_of(own(), low);
+  for (const std::uint32_t w : high) reduced[w] = mean_of(own(), high);
+  const auto got = reduction(own(), reduced);
+  EXPECT_FALSE(got.alike);
+  EXPECT_TRUE(std::isnan(got.factor));
+  EXPECT_EQ(got.means_of, (std::vector{low, high}));
+}
+
+TEST_P(OfWorkers, OwnOnesThatWereKept) {
+  EXPECT_EQ(reduction(own(), own()).kept_own, everyone(workers()));
+}
+
+TEST_P(OfWorkers, SomethingElseFitsNothing) {
+  const auto got = reduction(own(), each(workers(), gradients(workers() + 1, 1).back()));
+  EXPECT_GT(got.off, 0.1);
+  EXPECT_GT(got.factor_off, 0.1);
+  EXPECT_TRUE(got.weighed.empty());
+}
+
+INSTANTIATE_TEST_SUITE_P(LayerReductions, OfWorkers,
+                         testing::Combine(testing::Values(4U, 8U, 16U),
+                                          testing::Values(0.0, 0.5, 1.0)));
+
+TEST(LayerReductions, EqualGradientsWereNotKept) {
+  const auto one = gradients(1, 1).front();
+  EXPECT_TRUE(reduction(each(4, one), each(4, one)).kept_own.empty());
+}
+
+TEST(LayerReductions, RoundedSumsAreNear) {
+  auto own = gradients(8, 0);
+  Gradient sum = mean_of(own, everyone(8));
+  for (float& x : sum) x *= 1 + 0.0039F * (std::bit_cast<std::uint32_t>(x) % 3 == 0 ? 1.0F : -1.0F);
+  EXPECT_LT(reduction(own, each(8, sum)).off, 0.01);
+}
+
+TEST(LayerReductions, LeavesOutWhatIsNotFiniteOrZeroOrNotToldByAll) {
+  const Gradient zero(kElements);
+  EXPECT_TRUE(reductions(each(3, zero), each(3, zero)).empty());
+  auto own = gradients(3, 1);
+  own[1][7] = std::numeric_limits<float>::infinity();
+  EXPECT_TRUE(reductions(own, each(3, zero)).empty());
+  EXPECT_TRUE(reductions(gradients(1, 1), gradients(1, 1)).empty()) << "one worker";
+  EXPECT_TRUE(layer_reductions({}).empty());
+  packet::Step told;
+  told.layers.push_back({.id = 1});
+  const packet::Step silent;
+  const std::vector<const packet::Step*> two{&told, &silent};
+  EXPECT_TRUE(layer_reductions(two).empty());
+}
+
+}  // namespace
+}  // namespace presum::metrics
