@@ -64,6 +64,16 @@ void reduced(Steps& o, ParameterId id, std::uintptr_t address, std::size_t count
       [&] { return o.gradients().read_reduced(id, data, count, static_cast<Dtype>(dtype)); }));
 }
 
+void gradient_part(Steps& o, ParameterId id, std::uintptr_t address, std::size_t count,
+                   std::uint8_t dtype, std::uint64_t first, std::uint32_t shard, double scale,
+                   bool reduced) {
+  const auto* data = memory_at<const void>(address, count);
+  unwrap(without_gil([&] {
+    return o.gradients().read_part(id, data, count, static_cast<Dtype>(dtype),
+                                   {first, shard, scale, reduced});
+  }));
+}
+
 template <class To>
 void gradient_sums(To& to, ParameterId id, std::uint64_t elements, bool reduced, double sum_squares,
                    double max_abs, std::uint64_t nonfinite, std::uint64_t fingerprint,
@@ -296,6 +306,13 @@ void bind_observer(nb::module_& m) {
            nb::arg("dtype"))
       .def("reduced_gradient", &reduced, nb::arg("parameter"), nb::arg("address"), nb::arg("count"),
            nb::arg("dtype"))
+      .def("gradient_part", &gradient_part, nb::arg("parameter"), nb::arg("address"),
+           nb::arg("count"), nb::arg("dtype"), nb::arg("first"), nb::arg("shard"), nb::arg("scale"),
+           nb::arg("reduced"))
+      .def_prop_ro("layers_due", [](const Steps& o) { return o.gradients().layers_due(); })
+      .def(
+          "layer_unknown", [](Steps& o, ParameterId id) { o.gradients().layer_unknown(id); },
+          nb::arg("parameter"))
       .def(
           "sketch_seed",
           [](const Steps& o, ParameterId id, std::uint64_t step) {

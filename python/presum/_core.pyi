@@ -129,6 +129,20 @@ class Observer:
     def begin_step(self, step: int) -> None: ...
     def gradient(self, parameter: int, address: int, count: int, dtype: int) -> None: ...
     def reduced_gradient(self, parameter: int, address: int, count: int, dtype: int) -> None: ...
+    def gradient_part(
+        self,
+        parameter: int,
+        address: int,
+        count: int,
+        dtype: int,
+        first: int,
+        shard: int,
+        scale: float,
+        reduced: bool,
+    ) -> None: ...
+    @property
+    def layers_due(self) -> bool: ...
+    def layer_unknown(self, parameter: int) -> None: ...
     def gradient_sums(
         self,
         parameter: int,

@@ -41,6 +41,20 @@ Ranks bypassing(const StepRecord& record) {
   return ranks;
 }
 
+bool contains(const Ranks& ranks, std::uint32_t rank) {
+  return std::ranges::find(ranks, rank) != ranks.end();
+}
+
+// Who kept their own gradients in every layer of which that is known.
+Ranks kept_everything(const StepRecord& record) {
+  if (record.layers.empty()) return {};
+  Ranks ranks = record.layers.front().kept_own;
+  for (const LayerReduction& layer : record.layers) {
+    std::erase_if(ranks, [&](std::uint32_t r) { return !contains(layer.kept_own, r); });
+  }
+  return ranks;
+}
+
 bool near(double ratio, double factor) { return std::abs(ratio / factor - 1) < kScaleTolerance; }
 
 }  // namespace
@@ -99,16 +113,15 @@ void Reduction::compare(const StepContext& context, SignalLog& log) {
   log.checked(Check::kNoReduction);
   log.checked(Check::kReducedGradientMismatch);
   check_finite(context, log);
-  if (!held.differs()) return check_scale(context, log);
+  const Ranks kept = kept_everything(context.record);
   const auto own = static_cast<std::size_t>(std::count_if(
-      context.record.workers.begin(), context.record.workers.end(), [](const WorkerRecord& w) {
-        return has_reduced(w) && w.reduced_fingerprint == w.fingerprint;
+      context.record.workers.begin(), context.record.workers.end(), [&](const WorkerRecord& w) {
+        const bool same = held.differs() && w.reduced_fingerprint == w.fingerprint;
+        return has_reduced(w) && (same || contains(kept, w.rank));
       }));
-  if (2 * own > held.known) {
-    not_reduced(context, own, held, log);
-  } else {
-    mismatch(context, held, log);
-  }
+  if (2 * own > held.known) return not_reduced(context, own, held, log);
+  if (held.differs()) return mismatch(context, held, log);
+  check_scale(context, log);
 }
 
 void Reduction::not_reduced(const StepContext& context, std::size_t own, const Split& held,
@@ -121,8 +134,11 @@ void Reduction::not_reduced(const StepContext& context, std::size_t own, const S
                      ? "{Ranks} kept their own gradients: nothing was reduced"
                      : "{Ranks} kept their own gradients: the forward pass went around the "
                        "data-parallel wrapper, so nothing was reduced";
-  signal.evidence = {{"workers_with_own_gradient", static_cast<std::int64_t>(own)},
-                     {"distinct_reduced_gradients", static_cast<std::int64_t>(held.groups.size())}};
+  signal.evidence = {{"workers_with_own_gradient", static_cast<std::int64_t>(own)}};
+  if (held.differs()) {  // shards of own ones are no other gradients
+    signal.evidence.emplace_back("distinct_reduced_gradients",
+                                 static_cast<std::int64_t>(held.groups.size()));
+  }
   if (!bypass.empty()) signal.evidence.emplace_back("ranks_around_wrapper", rank_ranges(bypass));
   log.add(std::move(signal));
 }

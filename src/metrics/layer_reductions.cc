@@ -4,7 +4,10 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <map>
 #include <optional>
+
+#include "base/hash.h"
 
 namespace presum::metrics {
 namespace {
@@ -13,7 +16,6 @@ using Sketch = std::array<float, packet::kLayerSketch>;
 using Vector = std::array<double, packet::kLayerSketch>;
 using Ranks = std::vector<std::uint32_t>;
 
-constexpr double kSame = 1e-5;        // of its size: what was put in came out
 constexpr double kApart = 0.1;        // of the mean's size: what was put in is not the mean
 constexpr double kFits = 0.02;        // of the mean's size: rounding, or what a fit leaves
 constexpr double kClear = 0.2;        // a weight this near to 0 or to the largest is that
@@ -49,7 +51,17 @@ bool finite(const Sketch& sketch) {
   return std::all_of(sketch.begin(), sketch.end(), [](float x) { return std::isfinite(x); });
 }
 
-// The group's sketches of every worker; empty where one is not told or not finite.
+bool finite(const Parts& parts) {
+  return std::ranges::all_of(parts, [](const Part& part) {
+    return finite(part.layer->own) && finite(part.layer->reduced);
+  });
+}
+
+bool is_sharded(const packet::Step* step) {
+  return std::ranges::any_of(step->layers, [](const packet::Layer& l) { return l.shard != 0; });
+}
+
+// The group's sketches of every worker; empty where one is not told.
 Parts parts_of(Steps steps, std::size_t at, std::uint64_t id) {
   Parts parts;
   for (const packet::Step* step : steps) {
@@ -57,7 +69,7 @@ Parts parts_of(Steps steps, std::size_t at, std::uint64_t id) {
     auto found = at < layers.size() && layers[at].id == id
                      ? layers.begin() + static_cast<std::ptrdiff_t>(at)
                      : std::ranges::find(layers, id, &packet::Layer::id);
-    if (found == layers.end() || !finite(found->own) || !finite(found->reduced)) return {};
+    if (found == layers.end()) return {};
     parts.push_back({step->header.identity.rank, &*found});
   }
   return parts;
@@ -130,8 +142,8 @@ std::vector<double> weights_of(const Parts& parts, const Sketch& out, double siz
 bool apart(double weight, double most) { return std::abs(weight - most) > kClear * most; }
 
 // Of ranks whose part weighs otherwise than that in the middle.
-void find_weighed(const Parts& parts, double size, LayerReduction& out) {
-  const std::vector<double> weights = weights_of(parts, parts.front().layer->reduced, size);
+void find_weighed(const Parts& parts, const Sketch& reduced, double size, LayerReduction& out) {
+  const std::vector<double> weights = weights_of(parts, reduced, size);
   if (weights.empty()) return;
   std::vector<double> sorted = weights;
   const auto middle = sorted.begin() + static_cast<std::ptrdiff_t>(sorted.size() / 2);
@@ -157,35 +169,75 @@ Ranks ranks_in(const Parts& parts, const Sketch& out, double size) {
   return ranks;
 }
 
-void find_sets(const Parts& parts, double size, LayerReduction& out) {
+// One copy of what came out: a worker's, or that of a replica whose workers hold a part each.
+struct Copy {
+  std::uint64_t fingerprint = 0;
+  std::uint64_t elements = 0;
+  double squares = 0;
+  Sketch sketch{};
+  std::vector<std::size_t> workers;  // places in the parts
+};
+using Copies = std::vector<Copy>;
+
+void join(Copy& copy, const Part& part, std::size_t place) {
+  const packet::Layer& layer = *part.layer;
+  copy.fingerprint += layer.shard == 0 ? layer.fingerprint : mix64(layer.fingerprint ^ layer.shard);
+  copy.elements += layer.part;
+  copy.squares += layer.squares;
+  for (std::size_t i = 0; i < copy.sketch.size(); ++i) copy.sketch[i] += layer.reduced[i];
+  copy.workers.push_back(place);
+}
+
+// The k-th workers of all shards, by rank, hold one copy. Empty where that makes no whole one:
+// some parts were not told, or the numbers of workers differ.
+Copies copies_of(const Parts& parts) {
+  Copies copies;
+  std::map<std::uint32_t, std::size_t> copies_so_far;
+  for (std::size_t w = 0; w < parts.size(); ++w) {
+    const std::uint32_t shard = parts[w].layer->shard;
+    const std::size_t copy = shard == 0 ? w : copies_so_far[shard]++;
+    if (copy >= copies.size()) copies.resize(copy + 1);
+    join(copies[copy], parts[w], w);
+  }
+  const bool whole = std::ranges::all_of(copies, [&](const Copy& copy) {
+    return std::ranges::all_of(copy.workers, [&](std::size_t w) {
+      return parts[w].layer->shard == 0 || parts[w].layer->elements == copy.elements;
+    });
+  });
+  return whole ? copies : Copies();
+}
+
+void find_sets(const Parts& parts, const Copies& copies, double size, LayerReduction& out) {
   std::vector<std::uint64_t> seen;
-  for (const Part& part : parts) {
-    if (std::ranges::find(seen, part.layer->fingerprint) != seen.end()) continue;
-    seen.push_back(part.layer->fingerprint);
-    Ranks ranks = ranks_in(parts, part.layer->reduced, size);
+  for (const Copy& copy : copies) {
+    if (std::ranges::find(seen, copy.fingerprint) != seen.end()) continue;
+    seen.push_back(copy.fingerprint);
+    Ranks ranks = ranks_in(parts, copy.sketch, size);
     if (!ranks.empty() && ranks.size() < parts.size()) out.means_of.push_back(std::move(ranks));
   }
 }
 
 std::optional<LayerReduction> reduction_of(const Parts& parts) {
+  if (!finite(parts)) return std::nullopt;
   const Vector mean = mean_of(parts);
   const double size = size_of(parts, mean);
-  if (parts.empty() || !(size > 0)) return std::nullopt;
+  const Copies copies = copies_of(parts);
+  if (copies.empty() || !(size > 0)) return std::nullopt;
   LayerReduction out{.id = parts.front().layer->id};
-  for (const Part& part : parts) {
-    const packet::Layer& layer = *part.layer;
-    out.alike = out.alike && layer.fingerprint == parts.front().layer->fingerprint;
-    out.off = std::max(out.off, distance(layer.reduced, mean) / size);
-    const bool own =
-        distance(layer.reduced, layer.own) <= kSame * std::sqrt(dot(layer.own, layer.own));
-    if (own && distance(layer.own, mean) > kApart * size) out.kept_own.push_back(part.rank);
+  for (const Copy& copy : copies) {
+    out.alike = out.alike && copy.fingerprint == copies.front().fingerprint;
+    out.off = std::max(out.off, distance(copy.sketch, mean) / size);
   }
-  const Sketch& reduced = parts.front().layer->reduced;
+  for (const Part& part : parts) {
+    const bool apart = distance(part.layer->own, mean) > kApart * size;
+    if (part.layer->kept && apart) out.kept_own.push_back(part.rank);
+  }
+  const Sketch& reduced = copies.front().sketch;
   const double square = dot(mean, mean);
   out.factor = out.alike && square > 0 ? dot(reduced, mean) / square : kNaN;
   out.factor_off = distance(reduced, mean, out.factor) / size;
-  if (!out.alike) find_sets(parts, size, out);
-  if (out.factor_off > kFits) find_weighed(parts, size, out);
+  if (!out.alike) find_sets(parts, copies, size, out);
+  if (out.factor_off > kFits) find_weighed(parts, reduced, size, out);
   return out;
 }
 
@@ -199,6 +251,26 @@ std::vector<LayerReduction> layer_reductions(Steps steps) {
     if (auto one = reduction_of(parts_of(steps, at, layers[at].id))) out.push_back(std::move(*one));
   }
   return out;
+}
+
+void join_shards(Steps steps, std::span<WorkerRecord> workers) {
+  if (steps.size() < 2 || !std::ranges::any_of(steps, is_sharded)) return;
+  std::vector<Copy> of(steps.size());
+  for (std::size_t at = 0; at < steps.front()->layers.size(); ++at) {
+    const Parts parts = parts_of(steps, at, steps.front()->layers[at].id);
+    for (const Copy& copy : copies_of(parts)) {
+      for (const std::size_t w : copy.workers) {
+        of[w].fingerprint += mix64(copy.fingerprint ^ parts[w].layer->id);
+        of[w].elements += parts[w].layer->elements;
+        of[w].squares += copy.squares;
+      }
+    }
+  }
+  for (std::size_t w = 0; w < steps.size(); ++w) {
+    if (of[w].elements != steps[w]->elements) continue;
+    workers[w].reduced_norm = std::sqrt(of[w].squares);
+    workers[w].reduced_fingerprint = std::max<std::uint64_t>(of[w].fingerprint, 1);
+  }
 }
 
 }  // namespace presum::metrics

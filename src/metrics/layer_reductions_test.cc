@@ -61,18 +61,59 @@ std::uint64_t sketch(const Gradient& of, std::array<float, packet::kLayerSketch>
   return hash;
 }
 
-std::vector<LayerReduction> reductions(const Gradients& own, const Gradients& reduced) {
-  std::vector<packet::Step> steps(own.size());
-  std::vector<const packet::Step*> borrowed;
+struct Step {
+  std::vector<packet::Step> steps;
+
+  std::vector<const packet::Step*> borrowed() const {
+    std::vector<const packet::Step*> out;
+    for (const packet::Step& step : steps) out.push_back(&step);
+    return out;
+  }
+};
+
+// Each worker holds what `reduced` has for it.
+Step step_of(const Gradients& own, const Gradients& reduced) {
+  Step out{std::vector<packet::Step>(own.size())};
   for (std::size_t w = 0; w < own.size(); ++w) {
-    steps[w].header.identity.rank = static_cast<std::uint32_t>(w);
-    packet::Layer layer{.id = 5};
+    out.steps[w].header.identity.rank = static_cast<std::uint32_t>(w);
+    out.steps[w].elements = own[w].size();
+    packet::Layer layer{.id = 5, .elements = own[w].size(), .part = reduced[w].size()};
     sketch(own[w], layer.own);
     layer.fingerprint = sketch(reduced[w], layer.reduced);
-    steps[w].layers.push_back(layer);
-    borrowed.push_back(&steps[w]);
+    for (const float x : reduced[w])
+      layer.squares += static_cast<double>(x) * static_cast<double>(x);
+    layer.kept = own[w] == reduced[w];
+    out.steps[w].layers.push_back(layer);
   }
-  return layer_reductions(borrowed);
+  return out;
+}
+
+// Worker w holds part w modulo `shards` of what `reduced` has for it.
+Step sharded(const Gradients& own, const Gradients& reduced, std::size_t shards) {
+  Gradients held(own.size());
+  std::vector<bool> kept(own.size());
+  for (std::size_t w = 0; w < own.size(); ++w) {
+    held[w] = reduced[w];
+    bool same = true;
+    for (std::size_t e = 0; e < held[w].size(); ++e) {
+      const bool here = e * shards / held[w].size() == w % shards;
+      if (here) same = same && held[w][e] == own[w][e];
+      if (!here) held[w][e] = 0;
+    }
+    kept[w] = same;
+  }
+  Step out = step_of(own, held);
+  for (std::size_t w = 0; w < own.size(); ++w) {
+    packet::Layer& layer = out.steps[w].layers.front();
+    layer.shard = static_cast<std::uint32_t>(1 + w % shards);
+    layer.part = own[w].size() / shards;
+    layer.kept = kept[w];
+  }
+  return out;
+}
+
+std::vector<LayerReduction> reductions(const Gradients& own, const Gradients& reduced) {
+  return layer_reductions(step_of(own, reduced).borrowed());
 }
 
 LayerReduction reduction(const Gradients& own, const Gradients& reduced) {
@@ -176,6 +217,98 @@ TEST(LayerReductions, LeavesOutWhatIsNotFiniteOrZeroOrNotToldByAll) {
   const packet::Step silent;
   const std::vector<const packet::Step*> two{&told, &silent};
   EXPECT_TRUE(layer_reductions(two).empty());
+}
+
+class OfShards : public testing::TestWithParam<std::size_t> {
+ protected:
+  static constexpr std::size_t kWorkers = 8;
+  std::size_t shards() const { return GetParam(); }
+  Gradients own() const { return gradients(kWorkers, 0.5); }
+  Gradient mean() const { return mean_of(own(), everyone(kWorkers)); }
+  LayerReduction of(const Gradients& reduced) const {
+    const auto all = layer_reductions(sharded(own(), reduced, shards()).borrowed());
+    EXPECT_EQ(all.size(), 1U);
+    return all.empty() ? LayerReduction{} : all.front();
+  }
+};
+
+TEST_P(OfShards, PartsOfTheMeanAreTheMean) {
+  const auto got = of(each(kWorkers, mean()));
+  EXPECT_TRUE(got.alike);
+  EXPECT_LT(got.off, 1e-5);
+  EXPECT_TRUE(got.kept_own.empty());
+}
+
+TEST_P(OfShards, AMultipleAndALostPartAreTold) {
+  EXPECT_NEAR(of(each(kWorkers, mean_of(own(), everyone(kWorkers), 8))).factor, 8, 1e-4);
+  Gradients without = own();
+  without[3].assign(without[3].size(), 0);
+  const auto got = of(each(kWorkers, mean_of(without, everyone(kWorkers))));
+  ASSERT_EQ(got.weighed.size(), 1U);
+  EXPECT_EQ(got.weighed.front().first, 3U);
+}
+
+TEST_P(OfShards, PartsOfOwnOnesWereKept) { EXPECT_EQ(of(own()).kept_own, everyone(kWorkers)); }
+
+TEST_P(OfShards, EveryoneGetsTheNormOfTheWhole) {
+  const Gradient whole = mean();
+  double squares = 0;
+  for (const float x : whole) squares += static_cast<double>(x) * static_cast<double>(x);
+  Step step = sharded(own(), each(kWorkers, whole), shards());
+  std::vector<WorkerRecord> records(kWorkers);
+  join_shards(step.borrowed(), records);
+  for (const WorkerRecord& record : records) {
+    EXPECT_NEAR(record.reduced_norm, std::sqrt(squares), 1e-6);
+    EXPECT_EQ(record.reduced_fingerprint, records.front().reduced_fingerprint);
+    EXPECT_NE(record.reduced_fingerprint, 0U);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(LayerReductions, OfShards, testing::Values(2U, 4U, 8U));
+
+TEST(LayerReductions, ReplicasOfShardsThatReducedApart) {
+  const auto own = gradients(8, 0.5);
+  const Ranks low{0, 1, 2, 3};
+  const Ranks high{4, 5, 6, 7};
+  Gradients reduced(8);
+  for (const std::uint32_t w : low) reduced[w] = mean_of(own, low);
+  for (const std::uint32_t w : high) reduced[w] = mean_of(own, high);
+  const auto got = layer_reductions(sharded(own, reduced, 4).borrowed());
+  ASSERT_EQ(got.size(), 1U);
+  EXPECT_FALSE(got.front().alike);
+  EXPECT_EQ(got.front().means_of, (std::vector{low, high}));
+}
+
+TEST(LayerReductions, OfPartsThatMakeNoWholeNothingIsSaid) {
+  const auto own = gradients(4, 0.5);
+  Step step = sharded(own, each(4, mean_of(own, everyone(4))), 4);
+  step.steps[2].layers.front().shard = 2;
+  std::vector<WorkerRecord> records(4);
+  EXPECT_TRUE(layer_reductions(step.borrowed()).empty());
+  join_shards(step.borrowed(), records);
+  EXPECT_TRUE(std::isnan(records.front().reduced_norm));
+  step = sharded(own, each(4, mean_of(own, everyone(4))), 4);
+  step.steps[2].elements += 1;  // of another group, which was not told
+  join_shards(step.borrowed(), records);
+  EXPECT_TRUE(std::isnan(records[2].reduced_norm));
+}
+
+TEST(LayerReductions, APartThatIsNotFiniteMakesTheNormSo) {
+  const auto own = gradients(4, 0.5);
+  Gradients reduced = each(4, mean_of(own, everyone(4)));
+  for (Gradient& r : reduced) r[0] = std::numeric_limits<float>::infinity();
+  const Step step = sharded(own, reduced, 4);
+  std::vector<WorkerRecord> records(4);
+  join_shards(step.borrowed(), records);
+  for (const WorkerRecord& record : records) EXPECT_FALSE(std::isfinite(record.reduced_norm));
+}
+
+TEST(LayerReductions, WholeOnesKeepTheirNorms) {
+  const auto own = gradients(3, 0.5);
+  std::vector<WorkerRecord> records(3);
+  records[1].reduced_norm = 7;
+  join_shards(step_of(own, own).borrowed(), records);
+  EXPECT_EQ(records[1].reduced_norm, 7);
 }
 
 }  // namespace

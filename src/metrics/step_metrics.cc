@@ -30,6 +30,7 @@ StepRecord record_of(const StepInput& input) {
   record.groups = group_records(input.workers);
   if (record.workers_seen == record.workers_expected) {
     record.layers = layer_reductions(input.workers);
+    join_shards(input.workers, record.workers);
   }
   record.distinct_gradients = distinct_gradients(record.workers);
   return record;

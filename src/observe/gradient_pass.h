@@ -36,6 +36,12 @@ GradientSums gradient_pass(const void* data, std::size_t count, Dtype dtype,
 // The same without sketch and fingerprint, which is 0.
 GradientSums norm_pass(const void* data, std::size_t count, Dtype dtype) noexcept;
 
+// Adds to the sketch `count` elements of a larger buffer, which are its elements from `first` on:
+// the sketches of a buffer's parts in their order are that of the buffer, bit for bit. Plain code,
+// for what is rare: a shard of a gradient at one step in 25.
+void sketch_part(const void* data, std::size_t count, Dtype dtype, std::uint64_t first,
+                 SketchSpan sketch) noexcept;
+
 // Plain code with the same results; it runs where no vector instructions are known, and the tests
 // hold the kernels against it.
 GradientSums gradient_pass_reference(const void* data, std::size_t count, Dtype dtype,

@@ -98,12 +98,20 @@ std::uint64_t fingerprint(const Elements& elements, std::size_t count, Dtype dty
   return sum;
 }
 
-void add_to_sketch(const Elements& elements, std::size_t count, SketchSpan sketch) {
+void add_to_sketch(const Elements& elements, std::size_t count, std::uint64_t first,
+                   SketchSpan sketch) {
   if (sketch.size == 0) return;
+  std::uint64_t signs = 0;
+  std::size_t rotation = 0;
   for (std::size_t i = 0; i < count; ++i) {
-    const bool negated = ((sketch_signs(sketch.seed, i / 64) >> (i % 64)) & 1) != 0;
+    const std::uint64_t at = first + i;
+    if (i == 0 || at % 64 == 0) signs = sketch_signs(sketch.seed, at / 64);
+    if (i == 0 || at % sketch.size == 0) {
+      rotation = sketch_rotation(sketch.seed, at / sketch.size, sketch.size);
+    }
     const auto value = static_cast<float>(elements.value(i));
-    sketch.values[sketch_bucket(sketch.seed, i, sketch.size)] += negated ? -value : value;
+    float& bucket = sketch.values[static_cast<std::size_t>(at + rotation) & (sketch.size - 1)];
+    bucket += ((signs >> (at % 64)) & 1) != 0 ? -value : value;
   }
 }
 
@@ -130,11 +138,17 @@ GradientSums norm_pass_reference(const void* data, std::size_t count, Dtype dtyp
   return stats;
 }
 
+void sketch_part(const void* data, std::size_t count, Dtype dtype, std::uint64_t first,
+                 SketchSpan sketch) noexcept {
+  const base::DefaultFloatEnvironment environment;
+  add_to_sketch(Elements(data, dtype), count, first, sketch);
+}
+
 GradientSums gradient_pass_reference(const void* data, std::size_t count, Dtype dtype,
                                      SketchSpan sketch) {
   const base::DefaultFloatEnvironment environment;
   const Elements elements(data, dtype);
-  add_to_sketch(elements, count, sketch);
+  add_to_sketch(elements, count, 0, sketch);
   const GradientSums norm = norm_pass_reference(data, count, dtype);
   return {norm.sum_squares, norm.max_abs, norm.nonfinite, fingerprint(elements, count, dtype),
           norm.zeros};

@@ -250,6 +250,24 @@ std::uint64_t fingerprint_of(const void* data, std::size_t count, Dtype dtype) {
   return wanted;
 }
 
+TEST(SketchTest, PartsInTheirOrderMakeTheWhole) {
+  for (const Dtype dtype : {Dtype::kF32, Dtype::kF64, Dtype::kBF16, Dtype::kF16}) {
+    const Buffer buffer = finite_buffer(dtype, 5000);
+    std::vector<float> whole = used_sketch(256);
+    std::vector<float> parts = whole;
+    gradient_pass(buffer.data(), buffer.count(), dtype, {whole.data(), 256, kSeed});
+    const auto* bytes = static_cast<const char*>(static_cast<const void*>(buffer.data()));
+    std::size_t first = 0;
+    for (const std::size_t count : {0, 1, 62, 65, 128, 0, 1000, 3744}) {
+      sketch_part(bytes + first * element_bytes(dtype), count, dtype, first,
+                  {parts.data(), 256, kSeed});
+      first += count;
+    }
+    ASSERT_EQ(first, buffer.count());
+    EXPECT_TRUE(std::equal(whole.begin(), whole.end(), parts.begin(), same_or_both_nan));
+  }
+}
+
 TEST(FingerprintTest, TestVectors) {
   const float f32[] = {1.0F, -2.5F};
   const double f64[] = {1.0, -2.5, 1e300};

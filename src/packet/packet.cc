@@ -178,7 +178,12 @@ void put_layers(Encoder& encoder, const std::vector<Layer>& layers) {
   encoder.section(Section::kLayers, [&](ByteWriter& w) {
     for (const Layer& layer : layers) {
       w.put(layer.id);
+      w.put(layer.elements);
+      w.put(layer.part);
       w.put(layer.fingerprint);
+      w.put(layer.squares);
+      w.put(layer.shard);
+      w.put(std::uint32_t{layer.kept});
       w.put_bytes(std::as_bytes(std::span(layer.own)));
       w.put_bytes(std::as_bytes(std::span(layer.reduced)));
     }
@@ -334,7 +339,12 @@ bool read_layers(std::span<const std::byte> bytes, std::vector<Layer>& layers) {
   return read_list(body, layers, kLayersMax,
                    [&] {
                      Layer layer{.id = body.get<std::uint64_t>(),
-                                 .fingerprint = body.get<std::uint64_t>()};
+                                 .elements = body.get<std::uint64_t>(),
+                                 .part = body.get<std::uint64_t>(),
+                                 .fingerprint = body.get<std::uint64_t>(),
+                                 .squares = body.get<double>(),
+                                 .shard = body.get<std::uint32_t>(),
+                                 .kept = body.get<std::uint32_t>() != 0};
                      sketch(layer.own);
                      sketch(layer.reduced);
                      return layer;

@@ -44,10 +44,16 @@ struct Group {
 };
 
 // What went into and what came out of the reduction of one group: sketches of kLayerSketch values
-// with one seed for each parameter, so that they are linear in the gradients.
+// with one seed for each parameter, so that they are linear in the gradients. Of a sharded model
+// what came out is this worker's part of it.
 struct Layer {
   std::uint64_t id = 0;           // of its group
-  std::uint64_t fingerprint = 0;  // of the reduced gradient
+  std::uint64_t elements = 0;     // that went in
+  std::uint64_t part = 0;         // elements that came out here
+  std::uint64_t fingerprint = 0;  // of these
+  double squares = 0;             // the sum of theirs
+  std::uint32_t shard = 0;        // which part they are, as StateHash::shard; 0: the whole
+  bool kept = false;              // they are what this worker put in for them
   std::array<float, kLayerSketch> own{};
   std::array<float, kLayerSketch> reduced{};
 };

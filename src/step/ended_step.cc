@@ -196,6 +196,7 @@ Packet EndedStep::packet(std::uint64_t dropped) {
   for (packet::Group& group : out.groups) unscale(group.sums, out.gradient_scale);
   if (out.reduced) unscale(*out.reduced, out.gradient_scale);
   const double square = out.gradient_scale * out.gradient_scale;
+  for (packet::Layer& layer : out.layers) layer.squares /= square;
   out.mean_dot /= square;
   for (double& product : out.gram) product /= square;
   return packet::encode(out);

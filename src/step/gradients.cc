@@ -82,6 +82,13 @@ Status Gradients::read_reduced(ParameterId id, const void* data, std::size_t cou
   return {};
 }
 
+Status Gradients::read_part(ParameterId id, const void* data, std::size_t count, Dtype dtype,
+                            const GradientPart& part) {
+  PRESUM_TRY(check(id, data != nullptr || count == 0));
+  layers_.read_part(id, data, count, dtype, seed(id), part);
+  return {};
+}
+
 Status Gradients::take(ParameterId id, const GradientSums& sums, std::uint64_t elements,
                        bool reduced) {
   PRESUM_TRY(check(id, true));

@@ -29,6 +29,11 @@ class Gradients {
   Status read_reduced(ParameterId id, const void* data, std::size_t count, Dtype dtype);
   // Of a pass that was computed elsewhere.
   Status take(ParameterId id, const GradientSums& sums, std::uint64_t elements, bool reduced);
+  // Where layers_due(), of a sharded model.
+  Status read_part(ParameterId id, const void* data, std::size_t count, Dtype dtype,
+                   const GradientPart& part);
+  bool layers_due() const { return layers_.due(); }
+  void layer_unknown(ParameterId id) { layers_.read_elsewhere(id); }
   void add_sketch(std::span<const float> values);
   // It was read elsewhere, or cannot be read.
   void mark_seen(ParameterId id);

@@ -9,6 +9,27 @@
 namespace presum::step {
 namespace {
 
+using Sketch = std::array<float, packet::kLayerSketch>;
+
+constexpr double kSame = 1e-5;  // of its size: what was put in came out
+
+// One number for the shards of several parameters, the same on workers whose shards are.
+std::uint32_t joined(std::uint32_t shards, std::uint32_t shard) {
+  if (shards == shard) return shards;
+  return static_cast<std::uint32_t>(mix64((std::uint64_t{shards} << 32) | shard)) | 1U;
+}
+
+bool same(const Sketch& a, const Sketch& b) {
+  double distance = 0;
+  double size = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const double x = static_cast<double>(a[i]);
+    distance += (x - static_cast<double>(b[i])) * (x - static_cast<double>(b[i]));
+    size += x * x;
+  }
+  return size > 0 && distance <= kSame * kSame * size;
+}
+
 void count(std::uint8_t& times) { times = static_cast<std::uint8_t>(std::min(times + 1, 2)); }
 
 }  // namespace
@@ -26,6 +47,7 @@ void LayerSketches::begin(bool due) {
   if (!due_) return;
   layers_.assign(ids_.size(), {});
   for (std::size_t g = 0; g < ids_.size(); ++g) layers_[g].id = ids_[g];
+  own_parts_.clear();
   std::fill(times_.begin(), times_.end(), Times{});
 }
 
@@ -36,8 +58,36 @@ void LayerSketches::read(ParameterId id, const void* data, std::size_t elements,
   auto& sketch = reduced ? layer.reduced : layer.own;
   const GradientSums sums = observe::gradient_pass(
       data, elements, dtype, {.values = sketch.data(), .size = packet::kLayerSketch, .seed = seed});
-  if (reduced) layer.fingerprint += mix64(sums.fingerprint ^ parameters_[id]);
-  count(reduced ? times_[id].reduced : times_[id].own);
+  if (reduced) return add_reduced(id, sums, elements, {});
+  layer.elements += elements;
+  count(times_[id].own);
+}
+
+void LayerSketches::read_part(ParameterId id, const void* data, std::size_t elements, Dtype dtype,
+                              std::uint64_t seed, const GradientPart& part) {
+  if (!due_) return;
+  if (own_parts_.empty()) own_parts_.resize(layers_.size());
+  Sketch sketch{};
+  observe::sketch_part(data, elements, dtype, part.first,
+                       {.values = sketch.data(), .size = packet::kLayerSketch, .seed = seed});
+  const std::uint32_t group = group_[id];
+  Sketch& into = part.reduced ? layers_[group].reduced : own_parts_[group];
+  for (std::size_t i = 0; i < into.size(); ++i) {
+    into[i] += static_cast<float>(static_cast<double>(sketch[i]) * part.scale);
+  }
+  if (part.reduced) {
+    add_reduced(id, observe::gradient_pass(data, elements, dtype, {}), elements, part);
+  }
+}
+
+void LayerSketches::add_reduced(ParameterId id, const GradientSums& sums, std::uint64_t elements,
+                                const GradientPart& part) {
+  packet::Layer& layer = layers_[group_[id]];
+  layer.shard = layer.fingerprint == 0 ? part.shard : joined(layer.shard, part.shard);
+  layer.fingerprint += mix64(sums.fingerprint ^ parameters_[id]);
+  layer.part += elements;
+  layer.squares += sums.sum_squares * part.scale * part.scale;
+  count(times_[id].reduced);
 }
 
 void LayerSketches::read_elsewhere(ParameterId id) {
@@ -53,7 +103,9 @@ void LayerSketches::put(std::vector<packet::Layer>& out) const {
     if (times_[id].reduced > 0) reduced[group_[id]] = true;
   }
   for (std::size_t g = 0; g < layers_.size(); ++g) {
-    if (told[g] && reduced[g]) out.push_back(layers_[g]);
+    if (!told[g] || !reduced[g]) continue;
+    out.push_back(layers_[g]);
+    out.back().kept = same(own_parts_.empty() ? layers_[g].own : own_parts_[g], layers_[g].reduced);
   }
 }
 

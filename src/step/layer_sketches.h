@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -10,6 +11,14 @@
 #include "step/layout.h"
 
 namespace presum::step {
+
+// Of a parameter's gradient, one worker's part.
+struct GradientPart {
+  std::uint64_t first = 0;  // its first element within the parameter
+  std::uint32_t shard = 0;  // its number, as StateHash::shard
+  double scale = 1;  // makes what was reduced the mean: a program may divide by another number
+  bool reduced = false;
+};
 
 // Sketches of a step's own and of its reduced gradient by group, of one seed each parameter, so
 // that what the reduction made of a group can be held against what went in
@@ -21,9 +30,14 @@ class LayerSketches {
 
   // Of steps that are not due nothing is kept.
   void begin(bool due);
+  bool due() const { return due_; }
   // REQUIRES: a known id; memory as of observe::gradient_pass.
   void read(ParameterId id, const void* data, std::size_t count, Dtype dtype, std::uint64_t seed,
             bool reduced);
+  // This worker's part of what was reduced, or (not `reduced`) of its own gradient, all of which
+  // `read` has had. REQUIRES: as read.
+  void read_part(ParameterId id, const void* data, std::size_t count, Dtype dtype,
+                 std::uint64_t seed, const GradientPart& part);
   // Its own or its reduced gradient was read elsewhere, or cannot be read: its group is not told.
   void read_elsewhere(ParameterId id);
   void put(std::vector<packet::Layer>& out) const;
@@ -37,12 +51,19 @@ class LayerSketches {
     bool told() const { return !elsewhere && own <= 1 && reduced <= 1 && own <= reduced; }
   };
 
+  using Sketch = std::array<float, packet::kLayerSketch>;
+
+  // Adds what came out, of which `sketch` was made.
+  void add_reduced(ParameterId id, const GradientSums& sums, std::uint64_t elements,
+                   const GradientPart& part);
+
   std::vector<std::uint32_t> group_;       // of each parameter
   std::vector<std::uint64_t> parameters_;  // their ids
   std::vector<std::uint64_t> ids_;         // of the groups
   bool due_ = false;
   std::vector<Times> times_;
   std::vector<packet::Layer> layers_;  // empty until a first step is due
+  std::vector<Sketch> own_parts_;      // of what this worker put in for its part; or empty
 };
 
 }  // namespace presum::step

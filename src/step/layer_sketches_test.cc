@@ -92,6 +92,72 @@ TEST(LayerSketches, AGroupThatWasReadInPartIsNotTold) {
   EXPECT_TRUE(Read(false).both(0).both(2).ids().empty()) << "not due";
 }
 
+// Two workers, each with a part of every parameter.
+std::vector<packet::Layer> of_part(const Layout& of, std::uint32_t worker, double scale = 1,
+                                   float other = 0) {
+  LayerSketches sketches(of);
+  sketches.begin(true);
+  for (const ParameterId id : {0U, 1U, 2U}) {
+    auto data = values(id == 1 ? 3 : 300, 1);
+    sketches.read(id, data.data(), data.size(), Dtype::kF32, kSeed + id, false);
+    const std::size_t cut = id == 1 ? 2 : 150;
+    const std::size_t first = worker == 0 ? 0 : cut;
+    const std::size_t count = worker == 0 ? cut : data.size() - cut;
+    for (const bool reduced : {false, true}) {
+      if (reduced) data[first] += other;
+      sketches.read_part(id, data.data() + first, count, Dtype::kF32, kSeed + id,
+                         {first, worker + 1, reduced ? scale : 1, reduced});
+    }
+  }
+  std::vector<packet::Layer> out;
+  sketches.put(out);
+  return out;
+}
+
+TEST(LayerSketches, PartsAddUpToTheWhole) {
+  const Layout of = layout();
+  const auto low = of_part(of, 0);
+  const auto high = of_part(of, 1);
+  ASSERT_EQ(low.size(), 2U);
+  for (std::size_t g = 0; g < low.size(); ++g) {
+    EXPECT_EQ(low[g].part + high[g].part, low[g].elements);
+    EXPECT_NE(low[g].shard, high[g].shard);
+    double squares = 0;
+    for (std::size_t i = 0; i < packet::kLayerSketch; ++i) {
+      EXPECT_FLOAT_EQ(low[g].reduced[i] + high[g].reduced[i], low[g].own[i]);
+    }
+    for (const float x : values(300, 1)) squares += static_cast<double>(x) * static_cast<double>(x);
+    if (g == 1) {
+      EXPECT_DOUBLE_EQ(low[g].squares + high[g].squares, squares);
+    }
+  }
+}
+
+TEST(LayerSketches, APartThatCameOutAsItWentInIsKept) {
+  const Layout of = layout();
+  EXPECT_TRUE(of_part(of, 1).back().kept);
+  EXPECT_FALSE(of_part(of, 1, 1, 5).back().kept);
+  EXPECT_FALSE(of_part(of, 1, 0.5).back().kept);
+  EXPECT_EQ(of_part(of, 1, 0.5).back().squares, of_part(of, 1).back().squares / 4);
+  EXPECT_TRUE(Read().both(2).told().back().kept) << "of a whole one too";
+}
+
+TEST(LayerSketches, AnEmptyPartIsNotKept) {
+  const Layout of = layout();
+  LayerSketches sketches(of);
+  sketches.begin(true);
+  const auto data = values(300, 1);
+  sketches.read(2, data.data(), data.size(), Dtype::kF32, kSeed, false);
+  for (const bool reduced : {false, true}) {
+    sketches.read_part(2, nullptr, 0, Dtype::kF32, kSeed, {300, 7, 1, reduced});
+  }
+  std::vector<packet::Layer> told;
+  sketches.put(told);
+  ASSERT_EQ(told.size(), 1U);
+  EXPECT_FALSE(told.front().kept);
+  EXPECT_EQ(told.front().shard, 7U);
+}
+
 TEST(LayerSketches, AStepForgetsTheOneBefore) {
   const Layout of = layout();
   LayerSketches sketches(of);

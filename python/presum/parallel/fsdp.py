@@ -20,6 +20,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard import _fsdp_param_group
 
 from presum._core import canonical_name
+from presum.parallel.fsdp_shards import ShardReader
 from presum.steps.gradient_source import GradientSource
 from presum.torch_events.hooks import Handle, Hook
 from presum.torch_events.taps import TappedFunction
@@ -40,12 +41,14 @@ class FsdpSource(GradientSource):
         names = {id(module): name for name, module in model.named_modules()}
         self._names = {id(one): _name_of(one, names) for one in held}
         self._places: dict[int, int] = {}
+        self._shards: ShardReader | None = None
 
     def hook(self) -> list[Any]:
         setup = self.recorder.setup
         places = {canonical_name(name): place for place, name in enumerate(setup.names)}
         found = ((one, places.get(name)) for one, name in self._names.items())
         self._places = {one: place for one, place in found if place is not None}
+        self._shards = ShardReader(self.recorder, self._places)
         if len(self._places) < len(places):
             missed = len(places) - len(self._places)
             setup.note(f"{missed} parameters belong to no group of fully_shard: they are not read")
@@ -71,6 +74,13 @@ class FsdpSource(GradientSource):
             place = self._places.get(id(one))
             if place is not None:
                 recorder.read(place, gradient, reduced=False)
+        if self._shards is not None:
+            self._shards.goes_in(held, gradients)
+
+    def reduced(self, held: list[Any], *arguments: Any, **named: Any) -> None:
+        """It has been."""
+        if self._shards is not None:
+            self._shards.came_out(held, arguments, named)
 
     def queue(self, hook: Hook) -> None:
         self.queue_last(hook)
@@ -110,7 +120,9 @@ class ReductionListeners:
 
     def __init__(self) -> None:
         self._sources: weakref.WeakSet[FsdpSource] = weakref.WeakSet()
-        self._tap = TappedFunction(_fsdp_param_group, "foreach_reduce", before=self._reduce)
+        self._tap = TappedFunction(
+            _fsdp_param_group, "foreach_reduce", before=self._reduce, after=self._reduced
+        )
 
     def add(self, source: FsdpSource) -> None:
         self._tap.apply()
@@ -125,6 +137,11 @@ class ReductionListeners:
         for source in self._sources:
             if held and source.owns(held[0]):
                 Hook(source.recorder, source.reducing)(held, gradients)
+
+    def _reduced(self, _result: Any, held: list[Any], *arguments: Any, **named: Any) -> None:
+        for source in self._sources:
+            if held and source.owns(held[0]):
+                Hook(source.recorder, source.reduced)(held, *arguments, **named)
 
 
 REDUCTION_LISTENERS = ReductionListeners()

@@ -3,11 +3,25 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 
 from presum.devices.gradient_pass import DTYPES, DeviceStep, dense
 from presum.devices.readable import readable
+from presum.fingerprints.states import shard_of
 from presum.steps.setup import RecorderSetup
+
+
+@dataclass(frozen=True)
+class GradientPart:
+    """What a worker of a sharded model puts in for its part of a gradient, or gets out."""
+
+    elements: torch.Tensor
+    first: int  # its first element within the parameter
+    of: torch.Tensor  # the sharded parameter
+    reduced: bool
+    scale: float = 1.0  # makes what was reduced the mean
 
 
 class GradientReader:
@@ -51,6 +65,26 @@ class GradientReader:
             raise RuntimeError(f"gradients moved to {grad.device} after attach")
         read = self._observer.reduced_gradient if reduced else self._observer.gradient
         read(index, grad.data_ptr(), grad.numel(), dtype)
+
+    def read_part(self, index: int, part: GradientPart) -> None:
+        """One worker's part of a gradient in host memory; where it cannot be read, what came of its
+        layer is not known."""
+        plain, shard = readable(part.elements), shard_of(part.of)
+        dtype = DTYPES.get(part.elements.dtype)
+        if plain is None or dtype is None or shard is None or not plain.is_cpu:
+            self._observer.layer_unknown(index)
+            return
+        plain = plain.contiguous()
+        self._observer.gradient_part(
+            index,
+            plain.data_ptr(),
+            plain.numel(),
+            dtype,
+            first=part.first,
+            shard=shard,
+            scale=part.scale,
+            reduced=part.reduced,
+        )
 
     def _skip(self, index: int, grad: torch.Tensor, *, reduced: bool) -> None:
         if not reduced:

@@ -11,6 +11,7 @@ from torch import nn
 from torch.autograd import Variable
 
 from presum._core import AuditRecord, Observer
+from presum.steps.gradient_reader import GradientPart
 from presum.steps.setup import RecorderSetup
 from presum.torch_events.hooks import GradientListener, Hook
 from presum.torch_events.losses import Scalar
@@ -40,6 +41,11 @@ class Recorder(GradientListener, Protocol):
     def shadow(self) -> None: ...
 
     def add_audit(self, found: AuditResult | None) -> None: ...
+
+    @property
+    def layers_due(self) -> bool: ...
+
+    def read_part(self, index: int, part: GradientPart | None) -> None: ...
 
 
 class GradientSource:

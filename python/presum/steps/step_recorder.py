@@ -22,7 +22,7 @@ from presum.fingerprints.step import MicroBatchSamples
 from presum.steps.copies import differing, told
 from presum.steps.ended_steps import EndedSteps
 from presum.steps.forwards import ForwardFacts, ForwardPasses
-from presum.steps.gradient_reader import GradientReader
+from presum.steps.gradient_reader import GradientPart, GradientReader
 from presum.steps.gradient_source import AuditResult, GradientSource, in_backward
 from presum.steps.recompute import Recomputation
 from presum.steps.rounded import RoundedUpdates
@@ -559,6 +559,19 @@ class StepRecorder:
         if grad is not None:
             own = grad if reduced else self.source.own(index, grad)
             self._reader.read(index, own, reduced=reduced)
+
+    @property
+    def layers_due(self) -> bool:
+        """Whether what the reduction under way makes of each layer is held against what goes in."""
+        return self.setup.on_host and self.observer.layers_due
+
+    def read_part(self, index: int, part: GradientPart | None) -> None:
+        """This worker's part of a gradient that is reduced, where layers are due; None where that
+        cannot be told."""
+        if part is None:
+            self.observer.layer_unknown(index)
+        else:
+            self._reader.read_part(index, part)
 
     def add_audit(self, found: AuditResult | None) -> None:
         """What was found of the reduction of the step under way. Called by several threads."""

@@ -53,6 +53,10 @@ _CLASSIFIERS: Models = (
     replace(_CNN, steps=120),
     replace(_CNN, model="mlp", steps=120),
 )
+_SHARDED: Models = (replace(_LM, sharding="fsdp2"),)
+_REPLICATED: Models = (replace(_LM, sharding="hsdp"),)
+_LAYERED: Models = (*_BOTH, *_SHARDED)
+_SHARDED_FOURS = _with(_LAYERED, micro_batches=4)
 _EPISODES: Models = (_POLICY, replace(_POLICY, dropout=0.1))
 
 
@@ -69,7 +73,7 @@ def _fault(
 ) -> tuple[Fault, ...]:
     """The fault on each of the models; the second one's name says its model."""
     usual = "critical" if expects in CRITICAL else "info" if expects in INFORMATION else "warning"
-    names = [name, *(f"{name}-{other.model}" for other in on[1:])]
+    names = [name, *(f"{name}-{other.sharding or other.model}" for other in on[1:])]
     return tuple(
         Fault(
             name=own,
@@ -219,7 +223,7 @@ _SAMPLES = (
         thread="huggingface/accelerate#3520, huggingface/accelerate#4075",
         ranks="all",
         within=25,
-        on=_EPOCHS,
+        on=_with(_LAYERED, epoch_steps=20),
     ),
     _fault(
         "sampler-of-fewer",
@@ -746,6 +750,7 @@ _REDUCTIONS = (
         "one layer's gradients are summed and not divided",
         ranks="all",
         begins=10,
+        on=_LAYERED,
         within=HASH_INTERVAL,
     ),
     _fault(
@@ -754,6 +759,7 @@ _REDUCTIONS = (
         "reduced-gradient-mismatch",
         "one rank's part of one layer is cleared before it is reduced",
         begins=10,
+        on=_LAYERED,
         within=HASH_INTERVAL,
     ),
     _fault(
@@ -763,6 +769,7 @@ _REDUCTIONS = (
         "one layer's gradients stay each rank's own",
         ranks="all",
         begins=10,
+        on=_LAYERED,
         within=HASH_INTERVAL,
     ),
     _fault(
@@ -780,6 +787,7 @@ _REDUCTIONS = (
         "reduced-gradient-mismatch",
         "one rank's part of one layer goes into the sum with the other sign",
         begins=10,
+        on=_LAYERED,
         within=HASH_INTERVAL,
     ),
     _fault(
@@ -1084,7 +1092,7 @@ _STATES = (
         "LastLossOnly",
         "lost-gradients",
         "backward() is called on the last micro-batch's loss only",
-        on=_FOURS,
+        on=_SHARDED_FOURS,
         ranks="all",
         within=25,
     ),
@@ -1114,6 +1122,36 @@ _STATES = (
         on=_FOURS,
         ranks="all",
         within=25,
+    ),
+    _fault(
+        "norm-of-a-shard",
+        "NormOfAShard",
+        "clip-norm",
+        "every rank clips by the norm of its own shards of the gradients",
+        on=(*_SHARDED, *_REPLICATED),
+        severity="critical",
+        ranks="all",
+        within=2,
+    ),
+    _fault(
+        "lost-optimizer-state-of-a-shard",
+        "LostOptimizerState",
+        "state-desync",
+        "the optimiser of one of two ranks that hold the same shard forgets what it knew",
+        begins=10,
+        within=2 * HASH_INTERVAL,
+        on=_with(_REPLICATED, steps=70),
+        ranks="replicas",
+    ),
+    _fault(
+        "desynchronised-shard",
+        "Desynchronised",
+        "parameter-desync",
+        "one of two copies of a shard is changed by a twentieth, once",
+        begins=10,
+        within=HASH_INTERVAL,
+        on=_REPLICATED,
+        ranks="replicas",
     ),
     _fault(
         "max-norm-of-its-own",
@@ -1155,7 +1193,7 @@ _STATES = (
         "no-progress",
         "the optimiser was given all parameters but those of one layer",
         severity="warning",
-        on=_with(_BOTH, steps=90),
+        on=_with(_LAYERED, steps=90),
         ranks="all",
         within=80,
     ),

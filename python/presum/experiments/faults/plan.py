@@ -31,6 +31,7 @@ class Configuration:
     dropout: float = 0.0
     augmentation: str = ""  # numpy, python: whose random numbers mask a token; noise: in the model
     token_weighted: bool = False
+    sharding: str = ""  # fsdp2, hsdp (of two replicas); else DDP
     fingerprints: bool = True
     audit_every: int | None = None
     verify_every: int | None = None
@@ -63,16 +64,24 @@ class Roles:
         return self.workers // 4, self.workers * 3 // 4
 
     @property
+    def replicas(self) -> tuple[int, int]:
+        """The rank at fault and the one that holds the same shard, of two replicas: which of two
+        differs is not to be told."""
+        other = (self.culprit + self.workers // 2) % self.workers
+        return min(self.culprit, other), max(self.culprit, other)
+
+    @property
     def upper_half(self) -> tuple[int, ...]:
         """The later half of the ranks."""
         return tuple(range(self.workers // 2, self.workers))
 
     def named(self, who: str) -> tuple[int, ...]:
-        """Ranks of "all", "culprit", "pair", "upper half" or "rank 0"."""
+        """Ranks of "all", "culprit", "pair", "replicas", "upper half" or "rank 0"."""
         return {
             "all": tuple(range(self.workers)),
             "culprit": (self.culprit,),
             "pair": self.pair,
+            "replicas": self.replicas,
             "upper half": self.upper_half,
             "rank 0": (0,),
         }[who]

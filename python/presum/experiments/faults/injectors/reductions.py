@@ -244,12 +244,45 @@ class LastBucketKept(Hooked):
         return super().reduce(buffer).then(keep)
 
 
+class Scatter:
+    """A reduce-scatter as FSDP2 wants it."""
+
+    def __init__(self, reduce: Callable[[Tensor, Tensor, Any, Any], None]) -> None:
+        self._reduce = reduce
+
+    def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    def __call__(
+        self,
+        output_tensor: Tensor,
+        input_tensor: Tensor,
+        group: Any,
+        op: Any,
+        async_op: bool = False,
+    ) -> None:
+        assert not async_op
+        self._reduce(output_tensor, input_tensor, group, op)
+
+
 class OneLayer(Training):
-    """A communication hook that reduces to the mean, and does something else to one layer."""
+    """A communication hook, or of FSDP2 a reduce-scatter, that reduces to the mean, and does
+    something else to one layer."""
 
     def begin(self) -> None:
-        self._layer = {id(p) for p in self.model.get_submodule(self.part).parameters()}
-        self.ddp.register_comm_hook(None, lambda _, bucket: self._reduce(bucket))
+        layer: Any = self.model.get_submodule(self.part)
+        if self.configuration.sharding:
+            layer.set_custom_reduce_scatter(Scatter(self._scatter))
+        else:
+            self._layer = {id(p) for p in layer.parameters()}
+            self.ddp.register_comm_hook(None, lambda _, bucket: self._reduce(bucket))
+
+    def _scatter(self, shard: Tensor, whole: Tensor, group: Any, op: Any) -> None:
+        instead = self.before(whole) if self.begun else whole
+        reduce = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)  # torch 2.13
+        reduce(shard, whole, op, group)
+        if self.begun:
+            self.after(shard, instead.view(group.size(), -1)[group.rank()])
 
     def _reduce(self, bucket: Any) -> Future[Tensor]:
         pairs = zip(bucket.parameters(), bucket.gradients(), strict=True)

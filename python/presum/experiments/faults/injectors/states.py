@@ -139,6 +139,16 @@ class OwnClip(Training):
         super().update()
 
 
+class NormOfAShard(Training):
+    """Every rank clips by the norm of its own shards."""
+
+    def update(self) -> None:
+        found: list[Any] = [p.grad for p in self.model.parameters() if p.grad is not None]
+        norm = get_total_norm([gradient.to_local() for gradient in found])
+        clip_grads_with_norm_(self.model.parameters(), 0.1, norm)
+        super().update()
+
+
 class NormOfAPart(Training):
     """Every rank clips by the norm of its part of the parameters."""
 

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What FSDP2's reduction makes of each layer: this worker's shard of what goes in and comes out,
+at steps at which that is due (docs/metrics.md, "Layer by layer")."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, NamedTuple
+
+import torch
+from torch.distributed.fsdp._fully_shard import _fsdp_collectives
+
+from presum.steps.gradient_reader import GradientPart
+from presum.steps.gradient_source import Recorder
+
+_ARGUMENTS = inspect.signature(_fsdp_collectives.foreach_reduce)
+
+
+class ShardReader:
+    """Of one model. ``.grad`` may hold the sums of earlier reductions: what came out is what one
+    adds to it."""
+
+    def __init__(self, recorder: Recorder, places: dict[int, int]) -> None:
+        self._recorder = recorder
+        self._places = places
+        self._before: dict[int, torch.Tensor | None] = {}  # what ``.grad`` held
+        self._told = False
+
+    def goes_in(self, held: list[Any], gradients: list[torch.Tensor]) -> None:
+        """Whole gradients of this worker's own, about to be reduced."""
+        self._before.clear()
+        if not self._recorder.reads_sums or not self._recorder.layers_due:
+            return
+        for one, gradient in zip(held, gradients, strict=True):
+            if id(one) in self._places:
+                self._before[id(one)] = _copy(one.sharded_param.grad)
+                self._tell(one, _own_part(one, gradient))
+
+    def came_out(self, held: list[Any], arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+        """Of the same parameters; with the arguments of ``foreach_reduce``."""
+        if not self._before:
+            return
+        call = _call(held, arguments, named)
+        known = call.ranks == self._recorder.setup.replicas and not call.partial
+        if call.ranks != self._recorder.setup.replicas and not self._told:
+            self._told = True
+            self._recorder.setup.note(
+                f"some parameters are reduced over {call.ranks} ranks: what comes of them is not "
+                "compared"
+            )
+        for one in held:
+            if id(one) in self._before:
+                before = self._before.pop(id(one))
+                self._tell(one, _reduced_part(one, before, call.scale) if known else None)
+
+    def _tell(self, one: Any, part: GradientPart | None) -> None:
+        self._recorder.read_part(self._places[id(one)], part)
+
+
+class _Call(NamedTuple):
+    ranks: int  # over which is reduced
+    scale: float  # makes what comes out their mean: a program may divide by another number
+    partial: bool  # replicas are summed in another call than this one
+
+
+def _call(held: list[Any], arguments: tuple[Any, ...], named: dict[str, Any]) -> _Call:
+    given = _ARGUMENTS.bind_partial(held, *arguments, **named).arguments
+    shards, replicas = given.get("reduce_scatter_group"), given.get("all_reduce_group")
+    ranks = (shards.size() if shards else 1) * (replicas.size() if replicas else 1)
+    divisor = given.get("gradient_divide_factor")
+    later = replicas is not None and not given.get("all_reduce_grads", True)
+    return _Call(
+        ranks=ranks,
+        scale=1.0 if divisor is None else float(divisor) / ranks,
+        partial=later or given.get("partial_reduce_output") is not None,
+    )
+
+
+def _place(one: Any) -> tuple[int, int] | None:
+    """The first element of this worker's shard, and how many it has; None where they do not lie
+    side by side within the parameter."""
+    if one.fsdp_placement.dim != 0 or one.is_dtensor:
+        return None
+    shard = getattr(one.mesh_info, "shard_mesh_rank", 0)
+    return shard * one.padded_sharded_param_size.numel(), one.sharded_size.numel()
+
+
+def _own_part(one: Any, gradient: torch.Tensor) -> GradientPart | None:
+    place = _place(one)
+    if place is None or not gradient.is_contiguous():
+        return None
+    first, count = place
+    elements = gradient.detach().view(-1)[first : first + count]
+    return GradientPart(elements, first, of=one.sharded_param, reduced=False)
+
+
+def _reduced_part(one: Any, before: torch.Tensor | None, scale: float) -> GradientPart | None:
+    place, gradient = _place(one), one.sharded_param.grad
+    if place is None or gradient is None:
+        return None
+    elements = gradient._local_tensor.detach()
+    if before is not None:
+        elements = elements - before
+    return GradientPart(elements, place[0], of=one.sharded_param, reduced=True, scale=scale)
+
+
+def _copy(gradient: Any) -> torch.Tensor | None:
+    return None if gradient is None else gradient._local_tensor.detach().clone()
