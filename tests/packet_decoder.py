@@ -135,6 +135,20 @@ def checksum(body: bytes) -> int:
     return int(xxh3(body, len(body))) & 0xFFFFFFFF
 
 
+@dataclass
+class Layer:
+    """What a reduction made of one group."""
+
+    elements: int
+    part: int
+    fingerprint: int
+    squares: float
+    shard: int
+    kept: int
+    own: list[float]
+    reduced: list[float]
+
+
 @dataclass(frozen=True)
 class Sums:
     sum_squares: float
@@ -170,10 +184,10 @@ class Decoded:
         rows, thinned = struct.unpack_from("<QI", self.sections[9])
         return rows, thinned, [x for (x,) in struct.iter_unpack("<Q", self.sections[9][12:])]
 
-    def layers(self) -> dict[int, tuple[int, list[float], list[float]]]:
-        """Fingerprint and sketches by group."""
-        rows = struct.iter_unpack("<QQ256f256f", self.sections.get(14, b""))
-        return {row[0]: (row[1], list(row[2:258]), list(row[258:])) for row in rows}
+    def layers(self) -> dict[int, Layer]:
+        """By group."""
+        rows = struct.iter_unpack("<4QdII256f256f", self.sections.get(14, b""))
+        return {row[0]: Layer(*row[1:7], list(row[7:263]), list(row[263:])) for row in rows}
 
     def audit(self) -> dict[str, float]:
         """Field by field; without the distances where the record ends before them."""

@@ -7,6 +7,8 @@ Every vector and table is parsed from the Markdown.
 from __future__ import annotations
 
 import array
+import ctypes
+import itertools
 import math
 import random
 import re
@@ -471,7 +473,7 @@ def test_non_finite_elements() -> None:
 
 
 def big_step(
-    groups: int, *, micros: int, fingerprints: int, states: int, samples: int
+    groups: int, *, micros: int, fingerprints: int, states: int, samples: int, layers: bool = False
 ) -> tuple[int, int]:
     """Size of a step's packet with a default sketch and a reduced gradient, and of its bounds."""
     parameters = [(f"layers.{i}.w", 4, "") for i in range(groups)]
@@ -479,7 +481,7 @@ def big_step(
     observer.begin_states()
     for index in range(states):
         observer.state_sum(1 + index // groups, index % groups, 1)
-    observer.begin_step(1)
+    observer.begin_step(25 if layers else 1)
     for index in range(groups):
         report(observer, index, struct.pack("<f", 1), "f32", reduced=False)
         report(observer, index, struct.pack("<f", 1), "f32", reduced=True)
@@ -505,6 +507,23 @@ def test_size_of_a_step_packet() -> None:
         expected += parts[0] + parts[1] * states if states else 0
         expected += parts[2] + parts[3] * samples + parts[4] + parts[5] * samples if samples else 0
         assert size == expected
+        (head, each) = map(int, re.findall(r"layers add (\d+) \+ (\d+) . groups", text)[0])
+        assert big_step(groups, **counts, layers=True)[0] == expected + head + each * groups
+
+
+def sketch_of_layer(step: int, members: dict[str, list[float]], first: int = 0) -> list[float]:
+    found = [0.0] * 256
+    for name, values in members.items():
+        seed = sketch_seed(step, name)
+        for i, value in enumerate(values):
+            bucket, sign = sketch_place(seed, first + i, 256)
+            found[bucket] += sign * value
+    return found
+
+
+def fingerprint_of_layer(members: dict[str, list[float]]) -> int:
+    packed = {name: struct.pack(f"<{len(v)}f", *v) for name, v in members.items()}
+    return sum(mix64(fingerprint(d, "f32") ^ name_hash(n)) for n, d in packed.items()) & M64
 
 
 def test_layers_are_sketches_of_what_went_in_and_came_out() -> None:
@@ -521,20 +540,46 @@ def test_layers_are_sketches_of_what_went_in_and_came_out() -> None:
     layers = decode(end_step(observer)).layers()
     assert list(layers) == [name_hash("layers.0"), name_hash("layers.1")]
     for group, members in ((0, [0, 1]), (1, [2])):
-        fingerprint_, *sketches = layers[name_hash(f"layers.{group}")]
-        for reduced, found in zip((False, True), sketches, strict=True):
-            expected = [0.0] * 256
-            for index in members:
-                seed = sketch_seed(25, names[index])
-                for i, value in enumerate(values[reduced][index]):
-                    bucket, sign = sketch_place(seed, i, 256)
-                    expected[bucket] += sign * value
-            assert found == expected
-        sums = [
-            mix64(fingerprint(struct.pack("<5f", *values[True][i]), "f32") ^ name_hash(names[i]))
-            for i in members
-        ]
-        assert fingerprint_ == sum(sums) & M64
+        layer = layers[name_hash(f"layers.{group}")]
+        own, reduced_ = ({names[i]: values[r][i] for i in members} for r in (False, True))
+        assert layer.own == sketch_of_layer(25, own)
+        assert layer.reduced == sketch_of_layer(25, reduced_)
+        assert layer.fingerprint == fingerprint_of_layer(reduced_)
+        assert layer.elements == layer.part == 5 * len(members)
+        assert layer.squares == sum(x * x for one in reduced_.values() for x in one)
+        assert (layer.shard, layer.kept) == (0, 0)
+
+
+@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize("scale", [1.0, 0.25])
+def test_layers_of_a_sharded_model(kept: bool, scale: float) -> None:
+    observer = observer_of([("layers.0.weight", 500, "")], sketch_size=64)
+    observer.begin_step(25)
+    whole = [0.5 * i - 3 for i in range(500)]
+    part = whole[300:] if kept else [7.0 - i for i in range(200)]
+    report(observer, 0, struct.pack("<500f", *whole), "f32", reduced=False)
+    assert observer.layers_due
+    for reduced, values in ((False, whole[300:]), (True, part)):
+        data = ctypes.create_string_buffer(struct.pack("<200f", *values), 800)
+        address, factor = ctypes.addressof(data), scale if reduced else 1.0
+        observer.gradient_part(0, address, 200, 0, 300, 9, factor, reduced)
+    (layer,) = decode(end_step(observer)).layers().values()
+    assert layer.own == sketch_of_layer(25, {"layers.0.weight": whole})
+    mean = [scale * x for x in part]
+    assert layer.reduced == sketch_of_layer(25, {"layers.0.weight": mean}, first=300)
+    assert layer.fingerprint == fingerprint_of_layer({"layers.0.weight": part})
+    assert (layer.elements, layer.part, layer.shard) == (500, 200, 9)
+    assert layer.squares == sum(x * x for x in mean)
+    assert layer.kept == (kept and scale == 1)
+
+
+def test_a_layer_of_which_a_part_is_unknown_is_not_told() -> None:
+    observer = observer_of([("a.0.w", 1, ""), ("a.1.w", 1, "")], sketch_size=64)
+    observer.begin_step(25)
+    for index, reduced in itertools.product((0, 1), (False, True)):
+        report(observer, index, struct.pack("<f", 1), "f32", reduced=reduced)
+    observer.layer_unknown(0)
+    assert list(decode(end_step(observer)).layers()) == [name_hash("a.1")]
 
 
 def test_the_promise_of_a_packets_size() -> None:

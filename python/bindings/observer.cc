@@ -66,11 +66,11 @@ void reduced(Steps& o, ParameterId id, std::uintptr_t address, std::size_t count
 
 void gradient_part(Steps& o, ParameterId id, std::uintptr_t address, std::size_t count,
                    std::uint8_t dtype, std::uint64_t first, std::uint32_t shard, double scale,
-                   bool reduced) {
+                   bool reduced, bool added) {
   const auto* data = memory_at<const void>(address, count);
   unwrap(without_gil([&] {
     return o.gradients().read_part(id, data, count, static_cast<Dtype>(dtype),
-                                   {first, shard, scale, reduced});
+                                   {first, shard, scale, reduced, added});
   }));
 }
 
@@ -308,7 +308,7 @@ void bind_observer(nb::module_& m) {
            nb::arg("dtype"))
       .def("gradient_part", &gradient_part, nb::arg("parameter"), nb::arg("address"),
            nb::arg("count"), nb::arg("dtype"), nb::arg("first"), nb::arg("shard"), nb::arg("scale"),
-           nb::arg("reduced"))
+           nb::arg("reduced"), nb::arg("added") = false)
       .def_prop_ro("layers_due", [](const Steps& o) { return o.gradients().layers_due(); })
       .def(
           "layer_unknown", [](Steps& o, ParameterId id) { o.gradients().layer_unknown(id); },

@@ -139,6 +139,7 @@ class Observer:
         shard: int,
         scale: float,
         reduced: bool,
+        added: bool = False,
     ) -> None: ...
     @property
     def layers_due(self) -> bool: ...

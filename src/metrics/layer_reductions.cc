@@ -61,6 +61,11 @@ bool is_sharded(const packet::Step* step) {
   return std::ranges::any_of(step->layers, [](const packet::Layer& l) { return l.shard != 0; });
 }
 
+// Whether what came out was added to what earlier reductions had left.
+bool added(const Parts& parts) {
+  return std::ranges::any_of(parts, [](const Part& p) { return std::isnan(p.layer->squares); });
+}
+
 // The group's sketches of every worker; empty where one is not told.
 Parts parts_of(Steps steps, std::size_t at, std::uint64_t id) {
   Parts parts;
@@ -258,6 +263,7 @@ void join_shards(Steps steps, std::span<WorkerRecord> workers) {
   std::vector<Copy> of(steps.size());
   for (std::size_t at = 0; at < steps.front()->layers.size(); ++at) {
     const Parts parts = parts_of(steps, at, steps.front()->layers[at].id);
+    if (finite(parts) && added(parts)) continue;
     for (const Copy& copy : copies_of(parts)) {
       for (const std::size_t w : copy.workers) {
         of[w].fingerprint += mix64(copy.fingerprint ^ parts[w].layer->id);

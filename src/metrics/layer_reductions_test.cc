@@ -291,6 +291,11 @@ TEST(LayerReductions, OfPartsThatMakeNoWholeNothingIsSaid) {
   step.steps[2].elements += 1;  // of another group, which was not told
   join_shards(step.borrowed(), records);
   EXPECT_TRUE(std::isnan(records[2].reduced_norm));
+  step = sharded(own, each(4, mean_of(own, everyone(4))), 4);
+  step.steps[1].layers.front().squares = kNaN;
+  records = std::vector<WorkerRecord>(4);
+  join_shards(step.borrowed(), records);
+  EXPECT_EQ(records[2].reduced_fingerprint, 0U) << "it was added to others";
 }
 
 TEST(LayerReductions, APartThatIsNotFiniteMakesTheNormSo) {

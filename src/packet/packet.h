@@ -51,7 +51,7 @@ struct Layer {
   std::uint64_t elements = 0;     // that went in
   std::uint64_t part = 0;         // elements that came out here
   std::uint64_t fingerprint = 0;  // of these
-  double squares = 0;             // the sum of theirs
+  double squares = 0;             // the sum of theirs; NaN: added to what had come out before
   std::uint32_t shard = 0;        // which part they are, as StateHash::shard; 0: the whole
   bool kept = false;              // they are what this worker put in for them
   std::array<float, kLayerSketch> own{};

@@ -86,7 +86,7 @@ void LayerSketches::add_reduced(ParameterId id, const GradientSums& sums, std::u
   layer.shard = layer.fingerprint == 0 ? part.shard : joined(layer.shard, part.shard);
   layer.fingerprint += mix64(sums.fingerprint ^ parameters_[id]);
   layer.part += elements;
-  layer.squares += sums.sum_squares * part.scale * part.scale;
+  layer.squares += part.added ? kNaN : sums.sum_squares * part.scale * part.scale;
   count(times_[id].reduced);
 }
 

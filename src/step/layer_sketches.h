@@ -18,6 +18,7 @@ struct GradientPart {
   std::uint32_t shard = 0;  // its number, as StateHash::shard
   double scale = 1;  // makes what was reduced the mean: a program may divide by another number
   bool reduced = false;
+  bool added = false;  // to what earlier reductions left: its norm is not that of the gradient
 };
 
 // Sketches of a step's own and of its reduced gradient by group, of one seed each parameter, so

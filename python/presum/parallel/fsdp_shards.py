@@ -99,9 +99,11 @@ def _reduced_part(one: Any, before: torch.Tensor | None, scale: float) -> Gradie
     if place is None or gradient is None:
         return None
     elements = gradient._local_tensor.detach()
+    added = before is not None and bool(before.count_nonzero())
     if before is not None:
         elements = elements - before
-    return GradientPart(elements, place[0], of=one.sharded_param, reduced=True, scale=scale)
+    of = one.sharded_param
+    return GradientPart(elements, place[0], of=of, reduced=True, added=added, scale=scale)
 
 
 def _copy(gradient: Any) -> torch.Tensor | None:

@@ -21,6 +21,7 @@ class GradientPart:
     first: int  # its first element within the parameter
     of: torch.Tensor  # the sharded parameter
     reduced: bool
+    added: bool = False  # to what earlier reductions left
     scale: float = 1.0  # makes what was reduced the mean
 
 
@@ -84,6 +85,7 @@ class GradientReader:
             shard=shard,
             scale=part.scale,
             reduced=part.reduced,
+            added=part.added,
         )
 
     def _skip(self, index: int, grad: torch.Tensor, *, reduced: bool) -> None:

@@ -54,10 +54,14 @@ _CLASSIFIERS: Models = (
     replace(_CNN, model="mlp", steps=120),
 )
 _SHARDED: Models = (replace(_LM, sharding="fsdp2"),)
-_REPLICATED: Models = (replace(_LM, sharding="hsdp"),)
+_REPLICATED: Models = _with(_BOTH, sharding="hsdp")
 _LAYERED: Models = (*_BOTH, *_SHARDED)
 _SHARDED_FOURS = _with(_LAYERED, micro_batches=4)
 _EPISODES: Models = (_POLICY, replace(_POLICY, dropout=0.1))
+
+
+def _difference(other: Configuration, first: Configuration) -> str:
+    return other.sharding if other.sharding != first.sharding else other.model
 
 
 def _fault(
@@ -73,7 +77,7 @@ def _fault(
 ) -> tuple[Fault, ...]:
     """The fault on each of the models; the second one's name says its model."""
     usual = "critical" if expects in CRITICAL else "info" if expects in INFORMATION else "warning"
-    names = [name, *(f"{name}-{other.sharding or other.model}" for other in on[1:])]
+    names = [name, *(f"{name}-{_difference(other, on[0])}" for other in on[1:])]
     return tuple(
         Fault(
             name=own,
@@ -1128,7 +1132,7 @@ _STATES = (
         "NormOfAShard",
         "clip-norm",
         "every rank clips by the norm of its own shards of the gradients",
-        on=(*_SHARDED, *_REPLICATED),
+        on=(*_SHARDED, _REPLICATED[0]),
         severity="critical",
         ranks="all",
         within=2,

@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import random
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,14 +13,13 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
 import presum
 from presum.experiments.faults import data, models
+from presum.experiments.faults.methods import reducing, sharded
 from presum.experiments.faults.plan import Case, Configuration, Roles
 
 LEARNING_RATE = 3e-3
@@ -78,17 +75,9 @@ class Training:
             tick()
 
     def _micro_batch(self, batch: Batch, micro: int) -> None:
-        with self._reducing(self.synchronises(micro)):
+        with reducing(self.ddp, self.synchronises(micro)):
             loss = self.weigh(self.forward(batch), batch)
             self.backward(loss / self.configuration.micro_batches)
-
-    def _reducing(self, reduces: bool) -> contextlib.AbstractContextManager[None]:
-        wrapper: Any = self.ddp
-        if self.configuration.sharding:
-            wrapper.set_requires_gradient_sync(reduces)
-        elif not reduces:
-            return wrapper.no_sync()  # type: ignore[no-any-return]
-        return contextlib.nullcontext()
 
     @property
     def begun(self) -> bool:
@@ -141,18 +130,8 @@ class Training:
         if self.configuration.augmentation == "noise":
             model.get_submodule(self.part).register_forward_pre_hook(models.add_noise)
         if self.configuration.sharding:
-            return self._sharded(model)  # type: ignore[no-any-return]
+            return sharded(model, self.part, self.configuration.sharding)  # type: ignore[no-any-return]
         return DistributedDataParallel(model)
-
-    def _sharded(self, model: nn.Module) -> Any:
-        replicas = {"fsdp2": 1, "hsdp": 2}[self.configuration.sharding]
-        shape = (replicas, self.workers // replicas) if replicas > 1 else (self.workers,)
-        mesh = init_device_mesh("cpu", shape, mesh_dim_names=("replicate", "shard")[-len(shape) :])
-        for tensor in [*model.parameters(), *model.buffers()]:
-            dist.broadcast(tensor.detach(), 0)  # as DDP does
-        warnings.filterwarnings("ignore", message="FSDP2-wrapped module")  # of a view, unchanged
-        fully_shard(model.get_submodule(self.part), mesh=mesh)
-        return fully_shard(model, mesh=mesh)
 
     def begin(self) -> None:
         """Before the first step, under observation."""

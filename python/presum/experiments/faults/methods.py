@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Data parallelism by FSDP2 in the place of DDP."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from typing import Any
+
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+
+REPLICAS = {"fsdp2": 1, "hsdp": 2}
+
+
+def sharded(model: nn.Module, part: str, method: str) -> Any:
+    """The model as on rank 0, with one part that is a parameter group of its own."""
+    replicas, workers = REPLICAS[method], dist.get_world_size()
+    shape = (replicas, workers // replicas) if replicas > 1 else (workers,)
+    mesh = init_device_mesh("cpu", shape, mesh_dim_names=("replicate", "shard")[-len(shape) :])
+    for tensor in [*model.parameters(), *model.buffers()]:
+        dist.broadcast(tensor.detach(), 0)  # as DDP does
+    warnings.filterwarnings("ignore", message="FSDP2-wrapped module")  # of a view, unchanged
+    fully_shard(model.get_submodule(part), mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+
+
+def reducing(wrapper: Any, reduces: bool) -> contextlib.AbstractContextManager[None]:
+    """In it backward passes reduce, or accumulate."""
+    if isinstance(wrapper, FSDPModule):
+        wrapper.set_requires_gradient_sync(reduces)
+        return contextlib.nullcontext()
+    return contextlib.nullcontext() if reduces else wrapper.no_sync()
