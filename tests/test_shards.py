@@ -55,7 +55,7 @@ def test_a_sound_reduction_is_judged(runs: dict[str, Any], name: str) -> None:
 
 def test_where_parts_are_not_side_by_side_it_is_not_possible(runs: dict[str, Any]) -> None:
     checks = runs["another-dimension"].checks.set_index("check").state
-    assert checks["reduction-scale"] == "not_possible"
+    assert checks["reduction-scale"] == "not-possible"
 
 
 @pytest.mark.parametrize("name", ["fsdp", "hsdp"])

@@ -40,14 +40,15 @@ std::vector<Parameter> to_parameters(const std::vector<Named>& named) {
 Steps make(std::uint32_t module, std::uint32_t replica, std::uint32_t shard, std::uint32_t rank,
            std::uint32_t replicas, std::uint32_t sketch_size, std::string host, Facts facts,
            const std::vector<Named>& parameters, const std::vector<Named>& buffers,
-           std::uint64_t every, std::uint64_t reduced_every, bool knows_optimizer, bool on_host) {
+           std::uint64_t every, std::uint64_t reduced_every, bool knows_optimizer,
+           bool one_optimizer, bool on_host) {
   ObserverOptions options{.identity = {module, replica, shard, rank, replicas},
                           .sketch_size = sketch_size,
                           .host = std::move(host),
                           .facts = std::move(facts),
                           .buffers = to_parameters(buffers)};
   return unwrap(Steps::create(std::move(options), to_parameters(parameters),
-                              {every, reduced_every, knows_optimizer, on_host}));
+                              {every, reduced_every, knows_optimizer, one_optimizer, on_host}));
 }
 
 void gradient(Steps& o, ParameterId id, std::uintptr_t address, std::size_t count,
@@ -289,7 +290,7 @@ void bind_observer(nb::module_& m) {
            nb::arg("rank"), nb::arg("replicas"), nb::arg("sketch_size"), nb::arg("host"),
            nb::arg("facts"), nb::arg("parameters"), nb::arg("buffers"), nb::arg("every") = 1,
            nb::arg("reduced_every") = 1, nb::arg("knows_optimizer") = false,
-           nb::arg("on_host") = true)
+           nb::arg("one_optimizer") = false, nb::arg("on_host") = true)
       .def(
           "fact",
           [](Steps& o, std::string_view key, std::string_view value) {

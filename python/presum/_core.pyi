@@ -41,6 +41,7 @@ class Observer:
         every: int = 1,
         reduced_every: int = 1,
         knows_optimizer: bool = False,
+        one_optimizer: bool = False,
         on_host: bool = True,
     ) -> None: ...
     def forward(self, left: float | Late = 0.0) -> None: ...

@@ -9,7 +9,7 @@ import re
 import socket
 import sys
 import weakref
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -235,6 +235,7 @@ def _observer(
         every=numbers.every,
         reduced_every=numbers.reduced_every,
         knows_optimizer=bool(training.optimizers),
+        one_optimizer=_steps_all(training.optimizers, target.parameters.values()),
         on_host=numbers.on_host,
     )
 
@@ -447,6 +448,14 @@ def _group_of(name: str, groups: Sequence[str] | bool | None) -> str:
 def _default_run() -> Path:
     script = Path(sys.argv[0]).stem if sys.argv and sys.argv[0] not in ("", "-c") else "python"
     return Path("runs") / f"{script}-{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}"
+
+
+def _steps_all(optimizers: Sequence[Optimizer], parameters: Iterable[torch.Tensor]) -> bool:
+    """Whether there is one, and it holds all parameters."""
+    if len(optimizers) != 1:
+        return False
+    held = {id(p) for group in optimizers[0].param_groups for p in group["params"]}
+    return all(id(parameter) in held for parameter in parameters)
 
 
 def _target_facts(

@@ -203,7 +203,9 @@ void add_blame(CLI::App& program, Command& chosen) {
   command->add_option("RUN", options->run, "a run folder or a presum.db file")->required();
   command->add_option("--step", options->step, "the step, as findings and the page number it")
       ->required()
-      ->check(CLI::NonNegativeNumber);
+      ->check([](const std::string& text) {
+        return text.starts_with('-') ? "a step is a whole number from 0" : std::string();
+      });
   command->add_option("--rank", options->rank, "a global rank; default: the furthest from usual");
   command->add_option("--segment", options->segment, "default: the last one that has the step");
   add_format(command, options->format, "text or json", {"text", "json"});

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/cli.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <exception>
 
@@ -38,16 +41,28 @@ std::string verb_of(const CLI::App& program) {
   return chosen.empty() ? "" : chosen.front()->get_name() + " ";
 }
 
+// The verb's exit code, unless what it said did not get out. A reader that has seen enough (`head`)
+// is no error.
+int written(int code, const Streams& streams) {
+  streams.out.flush();
+  struct stat out {};
+  const bool pipe =
+      fstat(STDOUT_FILENO, &out) == 0 && (S_ISFIFO(out.st_mode) || S_ISSOCK(out.st_mode));
+  if (streams.out.good() || pipe) return code;
+  streams.err << "presum: cannot write to standard output\n";
+  return kNoVerdict;
+}
+
 int dispatch(CLI::App& program, Command& chosen, std::vector<std::string> args,
              const Streams& streams) {
   try {
     std::reverse(args.begin(), args.end());  // CLI11 takes them last first
     program.parse(std::move(args));
-    return chosen(streams);
+    return written(chosen(streams), streams);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) {
       program.exit(error, streams.out, streams.err);
-      return kOk;
+      return written(kOk, streams);
     }
     streams.err << "presum: " << printable(describe(program, error)) << " (see presum "
                 << verb_of(program) << "--help)\n";

@@ -3,7 +3,11 @@
 
 #include <algorithm>
 #include <memory>
+#include <numeric>
 #include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "cli/cli.h"
 #include "cli/commands.h"
@@ -51,6 +55,29 @@ std::string text_of(const CheckInfo& check, const diagnose::Explanation& more) {
   return out + fmt::format("in code\n\n{}\n", indented(more.code));
 }
 
+std::size_t distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    std::size_t diagonal = std::exchange(row[0], i + 1);
+    for (std::size_t j = 0; j < b.size(); ++j) {
+      const std::size_t changed = diagonal + (a[i] == b[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({row[j] + 1, row[j + 1] + 1, changed});
+    }
+  }
+  return row.back();
+}
+
+// " (duplicate-data?)", or nothing where no name is near.
+std::string nearest(std::string_view name) {
+  const auto all = diagnose::catalogue();
+  const auto near = std::ranges::min_element(
+      all, {}, [&](const CheckInfo& check) { return distance(name.substr(0, 64), check.id); });
+  const bool likely = distance(name.substr(0, 64), near->id) <= near->id.size() / 3;
+  return likely ? fmt::format(" ({}?)", near->id) : "";
+}
+
 int explain(const Options& options, const Streams& io) {
   if (options.check.empty()) {
     io.out << list();
@@ -61,8 +88,8 @@ int explain(const Options& options, const Streams& io) {
   if (check == all.end()) {
     return complain(
         io, "explain",
-        Error{ErrorCode::kNotFound, fmt::format("there is no check {}; presum explain lists all",
-                                                printable(options.check))});
+        Error{ErrorCode::kNotFound, fmt::format("there is no check {}{}; presum explain lists all",
+                                                printable(options.check), nearest(options.check))});
   }
   io.out << text_of(*check, *diagnose::explanation(check->id));
   return kOk;

@@ -48,10 +48,6 @@ int export_table(const Arguments& arguments, const Streams& io) {
   const auto write = [&](auto columns, auto cells) { io.out << line(csv, columns, cells); };
   const auto done = log ? log->visit_table(arguments.table, write) : log.error();
   if (!done) return complain(io, "export", done.error());
-  if (!io.out.flush()) {
-    io.err << "presum export: cannot write to standard output\n";
-    return kNoVerdict;
-  }
   return kOk;
 }
 

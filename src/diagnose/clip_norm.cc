@@ -60,6 +60,16 @@ std::string usual_cause(double ratio, double workers, bool scaled) {
   return "it is the norm of a part, or a mean of such norms";
 }
 
+// Workers that clip where most do not, or the other way round.
+Blame clip_alone(const StepContext& context) {
+  std::vector<RankValue> held;
+  for (const WorkerRecord& w : context.record.workers) {
+    held.push_back({std::isfinite(real(w, FingerprintKind::kClipNorm)) ? 1U : 0U, w.rank});
+  }
+  const Split clips = split(std::move(held));
+  return clips.differs() ? clips.blame() : Blame{};
+}
+
 // Workers whose norm is not that of most; all where none is.
 Blame apart(const StepContext& context) {
   std::vector<double> norms;
@@ -127,8 +137,34 @@ void ClipNorm::update(const StepContext& context, SignalLog& log) {
     return log.cannot(Check::kClipNorm, kNone);
   }
   if (!context.alone()) compare_workers(context, log);
+  if (context.complete() && !context.alone()) compare_clipping(context, log);
   compare_limits(context, log);
   compare_true(context, log);
+}
+
+void ClipNorm::compare_clipping(const StepContext& context, SignalLog& log) {
+  const Blame blame = clip_alone(context);
+  if (blame.ranks.empty()) {
+    alone_ = {};
+    return;
+  }
+  if (alone_.records++ == 0) alone_.first_step = context.record.step;
+  if (alone_.records < kSure) return;
+  const auto clips = [](const WorkerRecord& w) {
+    return w.fingerprint_of(FingerprintKind::kClipNorm);
+  };
+  const auto of_them =
+      std::ranges::find(context.record.workers, blame.ranks.front(), &WorkerRecord::rank);
+  Signal signal = sighting(Check::kClipNorm, context.record.step, blame);
+  signal.key = 3;
+  signal.severity = Severity::kCritical;
+  signal.first_step = alone_.first_step;
+  signal.confidence = 0.95;
+  signal.title = blame.everyone ? "Some of {ranks} clipped their gradients, and the others did not"
+                 : clips(*of_them) ? "{Ranks} clipped the gradients, and the others did not"
+                                   : "{Ranks} did not clip the gradients, as the others did";
+  signal.remedy = "Clip on every rank or on none: what each takes as the step differs otherwise.";
+  log.add(std::move(signal), 1);
 }
 
 void ClipNorm::compare_workers(const StepContext& context, SignalLog& log) {

@@ -491,6 +491,16 @@ TEST(Manifest, IsDatedFromTheFirstConflict) {
   EXPECT_LE(w.first().first_step, 21U);
 }
 
+TEST(Manifest, RowsThatChangeNowAndThenAreNoOtherData) {
+  Watched w(kEight);
+  w.play(0, 99, [](StepRecord& r) {
+    for (WorkerRecord& x : r.workers) {
+      if (mix64(r.step * 64 + x.rank) % 4 == 0) read_otherwise(x, 1);  // flips whole batches
+    }
+  });
+  EXPECT_TRUE(w.findings().empty());
+}
+
 TEST(Manifest, ASubsetOfItsOwnIsSeenAtTheFirstStepAndToldHowToMend) {
   Watched w;
   w.play(0, 0, [](StepRecord& r) {

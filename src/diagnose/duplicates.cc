@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "diagnose/duplicates.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -271,9 +273,11 @@ void Duplicates::take_drawn(const StepContext& context, Found& found) {
 void Duplicates::report(const StepContext& context, const Found& found, SignalLog& log) {
   Blame blame;
   std::string groups;
+  std::size_t among = 0;  // groups of ranks
   for (const auto* list : {&found.rows, &found.gradients}) {
     for (const Members& members : *list) {
       const Ranks ranks = ranks_of(context, members);
+      among += blame.ranks.empty() || !std::ranges::includes(blame.ranks, ranks) ? 1 : 0;
       if (groups.size() < 200) groups += (groups.empty() ? "" : "; ") + rank_ranges(ranks);
       blame.ranks = unite(blame.ranks, ranks);
     }
@@ -282,8 +286,12 @@ void Duplicates::report(const StepContext& context, const Found& found, SignalLo
   const bool by_rows = !found.rows.empty();
   Signal signal = sighting(Check::kDuplicateData, context.record.step, std::move(blame));
   signal.confidence = by_rows ? 0.99 : 0.95;
-  signal.title = by_rows ? "{Ranks} read the same data"
-                         : "{Ranks} had the same gradients bit for bit, so they read the same data";
+  const std::string within = among == 1 ? "" : " within groups";
+  signal.title = by_rows ? "{Ranks} read the same data" + within
+                         : fmt::format(
+                               "{{Ranks}} had the same gradients{} bit for bit, so they "
+                               "read the same data",
+                               within);
   signal.evidence = {{"groups_of_ranks", groups},
                      {"distinct_gradients", std::int64_t{context.record.distinct_gradients}},
                      {"how", by_rows ? "samples" : "gradients"}};

@@ -52,7 +52,9 @@ constexpr std::array<std::pair<Check, Explanation>, kChecks> kExplanations{{
       "indices reads some twice and others never, and the model learns from both.",
       "Differences that show in no hash: a data set that does not keep its samples, before an "
       "index "
-      "was drawn by two ranks.",
+      "was drawn by two ranks. Rows are compared as the model gets them, so augmentation on the "
+      "way "
+      "makes them others: of a rank whose rows differ now and then nothing is said.",
       "files = glob.glob(\"data/*.jsonl\")                # in the order of the file system\n"
       "train, val = random_split(data, [0.9, 0.1])      # without a seed in common"}},
     {Check::kDuplicateData,
@@ -80,7 +82,10 @@ constexpr std::array<std::pair<Check, Explanation>, kChecks> kExplanations{{
       "sets "
       "without a length; shards of each rank whose data sets look alike; where indices are "
       "unknown, "
-      "samples that are left out because others are repeated.",
+      "samples that are left out because others are repeated. A pass is judged where its last "
+      "batch "
+      "was seen at the model: not where the program changes rows on their way (augmentation on a "
+      "device). Batches that are cut before the model leave samples out, and are told as such.",
       "sampler = DistributedSampler(data)\n"
       "loader = accelerator.prepare(DataLoader(data, sampler=sampler))  # divides it again"}},
     {Check::kReductionScale,
@@ -107,7 +112,7 @@ constexpr std::array<std::pair<Check, Explanation>, kChecks> kExplanations{{
       "Steps whose reduction was not repeated.",
       "os.environ.pop(\"NCCL_ALGO\", None)  # the library picks another order as it likes"}},
     {Check::kLostGradients,
-     {"The batch is smaller than it is believed to be, and the work on the rest is for nothing.",
+     {"The optimiser's step is not made of the micro-batches that it is believed to be made of.",
       "Gradients that are dropped now and then, or beside the steps of another optimiser (a GAN); "
       "losses of models that return none, where no loader handed out the batch.",
       "for batch in micro_batches:\n"

@@ -18,6 +18,7 @@ using Layers = std::vector<const LayerReduction*>;
 constexpr double kOff = 0.03;      // of the mean's size: 16-bit sums round by less
 constexpr double kOthers = 8;      // times the layer in the middle
 constexpr double kEqual = 0.02;    // two layers' factors
+constexpr double kExact = 1e-4;    // of the mean's size: rounding of sums in 32 bits
 constexpr std::size_t kNames = 8;  // of layers, and of sets
 constexpr double kNothing = 0.05;  // of the others' weight
 constexpr std::uint64_t kBase = 16;
@@ -32,6 +33,11 @@ Layers chosen(const StepContext& context, Chosen&& is) {
     if (is(layer)) out.push_back(&layer);
   }
   return out;
+}
+
+// Layers that came out as the mean but for the rounding of 32 bits.
+std::size_t exact(const StepContext& context) {
+  return chosen(context, [](const LayerReduction& l) { return l.alike && l.off < kExact; }).size();
 }
 
 // How far layers are off that are well: rounding, or a compression of them all.
@@ -86,6 +92,11 @@ bool audit_found(const StepContext& context) {
 
 std::string layers_apart(const StepContext& context) {
   return names(chosen(context, [](const LayerReduction& l) { return !l.alike; }), context);
+}
+
+bool LayersReduced::differ(const StepContext& context) {
+  const std::size_t well = exact(context);
+  return well > 0 && well < context.record.layers.size();
 }
 
 void LayersReduced::update(const StepContext& context, SignalLog& log) {
@@ -188,15 +199,20 @@ void LayersReduced::unexplained(const StepContext& context, double tolerance, Si
   const Layers layers = chosen(context, [&](const LayerReduction& l) {
     return l.alike && l.off > tolerance && l.factor_off > tolerance && l.weighed.empty();
   });
-  const bool few = 4 * layers.size() <= context.record.layers.size();
-  strange_ = !layers.empty() && few ? strange_ + 1 : 0;
-  if (strange_ < 2) return;
+  const std::size_t all = context.record.layers.size();
+  const bool few = 4 * layers.size() <= all;
+  // Compression leaves none of several as they are.
+  const bool others_exact = 2 * layers.size() <= all && exact(context) + layers.size() == all;
+  strange_ = !layers.empty() && (few || others_exact) ? strange_ + 1 : 0;
+  if (strange_ < (others_exact ? 1U : 2U)) return;
   Signal signal = signal_of(Check::kReducedGradientMismatch, 3, layers,
                             {all_ranks(context.record), true}, context);
-  signal.severity = Severity::kInfo;
+  signal.severity = others_exact ? Severity::kWarning : Severity::kInfo;
   signal.confidence = 0.8;
   signal.remedy =
-      "A communication hook that compresses some layers does that. Without one, audit the "
+      "Look for what changes some parameters of these layers: a bucket that a communication hook "
+      "scales or overwrites in part, a parameter that is left out. A communication hook that "
+      "compresses some layers does that. Without one, audit the "
       "reduction: `attach(audit_every=25)`.";
   signal.title =
       fmt::format("The reduced gradient of {{ranks}} was not the mean of the workers' gradients{}",

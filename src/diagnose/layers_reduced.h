@@ -17,6 +17,8 @@ std::string layers_apart(const StepContext& context);
 class LayersReduced {
  public:
   void update(const StepContext& context, SignalLog& log);
+  // Whether some layers came out as the mean and others did not: the norm of all is no factor then.
+  static bool differ(const StepContext& context);
 
  private:
   void kept_own(const StepContext& context, SignalLog& log) const;

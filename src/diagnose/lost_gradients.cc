@@ -22,7 +22,7 @@ constexpr std::uint64_t kSure = 3;     // steps in which it was seen, and
 constexpr std::uint64_t kMost = 2;     // at least one in so many since the first
 constexpr std::uint64_t kSampled = 2;  // likewise, where few steps are looked at
 constexpr std::uint64_t kSlack = std::numeric_limits<std::uint64_t>::max() / 2;
-enum Way : std::size_t { kCleared, kDetached, kChanged };
+enum Way : std::size_t { kCleared, kDetached, kChanged, kAgain };
 
 std::uint64_t count(const WorkerRecord& worker, FingerprintKind kind) {
   const std::uint64_t* found = worker.fingerprint_of(kind);
@@ -74,6 +74,7 @@ void LostGradients::update(const StepContext& context, SignalLog& log) {
   log.checked(Check::kLostGradients);
   lost(context, log);
   changed(context, log);
+  left_over(context, log);
 }
 
 bool LostGradients::is_habit(std::size_t way, const StepContext& context, const Ranks& who) {
@@ -135,6 +136,23 @@ void LostGradients::changed(const StepContext& context, SignalLog& log) {
         number(factor), usual_cause(context, factor));
   }
   if (!std::isnan(factor)) signal.evidence = {{"factor_between_passes", factor}};
+  log.add(std::move(signal), kSlack);
+}
+
+void LostGradients::left_over(const StepContext& context, SignalLog& log) {
+  if (context.record.unused()) return;
+  const Blame who = blame(context, [](const WorkerRecord& w) { return count(w, kLeftOver) > 0; });
+  if (!is_habit(kAgain, context, who.ranks)) return;
+  Signal signal = sighting(Check::kLostGradients, context.record.step, who);
+  signal.key = kAgain;
+  signal.first_step = habits_[kAgain].first_step;
+  signal.confidence = 0.9;
+  signal.title =
+      "{Ranks} added each step's gradient to those of the steps before: nothing clears it after "
+      "the optimiser's step";
+  signal.remedy =
+      "Call `optimizer.zero_grad()` once a step, after the optimiser's step or before the first "
+      "backward pass; look whether it is another optimiser's or model's that is called.";
   log.add(std::move(signal), kSlack);
 }
 

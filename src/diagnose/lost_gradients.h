@@ -10,7 +10,7 @@
 
 namespace presum::diagnose {
 
-// Micro-batches whose loss was computed and whose gradient no optimiser step gets.
+// Micro-batches whose loss was computed and whose gradient no optimiser step gets, or gets again.
 class LostGradients {
  public:
   void update(const StepContext& context, SignalLog& log);
@@ -25,8 +25,9 @@ class LostGradients {
   bool is_habit(std::size_t way, const StepContext& context, const Ranks& who);
   void lost(const StepContext& context, SignalLog& log);
   void changed(const StepContext& context, SignalLog& log);
+  void left_over(const StepContext& context, SignalLog& log);
 
-  std::array<Habit, 3> habits_{};
+  std::array<Habit, 4> habits_{};
 };
 
 }  // namespace presum::diagnose

@@ -14,6 +14,8 @@ namespace {
 
 constexpr std::size_t kIndices = 16384;
 constexpr std::uint64_t kConflicts = 8;
+constexpr std::uint64_t kMostly = 3;  // of a rank that changes rows now and then fewer conflict
+constexpr std::uint64_t kSteps = 3;
 constexpr std::size_t kPairs = 65536;
 constexpr const char* kOtherRows =
     "Prepare the data alike on every rank: the same files in the same order, the same subset "
@@ -89,6 +91,8 @@ void Manifest::draw(std::uint64_t index, const Drawn& now, std::uint64_t step) {
   const Drawn before = found->second;
   const bool agree = before.row == now.row;
   if (before.rank == now.rank) return count(own_[now.rank], agree, step);
+  count(drew_[now.rank], agree, step);
+  count(before_others_[before.rank], agree, step);
   const auto key = std::minmax(before.rank, now.rank);
   if (pairs_.size() >= kPairs && !pairs_.contains(key)) return;
   count(pairs_[key], agree, step);
@@ -96,7 +100,12 @@ void Manifest::draw(std::uint64_t index, const Drawn& now, std::uint64_t step) {
 
 void Manifest::count(Pair& pair, bool agree, std::uint64_t step) {
   if (!agree && pair.conflicts == 0) pair.first_conflict = step;
+  if (!agree && (pair.steps == 0 || pair.last_conflict != step)) {
+    ++pair.steps;
+    pair.last_conflict = step;
+  }
   ++(agree ? pair.agreed : pair.conflicts);
+  pair.agreed_since += agree && pair.conflicts > 0;
 }
 
 // Half of the indices, the same in every pass.
@@ -138,6 +147,19 @@ bool Manifest::may_augment(const Ranks& many) const {
          });
 }
 
+// Of what a rank draws since its first conflict more would conflict, if it were prepared otherwise;
+// or, where it draws nothing that others drew, of what they draw after it. A batch that is changed
+// as a whole conflicts in all its rows.
+bool Manifest::now_and_then(std::uint32_t rank) const {
+  const auto seen = [&](const std::map<std::uint32_t, Pair>& by_rank) {
+    const auto at = by_rank.find(rank);
+    return at == by_rank.end() ? Pair{} : at->second;
+  };
+  Pair pair = seen(drew_);
+  if (pair.agreed + pair.conflicts == 0) pair = seen(before_others_);
+  return pair.steps < kSteps || pair.conflicts < kMostly * pair.agreed_since;
+}
+
 // Those that conflict with the many that read the same; where there are no such, all that conflict,
 // once draws of one's own have shown that an index has the same row each time.
 Manifest::Odd Manifest::odd(const Ranks& all) const {
@@ -159,7 +181,7 @@ Manifest::Odd Manifest::odd(const Ranks& all) const {
   }
   Odd out{{}, 0, UINT64_MAX};
   for (const auto& [rank, of] : by_rank) {
-    if (of.conflicts < kConflicts) continue;
+    if (of.conflicts < kConflicts || (!many.empty() && now_and_then(rank))) continue;
     out.blame.add(of.blame);
     out.conflicts += of.conflicts;
     out.first_step = std::min(out.first_step, of.first_step);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "diagnose/states.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <string>
@@ -20,23 +22,32 @@ constexpr const char* kBase =
     "Load one checkpoint of the base model on every rank, before it is wrapped: frozen parameters "
     "are never made equal again.";
 
+constexpr const char* kWatchedRemedy =
+    "Update what is watched on every rank alike, from equal values; or broadcast it from one rank.";
+constexpr const char* kOwnBuffers =
+    "FSDP2 keeps each rank's own buffers: use synchronised BatchNorm, or average them before the "
+    "model is evaluated or saved.";
+
 using Kind = StateHash::Kind;
 
 struct Said {
   Kind kind;
   Check check;
   const char* what;       // that ranks hold
+  const char* thing;      // of which they hold copies
   const char* not_known;  // why nothing can be said
 };
 
 constexpr std::array<Said, 5> kSaid{{
-    {Kind::kParameters, Check::kParameterDesync, "parameters", "No parameters were hashed."},
-    {Kind::kFrozen, Check::kParameterDesync, "frozen parameters", "No parameters were hashed."},
-    {Kind::kBuffers, Check::kBufferDesync, "buffers",
+    {Kind::kParameters, Check::kParameterDesync, "parameters", "parameters",
+     "No parameters were hashed."},
+    {Kind::kFrozen, Check::kParameterDesync, "frozen parameters", "frozen parameters",
+     "No parameters were hashed."},
+    {Kind::kBuffers, Check::kBufferDesync, "buffers", "buffers",
      "The model has no shared buffers, or none were hashed."},
-    {Kind::kOptimizer, Check::kStateDesync, "optimiser state",
+    {Kind::kOptimizer, Check::kStateDesync, "optimiser state", "optimiser state",
      "No optimiser state was hashed, and nothing is watched."},
-    {Kind::kWatched, Check::kStateDesync, "values of what they watch",
+    {Kind::kWatched, Check::kStateDesync, "values of what they watch", "watched values",
      "No optimiser state was hashed, and nothing is watched."},
 }};
 
@@ -155,12 +166,24 @@ void States::report(Kind kind, std::uint64_t step, const Split& held, const Grou
   Signal signal = sighting(said_of(kind).check, step, held.blame());
   signal.key = kind == Kind::kWatched ? 2 : kind == Kind::kFrozen ? 3 : 0;
   if (kind == Kind::kFrozen) signal.remedy = kBase;
+  if (kind == Kind::kWatched) signal.remedy = kWatchedRemedy;
+  if (kind == Kind::kBuffers && roster.fact("wrapper") == "FSDP2") {
+    signal.severity = Severity::kInfo;  // nothing broadcasts them there
+    signal.remedy = kOwnBuffers;
+  }
   signal.confidence = kind == Kind::kParameters ? 0.99 : 0.95;
+  const std::size_t copies = held.groups.size();
+  const bool some_agree = signal.everyone && copies < held.known;
   signal.title = std::string("{Ranks} held ") + (signal.everyone ? "different " : "other ") +
                  said_of(kind).what + (signal.everyone ? "" : " than the others");
+  if (some_agree) {
+    signal.title =
+        fmt::format("{{Ranks}} held {} different copies of their {}", copies, said_of(kind).thing);
+  }
   signal.evidence = {{"groups", names(all, roster)},
                      {"groups_different", static_cast<std::int64_t>(all.size())},
-                     {"distinct_copies", static_cast<std::int64_t>(held.groups.size())}};
+                     {"distinct_copies", static_cast<std::int64_t>(copies)}};
+  if (some_agree) signal.evidence.emplace_back("copies_alike", shared_text(held));
   // All of it is hashed at step 0, and then within a round; of optimisers' state half of that, and
   // what is watched from some step on.
   const bool by_rounds = kind != Kind::kOptimizer && kind != Kind::kWatched;

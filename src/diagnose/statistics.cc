@@ -135,6 +135,17 @@ bool some_cosine(const StepRecord& record) {
                      [](float cosine) { return std::isfinite(cosine); });
 }
 
+constexpr const char* kUnlikeData =
+    "They read different samples. Look for what these ranks have in common and the others do not: "
+    "labels, preprocessing, a prompt or domain, a seed of what they draw; two such pairs are two "
+    "camps, of which one may be wrong.";
+bool samples_known(const StepContext& context) {
+  return std::ranges::all_of(context.batches, [](const Batch& b) { return b.known; });
+}
+constexpr std::uint64_t kNoEvents = 100;  // steps, as docs/detectors.md says of events
+constexpr const char* kTooEarly =
+    "Single steps are judged from the 101st on: until then what is usual is not known.";
+
 const char* no_event_reason(const StepRecord& record) {
   const auto known = std::count_if(record.workers.begin(), record.workers.end(),
                                    [](const WorkerRecord& w) { return std::isfinite(w.loss); });
@@ -201,6 +212,8 @@ void Statistics::cover(const StepContext& context, SignalLog& log) {
                                    : "No cosines of pairs: that takes three workers and sketches.");
   note(Check::kTooConsistent, watched(Statistic::kMicroBatch) || watched(Statistic::kDirection),
        "Neither micro-batch losses (two or more a worker) nor directions were comparable so far.");
+  losses_ += watched(Statistic::kLoss) ? 1 : 0;
+  if (losses_ > 0 && losses_ <= kNoEvents) return log.cannot(Check::kLossEvent, kTooEarly);
   note(Check::kLossEvent, watched(Statistic::kLoss), no_event_reason(context.record));
 }
 
@@ -221,6 +234,7 @@ void Statistics::report(const StepContext& context, const Alarm& alarm, SignalLo
   signal.effect = alarm.kind == Alarm::Kind::kEvent ? 0 : alarm.effect;
   if (signal.check == Check::kTokenImbalance && signal.everyone) signal.severity = Severity::kInfo;
   signal.title = title_of(alarm, context.record.workers_expected == 2);
+  if (signal.check == Check::kPairTooSimilar && samples_known(context)) signal.remedy = kUnlikeData;
   signal.evidence = evidence_of(context, alarm);
   if (!expected(alarm)) {
     if (alarm.kind == Alarm::Kind::kOutlier && !alarm.replicas.empty()) {

@@ -20,7 +20,7 @@ class Statistics {
   void update(const StepContext& context, SignalLog& log);
 
  private:
-  static void cover(const StepContext& context, SignalLog& log);
+  void cover(const StepContext& context, SignalLog& log);
   void report(const StepContext& context, const detect::Alarm& alarm, SignalLog& log) const;
   static void extend(const StepContext& context, const detect::Alarm& alarm, SignalLog& log);
   void report_tokens(const detect::Alarm& alarm, const Signal& outlier, SignalLog& log) const;
@@ -34,6 +34,7 @@ class Statistics {
   double cv_sum_ = 0;
   double gap_sum_ = 0;  // |mean of the workers' losses - mean over tokens|
   std::uint64_t gap_steps_ = 0;
+  std::uint64_t losses_ = 0;  // steps in which losses were watched
 };
 
 }  // namespace presum::diagnose

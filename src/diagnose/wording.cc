@@ -129,7 +129,7 @@ struct Phrase {
   std::string_view text;  // with the value put in
 };
 
-constexpr std::array<Phrase, 53> kPhrases{{
+constexpr std::array<Phrase, 54> kPhrases{{
     {"nonfinite_elements", "elements not finite: {}"},
     {"steps_missing", "steps without them: {}"},
     {"unreduced_steps", "optimiser steps without a reduction: {}"},
@@ -167,13 +167,14 @@ constexpr std::array<Phrase, 53> kPhrases{{
     {"steps_with_the_same_input", "steps with the same input: {}"},
     {"of_steps", "steps in all: {}"},
     {"ranks_per_place", "ranks to a place of the sampler: {}"},
-    {"layers", "layers: {}"},
-    {"layers_of", "layers in all: {}"},
+    {"layers", "names of the layers: {}"},
+    {"layers_of", "of {} layers"},
     {"means_of", "what came out is a mean of the parts of ranks {}"},
     {"weight", "its weight over the others': {}"},
     {"distance_from_mean", "distance from the mean: {} of its size"},
     {"groups", "parts that differ: {}"},
     {"distinct_copies", "different copies: {}"},
+    {"copies_alike", "ranks with the same copy: {}"},
     {"tokens_ratio", "{} times the others' target tokens"},
     {"tokens_cv", "token counts vary by {} of their mean"},
     {"loss_gap", "the two means of the loss are {} apart"},
@@ -188,11 +189,12 @@ constexpr std::array<Phrase, 53> kPhrases{{
 // Of a finding that is this one's effect: numbers of a check whose words are not these. JSON has
 // them.
 bool of_effect(const Finding& finding, std::string_view name) {
-  return std::ranges::any_of(finding.also, [&](const std::string& check) {
+  const auto is_of = [&](const std::string& check) {
     std::string prefix = check + "_";
     std::ranges::replace(prefix, '-', '_');
     return name.starts_with(prefix);
-  });
+  };
+  return is_of(finding.check) || std::ranges::any_of(finding.also, is_of);
 }
 
 // Says nothing beside the title, or nothing at all.

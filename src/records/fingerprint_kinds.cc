@@ -86,6 +86,7 @@ constexpr std::array kKinds = {
     FingerprintInfo{FingerprintKind::kClipLimit, "clip_limit", kNoise, true, "clip-norm"},
     FingerprintInfo{FingerprintKind::kComparedDifferent, "compared_different", kNoise, false,
                     "state-desync"},
+    FingerprintInfo{FingerprintKind::kLeftOver, "left_over", kNoise, false, "lost-gradients"},
 };
 
 }  // namespace

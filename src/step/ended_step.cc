@@ -170,6 +170,11 @@ void EndedStep::put_fingerprints() {
     contents_.fingerprint(kind_of(FingerprintKind::kZeroShare),
                           std::bit_cast<std::uint64_t>(zero_share_));
   }
+  const StepUse use = contents_.report.use;
+  const double over = known(contents_.over, numbers_);
+  if (contents_.after_step && over > 0 && (use == StepUse::kUsed || use == StepUse::kKept)) {
+    contents_.fingerprint(kind_of(FingerprintKind::kLeftOver), 1);
+  }
   if (!contents_.rows_known) {
     contents_.report.samples.hashes.clear();
   } else if (contents_.row_sum) {

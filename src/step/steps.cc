@@ -63,6 +63,7 @@ Result<Steps> Steps::create(ObserverOptions options, const std::vector<Parameter
 Steps::Steps(ObserverOptions options, Settings settings, std::shared_ptr<const Layout> layout)
     : worker_(std::move(options)),
       optimizers_(settings.knows_optimizer),
+      one_optimizer_(settings.one_optimizer),
       cadence_(settings.every, settings.reduced_every),
       on_host_(settings.on_host),
       layout_(std::move(layout)),
@@ -161,7 +162,11 @@ bool Steps::enter_module() {
 Read Steps::pass_begins(const PassBeginning& how) {
   if (open()) forward();
   on(how.reduces ? Event::kReducingPass : Event::kPass);
-  if (machine_.passes() == 0) contents_.over = how.held;
+  if (machine_.passes() == 0) {
+    contents_.over = how.held;
+    contents_.after_step = one_optimizer_ && optimizers_.steps() > steps_before_;
+    steps_before_ = optimizers_.steps();
+  }
   // A pass that is not reduced is read where it may well be a step, at the cost of one that is.
   const bool may_be_a_step = how.reduces || machine_.unreduced() > 0 || !how.more_follow;
   const StepNumber number = machine_.number();

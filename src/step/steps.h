@@ -24,7 +24,8 @@ struct Settings {
   std::uint64_t every = 1;          // record every n-th step
   std::uint64_t reduced_every = 1;  // and read its reduced gradient every n-th
   bool knows_optimizer = false;
-  bool on_host = true;  // gradients lie in host memory
+  bool one_optimizer = false;  // one, which steps all parameters
+  bool on_host = true;         // gradients lie in host memory
 };
 
 // What is to be read of the pass that begins.
@@ -165,6 +166,8 @@ class Steps {
 
   Worker worker_;
   Optimizers optimizers_;
+  bool one_optimizer_;
+  std::uint64_t steps_before_ = 0;  // of the optimiser, when the window before began
   Cadence cadence_;
   bool on_host_;
   std::shared_ptr<const Layout> layout_;

@@ -103,7 +103,18 @@ class LoaderPass:
     def __init__(self, loader: Loader) -> None:
         self.loader = loader
         self.sampler = loader.sampler()
+        self.handed_out = 0  # batches
         self._number: int | None = None
+        self._trained = -1  # the last batch that was
+
+    def trains(self, batch: int) -> None:
+        """A batch of it was found to be trained on."""
+        self._trained = max(self._trained, batch)
+
+    def is_whole(self) -> bool:
+        """Whether it was trained on to its last batch, as far as is known: what a model is given
+        may stop to be what the loader handed out."""
+        return self._number is not None and self._trained + 1 >= self.handed_out
 
     def number(self) -> int:
         if self._number is None:
@@ -111,13 +122,10 @@ class LoaderPass:
             self.loader.passes.begun += 1
         return self._number
 
-    def is_trained_on(self) -> bool:
-        return self._number is not None
-
 
 def _last_of(ended: Iterable[LoaderPass]) -> Values:
-    """The last of these passes that was trained on."""
-    trained = [one.number() for one in ended if one.is_trained_on()]
+    """The last of these passes that was trained on, to its end."""
+    trained = [one.number() for one in ended if one.is_whole()]
     return [(KIND["data_ended"], trained[-1] + 1)] if trained else []
 
 
@@ -306,6 +314,7 @@ class LoaderEvents:
             iteration.of, iteration.batches, indices, _hashes(data, iteration.of.loader.place)
         )
         iteration.batches += 1
+        iteration.of.handed_out = iteration.batches
         if self._ahead:
             self._recent.append(batch)
         for listener in self._listeners:

@@ -288,6 +288,9 @@ class StepFingerprints:
     def _report_sources(self, rows: list[MicroBatchSamples], step: EndedStep) -> None:
         sources = [self._samples.find(list(r.hashes), r.guess, r.moment) for r in rows]
         known = [source for source in sources if source is not None]
+        for batch in (source.batch for source in known):
+            if batch is not None:
+                batch.of.trains(batch.number)
         if not known:
             return
         values, about = describe(known[-1])

@@ -54,7 +54,7 @@ _CLASSIFIERS: Models = (
     replace(_CNN, model="mlp", steps=120),
 )
 _SHARDED: Models = (replace(_LM, sharding="fsdp2"),)
-_REPLICATED: Models = _with(_BOTH, sharding="hsdp")
+_REPLICATED: Models = _with(_TRAINED, sharding="hsdp")
 _LAYERED: Models = (*_BOTH, *_SHARDED)
 _SHARDED_FOURS = _with(_LAYERED, micro_batches=4)
 _EPISODES: Models = (_POLICY, replace(_POLICY, dropout=0.1))
