@@ -112,6 +112,31 @@ struct WorkerFacts {
   std::vector<GroupName> groups;  // in the order of the parameters; those without gradients last
 };
 
+// One group of a model at a moment, as far as a worker holds it.
+struct MomentGroup {
+  std::uint64_t id = 0;
+  std::uint64_t elements = 0;    // of its parameters
+  double squares = 0;            // the sum of theirs
+  std::uint64_t parameters = 0;  // their fingerprint
+  std::uint64_t optimizer = 0;   // that of what the optimiser keeps of them; 0: nothing is known
+  std::uint32_t shard = 0;       // as StateHash::shard
+  std::vector<float> sketch;     // of the parameters, with the same seeds always; empty: not known
+};
+
+// Where a training stood: what a run that continues is held against.
+struct Moment {
+  enum class Kind : std::uint32_t {
+    kBegun = 1,  // before its first forward pass
+    kSaved = 2,  // when the program took its optimiser's state
+  };
+  Kind kind = Kind::kBegun;
+  std::uint64_t step = 0;         // the one to come
+  double optimizer_steps = kNaN;  // as the optimiser itself counts them; NaN: it does not
+  double learning_rate = kNaN;
+  std::vector<FingerprintValue> generators;
+  std::vector<MomentGroup> groups;  // none where another worker tells the same
+};
+
 // A worker's parameters and buffers after its last step. States of equal counts can be compared.
 struct FinalState {
   std::uint64_t optimizer_steps = 0;           // that it had finished

@@ -180,6 +180,8 @@ class RunLog {
 
   // By segment, module, shard and replica.
   Result<std::vector<FinalStateRecord>> final_states() const;
+  // By segment, module, shard, replica, kind and step.
+  Result<std::vector<MomentRecord>> moments() const;
   // By segment, module, shard, step and replica.
   Result<std::vector<AuditedStep>> audits() const;
   // The steps from `from_step` on, ascending.

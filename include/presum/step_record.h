@@ -50,6 +50,11 @@ struct GroupRecord {
   std::vector<std::uint32_t> fingerprints;
 };
 
+struct MomentRecord : Moment {
+  ModelKey model;
+  std::uint32_t replica = 0;
+};
+
 // What the reduction made of one group, at a step at which both were read, by sketches
 // (docs/metrics.md, "Layer by layer"). Sizes are over that of the mean of what the workers put in.
 struct LayerReduction {

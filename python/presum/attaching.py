@@ -26,6 +26,7 @@ from presum.devices.readable import in_host_memory
 from presum.findings import Finding
 from presum.fingerprints import Families, StepFingerprints, chosen
 from presum.fingerprints.environment import environment_facts
+from presum.fingerprints.moments import Moments
 from presum.fingerprints.settings import optimizer_facts
 from presum.fingerprints.states import NamedState, named_states
 from presum.monitor import Monitor
@@ -273,6 +274,7 @@ def _setup(
             every=numbers.every,
             found=hello,
         ),
+        moments=_moments(observer, training, parameters),
         send=session.send,
         dropped=lambda: session.channel.outbox.dropped,
         failed=recording.failed,
@@ -280,6 +282,18 @@ def _setup(
         note=recording.note,
         stepped=recording.stepped,
     )
+
+
+def _moments(
+    observer: Observer, training: _Training, parameters: Sequence[weakref.ref[nn.Parameter]]
+) -> Moments | None:
+    """Of all parameters on the first rank, of sharded ones on each."""
+    if "parameters" not in training.families:
+        return None
+    target = training.target
+    optimizers = [weakref.ref(optimizer) for optimizer in training.optimizers]
+    first = dist.get_rank() == target.ranks[0]
+    return Moments(observer, parameters, optimizers, target.device, tells_whole=first)
 
 
 def _start(recording: Recording, training: _Training, setup: RecorderSetup) -> None:

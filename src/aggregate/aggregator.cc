@@ -13,6 +13,7 @@
 #include <variant>
 #include <vector>
 
+#include "aggregate/left.h"
 #include "aggregate/model_analysis.h"
 #include "aggregate/step_assembler.h"
 #include "base/try.h"
@@ -41,13 +42,14 @@ void sort_worst_first(std::vector<Finding>& findings) {
 }  // namespace
 
 struct Aggregator::State {
-  State(AggregatorOptions given, runlog::Writer log)
-      : options(std::move(given)), writer(std::move(log)) {}
+  State(AggregatorOptions given, runlog::Writer log, aggregate::LeftModels before)
+      : options(std::move(given)), writer(std::move(log)), left(std::move(before)) {}
 
   using WorkerKey = std::tuple<std::uint32_t, std::uint32_t, std::uint32_t>;
 
   AggregatorOptions options;
   runlog::Writer writer;
+  aggregate::LeftModels left;  // by earlier segments
   aggregate::StepAssembler assembler;
   std::map<std::pair<std::uint32_t, std::uint32_t>, aggregate::ModelAnalysis>
       analyses;  // module, shard
@@ -102,6 +104,9 @@ struct Aggregator::State {
     const auto [at, fresh] =
         analyses.try_emplace({module, shard}, ModelKey{writer.segment(), module, shard});
     if (fresh) {
+      if (const auto before = left.find({module, shard}); before != left.end()) {
+        at->second.resumes(std::move(before->second));
+      }
       if (const auto saved = writer.saved_detector(module, shard); saved && *saved) {
         at->second.restore(**saved);
       }
@@ -112,6 +117,11 @@ struct Aggregator::State {
   Status take(const packet::Hello& hello) {
     analysis(hello.header.identity.module, hello.header.identity.shard).hello(hello);
     return writer.add(hello);
+  }
+
+  Status take(const packet::MomentOf& moment) {
+    analysis(moment.header.identity.module, moment.header.identity.shard).moment(moment);
+    return writer.add(moment);
   }
 
   Status take(const packet::Note& note) {
@@ -246,8 +256,10 @@ Aggregator::~Aggregator() = default;
 
 Result<Aggregator> Aggregator::open(AggregatorOptions options) {
   if (!options.clock) options.clock = monotonic_now;
+  auto left = aggregate::read_left(options.run);  // of a damaged one nothing; the writer says so
   PRESUM_ASSIGN(auto writer, runlog::open_writer(options.run, options.clock));
-  return Aggregator(std::make_unique<State>(std::move(options), std::move(writer)));
+  return Aggregator(std::make_unique<State>(std::move(options), std::move(writer),
+                                            left ? std::move(*left) : aggregate::LeftModels()));
 }
 
 std::uint64_t Aggregator::run() const { return state_->writer.run(); }

@@ -8,6 +8,13 @@ namespace presum::aggregate {
 ModelAnalysis::ModelAnalysis(const ModelKey& model)
     : detector_(detect::Options{}), diagnoser_(model), steps_(model) {}
 
+void ModelAnalysis::resumes(diagnose::Left left) { diagnoser_.resumes(std::move(left)); }
+
+void ModelAnalysis::moment(const packet::MomentOf& moment) {
+  diagnoser_.moment(moment.header.identity, moment.moment);
+  changed();
+}
+
 void ModelAnalysis::hello(const packet::Hello& hello) {
   diagnoser_.hello(hello.header.identity, hello.facts);
   changed();

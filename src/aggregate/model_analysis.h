@@ -7,6 +7,7 @@
 
 #include "detect/detector.h"
 #include "diagnose/diagnoser.h"
+#include "diagnose/resume.h"
 #include "judge/coverage.h"
 #include "metrics/step_metrics.h"
 #include "packet/packet.h"
@@ -20,7 +21,9 @@ class ModelAnalysis {
  public:
   explicit ModelAnalysis(const ModelKey& model);
 
+  void resumes(diagnose::Left left);
   void hello(const packet::Hello& hello);
+  void moment(const packet::MomentOf& moment);
   void farewell(const packet::Note& note);
   // The step's record; `input` gets the model's noise scale. REQUIRES: ascending steps.
   StepRecord measure(metrics::StepInput input);

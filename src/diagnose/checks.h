@@ -33,6 +33,7 @@ enum class Check : std::uint8_t {
   kLostGradients,
   kClipNorm,
   kRecomputeMismatch,
+  kResumeMismatch,
   kStateDesync,
   kBufferDesync,
   kParameterDesync,

@@ -25,10 +25,11 @@ TEST(Catalogue, ListsEveryCheckInTheOrderInWhichACauseIsNamed) {
       "data-coverage",      "reduction-scale",    "reduced-gradient-mismatch",
       "reduction-error",    "reduction-dtype",    "reduction-nondeterministic",
       "lost-gradients",     "clip-norm",          "recompute-mismatch",
-      "state-desync",       "buffer-desync",      "parameter-desync",
-      "zero-gradient",      "frozen-gradient",    "no-progress",
-      "token-imbalance",    "shared-rng",         "worker-outlier",
-      "pair-too-similar",   "too-consistent",     "loss-event"};
+      "resume-mismatch",    "state-desync",       "buffer-desync",
+      "parameter-desync",   "zero-gradient",      "frozen-gradient",
+      "no-progress",        "token-imbalance",    "shared-rng",
+      "worker-outlier",     "pair-too-similar",   "too-consistent",
+      "loss-event"};
   std::vector<std::string> found;
   for (const CheckInfo& c : catalogue()) found.emplace_back(c.id);
   EXPECT_EQ(found, expected);

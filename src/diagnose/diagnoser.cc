@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <tuple>
+#include <utility>
 
 #include "diagnose/batches.h"
 #include "diagnose/checks.h"
@@ -32,6 +33,12 @@ Diagnoser::Diagnoser(const ModelKey& model) : state_(std::make_unique<State>(Sta
 Diagnoser::Diagnoser(Diagnoser&&) noexcept = default;
 Diagnoser& Diagnoser::operator=(Diagnoser&&) noexcept = default;
 Diagnoser::~Diagnoser() = default;
+
+void Diagnoser::resumes(Left left) { state_->rules.resume.left(std::move(left)); }
+
+void Diagnoser::moment(const Identity& who, const Moment& moment) {
+  state_->rules.resume.begins(who, moment, state_->roster, state_->log);
+}
 
 void Diagnoser::hello(const Identity& who, const WorkerFacts& facts) {
   state_->roster.hello(who, facts);

@@ -15,6 +15,8 @@
 
 namespace presum::diagnose {
 
+struct Left;
+
 // Finds what is wrong with one model of one segment.
 //
 // Thread-safety: not synchronised. Memory is bounded whatever the records hold (samples of a long
@@ -26,7 +28,10 @@ class Diagnoser {
   Diagnoser& operator=(Diagnoser&&) noexcept;
   ~Diagnoser();
 
+  // What earlier segments left; before anything else.
+  void resumes(Left left);
   void hello(const Identity& who, const WorkerFacts& facts);
+  void moment(const Identity& who, const Moment& moment);
   // A worker's last words.
   void farewell(const Identity& who, const FinalState& last);
   // REQUIRES: ascending steps. `alarms`: what the detector says of the record.

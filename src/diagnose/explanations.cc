@@ -132,6 +132,14 @@ constexpr std::array<std::pair<Check, Explanation>, kChecks> kExplanations{{
       "pass; "
       "models whose forward cannot be repeated (FSDP2, collectives, compiled parts, hooks).",
       "presum.attach(model, optimizer=optimizer, verify_every=100)"}},
+    {Check::kResumeMismatch,
+     {"What is trained on is another model, or on other samples, than the record of before says.",
+      "Runs whose optimiser begins at 0 steps (a warm start); optimisers without a count of steps, "
+      "where the weights are none that were saved; checkpoints that were not made through "
+      "`optimizer.state_dict()`, or not by this run; what loaders draw before the first step.",
+      "model.load_state_dict(torch.load(\"last.pt\"), strict=False)   # names that do not match\n"
+      "optimizer.load_state_dict(torch.load(\"best.pt\")[\"optimizer\"])  # of another step\n"
+      "for batch in loader:                                       # from the pass's beginning"}},
     {Check::kStateDesync,
      {"The next step differs between ranks although their gradients agree.",
       "State that is sharded (ZeRO, FSDP2) but between replicas of one shard; what only some of "

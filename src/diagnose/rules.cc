@@ -56,6 +56,7 @@ constexpr Rule kRules[] = {
     rule(update<&Rules::sampler>, nullptr, kSamplerMismatch),
     rule(update<&Rules::overlap>, nullptr, kOverlappingData),
     rule(update<&Rules::data_coverage>, farewell<&Rules::data_coverage>, kDataCoverage),
+    rule(update<&Rules::resume>, farewell<&Rules::resume>, kResumeMismatch),
     rule(update<&Rules::states>, farewell<&Rules::states>, kStateDesync, kBufferDesync,
          kParameterDesync),
     rule(update<&Rules::zero>, nullptr, kZeroGradient),

@@ -16,6 +16,7 @@
 #include "diagnose/progress.h"
 #include "diagnose/recomputed.h"
 #include "diagnose/reduction.h"
+#include "diagnose/resume.h"
 #include "diagnose/rng.h"
 #include "diagnose/roster.h"
 #include "diagnose/sampler.h"
@@ -45,6 +46,7 @@ struct Rules {
   Sampler sampler{};
   Overlap overlap{};
   DataCoverage data_coverage{};
+  Resume resume{};
   States states{};
   ZeroGradient zero{};
   FrozenGradient frozen{};

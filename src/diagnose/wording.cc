@@ -129,7 +129,7 @@ struct Phrase {
   std::string_view text;  // with the value put in
 };
 
-constexpr std::array<Phrase, 54> kPhrases{{
+constexpr std::array<Phrase, 59> kPhrases{{
     {"nonfinite_elements", "elements not finite: {}"},
     {"steps_missing", "steps without them: {}"},
     {"unreduced_steps", "optimiser steps without a reduction: {}"},
@@ -174,6 +174,11 @@ constexpr std::array<Phrase, 54> kPhrases{{
     {"distance_from_mean", "distance from the mean: {} of its size"},
     {"groups", "parts that differ: {}"},
     {"distinct_copies", "different copies: {}"},
+    {"percent_apart", "{} % of their norm away from them"},
+    {"as_saved_after", "they are those saved after {}"},
+    {"settings_changed", "{}"},
+    {"samples_again", "samples drawn again: {}"},
+    {"samples_never", "samples never drawn: {}"},
     {"copies_alike", "ranks with the same copy: {}"},
     {"tokens_ratio", "{} times the others' target tokens"},
     {"tokens_cv", "token counts vary by {} of their mean"},

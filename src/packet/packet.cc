@@ -17,7 +17,7 @@
 namespace presum::packet {
 namespace {
 
-enum class Kind : std::uint16_t { kHello = 1, kStep = 2, kNote = 3 };
+enum class Kind : std::uint16_t { kHello = 1, kStep = 2, kNote = 3, kMoment = 4 };
 
 constexpr std::uint32_t kFinalNote = 1;
 constexpr std::uint32_t kBrokenNote = 2;
@@ -43,6 +43,8 @@ enum class Section : std::uint16_t {
   kGroupNames = 18,
   kNote = 19,
   kClock = 20,
+  kMoment = 21,
+  kMomentGroups = 22,
 };
 
 constexpr std::size_t kLengthOffset = 8;
@@ -468,6 +470,43 @@ bool read_section(Note& note, Section type, std::span<const std::byte> bytes) {
   }
 }
 
+bool read_groups(SectionReader& body, std::vector<MomentGroup>& groups) {
+  return read_list(body, groups, kLayersMax,
+                   [&] {
+                     MomentGroup group{.id = body.get<std::uint64_t>(),
+                                       .elements = body.get<std::uint64_t>(),
+                                       .squares = body.get<double>(),
+                                       .parameters = body.get<std::uint64_t>(),
+                                       .optimizer = body.get<std::uint64_t>(),
+                                       .shard = body.get<std::uint32_t>()};
+                     if (body.get<std::uint32_t>() != 0) group.sketch.resize(kLayerSketch);
+                     for (float& value : group.sketch) value = body.get<float>();
+                     return group;
+                   }) &&
+         distinct(groups, [](const MomentGroup& group) { return group.id; });
+}
+
+bool read_section(MomentOf& out, Section type, std::span<const std::byte> bytes) {
+  SectionReader body(bytes);
+  Moment& moment = out.moment;
+  switch (type) {
+    case Section::kMoment: {
+      const auto kind = body.get<std::uint32_t>();
+      moment.kind = static_cast<Moment::Kind>(kind);
+      moment.step = body.get<std::uint64_t>();
+      moment.optimizer_steps = body.get<double>();
+      moment.learning_rate = body.get<double>();
+      return body.valid() && kind >= 1 && kind <= 2;
+    }
+    case Section::kFingerprints:
+      return read_fingerprints(body, moment.generators);
+    case Section::kMomentGroups:
+      return read_groups(body, moment.groups);
+    default:
+      return true;
+  }
+}
+
 Error corrupt(const char* what) {
   return fail(ErrorCode::kCorrupt, std::string("not a presum packet: ") + what);
 }
@@ -586,6 +625,32 @@ Packet encode(const Note& note) {
   return std::move(encoder).finish();
 }
 
+Packet encode(const MomentOf& of) {
+  const Moment& moment = of.moment;
+  Encoder encoder(Kind::kMoment, of.header);
+  encoder.section(Section::kMoment, [&](ByteWriter& w) {
+    w.put(static_cast<std::uint32_t>(moment.kind));
+    w.put(moment.step);
+    w.put(moment.optimizer_steps);
+    w.put(moment.learning_rate);
+  });
+  if (!moment.generators.empty()) put_fingerprints(encoder, moment.generators);
+  if (moment.groups.empty()) return std::move(encoder).finish();
+  encoder.section(Section::kMomentGroups, [&](ByteWriter& w) {
+    for (const MomentGroup& group : moment.groups) {
+      w.put(group.id);
+      w.put(group.elements);
+      w.put(group.squares);
+      w.put(group.parameters);
+      w.put(group.optimizer);
+      w.put(group.shard);
+      w.put(std::uint32_t{!group.sketch.empty()});
+      w.put_bytes(std::as_bytes(std::span(group.sketch)));
+    }
+  });
+  return std::move(encoder).finish();
+}
+
 Result<Message> decode(std::span<const std::byte> bytes) {
   if (bytes.size() < kHeaderBytes) return corrupt("shorter than a header");
   if (bytes.size() > kBytesMax) return corrupt("longer than 16 MiB");
@@ -610,6 +675,8 @@ Result<Message> decode(std::span<const std::byte> bytes) {
       return read_message<Step>(header, reader);
     case Kind::kNote:
       return read_message<Note>(header, reader);
+    case Kind::kMoment:
+      return read_message<MomentOf>(header, reader);
   }
   return corrupt("unknown kind");
 }

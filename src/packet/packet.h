@@ -95,11 +95,18 @@ struct Note {
   FinalState state;
 };
 
-using Message = std::variant<Hello, Step, Note>;
+// Where a worker's training stood.
+struct MomentOf {
+  Header header;
+  Moment moment;
+};
+
+using Message = std::variant<Hello, Step, Note, MomentOf>;
 
 Packet encode(const Hello& hello);
 Packet encode(const Step& step);
 Packet encode(const Note& note);
+Packet encode(const MomentOf& moment);
 
 // Takes any bytes. Unknown sections are skipped. Errors: kCorrupt for what is not a whole packet
 // within the bounds above, kUnsupported for a newer version. Never crashes, never allocates more

@@ -184,6 +184,11 @@ Result<std::vector<FinalStateRecord>> RunLog::final_states() const {
                   "ORDER BY segment, module, shard, replica");
 }
 
+Result<std::vector<MomentRecord>> RunLog::moments() const {
+  return read_all(state_->db, runlog::moment_table(),
+                  "ORDER BY segment, module, shard, replica, kind, step");
+}
+
 Result<std::vector<AuditedStep>> RunLog::audits() const {
   return read_all(state_->db, runlog::audit_table(),
                   "ORDER BY segment, module, shard, step, replica");

@@ -2,7 +2,9 @@
 #include "runlog/tables.h"
 
 #include <array>
+#include <bit>
 #include <cmath>
+#include <cstring>
 
 #include "records/names.h"
 #include "runlog/json_text.h"
@@ -72,6 +74,64 @@ struct StateCodec {
     for (std::size_t i = 0; i + kWords <= words.size(); i += kWords) {
       out.push_back(
           StateHash::of(words[i], static_cast<std::uint32_t>(words[i + 1]), words[i + 2]));
+    }
+    return out;
+  }
+};
+
+// Kinds and values in turn.
+struct GeneratorCodec {
+  static constexpr Type kType = Type::kBlob;
+  static constexpr bool kNullable = true;
+  static void bind(Statement& row, int at, const std::vector<FingerprintValue>& values) {
+    std::vector<std::uint64_t> words;
+    for (const FingerprintValue& v : values) words.insert(words.end(), {v.kind, v.value});
+    if (!words.empty()) row.bind_blob(at, std::as_bytes(std::span(words)));
+  }
+  static std::vector<FingerprintValue> read(const Statement& row, int at) {
+    const auto words = Codec<std::vector<std::uint64_t>>::read(row, at);
+    std::vector<FingerprintValue> out;
+    for (std::size_t i = 0; i + 2 <= words.size(); i += 2) {
+      out.push_back({static_cast<std::uint32_t>(words[i]), words[i + 1]});
+    }
+    return out;
+  }
+};
+
+// Six words of a group, and how many floats of its sketch follow, two a word.
+struct MomentGroupCodec {
+  static constexpr Type kType = Type::kBlob;
+  static constexpr bool kNullable = true;
+  static constexpr std::size_t kWords = 7;
+  static constexpr std::size_t kFloatsMax = 1 << 16;
+  static void bind(Statement& row, int at, const std::vector<MomentGroup>& groups) {
+    std::vector<std::uint64_t> words;
+    for (const MomentGroup& g : groups) {
+      words.insert(words.end(), {g.id, g.elements, std::bit_cast<std::uint64_t>(g.squares),
+                                 g.parameters, g.optimizer, g.shard, g.sketch.size()});
+      const std::size_t begin = words.size();
+      words.resize(begin + (g.sketch.size() + 1) / 2);
+      std::memcpy(words.data() + begin, g.sketch.data(), g.sketch.size() * sizeof(float));
+    }
+    if (!words.empty()) row.bind_blob(at, std::as_bytes(std::span(words)));
+  }
+  static std::vector<MomentGroup> read(const Statement& row, int at) {
+    const auto words = Codec<std::vector<std::uint64_t>>::read(row, at);
+    std::vector<MomentGroup> out;
+    for (std::size_t i = 0; i + kWords <= words.size();) {
+      MomentGroup g{.id = words[i],
+                    .elements = words[i + 1],
+                    .squares = std::bit_cast<double>(words[i + 2]),
+                    .parameters = words[i + 3],
+                    .optimizer = words[i + 4],
+                    .shard = static_cast<std::uint32_t>(words[i + 5])};
+      const std::uint64_t floats = words[i + 6];
+      i += kWords;
+      if (floats > kFloatsMax || (floats + 1) / 2 > words.size() - i) return out;  // damaged
+      g.sketch.resize(floats);
+      std::memcpy(g.sketch.data(), words.data() + i, floats * sizeof(float));
+      i += (floats + 1) / 2;
+      out.push_back(std::move(g));
     }
     return out;
   }
@@ -584,6 +644,30 @@ const Table<FinalStateRecord>& final_state_table() {
           coded_column<StateCodec, Row, &Row::states>("states", {"see Blobs"}),
       }),
       "PRIMARY KEY (segment, module, shard, replica)) WITHOUT ROWID"};
+  return table;
+}
+
+const Table<MomentRecord>& moment_table() {
+  using Row = MomentRecord;
+  static const Table<Row> table = {
+      "moment",
+      "Where a worker's training stood: before its first forward pass, and when the program took "
+      "the optimiser's state, the last eight times. What a run that continues is held against.",
+      with_model<Row>({
+          replica_column<Row, &Row::replica>(),
+          column<Row, &Row::kind>("kind", {"1 begun, 2 saved"}),
+          column<Row, &Row::step>("step", {"the step to come"}),
+          column<Row, &Row::optimizer_steps>(
+              "optimizer_steps",
+              {"steps as the optimiser itself counts them", "steps", "it does not count them"}),
+          column<Row, &Row::learning_rate>("learning_rate",
+                                           {"of the first parameter group", "", "it has none"}),
+          coded_column<GeneratorCodec, Row, &Row::generators>(
+              "generators", {"see Blobs", "", "they were not read"}),
+          coded_column<MomentGroupCodec, Row, &Row::groups>(
+              "groups", {"see Blobs", "", "another worker tells the same"}),
+      }),
+      "PRIMARY KEY (segment, module, shard, replica, kind, step)) WITHOUT ROWID"};
   return table;
 }
 

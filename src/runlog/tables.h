@@ -86,6 +86,7 @@ const Table<NoteRow>& note_table();
 const Table<FingerprintRow>& fingerprint_table();
 const Table<AuditedStep>& audit_table();
 const Table<FinalStateRecord>& final_state_table();
+const Table<MomentRecord>& moment_table();
 const Table<FindingRow>& finding_table();
 const Table<CheckRow>& check_table();
 const Table<DetectorRow>& detector_table();
@@ -104,6 +105,7 @@ void each_table(Visit&& visit) {
   visit(fingerprint_table());
   visit(audit_table());
   visit(final_state_table());
+  visit(moment_table());
   visit(finding_table());
   visit(check_table());
   visit(detector_table());

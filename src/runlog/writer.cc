@@ -215,6 +215,20 @@ Status Writer::add(const packet::Note& note) {
   return insert(state_->db(), note_table(), {{segment(), who.rank, note.text}, {}});
 }
 
+Status Writer::add(const packet::MomentOf& moment) {
+  PRESUM_TRY(state_->begin());
+  const Identity& who = moment.header.identity;
+  const MomentRecord row{moment.moment, {segment(), who.module, who.shard}, who.replica};
+  PRESUM_TRY(insert(state_->db(), moment_table(), row, "INSERT OR REPLACE"));
+  PRESUM_ASSIGN(auto old, state_->db().prepare(
+                              "DELETE FROM moment WHERE segment=?1 AND module=?2 AND shard=?3 AND "
+                              "replica=?4 AND kind=2 AND step NOT IN (SELECT step FROM moment "
+                              "WHERE segment=?1 AND module=?2 AND shard=?3 AND replica=?4 AND "
+                              "kind=2 ORDER BY step DESC LIMIT 8)"));
+  old.with(segment(), who.module, who.shard, who.replica);
+  return old.run();
+}
+
 Status Writer::add(StepRecord record) {
   PRESUM_TRY(state_->begin());
   return state_->write_step(std::move(record));

@@ -39,6 +39,8 @@ class Writer {
 
   Status add(const packet::Hello& hello);
   Status add(const packet::Note& note);
+  // Of a worker's saved moments the last eight are kept.
+  Status add(const packet::MomentOf& moment);
   Status add(StepRecord record);
 
   // The findings and checks of one model of this segment, in place of those given before.

@@ -67,13 +67,19 @@ Steps::Steps(ObserverOptions options, Settings settings, std::shared_ptr<const L
       cadence_(settings.every, settings.reduced_every),
       on_host_(settings.on_host),
       layout_(std::move(layout)),
-      gradients_(*layout_, worker_.sketch_size()) {}
+      gradients_(*layout_, worker_.sketch_size()),
+      moments_(*layout_) {}
 
 Packet Steps::note(bool final, std::uint64_t sent, std::uint64_t dropped, std::string_view text,
                    std::uint64_t clock, std::vector<FingerprintValue> fingerprints) const {
   FinalState state{.optimizer_steps = clock, .states = {}, .fingerprints = std::move(fingerprints)};
   if (final) state.states = contents_.report.states;
   return worker_.note(final, sent, dropped, text, std::move(state));
+}
+
+Packet Steps::moment() {
+  return packet::encode(packet::MomentOf{.header = {.identity = worker_.identity()},
+                                         .moment = moments_.take(machine_.next().reductions)});
 }
 
 // ---- events

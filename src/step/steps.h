@@ -14,6 +14,7 @@
 #include "step/ended_step.h"
 #include "step/gradients.h"
 #include "step/machine.h"
+#include "step/moments.h"
 #include "step/optimizers.h"
 #include "step/passes.h"
 #include "step/worker.h"
@@ -149,6 +150,9 @@ class Steps {
   }
   Contents& contents() { return contents_; }
   const Layout& layout() const { return *layout_; }
+  Moments& moments() { return moments_; }
+  // Of what moments() was told; it stands before the next step.
+  Packet moment();
 
   // ---- a program that says itself where a step begins and ends
 
@@ -174,6 +178,7 @@ class Steps {
   Machine machine_;
   Gradients gradients_;
   Contents contents_;
+  Moments moments_;
   std::deque<EndedStep> ended_;
   ForwardsReached reached_;
   std::uint64_t windows_ = 0;

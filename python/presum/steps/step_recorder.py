@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -33,7 +33,7 @@ from presum.torch_events.hooks import Hook, OptimizerHook, in_optimizer_step
 from presum.torch_events.losses import Scalar, kept_value
 from presum.torch_events.taps import TAPS, EngineRun
 
-ASIDE = ("lost gradients", "rounded updates")
+ASIDE = ("lost gradients", "rounded updates", "moments")
 NORMS_SAMPLED = 25  # one norm in so many is held against the gradients' own
 READ_NOTHING, READ_SUMS, READ_ARRIVALS = range(3)  # what Observer.pass_begins returns
 log = logging.getLogger("presum")
@@ -62,6 +62,7 @@ class StepRecorder:
         self._aside = Families(ASIDE, setup.note).call  # an error in one of these ends it alone
         self._turn = OptimizerTurn(setup, source)
         self._rounded = RoundedUpdates()
+        self._moments = setup.moments
         self._recomputation = None if setup.verify_every is None else Recomputation(setup)
         self._forwards = ForwardPasses(setup, source.inner(), self._turn)
         self._reader = GradientReader(setup)
@@ -108,7 +109,23 @@ class StepRecorder:
     def _hooks_of(self, optimizer: Optimizer, number: int) -> list[Any]:
         before = Hook(self, self._before_optimizer_step)
         after = OptimizerHook(self, self._after_optimizer_step, number)
-        return [optimizer.register_step_pre_hook(before), optimizer.register_step_post_hook(after)]
+        saves = Hook(self, self._saves)
+        return [
+            optimizer.register_step_pre_hook(before),
+            optimizer.register_step_post_hook(after),
+            optimizer.register_state_dict_pre_hook(saves),
+        ]
+
+    def _saves(self, _optimizer: Optimizer) -> None:
+        """The program takes the state of its optimiser."""
+        if in_backward() or in_optimizer_step() or self.observer.in_window or self._moments is None:
+            return
+        self._tell_moment(self._moments.saved)
+
+    def _tell_moment(self, take: Callable[[], bytes | None]) -> None:
+        packet = self._aside("moments", take)
+        if packet is not None:
+            self.setup.send(packet)
 
     @property
     def hooked(self) -> bool:
@@ -246,6 +263,8 @@ class StepRecorder:
         self._thread = threading.get_ident()
         takes = self.observer.enter_module()
         self._send_ended()
+        if takes and self._moments is not None:
+            self._tell_moment(self._moments.begins)
         if takes:
             self._fingerprints.before_step(self.observer.turn, on_host=self.setup.on_host)
 

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a training stands: before its first forward pass, and when a program takes its optimiser's
+state, as it does for a checkpoint. A run that continues is held against these."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from presum._core import Observer
+from presum.devices.gradient_pass import DTYPES, dense, fingerprint
+from presum.devices.readable import is_distributed, readable
+from presum.fingerprints.families import WORD
+from presum.fingerprints.rng import RngStates
+from presum.fingerprints.states import SHARDED_STATE, elements, shard_of
+
+LOOKED_AT = 8  # parameters of an optimiser, for its count of steps
+SPACING = 50.0  # between two moments, over the time that one takes
+
+
+class Moments:
+    """Of one model. Waits for its device: a checkpoint does as well."""
+
+    def __init__(
+        self,
+        observer: Observer,
+        parameters: Sequence[weakref.ref[nn.Parameter]],
+        optimizers: Sequence[weakref.ref[Optimizer]],
+        device: torch.device,
+        *,
+        tells_whole: bool,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``tells_whole``: what is not sharded is told here, as all workers have the same."""
+        self._observer = observer
+        self._parameters = parameters
+        self._optimizers = optimizers
+        self._generators = RngStates(device)
+        self._tells_whole = tells_whole
+        self._clock = clock
+        self._next = -math.inf
+        self._begun = False
+
+    def begins(self) -> bytes | None:
+        """The packet of the first time; later nothing."""
+        if self._begun:
+            return None
+        self._begun = True
+        return self._take(saved=False)
+
+    def saved(self) -> bytes | None:
+        """Nothing where the last one was a moment ago: a program may take its state each step."""
+        begin = self._clock()
+        if begin < self._next:
+            return None
+        packet = self._take(saved=True)
+        self._next = self._clock() + SPACING * (self._clock() - begin)
+        return packet
+
+    def _take(self, *, saved: bool) -> bytes:
+        alive = [o for held in self._optimizers if (o := held()) is not None]
+        self._observer.begin_moment(saved, _steps_of(alive), _rate_of(alive))
+        for kind, value in self._generators():
+            self._observer.moment_generator(kind, int(value))
+        classes = {base.__name__ for one in alive for base in type(one).__mro__}
+        stateful = alive if classes.isdisjoint(SHARDED_STATE) else []
+        for index, held in enumerate(self._parameters):
+            parameter = held()
+            if parameter is None or not (self._tells_whole or is_distributed(parameter)):
+                continue
+            self._tell(index, parameter)
+            for block in _states_of(parameter, stateful):
+                self._observer.moment_state(index, int(fingerprint(block)) & WORD)
+        return self._observer.moment()
+
+    def _tell(self, index: int, parameter: torch.Tensor) -> None:
+        shard = shard_of(parameter)
+        local: Any = parameter
+        local = local._local_tensor if is_distributed(parameter) else parameter
+        plain = readable(local.detach())
+        if shard is None or plain is None:
+            return
+        block = dense(plain)
+        dtype = DTYPES.get(block.dtype)
+        if dtype is None or not block.is_cpu:
+            told = elements(block)
+            if told is not None:
+                squares = float(block.double().square().sum())
+                value = int(fingerprint(told)) & WORD
+                self._observer.moment_sums(index, value, squares, block.numel(), shard)
+            return
+        first = _first_of(parameter)
+        in_order = first is not None and block.is_contiguous()
+        self._observer.moment_parameter(
+            index, block.data_ptr(), block.numel(), dtype, first or 0, shard, in_order
+        )
+
+
+def _states_of(parameter: nn.Parameter, optimizers: Sequence[Optimizer]) -> Iterator[torch.Tensor]:
+    for optimizer in optimizers:
+        state = optimizer.state.get(parameter, {})
+        for key in sorted(state, key=str):
+            if isinstance(state[key], torch.Tensor) and shard_of(state[key]) is not None:
+                tensor: Any = state[key]
+                local = tensor._local_tensor if is_distributed(tensor) else tensor
+                block = elements(local)
+                if block is not None:
+                    yield block
+
+
+def _first_of(parameter: Any) -> int | None:
+    """The place of this rank's first element; None where its elements do not lie side by side."""
+    if not is_distributed(parameter):
+        return 0
+    from torch.distributed.tensor import Shard
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    cut = [p for p in parameter.placements if not p.is_replicate()]
+    if any(type(p) is not Shard or p.dim != 0 for p in cut):
+        return None
+    shape, mesh = parameter.shape, parameter.device_mesh
+    _, offset = compute_local_shape_and_global_offset(shape, mesh, parameter.placements)
+    row = math.prod(shape[1:])
+    return int(offset[0]) * row if offset else 0
+
+
+def _steps_of(optimizers: Sequence[Optimizer]) -> float:
+    """The largest count of steps that one of them keeps; 0 before its first step, NaN where none
+    keeps one."""
+    counts = [count for optimizer in optimizers for count in _counted(optimizer)]
+    return max(counts, default=math.nan)
+
+
+def _counted(optimizer: Optimizer) -> Iterator[float]:
+    if not optimizer.state and _counts(optimizer):
+        yield 0.0
+    for state in itertools.islice(optimizer.state.values(), LOOKED_AT):
+        step = state.get("step") if isinstance(state, dict) else None
+        if isinstance(step, (int, float)):
+            yield float(step)
+        elif isinstance(step, torch.Tensor) and step.numel() == 1:
+            yield float(step)
+
+
+def _counts(optimizer: Optimizer) -> bool:
+    """Whether it will count its steps, of those that torch has."""
+    return type(optimizer).__name__ in COUNTING
+
+
+COUNTING = frozenset(
+    ("Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adadelta", "Adagrad", "RMSprop", "ASGD", "Rprop")
+)
+
+
+def _rate_of(optimizers: Sequence[Optimizer]) -> float:
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            rate = group.get("lr")
+            if isinstance(rate, (int, float, torch.Tensor)):
+                return float(rate)
+    return math.nan

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "diagnose/pass_draws.h"
+
+#include <algorithm>
+
+#include "diagnose/sampler.h"
+
+namespace presum::diagnose {
+namespace {
+
+constexpr std::size_t kDraws = std::size_t{1} << 24;
+constexpr std::uint64_t kLength = std::uint64_t{1} << 27;
+
+}  // namespace
+
+void PassDraws::see(const StepRecord& record) {
+  const std::size_t before = count_;
+  for (const WorkerRecord& worker : record.workers) see(worker, record.step);
+  if (record.workers.size() < record.workers_expected) known_ = false;
+  if (count_ > before) rows_at_once_ = std::max<std::uint64_t>(rows_at_once_, count_ - before);
+}
+
+void PassDraws::see(const WorkerRecord& worker, std::uint64_t step) {
+  using enum FingerprintKind;
+  const std::uint64_t* pass = worker.fingerprint_of(kDataPass);
+  const std::uint64_t* batch = worker.fingerprint_of(kDataBatch);
+  const std::uint64_t* length = worker.fingerprint_of(kDataLength);
+  if (pass == nullptr || batch == nullptr || length == nullptr || *length > kLength) {
+    known_ = known_ && ended_;
+    return;
+  }
+  if (pass_ && *pass > *pass_ && which_ == Which::kFirst) ended_ = true;
+  if (!pass_ || (*pass > *pass_ && which_ == Which::kLast)) {
+    *this = PassDraws(which_);
+    pass_ = *pass;
+    length_ = *length;
+    data_ = data_of(worker);
+  }
+  if (*pass != *pass_ || (ended_ && which_ == Which::kFirst && *pass > *pass_)) return;
+  const std::uint64_t first =
+      *batch + 1 - std::min<std::uint64_t>(*batch + 1, worker.micro_batches);
+  const auto [at, fresh] = batch_.try_emplace(worker.replica, first);
+  const bool gap = !fresh && first != at->second;
+  const bool late = fresh && which_ == Which::kLast && first > 0;
+  at->second = *batch + 1;
+  const bool indexed = !worker.indices.empty() && worker.indices.size() < kIndicesMax &&
+                       worker.indices.size() >= worker.samples.rows &&
+                       std::ranges::max(worker.indices) < length_;
+  known_ = known_ && !gap && !late && indexed && data_of(worker) == data_ &&
+           count_ + worker.indices.size() <= kDraws;
+  if (!known_) return;
+  count_ += worker.indices.size();
+  draws_.emplace_back(step, worker.indices);
+}
+
+SampleSet PassDraws::before(std::uint64_t step, std::uint64_t& draws) const {
+  SampleSet out(length_);
+  draws = 0;
+  for (const auto& [at, indices] : draws_) {
+    if (at >= step) continue;
+    draws += indices.size();
+    for (const std::uint64_t index : indices) out.insert(index);
+  }
+  return out;
+}
+
+}  // namespace presum::diagnose

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which samples all workers together drew in one pass over the data.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "diagnose/data_coverage.h"
+#include "presum/step_record.h"
+
+namespace presum::diagnose {
+
+// Of the first pass that it sees, or of the last one. By index: at most 2^24 draws of one data set;
+// beyond, and where indices are missing or there are several data sets, nothing is known.
+class PassDraws {
+ public:
+  enum class Which : std::uint8_t { kFirst, kLast };
+  explicit PassDraws(Which which) : which_(which) {}
+
+  // REQUIRES: ascending steps.
+  void see(const StepRecord& record);
+  // Every draw of it, from its first batch on where it is the last pass.
+  bool known() const { return known_ && !draws_.empty(); }
+  // Another pass has begun.
+  bool ended() const { return ended_; }
+  std::uint64_t pass() const { return pass_.value_or(0); }
+  std::uint64_t length() const { return length_; }
+  // What a batch of each worker accounts for.
+  std::uint64_t slack() const { return 2 * rows_at_once_; }
+  // Draws at steps below this one; `draws` counts them.
+  SampleSet before(std::uint64_t step, std::uint64_t& draws) const;
+
+ private:
+  void see(const WorkerRecord& worker, std::uint64_t step);
+
+  Which which_;
+  std::optional<std::uint64_t> pass_;
+  bool known_ = true;
+  bool ended_ = false;
+  std::uint64_t length_ = 0;
+  std::uint64_t data_ = 0;
+  std::uint64_t rows_at_once_ = 0;  // of all workers, in a step
+  std::size_t count_ = 0;
+  std::map<std::uint32_t, std::uint64_t> batch_;  // by replica: the one after its last
+  std::vector<std::pair<std::uint64_t, std::vector<std::uint64_t>>> draws_;  // by step
+};
+
+}  // namespace presum::diagnose

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// resume-mismatch.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "diagnose/pass_draws.h"
+#include "diagnose/roster.h"
+#include "diagnose/signal_log.h"
+#include "diagnose/step_context.h"
+#include "presum/step_record.h"
+
+namespace presum::diagnose {
+
+// What the earlier segments of a run left of one model.
+struct Left {
+  std::vector<MomentRecord> saved;           // by replica and step; the latest segment's last
+  std::uint32_t workers = 0;                 // in the segment of the last of them
+  PassDraws draws{PassDraws::Which::kLast};  // of the pass that was interrupted
+};
+
+// Holds a run that continues against what it left: weights, optimiser state, random generators,
+// samples of the pass that was interrupted, settings. Where a program stands is told by its
+// optimiser's own count of steps: one that begins at 0 starts anew, and is not judged.
+class Resume {
+ public:
+  void left(Left left) { left_ = std::move(left); }
+  void begins(const Identity& who, const Moment& moment, const Roster& roster, SignalLog& log);
+  void update(const StepContext& context, SignalLog& log);
+  void farewell(std::uint32_t rank, const FinalState& last, const Roster& roster, SignalLog& log);
+
+ private:
+  // Moments of all workers at one step.
+  using Workers = std::map<std::uint32_t, const Moment*>;  // by replica
+
+  std::optional<std::uint64_t> matching(SignalLog& log) const;  // the index in saved of the last
+  Workers saved_with(const MomentRecord& one) const;
+  void judge(const Roster& roster, SignalLog& log);
+  bool judge_weights(const Workers& then, const Workers& now, const Roster& roster, SignalLog& log);
+  void judge_generators(const Workers& then, const Workers& now, const Roster& roster,
+                        SignalLog& log) const;
+  void judge_settings(const Workers& then, SignalLog& log) const;
+  void judge_draws(SignalLog& log);
+  Signal signal_of(std::uint64_t key, Blame blame) const;
+  Blame everyone() const;
+
+  std::optional<Left> left_;
+  std::map<std::uint32_t, Moment> begun_;         // by replica
+  std::map<std::uint32_t, std::uint32_t> ranks_;  // likewise
+  std::uint64_t saved_at_ = 0;         // optimiser steps, of the moment that it goes on from
+  std::optional<std::uint64_t> step_;  // of the run that was left, at that moment
+  bool judged_ = false;
+  PassDraws draws_{PassDraws::Which::kFirst};
+  bool drawn_ = false;  // the first pass was judged
+  std::uint64_t last_step_ = 0;
+};
+
+}  // namespace presum::diagnose

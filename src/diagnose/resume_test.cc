@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "diagnose/resume.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "diagnose/testing.h"
+
+namespace presum::diagnose {
+namespace {
+
+constexpr std::uint32_t kWorkers = 4;
+constexpr std::uint64_t kSavedAt = 50;
+
+MomentGroup group(std::uint64_t id, float value, std::uint64_t state = 7) {
+  MomentGroup out{.id = id,
+                  .elements = 4,
+                  .squares = 4.0 * static_cast<double>(value) * static_cast<double>(value),
+                  .parameters = 100 + static_cast<std::uint64_t>(1000 * value),
+                  .optimizer = state};
+  out.sketch.assign(4, value);
+  return out;
+}
+
+Moment moment(Moment::Kind kind, double steps, std::uint32_t replica) {
+  Moment out{.kind = kind,
+             .step = kind == Moment::Kind::kSaved ? kSavedAt : 0,
+             .optimizer_steps = steps,
+             .learning_rate = 0.1};
+  out.generators = {{1, 10 + std::uint64_t{replica}}};
+  if (replica == 0) out.groups = {group(1, 1), group(2, 2), group(3, 3)};
+  return out;
+}
+
+std::vector<MomentRecord> saved(double steps, std::uint64_t step = kSavedAt) {
+  std::vector<MomentRecord> out;
+  for (std::uint32_t r = 0; r < kWorkers; ++r) {
+    MomentRecord one{moment(Moment::Kind::kSaved, steps, r), {1, 0, 0}, r};
+    one.step = step;
+    out.push_back(one);
+  }
+  return out;
+}
+
+class Continued {
+ public:
+  Continued() {
+    left_.saved = saved(50);
+    left_.workers = kWorkers;
+  }
+
+  template <class Change>
+  Continued& begins(const Change& change, double steps = 50, std::uint32_t workers = kWorkers) {
+    if (!given_) rule_.left(left_);
+    given_ = true;
+    for (std::uint32_t r = 0; r < workers; ++r) {
+      Moment one = moment(Moment::Kind::kBegun, steps, r);
+      change(one, r);
+      rule_.begins({.replica = r, .rank = r, .replicas = workers}, one, roster_, log_);
+    }
+    return *this;
+  }
+  Left& left() { return left_; }
+  std::vector<Signal> found() const { return log_.signals(); }
+  CheckRecord state() const { return log_.record(Check::kResumeMismatch); }
+  Resume& rule() { return rule_; }
+  SignalLog& log() { return log_; }
+  const Roster& roster() const { return roster_; }
+
+ private:
+  Left left_;
+  bool given_ = false;
+  Resume rule_;
+  Roster roster_;
+  SignalLog log_;
+};
+
+constexpr auto kNothing = [](Moment&, std::uint32_t) {};
+
+std::string text_of(const Signal& signal, const std::string& name) {
+  for (const auto& [key, value] : signal.evidence) {
+    if (key != name) continue;
+    const auto* text = std::get_if<std::string>(&value);
+    return text == nullptr ? "number" : *text;
+  }
+  return "";
+}
+
+double number_of(const Signal& signal, const std::string& name) {
+  for (const auto& [key, value] : signal.evidence) {
+    if (key == name && std::holds_alternative<double>(value)) return std::get<double>(value);
+    if (key == name) return static_cast<double>(std::get<std::int64_t>(value));
+  }
+  return kNaN;
+}
+
+TEST(Resume, WhatGoesOnAsItWasLeftPasses) {
+  Continued run;
+  EXPECT_TRUE(run.begins(kNothing).found().empty());
+  EXPECT_EQ(run.state().state, CheckRecord::State::kPassed);
+}
+
+TEST(Resume, OtherWeightsAreNamedWithTheirDistance) {
+  Continued run;
+  run.begins([](Moment& m, std::uint32_t r) {
+    if (r == 0) m.groups[1] = group(2, 2.02F);
+  });
+  ASSERT_EQ(run.found().size(), 1U);
+  const Signal found = run.found().front();
+  EXPECT_EQ(found.severity, Severity::kCritical);
+  EXPECT_NE(found.title.find("other weights than were saved after 50 optimiser steps"),
+            std::string::npos);
+  EXPECT_TRUE(found.everyone);
+  EXPECT_NEAR(number_of(found, "percent_apart"), 1, 0.01);
+  EXPECT_EQ(number_of(found, "layers_of"), 3);
+}
+
+TEST(Resume, AnotherCheckpointIsRecognised) {
+  Continued run;
+  auto earlier = saved(40, 40);
+  earlier.front().groups = {group(1, 4), group(2, 5), group(3, 6)};
+  run.left().saved.insert(run.left().saved.begin(), earlier.begin(), earlier.end());
+  run.begins([&](Moment& m, std::uint32_t r) {
+    if (r == 0) m.groups = earlier.front().groups;
+  });
+  ASSERT_EQ(run.found().size(), 1U);
+  EXPECT_EQ(text_of(run.found().front(), "as_saved_after"), "40 optimiser steps");
+}
+
+TEST(Resume, AnotherOptimiserStateIsNamed) {
+  Continued run;
+  run.begins([](Moment& m, std::uint32_t r) {
+    if (r == 0) m.groups[2] = group(3, 3, 8);
+  });
+  ASSERT_EQ(run.found().size(), 1U);
+  EXPECT_NE(run.found().front().title.find("another optimiser state"), std::string::npos);
+}
+
+TEST(Resume, RanksWithOtherGeneratorsThanTheRest) {
+  Continued run;
+  run.begins([](Moment& m, std::uint32_t r) {
+    if (r == 2) m.generators = {{1, 99}};
+  });
+  ASSERT_EQ(run.found().size(), 1U);
+  EXPECT_EQ(run.found().front().ranks, Ranks{2});
+  EXPECT_EQ(run.found().front().severity, Severity::kWarning);
+  Continued all;
+  all.begins([](Moment& m, std::uint32_t) { m.generators = {{1, 99}}; });
+  EXPECT_TRUE(all.found().empty()) << "a loader may have drawn";
+}
+
+TEST(Resume, AWarmStartIsNotJudged) {
+  Continued run;
+  run.begins(
+      [](Moment& m, std::uint32_t r) {
+        if (r == 0) m.groups[0] = group(1, 9);
+      },
+      0);
+  EXPECT_TRUE(run.found().empty());
+  EXPECT_EQ(run.state().state, CheckRecord::State::kNotPossible);
+}
+
+TEST(Resume, AtAnotherStepNothingIsKnown) {
+  Continued run;
+  EXPECT_TRUE(run.begins(kNothing, 51).found().empty());
+  EXPECT_EQ(run.state().state, CheckRecord::State::kNotPossible);
+}
+
+TEST(Resume, WithoutACountTheWeightsTell) {
+  Continued run;
+  run.left().saved = saved(kNaN);
+  run.begins(
+      [](Moment& m, std::uint32_t r) {
+        if (r == 0) m.groups[2] = group(3, 3, 8);
+      },
+      kNaN);
+  ASSERT_EQ(run.found().size(), 1U) << "the weights are those that were saved, the state is not";
+  Continued other;
+  other.left().saved = saved(kNaN);
+  other.begins(
+      [](Moment& m, std::uint32_t r) {
+        if (r == 0) m.groups[2] = group(3, 4);
+      },
+      kNaN);
+  EXPECT_TRUE(other.found().empty());
+}
+
+TEST(Resume, AnotherNumberOfWorkersAndRateAreInformation) {
+  Continued run;
+  run.begins([](Moment& m, std::uint32_t) { m.learning_rate = 0.01; }, 50, 2);
+  ASSERT_EQ(run.found().size(), 1U);
+  EXPECT_EQ(run.found().front().severity, Severity::kInfo);
+  EXPECT_EQ(text_of(run.found().front(), "settings_changed"),
+            "4 to 2 workers; learning rate 0.1 to 0.01");
+}
+
+TEST(Resume, ShardsOfOtherSizesAddUp) {
+  Continued run;
+  run.left().saved = saved(50);
+  for (MomentRecord& one : run.left().saved) {
+    one.groups = {group(1, static_cast<float>(one.replica) + 1)};
+    one.groups.front().shard = one.replica + 1;
+  }
+  const auto resharded = [](float more) {
+    return [more](Moment& m, std::uint32_t r) {
+      m.groups = {group(1, r == 0 ? 3 : 7 + more)};  // 1 + 2, 3 + 4
+      m.groups.front().shard = 11 + r;
+      m.groups.front().elements = 8;
+      m.groups.front().squares = r == 0 ? 4.0 * (1 + 4) : 4.0 * (9 + 16);
+    };
+  };
+  run.begins(resharded(0), 50, 2);
+  ASSERT_EQ(run.found().size(), 1U) << "the number of workers";
+  EXPECT_EQ(run.found().front().severity, Severity::kInfo);
+  Continued off;
+  off.left().saved = run.left().saved;
+  off.begins(resharded(1), 50, 2);
+  EXPECT_EQ(off.found().front().severity, Severity::kCritical);
+}
+
+TEST(Resume, ARunThatContinuesNothingIsNotPossible) {
+  Resume rule;
+  SignalLog log;
+  const Roster roster;
+  rule.begins({.replicas = 1}, moment(Moment::Kind::kBegun, 5, 0), roster, log);
+  EXPECT_TRUE(log.signals().empty());
+  EXPECT_EQ(log.record(Check::kResumeMismatch).state, CheckRecord::State::kNotPossible);
+}
+
+// ---- samples
+
+constexpr std::uint64_t kLength = 640;
+constexpr std::uint64_t kBatch = 2;  // of each worker
+
+// The worker's samples at a batch of a pass: 8 in all, in order.
+StepRecord step_of(std::uint64_t step, std::uint64_t pass, std::uint64_t batch,
+                   std::uint64_t first_index) {
+  StepRecord record = HealthyRun({.workers = kWorkers}).step(step);
+  for (std::uint32_t r = 0; r < kWorkers; ++r) {
+    WorkerRecord& w = record.workers[r];
+    w.micro_batches = 1;
+    w.indices.clear();
+    for (std::uint64_t i = 0; i < kBatch; ++i) {
+      w.indices.push_back((first_index + kBatch * r + i) % kLength);
+    }
+    w.samples.rows = kBatch;
+    set(w, FingerprintKind::kDataPass, pass);
+    set(w, FingerprintKind::kDataBatch, batch);
+    set(w, FingerprintKind::kDataLength, kLength);
+  }
+  return record;
+}
+
+// A pass of 80 steps was left at step 50 of it, saved at 40; the new run draws from `index` on in
+// `steps` steps, and then begins another pass.
+std::vector<Signal> goes_on(std::uint64_t index, std::uint64_t steps) {
+  Continued run;
+  Left& left = run.left();
+  left.saved = saved(50, 120);
+  for (std::uint64_t s = 0; s < 50; ++s) left.draws.see(step_of(80 + s, 1, s, 8 * s));
+  run.begins(kNothing);
+  const detect::StepAlarms alarms;
+  for (std::uint64_t s = 0; s <= steps; ++s) {
+    const bool next = s == steps;
+    const StepRecord record = step_of(s, next ? 1 : 0, next ? 0 : s, index + 8 * s);
+    const auto read = batches(record);
+    run.rule().update({record, read, alarms, run.roster()}, run.log());
+  }
+  return run.found();
+}
+
+TEST(Resume, APassThatGoesOnWhereItWasSavedIsQuiet) { EXPECT_TRUE(goes_on(8 * 40, 40).empty()); }
+
+TEST(Resume, SamplesThatAreReplayedAndLostAreCounted) {
+  const auto found = goes_on(8 * 20, 40);  // 20 to 59: 20 steps again, 20 never
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_EQ(found.front().severity, Severity::kWarning);
+  EXPECT_EQ(number_of(found.front(), "samples_again"), 160);
+  EXPECT_EQ(number_of(found.front(), "samples_never"), 160);
+  EXPECT_EQ(number_of(found.front(), "of_samples"), 640);
+}
+
+TEST(Resume, APassThatBeginsAnewIsInformation) {
+  const auto found = goes_on(0, 80);
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_EQ(found.front().severity, Severity::kInfo);
+  EXPECT_EQ(number_of(found.front(), "samples_again"), 320);
+}
+
+}  // namespace
+}  // namespace presum::diagnose

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "step/moments.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <utility>
+
+#include "base/hash.h"
+#include "base/try.h"
+#include "observe/gradient_pass.h"
+#include "packet/packet.h"
+
+namespace presum::step {
+namespace {
+
+constexpr std::uint64_t kMomentSeed = 0x70726573756D6D6FULL;
+
+}  // namespace
+
+void Moments::begin(Moment::Kind kind, double optimizer_steps, double learning_rate) {
+  moment_ = {.kind = kind, .optimizer_steps = optimizer_steps, .learning_rate = learning_rate};
+  groups_.assign(layout_->gradient_groups(), {});
+}
+
+void Moments::generator(std::uint32_t kind, std::uint64_t value) {
+  moment_.generators.push_back({kind, value});
+}
+
+Result<Moments::Group*> Moments::group_of(ParameterId id, bool has_data) {
+  if (id >= layout_->parameters().size() || !has_data || groups_.empty()) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("a moment of unknown parameter {} or without data", id));
+  }
+  Group& group = groups_[layout_->parameters()[id].group];
+  group.told = true;
+  return &group;
+}
+
+Status Moments::parameter(ParameterId id, const void* data, std::size_t count, Dtype dtype,
+                          std::uint64_t first, std::uint32_t shard, bool in_order) {
+  PRESUM_ASSIGN(Group * group, group_of(id, data != nullptr || count == 0));
+  std::array<float, packet::kLayerSketch> sketch{};
+  const observe::SketchSpan into{.values = sketch.data(),
+                                 .size = packet::kLayerSketch,
+                                 .seed = splitmix64(kMomentSeed ^ layout_->parameters()[id].id)};
+  const bool whole = first == 0;
+  const GradientSums sums =
+      observe::gradient_pass(data, count, dtype, whole ? into : observe::SketchSpan{});
+  if (!whole) observe::sketch_part(data, count, dtype, first, into);
+  PRESUM_TRY(parameter_sums(id, sums.fingerprint, sums.sum_squares, count, shard));
+  group->whole = group->whole && in_order;
+  group->of.sketch.resize(sketch.size());
+  for (std::size_t i = 0; i < sketch.size(); ++i) group->of.sketch[i] += sketch[i];
+  return {};
+}
+
+Status Moments::parameter_sums(ParameterId id, std::uint64_t fingerprint, double squares,
+                               std::uint64_t elements, std::uint32_t shard) {
+  PRESUM_ASSIGN(Group * group, group_of(id, true));
+  MomentGroup& of = group->of;
+  of.parameters += mix64(fingerprint ^ layout_->parameters()[id].id);
+  of.squares += squares;
+  of.elements += elements;
+  of.shard = shard == 0 || of.shard == 0 ? of.shard | shard : of.shard;
+  return {};
+}
+
+Status Moments::state(ParameterId id, std::uint64_t fingerprint) {
+  PRESUM_ASSIGN(Group * group, group_of(id, true));
+  group->of.optimizer += mix64(fingerprint ^ layout_->parameters()[id].id);
+  return {};
+}
+
+Moment Moments::take(std::uint64_t step) {
+  Moment out = std::exchange(moment_, {});
+  out.step = step;
+  for (std::size_t g = 0; g < groups_.size() && out.groups.size() < packet::kLayersMax; ++g) {
+    Group& group = groups_[g];
+    if (!group.told) continue;
+    if (!group.whole) group.of.sketch.clear();
+    group.of.id = layout_->groups()[g].id;
+    out.groups.push_back(std::move(group.of));
+  }
+  groups_.clear();
+  return out;
+}
+
+}  // namespace presum::step

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "presum/dtype.h"
+#include "presum/records.h"
+#include "presum/status.h"
+#include "step/layout.h"
+
+namespace presum::step {
+
+// Where one worker's training stands: its model and what the optimiser keeps of it, group by group
+// (docs/packet_format.md, "Moments"). Not synchronised; memory is borrowed for the call.
+class Moments {
+ public:
+  explicit Moments(const Layout& layout) : layout_(&layout) {}
+
+  // Forgets what was told of the one before.
+  void begin(Moment::Kind kind, double optimizer_steps, double learning_rate);
+  void generator(std::uint32_t kind, std::uint64_t value);
+  // This worker's elements of a parameter, from `first` on, and which shard they are. Without
+  // `in_order` they do not lie as in the parameter, and its group has no sketch.
+  // Errors (kInvalidArgument): an unknown parameter, no data.
+  Status parameter(ParameterId id, const void* data, std::size_t count, Dtype dtype,
+                   std::uint64_t first, std::uint32_t shard, bool in_order);
+  // The same where they are not in host memory.
+  Status parameter_sums(ParameterId id, std::uint64_t fingerprint, double squares,
+                        std::uint64_t elements, std::uint32_t shard);
+  // A tensor that the optimiser keeps of a parameter.
+  Status state(ParameterId id, std::uint64_t fingerprint);
+  // The groups of which anything was told. `step`: the one to come.
+  Moment take(std::uint64_t step);
+
+ private:
+  struct Group {
+    MomentGroup of;
+    bool told = false;
+    bool whole = true;  // its sketch holds all of it
+  };
+  Result<Group*> group_of(ParameterId id, bool has_data);
+
+  const Layout* layout_;
+  Moment moment_;
+  std::vector<Group> groups_;
+};
+
+}  // namespace presum::step
