@@ -338,6 +338,7 @@ LASTING = {
         "fingerprints",
         "forwards",
         "aside",
+        "moments",
         "turn",
         "rounded",
         "recomputation",

@@ -43,6 +43,7 @@ from packet_decoder import (
 )
 from presum._core import (
     Aggregator,
+    Moments,
     audit_compare,
     canonical_name,
     fingerprint_kinds,
@@ -620,7 +621,12 @@ def test_every_section_the_library_writes_is_documented() -> None:
     observer.audit(audit_compare([place], DTYPES["f32"], 1, 1, place)["record"])
     for reduced in (False, True):
         report(observer, 0, struct.pack("<f", 1), "f32", reduced=reduced)
+    moments = Moments(observer)
+    moments.begin(saved=True, optimizer_steps=3.0, learning_rate=0.5)
+    moments.generator(1, 11)
+    moments.parameter(0, place, 1, 0, first=0, shard=0, in_order=True)
     packets = [observer.hello(), end_step(observer), observer.note(True, 0, 0, "")]
+    packets.append(moments.packet())
     written = {kind for packet in packets for kind in decode(packet).sections}
     _, rows, *_ = tables(section(PACKET_FORMAT, "## Sections"))
     documented = {int(kind) for kind, *_ in rows if kind.isdigit()}
@@ -697,7 +703,7 @@ REFUSED: dict[str, Change] = {
     ),
     "another magic": lambda p: patched(p, 0, b"X"),
     "version 2": lambda p: patched(p, 4, b"\x02"),
-    "kind 4": lambda p: patched(p, 6, b"\x04"),
+    "kind 5": lambda p: patched(p, 6, b"\x05"),
     "65,537 replicas": lambda p: patched(p, 44, struct.pack("<I", 65_537)),
     "a replica outside its world": lambda p: patched(p, 44, struct.pack("<I", 1)),
     "more than 16 MiB": lambda p: p + section_bytes(200, bytes(16 << 20)),

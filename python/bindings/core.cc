@@ -30,6 +30,7 @@ NB_MODULE(_core, m) {
   nanobind::set_leak_warnings(false);
   m.attr("__version__") = presum::version();
   presum::python::bind_observer(m);
+  presum::python::bind_moments(m);
   presum::python::bind_rows(m);
   presum::python::bind_aggregator(m);
   presum::python::bind_runlog(m);

@@ -75,15 +75,6 @@ void gradient_part(Steps& o, ParameterId id, std::uintptr_t address, std::size_t
   }));
 }
 
-void moment_parameter(Steps& o, ParameterId id, std::uintptr_t address, std::size_t count,
-                      std::uint8_t dtype, std::uint64_t first, std::uint32_t shard, bool in_order) {
-  const auto* data = memory_at<const void>(address, count);
-  unwrap(without_gil([&] {
-    return o.moments().parameter(id, data, count, static_cast<Dtype>(dtype), first, shard,
-                                 in_order);
-  }));
-}
-
 template <class To>
 void gradient_sums(To& to, ParameterId id, std::uint64_t elements, bool reduced, double sum_squares,
                    double max_abs, std::uint64_t nonfinite, std::uint64_t fingerprint,
@@ -259,7 +250,6 @@ void bind_events(nb::class_<Steps>& steps) {
       .def_prop_ro("optimizer_steps_done", nb::overload_cast<>(&Steps::optimizer_steps, nb::const_))
       .def("closed", &Steps::closed)
       .def_prop_ro("steps", &Steps::steps)
-      .def_prop_ro("dropped_windows", &Steps::dropped_windows)
       .def("take_ended", &Steps::take_ended);
 }
 
@@ -323,37 +313,6 @@ void bind_observer(nb::module_& m) {
       .def(
           "layer_unknown", [](Steps& o, ParameterId id) { o.gradients().layer_unknown(id); },
           nb::arg("parameter"))
-      .def(
-          "begin_moment",
-          [](Steps& o, bool saved, double optimizer_steps, double learning_rate) {
-            o.moments().begin(saved ? Moment::Kind::kSaved : Moment::Kind::kBegun, optimizer_steps,
-                              learning_rate);
-          },
-          nb::arg("saved"), nb::arg("optimizer_steps"), nb::arg("learning_rate"))
-      .def(
-          "moment_generator",
-          [](Steps& o, std::uint32_t kind, std::uint64_t value) {
-            o.moments().generator(kind, value);
-          },
-          nb::arg("kind"), nb::arg("value"))
-      .def("moment_parameter", &moment_parameter, nb::arg("parameter"), nb::arg("address"),
-           nb::arg("count"), nb::arg("dtype"), nb::arg("first"), nb::arg("shard"),
-           nb::arg("in_order"))
-      .def(
-          "moment_sums",
-          [](Steps& o, ParameterId id, std::uint64_t fingerprint, double squares,
-             std::uint64_t elements, std::uint32_t shard) {
-            unwrap(o.moments().parameter_sums(id, fingerprint, squares, elements, shard));
-          },
-          nb::arg("parameter"), nb::arg("fingerprint"), nb::arg("squares"), nb::arg("elements"),
-          nb::arg("shard"))
-      .def(
-          "moment_state",
-          [](Steps& o, ParameterId id, std::uint64_t fingerprint) {
-            unwrap(o.moments().state(id, fingerprint));
-          },
-          nb::arg("parameter"), nb::arg("fingerprint"))
-      .def("moment", [](Steps& o) { return to_bytes(o.moment()); })
       .def(
           "sketch_seed",
           [](const Steps& o, ParameterId id, std::uint64_t step) {

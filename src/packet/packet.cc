@@ -479,8 +479,10 @@ bool read_groups(SectionReader& body, std::vector<MomentGroup>& groups) {
                                        .parameters = body.get<std::uint64_t>(),
                                        .optimizer = body.get<std::uint64_t>(),
                                        .shard = body.get<std::uint32_t>()};
-                     if (body.get<std::uint32_t>() != 0) group.sketch.resize(kLayerSketch);
+                     const bool sketched = body.get<std::uint32_t>() != 0;
+                     group.sketch.resize(kLayerSketch);
                      for (float& value : group.sketch) value = body.get<float>();
+                     if (!sketched) group.sketch.clear();
                      return group;
                    }) &&
          distinct(groups, [](const MomentGroup& group) { return group.id; });
@@ -645,7 +647,9 @@ Packet encode(const MomentOf& of) {
       w.put(group.optimizer);
       w.put(group.shard);
       w.put(std::uint32_t{!group.sketch.empty()});
-      w.put_bytes(std::as_bytes(std::span(group.sketch)));
+      for (std::size_t i = 0; i < kLayerSketch; ++i) {
+        w.put(i < group.sketch.size() ? group.sketch[i] : 0.0F);
+      }
     }
   });
   return std::move(encoder).finish();

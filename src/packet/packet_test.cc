@@ -44,6 +44,15 @@ Step sample_step() {
              .division = Division::kBeforeMultiply,
              .repeat = Repeat::kDifferent,
              .ulps = UlpPercentiles{1, 2, 30, 4096}};
+  s.layers = {{.id = 5,
+               .elements = 9,
+               .part = 4,
+               .fingerprint = 6,
+               .squares = 2.5,
+               .shard = 3,
+               .kept = true}};
+  s.layers.front().own[7] = 0.5F;
+  s.layers.front().reduced[255] = -0.25F;
   s.mean_dot = -0.75;
   s.gram.resize(36);
   for (std::size_t i = 0; i < s.gram.size(); ++i) s.gram[i] = static_cast<double>(i) / 4;
@@ -93,6 +102,13 @@ TEST(Packet, StepSurvivesTheRoundTrip) {
   EXPECT_EQ(d.samples.thinned, 2U);
   EXPECT_EQ(d.samples.hashes, s.samples.hashes);
   EXPECT_EQ(d.indices, s.indices);
+  ASSERT_EQ(d.layers.size(), 1U);
+  EXPECT_EQ(d.layers[0].part, 4U);
+  EXPECT_EQ(d.layers[0].squares, 2.5);
+  EXPECT_EQ(d.layers[0].shard, 3U);
+  EXPECT_TRUE(d.layers[0].kept);
+  EXPECT_EQ(d.layers[0].own, s.layers[0].own);
+  EXPECT_EQ(d.layers[0].reduced, s.layers[0].reduced);
   EXPECT_EQ(d.mean_dot, -0.75);
   EXPECT_EQ(d.gram, s.gram);
   EXPECT_EQ(encode(d).bytes, encode(s).bytes);
@@ -506,6 +522,42 @@ TEST(Packet, HostileBytesNeverCrash) {
     for (auto& b : bytes) b = static_cast<std::byte>(random());
     EXPECT_FALSE(decode(bytes));
   }
+}
+
+TEST(Packet, AMomentComesBackAsItWas) {
+  MomentOf sent{.header = sample_step().header};
+  sent.moment = {.kind = Moment::Kind::kSaved,
+                 .step = 30,
+                 .optimizer_steps = 29,
+                 .learning_rate = 0.5,
+                 .generators = {{1, 11}, {3, 33}}};
+  sent.moment.groups = {{.id = 5, .elements = 4, .squares = 2.5, .parameters = 6, .shard = 3},
+                        {.id = 7, .optimizer = 8}};
+  sent.moment.groups[1].sketch.assign(kLayerSketch, 0.25F);
+  const auto message = decode(encode(sent).bytes);
+  ASSERT_TRUE(message);
+  const Moment& got = std::get<MomentOf>(*message).moment;
+  EXPECT_EQ(got.kind, Moment::Kind::kSaved);
+  EXPECT_EQ(got.step, 30U);
+  EXPECT_EQ(got.optimizer_steps, 29);
+  EXPECT_EQ(got.learning_rate, 0.5);
+  ASSERT_EQ(got.generators.size(), 2U);
+  EXPECT_EQ(got.generators[1].value, 33U);
+  ASSERT_EQ(got.groups.size(), 2U);
+  EXPECT_EQ(got.groups[0].squares, 2.5);
+  EXPECT_EQ(got.groups[0].shard, 3U);
+  EXPECT_TRUE(got.groups[0].sketch.empty());
+  EXPECT_EQ(got.groups[1].sketch, sent.moment.groups[1].sketch);
+}
+
+TEST(Packet, AMomentOfNoKnownKindOrWithAGroupTwiceIsDamaged) {
+  MomentOf sent{.header = sample_step().header};
+  sent.moment.kind = static_cast<Moment::Kind>(3);
+  EXPECT_FALSE(decode(encode(sent).bytes));
+  sent.moment.kind = Moment::Kind::kBegun;
+  EXPECT_TRUE(decode(encode(sent).bytes));
+  sent.moment.groups = {{.id = 5}, {.id = 5}};
+  EXPECT_FALSE(decode(encode(sent).bytes));
 }
 
 }  // namespace

@@ -31,6 +31,11 @@ struct Contents {
   bool rows_known = true;
   std::optional<std::uint64_t> row_sum;  // of their hashes, and of what lies beside them
 
+  // The first pass does. `held`: as `over`; `stepped`: as `after_step`.
+  void begins(const Number& held, bool stepped) {
+    over = held;
+    after_step = stepped;
+  }
   void fingerprint(std::uint32_t kind, std::uint64_t value);
   void samples(std::span<const std::uint64_t> hashes);
   void indices(std::span<const std::uint64_t> indices);

@@ -10,6 +10,7 @@
 #include "base/try.h"
 #include "observe/gradient_pass.h"
 #include "packet/packet.h"
+#include "step/steps.h"
 
 namespace presum::step {
 namespace {
@@ -84,6 +85,11 @@ Moment Moments::take(std::uint64_t step) {
   }
   groups_.clear();
   return out;
+}
+
+Packet Moments::packet(const Steps& of) {
+  return packet::encode(packet::MomentOf{.header = {.identity = of.identity()},
+                                         .moment = take(of.next().reductions)});
 }
 
 }  // namespace presum::step

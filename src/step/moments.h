@@ -6,11 +6,14 @@
 #include <vector>
 
 #include "presum/dtype.h"
+#include "presum/packet.h"
 #include "presum/records.h"
 #include "presum/status.h"
 #include "step/layout.h"
 
 namespace presum::step {
+
+class Steps;
 
 // Where one worker's training stands: its model and what the optimiser keeps of it, group by group
 // (docs/packet_format.md, "Moments"). Not synchronised; memory is borrowed for the call.
@@ -33,6 +36,8 @@ class Moments {
   Status state(ParameterId id, std::uint64_t fingerprint);
   // The groups of which anything was told. `step`: the one to come.
   Moment take(std::uint64_t step);
+  // Likewise, as the packet of a worker whose next step it stands before.
+  Packet packet(const Steps& of);
 
  private:
   struct Group {

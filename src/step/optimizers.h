@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <set>
+#include <utility>
 
 #include "presum/records.h"
 
@@ -11,7 +12,8 @@ namespace presum::step {
 // The steps of a model's optimisers: those of all of them after one pass count as one.
 class Optimizers {
  public:
-  explicit Optimizers(bool known) : known_(known) {}
+  // `one`: a single one steps all parameters.
+  Optimizers(bool known, bool one) : known_(known), one_(one) {}
 
   bool known() const { return known_; }
   bool in_step() const { return in_step_; }
@@ -31,13 +33,18 @@ class Optimizers {
     }
     stepped_.insert(which);
   }
+  // The first pass of a window. Whether a step has taken the gradient of the window before, of all
+  // parameters.
+  bool window_begins() { return std::exchange(steps_before_, steps_) < steps_ && one_; }
   void fail() { in_step_ = false; }
   void pass_ended() { stepped_.clear(); }
 
  private:
   bool known_;
+  bool one_;
   bool in_step_ = false;
   std::uint64_t steps_ = 0;
+  std::uint64_t steps_before_ = 0;   // when the window before began
   std::set<std::uint64_t> stepped_;  // since the last pass
 };
 

@@ -62,24 +62,17 @@ Result<Steps> Steps::create(ObserverOptions options, const std::vector<Parameter
 
 Steps::Steps(ObserverOptions options, Settings settings, std::shared_ptr<const Layout> layout)
     : worker_(std::move(options)),
-      optimizers_(settings.knows_optimizer),
-      one_optimizer_(settings.one_optimizer),
+      optimizers_(settings.knows_optimizer, settings.one_optimizer),
       cadence_(settings.every, settings.reduced_every),
       on_host_(settings.on_host),
       layout_(std::move(layout)),
-      gradients_(*layout_, worker_.sketch_size()),
-      moments_(*layout_) {}
+      gradients_(*layout_, worker_.sketch_size()) {}
 
 Packet Steps::note(bool final, std::uint64_t sent, std::uint64_t dropped, std::string_view text,
                    std::uint64_t clock, std::vector<FingerprintValue> fingerprints) const {
   FinalState state{.optimizer_steps = clock, .states = {}, .fingerprints = std::move(fingerprints)};
   if (final) state.states = contents_.report.states;
   return worker_.note(final, sent, dropped, text, std::move(state));
-}
-
-Packet Steps::moment() {
-  return packet::encode(packet::MomentOf{.header = {.identity = worker_.identity()},
-                                         .moment = moments_.take(machine_.next().reductions)});
 }
 
 // ---- events
@@ -168,11 +161,7 @@ bool Steps::enter_module() {
 Read Steps::pass_begins(const PassBeginning& how) {
   if (open()) forward();
   on(how.reduces ? Event::kReducingPass : Event::kPass);
-  if (machine_.passes() == 0) {
-    contents_.over = how.held;
-    contents_.after_step = one_optimizer_ && optimizers_.steps() > steps_before_;
-    steps_before_ = optimizers_.steps();
-  }
+  if (machine_.passes() == 0) contents_.begins(how.held, optimizers_.window_begins());
   // A pass that is not reduced is read where it may well be a step, at the cost of one that is.
   const bool may_be_a_step = how.reduces || machine_.unreduced() > 0 || !how.more_follow;
   const StepNumber number = machine_.number();

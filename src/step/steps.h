@@ -14,7 +14,6 @@
 #include "step/ended_step.h"
 #include "step/gradients.h"
 #include "step/machine.h"
-#include "step/moments.h"
 #include "step/optimizers.h"
 #include "step/passes.h"
 #include "step/worker.h"
@@ -137,7 +136,6 @@ class Steps {
   std::uint64_t optimizer_steps() const { return optimizers_.steps(); }
   void closed();
   std::uint64_t steps() const { return machine_.steps(); }
-  std::uint64_t dropped_windows() const { return machine_.dropped(); }
   // The oldest step that has ended.
   std::optional<EndedStep> take_ended();
   // Windows that were left so far, recorded or not: what is late of one has another count.
@@ -150,9 +148,7 @@ class Steps {
   }
   Contents& contents() { return contents_; }
   const Layout& layout() const { return *layout_; }
-  Moments& moments() { return moments_; }
-  // Of what moments() was told; it stands before the next step.
-  Packet moment();
+  StepNumber next() const { return machine_.next(); }
 
   // ---- a program that says itself where a step begins and ends
 
@@ -170,15 +166,12 @@ class Steps {
 
   Worker worker_;
   Optimizers optimizers_;
-  bool one_optimizer_;
-  std::uint64_t steps_before_ = 0;  // of the optimiser, when the window before began
   Cadence cadence_;
   bool on_host_;
   std::shared_ptr<const Layout> layout_;
   Machine machine_;
   Gradients gradients_;
   Contents contents_;
-  Moments moments_;
   std::deque<EndedStep> ended_;
   ForwardsReached reached_;
   std::uint64_t windows_ = 0;

@@ -248,7 +248,11 @@ SHAPES = [
     Shape("raises-early", raises_early),
     Shape("checkpoints-without-an-output", checkpoints_without_an_output),
     Shape("towers", towers),
-    Shape("engine-called-by-the-program", engine_called_by_the_program),
+    Shape(
+        "engine-called-by-the-program",
+        engine_called_by_the_program,
+        findings=frozenset({"lost-gradients"}),
+    ),
     Shape("gradients-kept-elsewhere", gradients_kept_elsewhere),
     Shape("penalties-by-hand", penalties_by_hand),
     Shape("scaled-before-both-passes", scaled_before_both_passes),

@@ -38,6 +38,7 @@ def train(
     torch.manual_seed(1 + dist.get_rank())
     with beside or contextlib.nullcontext(), presum.attach(model, optimizer=optimizer, run=run):
         for _ in range(STEPS):
+            optimizer.zero_grad()
             model(torch.randn(2, 4)).sum().backward()
             optimizer.step()
             time.sleep(pause)

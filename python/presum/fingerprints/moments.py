@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from presum._core import Moments as MomentsPacket
 from presum._core import Observer
 from presum.devices.gradient_pass import DTYPES, dense, fingerprint
 from presum.devices.readable import is_distributed, readable
@@ -40,7 +41,7 @@ class Moments:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``tells_whole``: what is not sharded is told here, as all workers have the same."""
-        self._observer = observer
+        self._told = MomentsPacket(observer)
         self._parameters = parameters
         self._optimizers = optimizers
         self._generators = RngStates(device)
@@ -67,9 +68,9 @@ class Moments:
 
     def _take(self, *, saved: bool) -> bytes:
         alive = [o for held in self._optimizers if (o := held()) is not None]
-        self._observer.begin_moment(saved, _steps_of(alive), _rate_of(alive))
+        self._told.begin(saved, _steps_of(alive), _rate_of(alive))
         for kind, value in self._generators():
-            self._observer.moment_generator(kind, int(value))
+            self._told.generator(kind, int(value))
         classes = {base.__name__ for one in alive for base in type(one).__mro__}
         stateful = alive if classes.isdisjoint(SHARDED_STATE) else []
         for index, held in enumerate(self._parameters):
@@ -78,8 +79,8 @@ class Moments:
                 continue
             self._tell(index, parameter)
             for block in _states_of(parameter, stateful):
-                self._observer.moment_state(index, int(fingerprint(block)) & WORD)
-        return self._observer.moment()
+                self._told.state(index, int(fingerprint(block)) & WORD)
+        return self._told.packet()
 
     def _tell(self, index: int, parameter: torch.Tensor) -> None:
         shard = shard_of(parameter)
@@ -95,11 +96,11 @@ class Moments:
             if told is not None:
                 squares = float(block.double().square().sum())
                 value = int(fingerprint(told)) & WORD
-                self._observer.moment_sums(index, value, squares, block.numel(), shard)
+                self._told.sums(index, value, squares, block.numel(), shard)
             return
         first = _first_of(parameter)
         in_order = first is not None and block.is_contiguous()
-        self._observer.moment_parameter(
+        self._told.parameter(
             index, block.data_ptr(), block.numel(), dtype, first or 0, shard, in_order
         )
 
@@ -144,9 +145,7 @@ def _counted(optimizer: Optimizer) -> Iterator[float]:
         yield 0.0
     for state in itertools.islice(optimizer.state.values(), LOOKED_AT):
         step = state.get("step") if isinstance(state, dict) else None
-        if isinstance(step, (int, float)):
-            yield float(step)
-        elif isinstance(step, torch.Tensor) and step.numel() == 1:
+        if isinstance(step, (int, float)) or (isinstance(step, torch.Tensor) and step.numel() == 1):
             yield float(step)
 
 
