@@ -15,10 +15,11 @@ namespace {
 
 constexpr std::size_t kSamples = std::size_t{1} << 18;
 constexpr std::uint32_t kMaxBits = 60;
-constexpr double kDoubled = 3;      // draws until it is a finding
-constexpr double kShare = 0.01;     // of all draws, where only row hashes are known
-constexpr double kOfOneRank = 0.9;  // of the doubled draws: then it is this rank
-constexpr double kAgain = 0.1;      // of them, that it drew after others
+constexpr double kDoubled = 3;        // draws until it is a finding
+constexpr double kShare = 0.01;       // of all draws, where only row hashes are known
+constexpr double kOfOneRank = 0.9;    // of the doubled draws: then it is this rank
+constexpr double kNearlyWhole = 0.9;  // of the data: then a pass may begin anew
+constexpr double kAgain = 0.1;        // of them, that it drew after others
 constexpr const char* kNoPass = "No data loader was found, so passes over the data are not known.";
 constexpr const char* kSharedRows =
     "The rows that were hashed are the same on all workers though their batches differ.";
@@ -92,6 +93,12 @@ std::vector<const WorkerRecord*> drawing(const StepRecord& record) {
 }
 
 std::int64_t whole(double count) { return std::llround(std::min(count, 9e18)); }
+
+// Whether most of the data was drawn in the pass.
+bool nearly_whole(const WorkerRecord& worker, const DataPass& pass) {
+  const auto length = static_cast<double>(value_or(worker, FingerprintKind::kDataLength, 0));
+  return static_cast<double>(pass.drawn()) >= kNearlyWhole * length;
+}
 
 }  // namespace
 
@@ -214,15 +221,20 @@ DataPass* Overlap::pass_of(const StepContext& context, const WorkerRecord& worke
 }
 
 // A loader that is made anew for each pass, over data that is made anew too, is always in its
-// first.
+// first. Not where it replays the pass's first batch before that has ended.
 void Overlap::begin_anew(const StepRecord& record) {
   std::vector<std::uint64_t> anew;
   for (const WorkerRecord& w : record.workers) {
     const std::uint64_t number = value_or(w, FingerprintKind::kDataPass, 0);
     const std::uint64_t batch = value_or(w, FingerprintKind::kDataBatch, 0);
     Place& place = places_[w.replica];
-    if (number == place.pass && batch < place.batch) anew.push_back(number);
-    place = {number, batch};
+    const std::uint64_t rows = value_or(w, FingerprintKind::kBatch, 0);
+    const bool first = batch + 1 == w.micro_batches;
+    const auto pass = std::ranges::find(passes_, number, &DataPass::number);
+    const bool replays = first && rows != 0 && rows == place.first_rows && pass != passes_.end() &&
+                         !nearly_whole(w, *pass);
+    if (number == place.pass && batch < place.batch && !replays) anew.push_back(number);
+    place = {number, batch, first ? rows : place.first_rows};
   }
   for (DataPass& pass : passes_) {
     if (std::ranges::find(anew, pass.number()) == anew.end()) continue;

@@ -93,6 +93,7 @@ class Overlap {
   struct Place {
     std::uint64_t pass = 0;
     std::uint64_t batch = 0;
+    std::uint64_t first_rows = 0;  // of its first step in a pass, all of them
   };
   void begin_anew(const StepRecord& record);
   void draw(const StepContext& context, const WorkerRecord& worker, DataPass& pass) const;

@@ -23,6 +23,8 @@ constexpr const char* kUncounted =
     "The optimiser does not count its steps, and the weights are none that were saved.";
 constexpr const char* kNotSaved =
     "Nothing was saved at this number of optimiser steps while presum watched.";
+constexpr const char* kAnotherModel =
+    "The run was continued with another model: no layer has the name of one that was saved.";
 constexpr const char* kNoPass = "The samples of the pass that was interrupted are not known.";
 
 // Parameters of one group, of all workers that told them: shards add up.
@@ -200,6 +202,9 @@ void Resume::judge(const Roster& roster, SignalLog& log) {
   const Workers then = saved_with(one);
   Workers now;
   for (const auto& [replica, moment] : begun_) now[replica] = &moment;
+  if (parameters_apart(model_of(then), model_of(now)).of == 0) {
+    return log.cannot(Check::kResumeMismatch, kAnotherModel);
+  }
   step_ = one.step;
   log.checked(Check::kResumeMismatch);
   if (judge_weights(then, now, roster, log)) judge_generators(then, now, roster, log);

@@ -163,6 +163,15 @@ TEST(Resume, AWarmStartIsNotJudged) {
   EXPECT_EQ(run.state().state, CheckRecord::State::kNotPossible);
 }
 
+TEST(Resume, AnotherModelIsNotJudged) {
+  Continued run;
+  run.begins([](Moment& m, std::uint32_t r) {
+    if (r == 0) m.groups = {group(91, 1), group(92, 2)};
+  });
+  EXPECT_TRUE(run.found().empty());
+  EXPECT_EQ(run.state().state, CheckRecord::State::kNotPossible);
+}
+
 TEST(Resume, AtAnotherStepNothingIsKnown) {
   Continued run;
   EXPECT_TRUE(run.begins(kNothing, 51).found().empty());

@@ -306,6 +306,7 @@ TEST(Packet, DefaultSizeIsWithinItsBound) {
   s.indices.resize(kSamples);
   s.mean_dot = kNaN;
   s.gram.clear();
+  s.layers.clear();
   const std::size_t bound = 16 * 1024 + 64 * kGroups + 2048;
   EXPECT_LE(encode(s).bytes.size(), bound);
   s.states.resize(2 * kGroups);

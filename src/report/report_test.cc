@@ -63,7 +63,7 @@ TEST(Page, DamageIsAnError) {
   TempFolder folder;
   {
     RunOnDisk run(folder / "run", "text", 4);
-    for (std::uint64_t s = 0; s < 200; ++s) run.add(step_record(run.segment(), s, 4));
+    for (std::uint64_t s = 0; s < 600; ++s) run.add(step_record(run.segment(), s, 4));
     run.log();
   }
   const auto file = folder / "run" / "presum.db";

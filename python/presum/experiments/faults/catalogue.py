@@ -55,6 +55,7 @@ _CLASSIFIERS: Models = (
 )
 _SHARDED: Models = (replace(_LM, sharding="fsdp2"),)
 _REPLICATED: Models = _with(_TRAINED, sharding="hsdp")
+_CONTINUED = _with(_BOTH, continued=True, epoch_steps=20, steps=33)
 _LAYERED: Models = (*_BOTH, *_SHARDED)
 _SHARDED_FOURS = _with(_LAYERED, micro_batches=4)
 _EPISODES: Models = (_POLICY, replace(_POLICY, dropout=0.1))
@@ -1136,6 +1137,56 @@ _STATES = (
         severity="critical",
         ranks="all",
         within=2,
+    ),
+    _fault(
+        "resumed-with-other-weights",
+        "OtherWeights",
+        "resume-mismatch",
+        "a run goes on with one layer of another checkpoint",
+        severity="critical",
+        on=_CONTINUED,
+        ranks="all",
+        within=0,
+    ),
+    _fault(
+        "resumed-with-other-moments",
+        "OlderState",
+        "resume-mismatch",
+        "a run goes on with its weights, and without the optimiser's moments",
+        severity="critical",
+        on=_CONTINUED,
+        ranks="all",
+        within=0,
+    ),
+    _fault(
+        "resumed-with-anothers-generator",
+        "OthersGenerator",
+        "resume-mismatch",
+        "one rank goes on with another random generator than it had saved",
+        severity="warning",
+        thread="NVIDIA/Megatron-LM#6858",
+        on=_CONTINUED,
+        within=0,
+    ),
+    _fault(
+        "resumed-in-another-order",
+        "OtherOrder",
+        "resume-mismatch",
+        "a run goes on in the middle of a pass in another order: samples come again, or never",
+        severity="warning",
+        on=_CONTINUED,
+        ranks="all",
+        within=20,
+    ),
+    _fault(
+        "resumed-from-the-beginning",
+        "PassAnew",
+        "resume-mismatch",
+        "a run begins the pass anew in which it was interrupted",
+        severity="info",
+        on=_CONTINUED,
+        ranks="all",
+        within=25,
     ),
     _fault(
         "lost-optimizer-state-of-a-shard",

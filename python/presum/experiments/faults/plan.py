@@ -32,6 +32,7 @@ class Configuration:
     augmentation: str = ""  # numpy, python: whose random numbers mask a token; noise: in the model
     token_weighted: bool = False
     sharding: str = ""  # fsdp2, hsdp (of two replicas); else DDP
+    continued: bool = False  # it is interrupted, and goes on from a checkpoint
     fingerprints: bool = True
     audit_every: int | None = None
     verify_every: int | None = None

@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from presum._core import Aggregator
 from presum.experiments.faults.injectors import injector
+from presum.experiments.faults.injectors.continued import Continued
 from presum.experiments.faults.plan import Case, Plan
 from presum.experiments.faults.sightings import SIGHTINGS, Sighting, mark_done
 from presum.experiments.faults.training import Training
@@ -73,7 +74,8 @@ def run_all(plan: Plan) -> None:
 def _run(plan: Plan, case: Case, progress: Progress) -> None:
     """One case. The barrier keeps ranks from attaching to a run that others still close."""
     progress.start(case.folder)
-    kind = injector(case.injector) if case.injector else Training
+    plain = Continued if case.configuration.continued else Training
+    kind = injector(case.injector) if case.injector else plain
     training = kind(case, plan.corpus, seed=plan.seed + case.seed_offset)
     dist.barrier()
     training.run(plan.out / case.folder, tick=progress.step)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from presum.experiments.faults.injectors import (
     accumulation,
+    continued,
     gradients,
     hardware,
     randomness,
@@ -19,7 +20,17 @@ from presum.experiments.faults.injectors import (
 if TYPE_CHECKING:
     from presum.experiments.faults.training import Training
 
-_MODULES = (accumulation, hardware, samples, randomness, settings, reductions, states, gradients)
+_MODULES = (
+    accumulation,
+    continued,
+    hardware,
+    samples,
+    randomness,
+    settings,
+    reductions,
+    states,
+    gradients,
+)
 
 
 def injector(name: str) -> type[Training]:
