@@ -68,7 +68,7 @@ class Moments:
 
     def _take(self, *, saved: bool) -> bytes:
         alive = [o for held in self._optimizers if (o := held()) is not None]
-        self._told.begin(saved, _steps_of(alive), _rate_of(alive))
+        self._told.begin(saved, steps_of(alive), _rate_of(alive))
         for kind, value in self._generators():
             self._told.generator(kind, int(value))
         classes = {base.__name__ for one in alive for base in type(one).__mro__}
@@ -133,7 +133,7 @@ def _first_of(parameter: Any) -> int | None:
     return int(offset[0]) * row if offset else 0
 
 
-def _steps_of(optimizers: Sequence[Optimizer]) -> float:
+def steps_of(optimizers: Sequence[Optimizer]) -> float:
     """The largest count of steps that one of them keeps; 0 before its first step, NaN where none
     keeps one."""
     counts = [count for optimizer in optimizers for count in _counted(optimizer)]

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import itertools
+import math
+import struct
+import weakref
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from observers import make_observer
+from presum.fingerprints.moments import Moments, steps_of
+
+HOST = torch.device("cpu")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 0.01  # each moment takes as long
+        return self.now
+
+
+def moments_of(
+    model: nn.Module, optimizer: torch.optim.Optimizer | None = None, *, whole: bool = True
+) -> tuple[Moments, Clock]:
+    names = [(name, p.numel(), "") for name, p in model.named_parameters()]
+    observer = make_observer(names)
+    clock = Clock()
+    optimizers = [] if optimizer is None else [weakref.ref(optimizer)]
+    parameters = [weakref.ref(p) for p in model.parameters()]
+    return Moments(observer, parameters, optimizers, HOST, tells_whole=whole, clock=clock), clock
+
+
+def sections(packet: bytes | None) -> dict[int, bytes]:
+    assert packet is not None
+    found, at = {}, 56
+    while at < len(packet):
+        kind, _, length = struct.unpack_from("<HHI", packet, at)
+        found[kind] = packet[at + 8 : at + 8 + length]
+        at += 8 + length
+    return found
+
+
+def head(packet: bytes | None) -> tuple[Any, ...]:
+    return struct.unpack("<IQdd", sections(packet)[21])
+
+
+def groups(packet: bytes | None) -> list[tuple[Any, ...]]:
+    return list(struct.iter_unpack("<QQdQQII256f", sections(packet)[22]))
+
+
+def stepped(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> None:
+    for _ in range(steps):
+        sum(p.sum() for p in model.parameters()).backward()  # type: ignore[union-attr]
+        optimizer.step()
+
+
+def test_it_begins_once() -> None:
+    moments, _ = moments_of(nn.Linear(2, 2))
+    kind, step, counted, rate = head(moments.begins())
+    assert (kind, step) == (1, 0) and math.isnan(counted) and math.isnan(rate)
+    assert moments.begins() is None
+
+
+def test_a_saved_moment_holds_counts_rates_sums_and_generators() -> None:
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.25)
+    stepped(model, optimizer, 3)
+    moments, _ = moments_of(model, optimizer)
+    packet = moments.saved()
+    assert head(packet)[0] == 2 and head(packet)[2:] == (3.0, 0.25)
+    both = groups(packet)
+    assert sum(g[1] for g in both) == 6
+    squares = sum(float(p.detach().double().square().sum()) for p in model.parameters())
+    assert sum(g[2] for g in both) == pytest.approx(squares)
+    assert all(g[4] != 0 and g[6] == 1 for g in both), "optimiser state, and a sketch"
+    assert len(sections(packet)[6]) >= 24, "generators of torch and of Python"
+
+
+def test_what_differs_is_what_changed() -> None:
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.AdamW(model.parameters())
+    stepped(model, optimizer, 1)
+
+    def now() -> list[tuple[Any, ...]]:
+        return groups(moments_of(model, optimizer)[0].saved())
+
+    before = now()
+    assert now() == before
+    optimizer.state[model.bias]["exp_avg"].add_(1)
+    state = now()
+    assert [a[:4] for a in state] == [b[:4] for b in before]
+    assert sum(a[4] != b[4] for a, b in zip(state, before, strict=True)) == 1
+    with torch.no_grad():
+        model.weight.add_(0.5)
+    assert sum(a[3] != b[3] for a, b in zip(now(), state, strict=True)) == 1
+
+
+def test_saving_at_each_step_takes_a_fiftieth_of_the_time_at_most() -> None:
+    moments, clock = moments_of(nn.Linear(2, 2))
+    taken = []
+    for _ in range(500):
+        clock.now += 0.05
+        begin = clock.now
+        if moments.saved() is not None:
+            taken.append(begin)
+    assert len(taken) > 5
+    assert min(b - a for a, b in itertools.pairwise(taken)) >= 50 * 0.01
+
+
+def test_what_others_have_as_well_is_left_to_them() -> None:
+    moments, _ = moments_of(nn.Linear(2, 2), whole=False)
+    assert 22 not in sections(moments.saved())
+
+
+def test_no_random_generator_and_no_gradient_is_touched() -> None:
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.Adam(model.parameters())
+    stepped(model, optimizer, 1)
+    moments, _ = moments_of(model, optimizer)
+    state, gradient = torch.get_rng_state(), model.weight.grad
+    moments.begins()
+    moments.saved()
+    assert torch.equal(torch.get_rng_state(), state) and model.weight.grad is gradient
+
+
+@pytest.mark.parametrize(
+    ("kind", "fresh", "after"),
+    [
+        (torch.optim.Adam, 0.0, 2.0),
+        (torch.optim.RMSprop, 0.0, 2.0),
+        (torch.optim.SGD, math.nan, math.nan),
+    ],
+)
+def test_steps_are_those_that_the_optimiser_counts(kind: Any, fresh: float, after: float) -> None:
+    model = nn.Linear(2, 2)
+    optimizer = kind(model.parameters(), lr=0.1)
+    assert steps_of([optimizer]) == pytest.approx(fresh, nan_ok=True)
+    stepped(model, optimizer, 2)
+    assert steps_of([optimizer]) == pytest.approx(after, nan_ok=True)

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs that go on after a restart, on real workers, are held against what they left."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import presum
+from workers.resume import BATCH, CASES, PASS, SAMPLES, SAVED, WORKERS
+
+QUIET = ["as-it-was", "killed", "warm-start", "another-model"]
+FOUND = {  # severity, ranks, of the title
+    "other-weights": ("critical", [0, 1], f"other weights than were saved after {SAVED} optimiser"),
+    "other-state": ("critical", [0, 1], "another optimiser state than was saved"),
+    "other-generator": ("warning", [1], "other random generators"),
+    "another-rate": ("info", [0, 1], "other settings"),
+    "another-order": ("warning", [0, 1], "did not go on where the pass"),
+    "pass-anew": ("info", [0, 1], "began the interrupted pass over the data anew"),
+}
+
+
+@pytest.fixture(scope="module")
+def runs(launch: Any, tmp_path_factory: Any) -> dict[str, Any]:
+    out = tmp_path_factory.mktemp("resume")
+    launch("resume", WORKERS, out, "killed")
+    done = launch("resume", WORKERS, out, "all")
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert "presum:" not in done.stderr
+    return {name: presum.load(out / name) for name in CASES}
+
+
+def of_resume(run: Any) -> list[Any]:
+    return [finding for finding in run.findings if finding.check == "resume-mismatch"]
+
+
+def test_every_case_is_expected() -> None:
+    assert {*QUIET, *FOUND} == set(CASES)
+
+
+@pytest.mark.parametrize("name", QUIET)
+def test_what_goes_on_as_it_should_is_quiet(runs: dict[str, Any], name: str) -> None:
+    assert [f for f in runs[name].findings if f.severity != "info"] == []
+    assert of_resume(runs[name]) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "state"),
+    [("as-it-was", "passed"), ("killed", "passed"), ("warm-start", "not-possible")],
+)
+def test_it_is_said_whether_it_was_judged(runs: dict[str, Any], name: str, state: str) -> None:
+    checks = runs[name].checks
+    assert list(runs[name].segments.segment) == [1, 2]
+    (found,) = checks[(checks.check == "resume-mismatch") & (checks.segment == 2)].state
+    assert found == state
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_what_differs_is_named(runs: dict[str, Any], name: str) -> None:
+    severity, ranks, title = FOUND[name]
+    (finding,) = of_resume(runs[name])
+    assert (finding.severity, finding.ranks, finding.segment) == (severity, ranks, 2)
+    assert title in finding.title
+
+
+def test_samples_that_come_again_and_never_are_counted(runs: dict[str, Any]) -> None:
+    (anew,) = of_resume(runs["pass-anew"])
+    drawn = (SAVED - PASS) * BATCH * WORKERS
+    assert anew.evidence["samples_again"] == drawn
+    (order,) = of_resume(runs["another-order"])
+    again, never = order.evidence["samples_again"], order.evidence["samples_never"]
+    assert again == never and 0 < again < drawn and order.evidence["of_samples"] == SAMPLES
+
+
+def test_the_distance_of_other_weights_is_told(runs: dict[str, Any]) -> None:
+    (finding,) = of_resume(runs["other-weights"])
+    assert 0.5 < finding.evidence["percent_apart"] <= 1.0
+    assert "2" in finding.evidence["layers"]
