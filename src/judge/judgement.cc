@@ -23,6 +23,12 @@ std::string why_insufficient(const Judgement& judgement) {
   for (const SegmentInfo& s : judgement.segments) {
     if (!s.incomplete.empty()) return "the record is " + incomplete_text(s);
   }
+  const bool open = !judgement.segments.empty() && !judgement.segments.back().closed;
+  if (coverage.steps_logged == 0 && open) {
+    return "no step was recorded: the recording has just begun, or its process died within a "
+           "second "
+           "of it";
+  }
   if (coverage.steps_logged == 0) {
     return "no step was recorded (was loss.backward() called after attach? torch.autograd.grad is "
            "not seen)";
