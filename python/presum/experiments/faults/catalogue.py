@@ -860,11 +860,10 @@ _REDUCTIONS = (
     _fault(
         "written-during-the-sum",
         "WrittenDuringTheSum",
-        "reduction-error",
+        "reduced-gradient-mismatch",
         "one rank writes to its buffer once more before it is summed",
-        ranks="all",
         begins=10,
-        within=5,
+        within=HASH_INTERVAL,
         on=_AUDITED,
     ),
     _fault(
@@ -1267,7 +1266,7 @@ _STATES = (
         "token-imbalance",
         "one rank makes half of the micro-batches of a step",
         on=_FOURS,
-        within=5,
+        within=25,
     ),
     _fault(
         "larger-batches",

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -40,14 +41,14 @@ class Flipping(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.state = {"flips": False}  # outlives what goes back to where it was
+        self.state = SimpleNamespace(flips=False)  # outlives what goes back to where it was
         self.of_gradient = False
 
     def forward(self, values: Tensor) -> Tensor:
         """Same shape as ``values``."""
-        if not self.state["flips"]:
+        if not self.state.flips:
             return values
-        self.state["flips"] = False
+        self.state.flips = False
         flipped: Tensor = Flips.apply(values, self.of_gradient)  # type: ignore[no-untyped-call]
         return flipped
 
@@ -65,7 +66,7 @@ class FlippedActivation(Training):
         return model
 
     def before_step(self) -> None:
-        self.flipping.state["flips"] = self.begun and self.is_culprit
+        self.flipping.state.flips = self.begun and self.is_culprit
 
 
 class FlippedGradient(FlippedActivation):
