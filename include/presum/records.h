@@ -126,10 +126,11 @@ struct MomentGroup {
 // Where a training stood: what a run that continues is held against.
 struct Moment {
   enum class Kind : std::uint32_t {
+    kUnknown = 0,
     kBegun = 1,  // before its first forward pass
     kSaved = 2,  // when the program took its optimiser's state
   };
-  Kind kind = Kind::kBegun;
+  Kind kind = Kind::kUnknown;
   std::uint64_t step = 0;         // the one to come
   double optimizer_steps = kNaN;  // as the optimiser itself counts them; NaN: it does not
   double learning_rate = kNaN;

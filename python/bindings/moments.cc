@@ -28,6 +28,12 @@ void parameter(Moments& m, ParameterId id, std::uintptr_t address, std::size_t c
   }));
 }
 
+void state_at(Moments& m, ParameterId id, std::uintptr_t address, std::size_t count,
+              std::uint32_t element_bytes) {
+  const auto* data = memory_at<const void>(address, count);
+  unwrap(without_gil([&] { return m.moments.state(id, data, count, element_bytes); }));
+}
+
 }  // namespace
 
 void bind_moments(nb::module_& m) {
@@ -64,6 +70,8 @@ void bind_moments(nb::module_& m) {
             unwrap(o.moments.state(id, fingerprint));
           },
           nb::arg("parameter"), nb::arg("fingerprint"))
+      .def("state_at", &state_at, nb::arg("parameter"), nb::arg("address"), nb::arg("count"),
+           nb::arg("element_bytes"))
       .def("packet", [](Moments& o) { return to_bytes(o.moments.packet(*o.steps)); });
 }
 

@@ -64,7 +64,7 @@ std::string usual_cause(double ratio, double workers, bool scaled) {
 Blame clip_alone(const StepContext& context) {
   std::vector<RankValue> held;
   for (const WorkerRecord& w : context.record.workers) {
-    held.push_back({std::isfinite(real(w, FingerprintKind::kClipNorm)) ? 1U : 0U, w.rank});
+    held.push_back({w.fingerprint_of(FingerprintKind::kClipNorm) != nullptr ? 1U : 0U, w.rank});
   }
   const Split clips = split(std::move(held));
   return clips.differs() ? clips.blame() : Blame{};

@@ -54,6 +54,27 @@ TEST(ClipNorm, AWrongNormIsNamedWithItsRatioAndUsualCause) {
       << "gradients that hold the factor still";
 }
 
+TEST(ClipNorm, ARankThatAloneClipsOrDoesNotIsNamed) {
+  const auto title = [](bool clips) {
+    Watched w;
+    w.play(0, 9, [&](StepRecord& r) {
+      clip(r);
+      for (WorkerRecord& one : r.workers) {
+        if ((one.rank == 2) == clips) continue;
+        std::erase_if(one.fingerprints, [](const FingerprintValue& f) {
+          return f.kind == static_cast<std::uint32_t>(Kind::kClipNorm);
+        });
+      }
+    });
+    EXPECT_EQ(w.ids(), Ids{"clip-norm"});
+    EXPECT_EQ(w.first().ranks, RankList{2});
+    EXPECT_EQ(w.first().severity, Severity::kCritical);
+    return w.first().title;
+  };
+  EXPECT_EQ(title(true), "Rank 2 clipped the gradients, and the others did not");
+  EXPECT_EQ(title(false), "Rank 2 did not clip the gradients, as the others did");
+}
+
 TEST(ClipNorm, AnotherLimitOnOneRankIsNamed) {
   Watched w;
   w.play(0, 9, [](StepRecord& r) {

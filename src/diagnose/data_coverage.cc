@@ -47,13 +47,6 @@ std::vector<std::string_view> names_of(std::string_view sampler) {
   return out;
 }
 
-bool deals_all(std::string_view sampler) {
-  const auto names = names_of(sampler);
-  return !names.empty() && std::ranges::all_of(names, [](std::string_view name) {
-    return std::ranges::find(kDealsAll, name) != kDealsAll.end();
-  });
-}
-
 // It goes on in the middle of a pass, as after a restart.
 bool skips(std::string_view sampler) { return sampler.find("Skip") != std::string_view::npos; }
 
@@ -62,6 +55,13 @@ std::uint64_t rows_of(const WorkerRecord& worker) {
 }
 
 }  // namespace
+
+bool deals_all(std::string_view sampler) {
+  const auto names = names_of(sampler);
+  return !names.empty() && std::ranges::all_of(names, [](std::string_view name) {
+    return std::ranges::find(kDealsAll, name) != kDealsAll.end();
+  });
+}
 
 // ---- sets
 

@@ -13,6 +13,10 @@
 
 namespace presum::diagnose {
 
+// Whether a sampler (its description) deals every sample, as torch's own and Accelerate's around
+// them do.
+bool deals_all(std::string_view sampler);
+
 // A bit for each sample of a data set.
 class SampleSet {
  public:

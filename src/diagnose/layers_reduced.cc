@@ -95,8 +95,12 @@ std::string layers_apart(const StepContext& context) {
 }
 
 bool LayersReduced::differ(const StepContext& context) {
-  const std::size_t well = exact(context);
-  return well > 0 && well < context.record.layers.size();
+  const auto& layers = context.record.layers;
+  if (layers.empty()) return false;
+  const double tolerance = tolerance_of(layers);
+  const auto off =
+      std::ranges::count_if(layers, [&](const LayerReduction& l) { return l.off > tolerance; });
+  return off > 0 && exact(context) > 0;
 }
 
 void LayersReduced::update(const StepContext& context, SignalLog& log) {

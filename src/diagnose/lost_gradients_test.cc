@@ -56,6 +56,12 @@ TEST(LostGradients, ATrainingThatUsesAllIsQuiet) {
   EXPECT_EQ(none.check("lost-gradients").state, State::kNotPossible);
 }
 
+TEST(LostGradients, WhatNothingClearsIsNamed) {
+  EXPECT_TRUE(says(title_of(Kind::kLeftOver, 1), "added each step's gradient"));
+  EXPECT_TRUE(says(title_of(Kind::kLeftOver, 1, 3), "{Ranks} added") ||
+              says(title_of(Kind::kLeftOver, 1, 3), "Rank 3 added"));
+}
+
 TEST(LostGradients, WhatIsLostIsCounted) {
   const std::string cleared = title_of(Kind::kPassesCleared, 3);
   EXPECT_TRUE(says(cleared, "3 of 4 micro-batches")) << cleared;

@@ -8,7 +8,7 @@
 namespace presum::diagnose {
 namespace {
 
-constexpr std::size_t kDraws = std::size_t{1} << 24;
+constexpr std::size_t kDraws = std::size_t{1} << 22;
 constexpr std::uint64_t kLength = std::uint64_t{1} << 27;
 
 }  // namespace
@@ -16,7 +16,7 @@ constexpr std::uint64_t kLength = std::uint64_t{1} << 27;
 void PassDraws::see(const StepRecord& record) {
   const std::size_t before = count_;
   for (const WorkerRecord& worker : record.workers) see(worker, record.step);
-  if (record.workers.size() < record.workers_expected) known_ = false;
+  if (record.workers.size() < record.workers_expected) forget();
   if (count_ > before) rows_at_once_ = std::max<std::uint64_t>(rows_at_once_, count_ - before);
 }
 
@@ -26,17 +26,25 @@ void PassDraws::see(const WorkerRecord& worker, std::uint64_t step) {
   const std::uint64_t* batch = worker.fingerprint_of(kDataBatch);
   const std::uint64_t* length = worker.fingerprint_of(kDataLength);
   if (pass == nullptr || batch == nullptr || length == nullptr || *length > kLength) {
-    known_ = known_ && ended_;
+    if (!ended_.contains(worker.replica)) forget();
     return;
   }
-  if (pass_ && *pass > *pass_ && which_ == Which::kFirst) ended_ = true;
+  if (pass_ && *pass > *pass_ && which_ == Which::kFirst) {
+    const std::uint64_t* ended = worker.fingerprint_of(kDataEnded);
+    const bool whole = ended != nullptr && *ended == *pass_ + 1;
+    broken_off_ = broken_off_ || (!whole && !ended_.contains(worker.replica));
+    if (whole) ended_.insert(worker.replica);
+    return;
+  }
   if (!pass_ || (*pass > *pass_ && which_ == Which::kLast)) {
+    const std::uint64_t passes = passes_;
     *this = PassDraws(which_);
+    passes_ = passes + 1;
     pass_ = *pass;
     length_ = *length;
     data_ = data_of(worker);
   }
-  if (*pass != *pass_ || (ended_ && which_ == Which::kFirst && *pass > *pass_)) return;
+  if (*pass != *pass_) return;
   const std::uint64_t first =
       *batch + 1 - std::min<std::uint64_t>(*batch + 1, worker.micro_batches);
   const auto [at, fresh] = batch_.try_emplace(worker.replica, first);
@@ -48,7 +56,7 @@ void PassDraws::see(const WorkerRecord& worker, std::uint64_t step) {
                        std::ranges::max(worker.indices) < length_;
   known_ = known_ && !gap && !late && indexed && data_of(worker) == data_ &&
            count_ + worker.indices.size() <= kDraws;
-  if (!known_) return;
+  if (!known_) return forget();
   count_ += worker.indices.size();
   draws_.emplace_back(step, worker.indices);
 }

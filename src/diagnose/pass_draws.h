@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -13,7 +14,7 @@
 
 namespace presum::diagnose {
 
-// Of the first pass that it sees, or of the last one. By index: at most 2^24 draws of one data set;
+// Of the first pass that it sees, or of the last one. By index: at most 2^22 draws of one data set;
 // beyond, and where indices are missing or there are several data sets, nothing is known.
 class PassDraws {
  public:
@@ -24,8 +25,21 @@ class PassDraws {
   void see(const StepRecord& record);
   // Every draw of it, from its first batch on where it is the last pass.
   bool known() const { return known_ && !draws_.empty(); }
-  // Another pass has begun.
-  bool ended() const { return ended_; }
+  // Another pass has begun on every worker, and on each a loader has come to this one's end.
+  bool ended() const { return known() && ended_.size() == batch_.size(); }
+  // Some worker broke it off.
+  bool broken_off() const { return broken_off_; }
+  // No pass was seen before it.
+  bool is_first() const { return passes_ <= 1; }
+  // The batch after the worker's last; 0 where it had none.
+  std::uint64_t next_batch(std::uint32_t replica) const {
+    const auto at = batch_.find(replica);
+    return at == batch_.end() ? 0 : at->second;
+  }
+  void forget() {
+    known_ = false;
+    draws_ = {};
+  }
   std::uint64_t pass() const { return pass_.value_or(0); }
   std::uint64_t length() const { return length_; }
   // What a batch of each worker accounts for.
@@ -39,7 +53,9 @@ class PassDraws {
   Which which_;
   std::optional<std::uint64_t> pass_;
   bool known_ = true;
-  bool ended_ = false;
+  bool broken_off_ = false;
+  std::uint64_t passes_ = 0;
+  std::set<std::uint32_t> ended_;  // replicas
   std::uint64_t length_ = 0;
   std::uint64_t data_ = 0;
   std::uint64_t rows_at_once_ = 0;  // of all workers, in a step

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/hash.h"
+#include "diagnose/sampler.h"
 #include "diagnose/text.h"
 
 namespace presum::diagnose {
@@ -23,8 +24,11 @@ constexpr const char* kUncounted =
     "The optimiser does not count its steps, and the weights are none that were saved.";
 constexpr const char* kNotSaved =
     "Nothing was saved at this number of optimiser steps while presum watched.";
-constexpr const char* kAnotherModel =
-    "The run was continued with another model: no layer has the name of one that was saved.";
+constexpr const char* kNotTold =
+    "What was saved at this number of optimiser steps is of another model, or was not told by all "
+    "ranks.";
+constexpr const char* kOwnGenerators =
+    "Save the states of the random generators of every rank, and load each rank's own.";
 constexpr const char* kNoPass = "The samples of the pass that was interrupted are not known.";
 
 // Parameters of one group, of all workers that told them: shards add up.
@@ -80,24 +84,29 @@ double distance(const Whole& a, const Whole& b) {
 
 struct Apart {
   std::vector<std::uint64_t> groups;
-  std::size_t of = 0;  // groups in both
+  std::size_t of = 0;  // groups that could be compared
   double squares = 0;  // of the distances
   double all = 0;      // of the parameters that differ
-  bool known = true;
+  bool known = true;   // the distances
 };
 
-bool same_parameters(const Whole& a, const Whole& b) {
-  if (a.shards == b.shards && a.elements == b.elements) return a.parameters == b.parameters;
-  return distance(a, b) <= kSame * std::sqrt(a.squares);
+// Where not all shards were told, or they are cut in another way and have no sketch, nothing.
+std::optional<bool> same_parameters(const Whole& a, const Whole& b) {
+  if (a.elements != b.elements) return std::nullopt;
+  if (a.shards == b.shards) return a.parameters == b.parameters;
+  const double apart = distance(a, b);
+  if (std::isnan(apart)) return std::nullopt;
+  return apart <= kSame * std::sqrt(a.squares);
 }
 
 Apart parameters_apart(const Model& then, const Model& now) {
   Apart out;
   for (const auto& [id, was] : then) {
     const auto is = now.find(id);
-    if (is == now.end()) continue;
+    const auto same = is == now.end() ? std::nullopt : same_parameters(was, is->second);
+    if (!same) continue;
     ++out.of;
-    if (same_parameters(was, is->second)) continue;
+    if (*same) continue;
     out.groups.push_back(id);
     const double d = distance(was, is->second);
     out.known = out.known && std::isfinite(d);
@@ -111,7 +120,10 @@ std::vector<std::uint64_t> states_apart(const Model& then, const Model& now) {
   std::vector<std::uint64_t> out;
   for (const auto& [id, was] : then) {
     const auto is = now.find(id);
-    if (is == now.end() || was.optimizer == 0 || was.shards != is->second.shards) continue;
+    if (is == now.end() || was.optimizer == 0 || was.shards != is->second.shards ||
+        was.elements != is->second.elements) {
+      continue;
+    }
     if (was.optimizer != is->second.optimizer) out.push_back(id);
   }
   return out;
@@ -130,6 +142,34 @@ bool same_generators(const Moment& a, const Moment& b) {
     const auto at = std::ranges::find(b.generators, g.kind, &FingerprintValue::kind);
     return at == b.generators.end() || at->value == g.value;
   });
+}
+
+// Replicas with other generators than they had. A loader may draw before the first forward pass:
+// only where some go on with what they left the others ought to as well.
+template <class Workers>
+std::vector<std::uint32_t> other_generators(const Workers& then, const Workers& now) {
+  std::vector<std::uint32_t> others;
+  for (const auto& [replica, moment] : now) {
+    const auto was = then.find(replica);
+    if (was == then.end() || was->second->generators.empty()) return {};
+    if (!same_generators(*was->second, *moment)) others.push_back(replica);
+  }
+  return others.size() < now.size() ? others : std::vector<std::uint32_t>();
+}
+
+// In words; empty where nothing did. `workers`: before, 0 where that is not known.
+std::string settings_changed(const Moment& was, const Moment& is, std::uint32_t workers,
+                             std::size_t workers_now) {
+  std::string changed;
+  if (workers != 0 && workers != workers_now) {
+    changed = fmt::format("{} to {} workers", workers, workers_now);
+  }
+  if (std::isfinite(was.learning_rate) && std::isfinite(is.learning_rate) &&
+      was.learning_rate != is.learning_rate) {
+    changed += fmt::format("{}learning rate {} to {}", changed.empty() ? "" : "; ",
+                           number(was.learning_rate), number(is.learning_rate));
+  }
+  return changed;
 }
 
 std::string steps_text(double steps) { return fmt::format("{:.0f} optimiser steps", steps); }
@@ -154,35 +194,42 @@ void Resume::begins(const Identity& who, const Moment& moment, const Roster& ros
                     SignalLog& log) {
   if (moment.kind != Moment::Kind::kBegun || judged_) return;
   if (!left_) return log.cannot(Check::kResumeMismatch, kNothing);
-  begun_[who.replica] = moment;
+  if (!begun_.try_emplace(who.replica, moment).second) return;
   ranks_[who.replica] = who.rank;
   if (begun_.size() < who.replicas) return;
   judged_ = true;
   judge(roster, log);
 }
 
-// Of the moments with as many optimiser steps the last; where steps are not counted, the last with
-// these weights.
-std::optional<std::uint64_t> Resume::matching(SignalLog& log) const {
+// Of the moments with as many optimiser steps the last that tells of layers; where steps are not
+// counted, the last with these weights.
+std::optional<std::size_t> Resume::matching(SignalLog& log) const {
   const double steps = begun_.begin()->second.optimizer_steps;
-  if (steps == 0) {
-    log.cannot(Check::kResumeMismatch, kAnew);
-    return std::nullopt;
-  }
+  const char* why = std::isnan(steps) ? kUncounted : steps == 0 ? kAnew : kNotSaved;
   Workers now;
   for (const auto& [replica, moment] : begun_) now[replica] = &moment;
-  for (std::size_t i = left_->saved.size(); i-- > 0;) {
+  const Model is = model_of(now);
+  const MomentRecord* looked = nullptr;
+  for (std::size_t i = steps == 0 ? 0 : left_->saved.size(); i-- > 0;) {
     const MomentRecord& one = left_->saved[i];
-    if (std::isnan(steps)) {
-      const Model then = model_of(saved_with(one));
-      const Apart apart = parameters_apart(then, model_of(now));
-      if (apart.of > 0 && apart.groups.empty()) return i;
-    } else if (one.optimizer_steps == steps) {
-      return i;
-    }
+    const bool again = looked != nullptr && looked->model == one.model && looked->step == one.step;
+    if (again || (!std::isnan(steps) && one.optimizer_steps != steps) || replayed_since(one))
+      continue;
+    looked = &one;
+    const Apart apart = parameters_apart(model_of(saved_with(one)), is);
+    why = kNotTold;
+    if (apart.of > 0 && (!std::isnan(steps) || apart.groups.empty())) return i;
   }
-  log.cannot(Check::kResumeMismatch, std::isnan(steps) ? kUncounted : kNotSaved);
+  log.cannot(Check::kResumeMismatch, why);
   return std::nullopt;
+}
+
+// Whether a later segment came by the moment's optimiser step again: its own state there may not
+// have been told.
+bool Resume::replayed_since(const MomentRecord& one) const {
+  return std::ranges::any_of(left_->begun, [&](const auto& segment) {
+    return segment.first > one.model.segment && !(segment.second >= one.optimizer_steps);
+  });
 }
 
 Resume::Workers Resume::saved_with(const MomentRecord& one) const {
@@ -202,13 +249,11 @@ void Resume::judge(const Roster& roster, SignalLog& log) {
   const Workers then = saved_with(one);
   Workers now;
   for (const auto& [replica, moment] : begun_) now[replica] = &moment;
-  if (parameters_apart(model_of(then), model_of(now)).of == 0) {
-    return log.cannot(Check::kResumeMismatch, kAnotherModel);
-  }
-  step_ = one.step;
+  if (one.model.segment == left_->saved.back().model.segment) step_ = one.step;
   log.checked(Check::kResumeMismatch);
-  if (judge_weights(then, now, roster, log)) judge_generators(then, now, roster, log);
-  judge_settings(then, log);
+  if (judge_weights(then, now, roster, log)) judge_generators(then, now, log);
+  judge_settings(one, log);
+  left_->saved.clear();
 }
 
 // False where it goes on from something else.
@@ -227,7 +272,12 @@ bool Resume::judge_weights(const Workers& then, const Workers& now, const Roster
     if (apart.known && apart.all > 0) {
       signal.evidence.emplace_back("percent_apart", 100 * std::sqrt(apart.squares / apart.all));
     }
+    const MomentRecord* looked = nullptr;
     for (const MomentRecord& other : left_->saved) {
+      const bool again =
+          looked != nullptr && looked->model == other.model && looked->step == other.step;
+      if (again) continue;
+      looked = &other;
       const Apart from = parameters_apart(model_of(saved_with(other)), is);
       if (from.of == 0 || !from.groups.empty()) continue;
       signal.evidence.emplace_back("as_saved_after", steps_text(other.optimizer_steps));
@@ -253,44 +303,23 @@ bool Resume::judge_weights(const Workers& then, const Workers& now, const Roster
   return true;
 }
 
-// A loader may draw before the first forward pass: only where some ranks go on with what they left
-// the others ought to as well.
-void Resume::judge_generators(const Workers& then, const Workers& now, const Roster& roster,
-                              SignalLog& log) const {
+void Resume::judge_generators(const Workers& then, const Workers& now, SignalLog& log) const {
   Blame others;
-  std::size_t same = 0;
-  for (const auto& [replica, moment] : now) {
-    const auto was = then.find(replica);
-    if (was == then.end() || was->second->generators.empty()) return;
-    if (same_generators(*was->second, *moment)) {
-      ++same;
-    } else {
-      insert(others.ranks, ranks_.at(replica));
-    }
+  for (const std::uint32_t replica : other_generators(then, now)) {
+    insert(others.ranks, ranks_.at(replica));
   }
-  if (same == 0 || others.ranks.empty()) return;
+  if (others.ranks.empty()) return;
   Signal signal = signal_of(3, std::move(others));
   signal.severity = Severity::kWarning;
   signal.title = "{Ranks} went on with other random generators than were saved, unlike the others";
-  signal.remedy =
-      "Save the states of the random generators of every rank, and load each rank's own.";
-  const auto hosts = roster.hosts(signal.ranks);
+  signal.remedy = kOwnGenerators;
   log.add(std::move(signal));
 }
 
-void Resume::judge_settings(const Workers& then, SignalLog& log) const {
-  std::string changed;
-  const auto add = [&](const std::string& text) {
-    changed += (changed.empty() ? "" : "; ") + text;
-  };
-  if (left_->workers != 0 && left_->workers != begun_.size()) {
-    add(fmt::format("{} to {} workers", left_->workers, begun_.size()));
-  }
-  const double was = then.begin()->second->learning_rate;
-  const double is = begun_.begin()->second.learning_rate;
-  if (std::isfinite(was) && std::isfinite(is) && was != is) {
-    add(fmt::format("learning rate {} to {}", number(was), number(is)));
-  }
+void Resume::judge_settings(const MomentRecord& then, SignalLog& log) const {
+  const std::uint32_t workers = step_ ? left_->workers : 0;
+  const std::string changed =
+      settings_changed(then, begun_.begin()->second, workers, begun_.size());
   if (changed.empty()) return;
   Signal signal = signal_of(4, everyone());
   signal.severity = Severity::kInfo;
@@ -304,17 +333,38 @@ void Resume::update(const StepContext& context, SignalLog& log) {
   if (!left_) return log.cannot(Check::kResumeMismatch, kNothing);
   last_step_ = context.record.step;
   if (drawn_ || (judged_ && !step_)) return;
+  if (draws_with_replacement(context.roster) || repeats_on_purpose(context.roster) ||
+      repeats_evenly(context.record)) {
+    drawn_ = true;
+    left_->draws.forget();
+    return;
+  }
+  deals_all_ = deals_all(context.roster.fact("sampler"));
   draws_.see(context.record);
-  if (draws_.ended() && judged_) judge_draws(log);
+  if (judged_ && ended()) judge_draws(log);
 }
 
-void Resume::farewell(std::uint32_t /*rank*/, const FinalState& last, const Roster& /*roster*/,
+// The last steps may come after the farewells.
+void Resume::farewell(std::uint32_t rank, const FinalState& last, const Roster& /*roster*/,
                       SignalLog& log) {
-  const auto ended =
-      std::ranges::find(last.fingerprints, static_cast<std::uint32_t>(FingerprintKind::kDataEnded),
-                        &FingerprintValue::kind);
-  const bool whole = ended != last.fingerprints.end() && ended->value == draws_.pass() + 1;
-  if (left_ && step_ && !drawn_ && whole) judge_draws(log);
+  const auto value = [&](FingerprintKind kind) {
+    const auto at = std::ranges::find(last.fingerprints, static_cast<std::uint32_t>(kind),
+                                      &FingerprintValue::kind);
+    return at == last.fingerprints.end() ? std::uint64_t{0} : at->value;
+  };
+  const std::uint64_t pass = value(FingerprintKind::kDataPass);
+  if (!left_ || drawn_ || value(FingerprintKind::kDataEnded) != pass + 1) return;
+  if (pass == draws_.pass()) farewells_[rank] = value(FingerprintKind::kDataBatch) + 1;
+  if (judged_ && ended()) judge_draws(log);
+}
+
+// On every worker a loader has come to the end of the pass.
+bool Resume::ended() const {
+  if (draws_.broken_off()) return false;
+  return draws_.ended() || std::ranges::all_of(ranks_, [&](const auto& worker) {
+           const auto at = farewells_.find(worker.second);
+           return at != farewells_.end() && at->second == draws_.next_batch(worker.first);
+         });
 }
 
 void Resume::judge_draws(SignalLog& log) {
@@ -333,10 +383,11 @@ void Resume::judge_draws(SignalLog& log) {
   const std::uint64_t second = since.count();
   all.unite(since);
   const std::uint64_t again = first + second - all.count();
-  const std::uint64_t never = before.length() - all.count();
+  const std::uint64_t never = deals_all_ ? before.length() - all.count() : 0;
   const std::uint64_t slack = std::max(before.slack(), draws_.slack());
   if (again <= slack && never <= slack) return;
-  const bool anew = never <= slack && again + slack >= first;
+  const bool anew =
+      deals_all_ ? never <= slack && again + slack >= first : second + slack >= before.length();
   Signal signal = signal_of(5, everyone());
   signal.last_step = last_step_;
   signal.severity = anew ? Severity::kInfo : Severity::kWarning;
@@ -350,12 +401,14 @@ void Resume::judge_draws(SignalLog& log) {
                  "{} samples {} were drawn again, and {} never",
                  before.length(), again, never);
   signal.evidence = {{"samples_again", static_cast<std::int64_t>(again)},
-                     {"samples_never", static_cast<std::int64_t>(never)},
                      {"of_samples", static_cast<std::int64_t>(before.length())}};
+  if (deals_all_) signal.evidence.emplace_back("samples_never", static_cast<std::int64_t>(never));
   signal.remedy =
       "Restore the sampler's seed and epoch, and skip the batches that were trained on before the "
       "checkpoint (`skip_first_batches`, a sampler with a state of its own).";
   log.add(std::move(signal));
+  left_->draws.forget();
+  draws_.forget();
 }
 
 }  // namespace presum::diagnose

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "diagnose/pass_draws.h"
@@ -18,9 +17,10 @@ namespace presum::diagnose {
 
 // What the earlier segments of a run left of one model.
 struct Left {
-  std::vector<MomentRecord> saved;           // by replica and step; the latest segment's last
-  std::uint32_t workers = 0;                 // in the segment of the last of them
-  PassDraws draws{PassDraws::Which::kLast};  // of the pass that was interrupted
+  std::vector<MomentRecord> saved;           // by segment and step
+  std::map<std::uint32_t, double> begun;     // by segment: at how many optimiser steps it began
+  std::uint32_t workers = 0;                 // of the last segment; 0: not known
+  PassDraws draws{PassDraws::Which::kLast};  // of the pass that was interrupted, in the last one
 };
 
 // Holds a run that continues against what it left: weights, optimiser state, random generators,
@@ -37,13 +37,14 @@ class Resume {
   // Moments of all workers at one step.
   using Workers = std::map<std::uint32_t, const Moment*>;  // by replica
 
-  std::optional<std::uint64_t> matching(SignalLog& log) const;  // the index in saved of the last
+  std::optional<std::size_t> matching(SignalLog& log) const;  // the place in saved
+  bool replayed_since(const MomentRecord& one) const;
   Workers saved_with(const MomentRecord& one) const;
   void judge(const Roster& roster, SignalLog& log);
   bool judge_weights(const Workers& then, const Workers& now, const Roster& roster, SignalLog& log);
-  void judge_generators(const Workers& then, const Workers& now, const Roster& roster,
-                        SignalLog& log) const;
-  void judge_settings(const Workers& then, SignalLog& log) const;
+  void judge_generators(const Workers& then, const Workers& now, SignalLog& log) const;
+  void judge_settings(const MomentRecord& then, SignalLog& log) const;
+  bool ended() const;
   void judge_draws(SignalLog& log);
   Signal signal_of(std::uint64_t key, Blame blame) const;
   Blame everyone() const;
@@ -51,11 +52,13 @@ class Resume {
   std::optional<Left> left_;
   std::map<std::uint32_t, Moment> begun_;         // by replica
   std::map<std::uint32_t, std::uint32_t> ranks_;  // likewise
-  std::uint64_t saved_at_ = 0;         // optimiser steps, of the moment that it goes on from
-  std::optional<std::uint64_t> step_;  // of the run that was left, at that moment
+  std::optional<std::uint64_t> step_;             // of the run that was left, at that moment
   bool judged_ = false;
   PassDraws draws_{PassDraws::Which::kFirst};
-  bool drawn_ = false;  // the first pass was judged
+  bool drawn_ = false;      // the first pass was judged
+  bool deals_all_ = false;  // the sampler does
+  std::map<std::uint32_t, std::uint64_t>
+      farewells_;  // by rank: the batch after the last of the pass
   std::uint64_t last_step_ = 0;
 };
 

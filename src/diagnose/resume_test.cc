@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -68,7 +69,7 @@ class Continued {
   CheckRecord state() const { return log_.record(Check::kResumeMismatch); }
   Resume& rule() { return rule_; }
   SignalLog& log() { return log_; }
-  const Roster& roster() const { return roster_; }
+  Roster& roster() { return roster_; }
 
  private:
   Left left_;
@@ -263,40 +264,132 @@ StepRecord step_of(std::uint64_t step, std::uint64_t pass, std::uint64_t batch,
   return record;
 }
 
-// A pass of 80 steps was left at step 50 of it, saved at 40; the new run draws from `index` on in
-// `steps` steps, and then begins another pass.
-std::vector<Signal> goes_on(std::uint64_t index, std::uint64_t steps) {
+struct GoesOn {
+  std::uint64_t index = 0;  // of the data, at its first step
+  std::uint64_t steps = 0;  // until the pass ends
+  bool ended = true;        // by its loader
+  bool told_at_the_end = false;
+  std::string sampler = "DistributedSampler";
+};
+
+// A pass of 80 steps was left at step 50 of it, saved at 40.
+Continued goes_on(const GoesOn& how) {
   Continued run;
   Left& left = run.left();
   left.saved = saved(50, 120);
   for (std::uint64_t s = 0; s < 50; ++s) left.draws.see(step_of(80 + s, 1, s, 8 * s));
+  run.roster().hello({.replicas = kWorkers}, {"host", {{"sampler", how.sampler}}, {}});
   run.begins(kNothing);
   const detect::StepAlarms alarms;
-  for (std::uint64_t s = 0; s <= steps; ++s) {
-    const bool next = s == steps;
-    const StepRecord record = step_of(s, next ? 1 : 0, next ? 0 : s, index + 8 * s);
+  const auto play = [&](const StepRecord& record) {
     const auto read = batches(record);
     run.rule().update({record, read, alarms, run.roster()}, run.log());
+  };
+  const auto leave = [&](std::uint32_t rank) {
+    FinalState last;
+    const auto add = [&](FingerprintKind kind, std::uint64_t value) {
+      last.fingerprints.push_back({static_cast<std::uint32_t>(kind), value});
+    };
+    add(FingerprintKind::kDataPass, 0);
+    add(FingerprintKind::kDataBatch, how.steps - 1);
+    add(FingerprintKind::kDataEnded, how.ended ? 1 : 0);
+    run.rule().farewell(rank, last, run.roster(), run.log());
+  };
+  for (std::uint64_t s = 0; s < how.steps; ++s) {
+    if (how.told_at_the_end && s + 1 == how.steps) {  // the last step comes after the farewells
+      for (std::uint32_t r = 0; r < kWorkers; ++r) leave(r);
+    }
+    play(step_of(s, 0, s, how.index + 8 * s));
   }
-  return run.found();
+  if (how.told_at_the_end) return run;
+  StepRecord next = step_of(how.steps, 1, 0, 0);
+  for (WorkerRecord& w : next.workers)
+    set(w, FingerprintKind::kDataEnded, std::uint64_t{how.ended});
+  play(next);
+  return run;
 }
 
-TEST(Resume, APassThatGoesOnWhereItWasSavedIsQuiet) { EXPECT_TRUE(goes_on(8 * 40, 40).empty()); }
+TEST(Resume, APassThatGoesOnWhereItWasSavedIsQuiet) {
+  EXPECT_TRUE(goes_on({.index = 8 * 40, .steps = 40}).found().empty());
+  EXPECT_TRUE(goes_on({.index = 8 * 40, .steps = 40, .told_at_the_end = true}).found().empty());
+}
 
 TEST(Resume, SamplesThatAreReplayedAndLostAreCounted) {
-  const auto found = goes_on(8 * 20, 40);  // 20 to 59: 20 steps again, 20 never
+  for (const bool told : {false, true}) {  // batches 20 to 59: 20 steps again, 20 never
+    const auto found = goes_on({.index = 8 * 20, .steps = 40, .told_at_the_end = told}).found();
+    ASSERT_EQ(found.size(), 1U);
+    EXPECT_EQ(found.front().severity, Severity::kWarning);
+    EXPECT_EQ(number_of(found.front(), "samples_again"), 160);
+    EXPECT_EQ(number_of(found.front(), "samples_never"), 160);
+    EXPECT_EQ(number_of(found.front(), "of_samples"), 640);
+  }
+}
+
+TEST(Resume, OfASamplerThatLeavesSamplesOutOnlyThoseDrawnAgainCount) {
+  const auto found = goes_on({.index = 8 * 20, .steps = 40, .sampler = "MySampler"}).found();
   ASSERT_EQ(found.size(), 1U);
-  EXPECT_EQ(found.front().severity, Severity::kWarning);
-  EXPECT_EQ(number_of(found.front(), "samples_again"), 160);
-  EXPECT_EQ(number_of(found.front(), "samples_never"), 160);
-  EXPECT_EQ(number_of(found.front(), "of_samples"), 640);
+  EXPECT_TRUE(std::isnan(number_of(found.front(), "samples_never")));
+  EXPECT_TRUE(goes_on({.index = 8 * 40, .steps = 20, .sampler = "MySampler"}).found().empty());
+}
+
+TEST(Resume, APassThatIsBrokenOffIsNotJudged) {
+  EXPECT_TRUE(goes_on({.index = 8 * 40, .steps = 20, .ended = false}).found().empty());
 }
 
 TEST(Resume, APassThatBeginsAnewIsInformation) {
-  const auto found = goes_on(0, 80);
+  const auto found = goes_on({.index = 0, .steps = 80}).found();
   ASSERT_EQ(found.size(), 1U);
   EXPECT_EQ(found.front().severity, Severity::kInfo);
   EXPECT_EQ(number_of(found.front(), "samples_again"), 320);
+}
+
+// ---- what is not known is not said
+
+TEST(Resume, ShardsWithoutSketchesThatAreCutInAnotherWayAreNotKnown) {
+  Continued run;
+  for (MomentRecord& one : run.left().saved) {
+    one.groups = {group(1, 1)};
+    one.groups.front().shard = one.replica + 1;
+    one.groups.front().sketch.clear();
+  }
+  run.begins(
+      [](Moment& m, std::uint32_t r) {
+        m.groups = {group(1, 1)};
+        m.groups.front().elements = 8;
+        m.groups.front().shard = 11 + r;
+        m.groups.front().sketch.clear();
+      },
+      50, 2);
+  EXPECT_TRUE(run.found().empty());
+  EXPECT_EQ(run.state().state, CheckRecord::State::kNotPossible);
+}
+
+TEST(Resume, AMomentThatNotAllRanksToldIsNotKnown) {
+  Continued run;
+  auto& all = run.left().saved;
+  for (MomentRecord& one : all) {
+    one.groups = {group(1, 1)};
+    one.groups.front().shard = one.replica + 1;
+  }
+  all.pop_back();
+  run.begins([](Moment& m, std::uint32_t r) {
+    m.groups = {group(1, 1)};
+    m.groups.front().shard = r + 1;
+  });
+  EXPECT_TRUE(run.found().empty());
+  EXPECT_EQ(run.state().state, CheckRecord::State::kNotPossible);
+}
+
+TEST(Resume, AStepThatALaterSegmentCameByAgainIsNotKnown) {
+  const auto other = [](Moment& m, std::uint32_t r) {
+    if (r == 0) m.groups[0] = group(1, 9);
+  };
+  Continued run;
+  run.left().begun = {{1, 0}, {2, 30}};  // it may have saved other weights at 50
+  EXPECT_TRUE(run.begins(other).found().empty());
+  Continued from_there;
+  from_there.left().begun = {{1, 0}, {2, 50}};
+  EXPECT_EQ(from_there.begins(other).found().size(), 1U);
 }
 
 }  // namespace

@@ -158,7 +158,8 @@ void States::compare_shard(const StepContext& context, Kind kind, std::uint32_t 
 void States::report(Kind kind, std::uint64_t step, const Split& held, const Groups& differ,
                     const Roster& roster, SignalLog& log) {
   // After other numbers of steps an optimiser's state is another one.
-  if (!held.differs() || (kind == Kind::kOptimizer && lagged_)) return;
+  const bool behind = lagged_ || lagging_ > 0;
+  if (!held.differs() || (kind == Kind::kOptimizer && behind)) return;
   Groups& all = differ_[static_cast<std::size_t>(kind)];
   for (const std::uint64_t group : differ) {
     if (all.size() < kGroups) all.insert(group);
@@ -231,7 +232,7 @@ void States::compare_clocks(const StepContext& context, SignalLog& log) {
                                    [](const auto& g) { return g.value > 0; });
   lagging_ = clocks.differs() && counted ? lagging_ + 1 : 0;
   if (lagging_ == 1) lag_began_ = context.record.step;
-  lagged_ = lagged_ || lagging_ > 0;
+  lagged_ = lagged_ || lagging_ > 1;
   if (lagging_ < 2) return;
   Signal signal = sighting(Check::kParameterDesync, context.record.step, clocks.blame());
   signal.first_step = lag_began_;

@@ -543,6 +543,10 @@ Result<Message> read_message(Header header, ByteReader reader) {
     if (!body) return corrupt("a section is longer than the packet");
     if (!read_section(message, *type, *body)) return corrupt("a section is malformed");
   }
+  if constexpr (std::is_same_v<T, MomentOf>) {
+    if (message.moment.kind == Moment::Kind::kUnknown)
+      return corrupt("a moment without its record");
+  }
   return Message(std::move(message));
 }
 

@@ -170,9 +170,8 @@ void EndedStep::put_fingerprints() {
     contents_.fingerprint(kind_of(FingerprintKind::kZeroShare),
                           std::bit_cast<std::uint64_t>(zero_share_));
   }
-  const StepUse use = contents_.report.use;
   const double over = known(contents_.over, numbers_);
-  if (contents_.after_step && over > 0 && (use == StepUse::kUsed || use == StepUse::kKept)) {
+  if (contents_.after_step && over > 0 && contents_.report.use == StepUse::kUsed) {
     contents_.fingerprint(kind_of(FingerprintKind::kLeftOver), 1);
   }
   if (!contents_.rows_known) {

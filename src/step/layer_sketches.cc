@@ -13,12 +13,6 @@ using Sketch = std::array<float, packet::kLayerSketch>;
 
 constexpr double kSame = 1e-5;  // of its size: what was put in came out
 
-// One number for the shards of several parameters, the same on workers whose shards are.
-std::uint32_t joined(std::uint32_t shards, std::uint32_t shard) {
-  if (shards == shard) return shards;
-  return static_cast<std::uint32_t>(mix64((std::uint64_t{shards} << 32) | shard)) | 1U;
-}
-
 bool same(const Sketch& a, const Sketch& b) {
   double distance = 0;
   double size = 0;
@@ -83,7 +77,7 @@ void LayerSketches::read_part(ParameterId id, const void* data, std::size_t elem
 void LayerSketches::add_reduced(ParameterId id, const GradientSums& sums, std::uint64_t elements,
                                 const GradientPart& part) {
   packet::Layer& layer = layers_[group_[id]];
-  layer.shard = layer.fingerprint == 0 ? part.shard : joined(layer.shard, part.shard);
+  layer.shard = layer.fingerprint == 0 ? part.shard : joined_shards(layer.shard, part.shard);
   layer.fingerprint += mix64(sums.fingerprint ^ parameters_[id]);
   layer.part += elements;
   layer.squares += part.added ? kNaN : sums.sum_squares * part.scale * part.scale;

@@ -46,4 +46,9 @@ const Layout::Tensor* Layout::hashed(StateHash::Kind kind, std::uint32_t index) 
   return index < all.size() ? &all[index] : nullptr;
 }
 
+std::uint32_t joined_shards(std::uint32_t shards, std::uint32_t shard) {
+  if (shards == shard) return shards;
+  return static_cast<std::uint32_t>(mix64((std::uint64_t{shards} << 32) | shard)) | 1U;
+}
+
 }  // namespace presum::step

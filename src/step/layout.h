@@ -43,4 +43,7 @@ class Layout {
   std::unordered_map<std::string, std::uint32_t> group_index_;
 };
 
+// One number for the shards of several parameters, the same on workers whose shards are.
+std::uint32_t joined_shards(std::uint32_t shards, std::uint32_t shard);
+
 }  // namespace presum::step

@@ -60,10 +60,10 @@ Status Moments::parameter_sums(ParameterId id, std::uint64_t fingerprint, double
                                std::uint64_t elements, std::uint32_t shard) {
   PRESUM_ASSIGN(Group * group, group_of(id, true));
   MomentGroup& of = group->of;
+  of.shard = of.parameters == 0 ? shard : joined_shards(of.shard, shard);
   of.parameters += mix64(fingerprint ^ layout_->parameters()[id].id);
   of.squares += squares;
   of.elements += elements;
-  of.shard = shard == 0 || of.shard == 0 ? of.shard | shard : of.shard;
   return {};
 }
 
@@ -71,6 +71,19 @@ Status Moments::state(ParameterId id, std::uint64_t fingerprint) {
   PRESUM_ASSIGN(Group * group, group_of(id, true));
   group->of.optimizer += mix64(fingerprint ^ layout_->parameters()[id].id);
   return {};
+}
+
+Status Moments::state(ParameterId id, const void* data, std::size_t count,
+                      std::uint32_t element_bytes) {
+  const bool known = element_bytes == 2 || element_bytes == 4 || element_bytes == 8;
+  if (!known || (data == nullptr && count > 0)) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("a state of {} bytes an element, or without data", element_bytes));
+  }
+  const auto dtype = element_bytes == 2   ? Dtype::kBF16
+                     : element_bytes == 4 ? Dtype::kF32
+                                          : Dtype::kF64;
+  return state(id, observe::gradient_pass(data, count, dtype, {}).fingerprint);
 }
 
 Moment Moments::take(std::uint64_t step) {

@@ -32,8 +32,10 @@ class Moments {
   // The same where they are not in host memory.
   Status parameter_sums(ParameterId id, std::uint64_t fingerprint, double squares,
                         std::uint64_t elements, std::uint32_t shard);
-  // A tensor that the optimiser keeps of a parameter.
+  // A tensor that the optimiser keeps of a parameter: its fingerprint, or elements of 2, 4 or 8
+  // bytes in host memory (kInvalidArgument for others).
   Status state(ParameterId id, std::uint64_t fingerprint);
+  Status state(ParameterId id, const void* data, std::size_t count, std::uint32_t element_bytes);
   // The groups of which anything was told. `step`: the one to come.
   Moment take(std::uint64_t step);
   // Likewise, as the packet of a worker whose next step it stands before.

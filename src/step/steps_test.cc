@@ -99,6 +99,36 @@ TEST(Steps, AWindowThatAnOptimiserTookIsAStepThatWasNotReduced) {
   EXPECT_EQ(model->steps(), 3U);
 }
 
+bool left_over(const packet::Step& step) {
+  return step.fingerprint_of(FingerprintKind::kLeftOver) != nullptr;
+}
+
+TEST(Steps, WhatAnOptimiserStepLeavesIsTold) {
+  for (const bool one : {true, false}) {
+    Trained model({.knows_optimizer = true, .one_optimizer = one});
+    for (int i = 0; i < 3; ++i) {
+      model.forward();
+      model.pass(true, 3, i == 0 ? 0 : 1);  // nothing clears it
+      model.optimizer();
+      EXPECT_EQ(left_over(*model.ended()), one && i > 0) << i;
+    }
+  }
+}
+
+TEST(Steps, WhatIsClearedBeforeItIsUsedIsNotLeftOver) {
+  Trained model({.knows_optimizer = true, .one_optimizer = true});
+  for (int i = 0; i < 3; ++i) {
+    model.forward();
+    model.pass(true, 3, i == 0 ? 0 : 1);  // a generator's, through its discriminator
+    model.forward();
+    EXPECT_FALSE(left_over(*model.ended()));
+    model.zero();
+    model.pass(true, 3, 0);
+    model.optimizer();
+    EXPECT_FALSE(left_over(*model.ended()));
+  }
+}
+
 TEST(Steps, WhatIsAddedToAHeldGradientIsReadAsItArrives) {
   Trained model;
   model.forward();

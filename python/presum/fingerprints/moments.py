@@ -6,9 +6,8 @@ from __future__ import annotations
 
 import itertools
 import math
-import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -24,7 +23,7 @@ from presum.fingerprints.rng import RngStates
 from presum.fingerprints.states import SHARDED_STATE, elements, shard_of
 
 LOOKED_AT = 8  # parameters of an optimiser, for its count of steps
-SPACING = 50.0  # between two moments, over the time that one takes
+SPACING = 10  # steps of the optimiser, alike on all ranks
 
 
 class Moments:
@@ -38,7 +37,6 @@ class Moments:
         device: torch.device,
         *,
         tells_whole: bool,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``tells_whole``: what is not sharded is told here, as all workers have the same."""
         self._told = MomentsPacket(observer)
@@ -46,8 +44,7 @@ class Moments:
         self._optimizers = optimizers
         self._generators = RngStates(device)
         self._tells_whole = tells_whole
-        self._clock = clock
-        self._next = -math.inf
+        self._next = 0
         self._begun = False
 
     def begins(self) -> bytes | None:
@@ -57,14 +54,13 @@ class Moments:
         self._begun = True
         return self._take(saved=False)
 
-    def saved(self) -> bytes | None:
-        """Nothing where the last one was a moment ago: a program may take its state each step."""
-        begin = self._clock()
-        if begin < self._next:
+    def saved(self, steps: int) -> bytes | None:
+        """After so many steps of the optimiser. Nothing where the last one was a few steps ago: a
+        program may take its state at each."""
+        if steps < self._next:
             return None
-        packet = self._take(saved=True)
-        self._next = self._clock() + SPACING * (self._clock() - begin)
-        return packet
+        self._next = steps + SPACING
+        return self._take(saved=True)
 
     def _take(self, *, saved: bool) -> bytes:
         alive = [o for held in self._optimizers if (o := held()) is not None]
@@ -79,8 +75,14 @@ class Moments:
                 continue
             self._tell(index, parameter)
             for block in _states_of(parameter, stateful):
-                self._told.state(index, int(fingerprint(block)) & WORD)
+                self._tell_state(index, block)
         return self._told.packet()
+
+    def _tell_state(self, index: int, block: torch.Tensor) -> None:
+        if block.is_cpu:
+            self._told.state_at(index, block.data_ptr(), block.numel(), block.element_size())
+        else:
+            self._told.state(index, int(fingerprint(block)) & WORD)
 
     def _tell(self, index: int, parameter: torch.Tensor) -> None:
         shard = shard_of(parameter)
@@ -94,7 +96,7 @@ class Moments:
         if dtype is None or not block.is_cpu:
             told = elements(block)
             if told is not None:
-                squares = float(block.double().square().sum())
+                squares = float(torch.linalg.vector_norm(block, dtype=torch.float64)) ** 2
                 value = int(fingerprint(told)) & WORD
                 self._told.sums(index, value, squares, block.numel(), shard)
             return

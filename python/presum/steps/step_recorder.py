@@ -118,9 +118,11 @@ class StepRecorder:
 
     def _saves(self, _optimizer: Optimizer) -> None:
         """The program takes the state of its optimiser."""
-        if in_backward() or in_optimizer_step() or self.observer.in_window or self._moments is None:
+        mine = self._thread == threading.get_ident()  # not before the first forward pass, either
+        if not mine or in_backward() or in_optimizer_step() or self.observer.in_window:
             return
-        self._tell_moment(self._moments.saved)
+        if self._moments is not None:
+            self._tell_moment(partial(self._moments.saved, self.optimizer_steps))
 
     def _tell_moment(self, take: Callable[[], bytes | None]) -> None:
         packet = self._aside("moments", take)

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-import itertools
 import math
 import struct
 import weakref
@@ -17,24 +16,14 @@ from presum.fingerprints.moments import Moments, steps_of
 HOST = torch.device("cpu")
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        self.now += 0.01  # each moment takes as long
-        return self.now
-
-
 def moments_of(
     model: nn.Module, optimizer: torch.optim.Optimizer | None = None, *, whole: bool = True
-) -> tuple[Moments, Clock]:
+) -> Moments:
     names = [(name, p.numel(), "") for name, p in model.named_parameters()]
     observer = make_observer(names)
-    clock = Clock()
     optimizers = [] if optimizer is None else [weakref.ref(optimizer)]
     parameters = [weakref.ref(p) for p in model.parameters()]
-    return Moments(observer, parameters, optimizers, HOST, tells_whole=whole, clock=clock), clock
+    return Moments(observer, parameters, optimizers, HOST, tells_whole=whole)
 
 
 def sections(packet: bytes | None) -> dict[int, bytes]:
@@ -62,7 +51,7 @@ def stepped(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> N
 
 
 def test_it_begins_once() -> None:
-    moments, _ = moments_of(nn.Linear(2, 2))
+    moments = moments_of(nn.Linear(2, 2))
     kind, step, counted, rate = head(moments.begins())
     assert (kind, step) == (1, 0) and math.isnan(counted) and math.isnan(rate)
     assert moments.begins() is None
@@ -72,8 +61,8 @@ def test_a_saved_moment_holds_counts_rates_sums_and_generators() -> None:
     model = nn.Linear(2, 2)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.25)
     stepped(model, optimizer, 3)
-    moments, _ = moments_of(model, optimizer)
-    packet = moments.saved()
+    moments = moments_of(model, optimizer)
+    packet = moments.saved(3)
     assert head(packet)[0] == 2 and head(packet)[2:] == (3.0, 0.25)
     both = groups(packet)
     assert sum(g[1] for g in both) == 6
@@ -89,7 +78,7 @@ def test_what_differs_is_what_changed() -> None:
     stepped(model, optimizer, 1)
 
     def now() -> list[tuple[Any, ...]]:
-        return groups(moments_of(model, optimizer)[0].saved())
+        return groups(moments_of(model, optimizer).saved(1))
 
     before = now()
     assert now() == before
@@ -102,31 +91,25 @@ def test_what_differs_is_what_changed() -> None:
     assert sum(a[3] != b[3] for a, b in zip(now(), state, strict=True)) == 1
 
 
-def test_saving_at_each_step_takes_a_fiftieth_of_the_time_at_most() -> None:
-    moments, clock = moments_of(nn.Linear(2, 2))
-    taken = []
-    for _ in range(500):
-        clock.now += 0.05
-        begin = clock.now
-        if moments.saved() is not None:
-            taken.append(begin)
-    assert len(taken) > 5
-    assert min(b - a for a, b in itertools.pairwise(taken)) >= 50 * 0.01
+def test_of_states_that_are_taken_at_each_step_some_are_kept() -> None:
+    moments = moments_of(nn.Linear(2, 2))
+    taken = [steps for steps in range(100) if moments.saved(steps) is not None]
+    assert taken == list(range(0, 100, 10))
 
 
 def test_what_others_have_as_well_is_left_to_them() -> None:
-    moments, _ = moments_of(nn.Linear(2, 2), whole=False)
-    assert 22 not in sections(moments.saved())
+    moments = moments_of(nn.Linear(2, 2), whole=False)
+    assert 22 not in sections(moments.saved(3))
 
 
 def test_no_random_generator_and_no_gradient_is_touched() -> None:
     model = nn.Linear(2, 2)
     optimizer = torch.optim.Adam(model.parameters())
     stepped(model, optimizer, 1)
-    moments, _ = moments_of(model, optimizer)
+    moments = moments_of(model, optimizer)
     state, gradient = torch.get_rng_state(), model.weight.grad
     moments.begins()
-    moments.saved()
+    moments.saved(3)
     assert torch.equal(torch.get_rng_state(), state) and model.weight.grad is gradient
 
 

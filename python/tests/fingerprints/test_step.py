@@ -519,7 +519,7 @@ def test_a_family_that_fails_leaves_the_others_and_the_training_alone(
         for _ in range(2):
             one_step(model, optimizer, PARTS[:3])
     assert len(packets.steps) == 2 and packets.clock == 2
-    assert len(packets.notes) == 3  # rng, parameters, buffers
+    assert len(packets.notes) == 4  # rng, parameters, buffers, moments
     for step in packets.steps:
         assert "rng_torch" not in step.values and not step.states
         assert step.samples and "learning_rate" in step.values

@@ -59,11 +59,15 @@ class Packets:
     final: Step | None = None
     clock: int | None = None
     hellos: list[int] = field(default_factory=list)
+    moments: list[int] = field(default_factory=list)
     count: int = 0
 
     def add(self, packet: bytes) -> None:
         self.count += 1
         decoded = decode(packet)
+        if decoded.kind == "moment":
+            self.moments.append(self.count)
+            return
         take = {"hello": self._hello, "step": self._step, "note": self._note}[decoded.kind]
         take(decoded.sections, decoded.header["step"])
 
