@@ -747,6 +747,7 @@ _REDUCTIONS = (
         ranks="all",
         begins=10,
         within=HASH_INTERVAL,
+        or_expects="no-reduction",
     ),
     _fault(
         "layer-summed",
@@ -884,6 +885,7 @@ _REDUCTIONS = (
         ranks="all",
         begins=10,
         within=HASH_INTERVAL,
+        or_expects="state-desync",
     ),
 )
 
@@ -897,6 +899,7 @@ _STATES = (
         thread="pytorch/pytorch#128949",
         begins=10,
         within=HASH_INTERVAL,
+        or_expects="state-desync",
     ),
     _fault(
         "own-initialisation",

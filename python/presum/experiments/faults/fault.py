@@ -21,12 +21,18 @@ class Fault:
     what: str
     injector: str  # a class of injectors.py
     expects: str  # the check id
+    or_expects: str = ""  # of another consequence, where it depends on what is hashed first
     severity: str
     ranks: str = "culprit"  # Roles.named
     begins: int = 0  # the first step that is wrong
     target: int | None = None  # steps from there to the finding, at most; None: none is set
     variant: bool = False  # on another model than the fault's first
     configuration: Configuration = _BLOCKS
+
+    @property
+    def checks(self) -> tuple[str, ...]:
+        """Those of which one must be on top."""
+        return (self.expects, self.or_expects) if self.or_expects else (self.expects,)
 
     @property
     def case(self) -> Case:

@@ -37,7 +37,7 @@ class Outcome:
     @property
     def right_check(self) -> bool:
         """It has the expected name and severity."""
-        return (self.check, self.severity) == (self.fault.expects, self.fault.severity)
+        return self.check in self.fault.checks and self.severity == self.fault.severity
 
     @property
     def right_ranks(self) -> bool:
@@ -92,7 +92,7 @@ def _choose(
     fault: Fault, findings: Sequence[dict[str, Any]], ranks: tuple[int, ...]
 ) -> dict[str, Any] | None:
     """The finding that counts: the expected one on the right ranks, else on any, else the worst."""
-    named = [f for f in findings if f["check"] == fault.expects]
+    named = [f for f in findings if f["check"] in fault.checks]
     exact = [f for f in named if tuple(f["ranks"]) == ranks]
     alarming = [f for f in findings if f["severity"] in ALARMING]
     return next(iter([*exact, *named, *alarming]), None)

@@ -59,7 +59,11 @@ def test_twins_are_shared_only_by_equal_configurations() -> None:
 
 
 # Of checks that usually say more, or less; and from which ranks take different steps.
-WARNINGS = ("underflow", "model-noise", "layer-left-out", "rounded-away")
+WARNINGS = (
+    *("underflow", "model-noise", "layer-left-out", "rounded-away"),
+    *("resumed-with-anothers-generator", "resumed-in-another-order"),
+)
+INFORMATION = ("not-deterministic", "resumed-from-the-beginning")
 APART = ("norm-of-a-part", "one-norm-of-its-own", "max-norm-of-its-own", "norm-of-a-shard")
 
 
@@ -70,7 +74,7 @@ def test_a_fault_has_time_to_be_found_and_the_stated_severity(one: Fault) -> Non
         assert one.severity == ("info" if one.ranks == "all" else "warning")
     else:
         usual = "critical" if one.name.startswith(APART) else CHECKS[one.expects][1]
-        usual = "info" if one.name.startswith("not-deterministic") else usual
+        usual = "info" if one.name.startswith(INFORMATION) else usual
         assert one.severity == ("warning" if one.name.startswith(WARNINGS) else usual)
 
 
