@@ -2,7 +2,7 @@
 #include "aggregate/left.h"
 
 #include <algorithm>
-#include <ranges>
+#include <functional>
 #include <utility>
 #include <vector>
 
@@ -58,7 +58,7 @@ Result<LeftModels> read_left(const std::filesystem::path& run) {
   std::ranges::stable_sort(
       moments, {}, [](const MomentRecord& one) { return std::pair(one.model.segment, one.step); });
   std::size_t bytes = 0;
-  for (MomentRecord& moment : std::views::reverse(moments)) {  // the last ones, if not all
+  for (MomentRecord& moment : moments) {  // the last ones, if not all
     diagnose::Left& left = out[key_of(moment.model)];
     if (moment.kind == Moment::Kind::kBegun)
       left.begun[moment.model.segment] = moment.optimizer_steps;
