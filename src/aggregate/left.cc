@@ -55,8 +55,9 @@ Result<LeftModels> read_left(const std::filesystem::path& run) {
   if (!log && log.error().code == ErrorCode::kNotFound) return out;
   if (!log) return log.error();
   PRESUM_ASSIGN(auto moments, log->moments());
-  std::ranges::stable_sort(
-      moments, {}, [](const MomentRecord& one) { return std::pair(one.model.segment, one.step); });
+  std::ranges::stable_sort(moments, std::greater(), [](const MomentRecord& one) {
+    return std::pair(one.model.segment, one.step);
+  });
   std::size_t bytes = 0;
   for (MomentRecord& moment : moments) {  // the last ones, if not all
     diagnose::Left& left = out[key_of(moment.model)];

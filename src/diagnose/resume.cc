@@ -162,7 +162,7 @@ std::string settings_changed(const Moment& was, const Moment& is, std::uint32_t 
                              std::size_t workers_now) {
   std::string changed;
   if (workers != 0 && workers != workers_now) {
-    changed = fmt::format("{} to {} workers", workers, workers_now);
+    changed = fmt::format("{} to {} ranks", workers, workers_now);
   }
   if (std::isfinite(was.learning_rate) && std::isfinite(is.learning_rate) &&
       was.learning_rate != is.learning_rate) {
@@ -398,8 +398,8 @@ void Resume::judge_draws(SignalLog& log) {
                  again, before.length())
            : fmt::format(
                  "{{Ranks}} did not go on where the pass over the data was interrupted: of "
-                 "{} samples {} were drawn again, and {} never",
-                 before.length(), again, never);
+                 "{} samples {} were drawn again{}",
+                 before.length(), again, deals_all_ ? fmt::format(", and {} never", never) : "");
   signal.evidence = {{"samples_again", static_cast<std::int64_t>(again)},
                      {"of_samples", static_cast<std::int64_t>(before.length())}};
   if (deals_all_) signal.evidence.emplace_back("samples_never", static_cast<std::int64_t>(never));

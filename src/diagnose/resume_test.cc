@@ -204,7 +204,7 @@ TEST(Resume, AnotherNumberOfWorkersAndRateAreInformation) {
   ASSERT_EQ(run.found().size(), 1U);
   EXPECT_EQ(run.found().front().severity, Severity::kInfo);
   EXPECT_EQ(text_of(run.found().front(), "settings_changed"),
-            "4 to 2 workers; learning rate 0.1 to 0.01");
+            "4 to 2 ranks; learning rate 0.1 to 0.01");
 }
 
 TEST(Resume, ShardsOfOtherSizesAddUp) {
@@ -329,6 +329,7 @@ TEST(Resume, OfASamplerThatLeavesSamplesOutOnlyThoseDrawnAgainCount) {
   const auto found = goes_on({.index = 8 * 20, .steps = 40, .sampler = "MySampler"}).found();
   ASSERT_EQ(found.size(), 1U);
   EXPECT_TRUE(std::isnan(number_of(found.front(), "samples_never")));
+  EXPECT_EQ(found.front().title.find("never"), std::string::npos);
   EXPECT_TRUE(goes_on({.index = 8 * 40, .steps = 20, .sampler = "MySampler"}).found().empty());
 }
 
