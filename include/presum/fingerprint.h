@@ -90,6 +90,15 @@ struct FingerprintValue {
   std::uint64_t value = 0;
 };
 
+// The value of a kind among them, or null.
+inline const std::uint64_t* find_value(std::span<const FingerprintValue> values,
+                                       std::uint32_t kind) {
+  for (const FingerprintValue& f : values) {
+    if (f.kind == kind) return &f.value;
+  }
+  return nullptr;
+}
+
 // A hash of some of a group's tensors before the step's forward pass.
 struct StateHash {
   enum class Kind : std::uint32_t {

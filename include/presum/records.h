@@ -91,10 +91,7 @@ struct StepReport {
 
   // The value of a fingerprint, or null.
   const std::uint64_t* fingerprint_of(FingerprintKind kind) const {
-    for (const FingerprintValue& f : fingerprints) {
-      if (f.kind == static_cast<std::uint32_t>(kind)) return &f.value;
-    }
-    return nullptr;
+    return find_value(fingerprints, static_cast<std::uint32_t>(kind));
   }
 };
 
@@ -143,6 +140,11 @@ struct FinalState {
   std::uint64_t optimizer_steps = 0;           // that it had finished
   std::vector<StateHash> states;               // of the whole model, as far as it is known
   std::vector<FingerprintValue> fingerprints;  // of what ended after the last step
+
+  std::uint64_t fingerprint_or_zero(FingerprintKind kind) const {
+    const std::uint64_t* value = find_value(fingerprints, static_cast<std::uint32_t>(kind));
+    return value == nullptr ? 0 : *value;
+  }
 };
 
 }  // namespace presum

@@ -189,15 +189,10 @@ void DataCoverage::leave(Data data, Reader& reader, bool ended, const Roster& ro
 
 void DataCoverage::farewell(std::uint32_t rank, const FinalState& last, const Roster& roster,
                             SignalLog& log) {
-  const auto value = [&](FingerprintKind kind) {
-    const auto at = std::ranges::find(last.fingerprints, static_cast<std::uint32_t>(kind),
-                                      &FingerprintValue::kind);
-    return at == last.fingerprints.end() ? std::uint64_t{0} : at->value;
-  };
-  const std::uint64_t pass = value(FingerprintKind::kDataPass);
+  const std::uint64_t pass = last.fingerprint_or_zero(FingerprintKind::kDataPass);
   if (farewells_.size() >= kFollowed) return;
-  farewells_[rank] = {pass, value(FingerprintKind::kDataBatch),
-                      value(FingerprintKind::kDataEnded) == pass + 1};
+  farewells_[rank] = {pass, last.fingerprint_or_zero(FingerprintKind::kDataBatch),
+                      last.fingerprint_or_zero(FingerprintKind::kDataEnded) == pass + 1};
   take_leave(rank, roster, log);
 }
 

@@ -61,12 +61,10 @@ void PassDraws::see(const WorkerRecord& worker, std::uint64_t step) {
   draws_.emplace_back(step, worker.indices);
 }
 
-SampleSet PassDraws::before(std::uint64_t step, std::uint64_t& draws) const {
+SampleSet PassDraws::before(std::uint64_t step) const {
   SampleSet out(length_);
-  draws = 0;
   for (const auto& [at, indices] : draws_) {
     if (at >= step) continue;
-    draws += indices.size();
     for (const std::uint64_t index : indices) out.insert(index);
   }
   return out;

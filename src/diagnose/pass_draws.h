@@ -44,8 +44,8 @@ class PassDraws {
   std::uint64_t length() const { return length_; }
   // What a batch of each worker accounts for.
   std::uint64_t slack() const { return 2 * rows_at_once_; }
-  // Draws at steps below this one; `draws` counts them.
-  SampleSet before(std::uint64_t step, std::uint64_t& draws) const;
+  // What was drawn at steps below this one.
+  SampleSet before(std::uint64_t step) const;
 
  private:
   void see(const WorkerRecord& worker, std::uint64_t step);

@@ -139,8 +139,8 @@ std::string names(const std::vector<std::uint64_t>& groups, const Roster& roster
 
 bool same_generators(const Moment& a, const Moment& b) {
   return std::ranges::all_of(a.generators, [&](const FingerprintValue& g) {
-    const auto at = std::ranges::find(b.generators, g.kind, &FingerprintValue::kind);
-    return at == b.generators.end() || at->value == g.value;
+    const std::uint64_t* value = find_value(b.generators, g.kind);
+    return value == nullptr || *value == g.value;
   });
 }
 
@@ -347,14 +347,10 @@ void Resume::update(const StepContext& context, SignalLog& log) {
 // The last steps may come after the farewells.
 void Resume::farewell(std::uint32_t rank, const FinalState& last, const Roster& /*roster*/,
                       SignalLog& log) {
-  const auto value = [&](FingerprintKind kind) {
-    const auto at = std::ranges::find(last.fingerprints, static_cast<std::uint32_t>(kind),
-                                      &FingerprintValue::kind);
-    return at == last.fingerprints.end() ? std::uint64_t{0} : at->value;
-  };
-  const std::uint64_t pass = value(FingerprintKind::kDataPass);
-  if (!left_ || drawn_ || value(FingerprintKind::kDataEnded) != pass + 1) return;
-  if (pass == draws_.pass()) farewells_[rank] = value(FingerprintKind::kDataBatch) + 1;
+  const std::uint64_t pass = last.fingerprint_or_zero(FingerprintKind::kDataPass);
+  if (!left_ || drawn_ || last.fingerprint_or_zero(FingerprintKind::kDataEnded) != pass + 1) return;
+  if (pass == draws_.pass())
+    farewells_[rank] = last.fingerprint_or_zero(FingerprintKind::kDataBatch) + 1;
   if (judged_ && ended()) judge_draws(log);
 }
 
@@ -374,12 +370,10 @@ void Resume::judge_draws(SignalLog& log) {
   if (!before.known() || !draws_.known() || before.length() != draws_.length()) {
     return log.cannot(Check::kResumeMismatch, kNoPass);
   }
-  std::uint64_t drawn = 0;
-  std::uint64_t now = 0;
-  SampleSet all = before.before(*step_, drawn);
-  const SampleSet since = draws_.before(UINT64_MAX, now);
-  if (drawn == 0) return;  // saved between passes
+  SampleSet all = before.before(*step_);
   const std::uint64_t first = all.count();
+  if (first == 0) return;  // saved between passes
+  const SampleSet since = draws_.before(UINT64_MAX);
   const std::uint64_t second = since.count();
   all.unite(since);
   const std::uint64_t again = first + second - all.count();
