@@ -8,9 +8,17 @@ from typing import Any
 import pytest
 
 import presum
+from workers import resume_shards
 from workers.resume import BATCH, CASES, PASS, SAMPLES, SAVED, WORKERS
 
-QUIET = ["as-it-was", "killed", "warm-start", "another-model"]
+QUIET = [
+    "as-it-was",
+    "killed",
+    "between-passes",
+    "left-between-passes",
+    "warm-start",
+    "another-model",
+]
 FOUND = {  # severity, ranks, of the title
     "other-weights": ("critical", [0, 1], f"other weights than were saved after {SAVED} optimiser"),
     "other-state": ("critical", [0, 1], "another optimiser state than was saved"),
@@ -18,6 +26,16 @@ FOUND = {  # severity, ranks, of the title
     "another-rate": ("info", [0, 1], "other settings"),
     "another-order": ("warning", [0, 1], "did not go on where the pass"),
     "pass-anew": ("info", [0, 1], "began the interrupted pass over the data anew"),
+}
+# Of FSDP2: whether it was judged; severity and layers.
+SHARDS_JUDGED = {
+    "shards-as-they-were": "passed",
+    "shards-attached-first": "passed",
+    "shards-warm-start": "not-possible",
+}
+SHARDS_FOUND = {
+    "shards-other-weights": ("critical", {"0"}),
+    "shards-other-state": ("critical", {"0", "2"}),
 }
 
 
@@ -35,6 +53,13 @@ def of_resume(run: Any) -> list[Any]:
     return [finding for finding in run.findings if finding.check == "resume-mismatch"]
 
 
+def state_of(run: Any) -> str:
+    """Of the check, in the segment that goes on."""
+    checks = run.checks
+    (state,) = checks[(checks.check == "resume-mismatch") & (checks.segment == 2)].state
+    return str(state)
+
+
 def test_every_case_is_expected() -> None:
     assert {*QUIET, *FOUND} == set(CASES)
 
@@ -50,10 +75,8 @@ def test_what_goes_on_as_it_should_is_quiet(runs: dict[str, Any], name: str) -> 
     [("as-it-was", "passed"), ("killed", "passed"), ("warm-start", "not-possible")],
 )
 def test_it_is_said_whether_it_was_judged(runs: dict[str, Any], name: str, state: str) -> None:
-    checks = runs[name].checks
     assert list(runs[name].segments.segment) == [1, 2]
-    (found,) = checks[(checks.check == "resume-mismatch") & (checks.segment == 2)].state
-    assert found == state
+    assert state_of(runs[name]) == state
 
 
 @pytest.mark.parametrize("name", FOUND)
@@ -78,3 +101,27 @@ def test_the_distance_of_other_weights_is_told(runs: dict[str, Any]) -> None:
     (finding,) = of_resume(runs["other-weights"])
     assert 0.5 < finding.evidence["percent_apart"] <= 1.0
     assert "2" in finding.evidence["layers"]
+
+
+@pytest.fixture(scope="module")
+def shards(launch: Any, tmp_path_factory: Any) -> dict[str, Any]:
+    out = tmp_path_factory.mktemp("resume_shards")
+    done = launch("resume_shards", resume_shards.WORKERS, out)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert "presum:" not in done.stderr
+    return {name: presum.load(out / name) for name in resume_shards.CASES}
+
+
+def test_shards_that_go_on_as_they_should_are_quiet(shards: dict[str, Any]) -> None:
+    assert {*SHARDS_JUDGED, *SHARDS_FOUND} == set(resume_shards.CASES)
+    for name, state in SHARDS_JUDGED.items():
+        assert list(shards[name].findings) == [], name
+        assert state_of(shards[name]) == state, name
+
+
+def test_shards_that_differ_are_named(shards: dict[str, Any]) -> None:
+    for name, (severity, layers) in SHARDS_FOUND.items():
+        (finding,) = shards[name].findings
+        assert (finding.check, finding.severity) == ("resume-mismatch", severity)
+        assert (finding.ranks, finding.segment) == ([0, 1, 2, 3], 2)
+        assert set(finding.evidence["layers"].split(", ")) == layers

@@ -37,7 +37,7 @@ Status read_draws(const RunLog& log, diagnose::Left& left) {
   PRESUM_ASSIGN(auto steps, log.cursor(last.model, last.step - std::min(last.step, kStepsBack)));
   while (true) {
     PRESUM_ASSIGN(const StepRecord* step, steps.next());
-    if (step == nullptr || step->step >= last.step) break;
+    if (step == nullptr || step->step > last.step) break;  // at `last` the next pass may begin
     left.draws.see(*step);
   }
   // Its first pass may have been begun by the segment before.

@@ -372,13 +372,13 @@ void Resume::judge_draws(SignalLog& log) {
   }
   SampleSet all = before.before(*step_);
   const std::uint64_t first = all.count();
-  if (first == 0) return;  // saved between passes
+  const std::uint64_t slack = std::max(before.slack(), draws_.slack());
+  if (first == 0 || first + slack >= before.length()) return;  // saved between passes
   const SampleSet since = draws_.before(UINT64_MAX);
   const std::uint64_t second = since.count();
   all.unite(since);
   const std::uint64_t again = first + second - all.count();
   const std::uint64_t never = deals_all_ ? before.length() - all.count() : 0;
-  const std::uint64_t slack = std::max(before.slack(), draws_.slack());
   if (again <= slack && never <= slack) return;
   const bool anew =
       deals_all_ ? never <= slack && again + slack >= first : second + slack >= before.length();

@@ -267,17 +267,21 @@ StepRecord step_of(std::uint64_t step, std::uint64_t pass, std::uint64_t batch,
 struct GoesOn {
   std::uint64_t index = 0;  // of the data, at its first step
   std::uint64_t steps = 0;  // until the pass ends
-  bool ended = true;        // by its loader
+  std::uint64_t saved_at = 120;
+  std::uint64_t left_at = 130;
+  bool ended = true;  // by its loader
   bool told_at_the_end = false;
   std::string sampler = "DistributedSampler";
 };
 
-// A pass of 80 steps was left at step 50 of it, saved at 40.
+// A pass of 80 steps began at step 80.
 Continued goes_on(const GoesOn& how) {
   Continued run;
   Left& left = run.left();
-  left.saved = saved(50, 120);
-  for (std::uint64_t s = 0; s < 50; ++s) left.draws.see(step_of(80 + s, 1, s, 8 * s));
+  left.saved = saved(50, how.saved_at);
+  for (std::uint64_t s = 80; s < how.left_at; ++s) {
+    left.draws.see(step_of(s, 1, s - 80, 8 * (s - 80)));
+  }
   run.roster().hello({.replicas = kWorkers}, {"host", {{"sampler", how.sampler}}, {}});
   run.begins(kNothing);
   const detect::StepAlarms alarms;
@@ -342,6 +346,10 @@ TEST(Resume, APassThatBeginsAnewIsInformation) {
   ASSERT_EQ(found.size(), 1U);
   EXPECT_EQ(found.front().severity, Severity::kInfo);
   EXPECT_EQ(number_of(found.front(), "samples_again"), 320);
+}
+
+TEST(Resume, APassAfterAWholeOneIsQuiet) {
+  EXPECT_TRUE(goes_on({.index = 0, .steps = 80, .saved_at = 160, .left_at = 160}).found().empty());
 }
 
 // ---- what is not known is not said

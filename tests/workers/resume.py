@@ -25,7 +25,8 @@ from workers.launch import main
 
 SAMPLES, BATCH, WORKERS = 320, 8, 2
 PASS = SAMPLES // BATCH // WORKERS  # steps
-SAVED, LEFT = PASS + PASS // 2, PASS + PASS // 2 + 3
+SAVED = PASS + PASS // 2
+MORE = 3  # steps after what was saved
 STEPS = 2 * PASS
 FEATURES = torch.randn(SAMPLES, 6, generator=torch.Generator().manual_seed(1))
 Change = Callable[[nn.Module, torch.optim.Optimizer], None]
@@ -57,6 +58,8 @@ CASES: dict[str, dict[str, Any]] = {
     "warm-start": {"loads_optimizer": False, "change": other_weights},
     "another-order": {"seed": 7},
     "pass-anew": {"skip": PASS},
+    "between-passes": {"saved_at": 2 * PASS, "skip": 2 * PASS},
+    "left-between-passes": {"saved_at": 2 * PASS, "skip": 2 * PASS, "more": 0},
     "another-model": {"width": 9, "loads": False},
 }
 
@@ -70,9 +73,10 @@ def batches(seed: int, first: int) -> Iterator[torch.Tensor]:
     """From the step ``first`` on."""
     data = TensorDataset(FEATURES)
     sampler: Any = DistributedSampler(data, seed=seed)
-    for epoch in range(first // PASS, first // PASS + 4):
+    steps = len(sampler) // BATCH  # of a pass
+    for epoch in range(first // steps, first // steps + 4):
         sampler.set_epoch(epoch)
-        skipped = first % PASS * BATCH if epoch == first // PASS else 0
+        skipped = first % steps * BATCH if epoch == first // steps else 0
         generator = torch.Generator().manual_seed(epoch)  # the loader's own
         order: Any = list(sampler)[skipped:]
         yield from (x for (x,) in DataLoader(data, BATCH, sampler=order, generator=generator))
@@ -86,6 +90,8 @@ def train(
     rate: float = 1e-3,
     seed: int = 0,
     skip: int = SAVED,
+    saved_at: int = SAVED,
+    more: int = MORE,
     width: int = 8,
     loads: bool = True,
     loads_optimizer: bool = True,
@@ -109,7 +115,7 @@ def train(
         optimizer.zero_grad()
         model(x).square().mean().backward()
         optimizer.step()
-        if saved is None and step + 1 == SAVED:
+        if saved is None and step + 1 == saved_at:
             kept = copy.deepcopy(
                 {
                     "model": model.module.state_dict(),
@@ -117,7 +123,7 @@ def train(
                     "generator": torch.get_rng_state(),
                 }
             )
-        if step + 1 == (LEFT if saved is None else begin + STEPS):
+        if step + 1 == (saved_at + more if saved is None else begin + STEPS):
             break
     if saved is None and run.name == "killed":
         torch.save(kept, run.with_suffix(f".{dist.get_rank()}"))
@@ -134,7 +140,8 @@ def work(rank: int, _world: int, out: Path) -> None:
         train(out / "killed", None)
     for name, how in CASES.items():
         file = out / f"killed.{rank}"
-        saved = torch.load(file) if name == "killed" else train(out / name, None)
+        at = {key: how[key] for key in ("saved_at", "more") if key in how}
+        saved = torch.load(file) if name == "killed" else train(out / name, None, **at)
         train(out / name, saved, **how)
 
 

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FSDP2 trainings that are interrupted and go on from torch.distributed.checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.checkpoint.state_dict import (
+    get_state_dict,
+    set_model_state_dict,
+    set_state_dict,
+)
+from torch.distributed.fsdp import fully_shard
+
+import presum
+from workers.launch import main
+from workers.resume import BATCH, MORE, SAMPLES, batches, other_state
+
+WORKERS = 4
+PASS = SAMPLES // BATCH // WORKERS
+SAVED = PASS + PASS // 2
+
+
+def other_weights(model: nn.Module, _optimizer: torch.optim.Optimizer) -> None:
+    """Of one layer, on one rank: its own shard."""
+    if dist.get_rank() == 1:
+        weight: Any = model.get_parameter("0.weight")
+        weight.to_local().detach().mul_(1.01)
+
+
+# How the second training differs from what it should be.
+CASES: dict[str, dict[str, Any]] = {
+    "shards-as-they-were": {},
+    "shards-attached-first": {"attaches_first": True},
+    "shards-other-weights": {"change": other_weights},
+    "shards-other-state": {"change": other_state},
+    "shards-warm-start": {"loads_optimizer": False},
+}
+
+
+def sharded() -> nn.Sequential:
+    """Layers whose rows are no equal shards; some ranks have none."""
+    torch.manual_seed(0)
+    layers = nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 1))
+    for part in (layers[0], layers[2], layers):
+        fully_shard(part)
+    return layers
+
+
+def load(
+    model: nn.Module, optimizer: torch.optim.Optimizer, saved: Path, loads_optimizer: bool
+) -> None:
+    weights, state = get_state_dict(model, optimizer)
+    dcp.load({"model": weights}, checkpoint_id=saved)
+    if loads_optimizer:
+        dcp.load({"optimizer": state}, checkpoint_id=saved)
+        set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=state)
+    else:
+        set_model_state_dict(model, weights)
+
+
+def train(run: Path, checkpoint: Path | None, **how: Any) -> Path:
+    """Leaves its checkpoint, where it does not go on from one."""
+    model = sharded()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+    def attach() -> presum.Monitor:
+        return presum.attach(model, optimizer=optimizer, run=run, quiet=True)
+
+    monitor = attach() if how.get("attaches_first") else None
+    if checkpoint is not None:
+        load(model, optimizer, checkpoint, how.get("loads_optimizer", True))
+        how.get("change", lambda *_: None)(model, optimizer)
+    monitor = monitor or attach()
+    begin, end = (0, SAVED + MORE) if checkpoint is None else (SAVED, 3 * PASS)
+    for step, x in enumerate(batches(seed=0, first=begin), begin):
+        if step == end:
+            break
+        if checkpoint is None and step == SAVED:
+            weights, state = get_state_dict(model, optimizer)
+            dcp.save({"model": weights, "optimizer": state}, checkpoint_id=run.with_suffix(".dcp"))
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+    monitor.close()
+    dist.barrier()
+    return run.with_suffix(".dcp")
+
+
+def work(_rank: int, _world: int, out: Path) -> None:
+    for name, how in CASES.items():
+        train(out / name, train(out / name, None), **how)
+
+
+if __name__ == "__main__":
+    main(work)
