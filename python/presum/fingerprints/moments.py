@@ -20,10 +20,10 @@ from presum.devices.gradient_pass import DTYPES, dense, fingerprint
 from presum.devices.readable import is_distributed, readable
 from presum.fingerprints.families import WORD
 from presum.fingerprints.rng import RngStates
-from presum.fingerprints.states import SHARDED_STATE, elements, shard_of
+from presum.fingerprints.states import elements, shard_of, shards_state
 
 LOOKED_AT = 8  # parameters of an optimiser, for its count of steps
-SPACING = 10  # steps of the optimiser, alike on all ranks
+SPACING, AT_ONCE = 10, 4  # steps of the optimiser a moment, alike on all ranks; moments
 
 
 class Moments:
@@ -55,11 +55,11 @@ class Moments:
         return self._take(saved=False)
 
     def saved(self, steps: int) -> bytes | None:
-        """After so many steps of the optimiser. Nothing where the last one was a few steps ago: a
+        """After so many steps of the optimiser. Nothing where there were several in a few steps: a
         program may take its state at each."""
-        if steps < self._next:
+        if steps < self._next - (AT_ONCE - 1) * SPACING:
             return None
-        self._next = steps + SPACING
+        self._next = max(self._next, steps) + SPACING
         return self._take(saved=True)
 
     def _take(self, *, saved: bool) -> bytes:
@@ -67,8 +67,7 @@ class Moments:
         self._told.begin(saved, steps_of(alive), _rate_of(alive))
         for kind, value in self._generators():
             self._told.generator(kind, int(value))
-        classes = {base.__name__ for one in alive for base in type(one).__mro__}
-        stateful = alive if classes.isdisjoint(SHARDED_STATE) else []
+        stateful = [optimizer for optimizer in alive if not shards_state(optimizer)]
         for index, held in enumerate(self._parameters):
             parameter = held()
             if parameter is None or not (self._tells_whole or is_distributed(parameter)):

@@ -24,7 +24,7 @@ OPTIMIZER_SLICES = 50
 PARAMETERS, BUFFERS, OPTIMIZER, WATCHED, FROZEN = range(1, 6)
 COUNT = (1 << 32) - 1  # the number under which what is watched tells how many tensors it has
 SHARDS_MAX = (1 << 24) - 1
-SHARDED_STATE = ("ZeroRedundancyOptimizer",)  # each rank has a part of it
+SHARDED_STATE = frozenset(["ZeroRedundancyOptimizer"])
 SENTINELS = 4
 SENTINEL_VALUES = 64
 
@@ -114,7 +114,7 @@ class StateSchedule:
         *,
         every: int,
     ) -> None:
-        self._optimizers = optimizers
+        self._optimizers = [held for held in optimizers if not shards_state(held())]
         self._watched: dict[str, Callable[[], list[torch.Tensor]]] = {}
         self._parameters = parameters
         self._buffers = buffers
@@ -152,9 +152,6 @@ class StateSchedule:
         if number == 0:
             return
         optimizers = [optimizer for held in self._optimizers if (optimizer := held()) is not None]
-        classes = {base.__name__ for optimizer in optimizers for base in type(optimizer).__mro__}
-        if not classes.isdisjoint(SHARDED_STATE):
-            return
         for index in range(number % OPTIMIZER_SLICES, len(self._parameters), OPTIMIZER_SLICES):
             parameter = self._parameters[index]()
             if parameter is None:
@@ -191,6 +188,11 @@ class StateSchedule:
 
     def _alive(self) -> Iterator[nn.Parameter]:
         return (p for held in self._sentinels if (p := held()) is not None)
+
+
+def shards_state(optimizer: Optimizer | None) -> bool:
+    """Whether each rank keeps a part of the state of whole parameters."""
+    return not SHARDED_STATE.isdisjoint(base.__name__ for base in type(optimizer).__mro__)
 
 
 def _first_values(tensor: torch.Tensor) -> torch.Tensor | bytes | None:

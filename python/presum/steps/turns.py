@@ -220,7 +220,7 @@ class OptimizerTurn:
     def _versions(self) -> int:
         """Of some of the parameters: steps of optimisers move all."""
         parameters = self._setup.parameters
-        some = parameters[:: max(1, len(parameters) // 8)]
+        some = parameters[:: max(1, len(parameters) // 4)]
         return sum(p._version for held in some if (p := held()) is not None)
 
 

@@ -94,7 +94,12 @@ def test_what_differs_is_what_changed() -> None:
 def test_of_states_that_are_taken_at_each_step_some_are_kept() -> None:
     moments = moments_of(nn.Linear(2, 2))
     taken = [steps for steps in range(100) if moments.saved(steps) is not None]
-    assert taken == list(range(0, 100, 10))
+    assert taken == [0, 1, 2, 3, *range(10, 100, 10)]
+
+
+def test_checkpoints_that_come_close_are_kept() -> None:
+    moments = moments_of(nn.Linear(2, 2))
+    assert all(moments.saved(steps) is not None for steps in (50, 100, 103, 105))
 
 
 def test_what_others_have_as_well_is_left_to_them() -> None:
