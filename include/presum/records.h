@@ -117,6 +117,7 @@ struct MomentGroup {
   std::uint64_t parameters = 0;  // their fingerprint
   std::uint64_t optimizer = 0;   // that of what the optimiser keeps of them; 0: nothing is known
   std::uint32_t shard = 0;       // as StateHash::shard
+  std::uint16_t formats = 0;     // bits 1 << Dtype of the parameters; 0: not known
   std::vector<float> sketch;     // of the parameters, with the same seeds always; empty: not known
 };
 

@@ -53,6 +53,7 @@ struct GroupRecord {
 struct MomentRecord : Moment {
   ModelKey model;
   std::uint32_t replica = 0;
+  std::uint32_t number = 0;  // of those of its kind and step: a program may save several
 };
 
 // What the reduction made of one group, at a step at which both were read, by sketches

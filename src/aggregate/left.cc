@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -23,6 +24,12 @@ Key key_of(const ModelKey& model) { return {model.module, model.shard}; }
 std::size_t size_of(const MomentRecord& moment) {
   return sizeof(MomentRecord) +
          moment.groups.size() * (sizeof(MomentGroup) + packet::kLayerSketch * sizeof(float));
+}
+
+// Of what all workers of a model tell at once.
+auto place_of(const MomentRecord& moment) {
+  return std::tuple(moment.model.segment, moment.step, moment.number, moment.kind,
+                    key_of(moment.model));
 }
 
 // Whether the segment itself went on from something.
@@ -54,29 +61,31 @@ Result<LeftModels> read_left(const std::filesystem::path& run) {
   auto log = RunLog::open(run);
   if (!log && log.error().code == ErrorCode::kNotFound) return out;
   if (!log) return log.error();
-  PRESUM_ASSIGN(auto moments, log->moments());
-  std::ranges::stable_sort(moments, std::greater(), [](const MomentRecord& one) {
-    return std::pair(one.model.segment, one.step);
-  });
-  std::size_t bytes = 0;
-  for (MomentRecord& moment : moments) {  // the last ones, if not all
-    diagnose::Left& left = out[key_of(moment.model)];
-    if (moment.kind == Moment::Kind::kBegun)
-      left.begun[moment.model.segment] = moment.optimizer_steps;
-    bytes += size_of(moment);
-    if (moment.kind == Moment::Kind::kSaved && bytes <= kBytes) {
-      left.saved.push_back(std::move(moment));
-    }
-  }
   PRESUM_ASSIGN(const auto modules, log->modules());
   for (const ModuleInfo& module : modules) {
-    const auto left = out.find(key_of(module.model));
-    if (left != out.end()) left->second.workers = module.workers_expected;
+    out[key_of(module.model)].workers = module.workers_expected;
   }
-  std::erase_if(out, [](const auto& entry) { return entry.second.saved.empty(); });
+  PRESUM_ASSIGN(auto moments, log->moments());
+  std::ranges::stable_sort(moments, std::greater(), place_of);
+  std::size_t bytes = 0;
+  for (std::size_t i = 0; i < moments.size();) {  // the last ones, if not all
+    std::size_t end = i;
+    std::size_t more = 0;
+    while (end < moments.size() && place_of(moments[end]) == place_of(moments[i])) {
+      more += size_of(moments[end++]);
+    }
+    const bool saved = moments[i].kind == Moment::Kind::kSaved;
+    if (saved) bytes += more;
+    for (; i < end; ++i) {
+      diagnose::Left& left = out[key_of(moments[i].model)];
+      if (!saved) left.begun[moments[i].model.segment] = moments[i].optimizer_steps;
+      if (saved && bytes <= kBytes) left.saved.push_back(std::move(moments[i]));
+      left.left_out = left.left_out || (saved && bytes > kBytes);
+    }
+  }
   for (auto& [key, left] : out) {
     std::ranges::reverse(left.saved);
-    PRESUM_TRY(read_draws(*log, left));
+    if (!left.saved.empty()) PRESUM_TRY(read_draws(*log, left));
   }
   return out;
 }

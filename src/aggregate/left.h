@@ -15,8 +15,8 @@ using LeftModels =
     std::map<std::pair<std::uint32_t, std::uint32_t>, diagnose::Left>;  // module, shard
 
 // What the segments that are in a run's folder left, for the one that is about to begin. Empty
-// where there is no run, or one in which nothing was saved. Reads the last 4,000 steps and
-// 64 MiB of moments at most.
+// where there is no run. Keeps what was saved last, at most 64 MiB of it and whole moments only;
+// reads the last 4,000 steps.
 // Errors: those of RunLog.
 Result<LeftModels> read_left(const std::filesystem::path& run);
 

@@ -55,6 +55,8 @@ bool causes(const Signal& cause, const Signal& effect) {
     return false;
   }
   if (zero && cause.everyone && !effect.everyone && is_statistic(effect.check)) return false;
+  // What a run does not go on with is one thing each.
+  if (cause.check == Check::kResumeMismatch && effect.check == cause.check) return false;
   return later(effect.first_step) >= cause.first_step &&
          effect.first_step <= later(cause.last_step) &&
          ((explains(cause.check, effect.check) && intersect(cause.ranks, effect.ranks)) ||

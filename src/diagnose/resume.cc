@@ -11,19 +11,29 @@
 #include "base/hash.h"
 #include "diagnose/sampler.h"
 #include "diagnose/text.h"
+#include "presum/dtype.h"
 
 namespace presum::diagnose {
 namespace {
 
-constexpr double kSame = 1e-6;  // of the norm: sums of the same values in another order
+// Of the norm: float sums of the same values in another order, and by the root of their number.
+constexpr double kSame = 1e-6;
+constexpr double kSameEach = 2e-9;
+constexpr std::uint16_t kBf16 = 1U << static_cast<unsigned>(Dtype::kBF16);
+constexpr double kRoundedBf16 = 0x1p-8;  // of the norm, at most, where formats differ
+constexpr double kRounded = 0x1p-10;
 constexpr std::size_t kNames = 4;
 constexpr const char* kNothing = "The run does not continue an earlier recording.";
 constexpr const char* kAnew =
-    "The optimiser counts from 0: the run starts anew, perhaps from saved weights.";
+    "The optimiser begins without a state: the run starts anew, from weights that were not saved.";
+constexpr const char* kNotAll = "Not all ranks have told where they began.";
+constexpr const char* kLarge =
+    "What was saved at this number of optimiser steps is too large to be read (64 MiB).";
 constexpr const char* kUncounted =
     "The optimiser does not count its steps, and the weights are none that were saved.";
 constexpr const char* kNotSaved =
-    "Nothing was saved at this number of optimiser steps while presum watched.";
+    "Nothing was saved at this number of optimiser steps while presum watched, or too often to be "
+    "kept.";
 constexpr const char* kNotTold =
     "What was saved at this number of optimiser steps is of another model, or was not told by all "
     "ranks.";
@@ -38,6 +48,7 @@ struct Whole {
   std::uint64_t parameters = 0;
   std::uint64_t optimizer = 0;
   std::uint64_t shards = 0;  // which ones
+  std::uint16_t formats = 0;
   std::vector<double> sketch;
   bool sketched = true;
 };
@@ -53,6 +64,7 @@ void join(Whole& whole, const MomentGroup& group) {
   whole.parameters += of_shard(group.parameters);
   whole.optimizer += of_shard(group.optimizer);
   whole.shards += mix64(group.shard);
+  whole.formats |= group.formats;
   whole.sketched = whole.sketched && !group.sketch.empty();
   if (whole.sketch.empty()) whole.sketch.resize(group.sketch.size());
   for (std::size_t i = 0; i < std::min(whole.sketch.size(), group.sketch.size()); ++i) {
@@ -90,13 +102,21 @@ struct Apart {
   bool known = true;   // the distances
 };
 
+// How far apart equal parameters may be, over the norm.
+double tolerance(const Whole& a, const Whole& b) {
+  if (a.formats != b.formats) {
+    return ((a.formats | b.formats) & kBf16) != 0 ? kRoundedBf16 : kRounded;
+  }
+  return kSame + kSameEach * std::sqrt(static_cast<double>(a.elements));
+}
+
 // Where not all shards were told, or they are cut in another way and have no sketch, nothing.
 std::optional<bool> same_parameters(const Whole& a, const Whole& b) {
   if (a.elements != b.elements) return std::nullopt;
-  if (a.shards == b.shards) return a.parameters == b.parameters;
+  if (a.shards == b.shards && a.formats == b.formats) return a.parameters == b.parameters;
   const double apart = distance(a, b);
   if (std::isnan(apart)) return std::nullopt;
-  return apart <= kSame * std::sqrt(a.squares);
+  return apart <= tolerance(a, b) * std::sqrt(a.squares);
 }
 
 Apart parameters_apart(const Model& then, const Model& now) {
@@ -121,12 +141,87 @@ std::vector<std::uint64_t> states_apart(const Model& then, const Model& now) {
   for (const auto& [id, was] : then) {
     const auto is = now.find(id);
     if (is == now.end() || was.optimizer == 0 || was.shards != is->second.shards ||
-        was.elements != is->second.elements) {
+        was.elements != is->second.elements || was.formats != is->second.formats) {
       continue;
     }
     if (was.optimizer != is->second.optimizer) out.push_back(id);
   }
   return out;
+}
+
+// Whether the optimiser has a state of anything.
+bool has_state(const Model& model) {
+  return std::ranges::any_of(model, [](const auto& group) { return group.second.optimizer != 0; });
+}
+
+bool same_format(const Model& then, const Model& now) {
+  return std::ranges::all_of(then, [&](const auto& group) {
+    const auto is = now.find(group.first);
+    return is == now.end() || is->second.formats == group.second.formats;
+  });
+}
+
+// Replicas whose own part of the parameters is another than it was; none where parts are not what
+// some replica had.
+template <class Workers>
+std::set<std::uint32_t> replicas_apart(const Workers& then, const Workers& now) {
+  std::map<std::pair<std::uint64_t, std::uint32_t>, std::uint64_t> was;
+  for (const auto& [replica, moment] : then) {
+    for (const MomentGroup& g : moment->groups) was[{g.id, g.shard}] = g.parameters;
+  }
+  std::set<std::uint32_t> out;
+  for (const auto& [replica, moment] : now) {
+    for (const MomentGroup& g : moment->groups) {
+      const auto part = was.find({g.id, g.shard});
+      if (part == was.end() || g.shard == 0) return {};
+      if (part->second != g.parameters) out.insert(replica);
+    }
+  }
+  return out;
+}
+
+// Of each moment that was saved one worker's, the last first.
+std::vector<const MomentRecord*> moments_of(const Left& left) {
+  std::vector<const MomentRecord*> out;
+  for (auto one = left.saved.rbegin(); one != left.saved.rend(); ++one) {
+    const bool again = !out.empty() && out.back()->model == one->model &&
+                       out.back()->step == one->step && out.back()->number == one->number;
+    if (!again) out.push_back(&*one);
+  }
+  return out;
+}
+
+// All workers' of the same moment.
+std::map<std::uint32_t, const Moment*> saved_with(const Left& left, const MomentRecord& one) {
+  std::map<std::uint32_t, const Moment*> out;
+  for (const MomentRecord& other : left.saved) {
+    if (other.model.segment == one.model.segment && other.step == one.step &&
+        other.number == one.number) {
+      out[other.replica] = &other;
+    }
+  }
+  return out;
+}
+
+bool has_weights(const Left& left, const MomentRecord& one, const Model& is) {
+  const Apart apart = parameters_apart(model_of(saved_with(left, one)), is);
+  return apart.of > 0 && apart.groups.empty();
+}
+
+// The last that was saved with these weights.
+const MomentRecord* with_weights(const Left& left, const Model& is) {
+  const auto moments = moments_of(left);
+  const auto found = std::ranges::find_if(
+      moments, [&](const MomentRecord* one) { return has_weights(left, *one, is); });
+  return found == moments.end() ? nullptr : *found;
+}
+
+// Whether a later segment came by the moment's optimiser step again: its own state there may not
+// have been told.
+bool replayed_since(const Left& left, const MomentRecord& one) {
+  return std::ranges::any_of(left.begun, [&](const auto& segment) {
+    return segment.first > one.model.segment && !(segment.second >= one.optimizer_steps);
+  });
 }
 
 std::string names(const std::vector<std::uint64_t>& groups, const Roster& roster) {
@@ -172,13 +267,18 @@ std::string settings_changed(const Moment& was, const Moment& is, std::uint32_t 
   return changed;
 }
 
-std::string steps_text(double steps) { return fmt::format("{:.0f} optimiser steps", steps); }
+std::string steps_text(double steps) {
+  return std::isnan(steps) ? "some optimiser steps" : fmt::format("{:.0f} optimiser steps", steps);
+}
 
 }  // namespace
 
-Blame Resume::everyone() const {
-  Blame out{{}, true};
-  for (const auto& [replica, rank] : ranks_) insert(out.ranks, rank);
+// None are everyone.
+Blame Resume::blame_of(const std::set<std::uint32_t>& replicas) const {
+  Blame out{{}, replicas.empty() || replicas.size() == ranks_.size()};
+  for (const auto& [replica, rank] : ranks_) {
+    if (out.everyone || replicas.contains(replica)) insert(out.ranks, rank);
+  }
   return out;
 }
 
@@ -199,61 +299,73 @@ void Resume::begins(const Identity& who, const Moment& moment, const Roster& ros
   if (begun_.size() < who.replicas) return;
   judged_ = true;
   judge(roster, log);
+  left_->saved.clear();
+  if (!step_) forget_draws();
 }
 
-// Of the moments with as many optimiser steps the last that tells of layers; where steps are not
-// counted, the last with these weights.
-std::optional<std::size_t> Resume::matching(SignalLog& log) const {
-  const double steps = begun_.begin()->second.optimizer_steps;
-  const char* why = std::isnan(steps) ? kUncounted : steps == 0 ? kAnew : kNotSaved;
-  Workers now;
-  for (const auto& [replica, moment] : begun_) now[replica] = &moment;
-  const Model is = model_of(now);
-  const MomentRecord* looked = nullptr;
-  for (std::size_t i = steps == 0 ? 0 : left_->saved.size(); i-- > 0;) {
-    const MomentRecord& one = left_->saved[i];
-    const bool again = looked != nullptr && looked->model == one.model && looked->step == one.step;
-    if (again || (!std::isnan(steps) && one.optimizer_steps != steps) || replayed_since(one))
-      continue;
-    looked = &one;
-    const Apart apart = parameters_apart(model_of(saved_with(one)), is);
-    why = kNotTold;
-    if (apart.of > 0 && (!std::isnan(steps) || apart.groups.empty())) return i;
-  }
-  log.cannot(Check::kResumeMismatch, why);
-  return std::nullopt;
-}
-
-// Whether a later segment came by the moment's optimiser step again: its own state there may not
-// have been told.
-bool Resume::replayed_since(const MomentRecord& one) const {
-  return std::ranges::any_of(left_->begun, [&](const auto& segment) {
-    return segment.first > one.model.segment && !(segment.second >= one.optimizer_steps);
-  });
-}
-
-Resume::Workers Resume::saved_with(const MomentRecord& one) const {
+Resume::Workers Resume::now() const {
   Workers out;
-  for (const MomentRecord& other : left_->saved) {
-    if (other.model.segment == one.model.segment && other.step == one.step) {
-      out[other.replica] = &other;
-    }
-  }
+  for (const auto& [replica, moment] : begun_) out[replica] = &moment;
   return out;
 }
 
+// Of the moments with as many optimiser steps that which fits, else the last that tells of layers;
+// where steps are not counted, the last with these weights.
+const MomentRecord* Resume::matching(SignalLog& log) const {
+  const double steps = begun_.begin()->second.optimizer_steps;
+  const Model is = model_of(now());
+  if (std::isnan(steps)) {
+    const MomentRecord* one = with_weights(*left_, is);
+    if (one == nullptr || replayed_since(*left_, *one)) {
+      log.cannot(Check::kResumeMismatch, kUncounted);
+      return nullptr;
+    }
+    return one;
+  }
+  const MomentRecord* last = nullptr;
+  const char* why = left_->left_out ? kLarge : kNotSaved;
+  for (const MomentRecord* one : moments_of(*left_)) {
+    if (one->optimizer_steps != steps || replayed_since(*left_, *one)) continue;
+    if (has_weights(*left_, *one, is)) return one;
+    why = kNotTold;
+    const bool told = parameters_apart(model_of(saved_with(*left_, *one)), is).of > 0;
+    if (told && last == nullptr) last = one;
+  }
+  if (last == nullptr) log.cannot(Check::kResumeMismatch, why);
+  return last;
+}
+
+// With the weights of a checkpoint, and not its optimiser: a warm start, or a mistake.
+void Resume::starts_anew(SignalLog& log) const {
+  const MomentRecord* one = with_weights(*left_, model_of(now()));
+  if (one == nullptr) return log.cannot(Check::kResumeMismatch, kAnew);
+  Signal signal = signal_of(6, blame_of({}));
+  signal.severity = Severity::kInfo;
+  signal.title = fmt::format(
+      "{{Ranks}} went on with the weights that were saved after {}, and a new "
+      "optimiser",
+      steps_text(one->optimizer_steps));
+  signal.remedy =
+      "Nothing for a warm start. To go on, load the optimiser's and the schedule's state as well.";
+  log.add(std::move(signal));
+}
+
 void Resume::judge(const Roster& roster, SignalLog& log) {
-  const auto at = matching(log);
-  if (!at) return;
-  const MomentRecord& one = left_->saved[*at];
-  const Workers then = saved_with(one);
-  Workers now;
-  for (const auto& [replica, moment] : begun_) now[replica] = &moment;
-  if (one.model.segment == left_->saved.back().model.segment) step_ = one.step;
+  const Model is = model_of(now());
+  const bool had_state = std::ranges::any_of(moments_of(*left_), [&](const MomentRecord* one) {
+    return has_state(model_of(saved_with(*left_, *one)));
+  });
+  if (begun_.begin()->second.optimizer_steps == 0 || (had_state && !has_state(is))) {
+    return starts_anew(log);
+  }
+  const MomentRecord* one = matching(log);
+  if (one == nullptr) return;
+  const Workers then = saved_with(*left_, *one);
   log.checked(Check::kResumeMismatch);
-  if (judge_weights(then, now, roster, log)) judge_generators(then, now, log);
-  judge_settings(one, log);
-  left_->saved.clear();
+  if (!judge_weights(then, now(), roster, log)) return;
+  if (one->model.segment == left_->saved.back().model.segment) step_ = one->step;
+  judge_generators(then, now(), log);
+  judge_settings(*one, then, log);
 }
 
 // False where it goes on from something else.
@@ -264,7 +376,7 @@ bool Resume::judge_weights(const Workers& then, const Workers& now, const Roster
   const double steps = then.begin()->second->optimizer_steps;
   const Apart apart = parameters_apart(was, is);
   if (!apart.groups.empty()) {
-    Signal signal = signal_of(1, everyone());
+    Signal signal = signal_of(1, blame_of(replicas_apart(then, now)));
     signal.title = fmt::format("{{Ranks}} went on with other weights than were saved after {}",
                                steps_text(steps));
     signal.evidence = {{"layers", names(apart.groups, roster)},
@@ -272,16 +384,9 @@ bool Resume::judge_weights(const Workers& then, const Workers& now, const Roster
     if (apart.known && apart.all > 0) {
       signal.evidence.emplace_back("percent_apart", 100 * std::sqrt(apart.squares / apart.all));
     }
-    const MomentRecord* looked = nullptr;
-    for (const MomentRecord& other : left_->saved) {
-      const bool again =
-          looked != nullptr && looked->model == other.model && looked->step == other.step;
-      if (again) continue;
-      looked = &other;
-      const Apart from = parameters_apart(model_of(saved_with(other)), is);
-      if (from.of == 0 || !from.groups.empty()) continue;
-      signal.evidence.emplace_back("as_saved_after", steps_text(other.optimizer_steps));
-      break;
+    const MomentRecord* other = with_weights(*left_, is);
+    if (other != nullptr) {
+      signal.evidence.emplace_back("as_saved_after", steps_text(other->optimizer_steps));
     }
     signal.remedy =
         "Load model and optimiser from one checkpoint, after the model is built and before it is "
@@ -291,9 +396,12 @@ bool Resume::judge_weights(const Workers& then, const Workers& now, const Roster
   }
   const std::vector<std::uint64_t> states = states_apart(was, is);
   if (states.empty()) return true;
-  Signal signal = signal_of(2, everyone());
-  signal.title = fmt::format(
-      "{{Ranks}} went on with another optimiser state than was saved after {}", steps_text(steps));
+  Signal signal = signal_of(2, blame_of({}));
+  signal.title =
+      std::isnan(steps)
+          ? "{Ranks} went on with another optimiser state than was saved with these weights"
+          : fmt::format("{{Ranks}} went on with another optimiser state than was saved after {}",
+                        steps_text(steps));
   signal.evidence = {{"layers", names(states, roster)},
                      {"layers_of", static_cast<std::int64_t>(was.size())}};
   signal.remedy =
@@ -316,12 +424,14 @@ void Resume::judge_generators(const Workers& then, const Workers& now, SignalLog
   log.add(std::move(signal));
 }
 
-void Resume::judge_settings(const MomentRecord& then, SignalLog& log) const {
+void Resume::judge_settings(const MomentRecord& one, const Workers& then, SignalLog& log) const {
   const std::uint32_t workers = step_ ? left_->workers : 0;
-  const std::string changed =
-      settings_changed(then, begun_.begin()->second, workers, begun_.size());
+  std::string changed = settings_changed(one, begun_.begin()->second, workers, begun_.size());
+  if (!same_format(model_of(then), model_of(now()))) {
+    changed += fmt::format("{}the parameters' dtype", changed.empty() ? "" : "; ");
+  }
   if (changed.empty()) return;
-  Signal signal = signal_of(4, everyone());
+  Signal signal = signal_of(4, blame_of({}));
   signal.severity = Severity::kInfo;
   signal.title = "{Ranks} went on with other settings than before the restart";
   signal.evidence = {{"settings_changed", changed}};
@@ -332,12 +442,11 @@ void Resume::judge_settings(const MomentRecord& then, SignalLog& log) const {
 void Resume::update(const StepContext& context, SignalLog& log) {
   if (!left_) return log.cannot(Check::kResumeMismatch, kNothing);
   last_step_ = context.record.step;
-  if (drawn_ || (judged_ && !step_)) return;
+  if (!judged_) log.cannot(Check::kResumeMismatch, kNotAll);
+  if (drawn_) return;
   if (draws_with_replacement(context.roster) || repeats_on_purpose(context.roster) ||
       repeats_evenly(context.record)) {
-    drawn_ = true;
-    left_->draws.forget();
-    return;
+    return forget_draws();
   }
   deals_all_ = deals_all(context.roster.fact("sampler"));
   draws_.see(context.record);
@@ -363,9 +472,19 @@ bool Resume::ended() const {
          });
 }
 
-void Resume::judge_draws(SignalLog& log) {
+// They are not judged, or were.
+void Resume::forget_draws() {
   drawn_ = true;
-  if (!step_) return;
+  left_->draws.forget();
+  draws_.forget();
+}
+
+void Resume::judge_draws(SignalLog& log) {
+  compare_draws(log);
+  forget_draws();
+}
+
+void Resume::compare_draws(SignalLog& log) const {
   const PassDraws& before = left_->draws;
   if (!before.known() || !draws_.known() || before.length() != draws_.length()) {
     return log.cannot(Check::kResumeMismatch, kNoPass);
@@ -382,7 +501,7 @@ void Resume::judge_draws(SignalLog& log) {
   if (again <= slack && never <= slack) return;
   const bool anew =
       deals_all_ ? never <= slack && again + slack >= first : second + slack >= before.length();
-  Signal signal = signal_of(5, everyone());
+  Signal signal = signal_of(5, blame_of({}));
   signal.last_step = last_step_;
   signal.severity = anew ? Severity::kInfo : Severity::kWarning;
   signal.title =
@@ -401,8 +520,6 @@ void Resume::judge_draws(SignalLog& log) {
       "Restore the sampler's seed and epoch, and skip the batches that were trained on before the "
       "checkpoint (`skip_first_batches`, a sampler with a state of its own).";
   log.add(std::move(signal));
-  left_->draws.forget();
-  draws_.forget();
 }
 
 }  // namespace presum::diagnose

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "diagnose/pass_draws.h"
@@ -17,7 +18,8 @@ namespace presum::diagnose {
 
 // What the earlier segments of a run left of one model.
 struct Left {
-  std::vector<MomentRecord> saved;           // by segment and step
+  std::vector<MomentRecord> saved;           // by segment, step and number
+  bool left_out = false;                     // some of them: they were too large
   std::map<std::uint32_t, double> begun;     // by segment: at how many optimiser steps it began
   std::uint32_t workers = 0;                 // of the last segment; 0: not known
   PassDraws draws{PassDraws::Which::kLast};  // of the pass that was interrupted, in the last one
@@ -37,17 +39,19 @@ class Resume {
   // Moments of all workers at one step.
   using Workers = std::map<std::uint32_t, const Moment*>;  // by replica
 
-  std::optional<std::size_t> matching(SignalLog& log) const;  // the place in saved
-  bool replayed_since(const MomentRecord& one) const;
-  Workers saved_with(const MomentRecord& one) const;
+  Workers now() const;
+  const MomentRecord* matching(SignalLog& log) const;
+  void starts_anew(SignalLog& log) const;
   void judge(const Roster& roster, SignalLog& log);
   bool judge_weights(const Workers& then, const Workers& now, const Roster& roster, SignalLog& log);
   void judge_generators(const Workers& then, const Workers& now, SignalLog& log) const;
-  void judge_settings(const MomentRecord& then, SignalLog& log) const;
+  void judge_settings(const MomentRecord& one, const Workers& then, SignalLog& log) const;
   bool ended() const;
   void judge_draws(SignalLog& log);
+  void compare_draws(SignalLog& log) const;
+  void forget_draws();
   Signal signal_of(std::uint64_t key, Blame blame) const;
-  Blame everyone() const;
+  Blame blame_of(const std::set<std::uint32_t>& replicas) const;
 
   std::optional<Left> left_;
   std::map<std::uint32_t, Moment> begun_;         // by replica

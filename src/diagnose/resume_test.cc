@@ -164,6 +164,103 @@ TEST(Resume, AWarmStartIsNotJudged) {
   EXPECT_EQ(run.state().state, CheckRecord::State::kNotPossible);
 }
 
+TEST(Resume, SavedWeightsWithANewOptimiserAreInformation) {
+  Continued run;
+  run.begins(kNothing, 0);
+  ASSERT_EQ(run.found().size(), 1U);
+  EXPECT_EQ(run.found().front().severity, Severity::kInfo);
+  EXPECT_NE(run.found().front().title.find("saved after 50 optimiser steps, and a new optimiser"),
+            std::string::npos);
+  Continued uncounted;  // as of momentum
+  uncounted.left().saved = saved(kNaN);
+  uncounted.begins(
+      [](Moment& m, std::uint32_t) {
+        for (MomentGroup& g : m.groups) g.optimizer = 0;
+      },
+      kNaN);
+  ASSERT_EQ(uncounted.found().size(), 1U);
+  EXPECT_EQ(uncounted.found().front().severity, Severity::kInfo);
+}
+
+TEST(Resume, OfSeveralMomentsAtAStepAnyMayFit) {
+  for (const bool averaged_last : {false, true}) {
+    Continued run;
+    std::vector<MomentRecord> averaged = saved(50);
+    averaged.front().groups = {group(1, 1.5F), group(2, 2.5F), group(3, 3.5F)};
+    auto& first = averaged_last ? run.left().saved : averaged;
+    auto& last = averaged_last ? averaged : run.left().saved;
+    for (MomentRecord& one : last) one.number = 1;
+    std::vector<MomentRecord> both = first;
+    both.insert(both.end(), last.begin(), last.end());
+    run.left().saved = both;
+    EXPECT_TRUE(run.begins(kNothing).found().empty()) << averaged_last;
+    EXPECT_EQ(run.state().state, CheckRecord::State::kPassed);
+  }
+}
+
+TEST(Resume, AnotherFormatIsASettingAsFarAsItRounds) {
+  const auto with = [](std::uint16_t formats, float third) {
+    Continued run;
+    for (MomentRecord& one : run.left().saved) {
+      for (MomentGroup& g : one.groups) g.formats = 1;
+    }
+    run.begins([&](Moment& m, std::uint32_t) {
+      for (MomentGroup& g : m.groups) {
+        g.formats = formats;
+        g.parameters += 1;
+      }
+      if (!m.groups.empty()) m.groups[2].sketch.assign(4, third);
+    });
+    return run.found();
+  };
+  const auto rounded = with(4, 3.005F);  // bf16
+  ASSERT_EQ(rounded.size(), 1U);
+  EXPECT_EQ(rounded.front().severity, Severity::kInfo);
+  EXPECT_EQ(text_of(rounded.front(), "settings_changed"), "the parameters' dtype");
+  EXPECT_EQ(with(4, 3.1F).front().severity, Severity::kCritical);
+  EXPECT_EQ(with(1, 3).front().severity, Severity::kCritical) << "of one format every bit counts";
+}
+
+TEST(Resume, SumsOfManyElementsInAnotherOrderAreTheSame) {
+  const auto apart = [](std::uint64_t elements, float relative) {
+    Continued run;
+    const auto cut = [&](MomentGroup& g, std::uint32_t shard) {
+      g.elements = elements;
+      g.shard = shard;
+      g.parameters += shard;
+    };
+    for (MomentRecord& one : run.left().saved) {
+      for (MomentGroup& g : one.groups) cut(g, 1);
+    }
+    run.begins([&](Moment& m, std::uint32_t) {
+      for (MomentGroup& g : m.groups) {
+        cut(g, 2);
+        g.sketch[0] *= 1 + relative;
+      }
+    });
+    return !run.found().empty();
+  };
+  EXPECT_FALSE(apart(std::uint64_t{1} << 27, 2e-5F));
+  EXPECT_TRUE(apart(std::uint64_t{1} << 27, 2e-4F));
+  EXPECT_TRUE(apart(100, 2e-5F));
+}
+
+TEST(Resume, OfShardsThoseThatDifferAreNamed) {
+  Continued run;
+  const auto shard_of = [](std::vector<MomentGroup>& groups, std::uint32_t replica) {
+    groups = {group(1, static_cast<float>(replica) + 1)};
+    groups.front().shard = replica + 1;
+  };
+  for (MomentRecord& one : run.left().saved) shard_of(one.groups, one.replica);
+  run.begins([&](Moment& m, std::uint32_t r) {
+    shard_of(m.groups, r);
+    if (r == 2) m.groups.front().parameters += 1;
+  });
+  ASSERT_EQ(run.found().size(), 1U);
+  EXPECT_EQ(run.found().front().ranks, Ranks{2});
+  EXPECT_FALSE(run.found().front().everyone);
+}
+
 TEST(Resume, AnotherModelIsNotJudged) {
   Continued run;
   run.begins([](Moment& m, std::uint32_t r) {

@@ -479,7 +479,8 @@ bool read_groups(SectionReader& body, std::vector<MomentGroup>& groups) {
                                        .parameters = body.get<std::uint64_t>(),
                                        .optimizer = body.get<std::uint64_t>(),
                                        .shard = body.get<std::uint32_t>()};
-                     const bool sketched = body.get<std::uint32_t>() != 0;
+                     const bool sketched = body.get<std::uint16_t>() != 0;
+                     group.formats = body.get<std::uint16_t>();
                      group.sketch.resize(kLayerSketch);
                      for (float& value : group.sketch) value = body.get<float>();
                      if (!sketched) group.sketch.clear();
@@ -650,7 +651,8 @@ Packet encode(const MomentOf& of) {
       w.put(group.parameters);
       w.put(group.optimizer);
       w.put(group.shard);
-      w.put(std::uint32_t{!group.sketch.empty()});
+      w.put(std::uint16_t{!group.sketch.empty()});
+      w.put(group.formats);
       for (std::size_t i = 0; i < kLayerSketch; ++i) {
         w.put(i < group.sketch.size() ? group.sketch[i] : 0.0F);
       }

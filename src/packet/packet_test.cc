@@ -535,6 +535,7 @@ TEST(Packet, AMomentComesBackAsItWas) {
   sent.moment.groups = {{.id = 5, .elements = 4, .squares = 2.5, .parameters = 6, .shard = 3},
                         {.id = 7, .optimizer = 8}};
   sent.moment.groups[1].sketch.assign(kLayerSketch, 0.25F);
+  sent.moment.groups[1].formats = 5;
   const auto message = decode(encode(sent).bytes);
   ASSERT_TRUE(message);
   const Moment& got = std::get<MomentOf>(*message).moment;
@@ -549,6 +550,7 @@ TEST(Packet, AMomentComesBackAsItWas) {
   EXPECT_EQ(got.groups[0].shard, 3U);
   EXPECT_TRUE(got.groups[0].sketch.empty());
   EXPECT_EQ(got.groups[1].sketch, sent.moment.groups[1].sketch);
+  EXPECT_EQ(got.groups[1].formats, 5);
 }
 
 TEST(Packet, AMomentOfNoKnownKindOrWithAGroupTwiceIsDamaged) {

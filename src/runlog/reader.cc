@@ -186,7 +186,7 @@ Result<std::vector<FinalStateRecord>> RunLog::final_states() const {
 
 Result<std::vector<MomentRecord>> RunLog::moments() const {
   return read_all(state_->db, runlog::moment_table(),
-                  "ORDER BY segment, module, shard, replica, kind, step");
+                  "ORDER BY segment, module, shard, replica, kind, step, number");
 }
 
 Result<std::vector<AuditedStep>> RunLog::audits() const {

@@ -98,17 +98,17 @@ struct GeneratorCodec {
   }
 };
 
-// Six words of a group, and how many floats of its sketch follow, two a word.
+// Seven words of a group, and how many floats of its sketch follow, two a word.
 struct MomentGroupCodec {
   static constexpr Type kType = Type::kBlob;
   static constexpr bool kNullable = true;
-  static constexpr std::size_t kWords = 7;
+  static constexpr std::size_t kWords = 8;
   static constexpr std::size_t kFloatsMax = 1 << 16;
   static void bind(Statement& row, int at, const std::vector<MomentGroup>& groups) {
     std::vector<std::uint64_t> words;
     for (const MomentGroup& g : groups) {
       words.insert(words.end(), {g.id, g.elements, std::bit_cast<std::uint64_t>(g.squares),
-                                 g.parameters, g.optimizer, g.shard, g.sketch.size()});
+                                 g.parameters, g.optimizer, g.shard, g.formats, g.sketch.size()});
       const std::size_t begin = words.size();
       words.resize(begin + (g.sketch.size() + 1) / 2);
       std::memcpy(words.data() + begin, g.sketch.data(), g.sketch.size() * sizeof(float));
@@ -124,8 +124,9 @@ struct MomentGroupCodec {
                     .squares = std::bit_cast<double>(words[i + 2]),
                     .parameters = words[i + 3],
                     .optimizer = words[i + 4],
-                    .shard = static_cast<std::uint32_t>(words[i + 5])};
-      const std::uint64_t floats = words[i + 6];
+                    .shard = static_cast<std::uint32_t>(words[i + 5]),
+                    .formats = static_cast<std::uint16_t>(words[i + 6])};
+      const std::uint64_t floats = words[i + 7];
       i += kWords;
       if (floats > kFloatsMax || (floats + 1) / 2 > words.size() - i) return out;  // damaged
       g.sketch.resize(floats);
@@ -657,6 +658,7 @@ const Table<MomentRecord>& moment_table() {
           replica_column<Row, &Row::replica>(),
           column<Row, &Row::kind>("kind", {"1 begun, 2 saved"}),
           column<Row, &Row::step>("step", {"the step to come"}),
+          column<Row, &Row::number>("number", {"of those of its kind and step, from 0"}),
           column<Row, &Row::optimizer_steps>(
               "optimizer_steps",
               {"steps as the optimiser itself counts them", "steps", "it does not count them"}),
@@ -667,7 +669,7 @@ const Table<MomentRecord>& moment_table() {
           coded_column<MomentGroupCodec, Row, &Row::groups>(
               "groups", {"see Blobs", "", "another worker tells the same"}),
       }),
-      "PRIMARY KEY (segment, module, shard, replica, kind, step)) WITHOUT ROWID"};
+      "PRIMARY KEY (segment, module, shard, replica, kind, step, number)) WITHOUT ROWID"};
   return table;
 }
 

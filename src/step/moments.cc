@@ -50,6 +50,7 @@ Status Moments::parameter(ParameterId id, const void* data, std::size_t count, D
       observe::gradient_pass(data, count, dtype, whole ? into : observe::SketchSpan{});
   if (!whole) observe::sketch_part(data, count, dtype, first, into);
   PRESUM_TRY(parameter_sums(id, sums.fingerprint, sums.sum_squares, count, shard));
+  group->of.formats |= static_cast<std::uint16_t>(1U << static_cast<unsigned>(dtype));
   group->whole = group->whole && in_order;
   group->of.sketch.resize(sketch.size());
   for (std::size_t i = 0; i < sketch.size(); ++i) group->of.sketch[i] += sketch[i];
@@ -69,7 +70,9 @@ Status Moments::parameter_sums(ParameterId id, std::uint64_t fingerprint, double
 
 Status Moments::state(ParameterId id, std::uint64_t fingerprint) {
   PRESUM_ASSIGN(Group * group, group_of(id, true));
-  group->of.optimizer += mix64(fingerprint ^ layout_->parameters()[id].id);
+  if (std::exchange(group->last, id) != id) group->states = 0;
+  group->of.optimizer +=
+      mix64(fingerprint ^ layout_->parameters()[id].id ^ splitmix64(group->states++));
   return {};
 }
 

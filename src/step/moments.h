@@ -44,6 +44,8 @@ class Moments {
  private:
   struct Group {
     MomentGroup of;
+    std::uint64_t states = 0;  // told of the parameter that was named last
+    ParameterId last = 0;
     bool told = false;
     bool whole = true;  // its sketch holds all of it
   };

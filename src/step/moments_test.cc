@@ -54,7 +54,7 @@ TEST(Moments, HoldSumsAndFingerprintsOfGroups) {
     return mix64(sums.fingerprint ^ name_hash(name));
   };
   EXPECT_EQ(group.parameters, hash(values(300, 1), "a.0.w") + hash(values(3, 2), "a.0.b"));
-  EXPECT_EQ(group.optimizer, mix64(5 ^ name_hash("a.0.b")));
+  EXPECT_EQ(group.optimizer, mix64(5 ^ name_hash("a.0.b") ^ splitmix64(0)));
 }
 
 TEST(Moments, SketchesOfShardsAddUp) {
@@ -83,6 +83,20 @@ TEST(Moments, WithoutOrderThereIsNoSketch) {
   EXPECT_TRUE(got.groups[0].sketch.empty());
   EXPECT_TRUE(got.groups[1].sketch.empty()) << "sums that were computed elsewhere";
   EXPECT_EQ(got.groups[1].squares, 16);
+}
+
+TEST(Moments, StatesInEachOthersPlaceAreOthers) {
+  const Layout of = layout();
+  const auto hash = [&](std::uint64_t first, std::uint64_t second) {
+    Moments moments(of);
+    moments.begin(Moment::Kind::kSaved, 7, 0.5);
+    EXPECT_TRUE(moments.state(0, first));
+    EXPECT_TRUE(moments.state(0, second));
+    EXPECT_TRUE(moments.state(1, 1));
+    return moments.take(0).groups.front().optimizer;
+  };
+  EXPECT_EQ(hash(5, 6), hash(5, 6));
+  EXPECT_NE(hash(5, 6), hash(6, 5));
 }
 
 TEST(Moments, UnknownParametersAreRefused) {

@@ -41,7 +41,7 @@ def head(packet: bytes | None) -> tuple[Any, ...]:
 
 
 def groups(packet: bytes | None) -> list[tuple[Any, ...]]:
-    return list(struct.iter_unpack("<QQdQQII256f", sections(packet)[22]))
+    return list(struct.iter_unpack("<QQdQQIHH256f", sections(packet)[22]))
 
 
 def stepped(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> None:
