@@ -47,6 +47,12 @@ std::vector<std::string_view> names_of(std::string_view sampler) {
   return out;
 }
 
+// Samplers that are about no more samples than they draw in a pass.
+bool draws_some(const std::vector<std::string_view>& names) {
+  return !names.empty() &&
+         (names.back() == "SubsetRandomSampler" || names.back() == "RandomSampler");
+}
+
 // It goes on in the middle of a pass, as after a restart.
 bool skips(std::string_view sampler) { return sampler.find("Skip") != std::string_view::npos; }
 
@@ -56,8 +62,9 @@ std::uint64_t rows_of(const WorkerRecord& worker) {
 
 }  // namespace
 
-bool deals_all(std::string_view sampler) {
+bool deals_all(std::string_view sampler, std::uint64_t own, std::uint64_t length) {
   const auto names = names_of(sampler);
+  if (draws_some(names) && own > 0 && own < length) return false;
   return !names.empty() && std::ranges::all_of(names, [](std::string_view name) {
     return std::ranges::find(kDealsAll, name) != kDealsAll.end();
   });
@@ -107,7 +114,7 @@ void DataCoverage::read(const StepContext& context, const WorkerRecord& worker, 
   if (readers_.size() >= kFollowed && !readers_.contains(key)) return;
   const auto [at, fresh] = readers_.try_emplace(key);
   if (fresh) ++histories_[data].readers;
-  Reader& reader = at->second;
+  Reader reader = at->second;
   const bool further = reader.reading && *number == reader.pass;
   if (reader.reading && !further) {
     if (*batch + 1 < worker.micro_batches) {  // the step began in the pass before
@@ -119,18 +126,18 @@ void DataCoverage::read(const StepContext& context, const WorkerRecord& worker, 
   const std::uint64_t before = further ? reader.batch + 1 : 0;
   reader = {worker.rank, *number, *batch, true};
   Pass& pass = further ? passes_.at({data, *number}) : enter(context, worker, data, reader);
+  readers_[key] = reader;
   pass.whole = pass.whole && *batch + 1 >= before && *batch < before + worker.micro_batches;
   draw(worker, context.record.step, pass);
   take_leave(worker.rank, context.roster, log);
 }
 
 DataCoverage::Pass& DataCoverage::enter(const StepContext& context, const WorkerRecord& worker,
-                                        Data data, Reader& reader) {
+                                        Data data, const Reader& reader) {
   if (passes_.size() >= kFollowed) {  // some worker never goes on: of its passes nothing is said
     passes_.clear();
     readers_.clear();
     histories_.clear();
-    reader = readers_[{worker.replica, data}] = reader;
     histories_[data].readers = 1;
   }
   std::erase_if(passes_, [&](const auto& entry) {  // that not all workers came to
@@ -154,7 +161,8 @@ DataCoverage::Pass& DataCoverage::enter(const StepContext& context, const Worker
 
 std::uint64_t DataCoverage::samples_followed() const {
   std::uint64_t out = 0;
-  for (const auto& [key, pass] : passes_) out += pass.indexed ? 2 * pass.length : 0;
+  for (const auto& [key, pass] : passes_) out += pass.indexed ? pass.length : 0;
+  for (const auto& [data, history] : histories_) out += history.indexed ? history.length : 0;
   return out;
 }
 
@@ -213,10 +221,9 @@ void DataCoverage::take_leave(std::uint32_t rank, const Roster& roster, SignalLo
 
 // ---- what they say
 
-// A subset that a sampler was given is all that it is about.
+// A subset that a sampler was given, or as many as it was asked for, is all that it is about.
 DataCoverage::Missing DataCoverage::missing_of(const Pass& pass, std::string_view sampler) {
-  const auto names = names_of(sampler);
-  const bool subset = !names.empty() && names.back() == "SubsetRandomSampler" && pass.own > 0;
+  const bool subset = draws_some(names_of(sampler)) && pass.own > 0;
   const std::uint64_t length = subset ? std::min(pass.length, pass.own) : pass.length;
   const std::uint64_t drawn = pass.indexed ? pass.drawn.count() : pass.rows;
   const std::uint64_t workers = pass.ranks.size();
@@ -230,17 +237,20 @@ void DataCoverage::judge(Data data, const Pass& pass, const Roster& roster, Sign
   History& history = histories_[data];
   if (missing.samples <= missing.slack) {
     history.passes = 0;
+    history.drawn = SampleSet(0);
+    history.indexed = false;
     return;
   }
   if (history.passes++ == 0) {
     history.drawn = pass.drawn;
+    history.length = pass.length;
     history.indexed = pass.indexed;
     history.first_step = pass.first_step;
   } else {
     history.indexed = history.indexed && pass.indexed;
     if (history.indexed) history.drawn.unite(pass.drawn);
   }
-  const bool known = deals_all(sampler);
+  const bool known = deals_all(sampler, pass.own, pass.length);
   if (!known && history.passes < kSure) return;
   log.add(signal_of(pass, history, missing, known), std::numeric_limits<std::uint64_t>::max() / 2);
 }

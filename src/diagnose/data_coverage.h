@@ -13,9 +13,9 @@
 
 namespace presum::diagnose {
 
-// Whether a sampler (its description) deals every sample, as torch's own and Accelerate's around
-// them do.
-bool deals_all(std::string_view sampler);
+// Whether a sampler (its description, and its own length: 0 where that is not known) deals every
+// sample, as torch's own and Accelerate's around them do.
+bool deals_all(std::string_view sampler, std::uint64_t own, std::uint64_t length);
 
 // A bit for each sample of a data set.
 class SampleSet {
@@ -75,6 +75,7 @@ class DataCoverage {
     std::uint64_t passes = 0;  // in a row that left samples out
     std::uint64_t first_step = 0;
     SampleSet drawn{0};  // in any of them
+    std::uint64_t length = 0;
     bool indexed = false;
     std::size_t readers = 0;
   };
@@ -85,7 +86,8 @@ class DataCoverage {
   };
 
   void read(const StepContext& context, const WorkerRecord& worker, SignalLog& log);
-  Pass& enter(const StepContext& context, const WorkerRecord& worker, Data data, Reader& reader);
+  Pass& enter(const StepContext& context, const WorkerRecord& worker, Data data,
+              const Reader& reader);
   void take_leave(std::uint32_t rank, const Roster& roster, SignalLog& log);
   void leave(Data data, Reader& reader, bool ended, const Roster& roster, SignalLog& log);
   void judge(Data data, const Pass& pass, const Roster& roster, SignalLog& log);

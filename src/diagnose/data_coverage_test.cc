@@ -221,6 +221,31 @@ TEST(DataCoverage, OnePartOfTheDataIsAllThatASubsetSamplerIsAbout) {
   EXPECT_TRUE(p.found().empty());
 }
 
+TEST(DataCoverage, AsManySamplesAsWereAskedForAreAllThatARandomSamplerIsAbout) {
+  Passes p("BatchSampler(RandomSampler)");  // of a quarter of the data
+  for (std::uint64_t n = 0; n < 3; ++n) p.play(n, 13, twice);
+  p.close();
+  EXPECT_TRUE(p.found().empty());
+}
+
+TEST(DataCoverage, ManyPassesAreFollowedUpToALimit) {
+  Passes p;
+  std::uint64_t more = 0;
+  p.change = [&](StepRecord& r) {  // each worker is in a pass of its own
+    for (WorkerRecord& w : r.workers) set(w, Kind::kDataPass, w.rank + more);
+  };
+  for (std::uint64_t n = 0; n < 1024; ++n) {
+    p.length = 800 + n;
+    p.play(0, 1, whole, false);
+  }
+  more = 10;
+  for (std::uint64_t n = 0; n < 8; ++n) {
+    p.length = 800 + n;
+    p.play(0, 1, whole, false);
+  }
+  EXPECT_TRUE(p.found().empty());
+}
+
 TEST(DataCoverage, ALoaderThatSkipsIsNotJudged) {
   Passes p("SkipBatchSampler(BatchSampler(RandomSampler)): replicas=4");
   p.play(0, 13, whole);
@@ -276,6 +301,7 @@ TEST(DataCoverage, ShardsOfTheRanksAreJudgedApart) {
         set(w, Kind::kDataSubset, std::uint64_t{7} + w.rank);
         for (std::uint64_t& row : w.samples.hashes) row = scramble(row + w.rank);
         unset(w, Kind::kSamplerReplicas);
+        set(w, Kind::kSamplerLength, std::uint64_t{200});
       }
     };
     p.play(0, steps, [](std::uint64_t place, std::uint32_t) { return dealt(place, 0, 200, 1); });

@@ -267,6 +267,16 @@ std::string settings_changed(const Moment& was, const Moment& is, std::uint32_t 
   return changed;
 }
 
+bool deals_all_samples(const StepContext& context) {
+  using enum FingerprintKind;
+  const auto& workers = context.record.workers;
+  if (workers.empty()) return false;
+  const std::uint64_t* own = workers.front().fingerprint_of(kSamplerLength);
+  const std::uint64_t* length = workers.front().fingerprint_of(kDataLength);
+  return deals_all(context.roster.fact("sampler"), own == nullptr ? 0 : *own,
+                   length == nullptr ? 0 : *length);
+}
+
 std::string steps_text(double steps) {
   return std::isnan(steps) ? "some optimiser steps" : fmt::format("{:.0f} optimiser steps", steps);
 }
@@ -448,7 +458,7 @@ void Resume::update(const StepContext& context, SignalLog& log) {
       repeats_evenly(context.record)) {
     return forget_draws();
   }
-  deals_all_ = deals_all(context.roster.fact("sampler"));
+  deals_all_ = deals_all_samples(context);
   draws_.see(context.record);
   if (judged_ && ended()) judge_draws(log);
 }

@@ -101,9 +101,8 @@ double size_of(const Parts& parts, const Vector& mean) {
   return std::max(std::sqrt(dot(mean, mean)), std::sqrt(squares) / workers);
 }
 
-// Solves the W x W system in place by Cholesky's method; false where it is not positive.
-bool solve(std::vector<double>& a, std::vector<double>& x) {
-  const std::size_t n = x.size();
+// Cholesky's factor of the n x n matrix, in its place; false where it is not positive.
+bool factor(std::vector<double>& a, std::size_t n) {
   for (std::size_t j = 0; j < n; ++j) {
     for (std::size_t i = j; i < n; ++i) {
       double sum = a[i * n + j];
@@ -112,6 +111,12 @@ bool solve(std::vector<double>& a, std::vector<double>& x) {
       a[i * n + j] = i == j ? std::sqrt(sum) : sum / a[j * n + j];
     }
   }
+  return true;
+}
+
+// Of the system whose matrix has that factor.
+void solve(const std::vector<double>& a, std::vector<double>& x) {
+  const std::size_t n = x.size();
   for (std::size_t i = 0; i < n; ++i) {
     for (std::size_t k = 0; k < i; ++k) x[i] -= a[i * n + k] * x[k];
     x[i] /= a[i * n + i];
@@ -120,25 +125,32 @@ bool solve(std::vector<double>& a, std::vector<double>& x) {
     for (std::size_t k = i + 1; k < n; ++k) x[i] -= a[k * n + i] * x[k];
     x[i] /= a[i * n + i];
   }
-  return true;
 }
 
-// What each part weighs in what came out, by least squares; empty where these do not explain it.
-std::vector<double> weights_of(const Parts& parts, const Sketch& out, double size) {
+// The factor of the parts' Gram matrix, with a ridge; empty where they are too many, or zero.
+std::vector<double> factor_of(const Parts& parts) {
   const std::size_t n = parts.size();
   if (n > kWorkers) return {};
   std::vector<double> gram(n * n);
-  std::vector<double> weights(n);
   double trace = 0;
   for (std::size_t i = 0; i < n; ++i) {
     for (std::size_t j = 0; j <= i; ++j) {
       gram[i * n + j] = dot(parts[i].layer->own, parts[j].layer->own);
     }
     trace += gram[i * n + i];
-    weights[i] = dot(parts[i].layer->own, out);
   }
   for (std::size_t i = 0; i < n; ++i) gram[i * n + i] += kRidge * trace / static_cast<double>(n);
-  if (!solve(gram, weights)) return {};
+  return factor(gram, n) ? gram : std::vector<double>();
+}
+
+// What each part weighs in what came out, by least squares; empty where these do not explain it.
+std::vector<double> weights_of(const Parts& parts, const std::vector<double>& gram,
+                               const Sketch& out, double size) {
+  if (gram.empty()) return {};
+  const std::size_t n = parts.size();
+  std::vector<double> weights(n);
+  for (std::size_t i = 0; i < n; ++i) weights[i] = dot(parts[i].layer->own, out);
+  solve(gram, weights);
   Vector fitted{};
   for (std::size_t w = 0; w < n; ++w) add(fitted, parts[w].layer->own, weights[w]);
   return distance(out, fitted) <= kFits * size ? weights : std::vector<double>();
@@ -148,7 +160,7 @@ bool apart(double weight, double most) { return std::abs(weight - most) > kClear
 
 // Of ranks whose part weighs otherwise than that in the middle.
 void find_weighed(const Parts& parts, const Sketch& reduced, double size, LayerReduction& out) {
-  const std::vector<double> weights = weights_of(parts, reduced, size);
+  const std::vector<double> weights = weights_of(parts, factor_of(parts), reduced, size);
   if (weights.empty()) return;
   std::vector<double> sorted = weights;
   const auto middle = sorted.begin() + static_cast<std::ptrdiff_t>(sorted.size() / 2);
@@ -162,8 +174,9 @@ void find_weighed(const Parts& parts, const Sketch& reduced, double size, LayerR
 }
 
 // The ranks whose equally weighted parts make what came out; none where no such set does.
-Ranks ranks_in(const Parts& parts, const Sketch& out, double size) {
-  const std::vector<double> weights = weights_of(parts, out, size);
+Ranks ranks_in(const Parts& parts, const std::vector<double>& gram, const Sketch& out,
+               double size) {
+  const std::vector<double> weights = weights_of(parts, gram, out, size);
   const double most = weights.empty() ? 0 : *std::ranges::max_element(weights);
   Ranks ranks;
   for (std::size_t w = 0; w < weights.size(); ++w) {
@@ -213,11 +226,12 @@ Copies copies_of(const Parts& parts) {
 }
 
 void find_sets(const Parts& parts, const Copies& copies, double size, LayerReduction& out) {
+  const std::vector<double> gram = factor_of(parts);
   std::vector<std::uint64_t> seen;
   for (const Copy& copy : copies) {
     if (std::ranges::find(seen, copy.fingerprint) != seen.end()) continue;
     seen.push_back(copy.fingerprint);
-    Ranks ranks = ranks_in(parts, copy.sketch, size);
+    Ranks ranks = ranks_in(parts, gram, copy.sketch, size);
     if (!ranks.empty() && ranks.size() < parts.size()) out.means_of.push_back(std::move(ranks));
   }
 }
