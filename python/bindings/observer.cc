@@ -241,6 +241,13 @@ void bind_events(nb::class_<Steps>& steps) {
       .def(
           "seed", [](const Steps& s, ParameterId id) { return s.gradients().seed(id); },
           nb::arg("parameter"))
+      .def(
+          "group",
+          [](const Steps& s, ParameterId id) {
+            const step::Layout& layout = s.layout();
+            return layout.groups().at(layout.parameters().at(id).group).name;
+          },
+          nb::arg("parameter"))
       .def("zeroed", &Steps::zeroed, nb::arg("changed"))
       .def("optimizer_begins", &Steps::optimizer_begins)
       .def_prop_ro("in_optimizer_step", &Steps::in_optimizer_step)

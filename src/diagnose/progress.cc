@@ -7,7 +7,9 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -22,11 +24,47 @@ constexpr std::uint64_t kKept = 2 * kRound;
 constexpr std::size_t kGroups = 65536;
 constexpr std::size_t kNamesShown = 4;
 constexpr double kMost = 0.5;
+constexpr const char* kAtRest = "layers_at_rest";
+constexpr std::uint64_t kLasting = std::numeric_limits<std::uint64_t>::max() / 2;
 constexpr std::uint64_t kSure = 3;  // samples
 
 double learning_rate(const WorkerRecord& worker) {
   const std::uint64_t* rate = worker.fingerprint_of(FingerprintKind::kLearningRate);
   return rate == nullptr ? kNaN : std::bit_cast<double>(*rate);
+}
+
+// Some layers, by name, and since when.
+struct Layers {
+  std::vector<std::string> names;
+  std::uint64_t first_step = std::numeric_limits<std::uint64_t>::max();
+};
+
+Signal signal_of(const Layers& layers, const StepContext& context) {
+  std::string names;
+  for (std::size_t i = 0; i < std::min(layers.names.size(), kNamesShown); ++i) {
+    names += (i == 0 ? "" : ", ") + shortened(layers.names[i], 64);
+  }
+  if (layers.names.size() > kNamesShown) names += ", ...";
+  Signal signal =
+      sighting(Check::kNoProgress, context.record.step, {all_ranks(context.record), true});
+  signal.first_step = std::min(layers.first_step, context.record.step);
+  signal.severity = Severity::kWarning;
+  signal.confidence = 0.9;
+  signal.title = "{Ranks} took optimiser steps that left " + names + " as before";
+  signal.evidence = {{"layers_standing", names},
+                     {"groups_unchanged", static_cast<std::int64_t>(layers.names.size())}};
+  return signal;
+}
+
+// "a, b" is a and b.
+std::set<std::string> listed(std::string_view text) {
+  std::set<std::string> out;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find(", "), text.size());
+    out.emplace(text.substr(0, end));
+    text.remove_prefix(std::min(end + 2, text.size()));
+  }
+  return out;
 }
 
 }  // namespace
@@ -53,7 +91,19 @@ void NoProgress::update(const StepContext& context, SignalLog& log) {
   for (const GroupRecord& g : context.record.groups) {
     if (g.norms.empty() || !(g.norms.front() > 0)) stands_.erase(g.id);
   }
+  look_at_resting(context);
   report_layers(context, log);
+}
+
+// Layers whose learning rate is 0, and scalars, which may lie at a bound of the program's.
+void NoProgress::look_at_resting(const StepContext& context) {
+  const std::set<std::string> rest = listed(context.roster.fact(kAtRest));
+  const std::set<std::string> scalars = listed(context.roster.fact("layers_of_one_element"));
+  if (rest.empty() && scalars.empty()) return;
+  for (auto& [group, layer] : stands_) {
+    const std::string name = context.roster.group_name(group);
+    if (rest.contains(name) || scalars.contains(name)) layer.rested = looks_;
+  }
 }
 
 // Whether what the worker did since the record before should have changed its parameters.
@@ -86,7 +136,7 @@ void NoProgress::follow(const WorkerRecord& worker, std::uint64_t step) {
 void NoProgress::stand(const StateHash& state, const Held& held, bool fresh) {
   if (stands_.size() >= kGroups && !stands_.contains(state.group)) return;
   Stand& layer = stands_[state.group];
-  if (fresh || layer.since == 0) layer = {.since = looks_};
+  if (fresh || layer.since == 0) layer = {.since = looks_, .rested = layer.rested};
   if (!fresh && layer.repeats++ == 0) layer.first_step = held.step;
 }
 
@@ -109,32 +159,39 @@ void NoProgress::report(const StepContext& context, SignalLog& log) const {
 }
 
 void NoProgress::report_layers(const StepContext& context, SignalLog& log) const {
-  std::vector<std::uint64_t> standing;
-  std::uint64_t first = context.record.step;
+  const std::set<std::string> rest = listed(context.roster.fact(kAtRest));
+  const std::set<std::string> unheld = listed(context.roster.fact("layers_of_no_optimizer"));
+  Layers standing;
+  Layers resting;
   for (const GroupRecord& g : context.record.groups) {
     const auto found = stands_.find(g.id);
     if (found == stands_.end() || found->second.repeats == 0) continue;
     if (looks_ - found->second.since < kKept) continue;
-    standing.push_back(g.id);
-    first = std::min(first, found->second.first_step);
+    const std::string name = context.roster.group_name(g.id);
+    const bool rests = rest.contains(name);
+    const std::uint64_t rested = found->second.rested;
+    if (!rests && rested > 0 && looks_ - rested < kKept) continue;
+    Layers& layers = rests ? resting : standing;
+    layers.names.push_back(name);
+    layers.first_step = std::min(layers.first_step, found->second.first_step);
   }
-  if (standing.empty()) return;
-  std::string names;
-  for (std::size_t i = 0; i < std::min(standing.size(), kNamesShown); ++i) {
-    names += (i == 0 ? "" : ", ") + shortened(context.roster.group_name(standing[i]), 64);
+  if (!resting.names.empty()) {
+    Signal signal = signal_of(resting, context);
+    signal.key = 3;
+    signal.severity = Severity::kInfo;
+    signal.title += ": the learning rate of their parameter group is 0";
+    signal.remedy = "Nothing, where that was meant.";
+    log.add(std::move(signal), kLasting);
   }
-  if (standing.size() > kNamesShown) names += ", ...";
-  Signal signal =
-      sighting(Check::kNoProgress, context.record.step, {all_ranks(context.record), true});
+  if (standing.names.empty()) return;
+  Signal signal = signal_of(standing, context);
   signal.key = 1;
-  signal.first_step = first;
-  signal.severity = Severity::kWarning;
-  signal.confidence = 0.9;
-  signal.title =
-      "{Ranks} took optimiser steps that left " + names + " as before, though gradients came there";
-  signal.evidence = {{"groups", names},
-                     {"groups_unchanged", static_cast<std::int64_t>(standing.size())}};
-  log.add(std::move(signal), std::numeric_limits<std::uint64_t>::max() / 2);
+  const bool held_by_none = std::ranges::all_of(
+      standing.names, [&](const std::string& name) { return unheld.contains(name); });
+  signal.title +=
+      held_by_none ? ": no optimiser holds their parameters" : ", though gradients came there";
+  if (held_by_none) signal.remedy = "Give the optimiser all parameters that are to be trained.";
+  log.add(std::move(signal), kLasting);
 }
 
 // Of elements in 16 bits whose gradient is not zero, as samples of some steps tell.
@@ -161,7 +218,7 @@ void NoProgress::follow_shares(const StepContext& context, SignalLog& log) {
       "updates so small round to nothing",
       100 * share);
   signal.evidence = {{"share_unchanged", share}, {"learning_rate", rate}};
-  log.add(std::move(signal), std::numeric_limits<std::uint64_t>::max() / 2);
+  log.add(std::move(signal), kLasting);
 }
 
 }  // namespace presum::diagnose

@@ -29,12 +29,14 @@ class NoProgress {
     std::uint64_t since = 0;    // the look at which that began
     std::uint64_t repeats = 0;  // values seen again since
     std::uint64_t first_step = 0;
+    std::uint64_t rested = 0;  // the last look at which nothing was to move it
   };
   bool trains(const WorkerRecord& worker);
   void follow(const WorkerRecord& worker, std::uint64_t step);
   void begin(const WorkerRecord& worker);
   void stand(const StateHash& state, const Held& held, bool fresh);
   void report(const StepContext& context, SignalLog& log) const;
+  void look_at_resting(const StepContext& context);
   void report_layers(const StepContext& context, SignalLog& log) const;
   void follow_shares(const StepContext& context, SignalLog& log);
 

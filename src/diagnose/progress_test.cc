@@ -83,8 +83,10 @@ void with_groups(StepRecord& r, double norm) {
 }
 
 // Group 1 of two stands still.
-Ids standing_layer(double norm, std::uint64_t steps, std::string* title = nullptr) {
+Ids standing_layer(double norm, std::uint64_t steps, std::string* title = nullptr,
+                   const std::string& fact = "") {
   Watched w;
+  if (!fact.empty()) w.diagnoser.hello(who(0, 0), {.facts = {{fact, "a, 0000000000000063"}}});
   w.play(0, steps, [&](StepRecord& r) {
     hash(r, r.step);
     const std::uint64_t part = r.step % 25;
@@ -95,7 +97,7 @@ Ids standing_layer(double norm, std::uint64_t steps, std::string* title = nullpt
   });
   if (title != nullptr && !w.ids().empty()) {
     *title = w.first().title;
-    EXPECT_EQ(w.first().severity, Severity::kWarning);
+    EXPECT_EQ(w.first().severity, fact == "layers_at_rest" ? Severity::kInfo : Severity::kWarning);
   }
   return w.ids();
 }
@@ -106,6 +108,15 @@ TEST(NoProgress, OneLayerThatStandsStillIsNamed) {
   EXPECT_NE(title.find("63"), std::string::npos) << title << ": 99 in hexadecimal digits";
   EXPECT_TRUE(standing_layer(0.5, 70).empty()) << "not all of it was hashed twice";
   EXPECT_TRUE(standing_layer(0, 200).empty()) << "a layer without a gradient";
+}
+
+TEST(NoProgress, LayersThatNothingIsToMoveAreToldApart) {
+  std::string title;
+  EXPECT_EQ(standing_layer(0.5, 80, &title, "layers_at_rest"), Ids{"no-progress"});
+  EXPECT_NE(title.find("is 0"), std::string::npos) << title;
+  EXPECT_EQ(standing_layer(0.5, 80, &title, "layers_of_no_optimizer"), Ids{"no-progress"});
+  EXPECT_NE(title.find("no optimiser holds"), std::string::npos) << title;
+  EXPECT_TRUE(standing_layer(0.5, 200, nullptr, "layers_of_one_element").empty());
 }
 
 TEST(NoProgress, UpdatesThatRoundToNothingAreNamed) {

@@ -62,6 +62,47 @@ class OptimizerSettings:
             self._sum += self._hashes[index]
 
 
+class RestingLayers:
+    """Layers that the optimisers leave where they are, as facts: of a learning rate of 0, in no
+    parameter group, or of one element, which may lie at a bound."""
+
+    def __init__(
+        self,
+        parameters: Sequence[weakref.ref[nn.Parameter]],
+        optimizers: Sequence[Optimizer],
+        layer_of: Callable[[int], str],
+    ) -> None:
+        self._parameters = parameters
+        self._optimizers = [weakref.ref(optimizer) for optimizer in optimizers]
+        self._layer_of = layer_of
+
+    def __call__(self) -> dict[str, str]:
+        alive = [optimizer for one in self._optimizers if (optimizer := one()) is not None]
+        moves = {
+            id(p): not isinstance(rate := group.get("lr"), (int, float)) or rate != 0
+            for group in _together(alive)
+            for p in group["params"]
+        }
+        layers: dict[str, list[tuple[bool | None, int]]] = {}
+        for index, held in enumerate(self._parameters):
+            if (parameter := held()) is not None:
+                known = (moves.get(id(parameter)), parameter.numel())
+                layers.setdefault(self._layer_of(index), []).append(known)
+        return {
+            "layers_at_rest": _those(layers, lambda moves, _: moves is False),
+            "layers_of_no_optimizer": _those(layers, lambda moves, _: moves is None),
+            "layers_of_one_element": _those(layers, lambda _, count: count == 1),
+        }
+
+
+def _those(
+    layers: dict[str, list[tuple[bool | None, int]]],
+    holds: Callable[[bool | None, int], bool],
+) -> str:
+    """Names of the layers of which it holds of every parameter."""
+    return ", ".join(name for name, of in layers.items() if all(holds(*one) for one in of))
+
+
 def _together(optimizers: Sequence[Optimizer]) -> list[dict[str, Any]]:
     return [group for optimizer in optimizers for group in optimizer.param_groups]
 

@@ -20,7 +20,15 @@ from presum.fingerprints.loaders import LOADER_EVENTS, Batch
 from presum.fingerprints.rng import RngStates, calls_dropout, forward_draws
 from presum.fingerprints.rows import hash_others, hash_tensor, samples_among, tensors_among
 from presum.fingerprints.samples import BatchFinder, BatchGuess, ForwardMoment, describe
-from presum.fingerprints.settings import Dtypes, Modes, NormBatches, OptimizerSettings, determinism
+from presum.fingerprints.settings import (
+    REFRESHED_EVERY,
+    Dtypes,
+    Modes,
+    NormBatches,
+    OptimizerSettings,
+    RestingLayers,
+    determinism,
+)
 from presum.fingerprints.states import (
     BUFFERS,
     OPTIMIZER,
@@ -33,6 +41,7 @@ from presum.fingerprints.states import (
     report_on_host,
     tensors_of,
 )
+from presum.text import printable
 
 MICRO_BATCHES_MAX = 2048
 
@@ -134,6 +143,8 @@ class StepFingerprints:
             ("environment", determinism),
         ]
         self._settings = OptimizerSettings(optimizers) if optimizers else None
+        self._resting = RestingLayers(parameters, optimizers, observer.group)
+        self._rests: dict[str, str] = {}  # as it was told
         self._every = every
         self._others = "buffers" if "buffers" in families else "parameters"  # frozen ones
         held = [weakref.ref(optimizer) for optimizer in optimizers]
@@ -200,6 +211,8 @@ class StepFingerprints:
         if self._settings is not None:
             turn = step // self._every
             self._values += self._families.call("optimizer", self._settings, turn) or []
+            if turn % REFRESHED_EVERY == 0:
+                self._families.call("optimizer", self._tell_rests)
         self._before_forward = [*self._values] if self._tells_draws else None
         self._queued = []
         if on_host:
@@ -208,6 +221,15 @@ class StepFingerprints:
         due += [("parameters", OPTIMIZER), ("parameters", WATCHED)]
         for family, of in due:
             self._families.call(family, self._take_states, of, step, on_host)
+
+    def _tell_rests(self) -> None:
+        rests = self._resting()
+        new = {key: text for key, text in rests.items() if text != self._rests.get(key, "")}
+        for key, text in new.items():
+            self._observer.fact(key, printable(text))
+        self._rests = rests
+        if new:
+            self._found()
 
     def after_forward(self) -> None:
         """A training forward through the wrapper has ended."""

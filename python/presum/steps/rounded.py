@@ -55,7 +55,9 @@ class RoundedUpdates:
     def after(self, optimizer: Optimizer) -> LateValues:
         """The share that stands still, as a fingerprint, where it was looked at."""
         before, self._before = self._before, []
-        if not before or any(_keeps_more(optimizer, one.parameter) for one in before):
+        if not before or _rounds_by_chance(optimizer):
+            return []
+        if any(_keeps_more(optimizer, one.parameter) for one in before):
             return []
         still, moving = [], []
         for one in before:
@@ -97,6 +99,14 @@ def _part(tensor: torch.Tensor) -> torch.Tensor | None:
     block = dense(plain)
     flat = block.as_strided((block.numel(),), (1,))
     return flat[:: max(1, flat.numel() // VALUES)][:VALUES]
+
+
+def _rounds_by_chance(optimizer: Optimizer) -> bool:
+    """What stands still in a step moves in others. Told by the name of a setting, as torchao's
+    ``bf16_stochastic_round``, or of the class."""
+    settings = {**vars(optimizer), **optimizer.defaults}
+    named = [name for name, value in settings.items() if value is True]
+    return any("stochastic" in name.lower() for name in (*named, type(optimizer).__name__))
 
 
 def _keeps_more(optimizer: Optimizer, parameter: torch.Tensor) -> bool:
