@@ -24,7 +24,7 @@ void DataOrder::follow(Worker& worker, std::uint64_t pass, const std::uint64_t* 
   worker.before = next ? std::move(worker.now) : std::vector<Place>{};
   worker.now.clear();
   worker.seen = worker.repeats = 0;
-  worker.differs = false;
+  worker.differs = worker.skipped = false;
   worker.started = true;
   worker.pass = pass;
 }
@@ -34,6 +34,7 @@ void DataOrder::compare(Worker& worker, const WorkerRecord& record, const Batch&
   const std::uint64_t* whole = record.fingerprint_of(FingerprintKind::kBatch);
   const std::uint64_t order = batch.order + (whole == nullptr ? 0 : mix64(*whole));
   const Place now{place == nullptr ? worker.seen : *place, order};
+  if (worker.seen == 0) worker.skipped = place != nullptr && *place >= record.micro_batches;
   if (worker.seen++ >= kCompared || !batch.known) return;
   worker.now.push_back(now);
   for (const Place& before : worker.before) {
@@ -43,12 +44,14 @@ void DataOrder::compare(Worker& worker, const WorkerRecord& record, const Batch&
   }
 }
 
-// With samples to compare they decide; without them the sampler's word is enough. A sampler that
+// With samples to compare they decide; without them the sampler's word is enough, but of a pass
+// that goes on in its middle, as one that was interrupted does in the same epoch. A sampler that
 // nobody can set an epoch of, but that says it shuffles, is judged by its order alone.
 bool DataOrder::repeats_order(const Worker& worker, const WorkerRecord& record,
                               const Batch& batch) {
   if (worker.differs || !is_one(record, FingerprintKind::kSamplerShuffle)) return false;
   if (worker.repeats >= kCompared) return true;
+  if (worker.skipped && worker.repeats == 0) return false;
   const bool settable = is_one(record, FingerprintKind::kSamplerSetsEpoch);
   return settable && worker.epoch_stayed &&
          (worker.repeats > 0 || !batch.known || worker.seen > kCompared);

@@ -25,6 +25,7 @@ class DataOrder {
     std::uint64_t epoch = 0;
     bool started = false;
     bool epoch_stayed = false;  // the sampler's epoch is that of the pass before
+    bool skipped = false;       // it did not begin with its first batch
     bool differs = false;       // some batch of this pass is not the one of the pass before
     std::size_t seen = 0;       // recorded steps of this pass
     std::size_t repeats = 0;    // of them, with the batch of the pass before

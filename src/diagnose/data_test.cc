@@ -295,6 +295,22 @@ TEST(EpochNotSet, WithoutSamplesTheSamplersWordIsEnough) {
   EXPECT_LT(w.first().confidence, 0.9);
 }
 
+TEST(EpochNotSet, APassThatGoesOnInItsMiddleKeepsItsEpoch) {
+  for (const bool known : {true, false}) {
+    Watched w({.workers = 4, .rows = 4, .data = 800});
+    w.play(0, 30, [&](StepRecord& r) {
+      for (WorkerRecord& x : r.workers) {
+        set(x, Kind::kSamplerEpoch, std::uint64_t{0});
+        set(x, Kind::kDataPass, std::uint64_t{r.step >= 10 ? 1U : 0U});
+        set(x, Kind::kDataBatch, r.step);
+        if (!known) x.samples.hashes.clear();
+        if (!known) x.indices.clear();
+      }
+    });
+    EXPECT_TRUE(w.findings().empty()) << w.first().title;
+  }
+}
+
 TEST(EpochNotSet, SequentialDataRepeatsOnPurpose) {
   Watched w(kShort);
   w.play(0, 25, [&](StepRecord& r) {
