@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <map>
 #include <string>
 #include <utility>
 
@@ -18,7 +19,7 @@ struct Answer {
   const char* title;
 };
 
-constexpr std::array<Answer, 3> kAnswers{{
+constexpr std::array<Answer, 4> kAnswers{{
     {2, Severity::kCritical,
      "{Ranks} computed another gradient than the same micro-batch gives, twice, when it is "
      "computed "
@@ -26,11 +27,18 @@ constexpr std::array<Answer, 3> kAnswers{{
     {3, Severity::kCritical,
      "{Ranks} held parameters or inputs of which one bit turned over between a micro-batch and the "
      "optimiser's step, without a write of the program"},
+    {4, Severity::kWarning,
+     "{Ranks} computed another gradient in one of two repetitions of a micro-batch, and the same "
+     "in "
+     "all the others"},
     {1, Severity::kInfo,
-     "{Ranks} compute another gradient each time: the program is not deterministic"},
+     "{Ranks} computed another gradient each time: the program is not deterministic"},
 }};
 
+constexpr std::uint64_t kUnsteady = 1;
 constexpr std::uint64_t kTwice = 2;
+constexpr std::uint64_t kOnce = 4;
+constexpr std::uint64_t kSure = 3;  // micro-batches that gave the same
 constexpr const char* kEverywhere =
     "{Ranks} computed another gradient than the same micro-batch gives when it is computed once "
     "more: a kernel that depends on more than its numbers";
@@ -50,10 +58,19 @@ void Recomputed::update(const StepContext& context, SignalLog& log) {
                       "No micro-batch was computed once more: attach(verify_every=) asks for it.");
   }
   log.checked(Check::kRecomputeMismatch);
+  // What now and then gives another gradient is a program's way.
+  std::map<std::uint32_t, std::uint64_t> answers;  // by rank
+  for (const WorkerRecord& w : context.record.workers) {
+    Steadiness& so_far = steadiness_[w.replica];
+    std::uint64_t& given = answers[w.rank] = answer(w);
+    if (given == kOnce && (so_far.others > 0 || so_far.equal < kSure)) given = kUnsteady;
+    so_far.equal += given == 0;
+    so_far.others += told(w) && answer(w) != 0;
+  }
   for (const Answer& one : kAnswers) {
     Blame blame;
     for (const WorkerRecord& w : context.record.workers) {
-      if (answer(w) == one.value) insert(blame.ranks, w.rank);
+      if (answers[w.rank] == one.value) insert(blame.ranks, w.rank);
     }
     if (blame.ranks.empty()) continue;
     blame.everyone = blame.ranks.size() == context.workers();
@@ -62,6 +79,11 @@ void Recomputed::update(const StepContext& context, SignalLog& log) {
     signal.severity = one.severity;
     signal.confidence = 0.99;
     signal.title = one.title;
+    if (one.value == kUnsteady) {
+      signal.remedy =
+          "Nothing, where that is known; else ask torch for deterministic kernels "
+          "(`torch.use_deterministic_algorithms`).";
+    }
     if (one.value == kTwice && blame.everyone && context.workers() > 1) {
       signal.severity = Severity::kInfo;  // not all their hardware
       signal.title = kEverywhere;

@@ -2,6 +2,9 @@
 // recompute-mismatch.
 #pragma once
 
+#include <cstdint>
+#include <map>
+
 #include "diagnose/signal_log.h"
 #include "diagnose/step_context.h"
 
@@ -13,7 +16,12 @@ class Recomputed {
   void update(const StepContext& context, SignalLog& log);
 
  private:
-  bool once_ = false;  // some worker did
+  struct Steadiness {
+    std::uint64_t equal = 0;  // micro-batches that gave the same again
+    std::uint64_t others = 0;
+  };
+  std::map<std::uint32_t, Steadiness> steadiness_;  // by replica
+  bool once_ = false;                               // some worker did
 };
 
 }  // namespace presum::diagnose

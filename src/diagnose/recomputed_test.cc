@@ -47,6 +47,25 @@ TEST(Recomputed, OneThatIsCorruptedIsCritical) {
   EXPECT_EQ(computed_again(2, -1).first().severity, Severity::kInfo) << "not all their hardware";
 }
 
+TEST(Recomputed, OneRepetitionAmongManyThatAreEqualIsAWarning) {
+  Watched w;
+  w.play(0, 59, [&](StepRecord& r) {
+    if (r.step % 10 != 0) return;
+    for (WorkerRecord& one : r.workers) {
+      const bool early = one.rank == 2 && r.step == 0;
+      const bool late = one.rank == 3 && r.step == 50;
+      set(one, Kind::kRecomputed, std::uint64_t{early || late ? 4U : 0U});
+    }
+  });
+  const auto found = w.findings();
+  ASSERT_EQ(found.size(), 2U);
+  const auto of = [&](std::uint32_t rank) {
+    return std::ranges::find(found, RankList{rank}, &Finding::ranks)->severity;
+  };
+  EXPECT_EQ(of(3), Severity::kWarning);
+  EXPECT_EQ(of(2), Severity::kInfo) << "nothing is known of it yet";
+}
+
 TEST(Recomputed, WhatIsNotDeterministicIsInformation) {
   Watched w = computed_again(1, -1);
   ASSERT_EQ(w.ids(), Ids{"recompute-mismatch"});

@@ -3,8 +3,9 @@
 
 The program's loss is not known, and not needed: the gradient that arrived at each of the model's
 outputs is kept, and sent through the new ones. Nothing of the program's changes: parameters are
-seen through aliases, buffers, arguments and attributes are copies, generators go back to where they
-were.
+seen through aliases, buffers and arguments are copies, attributes and generators go back to where
+they were. Where the program's own forward pass writes to what an attribute holds, nothing is
+computed again.
 """
 
 from __future__ import annotations
@@ -29,10 +30,11 @@ from presum.devices.readable import is_distributed, readable
 from presum.fingerprints.families import WORD
 from presum.fingerprints.states import elements
 from presum.steps.arrivals import Arrivals
+from presum.steps.held_state import Held, held_state, written
 from presum.steps.setup import RecorderSetup
 from presum.torch_events.hooks import Hook
 
-EQUAL, NOT_DETERMINISTIC, CORRUPTED, CHANGED = range(4)
+EQUAL, NOT_DETERMINISTIC, CORRUPTED, CHANGED, ONCE_OTHERWISE = range(5)
 ALIGNMENT = 64  # bytes: kernels choose by it, and by strides, in which order they add
 ROOM = 8  # times its elements that a view may span to be copied as it lies
 PLAIN = (int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
@@ -85,6 +87,7 @@ class KeptForward:
     given: list[tuple[torch.Tensor, Content]]  # the program's own tensors
     generators: list[tuple[Callable[[Any], object], Any]]
     containers: list[tuple[Any, Any]]  # lists and the like of the modules, and what they held
+    state: list[Held]  # what else they hold
     buffers: dict[str, torch.Tensor]
     autocast: list[tuple[str, bool, torch.dtype]]
     parameters: dict[str, Content]
@@ -137,6 +140,10 @@ class Recomputation:
             return
         self._forwards += 1
         if self._forwards > 1:
+            return
+        where = written(self._kept.state)
+        if where:
+            self._refuse(f"the forward pass writes to what {where} holds")
             return
         leaves = tree_leaves(output)
         if _has_reentrant_checkpoint(leaves):
@@ -217,8 +224,11 @@ class Recomputation:
         different = self._different(kept.arrived, first)
         if not different:
             return Verdict(EQUAL)
-        same = not self._different(first, self._again(module, kept))
-        return Verdict(CORRUPTED if same else NOT_DETERMINISTIC, different)
+        second = self._again(module, kept)
+        if not self._different(first, second):
+            return Verdict(CORRUPTED, different)
+        once = not self._different(kept.arrived, second)
+        return Verdict(ONCE_OTHERWISE if once else NOT_DETERMINISTIC, different)
 
     def _different(
         self, before: dict[int, torch.Tensor], now: dict[int, torch.Tensor]
@@ -322,6 +332,7 @@ def _keep(module: nn.Module, args: Any, kwargs: Any) -> KeptForward:
         given=[(tensor, _content(tensor)) for tensor in tensors],
         generators=_generators(next(module.parameters()).device),
         containers=_containers(module),
+        state=held_state(module),
         buffers={name: _as_it_lies(buffer) for name, buffer in module.named_buffers()},
         autocast=[
             (kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind))

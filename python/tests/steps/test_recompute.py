@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -256,6 +258,74 @@ def test_what_modules_hold_is_as_it_was(packets: Packets, tmp_path: Path) -> Non
         train(model, optimizer, 4)
     assert answers(packets) == [0] * 4, packets.notes
     assert len(model.module.losses) == model.module.counts["calls"] == 8
+
+
+class Queue(NamedTuple):
+    """Nothing that is copied."""
+
+    entries: deque[float]
+
+
+class Writes(Net):
+    """To what it holds, in place."""
+
+    def __init__(self, held: Any) -> None:
+        super().__init__()
+        self.held = held
+
+    def forward(self, x: torch.Tensor, *, scale: float = 1.0) -> dict[str, torch.Tensor]:
+        found = super().forward(x, scale=scale)
+        held = self.held[0] if isinstance(self.held, list) else self.held
+        if isinstance(held, Queue):
+            held.entries.append(1.0)
+        elif isinstance(held, deque):
+            held.append(1.0)
+        elif isinstance(held, SimpleNamespace):
+            held.calls += 1
+        else:
+            held += 1
+        return found
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        torch.ones(()),
+        [torch.ones(3)],
+        np.ones(3),
+        deque([1.0]),
+        Queue(deque([1.0])),
+        SimpleNamespace(calls=0),
+    ],
+)
+def test_a_forward_that_writes_to_what_it_holds_is_refused(
+    held: Any, packets: Packets, tmp_path: Path
+) -> None:
+    torch.manual_seed(1)
+    model = DistributedDataParallel(Writes(held))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    with presum.attach(model, optimizer=optimizer, run=tmp_path, quiet=True, verify_every=1):
+        train(model, optimizer, 2)
+    assert answers(packets) == []
+    assert any("writes to what held holds" in note for note in packets.notes), packets.notes
+
+
+def test_a_repetition_that_differs_once_is_told_apart(packets: Packets, tmp_path: Path) -> None:
+    seen: set[int] = set()
+    net: list[Net] = []
+
+    def breaks(x: torch.Tensor) -> torch.Tensor:
+        calls = net[0].calls
+        first = calls not in seen  # two micro-batches lie before the third step's repetitions
+        seen.add(calls)
+        return Corrupting.apply(x, net[0], 7 if first else -1)  # type: ignore[no-any-return]
+
+    model, optimizer = model_and_optimizer()
+    net.append(model.module)
+    model.module.breaks = breaks
+    with presum.attach(model, optimizer=optimizer, run=tmp_path, quiet=True, verify_every=2):
+        train(model, optimizer)
+    assert answers(packets) == [0, 4, 0, 0]
 
 
 @pytest.mark.parametrize("own", [torch.Generator(), random.Random(), np.random.default_rng()])
