@@ -18,6 +18,7 @@ namespace {
 constexpr double kSame = 1e-3;      // of a norm: what workers may differ by
 constexpr double kTrue = 0.05;      // what a norm in 16 bits may be off
 constexpr std::uint64_t kSure = 2;  // records in a row
+constexpr std::uint64_t kSureOfNone = 5;
 constexpr const char* kNone =
     "No norm of all of the model's gradients was seen: torch's clip_grad_norm_ was not called.";
 
@@ -56,7 +57,7 @@ std::string usual_cause(double ratio, double workers, bool scaled) {
   if (near(ratio, 1 / workers, kTrue)) return "it was divided by the number of workers";
   if (near(ratio, std::sqrt(workers), kTrue))
     return "every worker's norm was added though all are equal";
-  if (ratio > 1) return "parameters were counted more than once";
+  if (ratio > 1) return "parameters were counted more than once, or norms of parts were added";
   return "it is the norm of a part, or a mean of such norms";
 }
 
@@ -91,6 +92,17 @@ bool is_own(const StepContext& context) {
   return std::ranges::all_of(context.record.workers, [](const WorkerRecord& w) {
     return near(used(w), w.grad_norm, 1e-2);
   });
+}
+
+// Told a norm that is none, where the gradients are finite. One that torch has computed is as
+// finite as the reduced gradient.
+bool is_no_number(const WorkerRecord& worker) {
+  using enum FingerprintKind;
+  const std::uint64_t* told = worker.fingerprint_of(kGradNormTold);
+  return told != nullptr && !std::isfinite(std::bit_cast<double>(*told)) &&
+         !(worker.fingerprint_of(kClipNorm) != nullptr && !std::isfinite(used(worker))) &&
+         std::isfinite(worker.grad_norm) && worker.nonfinite == 0 &&
+         (std::isnan(worker.reduced_norm) || std::isfinite(worker.reduced_norm));
 }
 
 // A norm over what it ought to be; NaN where that was not read.
@@ -139,7 +151,33 @@ void ClipNorm::update(const StepContext& context, SignalLog& log) {
   if (!context.alone()) compare_workers(context, log);
   if (context.complete() && !context.alone()) compare_clipping(context, log);
   compare_limits(context, log);
+  compare_finite(context, log);
   compare_true(context, log);
+}
+
+void ClipNorm::compare_finite(const StepContext& context, SignalLog& log) {
+  Blame blame;
+  for (const WorkerRecord& w : context.record.workers) {
+    if (is_no_number(w)) insert(blame.ranks, w.rank);
+  }
+  if (blame.ranks.empty() || !context.roster.fact("grad_scaler").empty()) {
+    no_number_ = {};
+    return;
+  }
+  if (no_number_.records++ == 0) no_number_.first_step = context.record.step;
+  log.checked(Check::kClipNorm);
+  if (no_number_.records < kSureOfNone) return;
+  blame.everyone = blame.ranks.size() == context.workers();
+  Signal signal = sighting(Check::kClipNorm, context.record.step, std::move(blame));
+  signal.key = 4;
+  signal.severity = Severity::kCritical;
+  signal.first_step = no_number_.first_step;
+  signal.confidence = 0.95;
+  signal.title =
+      "{Ranks} told a gradient norm that is no finite number, though the gradients are finite";
+  signal.remedy =
+      "Look how the norm is computed: a division by zero, or an overflow of squares in 16 bits.";
+  log.add(std::move(signal), 1);
 }
 
 void ClipNorm::compare_clipping(const StepContext& context, SignalLog& log) {
@@ -233,7 +271,12 @@ void ClipNorm::compare_true(const StepContext& context, SignalLog& log) {
 void ClipNorm::report_untrue(const StepContext& context, const WorkerRecord& worker, bool scaled,
                              SignalLog& log) const {
   const StepRecord& record = context.record;
-  Signal signal = sighting(Check::kClipNorm, record.step, {all_ranks(record), true});
+  Blame blame;
+  for (const WorkerRecord& w : record.workers) {
+    if (near(used(w), used(worker), kTrue)) insert(blame.ranks, w.rank);
+  }
+  blame.everyone = blame.ranks.size() == record.workers.size();
+  Signal signal = sighting(Check::kClipNorm, record.step, std::move(blame));
   signal.key = 1;
   signal.first_step = untrue_.first_step;
   signal.confidence = 0.95;

@@ -22,12 +22,14 @@ class ClipNorm {
   };
   void compare_workers(const StepContext& context, SignalLog& log);
   void compare_clipping(const StepContext& context, SignalLog& log);
+  void compare_finite(const StepContext& context, SignalLog& log);
   static void compare_limits(const StepContext& context, SignalLog& log);
   void compare_true(const StepContext& context, SignalLog& log);
   void report_untrue(const StepContext& context, const WorkerRecord& worker, bool scaled,
                      SignalLog& log) const;
 
-  Apart apart_;   // workers' norms differ
+  Apart apart_;  // workers' norms differ
+  Apart no_number_;
   Apart alone_;   // some clip, and others do not
   Apart untrue_;  // what the program says is not the reduced gradient's
   double ratio_ = 0;

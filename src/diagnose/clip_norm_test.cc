@@ -156,6 +156,24 @@ TEST(ClipNorm, WhatIsToldAfterClippingIsTheNormThatItClippedBy) {
   EXPECT_EQ(w.check("clip-norm").state, State::kPassed);
 }
 
+TEST(ClipNorm, ANormThatIsNoNumberIsNamedWhereTheGradientsAreFinite) {
+  const auto told = [](std::uint64_t steps, bool scaler, double own) {
+    Watched w;
+    if (scaler) w.diagnoser.hello(who(0, 0), {"host", {{"grad_scaler", "GradScaler"}}, {}});
+    w.play(0, steps, [&](StepRecord& r) {
+      for (WorkerRecord& x : r.workers) set(x, Kind::kGradNormTold, x.rank == 3 ? kNaN : 0.5);
+      r.workers[3].grad_norm = own;
+    });
+    return w.findings();
+  };
+  const auto found = told(9, false, 0.5);
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_EQ(found.front().ranks, RankList{3});
+  EXPECT_EQ(found.front().severity, Severity::kCritical);
+  EXPECT_TRUE(told(3, false, 0.5).empty());
+  EXPECT_TRUE(told(9, true, 0.5).empty());
+}
+
 TEST(ClipNorm, ValuesThatAreNotFiniteSayNothing) {
   for (const double norm : {kNaN, std::numeric_limits<double>::infinity()}) {
     Watched w;

@@ -99,7 +99,8 @@ void LostGradients::lost(const StepContext& context, SignalLog& log) {
     if (!is_habit(way, context, who.ranks)) continue;
     const WorkerRecord& one = worker_of(context, who.ranks.front());
     const std::uint64_t missing = count(one, kind);
-    const std::uint64_t all = missing + one.micro_batches;
+    const bool nothing_left = way == kCleared && factor_of(one) == 0;
+    const std::uint64_t all = missing + (nothing_left ? 0 : one.micro_batches);
     Signal signal = sighting(Check::kLostGradients, context.record.step, who);
     signal.key = way;
     signal.first_step = habits_[way].first_step;
@@ -117,7 +118,9 @@ void LostGradients::lost(const StepContext& context, SignalLog& log) {
 void LostGradients::changed(const StepContext& context, SignalLog& log) {
   const auto looked = [](const WorkerRecord& w) { return w.fingerprint_of(kGradChanged); };
   if (std::ranges::none_of(context.record.workers, looked)) return;
-  const Blame who = blame(context, [](const WorkerRecord& w) { return factor_of(w) != 1; });
+  const Blame who = blame(context, [](const WorkerRecord& w) {
+    return factor_of(w) != 1 && count(w, kPassesCleared) == 0;
+  });
   if (!is_habit(kChanged, context, who.ranks)) return;
   const double factor = factor_of(worker_of(context, who.ranks.front()));
   Signal signal = sighting(Check::kLostGradients, context.record.step, who);

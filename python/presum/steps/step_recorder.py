@@ -431,7 +431,7 @@ class StepRecorder:
         self._aside("lost gradients", self._turn.pass_ends, self._pass_rows.values())
         if self._recomputation is not None:
             self._recomputation.pass_ended()
-        if self._turn.suspects:
+        if self._turn.asks_for_the_last:
             keep = partial(self._aside, "lost gradients", self._turn.keep)
             self.source.queue_last(Hook(self, keep))
         if observer.in_window and not self.setup.optimizers:

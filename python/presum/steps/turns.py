@@ -129,15 +129,18 @@ class OptimizerTurn:
         waiting.for_inputs |= any(forward.differentiates_input for forward in through)
         self._unknown |= not self._of_pass
         self._reached |= self._of_pass & self._forwards.keys()
-        sampled = self._number < SAMPLED_FIRST or self._number % SAMPLED_EVERY == 0
-        if sampled and self._setup.observer.in_window:
+        if self._is_sampled and self._setup.observer.in_window:
             self.keep()
 
     @property
-    def suspects(self) -> bool:
+    def _is_sampled(self) -> bool:
+        return self._number < SAMPLED_FIRST or self._number % SAMPLED_EVERY == 0
+
+    @property
+    def asks_for_the_last(self) -> bool:
         """Whether it matters what the optimiser gets: ``keep`` is to be called once the gradients
         of the last pass are reduced."""
-        return bool(self._cleared)
+        return bool(self._cleared) or (self._follows and self._is_sampled)
 
     def keep(self) -> None:
         """Gradients are what the optimiser, or the next pass, ought to find."""
@@ -165,8 +168,9 @@ class OptimizerTurn:
 
     def optimizer_begins(self, scale: Scalar) -> LateValues:
         """What this turn has lost, as fingerprints; another one begins."""
+        found = self._emptied()
         self.hands_over(scale)
-        found = self._found
+        found += self._found
         if self._factor is not None:
             found.append((KIND["grad_changed"], _bits(self._factor)))
         if self._steps_of_others() == self._others:
@@ -174,6 +178,26 @@ class OptimizerTurn:
         self._number += 1
         self._begin()
         return found
+
+    def _emptied(self) -> LateValues:
+        """The optimiser gets nothing, though passes have left something."""
+        waiting = self._waiting
+        meant = waiting.for_inputs or waiting.versions != self._versions()
+        others = self._steps_of_others() != self._others
+        if not waiting.count or not self._source.sees_zeroing or meant or others:
+            return []
+        now = self._source.accumulated()
+        factor: Scalar | None = 0.0
+        if any(gradient is not None for gradient in now):
+            factor = self._sample.factor_to(now) if self._sample else None
+        if factor is None or (isinstance(factor, float) and factor != 0):
+            return []
+        passes = waiting.count + sum(one.passes for one in self._cleared)
+        self._cleared = []
+        gone = factor == 0
+        left = torch.where(gone, 0.0, 1.0).double() if isinstance(gone, torch.Tensor) else 0.0
+        self._factor = left if self._factor is None else _first_change(self._factor, left)
+        return _counted("passes_cleared", gone * passes)
 
     def stepped(self) -> None:
         """An optimiser of this model has."""

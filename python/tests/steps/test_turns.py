@@ -95,6 +95,45 @@ def test_gradients_that_are_cleared_are_counted(
     assert told(packets, "passes_cleared") == [2, *[3] * (STEPS - 1)]
 
 
+class Emptied(Accumulation):
+    """Nothing is left for the optimiser."""
+
+    to_none = True
+
+    def before_update(self) -> None:
+        self.optimizer.zero_grad(set_to_none=self.to_none)
+
+
+@pytest.mark.parametrize("to_none", [True, False])
+def test_gradients_that_are_cleared_before_the_optimiser_are_lost_as_well(
+    model: DistributedDataParallel, packets: Packets, tmp_path: Path, to_none: bool
+) -> None:
+    training = Emptied(model)
+    training.to_none = to_none
+    training.run(tmp_path)
+    found = [step.values.get("passes_cleared") for step in packets.steps]
+    assert found == ([4] * STEPS if to_none else [4, 4, 4, *[None] * 7, 4, None])
+    (one,) = [f for f in presum.load(tmp_path).findings if f.check == "lost-gradients"]
+    assert "lost the gradients of 4 of 4 micro-batches" in one.title
+
+
+def test_an_optimiser_that_gets_nothing_on_purpose_has_lost_nothing(
+    model: DistributedDataParallel, packets: Packets, tmp_path: Path
+) -> None:
+    training = Accumulation(model)
+    for group in training.optimizer.param_groups:
+        group["lr"] = 0.0
+    with presum.attach(model, optimizer=training.optimizer, run=tmp_path, quiet=True):
+        training.optimizer.step()  # that makes a state, as torch.distributed.checkpoint does
+        for step in range(STEPS):
+            training.pass_of(step, 3)
+            training.optimizer.step()
+            training.optimizer.step()
+            training.optimizer.zero_grad()
+            training.optimizer.step()
+    assert [step.values.get("passes_cleared") for step in packets.steps] == [None] * STEPS
+
+
 class OnPurpose(Cleared):
     """The parameters move, or the optimiser gets a gradient that the program has made."""
 
