@@ -42,6 +42,8 @@ class PassDraws {
   }
   std::uint64_t pass() const { return pass_.value_or(0); }
   std::uint64_t length() const { return length_; }
+  // What the data set holds, as a hash; 0 where that is not known.
+  std::uint64_t contents() const { return contents_; }
   // What a batch of each worker accounts for.
   std::uint64_t slack() const { return 2 * rows_at_once_; }
   // What was drawn at steps below this one.
@@ -58,6 +60,7 @@ class PassDraws {
   std::set<std::uint32_t> ended_;  // replicas
   std::uint64_t length_ = 0;
   std::uint64_t data_ = 0;
+  std::uint64_t contents_ = 0;
   std::uint64_t rows_at_once_ = 0;  // of all workers, in a step
   std::size_t count_ = 0;
   std::map<std::uint32_t, std::uint64_t> batch_;  // by replica: the one after its last

@@ -23,6 +23,7 @@ constexpr std::uint16_t kBf16 = 1U << static_cast<unsigned>(Dtype::kBF16);
 constexpr double kRoundedBf16 = 0x1p-8;  // of the norm, at most, where formats differ
 constexpr double kRounded = 0x1p-10;
 constexpr std::size_t kNames = 4;
+constexpr std::uint32_t kAtLoader = 1 << 16;  // on top of a generator's kind
 constexpr const char* kNothing = "The run does not continue an earlier recording.";
 constexpr const char* kAnew =
     "The optimiser begins without a state: the run starts anew, from weights that were not saved.";
@@ -232,15 +233,17 @@ std::string names(const std::vector<std::uint64_t>& groups, const Roster& roster
   return groups.size() > kNames ? out + ", ..." : out;
 }
 
-bool same_generators(const Moment& a, const Moment& b) {
-  return std::ranges::all_of(a.generators, [&](const FingerprintValue& g) {
-    const std::uint64_t* value = find_value(b.generators, g.kind);
-    return value == nullptr || *value == g.value;
+// As saved, before the first forward pass or where the first loader began.
+bool same_generators(const Moment& saved, const Moment& begun) {
+  return std::ranges::all_of(saved.generators, [&](const FingerprintValue& g) {
+    const std::uint64_t* value = find_value(begun.generators, g.kind);
+    const std::uint64_t* earlier = find_value(begun.generators, kAtLoader + g.kind);
+    return value == nullptr || *value == g.value || (earlier != nullptr && *earlier == g.value);
   });
 }
 
-// Replicas with other generators than they had. A loader may draw before the first forward pass:
-// only where some go on with what they left the others ought to as well.
+// Replicas with other generators than they had. A program need not restore them: only where some go
+// on with what they left the others ought to as well.
 template <class Workers>
 std::vector<std::uint32_t> other_generators(const Workers& then, const Workers& now) {
   std::vector<std::uint32_t> others;
@@ -278,7 +281,8 @@ bool deals_all_samples(const StepContext& context) {
 }
 
 std::string steps_text(double steps) {
-  return std::isnan(steps) ? "some optimiser steps" : fmt::format("{:.0f} optimiser steps", steps);
+  if (std::isnan(steps)) return "some optimiser steps";
+  return fmt::format("{:.0f} optimiser step{}", steps, steps == 1 ? "" : "s");
 }
 
 }  // namespace
@@ -341,20 +345,21 @@ const MomentRecord* Resume::matching(SignalLog& log) const {
     const bool told = parameters_apart(model_of(saved_with(*left_, *one)), is).of > 0;
     if (told && last == nullptr) last = one;
   }
-  if (last == nullptr) log.cannot(Check::kResumeMismatch, why);
+  if (last == nullptr) with_another_optimizer(why, log);
   return last;
 }
 
 // With the weights of a checkpoint, and not its optimiser: a warm start, or a mistake.
-void Resume::starts_anew(SignalLog& log) const {
+void Resume::with_another_optimizer(const char* why, SignalLog& log) const {
   const MomentRecord* one = with_weights(*left_, model_of(now()));
-  if (one == nullptr) return log.cannot(Check::kResumeMismatch, kAnew);
+  if (one == nullptr) return log.cannot(Check::kResumeMismatch, why);
+  const double steps = begun_.begin()->second.optimizer_steps;
   Signal signal = signal_of(6, blame_of({}));
   signal.severity = Severity::kInfo;
-  signal.title = fmt::format(
-      "{{Ranks}} went on with the weights that were saved after {}, and a new "
-      "optimiser",
-      steps_text(one->optimizer_steps));
+  signal.title =
+      fmt::format("{{Ranks}} went on with the weights that were saved after {}, and {}",
+                  steps_text(one->optimizer_steps),
+                  steps > 0 ? "an optimiser that counts " + steps_text(steps) : "a new optimiser");
   signal.remedy =
       "Nothing for a warm start. To go on, load the optimiser's and the schedule's state as well.";
   log.add(std::move(signal));
@@ -366,7 +371,7 @@ void Resume::judge(const Roster& roster, SignalLog& log) {
     return has_state(model_of(saved_with(*left_, *one)));
   });
   if (begun_.begin()->second.optimizer_steps == 0 || (had_state && !has_state(is))) {
-    return starts_anew(log);
+    return with_another_optimizer(kAnew, log);
   }
   const MomentRecord* one = matching(log);
   if (one == nullptr) return;
@@ -494,10 +499,24 @@ void Resume::judge_draws(SignalLog& log) {
   forget_draws();
 }
 
+// Its samples have the numbers of others.
+void Resume::other_data(SignalLog& log) const {
+  Signal signal = signal_of(7, blame_of({}));
+  signal.severity = Severity::kInfo;
+  signal.title = "{Ranks} went on with a data set that has as many samples, but others";
+  signal.remedy =
+      "Nothing, where that was meant; else look at the order in which files are listed, and at the "
+      "version of the data.";
+  log.add(std::move(signal));
+}
+
 void Resume::compare_draws(SignalLog& log) const {
   const PassDraws& before = left_->draws;
   if (!before.known() || !draws_.known() || before.length() != draws_.length()) {
     return log.cannot(Check::kResumeMismatch, kNoPass);
+  }
+  if (before.contents() != 0 && draws_.contents() != 0 && before.contents() != draws_.contents()) {
+    return other_data(log);
   }
   SampleSet all = before.before(*step_);
   const std::uint64_t first = all.count();

@@ -41,13 +41,14 @@ class Resume {
 
   Workers now() const;
   const MomentRecord* matching(SignalLog& log) const;
-  void starts_anew(SignalLog& log) const;
+  void with_another_optimizer(const char* why, SignalLog& log) const;
   void judge(const Roster& roster, SignalLog& log);
   bool judge_weights(const Workers& then, const Workers& now, const Roster& roster, SignalLog& log);
   void judge_generators(const Workers& then, const Workers& now, SignalLog& log) const;
   void judge_settings(const MomentRecord& one, const Workers& then, SignalLog& log) const;
   bool ended() const;
   void judge_draws(SignalLog& log);
+  void other_data(SignalLog& log) const;
   void compare_draws(SignalLog& log) const;
   void forget_draws();
   Signal signal_of(std::uint64_t key, Blame blame) const;

@@ -148,6 +148,13 @@ TEST(Resume, RanksWithOtherGeneratorsThanTheRest) {
   ASSERT_EQ(run.found().size(), 1U);
   EXPECT_EQ(run.found().front().ranks, Ranks{2});
   EXPECT_EQ(run.found().front().severity, Severity::kWarning);
+  Continued drawn;  // loaders have, since they began as they were saved, but on rank 2
+  drawn.begins([](Moment& m, std::uint32_t r) {
+    const std::uint64_t began = m.generators.front().value + (r == 2 ? 1 : 0);
+    m.generators = {{1, 99}, {(1 << 16) + 1, began}};
+  });
+  ASSERT_EQ(drawn.found().size(), 1U);
+  EXPECT_EQ(drawn.found().front().ranks, Ranks{2});
   Continued all;
   all.begins([](Moment& m, std::uint32_t) { m.generators = {{1, 99}}; });
   EXPECT_TRUE(all.found().empty()) << "a loader may have drawn";
@@ -272,8 +279,17 @@ TEST(Resume, AnotherModelIsNotJudged) {
 
 TEST(Resume, AtAnotherStepNothingIsKnown) {
   Continued run;
-  EXPECT_TRUE(run.begins(kNothing, 51).found().empty());
+  run.begins(
+      [](Moment& m, std::uint32_t r) {
+        if (r == 0) m.groups[0] = group(1, 9);
+      },
+      51);
+  EXPECT_TRUE(run.found().empty());
   EXPECT_EQ(run.state().state, CheckRecord::State::kNotPossible);
+  Continued same;  // weights
+  ASSERT_EQ(same.begins(kNothing, 1).found().size(), 1U);
+  EXPECT_EQ(same.found().front().severity, Severity::kInfo);
+  EXPECT_NE(same.found().front().title.find("that counts 1 optimiser step"), std::string::npos);
 }
 
 TEST(Resume, WithoutACountTheWeightsTell) {
@@ -344,7 +360,7 @@ constexpr std::uint64_t kBatch = 2;  // of each worker
 
 // The worker's samples at a batch of a pass: 8 in all, in order.
 StepRecord step_of(std::uint64_t step, std::uint64_t pass, std::uint64_t batch,
-                   std::uint64_t first_index) {
+                   std::uint64_t first_index, std::uint64_t contents = 5) {
   StepRecord record = HealthyRun({.workers = kWorkers}).step(step);
   for (std::uint32_t r = 0; r < kWorkers; ++r) {
     WorkerRecord& w = record.workers[r];
@@ -357,6 +373,7 @@ StepRecord step_of(std::uint64_t step, std::uint64_t pass, std::uint64_t batch,
     set(w, FingerprintKind::kDataPass, pass);
     set(w, FingerprintKind::kDataBatch, batch);
     set(w, FingerprintKind::kDataLength, kLength);
+    set(w, FingerprintKind::kDataContents, contents);
   }
   return record;
 }
@@ -366,6 +383,7 @@ struct GoesOn {
   std::uint64_t steps = 0;  // until the pass ends
   std::uint64_t saved_at = 120;
   std::uint64_t left_at = 130;
+  std::uint64_t contents = 5;
   bool ended = true;  // by its loader
   bool told_at_the_end = false;
   std::string sampler = "DistributedSampler";
@@ -400,7 +418,7 @@ Continued goes_on(const GoesOn& how) {
     if (how.told_at_the_end && s + 1 == how.steps) {  // the last step comes after the farewells
       for (std::uint32_t r = 0; r < kWorkers; ++r) leave(r);
     }
-    play(step_of(s, 0, s, how.index + 8 * s));
+    play(step_of(s, 0, s, how.index + 8 * s, how.contents));
   }
   if (how.told_at_the_end) return run;
   StepRecord next = step_of(how.steps, 1, 0, 0);
@@ -443,6 +461,13 @@ TEST(Resume, APassThatBeginsAnewIsInformation) {
   ASSERT_EQ(found.size(), 1U);
   EXPECT_EQ(found.front().severity, Severity::kInfo);
   EXPECT_EQ(number_of(found.front(), "samples_again"), 320);
+}
+
+TEST(Resume, OtherSamplesByTheSameNumbersAreInformation) {
+  const auto found = goes_on({.index = 8 * 40, .steps = 40, .contents = 6}).found();
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_EQ(found.front().severity, Severity::kInfo);
+  EXPECT_NE(found.front().title.find("as many samples, but others"), std::string::npos);
 }
 
 TEST(Resume, APassAfterAWholeOneIsQuiet) {

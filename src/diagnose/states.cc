@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <string>
 #include <utility>
@@ -16,6 +17,7 @@ namespace {
 
 constexpr std::uint64_t kRound = 50;  // steps in which every slice is hashed, twice over
 constexpr std::size_t kClocks = 64;
+constexpr std::uint64_t kUnwatched = 3;  // records in a row
 constexpr std::size_t kGroups = 65536;
 constexpr std::size_t kNamesShown = 4;
 constexpr const char* kBase =
@@ -133,6 +135,7 @@ void States::update(const StepContext& context, SignalLog& log) {
   }
   compare_clocks(context, log);
   for (const Said& said : kSaid) compare(context, said.kind, log);
+  if (context.complete()) compare_watched(context, log);
   looked_[looks_++ % looked_.size()] = context.record.step;
 }
 
@@ -145,6 +148,38 @@ void States::compare(const StepContext& context, Kind kind, SignalLog& log) {
   log.checked(said_of(kind).check);
   if (all_equal(context.record)) return;
   for (const std::uint32_t shard : shards) compare_shard(context, kind, shard, log);
+}
+
+// What some watch and others do not, or by another name, is not compared.
+void States::compare_watched(const StepContext& context, SignalLog& log) {
+  const auto watched = [](const WorkerRecord& w) {
+    Groups out;
+    for (const StateHash& s : w.states) {
+      if (s.kind == Kind::kWatched) out.insert(s.group);
+    }
+    return out;
+  };
+  Groups all;
+  for (const WorkerRecord& w : context.record.workers) all.merge(watched(w));
+  Groups missing;
+  Blame blame;
+  for (const WorkerRecord& w : context.record.workers) {
+    const Groups own = watched(w);
+    std::ranges::set_difference(all, own, std::inserter(missing, missing.end()));
+    if (own.size() < all.size()) insert(blame.ranks, w.rank);
+  }
+  unwatched_ = missing.empty() ? 0 : unwatched_ + 1;
+  if (unwatched_ < kUnwatched) return;
+  blame.everyone = blame.ranks.size() == context.workers();
+  Signal signal = sighting(Check::kStateDesync, context.record.step, std::move(blame));
+  signal.key = 5;
+  signal.severity = Severity::kInfo;
+  signal.title = signal.everyone
+                     ? "{Ranks} watched values by different names, which are not compared"
+                     : "{Ranks} did not watch what the other ranks do: it is not compared";
+  signal.evidence = {{"watched_by_some", names(missing, context.roster)}};
+  signal.remedy = "Call `monitor.watch` on every rank, with the same name.";
+  log.add(std::move(signal), kRound);
 }
 
 void States::compare_shard(const StepContext& context, Kind kind, std::uint32_t shard,

@@ -26,6 +26,7 @@ class States {
   void compare(const StepContext& context, StateHash::Kind kind, SignalLog& log);
   void compare_shard(const StepContext& context, StateHash::Kind kind, std::uint32_t shard,
                      SignalLog& log);
+  void compare_watched(const StepContext& context, SignalLog& log);
   static void report_compared(const StepContext& context, SignalLog& log);
   void compare_clocks(const StepContext& context, SignalLog& log);
   void report(StateHash::Kind kind, std::uint64_t step, const Split& held, const Groups& differ,
@@ -42,6 +43,7 @@ class States {
   std::uint64_t looks_ = 0;
   std::array<Groups, 6> differ_;  // all that differed, by StateHash::Kind
   bool joined_ = false;           // some worker had no input at some step
+  std::uint64_t unwatched_ = 0;   // records in a row in which not all watched the same
   std::uint64_t lagging_ = 0;     // records in a row with clocks that differ
   std::uint64_t lag_began_ = 0;
   bool lagged_ = false;  // ever

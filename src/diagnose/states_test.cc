@@ -72,6 +72,24 @@ void also(StepRecord& r, StateHash::Kind kind, std::uint32_t rank) {
   }
 }
 
+TEST(States, WhatSomeDoNotWatchIsTold) {
+  Watched w;
+  w.diagnoser.hello(who(6, 6), {"h", {}, {{3, 0, "ema"}, {4, 0, "teacher"}}});
+  const auto watch = [](WorkerRecord& x, std::uint64_t group) {
+    x.states.push_back({.group = group, .kind = StateHash::Kind::kWatched, .value = 1});
+  };
+  w.play(0, 9, [&](StepRecord& r) {
+    for (WorkerRecord& x : r.workers) {
+      if (x.rank != 2) watch(x, 3);
+      watch(x, 4);
+    }
+  });
+  ASSERT_EQ(w.ids(), Ids{"state-desync"});
+  EXPECT_EQ(w.first().severity, Severity::kInfo);
+  EXPECT_EQ(w.first().ranks, RankList{2});
+  EXPECT_EQ(text_of(w.first(), "watched_by_some"), "ema");
+}
+
 TEST(States, OfTheOptimiserAndOfWhatIsWatchedMustMatch) {
   for (const auto kind : {StateHash::Kind::kOptimizer, StateHash::Kind::kWatched}) {
     Watched w;

@@ -129,7 +129,7 @@ struct Phrase {
   std::string_view text;  // with the value put in
 };
 
-constexpr std::array<Phrase, 60> kPhrases{{
+constexpr std::array<Phrase, 61> kPhrases{{
     {"nonfinite_elements", "elements not finite: {}"},
     {"steps_missing", "steps without them: {}"},
     {"unreduced_steps", "optimiser steps without a reduction: {}"},
@@ -162,6 +162,7 @@ constexpr std::array<Phrase, 60> kPhrases{{
     {"micro_batches", "micro-batches in all: {}"},
     {"factor_between_passes", "factor: {}"},
     {"groups_unchanged", "layers unchanged: {}"},
+    {"watched_by_some", "not watched by all: {}"},
     {"layers_standing", "as before: {}"},
     {"share_unchanged", "share unchanged: {}"},
     {"gradients_different", "gradients that differ: {}"},

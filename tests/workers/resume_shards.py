@@ -39,7 +39,7 @@ CASES: dict[str, dict[str, Any]] = {
     "shards-attached-first": {"attaches_first": True},
     "shards-other-weights": {"change": other_weights},
     "shards-other-state": {"change": other_state},
-    "shards-warm-start": {"loads_optimizer": False},
+    "shards-new-optimiser": {"loads_optimizer": False},
 }
 
 

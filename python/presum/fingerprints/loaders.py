@@ -183,6 +183,7 @@ class LoaderEvents:
 
     def __init__(self) -> None:
         self._listeners: list[BatchListener] = []
+        self._at_next: list[weakref.WeakMethod[Callable[[], None]]] = []
         self._ahead = False  # batches are kept for listeners to come
         self._recent: deque[Batch] = deque(maxlen=RECENT_MAX)
         self._loaders: deque[Loader] = deque(maxlen=LOADERS_MAX)
@@ -261,9 +262,20 @@ class LoaderEvents:
                 listener.fail(error)
                 self.remove(listener)
 
+    def at_next_beginning(self, call: Callable[[], None]) -> None:
+        """Call a method when the next loader is about to begin, while loaders are watched."""
+        self._at_next.append(weakref.WeakMethod(call))
+
     def _about_to_begin(self, loader: Any) -> None:
         if self._watching():
+            self._guarded(self._tell_beginning)
             self._guarded(self._forget, loader)
+
+    def _tell_beginning(self) -> None:
+        told, self._at_next = self._at_next, []
+        for held in told:
+            if (call := held()) is not None:
+                call()
 
     def _begun(self, iterator: Any, loader: Any) -> None:
         if self._watching():

@@ -18,10 +18,12 @@ from presum._core import Moments as MomentsPacket
 from presum._core import Observer
 from presum.devices.gradient_pass import DTYPES, dense, fingerprint
 from presum.devices.readable import is_distributed, readable
-from presum.fingerprints.families import WORD
+from presum.fingerprints.families import WORD, LateValues
+from presum.fingerprints.loaders import LOADER_EVENTS
 from presum.fingerprints.rng import RngStates
 from presum.fingerprints.states import elements, shard_of, shards_state
 
+AT_LOADER = 1 << 16  # on top of a kind: when the first loader began
 LOOKED_AT = 8  # parameters of an optimiser, for its count of steps
 SPACING, AT_ONCE = 10, 4  # steps of the optimiser a moment, alike on all ranks; moments
 
@@ -44,8 +46,14 @@ class Moments:
         self._optimizers = optimizers
         self._generators = RngStates(device)
         self._tells_whole = tells_whole
+        self._at_loader: LateValues = []
         self._next = 0
         self._begun = False
+        LOADER_EVENTS.at_next_beginning(self._loader_begins)
+
+    def _loader_begins(self) -> None:
+        """It draws from the generators, before the first forward pass."""
+        self._at_loader = [(AT_LOADER + kind, value) for kind, value in self._generators()]
 
     def begins(self) -> bytes | None:
         """The packet of the first time; later nothing."""
@@ -65,7 +73,8 @@ class Moments:
     def _take(self, *, saved: bool) -> bytes:
         alive = [o for held in self._optimizers if (o := held()) is not None]
         self._told.begin(saved, steps_of(alive), _rate_of(alive))
-        for kind, value in self._generators():
+        at_loader = [] if saved else self._at_loader
+        for kind, value in [*self._generators(), *at_loader]:
             self._told.generator(kind, int(value))
         stateful = [optimizer for optimizer in alive if not shards_state(optimizer)]
         for index, held in enumerate(self._parameters):
