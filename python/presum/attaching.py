@@ -142,6 +142,10 @@ def attach(
     """
     unhook_ended()
     _check_kind("process_group", process_group, dist.ProcessGroup)
+    _check_scaler(scaler)
+    _check_run(run)
+    if groups is not None and not isinstance(groups, bool):
+        groups = _patterns("groups", groups)
     plan = plan_of(reduction, mode, gram_every, microbatch_mean=microbatch_mean)
     options = WatchOptions(mode, gram_every, plan, audit_every, audit_elements)
     target = target_of(model, process_group, options)
@@ -355,17 +359,17 @@ def _listed(
 def _buffers(
     target: Target, local_buffers: Sequence[str], families: frozenset[str]
 ) -> Sequence[NamedState]:
-    patterns = _patterns(local_buffers)
+    patterns = _patterns("local_buffers", local_buffers)
     return named_states(target.module, target.parameters, target.ignored, patterns, families)
 
 
-def _patterns(local_buffers: Sequence[str]) -> Sequence[str]:
-    patterns = [local_buffers] if isinstance(local_buffers, str) else local_buffers
+def _patterns(name: str, given: Sequence[str]) -> Sequence[str]:
+    patterns = [given] if isinstance(given, str) else list(given)
     for pattern in patterns:
         try:
             re.compile(pattern)
         except (re.error, TypeError) as error:
-            raise ValueError(f"presum.attach: local_buffers: {pattern!r}: {error}") from None
+            raise ValueError(f"presum.attach: {name}: {pattern!r}: {error}") from None
     return patterns
 
 
@@ -397,6 +401,18 @@ def _check_use(on_finding: Any, data: object) -> None:
     _check_callback(on_finding)
     _check_data(data)
     _check_moment()
+
+
+def _check_scaler(scaler: object) -> None:
+    if scaler is not None and not hasattr(scaler, "get_scale"):
+        raise ValueError(
+            f"presum.attach: scaler must be a torch.amp.GradScaler, not {type(scaler).__name__}"
+        )
+
+
+def _check_run(run: object) -> None:
+    if run is not None and not isinstance(run, (str, os.PathLike)):
+        raise ValueError(f"presum.attach: run must be a folder's path, not {type(run).__name__}")
 
 
 def _check_callback(on_finding: object) -> None:

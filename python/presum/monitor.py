@@ -131,6 +131,9 @@ class Monitor:
         if recorder is None or self._closed:
             return []
         pairs = named_tensors.items() if isinstance(named_tensors, Mapping) else named_tensors
+        if not isinstance(pairs, Iterable):
+            what = type(named_tensors).__name__
+            raise ValueError(f"presum: compare needs names with their tensors, not {what}")
         return recorder.compare(name, list(pairs))
 
     def before_reduction(self, named_gradients: NamedGradients) -> None:

@@ -94,6 +94,8 @@ def test_attached_models_copy_and_pickle(model: DistributedDataParallel, tmp_pat
         ({"fingerprints": "rng"}, "fingerprints must be"),
         ({"fingerprints": ["rgn"]}, "fingerprints must be"),
         ({"local_buffers": ["("]}, "local_buffers"),
+        ({"groups": "a["}, "groups: 'a\\['"),
+        ({"scaler": 3}, "scaler must be a torch.amp.GradScaler, not int"),
         ({"data": 3}, "data must be"),
         ({"data": [object()]}, "data must be"),
         ({"preflight": 0}, "preflight must be"),
@@ -111,6 +113,11 @@ def test_bad_arguments_are_one_clear_line(
     assert len(presum.load(tmp_path).steps) == 1
 
 
+def test_a_run_is_a_path(model: DistributedDataParallel) -> None:
+    with pytest.raises(ValueError, match="run must be a folder's path, not int"):
+        presum.attach(model, run=3)  # type: ignore[arg-type]
+
+
 def test_user_mistakes(model: DistributedDataParallel, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="attach after wrapping"):
         presum.attach(model.module, run=tmp_path)  # type: ignore[arg-type]
@@ -121,6 +128,10 @@ def test_user_mistakes(model: DistributedDataParallel, tmp_path: Path) -> None:
             monitor.loss(1.0, weight=-1)
         with pytest.raises(ValueError, match="one number"):
             monitor.loss(torch.ones(3))
+        with pytest.raises(ValueError, match="names with their tensors, not NoneType"):
+            monitor.compare("engine", None)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="ReLU holds no tensors"):
+            monitor.watch("activation", nn.ReLU())
     monitor.close()
 
 

@@ -103,9 +103,10 @@ std::string spreads(double effect) {
 
 std::string phrase(const Shown& s) {
   std::string out(words_of(s.statistic));
-  if (s.statistic == "group_norm") out = "gradient norm";
+  const bool of_layer = s.statistic == "group_norm" && !s.layer.empty();
+  if (s.statistic == "group_norm") out = of_layer ? "gradient norm in " + s.layer : "gradient norm";
   if (!s.of_rank.empty()) out += fmt::format(" of rank {}", s.of_rank);
-  if (!s.layer.empty()) out += fmt::format(" (most in {})", s.layer);
+  if (!s.layer.empty() && !of_layer) out += fmt::format(" (most in {})", s.layer);
   const char* side = s.effect >= 0 ? "above" : "below";
   if (s.event) {
     out += fmt::format(" {} spreads {} everything seen before", spreads(s.effect), side);

@@ -273,6 +273,8 @@ def tensors_of(watched: object) -> Callable[[], list[torch.Tensor]]:
     """
     if isinstance(watched, nn.Module):
         module = weakref.ref(watched)
+        if not [*watched.parameters(), *watched.buffers()]:
+            raise ValueError(f"presum: watch: {type(watched).__name__} holds no tensors")
         return lambda: [] if (m := module()) is None else [*m.parameters(), *m.buffers()]
     given = watched.values() if isinstance(watched, Mapping) else watched
     listed = list(given) if isinstance(given, Iterable) else []
