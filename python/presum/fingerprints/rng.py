@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 import random
 import sys
+from array import array
 from typing import Any
 
 import torch
@@ -23,15 +24,24 @@ class RngStates:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._numpy: tuple[Any, Any] = (None, None)  # a bit generator and its memory
+        self._python: tuple[Any, Any] = (None, None)  # likewise
 
     def __call__(self) -> Values:
         found = {
             "rng_torch": hash_bytes(torch.get_rng_state().numpy().data),
-            "rng_python": hash(random.getstate()[1]) & WORD,
+            "rng_python": self._python_state(),
             "rng_numpy": self._numpy_state(),
             "rng_device": _device_state(self._device),
         }
         return [(KIND[name], value) for name, value in found.items() if value is not None]
+
+    def _python_state(self) -> int:
+        """Likewise, of Python's: ``getstate`` makes 625 numbers."""
+        generator = random._inst
+        if generator is not self._python[0]:
+            self._python = (generator, _memory_of_python(generator))
+        memory = self._python[1]
+        return hash_bytes(memory) if memory is not None else hash(random.getstate()[1]) & WORD
 
     def _numpy_state(self) -> int | None:
         """NumPy's global generator. It is read where it lies: ``get_state`` costs 100 us."""
@@ -74,6 +84,16 @@ def _memory_of(generator: Any) -> Any:
     state = generator.state["state"]
     expected = state["key"].tobytes() + int(state["pos"]).to_bytes(4, sys.byteorder)
     return memory if bytes(memory) == expected else None
+
+
+def _memory_of_python(generator: Any) -> Any:
+    """The state of Python's generator, position and key behind the object's head, if it lies as
+    expected; else None."""
+    if type(generator) is not random.Random or random.Random.__basicsize__ < MT19937_BYTES:
+        return None
+    memory = (ctypes.c_ubyte * MT19937_BYTES).from_address(id(generator) + object.__basicsize__)
+    *key, position = generator.getstate()[1]
+    return memory if bytes(memory) == array("I", [position, *key]).tobytes() else None
 
 
 def _device_state(device: torch.device) -> int | None:
