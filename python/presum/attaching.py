@@ -142,21 +142,17 @@ def attach(
     """
     unhook_ended()
     _check_kind("process_group", process_group, dist.ProcessGroup)
-    _check_scaler(scaler)
-    _check_run(run)
-    if groups is not None and not isinstance(groups, bool):
-        groups = _patterns("groups", groups)
     plan = plan_of(reduction, mode, gram_every, microbatch_mean=microbatch_mean)
     options = WatchOptions(mode, gram_every, plan, audit_every, audit_elements)
     target = target_of(model, process_group, options)
     _check_cadence(options, every, reduced_every)
-    _check_use(on_finding, data)
+    _check_use(on_finding, data, scaler, run)
     optimizers = _optimizers(optimizer)
     _check_verify(verify_every, optimizers)
     _check_preflight(preflight, optimizers, every)
     _check_required(require)
     size, on_host = _sketch_size(sketch, len(target.ranks)), in_host_memory(target.device)
-    numbers = _Numbers(every, reduced_every, verify_every, size, groups, on_host)
+    numbers = _Numbers(every, reduced_every, verify_every, size, _layers(groups), on_host)
     on = chosen(fingerprints)
     training = _Training(target, optimizers, scaler, data, on, _buffers(target, local_buffers, on))
     key = Path(run).absolute() if run is not None else None
@@ -397,10 +393,16 @@ def _check_cadence(options: WatchOptions, every: int, reduced_every: int) -> Non
         raise ValueError("presum.attach: audit_elements needs audit_every")
 
 
-def _check_use(on_finding: Any, data: object) -> None:
+def _check_use(on_finding: Any, data: object, scaler: object, run: object) -> None:
     _check_callback(on_finding)
     _check_data(data)
+    _check_scaler(scaler)
+    _check_run(run)
     _check_moment()
+
+
+def _layers(groups: Sequence[str] | bool | None) -> Sequence[str] | bool | None:
+    return groups if groups is None or isinstance(groups, bool) else _patterns("groups", groups)
 
 
 def _check_scaler(scaler: object) -> None:

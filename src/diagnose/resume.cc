@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "base/hash.h"
-#include "diagnose/sampler.h"
 #include "diagnose/text.h"
 #include "presum/dtype.h"
 
@@ -40,7 +39,6 @@ constexpr const char* kNotTold =
     "ranks.";
 constexpr const char* kOwnGenerators =
     "Save the states of the random generators of every rank, and load each rank's own.";
-constexpr const char* kNoPass = "The samples of the pass that was interrupted are not known.";
 
 // Parameters of one group, of all workers that told them: shards add up.
 struct Whole {
@@ -270,16 +268,6 @@ std::string settings_changed(const Moment& was, const Moment& is, std::uint32_t 
   return changed;
 }
 
-bool deals_all_samples(const StepContext& context) {
-  using enum FingerprintKind;
-  const auto& workers = context.record.workers;
-  if (workers.empty()) return false;
-  const std::uint64_t* own = workers.front().fingerprint_of(kSamplerLength);
-  const std::uint64_t* length = workers.front().fingerprint_of(kDataLength);
-  return deals_all(context.roster.fact("sampler"), own == nullptr ? 0 : *own,
-                   length == nullptr ? 0 : *length);
-}
-
 std::string steps_text(double steps) {
   if (std::isnan(steps)) return "some optimiser steps";
   return fmt::format("{:.0f} optimiser step{}", steps, steps == 1 ? "" : "s");
@@ -297,11 +285,7 @@ Blame Resume::blame_of(const std::set<std::uint32_t>& replicas) const {
 }
 
 Signal Resume::signal_of(std::uint64_t key, Blame blame) const {
-  Signal signal = sighting(Check::kResumeMismatch, 0, std::move(blame));
-  signal.key = key;
-  signal.confidence = 0.95;
-  signal.workers = static_cast<std::uint32_t>(ranks_.size());
-  return signal;
+  return resume_signal(key, std::move(blame), ranks_.size());
 }
 
 void Resume::begins(const Identity& who, const Moment& moment, const Roster& roster,
@@ -314,7 +298,9 @@ void Resume::begins(const Identity& who, const Moment& moment, const Roster& ros
   judged_ = true;
   judge(roster, log);
   left_->saved.clear();
-  if (!step_) forget_draws();
+  if (!step_) return pass_.forget();
+  pass_.goes_on_from(std::exchange(left_->draws, PassDraws(PassDraws::Which::kLast)), *step_,
+                     ranks_, log);
 }
 
 Resume::Workers Resume::now() const {
@@ -456,99 +442,13 @@ void Resume::judge_settings(const MomentRecord& one, const Workers& then, Signal
 
 void Resume::update(const StepContext& context, SignalLog& log) {
   if (!left_) return log.cannot(Check::kResumeMismatch, kNothing);
-  last_step_ = context.record.step;
   if (!judged_) log.cannot(Check::kResumeMismatch, kNotAll);
-  if (drawn_) return;
-  if (draws_with_replacement(context.roster) || repeats_on_purpose(context.roster) ||
-      repeats_evenly(context.record)) {
-    return forget_draws();
-  }
-  deals_all_ = deals_all_samples(context);
-  draws_.see(context.record);
-  if (judged_ && ended()) judge_draws(log);
+  pass_.update(context, log);
 }
 
-// The last steps may come after the farewells.
 void Resume::farewell(std::uint32_t rank, const FinalState& last, const Roster& /*roster*/,
                       SignalLog& log) {
-  const std::uint64_t pass = last.fingerprint_or_zero(FingerprintKind::kDataPass);
-  if (!left_ || drawn_ || last.fingerprint_or_zero(FingerprintKind::kDataEnded) != pass + 1) return;
-  if (pass == draws_.pass())
-    farewells_[rank] = last.fingerprint_or_zero(FingerprintKind::kDataBatch) + 1;
-  if (judged_ && ended()) judge_draws(log);
-}
-
-// On every worker a loader has come to the end of the pass.
-bool Resume::ended() const {
-  if (draws_.broken_off()) return false;
-  return draws_.ended() || std::ranges::all_of(ranks_, [&](const auto& worker) {
-           const auto at = farewells_.find(worker.second);
-           return at != farewells_.end() && at->second == draws_.next_batch(worker.first);
-         });
-}
-
-// They are not judged, or were.
-void Resume::forget_draws() {
-  drawn_ = true;
-  left_->draws.forget();
-  draws_.forget();
-}
-
-void Resume::judge_draws(SignalLog& log) {
-  compare_draws(log);
-  forget_draws();
-}
-
-// Its samples have the numbers of others.
-void Resume::other_data(SignalLog& log) const {
-  Signal signal = signal_of(7, blame_of({}));
-  signal.severity = Severity::kInfo;
-  signal.title = "{Ranks} went on with a data set that has as many samples, but others";
-  signal.remedy =
-      "Nothing, where that was meant; else look at the order in which files are listed, and at the "
-      "version of the data.";
-  log.add(std::move(signal));
-}
-
-void Resume::compare_draws(SignalLog& log) const {
-  const PassDraws& before = left_->draws;
-  if (!before.known() || !draws_.known() || before.length() != draws_.length()) {
-    return log.cannot(Check::kResumeMismatch, kNoPass);
-  }
-  if (before.contents() != 0 && draws_.contents() != 0 && before.contents() != draws_.contents()) {
-    return other_data(log);
-  }
-  SampleSet all = before.before(*step_);
-  const std::uint64_t first = all.count();
-  const std::uint64_t slack = std::max(before.slack(), draws_.slack());
-  if (first == 0 || first + slack >= before.length()) return;  // saved between passes
-  const SampleSet since = draws_.before(UINT64_MAX);
-  const std::uint64_t second = since.count();
-  all.unite(since);
-  const std::uint64_t again = first + second - all.count();
-  const std::uint64_t never = deals_all_ ? before.length() - all.count() : 0;
-  if (again <= slack && never <= slack) return;
-  const bool anew =
-      deals_all_ ? never <= slack && again + slack >= first : second + slack >= before.length();
-  Signal signal = signal_of(5, blame_of({}));
-  signal.last_step = last_step_;
-  signal.severity = anew ? Severity::kInfo : Severity::kWarning;
-  signal.title =
-      anew ? fmt::format(
-                 "{{Ranks}} began the interrupted pass over the data anew: {} of {} samples "
-                 "were drawn again",
-                 again, before.length())
-           : fmt::format(
-                 "{{Ranks}} did not go on where the pass over the data was interrupted: of "
-                 "{} samples {} were drawn again{}",
-                 before.length(), again, deals_all_ ? fmt::format(", and {} never", never) : "");
-  signal.evidence = {{"samples_again", static_cast<std::int64_t>(again)},
-                     {"of_samples", static_cast<std::int64_t>(before.length())}};
-  if (deals_all_) signal.evidence.emplace_back("samples_never", static_cast<std::int64_t>(never));
-  signal.remedy =
-      "Restore the sampler's seed and epoch, and skip the batches that were trained on before the "
-      "checkpoint (`skip_first_batches`, a sampler with a state of its own).";
-  log.add(std::move(signal));
+  if (left_) pass_.farewell(rank, last, log);
 }
 
 }  // namespace presum::diagnose

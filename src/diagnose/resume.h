@@ -8,6 +8,7 @@
 #include <set>
 #include <vector>
 
+#include "diagnose/interrupted_pass.h"
 #include "diagnose/pass_draws.h"
 #include "diagnose/roster.h"
 #include "diagnose/signal_log.h"
@@ -46,11 +47,6 @@ class Resume {
   bool judge_weights(const Workers& then, const Workers& now, const Roster& roster, SignalLog& log);
   void judge_generators(const Workers& then, const Workers& now, SignalLog& log) const;
   void judge_settings(const MomentRecord& one, const Workers& then, SignalLog& log) const;
-  bool ended() const;
-  void judge_draws(SignalLog& log);
-  void other_data(SignalLog& log) const;
-  void compare_draws(SignalLog& log) const;
-  void forget_draws();
   Signal signal_of(std::uint64_t key, Blame blame) const;
   Blame blame_of(const std::set<std::uint32_t>& replicas) const;
 
@@ -59,12 +55,7 @@ class Resume {
   std::map<std::uint32_t, std::uint32_t> ranks_;  // likewise
   std::optional<std::uint64_t> step_;             // of the run that was left, at that moment
   bool judged_ = false;
-  PassDraws draws_{PassDraws::Which::kFirst};
-  bool drawn_ = false;      // the first pass was judged
-  bool deals_all_ = false;  // the sampler does
-  std::map<std::uint32_t, std::uint64_t>
-      farewells_;  // by rank: the batch after the last of the pass
-  std::uint64_t last_step_ = 0;
+  InterruptedPass pass_;
 };
 
 }  // namespace presum::diagnose

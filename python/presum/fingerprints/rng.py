@@ -39,7 +39,7 @@ class RngStates:
         """Likewise, of Python's: ``getstate`` makes 625 numbers."""
         generator = random._inst
         if generator is not self._python[0]:
-            self._python = (generator, _memory_of_python(generator))
+            self._python = (generator, memory_of_python(generator))
         memory = self._python[1]
         return hash_bytes(memory) if memory is not None else hash(random.getstate()[1]) & WORD
 
@@ -86,7 +86,7 @@ def _memory_of(generator: Any) -> Any:
     return memory if bytes(memory) == expected else None
 
 
-def _memory_of_python(generator: Any) -> Any:
+def memory_of_python(generator: Any) -> Any:
     """The state of Python's generator, position and key behind the object's head, if it lies as
     expected; else None."""
     if type(generator) is not random.Random or random.Random.__basicsize__ < MT19937_BYTES:

@@ -75,12 +75,12 @@ class FsdpSource(GradientSource):
             if place is not None:
                 recorder.read(place, gradient, reduced=False)
         if self._shards is not None:
-            self._shards.goes_in(held, gradients)
+            self.recorder.tell_layers(self._shards.goes_in, held, gradients)
 
     def reduced(self, held: list[Any], *arguments: Any, **named: Any) -> None:
         """It has been."""
         if self._shards is not None:
-            self._shards.came_out(held, arguments, named)
+            self.recorder.tell_layers(self._shards.came_out, held, arguments, named)
 
     def queue(self, hook: Hook) -> None:
         self.queue_last(hook)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -46,6 +47,8 @@ class Recorder(GradientListener, Protocol):
     def layers_due(self) -> bool: ...
 
     def read_part(self, index: int, part: GradientPart | None) -> None: ...
+
+    def tell_layers(self, call: Callable[..., None], *args: Any) -> None: ...
 
 
 class GradientSource:

@@ -33,7 +33,7 @@ from presum.torch_events.hooks import Hook, OptimizerHook, in_optimizer_step
 from presum.torch_events.losses import Scalar, kept_value
 from presum.torch_events.taps import TAPS, EngineRun
 
-ASIDE = ("lost gradients", "rounded updates", "moments")
+ASIDE = ("lost gradients", "rounded updates", "moments", "reduced layers")
 NORMS_SAMPLED = 25  # one norm in so many is held against the gradients' own
 READ_NOTHING, READ_SUMS, READ_ARRIVALS = range(3)  # what Observer.pass_begins returns
 log = logging.getLogger("presum")
@@ -115,6 +115,10 @@ class StepRecorder:
             optimizer.register_step_post_hook(after),
             optimizer.register_state_dict_pre_hook(saves),
         ]
+
+    def tell_layers(self, call: Callable[..., None], *args: Any) -> None:
+        """What a reduction makes of each layer, by names of torch's own that may change."""
+        self._aside("reduced layers", call, *args)
 
     def _saves(self, _optimizer: Optimizer) -> None:
         """The program takes the state of its optimiser."""

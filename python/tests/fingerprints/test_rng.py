@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from helpers.values import named
-from presum.fingerprints.rng import RngStates, _memory_of_python
+from presum.fingerprints.rng import RngStates, memory_of_python
 
 CPU = torch.device("cpu")
 
@@ -58,9 +58,9 @@ def test_another_numpy_generator_is_left_out() -> None:
 
 def test_pythons_generator_is_read_where_it_lies() -> None:
     generator = random.Random(3)
-    memory = _memory_of_python(generator)
+    memory = memory_of_python(generator)
     assert memory is not None, "on CPython"
     before = bytes(memory)
     generator.random()
     assert bytes(memory) != before
-    assert _memory_of_python(random.SystemRandom()) is None
+    assert memory_of_python(random.SystemRandom()) is None

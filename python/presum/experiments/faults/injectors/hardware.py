@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -36,12 +36,19 @@ def _wrong(values: Tensor) -> Tensor:
     return wrong
 
 
+@dataclass(slots=True)
+class Processor:
+    """Its state is none of the program's: it does not go back to where it was."""
+
+    flips: bool = False
+
+
 class Flipping(nn.Module):
     """Gives its input on, wrong when it is asked to."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.state = SimpleNamespace(flips=False)  # outlives what goes back to where it was
+        self.state = Processor()
         self.of_gradient = False
 
     def forward(self, values: Tensor) -> Tensor:
