@@ -17,6 +17,7 @@ from presum.devices.readable import is_distributed
 from presum.fingerprints.families import KIND, WORD, LateValues, Values, hash_text, real_bits
 
 REFRESHED_EVERY = 25  # steps between two looks at which modules and parameters there are
+MODES_EVERY = 5
 GROUPS_AT_ONCE = 64
 ITEMS_MAX = 16  # of a list among the settings
 PLAIN = (float, bool, int, str, type(None))
@@ -142,7 +143,8 @@ def _plain(value: Any) -> Any:
 
 
 class Modes:
-    """Which modules train, and the dropout rates."""
+    """Which modules train, and the dropout rates. ``turn`` counts the steps that are recorded: of
+    all modules once in five, the same on all workers."""
 
     def __init__(self, module: nn.Module) -> None:
         self._module = weakref.ref(module)
@@ -152,7 +154,7 @@ class Modes:
         self._rates_hash = hash_text(repr([]))
         self._age = 0
 
-    def __call__(self) -> Values:
+    def __call__(self, turn: int) -> Values:
         module = self._module()
         if module is None:
             return []
@@ -164,10 +166,12 @@ class Modes:
         dropouts = [(part, name) for held, name in self._dropouts if (part := held()) is not None]
         rates = [float(getattr(part, name, 0.0)) for part, name in dropouts]
         active = [rate for rate, (part, _) in zip(rates, dropouts, strict=True) if part.training]
-        trains = [part.training for held in self._modules if (part := held()) is not None]
+        values = [(KIND["mode"], int(module.training))]
+        if turn % MODES_EVERY == 0:
+            trains = [part.training for held in self._modules if (part := held()) is not None]
+            values.append((KIND["modes"], hash_bytes(bytes(trains))))
         return [
-            (KIND["mode"], int(module.training)),
-            (KIND["modes"], hash_bytes(bytes(trains))),
+            *values,
             (KIND["dropout"], real_bits(max(active, default=0.0))),
             (KIND["dropouts"], self._hash_of(rates)),
         ]

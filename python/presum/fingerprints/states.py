@@ -123,6 +123,8 @@ class StateSchedule:
         self._sentinels = parameters[::spacing]
         self._as_stepped: list[tuple[int, int]] | None = None
         self._values: list[torch.Tensor | bytes | None] = []
+        self._places: list[int] = []  # of the parameters in host memory
+        self._spans: list[int] = []  # bytes there; 0 where they are not read
 
     def watch(self, name: str, tensors: Callable[[], list[torch.Tensor]]) -> None:
         """Something else that must be equal on all workers."""
@@ -173,7 +175,15 @@ class StateSchedule:
     def stepped(self) -> None:
         """Remember the parameters as the optimiser has left them."""
         self._as_stepped = self._versions()
+        places = [place for place, _ in self._as_stepped]
+        if places == self._places and all(self._spans):
+            self._values = [
+                ctypes.string_at(*span) for span in zip(places, self._spans, strict=True)
+            ]
+            return
         self._values = [_first_values(parameter) for parameter in self._alive()]
+        self._places = places
+        self._spans = [len(value) if isinstance(value, bytes) else 0 for value in self._values]
 
     def as_stepped(self) -> bool:
         """Whether nobody has changed the parameters since the optimiser's last step. Waits for

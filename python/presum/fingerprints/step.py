@@ -44,6 +44,7 @@ from presum.fingerprints.states import (
 from presum.text import printable
 
 MICRO_BATCHES_MAX = 2048
+DRAWS_FIRST = 8  # steps in which it is looked whether the forward pass draws, then in some
 
 
 @dataclass(slots=True)
@@ -138,10 +139,10 @@ class StepFingerprints:
         self._names = _argument_names(module)
         self._readers: list[tuple[str, Callable[[], Values]]] = [
             ("rng", RngStates(device)),
-            ("mode", Modes(module)),
             ("environment", Dtypes(module, device)),
             ("environment", determinism),
         ]
+        self._modes = Modes(module)
         self._settings = OptimizerSettings(optimizers) if optimizers else None
         self._resting = RestingLayers(parameters, optimizers, observer.group)
         self._rests: dict[str, str] = {}  # as it was told
@@ -208,12 +209,14 @@ class StepFingerprints:
             self.before_broadcast()
         self._values += self._before_broadcast or []
         self._before_broadcast = None
+        turn = step // self._every
+        self._values += self._families.call("mode", self._modes, turn) or []
         if self._settings is not None:
-            turn = step // self._every
             self._values += self._families.call("optimizer", self._settings, turn) or []
             if turn % REFRESHED_EVERY == 0:
                 self._families.call("optimizer", self._tell_rests)
-        self._before_forward = [*self._values] if self._tells_draws else None
+        asks = turn < DRAWS_FIRST or turn % REFRESHED_EVERY == 0
+        self._before_forward = [*self._values] if self._tells_draws and asks else None
         self._queued = []
         if on_host:
             self._observer.begin_states()

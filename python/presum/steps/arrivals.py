@@ -71,8 +71,16 @@ class _Arrival:
 
 def held_by(parameters: Iterable[tuple[int, nn.Parameter]], *, on_host: bool) -> Scalar:
     """How large what their ``.grad`` holds is at most: 0 where that is nothing, or zeros; NaN where
-    it cannot be read. On a device a tensor there: nothing waits for it."""
-    gradients = [p.grad for _, p in parameters if p.grad is not None]
+    it cannot be read. In host memory 1 for whatever it holds. On a device a tensor there: nothing
+    waits for it."""
+    gradients = []
+    for _, parameter in parameters:
+        gradient = parameter.grad
+        if gradient is None:
+            continue
+        if on_host and type(gradient) is torch.Tensor and not gradient.is_sparse and gradient.any():
+            return 1.0
+        gradients.append(gradient)
     held = [values for gradient in gradients if (values := _values(gradient)) is not None]
     if len(held) < len(gradients):
         return math.nan

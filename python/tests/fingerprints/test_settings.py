@@ -104,27 +104,27 @@ def test_modes_tell_which_modules_train_and_which_dropout_is_active() -> None:
         nn.Linear(2, 2), nn.Dropout(0.25), nn.MultiheadAttention(2, 1, dropout=0.5)
     )
     modes = Modes(model)
-    plain = named(modes())
+    plain = named(modes(0))
     assert plain["mode"] == 1 and real(plain["dropout"]) == 0.5
     model[2].eval()
-    partly = named(modes())
+    partly = named(modes(0))
     assert partly["mode"] == 1 and real(partly["dropout"]) == 0.25
     assert partly["modes"] != plain["modes"] and partly["dropouts"] == plain["dropouts"]
     model.eval()
-    assert named(modes())["mode"] == 0 and real(named(modes())["dropout"]) == 0
+    assert named(modes(0))["mode"] == 0 and real(named(modes(0))["dropout"]) == 0
     model[1].p = 0.1
-    assert named(modes())["dropouts"] != plain["dropouts"]
+    assert named(modes(0))["dropouts"] != plain["dropouts"]
     alone = nn.Linear(1, 1)
-    assert real(named(Modes(alone)())["dropout"]) == 0
+    assert real(named(Modes(alone)(0))["dropout"]) == 0
 
 
 def test_modules_that_are_added_are_noticed_after_a_while() -> None:
     model = nn.Sequential(nn.Linear(2, 2))
     modes = Modes(model)
-    modes()
+    modes(0)
     model.append(nn.Dropout(0.5))
     for _ in range(25):
-        found = named(modes())
+        found = named(modes(0))
     assert real(found["dropout"]) == 0.5
 
 
