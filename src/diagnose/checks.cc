@@ -154,7 +154,7 @@ constexpr std::array<Rule, kChecks> kRules{{
       "Call `zero_grad()` once for each optimiser step, after it; call `backward()` on the loss of "
       "every micro-batch; clip and unscale after the last of them.",
       "allenai/open-instruct#1498"},
-     kStatistics | set_of({kClipNorm, kBufferDesync, kTokenImbalance})},
+     kStatistics | set_of({kClipNorm, kBufferDesync, kNoProgress, kTokenImbalance})},
     {kClipNorm,
      {"clip-norm", kWarning, "the norm that gradients are clipped by with the gradients' own",
       "Clip by the norm of the reduced gradient over all parameters, after the loss scaler's "

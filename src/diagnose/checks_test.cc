@@ -65,6 +65,7 @@ TEST(Explains, ItselfAndWhatTheTableSays) {
   EXPECT_TRUE(explains(kNoReduction, kParameterDesync));
   EXPECT_TRUE(explains(kSamplerMismatch, kDuplicateData));
   EXPECT_TRUE(explains(kDuplicateData, kOverlappingData));
+  EXPECT_TRUE(explains(kLostGradients, kNoProgress));
   EXPECT_TRUE(explains(kOptimizerMismatch, kParameterDesync));
   EXPECT_FALSE(explains(kParameterDesync, kNoReduction));
   EXPECT_FALSE(explains(kMissingWorker, kParameterDesync));

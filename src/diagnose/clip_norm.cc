@@ -33,6 +33,12 @@ double used(const WorkerRecord& worker) {
   return std::isnan(clip) ? real(worker, FingerprintKind::kGradNormTold) : clip;
 }
 
+bool has_norm(const WorkerRecord& worker) {
+  using enum FingerprintKind;
+  return worker.fingerprint_of(kClipNorm) != nullptr ||
+         worker.fingerprint_of(kGradNormTold) != nullptr;
+}
+
 // Whether a limit is below the norm that it is for: else none has changed a gradient yet.
 bool binds(const StepRecord& record) {
   return std::ranges::any_of(record.workers, [](const WorkerRecord& w) {
@@ -145,7 +151,7 @@ Held hold(const WorkerRecord& worker, bool scaled) {
 
 void ClipNorm::update(const StepContext& context, SignalLog& log) {
   const auto& workers = context.record.workers;
-  if (std::ranges::none_of(workers, [](const WorkerRecord& w) { return !std::isnan(used(w)); })) {
+  if (std::ranges::none_of(workers, has_norm)) {
     return log.cannot(Check::kClipNorm, kNone);
   }
   if (!context.alone()) compare_workers(context, log);

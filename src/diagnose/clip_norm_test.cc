@@ -157,11 +157,13 @@ TEST(ClipNorm, WhatIsToldAfterClippingIsTheNormThatItClippedBy) {
 }
 
 TEST(ClipNorm, ANormThatIsNoNumberIsNamedWhereTheGradientsAreFinite) {
-  const auto told = [](std::uint64_t steps, bool scaler, double own) {
+  const auto told = [](std::uint64_t steps, bool scaler, double own, bool all = false) {
     Watched w;
     if (scaler) w.diagnoser.hello(who(0, 0), {"host", {{"grad_scaler", "GradScaler"}}, {}});
     w.play(0, steps, [&](StepRecord& r) {
-      for (WorkerRecord& x : r.workers) set(x, Kind::kGradNormTold, x.rank == 3 ? kNaN : 0.5);
+      for (WorkerRecord& x : r.workers) {
+        set(x, Kind::kGradNormTold, all || x.rank == 3 ? kNaN : 0.5);
+      }
       r.workers[3].grad_norm = own;
     });
     return w.findings();
@@ -170,6 +172,8 @@ TEST(ClipNorm, ANormThatIsNoNumberIsNamedWhereTheGradientsAreFinite) {
   ASSERT_EQ(found.size(), 1U);
   EXPECT_EQ(found.front().ranks, RankList{3});
   EXPECT_EQ(found.front().severity, Severity::kCritical);
+  ASSERT_EQ(told(9, false, 0.5, true).size(), 1U);
+  EXPECT_EQ(told(9, false, 0.5, true).front().ranks.size(), 8U);
   EXPECT_TRUE(told(3, false, 0.5).empty());
   EXPECT_TRUE(told(9, true, 0.5).empty());
 }
