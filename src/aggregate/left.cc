@@ -2,6 +2,7 @@
 #include "aggregate/left.h"
 
 #include <algorithm>
+#include <bit>
 #include <functional>
 #include <tuple>
 #include <utility>
@@ -15,6 +16,7 @@ namespace presum::aggregate {
 namespace {
 
 constexpr std::uint64_t kStepsBack = 4000;
+constexpr std::size_t kRates = 4;
 constexpr std::size_t kBytes = std::size_t{1} << 26;  // of moments, of all models
 
 using Key = std::pair<std::uint32_t, std::uint32_t>;
@@ -38,6 +40,14 @@ bool went_on(const diagnose::Left& left, std::uint32_t segment) {
   return begun == left.begun.end() || !(begun->second == 0);
 }
 
+void keep_rate(const StepRecord& step, std::vector<double>& rates) {
+  if (step.workers.empty()) return;
+  const auto* bits = step.workers.front().fingerprint_of(FingerprintKind::kLearningRate);
+  if (bits == nullptr) return;
+  rates.push_back(std::bit_cast<double>(*bits));
+  if (rates.size() > kRates) rates.erase(rates.begin());
+}
+
 // Of the pass that was under way where something was saved last.
 Status read_draws(const RunLog& log, diagnose::Left& left) {
   const MomentRecord& last = left.saved.back();
@@ -46,6 +56,7 @@ Status read_draws(const RunLog& log, diagnose::Left& left) {
     PRESUM_ASSIGN(const StepRecord* step, steps.next());
     if (step == nullptr || step->step > last.step) break;  // at `last` the next pass may begin
     left.draws.see(*step);
+    if (step->step < last.step) keep_rate(*step, left.rates);
   }
   // Its first pass may have been begun by the segment before.
   if (left.draws.is_first() && last.model.segment > 1 && went_on(left, last.model.segment)) {

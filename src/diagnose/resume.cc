@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <set>
 #include <utility>
@@ -22,6 +23,9 @@ constexpr std::uint16_t kBf16 = 1U << static_cast<unsigned>(Dtype::kBF16);
 constexpr double kRoundedBf16 = 0x1p-8;  // of the norm, at most, where formats differ
 constexpr double kRounded = 0x1p-10;
 constexpr std::size_t kNames = 4;
+constexpr std::size_t kRates = 3;  // steps after which a schedule has had its say
+constexpr double kJump = 4;        // times the largest change before, and
+constexpr double kJumpOfRate = 0.1;
 constexpr std::uint32_t kAtLoader = 1 << 16;  // on top of a generator's kind
 constexpr const char* kNothing = "The run does not continue an earlier recording.";
 constexpr const char* kAnew =
@@ -268,6 +272,14 @@ std::string settings_changed(const Moment& was, const Moment& is, std::uint32_t 
   return changed;
 }
 
+double largest_change(const std::vector<double>& rates) {
+  double most = 0;
+  for (std::size_t i = 1; i < rates.size(); ++i) {
+    most = std::max(most, std::abs(rates[i] - rates[i - 1]));
+  }
+  return most;
+}
+
 std::string steps_text(double steps) {
   if (std::isnan(steps)) return "some optimiser steps";
   return fmt::format("{:.0f} optimiser step{}", steps, steps == 1 ? "" : "s");
@@ -443,7 +455,30 @@ void Resume::judge_settings(const MomentRecord& one, const Workers& then, Signal
 void Resume::update(const StepContext& context, SignalLog& log) {
   if (!left_) return log.cannot(Check::kResumeMismatch, kNothing);
   if (!judged_) log.cannot(Check::kResumeMismatch, kNotAll);
+  if (step_) judge_rates(context, log);
   pass_.update(context, log);
+}
+
+// A schedule that was not restored sets its own rate after the first step, at which the optimiser
+// still has the one that was saved.
+void Resume::judge_rates(const StepContext& context, SignalLog& log) {
+  if (rates_.size() >= kRates || left_->rates.empty() || context.record.workers.empty()) return;
+  const auto* bits = context.record.workers.front().fingerprint_of(FingerprintKind::kLearningRate);
+  if (bits == nullptr) return;
+  rates_.push_back(std::bit_cast<double>(*bits));
+  if (rates_.size() < kRates) return;
+  const double before = largest_change(left_->rates);
+  const double now = largest_change(rates_);
+  if (!(now > kJump * before + kJumpOfRate * std::abs(rates_.front()))) return;
+  Signal signal = signal_of(8, blame_of({}));
+  signal.severity = Severity::kInfo;
+  signal.last_step = context.record.step;
+  signal.title = fmt::format(
+      "{{Ranks}} went on with the learning rate that was saved, {}, and had {} within {} steps",
+      number(rates_.front()), number(rates_.back()), kRates);
+  signal.remedy =
+      "Nothing, where that was meant; else load the state of the learning-rate schedule.";
+  log.add(std::move(signal));
 }
 
 void Resume::farewell(std::uint32_t rank, const FinalState& last, const Roster& /*roster*/,

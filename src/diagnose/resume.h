@@ -23,6 +23,7 @@ struct Left {
   bool left_out = false;                     // some of them: they were too large
   std::map<std::uint32_t, double> begun;     // by segment: at how many optimiser steps it began
   std::uint32_t workers = 0;                 // of the last segment; 0: not known
+  std::vector<double> rates;                 // the learning rate of its last steps, in their order
   PassDraws draws{PassDraws::Which::kLast};  // of the pass that was interrupted, in the last one
 };
 
@@ -47,6 +48,7 @@ class Resume {
   bool judge_weights(const Workers& then, const Workers& now, const Roster& roster, SignalLog& log);
   void judge_generators(const Workers& then, const Workers& now, SignalLog& log) const;
   void judge_settings(const MomentRecord& one, const Workers& then, SignalLog& log) const;
+  void judge_rates(const StepContext& context, SignalLog& log);
   Signal signal_of(std::uint64_t key, Blame blame) const;
   Blame blame_of(const std::set<std::uint32_t>& replicas) const;
 
@@ -55,6 +57,7 @@ class Resume {
   std::map<std::uint32_t, std::uint32_t> ranks_;  // likewise
   std::optional<std::uint64_t> step_;             // of the run that was left, at that moment
   bool judged_ = false;
+  std::vector<double> rates_;  // of the first steps
   InterruptedPass pass_;
 };
 

@@ -463,6 +463,33 @@ TEST(Resume, APassThatBeginsAnewIsInformation) {
   EXPECT_EQ(number_of(found.front(), "samples_again"), 320);
 }
 
+// A run whose rate was `before` and is 0.1, then `after`.
+std::vector<Signal> scheduled(std::vector<double> before, double after) {
+  Continued run;
+  run.left().rates = std::move(before);
+  run.begins(kNothing);
+  const detect::StepAlarms alarms;
+  for (std::uint64_t s = 0; s < 6; ++s) {
+    StepRecord record = HealthyRun({.workers = kWorkers}).step(s);
+    for (WorkerRecord& w : record.workers) {
+      set(w, FingerprintKind::kLearningRate, s == 0 ? 0.1 : after);
+    }
+    const auto read = batches(record);
+    run.rule().update({record, read, alarms, run.roster()}, run.log());
+  }
+  return run.found();
+}
+
+TEST(Resume, AScheduleThatWasNotRestoredIsInformation) {
+  const auto found = scheduled({0.097, 0.098, 0.099}, 0.002);
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_EQ(found.front().severity, Severity::kInfo);
+  EXPECT_NE(found.front().title.find("saved, 0.1, and had 0.002"), std::string::npos);
+  EXPECT_TRUE(scheduled({0.097, 0.098, 0.099}, 0.101).empty());
+  EXPECT_TRUE(scheduled({0.04, 0.06, 0.08}, 0.12).empty()) << "a steep warm-up goes on";
+  EXPECT_TRUE(scheduled({}, 0.002).empty()) << "nothing is known";
+}
+
 TEST(Resume, OtherSamplesByTheSameNumbersAreInformation) {
   const auto found = goes_on({.index = 8 * 40, .steps = 40, .contents = 6}).found();
   ASSERT_EQ(found.size(), 1U);
