@@ -318,12 +318,14 @@ STEP_STATE = {
         "of_pass",
         "waiting",
         "cleared",
+        "emptied",
         "others",
         "sample",
         "factor",
         "found",
     },
     "Recomputation": {"kept", "passes", "forwards"},
+    "Marks": {"known"},
     "RoundedUpdates": {"before"},
 }
 # And what stays for the recording.

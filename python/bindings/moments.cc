@@ -59,11 +59,11 @@ void bind_moments(nb::module_& m) {
       .def(
           "sums",
           [](Moments& o, ParameterId id, std::uint64_t fingerprint, double squares,
-             std::uint64_t elements, std::uint32_t shard) {
-            unwrap(o.moments.parameter_sums(id, fingerprint, squares, elements, shard));
+             std::uint64_t elements, std::uint16_t formats, std::uint32_t shard) {
+            unwrap(o.moments.parameter_sums(id, fingerprint, squares, elements, formats, shard));
           },
           nb::arg("parameter"), nb::arg("fingerprint"), nb::arg("squares"), nb::arg("elements"),
-          nb::arg("shard"))
+          nb::arg("formats"), nb::arg("shard"))
       .def(
           "state",
           [](Moments& o, ParameterId id, std::uint64_t fingerprint) {

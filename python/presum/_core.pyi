@@ -201,7 +201,13 @@ class Moments:
         in_order: bool,
     ) -> None: ...
     def sums(
-        self, parameter: int, fingerprint: int, squares: float, elements: int, shard: int
+        self,
+        parameter: int,
+        fingerprint: int,
+        squares: float,
+        elements: int,
+        formats: int,
+        shard: int,
     ) -> None: ...
     def state(self, parameter: int, fingerprint: int) -> None: ...
     def state_at(self, parameter: int, address: int, count: int, element_bytes: int) -> None: ...

@@ -40,6 +40,12 @@ bool went_on(const diagnose::Left& left, std::uint32_t segment) {
   return begun == left.begun.end() || !(begun->second == 0);
 }
 
+std::uint64_t pass_of(const StepRecord& step) {
+  if (step.workers.empty()) return 0;
+  const auto* pass = step.workers.front().fingerprint_of(FingerprintKind::kDataPass);
+  return pass == nullptr ? 0 : *pass;
+}
+
 void keep_rate(const StepRecord& step, std::vector<double>& rates) {
   if (step.workers.empty()) return;
   const auto* bits = step.workers.front().fingerprint_of(FingerprintKind::kLearningRate);
@@ -54,7 +60,8 @@ Status read_draws(const RunLog& log, diagnose::Left& left) {
   PRESUM_ASSIGN(auto steps, log.cursor(last.model, last.step - std::min(last.step, kStepsBack)));
   while (true) {
     PRESUM_ASSIGN(const StepRecord* step, steps.next());
-    if (step == nullptr || step->step > last.step) break;  // at `last` the next pass may begin
+    if (step == nullptr || step->step > last.step) break;
+    if (step->step == last.step && pass_of(*step) <= left.draws.pass()) break;  // not the next one
     left.draws.see(*step);
     if (step->step < last.step) keep_rate(*step, left.rates);
   }

@@ -245,9 +245,7 @@ Result<std::vector<Step>> blame(const RunLog& log, const Question& question,
     return Error{ErrorCode::kNotFound,
                  "step " + std::to_string(question.step) + " was not recorded; steps are from " +
                      std::to_string(low->step) + " to " + std::to_string(high->step) +
-                     (several ? " in each of " + std::to_string(last.model.segment) +
-                                    " segments, which count from 0 (--segment asks for one)"
-                              : "")};
+                     (several ? "; segments count from 0 each (--segment asks for one)" : "")};
   }
   std::uint64_t all = 0;
   for (const ModelKey& model : models) all += steps_up_to(steps, model, question.step);

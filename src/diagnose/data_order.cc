@@ -2,6 +2,7 @@
 #include "diagnose/data_order.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/hash.h"
 
@@ -29,12 +30,13 @@ void DataOrder::follow(Worker& worker, std::uint64_t pass, const std::uint64_t* 
   worker.pass = pass;
 }
 
-void DataOrder::compare(Worker& worker, const WorkerRecord& record, const Batch& batch) {
+void DataOrder::compare(Worker& worker, const WorkerRecord& record, const Batch& batch,
+                        std::uint64_t steps) {
   const std::uint64_t* place = record.fingerprint_of(FingerprintKind::kDataBatch);
   const std::uint64_t* whole = record.fingerprint_of(FingerprintKind::kBatch);
   const std::uint64_t order = batch.order + (whole == nullptr ? 0 : mix64(*whole));
   const Place now{place == nullptr ? worker.seen : *place, order};
-  if (worker.seen == 0) worker.skipped = place != nullptr && *place >= record.micro_batches;
+  if (worker.seen == 0) worker.skipped = place != nullptr && *place >= record.micro_batches * steps;
   if (worker.seen++ >= kCompared || !batch.known) return;
   worker.now.push_back(now);
   for (const Place& before : worker.before) {
@@ -60,6 +62,8 @@ bool DataOrder::repeats_order(const Worker& worker, const WorkerRecord& record,
 void DataOrder::update(const StepContext& context, SignalLog& log) {
   Blame blame;
   std::size_t repeats = 0;
+  const std::uint64_t before = std::exchange(step_, context.record.step);
+  const std::uint64_t steps = std::max<std::uint64_t>(context.record.step - before, 1);
   for (std::size_t i = 0; i < context.workers(); ++i) {
     const WorkerRecord& w = context.record.workers[i];
     const std::uint64_t* pass = w.fingerprint_of(FingerprintKind::kDataPass);
@@ -71,7 +75,7 @@ void DataOrder::update(const StepContext& context, SignalLog& log) {
     Worker& worker = workers_[w.replica];
     follow(worker, *pass, epoch);
     if (epoch != nullptr) worker.epoch = *epoch;
-    compare(worker, w, context.batches[i]);
+    compare(worker, w, context.batches[i], steps);
     log.waits(Check::kEpochNotSet, "There was no second pass over the data.");
     if (*pass > 0) log.checked(Check::kEpochNotSet);
     if (!repeats_order(worker, w, context.batches[i])) continue;

@@ -33,10 +33,12 @@ class DataOrder {
     std::vector<Place> now;
   };
   static void follow(Worker& worker, std::uint64_t pass, const std::uint64_t* epoch);
-  static void compare(Worker& worker, const WorkerRecord& record, const Batch& batch);
+  static void compare(Worker& worker, const WorkerRecord& record, const Batch& batch,
+                      std::uint64_t steps);
   static bool repeats_order(const Worker& worker, const WorkerRecord& record, const Batch& batch);
   void report(const StepContext& context, Blame blame, std::size_t repeats, SignalLog& log) const;
 
+  std::uint64_t step_ = 0;  // of the record before
   PerWorker<Worker> workers_;
 };
 

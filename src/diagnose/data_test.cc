@@ -311,6 +311,17 @@ TEST(EpochNotSet, APassThatGoesOnInItsMiddleKeepsItsEpoch) {
   }
 }
 
+TEST(EpochNotSet, IsFoundWhereSomeStepsAreRecorded) {
+  Watched w({.workers = 4, .rows = 4, .data = 784});  // 49 steps a pass
+  for (std::uint64_t step = 0; step < 196; step += 4) {
+    w.play(step, step, [&](StepRecord& r) {
+      keep_epoch(w.run, r);
+      for (WorkerRecord& x : r.workers) set(x, Kind::kDataBatch, r.step % 49);
+    });
+  }
+  ASSERT_EQ(w.ids(), Ids{"epoch-not-set"});
+}
+
 TEST(EpochNotSet, SequentialDataRepeatsOnPurpose) {
   Watched w(kShort);
   w.play(0, 25, [&](StepRecord& r) {

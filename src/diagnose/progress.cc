@@ -56,16 +56,20 @@ Signal signal_of(const Layers& layers, const StepContext& context) {
   return signal;
 }
 
-// "a, b" is a and b.
-std::set<std::string> listed(std::string_view text) {
-  std::set<std::string> out;
-  while (!text.empty()) {
-    const std::size_t end = std::min(text.find(", "), text.size());
-    out.emplace(text.substr(0, end));
-    text.remove_prefix(std::min(end + 2, text.size()));
+// "a, b" is a and b. A fact that was too long ends in "...".
+struct Listed {
+  explicit Listed(std::string_view text) : cut(text.find("...") != std::string_view::npos) {
+    while (!text.empty()) {
+      const std::size_t end = std::min(text.find(", "), text.size());
+      names.emplace(text.substr(0, end));
+      text.remove_prefix(std::min(end + 2, text.size()));
+    }
   }
-  return out;
-}
+  bool contains(const std::string& name) const { return names.contains(name); }
+
+  std::set<std::string> names;
+  bool cut = false;
+};
 
 }  // namespace
 
@@ -97,12 +101,13 @@ void NoProgress::update(const StepContext& context, SignalLog& log) {
 
 // Layers whose learning rate is 0, and scalars, which may lie at a bound of the program's.
 void NoProgress::look_at_resting(const StepContext& context) {
-  const std::set<std::string> rest = listed(context.roster.fact(kAtRest));
-  const std::set<std::string> scalars = listed(context.roster.fact("layers_of_one_element"));
-  if (rest.empty() && scalars.empty()) return;
+  const Listed rest(context.roster.fact(kAtRest));
+  const Listed scalars(context.roster.fact("layers_of_one_element"));
+  if (rest.names.empty() && scalars.names.empty()) return;
   for (auto& [group, layer] : stands_) {
     const std::string name = context.roster.group_name(group);
-    if (rest.contains(name) || scalars.contains(name)) layer.rested = looks_;
+    const bool may = rest.cut || scalars.cut;
+    if (may || rest.contains(name) || scalars.contains(name)) layer.rested = looks_;
   }
 }
 
@@ -159,8 +164,8 @@ void NoProgress::report(const StepContext& context, SignalLog& log) const {
 }
 
 void NoProgress::report_layers(const StepContext& context, SignalLog& log) const {
-  const std::set<std::string> rest = listed(context.roster.fact(kAtRest));
-  const std::set<std::string> unheld = listed(context.roster.fact("layers_of_no_optimizer"));
+  const Listed rest(context.roster.fact(kAtRest));
+  const Listed unheld(context.roster.fact("layers_of_no_optimizer"));
   Layers standing;
   Layers resting;
   for (const GroupRecord& g : context.record.groups) {

@@ -82,11 +82,13 @@ void with_groups(StepRecord& r, double norm) {
   }
 }
 
+constexpr const char* kNames = "a, 0000000000000063";  // that of group 99
+
 // Group 1 of two stands still.
 Ids standing_layer(double norm, std::uint64_t steps, std::string* title = nullptr,
-                   const std::string& fact = "") {
+                   const std::string& fact = "", const std::string& names = kNames) {
   Watched w;
-  if (!fact.empty()) w.diagnoser.hello(who(0, 0), {.facts = {{fact, "a, 0000000000000063"}}});
+  if (!fact.empty()) w.diagnoser.hello(who(0, 0), {.facts = {{fact, names}}});
   w.play(0, steps, [&](StepRecord& r) {
     hash(r, r.step);
     const std::uint64_t part = r.step % 25;
@@ -117,6 +119,8 @@ TEST(NoProgress, LayersThatNothingIsToMoveAreToldApart) {
   EXPECT_EQ(standing_layer(0.5, 80, &title, "layers_of_no_optimizer"), Ids{"no-progress"});
   EXPECT_NE(title.find("no optimiser holds"), std::string::npos) << title;
   EXPECT_TRUE(standing_layer(0.5, 200, nullptr, "layers_of_one_element").empty());
+  EXPECT_TRUE(standing_layer(0.5, 200, nullptr, "layers_at_rest", "a, b... (2000 bytes)").empty())
+      << "a list that was cut";
 }
 
 TEST(NoProgress, UpdatesThatRoundToNothingAreNamed) {

@@ -32,7 +32,8 @@ constexpr std::array<Answer, 4> kAnswers{{
      "in "
      "all the others"},
     {1, Severity::kInfo,
-     "{Ranks} computed another gradient each time: the program is not deterministic"},
+     "{Ranks} computed other gradients of the same micro-batch in repetitions: the program is not "
+     "deterministic"},
 }};
 
 constexpr std::uint64_t kUnsteady = 1;

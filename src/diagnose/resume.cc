@@ -32,7 +32,9 @@ constexpr const char* kAnew =
     "The optimiser begins without a state: the run starts anew, from weights that were not saved.";
 constexpr const char* kNotAll = "Not all ranks have told where they began.";
 constexpr const char* kLarge =
-    "What was saved at this number of optimiser steps is too large to be read (64 MiB).";
+    "Nothing was saved at this number of optimiser steps while presum watched, or it is too large "
+    "to "
+    "be read (64 MiB).";
 constexpr const char* kUncounted =
     "The optimiser does not count its steps, and the weights are none that were saved.";
 constexpr const char* kNotSaved =
@@ -105,9 +107,12 @@ struct Apart {
   bool known = true;   // the distances
 };
 
+// 0 is not known.
+bool other_format(std::uint16_t a, std::uint16_t b) { return a != 0 && b != 0 && a != b; }
+
 // How far apart equal parameters may be, over the norm.
 double tolerance(const Whole& a, const Whole& b) {
-  if (a.formats != b.formats) {
+  if (other_format(a.formats, b.formats)) {
     return ((a.formats | b.formats) & kBf16) != 0 ? kRoundedBf16 : kRounded;
   }
   return kSame + kSameEach * std::sqrt(static_cast<double>(a.elements));
@@ -116,7 +121,8 @@ double tolerance(const Whole& a, const Whole& b) {
 // Where not all shards were told, or they are cut in another way and have no sketch, nothing.
 std::optional<bool> same_parameters(const Whole& a, const Whole& b) {
   if (a.elements != b.elements) return std::nullopt;
-  if (a.shards == b.shards && a.formats == b.formats) return a.parameters == b.parameters;
+  if (a.shards == b.shards && !other_format(a.formats, b.formats))
+    return a.parameters == b.parameters;
   const double apart = distance(a, b);
   if (std::isnan(apart)) return std::nullopt;
   return apart <= tolerance(a, b) * std::sqrt(a.squares);
@@ -144,7 +150,7 @@ std::vector<std::uint64_t> states_apart(const Model& then, const Model& now) {
   for (const auto& [id, was] : then) {
     const auto is = now.find(id);
     if (is == now.end() || was.optimizer == 0 || was.shards != is->second.shards ||
-        was.elements != is->second.elements || was.formats != is->second.formats) {
+        was.elements != is->second.elements || other_format(was.formats, is->second.formats)) {
       continue;
     }
     if (was.optimizer != is->second.optimizer) out.push_back(id);
@@ -160,7 +166,7 @@ bool has_state(const Model& model) {
 bool same_format(const Model& then, const Model& now) {
   return std::ranges::all_of(then, [&](const auto& group) {
     const auto is = now.find(group.first);
-    return is == now.end() || is->second.formats == group.second.formats;
+    return is == now.end() || !other_format(is->second.formats, group.second.formats);
   });
 }
 
@@ -366,7 +372,8 @@ void Resume::with_another_optimizer(const char* why, SignalLog& log) const {
 void Resume::judge(const Roster& roster, SignalLog& log) {
   const Model is = model_of(now());
   const bool had_state = std::ranges::any_of(moments_of(*left_), [&](const MomentRecord* one) {
-    return has_state(model_of(saved_with(*left_, *one)));
+    const bool of_last = one->model.segment == left_->saved.back().model.segment;
+    return of_last && has_state(model_of(saved_with(*left_, *one)));
   });
   if (begun_.begin()->second.optimizer_steps == 0 || (had_state && !has_state(is))) {
     return with_another_optimizer(kAnew, log);

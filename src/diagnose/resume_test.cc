@@ -225,6 +225,7 @@ TEST(Resume, AnotherFormatIsASettingAsFarAsItRounds) {
   EXPECT_EQ(rounded.front().severity, Severity::kInfo);
   EXPECT_EQ(text_of(rounded.front(), "settings_changed"), "the parameters' dtype");
   EXPECT_EQ(with(4, 3.1F).front().severity, Severity::kCritical);
+  EXPECT_EQ(with(0, 3).front().severity, Severity::kCritical) << "not known to be another";
   EXPECT_EQ(with(1, 3).front().severity, Severity::kCritical) << "of one format every bit counts";
 }
 

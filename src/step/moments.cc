@@ -49,8 +49,8 @@ Status Moments::parameter(ParameterId id, const void* data, std::size_t count, D
   const GradientSums sums =
       observe::gradient_pass(data, count, dtype, whole ? into : observe::SketchSpan{});
   if (!whole) observe::sketch_part(data, count, dtype, first, into);
-  PRESUM_TRY(parameter_sums(id, sums.fingerprint, sums.sum_squares, count, shard));
-  group->of.formats |= static_cast<std::uint16_t>(1U << static_cast<unsigned>(dtype));
+  PRESUM_TRY(parameter_sums(id, sums.fingerprint, sums.sum_squares, count,
+                            static_cast<std::uint16_t>(1U << static_cast<unsigned>(dtype)), shard));
   group->whole = group->whole && in_order;
   group->of.sketch.resize(sketch.size());
   for (std::size_t i = 0; i < sketch.size(); ++i) group->of.sketch[i] += sketch[i];
@@ -58,11 +58,12 @@ Status Moments::parameter(ParameterId id, const void* data, std::size_t count, D
 }
 
 Status Moments::parameter_sums(ParameterId id, std::uint64_t fingerprint, double squares,
-                               std::uint64_t elements, std::uint32_t shard) {
+                               std::uint64_t elements, std::uint16_t formats, std::uint32_t shard) {
   PRESUM_ASSIGN(Group * group, group_of(id, true));
   MomentGroup& of = group->of;
   of.shard = of.parameters == 0 ? shard : joined_shards(of.shard, shard);
   of.parameters += mix64(fingerprint ^ layout_->parameters()[id].id);
+  of.formats |= formats;
   of.squares += squares;
   of.elements += elements;
   return {};

@@ -29,9 +29,9 @@ class Moments {
   // Errors (kInvalidArgument): an unknown parameter, no data.
   Status parameter(ParameterId id, const void* data, std::size_t count, Dtype dtype,
                    std::uint64_t first, std::uint32_t shard, bool in_order);
-  // The same where they are not in host memory.
+  // The same where they are not in host memory; `formats` as MomentGroup::formats.
   Status parameter_sums(ParameterId id, std::uint64_t fingerprint, double squares,
-                        std::uint64_t elements, std::uint32_t shard);
+                        std::uint64_t elements, std::uint16_t formats, std::uint32_t shard);
   // A tensor that the optimiser keeps of a parameter: its fingerprint, or elements of 2, 4 or 8
   // bytes in host memory (kInvalidArgument for others).
   Status state(ParameterId id, std::uint64_t fingerprint);

@@ -77,12 +77,14 @@ TEST(Moments, WithoutOrderThereIsNoSketch) {
   moments.begin(Moment::Kind::kBegun, 0, 0);
   const auto data = values(300, 1);
   ASSERT_TRUE(moments.parameter(0, data.data(), 300, Dtype::kF32, 0, 1, false));
-  ASSERT_TRUE(moments.parameter_sums(2, 9, 16, 4, 0));
+  ASSERT_TRUE(moments.parameter_sums(2, 9, 16, 4, 4, 0));
   const Moment got = moments.take(0);
   ASSERT_EQ(got.groups.size(), 2U);
   EXPECT_TRUE(got.groups[0].sketch.empty());
   EXPECT_TRUE(got.groups[1].sketch.empty()) << "sums that were computed elsewhere";
   EXPECT_EQ(got.groups[1].squares, 16);
+  EXPECT_EQ(got.groups[0].formats, 1) << "fp32";
+  EXPECT_EQ(got.groups[1].formats, 4) << "bf16";
 }
 
 TEST(Moments, StatesInEachOthersPlaceAreOthers) {

@@ -47,6 +47,8 @@ class Moments:
         self._generators = RngStates(device)
         self._tells_whole = tells_whole
         self._at_loader: LateValues = []
+        self._asked_at = -1
+        self._askers: set[int] = set()  # optimisers whose state was taken then
         self._next = 0
         self._begun = False
         LOADER_EVENTS.at_next_beginning(self._loader_begins)
@@ -62,9 +64,15 @@ class Moments:
         self._begun = True
         return self._take(saved=False)
 
-    def saved(self, steps: int) -> bytes | None:
-        """After so many steps of the optimiser. Nothing where there were several in a few steps: a
-        program may take its state at each."""
+    def saved(self, steps: int, optimizer: Optimizer) -> bytes | None:
+        """After so many steps of the optimiser, whose state is taken. Nothing where there were
+        several in a few steps: a program may take its state at each; nor for the other optimisers
+        of one checkpoint."""
+        others = self._askers if steps == self._asked_at else set()
+        if others and id(optimizer) not in others:
+            others.add(id(optimizer))
+            return None
+        self._asked_at, self._askers = steps, {id(optimizer)}
         if steps < self._next - (AT_ONCE - 1) * SPACING:
             return None
         self._next = max(self._next, steps) + SPACING
@@ -106,7 +114,8 @@ class Moments:
             if told is not None:
                 squares = float(torch.linalg.vector_norm(block, dtype=torch.float64)) ** 2
                 value = int(fingerprint(told)) & WORD
-                self._told.sums(index, value, squares, block.numel(), shard)
+                formats = 0 if dtype is None else 1 << dtype
+                self._told.sums(index, value, squares, block.numel(), formats, shard)
             return
         first = _first_of(parameter)
         in_order = first is not None and block.is_contiguous()

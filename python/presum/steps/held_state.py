@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -17,6 +16,7 @@ from presum.fingerprints.families import WORD
 from presum.fingerprints.states import elements
 
 DEPTH, OBJECTS = 4, 1 << 17  # that are looked into
+PLAIN = (int, float, complex, str, bytes, type(None))
 OWN = frozenset(vars(nn.Module()))
 
 
@@ -35,9 +35,9 @@ def held_state(module: nn.Module) -> list[Held]:
     Raises:
         ValueError: it is too much to be looked at.
     """
-    left = itertools.count(OBJECTS, -1)
+    mark = Marks().of
     return [
-        Held(f"{name}.{key}".lstrip("."), value, _mark(value, DEPTH, left))
+        Held(f"{name}.{key}".lstrip("."), value, mark(value, DEPTH))
         for name, part in module.named_modules()
         for key, held in vars(part).items()
         if key not in OWN
@@ -47,8 +47,8 @@ def held_state(module: nn.Module) -> list[Held]:
 
 def written(held: list[Held]) -> str:
     """Where something is another than it was; nothing where nothing is."""
-    left = itertools.count(2 * OBJECTS, -1)
-    return next((h.where for h in held if _mark(h.value, DEPTH, left) != h.mark), "")
+    mark = Marks().of
+    return next((h.where for h in held if mark(h.value, DEPTH) != h.mark), "")
 
 
 def _inside(held: Any) -> Iterator[object]:
@@ -60,21 +60,36 @@ def _inside(held: Any) -> Iterator[object]:
         yield held
 
 
-def _mark(value: Any, depth: int, left: Iterator[int]) -> object:
-    if next(left) < 0:
-        raise ValueError("its modules hold more objects than are looked at")
-    if isinstance(value, torch.Tensor):
-        block = elements(value)
-        number = None if block is None or block.numel() == 0 else int(fingerprint(block)) & WORD
-        return (id(value), value._version, number)
-    if type(value).__module__ == "numpy" and hasattr(value, "tobytes"):
-        return (id(value), hash_bytes(value.tobytes()))
-    if depth == 0 or isinstance(value, (nn.Module, type)) or callable(value):
+class Marks:
+    """What objects are known by; one that several modules hold is looked into once."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, object] = {}
+
+    def of(self, value: Any, depth: int) -> object:
+        """Equal for as long as nothing is written to it."""
+        if isinstance(value, PLAIN):
+            return value
+        if id(value) not in self._known:
+            if len(self._known) >= OBJECTS:
+                raise ValueError("its modules hold more objects than are looked at")
+            self._known[id(value)] = id(value)  # where it holds itself
+            self._known[id(value)] = self._look(value, depth)
+        return self._known[id(value)]
+
+    def _look(self, value: Any, depth: int) -> object:
+        if isinstance(value, torch.Tensor):
+            block = elements(value)
+            number = None if block is None or block.numel() == 0 else int(fingerprint(block)) & WORD
+            return (id(value), value._version, number)
+        if type(value).__module__ == "numpy" and hasattr(value, "tobytes"):
+            return (id(value), hash_bytes(value.tobytes()))
+        if depth == 0 or isinstance(value, (nn.Module, type)) or callable(value):
+            return id(value)
+        if isinstance(value, Mapping):
+            return [(key, self.of(inside, depth - 1)) for key, inside in value.items()]
+        if isinstance(value, (list, tuple, set, frozenset, deque)):
+            return [self.of(inside, depth - 1) for inside in value]
+        if hasattr(value, "__dict__"):
+            return (id(value), self.of(vars(value), depth - 1))
         return id(value)
-    if isinstance(value, Mapping):
-        return [(key, _mark(inside, depth - 1, left)) for key, inside in value.items()]
-    if isinstance(value, (list, tuple, set, frozenset, deque)):
-        return [_mark(inside, depth - 1, left) for inside in value]
-    if hasattr(value, "__dict__"):
-        return (id(value), _mark(vars(value), depth - 1, left))
-    return id(value)

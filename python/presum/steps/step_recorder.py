@@ -120,13 +120,13 @@ class StepRecorder:
         """What a reduction makes of each layer, by names of torch's own that may change."""
         self._aside("reduced layers", call, *args)
 
-    def _saves(self, _optimizer: Optimizer) -> None:
+    def _saves(self, optimizer: Optimizer) -> None:
         """The program takes the state of its optimiser."""
         mine = self._thread == threading.get_ident()  # not before the first forward pass, either
         if not mine or in_backward() or in_optimizer_step() or self.observer.in_window:
             return
         if self._moments is not None:
-            self._tell_moment(partial(self._moments.saved, self.optimizer_steps))
+            self._tell_moment(partial(self._moments.saved, self.optimizer_steps, optimizer))
 
     def _tell_moment(self, take: Callable[[], bytes | None]) -> None:
         packet = self._aside("moments", take)
@@ -492,7 +492,7 @@ class StepRecorder:
     def _before_optimizer_step(self, optimizer: Optimizer, *_: object) -> None:
         if self.observer.in_window or self.observer.open:
             ends = self._turn.optimizer_begins
-            lost = self._aside("lost gradients", ends, self._scale_of_pass)
+            lost = self._aside("lost gradients", ends, self._scale_of_pass, optimizer)
             self._fingerprints.tell(lost or [])
             self._aside("rounded updates", self._rounded.before, optimizer)
             self._verify()
@@ -564,7 +564,8 @@ class StepRecorder:
             self._recomputation.gave(output)
 
     def _after_optimizer_step(self, which: int, optimizer: Optimizer, *_: object) -> None:
-        self._turn.stepped()
+        lost = self._aside("lost gradients", self._turn.stepped)
+        self._fingerprints.tell(lost or [])
         rounded = self._aside("rounded updates", self._rounded.after, optimizer)
         self._fingerprints.tell(rounded or [])
         self.observer.optimizer_steps(which)

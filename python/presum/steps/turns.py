@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
+from torch.optim import Optimizer
 
 from presum.fingerprints.families import KIND, LateValues, real_bits
 from presum.fingerprints.step import MicroBatchSamples
@@ -55,6 +56,14 @@ class ClearedPasses(NamedTuple):
     rows: list[MicroBatchSamples]
 
 
+class EmptiedPasses(NamedTuple):
+    """Passes of which the optimiser gets nothing."""
+
+    passes: int
+    factor: Scalar  # 0, once it is known
+    parameters: ValueSample | None  # before its step, where there is no gradient at all
+
+
 class OptimizerTurn:
     """Of one model. Forward passes that are not recorded are not followed.
 
@@ -70,6 +79,7 @@ class OptimizerTurn:
         self._number = 0
         self._follows = bool(setup.optimizers)
         self._clears = False  # has ever cleared something
+        self._emptied: EmptiedPasses | None = None
         OPTIMIZER_STEPS.watch()
         self._own_steps = OPTIMIZER_STEPS.total
         self._begin()
@@ -166,12 +176,12 @@ class OptimizerTurn:
             self._found += self._lost_passes(scale)
         self._cleared = []
 
-    def optimizer_begins(self, scale: Scalar) -> LateValues:
+    def optimizer_begins(self, scale: Scalar, optimizer: Optimizer) -> LateValues:
         """What this turn has lost, as fingerprints; another one begins."""
-        found = self._emptied()
+        self._emptied = self._look_for_nothing(optimizer)
         self.hands_over(scale)
-        found += self._found
-        if self._factor is not None:
+        found = self._found
+        if self._factor is not None and self._emptied is None:
             found.append((KIND["grad_changed"], _bits(self._factor)))
         if self._steps_of_others() == self._others:
             found += _counted("forwards_detached", self._detached())
@@ -179,26 +189,47 @@ class OptimizerTurn:
         self._begin()
         return found
 
-    def _emptied(self) -> LateValues:
-        """The optimiser gets nothing, though passes have left something."""
+    def _look_for_nothing(self, optimizer: Optimizer) -> EmptiedPasses | None:
+        """Whether the optimiser gets nothing, though passes have left something."""
         waiting = self._waiting
         if not waiting.count or not self._source.sees_zeroing or self._holds_some():
-            return []
+            return None
         meant = waiting.for_inputs or waiting.versions != self._versions()
-        if meant or self._steps_of_others() != self._others:
-            return []
+        if meant or self._steps_of_others() != self._others or not self._is_of(optimizer):
+            return None
         now = self._source.accumulated()
-        factor: Scalar | None = 0.0
-        if any(gradient is not None for gradient in now):
-            factor = self._sample.factor_to(now) if self._sample else None
-        if factor is None or (isinstance(factor, float) and factor != 0):
-            return []
         passes = waiting.count + sum(one.passes for one in self._cleared)
+        if all(gradient is None for gradient in now):
+            self._cleared = []
+            return EmptiedPasses(passes, 0.0, ValueSample.of(self._parameters()))
+        factor = self._sample.factor_to(now) if self._sample else None
+        if factor is None or (isinstance(factor, float) and factor != 0):
+            return None
         self._cleared = []
-        gone = factor == 0
-        left = torch.where(gone, 0.0, 1.0).double() if isinstance(gone, torch.Tensor) else 0.0
-        self._factor = left if self._factor is None else _first_change(self._factor, left)
-        return _counted("passes_cleared", gone * passes)
+        return EmptiedPasses(passes, factor, None)
+
+    def _is_of(self, optimizer: Optimizer) -> bool:
+        """Whether it holds the model's parameters: master weights get their gradients otherwise."""
+        held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        return any(id(parameter()) in held for parameter in self._setup.parameters)
+
+    def stepped(self) -> LateValues:
+        """An optimiser of this model has; what it got nothing of. One that moves parameters without
+        a gradient has taken it from elsewhere."""
+        self._own_steps += 1
+        emptied, self._emptied = self._emptied, None
+        if emptied is None:
+            return []
+        still: bool | torch.Tensor = True
+        if emptied.parameters is not None:
+            moved = emptied.parameters.factor_to(self._parameters())
+            still = moved == 1 if moved is not None else False
+        gone = _and(emptied.factor == 0, still)
+        factor = torch.where(gone, 0.0, 1.0).double() if isinstance(gone, torch.Tensor) else 0.0
+        if gone is False:
+            return []
+        changed: LateValues = [(KIND["grad_changed"], _bits(factor))]
+        return _counted("passes_cleared", gone * emptied.passes) + changed
 
     def _holds_some(self) -> bool:
         """Whether some gradient is there, as far as nobody asks for its values."""
@@ -206,10 +237,6 @@ class OptimizerTurn:
             return False
         held = (parameter() for parameter in self._setup.parameters)
         return any(parameter is not None and parameter.grad is not None for parameter in held)
-
-    def stepped(self) -> None:
-        """An optimiser of this model has."""
-        self._own_steps += 1
 
     def _lost_passes(self, scale: Scalar) -> LateValues:
         """Where the optimiser gets what the last passes alone have made, perhaps scaled: else the

@@ -16,6 +16,9 @@ from presum.fingerprints.moments import Moments, steps_of
 HOST = torch.device("cpu")
 
 
+OTHER = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1)
+
+
 def moments_of(
     model: nn.Module, optimizer: torch.optim.Optimizer | None = None, *, whole: bool = True
 ) -> Moments:
@@ -62,7 +65,7 @@ def test_a_saved_moment_holds_counts_rates_sums_and_generators() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.25)
     stepped(model, optimizer, 3)
     moments = moments_of(model, optimizer)
-    packet = moments.saved(3)
+    packet = moments.saved(3, OTHER)
     assert head(packet)[0] == 2 and head(packet)[2:] == (3.0, 0.25)
     both = groups(packet)
     assert sum(g[1] for g in both) == 6
@@ -78,7 +81,7 @@ def test_what_differs_is_what_changed() -> None:
     stepped(model, optimizer, 1)
 
     def now() -> list[tuple[Any, ...]]:
-        return groups(moments_of(model, optimizer).saved(1))
+        return groups(moments_of(model, optimizer).saved(1, OTHER))
 
     before = now()
     assert now() == before
@@ -93,18 +96,26 @@ def test_what_differs_is_what_changed() -> None:
 
 def test_of_states_that_are_taken_at_each_step_some_are_kept() -> None:
     moments = moments_of(nn.Linear(2, 2))
-    taken = [steps for steps in range(100) if moments.saved(steps) is not None]
+    taken = [steps for steps in range(100) if moments.saved(steps, OTHER) is not None]
     assert taken == [0, 1, 2, 3, *range(10, 100, 10)]
+
+
+def test_of_several_optimisers_a_checkpoint_is_told_once() -> None:
+    moments = moments_of(nn.Linear(2, 2))
+    another = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1)
+    asked = [(100, OTHER), (100, another), (100, OTHER), (100, another), (200, another)]
+    taken = [moments.saved(steps, optimizer) is not None for steps, optimizer in asked]
+    assert taken == [True, False, True, False, True], "the second time it may be of other weights"
 
 
 def test_checkpoints_that_come_close_are_kept() -> None:
     moments = moments_of(nn.Linear(2, 2))
-    assert all(moments.saved(steps) is not None for steps in (50, 100, 103, 105))
+    assert all(moments.saved(steps, OTHER) is not None for steps in (50, 100, 103, 105))
 
 
 def test_what_others_have_as_well_is_left_to_them() -> None:
     moments = moments_of(nn.Linear(2, 2), whole=False)
-    assert 22 not in sections(moments.saved(3))
+    assert 22 not in sections(moments.saved(3, OTHER))
 
 
 def test_no_random_generator_and_no_gradient_is_touched() -> None:
@@ -114,7 +125,7 @@ def test_no_random_generator_and_no_gradient_is_touched() -> None:
     moments = moments_of(model, optimizer)
     state, gradient = torch.get_rng_state(), model.weight.grad
     moments.begins()
-    moments.saved(3)
+    moments.saved(3, OTHER)
     assert torch.equal(torch.get_rng_state(), state) and model.weight.grad is gradient
 
 

@@ -134,6 +134,52 @@ def test_an_optimiser_that_gets_nothing_on_purpose_has_lost_nothing(
     assert [step.values.get("passes_cleared") for step in packets.steps] == [None] * STEPS
 
 
+class Masters(Accumulation):
+    """The optimiser's own weights get the gradients in another format."""
+
+    def __init__(self, model: DistributedDataParallel) -> None:
+        super().__init__(model)
+        self.masters = [p.detach().clone().requires_grad_() for p in model.parameters()]
+        self.optimizer = torch.optim.SGD(self.masters, lr=1e-3)
+        self.options = {"optimizer": self.optimizer}
+
+    def before_update(self) -> None:
+        for master, parameter in zip(self.masters, self.model.parameters(), strict=True):
+            master.grad, parameter.grad = parameter.grad, None
+
+
+class Offloading(torch.optim.SGD):
+    """Takes gradients away, and moves parameters by them, behind torch's counter."""
+
+    def take(self) -> None:
+        for parameter in self.param_groups[0]["params"]:
+            self.state[parameter]["taken"], parameter.grad = parameter.grad, None
+
+    def step(self, closure: Any = None) -> None:
+        for parameter in self.param_groups[0]["params"]:
+            parameter.data -= 1e-3 * self.state[parameter]["taken"]
+
+
+class Offloads(Accumulation):
+    def __init__(self, model: DistributedDataParallel) -> None:
+        super().__init__(model)
+        self.offloading = Offloading(model.parameters(), lr=1e-3)
+        self.optimizer = self.offloading
+        self.options = {"optimizer": self.optimizer}
+
+    def before_update(self) -> None:
+        self.offloading.take()
+
+
+@pytest.mark.parametrize("kind", [Masters, Offloads])
+def test_gradients_that_an_optimiser_has_otherwise_are_not_lost(
+    kind: Any, model: DistributedDataParallel, packets: Packets, tmp_path: Path
+) -> None:
+    kind(model).run(tmp_path)
+    assert [step.values.get("passes_cleared") for step in packets.steps] == [None] * STEPS
+    assert "lost-gradients" not in [f.check for f in presum.load(tmp_path).findings]
+
+
 class OnPurpose(Cleared):
     """The parameters move, or the optimiser gets a gradient that the program has made."""
 
