@@ -25,7 +25,7 @@ PARAMETERS, BUFFERS, OPTIMIZER, WATCHED, FROZEN = range(1, 6)
 COUNT = (1 << 32) - 1  # the number under which what is watched tells how many tensors it has
 SHARDS_MAX = (1 << 24) - 1
 SHARDED_STATE = frozenset(["ZeroRedundancyOptimizer"])
-SENTINELS = 4
+SENTINELS = 2
 SENTINEL_VALUES = 64
 
 

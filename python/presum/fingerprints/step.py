@@ -21,6 +21,7 @@ from presum.fingerprints.rng import RngStates, calls_dropout, forward_draws
 from presum.fingerprints.rows import hash_others, hash_tensor, samples_among, tensors_among
 from presum.fingerprints.samples import BatchFinder, BatchGuess, ForwardMoment, describe
 from presum.fingerprints.settings import (
+    MODES_EVERY,
     REFRESHED_EVERY,
     Dtypes,
     Modes,
@@ -140,7 +141,6 @@ class StepFingerprints:
         self._readers: list[tuple[str, Callable[[], Values]]] = [
             ("rng", RngStates(device)),
             ("environment", Dtypes(module, device)),
-            ("environment", determinism),
         ]
         self._modes = Modes(module)
         self._settings = OptimizerSettings(optimizers) if optimizers else None
@@ -211,6 +211,8 @@ class StepFingerprints:
         self._before_broadcast = None
         turn = step // self._every
         self._values += self._families.call("mode", self._modes, turn) or []
+        if turn % MODES_EVERY == 0:
+            self._values += self._families.call("environment", determinism) or []
         if self._settings is not None:
             self._values += self._families.call("optimizer", self._settings, turn) or []
             if turn % REFRESHED_EVERY == 0:

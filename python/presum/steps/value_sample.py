@@ -12,7 +12,7 @@ from presum.devices.gradient_pass import dense
 from presum.devices.readable import is_distributed, readable
 from presum.torch_events.losses import Scalar
 
-TENSORS = 8
+TENSORS = 4
 VALUES = 64  # of each
 SAME_DIRECTION = 1e-4  # what 16 bits may take off a squared cosine
 

@@ -567,7 +567,7 @@ _SETTINGS = (
         "mode-mismatch",
         "one rank's normalisation layers stay in evaluation mode",
         begins=10,
-        within=1,
+        within=5,
         on=_NORMS,
     ),
     _fault(
