@@ -240,8 +240,8 @@ Result<std::vector<Step>> blame(const RunLog& log, const Question& question,
     if (steps.empty()) return Error{ErrorCode::kNotFound, "no step was recorded"};
     const auto [low, high] = std::ranges::minmax_element(steps, {}, &StepRecord::step);
     const auto [first, last] =
-        std::ranges::minmax(steps, {}, [](const StepRecord& s) { return s.model.segment; });
-    const bool several = last.model.segment > first.model.segment;
+        std::ranges::minmax_element(steps, {}, [](const StepRecord& s) { return s.model.segment; });
+    const bool several = last->model.segment > first->model.segment;
     return Error{ErrorCode::kNotFound,
                  "step " + std::to_string(question.step) + " was not recorded; steps are from " +
                      std::to_string(low->step) + " to " + std::to_string(high->step) +

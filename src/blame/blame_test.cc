@@ -169,7 +169,11 @@ TEST(Blame, AStepThatIsNotThereIsAnError) {
   ASSERT_FALSE(none);
   EXPECT_EQ(none.error().code, ErrorCode::kNotFound);
   EXPECT_NE(none.error().message.find("from 0 to 3"), std::string::npos);
+  EXPECT_EQ(none.error().message.find("segment"), std::string::npos);
   EXPECT_FALSE(asked(folder / "run", {.step = 1, .segment = 2}));
+  write(folder / "run", 2, [](StepRecord& r) { r.model.segment = 2; });
+  EXPECT_NE(asked(folder / "run", {.step = 9}).error().message.find("--segment asks for one"),
+            std::string::npos);
 }
 
 }  // namespace

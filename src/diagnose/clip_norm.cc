@@ -179,8 +179,7 @@ void ClipNorm::compare_finite(const StepContext& context, SignalLog& log) {
   signal.severity = Severity::kCritical;
   signal.first_step = no_number_.first_step;
   signal.confidence = 0.95;
-  signal.title =
-      "{Ranks} told a gradient norm that is no finite number, though the gradients are finite";
+  signal.title = "{Ranks} reported a gradient norm that is not finite, though the gradients are";
   signal.remedy =
       "Look how the norm is computed: a division by zero, or an overflow of squares in 16 bits.";
   log.add(std::move(signal), 1);

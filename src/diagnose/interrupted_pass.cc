@@ -93,7 +93,7 @@ Signal InterruptedPass::signal_of(std::uint64_t key) const {
 void InterruptedPass::other_data(SignalLog& log) const {
   Signal signal = signal_of(7);
   signal.severity = Severity::kInfo;
-  signal.title = "{Ranks} went on with a data set that has as many samples, but others";
+  signal.title = "{Ranks} went on with another data set of the same length";
   signal.remedy =
       "Nothing, where that was meant; else look at the order in which files are listed, and at the "
       "version of the data.";

@@ -19,26 +19,26 @@ struct Answer {
   const char* title;
 };
 
+constexpr std::uint64_t kUnsteady = 1;
+constexpr std::uint64_t kTwice = 2;
+constexpr std::uint64_t kOnce = 4;
+
 constexpr std::array<Answer, 4> kAnswers{{
-    {2, Severity::kCritical,
+    {kTwice, Severity::kCritical,
      "{Ranks} computed another gradient than the same micro-batch gives, twice, when it is "
      "computed "
      "once more"},
     {3, Severity::kCritical,
      "{Ranks} held parameters or inputs of which one bit turned over between a micro-batch and the "
      "optimiser's step, without a write of the program"},
-    {4, Severity::kWarning,
+    {kOnce, Severity::kWarning,
      "{Ranks} computed another gradient in one of two repetitions of a micro-batch, and the same "
-     "in "
-     "all the others"},
-    {1, Severity::kInfo,
-     "{Ranks} computed other gradients of the same micro-batch in repetitions: the program is not "
+     "one in all others"},
+    {kUnsteady, Severity::kInfo,
+     "{Ranks} computed different gradients when a micro-batch was repeated: the program is not "
      "deterministic"},
 }};
 
-constexpr std::uint64_t kUnsteady = 1;
-constexpr std::uint64_t kTwice = 2;
-constexpr std::uint64_t kOnce = 4;
 constexpr std::uint64_t kSure = 3;  // micro-batches that gave the same
 constexpr const char* kEverywhere =
     "{Ranks} computed another gradient than the same micro-batch gives when it is computed once "

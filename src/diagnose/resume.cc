@@ -32,14 +32,15 @@ constexpr const char* kAnew =
     "The optimiser begins without a state: the run starts anew, from weights that were not saved.";
 constexpr const char* kNotAll = "Not all ranks have told where they began.";
 constexpr const char* kLarge =
-    "Nothing was saved at this number of optimiser steps while presum watched, or it is too large "
-    "to "
-    "be read (64 MiB).";
+    "Nothing is known of this number of optimiser steps: nothing was saved while presum watched, "
+    "or "
+    "more than is read (64 MiB).";
 constexpr const char* kUncounted =
     "The optimiser does not count its steps, and the weights are none that were saved.";
 constexpr const char* kNotSaved =
-    "Nothing was saved at this number of optimiser steps while presum watched, or too often to be "
-    "kept.";
+    "Nothing is known of this number of optimiser steps: nothing was saved while presum watched, "
+    "or "
+    "something at every few steps.";
 constexpr const char* kNotTold =
     "What was saved at this number of optimiser steps is of another model, or was not told by all "
     "ranks.";
@@ -481,7 +482,8 @@ void Resume::judge_rates(const StepContext& context, SignalLog& log) {
   signal.severity = Severity::kInfo;
   signal.last_step = context.record.step;
   signal.title = fmt::format(
-      "{{Ranks}} went on with the learning rate that was saved, {}, and had {} within {} steps",
+      "{{Ranks}} went on with the learning rate that was saved, {}, and had {} within {} recorded "
+      "steps",
       number(rates_.front()), number(rates_.back()), kRates);
   signal.remedy =
       "Nothing, where that was meant; else load the state of the learning-rate schedule.";

@@ -19,17 +19,18 @@ namespace presum::diagnose {
 
 // What the earlier segments of a run left of one model.
 struct Left {
-  std::vector<MomentRecord> saved;           // by segment, step and number
-  bool left_out = false;                     // some of them: they were too large
-  std::map<std::uint32_t, double> begun;     // by segment: at how many optimiser steps it began
-  std::uint32_t workers = 0;                 // of the last segment; 0: not known
-  std::vector<double> rates;                 // the learning rate of its last steps, in their order
+  std::vector<MomentRecord> saved;        // by segment, step and number
+  bool left_out = false;                  // some of them: they were too large
+  std::map<std::uint32_t, double> begun;  // by segment: at how many optimiser steps it began
+  std::uint32_t workers = 0;              // of the last segment; 0: not known
+  std::vector<double> rates;              // learning rates of the steps before what was saved last
   PassDraws draws{PassDraws::Which::kLast};  // of the pass that was interrupted, in the last one
 };
 
 // Holds a run that continues against what it left: weights, optimiser state, random generators,
-// samples of the pass that was interrupted, settings. Where a program stands is told by its
-// optimiser's own count of steps: one that begins at 0 starts anew, and is not judged.
+// samples of the pass that was interrupted, settings, the schedule of the learning rate. Where a
+// program stands is told by its optimiser's own count of steps, else by its weights: one whose
+// optimiser is new, or counts otherwise, is held against the weights that were saved alone.
 class Resume {
  public:
   void left(Left left) { left_ = std::move(left); }

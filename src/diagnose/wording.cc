@@ -164,7 +164,7 @@ constexpr std::array<Phrase, 61> kPhrases{{
     {"factor_between_passes", "factor: {}"},
     {"groups_unchanged", "layers unchanged: {}"},
     {"watched_by_some", "not watched by all: {}"},
-    {"layers_standing", "as before: {}"},
+    {"layers_standing", "standing still: {}"},
     {"share_unchanged", "share unchanged: {}"},
     {"gradients_different", "gradients that differ: {}"},
     {"steps_with_the_same_input", "steps with the same input: {}"},

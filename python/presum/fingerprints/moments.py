@@ -4,6 +4,7 @@ state, as it does for a checkpoint. A run that continues is held against these."
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import weakref
@@ -25,7 +26,8 @@ from presum.fingerprints.states import elements, shard_of, shards_state
 
 AT_LOADER = 1 << 16  # on top of a kind: when the first loader began
 LOOKED_AT = 8  # parameters of an optimiser, for its count of steps
-SPACING, AT_ONCE = 10, 4  # steps of the optimiser a moment, alike on all ranks; moments
+SPACING = 10  # steps of the optimiser for each moment that is kept,
+AT_ONCE = 4  # of which so many may come together
 
 
 class Moments:
@@ -55,7 +57,8 @@ class Moments:
 
     def _loader_begins(self) -> None:
         """It draws from the generators, before the first forward pass."""
-        self._at_loader = [(AT_LOADER + kind, value) for kind, value in self._generators()]
+        with contextlib.suppress(Exception):  # what fails here is told where the run begins
+            self._at_loader = [(AT_LOADER + kind, value) for kind, value in self._generators()]
 
     def begins(self) -> bytes | None:
         """The packet of the first time; later nothing."""

@@ -73,24 +73,23 @@ def held_by(parameters: Iterable[tuple[int, nn.Parameter]], *, on_host: bool) ->
     """How large what their ``.grad`` holds is at most: 0 where that is nothing, or zeros; NaN where
     it cannot be read. In host memory 1 for whatever it holds. On a device a tensor there: nothing
     waits for it."""
-    gradients = []
+    held, unread = [], False
     for _, parameter in parameters:
-        gradient = parameter.grad
-        if gradient is None:
+        if parameter.grad is None:
             continue
-        if on_host and type(gradient) is torch.Tensor and not gradient.is_sparse and gradient.any():
-            return 1.0
-        gradients.append(gradient)
-    held = [values for gradient in gradients if (values := _values(gradient)) is not None]
-    if len(held) < len(gradients):
+        values = _values(parameter.grad)
+        if values is None:
+            unread = True
+        elif values.numel() > 0:
+            if on_host and values.any():
+                return 1.0
+            held.append(values)
+    if unread:
         return math.nan
-    found = [values for values in held if values.numel() > 0]
-    if not found:
+    if on_host or not held:
         return 0.0
     with torch.no_grad():
-        if on_host:
-            return float(any(bool(values.any()) for values in found))
-        return torch.stack(torch._foreach_norm(found, float("inf"))).amax()
+        return torch.stack(torch._foreach_norm(held, float("inf"))).amax()
 
 
 def _values(gradient: torch.Tensor) -> torch.Tensor | None:

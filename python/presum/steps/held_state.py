@@ -16,7 +16,7 @@ from presum.fingerprints.families import WORD
 from presum.fingerprints.states import elements
 
 DEPTH, OBJECTS = 4, 1 << 17  # that are looked into
-PLAIN = (int, float, complex, str, bytes, type(None))
+PLAIN = (int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 OWN = frozenset(vars(nn.Module()))
 
 

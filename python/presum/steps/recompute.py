@@ -30,14 +30,13 @@ from presum.devices.readable import is_distributed, readable
 from presum.fingerprints.families import WORD
 from presum.fingerprints.states import elements
 from presum.steps.arrivals import Arrivals
-from presum.steps.held_state import Held, held_state, written
+from presum.steps.held_state import PLAIN, Held, held_state, written
 from presum.steps.setup import RecorderSetup
 from presum.torch_events.hooks import Hook
 
 EQUAL, NOT_DETERMINISTIC, CORRUPTED, CHANGED, ONCE_OTHERWISE = range(5)
 ALIGNMENT = 64  # bytes: kernels choose by it, and by strides, in which order they add
 ROOM = 8  # times its elements that a view may span to be copied as it lies
-PLAIN = (int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 COLLECTIVES = ("c10d", "_c10d_functional", "c10d_functional", "_dtensor")
 HOOKS = (
     *("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"),

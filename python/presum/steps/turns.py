@@ -225,11 +225,13 @@ class OptimizerTurn:
             moved = emptied.parameters.factor_to(self._parameters())
             still = moved == 1 if moved is not None else False
         gone = _and(emptied.factor == 0, still)
-        factor = torch.where(gone, 0.0, 1.0).double() if isinstance(gone, torch.Tensor) else 0.0
         if gone is False:
             return []
-        changed: LateValues = [(KIND["grad_changed"], _bits(factor))]
-        return _counted("passes_cleared", gone * emptied.passes) + changed
+        left = torch.where(gone, 0.0, 1.0).double() if isinstance(gone, torch.Tensor) else 0.0
+        return [
+            *_counted("passes_cleared", gone * emptied.passes),
+            (KIND["grad_changed"], _bits(left)),
+        ]
 
     def _holds_some(self) -> bool:
         """Whether some gradient is there, as far as nobody asks for its values."""

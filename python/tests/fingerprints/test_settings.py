@@ -114,6 +114,7 @@ def test_modes_tell_which_modules_train_and_which_dropout_is_active() -> None:
     assert named(modes(0))["mode"] == 0 and real(named(modes(0))["dropout"]) == 0
     model[1].p = 0.1
     assert named(modes(0))["dropouts"] != plain["dropouts"]
+    assert "modes" not in named(modes(1)) and "mode" in named(modes(1))
     alone = nn.Linear(1, 1)
     assert real(named(Modes(alone)(0))["dropout"]) == 0
 

@@ -144,7 +144,8 @@ class Corrupting(torch.autograd.Function):
         return wrong, None, None
 
 
-def test_a_flipped_bit_of_a_gradient_is_corruption(packets: Packets, tmp_path: Path) -> None:
+def train_corrupted(tmp_path: Path, at: int) -> None:
+    """The first time that the model is called for the ``at``-th time, a gradient is wrong."""
     seen: set[int] = set()
     net: list[Net] = []
 
@@ -152,15 +153,24 @@ def test_a_flipped_bit_of_a_gradient_is_corruption(packets: Packets, tmp_path: P
         calls = net[0].calls
         first = calls not in seen  # attributes go back: the second time has the same number
         seen.add(calls)
-        return Corrupting.apply(x, net[0], 5 if first else -1)  # type: ignore[no-any-return]
+        return Corrupting.apply(x, net[0], at if first else -1)  # type: ignore[no-any-return]
 
     model, optimizer = model_and_optimizer()
     net.append(model.module)
     model.module.breaks = breaks
     with presum.attach(model, optimizer=optimizer, run=tmp_path, quiet=True, verify_every=2):
         train(model, optimizer)
+
+
+def test_a_flipped_bit_of_a_gradient_is_corruption(packets: Packets, tmp_path: Path) -> None:
+    train_corrupted(tmp_path, 5)  # in the third step
     assert answers(packets) == [0, 2, 0, 0]
     assert "inside.weight" in packets.facts["recomputed_different"]
+
+
+def test_a_repetition_that_differs_once_is_told_apart(packets: Packets, tmp_path: Path) -> None:
+    train_corrupted(tmp_path, 7)  # in its first repetition, after two micro-batches
+    assert answers(packets) == [0, 4, 0, 0]
 
 
 def test_noise_without_a_generator_is_not_deterministic(packets: Packets, tmp_path: Path) -> None:
@@ -308,24 +318,6 @@ def test_a_forward_that_writes_to_what_it_holds_is_refused(
         train(model, optimizer, 2)
     assert answers(packets) == []
     assert any("writes to what held holds" in note for note in packets.notes), packets.notes
-
-
-def test_a_repetition_that_differs_once_is_told_apart(packets: Packets, tmp_path: Path) -> None:
-    seen: set[int] = set()
-    net: list[Net] = []
-
-    def breaks(x: torch.Tensor) -> torch.Tensor:
-        calls = net[0].calls
-        first = calls not in seen  # two micro-batches lie before the third step's repetitions
-        seen.add(calls)
-        return Corrupting.apply(x, net[0], 7 if first else -1)  # type: ignore[no-any-return]
-
-    model, optimizer = model_and_optimizer()
-    net.append(model.module)
-    model.module.breaks = breaks
-    with presum.attach(model, optimizer=optimizer, run=tmp_path, quiet=True, verify_every=2):
-        train(model, optimizer)
-    assert answers(packets) == [0, 4, 0, 0]
 
 
 @pytest.mark.parametrize("own", [torch.Generator(), random.Random(), np.random.default_rng()])
