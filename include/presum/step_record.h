@@ -66,7 +66,7 @@ struct LayerReduction {
   double factor_off = 0;  // distance from the mean times it; NaN likewise
   std::vector<std::uint32_t> kept_own;  // ranks that hold what they put in, and not the mean
   // Where alike: the ranks whose part had another weight than most in what came out, with that
-  // weight over most's.
+  // weight over most's; of two ranks, than in a mean.
   std::vector<std::pair<std::uint32_t, double>> weighed;
   // Where not: what came out is a mean of what some put in; the ranks, by what came out.
   std::vector<std::vector<std::uint32_t>> means_of;

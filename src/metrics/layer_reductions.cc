@@ -158,19 +158,29 @@ std::vector<double> weights_of(const Parts& parts, const std::vector<double>& gr
 
 bool apart(double weight, double most) { return std::abs(weight - most) > kClear * most; }
 
-// Of ranks whose part weighs otherwise than that in the middle.
+// Of two the weight that is a mean's, if one is; else that in the middle.
+double usual(std::vector<double> weights) {
+  const double mean = 1 / static_cast<double>(weights.size());
+  if (weights.size() == 2) {
+    const auto from_mean = [&](double weight) { return std::abs(weight - mean); };
+    const double nearest = std::ranges::min(weights, {}, from_mean);
+    return from_mean(nearest) <= kFits ? nearest : 0;
+  }
+  const auto middle = weights.begin() + static_cast<std::ptrdiff_t>(weights.size() / 2);
+  std::ranges::nth_element(weights, middle);
+  return *middle;
+}
+
+// Of ranks whose part weighs otherwise than most do.
 void find_weighed(const Parts& parts, const Sketch& reduced, double size, LayerReduction& out) {
   const std::vector<double> weights = weights_of(parts, factor_of(parts), reduced, size);
   if (weights.empty()) return;
-  std::vector<double> sorted = weights;
-  const auto middle = sorted.begin() + static_cast<std::ptrdiff_t>(sorted.size() / 2);
-  std::ranges::nth_element(sorted, middle);
-  const double most = *middle;
+  const double most = usual(weights);
   if (!(most > 0)) return;
   for (std::size_t w = 0; w < parts.size(); ++w) {
     if (apart(weights[w], most)) out.weighed.emplace_back(parts[w].rank, weights[w] / most);
   }
-  if (2 * out.weighed.size() >= parts.size()) out.weighed.clear();
+  if (2 * out.weighed.size() >= parts.size() && parts.size() > 2) out.weighed.clear();
 }
 
 // The ranks whose equally weighted parts make what came out; none where no such set does.

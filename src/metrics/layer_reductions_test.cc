@@ -192,6 +192,20 @@ INSTANTIATE_TEST_SUITE_P(LayerReductions, OfWorkers,
                          testing::Combine(testing::Values(4U, 8U, 16U),
                                           testing::Values(0.0, 0.5, 1.0)));
 
+TEST(LayerReductions, OfTwoTheOneThatAMeanWeighsOtherwiseIsTold) {
+  const Gradients own = gradients(2, 0.5);
+  for (const double weight : {0.0, -1.0, 2.0, 0.5}) {
+    Gradients weighed = own;
+    for (float& x : weighed[1]) x *= static_cast<float>(weight);
+    const auto got = reduction(own, each(2, mean_of(weighed, {0, 1})));
+    ASSERT_EQ(got.weighed.size(), 1U) << weight;
+    EXPECT_EQ(got.weighed.front().first, 1U);
+    EXPECT_NEAR(got.weighed.front().second, weight, 1e-3);
+    const auto scaled = reduction(own, each(2, mean_of(weighed, {0, 1}, 0.7)));
+    EXPECT_TRUE(scaled.weighed.empty()) << "which of both it is cannot be told";
+  }
+}
+
 TEST(LayerReductions, EqualGradientsWereNotKept) {
   const auto one = gradients(1, 1).front();
   EXPECT_TRUE(reduction(each(4, one), each(4, one)).kept_own.empty());

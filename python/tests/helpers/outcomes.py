@@ -24,5 +24,11 @@ def finding(check: str, severity: str, ranks: list[int], **rest: Any) -> dict[st
 QUIET = Result([], [])
 
 
-def judged(name: str, *findings: dict[str, Any], seen: Any = (), twin: Result = QUIET) -> Outcome:
-    return judge(fault(name), Result(list(findings), list(seen)), twin, workers=8)
+def judged(
+    name: str,
+    *findings: dict[str, Any],
+    seen: Any = (),
+    twin: Result = QUIET,
+    workers: int = 8,
+) -> Outcome:
+    return judge(fault(name), Result(list(findings), list(seen)), twin, workers=workers)

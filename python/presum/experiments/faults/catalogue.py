@@ -9,7 +9,7 @@ from typing import Any
 
 from presum.errors import UserError
 from presum.experiments.faults.fault import HASH_INTERVAL, Absent, Fault
-from presum.experiments.faults.plan import Configuration
+from presum.experiments.faults.plan import MINORITY_WORKERS, Configuration
 
 Models = tuple[Configuration, ...]
 
@@ -365,6 +365,7 @@ _SAMPLES = (
         ranks="all",
         within=40,
         on=_with(_PAIRS_UNSEEN, dropout=0.1),
+        least_workers=MINORITY_WORKERS,
     ),
     _fault(
         "repeated-micro-batch",
@@ -460,6 +461,7 @@ _RANDOMNESS = (
         ranks="upper half",
         begins=10,
         on=_DROPOUTS,
+        least_workers=MINORITY_WORKERS,
     ),
     _fault(
         "python-seed",
@@ -738,6 +740,7 @@ _REDUCTIONS = (
         thread="NVIDIA/Megatron-LM#5916",
         ranks="all",
         within=1,
+        least_workers=MINORITY_WORKERS,
     ),
     _fault(
         "last-bucket-kept",
@@ -786,6 +789,7 @@ _REDUCTIONS = (
         ranks="all",
         begins=10,
         within=HASH_INTERVAL,
+        least_workers=MINORITY_WORKERS,
     ),
     _fault(
         "layer-negated",
@@ -866,6 +870,7 @@ _REDUCTIONS = (
         begins=10,
         within=HASH_INTERVAL,
         on=_AUDITED,
+        or_expects="reduction-error",
     ),
     _fault(
         "weighted-by-rank",
@@ -1139,6 +1144,7 @@ _STATES = (
         severity="critical",
         ranks="all",
         within=2,
+        least_workers=MINORITY_WORKERS,
     ),
     _fault(
         "resumed-with-other-weights",
@@ -1495,6 +1501,7 @@ _GRADIENTS = (
         "one rank's gradient has the wrong sign",
         begins=20,
         on=_with((_LM, _NORM), steps=120),
+        least_workers=MINORITY_WORKERS,
     ),
     _fault(
         "noisy-gradient",
@@ -1538,6 +1545,7 @@ _GRADIENTS = (
         "one rank's labels belong to other inputs",
         begins=40,
         on=_LONG,
+        least_workers=MINORITY_WORKERS,
     ),
     _fault(
         "constant-labels",
@@ -1563,6 +1571,7 @@ _GRADIENTS = (
         begins=40,
         within=19,
         on=_with((_LM, _NORM), steps=60),
+        least_workers=MINORITY_WORKERS,
     ),
     _fault(
         "padding-in-mean",

@@ -18,7 +18,7 @@ from presum.experiments.faults import null, table
 from presum.experiments.faults.catalogue import choose
 from presum.experiments.faults.fault import Fault
 from presum.experiments.faults.judge import judge
-from presum.experiments.faults.plan import MIN_WORKERS, Case, Plan
+from presum.experiments.faults.plan import MIN_WORKERS, MINORITY_WORKERS, Case, Plan
 from presum.experiments.faults.sightings import is_done, read_result
 from presum.experiments.launch import run_workers
 
@@ -36,7 +36,7 @@ examples:
       what is injected, where, and what must be found; and what cannot be injected
   presum faults --quick
       each fault once, with 4 workers: 10 minutes on two cores
-  presum faults --workers 4,8
+  presum faults --workers 2,4,8
       all of it, each fault on two models: up to 3 hours. What is there already is not run again
   presum faults --faults 12,22,doubled-gradient --out broken
       some of it, by row or name; then look:  presum report broken/8-workers/doubled-gradient
@@ -94,7 +94,8 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
         type=_whole_numbers,
         default=[WORKERS],
         metavar="LIST",
-        help=f"worker processes, such as 8 or 4,8: one after the other (default {WORKERS})",
+        help="worker processes, such as 8 or 2,4,8: one after the other; below "
+        f"{MINORITY_WORKERS} some faults are left out (default {WORKERS})",
     )
     parser.add_argument(
         "--steps", type=whole_number, metavar="N", help="steps of each run (default: by fault)"
@@ -115,7 +116,7 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--quick",
         action="store_true",
-        help=f"each fault on its first model alone, with {MIN_WORKERS} workers",
+        help=f"each fault on its first model alone, with {MINORITY_WORKERS} workers",
     )
     parser.add_argument(
         "--document",
@@ -138,14 +139,17 @@ def _whole_numbers(text: str) -> list[int]:
 def _benchmark(options: argparse.Namespace) -> int:
     chosen = [f for f in choose(options.faults) if not (options.quick and f.variant)]
     faults = [with_steps(fault, options.steps) for fault in chosen]
-    runs = {case.folder: case for fault in faults for case in (fault.case, fault.twin)}
     outcomes = []
-    for workers in [MIN_WORKERS] if options.quick else options.workers:
+    for workers in [MINORITY_WORKERS] if options.quick else options.workers:
+        possible = [fault for fault in faults if workers >= fault.least_workers]
+        if not possible:
+            raise UserError(f"--workers {workers}: {faults[0].name} takes more")
+        runs = {case.folder: case for fault in possible for case in (fault.case, fault.twin)}
         folder = _train(tuple(runs.values()), options, workers)
         results = {name: read_result(folder / name) for name in runs}
         outcomes += [
             judge(f, results[f.case.folder], results[f.twin.folder], workers=workers)
-            for f in faults
+            for f in possible
         ]
     if options.document is not None:
         table.write_into(options.document, outcomes)

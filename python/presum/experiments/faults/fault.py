@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from presum.experiments.faults.plan import Case, Configuration
+from presum.experiments.faults.plan import MIN_WORKERS, Case, Configuration
 
 HASH_INTERVAL = 25  # steps until every parameter was hashed, and between reduced gradients
 _BLOCKS = Configuration()
@@ -26,6 +26,7 @@ class Fault:
     ranks: str = "culprit"  # Roles.named
     begins: int = 0  # the first step that is wrong
     target: int | None = None  # steps from there to the finding, at most; None: none is set
+    least_workers: int = MIN_WORKERS  # with which it is this fault, and can be told
     variant: bool = False  # on another model than the fault's first
     configuration: Configuration = _BLOCKS
 

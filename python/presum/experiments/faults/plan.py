@@ -15,7 +15,8 @@ from presum._core import __version__
 if TYPE_CHECKING:
     from presum.experiments.faults.data import Corpus
 
-MIN_WORKERS = 4  # one at fault must be a minority, and a pair not the half of all
+MIN_WORKERS = 2  # below that nothing is reduced
+MINORITY_WORKERS = 4  # one at fault is a minority, and a pair not the half of all
 
 
 @dataclass(frozen=True, kw_only=True)

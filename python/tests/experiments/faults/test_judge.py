@@ -53,6 +53,16 @@ def test_wrong_ranks_wrong_names_and_silence_fail() -> None:
     assert not too_mild.passed
 
 
+def test_of_two_that_differ_both_may_be_named() -> None:
+    both = finding("nonfinite-gradient", "critical", [0, 1])
+    one = finding("nonfinite-gradient", "critical", [1])
+    other = finding("nonfinite-gradient", "critical", [0])
+    assert judged("nan-gradient", both, workers=2).passed
+    assert judged("nan-gradient", one, workers=2).passed
+    assert not judged("nan-gradient", other, workers=2).passed
+    assert not judged("nan-gradient", both, workers=4).passed
+
+
 def test_information_counts_only_where_it_is_what_is_expected() -> None:
     assert not judged("nan-gradient", finding("shared-rng", "info", [5])).found
     everyone = list(range(8))
