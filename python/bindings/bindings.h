@@ -17,6 +17,7 @@ namespace presum::python {
 void bind_observer(nanobind::module_& m);
 void bind_moments(nanobind::module_& m);  // after bind_observer
 void bind_rows(nanobind::module_& m);
+void bind_value_sample(nanobind::module_& m);
 void bind_aggregator(nanobind::module_& m);
 void bind_runlog(nanobind::module_& m);
 void bind_cli(nanobind::module_& m);

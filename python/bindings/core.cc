@@ -32,6 +32,7 @@ NB_MODULE(_core, m) {
   presum::python::bind_observer(m);
   presum::python::bind_moments(m);
   presum::python::bind_rows(m);
+  presum::python::bind_value_sample(m);
   presum::python::bind_aggregator(m);
   presum::python::bind_runlog(m);
   presum::python::bind_cli(m);

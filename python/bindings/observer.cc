@@ -141,6 +141,10 @@ std::uint64_t hash_bytes(const nb::object& data, std::uint64_t seed) {
   return hash;
 }
 
+std::uint64_t hash_memory(std::uintptr_t address, std::size_t bytes) {
+  return XXH3_64bits(memory_at<const void>(address, bytes), bytes);
+}
+
 nb::bytes end_step(Steps& o, std::uint64_t optimizer_step, std::uint32_t micro_batches,
                    std::uint32_t skipped, double scale, std::uint64_t dropped) {
   return to_bytes(step::end_step(o, {optimizer_step, micro_batches, skipped, scale, dropped}));
@@ -356,6 +360,8 @@ void bind_observer(nb::module_& m) {
         "A 64-bit hash of each row of a batch in host memory, without its padding.");
   m.def("hash_bytes", &hash_bytes, nb::arg("data"), nb::arg("seed") = 0,
         "A 64-bit hash of anything with the buffer protocol.");
+  m.def("hash_memory", &hash_memory, nb::arg("address"), nb::arg("bytes"),
+        "The same, of what lies at an address.");
   m.def("fingerprint_kinds", &kinds, "Number of each kind of fingerprint, by name.");
   m.def("stamp", &stamp, nb::arg("packet"), nb::arg("run"), nb::arg("segment"),
         "The packet with the run and segment that the aggregator announced.");

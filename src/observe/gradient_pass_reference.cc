@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "base/float_environment.h"
+#include "observe/elements.h"
 #include "observe/fingerprint.h"
 #include "observe/gradient_pass.h"
 #include "observe/sketch.h"
@@ -15,58 +16,6 @@ namespace presum::observe {
 namespace {
 
 constexpr std::size_t kAccumulators = 16;
-
-double half_value(std::uint16_t bits) {
-  const int exponent = (bits >> 10) & 31;
-  const int mantissa = bits & 1023;
-  const double sign = (bits & 0x8000) != 0 ? -1.0 : 1.0;
-  if (exponent == 31) {
-    return mantissa != 0 ? std::numeric_limits<double>::quiet_NaN()
-                         : sign * std::numeric_limits<double>::infinity();
-  }
-  if (exponent == 0) return sign * std::ldexp(mantissa, -24);
-  return sign * std::ldexp(mantissa + 1024, exponent - 25);
-}
-
-// The elements of a buffer, one at a time.
-class Elements {
- public:
-  Elements(const void* data, Dtype dtype) : data_(data), dtype_(dtype) {}
-
-  double value(std::size_t i) const {
-    switch (dtype_) {
-      case Dtype::kF64:
-        return read<double>(i);
-      case Dtype::kF32:
-        return read<float>(i);
-      case Dtype::kBF16: {
-        const std::uint32_t bits = static_cast<std::uint32_t>(read<std::uint16_t>(i)) << 16;
-        float value;
-        std::memcpy(&value, &bits, sizeof value);
-        return value;
-      }
-      case Dtype::kF16:
-        return half_value(read<std::uint16_t>(i));
-    }
-    return 0;
-  }
-
-  // The 32-bit words of the fingerprint: one an element, two for f64.
-  std::uint32_t word(std::size_t j) const {
-    return element_bytes(dtype_) == 2 ? read<std::uint16_t>(j) : read<std::uint32_t>(j);
-  }
-
- private:
-  template <class T>
-  T read(std::size_t i) const {
-    T value;
-    std::memcpy(&value, static_cast<const char*>(data_) + i * sizeof(T), sizeof(T));
-    return value;
-  }
-
-  const void* data_;
-  Dtype dtype_;
-};
 
 double tree_sum(std::array<double, kAccumulators> sums) {
   for (std::size_t half = kAccumulators / 2; half > 0; half /= 2) {

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from presum._core import hash_bytes
+from presum._core import hash_bytes, hash_memory
 from presum.fingerprints.families import KIND, WORD, LateValues, Values, hash_text
 
 MT19937_BYTES = 4 * 624 + 4  # its key and the position in it
@@ -28,7 +28,7 @@ class RngStates:
 
     def __call__(self) -> Values:
         found = {
-            "rng_torch": hash_bytes(torch.get_rng_state().numpy().data),
+            "rng_torch": _torch_state(),
             "rng_python": self._python_state(),
             "rng_numpy": self._numpy_state(),
             "rng_device": _device_state(self._device),
@@ -59,10 +59,15 @@ def forward_draws(before: LateValues, device: torch.device) -> Values:
     """From which of torch's generators a forward pass has drawn, given states before it: 1 for
     the host's, plus 2 for the device's."""
     states = dict(before)
-    on_host = hash_bytes(torch.get_rng_state().numpy().data) != states[KIND["rng_torch"]]
+    on_host = _torch_state() != states[KIND["rng_torch"]]
     now = _device_state(device)
     on_device = now is not None and now != states.get(KIND["rng_device"])
     return [(KIND["forward_draws"], on_host + 2 * on_device)]
+
+
+def _torch_state() -> int:
+    state = torch.get_rng_state()
+    return hash_memory(state.data_ptr(), state.nbytes)
 
 
 def calls_dropout(module: nn.Module) -> bool:

@@ -143,15 +143,14 @@ def _plain(value: Any) -> Any:
 
 
 class Modes:
-    """Which modules train, and the dropout rates. ``turn`` counts the steps that are recorded: of
-    all modules once in five, the same on all workers."""
+    """Which modules train, and the dropout rates. ``turn`` counts the steps that are recorded: all
+    modules and rates are looked at once in five, the same on all workers."""
 
     def __init__(self, module: nn.Module) -> None:
         self._module = weakref.ref(module)
         self._modules: list[weakref.ref[nn.Module]] = []
         self._dropouts: list[tuple[weakref.ref[nn.Module], str]] = []
-        self._rates: list[float] = []
-        self._rates_hash = hash_text(repr([]))
+        self._rates: Values = []  # as they were when it was last looked
         self._age = 0
 
     def __call__(self, turn: int) -> Values:
@@ -163,23 +162,22 @@ class Modes:
             self._modules = [part for part, _ in inside]
             self._dropouts = [(part, name) for part, names in inside for name in names]
         self._age += 1
-        dropouts = [(part, name) for held, name in self._dropouts if (part := held()) is not None]
-        rates = [float(getattr(part, name, 0.0)) for part, name in dropouts]
-        active = [rate for rate, (part, _) in zip(rates, dropouts, strict=True) if part.training]
         values = [(KIND["mode"], int(module.training))]
         if turn % MODES_EVERY == 0:
             trains = [part.training for held in self._modules if (part := held()) is not None]
             values.append((KIND["modes"], hash_bytes(bytes(trains))))
-        return [
-            *values,
-            (KIND["dropout"], real_bits(max(active, default=0.0))),
-            (KIND["dropouts"], self._hash_of(rates)),
-        ]
+        if turn % MODES_EVERY == 0 or not self._rates:
+            self._rates = self._look_at_rates()
+        return values + self._rates
 
-    def _hash_of(self, rates: list[float]) -> int:
-        if rates != self._rates:
-            self._rates, self._rates_hash = rates, hash_text(repr(rates))
-        return self._rates_hash
+    def _look_at_rates(self) -> Values:
+        dropouts = [(part, name) for held, name in self._dropouts if (part := held()) is not None]
+        rates = [float(getattr(part, name, 0.0)) for part, name in dropouts]
+        active = [rate for rate, (part, _) in zip(rates, dropouts, strict=True) if part.training]
+        return [
+            (KIND["dropout"], real_bits(max(active, default=0.0))),
+            (KIND["dropouts"], hash_text(repr(rates))),
+        ]
 
 
 def _rates(module: nn.Module) -> list[str]:

@@ -226,7 +226,11 @@ def _same(a: torch.Tensor | bytes | None, b: torch.Tensor | bytes | None) -> boo
 def elements(tensor: torch.Tensor) -> torch.Tensor | None:
     """Its values in one block of elements of 2, 4 or 8 bytes; None where there is no such block,
     and for a DTensor: which workers should hold the same part is not known."""
-    plain = None if is_distributed(tensor) else readable(tensor)
+    return None if is_distributed(tensor) else _block(tensor)
+
+
+def _block(tensor: torch.Tensor) -> torch.Tensor | None:
+    plain = readable(tensor)
     if plain is None:
         return None
     block = dense(plain.detach())
@@ -247,7 +251,7 @@ def _part(of: int, index: int, tensor: Any) -> Iterator[HashedTensor]:
     shard = shard_of(tensor)
     if shard is None:
         return
-    found = elements(tensor._local_tensor if is_distributed(tensor) else tensor)
+    found = _block(tensor._local_tensor if is_distributed(tensor) else tensor)
     if found is not None:
         yield HashedTensor(of, index, found, shard)
 

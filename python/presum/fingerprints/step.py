@@ -7,6 +7,7 @@ import inspect
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 import torch
@@ -45,6 +46,7 @@ from presum.fingerprints.states import (
 from presum.text import printable
 
 MICRO_BATCHES_MAX = 2048
+OF_PARAMETERS = (PARAMETERS, OPTIMIZER, WATCHED)  # hashed with that family
 DRAWS_FIRST = 8  # steps in which it is looked whether the forward pass draws, then in some
 
 
@@ -222,10 +224,8 @@ class StepFingerprints:
         self._queued = []
         if on_host:
             self._observer.begin_states()
-        due = [("parameters", PARAMETERS), (self._others, BUFFERS)]
-        due += [("parameters", OPTIMIZER), ("parameters", WATCHED)]
-        for family, of in due:
-            self._families.call(family, self._take_states, of, step, on_host)
+        for family, kinds in (("parameters", OF_PARAMETERS), (self._others, (BUFFERS,))):
+            self._families.call(family, self._take_states, kinds, step, on_host)
 
     def _tell_rests(self) -> None:
         rests = self._resting()
@@ -242,8 +242,8 @@ class StepFingerprints:
         if before is not None:
             self._values += self._families.call("rng", forward_draws, before, self._device) or []
 
-    def _take_states(self, of: int, step: int, on_host: bool) -> None:
-        due = self._states.due(of, step)
+    def _take_states(self, kinds: Sequence[int], step: int, on_host: bool) -> None:
+        due = chain.from_iterable(self._states.due(of, step) for of in kinds)
         if not on_host:
             self._queued += queue_on_device(due, self._device)
             return
@@ -346,7 +346,7 @@ class StepFingerprints:
         if on_host:
             self._observer.begin_states()
         if self._families.call("parameters", self._states.as_stepped):
-            self._families.call("parameters", self._take_states, PARAMETERS, 0, on_host)
+            self._families.call("parameters", self._take_states, (PARAMETERS,), 0, on_host)
         return self.take([])
 
     def final_values(self) -> Values:

@@ -11,6 +11,7 @@ from torch import nn
 
 from presum.steps.arrivals import held_by
 from presum.steps.gradient_source import GradientSource
+from presum.steps.value_sample import Tensors
 from presum.torch_events.hooks import Hook
 from presum.torch_events.losses import Scalar
 
@@ -37,7 +38,7 @@ class ManualSource(GradientSource):
         setup = self.recorder.setup
         return held_by(setup.alive(), on_host=setup.on_host)
 
-    def accumulated(self) -> list[torch.Tensor | None]:
+    def accumulated(self) -> Tensors:
         """Not known where gradients may be kept elsewhere."""
         return super().accumulated() if self.sees_zeroing else []
 

@@ -14,6 +14,7 @@ from torch.autograd import Variable
 from presum._core import AuditRecord, Observer
 from presum.steps.gradient_reader import GradientPart
 from presum.steps.setup import RecorderSetup
+from presum.steps.value_sample import Gradients, Tensors
 from presum.torch_events.hooks import GradientListener, Hook
 from presum.torch_events.losses import Scalar
 from presum.torch_events.taps import TAPS
@@ -109,10 +110,9 @@ class GradientSource:
             lambda: Variable._execution_engine.queue_callback(hook)
         )
 
-    def accumulated(self) -> list[torch.Tensor | None]:
+    def accumulated(self) -> Tensors:
         """What passes have left of each parameter's gradient."""
-        alive = (reference() for reference in self.recorder.setup.parameters)
-        return [None if parameter is None else parameter.grad for parameter in alive]
+        return Gradients(self.recorder.setup.parameters)
 
     def held(self) -> Scalar:
         """How large what ``.grad`` holds is at most: 0 where that is nothing, or zeros."""

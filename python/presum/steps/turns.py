@@ -15,7 +15,7 @@ from presum.fingerprints.families import KIND, LateValues, real_bits
 from presum.fingerprints.step import MicroBatchSamples
 from presum.steps.gradient_source import GradientSource
 from presum.steps.setup import RecorderSetup
-from presum.steps.value_sample import ValueSample
+from presum.steps.value_sample import Parameters, Tensors, ValueSample
 from presum.torch_events.losses import Scalar
 from presum.torch_events.optimizers import OPTIMIZER_STEPS
 
@@ -158,10 +158,13 @@ class OptimizerTurn:
 
     def zeroed(self, scale: Scalar) -> None:
         """``.grad`` holds nothing; ``scale`` is that of the loss in the last pass."""
-        waiting, self._waiting = self._waiting, WaitingPasses()
+        waiting = self._waiting
+        if not waiting.count:
+            return
+        self._waiting = WaitingPasses()
         meant = waiting.for_inputs or waiting.versions != self._versions()
         many = len(self._cleared) >= FORWARDS_MAX
-        if not waiting.count or meant or many or self._setup.observer.in_optimizer_step:
+        if meant or many or self._setup.observer.in_optimizer_step:
             return
         self._clears = True
         before = waiting.parameters
@@ -199,7 +202,7 @@ class OptimizerTurn:
             return None
         now = self._source.accumulated()
         passes = waiting.count + sum(one.passes for one in self._cleared)
-        if all(gradient is None for gradient in now):
+        if all(now[place] is None for place in range(len(now))):
             self._cleared = []
             return EmptiedPasses(passes, 0.0, ValueSample.of(self._parameters()))
         factor = self._sample.factor_to(now) if self._sample else None
@@ -261,11 +264,11 @@ class OptimizerTurn:
     def _detached(self) -> int | torch.Tensor:
         """Forwards of which nothing became part of a gradient, though something of others did: a
         loss, or all forwards of a batch."""
+        if self._unknown or not self._reached or len(self._reached) == len(self._forwards):
+            return 0
         followed = self._forwards.items()
         used = [forward for number, forward in followed if number in self._reached]
         left = [forward for number, forward in followed if number not in self._reached]
-        if self._unknown or not left or not used:
-            return 0
         batches = {forward.batch for forward in used}
         rows = [forward.rows for forward in used if forward.rows]
         count: int | torch.Tensor = sum(
@@ -275,14 +278,13 @@ class OptimizerTurn:
         )
         return count
 
-    def _parameters(self) -> list[torch.Tensor | None]:
-        return [held() for held in self._setup.parameters]
+    def _parameters(self) -> Tensors:
+        return Parameters(self._setup.parameters)
 
     def _versions(self) -> int:
         """Of some of the parameters: steps of optimisers move all."""
-        parameters = self._setup.parameters
-        some = (parameters[0], parameters[-1])
-        return sum(p._version for held in some if (p := held()) is not None)
+        first, last = self._setup.parameters[0](), self._setup.parameters[-1]()
+        return (0 if first is None else first._version) + (0 if last is None else last._version)
 
 
 def _disjoint(

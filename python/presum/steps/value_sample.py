@@ -4,11 +4,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Protocol
 
 import torch
+from torch import nn
 
-from presum.devices.gradient_pass import dense
+from presum._core import HostValues
+from presum.devices.gradient_pass import DTYPES, dense
 from presum.devices.readable import is_distributed, readable
 from presum.torch_events.losses import Scalar
 
@@ -16,21 +21,47 @@ TENSORS = 4
 VALUES = 64  # of each
 SAME_DIRECTION = 1e-4  # what 16 bits may take off a squared cosine
 
-Tensors = Sequence[torch.Tensor | None]
+
+class Tensors(Protocol):
+    """Some of which may be missing; each is looked at when it is asked for."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, place: int, /) -> torch.Tensor | None: ...
+
+
+class Parameters:
+    """Of a model."""
+
+    def __init__(self, held: Sequence[weakref.ref[nn.Parameter]]) -> None:
+        self._held = held
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def __getitem__(self, place: int) -> torch.Tensor | None:
+        return self._held[place]()
+
+
+class Gradients(Parameters):
+    """What ``.grad`` of a model's parameters holds."""
+
+    def __getitem__(self, place: int) -> torch.Tensor | None:
+        parameter = self._held[place]()
+        return None if parameter is None else parameter.grad
 
 
 class ValueSample:
     """Of some of the tensors, spread over all. Where these are; nothing waits for a device."""
 
-    def __init__(self, places: Sequence[int], values: torch.Tensor) -> None:
+    def __init__(self, places: Sequence[int], values: HostValues | torch.Tensor) -> None:
         self._places = places
         self._values = values
 
     @classmethod
     def of(cls, tensors: Tensors) -> ValueSample | None:
         """None where none can be read."""
-        there = [place for place, tensor in enumerate(tensors) if tensor is not None]
-        places = there[:: max(1, len(there) // TENSORS)]
+        places = list(_places(tensors))
         values = _values(tensors, places)
         return None if values is None else cls(places, values)
 
@@ -40,39 +71,57 @@ class ValueSample:
         device). A number of host memory, else a tensor of one element in float64."""
         if max(self._places) >= len(tensors):
             return None
-        if all(tensors[place] is None for place in self._places):
-            return 0.0 if self._values.is_cpu else self._values.new_zeros(())
-        now = _values(tensors, self._places)
         before = self._values
-        if now is None or now.shape != before.shape or now.device != before.device:
-            return None
-        if before.is_cpu:
-            return _factor(before, now)
-        own, product, other = before @ before, before @ now, now @ now
-        straight = (product >= 0) & (product * product >= (1 - SAME_DIRECTION) * own * other)
-        factor = torch.where(straight & (own > 0), product / own, math.nan)
-        same = (before.view(torch.int64) == now.view(torch.int64)).all()
-        return torch.where(same | ~torch.isfinite(own + other), 1.0, factor)
+        if all(tensors[place] is None for place in self._places):
+            return 0.0 if isinstance(before, HostValues) else before.new_zeros(())
+        now = _values(tensors, self._places)
+        if isinstance(before, HostValues):
+            return before.factor_to(now) if isinstance(now, HostValues) else None
+        return _factor_on_device(before, now) if isinstance(now, torch.Tensor) else None
 
 
-def _factor(before: torch.Tensor, now: torch.Tensor) -> float | None:
-    if torch.equal(before.view(torch.int64), now.view(torch.int64)):
-        return 1.0
-    own, product, other = float(before @ before), float(before @ now), float(now @ now)
-    if own == 0 or not math.isfinite(own + other):
+def _places(tensors: Tensors) -> Iterator[int]:
+    """The first that is there of each of so many equal parts."""
+    parts = min(TENSORS, len(tensors))
+    ends = [len(tensors) * (part + 1) // parts for part in range(parts)]
+    for first, end in zip([0, *ends], ends, strict=False):
+        there = (place for place in range(first, end) if tensors[place] is not None)
+        yield from islice(there, 1)
+
+
+def _factor_on_device(before: torch.Tensor, now: torch.Tensor) -> torch.Tensor | None:
+    if now.shape != before.shape or now.device != before.device:
         return None
-    straight = product >= 0 and product * product >= (1 - SAME_DIRECTION) * own * other
-    return product / own if straight else math.nan
+    own, product, other = before @ before, before @ now, now @ now
+    straight = (product >= 0) & (product * product >= (1 - SAME_DIRECTION) * own * other)
+    factor = torch.where(straight & (own > 0), product / own, math.nan)
+    same = (before.view(torch.int64) == now.view(torch.int64)).all()
+    return torch.where(same | ~torch.isfinite(own + other), 1.0, factor)
 
 
-def _values(tensors: Tensors, places: Iterable[int]) -> torch.Tensor | None:
-    parts = []
+def _values(tensors: Tensors, places: Iterable[int]) -> HostValues | torch.Tensor | None:
+    blocks = []
     for place in places:
-        tensor = tensors[place]
-        plain = None if tensor is None or is_distributed(tensor) else readable(tensor.detach())
-        if plain is None:
+        block = _block(tensors[place])
+        if block is None:
             return None
-        block = dense(plain)
-        flat = block.as_strided((block.numel(),), (1,))
-        parts.append(flat[:: max(1, flat.numel() // VALUES)][:VALUES].double())
-    return torch.cat(parts) if parts else None
+        blocks.append(block)
+    return _of_blocks(blocks) if blocks else None
+
+
+def _block(tensor: torch.Tensor | None) -> torch.Tensor | None:
+    plain = None if tensor is None or is_distributed(tensor) else readable(tensor.detach())
+    if plain is not None and plain.is_complex():
+        plain = torch.view_as_real(dense(plain.resolve_conj()))
+    if plain is None or (plain.is_cpu and plain.dtype not in DTYPES):
+        return None
+    return dense(plain)
+
+
+def _of_blocks(blocks: list[torch.Tensor]) -> HostValues | torch.Tensor:
+    if all(block.is_cpu for block in blocks):
+        spans = [(block.data_ptr(), block.numel(), DTYPES[block.dtype]) for block in blocks]
+        return HostValues(spans, VALUES)
+    flat = [block.as_strided((block.numel(),), (1,)) for block in blocks]
+    parts = [one[:: max(1, len(one) // VALUES)][:VALUES].double() for one in flat]
+    return torch.cat(parts)

@@ -66,6 +66,18 @@ def test_what_is_not_finite_is_not_another_gradient() -> None:
     assert sample.factor_to([2 * x for x in held if x is not None]) is None
 
 
+def test_complex_ones_are_read_as_pairs() -> None:
+    held = torch.randn(40, dtype=torch.complex64)
+    sample = ValueSample.of([held, held.conj()])
+    assert sample is not None
+    assert sample.factor_to([2 * held, 2 * held.conj()]) == pytest.approx(2)
+    assert math.isnan(sample.factor_to([1j * held, 2 * held.conj()]) or 0)
+
+
+def test_what_has_no_kernel_is_not_read() -> None:
+    assert ValueSample.of([torch.ones(3, dtype=torch.float8_e4m3fn)]) is None
+
+
 def test_layouts_do_not_matter() -> None:
     picture = torch.randn(4, 3, 5, 5).to(memory_format=torch.channels_last)
     sample = ValueSample.of([picture, picture[0]])
