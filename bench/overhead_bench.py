@@ -107,6 +107,7 @@ class Training:
         )
         (recording,) = open_sessions()[0].recordings
         self.recorder: Any = getattr(recording, "recorder")  # noqa: B009
+        torch.manual_seed(1 + dist.get_rank())  # each worker's own tokens
         self.watched = True
 
     def step(self) -> float:

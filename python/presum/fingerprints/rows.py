@@ -95,9 +95,8 @@ def hash_tensor(
         kept = min(kept, ROWS_KNOWN, max(1, elements_max // min(columns, ROW_PLACES)))
     if kept < rows:
         x, mask, rows = x[:kept], mask[:kept] if mask is not None else None, kept
-    x = x.reshape(rows, -1).contiguous()
-    mask = mask.reshape(rows, -1).contiguous() if mask is not None else None
+    x, mask = x.contiguous(), mask.contiguous() if mask is not None else None
     if not x.is_cpu:
-        return row_hashes(x, mask)
+        return row_hashes(x.view(rows, -1), mask.view(rows, -1) if mask is not None else None)
     masked = (mask.data_ptr(), mask.element_size()) if mask is not None else (0, 8)
-    return hash_rows(x.data_ptr(), rows, x.shape[1], x.element_size(), *masked)
+    return hash_rows(x.data_ptr(), rows, columns, x.element_size(), *masked)

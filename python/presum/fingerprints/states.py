@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import re
 import weakref
@@ -14,7 +13,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from presum._core import EndedStep, Observer
+from presum._core import EndedStep, Observer, hash_memory
 from presum.devices.gradient_pass import dense, fingerprint
 from presum.devices.readable import is_distributed, readable
 from presum.fingerprints.families import WORD, hash_text
@@ -122,7 +121,7 @@ class StateSchedule:
         spacing = max(1, len(parameters) // SENTINELS)
         self._sentinels = parameters[::spacing]
         self._as_stepped: list[tuple[int, int]] | None = None
-        self._values: list[torch.Tensor | bytes | None] = []
+        self._values: list[torch.Tensor | int | None] = []
         self._places: list[int] = []  # of the parameters in host memory
         self._spans: list[int] = []  # bytes there; 0 where they are not read
 
@@ -177,13 +176,14 @@ class StateSchedule:
         self._as_stepped = self._versions()
         places = [place for place, _ in self._as_stepped]
         if places == self._places and all(self._spans):
-            self._values = [
-                ctypes.string_at(*span) for span in zip(places, self._spans, strict=True)
-            ]
+            self._values = [*map(hash_memory, places, self._spans)]
             return
         self._values = [_first_values(parameter) for parameter in self._alive()]
         self._places = places
-        self._spans = [len(value) if isinstance(value, bytes) else 0 for value in self._values]
+        self._spans = [
+            _span(parameter) if isinstance(value, int) else 0
+            for parameter, value in zip(self._alive(), self._values, strict=True)
+        ]
 
     def as_stepped(self) -> bool:
         """Whether nobody has changed the parameters since the optimiser's last step. Waits for
@@ -205,22 +205,25 @@ def shards_state(optimizer: Optimizer | None) -> bool:
     return not SHARDED_STATE.isdisjoint(base.__name__ for base in type(optimizer).__mro__)
 
 
-def _first_values(tensor: torch.Tensor) -> torch.Tensor | bytes | None:
-    """A copy of some, where they can be read without a collective; of host memory as bytes, which
-    takes a tenth of the time."""
+def _first_values(tensor: torch.Tensor) -> torch.Tensor | int | None:
+    """A copy of some, where they can be read without a collective; of host memory their hash."""
     plain = None if is_distributed(tensor) else readable(tensor)
     if plain is None:
         return None
     if plain.is_cpu and plain.is_contiguous():
-        count = min(plain.numel(), SENTINEL_VALUES) * plain.element_size()
-        return ctypes.string_at(plain.data_ptr(), count)
+        return hash_memory(plain.data_ptr(), _span(plain))
     return dense(plain.detach()).reshape(-1)[:SENTINEL_VALUES].clone()
 
 
-def _same(a: torch.Tensor | bytes | None, b: torch.Tensor | bytes | None) -> bool:
+def _span(tensor: torch.Tensor) -> int:
+    """Bytes of its first values."""
+    return min(tensor.numel(), SENTINEL_VALUES) * tensor.element_size()
+
+
+def _same(a: torch.Tensor | int | None, b: torch.Tensor | int | None) -> bool:
     if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
         return torch.equal(a, b)
-    return a == b if isinstance(a, bytes) or isinstance(b, bytes) else a is b
+    return a == b if isinstance(a, int) or isinstance(b, int) else a is b
 
 
 def elements(tensor: torch.Tensor) -> torch.Tensor | None:
