@@ -19,6 +19,7 @@ using Ranks = std::vector<std::uint32_t>;
 constexpr double kApart = 0.1;        // of the mean's size: what was put in is not the mean
 constexpr double kFits = 0.02;        // of the mean's size: rounding, or what a fit leaves
 constexpr double kClear = 0.2;        // a weight this near to 0 or to the largest is that
+constexpr double kMeans = 0.02;       // from a mean's weight: what rounding makes of it
 constexpr double kRidge = 1e-10;      // of the mean diagonal
 constexpr std::size_t kWorkers = 64;  // beyond, sketches are too short for a fit
 
@@ -158,14 +159,18 @@ std::vector<double> weights_of(const Parts& parts, const std::vector<double>& gr
 
 bool apart(double weight, double most) { return std::abs(weight - most) > kClear * most; }
 
-// Of two the weight that is a mean's, if one is; else that in the middle.
+// Of two: a mean's weight, where one has that and the other is left out, turned, or at least doubled;
+// 0 elsewhere, since each may then be the one that is wrong.
+double usual_of_two(double one, double other) {
+  constexpr double kMean = 0.5;
+  if (std::abs(other - kMean) < std::abs(one - kMean)) std::swap(one, other);
+  const bool told = other <= kClear * kMean || other >= (2 - kClear) * kMean;
+  return std::abs(one - kMean) <= kMeans && told ? one : 0;
+}
+
+// The weight in the middle.
 double usual(std::vector<double> weights) {
-  const double mean = 1 / static_cast<double>(weights.size());
-  if (weights.size() == 2) {
-    const auto from_mean = [&](double weight) { return std::abs(weight - mean); };
-    const double nearest = std::ranges::min(weights, {}, from_mean);
-    return from_mean(nearest) <= kFits ? nearest : 0;
-  }
+  if (weights.size() == 2) return usual_of_two(weights[0], weights[1]);
   const auto middle = weights.begin() + static_cast<std::ptrdiff_t>(weights.size() / 2);
   std::ranges::nth_element(weights, middle);
   return *middle;

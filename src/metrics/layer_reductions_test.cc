@@ -44,6 +44,12 @@ Gradient mean_of(const Gradients& all, const Ranks& ranks, double factor = 1) {
   return out;
 }
 
+// The same, one rank's times a factor.
+Gradients weighing(Gradients all, std::uint32_t rank, double factor) {
+  for (float& x : all[rank]) x *= static_cast<float>(factor);
+  return all;
+}
+
 Ranks everyone(std::size_t workers) {
   Ranks out;
   for (std::uint32_t w = 0; w < workers; ++w) out.push_back(w);
@@ -194,15 +200,30 @@ INSTANTIATE_TEST_SUITE_P(LayerReductions, OfWorkers,
 
 TEST(LayerReductions, OfTwoTheOneThatAMeanWeighsOtherwiseIsTold) {
   const Gradients own = gradients(2, 0.5);
-  for (const double weight : {0.0, -1.0, 2.0, 0.5}) {
-    Gradients weighed = own;
-    for (float& x : weighed[1]) x *= static_cast<float>(weight);
-    const auto got = reduction(own, each(2, mean_of(weighed, {0, 1})));
-    ASSERT_EQ(got.weighed.size(), 1U) << weight;
-    EXPECT_EQ(got.weighed.front().first, 1U);
-    EXPECT_NEAR(got.weighed.front().second, weight, 1e-3);
-    const auto scaled = reduction(own, each(2, mean_of(weighed, {0, 1}, 0.7)));
-    EXPECT_TRUE(scaled.weighed.empty()) << "which of both it is cannot be told";
+  for (const double weight : {0.0, -1.0, 2.0, 8.0}) {
+    for (const std::uint32_t rank : {0U, 1U}) {
+      const auto got = reduction(own, each(2, mean_of(weighing(own, rank, weight), {0, 1})));
+      ASSERT_EQ(got.weighed.size(), 1U) << weight;
+      EXPECT_EQ(got.weighed.front().first, rank);
+      EXPECT_NEAR(got.weighed.front().second, weight, 1e-3);
+      const auto scaled = reduction(own, each(2, mean_of(weighing(own, rank, weight), {0, 1}, 0.7)));
+      EXPECT_TRUE(scaled.weighed.empty()) << "which of both it is cannot be told";
+    }
+  }
+}
+
+TEST(LayerReductions, OfTwoAShareOfAnotherSizeBlamesNobody) {
+  for (const double common : {0.0, 0.5, 10.0}) {
+    const Gradients own = gradients(2, common);
+    for (const double weight : {0.3, 0.6, 1.0, 1.5}) {  // as each may clip its own layer
+      const auto got = reduction(own, each(2, mean_of(weighing(own, 1, weight), {0, 1})));
+      EXPECT_TRUE(got.weighed.empty()) << weight;
+    }
+    for (const auto& [mean, told] : {std::pair{0.51, 1U}, {0.53, 0U}}) {
+      const auto first = weighing(own, 0, 2 * mean);
+      const auto got = reduction(own, each(2, mean_of(weighing(first, 1, 0), {0, 1})));
+      EXPECT_EQ(got.weighed.size(), told) << mean;
+    }
   }
 }
 

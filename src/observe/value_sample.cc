@@ -12,7 +12,7 @@
 namespace presum::observe {
 namespace {
 
-constexpr double kSameDirection = 1e-4;  // what 16 bits may take off a squared cosine
+constexpr double kSameDirection = 1 - 5e-5;  // the cosine that rounding to 16 bits leaves
 
 double dot(std::span<const double> a, std::span<const double> b) {
   double sum = 0;
@@ -28,7 +28,9 @@ bool same_bits(double a, double b) {
 
 std::vector<double> value_sample(std::span<const Buffer> buffers, std::size_t each) {
   std::vector<double> out;
-  out.reserve(buffers.size() * each);
+  std::size_t all = 0;
+  for (const Buffer& buffer : buffers) all += std::min(each, buffer.count);
+  out.reserve(all);
   for (const Buffer& buffer : buffers) {
     const Elements elements(buffer.data, buffer.dtype);
     const std::size_t taken = std::min(each, buffer.count);
@@ -45,8 +47,10 @@ std::optional<double> value_factor(std::span<const double> before, std::span<con
   const double product = dot(before, now);
   const double other = dot(now, now);
   if (own == 0 || !std::isfinite(own + other)) return std::nullopt;
-  const bool straight = product >= 0 && product * product >= (1 - kSameDirection) * own * other;
-  return straight ? product / own : std::numeric_limits<double>::quiet_NaN();
+  const bool straight = product >= kSameDirection * std::sqrt(own) * std::sqrt(other);
+  if (!straight) return std::numeric_limits<double>::quiet_NaN();
+  const double factor = product / own;
+  return factor == 1 ? std::nextafter(1.0, 2.0) : factor;
 }
 
 }  // namespace presum::observe

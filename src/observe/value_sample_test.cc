@@ -43,7 +43,19 @@ TEST(ValueSample, WhatMultipliedIt) {
   }
   EXPECT_TRUE(std::isnan(value_factor(before, Values{-1, 2, -3, -0.1}).value()));
   EXPECT_TRUE(std::isnan(value_factor(before, Values{1, -2, 3, 0.2}).value()));
+  for (const double scale : {1e80, 1e-100, 1e140}) {
+    const double factor = value_factor(Values{scale, scale}, Values{scale, 9 * scale}).value();
+    EXPECT_TRUE(std::isnan(factor)) << scale;
+  }
   EXPECT_NEAR(value_factor(before, Values{1.002, -1.998, 3, 0.1}).value(), 1, 1e-3);
+}
+
+TEST(ValueSample, OneOnlyWhereEveryBitIsWhatItWas) {
+  const Values from_zero = {1, -2, 1e-4};
+  const double factor = value_factor(Values{1, -2, 0}, from_zero).value();
+  EXPECT_NE(factor, 1.0);
+  EXPECT_NEAR(factor, 1, 1e-12);
+  EXPECT_NE(value_factor(Values{1, 0.0}, Values{1, -0.0}), 1.0);
 }
 
 TEST(ValueSample, WhatIsNotKnown) {

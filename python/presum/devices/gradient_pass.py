@@ -19,6 +19,7 @@ import torch
 
 from presum import _core
 from presum.devices.dtypes import CODES
+from presum.devices.readable import readable
 
 DTYPES = {getattr(torch, name): code for name, code in CODES.items()}
 CHUNK = 1 << 22  # elements handled at once: bounds the temporary memory to about 100 MB
@@ -64,6 +65,15 @@ def dense(tensor: torch.Tensor) -> torch.Tensor:
     if channels_last is not None and tensor.is_contiguous(memory_format=channels_last):
         return tensor
     return tensor.contiguous()
+
+
+def block_of(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Its values in one block of memory, complex ones as pairs; None where it cannot be read."""
+    plain = readable(tensor)
+    if plain is None:
+        return None
+    plain = plain.detach()
+    return dense(torch.view_as_real(plain.resolve_conj()) if plain.is_complex() else plain)
 
 
 def _words(part: torch.Tensor) -> torch.Tensor:

@@ -143,14 +143,14 @@ def _plain(value: Any) -> Any:
 
 
 class Modes:
-    """Which modules train, and the dropout rates. ``turn`` counts the steps that are recorded: all
-    modules and rates are looked at once in five, the same on all workers."""
+    """Which modules train, and the dropout rates: the largest active one at every step, modes and
+    rates of all once in five. ``turn`` counts the steps that are recorded, alike on all workers;
+    what is told depends on it and on the model alone."""
 
     def __init__(self, module: nn.Module) -> None:
         self._module = weakref.ref(module)
         self._modules: list[weakref.ref[nn.Module]] = []
         self._dropouts: list[tuple[weakref.ref[nn.Module], str]] = []
-        self._rates: Values = []  # as they were when it was last looked
         self._age = 0
 
     def __call__(self, turn: int) -> Values:
@@ -162,22 +162,18 @@ class Modes:
             self._modules = [part for part, _ in inside]
             self._dropouts = [(part, name) for part, names in inside for name in names]
         self._age += 1
-        values = [(KIND["mode"], int(module.training))]
-        if turn % MODES_EVERY == 0:
-            trains = [part.training for held in self._modules if (part := held()) is not None]
-            values.append((KIND["modes"], hash_bytes(bytes(trains))))
-        if turn % MODES_EVERY == 0 or not self._rates:
-            self._rates = self._look_at_rates()
-        return values + self._rates
-
-    def _look_at_rates(self) -> Values:
         dropouts = [(part, name) for held, name in self._dropouts if (part := held()) is not None]
         rates = [float(getattr(part, name, 0.0)) for part, name in dropouts]
         active = [rate for rate, (part, _) in zip(rates, dropouts, strict=True) if part.training]
-        return [
+        values = [
+            (KIND["mode"], int(module.training)),
             (KIND["dropout"], real_bits(max(active, default=0.0))),
-            (KIND["dropouts"], hash_text(repr(rates))),
         ]
+        if turn % MODES_EVERY == 0:
+            trains = [part.training for held in self._modules if (part := held()) is not None]
+            values.append((KIND["modes"], hash_bytes(bytes(trains))))
+            values.append((KIND["dropouts"], hash_text(repr(rates))))
+        return values
 
 
 def _rates(module: nn.Module) -> list[str]:

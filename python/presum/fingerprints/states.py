@@ -14,7 +14,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from presum._core import EndedStep, Observer, hash_memory
-from presum.devices.gradient_pass import dense, fingerprint
+from presum.devices.gradient_pass import block_of, dense, fingerprint
 from presum.devices.readable import is_distributed, readable
 from presum.fingerprints.families import WORD, hash_text
 
@@ -120,10 +120,10 @@ class StateSchedule:
         self._every = every
         spacing = max(1, len(parameters) // SENTINELS)
         self._sentinels = parameters[::spacing]
-        self._as_stepped: list[tuple[int, int]] | None = None
+        self._as_stepped: list[tuple[int, int, int]] | None = None
         self._values: list[torch.Tensor | int | None] = []
-        self._places: list[int] = []  # of the parameters in host memory
-        self._spans: list[int] = []  # bytes there; 0 where they are not read
+        self._places: list[tuple[int, int]] = []  # addresses and elements
+        self._spans: list[int] = []  # bytes hashed there; 0 where it is not host memory
 
     def watch(self, name: str, tensors: Callable[[], list[torch.Tensor]]) -> None:
         """Something else that must be equal on all workers."""
@@ -174,9 +174,10 @@ class StateSchedule:
     def stepped(self) -> None:
         """Remember the parameters as the optimiser has left them."""
         self._as_stepped = self._versions()
-        places = [place for place, _ in self._as_stepped]
+        places = [(place, count) for place, count, _ in self._as_stepped]
         if places == self._places and all(self._spans):
-            self._values = [*map(hash_memory, places, self._spans)]
+            addresses = (place for place, _ in places)
+            self._values = [*map(hash_memory, addresses, self._spans)]
             return
         self._values = [_first_values(parameter) for parameter in self._alive()]
         self._places = places
@@ -193,8 +194,8 @@ class StateSchedule:
         now = [_first_values(parameter) for parameter in self._alive()]
         return len(now) == len(self._values) and all(map(_same, self._values, now))
 
-    def _versions(self) -> list[tuple[int, int]]:
-        return [(p.data_ptr(), p._version) for p in self._alive()]
+    def _versions(self) -> list[tuple[int, int, int]]:
+        return [(p.data_ptr(), p.numel(), p._version) for p in self._alive()]
 
     def _alive(self) -> Iterator[nn.Parameter]:
         return (p for held in self._sentinels if (p := held()) is not None)
@@ -206,7 +207,8 @@ def shards_state(optimizer: Optimizer | None) -> bool:
 
 
 def _first_values(tensor: torch.Tensor) -> torch.Tensor | int | None:
-    """A copy of some, where they can be read without a collective; of host memory their hash."""
+    """A copy of some, where they can be read without a collective; of contiguous host memory their
+    hash."""
     plain = None if is_distributed(tensor) else readable(tensor)
     if plain is None:
         return None
@@ -233,13 +235,8 @@ def elements(tensor: torch.Tensor) -> torch.Tensor | None:
 
 
 def _block(tensor: torch.Tensor) -> torch.Tensor | None:
-    plain = readable(tensor)
-    if plain is None:
-        return None
-    block = dense(plain.detach())
-    if block.is_complex():
-        block = torch.view_as_real(block)
-    if block.element_size() == 1:
+    block = block_of(tensor)
+    if block is not None and block.element_size() == 1:
         return block.view(torch.uint8).to(torch.int16)
     return block
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Protocol
 
@@ -13,13 +13,13 @@ import torch
 from torch import nn
 
 from presum._core import HostValues
-from presum.devices.gradient_pass import DTYPES, dense
-from presum.devices.readable import is_distributed, readable
+from presum.devices.gradient_pass import DTYPES, block_of
+from presum.devices.readable import is_distributed
 from presum.torch_events.losses import Scalar
 
 TENSORS = 4
 VALUES = 64  # of each
-SAME_DIRECTION = 1e-4  # what 16 bits may take off a squared cosine
+SAME_DIRECTION = 1 - 5e-5  # the cosine that rounding to 16 bits leaves
 
 
 class Tensors(Protocol):
@@ -61,9 +61,10 @@ class ValueSample:
     @classmethod
     def of(cls, tensors: Tensors) -> ValueSample | None:
         """None where none can be read."""
-        places = list(_places(tensors))
-        values = _values(tensors, places)
-        return None if values is None else cls(places, values)
+        chosen = list(_chosen(tensors))
+        if not chosen:
+            return None
+        return cls([place for place, _ in chosen], _of_blocks([block for _, block in chosen]))
 
     def factor_to(self, tensors: Tensors) -> Scalar | None:
         """What multiplied them since: 1 where every bit is what it was, NaN where it is no factor,
@@ -77,45 +78,41 @@ class ValueSample:
         now = _values(tensors, self._places)
         if isinstance(before, HostValues):
             return before.factor_to(now) if isinstance(now, HostValues) else None
-        return _factor_on_device(before, now) if isinstance(now, torch.Tensor) else None
+        return tensor_factor(before, now) if isinstance(now, torch.Tensor) else None
 
 
-def _places(tensors: Tensors) -> Iterator[int]:
-    """The first that is there of each of so many equal parts."""
+def _chosen(tensors: Tensors) -> Iterator[tuple[int, torch.Tensor]]:
+    """The first that can be read of each of so many equal parts."""
     parts = min(TENSORS, len(tensors))
     ends = [len(tensors) * (part + 1) // parts for part in range(parts)]
     for first, end in zip([0, *ends], ends, strict=False):
-        there = (place for place in range(first, end) if tensors[place] is not None)
-        yield from islice(there, 1)
+        blocks = ((place, _block(tensors[place])) for place in range(first, end))
+        yield from islice(((at, block) for at, block in blocks if block is not None), 1)
 
 
-def _factor_on_device(before: torch.Tensor, now: torch.Tensor) -> torch.Tensor | None:
+def tensor_factor(before: torch.Tensor, now: torch.Tensor) -> torch.Tensor | None:
+    """What :meth:`HostValues.factor_to` says, of tensors of float64 on one device, and there; 1
+    where it says None. None where their shapes or devices differ."""
     if now.shape != before.shape or now.device != before.device:
         return None
     own, product, other = before @ before, before @ now, now @ now
-    straight = (product >= 0) & (product * product >= (1 - SAME_DIRECTION) * own * other)
-    factor = torch.where(straight & (own > 0), product / own, math.nan)
+    straight = product >= SAME_DIRECTION * own.sqrt() * other.sqrt()
+    factor = product / own
+    factor = torch.where(factor == 1, math.nextafter(1, 2), factor)
     same = (before.view(torch.int64) == now.view(torch.int64)).all()
-    return torch.where(same | ~torch.isfinite(own + other), 1.0, factor)
+    unknown = ~torch.isfinite(own + other) | (own == 0)
+    return torch.where(same | unknown, 1.0, torch.where(straight, factor, math.nan))
 
 
-def _values(tensors: Tensors, places: Iterable[int]) -> HostValues | torch.Tensor | None:
-    blocks = []
-    for place in places:
-        block = _block(tensors[place])
-        if block is None:
-            return None
-        blocks.append(block)
-    return _of_blocks(blocks) if blocks else None
+def _values(tensors: Tensors, places: Sequence[int]) -> HostValues | torch.Tensor | None:
+    blocks = [block for place in places if (block := _block(tensors[place])) is not None]
+    return _of_blocks(blocks) if len(blocks) == len(places) else None
 
 
 def _block(tensor: torch.Tensor | None) -> torch.Tensor | None:
-    plain = None if tensor is None or is_distributed(tensor) else readable(tensor.detach())
-    if plain is not None and plain.is_complex():
-        plain = torch.view_as_real(dense(plain.resolve_conj()))
-    if plain is None or (plain.is_cpu and plain.dtype not in DTYPES):
-        return None
-    return dense(plain)
+    block = None if tensor is None or is_distributed(tensor) else block_of(tensor)
+    known = block is not None and (block.dtype in DTYPES or not block.is_cpu)
+    return block if known else None
 
 
 def _of_blocks(blocks: list[torch.Tensor]) -> HostValues | torch.Tensor:

@@ -114,9 +114,21 @@ def test_modes_tell_which_modules_train_and_which_dropout_is_active() -> None:
     assert named(modes(0))["mode"] == 0 and real(named(modes(0))["dropout"]) == 0
     model[1].p = 0.1
     assert named(modes(0))["dropouts"] != plain["dropouts"]
-    assert "modes" not in named(modes(1)) and "mode" in named(modes(1))
+    assert {*named(modes(1))} == {"mode", "dropout"}
     alone = nn.Linear(1, 1)
     assert real(named(Modes(alone)(0))["dropout"]) == 0
+
+
+def test_a_rate_that_rises_is_told_at_once_and_by_all_alike() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.0), nn.Dropout(0.0))
+    always, joins_late = Modes(model), Modes(model)
+    always(0)
+    for turn in range(1, 12):
+        model[2].p = turn / 100
+        told = always(turn)
+        assert real(named(told)["dropout"]) == turn / 100
+        if turn % 3:  # the other one misses some steps
+            assert joins_late(turn) == told
 
 
 def test_modules_that_are_added_are_noticed_after_a_while() -> None:

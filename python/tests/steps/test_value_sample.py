@@ -8,7 +8,9 @@ import math
 import pytest
 import torch
 
-from presum.steps.value_sample import ValueSample
+from presum._core import HostValues, hash_bytes, hash_memory
+from presum.devices.gradient_pass import DTYPES
+from presum.steps.value_sample import ValueSample, tensor_factor
 
 
 def tensors(count: int = 20) -> list[torch.Tensor | None]:
@@ -83,3 +85,55 @@ def test_layouts_do_not_matter() -> None:
     sample = ValueSample.of([picture, picture[0]])
     assert sample is not None
     assert sample.factor_to([2 * picture, (2 * picture)[0]]) == pytest.approx(2)
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        ([1.0, -2.0], [1.0, -2.0]),
+        ([1.0, -2.0, 0.0], [1.0, -2.0, 1e-4]),
+        ([1.0, -2.0], [0.5, -1.0]),
+        ([1.0, -2.0], [0.0, 0.0]),
+        ([1.0, -2.0], [-1.0, 2.0]),
+        ([1.0, -2.0], [1.0, 2.0]),
+        ([1e80, 1e80], [1e80, 9e80]),
+        ([1e-100, 1e-100], [1e-100, 9e-100]),
+        ([0.0, 0.0], [0.0, 0.0]),
+        ([0.0, 0.0], [1.0, 1.0]),
+        ([1.0, math.nan], [1.0, math.nan]),
+        ([1.0, 2.0], [math.inf, 2.0]),
+    ],
+)
+def test_a_device_says_what_the_host_says(before: list[float], now: list[float]) -> None:
+    a, b = (torch.tensor(values, dtype=torch.float64) for values in (before, now))
+    spans = ([(x.data_ptr(), x.numel(), DTYPES[x.dtype])] for x in (a, b))
+    on_host = HostValues(next(spans), 64).factor_to(HostValues(next(spans), 64))
+    on_device = tensor_factor(a, b)
+    assert on_device is not None
+    expected = 1.0 if on_host is None else on_host
+    assert on_device.item() == pytest.approx(expected, rel=1e-12, nan_ok=True)
+    assert (on_device == 1).item() == (expected == 1)
+    assert tensor_factor(a, b[:1]) is None
+
+
+def test_what_cannot_be_read_is_passed_over() -> None:
+    held = tensors(8)
+    held[0], held[2], held[3] = None, torch.eye(3).to_sparse(), torch.ones(3).to(torch.int8)
+    sample = ValueSample.of(held)
+    assert sample is not None
+    for place in (1, 4, 6):  # the first that is there of each quarter; the second quarter has none
+        changed = [x.clone() if x is not None else None for x in held]
+        changed[place] = torch.randn(300, 7)
+        assert sample.factor_to(changed) != 1
+    for place in (0, 2, 3, 5, 7):
+        changed = [*held]
+        changed[place] = torch.randn(300, 7)
+        assert sample.factor_to(changed) == 1
+
+
+def test_memory_is_hashed_where_it_lies() -> None:
+    values = torch.randn(100)
+    assert hash_memory(values.data_ptr(), 400) == hash_bytes(values.numpy())
+    assert hash_memory(0, 0) == hash_bytes(b"")
+    with pytest.raises(ValueError, match="address 0"):
+        hash_memory(0, 8)

@@ -767,6 +767,7 @@ _REDUCTIONS = (
         "LayerWithoutOne",
         "reduced-gradient-mismatch",
         "one rank's part of one layer is cleared before it is reduced",
+        tells_which=True,
         begins=10,
         on=_LAYERED,
         within=HASH_INTERVAL,
@@ -796,6 +797,7 @@ _REDUCTIONS = (
         "LayerNegated",
         "reduced-gradient-mismatch",
         "one rank's part of one layer goes into the sum with the other sign",
+        tells_which=True,
         begins=10,
         on=_LAYERED,
         within=HASH_INTERVAL,
@@ -870,7 +872,7 @@ _REDUCTIONS = (
         begins=10,
         within=HASH_INTERVAL,
         on=_AUDITED,
-        or_expects="reduction-error",
+        or_expects="reduction-error",  # of two workers: whose part weighs otherwise
     ),
     _fault(
         "weighted-by-rank",

@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -139,11 +140,12 @@ def _whole_numbers(text: str) -> list[int]:
 def _benchmark(options: argparse.Namespace) -> int:
     chosen = [f for f in choose(options.faults) if not (options.quick and f.variant)]
     faults = [with_steps(fault, options.steps) for fault in chosen]
+    counts = [MINORITY_WORKERS] if options.quick else options.workers
+    if options.faults:
+        _refuse_what_cannot_run(faults, counts)
     outcomes = []
-    for workers in [MINORITY_WORKERS] if options.quick else options.workers:
-        possible = [fault for fault in faults if workers >= fault.least_workers]
-        if not possible:
-            raise UserError(f"--workers {workers}: {faults[0].name} takes more")
+    for workers in counts:
+        possible = [fault for fault in faults if fault.runs_with(workers)]
         runs = {case.folder: case for fault in possible for case in (fault.case, fault.twin)}
         folder = _train(tuple(runs.values()), options, workers)
         results = {name: read_result(folder / name) for name in runs}
@@ -156,6 +158,14 @@ def _benchmark(options: argparse.Namespace) -> int:
     as_json = table.as_json(outcomes, seed=options.seed)
     _print(as_json if options.format == "json" else table.render(outcomes))
     return 0 if as_json["passed"] else 1
+
+
+def _refuse_what_cannot_run(faults: Sequence[Fault], counts: Sequence[int]) -> None:
+    for workers, fault in product(counts, faults):
+        if not fault.runs_with(workers):
+            needs = f"at least {fault.least_workers}"
+            needs = needs if workers < fault.least_workers else "an even number"
+            raise UserError(f"--workers {workers}: {fault.name} takes {needs}")
 
 
 def with_steps(fault: Fault, steps: int | None) -> Fault:

@@ -21,11 +21,14 @@ class Fault:
     what: str
     injector: str  # a class of injectors.py
     expects: str  # the check id
-    or_expects: str = ""  # of another consequence, where it depends on what is hashed first
+    or_expects: str = (
+        ""  # of another consequence: which comes first depends on the hashes, or model
+    )
     severity: str
     ranks: str = "culprit"  # Roles.named
     begins: int = 0  # the first step that is wrong
     target: int | None = None  # steps from there to the finding, at most; None: none is set
+    tells_which: bool = False  # of two workers, where its check often cannot
     least_workers: int = MIN_WORKERS  # with which it is this fault, and can be told
     variant: bool = False  # on another model than the fault's first
     configuration: Configuration = _BLOCKS
@@ -34,6 +37,11 @@ class Fault:
     def checks(self) -> tuple[str, ...]:
         """Those of which one must be on top."""
         return (self.expects, self.or_expects) if self.or_expects else (self.expects,)
+
+    def runs_with(self, workers: int) -> bool:
+        """Whether it can be injected into so many; of HSDP there are two equal replicas."""
+        halves = self.configuration.sharding != "hsdp" or workers % 2 == 0
+        return workers >= self.least_workers and halves
 
     @property
     def case(self) -> Case:

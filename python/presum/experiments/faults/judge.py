@@ -12,6 +12,11 @@ from presum.experiments.faults.plan import Roles
 from presum.experiments.faults.sightings import Result, Sighting
 
 ALARMING = ("warning", "critical")
+# Checks that see two workers differ: of two alone, not which of them is wrong.
+NAMES_BOTH = frozenset(
+    f"{what}-mismatch"
+    for what in ("manifest", "sampler", "optimizer", "mode", "environment", "reduced-gradient")
+) | {"worker-outlier", "token-imbalance", "state-desync", "parameter-desync", "clip-norm"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,9 +46,10 @@ class Outcome:
 
     @property
     def right_ranks(self) -> bool:
-        """It names exactly the ranks at fault; of two that differ it may name both."""
-        of_two = (0, 1) if self.workers == 2 else self.expected_ranks
-        return self.found and self.ranks in (self.expected_ranks, of_two)
+        """It names exactly the ranks at fault; both of two, where no more can be told."""
+        cannot_tell = self.workers == 2 and self.check in NAMES_BOTH and not self.fault.tells_which
+        both = cannot_tell and self.ranks == (0, 1)
+        return self.found and (self.ranks == self.expected_ranks or both)
 
     @property
     def in_time(self) -> bool:

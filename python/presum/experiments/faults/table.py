@@ -63,7 +63,7 @@ def left_out(outcomes: Sequence[Outcome]) -> int:
 def render_list(workers: int) -> str:
     """What would be injected."""
     head = ("row", "fault", "begins", "expected", "severity", "ranks", "within", "what")
-    lines = [_listed(fault, workers) for fault in FAULTS]
+    lines = [_listed(fault, workers) for fault in FAULTS if fault.runs_with(workers)]
     return f"{aligned([head, *lines])}\n\n{render_absent()}"
 
 
@@ -172,7 +172,8 @@ def _name(outcome: Outcome) -> str:
 
 def list_as_json(workers: int) -> dict[str, Any]:
     """:func:`render_list` for programs."""
-    faults = [_described(fault, Roles(workers).named(fault.ranks)) for fault in FAULTS]
+    possible = [fault for fault in FAULTS if fault.runs_with(workers)]
+    faults = [_described(fault, Roles(workers).named(fault.ranks)) for fault in possible]
     return {
         "schema_version": 1,
         "workers": workers,

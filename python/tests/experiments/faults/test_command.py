@@ -45,8 +45,19 @@ def test_wrong_command_line(
 def test_what_cannot_be_run_is_said_before_anything_is_trained(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--workers 1: at least 2"):
         command.main(["--workers", "1"])
-    with pytest.raises(UserError, match="--workers 2: halves-apart takes more"):
-        command.main(["--workers", "2", "--faults", "halves-apart", "--out", str(tmp_path)])
+    for workers, name, takes in (
+        ("4,2", "halves-apart", "--workers 2: halves-apart takes at least 4"),
+        (
+            "5",
+            "norm-of-a-shard-hsdp",
+            "--workers 5: norm-of-a-shard-hsdp takes an even number",
+        ),
+    ):
+        with pytest.raises(UserError, match=takes):
+            command.main(
+                ["--workers", workers, "--faults", f"nan-gradient,{name}", "--out", str(tmp_path)]
+            )
+    assert not [*tmp_path.iterdir()]
     with pytest.raises(UserError, match="--steps 10: no-set-epoch begins at step 20"):
         command.main(["--faults", "6", "--steps", "10"])
     with pytest.raises(UserError, match="No such file"):

@@ -53,14 +53,20 @@ def test_wrong_ranks_wrong_names_and_silence_fail() -> None:
     assert not too_mild.passed
 
 
-def test_of_two_that_differ_both_may_be_named() -> None:
-    both = finding("nonfinite-gradient", "critical", [0, 1])
-    one = finding("nonfinite-gradient", "critical", [1])
-    other = finding("nonfinite-gradient", "critical", [0])
-    assert judged("nan-gradient", both, workers=2).passed
-    assert judged("nan-gradient", one, workers=2).passed
-    assert not judged("nan-gradient", other, workers=2).passed
-    assert not judged("nan-gradient", both, workers=4).passed
+@pytest.mark.parametrize(
+    ("fault", "check", "tells_which"),
+    [
+        ("nan-gradient", "nonfinite-gradient", True),
+        ("layer-without-one", "reduced-gradient-mismatch", True),
+        ("other-learning-rate", "optimizer-mismatch", False),
+    ],
+)
+def test_of_two_that_differ_both_may_be_named(fault: str, check: str, tells_which: bool) -> None:
+    both, one, other = (finding(check, "critical", ranks) for ranks in ([0, 1], [1], [0]))
+    assert judged(fault, both, workers=2).passed != tells_which
+    assert judged(fault, one, workers=2).passed
+    assert not judged(fault, other, workers=2).passed
+    assert not judged(fault, both, workers=4).passed
 
 
 def test_information_counts_only_where_it_is_what_is_expected() -> None:
