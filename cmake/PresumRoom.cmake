@@ -2,13 +2,16 @@
 # One call per room: presum_room(NAME SOURCES ... DEPS room... [LIBS target...] [TESTS ...]).
 # DEPS is also what tests/test_architecture.py allows the room to include.
 
+# What every target of presum's own is built with; nobody else gets any of it.
 add_library(presum_flags INTERFACE)
 target_compile_options(presum_flags INTERFACE
-  -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wnon-virtual-dtor -Werror
+  -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wnon-virtual-dtor
+  $<$<BOOL:${PRESUM_WERROR}>:-Werror>
   -Wno-missing-field-initializers  # designated initialisers leave defaults on purpose
   -ffp-contract=off)
 target_include_directories(presum_flags INTERFACE
   ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
+target_include_directories(presum_flags SYSTEM INTERFACE ${PRESUM_XXHASH})
 target_compile_definitions(presum_flags INTERFACE PRESUM_VERSION="${PROJECT_VERSION}")
 if(PRESUM_SANITIZE)
   target_compile_options(presum_flags INTERFACE
@@ -16,14 +19,21 @@ if(PRESUM_SANITIZE)
   target_link_options(presum_flags INTERFACE -fsanitize=${PRESUM_SANITIZE})
 endif()
 
+function(presum_executable name)
+  cmake_parse_arguments(EXECUTABLE "" "" "SOURCES;ROOMS;LIBS" ${ARGN})
+  add_executable(${name} ${EXECUTABLE_SOURCES})
+  list(TRANSFORM EXECUTABLE_ROOMS PREPEND presum_)
+  target_link_libraries(${name} PRIVATE presum_flags ${EXECUTABLE_ROOMS} ${EXECUTABLE_LIBS})
+endfunction()
+
 function(presum_room name)
   cmake_parse_arguments(ROOM "" "" "SOURCES;DEPS;LIBS;TESTS" ${ARGN})
   add_library(presum_${name} STATIC ${ROOM_SOURCES})
   list(TRANSFORM ROOM_DEPS PREPEND presum_)
-  target_link_libraries(presum_${name} PUBLIC presum_flags ${ROOM_DEPS} PRIVATE ${ROOM_LIBS})
+  target_link_libraries(presum_${name} PUBLIC ${ROOM_DEPS} PRIVATE presum_flags ${ROOM_LIBS})
   if(PRESUM_TESTS AND ROOM_TESTS)
-    add_executable(${name}_test ${ROOM_TESTS})
-    target_link_libraries(${name}_test PRIVATE presum_${name} ${ROOM_LIBS} GTest::gtest_main)
+    presum_executable(${name}_test
+      SOURCES ${ROOM_TESTS} ROOMS ${name} LIBS ${ROOM_LIBS} GTest::gtest_main)
     gtest_discover_tests(${name}_test TEST_PREFIX "${name}/" DISCOVERY_TIMEOUT 60)
   endif()
 endfunction()

@@ -80,7 +80,7 @@ def parse_room(name: str) -> Room:
                     room.deps.append(arg)
                 elif keyword == "TESTS":
                     room.tests.add(arg)
-        elif command == "add_executable" and args[0].endswith("_test"):
+        elif command == "presum_executable" and args[0].endswith("_test"):
             room.tests.update(args[1:])
         elif command == "target_link_libraries" and args[0] == f"{name}_test":
             room.test_deps.update(a.removeprefix("presum_") for a in args if "presum_" in a)
@@ -354,6 +354,7 @@ LASTING = {
     },
     "ReducingPasses": {"reference"},
     "OptimizerTurn": {"clears", "follows", "number", "own_steps", "setup", "source"},
+    "Parameters": {"held"},
     "Recomputation": {"arrivals", "setup"},
     "RoundedUpdates": {"steps"},
     "ValueSample": {"places", "values"},

@@ -55,8 +55,8 @@ def prefix() -> Path:
         succeed("cmake", "--preset", "release", "-S", ROOT)
     targets = [
         "presum",
-        "presum_installed_presum",
-        *(["presum_installed_mpi"] * bool(MPI_COMPILER)),
+        "presum_lib_presum",
+        *(["presum_lib_mpi"] * bool(MPI_COMPILER)),
     ]
     succeed("cmake", "--build", BUILD / "release", "-j", 2, "--target", *targets)
     shutil.rmtree(PREFIX, ignore_errors=True)

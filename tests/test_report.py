@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 import pytest
 import report_browser
-import report_runs
-from report_runs import HOSTILE, Scene
 
 import presum
+import report_runs
 from programs_started import presum_command
+from report_runs import HOSTILE, Scene
 
 PLANTED = Scene(steps=120, layers=12, deviates=lambda rank, step: rank == 5 and step >= 60)
 SCENES = {

@@ -12,7 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from presum._core import __version__
-from presum.errors import UserError
+from presum.errors import UserError, missing
 
 if TYPE_CHECKING:
     from presum import reduce
@@ -51,14 +51,16 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    # torch and pandas take seconds to import; commands that need neither stay quick.
+    # torch and pandas take seconds to import, and may not be installed.
     import importlib
 
-    if name == "reduce":
-        return importlib.import_module("presum.reduce")
-    if name not in _HOMES:
+    if name not in _HOMES and name != "reduce":
         raise AttributeError(f"module 'presum' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOMES[name]), name)
+    try:
+        home = importlib.import_module(_HOMES.get(name, "presum.reduce"))
+    except ModuleNotFoundError as error:
+        raise missing(f"presum.{name}", error) from None
+    value = home if name == "reduce" else getattr(home, name)
     globals()[name] = value
     return value
 

@@ -4,8 +4,14 @@
 from __future__ import annotations
 
 import sys
+from importlib.util import find_spec
 
 from presum.errors import UserError
+
+NEEDED = {
+    "s1": ("torch", "transformers", "tokenizers", "safetensors", "tqdm", "pandas"),
+    "faults": ("torch", "tqdm"),
+}
 
 
 def main() -> int:
@@ -35,6 +41,9 @@ def _dispatch(args: list[str]) -> int:
 
 
 def _experiment(verb: str, args: list[str]) -> int:
+    absent = [name for name in NEEDED[verb] if find_spec(name) is None]
+    if absent and not {"-h", "--help"} & {*args}:
+        raise _lacks(verb, ", ".join(absent))
     try:
         if verb == "s1":
             from presum.experiments.s1.command import main as s1
@@ -44,9 +53,11 @@ def _experiment(verb: str, args: list[str]) -> int:
 
         return faults(args)
     except ModuleNotFoundError as error:
-        raise UserError(
-            f"presum {verb} needs {error.name}: pip install 'presum[experiments]'"
-        ) from None
+        raise _lacks(verb, error.name) from None
+
+
+def _lacks(verb: str, packages: str | None) -> UserError:
+    return UserError(f"presum {verb} needs {packages}: pip install 'presum[experiments]'")
 
 
 if __name__ == "__main__":

@@ -4,3 +4,16 @@
 
 class UserError(ValueError):
     """Bad input: the message is one line that says what, where and what to do."""
+
+
+_EXTRAS = {"torch": "torch", "transformers": "transformers", "lightning": "lightning"}
+
+
+def missing(what: str, error: ModuleNotFoundError) -> ImportError:
+    """What to say where ``what`` needs a package that is not installed."""
+    package = (error.name or "").partition(".")[0]
+    if package == "presum":
+        return error
+    extra = _EXTRAS.get(package)
+    name = package if extra is None else f"'presum[{extra}]'"
+    return ImportError(f"{what} needs {package}: pip install {name}", name=error.name)

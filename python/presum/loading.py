@@ -1,22 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""presum.load: a run log as pandas frames."""
+"""presum.load: a run log as pandas frames, or as NumPy columns where there is no pandas."""
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from presum import _core
 from presum.errors import UserError
 from presum.findings import Finding
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FILE_NAME = "presum.db"
 MATRIX_WORKERS = 256  # up to which every step keeps its matrix
@@ -37,7 +40,8 @@ class Run:
     """A run log. Frames are read at first use and then kept; ``load`` again for newer steps.
 
     Frames hold numbers and strings only (in large frames as categories), missing values as NaN,
-    rows ascending by segment, module and step. ``columns`` says what each column holds. Every
+    rows ascending by segment, module and step. ``columns`` says what each column holds. Without
+    pandas (``presum[frames]``) each is a dict of NumPy arrays by column, strings as objects. Every
     attribute raises UserError where the file cannot be read any more. One thread at a time.
     """
 
@@ -53,8 +57,10 @@ class Run:
         shown = {table: columns for table, _, columns in _core.shown_tables()}
         rows = [(frame, *_as_framed(c)) for frame in _FRAMES for c in shown[frame]]
         rows += [("groups", *c) for c in shown["groups"] if c[0] in _GROUP_KEYS]
-        names = ["frame", "column", "type", "unit", "meaning", "unknown"]
-        return pd.DataFrame([*rows, *_GROUP_COLUMNS], columns=names)
+        names = ("frame", "column", "type", "unit", "meaning", "unknown")
+        columns = zip(*[*rows, *_GROUP_COLUMNS], strict=True)
+        texts = {n: np.array(c, dtype=object) for n, c in zip(names, columns, strict=True)}
+        return _framed(texts)
 
     @cached_property
     def segments(self) -> pd.DataFrame:
@@ -91,7 +97,7 @@ class Run:
     @cached_property
     def checks(self) -> pd.DataFrame:
         """Every check of every model: segment, module, shard, check, state, reason."""
-        return self._frame("checks").rename(columns=_FRAME_NAMES)
+        return self._frame("checks")
 
     @cached_property
     def audits(self) -> pd.DataFrame:
@@ -110,14 +116,15 @@ class Run:
         Raises:
             KeyError: the step is not recorded, or its matrix was not kept.
         """
-        steps = self.steps
-        if segment < 0 and len(steps):
-            segment = int(steps.segment.max())
-        same_model = (steps.segment == segment) & (steps.module == module) & (steps.shard == shard)
-        found = steps.workers[same_model & (steps.step == step)]
+        segments = np.asarray(self.steps["segment"])
+        if segment < 0 and len(segments):
+            segment = int(segments.max())
+        sought = {"segment": segment, "module": module, "shard": shard, "step": step}
+        rows = [np.asarray(self.steps[name]) == value for name, value in sought.items()]
+        found = np.asarray(self.steps["workers"])[np.logical_and.reduce(rows)]
         if not len(found):
             raise KeyError(f"{self.path}: no step {step} of module {module}")
-        workers = int(found.iloc[0])
+        workers = int(found[0])
         pairs = self._read(lambda log: log.cosines(segment, module, shard, step))
         if not len(pairs) and workers > MATRIX_WORKERS:
             raise KeyError(f"{self.path}: step {step} has no cosine matrix (every 50th step has)")
@@ -169,9 +176,23 @@ def _as_user_error(path: Path) -> Iterator[None]:
 
 def _to_frame(columns: Columns, categories: bool) -> pd.DataFrame:
     """Numbers stay in the arrays that they were read into."""
-    return pd.DataFrame(
-        {name: _values(array, texts, categories) for name, array, texts in columns}, copy=False
-    )
+    categories = categories and _pandas() is not None
+    names = (_FRAME_NAMES.get(name, name) for name, _, _ in columns)
+    values = (_values(array, texts, categories) for _, array, texts in columns)
+    return _framed(dict(zip(names, values, strict=True)))
+
+
+def _framed(columns: dict[str, Any]) -> pd.DataFrame:
+    pandas = _pandas()
+    return columns if pandas is None else pandas.DataFrame(columns, copy=False)
+
+
+def _pandas() -> Any:
+    """None where it is not installed."""
+    try:
+        return importlib.import_module("pandas")
+    except ModuleNotFoundError:
+        return None
 
 
 def _values(array: npt.NDArray[Any], texts: list[str] | None, categories: bool) -> Any:
@@ -179,5 +200,5 @@ def _values(array: npt.NDArray[Any], texts: list[str] | None, categories: bool) 
     if texts is None:
         return array
     if categories:
-        return pd.Categorical.from_codes(array, texts)
+        return _pandas().Categorical.from_codes(array, texts)
     return np.array([*texts, np.nan], dtype=object)[array]

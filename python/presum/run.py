@@ -25,6 +25,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
 
+from presum.errors import missing
 from presum.reduce.methods import METHODS
 
 
@@ -91,9 +92,15 @@ def _options(found: argparse.Namespace) -> dict[str, Any]:
 
 def start_from_environment() -> None:
     """With PRESUM=1, when presum is imported."""
-    from presum.frameworks.auto import start
+    _start(_parser(program=False).parse_args(_words_of_environment()))
 
-    start(_options(_parser(program=False).parse_args(_words_of_environment())))
+
+def _start(found: argparse.Namespace, words: Sequence[str] | None = None) -> None:
+    try:
+        from presum.frameworks.auto import start
+    except ModuleNotFoundError as error:
+        _refuse(str(missing("watching a program", error)))
+    start(_options(found), words)
 
 
 def _words_of_environment() -> list[str]:
@@ -110,9 +117,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         _refuse(f"there is no file {found.program}")
     if not found.module and _is_folder_without_main(found.program):
         _refuse(f"there is no __main__.py in {found.program}")
-    from presum.frameworks.auto import start
-
-    start(_options(found), words[: len(words) - len(found.args) - 1])
+    _start(found, words[: len(words) - len(found.args) - 1])
     sys.argv = [found.program, *found.args]
     try:
         _run_module(found.program) if found.module else _run_script(found.program)

@@ -27,7 +27,7 @@ function(quote name text out)
 endfunction()
 
 file(READ ${PAGE}/page.html page)
-fill_in(DYGRAPHS_LICENSE ${PAGE}/dygraphs_license.txt)
+fill_in(DYGRAPHS_LICENSE ${DYGRAPHS}/LICENSE.txt)
 fill_in(DYGRAPHS_CSS ${DYGRAPHS}/dygraph.min.css)
 fill_in(PAGE_CSS ${PAGE}/page.css)
 fill_in(DYGRAPHS_JS ${DYGRAPHS}/dygraph.min.js)

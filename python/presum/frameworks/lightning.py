@@ -7,7 +7,6 @@ import importlib
 import sys
 from typing import Any
 
-from presum.errors import UserError
 from presum.frameworks.callbacks import TrainingWatcher
 from presum.monitor import Monitor
 
@@ -24,7 +23,7 @@ def _bases() -> tuple[type, ...]:
         except ImportError:
             continue
     if not found:
-        raise UserError("presum.LightningCallback needs lightning or pytorch_lightning")
+        raise ModuleNotFoundError("no lightning, no pytorch_lightning", name="lightning")
     return tuple(dict.fromkeys(found))
 
 
