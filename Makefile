@@ -1,65 +1,87 @@
 # SPDX-License-Identifier: Apache-2.0
-# make demo   set up, run the S1 experiment on 8 workers, print its table
+# make demo   set up, run the S1 experiment on 8 workers, write its report
 # make test   set up, build, lint, run every test
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := build
-.PHONY: build test test-deep cuda lint format demo bench clean
+.PHONY: build develop test test-deep test-torch cuda lint format demo bench wheels plan clean
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
 JOBS ?= $(shell nproc)
 # Python tests start up to eight processes each: only a few of them at once.
 PYTEST_JOBS ?= $(shell echo $$(( $(JOBS) < 4 ? $(JOBS) : 4 )))
-TORCH := torch==2.13.0
+TORCH ?= torch==2.13.0
 export CCACHE_BASEDIR := $(CURDIR)
 # One name for the compiler in both builds, or ccache compiles every source twice.
 export CXX
 
-# chromium: the report's tests look at the page in a real browser. libgloo-dev: headers for the
-# LibTorch example.
-SYSTEM_PACKAGES := build-essential cmake ninja-build ccache python3-dev python3-venv \
-  libhwy-dev libsqlite3-dev libcli11-dev nlohmann-json3-dev libfmt-dev \
-  libxxhash-dev libgtest-dev libjs-dygraphs libopenmpi-dev openmpi-bin libgloo-dev \
-  clang-format clang-tidy chromium
+# What presum needs, and the demo; what its tests need beside that.
 PYTHON_PACKAGES := "transformers>=4.56,<6" tokenizers safetensors pandas numpy tqdm \
-  accelerate lightning trl datasets pytest pytest-timeout pytest-xdist psutil ruff mypy nanobind scikit-build-core
+  nanobind scikit-build-core
+TEST_PACKAGES := accelerate lightning trl datasets pytest pytest-timeout pytest-xdist psutil \
+  check-jsonschema==0.39.0 ruff==0.17.6 mypy==2.4.1
 
-PYTHON_SOURCES := python bench tests
+PYTHON_SOURCES := python bench tests tools wheels
 CPP_SOURCES = $(shell git ls-files --cached --others --exclude-standard '*.cc' '*.h' '*.cu')
 
-# ---- setting up
+# ---- setting up: $(call system,demo) installs what tools/system_packages says
 
-build/.system: Makefile
-	@mkdir -p build
-	@missing=""; for p in $(SYSTEM_PACKAGES); do \
-	  dpkg-query -W -f='$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || missing="$$missing $$p"; done; \
-	if [ -n "$$missing" ]; then \
-	  echo "== installing Debian packages:$$missing"; \
-	  sudo=""; if [ "$$(id -u)" != 0 ]; then sudo="sudo"; fi; \
-	  $$sudo apt-get update -qq; \
-	  DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -y -qq --no-install-recommends $$missing >build/apt.log \
-	    || { cat build/apt.log; exit 1; }; fi
-	@touch $@
+define system
+@mkdir -p build
+@missing="$$(tools/system_packages $(PYTHON) $(1) | xargs)"; \
+if [ -n "$$missing" ]; then \
+  sudo=""; \
+  if [ "$$(id -u)" != 0 ]; then sudo="$$(command -v sudo || true)"; fi; \
+  if ! command -v apt-get >/dev/null || { [ "$$(id -u)" != 0 ] && [ -z "$$sudo" ]; }; then \
+    echo "presum: this needs $$missing (names of Debian's packages), and root to install them:" \
+      "docs/install.md says how to do without"; exit 2; fi; \
+  echo "== installing Debian packages: $$missing"; \
+  $$sudo apt-get update -qq; \
+  DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -y -qq --no-install-recommends $$missing \
+    >build/apt.log || { cat build/apt.log; exit 1; }; fi
+@touch $@
+endef
+
+build/.system: tools/system_packages
+	$(call system,demo)
+
+build/.system-test: tools/system_packages
+	$(call system,test)
 
 build/.venv: build/.system Makefile
 	@if [ ! -x $(BIN)/python ]; then echo "== creating $(VENV)"; $(PYTHON) -m venv $(VENV); fi
-	@echo "== installing Python packages into $(VENV) (torch is large)"
-	@$(BIN)/pip install -q --disable-pip-version-check $(TORCH)
-	@$(BIN)/pip install -q --disable-pip-version-check $(PYTHON_PACKAGES)
+	@echo "== installing into $(VENV): $(TORCH) $(PYTHON_PACKAGES)"
+	@$(PIP) install -q $(TORCH)
+	@$(PIP) install -q $(PYTHON_PACKAGES)
 	@touch $@
+
+build/.venv-test: build/.venv build/.system-test
+	@echo "== installing into $(VENV): $(TEST_PACKAGES)"
+	@$(PIP) install -q $(TEST_PACKAGES)
+	@touch $@
+
+plan:
+	@missing="$$(tools/system_packages $(PYTHON) demo | xargs)"; \
+	echo "== presum: Debian packages: $${missing:-all there};" \
+	  "Python packages into $(VENV): $$([ -f build/.venv ] && echo all there || echo $(TORCH) $(PYTHON_PACKAGES));" \
+	  "then it is built, and trains 8 small workers here"
 
 # ---- building
 
+# Warnings are errors for who works on presum: who has the tools of its tests.
+WERROR = $(if $(wildcard build/.venv-test),ON,OFF)
 build: build/.venv
 	@echo "== building presum into $(VENV)"
-	@$(BIN)/pip install -q --disable-pip-version-check --no-build-isolation --no-deps -e . \
-	  || { echo "build failed: see above"; exit 1; }
+	@$(PIP) install -v --no-build-isolation --no-deps -e . \
+	  -C cmake.define.PRESUM_WERROR=$(WERROR) 2>&1 | tools/progress build/pip.log \
+	  || { tail -n 60 build/pip.log; exit 1; }
 	@echo "presum $$($(BIN)/presum --version | cut -d' ' -f2) is in $(BIN)/presum"
 
 build/cuda/build.ninja: build/.venv
-build/%/build.ninja: build/.system CMakePresets.json
+build/%/build.ninja: build/.system-test CMakePresets.json
 	@cmake --preset $* >build/$*.log || { cat build/$*.log; exit 1; }
 
 cpp-%: build/%/build.ninja
@@ -68,18 +90,26 @@ cpp-%: build/%/build.ninja
 
 # ---- testing
 
-test: build cpp-release lint
+develop: build/.venv-test
+	@$(MAKE) --no-print-directory build
+
+test: develop cpp-release lint
 	@echo "== C++ tests"
 	@ctest --preset release -j $(JOBS)
 	@echo "== Python tests"
 	@$(BIN)/python -m pytest -m "not deep" -n $(PYTEST_JOBS) --dist loadfile
 
-test-deep: build cpp-release cpp-asan-ubsan cpp-tsan
+test-deep: develop cpp-release cpp-asan-ubsan cpp-tsan
 	@PRESUM_DEEP=1 build/release/src/step/step_test --gtest_filter='Machine.*' --gtest_brief=1
 	@ctest --preset asan-ubsan -j $(JOBS)
 	@ctest --preset tsan -j $(JOBS)
 	@$(BIN)/python -m pytest -m deep
 	@if command -v nvcc >/dev/null; then $(MAKE) cuda; else echo "no nvcc: CUDA kernels not built"; fi
+
+# The same on several releases of torch, on $(PYTHON): TORCHES="2.8.0 newest".
+TORCHES ?=
+test-torch: build/.system-test
+	@$(PYTHON) tools/test_torch.py $(TORCHES)
 
 # Needs nvcc, and no GPU: what needs one is skipped.
 cuda: build/cuda/build.ninja
@@ -88,28 +118,42 @@ cuda: build/cuda/build.ninja
 	@ctest --preset cuda -j $(JOBS) -R '^observe.*(Cuda|Gpu)'
 	@PYTHONPATH=build/cuda/python/bindings $(BIN)/python -c 'import _core; assert _core.has_cuda'
 
-lint: build/.venv build/release/build.ninja
+lint: build/.venv-test build/release/build.ninja
 	@echo "== lint"
 	@clang-format --dry-run --Werror $(CPP_SOURCES)
 	@$(BIN)/ruff check $(PYTHON_SOURCES)
 	@$(BIN)/ruff format --check $(PYTHON_SOURCES)
 	@$(BIN)/mypy
+	@$(BIN)/check-jsonschema -q --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	@git ls-files --cached --others --exclude-standard 'src/*.cc' ':!src/*_test.cc' \
 	  | xargs -P $(JOBS) -n 4 clang-tidy --quiet -p build/release 2>build/tidy.log \
 	  || { cat build/tidy.log; exit 1; }
 
-format: build/.venv
+format: build/.venv-test
 	@clang-format -i $(CPP_SOURCES)
 	@$(BIN)/ruff check -q --fix $(PYTHON_SOURCES)
 	@$(BIN)/ruff format -q $(PYTHON_SOURCES)
 
 # ---- using
 
-demo: build
+demo: plan build
 	@$(BIN)/presum s1 --out demo
 	@$(BIN)/presum report demo/*-S1-* -o demo/report.html
 
-bench: build cpp-release
+# The source distribution, wheels and the command for x86-64 Linux, in dist, and what comes of each
+# where nothing else is installed. WHEEL_CHECKS=skip builds them only.
+WHEEL_TOOLS := ziglang==0.17.1 cmake==4.4.5 ninja==1.13.2 auditwheel==6.8.2 build==1.6.1 \
+  scikit-build-core==1.1.2 nanobind==3.1.0
+build/wheels/tools: Makefile
+	@echo "== installing into $@: $(WHEEL_TOOLS)"
+	@rm -rf $@ && $(PYTHON) -m venv $@
+	@$@/bin/python -m pip install -q --disable-pip-version-check $(WHEEL_TOOLS)
+
+wheels: build/wheels/tools
+	@PATH="$(CURDIR)/build/wheels/tools/bin:$$PATH" build/wheels/tools/bin/python wheels/build.py
+	@[ "$(WHEEL_CHECKS)" = skip ] || build/wheels/tools/bin/python wheels/check.py
+
+bench: develop cpp-release
 	@build/release/bench/kernel_bench
 	@build/release/bench/reduce_bench
 	@build/release/bench/audit_bench
@@ -118,4 +162,4 @@ bench: build cpp-release
 	@for way in ddp hook fsdp2 by-hand; do $(BIN)/python bench/overhead_bench.py --way $$way; done
 
 clean:
-	rm -rf build demo $(VENV)
+	rm -rf build demo dist $(VENV)

@@ -28,7 +28,7 @@ endfunction()
 
 presum_library(presum FILE presum
   ROOMS base records observe reduce packet step metrics detect diagnose runlog judge aggregate
-  PRIVATE hwy::hwy fmt::fmt SQLite::SQLite3 Threads::Threads)
+  PRIVATE hwy::hwy fmt::fmt SQLite3::SQLite3 Threads::Threads)
 if(TARGET presum_mpi)
   presum_library(mpi FILE presum_mpi ROOMS mpi PUBLIC presum_lib_presum MPI::MPI_CXX)
 endif()
@@ -51,4 +51,5 @@ write_basic_package_version_file(
   ${PROJECT_BINARY_DIR}/presumConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES
   ${PROJECT_BINARY_DIR}/presumConfig.cmake ${PROJECT_BINARY_DIR}/presumConfigVersion.cmake
+  ${PROJECT_SOURCE_DIR}/cmake/Findhwy.cmake
   DESTINATION ${package})

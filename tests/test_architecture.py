@@ -22,7 +22,7 @@ import torch
 import presum
 
 ROOT = Path(__file__).parents[1]
-SOURCES = ("src", "include", "python", "tests", "bench", "cmake", "examples")
+SOURCES = ("src", "include", "python", "tests", "bench", "cmake", "examples", "tools", "wheels")
 MAPS = ("ARCHITECTURE.md", "CONTRIBUTING.md")
 LICENCE = "SPDX-License-Identifier: Apache-2.0"
 COMMENT = {".h": "//", ".cc": "//", ".cu": "//", ".py": "#", ".pyi": "#", ".cmake": "#"}

@@ -20,9 +20,12 @@ CONSUMERS = Path(__file__).parent / "consumers"
 VERSION = (ROOT / "VERSION").read_text().strip()
 # As the release build, so that a compiler's cache has it.
 RELEASE = ["-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", "-DPRESUM_WERROR=ON"]
-PACK = (
-    "import sys; from scikit_build_core.build import build_sdist; print(build_sdist(sys.argv[1]))"
-)
+PACK = """
+import os, sys
+from scikit_build_core.build import build_sdist
+os.chdir(sys.argv[1])
+print(build_sdist(sys.argv[2]))
+"""
 
 
 def cmake(*arguments: object) -> Ended:
@@ -103,7 +106,7 @@ def test_a_missing_library_is_one_line(
 def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Unpacked."""
     folder = tmp_path_factory.mktemp("sdist")
-    done = run_command([sys.executable, "-c", PACK, folder], cwd=ROOT)
+    done = run_command([sys.executable, "-c", PACK, ROOT, folder])
     assert done.returncode == 0, done.stderr
     archive = folder / done.stdout.split()[-1]
     with tarfile.open(archive) as packed:

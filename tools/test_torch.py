@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the tests that touch torch on several releases of it, each in an environment of its own.
+
+tools/test_torch.py [TORCH...]: releases such as 2.8.0, or "newest" (default 2.8.0 2.13.0 newest),
+on the Python that this runs on. presum comes from a wheel in dist where one fits, else it is built.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+RELEASES = ("2.8.0", "2.13.0", "newest")
+PACKAGES = ("numpy", "pandas", "psutil", "pytest", "pytest-timeout", "pytest-xdist", "tqdm")
+TESTS = (
+    *("tests/test_run.py", "tests/test_ddp_matrix.py", "tests/test_shards.py"),
+    *("tests/test_findings.py", "tests/test_reduction.py", "tests/test_light.py"),
+    *(f"python/tests/{room}" for room in ("steps", "parallel", "torch_events", "reduce")),
+)
+
+
+def main() -> int:
+    """0 where all passed, 1 where one did not."""
+    outcomes = []
+    for release in sys.argv[1:] or RELEASES:
+        began = time.monotonic()
+        said = tried(release)
+        row = f"Python {sys.version_info[0]}.{sys.version_info[1]}, {said}"
+        outcomes.append((said, f"{row} ({time.monotonic() - began:.0f} s)"))
+        print(outcomes[-1][1], flush=True)
+    print("\n".join(["", *(row for _, row in outcomes)]))
+    return 0 if all(": passed" in said for said, _ in outcomes) else 1
+
+
+def tried(release: str) -> str:
+    """What came of it, after the release that was installed."""
+    folder = ROOT / "build" / "torch" / f"{sys.version_info[0]}.{sys.version_info[1]}-{release}"
+    python = folder / "bin" / "python"
+    if not python.exists():
+        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    index = ["--index-url", os.environ["TORCH_INDEX"]] if os.environ.get("TORCH_INDEX") else []
+    wanted = "torch" if release == "newest" else f"torch=={release}"
+    pip = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+    presum = ["--find-links", ROOT / "dist", "--no-index", "--no-deps", "presum"]
+    if subprocess.run([*pip, *index, wanted], check=False).returncode != 0:
+        return f"torch {release}: not tried, it cannot be installed here"
+    subprocess.run([*pip, *PACKAGES], check=True)
+    if subprocess.run([*pip, *presum], capture_output=True, check=False).returncode != 0:
+        subprocess.run([*pip, "--no-deps", ROOT], check=True)
+    code = "import torch; print(torch.__version__)"
+    version = subprocess.run(
+        [python, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
+    tests = [
+        python,
+        "-m",
+        "pytest",
+        "-q",
+        "-m",
+        "not deep",
+        "-n",
+        "2",
+        "--dist",
+        "loadfile",
+        *TESTS,
+    ]
+    passed = subprocess.run(tests, cwd=ROOT, check=False).returncode == 0
+    return f"torch {version.strip()}: {'passed' if passed else 'FAILED'}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the kernels of the installed presum give, as hashes: two builds that print the same give the
+same bits. For one SIMD target, which PRESUM_SIMD chooses. Needs NumPy and presum."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+import presum
+from presum._core import Observer, hash_rows, simd_target
+
+COUNTS = (1, 7, 64, 1023, 4096, 100_003)
+CODES = {"f32": 0, "f64": 1, "bf16": 2, "f16": 3}
+Values = npt.NDArray[np.generic]
+
+
+def main() -> None:
+    for what, count, dtype, found in results():
+        print(what, count, dtype, hashlib.sha256(found).hexdigest()[:16])
+    print("target", simd_target())
+
+
+def results() -> Iterator[tuple[str, int, str, bytes]]:
+    random = np.random.default_rng(7)
+    for count in COUNTS:
+        wide = random.standard_normal((9, count)) * np.exp2(random.integers(-20, 20, (9, count)))
+        wide[0, 0] = 1e-310
+        for dtype in CODES:
+            leaves = [stored(row, dtype) for row in wide]
+            yield "packet", count, dtype, packet(leaves, CODES[dtype])
+            if dtype == "bf16":
+                continue
+            for method in ("exact", "fixed32", "fixed64", "binned"):
+                if method == "exact" or dtype != "f64":
+                    found = presum.reduce.sum(leaves, method=method, mean=True)
+                    yield method, count, dtype, found.tobytes()
+        rows = random.integers(0, 3, (4, count))
+        hashes = hash_rows(rows.ctypes.data, 4, count, 8, 0, 8)
+        yield "rows", count, "i64", np.array(hashes, np.uint64).tobytes()
+
+
+def stored(row: npt.NDArray[np.float64], dtype: str) -> Values:
+    with np.errstate(over="ignore"):
+        if dtype == "bf16":  # the upper half of an fp32 word
+            return (row.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+        names = {"f32": np.float32, "f64": np.float64, "f16": np.float16}
+        return row.astype(names[dtype])
+
+
+def packet(leaves: list[Values], code: int) -> bytes:
+    """Of a step whose gradients these are: norms, largest elements, sketch and fingerprints."""
+    one = Observer(
+        module=0,
+        replica=0,
+        shard=0,
+        rank=0,
+        replicas=1,
+        sketch_size=256,
+        host="host",
+        facts=[],
+        parameters=[(f"p{i}", leaf.size, "") for i, leaf in enumerate(leaves)],
+        buffers=[],
+    )
+    one.begin_step(0)
+    for i, leaf in enumerate(leaves):
+        one.gradient(i, leaf.ctypes.data, leaf.size, code)
+    return one.end_step(0, 1, 0, 1.0, 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Builds the source distribution, the wheels and the native command for x86-64 Linux.
+
+For ``make wheels``, in an environment that has ziglang, cmake, ninja, auditwheel and build. Needs
+apt-get with Debian's sources, make, a C compiler and tclsh, for SQLite's source.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import importlib.util
+import os
+import shutil
+import sys
+import tarfile
+import time
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import libraries
+import pythons
+from libraries import WheelError, run
+
+ROOT = Path(__file__).parents[1]
+WORK = ROOT / "build" / "wheels"
+PLATFORM = "manylinux_2_28_x86_64"
+BUILT_FOR = ("3.10", "3.11", "3.12")  # that of 3.12 is for later ones as well
+BUILD_PACKAGES = ("scikit-build-core>=0.10", "nanobind>=2.4")
+WHEEL_BYTES_MAX = 5_000_000
+
+
+def main() -> int:
+    """0 where all that can be built here is in the folder, else 2."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=ROOT / "dist", help="(default dist)")
+    out = parser.parse_args().out.resolve()
+    try:
+        version = checked_version()
+        shutil.rmtree(out, ignore_errors=True)
+        build_all(version, out)
+    except WheelError as error:
+        print(f"wheels: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def checked_version() -> str:
+    """That of the file VERSION. Raises WheelError where the tree holds anything that is not
+    committed, or where its commit is tagged with another version."""
+    version = (ROOT / "VERSION").read_text(encoding="utf-8").strip()
+    changed = run("git", "status", "--porcelain", cwd=ROOT).splitlines()
+    if changed:
+        raise WheelError(
+            f"the tree is not as committed ({len(changed)} files, {changed[0].strip()})"
+        )
+    tags = run("git", "tag", "--points-at", "HEAD", "--list", "v[0-9]*", cwd=ROOT).split()
+    if tags and f"v{version}" not in tags:
+        raise WheelError(f"the commit is tagged {', '.join(tags)}, and VERSION says {version}")
+    return version
+
+
+@contextmanager
+def phase(what: str) -> Iterator[None]:
+    print(f"== {what}", end=" ", flush=True)
+    began = time.monotonic()
+    yield
+    print(f"({time.monotonic() - began:.0f} s)", flush=True)
+
+
+def build_all(version: str, out: Path) -> None:
+    """Everything, into a folder."""
+    libraries.found_tools(("git", "apt-get", "make", "cc", "tclsh", "cmake", "ninja"))
+    prefix, wrappers = WORK / "libraries", WORK / "bin"
+    zig = Path(importlib.util.find_spec("ziglang").origin).parent / "zig"  # type: ignore[union-attr, arg-type]
+    libraries.write_wrappers(zig, wrappers)
+    with phase("sources of the libraries inside"):
+        libraries.fetch(WORK / "sources")
+    with phase("libraries"):
+        _build_libraries(zig, wrappers, prefix)
+    with phase("source distribution"):
+        source = _sdist(version, out)
+    with phase("command"):
+        _build_command(version, source, wrappers, prefix, out)
+    for python in BUILT_FOR:
+        interpreter = pythons.find(python)
+        if interpreter is None:
+            print(f"== wheel for {python}: not built, there is no Python {python} here")
+            continue
+        with phase(f"wheel for {python}"):
+            _build_wheel(interpreter, python, source, wrappers, prefix)
+    for built in sorted((WORK / "built").glob("*.whl")):
+        _repair(built, version, out)
+    for path in sorted(out.iterdir()):
+        print(f"   {path.name}  {path.stat().st_size / 1e6:.2f} MB")
+
+
+def _build_libraries(zig: Path, wrappers: Path, prefix: Path) -> None:
+    parts = [libraries.HERE / name for name in ("libraries.py", "sources.json", "zig.cmake")]
+    state = "\n".join([run(zig, "version"), *(p.read_text(encoding="utf-8") for p in parts)])
+    stamp = prefix / "built-from"
+    if stamp.is_file() and stamp.read_text(encoding="utf-8") == state:
+        return
+    shutil.rmtree(WORK / "work", ignore_errors=True)
+    libraries.build(WORK / "sources", wrappers, WORK / "work", prefix)
+    lib = zig.parent / "lib"
+    nanobind = importlib.metadata.files("nanobind") or []
+    licence = next(path for path in nanobind if path.name == "LICENSE" and "dist-info" in str(path))
+    inside = [
+        ("libcxx", lib / "libcxx" / "LICENSE.TXT"),
+        ("libcxxabi", lib / "libcxxabi" / "LICENSE.TXT"),
+        ("libunwind", lib / "libunwind" / "LICENSE.TXT"),
+        ("zig", zig.parent / "LICENSE"),
+        ("nanobind", Path(str(licence.locate()))),
+        ("dygraphs", ROOT / "src" / "report" / "dygraphs" / "LICENSE.txt"),
+    ]
+    libraries.copy_licences(inside, prefix / "licences")
+    stamp.write_text(state, encoding="utf-8")
+
+
+def _sdist(version: str, out: Path) -> Path:
+    """Its folder, unpacked."""
+    run(sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", out, ROOT)
+    archive = out / f"presum-{version}.tar.gz"
+    if not archive.is_file():
+        raise WheelError(f"the source distribution is not presum-{version}.tar.gz")
+    shutil.rmtree(WORK / "source", ignore_errors=True)
+    with tarfile.open(archive) as packed:
+        packed.extractall(WORK / "source", filter="data")
+    return WORK / "source" / f"presum-{version}"
+
+
+def _build_command(version: str, source: Path, wrappers: Path, prefix: Path, out: Path) -> None:
+    folder = WORK / "command"
+    options = (
+        "-G",
+        "Ninja",
+        "-DCMAKE_BUILD_TYPE=Release",
+        "-DPRESUM_TESTS=OFF",
+        "-DPRESUM_MPI=OFF",
+    )
+    run("cmake", "-S", source, "-B", folder, *options, *libraries.toolchain(wrappers, prefix))
+    run("cmake", "--build", folder, "--target", "presum")
+    shutil.copy(folder / "src" / "cli" / "presum", out / f"presum-{version}-x86_64-linux")
+
+
+def _build_wheel(
+    interpreter: Path, python: str, source: Path, wrappers: Path, prefix: Path
+) -> None:
+    environment = WORK / f"build-{python}"
+    own = environment / "bin" / "python"
+    if not own.exists():
+        run(interpreter, "-m", "venv", environment)
+        run(own, "-m", "pip", "install", "-q", *BUILD_PACKAGES)
+    defines = [*libraries.toolchain(wrappers, prefix), f"-DPRESUM_LICENCES={prefix / 'licences'}"]
+    settings = [f"--config-settings=cmake.args={';'.join(defines)}"]
+    settings += [f"--config-settings=build-dir={WORK / f'wheel-{python}'}"]
+    run(
+        *(own, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation"),
+        *(*settings, "-w", WORK / "built", source),
+        PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    )
+
+
+def _repair(wheel: Path, version: str, out: Path) -> None:
+    """Its platform's tag, once nothing in it needs more than that promises."""
+    run("auditwheel", "repair", "--plat", PLATFORM, "--only-plat", "-w", out, wheel)
+    (repaired,) = out.glob("-".join([*wheel.name.split("-")[:4], "*.whl"]))
+    with zipfile.ZipFile(repaired) as packed:
+        inside = packed.namelist()
+        text = packed.read(f"presum-{version}.dist-info/METADATA").decode()
+    if f"\nVersion: {version}\n" not in text:
+        raise WheelError(f"{repaired.name} is not of version {version}")
+    if any(".libs/" in name for name in inside):
+        raise WheelError(f"{repaired.name} holds a library that was linked dynamically")
+    if repaired.stat().st_size > WHEEL_BYTES_MAX:
+        raise WheelError(f"{repaired.name} has more than {WHEEL_BYTES_MAX:,} bytes")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

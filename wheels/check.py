@@ -1,0 +1,321 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What comes of the wheels in dist where nothing else is installed.
+
+Each in a new environment of its Python; in roots of Debian that hold no compiler, no header and no
+library that presum is built with (needs root and debootstrap); with torch a training of two ranks;
+and its kernels beside those of the build in .venv. What cannot be tried here is said to be "not
+tried", and is not passed. Ends with 1 where something failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pythons
+from libraries import HERE, WheelError, run
+
+ROOT = HERE.parent
+WORK = ROOT / "build" / "wheels"
+TORCH = "torch==2.13.0"
+FLOOR = (2, 28)
+SYSTEM = {
+    "libc.so.6",
+    "libm.so.6",
+    "libpthread.so.0",
+    "libdl.so.2",
+    "ld-linux-x86-64.so.2",
+    "librt.so.1",
+}
+ROOTS = {"bookworm": "3.11", "trixie": "3.13", "bullseye": ""}  # with their Pythons
+USES = (
+    ("--help",),
+    ("summary", "RUN"),
+    ("findings", "RUN"),
+    ("check", "RUN"),
+    ("compare", "RUN", "RUN"),
+    ("report", "RUN", "-o", "page.html"),
+)
+LOAD = "import presum; run = presum.load('RUN'); print(len(run.steps['step']), len(run.findings))"
+
+
+class Outcomes:
+    """What was tried, one line each."""
+
+    def __init__(self) -> None:
+        self.failed = False
+
+    @contextmanager
+    def of(self, what: str) -> Iterator[Callable[[str], None]]:
+        """Prints how it ended; the body may say more, or raise WheelError."""
+        said: list[str] = []
+        began = time.monotonic()
+        try:
+            yield said.append
+            ended = "passed"
+        except NotTriedError as why:
+            ended = f"not tried: {why}"
+        except WheelError as error:
+            self.failed = True
+            ended = f"FAILED: {error}"
+        took = f"{time.monotonic() - began:.0f} s"
+        print(f"{what:44} {'; '.join([ended, *said])} ({took})", flush=True)
+
+
+class NotTriedError(Exception):
+    """Why something cannot be tried on this machine."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--dist", type=Path, default=ROOT / "dist")
+    dist = parser.parse_args().dist.resolve()
+    outcomes = Outcomes()
+    with tempfile.TemporaryDirectory() as scratch:
+        recorded = Path(scratch) / "RUN"
+        run(_own_python(), HERE / "recorded.py", recorded)
+        for wheel in sorted(dist.glob("*.whl")):
+            with outcomes.of(wheel.name) as say:
+                say(f"{wheel.stat().st_size / 1e6:.2f} MB")
+                _look_inside(wheel, say)
+        with outcomes.of("command") as say:
+            _look_at(_command(dist), say)
+        for version in pythons.TRIED:
+            with outcomes.of(f"Python {version}") as say:
+                _in_environment(version, dist, recorded, say)
+        for suite, version in ROOTS.items():
+            with outcomes.of(f"bare {suite}" + (f", Python {version}" if version else ", command")):
+                _in_root(suite, version, dist, recorded)
+        with outcomes.of(f"bare bookworm, {TORCH}, two ranks") as say:
+            _training_in_root("bookworm", "3.11", dist, say)
+        with outcomes.of("bits of the build in .venv") as say:
+            _bits(dist, say)
+        with outcomes.of("time of kernels over the build in .venv") as say:
+            _ratio(dist, say)
+    return int(outcomes.failed)
+
+
+# ---- what a file holds
+
+
+def _look_inside(wheel: Path, say: Callable[[str], None]) -> None:
+    with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(wheel) as packed:
+        packed.extractall(folder)
+        licences = [*Path(folder).glob("*.dist-info/licenses/**/*")]
+        names = {path.stem.lower() for path in licences}
+        wanted = {"license", "highway", "fmtlib", "sqlite3", "xxhash", "cli11", "nlohmann-json3"}
+        wanted |= {"libcxx", "libcxxabi", "libunwind", "nanobind", "dygraphs"}
+        if not wanted <= names:
+            raise WheelError(f"no licence of {sorted(wanted - names)}")
+        say(f"{len(wanted)} licences")
+        (core,) = Path(folder).glob("presum/_core*.so")
+        _look_at(core, say)
+
+
+def _look_at(program: Path, say: Callable[[str], None]) -> None:
+    from elftools.elf.elffile import ELFFile
+
+    with program.open("rb") as file:
+        elf = ELFFile(file)
+        needed = {tag.needed for tag in elf.get_section_by_name(".dynamic").iter_tags("DT_NEEDED")}
+        versions = elf.get_section_by_name(".gnu.version_r")
+        names = {aux.name for _, found in versions.iter_versions() for aux in found}
+    if not needed <= SYSTEM:
+        raise WheelError(f"{program.name} is linked to {sorted(needed - SYSTEM)}")
+    floors = [
+        tuple(map(int, n.removeprefix("GLIBC_").split("."))) for n in names if n[:5] == "GLIBC"
+    ]
+    if max(floors) > FLOOR:
+        raise WheelError(f"{program.name} needs glibc {max(floors)}")
+    say(
+        f"linked to {', '.join(sorted(needed))}; "
+        f"symbols up to GLIBC {'.'.join(map(str, max(floors)))}"
+    )
+
+
+def _command(dist: Path) -> Path:
+    (program,) = dist.glob("presum-*-x86_64-linux")
+    return program
+
+
+# ---- environments
+
+
+def _in_environment(version: str, dist: Path, recorded: Path, say: Callable[[str], None]) -> None:
+    interpreter = pythons.find(version)
+    if interpreter is None:
+        raise NotTriedError(f"there is no Python {version} here")
+    folder = WORK / "environments" / version
+    shutil.rmtree(folder, ignore_errors=True)
+    run(interpreter, "-m", "venv", folder)
+    began = time.monotonic()
+    python = folder / "bin" / "python"
+    run(python, "-m", "pip", "install", "-q", "--only-binary=:all:", "--find-links", dist, "presum")
+    say(f"installed in {time.monotonic() - began:.0f} s")
+    with _beside(recorded) as work:
+        _use([folder / "bin" / "presum"], work)
+        run(python, "-c", LOAD, cwd=work)
+        code = (
+            "from importlib.util import find_spec as f; assert not f('torch') and not f('pandas')"
+        )
+        run(python, "-c", code)
+
+
+@contextmanager
+def _beside(recorded: Path) -> Iterator[Path]:
+    """A folder that has the run in it."""
+    with tempfile.TemporaryDirectory() as work:
+        shutil.copytree(recorded, Path(work) / "RUN")
+        yield Path(work)
+
+
+def _use(command: list[object], work: Path) -> None:
+    for words in USES:
+        _expect([*command, *words], work)
+
+
+def _expect(command: list[object], work: Path) -> None:
+    """0, or 1 as of a run with findings."""
+    script = 'code=0; "$@" >/dev/null || code=$?; [ $code -le 1 ]'
+    run("sh", "-c", script, "sh", *command, cwd=work)
+
+
+# ---- roots of Debian
+
+
+def _root(suite: str, version: str) -> Path:
+    if os.geteuid() != 0:
+        raise NotTriedError("it takes root")
+    if shutil.which("debootstrap") is None:
+        raise NotTriedError("debootstrap is not installed")
+    root = WORK / "roots" / suite
+    if not (root / "etc" / "debian_version").is_file():
+        shutil.rmtree(root, ignore_errors=True)
+        root.parent.mkdir(parents=True, exist_ok=True)
+        include = ["--include=python3,python3-venv"] if version else []
+        run("debootstrap", "--variant=minbase", *include, suite, root, _archive())
+    for unwanted in ("usr/bin/cc", "usr/bin/c++", "usr/include/stdio.h"):
+        if (root / unwanted).exists():
+            raise WheelError(f"{root} holds {unwanted}")
+    return root
+
+
+def _archive() -> str:
+    """That of Debian which this machine's packages come from."""
+    texts = [p.read_text() for p in Path("/etc/apt").glob("sources.list*") if p.is_file()]
+    texts += [p.read_text() for p in Path("/etc/apt/sources.list.d").glob("*")]
+    found = re.findall(r"(?:^URIs:|^deb)\s+(\S+/debian/?)(?:\s|$)", "\n".join(texts), re.MULTILINE)
+    if not found:
+        raise NotTriedError("this machine's packages come from no archive of Debian")
+    return str(found[0])
+
+
+def _in_root(suite: str, version: str, dist: Path, recorded: Path) -> None:
+    root = _root(suite, version)
+    work = root / "tried"
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir()
+    shutil.copytree(recorded, work / "RUN")
+    shutil.copy(_command(dist), work / "presum")
+    inside = ["chroot", root, "env", "-C", "/tried", "PATH=/usr/bin:/bin"]
+    if not version:
+        _use([*inside, "./presum"], work)
+        return
+    python = _install_inside(root, version, dist, [])
+    _use([*inside, "/env/bin/presum"], work)
+    run(*inside, python, "-c", LOAD)
+
+
+def _install_inside(root: Path, version: str, dist: Path, more: list[str]) -> str:
+    """Its Python, once presum, NumPy and more are installed there without a network."""
+    house = root / "wheelhouse"
+    shutil.rmtree(house, ignore_errors=True)
+    shutil.rmtree(root / "env", ignore_errors=True)
+    only = [
+        "--only-binary=:all:",
+        "--python-version",
+        version,
+        "--platform",
+        "manylinux_2_28_x86_64",
+    ]
+    only += ["--platform", "manylinux_2_17_x86_64", "--platform", "manylinux2014_x86_64"]
+    own = pythons.find(version)
+    if more and own is None:
+        raise NotTriedError(f"there is no Python {version} here to download for")
+    fetch = [own, "-m", "pip", "download", "-q", "-d", house, "--find-links", dist]
+    if more:
+        run(*fetch, "presum", *more)
+    else:
+        run(sys.executable, *fetch[1:], *only, "presum")
+    run("chroot", root, "python3", "-m", "venv", "/env")
+    pip = ["chroot", root, "/env/bin/python", "-m", "pip", "install", "-q", "--no-index"]
+    run(*pip, "--find-links", "/wheelhouse", "presum", *more)
+    return "/env/bin/python"
+
+
+def _training_in_root(suite: str, version: str, dist: Path, say: Callable[[str], None]) -> None:
+    root = _root(suite, version)
+    began = time.monotonic()
+    python = _install_inside(root, version, dist, [TORCH])
+    say(f"installed in {time.monotonic() - began:.0f} s")
+    shutil.copy(HERE / "first_finding.py", root / "tried")
+    run("mount", "-t", "proc", "proc", root / "proc")
+    try:
+        inside = ["chroot", root, "env", "-C", "/tried", "PATH=/usr/bin:/bin", "OMP_NUM_THREADS=1"]
+        launch = [python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+        said = run(*inside, *launch, "first_finding.py", "/tried/trained")
+    finally:
+        run("umount", root / "proc")
+    found = re.search(r"first finding after ([\d.]+) s", said)
+    if found is None:
+        raise WheelError(f"no finding:\n{said[-2000:]}")
+    say(f"first finding {found[1]} s after the program's first line")
+
+
+# ---- beside the build of GCC
+
+
+def _own_python() -> Path:
+    python = ROOT / ".venv" / "bin" / "python"
+    if not python.exists():
+        raise WheelError("make build comes first: there is no .venv")
+    return python
+
+
+def _installed_beside(dist: Path) -> Path:
+    """The Python of an environment with the wheel, of .venv's version."""
+    version = run(_own_python(), "-c", "import sys; print(*sys.version_info[:2], sep='.')").strip()
+    python = WORK / "environments" / version / "bin" / "python"
+    if not python.exists():
+        raise NotTriedError(f"the wheel was not installed for Python {version}")
+    return python
+
+
+def _bits(dist: Path, say: Callable[[str], None]) -> None:
+    wheels, own = _installed_beside(dist), _own_python()
+    listed = "from presum._core import simd_targets; print(*simd_targets()[0])"
+    targets = run(own, "-c", listed).split()
+    for target in targets:
+        found, expected = (run(p, HERE / "bits.py", PRESUM_SIMD=target) for p in (wheels, own))
+        if found != expected:
+            raise WheelError(f"on {target}:\n{found}\nand not\n{expected}")
+    say(f"{len(expected.splitlines()) - 1} results on each of {', '.join(targets)}")
+
+
+def _ratio(dist: Path, say: Callable[[str], None]) -> None:
+    where = "import presum._core as c; print(c.__file__)"
+    cores = [run(p, "-c", where).strip() for p in (_installed_beside(dist), _own_python())]
+    say("\n" + run(_own_python(), HERE / "kernel_ratio.py", *cores).rstrip())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

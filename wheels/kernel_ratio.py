@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Time of a wheel's kernels over that of another build, both in one process, in turn.
+
+kernel_ratio.py WHEELS_CORE OTHERS_CORE: two extension modules. A line a kernel: the median ratio
+and its 95 % interval (bootstrap over pairs). Ends with 1 where one's upper bound is above 1.10.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import time
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+LIMIT = 1.10
+PAIRS = 101
+ELEMENTS = 1 << 18  # of a leaf: fits a core's own cache with what is read beside it
+LEAVES = 8
+CODES = {"float32": 0, "float64": 1, "bfloat16": 2, "float16": 3}
+Kernel = Callable[[Any], object]
+
+
+def main() -> int:
+    modules = [loaded(path) for path in sys.argv[1:3]]
+    slow = False
+    for name, kernel in kernels().items():
+        low, middle, high = interval(ratios(kernel, *modules))
+        slow = slow or high > LIMIT
+        print(f"{name:24} {middle:.3f} [{low:.3f}, {high:.3f}]{'  above 1.10' * (high > LIMIT)}")
+    return int(slow)
+
+
+def loaded(path: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("_core", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def kernels() -> dict[str, Kernel]:
+    random = np.random.default_rng(3)
+    found: dict[str, Kernel] = {}
+    for dtype in ("float32", "float64", "float16", "bfloat16"):
+        found[f"gradient {dtype}"] = gradient(
+            stored(random.standard_normal(ELEMENTS), dtype), dtype
+        )
+    leaves = [random.standard_normal(ELEMENTS).astype(np.float32) for _ in range(LEAVES)]
+    out = np.empty_like(leaves[0])
+    places = [leaf.ctypes.data for leaf in leaves]
+    shared = (places, CODES["float32"], ELEMENTS, LEAVES)
+    found["exact sum"] = lambda core: core.reduce_exact(*shared, out.ctypes.data, 0)
+    found["fixed32 sum"] = lambda core: core.reduce_fixed(*shared, 32, out.ctypes.data)
+    found["fixed64 sum"] = lambda core: core.reduce_fixed(*shared, 64, out.ctypes.data)
+    found["binned sum"] = binned(places)
+    rows = random.integers(0, 50_000, (64, ELEMENTS // 64))
+    found["rows of a batch"] = lambda core: core.hash_rows(
+        rows.ctypes.data, 64, ELEMENTS // 64, 8, 0, 8
+    )
+    return found
+
+
+def stored(values: npt.NDArray[np.float64], dtype: str) -> npt.NDArray[Any]:
+    if dtype == "bfloat16":
+        return (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    return values.astype(dtype)
+
+
+def gradient(values: npt.NDArray[Any], dtype: str) -> Kernel:
+    observers: dict[int, Any] = {}
+
+    def run(core: Any) -> None:
+        if id(core) not in observers:
+            observers[id(core)] = core.Observer(
+                module=0, replica=0, shard=0, rank=0, replicas=1, sketch_size=4096, host="host",
+                facts=[], parameters=[("p", values.size, "")], buffers=[],
+            )  # fmt: skip
+        one = observers[id(core)]
+        one.begin_step(0)
+        one.gradient(0, values.ctypes.data, values.size, CODES[dtype])
+        one.end_step(0, 1, 0, 1.0, 0)
+
+    return run
+
+
+def binned(places: list[int]) -> Kernel:
+    top, digits = np.zeros(ELEMENTS, np.uint8), np.zeros((2, ELEMENTS), np.int64)
+
+    def run(core: Any) -> None:
+        for place in places:
+            core.binned_add(
+                *(top.ctypes.data, digits[0].ctypes.data, digits[1].ctypes.data),
+                *(ELEMENTS, place, CODES["float32"]),
+            )
+
+    return run
+
+
+def ratios(kernel: Kernel, one: ModuleType, other: ModuleType) -> npt.NDArray[np.float64]:
+    repeats = max(1, int(2e-3 / max(seconds(kernel, one, 3) / 3, 1e-6)))
+    found = []
+    for pair in range(PAIRS):
+        order = (one, other) if pair % 2 else (other, one)
+        took = {id(core): seconds(kernel, core, repeats) for core in order}
+        found.append(took[id(one)] / took[id(other)])
+    return np.array(found)
+
+
+def seconds(kernel: Kernel, core: ModuleType, repeats: int) -> float:
+    kernel(core)  # its data is in the caches
+    began = time.perf_counter()
+    for _ in range(repeats):
+        kernel(core)
+    return time.perf_counter() - began
+
+
+def interval(values: npt.NDArray[np.float64]) -> tuple[float, float, float]:
+    random = np.random.default_rng(0)
+    medians = np.median(random.choice(values, (2000, len(values))), axis=1)
+    low, high = np.quantile(medians, [0.025, 0.975])
+    return float(low), float(np.median(values)), float(high)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The libraries that a wheel holds: Debian's sources, checked, built as static archives."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).parent
+TARGET = "x86_64-linux-gnu.2.28"
+APT = Path("/etc/apt")
+SQLITE_FLAGS = (
+    *("-O2", "-fPIC", "-fvisibility=hidden", "-DNDEBUG"),
+    *("-DSQLITE_THREADSAFE=1", "-DSQLITE_OMIT_LOAD_EXTENSION", "-DHAVE_USLEEP=1"),
+)
+CMAKE_OPTIONS = {
+    "highway": ("-DBUILD_TESTING=OFF", "-DHWY_ENABLE_EXAMPLES=OFF", "-DHWY_ENABLE_CONTRIB=OFF"),
+    "fmtlib": ("-DFMT_TEST=OFF", "-DFMT_DOC=OFF"),
+    "cli11": ("-DCLI11_BUILD_TESTS=OFF", "-DCLI11_BUILD_EXAMPLES=OFF", "-DCLI11_BUILD_DOCS=OFF"),
+    "nlohmann-json3": ("-DJSON_BuildTests=OFF",),
+}
+
+
+class WheelError(Exception):
+    """One line on why there is no wheel."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A library's release, as Debian has it."""
+
+    package: str
+    file: str
+    licence: str  # a file at its top
+    sha256: str
+
+
+def sources() -> list[Source]:
+    """Those of sources.json."""
+    return [Source(**one) for one in json.loads((HERE / "sources.json").read_text())]
+
+
+def run(*command: object, cwd: Path | None = None, **environment: str) -> str:
+    """What it prints. Raises WheelError with the end of that where it fails."""
+    words = [*map(str, command)]
+    done = subprocess.run(
+        words,
+        cwd=cwd,
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    if done.returncode != 0:
+        raise WheelError(f"{' '.join(words)[:300]} failed:\n{done.stdout[-4000:]}")
+    return done.stdout
+
+
+# ---- sources
+
+
+def fetch(folder: Path) -> None:
+    """Downloads what is not there yet, from the archives that this machine's packages come from.
+
+    Raises:
+        WheelError: an archive has another release by now, or other bytes.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    missing = [one for one in sources() if not (folder / one.file).is_file()]
+    if missing:
+        options = _apt_options(folder / "apt")
+        run("apt-get", *options, "update")
+        names = [one.package for one in missing]
+        run("apt-get", *options, "source", "--download-only", "--tar-only", *names, cwd=folder)
+    for one in sources():
+        path = folder / one.file
+        if not path.is_file():
+            found = sorted(p.name for p in folder.glob(f"{one.package}_*.orig.tar.*"))
+            raise WheelError(f"wheels/sources.json wants {one.file}, the archive has {found}")
+        if hashlib.sha256(path.read_bytes()).hexdigest() != one.sha256:
+            raise WheelError(f"{path} is not the file of wheels/sources.json: another SHA-256")
+
+
+def _apt_options(state: Path) -> list[str]:
+    """Has apt look at sources of packages, without a change to the machine."""
+    parts = state / "parts"
+    for each in (parts, state / "lists" / "partial", state / "cache" / "archives" / "partial"):
+        each.mkdir(parents=True, exist_ok=True)
+    for path in [APT / "sources.list", *(APT / "sources.list.d").glob("*")]:
+        if not path.is_file():
+            continue
+        text = path.read_text(encoding="utf-8")
+        of_packages = re.sub(r"^deb(?=\s)", "deb-src", text, flags=re.MULTILINE)
+        of_packages = re.sub(r"^Types:.*$", "Types: deb-src", of_packages, flags=re.MULTILINE)
+        (parts / path.name).write_text(of_packages, encoding="utf-8")
+    places = {
+        "Dir::Etc::sourcelist": "/dev/null",
+        "Dir::Etc::sourceparts": parts,
+        "Dir::State::lists": state / "lists",
+        "Dir::Cache": state / "cache",
+        "APT::Sandbox::User": "root",
+    }
+    return [word for key, value in places.items() for word in ("-o", f"{key}={value}")]
+
+
+def _unpack(archive: Path, folder: Path) -> Path:
+    """The folder inside."""
+    with tarfile.open(archive) as packed:
+        top = packed.getnames()[0].split("/")[0]
+        packed.extractall(folder, filter="data")
+    return folder / top
+
+
+# ---- the compiler
+
+
+def write_wrappers(zig: Path, folder: Path) -> Path:
+    """Programs that compile, archive and link for the wheels' target."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, verb in (("c", "cc"), ("cxx", "c++"), ("ar", "ar"), ("ranlib", "ranlib")):
+        target = f" -target {TARGET}" if verb.startswith("c") else ""
+        wrapper = folder / f"zig-{name}"
+        wrapper.write_text(f'#!/bin/sh\nexec "{zig}" {verb}{target} "$@"\n', encoding="utf-8")
+        wrapper.chmod(0o755)
+    return folder
+
+
+def toolchain(wrappers: Path, prefix: Path) -> list[str]:
+    """Options of CMake."""
+    return [
+        f"-DCMAKE_TOOLCHAIN_FILE={HERE / 'zig.cmake'}",
+        f"-DZIG_BIN={wrappers}",
+        f"-DLIBRARIES={prefix}",
+    ]
+
+
+# ---- building
+
+
+def build(archives: Path, wrappers: Path, work: Path, prefix: Path) -> None:
+    """Installs all of them under the prefix, with their licences in its folder ``licences``."""
+    licences = prefix / "licences"
+    shutil.rmtree(prefix, ignore_errors=True)
+    licences.mkdir(parents=True)
+    for one in sources():
+        source = _unpack(archives / one.file, work)
+        if one.package == "sqlite3":
+            _build_sqlite(source, wrappers, prefix)
+        elif one.package == "xxhash":
+            shutil.copy(source / "xxhash.h", prefix / "include")
+        else:
+            _build_with_cmake(one.package, source, wrappers, prefix)
+        shutil.copy(source / one.licence, licences / f"{one.package}.txt")
+
+
+def _build_with_cmake(name: str, source: Path, wrappers: Path, prefix: Path) -> None:
+    shared = (
+        *("-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", "-DBUILD_SHARED_LIBS=OFF"),
+        *("-DCMAKE_POSITION_INDEPENDENT_CODE=ON", "-DCMAKE_CXX_VISIBILITY_PRESET=hidden"),
+        *("-DCMAKE_POLICY_VERSION_MINIMUM=3.10", f"-DCMAKE_INSTALL_PREFIX={prefix}"),
+        "-DCMAKE_INSTALL_LIBDIR=lib",
+    )
+    folder = source / "build"
+    options = CMAKE_OPTIONS[name]
+    run("cmake", "-S", source, "-B", folder, *shared, *options, *toolchain(wrappers, prefix))
+    run("cmake", "--build", folder)
+    run("cmake", "--install", folder)
+
+
+def _build_sqlite(source: Path, wrappers: Path, prefix: Path) -> None:
+    run("./configure", cwd=source)
+    run("make", "sqlite3.c", "sqlite3.h", cwd=source)
+    run(wrappers / "zig-c", *SQLITE_FLAGS, "-c", "sqlite3.c", "-o", "sqlite3.o", cwd=source)
+    (prefix / "lib").mkdir(exist_ok=True)
+    run(wrappers / "zig-ar", "rcs", prefix / "lib" / "libsqlite3.a", "sqlite3.o", cwd=source)
+    for header in ("sqlite3.h", "src/sqlite3ext.h"):
+        shutil.copy(source / header, prefix / "include")
+
+
+def copy_licences(folders: Iterable[tuple[str, Path]], into: Path) -> None:
+    """Of what comes with compiler and bindings. Raises WheelError for one that is not there."""
+    for name, path in folders:
+        if not path.is_file():
+            raise WheelError(f"{name} has no licence at {path}")
+        shutil.copy(path, into / f"{name}.txt")
+
+
+def found_tools(names: Sequence[str]) -> None:
+    """Raises WheelError for a program that is not installed."""
+    absent = [name for name in names if shutil.which(name) is None]
+    if absent:
+        raise WheelError(f"not installed: {', '.join(absent)}")
