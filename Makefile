@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := build
-.PHONY: build develop test test-deep test-torch cuda lint format demo bench wheels plan clean
+.PHONY: build extension develop test test-deep test-torch cuda lint format demo bench wheels plan clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -19,8 +19,8 @@ export CCACHE_BASEDIR := $(CURDIR)
 export CXX
 
 # What presum needs, and the demo; what its tests need beside that.
-PYTHON_PACKAGES := "transformers>=4.56,<6" tokenizers safetensors pandas numpy tqdm \
-  nanobind scikit-build-core
+BUILD_PACKAGES := nanobind scikit-build-core
+PYTHON_PACKAGES := "transformers>=4.56,<6" tokenizers safetensors pandas numpy tqdm
 TEST_PACKAGES := accelerate lightning trl datasets pytest pytest-timeout pytest-xdist psutil \
   check-jsonschema==0.39.0 ruff==0.17.6 mypy==2.4.1
 
@@ -53,12 +53,16 @@ build/.system-test: tools/system_packages
 
 build/.venv: build/.system Makefile
 	@if [ ! -x $(BIN)/python ]; then echo "== creating $(VENV)"; $(PYTHON) -m venv $(VENV); fi
-	@echo "== installing into $(VENV): $(TORCH) $(PYTHON_PACKAGES)"
+	@$(PIP) install -q $(BUILD_PACKAGES)
+	@touch $@
+
+build/.packages: build/.venv
+	@echo '== installing into $(VENV): $(TORCH) $(subst ",,$(PYTHON_PACKAGES))'
 	@$(PIP) install -q $(TORCH)
 	@$(PIP) install -q $(PYTHON_PACKAGES)
 	@touch $@
 
-build/.venv-test: build/.venv build/.system-test
+build/.packages-test: build/.packages build/.system-test
 	@echo "== installing into $(VENV): $(TEST_PACKAGES)"
 	@$(PIP) install -q $(TEST_PACKAGES)
 	@touch $@
@@ -66,21 +70,25 @@ build/.venv-test: build/.venv build/.system-test
 plan:
 	@missing="$$(tools/system_packages $(PYTHON) demo | xargs)"; \
 	echo "== presum: Debian packages: $${missing:-all there};" \
-	  "Python packages into $(VENV): $$([ -f build/.venv ] && echo all there || echo $(TORCH) $(PYTHON_PACKAGES));" \
+	  "Python packages into $(VENV): $$([ -f build/.packages ] && echo all there || echo '$(TORCH) $(subst ",,$(PYTHON_PACKAGES))');" \
 	  "then it is built, and trains 8 small workers here"
 
 # ---- building
 
-# Warnings are errors for who works on presum: who has the tools of its tests.
-WERROR = $(if $(wildcard build/.venv-test),ON,OFF)
+# Compiles while Python packages are unpacked. Warnings are errors for who works on presum: who has
+# the tools of its tests.
+WERROR = $(if $(wildcard build/.packages-test),ON,OFF)
 build: build/.venv
+	@$(MAKE) --no-print-directory -j 2 build/.packages extension
+	@echo "presum $$($(BIN)/presum --version | cut -d' ' -f2) is in $(BIN)/presum"
+
+extension: build/.venv
 	@echo "== building presum into $(VENV)"
 	@$(PIP) install -v --no-build-isolation --no-deps -e . \
 	  -C cmake.define.PRESUM_WERROR=$(WERROR) 2>&1 | tools/progress build/pip.log \
 	  || { tail -n 60 build/pip.log; exit 1; }
-	@echo "presum $$($(BIN)/presum --version | cut -d' ' -f2) is in $(BIN)/presum"
 
-build/cuda/build.ninja: build/.venv
+build/cuda/build.ninja: build/.packages
 build/%/build.ninja: build/.system-test CMakePresets.json
 	@cmake --preset $* >build/$*.log || { cat build/$*.log; exit 1; }
 
@@ -90,7 +98,7 @@ cpp-%: build/%/build.ninja
 
 # ---- testing
 
-develop: build/.venv-test
+develop: build/.packages-test
 	@$(MAKE) --no-print-directory build
 
 test: develop cpp-release lint
@@ -118,7 +126,7 @@ cuda: build/cuda/build.ninja
 	@ctest --preset cuda -j $(JOBS) -R '^observe.*(Cuda|Gpu)'
 	@PYTHONPATH=build/cuda/python/bindings $(BIN)/python -c 'import _core; assert _core.has_cuda'
 
-lint: build/.venv-test build/release/build.ninja
+lint: build/.packages-test build/release/build.ninja
 	@echo "== lint"
 	@clang-format --dry-run --Werror $(CPP_SOURCES)
 	@$(BIN)/ruff check $(PYTHON_SOURCES)
@@ -129,7 +137,7 @@ lint: build/.venv-test build/release/build.ninja
 	  | xargs -P $(JOBS) -n 4 clang-tidy --quiet -p build/release 2>build/tidy.log \
 	  || { cat build/tidy.log; exit 1; }
 
-format: build/.venv-test
+format: build/.packages-test
 	@clang-format -i $(CPP_SOURCES)
 	@$(BIN)/ruff check -q --fix $(PYTHON_SOURCES)
 	@$(BIN)/ruff format -q $(PYTHON_SOURCES)

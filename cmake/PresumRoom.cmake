@@ -19,6 +19,11 @@ if(PRESUM_SANITIZE)
   target_link_options(presum_flags INTERFACE -fsanitize=${PRESUM_SANITIZE})
 endif()
 
+# Kernels have -O3 of their own; what is no kernel gains nothing from it and takes longer to compile.
+function(presum_optimise target level)
+  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O${level}>)
+endfunction()
+
 function(presum_executable name)
   cmake_parse_arguments(EXECUTABLE "" "" "SOURCES;ROOMS;LIBS" ${ARGN})
   add_executable(${name} ${EXECUTABLE_SOURCES})
@@ -26,14 +31,17 @@ function(presum_executable name)
   target_link_libraries(${name} PRIVATE presum_flags ${EXECUTABLE_ROOMS} ${EXECUTABLE_LIBS})
 endfunction()
 
+# ONCE: what a command does once.
 function(presum_room name)
-  cmake_parse_arguments(ROOM "" "" "SOURCES;DEPS;LIBS;TESTS" ${ARGN})
+  cmake_parse_arguments(ROOM "ONCE" "" "SOURCES;DEPS;LIBS;TESTS" ${ARGN})
   add_library(presum_${name} STATIC ${ROOM_SOURCES})
   list(TRANSFORM ROOM_DEPS PREPEND presum_)
   target_link_libraries(presum_${name} PUBLIC ${ROOM_DEPS} PRIVATE presum_flags ${ROOM_LIBS})
+  presum_optimise(presum_${name} $<IF:$<BOOL:${ROOM_ONCE}>,1,2>)
   if(PRESUM_TESTS AND ROOM_TESTS)
     presum_executable(${name}_test
       SOURCES ${ROOM_TESTS} ROOMS ${name} LIBS ${ROOM_LIBS} GTest::gtest_main)
+    presum_optimise(${name}_test 1)
     gtest_discover_tests(${name}_test TEST_PREFIX "${name}/" DISCOVERY_TIMEOUT 60)
   endif()
 endfunction()
