@@ -141,7 +141,16 @@ def _build_command(version: str, source: Path, wrappers: Path, prefix: Path, out
         "-DPRESUM_TESTS=OFF",
         "-DPRESUM_MPI=OFF",
     )
-    run("cmake", "-S", source, "-B", folder, *options, *libraries.toolchain(wrappers, prefix))
+    run(
+        "cmake",
+        "--fresh",
+        "-S",
+        source,
+        "-B",
+        folder,
+        *options,
+        *libraries.toolchain(wrappers, prefix),
+    )
     run("cmake", "--build", folder, "--target", "presum")
     shutil.copy(folder / "src" / "cli" / "presum", out / f"presum-{version}-x86_64-linux")
 
