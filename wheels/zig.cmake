@@ -21,6 +21,7 @@ set(CMAKE_FIND_ROOT_PATH_MODE_INCLUDE ONLY)
 set(CMAKE_FIND_ROOT_PATH_MODE_PACKAGE BOTH)
 set(CMAKE_FIND_USE_PACKAGE_REGISTRY OFF)
 set(CMAKE_FIND_USE_CMAKE_SYSTEM_PATH OFF)
-# What the linked archives hold stays inside.
-set(CMAKE_SHARED_LINKER_FLAGS_INIT "-Wl,--exclude-libs,ALL -Wl,--gc-sections")
-set(CMAKE_MODULE_LINKER_FLAGS_INIT "-Wl,--exclude-libs,ALL -Wl,--gc-sections")
+# What the linked archives hold stays inside the extension module.
+set(CMAKE_MODULE_LINKER_FLAGS_INIT
+  "-Wl,--gc-sections -Wl,--version-script=${CMAKE_CURRENT_LIST_DIR}/exports.map")
+set(CMAKE_EXE_LINKER_FLAGS_INIT "-Wl,--gc-sections -Wl,-s")
