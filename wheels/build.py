@@ -158,14 +158,15 @@ def _build_command(version: str, source: Path, wrappers: Path, prefix: Path, out
 def _build_wheel(
     interpreter: Path, python: str, source: Path, wrappers: Path, prefix: Path
 ) -> None:
-    environment = WORK / f"build-{python}"
+    environment, folder = WORK / f"build-{python}", WORK / f"wheel-{python}"
+    shutil.rmtree(folder, ignore_errors=True)
     own = environment / "bin" / "python"
     if not own.exists():
         run(interpreter, "-m", "venv", environment)
         run(own, "-m", "pip", "install", "-q", *BUILD_PACKAGES)
     defines = [*libraries.toolchain(wrappers, prefix), f"-DPRESUM_LICENCES={prefix / 'licences'}"]
     settings = [f"--config-settings=cmake.args={';'.join(defines)}"]
-    settings += [f"--config-settings=build-dir={WORK / f'wheel-{python}'}"]
+    settings += [f"--config-settings=build-dir={folder}"]
     run(
         *(own, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation"),
         *(*settings, "-w", WORK / "built", source),
