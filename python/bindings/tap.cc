@@ -48,7 +48,10 @@ struct Tap {
 // As a function of Python does: of an instance it becomes a method.
 nb::object bind(nb::handle tap, nb::handle instance, nb::handle /*type*/) {
   if (instance.is_none()) return nb::borrow(tap);
-  return nb::steal(PyMethod_New(tap.ptr(), instance.ptr()));
+  // PyMethod_New is not of the stable ABI.
+  static const nb::handle kMethod =
+      nb::object(nb::module_::import_("types").attr("MethodType")).release();
+  return kMethod(tap, instance);
 }
 
 }  // namespace
