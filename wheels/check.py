@@ -268,6 +268,7 @@ def _training_in_root(suite: str, version: str, dist: Path, say: Callable[[str],
     python = _install_inside(root, version, dist, [TORCH])
     say(f"installed in {time.monotonic() - began:.0f} s")
     shutil.copy(HERE / "first_finding.py", root / "tried")
+    (root / "etc" / "hosts").write_text("127.0.0.1 localhost\n", encoding="utf-8")
     run("mount", "-t", "proc", "proc", root / "proc")
     try:
         inside = ["chroot", root, "env", "-C", "/tried", "PATH=/usr/bin:/bin", "OMP_NUM_THREADS=1"]
@@ -303,7 +304,8 @@ def _installed_beside(dist: Path) -> Path:
 def _bits(dist: Path, say: Callable[[str], None]) -> None:
     wheels, own = _installed_beside(dist), _own_python()
     listed = "from presum._core import simd_targets; print(*simd_targets()[0])"
-    targets = run(own, "-c", listed).split()
+    theirs = run(wheels, "-c", listed).split()
+    targets = [target for target in run(own, "-c", listed).split() if target in theirs]
     for target in targets:
         found, expected = (run(p, HERE / "bits.py", PRESUM_SIMD=target) for p in (wheels, own))
         if found != expected:

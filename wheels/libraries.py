@@ -128,8 +128,10 @@ def write_wrappers(zig: Path, folder: Path) -> Path:
     for name, verb in (("c", "cc"), ("cxx", "c++"), ("ar", "ar"), ("ranlib", "ranlib")):
         target = f" -target {TARGET}" if verb.startswith("c") else ""
         wrapper = folder / f"zig-{name}"
-        wrapper.write_text(f'#!/bin/sh\nexec "{zig}" {verb}{target} "$@"\n', encoding="utf-8")
-        wrapper.chmod(0o755)
+        text = f'#!/bin/sh\nexec "{zig}" {verb}{target} "$@"\n'
+        if not wrapper.is_file() or wrapper.read_text(encoding="utf-8") != text:
+            wrapper.write_text(text, encoding="utf-8")  # a compiler's cache looks at its date
+            wrapper.chmod(0o755)
     return folder
 
 

@@ -10,18 +10,32 @@ namespace {
 
 constexpr std::uint64_t kSampledColumnsMax = 4096;
 
-// Elements of some width, zero-extended.
+// Elements of 1, 2, 4 or 8 bytes, zero-extended.
 class Elements {
  public:
   Elements(const void* data, std::uint32_t width)
       : bytes_(static_cast<const unsigned char*>(data)), width_(width) {}
   std::uint64_t operator[](std::uint64_t at) const {
-    std::uint64_t value = 0;
-    std::memcpy(&value, bytes_ + at * width_, width_);
-    return value;
+    switch (width_) {
+      case 1:
+        return bytes_[at];
+      case 2:
+        return read<std::uint16_t>(at);
+      case 4:
+        return read<std::uint32_t>(at);
+      default:
+        return read<std::uint64_t>(at);
+    }
   }
 
  private:
+  template <class T>
+  T read(std::uint64_t at) const {
+    T value;
+    std::memcpy(&value, bytes_ + at * sizeof value, sizeof value);
+    return value;
+  }
+
   const unsigned char* bytes_;
   std::uint32_t width_;
 };
