@@ -159,8 +159,8 @@ std::vector<double> weights_of(const Parts& parts, const std::vector<double>& gr
 
 bool apart(double weight, double most) { return std::abs(weight - most) > kClear * most; }
 
-// Of two: a mean's weight, where one has that and the other is left out, turned, or at least doubled;
-// 0 elsewhere, since each may then be the one that is wrong.
+// Of two: a mean's weight, where one has that and the other is left out, turned, or at least
+// doubled; 0 elsewhere, since each may then be the one that is wrong.
 double usual_of_two(double one, double other) {
   constexpr double kMean = 0.5;
   if (std::abs(other - kMean) < std::abs(one - kMean)) std::swap(one, other);

@@ -206,7 +206,8 @@ TEST(LayerReductions, OfTwoTheOneThatAMeanWeighsOtherwiseIsTold) {
       ASSERT_EQ(got.weighed.size(), 1U) << weight;
       EXPECT_EQ(got.weighed.front().first, rank);
       EXPECT_NEAR(got.weighed.front().second, weight, 1e-3);
-      const auto scaled = reduction(own, each(2, mean_of(weighing(own, rank, weight), {0, 1}, 0.7)));
+      const auto scaled =
+          reduction(own, each(2, mean_of(weighing(own, rank, weight), {0, 1}, 0.7)));
       EXPECT_TRUE(scaled.weighed.empty()) << "which of both it is cannot be told";
     }
   }
