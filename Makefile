@@ -116,7 +116,7 @@ test-deep: develop cpp-release cpp-asan-ubsan cpp-tsan
 
 # The same on several releases of torch, on $(PYTHON): TORCHES="2.8.0 newest".
 TORCHES ?=
-test-torch: build/.system-test
+test-torch: build/.system
 	@$(PYTHON) tools/test_torch.py $(TORCHES)
 
 # Needs nvcc, and no GPU: what needs one is skipped.

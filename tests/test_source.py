@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -61,9 +60,8 @@ def test_a_project_that_adds_the_folder_inherits_nothing(tmp_path: Path) -> None
     assert flags(words["consumer.cc"]) == {f"-I{ROOT}/include", "-std=gnu++20"}
     tests = run_command(["ctest", "--test-dir", tmp_path, "-N"]).stdout
     assert "Total Tests: 0" in tests
-    assert (
-        not list(tmp_path.rglob("presum.cc.o")) and not (tmp_path / "presum/cmake_install").exists()
-    )
+    targets = run_command(["ninja", "-C", tmp_path, "-t", "targets", "all"]).stdout
+    assert "presum_cli" in targets and "_test:" not in targets and "/presum.cc.o" not in targets
     prefix = tmp_path / "prefix"
     succeed("--install", tmp_path, "--prefix", prefix)
     assert not prefix.exists()
@@ -127,6 +125,5 @@ def test_the_source_distribution_is_complete(sdist: Path) -> None:
 def test_the_source_distribution_configures(sdist: Path, tmp_path: Path) -> None:
     python = ["-DPRESUM_PYTHON=ON", "-DPRESUM_TESTS=OFF", f"-DPython_EXECUTABLE={sys.executable}"]
     succeed("-S", sdist, "-B", tmp_path, "-G", "Ninja", *python)
-    assert shutil.which("ninja")
     missing = run_command(["ninja", "-C", tmp_path, "-n"])
     assert missing.returncode == 0, missing.stdout

@@ -52,23 +52,9 @@ def tried(release: str) -> str:
     if subprocess.run([*pip, *presum], capture_output=True, check=False).returncode != 0:
         subprocess.run([*pip, "--no-deps", ROOT], check=True)
     code = "import torch; print(torch.__version__)"
-    version = subprocess.run(
-        [python, "-c", code], capture_output=True, text=True, check=True
-    ).stdout
-    tests = [
-        python,
-        "-m",
-        "pytest",
-        "-q",
-        "-m",
-        "not deep",
-        "-n",
-        "2",
-        "--dist",
-        "loadfile",
-        *TESTS,
-    ]
-    passed = subprocess.run(tests, cwd=ROOT, check=False).returncode == 0
+    version = subprocess.check_output([python, "-c", code], text=True)
+    pytest = [python, "-m", "pytest", "-m", "not deep", "-n", "2", "--dist", "loadfile"]
+    passed = subprocess.run([*pytest, *TESTS], cwd=ROOT, check=False).returncode == 0
     return f"torch {version.strip()}: {'passed' if passed else 'FAILED'}"
 
 

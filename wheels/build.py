@@ -7,7 +7,6 @@ apt-get with Debian's sources, make, a C compiler and tclsh, for SQLite's source
 
 from __future__ import annotations
 
-import argparse
 import importlib.metadata
 import importlib.util
 import os
@@ -26,6 +25,7 @@ from libraries import WheelError, run
 
 ROOT = Path(__file__).parents[1]
 WORK = ROOT / "build" / "wheels"
+OUT = ROOT / "dist"
 PLATFORM = "manylinux_2_28_x86_64"
 BUILT_FOR = ("3.10", "3.11", "3.12")  # that of 3.12 is for later ones as well
 BUILD_PACKAGES = ("scikit-build-core>=0.10", "nanobind>=2.4")
@@ -34,13 +34,11 @@ WHEEL_BYTES_MAX = 5_000_000
 
 def main() -> int:
     """0 where all that can be built here is in the folder, else 2."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=ROOT / "dist", help="(default dist)")
-    out = parser.parse_args().out.resolve()
     try:
         version = checked_version()
-        shutil.rmtree(out, ignore_errors=True)
-        build_all(version, out)
+        shutil.rmtree(OUT, ignore_errors=True)
+        shutil.rmtree(WORK / "built", ignore_errors=True)
+        build_all(version, OUT)
     except WheelError as error:
         print(f"wheels: {error}", file=sys.stderr)
         return 2
@@ -134,23 +132,9 @@ def _sdist(version: str, out: Path) -> Path:
 
 def _build_command(version: str, source: Path, wrappers: Path, prefix: Path, out: Path) -> None:
     folder = WORK / "command"
-    options = (
-        "-G",
-        "Ninja",
-        "-DCMAKE_BUILD_TYPE=Release",
-        "-DPRESUM_TESTS=OFF",
-        "-DPRESUM_MPI=OFF",
-    )
-    run(
-        "cmake",
-        "--fresh",
-        "-S",
-        source,
-        "-B",
-        folder,
-        *options,
-        *libraries.toolchain(wrappers, prefix),
-    )
+    options = ["-DCMAKE_BUILD_TYPE=Release", "-DPRESUM_TESTS=OFF", "-DPRESUM_MPI=OFF"]
+    options += libraries.toolchain(wrappers, prefix)
+    run("cmake", "--fresh", "-G", "Ninja", "-S", source, "-B", folder, *options)
     run("cmake", "--build", folder, "--target", "presum")
     shutil.copy(folder / "src" / "cli" / "presum", out / f"presum-{version}-x86_64-linux")
 

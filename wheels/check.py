@@ -9,7 +9,6 @@ tried", and is not passed. Ends with 1 where something failed.
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import shutil
@@ -25,7 +24,9 @@ import pythons
 from libraries import HERE, WheelError, run
 
 ROOT = HERE.parent
+DIST = ROOT / "dist"
 WORK = ROOT / "build" / "wheels"
+RECORDED = WORK / "recorded"  # a run, by the first wheel that is installed
 TORCH = "torch==2.13.0"
 FLOOR = (2, 28)
 SYSTEM = {
@@ -76,31 +77,27 @@ class NotTriedError(Exception):
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--dist", type=Path, default=ROOT / "dist")
-    dist = parser.parse_args().dist.resolve()
+    """0 where nothing failed, else 1."""
     outcomes = Outcomes()
-    with tempfile.TemporaryDirectory() as scratch:
-        recorded = Path(scratch) / "RUN"
-        run(_own_python(), HERE / "recorded.py", recorded)
-        for wheel in sorted(dist.glob("*.whl")):
-            with outcomes.of(wheel.name) as say:
-                say(f"{wheel.stat().st_size / 1e6:.2f} MB")
-                _look_inside(wheel, say)
-        with outcomes.of("command") as say:
-            _look_at(_command(dist), say)
-        for version in pythons.TRIED:
-            with outcomes.of(f"Python {version}") as say:
-                _in_environment(version, dist, recorded, say)
-        for suite, version in ROOTS.items():
-            with outcomes.of(f"bare {suite}" + (f", Python {version}" if version else ", command")):
-                _in_root(suite, version, dist, recorded)
-        with outcomes.of(f"bare bookworm, {TORCH}, two ranks") as say:
-            _training_in_root("bookworm", "3.11", dist, say)
-        with outcomes.of("bits of the build in .venv") as say:
-            _bits(dist, say)
-        with outcomes.of("time of kernels over the build in .venv") as say:
-            _ratio(dist, say)
+    for wheel in sorted(DIST.glob("*.whl")):
+        with outcomes.of(wheel.name) as say:
+            say(f"{wheel.stat().st_size / 1e6:.2f} MB")
+            _look_inside(wheel, say)
+    with outcomes.of("command") as say:
+        _look_at(_command(), say)
+    shutil.rmtree(RECORDED, ignore_errors=True)
+    for version in pythons.TRIED:
+        with outcomes.of(f"Python {version}") as say:
+            _in_environment(version, say)
+    for suite, version in ROOTS.items():
+        with outcomes.of(f"bare {suite}" + (f", Python {version}" if version else ", command")):
+            _in_root(suite, version)
+    with outcomes.of(f"bare bookworm, {TORCH}, two ranks") as say:
+        _training_in_root("bookworm", "3.11", say)
+    with outcomes.of("bits of the build in .venv") as say:
+        _bits(say)
+    with outcomes.of("time of kernels over the build in .venv") as say:
+        _ratio(say)
     return int(outcomes.failed)
 
 
@@ -142,15 +139,15 @@ def _look_at(program: Path, say: Callable[[str], None]) -> None:
     )
 
 
-def _command(dist: Path) -> Path:
-    (program,) = dist.glob("presum-*-x86_64-linux")
+def _command() -> Path:
+    (program,) = DIST.glob("presum-*-x86_64-linux")
     return program
 
 
 # ---- environments
 
 
-def _in_environment(version: str, dist: Path, recorded: Path, say: Callable[[str], None]) -> None:
+def _in_environment(version: str, say: Callable[[str], None]) -> None:
     interpreter = pythons.find(version)
     if interpreter is None:
         raise NotTriedError(f"there is no Python {version} here")
@@ -159,23 +156,19 @@ def _in_environment(version: str, dist: Path, recorded: Path, say: Callable[[str
     run(interpreter, "-m", "venv", folder)
     began = time.monotonic()
     python = folder / "bin" / "python"
-    run(python, "-m", "pip", "install", "-q", "--only-binary=:all:", "--find-links", dist, "presum")
+    run(python, "-m", "pip", "install", "-q", "--only-binary=:all:", "--find-links", DIST, "presum")
     say(f"installed in {time.monotonic() - began:.0f} s")
-    with _beside(recorded) as work:
+    if not RECORDED.exists():
+        run(python, HERE / "recorded.py", RECORDED)
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder)
+        shutil.copytree(RECORDED, work / "RUN")
         _use([folder / "bin" / "presum"], work)
         run(python, "-c", LOAD, cwd=work)
         code = (
             "from importlib.util import find_spec as f; assert not f('torch') and not f('pandas')"
         )
         run(python, "-c", code)
-
-
-@contextmanager
-def _beside(recorded: Path) -> Iterator[Path]:
-    """A folder that has the run in it."""
-    with tempfile.TemporaryDirectory() as work:
-        shutil.copytree(recorded, Path(work) / "RUN")
-        yield Path(work)
 
 
 def _use(command: list[object], work: Path) -> None:
@@ -219,23 +212,23 @@ def _archive() -> str:
     return str(found[0])
 
 
-def _in_root(suite: str, version: str, dist: Path, recorded: Path) -> None:
+def _in_root(suite: str, version: str) -> None:
     root = _root(suite, version)
     work = root / "tried"
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir()
-    shutil.copytree(recorded, work / "RUN")
-    shutil.copy(_command(dist), work / "presum")
+    shutil.copytree(RECORDED, work / "RUN")
+    shutil.copy(_command(), work / "presum")
     inside = ["chroot", root, "env", "-C", "/tried", "PATH=/usr/bin:/bin"]
     if not version:
         _use([*inside, "./presum"], work)
         return
-    python = _install_inside(root, version, dist, [])
+    python = _install_inside(root, version, [])
     _use([*inside, "/env/bin/presum"], work)
     run(*inside, python, "-c", LOAD)
 
 
-def _install_inside(root: Path, version: str, dist: Path, more: list[str]) -> str:
+def _install_inside(root: Path, version: str, more: list[str]) -> str:
     """Its Python, once presum, NumPy and more are installed there without a network."""
     house = root / "wheelhouse"
     shutil.rmtree(house, ignore_errors=True)
@@ -251,7 +244,7 @@ def _install_inside(root: Path, version: str, dist: Path, more: list[str]) -> st
     own = pythons.find(version)
     if more and own is None:
         raise NotTriedError(f"there is no Python {version} here to download for")
-    fetch = [own, "-m", "pip", "download", "-q", "-d", house, "--find-links", dist]
+    fetch = [own, "-m", "pip", "download", "-q", "-d", house, "--find-links", DIST]
     if more:
         run(*fetch, "presum", *more)
     else:
@@ -262,17 +255,17 @@ def _install_inside(root: Path, version: str, dist: Path, more: list[str]) -> st
     return "/env/bin/python"
 
 
-def _training_in_root(suite: str, version: str, dist: Path, say: Callable[[str], None]) -> None:
+def _training_in_root(suite: str, version: str, say: Callable[[str], None]) -> None:
     root = _root(suite, version)
     began = time.monotonic()
-    python = _install_inside(root, version, dist, [TORCH])
+    python = _install_inside(root, version, [TORCH])
     say(f"installed in {time.monotonic() - began:.0f} s")
     shutil.copy(HERE / "first_finding.py", root / "tried")
-    (root / "etc" / "hosts").write_text("127.0.0.1 localhost\n", encoding="utf-8")
     run("mount", "-t", "proc", "proc", root / "proc")
     try:
         inside = ["chroot", root, "env", "-C", "/tried", "PATH=/usr/bin:/bin", "OMP_NUM_THREADS=1"]
-        launch = [python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+        launch = [python, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+        launch += ["--master-addr", "127.0.0.1"]  # a bare root knows no name of its machine
         said = run(*inside, *launch, "first_finding.py", "/tried/trained")
     finally:
         run("umount", root / "proc")
@@ -288,11 +281,11 @@ def _training_in_root(suite: str, version: str, dist: Path, say: Callable[[str],
 def _own_python() -> Path:
     python = ROOT / ".venv" / "bin" / "python"
     if not python.exists():
-        raise WheelError("make build comes first: there is no .venv")
+        raise NotTriedError("make build comes first: there is no .venv")
     return python
 
 
-def _installed_beside(dist: Path) -> Path:
+def _installed_beside() -> Path:
     """The Python of an environment with the wheel, of .venv's version."""
     version = run(_own_python(), "-c", "import sys; print(*sys.version_info[:2], sep='.')").strip()
     python = WORK / "environments" / version / "bin" / "python"
@@ -301,8 +294,8 @@ def _installed_beside(dist: Path) -> Path:
     return python
 
 
-def _bits(dist: Path, say: Callable[[str], None]) -> None:
-    wheels, own = _installed_beside(dist), _own_python()
+def _bits(say: Callable[[str], None]) -> None:
+    wheels, own = _installed_beside(), _own_python()
     listed = "from presum._core import simd_targets; print(*simd_targets()[0])"
     theirs = run(wheels, "-c", listed).split()
     targets = [target for target in run(own, "-c", listed).split() if target in theirs]
@@ -313,9 +306,9 @@ def _bits(dist: Path, say: Callable[[str], None]) -> None:
     say(f"{len(expected.splitlines()) - 1} results on each of {', '.join(targets)}")
 
 
-def _ratio(dist: Path, say: Callable[[str], None]) -> None:
+def _ratio(say: Callable[[str], None]) -> None:
     where = "import presum._core as c; print(c.__file__)"
-    cores = [run(p, "-c", where).strip() for p in (_installed_beside(dist), _own_python())]
+    cores = [run(p, "-c", where).strip() for p in (_installed_beside(), _own_python())]
     say("\n" + run(_own_python(), HERE / "kernel_ratio.py", *cores).rstrip())
 
 
