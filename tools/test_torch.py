@@ -42,10 +42,12 @@ def tried(release: str) -> str:
     python = folder / "bin" / "python"
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-    index = ["--index-url", os.environ["TORCH_INDEX"]] if os.environ.get("TORCH_INDEX") else []
+    index: list[str] = (
+        ["--index-url", os.environ["TORCH_INDEX"]] if os.environ.get("TORCH_INDEX") else []
+    )
     wanted = "torch" if release == "newest" else f"torch=={release}"
-    pip = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check"]
-    presum = ["--find-links", ROOT / "dist", "--no-index", "--no-deps", "presum"]
+    pip: list[str | Path] = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+    presum: list[str | Path] = ["--find-links", ROOT / "dist", "--no-index", "--no-deps", "presum"]
     if subprocess.run([*pip, *index, wanted], check=False).returncode != 0:
         return f"torch {release}: not tried, it cannot be installed here"
     subprocess.run([*pip, *PACKAGES], check=True)
@@ -53,7 +55,17 @@ def tried(release: str) -> str:
         subprocess.run([*pip, "--no-deps", ROOT], check=True)
     code = "import torch; print(torch.__version__)"
     version = subprocess.check_output([python, "-c", code], text=True)
-    pytest = [python, "-m", "pytest", "-m", "not deep", "-n", "2", "--dist", "loadfile"]
+    pytest: list[str | Path] = [
+        python,
+        "-m",
+        "pytest",
+        "-m",
+        "not deep",
+        "-n",
+        "2",
+        "--dist",
+        "loadfile",
+    ]
     passed = subprocess.run([*pytest, *TESTS], cwd=ROOT, check=False).returncode == 0
     return f"torch {version.strip()}: {'passed' if passed else 'FAILED'}"
 

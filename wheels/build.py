@@ -28,7 +28,7 @@ WORK = ROOT / "build" / "wheels"
 OUT = ROOT / "dist"
 PLATFORM = "manylinux_2_28_x86_64"
 BUILT_FOR = ("3.10", "3.11", "3.12")  # that of 3.12 is for later ones as well
-BUILD_PACKAGES = ("scikit-build-core>=0.10", "nanobind>=2.4")
+BUILD_PACKAGES = ("scikit-build-core>=0.11", "nanobind>=2.4")
 WHEEL_BYTES_MAX = 5_000_000
 
 

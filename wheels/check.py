@@ -160,8 +160,8 @@ def _in_environment(version: str, say: Callable[[str], None]) -> None:
     say(f"installed in {time.monotonic() - began:.0f} s")
     if not RECORDED.exists():
         run(python, HERE / "recorded.py", RECORDED)
-    with tempfile.TemporaryDirectory() as folder:
-        work = Path(folder)
+    with tempfile.TemporaryDirectory() as temporary:
+        work = Path(temporary)
         shutil.copytree(RECORDED, work / "RUN")
         _use([folder / "bin" / "presum"], work)
         run(python, "-c", LOAD, cwd=work)

@@ -30,7 +30,8 @@ def main() -> None:
     )
     for _ in range(200):
         x = torch.randn(16, 32)
-        nn.functional.mse_loss(model(x), x.sum(1, keepdim=True)).backward()
+        loss: torch.Tensor = nn.functional.mse_loss(model(x), x.sum(1, keepdim=True))
+        loss.backward()
         optimizer.step()
         optimizer.zero_grad()
         time.sleep(0.005)
