@@ -31,7 +31,7 @@ def main() -> None:
     for _ in range(200):
         x = torch.randn(16, 32)
         loss: torch.Tensor = nn.functional.mse_loss(model(x), x.sum(1, keepdim=True))
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         optimizer.zero_grad()
         time.sleep(0.005)
