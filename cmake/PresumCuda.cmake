@@ -11,8 +11,9 @@ set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
 set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
 
 function(presum_cuda_target name)
-  target_compile_options(${name} PRIVATE -Werror all-warnings -fmad=false
-    --expt-relaxed-constexpr -Xcompiler=-Wall,-Wextra,-Werror,-ffp-contract=off)
+  target_compile_options(${name} PRIVATE -fmad=false --expt-relaxed-constexpr
+    -Xcompiler=-Wall,-Wextra,-ffp-contract=off
+    $<$<BOOL:${PRESUM_WERROR}>:-Werror all-warnings -Xcompiler=-Werror>)
   target_include_directories(${name} PUBLIC ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
 endfunction()
 

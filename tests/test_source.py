@@ -7,7 +7,6 @@ import json
 import shlex
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -61,7 +60,7 @@ def test_a_project_that_adds_the_folder_inherits_nothing(tmp_path: Path) -> None
     tests = run_command(["ctest", "--test-dir", tmp_path, "-N"]).stdout
     assert "Total Tests: 0" in tests
     targets = run_command(["ninja", "-C", tmp_path, "-t", "targets", "all"]).stdout
-    assert "presum_cli" in targets and "_test:" not in targets and "/presum.cc.o" not in targets
+    assert "presum_judge" in targets and "_test:" not in targets and "presum_cli" not in targets
     prefix = tmp_path / "prefix"
     succeed("--install", tmp_path, "--prefix", prefix)
     assert not prefix.exists()
@@ -107,8 +106,7 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = run_command([sys.executable, "-c", PACK, ROOT, folder])
     assert done.returncode == 0, done.stderr
     archive = folder / done.stdout.split()[-1]
-    with tarfile.open(archive) as packed:
-        packed.extractall(folder, filter="data")
+    subprocess.run(["tar", "-xf", archive, "-C", folder], check=True)
     return folder / archive.name.removesuffix(".tar.gz")
 
 

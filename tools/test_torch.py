@@ -2,7 +2,7 @@
 """Runs the tests that touch torch on several releases of it, each in an environment of its own.
 
 tools/test_torch.py [TORCH...]: releases such as 2.8.0, or "newest" (default 2.8.0 2.13.0 newest),
-on the Python that this runs on. presum comes from a wheel in dist where one fits, else it is built.
+on the Python that this runs on. presum is built for each.
 """
 
 from __future__ import annotations
@@ -47,12 +47,11 @@ def tried(release: str) -> str:
     )
     wanted = "torch" if release == "newest" else f"torch=={release}"
     pip: list[str | Path] = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check"]
-    presum: list[str | Path] = ["--find-links", ROOT / "dist", "--no-index", "--no-deps", "presum"]
     if subprocess.run([*pip, *index, wanted], check=False).returncode != 0:
         return f"torch {release}: not tried, it cannot be installed here"
     subprocess.run([*pip, *PACKAGES], check=True)
-    if subprocess.run([*pip, *presum], capture_output=True, check=False).returncode != 0:
-        subprocess.run([*pip, "--no-deps", ROOT], check=True)
+    build = ["--config-settings", f"build-dir={folder / 'build'}"]
+    subprocess.run([*pip, "--force-reinstall", "--no-deps", *build, ROOT], check=True)
     code = "import torch; print(torch.__version__)"
     version = subprocess.check_output([python, "-c", code], text=True)
     pytest: list[str | Path] = [

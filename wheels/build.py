@@ -12,7 +12,6 @@ import importlib.util
 import os
 import shutil
 import sys
-import tarfile
 import time
 import zipfile
 from collections.abc import Iterator
@@ -28,13 +27,14 @@ WORK = ROOT / "build" / "wheels"
 OUT = ROOT / "dist"
 PLATFORM = "manylinux_2_28_x86_64"
 BUILT_FOR = ("3.10", "3.11", "3.12")  # that of 3.12 is for later ones as well
-BUILD_PACKAGES = ("scikit-build-core>=0.11", "nanobind>=2.4")
+BUILD_PACKAGES = ("scikit-build-core", "nanobind")  # in the releases that make wheels pins
 WHEEL_BYTES_MAX = 5_000_000
 
 
 def main() -> int:
-    """0 where all that can be built here is in the folder, else 2."""
+    """0 where everything is in the folder, else 2."""
     try:
+        libraries.found_tools(("git", "apt-get", "make", "cc", "tclsh", "cmake", "ninja", "tar"))
         version = checked_version()
         shutil.rmtree(OUT, ignore_errors=True)
         shutil.rmtree(WORK / "built", ignore_errors=True)
@@ -70,7 +70,6 @@ def phase(what: str) -> Iterator[None]:
 
 def build_all(version: str, out: Path) -> None:
     """Everything, into a folder."""
-    libraries.found_tools(("git", "apt-get", "make", "cc", "tclsh", "cmake", "ninja"))
     prefix, wrappers = WORK / "libraries", WORK / "bin"
     zig = Path(importlib.util.find_spec("ziglang").origin).parent / "zig"  # type: ignore[union-attr, arg-type]
     libraries.write_wrappers(zig, wrappers)
@@ -82,17 +81,18 @@ def build_all(version: str, out: Path) -> None:
         source = _sdist(version, out)
     with phase("command"):
         _build_command(version, source, wrappers, prefix, out)
-    for python in BUILT_FOR:
-        interpreter = pythons.find(python)
-        if interpreter is None:
-            print(f"== wheel for {python}: not built, there is no Python {python} here")
-            continue
-        with phase(f"wheel for {python}"):
-            _build_wheel(interpreter, python, source, wrappers, prefix)
+    found = {python: pythons.find(python) for python in BUILT_FOR}
+    for python, interpreter in found.items():
+        if interpreter is not None:
+            with phase(f"wheel for {python}"):
+                _build_wheel(interpreter, python, source, wrappers, prefix)
     for built in sorted((WORK / "built").glob("*.whl")):
         _repair(built, version, out)
     for path in sorted(out.iterdir()):
         print(f"   {path.name}  {path.stat().st_size / 1e6:.2f} MB")
+    absent = [python for python, interpreter in found.items() if interpreter is None]
+    if absent:
+        raise WheelError(f"no wheel for {', '.join(absent)}: there is no such Python here")
 
 
 def _build_libraries(zig: Path, wrappers: Path, prefix: Path) -> None:
@@ -106,6 +106,7 @@ def _build_libraries(zig: Path, wrappers: Path, prefix: Path) -> None:
     lib = zig.parent / "lib"
     nanobind = importlib.metadata.files("nanobind") or []
     licence = next(path for path in nanobind if path.name == "LICENSE" and "dist-info" in str(path))
+    robin_map = next(path for path in nanobind if path.name == "robin_map.h")
     inside = [
         ("libcxx", lib / "libcxx" / "LICENSE.TXT"),
         ("libcxxabi", lib / "libcxxabi" / "LICENSE.TXT"),
@@ -115,6 +116,8 @@ def _build_libraries(zig: Path, wrappers: Path, prefix: Path) -> None:
         ("dygraphs", ROOT / "src" / "report" / "dygraphs" / "LICENSE.txt"),
     ]
     libraries.copy_licences(inside, prefix / "licences")
+    notice = Path(str(robin_map.locate())).read_text(encoding="utf-8").split("*/")[0]
+    (prefix / "licences" / "robin_map.txt").write_text(notice + "*/\n", encoding="utf-8")
     stamp.write_text(state, encoding="utf-8")
 
 
@@ -125,8 +128,8 @@ def _sdist(version: str, out: Path) -> Path:
     if not archive.is_file():
         raise WheelError(f"the source distribution is not presum-{version}.tar.gz")
     shutil.rmtree(WORK / "source", ignore_errors=True)
-    with tarfile.open(archive) as packed:
-        packed.extractall(WORK / "source", filter="data")
+    (WORK / "source").mkdir()
+    run("tar", "-xf", archive, "-C", WORK / "source")
     return WORK / "source" / f"presum-{version}"
 
 
@@ -136,7 +139,12 @@ def _build_command(version: str, source: Path, wrappers: Path, prefix: Path, out
     options += libraries.toolchain(wrappers, prefix)
     run("cmake", "--fresh", "-G", "Ninja", "-S", source, "-B", folder, *options)
     run("cmake", "--build", folder, "--target", "presum")
-    shutil.copy(folder / "src" / "cli" / "presum", out / f"presum-{version}-x86_64-linux")
+    name = f"presum-{version}-x86_64-linux"
+    shutil.rmtree(WORK / name, ignore_errors=True)
+    shutil.copytree(prefix / "licences", WORK / name / "licences")
+    shutil.copy(ROOT / "LICENSE", WORK / name)
+    shutil.copy(folder / "src" / "cli" / "presum", WORK / name)
+    run("tar", "-czf", out / f"{name}.tar.gz", "-C", WORK, name)
 
 
 def _build_wheel(
@@ -145,9 +153,9 @@ def _build_wheel(
     environment, folder = WORK / f"build-{python}", WORK / f"wheel-{python}"
     shutil.rmtree(folder, ignore_errors=True)
     own = environment / "bin" / "python"
-    if not own.exists():
-        run(interpreter, "-m", "venv", environment)
-        run(own, "-m", "pip", "install", "-q", *BUILD_PACKAGES)
+    pinned = [f"{name}=={importlib.metadata.version(name)}" for name in BUILD_PACKAGES]
+    run(interpreter, "-m", "venv", environment)
+    run(own, "-m", "pip", "install", "-q", *pinned)
     defines = [*libraries.toolchain(wrappers, prefix), f"-DPRESUM_LICENCES={prefix / 'licences'}"]
     settings = [f"--config-settings=cmake.args={';'.join(defines)}"]
     settings += [f"--config-settings=build-dir={folder}"]

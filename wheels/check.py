@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What comes of the wheels in dist where nothing else is installed.
 
-Each in a new environment of its Python; in roots of Debian that hold no compiler, no header and no
-library that presum is built with (needs root and debootstrap); with torch a training of two ranks;
+Each in a new environment of its Python; in roots of Debian that hold neither compiler nor header,
+and of the libraries that presum is built with SQLite alone, which Python needs (needs root and
+debootstrap); with torch a training of two ranks;
 and its kernels beside those of the build in .venv. What cannot be tried here is said to be "not
 tried", and is not passed. Ends with 1 where something failed.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import socket
 import sys
 import tempfile
 import time
@@ -26,8 +28,9 @@ from libraries import HERE, WheelError, run
 ROOT = HERE.parent
 DIST = ROOT / "dist"
 WORK = ROOT / "build" / "wheels"
+COMMAND = "presum-*-x86_64-linux.tar.gz"
 RECORDED = WORK / "recorded"  # a run, by the first wheel that is installed
-TORCH = "torch==2.13.0"
+TORCH = os.environ["TORCH"]  # the Makefile's
 FLOOR = (2, 28)
 SYSTEM = {
     "libc.so.6",
@@ -38,15 +41,19 @@ SYSTEM = {
     "librt.so.1",
 }
 ROOTS = {"bookworm": "3.11", "trixie": "3.13", "bullseye": ""}  # with their Pythons
-USES = (
-    ("--help",),
-    ("summary", "RUN"),
-    ("findings", "RUN"),
-    ("check", "RUN"),
-    ("compare", "RUN", "RUN"),
-    ("report", "RUN", "-o", "page.html"),
-)
-LOAD = "import presum; run = presum.load('RUN'); print(len(run.steps['step']), len(run.findings))"
+USES = {  # and how each ends on the run of recorded.py
+    ("--help",): 0,
+    ("summary", "RUN"): 0,
+    ("findings", "RUN"): 1,
+    ("check", "RUN"): 1,
+    ("compare", "RUN", "RUN"): 0,
+    ("report", "RUN", "-o", "page.html"): 0,
+}
+LOAD = """
+import presum
+run = presum.load("RUN")
+assert len(run.steps["step"]) == 40 and len(run.findings["check"]) > 0, (run.steps, run.findings)
+"""
 
 
 class Outcomes:
@@ -79,7 +86,11 @@ class NotTriedError(Exception):
 def main() -> int:
     """0 where nothing failed, else 1."""
     outcomes = Outcomes()
-    for wheel in sorted(DIST.glob("*.whl")):
+    wheels = sorted(DIST.glob("*.whl"))
+    if len(wheels) != 3 or not [*DIST.glob(COMMAND)]:
+        print("wheels: dist does not hold three wheels and the command", file=sys.stderr)
+        return 1
+    for wheel in wheels:
         with outcomes.of(wheel.name) as say:
             say(f"{wheel.stat().st_size / 1e6:.2f} MB")
             _look_inside(wheel, say)
@@ -110,7 +121,7 @@ def _look_inside(wheel: Path, say: Callable[[str], None]) -> None:
         licences = [*Path(folder).glob("*.dist-info/licenses/**/*")]
         names = {path.stem.lower() for path in licences}
         wanted = {"license", "highway", "fmtlib", "sqlite3", "xxhash", "cli11", "nlohmann-json3"}
-        wanted |= {"libcxx", "libcxxabi", "libunwind", "nanobind", "dygraphs"}
+        wanted |= {"libcxx", "libcxxabi", "libunwind", "zig", "nanobind", "robin_map", "dygraphs"}
         if not wanted <= names:
             raise WheelError(f"no licence of {sorted(wanted - names)}")
         say(f"{len(wanted)} licences")
@@ -140,8 +151,10 @@ def _look_at(program: Path, say: Callable[[str], None]) -> None:
 
 
 def _command() -> Path:
-    (program,) = DIST.glob("presum-*-x86_64-linux")
-    return program
+    """Unpacked."""
+    (archive,) = DIST.glob(COMMAND)
+    run("tar", "-xf", archive, "-C", WORK)
+    return WORK / archive.name.removesuffix(".tar.gz") / "presum"
 
 
 # ---- environments
@@ -156,7 +169,9 @@ def _in_environment(version: str, say: Callable[[str], None]) -> None:
     run(interpreter, "-m", "venv", folder)
     began = time.monotonic()
     python = folder / "bin" / "python"
-    run(python, "-m", "pip", "install", "-q", "--only-binary=:all:", "--find-links", DIST, "presum")
+    pip = [python, "-m", "pip", "install", "-q"]
+    run(*pip, "--only-binary=:all:", "numpy")
+    run(*pip, "--no-index", "--find-links", DIST, "presum")
     say(f"installed in {time.monotonic() - began:.0f} s")
     if not RECORDED.exists():
         run(python, HERE / "recorded.py", RECORDED)
@@ -172,14 +187,17 @@ def _in_environment(version: str, say: Callable[[str], None]) -> None:
 
 
 def _use(command: list[object], work: Path) -> None:
-    for words in USES:
-        _expect([*command, *words], work)
+    for words, code in USES.items():
+        _expect([*command, *words], code, work)
+    page = work / "page.html"
+    if not page.is_file() or "</html>" not in page.read_text():
+        raise WheelError("the report is no page")
 
 
-def _expect(command: list[object], work: Path) -> None:
-    """0, or 1 as of a run with findings."""
-    script = 'code=0; "$@" >/dev/null || code=$?; [ $code -le 1 ]'
-    run("sh", "-c", script, "sh", *command, cwd=work)
+def _expect(command: list[object], code: int, work: Path) -> None:
+    """It ends with the code, and has said something."""
+    script = 'ended=0; "$@" >said || ended=$?; [ $ended = $0 ] && [ -s said ]'
+    run("sh", "-c", script, code, *command, cwd=work)
 
 
 # ---- roots of Debian
@@ -191,13 +209,15 @@ def _root(suite: str, version: str) -> Path:
     if shutil.which("debootstrap") is None:
         raise NotTriedError("debootstrap is not installed")
     root = WORK / "roots" / suite
-    if not (root / "etc" / "debian_version").is_file():
-        shutil.rmtree(root, ignore_errors=True)
-        root.parent.mkdir(parents=True, exist_ok=True)
+    if not root.is_dir():
+        half = root.with_suffix(".half")
+        shutil.rmtree(half, ignore_errors=True)
+        half.parent.mkdir(parents=True, exist_ok=True)
         include = ["--include=python3,python3-venv"] if version else []
-        run("debootstrap", "--variant=minbase", *include, suite, root, _archive())
-    for unwanted in ("usr/bin/cc", "usr/bin/c++", "usr/include/stdio.h"):
-        if (root / unwanted).exists():
+        run("debootstrap", "--variant=minbase", *include, suite, half, _archive())
+        half.rename(root)
+    for unwanted in ("bin/cc", "bin/c++", "include/*.h", "lib/*/libhwy*", "lib/*/libfmt*"):
+        if [*(root / "usr").glob(unwanted)]:
             raise WheelError(f"{root} holds {unwanted}")
     return root
 
@@ -206,13 +226,16 @@ def _archive() -> str:
     """That of Debian which this machine's packages come from."""
     texts = [p.read_text() for p in Path("/etc/apt").glob("sources.list*") if p.is_file()]
     texts += [p.read_text() for p in Path("/etc/apt/sources.list.d").glob("*")]
-    found = re.findall(r"(?:^URIs:|^deb)\s+(\S+/debian/?)(?:\s|$)", "\n".join(texts), re.MULTILINE)
+    pattern = r"(?:^URIs:|^deb)\s+(?:\[[^]]*\]\s+)?(\w+://[^/\s]+/debian/?)(?:\s|$)"
+    found = re.findall(pattern, "\n".join(texts), re.MULTILINE)
     if not found:
         raise NotTriedError("this machine's packages come from no archive of Debian")
     return str(found[0])
 
 
 def _in_root(suite: str, version: str) -> None:
+    if not RECORDED.exists():
+        raise NotTriedError("no wheel could be installed to write a run")
     root = _root(suite, version)
     work = root / "tried"
     shutil.rmtree(work, ignore_errors=True)
@@ -244,11 +267,13 @@ def _install_inside(root: Path, version: str, more: list[str]) -> str:
     own = pythons.find(version)
     if more and own is None:
         raise NotTriedError(f"there is no Python {version} here to download for")
-    fetch = [own, "-m", "pip", "download", "-q", "-d", house, "--find-links", DIST]
+    fetch = ["-m", "pip", "download", "-q", "-d", house]
     if more:
-        run(*fetch, "presum", *more)
+        run(own, *fetch, "numpy", *more)
     else:
-        run(sys.executable, *fetch[1:], *only, "presum")
+        run(sys.executable, *fetch, *only, "numpy")
+    for wheel in DIST.glob("*.whl"):
+        shutil.copy(wheel, house)
     run("chroot", root, "python3", "-m", "venv", "/env")
     pip = ["chroot", root, "/env/bin/python", "-m", "pip", "install", "-q", "--no-index"]
     run(*pip, "--find-links", "/wheelhouse", "presum", *more)
@@ -265,7 +290,9 @@ def _training_in_root(suite: str, version: str, say: Callable[[str], None]) -> N
     try:
         inside = ["chroot", root, "env", "-C", "/tried", "PATH=/usr/bin:/bin", "OMP_NUM_THREADS=1"]
         launch = [python, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-        launch += ["--master-addr", "127.0.0.1"]  # a bare root knows no name of its machine
+        # A bare root knows no name of its machine.
+        launch += ["--rdzv-backend", "static", "--master-addr", "127.0.0.1"]
+        launch += ["--master-port", str(_free_port())]
         said = run(*inside, *launch, "first_finding.py", "/tried/trained")
     finally:
         run("umount", root / "proc")
@@ -273,6 +300,12 @@ def _training_in_root(suite: str, version: str, say: Callable[[str], None]) -> N
     if found is None:
         raise WheelError(f"no finding:\n{said[-2000:]}")
     say(f"first finding {found[1]} s after the program's first line")
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
 
 
 # ---- beside the build of GCC
@@ -299,6 +332,8 @@ def _bits(say: Callable[[str], None]) -> None:
     listed = "from presum._core import simd_targets; print(*simd_targets()[0])"
     theirs = run(wheels, "-c", listed).split()
     targets = [target for target in run(own, "-c", listed).split() if target in theirs]
+    if not targets:
+        raise WheelError(f"no instruction set of {theirs} is one of the build's in .venv")
     for target in targets:
         found, expected = (run(p, HERE / "bits.py", PRESUM_SIMD=target) for p in (wheels, own))
         if found != expected:

@@ -9,7 +9,6 @@ import os
 import re
 import shutil
 import subprocess
-import tarfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,14 +50,17 @@ def sources() -> list[Source]:
 def run(*command: object, cwd: Path | None = None, **environment: str) -> str:
     """What it prints. Raises WheelError with the end of that where it fails."""
     words = [*map(str, command)]
-    done = subprocess.run(
-        words,
-        cwd=cwd,
-        env={**os.environ, **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    try:
+        done = subprocess.run(
+            words,
+            cwd=cwd,
+            env={**os.environ, **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+    except OSError as error:
+        raise WheelError(f"{words[0]}: {error.strerror}") from None
     if done.returncode != 0:
         raise WheelError(f"{' '.join(words)[:300]} failed:\n{done.stdout[-4000:]}")
     return done.stdout
@@ -113,9 +115,8 @@ def _apt_options(state: Path) -> list[str]:
 
 def _unpack(archive: Path, folder: Path) -> Path:
     """The folder inside."""
-    with tarfile.open(archive) as packed:
-        top = packed.getnames()[0].split("/")[0]
-        packed.extractall(folder, filter="data")
+    top = run("tar", "-tf", archive).split("/", 1)[0]
+    run("tar", "-xf", archive, "-C", folder)
     return folder / top
 
 
@@ -152,6 +153,7 @@ def build(archives: Path, wrappers: Path, work: Path, prefix: Path) -> None:
     licences = prefix / "licences"
     shutil.rmtree(prefix, ignore_errors=True)
     licences.mkdir(parents=True)
+    work.mkdir(parents=True, exist_ok=True)
     for one in sources():
         source = _unpack(archives / one.file, work)
         if one.package == "sqlite3":

@@ -10,7 +10,7 @@ from presum.errors import UserError
 
 NEEDED = {
     "s1": ("torch", "transformers", "tokenizers", "safetensors", "tqdm", "pandas"),
-    "faults": ("torch", "tqdm"),
+    "faults": ("torch", "transformers", "tokenizers", "tqdm"),
 }
 
 
