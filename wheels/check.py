@@ -52,7 +52,7 @@ USES = {  # and how each ends on the run of recorded.py
 LOAD = """
 import presum
 run = presum.load("RUN")
-assert len(run.steps["step"]) == 40 and len(run.findings["check"]) > 0, (run.steps, run.findings)
+assert len(run.steps["step"]) == 40 and len(run.findings) > 0, (run.steps, run.findings)
 """
 
 
