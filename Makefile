@@ -91,7 +91,7 @@ build: $(VENV_MADE)
 extension: $(VENV_MADE)
 	@echo "== building presum into $(VENV)"
 	@$(PIP) install -v --no-build-isolation --no-deps -e . \
-	  -C cmake.define.PRESUM_WERROR=$(WERROR) 2>&1 | tools/progress build/pip.log \
+	  --config-settings cmake.define.PRESUM_WERROR=$(WERROR) 2>&1 | tools/progress build/pip.log \
 	  || { tail -n 60 build/pip.log; exit 1; }
 
 build/cuda/build.ninja: $(PACKAGES)
