@@ -29,7 +29,7 @@
 namespace presum::cli {
 namespace {
 
-constexpr const char* kHelp =
+constexpr const char* kAuditHelp =
     "Without files: the same gradients are added in many orders and formats, and each sum is\n"
     "compared with the exact one. With files (.npy, .safetensors; one per worker, or one .npy\n"
     "whose first dimension is the workers) it is done with yours. With --result, the file that\n"
@@ -49,7 +49,7 @@ constexpr std::uint64_t kSeedMax = (std::uint64_t{1} << 63) - 1;  // -1 becomes 
 constexpr std::uint64_t kChunk = 65'536;
 constexpr std::uint64_t kChunkOfAll = 1 << 22;  // of all workers together
 
-struct Options {
+struct AuditOptions {
   std::vector<std::string> files;
   std::string result;
   std::uint32_t workers = 16;
@@ -80,7 +80,7 @@ Result<T> failed(const Status& status) {
   return status.error();
 }
 
-Result<GradientSource> synthetic(const Options& o, std::optional<Dtype> said) {
+Result<GradientSource> synthetic(const AuditOptions& o, std::optional<Dtype> said) {
   const auto distribution = audit::distribution_of(o.distribution);
   if (!distribution) {
     return failed<GradientSource>(
@@ -112,7 +112,7 @@ Result<GradientSource> synthetic(const Options& o, std::optional<Dtype> said) {
                         read};
 }
 
-Result<GradientSource> from_files(const Options& o, std::optional<Dtype> said) {
+Result<GradientSource> from_files(const AuditOptions& o, std::optional<Dtype> said) {
   auto files = std::make_shared<std::vector<TensorFile>>();
   for (const std::string& path : o.files) {
     PRESUM_ASSIGN(auto file, TensorFile::open(path, said));
@@ -192,7 +192,7 @@ struct ReducedGradient {
   std::function<Status(std::uint64_t first, std::uint64_t count, std::byte*)> read;
 };
 
-Result<ReducedGradient> open_result(const Options& o, const GradientSource& source) {
+Result<ReducedGradient> open_result(const AuditOptions& o, const GradientSource& source) {
   const bool narrow = element_bytes(source.dtype) == 2;
   PRESUM_ASSIGN(auto opened, TensorFile::open(o.result, narrow ? source.dtype : Dtype::kBF16));
   if (const TensorFile& first = source.files->front(); first.is_named() && opened.is_named()) {
@@ -264,7 +264,8 @@ Result<audit::Nearer> find_nearer(const GradientSource& source, const ReducedGra
   return all;
 }
 
-Result<AuditReport> survey_of(const Options& o, const GradientSource& source, ProgressBar& bar) {
+Result<AuditReport> survey_of(const AuditOptions& o, const GradientSource& source,
+                              ProgressBar& bar) {
   auto survey = audit::Survey::create({source.workers, source.dtype, source.elements, o.seed});
   if (!survey) return survey.error();
   AuditReport report{.source = source.name, .workers = source.workers, .dtype = source.dtype};
@@ -279,7 +280,7 @@ Result<AuditReport> survey_of(const Options& o, const GradientSource& source, Pr
   return report;
 }
 
-Result<ActualResult> comparison_of(const Options& o, const GradientSource& source,
+Result<ActualResult> comparison_of(const AuditOptions& o, const GradientSource& source,
                                    const ReducedGradient& result) {
   PRESUM_ASSIGN(const auto nearer, find_nearer(source, result));
   ActualResult out{.file = o.result, .nearer = nearer, .comparison = {}};
@@ -297,7 +298,8 @@ Result<ActualResult> comparison_of(const Options& o, const GradientSource& sourc
   return out;
 }
 
-Result<AuditReport> examine(const Options& o, const GradientSource& gradients, ProgressBar& bar) {
+Result<AuditReport> examine(const AuditOptions& o, const GradientSource& gradients,
+                            ProgressBar& bar) {
   if (o.result.empty()) return survey_of(o, gradients, bar);
   PRESUM_ASSIGN(const auto result, open_result(o, gradients));
   const bool same = result.dtype == gradients.dtype;
@@ -308,7 +310,7 @@ Result<AuditReport> examine(const Options& o, const GradientSource& gradients, P
   return report;
 }
 
-Status check_options(const Options& o) {
+Status check_options(const AuditOptions& o) {
   if (!o.dtype.empty() && !dtype_of(o.dtype)) {
     return refuse("--dtype is fp32, fp64, bf16 or fp16");
   }
@@ -328,7 +330,7 @@ Status check_options(const Options& o) {
   return o.output.empty() ? Status{} : check_can_write(o.output);
 }
 
-Result<AuditReport> run(const Options& o, std::ostream& err) {
+Result<AuditReport> run(const AuditOptions& o, std::ostream& err) {
   PRESUM_TRY(check_options(o));
   const auto said = dtype_of(o.dtype);
   PRESUM_ASSIGN(const auto source, o.files.empty() ? synthetic(o, said) : from_files(o, said));
@@ -337,7 +339,7 @@ Result<AuditReport> run(const Options& o, std::ostream& err) {
   return examine(o, source, bar);
 }
 
-int audit_verb(const Options& o, const Streams& io) {
+int audit_verb(const AuditOptions& o, const Streams& io) {
   const auto report = run(o, io.err);
   if (!report) return complain(io, "audit", report.error());
   io.out << (o.format == "json" ? audit_json(*report) : audit_text(*report));
@@ -352,9 +354,9 @@ int audit_verb(const Options& o, const Streams& io) {
 }  // namespace
 
 void add_audit(CLI::App& program, Command& chosen) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<AuditOptions>();
   auto* command = program.add_subcommand("audit", "what adding in another order or format changes");
-  command->footer(kHelp);
+  command->footer(kAuditHelp);
   command->add_option("FILE", o->files, "the workers' gradients");
   command->add_option("--result", o->result, "what the all-reduce gave");
   const std::vector<CLI::Option*> synthetic_only = {

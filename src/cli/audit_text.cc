@@ -34,7 +34,7 @@ std::vector<std::string> measures_row(const std::string& name, const Measures& m
           ulps(m.ulps.largest())};
 }
 
-std::string measures_table(const AuditReport& report) {
+std::string measures_text(const AuditReport& report) {
   std::vector<std::vector<std::string>> rows = {
       {"way", "differ", "relative L2", "error/sum|x|", "ulps 50%", "90%", "99%", "max"}};
   if (report.actual) {
@@ -266,7 +266,7 @@ std::string audit_text(const AuditReport& report) {
   std::string text =
       fmt::format("{}, {} elements\n\n", printable(report.source), counted(report.survey.elements));
   if (report.actual) text += actual_text(report);
-  text += measures_table(report) + "\n" + pairs_text(report) + "\n";
+  text += measures_text(report) + "\n" + pairs_text(report) + "\n";
   return text + audit_verdict(report) + "\n";
 }
 

@@ -28,7 +28,7 @@ using blame::Sample;
 using blame::Step;
 using blame::Worker;
 
-constexpr const char* kHelp =
+constexpr const char* kBlameHelp =
     "What was behind one step: a spike of the loss or of a gradient's norm, a NaN. Each worker's\n"
     "loss and gradient norm with what they usually are (the median of its last 50 steps); then, "
     "of\n"
@@ -48,7 +48,7 @@ constexpr std::size_t kMicroShown = 16;
 constexpr std::size_t kBeforeShown = 3;
 constexpr double kFar = 2;  // times what is usual
 
-struct Options {
+struct BlameOptions {
   std::string run;
   std::uint64_t step = 0;
   std::optional<std::uint32_t> rank;
@@ -164,7 +164,7 @@ std::string text_of(const std::string& run, const Step& step, std::optional<std:
   return out + table_of(step) + (worker == nullptr ? "" : worker_text(*worker));
 }
 
-Result<std::vector<Step>> read(const RunLog& log, const Options& options, std::ostream& err) {
+Result<std::vector<Step>> read(const RunLog& log, const BlameOptions& options, std::ostream& err) {
   ProgressBar bar(err, "steps");
   auto steps = blame::blame(log, {options.step, options.segment},
                             [&](std::uint64_t done, std::uint64_t all) { bar.show(done, all); });
@@ -176,7 +176,7 @@ Result<std::vector<Step>> read(const RunLog& log, const Options& options, std::o
   return steps;
 }
 
-int blame_step(const Options& options, const Streams& io) {
+int blame_step(const BlameOptions& options, const Streams& io) {
   const auto log = RunLog::open(options.run);
   if (!log) return complain(io, "blame", log.error());
   const auto steps = read(*log, options, io.err);
@@ -197,9 +197,9 @@ int blame_step(const Options& options, const Streams& io) {
 }  // namespace
 
 void add_blame(CLI::App& program, Command& chosen) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<BlameOptions>();
   auto* command = program.add_subcommand("blame", "what was behind one step: samples and layers");
-  command->footer(kHelp);
+  command->footer(kBlameHelp);
   command->add_option("RUN", options->run, "a run folder or a presum.db file")->required();
   command->add_option("--step", options->step, "the step, as findings and the page number it")
       ->required()

@@ -19,7 +19,7 @@
 namespace presum::cli {
 namespace {
 
-constexpr const char* kHelp =
+constexpr const char* kCheckHelp =
     "Findings as an exit code, for scripts: one line a finding and one line a run.\n\n"
     "A run that was not closed (still written, or killed) is judged on what it holds, and its\n"
     "line says so.\n\n"
@@ -38,7 +38,7 @@ const CLI::Validator kLevel(
     },
     "LEVEL");
 
-struct Options {
+struct CheckOptions {
   std::vector<std::string> runs;
   std::string fail_on = "warning";
   std::string require = "facts";
@@ -79,7 +79,7 @@ void print(const CheckedRun& run, std::size_t failing, Severity level, std::ostr
                      to_string(level), what_lacks(j));
 }
 
-int judge(const CheckedRun& run, const Options& options, std::ostream& out) {
+int judge(const CheckedRun& run, const CheckOptions& options, std::ostream& out) {
   const Severity level = kLevels.at(options.fail_on);
   const auto failing = static_cast<std::size_t>(std::ranges::count_if(
       run.judgement.findings, [&](const Finding& f) { return f.severity >= level; }));
@@ -95,7 +95,7 @@ int judge(const CheckedRun& run, const Options& options, std::ostream& out) {
 }
 
 // Findings outweigh a run that could not be judged, and that one a run without findings.
-int check(const Options& options, const Streams& io) {
+int check(const CheckOptions& options, const Streams& io) {
   bool findings = false;
   bool unjudged = false;
   for (const std::string& path : options.runs) {
@@ -110,9 +110,9 @@ int check(const Options& options, const Streams& io) {
 }  // namespace
 
 void add_check(CLI::App& program, Command& chosen) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<CheckOptions>();
   auto* command = program.add_subcommand("check", "findings of runs, as an exit code");
-  command->footer(kHelp);
+  command->footer(kCheckHelp);
   command->add_option("RUN", options->runs, "run folders or presum.db files")->required();
   command->add_option("--fail-on", options->fail_on, "info, warning (default) or critical")
       ->check(kLevel);

@@ -21,7 +21,7 @@
 namespace presum::cli {
 namespace {
 
-constexpr const char* kHelp =
+constexpr const char* kCompareHelp =
     "Where two runs begin to differ: the first step, and the first stage of it, at which\n"
     "something that both recorded is not the same, bit for bit.\n\n"
     "  configuration      settings of sampler, data set, modes, optimiser, dtypes\n"
@@ -43,7 +43,7 @@ constexpr const char* kHelp =
     "such run, damaged, nothing in common), 3 internal error.\n\n"
     "Example: presum compare runs/monday runs/tuesday -o difference.html";
 
-struct Options {
+struct CompareOptions {
   std::string a;
   std::string b;
   std::string format = "text";
@@ -55,7 +55,7 @@ struct ComparedRuns {
   compare::Comparison comparison;
 };
 
-Result<ComparedRuns> read(const Options& options) {
+Result<ComparedRuns> read(const CompareOptions& options) {
   ComparedRuns out;
   for (const std::string& run : {options.a, options.b}) {
     PRESUM_ASSIGN(auto log, RunLog::open(run));
@@ -83,7 +83,7 @@ int code_of(compare::Outcome outcome) {
   return kCodes[static_cast<std::size_t>(outcome)];
 }
 
-int run(const Options& options, const Streams& io) {
+int run(const CompareOptions& options, const Streams& io) {
   const auto compared = read(options);
   auto done = compared ? Status{} : compared.error();
   if (done && !options.output.empty()) done = write_page(*compared, options.output);
@@ -96,9 +96,9 @@ int run(const Options& options, const Streams& io) {
 }  // namespace
 
 void add_compare(CLI::App& program, Command& chosen) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<CompareOptions>();
   auto* command = program.add_subcommand("compare", "where two runs begin to differ, and why");
-  command->footer(kHelp);
+  command->footer(kCompareHelp);
   command->add_option("RUN_A", options->a, "run folder or presum.db file")->required();
   command->add_option("RUN_B", options->b, "likewise")->required();
   add_format(command, options->format, "text or json", {"text", "json"});

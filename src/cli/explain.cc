@@ -21,13 +21,13 @@ namespace {
 
 using diagnose::CheckInfo;
 
-constexpr const char* kHelp =
+constexpr const char* kExplainHelp =
     "What a check compares, what it cannot see, how the mistake looks in a program, and what to\n"
     "do about it. Without CHECK: a list of all.\n\n"
     "Exit code: 0 explained, 2 there is no such check.\n\n"
     "Example: presum explain duplicate-data";
 
-struct Options {
+struct ExplainOptions {
   std::string check;
 };
 
@@ -78,7 +78,7 @@ std::string nearest(std::string_view name) {
   return likely ? fmt::format(" ({}?)", near->id) : "";
 }
 
-int explain(const Options& options, const Streams& io) {
+int explain(const ExplainOptions& options, const Streams& io) {
   if (options.check.empty()) {
     io.out << list();
     return kOk;
@@ -98,9 +98,9 @@ int explain(const Options& options, const Streams& io) {
 }  // namespace
 
 void add_explain(CLI::App& program, Command& chosen) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ExplainOptions>();
   auto* command = program.add_subcommand("explain", "what a check compares, and how to mend it");
-  command->footer(kHelp);
+  command->footer(kExplainHelp);
   command->add_option("CHECK", options->check, "such as duplicate-data, as findings name it");
   choose(command, chosen, options, explain);
 }

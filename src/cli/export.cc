@@ -29,7 +29,7 @@ std::string help() {
          "Example: presum export demo/sharded-S1-1 --table workers --format csv > workers.csv";
 }
 
-struct Arguments {
+struct ExportArguments {
   std::string run;
   std::string table = "steps";
   std::string format = "csv";
@@ -42,7 +42,7 @@ std::string line(bool csv, std::span<const std::string> columns,
   return csv ? csv_row(cells) : json_row(columns, cells);
 }
 
-int export_table(const Arguments& arguments, const Streams& io) {
+int export_table(const ExportArguments& arguments, const Streams& io) {
   const auto log = RunLog::open(arguments.run);
   const bool csv = arguments.format == "csv";
   const auto write = [&](auto columns, auto cells) { io.out << line(csv, columns, cells); };
@@ -54,7 +54,7 @@ int export_table(const Arguments& arguments, const Streams& io) {
 }  // namespace
 
 void add_export(CLI::App& program, Command& chosen) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<ExportArguments>();
   auto* command = program.add_subcommand("export", "a run's tables as CSV or JSON lines");
   command->footer(help());
   command->add_option("RUN", arguments->run, "run folder or presum.db file")->required();

@@ -30,7 +30,7 @@ using detect::Rate;
 using detect::SimulatedRun;
 using Json = nlohmann::ordered_json;
 
-constexpr const char* kHelp =
+constexpr const char* kFaultsHelp =
     "--simulate runs the detectors over made-up steps, without torch, and prints two tables.\n\n"
     "False alarms: healthy workers, --steps steps for each kind of noise and world size.\n"
     "  normal      independent normal values\n"
@@ -62,7 +62,7 @@ const CLI::Validator kSteps(
     },
     "1 to 1e12");
 
-struct Arguments {
+struct FaultsArguments {
   bool simulate = false;
   double steps = 1e6;
   std::uint32_t trials = 200;
@@ -125,7 +125,7 @@ std::vector<Null> nulls_of(const std::string& name) {
   return out;
 }
 
-std::vector<NullRow> run_nulls(const Arguments& arguments, ProgressLine& progress) {
+std::vector<NullRow> run_nulls(const FaultsArguments& arguments, ProgressLine& progress) {
   std::vector<NullRow> rows;
   for (const Null null : nulls_of(arguments.null)) {
     for (const std::uint32_t workers : arguments.workers) {
@@ -170,7 +170,7 @@ struct DelayCase {
   std::uint32_t workers;
 };
 
-std::vector<DelayCase> delay_cases(const Arguments& arguments) {
+std::vector<DelayCase> delay_cases(const FaultsArguments& arguments) {
   std::vector<DelayCase> out;
   for (const std::uint32_t workers : arguments.workers) {
     for (const NamedFault& of : faults()) {
@@ -180,7 +180,7 @@ std::vector<DelayCase> delay_cases(const Arguments& arguments) {
   return out;
 }
 
-std::vector<DelayRow> run_delays(const Arguments& arguments, ProgressLine& progress) {
+std::vector<DelayRow> run_delays(const FaultsArguments& arguments, ProgressLine& progress) {
   std::vector<DelayRow> rows;
   for (const auto& [of, workers] : delay_cases(arguments)) {
     const SimulatedRun model{workers, Null::kNormal};
@@ -260,7 +260,7 @@ Status add_whole_steps(const std::string& run, StepsByWorkers& to) {
   }
 }
 
-Result<std::vector<NullRow>> replay(const Arguments& arguments, std::ostream& err) {
+Result<std::vector<NullRow>> replay(const FaultsArguments& arguments, std::ostream& err) {
   StepsByWorkers all;
   for (const std::string& run : arguments.recorded) PRESUM_TRY(add_whole_steps(run, all));
   if (all.empty()) {
@@ -282,7 +282,7 @@ Result<std::vector<NullRow>> replay(const Arguments& arguments, std::ostream& er
   return rows;
 }
 
-int replay_recorded(const Arguments& arguments, const Streams& io) {
+int replay_recorded(const FaultsArguments& arguments, const Streams& io) {
   const auto rows = replay(arguments, io.err);
   if (!rows) {
     io.err << "presum faults: " << rows.error().message << '\n';
@@ -292,7 +292,7 @@ int replay_recorded(const Arguments& arguments, const Streams& io) {
   return kOk;
 }
 
-int faults(const Arguments& arguments, const Streams& io) {
+int faults(const FaultsArguments& arguments, const Streams& io) {
   if (!arguments.simulate) {
     io.err << "presum faults: the fault benchmark trains real workers and needs the Python "
               "package; here there is --simulate\n";
@@ -314,10 +314,10 @@ int faults(const Arguments& arguments, const Streams& io) {
 }  // namespace
 
 void add_faults(CLI::App& program, Command& chosen) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<FaultsArguments>();
   auto* command =
       program.add_subcommand("faults", "how often detectors raise false alarms, and how fast");
-  command->footer(kHelp);
+  command->footer(kFaultsHelp);
   command->add_flag("--simulate", arguments->simulate, "made-up steps, without training");
   command->add_option("--steps", arguments->steps, "healthy steps per kind of noise")
       ->check(kSteps)

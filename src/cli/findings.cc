@@ -17,7 +17,7 @@
 namespace presum::cli {
 namespace {
 
-constexpr const char* kHelp =
+constexpr const char* kFindingsHelp =
     "What is wrong with a run: verdict, findings with the worst first, and what every check came "
     "to.\n\n"
     "  consistent             no finding above information\n"
@@ -29,7 +29,7 @@ constexpr const char* kHelp =
     "Exit code: 0 shown, 2 not (no such run, damaged). `presum check` has exit codes for findings."
     "\n\nExample: presum findings runs/train-20260101T120000Z";
 
-struct Options {
+struct FindingsOptions {
   std::string run;
   std::string format = "text";
   std::optional<std::uint32_t> segment;
@@ -41,7 +41,7 @@ struct ReadRun {
   std::vector<NoteRecord> notes;
 };
 
-Result<ReadRun> read(const Options& options) {
+Result<ReadRun> read(const FindingsOptions& options) {
   PRESUM_ASSIGN(const auto log, RunLog::open(options.run));
   PRESUM_ASSIGN(auto notes, log.notes());
   PRESUM_ASSIGN(const auto steps, log.steps());
@@ -95,7 +95,7 @@ std::string as_json(const judge::Judgement& judgement) {
          '\n';
 }
 
-int show(const Options& options, const Streams& io) {
+int show(const FindingsOptions& options, const Streams& io) {
   const auto run = read(options);
   if (!run) return complain(io, "findings", run.error());
   io.out << (options.format == "json" ? as_json(run->judgement) : as_text(*run));
@@ -105,9 +105,9 @@ int show(const Options& options, const Streams& io) {
 }  // namespace
 
 void add_findings(CLI::App& program, Command& chosen) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<FindingsOptions>();
   auto* command = program.add_subcommand("findings", "what is wrong with a run, and what to do");
-  command->footer(kHelp);
+  command->footer(kFindingsHelp);
   command->add_option("RUN", options->run, "run folder or presum.db file")->required();
   add_format(command, options->format, "text or json", {"text", "json"});
   command->add_option("--segment", options->segment, "one segment only: 1, 2, ... by restarts");

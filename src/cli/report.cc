@@ -17,13 +17,13 @@
 namespace presum::cli {
 namespace {
 
-constexpr const char* kHelp =
+constexpr const char* kReportHelp =
     "Writes one HTML file that any browser opens; it loads nothing from a network, so it can be\n"
     "sent to a colleague. Several runs are drawn side by side on a common scale.\n\n"
     "Exit code: 0 written, 2 not (no such run, damaged, cannot write); then FILE is left alone.\n\n"
     "Example: presum report demo/*-S1-* -o demo/report.html";
 
-struct Options {
+struct ReportOptions {
   std::vector<std::string> runs;
   std::string output = "report.html";
 };
@@ -37,7 +37,7 @@ Result<std::string> draw(const std::vector<std::string>& runs) {
   return report::page(logs);
 }
 
-int report(const Options& options, const Streams& io) {
+int report(const ReportOptions& options, const Streams& io) {
   const auto html = draw(options.runs);
   const auto done = html ? write_page_file(options.output, *html) : html.error();
   if (!done) return complain(io, "report", done.error());
@@ -49,9 +49,9 @@ int report(const Options& options, const Streams& io) {
 }  // namespace
 
 void add_report(CLI::App& program, Command& chosen) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ReportOptions>();
   auto* command = program.add_subcommand("report", "one HTML page about one run or several");
-  command->footer(kHelp);
+  command->footer(kReportHelp);
   command->add_option("RUN", options->runs, "run folders or presum.db files")->required();
   command->add_option("-o,--output", options->output, "the file to write")->capture_default_str();
   choose(command, chosen, options, report);

@@ -17,7 +17,7 @@
 namespace presum::cli {
 namespace {
 
-constexpr const char* kHelp =
+constexpr const char* kSummaryHelp =
     "One line per run (and per model in it): means over its recorded steps.\n\n"
     "  loss         mean over workers, averaged over the last 20 steps\n"
     "  loss std     loss dispersion: standard deviation over workers\n"
@@ -150,7 +150,7 @@ std::vector<Steps> by_module(Steps steps) {
   return out;
 }
 
-struct Arguments {
+struct SummaryArguments {
   std::vector<std::string> runs;
   std::string format = "text";
 };
@@ -180,7 +180,7 @@ void say_what_lacks(const std::string& name, std::span<const SegmentInfo> segmen
 }
 
 // A run that cannot be read is said and left out; the others are shown all the same.
-int summarise(const Arguments& arguments, const Streams& io) {
+int summarise(const SummaryArguments& arguments, const Streams& io) {
   std::vector<Row> rows;
   int code = kOk;
   for (const std::string& run : arguments.runs) {
@@ -201,9 +201,9 @@ int summarise(const Arguments& arguments, const Streams& io) {
 }  // namespace
 
 void add_summary(CLI::App& program, Command& chosen) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<SummaryArguments>();
   auto* command = program.add_subcommand("summary", "one line of metrics per run");
-  command->footer(kHelp);
+  command->footer(kSummaryHelp);
   command->add_option("RUN", arguments->runs, "run folders or presum.db files")->required();
   add_format(command, arguments->format, "text, json or csv", {"text", "json", "csv"});
   choose(command, chosen, arguments, summarise);

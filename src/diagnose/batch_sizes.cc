@@ -9,7 +9,7 @@
 namespace presum::diagnose {
 namespace {
 
-constexpr std::uint64_t kSure = 5;           // records in a row
+constexpr std::uint64_t kSureOfSizes = 5;    // records in a row
 constexpr std::uint64_t kMicroBatches = 32;  // keys, beside those of the other statistics
 constexpr std::uint64_t kRows = 33;
 constexpr const char* kEqual =
@@ -61,7 +61,7 @@ void report(const StepContext& context, const Split& sizes, std::uint64_t key, c
 bool BatchSizes::lasts(Lasting& lasting, const Split& sizes, std::uint64_t step) const {
   const std::string held = sizes.differs() ? text_of(sizes) : "";
   if (held.empty() || held != lasting.held) lasting = {held, 0, step};
-  return !held.empty() && ++lasting.length >= kSure;
+  return !held.empty() && ++lasting.length >= kSureOfSizes;
 }
 
 void BatchSizes::update(const StepContext& context, SignalLog& log) {

@@ -15,9 +15,9 @@
 namespace presum::diagnose {
 namespace {
 
-constexpr double kSame = 1e-3;      // of a norm: what workers may differ by
-constexpr double kTrue = 0.05;      // what a norm in 16 bits may be off
-constexpr std::uint64_t kSure = 2;  // records in a row
+constexpr double kSame = 1e-3;            // of a norm: what workers may differ by
+constexpr double kTrue = 0.05;            // what a norm in 16 bits may be off
+constexpr std::uint64_t kSureOfNorm = 2;  // records in a row
 constexpr std::uint64_t kSureOfNone = 5;
 constexpr const char* kNone =
     "No norm of all of the model's gradients was seen: torch's clip_grad_norm_ was not called.";
@@ -192,7 +192,7 @@ void ClipNorm::compare_clipping(const StepContext& context, SignalLog& log) {
     return;
   }
   if (alone_.records++ == 0) alone_.first_step = context.record.step;
-  if (alone_.records < kSure) return;
+  if (alone_.records < kSureOfNorm) return;
   const auto clips = [](const WorkerRecord& w) {
     return w.fingerprint_of(FingerprintKind::kClipNorm);
   };
@@ -219,7 +219,7 @@ void ClipNorm::compare_workers(const StepContext& context, SignalLog& log) {
     return;
   }
   if (apart_.records++ == 0) apart_.first_step = record.step;
-  if (apart_.records < kSure) return;
+  if (apart_.records < kSureOfNorm) return;
   Signal signal = sighting(Check::kClipNorm, record.step, blame);
   signal.first_step = apart_.first_step;
   signal.severity = Severity::kCritical;  // they take different steps from here on
@@ -268,7 +268,7 @@ void ClipNorm::compare_true(const StepContext& context, SignalLog& log) {
     const bool again = untrue_.records > 0 && near(held.ratio, ratio_, kTrue);
     untrue_ = {again ? untrue_.records + 1 : 1, again ? untrue_.first_step : record.step};
     ratio_ = held.ratio;
-    if (held.sure || untrue_.records >= kSure) report_untrue(context, w, scaled, log);
+    if (held.sure || untrue_.records >= kSureOfNorm) report_untrue(context, w, scaled, log);
     return;
   }
 }

@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::size_t kFollowed = 4096;                     // passes, readers and data sets
 constexpr std::uint64_t kSamples = std::uint64_t{1} << 27;  // by index
-constexpr std::uint64_t kSure = 2;  // passes in a row, of a sampler that presum does not know
+constexpr std::uint64_t kSurePasses = 2;  // passes in a row, of a sampler that presum does not know
 constexpr const char* kNoLength =
     "No loader over a data set that has a length and numbers its samples was found.";
 constexpr const char* kNotWhole =
@@ -251,7 +251,7 @@ void DataCoverage::judge(Data data, const Pass& pass, const Roster& roster, Sign
     if (history.indexed) history.drawn.unite(pass.drawn);
   }
   const bool known = deals_all(sampler, pass.own, pass.length);
-  if (!known && history.passes < kSure) return;
+  if (!known && history.passes < kSurePasses) return;
   log.add(signal_of(pass, history, missing, known), std::numeric_limits<std::uint64_t>::max() / 2);
 }
 

@@ -18,10 +18,10 @@ namespace {
 using enum FingerprintKind;
 
 // A program may leave out a batch now and then, or look at a gradient: that is no habit.
-constexpr std::uint64_t kSure = 3;     // steps in which it was seen, and
-constexpr std::uint64_t kMost = 2;     // at least one in so many since the first
-constexpr std::uint64_t kSampled = 2;  // likewise, where few steps are looked at
-constexpr std::uint64_t kSlack = std::numeric_limits<std::uint64_t>::max() / 2;
+constexpr std::uint64_t kSureSteps = 3;  // steps in which it was seen, and
+constexpr std::uint64_t kMost = 2;       // at least one in so many since the first
+constexpr std::uint64_t kSampled = 2;    // likewise, where few steps are looked at
+constexpr std::uint64_t kAllSteps = std::numeric_limits<std::uint64_t>::max() / 2;
 enum Way : std::size_t { kCleared, kDetached, kChanged, kAgain };
 
 std::uint64_t count(const WorkerRecord& worker, FingerprintKind kind) {
@@ -87,7 +87,7 @@ bool LostGradients::is_habit(std::size_t way, const StepContext& context, const 
     habit = {};
     return false;
   }
-  return !who.empty() && habit.seen >= (way == kChanged ? kSampled : kSure);
+  return !who.empty() && habit.seen >= (way == kChanged ? kSampled : kSureSteps);
 }
 
 void LostGradients::lost(const StepContext& context, SignalLog& log) {
@@ -111,7 +111,7 @@ void LostGradients::lost(const StepContext& context, SignalLog& log) {
                         : "no backward pass went through them");
     signal.evidence = {{"micro_batches_lost", static_cast<std::int64_t>(missing)},
                        {"micro_batches", static_cast<std::int64_t>(all)}};
-    log.add(std::move(signal), kSlack);
+    log.add(std::move(signal), kAllSteps);
   }
 }
 
@@ -139,7 +139,7 @@ void LostGradients::changed(const StepContext& context, SignalLog& log) {
         number(factor), usual_cause(context, factor));
   }
   if (!std::isnan(factor)) signal.evidence = {{"factor_between_passes", factor}};
-  log.add(std::move(signal), kSlack);
+  log.add(std::move(signal), kAllSteps);
 }
 
 void LostGradients::left_over(const StepContext& context, SignalLog& log) {
@@ -156,7 +156,7 @@ void LostGradients::left_over(const StepContext& context, SignalLog& log) {
   signal.remedy =
       "Call `optimizer.zero_grad()` once a step, after the optimiser's step or before the first "
       "backward pass; look whether it is another optimiser's or model's that is called.";
-  log.add(std::move(signal), kSlack);
+  log.add(std::move(signal), kAllSteps);
 }
 
 }  // namespace presum::diagnose

@@ -19,8 +19,9 @@ constexpr double kDoubled = 3;        // draws until it is a finding
 constexpr double kShare = 0.01;       // of all draws, where only row hashes are known
 constexpr double kOfOneRank = 0.9;    // of the doubled draws: then it is this rank
 constexpr double kNearlyWhole = 0.9;  // of the data: then a pass may begin anew
-constexpr double kAgain = 0.1;        // of them, that it drew after others
-constexpr const char* kNoPass = "No data loader was found, so passes over the data are not known.";
+constexpr double kDrawnAgain = 0.1;   // of them, that it drew after others
+constexpr const char* kNoLoader =
+    "No data loader was found, so passes over the data are not known.";
 constexpr const char* kSharedRows =
     "The rows that were hashed are the same on all workers though their batches differ.";
 constexpr const char* kNoSamples = "No samples were seen.";
@@ -68,7 +69,7 @@ Blame blame_of(const DataPass& pass, const StepRecord& record) {
   Blame out;
   for (const auto& [rank, part] : pass.by_rank()) {
     const bool one = part.involved >= kOfOneRank * pass.doubled() &&
-                     part.again >= kAgain * pass.doubled() && pass.between() > 0;
+                     part.again >= kDrawnAgain * pass.doubled() && pass.between() > 0;
     if (one && record.workers.size() > 2) out.ranks.push_back(rank);
   }
   if (out.ranks.size() == 1) return out;
@@ -183,7 +184,7 @@ void Overlap::update(const StepContext& context, SignalLog& log) {
     if (w.samples.hashes.empty() && w.indices.empty()) {
       log.cannot(Check::kOverlappingData, kNoSamples);
     } else if (DataPass* pass = pass_of(context, w); pass == nullptr) {
-      log.cannot(Check::kOverlappingData, kNoPass);
+      log.cannot(Check::kOverlappingData, kNoLoader);
     } else if (std::ranges::find(ending, pass->number()) != ending.end()) {
       continue;
     } else if (shared && pass->identity() == DataPass::Identity::kRow) {
@@ -307,7 +308,7 @@ void Overlap::report(const StepContext& context, const DataPass& pass, SignalLog
                      {"samples_drawn", whole(drawn)},
                      {"data_pass", static_cast<std::int64_t>(pass.number())}};
   if (pass.identity() == DataPass::Identity::kRow) signal.remedy = undivided_remedy(context.record);
-  if (pass.between() < kAgain * pass.doubled()) {
+  if (pass.between() < kDrawnAgain * pass.doubled()) {
     signal.title = "{Ranks} drew their own samples again in the same pass over the data";
     signal.remedy = kRestarted;
   }

@@ -26,7 +26,7 @@ constexpr std::size_t kNamesShown = 4;
 constexpr double kMost = 0.5;
 constexpr const char* kAtRest = "layers_at_rest";
 constexpr std::uint64_t kLasting = std::numeric_limits<std::uint64_t>::max() / 2;
-constexpr std::uint64_t kSure = 3;  // samples
+constexpr std::uint64_t kSureSamples = 3;  // samples
 
 double learning_rate(const WorkerRecord& worker) {
   const std::uint64_t* rate = worker.fingerprint_of(FingerprintKind::kLearningRate);
@@ -211,7 +211,7 @@ void NoProgress::follow_shares(const StepContext& context, SignalLog& log) {
   if (rises) return;  // a warm-up: updates grow yet
   rounded_ = share > kMost && rate > 0 ? rounded_ + 1 : 0;
   if (rounded_ == 1) rounded_since_ = context.record.step;
-  if (rounded_ < kSure) return;
+  if (rounded_ < kSureSamples) return;
   Signal signal =
       sighting(Check::kNoProgress, context.record.step, {all_ranks(context.record), true});
   signal.key = 2;

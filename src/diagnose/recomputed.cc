@@ -39,11 +39,11 @@ constexpr std::array<Answer, 4> kAnswers{{
      "deterministic"},
 }};
 
-constexpr std::uint64_t kSure = 3;  // micro-batches that gave the same
+constexpr std::uint64_t kSureRepeats = 3;  // micro-batches that gave the same
 constexpr const char* kEverywhere =
     "{Ranks} computed another gradient than the same micro-batch gives when it is computed once "
     "more: a kernel that depends on more than its numbers";
-constexpr std::uint64_t kSlack = std::numeric_limits<std::uint64_t>::max() / 2;
+constexpr std::uint64_t kAllMicroBatches = std::numeric_limits<std::uint64_t>::max() / 2;
 
 }  // namespace
 
@@ -64,7 +64,7 @@ void Recomputed::update(const StepContext& context, SignalLog& log) {
   for (const WorkerRecord& w : context.record.workers) {
     Steadiness& so_far = steadiness_[w.replica];
     std::uint64_t& given = answers[w.rank] = answer(w);
-    if (given == kOnce && (so_far.others > 0 || so_far.equal < kSure)) given = kUnsteady;
+    if (given == kOnce && (so_far.others > 0 || so_far.equal < kSureRepeats)) given = kUnsteady;
     so_far.equal += given == 0;
     so_far.others += told(w) && answer(w) != 0;
   }
@@ -92,7 +92,7 @@ void Recomputed::update(const StepContext& context, SignalLog& log) {
     const std::string different =
         context.roster.fact_of(blame.ranks.front(), "recomputed_different");
     if (!different.empty()) signal.evidence = {{"gradients_different", shortened(different, 200)}};
-    log.add(std::move(signal), kSlack);
+    log.add(std::move(signal), kAllMicroBatches);
   }
 }
 
