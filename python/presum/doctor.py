@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
 from typing import NamedTuple
 
-from presum._core import __version__, has_cuda, simd_target, simd_targets
+from presum._core import __version__, simd_target, simd_targets
 
 
 class Capability(NamedTuple):
@@ -158,9 +158,12 @@ def _cpu() -> str:
 def _cuda() -> str:
     import torch
 
+    from presum.devices.kernel_pass import why_not
+
     _need(torch.version.cuda, "this torch was built without CUDA")
     _need(torch.cuda.is_available(), "torch sees no CUDA device")
-    passes = "CUDA kernel" if has_cuda else "torch operations (built without PRESUM_CUDA)"
+    lacks = why_not(torch.device("cuda", torch.cuda.current_device()))
+    passes = "CUDA kernels" if lacks is None else f"torch operations ({lacks})"
     return f"{torch.cuda.get_device_name()}; {passes}"
 
 

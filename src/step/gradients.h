@@ -35,6 +35,8 @@ class Gradients {
   bool layers_due() const { return layers_.due(); }
   void layer_unknown(ParameterId id) { layers_.read_elsewhere(id); }
   void add_sketch(std::span<const float> values);
+  // This step has none: a gradient in it was replaced by a later report.
+  void forget_sketch() { sketch_valid_ = false; }
   // It was read elsewhere, or cannot be read.
   void mark_seen(ParameterId id);
   bool seen(ParameterId id) const { return slots_[id].seen || slots_[id].marked; }

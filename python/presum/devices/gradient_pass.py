@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gradient pass for gradients that do not live in host memory: the CUDA kernel where presum
-was built with it, else torch operations.
+"""The gradient pass for gradients that do not live in host memory: CUDA kernels where they can run,
+else torch operations.
 
 Everything is queued on the gradient's device: no value is read back, nothing waits. At the end of a
 step all numbers travel in one copy, through pinned memory where the device is CUDA; once it has
@@ -13,12 +13,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import cache
+from itertools import groupby
+from typing import NamedTuple
 
 import torch
 
-from presum import _core
 from presum.devices.dtypes import CODES
+from presum.devices.kernel_pass import KernelPass, why_not
 from presum.devices.readable import readable
 
 DTYPES = {getattr(torch, name): code for name, code in CODES.items()}
@@ -186,30 +189,17 @@ def _torch_pass(
     return reals, counts, sketch
 
 
-def _kernel_pass(
-    flat: torch.Tensor, size: int, seed: int
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """As ``_torch_pass``, in one kernel of our own."""
-    device = flat.device
-    with torch.cuda.device(device):
-        reals = torch.empty(2, dtype=torch.float64, device=device)
-        counts = torch.empty(3, dtype=torch.int64, device=device)
-        sketch = torch.zeros(size, device=device)
-        needed = _core.cuda_workspace_bytes(flat.numel(), size)
-        workspace = torch.empty(needed, dtype=torch.uint8, device=device)
-        _core.cuda_gradient_pass(
-            data=flat.data_ptr(),
-            count=flat.numel(),
-            dtype=DTYPES[flat.dtype],
-            sketch=sketch.data_ptr(),
-            sketch_size=size,
-            seed=seed,
-            reals=reals.data_ptr(),
-            counts=counts.data_ptr(),
-            workspace=workspace.data_ptr(),
-            stream=torch.cuda.current_stream(device).cuda_stream,
-        )
-    return reals, counts, sketch
+def _batches(queue: list[Queued]) -> list[list[Queued]]:
+    """Those that one launch can read."""
+
+    def kind(one: Queued) -> tuple[str, bool]:
+        return str(one.flat.dtype), one.reduced
+
+    return [[*batch] for _, batch in groupby(sorted(queue, key=kind), key=kind)]
+
+
+FoundGradient = tuple[int, int, bool, float, float, int, int, int]
+"""Place, elements, whether reduced; sum of squares, maximum; non-finite, fingerprint, zeros."""
 
 
 class StreamOrder:
@@ -219,10 +209,11 @@ class StreamOrder:
         self._device = device
         self._events: dict[torch.cuda.Stream, torch.cuda.Event] = {}
 
-    def read(self, grad: torch.Tensor) -> None:
-        """The pass over a gradient is queued on the current stream."""
+    def read(self, gradients: list[torch.Tensor]) -> None:
+        """The pass over gradients is queued on the current stream."""
         stream = torch.cuda.current_stream(self._device)
-        grad.record_stream(stream)
+        for grad in gradients:
+            grad.record_stream(stream)
         if stream not in self._events:
             self._events[stream] = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._events[stream].record(stream)
@@ -236,55 +227,151 @@ class StreamOrder:
             tensor.record_stream(stream)
 
 
+class Queued(NamedTuple):
+    """A gradient that is to be read."""
+
+    index: int
+    flat: torch.Tensor
+    seed: int
+    reduced: bool
+
+
 class DeviceStep:
     """The numbers of one step while they are on a device. Used by the training thread."""
 
-    def __init__(self, device: torch.device, sketch_size: int) -> None:
+    def __init__(
+        self,
+        device: torch.device,
+        sketch_size: int,
+        *,
+        apart: set[int] | None = None,
+        kernels: KernelPass | None = None,
+    ) -> None:
         self._device = device
         self._real = torch.float32 if device.type == "mps" else torch.float64
         self._streams = StreamOrder(device) if device.type == "cuda" else None
         self._sketch_size = sketch_size
-        self._indices: list[int] = []
-        self._counts: list[int] = []
-        self._reduced: list[bool] = []
+        if kernels is None and why_not(device) is None:
+            kernels = KernelPass(device, sketch_size)
+        self._kernels = kernels
+        self._queue: dict[tuple[int, bool], Queued] = {}
+        self._queued_on: torch.cuda.Stream | None = None
+        self._with_sketch: set[int] = set()  # of those that are read
+        self._apart = set() if apart is None else apart
+        self._by_kernels: list[Queued] = []
+        self._by_torch: list[Queued] = []
         self._reals: list[torch.Tensor] = []
         self._integers: list[torch.Tensor] = []
         self._sketches: dict[int, torch.Tensor] = {}
+        self.repeated = False  # whether a sketch stands for a gradient that was replaced
+        self.queued_bytes = 0
 
     def observe(self, index: int, grad: torch.Tensor, *, seed: int, reduced: bool) -> None:
-        """Queue the pass over one gradient on the current stream; its elements fill one block of
-        memory, in whose order they are read. A second report of one replaces the first (the
-        aggregating side keeps the last)."""
-        flat = grad.detach().as_strided((grad.numel(),), (1,))
-        size = 0 if reduced else self._sketch_size
-        if _core.has_cuda and flat.is_cuda:
-            reals, counts, sketch = _kernel_pass(flat, size, seed)
-        else:
-            reals, counts, sketch = _torch_pass(flat, self._real, size, seed)
+        """A gradient is to be read, in the order in which its elements, which fill one block of
+        memory, lie there: at the next flush() at the latest. A second report of one replaces the
+        first (the aggregating side keeps the last)."""
         if self._streams is not None:
-            self._streams.read(flat)
-        self._indices.append(index)
-        self._counts.append(flat.numel())
-        self._reduced.append(reduced)
+            stream = torch.cuda.current_stream(self._device)
+            if self._queue and stream != self._queued_on:
+                self.flush()
+            self._queued_on = stream
+        flat = grad.detach().as_strided((grad.numel(),), (1,))
+        self._queue[index, reduced] = Queued(index, flat, seed, reduced)
+        self.queued_bytes += flat.numel() * flat.element_size()
+
+    def flush(self) -> None:
+        """Queues the pass over what was observed since the last time, on the stream that was
+        current then."""
+        queue, self._queue, self.queued_bytes = [*self._queue.values()], {}, 0
+        if not queue:
+            return
+        on = nullcontext() if self._queued_on is None else torch.cuda.stream(self._queued_on)
+        with on:
+            for_kernels = []
+            for one in queue:
+                if self._is_for_torch(one):
+                    self._read_by_torch(one)
+                else:
+                    for_kernels.append(one)
+            for batch in _batches(for_kernels):
+                self._read_by_kernels(batch)
+            if self._streams is not None:
+                self._streams.read([one.flat for one in queue])
+        self._with_sketch |= {one.index for one in queue if not one.reduced}
+
+    def _is_for_torch(self, one: Queued) -> bool:
+        """Kernels add all sketches up. That of a gradient which is reported again, now or in an
+        earlier step, is kept apart, so that it can be replaced."""
+        if self._kernels is None or one.reduced:
+            return self._kernels is None
+        if one.index in self._with_sketch and one.index not in self._apart:
+            self._apart.add(one.index)
+            self.repeated = True
+        return one.index in self._apart
+
+    def _read_by_torch(self, one: Queued) -> None:
+        size = 0 if one.reduced else self._sketch_size
+        reals, integers, sketch = _torch_pass(one.flat, self._real, size, one.seed)
+        self._by_torch.append(one)
         self._reals.append(reals)
-        self._integers.append(counts)
+        self._integers.append(integers)
         if size:
-            self._sketches[index] = sketch
+            self._sketches[one.index] = sketch
+
+    def _read_by_kernels(self, batch: list[Queued]) -> None:
+        assert self._kernels is not None
+        sketched = not batch[0].reduced and self._sketch_size > 0
+        self._kernels.read([(one.flat, one.seed) for one in batch], sketched=sketched)
+        self._by_kernels += batch
 
     def fetch(self, extra: list[torch.Tensor], words: Sequence[torch.Tensor] = ()) -> HostCopy:
         """Start the one copy to the host. ``extra`` are numbers on the device that travel
         along, ``words`` int64 tensors."""
+        self.flush()
         if self._streams is not None:
-            self._streams.join([*self._reals, *self._integers, *self._sketches.values()])
+            kept = [] if self._kernels is None else self._kernels.tensors()
+            self._streams.join([*self._reals, *self._integers, *self._sketches.values(), *kept])
+        integers, sketches = [*self._integers], [*self._sketches.values()]
+        if self._kernels is not None and self._by_kernels:
+            found, sketch = self._kernels.finish()
+            integers.insert(0, found.view(-1))
+            sketches.append(sketch)
         none = torch.zeros(self._sketch_size, device=self._device)
-        sketch = torch.stack(list(self._sketches.values())).sum(0) if self._sketches else none
+        summed = torch.stack(sketches).sum(0) if sketches else none
         scalars = [x.detach().reshape(-1).to(self._device, self._real) for x in extra]
-        reals = torch.cat([*self._reals, *scalars, sketch.to(self._real)])
+        reals = torch.cat([*self._reals, *scalars, summed.to(self._real)])
         nothing = torch.zeros(0, dtype=torch.int64, device=self._device)
         flat = [x.reshape(-1).to(self._device) for x in words]
-        integers = torch.cat([*self._integers, *flat, nothing])
+        integers = [*integers, *flat, nothing]
         extras = sum(len(x) for x in scalars)
-        return HostCopy(self, reals, integers, extras, [x.numel() for x in flat])
+        return HostCopy(self, reals, torch.cat(integers), extras, [x.numel() for x in flat])
+
+    def gradients_of(self, reals: torch.Tensor, integers: torch.Tensor) -> list[FoundGradient]:
+        """What the first of the numbers on the host say of each gradient, in the order of
+        reading."""
+        count = len(self._by_kernels)
+        words = integers[: 5 * count].view(count, 5)
+        numbers = words[:, :2].contiguous().view(torch.float64).tolist()
+        found = [
+            (one.index, one.flat.numel(), one.reduced, *real, *integer)
+            for one, real, integer in zip(
+                self._by_kernels, numbers, words[:, 2:].tolist(), strict=True
+            )
+        ]
+        of_torch = len(self._by_torch)
+        pairs = reals[: 2 * of_torch].view(of_torch, 2).tolist()
+        counts = integers[5 * count :][: 3 * of_torch].view(of_torch, 3).tolist()
+        found += [
+            (one.index, one.flat.numel(), one.reduced, *real, *integer)
+            for one, real, integer in zip(self._by_torch, pairs, counts, strict=True)
+        ]
+        return [(*rest, nonfinite, print_ % (1 << 64), zeros)
+                for *rest, nonfinite, print_, zeros in found]
+
+    @property
+    def numbers(self) -> tuple[int, int]:
+        """How many doubles and integers of the host's copy are of gradients."""
+        return 2 * len(self._by_torch), 5 * len(self._by_kernels) + 3 * len(self._by_torch)
 
 
 class HostCopy:
@@ -354,16 +441,10 @@ class FetchedStep:
         extra: int,
         words: list[int],
     ) -> None:
-        count = len(step._indices)
-        pairs = reals[: 2 * count].view(count, 2).tolist()
-        counts = integers[: 3 * count].view(count, 3).tolist()
-        parts = torch.split(integers[3 * count :], words)
+        first, integer = step.numbers
+        parts = torch.split(integers[integer:], words)
         self.words = [[word % (1 << 64) for word in part.tolist()] for part in parts]
-        self.gradients = [
-            (index, elements, reduced, *real, nonfinite, fingerprint % (1 << 64), zeros)
-            for index, elements, reduced, real, (nonfinite, fingerprint, zeros) in zip(
-                step._indices, step._counts, step._reduced, pairs, counts, strict=True
-            )
-        ]
-        self.extra: list[float] = reals[2 * count : 2 * count + extra].tolist()
-        self.sketch: list[float] = reals[2 * count + extra :].tolist()
+        self.gradients = step.gradients_of(reals, integers)
+        self.repeated = step.repeated
+        self.extra: list[float] = reals[first : first + extra].tolist()
+        self.sketch: list[float] = reals[first + extra :].tolist()

@@ -82,8 +82,8 @@ class ManualSource(GradientSource):
         self._reading_reduced = self.recorder.observer.reduced_is_due()
 
     def _read(self, found: list[tuple[int, torch.Tensor]], *, reduced: bool) -> None:
-        for place, gradient in found:
-            self.recorder.read(place, gradient.detach(), reduced=reduced)
+        detached = ((place, gradient.detach()) for place, gradient in found)
+        self.recorder.read_all(detached, reduced=reduced)
 
     def _checked(self, named_gradients: NamedGradients) -> list[tuple[int, torch.Tensor]]:
         found = [(name, x) for name, x in dict(named_gradients).items() if x is not None]

@@ -150,6 +150,18 @@ class DdpSource(GradientSource):
         self._reduces = self._passes.begin()
         more_follow = self._passes.more_follow()
         self.recorder.pass_begins(reduces=self._reduces, more_follow=more_follow)
+        if not self.recorder.setup.on_host:
+            self.recorder.gathers = self.recorder.reads_sums and self._stay_own()
+
+    def _stay_own(self) -> bool:
+        """Whether gradients stay as their hooks find them until the pass is over: DDP reduces a
+        copy, or puts the sums in the place of gradients that the pass makes; and no hook of the
+        program's comes after presum's."""
+        return all(
+            len(parameter._post_accumulate_grad_hooks or ()) <= 1
+            and (parameter.grad is None or not self._views)
+            for _, parameter in self.recorder.setup.alive()
+        )
 
     def forward_is_over(self) -> None:
         if self._passes.after_forward():
@@ -161,6 +173,7 @@ class DdpSource(GradientSource):
         if not recorder.in_backward:
             return  # torch.autograd.grad: no parameter took part
         sums = recorder.reads_sums
+        recorder.read_queued()
         recorder.pass_ends(part=self._reduces and self._passes.waits(recorder.arrivals))
         if sums:
             self._read_left_out()
@@ -183,8 +196,8 @@ class DdpSource(GradientSource):
                 recorder.read(place, parameter.grad, reduced=False)
 
     def _after_reduction(self) -> None:
-        for place, parameter in self.recorder.setup.alive():
-            self.recorder.read(place, parameter.grad, reduced=True)
+        reduced = ((place, parameter.grad) for place, parameter in self.recorder.setup.alive())
+        self.recorder.read_all(reduced, reduced=True)
 
     def step_without_input(self) -> None:
         """Under ``join()``: the others have reduced once more, this worker had no batch left."""

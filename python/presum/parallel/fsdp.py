@@ -70,10 +70,9 @@ class FsdpSource(GradientSource):
             recorder.pass_begins(reduces=True, more_follow=False)
         if not recorder.reads_sums:
             return
-        for one, gradient in zip(held, gradients, strict=True):
-            place = self._places.get(id(one))
-            if place is not None:
-                recorder.read(place, gradient, reduced=False)
+        places = (self._places.get(id(one)) for one in held)
+        pairs = zip(places, gradients, strict=True)
+        recorder.read_all(((p, g) for p, g in pairs if p is not None), reduced=False)
         if self._shards is not None:
             self.recorder.tell_layers(self._shards.goes_in, held, gradients)
 

@@ -85,6 +85,8 @@ class EndedSteps:
             ended.numbers(fetched.extra)
             for gradient in fetched.gradients:
                 ended.gradient_sums(*gradient)
+            if fetched.repeated:
+                ended.no_sketch()
             ended.add_sketch(fetched.sketch)
             return self._packet(extras)
         finally:

@@ -32,24 +32,29 @@ class GradientReader:
         self._setup = setup
         self._observer = setup.observer
         self._device_step: DeviceStep | None = None  # where gradients are not in host memory
+        self._repeated: set[int] = set()  # parameters that a step has reported twice
         self._told: set[int] = set()  # parameters whose gradients cannot be read
 
     def begin(self) -> None:
         """A step's gradients come."""
         if not self._setup.on_host:
-            self._device_step = DeviceStep(self._setup.device, self._setup.sketch_size)
+            self._device_step = self._new_step()
 
     def take_device_step(self) -> DeviceStep:
         """What was queued; nothing where nothing was."""
         step, self._device_step = self._device_step, None
-        return step or DeviceStep(self._setup.device, self._setup.sketch_size)
+        return step or self._new_step()
+
+    def _new_step(self) -> DeviceStep:
+        return DeviceStep(self._setup.device, self._setup.sketch_size, apart=self._repeated)
 
     def forget(self) -> None:
         """What was queued is not wanted."""
         self._device_step = None
 
     def read(self, index: int, grad: torch.Tensor, *, reduced: bool) -> None:
-        """One gradient, this worker's own or the reduced one."""
+        """One gradient, this worker's own or the reduced one: now in host memory, on a device at
+        the next flush() at the latest."""
         plain = readable(grad)
         dtype = DTYPES.get(grad.dtype)
         if dtype is None or plain is None:
@@ -66,6 +71,16 @@ class GradientReader:
             raise RuntimeError(f"gradients moved to {grad.device} after attach")
         read = self._observer.reduced_gradient if reduced else self._observer.gradient
         read(index, grad.data_ptr(), grad.numel(), dtype)
+
+    def flush(self) -> None:
+        """What was read may change from now on."""
+        if self._device_step is not None:
+            self._device_step.flush()
+
+    @property
+    def queued_bytes(self) -> int:
+        """Of gradients that the next flush() reads; they are kept until then."""
+        return 0 if self._device_step is None else self._device_step.queued_bytes
 
     def read_part(self, index: int, part: GradientPart) -> None:
         """One worker's part of a gradient in host memory; where it cannot be read, what came of its

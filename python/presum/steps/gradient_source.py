@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -33,6 +33,7 @@ class Recorder(GradientListener, Protocol):
     setup: RecorderSetup
     observer: Observer
     reads_arrivals: bool  # what is added to ``.grad`` is to be read
+    gathers: bool  # whether read() may wait for more gradients, on a device
 
     def pass_begins(self, *, reduces: bool, more_follow: bool, readable: bool = True) -> None: ...
 
@@ -46,6 +47,12 @@ class Recorder(GradientListener, Protocol):
 
     @property
     def layers_due(self) -> bool: ...
+
+    def read_all(
+        self, gradients: Iterable[tuple[int, torch.Tensor | None]], *, reduced: bool
+    ) -> None: ...
+
+    def read_queued(self) -> None: ...
 
     def read_part(self, index: int, part: GradientPart | None) -> None: ...
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -34,6 +34,7 @@ from presum.torch_events.losses import Scalar, kept_value
 from presum.torch_events.taps import TAPS, EngineRun
 
 ASIDE = ("lost gradients", "rounded updates", "moments", "reduced layers")
+QUEUED_BYTES_MAX = 64 << 20  # of gradients on a device that wait to be read together
 NORMS_SAMPLED = 25  # one norm in so many is held against the gradients' own
 READ_NOTHING, READ_SUMS, READ_ARRIVALS = range(3)  # what Observer.pass_begins returns
 log = logging.getLogger("presum")
@@ -75,6 +76,7 @@ class StepRecorder:
         self._end_queued = False
         self._run: EngineRun | None = None  # in which the pass under way is
         self._looked: EngineRun | None = None  # before which `.grad` was looked at
+        self.gathers = False  # whether read() may wait for more, on a device
         self._thread = 0  # of the last training forward
         self._task = -1  # likewise, where a program has called the engine itself
         self._in_hook = False  # of the optimiser, while others are called out of it
@@ -585,6 +587,25 @@ class StepRecorder:
         if grad is not None:
             own = grad if reduced else self.source.own(index, grad)
             self._reader.read(index, own, reduced=reduced)
+            if not self.gathers or self._reader.queued_bytes > QUEUED_BYTES_MAX:
+                self._reader.flush()
+
+    def read_queued(self) -> None:
+        """What read() has not looked at yet; from now on it waits for nothing."""
+        self.gathers = False
+        self._reader.flush()
+
+    def read_all(
+        self, gradients: Iterable[tuple[int, torch.Tensor | None]], *, reduced: bool
+    ) -> None:
+        """Gradients that are all there, in one launch where they are on a device."""
+        self.gathers, before = True, self.gathers
+        try:
+            for index, grad in gradients:
+                self.read(index, grad, reduced=reduced)
+        finally:
+            self.gathers = before
+        self._reader.flush()
 
     @property
     def layers_due(self) -> bool:

@@ -9,17 +9,22 @@ import pytest
 import torch
 
 from helpers.gradient_passes import both, expect_equal
-from presum import _core
+from presum.devices import gradient_pass
 from presum.devices.gradient_pass import DTYPES, DeviceStep
+from presum.devices.kernel_pass import why_not
 
 
 @pytest.mark.parametrize("dtype", list(DTYPES))
-@pytest.mark.parametrize("kernel", [False, True] if _core.has_cuda else [False])
+@pytest.mark.parametrize("kernel", [False, True])
 @pytest.mark.parametrize("count", [0, 1, 1023, 50_001, 5_000_001])
 def test_on_a_gpu(
     dtype: torch.dtype, kernel: bool, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_core, "has_cuda", kernel)
+    lacks = why_not(torch.device("cuda", 0))
+    if kernel and lacks is not None:
+        pytest.skip(lacks)
+    if not kernel:
+        monkeypatch.setattr(gradient_pass, "why_not", lambda _device: "not asked for")
     tensor = (torch.randn(count + 1, device="cuda") * 3).to(dtype)[1:]
     for sketch_size in (64, 4096, 65536):
         expect_equal(*both(tensor, sketch_size, reduced=False))

@@ -14,6 +14,7 @@ from observers import make_observer
 from packet_decoder import decode
 from presum._core import Observer
 from presum.devices.gradient_pass import DTYPES, DeviceStep, poll_host_copies
+from presum.devices.kernel_pass import KernelPass
 
 TOTAL, SKETCH, REDUCED = 2, 4, 7
 
@@ -23,7 +24,7 @@ def observer(elements: int, sketch_size: int) -> Observer:
 
 
 def both(
-    tensor: torch.Tensor, sketch_size: int, *, reduced: bool
+    tensor: torch.Tensor, sketch_size: int, *, reduced: bool, by_kernels: bool = False
 ) -> tuple[dict[int, bytes], dict[int, bytes]]:
     host = observer(tensor.numel(), sketch_size)
     host.begin_step(3)
@@ -31,7 +32,8 @@ def both(
     on_host = tensor.cpu()
     read(0, on_host.data_ptr(), tensor.numel(), DTYPES[tensor.dtype])
     device = observer(tensor.numel(), sketch_size)
-    step = DeviceStep(tensor.device, sketch_size)
+    kernels = KernelPass(tensor.device, sketch_size) if by_kernels else None
+    step = DeviceStep(tensor.device, sketch_size, kernels=kernels)
     step.observe(0, tensor, seed=device.sketch_seed(0, 3), reduced=reduced)
     fetch = step.fetch([])
     while not fetch.ready():

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "observe/cuda/gradient_blocks.h"
+#include "observe/cuda/batch.h"
 
 #include <gtest/gtest.h>
 
@@ -7,11 +7,13 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <memory>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
 
-#include "observe/cuda/testing.h"
+#include "observe/cuda/host_grid.h"
 #include "observe/gradient_pass.h"
 #include "observe/testing.h"
 
@@ -21,6 +23,68 @@ namespace {
 constexpr std::uint64_t kSeed = 0x5EED;
 constexpr std::size_t kCounts[] = {0,    1,    2,    3,    63,   64,   65,   127,   255,  1023,
                                    1024, 1025, 2047, 2049, 4095, 4097, 8191, 12289, 50001};
+
+// A batch on the host's grid, in memory that is exactly as large as promised, so that the address
+// sanitizer sees a write beside it. Buffers for launches on one stream, one after the other.
+class OnHost {
+ public:
+  explicit OnHost(std::uint32_t sketch_size, Order order = Order::kForward)
+      : grid(order),
+        size_(sketch_size),
+        rows_(new float[GradientBatch::most_blocks(size_) * std::size_t{size_}]) {}
+
+  void read(Dtype dtype, const std::vector<std::pair<const void*, std::size_t>>& gradients) {
+    Result<GradientBatch> batch = GradientBatch::create(dtype, size_);
+    ASSERT_TRUE(batch);
+    for (const auto& [data, count] : gradients) {
+      batch->add(reinterpret_cast<std::uintptr_t>(data), count, kSeed);
+    }
+    auto partials = std::make_unique<std::byte[]>(batch->partials_bytes());
+    const auto address = reinterpret_cast<std::uintptr_t>(partials.get());
+    const std::vector<Parts> parts = batch->parts(address);
+    parts_.insert(parts_.end(), parts.begin(), parts.end());
+    ASSERT_TRUE(batch->launch(grid,
+                              {reinterpret_cast<std::uintptr_t>(batch->list()), address,
+                               reinterpret_cast<std::uintptr_t>(rows_.get()), used_},
+                              nullptr));
+    used_ = std::max(used_, batch->blocks());
+    memory_.push_back(std::move(partials));
+  }
+
+  std::vector<GradientSums> finish(float* sketch) {
+    std::vector<Partial> found(parts_.size());
+    const Sketches sketches{rows_.get(), used_};
+    const auto address = [](const auto* p) { return reinterpret_cast<std::uintptr_t>(p); };
+    EXPECT_TRUE(cuda::finish(grid,
+                             {address(parts_.data()), address(&sketches), address(found.data()),
+                              address(sketch), static_cast<std::uint32_t>(parts_.size()), 1, size_},
+                             {}, nullptr));
+    std::vector<GradientSums> sums;
+    for (const Partial& p : found) {
+      sums.push_back({p.sum_squares, p.max_abs, p.nonfinite, p.fingerprint, p.zeros});
+    }
+    return sums;
+  }
+
+  HostGrid grid;
+
+ private:
+  std::uint32_t size_, used_ = 0;
+  std::unique_ptr<float[]> rows_;
+  std::vector<Parts> parts_;
+  std::vector<std::unique_ptr<std::byte[]>> memory_;
+};
+
+// One gradient; adds to the sketch.
+GradientSums emulate(const void* data, std::size_t count, Dtype dtype, SketchSpan sketch,
+                     Order order = Order::kForward) {
+  OnHost host(sketch.size, order);
+  host.read(dtype, {{data, count}});
+  std::vector<float> found(sketch.size);
+  const GradientSums sums = host.finish(found.data())[0];
+  for (std::size_t i = 0; i < found.size(); ++i) sketch.values[i] += found[i];
+  return sums;
+}
 
 // Bits of a whole number below 64, exact in every dtype.
 std::uint64_t whole_bits(Dtype dtype, int number) {
@@ -88,11 +152,43 @@ TEST_P(CudaBlocksTest, ALargeSketchLiesOutsideSharedMemory) {
   }
 }
 
-TEST_P(CudaBlocksTest, BlocksTakeSeveralTiles) {
+TEST_P(CudaBlocksTest, BlocksTakeSeveralSpans) {
   const Buffer buffer = whole_numbers(GetParam(), (std::size_t{1} << 22) + 70'001);
-  for (const std::uint32_t size : {0U, 4096U}) {
-    EXPECT_GE(plan_of(buffer.count(), size).tiles, 4 * plan_of(buffer.count(), size).blocks);
-    expect_equal_to_reference(buffer, size);
+  for (const std::uint32_t size : {0U, 4096U}) expect_equal_to_reference(buffer, size);
+}
+
+// Gradients of all lengths in batches of any size on one stream: each has the sums that it has
+// alone, and the sketch is that of all.
+TEST_P(CudaBlocksTest, ManyGradientsShareALaunch) {
+  for (const std::uint32_t size : {0U, 64U, 4096U, 16384U}) {
+    std::vector<Buffer> buffers;
+    for (const std::size_t count : kCounts) buffers.push_back(whole_numbers(GetParam(), count));
+    buffers.push_back(whole_numbers(GetParam(), 700'000));
+    for (const std::size_t count : kCounts) {
+      buffers.push_back(whole_numbers(GetParam(), count, element_bytes(GetParam())));
+    }
+    for (const std::size_t batches : {1U, 2U, 5U}) {
+      OnHost host(size);
+      for (std::size_t b = 0; b < batches; ++b) {
+        std::vector<std::pair<const void*, std::size_t>> part;
+        const std::size_t end = (b + 1) * buffers.size() / batches;
+        for (std::size_t i = b * buffers.size() / batches; i < end; ++i) {
+          part.emplace_back(buffers[i].data(), buffers[i].count());
+        }
+        host.read(GetParam(), part);
+      }
+      std::vector<float> sketch(size), wanted(size);
+      const std::vector<GradientSums> got = host.finish(sketch.data());
+      ASSERT_EQ(got.size(), buffers.size());
+      for (std::size_t i = 0; i < buffers.size(); ++i) {
+        SCOPED_TRACE(i);
+        expect_equal_stats(
+            got[i], gradient_pass_reference(buffers[i].data(), buffers[i].count(), GetParam(),
+                                            {wanted.data(), size, kSeed}));
+      }
+      EXPECT_EQ(sketch, wanted);
+      EXPECT_EQ(host.grid.launched().size(), batches + 1);
+    }
   }
 }
 
@@ -108,7 +204,6 @@ TEST_P(CudaBlocksTest, AStartBetweenPairsIsRead) {
   const std::size_t element = element_bytes(GetParam());
   expect_equal_to_reference(whole_numbers(GetParam(), 5003, element), 1024);
   const Buffer buffer = finite_buffer(GetParam(), 5003, element);
-  EXPECT_FALSE(gradient_of(buffer.data(), 5003, GetParam()).pairs_aligned);
   expect_equal_stats(emulate(buffer.data(), 5003, GetParam(), {}),
                      gradient_pass_reference(buffer.data(), 5003, GetParam(), {}));
 }
@@ -192,16 +287,63 @@ TEST(CudaBlocksTest, AnOverflowOfDoubleIsInfiniteWithoutNonFiniteElements) {
   EXPECT_EQ(stats.max_abs, 1e200);
 }
 
-TEST(CudaPlanTest, MemoryIsBoundedAndEveryBlockHasATile) {
+// What DDP hands over of a model of a billion parameters in 16 bits: 80 buckets of 25 MB.
+TEST(CudaBatchTest, TrafficStaysWithinATenthOfTheGradients) {
+  std::uint64_t gradients = 0, other = 0;
+  std::uint32_t in_use = 0;
+  for (int bucket = 0; bucket < 80; ++bucket) {
+    Result<GradientBatch> batch = GradientBatch::create(Dtype::kBF16, 4096);
+    ASSERT_TRUE(batch);
+    for (int i = 0; i < 4; ++i) batch->add(1 << 20, 3'276'800, kSeed);
+    class Counter final : public Launcher {
+     public:
+      Status pass(Dtype, const Batch&, const Traffic& traffic, void*) override {
+        found = traffic;
+        return {};
+      }
+      Status finish(const Step&, const Traffic&, void*) override { return {}; }
+      Traffic found;
+    } counter;
+    ASSERT_TRUE(batch->launch(counter, {1, 1, 1, in_use}, nullptr));
+    in_use = std::max(in_use, batch->blocks());
+    gradients += counter.found.gradient_bytes;
+    other += counter.found.other_bytes;
+  }
+  EXPECT_LE(static_cast<double>(other), 0.1 * static_cast<double>(gradients));
+}
+
+TEST(CudaBatchTest, MemoryIsBoundedAndEveryBlockHasASpan) {
   for (std::uint32_t size = 32; size <= 65536; size *= 2) {
-    for (const std::uint64_t count : {0ULL, 1ULL, 1024ULL, 1025ULL, 1ULL << 22, 1ULL << 44}) {
-      const Plan plan = plan_of(count, size == 32 ? 0 : size);
-      EXPECT_EQ(plan.tiles, (count + 1023) / 1024);
-      EXPECT_EQ(plan.blocks == 0, count == 0);
-      EXPECT_LE(plan.blocks, plan.tiles);
-      EXPECT_LE(plan.workspace_bytes(), (16U << 20) + (40U << 10));
-      EXPECT_LE(plan.shared_bytes(), 32768);
+    const std::uint32_t sketch = size == 32 ? 0 : size;
+    EXPECT_LE(std::uint64_t{GradientBatch::most_blocks(sketch)} * sketch * sizeof(float), 4U << 20);
+    for (const std::uint64_t count : {0ULL, 1ULL, 4096ULL, 4097ULL, 1ULL << 22, 1ULL << 44}) {
+      Result<GradientBatch> batch = GradientBatch::create(Dtype::kF32, sketch);
+      ASSERT_TRUE(batch);
+      batch->add(4096, count, kSeed);
+      EXPECT_EQ(batch->blocks() == 0, count == 0);
+      EXPECT_LE(batch->blocks(), (count + kSpan - 1) / kSpan);
+      EXPECT_LE(batch->blocks(), GradientBatch::most_blocks(sketch));
     }
+  }
+}
+
+TEST(CudaBatchTest, PartsAreThoseOfTheBlocksThatMeetAGradient) {
+  Result<GradientBatch> batch = GradientBatch::create(Dtype::kF32, 64);
+  ASSERT_TRUE(batch);
+  for (int i = 0; i < 10'000; ++i) batch->add(4096, i % 7 == 0 ? 0 : 1000 * (i % 13), kSeed);
+  const std::vector<Parts> parts = batch->parts(0x1000);
+  const Partial* after = nullptr;
+  for (const Parts& one : parts) {
+    if (one.count == 0) continue;
+    EXPECT_GT(one.first, after);
+    after = one.first + one.count - 1;
+  }
+  EXPECT_LT(reinterpret_cast<std::uintptr_t>(after), 0x1000 + batch->partials_bytes());
+}
+
+TEST(CudaBatchTest, OtherSketchSizesAreRefused) {
+  for (const std::uint32_t size : {1U, 32U, 63U, 100U, 131072U}) {
+    EXPECT_FALSE(GradientBatch::create(Dtype::kF32, size));
   }
 }
 

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The gradient pass by CUDA kernels: a launch for many gradients, one more at the end of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+
+from presum import _core
+from presum.devices.dtypes import CODES
+
+WORDS = 5  # of what is found of a gradient: two doubles, three integers
+
+
+@cache
+def why_not(device: torch.device) -> str | None:
+    """Why the kernels cannot run on a device; None where they can. Asks once a device."""
+    if device.type != "cuda" or torch.version.hip is not None:
+        return "no CUDA device"
+    with torch.cuda.device(device):
+        torch.cuda.current_stream(device).query()  # there is a context
+        return _core.cuda_lacks()
+
+
+@dataclass
+class _Rows:
+    """Sketches that the blocks of launches on one stream add to."""
+
+    values: torch.Tensor
+    in_use: int = 0
+
+
+class KernelPass:
+    """Of one step on one device. Launches on the current stream; what it allocates there is kept
+    until the step is dropped. Used by the training thread."""
+
+    def __init__(self, device: torch.device, sketch_size: int) -> None:
+        self._device, self._sketch_size = device, sketch_size
+        self._sums = _core.DeviceSums(sketch_size)
+        self._rows: dict[int, _Rows] = {}
+        self._kept: list[torch.Tensor] = []
+        self.bytes = 0  # of device memory, allocated for the step
+
+    def read(self, gradients: Sequence[tuple[torch.Tensor, int]], *, sketched: bool) -> None:
+        """One launch over flat gradients of one dtype, each with the seed of its sketch."""
+        size = self._sketch_size if sketched else 0
+        batch = _core.GradientBatch.create(CODES[_name(gradients[0][0])], size)
+        for flat, seed in gradients:
+            batch.add(flat.data_ptr() if flat.numel() else 0, flat.numel(), seed)
+        with self._on_device():
+            stream = self._stream()
+            rows = self._rows_of(stream) if size else None
+            uploaded = self._upload(batch.list_bytes, batch.write_list)
+            partials = self._new(batch.partials_bytes)
+            self._sums.read(
+                batch=batch,
+                list=uploaded.data_ptr(),
+                partials=partials.data_ptr(),
+                rows=rows.values.data_ptr() if rows else 0,
+                rows_in_use=rows.in_use if rows else 0,
+                stream=stream,
+            )
+        if rows:
+            rows.in_use = max(rows.in_use, batch.blocks)
+        self._kept += [uploaded, partials]
+
+    def finish(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """What was found of each gradient, in the order of read(): a row of two doubles' bits and
+        three integers; the sum of all sketches. The current stream must come after all that read."""
+        for rows in self._rows.values():
+            self._sums.add_sketches(rows.values.data_ptr(), rows.in_use)
+        gradients = self._sums.gradients
+        with self._on_device():
+            found = torch.empty((gradients, WORDS), dtype=torch.int64, device=self._device)
+            sketch = torch.empty(self._sketch_size, device=self._device)
+            uploaded = self._upload(self._sums.list_bytes, self._sums.write_list)
+            self._sums.finish(
+                list=uploaded.data_ptr(),
+                found=found.data_ptr(),
+                sketch=sketch.data_ptr(),
+                stream=self._stream(),
+            )
+        self._kept.append(uploaded)
+        return found, sketch
+
+    def tensors(self) -> list[torch.Tensor]:
+        """Memory of launches before the last one, which another stream is to keep."""
+        return [*self._kept, *(rows.values for rows in self._rows.values())]
+
+    def _on_device(self) -> AbstractContextManager[None]:
+        cuda = self._device.type == "cuda"
+        return torch.cuda.device(self._device) if cuda else nullcontext()  # type: ignore[return-value]
+
+    def _stream(self) -> int:
+        if self._device.type != "cuda":
+            return 0
+        return int(torch.cuda.current_stream(self._device).cuda_stream)
+
+    def _rows_of(self, stream: int) -> _Rows:
+        if stream not in self._rows:
+            blocks = _core.GradientBatch.most_blocks(self._sketch_size)
+            self._rows[stream] = _Rows(self._new(4 * blocks * self._sketch_size))
+        return self._rows[stream]
+
+    def _new(self, count: int) -> torch.Tensor:
+        self.bytes += count
+        return torch.empty(count, dtype=torch.uint8, device=self._device)
+
+    def _upload(self, count: int, write: Callable[[int], None]) -> torch.Tensor:
+        pinned = torch.empty(count, dtype=torch.uint8, pin_memory=self._device.type == "cuda")
+        write(pinned.data_ptr())
+        self.bytes += count
+        return pinned.to(self._device, non_blocking=True)
+
+
+def _name(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")

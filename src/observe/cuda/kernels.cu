@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "observe/cuda/pass_threads.h"
+
+// Compiled by NVRTC (tools/cubins.py), without a header of CUDA's or of C++'s. What is not here is
+// in pass_threads.h, where the host runs it too.
+namespace presum::observe::cuda {
+namespace {
+
+__device__ std::uint64_t xor_shuffle(std::uint64_t value, unsigned step) {
+  return __shfl_xor_sync(0xFFFFFFFFU, static_cast<unsigned long long>(value), step);
+}
+
+__device__ double xor_shuffle(double value, unsigned step) {
+  return __shfl_xor_sync(0xFFFFFFFFU, value, step);
+}
+
+__device__ std::uint64_t warp_sum(std::uint64_t value) {
+  for (unsigned step = kWarp / 2; step > 0; step /= 2) value += xor_shuffle(value, step);
+  return value;
+}
+
+__device__ Partial warp_sum(Partial value) {
+  for (unsigned step = kWarp / 2; step > 0; step /= 2) {
+    value = combine(value, {xor_shuffle(value.sum_squares, step), xor_shuffle(value.max_abs, step),
+                            xor_shuffle(value.nonfinite, step),
+                            xor_shuffle(value.fingerprint, step), xor_shuffle(value.zeros, step)});
+  }
+  return value;
+}
+
+struct Shared {
+  std::uint64_t shares[2][kWarps];  // by turns, so that one barrier a span is enough
+  Partial partials[kWarps];
+};
+
+// What the block found of a gradient goes to its place. The next time comes after another barrier.
+__device__ void leave(const Partial& of_thread, Shared& shared, Partial* place) {
+  const Partial of_warp = warp_sum(of_thread);
+  if (threadIdx.x % kWarp == 0) shared.partials[threadIdx.x / kWarp] = of_warp;
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  Partial sum = shared.partials[0];
+  for (unsigned i = 1; i < kWarps; ++i) sum = combine(sum, shared.partials[i]);
+  *place = sum;
+}
+
+template <Dtype kDtype>
+__device__ void pass(const Batch& batch) {
+  extern __shared__ float sums[];
+  __shared__ Shared shared;
+  float* row = batch.rows + std::size_t{blockIdx.x} * batch.sketch_size;
+  const BlockSketch sketch{batch.in_shared() ? sums : row, batch.sketch_size, batch.sums()};
+  begin(sketch, blockIdx.x < batch.rows_in_use ? row : nullptr, threadIdx.x);
+  __syncthreads();
+  Thread<kDtype> thread(threadIdx.x);
+  Walk walk(batch, blockIdx.x);
+  auto pairs = thread.load(walk.gradient(), walk.first());
+  unsigned turn = 0;
+  while (walk.more()) {
+    Walk next = walk;
+    next.next();
+    const auto now = pairs;
+    if (next.more()) pairs = thread.load(next.gradient(), next.first());
+    const std::uint64_t share = warp_sum(thread.add(walk.gradient(), walk.first(), now, sketch));
+    if (threadIdx.x % kWarp == 0) shared.shares[turn][threadIdx.x / kWarp] = share;
+    __syncthreads();
+    if (threadIdx.x % kTileThreads == 0) {
+      std::uint64_t sum = 0;
+      for (unsigned i = 0; i < kTileWarps; ++i) sum += shared.shares[turn][threadIdx.x / kWarp + i];
+      thread.end_tile(sum, walk.gradient(), walk.first());
+    }
+    turn ^= 1;
+    if (!next.more() || next.item() != walk.item()) {
+      leave(thread.take_partial(), shared, batch.partials + blockIdx.x + walk.item());
+    }
+    walk = next;
+  }
+  __syncthreads();
+  store(sketch, row, threadIdx.x);
+}
+
+__device__ void finish_gradients(const Step& step) {
+  const unsigned gradient = blockIdx.x * Step::kGradients + threadIdx.x / kWarp;
+  if (gradient >= step.gradients) return;
+  const Partial sum = warp_sum(gather(step.parts[gradient], threadIdx.x % kWarp));
+  if (threadIdx.x % kWarp == 0) step.found[gradient] = sum;
+}
+
+__device__ void finish_sketch(const Step& step, std::uint32_t block) {
+  __shared__ float sums[kRows][kColumns];
+  const unsigned column = threadIdx.x % kColumns, row = threadIdx.x / kColumns;
+  const std::uint32_t bucket = block * kColumns + column;
+  sums[row][column] = gather(step, bucket, row);
+  for (unsigned half = kRows / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (row < half) sums[row][column] += sums[row + half][column];
+  }
+  if (row == 0) step.sketch[bucket] = sums[0][column];
+}
+
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__(kThreads) presum_pass_f32(Batch batch) {
+  pass<Dtype::kF32>(batch);
+}
+extern "C" __global__ void __launch_bounds__(kThreads) presum_pass_f64(Batch batch) {
+  pass<Dtype::kF64>(batch);
+}
+extern "C" __global__ void __launch_bounds__(kThreads) presum_pass_bf16(Batch batch) {
+  pass<Dtype::kBF16>(batch);
+}
+extern "C" __global__ void __launch_bounds__(kThreads) presum_pass_f16(Batch batch) {
+  pass<Dtype::kF16>(batch);
+}
+
+extern "C" __global__ void __launch_bounds__(kFinishThreads) presum_finish(Step step) {
+  const std::uint32_t before = step.gradient_blocks();
+  if (blockIdx.x < before) {
+    finish_gradients(step);
+  } else {
+    finish_sketch(step, blockIdx.x - before);
+  }
+}
+
+}  // namespace presum::observe::cuda

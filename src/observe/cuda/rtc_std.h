@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// What the kernels and the headers that they include use of C++'s library, for NVRTC, which has
+// none of it. tools/cubins.py puts this file in the place of every <header>.
+namespace std {
+
+using size_t = decltype(sizeof(0));
+using uint8_t = unsigned char;
+using uint16_t = unsigned short;
+using uint32_t = unsigned int;
+using uint64_t = unsigned long;
+using int64_t = long;
+using uintptr_t = unsigned long;
+
+template <class To, class From>
+__host__ __device__ constexpr To bit_cast(const From& from) {
+  return __builtin_bit_cast(To, from);
+}
+
+template <class T>
+__host__ __device__ constexpr const T& min(const T& a, const T& b) {
+  return b < a ? b : a;
+}
+
+template <class T>
+struct numeric_limits;
+template <>
+struct numeric_limits<float> {
+  __host__ __device__ static constexpr float max() { return 0x1.fffffep127F; }
+};
+template <>
+struct numeric_limits<double> {
+  __host__ __device__ static constexpr double max() { return 0x1.fffffffffffffp1023; }
+};
+
+template <class T, size_t kSize>
+struct array {
+  T values[kSize];
+  __host__ __device__ constexpr T& operator[](size_t i) { return values[i]; }
+  __host__ __device__ constexpr const T& operator[](size_t i) const { return values[i]; }
+  __host__ __device__ constexpr size_t size() const { return kSize; }
+};
+
+class string_view {
+ public:
+  __host__ __device__ constexpr const char* begin() const { return nullptr; }
+  __host__ __device__ constexpr const char* end() const { return nullptr; }
+};
+
+}  // namespace std
+
+using size_t = std::size_t;

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiles the CUDA kernels, with NVRTC alone: no toolkit, no GPU.
+
+tools/cubins.py OUT: a file for every kind of GPU (sm_75.cubin ...) and one that later GPUs compile
+when they load it (compute_75.ptx). NVRTC is that of PyPI's nvidia-cuda-nvrtc-cu12 12.9, whose
+cubins need driver 525 or newer; the package is to be installed beside this Python.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "observe" / "cuda" / "kernels.cu"
+STANDARD = "observe/cuda/rtc_std.h"
+GPUS = ("75", "80", "90", "100", "120")
+# The same bits as on the host: no product is fused into a sum.
+FLAGS = ("--std=c++20", "--fmad=false", "--device-as-default-execution-space")
+
+
+class CompileError(Exception):
+    """What NVRTC said."""
+
+
+def main() -> int:
+    """0, or 1 where something does not compile."""
+    out = Path(sys.argv[1])
+    out.mkdir(parents=True, exist_ok=True)
+    try:
+        nvrtc = _load()
+        for gpu in GPUS:
+            _write(out / f"sm_{gpu}.cubin", _compiled(nvrtc, f"sm_{gpu}", "CUBIN"))
+        _write(out / "compute_75.ptx", _compiled(nvrtc, "compute_75", "PTX"))
+    except CompileError as error:
+        print(f"cubins: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _write(path: Path, code: bytes) -> None:
+    path.write_bytes(code)
+    print(f"{path.name:16} {len(code):7,} bytes")
+
+
+def _load() -> ctypes.CDLL:
+    try:
+        package = importlib.util.find_spec("nvidia.cuda_nvrtc")
+    except ModuleNotFoundError:
+        package = None
+    if package is None or not package.submodule_search_locations:
+        raise CompileError("NVRTC is missing: pip install 'nvidia-cuda-nvrtc-cu12==12.9.*'")
+    folder = Path(package.submodule_search_locations[0]) / "lib"
+    return ctypes.CDLL(str(folder / "libnvrtc.so.12"))
+
+
+def _standard_headers() -> list[bytes]:
+    """Every <header> that the kernels' sources name."""
+    names: set[str] = set()
+    todo, seen = [SOURCE], set()
+    while todo:
+        path = todo.pop()
+        if path in seen:
+            continue
+        seen.add(path)
+        text = path.read_text(encoding="utf-8")
+        names |= set(re.findall(r"#include <([^>]+)>", text))
+        for name in re.findall(r'#include "([^"]+)"', text):
+            todo += [p for p in (ROOT / "src" / name, ROOT / "include" / name) if p.is_file()]
+    return [name.encode() for name in sorted(names)]
+
+
+def _compiled(nvrtc: ctypes.CDLL, architecture: str, kind: str) -> bytes:
+    names = _standard_headers()
+    shims = [f'#include "{STANDARD}"\n'.encode()] * len(names)
+    program = ctypes.c_void_p()
+    strings = ctypes.c_char_p * len(names)
+    _check(
+        nvrtc,
+        nvrtc.nvrtcCreateProgram(
+            ctypes.byref(program),
+            SOURCE.read_bytes(),
+            SOURCE.name.encode(),
+            len(names),
+            strings(*shims),
+            strings(*names),
+        ),
+    )
+    options = [f"--gpu-architecture={architecture}", *FLAGS]
+    options += [f"-I{ROOT / folder}" for folder in ("src", "include")]
+    flags = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
+    result = nvrtc.nvrtcCompileProgram(program, len(options), flags)
+    log = _text(nvrtc, program, "ProgramLog").decode().strip("\0\n ")
+    if result != 0 or log:  # warnings are errors
+        raise CompileError(f"{architecture}:\n{log}")
+    return _text(nvrtc, program, kind)
+
+
+def _text(nvrtc: ctypes.CDLL, program: ctypes.c_void_p, what: str) -> bytes:
+    size = ctypes.c_size_t()
+    _check(nvrtc, getattr(nvrtc, f"nvrtcGet{what}Size")(program, ctypes.byref(size)))
+    buffer = ctypes.create_string_buffer(size.value)
+    _check(nvrtc, getattr(nvrtc, f"nvrtcGet{what}")(program, buffer))
+    return buffer.raw[: size.value]
+
+
+def _check(nvrtc: ctypes.CDLL, result: int) -> None:
+    if result != 0:
+        nvrtc.nvrtcGetErrorString.restype = ctypes.c_char_p
+        raise CompileError(nvrtc.nvrtcGetErrorString(result).decode())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
