@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
-from typing import NamedTuple
 
 import torch
 
@@ -227,7 +227,8 @@ class StreamOrder:
             tensor.record_stream(stream)
 
 
-class Queued(NamedTuple):
+@dataclass(frozen=True)
+class Queued:
     """A gradient that is to be read."""
 
     index: int
@@ -365,8 +366,10 @@ class DeviceStep:
             (one.index, one.flat.numel(), one.reduced, *real, *integer)
             for one, real, integer in zip(self._by_torch, pairs, counts, strict=True)
         ]
-        return [(*rest, nonfinite, print_ % (1 << 64), zeros)
-                for *rest, nonfinite, print_, zeros in found]
+        return [
+            (*rest, nonfinite, print_ % (1 << 64), zeros)
+            for *rest, nonfinite, print_, zeros in found
+        ]
 
     @property
     def numbers(self) -> tuple[int, int]:

@@ -70,7 +70,7 @@ class KernelPass:
 
     def finish(self) -> tuple[torch.Tensor, torch.Tensor]:
         """What was found of each gradient, in the order of read(): a row of two doubles' bits and
-        three integers; the sum of all sketches. The current stream must come after all that read."""
+        three integers; the sum of all sketches. The current stream comes after all that read."""
         for rows in self._rows.values():
             self._sums.add_sketches(rows.values.data_ptr(), rows.in_use)
         gradients = self._sums.gradients
@@ -93,7 +93,7 @@ class KernelPass:
 
     def _on_device(self) -> AbstractContextManager[None]:
         cuda = self._device.type == "cuda"
-        return torch.cuda.device(self._device) if cuda else nullcontext()  # type: ignore[return-value]
+        return torch.cuda.device(self._device) if cuda else nullcontext()
 
     def _stream(self) -> int:
         if self._device.type != "cuda":
