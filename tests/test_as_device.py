@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real workers whose gradients are read as on a device, by kernels on the host's grid and by torch
+operations: the metrics of the pass in host memory, in few launches."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import presum
+from workers.as_device import PARAMETERS, STEPS, TRAININGS
+
+EXACT = ("loss_mean", "loss_std", "grad_norm_mean", "grad_norm_std")
+LAYERS_EVERY = 25
+FROM_SKETCHES = ("cosine_mean", "consistency", "effective_workers")
+
+
+@pytest.fixture(scope="module")
+def out(launch: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("as-device")
+    done = launch("as_device", 2, folder)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return folder
+
+
+@pytest.mark.parametrize("read_by", ["torch", "kernels"])
+@pytest.mark.parametrize("training", TRAININGS)
+def test_metrics_are_those_of_host_memory(out: Path, training: str, read_by: str) -> None:
+    host, device = (presum.load(out / f"{training}-{one}").steps for one in ("host", read_by))
+    assert len(host) == len(device) == STEPS
+    if training == "fsdp2":  # layers, which sharpen the cosine there, are read in host memory only
+        host, device = (steps[steps["step"] % LAYERS_EVERY != 0] for steps in (host, device))
+    for names, tolerance in ((EXACT, 1e-9), (FROM_SKETCHES, 1e-5)):
+        for name in names:
+            np.testing.assert_allclose(device[name], host[name], rtol=tolerance, err_msg=name)
+
+
+def test_gradients_share_launches_where_they_stay_as_they_are(out: Path) -> None:
+    launched = json.loads((out / "launched.json").read_text())
+    for training in ("copied", "views", "fsdp2"):  # and now and then reduced gradients
+        assert 2 * STEPS <= launched[training] < 3 * STEPS
+    for training in ("held-views", "own-hook"):
+        assert launched[training] >= PARAMETERS * STEPS
