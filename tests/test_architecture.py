@@ -307,7 +307,7 @@ STEP_STATE = {
         "task",
     },
     "ReducingPasses": {"armed", "seen", "before", "waiting", "waits_for", "takes_no_part"},
-    "DdpSource": {"reduces"},
+    "DdpSource": {"reduces", "fresh"},
     "LateNumbers": {"chunks", "count", "scalars"},
     "GradientReader": {"device_step"},
     "EndedSteps": {"late", "samples", "windows", "late_steps"},

@@ -102,6 +102,7 @@ class DdpSource(GradientSource):
         self._views = model.gradient_as_bucket_view
         self._passes = ReducingPasses(model)
         self._reduces = False  # the pass under way is due to
+        self._fresh = False  # it makes gradients, and adds to none
         self._arrivals = Arrivals(self._gradient_arrives)
 
     def hook(self) -> list[Any]:
@@ -157,15 +158,17 @@ class DdpSource(GradientSource):
         """Whether gradients stay as their hooks find them until the pass is over: DDP reduces a
         copy, or puts the sums in the place of gradients that the pass makes; and no hook of the
         program's comes after presum's."""
-        return all(
+        return (self._fresh or not self._views) and all(
             len(parameter._post_accumulate_grad_hooks or ()) <= 1
-            and (parameter.grad is None or not self._views)
             for _, parameter in self.recorder.setup.alive()
         )
 
     def forward_is_over(self) -> None:
         if self._passes.after_forward():
             self.recorder.arrivals = 0
+        setup = self.recorder.setup
+        if self._views and not setup.on_host:
+            self._fresh = all(parameter.grad is None for _, parameter in setup.alive())
 
     def pass_is_over(self) -> None:
         """Every gradient is still local, but in view mode: DDP puts the sums in place later."""
@@ -174,6 +177,7 @@ class DdpSource(GradientSource):
             return  # torch.autograd.grad: no parameter took part
         sums = recorder.reads_sums
         recorder.read_queued()
+        self._fresh = False
         recorder.pass_ends(part=self._reduces and self._passes.waits(recorder.arrivals))
         if sums:
             self._read_left_out()
