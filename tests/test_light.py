@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,8 +14,10 @@ import pandas as pd
 import pytest
 
 import presum
+from programs_started import run_command
 from report_runs import s1
 
+ROOT = Path(__file__).parents[1]
 IMPORT_MS = 50
 
 WITHOUT = """
@@ -130,3 +133,17 @@ def test_running_a_program_says_that_it_needs_torch(tmp_path: Path) -> None:
     assert (
         done.stderr == "presum.run: watching a program needs torch: pip install 'presum[torch]'\n"
     )
+
+
+def test_a_path_that_is_no_text_is_taken_as_it_is(tmp_path: Path) -> None:
+    folder = os.fsdecode(os.fsencode(tmp_path) + b"/no\xfftext")
+    done = run_command([sys.executable, "-m", "presum", "summary", folder])
+    assert done.returncode == 2
+    assert done.stderr.startswith("presum summary: ") and "Traceback" not in done.stderr
+
+
+def test_without_its_extension_module_presum_says_for_which_python_there_is_none() -> None:
+    code = f"import sys; sys.path.insert(0, {str(ROOT / 'python')!r}); import presum"
+    done = run_command([sys.executable, "-S", "-c", code])
+    version = ".".join(map(str, sys.version_info[:2]))
+    assert f"there is no extension module for Python {version}" in done.stderr.splitlines()[-1]

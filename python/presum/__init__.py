@@ -11,8 +11,16 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from presum._core import __version__
 from presum.errors import UserError, missing
+
+try:
+    from presum._core import __version__
+except ImportError as error:
+    raise ImportError(
+        f"presum: in {__path__[0]} there is no extension module for Python "
+        f"{sys.version_info[0]}.{sys.version_info[1]}: install the wheel that is made for it, or "
+        f"build presum ({error})"
+    ) from None
 
 if TYPE_CHECKING:
     from presum import reduce

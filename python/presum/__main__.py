@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib.util import find_spec
 
@@ -37,7 +38,7 @@ def _dispatch(args: list[str]) -> int:
         return doctor(args[1:])
     from presum._core import cli_main
 
-    return int(cli_main(args))
+    return int(cli_main([os.fsencode(word) for word in args]))
 
 
 def _experiment(verb: str, args: list[str]) -> int:

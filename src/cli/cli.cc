@@ -32,6 +32,9 @@ constexpr const char* kMore =
 std::string describe(const CLI::App& program, const CLI::ParseError& error) {
   const auto unknown = program.remaining();
   if (!program.get_subcommands().empty() || unknown.empty()) return error.what();
+  for (const char* verb : {"s1", "doctor"}) {
+    if (unknown.front() == verb) return unknown.front() + " needs the Python package";
+  }
   return "unknown verb or option: " + unknown.front();
 }
 
