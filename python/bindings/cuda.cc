@@ -24,6 +24,11 @@ using observe::cuda::GradientBatch;
 using observe::cuda::HostGrid;
 using observe::cuda::Launcher;
 
+template <class T>
+T* at(std::uintptr_t address) {
+  return reinterpret_cast<T*>(address);
+}
+
 // Where set, kernels run on the host's grid, in host memory, and are written down.
 std::unique_ptr<HostGrid>& host_grid() {
   static std::unique_ptr<HostGrid> grid;
@@ -64,16 +69,18 @@ class DeviceSums {
   // Launches a batch. `stream` is where rows of this stream's sketches lie.
   void read(const GradientBatch& batch, std::uintptr_t list, std::uintptr_t partials,
             std::uintptr_t rows, std::uint32_t rows_in_use, std::uintptr_t stream) {
-    unwrap(batch.launch(*unwrap(launcher()), {list, partials, rows, rows_in_use},
-                        reinterpret_cast<void*>(stream)));
-    const std::vector<observe::cuda::Parts> parts = batch.parts(partials);
+    auto* places = at<observe::cuda::Partial>(partials);
+    unwrap(batch.launch(*unwrap(launcher()),
+                        {at<observe::cuda::Item>(list), places, at<float>(rows), rows_in_use},
+                        at<void>(stream)));
+    const std::vector<observe::cuda::Parts> parts = batch.parts(places);
     parts_.insert(parts_.end(), parts.begin(), parts.end());
     traffic_ += batch.partials_bytes();
   }
 
   // The sketches that launches on one stream left.
   void add_sketches(std::uintptr_t rows, std::uint64_t count) {
-    sketches_.push_back({reinterpret_cast<const float*>(rows), count});
+    sketches_.push_back({at<float>(rows), count});
     traffic_ += count * sketch_size_ * sizeof(float);
   }
 
@@ -94,12 +101,14 @@ class DeviceSums {
   // non-finite elements, fingerprint, zeros).
   void finish(std::uintptr_t list, std::uintptr_t found, std::uintptr_t sketch,
               std::uintptr_t stream) const {
+    if (parts_.empty() && sketch_size_ == 0) return;
     const std::uintptr_t sketches = list + parts_.size() * sizeof(parts_[0]);
-    unwrap(observe::cuda::finish(
-        *unwrap(launcher()),
-        {list, sketches, found, sketch, static_cast<std::uint32_t>(parts_.size()),
-         static_cast<std::uint32_t>(sketches_.size()), sketch_size_},
-        {0, traffic_ + list_bytes()}, reinterpret_cast<void*>(stream)));
+    unwrap((*unwrap(launcher()))
+               .finish({at<observe::cuda::Parts>(list), at<observe::cuda::Sketches>(sketches),
+                        at<observe::cuda::Partial>(found), at<float>(sketch),
+                        static_cast<std::uint32_t>(parts_.size()),
+                        static_cast<std::uint32_t>(sketches_.size()), sketch_size_},
+                       {0, traffic_ + list_bytes()}, at<void>(stream)));
   }
 
  private:
@@ -115,8 +124,7 @@ GradientBatch create_batch(int dtype, std::uint32_t sketch_size) {
 
 void add_to_batch(GradientBatch& batch, std::uintptr_t address, std::uint64_t count,
                   std::uint64_t seed) {
-  memory_at<void>(address, count);
-  batch.add(address, count, seed);
+  batch.add(memory_at<void>(address, count), count, seed);
 }
 
 void write_list(const GradientBatch& batch, std::uintptr_t to) {

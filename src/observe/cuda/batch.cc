@@ -17,11 +17,6 @@ bool is_size(std::uint32_t size) {
   return size == 0 || (std::has_single_bit(size) && size >= 64 && size <= 65536);
 }
 
-template <class T>
-T* pointer(std::uintptr_t address) {
-  return reinterpret_cast<T*>(address);
-}
-
 }  // namespace
 
 Result<GradientBatch> GradientBatch::create(Dtype dtype, std::uint32_t sketch_size) {
@@ -31,8 +26,8 @@ Result<GradientBatch> GradientBatch::create(Dtype dtype, std::uint32_t sketch_si
   return GradientBatch(dtype, sketch_size);
 }
 
-void GradientBatch::add(std::uintptr_t address, std::uint64_t count, std::uint64_t seed) {
-  items_.push_back({address, count, seed, spans_});
+void GradientBatch::add(const void* data, std::uint64_t count, std::uint64_t seed) {
+  items_.push_back({data, count, seed, spans_});
   spans_ += count / kSpan + (count % kSpan != 0 ? 1 : 0);
   elements_ += count;
 }
@@ -52,9 +47,9 @@ std::uint32_t GradientBatch::blocks() const {
 }
 
 Batch GradientBatch::batch(const Memory& memory) const {
-  return {pointer<const Item>(memory.list),
-          pointer<Partial>(memory.partials),
-          pointer<float>(memory.rows),
+  return {memory.list,
+          memory.partials,
+          memory.rows,
           spans_,
           static_cast<std::uint32_t>(items_.size()),
           blocks(),
@@ -62,7 +57,7 @@ Batch GradientBatch::batch(const Memory& memory) const {
           sketch_size_};
 }
 
-std::vector<Parts> GradientBatch::parts(std::uintptr_t partials) const {
+std::vector<Parts> GradientBatch::parts(const Partial* partials) const {
   const Batch whole = batch({});
   std::vector<Parts> found;
   found.reserve(items_.size());
@@ -77,7 +72,7 @@ std::vector<Parts> GradientBatch::parts(std::uintptr_t partials) const {
     while (whole.first_span(block + 1) <= begin) ++block;
     std::uint32_t last = block;
     while (whole.first_span(last + 1) < end) ++last;
-    found.push_back({pointer<const Partial>(partials) + block + i, last - block + 1});
+    found.push_back({partials + block + i, last - block + 1});
     block = last;
   }
   return found;
@@ -91,14 +86,6 @@ Status GradientBatch::launch(Launcher& launcher, const Memory& memory, void* str
                        {elements_ * element_bytes(dtype_),
                         list_bytes() + partials_bytes() + rows * sketch_size_ * sizeof(float)},
                        stream);
-}
-
-Status finish(Launcher& launcher, const StepSums& sums, const Traffic& traffic, void* stream) {
-  if (sums.gradients == 0 && sums.sketch_size == 0) return {};
-  return launcher.finish({pointer<const Parts>(sums.parts), pointer<const Sketches>(sums.sketches),
-                          pointer<Partial>(sums.found), pointer<float>(sums.sketch), sums.gradients,
-                          sums.streams, sums.sketch_size},
-                         traffic, stream);
 }
 
 }  // namespace presum::observe::cuda

@@ -25,7 +25,7 @@ class GradientBatch {
   static Result<GradientBatch> create(Dtype dtype, std::uint32_t sketch_size);
 
   // A contiguous gradient in device memory, aligned to an element; any count, 0 included.
-  void add(std::uintptr_t address, std::uint64_t count, std::uint64_t seed);
+  void add(const void* data, std::uint64_t count, std::uint64_t seed);
 
   // What the launch needs beside the gradients, in bytes of device memory.
   std::size_t list_bytes() const { return items_.size() * sizeof(Item); }
@@ -39,13 +39,13 @@ class GradientBatch {
   const Item* list() const { return items_.data(); }
 
   struct Memory {  // on the device
-    std::uintptr_t list;
-    std::uintptr_t partials;
-    std::uintptr_t rows;            // blocks() sketches
+    const Item* list = nullptr;
+    Partial* partials = nullptr;
+    float* rows = nullptr;          // blocks() sketches
     std::uint32_t rows_in_use = 0;  // which hold what earlier launches on this stream left
   };
   // Where the parts of each gradient will lie once it has run, in the order of add().
-  std::vector<Parts> parts(std::uintptr_t partials) const;
+  std::vector<Parts> parts(const Partial* partials) const;
 
   // Does nothing for a batch without an element.
   Status launch(Launcher& launcher, const Memory& memory, void* stream) const;
@@ -62,19 +62,5 @@ class GradientBatch {
   std::uint64_t elements_ = 0;
   std::vector<Item> items_;
 };
-
-// Adds up what the launches of a step left: `found` takes a Partial for each gradient, `sketch` the
-// sum of all sketches. All addresses are device memory.
-struct StepSums {
-  std::uintptr_t parts;     // a Parts each gradient
-  std::uintptr_t sketches;  // a Sketches each stream
-  std::uintptr_t found;
-  std::uintptr_t sketch;
-  std::uint32_t gradients;
-  std::uint32_t streams;
-  std::uint32_t sketch_size;
-};
-// `traffic` is what the parts and rows hold together.
-Status finish(Launcher& launcher, const StepSums& sums, const Traffic& traffic, void* stream);
 
 }  // namespace presum::observe::cuda

@@ -37,16 +37,12 @@ class OnHost {
     Result<GradientBatch> batch = GradientBatch::create(dtype, size_);
     ASSERT_TRUE(batch);
     for (const auto& [data, count] : gradients) {
-      batch->add(reinterpret_cast<std::uintptr_t>(data), count, kSeed);
+      batch->add(data, count, kSeed);
     }
-    auto partials = std::make_unique<std::byte[]>(batch->partials_bytes());
-    const auto address = reinterpret_cast<std::uintptr_t>(partials.get());
-    const std::vector<Parts> parts = batch->parts(address);
+    auto partials = std::make_unique<Partial[]>(batch->partials_bytes() / sizeof(Partial));
+    const std::vector<Parts> parts = batch->parts(partials.get());
     parts_.insert(parts_.end(), parts.begin(), parts.end());
-    ASSERT_TRUE(batch->launch(grid,
-                              {reinterpret_cast<std::uintptr_t>(batch->list()), address,
-                               reinterpret_cast<std::uintptr_t>(rows_.get()), used_},
-                              nullptr));
+    ASSERT_TRUE(batch->launch(grid, {batch->list(), partials.get(), rows_.get(), used_}, nullptr));
     used_ = std::max(used_, batch->blocks());
     memory_.push_back(std::move(partials));
   }
@@ -54,11 +50,9 @@ class OnHost {
   std::vector<GradientSums> finish(float* sketch) {
     std::vector<Partial> found(parts_.size());
     const Sketches sketches{rows_.get(), used_};
-    const auto address = [](const auto* p) { return reinterpret_cast<std::uintptr_t>(p); };
-    EXPECT_TRUE(cuda::finish(grid,
-                             {address(parts_.data()), address(&sketches), address(found.data()),
-                              address(sketch), static_cast<std::uint32_t>(parts_.size()), 1, size_},
-                             {}, nullptr));
+    EXPECT_TRUE(grid.finish({parts_.data(), &sketches, found.data(), sketch,
+                             static_cast<std::uint32_t>(parts_.size()), 1, size_},
+                            {}, nullptr));
     std::vector<GradientSums> sums;
     for (const Partial& p : found) {
       sums.push_back({p.sum_squares, p.max_abs, p.nonfinite, p.fingerprint, p.zeros});
@@ -72,7 +66,7 @@ class OnHost {
   std::uint32_t size_, used_ = 0;
   std::unique_ptr<float[]> rows_;
   std::vector<Parts> parts_;
-  std::vector<std::unique_ptr<std::byte[]>> memory_;
+  std::vector<std::unique_ptr<Partial[]>> memory_;
 };
 
 // One gradient; adds to the sketch.
@@ -294,7 +288,7 @@ TEST(CudaBatchTest, TrafficStaysWithinATenthOfTheGradients) {
   for (int bucket = 0; bucket < 80; ++bucket) {
     Result<GradientBatch> batch = GradientBatch::create(Dtype::kBF16, 4096);
     ASSERT_TRUE(batch);
-    for (int i = 0; i < 4; ++i) batch->add(1 << 20, 3'276'800, kSeed);
+    for (int i = 0; i < 4; ++i) batch->add(nullptr, 3'276'800, kSeed);
     class Counter final : public Launcher {
      public:
       Status pass(Dtype, const Batch&, const Traffic& traffic, void*) override {
@@ -304,7 +298,7 @@ TEST(CudaBatchTest, TrafficStaysWithinATenthOfTheGradients) {
       Status finish(const Step&, const Traffic&, void*) override { return {}; }
       Traffic found;
     } counter;
-    ASSERT_TRUE(batch->launch(counter, {1, 1, 1, in_use}, nullptr));
+    ASSERT_TRUE(batch->launch(counter, {nullptr, nullptr, nullptr, in_use}, nullptr));
     in_use = std::max(in_use, batch->blocks());
     gradients += counter.found.gradient_bytes;
     other += counter.found.other_bytes;
@@ -319,7 +313,7 @@ TEST(CudaBatchTest, MemoryIsBoundedAndEveryBlockHasASpan) {
     for (const std::uint64_t count : {0ULL, 1ULL, 4096ULL, 4097ULL, 1ULL << 22, 1ULL << 44}) {
       Result<GradientBatch> batch = GradientBatch::create(Dtype::kF32, sketch);
       ASSERT_TRUE(batch);
-      batch->add(4096, count, kSeed);
+      batch->add(nullptr, count, kSeed);
       EXPECT_EQ(batch->blocks() == 0, count == 0);
       EXPECT_LE(batch->blocks(), (count + kSpan - 1) / kSpan);
       EXPECT_LE(batch->blocks(), GradientBatch::most_blocks(sketch));
@@ -330,15 +324,16 @@ TEST(CudaBatchTest, MemoryIsBoundedAndEveryBlockHasASpan) {
 TEST(CudaBatchTest, PartsAreThoseOfTheBlocksThatMeetAGradient) {
   Result<GradientBatch> batch = GradientBatch::create(Dtype::kF32, 64);
   ASSERT_TRUE(batch);
-  for (int i = 0; i < 10'000; ++i) batch->add(4096, i % 7 == 0 ? 0 : 1000 * (i % 13), kSeed);
-  const std::vector<Parts> parts = batch->parts(0x1000);
+  for (int i = 0; i < 10'000; ++i) batch->add(nullptr, i % 7 == 0 ? 0 : 1000 * (i % 13), kSeed);
+  const std::vector<Partial> partials(batch->partials_bytes() / sizeof(Partial));
+  const std::vector<Parts> parts = batch->parts(partials.data());
   const Partial* after = nullptr;
   for (const Parts& one : parts) {
     if (one.count == 0) continue;
     EXPECT_GT(one.first, after);
     after = one.first + one.count - 1;
   }
-  EXPECT_LT(reinterpret_cast<std::uintptr_t>(after), 0x1000 + batch->partials_bytes());
+  EXPECT_LT(after, partials.data() + partials.size());
 }
 
 TEST(CudaBatchTest, OtherSketchSizesAreRefused) {

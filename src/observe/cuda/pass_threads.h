@@ -50,7 +50,7 @@ inline constexpr std::uint32_t kMaxShared = 8192;  // sums that fit into shared 
 
 // A gradient of a batch, as it is uploaded.
 struct Item {
-  std::uint64_t address;
+  const void* data;
   std::uint64_t count;
   std::uint64_t seed;
   std::uint64_t first_span;  // of the batch's; an empty gradient has none
@@ -200,7 +200,7 @@ class Thread {
   // gradient's end is zero, which changes no sum.
   PRESUM_HOST_DEVICE Pairs load(const Item& gradient, std::uint64_t span) const {
     Pairs pairs;
-    const bool aligned = gradient.address % sizeof(Pair) == 0;
+    const bool aligned = reinterpret_cast<std::uintptr_t>(gradient.data) % sizeof(Pair) == 0;
     for (unsigned j = 0; j < kPairs; ++j) pairs.of[j] = load(gradient, place(span, j), aligned);
     return pairs;
   }
@@ -257,7 +257,7 @@ class Thread {
   PRESUM_HOST_DEVICE static Pair load(const Item& gradient, std::uint64_t first, bool aligned) {
     Pair pair{0, 0};
     if (first >= gradient.count) return pair;
-    const auto* from = reinterpret_cast<const char*>(gradient.address) + first * sizeof(Bits);
+    const auto* from = static_cast<const char*>(gradient.data) + first * sizeof(Bits);
     const bool whole = first + 1 < gradient.count;
     if (whole && aligned) {
       memcpy(&pair, __builtin_assume_aligned(from, sizeof(Pair)), sizeof(Pair));
