@@ -17,6 +17,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
+from typing import NamedTuple
 
 import torch
 
@@ -237,6 +238,18 @@ class Queued:
     reduced: bool
 
 
+class Read(NamedTuple):
+    """One that was: its memory is the program's again."""
+
+    place: int
+    elements: int
+    reduced: bool
+
+    @classmethod
+    def of(cls, one: Queued) -> Read:
+        return cls(one.index, one.flat.numel(), one.reduced)
+
+
 class DeviceStep:
     """The numbers of one step while they are on a device. Used by the training thread."""
 
@@ -259,8 +272,8 @@ class DeviceStep:
         self._queued_on: torch.cuda.Stream | None = None
         self._with_sketch: set[int] = set()  # of those that are read
         self._apart = set() if apart is None else apart
-        self._by_kernels: list[Queued] = []
-        self._by_torch: list[Queued] = []
+        self._by_kernels: list[Read] = []
+        self._by_torch: list[Read] = []
         self._reals: list[torch.Tensor] = []
         self._integers: list[torch.Tensor] = []
         self._sketches: dict[int, torch.Tensor] = {}
@@ -277,8 +290,9 @@ class DeviceStep:
                 self.flush()
             self._queued_on = stream
         flat = grad.detach().as_strided((grad.numel(),), (1,))
+        if (index, reduced) not in self._queue:
+            self.queued_bytes += flat.numel() * flat.element_size()
         self._queue[index, reduced] = Queued(index, flat, seed, reduced)
-        self.queued_bytes += flat.numel() * flat.element_size()
 
     def flush(self) -> None:
         """Queues the pass over what was observed since the last time, on the stream that was
@@ -313,7 +327,7 @@ class DeviceStep:
     def _read_by_torch(self, one: Queued) -> None:
         size = 0 if one.reduced else self._sketch_size
         reals, integers, sketch = _torch_pass(one.flat, self._real, size, one.seed)
-        self._by_torch.append(one)
+        self._by_torch.append(Read.of(one))
         self._reals.append(reals)
         self._integers.append(integers)
         if size:
@@ -323,7 +337,7 @@ class DeviceStep:
         assert self._kernels is not None
         sketched = not batch[0].reduced and self._sketch_size > 0
         self._kernels.read([(one.flat, one.seed) for one in batch], sketched=sketched)
-        self._by_kernels += batch
+        self._by_kernels += map(Read.of, batch)
 
     def fetch(self, extra: list[torch.Tensor], words: Sequence[torch.Tensor] = ()) -> HostCopy:
         """Start the one copy to the host. ``extra`` are numbers on the device that travel
@@ -354,7 +368,7 @@ class DeviceStep:
         words = integers[: 5 * count].view(count, 5)
         numbers = words[:, :2].contiguous().view(torch.float64).tolist()
         found = [
-            (one.index, one.flat.numel(), one.reduced, *real, *integer)
+            (*one, *real, *integer)
             for one, real, integer in zip(
                 self._by_kernels, numbers, words[:, 2:].tolist(), strict=True
             )
@@ -363,7 +377,7 @@ class DeviceStep:
         pairs = reals[: 2 * of_torch].view(of_torch, 2).tolist()
         counts = integers[5 * count :][: 3 * of_torch].view(of_torch, 3).tolist()
         found += [
-            (one.index, one.flat.numel(), one.reduced, *real, *integer)
+            (*one, *real, *integer)
             for one, real, integer in zip(self._by_torch, pairs, counts, strict=True)
         ]
         return [

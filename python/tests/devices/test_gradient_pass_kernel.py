@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 
 import pytest
@@ -78,6 +79,18 @@ def test_what_is_queued_is_read_at_the_flush() -> None:
     step.flush()
     gradient.fill_(100)
     assert step.fetch([])().gradients[0][3] == 20
+
+
+@pytest.mark.parametrize("by_kernels", [False, True])
+def test_a_gradient_is_not_kept_once_it_was_read(by_kernels: bool) -> None:
+    step = a_step(64) if by_kernels else DeviceStep(HOST, 64)
+    gradient = torch.ones(5)
+    memory = weakref.ref(gradient.untyped_storage())
+    step.observe(0, gradient, seed=1, reduced=False)
+    del gradient
+    assert memory() is not None
+    step.flush()
+    assert memory() is None
 
 
 def test_the_last_of_two_reports_counts() -> None:
