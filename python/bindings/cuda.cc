@@ -4,7 +4,6 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -66,7 +65,7 @@ class DeviceSums {
  public:
   explicit DeviceSums(std::uint32_t sketch_size) : sketch_size_(sketch_size) {}
 
-  // Launches a batch. `stream` is where rows of this stream's sketches lie.
+  // Launches a batch on a stream, to whose sketches `rows` belong.
   void read(const GradientBatch& batch, std::uintptr_t list, std::uintptr_t partials,
             std::uintptr_t rows, std::uint32_t rows_in_use, std::uintptr_t stream) {
     auto* places = at<observe::cuda::Partial>(partials);
