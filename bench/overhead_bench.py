@@ -16,7 +16,6 @@ import gc
 import multiprocessing
 import os
 import random
-import socket
 import tempfile
 import threading
 import time
@@ -32,6 +31,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import presum
+from presum.experiments.launch import free_port
 from presum.fingerprints.families import Families
 from presum.parallel.ddp_hook import FailureGuard
 from presum.torch_events.hooks import Hook, ParameterHook
@@ -355,9 +355,7 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     context = multiprocessing.get_context("fork")
     answers: Queue[Any] = context.Queue()
     with tempfile.TemporaryDirectory() as folder:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import random
-import socket
 import time
 from collections.abc import Callable
 
@@ -21,6 +20,7 @@ import torch.distributed as dist
 from torch.futures import Future
 from torch.multiprocessing.spawn import start_processes
 
+from presum.experiments.launch import free_port
 from presum.parallel.leaves import BinnedLeaves
 from presum.parallel.reductions import (
     BinnedSum,
@@ -110,9 +110,7 @@ def main() -> None:
     parser.add_argument("--megabytes", type=float, default=25, help="of the bucket")
     parser.add_argument("--rounds", type=int, default=30)
     args = parser.parse_args()
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     elements = int(args.megabytes * 1e6 / 4)
     each = (args.workers, port, elements, args.rounds)
     start_processes(worker, each, nprocs=args.workers)  # type: ignore[no-untyped-call]

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import psutil
+
+from presum.experiments.launch import free_port
 
 PROGRAM = Path(__file__).parent / "programs" / "gan.py"
 WORLD = 2
@@ -47,12 +48,6 @@ def start(
     }
     places = [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(world)]
     return _run_commands([[sys.executable, *command]] * world, timeout, places)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _run_commands(

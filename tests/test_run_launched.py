@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 import presum
-from programs_started import PROGRAM, UNDER, free_port, run_command, start
+from presum.experiments.launch import free_port
+from programs_started import PROGRAM, UNDER, run_command, start
 
 
 def test_spawned_ranks_are_watched(tmp_path: Path) -> None:

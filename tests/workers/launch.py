@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.parallel  # imported before the fork: it is slow
 
-from programs_started import free_port
+from presum.experiments.launch import free_port
 
 STUCK_S = 350  # where a worker is by then, it says as it ends
 ALPACA = Path(__file__).parents[1] / "data" / "alpaca.jsonl"

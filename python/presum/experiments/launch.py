@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Starts the workers of one machine, waits for them, and says which one failed and why."""
 
+import contextlib
 import gc
 import multiprocessing
 import os
+import random
 import signal
 import socket
 import sys
@@ -62,7 +64,7 @@ def run_workers(work: Callable[[T], None], argument: T, *, workers: int) -> None
     import torch
 
     context = _context(gpus=torch.cuda.device_count())
-    port = _free_port()
+    port = free_port()
     children: list[_Child] = []
     # A forked process must not collect what it inherits: a process group's end would wait for
     # threads that only this process has.
@@ -98,10 +100,17 @@ def _environment(*, rank: int, workers: int, port: int) -> dict[str, str]:
     return values | {"MASTER_ADDR": "127.0.0.1"}
 
 
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+def free_port() -> int:
+    """A TCP port of 127.0.0.1 that nothing listens on.
+
+    It lies below the ports that systems hand out to connections (Linux: 32768 and up): one of
+    those would often be taken by the time that a worker listens on it.
+    """
+    while True:
+        port = random.SystemRandom().randrange(15_000, 32_000)
+        with contextlib.suppress(OSError), socket.socket() as listener:
+            listener.bind(("127.0.0.1", port))
+            return port
 
 
 def _child(
