@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compiles the CUDA kernels, with NVRTC alone: no toolkit, no GPU.
 
-tools/cubins.py OUT: a file for every kind of GPU (sm_75.cubin ...) and one that later GPUs compile
-when they load it (compute_75.ptx). NVRTC is that of PyPI's nvidia-cuda-nvrtc-cu12 12.9, whose
+tools/cubins.py OUT: for every room that has kernels a file for each kind of GPU
+(observe.sm_75.cubin ...) and one that later GPUs compile when they load it
+(observe.compute_75.ptx). NVRTC is that of PyPI's nvidia-cuda-nvrtc-cu12 12.9, whose
 cubins need driver 525 or newer; the package is to be installed beside this Python.
 """
 
@@ -15,11 +16,10 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-SOURCE = ROOT / "src" / "observe" / "cuda" / "kernels.cu"
-STANDARD = "observe/cuda/rtc_std.h"
+STANDARD = "device/rtc_std.h"
 GPUS = ("75", "80", "90", "100", "120")
 # The same bits as on the host: no product is fused into a sum.
-FLAGS = ("--std=c++20", "--fmad=false", "--device-as-default-execution-space")
+FLAGS = ("--std=c++20", "--fmad=false", "--device-int128", "--device-as-default-execution-space")
 
 
 class CompileError(Exception):
@@ -32,9 +32,11 @@ def main() -> int:
     out.mkdir(parents=True, exist_ok=True)
     try:
         nvrtc = _load()
-        for gpu in GPUS:
-            _write(out / f"sm_{gpu}.cubin", _compiled(nvrtc, f"sm_{gpu}", "CUBIN"))
-        _write(out / "compute_75.ptx", _compiled(nvrtc, "compute_75", "PTX"))
+        for source in sorted(ROOT.glob("src/*/cuda/kernels.cu")):
+            room = source.parent.parent.name
+            for gpu in GPUS:
+                _write(out / f"{room}.sm_{gpu}.cubin", _compiled(nvrtc, source, f"sm_{gpu}", "CUBIN"))
+            _write(out / f"{room}.compute_75.ptx", _compiled(nvrtc, source, "compute_75", "PTX"))
     except CompileError as error:
         print(f"cubins: {error}", file=sys.stderr)
         return 1
@@ -43,7 +45,7 @@ def main() -> int:
 
 def _write(path: Path, code: bytes) -> None:
     path.write_bytes(code)
-    print(f"{path.name:16} {len(code):7,} bytes")
+    print(f"{path.name:24} {len(code):7,} bytes")
 
 
 def _load() -> ctypes.CDLL:
@@ -57,10 +59,10 @@ def _load() -> ctypes.CDLL:
     return ctypes.CDLL(str(folder / "libnvrtc.so.12"))
 
 
-def _standard_headers() -> list[bytes]:
-    """Every <header> that the kernels' sources name."""
+def _standard_headers(source: Path) -> list[bytes]:
+    """Every <header> that kernels name, or what they include."""
     names: set[str] = set()
-    todo, seen = [SOURCE], set()
+    todo, seen = [source], set()
     while todo:
         path = todo.pop()
         if path in seen:
@@ -73,8 +75,8 @@ def _standard_headers() -> list[bytes]:
     return [name.encode() for name in sorted(names)]
 
 
-def _compiled(nvrtc: ctypes.CDLL, architecture: str, kind: str) -> bytes:
-    names = _standard_headers()
+def _compiled(nvrtc: ctypes.CDLL, source: Path, architecture: str, kind: str) -> bytes:
+    names = _standard_headers(source)
     shims = [f'#include "{STANDARD}"\n'.encode()] * len(names)
     program = ctypes.c_void_p()
     strings = ctypes.c_char_p * len(names)
@@ -82,8 +84,8 @@ def _compiled(nvrtc: ctypes.CDLL, architecture: str, kind: str) -> bytes:
         nvrtc,
         nvrtc.nvrtcCreateProgram(
             ctypes.byref(program),
-            SOURCE.read_bytes(),
-            SOURCE.name.encode(),
+            source.read_bytes(),
+            source.name.encode(),
             len(names),
             strings(*shims),
             strings(*names),
@@ -95,7 +97,7 @@ def _compiled(nvrtc: ctypes.CDLL, architecture: str, kind: str) -> bytes:
     result = nvrtc.nvrtcCompileProgram(program, len(options), flags)
     log = _text(nvrtc, program, "ProgramLog").decode().strip("\0\n ")
     if result != 0 or log:  # warnings are errors
-        raise CompileError(f"{architecture}:\n{log}")
+        raise CompileError(f"{source}, {architecture}:\n{log}")
     return _text(nvrtc, program, kind)
 
 

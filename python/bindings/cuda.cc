@@ -12,16 +12,16 @@
 #include <vector>
 
 #include "bindings.h"
+#include "device/driver.h"
+#include "device/host_grid.h"
 #include "observe/cuda/batch.h"
-#include "observe/cuda/driver.h"
-#include "observe/cuda/host_grid.h"
 
 namespace presum::python {
 namespace {
 
+using device::HostGrid;
+using device::Launcher;
 using observe::cuda::GradientBatch;
-using observe::cuda::HostGrid;
-using observe::cuda::Launcher;
 
 template <class T>
 T* at(std::uintptr_t address) {
@@ -36,7 +36,7 @@ std::unique_ptr<HostGrid>& host_grid() {
 
 Result<Launcher*> launcher() {
   if (host_grid() != nullptr) return host_grid().get();
-  return observe::cuda::driver_launcher();
+  return device::driver_launcher();
 }
 
 // Why kernels cannot be started on the current device; nothing where they can.
@@ -48,13 +48,13 @@ std::optional<std::string> cuda_lacks() {
 
 void cuda_on_host(bool on) { host_grid() = on ? std::make_unique<HostGrid>() : nullptr; }
 
-using Launched = std::tuple<bool, std::uint64_t, std::uint64_t, std::uint64_t>;
+using Launched = std::tuple<std::string, std::uint64_t, std::uint64_t, std::uint64_t>;
 
 std::vector<Launched> cuda_launched() {
   std::vector<Launched> launched;
   if (host_grid() == nullptr) return launched;
   for (const auto& one : host_grid()->launched()) {
-    launched.emplace_back(one.finish, one.blocks, one.traffic.gradient_bytes,
+    launched.emplace_back(one.kernel->name, one.blocks, one.traffic.gradient_bytes,
                           one.traffic.other_bytes);
   }
   return launched;
@@ -100,14 +100,14 @@ class DeviceSums {
   // non-finite elements, fingerprint, zeros).
   void finish(std::uintptr_t list, std::uintptr_t found, std::uintptr_t sketch,
               std::uintptr_t stream) const {
-    if (parts_.empty() && sketch_size_ == 0) return;
     const std::uintptr_t sketches = list + parts_.size() * sizeof(parts_[0]);
-    unwrap((*unwrap(launcher()))
-               .finish({at<observe::cuda::Parts>(list), at<observe::cuda::Sketches>(sketches),
-                        at<observe::cuda::Partial>(found), at<float>(sketch),
-                        static_cast<std::uint32_t>(parts_.size()),
-                        static_cast<std::uint32_t>(sketches_.size()), sketch_size_},
-                       {0, traffic_ + list_bytes()}, at<void>(stream)));
+    unwrap(observe::cuda::finish(
+        *unwrap(launcher()),
+        {at<observe::cuda::Parts>(list), at<observe::cuda::Sketches>(sketches),
+         at<observe::cuda::Partial>(found), at<float>(sketch),
+         static_cast<std::uint32_t>(parts_.size()), static_cast<std::uint32_t>(sketches_.size()),
+         sketch_size_},
+        traffic_ + list_bytes(), at<void>(stream)));
   }
 
  private:
@@ -140,7 +140,7 @@ void bind_cuda(nanobind::module_& m) {
   m.def("cuda_on_host", &cuda_on_host, "on"_a,
         "Runs kernels on the host, in host memory, and writes launches down; for tests.");
   m.def("cuda_launched", &cuda_launched,
-        "Of those: whether it was a step's last, blocks, bytes of gradients, other bytes.");
+        "Of those: the kernel, blocks, bytes of gradients, other bytes.");
   nanobind::class_<GradientBatch>(m, "GradientBatch",
                                   "Gradients of one dtype that one launch reads.")
       .def_static("create", &create_batch, "dtype"_a, "sketch_size"_a)

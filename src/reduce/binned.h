@@ -5,21 +5,11 @@
 #include <cstdint>
 
 #include "presum/reduce.h"
-#include "reduce/format.h"
+#include "reduce/binned_element.h"
 
 // The steps of presum::reduce's binned sums on arguments that have been checked. Kernels, for every
 // SIMD target, and the same in plain code.
 namespace presum::reduce {
-
-inline constexpr int kBinBits = 40;
-
-// The top of an element that met what is not finite. Then high counts positive infinities, low
-// negative ones, and a NaN counts as both.
-inline constexpr std::uint8_t kSpecialBin = 255;
-
-// Bin b holds the bits from 2^bin_unit(b) to below 2^bin_unit(b + 1); bin 1 begins with the
-// smallest fp32 number, and bin 7 has the largest.
-constexpr int bin_unit(int bin) { return kBinBits * (bin - 1) - 149; }
 
 void binned_add_kernel(const Binned& sum, std::size_t count, const void* leaf, Dtype dtype);
 void binned_decode_kernel(const Binned& sum, std::size_t count, std::uint32_t divisor, Dtype dtype,

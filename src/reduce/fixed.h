@@ -1,32 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
 #include "presum/reduce.h"
-#include "reduce/format.h"
+#include "reduce/fixed_element.h"
 
 // The steps of presum::reduce's fixed sums on arguments that have been checked. Kernels, for every
 // SIMD target, and the same in plain code. Integers are std::int32_t or std::int64_t.
 namespace presum::reduce {
-
-// With exponent byte 255, a sum counts infinities instead: kPlus for each positive one, kMinus for
-// each negative one, both for a NaN. 32,767 leaves fill neither.
-inline constexpr int kPlus = 1;
-inline constexpr int kMinus = 1 << 15;
-
-// F: leaves are integers below 2^F, so that the sum of all of them fits.
-template <class Integer>
-constexpr int fixed_bits(std::size_t total_leaves) {
-  return static_cast<int>(8 * sizeof(Integer)) - 1 - leaf_bits(total_leaves);
-}
-
-// The unit of those integers is 2^fixed_unit; REQUIRES: exponent < 255.
-constexpr int fixed_unit(std::uint8_t exponent, int bits) {
-  return std::max<int>(exponent, 1) - 126 - bits;
-}
 
 void exponents_kernel(Leaves leaves, Dtype dtype, std::size_t count, std::uint8_t* exponents);
 template <class Integer>

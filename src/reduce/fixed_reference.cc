@@ -5,43 +5,6 @@
 namespace presum::reduce {
 namespace {
 
-// The exponent byte of fp32.
-std::uint8_t exponent_of(const Element& e, Format format) {
-  if (e.kind != Element::Kind::kFinite) return 255;
-  if (e.mantissa == 0) return 0;
-  const int leading = leading_bit(e.mantissa) + e.shift + format.unit();
-  return static_cast<std::uint8_t>(std::max(leading + 127, 0));
-}
-
-// mantissa * 2^shift to nearest even, or, beyond 64 bits, the largest integer.
-std::uint64_t shift_and_round(std::uint64_t mantissa, int shift) {
-  if (mantissa == 0) return 0;
-  if (shift > std::countl_zero(mantissa)) return ~std::uint64_t{0};
-  if (shift >= 0) return mantissa << shift;
-  if (shift < -62) return 0;
-  const std::uint64_t whole = mantissa >> -shift;
-  const std::uint64_t rest = mantissa - (whole << -shift);
-  const std::uint64_t half = std::uint64_t{1} << (-shift - 1);
-  return whole + (rest > half || (rest == half && (whole & 1) != 0) ? 1 : 0);
-}
-
-std::int64_t encode(const Element& e, Format format, std::uint8_t exponent, int bits) {
-  if (exponent == 255) {
-    if (e.kind == Element::Kind::kNan) return kPlus + kMinus;
-    if (e.kind == Element::Kind::kInfinite) return e.negative ? kMinus : kPlus;
-    return 0;
-  }
-  const std::uint64_t largest = (std::uint64_t{1} << bits) - 1;
-  const int shift = e.shift + format.unit() - fixed_unit(exponent, bits);
-  const auto size =
-      static_cast<std::int64_t>(std::min(shift_and_round(e.mantissa, shift), largest));
-  return e.negative ? -size : size;
-}
-
-Specials specials_of(std::int64_t counts) {
-  return {.nan = false, .plus = counts % kMinus != 0, .minus = counts / kMinus != 0};
-}
-
 std::uint64_t decode(std::int64_t sum, int unit, std::uint32_t divisor, Format format) {
   const bool negative = sum < 0;
   const auto size =
@@ -70,7 +33,7 @@ std::int64_t sum_at(Leaves leaves, std::size_t i, Dtype dtype, std::uint8_t expo
 
 std::uint64_t result_of(std::int64_t sum, std::uint8_t exponent, int bits, std::uint32_t divisor,
                         Format format) {
-  if (exponent == 255 && sum != 0) return specials_of(sum).bits(format);
+  if (exponent == 255 && sum != 0) return counted(sum).bits(format);
   return decode(sum, fixed_unit(exponent, bits), divisor, format);
 }
 

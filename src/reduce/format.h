@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <bit>
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
-
+#include "device/host_device.h"
 #include "presum/dtype.h"
 
-// Floating-point formats by their bits. Pure functions.
+// Floating-point formats by their bits. Pure functions, on devices too.
 namespace presum::reduce {
+
+#ifdef __CUDACC_RTC__
+using Wide = unsigned __int128;
+using WideInt = __int128;
+#else
+__extension__ using Wide = unsigned __int128;
+__extension__ using WideInt = __int128;
+#endif
 
 struct Format {
   int exponent_bits, mantissa_bits;
@@ -45,13 +49,13 @@ constexpr Format format_of(Dtype dtype) {
 inline std::uint64_t element_bits(const void* data, std::size_t i, Dtype dtype) {
   std::uint64_t bits = 0;
   const std::size_t width = element_bytes(dtype);
-  std::memcpy(&bits, static_cast<const std::byte*>(data) + i * width, width);
+  std::memcpy(&bits, static_cast<const char*>(data) + i * width, width);
   return bits;
 }
 
 inline void set_element_bits(void* data, std::size_t i, Dtype dtype, std::uint64_t bits) {
   const std::size_t width = element_bytes(dtype);
-  std::memcpy(static_cast<std::byte*>(data) + i * width, &bits, width);
+  std::memcpy(static_cast<char*>(data) + i * width, &bits, width);
 }
 
 // An element taken apart: finite ones are ±mantissa * 2^(shift + unit of the format), shift >= 0.

@@ -5,7 +5,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "observe/cuda/launcher.h"
+#include "device/kernel.h"
+#include "observe/cuda/pass_threads.h"
 #include "presum/dtype.h"
 #include "presum/status.h"
 
@@ -48,7 +49,7 @@ class GradientBatch {
   std::vector<Parts> parts(const Partial* partials) const;
 
   // Does nothing for a batch without an element.
-  Status launch(Launcher& launcher, const Memory& memory, void* stream) const;
+  Status launch(device::Launcher& launcher, const Memory& memory, void* stream) const;
 
  private:
   GradientBatch(Dtype dtype, std::uint32_t sketch_size)
@@ -62,5 +63,9 @@ class GradientBatch {
   std::uint64_t elements_ = 0;
   std::vector<Item> items_;
 };
+
+// Adds up what a step's launches left; `traffic` is in bytes. Nothing is launched for nothing.
+Status finish(device::Launcher& launcher, const Step& step, std::uint64_t traffic,
+              void* stream);
 
 }  // namespace presum::observe::cuda

@@ -13,12 +13,18 @@
 #include <string>
 #include <vector>
 
-#include "observe/cuda/host_grid.h"
+#include "device/host_grid.h"
 #include "observe/gradient_pass.h"
 #include "observe/testing.h"
 
 namespace presum::observe::cuda {
 namespace {
+
+using device::HostGrid;
+using device::Launch;
+using device::Launcher;
+using device::Order;
+using device::Traffic;
 
 constexpr std::uint64_t kSeed = 0x5EED;
 constexpr std::size_t kCounts[] = {0,    1,    2,    3,    63,   64,   65,   127,   255,  1023,
@@ -50,9 +56,10 @@ class OnHost {
   std::vector<GradientSums> finish(float* sketch) {
     std::vector<Partial> found(parts_.size());
     const Sketches sketches{rows_.get(), used_};
-    EXPECT_TRUE(grid.finish({parts_.data(), &sketches, found.data(), sketch,
-                             static_cast<std::uint32_t>(parts_.size()), 1, size_},
-                            {}, nullptr));
+    EXPECT_TRUE(cuda::finish(grid,
+                             {parts_.data(), &sketches, found.data(), sketch,
+                              static_cast<std::uint32_t>(parts_.size()), 1, size_},
+                             0, nullptr));
     std::vector<GradientSums> sums;
     for (const Partial& p : found) {
       sums.push_back({p.sum_squares, p.max_abs, p.nonfinite, p.fingerprint, p.zeros});
@@ -291,11 +298,10 @@ TEST(CudaBatchTest, TrafficStaysWithinATenthOfTheGradients) {
     for (int i = 0; i < 4; ++i) batch->add(nullptr, 3'276'800, kSeed);
     class Counter final : public Launcher {
      public:
-      Status pass(Dtype, const Batch&, const Traffic& traffic, void*) override {
-        found = traffic;
+      Status start(const Launch& launch, void* /*stream*/) override {
+        found = launch.traffic;
         return {};
       }
-      Status finish(const Step&, const Traffic&, void*) override { return {}; }
       Traffic found;
     } counter;
     ASSERT_TRUE(batch->launch(counter, {nullptr, nullptr, nullptr, in_use}, nullptr));

@@ -1,23 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "device/host_device.h"
 #include "observe/fingerprint.h"
 #include "observe/sketch.h"
 #include "observe/zeros.h"
 #include "presum/dtype.h"
 
-#ifdef __CUDACC_RTC__
-#include "observe/cuda/rtc_std.h"
-#else
-#include <bit>
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
-#include <limits>
-#endif
-
 // What each thread of the CUDA pass over a batch of gradients does between two barriers, as
-// functions that the host can run too: one thread after the other, by observe/cuda/host_grid.h.
+// functions that the host can run too: one thread after the other, by observe/cuda/kernels.cc.
 //
 // A span is 4,096 elements of one gradient, four fingerprint blocks ("tiles"); a block of threads
 // takes a run of neighbouring spans of the batch, whichever gradients they are of, and in a span a
@@ -27,12 +18,6 @@
 // observe/gradient_pass.h in the order of floating-point additions.
 //
 // Nothing here is synchronised or allocated; pointers are borrowed.
-#ifdef __CUDACC__
-#define PRESUM_HOST_DEVICE __host__ __device__
-#else
-#define PRESUM_HOST_DEVICE
-#endif
-
 namespace presum::observe::cuda {
 
 inline constexpr unsigned kThreads = 512;

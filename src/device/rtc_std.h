@@ -8,6 +8,7 @@ namespace std {
 using size_t = decltype(sizeof(0));
 using uint8_t = unsigned char;
 using uint16_t = unsigned short;
+using int32_t = int;
 using uint32_t = unsigned int;
 using uint64_t = unsigned long;
 using int64_t = long;
@@ -21,6 +22,18 @@ __host__ __device__ constexpr To bit_cast(const From& from) {
 template <class T>
 __host__ __device__ constexpr const T& min(const T& a, const T& b) {
   return b < a ? b : a;
+}
+
+template <class T>
+__host__ __device__ constexpr const T& max(const T& a, const T& b) {
+  return a < b ? b : a;
+}
+
+__host__ __device__ constexpr int countl_zero(unsigned long value) {
+  if (!__builtin_is_constant_evaluated()) return __clzll(static_cast<long long>(value));
+  int count = 64;
+  for (; value != 0; value >>= 1) --count;
+  return count;
 }
 
 template <class T>
@@ -41,6 +54,8 @@ struct array {
   __host__ __device__ constexpr const T& operator[](size_t i) const { return values[i]; }
   __host__ __device__ constexpr size_t size() const { return kSize; }
 };
+
+using ::memcpy;
 
 class string_view {
  public:

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "observe/cuda/driver.h"
+#include "device/driver.h"
 
 #include <dlfcn.h>
 
-#include <array>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
 
-namespace presum::observe::cuda {
+namespace presum::device {
 namespace {
 
 // What is used of CUDA's driver API; handles are pointers, results are 0 or an error's number.
@@ -32,7 +31,7 @@ constexpr int kComputeCapabilityMajor = 75;
 constexpr int kComputeCapabilityMinor = 76;
 
 template <class Function>
-bool find(void* library, const char* name, Function& function) {
+bool find_function(void* library, const char* name, Function& function) {
   function = reinterpret_cast<Function>(dlsym(library, name));
   return function != nullptr;
 }
@@ -41,12 +40,12 @@ Result<Driver> load_driver() {
   void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) return fail(ErrorCode::kUnsupported, "there is no driver of CUDA");
   Driver d{};
-  const bool whole = find(library, "cuCtxGetDevice", d.cuCtxGetDevice) &&
-                     find(library, "cuDeviceGetAttribute", d.cuDeviceGetAttribute) &&
-                     find(library, "cuGetErrorString", d.cuGetErrorString) &&
-                     find(library, "cuLibraryLoadData", d.cuLibraryLoadData) &&
-                     find(library, "cuLibraryGetKernel", d.cuLibraryGetKernel) &&
-                     find(library, "cuLaunchKernel", d.cuLaunchKernel);
+  const bool whole = find_function(library, "cuCtxGetDevice", d.cuCtxGetDevice) &&
+                     find_function(library, "cuDeviceGetAttribute", d.cuDeviceGetAttribute) &&
+                     find_function(library, "cuGetErrorString", d.cuGetErrorString) &&
+                     find_function(library, "cuLibraryLoadData", d.cuLibraryLoadData) &&
+                     find_function(library, "cuLibraryGetKernel", d.cuLibraryGetKernel) &&
+                     find_function(library, "cuLaunchKernel", d.cuLaunchKernel);
   if (!whole) return fail(ErrorCode::kUnsupported, "CUDA's driver is older than 525 (CUDA 12.0)");
   return d;
 }
@@ -60,55 +59,59 @@ Status checked(const Driver& d, int result, const char* what) {
   if (result == 0) return {};
   const char* text = nullptr;
   d.cuGetErrorString(result, &text);
-  return fail(ErrorCode::kIo, std::string("CUDA pass: ") + what + ": " +
+  return fail(ErrorCode::kIo, std::string("CUDA: ") + what + ": " +
                                   (text != nullptr ? text : std::to_string(result)));
 }
 
-// The kernels of one image; the driver loads them into whichever context they are started in.
+// The kernels of all rooms for one kind of GPU; the driver loads them into whichever context they
+// are started in.
 class Kernels final : public Launcher {
  public:
-  static Result<std::unique_ptr<Kernels>> load(const Driver& d, const Image& image) {
+  static Result<std::unique_ptr<Kernels>> load(const Driver& d, unsigned gpu) {
     std::unique_ptr<Kernels> kernels(new Kernels(d));
-    Driver::Handle library = nullptr;
-    Status ok = checked(
-        d, d.cuLibraryLoadData(&library, image.code, nullptr, nullptr, 0, nullptr, nullptr, 0),
-        "loading kernels");
-    for (std::size_t i = 0; ok && i < kNames.size(); ++i) {
-      ok = checked(d, d.cuLibraryGetKernel(&kernels->kernels_[i], library, kNames[i]), kNames[i]);
+    for (const Image& one : images()) {
+      Driver::Handle& library = kernels->libraries_[one.room];
+      if (library != nullptr) continue;
+      const Image* image = image_for(images(), one.room, gpu);
+      if (image == nullptr) {
+        return fail(ErrorCode::kUnsupported, "no kernel for GPUs of kind " + std::to_string(gpu));
+      }
+      const Status ok = checked(
+          d, d.cuLibraryLoadData(&library, image->code, nullptr, nullptr, 0, nullptr, nullptr, 0),
+          "loading kernels");
+      if (!ok) return ok.error();
     }
-    if (!ok) return ok.error();
     return kernels;
   }
 
-  Status pass(Dtype dtype, const Batch& batch, const Traffic& /*traffic*/, void* stream) override {
-    const unsigned shared = batch.in_shared() ? batch.sums() * sizeof(float) : 0;
-    return start(static_cast<std::size_t>(dtype), batch.blocks, kThreads, shared, batch, stream);
-  }
-
-  Status finish(const Step& step, const Traffic& /*traffic*/, void* stream) override {
-    return start(kNames.size() - 1, step.gradient_blocks() + step.sketch_blocks(), kFinishThreads,
-                 0, step, stream);
+  Status start(const Launch& launch, void* stream) override {
+    const Result<Driver::Handle> found = find(launch.kernel);
+    if (!found) return found.error();
+    void* arguments[] = {const_cast<void*>(launch.argument)};
+    return checked(driver_,
+                   driver_.cuLaunchKernel(*found, launch.blocks, 1, 1, launch.kernel.threads, 1, 1,
+                                          launch.shared_bytes, stream, arguments, nullptr),
+                   launch.kernel.name);
   }
 
  private:
-  static constexpr std::array<const char*, 5> kNames = {"presum_pass_f32", "presum_pass_f64",
-                                                        "presum_pass_bf16", "presum_pass_f16",
-                                                        "presum_finish"};  // the first by Dtype
-
   explicit Kernels(const Driver& d) : driver_(d) {}
 
-  template <class Argument>
-  Status start(std::size_t kernel, unsigned blocks, unsigned threads, unsigned shared,
-               Argument argument, void* stream) const {
-    void* arguments[] = {&argument};
-    return checked(driver_,
-                   driver_.cuLaunchKernel(kernels_[kernel], blocks, 1, 1, threads, 1, 1, shared,
-                                          stream, arguments, nullptr),
-                   kNames[kernel]);
+  Result<Driver::Handle> find(const Kernel& kernel) {
+    const std::lock_guard lock(mutex_);
+    Driver::Handle& handle = kernels_[&kernel];
+    if (handle != nullptr) return handle;
+    const Status ok =
+        checked(driver_, driver_.cuLibraryGetKernel(&handle, libraries_[kernel.room], kernel.name),
+                kernel.name);
+    if (!ok) return ok.error();
+    return handle;
   }
 
   const Driver& driver_;
-  std::array<Driver::Handle, kNames.size()> kernels_{};
+  std::map<std::string_view, Driver::Handle> libraries_;  // by room
+  std::mutex mutex_;
+  std::map<const Kernel*, Driver::Handle> kernels_;
 };
 
 Result<unsigned> current_gpu(const Driver& d) {
@@ -122,9 +125,10 @@ Result<unsigned> current_gpu(const Driver& d) {
 
 }  // namespace
 
-const Image* image_for(std::span<const Image> images, unsigned gpu) {
+const Image* image_for(std::span<const Image> images, std::string_view room, unsigned gpu) {
   const Image* best = nullptr;
   for (const Image& image : images) {
+    if (image.room != room) continue;
     const bool fits = image.gpu <= gpu && (image.is_ptx || image.gpu / 10 == gpu / 10);
     const bool better =
         best == nullptr || (image.is_ptx == best->is_ptx ? image.gpu > best->gpu : best->is_ptx);
@@ -141,20 +145,16 @@ Result<Launcher*> driver_launcher() {
   if (!found) return found.error();
   const Result<unsigned> gpu = current_gpu(*found);
   if (!gpu) return gpu.error();
-  const Image* image = image_for(images(), *gpu);
-  if (image == nullptr) {
-    return fail(ErrorCode::kUnsupported, "no kernel for GPUs of kind " + std::to_string(*gpu));
-  }
   static std::mutex mutex;
-  static std::map<const Image*, std::unique_ptr<Kernels>> loaded;
+  static std::map<unsigned, std::unique_ptr<Kernels>> loaded;
   const std::lock_guard lock(mutex);
-  std::unique_ptr<Kernels>& kernels = loaded[image];
+  std::unique_ptr<Kernels>& kernels = loaded[*gpu];
   if (kernels == nullptr) {
-    Result<std::unique_ptr<Kernels>> now = Kernels::load(*found, *image);
+    Result<std::unique_ptr<Kernels>> now = Kernels::load(*found, *gpu);
     if (!now) return now.error();
     kernels = *std::move(now);
   }
   return kernels.get();
 }
 
-}  // namespace presum::observe::cuda
+}  // namespace presum::device

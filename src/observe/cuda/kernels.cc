@@ -1,18 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "observe/cuda/host_grid.h"
+#include "observe/cuda/kernels.h"
 
 #include <array>
 #include <cstddef>
+#include <vector>
+
+#include "device/host_grid.h"
+#include "observe/cuda/pass_threads.h"
+
+// The grid of kernels.cu on the host: the same functions in the same order, a barrier being the end
+// of a loop over threads.
 
 namespace presum::observe::cuda {
 namespace {
 
-template <class Function>
-void each(std::uint32_t count, Order order, Function function) {
-  for (std::uint32_t i = 0; i < count; ++i) {
-    function(order == Order::kForward ? i : count - 1 - i);
-  }
-}
+using device::each;
+using device::Kernel;
+using device::Order;
 
 // As threads exchange values of a warp; all of them end with the same bits.
 Partial warp_sum(std::array<Partial, kWarp> values) {
@@ -81,8 +85,9 @@ class Block {
 };
 
 template <Dtype kDtype>
-void run(const Batch& batch, Order order) {
-  each(batch.blocks, order, [&](std::uint32_t block) { Block<kDtype>(batch, block, order).run(); });
+void run(const void* argument, std::uint32_t blocks, Order order) {
+  const Batch& batch = *static_cast<const Batch*>(argument);
+  each(blocks, order, [&](std::uint32_t block) { Block<kDtype>(batch, block, order).run(); });
 }
 
 void finish_gradient(const Step& step, std::uint32_t gradient) {
@@ -100,32 +105,24 @@ void finish_bucket(const Step& step, std::uint32_t bucket) {
   step.sketch[bucket] = sums[0];
 }
 
+void finish(const void* argument, std::uint32_t /*blocks*/, Order order) {
+  const Step& step = *static_cast<const Step*>(argument);
+  each(step.gradients, order, [&](std::uint32_t i) { finish_gradient(step, i); });
+  each(step.sketch_size, order, [&](std::uint32_t i) { finish_bucket(step, i); });
+}
+
+constexpr std::array<Kernel, 4> kPass = {{
+    {"observe", "presum_pass_f32", kThreads, run<Dtype::kF32>},
+    {"observe", "presum_pass_f64", kThreads, run<Dtype::kF64>},
+    {"observe", "presum_pass_bf16", kThreads, run<Dtype::kBF16>},
+    {"observe", "presum_pass_f16", kThreads, run<Dtype::kF16>},
+}};  // by Dtype
+constexpr Kernel kFinish = {"observe", "presum_finish", kFinishThreads, finish};
+
 }  // namespace
 
-Status HostGrid::pass(Dtype dtype, const Batch& batch, const Traffic& traffic, void* /*stream*/) {
-  launched_.push_back({false, batch.blocks, traffic});
-  switch (dtype) {
-    case Dtype::kF32:
-      run<Dtype::kF32>(batch, order_);
-      break;
-    case Dtype::kF64:
-      run<Dtype::kF64>(batch, order_);
-      break;
-    case Dtype::kBF16:
-      run<Dtype::kBF16>(batch, order_);
-      break;
-    case Dtype::kF16:
-      run<Dtype::kF16>(batch, order_);
-      break;
-  }
-  return {};
-}
+const Kernel& pass_kernel(Dtype dtype) { return kPass[static_cast<std::size_t>(dtype)]; }
 
-Status HostGrid::finish(const Step& step, const Traffic& traffic, void* /*stream*/) {
-  launched_.push_back({true, step.gradient_blocks() + step.sketch_blocks(), traffic});
-  each(step.gradients, order_, [&](std::uint32_t i) { finish_gradient(step, i); });
-  each(step.sketch_size, order_, [&](std::uint32_t i) { finish_bucket(step, i); });
-  return {};
-}
+const Kernel& finish_kernel() { return kFinish; }
 
 }  // namespace presum::observe::cuda

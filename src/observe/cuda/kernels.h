@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "device/kernel.h"
+#include "presum/dtype.h"
+
+// The kernels of kernels.cu.
+namespace presum::observe::cuda {
+
+// Its argument is a Batch.
+const device::Kernel& pass_kernel(Dtype dtype);
+// Its argument is a Step.
+const device::Kernel& finish_kernel();
+
+}  // namespace presum::observe::cuda

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reduce/cuda/sums.h"
+
+#include <algorithm>
+#include <string>
+
+#include "reduce/checks.h"
+#include "reduce/cuda/sum_threads.h"
+
+namespace presum::reduce::cuda {
+namespace {
+
+static_assert(kNear == kNearLeaves);
+
+const char* dtype_suffix(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kF32:
+      return "_f32";
+    case Dtype::kF64:
+      return "_f64";
+    case Dtype::kBF16:
+      return "_bf16";
+    case Dtype::kF16:
+      return "_f16";
+  }
+  return "";
+}
+
+std::string named(const char* what, int bits, Dtype dtype) {
+  return what + std::to_string(bits) + dtype_suffix(dtype);
+}
+
+// REQUIRES: it is one of them.
+const device::Kernel& kernel(const std::string& name) {
+  const std::span<const device::Kernel> all = kernels();
+  const auto found = std::find_if(all.begin(), all.end(), [&](const device::Kernel& one) {
+    return one.name == "presum_" + name;
+  });
+  return *found;
+}
+
+// What a launch reads and writes of each element: leaves, and everything else.
+struct Bytes {
+  std::size_t of_leaves, of_others;
+};
+
+Status start(const Queue& queue, const std::string& name, const Sum& sum, Bytes bytes) {
+  if (sum.count == 0) return {};
+  const std::uint64_t blocks = (sum.count + kThreads - 1) / kThreads;
+  if (blocks > 0x7FFFFFFF) return refuse("too many elements for one launch");
+  return queue.launcher.start({kernel(name),
+                               &sum,
+                               static_cast<std::uint32_t>(blocks),
+                               0,
+                               {sum.count * bytes.of_leaves, sum.count * bytes.of_others}},
+                              queue.stream);
+}
+
+Status check_list(const DeviceLeaves& leaves) {
+  if (leaves.addresses.size() <= kNear || leaves.uploaded != nullptr) return {};
+  return refuse("leaves are too many for a launch's argument; upload their list");
+}
+
+Sum sum_of(const DeviceLeaves& leaves, std::size_t count) {
+  Sum sum{};
+  sum.count = count;
+  sum.leaves.count = static_cast<std::uint32_t>(leaves.addresses.size());
+  if (leaves.addresses.size() <= kNear) {
+    std::copy(leaves.addresses.begin(), leaves.addresses.end(), sum.leaves.near);
+  } else {
+    sum.leaves.far = leaves.uploaded;
+  }
+  return sum;
+}
+
+Sum sum_of(const Binned& binned, std::size_t count) {
+  Sum sum{};
+  sum.count = count;
+  sum.top = binned.top;
+  sum.high = binned.high;
+  sum.low = binned.low;
+  return sum;
+}
+
+std::size_t leaves_bytes(const DeviceLeaves& leaves, Dtype dtype) {
+  return leaves.addresses.size() * element_bytes(dtype);
+}
+
+constexpr std::size_t kState = 17;  // bytes of a binned element
+
+}  // namespace
+
+Status exact(const Queue& queue, const DeviceLeaves& leaves, Dtype dtype, std::size_t count,
+             std::uint32_t divisor, void* out) {
+  Status status = all_of(check_leaves(leaves.addresses.size(), kLeavesMax), check_list(leaves),
+                         check_divisor(divisor), check_any_dtype(dtype));
+  if (!status) return status;
+  Sum sum = sum_of(leaves, count);
+  sum.divisor = divisor;
+  sum.out = out;
+  return start(queue, std::string("exact") + dtype_suffix(dtype), sum,
+               {leaves_bytes(leaves, dtype), element_bytes(dtype)});
+}
+
+Status exponents(const Queue& queue, const DeviceLeaves& leaves, Dtype dtype, std::size_t count,
+                 std::uint8_t* exponents) {
+  Status status = all_of(check_leaves(leaves.addresses.size(), kLeavesMax), check_list(leaves),
+                         check_short_dtype(dtype));
+  if (!status) return status;
+  Sum sum = sum_of(leaves, count);
+  sum.top = exponents;
+  return start(queue, std::string("exponents") + dtype_suffix(dtype), sum,
+               {leaves_bytes(leaves, dtype), 1});
+}
+
+Status encode(const Queue& queue, const DeviceLeaves& leaves, Dtype dtype, std::size_t count,
+              const std::uint8_t* exponents, std::size_t total_leaves, int bits, void* out) {
+  const std::size_t own = leaves.addresses.size();
+  Status status = all_of(check_leaves(own, kLeavesMax), check_list(leaves),
+                         check_total(total_leaves, own), check_short_dtype(dtype));
+  if (!status) return status;
+  Sum sum = sum_of(leaves, count);
+  sum.top = const_cast<std::uint8_t*>(exponents);  // is only read
+  sum.total_leaves = static_cast<std::uint32_t>(total_leaves);
+  sum.high = out;
+  return start(queue, named("encode", bits, dtype), sum,
+               {leaves_bytes(leaves, dtype), 1 + static_cast<std::size_t>(bits) / 8});
+}
+
+Status decode(const Queue& queue, const void* sums, const std::uint8_t* exponents,
+              std::size_t count, std::size_t total_leaves, std::uint32_t divisor, int bits,
+              Dtype dtype, void* out) {
+  Status status =
+      all_of(check_total(total_leaves, 0), check_divisor(divisor), check_short_dtype(dtype));
+  if (!status) return status;
+  Sum sum{};
+  sum.count = count;
+  sum.top = const_cast<std::uint8_t*>(exponents);  // are only read
+  sum.high = const_cast<void*>(sums);
+  sum.total_leaves = static_cast<std::uint32_t>(total_leaves);
+  sum.divisor = divisor;
+  sum.out = out;
+  return start(queue, named("decode", bits, dtype), sum,
+               {0, 1 + static_cast<std::size_t>(bits) / 8 + element_bytes(dtype)});
+}
+
+Status fixed(const Queue& queue, const DeviceLeaves& leaves, Dtype dtype, std::size_t count,
+             std::uint32_t divisor, int bits, void* out) {
+  Status status = all_of(check_leaves(leaves.addresses.size(), kLeavesMax), check_list(leaves),
+                         check_divisor(divisor), check_short_dtype(dtype));
+  if (!status) return status;
+  Sum sum = sum_of(leaves, count);
+  sum.divisor = divisor;
+  sum.out = out;
+  return start(queue, named("fixed", bits, dtype), sum,
+               {2 * leaves_bytes(leaves, dtype), element_bytes(dtype)});
+}
+
+Status binned_add(const Queue& queue, const Binned& sum, std::size_t count,
+                  const DeviceLeaves& leaves, Dtype dtype) {
+  Status status = all_of(check_leaves(leaves.addresses.size(), kLeavesMax), check_list(leaves),
+                         check_short_dtype(dtype));
+  if (!status) return status;
+  Sum argument = sum_of(sum, count);
+  argument.leaves = sum_of(leaves, count).leaves;
+  return start(queue, std::string("binned_add") + dtype_suffix(dtype), argument,
+               {leaves_bytes(leaves, dtype), 2 * kState});
+}
+
+Status binned_raise(const Queue& queue, const Binned& sum, std::size_t count,
+                    const std::uint8_t* top) {
+  Sum argument = sum_of(sum, count);
+  argument.other_top = top;
+  return start(queue, "binned_raise", argument, {0, 2 * kState + 1});
+}
+
+Status binned_merge(const Queue& queue, const Binned& into, const Binned& from, std::size_t count) {
+  Sum argument = sum_of(into, count);
+  argument.other_top = from.top;
+  argument.other_high = from.high;
+  argument.other_low = from.low;
+  return start(queue, "binned_merge", argument, {0, 3 * kState});
+}
+
+Status binned_decode(const Queue& queue, const Binned& sum, std::size_t count,
+                     std::uint32_t divisor, Dtype dtype, void* out) {
+  Status status = all_of(check_divisor(divisor), check_short_dtype(dtype));
+  if (!status) return status;
+  Sum argument = sum_of(sum, count);
+  argument.divisor = divisor;
+  argument.out = out;
+  return start(queue, std::string("binned_decode") + dtype_suffix(dtype), argument,
+               {0, kState + element_bytes(dtype)});
+}
+
+}  // namespace presum::reduce::cuda
