@@ -13,7 +13,7 @@ import torch
 import presum
 from workers.reduction import CASES
 
-QUICK = ("plain", "exact", "binned", "fsdp-exact")
+QUICK = tuple(name for name in ("plain", "exact", "binned", "fsdp-exact") if name in CASES)
 WORLDS = {1: QUICK, 2: QUICK, 4: QUICK, 8: ("exact", "binned")}
 UNEVEN = tuple(name for name in CASES if name.endswith("-uneven"))
 OTHERS = tuple(name for name in CASES if name not in (*QUICK, *UNEVEN))
@@ -68,7 +68,7 @@ def test_with_one_leaf_each_all_cosines_are_exact_at_every_step(folders: dict[in
     assert dict(run.facts[["key", "value"]].values)["reduction"] == "exact"
 
 
-@pytest.mark.parametrize("name", ["exact", "binned", "fsdp-exact"])
+@pytest.mark.parametrize("name", [name for name in QUICK if name != "plain"])
 def test_recorded_gradients_are_the_sums_of_their_leaves(
     folders: dict[int, Path], name: str
 ) -> None:

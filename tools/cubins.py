@@ -35,7 +35,9 @@ def main() -> int:
         for source in sorted(ROOT.glob("src/*/cuda/kernels.cu")):
             room = source.parent.parent.name
             for gpu in GPUS:
-                _write(out / f"{room}.sm_{gpu}.cubin", _compiled(nvrtc, source, f"sm_{gpu}", "CUBIN"))
+                _write(
+                    out / f"{room}.sm_{gpu}.cubin", _compiled(nvrtc, source, f"sm_{gpu}", "CUBIN")
+                )
             _write(out / f"{room}.compute_75.ptx", _compiled(nvrtc, source, "compute_75", "PTX"))
     except CompileError as error:
         print(f"cubins: {error}", file=sys.stderr)

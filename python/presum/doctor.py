@@ -124,12 +124,13 @@ def _ddp_hook() -> str:
 def _fsdp2() -> str:
     from torch.distributed.fsdp._fully_shard import _fsdp_param_group
 
-    importlib.import_module("presum.parallel.fsdp")
+    fsdp = importlib.import_module("presum.parallel.fsdp")
     _need(
         hasattr(_fsdp_param_group, "foreach_reduce"),
         "this torch reduces gradients in a place that presum does not know",
     )
-    return "fully_shard, HSDP, replicate"
+    sums = "" if fsdp.CAN_STAND_IN else "; reduction= and audit_every= need torch 2.9"
+    return f"fully_shard, HSDP, replicate{sums}"
 
 
 def _fsdp1() -> str:

@@ -21,6 +21,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 import presum
+from presum.parallel.fsdp import CAN_STAND_IN
 from presum.parallel.sampler import MicroBatchSampler
 from workers.launch import main
 
@@ -106,6 +107,8 @@ CASES: dict[str, dict[str, Any]] = {
     "fsdp-fixed32": case(fsdp=True, reduction="fixed32", **MEAN),
     "fsdp-fixed64": case(fsdp=True, reduction="fixed64", **MEAN),
 }
+if not CAN_STAND_IN:
+    CASES = {name: how for name, how in CASES.items() if not how["fsdp"]}
 
 
 def wrapped(plain: Model, how: dict[str, Any]) -> tuple[nn.Module, Callable[[bool], None]]:

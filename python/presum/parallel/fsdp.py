@@ -146,7 +146,11 @@ class ReductionListeners:
 REDUCTION_LISTENERS = ReductionListeners()
 
 
-class ReduceScatterStandIn(_fsdp_param_group.ReduceScatter):  # type: ignore[misc, name-defined]
+_ReduceScatter: Any = getattr(_fsdp_param_group, "ReduceScatter", None)
+CAN_STAND_IN = _ReduceScatter is not None  # torch 2.9 or newer
+
+
+class ReduceScatterStandIn(_ReduceScatter if CAN_STAND_IN else object):  # type: ignore[misc]
     """What a parameter group calls in place of the one inside."""
 
     def __init__(self, inside: Any) -> None:

@@ -207,9 +207,14 @@ def _check_unhooked(model: DistributedDataParallel) -> None:
 
 
 def _fsdp(model: nn.Module, group: dist.ProcessGroup | None, options: WatchOptions) -> Target:
-    from presum.parallel.fsdp import parameter_groups
+    from presum.parallel.fsdp import CAN_STAND_IN, parameter_groups
     from presum.parallel.fsdp_reducing import check_groups
 
+    if not CAN_STAND_IN and (options.plan is not None or options.audit_every is not None):
+        raise ValueError(
+            "presum.attach: reduction and audit_every on FSDP2 need torch 2.9 or newer, whose "
+            "reduce-scatter can be replaced"
+        )
     groups = list(parameter_groups(model))
     if not groups:
         raise ValueError("presum.attach: fully_shard has found no parameter in this module")

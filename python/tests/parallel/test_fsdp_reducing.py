@@ -13,8 +13,12 @@ from torch.distributed.fsdp import fully_shard
 
 import presum
 from helpers.two_parts import TwoParts
+from presum.parallel.fsdp import CAN_STAND_IN
 
-pytestmark = pytest.mark.usefixtures("one_worker")
+pytestmark = [
+    pytest.mark.usefixtures("one_worker"),
+    pytest.mark.skipif(not CAN_STAND_IN, reason="needs torch 2.9"),
+]
 
 
 @pytest.fixture

@@ -376,6 +376,7 @@ def test_hooks_of_others_are_refused(packets: Packets, tmp_path: Path) -> None:
     assert any("norm has hooks" in note for note in packets.notes)
 
 
+@pytest.mark.skipif(torch.__version__ < "2.9", reason="torch 2.8 cannot go back through this norm")
 def test_several_forwards_in_one_pass_are_refused(packets: Packets, tmp_path: Path) -> None:
     model, optimizer = model_and_optimizer()
     with presum.attach(model, optimizer=optimizer, run=tmp_path, quiet=True, verify_every=1):
