@@ -30,6 +30,8 @@ def main() -> int:
     """0, or 1 where something does not compile."""
     out = Path(sys.argv[1])
     out.mkdir(parents=True, exist_ok=True)
+    for old in (*out.glob("*.cubin"), *out.glob("*.ptx")):
+        old.unlink()
     try:
         nvrtc = _load()
         for source in sorted(ROOT.glob("src/*/cuda/kernels.cu")):

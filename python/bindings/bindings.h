@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "device/kernel.h"
 #include "presum/finding.h"
 #include "presum/packet.h"
 #include "presum/status.h"
@@ -22,6 +23,7 @@ void bind_aggregator(nanobind::module_& m);
 void bind_runlog(nanobind::module_& m);
 void bind_cli(nanobind::module_& m);
 void bind_cuda(nanobind::module_& m);
+void bind_cuda_sums(nanobind::module_& m);
 void bind_reduce(nanobind::module_& m);
 void bind_audit(nanobind::module_& m);  // after bind_observer
 void bind_tap(nanobind::module_& m);
@@ -59,6 +61,9 @@ T unwrap(Result<T> result) {
 inline void unwrap(const Status& status) {
   if (!status) raise(status.error());
 }
+
+// Of the current device, or of the host's grid, where that stands in for it.
+Result<device::Launcher*> cuda_launcher();
 
 // Runs `work` with the GIL released; it must not touch Python.
 template <class Work>

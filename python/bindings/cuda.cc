@@ -34,14 +34,9 @@ std::unique_ptr<HostGrid>& host_grid() {
   return grid;
 }
 
-Result<Launcher*> launcher() {
-  if (host_grid() != nullptr) return host_grid().get();
-  return device::driver_launcher();
-}
-
 // Why kernels cannot be started on the current device; nothing where they can.
 std::optional<std::string> cuda_lacks() {
-  const Result<Launcher*> found = launcher();
+  const Result<Launcher*> found = cuda_launcher();
   if (found) return std::nullopt;
   return found.error().message;
 }
@@ -69,7 +64,7 @@ class DeviceSums {
   void read(const GradientBatch& batch, std::uintptr_t list, std::uintptr_t partials,
             std::uintptr_t rows, std::uint32_t rows_in_use, std::uintptr_t stream) {
     auto* places = at<observe::cuda::Partial>(partials);
-    unwrap(batch.launch(*unwrap(launcher()),
+    unwrap(batch.launch(*unwrap(cuda_launcher()),
                         {at<observe::cuda::Item>(list), places, at<float>(rows), rows_in_use},
                         at<void>(stream)));
     const std::vector<observe::cuda::Parts> parts = batch.parts(places);
@@ -102,7 +97,7 @@ class DeviceSums {
               std::uintptr_t stream) const {
     const std::uintptr_t sketches = list + parts_.size() * sizeof(parts_[0]);
     unwrap(observe::cuda::finish(
-        *unwrap(launcher()),
+        *unwrap(cuda_launcher()),
         {at<observe::cuda::Parts>(list), at<observe::cuda::Sketches>(sketches),
          at<observe::cuda::Partial>(found), at<float>(sketch),
          static_cast<std::uint32_t>(parts_.size()), static_cast<std::uint32_t>(sketches_.size()),
@@ -132,6 +127,11 @@ void write_list(const GradientBatch& batch, std::uintptr_t to) {
 }
 
 }  // namespace
+
+Result<Launcher*> cuda_launcher() {
+  if (host_grid() != nullptr) return host_grid().get();
+  return device::driver_launcher();
+}
 
 void bind_cuda(nanobind::module_& m) {
   using nanobind::literals::operator""_a;

@@ -10,7 +10,7 @@ __version__: str
 
 def cuda_lacks() -> str | None: ...
 def cuda_on_host(on: bool) -> None: ...
-def cuda_launched() -> list[tuple[bool, int, int, int]]: ...
+def cuda_launched() -> list[tuple[str, int, int, int]]: ...
 
 class GradientBatch:
     @staticmethod
@@ -329,6 +329,70 @@ def fingerprint_kinds() -> dict[str, int]: ...
 def canonical_name(name: str) -> str: ...
 def simd_target() -> str: ...
 def simd_targets() -> tuple[list[str], list[str]]: ...
+
+CUDA_NEAR_LEAVES: int
+
+def cuda_exact(
+    leaves: Sequence[int],
+    uploaded: int,
+    dtype: int,
+    count: int,
+    divisor: int,
+    out: int,
+    stream: int,
+) -> None: ...
+def cuda_exponents(
+    leaves: Sequence[int], uploaded: int, dtype: int, count: int, out: int, stream: int
+) -> None: ...
+def cuda_encode(
+    leaves: Sequence[int],
+    uploaded: int,
+    dtype: int,
+    count: int,
+    exponents: int,
+    total_leaves: int,
+    bits: int,
+    out: int,
+    stream: int,
+) -> None: ...
+def cuda_decode(
+    sums: int,
+    exponents: int,
+    count: int,
+    total_leaves: int,
+    divisor: int,
+    bits: int,
+    dtype: int,
+    out: int,
+    stream: int,
+) -> None: ...
+def cuda_fixed(
+    leaves: Sequence[int],
+    uploaded: int,
+    dtype: int,
+    count: int,
+    divisor: int,
+    bits: int,
+    out: int,
+    stream: int,
+) -> None: ...
+def cuda_binned_add(
+    top: int, high: int, low: int, count: int, leaf: int, dtype: int, stream: int
+) -> None: ...
+def cuda_binned_raise(top: int, high: int, low: int, count: int, to: int, stream: int) -> None: ...
+def cuda_binned_merge(
+    top: int,
+    high: int,
+    low: int,
+    other_top: int,
+    other_high: int,
+    other_low: int,
+    count: int,
+    stream: int,
+) -> None: ...
+def cuda_binned_decode(
+    top: int, high: int, low: int, count: int, divisor: int, dtype: int, out: int, stream: int
+) -> None: ...
 def reduce_exact(
     leaves: Sequence[int], dtype: int, count: int, divisor: int, out: int, gram: int = 0
 ) -> None: ...

@@ -2,7 +2,7 @@
 # cmake -D CUBINS=folder -D OUT=file -P embed_cubins.cmake: a source that holds what tools/cubins.py
 # wrote; without a folder, nothing.
 if(CUBINS)
-  file(GLOB files ${CUBINS}/*.cubin ${CUBINS}/*.ptx)
+  file(GLOB files ${CUBINS}/*.sm_*.cubin ${CUBINS}/*.compute_*.ptx)
 endif()
 set(symbols "")
 set(list "")

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 
@@ -12,6 +11,7 @@ import torch
 
 from presum import _core
 from presum.devices.dtypes import CODES
+from presum.devices.queue import on_device, pinned, stream_of, upload
 
 WORDS = 5  # of what is found of a gradient: two doubles, three integers
 
@@ -51,8 +51,8 @@ class KernelPass:
         batch = _core.GradientBatch.create(CODES[_name(gradients[0][0])], size)
         for flat, seed in gradients:
             batch.add(flat.data_ptr() if flat.numel() else 0, flat.numel(), seed)
-        with self._on_device():
-            stream = self._stream()
+        with on_device(self._device):
+            stream = stream_of(self._device)
             rows = self._rows_of(stream) if size else None
             uploaded = self._upload(batch.list_bytes, batch.write_list)
             partials = self._new(batch.partials_bytes)
@@ -74,7 +74,7 @@ class KernelPass:
         for rows in self._rows.values():
             self._sums.add_sketches(rows.values.data_ptr(), rows.in_use)
         gradients = self._sums.gradients
-        with self._on_device():
+        with on_device(self._device):
             found = torch.empty((gradients, WORDS), dtype=torch.int64, device=self._device)
             sketch = torch.empty(self._sketch_size, device=self._device)
             uploaded = self._upload(self._sums.list_bytes, self._sums.write_list)
@@ -82,7 +82,7 @@ class KernelPass:
                 list=uploaded.data_ptr(),
                 found=found.data_ptr(),
                 sketch=sketch.data_ptr(),
-                stream=self._stream(),
+                stream=stream_of(self._device),
             )
         self._kept.append(uploaded)
         return found, sketch
@@ -90,15 +90,6 @@ class KernelPass:
     def tensors(self) -> list[torch.Tensor]:
         """Memory of launches before the last one, which another stream is to keep."""
         return [*self._kept, *(rows.values for rows in self._rows.values())]
-
-    def _on_device(self) -> AbstractContextManager[None]:
-        cuda = self._device.type == "cuda"
-        return torch.cuda.device(self._device) if cuda else nullcontext()
-
-    def _stream(self) -> int:
-        if self._device.type != "cuda":
-            return 0
-        return int(torch.cuda.current_stream(self._device).cuda_stream)
 
     def _rows_of(self, stream: int) -> _Rows:
         if stream not in self._rows:
@@ -111,10 +102,10 @@ class KernelPass:
         return torch.empty(count, dtype=torch.uint8, device=self._device)
 
     def _upload(self, count: int, write: Callable[[int], None]) -> torch.Tensor:
-        pinned = torch.empty(count, dtype=torch.uint8, pin_memory=self._device.type == "cuda")
-        write(pinned.data_ptr())
+        room = pinned(count, self._device)
+        write(room.data_ptr())
         self.bytes += count
-        return pinned.to(self._device, non_blocking=True)
+        return upload(room, self._device)
 
 
 def _name(tensor: torch.Tensor) -> str:

@@ -2,8 +2,9 @@
 """The sums of ``include/presum/reduce.h`` on torch tensors: what communication hooks call.
 
 All tensors are strided, contiguous, one-dimensional, equally long and on one device. On the CPU the
-C++ kernels run; elsewhere torch operations are queued on the current stream, without waiting for
-them, and give the same bits. fp32, bf16, fp16; fp64 for ``exact`` on the CPU. Elements: NaN among
+C++ kernels run, on a CUDA device those of CUDA; elsewhere torch operations. Both are queued on the
+current stream, without waiting for them, and give the same bits. fp32, bf16, fp16; fp64 for
+``exact`` where there are kernels. Elements: NaN among
 the leaves, or infinities of both signs, give NaN; else infinities win; an exact zero is +0; what is
 too large is an infinity. Zero elements are nothing to do. One worker's one leaf is a sum too.
 
@@ -16,30 +17,27 @@ outputs unless said.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
 from presum import _core
 from presum.devices.gradient_pass import DTYPES
+from presum.devices.kernel_pass import why_not
 from presum.devices.readable import in_host_memory
-from presum.errors import UserError
-from presum.reduce import torch_ops
-from presum.reduce.methods import DIVISOR_MAX, LEAVES_MAX, fixed_bits
+from presum.reduce import kernels, torch_ops
+from presum.reduce.methods import fixed_bits
 
 
 def _addresses(tensors: Sequence[torch.Tensor]) -> list[int]:
     return [tensor.data_ptr() for tensor in tensors]
 
 
-def _check(dtype: torch.dtype, divisor: int = 1, leaves: int = 1) -> None:
-    """What the C++ library checks by itself, for tensors elsewhere."""
-    if dtype not in torch_ops.FORMATS:
-        wanted = "move fp64 leaves to the CPU" if dtype == torch.float64 else "use fp32, bf16, fp16"
-        raise UserError(f"presum.reduce: {dtype} cannot be summed on this device: {wanted}")
-    if not 1 <= divisor <= DIVISOR_MAX:
-        raise UserError(f"presum.reduce: divisor {divisor} is not between 1 and {DIVISOR_MAX}")
-    if not 1 <= leaves <= LEAVES_MAX:
-        raise UserError(f"presum.reduce: {leaves} leaves, not between 1 and {LEAVES_MAX}")
+def elsewhere(device: torch.device) -> Any:
+    """What sums tensors that are not in host memory; None for those that are."""
+    if in_host_memory(device):
+        return None
+    return kernels if why_not(device) is None else torch_ops
 
 
 def exact(
@@ -54,11 +52,10 @@ def exact(
     [leaves, leaves] on the same device. Their order of additions, so their last bits, is fixed on
     the CPU only.
     """
-    if not in_host_memory(out.device):
-        _check(out.dtype, divisor, len(leaves))
+    if ops := elsewhere(out.device):
         if gram is not None:
             torch_ops.add_gram(leaves, gram)
-        torch_ops.exact(leaves, divisor, out)
+        ops.exact(leaves, divisor, out)
         return
     _core.reduce_exact(
         _addresses(leaves),
@@ -74,9 +71,8 @@ def exponents(leaves: Sequence[torch.Tensor], room: torch.Tensor | None = None) 
     """The largest biased fp32 exponent of each element, uint8; for an all-reduce with MAX. On the
     CPU written to ``room``, where one is given."""
     first = leaves[0]
-    if not in_host_memory(first.device):
-        _check(first.dtype, leaves=len(leaves))
-        return torch_ops.exponents(leaves)
+    if ops := elsewhere(first.device):
+        return ops.exponents(leaves)  # type: ignore[no-any-return]
     found = torch.empty(first.numel(), dtype=torch.uint8) if room is None else room
     _core.reduce_exponents(_addresses(leaves), DTYPES[first.dtype], first.numel(), found.data_ptr())
     return found
@@ -92,9 +88,8 @@ def encode(
     """The sum of this worker's leaves as int32 or int64 (``bits``); for an all-reduce with SUM.
     ``exponents`` are the largest of all workers. On the CPU written to ``room``, where given."""
     first = leaves[0]
-    if not in_host_memory(first.device):
-        _check(first.dtype, leaves=max(total_leaves, len(leaves)))
-        return torch_ops.encode(leaves, exponents, total_leaves, bits)
+    if ops := elsewhere(first.device):
+        return ops.encode(leaves, exponents, total_leaves, bits)  # type: ignore[no-any-return]
     dtype = torch.int32 if bits == 32 else torch.int64
     sums = torch.empty(first.numel(), dtype=dtype) if room is None else room
     _core.reduce_encode(
@@ -118,9 +113,8 @@ def decode(
     out: torch.Tensor,
 ) -> None:
     """The rounded quotient of the workers' sums, into ``out``."""
-    if not in_host_memory(out.device):
-        _check(out.dtype, divisor, total_leaves)
-        torch_ops.decode(sums, exponents, total_leaves, divisor, bits, out)
+    if ops := elsewhere(out.device):
+        ops.decode(sums, exponents, total_leaves, divisor, bits, out)
         return
     _core.reduce_decode(
         sums.data_ptr(),
@@ -136,10 +130,8 @@ def decode(
 
 def fixed(leaves: Sequence[torch.Tensor], divisor: int, bits: int, out: torch.Tensor) -> None:
     """The three steps above in one, where all leaves are here; ``out`` may be a leaf."""
-    if not in_host_memory(out.device):
-        largest = exponents(leaves)
-        sums = encode(leaves, largest, len(leaves), bits)
-        decode(sums, largest, len(leaves), divisor, bits, out)
+    if ops := elsewhere(out.device):
+        ops.fixed(leaves, divisor, bits, out)
         return
     _core.reduce_fixed(
         _addresses(leaves), DTYPES[out.dtype], out.numel(), divisor, bits, out.data_ptr()
@@ -175,31 +167,29 @@ class Binned:
 
     def add(self, leaf: torch.Tensor) -> None:
         """Add one leaf. The state has no count of them: 2^22 at most, with those merged."""
-        if not in_host_memory(self.top.device):
-            _check(leaf.dtype)
-            torch_ops.binned_add(*self._state(), leaf)
+        if ops := elsewhere(self.top.device):
+            ops.binned_add(self._state(), leaf)
             return
         _core.binned_add(*self._addresses(), leaf.numel(), leaf.data_ptr(), DTYPES[leaf.dtype])
 
     def raise_to(self, top: torch.Tensor) -> None:
         """Bring each element to the bin ``top`` where that is higher."""
-        if in_host_memory(self.top.device):
-            _core.binned_raise(*self._addresses(), top.numel(), top.data_ptr())
+        if ops := elsewhere(self.top.device):
+            ops.binned_raise(self._state(), top)
         else:
-            torch_ops.binned_raise(*self._state(), top)
+            _core.binned_raise(*self._addresses(), top.numel(), top.data_ptr())
 
     def merge(self, other: Binned) -> None:
         """Add another sum, which is not changed."""
-        if in_host_memory(self.top.device):
-            _core.binned_merge(*self._addresses(), *other._addresses(), self.top.numel())
+        if ops := elsewhere(self.top.device):
+            ops.binned_merge(self._state(), other._state())
         else:
-            torch_ops.binned_merge(self._state(), other._state())
+            _core.binned_merge(*self._addresses(), *other._addresses(), self.top.numel())
 
     def decode(self, divisor: int, out: torch.Tensor) -> None:
         """The rounded quotient of the sum, into ``out``."""
-        if not in_host_memory(self.top.device):
-            _check(out.dtype, divisor)
-            torch_ops.binned_decode(*self._state(), divisor, out)
+        if ops := elsewhere(self.top.device):
+            ops.binned_decode(self._state(), divisor, out)
             return
         _core.binned_decode(
             *self._addresses(), out.numel(), divisor, DTYPES[out.dtype], out.data_ptr()

@@ -19,6 +19,9 @@ from itertools import pairwise
 
 import torch
 
+from presum.errors import UserError
+from presum.reduce.methods import DIVISOR_MAX, LEAVES_MAX
+
 CHUNK = 1 << 20  # elements handled at once: bounds the temporary memory to about 300 MB
 DIGIT = 24
 DIGIT_MASK = (1 << DIGIT) - 1
@@ -65,6 +68,21 @@ FORMATS = {
     torch.bfloat16: Format(8, 8, -133, torch.int16),
     torch.float16: Format(11, 5, -24, torch.int16),
 }
+
+
+State = Sequence[torch.Tensor]
+"""Top, high and low of a binned sum."""
+
+
+def _check(dtype: torch.dtype, divisor: int = 1, leaves: int = 1) -> None:
+    """What the C++ library checks by itself."""
+    if dtype not in FORMATS:
+        wanted = "move fp64 leaves to the CPU" if dtype == torch.float64 else "use fp32, bf16, fp16"
+        raise UserError(f"presum.reduce: {dtype} cannot be summed on this device: {wanted}")
+    if not 1 <= divisor <= DIVISOR_MAX:
+        raise UserError(f"presum.reduce: divisor {divisor} is not between 1 and {DIVISOR_MAX}")
+    if not 1 <= leaves <= LEAVES_MAX:
+        raise UserError(f"presum.reduce: {leaves} leaves, not between 1 and {LEAVES_MAX}")
 
 
 def _chunks(count: int) -> Iterator[slice]:
@@ -175,6 +193,7 @@ def _pack(
 @torch.no_grad()
 def exact(leaves: Sequence[torch.Tensor], divisor: int, out: torch.Tensor) -> None:
     """The correctly rounded quotient of the sum. ``out`` may be one of the leaves."""
+    _check(out.dtype, divisor, len(leaves))
     for part in _chunks(out.numel()):
         digits = _sum([leaf[part] for leaf in leaves])
         codes = digits[-1]
@@ -224,6 +243,7 @@ def fixed_bits(total_leaves: int, bits: int) -> int:
 @torch.no_grad()
 def exponents(leaves: Sequence[torch.Tensor]) -> torch.Tensor:
     """The largest biased exponent of each element as fp32 has it, uint8."""
+    _check(leaves[0].dtype, leaves=len(leaves))
     found = torch.zeros(leaves[0].numel(), dtype=torch.uint8, device=leaves[0].device)
     for part in _chunks(found.numel()):
         for leaf in leaves:
@@ -237,6 +257,7 @@ def encode(
     leaves: Sequence[torch.Tensor], exponents: torch.Tensor, total_leaves: int, bits: int
 ) -> torch.Tensor:
     """The sum of the leaves as integers of the scale of ``exponents``, int32 or int64."""
+    _check(leaves[0].dtype, leaves=max(total_leaves, len(leaves)))
     integer = torch.int32 if bits == 32 else torch.int64
     sums = torch.zeros(exponents.numel(), dtype=integer, device=exponents.device)
     for part in _chunks(sums.numel()):
@@ -244,6 +265,13 @@ def encode(
             found = _quantise(leaf[part], exponents[part], fixed_bits(total_leaves, bits))
             sums[part] += found.to(integer)
     return sums
+
+
+def fixed(leaves: Sequence[torch.Tensor], divisor: int, bits: int, out: torch.Tensor) -> None:
+    """These three in one."""
+    largest = exponents(leaves)
+    sums = encode(leaves, largest, len(leaves), bits)
+    decode(sums, largest, len(leaves), divisor, bits, out)
 
 
 def _quantise(leaf: torch.Tensor, largest: torch.Tensor, size: int) -> torch.Tensor:
@@ -275,6 +303,7 @@ def decode(
     out: torch.Tensor,
 ) -> None:
     """Rounds the quotient of the integer sums of ``encode`` to ``out``."""
+    _check(out.dtype, divisor, total_leaves)
     form = FORMATS[out.dtype]
     unit = -126 - fixed_bits(total_leaves, bits) - form.lowest
     for part in _chunks(out.numel()):
@@ -298,10 +327,10 @@ def decode(
 
 
 @torch.no_grad()
-def binned_add(
-    top: torch.Tensor, high: torch.Tensor, low: torch.Tensor, leaf: torch.Tensor
-) -> None:
+def binned_add(state: State, leaf: torch.Tensor) -> None:
     """Adds one leaf to the sum."""
+    _check(leaf.dtype)
+    top, high, low = state
     for part in _chunks(leaf.numel()):
         exponent, significand = _unpack_as_fp32(leaf[part])
         own = _bin(exponent, significand)
@@ -340,10 +369,9 @@ def _bin_digits(
 
 
 @torch.no_grad()
-def binned_raise(
-    top: torch.Tensor, high: torch.Tensor, low: torch.Tensor, to: torch.Tensor
-) -> None:
+def binned_raise(state: State, to: torch.Tensor) -> None:
     """Brings each element to the bin ``to`` where that is higher."""
+    top, high, low = state
     for part in _chunks(to.numel()):
         _raise(top[part], high[part], low[part], to[part])
 
@@ -357,8 +385,8 @@ def _raise(top: torch.Tensor, high: torch.Tensor, low: torch.Tensor, to: torch.T
 
 
 @torch.no_grad()
-def binned_merge(into: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> None:
-    """Adds one sum (top, high, low) to another."""
+def binned_merge(into: State, other: State) -> None:
+    """Adds one sum to another."""
     for part in _chunks(into[0].numel()):
         top, high, low = (x[part] for x in into)
         other_top, other_high, other_low = (x[part].clone() for x in other)
@@ -369,10 +397,10 @@ def binned_merge(into: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) ->
 
 
 @torch.no_grad()
-def binned_decode(
-    top: torch.Tensor, high: torch.Tensor, low: torch.Tensor, divisor: int, out: torch.Tensor
-) -> None:
+def binned_decode(state: State, divisor: int, out: torch.Tensor) -> None:
     """Rounds the quotient of the sum to ``out``."""
+    _check(out.dtype, divisor)
+    top, high, low = state
     form = FORMATS[out.dtype]
     for part in _chunks(out.numel()):
         special = top[part] == SPECIAL

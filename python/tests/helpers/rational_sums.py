@@ -3,21 +3,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor
 
-from presum import reduce
-from presum.reduce import tensors
+from presum import _core, reduce
+from presum.reduce import kernels, tensors, torch_ops
 
 METHODS: dict[int, reduce.Method] = {32: "fixed32", 64: "fixed64"}
-PATHS = ["kernels", "torch operations"]
+PATHS = ["kernels", "torch operations", "CUDA kernels on the host"]
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 INTEGER = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 # Bits of a significand, exponent of the smallest denormal, exponent that is too large.
@@ -33,6 +35,16 @@ QUIET_NAN = {
     torch.float16: 0x7E00,
     torch.float64: 0x7FF8000000000000,
 }
+
+
+@contextlib.contextmanager
+def on_path(path: str) -> Iterator[None]:
+    """Sums are made so."""
+    ways = {PATHS[0]: None, PATHS[1]: torch_ops, PATHS[2]: kernels}
+    _core.cuda_on_host(path == PATHS[2])
+    with mock.patch.object(tensors, "elsewhere", lambda _device: ways[path]):
+        yield
+    _core.cuda_on_host(False)
 
 
 def rounded(value: Fraction, dtype: torch.dtype) -> float:

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
-from helpers.rational_sums import PATHS
-from presum.reduce import tensors
+from helpers.rational_sums import PATHS, on_path
 
 
 @pytest.fixture(params=PATHS)
-def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def path(request: pytest.FixtureRequest) -> Iterator[str]:
     """Which implementation the test runs on."""
-    if request.param == "torch operations":
-        monkeypatch.setattr(tensors, "in_host_memory", lambda device: False)
-    return str(request.param)
+    with on_path(request.param):
+        yield str(request.param)

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Work for a device: its current stream, and what is brought there without waiting.
+
+In tests the "device" is the host, whose stream is 0.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+
+
+def on_device(device: torch.device) -> AbstractContextManager[None]:
+    """Makes it the current one."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
+def stream_of(device: torch.device) -> int:
+    """The address of its current stream."""
+    if device.type != "cuda":
+        return 0
+    return int(torch.cuda.current_stream(device).cuda_stream)
+
+
+def pinned(count: int, device: torch.device) -> torch.Tensor:
+    """Bytes of host memory that a device can read."""
+    return torch.empty(count, dtype=torch.uint8, pin_memory=device.type == "cuda")
+
+
+def upload(written: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """A copy on the device, once the current stream has come so far."""
+    return written.to(device, non_blocking=True)
