@@ -15,6 +15,7 @@
 #include "device/driver.h"
 #include "device/host_grid.h"
 #include "observe/cuda/batch.h"
+#include "observe/cuda/rows.h"
 
 namespace presum::python {
 namespace {
@@ -126,6 +127,19 @@ void write_list(const GradientBatch& batch, std::uintptr_t to) {
   std::memcpy(memory_at<void>(to, batch.list_bytes()), batch.list(), batch.list_bytes());
 }
 
+void hash_rows_on_device(std::uintptr_t data, std::uint64_t rows, std::uint64_t columns,
+                         std::uint32_t element_bytes, std::uintptr_t mask, std::uint32_t mask_bytes,
+                         std::uintptr_t hashes, std::uintptr_t stream) {
+  const RowBatch batch{.data = memory_at<const void>(data, rows * columns),
+                       .rows = rows,
+                       .columns = columns,
+                       .element_bytes = element_bytes,
+                       .mask = at<const void>(mask),
+                       .mask_bytes = mask_bytes};
+  unwrap(observe::cuda::hash_rows(*unwrap(cuda_launcher()), batch, at<std::uint64_t>(hashes),
+                                  at<void>(stream)));
+}
+
 }  // namespace
 
 Result<Launcher*> cuda_launcher() {
@@ -141,6 +155,9 @@ void bind_cuda(nanobind::module_& m) {
         "Runs kernels on the host, in host memory, and writes launches down; for tests.");
   m.def("cuda_launched", &cuda_launched,
         "Of those: the kernel, blocks, bytes of gradients, other bytes.");
+  m.def("cuda_hash_rows", &hash_rows_on_device, "data"_a, "rows"_a, "columns"_a, "element_bytes"_a,
+        "mask"_a, "mask_bytes"_a, "hashes"_a, "stream"_a,
+        "hash_rows in device memory, on a stream.");
   nanobind::class_<GradientBatch>(m, "GradientBatch",
                                   "Gradients of one dtype that one launch reads.")
       .def_static("create", &create_batch, "dtype"_a, "sketch_size"_a)

@@ -329,6 +329,16 @@ def fingerprint_kinds() -> dict[str, int]: ...
 def canonical_name(name: str) -> str: ...
 def simd_target() -> str: ...
 def simd_targets() -> tuple[list[str], list[str]]: ...
+def cuda_hash_rows(
+    data: int,
+    rows: int,
+    columns: int,
+    element_bytes: int,
+    mask: int,
+    mask_bytes: int,
+    hashes: int,
+    stream: int,
+) -> None: ...
 
 CUDA_NEAR_LEAVES: int
 

@@ -15,179 +15,13 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import cache
 from itertools import groupby
 from typing import NamedTuple
 
 import torch
 
-from presum.devices.dtypes import CODES
 from presum.devices.kernel_pass import KernelPass, why_not
-from presum.devices.readable import readable
-
-DTYPES = {getattr(torch, name): code for name, code in CODES.items()}
-CHUNK = 1 << 22  # elements handled at once: bounds the temporary memory to about 100 MB
-ZERO_RUN, ZERO_PERIOD = 64, 960  # looked at for zeros, of how many
-FINGERPRINT_BLOCK = 1024
-ROW_PLACES = 4096  # elements of a row that are read
-FINGERPRINT_SEED = 0x70726573756D6670
-GOLDEN = 0x9E3779B97F4A7C15
-
-
-def signed(word: int) -> int:
-    """The int64 of the same 64 bits."""
-    return word - (1 << 64) if word >= 1 << 63 else word
-
-
-def _shift_right(x: torch.Tensor, bits: int) -> torch.Tensor:
-    return (x >> bits) & ((1 << (64 - bits)) - 1)
-
-
-def mix64(x: torch.Tensor) -> torch.Tensor:
-    """docs/packet_format.md, "mix64", of int64 tensors."""
-    x = (x ^ _shift_right(x, 30)) * signed(0xBF58476D1CE4E5B9)
-    x = (x ^ _shift_right(x, 27)) * signed(0x94D049BB133111EB)
-    return x ^ _shift_right(x, 31)
-
-
-def _splitmix64(x: torch.Tensor) -> torch.Tensor:
-    return mix64(x + signed(GOLDEN))
-
-
-@cache
-def _keys(device: torch.device) -> torch.Tensor:
-    index = torch.arange(2 * FINGERPRINT_BLOCK, dtype=torch.int64)
-    return (_splitmix64(index + FINGERPRINT_SEED) & 0xFFFFFFFF).to(device)
-
-
-def dense(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor itself where its elements fill one block of memory, else a contiguous copy."""
-    if tensor.is_contiguous():
-        return tensor
-    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
-    channels_last = formats.get(tensor.dim())
-    if channels_last is not None and tensor.is_contiguous(memory_format=channels_last):
-        return tensor
-    return tensor.contiguous()
-
-
-def block_of(tensor: torch.Tensor) -> torch.Tensor | None:
-    """Its values in one block of memory, complex ones as pairs; None where it cannot be read."""
-    plain = readable(tensor)
-    if plain is None:
-        return None
-    plain = plain.detach()
-    return dense(torch.view_as_real(plain.resolve_conj()) if plain.is_complex() else plain)
-
-
-def _words(part: torch.Tensor) -> torch.Tensor:
-    if part.element_size() == 2:
-        return part.view(torch.int16).to(torch.int64) & 0xFFFF
-    return part.view(torch.int32).to(torch.int64) & 0xFFFFFFFF
-
-
-def _fingerprint(part: torch.Tensor, first: int) -> torch.Tensor:
-    """The fingerprint's share of the elements from ``first`` (a multiple of 1,024) on."""
-    count, per_element = part.numel(), 2 if part.element_size() == 8 else 1
-    width = FINGERPRINT_BLOCK * per_element
-    blocks = -(-count // FINGERPRINT_BLOCK)
-    words = torch.nn.functional.pad(_words(part), (0, blocks * width - count * per_element))
-    keyed = (words.view(blocks, width) + _keys(part.device)[:width]) & 0xFFFFFFFF
-    products = keyed[:, 0::2] * keyed[:, 1::2]
-    inside = -(-count * per_element // 2)  # pairs with at least one word of the buffer
-    products = torch.where(
-        torch.arange(products.numel(), device=part.device).view_as(products) < inside, products, 0
-    )
-    index = torch.arange(blocks, device=part.device) + first // FINGERPRINT_BLOCK
-    elements = (count + first - index * FINGERPRINT_BLOCK).clamp(max=FINGERPRINT_BLOCK)
-    return mix64(products.sum(1) + mix64((index << 11) + elements)).sum()
-
-
-def fingerprint(tensor: torch.Tensor) -> torch.Tensor:
-    """The fingerprint of a block of elements of 2, 4 or 8 bytes, as an int64 on its device."""
-    flat = tensor.as_strided((tensor.numel(),), (1,))
-    found = torch.zeros((), dtype=torch.int64, device=tensor.device)
-    for first in range(0, flat.numel(), CHUNK):
-        found += _fingerprint(flat[first : first + CHUNK], first)
-    return found
-
-
-def row_hashes(x: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-    """docs/packet_format.md, "Row hash", of each row of a contiguous matrix, as int64."""
-    stride = max(1, -(-x.shape[1] // ROW_PLACES))
-    rows = max(1, CHUNK // -(-x.shape[1] // stride))
-    parts = range(0, x.shape[0], rows)
-    hashes = [
-        _row_hashes(_bits(x[at : at + rows, ::stride]), kept, stride)
-        for at in parts
-        for kept in [_bits(mask[at : at + rows, ::stride]) != 0 if mask is not None else None]
-    ]
-    return torch.cat(hashes)
-
-
-def _row_hashes(bits: torch.Tensor, kept: torch.Tensor | None, stride: int) -> torch.Tensor:
-    places = torch.arange(bits.shape[1], device=bits.device)
-    if kept is None:
-        kept = places < _without_padding(bits, places)[:, None]
-    mixed = torch.where(kept, mix64(bits ^ _splitmix64(places * stride)), 0)
-    return mix64(mixed.sum(1) ^ mix64(kept.sum(1)))
-
-
-def _without_padding(bits: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-    """How many places of each row are left when a run of equal ones at its end is taken away."""
-    count = bits.shape[1]
-    left = torch.where(bits != bits[:, -1:], places + 1, 0).amax(1)
-    return torch.where(left == count - 1, count, left.clamp(min=1))
-
-
-def _bits(x: torch.Tensor) -> torch.Tensor:
-    """The bits of each element in an int64, zeros above."""
-    width = x.element_size()
-    integer = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[width]
-    bits = x.view(integer).to(torch.int64)
-    return bits if width == 8 else bits & ((1 << 8 * width) - 1)
-
-
-def _sketch(part: torch.Tensor, first: int, size: int, seed: int) -> torch.Tensor:
-    """The sketch of the elements from ``first`` (a multiple of ``size``) on."""
-    device = part.device
-    blocks = -(-part.numel() // size)
-    values = torch.nn.functional.pad(part.float(), (0, blocks * size - part.numel()))
-    words = torch.arange(blocks * size // 64, device=device) + first // 64
-    signs = (_splitmix64(words + signed(seed))[:, None] >> torch.arange(64, device=device)) & 1
-    flipped = torch.where(signs.view(-1).bool(), -values, values).view(blocks, size)
-    block = torch.arange(blocks, device=device) + first // size
-    rotation = _splitmix64(signed(seed) ^ (2 * block + 1)) & (size - 1)
-    source = (torch.arange(size, device=device) - rotation[:, None]) & (size - 1)
-    return flipped.gather(1, source).sum(0)
-
-
-def _zeros(flat: torch.Tensor) -> torch.Tensor:
-    """The zeros in the first 64 of every 960 elements (``src/observe/zeros.h``)."""
-    whole = flat.numel() // ZERO_PERIOD * ZERO_PERIOD
-    runs = flat[:whole].view(-1, ZERO_PERIOD)[:, :ZERO_RUN]
-    return (runs == 0).sum() + (flat[whole:][:ZERO_RUN] == 0).sum()
-
-
-def _torch_pass(
-    flat: torch.Tensor, real: torch.dtype, size: int, seed: int
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Sum of squares and maximum; non-finite elements, fingerprint and zeros; sketch."""
-    reals = torch.zeros(2, dtype=real, device=flat.device)
-    counts = torch.zeros(3, dtype=torch.int64, device=flat.device)
-    counts[2] = _zeros(flat)
-    sketch = torch.zeros(size, device=flat.device)
-    for first in range(0, flat.numel(), CHUNK):
-        part = flat[first : first + CHUNK]
-        wide = part.to(real)
-        finite = torch.isfinite(part)
-        reals[0] += wide.square().sum()
-        reals[1] = torch.maximum(reals[1], torch.where(finite, wide.abs(), 0).max())
-        counts[0] += (~finite).sum()
-        counts[1] += _fingerprint(part, first)
-        if size:
-            sketch += _sketch(part, first, size, seed)
-    return reals, counts, sketch
+from presum.devices.torch_pass import sums_of
 
 
 def _batches(queue: list[Queued]) -> list[list[Queued]]:
@@ -276,7 +110,8 @@ class DeviceStep:
         self._by_torch: list[Read] = []
         self._reals: list[torch.Tensor] = []
         self._integers: list[torch.Tensor] = []
-        self._sketches: dict[int, torch.Tensor] = {}
+        self._sketches: list[torch.Tensor] = []  # of batches
+        self._sketches_apart: dict[int, torch.Tensor] = {}
         self.repeated = False  # whether a sketch stands for a gradient that was replaced
         self.queued_bytes = 0
 
@@ -302,36 +137,40 @@ class DeviceStep:
             return
         on = nullcontext() if self._queued_on is None else torch.cuda.stream(self._queued_on)
         with on:
-            for_kernels = []
+            together = []
             for one in queue:
-                if self._is_for_torch(one):
-                    self._read_by_torch(one)
+                if self._is_apart(one):
+                    self._sketches_apart[one.index] = self._read_by_torch([one])
                 else:
-                    for_kernels.append(one)
-            for batch in _batches(for_kernels):
-                self._read_by_kernels(batch)
+                    together.append(one)
+            for batch in _batches(together):
+                if self._kernels is None:
+                    self._sketches.append(self._read_by_torch(batch))
+                else:
+                    self._read_by_kernels(batch)
             if self._streams is not None:
                 self._streams.read([one.flat for one in queue])
         self._with_sketch |= {one.index for one in queue if not one.reduced}
 
-    def _is_for_torch(self, one: Queued) -> bool:
-        """Kernels add all sketches up. That of a gradient which is reported again, now or in an
-        earlier step, is kept apart, so that it can be replaced."""
-        if self._kernels is None or one.reduced:
-            return self._kernels is None
+    def _is_apart(self, one: Queued) -> bool:
+        """The sketches of a batch are added up. That of a gradient which is reported again, now or
+        in an earlier step, is kept apart, so that it can be replaced."""
+        if one.reduced:
+            return False
         if one.index in self._with_sketch and one.index not in self._apart:
             self._apart.add(one.index)
             self.repeated = True
         return one.index in self._apart
 
-    def _read_by_torch(self, one: Queued) -> None:
-        size = 0 if one.reduced else self._sketch_size
-        reals, integers, sketch = _torch_pass(one.flat, self._real, size, one.seed)
-        self._by_torch.append(Read.of(one))
-        self._reals.append(reals)
-        self._integers.append(integers)
-        if size:
-            self._sketches[one.index] = sketch
+    def _read_by_torch(self, batch: list[Queued]) -> torch.Tensor:
+        """Their sketch; empty of reduced ones."""
+        size = 0 if batch[0].reduced else self._sketch_size
+        flat, seeds = [one.flat for one in batch], [one.seed for one in batch]
+        sums = sums_of(flat, seeds, self._real, size)
+        self._by_torch += map(Read.of, batch)
+        self._reals.append(sums.reals)
+        self._integers.append(sums.integers)
+        return sums.sketch
 
     def _read_by_kernels(self, batch: list[Queued]) -> None:
         assert self._kernels is not None
@@ -345,8 +184,9 @@ class DeviceStep:
         self.flush()
         if self._streams is not None:
             kept = [] if self._kernels is None else self._kernels.tensors()
-            self._streams.join([*self._reals, *self._integers, *self._sketches.values(), *kept])
-        integers, sketches = [*self._integers], [*self._sketches.values()]
+            self._streams.join([*self._reals, *self._integers, *self._all_sketches(), *kept])
+        integers = [x.view(-1) for x in self._integers]
+        sketches = self._all_sketches()
         if self._kernels is not None and self._by_kernels:
             found, sketch = self._kernels.finish()
             integers.insert(0, found.view(-1))
@@ -354,12 +194,16 @@ class DeviceStep:
         none = torch.zeros(self._sketch_size, device=self._device)
         summed = torch.stack(sketches).sum(0) if sketches else none
         scalars = [x.detach().reshape(-1).to(self._device, self._real) for x in extra]
-        reals = torch.cat([*self._reals, *scalars, summed.to(self._real)])
+        reals = torch.cat([*(x.view(-1) for x in self._reals), *scalars, summed.to(self._real)])
         nothing = torch.zeros(0, dtype=torch.int64, device=self._device)
         flat = [x.reshape(-1).to(self._device) for x in words]
         integers = [*integers, *flat, nothing]
         extras = sum(len(x) for x in scalars)
         return HostCopy(self, reals, torch.cat(integers), extras, [x.numel() for x in flat])
+
+    def _all_sketches(self) -> list[torch.Tensor]:
+        found = [*self._sketches, *self._sketches_apart.values()]
+        return [sketch for sketch in found if len(sketch)]
 
     def gradients_of(self, reals: torch.Tensor, integers: torch.Tensor) -> list[FoundGradient]:
         """What the first of the numbers on the host say of each gradient, in the order of

@@ -17,8 +17,9 @@ from torch.optim import Optimizer
 
 from presum._core import Moments as MomentsPacket
 from presum._core import Observer
-from presum.devices.gradient_pass import DTYPES, dense, fingerprint
+from presum.devices.blocks import DTYPES, dense
 from presum.devices.readable import is_distributed, readable
+from presum.devices.torch_pass import fingerprint
 from presum.fingerprints.families import WORD, LateValues
 from presum.fingerprints.loaders import LOADER_EVENTS
 from presum.fingerprints.rng import RngStates

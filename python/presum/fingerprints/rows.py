@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import torch
 
 from presum._core import hash_rows
-from presum.devices.gradient_pass import ROW_PLACES, row_hashes, signed
+from presum.devices.hashes import row_hashes
 from presum.devices.readable import readable
+from presum.devices.torch_pass import ROW_PLACES, signed
 from presum.fingerprints.families import WORD
 
 ROWS_MAX = 1024  # of a micro-batch: each costs the training thread about a microsecond

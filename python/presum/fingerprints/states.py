@@ -14,8 +14,10 @@ from torch import nn
 from torch.optim import Optimizer
 
 from presum._core import EndedStep, Observer, hash_memory
-from presum.devices.gradient_pass import block_of, dense, fingerprint
+from presum.devices.blocks import block_of, dense
+from presum.devices.hashes import fingerprints
 from presum.devices.readable import is_distributed, readable
+from presum.devices.torch_pass import fingerprint
 from presum.fingerprints.families import WORD, hash_text
 
 SLICES = 25
@@ -84,21 +86,31 @@ class HashedTensor(NamedTuple):
     name: str = ""  # of what is watched
 
 
-class LateState(NamedTuple):
-    """Its hash, perhaps on a device."""
+class HashedState(NamedTuple):
+    """Which tensor it was."""
 
     of: int
     number: int
     shard: int
     name: str
-    value: Any
+
+    def tell(self, value: int, to: EndedStep | Observer) -> None:
+        if self.of == WATCHED:
+            to.watched(self.name, self.number, value)
+        else:
+            to.state_sum(self.of, self.number, value, self.shard)
+
+
+class LateStates(NamedTuple):
+    """Tensors and their hashes, perhaps on a device."""
+
+    states: Sequence[HashedState]
+    values: torch.Tensor | Sequence[int]
 
     def tell(self, to: EndedStep | Observer) -> None:
-        """Once it is a number."""
-        if self.of == WATCHED:
-            to.watched(self.name, self.number, self.value)
-        else:
-            to.state_sum(self.of, self.number, self.value, self.shard)
+        """Once they are numbers."""
+        for state, value in zip(self.states, self.values, strict=True):
+            state.tell(int(value), to)
 
 
 class StateSchedule:
@@ -311,13 +323,20 @@ def report_on_host(observer: Observer, due: Iterator[HashedTensor]) -> None:
             observer.state(one.of, one.number, block.data_ptr(), block.numel(), size, one.shard)
 
 
-def queue_on_device(due: Iterator[HashedTensor], device: torch.device) -> list[LateState]:
-    """Queues the hashes where the tensors are. One of host memory beside a device is a number at
-    once: to send it there and back would wait."""
-    queued = []
+def queue_on_device(due: Iterator[HashedTensor], device: torch.device) -> list[LateStates]:
+    """Queues the hashes where the tensors are. Of one in host memory beside a device it is a number
+    at once: to send it there and back would wait."""
+    blocks: dict[torch.device, list[torch.Tensor]] = {}
+    states: dict[torch.device, list[HashedState]] = {}
     for one in due:
-        value = fingerprint(one.block)
-        known = value.is_cpu and device.type != "cpu"
-        late = int(value) & WORD if known else value
-        queued.append(LateState(one.of, one.number, one.shard, one.name, late))
-    return queued
+        place = one.block.device
+        blocks.setdefault(place, []).append(one.block)
+        states.setdefault(place, []).append(HashedState(one.of, one.number, one.shard, one.name))
+    return [LateStates(states[place], _hashes(blocks[place], device)) for place in blocks]
+
+
+def _hashes(blocks: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor | list[int]:
+    found = fingerprints(blocks)
+    if found.is_cpu and device.type != "cpu":
+        return [value & WORD for value in found.tolist()]
+    return found

@@ -36,7 +36,7 @@ from presum.fingerprints.states import (
     OPTIMIZER,
     PARAMETERS,
     WATCHED,
-    LateState,
+    LateStates,
     NamedState,
     StateSchedule,
     queue_on_device,
@@ -92,12 +92,12 @@ class TakenFingerprints:
 
     values: LateValues = field(default_factory=list)
     rows: list[MicroBatchSamples] = field(default_factory=list)
-    states: list[LateState] = field(default_factory=list)  # of a device's tensors
+    states: list[LateStates] = field(default_factory=list)  # of a device's tensors
 
     def tensors(self) -> list[torch.Tensor]:
         """What is not a number yet."""
         rows = [x for r in self.rows for x in (r.hashes, r.others)]
-        others = [x for _, x in self.values] + [state.value for state in self.states]
+        others = [x for _, x in self.values] + [state.values for state in self.states]
         return [x for x in [*rows, *others] if isinstance(x, torch.Tensor)]
 
     def with_numbers(self, words: Sequence[Sequence[int]]) -> TakenFingerprints:
@@ -108,7 +108,7 @@ class TakenFingerprints:
             (kind, next(rest)[0] if isinstance(x, torch.Tensor) else x) for kind, x in self.values
         ]
         states = [
-            s._replace(value=next(rest)[0]) if isinstance(s.value, torch.Tensor) else s
+            s._replace(values=next(rest)) if isinstance(s.values, torch.Tensor) else s
             for s in self.states
         ]
         return TakenFingerprints(values, rows, states)
@@ -159,7 +159,7 @@ class StepFingerprints:
         self._tells_draws = not calls_dropout(module)
         self._before_forward: LateValues | None = None
         self._before_broadcast: LateValues | None = None
-        self._queued: list[LateState] = []
+        self._queued: list[LateStates] = []
         self._facts = ChangingFacts(observer.fact)
         self._last: Batch | None = None  # of the step before
 
@@ -298,7 +298,7 @@ class StepFingerprints:
         self._families.call("data", self._report_rows, prints.rows, step)
         self._families.call("sampler", self._report_sources, prints.rows, step)
 
-    def report_states(self, states: Sequence[LateState], to: EndedStep | Observer) -> None:
+    def report_states(self, states: Sequence[LateStates], to: EndedStep | Observer) -> None:
         """Of tensors on a device, once their numbers are there."""
         if states:
             to.begin_states()

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch.futures import Future
 
 from presum import _core
-from presum.devices.gradient_pass import DTYPES
+from presum.devices.blocks import DTYPES
 from presum.parallel.collectives import all_gather
 from presum.steps.gradient_source import AuditResult
 

@@ -24,7 +24,7 @@ from torch._C._distributed_c10d import GradBucket
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
-from presum.devices.gradient_pass import CHUNK
+from presum.devices.torch_pass import CHUNK
 from presum.parallel.auditing import Audits, MakeAudit, flat_value
 from presum.parallel.collectives import used_here
 from presum.parallel.ddp import DdpSource

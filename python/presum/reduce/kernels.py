@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 
 from presum import _core
-from presum.devices.gradient_pass import DTYPES
+from presum.devices.blocks import DTYPES
 from presum.devices.queue import on_device, pinned, stream_of, upload
 
 

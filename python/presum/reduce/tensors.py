@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from presum import _core
-from presum.devices.gradient_pass import DTYPES
+from presum.devices.blocks import DTYPES
 from presum.devices.kernel_pass import why_not
 from presum.devices.readable import in_host_memory
 from presum.reduce import kernels, torch_ops

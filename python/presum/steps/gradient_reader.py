@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from presum.devices.gradient_pass import DTYPES, DeviceStep, dense
+from presum.devices.blocks import DTYPES, dense
+from presum.devices.gradient_pass import DeviceStep
 from presum.devices.readable import readable
 from presum.fingerprints.states import shard_of
 from presum.steps.setup import RecorderSetup

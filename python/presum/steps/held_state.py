@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from presum._core import hash_bytes
-from presum.devices.gradient_pass import fingerprint
+from presum.devices.torch_pass import fingerprint
 from presum.fingerprints.families import WORD
 from presum.fingerprints.states import elements
 

@@ -25,8 +25,8 @@ from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from presum.devices.gradient_pass import fingerprint
 from presum.devices.readable import is_distributed, readable
+from presum.devices.torch_pass import fingerprint
 from presum.fingerprints.families import WORD
 from presum.fingerprints.states import elements
 from presum.steps.arrivals import Arrivals

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch.optim import Optimizer
 
-from presum.devices.gradient_pass import dense
+from presum.devices.blocks import dense
 from presum.devices.readable import readable
 from presum.fingerprints.families import KIND, LateValues, real_bits
 

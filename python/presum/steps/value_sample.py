@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from presum._core import HostValues
-from presum.devices.gradient_pass import DTYPES, block_of
+from presum.devices.blocks import DTYPES, block_of
 from presum.devices.readable import is_distributed
 from presum.torch_events.losses import Scalar
 

@@ -15,7 +15,9 @@ import torch
 from helpers.cuda_events import FakeEvent
 from helpers.gradient_passes import both, expect_equal
 from presum.devices import gradient_pass
-from presum.devices.gradient_pass import CHUNK, DTYPES, DeviceStep, poll_host_copies
+from presum.devices.blocks import DTYPES
+from presum.devices.gradient_pass import DeviceStep, poll_host_copies
+from presum.devices.torch_pass import CHUNK
 
 TOTAL, SKETCH, REDUCED = 2, 4, 7
 

@@ -10,7 +10,8 @@ import torch
 
 from helpers.gradient_passes import both, expect_equal
 from presum.devices import gradient_pass
-from presum.devices.gradient_pass import DTYPES, DeviceStep
+from presum.devices.blocks import DTYPES
+from presum.devices.gradient_pass import DeviceStep
 from presum.devices.kernel_pass import why_not
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from presum._core import hash_rows
-from presum.devices.gradient_pass import row_hashes
+from presum.devices.torch_pass import row_hashes
 from presum.fingerprints.families import WORD
 from presum.fingerprints.rows import hash_tensor, samples_among, tensors_among
 
@@ -94,7 +94,7 @@ def test_padding_does_not_show_in_a_row_s_hash() -> None:
 
 
 def test_many_rows_are_hashed_in_parts_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("presum.devices.gradient_pass.CHUNK", 64)
+    monkeypatch.setattr("presum.devices.torch_pass.CHUNK", 64)
     x = torch.randint(0, 9, (41, 30))
     mask = torch.randint(0, 2, x.shape)
     assert device_rows(x, None) == host_rows(x, None)

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from observers import make_observer
-from presum.devices.gradient_pass import dense, fingerprint
+from presum.devices.blocks import dense
+from presum.devices.torch_pass import fingerprint
 from presum.fingerprints.families import WORD
 from presum.fingerprints.states import elements
 

@@ -13,7 +13,8 @@ import torch
 from observers import make_observer
 from packet_decoder import decode
 from presum._core import Observer
-from presum.devices.gradient_pass import DTYPES, DeviceStep, poll_host_copies
+from presum.devices.blocks import DTYPES
+from presum.devices.gradient_pass import DeviceStep, poll_host_copies
 from presum.devices.kernel_pass import KernelPass
 
 TOTAL, SKETCH, REDUCED = 2, 4, 7

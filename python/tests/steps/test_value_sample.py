@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from presum._core import HostValues, hash_bytes, hash_memory
-from presum.devices.gradient_pass import DTYPES
+from presum.devices.blocks import DTYPES
 from presum.steps.value_sample import ValueSample, tensor_factor
 
 

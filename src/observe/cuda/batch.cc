@@ -80,22 +80,21 @@ std::vector<Parts> GradientBatch::parts(const Partial* partials) const {
   return found;
 }
 
-Status GradientBatch::launch(device::Launcher& launcher, const Memory& memory,
-                             void* stream) const {
+Status GradientBatch::launch(device::Launcher& launcher, const Memory& memory, void* stream) const {
   if (spans_ == 0) return {};
   const Batch argument = batch(memory);
   const std::uint32_t taken = std::min(memory.rows_in_use, blocks());
   const std::uint64_t rows = blocks() + taken;  // written and read
   const std::size_t shared = argument.in_shared() ? argument.sums() * sizeof(float) : 0;
-  const device::Traffic traffic{elements_ * element_bytes(dtype_),
-                        list_bytes() + partials_bytes() + rows * sketch_size_ * sizeof(float)};
+  const device::Traffic traffic{
+      elements_ * element_bytes(dtype_),
+      list_bytes() + partials_bytes() + rows * sketch_size_ * sizeof(float)};
   return launcher.start({pass_kernel(dtype_), &argument, argument.blocks,
                          static_cast<std::uint32_t>(shared), traffic},
                         stream);
 }
 
-Status finish(device::Launcher& launcher, const Step& step, std::uint64_t traffic,
-              void* stream) {
+Status finish(device::Launcher& launcher, const Step& step, std::uint64_t traffic, void* stream) {
   const std::uint32_t blocks = step.gradient_blocks() + step.sketch_blocks();
   if (blocks == 0) return {};
   return launcher.start({finish_kernel(), &step, blocks, 0, {0, traffic}}, stream);

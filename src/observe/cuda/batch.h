@@ -65,7 +65,6 @@ class GradientBatch {
 };
 
 // Adds up what a step's launches left; `traffic` is in bytes. Nothing is launched for nothing.
-Status finish(device::Launcher& launcher, const Step& step, std::uint64_t traffic,
-              void* stream);
+Status finish(device::Launcher& launcher, const Step& step, std::uint64_t traffic, void* stream);
 
 }  // namespace presum::observe::cuda

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "observe/cuda/kernels.h"
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <vector>
 
 #include "device/host_grid.h"
 #include "observe/cuda/pass_threads.h"
+#include "observe/cuda/row_threads.h"
 
 // The grid of kernels.cu on the host: the same functions in the same order, a barrier being the end
 // of a loop over threads.
@@ -111,17 +113,41 @@ void finish(const void* argument, std::uint32_t /*blocks*/, Order order) {
   each(step.sketch_size, order, [&](std::uint32_t i) { finish_bucket(step, i); });
 }
 
+std::uint64_t hash_row(const Rows& rows, std::uint32_t row, Order order) {
+  std::uint64_t left = rows.places();
+  if (rows.mask == nullptr) {
+    std::uint64_t other = 0;
+    each(kRowThreads, order,
+         [&](unsigned t) { other = std::max(other, last_other(rows, row, t)); });
+    left = without_padding(rows, other);
+  }
+  RowShare whole{0, 0};
+  each(kRowThreads, order, [&](unsigned t) {
+    const RowShare share = row_share(rows, row, left, t);
+    whole = {whole.sum + share.sum, whole.kept + share.kept};
+  });
+  return row_hash(whole);
+}
+
+void hash_all_rows(const void* argument, std::uint32_t blocks, Order order) {
+  const Rows& rows = *static_cast<const Rows*>(argument);
+  each(blocks, order, [&](std::uint32_t row) { rows.hashes[row] = hash_row(rows, row, order); });
+}
+
 constexpr std::array<Kernel, 4> kPass = {{
     {"observe", "presum_pass_f32", kThreads, run<Dtype::kF32>},
     {"observe", "presum_pass_f64", kThreads, run<Dtype::kF64>},
     {"observe", "presum_pass_bf16", kThreads, run<Dtype::kBF16>},
     {"observe", "presum_pass_f16", kThreads, run<Dtype::kF16>},
 }};  // by Dtype
+constexpr Kernel kHashRows = {"observe", "presum_rows", kRowThreads, hash_all_rows};
 constexpr Kernel kFinish = {"observe", "presum_finish", kFinishThreads, finish};
 
 }  // namespace
 
 const Kernel& pass_kernel(Dtype dtype) { return kPass[static_cast<std::size_t>(dtype)]; }
+
+const Kernel& rows_kernel() { return kHashRows; }
 
 const Kernel& finish_kernel() { return kFinish; }
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "observe/cuda/pass_threads.h"
+#include "observe/cuda/row_threads.h"
 
 // Compiled by NVRTC (tools/cubins.py), without a header of CUDA's or of C++'s. What is not here is
-// in pass_threads.h, where the host runs it too.
+// in pass_threads.h and row_threads.h, where the host runs it too.
 namespace presum::observe::cuda {
 namespace {
 
@@ -98,6 +99,42 @@ __device__ void finish_sketch(const Step& step, std::uint32_t block) {
   if (row == 0) step.sketch[bucket] = sums[0][column];
 }
 
+__device__ std::uint64_t warp_max(std::uint64_t value) {
+  for (unsigned step = kWarp / 2; step > 0; step /= 2) {
+    const std::uint64_t other = xor_shuffle(value, step);
+    value = value < other ? other : value;
+  }
+  return value;
+}
+
+__device__ void hash_row(const Rows& rows) {
+  constexpr unsigned kRowWarps = kRowThreads / kWarp;
+  __shared__ std::uint64_t others[kRowWarps];
+  __shared__ RowShare shares[kRowWarps];
+  const unsigned warp = threadIdx.x / kWarp;
+  const bool first_of_warp = threadIdx.x % kWarp == 0;
+  std::uint64_t left = rows.places();
+  if (rows.mask == nullptr) {
+    const std::uint64_t other = warp_max(last_other(rows, blockIdx.x, threadIdx.x));
+    if (first_of_warp) others[warp] = other;
+    __syncthreads();
+    std::uint64_t last = 0;
+    for (unsigned i = 0; i < kRowWarps; ++i) last = last < others[i] ? others[i] : last;
+    left = without_padding(rows, last);
+  }
+  const RowShare share = row_share(rows, blockIdx.x, left, threadIdx.x);
+  const RowShare of_warp{warp_sum(share.sum), warp_sum(share.kept)};
+  if (first_of_warp) shares[warp] = of_warp;
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  RowShare whole{0, 0};
+  for (unsigned i = 0; i < kRowWarps; ++i) {
+    whole.sum += shares[i].sum;
+    whole.kept += shares[i].kept;
+  }
+  rows.hashes[blockIdx.x] = row_hash(whole);
+}
+
 }  // namespace
 
 extern "C" __global__ void __launch_bounds__(kThreads) presum_pass_f32(Batch batch) {
@@ -112,6 +149,8 @@ extern "C" __global__ void __launch_bounds__(kThreads) presum_pass_bf16(Batch ba
 extern "C" __global__ void __launch_bounds__(kThreads) presum_pass_f16(Batch batch) {
   pass<Dtype::kF16>(batch);
 }
+
+extern "C" __global__ void __launch_bounds__(kRowThreads) presum_rows(Rows rows) { hash_row(rows); }
 
 extern "C" __global__ void __launch_bounds__(kFinishThreads) presum_finish(Step step) {
   const std::uint32_t before = step.gradient_blocks();

@@ -9,6 +9,8 @@ namespace presum::observe::cuda {
 
 // Its argument is a Batch.
 const device::Kernel& pass_kernel(Dtype dtype);
+// Its argument is a Rows.
+const device::Kernel& rows_kernel();
 // Its argument is a Step.
 const device::Kernel& finish_kernel();
 

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors as blocks of memory."""
+
+from __future__ import annotations
+
+import torch
+
+from presum.devices.dtypes import CODES
+from presum.devices.readable import readable
+
+DTYPES = {getattr(torch, name): code for name, code in CODES.items()}
+
+
+def dense(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor itself where its elements fill one block of memory, else a contiguous copy."""
+    if tensor.is_contiguous():
+        return tensor
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    channels_last = formats.get(tensor.dim())
+    if channels_last is not None and tensor.is_contiguous(memory_format=channels_last):
+        return tensor
+    return tensor.contiguous()
+
+
+def block_of(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Its values in one block of memory, complex ones as pairs; None where it cannot be read."""
+    plain = readable(tensor)
+    if plain is None:
+        return None
+    plain = plain.detach()
+    return dense(torch.view_as_real(plain.resolve_conj()) if plain.is_complex() else plain)
