@@ -10,9 +10,14 @@ import platform
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from presum._core import __version__, simd_target, simd_targets
+
+if TYPE_CHECKING:
+    import torch
+
+SHARE, TOKENS = 0.01, 4096
 
 
 class Capability(NamedTuple):
@@ -33,7 +38,7 @@ def main(argv: Sequence[str]) -> int:
     )
     parser.add_argument("--format", choices=("text", "json"), default="text")
     found = parser.parse_args(argv)
-    rows = list(_rows())
+    rows = list(capabilities())
     if found.format == "json":
         parts = {part: [] for part in dict.fromkeys(row.part for row in rows)}  # type: dict[str, list[dict[str, object]]]
         for row in rows:
@@ -56,7 +61,7 @@ def _print(rows: Sequence[Capability]) -> None:
         print(f"  {'yes' if row.available else 'no ':3}  {row.name:{width}}  {row.detail}".rstrip())
 
 
-def _rows() -> Iterator[Capability]:
+def capabilities() -> Iterator[Capability]:
     yield Capability("installed", "presum", True, __version__)
     yield Capability("installed", "python", True, platform.python_version())
     for name in ("torch", "numpy", "pandas", "transformers", "trl", "accelerate", "lightning"):
@@ -163,9 +168,20 @@ def _cuda() -> str:
 
     _need(torch.version.cuda, "this torch was built without CUDA")
     _need(torch.cuda.is_available(), "torch sees no CUDA device")
-    lacks = why_not(torch.device("cuda", torch.cuda.current_device()))
-    passes = "CUDA kernels" if lacks is None else f"torch operations ({lacks})"
+    device = torch.device("cuda", torch.cuda.current_device())
+    lacks = why_not(device)
+    passes = "CUDA kernels" if lacks is None else f"{_torch_operations(device)} ({lacks})"
     return f"{torch.cuda.get_device_name()}; {passes}"
+
+
+def _torch_operations(device: torch.device) -> str:
+    from presum.devices.cost import every_for
+
+    every = every_for(device, SHARE, TOKENS)
+    return (
+        f"torch operations: with {TOKENS:,} tokens a worker and step, every={every} keeps them "
+        f"within {SHARE:.0%} of a transformer's steps"
+    )
 
 
 def _other(name: str) -> Callable[[], str]:
@@ -175,7 +191,7 @@ def _other(name: str) -> Callable[[], str]:
         module = getattr(torch, name, None) or getattr(torch.backends, name, None)
         _need(module is not None, f"this torch has no torch.{name}")
         _need(module.is_available(), f"torch sees no {name} device")  # type: ignore[union-attr]
-        return "torch operations"
+        return _torch_operations(torch.device(name))
 
     return check
 
