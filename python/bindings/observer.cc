@@ -229,7 +229,7 @@ void bind_events(nb::class_<Steps>& steps) {
       .def_prop_ro("open", &Steps::open)
       .def_prop_ro("passes", &Steps::passes)
       .def("reduced_is_due", &Steps::reduced_is_due)
-      .def("reduction", &Steps::reduction, nb::arg("readable"))
+      .def("reduction", &Steps::reduction)
       .def("shadow", &Steps::shadow)
       .def("arrives", &Steps::arrives, nb::arg("parameter"))
       .def(

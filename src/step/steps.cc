@@ -200,26 +200,26 @@ bool Steps::reduced_is_due() const {
   return open() && records_ && readable && cadence_.reads_reduced(machine_.number().reductions);
 }
 
-void Steps::reduction(bool readable) {
+void Steps::reduction() {
   if (open()) forward();
   if (machine_.state() == State::kEmpty) {  // of a pass that was not seen
     on(Event::kPass);
     on(Event::kPassEnd);
   }
-  reduce(readable);
+  reduce();
 }
 
-void Steps::reduce(bool readable) {
+void Steps::reduce() {
   on(Event::kReduction);
   optimizers_.pass_ended();
-  records_ = readable && cadence_.records(machine_.number());
+  records_ = cadence_.records(machine_.number());
   contents_.read = records_;
   begin_reading(machine_.number());
 }
 
 void Steps::shadow() {
   forward();
-  reduce(true);
+  reduce();
   forward();
 }
 

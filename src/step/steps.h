@@ -112,7 +112,7 @@ class Steps {
   // Whether the open step's reduced gradient is to be read.
   bool reduced_is_due() const;
   // Gradients are handed over to be reduced: by hand, or (`shadow`) by the other workers alone.
-  void reduction(bool readable);
+  void reduction();
   void shadow();
 
   // ---- gradients
@@ -159,7 +159,7 @@ class Steps {
 
   void on(Event event);
   void end(const Ended& step);
-  void reduce(bool readable);
+  void reduce();
   void begin_reading(const StepNumber& number);
   void begin_contents();
   void tell_what_is_left(const Number& left);

@@ -284,8 +284,8 @@ TEST(Steps, AWindowOfAFailedPassLeavesNothingToTheNextStep) {
 
 TEST(Steps, WhatNobodyLookedAtIsNotUnused) {
   Trained model;
-  model->reduction(true);
-  model->reduction(true);
+  model->reduction();
+  model->reduction();
   EXPECT_EQ(model.ended()->use, StepUse::kUnknown);
   model->shadow();
   EXPECT_EQ(model.ended()->use, StepUse::kUnknown);

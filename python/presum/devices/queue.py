@@ -23,6 +23,11 @@ def stream_of(device: torch.device) -> int:
     return int(torch.cuda.current_stream(device).cuda_stream)
 
 
+def capturing(device: torch.device) -> bool:
+    """Whether a CUDA graph is captured on its current stream."""
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
 def pinned(count: int, device: torch.device) -> torch.Tensor:
     """Bytes of host memory that a device can read."""
     return torch.empty(count, dtype=torch.uint8, pin_memory=device.type == "cuda")

@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 
 from presum._core import canonical_name
 from presum.devices.gradient_pass import poll_host_copies
+from presum.devices.queue import capturing
 from presum.fingerprints.families import KIND, Families, Values
 from presum.fingerprints.step import MicroBatchSamples
 from presum.steps.copies import differing, told
@@ -404,7 +405,6 @@ class StepRecorder:
             # A backward pass within the forward (Lightning's manual optimisation), or from an
             # output in which no tensor was found.
             self._pass_rows[0] = self._forwards.take_rows()
-        readable = readable and not self.is_captured()
         held = self._ended.late.number(self._held if self.source.reads_grad else 0.0)
         read = observer.pass_begins(reduces, more_follow, readable, held)
         self.reads_sums, self.reads_arrivals = read == READ_SUMS, read == READ_ARRIVALS
@@ -450,7 +450,7 @@ class StepRecorder:
         if self.observer.open:
             self.end_step()
         self._aside("lost gradients", self._turn.hands_over, self._scale_of_pass)
-        self.observer.reduction(not self.is_captured())
+        self.observer.reduction()
         if self.observer.records:
             self.begin_reading()
 
@@ -461,11 +461,12 @@ class StepRecorder:
         self._send_ended()
 
     def is_captured(self) -> bool:
-        """Whether the pass is captured into a CUDA graph: what it computes comes when the graph is
-        replayed, and then no hook is called."""
-        if self.setup.device.type != "cuda" or not torch.cuda.is_current_stream_capturing():
+        """Whether a CUDA graph is captured. Replaying it calls no hook, and would do again what
+        hooks had queued: so they queue nothing, and the record is not whole from here on."""
+        if not capturing(self.setup.device):
             return False
-        self._fingerprints.note_once("a CUDA graph was captured: its steps are not read")
+        if not self.off:
+            self.fail(RuntimeError("a CUDA graph is captured: its replays call no hook"))
         return True
 
     def _scale_now(self) -> Scalar:

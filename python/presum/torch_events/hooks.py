@@ -22,6 +22,8 @@ class EventListener(Protocol):
     failed: bool
     ended: bool
 
+    def is_captured(self) -> bool: ...
+
     def fail(self, error: Exception) -> None: ...
 
     def output_reached(self, micro_batch: Any) -> None: ...
@@ -88,7 +90,7 @@ class Hook:
 
     @_disable_dynamo  # a compiled wrapper calls it as it is
     def __call__(self, *args: Any, **kwargs: Any) -> None:
-        if self._listener is None or self._listener.off:
+        if self._listener is None or self._listener.off or self._listener.is_captured():
             return
         try:
             assert self._method is not None
@@ -119,6 +121,8 @@ class ParameterHook(Hook):
         try:
             listener.arrivals += 1
             if not listener.in_backward:
+                if listener.is_captured():
+                    return
                 listener.before_backward()
             if listener.reads_sums:
                 listener.read(self._index, args[0].grad, reduced=False)
@@ -140,7 +144,7 @@ class OutputHook(Hook):
     @_disable_dynamo
     def __call__(self, *_args: Any, **_kwargs: Any) -> None:
         listener = None if self._weak is None else self._weak()
-        if listener is None or listener.off or self._micro_batch is None:
+        if listener is None or listener.off or self._micro_batch is None or listener.is_captured():
             return
         try:
             listener.output_reached(self._micro_batch)

@@ -68,6 +68,24 @@ def test_a_closed_monitor_lets_the_model_go(tmp_path: Path) -> None:
     monitor.loss(1.0)  # after close: ignored
 
 
+def test_where_a_graph_is_captured_the_record_ends_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    captures = False
+    monkeypatch.setattr("presum.steps.step_recorder.capturing", lambda _device: captures)
+    model = DistributedDataParallel(LossModel())
+    with presum.attach(model, run=tmp_path, quiet=True):
+        train(model, 3)
+        captures = True
+        train(model, 1)
+        captures = False
+        train(model, 2)
+    run = presum.load(tmp_path)
+    assert run.steps.step.tolist() == [0, 1]  # the next one was still open
+    assert "a CUDA graph is captured" in run.segments.incomplete[0]
+    assert "a CUDA graph is captured" in caplog.text
+
+
 @pytest.fixture
 def arrivals(monkeypatch: pytest.MonkeyPatch) -> list[FakeEvent]:
     """Of the numbers of steps, as if gradients were not in host memory."""
