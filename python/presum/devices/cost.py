@@ -29,13 +29,13 @@ def every_for(device: torch.device, share: float, tokens: int) -> int:
         step.observe(0, gradient, seed=1, reduced=False)
         step.fetch([])
 
-    of_pass = _seconds(device, read) / ELEMENTS
-    of_step = _seconds(device, lambda: matrix @ matrix) / (2 * SIDE**3)
+    of_pass = least_seconds(device, read) / ELEMENTS
+    of_step = least_seconds(device, lambda: matrix @ matrix) / (2 * SIDE**3)
     of_step *= FLOPS_PER_PARAMETER * tokens
     return max(1, math.ceil(of_pass / of_step / share))
 
 
-def _seconds(device: torch.device, work: Callable[[], object]) -> float:
+def least_seconds(device: torch.device, work: Callable[[], object]) -> float:
     """The least of some rounds, after one that is not counted."""
     rounds = []
     for _ in range(ROUNDS + 1):

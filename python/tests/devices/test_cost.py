@@ -13,7 +13,7 @@ HOST = torch.device("cpu")
 def test_every_follows_from_what_pass_and_step_take(monkeypatch: pytest.MonkeyPatch) -> None:
     product = 2 * cost.SIDE**3  # a FLOP a second, and so 60 s a parameter with 10 tokens
     taken = iter([cost.ELEMENTS * 90.0, product])
-    monkeypatch.setattr(cost, "_seconds", lambda *_: next(taken))
+    monkeypatch.setattr(cost, "least_seconds", lambda *_: next(taken))
     assert cost.every_for(HOST, 0.01, 10) == 150
     taken = iter([cost.ELEMENTS * 0.1, product])
     assert cost.every_for(HOST, 0.01, 10) == 1
