@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := build
-.PHONY: build extension develop test test-deep test-torch cubins lint format demo bench wheels plan clean
+.PHONY: build extension develop test test-deep test-torch cubins gpu-check lint format demo bench wheels plan clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -25,7 +25,7 @@ PYTHON_PACKAGES := "transformers>=4.56,<6" tokenizers safetensors pandas numpy t
 TEST_PACKAGES := accelerate lightning trl datasets pytest pytest-timeout pytest-xdist psutil \
   check-jsonschema==0.39.0 ruff==0.17.6 mypy==2.4.1 "nvidia-cuda-nvrtc-cu12==12.9.*"
 
-PYTHON_SOURCES := python bench tests tools wheels
+PYTHON_SOURCES := python bench gpu_check tests tools wheels
 CPP_SOURCES = $(shell git ls-files --cached --others --exclude-standard '*.cc' '*.h' '*.cu')
 
 # ---- setting up: $(call system,demo) installs what tools/system_packages says
@@ -129,6 +129,11 @@ test-torch: build/.system
 cubins: $(PACKAGES_TEST)
 	@echo "== compiling the CUDA kernels"
 	@$(BIN)/python tools/cubins.py $(CUBINS)
+
+# For a machine with a GPU; with DRY=1 what can be shown without one. Needs nothing of what else is
+# here: python3 -m gpu_check does the same where there is no make.
+gpu-check:
+	@$(if $(DRY),$(BIN)/python,$(PYTHON)) -m gpu_check $(if $(DRY),--dry)
 
 lint: $(PACKAGES_TEST) build/release/build.ninja
 	@echo "== lint"

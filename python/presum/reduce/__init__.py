@@ -48,7 +48,7 @@ def sum(arrays: Sequence[Leaf] | Leaf, *, method: Method = "exact", mean: bool =
 
     ``arrays`` is a sequence of NumPy arrays or of torch tensors (on any one device), or one of them
     whose first axis counts the leaves; 1 to 32,767 leaves (``binned``: 2^22) of any shape, fp32,
-    bf16 (torch), fp16, or, with ``exact``, fp64 (on a device other than the CPU: not fp64). Result:
+    bf16 (torch), fp16, or, with ``exact``, fp64 (not on devices without kernels). Result:
     a new contiguous array of a leaf's shape, dtype and device, without a gradient.
 
     ``method``, formulas in docs/reduction.md:

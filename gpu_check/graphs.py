@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A pass that is captured into a CUDA graph while presum watches: the capture holds, replays give
+the same bits, and the record says that it ends. On the host only what is said can be tried."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import presum
+from gpu_check.place import Findings, Place
+
+WARM_UP, REPLAYS = 11, 20
+
+
+def check(place: Place, findings: Findings) -> None:
+    for variable, value in (("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "29518")):
+        os.environ.setdefault(variable, value)
+    os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")  # as torch asks for with graphs
+    dist.init_process_group("gloo" if place.dry else "nccl", rank=0, world_size=1)
+    with tempfile.TemporaryDirectory() as folder, place.kernels():
+        watched = _trained(place, Path(folder))
+        said = presum.load(folder).segments["incomplete"][0] or ""
+    ends = "a CUDA graph is captured" in said
+    findings.say("the record of a captured pass", said, ok=ends)
+    plain = _trained(place, None)
+    same = all(torch.equal(a, b) for a, b in zip(plain, watched, strict=True))
+    findings.say("parameters after replays, with and without presum", same, ok=same)
+    dist.destroy_process_group()
+
+
+def _trained(place: Place, run: Path | None) -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    side = None if place.dry else torch.cuda.Stream()
+    with torch.cuda.stream(side):  # as torch's notes on DDP and graphs want
+        layers = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 1)).to(place.device)
+        model = DistributedDataParallel(layers)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        monitor = None
+        if run is not None:
+            monitor = presum.attach(model, optimizer=optimizer, run=run, quiet=True)
+        x = torch.ones(8, 16, device=place.device)
+
+        def step() -> None:
+            optimizer.zero_grad(set_to_none=False)
+            model(x).square().mean().backward()
+
+        for _ in range(WARM_UP):
+            step()
+            optimizer.step()
+    if place.dry:
+        with mock.patch("presum.steps.step_recorder.capturing", return_value=True):
+            step()
+        for _ in range(REPLAYS):
+            optimizer.step()
+    else:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            step()
+        for _ in range(REPLAYS):
+            graph.replay()
+            optimizer.step()
+        torch.cuda.synchronize()
+    if monitor is not None:
+        monitor.close()
+    return [p.detach().clone() for p in model.parameters()]

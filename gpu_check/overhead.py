@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What watching costs: transformers of 0.1 and 1 billion parameters in bf16, one rank, steps with
+presum's hooks and without in turn; and the time inside hooks and kernels."""
+
+from __future__ import annotations
+
+import os
+import random
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import presum
+from gpu_check.place import Findings, Place
+from presum.torch_events.hooks import Hook, ParameterHook
+from presum.transport.session import open_sessions
+
+SIZES = {"0.1B": (768, 12, 12), "1B": (2048, 16, 16)}  # width, layers, heads
+DRY = {"tiny": (64, 2, 2)}
+VOCABULARY, LENGTH, BATCH = 32_000, 1024, 4
+BLOCKS, WARM_UP, SHARE = 30, 5, 0.005
+
+
+class Model(nn.Module):
+    """A causal language model."""
+
+    def __init__(self, width: int, layers: int, heads: int, vocabulary: int) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(vocabulary, width)
+        layer = nn.TransformerEncoderLayer(
+            width, heads, 4 * width, 0.0, batch_first=True, norm_first=True
+        )
+        self.layers = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
+        self.head = nn.Linear(width, vocabulary, bias=False)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        mask = nn.Transformer.generate_square_subsequent_mask(
+            tokens.shape[1], tokens.device, self.head.weight.dtype
+        )
+        logits = self.head(self.layers(self.embed(tokens), mask=mask, is_causal=True))
+        return nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
+
+
+class Training:
+    """One model that is watched, by turns."""
+
+    def __init__(self, place: Place, size: tuple[int, int, int], run: Path) -> None:
+        vocabulary, self._shape = (500, (2, 32)) if place.dry else (VOCABULARY, (BATCH, LENGTH))
+        model = Model(*size, vocabulary).to(place.device, torch.bfloat16)
+        self.parameters = sum(p.numel() for p in model.parameters())
+        self._model = DistributedDataParallel(model, gradient_as_bucket_view=True)
+        self._optimizer = torch.optim.AdamW(self._model.parameters(), lr=1e-4)
+        self._vocabulary, self._place = vocabulary, place
+        self.monitor = presum.attach(self._model, optimizer=self._optimizer, run=run, quiet=True)
+        ((self._recording,),) = [session.recordings for session in open_sessions()]
+
+    def watch(self, *, on: bool) -> None:
+        self._recording.recorder.unhook()
+        if on:
+            self._recording.recorder.hook()
+
+    def step(self) -> float:
+        tokens = torch.randint(self._vocabulary, self._shape, device=self._place.device)
+        self._wait()
+        began = time.perf_counter()
+        self._model(tokens).backward()
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+        self._wait()
+        return time.perf_counter() - began
+
+    def _wait(self) -> None:
+        if not self._place.dry:
+            torch.cuda.synchronize()
+
+
+def check(place: Place, findings: Findings) -> None:
+    for variable, value in (("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "29517")):
+        os.environ.setdefault(variable, value)
+    dist.init_process_group("gloo" if place.dry else "nccl", rank=0, world_size=1)
+    for name, size in (DRY if place.dry else SIZES).items():
+        with tempfile.TemporaryDirectory() as folder, place.kernels():
+            _one(place, findings, name, Training(place, size, Path(folder)))
+        if not place.dry:
+            torch.cuda.empty_cache()
+    dist.destroy_process_group()
+
+
+def _one(place: Place, findings: Findings, name: str, training: Training) -> None:
+    for _ in range(WARM_UP):
+        training.step()
+    blocks = 4 if place.dry else BLOCKS
+    ratios = sorted(_block(training, random.Random(at)) for at in range(blocks))
+    middle = [ratios[len(ratios) // 4], statistics.median(ratios), ratios[-len(ratios) // 4]]
+    findings.say(
+        f"{name} ({training.parameters:,} parameters): step with presum over without, quartiles",
+        [round(x, 4) for x in middle],
+    )
+    training.watch(on=True)
+    step, hooks = _in_hooks(training)
+    share = hooks / step
+    ok = place.dry or share <= SHARE
+    findings.say(f"{name}: share of the step inside hooks, on the host", round(share, 5), ok=ok)
+    if not place.dry:
+        kernels = _in_kernels(training, step)
+        findings.say(f"{name}: share inside kernels", round(kernels, 5), ok=kernels <= SHARE)
+    training.monitor.close()
+
+
+def _block(training: Training, order: random.Random) -> float:
+    """With over without: two steps of each, in an order that is drawn and mirrored."""
+    half = order.sample([True, False], 2)
+    times: dict[bool, float] = {True: 0.0, False: 0.0}
+    for on in half + half[::-1]:
+        training.watch(on=on)
+        times[on] += training.step()
+    return times[True] / times[False]
+
+
+def _in_hooks(training: Training) -> tuple[float, float]:
+    """Seconds of a step, and of those inside presum's hooks: medians."""
+    spent, inside = [0.0], [0]
+
+    def timed(call: Any) -> Any:
+        def timed_call(hook: Hook, *args: Any, **kwargs: Any) -> None:
+            began = time.perf_counter()
+            inside[0] += 1
+            call(hook, *args, **kwargs)
+            inside[0] -= 1
+            if inside[0] == 0:
+                spent[0] += time.perf_counter() - began
+
+        return timed_call
+
+    originals = {kind: kind.__call__ for kind in (Hook, ParameterHook)}
+    for kind, call in originals.items():
+        kind.__call__ = timed(call)  # type: ignore[method-assign]
+    steps, hooks = [], []
+    for _ in range(4 if training._place.dry else 20):
+        spent[0] = 0.0
+        steps.append(training.step())
+        hooks.append(spent[0])
+    for kind, call in originals.items():
+        kind.__call__ = call  # type: ignore[method-assign]
+    return statistics.median(steps), statistics.median(hooks)
+
+
+def _in_kernels(training: Training, step: float) -> float:
+    rounds = 5
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as traced:
+        for _ in range(rounds):
+            training.step()
+    ours = [event for event in traced.key_averages() if event.key.startswith("presum_")]
+    return sum(event.self_device_time_total for event in ours) / 1e6 / rounds / step

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a section runs: on a GPU, or, dry, on the host with the kernels' grid in its memory."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+from unittest import mock
+
+import torch
+
+from presum import _core
+from presum.reduce import kernels as sum_kernels
+
+HOST = torch.device("cpu")
+
+
+@dataclass
+class Findings:
+    """Rows of a section, in words; it is all right where all are."""
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+
+    def say(self, what: str, value: object, *, ok: bool = True) -> None:
+        self.rows.append({"what": what, "value": value, "ok": ok})
+        print(f"   {'' if ok else 'FAILED '}{what}: {value}", flush=True)
+
+
+@dataclass(frozen=True)
+class Place:
+    """The device, and whether the host stands in for it."""
+
+    dry: bool
+
+    @property
+    def device(self) -> torch.device:
+        return HOST if self.dry else torch.device("cuda", 0)
+
+    @contextlib.contextmanager
+    def kernels(self) -> Iterator[None]:
+        """Tensors there are read and summed by kernels."""
+        if not self.dry:
+            yield
+            return
+        with kernels_on_host():
+            yield
+
+
+@contextlib.contextmanager
+def kernels_on_host() -> Iterator[None]:
+    """The host's memory is a device's."""
+    _core.cuda_on_host(True)
+    with (
+        mock.patch("presum.attaching.in_host_memory", return_value=False),
+        mock.patch("presum.devices.gradient_pass.why_not", return_value=None),
+        mock.patch("presum.devices.hashes.why_not", return_value=None),
+        mock.patch("presum.reduce.tensors.elsewhere", return_value=sum_kernels),
+    ):
+        yield
+    _core.cuda_on_host(False)
+
+
+def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """NaNs of the same bits are the same."""
+    a, b = a.cpu().contiguous().view(torch.uint8), b.cpu().contiguous().view(torch.uint8)
+    return torch.equal(a, b)
+
+
+def milliseconds(work: Callable[[], object]) -> float:
+    """On the GPU, between two events."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    begin.record()
+    work()
+    end.record()
+    torch.cuda.synchronize()
+    return float(begin.elapsed_time(end))
+
+
+def ratio_of(first: Callable[[], object], second: Callable[[], object], rounds: int) -> list[float]:
+    """Of their times, measured in turn: the median and what holds 95 % of medians of resamples."""
+    first(), second()
+    ratios = [milliseconds(first) / milliseconds(second) for _ in range(rounds)]
+    generator = torch.Generator().manual_seed(0)
+    medians = sorted(
+        statistics.median(ratios[i] for i in picked)
+        for picked in torch.randint(rounds, (400, rounds), generator=generator).tolist()
+    )
+    return [round(x, 3) for x in (statistics.median(ratios), medians[10], medians[389])]

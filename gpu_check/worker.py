@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One rank of small trainings, for torchrun: gpu_check.worker CASE BACKEND OUT [--dry].
+
+Rank 0 writes OUT/CASE.json.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+import presum
+from gpu_check.place import Place
+
+STEPS = 30
+TRACED = 5
+WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
+REDUCTIONS = ("exact", "fixed32", "fixed64", "binned")
+EQUAL_DATA = "duplicate-data"
+
+
+def model_on(device: torch.device, case: str) -> nn.Module:
+    torch.manual_seed(0)
+    layers = nn.Sequential(
+        nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 1)
+    ).to(device)
+    if case.startswith("fsdp2"):
+        mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+        for part in (layers[0], layers[2], layers):
+            fully_shard(part, mesh=mesh)
+        return layers
+    return DistributedDataParallel(layers, gradient_as_bucket_view=case == "ddp-views")
+
+
+def train(device: torch.device, case: str, **attach: Any) -> tuple[list[torch.Tensor], int]:
+    """The parameters afterwards, and how often the host waited for the device in some steps."""
+    model = model_on(device, case)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    monitor = presum.attach(model, optimizer=optimizer, quiet=True, **attach) if attach else None
+    rank = 0 if case.endswith("equal-data") else dist.get_rank()
+    random = torch.Generator().manual_seed(rank)
+    batches = [torch.randn(32, 64, generator=random).to(device) for _ in range(STEPS)]
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    if device.type == "cuda":
+        activities.append(torch.profiler.ProfilerActivity.CUDA)
+    traced = torch.profiler.profile(activities=activities)
+    for step, x in enumerate(batches):
+        if step == STEPS - TRACED:
+            traced.start()
+        loss: torch.Tensor = nn.functional.mse_loss(model(x), x.sum(1, keepdim=True))
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        optimizer.zero_grad()
+    traced.stop()
+    if monitor is not None:
+        monitor.close()
+    waits = sum(event.name in WAITS for event in traced.events() or ())
+    return [_own(p).detach().clone() for p in model.parameters()], waits
+
+
+def _own(parameter: torch.Tensor) -> torch.Tensor:
+    local = getattr(parameter, "to_local", None)
+    return parameter if local is None else local()  # type: ignore[no-any-return]
+
+
+def told(run: Path) -> dict[str, Any]:
+    found = presum.load(run)
+    return {
+        "steps": len(found.steps["step"]),
+        "findings": [[one.check, one.severity] for one in found.findings],
+        "cosine": str(found.steps["cosine_source"][0]),
+    }
+
+
+def work(place: Place, case: str, out: Path) -> dict[str, Any]:
+    run = out / case
+    if case.startswith("reduction-"):
+        how = {"reduction": case.removeprefix("reduction-"), "audit_every": 5}
+        _, _ = train(place.device, case, run=run, **how)
+        return told(run) if dist.get_rank() == 0 else {}
+    plain, waits = train(place.device, case)
+    watched, more = train(place.device, case, run=run)
+    same = all(torch.equal(a, b) for a, b in zip(plain, watched, strict=True))
+    every = torch.tensor([same], device=place.device)
+    dist.all_reduce(every, dist.ReduceOp.MIN)
+    if dist.get_rank() != 0:
+        return {}
+    return told(run) | {"same_bits": bool(every), "waits": [waits, more]}
+
+
+def main() -> None:
+    case, backend, out = sys.argv[1], sys.argv[2], Path(sys.argv[3])
+    place = Place(dry="--dry" in sys.argv)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.set_num_threads(1)
+    if not place.dry:
+        torch.cuda.set_device(place.device)
+    dist.init_process_group(backend)
+    with place.kernels():
+        found = work(place, case, out)
+    if dist.get_rank() == 0:
+        (out / f"{case}.json").write_text(json.dumps(found))
+    dist.barrier()
+    sys.stdout.flush()
+    os._exit(0)  # at the usual end FSDP2's groups of Gloo may abort, with or without presum
+
+
+if __name__ == "__main__":
+    main()

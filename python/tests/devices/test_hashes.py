@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hashes by the kernels, on the host's grid."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from presum import _core
+from presum.devices import torch_pass
+from presum.devices.hashes import fingerprints, fingerprints_by_kernels, row_hashes_by_kernel
+
+
+@pytest.fixture(autouse=True)
+def on_host() -> Iterator[None]:
+    _core.cuda_on_host(True)
+    yield
+    _core.cuda_on_host(False)
+
+
+def test_fingerprints_come_in_the_order_of_tensors_whatever_their_width() -> None:
+    dtypes = [torch.float32, torch.int64, torch.bfloat16, torch.int16, torch.float64]
+    blocks = [torch.arange(7 * i).to(dtypes[i % 5]) for i in range(200)]
+    found = fingerprints_by_kernels(blocks)
+    assert found.tolist() == [int(torch_pass.fingerprint(block)) for block in blocks]
+    assert [name for name, *_ in _core.cuda_launched()] == [
+        *("presum_pass_bf16", "presum_pass_f32", "presum_pass_f64", "presum_finish"),
+    ]
+    assert torch.equal(fingerprints(blocks), found)  # the host has no kernels of its own
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.float32, torch.int64])
+@pytest.mark.parametrize("masked", [False, True])
+def test_row_hashes_are_those_of_torch_operations_in_one_launch(
+    dtype: torch.dtype, masked: bool
+) -> None:
+    x = torch.randint(3, (11, 5000), generator=torch.Generator().manual_seed(1)).to(dtype)
+    mask = (x > 0) if masked else None
+    assert torch.equal(row_hashes_by_kernel(x, mask), torch_pass.row_hashes(x, mask))
+    assert len(_core.cuda_launched()) == 1
