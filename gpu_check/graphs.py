@@ -38,7 +38,7 @@ def check(place: Place, findings: Findings) -> None:
 
 def _trained(place: Place, run: Path | None) -> list[torch.Tensor]:
     torch.manual_seed(0)
-    side = None if place.dry else torch.cuda.Stream()
+    side = None if place.dry else torch.cuda.Stream()  # type: ignore[no-untyped-call]
     with torch.cuda.stream(side):  # as torch's notes on DDP and graphs want
         layers = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 1)).to(place.device)
         model = DistributedDataParallel(layers)

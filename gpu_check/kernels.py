@@ -13,11 +13,12 @@ from presum import _core, reduce
 from presum.devices import torch_pass
 from presum.devices.hashes import fingerprints_by_kernels, row_hashes_by_kernel
 from presum.devices.kernel_pass import KernelPass
+from presum.reduce.methods import Method
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 COUNTS = (0, 1, 2, 63, 1023, 1024, 1025, 4095, 4097, 50_001, 1_000_003)
 SKETCHES = (0, 64, 4096, 16_384)
-METHODS: tuple[reduce.Method, ...] = ("exact", "fixed32", "fixed64", "binned")
+METHODS: tuple[Method, ...] = ("exact", "fixed32", "fixed64", "binned")
 
 
 def check(place: Place, findings: Findings, *, small: bool = False) -> None:

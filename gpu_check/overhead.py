@@ -59,12 +59,13 @@ class Training:
         self._optimizer = torch.optim.AdamW(self._model.parameters(), lr=1e-4)
         self._vocabulary, self._place = vocabulary, place
         self.monitor = presum.attach(self._model, optimizer=self._optimizer, run=run, quiet=True)
-        ((self._recording,),) = [session.recordings for session in open_sessions()]
+        ((recording,),) = [session.recordings for session in open_sessions()]
+        self._recorder: Any = getattr(recording, "recorder")  # noqa: B009
 
     def watch(self, *, on: bool) -> None:
-        self._recording.recorder.unhook()
+        self._recorder.unhook()
         if on:
-            self._recording.recorder.hook()
+            self._recorder.hook()
 
     def step(self) -> float:
         tokens = torch.randint(self._vocabulary, self._shape, device=self._place.device)
@@ -158,4 +159,5 @@ def _in_kernels(training: Training, step: float) -> float:
         for _ in range(rounds):
             training.step()
     ours = [event for event in traced.key_averages() if event.key.startswith("presum_")]
-    return sum(event.self_device_time_total for event in ours) / 1e6 / rounds / step
+    spent: float = sum(event.self_device_time_total for event in ours)
+    return spent / 1e6 / rounds / step

@@ -13,6 +13,7 @@ import torch
 from gpu_check.place import HOST, Findings, Place, kernels_on_host, ratio_of
 from presum import _core, reduce
 from presum.devices.kernel_pass import KernelPass
+from presum.reduce.methods import Method
 
 MIB = 1 << 20
 SKETCH = 4096
@@ -61,10 +62,10 @@ def _sums(place: Place, findings: Findings) -> None:
     leaves = [torch.randn(16 * MIB, device=place.device) for _ in range(8)]
     source = torch.empty(9 * 16 * MIB * 2, dtype=torch.uint8, device=place.device)
     target = torch.empty_like(source)
-    methods: tuple[reduce.Method, ...] = ("exact", "fixed32", "fixed64", "binned")
+    methods: tuple[Method, ...] = ("exact", "fixed32", "fixed64", "binned")
     for method in methods:
 
-        def add(method: reduce.Method = method) -> None:
+        def add(method: Method = method) -> None:
             reduce.sum(leaves, method=method)
 
         ratio = ratio_of(add, lambda: target.copy_(source), ROUNDS)

@@ -64,13 +64,14 @@ def train(device: torch.device, case: str, **attach: Any) -> tuple[list[torch.Te
     traced.stop()
     if monitor is not None:
         monitor.close()
-    waits = sum(event.name in WAITS for event in traced.events() or ())
+    events: Any = traced.events()  # type: ignore[no-untyped-call]
+    waits = sum(event.name in WAITS for event in events or ())
     return [_own(p).detach().clone() for p in model.parameters()], waits
 
 
 def _own(parameter: torch.Tensor) -> torch.Tensor:
     local = getattr(parameter, "to_local", None)
-    return parameter if local is None else local()  # type: ignore[no-any-return]
+    return parameter if local is None else local()
 
 
 def told(run: Path) -> dict[str, Any]:
