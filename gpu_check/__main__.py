@@ -47,11 +47,22 @@ def main() -> int:
     found = parser.parse_args()
     if found.section:
         return _section(found.section, found.out, dry=found.dry)
+    if not found.dry and not _has_gpu():
+        print("gpu_check: torch sees no CUDA device; --dry does what goes without", file=sys.stderr)
+        return 2
     found.out.mkdir(parents=True, exist_ok=True)
     environment = _environment(found.wheels, found.out, dry=found.dry)
     if environment is None:
         return 2
     return _all(found.only or [*LIMITS], found.out, environment, dry=found.dry)
+
+
+def _has_gpu() -> bool:
+    try:
+        import torch
+    except ImportError:
+        return False
+    return torch.cuda.is_available()
 
 
 def _environment(wheels: Path, out: Path, *, dry: bool) -> dict[str, str] | None:

@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-from gpu_check.__main__ import LIMITS, SECONDS
+from gpu_check.__main__ import LIMITS, SECONDS, main
 from gpu_check.table import BEGIN, END, with_table
 from programs_started import run_command
 
@@ -46,8 +47,20 @@ def test_sections_that_ran_on_a_gpu_become_a_table(dry: Path) -> None:
     assert run_command(table, PYTHONPATH=str(ROOT)).returncode == 2  # it ran dry
 
 
-def test_bad_use_is_said(tmp_path: Path) -> None:
-    command = [*COMMAND, "--wheels", tmp_path, "--out", tmp_path / "out"]
-    done = run_command(command, PYTHONPATH=str(ROOT))
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
+    done = run_command([*COMMAND, "--out", tmp_path / "out"], PYTHONPATH=str(ROOT))
     assert done.returncode == 2
-    assert "lacks presum for this Python" in done.stderr.splitlines()[-1]
+    assert done.stderr.splitlines()[-1].startswith("gpu_check: torch sees no CUDA device")
+    assert not (tmp_path / "out").exists()
+
+
+def test_where_no_wheel_fits_it_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr(
+        sys, "argv", ["gpu_check", "--wheels", str(tmp_path), "--out", str(tmp_path)]
+    )
+    assert main() == 2
+    assert "lacks presum for this Python" in capfd.readouterr().err
