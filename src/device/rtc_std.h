@@ -55,6 +55,7 @@ struct array {
   __host__ __device__ constexpr size_t size() const { return kSize; }
 };
 
+using ::fma;
 using ::memcpy;
 
 class string_view {

@@ -89,7 +89,7 @@ Status GradientBatch::launch(device::Launcher& launcher, const Memory& memory, v
   const device::Traffic traffic{
       elements_ * element_bytes(dtype_),
       list_bytes() + partials_bytes() + rows * sketch_size_ * sizeof(float)};
-  return launcher.start({pass_kernel(dtype_), &argument, argument.blocks,
+  return launcher.start({pass_kernel(dtype_, argument.in_shared()), &argument, argument.blocks,
                          static_cast<std::uint32_t>(shared), traffic},
                         stream);
 }

@@ -59,8 +59,14 @@ class Block {
   void span(const Walk& walk) {
     std::array<std::uint64_t, kTiles> sums{};
     each(kThreads, order_, [&](unsigned t) {
-      const auto pairs = threads_[t].load(walk.gradient(), walk.first());
-      sums[t / kTileThreads] += threads_[t].add(walk.gradient(), walk.first(), pairs, sketch_);
+      const Item& gradient = walk.gradient();
+      const auto pairs = threads_[t].load(gradient, walk.first());
+      Signs signs;
+      for (unsigned j = 0; j < kPairs; ++j) {
+        signs.of[j] = threads_[t].signs(gradient, walk.first(), j);
+      }
+      sums[t / kTileThreads] +=
+          threads_[t].add(gradient, walk.first(), pairs, kFingerprintKey.data(), signs, sketch_);
     });
     for (unsigned tile = 0; tile < kTiles; ++tile) {
       threads_[tile * kTileThreads].end_tile(sums[tile], walk.gradient(), walk.first());
@@ -134,18 +140,27 @@ void hash_all_rows(const void* argument, std::uint32_t blocks, Order order) {
   each(blocks, order, [&](std::uint32_t row) { rows.hashes[row] = hash_row(rows, row, order); });
 }
 
+// By Dtype; the second ones keep their sums in global memory.
 constexpr std::array<Kernel, 4> kPass = {{
     {"observe", "presum_pass_f32", kThreads, run<Dtype::kF32>},
     {"observe", "presum_pass_f64", kThreads, run<Dtype::kF64>},
     {"observe", "presum_pass_bf16", kThreads, run<Dtype::kBF16>},
     {"observe", "presum_pass_f16", kThreads, run<Dtype::kF16>},
-}};  // by Dtype
+}};
+constexpr std::array<Kernel, 4> kLargePass = {{
+    {"observe", "presum_large_pass_f32", kThreads, run<Dtype::kF32>},
+    {"observe", "presum_large_pass_f64", kThreads, run<Dtype::kF64>},
+    {"observe", "presum_large_pass_bf16", kThreads, run<Dtype::kBF16>},
+    {"observe", "presum_large_pass_f16", kThreads, run<Dtype::kF16>},
+}};
 constexpr Kernel kHashRows = {"observe", "presum_rows", kRowThreads, hash_all_rows};
 constexpr Kernel kFinish = {"observe", "presum_finish", kFinishThreads, finish};
 
 }  // namespace
 
-const Kernel& pass_kernel(Dtype dtype) { return kPass[static_cast<std::size_t>(dtype)]; }
+const Kernel& pass_kernel(Dtype dtype, bool in_shared) {
+  return (in_shared ? kPass : kLargePass)[static_cast<std::size_t>(dtype)];
+}
 
 const Kernel& rows_kernel() { return kHashRows; }
 

@@ -45,13 +45,28 @@ __device__ void leave(const Partial& of_thread, Shared& shared, Partial* place) 
   *place = sum;
 }
 
+// Each lane hashes the signs of one pair, and has those of all.
 template <Dtype kDtype>
+__device__ Signs share_signs(const Thread<kDtype>& thread, const Walk& walk) {
+  const std::uint64_t own = thread.signs(walk.gradient(), walk.first(), threadIdx.x % kPairs);
+  Signs signs;
+  for (unsigned j = 0; j < kPairs; ++j) {
+    signs.of[j] = __shfl_sync(0xFFFFFFFFU, static_cast<unsigned long long>(own), j);
+  }
+  return signs;
+}
+
+template <Dtype kDtype, bool kInShared>
 __device__ void pass(const Batch& batch) {
   extern __shared__ float sums[];
   __shared__ Shared shared;
+  __shared__ alignas(16) std::uint32_t keys[Thread<kDtype>::kAllKeys];
   float* row = batch.rows + std::size_t{blockIdx.x} * batch.sketch_size;
-  const BlockSketch sketch{batch.in_shared() ? sums : row, batch.sketch_size, batch.sums()};
+  const BlockSketch sketch{kInShared ? sums : row, batch.sketch_size, batch.sums()};
   begin(sketch, blockIdx.x < batch.rows_in_use ? row : nullptr, threadIdx.x);
+  for (unsigned i = threadIdx.x; i < Thread<kDtype>::kAllKeys; i += kThreads) {
+    keys[i] = fingerprint_key(i);
+  }
   __syncthreads();
   Thread<kDtype> thread(threadIdx.x);
   Walk walk(batch, blockIdx.x);
@@ -62,7 +77,9 @@ __device__ void pass(const Batch& batch) {
     next.next();
     const auto now = pairs;
     if (next.more()) pairs = thread.load(next.gradient(), next.first());
-    const std::uint64_t share = warp_sum(thread.add(walk.gradient(), walk.first(), now, sketch));
+    const Signs signs = share_signs(thread, walk);
+    const std::uint64_t share =
+        warp_sum(thread.add(walk.gradient(), walk.first(), now, keys, signs, sketch));
     if (threadIdx.x % kWarp == 0) shared.shares[turn][threadIdx.x / kWarp] = share;
     __syncthreads();
     if (threadIdx.x % kTileThreads == 0) {
@@ -137,22 +154,27 @@ __device__ void hash_row(const Rows& rows) {
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(kThreads) presum_pass_f32(Batch batch) {
-  pass<Dtype::kF32>(batch);
-}
-extern "C" __global__ void __launch_bounds__(kThreads) presum_pass_f64(Batch batch) {
-  pass<Dtype::kF64>(batch);
-}
-extern "C" __global__ void __launch_bounds__(kThreads) presum_pass_bf16(Batch batch) {
-  pass<Dtype::kBF16>(batch);
-}
-extern "C" __global__ void __launch_bounds__(kThreads) presum_pass_f16(Batch batch) {
-  pass<Dtype::kF16>(batch);
+#define PRESUM_PASS(name, dtype, blocks)                              \
+  extern "C" __global__ void __launch_bounds__(kThreads, blocks)      \
+      presum_pass_##name(const __grid_constant__ Batch batch) {       \
+    pass<Dtype::dtype, true>(batch);                                  \
+  }                                                                   \
+  extern "C" __global__ void __launch_bounds__(kThreads, blocks)      \
+      presum_large_pass_##name(const __grid_constant__ Batch batch) { \
+    pass<Dtype::dtype, false>(batch);                                 \
+  }
+PRESUM_PASS(f32, kF32, 2)
+PRESUM_PASS(f64, kF64, 1)
+PRESUM_PASS(bf16, kBF16, 2)
+PRESUM_PASS(f16, kF16, 2)
+
+extern "C" __global__ void __launch_bounds__(kRowThreads)
+    presum_rows(const __grid_constant__ Rows rows) {
+  hash_row(rows);
 }
 
-extern "C" __global__ void __launch_bounds__(kRowThreads) presum_rows(Rows rows) { hash_row(rows); }
-
-extern "C" __global__ void __launch_bounds__(kFinishThreads) presum_finish(Step step) {
+extern "C" __global__ void __launch_bounds__(kFinishThreads)
+    presum_finish(const __grid_constant__ Step step) {
   const std::uint32_t before = step.gradient_blocks();
   if (blockIdx.x < before) {
     finish_gradients(step);

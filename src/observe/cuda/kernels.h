@@ -7,8 +7,8 @@
 // The kernels of kernels.cu.
 namespace presum::observe::cuda {
 
-// Its argument is a Batch.
-const device::Kernel& pass_kernel(Dtype dtype);
+// Its argument is a Batch; `in_shared` is that one's in_shared().
+const device::Kernel& pass_kernel(Dtype dtype, bool in_shared);
 // Its argument is a Rows.
 const device::Kernel& rows_kernel();
 // Its argument is a Step.

@@ -10,9 +10,9 @@
 // What each thread of the CUDA pass over a batch of gradients does between two barriers, as
 // functions that the host can run too: one thread after the other, by observe/cuda/kernels.cc.
 //
-// A span is 4,096 elements of one gradient, four fingerprint blocks ("tiles"); a block of threads
+// A span is 8,192 elements of one gradient, eight fingerprint blocks ("tiles"); a block of threads
 // takes a run of neighbouring spans of the batch, whichever gradients they are of, and in a span a
-// thread takes 4 pairs of neighbouring elements of one tile. So no two threads meet in a bucket of
+// thread takes 8 pairs of neighbouring elements of one tile. So no two threads meet in a bucket of
 // the sketch between two barriers, every sum has a fixed order, and the grid depends on the
 // gradients' lengths only: results are the same bits on every GPU. They differ from those of
 // observe/gradient_pass.h in the order of floating-point additions.
@@ -23,7 +23,7 @@ namespace presum::observe::cuda {
 inline constexpr unsigned kThreads = 512;
 inline constexpr unsigned kWarp = 32;
 inline constexpr unsigned kWarps = kThreads / kWarp;
-inline constexpr unsigned kTiles = 4;  // of a span
+inline constexpr unsigned kTiles = 8;  // of a span
 inline constexpr unsigned kSpan = kTiles * static_cast<unsigned>(kFingerprintBlock);
 inline constexpr unsigned kTileThreads = kThreads / kTiles;
 inline constexpr unsigned kTileWarps = kTileThreads / kWarp;
@@ -121,6 +121,12 @@ struct BlockSketch {
   float* values;
   std::uint32_t size;  // 0: no sketch
   std::uint32_t sums;
+  int bits = 63 - std::countl_zero(static_cast<std::uint64_t>(size));  // the size is 2^bits
+};
+
+// Of a thread's pairs, each for a run of 64 elements.
+struct Signs {
+  std::uint64_t of[kPairs];
 };
 
 template <Dtype kDtype>
@@ -174,38 +180,43 @@ class Thread {
     Pair of[kPairs];
   };
 
+  static constexpr unsigned kKeys = kDtype == Dtype::kF64 ? 4 : 2;  // words of a pair
+  static constexpr unsigned kAllKeys = kKeys * kFingerprintBlock / 2;
+
   PRESUM_HOST_DEVICE explicit Thread(unsigned index)
-      : tile_(index / kTileThreads), index_(index % kTileThreads) {
-    for (unsigned j = 0; j < kPairs; ++j) {
-      for (unsigned k = 0; k < kKeys; ++k) keys_[j][k] = fingerprint_key(kKeys * pair(j) + k);
-    }
-  }
+      : tile_(index / kTileThreads), index_(index % kTileThreads) {}
 
   // This thread's elements of the span that begins at element `span`; what lies behind the
   // gradient's end is zero, which changes no sum.
   PRESUM_HOST_DEVICE Pairs load(const Item& gradient, std::uint64_t span) const {
     Pairs pairs;
     const bool aligned = reinterpret_cast<std::uintptr_t>(gradient.data) % sizeof(Pair) == 0;
-    for (unsigned j = 0; j < kPairs; ++j) pairs.of[j] = load(gradient, place(span, j), aligned);
+    const char* from = static_cast<const char*>(gradient.data) + span * sizeof(Bits);
+    const std::uint32_t left = left_of(gradient, span);
+    if (left == kSpan && aligned) {
+      for (unsigned j = 0; j < kPairs; ++j) pairs.of[j] = load_pair(from + place(j) * sizeof(Bits));
+    } else {
+      for (unsigned j = 0; j < kPairs; ++j) pairs.of[j] = load(from, place(j), left);
+    }
     return pairs;
   }
 
-  // Adds them to the sketch and to this thread's sums. Returns this thread's share of its tile's
-  // block sum (observe/fingerprint.h).
+  // The signs of the sketch's elements in the run of 64 of this thread's pair j. All threads of a
+  // warp have the same.
+  PRESUM_HOST_DEVICE std::uint64_t signs(const Item& gradient, std::uint64_t span,
+                                         unsigned j) const {
+    return sketch_signs(gradient.seed, (span + place(j)) / 64);
+  }
+
+  // Adds them to the sketch and to this thread's sums. `keys` are a block's (kAllKeys), `signs`
+  // those of this thread's pairs. Returns this thread's share of its tile's block sum
+  // (observe/fingerprint.h).
   PRESUM_HOST_DEVICE std::uint64_t add(const Item& gradient, std::uint64_t span, const Pairs& pairs,
+                                       const std::uint32_t* keys, const Signs& signs,
                                        const BlockSketch& sketch) {
-    std::uint64_t share = 0;
-    for (unsigned j = 0; j < kPairs; ++j) {
-      const std::uint64_t first = place(span, j);
-      if (first >= gradient.count) break;
-      const bool whole = first + 1 < gradient.count;
-      const Pair& bits = pairs.of[j];
-      share += products(bits, keys_[j], whole);
-      add_values(Element<kDtype>::value(bits.first), Element<kDtype>::value(bits.second), first,
-                 gradient.seed, sketch);
-      if (!whole && is_looked_at(first)) --zeros_;
-    }
-    return share;
+    return left_of(gradient, span) == kSpan
+               ? add_span<true>(gradient, span, pairs, keys, signs, sketch)
+               : add_span<false>(gradient, span, pairs, keys, signs, sketch);
   }
 
   // The block sum of this thread's tile is known; the first thread of each tile is told.
@@ -225,31 +236,115 @@ class Thread {
                         zeros_};
     sum_squares_ = 0;
     largest_ = 0;
-    nonfinite_ = fingerprint_ = zeros_ = 0;
+    nonfinite_ = zeros_ = 0;
+    fingerprint_ = 0;
     rotated_ = ~std::uint64_t{0};  // the next gradient has another seed
     return found;
   }
 
  private:
-  static constexpr unsigned kKeys = kDtype == Dtype::kF64 ? 4 : 2;  // words of a pair
-
   PRESUM_HOST_DEVICE unsigned pair(unsigned j) const { return index_ + j * kTileThreads; }
 
-  PRESUM_HOST_DEVICE std::uint64_t place(std::uint64_t span, unsigned j) const {
-    return span + tile_ * kFingerprintBlock + 2 * pair(j);
+  // Of pair j within a span.
+  PRESUM_HOST_DEVICE std::uint32_t place(unsigned j) const {
+    return tile_ * static_cast<unsigned>(kFingerprintBlock) + 2 * pair(j);
   }
 
-  PRESUM_HOST_DEVICE static Pair load(const Item& gradient, std::uint64_t first, bool aligned) {
-    Pair pair{0, 0};
-    if (first >= gradient.count) return pair;
-    const auto* from = static_cast<const char*>(gradient.data) + first * sizeof(Bits);
-    const bool whole = first + 1 < gradient.count;
-    if (whole && aligned) {
-      memcpy(&pair, __builtin_assume_aligned(from, sizeof(Pair)), sizeof(Pair));
-      return pair;
+  // How many elements of the span the gradient has.
+  PRESUM_HOST_DEVICE static std::uint32_t left_of(const Item& gradient, std::uint64_t span) {
+    const std::uint64_t left = gradient.count - span;
+    return left < kSpan ? static_cast<std::uint32_t>(left) : kSpan;
+  }
+
+  // `kWhole`: the gradient has all elements of the span.
+  template <bool kWhole>
+  PRESUM_HOST_DEVICE std::uint64_t add_span(const Item& gradient, std::uint64_t span,
+                                            const Pairs& pairs, const std::uint32_t* keys,
+                                            const Signs& signs, const BlockSketch& sketch) {
+    const std::uint32_t left = kWhole ? kSpan : left_of(gradient, span);
+    const std::uint32_t run = run_of(span);
+    std::uint64_t share = 0;
+    double squares = 0;
+    Real largest = 0;
+    const bool short_blocks = sketch.size < kFingerprintBlock;  // else one holds a thread's pairs
+    if (sketch.size != 0) rotate(span + place(0), gradient.seed, sketch);
+    for (unsigned j = 0; j < kPairs; ++j) {
+      const std::uint32_t at = place(j);
+      if (!kWhole && at >= left) break;
+      const bool whole = kWhole || at + 1 < left;
+      const Pair& bits = pairs.of[j];
+      share += products(bits, keys + kKeys * pair(j), whole);
+      const Real a = Element<kDtype>::value(bits.first), b = Element<kDtype>::value(bits.second);
+      squares = with_square(with_square(squares, a), b);
+      largest = larger(largest, larger(size_of(a), size_of(b)));
+      if (run == (15 - j * kRunsApart % 15) % 15) {
+        zeros_ += (a == 0 ? 1U : 0U) + (whole && b == 0 ? 1U : 0U);
+      }
+      if (sketch.size == 0) continue;
+      if (short_blocks) rotate(span + at, gradient.seed, sketch);
+      add_to_sketch(a, b, static_cast<std::uint32_t>(span) + at, signs.of[j], sketch);
     }
-    pair.first = load_one(from);
-    if (whole) pair.second = load_one(from + sizeof(Bits));
+    sum_squares_ += squares;
+    if (squares <= std::numeric_limits<double>::max()) {  // so all elements are finite
+      largest_ = larger(largest_, largest);
+    } else {
+      count_nonfinite(pairs);
+    }
+    return share;
+  }
+
+  static constexpr unsigned kRunsApart = 2 * kTileThreads / kZeroRun;  // of two pairs
+
+  // Which of the 15 runs of a period this thread's first pair lies in.
+  PRESUM_HOST_DEVICE std::uint32_t run_of(std::uint64_t span) const {
+    constexpr std::uint32_t kRuns = kSpan / kZeroRun % 15;
+    return (kRuns * (static_cast<std::uint32_t>(span / kSpan) % 15) +
+            place(0) / static_cast<std::uint32_t>(kZeroRun)) %
+           15;
+  }
+
+  // What lies behind the gradient's end is zero.
+  PRESUM_HOST_DEVICE void count_nonfinite(const Pairs& pairs) {
+    for (unsigned j = 0; j < kPairs; ++j) {
+      for (int i = 0; i < 2; ++i) {
+        const Bits bits = i == 0 ? pairs.of[j].first : pairs.of[j].second;
+        const Real size = size_of(Element<kDtype>::value(bits));
+        const bool finite = size <= std::numeric_limits<Real>::max();  // not so for a NaN
+        nonfinite_ += finite ? 0U : 1U;
+        if (finite) largest_ = larger(largest_, size);
+      }
+    }
+  }
+
+  PRESUM_HOST_DEVICE static Real size_of(Real x) { return x < 0 ? -x : x; }
+
+  // Of numbers.
+  PRESUM_HOST_DEVICE static Real larger(Real a, Real b) {
+#ifdef __CUDA_ARCH__
+    return max(a, b);
+#else
+    return a < b ? b : a;
+#endif
+  }
+
+  // The square of what is no binary64 is exact: so it is no matter whether it is rounded before.
+  PRESUM_HOST_DEVICE static double with_square(double sum, Real x) {
+    const auto wide = static_cast<double>(x);
+    if constexpr (kDtype == Dtype::kF64) return sum + wide * wide;
+    return std::fma(wide, wide, sum);
+  }
+
+  PRESUM_HOST_DEVICE static Pair load(const char* from_span, std::uint32_t at, std::uint32_t left) {
+    Pair pair{0, 0};
+    const char* from = from_span + at * sizeof(Bits);
+    if (at < left) pair.first = load_one(from);
+    if (at + 1 < left) pair.second = load_one(from + sizeof(Bits));
+    return pair;
+  }
+
+  PRESUM_HOST_DEVICE static Pair load_pair(const char* from) {
+    Pair pair;
+    memcpy(&pair, __builtin_assume_aligned(from, sizeof(Pair)), sizeof(Pair));
     return pair;
   }
 
@@ -279,51 +374,36 @@ class Thread {
     }
   }
 
-  PRESUM_HOST_DEVICE void add_values(Real a, Real b, std::uint64_t first, std::uint64_t seed,
-                                     const BlockSketch& sketch) {
-    add_norm(a);
-    add_norm(b);
-    if (is_looked_at(first)) zeros_ += (a == 0 ? 1U : 0U) + (b == 0 ? 1U : 0U);
-    if (sketch.size != 0) add_to_sketch(a, b, first, seed, sketch);
+  // By how much the block of the sketch is rotated that an element lies in.
+  PRESUM_HOST_DEVICE void rotate(std::uint64_t element, std::uint64_t seed,
+                                 const BlockSketch& sketch) {
+    const std::uint64_t block = element >> sketch.bits;
+    if (block == rotated_) return;
+    rotated_ = block;
+    rotation_ = static_cast<std::uint32_t>(sketch_rotation(seed, block, sketch.size));
   }
 
-  PRESUM_HOST_DEVICE void add_norm(Real value) {
-    const auto wide = static_cast<double>(value);
-    sum_squares_ += wide * wide;
-    const Real magnitude = value < 0 ? -value : value;
-    const bool finite = magnitude <= std::numeric_limits<Real>::max();  // not so for a NaN
-    if (!finite) ++nonfinite_;
-    if (finite && magnitude > largest_) largest_ = magnitude;
-  }
-
-  PRESUM_HOST_DEVICE void add_to_sketch(Real a, Real b, std::uint64_t first, std::uint64_t seed,
-                                        const BlockSketch& sketch) {
+  PRESUM_HOST_DEVICE void add_to_sketch(Real a, Real b, std::uint32_t place, std::uint64_t signs,
+                                        const BlockSketch& sketch) const {
     const std::uint32_t mask = sketch.size - 1;
-    const std::uint64_t block = first / sketch.size;
-    if (block != rotated_) {
-      rotated_ = block;
-      rotation_ = static_cast<std::uint32_t>(sketch_rotation(seed, block, sketch.size));
-    }
-    const auto place = static_cast<std::uint32_t>(first);
     float* values = sketch.values + (place & (sketch.sums - 1) & ~mask);
-    const std::uint64_t signs = sketch_signs(seed, first / 64) >> (first % 64);
-    add_signed(values[(place + rotation_) & mask], static_cast<float>(a), (signs & 1) != 0);
-    add_signed(values[(place + 1 + rotation_) & mask], static_cast<float>(b), (signs & 2) != 0);
+    const auto both = static_cast<std::uint32_t>(signs >> (place % 64));
+    add_signed(values[(place + rotation_) & mask], static_cast<float>(a), both << 31);
+    add_signed(values[(place + 1 + rotation_) & mask], static_cast<float>(b), both >> 1 << 31);
   }
 
-  PRESUM_HOST_DEVICE static void add_signed(float& sum, float value, bool negated) {
-    sum += negated ? -value : value;
+  PRESUM_HOST_DEVICE static void add_signed(float& sum, float value, std::uint32_t sign) {
+    sum += std::bit_cast<float>(std::bit_cast<std::uint32_t>(value) ^ sign);
   }
 
-  unsigned tile_, index_;  // in the span, in the tile
-  std::uint32_t keys_[kPairs][kKeys];
+  unsigned tile_, index_;                      // in the span, in the tile
   std::uint64_t rotated_ = ~std::uint64_t{0};  // the block of the sketch that rotation_ is of
   std::uint32_t rotation_ = 0;
   double sum_squares_ = 0;
   Real largest_ = 0;
-  std::uint64_t nonfinite_ = 0;
+  std::uint32_t nonfinite_ = 0;
+  std::uint32_t zeros_ = 0;
   std::uint64_t fingerprint_ = 0;
-  std::uint64_t zeros_ = 0;
 };
 
 // Before a block's first span: `held` is its row where an earlier launch has left something there.
