@@ -4,13 +4,14 @@ presum's hooks and without in turn; and the time inside hooks and kernels."""
 
 from __future__ import annotations
 
-import os
+import contextlib
 import random
 import statistics
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -18,13 +19,13 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import presum
-from gpu_check.place import Findings, Place
-from presum.torch_events.hooks import Hook, ParameterHook
+from gpu_check.place import Findings, Place, alone
+from presum.torch_events.hooks import Hook, OutputHook, ParameterHook
 from presum.transport.session import open_sessions
 
 SIZES = {"0.1B": (768, 12, 12), "1B": (2048, 16, 16)}  # width, layers, heads
 DRY = {"tiny": (64, 2, 2)}
-VOCABULARY, LENGTH, BATCH = 32_000, 1024, 4
+VOCABULARY, LENGTH, BATCH = 32_000, 1024, 16  # 16,384 tokens a step
 BLOCKS, WARM_UP, SHARE = 30, 5, 0.005
 
 
@@ -57,7 +58,7 @@ class Training:
         self.parameters = sum(p.numel() for p in model.parameters())
         self._model = DistributedDataParallel(model, gradient_as_bucket_view=True)
         self._optimizer = torch.optim.AdamW(self._model.parameters(), lr=1e-4)
-        self._vocabulary, self._place = vocabulary, place
+        self._vocabulary, self._place, self.dry = vocabulary, place, place.dry
         self.monitor = presum.attach(self._model, optimizer=self._optimizer, run=run, quiet=True)
         ((recording,),) = [session.recordings for session in open_sessions()]
         self._recorder: Any = getattr(recording, "recorder")  # noqa: B009
@@ -83,9 +84,7 @@ class Training:
 
 
 def check(place: Place, findings: Findings) -> None:
-    for variable, value in (("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "29517")):
-        os.environ.setdefault(variable, value)
-    dist.init_process_group("gloo" if place.dry else "nccl", rank=0, world_size=1)
+    alone(place)
     for name, size in (DRY if place.dry else SIZES).items():
         with tempfile.TemporaryDirectory() as folder, place.kernels():
             _one(place, findings, name, Training(place, size, Path(folder)))
@@ -100,8 +99,9 @@ def _one(place: Place, findings: Findings, name: str, training: Training) -> Non
     blocks = 4 if place.dry else BLOCKS
     ratios = sorted(_block(training, random.Random(at)) for at in range(blocks))
     middle = [ratios[len(ratios) // 4], statistics.median(ratios), ratios[-len(ratios) // 4]]
+    tokens = "" if place.dry else f", {BATCH * LENGTH:,} tokens a step"
     findings.say(
-        f"{name} ({training.parameters:,} parameters): step with presum over without, quartiles",
+        f"{name} ({training.parameters:,} parameters{tokens}): with presum over without, quartiles",
         [round(x, 4) for x in middle],
     )
     training.watch(on=True)
@@ -140,16 +140,14 @@ def _in_hooks(training: Training) -> tuple[float, float]:
 
         return timed_call
 
-    originals = {kind: kind.__call__ for kind in (Hook, ParameterHook)}
-    for kind, call in originals.items():
-        kind.__call__ = timed(call)  # type: ignore[method-assign]
     steps, hooks = [], []
-    for _ in range(4 if training._place.dry else 20):
-        spent[0] = 0.0
-        steps.append(training.step())
-        hooks.append(spent[0])
-    for kind, call in originals.items():
-        kind.__call__ = call  # type: ignore[method-assign]
+    with contextlib.ExitStack() as stack:
+        for kind in (Hook, OutputHook, ParameterHook):
+            stack.enter_context(mock.patch.object(kind, "__call__", timed(kind.__call__)))
+        for _ in range(4 if training.dry else 20):
+            spent[0] = 0.0
+            steps.append(training.step())
+            hooks.append(spent[0])
     return statistics.median(steps), statistics.median(hooks)
 
 

@@ -11,8 +11,10 @@ from typing import Any
 from unittest import mock
 
 import torch
+import torch.distributed as dist
 
 from presum import _core
+from presum.experiments.launch import free_port
 from presum.reduce import kernels as sum_kernels
 
 HOST = torch.device("cpu")
@@ -20,12 +22,14 @@ HOST = torch.device("cpu")
 
 @dataclass
 class Findings:
-    """Rows of a section, in words; it is all right where all are."""
+    """Rows of a section, in words: all right where all are. Calls ``written`` with each."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
+    written: Callable[[], None] = lambda: None
 
     def say(self, what: str, value: object, *, ok: bool = True) -> None:
         self.rows.append({"what": what, "value": value, "ok": ok})
+        self.written()
         print(f"   {'' if ok else 'FAILED '}{what}: {value}", flush=True)
 
 
@@ -53,6 +57,15 @@ class Place:
 def kernels_on_host() -> Iterator[None]:
     """The host's memory is a device's."""
     _core.cuda_on_host(True)
+    try:
+        with _read_as_on_a_device():
+            yield
+    finally:
+        _core.cuda_on_host(False)
+
+
+@contextlib.contextmanager
+def _read_as_on_a_device() -> Iterator[None]:
     with (
         mock.patch("presum.attaching.in_host_memory", return_value=False),
         mock.patch("presum.devices.gradient_pass.why_not", return_value=None),
@@ -60,7 +73,13 @@ def kernels_on_host() -> Iterator[None]:
         mock.patch("presum.reduce.tensors.elsewhere", return_value=sum_kernels),
     ):
         yield
-    _core.cuda_on_host(False)
+
+
+def alone(place: Place) -> None:
+    """A process group of one."""
+    backend = "gloo" if place.dry else "nccl"
+    where = f"tcp://127.0.0.1:{free_port()}"
+    dist.init_process_group(backend, init_method=where, rank=0, world_size=1)
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -69,9 +88,13 @@ def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
     return torch.equal(a, b)
 
 
+HOST_CYCLES = 5_000_000  # of the GPU, while the host queues: a few milliseconds
+
+
 def milliseconds(work: Callable[[], object]) -> float:
-    """On the GPU, between two events."""
+    """On the GPU, between two events; what the host needs to queue it does not count."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    torch.cuda._sleep(HOST_CYCLES)  # type: ignore[no-untyped-call]
     begin.record()
     work()
     end.record()

@@ -5,63 +5,111 @@ named and a healthy twin that is not."""
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from gpu_check.place import Findings, Place
 from gpu_check.worker import EQUAL_DATA, REDUCTIONS
+from presum.experiments.launch import free_port
 
-RANK_SECONDS = 100
-# Case, backend, ranks. Two ranks share the one GPU, which NCCL refuses.
-WITH_NCCL = (("ddp", "nccl", 1), ("ddp-views", "nccl", 1), ("fsdp2", "nccl", 1))
-WITH_GLOO = (("ddp", "gloo", 2), ("fsdp2", "gloo", 2))
+SECONDS = 70  # of one launch
+# Two ranks share the one GPU, which NCCL refuses.
+WITH_NCCL = ("ddp", "ddp-views", "ddp-norm", "fsdp2")
+WITH_GLOO = ("ddp", "ddp-norm", "fsdp2")
+Told = dict[str, dict[str, Any]]
 
 
 def check(place: Place, findings: Findings) -> None:
-    for case, backend, ranks in WITH_GLOO if place.dry else (*WITH_NCCL, *WITH_GLOO):
-        name = f"{case}, {backend}, {ranks} rank{'' if ranks == 1 else 's'}"
-        told = _ranks(place, findings, name, case, backend, ranks)
-        if not told:
+    if not place.dry:
+        _check(findings, "nccl, 1 rank", _ranks(place, "nccl", 1, WITH_NCCL), WITH_NCCL)
+    _check(findings, "gloo, 2 ranks", _ranks(place, "gloo", 2, WITH_GLOO), WITH_GLOO)
+
+
+def _check(findings: Findings, where: str, told: Told, cases: Sequence[str]) -> None:
+    for case in cases:
+        name = f"{case}, {where}"
+        of_case = told.get(case, {"error": "not done"})
+        if _failed(findings, name, of_case):
             continue
-        findings.say(f"{name}: parameters", told["same_bits"], ok=told["same_bits"])
-        without, with_ = told["waits"]
-        findings.say(f"{name}: host waits", [without, with_], ok=with_ <= without)
-        findings.say(f"{name}: findings", told["findings"], ok=not told["findings"])
-        findings.say(f"{name}: steps", told["steps"], ok=told["steps"] >= 28)
+        same = of_case["same_bits"]
+        findings.say(f"{name}: parameters as without presum, bit for bit", same, ok=same)
+        without, with_ = of_case["waits"]
+        findings.say(f"{name}: host waits without and with", [without, with_], ok=with_ <= without)
+        findings.say(f"{name}: findings", of_case["findings"], ok=not of_case["findings"])
+        findings.say(f"{name}: steps recorded", of_case["steps"], ok=of_case["steps"] >= 28)
 
 
 def check_faults(place: Place, findings: Findings) -> None:
-    told = _ranks(place, findings, "equal data", "ddp-equal-data", "gloo", 2)
-    if told:
+    case = "ddp-equal-data"
+    told = _ranks(place, "gloo", 2, (case,)).get(case, {"error": "not done"})
+    if not _failed(findings, case, told):
         checks = [check for check, _ in told["findings"]]
         findings.say("two ranks with the same data", checks, ok=EQUAL_DATA in checks)
 
 
 def check_reductions(place: Place, findings: Findings) -> None:
-    backend, ranks = ("gloo", 2) if place.dry else ("nccl", 1)
-    for method in REDUCTIONS[:1] if place.dry else REDUCTIONS:
-        told = _ranks(place, findings, method, f"reduction-{method}", backend, ranks)
-        if told:
-            sound = not told["findings"]
-            findings.say(f'reduction="{method}", audited', told["findings"] or "sound", ok=sound)
+    methods = REDUCTIONS[:1] if place.dry else REDUCTIONS
+    told = _ranks(place, "gloo", 2, [f"reduction-{method}" for method in methods])
+    for method in methods:
+        of_case = told.get(f"reduction-{method}", {"error": "not done"})
+        if not _failed(findings, method, of_case):
+            found = of_case["findings"]
+            findings.say(f'reduction="{method}", audited', found or "sound", ok=not found)
 
 
-def _ranks(
-    place: Place, findings: Findings, name: str, case: str, backend: str, ranks: int
-) -> dict[str, Any] | None:
+def _failed(findings: Findings, name: str, told: dict[str, Any]) -> bool:
+    if "error" in told:
+        findings.say(name, told["error"], ok=False)
+    return "error" in told
+
+
+def _ranks(place: Place, backend: str, ranks: int, cases: Sequence[str]) -> Told:
+    """What each case told; without those that were not done."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-        command += ["--nproc-per-node", str(ranks), "-m", "gpu_check.worker", case, backend, folder]
-        command += ["--dry"] if place.dry else []
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=RANK_SECONDS, check=False
-        )
-        written = Path(folder, f"{case}.json")
-        if done.returncode == 0 and written.exists():
-            return json.loads(written.read_text())  # type: ignore[no-any-return]
-        lines = [line for line in done.stderr.splitlines() if "Error" in line]
-        findings.say(name, lines[0][-300:] if lines else f"exit {done.returncode}", ok=False)
-        return None
+        command = [sys.executable, "-m", "gpu_check.worker", backend, folder]
+        command += [*(["--dry"] if place.dry else []), *cases]
+        shared = os.environ | {
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(free_port()),
+            "WORLD_SIZE": str(ranks),
+            "LOCAL_WORLD_SIZE": str(ranks),
+            "GLOO_SOCKET_IFNAME": "lo",
+            "NCCL_SOCKET_IFNAME": "lo",
+            "OMP_NUM_THREADS": "1",
+            "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # deterministic products
+        }
+        started = [
+            subprocess.Popen(
+                command,
+                env=shared | {"RANK": str(rank), "LOCAL_RANK": "0"},
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL if rank else None,
+                start_new_session=True,
+            )
+            for rank in range(ranks)
+        ]
+        _await(started)
+        written = {case: Path(folder, f"{case}.json") for case in cases}
+        return {
+            case: json.loads(path.read_text()) for case, path in written.items() if path.exists()
+        }
+
+
+def _await(started: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Until all have ended, or their time is over; none is left."""
+    try:
+        for rank in started:
+            rank.wait(SECONDS)
+    except subprocess.TimeoutExpired:
+        pass
+    finally:
+        for rank in started:
+            if rank.poll() is None:
+                os.killpg(rank.pid, signal.SIGKILL)
+                rank.wait()

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank of small trainings, for torchrun: gpu_check.worker CASE BACKEND OUT [--dry].
+"""One rank of small trainings: gpu_check.worker BACKEND OUT [--dry] CASE...
 
-Rank 0 writes OUT/CASE.json.
+Rank 0 writes OUT/CASE.json for each. A launcher's environment variables say who it is.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -34,6 +35,8 @@ def model_on(device: torch.device, case: str) -> nn.Module:
     layers = nn.Sequential(
         nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 1)
     ).to(device)
+    if case == "ddp-norm":  # its count of batches is an integer among floats
+        layers[1] = nn.BatchNorm1d(256).to(device)
     if case.startswith("fsdp2"):
         mesh = init_device_mesh(device.type, (dist.get_world_size(),))
         for part in (layers[0], layers[2], layers):
@@ -44,7 +47,7 @@ def model_on(device: torch.device, case: str) -> nn.Module:
 
 def train(device: torch.device, case: str, **attach: Any) -> tuple[list[torch.Tensor], int]:
     """The parameters afterwards, and how often the host waited for the device in some steps."""
-    model = model_on(device, case)
+    model: Any = model_on(device, case)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     monitor = presum.attach(model, optimizer=optimizer, quiet=True, **attach) if attach else None
     rank = 0 if case.endswith("equal-data") else dist.get_rank()
@@ -57,8 +60,14 @@ def train(device: torch.device, case: str, **attach: Any) -> tuple[list[torch.Te
     for step, x in enumerate(batches):
         if step == STEPS - TRACED:
             traced.start()
-        loss: torch.Tensor = nn.functional.mse_loss(model(x), x.sum(1, keepdim=True))
-        loss.backward()  # type: ignore[no-untyped-call]
+        micro_batches = x.chunk(4 if case.startswith("reduction-") else 1)
+        for at, micro in enumerate(micro_batches):
+            last = at == len(micro_batches) - 1
+            with contextlib.nullcontext() if last else model.no_sync():
+                loss: torch.Tensor = nn.functional.mse_loss(
+                    model(micro), micro.sum(1, keepdim=True)
+                )
+                loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         optimizer.zero_grad()
     traced.stop()
@@ -100,17 +109,21 @@ def work(place: Place, case: str, out: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    case, backend, out = sys.argv[1], sys.argv[2], Path(sys.argv[3])
-    place = Place(dry="--dry" in sys.argv)
+    backend, out, *cases = sys.argv[1:]
+    place = Place(dry=cases[0] == "--dry")
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.set_num_threads(1)
     if not place.dry:
         torch.cuda.set_device(place.device)
     dist.init_process_group(backend)
-    with place.kernels():
-        found = work(place, case, out)
-    if dist.get_rank() == 0:
-        (out / f"{case}.json").write_text(json.dumps(found))
+    for case in cases[1:] if place.dry else cases:
+        try:
+            with place.kernels():
+                found = work(place, case, Path(out))
+        except Exception as error:
+            found = {"error": f"{type(error).__name__}: {error}"[:300]}
+        if dist.get_rank() == 0:
+            Path(out, f"{case}.json").write_text(json.dumps(found))
     dist.barrier()
     sys.stdout.flush()
     os._exit(0)  # at the usual end FSDP2's groups of Gloo may abort, with or without presum

@@ -62,14 +62,23 @@ inline void unwrap(const Status& status) {
   if (!status) raise(status.error());
 }
 
-// Of the current device, or of the host's grid, where that stands in for it.
-Result<device::Launcher*> cuda_launcher();
-
 // Runs `work` with the GIL released; it must not touch Python.
 template <class Work>
 auto without_gil(Work&& work) {
   nanobind::gil_scoped_release release;
   return work();
+}
+
+// Of the current device, or of the host's grid, where that stands in for it.
+Result<device::Launcher*> cuda_launcher();
+
+// A launch on it, with the GIL released: a launch may wait for others.
+template <class Launch>
+Status on_device(Launch&& launch) {
+  return without_gil([&]() -> Status {
+    const Result<device::Launcher*> launcher = cuda_launcher();
+    return launcher ? launch(**launcher) : Status(launcher.error());
+  });
 }
 
 }  // namespace presum::python

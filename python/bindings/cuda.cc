@@ -37,7 +37,7 @@ std::unique_ptr<HostGrid>& host_grid() {
 
 // Why kernels cannot be started on the current device; nothing where they can.
 std::optional<std::string> cuda_lacks() {
-  const Result<Launcher*> found = cuda_launcher();
+  const Result<Launcher*> found = without_gil([] { return cuda_launcher(); });
   if (found) return std::nullopt;
   return found.error().message;
 }
@@ -65,9 +65,11 @@ class DeviceSums {
   void read(const GradientBatch& batch, std::uintptr_t list, std::uintptr_t partials,
             std::uintptr_t rows, std::uint32_t rows_in_use, std::uintptr_t stream) {
     auto* places = at<observe::cuda::Partial>(partials);
-    unwrap(batch.launch(*unwrap(cuda_launcher()),
-                        {at<observe::cuda::Item>(list), places, at<float>(rows), rows_in_use},
-                        at<void>(stream)));
+    unwrap(on_device([&](Launcher& launcher) {
+      return batch.launch(launcher,
+                          {at<observe::cuda::Item>(list), places, at<float>(rows), rows_in_use},
+                          at<void>(stream));
+    }));
     const std::vector<observe::cuda::Parts> parts = batch.parts(places);
     parts_.insert(parts_.end(), parts.begin(), parts.end());
     traffic_ += batch.partials_bytes();
@@ -97,13 +99,16 @@ class DeviceSums {
   void finish(std::uintptr_t list, std::uintptr_t found, std::uintptr_t sketch,
               std::uintptr_t stream) const {
     const std::uintptr_t sketches = list + parts_.size() * sizeof(parts_[0]);
-    unwrap(observe::cuda::finish(
-        *unwrap(cuda_launcher()),
-        {at<observe::cuda::Parts>(list), at<observe::cuda::Sketches>(sketches),
-         at<observe::cuda::Partial>(found), at<float>(sketch),
-         static_cast<std::uint32_t>(parts_.size()), static_cast<std::uint32_t>(sketches_.size()),
-         sketch_size_},
-        traffic_ + list_bytes(), at<void>(stream)));
+    const observe::cuda::Step step{at<observe::cuda::Parts>(list),
+                                   at<observe::cuda::Sketches>(sketches),
+                                   at<observe::cuda::Partial>(found),
+                                   at<float>(sketch),
+                                   static_cast<std::uint32_t>(parts_.size()),
+                                   static_cast<std::uint32_t>(sketches_.size()),
+                                   sketch_size_};
+    unwrap(on_device([&](Launcher& launcher) {
+      return observe::cuda::finish(launcher, step, traffic_ + list_bytes(), at<void>(stream));
+    }));
   }
 
  private:
@@ -136,8 +141,9 @@ void hash_rows_on_device(std::uintptr_t data, std::uint64_t rows, std::uint64_t 
                        .element_bytes = element_bytes,
                        .mask = at<const void>(mask),
                        .mask_bytes = mask_bytes};
-  unwrap(observe::cuda::hash_rows(*unwrap(cuda_launcher()), batch, at<std::uint64_t>(hashes),
-                                  at<void>(stream)));
+  unwrap(on_device([&](Launcher& launcher) {
+    return observe::cuda::hash_rows(launcher, batch, at<std::uint64_t>(hashes), at<void>(stream));
+  }));
 }
 
 }  // namespace

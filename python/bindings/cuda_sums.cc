@@ -23,8 +23,6 @@ T* at(Address address) {
 
 Dtype to_dtype(std::uint8_t dtype) { return static_cast<Dtype>(dtype); }
 
-cuda::Queue queue(Address stream) { return {*unwrap(cuda_launcher()), at<void>(stream)}; }
-
 void check_bits(int bits) {
   if (bits == 32 || bits == 64) return;
   unwrap(Status(fail(ErrorCode::kInvalidArgument, "reduce: bits must be 32 or 64")));
@@ -37,15 +35,19 @@ reduce::Binned binned(Address top, Address high, Address low) {
 void exact(const std::vector<Address>& leaves, Address uploaded, std::uint8_t dtype,
            std::size_t count, std::uint32_t divisor, Address out, Address stream) {
   const auto inputs = memory_at(leaves, count);
-  unwrap(cuda::exact(queue(stream), {inputs, at<const void* const>(uploaded)}, to_dtype(dtype),
-                     count, divisor, at<void>(out)));
+  unwrap(on_device([&](device::Launcher& launcher) {
+    return cuda::exact({launcher, at<void>(stream)}, {inputs, at<const void* const>(uploaded)},
+                       to_dtype(dtype), count, divisor, at<void>(out));
+  }));
 }
 
 void exponents(const std::vector<Address>& leaves, Address uploaded, std::uint8_t dtype,
                std::size_t count, Address out, Address stream) {
   const auto inputs = memory_at(leaves, count);
-  unwrap(cuda::exponents(queue(stream), {inputs, at<const void* const>(uploaded)}, to_dtype(dtype),
-                         count, at<std::uint8_t>(out)));
+  unwrap(on_device([&](device::Launcher& launcher) {
+    return cuda::exponents({launcher, at<void>(stream)}, {inputs, at<const void* const>(uploaded)},
+                           to_dtype(dtype), count, at<std::uint8_t>(out));
+  }));
 }
 
 void encode(const std::vector<Address>& leaves, Address uploaded, std::uint8_t dtype,
@@ -53,47 +55,64 @@ void encode(const std::vector<Address>& leaves, Address uploaded, std::uint8_t d
             Address stream) {
   check_bits(bits);
   const auto inputs = memory_at(leaves, count);
-  unwrap(cuda::encode(queue(stream), {inputs, at<const void* const>(uploaded)}, to_dtype(dtype),
-                      count, at<const std::uint8_t>(exponents), total_leaves, bits, at<void>(out)));
+  unwrap(on_device([&](device::Launcher& launcher) {
+    return cuda::encode({launcher, at<void>(stream)}, {inputs, at<const void* const>(uploaded)},
+                        to_dtype(dtype), count, at<const std::uint8_t>(exponents), total_leaves,
+                        bits, at<void>(out));
+  }));
 }
 
 void decode(Address sums, Address exponents, std::size_t count, std::size_t total_leaves,
             std::uint32_t divisor, int bits, std::uint8_t dtype, Address out, Address stream) {
   check_bits(bits);
-  unwrap(cuda::decode(queue(stream), at<const void>(sums), at<const std::uint8_t>(exponents), count,
-                      total_leaves, divisor, bits, to_dtype(dtype), at<void>(out)));
+  unwrap(on_device([&](device::Launcher& launcher) {
+    return cuda::decode({launcher, at<void>(stream)}, at<const void>(sums),
+                        at<const std::uint8_t>(exponents), count, total_leaves, divisor, bits,
+                        to_dtype(dtype), at<void>(out));
+  }));
 }
 
 void fixed(const std::vector<Address>& leaves, Address uploaded, std::uint8_t dtype,
            std::size_t count, std::uint32_t divisor, int bits, Address out, Address stream) {
   check_bits(bits);
   const auto inputs = memory_at(leaves, count);
-  unwrap(cuda::fixed(queue(stream), {inputs, at<const void* const>(uploaded)}, to_dtype(dtype),
-                     count, divisor, bits, at<void>(out)));
+  unwrap(on_device([&](device::Launcher& launcher) {
+    return cuda::fixed({launcher, at<void>(stream)}, {inputs, at<const void* const>(uploaded)},
+                       to_dtype(dtype), count, divisor, bits, at<void>(out));
+  }));
 }
 
 void binned_add(Address top, Address high, Address low, std::size_t count, Address leaf,
                 std::uint8_t dtype, Address stream) {
   const auto inputs = memory_at({leaf}, count);
-  unwrap(cuda::binned_add(queue(stream), binned(top, high, low), count, {inputs}, to_dtype(dtype)));
+  unwrap(on_device([&](device::Launcher& launcher) {
+    return cuda::binned_add({launcher, at<void>(stream)}, binned(top, high, low), count, {inputs},
+                            to_dtype(dtype));
+  }));
 }
 
 void binned_raise(Address top, Address high, Address low, std::size_t count, Address to,
                   Address stream) {
-  unwrap(
-      cuda::binned_raise(queue(stream), binned(top, high, low), count, at<const std::uint8_t>(to)));
+  unwrap(on_device([&](device::Launcher& launcher) {
+    return cuda::binned_raise({launcher, at<void>(stream)}, binned(top, high, low), count,
+                              at<const std::uint8_t>(to));
+  }));
 }
 
 void binned_merge(Address top, Address high, Address low, Address other_top, Address other_high,
                   Address other_low, std::size_t count, Address stream) {
-  unwrap(cuda::binned_merge(queue(stream), binned(top, high, low),
-                            binned(other_top, other_high, other_low), count));
+  unwrap(on_device([&](device::Launcher& launcher) {
+    return cuda::binned_merge({launcher, at<void>(stream)}, binned(top, high, low),
+                              binned(other_top, other_high, other_low), count);
+  }));
 }
 
 void binned_decode(Address top, Address high, Address low, std::size_t count, std::uint32_t divisor,
                    std::uint8_t dtype, Address out, Address stream) {
-  unwrap(cuda::binned_decode(queue(stream), binned(top, high, low), count, divisor, to_dtype(dtype),
-                             at<void>(out)));
+  unwrap(on_device([&](device::Launcher& launcher) {
+    return cuda::binned_decode({launcher, at<void>(stream)}, binned(top, high, low), count, divisor,
+                               to_dtype(dtype), at<void>(out));
+  }));
 }
 
 }  // namespace

@@ -74,7 +74,8 @@ class Kernels final : public Launcher {
       if (library != nullptr) continue;
       const Image* image = image_for(images(), one.room, gpu);
       if (image == nullptr) {
-        return fail(ErrorCode::kUnsupported, "no kernel for GPUs of kind " + std::to_string(gpu));
+        return fail(ErrorCode::kUnsupported, std::string("no kernel of ") + one.room +
+                                                 " for GPUs of kind " + std::to_string(gpu));
       }
       const Status ok = checked(
           d, d.cuLibraryLoadData(&library, image->code, nullptr, nullptr, 0, nullptr, nullptr, 0),
@@ -146,15 +147,14 @@ Result<Launcher*> driver_launcher() {
   const Result<unsigned> gpu = current_gpu(*found);
   if (!gpu) return gpu.error();
   static std::mutex mutex;
-  static std::map<unsigned, std::unique_ptr<Kernels>> loaded;
+  static std::map<unsigned, Result<std::unique_ptr<Kernels>>> loaded;
   const std::lock_guard lock(mutex);
-  std::unique_ptr<Kernels>& kernels = loaded[*gpu];
-  if (kernels == nullptr) {
-    Result<std::unique_ptr<Kernels>> now = Kernels::load(*found, *gpu);
-    if (!now) return now.error();
-    kernels = *std::move(now);
+  auto kernels = loaded.find(*gpu);
+  if (kernels == loaded.end()) {
+    kernels = loaded.emplace(*gpu, Kernels::load(*found, *gpu)).first;
   }
-  return kernels.get();
+  if (!kernels->second) return kernels->second.error();
+  return (*kernels->second).get();
 }
 
 }  // namespace presum::device

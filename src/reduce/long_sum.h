@@ -9,7 +9,8 @@ namespace presum::reduce {
 // A sum that is exact whatever is added: an integer of many digits. The scalar reference is made of
 // it, and kernels leave to it what their own sums cannot hold. Up to 2^20 terms ±mantissa *
 // 2^shift, with shift up to 2045: all of binary64.
-class LongSum {
+template <std::size_t kSumDigits>
+class LongSumOf {
  public:
   void add(bool negative, std::uint64_t mantissa, int shift);
 
@@ -30,13 +31,14 @@ class LongSum {
   // Digits for the quotient's fraction stand below those of the sum: 96 bits, so that a quotient of
   // two integers has more bits than any format, and what is left of the division only breaks ties.
   static constexpr std::size_t kFraction = 3;
-  static constexpr std::size_t kDigits = kFraction + 69;
+  static constexpr std::size_t kDigits = kFraction + kSumDigits;
 
   std::array<std::int64_t, kDigits> digits_{};  // 32 bits each, and carries that are still to go up
   std::size_t used_ = kFraction;
 };
 
-inline void LongSum::add(bool negative, std::uint64_t mantissa, int shift) {
+template <std::size_t kSumDigits>
+void LongSumOf<kSumDigits>::add(bool negative, std::uint64_t mantissa, int shift) {
   const std::size_t first = kFraction + static_cast<std::size_t>(shift / kDigitBits);
   Wide term = static_cast<Wide>(mantissa) << (shift % kDigitBits);
   for (std::size_t i = first; i < first + 3; ++i, term >>= kDigitBits) {
@@ -47,7 +49,8 @@ inline void LongSum::add(bool negative, std::uint64_t mantissa, int shift) {
 }
 
 // Moves carries up; afterwards the digits are those of the sum's magnitude. True: it was negative.
-inline bool LongSum::make_magnitude() {
+template <std::size_t kSumDigits>
+bool LongSumOf<kSumDigits>::make_magnitude() {
   used_ = std::min(used_ + 1, kDigits);
   for (bool negative = false;; negative = true) {
     std::int64_t carry = 0;
@@ -63,7 +66,8 @@ inline bool LongSum::make_magnitude() {
 }
 
 // True: something is left.
-inline bool LongSum::divide(std::uint32_t divisor) {
+template <std::size_t kSumDigits>
+bool LongSumOf<kSumDigits>::divide(std::uint32_t divisor) {
   std::uint64_t rest = 0;
   for (std::size_t i = used_; i-- > 0;) {
     const std::uint64_t part = (rest << kDigitBits) | static_cast<std::uint64_t>(digits_[i]);
@@ -73,7 +77,8 @@ inline bool LongSum::divide(std::uint32_t divisor) {
   return rest != 0;
 }
 
-inline int LongSum::leading_bit() const {
+template <std::size_t kSumDigits>
+int LongSumOf<kSumDigits>::leading_bit() const {
   for (std::size_t i = used_; i-- > 0;) {
     const auto digit = static_cast<std::uint64_t>(digits_[i]);
     if (digit != 0) return static_cast<int>(i) * kDigitBits + reduce::leading_bit(digit);
@@ -82,7 +87,8 @@ inline int LongSum::leading_bit() const {
 }
 
 // The bits from a position on, at least 64 of them.
-inline std::uint64_t LongSum::bits_from(int position) const {
+template <std::size_t kSumDigits>
+std::uint64_t LongSumOf<kSumDigits>::bits_from(int position) const {
   const std::size_t first = static_cast<std::size_t>(position) / kDigitBits;
   Wide bits = 0;
   for (std::size_t i = std::min(first + 3, kDigits); i-- > first;) {
@@ -91,7 +97,8 @@ inline std::uint64_t LongSum::bits_from(int position) const {
   return static_cast<std::uint64_t>(bits >> (position % kDigitBits));
 }
 
-inline bool LongSum::any_below(int position) const {
+template <std::size_t kSumDigits>
+bool LongSumOf<kSumDigits>::any_below(int position) const {
   const std::size_t last = std::min(static_cast<std::size_t>(position) / kDigitBits, kDigits);
   for (std::size_t i = 0; i < last; ++i) {
     if (digits_[i] != 0) return true;
@@ -100,7 +107,8 @@ inline bool LongSum::any_below(int position) const {
   return last < kDigits && (digits_[last] & mask) != 0;
 }
 
-inline std::uint64_t LongSum::round(std::uint32_t divisor, int unit, Format format) {
+template <std::size_t kSumDigits>
+std::uint64_t LongSumOf<kSumDigits>::round(std::uint32_t divisor, int unit, Format format) {
   const bool negative = make_magnitude();
   const bool rest = divide(divisor);
   const int leading = leading_bit();
@@ -117,5 +125,8 @@ inline std::uint64_t LongSum::round(std::uint32_t divisor, int unit, Format form
   const std::uint64_t bits = (exponent << format.mantissa_bits) + mantissa;
   return std::min(bits, format.infinity()) | (negative ? format.sign() : 0);
 }
+
+// Enough for every format.
+using LongSum = LongSumOf<69>;
 
 }  // namespace presum::reduce

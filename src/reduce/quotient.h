@@ -10,16 +10,11 @@
 namespace presum::reduce {
 
 // q * 2^unit, and a little more where `left`, to nearest even. REQUIRES: q has more bits than the
-// format's precision, or is exact.
+// format's precision.
 inline std::uint64_t round_bits(bool negative, std::uint64_t q, bool left, int unit, Format f) {
   // Positions of bits: 0 is the lowest of q.
   const int smallest = f.unit() - unit;
-  const int lowest = std::max(leading_bit(q) - f.mantissa_bits, smallest);
-  if (lowest <= 0) {  // nothing is cut off
-    const std::uint64_t bits =
-        (static_cast<std::uint64_t>(lowest - smallest) << f.mantissa_bits) + (q << -lowest);
-    return std::min(bits, f.infinity()) | (negative ? f.sign() : 0);
-  }
+  const int lowest = std::max(leading_bit(q) - f.mantissa_bits, smallest);  // at least 1
   std::uint64_t mantissa = lowest < 64 ? q >> lowest : 0;
   const bool half = lowest <= 64 && (q >> (lowest - 1) & 1) != 0;
   const std::uint64_t below =
@@ -56,7 +51,7 @@ class WindowSum {
   // at most 24 bits of precision.
   bool add(const Element& e) {
     if (e.mantissa == 0) return true;
-    if (sum_ == 0 && !begun_) unit_ = e.shift - kBelow;
+    if (!begun_) unit_ = e.shift - kBelow;
     begun_ = true;
     const int place = e.shift - unit_;
     if (place < 0 || place > 2 * kBelow - 1) return false;

@@ -11,6 +11,7 @@ sketches within 1e-5 of their size (relative), because the order of additions is
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -247,6 +248,7 @@ class HostCopy:
         words: list[int],
     ) -> None:
         pinned = reals.is_cuda
+        self._device = reals.device
         self._step, self._extra, self._words = step, extra, words
         self._reals = torch.empty_like(reals, device="cpu", pin_memory=pinned)
         self._integers = torch.empty_like(integers, device="cpu", pin_memory=pinned)
@@ -259,9 +261,16 @@ class HostCopy:
 
     def follow(self, event: torch.cuda.Event) -> None:
         """The copy is done once this has happened; it is recorded now."""
-        event.record()
+        on_gpu = self._device.type == "cuda"
+        event.record(torch.cuda.current_stream(self._device) if on_gpu else None)
         self._arrived = False
         _on_their_way.append((self, event))
+
+    def arrive(self) -> None:
+        """It is done. Pinned memory is given back by this thread: torch records an event as it
+        does, which would be captured on another one."""
+        self._reals, self._integers = self._reals.clone(), self._integers.clone()
+        self._arrived = True
 
     def ready(self) -> bool:
         """Whether the copy is known to be done; asks nobody."""
@@ -275,20 +284,26 @@ class HostCopy:
 
 
 _on_their_way: deque[tuple[HostCopy, torch.cuda.Event]] = deque()  # of this process
+_polled = threading.Lock()
 
 
 def poll_host_copies() -> None:
-    """Which copies are done. For the training thread, outside of a captured graph: a question of
+    """Which copies are done. For training threads, outside of a captured graph: a question of
     another thread's would end the capture of a CUDA graph. Never waits."""
-    while _on_their_way and not torch.cuda.is_current_stream_capturing():
-        fetch, event = _on_their_way[0]
-        try:
-            if not event.query():  # type: ignore[no-untyped-call]
-                return
-        except Exception as error:  # of something that failed on the device before
-            fetch._failed = error
-        _on_their_way.popleft()
-        fetch._arrived = True
+    if not _on_their_way or not _polled.acquire(blocking=False):
+        return
+    try:
+        while _on_their_way and not torch.cuda.is_current_stream_capturing():
+            fetch, event = _on_their_way[0]
+            try:
+                if not event.query():  # type: ignore[no-untyped-call]
+                    return
+            except Exception as error:  # of something that failed on the device before
+                fetch._failed = error
+            _on_their_way.popleft()
+            fetch.arrive()
+    finally:
+        _polled.release()
 
 
 class FetchedStep:

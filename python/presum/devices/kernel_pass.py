@@ -22,7 +22,7 @@ def why_not(device: torch.device) -> str | None:
     if device.type != "cuda" or torch.version.hip is not None:
         return "no CUDA device"
     with torch.cuda.device(device):
-        torch.cuda.is_current_stream_capturing()  # this thread has a context from now on
+        torch.empty(1, device=device)  # from now on there is a context
         return _core.cuda_lacks()
 
 

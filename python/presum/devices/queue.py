@@ -25,7 +25,10 @@ def stream_of(device: torch.device) -> int:
 
 def capturing(device: torch.device) -> bool:
     """Whether a CUDA graph is captured on its current stream."""
-    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+    if device.type != "cuda":
+        return False
+    with on_device(device):
+        return torch.cuda.is_current_stream_capturing()
 
 
 def pinned(count: int, device: torch.device) -> torch.Tensor:

@@ -326,13 +326,13 @@ def report_on_host(observer: Observer, due: Iterator[HashedTensor]) -> None:
 def queue_on_device(due: Iterator[HashedTensor], device: torch.device) -> list[LateStates]:
     """Queues the hashes where the tensors are. Of one in host memory beside a device it is a number
     at once: to send it there and back would wait."""
-    blocks: dict[torch.device, list[torch.Tensor]] = {}
-    states: dict[torch.device, list[HashedState]] = {}
+    blocks: dict[tuple[torch.device, int], list[torch.Tensor]] = {}
+    states: dict[tuple[torch.device, int], list[HashedState]] = {}
     for one in due:
-        place = one.block.device
-        blocks.setdefault(place, []).append(one.block)
-        states.setdefault(place, []).append(HashedState(one.of, one.number, one.shard, one.name))
-    return [LateStates(states[place], _hashes(blocks[place], device)) for place in blocks]
+        kind = one.block.device, one.block.element_size()
+        blocks.setdefault(kind, []).append(one.block)
+        states.setdefault(kind, []).append(HashedState(one.of, one.number, one.shard, one.name))
+    return [LateStates(states[kind], _hashes(blocks[kind], device)) for kind in blocks]
 
 
 def _hashes(blocks: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor | list[int]:

@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch.futures import Future
 
+from presum.devices.queue import capturing
 from presum.parallel.collectives import all_gather, reduce_scatter, used_here
 from presum.parallel.plan import ReductionPlan
 from presum.reduce import tensors
@@ -300,8 +301,14 @@ def agree(group: dist.ProcessGroup, own: Contribution, device: torch.device) -> 
     """What each worker brings. Waits.
 
     Raises:
-        RuntimeError: on every worker, if they are to sum in different ways.
+        RuntimeError: on every worker, if they are to sum in different ways, or while a CUDA graph
+            is captured.
     """
+    if capturing(device):
+        raise RuntimeError(
+            "presum: a pass that presum reduces cannot be captured into a CUDA graph: workers tell "
+            "each other how many leaves they bring"
+        )
     mine = torch.tensor(own, dtype=torch.int64, device=device)
     found = mine.new_empty(dist.get_world_size(group) * len(own))
     all_gather(found, mine, group=group)

@@ -485,8 +485,10 @@ class StepRecorder:
     # ---- the optimiser
 
     def count_optimizer_step(self) -> None:
-        """All that is left to do after an optimiser step once recording has failed."""
+        """All that is left to do after an optimiser step once recording has failed: also for the
+        numbers of earlier steps, behind which the failure is told."""
         try:
+            poll_host_copies()
             self.observer.optimizer_steps(0)
             self.setup.stepped(self.optimizer_steps)
         except Exception:

@@ -90,9 +90,11 @@ class Hook:
 
     @_disable_dynamo  # a compiled wrapper calls it as it is
     def __call__(self, *args: Any, **kwargs: Any) -> None:
-        if self._listener is None or self._listener.off or self._listener.is_captured():
+        if self._listener is None or self._listener.off:
             return
         try:
+            if self._listener.is_captured():
+                return
             assert self._method is not None
             self._method(*self._bound, *args, **kwargs)
         except Exception as error:
@@ -144,9 +146,11 @@ class OutputHook(Hook):
     @_disable_dynamo
     def __call__(self, *_args: Any, **_kwargs: Any) -> None:
         listener = None if self._weak is None else self._weak()
-        if listener is None or listener.off or self._micro_batch is None or listener.is_captured():
+        if listener is None or listener.off or self._micro_batch is None:
             return
         try:
+            if listener.is_captured():
+                return
             listener.output_reached(self._micro_batch)
         except Exception as error:
             listener.fail(error)

@@ -15,7 +15,7 @@ class FakeEvent:
         self.asked: list[str] = []  # names of threads
         self._after = after
 
-    def record(self) -> None:
+    def record(self, stream: object = None) -> None:
         pass
 
     def query(self) -> bool:

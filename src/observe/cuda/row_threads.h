@@ -15,7 +15,6 @@ inline constexpr std::uint64_t kRowPlaces = 4096;
 struct Rows {
   const void* data;  // contiguous, elements of 1, 2, 4 or 8 bytes
   const void* mask;  // of the same shape; nullptr: none
-  std::uint64_t rows;
   std::uint64_t columns;
   std::uint32_t element_bytes;
   std::uint32_t mask_bytes;

@@ -12,7 +12,7 @@ Status hash_rows(device::Launcher& launcher, const RowBatch& batch, std::uint64_
   if (batch.rows > 0x7FFFFFFF) {
     return fail(ErrorCode::kInvalidArgument, "CUDA: too many rows for one launch");
   }
-  const Rows rows{batch.data,          batch.mask,       batch.rows, batch.columns,
+  const Rows rows{batch.data,          batch.mask,       batch.columns,
                   batch.element_bytes, batch.mask_bytes, hashes};
   const std::uint64_t bytes = std::uint64_t{batch.element_bytes} * (batch.mask != nullptr ? 1 : 2) +
                               (batch.mask != nullptr ? batch.mask_bytes : 0);

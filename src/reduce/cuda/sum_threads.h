@@ -73,7 +73,7 @@ void put(const Sum& sum, std::uint64_t i, std::uint64_t bits) {
 
 template <Dtype kDtype>
 std::uint64_t long_sum(const Sum& sum, std::uint64_t i) {
-  LongSum total;
+  LongSumOf<kDtype == Dtype::kF64 ? 69 : 13> total;  // 2^15 leaves, and a term's three digits
   for (std::uint32_t leaf = 0; leaf < sum.leaves.count; ++leaf) {
     const Element e = element<kDtype>(sum.leaves[leaf], i);
     total.add(e.negative, e.mantissa, e.shift);

@@ -2,7 +2,7 @@
 #include "reduce/cuda/sums.h"
 
 #include <algorithm>
-#include <string>
+#include <string_view>
 
 #include "reduce/checks.h"
 #include "reduce/cuda/sum_threads.h"
@@ -12,7 +12,7 @@ namespace {
 
 static_assert(kNear == kNearLeaves);
 
-const char* dtype_suffix(Dtype dtype) {
+std::string_view dtype_suffix(Dtype dtype) {
   switch (dtype) {
     case Dtype::kF32:
       return "_f32";
@@ -26,15 +26,15 @@ const char* dtype_suffix(Dtype dtype) {
   return "";
 }
 
-std::string named(const char* what, int bits, Dtype dtype) {
-  return what + std::to_string(bits) + dtype_suffix(dtype);
-}
+constexpr std::string_view kPrefix = "presum_";
 
 // REQUIRES: it is one of them.
-const device::Kernel& kernel(const std::string& name) {
+const device::Kernel& kernel(std::string_view sum, std::string_view dtype) {
   const std::span<const device::Kernel> all = kernels();
   const auto found = std::find_if(all.begin(), all.end(), [&](const device::Kernel& one) {
-    return one.name == "presum_" + name;
+    const std::string_view name(one.name + kPrefix.size());
+    return name.size() == sum.size() + dtype.size() && name.starts_with(sum) &&
+           name.ends_with(dtype);
   });
   return *found;
 }
@@ -44,11 +44,11 @@ struct Bytes {
   std::size_t of_leaves, of_others;
 };
 
-Status start(const Queue& queue, const std::string& name, const Sum& sum, Bytes bytes) {
+Status start(const Queue& queue, const device::Kernel& kernel, const Sum& sum, Bytes bytes) {
   if (sum.count == 0) return {};
   const std::uint64_t blocks = (sum.count + kThreads - 1) / kThreads;
   if (blocks > 0x7FFFFFFF) return refuse("too many elements for one launch");
-  return queue.launcher.start({kernel(name),
+  return queue.launcher.start({kernel,
                                &sum,
                                static_cast<std::uint32_t>(blocks),
                                0,
@@ -98,7 +98,7 @@ Status exact(const Queue& queue, const DeviceLeaves& leaves, Dtype dtype, std::s
   Sum sum = sum_of(leaves, count);
   sum.divisor = divisor;
   sum.out = out;
-  return start(queue, std::string("exact") + dtype_suffix(dtype), sum,
+  return start(queue, kernel("exact", dtype_suffix(dtype)), sum,
                {leaves_bytes(leaves, dtype), element_bytes(dtype)});
 }
 
@@ -109,7 +109,7 @@ Status exponents(const Queue& queue, const DeviceLeaves& leaves, Dtype dtype, st
   if (!status) return status;
   Sum sum = sum_of(leaves, count);
   sum.top = exponents;
-  return start(queue, std::string("exponents") + dtype_suffix(dtype), sum,
+  return start(queue, kernel("exponents", dtype_suffix(dtype)), sum,
                {leaves_bytes(leaves, dtype), 1});
 }
 
@@ -123,7 +123,7 @@ Status encode(const Queue& queue, const DeviceLeaves& leaves, Dtype dtype, std::
   sum.top = const_cast<std::uint8_t*>(exponents);  // is only read
   sum.total_leaves = static_cast<std::uint32_t>(total_leaves);
   sum.high = out;
-  return start(queue, named("encode", bits, dtype), sum,
+  return start(queue, kernel(bits == 32 ? "encode32" : "encode64", dtype_suffix(dtype)), sum,
                {leaves_bytes(leaves, dtype), 1 + static_cast<std::size_t>(bits) / 8});
 }
 
@@ -140,7 +140,7 @@ Status decode(const Queue& queue, const void* sums, const std::uint8_t* exponent
   sum.total_leaves = static_cast<std::uint32_t>(total_leaves);
   sum.divisor = divisor;
   sum.out = out;
-  return start(queue, named("decode", bits, dtype), sum,
+  return start(queue, kernel(bits == 32 ? "decode32" : "decode64", dtype_suffix(dtype)), sum,
                {0, 1 + static_cast<std::size_t>(bits) / 8 + element_bytes(dtype)});
 }
 
@@ -152,7 +152,7 @@ Status fixed(const Queue& queue, const DeviceLeaves& leaves, Dtype dtype, std::s
   Sum sum = sum_of(leaves, count);
   sum.divisor = divisor;
   sum.out = out;
-  return start(queue, named("fixed", bits, dtype), sum,
+  return start(queue, kernel(bits == 32 ? "fixed32" : "fixed64", dtype_suffix(dtype)), sum,
                {2 * leaves_bytes(leaves, dtype), element_bytes(dtype)});
 }
 
@@ -163,7 +163,7 @@ Status binned_add(const Queue& queue, const Binned& sum, std::size_t count,
   if (!status) return status;
   Sum argument = sum_of(sum, count);
   argument.leaves = sum_of(leaves, count).leaves;
-  return start(queue, std::string("binned_add") + dtype_suffix(dtype), argument,
+  return start(queue, kernel("binned_add", dtype_suffix(dtype)), argument,
                {leaves_bytes(leaves, dtype), 2 * kState});
 }
 
@@ -171,7 +171,7 @@ Status binned_raise(const Queue& queue, const Binned& sum, std::size_t count,
                     const std::uint8_t* top) {
   Sum argument = sum_of(sum, count);
   argument.other_top = top;
-  return start(queue, "binned_raise", argument, {0, 2 * kState + 1});
+  return start(queue, kernel("binned_raise", ""), argument, {0, 2 * kState + 1});
 }
 
 Status binned_merge(const Queue& queue, const Binned& into, const Binned& from, std::size_t count) {
@@ -179,7 +179,7 @@ Status binned_merge(const Queue& queue, const Binned& into, const Binned& from, 
   argument.other_top = from.top;
   argument.other_high = from.high;
   argument.other_low = from.low;
-  return start(queue, "binned_merge", argument, {0, 3 * kState});
+  return start(queue, kernel("binned_merge", ""), argument, {0, 3 * kState});
 }
 
 Status binned_decode(const Queue& queue, const Binned& sum, std::size_t count,
@@ -189,7 +189,7 @@ Status binned_decode(const Queue& queue, const Binned& sum, std::size_t count,
   Sum argument = sum_of(sum, count);
   argument.divisor = divisor;
   argument.out = out;
-  return start(queue, std::string("binned_decode") + dtype_suffix(dtype), argument,
+  return start(queue, kernel("binned_decode", dtype_suffix(dtype)), argument,
                {0, kState + element_bytes(dtype)});
 }
 
