@@ -116,6 +116,12 @@ def test_a_missing_package_is_named_with_its_extra(code: str, package: str, extr
     assert last.startswith("ImportError: presum.") and f"pip install '{extra}'" in last, done.stderr
 
 
+def test_without_numpy_a_program_is_not_started() -> None:
+    done = python("from presum.run import main; main(['x.py'])", missing=("numpy",))
+    said = "presum.run: watching a program needs numpy: pip install numpy\n"
+    assert (done.returncode, done.stderr) == (2, said)
+
+
 @pytest.mark.parametrize("args", [["s1"], ["faults"]])
 def test_an_experiment_says_what_it_needs(args: list[str]) -> None:
     done = python(COMMAND.format(args=args), missing=("torch",))

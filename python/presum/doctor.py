@@ -6,10 +6,12 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import os
 import platform
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
+from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from presum._core import __version__, simd_target, simd_targets
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     import torch
 
 SHARE, TOKENS = 0.01, 4096
+TORCH = (2, 8)  # the oldest
 
 
 class Capability(NamedTuple):
@@ -39,26 +42,32 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--format", choices=("text", "json"), default="text")
     found = parser.parse_args(argv)
     rows = list(capabilities())
-    if found.format == "json":
-        parts = {part: [] for part in dict.fromkeys(row.part for row in rows)}  # type: dict[str, list[dict[str, object]]]
-        for row in rows:
-            parts[row.part].append(
-                {"name": row.name, "available": row.available, "detail": row.detail}
-            )
-        print(json.dumps({"schema_version": 1, **parts}, indent=2))
-    else:
-        _print(rows)
+    try:
+        print(_as_json(rows) if found.format == "json" else _as_text(rows), flush=True)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print("presum: cannot write to standard output", file=sys.stderr)
+        return 2
     return 0 if any(row.available for row in rows if row.part == "collection") else 2
 
 
-def _print(rows: Sequence[Capability]) -> None:
-    part = ""
-    width = max(len(row.name) for row in rows)
+def _as_json(rows: Sequence[Capability]) -> str:
+    parts: dict[str, list[dict[str, object]]] = {row.part: [] for row in rows}
     for row in rows:
-        if row.part != part:
-            part = row.part
-            print(part)
-        print(f"  {'yes' if row.available else 'no ':3}  {row.name:{width}}  {row.detail}".rstrip())
+        told = {"name": row.name, "available": row.available, "detail": row.detail}
+        parts[row.part].append(told)
+    return json.dumps({"schema_version": 1, **parts}, indent=2)
+
+
+def _as_text(rows: Sequence[Capability]) -> str:
+    lines: list[str] = []
+    width = max(len(row.name) for row in rows)
+    for part, of_part in groupby(rows, lambda row: row.part):
+        lines.append(part)
+        for row in of_part:
+            has = "yes" if row.available else "no "
+            lines.append(f"  {has:3}  {row.name:{width}}  {row.detail}".rstrip())
+    return "\n".join(lines)
 
 
 def capabilities() -> Iterator[Capability]:
@@ -66,22 +75,38 @@ def capabilities() -> Iterator[Capability]:
     yield Capability("installed", "python", True, platform.python_version())
     for name in ("torch", "numpy", "pandas", "transformers", "trl", "accelerate", "lightning"):
         yield _installed(name)
-    torch = _module("torch")
-    if torch is None:
-        yield Capability("collection", "anything", False, "torch is not installed")
+    try:
+        importlib.import_module("torch")
+    except Exception as error:  # a broken one raises what it likes
+        yield Capability("collection", "anything", False, _why_no_torch(error))
         return
     for name, check in _COLLECTION:
         yield _row("collection", name, check)
     for name, check in _DEVICES:
         yield _row("devices", name, check)
+    yield from _simd()
+    for name, check in _TRANSPORTS:
+        yield _row("transports", name, check)
+
+
+def _simd() -> Iterator[Capability]:
+    try:
+        chosen = simd_target()
+    except ValueError as error:  # what PRESUM_SIMD asks for
+        yield Capability("simd", "PRESUM_SIMD", False, str(error))
+        return
     possible, impossible = simd_targets()
     for name in possible:
-        used = "in use; PRESUM_SIMD forces another" if name == simd_target() else ""
+        used = "in use; PRESUM_SIMD forces another" if name == chosen else ""
         yield Capability("simd", name, True, used)
     for name in impossible:
         yield Capability("simd", name, False, "this processor does not have it")
-    for name, check in _TRANSPORTS:
-        yield _row("transports", name, check)
+
+
+def _why_no_torch(error: Exception) -> str:
+    if isinstance(error, ModuleNotFoundError) and error.name == "torch":
+        return "torch is not installed: pip install 'presum[torch]'; runs can be read without it"
+    return f"torch is installed, but cannot be imported: {_line(error)}"
 
 
 def _row(part: str, name: str, check: Callable[[], str]) -> Capability:
@@ -89,7 +114,11 @@ def _row(part: str, name: str, check: Callable[[], str]) -> Capability:
     try:
         return Capability(part, name, True, check())
     except Exception as error:
-        return Capability(part, name, False, " ".join(str(error).split()) or type(error).__name__)
+        return Capability(part, name, False, _line(error))
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def _installed(name: str) -> Capability:
@@ -99,13 +128,6 @@ def _installed(name: str) -> Capability:
         return Capability("installed", name, False, f"pip install {name}")
 
 
-def _module(name: str) -> object | None:
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        return None
-
-
 def _need(condition: object, why: str) -> None:
     if not condition:
         raise RuntimeError(why)
@@ -113,7 +135,10 @@ def _need(condition: object, why: str) -> None:
 
 def _ddp() -> str:
     import torch.distributed as dist
+    from torch import __version__ as release
 
+    old = tuple(map(int, release.split("+")[0].split(".")[:2])) < TORCH
+    _need(not old, f"torch {release} is older than {TORCH[0]}.{TORCH[1]}")
     _need(dist.is_available(), "torch was built without torch.distributed")
     importlib.import_module("presum.parallel.ddp")
     backends = [n for n in ("gloo", "nccl", "mpi", "xccl") if dist.is_backend_available(n)]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -75,7 +76,7 @@ def summary(
     more = f" ({hidden} more)" if hidden and shown else ""
     if incomplete:
         return "\n".join([*lines, f"presum: the record in {run} is not whole: {incomplete}"])
-    return "\n".join([*lines, f"  presum report {run}{more}"])
+    return "\n".join([*lines, f"  presum report {shlex.quote(str(run))}{more}"])
 
 
 def _counted(count: int, severity: str) -> str:

@@ -26,7 +26,14 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 from presum.errors import missing
-from presum.reduce.methods import METHODS
+
+
+def _methods() -> Sequence[str]:
+    try:
+        from presum.reduce.methods import METHODS
+    except ModuleNotFoundError as error:
+        _refuse(str(missing("watching a program", error)))
+    return METHODS
 
 
 def _parser(*, program: bool) -> argparse.ArgumentParser:
@@ -60,7 +67,7 @@ def _parser(*, program: bool) -> argparse.ArgumentParser:
     add("--local-buffers", action="append", metavar="REGEX", help="buffers that may differ")
     add("--mode", choices=("passive", "hook"), help="hook: exact products (DDP only)")
     add("--gram-every", type=_positive, metavar="N", help="with hook: exact cosines each N steps")
-    add("--reduction", choices=METHODS, help="sum gradients reproducibly (docs/reduction.md)")
+    add("--reduction", choices=_methods(), help="sum gradients reproducibly (docs/reduction.md)")
     add("--microbatch-mean", action="store_true", help="with it: divide by all micro-batches")
     add("--audit-every", type=_positive, metavar="N", help="check the sum itself (DDP, FSDP2)")
     add("--no-fingerprints", action="store_true", help="compare nothing but gradients and losses")

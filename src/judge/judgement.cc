@@ -26,8 +26,7 @@ std::string why_insufficient(const Judgement& judgement) {
   const bool open = !judgement.segments.empty() && !judgement.segments.back().closed;
   if (coverage.steps_logged == 0 && open) {
     return "no step was recorded: the recording has just begun, or its process died within a "
-           "second "
-           "of it";
+           "second of it, or it was copied without the files beside it";
   }
   if (coverage.steps_logged == 0) {
     return "no step was recorded (was loss.backward() called after attach? torch.autograd.grad is "

@@ -3,7 +3,7 @@
 
 All tensors are strided, contiguous, one-dimensional, equally long and on one device. On the CPU the
 C++ kernels run, on a CUDA device those of CUDA; elsewhere torch operations. Both are queued on the
-current stream, without waiting for them, and give the same bits. fp32, bf16, fp16; fp64 for
+current stream, without waiting for them. All three give the same bits. fp32, bf16, fp16; fp64 for
 ``exact`` where there are kernels. Elements: NaN among
 the leaves, or infinities of both signs, give NaN; else infinities win; an exact zero is +0; what is
 too large is an infinity. Zero elements are nothing to do. One worker's one leaf is a sum too.

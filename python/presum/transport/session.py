@@ -258,7 +258,8 @@ class Session:
         """Where other ranks are. This one may have had no part in trainings before: their sessions
         have ended."""
         while True:
-            key = f"presum/session/{self._name}/{self._number}"
+            name = self._name.encode("utf-8", "surrogateescape").hex()  # a path may be no UTF-8
+            key = f"presum/session/{name}/{self._number}"
             rendezvous = Rendezvous(store, key, self.channel)
             found = rendezvous.find()
             if found is None or "ended" not in found:
