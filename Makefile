@@ -130,9 +130,9 @@ cubins: $(PACKAGES_TEST)
 	@echo "== compiling the CUDA kernels"
 	@$(BIN)/python tools/cubins.py $(CUBINS)
 
-# For a machine with a GPU; with DRY=1 what can be shown without one. Needs nothing of what else is
-# here: python3 -m gpu_check does the same where there is no make.
-gpu-check:
+# For a machine with a GPU; with DRY=1 what can be shown without one. python3 -m gpu_check does the
+# same where there is no make.
+gpu-check: $(if $(DRY),build)
 	@$(if $(DRY),$(BIN)/python,$(PYTHON)) -m gpu_check $(if $(DRY),--dry)
 
 lint: $(PACKAGES_TEST) build/release/build.ninja

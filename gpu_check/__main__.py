@@ -9,26 +9,27 @@ import contextlib
 import importlib.util
 import json
 import os
+import platform
 import shutil
 import signal
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-SECONDS = 460  # for all
-LIMITS = {  # of sections, in seconds, in the order in which they run
-    "kernels": 70,
+LIMITS = {  # of sections, in seconds, in the order in which they run: 8 minutes in all
+    "kernels": 60,
     "faults": 40,
-    "training": 90,
+    "training": 80,
     "speed": 60,
-    "reductions": 60,
-    "overhead": 90,
+    "reductions": 40,
+    "overhead": 80,
     "graphs": 40,
-    "sanitizer": 90,
+    "sanitizer": 80,
 }
 TOOLS = ("memcheck", "racecheck")
 
@@ -43,62 +44,83 @@ def main() -> int:
     )
     parser.add_argument("--dry", action="store_true", help="on the host, as far as that goes")
     parser.add_argument("--wheels", type=Path, default=ROOT / "dist", help="where presum's lie")
-    parser.add_argument("--out", type=Path, default=ROOT / "build" / "gpu-check")
-    parser.add_argument("--only", nargs="+", choices=LIMITS, help="of the sections")
+    parser.add_argument(
+        "--out", type=Path, help="folder of the results (default: build/gpu-check, or -dry)"
+    )
+    parser.add_argument("--only", nargs="+", choices=LIMITS, help="some of the sections")
     parser.add_argument("--section", choices=LIMITS, help=argparse.SUPPRESS)
     found = parser.parse_args()
     if found.section:
         return _section(found.section, found.out, dry=found.dry)
-    if not found.dry and not _has_gpu():
-        print("gpu_check: torch sees no CUDA device; --dry does what goes without", file=sys.stderr)
+    out = found.out or ROOT / "build" / ("gpu-check-dry" if found.dry else "gpu-check")
+    wrong = _wrong_place(found.wheels, dry=found.dry)
+    if wrong is None:
+        wrong = _unusable(out)
+    if wrong is None and not found.dry:
+        wrong = _install(found.wheels, out)
+    if wrong is not None:
+        print(f"gpu_check: {wrong}", file=sys.stderr)
         return 2
-    found.out.mkdir(parents=True, exist_ok=True)
-    environment = _environment(found.wheels, found.out, dry=found.dry)
-    if environment is None:
-        return 2
-    return _all(found.only or [*LIMITS], found.out, environment, dry=found.dry)
-
-
-def _has_gpu() -> bool:
     try:
-        import torch
-    except ImportError:
-        return False
-    return torch.cuda.is_available()
+        return _all(list(dict.fromkeys(found.only or LIMITS)), out, dry=found.dry)
+    except KeyboardInterrupt:
+        print("gpu_check: interrupted", file=sys.stderr)
+        return 2
 
 
-def _environment(wheels: Path, out: Path, *, dry: bool) -> dict[str, str] | None:
-    """With presum on the path: the installed one where it is dry, else a wheel's."""
-    site = out / "site"
-    path = [str(ROOT)] if dry else [str(site.resolve()), str(ROOT)]
-    path += [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path)}
+def _wrong_place(wheels: Path, *, dry: bool) -> str | None:
+    """Why this machine will not do."""
+    if importlib.util.find_spec("torch") is None:
+        return "this Python has no torch"
     if dry:
-        return environment
-    shutil.rmtree(site, ignore_errors=True)
-    wanted = ["presum"] + ["numpy"] * (importlib.util.find_spec("numpy") is None)
-    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps"]
-    done = subprocess.run([*pip, "--find-links", wheels, "--target", site, *wanted], check=False)
-    if done.returncode == 0:
-        return environment
-    print(f"gpu_check: {wheels} lacks {' or '.join(wanted)} for this Python", file=sys.stderr)
+        installed = importlib.util.find_spec("presum") is not None
+        return None if installed else "--dry needs a Python in which presum is installed"
+    import torch
+
+    if not torch.cuda.is_available():
+        return "torch sees no CUDA device; --dry does what goes without"
+    return None if wheels.is_dir() else f"there is no folder {wheels}"
+
+
+def _unusable(out: Path) -> str | None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "tried").touch()
+        (out / "tried").unlink()
+    except OSError as error:
+        return f"cannot write into {out}: {error.strerror}"
     return None
 
 
-def _all(names: list[str], out: Path, environment: dict[str, str], *, dry: bool) -> int:
-    until = time.monotonic() + SECONDS
-    fine = True
+def _install(wheels: Path, out: Path) -> str | None:
+    """Puts presum beside the results; says what stands against it."""
+    site = out / "site"
+    shutil.rmtree(site, ignore_errors=True)
+    if importlib.util.find_spec("pip") is None:
+        return "this Python has no pip"
+    wanted = ["presum"] + ["numpy"] * (importlib.util.find_spec("numpy") is None)
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps"]
+    places = ["--only-binary=:all:", "--find-links", str(wheels), "--target", str(site)]
+    if subprocess.run([*pip, *places, *wanted], check=False).returncode == 0:
+        return None
+    return f"{wheels} lacks a wheel of {' or '.join(wanted)} for this Python"
+
+
+def _environment(out: Path, *, dry: bool) -> dict[str, str]:
+    path = [str(ROOT)] if dry else [str((out / "site").resolve()), str(ROOT)]
+    path += [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []
+    return os.environ | {"PYTHONPATH": os.pathsep.join(path)}
+
+
+def _all(names: list[str], out: Path, *, dry: bool) -> int:
+    environment, fine = _environment(out, dry=dry), True
     for name in names:
         print(f"== {name}", flush=True)
         written = out / f"{name}.json"
-        written.unlink(missing_ok=True)
         command = [sys.executable, "-m", "gpu_check", "--section", name, "--out", str(out)]
-        limit = min(LIMITS[name], until - time.monotonic())
-        if limit < 5:
-            print("   not tried: the time is over")
-            continue
-        _run([*command, *["--dry"] * dry], environment, limit)
-        fine &= written.exists() and bool(json.loads(written.read_text())["ok"])
+        _write(written, name, dry=dry, done=False, rows=[])
+        _run([*command, *["--dry"] * dry], environment, LIMITS[name])
+        fine &= bool(json.loads(written.read_text())["ok"])
     print(f"== {'all right' if fine else 'NOT all right'}: {out}")
     return 0 if fine else 1
 
@@ -123,19 +145,27 @@ def _section(name: str, out: Path, *, dry: bool) -> int:
     began, machine, done = time.monotonic(), _machine(), False
 
     def write() -> None:
-        ok = done and all(row["ok"] for row in findings.rows)
-        told: dict[str, Any] = {"section": name, "ok": ok, "done": done, "dry": dry, "on": machine}
-        told |= {"seconds": round(time.monotonic() - began, 1), "rows": findings.rows}
-        (out / f"{name}.json").write_text(json.dumps(told, indent=1))
+        spent = round(time.monotonic() - began, 1)
+        path, rows = out / f"{name}.json", findings.rows
+        _write(path, name, dry=dry, done=done, rows=rows, on=machine, seconds=spent)
 
     findings = Findings(written=write)
     try:
         _check_of(name)(Place(dry), findings)
-    except Exception as error:
-        findings.say(name, f"{type(error).__name__}: {error}"[:500], ok=False)
+    except Exception:
+        findings.say(name, traceback.format_exc()[-2000:], ok=False)
     done = True
     write()
     return 0 if all(row["ok"] for row in findings.rows) else 1
+
+
+def _write(path: Path, section: str, *, done: bool, rows: list[Any], **more: Any) -> None:
+    """At once, or not at all."""
+    ok = done and all(row["ok"] for row in rows)
+    told = {"section": section, "ok": ok, "done": done, **more, "rows": rows}
+    new = path.with_suffix(".new")
+    new.write_text(json.dumps(told, indent=1))
+    new.replace(path)
 
 
 def _check_of(name: str) -> Callable[[Any, Any], None]:
@@ -157,12 +187,15 @@ def _machine() -> dict[str, Any]:
     import torch
 
     import presum
+    from presum.devices.kernel_pass import why_not
 
     found: dict[str, Any] = {"presum": presum.__version__, "torch": torch.__version__}
+    found |= {"python": platform.python_version(), "date": time.strftime("%Y-%m-%d")}
     if torch.cuda.is_available():
         found["device"] = torch.cuda.get_device_name()
         found["capability"] = ".".join(map(str, torch.cuda.get_device_capability()))
-        found["cuda"] = torch.version.cuda
+        found |= {"cuda": torch.version.cuda, "devices": torch.cuda.device_count()}
+        found["pass"] = why_not(torch.device("cuda", 0)) or "CUDA kernels"
     return found
 
 
@@ -176,6 +209,7 @@ def _sanitizer(place: Any, findings: Any) -> None:
         "from gpu_check import kernels, place\n"
         "found = place.Findings()\n"
         "kernels.check(place.Place(False), found, small=True)\n"
+        "raise SystemExit(not all(row['ok'] for row in found.rows))\n"
     )
     for name in TOOLS:
         command = [tool, "--tool", name, "--error-exitcode", "9", sys.executable, "-c", code]

@@ -33,8 +33,12 @@ def check(place: Place, findings: Findings, *, small: bool = False) -> None:
         prints = fingerprints_by_kernels_at(place, tensors)
         wanted = torch.stack([torch_pass.fingerprint(one) for one in tensors])
         findings.say(f"fingerprints of {name}", len(tensors), ok=same_bits(prints, wanted))
-        findings.say(f"sums of {name}", "host's bits", ok=_same_sums(place, dtype, small=small))
-    findings.say("rows of batches", "host's hashes", ok=_same_rows(place))
+        findings.say(
+            f"sums of {name}: the bits of the host",
+            len(METHODS),
+            ok=_same_sums(place, dtype, small=small),
+        )
+    findings.say("rows of batches: the hashes of the host", 8, ok=_same_rows(place))
     many = [_values(1 + i % 300, DTYPES[i % 2]) for i in range(200 if small else 10_000)]
     findings.say("many gradients", len(many), ok=_same_pass(place, many, 4096))
 

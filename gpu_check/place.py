@@ -7,7 +7,7 @@ import contextlib
 import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 import torch
@@ -102,8 +102,19 @@ def milliseconds(work: Callable[[], object]) -> float:
     return float(begin.elapsed_time(end))
 
 
-def ratio_of(first: Callable[[], object], second: Callable[[], object], rounds: int) -> list[float]:
-    """Of their times, measured in turn: the median and what holds 95 % of medians of resamples."""
+class Measured(NamedTuple):
+    """A median, and what holds 95 % of medians of resamples."""
+
+    median: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.median:.3f} ({self.low:.3f} to {self.high:.3f})"
+
+
+def ratio_of(first: Callable[[], object], second: Callable[[], object], rounds: int) -> Measured:
+    """Of their times, measured in turn."""
     first(), second()
     ratios = [milliseconds(first) / milliseconds(second) for _ in range(rounds)]
     generator = torch.Generator().manual_seed(0)
@@ -111,4 +122,4 @@ def ratio_of(first: Callable[[], object], second: Callable[[], object], rounds: 
         statistics.median(ratios[i] for i in picked)
         for picked in torch.randint(rounds, (400, rounds), generator=generator).tolist()
     )
-    return [round(x, 3) for x in (statistics.median(ratios), medians[10], medians[389])]
+    return Measured(statistics.median(ratios), medians[10], medians[389])

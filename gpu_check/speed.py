@@ -10,7 +10,7 @@ import sys
 
 import torch
 
-from gpu_check.place import HOST, Findings, Place, kernels_on_host, ratio_of
+from gpu_check.place import HOST, Findings, Measured, Place, kernels_on_host, ratio_of
 from presum import _core, reduce
 from presum.devices.kernel_pass import KernelPass
 from presum.reduce.methods import Method
@@ -46,10 +46,10 @@ def _beside_a_copy(
     def read() -> None:
         _read(gradients)
 
-    ratio, low, high = ratio_of(lambda: target.copy_(source), read, ROUNDS)
-    share, bounds = round(ratio / 2, 3), [round(low / 2, 3), round(high / 2, 3)]
-    ok = wanted is None or bounds[0] >= wanted
-    findings.say(f"pass over {what}: share of a copy's bandwidth", [share, *bounds], ok=ok)
+    ratio = ratio_of(lambda: target.copy_(source), read, ROUNDS)
+    share = Measured(*(one / 2 for one in ratio))  # a copy reads and writes
+    ok = wanted is None or share.low >= wanted
+    findings.say(f"pass over {what}: share of a copy's bandwidth", str(share), ok=ok)
 
 
 def _read(gradients: list[torch.Tensor]) -> None:
@@ -69,7 +69,7 @@ def _sums(place: Place, findings: Findings) -> None:
             reduce.sum(leaves, method=method)
 
         ratio = ratio_of(add, lambda: target.copy_(source), ROUNDS)
-        findings.say(f"{method} sum of 8 x 64 MiB over a copy that moves as much", ratio)
+        findings.say(f"{method} sum of 8 x 64 MiB over a copy that moves as much", str(ratio))
 
 
 def _traffic(findings: Findings) -> None:

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +18,21 @@ BEGIN, END = "<!-- gpu_check -->\n", "<!-- gpu_check ends -->\n"
 
 def main() -> int:
     """0; 2 where nothing was written there by sections that ran on a GPU."""
-    out = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "build" / "gpu-check"
-    paths = (out / f"{name}.json" for name in LIMITS)
-    sections = [json.loads(path.read_text(encoding="utf-8")) for path in paths if path.exists()]
-    sections = [one for one in sections if not one["dry"]]
+    parser = argparse.ArgumentParser(
+        prog="python3 -m gpu_check.table", description="Results as a table in docs/devices.md."
+    )
+    default = ROOT / "build" / "gpu-check"
+    parser.add_argument("out", nargs="?", type=Path, default=default, help=f"default: {default}")
+    out = parser.parse_args().out
+    sections = [json.loads(path.read_text("utf-8")) for path in sorted(out.glob("*.json"))]
+    sections = [one for one in sections if not one["dry"] and "on" in one]
     if not sections:
         print(f"gpu_check.table: no section in {out} ran on a GPU", file=sys.stderr)
         return 2
     text = DOCUMENT.read_text(encoding="utf-8")
     DOCUMENT.write_text(with_table(text, sections), encoding="utf-8")
-    print(f"{DOCUMENT}: {sum(len(one['rows']) for one in sections)} rows")
+    print(f"{DOCUMENT}: {sum(len(one['rows']) for one in sections)} rows; now say in README.md,")
+    print("docs/reduction.md and docs/integrations.md, too, what has run on a GPU")
     return 0
 
 
@@ -33,23 +40,25 @@ def with_table(text: str, sections: list[dict[str, Any]]) -> str:
     """The document with their table in place of the one before."""
     before, rest = text.split(BEGIN)
     after = rest.split(END)[1]
-    on = sections[0]["on"]
-    lines = [f"On {on['device']}, torch {on['torch']}, CUDA {on['cuda']}:", ""]
-    lines += ["| section | what | outcome | |", "|---|---|---|---|"]
-    for section in sections:
-        for row in section["rows"]:
-            cells = (section["section"], row["what"], _text(row["value"]))
-            state = "" if row["ok"] else "**not as wanted**"
-            lines.append(f"| {' | '.join(_cell(cell) for cell in cells)} | {state} |")
-        if not section.get("done", True):
-            lines.append(f"| {section['section']} | the rest | not done in its time | |")
+    lines = ["| on | section | what | outcome | |", "|---|---|---|---|---|"]
+    by_name = {one["section"]: one for one in sections}
+    for name in LIMITS:
+        lines += _rows(by_name[name]) if name in by_name else [_row("", name, "", "not tried", "")]
     return before + BEGIN + "\n".join(lines) + "\n" + END + after
 
 
-def _text(value: object) -> str:
-    if isinstance(value, list) and len(value) == 3:
-        return f"{value[0]} ({value[1]} to {value[2]})"
-    return str(value)
+def _rows(section: dict[str, Any]) -> Iterator[str]:
+    on, name = section["on"], section["section"]
+    machine = f"{on['device']}, torch {on['torch']}, presum {on['presum']}, {on['date']}"
+    for row in section["rows"]:
+        state = "" if row["ok"] else "**not as wanted**"
+        yield _row(machine, name, row["what"], str(row["value"]), state)
+    if not section["done"]:
+        yield _row(machine, name, "the rest", "not done in its time", "")
+
+
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(map(_cell, cells))} |"
 
 
 def _cell(text: str) -> str:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -18,7 +17,7 @@ from gpu_check.place import Findings, Place
 from gpu_check.worker import EQUAL_DATA, REDUCTIONS
 from presum.experiments.launch import free_port
 
-SECONDS = 70  # of one launch
+SECONDS = 35  # of one launch
 # Two ranks share the one GPU, which NCCL refuses.
 WITH_NCCL = ("ddp", "ddp-views", "ddp-norm", "fsdp2")
 WITH_GLOO = ("ddp", "ddp-norm", "fsdp2")
@@ -90,7 +89,6 @@ def _ranks(place: Place, backend: str, ranks: int, cases: Sequence[str]) -> Told
                 env=shared | {"RANK": str(rank), "LOCAL_RANK": "0"},
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL if rank else None,
-                start_new_session=True,
             )
             for rank in range(ranks)
         ]
@@ -110,6 +108,5 @@ def _await(started: Sequence[subprocess.Popen[bytes]]) -> None:
         pass
     finally:
         for rank in started:
-            if rank.poll() is None:
-                os.killpg(rank.pid, signal.SIGKILL)
-                rank.wait()
+            rank.kill()
+            rank.wait()

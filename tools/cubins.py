@@ -9,6 +9,7 @@ cubins need driver 525 or newer; the package is to be installed beside this Pyth
 
 from __future__ import annotations
 
+import argparse
 import ctypes
 import importlib.util
 import re
@@ -28,9 +29,11 @@ class CompileError(Exception):
 
 def main() -> int:
     """0, or 1 where something does not compile."""
-    out = Path(sys.argv[1])
+    parser = argparse.ArgumentParser(description="Compiles the CUDA kernels with NVRTC.")
+    parser.add_argument("out", type=Path, help="folder for them")
+    out = parser.parse_args().out
     out.mkdir(parents=True, exist_ok=True)
-    for old in (*out.glob("*.cubin"), *out.glob("*.ptx")):
+    for old in (*out.glob("*.sm_*.cubin"), *out.glob("*.compute_*.ptx")):
         old.unlink()
     try:
         nvrtc = _load()

@@ -155,6 +155,7 @@ Result<Launcher*> cuda_launcher() {
 
 void bind_cuda(nanobind::module_& m) {
   using nanobind::literals::operator""_a;
+  m.attr("CUDA_KERNELS") = device::images().size();
   m.def("cuda_lacks", &cuda_lacks,
         "Why the CUDA kernels cannot run on the current device; None where they can.");
   m.def("cuda_on_host", &cuda_on_host, "on"_a,

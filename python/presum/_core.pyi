@@ -341,6 +341,7 @@ def cuda_hash_rows(
 ) -> None: ...
 
 CUDA_NEAR_LEAVES: int
+CUDA_KERNELS: int  # images of them
 
 def cuda_exact(
     leaves: Sequence[int],

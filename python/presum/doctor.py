@@ -14,6 +14,7 @@ from importlib import metadata
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
+from presum import _core
 from presum._core import __version__, simd_target, simd_targets
 
 if TYPE_CHECKING:
@@ -191,12 +192,16 @@ def _cuda() -> str:
 
     from presum.devices.kernel_pass import why_not
 
-    _need(torch.version.cuda, "this torch was built without CUDA")
-    _need(torch.cuda.is_available(), "torch sees no CUDA device")
+    _need(torch.version.cuda, f"this torch was built without CUDA{_kernels_inside()}")
+    _need(torch.cuda.is_available(), f"torch sees no CUDA device{_kernels_inside()}")
     device = torch.device("cuda", torch.cuda.current_device())
     lacks = why_not(device)
     passes = "CUDA kernels" if lacks is None else f"{_torch_operations(device)} ({lacks})"
     return f"{torch.cuda.get_device_name()}; {passes}"
+
+
+def _kernels_inside() -> str:
+    return f"; presum holds {'kernels for it' if _core.CUDA_KERNELS else 'no kernels'}"
 
 
 def _torch_operations(device: torch.device) -> str:

@@ -293,14 +293,13 @@ class Thread {
     return share;
   }
 
-  static constexpr unsigned kRunsApart = 2 * kTileThreads / kZeroRun;  // of two pairs
+  static constexpr unsigned kRun = kZeroRun;
+  static constexpr unsigned kRunsApart = 2 * kTileThreads / kRun;  // of two pairs
 
   // Which of the 15 runs of a period this thread's first pair lies in.
   PRESUM_HOST_DEVICE std::uint32_t run_of(std::uint64_t span) const {
-    constexpr std::uint32_t kRuns = kSpan / kZeroRun % 15;
-    return (kRuns * (static_cast<std::uint32_t>(span / kSpan) % 15) +
-            place(0) / static_cast<std::uint32_t>(kZeroRun)) %
-           15;
+    constexpr std::uint32_t kRuns = kSpan / kRun % 15;
+    return (kRuns * (static_cast<std::uint32_t>(span / kSpan) % 15) + place(0) / kRun) % 15;
   }
 
   // What lies behind the gradient's end is zero.
