@@ -43,7 +43,9 @@ def _trained(place: Place, run: Path | None) -> list[torch.Tensor]:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         monitor = None
         if run is not None:
-            monitor = presum.attach(model, optimizer=optimizer, run=run, quiet=True)
+            monitor = presum.attach(
+                model, optimizer=optimizer, run=run, record=presum.Record(quiet=True)
+            )
         x = torch.ones(8, 16, device=place.device)
 
         def step() -> None:

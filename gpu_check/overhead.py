@@ -59,7 +59,9 @@ class Training:
         self._model = DistributedDataParallel(model, gradient_as_bucket_view=True)
         self._optimizer = torch.optim.AdamW(self._model.parameters(), lr=1e-4)
         self._vocabulary, self._place, self.dry = vocabulary, place, place.dry
-        self.monitor = presum.attach(self._model, optimizer=self._optimizer, run=run, quiet=True)
+        self.monitor = presum.attach(
+            self._model, optimizer=self._optimizer, run=run, record=presum.Record(quiet=True)
+        )
         ((recording,),) = [session.recordings for session in open_sessions()]
         self._recorder: Any = getattr(recording, "recorder")  # noqa: B009
 

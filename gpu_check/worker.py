@@ -49,7 +49,11 @@ def train(device: torch.device, case: str, **attach: Any) -> tuple[list[torch.Te
     """The parameters afterwards, and how often the host waited for the device in some steps."""
     model: Any = model_on(device, case)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    monitor = presum.attach(model, optimizer=optimizer, quiet=True, **attach) if attach else None
+    monitor = (
+        presum.attach(model, optimizer=optimizer, **attach, record=presum.Record(quiet=True))
+        if attach
+        else None
+    )
     rank = 0 if case.endswith("equal-data") else dist.get_rank()
     random = torch.Generator().manual_seed(rank)
     batches = [torch.randn(32, 64, generator=random).to(device) for _ in range(STEPS)]
@@ -95,7 +99,7 @@ def told(run: Path) -> dict[str, Any]:
 def work(place: Place, case: str, out: Path) -> dict[str, Any]:
     run = out / case
     if case.startswith("reduction-"):
-        how = {"reduction": case.removeprefix("reduction-"), "audit_every": 5}
+        how = {"reduction": case.removeprefix("reduction-"), "audit": 5}
         _, _ = train(place.device, case, run=run, **how)
         return told(run) if dist.get_rank() == 0 else {}
     plain, waits = train(place.device, case)

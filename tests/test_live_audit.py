@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""attach(audit_every=N) on real workers: what Gloo does, and what goes wrong with a sum."""
+"""attach(audit=N) on real workers: what Gloo does, and what goes wrong with a sum."""
 
 from __future__ import annotations
 

@@ -30,13 +30,17 @@ if TYPE_CHECKING:
     from presum.frameworks.transformers import TransformersCallback
     from presum.loading import Run, load
     from presum.monitor import Monitor
+    from presum.options import Audit, Record, Reduction
     from presum.parallel.sampler import MicroBatchSampler
 
 __all__ = [
+    "Audit",
     "Finding",
     "LightningCallback",
     "MicroBatchSampler",
     "Monitor",
+    "Record",
+    "Reduction",
     "Run",
     "TransformersCallback",
     "UserError",
@@ -47,6 +51,9 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Audit": "presum.options",
+    "Record": "presum.options",
+    "Reduction": "presum.options",
     "attach": "presum.attaching",
     "Finding": "presum.findings",
     "LightningCallback": "presum.frameworks.lightning",
@@ -56,6 +63,10 @@ _HOMES = {
     "Run": "presum.loading",
     "TransformersCallback": "presum.frameworks.transformers",
 }
+
+
+def __dir__() -> list[str]:
+    return __all__
 
 
 def __getattr__(name: str) -> Any:

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -30,15 +30,19 @@ from presum.fingerprints.moments import Moments
 from presum.fingerprints.settings import optimizer_facts
 from presum.fingerprints.states import NamedState, named_states
 from presum.monitor import Monitor
+from presum.options import Audit, Record, Reduction
 from presum.parallel.plan import plan_of
 from presum.parallel.targets import Target, WatchOptions, target_of
 from presum.steps.recording import Recording, unhook_ended
 from presum.steps.setup import RecorderSetup
 from presum.steps.step_recorder import StepRecorder
 from presum.text import printable
-from presum.transport.session import end_recordings_of, next_module_number, open_session
-
-AUDIT_ELEMENTS = 65536
+from presum.transport.session import (
+    Session,
+    end_recordings_of,
+    next_module_number,
+    open_session,
+)
 
 
 def attach(
@@ -48,25 +52,11 @@ def attach(
     run: str | os.PathLike[str] | None = None,
     process_group: dist.ProcessGroup | None = None,
     mode: str = "passive",
-    gram_every: int | None = None,
-    reduction: str | None = None,
-    microbatch_mean: bool = False,
-    audit_every: int | None = None,
-    audit_elements: int | None = AUDIT_ELEMENTS,
-    every: int = 1,
-    reduced_every: int = 25,
-    verify_every: int | None = None,
-    sketch: int | str = "auto",
-    groups: Sequence[str] | bool | None = None,
-    scaler: torch.amp.GradScaler | None = None,
-    data: object = None,
-    fingerprints: bool | Collection[str] = True,
-    local_buffers: Sequence[str] = (),
+    reduction: Reduction | str | None = None,
+    audit: Audit | int | None = None,
+    record: Record | None = None,
     on_finding: Callable[[Finding], None] | None = None,
-    on_training_thread: bool = False,
     preflight: int | None = None,
-    require: Literal["facts", "statistics"] = "facts",
-    quiet: bool = False,
 ) -> Monitor:
     """Watch a data-parallel model on this rank; call it on every rank, once a model.
 
@@ -86,53 +76,15 @@ def attach(
             exact products of each worker's gradient with the reduced one at every step, and runs a
             hook that is registered later inside its own; "manual" is for loops that reduce by hand
             and call :meth:`Monitor.before_reduction` and :meth:`Monitor.after_reduction`.
-        gram_every: with ``mode="hook"``: at every n-th recorded step workers exchange gradients, so
-            that all cosines are exact; it costs half the traffic of an all-reduce more.
-        reduction: sum gradients by presum instead, so that their mean has the same bits for any
-            order, topology and number of workers (docs/reduction.md): "exact", "fixed32",
-            "fixed64" or "binned". Micro-batches under ``no_sync()`` (FSDP2: without
-            ``requires_gradient_sync``) are summed apart, each its own leaf: ``.grad`` holds none of
-            them until the step is reduced. It stays when the monitor is closed.
-        microbatch_mean: with ``reduction``: divide the sum by all micro-batches of all workers, in
-            one rounding, instead of by the workers; for losses that are not divided.
-        audit_every: at every n-th recorded step compare what the reduction made of one bucket, the
-            next one each time, with the exact sum of what went in (docs/audit.md): by how much they
-            differ, in which precision and order was added, and whether the same reduction gives the
-            same bits again. It exchanges gradients. On DDP it implies ``mode="hook"``; on FSDP2
-            each worker audits its shard of a parameter group.
-        audit_elements: of that bucket, evenly spread; None for all.
-        every: record every n-th step.
-        reduced_every: also read the reduced gradient (one more pass) at the first step and every
-            n-th; it gives the exact consistency and corrects the cosines.
-        verify_every: at every n-th recorded step compute one micro-batch of this worker once more,
-            and compare the gradients bit for bit: memory and arithmetic that are wrong now and then
-            show (docs/findings.md, recompute-mismatch). It costs that forward and backward pass.
-            Needs ``optimizer``; not for FSDP2.
-        sketch: floats that stand for a gradient's direction: a power of two, 0 for off, or "auto"
-            (4096 up to 64 workers, 1024 above). A pair's cosine has a standard error of about
-            ``1.2 / sqrt(sketch)``.
-        groups: what per-group norms are of. None: layers (the parameter's path up to its first
-            number). A list of regular expressions: the text that the first matching one matches,
-            "other" where none does. False: no groups.
-        scaler: the GradScaler, so that norms are those of the unscaled gradient. Default: the one
-            that scaled a loss last.
-        data: the training's DataLoader or sampler, or a list of them, where it is not found by
-            itself: loaders that are not torch's, batches that change before the forward pass.
-        fingerprints: what workers are compared by besides gradients. True, False, or some of
-            "data" (hashes of the samples), "rng", "sampler", "parameters", "buffers", "optimizer",
-            "mode", "environment".
-        local_buffers: regular expressions of buffer names that may differ between workers.
+        reduction: sum gradients by presum instead: :class:`presum.Reduction`, or its method alone.
+        audit: compare what the reduction makes with the exact sum now and then:
+            :class:`presum.Audit`, or at every which recorded step.
+        record: what is recorded, and when: :class:`presum.Record`.
         on_finding: called with each new :class:`Finding` on the rank that records, on a background
             thread.
-        on_training_thread: call it after the optimiser's step instead, where it may end this rank's
-            process by SystemExit (a launcher then ends the others). Other exceptions are logged.
         preflight: watch that many steps, print the verdict, and end the process by SystemExit
             after the optimiser's step, on every rank with the same code. Needs ``optimizer``.
             A program that ends before keeps its own exit code, but under ``presum.run``.
-        require: what a preflight's exit code 0 covers. "facts": everything that a few steps decide;
-            "statistics": exit with 2 where the steps were too few for a lasting difference in
-            losses or gradients to be established (26 with 2 workers, 10 with 8).
-        quiet: print nothing on the terminal.
 
     Returns:
         The :class:`Monitor`. With one worker the dispersions are 0 and the cosine is undefined.
@@ -142,29 +94,26 @@ def attach(
     """
     unhook_ended()
     _check_kind("process_group", process_group, dist.ProcessGroup)
-    plan = plan_of(reduction, mode, gram_every, microbatch_mean=microbatch_mean)
-    options = WatchOptions(mode, gram_every, plan, audit_every, audit_elements)
+    _check_kind("record", record, Record)
+    record = record or Record()
+    options = _watch_options(mode, reduction, audit, record)
     target = target_of(model, process_group, options)
-    _check_cadence(options, every, reduced_every)
-    _check_use(on_finding, data, scaler, run)
+    _check_cadence(options, record)
+    _check_use(on_finding, record.data, record.scaler, run)
     optimizers = _optimizers(optimizer)
-    _check_verify(verify_every, optimizers)
-    _check_preflight(preflight, optimizers, every)
-    _check_required(require)
-    size, on_host = _sketch_size(sketch, len(target.ranks)), in_host_memory(target.device)
-    numbers = _Numbers(every, reduced_every, verify_every, size, _layers(groups), on_host)
-    on = chosen(fingerprints)
-    training = _Training(target, optimizers, scaler, data, on, _buffers(target, local_buffers, on))
+    _check_verify(record.verify_every, optimizers)
+    _check_preflight(preflight, optimizers, record.every)
+    _check_required(record.require)
+    size, on_host = _sketch_size(record.sketch, len(target.ranks)), in_host_memory(target.device)
+    numbers = _numbers(record, size, on_host=on_host)
+    on = chosen(record.fingerprints)
+    buffers = _buffers(target, record.local_buffers, on)
+    training = _Training(target, optimizers, record.scaler, record.data, on, buffers)
     key = Path(run).absolute() if run is not None else None
     facts = _facts(training, numbers, options)
     observer = _observer(training, numbers, facts, next_module_number(key, tuple(target.ranks)))
     end_recordings_of(target.module)
-    session = open_session(key, _default_run(), dist.get_rank(), dist.get_world_size())
-    session.channel.poll_devices = poll_host_copies
-    session.channel.quiet = session.channel.quiet or quiet
-    session.channel.require_statistics |= require == "statistics"
-    if on_finding is not None:
-        session.listeners.listen(on_finding, on_training_thread=on_training_thread)
+    session = _session(key, record, on_finding)
     recording = Recording(session, observer, tuple(target.ranks), preflight=preflight)
     monitor = Monitor(recording)
     try:
@@ -173,6 +122,31 @@ def attach(
         monitor.close()
         raise
     return monitor
+
+
+def _watch_options(
+    mode: str, reduction: Reduction | str | None, audit: Audit | int | None, record: Record
+) -> WatchOptions:
+    given = Reduction(reduction) if isinstance(reduction, str) else reduction
+    _check_kind("reduction", given, Reduction)
+    audited = Audit(audit) if isinstance(audit, int) and audit is not True else audit
+    _check_kind("audit", audited, Audit)
+    plan = plan_of(given, mode, record.gram_every)
+    if not isinstance(audited, Audit):
+        return WatchOptions(mode, record.gram_every, plan)
+    return WatchOptions(mode, record.gram_every, plan, audited.every, audited.elements)
+
+
+def _session(
+    key: Path | None, record: Record, on_finding: Callable[[Finding], None] | None
+) -> Session:
+    session = open_session(key, _default_run(), dist.get_rank(), dist.get_world_size())
+    session.channel.poll_devices = poll_host_copies
+    session.channel.quiet = session.channel.quiet or record.quiet
+    session.channel.require_statistics |= record.require == "statistics"
+    if on_finding is not None:
+        session.listeners.listen(on_finding, on_training_thread=record.on_training_thread)
+    return session
 
 
 class _Numbers(NamedTuple):
@@ -184,6 +158,11 @@ class _Numbers(NamedTuple):
     sketch_size: int
     groups: Sequence[str] | bool | None
     on_host: bool  # gradients lie in host memory
+
+
+def _numbers(record: Record, sketch_size: int, *, on_host: bool) -> _Numbers:
+    every = record.every, record.reduced_every, record.verify_every
+    return _Numbers(*every, sketch_size, _layers(record.groups), on_host)
 
 
 class _Training(NamedTuple):
@@ -382,15 +361,13 @@ def _check_verify(every: int | None, optimizers: Sequence[Optimizer]) -> None:
         raise ValueError("presum.attach: verify_every needs the optimiser: give optimizer=")
 
 
-def _check_cadence(options: WatchOptions, every: int, reduced_every: int) -> None:
-    _check_positive("every", every)
-    _check_positive("reduced_every", reduced_every)
-    for name in ("gram_every", "audit_every", "audit_elements"):
-        value = getattr(options, name)
+def _check_cadence(options: WatchOptions, record: Record) -> None:
+    _check_positive("every", record.every)
+    _check_positive("reduced_every", record.reduced_every)
+    names = {"gram_every": options.gram_every, "audit": options.audit_every}
+    for name, value in (names | {"audit's elements": options.audit_elements}).items():
         if value is not None:
             _check_positive(name, value)
-    if options.audit_every is None and options.audit_elements != AUDIT_ELEMENTS:
-        raise ValueError("presum.attach: audit_elements needs audit_every")
 
 
 def _check_use(on_finding: Any, data: object, scaler: object, run: object) -> None:

@@ -160,7 +160,7 @@ def _fsdp2() -> str:
         hasattr(_fsdp_param_group, "foreach_reduce"),
         "this torch reduces gradients in a place that presum does not know",
     )
-    sums = "" if fsdp.CAN_STAND_IN else "; reduction= and audit_every= need torch 2.9"
+    sums = "" if fsdp.CAN_STAND_IN else "; reduction= and audit= need torch 2.9"
     return f"fully_shard, HSDP, replicate{sums}"
 
 

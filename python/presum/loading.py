@@ -101,7 +101,7 @@ class Run:
 
     @cached_property
     def audits(self) -> pd.DataFrame:
-        """One row an audit of the reduction (``attach(audit_every=)``): how its sum was made, and
+        """One row an audit of the reduction (``attach(audit=)``): how its sum was made, and
         its error (docs/audit.md)."""
         return self._frame("audits")
 

@@ -25,15 +25,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
 
-from presum.errors import missing
-
-
-def _methods() -> Sequence[str]:
-    try:
-        from presum.reduce.methods import METHODS
-    except ModuleNotFoundError as error:
-        _refuse(str(missing("watching a program", error)))
-    return METHODS
+from presum.errors import UserError, missing
+from presum.options import NAMES, arguments_of, from_file
 
 
 def _parser(*, program: bool) -> argparse.ArgumentParser:
@@ -42,8 +35,12 @@ def _parser(*, program: bool) -> argparse.ArgumentParser:
         description="Run a training program under presum without changing it: every "
         "DistributedDataParallel and FSDP2 model that it trains is watched, and a run is recorded.",
         epilog="example: torchrun --nproc-per-node 8 -m presum.run --run-folder runs/a train.py "
-        "--lr 1e-4. Options may also stand in the environment variable PRESUM_OPTIONS.",
+        "--lr 1e-4. Options may also stand in the environment variable PRESUM_OPTIONS, as they "
+        "would here, and under their names in a table [tool.presum] of pyproject.toml, or in "
+        "presum.toml, of the folder in which the program starts: reduced_every = 50. A flag comes "
+        "before the environment, and that before a file.",
         allow_abbrev=False,
+        argument_default=argparse.SUPPRESS,
     )
     add = parser.add_argument
     add(
@@ -56,7 +53,9 @@ def _parser(*, program: bool) -> argparse.ArgumentParser:
     )
     add("--every", type=_positive, metavar="N", help="record every N-th step (default: 1)")
     add("--reduced-every", type=_positive, metavar="N", help="read the sum too (default: 25)")
-    add("--sketch", metavar="K", type=int, help="floats that stand for a direction; 0 for none")
+    add("--verify-every", type=_positive, metavar="N", help="compute a micro-batch once more")
+    add("--sketch", metavar="K", type=_sketch, help="floats for a direction; 0 for none")
+    add("--groups", action="append", metavar="REGEX", help="what per-group norms are of")
     add(
         "--preflight",
         type=_positive,
@@ -67,13 +66,19 @@ def _parser(*, program: bool) -> argparse.ArgumentParser:
     add("--local-buffers", action="append", metavar="REGEX", help="buffers that may differ")
     add("--mode", choices=("passive", "hook"), help="hook: exact products (DDP only)")
     add("--gram-every", type=_positive, metavar="N", help="with hook: exact cosines each N steps")
-    add("--reduction", choices=_methods(), help="sum gradients reproducibly (docs/reduction.md)")
+    add("--reduction", metavar="METHOD", help="sum reproducibly: exact, fixed32, fixed64, binned")
     add("--microbatch-mean", action="store_true", help="with it: divide by all micro-batches")
-    add("--audit-every", type=_positive, metavar="N", help="check the sum itself (DDP, FSDP2)")
-    add("--no-fingerprints", action="store_true", help="compare nothing but gradients and losses")
+    add("--audit", type=_positive, metavar="N", help="check the sum itself (DDP, FSDP2)")
+    add("--audit-elements", type=_positive, metavar="K", help="of a bucket (default: 65536)")
+    add(
+        "--fingerprints",
+        type=_families,
+        metavar="LIST",
+        help="what is compared beside gradients and losses: all, none, or some, as data,rng",
+    )
     add("--quiet", action="store_true", help="print nothing")
     if program:
-        add("-m", dest="module", action="store_true", help="PROGRAM is a module, not a file")
+        add("-m", dest="module", action="store_true", default=False, help="PROGRAM is a module")
         add("program", metavar="PROGRAM", help="the training script")
         add("args", nargs=argparse.REMAINDER, help="its arguments")
     return parser
@@ -86,15 +91,21 @@ def _positive(text: str) -> int:
     return value
 
 
+def _sketch(text: str) -> int | str:
+    return text if text == "auto" else int(text)
+
+
+def _families(text: str) -> bool | list[str]:
+    return {"all": True, "none": False}.get(text, text.split(","))
+
+
 def _options(found: argparse.Namespace) -> dict[str, Any]:
-    """Arguments of presum.attach."""
-    names = ("run", "every", "reduced_every", "sketch", "preflight", "local_buffers", "mode")
-    more = ("gram_every", "reduction", "audit_every", "require")
-    known = {name: getattr(found, name) for name in (*names, *more)}
-    options = {name: value for name, value in known.items() if value is not None}
-    if found.microbatch_mean:
-        options["microbatch_mean"] = True
-    return options | {"quiet": found.quiet, "fingerprints": not found.no_fingerprints}
+    """By their names: flags and environment before a file."""
+    flags = {name: value for name, value in vars(found).items() if name in NAMES}
+    try:
+        return from_file(Path.cwd()) | flags
+    except UserError as error:
+        _refuse(str(error))
 
 
 def start_from_environment() -> None:
@@ -102,12 +113,19 @@ def start_from_environment() -> None:
     _start(_parser(program=False).parse_args(_words_of_environment()))
 
 
-def _start(found: argparse.Namespace, words: Sequence[str] | None = None) -> None:
+def _start(found: argparse.Namespace, words: Sequence[str] | None = None) -> bool:
+    """Whether it is a preflight."""
+    options = _options(found)
+    try:
+        arguments_of(options)
+    except UserError as error:
+        _refuse(str(error))
     try:
         from presum.frameworks.auto import start
     except ModuleNotFoundError as error:
         _refuse(str(missing("watching a program", error)))
-    start(_options(found), words)
+    start(options, words)
+    return "preflight" in options
 
 
 def _words_of_environment() -> list[str]:
@@ -118,20 +136,18 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Runs the program in this process, as ``__main__``. What it raises passes through."""
     words = list(sys.argv[1:] if argv is None else argv)
     found = _parser(program=True).parse_args([*_words_of_environment(), *words])
-    if found.microbatch_mean and found.reduction is None:
-        _refuse("--microbatch-mean needs --reduction")
     if not found.module and not Path(found.program).exists():
         _refuse(f"there is no file {found.program}")
     if not found.module and _is_folder_without_main(found.program):
         _refuse(f"there is no __main__.py in {found.program}")
-    _start(found, words[: len(words) - len(found.args) - 1])
+    preflight = _start(found, words[: len(words) - len(found.args) - 1])
     sys.argv = [found.program, *found.args]
     try:
         _run_module(found.program) if found.module else _run_script(found.program)
-        if found.preflight is not None:
+        if preflight:
             _end_preflights()
     except SystemExit as end:
-        if found.preflight is not None and end.code in (None, 0):
+        if preflight and end.code in (None, 0):
             _end_preflights()
         raise
     except BaseException as error:

@@ -36,7 +36,9 @@ def test_ignored_parameters_are_not_watched(tmp_path: Path) -> None:
 def test_every_and_reduced_every_thin_out_the_record(
     model: DistributedDataParallel, tmp_path: Path
 ) -> None:
-    with presum.attach(model, run=tmp_path, every=3, reduced_every=6, sketch=0, groups=False):
+    with presum.attach(
+        model, run=tmp_path, record=presum.Record(every=3, reduced_every=6, sketch=0, groups=False)
+    ):
         train(model, 14)
     run = presum.load(tmp_path)
     assert run.steps.step.tolist() == [0, 3, 6, 9, 12]
@@ -45,7 +47,7 @@ def test_every_and_reduced_every_thin_out_the_record(
 
 
 def test_groups_by_pattern(model: DistributedDataParallel, tmp_path: Path) -> None:
-    with presum.attach(model, run=tmp_path, groups=[r"layers\.0", "bias"]):
+    with presum.attach(model, run=tmp_path, record=presum.Record(groups=[r"layers\.0", "bias"])):
         train(model, 1)
     assert set(presum.load(tmp_path).groups.group) == {"layers.0", "bias", "other"}
 
@@ -84,20 +86,20 @@ def test_attached_models_copy_and_pickle(model: DistributedDataParallel, tmp_pat
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"every": 0}, "every must be"),
-        ({"reduced_every": 2.5}, "reduced_every must be"),
-        ({"sketch": "big"}, "sketch must be"),
-        ({"sketch": 100}, "not 0 or a power of two"),
-        ({"sketch": -1}, "sketch must be"),
+        ({"record": presum.Record(every=0)}, "every must be"),
+        ({"record": presum.Record(reduced_every=2.5)}, "reduced_every must be"),
+        ({"record": presum.Record(sketch="big")}, "sketch must be"),
+        ({"record": presum.Record(sketch=100)}, "not 0 or a power of two"),
+        ({"record": presum.Record(sketch=-1)}, "sketch must be"),
         ({"process_group": "x"}, "process_group must be of type ProcessGroup, not str"),
         ({"optimizer": nn.Linear(1, 1)}, "optimizer must be of type Optimizer, not Linear"),
-        ({"fingerprints": "rng"}, "fingerprints must be"),
-        ({"fingerprints": ["rgn"]}, "fingerprints must be"),
-        ({"local_buffers": ["("]}, "local_buffers"),
-        ({"groups": "a["}, "groups: 'a\\['"),
-        ({"scaler": 3}, "scaler must be a torch.amp.GradScaler, not int"),
-        ({"data": 3}, "data must be"),
-        ({"data": [object()]}, "data must be"),
+        ({"record": presum.Record(fingerprints="rng")}, "fingerprints must be"),
+        ({"record": presum.Record(fingerprints=["rgn"])}, "fingerprints must be"),
+        ({"record": presum.Record(local_buffers=["("])}, "local_buffers"),
+        ({"record": presum.Record(groups="a[")}, "groups: 'a\\['"),
+        ({"record": presum.Record(scaler=3)}, "scaler must be a torch.amp.GradScaler, not int"),
+        ({"record": presum.Record(data=3)}, "data must be"),
+        ({"record": presum.Record(data=[object()])}, "data must be"),
         ({"preflight": 0}, "preflight must be"),
         ({"preflight": 5}, "give optimizer="),
     ],
@@ -143,19 +145,23 @@ def test_mistakes_are_one_line(model: DistributedDataParallel, tmp_path: Path) -
             nn.Linear(2, 2), run=tmp_path, mode="hook"
         ),
         "nobody else reduces": lambda: presum.attach(model, run=tmp_path, mode="manual"),
-        "gram_every needs": lambda: presum.attach(model, run=tmp_path, gram_every=2),
+        "gram_every needs": lambda: presum.attach(
+            model, run=tmp_path, record=presum.Record(gram_every=2)
+        ),
         "mode must be": lambda: presum.attach(model, run=tmp_path, mode="other"),
     }
     for text, call in bad.items():
         with pytest.raises(ValueError, match=text) as raised:
             call()
         assert "\n" not in str(raised.value)
-    with presum.attach(model, run=tmp_path, quiet=True) as monitor:
+    with presum.attach(model, run=tmp_path, record=presum.Record(quiet=True)) as monitor:
         with pytest.raises(ValueError, match="attached already"):
             presum.attach(model, run=tmp_path)
         with pytest.raises(ValueError, match="manual"):
             monitor.before_reduction([])
-    with presum.attach(nn.Linear(2, 2), run=tmp_path, mode="manual", quiet=True) as monitor:
+    with presum.attach(
+        nn.Linear(2, 2), run=tmp_path, mode="manual", record=presum.Record(quiet=True)
+    ) as monitor:
         with pytest.raises(ValueError, match="'odd' is not a parameter"):
             monitor.before_reduction([("odd", torch.ones(2))])
         with pytest.raises(ValueError, match="has 3 elements"):
@@ -180,7 +186,9 @@ def test_a_wrapped_optimizer_is_looked_into(
         def __init__(self, inside: torch.optim.Optimizer) -> None:
             self.optimizer = inside
 
-    with presum.attach(model, optimizer=Wrapper(optimizer), run=tmp_path, quiet=True):
+    with presum.attach(
+        model, optimizer=Wrapper(optimizer), run=tmp_path, record=presum.Record(quiet=True)
+    ):
         one_step(model, optimizer, PARTS[:3])
     assert packets.clock == 1
     assert packets.facts["optimizer"] == "SGD"
@@ -202,7 +210,10 @@ def test_the_collector_tells_of_steps_and_lets_the_end_through(
 
     monkeypatch.setattr(Recording, "stepped", lambda _recording, steps: stepped(steps))
     ends = pytest.raises(SystemExit, match="4")
-    with presum.attach(model, optimizer=optimizer, run=tmp_path, quiet=True), ends:
+    with (
+        presum.attach(model, optimizer=optimizer, run=tmp_path, record=presum.Record(quiet=True)),
+        ends,
+    ):
         for _ in range(9):
             one_step(model, optimizer, PARTS[:3])
     assert told == [(1, 1), (2, 2), (3, 3)]

@@ -11,7 +11,7 @@
 namespace presum::diagnose {
 namespace {
 
-constexpr const char* kNotAudited = "No reduction was audited (audit_every= was not set).";
+constexpr const char* kNotAudited = "No reduction was audited (audit= was not set).";
 constexpr int kFp32Bits = 24;
 
 struct Audited {

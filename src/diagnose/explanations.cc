@@ -131,7 +131,7 @@ constexpr std::array<std::pair<Check, Explanation>, kChecks> kExplanations{{
       "Steps and micro-batches that are not computed again; what was wrong before the forward "
       "pass; "
       "models whose forward cannot be repeated (FSDP2, collectives, compiled parts, hooks).",
-      "presum.attach(model, optimizer=optimizer, verify_every=100)"}},
+      "presum.attach(model, optimizer=optimizer, record=presum.Record(verify_every=100))"}},
     {Check::kResumeMismatch,
      {"What is trained on is another model, or on other samples, than the record of before says.",
       "Runs whose optimiser begins at 0 steps (a warm start); optimisers without a count of steps, "

@@ -217,7 +217,7 @@ void LayersReduced::unexplained(const StepContext& context, double tolerance, Si
       "Look for what changes some parameters of these layers: a bucket that a communication hook "
       "scales or overwrites in part, a parameter that is left out. A communication hook that "
       "compresses some layers does that. Without one, audit the "
-      "reduction: `attach(audit_every=25)`.";
+      "reduction: `attach(audit=25)`.";
   signal.title =
       fmt::format("The reduced gradient of {{ranks}} was not the mean of the workers' gradients{}",
                   where(layers, context));

@@ -18,7 +18,7 @@ import presum
 def train(run: Path) -> None:
     dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
     model = DistributedDataParallel(nn.Linear(4, 1))
-    monitor = presum.attach(model, run=run, quiet=True)
+    monitor = presum.attach(model, run=run, record=presum.Record(quiet=True))
     for _ in range(5):
         model(torch.ones(2, 4)).sum().backward()
     dist.destroy_process_group()

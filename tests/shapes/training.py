@@ -83,7 +83,13 @@ class Training:
         """As a user does, in the run that is watched."""
         if self.watched is None:
             return None
-        monitor = presum.attach(model, optimizer=optimizer, run=self.watched, quiet=True, **options)
+        monitor = presum.attach(
+            model,
+            optimizer=optimizer,
+            run=self.watched,
+            **options,
+            record=presum.Record(quiet=True),
+        )
         self.monitors.append(monitor)
         return monitor
 

@@ -23,6 +23,7 @@ from workers.launch import main
 
 STEPS = 12
 AUDIT_EVERY = 2
+WHOLE = presum.Audit(AUDIT_EVERY, elements=None)
 
 
 def loses_its_end(_state: Any, bucket: Any) -> Future[torch.Tensor]:
@@ -58,13 +59,13 @@ CASES: dict[str, dict[str, Any]] = {
     "plain": {},
     "bf16": {"dtype": torch.bfloat16},
     "exact": {"attach": {"reduction": "exact"}},
-    "fixed64": {"attach": {"reduction": "fixed64", "audit_elements": None}},
+    "fixed64": {"attach": {"reduction": "fixed64", "audit": WHOLE}},
     "compressed": {"hook": fp16_compress_hook},
-    "broken": {"hook": loses_its_end, "attach": {"audit_elements": None}},
+    "broken": {"hook": loses_its_end, "attach": {"audit": WHOLE}},
     "fsdp": {"fsdp": True},
     "fsdp-bf16": {"fsdp": True, "dtype": torch.bfloat16},
-    "fsdp-exact": {"fsdp": True, "attach": {"reduction": "exact", "audit_elements": None}},
-    "fsdp-broken": {"fsdp": True, "scatter": LosesItsEnd, "attach": {"audit_elements": None}},
+    "fsdp-exact": {"fsdp": True, "attach": {"reduction": "exact", "audit": WHOLE}},
+    "fsdp-broken": {"fsdp": True, "scatter": LosesItsEnd, "attach": {"audit": WHOLE}},
 }
 
 
@@ -90,8 +91,8 @@ def train(case: dict[str, Any], run: Path, rank: int) -> None:
         model,
         optimizer=optimizer,
         run=run,
-        quiet=True,
-        **{"audit_every": AUDIT_EVERY, **case.get("attach", {})},
+        **{"audit": AUDIT_EVERY, **case.get("attach", {})},
+        record=presum.Record(quiet=True),
     )
     if "hook" in case:
         model.register_comm_hook(None, case["hook"])

@@ -116,8 +116,8 @@ class Training:
         torch.manual_seed(100 + rank)
 
     def run(self, folder: Path) -> None:
-        options = {"quiet": True, **self.plan.options}
-        with presum.attach(self.model, optimizer=self.optimizer, run=folder, **options):
+        record = presum.Record(quiet=True, **self.plan.options)
+        with presum.attach(self.model, optimizer=self.optimizer, run=folder, record=record):
             batches = iter(self.loader)  # which draws from torch's generator
             if self.generator is not None:
                 torch.set_rng_state(self.generator)

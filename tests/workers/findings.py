@@ -98,8 +98,17 @@ def work(rank: int, world: int, out: Path) -> None:
     os.environ["PRESUM_SALT"] = "tests"
     case(out, "clean", rank, world, clean, same_data=False)
     case(out, "nan", rank, world, poisoned, same_data=False)
-    case(out, "nan-quiet", rank, world, poisoned, same_data=False, quiet=True)
-    case(out, "same", rank, world, clean, same_data=True, on_training_thread=True, pause=0.03)
+    case(out, "nan-quiet", rank, world, poisoned, same_data=False, record=presum.Record(quiet=True))
+    case(
+        out,
+        "same",
+        rank,
+        world,
+        clean,
+        same_data=True,
+        pause=0.03,
+        record=presum.Record(on_training_thread=True),
+    )
     case(out, "preflight-bad", rank, world, clean, same_data=True, preflight=PREFLIGHT)
     case(out, "preflight-good", rank, world, clean, same_data=False, preflight=PREFLIGHT)
 

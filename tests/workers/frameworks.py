@@ -49,7 +49,9 @@ def accelerate(run: Path, _rank: int, world: int) -> str:
     model, optimizer, loader = accelerator.prepare(
         plain, optimizer, DataLoader(data(), batch_size=SIZE)
     )
-    with presum.attach(model, optimizer=optimizer, run=run, reduction="exact", quiet=True):
+    with presum.attach(
+        model, optimizer=optimizer, run=run, reduction="exact", record=presum.Record(quiet=True)
+    ):
         for x, y in loader:
             with accelerator.accumulate(model):
                 accelerator.backward(nn.functional.mse_loss(model(x), y))
@@ -80,7 +82,11 @@ def trainer(run: Path, _rank: int, world: int) -> str:
         model=model,
         args=arguments,
         train_dataset=[{"input_ids": row, "labels": row} for row in rows],
-        callbacks=[presum.TransformersCallback(run=run, reduction="exact", quiet=True)],
+        callbacks=[
+            presum.TransformersCallback(
+                run=run, reduction="exact", record=presum.Record(quiet=True)
+            )
+        ],
     ).train()
     return digest(model.parameters())
 
@@ -114,7 +120,9 @@ def by_lightning(run: Path, rank: int, world: int) -> str:
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-        callbacks=[presum.LightningCallback(run=run, reduction="exact", quiet=True)],
+        callbacks=[
+            presum.LightningCallback(run=run, reduction="exact", record=presum.Record(quiet=True))
+        ],
     ).fit(model, DataLoader(rows, batch_sampler=sampler))
     return digest(model.parameters())
 

@@ -39,7 +39,9 @@ class Run:
         torch.manual_seed(100 + self.rank)
         wrapped = DistributedDataParallel(model, **ddp)
         optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-        self.monitor = presum.attach(wrapped, optimizer=optimizer, run=self.folder, quiet=True)
+        self.monitor = presum.attach(
+            wrapped, optimizer=optimizer, run=self.folder, record=presum.Record(quiet=True)
+        )
         return wrapped, optimizer
 
     def batches(self, *shape: int) -> Iterator[torch.Tensor]:

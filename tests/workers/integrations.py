@@ -105,7 +105,9 @@ def fsdp2(
             fully_shard(layer, mesh=mesh, mp_policy=policy)
     fully_shard(model, mesh=mesh, mp_policy=policy)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
-    monitor = run and presum.attach(model, optimizer=optimizer, run=run, quiet=True)
+    monitor = run and presum.attach(
+        model, optimizer=optimizer, run=run, record=presum.Record(quiet=True)
+    )
     twin, expected, rows = small_model(), [], token_rows()
     for step in range(STEPS):
         inputs = rows_of(rows, step, rank, world, micro)
@@ -133,8 +135,7 @@ def by_hand(rank: int, world: int, run: Path | None, *, group: Any = None) -> Ou
             run=run,
             mode="manual",
             process_group=group,
-            reduced_every=4,
-            quiet=True,
+            record=presum.Record(reduced_every=4, quiet=True),
         )
     members = dist.get_world_size(group)
     place = dist.get_rank(group)
@@ -174,7 +175,9 @@ def accelerated(rank: int, world: int, run: Path | None) -> Outcome:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     loader = DataLoader(token_rows()[: STEPS * BATCH * world], batch_size=BATCH)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
-    monitor = run and presum.attach(model, optimizer=optimizer, run=run, quiet=True)
+    monitor = run and presum.attach(
+        model, optimizer=optimizer, run=run, record=presum.Record(quiet=True)
+    )
     twin, expected = small_model(), []
     for tokens in loader:
         if run:
@@ -278,7 +281,9 @@ def trainer(rank: int, world: int, run: Path | None, *, micro: int = 1) -> Outco
         model=model,
         args=TrainingArguments(**arguments(micro)),
         train_dataset=Causal(),
-        callbacks=[presum.TransformersCallback(run=run, quiet=True)] if run else [],
+        callbacks=[presum.TransformersCallback(run=run, record=presum.Record(quiet=True))]
+        if run
+        else [],
     )
     records = Records(model, llama())
     with quietly():
@@ -325,7 +330,9 @@ def sft(rank: int, world: int, run: Path | None) -> Outcome:
         args=SFTConfig(**arguments(1), max_length=None, dataset_num_proc=None),
         train_dataset=data,
         processing_class=tokenizer,
-        callbacks=[presum.TransformersCallback(run=run, quiet=True)] if run else [],
+        callbacks=[presum.TransformersCallback(run=run, record=presum.Record(quiet=True))]
+        if run
+        else [],
     )
     records = Records(model, llama())
     with quietly():
@@ -370,7 +377,9 @@ def lightning(
             enable_progress_bar=False,
             enable_model_summary=False,
             accumulate_grad_batches=micro,
-            callbacks=[presum.LightningCallback(run=run, quiet=True)] if run else [],
+            callbacks=[presum.LightningCallback(run=run, record=presum.Record(quiet=True))]
+            if run
+            else [],
         )
         records = Records(module.model, small_model())
         found.fit(module, DataLoader(rows, batch_size=BATCH), DataLoader(rows[:4], batch_size=2))

@@ -55,7 +55,9 @@ def alive(
     kept: dict[str, Any] = {"optimizer": optimizer, "weight": next(model.parameters())}
     kept |= {"model": model, "inner": inner, "buffer": inner[1].running_mean}
     if options is not None:
-        kept["monitor"] = presum.attach(model, optimizer=optimizer, run=run, quiet=True, **options)
+        kept["monitor"] = presum.attach(
+            model, optimizer=optimizer, run=run, **options, record=presum.Record(quiet=True)
+        )
     train(model, optimizer)
     references = {name: weakref.ref(thing) for name, thing in kept.items()}
     kept.clear()
@@ -96,7 +98,9 @@ def wrap_again(out: Path) -> list[int]:
         model = DistributedDataParallel(inner)
         models.append(model)  # earlier wrappers live on
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        presum.attach(model, optimizer=optimizer, run=out / "wrapped-again", quiet=True)
+        presum.attach(
+            model, optimizer=optimizer, run=out / "wrapped-again", record=presum.Record(quiet=True)
+        )
         train(model, optimizer)
         hooks = next(inner.parameters())._post_accumulate_grad_hooks
         counts.append(len(hooks or {}))
@@ -110,7 +114,9 @@ def attach_and_close(out: Path) -> dict[str, list[int]]:
     counts: dict[str, list[int]] = {"descriptors": [], "threads": []}
     gc.disable()
     for index in range(25):
-        with presum.attach(model, optimizer=optimizer, run=out / "closed", quiet=True):
+        with presum.attach(
+            model, optimizer=optimizer, run=out / "closed", record=presum.Record(quiet=True)
+        ):
             train(model, optimizer, steps=1)
         if index >= 4:
             counts["descriptors"].append(len(os.listdir("/proc/self/fd")))  # noqa: PTH208
@@ -123,7 +129,9 @@ def dropped_monitor(out: Path) -> None:
     """The program keeps the model only."""
     model = DistributedDataParallel(network())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    presum.attach(model, optimizer=optimizer, run=out / "dropped-monitor", quiet=True)
+    presum.attach(
+        model, optimizer=optimizer, run=out / "dropped-monitor", record=presum.Record(quiet=True)
+    )
     gc.collect()
     train(model, optimizer, steps=10)
 
@@ -131,7 +139,7 @@ def dropped_monitor(out: Path) -> None:
 def last_step_is_open(out: Path) -> None:
     """Without optimizer= the last step is open when the model goes."""
     model = DistributedDataParallel(network())
-    presum.attach(model, run=out / "open", quiet=True)
+    presum.attach(model, run=out / "open", record=presum.Record(quiet=True))
     train(model, torch.optim.SGD(model.parameters(), lr=0.1))
     del model
 
@@ -146,7 +154,9 @@ def in_a_cycle(out: Path) -> None:
     holder.model = DistributedDataParallel(network())  # type: ignore[attr-defined]
     holder.itself = holder  # type: ignore[attr-defined]
     optimizer = torch.optim.SGD(holder.model.parameters(), lr=0.1)  # type: ignore[attr-defined]
-    presum.attach(holder.model, optimizer=optimizer, run=out / "cycle", quiet=True)  # type: ignore[attr-defined]
+    presum.attach(
+        holder.model, optimizer=optimizer, run=out / "cycle", record=presum.Record(quiet=True)
+    )  # type: ignore[attr-defined]
     train(holder.model, optimizer)  # type: ignore[attr-defined]
     del holder, optimizer
     thread = threading.Thread(target=gc.collect)

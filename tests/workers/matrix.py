@@ -226,10 +226,12 @@ def train(
             model,
             optimizer=optimizer,
             run=run,
-            reduced_every=REDUCED_EVERY,
             mode=configuration.mode,
-            gram_every=GRAM_EVERY if configuration.mode == "hook" else None,
-            quiet=True,
+            record=presum.Record(
+                reduced_every=REDUCED_EVERY,
+                gram_every=GRAM_EVERY if configuration.mode == "hook" else None,
+                quiet=True,
+            ),
         )
     register_hook(model, configuration.comm_hook, after=True)
     if configuration.later:
@@ -267,7 +269,9 @@ def join(rows: torch.Tensor, rank: int, world: int, run: Path | None) -> str:
     torch.manual_seed(0)
     model = DistributedDataParallel(Model(CONFIGURATIONS[0]))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    monitor = run and presum.attach(model, optimizer=optimizer, run=run, quiet=True)
+    monitor = run and presum.attach(
+        model, optimizer=optimizer, run=run, record=presum.Record(quiet=True)
+    )
     with model.join():
         for step in range(STEPS - rank):
             optimizer.zero_grad()

@@ -15,7 +15,12 @@ from workers.launch import main, write_json
 
 def model_of(run: Path, *, mean: bool) -> DistributedDataParallel:
     model = DistributedDataParallel(nn.Linear(3, 2))
-    presum.attach(model, run=run, reduction="exact", microbatch_mean=mean, quiet=True)
+    presum.attach(
+        model,
+        run=run,
+        reduction=presum.Reduction("exact", microbatch_mean=mean),
+        record=presum.Record(quiet=True),
+    )
     return model
 
 

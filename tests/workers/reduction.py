@@ -77,35 +77,37 @@ def case(
     }
 
 
-MEAN = {"microbatch_mean": True}
+def mean(method: str) -> presum.Reduction:
+    return presum.Reduction(method, microbatch_mean=True)
+
+
 CASES: dict[str, dict[str, Any]] = {
     "plain": case(),
     "exact": case(divided=True, reduction="exact"),
-    "exact-mean": case(reduction="exact", **MEAN),
-    "exact-always": case(reduction="exact", always=True, **MEAN),
-    "exact-rare": case(reduction="exact", rare=True, **MEAN),
-    "exact-views": case(reduction="exact", ddp={"gradient_as_bucket_view": True}, **MEAN),
-    "exact-bf16": case(reduction="exact", dtype=torch.bfloat16, **MEAN),
-    "exact-fp64": case(reduction="exact", dtype=torch.float64, **MEAN),
-    "exact-uneven": case(reduction="exact", uneven=True, **MEAN),
-    "binned": case(reduction="binned", **MEAN),
-    "binned-uneven": case(reduction="binned", uneven=True, **MEAN),
-    "binned-always": case(reduction="binned", always=True, rare=True, **MEAN),
-    "binned-rare": case(reduction="binned", rare=True, **MEAN),
-    "binned-bf16": case(reduction="binned", dtype=torch.bfloat16, **MEAN),
-    "fixed32": case(reduction="fixed32", **MEAN),
-    "fixed64": case(reduction="fixed64", **MEAN),
-    "fixed64-uneven": case(reduction="fixed64", uneven=True, **MEAN),
+    "exact-mean": case(reduction=mean("exact")),
+    "exact-always": case(reduction=mean("exact"), always=True),
+    "exact-rare": case(reduction=mean("exact"), rare=True),
+    "exact-views": case(reduction=mean("exact"), ddp={"gradient_as_bucket_view": True}),
+    "exact-bf16": case(reduction=mean("exact"), dtype=torch.bfloat16),
+    "exact-fp64": case(reduction=mean("exact"), dtype=torch.float64),
+    "exact-uneven": case(reduction=mean("exact"), uneven=True),
+    "binned": case(reduction=mean("binned")),
+    "binned-uneven": case(reduction=mean("binned"), uneven=True),
+    "binned-always": case(reduction=mean("binned"), always=True, rare=True),
+    "binned-rare": case(reduction=mean("binned"), rare=True),
+    "binned-bf16": case(reduction=mean("binned"), dtype=torch.bfloat16),
+    "fixed32": case(reduction=mean("fixed32")),
+    "fixed64": case(reduction=mean("fixed64")),
+    "fixed64-uneven": case(reduction=mean("fixed64"), uneven=True),
     "fsdp-exact": case(divided=True, fsdp=True, reduction="exact"),
     "fsdp-exact-mixed": case(
         fsdp=True,
-        reduction="exact",
+        reduction=mean("exact"),
         policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32),
-        **MEAN,
     ),
-    "fsdp-binned": case(fsdp=True, reduction="binned", **MEAN),
-    "fsdp-fixed32": case(fsdp=True, reduction="fixed32", **MEAN),
-    "fsdp-fixed64": case(fsdp=True, reduction="fixed64", **MEAN),
+    "fsdp-binned": case(fsdp=True, reduction=mean("binned")),
+    "fsdp-fixed32": case(fsdp=True, reduction=mean("fixed32")),
+    "fsdp-fixed64": case(fsdp=True, reduction=mean("fixed64")),
 }
 if not CAN_STAND_IN:
     CASES = {name: how for name, how in CASES.items() if not how["fsdp"]}
@@ -135,7 +137,9 @@ def train(how: dict[str, Any], run: Path, rank: int, world: int) -> dict[str, to
     tokens = torch.randint(0, 37, (SIZE * MICRO_BATCHES * STEPS, 9))
     model, set_last = wrapped(Model(how["dtype"]), how)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    monitor = presum.attach(model, optimizer=optimizer, run=run, quiet=True, **how["attach"])
+    monitor = presum.attach(
+        model, optimizer=optimizer, run=run, **how["attach"], record=presum.Record(quiet=True)
+    )
     everything = MicroBatchSampler(
         tokens, size=SIZE, micro_batches=MICRO_BATCHES, workers=1, rank=0, shuffle=True
     )

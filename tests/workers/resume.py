@@ -108,7 +108,7 @@ def train(
         torch.set_rng_state(saved["generator"])
         if change is not None:
             change(model.module, optimizer)
-    monitor = presum.attach(model, optimizer=optimizer, run=run, quiet=True)
+    monitor = presum.attach(model, optimizer=optimizer, run=run, record=presum.Record(quiet=True))
     begin = 0 if saved is None else skip
     kept: dict[str, Any] = {}
     for step, x in enumerate(batches(seed, begin), begin):

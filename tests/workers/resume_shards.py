@@ -70,7 +70,7 @@ def train(run: Path, checkpoint: Path | None, **how: Any) -> Path:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 
     def attach() -> presum.Monitor:
-        return presum.attach(model, optimizer=optimizer, run=run, quiet=True)
+        return presum.attach(model, optimizer=optimizer, run=run, record=presum.Record(quiet=True))
 
     monitor = attach() if how.get("attaches_first") else None
     if checkpoint is not None:

@@ -123,7 +123,7 @@ def norm_of(layers: Any, case: dict[str, Any]) -> float:
 def train(case: dict[str, Any], run: Path, rank: int) -> None:
     layers = model_of(case)
     optimizer = torch.optim.SGD(layers.parameters(), lr=0.01)
-    monitor = presum.attach(layers, optimizer=optimizer, run=run, quiet=True)
+    monitor = presum.attach(layers, optimizer=optimizer, run=run, record=presum.Record(quiet=True))
     change(layers, case)
     generator = torch.Generator().manual_seed(rank)
     micro = case.get("micro", 1)

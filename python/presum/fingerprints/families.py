@@ -32,7 +32,7 @@ R = TypeVar("R")
 
 
 def chosen(fingerprints: bool | Collection[str]) -> frozenset[str]:
-    """The families that ``attach(fingerprints=)`` asks for.
+    """The families that ``Record(fingerprints=)`` asks for.
 
     Raises:
         ValueError: not True, False or a collection of known names.

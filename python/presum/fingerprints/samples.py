@@ -163,7 +163,7 @@ def _indices(known: Sequence[KnownRow], rows: int) -> tuple[int, ...]:
 
 
 def _sources(data: Any) -> list[Any]:
-    """What ``attach(data=)`` names: one loader or sampler, or several."""
+    """What ``Record(data=)`` names: one loader or sampler, or several."""
     if data is None:
         return []
     several = isinstance(data, (list, tuple, set, frozenset))

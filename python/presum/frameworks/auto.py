@@ -30,6 +30,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from presum.fingerprints.loaders import LOADER_EVENTS
 from presum.frameworks.callbacks import TRAINER_TAP
+from presum.options import arguments_of
 from presum.parallel.targets import is_watched
 from presum.steps.step_recorder import StepRecorder
 from presum.torch_events.hooks import pickled_as_nothing
@@ -239,7 +240,7 @@ class AutoAttach:
 
         self._look_at_frameworks()
         optimizer = CONSTRUCTIONS.optimizer_of(model.parameters())
-        recorder = attach(model, optimizer=optimizer, **self._options)._recorder
+        recorder = attach(model, optimizer=optimizer, **arguments_of(self._options))._recorder
         assert recorder is not None
         return recorder
 

@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from presum.monitor import Monitor
+from presum.options import Record
 from presum.parallel.targets import is_watched, outermost_fsdp
 from presum.torch_events.losses import kept_value
 from presum.torch_events.taps import TAPS, TappedFunction
@@ -85,6 +86,10 @@ class TrainingWatcher:
         for monitor in monitors:
             monitor.close()
 
+    def _is_quiet(self) -> bool:
+        record = self._options.get("record")
+        return isinstance(record, Record) and record.quiet
+
     def _say(self, text: str) -> None:
-        if os.environ.get("RANK", "0") == "0" and not self._options.get("quiet"):
+        if os.environ.get("RANK", "0") == "0" and not self._is_quiet():
             print(text, file=sys.stderr, flush=True)

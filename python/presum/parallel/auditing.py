@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a reduction really does: ``attach(audit_every=N)``, in DDP's communication hook and around
+"""What a reduction really does: ``attach(audit=N)``, in DDP's communication hook and around
 FSDP2's reduce-scatter.
 
 Every N-th backward pass workers gather a sample of what they put into one bucket, the next one each

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What FSDP2's reduce-scatter really does: ``attach(audit_every=N)``, docs/audit.md.
+"""What FSDP2's reduce-scatter really does: ``attach(audit=N)``, docs/audit.md.
 
 Each worker compares a sample of its own shard with the exact sum of what all put in for it. The
 function that a parameter group calls is wrapped, for as long as the model lives.

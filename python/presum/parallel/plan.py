@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import torch
 
+from presum.options import Reduction
 from presum.reduce.methods import METHODS, Method, takes
 
 
@@ -37,18 +38,15 @@ class ReductionPlan(NamedTuple):
                 raise ValueError(f"presum.attach: reduction={self.method!r} cannot sum {name}")
 
 
-def plan_of(
-    reduction: str | None, mode: str, gram_every: int | None, *, microbatch_mean: bool
-) -> ReductionPlan | None:
+def plan_of(reduction: Reduction | None, mode: str, gram_every: int | None) -> ReductionPlan | None:
     """Raises ValueError for arguments of presum.attach that do not go together."""
     if reduction is None:
-        if microbatch_mean:
-            raise ValueError("presum.attach: microbatch_mean needs reduction")
         return None
-    method = next((known for known in METHODS if known == reduction), None)
+    wanted = reduction.method
+    method = next((known for known in METHODS if known == wanted), None)
     if method is None:
         names = ", ".join(METHODS)
-        raise ValueError(f"presum.attach: reduction must be one of {names}, not {reduction!r}")
+        raise ValueError(f"presum.attach: reduction must be one of {names}, not {wanted!r}")
     if mode == "manual":
         raise ValueError(
             'presum.attach: with mode="manual" your own code reduces: use presum.reduce there'
@@ -58,4 +56,4 @@ def plan_of(
             'presum.attach: gram_every does not go with reduction; "exact" gives all cosines at '
             "every step"
         )
-    return ReductionPlan(method, microbatch_mean)
+    return ReductionPlan(method, reduction.microbatch_mean)

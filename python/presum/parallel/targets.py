@@ -81,7 +81,7 @@ def _target(model: nn.Module, group: dist.ProcessGroup | None, options: WatchOpt
         return _fsdp(model, group, options)
     if options.audit_every is not None and options.mode != "hook":
         raise ValueError(
-            "presum.attach: audit_every is for DistributedDataParallel and FSDP2, not for "
+            "presum.attach: audit is for DistributedDataParallel and FSDP2, not for "
             f'{type(model).__name__} with mode="{options.mode}"; `presum audit FILE...` audits '
             "saved gradients"
         )
@@ -212,7 +212,7 @@ def _fsdp(model: nn.Module, group: dist.ProcessGroup | None, options: WatchOptio
 
     if not CAN_STAND_IN and (options.plan is not None or options.audit_every is not None):
         raise ValueError(
-            "presum.attach: reduction and audit_every on FSDP2 need torch 2.9 or newer, whose "
+            "presum.attach: reduction and audit on FSDP2 need torch 2.9 or newer, whose "
             "reduce-scatter can be replaced"
         )
     groups = list(parameter_groups(model))
@@ -245,7 +245,7 @@ def _check_audited(groups: Sequence[Any]) -> None:
         )
     if not any(hasattr(group.mesh_info, "shard_process_group") for group in groups):
         raise ValueError(
-            "presum.attach: audit_every on FSDP2 is for shards; with replicate() there are none"
+            "presum.attach: audit on FSDP2 is for shards; with replicate() there are none"
         )
 
 

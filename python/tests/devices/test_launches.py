@@ -67,7 +67,9 @@ def test_a_step_takes_few_launches_however_many_parameters_there_are(
     with kernels_on_host():
         model = DistributedDataParallel(nn.Sequential(*(nn.Linear(8, 8) for _ in range(LAYERS))))
         optimizer = torch.optim.AdamW(model.parameters())
-        with presum.attach(model, optimizer=optimizer, run=tmp_path, quiet=True):
+        with presum.attach(
+            model, optimizer=optimizer, run=tmp_path, record=presum.Record(quiet=True)
+        ):
             for x, _ in DataLoader(data, batch_size=4):
                 before = len(_core.cuda_launched()) + operations.count.total()
                 model(x).square().mean().backward()

@@ -32,7 +32,9 @@ def test_a_step_tells_the_norm_that_it_is_clipped_by(
 ) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     norms = []
-    with presum.attach(model, optimizer=optimizer, run=tmp_path, quiet=True) as monitor:
+    with presum.attach(
+        model, optimizer=optimizer, run=tmp_path, record=presum.Record(quiet=True)
+    ) as monitor:
         for step in range(30):
             optimizer.zero_grad()
             model(torch.full((2, 4), 1.0 + step))["loss"].backward()
@@ -55,7 +57,7 @@ def test_clipping_a_part_or_more_than_the_model_is_not_told(
     other = nn.Parameter(torch.ones(1))
     other.grad = torch.ones(1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with presum.attach(model, optimizer=optimizer, run=tmp_path, quiet=True):
+    with presum.attach(model, optimizer=optimizer, run=tmp_path, record=presum.Record(quiet=True)):
         for parameters in ([*model.parameters(), other], list(model.parameters())[:1]):
             optimizer.zero_grad()
             model(torch.ones(2, 4))["loss"].backward()
@@ -68,7 +70,7 @@ def test_clipping_a_part_or_more_than_the_model_is_not_told(
 def test_what_holds_no_norm_is_refused(
     bad: Any, model: DistributedDataParallel, tmp_path: Path
 ) -> None:
-    with presum.attach(model, run=tmp_path, quiet=True) as monitor:
+    with presum.attach(model, run=tmp_path, record=presum.Record(quiet=True)) as monitor:
         with pytest.raises(ValueError, match="a norm must be one number"):
             monitor.grad_norm(bad)
         monitor.grad_norm(math.nan)
@@ -100,7 +102,7 @@ def test_of_several_calls_in_a_step_the_last_counts(
     model: DistributedDataParallel, packets: Packets, tmp_path: Path
 ) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with presum.attach(model, optimizer=optimizer, run=tmp_path, quiet=True):
+    with presum.attach(model, optimizer=optimizer, run=tmp_path, record=presum.Record(quiet=True)):
         optimizer.zero_grad()
         for micro in range(2):
             model.require_backward_grad_sync = micro == 1

@@ -46,7 +46,7 @@ def test_a_sampler_s_indices_belong_to_the_step_that_used_them(
         dataset(), sampler=sampler, num_workers=workers, persistent_workers=workers > 0
     )
     expected: list[list[int]] = []
-    with presum.attach(model, run=tmp_path, quiet=True):
+    with presum.attach(model, run=tmp_path, record=presum.Record(quiet=True)):
         for epoch in range(2):
             sampler.set_epoch(epoch)
             order = list(sampler)
@@ -67,7 +67,7 @@ def test_a_sampler_s_indices_belong_to_the_step_that_used_them(
 def test_batches_drawn_ahead_and_cut_into_micro_batches_are_matched(
     model: DistributedDataParallel, packets: Packets, tmp_path: Path
 ) -> None:
-    with presum.attach(model, run=tmp_path, quiet=True):
+    with presum.attach(model, run=tmp_path, record=presum.Record(quiet=True)):
         ahead = list(loader_of(dataset()))
         for (x,) in ahead[:2]:
             with model.no_sync():
@@ -81,7 +81,7 @@ def test_an_evaluation_loader_is_not_taken_for_the_training_s(
 ) -> None:
     other = TensorDataset(-torch.arange(1.0, 97.0).reshape(24, 4))
     evaluation = loader_of(other, batch_size=3)
-    with presum.attach(model, run=tmp_path, quiet=True):
+    with presum.attach(model, run=tmp_path, record=presum.Record(quiet=True)):
         for _ in range(2):
             for (x,) in evaluation:
                 with torch.no_grad():
@@ -99,7 +99,7 @@ def test_samples_that_are_evaluated_on_too_stay_the_training_s(
     """The next batch is drawn ahead of an evaluation on the same rows, as Accelerate does."""
     data = dataset()
     copied = TensorDataset(data.tensors[0].clone())
-    with presum.attach(model, run=tmp_path, quiet=True):
+    with presum.attach(model, run=tmp_path, record=presum.Record(quiet=True)):
         training = iter(loader_of(data))
         (ahead,) = next(training)
         for _ in range(5):
@@ -118,7 +118,7 @@ def test_a_new_loader_over_the_same_data_is_the_next_pass(
     model: DistributedDataParallel, packets: Packets, tmp_path: Path
 ) -> None:
     data = dataset(8)
-    with presum.attach(model, run=tmp_path, quiet=True):
+    with presum.attach(model, run=tmp_path, record=presum.Record(quiet=True)):
         for _ in range(3):
             train(model, loader_of(data))
     assert [step.values["data_pass"] for step in packets.steps] == [0, 0, 1, 1, 2, 2]
@@ -129,7 +129,7 @@ def test_a_pass_that_is_gone_through_is_said_to_have_ended(
     workers: int, model: DistributedDataParallel, packets: Packets, tmp_path: Path
 ) -> None:
     loader = loader_of(dataset(8), num_workers=workers)
-    with presum.attach(model, run=tmp_path, quiet=True):
+    with presum.attach(model, run=tmp_path, record=presum.Record(quiet=True)):
         train(model, loader)
         train(model, loader, limit=1)
         train(model, loader)
@@ -144,7 +144,7 @@ def test_a_pass_that_is_gone_through_is_said_to_have_ended(
 def test_data_that_are_made_anew_for_each_pass_are_counted_on(
     model: DistributedDataParallel, packets: Packets, tmp_path: Path
 ) -> None:
-    with presum.attach(model, run=tmp_path, quiet=True):
+    with presum.attach(model, run=tmp_path, record=presum.Record(quiet=True)):
         for rows in (8, 8, 12, 8):
             train(model, loader_of(dataset(rows)))
     passes = [step.values["data_pass"] for step in packets.steps]
@@ -156,7 +156,7 @@ def test_a_pass_counts_once_it_is_trained_on(
 ) -> None:
     data, loader = dataset(8), loader_of(dataset(8))
     loaders = [loader_of(data), loader_of(data)]
-    with presum.attach(model, run=tmp_path, quiet=True):
+    with presum.attach(model, run=tmp_path, record=presum.Record(quiet=True)):
         next(iter(loader))
         for (x,), (y,) in zip(*loaders, strict=True):
             model(x)["loss"].backward()
@@ -172,7 +172,7 @@ def test_interleaved_loaders_over_the_same_data_have_passes_of_their_own(
     model: DistributedDataParallel, packets: Packets, tmp_path: Path
 ) -> None:
     data = dataset(8)
-    with presum.attach(model, run=tmp_path, quiet=True):
+    with presum.attach(model, run=tmp_path, record=presum.Record(quiet=True)):
         ahead, behind = iter(loader_of(data)), iter(loader_of(data, batch_size=2))
         for loader in (ahead, behind, ahead, behind):
             (x,) = next(loader)
@@ -184,7 +184,7 @@ def test_equal_rows_keep_their_own_indices(
     model: DistributedDataParallel, packets: Packets, tmp_path: Path
 ) -> None:
     data = TensorDataset(torch.ones(8, 4))
-    with presum.attach(model, run=tmp_path, quiet=True):
+    with presum.attach(model, run=tmp_path, record=presum.Record(quiet=True)):
         train(model, loader_of(data))
     assert [sorted(step.indices) for step in packets.steps] == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
@@ -192,7 +192,7 @@ def test_equal_rows_keep_their_own_indices(
 def test_a_batch_that_changes_on_the_way_is_the_only_one_handed_out(
     model: DistributedDataParallel, packets: Packets, tmp_path: Path
 ) -> None:
-    with presum.attach(model, run=tmp_path, quiet=True):
+    with presum.attach(model, run=tmp_path, record=presum.Record(quiet=True)):
         for (x,) in loader_of(dataset()):
             model(x + 0.5)["loss"].backward()
     assert [step.indices for step in packets.steps] == [
@@ -204,7 +204,7 @@ def test_a_batch_that_changes_on_the_way_is_the_only_one_handed_out(
 def test_batches_that_are_mixed_on_the_way_have_a_sampler_and_no_indices(
     model: DistributedDataParallel, packets: Packets, tmp_path: Path
 ) -> None:
-    with presum.attach(model, run=tmp_path, quiet=True):
+    with presum.attach(model, run=tmp_path, record=presum.Record(quiet=True)):
         batches = iter(loader_of(dataset()))
         for (x,), (y,) in zip(batches, batches, strict=True):
             model(x + y)["loss"].backward()
@@ -220,7 +220,7 @@ def test_two_loaders_in_turn_are_told_of_once(
     tmp_path: Path,
 ) -> None:
     loaders = [DataLoader(TensorDataset(part), 2) for part in (PARTS[:12], 100 + PARTS[:8])]
-    with presum.attach(model, optimizer=optimizer, run=tmp_path, quiet=True):
+    with presum.attach(model, optimizer=optimizer, run=tmp_path, record=presum.Record(quiet=True)):
         for _ in range(3):
             for batches in zip(*loaders, strict=False):
                 for (batch,) in batches:
@@ -237,7 +237,9 @@ def test_a_sampler_that_changes_at_every_step_is_told_of_a_few_times(
     tmp_path: Path,
 ) -> None:
     sampler: DistributedSampler[object] = DistributedSampler(PARTS, 1, 0)  # type: ignore[arg-type]
-    with presum.attach(model, optimizer=optimizer, run=tmp_path, data=sampler, quiet=True):
+    with presum.attach(
+        model, optimizer=optimizer, run=tmp_path, record=presum.Record(data=sampler, quiet=True)
+    ):
         for step in range(12):
             sampler.seed = step
             one_step(model, optimizer, PARTS[:2])
@@ -249,7 +251,7 @@ def test_a_sampler_that_changes_at_every_step_is_told_of_a_few_times(
 def test_with_two_loaders_and_no_match_nothing_is_said_of_samplers(
     model: DistributedDataParallel, packets: Packets, tmp_path: Path
 ) -> None:
-    with presum.attach(model, run=tmp_path, quiet=True):
+    with presum.attach(model, run=tmp_path, record=presum.Record(quiet=True)):
         for (x,), _ in zip(loader_of(dataset()), loader_of(dataset()), strict=True):
             model(x + 0.5)["loss"].backward()
     assert all("sampler_class" not in step.values for step in packets.steps)
@@ -259,7 +261,9 @@ def test_a_loader_that_is_named_is_followed_in_its_order(
     model: DistributedDataParallel, packets: Packets, tmp_path: Path
 ) -> None:
     loader, other = loader_of(dataset()), loader_of(dataset(), batch_size=2)
-    with presum.attach(model, run=tmp_path, data=[loader], quiet=True, every=2):
+    with presum.attach(
+        model, run=tmp_path, record=presum.Record(every=2, data=[loader], quiet=True)
+    ):
         for (x,), _ in zip(loader, other, strict=False):
             model(x + 0.5)["loss"].backward()
     assert [step.indices for step in packets.steps] == [
@@ -274,7 +278,7 @@ def test_a_sampler_that_is_named_is_read_at_every_step(
     model: DistributedDataParallel, packets: Packets, tmp_path: Path
 ) -> None:
     sampler = DistributedSampler(dataset(), num_replicas=2, rank=0, seed=5)
-    with presum.attach(model, run=tmp_path, data=sampler, quiet=True):
+    with presum.attach(model, run=tmp_path, record=presum.Record(data=sampler, quiet=True)):
         for epoch in range(2):
             sampler.set_epoch(epoch)
             model(PARTS[:3])["loss"].backward()
@@ -290,7 +294,7 @@ def test_iterable_data_sets_have_samples_but_no_indices(
         def __iter__(self) -> Iterator[torch.Tensor]:
             return iter(PARTS)
 
-    with presum.attach(model, run=tmp_path, quiet=True):
+    with presum.attach(model, run=tmp_path, record=presum.Record(quiet=True)):
         for x in loader_of(Stream()):
             model(x)["loss"].backward()
     assert [step.rows for step in packets.steps] == [4] * 6
@@ -302,7 +306,7 @@ def test_dictionaries_are_matched_by_the_tensor_that_the_forward_pass_gets(
     model: DistributedDataParallel, packets: Packets, tmp_path: Path
 ) -> None:
     data = [{"label": torch.tensor(i % 2), "picture": row} for i, row in enumerate(PARTS)]
-    with presum.attach(model, run=tmp_path, quiet=True):
+    with presum.attach(model, run=tmp_path, record=presum.Record(quiet=True)):
         for batch in loader_of(data):
             model(batch["picture"])["loss"].backward()
     assert [step.indices for step in packets.steps][:2] == [[0, 1, 2, 3], [4, 5, 6, 7]]
@@ -313,7 +317,7 @@ def test_large_batches_are_known_again_by_their_first_rows(
 ) -> None:
     monkeypatch.setattr("presum.fingerprints.loaders.ELEMENTS_MAX", 8)
     model = DistributedDataParallel(Model())
-    with presum.attach(model, run=tmp_path, quiet=True):
+    with presum.attach(model, run=tmp_path, record=presum.Record(quiet=True)):
         train(model, loader_of(dataset()))
     assert [step.indices for step in packets.steps][:2] == [[0, 1, 2, 3], [4, 5, 6, 7]]
     assert packets.steps[0].samples == rows_of(PARTS[:4])
@@ -333,7 +337,7 @@ def test_accelerate_s_loader_is_followed(
         data_seed=11,
         put_on_device=False,
     )
-    with presum.attach(model, run=tmp_path, quiet=True):
+    with presum.attach(model, run=tmp_path, record=presum.Record(quiet=True)):
         for _ in range(2):
             train(model, loader)
     values = [step.values for step in packets.steps]
@@ -357,8 +361,8 @@ def test_torch_s_loader_is_as_it_was_after_the_last_monitor(
 
     before = methods()
     other = DistributedDataParallel(Model())
-    with presum.attach(model, run=tmp_path, quiet=True):
-        with presum.attach(other, run=tmp_path, quiet=True):
+    with presum.attach(model, run=tmp_path, record=presum.Record(quiet=True)):
+        with presum.attach(other, run=tmp_path, record=presum.Record(quiet=True)):
             assert all(a is not b for a, b in zip(before, methods(), strict=True))
         assert methods() != before
         iterator = iter(loader_of(dataset()))
@@ -380,7 +384,7 @@ def test_loaders_raise_and_yield_what_they_always_did(
 
     shuffled = loader_of(dataset(), shuffle=True)
     expected = seen(shuffled)
-    with presum.attach(model, run=tmp_path, quiet=True):
+    with presum.attach(model, run=tmp_path, record=presum.Record(quiet=True)):
         assert seen(shuffled) == expected
         with pytest.raises(KeyError, match="user's own"):
             next(iter(loader_of(Broken(PARTS))))
@@ -399,7 +403,7 @@ def test_a_failing_look_at_data_does_not_reach_the_loader(
         raise RuntimeError("presum's own")
 
     monkeypatch.setattr("presum.fingerprints.loaders.hash_tensor", broken)
-    with presum.attach(model, run=tmp_path, quiet=True):
+    with presum.attach(model, run=tmp_path, record=presum.Record(quiet=True)):
         train(model, loader_of(dataset()))
     assert len(packets.steps) == 6
     assert packets.notes == ["no fingerprints of data from here on (RuntimeError: presum's own)"]
@@ -410,7 +414,10 @@ def test_loader_workers_and_forks_do_not_watch(
     model: DistributedDataParallel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     offered: list[Any] = []
-    with presum.attach(model, run=tmp_path, quiet=True), monkeypatch.context() as spied:
+    with (
+        presum.attach(model, run=tmp_path, record=presum.Record(quiet=True)),
+        monkeypatch.context() as spied,
+    ):
         spied.setattr(BatchFinder, "offer", lambda _finder, batch: offered.append(batch))
         child = os.fork()
         if child == 0:

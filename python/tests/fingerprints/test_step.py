@@ -36,7 +36,7 @@ def test_a_step_carries_every_family(
     packets: Packets,
     tmp_path: Path,
 ) -> None:
-    with presum.attach(model, optimizer=optimizer, run=tmp_path, quiet=True):
+    with presum.attach(model, optimizer=optimizer, run=tmp_path, record=presum.Record(quiet=True)):
         one_step(model, optimizer, PARTS[:3])
     values = packets.steps[0].values
     rng = {"rng_torch", "rng_numpy", "rng_python"}
@@ -58,7 +58,12 @@ def test_a_family_can_be_asked_for_alone(
     packets: Packets,
     tmp_path: Path,
 ) -> None:
-    with presum.attach(model, optimizer=optimizer, run=tmp_path, fingerprints=[family], quiet=True):
+    with presum.attach(
+        model,
+        optimizer=optimizer,
+        run=tmp_path,
+        record=presum.Record(fingerprints=[family], quiet=True),
+    ):
         one_step(model, optimizer, PARTS[:3])
     step = packets.steps[0]
     expected = {
@@ -82,7 +87,12 @@ def test_without_fingerprints_only_facts_about_the_step_travel(
     packets: Packets,
     tmp_path: Path,
 ) -> None:
-    with presum.attach(model, optimizer=optimizer, run=tmp_path, fingerprints=False, quiet=True):
+    with presum.attach(
+        model,
+        optimizer=optimizer,
+        run=tmp_path,
+        record=presum.Record(fingerprints=False, quiet=True),
+    ):
         one_step(model, optimizer, PARTS[:3])
     assert set(packets.steps[0].values) == {"wrapper_forward", "zero_share"}
     assert not packets.steps[0].states and not packets.steps[0].samples
@@ -95,7 +105,7 @@ def test_micro_batches_of_a_step_are_put_together_and_validation_left_out(
     packets: Packets,
     tmp_path: Path,
 ) -> None:
-    with presum.attach(model, optimizer=optimizer, run=tmp_path, quiet=True):
+    with presum.attach(model, optimizer=optimizer, run=tmp_path, record=presum.Record(quiet=True)):
         with model.no_sync():
             model(PARTS[:2])["loss"].backward()
         model(PARTS[5:9])  # no backward
@@ -113,7 +123,7 @@ def test_micro_batches_that_were_zeroed_are_not_of_the_step(
     packets: Packets,
     tmp_path: Path,
 ) -> None:
-    with presum.attach(model, optimizer=optimizer, run=tmp_path, quiet=True):
+    with presum.attach(model, optimizer=optimizer, run=tmp_path, record=presum.Record(quiet=True)):
         with model.no_sync():
             model(PARTS[:2])["loss"].backward()
         one_step(model, optimizer, PARTS[2:4])
@@ -132,7 +142,7 @@ def test_samples_that_cannot_be_found_are_unknown(
         hidden = PARTS[:3]
 
     model = DistributedDataParallel(Odd())
-    with presum.attach(model, run=tmp_path, quiet=True):
+    with presum.attach(model, run=tmp_path, record=presum.Record(quiet=True)):
         model(Batch())["loss"].backward()
     assert "batch" not in packets.steps[0].values and packets.steps[0].rows == 0
     assert "rng_torch" in packets.steps[0].values
@@ -144,7 +154,7 @@ def test_a_forward_through_the_module_inside_shows(
     packets: Packets,
     tmp_path: Path,
 ) -> None:
-    with presum.attach(model, optimizer=optimizer, run=tmp_path, quiet=True):
+    with presum.attach(model, optimizer=optimizer, run=tmp_path, record=presum.Record(quiet=True)):
         one_step(model.module, optimizer, PARTS[:3])
         one_step(model, optimizer, PARTS[:3])
         one_step(model.module, optimizer, PARTS[:3])
@@ -169,7 +179,9 @@ def test_one_worker_may_evaluate_with_gradients_at_any_time(
         torch.manual_seed(1)
         for p in model.parameters():
             nn.init.constant_(p, 0.5)
-        with presum.attach(model, optimizer=optimizer, run=tmp_path / str(extra), quiet=True):
+        with presum.attach(
+            model, optimizer=optimizer, run=tmp_path / str(extra), record=presum.Record(quiet=True)
+        ):
             for first in range(3):
                 optimizer.zero_grad()
                 model(PARTS[first : first + 3])["loss"].backward()
@@ -194,7 +206,7 @@ def test_a_batch_is_known_by_all_its_tensors(
             return super().forward(grid * y[:, None])
 
     model = DistributedDataParallel(Graph())
-    with presum.attach(model, run=tmp_path, quiet=True):
+    with presum.attach(model, run=tmp_path, record=presum.Record(quiet=True)):
         for targets in (PARTS[0], PARTS[1], PARTS[0]):
             model(PARTS[:4], targets)["loss"].backward()
     first, second, third = (step.values["batch"] for step in packets.steps)
@@ -208,7 +220,7 @@ def test_optimiser_steps_on_gradients_that_were_not_reduced_are_counted(
     packets: Packets,
     tmp_path: Path,
 ) -> None:
-    with presum.attach(model, optimizer=optimizer, run=tmp_path, quiet=True):
+    with presum.attach(model, optimizer=optimizer, run=tmp_path, record=presum.Record(quiet=True)):
         one_step(model, optimizer, PARTS[:3])
         with model.no_sync():
             one_step(model, optimizer, PARTS[:3])  # wrong
@@ -232,7 +244,7 @@ def test_generators_are_read_before_the_forward_pass_draws(
             return super().forward(x + torch.rand_like(x))
 
     model = DistributedDataParallel(Noisy())
-    with presum.attach(model, run=tmp_path, quiet=True):
+    with presum.attach(model, run=tmp_path, record=presum.Record(quiet=True)):
         for _ in range(2):
             torch.manual_seed(3)
             with model.no_sync():
@@ -266,13 +278,13 @@ def test_what_the_forward_pass_draws_is_told_but_for_dropout(
 
     noisy = Noisy()
     model = DistributedDataParallel(noisy)
-    with presum.attach(model, run=tmp_path / "noisy", quiet=True):
+    with presum.attach(model, run=tmp_path / "noisy", record=presum.Record(quiet=True)):
         one_pass(model)
         noisy.drawing = False
         one_pass(model)
     assert [step.values["forward_draws"] for step in packets.steps] == [1, 0]
     model = DistributedDataParallel(Dropping())
-    with presum.attach(model, run=tmp_path / "dropping", quiet=True):
+    with presum.attach(model, run=tmp_path / "dropping", record=presum.Record(quiet=True)):
         one_pass(model)
     assert "forward_draws" not in packets.steps[2].values
 
@@ -285,7 +297,7 @@ def test_labels_that_the_model_is_not_given_are_known_from_the_loader(
         for at, label in wrong.items():
             targets[at] = label
         model, begun = DistributedDataParallel(Model()), len(packets.steps)
-        with presum.attach(model, run=tmp_path / str(begun), quiet=True):
+        with presum.attach(model, run=tmp_path / str(begun), record=presum.Record(quiet=True)):
             for x, _ in DataLoader(TensorDataset(PARTS, targets), batch_size=4):
                 model(x)["loss"].backward()
         return [step.values["labels"] for step in packets.steps[begun:]]
@@ -304,7 +316,7 @@ def test_the_share_of_zeros_is_that_of_the_gradient(packets: Packets, tmp_path: 
     model = DistributedDataParallel(Model())
     for parameter in filter(lambda p: p.requires_grad, model.parameters()):
         parameter.register_hook(lambda g: g * (torch.arange(g.numel()) > 0).view_as(g))
-    with presum.attach(model, run=tmp_path, quiet=True):
+    with presum.attach(model, run=tmp_path, record=presum.Record(quiet=True)):
         model(PARTS[:3])["loss"].backward()
     looked_at = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
     gradients = torch.cat([g[torch.arange(len(g)) % 960 < 64] for g in looked_at])
@@ -328,7 +340,9 @@ def test_only_recorded_steps_are_looked_at(
         original(self, step, on_host=on_host)
 
     monkeypatch.setattr(StepFingerprints, "before_step", before_step)
-    with presum.attach(model, optimizer=optimizer, run=tmp_path, every=3, quiet=True):
+    with presum.attach(
+        model, optimizer=optimizer, run=tmp_path, record=presum.Record(every=3, quiet=True)
+    ):
         for step in range(7):
             one_step(model, optimizer, PARTS[step : step + 2])
     assert looked == [0, 3, 6]
@@ -348,7 +362,7 @@ def test_reentrant_checkpoints_of_the_whole_module_are_no_new_step(
             return {"loss": inside}
 
     model = DistributedDataParallel(Checkpointed())
-    with presum.attach(model, run=tmp_path, quiet=True):
+    with presum.attach(model, run=tmp_path, record=presum.Record(quiet=True)):
         for _ in range(2):
             model(PARTS[:3].clone())["loss"].backward()
     assert [step.number for step in packets.steps] == [0, 1]
@@ -368,7 +382,9 @@ def run_states(
     model = DistributedDataParallel(inner)
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.0)
     before = len(packets.steps)
-    with presum.attach(model, optimizer=optimizer, run=tmp_path, quiet=True, **options):
+    with presum.attach(
+        model, optimizer=optimizer, run=tmp_path, record=presum.Record(quiet=True, **options)
+    ):
         for _ in range(steps):
             one_step(model, optimizer, PARTS[:3])
     return [step.states for step in packets.steps[before:]]
@@ -432,7 +448,9 @@ def test_a_buffer_that_is_replaced_is_followed(
     model: DistributedDataParallel,
     optimizer: torch.optim.Optimizer,
 ) -> None:
-    with presum.attach(model, optimizer=optimizer, run=tmp_path, every=25, quiet=True):
+    with presum.attach(
+        model, optimizer=optimizer, run=tmp_path, record=presum.Record(every=25, quiet=True)
+    ):
         for step in range(76):
             model.module.seen = torch.full((3,), step // 50)
             one_step(model, optimizer, PARTS[:3])
@@ -455,7 +473,7 @@ def test_parameters_that_were_changed_after_training_are_not_in_the_final_note(
     packets: Packets,
     tmp_path: Path,
 ) -> None:
-    with presum.attach(model, optimizer=optimizer, run=tmp_path, quiet=True):
+    with presum.attach(model, optimizer=optimizer, run=tmp_path, record=presum.Record(quiet=True)):
         one_step(model, optimizer, PARTS[:3])
         model.module.load_state_dict(Model().state_dict())
     assert packets.final is not None and not packets.final.states
@@ -473,7 +491,9 @@ def test_on_a_device_the_same_is_sent(
         before = len(packets.steps)
         place = "presum.attaching.in_host_memory"
         monkeypatch.setattr(place, lambda device, on_host=on_host: on_host)
-        monitor = presum.attach(model, optimizer=optimizer, run=tmp_path, quiet=True)
+        monitor = presum.attach(
+            model, optimizer=optimizer, run=tmp_path, record=presum.Record(quiet=True)
+        )
         for step in range(5):
             torch.manual_seed(step)
             one_step(model, optimizer, PARTS[step : step + 3])
@@ -515,7 +535,7 @@ def test_a_family_that_fails_leaves_the_others_and_the_training_alone(
 
     monkeypatch.setattr(RngStates, "__call__", broken)
     monkeypatch.setattr("presum.fingerprints.step.report_on_host", broken)
-    with presum.attach(model, optimizer=optimizer, run=tmp_path, quiet=True):
+    with presum.attach(model, optimizer=optimizer, run=tmp_path, record=presum.Record(quiet=True)):
         for _ in range(2):
             one_step(model, optimizer, PARTS[:3])
     assert len(packets.steps) == 2 and packets.clock == 2
@@ -539,7 +559,7 @@ def test_half_a_slice_is_not_sent(
             super().state(of, index, *sizes)
 
     monkeypatch.setattr("presum.attaching.Observer", Refuses)
-    with presum.attach(model, optimizer=optimizer, run=tmp_path, quiet=True):
+    with presum.attach(model, optimizer=optimizer, run=tmp_path, record=presum.Record(quiet=True)):
         one_step(model, optimizer, PARTS[:3])
         one_step(model, optimizer, PARTS[:3])
     assert packets.steps[0].states == {}
@@ -555,7 +575,11 @@ def test_training_has_the_same_bits_with_and_without(tmp_path: Path) -> None:
         optimizer = torch.optim.AdamW(model.parameters())
         loader = loader_of(dataset(), shuffle=True)
         monitor = (
-            presum.attach(model, optimizer=optimizer, run=tmp_path, quiet=True) if watched else None
+            presum.attach(
+                model, optimizer=optimizer, run=tmp_path, record=presum.Record(quiet=True)
+            )
+            if watched
+            else None
         )
         for _ in range(3):
             for (x,) in loader:
@@ -571,7 +595,7 @@ def test_training_has_the_same_bits_with_and_without(tmp_path: Path) -> None:
 def test_a_module_inside_copies_and_loads_where_presum_is_not_installed(
     model: DistributedDataParallel, tmp_path: Path
 ) -> None:
-    with presum.attach(model, run=tmp_path / "run", quiet=True):
+    with presum.attach(model, run=tmp_path / "run", record=presum.Record(quiet=True)):
         copy = deepcopy(model.module)
         hooks = pickle.dumps(model.module._forward_pre_hooks)
     assert b"presum" not in hooks

@@ -27,11 +27,14 @@ def backward(model: nn.Module, value: float) -> None:
     model(torch.full((1, 3), value)).sum().backward()
 
 
+QUIET = presum.Record(quiet=True)
+
+
 @pytest.mark.parametrize("method", ["exact", "binned", "fixed32", "fixed64"])
 def test_micro_batches_are_added_without_rounding_in_between(
     model: DistributedDataParallel, tmp_path: Path, method: str
 ) -> None:
-    with presum.attach(model, run=tmp_path, reduction=method, quiet=True):
+    with presum.attach(model, run=tmp_path, reduction=method, record=presum.Record(quiet=True)):
         for value in (1e8, 1.0, -1e8):
             model.require_backward_grad_sync = value < 0
             backward(model, value)
@@ -46,8 +49,8 @@ def test_micro_batches_are_added_without_rounding_in_between(
 def test_a_mean_over_micro_batches_is_rounded_once(
     model: DistributedDataParallel, tmp_path: Path
 ) -> None:
-    options: dict[str, Any] = {"reduction": "exact", "microbatch_mean": True, "quiet": True}
-    with presum.attach(model, run=tmp_path, **options):
+    reduction = presum.Reduction("exact", microbatch_mean=True)
+    with presum.attach(model, run=tmp_path, reduction=reduction, record=QUIET):
         with model.no_sync():
             backward(model, 1.0)
             backward(model, 1.0)
@@ -60,7 +63,7 @@ def test_micro_batches_before_zero_grad_are_forgotten(
     model: DistributedDataParallel, tmp_path: Path, set_to_none: bool
 ) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    with presum.attach(model, run=tmp_path, reduction="exact", quiet=True):
+    with presum.attach(model, run=tmp_path, reduction="exact", record=presum.Record(quiet=True)):
         with model.no_sync():
             backward(model, 5.0)
         optimizer.zero_grad(set_to_none=set_to_none)
@@ -80,7 +83,7 @@ def test_leaves_are_summed_where_no_pass_is_under_no_sync(
     tmp_path: Path, method: str, static_graph: bool
 ) -> None:
     model = DistributedDataParallel(nn.Linear(3, 2), static_graph=static_graph)
-    with presum.attach(model, run=tmp_path, reduction=method, quiet=True):
+    with presum.attach(model, run=tmp_path, reduction=method, record=presum.Record(quiet=True)):
         for _ in range(3):
             model.zero_grad()
             for value in PARTS:
@@ -92,7 +95,7 @@ def test_leaves_are_summed_where_no_pass_is_under_no_sync(
 def test_a_pass_that_ddp_reduces_under_no_sync_is_a_leaf_too(
     model: DistributedDataParallel, tmp_path: Path, method: str
 ) -> None:
-    with presum.attach(model, run=tmp_path, reduction=method, quiet=True):
+    with presum.attach(model, run=tmp_path, reduction=method, record=presum.Record(quiet=True)):
         for _ in range(3):
             model.zero_grad()
             model(torch.ones(1, 3))  # a look, without a backward: DDP reduces the next pass
@@ -105,7 +108,9 @@ def test_a_pass_that_ddp_reduces_under_no_sync_is_a_leaf_too(
 
 def test_a_static_graph_cannot_begin_under_no_sync_in_ddp_itself(tmp_path: Path) -> None:
     models = [DistributedDataParallel(nn.Linear(3, 2), static_graph=True) for _ in range(2)]
-    presum.attach(models[1], run=tmp_path, reduction="exact", quiet=True).close()
+    presum.attach(
+        models[1], run=tmp_path, reduction="exact", record=presum.Record(quiet=True)
+    ).close()
     for model, says in zip(models, ("INTERNAL ASSERT", "let that one synchronise"), strict=True):
         with model.no_sync(), pytest.raises(RuntimeError, match=says):
             backward(model, 1.0)
@@ -114,8 +119,8 @@ def test_a_static_graph_cannot_begin_under_no_sync_in_ddp_itself(tmp_path: Path)
 def test_a_mean_is_over_all_leaves_since_zero_grad(
     model: DistributedDataParallel, tmp_path: Path
 ) -> None:
-    options: dict[str, Any] = {"reduction": "exact", "microbatch_mean": True, "quiet": True}
-    with presum.attach(model, run=tmp_path, **options):
+    reduction = presum.Reduction("exact", microbatch_mean=True)
+    with presum.attach(model, run=tmp_path, reduction=reduction, record=QUIET):
         for value in (1.0, 1.0, 2.0):
             backward(model, value)
     assert torch.equal(model.module.weight.grad, torch.full((2, 3), 4 / 3))
@@ -124,7 +129,7 @@ def test_a_mean_is_over_all_leaves_since_zero_grad(
 def test_a_sum_whose_leaves_are_gone_is_said_once_and_then_kept(
     model: DistributedDataParallel, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with presum.attach(model, run=tmp_path, reduction="exact", quiet=True):
+    with presum.attach(model, run=tmp_path, reduction="exact", record=presum.Record(quiet=True)):
         for values in ((1.0,), (1.0,), PARTS, PARTS):
             assert values is not PARTS or "on top of reduced ones" not in caplog.text
             model.zero_grad()
@@ -143,8 +148,8 @@ def test_a_sum_whose_leaves_are_gone_is_said_once_and_then_kept(
 def test_a_mean_without_its_leaves_is_refused(
     model: DistributedDataParallel, tmp_path: Path
 ) -> None:
-    options: dict[str, Any] = {"reduction": "exact", "microbatch_mean": True, "quiet": True}
-    with presum.attach(model, run=tmp_path, **options):
+    reduction = presum.Reduction("exact", microbatch_mean=True)
+    with presum.attach(model, run=tmp_path, reduction=reduction, record=QUIET):
         for _ in range(2):
             model.zero_grad()
             backward(model, 1.0)
@@ -165,7 +170,7 @@ def by_zero(parameter: nn.Parameter) -> None:
 def test_gradients_that_were_zeroed_by_hand_are_no_leaves_any_more(
     model: DistributedDataParallel, tmp_path: Path, zero: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with presum.attach(model, run=tmp_path, reduction="exact", quiet=True):
+    with presum.attach(model, run=tmp_path, reduction="exact", record=presum.Record(quiet=True)):
         for value in (5.0, 4.0, 3.0):
             backward(model, value)
             assert torch.equal(model.module.weight.grad, torch.full((2, 3), value))
@@ -177,7 +182,7 @@ def test_gradients_that_were_zeroed_by_hand_are_no_leaves_any_more(
 def test_leaves_that_were_not_reduced_go_with_their_gradient(
     model: DistributedDataParallel, tmp_path: Path
 ) -> None:
-    with presum.attach(model, run=tmp_path, reduction="exact", quiet=True):
+    with presum.attach(model, run=tmp_path, reduction="exact", record=presum.Record(quiet=True)):
         with model.no_sync():
             backward(model, 5.0)
         for parameter in model.parameters():
@@ -190,7 +195,7 @@ def test_a_step_on_micro_batches_that_were_not_reduced_is_refused(
     model: DistributedDataParallel, tmp_path: Path
 ) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    with presum.attach(model, run=tmp_path, reduction="exact", quiet=True):
+    with presum.attach(model, run=tmp_path, reduction="exact", record=presum.Record(quiet=True)):
         out = model(torch.ones(1, 3)).sum()
         with model.no_sync():
             out.backward()  # DDP reduces it, because of the forward
@@ -207,8 +212,8 @@ def test_parts_that_a_later_pass_does_not_use_are_added_once(tmp_path: Path, vie
     model = DistributedDataParallel(
         TwoParts(), find_unused_parameters=True, gradient_as_bucket_view=views
     )
-    options: dict[str, Any] = {"reduction": "exact", "microbatch_mean": True, "quiet": True}
-    with presum.attach(model, run=tmp_path, **options):
+    reduction = presum.Reduction("exact", microbatch_mean=True)
+    with presum.attach(model, run=tmp_path, reduction=reduction, record=QUIET):
         for _ in range(2):
             model.zero_grad()
             for second in (True, False, True, False):
@@ -255,8 +260,8 @@ def test_passes_that_ddp_takes_no_part_in_add_what_they_add_without_presum(
     gradient: float,
     mean: bool,
 ) -> None:
-    options: dict[str, Any] = {"reduction": "exact", "microbatch_mean": mean, "quiet": True}
-    with presum.attach(model, run=tmp_path, **options):
+    reduction = presum.Reduction("exact", microbatch_mean=mean)
+    with presum.attach(model, run=tmp_path, reduction=reduction, record=QUIET):
         for _ in range(4):
             step(model)
             assert torch.equal(model.module.weight.grad, torch.full((2, 3), float(gradient)))
@@ -267,7 +272,7 @@ def test_passes_that_ddp_takes_no_part_in_add_what_they_add_without_presum(
 def test_a_sum_and_a_penalty_are_not_a_sum_of_leaves(
     model: DistributedDataParallel, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with presum.attach(model, run=tmp_path, reduction="exact", quiet=True):
+    with presum.attach(model, run=tmp_path, reduction="exact", record=presum.Record(quiet=True)):
         loss_and_penalty(model)
         backward(model, 2.0)
     assert torch.equal(model.module.weight.grad, torch.full((2, 3), 13.0))
@@ -283,8 +288,8 @@ def test_parameters_that_are_zeroed_at_other_times_are_as_without_presum(
     model = DistributedDataParallel(TwoParts())
     parts = [model.module.first, model.module.second]
     own = [torch.optim.SGD(part.parameters(), lr=0.0) for part in parts]
-    options: dict[str, Any] = {"reduction": "exact", "microbatch_mean": mean, "quiet": True}
-    monitor = presum.attach(model, run=tmp_path, **options)
+    reduction = presum.Reduction("exact", microbatch_mean=mean)
+    monitor = presum.attach(model, run=tmp_path, reduction=reduction, record=QUIET)
     alive = []
     for round_ in range(20):
         if round_ in (5, 19):
@@ -308,7 +313,7 @@ def state_of(model: DistributedDataParallel) -> Any:
 def test_a_sum_that_was_changed_stays_as_it_is(
     model: DistributedDataParallel, tmp_path: Path, change: Any
 ) -> None:
-    with presum.attach(model, run=tmp_path, reduction="exact", quiet=True):
+    with presum.attach(model, run=tmp_path, reduction="exact", record=presum.Record(quiet=True)):
         wanted = 0.0
         for _ in range(4):
             backward(model, 1.0)
@@ -320,8 +325,8 @@ def test_a_sum_that_was_changed_stays_as_it_is(
 
 
 def test_a_sum_that_is_zero_counts(model: DistributedDataParallel, tmp_path: Path) -> None:
-    options: dict[str, Any] = {"reduction": "exact", "microbatch_mean": True, "quiet": True}
-    with presum.attach(model, run=tmp_path, **options):
+    reduction = presum.Reduction("exact", microbatch_mean=True)
+    with presum.attach(model, run=tmp_path, reduction=reduction, record=QUIET):
         for value in (0.0, 3.0):
             (model(torch.full((1, 3), value)) * value).sum().backward()
     assert torch.equal(model.module.weight.grad, torch.full((2, 3), 4.5))
@@ -333,7 +338,7 @@ def test_an_exception_in_a_pass_loses_no_sum(
     def fail(_gradient: torch.Tensor) -> None:
         raise ValueError("planted")
 
-    with presum.attach(model, run=tmp_path, reduction="exact", quiet=True):
+    with presum.attach(model, run=tmp_path, reduction="exact", record=presum.Record(quiet=True)):
         backward(model, 1.0)
         weight = model.module.weight
         handle = model.module.bias.register_hook(fail)
@@ -346,7 +351,7 @@ def test_an_exception_in_a_pass_loses_no_sum(
 
 def test_the_model_is_freed(tmp_path: Path) -> None:
     model = DistributedDataParallel(nn.Linear(3, 2))
-    presum.attach(model, run=tmp_path, reduction="exact", quiet=True).close()
+    presum.attach(model, run=tmp_path, reduction="exact", record=presum.Record(quiet=True)).close()
     backward(model, 1.0)
     parameter, state = weakref.ref(model.module.weight), weakref.ref(state_of(model))
     del model
@@ -357,7 +362,7 @@ def test_the_model_is_freed(tmp_path: Path) -> None:
 def test_a_parameter_that_was_frozen_at_attach_does_not_accumulate(tmp_path: Path) -> None:
     model = DistributedDataParallel(nn.Linear(3, 2))
     model.module.bias.requires_grad_(False)
-    with presum.attach(model, run=tmp_path, reduction="exact", quiet=True):
+    with presum.attach(model, run=tmp_path, reduction="exact", record=presum.Record(quiet=True)):
         model.module.bias.requires_grad_(True)
         backward(model, 1.0)
         model.zero_grad()
@@ -368,7 +373,7 @@ def test_a_parameter_that_was_frozen_at_attach_does_not_accumulate(tmp_path: Pat
 
 
 def test_it_outlives_its_monitor(model: DistributedDataParallel, tmp_path: Path) -> None:
-    presum.attach(model, run=tmp_path, reduction="exact", quiet=True).close()
+    presum.attach(model, run=tmp_path, reduction="exact", record=presum.Record(quiet=True)).close()
     for value in (1e8, 1.0, -1e8):
         model.require_backward_grad_sync = value < 0
         backward(model, value)
@@ -376,7 +381,7 @@ def test_it_outlives_its_monitor(model: DistributedDataParallel, tmp_path: Path)
 
 
 def test_models_copy_and_pickle(model: DistributedDataParallel, tmp_path: Path) -> None:
-    with presum.attach(model, run=tmp_path, reduction="exact", quiet=True):
+    with presum.attach(model, run=tmp_path, reduction="exact", record=presum.Record(quiet=True)):
         inside = copy.deepcopy(model.module)
         assert pickle.loads(pickle.dumps(model._forward_hooks))
     inside(torch.ones(1, 3)).sum().backward()
@@ -385,7 +390,7 @@ def test_models_copy_and_pickle(model: DistributedDataParallel, tmp_path: Path) 
 
 def test_no_other_hook_may_follow(model: DistributedDataParallel, tmp_path: Path) -> None:
     with (
-        presum.attach(model, run=tmp_path, reduction="exact", quiet=True),
+        presum.attach(model, run=tmp_path, reduction="exact", record=presum.Record(quiet=True)),
         pytest.raises(RuntimeError, match="register_comm_hook"),
     ):
         model.register_comm_hook(None, fp16_compress_hook)
@@ -394,7 +399,7 @@ def test_no_other_hook_may_follow(model: DistributedDataParallel, tmp_path: Path
 def test_a_backward_that_was_imported_by_name_counts(
     model: DistributedDataParallel, tmp_path: Path
 ) -> None:
-    with presum.attach(model, run=tmp_path, reduction="exact", quiet=True):
+    with presum.attach(model, run=tmp_path, reduction="exact", record=presum.Record(quiet=True)):
         for value in (1e8, 1.0, -1e8):
             model.require_backward_grad_sync = value < 0
             imported_backward(model(torch.full((1, 3), value)).sum())
@@ -405,7 +410,9 @@ def test_leaves_go_where_ddp_puts_a_gradient_whose_memory_format_changed(tmp_pat
     torch.manual_seed(0)
     plain = nn.Conv2d(2, 3, 3)
     models = [DistributedDataParallel(copy.deepcopy(plain)) for _ in range(2)]
-    presum.attach(models[1], run=tmp_path, reduction="exact", quiet=True).close()
+    presum.attach(
+        models[1], run=tmp_path, reduction="exact", record=presum.Record(quiet=True)
+    ).close()
     x = torch.randn(2, 2, 5, 5)
     for model in models:
         model.to(memory_format=torch.channels_last)
@@ -419,7 +426,7 @@ def test_leaves_go_where_ddp_puts_a_gradient_whose_memory_format_changed(tmp_pat
 def test_a_forward_that_ddp_prepared_for_is_not_taken_back(
     model: DistributedDataParallel, tmp_path: Path
 ) -> None:
-    with presum.attach(model, run=tmp_path, reduction="exact", quiet=True):
+    with presum.attach(model, run=tmp_path, reduction="exact", record=presum.Record(quiet=True)):
         with model.no_sync():
             backward(model, 1.0)
         model(torch.ones(1, 3))  # a look, without a backward
@@ -432,7 +439,7 @@ def test_parameters_frozen_before_attach_stay_in_their_buckets(tmp_path: Path) -
     layers = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2))
     model = DistributedDataParallel(layers, find_unused_parameters=True)
     layers[0].requires_grad_(False)
-    with presum.attach(model, run=tmp_path, reduction="exact", quiet=True):
+    with presum.attach(model, run=tmp_path, reduction="exact", record=presum.Record(quiet=True)):
         backward(model, 1.0)
     assert layers[1].weight.grad is not None
 
@@ -440,8 +447,8 @@ def test_parameters_frozen_before_attach_stay_in_their_buckets(tmp_path: Path) -
 def test_a_static_graph_divides_by_leaves_too(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = DistributedDataParallel(nn.Linear(3, 2), static_graph=True)
-    options: dict[str, Any] = {"reduction": "exact", "microbatch_mean": True, "quiet": True}
-    with presum.attach(model, run=tmp_path, **options):
+    reduction = presum.Reduction("exact", microbatch_mean=True)
+    with presum.attach(model, run=tmp_path, reduction=reduction, record=QUIET):
         for _ in range(2):
             model.zero_grad()
             backward(model, 3.0)
@@ -451,7 +458,7 @@ def test_a_static_graph_divides_by_leaves_too(tmp_path: Path) -> None:
 def test_a_second_attach_says_that_the_first_one_stays(
     model: DistributedDataParallel, tmp_path: Path
 ) -> None:
-    presum.attach(model, run=tmp_path, reduction="exact", quiet=True).close()
+    presum.attach(model, run=tmp_path, reduction="exact", record=presum.Record(quiet=True)).close()
     with pytest.raises(ValueError, match="stays there as long as the model lives"):
         presum.attach(model, run=tmp_path / "b", reduction="exact")
 

@@ -20,6 +20,8 @@ pytestmark = [
     pytest.mark.skipif(not CAN_STAND_IN, reason="needs torch 2.9"),
 ]
 
+QUIET = presum.Record(quiet=True)
+
 
 @pytest.fixture
 def sharded() -> TwoParts:
@@ -41,7 +43,7 @@ def gradient(layer: nn.Linear) -> torch.Tensor:
 def test_fsdp2_keeps_leaves_of_parts_that_some_passes_do_not_use(
     sharded: TwoParts, tmp_path: Path
 ) -> None:
-    with presum.attach(sharded, run=tmp_path, reduction="exact", quiet=True):
+    with presum.attach(sharded, run=tmp_path, reduction="exact", record=presum.Record(quiet=True)):
         pass_of(sharded, last=False, second=False)
         pass_of(sharded, last=False)
         pass_of(sharded, last=True)
@@ -54,7 +56,7 @@ def test_fsdp2_keeps_leaves_of_parts_that_some_passes_do_not_use(
 def test_fsdp2_says_that_a_sum_comes_on_top_of_a_sum(
     sharded: TwoParts, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with presum.attach(sharded, run=tmp_path, reduction="exact", quiet=True):
+    with presum.attach(sharded, run=tmp_path, reduction="exact", record=presum.Record(quiet=True)):
         for set_to_none in (True, False):
             pass_of(sharded, last=True)
             sharded.zero_grad(set_to_none=set_to_none)
@@ -65,15 +67,15 @@ def test_fsdp2_says_that_a_sum_comes_on_top_of_a_sum(
 
 
 def test_fsdp2_refuses_a_mean_on_top_of_a_mean(sharded: TwoParts, tmp_path: Path) -> None:
-    options: dict[str, Any] = {"reduction": "exact", "microbatch_mean": True, "quiet": True}
-    with presum.attach(sharded, run=tmp_path, **options):
+    reduction = presum.Reduction("exact", microbatch_mean=True)
+    with presum.attach(sharded, run=tmp_path, reduction=reduction, record=QUIET):
         pass_of(sharded, last=True)
         with pytest.raises(RuntimeError, match="has no right divisor"):
             pass_of(sharded, last=True)
 
 
 def test_fsdp2_parts_of_one_leaf_are_one_leaf(sharded: TwoParts, tmp_path: Path) -> None:
-    with presum.attach(sharded, run=tmp_path, reduction="exact", quiet=True):
+    with presum.attach(sharded, run=tmp_path, reduction="exact", record=presum.Record(quiet=True)):
         pass_of(sharded, last=False, times=2)
         with pytest.raises(RuntimeError, match="ran twice in one forward pass"):
             pass_of(sharded, last=True, times=2)
@@ -82,7 +84,7 @@ def test_fsdp2_parts_of_one_leaf_are_one_leaf(sharded: TwoParts, tmp_path: Path)
 def test_fsdp2_refuses_to_lose_leaves_of_modules_that_do_not_reduce(
     sharded: TwoParts, tmp_path: Path
 ) -> None:
-    with presum.attach(sharded, run=tmp_path, reduction="exact", quiet=True):
+    with presum.attach(sharded, run=tmp_path, reduction="exact", record=presum.Record(quiet=True)):
         sharded.second.set_requires_gradient_sync(False)  # type: ignore[operator]
         with pytest.raises(RuntimeError, match="recurse=False"):
             sharded(torch.ones(1, 3)).sum().backward()
@@ -92,7 +94,7 @@ def test_fsdp2_is_refused_where_it_divides_by_itself(sharded: TwoParts, tmp_path
     doubles = fully_shard(nn.Linear(3, 3).double())
     with pytest.raises(ValueError, match="divides fp16 and fp64"):
         presum.attach(doubles, run=tmp_path, reduction="exact")
-    with presum.attach(sharded, run=tmp_path, reduction="exact", quiet=True):
+    with presum.attach(sharded, run=tmp_path, reduction="exact", record=presum.Record(quiet=True)):
         sharded.first.set_gradient_divide_factor(1.0)  # type: ignore[operator]
         with pytest.raises(RuntimeError, match="set_gradient_divide_factor"):
             pass_of(sharded, last=True)

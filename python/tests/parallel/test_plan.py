@@ -13,18 +13,20 @@ from torch.nn.parallel import DistributedDataParallel
 import presum
 
 pytestmark = pytest.mark.usefixtures("one_worker")
+GRAM = presum.Record(gram_every=2)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"reduction": "kahan"}, "must be one of exact, binned, fixed32, fixed64, not 'kahan'"),
-        ({"microbatch_mean": True}, "microbatch_mean needs reduction"),
-        ({"reduction": "exact", "mode": "hook", "gram_every": 2}, "gram_every does not go with"),
+        ({"reduction": 5}, "reduction must be of type Reduction, not int"),
+        ({"reduction": "exact", "mode": "hook", "record": GRAM}, "gram_every does not go with"),
         ({"reduction": "exact", "mode": "manual"}, "use presum.reduce there"),
-        ({"audit_every": 0}, "audit_every must be"),
-        ({"audit_elements": 0, "audit_every": 1}, "audit_elements must be"),
-        ({"audit_elements": 5}, "audit_elements needs audit_every"),
+        ({"audit": 0}, "audit must be"),
+        ({"audit": presum.Audit(1, elements=0)}, "audit's elements must be"),
+        ({"audit": True}, "audit must be of type Audit, not bool"),
+        ({"record": {"every": 2}}, "record must be of type Record, not dict"),
     ],
 )
 def test_what_does_not_go_together_is_one_clear_line(

@@ -33,7 +33,9 @@ def test_several_comparisons_of_a_step_add_up(packets: Packets, tmp_path: Path) 
     inside[0].requires_grad_(False)
     model = DistributedDataParallel(inside)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
-    with presum.attach(model, optimizer=optimizer, run=tmp_path, quiet=True) as monitor:
+    with presum.attach(
+        model, optimizer=optimizer, run=tmp_path, record=presum.Record(quiet=True)
+    ) as monitor:
         for step in range(3):
             if step == 1:
                 moved = {name: p.detach() + 1 for name, p in inside.named_parameters()}

@@ -72,13 +72,16 @@ def answers(packets: Packets) -> list[int]:
     return [x for x in found if x is not None]
 
 
-def watch(tmp_path: Path, breaks: Any = None, steps: int = STEPS, **options: Any) -> Net:
+def watch(tmp_path: Path, breaks: Any = None, steps: int = STEPS) -> Net:
     model, optimizer = model_and_optimizer()
     net: Net = model.module
     if breaks is not None:
         net.breaks = breaks
     with presum.attach(
-        model, optimizer=optimizer, run=tmp_path, quiet=True, verify_every=2, **options
+        model,
+        optimizer=optimizer,
+        run=tmp_path,
+        record=presum.Record(verify_every=2, quiet=True),
     ):
         train(model, optimizer, steps)
     return net
@@ -96,7 +99,10 @@ def test_the_same_gradient_comes_again_and_nothing_of_the_program_changes(
             optimizer.zero_grad()
         packets.steps.clear()
         with presum.attach(
-            model, optimizer=optimizer, run=tmp_path, quiet=True, verify_every=verify
+            model,
+            optimizer=optimizer,
+            run=tmp_path,
+            record=presum.Record(verify_every=verify, quiet=True),
         ):
             train(model, optimizer)
         digests.append(digest(model))
@@ -122,7 +128,9 @@ def test_a_wrong_activation_is_seen_and_its_parameters_are_named(
     model, optimizer = model_and_optimizer()
     net.append(model.module)
     model.module.breaks = breaks
-    with presum.attach(model, optimizer=optimizer, run=tmp_path, quiet=True, verify_every=2):
+    with presum.attach(
+        model, optimizer=optimizer, run=tmp_path, record=presum.Record(verify_every=2, quiet=True)
+    ):
         train(model, optimizer)
     assert answers(packets) == [0, 2, 0, 0]
     assert "inside.weight" in packets.facts["recomputed_different"]
@@ -158,7 +166,9 @@ def train_corrupted(tmp_path: Path, at: int) -> None:
     model, optimizer = model_and_optimizer()
     net.append(model.module)
     model.module.breaks = breaks
-    with presum.attach(model, optimizer=optimizer, run=tmp_path, quiet=True, verify_every=2):
+    with presum.attach(
+        model, optimizer=optimizer, run=tmp_path, record=presum.Record(verify_every=2, quiet=True)
+    ):
         train(model, optimizer)
 
 
@@ -186,7 +196,9 @@ def test_parameters_and_inputs_that_change_by_themselves(packets: Packets, tmp_p
     def flip(tensor: torch.Tensor) -> None:
         tensor.detach().numpy().view(np.uint8).reshape(-1)[1] ^= 64  # no version counts it
 
-    with presum.attach(model, optimizer=optimizer, run=tmp_path, quiet=True, verify_every=1):
+    with presum.attach(
+        model, optimizer=optimizer, run=tmp_path, record=presum.Record(verify_every=1, quiet=True)
+    ):
         for step in range(4):
             given.append(torch.randn(8, 6))
             model(given[-1])["loss"].backward()
@@ -205,7 +217,9 @@ def test_what_a_program_writes_behind_torchs_back_is_no_fault(
 ) -> None:
     model, optimizer = model_and_optimizer()
     buffer = np.ones((8, 6), np.float32)
-    with presum.attach(model, optimizer=optimizer, run=tmp_path, quiet=True, verify_every=1):
+    with presum.attach(
+        model, optimizer=optimizer, run=tmp_path, record=presum.Record(verify_every=1, quiet=True)
+    ):
         for step in range(4):
             buffer[:] = step
             model(torch.from_numpy(buffer))["loss"].backward()
@@ -234,7 +248,9 @@ class Uneven(nn.Module):
 def test_memory_that_lies_otherwise_is_no_fault(packets: Packets, tmp_path: Path) -> None:
     model = DistributedDataParallel(Uneven())
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
-    with presum.attach(model, optimizer=optimizer, run=tmp_path, quiet=True, verify_every=1):
+    with presum.attach(
+        model, optimizer=optimizer, run=tmp_path, record=presum.Record(verify_every=1, quiet=True)
+    ):
         for step in range(60):
             rows, lead = 1 + step % 40, step % 4
             x = torch.randn(rows * 33 + lead)[lead:].view(rows, 33)
@@ -264,7 +280,9 @@ def test_what_modules_hold_is_as_it_was(packets: Packets, tmp_path: Path) -> Non
     torch.manual_seed(1)
     model = DistributedDataParallel(Remembers())
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
-    with presum.attach(model, optimizer=optimizer, run=tmp_path, quiet=True, verify_every=1):
+    with presum.attach(
+        model, optimizer=optimizer, run=tmp_path, record=presum.Record(verify_every=1, quiet=True)
+    ):
         train(model, optimizer, 4)
     assert answers(packets) == [0] * 4, packets.notes
     assert len(model.module.losses) == model.module.counts["calls"] == 8
@@ -314,7 +332,9 @@ def test_a_forward_that_writes_to_what_it_holds_is_refused(
     torch.manual_seed(1)
     model = DistributedDataParallel(Writes(held))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
-    with presum.attach(model, optimizer=optimizer, run=tmp_path, quiet=True, verify_every=1):
+    with presum.attach(
+        model, optimizer=optimizer, run=tmp_path, record=presum.Record(verify_every=1, quiet=True)
+    ):
         train(model, optimizer, 2)
     assert answers(packets) == []
     assert any("writes to what held holds" in note for note in packets.notes), packets.notes
@@ -326,7 +346,9 @@ def test_modules_with_generators_of_their_own_are_refused(
 ) -> None:
     model, optimizer = model_and_optimizer()
     model.module.own = own
-    with presum.attach(model, optimizer=optimizer, run=tmp_path, quiet=True, verify_every=1):
+    with presum.attach(
+        model, optimizer=optimizer, run=tmp_path, record=presum.Record(verify_every=1, quiet=True)
+    ):
         train(model, optimizer, 2)
     assert answers(packets) == []
     assert any("generator of its own" in note for note in packets.notes)
@@ -370,7 +392,9 @@ def test_what_cannot_be_repeated_is_refused(
 def test_hooks_of_others_are_refused(packets: Packets, tmp_path: Path) -> None:
     model, optimizer = model_and_optimizer()
     model.module.norm.register_forward_hook(lambda *_: None)
-    with presum.attach(model, optimizer=optimizer, run=tmp_path, quiet=True, verify_every=1):
+    with presum.attach(
+        model, optimizer=optimizer, run=tmp_path, record=presum.Record(verify_every=1, quiet=True)
+    ):
         train(model, optimizer)
     assert answers(packets) == []
     assert any("norm has hooks" in note for note in packets.notes)
@@ -379,7 +403,9 @@ def test_hooks_of_others_are_refused(packets: Packets, tmp_path: Path) -> None:
 @pytest.mark.skipif(torch.__version__ < "2.9", reason="torch 2.8 cannot go back through this norm")
 def test_several_forwards_in_one_pass_are_refused(packets: Packets, tmp_path: Path) -> None:
     model, optimizer = model_and_optimizer()
-    with presum.attach(model, optimizer=optimizer, run=tmp_path, quiet=True, verify_every=1):
+    with presum.attach(
+        model, optimizer=optimizer, run=tmp_path, record=presum.Record(verify_every=1, quiet=True)
+    ):
         for _ in range(3):
             loss = model(torch.ones(8, 6))["loss"] + model(torch.zeros(8, 6))["loss"]
             loss.backward()
@@ -392,6 +418,6 @@ def test_several_forwards_in_one_pass_are_refused(packets: Packets, tmp_path: Pa
 def test_bad_use_is_an_error(model: DistributedDataParallel, tmp_path: Path) -> None:
     for wrong in (0, -1, 1.5):
         with pytest.raises(ValueError, match="verify_every"):
-            presum.attach(model, run=tmp_path, verify_every=wrong)  # type: ignore[arg-type]
+            presum.attach(model, run=tmp_path, record=presum.Record(verify_every=wrong))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="verify_every needs the optimiser"):
-        presum.attach(model, run=tmp_path, verify_every=5)
+        presum.attach(model, run=tmp_path, record=presum.Record(verify_every=5))

@@ -74,7 +74,7 @@ def test_where_a_graph_is_captured_the_record_ends_and_says_so(
     captures = False
     monkeypatch.setattr("presum.steps.step_recorder.capturing", lambda _device: captures)
     model = DistributedDataParallel(LossModel())
-    with presum.attach(model, run=tmp_path, quiet=True):
+    with presum.attach(model, run=tmp_path, record=presum.Record(quiet=True)):
         train(model, 3)
         captures = True
         train(model, 1)
@@ -115,7 +115,7 @@ def test_of_a_model_that_goes_the_steps_on_a_device_are_recorded_but_the_open_on
     tmp_path: Path, arrivals: list[FakeEvent], caplog: pytest.LogCaptureFixture
 ) -> None:
     model = DistributedDataParallel(LossModel())
-    monitor = presum.attach(model, run=tmp_path, quiet=True)
+    monitor = presum.attach(model, run=tmp_path, record=presum.Record(quiet=True))
     recorded = recording()
     train(model, 3)
     del model
@@ -134,7 +134,7 @@ def test_states_of_a_step_that_did_not_end_are_no_final_ones(tmp_path: Path) -> 
         raise RuntimeError("planted")
 
     model = DistributedDataParallel(LossModel())
-    monitor = presum.attach(model, run=tmp_path, quiet=True)
+    monitor = presum.attach(model, run=tmp_path, record=presum.Record(quiet=True))
     recorded = recording()
     model.module.layers[0].bias.register_hook(fails)
     with pytest.raises(RuntimeError, match="planted"):
@@ -154,7 +154,7 @@ def test_what_is_dropped_on_a_device_is_not_waited_for(
     arrivals: list[FakeEvent],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monitor = presum.attach(model, run=tmp_path, quiet=True)
+    monitor = presum.attach(model, run=tmp_path, record=presum.Record(quiet=True))
     with monkeypatch.context() as full:
         full.setattr("presum.transport.outbox.PACKETS_MAX", 0)
         train(model, 3)

@@ -173,7 +173,7 @@ def test_grad_scaler_is_taken_out_of_the_norms(
     model: DistributedDataParallel, tmp_path: Path
 ) -> None:
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-    with presum.attach(model, run=tmp_path, scaler=scaler):
+    with presum.attach(model, run=tmp_path, record=presum.Record(scaler=scaler)):
         for scale in (scaler.scale, lambda loss: loss / 1024):
             model.zero_grad()
             scale(model(torch.ones(2, 4))["loss"]).backward()
@@ -200,7 +200,7 @@ def test_a_backward_that_raises_does_not_confuse_the_next_step(
 
 def test_a_loss_outside_the_model_is_what_backward_is_called_on(tmp_path: Path) -> None:
     model = DistributedDataParallel(nn.Linear(4, 2))
-    with presum.attach(model, run=tmp_path, quiet=True):
+    with presum.attach(model, run=tmp_path, record=presum.Record(quiet=True)):
         loss = model(torch.ones(3, 4)).square().mean()
         loss.backward()
         two = [model(torch.ones(3, 4)).sum(), model(torch.zeros(3, 4)).sum()]
@@ -216,11 +216,11 @@ def test_several_forwards_and_one_backward_are_one_micro_batch(
 ) -> None:
     """As contrastive and preference losses are; whatever the outputs are called."""
     plain = DistributedDataParallel(nn.Linear(4, 2))
-    with presum.attach(plain, run=tmp_path / "outside", quiet=True):
+    with presum.attach(plain, run=tmp_path / "outside", record=presum.Record(quiet=True)):
         views = [plain(torch.full((3, 4), float(k))) for k in (1, 2)]
         outside = (views[0] - views[1]).square().mean()
         outside.backward()
-    with presum.attach(model, run=tmp_path / "inside", quiet=True):
+    with presum.attach(model, run=tmp_path / "inside", record=presum.Record(quiet=True)):
         inside = model(torch.ones(2, 4))["loss"] - 0.5 * model(torch.zeros(2, 4))["loss"]
         inside.backward()
     for name, loss in (("outside", outside), ("inside", inside)):
@@ -232,7 +232,9 @@ def test_several_forwards_and_one_backward_are_one_micro_batch(
 def test_a_scaler_counts_for_the_model_whose_loss_it_scaled(tmp_path: Path) -> None:
     models = [DistributedDataParallel(LossModel()) for _ in range(2)]
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-    monitors = [presum.attach(model, run=tmp_path, quiet=True) for model in models]
+    monitors = [
+        presum.attach(model, run=tmp_path, record=presum.Record(quiet=True)) for model in models
+    ]
     for _ in range(2):
         scaler.scale(models[0](torch.ones(2, 4))["loss"]).backward()
         models[1](torch.ones(2, 4))["loss"].backward()
@@ -256,7 +258,7 @@ def test_a_hook_on_a_copied_model_is_the_user_s_own(tmp_path: Path) -> None:
         done.set_result(bucket.buffer())
         return done
 
-    with presum.attach(model, run=tmp_path, mode="hook", quiet=True):
+    with presum.attach(model, run=tmp_path, mode="hook", record=presum.Record(quiet=True)):
         copied = deepcopy(model)
         copied.register_comm_hook(None, hook)
         copied(torch.ones(2, 4))["loss"].backward()

@@ -37,7 +37,9 @@ class Accumulation:
         self.options = {"optimizer": self.optimizer, **options}
 
     def run(self, folder: Path) -> None:
-        with presum.attach(self.model, run=folder, quiet=True, **self.options):
+        with presum.attach(
+            self.model, run=folder, **self.options, record=presum.Record(quiet=True)
+        ):
             for step in range(STEPS):
                 for micro in range(4):
                     self.between(micro)
@@ -123,7 +125,9 @@ def test_an_optimiser_that_gets_nothing_on_purpose_has_lost_nothing(
     training = Accumulation(model)
     for group in training.optimizer.param_groups:
         group["lr"] = 0.0
-    with presum.attach(model, optimizer=training.optimizer, run=tmp_path, quiet=True):
+    with presum.attach(
+        model, optimizer=training.optimizer, run=tmp_path, record=presum.Record(quiet=True)
+    ):
         training.optimizer.step()  # that makes a state, as torch.distributed.checkpoint does
         for step in range(STEPS):
             training.pass_of(step, 3)
@@ -316,7 +320,7 @@ def test_of_outputs_without_a_loss_whole_batches_are(packets: Packets, tmp_path:
     model = DistributedDataParallel(nn.Linear(4, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     loader = DataLoader(torch.randn(64, 4), batch_size=2)
-    with presum.attach(model, optimizer=optimizer, run=tmp_path, quiet=True):
+    with presum.attach(model, optimizer=optimizer, run=tmp_path, record=presum.Record(quiet=True)):
         for number, x in enumerate(loader):
             ahead = model(x + 1)  # of the batch that is trained on: a target network's part
             loss = (model(x) - ahead.detach()).square().mean()

@@ -53,10 +53,12 @@ class Training:
             self.ddp,
             optimizer=self.optimizer,
             run=folder,
-            fingerprints=self.configuration.fingerprints,
-            audit_every=self.configuration.audit_every,
-            verify_every=self.configuration.verify_every,
-            quiet=True,
+            audit=self.configuration.audit_every,
+            record=presum.Record(
+                verify_every=self.configuration.verify_every,
+                fingerprints=self.configuration.fingerprints,
+                quiet=True,
+            ),
         )
         self.begin()
         with self.monitor:

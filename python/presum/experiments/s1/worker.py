@@ -90,7 +90,9 @@ def train(plan: Plan, run: S1Run, *, place: Place, progress: Progress) -> tuple[
     ddp = DistributedDataParallel(model)
     optimizer = torch.optim.AdamW(ddp.parameters(), lr=plan.lr)
     stream = itertools.islice(batches(plan, run, place=place, seed=seed), plan.steps)
-    with presum.attach(ddp, optimizer=optimizer, run=str(plan.folder(run)), quiet=True):
+    with presum.attach(
+        ddp, optimizer=optimizer, run=str(plan.folder(run)), record=presum.Record(quiet=True)
+    ):
         for batch in stream:
             loss = train_step(ddp, batch, optimizer=optimizer, place=place, dtype=plan.dtype)
             progress.step()
