@@ -194,7 +194,7 @@ def test_what_compares_two_runs_does_not_word_it() -> None:
 # ---- the Python parts
 
 PACKAGE = ROOT / "python" / "presum"
-TOP_MODULES_MAX = 10
+TOP_MODULES_MAX = 11
 CLASS_LINES_MAX = 250
 FUNCTION_LINES_MAX = 60
 

@@ -117,7 +117,7 @@ def test_a_missing_package_is_named_with_its_extra(code: str, package: str, extr
 
 
 def test_without_numpy_a_program_is_not_started() -> None:
-    done = python("from presum.run import main; main(['x.py'])", missing=("numpy",))
+    done = python(f"from presum.run import main; main([{__file__!r}])", missing=("numpy",))
     said = "presum.run: watching a program needs numpy: pip install numpy\n"
     assert (done.returncode, done.stderr) == (2, said)
 

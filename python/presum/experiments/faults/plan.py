@@ -7,9 +7,9 @@ import hashlib
 from dataclasses import dataclass, fields
 from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from presum import _core
+from presum import Record, _core
 from presum._core import __version__
 
 if TYPE_CHECKING:
@@ -37,6 +37,11 @@ class Configuration:
     fingerprints: bool = True
     audit_every: int | None = None
     verify_every: int | None = None
+
+    def watched(self) -> dict[str, Any]:
+        """How: arguments of ``presum.attach``."""
+        record = Record(verify_every=self.verify_every, fingerprints=self.fingerprints, quiet=True)
+        return {"audit": self.audit_every, "record": record}
 
     @property
     def name(self) -> str:

@@ -53,12 +53,7 @@ class Training:
             self.ddp,
             optimizer=self.optimizer,
             run=folder,
-            audit=self.configuration.audit_every,
-            record=presum.Record(
-                verify_every=self.configuration.verify_every,
-                fingerprints=self.configuration.fingerprints,
-                quiet=True,
-            ),
+            **self.configuration.watched(),
         )
         self.begin()
         with self.monitor:
