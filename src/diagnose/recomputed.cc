@@ -55,8 +55,9 @@ void Recomputed::update(const StepContext& context, SignalLog& log) {
   const auto told = [&](const WorkerRecord& w) { return answer(w) <= kAnswers.size(); };
   once_ = once_ || std::ranges::any_of(context.record.workers, told);
   if (!once_) {
-    return log.cannot(Check::kRecomputeMismatch,
-                      "No micro-batch was computed once more: attach(record=Record(verify_every=)) asks for it.");
+    return log.cannot(
+        Check::kRecomputeMismatch,
+        "No micro-batch was computed once more: attach(record=Record(verify_every=)) asks for it.");
   }
   log.checked(Check::kRecomputeMismatch);
   // What now and then gives another gradient is a program's way.
