@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import sys
 from importlib.util import find_spec
+from typing import NoReturn
 
 from presum.errors import UserError
 
@@ -29,9 +30,7 @@ def _dispatch(args: list[str]) -> int:
     if args[:1] == ["s1"] or (args[:1] == ["faults"] and "--simulate" not in args):
         return _experiment(args[0], args[1:])
     if args[:1] == ["run"]:
-        raise UserError(
-            "run a program with: torchrun --nproc-per-node N -m presum.run [options] train.py"
-        )
+        return _run(args[1:])
     if args[:1] == ["doctor"]:
         from presum.doctor import main as doctor
 
@@ -39,6 +38,16 @@ def _dispatch(args: list[str]) -> int:
     from presum._core import cli_main
 
     return int(cli_main([os.fsencode(word) for word in args]))
+
+
+def _run(words: list[str]) -> NoReturn:
+    from presum.run import check_options
+
+    options = words[: words.index("--")] if "--" in words else words
+    check_options(options)
+    from presum.frameworks.launchers import run
+
+    run(words)
 
 
 def _experiment(verb: str, args: list[str]) -> int:

@@ -108,6 +108,14 @@ def _options(found: argparse.Namespace) -> dict[str, Any]:
         _refuse(str(error))
 
 
+def check_options(words: Sequence[str]) -> None:
+    """Of ``presum run``, before its ``--``. SystemExit where they are wrong, or for help."""
+    parser = _parser(program=False)
+    parser.prog = "presum run"
+    parser.usage = "presum run [options] -- LAUNCHER [its options] PROGRAM [arguments]"
+    parser.parse_args(words)
+
+
 def start_from_environment() -> None:
     """With PRESUM=1, when presum is imported."""
     _start(_parser(program=False).parse_args(_words_of_environment()))

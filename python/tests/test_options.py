@@ -34,7 +34,7 @@ def test_what_needs_another_option_says_so(row: dict[str, Any]) -> None:
 
 
 def test_an_unknown_name_is_an_error_with_the_nearest_one() -> None:
-    with pytest.raises(presum.UserError, match="no option reduce_every; did you mean reduced_every"):
+    with pytest.raises(presum.UserError, match="no option reduce_every; did you mean reduced"):
         check_names({"reduce_every": 5}, "here")
     with pytest.raises(presum.UserError, match="no option xyzzy; there are run, mode"):
         check_names({"xyzzy": 5}, "here")

@@ -23,6 +23,7 @@ constexpr const char* kMore =
     "Verbs that need the Python package:\n"
     "  s1        train 8 workers under the seed settings S1-1, S1-2, S1-3 and measure them\n"
     "  faults    without --simulate: train workers with one planted fault each\n"
+    "  run       start a launcher whose ranks are watched: presum run -- torchrun ... train.py\n"
     "  doctor    what this machine, this torch and this program allow\n\n"
     "Record a run:  monitor = presum.attach(ddp_model, optimizer=optimizer)\n"
     "Exit codes:    0 fine, 1 findings, 2 could not judge (bad use or input), 3 internal error\n"
@@ -32,7 +33,7 @@ constexpr const char* kMore =
 std::string describe(const CLI::App& program, const CLI::ParseError& error) {
   const auto unknown = program.remaining();
   if (!program.get_subcommands().empty() || unknown.empty()) return error.what();
-  for (const char* verb : {"s1", "doctor"}) {
+  for (const char* verb : {"s1", "run", "doctor"}) {
     if (unknown.front() == verb) return unknown.front() + " needs the Python package";
   }
   return "unknown verb or option: " + unknown.front();
