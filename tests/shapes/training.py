@@ -78,7 +78,7 @@ class Training:
         return self.models[-1]  # type: ignore[return-value]
 
     def watch(
-        self, model: nn.Module, optimizer: Any = None, **options: Any
+        self, model: nn.Module, optimizer: Any = None, *, scaler: Any = None, **options: Any
     ) -> presum.Monitor | None:
         """As a user does, in the run that is watched."""
         if self.watched is None:
@@ -88,7 +88,7 @@ class Training:
             optimizer=optimizer,
             run=self.watched,
             **options,
-            record=presum.Record(quiet=True),
+            record=presum.Record(quiet=True, scaler=scaler),
         )
         self.monitors.append(monitor)
         return monitor

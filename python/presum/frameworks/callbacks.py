@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
@@ -66,10 +67,15 @@ class TrainingWatcher:
         self._options = options
         self.monitors: list[Monitor] = []
 
-    def begin(self, model: nn.Module, **found: Any) -> None:
-        """A model that cannot be watched is not, which is said, and training goes on."""
+    def begin(self, model: nn.Module, *, optimizer: Any, scaler: Any = None) -> None:
+        """A model that cannot be watched is not, which is said, and training goes on. Optimiser and
+        scaler are those that the framework has; the user's come first."""
         from presum.attaching import attach
 
+        record = self._options.get("record") or Record()
+        if isinstance(record, Record) and record.scaler is None:
+            record = replace(record, scaler=scaler)
+        arguments = {"optimizer": optimizer, **self._options, "record": record}
         models = [model] if isinstance(model, DistributedDataParallel) else outermost_fsdp(model)
         if not models:
             self._say(f"presum: {type(model).__name__} is not trained by DDP or FSDP2; not watched")
@@ -77,7 +83,7 @@ class TrainingWatcher:
             if is_watched(one):
                 continue
             try:
-                self.monitors.append(attach(one, **{**found, **self._options}))
+                self.monitors.append(attach(one, **arguments))
             except Exception as error:
                 self._say(str(error) if isinstance(error, ValueError) else f"presum: {error!r}")
 

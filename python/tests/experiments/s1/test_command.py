@@ -95,7 +95,7 @@ def test_failing_worker_is_named_and_the_others_end() -> None:
 class StandIn:
     """Observer that writes an empty run log and the parameters' hash at the end."""
 
-    def __init__(self, model: Any, *, optimizer: Any, run: str, quiet: bool) -> None:
+    def __init__(self, model: Any, *, optimizer: Any, run: str, record: Any) -> None:
         self.model, self.run = model, Path(run)
 
     def __enter__(self) -> "StandIn":
