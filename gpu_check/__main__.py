@@ -24,12 +24,12 @@ ROOT = Path(__file__).parents[1]
 LIMITS = {  # of sections, in seconds, in the order in which they run: 8 minutes in all
     "kernels": 60,
     "faults": 40,
-    "training": 80,
+    "training": 90,
     "speed": 60,
     "reductions": 40,
     "overhead": 80,
     "graphs": 40,
-    "sanitizer": 80,
+    "sanitizer": 70,
 }
 TOOLS = ("memcheck", "racecheck")
 

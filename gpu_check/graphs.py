@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """A pass that is captured into a CUDA graph while presum watches: the capture holds, replays give
-the same bits, and the record says that it ends. On the host only what is said can be tried."""
+the same bits, and the record says that it ends. Layers that are graphs before presum comes are
+watched as others are. On the host only what is said can be tried."""
 
 from __future__ import annotations
 
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import torch
@@ -31,7 +33,31 @@ def check(place: Place, findings: Findings) -> None:
     plain = _trained(place, None)
     same = all(torch.equal(a, b) for a, b in zip(plain, watched, strict=True))
     findings.say("parameters after replays, with and without presum", same, ok=same)
+    with tempfile.TemporaryDirectory() as folder, place.kernels():
+        apart = _norms(place, Path(folder, "plain"), graphed=False)
+        norms = _norms(place, Path(folder, "graphed"), graphed=True)
+    same = len(norms) == WARM_UP and norms == apart
+    findings.say("norms of make_graphed_callables, and without", [norms[:2], apart[:2]], ok=same)
     dist.destroy_process_group()
+
+
+def _norms(place: Place, run: Path, *, graphed: bool) -> list[float]:
+    torch.manual_seed(0)
+    layers: Any = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 1))
+    layers.to(place.device)
+    x = torch.ones(8, 16, device=place.device)
+    if graphed and not place.dry:
+        layers = torch.cuda.make_graphed_callables(layers, (x,))
+    model = DistributedDataParallel(layers)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    monitor = presum.attach(model, optimizer=optimizer, run=run, record=presum.Record(quiet=True))
+    for _ in range(WARM_UP):
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+    monitor.close()
+    norms: list[float] = presum.load(run).workers.grad_norm.tolist()
+    return norms
 
 
 def _trained(place: Place, run: Path | None) -> list[torch.Tensor]:

@@ -13,12 +13,12 @@ from presum import _core, reduce
 from presum.devices import torch_pass
 from presum.devices.hashes import fingerprints_by_kernels, row_hashes_by_kernel
 from presum.devices.kernel_pass import KernelPass
-from presum.reduce.methods import Method
+from presum.reduce.methods import METHODS, Method, takes
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 COUNTS = (0, 1, 2, 63, 1023, 1024, 1025, 4095, 4097, 50_001, 1_000_003)
 SKETCHES = (0, 64, 4096, 16_384)
-METHODS: tuple[Method, ...] = ("exact", "fixed32", "fixed64", "binned")
+ROWS = ((1, 1), (64, 1024), (3, 9000), (1024, 7))
 
 
 def check(place: Place, findings: Findings, *, small: bool = False) -> None:
@@ -30,17 +30,18 @@ def check(place: Place, findings: Findings, *, small: bool = False) -> None:
         ok = all(_same_pass(place, tensors, size) for size in SKETCHES)
         sizes = f"{len(tensors)} gradients, sketches of {SKETCHES}"
         findings.say(f"pass over {name}", sizes, ok=ok)
-        prints = fingerprints_by_kernels_at(place, tensors)
-        wanted = torch.stack([torch_pass.fingerprint(one) for one in tensors])
-        findings.say(f"fingerprints of {name}", len(tensors), ok=same_bits(prints, wanted))
-        findings.say(
-            f"sums of {name}: the bits of the host",
-            len(METHODS),
-            ok=_same_sums(place, dtype, small=small),
-        )
-    findings.say("rows of batches: the hashes of the host", 8, ok=_same_rows(place))
+        same = torch.equal(_fingerprints(place, tensors), torch_pass.fingerprints(tensors))
+        findings.say(f"fingerprints of {name}", f"{len(tensors)} tensors", ok=same)
+        methods = [method for method in METHODS if takes(method, name)]
+        same = all(_same_sums(place, dtype, method, small=small) for method in methods)
+        findings.say(f"sums of {name}: the bits of the host", ", ".join(methods), ok=same)
+    same = all(_same_rows(place, *shape) for shape in ROWS)
+    findings.say("rows of batches: the hashes of the host", f"{len(ROWS)} shapes", ok=same)
     many = [_values(1 + i % 300, DTYPES[i % 2]) for i in range(200 if small else 10_000)]
     findings.say("many gradients", len(many), ok=_same_pass(place, many, 4096))
+    if not place.dry and torch.cuda.device_count() > 1:
+        same = _same_pass(Place(dry=False, index=1), many, 4096)
+        findings.say("many gradients on the second GPU, the first being current", same, ok=same)
 
 
 def _values(count: int, dtype: torch.dtype) -> torch.Tensor:
@@ -102,35 +103,33 @@ def _same_or_nan(a: torch.Tensor, b: torch.Tensor) -> bool:
     )
 
 
-def fingerprints_by_kernels_at(place: Place, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+def _fingerprints(place: Place, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     with place.kernels():
         return fingerprints_by_kernels([one.to(place.device, copy=True) for one in tensors]).cpu()
 
 
-def _same_rows(place: Place) -> bool:
+def _same_rows(place: Place, rows: int, columns: int) -> bool:
+    x = torch.randint(3, (rows, columns), generator=torch.Generator().manual_seed(rows))
+    mask = x > 0
     same = True
-    for rows, columns in ((1, 1), (64, 1024), (3, 9000), (1024, 7)):
-        x = torch.randint(3, (rows, columns), generator=torch.Generator().manual_seed(rows))
-        mask = x > 0
-        for given in (None, mask):
-            masked = (8 if given is None else 1, 0 if given is None else given.data_ptr())
-            wanted = _core.hash_rows(x.data_ptr(), rows, columns, 8, masked[1], masked[0])
-            with place.kernels():
-                moved = None if given is None else given.to(place.device)
-                found = row_hashes_by_kernel(x.to(place.device), moved)
-            same &= [value % (1 << 64) for value in found.tolist()] == wanted
+    for given in (None, mask):
+        masked = (8 if given is None else 1, 0 if given is None else given.data_ptr())
+        wanted = _core.hash_rows(x.data_ptr(), rows, columns, 8, masked[1], masked[0])
+        with place.kernels():
+            moved = None if given is None else given.to(place.device)
+            found = row_hashes_by_kernel(x.to(place.device), moved)
+        same &= [value % (1 << 64) for value in found.tolist()] == wanted
     return same
 
 
-def _same_sums(place: Place, dtype: torch.dtype, *, small: bool) -> bool:
+def _same_sums(place: Place, dtype: torch.dtype, method: Method, *, small: bool) -> bool:
     same = True
     for leaves in (1, 8) if small or place.dry else (1, 8, 64, 200):
         terms = [_strange(3001, dtype), *(_values(3001, dtype) for _ in range(leaves - 1))]
-        for method in METHODS if dtype != torch.float64 else METHODS[:1]:
-            for mean in (False, True):
-                wanted = reduce.sum(terms, method=method, mean=mean)
-                with place.kernels():
-                    moved = [one.to(place.device) for one in terms]
-                    found = reduce.sum(moved, method=method, mean=mean)
-                same &= same_bits(found, wanted)
+        for mean in (False, True):
+            wanted = reduce.sum(terms, method=method, mean=mean)
+            with place.kernels():
+                moved = [one.to(place.device) for one in terms]
+                found = reduce.sum(moved, method=method, mean=mean)
+            same &= same_bits(found, wanted)
     return same

@@ -38,10 +38,11 @@ class Place:
     """The device, and whether the host stands in for it."""
 
     dry: bool
+    index: int = 0  # of the GPU
 
     @property
     def device(self) -> torch.device:
-        return HOST if self.dry else torch.device("cuda", 0)
+        return HOST if self.dry else torch.device("cuda", self.index)
 
     @contextlib.contextmanager
     def kernels(self) -> Iterator[None]:

@@ -9,24 +9,29 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from gpu_check.place import Findings, Place
-from gpu_check.worker import EQUAL_DATA, REDUCTIONS
+from gpu_check.worker import EQUAL_DATA
 from presum.experiments.launch import free_port
+from presum.reduce.methods import METHODS
 
 SECONDS = 35  # of one launch
 # Two ranks share the one GPU, which NCCL refuses.
 WITH_NCCL = ("ddp", "ddp-views", "ddp-norm", "fsdp2")
 WITH_GLOO = ("ddp", "ddp-norm", "fsdp2")
+EXPANDABLE = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
 Told = dict[str, dict[str, Any]]
 
 
 def check(place: Place, findings: Findings) -> None:
     if not place.dry:
         _check(findings, "nccl, 1 rank", _ranks(place, "nccl", 1, WITH_NCCL), WITH_NCCL)
+        told = _ranks(place, "nccl", 1, WITH_NCCL[:1], EXPANDABLE)
+        _check(findings, "nccl, 1 rank, expandable segments", told, WITH_NCCL[:1])
     _check(findings, "gloo, 2 ranks", _ranks(place, "gloo", 2, WITH_GLOO), WITH_GLOO)
 
 
@@ -53,7 +58,7 @@ def check_faults(place: Place, findings: Findings) -> None:
 
 
 def check_reductions(place: Place, findings: Findings) -> None:
-    methods = REDUCTIONS[:1] if place.dry else REDUCTIONS
+    methods = METHODS[:1] if place.dry else METHODS
     told = _ranks(place, "gloo", 2, [f"reduction-{method}" for method in methods])
     for method in methods:
         of_case = told.get(f"reduction-{method}", {"error": "not done"})
@@ -68,7 +73,13 @@ def _failed(findings: Findings, name: str, told: dict[str, Any]) -> bool:
     return "error" in told
 
 
-def _ranks(place: Place, backend: str, ranks: int, cases: Sequence[str]) -> Told:
+def _ranks(
+    place: Place,
+    backend: str,
+    ranks: int,
+    cases: Sequence[str],
+    settings: Mapping[str, str] = MappingProxyType({}),
+) -> Told:
     """What each case told; without those that were not done."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "gpu_check.worker", backend, folder]
@@ -82,6 +93,7 @@ def _ranks(place: Place, backend: str, ranks: int, cases: Sequence[str]) -> Told
             "NCCL_SOCKET_IFNAME": "lo",
             "OMP_NUM_THREADS": "1",
             "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # deterministic products
+            **settings,
         }
         started = [
             subprocess.Popen(

@@ -26,7 +26,6 @@ from gpu_check.place import Place
 STEPS = 30
 TRACED = 5
 WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
-REDUCTIONS = ("exact", "fixed32", "fixed64", "binned")
 EQUAL_DATA = "duplicate-data"
 
 

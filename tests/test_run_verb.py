@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import presum
+from presum.__main__ import main
 from presum.experiments.launch import free_port
 from presum.frameworks.launchers import rewritten
 from programs_started import PROGRAM, presum_command
@@ -23,6 +24,7 @@ LAUNCHERS = {
     "mpirun": (["mpirun", "-n", "4", "-x", "A=1", sys.executable, "-u"], ["a"]),
     "srun": (["srun", "--ntasks=8", "python3.12"], []),
     "alone": (["python"], ["--", "b"]),
+    "with-values": (["python", "-X", "dev", "-W", "ignore", "-O"], []),
 }
 
 
@@ -58,6 +60,19 @@ def test_bad_use_is_said(words: list[str], said: str) -> None:
     assert said in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.parametrize("command", [["torchrun", SCRIPT], ["accelerate", "launch", SCRIPT]])
+def test_a_launcher_that_is_not_installed_is_said(
+    command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for package in ("torch", "accelerate"):
+        for name in [*filter(lambda n: n.partition(".")[0] == package, sys.modules), package]:
+            monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setattr(sys, "argv", ["presum", "run", "--", *command])
+    assert main() == 2
+    package = "torch" if command[0] == "torchrun" else "accelerate"
+    assert f"this launcher needs {package}: pip install" in capsys.readouterr().err
+
+
 def test_a_launcher_is_started_and_its_ranks_recorded(tmp_path: Path) -> None:
     run = tmp_path / "run"
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
@@ -67,7 +82,7 @@ def test_a_launcher_is_started_and_its_ranks_recorded(tmp_path: Path) -> None:
     assert len(presum.load(run).steps) > 0
 
 
-def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_teaches() -> None:
     said = presum_command("run", "--help").stdout
     assert said.startswith("usage: presum run [options] -- LAUNCHER")
     assert "presum run -- torchrun" in presum_command("--help").stdout

@@ -112,6 +112,18 @@ def nothing_grows(sizes: list[tuple[int, int]], shape: Shape) -> None:
 
 
 @pytest.mark.deep
+@pytest.mark.timeout(600)
+def test_read_as_on_a_device(launch: Any, tmp_path: Path) -> None:
+    done = launch("shapes_on_device", WORLD, tmp_path)
+    assert done.returncode == 0, done.stderr[-4000:]
+    results = results_in(tmp_path)
+    for name in SHAPES:
+        test_it_trains_as_without_presum_and_nothing_stays(name, results)
+        test_every_step_has_its_loss_and_its_own_gradient(name, results)
+        test_nothing_is_found_but_what_is_wrong(name, results)
+
+
+@pytest.mark.deep
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("seed", range(5))
 def test_for_300_steps_and_other_data(

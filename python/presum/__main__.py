@@ -8,7 +8,7 @@ import sys
 from importlib.util import find_spec
 from typing import NoReturn
 
-from presum.errors import UserError
+from presum.errors import UserError, missing
 
 NEEDED = {
     "s1": ("torch", "transformers", "tokenizers", "safetensors", "tqdm", "pandas"),
@@ -47,7 +47,10 @@ def _run(words: list[str]) -> NoReturn:
     check_options(options)
     from presum.frameworks.launchers import run
 
-    run(words)
+    try:
+        run(words)
+    except ModuleNotFoundError as error:
+        raise UserError(f"run: {missing('this launcher', error)}") from None
 
 
 def _experiment(verb: str, args: list[str]) -> int:

@@ -32,7 +32,7 @@ from presum.fingerprints.states import NamedState, named_states
 from presum.monitor import Monitor
 from presum.options import Audit, Record, Reduction
 from presum.parallel.plan import plan_of
-from presum.parallel.targets import Target, WatchOptions, target_of
+from presum.parallel.targets import MODES, Target, WatchOptions, target_of
 from presum.steps.recording import Recording, unhook_ended
 from presum.steps.setup import RecorderSetup
 from presum.steps.step_recorder import StepRecorder
@@ -94,16 +94,14 @@ def attach(
     """
     unhook_ended()
     _check_kind("process_group", process_group, dist.ProcessGroup)
-    _check_kind("record", record, Record)
+    options = check_options(
+        run=run, mode=mode, reduction=reduction, audit=audit, record=record, preflight=preflight
+    )
     record = record or Record()
-    options = _watch_options(mode, reduction, audit, record)
     target = target_of(model, process_group, options)
-    _check_cadence(options, record)
-    _check_use(on_finding, record.data, record.scaler, run)
+    _check_use(on_finding, record.data, record.scaler)
     optimizers = _optimizers(optimizer)
-    _check_verify(record.verify_every, optimizers)
-    _check_preflight(preflight, optimizers, record.every)
-    _check_required(record.require)
+    _check_optimizers(optimizers, record.verify_every, preflight)
     size, on_host = _sketch_size(record.sketch, len(target.ranks)), in_host_memory(target.device)
     numbers = _numbers(record, size, on_host=on_host)
     on = chosen(record.fingerprints)
@@ -124,14 +122,41 @@ def attach(
     return monitor
 
 
+def check_options(
+    *,
+    run: str | os.PathLike[str] | None = None,
+    mode: str = "passive",
+    reduction: Reduction | str | None = None,
+    audit: Audit | int | None = None,
+    record: Record | None = None,
+    preflight: int | None = None,
+) -> WatchOptions:
+    """Raises ValueError for arguments of ``attach`` with which no model can be watched."""
+    _check_kind("record", record, Record)
+    record = record or Record()
+    _check_run(run)
+    options = _watch_options(mode, reduction, audit, record)
+    _check_cadence(options, record, preflight)
+    _check_required(record.require)
+    _sketch_size(record.sketch, 1)
+    _layers(record.groups)
+    _patterns("local_buffers", record.local_buffers)
+    chosen(record.fingerprints)
+    return options
+
+
 def _watch_options(
     mode: str, reduction: Reduction | str | None, audit: Audit | int | None, record: Record
 ) -> WatchOptions:
     given = Reduction(reduction) if isinstance(reduction, str) else reduction
     _check_kind("reduction", given, Reduction)
-    audited = Audit(audit) if isinstance(audit, int) and audit is not True else audit
+    audited = Audit(audit) if isinstance(audit, int) else audit
     _check_kind("audit", audited, Audit)
+    if mode not in MODES:
+        raise ValueError(f"presum.attach: mode must be one of {', '.join(MODES)}, not {mode!r}")
     plan = plan_of(given, mode, record.gram_every)
+    if record.gram_every is not None and mode != "hook":
+        raise ValueError('presum.attach: gram_every needs mode="hook"')
     if not isinstance(audited, Audit):
         return WatchOptions(mode, record.gram_every, plan)
     return WatchOptions(mode, record.gram_every, plan, audited.every, audited.elements)
@@ -353,28 +378,41 @@ def _check_positive(name: str, value: int) -> None:
         raise ValueError(f"presum.attach: {name} must be a whole number of at least 1, not {value}")
 
 
-def _check_verify(every: int | None, optimizers: Sequence[Optimizer]) -> None:
-    if every is None:
-        return
-    _check_positive("verify_every", every)
-    if not optimizers:
-        raise ValueError("presum.attach: verify_every needs the optimiser: give optimizer=")
-
-
-def _check_cadence(options: WatchOptions, record: Record) -> None:
+def _check_cadence(options: WatchOptions, record: Record, preflight: int | None) -> None:
     _check_positive("every", record.every)
     _check_positive("reduced_every", record.reduced_every)
-    names = {"gram_every": options.gram_every, "audit": options.audit_every}
-    for name, value in (names | {"audit's elements": options.audit_elements}).items():
+    optional = {
+        "verify_every": record.verify_every,
+        "gram_every": options.gram_every,
+        "audit": options.audit_every,
+        "audit's elements": options.audit_elements,
+        "preflight": preflight,
+    }
+    for name, value in optional.items():
         if value is not None:
             _check_positive(name, value)
+    if preflight is not None and preflight < record.every:
+        raise ValueError(
+            f"presum.attach: {preflight} preflight steps with every={record.every} would record "
+            "one step"
+        )
 
 
-def _check_use(on_finding: Any, data: object, scaler: object, run: object) -> None:
+def _check_optimizers(
+    optimizers: Sequence[Optimizer], verify_every: int | None, preflight: int | None
+) -> None:
+    if optimizers:
+        return
+    if verify_every is not None:
+        raise ValueError("presum.attach: verify_every needs the optimiser: give optimizer=")
+    if preflight is not None:
+        raise ValueError("presum.attach: preflight ends after an optimiser step: give optimizer=")
+
+
+def _check_use(on_finding: Any, data: object, scaler: object) -> None:
     _check_callback(on_finding)
     _check_data(data)
     _check_scaler(scaler)
-    _check_run(run)
     _check_moment()
 
 
@@ -400,18 +438,6 @@ def _check_callback(on_finding: object) -> None:
             "presum.attach: on_finding must be a function of one Finding, "
             f"not {type(on_finding).__name__}"
         )
-
-
-def _check_preflight(preflight: int | None, optimizers: Sequence[Optimizer], every: int) -> None:
-    if preflight is None:
-        return
-    _check_positive("preflight", preflight)
-    if preflight < every:
-        raise ValueError(
-            f"presum.attach: {preflight} preflight steps with every={every} would record one step"
-        )
-    if not optimizers:
-        raise ValueError("presum.attach: preflight ends after an optimiser step: give optimizer=")
 
 
 def _check_required(require: str) -> None:

@@ -209,7 +209,7 @@ def _torch_operations(device: torch.device) -> str:
 
     every = every_for(device, SHARE, TOKENS)
     return (
-        f"torch operations: with {TOKENS:,} tokens a worker and step, every={every} keeps them "
+        f"torch operations: with {TOKENS:,} tokens a rank and step, every={every} keeps them "
         f"within {SHARE:.0%} of a transformer's steps"
     )
 

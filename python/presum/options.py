@@ -21,14 +21,14 @@ AUDIT_ELEMENTS = 65536
 @dataclass(frozen=True)
 class Reduction:
     """Gradients summed by presum, so that their mean has the same bits for any order, topology and
-    number of workers (docs/reduction.md). It stays when the monitor is closed.
+    number of ranks (docs/reduction.md). It stays when the monitor is closed.
 
     Args:
         method: "exact", "fixed32", "fixed64" or "binned". Micro-batches under ``no_sync()`` (FSDP2:
             without ``requires_gradient_sync``) are summed apart, each its own leaf: ``.grad`` holds
             none of them until the step is reduced.
-        microbatch_mean: divide the sum by all micro-batches of all workers, in one rounding,
-            instead of by the workers; for losses that are not divided.
+        microbatch_mean: divide the sum by all micro-batches of all ranks, in one rounding,
+            instead of by the ranks; for losses that are not divided.
     """
 
     method: str
@@ -40,7 +40,7 @@ class Audit:
     """What the reduction made of one bucket, the next one each time, against the exact sum of what
     went in (docs/audit.md): by how much they differ, in which precision and order was added, and
     whether the same reduction gives the same bits again. It exchanges gradients. On DDP it implies
-    ``mode="hook"``; on FSDP2 each worker audits its shard of a parameter group.
+    ``mode="hook"``; on FSDP2 each rank audits its shard of a parameter group.
 
     Args:
         every: at every n-th recorded step.
@@ -59,22 +59,22 @@ class Record:
         every: record every n-th step.
         reduced_every: also read the reduced gradient (one more pass) at the first step and every
             n-th; it gives the exact consistency and corrects the cosines.
-        verify_every: at every n-th recorded step compute one micro-batch of this worker once more,
+        verify_every: at every n-th recorded step compute one micro-batch of this rank once more,
             and compare the gradients bit for bit: memory and arithmetic that are wrong now and then
             show (docs/findings.md, recompute-mismatch). It costs that forward and backward pass.
             Needs ``optimizer``; not for FSDP2.
-        gram_every: with ``mode="hook"``: at every n-th recorded step workers exchange gradients, so
+        gram_every: with ``mode="hook"``: at every n-th recorded step ranks exchange gradients, so
             that all cosines are exact; it costs half the traffic of an all-reduce more.
         sketch: floats that stand for a gradient's direction: a power of two, 0 for off, or "auto"
-            (4096 up to 64 workers, 1024 above). A pair's cosine has a standard error of about
+            (4096 up to 64 ranks, 1024 above). A pair's cosine has a standard error of about
             ``1.2 / sqrt(sketch)``.
         groups: what per-group norms are of. None: layers (the parameter's path up to its first
             number). A list of regular expressions: the text that the first matching one matches,
             "other" where none does. False: no groups.
-        fingerprints: what workers are compared by besides gradients. True, False, or some of
+        fingerprints: what ranks are compared by besides gradients. True, False, or some of
             "data" (hashes of the samples), "rng", "sampler", "parameters", "buffers", "optimizer",
             "mode", "environment".
-        local_buffers: regular expressions of buffer names that may differ between workers.
+        local_buffers: regular expressions of buffer names that may differ between ranks.
         data: the training's DataLoader or sampler, or a list of them, where it is not found by
             itself: loaders that are not torch's, batches that change before the forward pass.
         scaler: the GradScaler, so that norms are those of the unscaled gradient. Default: the one
@@ -84,7 +84,7 @@ class Record:
             logged.
         require: what a preflight's exit code 0 covers. "facts": everything that a few steps decide;
             "statistics": exit with 2 where the steps were too few for a lasting difference in
-            losses or gradients to be established (26 with 2 workers, 10 with 8).
+            losses or gradients to be established (26 with 2 ranks, 10 with 8).
         quiet: print nothing on the terminal.
     """
 

@@ -26,7 +26,7 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 from presum.errors import UserError, missing
-from presum.options import NAMES, arguments_of, from_file
+from presum.options import NAMES, from_file
 
 
 def _parser(*, program: bool) -> argparse.ArgumentParser:
@@ -125,14 +125,13 @@ def _start(found: argparse.Namespace, words: Sequence[str] | None = None) -> boo
     """Whether it is a preflight."""
     options = _options(found)
     try:
-        arguments_of(options)
-    except UserError as error:
-        _refuse(str(error))
-    try:
         from presum.frameworks.auto import start
     except ModuleNotFoundError as error:
         _refuse(str(missing("watching a program", error)))
-    start(options, words)
+    try:
+        start(options, words)
+    except ValueError as error:
+        _refuse(str(error).removeprefix("presum.attach: ").removeprefix("presum: "))
     return "preflight" in options
 
 

@@ -79,6 +79,27 @@ def test_a_flag_comes_before_the_environment_and_that_before_a_file(
     ]
 
 
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("--reduction sideways", "reduction must be one of"),
+        ("--gram-every 5", "gram_every needs"),
+        ("--every 5 --preflight 3", "would record one step"),
+        ("--fingerprints sideways", "sideways"),
+    ],
+)
+def test_values_that_no_model_takes_are_refused_before_the_program_runs(
+    flags: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = tmp_path / "train.py"
+    program.write_text("raise AssertionError")
+    with pytest.raises(SystemExit) as ended:
+        run.main([*flags.split(), str(program)])
+    assert ended.value.code == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("presum.run: ") and said in last
+
+
 def test_every_option_is_a_flag_of_its_name(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         run.main(["--help"])

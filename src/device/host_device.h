@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+// C++'s library for headers that the host and NVRTC compile. There every function is a device's
+// (tools/cubins.py: --device-as-default-execution-space).
 #ifdef __CUDACC_RTC__
 #include "device/rtc_std.h"
 #else
@@ -12,11 +14,4 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
-#endif
-
-// Marks what both a device and the host run.
-#ifdef __CUDACC__
-#define PRESUM_HOST_DEVICE __host__ __device__
-#else
-#define PRESUM_HOST_DEVICE
 #endif

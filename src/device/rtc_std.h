@@ -15,21 +15,21 @@ using int64_t = long;
 using uintptr_t = unsigned long;
 
 template <class To, class From>
-__host__ __device__ constexpr To bit_cast(const From& from) {
+constexpr To bit_cast(const From& from) {
   return __builtin_bit_cast(To, from);
 }
 
 template <class T>
-__host__ __device__ constexpr const T& min(const T& a, const T& b) {
+constexpr const T& min(const T& a, const T& b) {
   return b < a ? b : a;
 }
 
 template <class T>
-__host__ __device__ constexpr const T& max(const T& a, const T& b) {
+constexpr const T& max(const T& a, const T& b) {
   return a < b ? b : a;
 }
 
-__host__ __device__ constexpr int countl_zero(unsigned long value) {
+constexpr int countl_zero(unsigned long value) {
   if (!__builtin_is_constant_evaluated()) return __clzll(static_cast<long long>(value));
   int count = 64;
   for (; value != 0; value >>= 1) --count;
@@ -40,19 +40,19 @@ template <class T>
 struct numeric_limits;
 template <>
 struct numeric_limits<float> {
-  __host__ __device__ static constexpr float max() { return 0x1.fffffep127F; }
+  static constexpr float max() { return 0x1.fffffep127F; }
 };
 template <>
 struct numeric_limits<double> {
-  __host__ __device__ static constexpr double max() { return 0x1.fffffffffffffp1023; }
+  static constexpr double max() { return 0x1.fffffffffffffp1023; }
 };
 
 template <class T, size_t kSize>
 struct array {
   T values[kSize];
-  __host__ __device__ constexpr T& operator[](size_t i) { return values[i]; }
-  __host__ __device__ constexpr const T& operator[](size_t i) const { return values[i]; }
-  __host__ __device__ constexpr size_t size() const { return kSize; }
+  constexpr T& operator[](size_t i) { return values[i]; }
+  constexpr const T& operator[](size_t i) const { return values[i]; }
+  constexpr size_t size() const { return kSize; }
 };
 
 using ::fma;
@@ -60,8 +60,8 @@ using ::memcpy;
 
 class string_view {
  public:
-  __host__ __device__ constexpr const char* begin() const { return nullptr; }
-  __host__ __device__ constexpr const char* end() const { return nullptr; }
+  constexpr const char* begin() const { return nullptr; }
+  constexpr const char* end() const { return nullptr; }
 };
 
 }  // namespace std

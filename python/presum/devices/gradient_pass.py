@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import torch
 
-from presum.devices.kernel_pass import KernelPass, why_not
+from presum.devices.kernel_pass import WORDS, KernelPass, why_not
 from presum.devices.torch_pass import sums_of
 
 
@@ -210,7 +210,7 @@ class DeviceStep:
         """What the first of the numbers on the host say of each gradient, in the order of
         reading."""
         count = len(self._by_kernels)
-        words = integers[: 5 * count].view(count, 5)
+        words = integers[: WORDS * count].view(count, WORDS)
         numbers = words[:, :2].contiguous().view(torch.float64).tolist()
         found = [
             (*one, *real, *integer)
@@ -220,7 +220,7 @@ class DeviceStep:
         ]
         of_torch = len(self._by_torch)
         pairs = reals[: 2 * of_torch].view(of_torch, 2).tolist()
-        counts = integers[5 * count :][: 3 * of_torch].view(of_torch, 3).tolist()
+        counts = integers[WORDS * count :][: 3 * of_torch].view(of_torch, 3).tolist()
         found += [
             (*one, *real, *integer)
             for one, real, integer in zip(self._by_torch, pairs, counts, strict=True)
@@ -233,7 +233,7 @@ class DeviceStep:
     @property
     def numbers(self) -> tuple[int, int]:
         """How many doubles and integers of the host's copy are of gradients."""
-        return 2 * len(self._by_torch), 5 * len(self._by_kernels) + 3 * len(self._by_torch)
+        return 2 * len(self._by_torch), WORDS * len(self._by_kernels) + 3 * len(self._by_torch)
 
 
 class HostCopy:

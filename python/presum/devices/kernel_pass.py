@@ -10,7 +10,7 @@ from functools import cache
 import torch
 
 from presum import _core
-from presum.devices.dtypes import CODES
+from presum.devices.blocks import DTYPES
 from presum.devices.queue import on_device, pinned, stream_of, upload
 
 WORDS = 5  # of what is found of a gradient: two doubles, three integers
@@ -48,7 +48,7 @@ class KernelPass:
     def read(self, gradients: Sequence[tuple[torch.Tensor, int]], *, sketched: bool) -> None:
         """One launch over flat gradients of one dtype, each with the seed of its sketch."""
         size = self._sketch_size if sketched else 0
-        batch = _core.GradientBatch.create(CODES[_name(gradients[0][0])], size)
+        batch = _core.GradientBatch.create(DTYPES[gradients[0][0].dtype], size)
         for flat, seed in gradients:
             batch.add(flat.data_ptr() if flat.numel() else 0, flat.numel(), seed)
         with on_device(self._device):
@@ -106,7 +106,3 @@ class KernelPass:
         write(room.data_ptr())
         self.bytes += count
         return upload(room, self._device)
-
-
-def _name(tensor: torch.Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")

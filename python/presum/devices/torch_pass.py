@@ -18,6 +18,7 @@ import torch
 CHUNK = 1 << 22  # elements handled at once: bounds the temporary memory to about 100 MB
 ZERO_RUN, ZERO_PERIOD = 64, 960  # looked at for zeros, of how many
 FINGERPRINT_BLOCK = 1024
+INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes
 ROW_PLACES = 4096  # elements of a row that are read
 FINGERPRINT_SEED = 0x70726573756D6670
 GOLDEN = 0x9E3779B97F4A7C15
@@ -70,12 +71,20 @@ def _signs_of_bytes(device: torch.device, dtype: torch.dtype) -> torch.Tensor:
 
 
 def fingerprint(tensor: torch.Tensor) -> torch.Tensor:
-    """The fingerprint of a block of elements of 2, 4 or 8 bytes, as an int64 on its device."""
-    flat = tensor.as_strided((tensor.numel(),), (1,))
-    found = torch.zeros((), dtype=torch.int64, device=tensor.device)
-    for parts in _packs([flat], [0], FINGERPRINT_BLOCK):
+    """That of one."""
+    return fingerprints([tensor])[0]
+
+
+def fingerprints(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Those of blocks of memory on one device, elements of 2, 4 or 8 bytes, the same for all: an
+    int64 each, there."""
+    integer = INTEGERS[tensors[0].element_size()]
+    flat = [one.as_strided((one.numel(),), (1,)).view(integer) for one in tensors]
+    found = torch.zeros(len(flat), dtype=torch.int64, device=flat[0].device)
+    for parts in _packs(flat, [0] * len(flat), FINGERPRINT_BLOCK):
         x = _side_by_side(parts, FINGERPRINT_BLOCK)
-        found += _fingerprints(x, _blocks(parts, FINGERPRINT_BLOCK, x.device)).sum()
+        blocks = _blocks(parts, FINGERPRINT_BLOCK, x.device)
+        found.index_add_(0, blocks.gradient, _fingerprints(x, blocks))
     return found
 
 
@@ -110,8 +119,7 @@ def _without_padding(bits: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
 def _bits(x: torch.Tensor) -> torch.Tensor:
     """The bits of each element in an int64, zeros above."""
     width = x.element_size()
-    integer = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[width]
-    bits = x.view(integer).to(torch.int64)
+    bits = x.view(INTEGERS[width]).to(torch.int64)
     return bits if width == 8 else bits & ((1 << 8 * width) - 1)
 
 

@@ -297,12 +297,16 @@ _wrap = SPAWN._wrap
 
 
 def start(options: dict[str, Any], words: Sequence[str] | None = None) -> None:
-    """Attach to everything from here on. Only the first call counts.
+    """Attach to everything from here on. Only the first call counts. Raises ValueError for options
+    with which no model can be watched.
 
     ``words`` are those of presum.run's command line before the program, for ranks that the program
     starts itself; None where it was not started so.
     """
+    from presum.attaching import check_options
+
     global _auto
+    check_options(**arguments_of(options))
     if _auto is None:
         _auto = AutoAttach(options, words)
         _auto.start()

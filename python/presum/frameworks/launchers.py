@@ -90,6 +90,6 @@ def _after_python(command: Sequence[str], under: Sequence[str]) -> list[str]:
             while at < len(command) and command[at].startswith("-") and command[at] != "-m":
                 if command[at] == "-c":
                     raise UserError("run: a program after python -c cannot be run under presum")
-                at += 1
+                at += 2 if command[at] in ("-X", "-W") else 1
             return [*command[:at], "-m", *under, *command[at:]]
     raise UserError(f"run: no torchrun, accelerate, deepspeed or python in: {' '.join(command)}")

@@ -306,7 +306,7 @@ def agree(group: dist.ProcessGroup, own: Contribution, device: torch.device) -> 
     """
     if capturing(device):
         raise RuntimeError(
-            "presum: a pass that presum reduces cannot be captured into a CUDA graph: workers tell "
+            "presum: a pass that presum reduces cannot be captured into a CUDA graph: ranks tell "
             "each other how many leaves they bring"
         )
     mine = torch.tensor(own, dtype=torch.int64, device=device)

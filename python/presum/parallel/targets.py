@@ -48,14 +48,9 @@ class WatchOptions(NamedTuple):
 
 def target_of(model: object, group: dist.ProcessGroup | None, options: WatchOptions) -> Target:
     """Raises ValueError for what cannot be watched, or not be summed as wished."""
-    if options.mode not in MODES:
-        names = ", ".join(MODES)
-        raise ValueError(f"presum.attach: mode must be one of {names}, not {options.mode!r}")
     model = getattr(model, "_orig_mod", model)  # of torch.compile
     if not isinstance(model, nn.Module):
         raise ValueError(f"presum.attach needs a module, not {type(model).__name__}")
-    if options.gram_every is not None and options.mode != "hook":
-        raise ValueError('presum.attach: gram_every needs mode="hook"')
     target = _target(model, group, options)
     if is_watched(target.wrapper):
         raise ValueError("presum.attach: this model is attached already; close its monitor first")

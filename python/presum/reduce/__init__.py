@@ -64,9 +64,9 @@ def sum(arrays: Sequence[Leaf] | Leaf, *, method: Method = "exact", mean: bool =
     both signs, give NaN; else infinities win; an exact zero is +0, also of -0 alone; too large is
     an infinity; denormals count in full. An empty array gives an empty one. Memory: the result and,
     for leaves that are not contiguous, their copies; ``fixed`` and ``binned`` 5 to 17 bytes per
-    element more. Tensors outside the CPU are queued on the current stream, without a wait; torch
-    operations take about 300 MB;
-    under ``torch.use_deterministic_algorithms`` the same bits, slower.
+    element more. Tensors outside the CPU are queued on the current stream, without a wait. Torch
+    operations take about 300 MB, and under ``torch.use_deterministic_algorithms`` longer; the bits
+    are the same.
 
     Thread-safe; arguments are not changed. ValueError for no leaf, too many, unequal shapes, dtypes
     or devices, and what cannot be summed.

@@ -2,11 +2,11 @@
 """The sums of ``include/presum/reduce.h`` on torch tensors: what communication hooks call.
 
 All tensors are strided, contiguous, one-dimensional, equally long and on one device. On the CPU the
-C++ kernels run, on a CUDA device those of CUDA; elsewhere torch operations. Both are queued on the
-current stream, without waiting for them. All three give the same bits. fp32, bf16, fp16; fp64 for
-``exact`` where there are kernels. Elements: NaN among
-the leaves, or infinities of both signs, give NaN; else infinities win; an exact zero is +0; what is
-too large is an infinity. Zero elements are nothing to do. One worker's one leaf is a sum too.
+C++ kernels run, on a CUDA device those of CUDA; elsewhere torch operations. What is not on the CPU
+is queued on the current stream, and nothing waits for it. All three give the same bits. fp32, bf16,
+fp16; fp64 for ``exact`` where there are kernels. Elements: NaN among the leaves, or infinities of
+both signs, give NaN; else infinities win; an exact zero is +0; what is too large is an infinity.
+Zero elements are nothing to do. One rank's one leaf is a sum too.
 
 ``divisor`` divides the exact sum before the only rounding: 1 for the sum, the number of leaves for
 the mean; at most 2^31 - 1. ``total_leaves`` counts the leaves of all workers together; 32,767 at

@@ -26,4 +26,4 @@ def test_doctor_says_what_every_a_device_wants(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(torch, "device", lambda _name: HOST)
     row = next(row for row in doctor.capabilities() if row.name == "xpu")
     assert row.available
-    assert row.detail.startswith("torch operations: with 4,096 tokens a worker and step, every=")
+    assert row.detail.startswith("torch operations: with 4,096 tokens a rank and step, every=")

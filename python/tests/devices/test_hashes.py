@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from helpers.operations import CountedOperations
 from presum import _core
 from presum.devices import torch_pass
 from presum.devices.hashes import fingerprints, fingerprints_by_kernels, row_hashes_by_kernel
@@ -27,6 +28,24 @@ def test_fingerprints_take_two_launches(dtype: torch.dtype) -> None:
     assert found.tolist() == [int(torch_pass.fingerprint(block)) for block in blocks]
     assert len(_core.cuda_launched()) == 2
     assert torch.equal(fingerprints(blocks), found)  # the host has no kernels of its own
+
+
+def test_blocks_of_one_width_may_have_other_dtypes() -> None:
+    blocks = [torch.randn(5000), torch.arange(3000, dtype=torch.int32), torch.randn(60, 50).T]
+    alone = [int(torch_pass.fingerprint(block)) for block in blocks]
+    assert torch_pass.fingerprints(blocks).tolist() == alone
+    assert fingerprints_by_kernels(blocks).tolist() == alone
+
+
+def test_fingerprints_in_torch_operations_take_as_many_for_any_number() -> None:
+    def count(tensors: list[torch.Tensor]) -> int:
+        with CountedOperations() as counted:
+            torch_pass.fingerprints(tensors)
+        return counted.total
+
+    tensors = [torch.ones(100 + i) for i in range(200)]
+    count(tensors[:1])  # what is kept is made
+    assert count(tensors) == count(tensors[:1]) < 80
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.float32, torch.int64])

@@ -42,9 +42,11 @@ def on_path(path: str) -> Iterator[None]:
     """Sums are made so."""
     ways = {PATHS[0]: None, PATHS[1]: torch_ops, PATHS[2]: kernels}
     _core.cuda_on_host(path == PATHS[2])
-    with mock.patch.object(tensors, "elsewhere", lambda _device: ways[path]):
-        yield
-    _core.cuda_on_host(False)
+    try:
+        with mock.patch.object(tensors, "elsewhere", lambda _device: ways[path]):
+            yield
+    finally:
+        _core.cuda_on_host(False)
 
 
 def rounded(value: Fraction, dtype: torch.dtype) -> float:

@@ -25,7 +25,7 @@ GRAM = presum.Record(gram_every=2)
         ({"reduction": "exact", "mode": "manual"}, "use presum.reduce there"),
         ({"audit": 0}, "audit must be"),
         ({"audit": presum.Audit(1, elements=0)}, "audit's elements must be"),
-        ({"audit": True}, "audit must be of type Audit, not bool"),
+        ({"audit": True}, "audit must be a whole number of at least 1, not True"),
         ({"record": {"every": 2}}, "record must be of type Record, not dict"),
     ],
 )

@@ -7,20 +7,20 @@
 namespace presum::observe::cuda {
 namespace {
 
-__device__ std::uint64_t xor_shuffle(std::uint64_t value, unsigned step) {
+std::uint64_t xor_shuffle(std::uint64_t value, unsigned step) {
   return __shfl_xor_sync(0xFFFFFFFFU, static_cast<unsigned long long>(value), step);
 }
 
-__device__ double xor_shuffle(double value, unsigned step) {
+double xor_shuffle(double value, unsigned step) {
   return __shfl_xor_sync(0xFFFFFFFFU, value, step);
 }
 
-__device__ std::uint64_t warp_sum(std::uint64_t value) {
+std::uint64_t warp_sum(std::uint64_t value) {
   for (unsigned step = kWarp / 2; step > 0; step /= 2) value += xor_shuffle(value, step);
   return value;
 }
 
-__device__ Partial warp_sum(Partial value) {
+Partial warp_sum(Partial value) {
   for (unsigned step = kWarp / 2; step > 0; step /= 2) {
     value = combine(value, {xor_shuffle(value.sum_squares, step), xor_shuffle(value.max_abs, step),
                             xor_shuffle(value.nonfinite, step),
@@ -35,7 +35,7 @@ struct Shared {
 };
 
 // What the block found of a gradient goes to its place. The next time comes after another barrier.
-__device__ void leave(const Partial& of_thread, Shared& shared, Partial* place) {
+void leave(const Partial& of_thread, Shared& shared, Partial* place) {
   const Partial of_warp = warp_sum(of_thread);
   if (threadIdx.x % kWarp == 0) shared.partials[threadIdx.x / kWarp] = of_warp;
   __syncthreads();
@@ -47,7 +47,7 @@ __device__ void leave(const Partial& of_thread, Shared& shared, Partial* place) 
 
 // Each lane hashes the signs of one pair, and has those of all.
 template <Dtype kDtype>
-__device__ Signs share_signs(const Thread<kDtype>& thread, const Walk& walk) {
+Signs share_signs(const Thread<kDtype>& thread, const Walk& walk) {
   const std::uint64_t own = thread.signs(walk.gradient(), walk.first(), threadIdx.x % kPairs);
   Signs signs;
   for (unsigned j = 0; j < kPairs; ++j) {
@@ -57,7 +57,7 @@ __device__ Signs share_signs(const Thread<kDtype>& thread, const Walk& walk) {
 }
 
 template <Dtype kDtype, bool kInShared>
-__device__ void pass(const Batch& batch) {
+void pass(const Batch& batch) {
   extern __shared__ float sums[];
   __shared__ Shared shared;
   __shared__ alignas(16) std::uint32_t keys[Thread<kDtype>::kAllKeys];
@@ -97,14 +97,14 @@ __device__ void pass(const Batch& batch) {
   store(sketch, row, threadIdx.x);
 }
 
-__device__ void finish_gradients(const Step& step) {
+void finish_gradients(const Step& step) {
   const unsigned gradient = blockIdx.x * Step::kGradients + threadIdx.x / kWarp;
   if (gradient >= step.gradients) return;
   const Partial sum = warp_sum(gather(step.parts[gradient], threadIdx.x % kWarp));
   if (threadIdx.x % kWarp == 0) step.found[gradient] = sum;
 }
 
-__device__ void finish_sketch(const Step& step, std::uint32_t block) {
+void finish_sketch(const Step& step, std::uint32_t block) {
   __shared__ float sums[kRows][kColumns];
   const unsigned column = threadIdx.x % kColumns, row = threadIdx.x / kColumns;
   const std::uint32_t bucket = block * kColumns + column;
@@ -116,7 +116,7 @@ __device__ void finish_sketch(const Step& step, std::uint32_t block) {
   if (row == 0) step.sketch[bucket] = sums[0][column];
 }
 
-__device__ std::uint64_t warp_max(std::uint64_t value) {
+std::uint64_t warp_max(std::uint64_t value) {
   for (unsigned step = kWarp / 2; step > 0; step /= 2) {
     const std::uint64_t other = xor_shuffle(value, step);
     value = value < other ? other : value;
@@ -124,7 +124,7 @@ __device__ std::uint64_t warp_max(std::uint64_t value) {
   return value;
 }
 
-__device__ void hash_row(const Rows& rows) {
+void hash_row(const Rows& rows) {
   constexpr unsigned kRowWarps = kRowThreads / kWarp;
   __shared__ std::uint64_t others[kRowWarps];
   __shared__ RowShare shares[kRowWarps];

@@ -50,7 +50,7 @@ struct Partial {
   std::uint64_t zeros;
 };
 
-PRESUM_HOST_DEVICE inline Partial combine(const Partial& a, const Partial& b) {
+inline Partial combine(const Partial& a, const Partial& b) {
   return {a.sum_squares + b.sum_squares, a.max_abs < b.max_abs ? b.max_abs : a.max_abs,
           a.nonfinite + b.nonfinite, a.fingerprint + b.fingerprint, a.zeros + b.zeros};
 }
@@ -68,11 +68,11 @@ struct Batch {
 
   // Floats that a block adds to: sketches one after the other where a sketch is shorter than a
   // span, so that each element of a span has one of its own.
-  PRESUM_HOST_DEVICE std::uint32_t sums() const {
+  std::uint32_t sums() const {
     return sketch_size == 0 || sketch_size > kSpan ? sketch_size : kSpan;
   }
-  PRESUM_HOST_DEVICE bool in_shared() const { return sums() <= kMaxShared; }
-  PRESUM_HOST_DEVICE std::uint64_t first_span(std::uint32_t block) const {
+  bool in_shared() const { return sums() <= kMaxShared; }
+  std::uint64_t first_span(std::uint32_t block) const {
     return spans / blocks * block + (spans % blocks < block ? spans % blocks : block);
   }
 };
@@ -80,7 +80,7 @@ struct Batch {
 // A block of threads on its way through its spans.
 class Walk {
  public:
-  PRESUM_HOST_DEVICE Walk(const Batch& batch, std::uint32_t block)
+  Walk(const Batch& batch, std::uint32_t block)
       : batch_(&batch), span_(batch.first_span(block)), end_(batch.first_span(block + 1)) {
     std::uint32_t after = batch.count;  // the last item that begins at span_ or before
     while (after - item_ > 1) {
@@ -90,12 +90,12 @@ class Walk {
     enter();
   }
 
-  PRESUM_HOST_DEVICE bool more() const { return span_ < end_; }
-  PRESUM_HOST_DEVICE std::uint32_t item() const { return item_; }
-  PRESUM_HOST_DEVICE const Item& gradient() const { return gradient_; }
-  PRESUM_HOST_DEVICE std::uint64_t first() const { return (span_ - gradient_.first_span) * kSpan; }
+  bool more() const { return span_ < end_; }
+  std::uint32_t item() const { return item_; }
+  const Item& gradient() const { return gradient_; }
+  std::uint64_t first() const { return (span_ - gradient_.first_span) * kSpan; }
 
-  PRESUM_HOST_DEVICE void next() {
+  void next() {
     ++span_;
     if (span_ >= end_ || span_ < after_) return;
     do ++item_;
@@ -104,7 +104,7 @@ class Walk {
   }
 
  private:
-  PRESUM_HOST_DEVICE void enter() {
+  void enter() {
     gradient_ = batch_->items[item_];
     after_ = gradient_.first_span + (gradient_.count + kSpan - 1) / kSpan;
   }
@@ -135,21 +135,19 @@ template <>
 struct Element<Dtype::kF32> {
   using Bits = std::uint32_t;
   using Real = float;
-  PRESUM_HOST_DEVICE static float value(Bits bits) { return std::bit_cast<float>(bits); }
+  static float value(Bits bits) { return std::bit_cast<float>(bits); }
 };
 template <>
 struct Element<Dtype::kF64> {
   using Bits = std::uint64_t;
   using Real = double;
-  PRESUM_HOST_DEVICE static double value(Bits bits) { return std::bit_cast<double>(bits); }
+  static double value(Bits bits) { return std::bit_cast<double>(bits); }
 };
 template <>
 struct Element<Dtype::kBF16> {
   using Bits = std::uint16_t;
   using Real = float;
-  PRESUM_HOST_DEVICE static float value(Bits bits) {
-    return std::bit_cast<float>(std::uint32_t{bits} << 16);
-  }
+  static float value(Bits bits) { return std::bit_cast<float>(std::uint32_t{bits} << 16); }
 };
 template <>
 struct Element<Dtype::kF16> {
@@ -157,7 +155,7 @@ struct Element<Dtype::kF16> {
   using Real = float;
   // Exponent and mantissa in their places of a float, which then lacks a factor of 2^112;
   // infinities and NaNs need all exponent bits besides.
-  PRESUM_HOST_DEVICE static float value(Bits bits) {
+  static float value(Bits bits) {
     const std::uint32_t magnitude = bits & 0x7FFFU;
     const std::uint32_t sign = (bits & 0x8000U) << 16;
     const std::uint32_t exponent = magnitude > 0x7BFF ? 0x7F800000U : 0U;
@@ -183,12 +181,11 @@ class Thread {
   static constexpr unsigned kKeys = kDtype == Dtype::kF64 ? 4 : 2;  // words of a pair
   static constexpr unsigned kAllKeys = kKeys * kFingerprintBlock / 2;
 
-  PRESUM_HOST_DEVICE explicit Thread(unsigned index)
-      : tile_(index / kTileThreads), index_(index % kTileThreads) {}
+  explicit Thread(unsigned index) : tile_(index / kTileThreads), index_(index % kTileThreads) {}
 
   // This thread's elements of the span that begins at element `span`; what lies behind the
   // gradient's end is zero, which changes no sum.
-  PRESUM_HOST_DEVICE Pairs load(const Item& gradient, std::uint64_t span) const {
+  Pairs load(const Item& gradient, std::uint64_t span) const {
     Pairs pairs;
     const bool aligned = reinterpret_cast<std::uintptr_t>(gradient.data) % sizeof(Pair) == 0;
     const char* from = static_cast<const char*>(gradient.data) + span * sizeof(Bits);
@@ -203,25 +200,22 @@ class Thread {
 
   // The signs of the sketch's elements in the run of 64 of this thread's pair j. All threads of a
   // warp have the same.
-  PRESUM_HOST_DEVICE std::uint64_t signs(const Item& gradient, std::uint64_t span,
-                                         unsigned j) const {
+  std::uint64_t signs(const Item& gradient, std::uint64_t span, unsigned j) const {
     return sketch_signs(gradient.seed, (span + place(j)) / 64);
   }
 
   // Adds them to the sketch and to this thread's sums. `keys` are a block's (kAllKeys), `signs`
   // those of this thread's pairs. Returns this thread's share of its tile's block sum
   // (observe/fingerprint.h).
-  PRESUM_HOST_DEVICE std::uint64_t add(const Item& gradient, std::uint64_t span, const Pairs& pairs,
-                                       const std::uint32_t* keys, const Signs& signs,
-                                       const BlockSketch& sketch) {
+  std::uint64_t add(const Item& gradient, std::uint64_t span, const Pairs& pairs,
+                    const std::uint32_t* keys, const Signs& signs, const BlockSketch& sketch) {
     return left_of(gradient, span) == kSpan
                ? add_span<true>(gradient, span, pairs, keys, signs, sketch)
                : add_span<false>(gradient, span, pairs, keys, signs, sketch);
   }
 
   // The block sum of this thread's tile is known; the first thread of each tile is told.
-  PRESUM_HOST_DEVICE void end_tile(std::uint64_t block_sum, const Item& gradient,
-                                   std::uint64_t span) {
+  void end_tile(std::uint64_t block_sum, const Item& gradient, std::uint64_t span) {
     const std::uint64_t tile = span / kFingerprintBlock + tile_;
     if (tile * kFingerprintBlock >= gradient.count) return;
     const std::uint64_t left = gradient.count - tile * kFingerprintBlock;
@@ -231,7 +225,7 @@ class Thread {
   }
 
   // What came together since the last call.
-  PRESUM_HOST_DEVICE Partial take_partial() {
+  Partial take_partial() {
     const Partial found{sum_squares_, static_cast<double>(largest_), nonfinite_, fingerprint_,
                         zeros_};
     sum_squares_ = 0;
@@ -243,24 +237,23 @@ class Thread {
   }
 
  private:
-  PRESUM_HOST_DEVICE unsigned pair(unsigned j) const { return index_ + j * kTileThreads; }
+  unsigned pair(unsigned j) const { return index_ + j * kTileThreads; }
 
   // Of pair j within a span.
-  PRESUM_HOST_DEVICE std::uint32_t place(unsigned j) const {
+  std::uint32_t place(unsigned j) const {
     return tile_ * static_cast<unsigned>(kFingerprintBlock) + 2 * pair(j);
   }
 
   // How many elements of the span the gradient has.
-  PRESUM_HOST_DEVICE static std::uint32_t left_of(const Item& gradient, std::uint64_t span) {
+  static std::uint32_t left_of(const Item& gradient, std::uint64_t span) {
     const std::uint64_t left = gradient.count - span;
     return left < kSpan ? static_cast<std::uint32_t>(left) : kSpan;
   }
 
   // `kWhole`: the gradient has all elements of the span.
   template <bool kWhole>
-  PRESUM_HOST_DEVICE std::uint64_t add_span(const Item& gradient, std::uint64_t span,
-                                            const Pairs& pairs, const std::uint32_t* keys,
-                                            const Signs& signs, const BlockSketch& sketch) {
+  std::uint64_t add_span(const Item& gradient, std::uint64_t span, const Pairs& pairs,
+                         const std::uint32_t* keys, const Signs& signs, const BlockSketch& sketch) {
     const std::uint32_t left = kWhole ? kSpan : left_of(gradient, span);
     const std::uint32_t run = run_of(span);
     std::uint64_t share = 0;
@@ -297,13 +290,13 @@ class Thread {
   static constexpr unsigned kRunsApart = 2 * kTileThreads / kRun;  // of two pairs
 
   // Which of the 15 runs of a period this thread's first pair lies in.
-  PRESUM_HOST_DEVICE std::uint32_t run_of(std::uint64_t span) const {
+  std::uint32_t run_of(std::uint64_t span) const {
     constexpr std::uint32_t kRuns = kSpan / kRun % 15;
     return (kRuns * (static_cast<std::uint32_t>(span / kSpan) % 15) + place(0) / kRun) % 15;
   }
 
   // What lies behind the gradient's end is zero.
-  PRESUM_HOST_DEVICE void count_nonfinite(const Pairs& pairs) {
+  void count_nonfinite(const Pairs& pairs) {
     for (unsigned j = 0; j < kPairs; ++j) {
       for (int i = 0; i < 2; ++i) {
         const Bits bits = i == 0 ? pairs.of[j].first : pairs.of[j].second;
@@ -315,10 +308,10 @@ class Thread {
     }
   }
 
-  PRESUM_HOST_DEVICE static Real size_of(Real x) { return x < 0 ? -x : x; }
+  static Real size_of(Real x) { return x < 0 ? -x : x; }
 
   // Of numbers.
-  PRESUM_HOST_DEVICE static Real larger(Real a, Real b) {
+  static Real larger(Real a, Real b) {
 #ifdef __CUDA_ARCH__
     return max(a, b);
 #else
@@ -327,13 +320,13 @@ class Thread {
   }
 
   // The square of what is no binary64 is exact: so it is no matter whether it is rounded before.
-  PRESUM_HOST_DEVICE static double with_square(double sum, Real x) {
+  static double with_square(double sum, Real x) {
     const auto wide = static_cast<double>(x);
     if constexpr (kDtype == Dtype::kF64) return sum + wide * wide;
     return std::fma(wide, wide, sum);
   }
 
-  PRESUM_HOST_DEVICE static Pair load(const char* from_span, std::uint32_t at, std::uint32_t left) {
+  static Pair load(const char* from_span, std::uint32_t at, std::uint32_t left) {
     Pair pair{0, 0};
     const char* from = from_span + at * sizeof(Bits);
     if (at < left) pair.first = load_one(from);
@@ -341,30 +334,28 @@ class Thread {
     return pair;
   }
 
-  PRESUM_HOST_DEVICE static Pair load_pair(const char* from) {
+  static Pair load_pair(const char* from) {
     Pair pair;
     memcpy(&pair, __builtin_assume_aligned(from, sizeof(Pair)), sizeof(Pair));
     return pair;
   }
 
-  PRESUM_HOST_DEVICE static Bits load_one(const char* from) {
+  static Bits load_one(const char* from) {
     Bits bits;
     memcpy(&bits, __builtin_assume_aligned(from, sizeof(Bits)), sizeof(Bits));
     return bits;
   }
 
-  PRESUM_HOST_DEVICE static std::uint64_t product(std::uint32_t left, std::uint32_t right) {
+  static std::uint64_t product(std::uint32_t left, std::uint32_t right) {
     return static_cast<std::uint64_t>(left) * right;
   }
 
-  PRESUM_HOST_DEVICE static std::uint64_t product_of_halves(std::uint64_t bits,
-                                                            const std::uint32_t* keys) {
+  static std::uint64_t product_of_halves(std::uint64_t bits, const std::uint32_t* keys) {
     return product(static_cast<std::uint32_t>(bits) + keys[0],
                    static_cast<std::uint32_t>(bits >> 32) + keys[1]);
   }
 
-  PRESUM_HOST_DEVICE static std::uint64_t products(const Pair& bits, const std::uint32_t* keys,
-                                                   bool whole) {
+  static std::uint64_t products(const Pair& bits, const std::uint32_t* keys, bool whole) {
     if constexpr (kDtype == Dtype::kF64) {
       return product_of_halves(bits.first, keys) +
              (whole ? product_of_halves(bits.second, keys + 2) : 0);
@@ -374,16 +365,15 @@ class Thread {
   }
 
   // By how much the block of the sketch is rotated that an element lies in.
-  PRESUM_HOST_DEVICE void rotate(std::uint64_t element, std::uint64_t seed,
-                                 const BlockSketch& sketch) {
+  void rotate(std::uint64_t element, std::uint64_t seed, const BlockSketch& sketch) {
     const std::uint64_t block = element >> sketch.bits;
     if (block == rotated_) return;
     rotated_ = block;
     rotation_ = static_cast<std::uint32_t>(sketch_rotation(seed, block, sketch.size));
   }
 
-  PRESUM_HOST_DEVICE void add_to_sketch(Real a, Real b, std::uint32_t place, std::uint64_t signs,
-                                        const BlockSketch& sketch) const {
+  void add_to_sketch(Real a, Real b, std::uint32_t place, std::uint64_t signs,
+                     const BlockSketch& sketch) const {
     const std::uint32_t mask = sketch.size - 1;
     float* values = sketch.values + (place & (sketch.sums - 1) & ~mask);
     const auto both = static_cast<std::uint32_t>(signs >> (place % 64));
@@ -391,7 +381,7 @@ class Thread {
     add_signed(values[(place + 1 + rotation_) & mask], static_cast<float>(b), both >> 1 << 31);
   }
 
-  PRESUM_HOST_DEVICE static void add_signed(float& sum, float value, std::uint32_t sign) {
+  static void add_signed(float& sum, float value, std::uint32_t sign) {
     sum += std::bit_cast<float>(std::bit_cast<std::uint32_t>(value) ^ sign);
   }
 
@@ -406,8 +396,7 @@ class Thread {
 };
 
 // Before a block's first span: `held` is its row where an earlier launch has left something there.
-PRESUM_HOST_DEVICE inline void begin(const BlockSketch& sketch, const float* held,
-                                     unsigned thread) {
+inline void begin(const BlockSketch& sketch, const float* held, unsigned thread) {
   if (sketch.values == held) return;
   for (std::uint32_t i = thread; i < sketch.sums; i += kThreads) {
     sketch.values[i] = held != nullptr && i < sketch.size ? held[i] : 0.0F;
@@ -415,7 +404,7 @@ PRESUM_HOST_DEVICE inline void begin(const BlockSketch& sketch, const float* hel
 }
 
 // After its last: its sums become one sketch.
-PRESUM_HOST_DEVICE inline void store(const BlockSketch& sketch, float* row, unsigned thread) {
+inline void store(const BlockSketch& sketch, float* row, unsigned thread) {
   if (sketch.values == row) return;
   for (std::uint32_t i = thread; i < sketch.size; i += kThreads) {
     float sum = sketch.values[i];
@@ -450,21 +439,19 @@ struct Step {
   std::uint32_t sketch_size;
 
   static constexpr std::uint32_t kGradients = kFinishThreads / kWarp;  // of a block
-  PRESUM_HOST_DEVICE std::uint32_t gradient_blocks() const {
-    return (gradients + kGradients - 1) / kGradients;
-  }
-  PRESUM_HOST_DEVICE std::uint32_t sketch_blocks() const { return sketch_size / kColumns; }
+  std::uint32_t gradient_blocks() const { return (gradients + kGradients - 1) / kGradients; }
+  std::uint32_t sketch_blocks() const { return sketch_size / kColumns; }
 };
 
 // One thread's share of one gradient's parts.
-PRESUM_HOST_DEVICE inline Partial gather(const Parts& parts, unsigned lane) {
+inline Partial gather(const Parts& parts, unsigned lane) {
   Partial sum{};
   for (std::uint64_t i = lane; i < parts.count; i += kWarp) sum = combine(sum, parts.first[i]);
   return sum;
 }
 
 // One thread's share of a bucket: of each stream the rows `row`, `row` + kRows, ...
-PRESUM_HOST_DEVICE inline float gather(const Step& step, std::uint32_t bucket, unsigned row) {
+inline float gather(const Step& step, std::uint32_t bucket, unsigned row) {
   float sum = 0;
   for (std::uint32_t s = 0; s < step.streams; ++s) {
     for (std::uint64_t i = row; i < step.sketches[s].count; i += kRows) {

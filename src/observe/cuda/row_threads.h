@@ -20,14 +20,13 @@ struct Rows {
   std::uint32_t mask_bytes;
   std::uint64_t* hashes;  // one a row
 
-  PRESUM_HOST_DEVICE std::uint64_t stride() const {
+  std::uint64_t stride() const {
     return columns <= kRowPlaces ? 1 : (columns + kRowPlaces - 1) / kRowPlaces;
   }
-  PRESUM_HOST_DEVICE std::uint64_t places() const { return (columns + stride() - 1) / stride(); }
+  std::uint64_t places() const { return (columns + stride() - 1) / stride(); }
 };
 
-PRESUM_HOST_DEVICE inline std::uint64_t element_at(const void* data, std::uint32_t width,
-                                                   std::uint64_t i) {
+inline std::uint64_t element_at(const void* data, std::uint32_t width, std::uint64_t i) {
   switch (width) {
     case 1:
       return static_cast<const std::uint8_t*>(data)[i];
@@ -40,14 +39,12 @@ PRESUM_HOST_DEVICE inline std::uint64_t element_at(const void* data, std::uint32
   }
 }
 
-PRESUM_HOST_DEVICE inline std::uint64_t row_element(const Rows& rows, std::uint64_t row,
-                                                    std::uint64_t place) {
+inline std::uint64_t row_element(const Rows& rows, std::uint64_t row, std::uint64_t place) {
   return element_at(rows.data, rows.element_bytes, row * rows.columns + place * rows.stride());
 }
 
 // One thread's last place whose element is not that of the last place, plus one.
-PRESUM_HOST_DEVICE inline std::uint64_t last_other(const Rows& rows, std::uint64_t row,
-                                                   unsigned thread) {
+inline std::uint64_t last_other(const Rows& rows, std::uint64_t row, unsigned thread) {
   const std::uint64_t places = rows.places();
   if (places == 0) return 0;
   const std::uint64_t last = row_element(rows, row, places - 1);
@@ -60,7 +57,7 @@ PRESUM_HOST_DEVICE inline std::uint64_t last_other(const Rows& rows, std::uint64
 
 // How many places are left when a run of equal elements at the end is taken away, of the largest
 // last_other() of all threads.
-PRESUM_HOST_DEVICE inline std::uint64_t without_padding(const Rows& rows, std::uint64_t other) {
+inline std::uint64_t without_padding(const Rows& rows, std::uint64_t other) {
   const std::uint64_t places = rows.places();
   if (places < 2 || other + 1 == places) return places;
   return other == 0 ? 1 : other;
@@ -71,8 +68,8 @@ struct RowShare {
 };
 
 // One thread's share of a row's first `left` places; with a mask, of those that it keeps.
-PRESUM_HOST_DEVICE inline RowShare row_share(const Rows& rows, std::uint64_t row,
-                                             std::uint64_t left, unsigned thread) {
+inline RowShare row_share(const Rows& rows, std::uint64_t row, std::uint64_t left,
+                          unsigned thread) {
   RowShare share{0, 0};
   for (std::uint64_t place = thread; place < left; place += kRowThreads) {
     const std::uint64_t column = place * rows.stride();
@@ -86,7 +83,7 @@ PRESUM_HOST_DEVICE inline RowShare row_share(const Rows& rows, std::uint64_t row
   return share;
 }
 
-PRESUM_HOST_DEVICE inline std::uint64_t row_hash(const RowShare& whole) {
+inline std::uint64_t row_hash(const RowShare& whole) {
   return mix64(whole.sum ^ mix64(whole.kept));
 }
 

@@ -56,8 +56,9 @@ Status start(const Queue& queue, const device::Kernel& kernel, const Sum& sum, B
                               queue.stream);
 }
 
-Status check_list(const DeviceLeaves& leaves) {
-  if (leaves.addresses.size() <= kNear || leaves.uploaded != nullptr) return {};
+Status check_leaves(const DeviceLeaves& leaves) {
+  Status status = reduce::check_leaves(leaves.addresses.size(), kLeavesMax);
+  if (!status || leaves.addresses.size() <= kNear || leaves.uploaded != nullptr) return status;
   return refuse("leaves are too many for a launch's argument; upload their list");
 }
 
@@ -70,6 +71,13 @@ Sum sum_of(const DeviceLeaves& leaves, std::size_t count) {
   } else {
     sum.leaves.far = leaves.uploaded;
   }
+  return sum;
+}
+
+Sum quotient_of(const DeviceLeaves& leaves, std::size_t count, std::uint32_t divisor, void* out) {
+  Sum sum = sum_of(leaves, count);
+  sum.divisor = divisor;
+  sum.out = out;
   return sum;
 }
 
@@ -92,20 +100,16 @@ constexpr std::size_t kState = 17;  // bytes of a binned element
 
 Status exact(const Queue& queue, const DeviceLeaves& leaves, Dtype dtype, std::size_t count,
              std::uint32_t divisor, void* out) {
-  Status status = all_of(check_leaves(leaves.addresses.size(), kLeavesMax), check_list(leaves),
-                         check_divisor(divisor), check_any_dtype(dtype));
+  Status status = all_of(check_leaves(leaves), check_divisor(divisor), check_any_dtype(dtype));
   if (!status) return status;
-  Sum sum = sum_of(leaves, count);
-  sum.divisor = divisor;
-  sum.out = out;
-  return start(queue, kernel("exact", dtype_suffix(dtype)), sum,
+  return start(queue, kernel("exact", dtype_suffix(dtype)),
+               quotient_of(leaves, count, divisor, out),
                {leaves_bytes(leaves, dtype), element_bytes(dtype)});
 }
 
 Status exponents(const Queue& queue, const DeviceLeaves& leaves, Dtype dtype, std::size_t count,
                  std::uint8_t* exponents) {
-  Status status = all_of(check_leaves(leaves.addresses.size(), kLeavesMax), check_list(leaves),
-                         check_short_dtype(dtype));
+  Status status = all_of(check_leaves(leaves), check_short_dtype(dtype));
   if (!status) return status;
   Sum sum = sum_of(leaves, count);
   sum.top = exponents;
@@ -115,9 +119,8 @@ Status exponents(const Queue& queue, const DeviceLeaves& leaves, Dtype dtype, st
 
 Status encode(const Queue& queue, const DeviceLeaves& leaves, Dtype dtype, std::size_t count,
               const std::uint8_t* exponents, std::size_t total_leaves, int bits, void* out) {
-  const std::size_t own = leaves.addresses.size();
-  Status status = all_of(check_leaves(own, kLeavesMax), check_list(leaves),
-                         check_total(total_leaves, own), check_short_dtype(dtype));
+  Status status = all_of(check_leaves(leaves), check_total(total_leaves, leaves.addresses.size()),
+                         check_short_dtype(dtype));
   if (!status) return status;
   Sum sum = sum_of(leaves, count);
   sum.top = const_cast<std::uint8_t*>(exponents);  // is only read
@@ -146,20 +149,16 @@ Status decode(const Queue& queue, const void* sums, const std::uint8_t* exponent
 
 Status fixed(const Queue& queue, const DeviceLeaves& leaves, Dtype dtype, std::size_t count,
              std::uint32_t divisor, int bits, void* out) {
-  Status status = all_of(check_leaves(leaves.addresses.size(), kLeavesMax), check_list(leaves),
-                         check_divisor(divisor), check_short_dtype(dtype));
+  Status status = all_of(check_leaves(leaves), check_divisor(divisor), check_short_dtype(dtype));
   if (!status) return status;
-  Sum sum = sum_of(leaves, count);
-  sum.divisor = divisor;
-  sum.out = out;
-  return start(queue, kernel(bits == 32 ? "fixed32" : "fixed64", dtype_suffix(dtype)), sum,
+  return start(queue, kernel(bits == 32 ? "fixed32" : "fixed64", dtype_suffix(dtype)),
+               quotient_of(leaves, count, divisor, out),
                {2 * leaves_bytes(leaves, dtype), element_bytes(dtype)});
 }
 
 Status binned_add(const Queue& queue, const Binned& sum, std::size_t count,
                   const DeviceLeaves& leaves, Dtype dtype) {
-  Status status = all_of(check_leaves(leaves.addresses.size(), kLeavesMax), check_list(leaves),
-                         check_short_dtype(dtype));
+  Status status = all_of(check_leaves(leaves), check_short_dtype(dtype));
   if (!status) return status;
   Sum argument = sum_of(sum, count);
   argument.leaves = sum_of(leaves, count).leaves;
