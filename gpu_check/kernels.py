@@ -113,8 +113,7 @@ def _same_rows(place: Place, rows: int, columns: int) -> bool:
     mask = x > 0
     same = True
     for given in (None, mask):
-        masked = (8 if given is None else 1, 0 if given is None else given.data_ptr())
-        wanted = _core.hash_rows(x.data_ptr(), rows, columns, 8, masked[1], masked[0])
+        wanted = _core.hash_rows(x, given)
         with place.kernels():
             moved = None if given is None else given.to(place.device)
             found = row_hashes_by_kernel(x.to(place.device), moved)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import array
 from collections.abc import Sequence
 
-from presum._core import Observer
+from presum._core import Dtype, Observer, StateKind
 
 Named = Sequence[tuple[str, int, str]]  # parameters or buffers: name, elements, group
 
@@ -37,7 +37,12 @@ def make_observer(
     )
 
 
-DTYPES = {"f32": 0, "f64": 1, "bf16": 2, "f16": 3}
+DTYPES = {
+    "f32": Dtype.FLOAT32,
+    "f64": Dtype.FLOAT64,
+    "bf16": Dtype.BFLOAT16,
+    "f16": Dtype.FLOAT16,
+}
 
 
 def observer_of(
@@ -69,8 +74,8 @@ def report(observer: Observer, parameter: int, data: bytes, dtype: str, *, reduc
 
 def report_state(observer: Observer, of: int, index: int, data: bytes, width: int) -> None:
     buffer = array.array("B", data)
-    observer.state(of, index, buffer.buffer_info()[0], len(data) // width, width)
+    observer.state(StateKind(of), index, buffer.buffer_info()[0], len(data) // width, width)
 
 
 def end_step(observer: Observer, *, scale: float = 1.0) -> bytes:
-    return observer.end_step(3, 1, 0, scale, 0)
+    return observer.end_step(3, 1, 0, scale)

@@ -13,7 +13,6 @@ import numpy.typing as npt
 from observers import make_observer
 from presum import _core
 
-FLOAT32 = 0  # presum::Dtype::kFloat32
 WIDTH = 256  # elements of a layer
 HOSTILE = "</script><script>document.title='owned'</script><img src=x onerror=alert(1)>\u2028"
 
@@ -61,10 +60,10 @@ def make(folder: Path, scene: Scene) -> Path:
             packet = _step(worker, scene, rank, step, loss + offset, _blend(scene, common, noise))
             run.ingest(_core.stamp(packet, run.run, run.segment))
         run.tick()
-    note = workers[0].note(False, 0, 0, f"a note about {scene.text}")
+    note = workers[0].note(f"a note about {scene.text}")
     run.ingest(_core.stamp(note, run.run, run.segment))
     for worker in workers:
-        run.ingest(_core.stamp(worker.note(True, 0, 0, ""), run.run, run.segment))
+        run.ingest(_core.stamp(worker.goodbye(0), run.run, run.segment))
     run.close()
     return folder
 
@@ -106,10 +105,10 @@ def _step(
     for layer, values in enumerate(gradient):
         if layer == 1 and scene.nonfinite(rank, step):
             values = np.append(values[:-1], np.float32("nan"))
-        worker.gradient(layer, values.ctypes.data, len(values), FLOAT32)
+        worker.gradient(layer, values.ctypes.data, len(values), _core.Dtype.FLOAT32)
     if scene.losses:
         worker.loss(float("nan") if scene.nonfinite(rank, step) else loss, 1.0, 64)
-    return worker.end_step(step, 1, 0, 1.0, 0)
+    return worker.end_step(step, 1, 0, 1.0)
 
 
 def s1(folder: Path) -> list[Path]:

@@ -16,6 +16,7 @@ import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from markdown_tables import code_blocks, number, rows_of, section, tables
@@ -43,16 +44,18 @@ from packet_decoder import (
 )
 from presum._core import (
     Aggregator,
+    FingerprintKind,
     Moments,
+    StateKind,
     audit_compare,
     canonical_name,
-    fingerprint_kinds,
     hash_rows,
     stamp,
 )
 
 DOCS = Path(__file__).parents[1] / "docs"
 PACKET_FORMAT = (DOCS / "packet_format.md").read_text(encoding="utf-8")
+KINDS = {kind.name.lower(): kind.value for kind in FingerprintKind}
 KIND_TABLE = DOCS.parent / "src" / "records" / "fingerprint_kinds.cc"
 
 
@@ -155,12 +158,10 @@ ARRAY_CODES = {"u8": "B", "u16": "H", "u32": "I", "u64": "Q"}
 def library_row_hashes(
     rows: list[list[int]], kind: str, masks: list[list[int]] | None, mask_kind: str = "u8"
 ) -> list[int]:
-    data = array.array(ARRAY_CODES[kind], [x for row in rows for x in row])
-    mask = array.array(ARRAY_CODES[mask_kind], [x for row in masks or [] for x in row])
-    place = mask.buffer_info()[0] if masks else 0
-    return hash_rows(
-        data.buffer_info()[0], len(rows), len(rows[0]), data.itemsize, place, mask.itemsize
-    )
+    def of(code: str, values: list[list[int]]) -> np.ndarray:
+        return np.array(values, ARRAY_CODES[code])
+
+    return hash_rows(of(kind, rows), of(mask_kind, masks) if masks else None)
 
 
 @pytest.mark.parametrize("kind", ARRAY_CODES)
@@ -182,8 +183,8 @@ def test_row_hashes_are_those_of_the_definition(kind: str, columns: int) -> None
 def test_kinds_of_fingerprints_are_those_of_the_library() -> None:
     """Numbers and names by the extension; the rest is only in the source."""
     rows = rows_of(PACKET_FORMAT, "### Kinds of fingerprints")
-    assert {name: int(kind) for kind, name, *_ in rows} == fingerprint_kinds()
-    assert [int(kind) for kind, *_ in rows] == sorted(fingerprint_kinds().values())
+    assert {name: int(kind) for kind, name, *_ in rows} == KINDS
+    assert [int(kind) for kind, *_ in rows] == sorted(KINDS.values())
     source = " ".join(KIND_TABLE.read_text(encoding="utf-8").split())
     entry = r'FingerprintInfo\{FingerprintKind::k\w+, "(\w+)", k(\w+), (\w+), "([\w-]*)"\}'
     words = {"Match": "must match", "Differ": "must differ", "Noise": "noise"}
@@ -221,12 +222,12 @@ def test_states_are_combined_as_documented() -> None:
         part = mix64(fingerprint(bits, dtype) ^ name_hash(names[of][index]))
         expected[key] = (expected.get(key, 0) + part) & M64
     observer.begin_step(0)
-    final = decode(observer.note(True, 0, 0, "", 7))
+    final = decode(observer.goodbye(7))
     step = decode(end_step(observer))
     for decoded in (final, step):
         assert {(group, of): value for group, of, value in decoded.states()} == expected
     assert struct.unpack("<Q", final.sections[20]) == (7,)
-    assert 20 not in decode(observer.note(False, 0, 0, "", 7)).sections
+    assert 20 not in decode(observer.note("")).sections
 
 
 def test_samples_are_thinned_out_as_documented() -> None:
@@ -263,7 +264,7 @@ def test_product_vectors_hold_in_the_library() -> None:
         if kind == "11":
             observer.mean_dot(*values)
         else:
-            observer.gram(values)
+            observer.gram(np.array(values))
         assert decode(end_step(observer, scale=float(scale))).sections[int(kind)] == expected
 
 
@@ -297,8 +298,9 @@ def test_an_audit_travels_as_documented(finite: bool) -> None:
     result = array.array("f", [0.0] * 2000)
     for row in rows:
         result = array.array("f", [a + b for a, b in zip(result, row, strict=True)])
-    places = [row.buffer_info()[0] for row in rows]
-    compared = audit_compare(places, DTYPES["f32"], 2000, 1, result.buffer_info()[0])
+    compared = audit_compare(
+        [np.array(row, np.float32) for row in rows], 1, np.array(result, np.float32)
+    )
     observer = observer_of([])
     observer.begin_step(0)
     observer.audit(compared["record"], repeat=True)
@@ -481,14 +483,14 @@ def big_step(
     observer = observer_of(parameters, sketch_size=4096, buffers=tuple(parameters))
     observer.begin_states()
     for index in range(states):
-        observer.state_sum(1 + index // groups, index % groups, 1)
+        observer.state_sum(StateKind(1 + index // groups), index % groups, 1)
     observer.begin_step(25 if layers else 1)
     for index in range(groups):
         report(observer, index, struct.pack("<f", 1), "f32", reduced=False)
         report(observer, index, struct.pack("<f", 1), "f32", reduced=True)
     for _ in range(micros):
         observer.loss(1, 1, 1)
-    for kind in range(fingerprints):
+    for kind in itertools.islice(FingerprintKind, fingerprints):
         observer.fingerprint(kind, 1)
     observer.samples(list(range(samples)))
     observer.indices(list(range(samples)))
@@ -587,7 +589,7 @@ def test_the_promise_of_a_packets_size() -> None:
     text = " ".join(section(PACKET_FORMAT, "## Limits and sizes").split())
     promise = r"up to (\d+) micro-batches and (\d+) samples in a step.*?: ([\d,]+) bytes more"
     micros, samples, more = (number(x.replace(",", "")) for x in re.findall(promise, text)[0])
-    kinds = len(fingerprint_kinds())
+    kinds = len(KINDS)
     for groups in (1, 40):
         everything = {"micros": micros, "fingerprints": kinds}
         size, bound = big_step(groups, states=groups, samples=samples, **everything)
@@ -601,31 +603,40 @@ def test_hello_and_note_sections() -> None:
     hello = decode(observer.hello())
     assert (hello.kind, hello.sections[16]) == ("hello", b"node-b")
     assert hello.sections[17] == b"\x05\x00torch\x06\x002.13.0"
-    note = decode(observer.note(True, 7, 8, "bye"))
+    note = decode(observer.note("hm"))
     assert note.kind == "note"
-    assert note.sections[19] == struct.pack("<IQQ", 1, 7, 8) + b"bye"
+    assert note.sections[19] == struct.pack("<IQQ", 0, 0, 0) + b"hm"
     assert (note.header["run"], note.header["segment"]) == (0, 0)
+
+
+def test_counts_are_stamped() -> None:
+    observer = observer_of([("p", 1, "")], sketch_size=64)
+    note = decode(stamp(observer.goodbye(0), 1, 2, 7, 8))
+    assert (note.header["run"], note.header["segment"]) == (1, 2)
+    assert note.sections[19] == struct.pack("<IQQ", 1, 7, 8)
+    observer.begin_step(0)
+    step = decode(stamp(end_step(observer), 1, 2, 7, 8))
+    assert struct.unpack_from("<Q", step.sections[1], 24) == (8,)
 
 
 def test_every_section_the_library_writes_is_documented() -> None:
     observer = observer_of([("p", 1, "")], sketch_size=64)
     observer.begin_step(0)
-    observer.fingerprint(9, 99)
-    observer.state_sum(1, 0, 5)
+    observer.fingerprint(FingerprintKind.SAMPLER_SEED, 99)
+    observer.state_sum(StateKind.PARAMETERS, 0, 5)
     observer.samples([1, 2])
     observer.indices([0, 1])
     observer.mean_dot(1)
-    observer.gram([1, 0, 1])
-    values = array.array("f", [1.0])
-    place = values.buffer_info()[0]
-    observer.audit(audit_compare([place], DTYPES["f32"], 1, 1, place)["record"])
+    observer.gram(np.array([1, 0, 1], float))
+    values = np.ones(1, np.float32)
+    observer.audit(audit_compare([values], 1, values)["record"])
     for reduced in (False, True):
         report(observer, 0, struct.pack("<f", 1), "f32", reduced=reduced)
     moments = Moments(observer)
     moments.begin(saved=True, optimizer_steps=3.0, learning_rate=0.5)
     moments.generator(1, 11)
-    moments.parameter(0, place, 1, 0, first=0, shard=0, in_order=True)
-    packets = [observer.hello(), end_step(observer), observer.note(True, 0, 0, "")]
+    moments.parameter(0, values.ctypes.data, 1, DTYPES["f32"], first=0, shard=0, in_order=True)
+    packets = [observer.hello(), end_step(observer), observer.goodbye(0)]
     packets.append(moments.packet())
     written = {kind for packet in packets for kind in decode(packet).sections}
     _, rows, *_ = tables(section(PACKET_FORMAT, "## Sections"))

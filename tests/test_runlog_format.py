@@ -33,8 +33,8 @@ from packet_decoder import (
 )
 from presum._core import (
     Aggregator,
+    FingerprintKind,
     Observer,
-    fingerprint_kinds,
     shown_tables,
     stamp,
     stored_tables,
@@ -71,14 +71,14 @@ def run_log(tmp_path_factory: Any) -> Path:
                 packets.append(step_packet(observer, segment, replica, step, source))
             if segment == 2:
                 report_state(observer, 1, 0, struct.pack("<f", replica), 4)
-                packets.append(observer.note(True, len(packets), 1, "planted note", 100 + replica))
-            for packet in packets:
-                aggregator.ingest(stamp(packet, aggregator.run, aggregator.segment))
+                packets += [observer.note("planted note"), observer.goodbye(100 + replica)]
+            for sent, packet in enumerate(packets):
+                aggregator.ingest(stamp(packet, aggregator.run, aggregator.segment, sent, 1))
         aggregator.close()
     return folder / "presum.db"
 
 
-SAMPLER_SEED, BATCH = (fingerprint_kinds()[name] for name in ("sampler_seed", "batch"))
+SAMPLER_SEED, BATCH = FingerprintKind.SAMPLER_SEED, FingerprintKind.BATCH
 
 
 def sample_hashes(replica: int, step: int) -> list[int]:
@@ -354,7 +354,7 @@ def test_segments_and_notes(db: sqlite3.Connection) -> None:
     assert all(re.fullmatch("[0-9a-f]{16}", run) for _, run, _ in segments)
     assert len({run for _, run, _ in segments}) == 2
     sent = db.execute("SELECT sent, dropped FROM worker ORDER BY segment, replica").fetchall()
-    assert sent == [(None, None)] * 3 + [(13, 1)] * 2 + [(9, 1)]
+    assert sent == [(None, None)] * 3 + [(14, 1)] * 2 + [(10, 1)]
     assert db.execute("SELECT count(*) FROM note").fetchone() == (3,)
 
 

@@ -52,7 +52,7 @@ class TracedObserver(Observer):
     def take_ended(self) -> EndedStep | None:
         ended = super().take_ended()
         if ended is not None:
-            packet = decode(ended.packet(0))
+            packet = decode(ended.packet())
             self.write("step", packet.header["step"], *_told(packet.sections))
         return ended
 

@@ -11,10 +11,15 @@ import numpy as np
 import numpy.typing as npt
 
 import presum
-from presum._core import Observer, hash_rows, simd_target
+from presum._core import Dtype, Observer, hash_rows, simd_target
 
 COUNTS = (1, 7, 64, 1023, 4096, 100_003)
-CODES = {"f32": 0, "f64": 1, "bf16": 2, "f16": 3}
+DTYPES = {
+    "f32": Dtype.FLOAT32,
+    "f64": Dtype.FLOAT64,
+    "bf16": Dtype.BFLOAT16,
+    "f16": Dtype.FLOAT16,
+}
 Values = npt.NDArray[np.generic]
 
 
@@ -29,9 +34,9 @@ def results() -> Iterator[tuple[str, int, str, bytes]]:
     for count in COUNTS:
         wide = random.standard_normal((9, count)) * np.exp2(random.integers(-20, 20, (9, count)))
         wide[0, 0] = 1e-310
-        for dtype in CODES:
+        for dtype in DTYPES:
             leaves = [stored(row, dtype) for row in wide]
-            yield "packet", count, dtype, packet(leaves, CODES[dtype])
+            yield "packet", count, dtype, packet(leaves, DTYPES[dtype])
             if dtype == "bf16":
                 continue
             for method in ("exact", "fixed32", "fixed64", "binned"):
@@ -39,7 +44,7 @@ def results() -> Iterator[tuple[str, int, str, bytes]]:
                     found = presum.reduce.sum(leaves, method=method, mean=True)
                     yield method, count, dtype, found.tobytes()
         rows = random.integers(0, 3, (4, count))
-        hashes = hash_rows(rows.ctypes.data, 4, count, 8, 0, 8)
+        hashes = hash_rows(rows)
         yield "rows", count, "i64", np.array(hashes, np.uint64).tobytes()
 
 
@@ -51,7 +56,7 @@ def stored(row: npt.NDArray[np.float64], dtype: str) -> Values:
         return row.astype(names[dtype])
 
 
-def packet(leaves: list[Values], code: int) -> bytes:
+def packet(leaves: list[Values], code: Dtype) -> bytes:
     """Of a step whose gradients these are: norms, largest elements, sketch and fingerprints."""
     one = Observer(
         module=0,
@@ -68,7 +73,7 @@ def packet(leaves: list[Values], code: int) -> bytes:
     one.begin_step(0)
     for i, leaf in enumerate(leaves):
         one.gradient(i, leaf.ctypes.data, leaf.size, code)
-    return one.end_step(0, 1, 0, 1.0, 0)
+    return one.end_step(0, 1, 0, 1.0)
 
 
 if __name__ == "__main__":

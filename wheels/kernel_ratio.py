@@ -21,7 +21,6 @@ LIMIT = 1.10
 PAIRS = 101
 ELEMENTS = 1 << 18  # of a leaf: fits a core's own cache with what is read beside it
 LEAVES = 8
-CODES = {"float32": 0, "float64": 1, "bfloat16": 2, "float16": 3}
 Kernel = Callable[[Any], object]
 
 
@@ -53,16 +52,12 @@ def kernels() -> dict[str, Kernel]:
     *leaves, out = apart(LEAVES + 1)
     for leaf in leaves:
         leaf[:] = random.standard_normal(ELEMENTS)
-    places = [leaf.ctypes.data for leaf in leaves]
-    shared = (places, CODES["float32"], ELEMENTS, LEAVES)
-    found["exact sum"] = lambda core: core.reduce_exact(*shared, out.ctypes.data, 0)
-    found["fixed32 sum"] = lambda core: core.reduce_fixed(*shared, 32, out.ctypes.data)
-    found["fixed64 sum"] = lambda core: core.reduce_fixed(*shared, 64, out.ctypes.data)
-    found["binned sum"] = binned(places)
+    found["exact sum"] = lambda core: core.reduce_exact(leaves, LEAVES, out)
+    found["fixed32 sum"] = lambda core: core.reduce_fixed(leaves, LEAVES, 32, out)
+    found["fixed64 sum"] = lambda core: core.reduce_fixed(leaves, LEAVES, 64, out)
+    found["binned sum"] = binned(leaves)
     rows = random.integers(0, 50_000, (64, ELEMENTS // 64))
-    found["rows of a batch"] = lambda core: core.hash_rows(
-        rows.ctypes.data, 64, ELEMENTS // 64, 8, 0, 8
-    )
+    found["rows of a batch"] = lambda core: core.hash_rows(rows)
     return found
 
 
@@ -93,21 +88,18 @@ def gradient(values: npt.NDArray[Any], dtype: str) -> Kernel:
             )  # fmt: skip
         one = observers[id(core)]
         one.begin_step(0)
-        one.gradient(0, values.ctypes.data, values.size, CODES[dtype])
-        one.end_step(0, 1, 0, 1.0, 0)
+        one.gradient(0, values.ctypes.data, values.size, core.Dtype[dtype.upper()])
+        one.end_step(0, 1, 0, 1.0)
 
     return run
 
 
-def binned(places: list[int]) -> Kernel:
-    top, digits = np.zeros(ELEMENTS, np.uint8), np.zeros((2, ELEMENTS), np.int64)
+def binned(leaves: list[npt.NDArray[np.float32]]) -> Kernel:
+    top, (high, low) = np.zeros(ELEMENTS, np.uint8), np.zeros((2, ELEMENTS), np.int64)
 
     def run(core: Any) -> None:
-        for place in places:
-            core.binned_add(
-                *(top.ctypes.data, digits[0].ctypes.data, digits[1].ctypes.data),
-                *(ELEMENTS, place, CODES["float32"]),
-            )
+        for leaf in leaves:
+            core.binned_add(top, high, low, leaf)
 
     return run
 

@@ -30,9 +30,9 @@ def main() -> None:
             squares = float("nan") if broken else 1.0 + rank
             one.gradient_sums(0, 2, False, squares, 1.0, int(broken), step + 7, 0)
             one.loss(1.0 + rank, 1, 1)
-            ingest(one.end_step(step, 1, 0, 1.0, 0))
+            ingest(one.end_step(step, 1, 0, 1.0))
     for one in ranks:
-        ingest(one.note(True, STEPS + 2, 0, ""))
+        ingest(one.goodbye(STEPS))
     aggregator.close()
 
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "presum/finding.h"
+#include "presum/packet.h"
 #include "presum/status.h"
 
 namespace presum {
@@ -55,9 +56,8 @@ class Aggregator {
   Aggregator& operator=(Aggregator&&) noexcept;
   ~Aggregator();
 
-  // What workers must stamp on their packets.
-  std::uint64_t run() const;
-  std::uint32_t segment() const;
+  // What all ranks must stamp on their packets.
+  Announcement announcement() const;
 
   // Takes the bytes of one packet. Bad packets are counted and ignored; errors are those of the
   // run log (kIo), after which nothing more is written.

@@ -1,83 +1,46 @@
 // SPDX-License-Identifier: Apache-2.0
-// Packets between the ranks of an MPI program, and a reproducible all-reduce. In the target
+// A session of the ranks of an MPI program, and a reproducible all-reduce. In the target
 // presum::mpi, which exists where presum was built with MPI: find_package(presum COMPONENTS mpi).
 #pragma once
 
 #include <mpi.h>
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
-#include <memory>
-#include <optional>
+#include <vector>
 
-#include "presum/packet.h"
 #include "presum/reduce.h"
+#include "presum/session.h"
 #include "presum/status.h"
 
 namespace presum::mpi {
 
-// What rank 0's aggregator stamps on packets: Aggregator::run() and Aggregator::segment().
-struct Announcement {
-  std::uint64_t run = 0;
-  std::uint32_t segment = 0;
-};
-
-// Carries packets from every rank of a communicator to its rank 0, point to point on a duplicate of
-// it: no message of the program can match one of these, and no step has a collective.
+// The Session of one rank of a communicator, whose rank 0 records. Packets go point to point on a
+// duplicate of it: no message of the program can match one of these, and no step has a collective.
 //
-// A rank has at most kInFlight packets under way. A packet is under way until rank 0 has taken it
-// (synchronous mode), which bounds rank 0's memory as well. Where rank 0 is slow, failed or no
-// longer polls, packets are dropped and counted, and no time is lost. No rank waits for a slow one:
-// rank 0 takes what has arrived. A rank that ends without close() leaves a gap, and rank 0's
-// close() then waits for its whole patience. After an error of MPI this rank's exchange is
-// inactive.
+// A rank has at most 64 packets under way. A packet is under way until rank 0 has taken it
+// (synchronous mode), which bounds rank 0's memory as well. Where rank 0 is slow, failed or ends no
+// steps any more, packets are dropped and counted, and no time is lost. No rank waits for a slow
+// one. A rank that ends without close() leaves a gap, and rank 0's close() then waits for its whole
+// patience.
 //
 // Thread-safety: not synchronised; one thread at a time, and one that may call MPI. There is no
 // thread inside, so MPI_THREAD_SINGLE is enough. Packets move during calls of MPI only: rank 0
-// polls once a step.
-class Exchange {
+// takes them in end_step.
+class Session : public presum::Session {
  public:
-  static constexpr std::size_t kInFlight = 64;
-  static constexpr std::chrono::duration<double> kPatience{1.5};
-
-  // Collective: all ranks of `comm` (not an inter-communicator) call it once, after MPI_Init.
-  // Duplicates `comm` (its error handler applies to the duplication) and tells all ranks what rank
-  // 0 passes as `announced`; what other ranks pass is ignored. If rank 0 passes none, because it
-  // could not open its aggregator, all ranks are inactive. The duplicate lives until MPI_Finalize,
-  // since freeing it could wait for ranks. Errors: kInvalidArgument (MPI is not running, a null
-  // communicator), kIo (MPI refused).
-  static Result<Exchange> create(MPI_Comm comm, std::optional<Announcement> announced);
-  Exchange(Exchange&&) noexcept;
-  Exchange& operator=(Exchange&&) noexcept;
-  // Waits for nothing. Memory that MPI may still read stays allocated.
-  ~Exchange();
-
-  // False: there is no aggregator, MPI failed, or close() was called. Observing can then be left
-  // out.
-  bool active() const;
-  // Stamps the packet and sends it; on rank 0, keeps it for receive(). Never waits. False: it was
-  // dropped, for lack of room, because this is inactive, or because it is no packet.
-  bool send(Packet packet);
-  // Packets that send() took, and those that it dropped.
-  std::uint64_t sent() const;
-  std::uint64_t dropped() const;
-
-  // On rank 0, a packet that has arrived, if any; those of one rank in their order. Never waits.
-  // Nothing on other ranks.
-  std::optional<Packet> receive();
-
-  // Ends the exchange: call it on every rank, before MPI_Finalize and in any order. Waits at most
-  // `patience`: rank 0 hands what arrives to `take` until every rank has closed, the others wait
-  // until rank 0 has taken their packets. True if that was reached, or if this was inactive.
-  bool close(const std::function<void(const Packet&)>& take = {},
-             std::chrono::duration<double> patience = kPatience);
+  Session() = default;  // an inactive one
+  // Collective: all ranks of `comm` (not an inter-communicator) call it once, after MPI_Init. Rank,
+  // world size and, where it is empty, host of `options` are filled in. Duplicates `comm` (its
+  // error handler applies to the duplication); the duplicate lives until MPI_Finalize, since
+  // freeing it could wait for ranks. Errors (status): those of presum::Session; kInvalidArgument
+  // (MPI is not running, a null communicator), kIo (MPI refused). Call close() before MPI_Finalize.
+  static Session create(MPI_Comm comm, SessionOptions options,
+                        const std::vector<Parameter>& parameters);
 
  private:
-  struct State;
-  explicit Exchange(std::unique_ptr<State> state);
-  std::unique_ptr<State> state_;
+  using presum::Session::Session;
+  explicit Session(presum::Session session);
 };
 
 // Methods of presum/reduce.h that add up leaves with the same bits for any order and number of

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -23,19 +24,12 @@ namespace presum {
 using ParameterId = std::uint32_t;
 
 struct Parameter {
-  std::string name;            // as the framework calls it; wrapper prefixes are removed
+  std::string name;            // as the framework calls it; parts that wrappers add are removed
   std::uint64_t elements = 0;  // of the whole parameter
-  std::string group;           // empty: default_group(name)
+  // Its layer. Empty: the path up to and with the first number, such as "model.layers.3", else its
+  // first two parts.
+  std::string group;
 };
-
-// The name without the prefixes that wrappers add anywhere in the path ("module.", "_orig_mod.",
-// "_fsdp_wrapped_module.", "_checkpoint_wrapped_module."), so that a parameter keeps its identity
-// when the model is wrapped.
-std::string canonical_name(std::string_view name);
-
-// The layer of a parameter: its canonical path up to and with the first number, such as
-// "model.layers.3", else its first two parts.
-std::string default_group(std::string_view name);
 
 struct ObserverOptions {
   Identity identity;
@@ -51,12 +45,11 @@ struct ObserverOptions {
 };
 
 struct StepEnd {
-  std::uint64_t optimizer_step = 0;
+  std::optional<std::uint64_t> optimizer_step;  // none: the step's number and one
   std::uint32_t micro_batches = 1;
   std::uint32_t skipped_parameters = 0;  // gradients that could not be read (sparse)
   // The factor that a GradScaler put on the gradients; norms are divided by it. REQUIRES: > 0.
   double gradient_scale = 1;
-  std::uint64_t dropped = 0;  // packets this worker could not send so far
 };
 
 // Watches the gradients of one model on one worker and turns each step into a packet: 4 bytes a
@@ -94,16 +87,6 @@ class Observer {
   // unknown id, a null pointer with count > 0.
   Status gradient(ParameterId parameter, const void* data, std::size_t count, Dtype dtype);
 
-  // Reports sums that were computed elsewhere, such as on a GPU, in place of `gradient` or (if
-  // `reduced`) `reduced_gradient`. docs/packet_format.md defines the sums; the sketch is reported
-  // by add_sketch. Error (kInvalidArgument): an unknown id.
-  Status gradient_sums(ParameterId parameter, const GradientSums& sums, std::uint64_t elements,
-                       bool reduced);
-  // Adds a sketch that was made with sketch_seed. REQUIRES: as many values as the sketch size.
-  void add_sketch(std::span<const float> values);
-  // The sketch seed of a parameter at a step. REQUIRES: a known id. Safe from any thread.
-  std::uint64_t sketch_seed(ParameterId parameter, std::uint64_t step) const;
-
   // The loss of one micro-batch (NaN and Inf are kept and named later), its weight in the worker's
   // mean (REQUIRES: weight >= 0 and finite) and its number of target tokens, 0 if unknown. Any
   // number of them; of more than 1,024 in a step the weighted mean is sent as one.
@@ -123,20 +106,13 @@ class Observer {
   void begin_states();
   // Hashes `count` contiguous elements of `element_bytes` (2, 4 or 8) of a parameter, or of a
   // buffer (its position in ObserverOptions::buffers). The hashes are sent with the next end_step,
-  // or with a final note. All workers must report the same tensors at a step.
+  // or with the goodbye. All workers must report the same tensors at a step.
   // Of kOptimizer the index is a parameter's. `shard`: which part of a sharded model this worker
   // holds, from 1; only workers of equal shards are compared. 0: the whole.
   // Errors (kInvalidArgument): an unknown index, a null pointer with count > 0, another width, a
   // shard above StateHash::kShardsMax, kWatched.
   Status state(StateHash::Kind kind, std::uint32_t index, const void* data, std::size_t count,
                std::uint32_t element_bytes, std::uint32_t shard = 0);
-  // Reports a fingerprint that was computed elsewhere, such as on a GPU.
-  Status state_sum(StateHash::Kind kind, std::uint32_t index, std::uint64_t fingerprint,
-                   std::uint32_t shard = 0);
-  // Something else that must be equal on all workers, by a name that no group of parameters has;
-  // the next hello tells it. Its tensors are reported by their number, as fingerprints.
-  void watch(std::string_view name);
-  void watched(std::string_view name, std::uint32_t index, std::uint64_t fingerprint);
 
   // The gradient of one parameter after the reduction and before clipping. Works as `gradient`, but
   // makes no sketch. Report all parameters of a step or none.
@@ -158,35 +134,14 @@ class Observer {
   // Ends the step. REQUIRES: begin_step was called; else the packet is empty.
   Packet end_step(const StepEnd& end);
 
-  // That the recording on this worker has failed: no step follows, and the run is not called
-  // consistent. `text` says how.
-  Packet broken(std::uint64_t sent, std::uint64_t dropped, std::string_view text) const;
-
-  // A message in words. The `final` one says that no step will follow, and carries the states
-  // reported since end_step, which are those after `clock` optimiser steps.
-  Packet note(bool final, std::uint64_t sent, std::uint64_t dropped, std::string_view text,
-              std::uint64_t clock = 0) const;
+  // The last packet: no step will follow. It carries the states reported since end_step, which are
+  // those after that many optimiser steps.
+  Packet goodbye(std::uint64_t optimizer_steps) const;
 
  private:
   struct State;
   explicit Observer(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };
-
-// How many labels take part in the loss: those that are not `ignored`.
-std::uint64_t count_targets(std::span<const std::int64_t> labels, std::int64_t ignored);
-
-// Name of the SIMD target in use ("AVX3", "AVX2", "SSE4", ...). The environment variable
-// PRESUM_SIMD, read once, forces one. Error (kInvalidArgument): the name is unknown or not
-// possible on this machine; the message lists those that are.
-Result<std::string_view> simd_target();
-
-// The targets that are compiled in, the best first: those of this processor (never empty), and
-// those that it lacks. Thread-safe; the names live for ever.
-struct SimdTargets {
-  std::vector<std::string_view> possible;
-  std::vector<std::string_view> impossible;
-};
-SimdTargets simd_targets();
 
 }  // namespace presum

@@ -7,15 +7,28 @@
 
 namespace presum {
 
+// What an aggregator says at its beginning: Aggregator::announcement(). Packets without it are not
+// of its run.
+struct Announcement {
+  std::uint64_t run = 0;
+  std::uint32_t segment = 0;
+};
+
+// Packets of one rank, before one of them: those that were sent, and those that could not be.
+struct SendCounts {
+  std::uint64_t sent = 0;
+  std::uint64_t dropped = 0;
+};
+
 // One encoded message of one worker (docs/packet_format.md). A plain value: it owns its bytes.
 // Thread-safety: as a std::vector.
 struct Packet {
   std::vector<std::byte> bytes;
 
-  // Writes the run and segment that the aggregator announced into the header and renews the
-  // checksum. A worker only learns them after the first packets were encoded.
+  // Writes what a rank learns once the packet is encoded: what the aggregator announced, and how
+  // many packets there were before (steps and notes hold it). Renews the checksum.
   // REQUIRES: bytes came from Observer or presum::packet::encode.
-  void stamp(std::uint64_t run, std::uint32_t segment);
+  void stamp(const Announcement& announced, const SendCounts& counts);
 };
 
 // Which worker of which model a packet is about.

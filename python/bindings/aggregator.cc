@@ -46,8 +46,8 @@ void bind_aggregator(nb::module_& m) {
              }));
            }),
            nb::arg("run"), nb::arg("world_size") = 0)
-      .def_prop_ro("run", &Aggregator::run)
-      .def_prop_ro("segment", &Aggregator::segment)
+      .def_prop_ro("run", [](const Aggregator& o) { return o.announcement().run; })
+      .def_prop_ro("segment", [](const Aggregator& o) { return o.announcement().segment; })
       .def_prop_ro("everyone_left", &Aggregator::everyone_left)
       .def_prop_ro("ranks_heard", &Aggregator::ranks_heard)
       .def_prop_ro("counters", &counters)
@@ -55,9 +55,12 @@ void bind_aggregator(nb::module_& m) {
       .def("tick", &call<&Aggregator::tick>)
       .def(
           "take_new_findings",
-          [](Aggregator& o) { return to_list(without_gil([&] { return o.take_new_findings(); })); })
-      .def("findings",
-           [](const Aggregator& o) { return to_list(without_gil([&] { return o.findings(); })); })
+          [](Aggregator& o) { return to_list(without_gil([&] { return o.take_new_findings(); })); },
+          nb::sig("def take_new_findings(self) -> list[dict[str, typing.Any]]"))
+      .def(
+          "findings",
+          [](const Aggregator& o) { return to_list(without_gil([&] { return o.findings(); })); },
+          nb::sig("def findings(self) -> list[dict[str, typing.Any]]"))
       .def("verdict",
            [](const Aggregator& o) {
              return std::string(to_string(without_gil([&] { return o.verdict(); })));

@@ -63,14 +63,13 @@ nb::dict to_dict(const Comparison& c, Dtype dtype) {
   return out;
 }
 
-nb::dict compare(const std::vector<std::uintptr_t>& leaves, std::uint8_t dtype, std::size_t count,
-                 std::uint32_t divisor, std::uintptr_t result) {
-  const auto type = static_cast<Dtype>(dtype);
-  const auto inputs = memory_at(leaves, count);
-  const auto* output = memory_at<const void>(result, count);
-  return to_dict(
-      unwrap(without_gil([&] { return audit::compare(inputs, type, count, divisor, output); })),
-      type);
+nb::dict compare(const std::vector<Array>& leaves, std::uint32_t divisor, const Array& result) {
+  const Dtype dtype = dtype_of(result.dtype());
+  const auto inputs = memory_of(leaves, dtype, result.size());
+  return to_dict(unwrap(without_gil([&] {
+                   return audit::compare(inputs, dtype, result.size(), divisor, result.data());
+                 })),
+                 dtype);
 }
 
 void report(step::Steps& observer, AuditRecord record, std::optional<bool> repeat) {
@@ -87,8 +86,10 @@ void bind_audit(nb::module_& m) {
       .def_ro("wrong", &AuditRecord::wrong)
       .def_ro("relative_l2", &AuditRecord::relative_l2)
       .def_ro("error_max", &AuditRecord::error_max);
-  m.def("audit_compare", &compare, nb::arg("leaves"), nb::arg("dtype"), nb::arg("count"),
-        nb::arg("divisor"), nb::arg("result"),
+  m.def("audit_compare", &compare, nb::arg("leaves").noconvert(), nb::arg("divisor"),
+        nb::arg("result").noconvert(),
+        nb::sig("def audit_compare(leaves: collections.abc.Sequence[DLPack], divisor: int, "
+                "result: DLPack) -> dict[str, typing.Any]"),
         "Compares what a reduction gave with what went in (see src/audit/audit.h); divisor 1 where "
         "the result is a sum.");
   nb::object observer = m.attr("Observer");

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -9,12 +10,14 @@
 #include <vector>
 
 #include "device/kernel.h"
+#include "presum/dtype.h"
 #include "presum/finding.h"
 #include "presum/packet.h"
 #include "presum/status.h"
 
 namespace presum::python {
 
+void bind_enums(nanobind::module_& m);  // before all others
 void bind_observer(nanobind::module_& m);
 void bind_moments(nanobind::module_& m);  // after bind_observer
 void bind_rows(nanobind::module_& m);
@@ -50,6 +53,23 @@ T* memory_at(std::uintptr_t address, std::size_t count) {
   return reinterpret_cast<T*>(address);
 }
 std::vector<const void*> memory_at(const std::vector<std::uintptr_t>& addresses, std::size_t count);
+
+// Contiguous values in host memory: NumPy's, torch's, or anything that exports a buffer. Arguments
+// are never converted, so what is written is the caller's own.
+using Array = nanobind::ndarray<nanobind::ro, nanobind::device::cpu, nanobind::c_contig>;
+using Room = nanobind::ndarray<nanobind::device::cpu, nanobind::c_contig>;
+template <class T>
+using ArrayOf = nanobind::ndarray<const T, nanobind::device::cpu, nanobind::c_contig>;
+template <class T>
+using RoomOf = nanobind::ndarray<T, nanobind::device::cpu, nanobind::c_contig>;
+
+// Raises ValueError for what is no Dtype.
+Dtype dtype_of(nanobind::dlpack::dtype dtype);
+// Raises ValueError for another number of elements.
+void require_size(std::size_t count, std::size_t wanted);
+// Their memory: leaves of one sum. Raises ValueError for another dtype, or number of elements.
+std::vector<const void*> memory_of(const std::vector<Array>& leaves, Dtype dtype,
+                                   std::size_t count);
 
 // An Error becomes ValueError (the caller's input) or OSError.
 [[noreturn]] void raise(const Error& error);

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <string>
+
 #include "bindings.h"
 #include "presum/version.h"
 
@@ -23,12 +25,47 @@ std::vector<const void*> memory_at(const std::vector<std::uintptr_t>& addresses,
   return out;
 }
 
+Dtype dtype_of(nanobind::dlpack::dtype dtype) {
+  using Code = nanobind::dlpack::dtype_code;
+  if (dtype.lanes == 1) {
+    const bool bfloat = dtype.code == static_cast<std::uint8_t>(Code::Bfloat);
+    const bool real = dtype.code == static_cast<std::uint8_t>(Code::Float);
+    if (bfloat && dtype.bits == 16) return Dtype::kBF16;
+    if (real && dtype.bits == 16) return Dtype::kF16;
+    if (real && dtype.bits == 32) return Dtype::kF32;
+    if (real && dtype.bits == 64) return Dtype::kF64;
+  }
+  throw nanobind::value_error("presum: elements must be float32, float64, bfloat16 or float16");
+}
+
+void require_size(std::size_t count, std::size_t wanted) {
+  if (count == wanted) return;
+  raise({ErrorCode::kInvalidArgument, "presum: an array of " + std::to_string(count) +
+                                          " elements, where it must have " +
+                                          std::to_string(wanted)});
+}
+
+std::vector<const void*> memory_of(const std::vector<Array>& leaves, Dtype dtype,
+                                   std::size_t count) {
+  std::vector<const void*> out;
+  out.reserve(leaves.size());
+  for (const Array& leaf : leaves) {
+    if (dtype_of(leaf.dtype()) != dtype) {
+      throw nanobind::value_error("presum: leaves must be of one dtype");
+    }
+    require_size(leaf.size(), count);
+    out.push_back(leaf.data());
+  }
+  return out;
+}
+
 }  // namespace presum::python
 
 NB_MODULE(_core, m) {
   // A monitor may live until the interpreter ends, in the user's globals: that is no leak.
   nanobind::set_leak_warnings(false);
   m.attr("__version__") = presum::version();
+  presum::python::bind_enums(m);
   presum::python::bind_observer(m);
   presum::python::bind_moments(m);
   presum::python::bind_rows(m);

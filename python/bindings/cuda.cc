@@ -118,8 +118,8 @@ class DeviceSums {
   std::uint64_t traffic_ = 0;
 };
 
-GradientBatch create_batch(int dtype, std::uint32_t sketch_size) {
-  return unwrap(GradientBatch::create(static_cast<Dtype>(dtype), sketch_size));
+GradientBatch create_batch(Dtype dtype, std::uint32_t sketch_size) {
+  return unwrap(GradientBatch::create(dtype, sketch_size));
 }
 
 void add_to_batch(GradientBatch& batch, std::uintptr_t address, std::uint64_t count,

@@ -20,12 +20,11 @@ struct Moments {
   step::Moments moments;
 };
 
-void parameter(Moments& m, ParameterId id, std::uintptr_t address, std::size_t count,
-               std::uint8_t dtype, std::uint64_t first, std::uint32_t shard, bool in_order) {
+void parameter(Moments& m, ParameterId id, std::uintptr_t address, std::size_t count, Dtype dtype,
+               std::uint64_t first, std::uint32_t shard, bool in_order) {
   const auto* data = memory_at<const void>(address, count);
-  unwrap(without_gil([&] {
-    return m.moments.parameter(id, data, count, static_cast<Dtype>(dtype), first, shard, in_order);
-  }));
+  unwrap(without_gil(
+      [&] { return m.moments.parameter(id, data, count, dtype, first, shard, in_order); }));
 }
 
 void state_at(Moments& m, ParameterId id, std::uintptr_t address, std::size_t count,

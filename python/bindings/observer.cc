@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "presum/observer.h"
 
-#include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
@@ -10,14 +9,16 @@
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
-#include <map>
+#include <algorithm>
 #include <tuple>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include "base/simd.h"
 #include "bindings.h"
 #include "presum/fingerprint.h"
+#include "step/names.h"
 #include "step/steps.h"
 
 namespace presum::python {
@@ -29,6 +30,7 @@ using step::Number;
 using step::Steps;
 using Named = std::tuple<std::string, std::uint64_t, std::string>;  // name, elements, group
 using Facts = std::vector<std::pair<std::string, std::string>>;
+using RowsOf = nb::ndarray<nb::ro, nb::device::cpu, nb::c_contig, nb::ndim<2>>;
 
 std::vector<Parameter> to_parameters(const std::vector<Named>& named) {
   std::vector<Parameter> list;
@@ -51,27 +53,22 @@ Steps make(std::uint32_t module, std::uint32_t replica, std::uint32_t shard, std
                               {every, reduced_every, knows_optimizer, one_optimizer, on_host}));
 }
 
-void gradient(Steps& o, ParameterId id, std::uintptr_t address, std::size_t count,
-              std::uint8_t dtype) {
+void gradient(Steps& o, ParameterId id, std::uintptr_t address, std::size_t count, Dtype dtype) {
   const auto* data = memory_at<const void>(address, count);
-  unwrap(
-      without_gil([&] { return o.gradients().read(id, data, count, static_cast<Dtype>(dtype)); }));
+  unwrap(without_gil([&] { return o.gradients().read(id, data, count, dtype); }));
 }
 
-void reduced(Steps& o, ParameterId id, std::uintptr_t address, std::size_t count,
-             std::uint8_t dtype) {
+void reduced(Steps& o, ParameterId id, std::uintptr_t address, std::size_t count, Dtype dtype) {
   const auto* data = memory_at<const void>(address, count);
-  unwrap(without_gil(
-      [&] { return o.gradients().read_reduced(id, data, count, static_cast<Dtype>(dtype)); }));
+  unwrap(without_gil([&] { return o.gradients().read_reduced(id, data, count, dtype); }));
 }
 
-void gradient_part(Steps& o, ParameterId id, std::uintptr_t address, std::size_t count,
-                   std::uint8_t dtype, std::uint64_t first, std::uint32_t shard, double scale,
-                   bool reduced, bool added) {
+void gradient_part(Steps& o, ParameterId id, std::uintptr_t address, std::size_t count, Dtype dtype,
+                   std::uint64_t first, std::uint32_t shard, double scale, bool reduced,
+                   bool added) {
   const auto* data = memory_at<const void>(address, count);
   unwrap(without_gil([&] {
-    return o.gradients().read_part(id, data, count, static_cast<Dtype>(dtype),
-                                   {first, shard, scale, reduced, added});
+    return o.gradients().read_part(id, data, count, dtype, {first, shard, scale, reduced, added});
   }));
 }
 
@@ -83,20 +80,18 @@ void gradient_sums(To& to, ParameterId id, std::uint64_t elements, bool reduced,
                              reduced));
 }
 
-void state(Steps& o, std::uint32_t kind, std::uint32_t index, std::uintptr_t address,
+void state(Steps& o, StateHash::Kind kind, std::uint32_t index, std::uintptr_t address,
            std::size_t count, std::uint32_t element_bytes, std::uint32_t shard) {
   const auto* data = memory_at<const void>(address, count);
   unwrap(without_gil([&] {
-    return o.contents().state(o.layout(), static_cast<StateHash::Kind>(kind), index, data, count,
-                              element_bytes, shard);
+    return o.contents().state(o.layout(), kind, index, data, count, element_bytes, shard);
   }));
 }
 
 template <class To>
-void state_sum(To& to, std::uint32_t kind, std::uint32_t index, std::uint64_t fingerprint,
+void state_sum(To& to, StateHash::Kind kind, std::uint32_t index, std::uint64_t fingerprint,
                std::uint32_t shard) {
-  unwrap(to.contents().state_sum(to.layout(), static_cast<StateHash::Kind>(kind), index,
-                                 fingerprint, shard));
+  unwrap(to.contents().state_sum(to.layout(), kind, index, fingerprint, shard));
 }
 
 void reached(Steps& steps, std::uint64_t forward, std::optional<Number> loss, Number tokens,
@@ -104,8 +99,8 @@ void reached(Steps& steps, std::uint64_t forward, std::optional<Number> loss, Nu
   steps.reached(forward, {.loss = loss, .tokens = tokens, .share = share});
 }
 
-int pass_begins(Steps& steps, bool reduces, bool more_follow, bool readable, Number held) {
-  return static_cast<int>(steps.pass_begins({reduces, more_follow, readable, held}));
+step::Read pass_begins(Steps& steps, bool reduces, bool more_follow, bool readable, Number held) {
+  return steps.pass_begins({reduces, more_follow, readable, held});
 }
 
 void pass_ends(Steps& steps, Number scale, std::optional<Number> root, double share_factor,
@@ -113,21 +108,18 @@ void pass_ends(Steps& steps, Number scale, std::optional<Number> root, double sh
   steps.pass_ends({scale, root, share_factor, gradient_factor, part});
 }
 
-std::vector<std::uint64_t> hash_rows_at(std::uintptr_t address, std::uint64_t rows,
-                                        std::uint64_t columns, std::uint32_t element_bytes,
-                                        std::uintptr_t mask_address, std::uint32_t mask_bytes) {
-  const auto* data = memory_at<const void>(address, rows * columns);
-  const auto* mask = reinterpret_cast<const void*>(mask_address);  // 0: none
-  std::vector<std::uint64_t> out(rows);
-  hash_rows({data, rows, columns, element_bytes, mask, mask_bytes}, out);
-  return out;
-}
-
-std::map<std::string, std::uint32_t> kinds() {
-  std::map<std::string, std::uint32_t> out;
-  for (const FingerprintInfo& info : fingerprint_kinds()) {
-    out.emplace(info.name, static_cast<std::uint32_t>(info.kind));
+std::vector<std::uint64_t> hash_rows_of(const RowsOf& x, const std::optional<RowsOf>& mask) {
+  RowBatch batch{.data = x.data(),
+                 .rows = x.shape(0),
+                 .columns = x.shape(1),
+                 .element_bytes = static_cast<std::uint32_t>(x.itemsize())};
+  if (mask) {
+    require_size(mask->size(), x.size());
+    batch.mask = mask->data();
+    batch.mask_bytes = static_cast<std::uint32_t>(mask->itemsize());
   }
+  std::vector<std::uint64_t> out(batch.rows);
+  hash_rows(batch, out);
   return out;
 }
 
@@ -145,16 +137,35 @@ std::uint64_t hash_memory(std::uintptr_t address, std::size_t bytes) {
   return XXH3_64bits(memory_at<const void>(address, bytes), bytes);
 }
 
-nb::bytes end_step(Steps& o, std::uint64_t optimizer_step, std::uint32_t micro_batches,
-                   std::uint32_t skipped, double scale, std::uint64_t dropped) {
-  return to_bytes(step::end_step(o, {optimizer_step, micro_batches, skipped, scale, dropped}));
+std::uint64_t hash_array(const Array& values) {
+  return XXH3_64bits(values.data(), values.nbytes());
 }
 
-nb::bytes stamp(const nb::bytes& packet, std::uint64_t run, std::uint32_t segment) {
+nb::bytes end_step(Steps& o, std::uint64_t optimizer_step, std::uint32_t micro_batches,
+                   std::uint32_t skipped, double scale) {
+  return to_bytes(step::end_step(o, {optimizer_step, micro_batches, skipped, scale}));
+}
+
+nb::bytes goodbye(const Steps& o, std::uint64_t optimizer_steps,
+                  const std::vector<std::pair<FingerprintKind, std::uint64_t>>& fingerprints) {
+  std::vector<FingerprintValue> values;
+  for (const auto& [kind, value] : fingerprints) {
+    values.push_back({static_cast<std::uint32_t>(kind), value});
+  }
+  return to_bytes(o.goodbye(optimizer_steps, std::move(values)));
+}
+
+nb::bytes stamp(const nb::bytes& packet, std::uint64_t run, std::uint32_t segment,
+                std::uint64_t sent, std::uint64_t dropped) {
   const auto bytes = as_span(packet);
   Packet copy{{bytes.begin(), bytes.end()}};
-  copy.stamp(run, segment);
+  copy.stamp({run, segment}, {sent, dropped});
   return to_bytes(copy);
+}
+
+std::uint64_t count_targets(const ArrayOf<std::int64_t>& labels, std::int64_t ignored) {
+  const auto* const end = labels.data() + labels.size();
+  return labels.size() - static_cast<std::size_t>(std::count(labels.data(), end, ignored));
 }
 
 // What a program reports of the step that is open, or of one that has ended.
@@ -172,16 +183,17 @@ void bind_contents(Class& bound) {
           nb::arg("indices"))
       .def(
           "fingerprint",
-          [](Self& self, std::uint32_t kind, std::uint64_t value) {
-            self.contents().fingerprint(kind, value);
+          [](Self& self, FingerprintKind kind, std::uint64_t value) {
+            self.contents().fingerprint(static_cast<std::uint32_t>(kind), value);
           },
           nb::arg("kind"), nb::arg("value"))
       .def(
           "gram",
-          [](Self& self, const std::vector<double>& share) {
-            unwrap(self.contents().set_gram(share, self.identity().replicas));
+          [](Self& self, const ArrayOf<double>& share) {
+            unwrap(
+                self.contents().set_gram({share.data(), share.size()}, self.identity().replicas));
           },
-          nb::arg("share"))
+          nb::arg("share").noconvert())
       .def(
           "mean_dot", [](Self& self, double value) { self.contents().mean_dot = value; },
           nb::arg("value"))
@@ -199,8 +211,10 @@ void bind_contents(Class& bound) {
            nb::arg("fingerprint"), nb::arg("zeros"))
       .def(
           "add_sketch",
-          [](Self& self, const std::vector<float>& values) { self.gradients().add_sketch(values); },
-          nb::arg("values"))
+          [](Self& self, const ArrayOf<float>& values) {
+            self.gradients().add_sketch({values.data(), values.size()});
+          },
+          nb::arg("values").noconvert())
       .def("no_sketch", [](Self& self) { self.gradients().forget_sketch(); });
 }
 
@@ -282,9 +296,7 @@ void bind_ended_step(nb::module_& m) {
             e.rows(hashes, others);
           },
           nb::arg("hashes"), nb::arg("others"))
-      .def(
-          "packet", [](EndedStep& e, std::uint64_t dropped) { return to_bytes(e.packet(dropped)); },
-          nb::arg("dropped"));
+      .def("packet", [](EndedStep& e) { return to_bytes(e.packet()); });
 }
 
 }  // namespace
@@ -338,53 +350,43 @@ void bind_observer(nb::module_& m) {
           },
           nb::arg("value"), nb::arg("weight"), nb::arg("tokens"))
       .def("end_step", &end_step, nb::arg("optimizer_step"), nb::arg("micro_batches"),
-           nb::arg("skipped_parameters"), nb::arg("gradient_scale"), nb::arg("dropped"))
+           nb::arg("skipped_parameters"), nb::arg("gradient_scale"))
       .def(
           "broken",
-          [](const Steps& o, std::uint64_t sent, std::uint64_t dropped, std::string_view text) {
-            return to_bytes(o.worker().broken(sent, dropped, text));
-          },
-          nb::arg("sent"), nb::arg("dropped"), nb::arg("text"))
+          [](const Steps& o, std::string_view text) { return to_bytes(o.worker().broken(text)); },
+          nb::arg("text"))
       .def(
           "note",
-          [](const Steps& o, bool final, std::uint64_t sent, std::uint64_t dropped,
-             std::string_view text, std::uint64_t clock,
-             const std::vector<std::pair<std::uint32_t, std::uint64_t>>& fingerprints) {
-            std::vector<FingerprintValue> values;
-            for (const auto& [kind, value] : fingerprints) values.push_back({kind, value});
-            return to_bytes(o.note(final, sent, dropped, text, clock, std::move(values)));
-          },
-          nb::arg("final"), nb::arg("sent"), nb::arg("dropped"), nb::arg("text"),
-          nb::arg("clock") = 0, nb::arg("fingerprints") = nb::list());
-  m.def("hash_rows", &hash_rows_at, nb::arg("address"), nb::arg("rows"), nb::arg("columns"),
-        nb::arg("element_bytes"), nb::arg("mask_address"), nb::arg("mask_bytes"),
-        "A 64-bit hash of each row of a batch in host memory, without its padding.");
+          [](const Steps& o, std::string_view text) { return to_bytes(o.worker().note(text)); },
+          nb::arg("text"))
+      .def("goodbye", &goodbye, nb::arg("optimizer_steps"), nb::arg("fingerprints") = nb::list());
+  m.def("hash_rows", &hash_rows_of, nb::arg("rows").noconvert(),
+        nb::arg("mask").noconvert().none() = nb::none(),
+        "A 64-bit hash of each row of a batch, without its padding. mask: of the same shape, zero "
+        "where a position is left out.");
   m.def("hash_bytes", &hash_bytes, nb::arg("data"), nb::arg("seed") = 0,
         "A 64-bit hash of anything with the buffer protocol.");
+  m.def("hash_array", &hash_array, nb::arg("values").noconvert(),
+        "A 64-bit hash of an array's bytes.");
   m.def("hash_memory", &hash_memory, nb::arg("address"), nb::arg("bytes"),
         "The same, of what lies at an address.");
-  m.def("fingerprint_kinds", &kinds, "Number of each kind of fingerprint, by name.");
-  m.def("stamp", &stamp, nb::arg("packet"), nb::arg("run"), nb::arg("segment"),
-        "The packet with the run and segment that the aggregator announced.");
-  m.def(
-      "count_targets",
-      [](std::uintptr_t address, std::size_t count, std::int64_t ignored) {
-        return count_targets({memory_at<const std::int64_t>(address, count), count}, ignored);
-      },
-      nb::arg("address"), nb::arg("count"), nb::arg("ignored"));
-  m.def("canonical_name", &canonical_name, nb::arg("name"));
+  m.def("stamp", &stamp, nb::arg("packet"), nb::arg("run"), nb::arg("segment"), nb::arg("sent") = 0,
+        nb::arg("dropped") = 0,
+        "The packet with what the aggregator announced and its sender has counted.");
+  m.def("count_targets", &count_targets, nb::arg("labels").noconvert(), nb::arg("ignored"),
+        "How many labels take part in the loss: those that are not `ignored`.");
+  m.def("canonical_name", &step::canonical_name, nb::arg("name"));
   m.def(
       "simd_targets",
       [] {
         const auto texts = [](const std::vector<std::string_view>& names) {
           return std::vector<std::string>(names.begin(), names.end());
         };
-        const SimdTargets targets = simd_targets();
-        return std::pair(texts(targets.possible), texts(targets.impossible));
+        return std::pair(texts(base::simd_targets()), texts(base::impossible_simd_targets()));
       },
       "Names of the targets of this processor, and of those compiled in that it lacks.");
   m.def(
-      "simd_target", [] { return std::string(unwrap(simd_target())); },
+      "simd_target", [] { return std::string(unwrap(base::simd_target())); },
       "Name of the SIMD target in use; PRESUM_SIMD forces one.");
 }
 

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "presum/reduce.h"
 
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/vector.h>
+
+#include <optional>
+#include <vector>
 
 #include "bindings.h"
 
@@ -9,131 +13,132 @@ namespace presum::python {
 namespace {
 
 namespace nb = nanobind;
-using Address = std::uintptr_t;
+using Leaves = std::vector<Array>;
 
-Dtype to_dtype(std::uint8_t dtype) { return static_cast<Dtype>(dtype); }
-
-reduce::Binned binned(Address top, Address high, Address low, std::size_t count) {
-  return {memory_at<std::uint8_t>(top, count), memory_at<std::int64_t>(high, count),
-          memory_at<std::int64_t>(low, count)};
+reduce::Binned binned(const RoomOf<std::uint8_t>& top, const RoomOf<std::int64_t>& high,
+                      const RoomOf<std::int64_t>& low) {
+  require_size(high.size(), top.size());
+  require_size(low.size(), top.size());
+  return {top.data(), high.data(), low.data()};
 }
 
-Status with_bits(unsigned bits) {
-  if (bits == 32 || bits == 64) return {};
-  return fail(ErrorCode::kInvalidArgument, "reduce: bits must be 32 or 64");
+// Of an array of sums: 32 or 64.
+int bits_of(nb::dlpack::dtype dtype) {
+  const bool integers = dtype.code == static_cast<std::uint8_t>(nb::dlpack::dtype_code::Int);
+  if (integers && (dtype.bits == 32 || dtype.bits == 64)) return dtype.bits;
+  throw nb::value_error("reduce: sums must be int32 or int64");
 }
 
-void exact(const std::vector<Address>& leaves, std::uint8_t dtype, std::size_t count,
-           std::uint32_t divisor, Address out, Address gram) {
-  const auto inputs = memory_at(leaves, count);
-  auto* sum = memory_at<void>(out, count);
+void exact(const Leaves& leaves, std::uint32_t divisor, const Room& out,
+           const std::optional<RoomOf<double>>& gram) {
+  const Dtype dtype = dtype_of(out.dtype());
+  const auto inputs = memory_of(leaves, dtype, out.size());
+  if (gram) require_size(gram->size(), inputs.size() * inputs.size());
   unwrap(without_gil([&] {
-    if (gram == 0) return reduce::exact(inputs, to_dtype(dtype), count, divisor, sum);
-    return reduce::exact_with_gram(
-        inputs, to_dtype(dtype), count, divisor, sum,
-        {reinterpret_cast<double*>(gram), inputs.size() * inputs.size()});
+    if (!gram) return reduce::exact(inputs, dtype, out.size(), divisor, out.data());
+    return reduce::exact_with_gram(inputs, dtype, out.size(), divisor, out.data(),
+                                   {gram->data(), gram->size()});
   }));
 }
 
-void exponents(const std::vector<Address>& leaves, std::uint8_t dtype, std::size_t count,
-               Address out) {
-  const auto inputs = memory_at(leaves, count);
-  auto* found = memory_at<std::uint8_t>(out, count);
-  unwrap(without_gil([&] { return reduce::exponents(inputs, to_dtype(dtype), count, found); }));
+void exponents(const Leaves& leaves, const RoomOf<std::uint8_t>& out) {
+  const Dtype dtype = leaves.empty() ? Dtype::kF32 : dtype_of(leaves.front().dtype());
+  const auto inputs = memory_of(leaves, dtype, out.size());
+  unwrap(without_gil([&] { return reduce::exponents(inputs, dtype, out.size(), out.data()); }));
 }
 
-void encode(const std::vector<Address>& leaves, std::uint8_t dtype, std::size_t count,
-            Address exponents, std::size_t total_leaves, unsigned bits, Address out) {
-  unwrap(with_bits(bits));
-  const auto inputs = memory_at(leaves, count);
-  const auto* bytes = memory_at<const std::uint8_t>(exponents, count);
-  auto* sums = memory_at<void>(out, count);
+void encode(const Leaves& leaves, const ArrayOf<std::uint8_t>& exponents, std::size_t total_leaves,
+            const Room& out) {
+  const int bits = bits_of(out.dtype());
+  const Dtype dtype = leaves.empty() ? Dtype::kF32 : dtype_of(leaves.front().dtype());
+  const auto inputs = memory_of(leaves, dtype, out.size());
+  require_size(exponents.size(), out.size());
   unwrap(without_gil([&] {
-    return bits == 32 ? reduce::encode32(inputs, to_dtype(dtype), count, bytes, total_leaves,
-                                         static_cast<std::int32_t*>(sums))
-                      : reduce::encode64(inputs, to_dtype(dtype), count, bytes, total_leaves,
-                                         static_cast<std::int64_t*>(sums));
+    return bits == 32 ? reduce::encode32(inputs, dtype, out.size(), exponents.data(), total_leaves,
+                                         static_cast<std::int32_t*>(out.data()))
+                      : reduce::encode64(inputs, dtype, out.size(), exponents.data(), total_leaves,
+                                         static_cast<std::int64_t*>(out.data()));
   }));
 }
 
-void decode(Address sums, Address exponents, std::size_t count, std::size_t total_leaves,
-            std::uint32_t divisor, unsigned bits, std::uint8_t dtype, Address out) {
-  unwrap(with_bits(bits));
-  const auto* bytes = memory_at<const std::uint8_t>(exponents, count);
-  const auto* integers = memory_at<const void>(sums, count);
-  auto* quotients = memory_at<void>(out, count);
+void decode(const Array& sums, const ArrayOf<std::uint8_t>& exponents, std::size_t total_leaves,
+            std::uint32_t divisor, const Room& out) {
+  const int bits = bits_of(sums.dtype());
+  const Dtype dtype = dtype_of(out.dtype());
+  require_size(sums.size(), out.size());
+  require_size(exponents.size(), out.size());
   unwrap(without_gil([&] {
-    return bits == 32 ? reduce::decode32(static_cast<const std::int32_t*>(integers), bytes, count,
-                                         total_leaves, divisor, to_dtype(dtype), quotients)
-                      : reduce::decode64(static_cast<const std::int64_t*>(integers), bytes, count,
-                                         total_leaves, divisor, to_dtype(dtype), quotients);
+    return bits == 32
+               ? reduce::decode32(static_cast<const std::int32_t*>(sums.data()), exponents.data(),
+                                  out.size(), total_leaves, divisor, dtype, out.data())
+               : reduce::decode64(static_cast<const std::int64_t*>(sums.data()), exponents.data(),
+                                  out.size(), total_leaves, divisor, dtype, out.data());
   }));
 }
 
-void fixed(const std::vector<Address>& leaves, std::uint8_t dtype, std::size_t count,
-           std::uint32_t divisor, unsigned bits, Address out) {
-  unwrap(with_bits(bits));
-  const auto inputs = memory_at(leaves, count);
-  auto* sum = memory_at<void>(out, count);
+void fixed(const Leaves& leaves, std::uint32_t divisor, int bits, const Room& out) {
+  if (bits != 32 && bits != 64) throw nb::value_error("reduce: bits must be 32 or 64");
+  const Dtype dtype = dtype_of(out.dtype());
+  const auto inputs = memory_of(leaves, dtype, out.size());
   unwrap(without_gil([&] {
     auto& add_up = bits == 32 ? reduce::fixed32 : reduce::fixed64;
-    return add_up(inputs, to_dtype(dtype), count, divisor, sum);
+    return add_up(inputs, dtype, out.size(), divisor, out.data());
   }));
 }
 
-void binned_add(Address top, Address high, Address low, std::size_t count, Address leaf,
-                std::uint8_t dtype) {
-  const auto state = binned(top, high, low, count);
-  const auto* data = memory_at<const void>(leaf, count);
-  unwrap(without_gil([&] { return reduce::binned_add(state, count, data, to_dtype(dtype)); }));
+void binned_add(const RoomOf<std::uint8_t>& top, const RoomOf<std::int64_t>& high,
+                const RoomOf<std::int64_t>& low, const Array& leaf) {
+  const auto state = binned(top, high, low);
+  require_size(leaf.size(), top.size());
+  const Dtype dtype = dtype_of(leaf.dtype());
+  unwrap(without_gil([&] { return reduce::binned_add(state, top.size(), leaf.data(), dtype); }));
 }
 
-void binned_raise(Address top, Address high, Address low, std::size_t count, Address to) {
-  const auto state = binned(top, high, low, count);
-  const auto* tops = memory_at<const std::uint8_t>(to, count);
-  unwrap(without_gil([&] { return reduce::binned_raise(state, count, tops); }));
+void binned_raise(const RoomOf<std::uint8_t>& top, const RoomOf<std::int64_t>& high,
+                  const RoomOf<std::int64_t>& low, const ArrayOf<std::uint8_t>& to) {
+  const auto state = binned(top, high, low);
+  require_size(to.size(), top.size());
+  unwrap(without_gil([&] { return reduce::binned_raise(state, top.size(), to.data()); }));
 }
 
-void binned_merge(Address top, Address high, Address low, Address other_top, Address other_high,
-                  Address other_low, std::size_t count) {
-  const auto state = binned(top, high, low, count);
-  const auto other = binned(other_top, other_high, other_low, count);
-  unwrap(without_gil([&] { return reduce::binned_merge(state, other, count); }));
+void binned_merge(const RoomOf<std::uint8_t>& top, const RoomOf<std::int64_t>& high,
+                  const RoomOf<std::int64_t>& low, const RoomOf<std::uint8_t>& other_top,
+                  const RoomOf<std::int64_t>& other_high, const RoomOf<std::int64_t>& other_low) {
+  const auto state = binned(top, high, low);
+  const auto other = binned(other_top, other_high, other_low);
+  require_size(other_top.size(), top.size());
+  unwrap(without_gil([&] { return reduce::binned_merge(state, other, top.size()); }));
 }
 
-void binned_decode(Address top, Address high, Address low, std::size_t count, std::uint32_t divisor,
-                   std::uint8_t dtype, Address out) {
-  const auto state = binned(top, high, low, count);
-  auto* quotients = memory_at<void>(out, count);
+void binned_decode(const RoomOf<std::uint8_t>& top, const RoomOf<std::int64_t>& high,
+                   const RoomOf<std::int64_t>& low, std::uint32_t divisor, const Room& out) {
+  const auto state = binned(top, high, low);
+  const Dtype dtype = dtype_of(out.dtype());
+  require_size(out.size(), top.size());
   unwrap(without_gil(
-      [&] { return reduce::binned_decode(state, count, divisor, to_dtype(dtype), quotients); }));
+      [&] { return reduce::binned_decode(state, top.size(), divisor, dtype, out.data()); }));
 }
 
 }  // namespace
 
 void bind_reduce(nb::module_& m) {
-  m.def("reduce_exact", &exact, nb::arg("leaves"), nb::arg("dtype"), nb::arg("count"),
-        nb::arg("divisor"), nb::arg("out"), nb::arg("gram") = 0,
-        "Sums of buffers in host memory, given by address (see presum/reduce.h). gram: leaves * "
-        "leaves doubles, or 0.");
-  m.def("reduce_exponents", &exponents, nb::arg("leaves"), nb::arg("dtype"), nb::arg("count"),
-        nb::arg("exponents"));
-  m.def("reduce_encode", &encode, nb::arg("leaves"), nb::arg("dtype"), nb::arg("count"),
-        nb::arg("exponents"), nb::arg("total_leaves"), nb::arg("bits"), nb::arg("out"));
-  m.def("reduce_decode", &decode, nb::arg("sums"), nb::arg("exponents"), nb::arg("count"),
-        nb::arg("total_leaves"), nb::arg("divisor"), nb::arg("bits"), nb::arg("dtype"),
-        nb::arg("out"));
-  m.def("reduce_fixed", &fixed, nb::arg("leaves"), nb::arg("dtype"), nb::arg("count"),
-        nb::arg("divisor"), nb::arg("bits"), nb::arg("out"),
+  const auto array = [](const char* name) { return nb::arg(name).noconvert(); };
+  m.def("reduce_exact", &exact, array("leaves"), nb::arg("divisor"), array("out"),
+        array("gram").none() = nb::none(),
+        "The sum of arrays in host memory (see presum/reduce.h). gram: leaves x leaves doubles.");
+  m.def("reduce_exponents", &exponents, array("leaves"), array("exponents"));
+  m.def("reduce_encode", &encode, array("leaves"), array("exponents"), nb::arg("total_leaves"),
+        array("out"), "Into int32 or int64.");
+  m.def("reduce_decode", &decode, array("sums"), array("exponents"), nb::arg("total_leaves"),
+        nb::arg("divisor"), array("out"));
+  m.def("reduce_fixed", &fixed, array("leaves"), nb::arg("divisor"), nb::arg("bits"), array("out"),
         "The three steps in one, of leaves that are all here.");
-  m.def("binned_add", &binned_add, nb::arg("top"), nb::arg("high"), nb::arg("low"),
-        nb::arg("count"), nb::arg("leaf"), nb::arg("dtype"));
-  m.def("binned_raise", &binned_raise, nb::arg("top"), nb::arg("high"), nb::arg("low"),
-        nb::arg("count"), nb::arg("to"));
-  m.def("binned_merge", &binned_merge, nb::arg("top"), nb::arg("high"), nb::arg("low"),
-        nb::arg("other_top"), nb::arg("other_high"), nb::arg("other_low"), nb::arg("count"));
-  m.def("binned_decode", &binned_decode, nb::arg("top"), nb::arg("high"), nb::arg("low"),
-        nb::arg("count"), nb::arg("divisor"), nb::arg("dtype"), nb::arg("out"));
+  m.def("binned_add", &binned_add, array("top"), array("high"), array("low"), array("leaf"));
+  m.def("binned_raise", &binned_raise, array("top"), array("high"), array("low"), array("to"));
+  m.def("binned_merge", &binned_merge, array("top"), array("high"), array("low"),
+        array("other_top"), array("other_high"), array("other_low"));
+  m.def("binned_decode", &binned_decode, array("top"), array("high"), array("low"),
+        nb::arg("divisor"), array("out"));
 }
 
 }  // namespace presum::python

@@ -79,19 +79,30 @@ void bind_runlog(nb::module_& m) {
            }),
            nb::arg("run"))
       .def("frame", &frame, nb::arg("table"),
+           nb::sig("def frame(self, table: str) -> list[tuple[str, "
+                   "numpy.typing.NDArray[typing.Any], list[str] | None]]"),
            "Columns of a table: name, values, and texts that the values are positions in.")
-      .def("group_norms", &group_norms)
-      .def("findings",
-           [](const RunLog& log) {
-             return to_list(unwrap(without_gil([&] { return log.findings(); })));
-           })
+      .def("group_norms", &group_norms,
+           nb::sig("def group_norms(self) -> list[tuple[str, numpy.typing.NDArray[typing.Any], "
+                   "list[str] | None]]"))
+      .def(
+          "findings",
+          [](const RunLog& log) {
+            return to_list(unwrap(without_gil([&] { return log.findings(); })));
+          },
+          nb::sig("def findings(self) -> list[dict[str, typing.Any]]"))
       .def("cosines", &cosines, nb::arg("segment"), nb::arg("module"), nb::arg("shard"),
-           nb::arg("step"));
+           nb::arg("step"),
+           nb::sig("def cosines(self, segment: int, module: int, shard: int, step: int) -> "
+                   "numpy.typing.NDArray[numpy.float32]"));
   m.def(
       "stored_tables", [] { return to_list(stored_tables()); },
+      nb::sig("def stored_tables() -> list[tuple[str, str, list[tuple[str, str, str, str, str]]]]"),
       "Name, meaning and columns (name, type, unit, meaning, unknown) of the file's tables.");
   m.def(
-      "shown_tables", [] { return to_list(shown_tables()); }, "The same of the tables for people.");
+      "shown_tables", [] { return to_list(shown_tables()); },
+      nb::sig("def shown_tables() -> list[tuple[str, str, list[tuple[str, str, str, str, str]]]]"),
+      "The same of the tables for people.");
 }
 
 }  // namespace presum::python

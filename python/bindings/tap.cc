@@ -69,11 +69,19 @@ void bind_tap(nb::module_& m) {
                 Tap{std::move(original), std::move(before), std::move(after), std::move(always)};
           },
           nb::arg("original"), nb::arg("before").none() = nb::none(),
-          nb::arg("after").none() = nb::none(), nb::arg("always").none() = nb::none())
-      .def("__call__", &Tap::call)
-      .def("__get__", &bind, nb::arg("instance").none(), nb::arg("type").none() = nb::none())
+          nb::arg("after").none() = nb::none(), nb::arg("always").none() = nb::none(),
+          nb::sig("def __init__(self, original: collections.abc.Callable[..., typing.Any], "
+                  "before: collections.abc.Callable[..., typing.Any] | None = None, "
+                  "after: collections.abc.Callable[..., typing.Any] | None = None, "
+                  "always: collections.abc.Callable[[], typing.Any] | None = None) -> None"))
+      .def("__call__", &Tap::call,
+           nb::sig("def __call__(self, *args: typing.Any, **kwargs: typing.Any) -> typing.Any"))
+      .def("__get__", &bind, nb::arg("instance").none(), nb::arg("type").none() = nb::none(),
+           nb::sig("def __get__(self, instance: object, type: type | None = None) -> typing.Any"))
       // By its name, as functions are copied and pickled.
-      .def("__reduce__", [](nb::handle tap) { return tap.attr("__qualname__"); })
+      .def(
+          "__reduce__", [](nb::handle tap) { return tap.attr("__qualname__"); },
+          nb::sig("def __reduce__(self) -> str"))
       .def_rw("active", &Tap::active);
 }
 

@@ -27,7 +27,7 @@ def main() -> int:
 
 
 def _dispatch(args: list[str]) -> int:
-    if args[:1] == ["s1"] or (args[:1] == ["faults"] and "--simulate" not in args):
+    if args[:1] in (["s1"], ["faults"]):
         return _experiment(args[0], args[1:])
     if args[:1] == ["run"]:
         return _run(args[1:])

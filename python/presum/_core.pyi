@@ -1,52 +1,201 @@
 # SPDX-License-Identifier: Apache-2.0
+import enum
 import os
-from collections.abc import Callable, Sequence
+import typing
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
+import numpy
+import numpy.typing
 
 __version__: str
 
-def cuda_lacks() -> str | None: ...
-def cuda_on_host(on: bool) -> None: ...
-def cuda_launched() -> list[tuple[str, int, int, int]]: ...
+class DLPack(typing.Protocol):
+    """An array of NumPy, torch or any other library."""
 
-class GradientBatch:
-    @staticmethod
-    def create(dtype: int, sketch_size: int) -> GradientBatch: ...
-    @staticmethod
-    def most_blocks(sketch_size: int) -> int: ...
-    def add(self, address: int, count: int, seed: int) -> None: ...
-    def write_list(self, to: int) -> None: ...
-    @property
-    def blocks(self) -> int: ...
-    @property
-    def list_bytes(self) -> int: ...
-    @property
-    def partials_bytes(self) -> int: ...
+    def __dlpack__(self) -> typing.Any: ...
+    def __dlpack_device__(self) -> tuple[typing.Any, typing.Any]: ...
 
-class DeviceSums:
-    def __init__(self, sketch_size: int) -> None: ...
-    def read(
+class Dtype(enum.Enum):
+    """Element types that are read and summed."""
+
+    FLOAT32 = 0
+
+    FLOAT64 = 1
+
+    BFLOAT16 = 2
+
+    FLOAT16 = 3
+
+class Read(enum.Enum):
+    """What is to be read of the pass that begins."""
+
+    NOTHING = 0
+
+    SUMS = 1
+    """What .grad holds once it has accumulated."""
+
+    ARRIVALS = 2
+    """What is added to it: it held something before."""
+
+class StateKind(enum.Enum):
+    """What a state is a hash of."""
+
+    PARAMETERS = 1
+
+    BUFFERS = 2
+
+    OPTIMIZER = 3
+
+    WATCHED = 4
+
+    FROZEN = 5
+
+class FingerprintKind(enum.IntEnum):
+    """docs/packet_format.md, kinds of fingerprints."""
+
+    RNG_TORCH = 1
+
+    RNG_DEVICE = 2
+
+    RNG_NUMPY = 3
+
+    RNG_PYTHON = 4
+
+    FORWARD_DRAWS = 5
+
+    SAMPLER_CLASS = 10
+
+    SAMPLER_SEED = 11
+
+    SAMPLER_EPOCH = 12
+
+    SAMPLER_RANK = 13
+
+    SAMPLER_REPLICAS = 14
+
+    SAMPLER_LENGTH = 15
+
+    SAMPLER_SHUFFLE = 16
+
+    SAMPLER_DROP_LAST = 17
+
+    SAMPLER_SETS_EPOCH = 18
+
+    DATA_CLASS = 20
+
+    DATA_LENGTH = 21
+
+    DATA_ATTRIBUTES = 22
+
+    DATA_PASS = 23
+
+    DATA_BATCH = 24
+
+    DATA_SUBSET = 25
+
+    DATA_CONTENTS = 26
+
+    DATA_ENDED = 27
+
+    MODE = 30
+
+    MODES = 31
+
+    DROPOUT = 32
+
+    DROPOUTS = 33
+
+    NORM_BATCHES = 34
+
+    OPTIMIZER_CLASS = 40
+
+    OPTIMIZER_SETTINGS = 41
+
+    LEARNING_RATE = 42
+
+    WEIGHT_DECAY = 43
+
+    DTYPE = 50
+
+    DETERMINISM = 51
+
+    WRAPPER_FORWARD = 61
+
+    GRADIENT_WEIGHT = 62
+
+    ZERO_SHARE = 63
+
+    CLIP_NORM = 64
+
+    CLIPPED_NORM = 65
+
+    GRAD_NORM_TOLD = 66
+
+    GRAD_NORM_THEN = 67
+
+    PASSES_CLEARED = 68
+
+    FORWARDS_DETACHED = 69
+
+    BATCH = 70
+
+    UNREAD_INPUTS = 71
+
+    LABELS = 72
+
+    GRAD_CHANGED = 73
+
+    UNCHANGED_SHARE = 74
+
+    RECOMPUTED = 75
+
+    CLIP_LIMIT = 76
+
+    COMPARED_DIFFERENT = 77
+
+    LEFT_OVER = 78
+
+class Late:
+    """A number that is still on its device: its place."""
+
+    def __init__(self, place: int) -> None: ...
+
+class EndedStep:
+    """
+    A step that has ended, until its packet is made (see src/step/ended_step.h). One thread at a time.
+    """
+
+    def samples(self, hashes: Sequence[int]) -> None: ...
+    def indices(self, indices: Sequence[int]) -> None: ...
+    def fingerprint(self, kind: FingerprintKind, value: int) -> None: ...
+    def gram(self, share: DLPack) -> None: ...
+    def mean_dot(self, value: float) -> None: ...
+    def begin_states(self) -> None: ...
+    def state_sum(self, kind: StateKind, index: int, fingerprint: int, shard: int = 0) -> None: ...
+    def watched(self, name: str, index: int, fingerprint: int) -> None: ...
+    def gradient_sums(
         self,
-        *,
-        batch: GradientBatch,
-        list: int,
-        partials: int,
-        rows: int,
-        rows_in_use: int,
-        stream: int,
+        parameter: int,
+        elements: int,
+        reduced: bool,
+        sum_squares: float,
+        max_abs: float,
+        nonfinite: int,
+        fingerprint: int,
+        zeros: int,
     ) -> None: ...
-    def add_sketches(self, rows: int, count: int) -> None: ...
-    def write_list(self, to: int) -> None: ...
-    def finish(self, *, list: int, found: int, sketch: int, stream: int) -> None: ...
-    @property
-    def gradients(self) -> int: ...
-    @property
-    def list_bytes(self) -> int: ...
+    def add_sketch(self, values: DLPack) -> None: ...
+    def no_sketch(self) -> None: ...
+    def numbers(self, come: Sequence[float]) -> None: ...
+    def rows(self, hashes: Sequence[int], others: int) -> None: ...
+    def packet(self) -> bytes: ...
 
 class Observer:
+    """
+    The steps of one model on one worker, as packets (see src/step/steps.h). One thread at a time.
+    """
+
     def __init__(
         self,
         *,
@@ -57,16 +206,37 @@ class Observer:
         replicas: int,
         sketch_size: int,
         host: str,
-        facts: list[tuple[str, str]],
-        parameters: list[tuple[str, int, str]],
-        buffers: list[tuple[str, int, str]],
+        facts: Sequence[tuple[str, str]],
+        parameters: Sequence[tuple[str, int, str]],
+        buffers: Sequence[tuple[str, int, str]],
         every: int = 1,
         reduced_every: int = 1,
         knows_optimizer: bool = False,
         one_optimizer: bool = False,
         on_host: bool = True,
     ) -> None: ...
-    def forward(self, left: float | Late = 0.0) -> None: ...
+    def samples(self, hashes: Sequence[int]) -> None: ...
+    def indices(self, indices: Sequence[int]) -> None: ...
+    def fingerprint(self, kind: FingerprintKind, value: int) -> None: ...
+    def gram(self, share: DLPack) -> None: ...
+    def mean_dot(self, value: float) -> None: ...
+    def begin_states(self) -> None: ...
+    def state_sum(self, kind: StateKind, index: int, fingerprint: int, shard: int = 0) -> None: ...
+    def watched(self, name: str, index: int, fingerprint: int) -> None: ...
+    def gradient_sums(
+        self,
+        parameter: int,
+        elements: int,
+        reduced: bool,
+        sum_squares: float,
+        max_abs: float,
+        nonfinite: int,
+        fingerprint: int,
+        zeros: int,
+    ) -> None: ...
+    def add_sketch(self, values: DLPack) -> None: ...
+    def no_sketch(self) -> None: ...
+    def forward(self, left: float | Late = float("nan")) -> None: ...
     def enter_wrapper(self) -> None: ...
     def enter_module(self) -> bool: ...
     @property
@@ -91,9 +261,7 @@ class Observer:
     def needs_root(self) -> bool: ...
     def pass_begins(
         self, reduces: bool, more_follow: bool, readable: bool, held: float | Late
-    ) -> int: ...
-    @property
-    def collects(self) -> bool: ...
+    ) -> Read: ...
     def pass_ends(
         self,
         scale: float | Late,
@@ -105,11 +273,13 @@ class Observer:
     @property
     def records(self) -> bool: ...
     @property
+    def collects(self) -> bool: ...
+    @property
+    def windows(self) -> int: ...
+    @property
     def open(self) -> bool: ...
     @property
     def passes(self) -> int: ...
-    @property
-    def windows(self) -> int: ...
     def reduced_is_due(self) -> bool: ...
     def reduction(self) -> None: ...
     def shadow(self) -> None: ...
@@ -134,29 +304,26 @@ class Observer:
     def steps(self) -> int: ...
     def take_ended(self) -> EndedStep | None: ...
     def fact(self, key: str, value: str) -> None: ...
-    def hello(self) -> bytes: ...
-    def begin_states(self) -> None: ...
     def state(
         self,
-        kind: int,
+        kind: StateKind,
         index: int,
         address: int,
         count: int,
         element_bytes: int,
         shard: int = 0,
     ) -> None: ...
-    def state_sum(self, kind: int, index: int, fingerprint: int, shard: int = 0) -> None: ...
     def watch(self, name: str) -> None: ...
-    def watched(self, name: str, index: int, fingerprint: int) -> None: ...
+    def hello(self) -> bytes: ...
     def begin_step(self, step: int) -> None: ...
-    def gradient(self, parameter: int, address: int, count: int, dtype: int) -> None: ...
-    def reduced_gradient(self, parameter: int, address: int, count: int, dtype: int) -> None: ...
+    def gradient(self, parameter: int, address: int, count: int, dtype: Dtype) -> None: ...
+    def reduced_gradient(self, parameter: int, address: int, count: int, dtype: Dtype) -> None: ...
     def gradient_part(
         self,
         parameter: int,
         address: int,
         count: int,
-        dtype: int,
+        dtype: Dtype,
         first: int,
         shard: int,
         scale: float,
@@ -166,49 +333,58 @@ class Observer:
     @property
     def layers_due(self) -> bool: ...
     def layer_unknown(self, parameter: int) -> None: ...
-    def gradient_sums(
-        self,
-        parameter: int,
-        elements: int,
-        reduced: bool,
-        sum_squares: float,
-        max_abs: float,
-        nonfinite: int,
-        fingerprint: int,
-        zeros: int,
-    ) -> None: ...
-    def add_sketch(self, values: list[float]) -> None: ...
     def sketch_seed(self, parameter: int, step: int) -> int: ...
     def loss(self, value: float | Late, weight: float, tokens: int) -> None: ...
-    def fingerprint(self, kind: int, value: int) -> None: ...
-    def samples(self, hashes: list[int]) -> None: ...
-    def indices(self, indices: list[int]) -> None: ...
-    def mean_dot(self, value: float) -> None: ...
-    def gram(self, share: list[float]) -> None: ...
-    def audit(self, record: AuditRecord, *, repeat: bool | None = None) -> None: ...
     def end_step(
         self,
         optimizer_step: int,
         micro_batches: int,
         skipped_parameters: int,
         gradient_scale: float,
-        dropped: int,
     ) -> bytes: ...
-    def broken(self, sent: int, dropped: int, text: str) -> bytes: ...
-    def note(
-        self,
-        final: bool,
-        sent: int,
-        dropped: int,
-        text: str,
-        clock: int = 0,
-        fingerprints: list[tuple[int, int]] = ...,
+    def broken(self, text: str) -> bytes: ...
+    def note(self, text: str) -> bytes: ...
+    def goodbye(
+        self, optimizer_steps: int, fingerprints: Sequence[tuple[FingerprintKind, int]] = []
     ) -> bytes: ...
+    def audit(self, record: AuditRecord, *, repeat: bool | None = None) -> None: ...
 
-class Late:
-    def __init__(self, place: int) -> None: ...
+def hash_rows(rows: DLPack, mask: DLPack | None = None) -> list[int]:
+    """
+    A 64-bit hash of each row of a batch, without its padding. mask: of the same shape, zero where a position is left out.
+    """
+
+def hash_bytes(data: object, seed: int = 0) -> int:
+    """A 64-bit hash of anything with the buffer protocol."""
+
+def hash_array(values: DLPack) -> int:
+    """A 64-bit hash of an array's bytes."""
+
+def hash_memory(address: int, bytes: int) -> int:
+    """The same, of what lies at an address."""
+
+def stamp(packet: bytes, run: int, segment: int, sent: int = 0, dropped: int = 0) -> bytes:
+    """
+    The packet with what the aggregator announced and its sender has counted.
+    """
+
+def count_targets(labels: DLPack, ignored: int) -> int:
+    """How many labels take part in the loss: those that are not `ignored`."""
+
+def canonical_name(name: str) -> str: ...
+def simd_targets() -> tuple[list[str], list[str]]:
+    """
+    Names of the targets of this processor, and of those compiled in that it lacks.
+    """
+
+def simd_target() -> str:
+    """Name of the SIMD target in use; PRESUM_SIMD forces one."""
 
 class Moments:
+    """
+    Where the training of one worker stands, as packets (see src/step/moments.h). One thread at a time.
+    """
+
     def __init__(self, observer: Observer) -> None: ...
     def begin(self, saved: bool, optimizer_steps: float, learning_rate: float) -> None: ...
     def generator(self, kind: int, value: int) -> None: ...
@@ -217,7 +393,7 @@ class Moments:
         parameter: int,
         address: int,
         count: int,
-        dtype: int,
+        dtype: Dtype,
         first: int,
         shard: int,
         in_order: bool,
@@ -235,61 +411,38 @@ class Moments:
     def state_at(self, parameter: int, address: int, count: int, element_bytes: int) -> None: ...
     def packet(self) -> bytes: ...
 
-class EndedStep:
-    def numbers(self, come: list[float]) -> None: ...
-    def gradient_sums(
-        self,
-        parameter: int,
-        elements: int,
-        reduced: bool,
-        sum_squares: float,
-        max_abs: float,
-        nonfinite: int,
-        fingerprint: int,
-        zeros: int,
-    ) -> None: ...
-    def add_sketch(self, values: list[float]) -> None: ...
-    def no_sketch(self) -> None: ...
-    def fingerprint(self, kind: int, value: int) -> None: ...
-    def rows(self, hashes: list[int], others: int) -> None: ...
-    def samples(self, hashes: list[int]) -> None: ...
-    def indices(self, indices: list[int]) -> None: ...
-    def begin_states(self) -> None: ...
-    def state_sum(self, kind: int, index: int, fingerprint: int, shard: int = 0) -> None: ...
-    def watched(self, name: str, index: int, fingerprint: int) -> None: ...
-    def mean_dot(self, value: float) -> None: ...
-    def gram(self, share: list[float]) -> None: ...
-    def packet(self, dropped: int) -> bytes: ...
+class RowMatcher:
+    """
+    Which of the batches that loaders handed out a forward pass was given, by hashes of rows. Whole calls do not overlap.
+    """
 
-class AuditRecord:
-    @property
-    def elements(self) -> int: ...
-    @property
-    def differing(self) -> int: ...
-    @property
-    def wrong(self) -> int: ...
-    @property
-    def relative_l2(self) -> float: ...
-    @property
-    def error_max(self) -> float: ...
+    def __init__(self) -> None: ...
+    def offer(self, batch: int, rows: Mapping[int, Sequence[int]], trains: bool) -> int:
+        """
+        A batch, by the places of its tensors; returns the oldest that is still known.
+        """
 
-def audit_compare(
-    leaves: Sequence[int], dtype: int, count: int, divisor: int, result: int
-) -> dict[str, Any]: ...
+    def take(
+        self, hashes: Sequence[int], offered: int, trains: bool
+    ) -> list[tuple[int, int, int] | None]:
+        """For each hash batch, place and row, or None."""
 
-class Tap:
-    active: bool
-    def __init__(
-        self,
-        original: Callable[..., Any],
-        before: Callable[..., Any] | None = None,
-        after: Callable[..., Any] | None = None,
-        always: Callable[[], Any] | None = None,
-    ) -> None: ...
-    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
-    def __get__(self, instance: object, type: type | None = None) -> Any: ...
+class HostValues:
+    """A few elements of tensors in host memory."""
+
+    def __init__(self, arrays: Sequence[DLPack], each: int) -> None:
+        """At most so many of each array, at equal distances."""
+
+    def factor_to(self, now: HostValues) -> float | None:
+        """
+        What multiplied them since: 1 where every bit is what it was, NaN where it is no factor, None where that is not known.
+        """
 
 class Aggregator:
+    """
+    Packets of all workers into one run log (see presum/aggregator.h). One thread at a time.
+    """
+
     def __init__(self, run: str | os.PathLike[str], world_size: int = 0) -> None: ...
     @property
     def run(self) -> int: ...
@@ -313,22 +466,49 @@ class Aggregator:
     def incomplete(self) -> str: ...
     def close(self) -> None: ...
 
-def stamp(packet: bytes, run: int, segment: int) -> bytes: ...
-def count_targets(address: int, count: int, ignored: int) -> int: ...
-def hash_rows(
-    address: int,
-    rows: int,
-    columns: int,
-    element_bytes: int,
-    mask_address: int,
-    mask_bytes: int,
-) -> list[int]: ...
-def hash_memory(address: int, bytes: int) -> int: ...
-def hash_bytes(data: bytes | bytearray | memoryview, seed: int = 0) -> int: ...
-def fingerprint_kinds() -> dict[str, int]: ...
-def canonical_name(name: str) -> str: ...
-def simd_target() -> str: ...
-def simd_targets() -> tuple[list[str], list[str]]: ...
+class RunLog:
+    """An open run log (see presum/run_log.h). One thread at a time."""
+
+    def __init__(self, run: str | os.PathLike[str]) -> None: ...
+    def frame(self, table: str) -> list[tuple[str, numpy.typing.NDArray[Any], list[str] | None]]:
+        """
+        Columns of a table: name, values, and texts that the values are positions in.
+        """
+
+    def group_norms(self) -> list[tuple[str, numpy.typing.NDArray[Any], list[str] | None]]: ...
+    def findings(self) -> list[dict[str, Any]]: ...
+    def cosines(
+        self, segment: int, module: int, shard: int, step: int
+    ) -> numpy.typing.NDArray[numpy.float32]: ...
+
+def stored_tables() -> list[tuple[str, str, list[tuple[str, str, str, str, str]]]]:
+    """
+    Name, meaning and columns (name, type, unit, meaning, unknown) of the file's tables.
+    """
+
+def shown_tables() -> list[tuple[str, str, list[tuple[str, str, str, str, str]]]]:
+    """The same of the tables for people."""
+
+def cli_main(args: Sequence[bytes]) -> int:
+    """
+    Runs a C++ verb, its words as the system has them; returns the exit code.
+    """
+
+CUDA_KERNELS: int = 12
+
+def cuda_lacks() -> str | None:
+    """
+    Why the CUDA kernels cannot run on the current device; None where they can.
+    """
+
+def cuda_on_host(on: bool) -> None:
+    """
+    Runs kernels on the host, in host memory, and writes launches down; for tests.
+    """
+
+def cuda_launched() -> list[tuple[str, int, int, int]]:
+    """Of those: the kernel, blocks, bytes of gradients, other bytes."""
+
 def cuda_hash_rows(
     data: int,
     rows: int,
@@ -338,27 +518,65 @@ def cuda_hash_rows(
     mask_bytes: int,
     hashes: int,
     stream: int,
-) -> None: ...
+) -> None:
+    """hash_rows in device memory, on a stream."""
 
-CUDA_NEAR_LEAVES: int
-CUDA_KERNELS: int  # images of them
+class GradientBatch:
+    """Gradients of one dtype that one launch reads."""
+
+    @staticmethod
+    def create(dtype: Dtype, sketch_size: int) -> GradientBatch: ...
+    def add(self, address: int, count: int, seed: int) -> None: ...
+    @property
+    def blocks(self) -> int: ...
+    @property
+    def list_bytes(self) -> int: ...
+    @property
+    def partials_bytes(self) -> int: ...
+    def write_list(self, to: int) -> None: ...
+    @staticmethod
+    def most_blocks(sketch_size: int) -> int: ...
+
+class DeviceSums:
+    """What the batches of a step come to."""
+
+    def __init__(self, sketch_size: int) -> None: ...
+    def read(
+        self,
+        *,
+        batch: GradientBatch,
+        list: int,
+        partials: int,
+        rows: int,
+        rows_in_use: int,
+        stream: int,
+    ) -> None: ...
+    def add_sketches(self, rows: int, count: int) -> None: ...
+    @property
+    def gradients(self) -> int: ...
+    @property
+    def list_bytes(self) -> int: ...
+    def write_list(self, to: int) -> None: ...
+    def finish(self, *, list: int, found: int, sketch: int, stream: int) -> None: ...
+
+CUDA_NEAR_LEAVES: int = 192
 
 def cuda_exact(
     leaves: Sequence[int],
     uploaded: int,
-    dtype: int,
+    dtype: Dtype,
     count: int,
     divisor: int,
     out: int,
     stream: int,
 ) -> None: ...
 def cuda_exponents(
-    leaves: Sequence[int], uploaded: int, dtype: int, count: int, out: int, stream: int
+    leaves: Sequence[int], uploaded: int, dtype: Dtype, count: int, out: int, stream: int
 ) -> None: ...
 def cuda_encode(
     leaves: Sequence[int],
     uploaded: int,
-    dtype: int,
+    dtype: Dtype,
     count: int,
     exponents: int,
     total_leaves: int,
@@ -373,14 +591,14 @@ def cuda_decode(
     total_leaves: int,
     divisor: int,
     bits: int,
-    dtype: int,
+    dtype: Dtype,
     out: int,
     stream: int,
 ) -> None: ...
 def cuda_fixed(
     leaves: Sequence[int],
     uploaded: int,
-    dtype: int,
+    dtype: Dtype,
     count: int,
     divisor: int,
     bits: int,
@@ -388,7 +606,7 @@ def cuda_fixed(
     stream: int,
 ) -> None: ...
 def cuda_binned_add(
-    top: int, high: int, low: int, count: int, leaf: int, dtype: int, stream: int
+    top: int, high: int, low: int, count: int, leaf: int, dtype: Dtype, stream: int
 ) -> None: ...
 def cuda_binned_raise(top: int, high: int, low: int, count: int, to: int, stream: int) -> None: ...
 def cuda_binned_merge(
@@ -402,68 +620,69 @@ def cuda_binned_merge(
     stream: int,
 ) -> None: ...
 def cuda_binned_decode(
-    top: int, high: int, low: int, count: int, divisor: int, dtype: int, out: int, stream: int
+    top: int, high: int, low: int, count: int, divisor: int, dtype: Dtype, out: int, stream: int
 ) -> None: ...
 def reduce_exact(
-    leaves: Sequence[int], dtype: int, count: int, divisor: int, out: int, gram: int = 0
-) -> None: ...
-def reduce_exponents(leaves: Sequence[int], dtype: int, count: int, exponents: int) -> None: ...
+    leaves: Sequence[DLPack], divisor: int, out: DLPack, gram: DLPack | None = None
+) -> None:
+    """
+    The sum of arrays in host memory (see presum/reduce.h). gram: leaves x leaves doubles.
+    """
+
+def reduce_exponents(leaves: Sequence[DLPack], exponents: DLPack) -> None: ...
 def reduce_encode(
-    leaves: Sequence[int],
-    dtype: int,
-    count: int,
-    exponents: int,
-    total_leaves: int,
-    bits: int,
-    out: int,
-) -> None: ...
+    leaves: Sequence[DLPack], exponents: DLPack, total_leaves: int, out: DLPack
+) -> None:
+    """Into int32 or int64."""
+
 def reduce_decode(
-    sums: int,
-    exponents: int,
-    count: int,
-    total_leaves: int,
-    divisor: int,
-    bits: int,
-    dtype: int,
-    out: int,
+    sums: DLPack, exponents: DLPack, total_leaves: int, divisor: int, out: DLPack
 ) -> None: ...
-def reduce_fixed(
-    leaves: Sequence[int], dtype: int, count: int, divisor: int, bits: int, out: int
-) -> None: ...
-def binned_add(top: int, high: int, low: int, count: int, leaf: int, dtype: int) -> None: ...
-def binned_raise(top: int, high: int, low: int, count: int, to: int) -> None: ...
+def reduce_fixed(leaves: Sequence[DLPack], divisor: int, bits: int, out: DLPack) -> None:
+    """The three steps in one, of leaves that are all here."""
+
+def binned_add(top: DLPack, high: DLPack, low: DLPack, leaf: DLPack) -> None: ...
+def binned_raise(top: DLPack, high: DLPack, low: DLPack, to: DLPack) -> None: ...
 def binned_merge(
-    top: int,
-    high: int,
-    low: int,
-    other_top: int,
-    other_high: int,
-    other_low: int,
-    count: int,
+    top: DLPack, high: DLPack, low: DLPack, other_top: DLPack, other_high: DLPack, other_low: DLPack
 ) -> None: ...
-def binned_decode(
-    top: int, high: int, low: int, count: int, divisor: int, dtype: int, out: int
-) -> None: ...
+def binned_decode(top: DLPack, high: DLPack, low: DLPack, divisor: int, out: DLPack) -> None: ...
 
-class RowMatcher:
-    def offer(self, batch: int, rows: dict[int, list[int]], trains: bool) -> int: ...
-    def take(
-        self, hashes: Sequence[int], offered: int, trains: bool
-    ) -> list[tuple[int, int, int] | None]: ...
+class AuditRecord:
+    """What an audit found, as it is recorded."""
 
-class HostValues:
-    def __init__(self, spans: list[tuple[int, int, int]], each: int) -> None: ...
-    def factor_to(self, now: HostValues) -> float | None: ...
+    @property
+    def elements(self) -> int: ...
+    @property
+    def differing(self) -> int: ...
+    @property
+    def wrong(self) -> int: ...
+    @property
+    def relative_l2(self) -> float: ...
+    @property
+    def error_max(self) -> float: ...
 
-class RunLog:
-    def __init__(self, run: str | os.PathLike[str]) -> None: ...
-    def frame(self, table: str) -> list[tuple[str, npt.NDArray[Any], list[str] | None]]: ...
-    def group_norms(self) -> list[tuple[str, npt.NDArray[Any], list[str] | None]]: ...
-    def findings(self) -> list[dict[str, Any]]: ...
-    def cosines(
-        self, segment: int, module: int, shard: int, step: int
-    ) -> npt.NDArray[np.float32]: ...
+def audit_compare(leaves: Sequence[DLPack], divisor: int, result: DLPack) -> dict[str, Any]:
+    """
+    Compares what a reduction gave with what went in (see src/audit/audit.h); divisor 1 where the result is a sum.
+    """
 
-def stored_tables() -> list[tuple[str, str, list[tuple[str, str, str, str, str]]]]: ...
-def shown_tables() -> list[tuple[str, str, list[tuple[str, str, str, str, str]]]]: ...
-def cli_main(args: list[bytes]) -> int: ...
+class Tap:
+    """
+    Stands in a function's place, without a frame of its own. before(*args, **kwargs) may return other arguments as (args, kwargs); after(result, *args, **kwargs) is called where it returned, always() also where it raised.
+    """
+
+    def __init__(
+        self,
+        original: Callable[..., Any],
+        before: Callable[..., Any] | None = None,
+        after: Callable[..., Any] | None = None,
+        always: Callable[[], Any] | None = None,
+    ) -> None: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+    def __get__(self, instance: object, type: type | None = None) -> Any: ...
+    def __reduce__(self) -> str: ...
+    @property
+    def active(self) -> bool: ...
+    @active.setter
+    def active(self, arg: bool, /) -> None: ...

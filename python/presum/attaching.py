@@ -181,7 +181,7 @@ class _Numbers(NamedTuple):
     reduced_every: int
     verify_every: int | None
     sketch_size: int
-    groups: Sequence[str] | bool | None
+    groups: Sequence[str] | None
     on_host: bool  # gradients lie in host memory
 
 
@@ -280,7 +280,6 @@ def _setup(
         ),
         moments=_moments(observer, training, parameters),
         send=session.send,
-        dropped=lambda: session.channel.outbox.dropped,
         failed=recording.failed,
         hello=hello,
         note=recording.note,
@@ -350,7 +349,7 @@ def _check_kind(name: str, value: object, kind: type) -> None:
 
 
 def _listed(
-    buffers: Sequence[NamedState], groups: Sequence[str] | bool | None
+    buffers: Sequence[NamedState], groups: Sequence[str] | None
 ) -> list[tuple[str, int, str]]:
     tensors = [(held.name, held.tensor()) for held in buffers]
     return [(n, x.numel() if x is not None else 0, _group_of(n, groups)) for n, x in tensors]
@@ -416,8 +415,8 @@ def _check_use(on_finding: Any, data: object, scaler: object) -> None:
     _check_moment()
 
 
-def _layers(groups: Sequence[str] | bool | None) -> Sequence[str] | bool | None:
-    return groups if groups is None or isinstance(groups, bool) else _patterns("groups", groups)
+def _layers(groups: Sequence[str] | None) -> Sequence[str] | None:
+    return groups if groups is None else _patterns("groups", groups)
 
 
 def _check_scaler(scaler: object) -> None:
@@ -462,19 +461,19 @@ def _check_data(data: object) -> None:
             )
 
 
-def _sketch_size(sketch: int | str, replicas: int) -> int:
-    if sketch == "auto":
+def _sketch_size(sketch: int | None, replicas: int) -> int:
+    if sketch is None:
         return 4096 if replicas <= 64 else 1024
     if isinstance(sketch, bool) or not isinstance(sketch, int) or sketch < 0:
-        raise ValueError(f'presum.attach: sketch must be "auto" or a number, not {sketch!r}')
+        raise ValueError(f"presum.attach: sketch must be a number, not {sketch!r}")
     return sketch
 
 
-def _group_of(name: str, groups: Sequence[str] | bool | None) -> str:
+def _group_of(name: str, groups: Sequence[str] | None) -> str:
     """The group's name; "" lets the library choose the layer."""
-    if groups is None or groups is True:
+    if groups is None:
         return ""
-    if groups is False:
+    if not groups:
         return "all"
     matches = (re.search(pattern, name) for pattern in groups)
     return next((found.group(0) for found in matches if found), "other")

@@ -16,6 +16,16 @@ if TYPE_CHECKING:
     import torch
 
 AUDIT_ELEMENTS = 65536
+FAMILIES = (
+    "data",
+    "rng",
+    "sampler",
+    "parameters",
+    "buffers",
+    "optimizer",
+    "mode",
+    "environment",
+)
 
 
 @dataclass(frozen=True)
@@ -65,15 +75,15 @@ class Record:
             Needs ``optimizer``; not for FSDP2.
         gram_every: with ``mode="hook"``: at every n-th recorded step ranks exchange gradients, so
             that all cosines are exact; it costs half the traffic of an all-reduce more.
-        sketch: floats that stand for a gradient's direction: a power of two, 0 for off, or "auto"
-            (4096 up to 64 ranks, 1024 above). A pair's cosine has a standard error of about
+        sketch: floats that stand for a gradient's direction: a power of two, 0 for off, None for
+            4096 up to 64 ranks and 1024 above. A pair's cosine has a standard error of about
             ``1.2 / sqrt(sketch)``.
-        groups: what per-group norms are of. None: layers (the parameter's path up to its first
-            number). A list of regular expressions: the text that the first matching one matches,
-            "other" where none does. False: no groups.
-        fingerprints: what ranks are compared by besides gradients. True, False, or some of
-            "data" (hashes of the samples), "rng", "sampler", "parameters", "buffers", "optimizer",
-            "mode", "environment".
+        groups: what per-group norms are of: regular expressions, of which the first that matches
+            gives the text that it matches, "other" where none does. None: layers (the parameter's
+            path up to its first number). Empty: no groups.
+        fingerprints: what ranks are compared by besides gradients, by default all of "data" (hashes
+            of the samples), "rng", "sampler", "parameters", "buffers", "optimizer", "mode",
+            "environment". Empty: nothing.
         local_buffers: regular expressions of buffer names that may differ between ranks.
         data: the training's DataLoader or sampler, or a list of them, where it is not found by
             itself: loaders that are not torch's, batches that change before the forward pass.
@@ -92,9 +102,9 @@ class Record:
     reduced_every: int = 25
     verify_every: int | None = None
     gram_every: int | None = None
-    sketch: int | str = "auto"
-    groups: Sequence[str] | bool | None = None
-    fingerprints: bool | Collection[str] = True
+    sketch: int | None = None
+    groups: Sequence[str] | None = None
+    fingerprints: Collection[str] = FAMILIES
     local_buffers: Sequence[str] = ()
     data: object = None
     scaler: torch.amp.GradScaler | None = None

@@ -26,7 +26,7 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 from presum.errors import UserError, missing
-from presum.options import NAMES, from_file
+from presum.options import FAMILIES, NAMES, from_file
 
 
 def _parser(*, program: bool) -> argparse.ArgumentParser:
@@ -54,7 +54,7 @@ def _parser(*, program: bool) -> argparse.ArgumentParser:
     add("--every", type=_positive, metavar="N", help="record every N-th step (default: 1)")
     add("--reduced-every", type=_positive, metavar="N", help="read the sum too (default: 25)")
     add("--verify-every", type=_positive, metavar="N", help="compute a micro-batch once more")
-    add("--sketch", metavar="K", type=_sketch, help="floats for a direction; 0 for none")
+    add("--sketch", metavar="K", type=int, help="floats for a direction; 0 for none")
     add("--groups", action="append", metavar="REGEX", help="what per-group norms are of")
     add(
         "--preflight",
@@ -91,12 +91,8 @@ def _positive(text: str) -> int:
     return value
 
 
-def _sketch(text: str) -> int | str:
-    return text if text == "auto" else int(text)
-
-
-def _families(text: str) -> bool | list[str]:
-    return {"all": True, "none": False}.get(text, text.split(","))
+def _families(text: str) -> list[str]:
+    return {"all": [*FAMILIES], "none": []}.get(text, text.split(","))
 
 
 def _options(found: argparse.Namespace) -> dict[str, Any]:

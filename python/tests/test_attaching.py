@@ -37,7 +37,7 @@ def test_every_and_reduced_every_thin_out_the_record(
     model: DistributedDataParallel, tmp_path: Path
 ) -> None:
     with presum.attach(
-        model, run=tmp_path, record=presum.Record(every=3, reduced_every=6, sketch=0, groups=False)
+        model, run=tmp_path, record=presum.Record(every=3, reduced_every=6, sketch=0, groups=[])
     ):
         train(model, 14)
     run = presum.load(tmp_path)

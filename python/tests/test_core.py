@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
+import importlib.util
+import shutil
+import warnings
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,25 +21,11 @@ pytestmark = pytest.mark.usefixtures("one_worker")
 def calls() -> dict[str, Callable[[], object]]:
     observer = make_observer([("weight", 4, "")])
     observer.begin_step(0)
-    out = torch.zeros(4)
-    at = out.data_ptr()
     return {
-        "gradient": lambda: observer.gradient(0, 0, 4, 0),
-        "reduced_gradient": lambda: observer.reduced_gradient(0, 0, 4, 0),
-        "state": lambda: observer.state(1, 0, 0, 4, 4),
-        "hash_rows": lambda: _core.hash_rows(0, 2, 2, 8, 0, 8),
-        "count_targets": lambda: _core.count_targets(0, 4, -100),
-        "audit_compare": lambda: _core.audit_compare([at, 0], 0, 4, 1, at),
-        "reduce_exact": lambda: _core.reduce_exact([at, 0], 0, 4, 1, at),
-        "reduce_exact-out": lambda: _core.reduce_exact([at, at], 0, 4, 1, 0),
-        "reduce_fixed": lambda: _core.reduce_fixed([0], 0, 4, 1, 32, at),
-        "reduce_exponents": lambda: _core.reduce_exponents([at], 0, 4, 0),
-        "reduce_encode": lambda: _core.reduce_encode([at], 0, 4, 0, 1, 32, at),
-        "reduce_decode": lambda: _core.reduce_decode(0, at, 4, 1, 1, 32, 0, at),
-        "binned_add": lambda: _core.binned_add(at, at, at, 4, 0, 0),
-        "binned_decode": lambda: _core.binned_decode(0, at, at, 4, 1, 0, at),
-        "binned_merge": lambda: _core.binned_merge(at, at, at, 0, at, at, 4),
-        "binned_raise": lambda: _core.binned_raise(at, at, at, 4, 0),
+        "gradient": lambda: observer.gradient(0, 0, 4, _core.Dtype.FLOAT32),
+        "reduced_gradient": lambda: observer.reduced_gradient(0, 0, 4, _core.Dtype.FLOAT32),
+        "state": lambda: observer.state(_core.StateKind.PARAMETERS, 0, 0, 4, 4),
+        "hash_memory": lambda: _core.hash_memory(0, 4),
     }
 
 
@@ -46,5 +36,24 @@ def test_the_extension_refuses_address_0_with_elements(name: str) -> None:
 
 
 def test_no_elements_may_be_anywhere() -> None:
-    assert _core.hash_rows(0, 0, 3, 8, 0, 8) == []
-    assert _core.count_targets(0, 0, -100) == 0
+    assert _core.hash_rows(torch.zeros(0, 3)) == []
+    assert _core.count_targets(torch.zeros(0, dtype=torch.int64), -100) == 0
+    assert _core.hash_array(torch.zeros(0)) == _core.hash_bytes(b"")
+
+
+def test_codes_are_no_numbers() -> None:
+    observer = make_observer([("weight", 4, "")])
+    x = torch.zeros(4)
+    with pytest.raises(TypeError):
+        observer.gradient(0, x.data_ptr(), 4, 0)  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        observer.state(1, 0, x.data_ptr(), 4, 4)  # type: ignore[arg-type]
+
+
+def test_a_second_copy_of_the_extension_is_refused(tmp_path: Path) -> None:
+    copy = tmp_path / "_core.so"
+    shutil.copy(_core.__file__, copy)
+    spec = importlib.util.spec_from_file_location("_core", copy)
+    assert spec is not None and spec.loader is not None
+    with warnings.catch_warnings(action="ignore"), pytest.raises(ImportError):
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))

@@ -52,9 +52,10 @@ def record(run: Path, steps: int = STEPS, *, close: bool = True) -> None:
                 one.gradient_sums(index, 2, False, squares, 1.0, squares != squares, step + 7, 0)
             one.loss(1.0 + rank, 1, 1)
             one.samples([10 * step + rank])
-            ingest(one.end_step(step, 1, 0, 1.0, 0))
+            ingest(one.end_step(step, 1, 0, 1.0))
     for one in ranks:
-        ingest(one.note(True, steps + 2, 0, "bye"))
+        ingest(one.note("bye"))
+        ingest(one.goodbye(steps))
     if close:
         aggregator.close()
 
@@ -200,7 +201,7 @@ def record_and_close(run: Path, told: int, *, in_close: bool) -> None:
     for step in range(40):
         packets.begin_step(step)
         packets.loss(1.0, 1, 1)
-        packet = packets.end_step(step, 1, 0, 1.0, 0)
+        packet = packets.end_step(step, 1, 0, 1.0)
         aggregator.ingest(_core.stamp(packet, aggregator.run, aggregator.segment))
     if in_close:
         os.write(told, b"x")

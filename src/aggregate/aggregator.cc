@@ -262,8 +262,9 @@ Result<Aggregator> Aggregator::open(AggregatorOptions options) {
                                             left ? std::move(*left) : aggregate::LeftModels()));
 }
 
-std::uint64_t Aggregator::run() const { return state_->writer.run(); }
-std::uint32_t Aggregator::segment() const { return state_->writer.segment(); }
+Announcement Aggregator::announcement() const {
+  return {.run = state_->writer.run(), .segment = state_->writer.segment()};
+}
 bool Aggregator::everyone_left() const { return state_->everyone_left(); }
 std::size_t Aggregator::ranks_heard() const { return state_->ranks.size(); }
 AggregatorCounters Aggregator::counters() const { return state_->counters; }
@@ -276,7 +277,8 @@ Status Aggregator::ingest(std::span<const std::byte> bytes) {
     return {};
   }
   auto& header = std::visit([](auto& m) -> packet::Header& { return m.header; }, *message);
-  if (header.run != run() || header.segment != segment()) {
+  const auto [run, segment] = announcement();
+  if (header.run != run || header.segment != segment) {
     ++state_->counters.foreign;
     return {};
   }

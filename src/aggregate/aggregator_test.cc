@@ -41,8 +41,8 @@ class FedAggregator {
 
   template <class Message>
   void ingest(Message message) {
-    message.header.run = aggregator_.run();
-    message.header.segment = aggregator_.segment();
+    message.header.run = aggregator_.announcement().run;
+    message.header.segment = aggregator_.announcement().segment;
     ingest_bytes(packet::encode(message).bytes);
   }
   void ingest_bytes(const std::vector<std::byte>& bytes) {
@@ -146,11 +146,11 @@ TEST(Aggregator, CountsDuplicateAndLatePackets) {
 TEST(Aggregator, CountsPacketsOfAnotherRunOrSegmentAsForeign) {
   FedAggregator aggregator;
   auto stale = step_of(0, 0, 1);
-  stale.header.run = aggregator->run() + 2;
-  stale.header.segment = aggregator->segment();
+  stale.header.run = aggregator->announcement().run + 2;
+  stale.header.segment = aggregator->announcement().segment;
   aggregator.ingest_bytes(packet::encode(stale).bytes);
-  stale.header.run = aggregator->run();
-  stale.header.segment = aggregator->segment() + 1;
+  stale.header.run = aggregator->announcement().run;
+  stale.header.segment = aggregator->announcement().segment + 1;
   aggregator.ingest_bytes(packet::encode(stale).bytes);
   stale.header.run = 0;  // never stamped
   stale.header.segment = 0;
@@ -306,11 +306,11 @@ TEST(Aggregator, ARestartContinuesTheRunInANewSegment) {
   for (std::uint32_t segment = 1; segment <= 2; ++segment) {
     auto aggregator = Aggregator::open({.run = folder / "run", .clock = clock.function()});
     ASSERT_TRUE(aggregator);
-    EXPECT_EQ(aggregator->segment(), segment);
-    EXPECT_NE(aggregator->run(), first_run);
-    first_run = aggregator->run();
+    EXPECT_EQ(aggregator->announcement().segment, segment);
+    EXPECT_NE(aggregator->announcement().run, first_run);
+    first_run = aggregator->announcement().run;
     Packet packet = packet::encode(step_of(0, 0, 1));
-    packet.stamp(aggregator->run(), aggregator->segment());
+    packet.stamp(aggregator->announcement(), {});
     ASSERT_TRUE(aggregator->ingest(packet.bytes));
     ASSERT_TRUE(aggregator->close());
   }
@@ -360,7 +360,7 @@ TEST(Aggregator, AnErrorOfTheRunLogStopsTheWritingForGood) {
     ASSERT_TRUE(db->execute("DROP VIEW missing; DROP TABLE missing_worker; DROP TABLE step;"));
   }
   Packet packet = packet::encode(step_of(0, 0, 1));
-  packet.stamp(aggregator->run(), aggregator->segment());
+  packet.stamp(aggregator->announcement(), {});
   const auto first = aggregator->ingest(packet.bytes);
   ASSERT_FALSE(first);
   const auto second = aggregator->tick();
@@ -390,11 +390,11 @@ TEST(Aggregator, AfterAnErrorTheSegmentIsNotMarkedAsEndedInOrder) {
                     "SELECT RAISE(ABORT, 'planted'); END;"));
   }
   Packet packet = packet::encode(step_of(20, 0, 1));
-  packet.stamp(aggregator->run(), aggregator->segment());
+  packet.stamp(aggregator->announcement(), {});
   auto step = step_of(20, 0, 1);
   step.groups.resize(1);
   packet = packet::encode(step);
-  packet.stamp(aggregator->run(), aggregator->segment());
+  packet.stamp(aggregator->announcement(), {});
   ASSERT_FALSE(aggregator->ingest(packet.bytes));
   EXPECT_EQ(aggregator->verdict(), Verdict::kInsufficientEvidence);
   EXPECT_FALSE(aggregator->close());
@@ -721,8 +721,8 @@ std::string detectors_after(const std::filesystem::path& run, std::uint64_t firs
   auto aggregator = Aggregator::open({.run = run, .clock = clock.function()});
   EXPECT_TRUE(aggregator);
   const auto send = [&](auto message) {
-    message.header.run = aggregator->run();
-    message.header.segment = aggregator->segment();
+    message.header.run = aggregator->announcement().run;
+    message.header.segment = aggregator->announcement().segment;
     EXPECT_TRUE(aggregator->ingest(packet::encode(message).bytes));
   };
   send(hello_of(0));
@@ -764,8 +764,8 @@ TEST(MonitorRestart, FindingsOfASegmentStayWithIt) {
     ASSERT_TRUE(aggregator);
     for (std::uint32_t r = 0; r < kWorkers; ++r) {
       auto step = segment == 1 && r == 1 ? with_nan(healthy(0, r)) : healthy(0, r);
-      step.header.run = aggregator->run();
-      step.header.segment = aggregator->segment();
+      step.header.run = aggregator->announcement().run;
+      step.header.segment = aggregator->announcement().segment;
       ASSERT_TRUE(aggregator->ingest(packet::encode(step).bytes));
     }
     EXPECT_EQ(aggregator->findings().size(), segment == 1 ? 1U : 0U);
@@ -786,7 +786,7 @@ std::uint64_t sample_in(const std::filesystem::path& run) {
   auto step = step_of(0, 0, 1);
   step.samples = {.rows = 1, .thinned = 0, .hashes = {5}};
   Packet packet = packet::encode(step);
-  packet.stamp(aggregator->run(), aggregator->segment());
+  packet.stamp(aggregator->announcement(), {});
   EXPECT_TRUE(aggregator->ingest(packet.bytes));
   EXPECT_TRUE(aggregator->close());
   auto db = runlog::Database::open(run / "presum.db", runlog::Database::Mode::kRead);
@@ -866,8 +866,8 @@ class PacketQueue {
 // What a worker does: gradients, all-reduce by hand, packets into the queue.
 class Worker {
  public:
-  Worker(std::uint32_t rank, PacketQueue& queue, std::uint64_t run, std::uint32_t segment)
-      : queue_(queue), run_(run), segment_(segment), rank_(rank), observer_(create(rank)) {}
+  Worker(std::uint32_t rank, PacketQueue& queue, const Announcement& announced)
+      : queue_(queue), announced_(announced), rank_(rank), observer_(create(rank)) {}
 
   template <class AllReduce>
   void train(AllReduce&& all_reduce) {
@@ -881,7 +881,7 @@ class Worker {
       if (s % kReducedEvery == 0) report(mean, &Observer::reduced_gradient);
       send(observer_.end_step({.optimizer_step = s}));
     }
-    send(observer_.note(true, kSteps, 0, ""));
+    send(observer_.goodbye(kSteps));
   }
 
  private:
@@ -901,13 +901,12 @@ class Worker {
     EXPECT_TRUE((observer_.*into)(1, g.data() + half, half, Dtype::kF32));
   }
   void send(Packet packet) {
-    packet.stamp(run_, segment_);
+    packet.stamp(announced_, {});
     queue_.push(std::move(packet));
   }
 
   PacketQueue& queue_;
-  std::uint64_t run_;
-  std::uint32_t segment_;
+  Announcement announced_;
   std::uint32_t rank_;
   Observer observer_;
 };
@@ -939,7 +938,7 @@ void train_eight_ranks(Aggregator& aggregator) {
   std::vector<std::thread> threads;
   for (std::uint32_t rank = 0; rank < kRanks; ++rank) {
     threads.emplace_back([&, rank] {
-      Worker worker(rank, queue, aggregator.run(), aggregator.segment());
+      Worker worker(rank, queue, aggregator.announcement());
       worker.train([&](std::uint32_t r, const Gradient& g) { return all_reduce(r, g); });
     });
   }

@@ -20,22 +20,32 @@ constexpr const char* kAbout =
     "file.";
 
 constexpr const char* kMore =
-    "Verbs that need the Python package:\n"
-    "  s1        train 8 workers under the seed settings S1-1, S1-2, S1-3 and measure them\n"
-    "  faults    without --simulate: train workers with one planted fault each\n"
-    "  run       start a launcher whose ranks are watched: presum run -- torchrun ... train.py\n"
-    "  doctor    what this machine, this torch and this program allow\n\n"
     "Record a run:  monitor = presum.attach(ddp_model, optimizer=optimizer)\n"
     "Exit codes:    0 fine, 1 findings, 2 could not judge (bad use or input), 3 internal error\n"
     "Help on one:   presum VERB --help";
+
+// What the Python package adds, which takes these before they come here.
+constexpr struct {
+  const char* name;
+  const char* about;
+} kPythonVerbs[] = {
+    {"run", "start a launcher whose ranks are watched: presum run -- torchrun ... train.py"},
+    {"doctor", "what this machine, this torch and this program allow"},
+    {"s1", "train 8 workers under the seed settings S1-1, S1-2, S1-3 and measure them"},
+    {"faults", "train workers with one planted fault each, and see whether it is found"},
+};
+
+const char* python_verb(const std::vector<std::string>& args) {
+  for (const auto& verb : kPythonVerbs) {
+    if (!args.empty() && args.front() == verb.name) return verb.name;
+  }
+  return nullptr;
+}
 
 // CLI11 says that a verb is missing, not which word it did not know.
 std::string describe(const CLI::App& program, const CLI::ParseError& error) {
   const auto unknown = program.remaining();
   if (!program.get_subcommands().empty() || unknown.empty()) return error.what();
-  for (const char* verb : {"s1", "run", "doctor"}) {
-    if (unknown.front() == verb) return unknown.front() + " needs the Python package";
-  }
   return "unknown verb or option: " + unknown.front();
 }
 
@@ -77,12 +87,17 @@ int dispatch(CLI::App& program, Command& chosen, std::vector<std::string> args,
 }  // namespace
 
 int main(const std::vector<std::string>& args, std::ostream& out, std::ostream& err) {
+  if (const char* verb = python_verb(args)) {
+    err << "presum: " << verb << " needs the Python package: pip install presum\n";
+    return kNoVerdict;
+  }
   try {
     CLI::App program(kAbout, "presum");
     program.footer(kMore);
     program.set_version_flag("--version", std::string("presum ") + version());
     program.require_subcommand(1);
     Command chosen;
+    for (const auto& verb : kPythonVerbs) program.add_subcommand(verb.name, verb.about);
     add_summary(program, chosen);
     add_findings(program, chosen);
     add_check(program, chosen);
@@ -91,8 +106,8 @@ int main(const std::vector<std::string>& args, std::ostream& out, std::ostream& 
     add_report(program, chosen);
     add_compare(program, chosen);
     add_export(program, chosen);
-    add_faults(program, chosen);
     add_audit(program, chosen);
+    add_simulate(program, chosen);
     return dispatch(program, chosen, args, {out, err});
   } catch (const std::exception& error) {
     err << "presum: internal error: " << error.what() << '\n';

@@ -51,6 +51,13 @@ constexpr std::size_t kLengthOffset = 8;
 constexpr std::size_t kChecksumOffset = 12;
 constexpr std::size_t kRunOffset = 16;
 constexpr std::size_t kSegmentOffset = 24;
+constexpr std::size_t kKindOffset = 6;
+constexpr std::size_t kSectionHeaderBytes = 8;
+// Of what follows the header of the first section, which encode puts first.
+constexpr std::size_t kFirstBody = kHeaderBytes + kSectionHeaderBytes;
+constexpr std::size_t kStepDroppedOffset = kFirstBody + 24;
+constexpr std::size_t kNoteSentOffset = kFirstBody + 4;
+constexpr std::size_t kNoteDroppedOffset = kFirstBody + 12;
 
 std::uint32_t checksum(std::span<const std::byte> bytes) {
   const auto body = bytes.subspan(kRunOffset);
@@ -695,10 +702,17 @@ Result<Message> decode(std::span<const std::byte> bytes) {
 
 namespace presum {
 
-void Packet::stamp(std::uint64_t run, std::uint32_t segment) {
+void Packet::stamp(const Announcement& announced, const SendCounts& counts) {
   ByteWriter writer(bytes);
-  writer.patch(packet::kRunOffset, run);
-  writer.patch(packet::kSegmentOffset, segment);
+  writer.patch(packet::kRunOffset, announced.run);
+  writer.patch(packet::kSegmentOffset, announced.segment);
+  const auto kind = static_cast<packet::Kind>(bytes[packet::kKindOffset]);
+  if (kind == packet::Kind::kStep) {
+    writer.patch(packet::kStepDroppedOffset, counts.dropped);
+  } else if (kind == packet::Kind::kNote) {
+    writer.patch(packet::kNoteSentOffset, counts.sent);
+    writer.patch(packet::kNoteDroppedOffset, counts.dropped);
+  }
   packet::seal(bytes);
 }
 

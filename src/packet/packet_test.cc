@@ -76,7 +76,7 @@ void append(Packet& packet, std::uint16_t section, const std::vector<std::uint8_
   put(section, 4);
   put(body.size(), 4);
   for (const std::uint8_t b : body) put(b, 1);
-  packet.stamp(1, 1);
+  packet.stamp({.run = 1, .segment = 1}, {});
 }
 
 TEST(Packet, StepSurvivesTheRoundTrip) {
@@ -281,15 +281,24 @@ TEST(Packet, RowsAreKeptWhereNoHashIsLeft) {
   EXPECT_EQ(std::get<Step>(*decoded).samples.rows, 1'000'000'000'000U);
 }
 
-TEST(Packet, StampChangesRunAndSegmentOnly) {
-  Packet p = encode(sample_step());
-  p.stamp(123, 9);
-  const auto decoded = decode(p.bytes);
-  ASSERT_TRUE(decoded);
-  const auto& d = std::get<Step>(*decoded);
-  EXPECT_EQ(d.header.run, 123U);
-  EXPECT_EQ(d.header.segment, 9U);
-  EXPECT_EQ(d.header.step, 42U);
+TEST(Packet, AStampChangesRunSegmentAndCountsOnly) {
+  Step s = sample_step();
+  Packet p = encode(s);
+  p.stamp({.run = 123, .segment = 9}, {.sent = 5, .dropped = 6});
+  s.header.run = 123;
+  s.header.segment = 9;
+  s.dropped = 6;
+  EXPECT_EQ(p.bytes, encode(s).bytes);
+  Note note{.header = s.header, .final = true, .text = "bye", .state = {.optimizer_steps = 3}};
+  p = encode(note);
+  p.stamp({.run = 123, .segment = 9}, {.sent = 5, .dropped = 6});
+  note.sent = 5;
+  note.dropped = 6;
+  EXPECT_EQ(p.bytes, encode(note).bytes);
+  const Hello hello{.header = s.header, .facts = {.host = "here"}};
+  p = encode(hello);
+  p.stamp({.run = 123, .segment = 9}, {.sent = 5, .dropped = 6});
+  EXPECT_EQ(p.bytes, encode(hello).bytes) << "it has no counts";
 }
 
 // docs/packet_format.md, "Limits and sizes".
@@ -319,7 +328,7 @@ TEST(Packet, UnknownSectionsAreSkipped) {
   Packet p = encode(sample_step());
   const std::uint8_t extra[] = {200, 0, 0, 0, 3, 0, 0, 0, 1, 2, 3};
   for (const auto b : extra) p.bytes.push_back(std::byte{b});
-  p.stamp(7, 2);
+  p.stamp({.run = 7, .segment = 2}, {});
   const auto decoded = decode(p.bytes);
   ASSERT_TRUE(decoded) << decoded.error().message;
   EXPECT_EQ(std::get<Step>(*decoded).sketch.size(), 64U);
@@ -508,7 +517,7 @@ TEST(Packet, HostileBytesNeverCrash) {
       p.bytes[kHeaderBytes + random() % (p.bytes.size() - kHeaderBytes)] =
           static_cast<std::byte>(random());
     }
-    p.stamp(1, 1);
+    p.stamp({.run = 1, .segment = 1}, {});
     const auto decoded = decode(p.bytes);
     if (!decoded) continue;
     const Step& d = std::get<Step>(*decoded);

@@ -181,12 +181,11 @@ void EndedStep::put_fingerprints() {
   }
 }
 
-Packet EndedStep::packet(std::uint64_t dropped) {
+Packet EndedStep::packet() {
   if (gradients_) put(*gradients_);
   put_fingerprints();
   packet::Step out = out_;
   static_cast<StepReport&>(out) = contents_.report;
-  out.dropped = dropped;
   out.mean_dot = contents_.mean_dot;
   out.gram = contents_.gram;
   if (out.use == StepUse::kKept && is_zero(contents_.after, numbers_)) out.use = StepUse::kUnused;

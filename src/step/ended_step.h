@@ -73,7 +73,7 @@ class EndedStep {
   // which one has none has no batch hash.
   void rows(std::span<const std::uint64_t> hashes, std::uint64_t others);
 
-  Packet packet(std::uint64_t dropped);
+  Packet packet();
 
  private:
   bool knows_own() const;

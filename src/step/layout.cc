@@ -6,6 +6,7 @@
 #include <unordered_set>
 
 #include "base/hash.h"
+#include "step/names.h"
 
 namespace presum::step {
 

@@ -131,42 +131,6 @@ std::vector<std::uint64_t> random_hashes(std::size_t count) {
   return out;
 }
 
-// ---- names
-
-TEST(CanonicalName, DropsWrappersAnywhereInThePath) {
-  EXPECT_EQ(canonical_name("module.model.layers.3.mlp.w"), "model.layers.3.mlp.w");
-  EXPECT_EQ(canonical_name("_orig_mod.module.a.b"), "a.b");
-  EXPECT_EQ(canonical_name("model._orig_mod.layers.0._checkpoint_wrapped_module.w"),
-            "model.layers.0.w");
-  EXPECT_EQ(canonical_name("a._fsdp_wrapped_module.b"), "a.b");
-}
-
-TEST(CanonicalName, KeepsTheParametersOwnName) {
-  EXPECT_EQ(canonical_name("module"), "module");
-  EXPECT_EQ(canonical_name("module.module"), "module");
-  EXPECT_EQ(canonical_name("layer._orig_mod"), "layer._orig_mod");
-  EXPECT_EQ(canonical_name("weight"), "weight");
-  EXPECT_EQ(canonical_name(""), "");
-}
-
-TEST(CanonicalName, OnlyWholePartsAreWrappers) {
-  EXPECT_EQ(canonical_name("my_module.modules.w"), "my_module.modules.w");
-}
-
-TEST(DefaultGroup, IsThePathUpToTheFirstNumber) {
-  EXPECT_EQ(default_group("module.model.layers.3.mlp.w"), "model.layers.3");
-  EXPECT_EQ(default_group("h.10.attn.2.weight"), "h.10");
-  EXPECT_EQ(default_group("0.weight"), "0");
-}
-
-TEST(DefaultGroup, WithoutANumberIsTheFirstTwoParts) {
-  EXPECT_EQ(default_group("lm_head.weight"), "lm_head.weight");
-  EXPECT_EQ(default_group("model.embed.tokens.weight"), "model.embed");
-  EXPECT_EQ(default_group("weight"), "weight");
-  EXPECT_EQ(default_group("module"), "module");
-  EXPECT_EQ(default_group("layer3a.w.x"), "layer3a.w");
-}
-
 // ---- errors
 
 TEST(Observer, RefusesBadSketchSizes) {
@@ -320,11 +284,9 @@ TEST(Observer, PassesOnEverythingElseOfTheStep) {
   observer.loss(0.5, 2, 77);
   observer.loss(NAN);
   observer.fingerprint(4, 0xF00D);
-  const packet::Step step = end(observer, {.optimizer_step = 6,
-                                           .micro_batches = 2,
-                                           .skipped_parameters = 3,
-                                           .gradient_scale = 1,
-                                           .dropped = 8});
+  const packet::Step step =
+      end(observer,
+          {.optimizer_step = 6, .micro_batches = 2, .skipped_parameters = 3, .gradient_scale = 1});
   ASSERT_EQ(step.micro.size(), 2U);
   EXPECT_EQ(step.micro[0].loss, 0.5);
   EXPECT_EQ(step.micro[0].weight, 2);
@@ -335,7 +297,6 @@ TEST(Observer, PassesOnEverythingElseOfTheStep) {
   EXPECT_EQ(step.optimizer_step, 6U);
   EXPECT_EQ(step.micro_batches, 2U);
   EXPECT_EQ(step.skipped_parameters, 3U);
-  EXPECT_EQ(step.dropped, 8U);
 }
 
 TEST(Observer, AnyNumberOfLossesMakesAPacketThatIsRead) {
@@ -464,56 +425,6 @@ TEST(Observer, SketchSizeZeroTurnsItOff) {
   EXPECT_EQ(step.total.sum_squares, 9);
 }
 
-// ---- passes made elsewhere
-
-TEST(Observer, TakesThePassOfADeviceForItsOwn) {
-  const std::vector<Values> gradients = {exact_values(5000, 15), exact_values(3000, 16)};
-  const std::vector<Parameter> parameters = {{"a.w", 5000, ""}, {"b.w", 3000, ""}};
-  Observer own = make_observer(parameters);
-  Observer device = make_observer(parameters);
-  for (const std::uint64_t step : {2U, 3U}) {
-    const packet::Step want = one_step(own, step, gradients);
-    device.begin_step(step);
-    std::vector<float> sketch(256);
-    for (ParameterId id = 0; id < 2; ++id) {
-      const Buffer buffer = encoded(gradients[id]);
-      const std::size_t count = gradients[id].size();
-      const auto stats = observe::gradient_pass(
-          buffer.data(), count, Dtype::kF32,
-          {.values = sketch.data(), .size = 256, .seed = device.sketch_seed(id, step)});
-      const GradientSums sums = {stats.sum_squares, stats.max_abs, stats.nonfinite,
-                                 stats.fingerprint};
-      ASSERT_TRUE(device.gradient_sums(id, sums, count, false));
-      ASSERT_TRUE(device.gradient_sums(id, sums, count, true));
-    }
-    device.add_sketch(sketch);
-    const packet::Step got = end(device);
-    EXPECT_EQ(got.sketch, want.sketch);
-    EXPECT_EQ(got.elements, 8000U);
-    EXPECT_EQ(got.total.sum_squares, want.total.sum_squares);
-    EXPECT_EQ(got.total.fingerprint, want.total.fingerprint);
-    ASSERT_TRUE(got.reduced);
-    EXPECT_EQ(got.reduced->fingerprint, want.total.fingerprint);
-  }
-}
-
-TEST(Observer, RefusesThePassOfAnUnknownParameter) {
-  Observer observer = make_observer({{"w", 1, ""}});
-  observer.begin_step(0);
-  const auto refused = observer.gradient_sums(1, {}, 1, false);
-  ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
-}
-
-TEST(Observer, SketchSeedsDifferByParameterAndStepAndAgreeBetweenWorkers) {
-  const std::vector<Parameter> parameters = {{"a", 1, ""}, {"b", 1, ""}};
-  const Observer one = make_observer(parameters);
-  const Observer other = make_observer({{"b", 1, ""}, {"a", 1, ""}});
-  EXPECT_NE(one.sketch_seed(0, 5), one.sketch_seed(1, 5));
-  EXPECT_NE(one.sketch_seed(0, 5), one.sketch_seed(0, 6));
-  EXPECT_EQ(one.sketch_seed(0, 5), other.sketch_seed(1, 5)) << "the order does not matter";
-}
-
 // ---- packets
 
 TEST(Observer, DefaultPacketOfAHundredGroupsKeepsItsBound) {
@@ -558,21 +469,10 @@ TEST(Observer, HelloNamesTheWorkerAndItsGroups) {
   EXPECT_EQ(hello.facts.groups[1].name, "mine");
 }
 
-TEST(Observer, NoteCarriesItsWords) {
-  const Observer observer = make_observer({});
-  const auto message = packet::decode(observer.note(true, 10, 2, "bye").bytes);
-  ASSERT_TRUE(message);
-  const auto& note = std::get<packet::Note>(*message);
-  EXPECT_TRUE(note.final);
-  EXPECT_EQ(note.sent, 10U);
-  EXPECT_EQ(note.dropped, 2U);
-  EXPECT_EQ(note.text, "bye");
-}
-
 // ---- states: what parameters and buffers were before the step
 
-packet::Note note_of(const Observer& observer, bool final, std::uint64_t clock = 0) {
-  const auto message = packet::decode(observer.note(final, 0, 0, "", clock).bytes);
+packet::Note goodbye_of(const Observer& observer, std::uint64_t clock = 0) {
+  const auto message = packet::decode(observer.goodbye(clock).bytes);
   EXPECT_TRUE(message) << message.error().message;
   return std::get<packet::Note>(*message);
 }
@@ -653,46 +553,20 @@ TEST(ObserverStates, TravelWithAFinalNoteOnly) {
   Observer observer = stateful_observer();
   observer.begin_states();
   report_state(observer, kParameters, 2, {1, 2, 3});
-  EXPECT_TRUE(note_of(observer, false, 9).state.states.empty());
-  const packet::Note note = note_of(observer, true, 9);
+  const packet::Note note = goodbye_of(observer, 9);
   ASSERT_EQ(note.state.states.size(), 1U);
   EXPECT_EQ(note.state.states[0].group, name_hash("head.w"));
   EXPECT_EQ(note.state.optimizer_steps, 9U);
   observer.begin_step(0);
   static_cast<void>(end(observer));
-  EXPECT_TRUE(note_of(observer, true, 9).state.states.empty()) << "those went with the step";
+  EXPECT_TRUE(goodbye_of(observer, 9).state.states.empty()) << "those went with the step";
 }
-
-class StateWidth : public ::testing::TestWithParam<std::uint32_t> {};
-
-TEST_P(StateWidth, TheHashIsOfTheBits) {
-  const auto dtype = GetParam() == 2 ? Dtype::kBF16 : GetParam() == 4 ? Dtype::kF32 : Dtype::kF64;
-  // Bit patterns of any kind, NaN and Inf among them.
-  std::mt19937_64 random(GetParam());
-  Buffer bits(GetParam() * std::size_t{1500});
-  for (auto& b : bits) b = static_cast<std::byte>(random());
-  Observer observer = stateful_observer();
-  observer.begin_states();
-  ASSERT_TRUE(observer.state(kParameters, 2, bits.data(), 1500, GetParam()));
-  Observer other = stateful_observer();
-  other.begin_states();
-  const std::uint64_t sum = observe::gradient_pass(bits.data(), 1500, dtype, {}).fingerprint;
-  ASSERT_TRUE(other.state_sum(kParameters, 2, sum));
-  const std::uint64_t value = note_of(observer, true).state.states.at(0).value;
-  EXPECT_EQ(value, note_of(other, true).state.states.at(0).value);
-  bits[700] ^= std::byte{1};
-  observer.begin_states();
-  ASSERT_TRUE(observer.state(kParameters, 2, bits.data(), 1500, GetParam()));
-  EXPECT_NE(note_of(observer, true).state.states.at(0).value, value) << "one bit is enough";
-}
-
-INSTANTIATE_TEST_SUITE_P(All, StateWidth, ::testing::Values(2U, 4U, 8U));
 
 TEST(ObserverStates, OfNothingCount) {
   Observer observer = stateful_observer();
   observer.begin_states();
   ASSERT_TRUE(observer.state(kParameters, 0, nullptr, 0, 4));
-  const auto states = note_of(observer, true).state.states;
+  const auto states = goodbye_of(observer).state.states;
   ASSERT_EQ(states.size(), 1U);
   EXPECT_EQ(states[0].value, mix64(name_hash("layers.0.w")));
 }
@@ -711,38 +585,11 @@ TEST(ObserverStates, RefusesWhatItDoesNotKnow) {
         observer.state(kParameters, 0, nullptr, 3, 4),
         observer.state(kParameters, 0, buffer.data(), 3, 1),
         observer.state(kParameters, 0, buffer.data(), 3, 0),
-        observer.state(kParameters, 0, buffer.data(), 3, 16), observer.state_sum(kBuffers, 2, 1),
-        observer.state_sum(StateHash::Kind{6}, 0, 1)}) {
+        observer.state(kParameters, 0, buffer.data(), 3, 16)}) {
     ASSERT_FALSE(status);
     EXPECT_EQ(status.error().code, ErrorCode::kInvalidArgument);
   }
-  EXPECT_TRUE(note_of(observer, true).state.states.empty());
-}
-
-TEST(ObserverStates, OfAnOptimiserShardsAndWhatIsWatchedStandApart) {
-  using Kind = StateHash::Kind;
-  Observer observer = stateful_observer();
-  observer.watch("ema");
-  observer.watch("ema");
-  observer.begin_states();
-  ASSERT_TRUE(observer.state_sum(kParameters, 0, 5));
-  ASSERT_TRUE(observer.state_sum(Kind::kOptimizer, 0, 5));
-  ASSERT_TRUE(observer.state_sum(Kind::kFrozen, 1, 5));
-  ASSERT_TRUE(observer.state_sum(kParameters, 0, 5, 3));
-  observer.watched("ema", 0, 7);
-  observer.watched("ema", 1, 7);
-  const auto states = note_of(observer, true).state.states;
-  ASSERT_EQ(states.size(), 5U);
-  EXPECT_EQ(states[0].value, states[1].value);
-  EXPECT_EQ(states[1].kind, Kind::kOptimizer);
-  EXPECT_EQ(states[2].kind, Kind::kFrozen);
-  EXPECT_EQ(states[3].shard, 3U);
-  EXPECT_EQ(states[4].group, name_hash("ema"));
-  EXPECT_EQ(states[4].kind, Kind::kWatched);
-  const auto hello = packet::decode(observer.hello().bytes);
-  ASSERT_TRUE(hello);
-  const auto& groups = std::get<packet::Hello>(*hello).facts.groups;
-  EXPECT_EQ(std::ranges::count(groups, "ema", &GroupName::name), 1);
+  EXPECT_TRUE(goodbye_of(observer).state.states.empty());
 }
 
 TEST(ObserverStates, BuffersAreNoGradients) {
@@ -943,12 +790,6 @@ TEST(ObserverProducts, RefuseAGramMatrixOfAnotherSize) {
   most.begin_step(1);
   EXPECT_TRUE(most.gram(Values(2080, 1.0)));
   EXPECT_EQ(end(most).gram.size(), 2080U);
-}
-
-TEST(SimdTarget, HasAName) {
-  const auto target = simd_target();
-  ASSERT_TRUE(target) << target.error().message;
-  EXPECT_FALSE(target->empty());
 }
 
 }  // namespace

@@ -68,11 +68,11 @@ Steps::Steps(ObserverOptions options, Settings settings, std::shared_ptr<const L
       layout_(std::move(layout)),
       gradients_(*layout_, worker_.sketch_size()) {}
 
-Packet Steps::note(bool final, std::uint64_t sent, std::uint64_t dropped, std::string_view text,
-                   std::uint64_t clock, std::vector<FingerprintValue> fingerprints) const {
-  FinalState state{.optimizer_steps = clock, .states = {}, .fingerprints = std::move(fingerprints)};
-  if (final) state.states = contents_.report.states;
-  return worker_.note(final, sent, dropped, text, std::move(state));
+Packet Steps::goodbye(std::uint64_t optimizer_steps,
+                      std::vector<FingerprintValue> fingerprints) const {
+  return worker_.goodbye({.optimizer_steps = optimizer_steps,
+                          .states = contents_.report.states,
+                          .fingerprints = std::move(fingerprints)});
 }
 
 // ---- events
@@ -261,9 +261,10 @@ Packet end_step(Steps& steps, const StepEnd& end) {
   steps.forward();
   auto step = steps.take_ended();
   if (!step) return {};
-  step->contents().report.optimizer_step = end.optimizer_step;
+  const std::uint64_t done = step->contents().report.number.reductions + 1;
+  step->contents().report.optimizer_step = end.optimizer_step.value_or(done);
   step->contents().report.micro_batches = end.micro_batches;
-  return step->packet(end.dropped);
+  return step->packet();
 }
 
 }  // namespace presum::step

@@ -62,8 +62,8 @@ class Steps {
   const Worker& worker() const { return worker_; }
   const Identity& identity() const { return worker_.identity(); }
   Packet hello() const { return worker_.hello(layout_->groups()); }
-  Packet note(bool final, std::uint64_t sent, std::uint64_t dropped, std::string_view text,
-              std::uint64_t clock, std::vector<FingerprintValue> fingerprints = {}) const;
+  Packet goodbye(std::uint64_t optimizer_steps,
+                 std::vector<FingerprintValue> fingerprints = {}) const;
 
   // ---- forward passes
 

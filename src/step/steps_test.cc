@@ -53,7 +53,7 @@ class Trained {
   std::optional<packet::Step> ended() {
     auto step = steps_.take_ended();
     if (!step) return std::nullopt;
-    return std::get<packet::Step>(*packet::decode(step->packet(0).bytes));
+    return std::get<packet::Step>(*packet::decode(step->packet().bytes));
   }
 
  private:
@@ -440,7 +440,7 @@ TEST(Steps, WhatComesLateDecidesToo) {
     auto ended = other->take_ended();
     const std::vector<double> come = {held, 2};
     ended->numbers(come);
-    const auto step = std::get<packet::Step>(*packet::decode(ended->packet(0).bytes));
+    const auto step = std::get<packet::Step>(*packet::decode(ended->packet().bytes));
     EXPECT_EQ(norm(step), 4);  // 8 over the scale
     EXPECT_EQ(step.reduced.has_value(), held == 0);
   }

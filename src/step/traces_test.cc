@@ -84,7 +84,7 @@ const std::map<std::string, Event> kReplayed = {
 void expect_step(Steps& steps, const Words& words) {
   auto ended = steps.take_ended();
   ASSERT_TRUE(ended);
-  const auto step = std::get<packet::Step>(*packet::decode(ended->packet(0).bytes));
+  const auto step = std::get<packet::Step>(*packet::decode(ended->packet().bytes));
   EXPECT_EQ(step.header.step, count(words, 1));
   EXPECT_EQ(step.number.window, count(words, 2));
   EXPECT_EQ(step.number.unreduced, count(words, 3));

@@ -52,21 +52,19 @@ void Worker::watch(std::string_view name) {
   watched_.push_back({.id = id, .elements = 0, .name = std::string(name)});
 }
 
-Packet Worker::note(bool final, std::uint64_t sent, std::uint64_t dropped, std::string_view text,
-                    FinalState state) const {
-  return packet::encode(packet::Note{.header = {.identity = options_.identity},
-                                     .final = final,
-                                     .sent = sent,
-                                     .dropped = dropped,
-                                     .text = std::string(text),
-                                     .state = std::move(state)});
+Packet Worker::note(std::string_view text) const {
+  return packet::encode(packet::Note{
+      .header = {.identity = options_.identity}, .text = std::string(text), .state = {}});
 }
 
-Packet Worker::broken(std::uint64_t sent, std::uint64_t dropped, std::string_view text) const {
+Packet Worker::goodbye(FinalState state) const {
+  return packet::encode(packet::Note{
+      .header = {.identity = options_.identity}, .final = true, .state = std::move(state)});
+}
+
+Packet Worker::broken(std::string_view text) const {
   return packet::encode(packet::Note{.header = {.identity = options_.identity},
                                      .broken = true,
-                                     .sent = sent,
-                                     .dropped = dropped,
                                      .text = std::string(text),
                                      .state = {}});
 }

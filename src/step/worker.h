@@ -17,13 +17,16 @@ class Worker {
   const Identity& identity() const { return options_.identity; }
   std::uint32_t sketch_size() const { return options_.sketch_size; }
   void fact(std::string_view key, std::string_view value);
-  void watch(std::string_view name);  // see Observer::watch
+  // Something that must be equal on all workers, by a name that no group of parameters has; the
+  // next hello tells it. Contents::watched reports its tensors.
+  void watch(std::string_view name);
 
   Packet hello(const std::vector<GroupName>& groups) const;
-  // See Observer::note and Observer::broken.
-  Packet note(bool final, std::uint64_t sent, std::uint64_t dropped, std::string_view text,
-              FinalState state) const;
-  Packet broken(std::uint64_t sent, std::uint64_t dropped, std::string_view text) const;
+  Packet note(std::string_view text) const;  // a line for the run log
+  Packet goodbye(FinalState state) const;    // see Observer::goodbye
+  // That the recording on this worker has failed: no step follows, and the run is not called
+  // consistent. `text` says how.
+  Packet broken(std::string_view text) const;
 
  private:
   ObserverOptions options_;

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import torch
 
-from presum.devices.dtypes import CODES
+from presum.devices.dtypes import NAMED
 from presum.devices.readable import readable
 
-DTYPES = {getattr(torch, name): code for name, code in CODES.items()}
+DTYPES = {getattr(torch, name): dtype for name, dtype in NAMED.items()}
 
 
 def dense(tensor: torch.Tensor) -> torch.Tensor:
@@ -29,3 +29,15 @@ def block_of(tensor: torch.Tensor) -> torch.Tensor | None:
         return None
     plain = plain.detach()
     return dense(torch.view_as_real(plain.resolve_conj()) if plain.is_complex() else plain)
+
+
+def memory_of(block: torch.Tensor) -> tuple[int, int]:
+    """Address and number of elements of a dense tensor in host memory, for what is called once a
+    parameter; all else hands arrays over. The caller holds the tensor.
+
+    Raises:
+        RuntimeError: it lies elsewhere.
+    """
+    if not block.is_cpu:
+        raise RuntimeError(f"a tensor moved to {block.device} after attach")
+    return block.data_ptr(), block.numel()

@@ -3,5 +3,7 @@
 
 from __future__ import annotations
 
-CODES = {"float32": 0, "float64": 1, "bfloat16": 2, "float16": 3}
-"""Those of the extension module, by the names that NumPy and torch use."""
+from presum._core import Dtype
+
+NAMED = {dtype.name.lower(): dtype for dtype in Dtype}
+"""By the names that NumPy and torch use."""

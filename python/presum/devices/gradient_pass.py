@@ -323,4 +323,4 @@ class FetchedStep:
         self.gradients = step.gradients_of(reals, integers)
         self.repeated = step.repeated
         self.extra: list[float] = reals[first : first + extra].tolist()
-        self.sketch: list[float] = reals[first + extra :].tolist()
+        self.sketch = reals[first + extra :].float()

@@ -5,7 +5,7 @@ Nothing here draws from a random generator, changes a bit, waits for a device, o
 data set. Each family of fingerprints fails alone.
 """
 
-from presum.fingerprints.families import FAMILIES, Families, chosen
+from presum.fingerprints.families import Families, chosen
 from presum.fingerprints.step import StepFingerprints, TakenFingerprints
 
-__all__ = ["FAMILIES", "Families", "StepFingerprints", "TakenFingerprints", "chosen"]
+__all__ = ["Families", "StepFingerprints", "TakenFingerprints", "chosen"]

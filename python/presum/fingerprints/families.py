@@ -10,39 +10,28 @@ from typing import ParamSpec, TypeVar
 
 import torch
 
-from presum._core import fingerprint_kinds, hash_bytes
+from presum._core import FingerprintKind, hash_bytes
+from presum.options import FAMILIES
 
-FAMILIES = (
-    "data",
-    "rng",
-    "sampler",
-    "parameters",
-    "buffers",
-    "optimizer",
-    "mode",
-    "environment",
-)
-KIND = fingerprint_kinds()
+KIND = {kind.name.lower(): kind for kind in FingerprintKind}
 WORD = (1 << 64) - 1
-Values = list[tuple[int, int]]  # kind and value
-LateValues = list[tuple[int, int | torch.Tensor]]  # some still on a device
+Values = list[tuple[FingerprintKind, int]]
+LateValues = list[tuple[FingerprintKind, int | torch.Tensor]]  # some still on a device
 log = logging.getLogger("presum")
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def chosen(fingerprints: bool | Collection[str]) -> frozenset[str]:
+def chosen(fingerprints: Collection[str]) -> frozenset[str]:
     """The families that ``Record(fingerprints=)`` asks for.
 
     Raises:
-        ValueError: not True, False or a collection of known names.
+        ValueError: not a collection of known names.
     """
-    if isinstance(fingerprints, bool):
-        return frozenset(FAMILIES if fingerprints else ())
     wrong = isinstance(fingerprints, str) or not isinstance(fingerprints, Collection)
     if wrong or not set(fingerprints) <= set(FAMILIES):
         raise ValueError(
-            "presum.attach: fingerprints must be True, False or names among "
+            "presum.attach: fingerprints must be a collection of names among "
             f"{', '.join(FAMILIES)}, not {fingerprints!r}"
         )
     return frozenset(fingerprints)

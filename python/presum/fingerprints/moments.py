@@ -17,10 +17,10 @@ from torch.optim import Optimizer
 
 from presum._core import Moments as MomentsPacket
 from presum._core import Observer
-from presum.devices.blocks import DTYPES, dense
+from presum.devices.blocks import DTYPES, dense, memory_of
 from presum.devices.readable import is_distributed, readable
 from presum.devices.torch_pass import fingerprint
-from presum.fingerprints.families import WORD, LateValues
+from presum.fingerprints.families import WORD
 from presum.fingerprints.loaders import LOADER_EVENTS
 from presum.fingerprints.rng import RngStates
 from presum.fingerprints.states import elements, shard_of, shards_state
@@ -49,7 +49,7 @@ class Moments:
         self._optimizers = optimizers
         self._generators = RngStates(device)
         self._tells_whole = tells_whole
-        self._at_loader: LateValues = []
+        self._at_loader: list[tuple[int, int | torch.Tensor]] = []
         self._asked_at = -1
         self._askers: set[int] = set()  # optimisers whose state was taken then
         self._next = 0
@@ -100,7 +100,7 @@ class Moments:
 
     def _tell_state(self, index: int, block: torch.Tensor) -> None:
         if block.is_cpu:
-            self._told.state_at(index, block.data_ptr(), block.numel(), block.element_size())
+            self._told.state_at(index, *memory_of(block), block.element_size())
         else:
             self._told.state(index, int(fingerprint(block)) & WORD)
 
@@ -118,14 +118,12 @@ class Moments:
             if told is not None:
                 squares = float(torch.linalg.vector_norm(block, dtype=torch.float64)) ** 2
                 value = int(fingerprint(told)) & WORD
-                formats = 0 if dtype is None else 1 << dtype
+                formats = 0 if dtype is None else 1 << dtype.value
                 self._told.sums(index, value, squares, block.numel(), formats, shard)
             return
         first = _first_of(parameter)
         in_order = first is not None and block.is_contiguous()
-        self._told.parameter(
-            index, block.data_ptr(), block.numel(), dtype, first or 0, shard, in_order
-        )
+        self._told.parameter(index, *memory_of(block), dtype, first or 0, shard, in_order)
 
 
 def _states_of(parameter: nn.Parameter, optimizers: Sequence[Optimizer]) -> Iterator[torch.Tensor]:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from presum._core import hash_bytes, hash_memory
+from presum._core import hash_array, hash_bytes
 from presum.fingerprints.families import KIND, WORD, LateValues, Values, hash_text
 
 MT19937_BYTES = 4 * 624 + 4  # its key and the position in it
@@ -66,8 +66,7 @@ def forward_draws(before: LateValues, device: torch.device) -> Values:
 
 
 def _torch_state() -> int:
-    state = torch.get_rng_state()
-    return hash_memory(state.data_ptr(), state.nbytes)
+    return hash_array(torch.get_rng_state())
 
 
 def calls_dropout(module: nn.Module) -> bool:

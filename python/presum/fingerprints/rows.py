@@ -12,7 +12,7 @@ import torch
 from presum._core import hash_rows
 from presum.devices.hashes import row_hashes
 from presum.devices.readable import readable
-from presum.devices.torch_pass import ROW_PLACES, signed
+from presum.devices.torch_pass import INTEGERS, ROW_PLACES, signed
 from presum.fingerprints.families import WORD
 
 ROWS_MAX = 1024  # of a micro-batch: each costs the training thread about a microsecond
@@ -99,5 +99,10 @@ def hash_tensor(
     x, mask = x.contiguous(), mask.contiguous() if mask is not None else None
     if not x.is_cpu:
         return row_hashes(x.view(rows, -1), mask.view(rows, -1) if mask is not None else None)
-    masked = (mask.data_ptr(), mask.element_size()) if mask is not None else (0, 8)
-    return hash_rows(x.data_ptr(), rows, columns, x.element_size(), *masked)
+    kept_of = None if mask is None else _words(mask).view(rows, columns)
+    return hash_rows(_words(x).view(rows, columns), kept_of)
+
+
+def _words(tensor: torch.Tensor) -> torch.Tensor:
+    """The bits of each element, in an integer of its width."""
+    return tensor.view(INTEGERS[tensor.element_size()])

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from presum._core import EndedStep, Observer, hash_memory
-from presum.devices.blocks import block_of, dense
+from presum._core import EndedStep, Observer, StateKind, hash_memory
+from presum.devices.blocks import block_of, dense, memory_of
 from presum.devices.hashes import fingerprints
 from presum.devices.readable import is_distributed, readable
 from presum.devices.torch_pass import fingerprint
@@ -22,7 +22,6 @@ from presum.fingerprints.families import WORD, hash_text
 
 SLICES = 25
 OPTIMIZER_SLICES = 50
-PARAMETERS, BUFFERS, OPTIMIZER, WATCHED, FROZEN = range(1, 6)
 COUNT = (1 << 32) - 1  # the number under which what is watched tells how many tensors it has
 SHARDS_MAX = (1 << 24) - 1
 SHARDED_STATE = frozenset(["ZeroRedundancyOptimizer"])
@@ -79,7 +78,7 @@ def _held(module: nn.Module, where: str, wanted: dict[str, torch.Tensor]) -> lis
 class HashedTensor(NamedTuple):
     """A tensor that is due: its number among those of its kind, and this rank's part of it."""
 
-    of: int
+    of: StateKind
     number: int
     block: torch.Tensor
     shard: int = 0  # which part, from 1; 0: the whole
@@ -89,13 +88,13 @@ class HashedTensor(NamedTuple):
 class HashedState(NamedTuple):
     """Which tensor it was."""
 
-    of: int
+    of: StateKind
     number: int
     shard: int
     name: str
 
     def tell(self, value: int, to: EndedStep | Observer) -> None:
-        if self.of == WATCHED:
+        if self.of is StateKind.WATCHED:
             to.watched(self.name, self.number, value)
         else:
             to.state_sum(self.of, self.number, value, self.shard)
@@ -141,25 +140,29 @@ class StateSchedule:
         """Something else that must be equal on all workers."""
         self._watched[name] = tensors
 
-    def due(self, of: int, step: int) -> Iterator[HashedTensor]:
+    def due(self, of: StateKind, step: int) -> Iterator[HashedTensor]:
         """What is hashed at a step, of one kind; frozen parameters come with the buffers."""
         number = step // self._every
-        if of == OPTIMIZER:
+        if of is StateKind.OPTIMIZER:
             yield from self._optimizer_due(number)
             return
-        if of == WATCHED:
+        if of is StateKind.WATCHED:
             yield from self._watched_due(step)
             return
         for index in _slice(step, number, self._count(of)):
-            held = (self._parameters[index] if of == PARAMETERS else self._buffers[index].tensor)()
+            held = (
+                self._parameters[index]
+                if of is StateKind.PARAMETERS
+                else self._buffers[index].tensor
+            )()
             kind = of
-            if of == BUFFERS and self._buffers[index].where == "_parameters":
-                kind = FROZEN
+            if of is StateKind.BUFFERS and self._buffers[index].where == "_parameters":
+                kind = StateKind.FROZEN
             if held is not None:
                 yield from _part(kind, index, held)
 
-    def _count(self, of: int) -> int:
-        return len(self._parameters) if of == PARAMETERS else len(self._buffers)
+    def _count(self, of: StateKind) -> int:
+        return len(self._parameters) if of is StateKind.PARAMETERS else len(self._buffers)
 
     def _optimizer_due(self, number: int) -> Iterator[HashedTensor]:
         if number == 0:
@@ -173,14 +176,14 @@ class StateSchedule:
                 state = optimizer.state.get(parameter, {})
                 for key in sorted(state, key=str):
                     if isinstance(state[key], torch.Tensor):
-                        yield from _part(OPTIMIZER, index, state[key])
+                        yield from _part(StateKind.OPTIMIZER, index, state[key])
 
     def _watched_due(self, step: int) -> Iterator[HashedTensor]:
         for name, held in self._watched.items():
             tensors = held()
-            yield HashedTensor(WATCHED, COUNT, torch.tensor([len(tensors)]), 0, name)
+            yield HashedTensor(StateKind.WATCHED, COUNT, torch.tensor([len(tensors)]), 0, name)
             for index in _slice(step, step // self._every, len(tensors)):
-                for found in _part(WATCHED, index, tensors[index]):
+                for found in _part(StateKind.WATCHED, index, tensors[index]):
                     yield found._replace(name=name)
 
     def stepped(self) -> None:
@@ -258,7 +261,7 @@ def _slice(step: int, number: int, count: int) -> range:
     return range(first, count, stride)
 
 
-def _part(of: int, index: int, tensor: Any) -> Iterator[HashedTensor]:
+def _part(of: StateKind, index: int, tensor: Any) -> Iterator[HashedTensor]:
     """What this rank has of it, if that can be read."""
     shard = shard_of(tensor)
     if shard is None:
@@ -314,13 +317,11 @@ def tensors_of(watched: object) -> Callable[[], list[torch.Tensor]]:
 def report_on_host(observer: Observer, due: Iterator[HashedTensor]) -> None:
     for one in due:
         block = one.block
-        if one.of == WATCHED:  # it may lie anywhere
+        if one.of is StateKind.WATCHED:  # it may lie anywhere
             observer.watched(one.name, one.number, int(fingerprint(block)) & WORD)
-        elif not block.is_cpu:
-            raise RuntimeError(f"a tensor moved to {block.device} after attach")
         else:
-            size = block.element_size()
-            observer.state(one.of, one.number, block.data_ptr(), block.numel(), size, one.shard)
+            memory = memory_of(block)
+            observer.state(one.of, one.number, *memory, block.element_size(), one.shard)
 
 
 def queue_on_device(due: Iterator[HashedTensor], device: torch.device) -> list[LateStates]:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from presum._core import EndedStep, Observer
+from presum._core import EndedStep, FingerprintKind, Observer, StateKind
 from presum.fingerprints.clipping import norm_of, norm_values
 from presum.fingerprints.facts import ChangingFacts
 from presum.fingerprints.families import KIND, WORD, Families, LateValues, Values
@@ -32,10 +32,6 @@ from presum.fingerprints.settings import (
     determinism,
 )
 from presum.fingerprints.states import (
-    BUFFERS,
-    OPTIMIZER,
-    PARAMETERS,
-    WATCHED,
     LateStates,
     NamedState,
     StateSchedule,
@@ -46,7 +42,11 @@ from presum.fingerprints.states import (
 from presum.text import printable
 
 MICRO_BATCHES_MAX = 2048
-OF_PARAMETERS = (PARAMETERS, OPTIMIZER, WATCHED)  # hashed with that family
+OF_PARAMETERS = (
+    StateKind.PARAMETERS,
+    StateKind.OPTIMIZER,
+    StateKind.WATCHED,
+)  # hashed with that family
 DRAWS_FIRST = 8  # steps in which it is looked whether the forward pass draws, then in some
 
 
@@ -154,7 +154,7 @@ class StepFingerprints:
         self._states = StateSchedule(parameters, buffers, held, every=every)
         self._samples = BatchFinder(families, module, data)
         self._values: LateValues = []
-        self._next: dict[int, int] = {}  # of the step that is to begin
+        self._next: dict[FingerprintKind, int] = {}  # of the step that is to begin
         self._norm_batches = NormBatches(module)
         self._tells_draws = not calls_dropout(module)
         self._before_forward: LateValues | None = None
@@ -224,7 +224,7 @@ class StepFingerprints:
         self._queued = []
         if on_host:
             self._observer.begin_states()
-        for family, kinds in (("parameters", OF_PARAMETERS), (self._others, (BUFFERS,))):
+        for family, kinds in (("parameters", OF_PARAMETERS), (self._others, (StateKind.BUFFERS,))):
             self._families.call(family, self._take_states, kinds, step, on_host)
 
     def _tell_rests(self) -> None:
@@ -242,7 +242,7 @@ class StepFingerprints:
         if before is not None:
             self._values += self._families.call("rng", forward_draws, before, self._device) or []
 
-    def _take_states(self, kinds: Sequence[int], step: int, on_host: bool) -> None:
+    def _take_states(self, kinds: Sequence[StateKind], step: int, on_host: bool) -> None:
         due = chain.from_iterable(self._states.due(of, step) for of in kinds)
         if not on_host:
             self._queued += queue_on_device(due, self._device)
@@ -346,7 +346,9 @@ class StepFingerprints:
         if on_host:
             self._observer.begin_states()
         if self._families.call("parameters", self._states.as_stepped):
-            self._families.call("parameters", self._take_states, (PARAMETERS,), 0, on_host)
+            self._families.call(
+                "parameters", self._take_states, (StateKind.PARAMETERS,), 0, on_host
+            )
         return self.take([])
 
     def final_values(self) -> Values:

@@ -17,7 +17,6 @@ import torch.distributed as dist
 from torch.futures import Future
 
 from presum import _core
-from presum.devices.blocks import DTYPES
 from presum.parallel.collectives import all_gather
 from presum.steps.gradient_source import AuditResult
 
@@ -119,11 +118,5 @@ def audit_result(
     if mean.dtype != found.values.dtype or mean.numel() != found.elements:
         return None
     values, result = found.values.cpu(), mean[found.places].contiguous().cpu()
-    compared = _core.audit_compare(
-        [row.data_ptr() for row in values],
-        DTYPES[result.dtype],
-        result.numel(),
-        found.divisor,
-        result.data_ptr(),
-    )
+    compared = _core.audit_compare(list(values), found.divisor, result)
     return AuditResult(compared["record"], None if again is None else _same_bits(mean, again))

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from presum.devices.dtypes import CODES
+from presum.devices.dtypes import NAMED
 from presum.errors import UserError
 from presum.reduce import arrays as host
 from presum.reduce.methods import (
@@ -148,7 +148,7 @@ def _check_kind(index: int, leaf: Any) -> None:
         raise UserError(
             f"presum.reduce: leaf {index} is masked, sparse, distributed or nested: give dense ones"
         )
-    if _dtype_name(leaf) not in CODES:
+    if _dtype_name(leaf) not in NAMED:
         raise UserError(
             f"presum.reduce: leaf {index} has dtype {leaf.dtype}; use fp32, bf16, fp16 or fp64"
         )

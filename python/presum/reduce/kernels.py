@@ -11,12 +11,13 @@ from collections.abc import Callable, Sequence
 import torch
 
 from presum import _core
+from presum._core import Dtype
 from presum.devices.blocks import DTYPES
 from presum.devices.queue import on_device, pinned, stream_of, upload
 from presum.reduce.torch_ops import State
 
 
-def _launch(sum_: Callable[..., None], device: torch.device, *arguments: int) -> None:
+def _launch(sum_: Callable[..., None], device: torch.device, *arguments: int | Dtype) -> None:
     with on_device(device):
         sum_(*arguments, stream_of(device))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-from presum.devices.dtypes import CODES
+from presum.devices.dtypes import NAMED
 
 Method = Literal["exact", "binned", "fixed32", "fixed64"]
 
@@ -18,7 +18,7 @@ DIVISOR_MAX = (1 << 31) - 1
 
 def takes(method: str, dtype: str) -> bool:
     """Whether a method sums numbers of a format, given by its name."""
-    return dtype in CODES and (method == "exact" or dtype != "float64")
+    return dtype in NAMED and (method == "exact" or dtype != "float64")
 
 
 def fixed_bits(method: str) -> int:

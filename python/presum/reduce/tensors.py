@@ -22,15 +22,10 @@ from typing import Any
 import torch
 
 from presum import _core
-from presum.devices.blocks import DTYPES
 from presum.devices.kernel_pass import why_not
 from presum.devices.readable import in_host_memory
 from presum.reduce import kernels, torch_ops
 from presum.reduce.methods import fixed_bits
-
-
-def _addresses(tensors: Sequence[torch.Tensor]) -> list[int]:
-    return [tensor.data_ptr() for tensor in tensors]
 
 
 def elsewhere(device: torch.device) -> Any:
@@ -57,14 +52,7 @@ def exact(
             torch_ops.add_gram(leaves, gram)
         ops.exact(leaves, divisor, out)
         return
-    _core.reduce_exact(
-        _addresses(leaves),
-        DTYPES[out.dtype],
-        out.numel(),
-        divisor,
-        out.data_ptr(),
-        0 if gram is None else gram.data_ptr(),
-    )
+    _core.reduce_exact(leaves, divisor, out, gram)
 
 
 def exponents(leaves: Sequence[torch.Tensor], room: torch.Tensor | None = None) -> torch.Tensor:
@@ -74,7 +62,7 @@ def exponents(leaves: Sequence[torch.Tensor], room: torch.Tensor | None = None) 
     if ops := elsewhere(first.device):
         return ops.exponents(leaves)  # type: ignore[no-any-return]
     found = torch.empty(first.numel(), dtype=torch.uint8) if room is None else room
-    _core.reduce_exponents(_addresses(leaves), DTYPES[first.dtype], first.numel(), found.data_ptr())
+    _core.reduce_exponents(leaves, found)
     return found
 
 
@@ -92,15 +80,7 @@ def encode(
         return ops.encode(leaves, exponents, total_leaves, bits)  # type: ignore[no-any-return]
     dtype = torch.int32 if bits == 32 else torch.int64
     sums = torch.empty(first.numel(), dtype=dtype) if room is None else room
-    _core.reduce_encode(
-        _addresses(leaves),
-        DTYPES[first.dtype],
-        first.numel(),
-        exponents.data_ptr(),
-        total_leaves,
-        bits,
-        sums.data_ptr(),
-    )
+    _core.reduce_encode(leaves, exponents, total_leaves, sums)
     return sums
 
 
@@ -116,16 +96,7 @@ def decode(
     if ops := elsewhere(out.device):
         ops.decode(sums, exponents, total_leaves, divisor, bits, out)
         return
-    _core.reduce_decode(
-        sums.data_ptr(),
-        exponents.data_ptr(),
-        out.numel(),
-        total_leaves,
-        divisor,
-        bits,
-        DTYPES[out.dtype],
-        out.data_ptr(),
-    )
+    _core.reduce_decode(sums, exponents, total_leaves, divisor, out)
 
 
 def fixed(leaves: Sequence[torch.Tensor], divisor: int, bits: int, out: torch.Tensor) -> None:
@@ -133,9 +104,7 @@ def fixed(leaves: Sequence[torch.Tensor], divisor: int, bits: int, out: torch.Te
     if ops := elsewhere(out.device):
         ops.fixed(leaves, divisor, bits, out)
         return
-    _core.reduce_fixed(
-        _addresses(leaves), DTYPES[out.dtype], out.numel(), divisor, bits, out.data_ptr()
-    )
+    _core.reduce_fixed(leaves, divisor, bits, out)
 
 
 class Binned:
@@ -162,38 +131,33 @@ class Binned:
     def _state(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         return self.top, self.high, self.low
 
-    def _addresses(self) -> tuple[int, int, int]:
-        return self.top.data_ptr(), self.high.data_ptr(), self.low.data_ptr()
-
     def add(self, leaf: torch.Tensor) -> None:
         """Add one leaf. The state has no count of them: 2^22 at most, with those merged."""
         if ops := elsewhere(self.top.device):
             ops.binned_add(self._state(), leaf)
             return
-        _core.binned_add(*self._addresses(), leaf.numel(), leaf.data_ptr(), DTYPES[leaf.dtype])
+        _core.binned_add(*self._state(), leaf)
 
     def raise_to(self, top: torch.Tensor) -> None:
         """Bring each element to the bin ``top`` where that is higher."""
         if ops := elsewhere(self.top.device):
             ops.binned_raise(self._state(), top)
         else:
-            _core.binned_raise(*self._addresses(), top.numel(), top.data_ptr())
+            _core.binned_raise(*self._state(), top)
 
     def merge(self, other: Binned) -> None:
         """Add another sum, which is not changed."""
         if ops := elsewhere(self.top.device):
             ops.binned_merge(self._state(), other._state())
         else:
-            _core.binned_merge(*self._addresses(), *other._addresses(), self.top.numel())
+            _core.binned_merge(*self._state(), *other._state())
 
     def decode(self, divisor: int, out: torch.Tensor) -> None:
         """The rounded quotient of the sum, into ``out``."""
         if ops := elsewhere(self.top.device):
             ops.binned_decode(self._state(), divisor, out)
             return
-        _core.binned_decode(
-            *self._addresses(), out.numel(), divisor, DTYPES[out.dtype], out.data_ptr()
-        )
+        _core.binned_decode(*self._state(), divisor, out)
 
 
 def sum_all(

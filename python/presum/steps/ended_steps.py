@@ -97,9 +97,9 @@ class EndedSteps:
         if extras.mean_dot is not None:
             ended.mean_dot(float(extras.mean_dot))
         if extras.gram is not None:
-            ended.gram(extras.gram.tolist())
+            ended.gram(extras.gram.to("cpu", torch.float64))
         self._setup.fingerprints.report(extras.prints, ended)
-        return ended.packet(self._setup.dropped())
+        return ended.packet()
 
     def await_numbers(self) -> None:
         """Of steps that are still on a device: after the end nobody looks for them any more."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from presum.devices.blocks import DTYPES, dense
+from presum.devices.blocks import DTYPES, dense, memory_of
 from presum.devices.gradient_pass import DeviceStep
 from presum.devices.readable import readable
 from presum.fingerprints.states import shard_of
@@ -68,10 +68,8 @@ class GradientReader:
             seed = self._observer.seed(index)
             self._device_step.observe(index, grad, seed=seed, reduced=reduced)
             return
-        if not grad.is_cpu:
-            raise RuntimeError(f"gradients moved to {grad.device} after attach")
         read = self._observer.reduced_gradient if reduced else self._observer.gradient
-        read(index, grad.data_ptr(), grad.numel(), dtype)
+        read(index, *memory_of(grad), dtype)
 
     def flush(self) -> None:
         """What was read may change from now on."""
@@ -94,8 +92,7 @@ class GradientReader:
         plain = plain.contiguous()
         self._observer.gradient_part(
             index,
-            plain.data_ptr(),
-            plain.numel(),
+            *memory_of(plain),
             dtype,
             first=part.first,
             shard=shard,

@@ -101,11 +101,8 @@ class Recording:
         self.recorder = None
         self._process_group = None
         session.forget(self)
-        outbox = session.channel.outbox
         try:
-            session.send(
-                self._observer.note(True, outbox.sent, outbox.dropped, "", optimizer_steps, values)
-            )
+            session.send(self._observer.goodbye(optimizer_steps, values))
         except Exception as error:
             session.channel.remark(f"the end of the recording cannot be told ({one_line(error)})")
 
@@ -121,14 +118,11 @@ class Recording:
         """The recorder has stopped."""
         what = f"collection failed ({type(error).__name__}: {one_line(error)})"
         self.session.channel.complain(what)
-        outbox = self.session.channel.outbox
-        self.session.send(self._observer.broken(outbox.sent, outbox.dropped, printable(what)))
+        self.session.send(self._observer.broken(printable(what)))
 
     def note(self, text: str) -> None:
         """A line for the run log."""
-        outbox = self.session.channel.outbox
-        said = printable(text)
-        self.session.send(self._observer.note(False, outbox.sent, outbox.dropped, said))
+        self.session.send(self._observer.note(printable(text)))
 
     def say_if_cut_short(self) -> None:
         """A preflight that ends before its steps were done."""

@@ -22,8 +22,8 @@ class RecorderSetup:
     """What every recorder needs.
 
     ``send`` takes each step's packet, or a function that makes it (run on a background thread, for
-    gradients that are still on their device); ``dropped`` tells how many packets were lost so far,
-    ``failed`` takes the first exception of our own code; after it nothing more is recorded.
+    gradients that are still on their device). ``failed`` takes the first exception of our own
+    code; after it nothing more is recorded.
     ``hello`` is called when there are new facts, ``note`` takes a line for the run log. ``stepped``
     is called after each step of the optimiser, its packet sent, with the number of steps so far;
     what it raises as SystemExit ends the training.
@@ -43,7 +43,6 @@ class RecorderSetup:
     fingerprints: StepFingerprints
     moments: Moments | None
     send: Callable[[bytes | LatePacket], None]
-    dropped: Callable[[], int]
     failed: Callable[[Exception], None]
     hello: Callable[[], None]
     note: Callable[[str], None]

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from presum._core import canonical_name
+from presum._core import Read, canonical_name
 from presum.devices.gradient_pass import poll_host_copies
 from presum.devices.queue import capturing
 from presum.fingerprints.families import KIND, Families, Values
@@ -37,7 +37,6 @@ from presum.torch_events.taps import TAPS, EngineRun
 ASIDE = ("lost gradients", "rounded updates", "moments", "reduced layers")
 QUEUED_BYTES_MAX = 64 << 20  # of gradients on a device that wait to be read together
 NORMS_SAMPLED = 25  # one norm in so many is held against the gradients' own
-READ_NOTHING, READ_SUMS, READ_ARRIVALS = range(3)  # what Observer.pass_begins returns
 log = logging.getLogger("presum")
 
 
@@ -407,8 +406,8 @@ class StepRecorder:
             self._pass_rows[0] = self._forwards.take_rows()
         held = self._ended.late.number(self._held if self.source.reads_grad else 0.0)
         read = observer.pass_begins(reduces, more_follow, readable, held)
-        self.reads_sums, self.reads_arrivals = read == READ_SUMS, read == READ_ARRIVALS
-        if read != READ_NOTHING:
+        self.reads_sums, self.reads_arrivals = read is Read.SUMS, read is Read.ARRIVALS
+        if read is not Read.NOTHING:
             self.begin_reading()
 
     def begin_reading(self) -> None:

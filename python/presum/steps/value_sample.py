@@ -116,9 +116,8 @@ def _block(tensor: torch.Tensor | None) -> torch.Tensor | None:
 
 
 def _of_blocks(blocks: list[torch.Tensor]) -> HostValues | torch.Tensor:
-    if all(block.is_cpu for block in blocks):
-        spans = [(block.data_ptr(), block.numel(), DTYPES[block.dtype]) for block in blocks]
-        return HostValues(spans, VALUES)
     flat = [block.as_strided((block.numel(),), (1,)) for block in blocks]
+    if all(block.is_cpu for block in blocks):
+        return HostValues(flat, VALUES)
     parts = [one[:: max(1, len(one) // VALUES)][:VALUES].double() for one in flat]
     return torch.cat(parts)

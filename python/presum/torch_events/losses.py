@@ -91,7 +91,7 @@ def count_tokens(
     if shifted and labels.dim() > 1:
         labels = labels[..., 1:].contiguous()
     if labels.is_cpu and labels.dtype == torch.int64 and labels.is_contiguous():
-        return count_targets(labels.data_ptr(), labels.numel(), IGNORED_LABEL)
+        return count_targets(labels, IGNORED_LABEL)
     count = (labels != IGNORED_LABEL).sum()
     return int(count) if labels.is_cpu else count
 

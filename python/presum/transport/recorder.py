@@ -142,10 +142,11 @@ class Recorder:
         return aggregator.everyone_left and (everyone or waited > GOODBYE_SECONDS)
 
     def _drain(self, aggregator: Aggregator) -> int:
-        taken = 0
+        taken, outbox = 0, self._channel.outbox
+        run, segment = aggregator.run, aggregator.segment
         while packet := self._channel.take():
-            aggregator.ingest(stamp(packet, aggregator.run, aggregator.segment))
-            self._channel.outbox.sent += 1
+            aggregator.ingest(stamp(packet, run, segment, outbox.sent, outbox.dropped))
+            outbox.sent += 1
             taken += 1
         return taken + self._take_forwarded(aggregator)
 

@@ -6,13 +6,14 @@ from __future__ import annotations
 import pytest
 
 from presum.fingerprints.families import Families, chosen
+from presum.options import FAMILIES
 
 
 def test_families_are_chosen_by_name() -> None:
-    assert "rng" in chosen(True) and not chosen(False)
+    assert "rng" in chosen(FAMILIES) and not chosen([])
     assert chosen(["rng", "data"]) == {"rng", "data"}
-    for wrong in ("rng", ["rgn"], 3):
-        with pytest.raises(ValueError, match="fingerprints must be True, False or names among"):
+    for wrong in ("rng", ["rgn"], 3, True):
+        with pytest.raises(ValueError, match="fingerprints must be a collection of names among"):
             chosen(wrong)  # type: ignore[arg-type]
 
 

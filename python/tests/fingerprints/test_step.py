@@ -20,12 +20,11 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import presum
 from helpers.packets import PARTS, Model, Packets, Step, one_step, rows_of
-from presum._core import Observer
-from presum.fingerprints import FAMILIES
+from presum._core import Observer, StateKind
 from presum.fingerprints.families import KIND, WORD
 from presum.fingerprints.rng import RngStates
-from presum.fingerprints.states import FROZEN
 from presum.fingerprints.step import StepFingerprints
+from presum.options import FAMILIES
 
 pytestmark = pytest.mark.usefixtures("one_worker")
 
@@ -91,7 +90,7 @@ def test_without_fingerprints_only_facts_about_the_step_travel(
         model,
         optimizer=optimizer,
         run=tmp_path,
-        record=presum.Record(fingerprints=False, quiet=True),
+        record=presum.Record(fingerprints=[], quiet=True),
     ):
         one_step(model, optimizer, PARTS[:3])
     assert set(packets.steps[0].values) == {"wrapper_forward", "zero_share"}
@@ -554,7 +553,7 @@ def test_half_a_slice_is_not_sent(
 ) -> None:
     class Refuses(Observer):
         def state(self, of: int, index: int, *sizes: int) -> None:
-            if (of, index) == (FROZEN, 1):
+            if (of, index) == (StateKind.FROZEN, 1):
                 raise RuntimeError("planted")
             super().state(of, index, *sizes)
 

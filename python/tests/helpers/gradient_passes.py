@@ -45,7 +45,7 @@ def both(
     for gradient in fetched.gradients:
         device.gradient_sums(*gradient)
     device.add_sketch(fetched.sketch)
-    ends = [o.end_step(0, 1, 0, 1.0, 0) for o in (host, device)]
+    ends = [o.end_step(0, 1, 0, 1.0) for o in (host, device)]
     return decode(ends[0]).sections, decode(ends[1]).sections
 
 

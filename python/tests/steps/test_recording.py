@@ -46,7 +46,7 @@ def test_an_end_that_cannot_be_told_does_not_reach_the_program(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Broken(Observer):
-        def note(self, *_: object) -> bytes:
+        def goodbye(self, *_: object) -> bytes:
             raise RuntimeError("planted failure")
 
     monkeypatch.setattr("presum.attaching.Observer", Broken)

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from presum._core import HostValues, hash_bytes, hash_memory
-from presum.devices.blocks import DTYPES
 from presum.steps.value_sample import ValueSample, tensor_factor
 
 
@@ -106,8 +105,7 @@ def test_layouts_do_not_matter() -> None:
 )
 def test_a_device_says_what_the_host_says(before: list[float], now: list[float]) -> None:
     a, b = (torch.tensor(values, dtype=torch.float64) for values in (before, now))
-    spans = ([(x.data_ptr(), x.numel(), DTYPES[x.dtype])] for x in (a, b))
-    on_host = HostValues(next(spans), 64).factor_to(HostValues(next(spans), 64))
+    on_host = HostValues([a], 64).factor_to(HostValues([b], 64))
     on_device = tensor_factor(a, b)
     assert on_device is not None
     expected = 1.0 if on_host is None else on_host

@@ -43,8 +43,8 @@ examples:
       some of it, by row or name; then look:  presum report broken/8-workers/doubled-gradient
   presum faults --null 20
       no fault: 20 runs of 500 steps, and how many raise an alarm
-  presum faults --simulate
-      no training: the detectors alone on synthetic steps (see presum faults --simulate --help)
+  presum simulate
+      no training: the detectors alone on synthetic steps
 
 exit codes: 0 all found, rightly named, and no false alarm; 1 otherwise; 2 bad use"""
 
@@ -79,12 +79,6 @@ def _parser() -> argparse.ArgumentParser:
         "--null", type=whole_number, metavar="N", help="instead: N long runs without a fault"
     )
     what.add_argument("--list", action="store_true", help="show what would be injected, and stop")
-    what.add_argument(
-        "--simulate",
-        action="store_true",  # the C++ command takes it before it comes here
-        help="instead: the detectors alone on synthetic steps, without training; "
-        "other options: presum faults --simulate --help",
-    )
     _add_training(parser)
     return parser
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from presum import Record, _core
 from presum._core import __version__
+from presum.options import FAMILIES
 
 if TYPE_CHECKING:
     from presum.experiments.faults.data import Corpus
@@ -40,7 +41,8 @@ class Configuration:
 
     def watched(self) -> dict[str, Any]:
         """How: arguments of ``presum.attach``."""
-        record = Record(verify_every=self.verify_every, fingerprints=self.fingerprints, quiet=True)
+        prints = FAMILIES if self.fingerprints else ()
+        record = Record(verify_every=self.verify_every, fingerprints=prints, quiet=True)
         return {"audit": self.audit_every, "record": record}
 
     @property

@@ -21,7 +21,7 @@ def test_help_lists_the_simulation(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         command.main(["--help"])
     options = capsys.readouterr().out.partition("options:")[2].partition("examples:")[0]
-    assert "--simulate" in options
+    assert "--null" in options
 
 
 @pytest.mark.parametrize(

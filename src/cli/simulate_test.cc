@@ -11,14 +11,13 @@
 namespace presum::cli {
 namespace {
 
-CommandResult faults(std::vector<std::string> args) {
-  args.insert(args.begin(), "faults");
+CommandResult simulate(std::vector<std::string> args) {
+  args.insert(args.begin(), "simulate");
   return run(args);
 }
 
-const std::vector<std::string> kShort = {"--simulate", "--steps",  "2e3",   "--workers",
-                                         "2,3",        "--null",   "heavy", "--seed",
-                                         "7",          "--trials", "9"};
+const std::vector<std::string> kShort = {"--steps", "2e3",    "--workers", "2,3",      "--null",
+                                         "heavy",   "--seed", "7",         "--trials", "9"};
 
 std::vector<std::string> with(std::vector<std::string> args, const std::string& option,
                               const std::string& value) {
@@ -26,24 +25,16 @@ std::vector<std::string> with(std::vector<std::string> args, const std::string& 
   return args;
 }
 
-TEST(Faults, SaysThatTheBenchmarkNeedsPython) {
-  const CommandResult ran = faults({});
-  EXPECT_EQ(ran.code, kNoVerdict);
-  EXPECT_EQ(ran.out, "");
-  EXPECT_NE(ran.err.find("--simulate"), std::string::npos);
-  EXPECT_EQ(std::count(ran.err.begin(), ran.err.end(), '\n'), 1);
+TEST(Simulate, RefusesWhatItCannotSimulate) {
+  EXPECT_EQ(simulate({"--workers", "1"}).code, kNoVerdict);
+  EXPECT_EQ(simulate({"--workers", "2,0"}).code, kNoVerdict);
+  EXPECT_EQ(simulate({"--steps", "0"}).code, kNoVerdict);
+  EXPECT_EQ(simulate({"--steps", "nan"}).code, kNoVerdict);
+  EXPECT_EQ(simulate({"--null", "uniform"}).code, kNoVerdict);
 }
 
-TEST(Faults, RefusesWhatItCannotSimulate) {
-  EXPECT_EQ(faults({"--simulate", "--workers", "1"}).code, kNoVerdict);
-  EXPECT_EQ(faults({"--simulate", "--workers", "2,0"}).code, kNoVerdict);
-  EXPECT_EQ(faults({"--simulate", "--steps", "0"}).code, kNoVerdict);
-  EXPECT_EQ(faults({"--simulate", "--steps", "nan"}).code, kNoVerdict);
-  EXPECT_EQ(faults({"--simulate", "--null", "uniform"}).code, kNoVerdict);
-}
-
-TEST(Faults, JsonHoldsBothTables) {
-  const CommandResult ran = faults(with(kShort, "--format", "json"));
+TEST(Simulate, JsonHoldsBothTables) {
+  const CommandResult ran = simulate(with(kShort, "--format", "json"));
   ASSERT_EQ(ran.code, kOk);
   const auto json = nlohmann::json::parse(ran.out);
   EXPECT_EQ(json["schema_version"], 1);
@@ -56,8 +47,8 @@ TEST(Faults, JsonHoldsBothTables) {
   EXPECT_GT(json["delays"][0]["median"], json["delays"][4]["median"]);
 }
 
-TEST(Faults, SaysHowFarItIsWhereNobodyWatchesATerminal) {
-  const CommandResult ran = faults(kShort);
+TEST(Simulate, SaysHowFarItIsWhereNobodyWatchesATerminal) {
+  const CommandResult ran = simulate(kShort);
   ASSERT_EQ(ran.code, kOk);
   EXPECT_EQ(ran.err.find("1/26 healthy, heavy, 2 workers\n2/26 healthy, heavy, 3 workers\n"), 0U)
       << ran.err;
@@ -66,20 +57,20 @@ TEST(Faults, SaysHowFarItIsWhereNobodyWatchesATerminal) {
   EXPECT_EQ(std::count(ran.err.begin(), ran.err.end(), '\n'), 26);
 }
 
-TEST(Faults, BoundsAreReadable) {
+TEST(Simulate, BoundsAreReadable) {
   for (const char* steps : {"1e13", "0.5", "nan", "many"}) {
-    const CommandResult ran = faults({"--simulate", "--steps", steps});
+    const CommandResult ran = simulate({"--steps", steps});
     EXPECT_EQ(ran.code, kNoVerdict);
     EXPECT_NE(ran.err.find(std::string(steps) + " is not a number from 1 to 1e12 ("),
               std::string::npos)
         << ran.err;
   }
-  const CommandResult help = faults({"--help"});
+  const CommandResult help = simulate({"--help"});
   EXPECT_EQ(help.out.find("000000000"), std::string::npos) << help.out;
   EXPECT_NE(help.out.find("1 to 1e12"), std::string::npos) << help.out;
 }
 
-TEST(Faults, PlaysRecordedStepsInOtherOrders) {
+TEST(Simulate, PlaysRecordedStepsInOtherOrders) {
   const TempFolder folder;
   FakeClock clock;
   {
@@ -93,8 +84,8 @@ TEST(Faults, PlaysRecordedStepsInOtherOrders) {
     }
     ASSERT_TRUE(writer->close());
   }
-  const CommandResult ran = faults({"--simulate", "--recorded", folder / "run", "--level", "100",
-                                    "--steps", "2000", "--format", "json"});
+  const CommandResult ran = simulate(
+      {"--recorded", folder / "run", "--level", "100", "--steps", "2000", "--format", "json"});
   ASSERT_EQ(ran.code, kOk) << ran.err;
   const auto rows = nlohmann::json::parse(ran.out)["false_alarms"];
   ASSERT_EQ(rows.size(), 2);
@@ -103,13 +94,13 @@ TEST(Faults, PlaysRecordedStepsInOtherOrders) {
   EXPECT_EQ(rows[0]["workers"], 2);
   EXPECT_LE(rows[0]["alarms"]["count"], 20) << "the promise";
 
-  EXPECT_EQ(faults({"--simulate", "--recorded", folder / "none"}).code, kNoVerdict);
-  EXPECT_EQ(faults({"--simulate", "--level", "100"}).code, kNoVerdict);
+  EXPECT_EQ(simulate({"--recorded", folder / "none"}).code, kNoVerdict);
+  EXPECT_EQ(simulate({"--level", "100"}).code, kNoVerdict);
 }
 
-TEST(Faults, TextHoldsTheSameNumbersAndDependsOnTheSeedAlone) {
-  const CommandResult once = faults(kShort);
-  const CommandResult again = faults(kShort);
+TEST(Simulate, TextHoldsTheSameNumbersAndDependsOnTheSeedAlone) {
+  const CommandResult once = simulate(kShort);
+  const CommandResult again = simulate(kShort);
   ASSERT_EQ(once.code, kOk);
   EXPECT_EQ(once.out, again.out);
   EXPECT_NE(once.out.find("heavy"), std::string::npos);

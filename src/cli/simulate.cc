@@ -30,8 +30,8 @@ using detect::Rate;
 using detect::SimulatedRun;
 using Json = nlohmann::ordered_json;
 
-constexpr const char* kFaultsHelp =
-    "--simulate runs the detectors over made-up steps, without torch, and prints two tables.\n\n"
+constexpr const char* kSimulateHelp =
+    "Runs the detectors over made-up steps, without torch, and prints two tables.\n\n"
     "False alarms: healthy workers, --steps steps for each kind of noise and world size.\n"
     "  normal      independent normal values\n"
     "  heavy       Student's t with 3 degrees of freedom\n"
@@ -48,7 +48,7 @@ constexpr const char* kFaultsHelp =
     "lasts in a worker lasts as long. Give many steps: each is played --steps / recorded times.\n\n"
     "Results depend on --seed alone, not on the machine. 1e6 steps of 8 workers take about 35\n"
     "seconds of processor time, of 64 workers ten times as long.\n\n"
-    "Example: presum faults --simulate --steps 1e6 --workers 2,4,8 --null all";
+    "Example: presum simulate --steps 1e6 --workers 2,4,8 --null all";
 
 constexpr double kStepsMax = 1e12;
 constexpr int kTrialsMax = 1'000'000;
@@ -62,8 +62,7 @@ const CLI::Validator kSteps(
     },
     "1 to 1e12");
 
-struct FaultsArguments {
-  bool simulate = false;
+struct SimulateArguments {
   double steps = 1e6;
   std::uint32_t trials = 200;
   std::vector<std::uint32_t> workers = {8};
@@ -125,7 +124,7 @@ std::vector<Null> nulls_of(const std::string& name) {
   return out;
 }
 
-std::vector<NullRow> run_nulls(const FaultsArguments& arguments, ProgressLine& progress) {
+std::vector<NullRow> run_nulls(const SimulateArguments& arguments, ProgressLine& progress) {
   std::vector<NullRow> rows;
   for (const Null null : nulls_of(arguments.null)) {
     for (const std::uint32_t workers : arguments.workers) {
@@ -170,7 +169,7 @@ struct DelayCase {
   std::uint32_t workers;
 };
 
-std::vector<DelayCase> delay_cases(const FaultsArguments& arguments) {
+std::vector<DelayCase> delay_cases(const SimulateArguments& arguments) {
   std::vector<DelayCase> out;
   for (const std::uint32_t workers : arguments.workers) {
     for (const NamedFault& of : faults()) {
@@ -180,7 +179,7 @@ std::vector<DelayCase> delay_cases(const FaultsArguments& arguments) {
   return out;
 }
 
-std::vector<DelayRow> run_delays(const FaultsArguments& arguments, ProgressLine& progress) {
+std::vector<DelayRow> run_delays(const SimulateArguments& arguments, ProgressLine& progress) {
   std::vector<DelayRow> rows;
   for (const auto& [of, workers] : delay_cases(arguments)) {
     const SimulatedRun model{workers, Null::kNormal};
@@ -260,7 +259,7 @@ Status add_whole_steps(const std::string& run, StepsByWorkers& to) {
   }
 }
 
-Result<std::vector<NullRow>> replay(const FaultsArguments& arguments, std::ostream& err) {
+Result<std::vector<NullRow>> replay(const SimulateArguments& arguments, std::ostream& err) {
   StepsByWorkers all;
   for (const std::string& run : arguments.recorded) PRESUM_TRY(add_whole_steps(run, all));
   if (all.empty()) {
@@ -282,22 +281,17 @@ Result<std::vector<NullRow>> replay(const FaultsArguments& arguments, std::ostre
   return rows;
 }
 
-int replay_recorded(const FaultsArguments& arguments, const Streams& io) {
+int replay_recorded(const SimulateArguments& arguments, const Streams& io) {
   const auto rows = replay(arguments, io.err);
   if (!rows) {
-    io.err << "presum faults: " << rows.error().message << '\n';
+    io.err << "presum simulate: " << rows.error().message << '\n';
     return kNoVerdict;
   }
   io.out << (arguments.format == "json" ? json(*rows, {}).dump(2) + '\n' : text(*rows, {}));
   return kOk;
 }
 
-int faults(const FaultsArguments& arguments, const Streams& io) {
-  if (!arguments.simulate) {
-    io.err << "presum faults: the fault benchmark trains real workers and needs the Python "
-              "package; here there is --simulate\n";
-    return kNoVerdict;
-  }
+int simulate(const SimulateArguments& arguments, const Streams& io) {
   if (!arguments.recorded.empty()) return replay_recorded(arguments, io);
   std::vector<NullRow> nulls;
   std::vector<DelayRow> delays;
@@ -313,12 +307,12 @@ int faults(const FaultsArguments& arguments, const Streams& io) {
 
 }  // namespace
 
-void add_faults(CLI::App& program, Command& chosen) {
-  auto arguments = std::make_shared<FaultsArguments>();
-  auto* command =
-      program.add_subcommand("faults", "how often detectors raise false alarms, and how fast");
-  command->footer(kFaultsHelp);
-  command->add_flag("--simulate", arguments->simulate, "made-up steps, without training");
+void add_simulate(CLI::App& program, Command& chosen) {
+  auto arguments = std::make_shared<SimulateArguments>();
+  auto* command = program.add_subcommand(
+      "simulate",
+      "how often detectors raise false alarms, and how fast: made-up steps, no training");
+  command->footer(kSimulateHelp);
   command->add_option("--steps", arguments->steps, "healthy steps per kind of noise")
       ->check(kSteps)
       ->default_str("1e6");
@@ -341,7 +335,7 @@ void add_faults(CLI::App& program, Command& chosen) {
       ->default_str("1e6");
   command->add_option("--seed", arguments->seed, "of everything random")->capture_default_str();
   add_format(command, arguments->format, "text or json", {"text", "json"});
-  choose(command, chosen, arguments, faults);
+  choose(command, chosen, arguments, simulate);
 }
 
 }  // namespace presum::cli

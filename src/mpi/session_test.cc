@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every test runs on all ranks at once: mpirun -n 4 mpi_test.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "presum/mpi.h"
+#include "presum/run_log.h"
+
+namespace presum::mpi {
+namespace {
+
+constexpr std::uint64_t kSteps = 30;
+constexpr Seconds kLong{20};
+
+Status status_before_mpi;  // of a session that was asked for too early
+
+struct Ranks {
+  int rank = 0;
+  int size = 0;
+  Ranks() {
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+  }
+};
+
+// Whole steps of the only model.
+std::vector<StepRecord> steps_in(const std::filesystem::path& run) {
+  const auto log = RunLog::open(run);
+  std::vector<StepRecord> steps;
+  if (!log) return steps;
+  auto cursor = log->cursor({.segment = 1});
+  for (auto step = cursor->next(); step && *step; step = cursor->next()) steps.push_back(**step);
+  return steps;
+}
+
+class MpiSession : public ::testing::Test {
+ protected:
+  MpiSession() {
+    int id = getpid();
+    MPI_Bcast(&id, 1, MPI_INT, 0, MPI_COMM_WORLD);
+    folder_ = std::filesystem::temp_directory_path() / ("presum_session_" + std::to_string(id));
+    if (ranks_.rank == 0) std::filesystem::create_directories(folder_);
+    MPI_Barrier(MPI_COMM_WORLD);
+  }
+  ~MpiSession() override {
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (ranks_.rank == 0) std::filesystem::remove_all(folder_);
+  }
+
+  static void train(Session& session, std::uint64_t steps = kSteps) {
+    const Ranks ranks;
+    for (std::uint64_t step = 0; step < steps; ++step) {
+      const auto own = static_cast<float>(ranks.rank + 1);
+      const std::vector<float> gradient(3, own);
+      session.begin_step(step);
+      EXPECT_TRUE(session.gradient(0, gradient.data(), gradient.size(), Dtype::kF32));
+      session.loss(own);
+      EXPECT_TRUE(session.end_step());
+    }
+  }
+
+  Ranks ranks_;
+  std::filesystem::path folder_;
+  std::vector<Parameter> parameters_ = {{.name = "w", .elements = 3}};
+};
+
+TEST_F(MpiSession, RecordsEveryStepOfEveryRank) {
+  auto session = Session::create(MPI_COMM_WORLD, {.run = folder_ / "run"}, parameters_);
+  EXPECT_TRUE(session.active());
+  EXPECT_EQ(session.aggregator() != nullptr, ranks_.rank == 0);
+  train(session);
+  EXPECT_TRUE(session.close(kLong));
+  EXPECT_FALSE(session.active());
+  if (ranks_.rank != 0) return;
+  const auto log = RunLog::open(folder_ / "run");
+  ASSERT_TRUE(log);
+  const auto steps = steps_in(folder_ / "run");
+  ASSERT_EQ(steps.size(), kSteps);
+  for (const StepRecord& step : steps) {
+    ASSERT_EQ(step.workers.size(), 4U);
+    EXPECT_TRUE(step.missing_replicas.empty());
+    for (const WorkerRecord& worker : step.workers) EXPECT_EQ(worker.loss, worker.rank + 1);
+  }
+  EXPECT_EQ(log->segments()->front().incomplete, "");
+}
+
+TEST_F(MpiSession, Rank0WaitsItsPatienceForARankThatNeverCloses) {
+  auto session = Session::create(MPI_COMM_WORLD, {.run = folder_ / "run"}, parameters_);
+  train(session, 3);
+  const auto begin = std::chrono::steady_clock::now();
+  if (ranks_.rank == 0) {
+    EXPECT_TRUE(session.close(Seconds(0.3)));
+    const Seconds took = std::chrono::steady_clock::now() - begin;
+    EXPECT_GE(took, Seconds(0.3));
+    EXPECT_LT(took, Seconds(5));
+    EXPECT_EQ(RunLog::open(folder_ / "run")->steps()->size(), 3U);
+  } else if (ranks_.rank != 3) {
+    EXPECT_TRUE(session.close(kLong));
+  }
+}
+
+TEST_F(MpiSession, IsInactiveOnAllRanksWhereRank0CannotRecord) {
+  auto session = Session::create(MPI_COMM_WORLD, {.run = "/dev/null/run"}, parameters_);
+  EXPECT_FALSE(session.active());
+  EXPECT_EQ(static_cast<bool>(session.status()), ranks_.rank != 0);
+  EXPECT_EQ(session.observer(), nullptr);
+  EXPECT_FALSE(session.wants_reduced_gradient());
+  train(session);
+  EXPECT_TRUE(session.close(kLong));
+}
+
+TEST_F(MpiSession, OfARankAloneIsRecordedToo) {
+  const auto run = folder_ / std::to_string(ranks_.rank);
+  auto session = Session::create(MPI_COMM_SELF, {.run = run}, parameters_);
+  train(session);
+  EXPECT_TRUE(session.close(kLong));
+  EXPECT_EQ(RunLog::open(run)->steps()->size(), kSteps);
+}
+
+TEST_F(MpiSession, WithoutMpiOrACommunicatorSaysSo) {
+  ASSERT_FALSE(status_before_mpi);
+  EXPECT_EQ(status_before_mpi.error().code, ErrorCode::kInvalidArgument);
+  const auto session = Session::create(MPI_COMM_NULL, {.run = folder_ / "run"}, parameters_);
+  ASSERT_FALSE(session.status());
+  EXPECT_EQ(session.status().error().code, ErrorCode::kInvalidArgument);
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "run"));
+}
+
+}  // namespace
+}  // namespace presum::mpi
+
+int main(int argc, char** argv) {
+  ::testing::InitGoogleTest(&argc, argv);
+  presum::mpi::status_before_mpi = presum::mpi::Session::create(MPI_COMM_WORLD, {}, {}).status();
+  int level = 0;
+  MPI_Init_thread(&argc, &argv, MPI_THREAD_SINGLE, &level);
+  int size = 0;
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  const int result = size == 4 ? RUN_ALL_TESTS() : 1;
+  MPI_Finalize();
+  return result;
+}

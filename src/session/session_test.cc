@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "presum/session.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "presum/run_log.h"
+
+namespace presum {
+namespace {
+
+constexpr std::uint32_t kRanks = 4;
+constexpr std::uint64_t kSteps = 60;
+constexpr std::size_t kElements = 7;
+
+using Transports = std::vector<std::unique_ptr<Transport>>;
+
+// Carries a few packets, then throws.
+class FailingTransport : public Transport {
+ public:
+  explicit FailingTransport(std::unique_ptr<Transport> way) : way_(std::move(way)) {}
+  std::string announce(const std::string& own) override { return way_->announce(own); }
+  bool send(Packet packet) override {
+    count();
+    return way_->send(std::move(packet));
+  }
+  std::optional<Packet> receive() override {
+    count();
+    return way_->receive();
+  }
+
+ private:
+  void count() {
+    if (++calls_ > 20) throw std::runtime_error("the line is cut");
+  }
+  std::unique_ptr<Transport> way_;
+  int calls_ = 0;
+};
+
+// Whole steps of the only model.
+std::vector<StepRecord> steps_in(const std::filesystem::path& run) {
+  const auto log = RunLog::open(run);
+  std::vector<StepRecord> steps;
+  if (!log) return steps;
+  auto cursor = log->cursor({.segment = 1});
+  for (auto step = cursor->next(); step && *step; step = cursor->next()) steps.push_back(**step);
+  return steps;
+}
+
+class SessionTest : public ::testing::Test {
+ protected:
+  SessionTest()
+      : run_(std::filesystem::temp_directory_path() /
+             ("presum_session_test_" + std::to_string(getpid()))) {
+    std::filesystem::remove_all(run_);
+  }
+  ~SessionTest() override { std::filesystem::remove_all(run_); }
+
+  SessionOptions options(std::uint32_t rank = 0, std::uint32_t ranks = 1) const {
+    return {.run = run_, .rank = rank, .world_size = ranks, .host = "here", .sketch_size = 64};
+  }
+  Session alone() const { return Session::create(options(), parameters(), nullptr); }
+  static std::vector<Parameter> parameters() { return {{.name = "w", .elements = kElements}}; }
+
+  static void step(Session& session, std::uint64_t step, float own) {
+    const std::vector<float> gradient(kElements, own);
+    session.begin_step(step);
+    EXPECT_TRUE(session.gradient(0, gradient.data(), kElements, Dtype::kF32));
+    session.loss(own);
+    if (session.wants_reduced_gradient()) {
+      EXPECT_TRUE(session.reduced_gradient(0, gradient.data(), kElements, Dtype::kF32));
+    }
+  }
+  static void train(Session& session, float own, std::uint64_t steps = kSteps) {
+    for (std::uint64_t s = 0; s < steps; ++s) {
+      step(session, s, own);
+      EXPECT_TRUE(session.end_step());
+    }
+  }
+
+  // Every rank a thread; what `rank_of` says becomes of its session.
+  template <class Rank>
+  void run_ranks(Transports transports, Rank rank_of) {
+    std::vector<std::jthread> threads;
+    for (std::uint32_t rank = 0; rank < kRanks; ++rank) {
+      threads.emplace_back([&, rank] {
+        auto session =
+            Session::create(options(rank, kRanks), parameters(), std::move(transports[rank]));
+        rank_of(rank, session);
+      });
+    }
+  }
+
+  std::filesystem::path run_;
+};
+
+TEST_F(SessionTest, RecordsRanksThatAreThreads) {
+  run_ranks(thread_transports(kRanks), [](std::uint32_t rank, Session& session) {
+    train(session, 1.0F + static_cast<float>(rank));
+    EXPECT_TRUE(session.close(Seconds(20)));
+  });
+  const auto log = RunLog::open(run_);
+  ASSERT_TRUE(log);
+  const auto steps = steps_in(run_);
+  ASSERT_EQ(steps.size(), kSteps);
+  for (const StepRecord& record : steps) {
+    ASSERT_EQ(record.workers.size(), kRanks);
+    for (const WorkerRecord& worker : record.workers) {
+      EXPECT_EQ(worker.loss, worker.rank + 1);
+      EXPECT_EQ(worker.optimizer_step, record.step + 1);
+      EXPECT_EQ(!std::isnan(worker.reduced_norm), record.step % 25 == 0);
+    }
+  }
+  EXPECT_EQ(log->segments()->front().incomplete, "");
+}
+
+TEST_F(SessionTest, CountsWhatTheTransportDrops) {
+  Transports ways = thread_transports(2, 2);
+  const auto session_of = [&](std::uint32_t rank) {
+    return Session::create(options(rank, 2), parameters(), std::move(ways[rank]));
+  };
+  Session first = session_of(0);
+  Session second = session_of(1);
+  train(second, 1, 5);  // the hello and a step find room
+  train(first, 1, 5);
+  for (Session* session : {&second, &first}) {
+    step(*session, 5, 1);
+    EXPECT_TRUE(session->end_step());
+  }
+  EXPECT_TRUE(second.close());
+  EXPECT_TRUE(first.close());
+  const auto steps = steps_in(run_);
+  ASSERT_EQ(steps.size(), 6U);
+  ASSERT_EQ(steps.back().workers.size(), 2U);
+  EXPECT_EQ(steps.back().workers[0].dropped, 0U);
+  EXPECT_EQ(steps.back().workers[1].dropped, 4U);
+}
+
+TEST_F(SessionTest, ATransportThatThrowsEndsTheOthersAndRank0GoesOn) {
+  Transports ways = thread_transports(kRanks);
+  for (auto& way : ways) way = std::make_unique<FailingTransport>(std::move(way));
+  run_ranks(std::move(ways), [](std::uint32_t rank, Session& session) {
+    train(session, 1);
+    EXPECT_EQ(session.active(), rank == 0);
+    ASSERT_FALSE(session.status());
+    EXPECT_EQ(session.status().error().message,
+              "the transport of packets failed (the line is cut)");
+    EXPECT_TRUE(session.close());
+  });
+  const auto log = RunLog::open(run_);
+  EXPECT_EQ(log->steps()->size(), kSteps);
+  EXPECT_NE(log->segments()->front().incomplete.find("the line is cut"), std::string::npos);
+}
+
+TEST_F(SessionTest, NobodyRecordsWhereRank0CannotWrite) {
+  Transports ways = thread_transports(2);
+  const auto in_a_file = [&](std::uint32_t rank) {
+    auto all = options(rank, 2);
+    all.run = "/dev/null/run";
+    return all;
+  };
+  std::jthread other([&] {
+    auto session = Session::create(in_a_file(1), parameters(), std::move(ways[1]));
+    EXPECT_TRUE(session.status());
+    EXPECT_FALSE(session.active());
+    train(session, 1);
+    EXPECT_TRUE(session.close());
+  });
+  auto session = Session::create(in_a_file(0), parameters(), std::move(ways[0]));
+  EXPECT_FALSE(session.status());
+  EXPECT_EQ(session.aggregator(), nullptr);
+  EXPECT_EQ(session.observer(), nullptr);
+  train(session, 1);
+}
+
+TEST_F(SessionTest, ARankAloneNeedsNoTransport) {
+  Session session = alone();
+  ASSERT_TRUE(session.status());
+  train(session, 1);
+  const float nothing = 0;
+  EXPECT_FALSE(session.gradient(1, &nothing, 1, Dtype::kF32)) << "an unknown parameter";
+  EXPECT_TRUE(session.active());
+  EXPECT_TRUE(session.close());
+  EXPECT_FALSE(session.active());
+  EXPECT_TRUE(session.close()) << "nothing is left to do";
+  ASSERT_NE(session.aggregator(), nullptr);
+  EXPECT_TRUE(session.aggregator()->findings().empty());
+}
+
+TEST_F(SessionTest, ADefaultOneDoesNothing) {
+  Session session;
+  EXPECT_TRUE(session.status());
+  EXPECT_FALSE(session.active());
+  train(session, 1, 2);
+  EXPECT_TRUE(session.close());
+  EXPECT_EQ(session.aggregator(), nullptr);
+}
+
+TEST_F(SessionTest, StepsAndOptimiserStepsAreThoseOfTheProgram) {
+  Session session = alone();
+  step(session, 7, 1);
+  EXPECT_TRUE(session.end_step({.optimizer_step = 3, .micro_batches = 2}));
+  step(session, 8, 1);
+  EXPECT_TRUE(session.end_step());
+  EXPECT_TRUE(session.close());
+  const auto steps = steps_in(run_);
+  ASSERT_EQ(steps.size(), 2U);
+  EXPECT_EQ(steps.at(0).workers[0].optimizer_step, 3U);
+  EXPECT_EQ(steps.at(1).workers[0].optimizer_step, 9U);
+}
+
+TEST_F(SessionTest, BadOptionsAreAStatus) {
+  for (const auto& [bad, parameters] :
+       std::vector<std::pair<SessionOptions, std::vector<Parameter>>>{
+           {options(1, 1), {}},
+           {options(0, 2), {}},
+           {options(1, 2), {}},
+           {options(), {{.name = "w", .elements = 1}, {.name = "w", .elements = 1}}}}) {
+    Session session = Session::create(bad, parameters, nullptr);
+    ASSERT_FALSE(session.status());
+    EXPECT_EQ(session.status().error().code, ErrorCode::kInvalidArgument);
+    EXPECT_FALSE(session.active());
+    train(session, 1, 2);
+    EXPECT_TRUE(session.close());
+  }
+  EXPECT_FALSE(std::filesystem::exists(run_));
+}
+
+TEST_F(SessionTest, ARunLogThatBreaksIsToldOnce) {
+  Session session = alone();
+  train(session, 1, 3);
+  std::filesystem::remove_all(run_);
+  Status told;
+  for (std::uint64_t s = 3; s < 200 && told; ++s) {
+    step(session, s, 1);
+    told = session.end_step();
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  ASSERT_FALSE(told);
+  EXPECT_FALSE(session.active());
+  EXPECT_EQ(session.status().error().message, told.error().message);
+  EXPECT_TRUE(session.end_step());
+  EXPECT_TRUE(session.close());
+}
+
+}  // namespace
+}  // namespace presum

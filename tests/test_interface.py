@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All that users may write: every verb's help, and the signature of all public Python, as they are
+in tests/data/interface.txt; PRESUM_UPDATE_DOCS=1 writes that. A program that uses all of it."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import presum
+from presum.experiments.launch import free_port
+from programs_started import presum_command, run_command
+
+GOLDEN = Path(__file__).parent / "data" / "interface.txt"
+PROGRAM = Path(__file__).parent / "programs" / "typed.py"
+
+
+def verbs() -> list[str]:
+    said = presum_command("--help").stdout
+    listed = said.partition("Subcommands:\n")[2].partition("\n\n")[0]
+    return re.findall(r"^  (\w+) ", listed, re.MULTILINE)
+
+
+def command_line() -> list[str]:
+    wide = {"COLUMNS": "100"}
+    lines = ["# presum --help", presum_command("--help").stdout]
+    for verb in verbs():
+        told = run_command([sys.executable, "-m", "presum", verb, "--help"], **wide)
+        assert told.returncode == 0, told.stderr
+        lines += [f"# presum {verb} --help", told.stdout]
+    told = run_command([sys.executable, "-m", "presum.run", "--help"], **wide)
+    return [*lines, "# python -m presum.run --help", told.stdout]
+
+
+def signatures() -> list[str]:
+    lines = ["# Python"]
+    for name in dir(presum):
+        value = getattr(presum, name)
+        if inspect.isclass(value) and issubclass(value, Exception):
+            lines.append(f"presum.{name}({value.__base__.__name__})")
+        elif inspect.isclass(value):
+            lines += [f"presum.{name}{inspect.signature(value)}", *methods(name, value)]
+        elif callable(value):
+            lines.append(f"presum.{name}{inspect.signature(value)}")
+        elif inspect.ismodule(value):
+            for part in value.__all__:
+                lines.append(f"presum.{name}.{part}{inspect.signature(getattr(value, part))}")
+    return lines
+
+
+def methods(name: str, of: type) -> list[str]:
+    lines = []
+    for part, value in sorted(vars(of).items()):
+        function = getattr(value, "fget", getattr(value, "func", value))
+        if part.startswith("_") or not callable(function):
+            continue
+        shown = "" if function is not value else inspect.signature(value)
+        lines.append(f"presum.{name}.{part}{shown}")
+    return lines
+
+
+def test_the_interface_is_what_it_was() -> None:
+    text = "\n".join([*command_line(), *signatures(), ""])
+    text = text.replace(presum.__version__, "VERSION")
+    if os.environ.get("PRESUM_UPDATE_DOCS"):
+        GOLDEN.write_text(text, encoding="utf-8")
+    assert text == GOLDEN.read_text(encoding="utf-8")
+
+
+def test_every_verb_is_listed_once() -> None:
+    listed = verbs()
+    assert {"run", "doctor", "simulate", "faults", "s1", "findings"} <= set(listed)
+    assert len(listed) == len(set(listed))
+
+
+def test_a_user_s_program_is_typed_without_any() -> None:
+    flags = ["--strict", "--disallow-any-explicit", "--disallow-any-unimported"]
+    command = [sys.executable, "-m", "mypy", *flags, "--config-file", os.devnull]
+    command += ["--cache-dir", str(GOLDEN.parents[2] / "build" / "mypy")]
+    revealing = [
+        "presum.attach(nn.Linear(1, 1))",
+        "presum.attach(nn.Linear(1, 1)).findings",
+        "presum.load(Path()).findings",
+        "presum.load(Path()).cosines(0)",
+        "presum.reduce.sum([torch.zeros(1)])",
+        "presum.reduce.sum([np.zeros(1, np.float32)])",
+    ]
+    source = PROGRAM.read_text() + "".join(f"\nreveal_type({one})" for one in revealing)
+    told = subprocess.run([*command, "-c", source], capture_output=True, text=True, check=False)
+    assert told.returncode == 0, told.stdout
+    kinds = re.findall(r'Revealed type is "(.*)"', told.stdout)
+    assert len(kinds) == len(revealing)
+    assert not [kind for kind in kinds if kind == "Any"], kinds
+
+
+def test_that_program_runs(tmp_path: Path) -> None:
+    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    launcher += ["--master-port", str(free_port())]
+    told = run_command([sys.executable, *launcher, PROGRAM, tmp_path / "run"])
+    assert told.returncode == 0, told.stderr[-3000:]
+    assert told.stdout == "steps 20 ranks 2 mean True\nsum True []\n"
