@@ -19,7 +19,7 @@ export CCACHE_BASEDIR := $(CURDIR)
 export CXX
 
 # What presum needs, and the demo; what its tests need beside that.
-BUILD_PACKAGES := nanobind scikit-build-core \
+BUILD_PACKAGES := nanobind==3.1.0 scikit-build-core \
   $(if $(shell command -v cmake),,cmake) $(if $(shell command -v ninja),,ninja)
 PYTHON_PACKAGES := "transformers>=4.56,<6" tokenizers safetensors pandas numpy tqdm
 TEST_PACKAGES := accelerate lightning trl datasets pytest pytest-timeout pytest-xdist psutil \

@@ -41,13 +41,15 @@ def test_no_elements_may_be_anywhere() -> None:
     assert _core.hash_array(torch.zeros(0)) == _core.hash_bytes(b"")
 
 
-def test_codes_are_no_numbers() -> None:
+def test_what_is_no_code_is_refused() -> None:
     observer = make_observer([("weight", 4, "")])
     x = torch.zeros(4)
     with pytest.raises(TypeError):
-        observer.gradient(0, x.data_ptr(), 4, 0)  # type: ignore[arg-type]
+        observer.gradient(0, x.data_ptr(), 4, 9)  # type: ignore[arg-type]
     with pytest.raises(TypeError):
-        observer.state(1, 0, x.data_ptr(), 4, 4)  # type: ignore[arg-type]
+        observer.state(6, 0, x.data_ptr(), 4, 4)  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        observer.fingerprint(4096, 2)  # type: ignore[arg-type]
 
 
 def test_a_second_copy_of_the_extension_is_refused(tmp_path: Path) -> None:
