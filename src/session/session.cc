@@ -234,7 +234,7 @@ Status Session::close(Seconds patience) {
   const auto deadline = Steady::now() + std::chrono::duration_cast<Steady::duration>(patience);
   const Status done =
       state_->records() ? state_->record_the_end(deadline) : state_->leave(deadline);
-  const Status told = state_->end(done);
+  Status told = state_->end(done);
   state_->announced.reset();
   return told;
 }
