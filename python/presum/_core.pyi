@@ -494,7 +494,7 @@ def cli_main(args: Sequence[bytes]) -> int:
     Runs a C++ verb, its words as the system has them; returns the exit code.
     """
 
-CUDA_KERNELS: int = 12
+CUDA_KERNELS: int
 
 def cuda_lacks() -> str | None:
     """
@@ -559,7 +559,7 @@ class DeviceSums:
     def write_list(self, to: int) -> None: ...
     def finish(self, *, list: int, found: int, sketch: int, stream: int) -> None: ...
 
-CUDA_NEAR_LEAVES: int = 192
+CUDA_NEAR_LEAVES: int
 
 def cuda_exact(
     leaves: Sequence[int],

@@ -99,6 +99,7 @@ int main(const std::vector<std::string>& args, std::ostream& out, std::ostream& 
     Command chosen;
     for (const auto& verb : kPythonVerbs) program.add_subcommand(verb.name, verb.about);
     add_summary(program, chosen);
+    add_tail(program, chosen);
     add_findings(program, chosen);
     add_check(program, chosen);
     add_explain(program, chosen);

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <future>
+#include <thread>
+
+#include "cli/testing.h"
+
+namespace presum::cli {
+namespace {
+
+class Tail : public ::testing::Test {
+ protected:
+  Path run_folder() const { return folder_ / "run"; }
+
+  // A run that is still written.
+  runlog::Writer begun() {
+    auto writer = runlog::Writer::open(run_folder(), clock_.function(), runlog::Journal::kWal);
+    EXPECT_TRUE(writer);
+    packet::Hello hello;
+    hello.header.segment = 1;
+    hello.header.identity.replicas = 2;
+    EXPECT_TRUE(writer->add(hello));
+    return std::move(*writer);
+  }
+
+  void add(runlog::Writer& writer, std::uint64_t from, std::uint64_t to) {
+    for (std::uint64_t step = from; step < to; ++step) {
+      EXPECT_TRUE(writer.add(step_of(step, 0.5)));
+    }
+    commit(writer);
+  }
+  void commit(runlog::Writer& writer) {
+    clock_.advance(2);
+    EXPECT_TRUE(writer.tick());
+  }
+
+  TempFolder folder_;
+  FakeClock clock_;
+};
+
+TEST_F(Tail, ShowsTheLastStepsAndWhatWasFound) {
+  auto writer = begun();
+  add(writer, 0, 30);
+  const std::vector<Finding> found = {finding("duplicate-data", Severity::kCritical)};
+  EXPECT_TRUE(writer.replace({1, 0, 0}, found, {}));
+  commit(writer);
+  const CommandResult ran = run({"tail", run_folder(), "--once", "-n", "3"});
+  EXPECT_EQ(ran.code, kOk) << ran.err;
+  const auto said = lines(ran.out);
+  ASSERT_EQ(said.size(), 5U) << ran.out;
+  EXPECT_EQ(words(said[0]).front(), "step");
+  EXPECT_EQ(words(said[1]),
+            (std::vector<std::string>{"27", "2/2", "0.5", "0.25", "1", "0.125", "0.0625", "1.75"}));
+  EXPECT_EQ(words(said[3]).front(), "29");
+  EXPECT_EQ(said[4].find("critical: Title of duplicate-data"), 0U) << "no colour in a file";
+}
+
+TEST_F(Tail, FollowsUntilTheRunIsClosed) {
+  auto writer = begun();
+  add(writer, 0, 2);
+  auto ran = std::async(std::launch::async, [&] {
+    return run({"tail", run_folder(), "--interval", "0.05"});
+  });
+  for (std::uint64_t step = 2; step < 6; ++step) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(60));
+    add(writer, step, step + 1);
+  }
+  EXPECT_TRUE(writer.close());
+  const CommandResult done = ran.get();
+  EXPECT_EQ(done.code, kOk);
+  const auto said = lines(done.out);
+  ASSERT_EQ(said.size(), 8U) << done.out;
+  for (std::size_t step = 0; step < 6; ++step) {
+    EXPECT_EQ(words(said[step + 1]).front(), std::to_string(step)) << "each once";
+  }
+  EXPECT_EQ(said.back(), "-- closed");
+}
+
+TEST_F(Tail, SaysThatTheRecordIsIncomplete) {
+  auto writer = begun();
+  add(writer, 0, 2);
+  EXPECT_TRUE(writer.mark_incomplete("the disk is full"));
+  EXPECT_TRUE(writer.close());
+  const auto said = lines(run({"tail", run_folder()}).out);
+  ASSERT_EQ(said.size(), 5U);
+  EXPECT_NE(said[3].find("the disk is full"), std::string::npos) << said[3];
+}
+
+TEST_F(Tail, RefusesWhatIsNoRun) {
+  expect_refusal({"tail", folder_ / "none"}, "no such run");
+  expect_refusal({"tail", folder_ / "none", "--interval", "0"}, "interval");
+}
+
+}  // namespace
+}  // namespace presum::cli
