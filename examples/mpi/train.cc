@@ -78,13 +78,11 @@ void train(presum::Session& session, bool fault, int rank, int ranks) {
     const Batch batch = read_batch(static_cast<std::uint64_t>(fault && rank == 2 ? 1 : rank), step);
     session.begin_step(step);
     // Optional: ranks must hold the same parameters, and must not read the same rows.
-    if (presum::Observer* observer = session.observer()) {
-      observer->begin_states();
-      check(observer->state(kParameters, 0, model.data(), model.size(), sizeof(double)));
-      std::array<std::uint64_t, kRows> rows{};
-      presum::hash_rows({.data = batch.data(), .rows = kRows, .columns = model.size()}, rows);
-      observer->samples(rows);
-    }
+    session.begin_states();
+    check(session.state(kParameters, 0, model.data(), model.size(), sizeof(double)));
+    std::array<std::uint64_t, kRows> rows{};
+    presum::hash_rows({.data = batch.data(), .rows = kRows, .columns = model.size()}, rows);
+    session.samples(rows);
     loss = loss_and_gradient(model, batch, gradient);
     session.loss(loss);
     check(session.gradient(0, gradient.data(), gradient.size(), kF64));

@@ -50,6 +50,11 @@ struct StepEnd {
   std::uint32_t skipped_parameters = 0;  // gradients that could not be read (sparse)
   // The factor that a GradScaler put on the gradients; norms are divided by it. REQUIRES: > 0.
   double gradient_scale = 1;
+
+  // Those finished at the end of a step.
+  std::uint64_t optimizer_steps(std::uint64_t step) const {
+    return optimizer_step.value_or(step + 1);
+  }
 };
 
 // Watches the gradients of one model on one worker and turns each step into a packet: 4 bytes a

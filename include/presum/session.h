@@ -9,12 +9,15 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "presum/aggregator.h"
 #include "presum/dtype.h"
+#include "presum/fingerprint.h"
 #include "presum/observer.h"
 #include "presum/packet.h"
 #include "presum/status.h"
@@ -23,9 +26,8 @@ namespace presum {
 
 using Seconds = std::chrono::duration<double>;
 
-// How packets come to rank 0, which records. A program's own: a queue behind a lock for threads, a
-// store, sockets. Calls come from the thread that calls the Session. What a call throws ends its
-// use (Session::status).
+// How packets come to rank 0, which records: a store, sockets, a queue behind a lock. Calls come
+// from the thread that calls the Session. What a call throws ends its use (Session::status).
 class Transport {
  public:
   static constexpr std::size_t kAnnouncementMax = 64;
@@ -40,13 +42,15 @@ class Transport {
   virtual bool send(Packet packet) = 0;
   // On rank 0: a packet that has arrived, if any; those of one rank in their order. Must not wait.
   virtual std::optional<Packet> receive() = 0;
-  // On all ranks but 0, at the end: waits at most so long until packets are on their way without
-  // this rank's help.
+  // On all ranks but 0, before the goodbye and after it: waits at most so long until packets are on
+  // their way without this rank's help. From the first call on there must be room for one packet
+  // more. Override it where send() only queues, or may lack room.
   virtual void flush(Seconds /*patience*/) {}
 };
 
-// Transports of ranks that are threads of one process, by rank; each owns its part of what they
-// share. Of the packets that rank 0 has not taken at most `room` are kept. Thread-safety: each one
+// Transports of ranks that are threads of one process, by rank; they share what they need. Of the
+// packets that rank 0 has not taken at most `room` are kept, and none once its transport is gone;
+// where that goes before it has announced, announce() throws on the others. Thread-safety: each one
 // thread at a time.
 std::vector<std::unique_ptr<Transport>> thread_transports(std::uint32_t ranks,
                                                           std::size_t room = 4096);
@@ -56,7 +60,7 @@ struct SessionOptions {
   std::uint32_t rank = 0;
   std::uint32_t world_size = 1;
   std::string host;  // empty: this machine's name
-  // Every n-th step's reduced gradient is wanted: see wants_reduced_gradient.
+  // Every n-th step's reduced gradient is wanted: see wants_reduced_gradient. 0: none.
   std::uint64_t reduced_every = 25;
   std::uint32_t sketch_size = 4096;  // see ObserverOptions
   std::vector<std::pair<std::string, std::string>> facts;
@@ -66,18 +70,21 @@ struct SessionOptions {
 // Records a training from one rank: create, then begin_step, gradient, loss and end_step at each
 // step, then close, on every rank.
 //
-// A session never stops the training: what fails is told by status(), and from then on the session
-// is inactive and every call does nothing, and is fine. Nothing blocks but create (while ranks
-// meet) and close (at most its patience).
+// A session never stops the training. What ends its record is returned once, by end_step or close,
+// and kept in status(); from then on it is inactive, and every call does nothing and is fine. So it
+// is, with a status that is fine, where rank 0 cannot record. Where the transport fails, rank 0
+// goes on with its own steps, and the others end. Errors of the arguments of a call (gradient,
+// state) are returned there and end nothing. Nothing blocks but create (while ranks meet) and close
+// (at most its patience).
 //
 // Thread-safety: not synchronised; one thread at a time (it need not be the same one). Ranks that
-// are threads have a session each.
+// are threads have a session each. A moved-from session is an inactive one.
 class Session {
  public:
   static constexpr Seconds kPatience{1.5};
 
   // An inactive one, for a program that may not be recorded.
-  Session();
+  Session() noexcept;
   // Call it on all ranks, with the same parameters; `transport` is null for a rank alone. Errors
   // (status): those of Observer::create, on rank 0 of Aggregator::open, what the transport threw
   // (kIo), kInvalidArgument (a rank outside the world, several ranks without a transport).
@@ -88,7 +95,6 @@ class Session {
   // Without close() the record has a gap. Waits for nothing.
   ~Session();
 
-  // Whether steps are recorded: not after an error, where rank 0 cannot record, and after close().
   bool active() const;
   // The first error on this rank, or none.
   Status status() const;
@@ -99,18 +105,30 @@ class Session {
   Status gradient(ParameterId parameter, const void* data, std::size_t count, Dtype dtype);
   // See Observer::loss.
   void loss(double value, double weight = 1, std::uint64_t tokens = 0);
-  // Whether the gradients after the reduction are to be reported at this step: of all parameters,
-  // on all ranks.
+  // Whether the gradients after the reduction are to be reported at this step, of all parameters:
+  // by its number alone, so the same on all ranks, active or not.
   bool wants_reduced_gradient() const;
   Status reduced_gradient(ParameterId parameter, const void* data, std::size_t count, Dtype dtype);
-  // Sends the step; on rank 0 also takes what has arrived, and writes. Returns an error once.
+
+  // What else ranks are compared by, optional: see Observer. All of it between begin_step and
+  // end_step; states before the step's forward pass.
+  void fingerprint(std::uint32_t kind, std::uint64_t value);
+  void samples(std::span<const std::uint64_t> hashes);
+  void indices(std::span<const std::uint64_t> indices);
+  void begin_states();
+  Status state(StateHash::Kind kind, std::uint32_t index, const void* data, std::size_t count,
+               std::uint32_t element_bytes, std::uint32_t shard = 0);
+  // For the run log, at any time.
+  void fact(std::string_view key, std::string_view value);
+
+  // Sends the step; on rank 0 also takes what has arrived, a few packets a rank, and writes.
+  // Errors: kInvalidArgument (no step was begun), and what ended the record.
   Status end_step(const StepEnd& end = {});
   // The end of the recording. Other ranks wait until what they sent is on its way, rank 0 until all
-  // have said goodbye, both at most `patience`; rank 0 then closes the run log.
+  // have said goodbye, both at most `patience`; rank 0 then closes the run log. Where goodbyes lack
+  // the record is marked as incomplete, and that is an error (kIo).
   Status close(Seconds patience = kPatience);
 
-  // Takes what else a rank can tell of a step (states, samples, fingerprints); null while inactive.
-  Observer* observer();
   // On rank 0, where findings and the verdict are, after close() too; null on others, and where it
   // could not be opened.
   const Aggregator* aggregator() const;
@@ -120,8 +138,8 @@ class Session {
 
  private:
   struct State;
-  explicit Session(std::unique_ptr<State> state);
-  std::unique_ptr<State> state_;
+  explicit Session(std::unique_ptr<State> state) noexcept;
+  std::unique_ptr<State> state_;  // null: inactive
 };
 
 }  // namespace presum

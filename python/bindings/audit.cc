@@ -67,7 +67,7 @@ nb::dict compare(const std::vector<Array>& leaves, std::uint32_t divisor, const 
   const Dtype dtype = dtype_of(result.dtype());
   const auto inputs = memory_of(leaves, dtype, result.size());
   return to_dict(unwrap(without_gil([&] {
-                   return audit::compare(inputs, dtype, result.size(), divisor, result.data());
+                   return audit::compare(inputs, dtype, result.size(), divisor, memory_of(result));
                  })),
                  dtype);
 }

@@ -63,6 +63,15 @@ using ArrayOf = nanobind::ndarray<const T, nanobind::device::cpu, nanobind::c_co
 template <class T>
 using RoomOf = nanobind::ndarray<T, nanobind::device::cpu, nanobind::c_contig>;
 
+// Where an array lies. Raises ValueError for one that has elements and no memory.
+template <class Any>
+auto* memory_of(const Any& array) {
+  if (array.data() == nullptr && array.size() > 0) {
+    throw nanobind::value_error("presum: an array with elements has the address 0");
+  }
+  return array.data();
+}
+
 // Raises ValueError for what is no Dtype.
 Dtype dtype_of(nanobind::dlpack::dtype dtype);
 // Raises ValueError for another number of elements.

@@ -54,7 +54,7 @@ std::vector<const void*> memory_of(const std::vector<Array>& leaves, Dtype dtype
       throw nanobind::value_error("presum: leaves must be of one dtype");
     }
     require_size(leaf.size(), count);
-    out.push_back(leaf.data());
+    out.push_back(memory_of(leaf));
   }
   return out;
 }

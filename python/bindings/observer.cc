@@ -109,13 +109,13 @@ void pass_ends(Steps& steps, Number scale, std::optional<Number> root, double sh
 }
 
 std::vector<std::uint64_t> hash_rows_of(const RowsOf& x, const std::optional<RowsOf>& mask) {
-  RowBatch batch{.data = x.data(),
+  RowBatch batch{.data = memory_of(x),
                  .rows = x.shape(0),
                  .columns = x.shape(1),
                  .element_bytes = static_cast<std::uint32_t>(x.itemsize())};
   if (mask) {
     require_size(mask->size(), x.size());
-    batch.mask = mask->data();
+    batch.mask = memory_of(*mask);
     batch.mask_bytes = static_cast<std::uint32_t>(mask->itemsize());
   }
   std::vector<std::uint64_t> out(batch.rows);
@@ -138,7 +138,7 @@ std::uint64_t hash_memory(std::uintptr_t address, std::size_t bytes) {
 }
 
 std::uint64_t hash_array(const Array& values) {
-  return XXH3_64bits(values.data(), values.nbytes());
+  return XXH3_64bits(memory_of(values), values.nbytes());
 }
 
 nb::bytes end_step(Steps& o, std::uint64_t optimizer_step, std::uint32_t micro_batches,
@@ -164,8 +164,9 @@ nb::bytes stamp(const nb::bytes& packet, std::uint64_t run, std::uint32_t segmen
 }
 
 std::uint64_t count_targets(const ArrayOf<std::int64_t>& labels, std::int64_t ignored) {
-  const auto* const end = labels.data() + labels.size();
-  return labels.size() - static_cast<std::size_t>(std::count(labels.data(), end, ignored));
+  const std::int64_t* const first = memory_of(labels);
+  const auto left_out = std::count(first, first + labels.size(), ignored);
+  return labels.size() - static_cast<std::size_t>(left_out);
 }
 
 // What a program reports of the step that is open, or of one that has ended.
@@ -190,8 +191,8 @@ void bind_contents(Class& bound) {
       .def(
           "gram",
           [](Self& self, const ArrayOf<double>& share) {
-            unwrap(
-                self.contents().set_gram({share.data(), share.size()}, self.identity().replicas));
+            unwrap(self.contents().set_gram({memory_of(share), share.size()},
+                                            self.identity().replicas));
           },
           nb::arg("share").noconvert())
       .def(
@@ -212,7 +213,7 @@ void bind_contents(Class& bound) {
       .def(
           "add_sketch",
           [](Self& self, const ArrayOf<float>& values) {
-            self.gradients().add_sketch({values.data(), values.size()});
+            self.gradients().add_sketch({memory_of(values), values.size()});
           },
           nb::arg("values").noconvert())
       .def("no_sketch", [](Self& self) { self.gradients().forget_sketch(); });

@@ -19,7 +19,7 @@ reduce::Binned binned(const RoomOf<std::uint8_t>& top, const RoomOf<std::int64_t
                       const RoomOf<std::int64_t>& low) {
   require_size(high.size(), top.size());
   require_size(low.size(), top.size());
-  return {top.data(), high.data(), low.data()};
+  return {memory_of(top), memory_of(high), memory_of(low)};
 }
 
 // Of an array of sums: 32 or 64.
@@ -35,16 +35,16 @@ void exact(const Leaves& leaves, std::uint32_t divisor, const Room& out,
   const auto inputs = memory_of(leaves, dtype, out.size());
   if (gram) require_size(gram->size(), inputs.size() * inputs.size());
   unwrap(without_gil([&] {
-    if (!gram) return reduce::exact(inputs, dtype, out.size(), divisor, out.data());
-    return reduce::exact_with_gram(inputs, dtype, out.size(), divisor, out.data(),
-                                   {gram->data(), gram->size()});
+    if (!gram) return reduce::exact(inputs, dtype, out.size(), divisor, memory_of(out));
+    return reduce::exact_with_gram(inputs, dtype, out.size(), divisor, memory_of(out),
+                                   {memory_of(*gram), gram->size()});
   }));
 }
 
 void exponents(const Leaves& leaves, const RoomOf<std::uint8_t>& out) {
   const Dtype dtype = leaves.empty() ? Dtype::kF32 : dtype_of(leaves.front().dtype());
   const auto inputs = memory_of(leaves, dtype, out.size());
-  unwrap(without_gil([&] { return reduce::exponents(inputs, dtype, out.size(), out.data()); }));
+  unwrap(without_gil([&] { return reduce::exponents(inputs, dtype, out.size(), memory_of(out)); }));
 }
 
 void encode(const Leaves& leaves, const ArrayOf<std::uint8_t>& exponents, std::size_t total_leaves,
@@ -54,10 +54,10 @@ void encode(const Leaves& leaves, const ArrayOf<std::uint8_t>& exponents, std::s
   const auto inputs = memory_of(leaves, dtype, out.size());
   require_size(exponents.size(), out.size());
   unwrap(without_gil([&] {
-    return bits == 32 ? reduce::encode32(inputs, dtype, out.size(), exponents.data(), total_leaves,
-                                         static_cast<std::int32_t*>(out.data()))
-                      : reduce::encode64(inputs, dtype, out.size(), exponents.data(), total_leaves,
-                                         static_cast<std::int64_t*>(out.data()));
+    return bits == 32 ? reduce::encode32(inputs, dtype, out.size(), memory_of(exponents),
+                                         total_leaves, static_cast<std::int32_t*>(memory_of(out)))
+                      : reduce::encode64(inputs, dtype, out.size(), memory_of(exponents),
+                                         total_leaves, static_cast<std::int64_t*>(memory_of(out)));
   }));
 }
 
@@ -68,11 +68,12 @@ void decode(const Array& sums, const ArrayOf<std::uint8_t>& exponents, std::size
   require_size(sums.size(), out.size());
   require_size(exponents.size(), out.size());
   unwrap(without_gil([&] {
-    return bits == 32
-               ? reduce::decode32(static_cast<const std::int32_t*>(sums.data()), exponents.data(),
-                                  out.size(), total_leaves, divisor, dtype, out.data())
-               : reduce::decode64(static_cast<const std::int64_t*>(sums.data()), exponents.data(),
-                                  out.size(), total_leaves, divisor, dtype, out.data());
+    return bits == 32 ? reduce::decode32(static_cast<const std::int32_t*>(memory_of(sums)),
+                                         memory_of(exponents), out.size(), total_leaves, divisor,
+                                         dtype, memory_of(out))
+                      : reduce::decode64(static_cast<const std::int64_t*>(memory_of(sums)),
+                                         memory_of(exponents), out.size(), total_leaves, divisor,
+                                         dtype, memory_of(out));
   }));
 }
 
@@ -82,7 +83,7 @@ void fixed(const Leaves& leaves, std::uint32_t divisor, int bits, const Room& ou
   const auto inputs = memory_of(leaves, dtype, out.size());
   unwrap(without_gil([&] {
     auto& add_up = bits == 32 ? reduce::fixed32 : reduce::fixed64;
-    return add_up(inputs, dtype, out.size(), divisor, out.data());
+    return add_up(inputs, dtype, out.size(), divisor, memory_of(out));
   }));
 }
 
@@ -91,14 +92,15 @@ void binned_add(const RoomOf<std::uint8_t>& top, const RoomOf<std::int64_t>& hig
   const auto state = binned(top, high, low);
   require_size(leaf.size(), top.size());
   const Dtype dtype = dtype_of(leaf.dtype());
-  unwrap(without_gil([&] { return reduce::binned_add(state, top.size(), leaf.data(), dtype); }));
+  unwrap(
+      without_gil([&] { return reduce::binned_add(state, top.size(), memory_of(leaf), dtype); }));
 }
 
 void binned_raise(const RoomOf<std::uint8_t>& top, const RoomOf<std::int64_t>& high,
                   const RoomOf<std::int64_t>& low, const ArrayOf<std::uint8_t>& to) {
   const auto state = binned(top, high, low);
   require_size(to.size(), top.size());
-  unwrap(without_gil([&] { return reduce::binned_raise(state, top.size(), to.data()); }));
+  unwrap(without_gil([&] { return reduce::binned_raise(state, top.size(), memory_of(to)); }));
 }
 
 void binned_merge(const RoomOf<std::uint8_t>& top, const RoomOf<std::int64_t>& high,
@@ -116,7 +118,7 @@ void binned_decode(const RoomOf<std::uint8_t>& top, const RoomOf<std::int64_t>& 
   const Dtype dtype = dtype_of(out.dtype());
   require_size(out.size(), top.size());
   unwrap(without_gil(
-      [&] { return reduce::binned_decode(state, top.size(), divisor, dtype, out.data()); }));
+      [&] { return reduce::binned_decode(state, top.size(), divisor, dtype, memory_of(out)); }));
 }
 
 }  // namespace

@@ -18,7 +18,7 @@ HostValues sample(const std::vector<Array>& arrays, std::size_t each) {
   std::vector<observe::Buffer> buffers;
   buffers.reserve(arrays.size());
   for (const Array& one : arrays) {
-    buffers.push_back({one.data(), one.size(), dtype_of(one.dtype())});
+    buffers.push_back({memory_of(one), one.size(), dtype_of(one.dtype())});
   }
   return {observe::value_sample(buffers, each)};
 }

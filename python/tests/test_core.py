@@ -35,6 +35,43 @@ def test_the_extension_refuses_address_0_with_elements(name: str) -> None:
         calls()[name]()
 
 
+def without_memory(dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    tensor = torch.ones(4, dtype=dtype)
+    tensor.untyped_storage().resize_(0)
+    return tensor
+
+
+BYTES, WORDS = torch.zeros(4, dtype=torch.uint8), torch.zeros(4, dtype=torch.int64)
+X, GONE = torch.zeros(4), without_memory()
+ARRAYS: dict[str, Callable[[], object]] = {
+    "hash_rows": lambda: _core.hash_rows(GONE.view(2, 2)),
+    "hash_rows-mask": lambda: _core.hash_rows(X.view(2, 2), GONE.view(2, 2)),
+    "hash_array": lambda: _core.hash_array(GONE),
+    "count_targets": lambda: _core.count_targets(without_memory(torch.int64), -100),
+    "values": lambda: _core.HostValues([GONE], 4),
+    "audit_compare": lambda: _core.audit_compare([X, GONE], 1, X),
+    "audit_compare-result": lambda: _core.audit_compare([X, X], 1, GONE),
+    "reduce_exact": lambda: _core.reduce_exact([X, GONE], 1, X),
+    "reduce_exact-out": lambda: _core.reduce_exact([X, X], 1, GONE),
+    "reduce_fixed": lambda: _core.reduce_fixed([GONE], 1, 32, X),
+    "reduce_exponents": lambda: _core.reduce_exponents([X], without_memory(torch.uint8)),
+    "reduce_encode": lambda: _core.reduce_encode([X], BYTES, 1, without_memory(torch.int32)),
+    "reduce_decode": lambda: _core.reduce_decode(without_memory(torch.int32), BYTES, 1, 1, X),
+    "binned_add": lambda: _core.binned_add(BYTES, WORDS, WORDS, GONE),
+    "binned_decode": lambda: _core.binned_decode(BYTES, WORDS, WORDS, 1, GONE),
+    "binned_merge": lambda: _core.binned_merge(
+        BYTES, WORDS, WORDS, BYTES, without_memory(torch.int64), WORDS
+    ),
+    "binned_raise": lambda: _core.binned_raise(BYTES, WORDS, WORDS, without_memory(torch.uint8)),
+}
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_the_extension_refuses_arrays_without_memory(name: str) -> None:
+    with pytest.raises(ValueError, match="address 0"):
+        ARRAYS[name]()
+
+
 def test_no_elements_may_be_anywhere() -> None:
     assert _core.hash_rows(torch.zeros(0, 3)) == []
     assert _core.count_targets(torch.zeros(0, dtype=torch.int64), -100) == 0
@@ -57,5 +94,6 @@ def test_a_second_copy_of_the_extension_is_refused(tmp_path: Path) -> None:
     shutil.copy(_core.__file__, copy)
     spec = importlib.util.spec_from_file_location("_core", copy)
     assert spec is not None and spec.loader is not None
-    with warnings.catch_warnings(action="ignore"), pytest.raises(ImportError):
+    with warnings.catch_warnings(), pytest.raises(ImportError):
+        warnings.simplefilter("ignore")
         spec.loader.exec_module(importlib.util.module_from_spec(spec))

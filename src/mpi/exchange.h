@@ -41,13 +41,15 @@ class Exchange final : public Transport {
   };
 
   static bool done(Transfer& transfer);
-  static void abandon(std::vector<Transfer> transfers);
+  template <class Transfers>
+  static void abandon(Transfers&& transfers) noexcept;
   void forget_delivered();
   void match_what_came();
   void start_receiving(MPI_Message message, const MPI_Status& status);
 
   MPI_Comm comm_;
   std::vector<Transfer> sending_;
+  bool leaves_ = false;  // there is room for a goodbye
   // Of rank 0: what arrives, by rank and in order; whom it looks at next.
   std::vector<std::deque<Transfer>> arriving_;
   std::size_t next_ = 0;

@@ -38,6 +38,11 @@ Session Session::create(MPI_Comm comm, SessionOptions options,
   if (comm == MPI_COMM_NULL) {
     return Session(fail(ErrorCode::kInvalidArgument, "the communicator is null"));
   }
+  int between_groups = 0;
+  if (MPI_Comm_test_inter(comm, &between_groups) == MPI_SUCCESS && between_groups != 0) {
+    return Session(fail(ErrorCode::kInvalidArgument,
+                        "the communicator is an inter-communicator: give one of a single group"));
+  }
   int rank = 0;
   int size = 0;
   if (MPI_Comm_rank(comm, &rank) != MPI_SUCCESS || MPI_Comm_size(comm, &size) != MPI_SUCCESS) {

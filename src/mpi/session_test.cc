@@ -6,6 +6,7 @@
 #include <chrono>
 #include <filesystem>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "presum/mpi.h"
@@ -94,11 +95,13 @@ TEST_F(MpiSession, Rank0WaitsItsPatienceForARankThatNeverCloses) {
   train(session, 3);
   const auto begin = std::chrono::steady_clock::now();
   if (ranks_.rank == 0) {
-    EXPECT_TRUE(session.close(Seconds(0.3)));
+    EXPECT_FALSE(session.close(Seconds(0.3)));
     const Seconds took = std::chrono::steady_clock::now() - begin;
     EXPECT_GE(took, Seconds(0.3));
     EXPECT_LT(took, Seconds(5));
-    EXPECT_EQ(RunLog::open(folder_ / "run")->steps()->size(), 3U);
+    const auto log = RunLog::open(folder_ / "run");
+    EXPECT_EQ(log->steps()->size(), 3U);
+    EXPECT_NE(log->segments()->front().incomplete, "");
   } else if (ranks_.rank != 3) {
     EXPECT_TRUE(session.close(kLong));
   }
@@ -108,10 +111,27 @@ TEST_F(MpiSession, IsInactiveOnAllRanksWhereRank0CannotRecord) {
   auto session = Session::create(MPI_COMM_WORLD, {.run = "/dev/null/run"}, parameters_);
   EXPECT_FALSE(session.active());
   EXPECT_EQ(static_cast<bool>(session.status()), ranks_.rank != 0);
-  EXPECT_EQ(session.observer(), nullptr);
-  EXPECT_FALSE(session.wants_reduced_gradient());
   train(session);
   EXPECT_TRUE(session.close(kLong));
+}
+
+TEST_F(MpiSession, AGoodbyeFindsRoomWhereRank0IsLate) {
+  auto session = Session::create(MPI_COMM_WORLD, {.run = folder_ / "run"}, parameters_);
+  if (ranks_.rank == 0) std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  train(session, 100);
+  EXPECT_TRUE(session.close(kLong));
+}
+
+TEST_F(MpiSession, RefusesAnInterCommunicator) {
+  MPI_Comm half = MPI_COMM_NULL;
+  MPI_Comm between = MPI_COMM_NULL;
+  MPI_Comm_split(MPI_COMM_WORLD, ranks_.rank / 2, 0, &half);
+  MPI_Intercomm_create(half, 0, MPI_COMM_WORLD, ranks_.rank < 2 ? 2 : 0, 0, &between);
+  const auto session = Session::create(between, {.run = folder_ / "run"}, parameters_);
+  ASSERT_FALSE(session.status());
+  EXPECT_EQ(session.status().error().code, ErrorCode::kInvalidArgument);
+  MPI_Comm_free(&between);
+  MPI_Comm_free(&half);
 }
 
 TEST_F(MpiSession, OfARankAloneIsRecordedToo) {

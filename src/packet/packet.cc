@@ -703,6 +703,7 @@ Result<Message> decode(std::span<const std::byte> bytes) {
 namespace presum {
 
 void Packet::stamp(const Announcement& announced, const SendCounts& counts) {
+  if (bytes.size() < packet::kFirstBody) return;
   ByteWriter writer(bytes);
   writer.patch(packet::kRunOffset, announced.run);
   writer.patch(packet::kSegmentOffset, announced.segment);

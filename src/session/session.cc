@@ -6,8 +6,9 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
+#include <cmath>
 #include <exception>
-#include <sstream>
 #include <string_view>
 #include <thread>
 #include <utility>
@@ -21,6 +22,14 @@ using Steady = std::chrono::steady_clock;
 
 constexpr std::uint32_t kRecords = 0;  // the rank
 constexpr std::chrono::milliseconds kPause{1};
+constexpr Seconds kPatienceMax{1e9};
+constexpr std::uint64_t kTakenAtAStep = 4;  // packets, for each rank
+
+Steady::time_point after(Seconds patience) {
+  const bool some = patience > Seconds(0);  // not NaN either
+  const Seconds kept = some ? std::min(patience, kPatienceMax) : Seconds(0);
+  return Steady::now() + std::chrono::duration_cast<Steady::duration>(kept);
+}
 
 Status check(const SessionOptions& options, bool has_transport) {
   if (options.rank >= options.world_size) {
@@ -39,15 +48,18 @@ std::string this_host() {
   return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
 }
 
-// What rank 0 tells the others; empty where it cannot record.
 std::string text_of(const Announcement& announced) {
   return fmt::format("{} {}", announced.run, announced.segment);
 }
 
-std::optional<Announcement> announcement_of(const std::string& text) {
+std::optional<Announcement> announcement_of(std::string_view text) {
   Announcement announced;
-  std::istringstream(text) >> announced.run >> announced.segment;
-  return announced.run == 0 ? std::nullopt : std::optional(announced);
+  const char* const end = text.data() + text.size();
+  const auto run = std::from_chars(text.data(), end, announced.run);
+  if (run.ec != std::errc() || run.ptr == end || *run.ptr != ' ') return std::nullopt;
+  const auto segment = std::from_chars(run.ptr + 1, end, announced.segment);
+  if (segment.ec != std::errc() || segment.ptr != end) return std::nullopt;
+  return announced;
 }
 
 ObserverOptions observer_options(SessionOptions options) {
@@ -62,7 +74,9 @@ ObserverOptions observer_options(SessionOptions options) {
 }  // namespace
 
 struct Session::State {
-  SessionOptions options;
+  std::uint32_t rank = 0;
+  std::uint32_t world_size = 1;
+  std::uint64_t reduced_every = 0;
   std::unique_ptr<Transport> transport;  // null: none, or it failed
   std::optional<Observer> observer;
   std::optional<Aggregator> aggregator;
@@ -70,18 +84,31 @@ struct Session::State {
   SendCounts counts;
   std::uint64_t step = 0;
   std::uint64_t optimizer_steps = 0;
+  bool in_step = false;
+  bool has_facts = false;  // that no hello has told
   Status first;
+  Status untold;
 
-  bool records() const { return options.rank == kRecords; }
+  bool records() const { return rank == kRecords; }
   bool active() const { return announced && observer; }
 
-  Status end(Status status) {
-    if (status) return status;
-    if (first) first = status;
-    if (aggregator) static_cast<void>(aggregator->close());
-    announced.reset();
-    return status;
+  void note(const Status& error) {
+    if (!first) return;
+    first = error;
+    untold = error;
   }
+
+  // The record ends with an error.
+  void end(const Status& error) {
+    if (error) return;
+    note(error);
+    if (aggregator) static_cast<void>(aggregator->close());
+    transport.reset();
+    announced.reset();
+  }
+
+  // What was not returned yet.
+  Status tell() { return std::exchange(untold, {}); }
 
   // What `call` returns, or nothing where there is no transport, or it throws.
   template <class Call>
@@ -98,34 +125,43 @@ struct Session::State {
 
   // Rank 0 goes on with its own steps.
   void lose(std::string_view what) {
-    transport.reset();
     const std::string why = fmt::format("the transport of packets failed ({})", what);
+    transport.reset();  // `what` may be its own
     if (aggregator) static_cast<void>(aggregator->lose_others(why));
-    if (first) first = fail(ErrorCode::kIo, why);
+    note(fail(ErrorCode::kIo, why));
     if (!records()) announced.reset();
   }
 
-  void open(const std::vector<Parameter>& parameters) {
-    Status status = check(options, transport != nullptr);
-    if (status) status = open_observer(parameters);
-    if (status && records()) status = open_aggregator();
-    static_cast<void>(end(std::move(status)));
-    const std::string own = aggregator ? text_of(aggregator->announcement()) : "";
-    // In any case: the other ranks wait for it.
+  // Whatever happens here, the other ranks wait for the announcement.
+  void open(SessionOptions options, const std::vector<Parameter>& parameters) {
+    Status opened;
+    try {
+      opened = open_own(std::move(options), parameters);
+    } catch (const std::exception& error) {
+      opened = fail(ErrorCode::kIo, error.what());
+    }
+    if (aggregator) announced = aggregator->announcement();
+    const std::string own = announced ? text_of(*announced) : "";
     const std::string told = carried([&](Transport& to) { return to.announce(own); });
-    announced = announcement_of(records() ? own : told);
-    if (active()) static_cast<void>(end(send(observer->hello())));
+    if (!records() && !told.empty()) {
+      announced = announcement_of(told);
+      if (!announced) end(fail(ErrorCode::kIo, "the transport brought another announcement"));
+    }
+    end(opened);
+    if (active()) end(send(observer->hello()));
   }
 
-  Status open_observer(const std::vector<Parameter>& parameters) {
-    PRESUM_ASSIGN(observer, Observer::create(observer_options(options), parameters));
+  Status open_own(SessionOptions options, const std::vector<Parameter>& parameters) {
+    PRESUM_TRY(check(options, transport != nullptr));
+    const std::filesystem::path run = options.run;
+    PRESUM_ASSIGN(observer, Observer::create(observer_options(std::move(options)), parameters));
+    if (!records()) return {};
+    PRESUM_ASSIGN(aggregator, Aggregator::open({.run = run, .world_size = world_size}));
     return {};
   }
 
-  Status open_aggregator() {
-    PRESUM_ASSIGN(aggregator,
-                  Aggregator::open({.run = options.run, .world_size = options.world_size}));
-    return {};
+  bool put(Packet packet) {
+    return carried([&](Transport& to) { return to.send(std::move(packet)); });
   }
 
   Status send(Packet packet) {
@@ -135,57 +171,67 @@ struct Session::State {
     if (records()) {
       status = aggregator->ingest(packet.bytes);
     } else {
-      taken = carried([&](Transport& to) { return to.send(std::move(packet)); });
+      taken = put(std::move(packet));
     }
     ++(taken ? counts.sent : counts.dropped);
     return status;
   }
 
-  // On rank 0.
-  Status take_what_came() {
-    while (const auto packet = carried([](Transport& from) { return from.receive(); })) {
+  // On rank 0; ranks that send without end must not keep it.
+  Status take_what_came(Steady::time_point deadline = Steady::time_point::max()) {
+    for (std::uint64_t left = kTakenAtAStep * world_size; left > 0; --left) {
+      const auto packet = carried([](Transport& from) { return from.receive(); });
+      if (!packet || Steady::now() > deadline) break;
       PRESUM_TRY(aggregator->ingest(packet->bytes));
     }
     return aggregator->tick();
   }
 
   Status end_step(const StepEnd& given) {
-    optimizer_steps = given.optimizer_step.value_or(step + 1);
+    optimizer_steps = given.optimizer_steps(step);
+    if (std::exchange(has_facts, false)) PRESUM_TRY(send(observer->hello()));
     PRESUM_TRY(send(observer->end_step(given)));
     return records() ? take_what_came() : Status();
   }
 
   bool everyone_left() const {
-    return !transport ||
-           (aggregator->everyone_left() && aggregator->ranks_heard() == options.world_size);
+    return !transport || (aggregator->everyone_left() && aggregator->ranks_heard() == world_size);
   }
 
   Status record_the_end(Steady::time_point deadline) {
     PRESUM_TRY(send(observer->goodbye(optimizer_steps)));
-    PRESUM_TRY(take_what_came());
+    PRESUM_TRY(take_what_came(deadline));
     while (!everyone_left() && Steady::now() < deadline) {
       std::this_thread::sleep_for(kPause);
-      PRESUM_TRY(take_what_came());
+      PRESUM_TRY(take_what_came(deadline));
     }
-    return aggregator->close();
+    if (everyone_left()) return aggregator->close();
+    const std::string why = fmt::format("not all of {} ranks said goodbye", world_size);
+    PRESUM_TRY(aggregator->lose_others(why));
+    PRESUM_TRY(aggregator->close());
+    return fail(ErrorCode::kIo, why);
   }
 
-  // First what is under way, so that there is room for the goodbye.
-  Status leave(Steady::time_point deadline) {
-    const auto flush = [&](Transport& to) {
+  void flush_until(Steady::time_point deadline) {
+    static_cast<void>(carried([&](Transport& to) {
       to.flush(std::max(Seconds(deadline - Steady::now()), Seconds(0)));
       return true;
-    };
-    static_cast<void>(carried(flush));
+    }));
+  }
+
+  // First what is under way, in half of the time: the goodbye is to be the last.
+  Status leave(Steady::time_point deadline) {
+    const auto now = Steady::now();
+    flush_until(now + (deadline - now) / 2);
     if (active()) PRESUM_TRY(send(observer->goodbye(optimizer_steps)));
-    static_cast<void>(carried(flush));
+    flush_until(deadline);
     return {};
   }
 };
 
-Session::Session() : state_(std::make_unique<State>()) {}
-Session::Session(Error why) : Session() { state_->first = std::move(why); }
-Session::Session(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Session::Session() noexcept = default;
+Session::Session(Error why) : state_(std::make_unique<State>()) { state_->first = std::move(why); }
+Session::Session(std::unique_ptr<State> state) noexcept : state_(std::move(state)) {}
 Session::Session(Session&&) noexcept = default;
 Session& Session::operator=(Session&&) noexcept = default;
 Session::~Session() = default;
@@ -193,18 +239,25 @@ Session::~Session() = default;
 Session Session::create(SessionOptions options, const std::vector<Parameter>& parameters,
                         std::unique_ptr<Transport> transport) {
   auto state = std::make_unique<State>();
-  state->options = std::move(options);
+  state->rank = options.rank;
+  state->world_size = options.world_size;
+  state->reduced_every = options.reduced_every;
   state->transport = std::move(transport);
-  state->open(parameters);
+  state->open(std::move(options), parameters);
+  state->untold = {};  // status() has it
   return Session(std::move(state));
 }
 
-bool Session::active() const { return state_->active(); }
-Status Session::status() const { return state_->first; }
+bool Session::active() const { return state_ && state_->active(); }
+Status Session::status() const { return state_ ? state_->first : Status(); }
 
 void Session::begin_step(std::uint64_t step) {
+  if (!state_) return;
   state_->step = step;
-  if (active()) state_->observer->begin_step(step);
+  if (state_->optimizer_steps == 0) state_->optimizer_steps = step;
+  if (!active()) return;
+  state_->in_step = true;
+  state_->observer->begin_step(step);
 }
 
 Status Session::gradient(ParameterId parameter, const void* data, std::size_t count, Dtype dtype) {
@@ -216,8 +269,7 @@ void Session::loss(double value, double weight, std::uint64_t tokens) {
 }
 
 bool Session::wants_reduced_gradient() const {
-  const std::uint64_t every = state_->options.reduced_every;
-  return active() && every > 0 && state_->step % every == 0;
+  return state_ && state_->reduced_every > 0 && state_->step % state_->reduced_every == 0;
 }
 
 Status Session::reduced_gradient(ParameterId parameter, const void* data, std::size_t count,
@@ -225,24 +277,54 @@ Status Session::reduced_gradient(ParameterId parameter, const void* data, std::s
   return active() ? state_->observer->reduced_gradient(parameter, data, count, dtype) : Status();
 }
 
+void Session::fingerprint(std::uint32_t kind, std::uint64_t value) {
+  if (active()) state_->observer->fingerprint(kind, value);
+}
+
+void Session::samples(std::span<const std::uint64_t> hashes) {
+  if (active()) state_->observer->samples(hashes);
+}
+
+void Session::indices(std::span<const std::uint64_t> indices) {
+  if (active()) state_->observer->indices(indices);
+}
+
+void Session::begin_states() {
+  if (active()) state_->observer->begin_states();
+}
+
+Status Session::state(StateHash::Kind kind, std::uint32_t index, const void* data,
+                      std::size_t count, std::uint32_t element_bytes, std::uint32_t shard) {
+  if (!active()) return {};
+  return state_->observer->state(kind, index, data, count, element_bytes, shard);
+}
+
+void Session::fact(std::string_view key, std::string_view value) {
+  if (!active()) return;
+  state_->observer->fact(key, value);
+  state_->has_facts = true;
+}
+
 Status Session::end_step(const StepEnd& end) {
-  return active() ? state_->end(state_->end_step(end)) : Status();
+  if (!active()) return state_ ? state_->tell() : Status();
+  if (!std::exchange(state_->in_step, false)) {
+    return fail(ErrorCode::kInvalidArgument, "end_step: no step was begun");
+  }
+  state_->end(state_->end_step(end));
+  return state_->tell();
 }
 
 Status Session::close(Seconds patience) {
-  if (!active()) return {};
-  const auto deadline = Steady::now() + std::chrono::duration_cast<Steady::duration>(patience);
-  const Status done =
-      state_->records() ? state_->record_the_end(deadline) : state_->leave(deadline);
-  Status told = state_->end(done);
+  if (!active()) return state_ ? state_->tell() : Status();
+  const auto deadline = after(patience);
+  state_->end(state_->records() ? state_->record_the_end(deadline) : state_->leave(deadline));
   state_->announced.reset();
-  return told;
+  state_->transport.reset();
+  return state_->tell();
 }
 
-Observer* Session::observer() { return active() ? &*state_->observer : nullptr; }
-
 const Aggregator* Session::aggregator() const {
-  return state_->aggregator ? &*state_->aggregator : nullptr;
+  return state_ && state_->aggregator ? &*state_->aggregator : nullptr;
 }
 
 }  // namespace presum

@@ -4,8 +4,11 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <filesystem>
+#include <locale>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -150,16 +153,152 @@ TEST_F(SessionTest, ATransportThatThrowsEndsTheOthersAndRank0GoesOn) {
   Transports ways = thread_transports(kRanks);
   for (auto& way : ways) way = std::make_unique<FailingTransport>(std::move(way));
   run_ranks(std::move(ways), [](std::uint32_t rank, Session& session) {
-    train(session, 1);
+    std::vector<std::string> told;
+    for (std::uint64_t s = 0; s < kSteps; ++s) {
+      step(session, s, 1);
+      if (const Status done = session.end_step(); !done) told.push_back(done.error().message);
+    }
     EXPECT_EQ(session.active(), rank == 0);
+    EXPECT_EQ(told, std::vector<std::string>{"the transport of packets failed (the line is cut)"});
     ASSERT_FALSE(session.status());
-    EXPECT_EQ(session.status().error().message,
-              "the transport of packets failed (the line is cut)");
+    EXPECT_EQ(session.status().error().message, told.front());
     EXPECT_TRUE(session.close());
   });
   const auto log = RunLog::open(run_);
   EXPECT_EQ(log->steps()->size(), kSteps);
   EXPECT_NE(log->segments()->front().incomplete.find("the line is cut"), std::string::npos);
+}
+
+// ---- the end
+
+TEST_F(SessionTest, ARankThatNeverSaysGoodbyeIsTold) {
+  Transports ways = thread_transports(2);
+  Session first = Session::create(options(0, 2), parameters(), std::move(ways[0]));
+  Session second = Session::create(options(1, 2), parameters(), std::move(ways[1]));
+  train(second, 1, 5);
+  train(first, 1, 5);
+  const Status closed = first.close(Seconds(0.2));
+  ASSERT_FALSE(closed);
+  EXPECT_EQ(closed.error().message, "not all of 2 ranks said goodbye");
+  const auto log = RunLog::open(run_);
+  EXPECT_EQ(log->segments()->front().incomplete, closed.error().message);
+  EXPECT_TRUE(log->segments()->front().closed);
+  EXPECT_EQ(log->steps()->size(), 5U);
+}
+
+TEST_F(SessionTest, AGoodbyeFindsRoomWhereNoStepDoes) {
+  Transports ways = thread_transports(2, 3);
+  Session first = Session::create(options(0, 2), parameters(), std::move(ways[0]));
+  Session second = Session::create(options(1, 2), parameters(), std::move(ways[1]));
+  train(second, 1, 10);
+  EXPECT_TRUE(second.close());
+  train(first, 1, 10);
+  EXPECT_TRUE(first.close(Seconds(20)));
+  EXPECT_EQ(RunLog::open(run_)->segments()->front().incomplete, "");
+}
+
+TEST_F(SessionTest, AnyPatienceIsAPatience) {
+  for (const double patience :
+       {1e300, static_cast<double>(INFINITY), 0.0, -1.0, static_cast<double>(NAN)}) {
+    Session session = alone();
+    train(session, 1, 2);
+    EXPECT_TRUE(session.close(Seconds(patience)));
+    std::filesystem::remove_all(run_);
+  }
+}
+
+// Brings the same packet without end.
+class EndlessTransport : public Transport {
+ public:
+  explicit EndlessTransport(Packet packet) : packet_(std::move(packet)) {}
+  std::string announce(const std::string& own) override { return own; }
+  bool send(Packet /*packet*/) override { return true; }
+  std::optional<Packet> receive() override { return packet_; }
+
+ private:
+  Packet packet_;
+};
+
+TEST_F(SessionTest, RanksThatSendWithoutEndDoNotKeepRank0) {
+  const auto other = Observer::create({.identity = {.replica = 1, .rank = 1, .replicas = 2}}, {});
+  Session session = Session::create(options(0, 2), parameters(),
+                                    std::make_unique<EndlessTransport>(other->hello()));
+  train(session, 1, 5);
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_FALSE(session.close(Seconds(0.2)));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, Seconds(10));
+}
+
+TEST_F(SessionTest, NobodyWaitsForARank0ThatIsGone) {
+  Transports ways = thread_transports(2);
+  ways[0].reset();
+  const Session session = Session::create(options(1, 2), parameters(), std::move(ways[1]));
+  EXPECT_FALSE(session.active());
+  EXPECT_FALSE(session.status());
+}
+
+// A locale that groups thousands with a space.
+class Grouping : public std::numpunct<char> {
+  char do_thousands_sep() const override { return ' '; }
+  std::string do_grouping() const override { return "\3"; }
+};
+
+TEST_F(SessionTest, RecordsUnderAnyLocale) {
+  const std::locale before =
+      std::locale::global(std::locale(std::locale(), new Grouping));  // NOLINT: the locale owns it
+  run_ranks(thread_transports(kRanks), [](std::uint32_t, Session& session) {
+    train(session, 1, 5);
+    EXPECT_TRUE(session.close(Seconds(20)));
+  });
+  std::locale::global(before);
+  EXPECT_EQ(steps_in(run_).size(), 5U);
+}
+
+// ---- use that is not meant
+
+TEST_F(SessionTest, AStepThatWasNotBegunIsRefusedAndEndsNothing) {
+  Session session = alone();
+  EXPECT_FALSE(session.end_step());
+  train(session, 1, 2);
+  const Status twice = session.end_step();
+  ASSERT_FALSE(twice);
+  EXPECT_EQ(twice.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_TRUE(session.active());
+  step(session, 2, 1);
+  EXPECT_TRUE(session.end_step());
+  EXPECT_TRUE(session.close());
+  EXPECT_EQ(steps_in(run_).size(), 3U);
+}
+
+TEST_F(SessionTest, AMovedOneIsInactive) {
+  Session session = alone();
+  Session other = std::move(session);
+  EXPECT_FALSE(session.active());  // NOLINT(bugprone-use-after-move)
+  EXPECT_TRUE(session.status());
+  train(session, 1, 2);
+  EXPECT_TRUE(session.close());
+  train(other, 1, 2);
+  EXPECT_TRUE(other.close());
+}
+
+TEST_F(SessionTest, TellsWhatElseThereIs) {
+  Session session = alone();
+  session.fact("git", "abc");
+  session.begin_step(0);
+  session.begin_states();
+  const std::vector<float> values(kElements, 1);
+  EXPECT_TRUE(session.state(StateHash::Kind::kParameters, 0, values.data(), kElements, 4));
+  EXPECT_FALSE(session.state(StateHash::Kind::kParameters, 9, values.data(), kElements, 4));
+  session.fingerprint(static_cast<std::uint32_t>(FingerprintKind::kSamplerSeed), 5);
+  session.samples(std::vector<std::uint64_t>{1, 2});
+  session.indices(std::vector<std::uint64_t>{3, 4});
+  EXPECT_TRUE(session.end_step());
+  EXPECT_TRUE(session.close());
+  const auto facts = RunLog::open(run_)->facts();
+  EXPECT_TRUE(std::ranges::any_of(*facts, [](const Fact& f) { return f.value == "abc"; }));
+  const auto steps = steps_in(run_);
+  EXPECT_EQ(steps.at(0).workers.at(0).states.size(), 1U);
+  EXPECT_EQ(steps.at(0).workers.at(0).fingerprints.size(), 1U);
 }
 
 TEST_F(SessionTest, NobodyRecordsWhereRank0CannotWrite) {
@@ -179,7 +318,6 @@ TEST_F(SessionTest, NobodyRecordsWhereRank0CannotWrite) {
   auto session = Session::create(in_a_file(0), parameters(), std::move(ways[0]));
   EXPECT_FALSE(session.status());
   EXPECT_EQ(session.aggregator(), nullptr);
-  EXPECT_EQ(session.observer(), nullptr);
   train(session, 1);
 }
 

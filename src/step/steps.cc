@@ -261,9 +261,9 @@ Packet end_step(Steps& steps, const StepEnd& end) {
   steps.forward();
   auto step = steps.take_ended();
   if (!step) return {};
-  const std::uint64_t done = step->contents().report.number.reductions + 1;
-  step->contents().report.optimizer_step = end.optimizer_step.value_or(done);
-  step->contents().report.micro_batches = end.micro_batches;
+  StepReport& report = step->contents().report;
+  report.optimizer_step = end.optimizer_steps(report.number.reductions);
+  report.micro_batches = end.micro_batches;
   return step->packet();
 }
 

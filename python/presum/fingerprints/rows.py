@@ -86,7 +86,7 @@ def hash_tensor(
     first 1,024 rows; with ``elements_max`` the first 64, and fewer, but at least one, where it
     would be exceeded.
     """
-    x = tensors[at][1].detach()
+    x = tensors[at][1].detach().resolve_conj()
     masks = (m for i, (name, m) in enumerate(tensors) if name == MASK and i != at)
     mask = next((m.detach() for m in masks if m.shape == x.shape and m.device == x.device), None)
     rows = x.shape[0] if x.dim() > 1 else 1
