@@ -10,7 +10,7 @@ import struct
 from typing import Any, ClassVar
 
 from packet_decoder import decode
-from presum._core import EndedStep, Observer
+from presum._core import EndedStep, Observer, Read
 
 EVENTS = (
     "forward",
@@ -73,6 +73,8 @@ for event in EVENTS:
 def _text(word: Any) -> str:
     if isinstance(word, bool):
         return str(int(word))
+    if isinstance(word, Read):
+        return str(word.value)
     return "-" if word is None else repr(word) if isinstance(word, float) else str(word)
 
 

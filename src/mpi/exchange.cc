@@ -32,13 +32,13 @@ void check(int code, const char* call) {
 
 // Nobody waits for these any longer; MPI may still touch their bytes, so they are never freed.
 template <class Transfers>
-void Exchange::abandon(Transfers&& transfers) noexcept {
+void Exchange::abandon(Transfers& transfers) noexcept {
   if (!transfers.empty()) static_cast<void>(new (std::nothrow) Transfers(std::move(transfers)));
 }
 
 Exchange::~Exchange() {
-  abandon(std::move(sending_));
-  for (auto& queue : arriving_) abandon(std::move(queue));
+  abandon(sending_);
+  for (auto& queue : arriving_) abandon(queue);
 }
 
 std::string Exchange::announce(const std::string& own) {

@@ -42,7 +42,7 @@ class Exchange final : public Transport {
 
   static bool done(Transfer& transfer);
   template <class Transfers>
-  static void abandon(Transfers&& transfers) noexcept;
+  static void abandon(Transfers& transfers) noexcept;
   void forget_delivered();
   void match_what_came();
   void start_receiving(MPI_Message message, const MPI_Status& status);

@@ -249,7 +249,7 @@ PLANS = {
     "every-5-gradient": Plan(
         before=at(FLIP_STEP, flip_gradient, rank=3), options={"every": 5, "reduced_every": 5}
     ),
-    "plain": Plan(options={"fingerprints": False}),
+    "plain": Plan(options={"fingerprints": []}),
     "long": Plan(steps=range(LONG)),
     "unused-row": Plan(before=at(4, change_unused_row), steps=range(LONG)),
     "sums": Plan(options={"reduced_every": 1}),
