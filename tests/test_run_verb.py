@@ -19,6 +19,8 @@ UNDER = ["-m", "presum.run", "--every", "2"]
 LAUNCHERS = {
     "torchrun": (["torchrun", "--nproc-per-node", "2", "--standalone"], ["--lr", "1"]),
     "as-module": (["python", "-m", "torch.distributed.run", "--nproc-per-node=2"], []),
+    "as-module-unbuffered": (["python", "-u", "-X", "dev", "-m", "torch.distributed.run"], []),
+    "as-script": (["python3.11", "/usr/bin/torchrun", "--nproc-per-node=2"], []),
     "accelerate-module": (["python", "-m", "accelerate.commands.launch", "--cpu"], []),
     "accelerate": (["accelerate", "launch", "--num_processes", "2", "--multi_gpu"], ["-x"]),
     "mpirun": (["mpirun", "-n", "4", "-x", "A=1", sys.executable, "-u"], ["a"]),
@@ -50,6 +52,7 @@ def test_deepspeed_takes_a_module() -> None:
         (["run", "--"], "run needs a command after --"),
         (["run", "--", "ls", "x"], "run: no torchrun, accelerate, deepspeed or python in: ls x"),
         (["run", "--", "python", "-c", "1"], "run: a program after python -c"),
+        (["run", "--", "python", "-Im", "x"], "run: write -m apart from the other options of -Im"),
         (["run", "--", "torchrun", "--bogus"], "run: the launcher does not take these arguments"),
         (["run", "--evry", "2", "--", "python", "x.py"], "unrecognized arguments: --evry"),
     ],

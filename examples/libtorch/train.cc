@@ -73,7 +73,7 @@ double train(presum::Session& session, c10d::Backend& group, torch::nn::Sequenti
     const auto loss = torch::mse_loss(model->forward(x), x.sum(1, /*keepdim=*/true).sin());
     optimizer.zero_grad();
     loss.backward();
-    session.loss(last = loss.item<double>());
+    check(session.loss(last = loss.item<double>()));
     for (std::uint32_t id = 0; id < parameters.size(); ++id) {
       std::vector<torch::Tensor> gradients = {parameters[id].grad()};
       const auto* data = gradients[0].const_data_ptr<float>();

@@ -84,7 +84,7 @@ void train(presum::Session& session, bool fault, int rank, int ranks) {
     presum::hash_rows({.data = batch.data(), .rows = kRows, .columns = model.size()}, rows);
     session.samples(rows);
     loss = loss_and_gradient(model, batch, gradient);
-    session.loss(loss);
+    check(session.loss(loss));
     check(session.gradient(0, gradient.data(), gradient.size(), kF64));
     MPI_Allreduce(MPI_IN_PLACE, gradient.data(), kFeatures + 1, MPI_DOUBLE, MPI_SUM,
                   MPI_COMM_WORLD);

@@ -73,7 +73,7 @@ void train(presum::Session session, AllReduce& all_reduce, std::uint32_t rank) {
       loss += error * error / kBatch;
       for (std::size_t i = 0; i < x.size(); ++i) gradient[i] += 2 * error * x[i] / kBatch;
     }
-    session.loss(loss);
+    check(session.loss(loss));
     // Before the reduction, while the gradient is still this rank's own.
     check(session.gradient(0, gradient.data(), gradient.size(), presum::Dtype::kF32));
     const Vector mean = all_reduce.mean();

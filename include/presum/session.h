@@ -99,12 +99,14 @@ class Session {
   // The first error on this rank, or none.
   Status status() const;
 
-  // Numbers are the same on all ranks, and ascend.
+  // Numbers are the same on all ranks, and ascend: one that does not ends the record (end_step
+  // returns the error).
   void begin_step(std::uint64_t step);
-  // This rank's own gradient, before any reduction: see Observer::gradient.
+  // This rank's own gradient, before any reduction: see Observer::gradient. Errors besides:
+  // kInvalidArgument where `count` is not the parameter's, an unknown dtype.
   Status gradient(ParameterId parameter, const void* data, std::size_t count, Dtype dtype);
-  // See Observer::loss.
-  void loss(double value, double weight = 1, std::uint64_t tokens = 0);
+  // See Observer::loss. Error (kInvalidArgument): a weight that is negative or not finite.
+  Status loss(double value, double weight = 1, std::uint64_t tokens = 0);
   // Whether the gradients after the reduction are to be reported at this step, of all parameters:
   // by its number alone, so the same on all ranks, active or not.
   bool wants_reduced_gradient() const;
@@ -122,7 +124,8 @@ class Session {
   void fact(std::string_view key, std::string_view value);
 
   // Sends the step; on rank 0 also takes what has arrived, a few packets a rank, and writes.
-  // Errors: kInvalidArgument (no step was begun), and what ended the record.
+  // Errors: kInvalidArgument (no step was begun, a gradient_scale that is not above 0), and what
+  // ended the record.
   Status end_step(const StepEnd& end = {});
   // The end of the recording. Other ranks wait until what they sent is on its way, rank 0 until all
   // have said goodbye, both at most `patience`; rank 0 then closes the run log. Where goodbyes lack

@@ -44,6 +44,8 @@ from presum.transport.session import (
     open_session,
 )
 
+SKETCH_SIZES = (0, *(1 << bits for bits in range(6, 17)))
+
 
 def attach(
     model: nn.Module,
@@ -137,6 +139,8 @@ def check_options(
     _check_run(run)
     options = _watch_options(mode, reduction, audit, record)
     _check_cadence(options, record, preflight)
+    _check_flag("quiet", record.quiet)
+    _check_flag("on_training_thread", record.on_training_thread)
     _check_required(record.require)
     _sketch_size(record.sketch, 1)
     _layers(record.groups)
@@ -150,6 +154,8 @@ def _watch_options(
 ) -> WatchOptions:
     given = Reduction(reduction) if isinstance(reduction, str) else reduction
     _check_kind("reduction", given, Reduction)
+    if isinstance(given, Reduction):
+        _check_flag("microbatch_mean", given.microbatch_mean)
     audited = Audit(audit) if isinstance(audit, int) else audit
     _check_kind("audit", audited, Audit)
     if mode not in MODES:
@@ -363,6 +369,10 @@ def _buffers(
 
 
 def _patterns(name: str, given: Sequence[str]) -> Sequence[str]:
+    if not isinstance(given, Collection):
+        raise ValueError(
+            f"presum.attach: {name} must be regular expressions, not {type(given).__name__}"
+        )
     patterns = [given] if isinstance(given, str) else list(given)
     for pattern in patterns:
         try:
@@ -429,6 +439,13 @@ def _check_scaler(scaler: object) -> None:
 def _check_run(run: object) -> None:
     if run is not None and not isinstance(run, (str, os.PathLike)):
         raise ValueError(f"presum.attach: run must be a folder's path, not {type(run).__name__}")
+    if run == "":
+        raise ValueError("presum.attach: run must be a folder's path, not an empty text")
+
+
+def _check_flag(name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise ValueError(f"presum.attach: {name} must be True or False, not {value!r}")
 
 
 def _check_callback(on_finding: object) -> None:
@@ -464,8 +481,10 @@ def _check_data(data: object) -> None:
 def _sketch_size(sketch: int | None, replicas: int) -> int:
     if sketch is None:
         return 4096 if replicas <= 64 else 1024
-    if isinstance(sketch, bool) or not isinstance(sketch, int) or sketch < 0:
-        raise ValueError(f"presum.attach: sketch must be a number, not {sketch!r}")
+    if isinstance(sketch, bool) or not isinstance(sketch, int) or sketch not in SKETCH_SIZES:
+        raise ValueError(
+            f"presum.attach: sketch must be 0 or a power of two from 64 to 65536, not {sketch!r}"
+        )
     return sketch
 
 

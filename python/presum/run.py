@@ -54,7 +54,7 @@ def _parser(*, program: bool) -> argparse.ArgumentParser:
     add("--every", type=_positive, metavar="N", help="record every N-th step (default: 1)")
     add("--reduced-every", type=_positive, metavar="N", help="read the sum too (default: 25)")
     add("--verify-every", type=_positive, metavar="N", help="compute a micro-batch once more")
-    add("--sketch", metavar="K", type=int, help="floats for a direction; 0 for none")
+    add("--sketch", metavar="K", type=_whole, help="floats for a direction; 0 for none")
     add("--groups", action="append", metavar="REGEX", help="what per-group norms are of")
     add(
         "--preflight",
@@ -85,10 +85,17 @@ def _parser(*, program: bool) -> argparse.ArgumentParser:
 
 
 def _positive(text: str) -> int:
-    value = int(text)
+    value = _whole(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text} is not at least 1")
     return value
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text} is no whole number") from None
 
 
 def _families(text: str) -> list[str]:
@@ -132,7 +139,15 @@ def _start(found: argparse.Namespace, words: Sequence[str] | None = None) -> boo
 
 
 def _words_of_environment() -> list[str]:
-    return shlex.split(os.environ.get("PRESUM_OPTIONS", ""))
+    text = os.environ.get("PRESUM_OPTIONS", "")
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        _refuse(f"PRESUM_OPTIONS: {error}: {text}")
+    _, others = _parser(program=False).parse_known_args(words)
+    if others:
+        _refuse(f"PRESUM_OPTIONS holds what is no option: {' '.join(others)}")
+    return words
 
 
 def main(argv: Sequence[str] | None = None) -> None:

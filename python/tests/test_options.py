@@ -86,6 +86,7 @@ def test_a_flag_comes_before_the_environment_and_that_before_a_file(
         ("--gram-every 5", "gram_every needs"),
         ("--every 5 --preflight 3", "would record one step"),
         ("--fingerprints sideways", "sideways"),
+        ("--sketch 100", "0 or a power of two from 64 to 65536"),
     ],
 )
 def test_values_that_no_model_takes_are_refused_before_the_program_runs(
@@ -98,6 +99,24 @@ def test_values_that_no_model_takes_are_refused_before_the_program_runs(
     assert ended.value.code == 2
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.startswith("presum.run: ") and said in last
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ("other.py", "PRESUM_OPTIONS holds what is no option: other.py"),
+        ("every=2", "PRESUM_OPTIONS holds what is no option: every=2"),
+        ("--groups 'x", "PRESUM_OPTIONS: No closing quotation"),
+    ],
+)
+def test_the_environment_holds_options_only(
+    told: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PRESUM_OPTIONS", told)
+    with pytest.raises(SystemExit) as ended:
+        run.main(["train.py"])
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_every_option_is_a_flag_of_its_name(capsys: pytest.CaptureFixture[str]) -> None:

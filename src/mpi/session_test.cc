@@ -60,7 +60,7 @@ class MpiSession : public ::testing::Test {
       const std::vector<float> gradient(3, own);
       session.begin_step(step);
       EXPECT_TRUE(session.gradient(0, gradient.data(), gradient.size(), Dtype::kF32));
-      session.loss(own);
+      EXPECT_TRUE(session.loss(own));
       EXPECT_TRUE(session.end_step());
     }
   }

@@ -82,7 +82,8 @@ struct Session::State {
   std::optional<Aggregator> aggregator;
   std::optional<Announcement> announced;  // none: inactive
   SendCounts counts;
-  std::uint64_t step = 0;
+  std::vector<std::uint64_t> elements;  // of each parameter
+  std::optional<std::uint64_t> step;    // the last that was begun
   std::uint64_t optimizer_steps = 0;
   bool in_step = false;
   bool has_facts = false;  // that no hello has told
@@ -102,7 +103,7 @@ struct Session::State {
   void end(const Status& error) {
     if (error) return;
     note(error);
-    if (aggregator) static_cast<void>(aggregator->close());
+    if (aggregator) aggregator->abandon(error.error().message);
     transport.reset();
     announced.reset();
   }
@@ -160,6 +161,29 @@ struct Session::State {
     return {};
   }
 
+  // Steps ascend, or those that follow would be lost where ranks meet.
+  void begin(std::uint64_t next) {
+    if (step && next <= *step) {
+      return end(
+          fail(ErrorCode::kInvalidArgument,
+               fmt::format("step {} was begun after step {}: number steps on", next, *step)));
+    }
+    if (!step) optimizer_steps = next;
+    step = next;
+    in_step = true;
+    observer->begin_step(next);
+  }
+
+  Status check_gradient(ParameterId parameter, std::size_t count, Dtype dtype) const {
+    if (element_bytes(dtype) == 0) return fail(ErrorCode::kInvalidArgument, "an unknown dtype");
+    if (parameter < elements.size() && count != elements[parameter]) {
+      return fail(ErrorCode::kInvalidArgument,
+                  fmt::format("a gradient of {} elements, of parameter {} that has {}", count,
+                              parameter, elements[parameter]));
+    }
+    return {};
+  }
+
   bool put(Packet packet) {
     return carried([&](Transport& to) { return to.send(std::move(packet)); });
   }
@@ -188,7 +212,7 @@ struct Session::State {
   }
 
   Status end_step(const StepEnd& given) {
-    optimizer_steps = given.optimizer_steps(step);
+    optimizer_steps = given.optimizer_steps(*step);
     if (std::exchange(has_facts, false)) PRESUM_TRY(send(observer->hello()));
     PRESUM_TRY(send(observer->end_step(given)));
     return records() ? take_what_came() : Status();
@@ -243,6 +267,7 @@ Session Session::create(SessionOptions options, const std::vector<Parameter>& pa
   state->world_size = options.world_size;
   state->reduced_every = options.reduced_every;
   state->transport = std::move(transport);
+  for (const Parameter& one : parameters) state->elements.push_back(one.elements);
   state->open(std::move(options), parameters);
   state->untold = {};  // status() has it
   return Session(std::move(state));
@@ -252,29 +277,39 @@ bool Session::active() const { return state_ && state_->active(); }
 Status Session::status() const { return state_ ? state_->first : Status(); }
 
 void Session::begin_step(std::uint64_t step) {
-  if (!state_) return;
-  state_->step = step;
-  if (state_->optimizer_steps == 0) state_->optimizer_steps = step;
-  if (!active()) return;
-  state_->in_step = true;
-  state_->observer->begin_step(step);
+  if (active()) {
+    state_->begin(step);
+  } else if (state_) {
+    state_->step = step;
+  }
 }
 
 Status Session::gradient(ParameterId parameter, const void* data, std::size_t count, Dtype dtype) {
-  return active() ? state_->observer->gradient(parameter, data, count, dtype) : Status();
+  if (!active()) return {};
+  PRESUM_TRY(state_->check_gradient(parameter, count, dtype));
+  return state_->observer->gradient(parameter, data, count, dtype);
 }
 
-void Session::loss(double value, double weight, std::uint64_t tokens) {
-  if (active()) state_->observer->loss(value, weight, tokens);
+Status Session::loss(double value, double weight, std::uint64_t tokens) {
+  if (!active()) return {};
+  if (!(weight >= 0) || !std::isfinite(weight)) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("the weight of a loss must be finite and at least 0, not {}", weight));
+  }
+  state_->observer->loss(value, weight, tokens);
+  return {};
 }
 
 bool Session::wants_reduced_gradient() const {
-  return state_ && state_->reduced_every > 0 && state_->step % state_->reduced_every == 0;
+  return state_ && state_->step && state_->reduced_every > 0 &&
+         *state_->step % state_->reduced_every == 0;
 }
 
 Status Session::reduced_gradient(ParameterId parameter, const void* data, std::size_t count,
                                  Dtype dtype) {
-  return active() ? state_->observer->reduced_gradient(parameter, data, count, dtype) : Status();
+  if (!active()) return {};
+  PRESUM_TRY(state_->check_gradient(parameter, count, dtype));
+  return state_->observer->reduced_gradient(parameter, data, count, dtype);
 }
 
 void Session::fingerprint(std::uint32_t kind, std::uint64_t value) {
@@ -309,6 +344,11 @@ Status Session::end_step(const StepEnd& end) {
   if (!active()) return state_ ? state_->tell() : Status();
   if (!std::exchange(state_->in_step, false)) {
     return fail(ErrorCode::kInvalidArgument, "end_step: no step was begun");
+  }
+  if (!(end.gradient_scale > 0) || !std::isfinite(end.gradient_scale)) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("gradient_scale must be above 0, not {}: the step is not recorded",
+                            end.gradient_scale));
   }
   state_->end(state_->end_step(end));
   return state_->tell();

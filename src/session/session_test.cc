@@ -79,7 +79,7 @@ class SessionTest : public ::testing::Test {
     const std::vector<float> gradient(kElements, own);
     session.begin_step(step);
     EXPECT_TRUE(session.gradient(0, gradient.data(), kElements, Dtype::kF32));
-    session.loss(own);
+    EXPECT_TRUE(session.loss(own));
     if (session.wants_reduced_gradient()) {
       EXPECT_TRUE(session.reduced_gradient(0, gradient.data(), kElements, Dtype::kF32));
     }
@@ -268,6 +268,38 @@ TEST_F(SessionTest, AStepThatWasNotBegunIsRefusedAndEndsNothing) {
   EXPECT_TRUE(session.end_step());
   EXPECT_TRUE(session.close());
   EXPECT_EQ(steps_in(run_).size(), 3U);
+}
+
+TEST_F(SessionTest, StepsThatGoBackwardsEndTheRecord) {
+  Session session = alone();
+  train(session, 1, 3);
+  step(session, 0, NAN);
+  const Status told = session.end_step();
+  ASSERT_FALSE(told);
+  EXPECT_EQ(told.error().message, "step 0 was begun after step 2: number steps on");
+  EXPECT_TRUE(session.close());
+  const auto segment = RunLog::open(run_)->segments()->front();
+  EXPECT_EQ(segment.incomplete, told.error().message);
+}
+
+TEST_F(SessionTest, BadValuesAreRefusedAndTheStepIsNotRecorded) {
+  Session session = alone();
+  const std::vector<double> values(kElements + 1, 1);
+  session.begin_step(0);
+  EXPECT_FALSE(session.gradient(0, values.data(), kElements + 1, Dtype::kF64));
+  EXPECT_FALSE(session.gradient(0, values.data(), kElements, Dtype{99}));
+  EXPECT_FALSE(session.reduced_gradient(0, values.data(), kElements - 1, Dtype::kF64));
+  EXPECT_FALSE(session.loss(1, -1));
+  EXPECT_FALSE(session.loss(1, INFINITY));
+  EXPECT_FALSE(session.loss(1, NAN));
+  std::uint64_t next = 1;
+  for (const double scale : {0.0, -1.0, static_cast<double>(NAN)}) {
+    EXPECT_FALSE(session.end_step({.gradient_scale = scale}));
+    step(session, next++, 1);
+  }
+  EXPECT_TRUE(session.end_step());
+  EXPECT_TRUE(session.close());
+  EXPECT_EQ(steps_in(run_).size(), 1U);
 }
 
 TEST_F(SessionTest, AMovedOneIsInactive) {

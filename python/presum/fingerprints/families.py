@@ -29,7 +29,7 @@ def chosen(fingerprints: Collection[str]) -> frozenset[str]:
         ValueError: not a collection of known names.
     """
     wrong = isinstance(fingerprints, str) or not isinstance(fingerprints, Collection)
-    if wrong or not set(fingerprints) <= set(FAMILIES):
+    if wrong or any(one not in FAMILIES for one in fingerprints):
         raise ValueError(
             "presum.attach: fingerprints must be a collection of names among "
             f"{', '.join(FAMILIES)}, not {fingerprints!r}"

@@ -41,17 +41,18 @@ def rewritten(command: Sequence[str], options: Sequence[str]) -> list[str]:
         raise UserError(f"run needs a command after --, as in: {USAGE}")
     under = ["presum.run", *options]
     first = Path(command[0]).name
-    module = list(command[1:3]) if PYTHON.fullmatch(first) else []
-    if first == "torchrun" or (module[:1] == ["-m"] and module[-1] in TORCHRUN):
-        skipped = 1 if first == "torchrun" else 3
+    at = _of_interpreter(command, 0) if PYTHON.fullmatch(first) else 0
+    script = Path(command[at]).name if at < len(command) else ""
+    module = command[at + 1] if script == "-m" and at + 1 < len(command) else ""
+    if script == "torchrun" or module in TORCHRUN:
         from torch.distributed.run import get_args_parser
 
-        return _parsed(command, skipped, get_args_parser(), under)
-    named = first == "accelerate" and command[1:2] == ["launch"]
-    if named or (module[:1] == ["-m"] and module[1:] == ["accelerate.commands.launch"]):
+        return _parsed(command, at + (2 if module else 1), get_args_parser(), under)
+    named = script == "accelerate" and list(command[at + 1 : at + 2]) == ["launch"]
+    if named or module == "accelerate.commands.launch":
         from accelerate.commands.launch import launch_command_parser
 
-        return _parsed(command, 2 if named else 3, launch_command_parser(), under)
+        return _parsed(command, at + 2, launch_command_parser(), under)
     if first == "deepspeed":
         at = _first_program(command)
         return [*command[:at], "--module", *under, *command[at:]]
@@ -82,14 +83,25 @@ def _first_program(command: Sequence[str]) -> int:
     raise UserError(f"run: no program in: {' '.join(command)}")
 
 
+def _of_interpreter(command: Sequence[str], at: int) -> int:
+    """Where what the Python at ``at`` runs begins: behind its own options."""
+    at += 1
+    while at < len(command) and command[at].startswith("-") and command[at] != "-m":
+        word = command[at]
+        if word.startswith("--"):
+            raise UserError(f"run: {word} is no option of Python's with which a program runs")
+        if "c" in word[1:] and word[1] not in "XW":
+            raise UserError("run: a program after python -c cannot be run under presum")
+        if "m" in word[1:] and word[1] not in "XW":
+            raise UserError(f"run: write -m apart from the other options of {word}")
+        at += 2 if word in ("-X", "-W") else 1
+    return at
+
+
 def _after_python(command: Sequence[str], under: Sequence[str]) -> list[str]:
     """Before what the first Python of the command runs."""
-    for at, word in enumerate(command):
+    for place, word in enumerate(command):
         if PYTHON.fullmatch(Path(word).name):
-            at += 1
-            while at < len(command) and command[at].startswith("-") and command[at] != "-m":
-                if command[at] == "-c":
-                    raise UserError("run: a program after python -c cannot be run under presum")
-                at += 2 if command[at] in ("-X", "-W") else 1
+            at = _of_interpreter(command, place)
             return [*command[:at], "-m", *under, *command[at:]]
     raise UserError(f"run: no torchrun, accelerate, deepspeed or python in: {' '.join(command)}")
