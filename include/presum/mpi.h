@@ -34,7 +34,8 @@ class Session : public presum::Session {
   // world size and, where it is empty, host of `options` are filled in. Duplicates `comm` (its
   // error handler applies to the duplication); the duplicate lives until MPI_Finalize, since
   // freeing it could wait for ranks. Errors (status): those of presum::Session; kInvalidArgument
-  // (MPI is not running, a null communicator), kIo (MPI refused). Call close() before MPI_Finalize.
+  // (MPI is not running, no communicator of one group), kIo (MPI refused). Call close() before
+  // MPI_Finalize.
   static Session create(MPI_Comm comm, SessionOptions options,
                         const std::vector<Parameter>& parameters);
 

@@ -100,14 +100,10 @@ class Tail {
   }
 
   std::string line_of(const StepRecord& step) const {
-    double norms = 0;
-    for (const WorkerRecord& worker : step.workers) norms += worker.grad_norm;
-    const double norm =
-        step.workers.empty() ? kNaN : norms / static_cast<double>(step.workers.size());
     const std::string ranks = fmt::format("{}/{}", step.workers.size(), step.workers_expected);
     const std::string model = several_ ? fmt::format("  model {}", step.model.module) : "";
     return fmt::format("{:>9} {:>7} {:>10} {:>10} {:>10} {:>8} {:>8} {:>8}{}", step.step, ranks,
-                       number(step.loss_mean), number(step.loss_std), number(norm),
+                       number(step.loss_mean), number(step.loss_std), number(step.grad_norm_mean),
                        number(step.grad_norm_cv), number(step.cosine_mean),
                        number(step.effective_workers), model);
   }
@@ -127,9 +123,9 @@ class Tail {
     const auto is = std::tuple(found.model, found.check, found.ranks, found.first_step);
     if (!told_.insert(is).second) return;
     hear();
-    const std::string text =
-        fmt::format("{}: {} ({}, {}, from step {})", to_string(found.severity),
-                    printable(found.title), found.check, location_text(found), found.first_step);
+    const std::string text = fmt::format("{}: {} ({}, {}, from step {})", to_string(found.severity),
+                                         printable(found.title), printable(found.check),
+                                         location_text(found), found.first_step);
     io_.out << coloured(text, found.severity) << '\n';
   }
 

@@ -26,7 +26,9 @@ class Tail : public ::testing::Test {
 
   void add(runlog::Writer& writer, std::uint64_t from, std::uint64_t to) {
     for (std::uint64_t step = from; step < to; ++step) {
-      EXPECT_TRUE(writer.add(step_of(step, 0.5)));
+      StepRecord record = step_of(step, 0.5);
+      record.grad_norm_mean = 7;
+      EXPECT_TRUE(writer.add(record));
     }
     commit(writer);
   }
@@ -51,7 +53,7 @@ TEST_F(Tail, ShowsTheLastStepsAndWhatWasFound) {
   ASSERT_EQ(said.size(), 5U) << ran.out;
   EXPECT_EQ(words(said[0]).front(), "step");
   EXPECT_EQ(words(said[1]),
-            (std::vector<std::string>{"27", "2/2", "0.5", "0.25", "1", "0.125", "0.0625", "1.75"}));
+            (std::vector<std::string>{"27", "2/2", "0.5", "0.25", "7", "0.125", "0.0625", "1.75"}));
   EXPECT_EQ(words(said[3]).front(), "29");
   EXPECT_EQ(said[4].find("critical: Title of duplicate-data"), 0U) << "no colour in a file";
 }

@@ -203,9 +203,9 @@ struct Session::State {
 
   // On rank 0; ranks that send without end must not keep it.
   Status take_what_came(Steady::time_point deadline = Steady::time_point::max()) {
-    for (std::uint64_t left = kTakenAtAStep * world_size; left > 0; --left) {
+    for (auto left = kTakenAtAStep * world_size; left > 0 && Steady::now() < deadline; --left) {
       const auto packet = carried([](Transport& from) { return from.receive(); });
-      if (!packet || Steady::now() > deadline) break;
+      if (!packet) break;
       PRESUM_TRY(aggregator->ingest(packet->bytes));
     }
     return aggregator->tick();

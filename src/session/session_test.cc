@@ -18,9 +18,12 @@
 #include <vector>
 
 #include "presum/run_log.h"
+#include "session/testing.h"
 
 namespace presum {
 namespace {
+
+using presum::testing::steps_in;
 
 constexpr std::uint32_t kRanks = 4;
 constexpr std::uint64_t kSteps = 60;
@@ -49,16 +52,6 @@ class FailingTransport : public Transport {
   std::unique_ptr<Transport> way_;
   int calls_ = 0;
 };
-
-// Whole steps of the only model.
-std::vector<StepRecord> steps_in(const std::filesystem::path& run) {
-  const auto log = RunLog::open(run);
-  std::vector<StepRecord> steps;
-  if (!log) return steps;
-  auto cursor = log->cursor({.segment = 1});
-  for (auto step = cursor->next(); step && *step; step = cursor->next()) steps.push_back(**step);
-  return steps;
-}
 
 class SessionTest : public ::testing::Test {
  protected:
@@ -200,9 +193,15 @@ TEST_F(SessionTest, AGoodbyeFindsRoomWhereNoStepDoes) {
 TEST_F(SessionTest, AnyPatienceIsAPatience) {
   for (const double patience :
        {1e300, static_cast<double>(INFINITY), 0.0, -1.0, static_cast<double>(NAN)}) {
-    Session session = alone();
-    train(session, 1, 2);
-    EXPECT_TRUE(session.close(Seconds(patience)));
+    Transports ways = thread_transports(2);
+    Session first = Session::create(options(0, 2), parameters(), std::move(ways[0]));
+    Session second = Session::create(options(1, 2), parameters(), std::move(ways[1]));
+    std::jthread late([&second] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      EXPECT_TRUE(second.close());
+    });
+    EXPECT_EQ(static_cast<bool>(first.close(Seconds(patience))), patience > 0) << patience;
+    late.join();
     std::filesystem::remove_all(run_);
   }
 }
