@@ -66,6 +66,9 @@ class Aggregator {
   Status tick();
   // Whether every worker has said goodbye of every model that anything was heard of; false before.
   bool everyone_left() const;
+  // Why the job stands still now, as one sentence for people; empty where it goes on, or waits for
+  // something that may well be meant.
+  std::string stall() const;
   // How many ranks of the job were heard.
   std::size_t ranks_heard() const;
   AggregatorCounters counters() const;

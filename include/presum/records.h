@@ -13,6 +13,7 @@
 
 #include "presum/audit.h"
 #include "presum/fingerprint.h"
+#include "presum/times.h"
 
 namespace presum {
 
@@ -88,6 +89,7 @@ struct StepReport {
   // Of the samples in the data set, where they are known: the first kIndicesMax.
   std::vector<std::uint64_t> indices;
   std::optional<AuditRecord> audit;  // of the step's reduction
+  StepTimes times;
 
   // The value of a fingerprint, or null.
   const std::uint64_t* fingerprint_of(FingerprintKind kind) const {

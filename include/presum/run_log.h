@@ -15,6 +15,7 @@
 
 #include "presum/finding.h"
 #include "presum/records.h"
+#include "presum/stall.h"
 #include "presum/status.h"
 #include "presum/step_record.h"
 
@@ -148,6 +149,12 @@ class StepCursor {
   std::unique_ptr<State> state_;
 };
 
+// A stall of a segment, without what its ranks said.
+struct StallRecord : Stall {
+  std::uint32_t segment = 0;
+  std::uint32_t number = 0;  // from 1
+};
+
 // An open run log. Reads while a writer writes. Thread-safety: one thread at a time.
 class RunLog {
  public:
@@ -184,6 +191,8 @@ class RunLog {
   Result<std::vector<MomentRecord>> moments() const;
   // By segment, module, shard, step and replica.
   Result<std::vector<AuditedStep>> audits() const;
+  // When the job stood still, by segment and number, with what each rank said.
+  Result<std::vector<StallRecord>> stalls() const;
   // The steps from `from_step` on, ascending.
   Result<StepCursor> cursor(const ModelKey& model, std::uint64_t from_step = 0) const;
 

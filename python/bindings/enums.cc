@@ -5,6 +5,7 @@
 
 #include "bindings.h"
 #include "presum/fingerprint.h"
+#include "step/phases.h"
 #include "step/steps.h"
 
 namespace presum::python {
@@ -51,6 +52,19 @@ void bind_enums(nb::module_& m) {
                    "What is added to it: it held something before.");
       },
       "What is to be read of the pass that begins.");
+  bind_enum<step::Mark>(
+      m, "Mark",
+      [](auto& bound) {
+        bound.value("STEP_ENDS", step::Mark::kStepEnds)
+            .value("EVALUATES", step::Mark::kEvaluates)
+            .value("FORWARD", step::Mark::kForward)
+            .value("BACKWARD", step::Mark::kBackward)
+            .value("PASS_ENDS", step::Mark::kPassEnds)
+            .value("REDUCED", step::Mark::kReduced)
+            .value("OPTIMIZER_BEGINS", step::Mark::kOptimizerBegins)
+            .value("OPTIMIZER_ENDS", step::Mark::kOptimizerEnds);
+      },
+      "What a time on a device's clock is of (see src/step/phases.h).");
   bind_enum<State>(
       m, "StateKind",
       [](auto& bound) {

@@ -15,11 +15,15 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include "base/clock.h"
 #include "base/simd.h"
 #include "bindings.h"
 #include "presum/fingerprint.h"
+#include "step/activity.h"
 #include "step/names.h"
+#include "step/phases.h"
 #include "step/steps.h"
+#include "step/waits.h"
 
 namespace presum::python {
 namespace {
@@ -49,8 +53,9 @@ Steps make(std::uint32_t module, std::uint32_t replica, std::uint32_t shard, std
                           .host = std::move(host),
                           .facts = std::move(facts),
                           .buffers = to_parameters(buffers)};
-  return unwrap(Steps::create(std::move(options), to_parameters(parameters),
-                              {every, reduced_every, knows_optimizer, one_optimizer, on_host}));
+  step::Settings settings{every, reduced_every, knows_optimizer, one_optimizer, on_host, {}};
+  if (on_host) settings.clocks = {step::read_clock, base::thread_times};
+  return unwrap(Steps::create(std::move(options), to_parameters(parameters), std::move(settings)));
 }
 
 void gradient(Steps& o, ParameterId id, std::uintptr_t address, std::size_t count, Dtype dtype) {
@@ -223,6 +228,8 @@ void bind_events(nb::class_<Steps>& steps) {
   steps
       .def(
           "forward", [](Steps& s, Number left) { s.forward(left); }, nb::arg("left") = Number(kNaN))
+      .def("evaluates", &Steps::evaluates)
+      .def("backward", &Steps::backward)
       .def("enter_wrapper", &Steps::enter_wrapper)
       .def("enter_module", &Steps::enter_module)
       .def_prop_ro("asks_what_is_left", &Steps::asks_what_is_left)
@@ -297,13 +304,34 @@ void bind_ended_step(nb::module_& m) {
             e.rows(hashes, others);
           },
           nb::arg("hashes"), nb::arg("others"))
+      .def(
+          "times",
+          [](EndedStep& e, const std::vector<std::pair<step::Mark, double>>& marks) {
+            std::vector<step::Marked> list;
+            list.reserve(marks.size());
+            for (const auto& [mark, at] : marks) list.push_back({mark, at});
+            e.times(list);
+          },
+          nb::arg("marks"))
       .def("packet", [](EndedStep& e) { return to_bytes(e.packet()); });
+}
+
+void bind_times(nb::module_& m) {
+  m.def(
+      "wait_begins",
+      [](const nb::args&, const nb::kwargs&) { step::waits().begin(monotonic_now().count()); },
+      "This thread waits for other workers from now on (see src/step/waits.h), whatever the "
+      "arguments. May be nested.");
+  m.def(
+      "wait_ends", [] { step::waits().end(monotonic_now().count()); },
+      "It does no more. Without a beginning it does nothing.");
 }
 
 }  // namespace
 
 void bind_observer(nb::module_& m) {
   bind_ended_step(m);
+  bind_times(m);
   nb::class_<Steps> steps(m, "Observer",
                           "The steps of one model on one worker, as packets (see "
                           "src/step/steps.h). One thread at a time.");

@@ -15,6 +15,7 @@
 
 #include "aggregate/left.h"
 #include "aggregate/model_analysis.h"
+#include "aggregate/stall_watch.h"
 #include "aggregate/step_assembler.h"
 #include "base/try.h"
 #include "judge/coverage.h"
@@ -51,6 +52,9 @@ struct Aggregator::State {
   runlog::Writer writer;
   aggregate::LeftModels left;  // by earlier segments
   aggregate::StepAssembler assembler;
+  aggregate::StallWatch stalls;
+  std::uint32_t stall_number = 0;                    // of the one under way, or the last
+  std::map<std::uint32_t, std::uint32_t> models_of;  // by rank, that have not said goodbye
   std::map<std::pair<std::uint32_t, std::uint32_t>, aggregate::ModelAnalysis>
       analyses;  // module, shard
   using FindingKey = std::tuple<std::uint32_t, std::uint32_t, std::uint64_t>;
@@ -60,11 +64,13 @@ struct Aggregator::State {
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint32_t> replicas;  // by module and shard
   std::set<std::uint32_t> ranks;                                              // that were heard
   std::set<WorkerKey> departed;
+  std::set<WorkerKey> hellos;
   AggregatorCounters counters;
   PacketCounts counts_written;
-  std::string incomplete;    // why the record is not whole
-  bool lost_others = false;  // packets of some workers cannot come any more
-  Status health;             // the first error of the run log; nothing is written after it
+  std::string incomplete;           // why the record is not whole
+  std::optional<Stall> last_stall;  // under way, not harmless
+  bool lost_others = false;         // packets of some workers cannot come any more
+  Status health;                    // the first error of the run log; nothing is written after it
   bool closed = false;
 
   static WorkerKey key(const Identity& who) { return {who.module, who.shard, who.replica}; }
@@ -115,6 +121,8 @@ struct Aggregator::State {
   }
 
   Status take(const packet::Hello& hello) {
+    stalls.hello(hello.facts.groups);
+    if (hellos.insert(key(hello.header.identity)).second) ++models_of[hello.header.identity.rank];
     analysis(hello.header.identity.module, hello.header.identity.shard).hello(hello);
     return writer.add(hello);
   }
@@ -124,9 +132,29 @@ struct Aggregator::State {
     return writer.add(moment);
   }
 
+  Status take(const packet::Beat& beat) {
+    stalls.beat(beat.header.identity.rank, beat.beat, options.clock());
+    for (auto& [key, model] : analyses) model.beats();
+    return {};
+  }
+
+  // Into the run log at once: whoever ends the job may not wait.
+  Status watch_stalls() {
+    auto stall = stalls.look(options.clock());
+    if (!stall) return {};
+    if (!stall->over) ++stall_number;
+    PRESUM_TRY(writer.add(*stall, stall_number));
+    if (!analyses.empty()) analyses.begin()->second.stalled(*stall);
+    if (!stall->harmless) last_stall = stall->over ? std::nullopt : std::optional(*stall);
+    PRESUM_TRY(write_findings());
+    return writer.commit();
+  }
+
   Status take(const packet::Note& note) {
     if (note.final) {
-      departed.insert(key(note.header.identity));
+      const std::uint32_t rank = note.header.identity.rank;
+      const bool fresh = departed.insert(key(note.header.identity)).second;
+      if (fresh && models_of[rank] > 0 && --models_of[rank] == 0) stalls.left(rank, note.text);
       assembler.departed(note.header.identity);
       analysis(note.header.identity.module, note.header.identity.shard).farewell(note);
     }
@@ -288,6 +316,7 @@ Status Aggregator::ingest(std::span<const std::byte> bytes) {
   }
   ++state_->counters.packets;
   state_->assembler.heard(header.identity, state_->options.clock());
+  state_->stalls.heard(header.identity.rank, state_->options.clock());
   auto taken = std::visit([&](auto& m) { return state_->take(std::move(m)); }, *message);
   if (taken) taken = state_->write_ready(false);
   if (taken) taken = state_->commit_if_due();
@@ -297,8 +326,13 @@ Status Aggregator::ingest(std::span<const std::byte> bytes) {
 Status Aggregator::tick() {
   if (!state_->health || state_->closed) return state_->health;
   auto done = state_->write_ready(false);
+  if (done) done = state_->watch_stalls();
   if (done) done = state_->commit_if_due();
   return state_->guarded(std::move(done));
+}
+
+std::string Aggregator::stall() const {
+  return state_->last_stall ? state_->last_stall->sentence : std::string();
 }
 
 std::vector<Finding> Aggregator::take_new_findings() {

@@ -6,7 +6,7 @@
 namespace presum::aggregate {
 
 ModelAnalysis::ModelAnalysis(const ModelKey& model)
-    : detector_(detect::Options{}), diagnoser_(model), steps_(model) {}
+    : detector_(detect::Options{}), slow_(detect::Options{}), diagnoser_(model), steps_(model) {}
 
 void ModelAnalysis::resumes(diagnose::Left left) { diagnoser_.resumes(std::move(left)); }
 
@@ -25,13 +25,18 @@ void ModelAnalysis::farewell(const packet::Note& note) {
   changed();
 }
 
+void ModelAnalysis::stalled(const Stall& stall) {
+  diagnoser_.stalled(stall);
+  changed();
+}
+
 StepRecord ModelAnalysis::measure(metrics::StepInput input) {
   input.noise_scale = &noise_;
   return metrics::compute(input);
 }
 
 void ModelAnalysis::judge(const StepRecord& record) {
-  diagnoser_.update(record, detector_.judge(record));
+  diagnoser_.update(record, detector_.judge(record), slow_.judge(record));
   steps_.add(record);
   changed();
 }

@@ -6,12 +6,14 @@
 #include <vector>
 
 #include "detect/detector.h"
+#include "detect/slow_workers.h"
 #include "diagnose/diagnoser.h"
 #include "diagnose/resume.h"
 #include "judge/coverage.h"
 #include "metrics/step_metrics.h"
 #include "packet/packet.h"
 #include "presum/finding.h"
+#include "presum/stall.h"
 
 namespace presum::aggregate {
 
@@ -25,6 +27,8 @@ class ModelAnalysis {
   void hello(const packet::Hello& hello);
   void moment(const packet::MomentOf& moment);
   void farewell(const packet::Note& note);
+  void beats() { diagnoser_.beats(); }
+  void stalled(const Stall& stall);
   // The step's record; `input` gets the model's noise scale. REQUIRES: ascending steps.
   StepRecord measure(metrics::StepInput input);
   void judge(const StepRecord& record);
@@ -44,6 +48,7 @@ class ModelAnalysis {
 
   metrics::NoiseScale noise_;
   detect::Detector detector_;
+  detect::SlowWorkers slow_;
   diagnose::Diagnoser diagnoser_;
   judge::ModelSteps steps_;
   std::vector<diagnose::Diagnoser::Numbered> findings_;

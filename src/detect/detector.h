@@ -24,8 +24,11 @@ enum class Statistic : std::uint8_t {
   kGroupNorm,   // log of its gradient norm in one group (layer)
   kPair,        // a pair's cosine
   kMicroBatch,  // how micro-batch losses are spread over workers
+  kOwnTime,     // log of its own time, without what its thread waited for a processor
+  kQueuedTime,  // the same with it
 };
-inline constexpr std::size_t kStatisticCount = 9;
+inline constexpr std::size_t kStatisticCount =
+    9;  // those that Detector watches; times are SlowWorkers'
 
 struct Options {
   double level = 1e6;           // mean steps to a false alarm are at least so many

@@ -22,6 +22,8 @@ constexpr Checks set_of(std::initializer_list<Check> checks) {
 
 constexpr Checks kStatistics =
     set_of({kWorkerOutlier, kPairTooSimilar, kTooConsistent, kLossEvent});
+constexpr Checks kTimes =
+    set_of({kSlowNode, kUnevenBatches, kDataStarved, kSlowWorker, kPeriodicStall, kGradualSlowing});
 constexpr Checks kDesync = set_of({kParameterDesync, kBufferDesync, kStateDesync});
 constexpr Checks kNonfinite = set_of({kNonfiniteGradient, kNonfiniteLoss});
 
@@ -248,6 +250,50 @@ constexpr std::array<Rule, kChecks> kRules{{
      {"loss-event", kInfo, "single steps far outside everything seen",
       "Look at the named rank's batch of that step.", "WeatherGenerator#2724"},
      0},
+    {kStall,
+     {"stall", kCritical, "whether every rank goes on, by what each says of itself now and then",
+      "Look at the lines that the evidence names. Ranks at different points of the program have "
+      "taken different branches: a condition on the rank, another number of batches, an exception "
+      "that one of them swallowed.",
+      ""},
+     set_of({kMissingWorker})},
+    {kSlowNode,
+     {"slow-node", kWarning, "own time of all ranks of a host against that of other hosts",
+      "Look at the host: clocks and power limits of its accelerators, other jobs, its disk and "
+      "network. Exchange it if nothing of the program's tells it apart.",
+      ""},
+     set_of({kSlowWorker, kDataStarved})},
+    {kUnevenBatches,
+     {"uneven-batches", kInfo, "whether own times follow the token counts of batches",
+      "Deal batches by their tokens rather than by their number of samples: sort by length into "
+      "global batches, or pack.",
+      ""},
+     set_of({kSlowWorker})},
+    {kDataStarved,
+     {"data-starved", kWarning, "time between the end of a step and its first forward pass",
+      "Load ahead (`num_workers`, `prefetch_factor`, `pin_memory`), move work out of the loader, "
+      "and see what the named rank reads from another disk than the others.",
+      ""},
+     0},
+    {kSlowWorker,
+     {"slow-worker", kWarning, "each worker's own time against the others'",
+      "Look at what the named phase does on this rank alone: work behind `if rank == 0`, logging, "
+      "another device or clock, a processor that is shared.",
+      ""},
+     0},
+    {kPeriodicStall,
+     {"periodic-stall", kInfo, "steps that take far longer than usual, at equal distances",
+      "Nothing, where that is a checkpoint or an evaluation that is worth it. Else save "
+      "asynchronously, evaluate less often, or call the garbage collector at times of your own on "
+      "all ranks together.",
+      ""},
+     0},
+    {kGradualSlowing,
+     {"gradual-slowing", kWarning, "own time of the fastest worker over hundreds of steps",
+      "Look for what grows: a list of losses with their graphs, a cache, a log that is written "
+      "anew, memory that is swapped, a device that becomes hot.",
+      ""},
+     0},
 }};
 
 constexpr bool in_order() {
@@ -278,7 +324,7 @@ bool sets_apart(Check check) {
   return (kApart & bit(check)) != 0;
 }
 
-bool is_statistic(Check check) { return (kStatistics & bit(check)) != 0; }
+bool is_statistic(Check check) { return ((kStatistics | kTimes) & bit(check)) != 0; }
 
 std::span<const CheckInfo> catalogue() { return kCatalogue; }
 

@@ -46,8 +46,15 @@ enum class Check : std::uint8_t {
   kPairTooSimilar,
   kTooConsistent,
   kLossEvent,
+  kStall,
+  kSlowNode,
+  kUnevenBatches,
+  kDataStarved,
+  kSlowWorker,
+  kPeriodicStall,
+  kGradualSlowing,
 };
-inline constexpr std::size_t kChecks = static_cast<std::size_t>(Check::kLossEvent) + 1;
+inline constexpr std::size_t kChecks = static_cast<std::size_t>(Check::kGradualSlowing) + 1;
 
 const CheckInfo& info(Check check);
 // Whether `effect` is to be expected where `cause` is found. A check explains itself.

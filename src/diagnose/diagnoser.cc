@@ -44,15 +44,20 @@ void Diagnoser::hello(const Identity& who, const WorkerFacts& facts) {
   state_->roster.hello(who, facts);
 }
 
+void Diagnoser::beats() { state_->rules.stalls.beats(); }
+
+void Diagnoser::stalled(const Stall& stall) { state_->rules.stalls.report(stall, state_->log); }
+
 void Diagnoser::farewell(const Identity& who, const FinalState& last) {
   state_->rules.farewell(who.rank, last, state_->roster, state_->log);
 }
 
-void Diagnoser::update(const StepRecord& record, const detect::StepAlarms& alarms) {
+void Diagnoser::update(const StepRecord& record, const detect::StepAlarms& alarms,
+                       const detect::TimeAlarms& times) {
   state_->log.begin_record();
   state_->roster.see(record);
   const std::vector<Batch> read = batches(record);
-  state_->rules.update({record, read, alarms, state_->roster}, state_->log);
+  state_->rules.update({record, read, alarms, times, state_->roster}, state_->log);
 }
 
 std::vector<Diagnoser::Numbered> Diagnoser::findings() const {

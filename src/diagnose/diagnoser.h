@@ -9,8 +9,10 @@
 #include <vector>
 
 #include "detect/detector.h"
+#include "detect/slow_workers.h"
 #include "presum/finding.h"
 #include "presum/packet.h"
+#include "presum/stall.h"
 #include "presum/step_record.h"
 
 namespace presum::diagnose {
@@ -32,10 +34,14 @@ class Diagnoser {
   void resumes(Left left);
   void hello(const Identity& who, const WorkerFacts& facts);
   void moment(const Identity& who, const Moment& moment);
+  // Ranks tell where they stand; a stall that has begun, or is over.
+  void beats();
+  void stalled(const Stall& stall);
   // A worker's last words.
   void farewell(const Identity& who, const FinalState& last);
-  // REQUIRES: ascending steps. `alarms`: what the detector says of the record.
-  void update(const StepRecord& record, const detect::StepAlarms& alarms);
+  // REQUIRES: ascending steps. `alarms` and `times`: what detectors say of the record.
+  void update(const StepRecord& record, const detect::StepAlarms& alarms,
+              const detect::TimeAlarms& times = {});
 
   // One finding a cause, worst first, then by first step. An id stays with its finding while it
   // grows; ids are not reused.

@@ -65,6 +65,10 @@ constexpr Rule kRules[] = {
     rule(update<&Rules::statistics>, nullptr, kTokenImbalance, kWorkerOutlier, kPairTooSimilar,
          kTooConsistent, kLossEvent),
     rule(update<&Rules::rng>, nullptr, kSharedRng),
+    rule(update<&Rules::slow_workers>, nullptr, kSlowWorker, kSlowNode, kDataStarved,
+         kUnevenBatches),
+    rule(update<&Rules::stalls>, nullptr, kStall),
+    rule(update<&Rules::pace>, nullptr, kPeriodicStall, kGradualSlowing),
 };
 
 constexpr bool each_check_has_one_rule() {

@@ -12,6 +12,7 @@
 #include "diagnose/lost_gradients.h"
 #include "diagnose/manifest.h"
 #include "diagnose/overlap.h"
+#include "diagnose/pace.h"
 #include "diagnose/presence.h"
 #include "diagnose/progress.h"
 #include "diagnose/recomputed.h"
@@ -22,6 +23,8 @@
 #include "diagnose/sampler.h"
 #include "diagnose/settings.h"
 #include "diagnose/signal_log.h"
+#include "diagnose/slow_workers.h"
+#include "diagnose/stalls.h"
 #include "diagnose/states.h"
 #include "diagnose/statistics.h"
 #include "diagnose/step_context.h"
@@ -53,6 +56,9 @@ struct Rules {
   NoProgress progress{};
   Statistics statistics{};
   Rng rng{};
+  SlowWorkers slow_workers{};
+  Pace pace{};
+  Stalls stalls{};
 
   void update(const StepContext& context, SignalLog& log);
   void farewell(std::uint32_t rank, const FinalState& last, const Roster& roster, SignalLog& log);

@@ -53,6 +53,9 @@ Words words_of(Statistic statistic) {
       return {"direction", "gradient direction"};
     case Statistic::kMicroBatch:
       return {"micro_batch_loss", "spread of micro-batch losses"};
+    case Statistic::kOwnTime:
+    case Statistic::kQueuedTime:
+      return {"time", "own time"};
   }
   return {"unknown", "statistic"};
 }

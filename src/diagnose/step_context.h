@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "detect/detector.h"
+#include "detect/slow_workers.h"
 #include "diagnose/batches.h"
 #include "diagnose/roster.h"
 #include "presum/step_record.h"
@@ -19,6 +20,7 @@ struct StepContext {
   const StepRecord& record;
   std::span<const Batch> batches;  // in the order of record.workers
   const detect::StepAlarms& alarms;
+  const detect::TimeAlarms& times;
   const Roster& roster;
 
   std::size_t workers() const { return record.workers.size(); }

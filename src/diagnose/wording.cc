@@ -130,7 +130,7 @@ struct Phrase {
   std::string_view text;  // with the value put in
 };
 
-constexpr std::array<Phrase, 61> kPhrases{{
+constexpr std::array<Phrase, 74> kPhrases{{
     {"nonfinite_elements", "elements not finite: {}"},
     {"steps_missing", "steps without them: {}"},
     {"unreduced_steps", "optimiser steps without a reduction: {}"},
@@ -192,6 +192,19 @@ constexpr std::array<Phrase, 61> kPhrases{{
     {"share_not_zero", "share of elements that are not zero: {}"},
     {"share_not_zero_at_start", "{} at the run's start"},
     {"batches_apart", "batches more than the others': {}"},
+    {"times_the_others", "own time {} times the others'"},
+    {"others_own_ms", "theirs: {} ms"},
+    {"share_on_processor", "share of its own time that its thread was on a processor: {}"},
+    {"queued_longer_ms", "longer than the others in the queue for a processor: {} ms a step"},
+    {"longer_by_tokens_ms", "of that by its tokens: {} ms"},
+    {"correlation", "correlation of time and tokens: {}"},
+    {"tokens_spread", "token counts vary by {} of their mean"},
+    {"period_steps", "steps from one to the next: {}"},
+    {"times_as_long", "{} times as long"},
+    {"host", "host: {}"},
+    {"seconds", "for {} s"},
+    {"where", "{}"},
+    {"last_collectives", "last collectives: {}"},
 }};
 
 // Of a finding that is this one's effect: numbers of a check whose words are not these. JSON has
@@ -207,9 +220,11 @@ bool of_effect(const Finding& finding, std::string_view name) {
 
 // Says nothing beside the title, or nothing at all.
 bool empty_of_news(std::string_view name, const Finding::Value& value) {
-  constexpr std::array<std::string_view, 14> kSilent{
-      "differ",       "workers_not_finite", "workers_zero",     "data_pass", "how",
-      "data_changed", "groups_different",   "workers_expected", "elements",  "audited_by_rank",
+  constexpr std::array<std::string_view, 24> kSilent{
+      "phase",        "longer_ms",          "others_wait_ms",   "step_ms",     "data_ms",
+      "waiting_ms",   "longer_s",           "own_ms",           "own_ms_then", "stack",
+      "differ",       "workers_not_finite", "workers_zero",     "data_pass",   "how",
+      "data_changed", "groups_different",   "workers_expected", "elements",    "audited_by_rank",
       "factor_error", "reduced_norm",       "mean_norm",        "rows"};
   if (std::ranges::find(kSilent, name) != kSilent.end()) return true;
   if (name == "rows_equal_share" && as_number(value) == 1) return true;
@@ -227,8 +242,9 @@ std::string plain_phrase(std::string_view name, const Finding::Value& value) {
 
 std::string began(const Finding& finding, const Finding::Value& alarm) {
   const double step = as_number(alarm);
-  constexpr std::array<std::string_view, 5> kStatistics{
-      "worker-outlier", "pair-too-similar", "too-consistent", "token-imbalance", "loss-event"};
+  constexpr std::array<std::string_view, 9> kStatistics{
+      "worker-outlier", "pair-too-similar", "too-consistent", "token-imbalance", "loss-event",
+      "slow-worker",    "slow-node",        "data-starved",   "uneven-batches"};
   const bool of_alarm = std::ranges::find(kStatistics, finding.check) != kStatistics.end();
   if (!of_alarm || !(step > static_cast<double>(finding.first_step))) return "";
   return fmt::format("began at step {}, certain at {}", finding.first_step, as_text(alarm));

@@ -17,12 +17,12 @@
 namespace presum::packet {
 namespace {
 
-enum class Kind : std::uint16_t { kHello = 1, kStep = 2, kNote = 3, kMoment = 4 };
+enum class Kind : std::uint16_t { kHello = 1, kStep = 2, kNote = 3, kMoment = 4, kBeat = 5 };
 
 constexpr std::uint32_t kFinalNote = 1;
 constexpr std::uint32_t kBrokenNote = 2;
 
-// docs/packet_format.md, "Sections". 15 is reserved for values of later versions.
+// docs/packet_format.md, "Sections".
 enum class Section : std::uint16_t {
   kStep = 1,
   kTotal = 2,
@@ -38,6 +38,7 @@ enum class Section : std::uint16_t {
   kGram = 12,
   kAudit = 13,
   kLayers = 14,
+  kTimes = 15,
   kHost = 16,
   kFacts = 17,
   kGroupNames = 18,
@@ -45,6 +46,8 @@ enum class Section : std::uint16_t {
   kClock = 20,
   kMoment = 21,
   kMomentGroups = 22,
+  kBeat = 23,
+  kPlaces = 24,
 };
 
 constexpr std::size_t kLengthOffset = 8;
@@ -208,6 +211,21 @@ void put_products(Encoder& encoder, const Step& step) {
                   [&](ByteWriter& w) { w.put_bytes(std::as_bytes(std::span(step.gram))); });
 }
 
+void put_times(Encoder& encoder, const StepTimes& times) {
+  if (!times.known()) return;
+  encoder.section(Section::kTimes, [&](ByteWriter& w) {
+    for (const double seconds : times.seconds) w.put(seconds);
+    w.put(times.processor);
+    w.put(times.queued);
+    w.put(std::uint32_t{times.on_device});
+    for (const MicroBatchTimes& micro : times.micro) {
+      w.put(micro.data);
+      w.put(micro.forward);
+      w.put(micro.backward);
+    }
+  });
+}
+
 // ---- decoding
 
 class SectionReader {
@@ -361,6 +379,27 @@ bool read_layers(std::span<const std::byte> bytes, std::vector<Layer>& layers) {
          distinct(layers, [](const Layer& layer) { return layer.id; });
 }
 
+// Durations are not negative; of what is not, or not finite, nothing is known.
+bool read_times(SectionReader& body, StepTimes& times) {
+  const auto duration = [](auto seconds) {
+    return std::isfinite(seconds) && seconds >= 0 ? seconds : decltype(seconds)(kNaN);
+  };
+  times = {};
+  auto& phases = times.seconds;
+  for (double& seconds : phases) seconds = duration(body.get<double>());
+  times.processor = duration(body.get<double>());
+  times.queued = duration(body.get<double>());
+  times.on_device = body.get<std::uint32_t>() != 0;
+  if (std::ranges::any_of(phases, [](double s) { return std::isnan(s); })) phases.fill(kNaN);
+  return read_list(body, times.micro, kMicroTimesMax, [&] {
+    MicroBatchTimes micro;
+    micro.data = duration(body.get<float>());
+    micro.forward = duration(body.get<float>());
+    micro.backward = duration(body.get<float>());
+    return micro;
+  });
+}
+
 bool read_record(SectionReader& body, Step& step) {
   step.optimizer_step = body.get<std::uint64_t>();
   step.micro_batches = body.get<std::uint32_t>();
@@ -422,6 +461,8 @@ bool read_section(Step& step, Section type, std::span<const std::byte> bytes) {
       return body.valid();
     case Section::kAudit:
       return read_audit(body, step.audit);
+    case Section::kTimes:
+      return read_times(body, step.times);
     case Section::kGram:
       return read_gram(body, step.header.identity.replicas, step.gram);
     default:
@@ -512,6 +553,36 @@ bool read_section(MomentOf& out, Section type, std::span<const std::byte> bytes)
       return read_fingerprints(body, moment.generators);
     case Section::kMomentGroups:
       return read_groups(body, moment.groups);
+    default:
+      return true;
+  }
+}
+
+bool read_section(Beat& out, Section type, std::span<const std::byte> bytes) {
+  SectionReader body(bytes);
+  Heartbeat& beat = out.beat;
+  switch (type) {
+    case Section::kBeat:
+      beat.events = body.get<std::uint64_t>();
+      beat.step = body.get<std::uint64_t>();
+      beat.micro_batch = body.get<std::uint32_t>();
+      beat.phase = read_code(body, Phase::kReduction);
+      beat.waiting = body.get<std::uint8_t>() != 0;
+      beat.lock_held = body.get<std::uint8_t>() != 0;
+      beat.thread = static_cast<char>(body.get<std::uint8_t>());
+      beat.layer = body.get<std::uint64_t>();
+      for (double* seconds :
+           {&beat.still, &beat.longest, &beat.processor, &beat.period, &beat.stall_seconds}) {
+        *seconds = body.get<double>();
+      }
+      return body.valid() && beat.still >= 0 && beat.longest >= 0 && beat.period > 0 &&
+             beat.stall_seconds > 0;
+    case Section::kPlaces:
+      for (std::string* text :
+           {&beat.host, &beat.collective, &beat.site, &beat.stack, &beat.recorder}) {
+        *text = body.short_text();
+      }
+      return body.valid();
     default:
       return true;
   }
@@ -621,6 +692,7 @@ Packet encode(const Step& step) {
   put_data(encoder, step);
   put_products(encoder, step);
   put_audit(encoder, step.audit);
+  put_times(encoder, step.times);
   return std::move(encoder).finish();
 }
 
@@ -668,6 +740,32 @@ Packet encode(const MomentOf& of) {
   return std::move(encoder).finish();
 }
 
+Packet encode(const Beat& of) {
+  const Heartbeat& beat = of.beat;
+  Encoder encoder(Kind::kBeat, of.header);
+  encoder.section(Section::kBeat, [&](ByteWriter& w) {
+    w.put(beat.events);
+    w.put(beat.step);
+    w.put(beat.micro_batch);
+    w.put(beat.phase);
+    w.put(std::uint8_t{beat.waiting});
+    w.put(std::uint8_t{beat.lock_held});
+    w.put(static_cast<std::uint8_t>(beat.thread));
+    w.put(beat.layer);
+    for (const double seconds :
+         {beat.still, beat.longest, beat.processor, beat.period, beat.stall_seconds}) {
+      w.put(seconds);
+    }
+  });
+  encoder.section(Section::kPlaces, [&](ByteWriter& w) {
+    for (const std::string* text :
+         {&beat.host, &beat.collective, &beat.site, &beat.stack, &beat.recorder}) {
+      put_text(w, *text);
+    }
+  });
+  return std::move(encoder).finish();
+}
+
 Result<Message> decode(std::span<const std::byte> bytes) {
   if (bytes.size() < kHeaderBytes) return corrupt("shorter than a header");
   if (bytes.size() > kBytesMax) return corrupt("longer than 16 MiB");
@@ -694,6 +792,8 @@ Result<Message> decode(std::span<const std::byte> bytes) {
       return read_message<Note>(header, reader);
     case Kind::kMoment:
       return read_message<MomentOf>(header, reader);
+    case Kind::kBeat:
+      return read_message<Beat>(header, reader);
   }
   return corrupt("unknown kind");
 }

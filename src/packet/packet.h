@@ -13,6 +13,7 @@
 
 #include "presum/packet.h"
 #include "presum/records.h"
+#include "presum/stall.h"
 #include "presum/status.h"
 
 namespace presum::packet {
@@ -101,12 +102,19 @@ struct MomentOf {
   Moment moment;
 };
 
-using Message = std::variant<Hello, Step, Note, MomentOf>;
+// Where a process stands.
+struct Beat {
+  Header header;
+  Heartbeat beat;
+};
+
+using Message = std::variant<Hello, Step, Note, MomentOf, Beat>;
 
 Packet encode(const Hello& hello);
 Packet encode(const Step& step);
 Packet encode(const Note& note);
 Packet encode(const MomentOf& moment);
+Packet encode(const Beat& beat);
 
 // Takes any bytes. Unknown sections are skipped. Errors: kCorrupt for what is not a whole packet
 // within the bounds above, kUnsupported for a newer version. Never crashes, never allocates more

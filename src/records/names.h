@@ -19,6 +19,8 @@ inline constexpr std::array kDivisions = {"unknown",       "none",           "be
                                           "before-divide", "after-multiply", "after-divide",
                                           "once"};
 inline constexpr std::array kStepUses = {"unknown", "used", "unused", "kept"};
+inline constexpr std::array kPhases = {"data",      "forward", "backward",
+                                       "optimizer", "rest",    "reduction"};
 inline constexpr std::array kRepeats = {"not-tried", "equal", "different"};
 
 // "unknown" for what is out of range.

@@ -189,6 +189,18 @@ Result<std::vector<MomentRecord>> RunLog::moments() const {
                   "ORDER BY segment, module, shard, replica, kind, step, number");
 }
 
+Result<std::vector<StallRecord>> RunLog::stalls() const {
+  PRESUM_ASSIGN(auto rows, read_all(state_->db, runlog::stall_table(), "ORDER BY segment, number"));
+  PRESUM_ASSIGN(const auto ranks, read_all(state_->db, runlog::stalled_rank_table(),
+                                           "ORDER BY segment, number, rank"));
+  for (StallRecord& stall : rows) {
+    for (const runlog::StalledRankRow& r : ranks) {
+      if (r.segment == stall.segment && r.number == stall.number) stall.all.push_back(r);
+    }
+  }
+  return rows;
+}
+
 Result<std::vector<AuditedStep>> RunLog::audits() const {
   return read_all(state_->db, runlog::audit_table(),
                   "ORDER BY segment, module, shard, step, replica");

@@ -153,6 +153,11 @@ std::vector<View> make_views() {
        "check_state t ORDER BY t.segment, t.module, t.shard, t.position"},
       {"audits", "One row an audit of the reduction.", shown_columns(audit_table(), "t"),
        "audit t ORDER BY t.segment, t.module, t.shard, t.step, t.replica"},
+      {"stalls", "When the job stood still.", shown_columns(stall_table(), "t"),
+       "stall t ORDER BY t.segment, t.number"},
+      {"stalled_ranks", "One row a stall and rank: where it was.",
+       shown_columns(stalled_rank_table(), "t"),
+       "stalled_rank t ORDER BY t.segment, t.number, t.rank"},
       {"notes", "What went wrong with the collection itself.", shown_columns(note_table(), "t"),
        "note t ORDER BY t.id"},
   };

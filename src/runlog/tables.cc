@@ -163,6 +163,28 @@ struct MicroBatchCodec {
   }
 };
 
+// Triples of data, forward, backward.
+struct MicroTimesCodec {
+  static constexpr Type kType = Type::kBlob;
+  static constexpr bool kNullable = true;
+  static void bind(Statement& row, int at, const std::vector<MicroBatchTimes>& micro) {
+    std::vector<float> values;
+    for (const MicroBatchTimes& m : micro) {
+      values.insert(values.end(), {m.data, m.forward, m.backward});
+    }
+    if (!values.empty()) row.bind_blob(at, std::as_bytes(std::span(values)));
+  }
+  static std::vector<MicroBatchTimes> read(const Statement& row, int at) {
+    constexpr std::size_t kNumbers = 3;
+    const auto values = Codec<std::vector<float>>::read(row, at);
+    std::vector<MicroBatchTimes> out;
+    for (std::size_t i = 0; i + kNumbers <= values.size(); i += kNumbers) {
+      out.push_back({values[i], values[i + 1], values[i + 2]});
+    }
+    return out;
+  }
+};
+
 struct JsonCodec {
   static constexpr Type kType = Type::kText;
   static constexpr bool kNullable = false;
@@ -386,6 +408,43 @@ Columns<WorkerStepRow> gradient_columns() {
       column<Row, &Row::fingerprint>("fingerprint", {"of its own gradient"}).hex()};
 }
 
+template <Phase P>
+Column<WorkerStepRow> phase_column(const char* name, std::string_view meaning) {
+  using Row = WorkerStepRow;
+  return {.name = name,
+          .type = Type::kReal,
+          .nullable = true,
+          .text = {meaning, "s", "times are not known, as of the first step"},
+          .bind = [](Statement& row, int at, const Row& w) { row.bind(at, w.times.of(P)); },
+          .read = [](const Statement& row, int at, Row& w) { w.times.of(P) = row.number(at); }};
+}
+
+Columns<WorkerStepRow> time_columns() {
+  using Row = WorkerStepRow;
+  return {
+      phase_column<Phase::kData>(
+          "time_data",
+          "from the end of the step before to its first forward pass ([time.md]"
+          "(time.md))"),
+      phase_column<Phase::kForward>("time_forward", "in forward passes and losses"),
+      phase_column<Phase::kBackward>("time_backward",
+                                     "in backward passes, up to its last own gradient"),
+      phase_column<Phase::kOptimizer>("time_optimizer", "in the optimiser's step"),
+      phase_column<Phase::kRest>("time_rest", "between these, evaluation and checkpoints too"),
+      phase_column<Phase::kReduction>("time_reduction",
+                                      "waiting in reductions and other collectives"),
+      column<Row, &Row::times, &StepTimes::processor>(
+          "time_processor", {"that its thread was on a processor", "s", "not known"}),
+      column<Row, &Row::times, &StepTimes::queued>(
+          "time_queued",
+          {"that its thread could run and had no processor", "s", "the system does not tell"}),
+      column<Row, &Row::times, &StepTimes::on_device>("time_on_device",
+                                                      {"1: times are those of a device's clock"})
+          .hidden(),
+      coded_column<MicroTimesCodec, Row, &Row::times, &StepTimes::micro>(
+          "micro_times", {"see Blobs", "s", "fewer than two micro-batches, or times not known"})};
+}
+
 Columns<WorkerStepRow> data_columns() {
   using Row = WorkerStepRow;
   return {coded_column<CountCodec, Row, &Row::samples, &Samples::rows>(
@@ -506,8 +565,11 @@ const Table<StepRow>& step_table() {
 const Table<WorkerStepRow>& worker_step_table() {
   static const Table<WorkerStepRow> table = {
       "worker_step", "A row for each worker whose packet of the step arrived.",
-      join<WorkerStepRow>(
-          {gradient_columns(), {reduced_fingerprint_column()}, data_columns(), {states_column()}}),
+      join<WorkerStepRow>({gradient_columns(),
+                           {reduced_fingerprint_column()},
+                           time_columns(),
+                           data_columns(),
+                           {states_column()}}),
       "PRIMARY KEY (step_id, replica)) WITHOUT ROWID"};
   return table;
 }
@@ -722,6 +784,59 @@ const Table<CheckRow>& check_table() {
               "reason", {"one sentence; for a passed check what it rests on"}),
       }),
       "PRIMARY KEY (segment, module, shard, position)) WITHOUT ROWID"};
+  return table;
+}
+
+const Table<StallRecord>& stall_table() {
+  using Row = StallRecord;
+  static const Table<Row> table = {
+      "stall",
+      "When the job stood still ([time.md](time.md)): a row for each time, and where it changed.",
+      {column<Row, &Row::segment>("segment", kSegmentText),
+       column<Row, &Row::number>("number", {"of the segment's, from 1"}),
+       column<Row, &Row::step>("step", {"the latest that a rank had got to", "step"}),
+       column<Row, &Row::seconds>("seconds", {"that it stood still so far", "s", "never"}),
+       column<Row, &Row::over>("over", {"1: it went on"}),
+       column<Row, &Row::harmless>("harmless", {"1: it may well be meant, as a checkpoint is"}),
+       column<Row, &Row::sentence>("sentence",
+                                   {"who was where; not trusted, for it holds names from the run"}),
+       coded_column<NumbersCodec, Row, &Row::ranks>(
+           "ranks", {"list of the ranks that kept others waiting; empty: not known"})},
+      "PRIMARY KEY (segment, number)) WITHOUT ROWID"};
+  return table;
+}
+
+const Table<StalledRankRow>& stalled_rank_table() {
+  using Row = StalledRankRow;
+  using Beat = Heartbeat;
+  static const Table<Row> table = {
+      "stalled_rank",
+      "A row for each rank of a stall: what it said of itself last. Texts are not trusted.",
+      {column<Row, &Row::segment>("segment", kSegmentText),
+       column<Row, &Row::number>("number", {"`stall.number`"}),
+       rank_column<Row, &Row::rank>(),
+       column<Row, &Row::where>("place", {"where it was, as one phrase"}),
+       column<Row, &Row::answers>("answers", {"1: it was heard lately"}),
+       column<Row, &Row::left>("left_training", {"1: it had said goodbye"}),
+       column<Row, &Row::unheard>("unheard", {"since it was heard", "s", "never"}),
+       column<Row, &Row::layer>("layer", {"of the last gradient that had come; may be empty"}),
+       column<Row, &Row::last, &Beat::host>("host", {"host name"}),
+       column<Row, &Row::last, &Beat::still>("still", {"since its last event", "s", "never"}),
+       column<Row, &Row::last, &Beat::step>("step", {"of its last event", "step"}),
+       column<Row, &Row::last, &Beat::micro_batch>("micro_batch", {"likewise, from 0"}),
+       enumeration<records::kPhases, Row, &Row::last, &Beat::phase>("phase", {"likewise"}),
+       column<Row, &Row::last, &Beat::waiting>("waiting", {"1: for others, as hooks show"}),
+       column<Row, &Row::last, &Beat::lock_held>("lock_held",
+                                                 {"1: a call held the interpreter's lock"}),
+       column<Row, &Row::last, &Beat::processor>(
+           "processor", {"share of a processor that its thread used", "ratio", "not known"}),
+       column<Row, &Row::last, &Beat::collective>(
+           "collective", {"function of torch.distributed in which it waited; may be empty"}),
+       column<Row, &Row::last, &Beat::site>("site", {"the program's innermost line"}),
+       column<Row, &Row::last, &Beat::stack>("stack", {"its thread's, innermost first"}),
+       column<Row, &Row::last, &Beat::recorder>(
+           "recorder", {"last collectives as torch's flight recorder has them; may be empty"})},
+      "PRIMARY KEY (segment, number, rank)) WITHOUT ROWID"};
   return table;
 }
 

@@ -66,6 +66,11 @@ struct CheckRow : RunLog::Check {
   std::uint32_t position = 0;
 };
 
+struct StalledRankRow : StalledRank {
+  std::uint32_t segment = 0;
+  std::uint32_t number = 0;
+};
+
 struct DetectorRow {
   std::uint32_t module = 0;
   std::uint32_t shard = 0;
@@ -90,6 +95,8 @@ const Table<MomentRecord>& moment_table();
 const Table<FindingRow>& finding_table();
 const Table<CheckRow>& check_table();
 const Table<DetectorRow>& detector_table();
+const Table<StallRecord>& stall_table();
+const Table<StalledRankRow>& stalled_rank_table();
 
 // Calls `visit` with each of them.
 template <class Visit>
@@ -109,6 +116,8 @@ void each_table(Visit&& visit) {
   visit(finding_table());
   visit(check_table());
   visit(detector_table());
+  visit(stall_table());
+  visit(stalled_rank_table());
   visit(note_table());
 }
 

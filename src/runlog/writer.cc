@@ -237,6 +237,15 @@ Status Writer::add(const packet::MomentOf& moment) {
   return old.run();
 }
 
+Status Writer::add(const Stall& stall, std::uint32_t number) {
+  PRESUM_TRY(state_->begin());
+  PRESUM_TRY(insert(state_->db(), stall_table(), {stall, segment(), number}, "INSERT OR REPLACE"));
+  PRESUM_ASSIGN(auto ranks, Insertion<StalledRankRow>::prepare(state_->db(), stalled_rank_table(),
+                                                               "INSERT OR REPLACE"));
+  for (const StalledRank& r : stall.all) PRESUM_TRY(ranks.run({r, segment(), number}));
+  return {};
+}
+
 Status Writer::add(StepRecord record) {
   PRESUM_TRY(state_->begin());
   return state_->write_step(std::move(record));
@@ -304,6 +313,8 @@ bool Writer::is_due() const {
 }
 
 Status Writer::tick() { return is_due() ? state_->commit() : Status(); }
+
+Status Writer::commit() { return state_->commit(); }
 
 std::optional<std::uint64_t> Writer::committed_step() const { return state_->committed_step; }
 

@@ -43,6 +43,9 @@ class Writer {
   Status add(const packet::MomentOf& moment);
   Status add(StepRecord record);
 
+  // A stall of this segment; a number that was written before is replaced.
+  Status add(const Stall& stall, std::uint32_t number);
+
   // The findings and checks of one model of this segment, in place of those given before.
   Status replace(const ModelKey& model, std::span<const Finding> findings,
                  std::span<const CheckRecord> checks);
@@ -60,6 +63,8 @@ class Writer {
   // Whether `tick` would commit. Write what belongs to the records so far before it does.
   bool is_due() const;
   Status tick();
+  // Now, whether that is due or not.
+  Status commit();
   // The highest step that was committed; none before the first.
   std::optional<std::uint64_t> committed_step() const;
   // Commits, marks the segment as closed and leaves one plain file.

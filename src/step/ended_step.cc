@@ -130,6 +130,8 @@ Gradients& EndedStep::gradients() {
   return *gradients_;
 }
 
+void EndedStep::times(std::span<const Marked> marks) { contents_.report.times = replay(marks); }
+
 void EndedStep::rows(std::span<const std::uint64_t> hashes, std::uint64_t others) {
   contents_.rows_known = contents_.rows_known && !hashes.empty();
   contents_.samples(hashes);

@@ -13,6 +13,7 @@
 #include "step/gradients.h"
 #include "step/machine.h"
 #include "step/passes.h"
+#include "step/phases.h"
 
 namespace presum::step {
 
@@ -68,6 +69,8 @@ class EndedStep {
   // Those of a device go here, and the numbers that were late, by place.
   Gradients& gradients();
   void numbers(Numbers come) { numbers_.assign(come.begin(), come.end()); }
+  // Where the device's clock tells what it took, from the end of the step before to its own.
+  void times(std::span<const Marked> marks);
 
   // The row hashes of one of its micro-batches, and one hash of what lies beside them. A step of
   // which one has none has no batch hash.

@@ -8,6 +8,7 @@
 #include "base/hash.h"
 #include "base/try.h"
 #include "observe/zeros.h"
+#include "step/activity.h"
 
 namespace presum::step {
 namespace {
@@ -32,7 +33,10 @@ std::uint64_t sketch_seed(std::uint64_t parameter, const StepNumber& step) {
 Gradients::Gradients(const Layout& layout, std::uint32_t sketch_size)
     : slots_(layout.parameters().size()), sketch_(sketch_size), layers_(layout) {
   ids_.reserve(slots_.size());
-  for (const Layout::Tensor& p : layout.parameters()) ids_.push_back(p.id);
+  for (const Layout::Tensor& p : layout.parameters()) {
+    ids_.push_back(p.id);
+    groups_.push_back(layout.groups()[p.group].id);
+  }
 }
 
 void Gradients::begin(const StepNumber& step, bool layers) {
@@ -70,6 +74,7 @@ Status Gradients::check(ParameterId id, bool has_data) const {
 
 Status Gradients::read(ParameterId id, const void* data, std::size_t count, Dtype dtype) {
   PRESUM_TRY(check(id, data != nullptr || count == 0));
+  activity().gradient(groups_[id]);
   put(id, observe::gradient_pass(data, count, dtype, sketch_of(id)), count, false);
   layers_.read(id, data, count, dtype, seed(id), false);
   return {};
@@ -99,6 +104,7 @@ Status Gradients::take(ParameterId id, const GradientSums& sums, std::uint64_t e
 
 void Gradients::mark_seen(ParameterId id) {
   slots_[id].marked = true;
+  activity().gradient(groups_[id]);
   layers_.read_elsewhere(id);
 }
 

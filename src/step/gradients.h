@@ -69,6 +69,7 @@ class Gradients {
 
   StepNumber step_;
   std::vector<std::uint64_t> ids_;
+  std::vector<std::uint64_t> groups_;  // of each parameter
   std::vector<Slot> slots_;
   std::uint64_t elements_ = 0;
   std::uint64_t looked_at_ = 0;  // of them, for zeros

@@ -12,6 +12,7 @@
 #include "base/try.h"
 #include "observe/gradient_pass.h"
 #include "presum/fingerprint.h"
+#include "step/activity.h"
 
 namespace presum::step {
 namespace {
@@ -57,11 +58,13 @@ Result<Steps> Steps::create(ObserverOptions options, const std::vector<Parameter
   PRESUM_TRY(base::simd_target());
   PRESUM_TRY(check_options(options));
   PRESUM_ASSIGN(Layout layout, Layout::of(parameters, options.buffers));
-  return Steps(std::move(options), settings, std::make_shared<const Layout>(std::move(layout)));
+  return Steps(std::move(options), std::move(settings),
+               std::make_shared<const Layout>(std::move(layout)));
 }
 
 Steps::Steps(ObserverOptions options, Settings settings, std::shared_ptr<const Layout> layout)
     : worker_(std::move(options)),
+      clocks_(std::move(settings.clocks)),
       optimizers_(settings.knows_optimizer, settings.one_optimizer),
       cadence_(settings.every, settings.reduced_every),
       on_host_(settings.on_host),
@@ -88,6 +91,7 @@ void Steps::end(const Ended& step) {
   const bool recorded = unreduced ? cadence_.records(step.number) : records_;
   records_ = false;
   ++windows_;
+  StepTimes times = take_times();
   Contents contents = std::exchange(contents_, {});
   begun_ = false;
   const bool wrapped = std::exchange(wrapped_, false);
@@ -99,6 +103,7 @@ void Steps::end(const Ended& step) {
   report.number = step.number;
   report.optimizer_step = optimizers_.steps();
   report.micro_batches = step.passes;
+  report.times = std::move(times);
   contents.owns_known = contents.owns_known && step.whole;
   if (!numbers_itself_) {
     contents.fingerprint(static_cast<std::uint32_t>(FingerprintKind::kWrapperForward),
@@ -108,6 +113,23 @@ void Steps::end(const Ended& step) {
       layout_, packet::Header{.identity = worker_.identity(), .step = step.number.reductions},
       worker_.sketch_size(), std::move(contents));
   if (on_host_ && ended.contents().read) ended.put(gradients_);
+}
+
+StepTimes Steps::take_times() {
+  if (!clocks_.reading) return {};
+  StepTimes out = phases_.end(clocks_.reading());
+  const base::ThreadTimes before = std::exchange(thread_, clocks_.thread());
+  if (out.known()) {
+    out.processor = thread_.processor - before.processor;
+    out.queued = thread_.queued - before.queued;
+  }
+  return out;
+}
+
+// For whoever watches whether the training goes on.
+void Steps::tell(Phase phase) const {
+  activity().event(worker_.identity().module, machine_.number().reductions, machine_.passes(),
+                   phase);
 }
 
 void Steps::begin_contents() {
@@ -141,6 +163,11 @@ void Steps::forward(const Number& left) {
   on(Event::kForward);
 }
 
+void Steps::evaluates() {
+  phases_.evaluates();
+  tell(Phase::kRest);
+}
+
 void Steps::enter_wrapper() {
   reached_.clear();
   wrapped_ = entering_ = true;
@@ -148,8 +175,11 @@ void Steps::enter_wrapper() {
 
 bool Steps::enter_module() {
   const bool entered = std::exchange(entering_, false);
-  if (open() && optimizers_.known()) return false;  // the parameters are still to change
-  if (open()) forward();
+  const bool changes = open() && optimizers_.known();  // the parameters, until then
+  if (open() && !changes) forward();
+  phases_.forward(now());
+  tell(Phase::kForward);
+  if (changes) return false;
   const bool again = entered && machine_.passes() == 0;
   if ((begun_ && !again) || !next_is_recorded()) return false;
   begun_ = true;
@@ -157,6 +187,11 @@ bool Steps::enter_module() {
 }
 
 // ---- backward passes
+
+void Steps::backward() {
+  phases_.backward(now());
+  tell(Phase::kBackward);
+}
 
 Read Steps::pass_begins(const PassBeginning& how) {
   if (open()) forward();
@@ -184,6 +219,7 @@ void Steps::begin_reading(const StepNumber& number) {
 }
 
 void Steps::pass_ends(const PassEnding& how) {
+  phases_.pass_ends(now());
   on(how.part ? Event::kPartEnd : Event::kPassEnd);
   optimizers_.pass_ended();
   contents_.scale = how.scale;
@@ -234,10 +270,18 @@ void Steps::zeroed(bool changed) {
   on(Event::kZeroed);
 }
 
+void Steps::optimizer_begins() {
+  phases_.optimizer_begins(now());
+  tell(Phase::kOptimizer);
+  optimizers_.begin();
+}
+
 void Steps::optimizer_steps(std::uint64_t which) {
+  phases_.optimizer_ends(now());
   optimizers_.end(which);
   if (machine_.state() != State::kEmpty) contents_.report.use = StepUse::kUsed;
   on(Event::kOptimizerStep);
+  tell(Phase::kData);
 }
 
 void Steps::closed() { on(Event::kClosed); }

@@ -3,12 +3,14 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
 
+#include "base/thread_clock.h"
 #include "presum/observer.h"
 #include "step/cadence.h"
 #include "step/ended_step.h"
@@ -16,9 +18,16 @@
 #include "step/machine.h"
 #include "step/optimizers.h"
 #include "step/passes.h"
+#include "step/phases.h"
 #include "step/worker.h"
 
 namespace presum::step {
+
+// The clocks of the thread that trains. Without them nothing is said of times.
+struct Clocks {
+  std::function<Reading()> reading;
+  std::function<base::ThreadTimes()> thread;
+};
 
 struct Settings {
   std::uint64_t every = 1;          // record every n-th step
@@ -26,6 +35,7 @@ struct Settings {
   bool knows_optimizer = false;
   bool one_optimizer = false;  // one, which steps all parameters
   bool on_host = true;         // gradients lie in host memory
+  Clocks clocks;               // of host memory; elsewhere times come with EndedStep::times
 };
 
 // What is to be read of the pass that begins.
@@ -51,8 +61,8 @@ struct PassEnding {
 };
 
 // The steps of one model on one worker: a framework's events come in, ended steps go out. It knows
-// no framework, no thread and no clock. Not synchronised; borrowed pointers are only read during
-// the call. docs/step.md defines what each event does.
+// no framework, no thread and no clock but the one it is given. Not synchronised; borrowed pointers
+// are only read during the call. docs/step.md defines what each event does.
 class Steps {
  public:
   static Result<Steps> create(ObserverOptions options, const std::vector<Parameter>& parameters,
@@ -71,6 +81,8 @@ class Steps {
   // how large what `.grad` holds is at most, where asks_what_is_left(); NaN: not known.
   void forward(const Number& left = kNaN);
   bool asks_what_is_left() const;
+  // It does not train.
+  void evaluates();
   // It is a training pass.
   void enter_wrapper();
   // A training forward of the module itself begins. Whether the fingerprints of the coming step are
@@ -87,6 +99,8 @@ class Steps {
 
   // ---- backward passes
 
+  // A run of the engine begins that may be a pass.
+  void backward();
   // Whether passes have ended since the last reduction or zeroing.
   bool in_window() const { return machine_.state() == State::kWindow; }
   // Whether the next pass is the first of its window.
@@ -128,7 +142,7 @@ class Steps {
   // `.grad` holds nothing, or zeros, and passes have ended since it did. `changed`: so have the
   // parameters.
   void zeroed(bool changed);
-  void optimizer_begins() { optimizers_.begin(); }
+  void optimizer_begins();
   bool in_optimizer_step() const { return optimizers_.in_step(); }
   // It raised: torch calls no hook.
   void optimizer_fails() { optimizers_.fail(); }
@@ -163,8 +177,14 @@ class Steps {
   void begin_reading(const StepNumber& number);
   void begin_contents();
   void tell_what_is_left(const Number& left);
+  Reading now() const { return clocks_.reading ? clocks_.reading() : Reading{}; }
+  StepTimes take_times();
+  void tell(Phase phase) const;
 
   Worker worker_;
+  Clocks clocks_;
+  Phases phases_;
+  base::ThreadTimes thread_;  // when the last step ended
   Optimizers optimizers_;
   Cadence cadence_;
   bool on_host_;

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from presum.steps.arrivals import held_by
-from presum.steps.gradient_source import GradientSource
+from presum.steps.gradient_source import GradientSource, in_backward
 from presum.steps.value_sample import Tensors
 from presum.torch_events.hooks import Hook
 from presum.torch_events.losses import Scalar
@@ -57,6 +57,8 @@ class ManualSource(GradientSource):
         found = self._checked(named_gradients)
         if not self.recorder.off:
             Hook(self.recorder, self._begin)(found)
+            if not in_backward():
+                self.recorder.waiting.begin()
 
     def _is_grad(self, place: int, gradient: torch.Tensor) -> bool:
         """Programs that keep gradients elsewhere (``main_grad``) empty ``.grad`` after a pass."""
@@ -65,6 +67,7 @@ class ManualSource(GradientSource):
 
     def after_reduction(self, named_gradients: NamedGradients) -> None:
         """The reduced ones. Raises ValueError likewise."""
+        self.recorder.waiting.end()
         found = self._checked(named_gradients)
         if not self.recorder.off and self._reading_reduced:
             Hook(self.recorder, self._read)(found, reduced=True)

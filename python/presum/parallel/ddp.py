@@ -97,6 +97,8 @@ def _waits_for(model: DistributedDataParallel) -> int:
 class DdpSource(GradientSource):
     """Gradients are read in post-accumulate hooks, where they are still this worker's own."""
 
+    broadcasts = True
+
     def __init__(self, model: DistributedDataParallel) -> None:
         super().__init__(model, model.module)
         self._views = model.gradient_as_bucket_view
@@ -181,6 +183,8 @@ class DdpSource(GradientSource):
         recorder.pass_ends(part=self._reduces and self._passes.waits(recorder.arrivals))
         if sums:
             self._read_left_out()
+        if recorder.observer.open:
+            recorder.awaits_reduction()
         if recorder.observer.reduced_is_due():
             self.queue_last(Hook(recorder, self._after_reduction))
 

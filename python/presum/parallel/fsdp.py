@@ -31,6 +31,7 @@ class FsdpSource(GradientSource):
     passes without it have accumulated."""
 
     sees_zeroing = False
+    tells_waits = False  # its all-gathers lie within passes: on a device no event tells them apart
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__(model, model)

@@ -12,6 +12,7 @@ import torch
 
 from presum._core import EndedStep
 from presum.devices.gradient_pass import DeviceStep, FetchedStep, poll_host_copies
+from presum.devices.marks import Marks, seconds_of
 from presum.fingerprints import TakenFingerprints
 from presum.fingerprints.step import StepSamples
 from presum.steps.late import LateNumbers
@@ -38,7 +39,11 @@ class EndedSteps:
         return self._setup.observer.windows != self._windows
 
     def send(
-        self, device_step: Callable[[], DeviceStep], dot: Scalar | None, gram: torch.Tensor | None
+        self,
+        device_step: Callable[[], DeviceStep],
+        dot: Scalar | None,
+        gram: torch.Tensor | None,
+        marks: Marks,
     ) -> None:
         """The step that the last event has ended, if one is recorded; what is late of the window
         before goes."""
@@ -49,7 +54,7 @@ class EndedSteps:
         ended = observer.take_ended()
         if ended is None:
             return
-        extras = StepExtras(ended, setup.fingerprints.take(rows), dot, gram)
+        extras = StepExtras(ended, setup.fingerprints.take(rows), dot, gram, marks)
         if setup.on_host:
             setup.send(self._packet(extras))
             return
@@ -88,6 +93,8 @@ class EndedSteps:
             if fetched.repeated:
                 ended.no_sketch()
             ended.add_sketch(fetched.sketch)
+            if extras.marks:
+                ended.times(seconds_of(extras.marks))
             return self._packet(extras)
         finally:
             self._late_steps.discard(number)
@@ -116,6 +123,7 @@ class StepExtras(NamedTuple):
     prints: TakenFingerprints
     mean_dot: Scalar | None
     gram: torch.Tensor | None
+    marks: Marks  # on the device's clock
 
     def numbers(self) -> list[torch.Tensor]:
         """The scalars that are not numbers yet."""
@@ -131,7 +139,7 @@ class StepExtras(NamedTuple):
         dot = numbers[-1] if isinstance(self.mean_dot, torch.Tensor) else self.mean_dot
         gram = None if self.gram is None else _doubles(words[-1])
         prints = self.prints.with_numbers(words if gram is None else words[:-1])
-        return StepExtras(self.ended, prints, dot, gram)
+        return StepExtras(self.ended, prints, dot, gram, self.marks)
 
 
 def _doubles(words: Sequence[int]) -> torch.Tensor:

@@ -14,6 +14,7 @@ from torch.autograd import Variable
 from presum._core import AuditRecord, Observer
 from presum.steps.gradient_reader import GradientPart
 from presum.steps.setup import RecorderSetup
+from presum.steps.waiting import Waiting
 from presum.steps.value_sample import Gradients, Tensors
 from presum.torch_events.hooks import GradientListener, Hook
 from presum.torch_events.losses import Scalar
@@ -34,10 +35,13 @@ class Recorder(GradientListener, Protocol):
     observer: Observer
     reads_arrivals: bool  # what is added to ``.grad`` is to be read
     gathers: bool  # whether read() may wait for more gradients, on a device
+    waiting: Waiting
 
     def pass_begins(self, *, reduces: bool, more_follow: bool, readable: bool = True) -> None: ...
 
     def pass_ends(self, *, part: bool = False) -> None: ...
+
+    def awaits_reduction(self) -> None: ...
 
     def reduction(self) -> None: ...
 
@@ -67,6 +71,8 @@ class GradientSource:
     """
 
     reads_grad = True  # gradients are what ``.grad`` holds, with what it held before
+    broadcasts = False  # between the wrapper's forward pass and the module's
+    tells_waits = True  # on a device too: what waits for others is known
     sees_zeroing = True  # ``held`` tells whether what passes have accumulated was zeroed since
 
     def __init__(self, wrapper: nn.Module, inner: nn.Module) -> None:

@@ -15,8 +15,9 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from presum._core import Read, canonical_name
+from presum._core import Mark, Read, canonical_name
 from presum.devices.gradient_pass import poll_host_copies
+from presum.devices.marks import marks_of
 from presum.devices.queue import capturing
 from presum.fingerprints.families import KIND, Families, Values
 from presum.fingerprints.step import MicroBatchSamples
@@ -29,6 +30,7 @@ from presum.steps.recompute import Recomputation
 from presum.steps.rounded import RoundedUpdates
 from presum.steps.setup import RecorderSetup
 from presum.steps.turns import OptimizerTurn
+from presum.steps.waiting import Waiting
 from presum.torch_events.clipping import CLIPS
 from presum.torch_events.hooks import Hook, OptimizerHook, in_optimizer_step
 from presum.torch_events.losses import Scalar, kept_value
@@ -61,6 +63,9 @@ class StepRecorder:
         self.reads_arrivals = False  # likewise, what is added to it
         self._fingerprints = setup.fingerprints
         self._aside = Families(ASIDE, setup.note).call  # an error in one of these ends it alone
+        self.waiting = Waiting()
+        timed = not setup.on_host and source.tells_waits
+        self._marks = marks_of(setup.device) if timed else None
         self._turn = OptimizerTurn(setup, source)
         self._rounded = RoundedUpdates()
         self._moments = setup.moments
@@ -246,14 +251,26 @@ class StepRecorder:
         # A forward pass of any kind, evaluation too, ends an open step.
         if not self.in_backward or not in_backward():
             self._leave_failed_step()
+            self.waiting.end()
             self.end_step()
-        if not torch.is_grad_enabled() or in_backward():
+        if in_backward():
+            return
+        if not torch.is_grad_enabled():
+            self.observer.evaluates()
+            self._mark(Mark.EVALUATES)
             return
         self._look_for_zeros()
         self._pass_rows.clear()
         self.observer.enter_wrapper()
         self._fingerprints.before_broadcast()
         self._forwards.begin(args, kwargs)
+        if self.source.broadcasts:
+            self.waiting.begin()
+
+    def _mark(self, mark: Mark) -> None:
+        """On the device's clock; the observer has that of the host."""
+        if self._marks is not None:
+            self._marks.add(mark)
 
     def end_step(self) -> None:
         """The step that is open has ended, and a backward pass that did not end has failed."""
@@ -269,7 +286,9 @@ class StepRecorder:
         if in_backward() or not torch.is_grad_enabled():
             return
         self._thread = threading.get_ident()
+        self.waiting.end()
         takes = self.observer.enter_module()
+        self._mark(Mark.FORWARD)
         self._send_ended()
         if takes and self._moments is not None:
             self._tell_moment(self._moments.begins)
@@ -295,6 +314,9 @@ class StepRecorder:
         gets here counts: validation does not.
         """
         self._enter_engine(reached_first=True)
+        if not self._end_queued:
+            self.observer.backward()
+            self._mark(Mark.BACKWARD)
         number = self._ended.late.number
         loss = None if facts.loss is None else number(facts.loss)
         share = None if facts.share is None else number(facts.share)
@@ -399,6 +421,9 @@ class StepRecorder:
             observer.forward(self._ended.late.number(left))
             self._send_ended()
         self.in_backward = True
+        if not self._end_queued:
+            observer.backward()
+            self._mark(Mark.BACKWARD)
         self.queue_end()
         if not self._pass_rows:
             # A backward pass within the forward (Lightning's manual optimisation), or from an
@@ -424,6 +449,7 @@ class StepRecorder:
             root = self._run.root_loss() if self._run and observer.needs_root else None
             for rows in self._pass_rows.values():
                 self._ended.samples.add(rows)
+        self._mark(Mark.PASS_ENDS)
         factor = TAPS.loss_factor if TAPS.items is not None else float(self.setup.replicas)
         number = self._ended.late.number
         observer.pass_ends(
@@ -441,6 +467,15 @@ class StepRecorder:
             self.source.queue_last(Hook(self, keep))
         if observer.in_window and not self.setup.optimizers:
             self._versions = self._versions_now()
+
+    def awaits_reduction(self) -> None:
+        """The pass has ended here; the framework waits for the other workers before it is over."""
+        self.waiting.begin()
+        self.source.queue_last(Hook(self, self._reduced))
+
+    def _reduced(self) -> None:
+        self.waiting.end()
+        self._mark(Mark.REDUCED)
 
     def reduction(self) -> None:
         """Gradients are handed over to be reduced, perhaps in the middle of a backward pass."""
@@ -500,7 +535,9 @@ class StepRecorder:
             self._fingerprints.tell(lost or [])
             self._aside("rounded updates", self._rounded.before, optimizer)
             self._verify()
+        self.waiting.end()
         self.observer.optimizer_begins()
+        self._mark(Mark.OPTIMIZER_BEGINS)
         self._look_for_zeros()
 
     def _clips(self, parameters: Sequence[torch.Tensor], norm: object, limit: object) -> None:
@@ -572,6 +609,7 @@ class StepRecorder:
         self._fingerprints.tell(lost or [])
         rounded = self._aside("rounded updates", self._rounded.after, optimizer)
         self._fingerprints.tell(rounded or [])
+        self._mark(Mark.OPTIMIZER_ENDS)
         self.observer.optimizer_steps(which)
         self._send_ended()
         poll_host_copies()
@@ -634,4 +672,5 @@ class StepRecorder:
         """The step that the last event has ended, if it has."""
         if self._ended.due():
             device, source = self._reader.take_device_step, self.source
-            self._ended.send(device, source.take_mean_dot(), source.take_gram())
+            marks = [] if self._marks is None else self._marks.end_step()
+            self._ended.send(device, source.take_mean_dot(), source.take_gram(), marks)

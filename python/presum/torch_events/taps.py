@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What no hook tells: the tensors on which ``backward()`` was called, and the loss scaler in use.
+"""What no hook tells: the tensors on which ``backward()`` was called, the loss scaler in use, and
+when this thread waits for others.
 
 Functions of torch are replaced while someone listens; they do what they did.
 """
@@ -15,9 +16,10 @@ from typing import Any
 
 import torch
 import torch.autograd
+from torch._C._distributed_c10d import Work
 from torch.amp.grad_scaler import GradScaler
 
-from presum._core import Tap
+from presum._core import Tap, wait_begins, wait_ends
 from presum.torch_events.hooks import Handle
 from presum.torch_events.losses import Scalar, kept_value
 
@@ -162,7 +164,9 @@ class Taps:
                 before=self._enter,
                 after=self._nested_has_ended,
                 always=self._leave,
-            )
+            ),
+            # Where Python waits for a collective, its own or FSDP's.
+            TappedFunction(Work, "wait", before=wait_begins, always=wait_ends),
         ]
         self._scale_taps: dict[type, TappedFunction] = {}
         self._scaled = False  # whether a scaler was ever seen to scale

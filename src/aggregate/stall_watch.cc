@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "aggregate/stall_watch.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <tuple>
+#include <utility>
+
+#include "diagnose/text.h"
+
+namespace presum::aggregate {
+namespace {
+
+constexpr std::size_t kRanksMax = 65'536;
+constexpr std::size_t kLayersMax = 65'536;
+constexpr double kPeriodsSilent = 5;
+constexpr double kSilentAtLeast = 1;  // seconds
+constexpr double kTimesLongest = 2;   // of the longest time without an event that ended well
+constexpr double kPatience = 10;      // of the limit, for what may well be meant
+constexpr double kBusy = 0.2;         // of a processor
+
+enum class Doing : std::uint8_t { kGone, kLeft, kWaits, kElsewhere };
+
+bool waits(const Heartbeat& beat) { return beat.waiting || !beat.collective.empty(); }
+
+bool in_barrier(const Heartbeat& beat) {
+  return beat.collective.find("barrier") != std::string::npos;
+}
+
+Doing doing_of(const StalledRank& rank) {
+  if (rank.left) return Doing::kLeft;
+  if (!rank.answers) return Doing::kGone;
+  return waits(rank.last) ? Doing::kWaits : Doing::kElsewhere;
+}
+
+// Where it waits: what differs between ranks that will never meet.
+auto place_of(const StalledRank& rank) {
+  const Heartbeat& b = rank.last;
+  const bool reduces = b.collective.empty();
+  return std::tuple(b.collective, reduces ? std::string() : b.site, reduces ? b.step : 0);
+}
+
+std::string at_site(const Heartbeat& beat, const char* before) {
+  return beat.site.empty() ? "" : fmt::format("{}{}", before, beat.site);
+}
+
+std::string where_of(const StalledRank& r) {
+  const Heartbeat& b = r.last;
+  const std::string host = b.host.empty() ? "" : fmt::format(" (host {})", b.host);
+  switch (doing_of(r)) {
+    case Doing::kGone:
+      return fmt::format("stopped answering {:.0f} s ago{}", r.unheard, host);
+    case Doing::kLeft:
+      return "has left the training";
+    case Doing::kWaits:
+      if (b.collective.empty()) return fmt::format("waits in the all-reduce of step {}", b.step);
+      return fmt::format("waits in {}(){}", b.collective, at_site(b, " in "));
+    case Doing::kElsewhere:
+      break;
+  }
+  std::string out =
+      b.site.empty() ? fmt::format("is in step {}", b.step) : fmt::format("is in {}", b.site);
+  if (b.lock_held) out += ", in a call that holds the interpreter's lock";
+  if (b.phase == Phase::kBackward) {
+    out += fmt::format(", in the backward pass of step {}", b.step);
+    if (!r.layer.empty()) out += fmt::format(" after {}", r.layer);
+  }
+  return out;
+}
+
+using Some = std::vector<const StalledRank*>;
+
+std::vector<std::uint32_t> numbers_of(const Some& some) {
+  std::vector<std::uint32_t> out;
+  for (const StalledRank* r : some) out.push_back(r->rank);
+  return out;
+}
+
+// "rank 3 waits in ..." for one, "ranks 0-2 wait in ..." for several that are at one place.
+std::string clause(const Some& some, bool capital) {
+  const auto ranks = diagnose::rank_ranges(numbers_of(some));
+  std::string where = some.front()->where;
+  const bool one = some.size() == 1;
+  if (!one) {
+    for (const auto& [singular, plural] :
+         {std::pair("waits", "wait"), std::pair("is", "are"), std::pair("has", "have")}) {
+      const std::string verb = std::string(singular) + " ";
+      if (where.starts_with(verb)) where = plural + where.substr(verb.size() - 1);
+    }
+  }
+  return fmt::format("{}{} {} {}", capital ? 'R' : 'r', one ? "ank" : "anks", ranks, where);
+}
+
+// Those of equal phrases together, the largest first.
+std::vector<Some> by_where(const Some& some) {
+  std::vector<Some> out;
+  for (const StalledRank* r : some) {
+    const auto at = std::ranges::find_if(
+        out, [&](const Some& group) { return group.front()->where == r->where; });
+    at == out.end() ? out.push_back({r}) : at->push_back(r);
+  }
+  std::ranges::stable_sort(out, std::ranges::greater{}, &Some::size);
+  return out;
+}
+
+std::string clauses(const Some& some, bool capital) {
+  constexpr std::size_t kTold = 4;
+  std::string out;
+  const auto groups = by_where(some);
+  for (std::size_t i = 0; i < groups.size() && i < kTold; ++i) {
+    out += fmt::format("{}{}", i == 0 ? "" : ", ", clause(groups[i], capital && i == 0));
+  }
+  if (groups.size() > kTold) out += ", ...";
+  return out;
+}
+
+bool busy(const StalledRank* r, double limit) {
+  return r->last.still < limit || r->last.processor >= kBusy;
+}
+
+// All wait, and not for the same: the smaller groups keep the larger one waiting.
+void judge_waiting(Stall& stall, const Some& waiting) {
+  std::vector<Some> groups;
+  for (const StalledRank* r : waiting) {
+    const auto at = std::ranges::find_if(
+        groups, [&](const Some& group) { return place_of(*group.front()) == place_of(*r); });
+    at == groups.end() ? groups.push_back({r}) : at->push_back(r);
+  }
+  std::ranges::stable_sort(groups, std::ranges::greater{}, &Some::size);
+  if (groups.size() == 1) {
+    stall.sentence = clause(waiting, true) +
+                     ": none is missing, so what they exchange there differs in shape, dtype or "
+                     "order, or the network stands still";
+    return;
+  }
+  Some others;
+  for (std::size_t g = 1; g < groups.size(); ++g) {
+    others.insert(others.end(), groups[g].begin(), groups[g].end());
+  }
+  if (groups.front().size() > others.size()) stall.ranks = numbers_of(others);
+  stall.sentence = clauses(others, true) + " while " + clause(groups.front(), false);
+}
+
+void judge(Stall& stall, double limit) {
+  Some gone;
+  Some left;
+  Some waiting;
+  Some elsewhere;
+  for (const StalledRank& r : stall.all) {
+    switch (doing_of(r)) {
+      case Doing::kGone:
+        gone.push_back(&r);
+        break;
+      case Doing::kLeft:
+        left.push_back(&r);
+        break;
+      case Doing::kWaits:
+        waiting.push_back(&r);
+        break;
+      case Doing::kElsewhere:
+        elsewhere.push_back(&r);
+    }
+  }
+  const bool first_step = std::ranges::all_of(elsewhere, [](const StalledRank* r) {
+    return r->last.step == 0 && r->last.phase != Phase::kRest;
+  });
+  const bool patient = stall.seconds < kPatience * limit;
+  Some culprits = gone.empty() ? (left.empty() || waiting.empty() ? Some{} : left) : gone;
+  if (culprits.empty() && elsewhere.empty()) return judge_waiting(stall, waiting);
+  if (culprits.empty()) {
+    culprits = elsewhere;
+    const bool barrier = !waiting.empty() && std::ranges::all_of(waiting, [](const StalledRank* r) {
+      return in_barrier(r->last);
+    });
+    const bool all_busy =
+        std::ranges::all_of(elsewhere, [&](const StalledRank* r) { return busy(r, limit); });
+    // Nobody waits, but all work, or the others have ended; or they let it work; or something is
+    // compiled.
+    const bool alone = waiting.empty() && (all_busy || !left.empty());
+    stall.harmless = patient && (alone || barrier || first_step);
+  }
+  stall.ranks = numbers_of(culprits);
+  stall.sentence = clauses(culprits, true);
+  if (!waiting.empty()) stall.sentence += " while " + clauses(waiting, false);
+  if (waiting.empty() && !elsewhere.empty() && culprits != elsewhere) {
+    stall.sentence += " while " + clauses(elsewhere, false);
+  }
+}
+
+}  // namespace
+
+void StallWatch::hello(const std::vector<GroupName>& groups) {
+  for (const GroupName& g : groups) {
+    if (layers_.size() < kLayersMax) layers_.try_emplace(g.id, g.name);
+  }
+}
+
+void StallWatch::beat(std::uint32_t rank, Heartbeat beat, Seconds now) {
+  if (ranks_.size() >= kRanksMax && !ranks_.contains(rank)) return;
+  Rank& r = ranks_[rank];
+  r.beaten = true;
+  if (beat.lock_held && beat.site.empty()) beat.site = r.last.site;
+  r.last = std::move(beat);
+  r.heard = now;
+}
+
+void StallWatch::heard(std::uint32_t rank, Seconds now) {
+  if (const auto at = ranks_.find(rank); at != ranks_.end()) at->second.heard = now;
+}
+
+void StallWatch::left(std::uint32_t rank, const std::string& why) {
+  if (const auto at = ranks_.find(rank); at != ranks_.end()) {
+    at->second.left = true;
+    at->second.why = why;
+  }
+}
+
+double StallWatch::limit() const {
+  double out = 0;
+  for (const auto& [number, rank] : ranks_) {
+    out = std::max({out, rank.last.stall_seconds, kTimesLongest * rank.last.longest});
+  }
+  return out;
+}
+
+// Before its first event nothing is known of a rank's training.
+bool StallWatch::stands(const Rank& rank) const {
+  return !rank.left && rank.last.events > 0 && rank.last.still >= limit();
+}
+
+bool StallWatch::silent(const Rank& rank, Seconds now) {
+  const double patience = std::max(kSilentAtLeast, kPeriodsSilent * rank.last.period);
+  return !rank.left && (now - rank.heard).count() > patience;
+}
+
+StalledRank StallWatch::describe(std::uint32_t number, const Rank& rank, Seconds now) const {
+  StalledRank out{.rank = number,
+                  .answers = !silent(rank, now),
+                  .left = rank.left,
+                  .unheard = (now - rank.heard).count(),
+                  .last = rank.last};
+  if (const auto layer = layers_.find(rank.last.layer); layer != layers_.end()) {
+    out.layer = layer->second;
+  }
+  out.where = where_of(out);
+  if (rank.left && !rank.why.empty()) out.where += fmt::format(" ({})", rank.why);
+  return out;
+}
+
+Stall StallWatch::make(Seconds now) const {
+  Stall stall;
+  double shortest = INFINITY;
+  for (const auto& [number, rank] : ranks_) {
+    const StalledRank& r = stall.all.emplace_back(describe(number, rank, now));
+    stall.step = std::max(stall.step, rank.last.step);
+    if (r.answers && stands(rank)) shortest = std::min(shortest, rank.last.still);
+  }
+  stall.seconds = shortest;
+  judge(stall, limit());
+  return stall;
+}
+
+std::optional<Stall> StallWatch::end_if_over(Seconds now) {
+  const bool goes_on = std::ranges::any_of(events_, [&](const auto& stood) {
+    const auto at = ranks_.find(stood.first);
+    return at != ranks_.end() && at->second.last.events > stood.second;
+  });
+  const bool ended = std::ranges::all_of(ranks_, [](const auto& r) { return r.second.left; });
+  if (!goes_on && !ended) return std::nullopt;
+  Stall over = *std::exchange(open_, std::nullopt);
+  over.over = goes_on;
+  over.seconds += (now - looked_).count();
+  return over;
+}
+
+std::optional<Stall> StallWatch::look(Seconds now) {
+  if (open_) {
+    if (auto over = end_if_over(now)) return over;
+  }
+  const bool stuck = std::ranges::any_of(ranks_, [&](const auto& r) { return stands(r.second); });
+  if (!stuck) return std::nullopt;
+  Stall stall = make(now);
+  const bool known = open_ && open_->sentence == stall.sentence;
+  const bool same = open_ && open_->ranks == stall.ranks && open_->harmless == stall.harmless;
+  if (known || same) {
+    open_->seconds = stall.seconds;
+    looked_ = now;
+    return std::nullopt;
+  }
+  if (!open_) {
+    events_.clear();
+    for (const auto& [number, rank] : ranks_) {
+      if (stands(rank)) events_[number] = rank.last.events;
+    }
+  }
+  open_ = stall;
+  looked_ = now;
+  return stall;
+}
+
+}  // namespace presum::aggregate

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "diagnose/pace.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+namespace presum::diagnose {
+namespace {
+
+constexpr std::size_t kUsual = 64;      // steps that tell what is usual
+constexpr std::size_t kLeastUsual = 8;  // before which nothing is said
+constexpr double kTimesUsual = 2;
+constexpr double kLeastLonger = 0.02;  // seconds
+constexpr std::size_t kStallsKept = 8;
+constexpr std::size_t kStalls = 5;         // at equal distances
+constexpr std::uint64_t kLeastPeriod = 3;  // steps
+constexpr double kTolerance = 0.1;         // of the period
+
+constexpr std::size_t kBlock = 50;  // steps
+constexpr std::size_t kBlocks = 8;
+constexpr std::size_t kRises = 6;  // of the seven between them
+constexpr double kSlower = 1.3;
+constexpr double kLeastSlower = 1e-3;  // seconds
+
+double own_of(const WorkerRecord& w) { return w.times.own(); }
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::ranges::nth_element(values, middle);
+  return *middle;
+}
+
+double unqueued(const WorkerRecord& w) {
+  const double own = own_of(w);
+  return std::isnan(w.times.queued) ? own : own - std::min(own, w.times.queued);
+}
+
+}  // namespace
+
+// ---- periodic stalls
+
+void PeriodicStalls::update(const StepRecord& record, SignalLog& log) {
+  const auto longest =
+      std::ranges::max_element(record.workers, {}, [](const auto& w) { return own_of(w); });
+  const double seconds = own_of(*longest);
+  total_.add(longest->times.total());
+  const double usual =
+      longest_.size() < kLeastUsual ? kNaN : median({longest_.begin(), longest_.end()});
+  if (seconds > kTimesUsual * usual && seconds > usual + kLeastLonger) {
+    note(record, usual);
+    if (const auto found = period()) report(record, *found, log);
+    return;  // it does not change what is usual
+  }
+  longest_.push_back(seconds);
+  if (longest_.size() > kUsual) longest_.pop_front();
+  for (std::size_t p = 0; p < kPhaseCount; ++p) phases_[p].add(longest->times.seconds[p]);
+}
+
+void PeriodicStalls::note(const StepRecord& record, double usual) {
+  Stall stall{.step = record.step};
+  const WorkerRecord* worst = &record.workers.front();
+  for (const WorkerRecord& w : record.workers) {
+    if (own_of(w) > own_of(*worst)) worst = &w;
+    if (own_of(w) > kTimesUsual * usual) insert(stall.ranks, w.rank);
+  }
+  stall.longer = own_of(*worst) - usual;
+  double most = 0;
+  for (std::size_t p = 0; p < kPhaseCount; ++p) {
+    const double more = worst->times.seconds[p] - phases_[p].value();
+    if (static_cast<Phase>(p) == Phase::kReduction || more <= most) continue;
+    most = more;
+    stall.phase = static_cast<Phase>(p);
+  }
+  stalls_.push_back(std::move(stall));
+  if (stalls_.size() > kStallsKept) stalls_.pop_front();
+}
+
+// Of the last ones, where they are equally far apart.
+std::optional<std::uint64_t> PeriodicStalls::period() const {
+  if (stalls_.size() < kStalls) return std::nullopt;
+  std::vector<double> gaps;
+  for (std::size_t i = stalls_.size() - kStalls + 1; i < stalls_.size(); ++i) {
+    gaps.push_back(static_cast<double>(stalls_[i].step - stalls_[i - 1].step));
+  }
+  const double middle = median(gaps);
+  const double slack = std::max(1.0, kTolerance * middle);
+  const bool equal =
+      std::ranges::all_of(gaps, [&](double gap) { return std::abs(gap - middle) <= slack; });
+  if (!equal || middle < static_cast<double>(kLeastPeriod)) return std::nullopt;
+  return static_cast<std::uint64_t>(middle);
+}
+
+void PeriodicStalls::report(const StepRecord& record, std::uint64_t period, SignalLog& log) const {
+  Ranks ranks = stalls_.back().ranks;
+  double longer = 0;
+  for (const Stall& stall : stalls_) {
+    longer += stall.longer / static_cast<double>(stalls_.size());
+    ranks = unite(ranks, stall.ranks);
+  }
+  const bool everyone = ranks.size() == record.workers.size();
+  Signal signal = sighting(Check::kPeriodicStall, record.step, {ranks, everyone});
+  signal.first_step = stalls_.front().step;
+  signal.confidence = 0.8;
+  const double share =
+      longer / (longer + static_cast<double>(period) * std::max(1e-9, total_.value()));
+  signal.title = fmt::format(
+      "{{Ranks}} took {:.3g} s longer in every {}th step or so, mostly in the phase \"{}\": "
+      "{:.0f}% "
+      "of the job",
+      longer, period, to_string(stalls_.back().phase), 100 * share);
+  signal.evidence = {{"period_steps", static_cast<std::int64_t>(period)},
+                     {"longer_s", std::round(longer * 1e4) / 1e4},
+                     {"phase", to_string(stalls_.back().phase)}};
+  log.add(std::move(signal), period * kStallsKept);
+}
+
+// ---- gradual slowing
+
+void GradualSlowing::update(const StepRecord& record, SignalLog& log) {
+  double fastest = unqueued(record.workers.front());
+  double tokens = 0;
+  bool counted = true;
+  for (const WorkerRecord& w : record.workers) {
+    fastest = std::min(fastest, unqueued(w));
+    counted = counted && w.tokens > 0;
+    tokens += static_cast<double>(w.tokens);
+  }
+  if (seconds_.empty()) first_step_ = record.step;
+  seconds_.push_back(fastest);
+  tokens_.push_back(counted ? tokens : 0);
+  if (seconds_.size() < kBlock) return;
+  end_block();
+  if (!slows()) return;
+  const Block& first = blocks_.front();
+  const Block& last = blocks_.back();
+  Signal signal = sighting(Check::kGradualSlowing, record.step, {all_ranks(record), true});
+  signal.first_step = first.first_step;
+  signal.confidence = 0.7;
+  signal.title = fmt::format(
+      "{{Ranks}} became slower and slower: {:.3g} ms of own time a step, {:.3g} ms at step {}",
+      1e3 * last.seconds, 1e3 * first.seconds, first.first_step);
+  signal.evidence = {{"times_as_long", last.seconds / first.seconds},
+                     {"own_ms", 1e3 * last.seconds},
+                     {"own_ms_then", 1e3 * first.seconds}};
+  log.add(std::move(signal), kBlock * kBlocks);
+}
+
+void GradualSlowing::end_block() {
+  blocks_.push_back({first_step_, median(seconds_), median(tokens_)});
+  if (blocks_.size() > kBlocks) blocks_.pop_front();
+  seconds_.clear();
+  tokens_.clear();
+}
+
+// And not because batches become longer.
+bool GradualSlowing::slows() const {
+  if (blocks_.size() < kBlocks) return false;
+  std::size_t rises = 0;
+  for (std::size_t i = 1; i < blocks_.size(); ++i) {
+    rises += blocks_[i].seconds > blocks_[i - 1].seconds;
+  }
+  const Block& first = blocks_.front();
+  const Block& last = blocks_.back();
+  const double growth = last.seconds / first.seconds;
+  const bool longer = first.tokens > 0 && last.tokens > 0 &&
+                      2 * std::log(last.tokens / first.tokens) > std::log(growth);
+  return rises >= kRises && growth >= kSlower && last.seconds - first.seconds >= kLeastSlower &&
+         !longer;
+}
+
+// ----
+
+void Pace::update(const StepContext& context, SignalLog& log) {
+  constexpr std::array kHere = {Check::kPeriodicStall, Check::kGradualSlowing};
+  const bool timed = all_timed(context.record);
+  if (!timed) {
+    for (const Check check : kHere) {
+      log.cannot(check, context.alone() ? kOneWorker
+                                        : "The times of a step were not known on all workers so "
+                                          "far.");
+    }
+    return;
+  }
+  ++timed_;
+  log.waits(Check::kGradualSlowing, "Fewer than 400 steps whose times are known so far.");
+  log.checked(Check::kPeriodicStall);
+  if (timed_ >= kBlock * kBlocks) log.checked(Check::kGradualSlowing);
+  stalls_.update(context.record, log);
+  slowing_.update(context.record, log);
+}
+
+}  // namespace presum::diagnose

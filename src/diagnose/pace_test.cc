@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "diagnose/pace.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <random>
+
+namespace presum::diagnose {
+namespace {
+
+struct Run {
+  SignalLog log;
+  PeriodicStalls stalls;
+  GradualSlowing slowing;
+  std::mt19937_64 random{11};
+  std::uint64_t step = 0;
+
+  using Spoil = std::function<void(std::uint64_t step, WorkerRecord&)>;
+  void run(int steps, const Spoil& spoil) {
+    for (int s = 0; s < steps; ++s, ++step) {
+      StepRecord r;
+      r.step = step;
+      r.workers_expected = 4;
+      log.begin_record();
+      for (std::uint32_t i = 0; i < 4; ++i) {
+        WorkerRecord& w = r.workers.emplace_back();
+        w.rank = w.replica = i;
+        w.tokens = 1000;
+        w.times.seconds = {0.001, 0.03, 0.06, 0.01, 0.001, 0.002};
+        for (double& x : w.times.seconds) x *= 1 + std::normal_distribution<>(0, 0.03)(random);
+        spoil(step, w);
+      }
+      stalls.update(r, log);
+      slowing.update(r, log);
+    }
+  }
+};
+
+TEST(PeriodicStalls, AreNamedWithPeriodRankAndPhase) {
+  Run run;
+  run.run(300, [](std::uint64_t step, WorkerRecord& w) {
+    if (step % 50 == 49 && w.rank == 0) w.times.of(Phase::kRest) += 3;
+  });
+  ASSERT_EQ(run.log.signals().size(), 1U);
+  const Signal& s = run.log.signals().front();
+  EXPECT_EQ(s.check, Check::kPeriodicStall);
+  EXPECT_EQ(s.ranks, (Ranks{0}));
+  EXPECT_FALSE(s.everyone);
+  EXPECT_EQ(std::get<std::int64_t>(s.evidence.front().second), 50);
+  EXPECT_NE(s.title.find("rest"), std::string::npos);
+  EXPECT_EQ(s.severity, Severity::kInfo);
+}
+
+TEST(PeriodicStalls, OfAllRanksAreEveryones) {
+  Run run;
+  run.run(200, [](std::uint64_t step, WorkerRecord& w) {
+    if (step % 20 == 3) w.times.of(Phase::kRest) += 1;
+  });
+  ASSERT_EQ(run.log.signals().size(), 1U);
+  EXPECT_TRUE(run.log.signals().front().everyone);
+}
+
+TEST(PeriodicStalls, AtNoRegularDistanceAreNone) {
+  Run run;
+  std::mt19937_64 random(2);
+  std::uint64_t next = 30;
+  run.run(600, [&](std::uint64_t step, WorkerRecord& w) {
+    if (w.rank != 0 || step != next) return;
+    w.times.of(Phase::kRest) += 1;
+    next += 5 + random() % 70;
+  });
+  EXPECT_TRUE(run.log.signals().empty());
+}
+
+TEST(PeriodicStalls, BelowTwiceTheUsualTimeAreNone) {
+  Run run;
+  run.run(300, [](std::uint64_t step, WorkerRecord& w) {
+    if (step % 50 == 49) w.times.of(Phase::kRest) += 0.08;
+  });
+  EXPECT_TRUE(run.log.signals().empty());
+}
+
+TEST(GradualSlowing, IsNamed) {
+  Run run;
+  run.run(800, [](std::uint64_t step, WorkerRecord& w) {
+    w.times.of(Phase::kForward) += 0.0001 * static_cast<double>(step);
+  });
+  ASSERT_EQ(run.log.signals().size(), 1U);
+  EXPECT_EQ(run.log.signals().front().check, Check::kGradualSlowing);
+  EXPECT_TRUE(run.log.signals().front().everyone);
+}
+
+TEST(GradualSlowing, LongerBatchesAreNone) {
+  Run run;
+  run.run(1000, [](std::uint64_t step, WorkerRecord& w) {
+    const double factor = 1 + static_cast<double>(step) / 500;
+    w.tokens = static_cast<std::uint64_t>(1000 * factor);
+    for (double& s : w.times.seconds) s *= factor;
+  });
+  EXPECT_TRUE(run.log.signals().empty());
+}
+
+TEST(GradualSlowing, OneStepUpOrOneSlowWorkerIsNone) {
+  Run run;
+  run.run(1000, [](std::uint64_t step, WorkerRecord& w) {
+    if (step > 500) w.times.of(Phase::kForward) += 0.2;
+    if (w.rank == 3) w.times.of(Phase::kRest) += 0.001 * static_cast<double>(step);
+  });
+  EXPECT_TRUE(run.log.signals().empty());
+}
+
+TEST(GradualSlowing, AQueueForProcessorsIsNone) {
+  Run run;
+  run.run(1000, [](std::uint64_t step, WorkerRecord& w) {
+    w.times.queued = 0.0003 * static_cast<double>(step);
+    w.times.of(Phase::kForward) += w.times.queued;
+  });
+  EXPECT_TRUE(run.log.signals().empty());
+}
+
+}  // namespace
+}  // namespace presum::diagnose

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "diagnose/slow_workers.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <utility>
+
+namespace presum::diagnose {
+namespace {
+
+using detect::Alarm;
+
+constexpr double kLeastSeconds = 1e-3;     // a step that a worker takes longer
+constexpr double kLeastWaited = 0.3;       // of these, that the others are seen to wait
+constexpr double kMostOfIt = 0.5;          // a share that names the cause
+constexpr std::uint64_t kLongEnough = 20;  // steps
+constexpr double kStarvedShare = 0.3;
+constexpr double kStarvedSeconds = 5e-3;
+constexpr double kUnevenShare = 0.05;
+constexpr double kUnevenCorrelation = 0.8;
+constexpr double kUnevenSpread = 0.03;
+constexpr std::uint64_t kUnevenSteps = 30;
+constexpr std::size_t kRanksMax = 65'536;
+constexpr double kConfidence = 0.8;
+
+constexpr std::array kChecksHere = {Check::kSlowWorker, Check::kSlowNode, Check::kDataStarved,
+                                    Check::kUnevenBatches};
+constexpr const char* kNotTimed =
+    "The times of a step were not known on two workers so far: the first step's never are, nor "
+    "where FSDP trains on a device.";
+
+double milliseconds(double seconds) { return std::round(seconds * 1e5) / 100; }
+
+std::string in_phase(Phase phase) {
+  switch (phase) {
+    case Phase::kData:
+      return "before its first forward pass, mostly for data";
+    case Phase::kForward:
+      return "in its forward pass and loss";
+    case Phase::kBackward:
+      return "in its backward pass";
+    case Phase::kOptimizer:
+      return "in its optimiser's step";
+    case Phase::kRest:
+    case Phase::kReduction:
+      break;
+  }
+  return "between passes and the optimiser's step";
+}
+
+Phase slowest_phase(const WorkerTimes& times) {
+  std::size_t most = 0;
+  for (std::size_t p = 0; p < kPhaseCount; ++p) {
+    const bool own = static_cast<Phase>(p) != Phase::kReduction;
+    if (own && times.phases[p].value() > times.phases[most].value()) most = p;
+  }
+  return static_cast<Phase>(most);
+}
+
+}  // namespace
+
+void SlowWorkers::update(const StepContext& context, SignalLog& log) {
+  const StepRecord& record = context.record;
+  const bool timed = all_timed(record);
+  if (context.alone() || (!timed && context.times.watched == 0)) {
+    for (const Check check : kChecksHere) {
+      log.cannot(check, context.alone() ? kOneWorker : kNotTimed);
+    }
+    return;
+  }
+  if (timed) {
+    means_.see(record);
+    tokens_.see(record);
+    for (const Check check : kChecksHere) log.checked(check);
+  }
+  for (const Alarm& alarm : context.times.raised) report(context, alarm, log);
+  for (const Alarm& alarm : context.times.lasting) {
+    const std::uint32_t rank = context.roster.rank_of(alarm.replicas.front());
+    const auto said = said_.find(rank);
+    if (said == said_.end()) continue;
+    log.prolong(said->second, 0, {rank}, record.step);
+    if (said->second != Check::kUnevenBatches)
+      log.prolong(Check::kSlowNode, 0, {rank}, record.step);
+  }
+  if (!timed) return;
+  watch_data(context, log);
+  watch_batches(context, log);
+}
+
+void SlowWorkers::report(const StepContext& context, const Alarm& alarm, SignalLog& log) {
+  const std::uint32_t replica = alarm.replicas.front();
+  const WorkerTimes* times = means_.of(replica);
+  if (times == nullptr || said_.size() >= kRanksMax) return;
+  const double longer = times->own.value();
+  const double waited = -times->waits.value();
+  // Where nobody is seen to wait for it, what makes its own time long may be a wait of its own.
+  if (longer < kLeastSeconds || waited < kLeastWaited * longer) return;
+  const bool queued = times->queued.value() >= kMostOfIt * longer;
+  // A queue that is no more than the machine's noise is said by the alarm that looks at queues.
+  if (queued && alarm.statistic == detect::Statistic::kOwnTime) return;
+  const bool tokens = tokens_.explained(replica) >= kMostOfIt * longer;
+  const Phase phase = slowest_phase(*times);
+  const Check check = tokens                            ? Check::kUnevenBatches
+                      : queued || phase != Phase::kData ? Check::kSlowWorker
+                                                        : Check::kDataStarved;
+  const std::uint32_t rank = context.roster.rank_of(replica);
+  Signal signal = sighting(check, alarm.step, {{rank}, false});
+  signal.first_step = std::min(alarm.first_step, alarm.step);
+  signal.confidence = kConfidence;
+  signal.workers = context.record.workers_expected;
+  const double step = means_.step_seconds();
+  const double others = times->others_own.value();
+  const std::string where = tokens   ? "for longer batches: its time follows its tokens"
+                            : queued ? "waiting for a processor, which others use"
+                                     : in_phase(phase);
+  signal.title = fmt::format(
+      "{{Ranks}} took {:.3g} ms longer than the others in each step, {}; the others wait {:.3g} ms "
+      "of {:.3g} ms a step: {:.0f}% of the job",
+      longer * 1e3, where, waited * 1e3, step * 1e3, 100 * waited / step);
+  signal.evidence = {{kAlarmStep, static_cast<std::int64_t>(alarm.step)},
+                     {"time_log10_evidence", alarm.evidence},
+                     {"phase", queued ? "processor" : to_string(phase)},
+                     {"longer_ms", milliseconds(longer)},
+                     {"others_own_ms", milliseconds(others)},
+                     {"times_the_others", (others + longer) / others},
+                     {"others_wait_ms", milliseconds(waited)},
+                     {"step_ms", milliseconds(step)}};
+  if (times->own_processor.count() > 0) {
+    signal.evidence.emplace_back("share_on_processor", times->own_processor.value());
+  }
+  if (times->queued.value() > 0) {
+    signal.evidence.emplace_back("queued_longer_ms", milliseconds(times->queued.value()));
+  }
+  if (tokens) {
+    signal.severity = Severity::kInfo;
+    signal.evidence.emplace_back("longer_by_tokens_ms", milliseconds(tokens_.explained(replica)));
+    signal.evidence.emplace_back("correlation", tokens_.correlation());
+  }
+  said_[rank] = check;
+  log.add(signal);
+  if (!tokens) report_node(context, signal, log);
+}
+
+// All ranks of a host are slow, and it is not the only host.
+void SlowWorkers::report_node(const StepContext& context, const Signal& slow, SignalLog& log) {
+  const auto host = context.roster.hosts(slow.ranks);
+  const Ranks all = all_ranks(context.record);
+  if (host.size() != 1 || context.roster.hosts(all).size() < 2) return;
+  Ranks here;
+  for (const std::uint32_t rank : all) {
+    if (context.roster.hosts({rank}) == host) here.push_back(rank);
+  }
+  const bool all_slow = std::ranges::all_of(here, [&](std::uint32_t rank) {
+    const auto said = said_.find(rank);
+    return said != said_.end() && said->second != Check::kUnevenBatches;
+  });
+  if (!all_slow || here.size() < 2) return;
+  Signal node = sighting(Check::kSlowNode, slow.last_step, {here, false});
+  node.first_step = slow.first_step;
+  node.confidence = kConfidence;
+  double longer = 0;
+  for (const WorkerRecord& w : context.record.workers) {
+    const WorkerTimes* times = means_.of(w.replica);
+    if (std::ranges::binary_search(here, w.rank) && times != nullptr) {
+      longer += times->own.value() / static_cast<double>(here.size());
+    }
+  }
+  node.title = fmt::format(
+      "all ranks of host {} ({{ranks}}) took about {:.3g} ms longer than the others in each step",
+      host.front(), 1e3 * longer);
+  node.evidence = {{kAlarmStep, static_cast<std::int64_t>(slow.last_step)},
+                   {"host", host.front()},
+                   {"longer_ms", milliseconds(longer)}};
+  log.add(std::move(node));
+}
+
+void SlowWorkers::watch_data(const StepContext& context, SignalLog& log) const {
+  const double data = means_.data();
+  const double step = means_.step_seconds();
+  if (means_.steps() < kLongEnough || data < kStarvedSeconds || data < kStarvedShare * step) return;
+  const bool one =
+      std::ranges::any_of(said_, [](const auto& s) { return s.second == Check::kDataStarved; });
+  if (one) return;  // the others wait for it, not for data
+  Signal signal =
+      sighting(Check::kDataStarved, context.record.step, {all_ranks(context.record), true});
+  signal.key = 1;
+  signal.first_step -= std::min(signal.first_step, kLongEnough);
+  signal.severity = Severity::kInfo;
+  signal.confidence = kConfidence;
+  signal.title = fmt::format(
+      "{{Ranks}} spent {:.3g} ms of {:.3g} ms a step before the first forward pass, mostly for "
+      "data: {:.0f}% of the job",
+      data * 1e3, step * 1e3, 100 * data / step);
+  signal.evidence = {{"phase", to_string(Phase::kData)},
+                     {"data_ms", milliseconds(data)},
+                     {"step_ms", milliseconds(step)}};
+  log.add(std::move(signal));
+}
+
+void SlowWorkers::watch_batches(const StepContext& context, SignalLog& log) const {
+  const double waiting = means_.waiting();
+  const double step = means_.step_seconds();
+  if (tokens_.steps() < kUnevenSteps || tokens_.spread() < kUnevenSpread) return;
+  if (tokens_.correlation() < kUnevenCorrelation || waiting < kUnevenShare * step) return;
+  Signal signal =
+      sighting(Check::kUnevenBatches, context.record.step, {all_ranks(context.record), true});
+  signal.key = 1;
+  signal.first_step -= std::min(signal.first_step, kUnevenSteps);
+  signal.severity = Severity::kInfo;
+  signal.confidence = kConfidence;
+  signal.title = fmt::format(
+      "{{Ranks}} waited {:.3g} ms of {:.3g} ms a step for whoever had the longest batch: {:.0f}% "
+      "of "
+      "the job; long batches, not a slow machine",
+      waiting * 1e3, step * 1e3, 100 * waiting / step);
+  signal.evidence = {{"correlation", tokens_.correlation()},
+                     {"tokens_spread", tokens_.spread()},
+                     {"waiting_ms", milliseconds(waiting)},
+                     {"step_ms", milliseconds(step)}};
+  log.add(std::move(signal));
+}
+
+}  // namespace presum::diagnose

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "diagnose/stalls.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+namespace presum::diagnose {
+namespace {
+
+constexpr std::size_t kStacks = 4;
+
+std::string title_of(const Stall& stall) {
+  const char* end = stall.over ? ", and went on" : "";
+  return fmt::format("the job stood still for {:.0f} s at step {}{}: {}", stall.seconds, stall.step,
+                     end, stall.sentence);
+}
+
+// Of those that keep the others waiting; of all where they are not known.
+Evidence evidence_of(const Stall& stall) {
+  Evidence out{{"seconds", stall.seconds}};
+  std::size_t told = 0;
+  for (const StalledRank& r : stall.all) {
+    const bool named = std::ranges::find(stall.ranks, r.rank) != stall.ranks.end();
+    if ((!stall.ranks.empty() && !named) || r.last.stack.empty() || told++ >= kStacks) continue;
+    out.emplace_back(fmt::format("rank_{}_stack", r.rank), r.last.stack);
+    if (!r.last.recorder.empty()) {
+      out.emplace_back(fmt::format("rank_{}_collectives", r.rank), r.last.recorder);
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+void Stalls::update(const StepContext& /*context*/, SignalLog& log) const {
+  if (beats_) return log.checked(Check::kStall);
+  log.cannot(Check::kStall, "No rank told where it stands: programs in C++ do not.");
+}
+
+void Stalls::report(const Stall& stall, SignalLog& log) {
+  if (stall.harmless) return;
+  Ranks ranks = stall.ranks;
+  const bool everyone = ranks.empty();
+  if (everyone) {
+    for (const StalledRank& r : stall.all) insert(ranks, r.rank);
+  }
+  if (ranks.empty()) return;
+  if (stall.over) {
+    Signal* begun = log.find(Check::kStall, ranks.front());
+    if (begun == nullptr || begun->key != number_) return;
+    begun->severity = Severity::kWarning;
+    begun->title = title_of(stall);
+    begun->evidence.front().second = stall.seconds;
+    return;
+  }
+  Signal signal = sighting(Check::kStall, stall.step, {ranks, everyone});
+  signal.key = ++number_;
+  signal.confidence = 0.9;
+  signal.title = title_of(stall);
+  signal.evidence = evidence_of(stall);
+  log.add(std::move(signal));
+}
+
+}  // namespace presum::diagnose

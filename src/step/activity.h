@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "presum/times.h"
+
+namespace presum::step {
+
+// The last event of this process's training, for whoever watches whether it goes on. Several models
+// and threads write the same: the last one counts. Thread-safety: all.
+class Activity {
+ public:
+  void event(std::uint32_t module, std::uint64_t step, std::uint32_t micro_batch, Phase phase) {
+    module_.store(module, std::memory_order_relaxed);
+    step_.store(step, std::memory_order_relaxed);
+    micro_batch_.store(micro_batch, std::memory_order_relaxed);
+    phase_.store(phase, std::memory_order_relaxed);
+    layer_.store(0, std::memory_order_relaxed);
+    moved();
+  }
+  void gradient(std::uint64_t layer) {
+    layer_.store(layer, std::memory_order_relaxed);
+    moved();
+  }
+  // Waiting for other workers; may be nested.
+  void waits() {
+    waiting_.fetch_add(1, std::memory_order_relaxed);
+    moved();
+  }
+  void goes_on() {
+    waiting_.fetch_sub(1, std::memory_order_relaxed);
+    moved();
+  }
+
+  std::uint64_t events() const { return events_.load(std::memory_order_relaxed); }
+  std::uint32_t module() const { return module_.load(std::memory_order_relaxed); }
+  std::uint64_t step() const { return step_.load(std::memory_order_relaxed); }
+  std::uint32_t micro_batch() const { return micro_batch_.load(std::memory_order_relaxed); }
+  Phase phase() const { return phase_.load(std::memory_order_relaxed); }
+  // The group of the last gradient that came, since the last event; 0 if none has.
+  std::uint64_t layer() const { return layer_.load(std::memory_order_relaxed); }
+  bool waiting() const { return waiting_.load(std::memory_order_relaxed) > 0; }
+
+ private:
+  void moved() { events_.fetch_add(1, std::memory_order_release); }
+
+  std::atomic<std::uint64_t> events_ = 0;
+  std::atomic<std::uint32_t> module_ = 0;
+  std::atomic<std::uint64_t> step_ = 0;
+  std::atomic<std::uint32_t> micro_batch_ = 0;
+  std::atomic<Phase> phase_ = Phase::kRest;
+  std::atomic<std::uint64_t> layer_ = 0;
+  std::atomic<std::int32_t> waiting_ = 0;
+};
+
+// That of this process.
+Activity& activity();
+
+}  // namespace presum::step

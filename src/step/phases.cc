@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "step/phases.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+namespace presum::step {
+namespace {
+
+// The member of a micro-batch for a phase that it has; null for others.
+float* part_of(MicroBatchTimes& micro, Phase phase) {
+  switch (phase) {
+    case Phase::kData:
+      return &micro.data;
+    case Phase::kForward:
+      return &micro.forward;
+    case Phase::kBackward:
+      return &micro.backward;
+    default:
+      return nullptr;
+  }
+}
+
+}  // namespace
+
+void Phases::add(Phase phase, double seconds) {
+  times_.of(phase) += seconds;
+  if (micro_.empty() || micro_.size() > kMicroTimesMax) return;
+  if (float* part = part_of(micro_.back(), phase)) *part += static_cast<float>(seconds);
+}
+
+// Gives the time since the last event to what was under way. A gap is what `gap` says.
+void Phases::leave(const Reading& at, Phase gap) {
+  const double waited = std::clamp(at.waited - since_.waited, 0.0, at.now - since_.now);
+  const double own = at.now - since_.now - waited;
+  since_ = at;
+  if (!begun_) return;
+  times_.of(Phase::kReduction) += waited;
+  switch (state_) {
+    case State::kGap:
+      return add(gap, own);
+    case State::kForward:
+      return add(Phase::kForward, own);
+    case State::kBackward:
+      return add(Phase::kBackward, own);
+    case State::kOptimizer:
+      return add(Phase::kOptimizer, own);
+  }
+}
+
+void Phases::forward(const Reading& at) {
+  if (state_ == State::kGap) {
+    if (begun_ && new_micro_ && micro_.size() <= kMicroTimesMax) micro_.push_back({0, 0, 0});
+    new_micro_ = false;
+    leave(at, evaluated_ ? Phase::kRest : Phase::kData);
+  } else {
+    leave(at, Phase::kRest);
+  }
+  evaluated_ = false;
+  state_ = State::kForward;
+}
+
+void Phases::backward(const Reading& at) {
+  leave(at, Phase::kRest);
+  state_ = State::kBackward;
+}
+
+void Phases::pass_ends(const Reading& at) {
+  leave(at, Phase::kRest);
+  state_ = State::kGap;
+  new_micro_ = true;
+}
+
+void Phases::optimizer_begins(const Reading& at) {
+  leave(at, Phase::kRest);
+  state_ = State::kOptimizer;
+}
+
+void Phases::optimizer_ends(const Reading& at) {
+  leave(at, Phase::kRest);
+  state_ = State::kGap;
+}
+
+namespace {
+
+void play(Phases& phases, Mark mark, const Reading& at) {
+  switch (mark) {
+    case Mark::kEvaluates:
+      return phases.evaluates();
+    case Mark::kForward:
+      return phases.forward(at);
+    case Mark::kBackward:
+      return phases.backward(at);
+    case Mark::kPassEnds:
+      return phases.pass_ends(at);
+    case Mark::kOptimizerBegins:
+      return phases.optimizer_begins(at);
+    case Mark::kOptimizerEnds:
+      return phases.optimizer_ends(at);
+    case Mark::kReduced:
+    case Mark::kStepEnds:
+      return;
+  }
+}
+
+}  // namespace
+
+StepTimes replay(std::span<const Marked> marks) {
+  const auto is_end = [](const Marked& m) { return m.mark == Mark::kStepEnds; };
+  const bool known =
+      std::ranges::all_of(marks, [](const Marked& m) { return std::isfinite(m.at); });
+  if (marks.size() < 2 || !known || !is_end(marks.front()) || !is_end(marks.back())) return {};
+  Phases phases;
+  double waited = 0;
+  double passed = marks.front().at;  // when the last pass ended
+  static_cast<void>(phases.end({passed, 0}));
+  for (const Marked& m : marks.subspan(1, marks.size() - 2)) {
+    if (m.mark == Mark::kPassEnds) passed = m.at;
+    if (m.mark == Mark::kReduced) waited += m.at - passed;
+    play(phases, m.mark, {m.at, waited});
+  }
+  StepTimes out = phases.end({marks.back().at, waited});
+  out.on_device = true;
+  return out;
+}
+
+StepTimes Phases::end(const Reading& at) {
+  leave(at, Phase::kRest);
+  StepTimes out = std::exchange(times_, {});
+  if (micro_.size() > kMicroTimesMax) micro_.pop_back();
+  if (micro_.size() > 1) out.micro = micro_;
+  micro_.clear();
+  times_.seconds.fill(0);
+  begun_ = new_micro_ = true;
+  return out;
+}
+
+}  // namespace presum::step

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "step/phases.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <random>
+#include <thread>
+
+#include "base/clock.h"
+#include "step/activity.h"
+#include "step/waits.h"
+
+namespace presum::step {
+namespace {
+
+// A clock that the test moves.
+struct Told {
+  Reading at;
+  const Reading& own(double seconds) {
+    at.now += seconds;
+    return at;
+  }
+  const Reading& waiting(double seconds) {
+    at.now += seconds;
+    at.waited += seconds;
+    return at;
+  }
+};
+
+Phases begun(Told& told) {
+  Phases phases;
+  EXPECT_FALSE(phases.end(told.at).known());
+  return phases;
+}
+
+TEST(Phases, AStepIsSplitAtItsEvents) {
+  Told told;
+  Phases phases = begun(told);
+  phases.forward(told.own(1));
+  phases.backward(told.own(2));
+  phases.pass_ends(told.own(4));
+  phases.optimizer_begins(told.waiting(8));
+  phases.optimizer_ends(told.own(16));
+  const StepTimes t = phases.end(told.at);
+  EXPECT_EQ(t.of(Phase::kData), 1);
+  EXPECT_EQ(t.of(Phase::kForward), 2);
+  EXPECT_EQ(t.of(Phase::kBackward), 4);
+  EXPECT_EQ(t.of(Phase::kReduction), 8);
+  EXPECT_EQ(t.of(Phase::kOptimizer), 16);
+  EXPECT_EQ(t.of(Phase::kRest), 0);
+  EXPECT_EQ(t.own(), 23);
+  EXPECT_EQ(t.total(), 31);
+  EXPECT_TRUE(t.micro.empty());
+}
+
+TEST(Phases, TheFirstStepIsNotKnown) {
+  Told told;
+  Phases phases;
+  phases.forward(told.own(1));
+  phases.pass_ends(told.own(1));
+  const StepTimes t = phases.end(told.own(1));
+  EXPECT_FALSE(t.known());
+  EXPECT_TRUE(std::isnan(t.own()));
+}
+
+TEST(Phases, WaitsAreTakenOutOfThePhaseInWhichTheyLie) {
+  Told told;
+  Phases phases = begun(told);
+  phases.forward(told.waiting(3));  // a barrier before the batch
+  told.waiting(5);                  // synchronised batch normalisation
+  phases.backward(told.own(2));
+  phases.pass_ends(told.own(1));
+  const StepTimes t = phases.end(told.at);
+  EXPECT_EQ(t.of(Phase::kData), 0);
+  EXPECT_EQ(t.of(Phase::kForward), 2);
+  EXPECT_EQ(t.of(Phase::kReduction), 8);
+}
+
+TEST(Phases, MicroBatchesAreKeptApart) {
+  Told told;
+  Phases phases = begun(told);
+  for (const double k : {1.0, 2.0, 4.0}) {
+    phases.forward(told.own(k));
+    phases.forward(told.own(k));  // two towers
+    phases.backward(told.own(k));
+    phases.pass_ends(told.own(10 * k));
+  }
+  phases.optimizer_begins(told.own(0.5));
+  phases.optimizer_ends(told.own(0.25));
+  const StepTimes t = phases.end(told.at);
+  ASSERT_EQ(t.micro.size(), 3U);
+  EXPECT_EQ(t.micro[1], (MicroBatchTimes{2, 4, 20}));
+  EXPECT_EQ(t.of(Phase::kData), 7);
+  EXPECT_EQ(t.of(Phase::kForward), 14);
+  EXPECT_EQ(t.of(Phase::kBackward), 70);
+  EXPECT_EQ(t.of(Phase::kRest), 0.5);
+}
+
+TEST(Phases, OfManyMicroBatchesTheFirstAreKeptApart) {
+  Told told;
+  Phases phases = begun(told);
+  for (int k = 0; k < 100; ++k) {
+    phases.forward(told.own(1));
+    phases.backward(told.own(1));
+    phases.pass_ends(told.own(1));
+  }
+  const StepTimes t = phases.end(told.at);
+  ASSERT_EQ(t.micro.size(), kMicroTimesMax);
+  EXPECT_EQ(t.micro.back(), (MicroBatchTimes{1, 1, 1}));
+  EXPECT_EQ(t.of(Phase::kBackward), 100);
+}
+
+TEST(Phases, TimeThatNobodyNamesIsRest) {
+  Told told;
+  Phases phases = begun(told);
+  phases.evaluates();
+  phases.forward(told.own(9));  // it evaluated before
+  phases.backward(told.own(1));
+  phases.pass_ends(told.own(1));
+  phases.optimizer_begins(told.own(3));  // clipping
+  phases.optimizer_ends(told.own(1));
+  const StepTimes t = phases.end(told.own(2));
+  EXPECT_EQ(t.of(Phase::kData), 0);
+  EXPECT_EQ(t.of(Phase::kRest), 14);
+}
+
+// Whatever comes in whatever order: phases add up to the time that passed, and none is negative.
+TEST(Phases, AddUpForAnyEvents) {
+  std::mt19937 random(7);
+  Told told;
+  Phases phases = begun(told);
+  double began = 0;
+  for (int i = 0; i < 20'000; ++i) {
+    random() % 3 == 0 ? told.waiting(random() % 5) : told.own(random() % 5);
+    switch (random() % 7) {
+      case 0:
+        phases.evaluates();
+        break;
+      case 1:
+        phases.forward(told.at);
+        break;
+      case 2:
+        phases.backward(told.at);
+        break;
+      case 3:
+        phases.pass_ends(told.at);
+        break;
+      case 4:
+        phases.optimizer_begins(told.at);
+        break;
+      case 5:
+        phases.optimizer_ends(told.at);
+        break;
+      default: {
+        const StepTimes t = phases.end(told.at);
+        ASSERT_NEAR(t.total(), told.at.now - began, 1e-9);
+        for (const double s : t.seconds) ASSERT_GE(s, 0);
+        began = told.at.now;
+      }
+    }
+  }
+}
+
+TEST(Phases, MarksOfADeviceAreReplayed) {
+  const std::vector<Marked> marks = {{Mark::kStepEnds, 10}, {Mark::kForward, 11},
+                                     {Mark::kBackward, 13}, {Mark::kPassEnds, 17},
+                                     {Mark::kReduced, 25},  {Mark::kOptimizerBegins, 26},
+                                     {Mark::kStepEnds, 30}};
+  const StepTimes t = replay(marks);
+  EXPECT_TRUE(t.on_device);
+  EXPECT_EQ(t.of(Phase::kData), 1);
+  EXPECT_EQ(t.of(Phase::kForward), 2);
+  EXPECT_EQ(t.of(Phase::kBackward), 4);
+  EXPECT_EQ(t.of(Phase::kReduction), 8);
+  EXPECT_EQ(t.of(Phase::kRest), 1);
+  EXPECT_EQ(t.of(Phase::kOptimizer), 4);
+  auto broken = marks;
+  broken[3].at = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_FALSE(replay(broken).known());
+  EXPECT_FALSE(replay(std::span(marks).first(6)).known());
+  EXPECT_FALSE(replay({}).known());
+}
+
+TEST(Waits, NestedOnesCountOnce) {
+  Waits w;
+  w.end(1);  // of nothing
+  w.begin(2);
+  w.begin(3);
+  EXPECT_TRUE(activity().waiting());
+  w.end(4);
+  EXPECT_EQ(w.seconds(5), 3);
+  w.end(6);
+  EXPECT_FALSE(activity().waiting());
+  EXPECT_EQ(w.seconds(9), 4);
+}
+
+TEST(Waits, EachThreadHasItsOwn) {
+  waits().begin(monotonic_now().count());
+  std::thread([] { EXPECT_EQ(read_clock().waited, 0); }).join();
+  waits().end(monotonic_now().count());
+  EXPECT_GT(read_clock().now, 0);
+}
+
+}  // namespace
+}  // namespace presum::step
