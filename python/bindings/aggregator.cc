@@ -50,6 +50,7 @@ void bind_aggregator(nb::module_& m) {
       .def_prop_ro("segment", [](const Aggregator& o) { return o.announcement().segment; })
       .def_prop_ro("everyone_left", &Aggregator::everyone_left)
       .def_prop_ro("ranks_heard", &Aggregator::ranks_heard)
+      .def_prop_ro("stall", &Aggregator::stall)
       .def_prop_ro("counters", &counters)
       .def("ingest", &ingest, nb::arg("packet"))
       .def("tick", &call<&Aggregator::tick>)

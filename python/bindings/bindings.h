@@ -30,6 +30,7 @@ void bind_cuda_sums(nanobind::module_& m);
 void bind_reduce(nanobind::module_& m);
 void bind_audit(nanobind::module_& m);  // after bind_observer
 void bind_tap(nanobind::module_& m);
+void bind_watch(nanobind::module_& m);
 
 inline nanobind::bytes to_bytes(const Packet& packet) {
   return nanobind::bytes(packet.bytes.data(), packet.bytes.size());

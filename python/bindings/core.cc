@@ -78,4 +78,5 @@ NB_MODULE(_core, m) {
   presum::python::bind_reduce(m);
   presum::python::bind_audit(m);
   presum::python::bind_tap(m);
+  presum::python::bind_watch(m);
 }

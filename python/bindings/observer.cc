@@ -152,12 +152,13 @@ nb::bytes end_step(Steps& o, std::uint64_t optimizer_step, std::uint32_t micro_b
 }
 
 nb::bytes goodbye(const Steps& o, std::uint64_t optimizer_steps,
-                  const std::vector<std::pair<FingerprintKind, std::uint64_t>>& fingerprints) {
+                  const std::vector<std::pair<FingerprintKind, std::uint64_t>>& fingerprints,
+                  std::string_view text) {
   std::vector<FingerprintValue> values;
   for (const auto& [kind, value] : fingerprints) {
     values.push_back({static_cast<std::uint32_t>(kind), value});
   }
-  return to_bytes(o.goodbye(optimizer_steps, std::move(values)));
+  return to_bytes(o.goodbye(optimizer_steps, std::move(values), text));
 }
 
 nb::bytes stamp(const nb::bytes& packet, std::uint64_t run, std::uint32_t segment,
@@ -388,7 +389,8 @@ void bind_observer(nb::module_& m) {
           "note",
           [](const Steps& o, std::string_view text) { return to_bytes(o.worker().note(text)); },
           nb::arg("text"))
-      .def("goodbye", &goodbye, nb::arg("optimizer_steps"), nb::arg("fingerprints") = nb::list());
+      .def("goodbye", &goodbye, nb::arg("optimizer_steps"), nb::arg("fingerprints") = nb::list(),
+           nb::arg("text") = "");
   m.def("hash_rows", &hash_rows_of, nb::arg("rows").noconvert(),
         nb::arg("mask").noconvert().none() = nb::none(),
         "A 64-bit hash of each row of a batch, without its padding. mask: of the same shape, zero "

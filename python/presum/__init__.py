@@ -11,7 +11,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from presum.errors import UserError, missing
+from presum.errors import StallError, UserError, missing
 
 try:
     from presum._core import __version__
@@ -42,6 +42,7 @@ __all__ = [
     "Record",
     "Reduction",
     "Run",
+    "StallError",
     "TransformersCallback",
     "UserError",
     "__version__",

@@ -37,6 +37,7 @@ from presum.steps.recording import Recording, unhook_ended
 from presum.steps.setup import RecorderSetup
 from presum.steps.step_recorder import StepRecorder
 from presum.text import printable
+from presum.transport.heartbeat import Heartbeat
 from presum.transport.session import (
     Session,
     end_recordings_of,
@@ -142,6 +143,7 @@ def check_options(
     _check_flag("quiet", record.quiet)
     _check_flag("on_training_thread", record.on_training_thread)
     _check_required(record.require)
+    _check_stalls(record.stall_seconds, record.on_stall)
     _sketch_size(record.sketch, 1)
     _layers(record.groups)
     _patterns("local_buffers", record.local_buffers)
@@ -174,6 +176,10 @@ def _session(
     session = open_session(key, _default_run(), dist.get_rank(), dist.get_world_size())
     session.channel.poll_devices = poll_host_copies
     session.channel.quiet = session.channel.quiet or record.quiet
+    session.channel.on_stall = record.on_stall
+    if session.channel.heartbeat is None:
+        host = socket.gethostname()
+        session.channel.heartbeat = Heartbeat(dist.get_rank(), host, record.stall_seconds)
     session.channel.require_statistics |= record.require == "statistics"
     if on_finding is not None:
         session.listeners.listen(on_finding, on_training_thread=record.on_training_thread)
@@ -459,6 +465,16 @@ def _check_callback(on_finding: object) -> None:
 def _check_required(require: str) -> None:
     if require not in ("facts", "statistics"):
         raise ValueError(f'presum.attach: require is "facts" or "statistics", not {require!r}')
+
+
+def _check_stalls(seconds: object, on_stall: object) -> None:
+    number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
+    if not number or not seconds >= 1 or seconds == float("inf"):
+        raise ValueError(f"presum.attach: stall_seconds is a number from 1, not {seconds!r}")
+    if on_stall not in ("report", "raise", "exit"):
+        raise ValueError(
+            f'presum.attach: on_stall is "report", "raise" or "exit", not {on_stall!r}'
+        )
 
 
 def _check_moment() -> None:

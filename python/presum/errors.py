@@ -6,6 +6,10 @@ class UserError(ValueError):
     """Bad input: the message is one line that says what, where and what to do."""
 
 
+class StallError(RuntimeError):
+    """The job stands still, and ``Record(on_stall="raise")`` asked to end it then."""
+
+
 _EXTRAS = {"torch": "torch", "transformers": "transformers", "lightning": "lightning"}
 
 

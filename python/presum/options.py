@@ -95,6 +95,12 @@ class Record:
         require: what a preflight's exit code 0 covers. "facts": everything that a few steps decide;
             "statistics": exit with 2 where the steps were too few for a lasting difference in
             losses or gradients to be established (26 with 2 ranks, 10 with 8).
+        stall_seconds: after how long without any event of its training (a pass, a gradient, an
+            optimiser's step) a rank is said to stand still, with where all ranks are; twice the
+            longest such time so far where that is longer.
+        on_stall: what a job that stands still does: "report" says so, in a line and in the RUN;
+            "raise" raises :class:`presum.StallError` in every rank's thread, and ends processes
+            that do not get to it within 10 s; "exit" ends all ranks with exit code 1.
         quiet: print nothing on the terminal.
     """
 
@@ -110,6 +116,8 @@ class Record:
     scaler: torch.amp.GradScaler | None = None
     on_training_thread: bool = False
     require: Literal["facts", "statistics"] = "facts"
+    stall_seconds: float = 60.0
+    on_stall: Literal["report", "raise", "exit"] = "report"
     quiet: bool = False
 
 

@@ -76,6 +76,17 @@ def _parser(*, program: bool) -> argparse.ArgumentParser:
         metavar="LIST",
         help="what is compared beside gradients and losses: all, none, or some, as data,rng",
     )
+    add(
+        "--stall-seconds",
+        type=_seconds,
+        metavar="S",
+        help="say where all ranks are once one has stood still so long (default: 60)",
+    )
+    add(
+        "--on-stall",
+        choices=("report", "raise", "exit"),
+        help="what a job that stands still does besides (default: report)",
+    )
     add("--quiet", action="store_true", help="print nothing")
     if program:
         add("-m", dest="module", action="store_true", default=False, help="PROGRAM is a module")
@@ -96,6 +107,16 @@ def _whole(text: str) -> int:
         return int(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text} is no whole number") from None
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text} is no number") from None
+    if not 1 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not at least 1 s")
+    return value
 
 
 def _families(text: str) -> list[str]:

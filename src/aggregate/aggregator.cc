@@ -310,7 +310,8 @@ Status Aggregator::ingest(std::span<const std::byte> bytes) {
     ++state_->counters.foreign;
     return {};
   }
-  if (!state_->admit(header.identity)) {
+  const bool beat = std::holds_alternative<packet::Beat>(*message);  // of a process, of no model
+  if (beat ? !state_->possible(header.identity) : !state_->admit(header.identity)) {
     ++state_->counters.damaged;
     return {};
   }

@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "aggregate/stall_watch.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+
+namespace presum::aggregate {
+namespace {
+
+// Four ranks that train, until a test stops some of them.
+struct Job {
+  StallWatch watch;
+  double now = 0;
+  std::vector<Heartbeat> ranks = std::vector<Heartbeat>(4);
+  std::vector<bool> silent = std::vector<bool>(4);
+  std::vector<bool> moves = std::vector<bool>(4, true);
+  std::vector<Stall> told;
+
+  Job() {
+    for (std::size_t i = 0; i < ranks.size(); ++i) {
+      ranks[i].host = "node" + std::to_string(i);
+      ranks[i].processor = 0.02;
+    }
+  }
+
+  void run(double seconds) {
+    for (const double until = now + seconds; now < until; now += 2) {
+      for (std::uint32_t i = 0; i < ranks.size(); ++i) {
+        Heartbeat& b = ranks[i];
+        if (moves[i]) {
+          b.events += 10;
+          b.still = 0.1;
+        } else {
+          b.still += 2;
+        }
+        if (!silent[i]) watch.beat(i, b, Seconds(now));
+      }
+      if (auto stall = watch.look(Seconds(now))) told.push_back(*stall);
+    }
+  }
+  void stop(std::initializer_list<std::size_t> which) {
+    for (const std::size_t i : which) moves[i] = false;
+  }
+  void all_reduce(std::initializer_list<std::size_t> which, std::uint64_t step) {
+    for (const std::size_t i : which) {
+      ranks[i].waiting = true;
+      ranks[i].step = step;
+      ranks[i].phase = Phase::kBackward;
+      moves[i] = false;
+    }
+  }
+};
+
+TEST(StallWatch, AJobThatGoesOnIsQuiet) {
+  Job job;
+  job.run(1000);
+  EXPECT_TRUE(job.told.empty());
+}
+
+TEST(StallWatch, ARankElsewhereKeepsTheOthersWaiting) {
+  Job job;
+  job.run(100);
+  job.all_reduce({0, 1, 3}, 1204);
+  job.ranks[2].site = "evaluate() of train.py:88";
+  job.run(100);  // rank 2 goes on evaluating
+  ASSERT_EQ(job.told.size(), 1U);
+  const Stall& s = job.told.front();
+  EXPECT_EQ(s.sentence,
+            "Rank 2 is in evaluate() of train.py:88 while ranks 0-1,3 wait in the all-reduce of "
+            "step 1204");
+  EXPECT_EQ(s.ranks, (std::vector<std::uint32_t>{2}));
+  EXPECT_FALSE(s.harmless);
+  EXPECT_NEAR(s.seconds, 60, 4);
+  EXPECT_EQ(s.step, 1204U);
+  EXPECT_EQ(s.all.size(), 4U);
+}
+
+TEST(StallWatch, ItIsSaidOnceAndThatItWentOn) {
+  Job job;
+  job.run(10);
+  job.all_reduce({0, 1, 3}, 5);
+  job.stop({2});
+  job.run(100);
+  EXPECT_EQ(job.told.size(), 1U);
+  job.moves = {true, true, true, true};
+  for (Heartbeat& b : job.ranks) b.waiting = false;
+  job.run(20);
+  ASSERT_EQ(job.told.size(), 2U);
+  EXPECT_TRUE(job.told.back().over);
+  EXPECT_NEAR(job.told.back().seconds, 100, 5);
+}
+
+TEST(StallWatch, ARankThatDiesStopsAnswering) {
+  Job job;
+  job.run(100);
+  job.all_reduce({0, 1, 2}, 7);
+  job.silent[3] = true;
+  job.run(80);
+  ASSERT_FALSE(job.told.empty());
+  EXPECT_EQ(job.told.front().ranks, (std::vector<std::uint32_t>{3}));
+  EXPECT_NE(job.told.front().sentence.find("Rank 3 stopped answering"), std::string::npos);
+  EXPECT_NE(job.told.front().sentence.find("(host node3)"), std::string::npos);
+  EXPECT_NE(job.told.front().sentence.find("while ranks 0-2 wait in the all-reduce of step 7"),
+            std::string::npos);
+}
+
+TEST(StallWatch, ARankThatHasLeftIsNotWaitedForInVain) {
+  Job job;
+  job.run(100);
+  job.all_reduce({0, 1, 2}, 7);
+  job.silent[3] = true;
+  job.watch.left(3, "ended by ValueError: bad batch");
+  job.run(80);
+  ASSERT_EQ(job.told.size(), 1U);
+  EXPECT_EQ(job.told.front().sentence,
+            "Rank 3 has left the training (ended by ValueError: bad batch) while ranks 0-2 wait in "
+            "the all-reduce of step 7");
+}
+
+TEST(StallWatch, RanksInDifferentCollectivesNeverMeet) {
+  Job job;
+  job.run(100);
+  job.all_reduce({0, 1, 2}, 7);
+  job.stop({3});
+  job.ranks[3].collective = "all_gather";
+  job.ranks[3].site = "log() of train.py:5";
+  job.run(80);
+  ASSERT_EQ(job.told.size(), 1U);
+  EXPECT_EQ(job.told.front().sentence,
+            "Rank 3 waits in all_gather() in log() of train.py:5 while ranks 0-2 wait in the "
+            "all-reduce of step 7");
+  EXPECT_EQ(job.told.front().ranks, (std::vector<std::uint32_t>{3}));
+}
+
+TEST(StallWatch, RanksInOneCollectiveDisagreeAboutIt) {
+  Job job;
+  job.run(100);
+  job.all_reduce({0, 1, 2, 3}, 7);
+  job.run(80);
+  ASSERT_EQ(job.told.size(), 1U);
+  EXPECT_TRUE(job.told.front().ranks.empty());
+  EXPECT_NE(job.told.front().sentence.find("none is missing"), std::string::npos);
+}
+
+TEST(StallWatch, ACallThatHoldsTheLockIsNamed) {
+  Job job;
+  job.ranks[1].site = "load() of train.py:9";
+  job.run(100);
+  job.all_reduce({0, 2, 3}, 7);
+  job.stop({1});
+  job.ranks[1].lock_held = true;
+  job.ranks[1].site = "";  // its interpreter does not answer: the last one stands
+  job.run(80);
+  ASSERT_EQ(job.told.size(), 1U);
+  EXPECT_NE(
+      job.told.front().sentence.find("Rank 1 is in load() of train.py:9, in a call that holds"),
+      std::string::npos)
+      << job.told.front().sentence;
+}
+
+TEST(StallWatch, ABackwardPassThatStandsStillNamesTheLayer) {
+  Job job;
+  job.watch.hello({{.id = 42, .elements = 10, .name = "h.3"}});
+  job.run(100);
+  job.all_reduce({0, 2, 3}, 7);
+  job.stop({1});
+  job.ranks[1].phase = Phase::kBackward;
+  job.ranks[1].layer = 42;
+  job.ranks[1].step = 7;
+  job.run(80);
+  ASSERT_EQ(job.told.size(), 1U);
+  EXPECT_NE(job.told.front().sentence.find("in the backward pass of step 7 after h.3"),
+            std::string::npos)
+      << job.told.front().sentence;
+}
+
+// A checkpoint of rank 0, which the others await in a barrier.
+TEST(StallWatch, ACheckpointBehindABarrierIsHarmless) {
+  Job job;
+  job.run(100);
+  job.stop({0, 1, 2, 3});
+  for (const std::size_t i : {1, 2, 3}) job.ranks[i].collective = "barrier";
+  job.ranks[0].site = "save() of train.py:3";
+  job.run(90);
+  ASSERT_EQ(job.told.size(), 1U);
+  EXPECT_TRUE(job.told.front().harmless);
+  job.run(600);  // that is no checkpoint
+  ASSERT_EQ(job.told.size(), 2U);
+  EXPECT_FALSE(job.told.back().harmless);
+}
+
+TEST(StallWatch, ACompilationInTheFirstStepIsHarmless) {
+  Job job;
+  for (Heartbeat& b : job.ranks) b.phase = Phase::kForward;
+  job.run(4);
+  job.stop({0, 1, 2, 3});
+  job.run(300);
+  ASSERT_EQ(job.told.size(), 1U);
+  EXPECT_TRUE(job.told.front().harmless);
+}
+
+TEST(StallWatch, RanksThatAllWorkWaitForNobody) {
+  Job job;
+  job.run(100);
+  job.stop({0, 1, 2, 3});
+  for (Heartbeat& b : job.ranks) {
+    b.processor = 0.9;
+    b.step = 20;
+  }
+  job.run(200);
+  ASSERT_EQ(job.told.size(), 1U);
+  EXPECT_TRUE(job.told.front().harmless);
+}
+
+TEST(StallWatch, RanksThatAllSleepAreToldOf) {
+  Job job;
+  job.run(100);
+  job.stop({0, 1, 2, 3});
+  for (Heartbeat& b : job.ranks) {
+    b.site = "next() of loader.py:3";
+    b.step = 20;
+  }
+  job.run(80);
+  ASSERT_EQ(job.told.size(), 1U);
+  EXPECT_FALSE(job.told.front().harmless);
+  EXPECT_EQ(job.told.front().sentence, "Ranks 0-3 are in next() of loader.py:3");
+}
+
+TEST(StallWatch, AJobOfLongPausesIsGivenTime) {
+  Job job;
+  job.run(20);
+  for (Heartbeat& b : job.ranks) b.longest = 50;
+  job.all_reduce({0, 1, 3}, 5);
+  job.stop({2});
+  job.run(96);
+  EXPECT_TRUE(job.told.empty());
+  job.run(10);
+  EXPECT_EQ(job.told.size(), 1U);
+}
+
+TEST(StallWatch, WhoNeverTrainedDoesNotStandStill) {
+  Job job;
+  job.stop({0, 1, 2, 3});
+  job.run(500);
+  EXPECT_TRUE(job.told.empty());
+}
+
+TEST(StallWatch, ARunThatEndsIsNoStall) {
+  Job job;
+  job.run(100);
+  for (std::uint32_t i = 1; i < 4; ++i) {
+    job.watch.left(i, "");
+    job.silent[i] = true;
+  }
+  job.stop({0});  // rank 0 saves the model
+  job.run(100);
+  for (const Stall& s : job.told) EXPECT_TRUE(s.harmless) << s.sentence;
+}
+
+}  // namespace
+}  // namespace presum::aggregate

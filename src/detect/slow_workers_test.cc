@@ -144,7 +144,9 @@ TEST(SlowWorkers, LastsAsLongAsItIsSo) {
     if (s < 100) r.workers[3].times.of(Phase::kForward) *= 3;
     const auto lasting = detector.judge(r).lasting;
     if (s == 99) lasted = !lasting.empty();
-    if (s == 199) EXPECT_TRUE(lasting.empty());
+    if (s == 199) {
+      EXPECT_TRUE(lasting.empty());
+    }
   }
   EXPECT_TRUE(lasted);
 }

@@ -133,7 +133,8 @@ TEST(Phases, AddUpForAnyEvents) {
   Phases phases = begun(told);
   double began = 0;
   for (int i = 0; i < 20'000; ++i) {
-    random() % 3 == 0 ? told.waiting(random() % 5) : told.own(random() % 5);
+    const auto passed = static_cast<double>(random() % 5);
+    random() % 3 == 0 ? told.waiting(passed) : told.own(passed);
     switch (random() % 7) {
       case 0:
         phases.evaluates();

@@ -72,8 +72,8 @@ class Steps {
   const Worker& worker() const { return worker_; }
   const Identity& identity() const { return worker_.identity(); }
   Packet hello() const { return worker_.hello(layout_->groups()); }
-  Packet goodbye(std::uint64_t optimizer_steps,
-                 std::vector<FingerprintValue> fingerprints = {}) const;
+  Packet goodbye(std::uint64_t optimizer_steps, std::vector<FingerprintValue> fingerprints = {},
+                 std::string_view text = {}) const;
 
   // ---- forward passes
 

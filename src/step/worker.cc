@@ -57,9 +57,11 @@ Packet Worker::note(std::string_view text) const {
       .header = {.identity = options_.identity}, .text = std::string(text), .state = {}});
 }
 
-Packet Worker::goodbye(FinalState state) const {
-  return packet::encode(packet::Note{
-      .header = {.identity = options_.identity}, .final = true, .state = std::move(state)});
+Packet Worker::goodbye(FinalState state, std::string_view text) const {
+  return packet::encode(packet::Note{.header = {.identity = options_.identity},
+                                     .final = true,
+                                     .text = std::string(text),
+                                     .state = std::move(state)});
 }
 
 Packet Worker::broken(std::string_view text) const {

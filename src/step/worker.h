@@ -23,7 +23,8 @@ class Worker {
 
   Packet hello(const std::vector<GroupName>& groups) const;
   Packet note(std::string_view text) const;  // a line for the run log
-  Packet goodbye(FinalState state) const;    // see Observer::goodbye
+  // See Observer::goodbye. `text`: how the program ended, where that is worth a line; may be empty.
+  Packet goodbye(FinalState state, std::string_view text = {}) const;
   // That the recording on this worker has failed: no step follows, and the run is not called
   // consistent. `text` says how.
   Packet broken(std::string_view text) const;

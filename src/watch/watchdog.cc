@@ -104,6 +104,12 @@ Packet Watchdog::beat(Place place) {
   return state_->beat(std::move(place), false, now);
 }
 
+double Watchdog::still() const {
+  if (state_->process != getpid()) return 0;
+  const std::lock_guard lock(state_->mutex);
+  return state_->pulse.still(state_->options.clock());
+}
+
 void Watchdog::reaches(StoreAddress address, Announcement announced) {
   if (state_->process != getpid()) return;
   const std::lock_guard lock(state_->mutex);

@@ -33,6 +33,8 @@ class Watchdog {
 
   // From the interpreter: it answers.
   Packet beat(Place place);
+  // Seconds since the training's last event.
+  double still() const;
   // Where the watchdog's own thread sends. Until then, or with no host (the process that records),
   // it says a line once the training has not moved for `stall_seconds`.
   void reaches(StoreAddress address, Announcement announced);

@@ -9,6 +9,7 @@ monitor is closed, when its model goes, when the module is wrapped again, and wi
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
 import weakref
@@ -102,7 +103,7 @@ class Recording:
         self._process_group = None
         session.forget(self)
         try:
-            session.send(self._observer.goodbye(optimizer_steps, values))
+            session.send(self._observer.goodbye(optimizer_steps, values, _how_it_ended()))
         except Exception as error:
             session.channel.remark(f"the end of the recording cannot be told ({one_line(error)})")
 
@@ -129,6 +130,14 @@ class Recording:
         if self._preflight is not None and not self.ended:
             steps = self._preflight
             self.session.channel.say(f"presum: training ended before {steps} preflight steps")
+
+
+def _how_it_ended() -> str:
+    """Where the program ends by an exception: what others wait in vain for."""
+    error = getattr(sys, "last_value", None)
+    if error is None:
+        return ""
+    return printable(f"ended by {type(error).__name__}: {one_line(error)}")
 
 
 def _model_goes(recording: Recording) -> None:

@@ -4,13 +4,17 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
+from presum.errors import StallError
 from presum.text import one_line
+from presum.transport.heartbeat import Heartbeat
 from presum.transport.outbox import Outbox
 
 log = logging.getLogger("presum")
@@ -20,6 +24,8 @@ POLL_SECONDS_AT_THE_END = 0.005
 GOODBYE_SECONDS = 1.5  # to wait for other ranks at the end
 PREFLIGHT_SECONDS = 60.0  # likewise where their verdict was asked for
 NO_VERDICT = 2  # exit code of a preflight
+RAISE_SECONDS = 10.0  # for a program that StallError is to end
+OnStall = Literal["report", "raise", "exit"]
 
 
 class Channel:
@@ -38,6 +44,8 @@ class Channel:
         self.require_statistics = False  # which then exits with 2 where it was too short for them
         self.exit_code: int | None = None  # of a preflight
         self.now_and_then: Callable[[], None] = lambda: None  # called on the background thread
+        self.heartbeat: Heartbeat | None = None
+        self.on_stall: OnStall = "report"
         self.poll_devices: Callable[[], None] = lambda: None  # see Session.end
         self._said: set[str] = set()
 
@@ -60,6 +68,14 @@ class Channel:
             time.sleep(POLL_SECONDS_AT_THE_END)
         else:
             self.closing.wait(POLL_SECONDS)
+
+    def end_stalled(self, why: str) -> None:
+        """What ``on_stall`` asks for, of a job that stands still: never returns for "exit"."""
+        self.remark(f"the job stands still, and on_stall is {self.on_stall!r}: {why}")
+        if self.on_stall == "raise" and self.heartbeat is not None:
+            self.heartbeat.interrupt(StallError)
+            time.sleep(RAISE_SECONDS)
+        os._exit(1)  # a call that waits in a collective cannot be interrupted
 
     def remark(self, what: str) -> None:
         """Say once what went wrong on this rank."""

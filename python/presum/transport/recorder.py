@@ -23,6 +23,7 @@ from presum.transport.store_queue import ENDED, FAILED, StoreQueue
 log = logging.getLogger("presum")
 
 LOOK_SECONDS = 0.25  # between looks for new findings
+STALLED_SECONDS = 3.0  # for other ranks to see that the job stands still
 _given_up: list[StoreQueue] = []  # by sessions of this process, in its server
 
 
@@ -53,6 +54,8 @@ class Recorder:
                 rendezvous.announce_off(one_line(error))
             raise
         try:
+            if self._channel.heartbeat is not None:
+                self._channel.heartbeat.reaches([], 0, "", aggregator.run, aggregator.segment)
             if rendezvous is not None:
                 self._serve(rendezvous, aggregator, key)
             self._ingest_until_closed(aggregator)
@@ -114,9 +117,10 @@ class Recorder:
         news, looked_at = False, 0
         while True:
             idle = self._drain(aggregator) == 0
+            self._beat(aggregator)
             aggregator.tick()
             steps = aggregator.counters["steps"]
-            news = news or not idle or steps != looked_at
+            news = news or not idle or steps != looked_at or bool(aggregator.stall)
             if news and time.monotonic() > self._looked + LOOK_SECONDS:
                 self._look(aggregator)
                 news, looked_at = False, steps
@@ -132,6 +136,24 @@ class Recorder:
                     return
             if idle:
                 channel.pause()
+
+    def _beat(self, aggregator: Aggregator) -> None:
+        """Of this rank; and what a job that stands still ends with."""
+        heartbeat = self._channel.heartbeat
+        packet = None if heartbeat is None else heartbeat.take()
+        if packet is None:
+            return
+        aggregator.ingest(stamp(packet, aggregator.run, aggregator.segment))
+        stall = aggregator.stall
+        if not stall or self._channel.on_stall == "report":
+            return
+        self._look(aggregator)
+        if self.queue is not None and not self.others_lost:
+            with contextlib.suppress(DistError):
+                self.queue.tell_stalled(stall)
+                time.sleep(STALLED_SECONDS)  # they look now and then
+        aggregator.abandon(f"it stood still: {stall}")
+        self._channel.end_stalled(stall)
 
     def _is_all(self, aggregator: Aggregator, waited: float) -> bool:
         """Whether no packet is awaited any more. Ranks that were never heard may have no part in

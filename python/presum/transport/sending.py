@@ -30,6 +30,11 @@ def send_until_closed(channel: Channel, message: dict[str, Any]) -> None:
     address = address_of(message)
     store = store_connections().connect(address)
     queue = StoreQueue(store, message["key"])
+    if channel.heartbeat is not None:
+        hosts, port = address
+        channel.heartbeat.reaches(
+            list(hosts), port, queue.name, message["run"], message["segment"]
+        )
     try:
         _push(channel, queue, message["run"], message["segment"])
     except DistError as error:
@@ -49,6 +54,9 @@ def _push(channel: Channel, queue: StoreQueue, run: int, segment: int) -> None:
             closing = channel.closing.is_set()
             look = time.monotonic() + (LOOK_SECONDS_AT_THE_END if closing else LOOK_SECONDS)
             _look_whether_taken(channel, queue)
+        beat = None if channel.heartbeat is None else channel.heartbeat.take()
+        if beat is not None and queue.waiting() <= room:
+            queue.push(stamp(beat, run, segment))
         packet = channel.take()
         if packet is None:
             if outbox.shut:
@@ -67,6 +75,9 @@ def _push(channel: Channel, queue: StoreQueue, run: int, segment: int) -> None:
 
 
 def _look_whether_taken(channel: Channel, queue: StoreQueue) -> None:
+    stalled = None if channel.on_stall == "report" else queue.stalled()
+    if stalled is not None:
+        channel.end_stalled(stalled)
     why = None if channel.outbox.shut else queue.given_up()
     if why is None:
         return

@@ -22,6 +22,7 @@ class StoreQueue:
         self._exit_code = f"{key}/exit_code"  # of a preflight
         self._exit_code_read = f"{key}/exit_code_read"
         self._given_up = f"{key}/given_up"
+        self._stalled = f"{key}/stalled"
 
     def give_up(self, why: str) -> None:
         """Nobody will take packets any more, because the recording has ENDED or FAILED."""
@@ -39,6 +40,22 @@ class StoreQueue:
         if not self._store.check([self._given_up]):
             return None
         why: bytes = self._store.get(self._given_up)
+        return why.decode()
+
+    @property
+    def name(self) -> str:
+        """Under which the store knows it."""
+        return self._packets
+
+    def tell_stalled(self, why: str) -> None:
+        """The job stands still, and is to end."""
+        self._store.set(self._stalled, why)
+
+    def stalled(self) -> str | None:
+        """Why it is to end, or None."""
+        if not self._store.check([self._stalled]):
+            return None
+        why: bytes = self._store.get(self._stalled)
         return why.decode()
 
     def tell_exit_code(self, code: int) -> None:

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a process says of itself now and then: where its training stands (docs/time.md, "Stalls")."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import sysconfig
+import threading
+import time
+from types import FrameType
+from typing import Any
+
+import torch
+from torch.distributed import distributed_c10d
+
+from presum._core import Watchdog
+
+PERIODS_PER_STALL = 10
+PERIOD_SECONDS = (0.2, 2.0)
+FRAMES_MAX = 30
+COLLECTIVES_TOLD = 4
+_SEPARATOR = os.sep
+_LIBRARIES = tuple(
+    {
+        *(sysconfig.get_path(name) + _SEPARATOR for name in ("stdlib", "purelib", "platlib")),
+        os.path.dirname(os.path.dirname(__file__)) + _SEPARATOR,
+        os.path.dirname(torch.__file__) + _SEPARATOR,
+        "<frozen",
+    }
+)
+_COLLECTIVES = distributed_c10d.__file__
+
+
+class Heartbeat:
+    """Of the thread that makes it, which is the one that trains. ``take`` is for the background
+    thread."""
+
+    def __init__(self, rank: int, host: str, stall_seconds: float) -> None:
+        shortest, longest = PERIOD_SECONDS
+        self.stall_seconds = stall_seconds
+        self._period = min(longest, max(shortest, stall_seconds / PERIODS_PER_STALL))
+        self._thread = threading.get_ident()
+        self._watchdog = Watchdog(
+            rank=rank,
+            host=host,
+            period=self._period,
+            stall_seconds=stall_seconds,
+            thread=threading.get_native_id(),
+        )
+        self._due = 0.0
+
+    def reaches(self, hosts: list[str], port: int, queue: str, run: int, segment: int) -> None:
+        """Where a thread that needs no interpreter sends, once this one does not answer; no hosts:
+        this process records."""
+        self._watchdog.reaches(hosts=hosts, port=port, queue=queue, run=run, segment=segment)
+
+    def take(self) -> bytes | None:
+        """The next packet, if one is due."""
+        now = time.monotonic()
+        if now < self._due:
+            return None
+        self._due = now + self._period
+        still = self._watchdog.still
+        frame = sys._current_frames().get(self._thread)
+        collective, site, stack = place_of(frame)
+        recorder = _last_collectives() if still > self.stall_seconds / 2 else ""
+        packet: bytes = self._watchdog.beat(collective, site, stack, recorder)
+        return packet
+
+    def interrupt(self, error: type[BaseException]) -> None:
+        """Have the training thread raise it, once it runs Python again."""
+        import ctypes
+
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(
+            ctypes.c_ulong(self._thread), ctypes.py_object(error)
+        )
+
+
+def place_of(frame: FrameType | None) -> tuple[str, str, str]:
+    """The collective in which a thread is, the program's innermost line, and the stack: one frame a
+    line, innermost first. Empty where there is none."""
+    collective, site, lines = "", "", []
+    while frame is not None and len(lines) < FRAMES_MAX:
+        code = frame.f_code
+        lines.append(f"{code.co_filename}:{frame.f_lineno} {code.co_name}")
+        if not site and code.co_filename == _COLLECTIVES:
+            collective = code.co_name  # the outermost of them is what the program called
+        elif not site and not code.co_filename.startswith(_LIBRARIES):
+            site = _site_of(code.co_filename, frame.f_lineno, code.co_name)
+        frame = frame.f_back
+    return collective, site, "\n".join(lines)
+
+
+def _site_of(path: str, line: int, function: str) -> str:
+    place = f"{os.path.basename(path)}:{line}"
+    return place if function.startswith("<") else f"{function}() of {place}"
+
+
+def _last_collectives() -> str:
+    """As torch's flight recorder has them, where it is on (TORCH_FR_BUFFER_SIZE)."""
+    dump: Any = getattr(torch._C._distributed_c10d, "_dump_fr_trace_json", None)
+    if dump is None:
+        return ""
+    try:
+        entries = json.loads(dump(True, False)).get("entries", [])[-COLLECTIVES_TOLD:]
+        return "; ".join(
+            f"{one['profiling_name']} #{one['collective_seq_id']} {one['input_sizes']} "
+            f"{one['state']}"
+            for one in entries
+        )
+    except Exception:  # its format is torch's own
+        return ""

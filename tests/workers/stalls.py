@@ -1,0 +1,317 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trainings that stand still in planted ways, and what presum says of each within how long.
+
+Processes are forked from one that has imported torch: python stalls.py FOLDER WAY... prints a JSON
+object with a row for each way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import queue
+import signal
+import socket
+import sqlite3
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import presum
+import presum.attaching  # before the forks
+
+WORLD = 3
+STEPS = 12
+PLANTED = 5  # the step at which a way begins
+STALL_SECONDS = 2.0
+PATIENCE = STALL_SECONDS + 10.0
+LONG = 3600.0
+
+
+def evaluate(model: nn.Module) -> None:
+    with torch.no_grad():
+        while True:
+            model(torch.randn(4, 16))
+            time.sleep(0.05)
+
+
+class Stuck(torch.utils.data.Dataset[torch.Tensor]):
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        time.sleep(LONG)
+        return torch.zeros(1)
+
+
+def load_batch() -> None:
+    next(iter(torch.utils.data.DataLoader(Stuck(), num_workers=1)))
+
+
+def acquire_twice() -> None:
+    lock = threading.Lock()
+    lock.acquire()
+    lock.acquire()
+
+
+def call_that_holds_the_lock() -> None:
+    ctypes.PyDLL(None).sleep(int(LONG))
+
+
+def save_checkpoint(seconds: float) -> None:
+    time.sleep(seconds)
+
+
+def skipped(rank: int, _model: nn.Module, _state: dict[str, Any]) -> bool:
+    """One rank leaves out a step. Returns whether the step is left out."""
+    return rank == 2
+
+
+def evaluation(rank: int, model: nn.Module, _state: dict[str, Any]) -> None:
+    if rank == 2:
+        evaluate(model)
+
+
+def killed(rank: int, _model: nn.Module, _state: dict[str, Any]) -> None:
+    """The others notice nothing: they exchange through a store."""
+    if rank == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    queue.Queue[None]().get()  # until a message of the rank that was killed
+
+
+def stopped(rank: int, _model: nn.Module, _state: dict[str, Any]) -> None:
+    if rank == 2:
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def loader(rank: int, _model: nn.Module, _state: dict[str, Any]) -> None:
+    if rank == 1:
+        load_batch()
+
+
+def order(rank: int, _model: nn.Module, _state: dict[str, Any]) -> None:
+    value = torch.ones(3)
+    first, second = ("gather", "sum") if rank == 1 else ("sum", "gather")
+    for one in (first, second):
+        if one == "sum":
+            dist.all_reduce(value)
+        else:
+            dist.all_gather([torch.ones(3) for _ in range(WORLD)], value)
+
+
+def extra(rank: int, _model: nn.Module, _state: dict[str, Any]) -> None:
+    if rank == 0:
+        dist.broadcast(torch.ones(1), src=1)
+
+
+def shapes(rank: int, _model: nn.Module, _state: dict[str, Any]) -> None:
+    """A rank has one tensor more than it is sent."""
+    if rank == 0:
+        for _ in range(2):
+            dist.recv(torch.ones(2), src=1)
+    elif rank == 1:
+        dist.send(torch.ones(2), dst=0)
+
+
+def exception(rank: int, _model: nn.Module, _state: dict[str, Any]) -> None:
+    """Of a program whose other threads go on."""
+    if rank == 1:
+        threading.Thread(target=time.sleep, args=(LONG,)).start()
+        raise ValueError("bad batch")
+
+
+def lock_held(rank: int, _model: nn.Module, _state: dict[str, Any]) -> None:
+    if rank == 1:
+        call_that_holds_the_lock()
+
+
+def deadlock(rank: int, _model: nn.Module, _state: dict[str, Any]) -> None:
+    if rank == 2:
+        acquire_twice()
+
+
+def checkpoint(rank: int, _model: nn.Module, _state: dict[str, Any]) -> None:
+    """Clean: the others wait in a barrier while rank 0 saves."""
+    if rank == 0:
+        save_checkpoint(1.5 * STALL_SECONDS + 1)
+    dist.barrier()
+
+
+WAYS: dict[str, Callable[[int, nn.Module, dict[str, Any]], Any]] = {
+    "skipped": skipped,
+    "evaluation": evaluation,
+    "killed": killed,
+    "stopped": stopped,
+    "loader": loader,
+    "order": order,
+    "extra": extra,
+    "shapes": shapes,
+    "exception": exception,
+    "lock_held": lock_held,
+    "deadlock": deadlock,
+    "checkpoint": checkpoint,
+    "compilation": lambda *_: None,
+}
+# Who is named, and a part of what is said.
+EXPECTED: dict[str, tuple[list[int], str]] = {
+    "skipped": ([2], "barrier()"),
+    "evaluation": ([2], "evaluate() of stalls.py"),
+    "killed": ([2], "stopped answering"),
+    "stopped": ([2], "stopped answering"),
+    "loader": ([1], "load_batch() of stalls.py"),
+    "order": ([1], "all_gather()"),
+    "extra": ([0], "broadcast()"),
+    "shapes": ([0], "recv()"),
+    "exception": ([1], "ValueError: bad batch"),
+    "lock_held": ([1], "holds the interpreter's lock"),
+    "deadlock": ([2], "acquire_twice() of stalls.py"),
+}
+CLEAN = ("checkpoint", "compilation")
+
+
+class SlowFirst(nn.Module):
+    """Compiles, so to speak, in its first step."""
+
+    def __init__(self, *, slow: bool) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4))
+        self.slow = slow
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.slow:
+            self.slow = False
+            time.sleep(2 * STALL_SECONDS + 1)
+        y: torch.Tensor = self.layers(x)
+        return y
+
+
+def train(rank: int, way: str, run: Path, port: int) -> None:
+    os.environ |= {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(WORLD),
+        "LOCAL_WORLD_SIZE": str(WORLD),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    torch.manual_seed(rank)
+    inner = SlowFirst(slow=way == "compilation" and rank == 0)
+    model = DistributedDataParallel(inner)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    record = presum.Record(stall_seconds=STALL_SECONDS)
+    presum.attach(model, optimizer=optimizer, run=run, record=record)
+    for step in range(STEPS):
+        left_out = WAYS[way](rank, model, {}) if step == PLANTED else None
+        if left_out:
+            continue
+        model(torch.randn(4, 16)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        time.sleep(0.02)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def start(way: str, run: Path) -> list[int]:
+    """The processes of its ranks."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    children = []
+    for rank in range(WORLD):
+        child = os.fork()
+        if child == 0:
+            log = os.open(f"{run}-rank-{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            os.dup2(log, 1)
+            os.dup2(log, 2)
+            code = 1
+            try:
+                train(rank, way, run, port)
+                code = 0
+            except BaseException:
+                sys.excepthook(*sys.exc_info())
+                sys.last_value = sys.exc_info()[1]
+                threading._shutdown()  # type: ignore[attr-defined]
+            import atexit
+
+            atexit._run_exitfuncs()
+            os._exit(code)
+        children.append(child)
+    return children
+
+
+def stalls_of(run: Path) -> list[tuple[str, float, int, int, str]]:
+    with contextlib.suppress(sqlite3.Error):
+        db = sqlite3.connect(f"file:{run / 'presum.db'}?mode=ro", uri=True)
+        with contextlib.closing(db):
+            return db.execute(
+                "SELECT sentence, seconds, over, harmless, ranks FROM stall ORDER BY number"
+            ).fetchall()
+    return []
+
+
+def steps_of(run: Path) -> int:
+    with contextlib.suppress(sqlite3.Error):
+        db = sqlite3.connect(f"file:{run / 'presum.db'}?mode=ro", uri=True)
+        with contextlib.closing(db):
+            return int(db.execute("SELECT count(*) FROM step").fetchone()[0])
+    return 0
+
+
+def alive(children: list[int]) -> list[int]:
+    return [child for child in children if os.waitpid(child, os.WNOHANG) == (0, 0)]
+
+
+def row_of(way: str, run: Path) -> dict[str, Any]:
+    """What came of one try."""
+    children = start(way, run)
+    began = stood = time.monotonic()
+    steps, harmful = 0, None
+    left = children
+    while left and time.monotonic() < began + 60:
+        now = steps_of(run)
+        if now != steps:
+            steps, stood = now, time.monotonic()
+        harmful = next((s for s in stalls_of(run) if not s[3]), None)
+        if harmful or (steps and time.monotonic() > stood + PATIENCE + 2):
+            break
+        time.sleep(0.1)
+        left = [child for child in left if child in alive([child])]
+    seconds = time.monotonic() - stood
+    for child in left:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    return {
+        "sentence": harmful[0] if harmful else "",
+        "ranks": json.loads(harmful[4]) if harmful else [],
+        "seconds": seconds,
+        "steps": steps,
+        "all": stalls_of(run),
+        "said": Path(f"{run}-rank-0.log").read_text(encoding="utf-8"),
+    }
+
+
+def main() -> None:
+    folder, ways = Path(sys.argv[1]), sys.argv[2:]
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = {}
+    for way in ways:
+        run = Path(tempfile.mkdtemp(prefix=f"{way}-", dir=folder)) / "run"
+        rows[f"{way}:{run.parent.name}"] = row_of(way, run)
+    print(json.dumps(rows))
+
+
+if __name__ == "__main__":
+    main()
