@@ -321,6 +321,7 @@ void bind_times(nb::module_& m) {
   m.def(
       "wait_begins",
       [](const nb::args&, const nb::kwargs&) { step::waits().begin(monotonic_now().count()); },
+      nb::sig("def wait_begins(*args: object, **kwargs: object) -> None"),
       "This thread waits for other workers from now on (see src/step/waits.h), whatever the "
       "arguments. May be nested.");
   m.def(

@@ -38,6 +38,25 @@ class Read(enum.Enum):
     ARRIVALS = 2
     """What is added to it: it held something before."""
 
+class Mark(enum.Enum):
+    """What a time on a device's clock is of (see src/step/phases.h)."""
+
+    STEP_ENDS = 0
+
+    EVALUATES = 1
+
+    FORWARD = 2
+
+    BACKWARD = 3
+
+    PASS_ENDS = 4
+
+    REDUCED = 5
+
+    OPTIMIZER_BEGINS = 6
+
+    OPTIMIZER_ENDS = 7
+
 class StateKind(enum.Enum):
     """What a state is a hash of."""
 
@@ -189,7 +208,16 @@ class EndedStep:
     def no_sketch(self) -> None: ...
     def numbers(self, come: Sequence[float]) -> None: ...
     def rows(self, hashes: Sequence[int], others: int) -> None: ...
+    def times(self, marks: Sequence[tuple[Mark, float]]) -> None: ...
     def packet(self) -> bytes: ...
+
+def wait_begins(*args, **kwargs) -> None:
+    """
+    This thread waits for other workers from now on (see src/step/waits.h), whatever the arguments. May be nested.
+    """
+
+def wait_ends() -> None:
+    """It does no more. Without a beginning it does nothing."""
 
 class Observer:
     """
@@ -237,6 +265,8 @@ class Observer:
     def add_sketch(self, values: DLPack) -> None: ...
     def no_sketch(self) -> None: ...
     def forward(self, left: float | Late = float("nan")) -> None: ...
+    def evaluates(self) -> None: ...
+    def backward(self) -> None: ...
     def enter_wrapper(self) -> None: ...
     def enter_module(self) -> bool: ...
     @property
@@ -345,7 +375,10 @@ class Observer:
     def broken(self, text: str) -> bytes: ...
     def note(self, text: str) -> bytes: ...
     def goodbye(
-        self, optimizer_steps: int, fingerprints: Sequence[tuple[FingerprintKind, int]] = []
+        self,
+        optimizer_steps: int,
+        fingerprints: Sequence[tuple[FingerprintKind, int]] = [],
+        text: str = "",
     ) -> bytes: ...
     def audit(self, record: AuditRecord, *, repeat: bool | None = None) -> None: ...
 
@@ -452,6 +485,8 @@ class Aggregator:
     def everyone_left(self) -> bool: ...
     @property
     def ranks_heard(self) -> int: ...
+    @property
+    def stall(self) -> str: ...
     @property
     def counters(self) -> dict[str, int]: ...
     def ingest(self, packet: bytes) -> None: ...
@@ -686,3 +721,18 @@ class Tap:
     def active(self) -> bool: ...
     @active.setter
     def active(self, arg: bool, /) -> None: ...
+
+class Watchdog:
+    """
+    Tells where this process stands, by a thread of its own where the interpreter does not answer (see src/watch/watchdog.h).
+    """
+
+    def __init__(
+        self, *, rank: int, host: str, period: float, stall_seconds: float, thread: int
+    ) -> None: ...
+    def beat(self, collective: str, site: str, stack: str, recorder: str) -> bytes: ...
+    @property
+    def still(self) -> float: ...
+    def reaches(
+        self, *, hosts: Sequence[str], port: int, queue: str, run: int, segment: int
+    ) -> None: ...

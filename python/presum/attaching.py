@@ -467,7 +467,7 @@ def _check_required(require: str) -> None:
         raise ValueError(f'presum.attach: require is "facts" or "statistics", not {require!r}')
 
 
-def _check_stalls(seconds: object, on_stall: object) -> None:
+def _check_stalls(seconds: Any, on_stall: object) -> None:
     number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
     if not number or not seconds >= 1 or seconds == float("inf"):
         raise ValueError(f"presum.attach: stall_seconds is a number from 1, not {seconds!r}")

@@ -55,14 +55,21 @@ std::string where_of(const StalledRank& r) {
     case Doing::kLeft:
       return "has left the training";
     case Doing::kWaits:
-      if (b.collective.empty()) return fmt::format("waits in the all-reduce of step {}", b.step);
+      if (b.collective.empty()) {
+        const bool reduces = b.phase == Phase::kBackward;
+        return fmt::format("waits in {} of step {}", reduces ? "the all-reduce" : "a collective",
+                           b.step);
+      }
       return fmt::format("waits in {}(){}", b.collective, at_site(b, " in "));
     case Doing::kElsewhere:
       break;
   }
+  if (b.lock_held) {
+    return fmt::format("is in a call that holds the interpreter's lock{}",
+                       at_site(b, ", last seen in "));
+  }
   std::string out =
       b.site.empty() ? fmt::format("is in step {}", b.step) : fmt::format("is in {}", b.site);
-  if (b.lock_held) out += ", in a call that holds the interpreter's lock";
   if (b.phase == Phase::kBackward) {
     out += fmt::format(", in the backward pass of step {}", b.step);
     if (!r.layer.empty()) out += fmt::format(" after {}", r.layer);

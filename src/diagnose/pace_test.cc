@@ -10,7 +10,7 @@
 namespace presum::diagnose {
 namespace {
 
-struct Run {
+struct Paced {
   SignalLog log;
   PeriodicStalls stalls;
   GradualSlowing slowing;
@@ -39,7 +39,7 @@ struct Run {
 };
 
 TEST(PeriodicStalls, AreNamedWithPeriodRankAndPhase) {
-  Run run;
+  Paced run;
   run.run(300, [](std::uint64_t step, WorkerRecord& w) {
     if (step % 50 == 49 && w.rank == 0) w.times.of(Phase::kRest) += 3;
   });
@@ -54,7 +54,7 @@ TEST(PeriodicStalls, AreNamedWithPeriodRankAndPhase) {
 }
 
 TEST(PeriodicStalls, OfAllRanksAreEveryones) {
-  Run run;
+  Paced run;
   run.run(200, [](std::uint64_t step, WorkerRecord& w) {
     if (step % 20 == 3) w.times.of(Phase::kRest) += 1;
   });
@@ -63,7 +63,7 @@ TEST(PeriodicStalls, OfAllRanksAreEveryones) {
 }
 
 TEST(PeriodicStalls, AtNoRegularDistanceAreNone) {
-  Run run;
+  Paced run;
   std::mt19937_64 random(2);
   std::uint64_t next = 30;
   run.run(600, [&](std::uint64_t step, WorkerRecord& w) {
@@ -75,7 +75,7 @@ TEST(PeriodicStalls, AtNoRegularDistanceAreNone) {
 }
 
 TEST(PeriodicStalls, BelowTwiceTheUsualTimeAreNone) {
-  Run run;
+  Paced run;
   run.run(300, [](std::uint64_t step, WorkerRecord& w) {
     if (step % 50 == 49) w.times.of(Phase::kRest) += 0.08;
   });
@@ -83,7 +83,7 @@ TEST(PeriodicStalls, BelowTwiceTheUsualTimeAreNone) {
 }
 
 TEST(GradualSlowing, IsNamed) {
-  Run run;
+  Paced run;
   run.run(800, [](std::uint64_t step, WorkerRecord& w) {
     w.times.of(Phase::kForward) += 0.0001 * static_cast<double>(step);
   });
@@ -93,7 +93,7 @@ TEST(GradualSlowing, IsNamed) {
 }
 
 TEST(GradualSlowing, LongerBatchesAreNone) {
-  Run run;
+  Paced run;
   run.run(1000, [](std::uint64_t step, WorkerRecord& w) {
     const double factor = 1 + static_cast<double>(step) / 500;
     w.tokens = static_cast<std::uint64_t>(1000 * factor);
@@ -103,7 +103,7 @@ TEST(GradualSlowing, LongerBatchesAreNone) {
 }
 
 TEST(GradualSlowing, OneStepUpOrOneSlowWorkerIsNone) {
-  Run run;
+  Paced run;
   run.run(1000, [](std::uint64_t step, WorkerRecord& w) {
     if (step > 500) w.times.of(Phase::kForward) += 0.2;
     if (w.rank == 3) w.times.of(Phase::kRest) += 0.001 * static_cast<double>(step);
@@ -112,7 +112,7 @@ TEST(GradualSlowing, OneStepUpOrOneSlowWorkerIsNone) {
 }
 
 TEST(GradualSlowing, AQueueForProcessorsIsNone) {
-  Run run;
+  Paced run;
   run.run(1000, [](std::uint64_t step, WorkerRecord& w) {
     w.times.queued = 0.0003 * static_cast<double>(step);
     w.times.of(Phase::kForward) += w.times.queued;

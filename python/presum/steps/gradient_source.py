@@ -14,8 +14,8 @@ from torch.autograd import Variable
 from presum._core import AuditRecord, Observer
 from presum.steps.gradient_reader import GradientPart
 from presum.steps.setup import RecorderSetup
-from presum.steps.waiting import Waiting
 from presum.steps.value_sample import Gradients, Tensors
+from presum.steps.waiting import Waiting
 from presum.torch_events.hooks import GradientListener, Hook
 from presum.torch_events.losses import Scalar
 from presum.torch_events.taps import TAPS

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a process says of itself now and then: where its training stands (docs/time.md, "Stalls")."""
+"""What a process says of itself now and then: where its training stands (docs/time.md)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 import sysconfig
 import threading
 import time
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -16,20 +17,18 @@ import torch
 from torch.distributed import distributed_c10d
 
 from presum._core import Watchdog
+from presum.text import one_line
 
 PERIODS_PER_STALL = 10
 PERIOD_SECONDS = (0.2, 2.0)
 FRAMES_MAX = 30
 COLLECTIVES_TOLD = 4
-_SEPARATOR = os.sep
-_LIBRARIES = tuple(
-    {
-        *(sysconfig.get_path(name) + _SEPARATOR for name in ("stdlib", "purelib", "platlib")),
-        os.path.dirname(os.path.dirname(__file__)) + _SEPARATOR,
-        os.path.dirname(torch.__file__) + _SEPARATOR,
-        "<frozen",
-    }
+_FOLDERS = (
+    *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")),
+    str(Path(__file__).parent.parent),
+    str(Path(torch.__file__).parent),
 )
+_LIBRARIES = (*(folder + os.sep for folder in _FOLDERS), "<frozen")
 _COLLECTIVES = distributed_c10d.__file__
 
 
@@ -65,6 +64,7 @@ class Heartbeat:
         still = self._watchdog.still
         frame = sys._current_frames().get(self._thread)
         collective, site, stack = place_of(frame)
+        site = _end_of_the_program() or site
         recorder = _last_collectives() if still > self.stall_seconds / 2 else ""
         packet: bytes = self._watchdog.beat(collective, site, stack, recorder)
         return packet
@@ -81,7 +81,8 @@ class Heartbeat:
 def place_of(frame: FrameType | None) -> tuple[str, str, str]:
     """The collective in which a thread is, the program's innermost line, and the stack: one frame a
     line, innermost first. Empty where there is none."""
-    collective, site, lines = "", "", []
+    collective, site = "", ""
+    lines: list[str] = []
     while frame is not None and len(lines) < FRAMES_MAX:
         code = frame.f_code
         lines.append(f"{code.co_filename}:{frame.f_lineno} {code.co_name}")
@@ -94,8 +95,14 @@ def place_of(frame: FrameType | None) -> tuple[str, str, str]:
 
 
 def _site_of(path: str, line: int, function: str) -> str:
-    place = f"{os.path.basename(path)}:{line}"
+    place = f"{Path(path).name}:{line}"
     return place if function.startswith("<") else f"{function}() of {place}"
+
+
+def _end_of_the_program() -> str:
+    """Where the main thread has ended by an exception, and others keep the process alive."""
+    error = getattr(sys, "last_value", None)
+    return "" if error is None else f"its end, after {type(error).__name__}: {one_line(error)}"
 
 
 def _last_collectives() -> str:

@@ -32,9 +32,7 @@ def send_until_closed(channel: Channel, message: dict[str, Any]) -> None:
     queue = StoreQueue(store, message["key"])
     if channel.heartbeat is not None:
         hosts, port = address
-        channel.heartbeat.reaches(
-            list(hosts), port, queue.name, message["run"], message["segment"]
-        )
+        channel.heartbeat.reaches(list(hosts), port, queue.name, message["run"], message["segment"])
     try:
         _push(channel, queue, message["run"], message["segment"])
     except DistError as error:
