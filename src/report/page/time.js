@@ -40,17 +40,16 @@ function sparseText(run, part) {
 
 function waitingLine(run, part) {
   const {waited, total, steps} = part.time;
-  const share = total > 0 ? 100 * waited / total : 0;
   const sparse = sparseText(run, part);
   const of = sparse ? `of the recorded steps, which are ${sparse}` : 'recorded';
-  return el('div', {id: 'waiting'}, el('p', {}, 'Waiting for others cost ', el('b', {}, workerTime(waited)), `, ${threeDigits(share)}% of all time ${of}.`),
+  return el('div', {id: 'waiting'}, el('p', {}, 'Waiting for others cost ', el('b', {}, workerTime(waited)), `, ${threeDigits(100 * waited / total)}% of all time ${of}.`),
     el('p', {class: 'note'}, `Over ${count(steps, 'step')}: what each worker waited in reductions beyond the one that waited least in the same step.`));
 }
 
 function timeBar({name, mean}, longest) {
   const [own, whole] = [ownTime(mean), stepTime(mean)];
   const text = `${name}: ${Object.entries(PHASES).map(([phase, label]) => `${label} ${duration(mean[phase])}`).join(', ')}`;
-  const pieces = Object.keys(PHASES).map((phase) => {
+  const pieces = Object.keys(PHASES).filter((phase) => mean[phase] > 0).map((phase) => {
     const piece = el('i', {class: `phase ${phase}`});
     piece.style.width = `${100 * mean[phase] / longest}%`;
     return piece;
@@ -116,11 +115,12 @@ class TimeMap {
   }
 }
 
-// `view`: of the workers, which opens one of them.
+// `view`: of the workers, which opens one of them. Where no reduction was seen, nothing is said of
+// waiting.
 function drawTime(parent, run, part, group, view) {
   if (!part.time) return;
-  const several = part.workers.length > 1;
-  const section = el('section', {class: 'card', id: 'time'}, el('h2', {}, 'Where the time goes'), several ? waitingLine(run, part) : null);
+  const waits = part.workers.length > 1 && part.time.workers.some((w) => w.mean.reduction > 0);
+  const section = el('section', {class: 'card', id: 'time'}, el('h2', {}, 'Where the time goes'), waits ? waitingLine(run, part) : null);
   parent.append(section);
   const workers = part.workers.map((w, i) => ({rank: w.rank, name: workerName(w), ...part.time.workers[i]})).filter((w) => w.steps > 0);
   section.append(timeBars(workers), el('h3', {}, 'Own time by step'), el('p', {class: 'note'},
