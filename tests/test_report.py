@@ -278,7 +278,7 @@ def test_a_finding_of_two_ranks_shows_both(
     click(browser, "document.querySelector('.finding button')")
     panel = text_of(browser, "#workers .panel")
     assert "Ranks 2, 5 against the others" in panel
-    assert panel.count("othersrank 2rank 5") == 3
+    assert panel.count("othersrank 2rank 5") == 4
     assert_clean(browser, page)
 
 
@@ -409,7 +409,7 @@ def test_a_click_in_the_heat_map_opens_that_workers_lines(
     look(browser, pages["planted"], "desktop")
     click(browser, HEAT, 0.8, 0.63)
     assert "Rank 5 against the others" in text_of(browser, "#workers .panel")
-    assert browser.evaluate("document.querySelectorAll('#workers .panel figure').length") == 3
+    assert browser.evaluate("document.querySelectorAll('#workers .panel figure').length") == 4
     browser.screenshot(pictures / "planted-open.png")
     click(browser, "document.querySelector('#workers .panel-head button')")
     assert browser.evaluate("document.querySelector('#workers .panel').hidden")
@@ -426,6 +426,152 @@ def test_the_heat_map_works_from_the_keyboard(
     assert re.search(r"^Rank 2: .*\(step 1\)$", text_of(browser, "#workers .heat .readout"))
     browser.key("Enter")
     assert "Rank 2 against the others" in text_of(browser, "#workers .panel")
+
+
+def with_times(pages: dict[str, Path], name: str, every: int = 1) -> Path:
+    """The page of a run whose rank 2 is slow; it waits for nobody, and the others for it."""
+
+    def change(run: Any) -> None:
+        time = run["parts"][0]["time"]
+        for rank, worker in enumerate(time["workers"]):
+            own, waits = (0.03, 0) if rank == 2 else (0.02, 0.01)
+            phases = {"forward": own / 2, "backward": own / 2, "reduction": waits}
+            worker["mean"] |= {"data": 0, "optimizer": 0, "rest": 0} | phases
+        time.update(waited=39 * 7 * 0.01, total=39 * 8 * 0.03)
+        run["facts"].append(
+            {"segment": 1, "key": "every", "values": [{"value": str(every), "ranks": [0]}]}
+        )
+
+    return edited(pages["fine"], name, change)
+
+
+def test_the_times_are_those_of_the_run_log(
+    browser: report_browser.Browser, pages: dict[str, Path], runs: dict[str, Path]
+) -> None:
+    look(browser, pages["missing"], "desktop")
+    columns = [f"time_{p}" for p in ("data", "forward", "backward", "optimizer", "rest")]
+    workers = presum.load(runs["missing"]).workers
+    own = 1000 * workers[columns].sum(axis=1, skipna=False).groupby(workers["rank"]).mean()
+    rows = table(browser, "Times")
+    assert [row[0] for row in rows] == [f"rank {rank}" for rank in range(7)]
+    for row, mean in zip(rows, own, strict=True):
+        shown, unit = row[2].split()
+        assert unit == "ms"
+        assert np.isclose(float(shown), mean, rtol=6e-3)
+    assert browser.evaluate("document.querySelectorAll('#time .time-bar').length") == 7
+    # These workers reduce nothing, so nothing is said of waiting.
+    assert browser.evaluate("document.querySelector('#waiting')") is None
+
+
+def test_times_show_what_waiting_costs(
+    browser: report_browser.Browser, pages: dict[str, Path], pictures: Path
+) -> None:
+    for device in DEVICES:
+        look(browser, with_times(pages, "times"), device)
+        said = text_of(browser, "#waiting p")
+        assert said == "Waiting for others cost 2.73 worker-seconds, 29.2% of all time recorded."
+        bar = browser.evaluate(
+            "(b => [b.title, b.lastChild.textContent])(document.querySelectorAll('.time-bar')[2])"
+        )
+        assert bar == [
+            "rank 2: data 0 ms, forward 15.0 ms, backward 15.0 ms, optimizer 0 ms, rest 0 ms, "
+            "waiting for others 0 ms",
+            "30.0 ms of 30.0 ms",
+        ]
+        browser.screenshot(pictures / f"times-{device}.png")
+    look(browser, with_times(pages, "sparse", every=10), "desktop")
+    said = text_of(browser, "#waiting p")
+    assert said.endswith("29.2% of all time of the recorded steps, which are one in 10.")
+
+
+def test_times_that_are_not_known_are_not_shown(
+    browser: report_browser.Browser, pages: dict[str, Path]
+) -> None:
+    page = edited(pages["planted"], "no-times", lambda run: run["parts"][0].update(time=None))
+    look(browser, page, "desktop")
+    assert browser.evaluate("document.querySelector('#time')") is None
+    click(browser, HEAT, 0.8, 0.63)
+    assert browser.evaluate("document.querySelectorAll('#workers .panel figure').length") == 3
+    assert_clean(browser, page)
+
+
+def test_the_map_of_times_opens_a_worker(
+    browser: report_browser.Browser, pages: dict[str, Path]
+) -> None:
+    look(browser, pages["fine"], "desktop")
+    browser.evaluate("document.querySelector('#time .heat canvas').focus()")
+    for key in ("ArrowDown", "ArrowDown", "ArrowRight"):
+        browser.key(key)
+    said = text_of(browser, "#time .heat .readout")
+    assert re.search(r"^Rank 1: [\d.]+ ms of its own \(step 1\)$", said)
+    browser.key("Enter")
+    panel = text_of(browser, "#workers .panel")
+    assert "Rank 1 against the others" in panel
+    assert "Own time, ms" in panel
+    assert browser.errors == []
+
+
+def stall(*, harmless: bool, end: str, text: str = "evaluate()") -> dict[str, object]:
+    places = [
+        {"ranks": [2], "awaited": True, "where": f"is in {text}", "site": text, "stack": text},
+        {"ranks": [0, 1], "awaited": False, "where": "waits", "site": "", "stack": ""},
+    ]
+    return {
+        "segment": 1,
+        "step": 7,
+        "seconds": 150.0,
+        "end": end,
+        "harmless": harmless,
+        "sentence": f"Rank 2 is in {text} while ranks 0-1 wait",
+        "places": places,
+        "ranks_left": 0,
+    }
+
+
+def with_stalls(pages: dict[str, Path], name: str, *stalls: dict[str, object]) -> Path:
+    listed = {"list": stalls, "count": len(stalls) + 3}
+    return edited(pages["fine"], name, lambda run: run.update(stalls=listed))
+
+
+def test_stalls_say_where_each_rank_stood(
+    browser: report_browser.Browser, pages: dict[str, Path], pictures: Path
+) -> None:
+    look(browser, pages["fine"], "desktop")
+    assert browser.evaluate("document.querySelector('#stalls')") is None
+    grave = stall(harmless=False, end="open", text=HOSTILE.replace("</", "<\\/"))
+    page = with_stalls(pages, "stalls", grave, stall(harmless=True, end="went-on"))
+    for device in DEVICES:
+        look(browser, page, device)
+        browser.evaluate("document.querySelectorAll('#stalls details').forEach(d => d.open = true)")
+        browser.settle()
+        assert_clean(browser, page)
+        browser.screenshot(pictures / f"stalls-{device}.png")
+    assert browser.evaluate("document.title") != "owned"
+    assert browser.evaluate("document.images.length") == 0
+    said = text_of(browser, "#stalls .finding")
+    assert said.startswith(str(grave["sentence"]))
+    assert "Step 7: 2.50 min, and it had not gone on when this was written" in said
+    assert said.count("keeps the others waiting") == 1
+    assert "Stack of rank 2" in said
+    assert "onerror=alert(1)" in text_of(browser, "#stalls pre")
+    harmless = text_of(browser, "#stalls .stall.note")
+    assert harmless.startswith("Harmless, at step 7: 2.50 min, then it went on. Rank 2 is in")
+    assert "keeps the others waiting" not in harmless
+    assert "and 3 more in the run" in text_of(browser, "#stalls")
+
+
+def test_grave_stalls_come_before_the_charts_and_harmless_ones_after(
+    browser: report_browser.Browser, pages: dict[str, Path]
+) -> None:
+    follows = (
+        "Boolean(document.querySelector('#story').compareDocumentPosition("
+        "document.querySelector('#stalls')) & Node.DOCUMENT_POSITION_FOLLOWING)"
+    )
+    for harmless in (False, True):
+        one = stall(harmless=harmless, end="changed")
+        look(browser, with_stalls(pages, f"stall-{harmless}", one), "desktop")
+        assert "then it stood still in another way" in text_of(browser, "#stalls")
+        assert browser.evaluate(follows) == harmless
 
 
 def test_the_slider_shows_another_steps_cosines(

@@ -36,8 +36,9 @@ std::vector<std::uint64_t> step_numbers(std::span<const StepRecord> steps) {
 }
 
 std::size_t buckets_for(std::size_t workers, std::size_t groups, std::size_t cells_max) {
-  const std::size_t columns =
-      2 * std::size(kStepColumns) + WorkerCharts::kColumns * workers + 4 * groups;
+  const std::size_t columns = 2 * std::size(kStepColumns) +
+                              (WorkerCharts::kColumns + TimeCharts::kColumns) * workers +
+                              4 * groups;
   return std::clamp(cells_max / columns, kBucketsMin, kBucketsMax);
 }
 
@@ -97,6 +98,7 @@ ModelCharts::ModelCharts(std::span<const StepRecord> steps, std::vector<GroupInf
             buckets_for(std::min(workers_expected_, kWorkersDrawn), groups.size(), cells_max)),
       missing_(axis_.buckets()),
       workers_(axis_, std::min(workers_expected_, kWorkersDrawn)),
+      times_(axis_, std::min(workers_expected_, kWorkersDrawn)),
       groups_(axis_, std::move(groups)),
       matrices_(steps, workers_expected_) {
   for (const char* name : {"loss_min", "loss_max"}) series_.emplace(name, axis_);
@@ -122,6 +124,7 @@ void ModelCharts::add_workers(const StepKey& key, std::span<const WorkerRecord> 
   series_.at("loss_min").add(bucket, low);
   series_.at("loss_max").add(bucket, high);
   workers_.add(bucket, workers);
+  times_.add(bucket, workers);
   matrices_.add_workers(key.step, workers);
 }
 
@@ -194,6 +197,7 @@ Json ModelCharts::json() const {
           {"summary", summary_json()},
           {"series", series_json()},
           {"workers", workers_.json()},
+          {"time", times_.json()},
           {"groups", groups_.json()},
           {"matrices", matrices_.json()}};
 }

@@ -14,6 +14,7 @@
 #include "report/cosine_matrices.h"
 #include "report/group_charts.h"
 #include "report/json.h"
+#include "report/time_charts.h"
 #include "report/worker_charts.h"
 
 namespace presum::report {
@@ -47,6 +48,7 @@ class ModelCharts {
   std::map<std::string, Column> series_;  // over all workers
   std::vector<std::uint64_t> missing_;    // per bucket: most workers missing in one step
   WorkerCharts workers_;
+  TimeCharts times_;
   GroupCharts groups_;
   CosineMatrices matrices_;
 };

@@ -13,6 +13,7 @@
 #include "judge/documents.h"
 #include "presum/version.h"
 #include "report/model_charts.h"
+#include "report/stall_list.h"
 
 namespace presum::report {
 namespace {
@@ -147,6 +148,7 @@ Result<Json> run_data(const RunLog& log, std::size_t cells_max) {
   PRESUM_ASSIGN(const auto judgement, judge::judge(log, steps));
   PRESUM_ASSIGN(const auto facts, log.facts());
   PRESUM_ASSIGN(const auto notes, log.notes());
+  PRESUM_ASSIGN(const auto stalls, log.stalls());
   PRESUM_ASSIGN(const auto modules, log.modules());
   PRESUM_ASSIGN(auto models, models_json(log, steps, cells_max));
   return Json{{"name", log.name()},
@@ -154,6 +156,7 @@ Result<Json> run_data(const RunLog& log, std::size_t cells_max) {
               {"judgement", judgement_of(judgement)},
               {"facts", facts_json(facts)},
               {"notes", notes_json(notes)},
+              {"stalls", stalls_json(stalls)},
               {"hosts", hosts_json(modules)},
               {"parts", std::move(models)}};
 }

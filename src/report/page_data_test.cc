@@ -87,6 +87,44 @@ TEST(PageData, HoldsFindingsAndChecks) {
   EXPECT_EQ(judgement["checks"][0]["state"], "found");
 }
 
+TEST(PageData, HoldsTimesWhereTheyAreKnown) {
+  TempFolder folder;
+  RunOnDisk run(folder / "run", "text", 2);
+  run.add(step_record(run.segment(), 0, 2));
+  auto step = step_record(run.segment(), 1, 2);
+  step.workers[0].times.seconds = {0.5, 0, 0, 0, 0, 0.5};
+  step.workers[1].times.seconds = {0.875, 0, 0, 0, 0, 0.125};
+  run.add(step);
+  const Json time = data_of(run)["parts"][0]["time"];
+  EXPECT_EQ(time["steps"], 1);
+  EXPECT_EQ(time["waited"], 0.375);
+  EXPECT_EQ(time["workers"][1]["mean"]["data"], 0.875);
+  EXPECT_EQ(time["workers"][1]["own"].dump(), "[null,875.0]");
+}
+
+TEST(PageData, HasNoTimesWhereNoneIsKnown) {
+  TempFolder folder;
+  RunOnDisk run(folder / "run", "text", 2);
+  run.add(step_record(run.segment(), 0, 2));
+  const Json data = data_of(run);
+  EXPECT_TRUE(data["parts"][0]["time"].is_null());
+  EXPECT_EQ(data["stalls"]["count"], 0);
+}
+
+TEST(PageData, HoldsTheStallsOfARunThatNeverTookAStep) {
+  TempFolder folder;
+  RunOnDisk run(folder / "run", "text", 2);
+  Stall stall;
+  stall.sentence = "Rank 1 stopped answering";
+  stall.ranks = {1};
+  stall.all.resize(1);
+  run.add(stall, 1);
+  const Json data = data_of(run);
+  EXPECT_TRUE(data["parts"].empty());
+  EXPECT_EQ(data["stalls"]["list"][0]["sentence"], stall.sentence);
+  EXPECT_EQ(data["stalls"]["list"][0]["places"].size(), 1U);
+}
+
 TEST(PageData, SegmentsAndModulesArePartsOfTheirOwn) {
   TempFolder folder;
   RunOnDisk run(folder / "run", "text", 2);

@@ -29,6 +29,13 @@ std::size_t occurrences(const std::string& text, const std::string& what) {
   return count;
 }
 
+// The page's own text: in its data, where no tag can be, code may be told of that says "src=".
+std::string without_data(std::string html) {
+  const std::string mark = R"(id="presum-data">)";
+  const auto begin = html.find(mark) + mark.size();
+  return html.erase(begin, html.find("</script>", begin) - begin);
+}
+
 TEST(Page, HoldsItsLibraryAndLoadsNothing) {
   TempFolder folder;
   RunOnDisk run(folder / "run", "text", 2);
@@ -39,7 +46,7 @@ TEST(Page, HoldsItsLibraryAndLoadsNothing) {
   EXPECT_NE(html.find("Dygraph"), std::string::npos);
   EXPECT_NE(html.find("Permission is hereby granted"), std::string::npos);
   for (const char* loads : {" src=", "<link", "@import", "url("}) {
-    EXPECT_EQ(html.find(loads), std::string::npos) << loads;
+    EXPECT_EQ(without_data(html).find(loads), std::string::npos) << loads;
   }
   EXPECT_LT(html.size(), 300'000U);
 }

@@ -28,13 +28,10 @@ class GroupsView {
     this.drawScale();
   }
 
-  // One value a bucket: the larger of its rows.
   prepare() {
-    const rows = this.part.decimated ? 2 : 1;
-    const larger = (values) => this.part.heat_x.map((_, i) => extent(values.slice(i * rows, (i + 1) * rows))?.[1] ?? null);
     this.cells = {norms: [], cv: []};
     for (const g of this.layers) {
-      const [norms, stds] = [larger(g.norms), larger(g.stds)];
+      const [norms, stds] = [g.norms, g.stds].map((values) => largestInBuckets(this.part, values));
       this.cells.norms.push(norms);
       this.cells.cv.push(norms.map((n, i) => (n === null || stds[i] === null || n <= 0 ? null : stds[i] / n)));
     }

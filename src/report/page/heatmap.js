@@ -46,6 +46,12 @@ function hatch(canvas) {
   return canvas.createPattern(tile, 'repeat');
 }
 
+// One value a bucket of what has one a row of the charts: the larger of its rows.
+function largestInBuckets(part, values) {
+  const rows = part.decimated ? 2 : 1;
+  return part.heat_x.map((_, i) => extent(values.slice(i * rows, (i + 1) * rows))?.[1] ?? null);
+}
+
 class HeatMap {
   // `rows`: names. `paint(row, column)`: a CSS colour or null. `say(row, column)`: text of a cell.
   // `open(row)`: a click or Enter on a row.

@@ -40,7 +40,10 @@ function draw(data) {
   main.replaceChildren();
   catalogue = data.catalogue;
   for (const run of data.runs) {
-    for (const part of run.parts) part.findings = run.judgement.findings.filter((f) => isOf(f, part));
+    for (const part of run.parts) {
+      part.findings = run.judgement.findings.filter((f) => isOf(f, part));
+      part.workers.forEach((w, i) => { w.lines.own_time = part.time?.workers[i].own ?? []; });
+    }
   }
   document.title = `${data.runs.map((r) => r.name).join(', ')} – presum`;
   document.getElementById('foot').textContent = `presum ${data.presum}`;

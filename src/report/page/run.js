@@ -100,6 +100,7 @@ function drawPart(parent, run, part, show) {
     view.matrix = new CosineMatrix(section, part);
   }
   if (part.groups.length > 0) view.groups = new GroupsView(parent, part, group);
+  drawTime(parent, run, part, group, view);
   const audits = auditSection(run, part);
   if (audits) parent.append(audits);
   const checks = checksSection(run, part);
@@ -114,8 +115,10 @@ class RunView {
     this.head = el('div', {class: 'run-head'}, el(alone ? 'h1' : 'h2', {class: 'run-name'}, run.name), verdictLine(run, 'p'));
     const longest = mainPart(run);
     if (longest) this.head.append(coverageList(run, longest), partPicker(run, longest, (part) => this.draw(part)) ?? '');
-    const after = [longest ? null : checksSection(run, null), factsSection(run), notesSection(run)];
-    parent.replaceChildren(...[this.head, findingsSection(run, this.show), this.body, ...after].filter(Boolean));
+    const grave = run.stalls.list.some((stall) => !stall.harmless);
+    const stalls = stallsSection(run);
+    const after = [longest ? null : checksSection(run, null), grave ? null : stalls, factsSection(run), notesSection(run)];
+    parent.replaceChildren(...[this.head, findingsSection(run, this.show), grave ? stalls : null, this.body, ...after].filter(Boolean));
     if (longest) this.draw(longest);
   }
 

@@ -6,6 +6,8 @@ const METRICS = {
   grad_norm: {title: 'gradient norm', low: 'smaller', high: 'larger'},
   cosine: {title: 'direction', low: 'less aligned', high: 'more aligned'},
 };
+// What is drawn of a worker that is opened, where it is known.
+const LINES = {...METRICS, own_time: {title: 'own time, ms'}};
 const DEVIATION_SHOWN = 6;
 const LINE_COLOURS = ['orange', 'blue', 'critical', 'ink'];
 const WORKERS_COMPARED = LINE_COLOURS.length;
@@ -42,6 +44,10 @@ function othersOf(others, metric) {
   return out;
 }
 
+function rowNames(workers) {
+  return workers.map((w) => (w.rank === null ? `(${w.replica})` : String(w.rank)));
+}
+
 class WorkersView {
   constructor(parent, run, part, group) {
     Object.assign(this, {run, part, group, metric: this.firstMetric(part)});
@@ -75,7 +81,7 @@ class WorkersView {
     const {workers} = this.part;
     const cell = (row, column) => workers[row].heat[this.metric][column];
     this.heat = new HeatMap(box, {label: 'Deviation of each worker by step', part: this.part,
-      rows: workers.map((w) => (w.rank === null ? `(${w.replica})` : String(w.rank))),
+      rows: rowNames(workers),
       paint: (row, column) => (this.empty(column) ? null : paintDeviation(cell(row, column))),
       say: (row, column) => sayDeviation(workers[row], this.metric, cell(row, column)),
       open: (row) => this.open(workers[row])});
@@ -122,7 +128,7 @@ class WorkersView {
       el('button', {type: 'button', onclick: () => this.close()}, 'Close')));
     const grid = el('div', {class: 'grid three'});
     this.panel.append(grid);
-    for (const [metric, {title}] of Object.entries(METRICS)) this.addLines(grid, workers, metric, title);
+    for (const [metric, {title}] of Object.entries(LINES)) this.addLines(grid, workers, metric, title);
     this.panel.focus({preventScroll: true});
     this.panel.scrollIntoView({block: 'nearest'});
   }
