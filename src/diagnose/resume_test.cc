@@ -403,7 +403,7 @@ Continued goes_on(const GoesOn& how) {
   const detect::StepAlarms alarms;
   const auto play = [&](const StepRecord& record) {
     const auto read = batches(record);
-    run.rule().update({record, read, alarms, run.roster()}, run.log());
+    run.rule().update({record, read, alarms, times, run.roster()}, run.log());
   };
   const auto leave = [&](std::uint32_t rank) {
     FinalState last;
@@ -476,7 +476,7 @@ std::vector<Signal> scheduled(std::vector<double> before, double after) {
       set(w, FingerprintKind::kLearningRate, s == 0 ? 0.1 : after);
     }
     const auto read = batches(record);
-    run.rule().update({record, read, alarms, run.roster()}, run.log());
+    run.rule().update({record, read, alarms, times, run.roster()}, run.log());
   }
   return run.found();
 }

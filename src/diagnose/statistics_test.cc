@@ -140,13 +140,14 @@ TEST(Statistics, TellWhatTheyWatched) {
   const StepRecord record = run.step(1);
   const std::vector<Batch> read = batches(record);
   detect::StepAlarms alarms;
+  const detect::TimeAlarms times;
   Statistics rule;
-  rule.update({record, read, alarms, roster}, log);
+  rule.update({record, read, alarms, times, roster}, log);
   EXPECT_EQ(log.record(Check::kWorkerOutlier).state, State::kNotPossible);
   EXPECT_EQ(log.record(Check::kPairTooSimilar).state, State::kNotPossible);
   alarms.watched[static_cast<std::size_t>(Statistic::kNorm)] = 1;
   alarms.watched[static_cast<std::size_t>(Statistic::kPair)] = 1;
-  rule.update({record, read, alarms, roster}, log);
+  rule.update({record, read, alarms, times, roster}, log);
   EXPECT_EQ(log.record(Check::kWorkerOutlier).state, State::kNotTriggered);
   EXPECT_EQ(log.record(Check::kPairTooSimilar).state, State::kNotTriggered);
   EXPECT_EQ(log.record(Check::kLossEvent).state, State::kNotPossible);

@@ -7,6 +7,7 @@ object with a row for each way.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import json
@@ -236,20 +237,23 @@ def start(way: str, run: Path) -> list[int]:
             log = os.open(f"{run}-rank-{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             os.dup2(log, 1)
             os.dup2(log, 2)
-            code = 1
-            try:
-                train(rank, way, run, port)
-                code = 0
-            except BaseException:
-                sys.excepthook(*sys.exc_info())
-                sys.last_value = sys.exc_info()[1]
-                threading._shutdown()  # type: ignore[attr-defined]
-            import atexit
-
-            atexit._run_exitfuncs()
-            os._exit(code)
+            os._exit(run_to_the_end(rank, way, run, port))
         children.append(child)
     return children
+
+
+def run_to_the_end(rank: int, way: str, run: Path, port: int) -> int:
+    """As an interpreter ends whose program is ``train``; the exit code."""
+    code = 0
+    try:
+        train(rank, way, run, port)
+    except BaseException as error:
+        sys.last_value = error
+        sys.excepthook(type(error), error, error.__traceback__)
+        code = 1
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    return code
 
 
 def stalls_of(run: Path) -> list[tuple[str, float, int, int, str]]:
@@ -285,11 +289,13 @@ def row_of(way: str, run: Path) -> dict[str, Any]:
         if now != steps:
             steps, stood = now, time.monotonic()
         harmful = next((s for s in stalls_of(run) if not s[3]), None)
+        if harmful:
+            time.sleep(1.5)  # to say it
         if harmful or (steps and time.monotonic() > stood + PATIENCE + 2):
             break
         time.sleep(0.1)
         left = [child for child in left if child in alive([child])]
-    seconds = time.monotonic() - stood
+    seconds = time.monotonic() - stood - (1.5 if harmful else 0)
     for child in left:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trainings in which rank 1 sleeps at a planted place of every step, each with a run of its own.
+
+``FAST`` is so long for everyone; the planted sleep comes on top, so machine noise is small beside.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+import presum
+from workers.launch import main, write_json
+
+SLEEP = 0.04
+STEPS = 25
+SLOW = 1  # the rank
+
+
+class Sleeper(nn.Module):
+    """Sleeps in its forward pass, or in one layer's backward pass."""
+
+    def __init__(self, place: str, *, norm: bool = False) -> None:
+        super().__init__()
+        middle = [nn.BatchNorm1d(16)] if norm else []
+        self.layers = nn.ModuleList([nn.Linear(16, 16), *middle, nn.Linear(16, 16)])
+        self.place = place if dist.get_rank() == SLOW else ""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.place == "forward":
+            time.sleep(SLEEP)
+        for layer in self.layers:
+            x = torch.relu(layer(x))
+        if self.place == "backward" and x.requires_grad:
+            x.register_hook(lambda _: time.sleep(SLEEP))
+        return x
+
+
+class SleepyOptimizer(torch.optim.SGD):
+    def step(self, closure: Any = None) -> Any:
+        time.sleep(SLEEP)
+        return super().step(closure)
+
+
+def sleep_at(place: str, planted: str) -> None:
+    if place == planted and dist.get_rank() == SLOW:
+        time.sleep(SLEEP)
+
+
+def optimizer_of(model: nn.Module, place: str) -> torch.optim.Optimizer:
+    slow = place == "optimizer" and dist.get_rank() == SLOW
+    return (SleepyOptimizer if slow else torch.optim.SGD)(model.parameters(), lr=1e-3)
+
+
+def step_of(
+    model: nn.Module, optimizer: torch.optim.Optimizer, place: str, *, micro: int = 1
+) -> None:
+    for k in range(micro):
+        sleep_at("data", place)
+        last = k == micro - 1
+        with nullcontext() if last else model.no_sync():  # type: ignore[operator]
+            loss = model(torch.randn(8, 16)).sum()
+            sleep_at("loss", place)
+            loss.backward()
+    sleep_at("rest", place)
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def ddp(place: str, run: Path, *, norm: bool = False, micro: int = 1) -> None:
+    model = DistributedDataParallel(Sleeper(place, norm=norm))
+    optimizer = optimizer_of(model, place)
+    monitor = presum.attach(model, optimizer=optimizer, run=run)
+    for _ in range(STEPS):
+        step_of(model, optimizer, place, micro=micro)
+    monitor.close()
+
+
+def logged(run: Path) -> None:
+    """Every rank waits in a collective of the program's own, after rank 1 slept before it."""
+    model = DistributedDataParallel(Sleeper(""))
+    optimizer = optimizer_of(model, "")
+    monitor = presum.attach(model, optimizer=optimizer, run=run)
+    for _ in range(STEPS):
+        step_of(model, optimizer, "")
+        sleep_at("log", "log")
+        dist.all_reduce(torch.ones(1))
+    monitor.close()
+
+
+def evaluated(run: Path) -> None:
+    """Rank 1 alone evaluates before each step."""
+    model = DistributedDataParallel(Sleeper(""))
+    optimizer = optimizer_of(model, "")
+    monitor = presum.attach(model, optimizer=optimizer, run=run)
+    for _ in range(STEPS):
+        if dist.get_rank() == SLOW:
+            with torch.no_grad():
+                model.module(torch.randn(8, 16))
+                with model.no_sync():
+                    model(torch.randn(8, 16))
+            time.sleep(SLEEP)
+        step_of(model, optimizer, "")
+    monitor.close()
+
+
+def sharded(place: str, run: Path) -> None:
+    model = Sleeper(place)
+    for layer in model.layers:
+        fully_shard(layer)
+    fully_shard(model)
+    optimizer = optimizer_of(model, place)
+    monitor = presum.attach(model, optimizer=optimizer, run=run)
+    for _ in range(STEPS):
+        sleep_at("data", place)
+        model(torch.randn(8, 16)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    monitor.close()
+
+
+def by_hand(run: Path) -> None:
+    model = Sleeper("forward")
+    optimizer = optimizer_of(model, "")
+    monitor = presum.attach(model, optimizer=optimizer, run=run, mode="manual")
+    for _ in range(STEPS):
+        model(torch.randn(8, 16)).sum().backward()
+        monitor.before_reduction((n, p.grad) for n, p in model.named_parameters())
+        for parameter in model.parameters():
+            assert parameter.grad is not None
+            dist.all_reduce(parameter.grad)
+        optimizer.step()
+        optimizer.zero_grad()
+    monitor.close()
+
+
+def adversarial(run: Path) -> None:
+    """Two models in turn; rank 1 is slow in the second one's pass, and the first one's next step is
+    not its fault."""
+    first = DistributedDataParallel(Sleeper(""))
+    second = DistributedDataParallel(Sleeper("backward"))
+    optimizers = [optimizer_of(model, "") for model in (first, second)]
+    monitors = [
+        presum.attach(model, optimizer=optimizer, run=run)
+        for model, optimizer in zip((first, second), optimizers, strict=True)
+    ]
+    for _ in range(STEPS):
+        for model, optimizer in zip((first, second), optimizers, strict=True):
+            step_of(model, optimizer, "")
+    for monitor in monitors:
+        monitor.close()
+
+
+PLACES = ("none", "data", "forward", "loss", "backward", "rest", "optimizer")
+CASES: dict[str, Callable[[Path], None]] = {
+    **{f"ddp-{place}": lambda run, place=place: ddp(place, run) for place in PLACES},  # type: ignore[misc]
+    "micro-batches": lambda run: ddp("forward", run, micro=3),
+    "norm": lambda run: ddp("forward", run, norm=True),
+    "logged": logged,
+    "evaluated": evaluated,
+    "fsdp-forward": lambda run: sharded("forward", run),
+    "fsdp-backward": lambda run: sharded("backward", run),
+    "by-hand": by_hand,
+    "adversarial": adversarial,
+}
+
+
+def work(rank: int, _world: int, out: Path) -> None:
+    torch.manual_seed(rank)
+    seconds = {}
+    for name, case in CASES.items():
+        began = time.monotonic()
+        case(out / name)
+        seconds[name] = time.monotonic() - began
+        dist.barrier()
+    if rank == 0:
+        write_json(out / "seconds.json", seconds)
+
+
+if __name__ == "__main__":
+    main(work)
