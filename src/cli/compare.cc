@@ -37,8 +37,8 @@ constexpr const char* kCompareHelp =
     "With other numbers of workers the samples of all, the reduced gradient and parameters are\n"
     "compared; where all of these are equal, the runs are identical. What could not be compared\n"
     "is listed. Samples compare under one salt only (PRESUM_SALT, or one folder of runs).\n"
-    "Machine, versions and random generators that nobody drew from are told and do not make\n"
-    "runs different.\n\n"
+    "Machine, versions, times and random generators that nobody drew from are told and do not\n"
+    "make runs different.\n\n"
     "Exit code: 0 identical in all that was compared, 1 different, 2 could not be compared (no\n"
     "such run, damaged, nothing in common), 3 internal error.\n\n"
     "Example: presum compare runs/monday runs/tuesday -o difference.html";

@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cli/testing.h"
@@ -61,6 +62,23 @@ TEST(Compare, WritesAPageWithBothRunsAndTheComparison) {
   const CommandResult refused = compare_runs(folder, {"-o", folder.path().string()});
   EXPECT_EQ(refused.code, 2);
   EXPECT_EQ(refused.out, "");
+}
+
+TEST(Compare, TellsHowLongItTookAndCallsTheRunsIdentical) {
+  const TempFolder folder;
+  auto steps = steps_of(10, 1);
+  for (const auto& [name, own] : {std::pair("a", 10.0), std::pair("b", 12.0)}) {
+    for (StepRecord& s : steps)
+      s.workers[0].times = times_of(s.step % 2 == 0 ? own : own + 0.001, 3);
+    make_run(folder / name, steps);
+  }
+  const CommandResult ran = compare_runs(folder);
+  EXPECT_EQ(ran.code, 0);
+  EXPECT_NE(ran.out.find("time, at 10 common steps (makes no runs different): own time"),
+            std::string::npos)
+      << ran.out;
+  EXPECT_NE(ran.out.find("most of it in backward"), std::string::npos);
+  EXPECT_NE(ran.out.find("own time   10.00  12.00  +2.00  +2.00 to +2.00"), std::string::npos);
 }
 
 TEST(Compare, NamesCannotSteerTheTerminal) {

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "cli/findings_text.h"
 #include "cli/text.h"
@@ -166,10 +167,33 @@ std::string facts_text(const Comparison& c, FactDifference::Weight weight, const
   return listed(title, lines);
 }
 
+std::vector<std::string> time_row(const char* name, const compare::TimeDifference& d) {
+  constexpr double kMilliseconds = 1e3;
+  const auto interval = std::isnan(d.low) ? std::string("-")
+                                          : fmt::format("{:+.2f} to {:+.2f}", kMilliseconds * d.low,
+                                                        kMilliseconds * d.high);
+  return {name, fmt::format("{:.2f}", kMilliseconds * d.a),
+          fmt::format("{:.2f}", kMilliseconds * d.b),
+          fmt::format("{:+.2f}", kMilliseconds * (d.b - d.a)), interval};
+}
+
+std::string times_table(const ModelComparison& m) {
+  if (!m.times) return "";
+  std::vector<std::vector<std::string>> rows = {{"ms a step", "A", "B", "B - A", "95% interval"},
+                                                time_row("own time", m.times->own)};
+  for (std::size_t p = 0; p < kPhaseCount; ++p) {
+    const auto phase = static_cast<Phase>(p);
+    rows.push_back(
+        time_row(phase == Phase::kReduction ? "waiting" : to_string(phase), m.times->phases[p]));
+  }
+  return fmt::format("time, at {} (makes no runs different): {}\n{}",
+                     count(m.times->steps, "common step"), compare::times_text(m), table(rows));
+}
+
 std::string model_text(const Comparison& c, const ModelComparison& m) {
   const auto title = c.models.size() == 1 ? "" : compare::model_name(m.module, m.shard) + "\n";
   return title + side_text("A", c.a, m.a) + side_text("B", c.b, m.b) + stages_table(m) +
-         (c.models.size() > 1 && m.first ? first_text(m) : "") +
+         times_table(m) + (c.models.size() > 1 && m.first ? first_text(m) : "") +
          listed("also to know:", compare::remark_texts(m)) +
          listed("not compared:", compare::not_compared_texts(m)) + '\n';
 }

@@ -24,49 +24,70 @@ std::filesystem::path part_of(const std::filesystem::path& file) {
   return part;
 }
 
-// What is there already and must stay.
-Status check_target(const std::filesystem::path& file) {
+// What is there already and must stay: all but an empty file and one that begins with `first`, as
+// every `kind` does.
+Status check_target(const std::filesystem::path& file, char first, const char* kind) {
   std::error_code error;
   const auto status = std::filesystem::status(file, error);
   if (std::filesystem::is_directory(status)) return failed(file, "it is a folder");
   if (!std::filesystem::exists(status)) return {};
   if (!std::filesystem::is_regular_file(status)) return failed(file, "it is no file");
   std::ifstream there(file);
-  if (there && there.peek() != '<' && there.peek() != EOF) {
-    return failed(file, "it exists and is no page, so it is left alone");
+  if (there && there.peek() != first && there.peek() != EOF) {
+    return failed(file, fmt::format("it exists and is no {}, so it is left alone", kind));
   }
   return {};
 }
 
-// Empty if it went well.
-std::error_code write_part(const std::filesystem::path& part, const std::string& text) {
+Status check_page(const std::filesystem::path& file) { return check_target(file, '<', "page"); }
+
+Status write_part(const std::filesystem::path& part, const std::filesystem::path& file,
+                  const WriteTo& write) {
   errno = 0;
   std::ofstream out(part, std::ios::binary);
-  out << text;
+  if (out) PRESUM_TRY(write(out));
   out.close();
-  return out.fail() ? std::error_code(errno, std::generic_category()) : std::error_code();
+  if (!out.fail()) return {};
+  return failed(file, std::error_code(errno, std::generic_category()).message());
+}
+
+// REQUIRES: what is there may be replaced.
+Status replace_file(const std::filesystem::path& file, const WriteTo& write) {
+  const auto part = part_of(file);
+  auto done = write_part(part, file, write);
+  std::error_code error;
+  if (done) std::filesystem::rename(part, file, error);
+  if (error) done = failed(file, error.message());
+  if (!done) std::filesystem::remove(part, error);
+  return done;
+}
+
+WriteTo text_writer(const std::string& text) {
+  return [&text](std::ostream& out) {
+    out << text;
+    return Status();
+  };
 }
 
 }  // namespace
 
 Status write_page_file(const std::filesystem::path& file, const std::string& text) {
-  PRESUM_TRY(check_target(file));
-  const auto part = part_of(file);
-  std::error_code error = write_part(part, text);
-  if (!error) std::filesystem::rename(part, file, error);
-  if (!error) return {};
-  const auto why = error.message();
-  std::filesystem::remove(part, error);
-  return failed(file, why);
+  PRESUM_TRY(check_page(file));
+  return replace_file(file, text_writer(text));
+}
+
+Status write_json_file(const std::filesystem::path& file, const WriteTo& write) {
+  PRESUM_TRY(check_target(file, '{', "JSON object"));
+  return replace_file(file, write);
 }
 
 Status check_can_write(const std::filesystem::path& file) {
-  PRESUM_TRY(check_target(file));
+  PRESUM_TRY(check_page(file));
   const auto part = part_of(file);
-  const std::error_code error = write_part(part, "");
+  auto done = write_part(part, file, text_writer(""));
   std::error_code ignored;
   std::filesystem::remove(part, ignored);
-  return error ? failed(file, error.message()) : Status{};
+  return done;
 }
 
 }  // namespace presum::cli

@@ -55,10 +55,19 @@ std::string csv_row(std::span<const RunLog::Cell> cells) {
   return joined(cells, [](const RunLog::Cell& cell) { return std::visit(ToCsv{}, cell); });
 }
 
-std::string json_row(std::span<const std::string> columns, std::span<const RunLog::Cell> cells) {
+nlohmann::ordered_json row_json(std::span<const std::string> columns,
+                                std::span<const RunLog::Cell> cells) {
   nlohmann::ordered_json row;
   for (std::size_t c = 0; c < cells.size(); ++c) row[columns[c]] = std::visit(ToJson{}, cells[c]);
-  return row.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + '\n';
+  return row;
+}
+
+std::string json_line(const nlohmann::ordered_json& value) {
+  return value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+std::string json_row(std::span<const std::string> columns, std::span<const RunLog::Cell> cells) {
+  return json_line(row_json(columns, cells)) + '\n';
 }
 
 }  // namespace presum::cli

@@ -3,6 +3,7 @@
 // or not measured is an empty field, or null.
 #pragma once
 
+#include <nlohmann/json.hpp>
 #include <span>
 #include <string>
 
@@ -13,6 +14,11 @@ namespace presum::cli {
 std::string csv_header(std::span<const std::string> columns);
 std::string csv_row(std::span<const RunLog::Cell> cells);
 // One JSON object; infinities, which JSON lacks, are strings.
+nlohmann::ordered_json row_json(std::span<const std::string> columns,
+                                std::span<const RunLog::Cell> cells);
+// Any JSON on one line, without its end; bytes that are no UTF-8 are replaced.
+std::string json_line(const nlohmann::ordered_json& value);
+// row_json() as a whole line.
 std::string json_row(std::span<const std::string> columns, std::span<const RunLog::Cell> cells);
 
 }  // namespace presum::cli

@@ -3,14 +3,20 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "base/try.h"
 #include "cli/cli.h"
 #include "cli/commands.h"
+#include "cli/findings_text.h"
 #include "cli/rows.h"
 #include "cli/text.h"
+#include "cli/times.h"
 #include "cli/verb.h"
 #include "presum/run_log.h"
 
@@ -27,7 +33,16 @@ constexpr const char* kSummaryHelp =
     "  W_eff        effective workers: 1 if all gradients are equal, W if orthogonal\n"
     "  noise scale  gradient noise scale in worker batches, at the end of the run\n"
     "A dash: undefined (one worker has no cosine) or not measured.\n\n"
-    "Example: presum summary demo/*-S1-*";
+    "Then, of each model whose times are known, where they went: a line a rank with its mean\n"
+    "milliseconds a step.\n\n"
+    "  data ... rest  what the rank did; rest is whatever lies between the others\n"
+    "  waiting        in reductions and other collectives\n"
+    "  own            all but waiting: the rank where it is longest makes the others wait\n"
+    "  on processor   share of its own time that its thread ran; less: it slept, or had none free\n"
+    "  last line      what ranks waited longer than the one that waited least, all steps "
+    "together\n\n"
+    "And a line for each time that the job stood still, unless that may well have been meant.\n\n"
+    "Example: presum summary demo/*-S1-*       --format json for all ranks, in seconds";
 
 class Mean {
  public:
@@ -77,15 +92,28 @@ constexpr Column kColumns[] = {{"run", "run"},
                                {"effective_workers", "W_eff"},
                                {"noise_scale", "noise scale"}};
 
-using Row = std::vector<RunLog::Cell>;
+using Cells = std::vector<RunLog::Cell>;
+
+// One model of a run.
+struct Row {
+  Cells cells;
+  std::optional<TimeTable> times;  // none: not known
+};
+
+// What there is to say of one run.
+struct RunRows {
+  std::string name;
+  std::vector<Row> rows;
+  std::vector<StallRecord> stalls;  // those that are not harmless
+};
 
 RunLog::Cell measured(double value) {
   if (std::isnan(value)) return std::monostate{};
   return value;
 }
 
-Row row(std::string name, const Steps& steps) {
-  Row out = {std::move(name), static_cast<std::int64_t>(steps.size())};
+Cells cells_of(std::string name, const Steps& steps) {
+  Cells out = {std::move(name), static_cast<std::int64_t>(steps.size())};
   out.emplace_back(steps.empty() ? RunLog::Cell{}
                                  : static_cast<std::int64_t>(steps.back().workers_expected));
   for (const double value :
@@ -106,30 +134,82 @@ struct ToText {
   std::string operator()(const std::string& value) const { return printable(value); }
 };
 
-std::string as_text(const std::vector<Row>& rows) {
+std::string metrics_table(std::span<const RunRows> runs) {
   std::vector<std::vector<std::string>> cells(1);
   for (const Column& column : kColumns) cells.front().emplace_back(column.header);
-  for (const Row& row : rows) {
-    auto& line = cells.emplace_back();
-    for (const RunLog::Cell& cell : row) line.push_back(std::visit(ToText{}, cell));
+  for (const RunRows& run : runs) {
+    for (const Row& row : run.rows) {
+      auto& line = cells.emplace_back();
+      for (const RunLog::Cell& cell : row.cells) line.push_back(std::visit(ToText{}, cell));
+    }
   }
   return table(cells);
 }
 
-std::string formatted(const std::vector<Row>& rows, const std::string& format) {
-  if (format == "text") return as_text(rows);
-  std::vector<std::string> columns;
-  for (const Column& column : kColumns) columns.emplace_back(column.name);
-  std::string out = format == "csv" ? csv_header(columns) : "[\n";
-  for (const Row& row : rows) {
-    if (format == "csv") {
-      out += csv_row(row);
-      continue;
+std::string name_of(const Row& row) { return std::get<std::string>(row.cells.front()); }
+
+std::string as_text(std::span<const RunRows> runs) {
+  std::string out = metrics_table(runs);
+  for (const RunRows& run : runs) {
+    for (const Row& row : run.rows) {
+      if (!row.times) continue;
+      out += fmt::format("\n{}: mean milliseconds of {}\n{}", printable(name_of(row)),
+                         count(row.times->steps, "step"), times_text(*row.times));
     }
-    out += json_row(columns, row);
-    if (&row != &rows.back()) out.insert(out.size() - 1, ",");
+    if (!run.stalls.empty()) out += '\n';
+    for (const StallRecord& stall : run.stalls) {
+      const auto where = stall.segment > 1 ? fmt::format(", segment {}", stall.segment) : "";
+      out += fmt::format("{}{}: {}\n", printable(run.name), where, stall_text(stall));
+    }
   }
-  return format == "csv" ? out : out + "]\n";
+  return out;
+}
+
+using Json = nlohmann::ordered_json;
+
+Json stalls_json(std::span<const StallRecord> stalls) {
+  Json out = Json::array();
+  for (const StallRecord& s : stalls) {
+    out.push_back({{"segment", s.segment},
+                   {"step", s.step},
+                   {"seconds", s.seconds},
+                   {"over", s.over},
+                   {"ranks", s.ranks},
+                   {"sentence", s.sentence}});
+  }
+  return out;
+}
+
+std::vector<std::string> column_names() {
+  std::vector<std::string> out;
+  for (const Column& column : kColumns) out.emplace_back(column.name);
+  return out;
+}
+
+std::string as_json(std::span<const RunRows> runs) {
+  std::string out;
+  for (const RunRows& run : runs) {
+    for (const Row& row : run.rows) {
+      Json line = row_json(column_names(), row.cells);
+      line["times"] = row.times ? times_json(*row.times) : Json();
+      line["stalls"] = stalls_json(run.stalls);
+      out += (out.empty() ? "[\n" : ",\n") + json_line(line);
+    }
+  }
+  return out + "\n]\n";
+}
+
+std::string as_csv(std::span<const RunRows> runs) {
+  std::string out = csv_header(column_names());
+  for (const RunRows& run : runs) {
+    for (const Row& row : run.rows) out += csv_row(row.cells);
+  }
+  return out;
+}
+
+std::string formatted(std::span<const RunRows> runs, const std::string& format) {
+  if (format == "text") return as_text(runs);
+  return format == "csv" ? as_csv(runs) : as_json(runs);
 }
 
 // The steps of one model, apart from those of the others.
@@ -155,7 +235,19 @@ struct SummaryArguments {
   std::string format = "text";
 };
 
-void add_rows(const std::string& name, Steps steps, std::vector<Row>& rows) {
+using TimeTables = std::map<ModuleShard, TimeTable>;
+
+Row row_of(const std::string& name, const Steps& steps, const TimeTables& times) {
+  Row out{.cells = cells_of(name, steps), .times = {}};
+  if (steps.empty()) return out;
+  const ModelKey& model = steps.front().model;
+  const auto known = times.find({model.module, model.shard});
+  if (known != times.end()) out.times = known->second;
+  return out;
+}
+
+std::vector<Row> rows_of(const std::string& name, Steps steps, const TimeTables& times) {
+  std::vector<Row> out;
   const auto parts = by_module(std::move(steps));
   const bool models = std::ranges::any_of(parts, [&](const Steps& part) {
     return !part.empty() && part.front().model.module != parts.front().front().model.module;
@@ -166,8 +258,19 @@ void add_rows(const std::string& name, Steps steps, std::vector<Row>& rows) {
     std::string of = name;
     if (models) of += fmt::format(" module {}", part.front().model.module);
     if (shards) of += fmt::format(" shard {}", part.front().model.shard);
-    rows.push_back(row(std::move(of), part));
+    out.push_back(row_of(of, part, times));
   }
+  return out;
+}
+
+Result<RunRows> read(const RunLog& log) {
+  RunRows out{.name = log.name(), .rows = {}, .stalls = {}};
+  PRESUM_ASSIGN(auto steps, log.steps());
+  PRESUM_ASSIGN(const auto times, time_tables(log));
+  PRESUM_ASSIGN(out.stalls, log.stalls());
+  std::erase_if(out.stalls, [](const StallRecord& stall) { return stall.harmless; });
+  out.rows = rows_of(out.name, std::move(steps), times);
+  return out;
 }
 
 void say_what_lacks(const std::string& name, std::span<const SegmentInfo> segments,
@@ -179,20 +282,23 @@ void say_what_lacks(const std::string& name, std::span<const SegmentInfo> segmen
   }
 }
 
+// Adds what the run holds to `rows`, and says what it lacks.
+Status summarise_run(const std::string& run, std::vector<RunRows>& rows, std::ostream& err) {
+  PRESUM_ASSIGN(const auto log, RunLog::open(run));
+  PRESUM_ASSIGN(auto found, read(log));
+  PRESUM_ASSIGN(const auto segments, log.segments());
+  rows.push_back(std::move(found));
+  say_what_lacks(log.name(), segments, err);
+  return {};
+}
+
 // A run that cannot be read is said and left out; the others are shown all the same.
 int summarise(const SummaryArguments& arguments, const Streams& io) {
-  std::vector<Row> rows;
+  std::vector<RunRows> rows;
   int code = kOk;
   for (const std::string& run : arguments.runs) {
-    const auto log = RunLog::open(run);
-    auto steps = log ? log->steps() : log.error();
-    const auto segments = steps ? log->segments() : steps.error();
-    if (segments) {
-      add_rows(log->name(), std::move(*steps), rows);
-      say_what_lacks(log->name(), *segments, io.err);
-      continue;
-    }
-    code = complain(io, "summary", segments.error());
+    const auto done = summarise_run(run, rows, io.err);
+    if (!done) code = complain(io, "summary", done.error());
   }
   if (!rows.empty()) io.out << formatted(rows, arguments.format);
   return code;
@@ -202,7 +308,8 @@ int summarise(const SummaryArguments& arguments, const Streams& io) {
 
 void add_summary(CLI::App& program, Command& chosen) {
   auto arguments = std::make_shared<SummaryArguments>();
-  auto* command = program.add_subcommand("summary", "one line of metrics per run");
+  auto* command =
+      program.add_subcommand("summary", "one line of metrics per run, and where its time went");
   command->footer(kSummaryHelp);
   command->add_option("RUN", arguments->runs, "run folders or presum.db files")->required();
   add_format(command, arguments->format, "text, json or csv", {"text", "json", "csv"});

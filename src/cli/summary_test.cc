@@ -73,5 +73,57 @@ TEST(Summary, NamesCannotSteerTheTerminal) {
   EXPECT_NE(ran.out.find("run?[31m"), std::string::npos) << ran.out;
 }
 
+std::vector<StepRecord> timed_steps() {
+  auto steps = steps_of(3, 1);
+  for (std::size_t s = 1; s < steps.size(); ++s) {
+    steps[s].workers[0].times = times_of(4, 7);
+    steps[s].workers[1].times = times_of(10, 1);
+  }
+  return steps;
+}
+
+const Stall kStall = {.step = 2,
+                      .seconds = 72,
+                      .over = true,
+                      .sentence = "Rank 5 is in evaluate()\x1b",
+                      .ranks = {5}};
+
+TEST(Summary, SaysWhereTheTimeWent) {
+  const TempFolder folder;
+  Stall meant = kStall;
+  meant.harmless = true;
+  make_run(folder / "run", timed_steps(), {.note = "", .findings = {}, .stalls = {kStall, meant}});
+  const auto text = lines(run({"summary", (folder / "run").string()}).out);
+  ASSERT_EQ(text.size(), 12U);
+  EXPECT_EQ(text[3], "run: mean milliseconds of 2 steps");
+  EXPECT_EQ(words(text[5]), (std::vector<std::string>{"4", "0.40", "1.00", "1.60", "0.40", "0.60",
+                                                      "7.00", "4.00", "50", "%"}));
+  EXPECT_EQ(words(text[6])[1], "slowest");
+  EXPECT_EQ(words(text[7])[0], "mean");
+  EXPECT_EQ(text[8], "rank 5 is the slowest: its own time is 2.50 times the others' median");
+  EXPECT_EQ(text[9], "waiting for slower ranks: 0.012 worker-seconds, 27.3 % of all recorded time");
+  EXPECT_EQ(text[11],
+            "run: the job stood still for 72 s at step 2, and went on: Rank 5 is in evaluate()?");
+}
+
+TEST(Summary, HasTimesAndStallsInJson) {
+  const TempFolder folder;
+  make_run(folder / "run", timed_steps(), {.note = "", .findings = {}, .stalls = {kStall}});
+  make_run(folder / "none", steps_of(3, 1));
+  const auto json = nlohmann::json::parse(
+      run({"summary", (folder / "run").string(), (folder / "none").string(), "--format", "json"})
+          .out);
+  ASSERT_EQ(json.size(), 2U);
+  EXPECT_EQ(json[0]["run"], "run");
+  const auto& times = json[0]["times"];
+  EXPECT_EQ(times["steps"], 2);
+  EXPECT_EQ(times["slowest"], 5);
+  EXPECT_NEAR(times["ranks"][1]["own"].get<double>(), 0.01, 1e-12);
+  EXPECT_NEAR(times["mean"]["reduction"].get<double>(), 0.004, 1e-12);
+  EXPECT_NEAR(times["waited"].get<double>(), 0.012, 1e-12);
+  EXPECT_EQ(json[0]["stalls"][0]["ranks"], std::vector<int>{5});
+  EXPECT_TRUE(json[1]["times"].is_null());
+}
+
 }  // namespace
 }  // namespace presum::cli

@@ -89,6 +89,35 @@ TEST_F(Tail, SaysThatTheRecordIsIncomplete) {
   EXPECT_NE(said[3].find("the disk is full"), std::string::npos) << said[3];
 }
 
+TEST_F(Tail, NamesTheSlowRankAndTellsStallsOnceAndWhenTheyAreOver) {
+  auto writer = begun();
+  StepRecord step = step_of(0, 0.5);
+  step.workers[0].times = times_of(10, 1);
+  step.workers[1].times = times_of(14.2, 1);
+  EXPECT_TRUE(writer.add(step));
+  Stall stall = {.step = 1, .seconds = 60, .sentence = "rank 5 is in load()"};
+  EXPECT_TRUE(writer.add(stall, 1));
+  commit(writer);
+  auto ran = std::async(std::launch::async, [&] {
+    return run({"tail", run_folder(), "--interval", "0.05"});
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  stall.over = true;
+  EXPECT_TRUE(writer.add(stall, 1));
+  EXPECT_TRUE(writer.close());
+  const auto said = lines(ran.get().out);
+  ASSERT_EQ(said.size(), 5U);
+  EXPECT_NE(said[1].find("1.75  slow 5 x1.42"), std::string::npos) << said[1];
+  EXPECT_EQ(said[2], "stall: the job stood still for 60 s at step 1: rank 5 is in load()");
+  EXPECT_NE(said[3].find("and went on"), std::string::npos);
+}
+
+TEST_F(Tail, ATableNeedsATerminal) {
+  auto writer = begun();
+  add(writer, 0, 2);
+  expect_refusal({"tail", run_folder(), "--table"}, "--table needs a terminal");
+}
+
 TEST_F(Tail, RefusesWhatIsNoRun) {
   expect_refusal({"tail", folder_ / "none"}, "no such run");
   expect_refusal({"tail", folder_ / "none", "--interval", "0"}, "interval");

@@ -56,6 +56,15 @@ inline std::vector<std::string> keys(const nlohmann::ordered_json& object) {
   return out;
 }
 
+// Milliseconds; half of its own time on a processor.
+inline StepTimes times_of(double own, double waiting) {
+  StepTimes times;
+  times.seconds = {0.0001 * own, 0.00025 * own, 0.0004 * own,
+                   0.0001 * own, 0.00015 * own, 0.001 * waiting};
+  times.processor = 0.0005 * own;
+  return times;
+}
+
 inline StepRecord step_of(std::uint64_t step, double loss) {
   StepRecord r;
   r.model.segment = 1;
@@ -101,6 +110,7 @@ struct RunExtras {
   std::vector<Finding> findings;
   std::vector<CheckRecord> checks = kCheckRecords;
   std::optional<int> preflight = {};
+  std::vector<Stall> stalls = {};
 };
 
 inline Finding finding(const std::string& check, Severity severity) {
@@ -127,6 +137,9 @@ inline void make_run(const Path& folder, const std::vector<StepRecord>& records,
     message.header.identity.rank = 5;
     message.text = extras.note;
     ASSERT_TRUE(writer->add(message));
+  }
+  for (std::size_t s = 0; s < extras.stalls.size(); ++s) {
+    ASSERT_TRUE(writer->add(extras.stalls[s], static_cast<std::uint32_t>(s + 1)));
   }
   if (extras.preflight) {
     ASSERT_TRUE(writer->preflight(*extras.preflight));

@@ -14,6 +14,7 @@
 #include "compare/evidence.h"
 #include "presum/run_log.h"
 #include "presum/status.h"
+#include "presum/times.h"
 
 namespace presum::compare {
 
@@ -221,6 +222,25 @@ struct StepsOfOneRun {
 
 using NotCompared = std::variant<UncomparedStage, UncomparedPart, StepsOfOneRun>;
 
+// ---- how long it took, which makes no runs different
+
+// Mean seconds a step, over workers and steps.
+struct TimeDifference {
+  double a = kNaN;
+  double b = kNaN;
+  double low = kNaN;  // 95% interval of b - a; NaN: too few steps to tell
+  double high = kNaN;
+  // The interval leaves out "no difference".
+  bool differs() const { return low > 0 || high < 0; }
+};
+
+struct TimeComparison {
+  std::uint64_t steps = 0;  // common ones of which times are known in both runs
+  TimeDifference own;       // all phases but the reduction
+  std::array<TimeDifference, kPhaseCount> phases;  // by Phase
+  const TimeDifference& of(Phase phase) const { return phases[static_cast<std::size_t>(phase)]; }
+};
+
 struct ModelComparison {
   std::uint32_t module = 0;
   std::uint32_t shard = 0;
@@ -249,6 +269,7 @@ struct ModelComparison {
   std::optional<Origin> origin;  // none: identical
   std::vector<Remark> remarks;
   std::vector<NotCompared> not_compared;
+  std::optional<TimeComparison> times;  // none: not known in both runs at any common step
 
   // Whether anything was compared that is computed.
   bool compares_numbers() const;
@@ -303,7 +324,8 @@ struct Comparison {
 };
 
 // Runs without a common step are not comparable; that is no error. A difference of random
-// generators, of the environment or of the number of workers alone does not make runs different.
+// generators, of the environment, of times or of the number of workers alone does not make runs
+// different.
 // Memory: two steps, and 400 bytes for each step of the longer run. Errors: those of reading the
 // runs.
 Result<Comparison> compare(const RunLog& a, const RunLog& b);

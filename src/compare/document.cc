@@ -2,6 +2,7 @@
 #include "compare/document.h"
 
 #include <array>
+#include <cmath>
 
 #include "compare/wording.h"
 
@@ -48,6 +49,28 @@ Json side_json(const RecordedSteps& side) {
           {"workers", side.workers}};
 }
 
+Json or_null(double value) { return std::isfinite(value) ? Json(value) : Json(); }
+
+Json time_json(const TimeDifference& d) {
+  return {{"a", or_null(d.a)},
+          {"b", or_null(d.b)},
+          {"difference", or_null(d.b - d.a)},
+          {"low", or_null(d.low)},
+          {"high", or_null(d.high)}};
+}
+
+Json times_json(const ModelComparison& m) {
+  if (!m.times) return {};
+  Json phases = Json::object();
+  for (std::size_t p = 0; p < kPhaseCount; ++p) {
+    phases[to_string(static_cast<Phase>(p))] = time_json(m.times->phases[p]);
+  }
+  return {{"steps", m.times->steps},
+          {"text", times_text(m)},
+          {"own", time_json(m.times->own)},
+          {"phases", phases}};
+}
+
 Json model_json(const ModelComparison& m) {
   Json stages = Json::array();
   Json unseen = Json::array();
@@ -75,7 +98,8 @@ Json model_json(const ModelComparison& m) {
           {"origin", origin_text(m)},
           {"stages", stages},
           {"remarks", remark_texts(m)},
-          {"not_compared", not_compared_texts(m)}};
+          {"not_compared", not_compared_texts(m)},
+          {"times", times_json(m)}};
 }
 
 Json fact_json(const FactDifference& f) {

@@ -10,6 +10,7 @@
 #include "compare/optimizer_steps.h"
 #include "compare/origin.h"
 #include "compare/parameter_hashes.h"
+#include "compare/phase_times.h"
 #include "compare/remarks.h"
 #include "compare/segment_pair.h"
 #include "compare/stage_history.h"
@@ -87,6 +88,7 @@ class ModelComparer {
     model.worlds = history_.numbers_of_workers();
     model.other_worlds = history_.only_worlds_differ(parameter_hashes_.all_after_start());
     if (!model.other_worlds) choose_first(model, history_);
+    model.times = times_.result();
     add_remarks();
     explain();
     return {};
@@ -135,6 +137,7 @@ class ModelComparer {
                             compare_reduction(pair)};
     parameter_hashes_.record(results[static_cast<std::size_t>(Stage::kParameters)], pair);
     history_.add_step(std::move(results), pair);
+    times_.add(pair.a, pair.b);
     last_a_ = roster_of(pair.a);
     last_b_ = roster_of(pair.b);
   }
@@ -194,6 +197,7 @@ class ModelComparer {
   OptimizerSteps optimizer_steps_;
   FingerprintKinds unseeded_;
   StageHistory history_;
+  PhaseTimes times_;
   StepRecord last_a_, last_b_;  // the workers of the last common step
 };
 

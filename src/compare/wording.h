@@ -47,6 +47,8 @@ std::string origin_text(const ModelComparison& model);
 
 std::vector<std::string> remark_texts(const ModelComparison& model);
 std::vector<std::string> not_compared_texts(const ModelComparison& model);
+// How long steps took, in one sentence; empty where it is not known.
+std::string times_text(const ModelComparison& model);
 std::string obstacle_text(const Comparison& comparison);
 // What is identical, in one sentence; of models that are not alike one each.
 std::string agreement_text(const Comparison& comparison);

@@ -401,6 +401,7 @@ Continued goes_on(const GoesOn& how) {
   run.roster().hello({.replicas = kWorkers}, {"host", {{"sampler", how.sampler}}, {}});
   run.begins(kNothing);
   const detect::StepAlarms alarms;
+  const detect::TimeAlarms times;
   const auto play = [&](const StepRecord& record) {
     const auto read = batches(record);
     run.rule().update({record, read, alarms, times, run.roster()}, run.log());
@@ -470,6 +471,7 @@ std::vector<Signal> scheduled(std::vector<double> before, double after) {
   run.left().rates = std::move(before);
   run.begins(kNothing);
   const detect::StepAlarms alarms;
+  const detect::TimeAlarms times;
   for (std::uint64_t s = 0; s < 6; ++s) {
     StepRecord record = HealthyRun({.workers = kWorkers}).step(s);
     for (WorkerRecord& w : record.workers) {
