@@ -360,6 +360,7 @@ LASTING = {
     "RoundedUpdates": {"steps"},
     "ValueSample": {"places", "values"},
     "Arrivals": {"arrives", "handles"},
+    "Waiting": {"open"},
     "_Arrival": {"arrives", "place"},
     "DdpSource": {"arrivals", "passes", "recorder", "views"},
     "JoinListeners": {"sources", "tap"},

@@ -16,6 +16,7 @@ from workers.times import CASES, SLEEP, SLOW, STEPS
 
 WORLD = 3
 PHASES = ("data", "forward", "backward", "optimizer", "rest", "reduction")
+SLOW_CHECKS = ("slow-worker", "data-starved", "slow-node")
 NEAR = 0.35  # of the sleep: two cores, three ranks
 # Where rank 1's sleep is to be found; None: nowhere.
 EXPECTED = {
@@ -70,15 +71,13 @@ def test_a_sleep_is_found_where_it_is(case: str, out: Path) -> None:
 
 @pytest.mark.parametrize("case", [case for case in EXPECTED if EXPECTED[case]])
 def test_the_slow_rank_is_named(case: str, out: Path) -> None:
-    found = presum.load(out / case).findings
-    found = found[found.check_id.isin(["slow-worker", "data-starved", "slow-node"])]
-    assert [list(ranks) for ranks in found.ranks] == [[SLOW]], found.title.tolist()
-    assert found.evidence.iloc[0]["phase"] == EXPECTED[case]
+    found = [one for one in presum.load(out / case).findings if one.check in SLOW_CHECKS]
+    assert [one.ranks for one in found] == [(SLOW,)], found
+    assert found[0].evidence["phase"] == EXPECTED[case]
 
 
 def test_a_healthy_run_names_nobody(out: Path) -> None:
-    found = presum.load(out / "ddp-none").findings
-    assert not len(found), found.title.tolist()
+    assert presum.load(out / "ddp-none").findings == []
 
 
 def test_two_models_do_not_wait_for_each_other_unseen(out: Path) -> None:
@@ -106,7 +105,8 @@ def test_phases_add_up_to_the_time_that_passed(case: str, out: Path) -> None:
     passed = json.loads((out / "seconds.json").read_text())[case]
     for _, rows in later.groupby("rank"):
         total = rows[columns].to_numpy().sum()
-        assert 0.5 * passed < total < passed
+        slept = 0 if case == "ddp-none" else (STEPS - 1) * SLEEP
+        assert 0.95 * slept < total < passed
         assert (rows.time_processor <= rows[columns].sum(axis=1) + 0.02).all()
 
 

@@ -230,7 +230,7 @@ void bind_events(nb::class_<Steps>& steps) {
       .def(
           "forward", [](Steps& s, Number left) { s.forward(left); }, nb::arg("left") = Number(kNaN))
       .def("evaluates", &Steps::evaluates)
-      .def("backward", &Steps::backward)
+      .def("backward", &Steps::backward, nb::arg("certain"))
       .def("enter_wrapper", &Steps::enter_wrapper)
       .def("enter_module", &Steps::enter_module)
       .def_prop_ro("asks_what_is_left", &Steps::asks_what_is_left)

@@ -19,7 +19,7 @@ import runpy
 import shlex
 import sys
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import TracebackType
@@ -51,11 +51,41 @@ def _parser(*, program: bool) -> argparse.ArgumentParser:
         help="folder to record into (default: runs/<script>-<time>); torchrun takes the short "
         "form for an option of its own",
     )
+    _add_recording(add)
+    _add_sums(add)
+    _add_telling(add)
+    if program:
+        add("-m", dest="module", action="store_true", default=False, help="PROGRAM is a module")
+        add("program", metavar="PROGRAM", help="the training script")
+        add("args", nargs=argparse.REMAINDER, help="its arguments")
+    return parser
+
+
+def _add_recording(add: Callable[..., object]) -> None:
     add("--every", type=_positive, metavar="N", help="record every N-th step (default: 1)")
     add("--reduced-every", type=_positive, metavar="N", help="read the sum too (default: 25)")
     add("--verify-every", type=_positive, metavar="N", help="compute a micro-batch once more")
     add("--sketch", metavar="K", type=_whole, help="floats for a direction; 0 for none")
     add("--groups", action="append", metavar="REGEX", help="what per-group norms are of")
+    add("--local-buffers", action="append", metavar="REGEX", help="buffers that may differ")
+    add(
+        "--fingerprints",
+        type=_families,
+        metavar="LIST",
+        help="what is compared beside gradients and losses: all, none, or some, as data,rng",
+    )
+
+
+def _add_sums(add: Callable[..., object]) -> None:
+    add("--mode", choices=("passive", "hook"), help="hook: exact products (DDP only)")
+    add("--gram-every", type=_positive, metavar="N", help="with hook: exact cosines each N steps")
+    add("--reduction", metavar="METHOD", help="sum reproducibly: exact, fixed32, fixed64, binned")
+    add("--microbatch-mean", action="store_true", help="with it: divide by all micro-batches")
+    add("--audit", type=_positive, metavar="N", help="check the sum itself (DDP, FSDP2)")
+    add("--audit-elements", type=_positive, metavar="K", help="of a bucket (default: 65536)")
+
+
+def _add_telling(add: Callable[..., object]) -> None:
     add(
         "--preflight",
         type=_positive,
@@ -63,19 +93,6 @@ def _parser(*, program: bool) -> argparse.ArgumentParser:
         help="end with a verdict after N steps, or where the program ends before",
     )
     add("--require", choices=("facts", "statistics"), help="statistics: end with 2 if too short")
-    add("--local-buffers", action="append", metavar="REGEX", help="buffers that may differ")
-    add("--mode", choices=("passive", "hook"), help="hook: exact products (DDP only)")
-    add("--gram-every", type=_positive, metavar="N", help="with hook: exact cosines each N steps")
-    add("--reduction", metavar="METHOD", help="sum reproducibly: exact, fixed32, fixed64, binned")
-    add("--microbatch-mean", action="store_true", help="with it: divide by all micro-batches")
-    add("--audit", type=_positive, metavar="N", help="check the sum itself (DDP, FSDP2)")
-    add("--audit-elements", type=_positive, metavar="K", help="of a bucket (default: 65536)")
-    add(
-        "--fingerprints",
-        type=_families,
-        metavar="LIST",
-        help="what is compared beside gradients and losses: all, none, or some, as data,rng",
-    )
     add(
         "--stall-seconds",
         type=_seconds,
@@ -88,11 +105,6 @@ def _parser(*, program: bool) -> argparse.ArgumentParser:
         help="what a job that stands still does besides (default: report)",
     )
     add("--quiet", action="store_true", help="print nothing")
-    if program:
-        add("-m", dest="module", action="store_true", default=False, help="PROGRAM is a module")
-        add("program", metavar="PROGRAM", help="the training script")
-        add("args", nargs=argparse.REMAINDER, help="its arguments")
-    return parser
 
 
 def _positive(text: str) -> int:

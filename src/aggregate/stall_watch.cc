@@ -289,9 +289,7 @@ std::optional<Stall> StallWatch::look(Seconds now) {
   const bool stuck = std::ranges::any_of(ranks_, [&](const auto& r) { return stands(r.second); });
   if (!stuck) return std::nullopt;
   Stall stall = make(now);
-  const bool known = open_ && open_->sentence == stall.sentence;
-  const bool same = open_ && open_->ranks == stall.ranks && open_->harmless == stall.harmless;
-  if (known || same) {
+  if (open_ && open_->ranks == stall.ranks && open_->harmless == stall.harmless) {
     open_->seconds = stall.seconds;
     looked_ = now;
     return std::nullopt;

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "diagnose/phase_means.h"
 
-#include <algorithm>
 #include <cmath>
 
 namespace presum::diagnose {
 namespace {
+
+constexpr std::size_t kSamples = 64;
 
 template <class Value>
 std::vector<double> values_of(const StepRecord& record, Value&& value) {
@@ -22,6 +23,38 @@ double mean_of(std::span<const double> values) {
 
 double queued_of(const StepTimes& times) { return std::isnan(times.queued) ? 0 : times.queued; }
 
+double share_of(const StepTimes& times) {
+  const double own = times.own();
+  return own > 0 && std::isfinite(times.processor) ? std::min(1.0, times.processor / own) : 0;
+}
+
+// Each value's median of the others, from one sorted copy.
+class OthersMedian {
+ public:
+  explicit OthersMedian(std::vector<double> values) : sorted_(std::move(values)) {
+    std::ranges::sort(sorted_);
+  }
+  double of(double value) const {
+    const auto rank =
+        static_cast<std::size_t>(std::ranges::lower_bound(sorted_, value) - sorted_.begin());
+    const std::size_t others = sorted_.size() - 1;
+    const auto at = [&](std::size_t k) { return sorted_[k < rank ? k : k + 1]; };
+    return at((others - 1) / 2) / 2 + at(others / 2) / 2;
+  }
+
+ private:
+  std::vector<double> sorted_;
+};
+
+void add(BesideOthers& to, const BesideOthers& from, double weight) {
+  for (std::size_t p = 0; p < kPhaseCount; ++p) to.phases[p] += weight * from.phases[p];
+  for (const auto member :
+       {&BesideOthers::own, &BesideOthers::queued, &BesideOthers::waits, &BesideOthers::others_own,
+        &BesideOthers::on_processor, &BesideOthers::step}) {
+    to.*member += weight * from.*member;
+  }
+}
+
 }  // namespace
 
 bool all_timed(const StepRecord& record) {
@@ -29,41 +62,51 @@ bool all_timed(const StepRecord& record) {
          std::ranges::all_of(record.workers, [](const WorkerRecord& w) { return w.times.known(); });
 }
 
-double median_of_others(std::span<const double> values, std::size_t at) {
-  std::vector<double> others(values.begin(), values.end());
-  others.erase(others.begin() + static_cast<std::ptrdiff_t>(at));
-  std::ranges::sort(others);
-  const std::size_t n = others.size();
-  return others[(n - 1) / 2] + (others[n / 2] - others[(n - 1) / 2]) / 2;
-}
-
 void PhaseMeans::see(const StepRecord& record) {
   const auto& workers = record.workers;
   const auto own = values_of(record, [](const StepTimes& t) { return t.own(); });
   const auto waits = values_of(record, [](const StepTimes& t) { return t.of(Phase::kReduction); });
   const auto queued = values_of(record, queued_of);
+  const double step = mean_of(values_of(record, [](const StepTimes& t) { return t.total(); }));
   const double all_waits = mean_of(waits) * static_cast<double>(waits.size());
-  for (std::size_t i = 0; i < workers.size(); ++i) {
-    WorkerTimes& w = workers_[workers[i].replica];
-    const double others = median_of_others(own, i);
-    w.own.add(own[i] - others);
-    w.others_own.add(others);
-    w.queued.add(queued[i] - median_of_others(queued, i));
-    w.waits.add(waits[i] - (all_waits - waits[i]) / static_cast<double>(waits.size() - 1));
-    const StepTimes& times = workers[i].times;
-    if (own[i] > 0 && std::isfinite(times.processor)) {
-      w.own_processor.add(std::min(1.0, times.processor / own[i]));
-    }
-  }
+  const OthersMedian others_own(own);
+  const OthersMedian others_queued(queued);
+  std::vector<OthersMedian> others_phase;
   for (std::size_t p = 0; p < kPhaseCount; ++p) {
-    const auto seconds = values_of(record, [&](const StepTimes& t) { return t.seconds[p]; });
-    for (std::size_t i = 0; i < workers.size(); ++i) {
-      workers_[workers[i].replica].phases[p].add(seconds[i] - median_of_others(seconds, i));
-    }
+    others_phase.emplace_back(values_of(record, [&](const auto& t) { return t.seconds[p]; }));
   }
-  total_.add(mean_of(values_of(record, [](const StepTimes& t) { return t.total(); })));
+  for (std::size_t i = 0; i < workers.size(); ++i) {
+    const StepTimes& times = workers[i].times;
+    Sample now;
+    now.number = record.step;
+    now.others_own = others_own.of(own[i]);
+    now.own = own[i] - now.others_own;
+    now.queued = queued[i] - others_queued.of(queued[i]);
+    now.waits = waits[i] - (all_waits - waits[i]) / static_cast<double>(waits.size() - 1);
+    now.on_processor = share_of(times);
+    now.step = step;
+    for (std::size_t p = 0; p < kPhaseCount; ++p) {
+      now.phases[p] = times.seconds[p] - others_phase[p].of(times.seconds[p]);
+    }
+    std::deque<Sample>& samples = workers_[workers[i].replica];
+    samples.push_back(now);
+    if (samples.size() > kSamples) samples.pop_front();
+  }
+  total_.add(step);
   waiting_.add(mean_of(waits) - *std::ranges::min_element(waits));
   data_.add(mean_of(values_of(record, [](const StepTimes& t) { return t.of(Phase::kData); })));
+}
+
+BesideOthers PhaseMeans::since(std::uint32_t replica, std::uint64_t step) const {
+  const std::deque<Sample>& samples = *workers_.find(replica);
+  const auto first =
+      std::ranges::find_if(samples, [&](const Sample& s) { return s.number >= step; });
+  const auto from = first == samples.end() ? samples.end() - 1 : first;
+  BesideOthers out;
+  for (auto s = from; s != samples.end(); ++s) {
+    add(out, *s, 1 / static_cast<double>(samples.end() - from));
+  }
+  return out;
 }
 
 }  // namespace presum::diagnose

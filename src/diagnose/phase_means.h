@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Running means of where workers' time goes, and what is each worker's beside the others.
+// Where workers' time goes, and what is each worker's beside the others.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <span>
 #include <vector>
 
@@ -11,7 +13,7 @@
 
 namespace presum::diagnose {
 
-// Over about the last 20 steps; of fewer, over all. Seconds a step; 0 before the first.
+// Over about the last ten steps; of fewer, over all. 0 before the first.
 class RunningMean {
  public:
   void add(double x) {
@@ -27,27 +29,28 @@ class RunningMean {
   std::uint64_t count_ = 0;
 };
 
-// Of one worker, each less the median of the others'.
-struct WorkerTimes {
-  std::array<RunningMean, kPhaseCount> phases;
-  RunningMean own;
-  RunningMean queued;
-  RunningMean waits;          // of it less the others' mean: negative where it is waited for
-  RunningMean others_own;     // the median itself
-  RunningMean own_processor;  // not beside the others: the share of own time on a processor
+// Of one worker in one step, or their means, in seconds; each less the median of the others'.
+struct BesideOthers {
+  std::array<double, kPhaseCount> phases{};
+  double own = 0;
+  double queued = 0;
+  double waits = 0;         // of it less the others' mean: negative where it is waited for
+  double others_own = 0;    // the median itself
+  double on_processor = 0;  // not beside the others: the share of its own time
+  double step = 0;          // likewise: the whole step, the mean over workers
 };
 
 // Whether the times of all workers of a step are known, of two at least.
 bool all_timed(const StepRecord& record);
-// The median of the values but for that at `at`. REQUIRES: two values at least.
-double median_of_others(std::span<const double> values, std::size_t at);
 
 class PhaseMeans {
  public:
   // REQUIRES: all_timed(record).
   void see(const StepRecord& record);
 
-  const WorkerTimes* of(std::uint32_t replica) const { return workers_.find(replica); }
+  // The worker's means since a step, over the last 64 at most. REQUIRES: it was seen.
+  BesideOthers since(std::uint32_t replica, std::uint64_t step) const;
+  bool knows(std::uint32_t replica) const { return workers_.find(replica) != nullptr; }
   double step_seconds() const { return total_.value(); }
   // What is waited for because workers are not equally fast: the mean over workers, beyond what
   // the one waits that waits least.
@@ -56,7 +59,10 @@ class PhaseMeans {
   std::uint64_t steps() const { return total_.count(); }
 
  private:
-  PerWorker<WorkerTimes> workers_;
+  struct Sample : BesideOthers {
+    std::uint64_t number = 0;  // of the step
+  };
+  PerWorker<std::deque<Sample>> workers_;
   RunningMean total_;
   RunningMean waiting_;
   RunningMean data_;

@@ -51,11 +51,11 @@ std::string in_phase(Phase phase) {
   return "between passes and the optimiser's step";
 }
 
-Phase slowest_phase(const WorkerTimes& times) {
+Phase slowest_phase(const BesideOthers& times) {
   std::size_t most = 0;
   for (std::size_t p = 0; p < kPhaseCount; ++p) {
     const bool own = static_cast<Phase>(p) != Phase::kReduction;
-    if (own && times.phases[p].value() > times.phases[most].value()) most = p;
+    if (own && times.phases[p] > times.phases[most]) most = p;
   }
   return static_cast<Phase>(most);
 }
@@ -92,17 +92,17 @@ void SlowWorkers::update(const StepContext& context, SignalLog& log) {
 
 void SlowWorkers::report(const StepContext& context, const Alarm& alarm, SignalLog& log) {
   const std::uint32_t replica = alarm.replicas.front();
-  const WorkerTimes* times = means_.of(replica);
-  if (times == nullptr || said_.size() >= kRanksMax) return;
-  const double longer = times->own.value();
-  const double waited = -times->waits.value();
+  if (!means_.knows(replica) || said_.size() >= kRanksMax) return;
+  const BesideOthers times = means_.since(replica, alarm.first_step);
+  const double longer = times.own;
+  const double waited = -times.waits;
   // Where nobody is seen to wait for it, what makes its own time long may be a wait of its own.
   if (longer < kLeastSeconds || waited < kLeastWaited * longer) return;
-  const bool queued = times->queued.value() >= kMostOfIt * longer;
+  const bool queued = times.queued >= kMostOfIt * longer;
   // A queue that is no more than the machine's noise is said by the alarm that looks at queues.
   if (queued && alarm.statistic == detect::Statistic::kOwnTime) return;
   const bool tokens = tokens_.explained(replica) >= kMostOfIt * longer;
-  const Phase phase = slowest_phase(*times);
+  const Phase phase = slowest_phase(times);
   const Check check = tokens                            ? Check::kUnevenBatches
                       : queued || phase != Phase::kData ? Check::kSlowWorker
                                                         : Check::kDataStarved;
@@ -111,8 +111,8 @@ void SlowWorkers::report(const StepContext& context, const Alarm& alarm, SignalL
   signal.first_step = std::min(alarm.first_step, alarm.step);
   signal.confidence = kConfidence;
   signal.workers = context.record.workers_expected;
-  const double step = means_.step_seconds();
-  const double others = times->others_own.value();
+  const double step = times.step;
+  const double others = times.others_own;
   const std::string where = tokens   ? "for longer batches: its time follows its tokens"
                             : queued ? "waiting for a processor, which others use"
                                      : in_phase(phase);
@@ -128,11 +128,11 @@ void SlowWorkers::report(const StepContext& context, const Alarm& alarm, SignalL
                      {"times_the_others", (others + longer) / others},
                      {"others_wait_ms", milliseconds(waited)},
                      {"step_ms", milliseconds(step)}};
-  if (times->own_processor.count() > 0) {
-    signal.evidence.emplace_back("share_on_processor", times->own_processor.value());
+  if (times.on_processor > 0) {
+    signal.evidence.emplace_back("share_on_processor", times.on_processor);
   }
-  if (times->queued.value() > 0) {
-    signal.evidence.emplace_back("queued_longer_ms", milliseconds(times->queued.value()));
+  if (times.queued > 0) {
+    signal.evidence.emplace_back("queued_longer_ms", milliseconds(times.queued));
   }
   if (tokens) {
     signal.severity = Severity::kInfo;
@@ -163,9 +163,8 @@ void SlowWorkers::report_node(const StepContext& context, const Signal& slow, Si
   node.confidence = kConfidence;
   double longer = 0;
   for (const WorkerRecord& w : context.record.workers) {
-    const WorkerTimes* times = means_.of(w.replica);
-    if (std::ranges::binary_search(here, w.rank) && times != nullptr) {
-      longer += times->own.value() / static_cast<double>(here.size());
+    if (std::ranges::binary_search(here, w.rank) && means_.knows(w.replica)) {
+      longer += means_.since(w.replica, slow.first_step).own / static_cast<double>(here.size());
     }
   }
   node.title = fmt::format(

@@ -22,8 +22,9 @@ class Phases {
  public:
   // A forward pass that does not train.
   void evaluates() { evaluated_ = true; }
-  void forward(const Reading& at);    // a training forward pass begins
-  void backward(const Reading& at);   // a backward pass begins
+  void forward(const Reading& at);   // a training forward pass begins
+  void backward(const Reading& at);  // a backward pass begins
+  bool in_forward() const { return state_ == State::kForward; }
   void pass_ends(const Reading& at);  // all its own gradients are there
   void optimizer_begins(const Reading& at);
   void optimizer_ends(const Reading& at);

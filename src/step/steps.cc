@@ -12,7 +12,6 @@
 #include "base/try.h"
 #include "observe/gradient_pass.h"
 #include "presum/fingerprint.h"
-#include "step/activity.h"
 
 namespace presum::step {
 namespace {
@@ -64,7 +63,7 @@ Result<Steps> Steps::create(ObserverOptions options, const std::vector<Parameter
 
 Steps::Steps(ObserverOptions options, Settings settings, std::shared_ptr<const Layout> layout)
     : worker_(std::move(options)),
-      clocks_(std::move(settings.clocks)),
+      timing_(std::move(settings.clocks), worker_.identity().module),
       optimizers_(settings.knows_optimizer, settings.one_optimizer),
       cadence_(settings.every, settings.reduced_every),
       on_host_(settings.on_host),
@@ -92,7 +91,7 @@ void Steps::end(const Ended& step) {
   const bool recorded = unreduced ? cadence_.records(step.number) : records_;
   records_ = false;
   ++windows_;
-  StepTimes times = take_times();
+  StepTimes times = timing_.end();
   Contents contents = std::exchange(contents_, {});
   begun_ = false;
   const bool wrapped = std::exchange(wrapped_, false);
@@ -114,23 +113,6 @@ void Steps::end(const Ended& step) {
       layout_, packet::Header{.identity = worker_.identity(), .step = step.number.reductions},
       worker_.sketch_size(), std::move(contents));
   if (on_host_ && ended.contents().read) ended.put(gradients_);
-}
-
-StepTimes Steps::take_times() {
-  if (!clocks_.reading) return {};
-  StepTimes out = phases_.end(clocks_.reading());
-  const base::ThreadTimes before = std::exchange(thread_, clocks_.thread());
-  if (out.known()) {
-    out.processor = thread_.processor - before.processor;
-    out.queued = thread_.queued - before.queued;
-  }
-  return out;
-}
-
-// For whoever watches whether the training goes on.
-void Steps::tell(Phase phase) const {
-  activity().event(worker_.identity().module, machine_.number().reductions, machine_.passes(),
-                   phase);
 }
 
 void Steps::begin_contents() {
@@ -164,11 +146,6 @@ void Steps::forward(const Number& left) {
   on(Event::kForward);
 }
 
-void Steps::evaluates() {
-  phases_.evaluates();
-  tell(Phase::kRest);
-}
-
 void Steps::enter_wrapper() {
   reached_.clear();
   wrapped_ = entering_ = true;
@@ -178,8 +155,7 @@ bool Steps::enter_module() {
   const bool entered = std::exchange(entering_, false);
   const bool changes = open() && optimizers_.known();  // the parameters, until then
   if (open() && !changes) forward();
-  phases_.forward(now());
-  tell(Phase::kForward);
+  timing_.forward(machine_);
   if (changes) return false;
   const bool again = entered && machine_.passes() == 0;
   if ((begun_ && !again) || !next_is_recorded()) return false;
@@ -188,11 +164,6 @@ bool Steps::enter_module() {
 }
 
 // ---- backward passes
-
-void Steps::backward() {
-  phases_.backward(now());
-  tell(Phase::kBackward);
-}
 
 Read Steps::pass_begins(const PassBeginning& how) {
   if (open()) forward();
@@ -220,7 +191,7 @@ void Steps::begin_reading(const StepNumber& number) {
 }
 
 void Steps::pass_ends(const PassEnding& how) {
-  phases_.pass_ends(now());
+  timing_.pass_ends();
   on(how.part ? Event::kPartEnd : Event::kPassEnd);
   optimizers_.pass_ended();
   contents_.scale = how.scale;
@@ -272,17 +243,15 @@ void Steps::zeroed(bool changed) {
 }
 
 void Steps::optimizer_begins() {
-  phases_.optimizer_begins(now());
-  tell(Phase::kOptimizer);
+  timing_.optimizer_begins(machine_);
   optimizers_.begin();
 }
 
 void Steps::optimizer_steps(std::uint64_t which) {
-  phases_.optimizer_ends(now());
+  timing_.optimizer_ends(machine_);
   optimizers_.end(which);
   if (machine_.state() != State::kEmpty) contents_.report.use = StepUse::kUsed;
   on(Event::kOptimizerStep);
-  tell(Phase::kData);
 }
 
 void Steps::closed() { on(Event::kClosed); }

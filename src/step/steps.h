@@ -3,14 +3,12 @@
 
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
 
-#include "base/thread_clock.h"
 #include "presum/observer.h"
 #include "step/cadence.h"
 #include "step/ended_step.h"
@@ -18,16 +16,10 @@
 #include "step/machine.h"
 #include "step/optimizers.h"
 #include "step/passes.h"
-#include "step/phases.h"
+#include "step/timing.h"
 #include "step/worker.h"
 
 namespace presum::step {
-
-// The clocks of the thread that trains. Without them nothing is said of times.
-struct Clocks {
-  std::function<Reading()> reading;
-  std::function<base::ThreadTimes()> thread;
-};
 
 struct Settings {
   std::uint64_t every = 1;          // record every n-th step
@@ -82,7 +74,7 @@ class Steps {
   void forward(const Number& left = kNaN);
   bool asks_what_is_left() const;
   // It does not train.
-  void evaluates();
+  void evaluates() { timing_.evaluates(machine_); }
   // It is a training pass.
   void enter_wrapper();
   // A training forward of the module itself begins. Whether the fingerprints of the coming step are
@@ -99,8 +91,9 @@ class Steps {
 
   // ---- backward passes
 
-  // A run of the engine begins that may be a pass.
-  void backward();
+  // A run of the engine begins; `certain`: it is a pass of this model. Else it is taken for one
+  // where a forward pass came before.
+  void backward(bool certain) { timing_.backward(machine_, certain); }
   // Whether passes have ended since the last reduction or zeroing.
   bool in_window() const { return machine_.state() == State::kWindow; }
   // Whether the next pass is the first of its window.
@@ -177,14 +170,9 @@ class Steps {
   void begin_reading(const StepNumber& number);
   void begin_contents();
   void tell_what_is_left(const Number& left);
-  Reading now() const { return clocks_.reading ? clocks_.reading() : Reading{}; }
-  StepTimes take_times();
-  void tell(Phase phase) const;
 
   Worker worker_;
-  Clocks clocks_;
-  Phases phases_;
-  base::ThreadTimes thread_;  // when the last step ended
+  Timing timing_;
   Optimizers optimizers_;
   Cadence cadence_;
   bool on_host_;

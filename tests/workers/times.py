@@ -130,6 +130,8 @@ def sharded(place: str, run: Path) -> None:
 
 def by_hand(run: Path) -> None:
     model = Sleeper("forward")
+    for parameter in model.parameters():
+        dist.broadcast(parameter.data, src=0)
     optimizer = optimizer_of(model, "")
     monitor = presum.attach(model, optimizer=optimizer, run=run, mode="manual")
     for _ in range(STEPS):

@@ -315,7 +315,7 @@ class StepRecorder:
         """
         self._enter_engine(reached_first=True)
         if not self._end_queued:
-            self.observer.backward()
+            self.observer.backward(True)
             self._mark(Mark.BACKWARD)
         number = self._ended.late.number
         loss = None if facts.loss is None else number(facts.loss)
@@ -367,6 +367,7 @@ class StepRecorder:
         if mine and not TAPS.others_run and not self.off:
             self._looked = TAPS.run()
             Hook(self, self._look)()
+            Hook(self, self.observer.backward)(False)
 
     def _look(self) -> None:
         """At what ``.grad`` holds before a pass adds to it."""
@@ -422,7 +423,7 @@ class StepRecorder:
             self._send_ended()
         self.in_backward = True
         if not self._end_queued:
-            observer.backward()
+            observer.backward(True)
             self._mark(Mark.BACKWARD)
         self.queue_end()
         if not self._pass_rows:

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "step/timing.h"
+
+#include <utility>
+
+#include "step/activity.h"
+
+namespace presum::step {
+
+void Timing::tell(const Machine& machine, Phase phase) const {
+  activity().event(module_, machine.number().reductions, machine.passes(), phase);
+}
+
+void Timing::evaluates(const Machine& machine) {
+  phases_.evaluates();
+  tell(machine, Phase::kRest);
+}
+
+void Timing::forward(const Machine& machine) {
+  phases_.forward(now());
+  tell(machine, Phase::kForward);
+}
+
+void Timing::backward(const Machine& machine, bool certain) {
+  if (!certain && !phases_.in_forward()) return;
+  phases_.backward(now());
+  tell(machine, Phase::kBackward);
+}
+
+void Timing::optimizer_begins(const Machine& machine) {
+  phases_.optimizer_begins(now());
+  tell(machine, Phase::kOptimizer);
+}
+
+void Timing::optimizer_ends(const Machine& machine) {
+  phases_.optimizer_ends(now());
+  tell(machine, Phase::kData);
+}
+
+StepTimes Timing::end() {
+  if (!clocks_.reading) return {};
+  StepTimes out = phases_.end(now());
+  const base::ThreadTimes before = std::exchange(thread_, clocks_.thread());
+  if (out.known()) {
+    out.processor = thread_.processor - before.processor;
+    out.queued = thread_.queued - before.queued;
+  }
+  return out;
+}
+
+}  // namespace presum::step

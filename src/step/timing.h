@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "base/thread_clock.h"
+#include "presum/times.h"
+#include "step/machine.h"
+#include "step/phases.h"
+
+namespace presum::step {
+
+// The clocks of the thread that trains. Without them nothing is said of times.
+struct Clocks {
+  std::function<Reading()> reading;
+  std::function<base::ThreadTimes()> thread;
+};
+
+// Reads the clocks at the events of a model, and tells whoever watches whether its training goes
+// on. Not synchronised.
+class Timing {
+ public:
+  Timing(Clocks clocks, std::uint32_t module) : clocks_(std::move(clocks)), module_(module) {}
+
+  // As of Phases; the machine as the event finds it.
+  void evaluates(const Machine& machine);
+  void forward(const Machine& machine);
+  void backward(const Machine& machine, bool certain);  // see Steps::backward
+  void pass_ends() { phases_.pass_ends(now()); }
+  void optimizer_begins(const Machine& machine);
+  void optimizer_ends(const Machine& machine);
+  StepTimes end();
+
+ private:
+  Reading now() const { return clocks_.reading ? clocks_.reading() : Reading{}; }
+  void tell(const Machine& machine, Phase phase) const;
+
+  Clocks clocks_;
+  std::uint32_t module_;
+  Phases phases_;
+  base::ThreadTimes thread_;  // when the last step ended
+};
+
+}  // namespace presum::step
