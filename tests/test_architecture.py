@@ -335,6 +335,8 @@ LASTING = {
         "source",
         "setup",
         "observer",
+        "waiting",
+        "marks",
         "off",
         "failed",
         "ended",  # whether it has, and the steps that have

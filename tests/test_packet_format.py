@@ -46,7 +46,9 @@ from presum._core import (
     Aggregator,
     FingerprintKind,
     Moments,
+    Observer,
     StateKind,
+    Watchdog,
     audit_compare,
     canonical_name,
     hash_rows,
@@ -638,10 +640,85 @@ def test_every_section_the_library_writes_is_documented() -> None:
     moments.parameter(0, values.ctypes.data, 1, DTYPES["f32"], first=0, shard=0, in_order=True)
     packets = [observer.hello(), end_step(observer), observer.goodbye(0)]
     packets.append(moments.packet())
+    watchdog = Watchdog(rank=0, host="h", period=1.0, stall_seconds=60.0, thread=0)
+    packets += [timed_step(), watchdog.beat("", "", "", "")]
     written = {kind for packet in packets for kind in decode(packet).sections}
     _, rows, *_ = tables(section(PACKET_FORMAT, "## Sections"))
     documented = {int(kind) for kind, *_ in rows if kind.isdigit()}
     assert written == documented
+
+
+def timed_step(micro_batches: int = 1) -> bytes:
+    """The packet of a step whose times are known: not the first one."""
+    observer = Observer(
+        module=0,
+        replica=0,
+        shard=0,
+        rank=0,
+        replicas=1,
+        sketch_size=0,
+        host="h",
+        facts=[],
+        parameters=[("p", 1, "")],
+        buffers=[],
+        knows_optimizer=True,
+    )
+    packets = []
+    for _ in range(2):
+        for k in range(micro_batches):
+            last = k == micro_batches - 1
+            observer.enter_module()
+            observer.backward(True)
+            observer.pass_begins(last, not last, True, 0.0)
+            observer.pass_ends(1.0, None, 1.0, 1.0, False)
+        observer.optimizer_begins()
+        observer.optimizer_steps(0)
+        ended = observer.take_ended()
+        assert ended is not None
+        packets.append(ended.packet())
+    assert TIMES not in decode(packets[0]).sections
+    return packets[1]
+
+
+TIMES, BEAT, PLACES = 15, 23, 24
+
+
+@pytest.mark.parametrize("micro_batches", [1, 3])
+def test_times_travel_as_documented(micro_batches: int) -> None:
+    (fields,) = tables(section(PACKET_FORMAT, "### 15 times"))
+    sizes, at = {"f64": 8, "u32": 4}, 0
+    for offset, kind, *_ in fields:
+        assert int(offset) == at
+        at += sizes[kind]
+    body = decode(timed_step(micro_batches)).sections[TIMES]
+    micro = list(struct.iter_unpack("<3f", body[at:]))
+    assert len(micro) == (0 if micro_batches == 1 else micro_batches)
+    values = struct.unpack_from("<8dI", body)
+    assert all(seconds >= 0 for seconds in values[:6]) and values[8] == 0
+    assert 0 < sum(values[:6]) < 1
+
+
+def test_a_beat_travels_as_documented() -> None:
+    (fields,) = tables(section(PACKET_FORMAT, "### 23 beat"))
+    sizes, at = {"u64": 8, "f64": 8, "u32": 4, "u8": 1}, 0
+    for offset, kind, *_ in fields:
+        assert int(offset) == at
+        at += sizes[kind]
+    timed_step()  # an event
+    watchdog = Watchdog(rank=3, host="node", period=1.5, stall_seconds=60.0, thread=0)
+    packet = decode(watchdog.beat("barrier", "main() of a.py:3", "frames", "last"))
+    assert packet.header["rank"] == 3
+    beat = packet.sections[BEAT]
+    assert len(beat) == at
+    events, _step, _micro, phase, waiting, lock_held = struct.unpack_from("<QQIBBB", beat)
+    assert events > 0 and phase <= 5 and waiting == 0 and lock_held == 0
+    assert struct.unpack_from("<2d", beat, 56) == (1.5, 60.0)
+    texts, body = [], packet.sections[PLACES]
+    while body:
+        (size,) = struct.unpack_from("<H", body)
+        texts.append(body[2 : 2 + size].decode())
+        body = body[2 + size :]
+    assert texts == ["node", "barrier", "main() of a.py:3", "frames", "last"]
 
 
 def patched(packet: bytes, at: int, data: bytes) -> bytes:
@@ -714,7 +791,7 @@ REFUSED: dict[str, Change] = {
     ),
     "another magic": lambda p: patched(p, 0, b"X"),
     "version 2": lambda p: patched(p, 4, b"\x02"),
-    "kind 5": lambda p: patched(p, 6, b"\x05"),
+    "kind 6": lambda p: patched(p, 6, b"\x06"),
     "65,537 replicas": lambda p: patched(p, 44, struct.pack("<I", 65_537)),
     "a replica outside its world": lambda p: patched(p, 44, struct.pack("<I", 1)),
     "more than 16 MiB": lambda p: p + section_bytes(200, bytes(16 << 20)),

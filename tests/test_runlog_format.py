@@ -148,7 +148,12 @@ def test_the_tables_of_columns_are_those_of_the_library() -> None:
 
 def test_the_codes_are_those_that_the_views_name(db: sqlite3.Connection) -> None:
     aliases = {"s": "step", "w": "worker_step"}
-    of_view = {"findings": "finding", "checks": "check_state", "audits": "audit"}
+    of_view = {
+        "findings": "finding",
+        "checks": "check_state",
+        "audits": "audit",
+        "stalled_ranks": "stalled_rank",
+    }
     rows = []
     for view, sql in db.execute("SELECT name, sql FROM sqlite_master WHERE type = 'view'"):
         for alias, column, body in re.findall(r'CASE (\w+)\."(\w+)" (WHEN \d.*?) END', sql):
@@ -156,7 +161,7 @@ def test_the_codes_are_those_that_the_views_name(db: sqlite3.Connection) -> None
             table = of_view[view] if alias == "t" else aliases[alias]
             codes = ", ".join(f"{code} {name}" for code, name in enumerate(names))
             rows.append([f"`{table}.{column}`", codes])
-    assert len(rows) == 9
+    assert len(rows) == 10
     hold_generated(DOCUMENT, "codes", table_of("| column | codes |", rows))
 
 
@@ -215,7 +220,7 @@ def test_findings_and_checks_are_written_as_documented(db: sqlite3.Connection) -
         assert isinstance(json.loads(evidence), dict)
     states = db.execute("SELECT check_id, min(state), max(state) FROM check_state GROUP BY 1")
     checks = {check: (low, high) for check, low, high in states}
-    assert len(checks) == 34
+    assert len(checks) == 41
     assert all(0 <= low <= high <= 3 for low, high in checks.values())
     assert checks["nonfinite-gradient"] == (0, 1)  # found in the second segment, passed before
 

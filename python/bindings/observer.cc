@@ -229,14 +229,16 @@ void bind_events(nb::class_<Steps>& steps) {
   steps
       .def(
           "forward", [](Steps& s, Number left) { s.forward(left); }, nb::arg("left") = Number(kNaN))
-      .def("evaluates", &Steps::evaluates)
-      .def("backward", &Steps::backward, nb::arg("certain"))
+      .def("evaluates", [](Steps& s) { s.timing().evaluates(s.machine()); })
+      .def(
+          "backward", [](Steps& s, bool certain) { s.timing().backward(s.machine(), certain); },
+          nb::arg("certain"))
       .def("enter_wrapper", &Steps::enter_wrapper)
       .def("enter_module", &Steps::enter_module)
       .def_prop_ro("asks_what_is_left", &Steps::asks_what_is_left)
       .def_prop_ro("next_is_recorded", &Steps::next_is_recorded)
       .def_prop_ro("turn", &Steps::turn)
-      .def_prop_ro("in_window", &Steps::in_window)
+      .def_prop_ro("in_window", [](const Steps& s) { return s.machine().in_window(); })
       .def_prop_ro("window_begins", &Steps::window_begins)
       .def("reached", &reached, nb::arg("forward"), nb::arg("loss").none(), nb::arg("tokens"),
            nb::arg("share").none())
@@ -250,7 +252,7 @@ void bind_events(nb::class_<Steps>& steps) {
       .def_prop_ro("collects", &Steps::collects)
       .def_prop_ro("windows", &Steps::windows)
       .def_prop_ro("open", &Steps::open)
-      .def_prop_ro("passes", &Steps::passes)
+      .def_prop_ro("passes", [](const Steps& s) { return s.machine().passes(); })
       .def("reduced_is_due", &Steps::reduced_is_due)
       .def("reduction", &Steps::reduction)
       .def("shadow", &Steps::shadow)
@@ -278,13 +280,13 @@ void bind_events(nb::class_<Steps>& steps) {
           nb::arg("parameter"))
       .def("zeroed", &Steps::zeroed, nb::arg("changed"))
       .def("optimizer_begins", &Steps::optimizer_begins)
-      .def_prop_ro("in_optimizer_step", &Steps::in_optimizer_step)
-      .def("optimizer_fails", &Steps::optimizer_fails)
+      .def_prop_ro("in_optimizer_step", [](Steps& s) { return s.optimizers().in_step(); })
+      .def("optimizer_fails", [](Steps& s) { s.optimizers().fail(); })
       .def("optimizer_steps", nb::overload_cast<std::uint64_t>(&Steps::optimizer_steps),
            nb::arg("which"))
       .def_prop_ro("optimizer_steps_done", nb::overload_cast<>(&Steps::optimizer_steps, nb::const_))
       .def("closed", &Steps::closed)
-      .def_prop_ro("steps", &Steps::steps)
+      .def_prop_ro("steps", [](const Steps& s) { return s.machine().steps(); })
       .def("take_ended", &Steps::take_ended);
 }
 

@@ -9,10 +9,10 @@
 #include <iterator>
 #include <vector>
 
+#include "base/others_median.h"
 #include "base/try.h"
 #include "cli/findings_text.h"
 #include "cli/text.h"
-#include "diagnose/phase_means.h"
 
 namespace presum::cli {
 namespace {
@@ -27,7 +27,7 @@ constexpr std::array kOwnPhases = {Phase::kData, Phase::kForward, Phase::kBackwa
 // The largest value's place, and how many times the median of the others it is.
 std::pair<std::size_t, double> longest(std::span<const double> values) {
   const auto at = static_cast<std::size_t>(std::ranges::max_element(values) - values.begin());
-  return {at, values[at] / diagnose::median_of_others(values, at)};
+  return {at, values[at] / base::OthersMedian({values.begin(), values.end()}).of(values[at])};
 }
 
 std::string milliseconds(double seconds) { return fmt::format("{:.2f}", seconds / kMillisecond); }
@@ -183,7 +183,7 @@ std::optional<SlowRank> slow_rank(std::span<const WorkerRecord> workers) {
   }
   if (own.size() < 2) return std::nullopt;
   const auto [at, factor] = longest(own);
-  const double longer = own[at] - diagnose::median_of_others(own, at);
+  const double longer = own[at] - base::OthersMedian(own).of(own[at]);
   if (factor < kFactor || longer < kMillisecond) return std::nullopt;
   return SlowRank{ranks[at], factor};
 }

@@ -3,6 +3,8 @@
 
 #include <cmath>
 
+#include "base/others_median.h"
+
 namespace presum::diagnose {
 namespace {
 
@@ -28,24 +30,6 @@ double share_of(const StepTimes& times) {
   return own > 0 && std::isfinite(times.processor) ? std::min(1.0, times.processor / own) : 0;
 }
 
-// Each value's median of the others, from one sorted copy.
-class OthersMedian {
- public:
-  explicit OthersMedian(std::vector<double> values) : sorted_(std::move(values)) {
-    std::ranges::sort(sorted_);
-  }
-  double of(double value) const {
-    const auto rank =
-        static_cast<std::size_t>(std::ranges::lower_bound(sorted_, value) - sorted_.begin());
-    const std::size_t others = sorted_.size() - 1;
-    const auto at = [&](std::size_t k) { return sorted_[k < rank ? k : k + 1]; };
-    return at((others - 1) / 2) / 2 + at(others / 2) / 2;
-  }
-
- private:
-  std::vector<double> sorted_;
-};
-
 void add(BesideOthers& to, const BesideOthers& from, double weight) {
   for (std::size_t p = 0; p < kPhaseCount; ++p) to.phases[p] += weight * from.phases[p];
   for (const auto member :
@@ -69,9 +53,9 @@ void PhaseMeans::see(const StepRecord& record) {
   const auto queued = values_of(record, queued_of);
   const double step = mean_of(values_of(record, [](const StepTimes& t) { return t.total(); }));
   const double all_waits = mean_of(waits) * static_cast<double>(waits.size());
-  const OthersMedian others_own(own);
-  const OthersMedian others_queued(queued);
-  std::vector<OthersMedian> others_phase;
+  const base::OthersMedian others_own(own);
+  const base::OthersMedian others_queued(queued);
+  std::vector<base::OthersMedian> others_phase;
   for (std::size_t p = 0; p < kPhaseCount; ++p) {
     others_phase.emplace_back(values_of(record, [&](const auto& t) { return t.seconds[p]; }));
   }

@@ -35,6 +35,24 @@ bool is_zero(const Number& number, Numbers numbers) { return known(number, numbe
 
 }  // namespace
 
+void Contents::ends(const Ended& step, std::uint64_t optimizer_steps) {
+  report.number = step.number;
+  report.optimizer_step = optimizer_steps;
+  report.micro_batches = step.passes;
+  owns_known = owns_known && step.whole;
+}
+
+void Contents::told(bool wrapped, StepTimes times) {
+  fingerprint(kind_of(FingerprintKind::kWrapperForward), wrapped ? 1 : 0);
+  report.times = std::move(times);
+}
+
+void Contents::forget() {
+  auto states = std::move(report.states);
+  *this = {};
+  report.states = std::move(states);
+}
+
 void Contents::fingerprint(std::uint32_t kind, std::uint64_t value) {
   auto& all = report.fingerprints;
   const auto at = std::ranges::find(all, kind, &FingerprintValue::kind);

@@ -37,6 +37,12 @@ struct Contents {
     over = held;
     after_step = stepped;
   }
+  // They are those of this step, whole.
+  void ends(const Ended& step, std::uint64_t optimizer_steps);
+  // `wrapped`: its forward passes went through the wrapper.
+  void told(bool wrapped, StepTimes times);
+  // All but what was hashed of the model's state, which is of the coming step.
+  void forget();
   void fingerprint(std::uint32_t kind, std::uint64_t value);
   void samples(std::span<const std::uint64_t> hashes);
   void indices(std::span<const std::uint64_t> indices);

@@ -70,6 +70,8 @@ class Machine {
  public:
   State state() const { return state_; }
   bool in_pass() const { return state_ == State::kPass || state_ == State::kReducing; }
+  // Passes have ended since the last reduction or zeroing.
+  bool in_window() const { return state_ == State::kWindow; }
   // Passes that have ended in the window.
   std::uint32_t passes() const { return passes_; }
   bool whole() const { return whole_; }

@@ -106,7 +106,7 @@ Moment Moments::take(std::uint64_t step) {
 
 Packet Moments::packet(const Steps& of) {
   return packet::encode(packet::MomentOf{.header = {.identity = of.identity()},
-                                         .moment = take(of.next().reductions)});
+                                         .moment = take(of.machine().next().reductions)});
 }
 
 }  // namespace presum::step

@@ -36,7 +36,7 @@ class Optimizers {
   // The first pass of a window. Whether a step has taken the gradient of the window before, of all
   // parameters.
   bool window_begins() { return std::exchange(steps_before_, steps_) < steps_ && one_; }
-  void fail() { in_step_ = false; }
+  void fail() { in_step_ = false; }  // it raised: torch calls no hook
   void pass_ended() { stepped_.clear(); }
 
  private:

@@ -83,7 +83,7 @@ Packet Steps::goodbye(std::uint64_t optimizer_steps, std::vector<FingerprintValu
 void Steps::on(Event event) {
   const std::uint64_t dropped = machine_.windows_left();
   machine_.on(event, [this](const Ended& step) { end(step); });
-  if (machine_.windows_left() != dropped) begin_contents();
+  if (machine_.windows_left() != dropped) leave_window();
 }
 
 void Steps::end(const Ended& step) {
@@ -99,27 +99,17 @@ void Steps::end(const Ended& step) {
     contents_.report.states = std::move(contents.report.states);
     return;
   }
-  StepReport& report = contents.report;
-  report.number = step.number;
-  report.optimizer_step = optimizers_.steps();
-  report.micro_batches = step.passes;
-  report.times = std::move(times);
-  contents.owns_known = contents.owns_known && step.whole;
-  if (!numbers_itself_) {
-    contents.fingerprint(static_cast<std::uint32_t>(FingerprintKind::kWrapperForward),
-                         wrapped ? 1 : 0);
-  }
+  contents.ends(step, optimizers_.steps());
+  if (!numbers_itself_) contents.told(wrapped, std::move(times));
   EndedStep& ended = ended_.emplace_back(
       layout_, packet::Header{.identity = worker_.identity(), .step = step.number.reductions},
       worker_.sketch_size(), std::move(contents));
   if (on_host_ && ended.contents().read) ended.put(gradients_);
 }
 
-void Steps::begin_contents() {
+void Steps::leave_window() {
   ++windows_;
-  auto states = std::move(contents_.report.states);
-  contents_ = {};
-  contents_.report.states = std::move(states);
+  contents_.forget();
 }
 
 std::optional<EndedStep> Steps::take_ended() {
@@ -261,7 +251,7 @@ void Steps::closed() { on(Event::kClosed); }
 void Steps::begin_step(std::uint64_t step) {
   on(Event::kClosed);
   ended_.clear();
-  begin_contents();
+  leave_window();
   machine_.set_reductions(step);
   numbers_itself_ = true;
   on(Event::kReduction);

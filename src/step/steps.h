@@ -73,8 +73,6 @@ class Steps {
   // how large what `.grad` holds is at most, where asks_what_is_left(); NaN: not known.
   void forward(const Number& left = kNaN);
   bool asks_what_is_left() const;
-  // It does not train.
-  void evaluates() { timing_.evaluates(machine_); }
   // It is a training pass.
   void enter_wrapper();
   // A training forward of the module itself begins. Whether the fingerprints of the coming step are
@@ -91,11 +89,6 @@ class Steps {
 
   // ---- backward passes
 
-  // A run of the engine begins; `certain`: it is a pass of this model. Else it is taken for one
-  // where a forward pass came before.
-  void backward(bool certain) { timing_.backward(machine_, certain); }
-  // Whether passes have ended since the last reduction or zeroing.
-  bool in_window() const { return machine_.state() == State::kWindow; }
   // Whether the next pass is the first of its window.
   bool window_begins() const { return machine_.passes() == 0 || open(); }
   // A pass begins at the output of a forward pass, which has a number. Only what gets here counts:
@@ -112,10 +105,8 @@ class Steps {
     return reduces ? records_ : next_is_recorded();
   }
   void pass_ends(const PassEnding& how);
-  // Whether the step under way, or open, is recorded.
-  bool records() const { return records_; }
+  bool records() const { return records_; }  // the step under way, or open
   bool open() const { return machine_.state() == State::kReduced; }
-  std::uint32_t passes() const { return machine_.passes(); }
   // Whether the open step's reduced gradient is to be read.
   bool reduced_is_due() const;
   // Gradients are handed over to be reduced: by hand, or (`shadow`) by the other workers alone.
@@ -136,13 +127,10 @@ class Steps {
   // parameters.
   void zeroed(bool changed);
   void optimizer_begins();
-  bool in_optimizer_step() const { return optimizers_.in_step(); }
-  // It raised: torch calls no hook.
-  void optimizer_fails() { optimizers_.fail(); }
+  Optimizers& optimizers() { return optimizers_; }
   void optimizer_steps(std::uint64_t which);
   std::uint64_t optimizer_steps() const { return optimizers_.steps(); }
   void closed();
-  std::uint64_t steps() const { return machine_.steps(); }
   // The oldest step that has ended.
   std::optional<EndedStep> take_ended();
   // Windows that were left so far, recorded or not: what is late of one has another count.
@@ -154,8 +142,9 @@ class Steps {
     contents_.passes.report(value, weight, tokens);
   }
   Contents& contents() { return contents_; }
+  Timing& timing() { return timing_; }  // of events whose time alone counts
+  const Machine& machine() const { return machine_; }
   const Layout& layout() const { return *layout_; }
-  StepNumber next() const { return machine_.next(); }
 
   // ---- a program that says itself where a step begins and ends
 
@@ -168,7 +157,7 @@ class Steps {
   void end(const Ended& step);
   void reduce();
   void begin_reading(const StepNumber& number);
-  void begin_contents();
+  void leave_window();
   void tell_what_is_left(const Number& left);
 
   Worker worker_;

@@ -96,7 +96,7 @@ TEST(Steps, AWindowThatAnOptimiserTookIsAStepThatWasNotReduced) {
     EXPECT_EQ(step->skipped_parameters, i == 0 ? 2U : 0U);
     EXPECT_EQ(step->micro.at(0).loss, 3);
   }
-  EXPECT_EQ(model->steps(), 3U);
+  EXPECT_EQ(model->machine().steps(), 3U);
 }
 
 bool left_over(const packet::Step& step) {
@@ -295,7 +295,7 @@ TEST(Steps, WhatNobodyLookedAtIsNotUnused) {
 TEST(Steps, AnOptimiserThatRaisedHasTakenNothing) {
   Trained model;
   model->optimizer_begins();
-  model->optimizer_fails();
+  model->optimizers().fail();
   model.forward();
   model.pass(true, 3);
   model.zero();
@@ -311,7 +311,7 @@ TEST(Steps, WhatReducesInPartGoesOnInTheNextPass) {
     ASSERT_EQ(model->pass_begins({.reduces = true, .held = static_cast<double>(id)}), Read::kSums);
     ASSERT_TRUE(model->gradients().read(id, gradient.data(), 2, kType));
     model->pass_ends({.root = 3.0, .part = id == 0});
-    EXPECT_EQ(model->in_window(), id == 0);
+    EXPECT_EQ(model->machine().in_window(), id == 0);
   }
   model.optimizer();
   const auto step = model.ended();

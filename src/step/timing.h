@@ -24,9 +24,11 @@ class Timing {
   Timing(Clocks clocks, std::uint32_t module) : clocks_(std::move(clocks)), module_(module) {}
 
   // As of Phases; the machine as the event finds it.
-  void evaluates(const Machine& machine);
+  void evaluates(const Machine& machine);  // a forward pass that does not train
   void forward(const Machine& machine);
-  void backward(const Machine& machine, bool certain);  // see Steps::backward
+  // A run of the engine begins; `certain`: it is a pass of this model. Else it is taken for one
+  // where a forward pass came before.
+  void backward(const Machine& machine, bool certain);
   void pass_ends() { phases_.pass_ends(now()); }
   void optimizer_begins(const Machine& machine);
   void optimizer_ends(const Machine& machine);

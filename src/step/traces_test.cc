@@ -75,7 +75,7 @@ const std::map<std::string, Event> kReplayed = {
     {"arrives", [](Steps&, const Words&) {}},  // which parameters were seen is not in the trace
     {"zeroed", [](Steps& s, const Words& w) { s.zeroed(count(w, 1) != 0); }},
     {"optimizer_begins", [](Steps& s, const Words&) { s.optimizer_begins(); }},
-    {"optimizer_fails", [](Steps& s, const Words&) { s.optimizer_fails(); }},
+    {"optimizer_fails", [](Steps& s, const Words&) { s.optimizers().fail(); }},
     {"optimizer_steps", [](Steps& s, const Words& w) { s.optimizer_steps(count(w, 1)); }},
     {"closed", [](Steps& s, const Words&) { s.closed(); }},
     {"loss", [](Steps& s, const Words& w) { s.loss(number(w, 1), number(w, 2), count(w, 3)); }},
