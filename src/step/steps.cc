@@ -137,6 +137,7 @@ void Steps::forward(const Number& left) {
 }
 
 void Steps::enter_wrapper() {
+  timing_.forward(machine_);
   reached_.clear();
   wrapped_ = entering_ = true;
 }

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import torch
@@ -19,6 +21,25 @@ from workers.launch import main, write_json
 STEPS, PARAMETERS = 30, 6
 PASSES = ("host", "torch", "kernels")
 TRAININGS = ("copied", "views", "held-views", "own-hook", "fsdp2")
+
+
+class HostEvent:
+    """Stands in for a device's: the host's clock."""
+
+    def __init__(self, _device: object, *, enable_timing: bool) -> None:
+        assert enable_timing
+        self.at = 0.0
+
+    def record(self, _stream: object) -> None:
+        self.at = time.perf_counter()
+
+    def elapsed_time(self, later: HostEvent) -> float:
+        return 1e3 * (later.at - self.at)
+
+
+HOST_EVENTS = SimpleNamespace(
+    Event=HostEvent, accelerator=SimpleNamespace(current_stream=lambda _device: None)
+)
 
 
 def model_of(training: str) -> nn.Module:
@@ -67,6 +88,7 @@ def work(rank: int, _world: int, out: Path) -> None:
             with (
                 mock.patch("presum.attaching.in_host_memory", return_value=read_by == "host"),
                 mock.patch("presum.devices.gradient_pass.why_not", return_value=lacks),
+                mock.patch("presum.devices.marks.torch", HOST_EVENTS),
             ):
                 train(training, out / f"{training}-{read_by}", rank)
             launched[training] = len(_core.cuda_launched())

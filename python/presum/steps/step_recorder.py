@@ -103,6 +103,9 @@ class StepRecorder:
             ),
             inner.register_forward_pre_hook(Hook(self, self._before_inner_forward)),
         ]
+        if self.source.broadcasts:
+            first = Hook(self, self._has_broadcast)
+            self._handles += [inner.register_forward_pre_hook(first, prepend=True)]
         if self._recomputation is not None:
             keep, gave = Hook(self, self._keep_forward), Hook(self, self._forward_gave)
             self._handles += [inner.register_forward_pre_hook(keep, with_kwargs=True)]
@@ -264,8 +267,13 @@ class StepRecorder:
         self.observer.enter_wrapper()
         self._fingerprints.before_broadcast()
         self._forwards.begin(args, kwargs)
+        self._mark(Mark.FORWARD)
         if self.source.broadcasts:
             self.waiting.begin()
+
+    def _has_broadcast(self, _module: object, _args: object) -> None:
+        """The first of the hooks before the module's forward pass: others' time is its own."""
+        self.waiting.end()
 
     def _mark(self, mark: Mark) -> None:
         """On the device's clock; the observer has that of the host."""
@@ -286,7 +294,6 @@ class StepRecorder:
         if in_backward() or not torch.is_grad_enabled():
             return
         self._thread = threading.get_ident()
-        self.waiting.end()
         takes = self.observer.enter_module()
         self._mark(Mark.FORWARD)
         self._send_ended()

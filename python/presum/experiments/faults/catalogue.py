@@ -1595,7 +1595,42 @@ _GRADIENTS = (
     ),
 )
 
-_GROUPS = (_SAMPLES, _RANDOMNESS, _SETTINGS, _REDUCTIONS, _STATES, _GRADIENTS)
+_TIMES = (
+    _fault(
+        "slow-loader",
+        "SlowLoader",
+        "data-starved",
+        "one rank loads each batch more slowly",
+        begins=10,
+        within=25,
+    ),
+    _fault(
+        "slow-forward",
+        "SlowForward",
+        "slow-worker",
+        "one rank's forward pass takes longer",
+        begins=10,
+        within=25,
+    ),
+    _fault(
+        "slow-layer",
+        "SlowLayer",
+        "slow-worker",
+        "one layer's backward pass takes longer on one rank",
+        begins=10,
+        within=25,
+    ),
+    _fault(
+        "slow-update",
+        "SlowUpdate",
+        "slow-worker",
+        "one rank's optimiser step takes longer",
+        begins=10,
+        within=25,
+    ),
+)
+
+_GROUPS = (_SAMPLES, _RANDOMNESS, _SETTINGS, _REDUCTIONS, _STATES, _GRADIENTS, _TIMES)
 FAULTS: tuple[Fault, ...] = tuple(f for group in _GROUPS for models in group for f in models)
 KINDS = sum(map(len, _GROUPS))  # of faults; each is there once for a model
 

@@ -39,6 +39,7 @@ NOT_FINITE = ("reduction-makes-nan", "nan-gradient", "infinite-element")
 HARMLESS = (
     *("own-buffers", "own-statistics", "validation-in-training-mode", "changing-sum"),
     *("other-precision", "other-determinism", "other-environment", "drops-last", "raised-loss"),
+    *("slow-loader", "slow-forward", "slow-layer", "slow-update"),
 )
 
 

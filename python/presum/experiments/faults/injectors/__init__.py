@@ -14,6 +14,7 @@ from presum.experiments.faults.injectors import (
     reductions,
     samples,
     settings,
+    slow,
     states,
 )
 
@@ -30,6 +31,7 @@ _MODULES = (
     reductions,
     states,
     gradients,
+    slow,
 )
 
 
