@@ -76,6 +76,23 @@ def test_the_slow_rank_is_named(case: str, out: Path) -> None:
     assert found[0].evidence["phase"] == EXPECTED[case]
 
 
+def test_long_batches_are_no_slow_machine(out: Path) -> None:
+    (found,) = presum.load(out / "uneven").findings
+    assert (found.check, found.severity) == ("uneven-batches", "info")
+    assert found.evidence["correlation"] > 0.8
+    assert "not a slow machine" in found.title
+
+
+@pytest.mark.skipif("shared-core" not in CASES, reason="one processor")
+def test_a_processor_that_is_taken_away_is_told_apart(out: Path) -> None:
+    (found,) = [
+        one for one in presum.load(out / "shared-core").findings if one.check in SLOW_CHECKS
+    ]
+    assert (found.check, found.ranks) == ("slow-worker", (SLOW,))
+    assert found.evidence["phase"] == "processor"
+    assert "waiting for a processor, which others use" in found.title
+
+
 def test_a_healthy_run_names_nobody(out: Path) -> None:
     assert presum.load(out / "ddp-none").findings == []
 

@@ -6,6 +6,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -162,6 +165,59 @@ def adversarial(run: Path) -> None:
         monitor.close()
 
 
+class Reader(nn.Module):
+    """Computes for as long as its tokens are many."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(32, 64)
+        self.layer = nn.Linear(64, 64)
+        self.head = nn.Linear(64, 32)
+
+    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        x = self.embedding(input_ids)
+        for _ in range(8):
+            x = torch.relu(self.layer(x))
+        loss = nn.functional.cross_entropy(self.head(x).flatten(0, 1), labels.flatten())
+        return {"loss": loss}
+
+
+def read_texts(run: Path, lengths: Callable[[], int], steps: int) -> None:
+    model = DistributedDataParallel(Reader())
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    monitor = presum.attach(model, optimizer=optimizer, run=run)
+    for _ in range(steps):
+        tokens = torch.randint(32, (8, lengths()))
+        model(input_ids=tokens, labels=tokens)["loss"].backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    monitor.close()
+
+
+def uneven(run: Path) -> None:
+    """Texts of any length on every rank."""
+    read_texts(run, lambda: int(torch.randint(20, 400, ())), 50)
+
+
+def shared_core(run: Path) -> None:
+    """Rank 1's processor is shared with processes that are not of the job, and go first. The last
+    case: who is not root cannot take back what nice() gives up."""
+    cores = sorted(os.sched_getaffinity(0))
+    slow = dist.get_rank() == SLOW
+    spinners: list[subprocess.Popen[bytes]] = []
+    os.sched_setaffinity(0, {cores[0] if slow else cores[1]})
+    try:
+        if slow:
+            spin = [sys.executable, "-c", "while True: pass"]
+            spinners = [subprocess.Popen(spin) for _ in range(4)]
+            os.nice(5)
+        read_texts(run, lambda: 200, 40)
+    finally:
+        os.sched_setaffinity(0, cores)
+        for spinner in spinners:
+            spinner.kill()
+
+
 PLACES = ("none", "data", "forward", "loss", "backward", "rest", "optimizer")
 CASES: dict[str, Callable[[Path], None]] = {
     **{f"ddp-{place}": lambda run, place=place: ddp(place, run) for place in PLACES},  # type: ignore[misc]
@@ -173,7 +229,10 @@ CASES: dict[str, Callable[[Path], None]] = {
     "fsdp-backward": lambda run: sharded("backward", run),
     "by-hand": by_hand,
     "adversarial": adversarial,
+    "uneven": uneven,
 }
+if len(os.sched_getaffinity(0)) > 1:
+    CASES["shared-core"] = shared_core
 
 
 def work(rank: int, _world: int, out: Path) -> None:
