@@ -43,6 +43,12 @@ struct Contents {
   void told(bool wrapped, StepTimes times);
   // All but what was hashed of the model's state, which is of the coming step.
   void forget();
+  // Gradients come: what was known of others is not of these.
+  void begin_reading() {
+    report.skipped_parameters = 0;
+    report.audit.reset();
+    owns_known = true;
+  }
   void fingerprint(std::uint32_t kind, std::uint64_t value);
   void samples(std::span<const std::uint64_t> hashes);
   void indices(std::span<const std::uint64_t> indices);

@@ -176,9 +176,7 @@ Read Steps::pass_begins(const PassBeginning& how) {
 
 void Steps::begin_reading(const StepNumber& number) {
   gradients_.begin(number, number.is_reduced() && cadence_.reads_reduced(number.reductions));
-  contents_.report.skipped_parameters = 0;
-  contents_.report.audit.reset();
-  contents_.owns_known = true;
+  contents_.begin_reading();
 }
 
 void Steps::pass_ends(const PassEnding& how) {
