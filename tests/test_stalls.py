@@ -55,7 +55,7 @@ def test_a_stuck_job_is_explained(way: str, rows: dict[str, dict[str, Any]]) -> 
     row = rows[way]
     assert is_explained(way, row), row
     assert row["sentence"] in row["said"], "it is said on the terminal"
-    assert row["said"].count("the job stood still") == 1, "once"
+    assert row["said"].count("The job stood still") == 1, "once"
 
 
 @pytest.mark.parametrize("way", CLEAN)
@@ -114,5 +114,5 @@ def test_a_stuck_job_may_be_ended(how: str, tmp_path: Path) -> None:
     )
     said = done.stdout + done.stderr
     assert done.returncode != 0, said
-    assert "ends.py:" in said and "the job stood still" in said, said
+    assert "ends.py:" in said and "The job stood still" in said, said
     assert (how == "raise") == ("rank 1 was told" in said), said

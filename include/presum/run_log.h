@@ -152,7 +152,6 @@ class StepCursor {
 // A stall of a segment, without what its ranks said.
 struct StallRecord : Stall {
   std::uint32_t segment = 0;
-  std::uint32_t number = 0;  // from 1
 };
 
 // An open run log. Reads while a writer writes. Thread-safety: one thread at a time.

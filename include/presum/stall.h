@@ -48,11 +48,14 @@ struct StalledRank {
 
 // A job that stands still.
 struct Stall {
-  std::uint64_t step = 0;  // the latest that a rank has got to
-  double seconds = 0;      // since the last rank went on
-  bool over = false;       // it went on
-  // Somebody is busy and nobody waits in a reduction, as for a checkpoint behind a barrier.
+  std::uint32_t number = 0;  // of those that were seen, from 1
+  std::uint64_t step = 0;    // the latest that a rank has got to
+  double seconds = 0;        // since the last rank went on
+  bool over = false;         // it went on
+  // It may well be meant: nobody waits, or the others wait in a barrier, as for a checkpoint.
   bool harmless = false;
+  bool busy = false;                 // who keeps the others waiting works, and will come
+  bool awaited = false;              // somebody waits for another
   std::string sentence;              // who is where, for people
   std::vector<std::uint32_t> ranks;  // who keeps the others waiting; empty: not known
   std::vector<StalledRank> all;      // by rank

@@ -3,7 +3,7 @@
 #include <nanobind/stl/vector.h>
 #include <unistd.h>
 
-#include <cstdio>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -25,13 +25,13 @@ void say(const std::string& line) {
 }
 
 void make(Watchdog* place, std::uint32_t rank, std::string host, double period,
-          double stall_seconds, std::uint64_t thread) {
+          double stall_seconds, std::uint64_t thread, bool quiet) {
   new (place) Watchdog({.pulse = {.identity = {.rank = rank, .replicas = 1},
                                   .host = std::move(host),
                                   .period = period,
                                   .stall_seconds = stall_seconds},
                         .thread = thread,
-                        .say = say});
+                        .say = quiet ? std::function<void(const std::string&)>() : say});
 }
 
 nb::bytes beat(Watchdog& dog, std::string collective, std::string site, std::string stack,
@@ -47,10 +47,12 @@ void bind_watch(nb::module_& m) {
                        "Tells where this process stands, by a thread of its own where the "
                        "interpreter does not answer (see src/watch/watchdog.h).")
       .def("__init__", &make, nb::kw_only(), nb::arg("rank"), nb::arg("host"), nb::arg("period"),
-           nb::arg("stall_seconds"), nb::arg("thread"))
+           nb::arg("stall_seconds"), nb::arg("thread"), nb::arg("quiet") = false)
       .def("beat", &beat, nb::arg("collective"), nb::arg("site"), nb::arg("stack"),
            nb::arg("recorder"))
-      .def_prop_ro("still", &Watchdog::still)
+      .def_prop_ro("still",
+                   [](const Watchdog& dog) { return without_gil([&] { return dog.still(); }); })
+      .def("stop", &Watchdog::stop, nb::call_guard<nb::gil_scoped_release>())
       .def(
           "reaches",
           [](Watchdog& dog, std::vector<std::string> hosts, std::uint16_t port, std::string queue,
@@ -58,7 +60,7 @@ void bind_watch(nb::module_& m) {
             dog.reaches({std::move(hosts), port, std::move(queue)}, {run, segment});
           },
           nb::kw_only(), nb::arg("hosts"), nb::arg("port"), nb::arg("queue"), nb::arg("run"),
-          nb::arg("segment"));
+          nb::arg("segment"), nb::call_guard<nb::gil_scoped_release>());
 }
 
 }  // namespace presum::python

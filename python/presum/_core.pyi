@@ -728,11 +728,19 @@ class Watchdog:
     """
 
     def __init__(
-        self, *, rank: int, host: str, period: float, stall_seconds: float, thread: int
+        self,
+        *,
+        rank: int,
+        host: str,
+        period: float,
+        stall_seconds: float,
+        thread: int,
+        quiet: bool = False,
     ) -> None: ...
     def beat(self, collective: str, site: str, stack: str, recorder: str) -> bytes: ...
     @property
     def still(self) -> float: ...
+    def stop(self) -> None: ...
     def reaches(
         self, *, hosts: Sequence[str], port: int, queue: str, run: int, segment: int
     ) -> None: ...

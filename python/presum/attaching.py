@@ -173,13 +173,17 @@ def _watch_options(
 def _session(
     key: Path | None, record: Record, on_finding: Callable[[Finding], None] | None
 ) -> Session:
-    session = open_session(key, _default_run(), dist.get_rank(), dist.get_world_size())
+    rank, host = dist.get_rank(), socket.gethostname()
+    session = open_session(
+        key,
+        _default_run(),
+        rank,
+        dist.get_world_size(),
+        heartbeat=lambda: Heartbeat(rank, host, record.stall_seconds, quiet=record.quiet),
+        on_stall=record.on_stall,
+    )
     session.channel.poll_devices = poll_host_copies
     session.channel.quiet = session.channel.quiet or record.quiet
-    session.channel.on_stall = record.on_stall
-    if session.channel.heartbeat is None:
-        host = socket.gethostname()
-        session.channel.heartbeat = Heartbeat(dist.get_rank(), host, record.stall_seconds)
     session.channel.require_statistics |= record.require == "statistics"
     if on_finding is not None:
         session.listeners.listen(on_finding, on_training_thread=record.on_training_thread)

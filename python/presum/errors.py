@@ -6,8 +6,15 @@ class UserError(ValueError):
     """Bad input: the message is one line that says what, where and what to do."""
 
 
-class StallError(RuntimeError):
-    """The job stands still, and ``Record(on_stall="raise")`` asked to end it then."""
+class StallError(BaseException):
+    """The job stands still, and ``Record(on_stall="raise")`` asked to end it then. No Exception, so
+    that what catches those, to try again, does not catch it."""
+
+    delivered = False  # to the training thread
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+        StallError.delivered = True
 
 
 _EXTRAS = {"torch": "torch", "transformers": "transformers", "lightning": "lightning"}

@@ -44,7 +44,10 @@ void sort_worst_first(std::vector<Finding>& findings) {
 
 struct Aggregator::State {
   State(AggregatorOptions given, runlog::Writer log, aggregate::LeftModels before)
-      : options(std::move(given)), writer(std::move(log)), left(std::move(before)) {}
+      : options(std::move(given)),
+        writer(std::move(log)),
+        left(std::move(before)),
+        stalls(options.world_size) {}
 
   using WorkerKey = std::tuple<std::uint32_t, std::uint32_t, std::uint32_t>;
 
@@ -53,7 +56,6 @@ struct Aggregator::State {
   aggregate::LeftModels left;  // by earlier segments
   aggregate::StepAssembler assembler;
   aggregate::StallWatch stalls;
-  std::uint32_t stall_number = 0;                    // of the one under way, or the last
   std::map<std::uint32_t, std::uint32_t> models_of;  // by rank, that have not said goodbye
   std::map<std::pair<std::uint32_t, std::uint32_t>, aggregate::ModelAnalysis>
       analyses;  // module, shard
@@ -67,10 +69,9 @@ struct Aggregator::State {
   std::set<WorkerKey> hellos;
   AggregatorCounters counters;
   PacketCounts counts_written;
-  std::string incomplete;           // why the record is not whole
-  std::optional<Stall> last_stall;  // under way, not harmless
-  bool lost_others = false;         // packets of some workers cannot come any more
-  Status health;                    // the first error of the run log; nothing is written after it
+  std::string incomplete;    // why the record is not whole
+  bool lost_others = false;  // packets of some workers cannot come any more
+  Status health;             // the first error of the run log; nothing is written after it
   bool closed = false;
 
   static WorkerKey key(const Identity& who) { return {who.module, who.shard, who.replica}; }
@@ -121,7 +122,7 @@ struct Aggregator::State {
   }
 
   Status take(const packet::Hello& hello) {
-    stalls.hello(hello.facts.groups);
+    stalls.hello(hello.header.identity.rank, hello.facts.groups);
     if (hellos.insert(key(hello.header.identity)).second) ++models_of[hello.header.identity.rank];
     analysis(hello.header.identity.module, hello.header.identity.shard).hello(hello);
     return writer.add(hello);
@@ -140,12 +141,10 @@ struct Aggregator::State {
 
   // Into the run log at once: whoever ends the job may not wait.
   Status watch_stalls() {
-    auto stall = stalls.look(options.clock());
+    const auto stall = stalls.look(options.clock());
     if (!stall) return {};
-    if (!stall->over) ++stall_number;
-    PRESUM_TRY(writer.add(*stall, stall_number));
+    PRESUM_TRY(writer.add(*stall));
     if (!analyses.empty()) analyses.begin()->second.stalled(*stall);
-    if (!stall->harmless) last_stall = stall->over ? std::nullopt : std::optional(*stall);
     PRESUM_TRY(write_findings());
     return writer.commit();
   }
@@ -316,7 +315,7 @@ Status Aggregator::ingest(std::span<const std::byte> bytes) {
     return {};
   }
   ++state_->counters.packets;
-  state_->assembler.heard(header.identity, state_->options.clock());
+  if (!beat) state_->assembler.heard(header.identity, state_->options.clock());
   state_->stalls.heard(header.identity.rank, state_->options.clock());
   auto taken = std::visit([&](auto& m) { return state_->take(std::move(m)); }, *message);
   if (taken) taken = state_->write_ready(false);
@@ -333,7 +332,8 @@ Status Aggregator::tick() {
 }
 
 std::string Aggregator::stall() const {
-  return state_->last_stall ? state_->last_stall->sentence : std::string();
+  const std::optional<Stall>& now = state_->stalls.now();
+  return now && now->awaited && !now->harmless ? now->sentence : std::string();
 }
 
 std::vector<Finding> Aggregator::take_new_findings() {

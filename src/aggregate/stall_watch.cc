@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <string_view>
 #include <tuple>
 #include <utility>
 
@@ -25,8 +27,14 @@ enum class Doing : std::uint8_t { kGone, kLeft, kWaits, kElsewhere };
 
 bool waits(const Heartbeat& beat) { return beat.waiting || !beat.collective.empty(); }
 
-bool in_barrier(const Heartbeat& beat) {
-  return beat.collective.find("barrier") != std::string::npos;
+// It waits on purpose, for somebody who saves or evaluates: in a barrier, an exchange of objects as
+// distributed checkpoints do, or at the end.
+bool lets_others_work(const Heartbeat& beat) {
+  constexpr std::array<std::string_view, 5> kPatient = {
+      "barrier", "gather_object", "broadcast_object_list", "scatter_object_list",
+      "destroy_process_group"};
+  return std::ranges::any_of(
+      kPatient, [&](std::string_view name) { return beat.collective.ends_with(name); });
 }
 
 Doing doing_of(const StalledRank& rank) {
@@ -56,7 +64,7 @@ std::string where_of(const StalledRank& r) {
       return "has left the training";
     case Doing::kWaits:
       if (b.collective.empty()) {
-        const bool reduces = b.phase == Phase::kBackward;
+        const bool reduces = b.phase == Phase::kReduction;
         return fmt::format("waits in {} of step {}", reduces ? "the all-reduce" : "a collective",
                            b.step);
       }
@@ -123,12 +131,56 @@ std::string clauses(const Some& some, bool capital) {
   return out;
 }
 
+// Where the system does not tell of processor time, the thread's state decides.
 bool busy(const StalledRank* r, double limit) {
-  return r->last.still < limit || r->last.processor >= kBusy;
+  const Heartbeat& b = r->last;
+  if (b.lock_held) return false;
+  if (b.still < limit) return true;
+  return std::isnan(b.processor) ? b.thread == 'R' || b.thread == '?' : b.processor >= kBusy;
 }
 
-// All wait, and not for the same: the smaller groups keep the larger one waiting.
-void judge_waiting(Stall& stall, const Some& waiting) {
+// Ranks by what they do.
+struct Doings {
+  Some gone;
+  Some left;
+  Some waiting;
+  Some elsewhere;
+};
+
+Doings doings_of(const Stall& stall) {
+  Doings out;
+  for (const StalledRank& r : stall.all) {
+    switch (doing_of(r)) {
+      case Doing::kGone:
+        out.gone.push_back(&r);
+        break;
+      case Doing::kLeft:
+        out.left.push_back(&r);
+        break;
+      case Doing::kWaits:
+        out.waiting.push_back(&r);
+        break;
+      case Doing::kElsewhere:
+        out.elsewhere.push_back(&r);
+    }
+  }
+  return out;
+}
+
+// All wait, and for one thing: nobody that was heard is missing.
+std::string all_at_one_place(const Some& waiting, const std::vector<std::uint32_t>& unheard) {
+  const std::string out = clause(waiting, true);
+  if (unheard.empty()) {
+    return out +
+           ": none is missing, so what they exchange there differs in shape, dtype or order, or "
+           "the network stands still";
+  }
+  return out + fmt::format(": of those that were heard none is missing ({} {} never was)",
+                           unheard.size() == 1 ? "rank" : "ranks", diagnose::rank_ranges(unheard));
+}
+
+// All wait. Where it is not for the same, the smaller groups keep the larger one waiting.
+void judge_waiting(Stall& stall, const Some& waiting, const std::vector<std::uint32_t>& unheard) {
   std::vector<Some> groups;
   for (const StalledRank* r : waiting) {
     const auto at = std::ranges::find_if(
@@ -136,10 +188,9 @@ void judge_waiting(Stall& stall, const Some& waiting) {
     at == groups.end() ? groups.push_back({r}) : at->push_back(r);
   }
   std::ranges::stable_sort(groups, std::ranges::greater{}, &Some::size);
+  stall.awaited = true;
   if (groups.size() == 1) {
-    stall.sentence = clause(waiting, true) +
-                     ": none is missing, so what they exchange there differs in shape, dtype or "
-                     "order, or the network stands still";
+    stall.sentence = all_at_one_place(waiting, unheard);
     return;
   }
   Some others;
@@ -150,55 +201,45 @@ void judge_waiting(Stall& stall, const Some& waiting) {
   stall.sentence = clauses(others, true) + " while " + clause(groups.front(), false);
 }
 
-void judge(Stall& stall, double limit) {
-  Some gone;
-  Some left;
-  Some waiting;
-  Some elsewhere;
-  for (const StalledRank& r : stall.all) {
-    switch (doing_of(r)) {
-      case Doing::kGone:
-        gone.push_back(&r);
-        break;
-      case Doing::kLeft:
-        left.push_back(&r);
-        break;
-      case Doing::kWaits:
-        waiting.push_back(&r);
-        break;
-      case Doing::kElsewhere:
-        elsewhere.push_back(&r);
-    }
-  }
-  const bool first_step = std::ranges::all_of(elsewhere, [](const StalledRank* r) {
+// Nobody waits; or the others let somebody work; or something is compiled.
+bool may_be_meant(const Stall& stall, const Doings& doings, double limit) {
+  const bool alone = doings.waiting.empty();
+  const bool let = !alone && std::ranges::all_of(doings.waiting, [](const StalledRank* r) {
+    return lets_others_work(r->last);
+  });
+  const bool first_step = std::ranges::all_of(doings.elsewhere, [](const StalledRank* r) {
     return r->last.step == 0 && r->last.phase != Phase::kRest;
   });
-  const bool patient = stall.seconds < kPatience * limit;
-  Some culprits = gone.empty() ? (left.empty() || waiting.empty() ? Some{} : left) : gone;
-  if (culprits.empty() && elsewhere.empty()) return judge_waiting(stall, waiting);
+  if (alone && (!doings.left.empty() || stall.all.size() == 1)) return true;
+  if (let && stall.busy) return true;
+  return stall.seconds < kPatience * limit && (alone || let || first_step);
+}
+
+void judge(Stall& stall, double limit, const std::vector<std::uint32_t>& unheard) {
+  const Doings doings = doings_of(stall);
+  const Some& waiting = doings.waiting;
+  Some culprits = !doings.gone.empty() ? doings.gone : waiting.empty() ? Some() : doings.left;
+  if (culprits.empty() && doings.elsewhere.empty()) return judge_waiting(stall, waiting, unheard);
+  stall.awaited = !waiting.empty();
   if (culprits.empty()) {
-    culprits = elsewhere;
-    const bool barrier = !waiting.empty() && std::ranges::all_of(waiting, [](const StalledRank* r) {
-      return in_barrier(r->last);
-    });
-    const bool all_busy =
-        std::ranges::all_of(elsewhere, [&](const StalledRank* r) { return busy(r, limit); });
-    // Nobody waits, but all work, or the others have ended; or they let it work; or something is
-    // compiled.
-    const bool alone = waiting.empty() && (all_busy || !left.empty());
-    stall.harmless = patient && (alone || barrier || first_step);
+    culprits = doings.elsewhere;
+    stall.busy =
+        std::ranges::all_of(culprits, [&](const StalledRank* r) { return busy(r, limit); });
+    stall.harmless = may_be_meant(stall, doings, limit);
   }
   stall.ranks = numbers_of(culprits);
   stall.sentence = clauses(culprits, true);
-  if (!waiting.empty()) stall.sentence += " while " + clauses(waiting, false);
-  if (waiting.empty() && !elsewhere.empty() && culprits != elsewhere) {
-    stall.sentence += " while " + clauses(elsewhere, false);
+  if (!waiting.empty()) {
+    stall.sentence += " while " + clauses(waiting, false);
+  } else if (culprits != doings.elsewhere && !doings.elsewhere.empty()) {
+    stall.sentence += " while " + clauses(doings.elsewhere, false);
   }
 }
 
 }  // namespace
 
-void StallWatch::hello(const std::vector<GroupName>& groups) {
+void StallWatch::hello(std::uint32_t rank, const std::vector<GroupName>& groups) {
+  if (const auto at = ranks_.find(rank); at != ranks_.end()) at->second.left = false;
   for (const GroupName& g : groups) {
     if (layers_.size() < kLayersMax) layers_.try_emplace(g.id, g.name);
   }
@@ -207,7 +248,6 @@ void StallWatch::hello(const std::vector<GroupName>& groups) {
 void StallWatch::beat(std::uint32_t rank, Heartbeat beat, Seconds now) {
   if (ranks_.size() >= kRanksMax && !ranks_.contains(rank)) return;
   Rank& r = ranks_[rank];
-  r.beaten = true;
   if (beat.lock_held && beat.site.empty()) beat.site = r.last.site;
   r.last = std::move(beat);
   r.heard = now;
@@ -242,6 +282,29 @@ bool StallWatch::silent(const Rank& rank, Seconds now) {
   return !rank.left && (now - rank.heard).count() > patience;
 }
 
+// Of ranks that wait for nobody some may be idle while the others train.
+bool StallWatch::anybody_stands(Seconds now) const {
+  bool in_vain = false;
+  bool any = false;
+  bool all = true;
+  for (const auto& [number, rank] : ranks_) {
+    if (rank.left) continue;
+    const bool standing = stands(rank);
+    any = any || standing;
+    all = all && (standing || silent(rank, now));
+    in_vain = in_vain || (standing && waits(rank.last));
+  }
+  return in_vain || (any && all);
+}
+
+std::vector<std::uint32_t> StallWatch::unheard() const {
+  std::vector<std::uint32_t> out;
+  for (std::uint32_t rank = 0; rank < world_size_ && rank < kRanksMax; ++rank) {
+    if (!ranks_.contains(rank)) out.push_back(rank);
+  }
+  return out;
+}
+
 StalledRank StallWatch::describe(std::uint32_t number, const Rank& rank, Seconds now) const {
   StalledRank out{.rank = number,
                   .answers = !silent(rank, now),
@@ -258,43 +321,53 @@ StalledRank StallWatch::describe(std::uint32_t number, const Rank& rank, Seconds
 
 Stall StallWatch::make(Seconds now) const {
   Stall stall;
+  double longest = 0;
   double shortest = INFINITY;
   for (const auto& [number, rank] : ranks_) {
     const StalledRank& r = stall.all.emplace_back(describe(number, rank, now));
     stall.step = std::max(stall.step, rank.last.step);
-    if (r.answers && stands(rank)) shortest = std::min(shortest, rank.last.still);
+    if (!stands(rank)) continue;
+    longest = std::max(longest, rank.last.still);
+    if (r.answers) shortest = std::min(shortest, rank.last.still);
   }
-  stall.seconds = shortest;
-  judge(stall, limit());
+  stall.seconds = std::isfinite(shortest) ? shortest : longest;
+  judge(stall, limit(), unheard());
   return stall;
 }
 
-std::optional<Stall> StallWatch::end_if_over(Seconds now) {
-  const bool goes_on = std::ranges::any_of(events_, [&](const auto& stood) {
+bool StallWatch::goes_on() const {
+  return std::ranges::any_of(events_, [&](const auto& stood) {
     const auto at = ranks_.find(stood.first);
     return at != ranks_.end() && at->second.last.events > stood.second;
   });
-  const bool ended = std::ranges::all_of(ranks_, [](const auto& r) { return r.second.left; });
-  if (!goes_on && !ended) return std::nullopt;
-  Stall over = *std::exchange(open_, std::nullopt);
-  over.over = goes_on;
-  over.seconds += (now - looked_).count();
-  return over;
+}
+
+bool StallWatch::all_left() const {
+  return std::ranges::all_of(ranks_, [](const auto& r) { return r.second.left; });
+}
+
+bool StallWatch::by_exceptions() const {
+  return std::ranges::any_of(ranks_, [](const auto& r) { return !r.second.why.empty(); });
 }
 
 std::optional<Stall> StallWatch::look(Seconds now) {
-  if (open_) {
-    if (auto over = end_if_over(now)) return over;
+  if (open_ && (goes_on() || all_left())) {
+    const bool over = goes_on() || !by_exceptions();  // else it ended where it stood
+    Stall ended = *std::exchange(open_, std::nullopt);
+    ended.over = over;
+    ended.seconds += (now - looked_).count();
+    return over ? std::optional(std::move(ended)) : std::nullopt;
   }
-  const bool stuck = std::ranges::any_of(ranks_, [&](const auto& r) { return stands(r.second); });
-  if (!stuck) return std::nullopt;
+  if (!anybody_stands(now)) return std::nullopt;
   Stall stall = make(now);
-  if (open_ && open_->ranks == stall.ranks && open_->harmless == stall.harmless) {
+  if (open_) {
+    const bool graver = open_->harmless && !stall.harmless;
     open_->seconds = stall.seconds;
     looked_ = now;
-    return std::nullopt;
-  }
-  if (!open_) {
+    if (!graver) return std::nullopt;
+    stall.number = open_->number;
+  } else {
+    stall.number = ++stalls_;
     events_.clear();
     for (const auto& [number, rank] : ranks_) {
       if (stands(rank)) events_[number] = rank.last.events;

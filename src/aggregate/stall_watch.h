@@ -18,7 +18,11 @@ namespace presum::aggregate {
 // Not synchronised. Ranks that send no heartbeats are left out.
 class StallWatch {
  public:
-  void hello(const std::vector<GroupName>& groups);
+  // `world_size`: ranks of the job; 0: not known.
+  explicit StallWatch(std::uint32_t world_size = 0) : world_size_(world_size) {}
+
+  // A model of the rank is recorded from now on.
+  void hello(std::uint32_t rank, const std::vector<GroupName>& groups);
   void beat(std::uint32_t rank, Heartbeat beat, Seconds now);
   // A packet of the rank has come.
   void heard(std::uint32_t rank, Seconds now);
@@ -26,15 +30,16 @@ class StallWatch {
   void left(std::uint32_t rank, const std::string& why);
   bool beats() const { return !ranks_.empty(); }
 
-  // A stall that has begun, that is another than before, or that is over; else none. To be asked a
-  // few times a second.
+  // A stall that has begun, has become grave, or is over; else none. To be asked a few times a
+  // second.
   std::optional<Stall> look(Seconds now);
+  // The one under way.
+  const std::optional<Stall>& now() const { return open_; }
 
  private:
   struct Rank {
     Heartbeat last;
     Seconds heard{0};
-    bool beaten = false;
     bool left = false;
     std::string why;
   };
@@ -43,8 +48,14 @@ class StallWatch {
   static bool silent(const Rank& rank, Seconds now);
   StalledRank describe(std::uint32_t number, const Rank& rank, Seconds now) const;
   Stall make(Seconds now) const;
-  std::optional<Stall> end_if_over(Seconds now);
+  std::vector<std::uint32_t> unheard() const;
+  bool goes_on() const;
+  bool all_left() const;
+  bool by_exceptions() const;
+  bool anybody_stands(Seconds now) const;
 
+  std::uint32_t world_size_;
+  std::uint32_t stalls_ = 0;
   std::map<std::uint32_t, Rank> ranks_;
   std::map<std::uint64_t, std::string> layers_;
   std::optional<Stall> open_;

@@ -46,7 +46,7 @@ struct Job {
     for (const std::size_t i : which) {
       ranks[i].waiting = true;
       ranks[i].step = step;
-      ranks[i].phase = Phase::kBackward;
+      ranks[i].phase = Phase::kReduction;
       moves[i] = false;
     }
   }
@@ -71,6 +71,7 @@ TEST(StallWatch, ARankElsewhereKeepsTheOthersWaiting) {
             "step 1204");
   EXPECT_EQ(s.ranks, (std::vector<std::uint32_t>{2}));
   EXPECT_FALSE(s.harmless);
+  EXPECT_TRUE(s.busy);
   EXPECT_NEAR(s.seconds, 60, 4);
   EXPECT_EQ(s.step, 1204U);
   EXPECT_EQ(s.all.size(), 4U);
@@ -161,7 +162,7 @@ TEST(StallWatch, ACallThatHoldsTheLockIsNamed) {
 
 TEST(StallWatch, ABackwardPassThatStandsStillNamesTheLayer) {
   Job job;
-  job.watch.hello({{.id = 42, .elements = 10, .name = "h.3"}});
+  job.watch.hello(1, {{.id = 42, .elements = 10, .name = "h.3"}});
   job.run(100);
   job.all_reduce({0, 2, 3}, 7);
   job.stop({1});
@@ -190,6 +191,16 @@ TEST(StallWatch, ACheckpointBehindABarrierIsHarmless) {
   EXPECT_FALSE(job.told.back().harmless);
 }
 
+TEST(StallWatch, WorkBehindABarrierIsHarmlessForAsLongAsItTakes) {
+  Job job;
+  job.run(100);
+  job.stop({1, 2, 3});
+  for (const std::size_t i : {1, 2, 3}) job.ranks[i].collective = "barrier";
+  job.run(3000);
+  ASSERT_EQ(job.told.size(), 1U);
+  EXPECT_TRUE(job.told.front().harmless);
+}
+
 TEST(StallWatch, ACompilationInTheFirstStepIsHarmless) {
   Job job;
   for (Heartbeat& b : job.ranks) b.phase = Phase::kForward;
@@ -213,7 +224,7 @@ TEST(StallWatch, RanksThatAllWorkWaitForNobody) {
   EXPECT_TRUE(job.told.front().harmless);
 }
 
-TEST(StallWatch, RanksThatAllSleepAreToldOf) {
+TEST(StallWatch, RanksThatAllSleepAreToldOfInTheEnd) {
   Job job;
   job.run(100);
   job.stop({0, 1, 2, 3});
@@ -223,8 +234,11 @@ TEST(StallWatch, RanksThatAllSleepAreToldOf) {
   }
   job.run(80);
   ASSERT_EQ(job.told.size(), 1U);
-  EXPECT_FALSE(job.told.front().harmless);
-  EXPECT_EQ(job.told.front().sentence, "Ranks 0-3 are in next() of loader.py:3");
+  EXPECT_TRUE(job.told.front().harmless);
+  job.run(600);
+  ASSERT_EQ(job.told.size(), 2U);
+  EXPECT_FALSE(job.told.back().harmless);
+  EXPECT_EQ(job.told.back().sentence, "Ranks 0-3 are in next() of loader.py:3");
 }
 
 TEST(StallWatch, AJobOfLongPausesIsGivenTime) {

@@ -51,10 +51,12 @@ struct SlowWorkers::State {
 void SlowWorkers::State::fill(const StepRecord& record) {
   own.assign(workers, kNaN);
   queued.assign(workers, kNaN);
+  const bool told = std::ranges::none_of(
+      record.workers, [](const WorkerRecord& w) { return std::isnan(w.times.queued); });
   for (const WorkerRecord& w : record.workers) {
     if (!w.times.known() || w.replica >= workers) continue;
     const double seconds = w.times.own();
-    const double waited = std::isnan(w.times.queued) ? 0 : w.times.queued;
+    const double waited = told ? w.times.queued : 0;  // else unlike things would be compared
     own[w.replica] = log_of(seconds - std::min(waited, seconds));
     queued[w.replica] = log_of(seconds);
   }

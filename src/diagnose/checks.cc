@@ -289,7 +289,7 @@ constexpr std::array<Rule, kChecks> kRules{{
       ""},
      0},
     {kGradualSlowing,
-     {"gradual-slowing", kWarning, "own time of the fastest worker over hundreds of steps",
+     {"gradual-slowing", kInfo, "for how long the fastest worker computes, over hundreds of steps",
       "Look for what grows: a list of losses with their graphs, a cache, a log that is written "
       "anew, memory that is swapped, a device that becomes hot.",
       ""},

@@ -16,7 +16,8 @@ constexpr double kTimesUsual = 2;
 constexpr double kLeastLonger = 0.02;  // seconds
 constexpr std::size_t kStallsKept = 8;
 constexpr std::size_t kStalls = 5;         // at equal distances
-constexpr std::uint64_t kLeastPeriod = 3;  // steps
+constexpr std::uint64_t kLeastPeriod = 3;  // recorded steps
+constexpr std::uint64_t kInARow = 4;       // steps that are no exception any more
 constexpr double kTolerance = 0.1;         // of the period
 
 constexpr std::size_t kBlock = 50;  // steps
@@ -33,9 +34,11 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
+// Of what computes: data and whatever lies between may well grow.
 double unqueued(const WorkerRecord& w) {
-  const double own = own_of(w);
-  return std::isnan(w.times.queued) ? own : own - std::min(own, w.times.queued);
+  const double computes =
+      w.times.of(Phase::kForward) + w.times.of(Phase::kBackward) + w.times.of(Phase::kOptimizer);
+  return std::isnan(w.times.queued) ? computes : computes - std::min(computes, w.times.queued);
 }
 
 }  // namespace
@@ -49,18 +52,26 @@ void PeriodicStalls::update(const StepRecord& record, SignalLog& log) {
   total_.add(longest->times.total());
   const double usual =
       longest_.size() < kLeastUsual ? kNaN : median({longest_.begin(), longest_.end()});
+  ++records_;
   if (seconds > kTimesUsual * usual && seconds > usual + kLeastLonger) {
+    if (++in_a_row_ >= kInARow) {  // that is how long steps take now
+      longest_.clear();
+      stalls_.clear();
+      in_a_row_ = 0;
+      return;
+    }
     note(record, usual);
     if (const auto found = period()) report(record, *found, log);
     return;  // it does not change what is usual
   }
+  in_a_row_ = 0;
   longest_.push_back(seconds);
   if (longest_.size() > kUsual) longest_.pop_front();
   for (std::size_t p = 0; p < kPhaseCount; ++p) phases_[p].add(longest->times.seconds[p]);
 }
 
 void PeriodicStalls::note(const StepRecord& record, double usual) {
-  Stall stall{.step = record.step};
+  Stall stall{.step = record.step, .record = records_};
   const WorkerRecord* worst = &record.workers.front();
   for (const WorkerRecord& w : record.workers) {
     if (own_of(w) > own_of(*worst)) worst = &w;
@@ -83,14 +94,15 @@ std::optional<std::uint64_t> PeriodicStalls::period() const {
   if (stalls_.size() < kStalls) return std::nullopt;
   std::vector<double> gaps;
   for (std::size_t i = stalls_.size() - kStalls + 1; i < stalls_.size(); ++i) {
-    gaps.push_back(static_cast<double>(stalls_[i].step - stalls_[i - 1].step));
+    gaps.push_back(static_cast<double>(stalls_[i].record - stalls_[i - 1].record));
   }
   const double middle = median(gaps);
   const double slack = std::max(1.0, kTolerance * middle);
   const bool equal =
       std::ranges::all_of(gaps, [&](double gap) { return std::abs(gap - middle) <= slack; });
   if (!equal || middle < static_cast<double>(kLeastPeriod)) return std::nullopt;
-  return static_cast<std::uint64_t>(middle);
+  const Stall& last = stalls_.back();
+  return (last.step - stalls_[stalls_.size() - kStalls].step) / (kStalls - 1);
 }
 
 void PeriodicStalls::report(const StepRecord& record, std::uint64_t period, SignalLog& log) const {
@@ -140,7 +152,9 @@ void GradualSlowing::update(const StepRecord& record, SignalLog& log) {
   signal.first_step = first.first_step;
   signal.confidence = 0.7;
   signal.title = fmt::format(
-      "{{Ranks}} became slower and slower: {:.3g} ms of own time a step, {:.3g} ms at step {}",
+      "{{Ranks}} became slower and slower: the fastest computed {:.3g} ms a step, {:.3g} ms at "
+      "step "
+      "{}",
       1e3 * last.seconds, 1e3 * first.seconds, first.first_step);
   signal.evidence = {{"times_as_long", last.seconds / first.seconds},
                      {"own_ms", 1e3 * last.seconds},

@@ -23,8 +23,9 @@ class PeriodicStalls {
  private:
   struct Stall {
     std::uint64_t step = 0;
-    double longer = 0;  // seconds
-    Ranks ranks;        // those whose own time it was
+    std::uint64_t record = 0;  // which of those that were seen
+    double longer = 0;         // seconds
+    Ranks ranks;               // those whose own time it was
     Phase phase = Phase::kRest;
   };
   void note(const StepRecord& record, double usual);
@@ -34,6 +35,8 @@ class PeriodicStalls {
   std::deque<double> longest_;  // own time of a step, the last of them
   std::array<RunningMean, kPhaseCount> phases_;
   RunningMean total_;
+  std::uint64_t records_ = 0;
+  std::uint64_t in_a_row_ = 0;  // that took longer than usual
   std::deque<Stall> stalls_;
 };
 

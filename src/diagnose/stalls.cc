@@ -14,8 +14,20 @@ constexpr std::size_t kStacks = 4;
 
 std::string title_of(const Stall& stall) {
   const char* end = stall.over ? ", and went on" : "";
-  return fmt::format("the job stood still for {:.0f} s at step {}{}: {}", stall.seconds, stall.step,
+  return fmt::format("The job stood still for {:.0f} s at step {}{}: {}", stall.seconds, stall.step,
                      end, stall.sentence);
+}
+
+std::string on_one_line(std::string_view stack) {
+  std::string out;
+  for (const char c : stack) {
+    if (c == '\n') {
+      out += " < ";
+    } else {
+      out += c;
+    }
+  }
+  return out;
 }
 
 // Of those that keep the others waiting; of all where they are not known.
@@ -25,7 +37,7 @@ Evidence evidence_of(const Stall& stall) {
   for (const StalledRank& r : stall.all) {
     const bool named = std::ranges::find(stall.ranks, r.rank) != stall.ranks.end();
     if ((!stall.ranks.empty() && !named) || r.last.stack.empty() || told++ >= kStacks) continue;
-    out.emplace_back(fmt::format("rank_{}_stack", r.rank), r.last.stack);
+    out.emplace_back(fmt::format("rank_{}_stack", r.rank), on_one_line(r.last.stack));
     if (!r.last.recorder.empty()) {
       out.emplace_back(fmt::format("rank_{}_collectives", r.rank), r.last.recorder);
     }
@@ -40,7 +52,7 @@ void Stalls::update(const StepContext& /*context*/, SignalLog& log) const {
   log.cannot(Check::kStall, "No rank told where it stands: programs in C++ do not.");
 }
 
-void Stalls::report(const Stall& stall, SignalLog& log) {
+void Stalls::report(const Stall& stall, SignalLog& log) const {
   if (stall.harmless) return;
   Ranks ranks = stall.ranks;
   const bool everyone = ranks.empty();
@@ -50,14 +62,15 @@ void Stalls::report(const Stall& stall, SignalLog& log) {
   if (ranks.empty()) return;
   if (stall.over) {
     Signal* begun = log.find(Check::kStall, ranks.front());
-    if (begun == nullptr || begun->key != number_) return;
+    if (begun == nullptr || begun->key != stall.number) return;
     begun->severity = Severity::kWarning;
     begun->title = title_of(stall);
     begun->evidence.front().second = stall.seconds;
     return;
   }
   Signal signal = sighting(Check::kStall, stall.step, {ranks, everyone});
-  signal.key = ++number_;
+  signal.key = stall.number;
+  if (stall.busy) signal.severity = Severity::kWarning;
   signal.confidence = 0.9;
   signal.title = title_of(stall);
   signal.evidence = evidence_of(stall);

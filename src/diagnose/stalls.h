@@ -16,11 +16,10 @@ class Stalls {
   // Ranks tell where they stand.
   void beats() { beats_ = true; }
   // A stall that has begun, or is over.
-  void report(const Stall& stall, SignalLog& log);
+  void report(const Stall& stall, SignalLog& log) const;
 
  private:
   bool beats_ = false;
-  std::uint64_t number_ = 0;  // of the stall under way
 };
 
 }  // namespace presum::diagnose

@@ -130,7 +130,7 @@ struct Phrase {
   std::string_view text;  // with the value put in
 };
 
-constexpr std::array<Phrase, 74> kPhrases{{
+constexpr std::array<Phrase, 72> kPhrases{{
     {"nonfinite_elements", "elements not finite: {}"},
     {"steps_missing", "steps without them: {}"},
     {"unreduced_steps", "optimiser steps without a reduction: {}"},
@@ -203,8 +203,6 @@ constexpr std::array<Phrase, 74> kPhrases{{
     {"times_as_long", "{} times as long"},
     {"host", "host: {}"},
     {"seconds", "for {} s"},
-    {"where", "{}"},
-    {"last_collectives", "last collectives: {}"},
 }};
 
 // Of a finding that is this one's effect: numbers of a check whose words are not these. JSON has
@@ -220,12 +218,29 @@ bool of_effect(const Finding& finding, std::string_view name) {
 
 // Says nothing beside the title, or nothing at all.
 bool empty_of_news(std::string_view name, const Finding::Value& value) {
-  constexpr std::array<std::string_view, 24> kSilent{
-      "phase",        "longer_ms",          "others_wait_ms",   "step_ms",     "data_ms",
-      "waiting_ms",   "longer_s",           "own_ms",           "own_ms_then", "stack",
-      "differ",       "workers_not_finite", "workers_zero",     "data_pass",   "how",
-      "data_changed", "groups_different",   "workers_expected", "elements",    "audited_by_rank",
-      "factor_error", "reduced_norm",       "mean_norm",        "rows"};
+  constexpr std::array<std::string_view, 23> kSilent{"phase",
+                                                     "longer_ms",
+                                                     "others_wait_ms",
+                                                     "step_ms",
+                                                     "data_ms",
+                                                     "waiting_ms",
+                                                     "longer_s",
+                                                     "own_ms",
+                                                     "own_ms_then",
+                                                     "differ",
+                                                     "workers_not_finite",
+                                                     "workers_zero",
+                                                     "data_pass",
+                                                     "how",
+                                                     "data_changed",
+                                                     "groups_different",
+                                                     "workers_expected",
+                                                     "elements",
+                                                     "audited_by_rank",
+                                                     "factor_error",
+                                                     "reduced_norm",
+                                                     "mean_norm",
+                                                     "rows"};
   if (std::ranges::find(kSilent, name) != kSilent.end()) return true;
   if (name == "rows_equal_share" && as_number(value) == 1) return true;
   if (name == "distinct_reduced_gradients" && as_number(value) == 1) return true;
@@ -377,6 +392,7 @@ std::string suspects(const Finding& finding, const std::vector<Shown>& shown) {
 }
 
 std::string since(const Finding& finding) {
+  if (finding.check == "stall") return "";  // its title says at which step
   if (finding.first_step == finding.last_step)
     return fmt::format(", at step {}", finding.last_step);
   const double equal = number_of(finding, kEqualUntil);

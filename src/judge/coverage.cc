@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <numeric>
 
@@ -127,10 +128,20 @@ std::string statistics_text(const Coverage& coverage) {
                      coverage.statistics_steps);
 }
 
+namespace {
+
+// Who is slow costs time and changes no number; nor does a stall that went on.
+bool is_of_what_is_trained(const Finding& f) {
+  constexpr std::array<std::string_view, 5> kOfTime = {"stall", "slow-node", "uneven-batches",
+                                                       "data-starved", "slow-worker"};
+  const bool of_time = std::ranges::find(kOfTime, f.check) != kOfTime.end() && f.also.empty();
+  return f.severity > (of_time ? Severity::kWarning : Severity::kInfo);
+}
+
+}  // namespace
+
 Verdict verdict(std::span<const Finding> findings, const Coverage& coverage, bool complete) {
-  const bool bad =
-      std::ranges::any_of(findings, [](const Finding& f) { return f.severity != Severity::kInfo; });
-  if (bad) return Verdict::kInconsistent;
+  if (std::ranges::any_of(findings, is_of_what_is_trained)) return Verdict::kInconsistent;
   const bool enough = complete && coverage.steps_lost == 0 && coverage.checks_made() > 0 &&
                       coverage.steps_compared >= kStepsForAVerdict;
   return enough ? Verdict::kConsistent : Verdict::kInsufficientEvidence;

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "judge/testing.h"
 
 namespace presum::judge {
@@ -33,6 +35,14 @@ TEST(Verdict, WeighsFindingsAndSteps) {
   EXPECT_EQ(verdict(none, covered(5), true), Verdict::kConsistent);
   EXPECT_EQ(verdict(harmless, covered(5), true), Verdict::kConsistent);
   EXPECT_EQ(verdict(bad, covered(0), true), Verdict::kInconsistent);
+  for (const char* check : {"slow-worker", "stall"}) {
+    Finding slow;
+    slow.check = check;
+    slow.severity = Severity::kWarning;
+    EXPECT_EQ(verdict(std::array{slow}, covered(5), true), Verdict::kConsistent) << check;
+    slow.severity = Severity::kCritical;
+    EXPECT_EQ(verdict(std::array{slow}, covered(5), true), Verdict::kInconsistent) << check;
+  }
   EXPECT_EQ(verdict(none, covered(500), false), Verdict::kInsufficientEvidence);
   EXPECT_EQ(verdict(bad, covered(500), false), Verdict::kInconsistent);
   EXPECT_EQ(verdict(none, covered(500, kNoneMade), true), Verdict::kInsufficientEvidence);

@@ -379,10 +379,13 @@ bool read_layers(std::span<const std::byte> bytes, std::vector<Layer>& layers) {
          distinct(layers, [](const Layer& layer) { return layer.id; });
 }
 
-// Durations are not negative; of what is not, or not finite, nothing is known.
+constexpr double kSecondsMax = 1e8;  // three years
+constexpr std::size_t kPlaceBytesMax = 8192;
+
+// Durations are from 0 to kSecondsMax; of what is not nothing is known.
 bool read_times(SectionReader& body, StepTimes& times) {
   const auto duration = [](auto seconds) {
-    return std::isfinite(seconds) && seconds >= 0 ? seconds : decltype(seconds)(kNaN);
+    return seconds >= 0 && seconds <= kSecondsMax ? seconds : decltype(seconds)(kNaN);
   };
   times = {};
   auto& phases = times.seconds;
@@ -558,6 +561,8 @@ bool read_section(MomentOf& out, Section type, std::span<const std::byte> bytes)
   }
 }
 
+bool is_duration(double seconds) { return seconds >= 0 && seconds <= kSecondsMax; }
+
 bool read_section(Beat& out, Section type, std::span<const std::byte> bytes) {
   SectionReader body(bytes);
   Heartbeat& beat = out.beat;
@@ -575,12 +580,14 @@ bool read_section(Beat& out, Section type, std::span<const std::byte> bytes) {
            {&beat.still, &beat.longest, &beat.processor, &beat.period, &beat.stall_seconds}) {
         *seconds = body.get<double>();
       }
-      return body.valid() && beat.still >= 0 && beat.longest >= 0 && beat.period > 0 &&
+      return body.valid() && is_duration(beat.still) && is_duration(beat.longest) &&
+             is_duration(beat.period) && is_duration(beat.stall_seconds) && beat.period > 0 &&
              beat.stall_seconds > 0;
     case Section::kPlaces:
       for (std::string* text :
            {&beat.host, &beat.collective, &beat.site, &beat.stack, &beat.recorder}) {
         *text = body.short_text();
+        text->resize(std::min(text->size(), kPlaceBytesMax));
       }
       return body.valid();
     default:

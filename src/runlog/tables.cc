@@ -798,6 +798,8 @@ const Table<StallRecord>& stall_table() {
        column<Row, &Row::seconds>("seconds", {"that it stood still so far", "s", "never"}),
        column<Row, &Row::over>("over", {"1: it went on"}),
        column<Row, &Row::harmless>("harmless", {"1: it may well be meant, as a checkpoint is"}),
+       column<Row, &Row::awaited>("awaited", {"1: somebody waited for another"}),
+       column<Row, &Row::busy>("busy", {"1: who kept the others waiting worked"}),
        column<Row, &Row::sentence>("sentence",
                                    {"who was where; not trusted, for it holds names from the run"}),
        coded_column<NumbersCodec, Row, &Row::ranks>(

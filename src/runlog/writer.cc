@@ -237,12 +237,12 @@ Status Writer::add(const packet::MomentOf& moment) {
   return old.run();
 }
 
-Status Writer::add(const Stall& stall, std::uint32_t number) {
+Status Writer::add(const Stall& stall) {
   PRESUM_TRY(state_->begin());
-  PRESUM_TRY(insert(state_->db(), stall_table(), {stall, segment(), number}, "INSERT OR REPLACE"));
+  PRESUM_TRY(insert(state_->db(), stall_table(), {stall, segment()}, "INSERT OR REPLACE"));
   PRESUM_ASSIGN(auto ranks, Insertion<StalledRankRow>::prepare(state_->db(), stalled_rank_table(),
                                                                "INSERT OR REPLACE"));
-  for (const StalledRank& r : stall.all) PRESUM_TRY(ranks.run({r, segment(), number}));
+  for (const StalledRank& r : stall.all) PRESUM_TRY(ranks.run({r, segment(), stall.number}));
   return {};
 }
 

@@ -43,8 +43,8 @@ class Writer {
   Status add(const packet::MomentOf& moment);
   Status add(StepRecord record);
 
-  // A stall of this segment; a number that was written before is replaced.
-  Status add(const Stall& stall, std::uint32_t number);
+  // A stall of this segment; one of a number that was written before is replaced.
+  Status add(const Stall& stall);
 
   // The findings and checks of one model of this segment, in place of those given before.
   Status replace(const ModelKey& model, std::span<const Finding> findings,

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <thread>
 
 #include "presum/times.h"
 
@@ -13,6 +14,7 @@ namespace presum::step {
 class Activity {
  public:
   void event(std::uint32_t module, std::uint64_t step, std::uint32_t micro_batch, Phase phase) {
+    thread_.store(this_thread(), std::memory_order_relaxed);
     module_.store(module, std::memory_order_relaxed);
     step_.store(step, std::memory_order_relaxed);
     micro_batch_.store(micro_batch, std::memory_order_relaxed);
@@ -24,14 +26,12 @@ class Activity {
     layer_.store(layer, std::memory_order_relaxed);
     moved();
   }
-  // Waiting for other workers; may be nested.
-  void waits() {
-    waiting_.fetch_add(1, std::memory_order_relaxed);
-    moved();
-  }
-  void goes_on() {
-    waiting_.fetch_sub(1, std::memory_order_relaxed);
-    moved();
+  // Waiting for other workers begins or ends. Of other threads than the one of the last event
+  // nothing is said. That a wait ends is no event: it may end in an exception.
+  void waits(bool begins) {
+    if (thread_.load(std::memory_order_relaxed) != this_thread()) return;
+    waiting_.store(begins, std::memory_order_relaxed);
+    if (begins) moved();
   }
 
   std::uint64_t events() const { return events_.load(std::memory_order_relaxed); }
@@ -41,9 +41,10 @@ class Activity {
   Phase phase() const { return phase_.load(std::memory_order_relaxed); }
   // The group of the last gradient that came, since the last event; 0 if none has.
   std::uint64_t layer() const { return layer_.load(std::memory_order_relaxed); }
-  bool waiting() const { return waiting_.load(std::memory_order_relaxed) > 0; }
+  bool waiting() const { return waiting_.load(std::memory_order_relaxed); }
 
  private:
+  static std::thread::id this_thread() { return std::this_thread::get_id(); }
   void moved() { events_.fetch_add(1, std::memory_order_release); }
 
   std::atomic<std::uint64_t> events_ = 0;
@@ -52,7 +53,8 @@ class Activity {
   std::atomic<std::uint32_t> micro_batch_ = 0;
   std::atomic<Phase> phase_ = Phase::kRest;
   std::atomic<std::uint64_t> layer_ = 0;
-  std::atomic<std::int32_t> waiting_ = 0;
+  std::atomic<std::thread::id> thread_;
+  std::atomic<bool> waiting_ = false;
 };
 
 // That of this process.

@@ -32,8 +32,9 @@ void Phases::add(Phase phase, double seconds) {
 
 // Gives the time since the last event to what was under way. A gap is what `gap` says.
 void Phases::leave(const Reading& at, Phase gap) {
-  const double waited = std::clamp(at.waited - since_.waited, 0.0, at.now - since_.now);
-  const double own = at.now - since_.now - waited;
+  const double passed = std::max(0.0, at.now - since_.now);
+  const double waited = std::clamp(at.waited - since_.waited, 0.0, passed);
+  const double own = passed - waited;
   since_ = at;
   if (!begun_) return;
   times_.of(Phase::kReduction) += waited;
@@ -110,7 +111,9 @@ StepTimes replay(std::span<const Marked> marks) {
   const auto is_end = [](const Marked& m) { return m.mark == Mark::kStepEnds; };
   const bool known =
       std::ranges::all_of(marks, [](const Marked& m) { return std::isfinite(m.at); });
-  if (marks.size() < 2 || !known || !is_end(marks.front()) || !is_end(marks.back())) return {};
+  const bool ascend = std::ranges::is_sorted(marks, {}, &Marked::at);
+  if (marks.size() < 2 || !known || !ascend || !is_end(marks.front()) || !is_end(marks.back()))
+    return {};
   Phases phases;
   double waited = 0;
   double passed = marks.front().at;  // when the last pass ended

@@ -62,7 +62,8 @@ struct Marked {
   Mark mark = Mark::kStepEnds;
   double at = 0;
 };
-// Unknown where the marks do not begin and end with kStepEnds, or a time is not a number.
+// Unknown where the marks do not begin and end with kStepEnds, a time is not a number, or they go
+// back (they are of several streams).
 StepTimes replay(std::span<const Marked> marks);
 
 }  // namespace presum::step

@@ -180,6 +180,8 @@ TEST(Phases, MarksOfADeviceAreReplayed) {
   auto broken = marks;
   broken[3].at = std::numeric_limits<double>::quiet_NaN();
   EXPECT_FALSE(replay(broken).known());
+  broken[3].at = 12;  // before the mark that it follows
+  EXPECT_FALSE(replay(broken).known());
   EXPECT_FALSE(replay(std::span(marks).first(6)).known());
   EXPECT_FALSE(replay({}).known());
 }

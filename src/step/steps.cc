@@ -180,7 +180,7 @@ void Steps::begin_reading(const StepNumber& number) {
 }
 
 void Steps::pass_ends(const PassEnding& how) {
-  timing_.pass_ends();
+  timing_.pass_ends(machine_);
   on(how.part ? Event::kPartEnd : Event::kPassEnd);
   optimizers_.pass_ended();
   contents_.scale = how.scale;

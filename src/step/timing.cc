@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "step/activity.h"
+#include "step/waits.h"
 
 namespace presum::step {
 
@@ -16,8 +17,11 @@ void Timing::evaluates(const Machine& machine) {
   tell(machine, Phase::kRest);
 }
 
+// Whoever begins a forward pass waits for nobody.
 void Timing::forward(const Machine& machine) {
-  phases_.forward(now());
+  const Reading at = now();
+  waits().abandon(at.now);
+  phases_.forward(at);
   tell(machine, Phase::kForward);
 }
 
@@ -25,6 +29,11 @@ void Timing::backward(const Machine& machine, bool certain) {
   if (!certain && !phases_.in_forward()) return;
   phases_.backward(now());
   tell(machine, Phase::kBackward);
+}
+
+void Timing::pass_ends(const Machine& machine) {
+  phases_.pass_ends(now());
+  tell(machine, machine.state() == State::kReducing ? Phase::kReduction : Phase::kData);
 }
 
 void Timing::optimizer_begins(const Machine& machine) {

@@ -29,7 +29,7 @@ class Timing {
   // A run of the engine begins; `certain`: it is a pass of this model. Else it is taken for one
   // where a forward pass came before.
   void backward(const Machine& machine, bool certain);
-  void pass_ends() { phases_.pass_ends(now()); }
+  void pass_ends(const Machine& machine);
   void optimizer_begins(const Machine& machine);
   void optimizer_ends(const Machine& machine);
   StepTimes end();

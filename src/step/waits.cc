@@ -9,14 +9,20 @@ namespace presum::step {
 void Waits::begin(double now) {
   if (depth_++ > 0) return;
   since_ = now;
-  activity().waits();
+  activity().waits(true);
 }
 
 void Waits::end(double now) {
   if (depth_ == 0) return;  // it began before anybody looked
   if (--depth_ > 0) return;
   sum_ += now - since_;
-  activity().goes_on();
+  activity().waits(false);
+}
+
+void Waits::abandon(double now) {
+  if (depth_ == 0) return;
+  depth_ = 1;
+  end(now);
 }
 
 double Waits::seconds(double now) const { return depth_ > 0 ? sum_ + now - since_ : sum_; }

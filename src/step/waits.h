@@ -13,6 +13,8 @@ class Waits {
   // May be nested: what is inside counts once.
   void begin(double now);
   void end(double now);
+  // What began and was never ended, because of an exception, ends.
+  void abandon(double now);
   // So far, what is under way included.
   double seconds(double now) const;
 

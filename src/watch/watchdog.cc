@@ -6,10 +6,11 @@
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
-#include <cstdio>
+#include <exception>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -18,6 +19,7 @@ namespace {
 
 constexpr double kPeriodsOfPatience = 3;
 constexpr double kLooksPerPeriod = 4;
+constexpr int kPushesMax = 600;  // while the interpreter does not answer
 
 }  // namespace
 
@@ -25,7 +27,8 @@ struct Watchdog::State {
   explicit State(Options o)
       : options(std::move(o)), pulse(options.pulse, options.clock()), beaten(options.clock()) {}
 
-  void work();
+  void work() noexcept;
+  std::string text_of(Seconds now) const;
   void look(std::unique_lock<std::mutex>& lock);
   Packet beat(Place place, bool lock_held, Seconds now) {
     return pulse.beat(step::activity(), thread_state(options.thread), std::move(place), lock_held,
@@ -43,21 +46,27 @@ struct Watchdog::State {
   std::optional<StoreAddress> address;
   Announcement announced;
   bool said = false;
+  int pushes = 0;
   std::thread thread;
 };
 
-void Watchdog::State::work() {
+// Nothing gets out: without memory for a packet there is none.
+void Watchdog::State::work() noexcept {
   const std::chrono::duration<double> pause(options.pulse.period / kLooksPerPeriod);
-  std::unique_lock lock(mutex);
-  while (!ends.wait_for(lock, pause, [&] { return ended; })) look(lock);
+  try {
+    std::unique_lock lock(mutex);
+    while (!ends.wait_for(lock, pause, [&] { return ended; })) look(lock);
+  } catch (const std::exception&) {
+  }
 }
 
 void Watchdog::State::look(std::unique_lock<std::mutex>& lock) {
   const Seconds now = options.clock();
   pulse.look(step::activity(), now);
   const double patience = kPeriodsOfPatience * options.pulse.period;
-  if ((now - beaten).count() < patience || step::activity().events() == 0) return;
-  if (address && !address->hosts.empty()) {
+  if ((now - beaten).count() < patience || step::activity().events() == 0 || !address) return;
+  if (!address->hosts.empty()) {
+    if (pushes++ >= kPushesMax) return;
     beaten = now - Seconds(patience - options.pulse.period);  // the next one a period later
     Packet packet = beat(last, true, now);
     packet.stamp(announced, {});
@@ -65,21 +74,31 @@ void Watchdog::State::look(std::unique_lock<std::mutex>& lock) {
     lock.unlock();
     static_cast<void>(push(to, packet.bytes));  // what cannot be sent is missed there
     lock.lock();
-  } else if (!said && address && pulse.still(now) >= options.pulse.stall_seconds) {
+  } else if (!said && options.say && pulse.still(now) >= options.pulse.stall_seconds) {
     said = true;
-    const char state = thread_state(options.thread).state;
-    options.say("presum: rank " + std::to_string(options.pulse.identity.rank) +
-                ", which records, has not moved for " +
-                std::to_string(static_cast<int>(pulse.still(now))) +
-                " s, in a call that holds the interpreter's lock" +
-                (last.site.empty() ? "" : ", last seen in " + last.site) + " (step " +
-                std::to_string(step::activity().step()) + ", thread state " + state +
-                "): nothing is recorded until it returns");
+    const std::string line = text_of(now);
+    lock.unlock();  // whoever reads it may be slow
+    options.say(line);
+    lock.lock();
   }
 }
 
+std::string Watchdog::State::text_of(Seconds now) const {
+  const std::string site = last.site.empty() ? "" : ", last seen in " + last.site;
+  return "presum: rank " + std::to_string(options.pulse.identity.rank) +
+         ", which records, has not moved for " +
+         std::to_string(static_cast<int>(pulse.still(now))) +
+         " s and does not answer: a call holds the interpreter's lock" + site + " (step " +
+         std::to_string(step::activity().step()) + ", thread state " +
+         thread_state(options.thread).state + "); nothing is recorded until it returns";
+}
+
+// A process without room for a thread does without.
 Watchdog::Watchdog(Options options) : state_(std::make_unique<State>(std::move(options))) {
-  state_->thread = std::thread([state = state_.get()] { state->work(); });
+  try {
+    state_->thread = std::thread([state = state_.get()] { state->work(); });
+  } catch (const std::system_error&) {
+  }
 }
 
 Watchdog::~Watchdog() {
@@ -87,12 +106,17 @@ Watchdog::~Watchdog() {
     static_cast<void>(state_.release());  // its thread is not here, and its mutex may be held
     return;
   }
+  stop();
+}
+
+void Watchdog::stop() {
+  if (state_->process != getpid()) return;
   {
     const std::lock_guard lock(state_->mutex);
     state_->ended = true;
   }
   state_->ends.notify_all();
-  state_->thread.join();
+  if (state_->thread.joinable()) state_->thread.join();
 }
 
 Packet Watchdog::beat(Place place) {
@@ -100,6 +124,7 @@ Packet Watchdog::beat(Place place) {
   const std::lock_guard lock(state_->mutex);
   const Seconds now = state_->options.clock();
   state_->beaten = now;
+  state_->pushes = 0;
   state_->last = place;
   return state_->beat(std::move(place), false, now);
 }

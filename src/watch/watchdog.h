@@ -15,21 +15,24 @@ namespace presum::watch {
 // and by a thread of its own, which needs no lock, once that has not for three periods.
 //
 // Thread-safety: all methods, from any thread. A process that was forked has none of its threads:
-// there it does nothing. Never throws.
+// there it does nothing.
 class Watchdog {
  public:
   struct Options {
     Pulse::Options pulse;
     std::uint64_t thread = 0;  // the one that trains, as the system numbers it
     MonotonicClock clock = monotonic_now;
-    // Where a line is said of a process that nobody can be told of otherwise.
+    // Where a line is said of a process that nobody can be told of otherwise; empty: nowhere. On
+    // its own thread.
     std::function<void(const std::string&)> say;
   };
   explicit Watchdog(Options options);
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
-  // Waits for its thread, which may be sending: four seconds at most.
   ~Watchdog();
+  // Nobody will beat any more. Waits for its thread, which may be sending: two seconds for each
+  // address of the store. A second call does nothing.
+  void stop();
 
   // From the interpreter: it answers.
   Packet beat(Place place);

@@ -43,6 +43,7 @@ class Recording:
         self._observer = observer
         self._preflight = preflight
         self._ending = threading.Lock()
+        self._error_before = getattr(sys, "last_value", None)  # of an earlier cell of a notebook
         self._finalizer: weakref.finalize[..., nn.Module] | None = None
         self._module: Callable[[], nn.Module | None] = lambda: None
         self._process_group: object = None
@@ -103,7 +104,8 @@ class Recording:
         self._process_group = None
         session.forget(self)
         try:
-            session.send(self._observer.goodbye(optimizer_steps, values, _how_it_ended()))
+            ended = _how_it_ended(self._error_before)
+            session.send(self._observer.goodbye(optimizer_steps, values, ended))
         except Exception as error:
             session.channel.remark(f"the end of the recording cannot be told ({one_line(error)})")
 
@@ -132,10 +134,11 @@ class Recording:
             self.session.channel.say(f"presum: training ended before {steps} preflight steps")
 
 
-def _how_it_ended() -> str:
-    """Where the program ends by an exception: what others wait in vain for."""
+def _how_it_ended(before: BaseException | None) -> str:
+    """Where the program ends by an exception that was not there ``before``: why others wait in
+    vain."""
     error = getattr(sys, "last_value", None)
-    if error is None:
+    if error is None or error is before:
         return ""
     return printable(f"ended by {type(error).__name__}: {one_line(error)}")
 

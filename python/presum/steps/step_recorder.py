@@ -214,6 +214,7 @@ class StepRecorder:
         Hook(self, self._ended.take_final_states)()
         Hook(self, self._ended.await_numbers)()
         self.off = self.ended = True
+        self.waiting.end()
         self._ignore()
         if not self._in_hook:
             self.unhook()  # else they stay and do nothing: torch is walking over them
@@ -238,6 +239,7 @@ class StepRecorder:
     def fail(self, error: Exception) -> None:
         """Stop recording. Hooks stay: removing one while torch walks over them is not safe."""
         self.off = self.failed = True
+        self.waiting.end()
         self._reader.forget()
         try:
             self.observer.begin_states()  # half of them must not be taken for all at the end
@@ -291,7 +293,10 @@ class StepRecorder:
 
     def _before_inner_forward(self, _module: object, _args: object) -> None:
         """After DDP has broadcast its buffers; also where the wrapper is passed by."""
-        if in_backward() or not torch.is_grad_enabled():
+        if in_backward():
+            return
+        if not torch.is_grad_enabled():
+            self.observer.evaluates()
             return
         self._thread = threading.get_ident()
         takes = self.observer.enter_module()

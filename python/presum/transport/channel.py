@@ -31,7 +31,14 @@ OnStall = Literal["report", "raise", "exit"]
 class Channel:
     """Thread-safety: ``remark``, ``complain`` and ``say`` may be called from any thread."""
 
-    def __init__(self, run: Path, rank: int, world_size: int) -> None:
+    def __init__(
+        self,
+        run: Path,
+        rank: int,
+        world_size: int,
+        heartbeat: Heartbeat | None = None,
+        on_stall: OnStall = "report",
+    ) -> None:
         self.run = run
         self.rank = rank
         self.world_size = world_size
@@ -44,8 +51,8 @@ class Channel:
         self.require_statistics = False  # which then exits with 2 where it was too short for them
         self.exit_code: int | None = None  # of a preflight
         self.now_and_then: Callable[[], None] = lambda: None  # called on the background thread
-        self.heartbeat: Heartbeat | None = None
-        self.on_stall: OnStall = "report"
+        self.heartbeat = heartbeat
+        self.on_stall: OnStall = on_stall
         self.poll_devices: Callable[[], None] = lambda: None  # see Session.end
         self._said: set[str] = set()
 
@@ -69,12 +76,19 @@ class Channel:
         else:
             self.closing.wait(POLL_SECONDS)
 
-    def end_stalled(self, why: str) -> None:
-        """What ``on_stall`` asks for, of a job that stands still: never returns for "exit"."""
+    def end_stalled(self, why: str, at_exit: Callable[[], None] = lambda: None) -> None:
+        """What ``on_stall`` asks for, of a job that stands still. It returns where the program has
+        got StallError, which is its business then."""
         self.remark(f"the job stands still, and on_stall is {self.on_stall!r}: {why}")
         if self.on_stall == "raise" and self.heartbeat is not None:
+            self.on_stall = "report"
             self.heartbeat.interrupt(StallError)
-            time.sleep(RAISE_SECONDS)
+            deadline = time.monotonic() + RAISE_SECONDS
+            while not StallError.delivered and time.monotonic() < deadline:
+                time.sleep(POLL_SECONDS)
+            if StallError.delivered:
+                return
+        at_exit()
         os._exit(1)  # a call that waits in a collective cannot be interrupted
 
     def remark(self, what: str) -> None:

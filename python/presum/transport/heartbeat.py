@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 import sysconfig
@@ -30,13 +31,14 @@ _FOLDERS = (
 )
 _LIBRARIES = (*(folder + os.sep for folder in _FOLDERS), "<frozen")
 _COLLECTIVES = distributed_c10d.__file__
+log = logging.getLogger("presum")
 
 
 class Heartbeat:
     """Of the thread that makes it, which is the one that trains. ``take`` is for the background
     thread."""
 
-    def __init__(self, rank: int, host: str, stall_seconds: float) -> None:
+    def __init__(self, rank: int, host: str, stall_seconds: float, *, quiet: bool = False) -> None:
         shortest, longest = PERIOD_SECONDS
         self.stall_seconds = stall_seconds
         self._period = min(longest, max(shortest, stall_seconds / PERIODS_PER_STALL))
@@ -47,6 +49,7 @@ class Heartbeat:
             period=self._period,
             stall_seconds=stall_seconds,
             thread=threading.get_native_id(),
+            quiet=quiet,
         )
         self._due = 0.0
 
@@ -61,13 +64,25 @@ class Heartbeat:
         if now < self._due:
             return None
         self._due = now + self._period
-        still = self._watchdog.still
+        try:
+            return self._beat()
+        except Exception:  # a recording does not end for that
+            log.debug("presum: no heartbeat", exc_info=True)
+            return None
+
+    def _beat(self) -> bytes:
         frame = sys._current_frames().get(self._thread)
         collective, site, stack = place_of(frame)
-        site = _end_of_the_program() or site
-        recorder = _last_collectives() if still > self.stall_seconds / 2 else ""
-        packet: bytes = self._watchdog.beat(collective, site, stack, recorder)
+        site = _end_of_the_program(frame) or site
+        del frame  # it holds the program's tensors
+        recorder = _last_collectives() if self._watchdog.still > self.stall_seconds / 2 else ""
+        texts = (_encodable(text) for text in (collective, site, stack, recorder))
+        packet: bytes = self._watchdog.beat(*texts)
         return packet
+
+    def stop(self) -> None:
+        """Nothing more is told."""
+        self._watchdog.stop()
 
     def interrupt(self, error: type[BaseException]) -> None:
         """Have the training thread raise it, once it runs Python again."""
@@ -99,10 +114,19 @@ def _site_of(path: str, line: int, function: str) -> str:
     return place if function.startswith("<") else f"{function}() of {place}"
 
 
-def _end_of_the_program() -> str:
+def _encodable(text: str) -> str:
+    """Names of files may be no UTF-8."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _end_of_the_program(frame: FrameType | None) -> str:
     """Where the main thread has ended by an exception, and others keep the process alive."""
     error = getattr(sys, "last_value", None)
-    return "" if error is None else f"its end, after {type(error).__name__}: {one_line(error)}"
+    while frame is not None and frame.f_code.co_name != "_shutdown":
+        frame = frame.f_back
+    if error is None or frame is None or frame.f_code.co_filename != threading.__file__:
+        return ""
+    return f"its end, after {type(error).__name__}: {one_line(error)}"
 
 
 def _last_collectives() -> str:
@@ -111,7 +135,7 @@ def _last_collectives() -> str:
     if dump is None:
         return ""
     try:
-        entries = json.loads(dump(True, False)).get("entries", [])[-COLLECTIVES_TOLD:]
+        entries = json.loads(dump(True, True)).get("entries", [])[-COLLECTIVES_TOLD:]
         return "; ".join(
             f"{one['profiling_name']} #{one['collective_seq_id']} {one['input_sizes']} "
             f"{one['state']}"

@@ -152,8 +152,7 @@ class Recorder:
             with contextlib.suppress(DistError):
                 self.queue.tell_stalled(stall)
                 time.sleep(STALLED_SECONDS)  # they look now and then
-        aggregator.abandon(f"it stood still: {stall}")
-        self._channel.end_stalled(stall)
+        self._channel.end_stalled(stall, lambda: aggregator.abandon(f"it stood still: {stall}"))
 
     def _is_all(self, aggregator: Aggregator, waited: float) -> bool:
         """Whether no packet is awaited any more. Ranks that were never heard may have no part in

@@ -16,6 +16,7 @@ import os
 import threading
 import time
 from collections import Counter, deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,8 +24,15 @@ from torch._C._distributed_c10d import Store
 from torch.distributed.distributed_c10d import _get_default_store
 
 from presum.text import one_line
-from presum.transport.channel import GOODBYE_SECONDS, NO_VERDICT, PREFLIGHT_SECONDS, Channel
+from presum.transport.channel import (
+    GOODBYE_SECONDS,
+    NO_VERDICT,
+    PREFLIGHT_SECONDS,
+    Channel,
+    OnStall,
+)
 from presum.transport.connections import store_connections
+from presum.transport.heartbeat import Heartbeat
 from presum.transport.listeners import FindingListeners
 from presum.transport.outbox import LatePacket
 from presum.transport.recorder import Recorder
@@ -58,14 +66,25 @@ class RecordedModel(Protocol):
     def is_of(self, module: object) -> bool: ...
 
 
-def open_session(run: Path | None, default: Path, rank: int, world_size: int) -> Session:
-    """The session of a run: recordings of several models in one process share it.
+def open_session(
+    run: Path | None,
+    default: Path,
+    rank: int,
+    world_size: int,
+    *,
+    heartbeat: Callable[[], Heartbeat] | None = None,
+    on_stall: OnStall = "report",
+) -> Session:
+    """The session of a run: recordings of several models in one process share it, and what is done
+    when the first of them stands still.
 
     ``run`` None is the default run, and ``default`` its folder.
     """
     session = _session_of(run)
     if session is None:
-        session = _sessions[run] = Session(str(run or ""), run or default, rank, world_size)
+        beats = None if heartbeat is None else heartbeat()
+        channel = Channel(run or default, rank, world_size, beats, on_stall)
+        session = _sessions[run] = Session(str(run or ""), channel)
     return session
 
 
@@ -112,13 +131,13 @@ class Session:
     Thread-safety: ``send`` and ``forget`` may be called from any thread, the rest from one.
     """
 
-    def __init__(self, name: str, run: Path, rank: int, world_size: int) -> None:
+    def __init__(self, name: str, channel: Channel) -> None:
         _sessions_begun[name] += 1  # counts alike on ranks that train alike
         self._name, self._number = name, _sessions_begun[name]
         self._began = time.time()
         self._rendezvous: Rendezvous | None = None  # where this rank records
         self.modules: Counter[tuple[int, ...]] = Counter()  # that were ever recorded, by ranks
-        self.channel = Channel(run, rank, world_size)
+        self.channel = channel
         self.listeners = FindingListeners()
         self.recorder = Recorder(self.channel, self.listeners)
         self.recordings: list[RecordedModel] = []  # that have not ended
@@ -126,7 +145,7 @@ class Session:
         self._open_monitors = 0
         self._pid = os.getpid()
         # Held: the server behind it may go with the process group, the end of a run comes later.
-        self._default_store: Store | None = _get_default_store() if world_size > 1 else None
+        self._default_store: Store | None = _get_default_store() if channel.world_size > 1 else None
         self.channel.now_and_then = self._end_orphans
         self._thread = threading.Thread(target=self._work, name="presum", daemon=True)
         self._thread.start()
@@ -234,6 +253,9 @@ class Session:
             if lost or not self.channel.closing.is_set():
                 self.channel.outbox.close()
                 self.channel.complain(one_line(error))
+        finally:
+            if self.channel.heartbeat is not None:
+                self.channel.heartbeat.stop()
         while not self.channel.closing.wait(ORPHAN_SECONDS):
             self._end_orphans()
         if self._rendezvous is not None and self.channel.records:
