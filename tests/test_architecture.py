@@ -372,6 +372,7 @@ LASTING = {
         "ending",
         "finalizer",
         "model_is_gone",
+        "error_before",  # of the interpreter, for the last note
         "module",
         "observer",
         "preflight",

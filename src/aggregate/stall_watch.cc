@@ -175,8 +175,9 @@ std::string all_at_one_place(const Some& waiting, const std::vector<std::uint32_
            ": none is missing, so what they exchange there differs in shape, dtype or order, or "
            "the network stands still";
   }
-  return out + fmt::format(": of those that were heard none is missing ({} {} never was)",
-                           unheard.size() == 1 ? "rank" : "ranks", diagnose::rank_ranges(unheard));
+  return out + fmt::format(": of those that were heard none is missing ({} {})",
+                           unheard.size() == 1 ? "never was rank" : "never were ranks",
+                           diagnose::rank_ranges(unheard));
 }
 
 // All wait. Where it is not for the same, the smaller groups keep the larger one waiting.

@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
-#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
 
 namespace presum::aggregate {
 namespace {
@@ -258,6 +260,105 @@ TEST(StallWatch, WhoNeverTrainedDoesNotStandStill) {
   job.stop({0, 1, 2, 3});
   job.run(500);
   EXPECT_TRUE(job.told.empty());
+}
+
+TEST(StallWatch, ARankThatIsIdleWhileOthersTrainIsNone) {
+  Job job;
+  job.run(100);
+  job.stop({2});
+  job.run(1000);
+  EXPECT_TRUE(job.told.empty());
+}
+
+TEST(StallWatch, ARankThatWorksWhileOthersWaitIsBusy) {
+  Job job;
+  job.run(100);
+  job.all_reduce({1, 2, 3}, 9);
+  job.stop({0});
+  job.ranks[0].processor = std::numeric_limits<double>::quiet_NaN();
+  job.ranks[0].thread = 'R';  // where the system does not tell of processor time
+  job.run(80);
+  ASSERT_EQ(job.told.size(), 1U);
+  EXPECT_TRUE(job.told.front().busy);
+  EXPECT_TRUE(job.told.front().awaited);
+}
+
+TEST(StallWatch, WhatEndsByAnExceptionDidNotGoOn) {
+  Job job;
+  job.run(100);
+  job.all_reduce({0, 1, 2}, 9);
+  job.stop({3});
+  job.run(80);
+  EXPECT_EQ(job.told.size(), 1U);
+  for (std::uint32_t i = 0; i < 4; ++i) job.watch.left(i, "ended by RuntimeError: timed out");
+  job.silent = {true, true, true, true};
+  job.run(20);
+  EXPECT_EQ(job.told.size(), 1U);
+  EXPECT_FALSE(job.watch.now());
+}
+
+TEST(StallWatch, WhatEndsInOrderWentOn) {
+  Job job;
+  job.run(100);
+  job.all_reduce({1, 2, 3}, 9);
+  job.stop({0});
+  job.run(80);
+  for (std::uint32_t i = 0; i < 4; ++i) job.watch.left(i, "");
+  job.silent = {true, true, true, true};
+  job.run(4);
+  ASSERT_EQ(job.told.size(), 2U);
+  EXPECT_TRUE(job.told.back().over);
+  EXPECT_EQ(job.told.back().number, job.told.front().number);
+}
+
+TEST(StallWatch, ARankThatTrainsAnotherModelHasNotLeft) {
+  Job job;
+  job.run(100);
+  for (std::uint32_t i = 0; i < 4; ++i) {
+    job.watch.left(i, "");
+    job.watch.hello(i, {});
+  }
+  job.run(20);
+  job.all_reduce({0, 1, 2}, 3);
+  job.stop({3});
+  job.run(80);
+  ASSERT_EQ(job.told.size(), 1U);
+  EXPECT_EQ(job.told.front().ranks, (std::vector<std::uint32_t>{3}));
+}
+
+TEST(StallWatch, RanksThatWereNeverHeardAreNotForgotten) {
+  Job job;
+  job.watch = StallWatch(6);
+  job.run(100);
+  job.all_reduce({0, 1, 2, 3}, 7);
+  job.run(80);
+  ASSERT_EQ(job.told.size(), 1U);
+  EXPECT_NE(job.told.front().sentence.find("(never were ranks 4-5)"), std::string::npos)
+      << job.told.front().sentence;
+}
+
+TEST(StallWatch, OneProcessAloneIsLeftInPeace) {
+  Job job;
+  job.ranks.resize(1);
+  job.run(100);
+  job.stop({0});
+  job.run(3000);
+  for (const Stall& s : job.told) EXPECT_TRUE(s.harmless);
+}
+
+// Whatever ranks do, each stall is told twice at most: when it begins or becomes grave, and its
+// end.
+TEST(StallWatch, DoesNotFlap) {
+  Job job;
+  job.run(100);
+  job.stop({0, 1, 2, 3});
+  job.all_reduce({0, 1}, 4);
+  for (int i = 0; i < 400; ++i) {
+    job.ranks[2].processor = i % 2 == 0 ? 0.1 : 0.9;
+    job.silent[3] = i / 7 % 2 == 0;
+    job.run(2);
+  }
+  EXPECT_LE(job.told.size(), 2U);
 }
 
 TEST(StallWatch, ARunThatEndsIsNoStall) {

@@ -65,7 +65,7 @@ TEST_F(TailTableTest, FitsTheTerminal) {
 
 TEST_F(TailTableTest, ShowsTheLastStallsAndWhatIsTold) {
   const std::vector<StallRecord> stalls = {
-      {Stall{.step = 40, .seconds = 72, .sentence = "rank 1 is in load()"}, 1, 1}};
+      {Stall{.step = 40, .seconds = 72, .sentence = "rank 1 is in load()"}, 1}};
   EXPECT_TRUE(table_.show(stalls));
   table_.say_quiet("nothing new");
   table_.say("closed");

@@ -72,7 +72,10 @@ class RunOnDisk {
     ASSERT_TRUE(writer_.replace({writer_.segment(), 0, 0}, findings, checks));
   }
   void preflight(int exit_code) { ASSERT_TRUE(writer_.preflight(exit_code)); }
-  void add(const Stall& stall, std::uint32_t number) { ASSERT_TRUE(writer_.add(stall, number)); }
+  void add(Stall stall, std::uint32_t number) {
+    stall.number = number;
+    ASSERT_TRUE(writer_.add(stall));
+  }
   void mark_incomplete(const std::string& why) { ASSERT_TRUE(writer_.mark_incomplete(why)); }
   RunLog log() {
     EXPECT_TRUE(writer_.close());

@@ -47,20 +47,11 @@ Json places_json(const Stall& stall) {
   return {{"places", std::move(places)}, {"ranks_left", left}};
 }
 
-// What became of it. One that changes is a row of its own from then on.
-const char* end_of(std::span<const StallRecord> stalls, const StallRecord& stall) {
-  if (stall.over) return "went-on";
-  const bool changed = std::ranges::any_of(stalls, [&](const StallRecord& other) {
-    return other.segment == stall.segment && other.number > stall.number;
-  });
-  return changed ? "changed" : "open";
-}
-
-Json stall_json(std::span<const StallRecord> stalls, const StallRecord& stall) {
+Json stall_json(const StallRecord& stall) {
   Json out = {{"segment", stall.segment},
               {"step", stall.step},
               {"seconds", number(stall.seconds, kTableDigits)},
-              {"end", end_of(stalls, stall)},
+              {"end", stall.over ? "went-on" : "open"},
               {"harmless", stall.harmless},
               {"sentence", stall.sentence}};
   out.update(places_json(stall));
@@ -74,7 +65,7 @@ Json stalls_json(std::span<const StallRecord> stalls) {
   for (const bool harmless : {false, true}) {
     for (const StallRecord& stall : stalls) {
       if (stall.harmless != harmless || list.size() == kStallsMax) continue;
-      list.push_back(stall_json(stalls, stall));
+      list.push_back(stall_json(stall));
     }
   }
   return {{"list", std::move(list)}, {"count", stalls.size()}};

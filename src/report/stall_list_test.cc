@@ -57,11 +57,11 @@ TEST(StallList, HarmlessOnesComeLast) {
   EXPECT_EQ(steps, (std::vector<int>{20, 40, 10, 30}));
 }
 
-TEST(StallList, AStallEndsChangesOrIsOpen) {
+TEST(StallList, AStallEndsOrIsOpen) {
   std::vector<StallRecord> stalls = {stall(1), stall(2), stall(3)};
   stalls[1].over = true;
   const Json list = stalls_json(stalls)["list"];
-  EXPECT_EQ(list[0]["end"], "changed");
+  EXPECT_EQ(list[0]["end"], "open");
   EXPECT_EQ(list[1]["end"], "went-on");
   EXPECT_EQ(list[2]["end"], "open");
 }

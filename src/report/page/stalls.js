@@ -3,7 +3,7 @@
 
 function stallText(run, {segment, step, seconds, end}) {
   const where = run.segments.length > 1 ? `segment ${segment}, step ${step}` : `step ${step}`;
-  const after = {'went-on': 'then it went on', changed: 'then it stood still in another way',
+  const after = {'went-on': 'then it went on',
     open: 'and it had not gone on when this was written'}[end];
   return `${where}: ${duration(seconds)}, ${after}`;
 }

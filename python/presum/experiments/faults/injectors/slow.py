@@ -49,7 +49,7 @@ class SlowLayer(_Slow):
 
         def gave(_module: nn.Module, _inputs: Any, output: Tensor) -> None:
             if output.requires_grad:
-                output.register_hook(lambda _: self.sleeps())
+                output.register_hook(lambda _: self.sleeps())  # type: ignore[no-untyped-call]
 
         model.get_submodule(self.part).register_forward_hook(gave)
         return model

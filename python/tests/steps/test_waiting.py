@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Waits that exceptions leave open."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from packet_decoder import decode
+from presum import _core
+from presum._core import Observer
+from presum.steps.waiting import Waiting
+
+TIMES, REDUCTION = 15, 5
+
+
+def seconds_of_a_step(between: Any) -> tuple[float, ...]:
+    """The phases of a step in which ``between`` is called before the forward pass."""
+    import struct
+
+    observer = Observer(
+        module=0,
+        replica=0,
+        shard=0,
+        rank=0,
+        replicas=1,
+        sketch_size=0,
+        host="h",
+        facts=[],
+        parameters=[("p", 1, "")],
+        buffers=[],
+        knows_optimizer=True,
+    )
+    packet = b""
+    for _ in range(2):
+        between()
+        observer.enter_module()
+        time.sleep(0.01)
+        observer.pass_begins(True, False, True, 0.0)
+        observer.pass_ends(1.0, None, 1.0, 1.0, False)
+        observer.optimizer_begins()
+        observer.optimizer_steps(0)
+        ended = observer.take_ended()
+        assert ended is not None
+        packet = ended.packet()
+    return struct.unpack_from("<6d", decode(packet).sections[TIMES])
+
+
+def test_a_wait_that_was_never_ended_is_over_at_the_next_forward_pass() -> None:
+    seconds = seconds_of_a_step(_core.wait_begins)
+    assert seconds[REDUCTION] < 0.005 and seconds[1] >= 0.009
+
+
+def test_an_end_without_a_beginning_does_nothing() -> None:
+    waiting = Waiting()
+    waiting.end()
+    seconds = seconds_of_a_step(_core.wait_ends)
+    assert seconds[REDUCTION] == pytest.approx(0, abs=1e-3)
+
+
+def test_two_beginnings_are_one() -> None:
+    waiting = Waiting()
+
+    def wait() -> None:
+        waiting.begin()
+        waiting.begin()
+        time.sleep(0.02)
+        waiting.end()
+
+    seconds = seconds_of_a_step(wait)
+    assert 0.015 < seconds[REDUCTION] < 0.2
+    assert seconds[0] < 0.015
