@@ -138,8 +138,10 @@ inline void make_run(const Path& folder, const std::vector<StepRecord>& records,
     message.text = extras.note;
     ASSERT_TRUE(writer->add(message));
   }
-  for (std::size_t s = 0; s < extras.stalls.size(); ++s) {
-    ASSERT_TRUE(writer->add(extras.stalls[s], static_cast<std::uint32_t>(s + 1)));
+  std::uint32_t number = 0;
+  for (Stall stall : extras.stalls) {
+    stall.number = ++number;
+    ASSERT_TRUE(writer->add(stall));
   }
   if (extras.preflight) {
     ASSERT_TRUE(writer->preflight(*extras.preflight));

@@ -119,7 +119,7 @@ void PeriodicStalls::report(const StepRecord& record, std::uint64_t period, Sign
   const double share =
       longer / (longer + static_cast<double>(period) * std::max(1e-9, total_.value()));
   signal.title = fmt::format(
-      "{{Ranks}} took {:.3g} s longer in every {}th step or so, mostly in the phase \"{}\": "
+      "{{Ranks}} took {:.3g} s longer every {} steps or so, mostly in the phase \"{}\": "
       "{:.0f}% "
       "of the job",
       longer, period, to_string(stalls_.back().phase), 100 * share);

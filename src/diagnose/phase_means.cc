@@ -30,6 +30,13 @@ double share_of(const StepTimes& times) {
   return own > 0 && std::isfinite(times.processor) ? std::min(1.0, times.processor / own) : 0;
 }
 
+// REQUIRES: not empty.
+double middle_of(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::ranges::nth_element(values, middle);
+  return *middle;
+}
+
 void add(BesideOthers& to, const BesideOthers& from, double weight) {
   for (std::size_t p = 0; p < kPhaseCount; ++p) to.phases[p] += weight * from.phases[p];
   for (const auto member :
@@ -72,24 +79,37 @@ void PhaseMeans::see(const StepRecord& record) {
     for (std::size_t p = 0; p < kPhaseCount; ++p) {
       now.phases[p] = times.seconds[p] - others_phase[p].of(times.seconds[p]);
     }
-    std::deque<Sample>& samples = workers_[workers[i].replica];
-    samples.push_back(now);
-    if (samples.size() > kSamples) samples.pop_front();
+    std::vector<Sample>& kept = workers_[workers[i].replica];
+    if (kept.size() == kSamples) kept.erase(kept.begin());
+    kept.push_back(now);
   }
   total_.add(step);
   waiting_.add(mean_of(waits) - *std::ranges::min_element(waits));
   data_.add(mean_of(values_of(record, [](const StepTimes& t) { return t.of(Phase::kData); })));
 }
 
+std::span<const PhaseMeans::Sample> PhaseMeans::samples(std::uint32_t replica,
+                                                        std::uint64_t step) const {
+  const std::span<const Sample> all = *workers_.find(replica);
+  const auto first = std::ranges::find_if(all, [&](const Sample& s) { return s.number >= step; });
+  const auto before = static_cast<std::size_t>(first - all.begin());
+  return all.subspan(std::min(before, all.size() - 1));
+}
+
 BesideOthers PhaseMeans::since(std::uint32_t replica, std::uint64_t step) const {
-  const std::deque<Sample>& samples = *workers_.find(replica);
-  const auto first =
-      std::ranges::find_if(samples, [&](const Sample& s) { return s.number >= step; });
-  const auto from = first == samples.end() ? samples.end() - 1 : first;
+  const auto some = samples(replica, step);
   BesideOthers out;
-  for (auto s = from; s != samples.end(); ++s) {
-    add(out, *s, 1 / static_cast<double>(samples.end() - from));
-  }
+  for (const Sample& s : some) add(out, s, 1 / static_cast<double>(some.size()));
+  return out;
+}
+
+PhaseMeans::Typical PhaseMeans::typical(std::uint32_t replica, std::uint64_t step) const {
+  constexpr double kOfNormal = 1.4826;
+  std::vector<double> values;
+  for (const Sample& s : samples(replica, step)) values.push_back(s.own);
+  Typical out{.own = middle_of(values)};
+  for (double& x : values) x = std::abs(x - out.own);
+  out.scatter = kOfNormal * middle_of(values);
   return out;
 }
 

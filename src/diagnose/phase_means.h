@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <deque>
 #include <span>
 #include <vector>
 
@@ -50,6 +49,13 @@ class PhaseMeans {
 
   // The worker's means since a step, over the last 64 at most. REQUIRES: it was seen.
   BesideOthers since(std::uint32_t replica, std::uint64_t step) const;
+  // Likewise of BesideOthers::own: its median, and how far it scatters around that (a median
+  // absolute deviation, as a standard deviation). A few steps far out change neither.
+  struct Typical {
+    double own = 0;
+    double scatter = 0;
+  };
+  Typical typical(std::uint32_t replica, std::uint64_t step) const;
   bool knows(std::uint32_t replica) const { return workers_.find(replica) != nullptr; }
   double step_seconds() const { return total_.value(); }
   // What is waited for because workers are not equally fast: the mean over workers, beyond what
@@ -62,7 +68,9 @@ class PhaseMeans {
   struct Sample : BesideOthers {
     std::uint64_t number = 0;  // of the step
   };
-  PerWorker<std::deque<Sample>> workers_;
+  std::span<const Sample> samples(std::uint32_t replica, std::uint64_t step) const;
+
+  PerWorker<std::vector<Sample>> workers_;  // ascending by number
   RunningMean total_;
   RunningMean waiting_;
   RunningMean data_;

@@ -14,6 +14,7 @@ namespace {
 using detect::Alarm;
 
 constexpr double kLeastSeconds = 1e-3;     // a step that a worker takes longer
+constexpr double kLeastOfScatter = 0.8;    // of these over steps
 constexpr double kLeastWaited = 0.3;       // of these, that the others are seen to wait
 constexpr double kMostOfIt = 0.5;          // a share that names the cause
 constexpr std::uint64_t kLongEnough = 20;  // steps
@@ -96,6 +97,9 @@ void SlowWorkers::report(const StepContext& context, const Alarm& alarm, SignalL
   const BesideOthers times = means_.since(replica, alarm.first_step);
   const double longer = times.own;
   const double waited = -times.waits;
+  const auto [typical, scatter] = means_.typical(replica, alarm.first_step);
+  // On a machine that is busy with other things workers differ for a while, within their noise.
+  if (typical < kLeastSeconds || typical < kLeastOfScatter * scatter) return;
   // Where nobody is seen to wait for it, what makes its own time long may be a wait of its own.
   if (longer < kLeastSeconds || waited < kLeastWaited * longer) return;
   const bool queued = times.queued >= kMostOfIt * longer;
@@ -134,6 +138,7 @@ void SlowWorkers::report(const StepContext& context, const Alarm& alarm, SignalL
   if (times.queued > 0) {
     signal.evidence.emplace_back("queued_longer_ms", milliseconds(times.queued));
   }
+  if (queued) signal.severity = Severity::kInfo;  // that is not the program's
   if (tokens) {
     signal.severity = Severity::kInfo;
     signal.evidence.emplace_back("longer_by_tokens_ms", milliseconds(tokens_.explained(replica)));
