@@ -95,15 +95,15 @@ TEST_F(Tail, NamesTheSlowRankAndTellsStallsOnceAndWhenTheyAreOver) {
   step.workers[0].times = times_of(10, 1);
   step.workers[1].times = times_of(14.2, 1);
   EXPECT_TRUE(writer.add(step));
-  Stall stall = {.step = 1, .seconds = 60, .sentence = "rank 5 is in load()"};
-  EXPECT_TRUE(writer.add(stall, 1));
+  Stall stall = {.number = 1, .step = 1, .seconds = 60, .sentence = "rank 5 is in load()"};
+  EXPECT_TRUE(writer.add(stall));
   commit(writer);
   auto ran = std::async(std::launch::async, [&] {
     return run({"tail", run_folder(), "--interval", "0.05"});
   });
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
   stall.over = true;
-  EXPECT_TRUE(writer.add(stall, 1));
+  EXPECT_TRUE(writer.add(stall));
   EXPECT_TRUE(writer.close());
   const auto said = lines(ran.get().out);
   ASSERT_EQ(said.size(), 5U);

@@ -105,7 +105,7 @@ std::string coloured(const std::string& text, Severity severity, bool colour) {
 
 Severity severity_of(const StallRecord& stall) {
   if (stall.harmless) return Severity::kInfo;
-  return stall.over ? Severity::kWarning : Severity::kCritical;
+  return stall.over || stall.busy ? Severity::kWarning : Severity::kCritical;
 }
 
 std::unique_ptr<TailView> line_view(std::uint64_t lines, std::ostream& out, bool colour) {
