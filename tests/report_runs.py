@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 from collections.abc import Callable, Container
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,7 +67,18 @@ def make(folder: Path, scene: Scene) -> Path:
     for worker in workers:
         run.ingest(_core.stamp(worker.goodbye(0), run.run, run.segment))
     run.close()
+    _set_times(folder / "presum.db")
     return folder
+
+
+def _set_times(file: Path) -> None:
+    """Steps that a program numbers itself have none. These workers wait for nobody."""
+    columns = "time_data=0.001, time_forward=0.01+0.0002*rank, time_backward=0.02, "
+    columns += "time_optimizer=0.001, time_rest=0.0005, time_reduction=0, time_processor=0.03"
+    with contextlib.closing(sqlite3.connect(file)) as db:
+        later = "step_id IN (SELECT id FROM step WHERE step > 0)"
+        db.execute(f"UPDATE worker_step SET {columns} WHERE {later}")
+        db.commit()
 
 
 def _worker(scene: Scene, rank: int) -> _core.Observer:

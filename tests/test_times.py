@@ -72,13 +72,15 @@ def test_a_sleep_is_found_where_it_is(case: str, out: Path) -> None:
 @pytest.mark.parametrize("case", [case for case in EXPECTED if EXPECTED[case]])
 def test_the_slow_rank_is_named(case: str, out: Path) -> None:
     found = [one for one in presum.load(out / case).findings if one.check in SLOW_CHECKS]
-    assert [one.ranks for one in found] == [(SLOW,)], found
+    assert [one.ranks for one in found] == [[SLOW]], found
     assert found[0].evidence["phase"] == EXPECTED[case]
 
 
 def test_long_batches_are_no_slow_machine(out: Path) -> None:
-    (found,) = presum.load(out / "uneven").findings
-    assert (found.check, found.severity) == ("uneven-batches", "info")
+    every = presum.load(out / "uneven").findings
+    (found,) = [one for one in every if one.check == "uneven-batches"]
+    assert found.severity == "info"
+    assert not [one for one in every if one.check in SLOW_CHECKS]
     assert found.evidence["correlation"] > 0.8
     assert "not a slow machine" in found.title
 
@@ -88,7 +90,7 @@ def test_a_processor_that_is_taken_away_is_told_apart(out: Path) -> None:
     (found,) = [
         one for one in presum.load(out / "shared-core").findings if one.check in SLOW_CHECKS
     ]
-    assert (found.check, found.ranks) == ("slow-worker", (SLOW,))
+    assert (found.check, found.ranks) == ("slow-worker", [SLOW])
     assert found.evidence["phase"] == "processor"
     assert "waiting for a processor, which others use" in found.title
 

@@ -66,8 +66,8 @@ class Aggregator {
   Status tick();
   // Whether every worker has said goodbye of every model that anything was heard of; false before.
   bool everyone_left() const;
-  // Why the job stands still now, as one sentence for people; empty where it goes on, or waits for
-  // something that may well be meant.
+  // Why the job stands still now, as one sentence for people; empty where it goes on, waits for
+  // something that may well be meant, or for somebody who works.
   std::string stall() const;
   // How many ranks of the job were heard.
   std::size_t ranks_heard() const;

@@ -45,6 +45,7 @@ from presum.transport.session import (
     open_session,
 )
 
+STALL_SECONDS_MAX = 1e8
 SKETCH_SIZES = (0, *(1 << bits for bits in range(6, 17)))
 
 
@@ -473,8 +474,8 @@ def _check_required(require: str) -> None:
 
 def _check_stalls(seconds: Any, on_stall: object) -> None:
     number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
-    if not number or not seconds >= 1 or seconds == float("inf"):
-        raise ValueError(f"presum.attach: stall_seconds is a number from 1, not {seconds!r}")
+    if not number or not 1 <= seconds <= STALL_SECONDS_MAX:
+        raise ValueError(f"presum.attach: stall_seconds is a number from 1 to 1e8, not {seconds!r}")
     if on_stall not in ("report", "raise", "exit"):
         raise ValueError(
             f'presum.attach: on_stall is "report", "raise" or "exit", not {on_stall!r}'

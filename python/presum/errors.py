@@ -11,9 +11,10 @@ class StallError(BaseException):
     that what catches those, to try again, does not catch it."""
 
     delivered = False  # to the training thread
+    why = ""  # the sentence that says who is where
 
     def __init__(self, *args: object) -> None:
-        super().__init__(*args)
+        super().__init__(*(args or (StallError.why,)))
         StallError.delivered = True
 
 

@@ -105,6 +105,16 @@ class Run:
         its error (docs/audit.md)."""
         return self._frame("audits")
 
+    @cached_property
+    def stalls(self) -> pd.DataFrame:
+        """When the job stood still: one row each time (docs/time.md)."""
+        return self._frame("stalls")
+
+    @cached_property
+    def stalled_ranks(self) -> pd.DataFrame:
+        """One row a stall and rank: where it was."""
+        return self._frame("stalled_ranks")
+
     def cosines(
         self, step: int, segment: int = -1, module: int = 0, shard: int = 0
     ) -> npt.NDArray[np.float64]:
@@ -147,7 +157,7 @@ class Run:
             return read(_core.RunLog(self.path))
 
 
-_FRAMES = ("segments", "steps", "workers", "facts", "checks", "audits")
+_FRAMES = ("segments", "steps", "workers", "facts", "checks", "audits", "stalls", "stalled_ranks")
 _GROUP_KEYS = ("step", "segment", "module", "shard", "group")
 _GROUP_COLUMNS = (
     ("groups", "rank", "integer", "", "global rank", ""),

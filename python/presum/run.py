@@ -126,8 +126,8 @@ def _seconds(text: str) -> float:
         value = float(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text} is no number") from None
-    if not 1 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not at least 1 s")
+    if not 1 <= value <= 1e8:
+        raise argparse.ArgumentTypeError(f"{text} is not from 1 to 1e8 s")
     return value
 
 

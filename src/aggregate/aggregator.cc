@@ -333,7 +333,7 @@ Status Aggregator::tick() {
 
 std::string Aggregator::stall() const {
   const std::optional<Stall>& now = state_->stalls.now();
-  return now && now->awaited && !now->harmless ? now->sentence : std::string();
+  return now && now->awaited && !now->harmless && !now->busy ? now->sentence : std::string();
 }
 
 std::vector<Finding> Aggregator::take_new_findings() {

@@ -135,7 +135,7 @@ std::string clauses(const Some& some, bool capital) {
 bool busy(const StalledRank* r, double limit) {
   const Heartbeat& b = r->last;
   if (b.lock_held) return false;
-  if (b.still < limit) return true;
+  if (b.still + r->unheard < limit) return true;
   return std::isnan(b.processor) ? b.thread == 'R' || b.thread == '?' : b.processor >= kBusy;
 }
 
@@ -168,20 +168,24 @@ Doings doings_of(const Stall& stall) {
 }
 
 // All wait, and for one thing: nobody that was heard is missing.
-std::string all_at_one_place(const Some& waiting, const std::vector<std::uint32_t>& unheard) {
-  const std::string out = clause(waiting, true);
+void judge_one_place(Stall& stall, const Some& waiting, const std::vector<std::uint32_t>& unheard,
+                     double limit) {
+  stall.harmless = stall.step == 0 && stall.seconds < kPatience * limit;  // others may compile
   if (unheard.empty()) {
-    return out +
-           ": none is missing, so what they exchange there differs in shape, dtype or order, or "
-           "the network stands still";
+    stall.sentence = clause(waiting, true) +
+                     ": none is missing, so what they exchange there differs in shape, dtype or "
+                     "order, or the network stands still";
+    return;
   }
-  return out + fmt::format(": of those that were heard none is missing ({} {})",
-                           unheard.size() == 1 ? "never was rank" : "never were ranks",
-                           diagnose::rank_ranges(unheard));
+  stall.ranks = unheard;
+  stall.sentence = fmt::format(
+      "{} {} {} never heard while {}", unheard.size() == 1 ? "Rank" : "Ranks",
+      diagnose::rank_ranges(unheard), unheard.size() == 1 ? "was" : "were", clause(waiting, false));
 }
 
 // All wait. Where it is not for the same, the smaller groups keep the larger one waiting.
-void judge_waiting(Stall& stall, const Some& waiting, const std::vector<std::uint32_t>& unheard) {
+void judge_waiting(Stall& stall, const Some& waiting, const std::vector<std::uint32_t>& unheard,
+                   double limit) {
   std::vector<Some> groups;
   for (const StalledRank* r : waiting) {
     const auto at = std::ranges::find_if(
@@ -190,10 +194,7 @@ void judge_waiting(Stall& stall, const Some& waiting, const std::vector<std::uin
   }
   std::ranges::stable_sort(groups, std::ranges::greater{}, &Some::size);
   stall.awaited = true;
-  if (groups.size() == 1) {
-    stall.sentence = all_at_one_place(waiting, unheard);
-    return;
-  }
+  if (groups.size() == 1) return judge_one_place(stall, waiting, unheard, limit);
   Some others;
   for (std::size_t g = 1; g < groups.size(); ++g) {
     others.insert(others.end(), groups[g].begin(), groups[g].end());
@@ -220,7 +221,9 @@ void judge(Stall& stall, double limit, const std::vector<std::uint32_t>& unheard
   const Doings doings = doings_of(stall);
   const Some& waiting = doings.waiting;
   Some culprits = !doings.gone.empty() ? doings.gone : waiting.empty() ? Some() : doings.left;
-  if (culprits.empty() && doings.elsewhere.empty()) return judge_waiting(stall, waiting, unheard);
+  if (culprits.empty() && doings.elsewhere.empty()) {
+    return judge_waiting(stall, waiting, unheard, limit);
+  }
   stall.awaited = !waiting.empty();
   if (culprits.empty()) {
     culprits = doings.elsewhere;
@@ -362,11 +365,16 @@ std::optional<Stall> StallWatch::look(Seconds now) {
   if (!anybody_stands(now)) return std::nullopt;
   Stall stall = make(now);
   if (open_) {
-    const bool graver = open_->harmless && !stall.harmless;
+    const bool graver = !stall.harmless && (open_->harmless || (open_->busy && !stall.busy));
+    const bool longer = !open_->harmless && stall.seconds >= 2 * told_seconds_;
     open_->seconds = stall.seconds;
     looked_ = now;
-    if (!graver) return std::nullopt;
+    if (!graver && !longer) return std::nullopt;
     stall.number = open_->number;
+    if (longer && !graver) {  // as it was, for twice as long
+      told_seconds_ = stall.seconds;
+      return open_;
+    }
   } else {
     stall.number = ++stalls_;
     events_.clear();
@@ -376,6 +384,7 @@ std::optional<Stall> StallWatch::look(Seconds now) {
   }
   open_ = stall;
   looked_ = now;
+  told_seconds_ = stall.seconds;
   return stall;
 }
 

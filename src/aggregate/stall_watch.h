@@ -30,8 +30,8 @@ class StallWatch {
   void left(std::uint32_t rank, const std::string& why);
   bool beats() const { return !ranks_.empty(); }
 
-  // A stall that has begun, has become grave, or is over; else none. To be asked a few times a
-  // second.
+  // A stall that has begun, has become graver, lasts twice as long as when it was told, or is over;
+  // else none. To be asked a few times a second.
   std::optional<Stall> look(Seconds now);
   // The one under way.
   const std::optional<Stall>& now() const { return open_; }
@@ -60,6 +60,7 @@ class StallWatch {
   std::map<std::uint64_t, std::string> layers_;
   std::optional<Stall> open_;
   Seconds looked_{0};                              // when it was last seen to stand still
+  double told_seconds_ = 0;                        // for which it had when it was last told
   std::map<std::uint32_t, std::uint64_t> events_;  // of those that stood still when it began
 };
 

@@ -13,10 +13,10 @@ namespace {
 constexpr std::size_t kUsual = 64;      // steps that tell what is usual
 constexpr std::size_t kLeastUsual = 8;  // before which nothing is said
 constexpr double kTimesUsual = 2;
-constexpr double kLeastLonger = 0.02;  // seconds
+constexpr double kLeastLonger = 0.1;  // seconds
 constexpr std::size_t kStallsKept = 8;
-constexpr std::size_t kStalls = 5;         // at equal distances
-constexpr std::uint64_t kLeastPeriod = 3;  // recorded steps
+constexpr std::size_t kStalls = 6;         // at equal distances
+constexpr std::uint64_t kLeastPeriod = 5;  // recorded steps
 constexpr std::uint64_t kInARow = 4;       // steps that are no exception any more
 constexpr double kTolerance = 0.1;         // of the period
 

@@ -85,7 +85,8 @@ void PhaseMeans::see(const StepRecord& record) {
   }
   total_.add(step);
   waiting_.add(mean_of(waits) - *std::ranges::min_element(waits));
-  data_.add(mean_of(values_of(record, [](const StepTimes& t) { return t.of(Phase::kData); })));
+  const auto data = values_of(record, [](const StepTimes& t) { return t.of(Phase::kData); });
+  data_.add(*std::ranges::min_element(data));
 }
 
 std::span<const PhaseMeans::Sample> PhaseMeans::samples(std::uint32_t replica,

@@ -61,7 +61,7 @@ class PhaseMeans {
   // What is waited for because workers are not equally fast: the mean over workers, beyond what
   // the one waits that waits least.
   double waiting() const { return waiting_.value(); }
-  double data() const { return data_.value(); }  // the mean over workers
+  double data() const { return data_.value(); }  // of the worker that needs least
   std::uint64_t steps() const { return total_.count(); }
 
  private:

@@ -13,13 +13,13 @@ namespace {
 
 using detect::Alarm;
 
-constexpr double kLeastSeconds = 1e-3;     // a step that a worker takes longer
-constexpr double kLeastOfScatter = 0.8;    // of these over steps
+constexpr double kLeastSeconds = 2e-3;     // a step that a worker takes longer
+constexpr double kLeastOfScatter = 1;      // of these over steps
 constexpr double kLeastWaited = 0.3;       // of these, that the others are seen to wait
 constexpr double kMostOfIt = 0.5;          // a share that names the cause
 constexpr std::uint64_t kLongEnough = 20;  // steps
 constexpr double kStarvedShare = 0.3;
-constexpr double kStarvedSeconds = 5e-3;
+constexpr double kStarvedSeconds = 2e-2;
 constexpr double kUnevenShare = 0.05;
 constexpr double kUnevenCorrelation = 0.8;
 constexpr double kUnevenSpread = 0.03;
@@ -38,7 +38,7 @@ double milliseconds(double seconds) { return std::round(seconds * 1e5) / 100; }
 std::string in_phase(Phase phase) {
   switch (phase) {
     case Phase::kData:
-      return "before its first forward pass, mostly for data";
+      return "before its first forward pass: for data, or what the loop does there";
     case Phase::kForward:
       return "in its forward pass and loss";
     case Phase::kBackward:
@@ -75,7 +75,14 @@ void SlowWorkers::update(const StepContext& context, SignalLog& log) {
   if (timed) {
     means_.see(record);
     tokens_.see(record);
-    for (const Check check : kChecksHere) log.checked(check);
+    for (const Check check : {Check::kSlowWorker, Check::kSlowNode, Check::kDataStarved}) {
+      log.checked(check);
+    }
+    if (tokens_.knows()) {
+      log.checked(Check::kUnevenBatches);
+    } else {
+      log.cannot(Check::kUnevenBatches, "Token counts are not known.");
+    }
   }
   for (const Alarm& alarm : context.times.raised) report(context, alarm, log);
   for (const Alarm& alarm : context.times.lasting) {
@@ -195,8 +202,8 @@ void SlowWorkers::watch_data(const StepContext& context, SignalLog& log) const {
   signal.severity = Severity::kInfo;
   signal.confidence = kConfidence;
   signal.title = fmt::format(
-      "{{Ranks}} spent {:.3g} ms of {:.3g} ms a step before the first forward pass, mostly for "
-      "data: {:.0f}% of the job",
+      "{{Ranks}} spent {:.3g} ms of {:.3g} ms a step before the first forward pass, for data "
+      "or what the loop does there: {:.0f}% of the job",
       data * 1e3, step * 1e3, 100 * data / step);
   signal.evidence = {{"phase", to_string(Phase::kData)},
                      {"data_ms", milliseconds(data)},

@@ -15,6 +15,8 @@ class TokenTimes {
   // REQUIRES: all_timed(record). Steps whose token counts are not all known are left out.
   void see(const StepRecord& record);
 
+  // Whether the counts of a step were known.
+  bool knows() const { return weight_ > 0; }
   // Steps in which the counts differed.
   std::uint64_t steps() const { return steps_; }
   double correlation() const;

@@ -80,8 +80,10 @@ class Channel:
         """What ``on_stall`` asks for, of a job that stands still. It returns where the program has
         got StallError, which is its business then."""
         self.remark(f"the job stands still, and on_stall is {self.on_stall!r}: {why}")
+        if self.heartbeat is not None:
+            self.heartbeat.stop()  # this thread is not there for it any more
         if self.on_stall == "raise" and self.heartbeat is not None:
-            self.on_stall = "report"
+            self.on_stall, StallError.why = "report", why
             self.heartbeat.interrupt(StallError)
             deadline = time.monotonic() + RAISE_SECONDS
             while not StallError.delivered and time.monotonic() < deadline:

@@ -29,7 +29,7 @@ _FOLDERS = (
     str(Path(__file__).parent.parent),
     str(Path(torch.__file__).parent),
 )
-_LIBRARIES = (*(folder + os.sep for folder in _FOLDERS), "<frozen")
+LIBRARIES = (*(folder + os.sep for folder in _FOLDERS), "<frozen")
 _COLLECTIVES = distributed_c10d.__file__
 log = logging.getLogger("presum")
 
@@ -73,7 +73,7 @@ class Heartbeat:
     def _beat(self) -> bytes:
         frame = sys._current_frames().get(self._thread)
         collective, site, stack = place_of(frame)
-        site = _end_of_the_program(frame) or site
+        site = end_of_the_program(frame) or site
         del frame  # it holds the program's tensors
         recorder = _last_collectives() if self._watchdog.still > self.stall_seconds / 2 else ""
         texts = (_encodable(text) for text in (collective, site, stack, recorder))
@@ -103,7 +103,7 @@ def place_of(frame: FrameType | None) -> tuple[str, str, str]:
         lines.append(f"{code.co_filename}:{frame.f_lineno} {code.co_name}")
         if not site and code.co_filename == _COLLECTIVES:
             collective = code.co_name  # the outermost of them is what the program called
-        elif not site and not code.co_filename.startswith(_LIBRARIES):
+        elif not site and not code.co_filename.startswith(LIBRARIES):
             site = _site_of(code.co_filename, frame.f_lineno, code.co_name)
         frame = frame.f_back
     return collective, site, "\n".join(lines)
@@ -119,7 +119,7 @@ def _encodable(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-def _end_of_the_program(frame: FrameType | None) -> str:
+def end_of_the_program(frame: FrameType | None) -> str:
     """Where the main thread has ended by an exception, and others keep the process alive."""
     error = getattr(sys, "last_value", None)
     while frame is not None and frame.f_code.co_name != "_shutdown":

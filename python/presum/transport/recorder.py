@@ -141,13 +141,14 @@ class Recorder:
         """Of this rank; and what a job that stands still ends with."""
         heartbeat = self._channel.heartbeat
         packet = None if heartbeat is None else heartbeat.take()
-        if packet is None:
+        if heartbeat is None or packet is None:
             return
         aggregator.ingest(stamp(packet, aggregator.run, aggregator.segment))
         stall = aggregator.stall
         if not stall or self._channel.on_stall == "report":
             return
         self._look(aggregator)
+        heartbeat.stop()
         if self.queue is not None and not self.others_lost:
             with contextlib.suppress(DistError):
                 self.queue.tell_stalled(stall)

@@ -84,15 +84,14 @@ def test_what_cannot_be_told_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> No
         raise RuntimeError
 
     monkeypatch.setattr(heartbeat, "place_of", fails)
-    beats._due = 0.0
-    assert beats.take() is None
+    assert Heartbeat(0, "host", 60.0).take() is None
 
 
 def test_an_exception_of_an_earlier_cell_is_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "last_value", NameError("foo"), raising=False)
-    assert heartbeat._end_of_the_program(sys._getframe()) == ""
+    assert heartbeat.end_of_the_program(sys._getframe()) == ""
 
 
 def test_libraries_are_told_from_programs() -> None:
-    assert all(not str(Path(__file__)).startswith(folder) for folder in heartbeat._LIBRARIES)
-    assert threading.__file__.startswith(heartbeat._LIBRARIES)
+    assert all(not str(Path(__file__)).startswith(folder) for folder in heartbeat.LIBRARIES)
+    assert threading.__file__.startswith(heartbeat.LIBRARIES)
