@@ -81,7 +81,7 @@ def test_long_batches_are_no_slow_machine(out: Path) -> None:
     (found,) = [one for one in every if one.check == "uneven-batches"]
     assert found.severity == "info"
     assert not [one for one in every if one.check in SLOW_CHECKS]
-    assert found.evidence["correlation"] > 0.8
+    assert found.evidence["correlation"] > 0.7
     assert "not a slow machine" in found.title
 
 

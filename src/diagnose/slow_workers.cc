@@ -14,6 +14,7 @@ namespace {
 using detect::Alarm;
 
 constexpr double kLeastSeconds = 2e-3;     // a step that a worker takes longer
+constexpr double kLeastQueued = 2e-2;      // where it is a processor that it waits for
 constexpr double kLeastOfScatter = 1;      // of these over steps
 constexpr double kLeastWaited = 0.3;       // of these, that the others are seen to wait
 constexpr double kMostOfIt = 0.5;          // a share that names the cause
@@ -21,7 +22,7 @@ constexpr std::uint64_t kLongEnough = 20;  // steps
 constexpr double kStarvedShare = 0.3;
 constexpr double kStarvedSeconds = 2e-2;
 constexpr double kUnevenShare = 0.05;
-constexpr double kUnevenCorrelation = 0.8;
+constexpr double kUnevenCorrelation = 0.7;
 constexpr double kUnevenSpread = 0.03;
 constexpr std::uint64_t kUnevenSteps = 30;
 constexpr std::size_t kRanksMax = 65'536;
@@ -112,6 +113,7 @@ void SlowWorkers::report(const StepContext& context, const Alarm& alarm, SignalL
   const bool queued = times.queued >= kMostOfIt * longer;
   // A queue that is no more than the machine's noise is said by the alarm that looks at queues.
   if (queued && alarm.statistic == detect::Statistic::kOwnTime) return;
+  if (queued && longer < kLeastQueued) return;
   const bool tokens = tokens_.explained(replica) >= kMostOfIt * longer;
   const Phase phase = slowest_phase(times);
   const Check check = tokens                            ? Check::kUnevenBatches

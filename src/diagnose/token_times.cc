@@ -12,8 +12,12 @@ constexpr double kForgetting = 0.99;
 constexpr double kTimesFollow = 0.7;  // correlation
 constexpr std::uint64_t kTokenTimesFrom = 10;
 
+// Without what the thread waited for a processor, which no token asks for.
 double computes(const WorkerRecord& w) {
-  return w.times.of(Phase::kForward) + w.times.of(Phase::kBackward);
+  constexpr double kMostQueued = 0.9;
+  const double seconds = w.times.of(Phase::kForward) + w.times.of(Phase::kBackward);
+  const double queued = std::isnan(w.times.queued) ? 0 : w.times.queued;
+  return seconds - std::min(queued, kMostQueued * seconds);
 }
 
 }  // namespace

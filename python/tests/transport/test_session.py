@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from presum.transport import session as module
-from presum.transport.channel import GOODBYE_SECONDS
+from presum.transport.channel import GOODBYE_SECONDS, Channel
 
 
 class SlowStore:
@@ -35,7 +35,7 @@ def test_at_the_end_no_thread_is_left_in_a_call_of_the_store(
 ) -> None:
     store = SlowStore()
     monkeypatch.setattr(module, "_get_default_store", lambda: store)
-    session = module.Session("slow", tmp_path, rank=1, world_size=2)
+    session = module.Session("slow", Channel(tmp_path, rank=1, world_size=2))
     session.channel.quiet = True
     while not store.asked:
         time.sleep(0.01)
