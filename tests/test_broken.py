@@ -33,7 +33,7 @@ def test_training_goes_on_to_its_end(out: Path, case: str) -> None:
 
 
 def test_a_healthy_recording_is_whole(out: Path) -> None:
-    assert said(out, "healthy")[1] == f"presum: consistent after {STEPS} steps: no finding"
+    assert said(out, "healthy")[1].startswith(f"presum: consistent after {STEPS} steps: ")
     assert presum_command("check", out / "healthy").returncode == 0
 
 
