@@ -187,6 +187,7 @@ TEST(Phases, MarksOfADeviceAreReplayed) {
 }
 
 TEST(Waits, NestedOnesCountOnce) {
+  activity().event(0, 0, 0, Phase::kForward);  // this is the thread that trains
   Waits w;
   w.end(1);  // of nothing
   w.begin(2);
@@ -197,6 +198,26 @@ TEST(Waits, NestedOnesCountOnce) {
   w.end(6);
   EXPECT_FALSE(activity().waiting());
   EXPECT_EQ(w.seconds(9), 4);
+}
+
+TEST(Waits, OfOtherThreadsNobodyIsTold) {
+  activity().event(0, 0, 0, Phase::kForward);
+  std::thread([] {
+    Waits w;
+    w.begin(1);
+    EXPECT_FALSE(activity().waiting());
+    w.end(2);
+  }).join();
+}
+
+TEST(Waits, WhatIsLeftOpenCanBeAbandoned) {
+  Waits w;
+  w.begin(1);
+  w.begin(2);
+  w.abandon(4);
+  EXPECT_EQ(w.seconds(9), 3);
+  w.end(10);
+  EXPECT_EQ(w.seconds(11), 3);
 }
 
 TEST(Waits, EachThreadHasItsOwn) {
