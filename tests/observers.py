@@ -21,6 +21,7 @@ def make_observer(
     sketch_size: int = 0,
     host: str = "host",
     facts: Sequence[tuple[str, str]] = (),
+    knows_optimizer: bool = False,
 ) -> Observer:
     """One worker's of module 0; ``global_rank`` is ``rank`` where it is not given."""
     return Observer(
@@ -34,6 +35,7 @@ def make_observer(
         facts=list(facts),
         parameters=list(parameters),
         buffers=list(buffers),
+        knows_optimizer=knows_optimizer,
     )
 
 

@@ -149,7 +149,7 @@ class StepCursor {
   std::unique_ptr<State> state_;
 };
 
-// A stall of a segment, without what its ranks said.
+// A stall of a segment, with what its ranks said.
 struct StallRecord : Stall {
   std::uint32_t segment = 0;
 };

@@ -36,8 +36,8 @@ void make(Watchdog* place, std::uint32_t rank, std::string host, double period,
 
 nb::bytes beat(Watchdog& dog, std::string collective, std::string site, std::string stack,
                std::string recorder) {
-  return to_bytes(
-      dog.beat({std::move(collective), std::move(site), std::move(stack), std::move(recorder)}));
+  watch::Place place{std::move(collective), std::move(site), std::move(stack), std::move(recorder)};
+  return to_bytes(without_gil([&] { return dog.beat(std::move(place)); }));
 }
 
 }  // namespace

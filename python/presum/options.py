@@ -98,9 +98,10 @@ class Record:
         stall_seconds: after how long without any event of its training (a pass, a gradient, an
             optimiser's step) a rank is said to stand still, with where all ranks are; twice the
             longest such time so far where that is longer.
-        on_stall: what a job that stands still does: "report" says so, in a line and in the RUN;
-            "raise" raises :class:`presum.StallError` in every rank's thread, and ends processes
-            that do not get to it within 10 s; "exit" ends all ranks with exit code 1.
+        on_stall: what a job does in which some rank waits for one that does not work: "report"
+            says so, in a line and in the RUN, as for every job that stands still; "raise" raises
+            :class:`presum.StallError` in every rank's thread, and ends processes that do not get
+            to it within 10 s; "exit" ends all ranks with exit code 1.
         quiet: print nothing on the terminal.
     """
 

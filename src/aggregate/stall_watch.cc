@@ -179,8 +179,8 @@ void judge_one_place(Stall& stall, const Some& waiting, const std::vector<std::u
   }
   stall.ranks = unheard;
   stall.sentence = fmt::format(
-      "{} {} {} never heard while {}", unheard.size() == 1 ? "Rank" : "Ranks",
-      diagnose::rank_ranges(unheard), unheard.size() == 1 ? "was" : "were", clause(waiting, false));
+      "{} {} {} not been heard from while {}", unheard.size() == 1 ? "Rank" : "Ranks",
+      diagnose::rank_ranges(unheard), unheard.size() == 1 ? "has" : "have", clause(waiting, false));
 }
 
 // All wait. Where it is not for the same, the smaller groups keep the larger one waiting.

@@ -334,7 +334,7 @@ TEST(StallWatch, RanksThatWereNeverHeardAreNotForgotten) {
   job.run(80);
   ASSERT_EQ(job.told.size(), 1U);
   EXPECT_EQ(job.told.front().sentence,
-            "Ranks 4-5 were never heard while ranks 0-3 wait in the all-reduce of step 7");
+            "Ranks 4-5 have not been heard from while ranks 0-3 wait in the all-reduce of step 7");
   EXPECT_EQ(job.told.front().ranks, (std::vector<std::uint32_t>{4, 5}));
 }
 

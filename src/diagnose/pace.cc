@@ -7,6 +7,8 @@
 #include <cmath>
 #include <utility>
 
+#include "detect/e_values.h"
+
 namespace presum::diagnose {
 namespace {
 
@@ -28,12 +30,6 @@ constexpr double kLeastSlower = 1e-3;  // seconds
 
 double own_of(const WorkerRecord& w) { return w.times.own(); }
 
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::ranges::nth_element(values, middle);
-  return *middle;
-}
-
 // Of what computes: data and whatever lies between may well grow.
 double unqueued(const WorkerRecord& w) {
   const double computes =
@@ -50,8 +46,8 @@ void PeriodicStalls::update(const StepRecord& record, SignalLog& log) {
       std::ranges::max_element(record.workers, {}, [](const auto& w) { return own_of(w); });
   const double seconds = own_of(*longest);
   total_.add(longest->times.total());
-  const double usual =
-      longest_.size() < kLeastUsual ? kNaN : median({longest_.begin(), longest_.end()});
+  std::vector<double> last(longest_.begin(), longest_.end());
+  const double usual = last.size() < kLeastUsual ? kNaN : detect::median(last);
   ++records_;
   if (seconds > kTimesUsual * usual && seconds > usual + kLeastLonger) {
     if (++in_a_row_ >= kInARow) {  // that is how long steps take now
@@ -96,7 +92,7 @@ std::optional<std::uint64_t> PeriodicStalls::period() const {
   for (std::size_t i = stalls_.size() - kStalls + 1; i < stalls_.size(); ++i) {
     gaps.push_back(static_cast<double>(stalls_[i].record - stalls_[i - 1].record));
   }
-  const double middle = median(gaps);
+  const double middle = detect::median(gaps);
   const double slack = std::max(1.0, kTolerance * middle);
   const bool equal =
       std::ranges::all_of(gaps, [&](double gap) { return std::abs(gap - middle) <= slack; });
@@ -163,7 +159,7 @@ void GradualSlowing::update(const StepRecord& record, SignalLog& log) {
 }
 
 void GradualSlowing::end_block() {
-  blocks_.push_back({first_step_, median(seconds_), median(tokens_)});
+  blocks_.push_back({first_step_, detect::median(seconds_), detect::median(tokens_)});
   if (blocks_.size() > kBlocks) blocks_.pop_front();
   seconds_.clear();
   tokens_.clear();

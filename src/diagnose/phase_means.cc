@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/others_median.h"
+#include "detect/e_values.h"
 
 namespace presum::diagnose {
 namespace {
@@ -31,12 +32,6 @@ double share_of(const StepTimes& times) {
 }
 
 // REQUIRES: not empty.
-double middle_of(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::ranges::nth_element(values, middle);
-  return *middle;
-}
-
 void add(BesideOthers& to, const BesideOthers& from, double weight) {
   for (std::size_t p = 0; p < kPhaseCount; ++p) to.phases[p] += weight * from.phases[p];
   for (const auto member :
@@ -108,9 +103,9 @@ PhaseMeans::Typical PhaseMeans::typical(std::uint32_t replica, std::uint64_t ste
   constexpr double kOfNormal = 1.4826;
   std::vector<double> values;
   for (const Sample& s : samples(replica, step)) values.push_back(s.own);
-  Typical out{.own = middle_of(values)};
+  Typical out{.own = detect::median(values)};
   for (double& x : values) x = std::abs(x - out.own);
-  out.scatter = kOfNormal * middle_of(values);
+  out.scatter = kOfNormal * detect::median(values);
   return out;
 }
 

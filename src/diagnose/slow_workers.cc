@@ -62,6 +62,16 @@ Phase slowest_phase(const BesideOthers& times) {
   return static_cast<Phase>(most);
 }
 
+// Of how the job as a whole spends its time, seen over that many steps.
+Signal of_everyone(Check check, const StepRecord& record, std::uint64_t steps) {
+  Signal signal = sighting(check, record.step, {all_ranks(record), true});
+  signal.key = 1;
+  signal.first_step -= std::min(signal.first_step, steps);
+  signal.severity = Severity::kInfo;
+  signal.confidence = kConfidence;
+  return signal;
+}
+
 }  // namespace
 
 void SlowWorkers::update(const StepContext& context, SignalLog& log) {
@@ -182,7 +192,7 @@ void SlowWorkers::report_node(const StepContext& context, const Signal& slow, Si
     }
   }
   node.title = fmt::format(
-      "all ranks of host {} ({{ranks}}) took about {:.3g} ms longer than the others in each step",
+      "All ranks of host {} ({{ranks}}) took about {:.3g} ms longer than the others in each step",
       host.front(), 1e3 * longer);
   node.evidence = {{kAlarmStep, static_cast<std::int64_t>(slow.last_step)},
                    {"host", host.front()},
@@ -197,12 +207,7 @@ void SlowWorkers::watch_data(const StepContext& context, SignalLog& log) const {
   const bool one =
       std::ranges::any_of(said_, [](const auto& s) { return s.second == Check::kDataStarved; });
   if (one) return;  // the others wait for it, not for data
-  Signal signal =
-      sighting(Check::kDataStarved, context.record.step, {all_ranks(context.record), true});
-  signal.key = 1;
-  signal.first_step -= std::min(signal.first_step, kLongEnough);
-  signal.severity = Severity::kInfo;
-  signal.confidence = kConfidence;
+  Signal signal = of_everyone(Check::kDataStarved, context.record, kLongEnough);
   signal.title = fmt::format(
       "{{Ranks}} spent {:.3g} ms of {:.3g} ms a step before the first forward pass, for data "
       "or what the loop does there: {:.0f}% of the job",
@@ -218,16 +223,10 @@ void SlowWorkers::watch_batches(const StepContext& context, SignalLog& log) cons
   const double step = means_.step_seconds();
   if (tokens_.steps() < kUnevenSteps || tokens_.spread() < kUnevenSpread) return;
   if (tokens_.correlation() < kUnevenCorrelation || waiting < kUnevenShare * step) return;
-  Signal signal =
-      sighting(Check::kUnevenBatches, context.record.step, {all_ranks(context.record), true});
-  signal.key = 1;
-  signal.first_step -= std::min(signal.first_step, kUnevenSteps);
-  signal.severity = Severity::kInfo;
-  signal.confidence = kConfidence;
+  Signal signal = of_everyone(Check::kUnevenBatches, context.record, kUnevenSteps);
   signal.title = fmt::format(
       "{{Ranks}} waited {:.3g} ms of {:.3g} ms a step for whoever had the longest batch: {:.0f}% "
-      "of "
-      "the job; long batches, not a slow machine",
+      "of the job; long batches, not a slow machine",
       waiting * 1e3, step * 1e3, 100 * waiting / step);
   signal.evidence = {{"correlation", tokens_.correlation()},
                      {"tokens_spread", tokens_.spread()},

@@ -20,7 +20,7 @@ void Timing::evaluates(const Machine& machine) {
 // Whoever begins a forward pass waits for nobody.
 void Timing::forward(const Machine& machine) {
   const Reading at = now();
-  waits().abandon(at.now);
+  if (clocks_.reading) waits().abandon(at.now);
   phases_.forward(at);
   tell(machine, Phase::kForward);
 }

@@ -126,7 +126,7 @@ def end_of_the_program(frame: FrameType | None) -> str:
         frame = frame.f_back
     if error is None or frame is None or frame.f_code.co_filename != threading.__file__:
         return ""
-    return f"its end, after {type(error).__name__}: {one_line(error)}"
+    return f"the interpreter's shutdown, after {type(error).__name__}: {one_line(error)}"
 
 
 def _last_collectives() -> str:

@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
+import struct
 import time
 from typing import Any
 
 import pytest
 
+from observers import make_observer
 from packet_decoder import decode
 from presum import _core
-from presum._core import Observer
 from presum.steps.waiting import Waiting
 
 TIMES, REDUCTION = 15, 5
@@ -18,21 +19,7 @@ TIMES, REDUCTION = 15, 5
 
 def seconds_of_a_step(between: Any) -> tuple[float, ...]:
     """The phases of a step in which ``between`` is called before the forward pass."""
-    import struct
-
-    observer = Observer(
-        module=0,
-        replica=0,
-        shard=0,
-        rank=0,
-        replicas=1,
-        sketch_size=0,
-        host="h",
-        facts=[],
-        parameters=[("p", 1, "")],
-        buffers=[],
-        knows_optimizer=True,
-    )
+    observer = make_observer([("p", 1, "")], knows_optimizer=True)
     packet = b""
     for _ in range(2):
         between()
