@@ -29,12 +29,16 @@ EXPECTED = {
     "ddp-optimizer": "optimizer",
     "micro-batches": "forward",
     "norm": "forward",
+    "each-reduced": "forward",
+    "two-views": "forward",
+    "joined": "forward",
     "logged": "data",
     "evaluated": "rest",
     "fsdp-forward": "forward",
     "fsdp-backward": "backward",
     "by-hand": "forward",
 }
+SLEEPS_OF_A_STEP = {"micro-batches": 3, "two-views": 2}
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +64,7 @@ def milliseconds(run: Path, module: int = 0) -> dict[int, dict[str, float]]:
 def test_a_sleep_is_found_where_it_is(case: str, out: Path) -> None:
     times = milliseconds(out / case)
     others = [rank for rank in times if rank != SLOW]
-    phase, sleep = EXPECTED[case], 1e3 * SLEEP * (3 if case == "micro-batches" else 1)
+    phase, sleep = EXPECTED[case], 1e3 * SLEEP * SLEEPS_OF_A_STEP.get(case, 1)
     for p in PHASES[:-1]:
         longer = times[SLOW][p] - np.mean([times[rank][p] for rank in others])
         expected = sleep if p == phase else 0

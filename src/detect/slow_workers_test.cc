@@ -87,6 +87,21 @@ TEST_P(NoFalseAlarm, InHundredThousandStepsWithHeavyTails) {
     ASSERT_TRUE(alarms.empty()) << s;
   }
 }
+// Low enough a level for the promise to show: at most one alarm in `level` steps.
+TEST_P(NoFalseAlarm, MoreOftenThanPromised) {
+  constexpr double kLevel = 1e3;
+  constexpr int kSteps = 100'000;
+  Steps steps(GetParam(), 7);
+  SlowWorkers detector({.level = kLevel});
+  std::size_t alarms = 0;
+  for (int s = 0; s < kSteps; ++s) {
+    const auto now = [&] { return std::exp(normal(steps, 0.5)) - 1; };
+    alarms += detector.judge(steps.next(now)).raised.size();
+  }
+  EXPECT_LE(alarms, std::size_t(kSteps / kLevel));
+  RecordProperty("alarms", static_cast<int>(alarms));
+}
+
 INSTANTIATE_TEST_SUITE_P(Workers, NoFalseAlarm, ::testing::Values(2U, 4U, 8U));
 
 TEST(SlowWorkers, AUniformlySlowJobIsQuiet) {

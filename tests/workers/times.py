@@ -88,6 +88,43 @@ def ddp(place: str, run: Path, *, norm: bool = False, micro: int = 1) -> None:
     monitor.close()
 
 
+def each_reduced(run: Path) -> None:
+    """Gradients are accumulated without no_sync: a reduction for every micro-batch."""
+    model = DistributedDataParallel(Sleeper("forward"))
+    optimizer = optimizer_of(model, "")
+    monitor = presum.attach(model, optimizer=optimizer, run=run)
+    for _ in range(STEPS):
+        for _ in range(3):
+            model(torch.randn(8, 16)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    monitor.close()
+
+
+def two_views(run: Path) -> None:
+    """Two forward passes of one backward pass, as of contrastive training."""
+    model = DistributedDataParallel(Sleeper("forward"))
+    optimizer = optimizer_of(model, "")
+    monitor = presum.attach(model, optimizer=optimizer, run=run)
+    for _ in range(STEPS):
+        one, other = model(torch.randn(8, 16)), model(torch.randn(8, 16))
+        (one - other).square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    monitor.close()
+
+
+def joined(run: Path) -> None:
+    """DDP's join(): before each step all ranks exchange who is still there."""
+    model = DistributedDataParallel(Sleeper("forward"))
+    optimizer = optimizer_of(model, "")
+    monitor = presum.attach(model, optimizer=optimizer, run=run)
+    with model.join():
+        for _ in range(STEPS):
+            step_of(model, optimizer, "")
+    monitor.close()
+
+
 def logged(run: Path) -> None:
     """Every rank waits in a collective of the program's own, after rank 1 slept before it."""
     model = DistributedDataParallel(Sleeper(""))
@@ -223,6 +260,9 @@ CASES: dict[str, Callable[[Path], None]] = {
     **{f"ddp-{place}": lambda run, place=place: ddp(place, run) for place in PLACES},  # type: ignore[misc]
     "micro-batches": lambda run: ddp("forward", run, micro=3),
     "norm": lambda run: ddp("forward", run, norm=True),
+    "each-reduced": each_reduced,
+    "two-views": two_views,
+    "joined": joined,
     "logged": logged,
     "evaluated": evaluated,
     "fsdp-forward": lambda run: sharded("forward", run),
