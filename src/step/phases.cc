@@ -83,6 +83,17 @@ void Phases::optimizer_ends(const Reading& at) {
   state_ = State::kGap;
 }
 
+StepTimes Phases::end(const Reading& at) {
+  leave(at, Phase::kRest);
+  StepTimes out = std::exchange(times_, {});
+  if (micro_.size() > kMicroTimesMax) micro_.pop_back();
+  if (micro_.size() > 1) out.micro = micro_;
+  micro_.clear();
+  times_.seconds.fill(0);
+  begun_ = new_micro_ = true;
+  return out;
+}
+
 namespace {
 
 void play(Phases& phases, Mark mark, const Reading& at) {
@@ -120,22 +131,11 @@ StepTimes replay(std::span<const Marked> marks) {
   static_cast<void>(phases.end({passed, 0}));
   for (const Marked& m : marks.subspan(1, marks.size() - 2)) {
     if (m.mark == Mark::kPassEnds) passed = m.at;
-    if (m.mark == Mark::kReduced) waited += m.at - passed;
+    if (m.mark == Mark::kReduced) waited += m.at - std::exchange(passed, m.at);
     play(phases, m.mark, {m.at, waited});
   }
   StepTimes out = phases.end({marks.back().at, waited});
   out.on_device = true;
-  return out;
-}
-
-StepTimes Phases::end(const Reading& at) {
-  leave(at, Phase::kRest);
-  StepTimes out = std::exchange(times_, {});
-  if (micro_.size() > kMicroTimesMax) micro_.pop_back();
-  if (micro_.size() > 1) out.micro = micro_;
-  micro_.clear();
-  times_.seconds.fill(0);
-  begun_ = new_micro_ = true;
   return out;
 }
 

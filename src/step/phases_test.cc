@@ -177,6 +177,9 @@ TEST(Phases, MarksOfADeviceAreReplayed) {
   EXPECT_EQ(t.of(Phase::kReduction), 8);
   EXPECT_EQ(t.of(Phase::kRest), 1);
   EXPECT_EQ(t.of(Phase::kOptimizer), 4);
+  auto twice = marks;  // two waits, one after the other
+  twice.insert(twice.begin() + 4, {Mark::kReduced, 20});
+  EXPECT_EQ(replay(twice).of(Phase::kReduction), 8);
   auto broken = marks;
   broken[3].at = std::numeric_limits<double>::quiet_NaN();
   EXPECT_FALSE(replay(broken).known());

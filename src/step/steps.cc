@@ -91,7 +91,7 @@ void Steps::end(const Ended& step) {
   const bool recorded = unreduced ? cadence_.records(step.number) : records_;
   records_ = false;
   ++windows_;
-  StepTimes times = timing_.end();
+  StepTimes times = timing_.end(recorded || next_is_recorded());
   Contents contents = std::exchange(contents_, {});
   begun_ = false;
   const bool wrapped = std::exchange(wrapped_, false);

@@ -397,6 +397,29 @@ TEST(Steps, EveryNthIsRecordedAndTheFirstThatWasNotReduced) {
   EXPECT_EQ(unreduced, (std::vector<std::uint32_t>{0, 1, 4, 7}));
 }
 
+TEST(Steps, TheThreadsClocksAreReadWhereAStepIsRecordedOrTheNextMayBe) {
+  int reads = 0;
+  double now = 0;
+  const auto thread = [&] {
+    ++reads;
+    return base::ThreadTimes{now, 0};
+  };
+  const Clocks clocks{.reading = [&] { return Reading{now, 0}; }, .thread = thread};
+  Trained model({.every = 3, .knows_optimizer = true, .clocks = clocks});
+  std::vector<double> processor;
+  for (int i = 0; i < 8; ++i) {
+    model.forward();
+    model.pass(true, 1);
+    now += 1;
+    model.optimizer();
+    if (const auto step = model.ended(); step && step->times.known()) {
+      processor.push_back(step->times.processor);
+    }
+  }
+  EXPECT_EQ(reads, 5);  // at the ends of 0, 2, 3, 5 and 6
+  EXPECT_EQ(processor, (std::vector<double>{1, 1}));
+}
+
 TEST(Steps, AWorkerWithoutInputHasAStepOfItsOwn) {
   Trained model;
   model.forward();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "step/timing.h"
 
+#include <cmath>
 #include <utility>
 
 #include "step/activity.h"
@@ -46,10 +47,11 @@ void Timing::optimizer_ends(const Machine& machine) {
   tell(machine, Phase::kData);
 }
 
-StepTimes Timing::end() {
+StepTimes Timing::end(bool matters) {
   if (!clocks_.reading) return {};
   StepTimes out = phases_.end(now());
-  const base::ThreadTimes before = std::exchange(thread_, clocks_.thread());
+  const base::ThreadTimes thread = matters ? clocks_.thread() : base::ThreadTimes{NAN, NAN};
+  const base::ThreadTimes before = std::exchange(thread_, thread);
   if (out.known()) {
     out.processor = thread_.processor - before.processor;
     out.queued = thread_.queued - before.queued;

@@ -32,7 +32,9 @@ class Timing {
   void pass_ends(const Machine& machine);
   void optimizer_begins(const Machine& machine);
   void optimizer_ends(const Machine& machine);
-  StepTimes end();
+  // `matters`: the step that ends is recorded, or the next one may be. Else the thread's own
+  // clocks, which cost a file, are left alone.
+  StepTimes end(bool matters);
 
  private:
   Reading now() const { return clocks_.reading ? clocks_.reading() : Reading{}; }
@@ -41,7 +43,7 @@ class Timing {
   Clocks clocks_;
   std::uint32_t module_;
   Phases phases_;
-  base::ThreadTimes thread_;  // when the last step ended
+  base::ThreadTimes thread_;  // when the last step ended; NaN where that did not matter
 };
 
 }  // namespace presum::step

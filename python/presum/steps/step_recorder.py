@@ -274,7 +274,7 @@ class StepRecorder:
             self.waiting.begin()
 
     def _has_broadcast(self, _module: object, _args: object) -> None:
-        """The first of the hooks before the module's forward pass: others' time is its own."""
+        """First of the hooks before the module's forward pass: what the others take is its own."""
         self.waiting.end()
 
     def _mark(self, mark: Mark) -> None:
