@@ -469,7 +469,7 @@ def test_times_show_what_waiting_costs(
     for device in DEVICES:
         look(browser, with_times(pages, "times"), device)
         said = text_of(browser, "#waiting p")
-        assert said == "Waiting for others cost 2.73 worker-seconds, 29.2% of all time recorded."
+        assert said == "Waiting for others cost 2.73 rank-seconds, 29.2% of all time recorded."
         bar = browser.evaluate(
             "(b => [b.title, b.lastChild.textContent])(document.querySelectorAll('.time-bar')[2])"
         )

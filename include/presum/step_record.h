@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "presum/records.h"
@@ -134,5 +135,9 @@ struct StepRecord {
   // without a direction; empty where the matrix was not computed.
   std::vector<float> cosines;
 };
+
+// What the worker that waited least in a step waited there, in seconds: whatever others waited
+// beyond it, they waited for slower ones. NaN where no worker's times are known.
+double least_waited(std::span<const WorkerRecord> workers);
 
 }  // namespace presum

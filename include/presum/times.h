@@ -47,7 +47,7 @@ struct StepTimes {
 
   double of(Phase phase) const { return seconds[static_cast<std::size_t>(phase)]; }
   double& of(Phase phase) { return seconds[static_cast<std::size_t>(phase)]; }
-  bool known() const { return !std::isnan(seconds.front()); }
+  bool known() const { return std::isfinite(total()); }
   // The whole step, and what of it is the worker's own; NaN where not known.
   double total() const {
     double sum = 0;

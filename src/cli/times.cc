@@ -54,13 +54,13 @@ std::vector<Line> shown(const TimeTable& table) {
   return out;
 }
 
-// "3.2 worker-hours".
-std::string worker_time(double seconds) {
+// "3.2 rank-hours".
+std::string rank_time(double seconds) {
   constexpr double kMinute = 60;
   constexpr double kHour = 3600;
-  if (seconds >= kHour) return number(seconds / kHour) + " worker-hours";
-  if (seconds >= kMinute) return number(seconds / kMinute) + " worker-minutes";
-  return number(seconds) + " worker-seconds";
+  if (seconds >= kHour) return number(seconds / kHour) + " rank-hours";
+  if (seconds >= kMinute) return number(seconds / kMinute) + " rank-minutes";
+  return number(seconds) + " rank-seconds";
 }
 
 Json or_null(double value) { return std::isfinite(value) ? Json(value) : Json(); }
@@ -99,10 +99,7 @@ double MeanTimes::on_processor() const {
 }
 
 void TimeTable::add(std::span<const WorkerRecord> workers) {
-  double least = INFINITY;
-  for (const WorkerRecord& w : workers) {
-    if (w.times.known()) least = std::min(least, w.times.of(Phase::kReduction));
-  }
+  const double least = least_waited(workers);
   for (const WorkerRecord& w : workers) {
     if (!w.times.known()) continue;
     ranks[w.rank].add(w.times);
@@ -151,7 +148,7 @@ std::string times_text(const TimeTable& table) {
                        slowest->first, slowest->second);
   }
   return out + fmt::format("waiting for slower ranks: {}, {:.1f} % of all recorded time\n",
-                           worker_time(table.waited),
+                           rank_time(table.waited),
                            table.recorded > 0 ? 100 * table.waited / table.recorded : 0);
 }
 

@@ -42,7 +42,7 @@ TEST(TimeTable, OneRankIsNotSlowestAndWaitsForNobody) {
   EXPECT_EQ(table.waited, 0);
   const auto text = lines(times_text(table));
   ASSERT_EQ(text.size(), 3U);
-  EXPECT_EQ(text[2], "waiting for slower ranks: 0 worker-seconds, 0.0 % of all recorded time");
+  EXPECT_EQ(text[2], "waiting for slower ranks: 0 rank-seconds, 0.0 % of all recorded time");
 }
 
 TEST(TimeTable, DeviceTimesSayNothingOfTheProcessor) {
@@ -78,8 +78,8 @@ TEST(TimeTable, CostIsInUnitsThatPeopleRead) {
     table.recorded = 2 * waited;
     return times_text(table);
   };
-  EXPECT_NE(cost(90).find("1.5 worker-minutes, 50.0 %"), std::string::npos);
-  EXPECT_NE(cost(9000).find("2.5 worker-hours"), std::string::npos);
+  EXPECT_NE(cost(90).find("1.5 rank-minutes, 50.0 %"), std::string::npos);
+  EXPECT_NE(cost(9000).find("2.5 rank-hours"), std::string::npos);
 }
 
 TEST(SlowRank, IsLongerByItsShareAndByAMillisecond) {

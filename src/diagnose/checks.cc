@@ -276,7 +276,7 @@ constexpr std::array<Rule, kChecks> kRules{{
       ""},
      0},
     {kSlowWorker,
-     {"slow-worker", kWarning, "each worker's own time against the others'",
+     {"slow-worker", kWarning, "each rank's own time against the others'",
       "Look at what the named phase does on this rank alone: work behind `if rank == 0`, logging, "
       "another device or clock, a processor that is shared.",
       ""},
@@ -289,7 +289,7 @@ constexpr std::array<Rule, kChecks> kRules{{
       ""},
      0},
     {kGradualSlowing,
-     {"gradual-slowing", kInfo, "for how long the fastest worker computes, over hundreds of steps",
+     {"gradual-slowing", kInfo, "for how long the fastest rank computes, over hundreds of steps",
       "Look for what grows: a list of losses with their graphs, a cache, a log that is written "
       "anew, memory that is swapped, a device that becomes hot.",
       ""},

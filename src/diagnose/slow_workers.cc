@@ -31,7 +31,7 @@ constexpr double kConfidence = 0.8;
 constexpr std::array kChecksHere = {Check::kSlowWorker, Check::kSlowNode, Check::kDataStarved,
                                     Check::kUnevenBatches};
 constexpr const char* kNotTimed =
-    "The times of a step were not known on two workers so far: the first step's never are, nor "
+    "The times of a step were not known on two ranks so far: the first step's never are, nor "
     "where FSDP trains on a device.";
 
 double milliseconds(double seconds) { return std::round(seconds * 1e5) / 100; }

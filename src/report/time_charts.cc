@@ -1,29 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "report/time_charts.h"
 
-#include <algorithm>
 #include <cmath>
-#include <limits>
 #include <utility>
 
 namespace presum::report {
-namespace {
-
-bool known(const WorkerRecord& worker) { return std::isfinite(worker.times.total()); }
-
-}  // namespace
 
 TimeCharts::TimeCharts(const StepAxis& axis, std::size_t workers)
     : workers_(workers, Worker{.own = Column(axis)}) {}
 
 void TimeCharts::add(std::size_t bucket, std::span<const WorkerRecord> workers) {
-  double least = std::numeric_limits<double>::infinity();
-  for (const WorkerRecord& w : workers) {
-    if (known(w)) least = std::min(least, w.times.of(Phase::kReduction));
-  }
+  const double least = least_waited(workers);
   steps_ += std::isfinite(least);
   for (const WorkerRecord& w : workers) {
-    if (!known(w)) continue;
+    if (!w.times.known()) continue;
     total_ += w.times.total();
     waited_ += w.times.of(Phase::kReduction) - least;
     if (w.replica >= workers_.size()) continue;

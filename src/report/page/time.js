@@ -19,9 +19,9 @@ function duration(seconds) {
 }
 
 // Time that several workers spent, each its own.
-function workerTime(seconds) {
+function rankTime(seconds) {
   const [unit, name] = [[HOUR, 'hours'], [60, 'minutes']].find(([size]) => seconds >= size) ?? [1, 'seconds'];
-  return `${threeDigits(seconds / unit)} worker-${name}`;
+  return `${threeDigits(seconds / unit)} rank-${name}`;
 }
 
 function stepTime(mean) {
@@ -42,8 +42,8 @@ function waitingLine(run, part) {
   const {waited, total, steps} = part.time;
   const sparse = sparseText(run, part);
   const of = sparse ? `of the recorded steps, which are ${sparse}` : 'recorded';
-  return el('div', {id: 'waiting'}, el('p', {}, 'Waiting for others cost ', el('b', {}, workerTime(waited)), `, ${threeDigits(100 * waited / total)}% of all time ${of}.`),
-    el('p', {class: 'note'}, `Over ${count(steps, 'step')}: what each worker waited in reductions beyond the one that waited least in the same step.`));
+  return el('div', {id: 'waiting'}, el('p', {}, 'Waiting for others cost ', el('b', {}, rankTime(waited)), `, ${threeDigits(100 * waited / total)}% of all time ${of}.`),
+    el('p', {class: 'note'}, `Over ${count(steps, 'step')}: what each rank waited in reductions beyond the one that waited least in the same step.`));
 }
 
 function timeBar({name, mean}, longest) {
@@ -61,16 +61,16 @@ function timeBar({name, mean}, longest) {
 function timeBars(workers) {
   const longest = Math.max(...workers.map((w) => stepTime(w.mean)));
   const legend = Object.entries(PHASES).map(([phase, label]) => el('span', {class: 'swatch'}, el('i', {class: `phase ${phase}`}), label));
-  return el('figure', {class: 'time'}, el('figcaption', {}, el('h3', {}, 'The mean step of each worker'),
+  return el('figure', {class: 'time'}, el('figcaption', {}, el('h3', {}, 'The mean step of each rank'),
     el('p', {class: 'note'}, 'To the right: its own time, of the whole step.'), el('div', {class: 'keys'}, ...legend)),
-  el('div', {class: workers.length > 16 ? 'scroll tall' : 'scroll', tabindex: 0, role: 'group', 'aria-label': 'Mean time of a step by worker'},
+  el('div', {class: workers.length > 16 ? 'scroll tall' : 'scroll', tabindex: 0, role: 'group', 'aria-label': 'Mean time of a step by rank'},
     ...workers.map((w) => timeBar(w, longest))));
 }
 
 function timeTable(workers) {
   const column = (label, of, title) => ({label, title, value: (w) => of(w.mean), text: (w) => duration(of(w.mean))});
   return sortableTable('Times', [
-    {label: 'Worker', left: true, value: (w) => w.rank, text: (w) => w.name},
+    {label: 'Rank', left: true, value: (w) => w.rank, text: (w) => w.name},
     {label: 'Steps', title: 'whose times are known', value: (w) => w.steps, text: (w) => String(w.steps)},
     column('Own time', ownTime, 'mean over its steps of all but waiting for others'),
     ...Object.entries(PHASES).map(([phase, label]) => column(capital(label), (mean) => mean[phase])),
@@ -88,7 +88,7 @@ class TimeMap {
     this.high = sorted[Math.floor(0.98 * (sorted.length - 1))];
     const box = el('div', {class: 'heat'});
     parent.append(box);
-    const heat = new HeatMap(box, {label: 'Own time of each worker by step', part, rows: rowNames(part.workers),
+    const heat = new HeatMap(box, {label: 'Own time of each rank by step', part, rows: rowNames(part.workers),
       paint: (row, column) => this.paint(row, column), say: (row, column) => this.say(row, column),
       open: (row) => view.open(part.workers[row])});
     group.followers.push((window) => heat.setWindow(window));
@@ -124,7 +124,7 @@ function drawTime(parent, run, part, group, view) {
   parent.append(section);
   const workers = part.workers.map((w, i) => ({rank: w.rank, name: workerName(w), ...part.time.workers[i]})).filter((w) => w.steps > 0);
   section.append(timeBars(workers), el('h3', {}, 'Own time by step'), el('p', {class: 'note'},
-    'All but what a worker waits for others. A row that stands out is a slow worker; a cell that does, a pause. Click a row for that worker’s lines.'));
+    'Without the time it waits for others. A row that stands out is a slow rank; a cell that stands out, a pause. Click a row for that rank’s lines.'));
   new TimeMap(section, part, group, view);
   section.append(timeTable(workers));
 }
