@@ -2,6 +2,7 @@
 //
 // Throughput of the gradient pass as a ratio to a plain read of the same bytes, for every SIMD
 // target and dtype. `--quick`: a tiny run that shows that it works, not how fast it is.
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -23,8 +24,23 @@
 #define HWY_TARGET_INCLUDE "../bench/kernel_bench.cc"
 #include "hwy/foreach_target.h"
 // After foreach_target.h:
-#include "hwy/cache_control.h"
 #include "hwy/highway.h"
+
+#ifndef PRESUM_BENCH_KERNEL_BENCH_ONCE
+#define PRESUM_BENCH_KERNEL_BENCH_ONCE
+
+namespace presum {
+namespace {
+
+// How many bytes ahead memory is fetched into the first and into the second cache; 0: not at all.
+struct Prefetch {
+  std::size_t near = 0, far = 0;
+};
+
+}  // namespace
+}  // namespace presum
+
+#endif
 
 HWY_BEFORE_NAMESPACE();
 namespace presum {
@@ -34,16 +50,19 @@ namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // The baseline: the sum of all 64-bit words, in eight accumulators. `bytes` is a multiple of 1,024.
-std::uint64_t read_kernel(const std::uint8_t* data, std::size_t bytes, std::size_t prefetch_bytes) {
+std::uint64_t read_kernel(const std::uint8_t* data, std::size_t bytes, const Prefetch& prefetch) {
   const hn::ScalableTag<std::uint64_t> d;
   constexpr std::size_t kLanes = hn::MaxLanes(hn::ScalableTag<std::uint64_t>());
   const auto* words = reinterpret_cast<const std::uint64_t*>(data);
   const std::size_t count = bytes / sizeof(std::uint64_t);
   auto s0 = hn::Zero(d), s1 = s0, s2 = s0, s3 = s0, s4 = s0, s5 = s0, s6 = s0, s7 = s0;
   for (std::size_t i = 0; i < count; i += 8 * kLanes) {
-    for (std::size_t line = 0; prefetch_bytes > 0 && line < kLanes; ++line) {
-      const auto ahead = reinterpret_cast<std::uintptr_t>(words + i) + prefetch_bytes + 64 * line;
-      hwy::Prefetch(reinterpret_cast<const std::uint8_t*>(ahead));
+    const auto at = reinterpret_cast<std::uintptr_t>(words + i);
+    for (std::size_t line = 0; prefetch.near > 0 && line < kLanes; ++line) {
+      __builtin_prefetch(reinterpret_cast<const void*>(at + prefetch.near + 64 * line), 0, 3);
+    }
+    for (std::size_t line = 0; prefetch.far > 0 && line < kLanes; ++line) {
+      __builtin_prefetch(reinterpret_cast<const void*>(at + prefetch.far + 64 * line), 0, 2);
     }
     s0 = hn::Add(s0, hn::LoadU(d, words + i));
     s1 = hn::Add(s1, hn::LoadU(d, words + i + kLanes));
@@ -78,12 +97,17 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::uint32_t kBuckets = 4096;
 constexpr std::size_t kAlignment = 64;
+constexpr std::size_t kCached = std::size_t{256} << 10;
 constexpr Clock::duration kLimit = std::chrono::seconds(20);  // a row, after three rounds
 
 struct Options {
   std::size_t bytes = std::size_t{256} << 20;
+  std::size_t timed_bytes = std::size_t{64} << 20;  // at least
   int rounds = 31;
 };
+
+constexpr Prefetch kPrefetches[] = {{0, 0},    {256, 0},  {512, 0},     {1024, 0},
+                                    {2048, 0}, {4096, 0}, {1024, 8192}, {2048, 16384}};
 
 struct NamedDtype {
   const char* name;
@@ -109,6 +133,7 @@ class Bench {
   Bench(Dtype dtype, const Options& options)
       : dtype_(dtype),
         rounds_(options.rounds),
+        repeats_(std::max(std::size_t{1}, options.timed_bytes / options.bytes)),
         bytes_(options.bytes),
         storage_(options.bytes + kAlignment),
         sketch_(kBuckets) {
@@ -120,30 +145,45 @@ class Bench {
   }
 
   void print_row(std::string_view target, const char* dtype_name) {
-    std::vector<double> read_gb, full, plain, norm;
+    std::vector<double> read_gb, pass_gb, full, plain, norm;
     const auto begin = Clock::now();
     for (int round = 0; round < rounds_ && (round < 3 || Clock::now() - begin < kLimit); ++round) {
-      const double read_s = seconds([this] { return read(read_prefetch_); });
-      read_gb.push_back(static_cast<double>(bytes_) / read_s * 1e-9);
-      full.push_back(read_s / seconds([this] { return gradient(kBuckets); }));
-      plain.push_back(seconds([this] { return read(read_prefetch_); }) /
-                      seconds([this] { return gradient(0); }));
-      norm.push_back(seconds([this] { return read(read_prefetch_); }) /
-                     seconds([this] { return norm_only(); }));
+      const double read_s = a_read();
+      const double pass_s = repeated([this] { return gradient(kBuckets); });
+      read_gb.push_back(gigabytes() / read_s);
+      pass_gb.push_back(gigabytes() / pass_s);
+      full.push_back(read_s / pass_s);
+      plain.push_back(a_read() / repeated([this] { return gradient(0); }));
+      norm.push_back(a_read() / repeated([this] { return norm_only(); }));
     }
     std::printf("%-8.*s %-5s", static_cast<int>(target.size()), target.data(), dtype_name);
     for (const auto* ratios : {&full, &plain, &norm}) {
       const Ratio ratio = summarise(*ratios);
       std::printf("  %5.3f [%5.3f, %5.3f]", ratio.median, ratio.low, ratio.high);
     }
-    std::printf("  %5.1f GB/s, prefetch %zu, %zu rounds\n", median(read_gb), read_prefetch_,
-                read_gb.size());
+    std::printf("  %5.1f GB/s  %5.1f GB/s, prefetch %zu and %zu, %zu rounds\n", median(pass_gb),
+                median(read_gb), read_prefetch_.near, read_prefetch_.far, read_gb.size());
     std::fflush(stdout);
   }
 
  private:
-  std::uint64_t read(std::size_t prefetch_bytes) const {
-    return PRESUM_SIMD_DISPATCH(read_kernel)(data_, bytes_, prefetch_bytes);
+  template <class Work>
+  double repeated(const Work& work) const {
+    return seconds([&] {
+      std::uint64_t last = 0;
+      for (std::size_t i = 0; i < repeats_; ++i) last = work();
+      return last;
+    });
+  }
+
+  double a_read() const {
+    return repeated([this] { return read(read_prefetch_); });
+  }
+
+  double gigabytes() const { return static_cast<double>(bytes_ * repeats_) * 1e-9; }
+
+  std::uint64_t read(const Prefetch& prefetch) const {
+    return PRESUM_SIMD_DISPATCH(read_kernel)(data_, bytes_, prefetch);
   }
 
   std::uint64_t gradient(std::uint32_t buckets) {
@@ -157,16 +197,16 @@ class Bench {
 
   std::size_t count() const { return bytes_ / element_bytes(dtype_); }
 
-  // The baseline gets the software prefetch distance that makes it fastest here.
-  std::size_t best_prefetch() const {
-    std::size_t best = 0;
+  // The baseline gets the software prefetch that makes it fastest here.
+  Prefetch best_prefetch() const {
+    Prefetch best;
     double best_s = 0;
-    for (const std::size_t distance : {0, 256, 512, 1024, 2048, 4096}) {
+    for (const Prefetch& prefetch : kPrefetches) {
       std::vector<double> times;
-      for (int i = 0; i < 7; ++i) times.push_back(seconds([&] { return read(distance); }));
+      for (int i = 0; i < 7; ++i) times.push_back(repeated([&] { return read(prefetch); }));
       const double time_s = median(times);
       if (best_s == 0 || time_s < best_s) {
-        best = distance;
+        best = prefetch;
         best_s = time_s;
       }
     }
@@ -175,29 +215,40 @@ class Bench {
 
   Dtype dtype_;
   int rounds_;
+  std::size_t repeats_;
   std::size_t bytes_;
   std::vector<std::uint8_t> storage_;
   std::uint8_t* data_ = nullptr;
   std::vector<float> sketch_;
-  std::size_t read_prefetch_ = 0;
+  Prefetch read_prefetch_;
 };
 
-int run(const Options& options) {
-  std::printf(
-      "Ratio of throughput to a plain read of the same bytes: the sum of 64-bit words, with the\n"
-      "same target and the prefetch distance that is best for it. %zu KiB, 64-byte aligned; one\n"
-      "thread, its processor time. A round times read and pass one after the other. Shown: the\n"
-      "median of the rounds' ratios (at most %d rounds) [its 95%% interval from order statistics;\n"
-      "of three rounds, their range]. Gradient pass: norm, maximum, fingerprint, and a sketch of\n"
-      "%u buckets.\n\n",
-      options.bytes >> 10, options.rounds, kBuckets);
-  std::printf("%-8s %-5s  %-21s  %-21s  %-21s  %s\n", "target", "dtype", "gradient pass/read",
-              "without sketch/read", "norm pass/read", "read");
+int print_table(const Options& options) {
+  std::printf("\n%zu KiB\n%-8s %-5s  %-21s  %-21s  %-21s  %-10s  %s\n", options.bytes >> 10,
+              "target", "dtype", "gradient pass/read", "without sketch/read", "norm pass/read",
+              "pass", "read");
   for (const std::string_view target : base::simd_targets()) {
     if (const Status forced = base::set_simd_target(target); !forced) return 1;
     for (const auto& [name, dtype] : kDtypes) Bench(dtype, options).print_row(target, name);
   }
   return 0;
+}
+
+int run(const Options& options) {
+  std::printf(
+      "Ratio of throughput to a plain read of the same bytes: the sum of 64-bit words, with the\n"
+      "same target and the prefetch that is best for it; first of a buffer that no cache holds,\n"
+      "then of one that the second-level cache does, as after a backward pass. 64-byte aligned;\n"
+      "one thread, its processor time. A round times read and pass one after the other. Shown: "
+      "the\n"
+      "median of the rounds' ratios (at most %d rounds) [its 95%% interval from order statistics;\n"
+      "of three rounds, their range]. Gradient pass: norm, maximum, fingerprint, and a sketch of\n"
+      "%u buckets.\n",
+      options.rounds, kBuckets);
+  Options in_cache = options;
+  in_cache.bytes = kCached;
+  const int failed = print_table(options);
+  return failed != 0 ? failed : print_table(in_cache);
 }
 
 }  // namespace
@@ -206,7 +257,7 @@ int run(const Options& options) {
 int main(int argc, char** argv) {
   presum::Options options;
   if (argc == 2 && std::string_view(argv[1]) == "--quick") {
-    options = {.bytes = std::size_t{64} << 10, .rounds = 3};
+    options = {.bytes = std::size_t{64} << 10, .timed_bytes = 0, .rounds = 3};
   } else if (argc != 1) {
     std::fprintf(stderr, "usage: %s [--quick]\n", argv[0]);
     return 2;

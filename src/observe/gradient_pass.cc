@@ -20,7 +20,6 @@
 #include "hwy/foreach_target.h"
 // After foreach_target.h:
 #include "base/vectors-inl.h"
-#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 
 #ifndef PRESUM_OBSERVE_GRADIENT_PASS_ONCE
@@ -34,8 +33,11 @@ static_assert(std::endian::native == std::endian::little);
 constexpr std::size_t kChunk = 64;  // elements handled together: one word of signs
 static_assert(kZeroRun == kChunk);
 constexpr std::size_t kAccumulators = 16;
-constexpr std::size_t kPrefetchBytes = 1024;
 constexpr std::size_t kCacheLine = 64;
+// Into the second-level cache and from there into the first. No processor's own prefetcher goes
+// beyond a page, and one level alone fetches too little at a time (bench/kernel_bench.cc).
+constexpr std::size_t kFarAhead = 8192;
+constexpr std::size_t kNearAhead = 1024;
 
 // The buckets of the elements to come: a place in the sketch, or, for a chunk that wraps around the
 // sketch's end or is not full, a copy that `write_back` returns.
@@ -190,9 +192,10 @@ class Pass {
   static constexpr std::size_t kWordsPerElement = kDtype == Dtype::kF64 ? 2 : 1;
 
   static HWY_INLINE void prefetch(const std::uint8_t* from) {
-    const auto ahead = reinterpret_cast<std::uintptr_t>(from) + kPrefetchBytes;
+    const auto at = reinterpret_cast<std::uintptr_t>(from);
     for (std::size_t line = 0; line < kChunk * kBytes; line += kCacheLine) {
-      hwy::Prefetch(reinterpret_cast<const std::uint8_t*>(ahead + line));
+      __builtin_prefetch(reinterpret_cast<const void*>(at + kFarAhead + line), 0, 2);
+      __builtin_prefetch(reinterpret_cast<const void*>(at + kNearAhead + line), 0, 3);
     }
   }
 
@@ -248,9 +251,21 @@ class Pass {
     if constexpr (kDtype == Dtype::kF64) {
       largest_double_ = hn::Max(largest_double_, hn::Max(hn::Abs(v.low), hn::Abs(v.high)));
     } else {
-      largest_float_ = hn::Max(largest_float_, hn::Abs(v.floats));
+      largest_float_ = larger(largest_float_, v.floats);
     }
   }
+
+#if HWY_TARGET <= HWY_AVX3
+  // May be negative.
+  static HWY_INLINE hn::Vec<Floats> larger(hn::Vec<Floats> a, hn::Vec<Floats> b) {
+    constexpr int kOfMagnitudes = 7;
+    return hn::Vec<Floats>{_mm512_range_ps(a.raw, b.raw, kOfMagnitudes)};
+  }
+#else
+  static HWY_INLINE hn::Vec<Floats> larger(hn::Vec<Floats> a, hn::Vec<Floats> b) {
+    return hn::Max(a, hn::Abs(b));
+  }
+#endif
 
   // Of the stretch that was just read, and is in the cache.
   HWY_INLINE void count_zeros(const std::uint8_t* from, std::size_t first, std::size_t elements) {
@@ -281,8 +296,19 @@ class Pass {
     block_sum_ = hn::Add(block_sum_, hn::MulEven(left, hn::BitCast(Words(), right)));
   }
 
-  // Lane l of step s has its sign in bit s * kLanes + l. One shift by lane serves 32 elements; a
-  // constant shift then brings the step's sign to the sign bit.
+#if HWY_TARGET <= HWY_AVX3
+  // Lane l of step s has its sign in bit s * kLanes + l.
+  template <std::size_t kStep>
+  static HWY_INLINE void add_signed(hn::Vec<Floats> x, std::uint64_t signs, float* buckets) {
+    const Floats df;
+    const auto negated = static_cast<__mmask16>(signs >> (kStep * kLanes));
+    const auto sum = hn::LoadU(df, buckets);
+    const __m512 added = hn::Add(sum, x).raw;
+    hn::StoreU(hn::Vec<Floats>{_mm512_mask_sub_ps(added, negated, sum.raw, x.raw)}, df, buckets);
+  }
+#else
+  // One shift by lane serves 32 elements; a constant shift then brings the step's signs to the sign
+  // bit.
   template <std::size_t kStep>
   static HWY_INLINE hn::Vec<Words> sign_bits(std::uint64_t signs) {
     constexpr std::size_t kStepsPerWord = 32 / kLanes;
@@ -300,6 +326,7 @@ class Pass {
     const auto negated = hn::Xor(hn::BitCast(Words(), x), sign_bits<kStep>(signs));
     hn::StoreU(hn::Add(hn::LoadU(df, buckets), hn::BitCast(df, negated)), df, buckets);
   }
+#endif
 
   HWY_INLINE void end_stretch(std::size_t end, std::size_t count) {
     if (end % kFingerprintBlock != 0 && end != count) return;
@@ -324,7 +351,7 @@ class Pass {
   HWY_INLINE hn::Vec<Doubles> largest() const {
     if (kDtype == Dtype::kF64) return largest_double_;
     Vectors v;
-    v.floats = largest_float_;
+    v.floats = hn::Abs(largest_float_);
     widen(v);
     return hn::Max(v.low, v.high);
   }
