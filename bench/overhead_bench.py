@@ -31,10 +31,11 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import presum
+from presum._core import ParameterHook
 from presum.experiments.launch import free_port
 from presum.fingerprints.families import Families
 from presum.parallel.ddp_hook import FailureGuard
-from presum.torch_events.hooks import Hook, ParameterHook
+from presum.torch_events.hooks import Hook
 from presum.transport.session import open_sessions
 
 WORKERS = 2

@@ -20,7 +20,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import presum
 from gpu_check.place import Findings, Place, alone
-from presum.torch_events.hooks import Hook, OutputHook, ParameterHook
+from presum._core import ParameterHook
+from presum.torch_events.hooks import Hook, OutputHook
 from presum.transport.session import open_sessions
 
 SIZES = {"0.1B": (768, 12, 12), "1B": (2048, 16, 16)}  # width, layers, heads

@@ -291,10 +291,9 @@ def lines_of(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> int
 # batches are found by.
 STEP_STATE = {
     "StepRecorder": {
-        "in_backward",  # these four are for each parameter
+        "in_backward",  # these three are PassFlags, for each parameter
         "reads_sums",
         "reads_arrivals",
-        "arrivals",
         "gathers",
         "pass_rows",
         "held",

@@ -30,6 +30,8 @@ void bind_cuda_sums(nanobind::module_& m);
 void bind_reduce(nanobind::module_& m);
 void bind_audit(nanobind::module_& m);  // after bind_observer
 void bind_tap(nanobind::module_& m);
+void bind_parameter_hook(nanobind::module_& m);  // after bind_observer
+void bind_plain_tensor(nanobind::module_& m);    // likewise
 void bind_watch(nanobind::module_& m);
 
 inline nanobind::bytes to_bytes(const Packet& packet) {

@@ -78,5 +78,7 @@ NB_MODULE(_core, m) {
   presum::python::bind_reduce(m);
   presum::python::bind_audit(m);
   presum::python::bind_tap(m);
+  presum::python::bind_parameter_hook(m);
+  presum::python::bind_plain_tensor(m);
   presum::python::bind_watch(m);
 }

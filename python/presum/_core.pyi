@@ -3,7 +3,7 @@ import enum
 import os
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, overload
 
 import numpy
 import numpy.typing
@@ -721,6 +721,65 @@ class Tap:
     def active(self) -> bool: ...
     @active.setter
     def active(self, arg: bool, /) -> None: ...
+
+class PassFlags:
+    """
+    Where a recorder is in a backward pass: what hooks of parameters look at.
+    """
+
+    def __init__(self) -> None: ...
+    @property
+    def off(self) -> bool: ...
+    @off.setter
+    def off(self, arg: bool, /) -> None: ...
+    @property
+    def in_backward(self) -> bool: ...
+    @in_backward.setter
+    def in_backward(self, arg: bool, /) -> None: ...
+    @property
+    def reads_sums(self) -> bool:
+        """What ``.grad`` holds is to be read."""
+
+    @reads_sums.setter
+    def reads_sums(self, arg: bool, /) -> None: ...
+    @property
+    def reads_arrivals(self) -> bool:
+        """What is added to it."""
+
+    @reads_arrivals.setter
+    def reads_arrivals(self, arg: bool, /) -> None: ...
+    @property
+    def arrivals(self) -> int:
+        """Gradients that came so far."""
+
+    @arrivals.setter
+    def arrivals(self, arg: int, /) -> None: ...
+
+class ParameterHook:
+    """
+    What torch calls once a parameter has its gradient: without a frame of Python. It never raises, and copies and pickles as one of Python's own that does nothing. `observer`: reads what lies in host memory; None where the listener does.
+    """
+
+    def __call__(self, /, *args: object, **kwargs: object) -> None:
+        """Call self as a function."""
+
+    @overload
+    def __init__(self) -> None: ...
+    @overload
+    def __init__(self, listener: Any, parameter: int, observer: Observer | None) -> None: ...
+    def __reduce__(self) -> tuple[object, ...]: ...
+
+    __torch_unserializable__: bool = True
+
+def read_plain(observer: Observer, parameter: int, gradient: object, reduced: bool) -> bool:
+    """
+    Reads a gradient that is contiguous in host memory, of a class and dtype of torch's own. Whether it was one.
+    """
+
+def product_of(own: list[Any], reduced: object) -> float | None:
+    """
+    The dot product of gradients, one after the other, with a tensor of as many elements, in double. None where one of them is not as read_plain wants them, or of another dtype.
+    """
 
 class Watchdog:
     """

@@ -81,7 +81,7 @@ def collectors_break(_rank: int, run: Path) -> None:
 def collector_breaks(rank: int, _run: Path) -> None:
     if rank == 1:
         assert open_sessions()
-        step_recorder.StepRecorder.read = _broken  # type: ignore[method-assign]
+        step_recorder.StepRecorder.before_backward = _broken  # type: ignore[method-assign]
 
 
 def _broken(*_args: object, **_kwargs: object) -> None:
@@ -102,14 +102,14 @@ def work(rank: int, world: int, out: Path) -> None:
         "collector": (out / "collector", collector_breaks),
         "collectors": (out / "collectors", collectors_break),
     }
-    read, send = step_recorder.StepRecorder.read, Session.send
+    begins, send = step_recorder.StepRecorder.before_backward, Session.send
     for name, (run, sabotage) in cases.items():
         logging.getLogger("presum").warning("== %s", name)
         if name == "silent" and rank == 1:
             Session.send = _silent  # type: ignore[method-assign]
         plain, seconds = train(None, nothing, rank)
         watched, watched_seconds = train(run, sabotage, rank)
-        step_recorder.StepRecorder.read = read  # type: ignore[method-assign]
+        step_recorder.StepRecorder.before_backward = begins  # type: ignore[method-assign]
         Session.send = send  # type: ignore[method-assign]
         write_json(
             out / f"{name}.{rank}.json",

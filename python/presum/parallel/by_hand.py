@@ -85,16 +85,16 @@ class ManualSource(GradientSource):
         self._reading_reduced = self.recorder.observer.reduced_is_due()
 
     def _read(self, found: list[tuple[int, torch.Tensor]], *, reduced: bool) -> None:
-        detached = ((place, gradient.detach()) for place, gradient in found)
-        self.recorder.read_all(detached, reduced=reduced)
+        self.recorder.read_all(found, reduced=reduced)
 
     def _checked(self, named_gradients: NamedGradients) -> list[tuple[int, torch.Tensor]]:
-        found = [(name, x) for name, x in dict(named_gradients).items() if x is not None]
+        named = {name: x for name, x in dict(named_gradients).items() if x is not None}
+        unknown = named.keys() - self._places.keys()
         model = self.inner()
-        names = {name for name, _ in model.named_parameters()} if model is not None else set()
-        known = names - set(self._places)
-        found = [(name, x) for name, x in found if name not in known]  # frozen when attached
-        for name, gradient in found:
+        if unknown and model is not None:
+            frozen = unknown & {name for name, _ in model.named_parameters()}  # when attached
+            named = {name: x for name, x in named.items() if name not in frozen}
+        for name, gradient in named.items():
             place = self._places.get(name)
             if place is None:
                 raise ValueError(
@@ -107,4 +107,4 @@ class ManualSource(GradientSource):
                     f"presum: the gradient of {name!r} has {gradient.numel()} elements, "
                     f"its parameter {expected}"
                 )
-        return [(self._places[name], gradient) for name, gradient in found]
+        return [(self._places[name], gradient) for name, gradient in named.items()]

@@ -14,9 +14,10 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel.distributed import _DDPJoinHook
 
+from presum._core import ParameterHook
 from presum.steps.arrivals import Arrivals, as_parameter, held_by
 from presum.steps.gradient_source import GradientSource, in_backward
-from presum.torch_events.hooks import Handle, Hook, ParameterHook
+from presum.torch_events.hooks import Handle, Hook
 from presum.torch_events.losses import Scalar
 from presum.torch_events.taps import TappedFunction
 
@@ -98,6 +99,7 @@ class DdpSource(GradientSource):
     """Gradients are read in post-accumulate hooks, where they are still this worker's own."""
 
     broadcasts = True
+    reads_in_place = True  # what ``.grad`` holds is this worker's own gradient as it is
 
     def __init__(self, model: DistributedDataParallel) -> None:
         super().__init__(model, model.module)
@@ -108,11 +110,12 @@ class DdpSource(GradientSource):
         self._arrivals = Arrivals(self._gradient_arrives)
 
     def hook(self) -> list[Any]:
+        setup = self.recorder.setup
+        direct = setup.observer if setup.on_host and self.reads_in_place else None
         handles: list[Any] = [self._arrivals]
-        handles += [
-            parameter.register_post_accumulate_grad_hook(ParameterHook(self.recorder, place))  # type: ignore[no-untyped-call]
-            for place, parameter in self.recorder.setup.alive()
-        ]
+        for place, parameter in setup.alive():
+            hook = ParameterHook(self.recorder, place, direct)
+            handles.append(parameter.register_post_accumulate_grad_hook(hook))  # type: ignore[no-untyped-call]
         JOIN_LISTENERS.add(self.model(), self)
         return [*handles, Handle(partial(JOIN_LISTENERS.remove, self))]
 

@@ -24,6 +24,7 @@ from torch._C._distributed_c10d import GradBucket
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
+from presum._core import product_of
 from presum.devices.torch_pass import CHUNK
 from presum.parallel.auditing import Audits, MakeAudit, flat_value
 from presum.parallel.collectives import used_here
@@ -102,6 +103,11 @@ class DdpHookSource(BucketSource):
         self._products = []
         self._pass = self._state.passes
 
+    @property
+    def reduces_copies(self) -> bool:
+        """Whether DDP leaves ``.grad`` as it is until all buckets were reduced."""
+        return self.recorder.setup.on_host and not self._views
+
     def take_mean_dot(self) -> Scalar | None:
         products, self._products = self._products, []
         return sum(products) if products else None
@@ -124,6 +130,31 @@ def _exchange(local: torch.Tensor, group: dist.ProcessGroup) -> ChunkExchange:
     return ChunkExchange(chunks, padded, work.get_future())
 
 
+class OwnGradients:
+    """A bucket's gradients as ``.grad`` holds them: no copy, where DDP reduces one."""
+
+    def __init__(self, gradients: list[torch.Tensor]) -> None:
+        self._gradients = gradients
+        self._versions = self._versions_now()
+
+    @classmethod
+    def of(cls, bucket: GradBucket) -> OwnGradients | None:
+        """None where there are none, or in another order than in the bucket."""
+        found = [p.grad if p.is_contiguous() else None for p in bucket.parameters()]
+        gradients = [gradient for gradient in found if gradient is not None]
+        return cls(gradients) if len(gradients) == len(found) else None
+
+    def product(self, reduced: torch.Tensor) -> float | None:
+        """With what the bucket was reduced to; None where they have changed, or cannot be read."""
+        return product_of(self._gradients, reduced) if self._same() else None
+
+    def _same(self) -> bool:
+        return self._versions == self._versions_now()
+
+    def _versions_now(self) -> list[int]:
+        return [gradient._version for gradient in self._gradients]
+
+
 class HookState:
     """What DDP holds of ours for as long as the model lives; the recording may end earlier.
 
@@ -143,6 +174,7 @@ class HookState:
         self.audits = audits
         self._gram_every = gram_every
         self._source = source
+        self._stay = True  # gradients did so far, until their bucket was reduced
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (HookState, ())
@@ -163,6 +195,9 @@ class HookState:
             if source is not None and measures:
                 source.add_product(math.nan)  # a part of the product is not known
             return self._reduce(bucket)
+        own = None if due or audits else self._kept(bucket, source)
+        if own is not None:
+            return self._measured(bucket, source, own)
         local = bucket.buffer().detach().clone()
         exchange = _exchange(local, self.group) if due and self.group is not None else None
         reduced = self._audited(bucket, local) if audits else self._reduce(bucket)
@@ -181,6 +216,23 @@ class HookState:
             reduced if exchange is None else torch.futures.collect_all([reduced, exchange.done])
         )
         return waited.then(measure)
+
+    def _kept(self, bucket: GradBucket, source: DdpHookSource) -> OwnGradients | None:
+        """A bucket's gradients, where they stay as they are until it was reduced."""
+        return OwnGradients.of(bucket) if self._stay and source.reduces_copies else None
+
+    def _measured(
+        self, bucket: GradBucket, source: Any, own: OwnGradients
+    ) -> Future[torch.Tensor]:
+        def measure(done: Future[Any]) -> torch.Tensor:
+            mean = flat_value(done)
+            with FailureGuard(source.recorder):
+                product = own.product(mean)
+                self._stay = self._stay and product is not None
+                source.add_product(math.nan if product is None else product)
+            return mean
+
+        return self._reduce(bucket).then(measure)
 
     def _exchange_is_due(self) -> bool:
         """By what DDP does alike on all workers, and also when the recording has ended here: a
@@ -238,13 +290,15 @@ class FailureGuard(contextlib.AbstractContextManager[None]):
 
 
 def _product(local: torch.Tensor, mean: torch.Tensor) -> Scalar:
+    if local.is_cpu:
+        known = product_of([local], mean.detach())
+        return math.nan if known is None else known
     local = used_here(local)
     parts = range(0, local.numel(), CHUNK)
-    total = sum(
+    return sum(
         (torch.dot(local[i : i + CHUNK].double(), mean[i : i + CHUNK].double()) for i in parts),
         torch.zeros((), dtype=torch.float64, device=local.device),
     )
-    return total.item() if total.is_cpu else total
 
 
 def presum_hook(state: Any, bucket: GradBucket) -> Future[torch.Tensor]:

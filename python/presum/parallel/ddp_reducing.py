@@ -70,6 +70,7 @@ class DdpReducingSource(BucketSource):
         state = self._state()
         return gradient if state is None else state.leaves.whole(place, gradient)
 
+    reads_in_place = False
     reads_grad = False  # leaves are told apart from what ``.grad`` holds
 
     def held(self) -> Scalar:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from presum._core import read_plain
 from presum.devices.blocks import DTYPES, dense, memory_of
 from presum.devices.gradient_pass import DeviceStep
 from presum.devices.readable import readable
@@ -56,6 +57,9 @@ class GradientReader:
     def read(self, index: int, grad: torch.Tensor, *, reduced: bool) -> None:
         """One gradient, this worker's own or the reduced one: now in host memory, on a device at
         the next flush() at the latest."""
+        if self._device_step is None and read_plain(self._observer, index, grad, reduced):
+            return
+        grad = grad.detach()
         plain = readable(grad)
         dtype = DTYPES.get(grad.dtype)
         if dtype is None or plain is None:

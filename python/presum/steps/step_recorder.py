@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from presum._core import Mark, Read, canonical_name
+from presum._core import Mark, PassFlags, Read, canonical_name
 from presum.devices.gradient_pass import poll_host_copies
 from presum.devices.marks import marks_of
 from presum.devices.queue import capturing
@@ -42,7 +42,7 @@ NORMS_SAMPLED = 25  # one norm in so many is held against the gradients' own
 log = logging.getLogger("presum")
 
 
-class StepRecorder:
+class StepRecorder(PassFlags):
     """Turns the backward passes of one model into packets.
 
     Which of them make a step is the observer's; where gradients come from is the source's. Called
@@ -51,16 +51,12 @@ class StepRecorder:
     """
 
     def __init__(self, source: GradientSource, setup: RecorderSetup) -> None:
+        super().__init__()
         self.source = source
         self.setup = setup
         self.observer = setup.observer
-        self.off = False
         self.failed = False
         self.ended = False
-        self.in_backward = False
-        self.arrivals = 0  # of gradients at parameters, since a forward armed DDP
-        self.reads_sums = False  # of the pass under way, what ``.grad`` holds
-        self.reads_arrivals = False  # likewise, what is added to it
         self._fingerprints = setup.fingerprints
         self._aside = Families(ASIDE, setup.note).call  # an error in one of these ends it alone
         self.waiting = Waiting()

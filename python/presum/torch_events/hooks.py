@@ -32,7 +32,8 @@ class EventListener(Protocol):
 
 
 class GradientListener(EventListener, Protocol):
-    """Likewise of each parameter's gradient."""
+    """Likewise of each parameter's gradient: a :class:`~presum._core.PassFlags`, of which a
+    :class:`~presum._core.ParameterHook` tells."""
 
     in_backward: bool
     arrivals: int  # gradients that came so far
@@ -106,32 +107,6 @@ class Hook:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return pickled_as_nothing()
-
-
-class ParameterHook(Hook):
-    """The hook of one parameter: as :class:`Hook`, with as few steps as possible."""
-
-    def __init__(self, listener: GradientListener | None = None, index: int = 0) -> None:
-        super().__init__(listener)
-        self._owner = listener
-        self._index = index
-
-    def __call__(self, *args: Any, **_kwargs: Any) -> None:
-        listener = self._owner
-        if listener is None or listener.off:
-            return
-        try:
-            listener.arrivals += 1
-            if not listener.in_backward:
-                if listener.is_captured():
-                    return
-                listener.before_backward()
-            if listener.reads_sums:
-                listener.read(self._index, args[0].grad, reduced=False)
-            elif listener.reads_arrivals:
-                listener.accumulated(self._index)
-        except Exception as error:
-            listener.fail(error)
 
 
 class OutputHook(Hook):

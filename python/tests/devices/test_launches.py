@@ -17,7 +17,8 @@ import presum
 from gpu_check.place import kernels_on_host
 from helpers.operations import CountedOperations
 from presum import _core
-from presum.torch_events.hooks import Hook, ParameterHook
+from presum._core import ParameterHook
+from presum.torch_events.hooks import Hook
 
 MOST, USUAL = 40, 16
 LAYERS, STEPS = 100, 30

@@ -148,13 +148,17 @@ def test_gradients_of_inputs_alone_are_no_step(
 def test_a_failing_error_report_does_not_reach_training(
     model: DistributedDataParallel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    calls = []
+
     def broken(*_args: object, **_kwargs: object) -> None:
+        calls.append(1)
         raise RuntimeError("lone surrogate \udc80")
 
-    monkeypatch.setattr(StepRecorder, "read", broken)
+    monkeypatch.setattr(StepRecorder, "before_backward", broken)
     monkeypatch.setattr(Channel, "complain", broken)
     with presum.attach(model, run=tmp_path):
         train(model, 2)
+    assert len(calls) == 2  # the second time of the complaint
     assert presum.load(tmp_path).steps.empty
 
 

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <exception>
+#include <utility>
+
+#include "bindings.h"
+#include "plain_tensor.h"
+#include "step/steps.h"
+
+namespace presum::python {
+namespace {
+
+namespace nb = nanobind;
+using step::Steps;
+
+// What hooks of parameters look at once a gradient, so without Python. A recorder's base class.
+struct PassFlags {
+  bool off = false;
+  bool in_backward = false;
+  bool reads_sums = false;      // what `.grad` holds is to be read
+  bool reads_arrivals = false;  // what is added to it
+  std::uint64_t arrivals = 0;   // gradients that came so far
+};
+
+// What torch calls once a parameter has its gradient.
+class ParameterHook {
+ public:
+  ParameterHook() = default;
+  ParameterHook(nb::object listener, ParameterId id, Steps* steps)
+      : listener_(std::move(listener)),
+        flags_(nb::cast<PassFlags*>(listener_)),
+        steps_(steps),
+        id_(id) {}
+
+  // Raises what is no Exception of Python's, such as KeyboardInterrupt, and nothing else.
+  void call(nb::handle parameter) const {
+    if (flags_ == nullptr || flags_->off) return;
+    try {
+      arrived(parameter);
+    } catch (nb::python_error& error) {
+      if (!error.matches(PyExc_Exception)) throw;
+      listener_.attr("fail")(error.value());
+    }
+  }
+
+ private:
+  void arrived(nb::handle parameter) const {
+    ++flags_->arrivals;
+    if (!flags_->in_backward) {
+      if (nb::cast<bool>(listener_.attr("is_captured")())) return;
+      listener_.attr("before_backward")();
+    }
+    if (flags_->reads_sums) {
+      read(grad_of(parameter));
+    } else if (flags_->reads_arrivals) {
+      listener_.attr("accumulated")(id_);
+    }
+  }
+
+  void read(const nb::object& grad) const {
+    if (grad.is_none()) return;
+    if (steps_ != nullptr && read_plain(*steps_, id_, grad, false)) return;
+    listener_.attr("read")(id_, grad, nb::arg("reduced") = false);
+  }
+
+  nb::object listener_;  // a recorder, which holds the observer
+  PassFlags* flags_ = nullptr;
+  Steps* steps_ = nullptr;
+  ParameterId id_ = 0;
+};
+
+PyObject* call_hook(PyObject* self, PyObject* args, PyObject* /*kwargs*/) {
+  const nb::object hook = nb::borrow(self);  // what it calls may remove it
+  try {
+    if (PyTuple_Size(args) > 0) {
+      nb::inst_ptr<ParameterHook>(hook)->call(PyTuple_GetItem(args, 0));
+    }
+  } catch (nb::python_error& error) {
+    error.restore();
+    return nullptr;
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+    return nullptr;
+  }
+  Py_RETURN_NONE;
+}
+
+PyType_Slot kHookSlots[] = {{Py_tp_call, reinterpret_cast<void*>(&call_hook)}, {0, nullptr}};
+
+// One of Python's own that does nothing, so that models load where presum is not installed.
+nb::object pickled_as_nothing(nb::handle /*hook*/) {
+  return nb::module_::import_("presum.torch_events.hooks").attr("pickled_as_nothing")();
+}
+
+}  // namespace
+
+void bind_parameter_hook(nb::module_& m) {
+  nb::class_<PassFlags>(m, "PassFlags",
+                        "Where a recorder is in a backward pass: what hooks of parameters look at.")
+      .def(nb::init<>())
+      .def_rw("off", &PassFlags::off)
+      .def_rw("in_backward", &PassFlags::in_backward)
+      .def_rw("reads_sums", &PassFlags::reads_sums, "What ``.grad`` holds is to be read.")
+      .def_rw("reads_arrivals", &PassFlags::reads_arrivals, "What is added to it.")
+      .def_rw("arrivals", &PassFlags::arrivals, "Gradients that came so far.");
+  nb::class_<ParameterHook> hook(
+      m, "ParameterHook", nb::type_slots(kHookSlots), nb::is_weak_referenceable(),
+      "What torch calls once a parameter has its gradient: without a frame of Python. It "
+      "never raises, and copies and pickles as one of Python's own that does nothing. `observer`: "
+      "reads what lies in host memory; None where the listener does.");
+  hook.def(nb::init<>())
+      .def(nb::init<nb::object, ParameterId, Steps*>(), nb::arg("listener"), nb::arg("parameter"),
+           nb::arg("observer").none(),
+           nb::sig("def __init__(self, listener: typing.Any, parameter: int, observer: Observer | "
+                   "None) -> None"))
+      .def("__reduce__", &pickled_as_nothing, nb::sig("def __reduce__(self) -> tuple[object, ...]"));
+  hook.attr("__torch_unserializable__") = true;  // saving its tensor is no reason for a warning
+}
+
+}  // namespace presum::python

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstddef>
+#include <optional>
+
+#include "presum/dtype.h"
+#include "step/steps.h"
+
+namespace presum::python {
+
+struct Block {
+  const void* data;
+  std::size_t count;
+  Dtype dtype;
+};
+
+// The elements of a tensor of torch's own classes that is contiguous in host memory, as nearly every
+// gradient is; valid while the tensor is. Of no other one: presum.devices.readable decides about
+// those.
+std::optional<Block> plain_block(nanobind::handle tensor);
+
+// Whether it was read: where it was not, its reader in Python is to look at it.
+bool read_plain(step::Steps& steps, ParameterId id, nanobind::handle tensor, bool reduced);
+
+// What `.grad` holds. Raises what asking for it does.
+nanobind::object grad_of(nanobind::handle parameter);
+
+}  // namespace presum::python
