@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <exception>
+#include <optional>
 #include <utility>
 
 #include "bindings.h"
@@ -61,7 +62,8 @@ class ParameterHook {
 
   void read(const nb::object& grad) const {
     if (grad.is_none()) return;
-    if (steps_ != nullptr && read_plain(*steps_, id_, grad, false)) return;
+    const auto block = steps_ == nullptr ? std::nullopt : plain_block(grad, true);
+    if (block) return read_block(*steps_, id_, *block, false);
     listener_.attr("read")(id_, grad, nb::arg("reduced") = false);
   }
 
@@ -115,7 +117,8 @@ void bind_parameter_hook(nb::module_& m) {
            nb::arg("observer").none(),
            nb::sig("def __init__(self, listener: typing.Any, parameter: int, observer: Observer | "
                    "None) -> None"))
-      .def("__reduce__", &pickled_as_nothing, nb::sig("def __reduce__(self) -> tuple[object, ...]"));
+      .def("__reduce__", &pickled_as_nothing,
+           nb::sig("def __reduce__(self) -> tuple[object, ...]"));
   hook.attr("__torch_unserializable__") = true;  // saving its tensor is no reason for a warning
 }
 

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plain_tensor.h"
 
+#include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 
 #include <array>
+#include <cstdint>
 #include <utility>
 #include <vector>
 
@@ -21,6 +23,24 @@ constexpr std::size_t kLongRead = 64 << 10;  // bytes: some microseconds, and ot
 // Never freed: names and objects of torch that live as long as the interpreter.
 PyObject* kept(nb::object object) { return object.release().ptr(); }
 
+// The head of the table of functions that classes of arrays offer as __dlpack_c_exchange_api__:
+// DLPack 1.3, torch 2.10. `view` borrows, allocates nothing and does not wait for a device.
+struct Exchange {
+  std::uint32_t major_version, minor_version;
+  void* older;
+  void* others[3];
+  int (*view)(void* object, nb::dlpack::dltensor* out);
+};
+
+// Of torch's own tensors; null where it is too old to have one.
+const Exchange* exchange_of(const nb::object& tensor_class) {
+  const nb::object capsule = nb::getattr(tensor_class, "__dlpack_c_exchange_api__", nb::none());
+  if (PyCapsule_IsValid(capsule.ptr(), "dlpack_exchange_api") == 0) return nullptr;
+  const auto* found =
+      static_cast<const Exchange*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
+  return found->major_version == 1 && found->view != nullptr ? found : nullptr;
+}
+
 struct Torch {
   static const Torch& get() {
     static const Torch kTorch;
@@ -28,6 +48,7 @@ struct Torch {
   }
 
   nb::module_ module = nb::module_::import_("torch");
+  const Exchange* exchange = exchange_of(module.attr("Tensor"));
   PyObject* tensor = kept(module.attr("Tensor"));
   PyObject* parameter = kept(module.attr("nn").attr("Parameter"));
   PyObject* strided_layout = kept(module.attr("strided"));
@@ -43,9 +64,7 @@ struct Torch {
 class Name {
  public:
   explicit Name(const char* name) : name_(PyUnicode_InternFromString(name)) {}
-  nb::object of(nb::handle object) const {
-    return found(PyObject_GetAttr(object.ptr(), name_));
-  }
+  nb::object of(nb::handle object) const { return found(PyObject_GetAttr(object.ptr(), name_)); }
   nb::object call(nb::handle object) const {
     PyObject* const self = object.ptr();
     return found(PyObject_VectorcallMethod(name_, &self, 1, nullptr));
@@ -90,22 +109,67 @@ bool has_memory(nb::handle tensor, const Block& block) {
   if (block.count == 0) return true;
   const std::size_t end = number(names.storage_offset.call(tensor)) + block.count;
   const std::size_t bytes = number(names.nbytes.call(names.untyped_storage.call(tensor)));
-  return block.data != nullptr && bytes >= end * element_bytes(block.dtype);
+  return bytes >= end * element_bytes(block.dtype);
 }
 
-std::optional<Block> block_or_error(nb::handle tensor) {
-  const Torch& torch = Torch::get();
+bool is_contiguous(const nb::dlpack::dltensor& view) {
+  std::int64_t stride = 1;
+  for (std::int32_t i = view.ndim - 1; i >= 0; --i) {
+    if (view.shape[i] == 0) return true;
+    if (view.shape[i] != 1 && view.strides != nullptr && view.strides[i] != stride) return false;
+    stride *= view.shape[i];
+  }
+  return true;
+}
+
+std::size_t elements_of(const nb::dlpack::dltensor& view) {
+  std::size_t count = 1;
+  for (std::int32_t i = 0; i < view.ndim; ++i) count *= static_cast<std::size_t>(view.shape[i]);
+  return count;
+}
+
+std::optional<Dtype> dtype_of_view(nb::dlpack::dtype dtype) {
+  using Code = nb::dlpack::dtype_code;
+  if (dtype.lanes != 1) return std::nullopt;
+  if (dtype.code == static_cast<std::uint8_t>(Code::Bfloat)) {
+    return dtype.bits == 16 ? std::optional(Dtype::kBF16) : std::nullopt;
+  }
+  if (dtype.code != static_cast<std::uint8_t>(Code::Float)) return std::nullopt;
+  if (dtype.bits == 16) return Dtype::kF16;
+  if (dtype.bits == 32) return Dtype::kF32;
+  return dtype.bits == 64 ? std::optional(Dtype::kF64) : std::nullopt;
+}
+
+// One call of torch instead of eight: after a backward pass their code is in no cache.
+std::optional<Block> exchanged(const Exchange& exchange, nb::handle tensor) {
+  nb::dlpack::dltensor view;
+  if (exchange.view(tensor.ptr(), &view) != 0) throw nb::python_error();
+  if (view.device.device_type != nb::device::cpu::value) return std::nullopt;
+  const std::optional<Dtype> dtype = dtype_of_view(view.dtype);
+  if (!dtype || !is_contiguous(view)) return std::nullopt;
+  const auto* data = static_cast<const std::byte*>(view.data) + view.byte_offset;
+  return Block{data, elements_of(view), *dtype};
+}
+
+std::optional<Block> by_attributes(nb::handle tensor) {
   const Names& names = Names::get();
-  auto* const type = reinterpret_cast<PyObject*>(Py_TYPE(tensor.ptr()));
-  if (type != torch.tensor && type != torch.parameter) return std::nullopt;
-  if (names.layout.of(tensor).ptr() != torch.strided_layout) return std::nullopt;
+  if (names.layout.of(tensor).ptr() != Torch::get().strided_layout) return std::nullopt;
   if (!is_true(names.is_cpu.of(tensor)) || is_true(names.is_nested.of(tensor))) return std::nullopt;
   const std::optional<Dtype> dtype = dtype_of(names.dtype.of(tensor));
-  if (!dtype || is_true(names.is_neg.call(tensor))) return std::nullopt;
-  if (!is_true(names.is_contiguous.call(tensor))) return std::nullopt;
+  if (!dtype || !is_true(names.is_contiguous.call(tensor))) return std::nullopt;
   const auto* data = reinterpret_cast<const void*>(number(names.data_ptr.call(tensor)));
-  const Block block{data, number(names.numel.call(tensor)), *dtype};
-  return has_memory(tensor, block) ? std::optional(block) : std::nullopt;
+  return Block{data, number(names.numel.call(tensor)), *dtype};
+}
+
+std::optional<Block> block_or_error(nb::handle tensor, bool just_written) {
+  const Torch& torch = Torch::get();
+  auto* const type = reinterpret_cast<PyObject*>(Py_TYPE(tensor.ptr()));
+  if (type != torch.tensor && type != torch.parameter) return std::nullopt;
+  const std::optional<Block> block =
+      torch.exchange != nullptr ? exchanged(*torch.exchange, tensor) : by_attributes(tensor);
+  if (!block || is_true(Names::get().is_neg.call(tensor))) return std::nullopt;
+  if (block->count > 0 && block->data == nullptr) return std::nullopt;
+  return just_written || has_memory(tensor, *block) ? block : std::nullopt;
 }
 
 // The sum of products of `own`, one after the other, with the parts of `reduced`.
@@ -135,30 +199,45 @@ std::optional<double> product_of(const nb::list& own, nb::handle reduced) {
   return without_gil([&] { return product(blocks, *whole); });
 }
 
+// Whether it was read: where it was not, its reader in Python is to look at it.
+bool read_plain(Steps& steps, ParameterId id, nb::handle tensor, bool reduced) {
+  const std::optional<Block> block = plain_block(tensor);
+  if (block) read_block(steps, id, *block, reduced);
+  return block.has_value();
+}
+
+// Likewise of a parameter, or what an optimiser keeps of one.
+bool hash_plain(Steps& steps, StateHash::Kind kind, std::uint32_t index, nb::handle tensor) {
+  const std::optional<Block> block = plain_block(tensor);
+  if (!block) return false;
+  const auto bytes = static_cast<std::uint32_t>(element_bytes(block->dtype));
+  unwrap(without_gil([&] {
+    return steps.contents().state(steps.layout(), kind, index, block->data, block->count, bytes, 0);
+  }));
+  return true;
+}
+
 }  // namespace
 
 nb::object grad_of(nb::handle parameter) { return Names::get().grad.of(parameter); }
 
-std::optional<Block> plain_block(nb::handle tensor) {
+std::optional<Block> plain_block(nb::handle tensor, bool just_written) {
   try {
-    return block_or_error(tensor);
+    return block_or_error(tensor, just_written);
   } catch (nb::python_error& error) {
     if (!error.matches(PyExc_Exception)) throw;
     return std::nullopt;
   }
 }
 
-bool read_plain(Steps& steps, ParameterId id, nb::handle tensor, bool reduced) {
-  const std::optional<Block> block = plain_block(tensor);
-  if (!block) return false;
+void read_block(Steps& steps, ParameterId id, const Block& block, bool reduced) {
   const auto read = [&] {
     step::Gradients& gradients = steps.gradients();
-    return reduced ? gradients.read_reduced(id, block->data, block->count, block->dtype)
-                   : gradients.read(id, block->data, block->count, block->dtype);
+    return reduced ? gradients.read_reduced(id, block.data, block.count, block.dtype)
+                   : gradients.read(id, block.data, block.count, block.dtype);
   };
-  const bool is_long = block->count * element_bytes(block->dtype) > kLongRead;
+  const bool is_long = block.count * element_bytes(block.dtype) > kLongRead;
   unwrap(is_long ? without_gil(read) : read());
-  return true;
 }
 
 void bind_plain_tensor(nb::module_& m) {
@@ -166,6 +245,9 @@ void bind_plain_tensor(nb::module_& m) {
         nb::arg("reduced"),
         "Reads a gradient that is contiguous in host memory, of a class and dtype of torch's own. "
         "Whether it was one.");
+  m.def("hash_plain", &hash_plain, nb::arg("observer"), nb::arg("kind"), nb::arg("index"),
+        nb::arg("state"),
+        "Likewise the hash of a tensor that belongs to parameter, or buffer, `index`.");
   m.def("product_of", &product_of, nb::arg("own"), nb::arg("reduced"),
         nb::sig("def product_of(own: list[typing.Any], reduced: object) -> float | None"),
         "The dot product of gradients, one after the other, with a tensor of as many elements, in "

@@ -17,13 +17,13 @@ struct Block {
   Dtype dtype;
 };
 
-// The elements of a tensor of torch's own classes that is contiguous in host memory, as nearly every
-// gradient is; valid while the tensor is. Of no other one: presum.devices.readable decides about
-// those.
-std::optional<Block> plain_block(nanobind::handle tensor);
+// The elements of a tensor of torch's own classes that is contiguous in host memory, as nearly
+// every gradient is; valid while the tensor is. Of no other one: presum.devices.readable decides
+// about those. Unless it was `just_written`, its storage may have been freed since.
+std::optional<Block> plain_block(nanobind::handle tensor, bool just_written = false);
 
-// Whether it was read: where it was not, its reader in Python is to look at it.
-bool read_plain(step::Steps& steps, ParameterId id, nanobind::handle tensor, bool reduced);
+// A gradient, this worker's own or the reduced one. Raises ValueError for an unknown id.
+void read_block(step::Steps& steps, ParameterId id, const Block& block, bool reduced);
 
 // What `.grad` holds. Raises what asking for it does.
 nanobind::object grad_of(nanobind::handle parameter);

@@ -776,6 +776,11 @@ def read_plain(observer: Observer, parameter: int, gradient: object, reduced: bo
     Reads a gradient that is contiguous in host memory, of a class and dtype of torch's own. Whether it was one.
     """
 
+def hash_plain(observer: Observer, kind: StateKind, index: int, state: object) -> bool:
+    """
+    Likewise the hash of a tensor that belongs to parameter, or buffer, `index`.
+    """
+
 def product_of(own: list[Any], reduced: object) -> float | None:
     """
     The dot product of gradients, one after the other, with a tensor of as many elements, in double. None where one of them is not as read_plain wants them, or of another dtype.

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from presum._core import EndedStep, Observer, StateKind, hash_memory
+from presum._core import EndedStep, Observer, StateKind, hash_memory, hash_plain
 from presum.devices.blocks import block_of, dense, memory_of
 from presum.devices.hashes import fingerprints
 from presum.devices.readable import is_distributed, readable
@@ -75,14 +75,23 @@ def _held(module: nn.Module, where: str, wanted: dict[str, torch.Tensor]) -> lis
     return found
 
 
+class DueTensor(NamedTuple):
+    """A tensor that is to be hashed, and its number among those of its kind."""
+
+    of: StateKind
+    number: int
+    tensor: torch.Tensor
+    name: str = ""  # of what is watched
+
+
 class HashedTensor(NamedTuple):
-    """A tensor that is due: its number among those of its kind, and this rank's part of it."""
+    """This rank's part of one."""
 
     of: StateKind
     number: int
     block: torch.Tensor
-    shard: int = 0  # which part, from 1; 0: the whole
-    name: str = ""  # of what is watched
+    shard: int  # which part, from 1; 0: the whole
+    name: str
 
 
 class HashedState(NamedTuple):
@@ -140,7 +149,7 @@ class StateSchedule:
         """Something else that must be equal on all workers."""
         self._watched[name] = tensors
 
-    def due(self, of: StateKind, step: int) -> Iterator[HashedTensor]:
+    def due(self, of: StateKind, step: int) -> Iterator[DueTensor]:
         """What is hashed at a step, of one kind; frozen parameters come with the buffers."""
         number = step // self._every
         if of is StateKind.OPTIMIZER:
@@ -159,12 +168,12 @@ class StateSchedule:
             if of is StateKind.BUFFERS and self._buffers[index].where == "_parameters":
                 kind = StateKind.FROZEN
             if held is not None:
-                yield from _part(kind, index, held)
+                yield DueTensor(kind, index, held)
 
     def _count(self, of: StateKind) -> int:
         return len(self._parameters) if of is StateKind.PARAMETERS else len(self._buffers)
 
-    def _optimizer_due(self, number: int) -> Iterator[HashedTensor]:
+    def _optimizer_due(self, number: int) -> Iterator[DueTensor]:
         if number == 0:
             return
         optimizers = [optimizer for held in self._optimizers if (optimizer := held()) is not None]
@@ -176,15 +185,14 @@ class StateSchedule:
                 state = optimizer.state.get(parameter, {})
                 for key in sorted(state, key=str):
                     if isinstance(state[key], torch.Tensor):
-                        yield from _part(StateKind.OPTIMIZER, index, state[key])
+                        yield DueTensor(StateKind.OPTIMIZER, index, state[key])
 
-    def _watched_due(self, step: int) -> Iterator[HashedTensor]:
+    def _watched_due(self, step: int) -> Iterator[DueTensor]:
         for name, held in self._watched.items():
             tensors = held()
-            yield HashedTensor(StateKind.WATCHED, COUNT, torch.tensor([len(tensors)]), 0, name)
+            yield DueTensor(StateKind.WATCHED, COUNT, torch.tensor([len(tensors)]), name)
             for index in _slice(step, step // self._every, len(tensors)):
-                for found in _part(StateKind.WATCHED, index, tensors[index]):
-                    yield found._replace(name=name)
+                yield DueTensor(StateKind.WATCHED, index, tensors[index], name)
 
     def stepped(self) -> None:
         """Remember the parameters as the optimiser has left them."""
@@ -261,14 +269,14 @@ def _slice(step: int, number: int, count: int) -> range:
     return range(first, count, stride)
 
 
-def _part(of: StateKind, index: int, tensor: Any) -> Iterator[HashedTensor]:
+def _part(due: DueTensor) -> HashedTensor | None:
     """What this rank has of it, if that can be read."""
+    tensor: Any = due.tensor
     shard = shard_of(tensor)
     if shard is None:
-        return
+        return None
     found = _block(tensor._local_tensor if is_distributed(tensor) else tensor)
-    if found is not None:
-        yield HashedTensor(of, index, found, shard)
+    return None if found is None else HashedTensor(due.of, due.number, found, shard, due.name)
 
 
 def shard_of(tensor: Any) -> int | None:
@@ -314,22 +322,28 @@ def tensors_of(watched: object) -> Callable[[], list[torch.Tensor]]:
     return lambda: listed
 
 
-def report_on_host(observer: Observer, due: Iterator[HashedTensor]) -> None:
+def report_on_host(observer: Observer, due: Iterable[DueTensor]) -> None:
     for one in due:
-        block = one.block
-        if one.of is StateKind.WATCHED:  # it may lie anywhere
+        watched = one.of is StateKind.WATCHED  # it may lie anywhere
+        if not watched and hash_plain(observer, one.of, one.number, one.tensor):
+            continue
+        found = _part(one)
+        if found is None:
+            continue
+        block = found.block
+        if watched:
             observer.watched(one.name, one.number, int(fingerprint(block)) & WORD)
         else:
             memory = memory_of(block)
-            observer.state(one.of, one.number, *memory, block.element_size(), one.shard)
+            observer.state(one.of, one.number, *memory, block.element_size(), found.shard)
 
 
-def queue_on_device(due: Iterator[HashedTensor], device: torch.device) -> list[LateStates]:
+def queue_on_device(due: Iterable[DueTensor], device: torch.device) -> list[LateStates]:
     """Queues the hashes where the tensors are. Of one in host memory beside a device it is a number
     at once: to send it there and back would wait."""
     blocks: dict[tuple[torch.device, int], list[torch.Tensor]] = {}
     states: dict[tuple[torch.device, int], list[HashedState]] = {}
-    for one in due:
+    for one in filter(None, map(_part, due)):
         kind = one.block.device, one.block.element_size()
         blocks.setdefault(kind, []).append(one.block)
         states.setdefault(kind, []).append(HashedState(one.of, one.number, one.shard, one.name))

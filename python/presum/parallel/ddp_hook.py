@@ -221,9 +221,7 @@ class HookState:
         """A bucket's gradients, where they stay as they are until it was reduced."""
         return OwnGradients.of(bucket) if self._stay and source.reduces_copies else None
 
-    def _measured(
-        self, bucket: GradBucket, source: Any, own: OwnGradients
-    ) -> Future[torch.Tensor]:
+    def _measured(self, bucket: GradBucket, source: Any, own: OwnGradients) -> Future[torch.Tensor]:
         def measure(done: Future[Any]) -> torch.Tensor:
             mean = flat_value(done)
             with FailureGuard(source.recorder):

@@ -506,7 +506,7 @@ class StepRecorder(PassFlags):
     def is_captured(self) -> bool:
         """Whether a CUDA graph is captured. Replaying it calls no hook, and would do again what
         hooks had queued: so they queue nothing, and the record is not whole from here on."""
-        if not capturing(self.setup.device):
+        if self.setup.on_host or not capturing(self.setup.device):
             return False
         if not self.off:
             self.fail(RuntimeError("a CUDA graph is captured: its replays call no hook"))

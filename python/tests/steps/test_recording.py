@@ -18,6 +18,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 import presum
+from gpu_check.place import kernels_on_host
 from helpers.cuda_events import FakeEvent
 from helpers.loss_model import LossModel, train
 from presum._core import Observer
@@ -74,7 +75,10 @@ def test_where_a_graph_is_captured_the_record_ends_and_says_so(
     captures = False
     monkeypatch.setattr("presum.steps.step_recorder.capturing", lambda _device: captures)
     model = DistributedDataParallel(LossModel())
-    with presum.attach(model, run=tmp_path, record=presum.Record(quiet=True)):
+    with (
+        kernels_on_host(),
+        presum.attach(model, run=tmp_path, record=presum.Record(quiet=True)),
+    ):
         train(model, 3)
         captures = True
         train(model, 1)
