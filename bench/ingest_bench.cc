@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How long the aggregator needs for one step of a large job: decoding every worker's packet, the
-// metrics that are due at every step (not the W x W matrix) and the run log. `--quick`: a tiny run
-// that shows that it works, not how fast it is.
+// Processor time that the aggregator needs for one step of a large job: decoding every worker's
+// packet, the metrics that are due at every step (not the W x W matrix) and the run log. `--quick`:
+// a tiny run that shows that it works, not how fast it is.
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -18,11 +17,12 @@
 
 #include "presum/aggregator.h"
 #include "presum/observer.h"
+#include "timing.h"
 
 namespace presum {
 namespace {
 
-constexpr double kTargetMs = 50;
+constexpr double kTargetMs = 20;
 
 struct Size {
   std::uint32_t workers = 1024;
@@ -87,10 +87,9 @@ std::vector<double> time_steps(Aggregator& monitor, Workers& workers, const Size
       packets.push_back(workers.step(w, number));
       packets.back().stamp(monitor.announcement(), {});
     }
-    const auto begin = std::chrono::steady_clock::now();
+    const double begin = thread_seconds();
     for (const Packet& packet : packets) ingest(monitor, packet);
-    const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
-    if (number > 1) times.push_back(took.count());  // the first one warms up
+    if (number > 1) times.push_back(1e3 * (thread_seconds() - begin));  // the first one warms up
   }
   std::sort(times.begin(), times.end());
   return times;

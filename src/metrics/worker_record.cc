@@ -28,19 +28,19 @@ const packet::Group* find_group(const packet::Step& step, std::size_t at, std::u
   return found == step.groups.end() ? nullptr : &*found;
 }
 
-GroupRecord group_record(Steps steps, std::size_t at, std::uint64_t id) {
+void add_group(GroupRecord& g, const packet::Group* group) {
+  g.norms.push_back(group ? static_cast<float>(std::sqrt(group->sums.sum_squares)) : NAN);
+  g.maxima.push_back(group ? static_cast<float>(group->sums.max_abs) : NAN);
+  g.fingerprints.push_back(group ? static_cast<std::uint32_t>(group->sums.fingerprint) : 0);
+  g.nonfinite += group ? group->sums.nonfinite : 0;
+}
+
+GroupRecord empty_record(std::uint64_t id, std::size_t workers) {
   GroupRecord g;
   g.id = id;
-  for (const packet::Step* step : steps) {
-    const packet::Group* group = find_group(*step, at, id);
-    g.norms.push_back(group ? static_cast<float>(std::sqrt(group->sums.sum_squares)) : NAN);
-    g.maxima.push_back(group ? static_cast<float>(group->sums.max_abs) : NAN);
-    g.fingerprints.push_back(group ? static_cast<std::uint32_t>(group->sums.fingerprint) : 0);
-    g.nonfinite += group ? group->sums.nonfinite : 0;
-  }
-  const Moments m = moments(g.norms, [](float x) { return static_cast<double>(x); });
-  g.norm_mean = m.mean;
-  g.norm_std = m.std;
+  g.norms.reserve(workers);
+  g.maxima.reserve(workers);
+  g.fingerprints.reserve(workers);
   return g;
 }
 
@@ -68,9 +68,18 @@ WorkerRecord worker_record(const packet::Step& step) {
 std::vector<GroupRecord> group_records(Steps steps) {
   std::vector<GroupRecord> records;
   if (steps.empty()) return records;
-  const auto& groups = steps.front()->groups;
-  for (std::size_t g = 0; g < groups.size(); ++g) {
-    records.push_back(group_record(steps, g, groups[g].id));
+  for (const packet::Group& group : steps.front()->groups) {
+    records.push_back(empty_record(group.id, steps.size()));
+  }
+  for (const packet::Step* step : steps) {  // in the order in which they lie in memory
+    for (std::size_t g = 0; g < records.size(); ++g) {
+      add_group(records[g], find_group(*step, g, records[g].id));
+    }
+  }
+  for (GroupRecord& g : records) {
+    const Moments m = moments(g.norms, [](float x) { return static_cast<double>(x); });
+    g.norm_mean = m.mean;
+    g.norm_std = m.std;
   }
   return records;
 }

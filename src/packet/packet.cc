@@ -8,7 +8,6 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <set>
 #include <string_view>
 
 #include "base/byte_order.h"
@@ -276,15 +275,18 @@ bool read_sketch(std::span<const std::byte> bytes, std::vector<float>& sketch) {
 template <class T, class ReadOne>
 bool read_list(SectionReader& body, std::vector<T>& out, std::size_t max, ReadOne&& read_one) {
   out.clear();
+  out.reserve(std::min(max, body.remaining() / sizeof(T)));
   while (body.more() && out.size() < max) out.push_back(read_one());
   return body.whole();
 }
 
 template <class T, class Key>
 bool distinct(const std::vector<T>& list, Key&& key) {
-  std::set<decltype(key(list.front()))> seen;
-  return std::all_of(list.begin(), list.end(),
-                     [&](const T& item) { return seen.insert(key(item)).second; });
+  std::vector<std::decay_t<decltype(key(list.front()))>> keys;
+  keys.reserve(list.size());
+  for (const T& item : list) keys.push_back(key(item));
+  std::sort(keys.begin(), keys.end());
+  return std::adjacent_find(keys.begin(), keys.end()) == keys.end();
 }
 
 bool valid_weights(const std::vector<MicroBatch>& micro) {
