@@ -71,7 +71,7 @@ class Modes:
 
     def __init__(self, run: Path, arguments: argparse.Namespace) -> None:
         how = arguments.dtype, arguments.way, arguments.parameters
-        self.watched = WatchedTraining(run, *how)
+        self.watched = WatchedTraining(run, *how, arguments.every)
         # presum's communication hook stays on a model: without it is another one.
         plain = Training(*how) if arguments.way == "hook" else self.watched
         self._steps: dict[str, Callable[[], float]] = {
@@ -218,7 +218,7 @@ def report(
     off = 1e3 * float(np.median([times["off"] for times in blocks]))
     print(
         f"{off:.0f} ms a step, {processor()}, {arguments.way}, {arguments.dtype}, {work} a step, "
-        f"{WORKERS} workers, {len(blocks)} blocks"
+        f"every={arguments.every}, {WORKERS} workers, {len(blocks)} blocks"
     )
     titles = {"on": "presum on / off", "off'": "off' / off (control)"}
     for name, (middle, low, high) in estimates.items():
@@ -247,6 +247,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument(
         "--parameters", type=int, default=0, help="as many small ones under ddp, no language model"
     )
+    parser.add_argument("--every", type=int, default=1, help="record every n-th step")
     parser.add_argument("--minutes", type=float, default=10, help="of blocks, at most")
     parser.add_argument("--blocks", type=int, default=100_000, help="at most")
     parser.add_argument("--cycles", type=int, default=CYCLES, help="of 50 steps, attributed")

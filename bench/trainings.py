@@ -109,14 +109,23 @@ class Training:
 
 
 class WatchedTraining(Training):
-    """And presum's monitor, as it is by default."""
+    """And presum's monitor, as it is by default but for `every`."""
 
     def __init__(
-        self, run: Path, dtype: str = "bf16", way: str = "ddp", parameters: int = 0
+        self,
+        run: Path,
+        dtype: str = "bf16",
+        way: str = "ddp",
+        parameters: int = 0,
+        every: int = 1,
     ) -> None:
         super().__init__(dtype, way, parameters)
         self.monitor = presum.attach(
-            self.model, optimizer=self.optimizer, run=run, mode=ATTACHED.get(way, "passive")
+            self.model,
+            optimizer=self.optimizer,
+            run=run,
+            mode=ATTACHED.get(way, "passive"),
+            record=presum.Record(every=every),
         )
         (recording,) = open_sessions()[0].recordings
         self.recorder: Any = getattr(recording, "recorder")  # noqa: B009

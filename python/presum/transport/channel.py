@@ -20,6 +20,7 @@ from presum.transport.outbox import Outbox
 log = logging.getLogger("presum")
 
 POLL_SECONDS = 0.05
+IDLE_SECONDS = 0.1  # after a look that found nothing: each costs a tenth of a millisecond
 POLL_SECONDS_AT_THE_END = 0.005
 GOODBYE_SECONDS = 1.5  # to wait for other ranks at the end
 PREFLIGHT_SECONDS = 60.0  # likewise where their verdict was asked for
@@ -68,13 +69,13 @@ class Channel:
             self.remark(f"a step could not be read from its device ({one_line(error)})")
             return None
 
-    def pause(self) -> None:
+    def pause(self, seconds: float = POLL_SECONDS) -> None:
         """Until the next poll. Woken at the end only: packets can wait, so sending stays cheap."""
         self.now_and_then()
         if self.closing.is_set():
             time.sleep(POLL_SECONDS_AT_THE_END)
         else:
-            self.closing.wait(POLL_SECONDS)
+            self.closing.wait(seconds)
 
     def end_stalled(self, why: str, at_exit: Callable[[], None] = lambda: None) -> None:
         """What ``on_stall`` asks for, of a job that stands still. It returns where the program has

@@ -14,7 +14,7 @@ from presum._core import Aggregator, stamp
 from presum.findings import Finding, summary
 from presum.text import one_line
 from presum.transport.announcements import Announcements
-from presum.transport.channel import GOODBYE_SECONDS, POLL_SECONDS, Channel
+from presum.transport.channel import GOODBYE_SECONDS, IDLE_SECONDS, POLL_SECONDS, Channel
 from presum.transport.connections import own_address, store_connections
 from presum.transport.listeners import FindingListeners
 from presum.transport.rendezvous import Rendezvous
@@ -134,8 +134,8 @@ class Recorder:
                     idle and self._is_all(aggregator, waited)
                 ):
                     return
-            if idle:
-                channel.pause()
+            if idle or closed is None:
+                channel.pause(IDLE_SECONDS if idle else POLL_SECONDS)
 
     def _beat(self, aggregator: Aggregator) -> None:
         """Of this rank; and what a job that stands still ends with."""
