@@ -5,7 +5,9 @@ Separate processes cannot resolve 1 % on a noisy machine. So two workers train o
 step to step presum's hooks are registered (on) or removed (off, and off' as a control), in an order
 that a seed common to both workers shuffles and each block mirrors. In the same blocks, under DDP,
 what people write today: each parameter's norm by `.item()` and an all-gather (norms), and a
-communication hook that squares each bucket (squares). Estimator: 20 %-trimmed mean over blocks of
+communication hook that squares each bucket (squares). Beside the time of a step, of the slower
+worker, the processor time that it takes all threads of a worker, which others on the machine
+disturb less. Estimator: 20 %-trimmed mean over blocks of
 the log ratio of step times, with a bootstrap interval over blocks. Blocks go on until the intervals
 of on and of the control are within 0.5 % of their middle, or the minutes are over.
 Pass: the upper bound is at most the way's limit and the control's interval is narrow enough and
@@ -62,7 +64,17 @@ class Limits(NamedTuple):
 
 
 LIMITS = {way: Limits(0.01, 0.005) for way in WAYS} | {"hook": Limits(0.02, 0.015)}
-Times = dict[str, float]
+Took = tuple[float, float]  # seconds, and of the processor
+Times = dict[str, float]  # seconds of a step, by mode
+
+
+class Block(NamedTuple):
+    """Of a few steps in each mode."""
+
+    wall: Times
+    processor: Times
+
+
 Estimate = tuple[float, float, float]
 
 
@@ -74,7 +86,7 @@ class Modes:
         self.watched = WatchedTraining(run, *how, arguments.every)
         # presum's communication hook stays on a model: without it is another one.
         plain = Training(*how) if arguments.way == "hook" else self.watched
-        self._steps: dict[str, Callable[[], float]] = {
+        self._steps: dict[str, Callable[[], Took]] = {
             "off": lambda: self._with(False, plain),
             "off'": lambda: self._with(False, plain),
             "on": lambda: self._with(True, self.watched),
@@ -86,14 +98,14 @@ class Modes:
             self._steps["squares"] = lambda: self._with(False, squares)
         self.names = [*self._steps]
 
-    def step(self, mode: str) -> float:
+    def step(self, mode: str) -> Took:
         return self._steps[mode]()
 
-    def _with(self, on: bool, training: Training) -> float:
+    def _with(self, on: bool, training: Training) -> Took:
         self.watched.watch(on)
-        return training.step()
+        return training.step(), training.processor
 
-    def _with_norms(self, norms: Norms, training: Training) -> float:
+    def _with_norms(self, norms: Norms, training: Training) -> Took:
         norms.watch(True)
         try:
             return self._with(False, training)
@@ -101,33 +113,35 @@ class Modes:
             norms.watch(False)
 
 
-def block(modes: Modes, rng: random.Random) -> Times:
-    """Mean seconds of a step in each mode, of the slower worker: a step ends when it is done."""
+def block(modes: Modes, rng: random.Random) -> Block:
     half = rng.sample(modes.names, len(modes.names))
-    times: dict[str, list[float]] = {mode: [] for mode in modes.names}
+    times: dict[str, list[tuple[float, float]]] = {mode: [] for mode in modes.names}
     for mode in half + half[::-1]:
         times[mode].append(modes.step(mode))
-    own = torch.tensor([float(np.mean(times[mode])) for mode in modes.names], dtype=torch.float64)
+    own = torch.tensor([np.mean(times[mode], axis=0).tolist() for mode in modes.names])
     everyone = [torch.empty_like(own) for _ in range(WORKERS)]
     dist.all_gather(everyone, own)
-    slowest = torch.stack(everyone).amax(0).tolist()
-    return dict(zip(modes.names, slowest, strict=True))
+    wall, _ = torch.stack(everyone).amax(0).T.tolist()  # a step ends when the slower one is done
+    _, processor = torch.stack(everyone).mean(0).T.tolist()
+    return Block(
+        dict(zip(modes.names, wall, strict=True)), dict(zip(modes.names, processor, strict=True))
+    )
 
 
-def measure(modes: Modes, blocks_max: int, seconds: float) -> list[Times]:
+def measure(modes: Modes, blocks_max: int, seconds: float) -> list[Block]:
     """Blocks, until their intervals are narrow enough; all workers stop together, since all have
     the same times, but for the clock, which is that of rank 0."""
     rng = random.Random(1)
     for mode in modes.names * 2 + ["on"] * WARM_UP:
         modes.step(mode)
-    found: list[Times] = []
+    found: list[Block] = []
     began = time.perf_counter()
     while len(found) < blocks_max:
         found.append(block(modes, rng))
         if len(found) % LOOKED_AT == 0 and len(found) >= 2 * LOOKED_AT:
             late = torch.tensor([time.perf_counter() - began > seconds])
             dist.broadcast(late, 0)
-            estimates = ratios(found)
+            estimates = ratios([one.wall for one in found])
             if bool(late) or all(
                 half_width(estimates[name]) <= HALF_WIDTH for name in ("on", "off'")
             ):
@@ -146,7 +160,7 @@ def worker(
     dist.destroy_process_group()
 
 
-def measured(arguments: argparse.Namespace, folder: str) -> tuple[list[Times], Attributed]:
+def measured(arguments: argparse.Namespace, folder: str) -> tuple[list[Block], Attributed]:
     modes = Modes(Path(folder) / "run", arguments)
     gc.disable()
     times = measure(modes, arguments.blocks, 60 * arguments.minutes)
@@ -194,6 +208,14 @@ def verdict(on: Estimate, control: Estimate, limit: float) -> str:
     return "pass" if resolved and on[2] <= limit else "inconclusive"
 
 
+def print_ratios(title: str, estimates: dict[str, Estimate]) -> None:
+    print(f"  {title}")
+    titles = {"on": "presum on / off", "off'": "off' / off (control)"}
+    for name, (middle, low, high) in estimates.items():
+        mode = titles.get(name, f"{name} / off")
+        print(f"    {mode:22} {100 * middle:+.2f} %   [{100 * low:+.2f}, {100 * high:+.2f}] %")
+
+
 def print_attributed(rank: int, found: Attributed) -> None:
     print(
         f"  attributed, rank {rank}: {1e6 * found.hooks:.0f} us, "
@@ -206,24 +228,22 @@ def print_attributed(rank: int, found: Attributed) -> None:
 
 
 def report(
-    answers: list[tuple[int, list[Times], Attributed]], arguments: argparse.Namespace
+    answers: list[tuple[int, list[Block], Attributed]], arguments: argparse.Namespace
 ) -> int:
     """Prints everything; returns the exit status."""
     blocks = answers[0][1]
     limits = LIMITS[arguments.way]
-    estimates = ratios(blocks)
+    estimates = ratios([one.wall for one in blocks])
     work = f"{TOKENS[0] * TOKENS[1]} tokens"
     if arguments.parameters:
         work = f"{arguments.parameters:,} parameters of 64 elements"
-    off = 1e3 * float(np.median([times["off"] for times in blocks]))
+    off = 1e3 * float(np.median([one.wall["off"] for one in blocks]))
     print(
         f"{off:.0f} ms a step, {processor()}, {arguments.way}, {arguments.dtype}, {work} a step, "
         f"every={arguments.every}, {WORKERS} workers, {len(blocks)} blocks"
     )
-    titles = {"on": "presum on / off", "off'": "off' / off (control)"}
-    for name, (middle, low, high) in estimates.items():
-        title = titles.get(name, f"{name} / off")
-        print(f"  {title:22} {100 * middle:+.2f} %   [{100 * low:+.2f}, {100 * high:+.2f}] %")
+    print_ratios("time of a step", estimates)
+    print_ratios("processor time of a step", ratios([one.processor for one in blocks]))
     verdicts = [verdict(estimates["on"], estimates["off'"], limits.ratio)]
     print(f"  on / off at most {100 * limits.ratio:.1f} %: {verdicts[0]}")
     founds = [attributed for _, _, attributed in sorted(answers, key=lambda answer: answer[0])]
