@@ -21,7 +21,7 @@ from presum.steps.forwards import ForwardPasses
 from presum.steps.step_recorder import StepRecorder
 from presum.torch_events.hooks import Hook, OptimizerHook, OutputHook
 
-CYCLE = 50  # steps after which everything that is sampled has been done
+CYCLE = 50  # recorded steps after which everything that is sampled has been done
 BACKGROUND_THREADS = ("presum-aggregator", "presum-sender")
 GRADIENTS = "gradients"
 LOSSES = "losses"
@@ -142,18 +142,22 @@ class BackgroundClock:
 class Attributed:
     """What steps cost, by their parts."""
 
-    def __init__(self, steps: list[float], parts: list[dict[str, float]], background: float):
+    def __init__(
+        self, steps: list[float], parts: list[dict[str, float]], background: float, cycle: int
+    ) -> None:
         self.step = trimmed_mean(steps)
         self.background = background / len(steps)
         names = sorted({name for one in parts for name in one})
-        self.parts = {name: over_cycles([one.get(name, 0.0) for one in parts]) for name in names}
+        self.parts = {
+            name: over_cycles([one.get(name, 0.0) for one in parts], cycle) for name in names
+        }
         totals = [sum(one.values()) for one in parts]
-        self.hooks = over_cycles(totals)
+        self.hooks = over_cycles(totals, cycle)
         self.usual = float(np.median(totals))
 
 
-def attribute(step: Callable[[], float], steps: int) -> Attributed:
-    """Of so many steps, whole cycles of them."""
+def attribute(step: Callable[[], float], steps: int, cycle: int = CYCLE) -> Attributed:
+    """Of so many steps: one cycle or several."""
     background = BackgroundClock()
     began = background.seconds()
     took: list[float] = []
@@ -162,13 +166,12 @@ def attribute(step: Callable[[], float], steps: int) -> Attributed:
         for _ in range(steps):
             took.append(step())
             parts.append(attribution.take())
-    return Attributed(took, parts, background.seconds() - began)
+    return Attributed(took, parts, background.seconds() - began, min(cycle, steps))
 
 
-def over_cycles(values: list[float]) -> float:
+def over_cycles(values: list[float], cycle: int) -> float:
     """Mean over the steps of a cycle, each the median of its cycles: what is done in one step of 25
     counts, another program's time slice does not."""
-    cycle = min(CYCLE, len(values))
     whole = values[: len(values) // cycle * cycle]
     return float(np.median(np.reshape(whole, (-1, cycle)), axis=0).mean())
 

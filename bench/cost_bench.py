@@ -3,10 +3,11 @@
 
 One process, a group of one. Per parameter: hooks of the extension are called for as many parameters
 as are asked for, which do more from row to row; a row's figure is its difference to the one before,
-the median of rounds [their quartiles]. Gradients have 64 elements and stay in the cache, code and
-sketch too: after a backward pass they do not, and cost two to three times as much (the second
-table). Per step: a language model of 1.6 million parameters and models of as many small parameters,
-attributed as overhead_bench.py does. `--quick`: tiny, to show that it works.
+the median of rounds [their quartiles]; address and dtype have a pass over no elements with them.
+Gradients have 64 elements and stay in the cache, code and sketch too: after a backward pass they
+do not, and cost two to three times as much (the second table). Per step: a language model of 1.6
+million parameters and models of as many small parameters, attributed as overhead_bench.py does.
+`--quick`: tiny, to show that it works.
 """
 
 from __future__ import annotations
@@ -74,7 +75,12 @@ def per_parameter(count: int, rounds: int) -> list[tuple[str, np.ndarray]]:
         ("kernel", [ParameterHook(reads, place, plain) for place in range(count)], full),
         ("sketch", [ParameterHook(reads, place, sketched) for place in range(count)], full),
     ]
-    times = np.array([[calls(hooks, of) for _, hooks, of in rows] for _ in range(rounds)]) * 1e6
+    times = np.empty((rounds, len(rows)))
+    for turn in range(rounds * len(rows)):
+        for one in (plain, sketched):
+            one.begin_step(1 + turn)  # no gradient comes twice in a step
+        number, row = divmod(turn, len(rows))
+        times[number, row] = 1e6 * calls(*rows[row][1:])
     parts = np.diff(times, axis=1)
     return [(name, parts[:, i]) for i, (name, _, _) in enumerate(rows[1:])]
 
@@ -99,7 +105,7 @@ def step_cost(folder: Path, count: int, steps: int) -> Attributed:
 
 
 def print_per_step(counts: Sequence[int], steps: int) -> None:
-    print(f"\nMicroseconds a step, of {steps} steps; background: processor time of the sender\n")
+    print(f"\nMicroseconds a step, of {steps} steps; background: of the recording thread\n")
     with tempfile.TemporaryDirectory() as folder:
         found = [step_cost(Path(folder), count, steps) for count in counts]
     titles = ["language model" if count == 0 else f"{count:,} parameters" for count in counts]

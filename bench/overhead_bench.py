@@ -10,10 +10,12 @@ worker, the processor time that it takes all threads of a worker, which others o
 disturb less. Estimator: 20 %-trimmed mean over blocks of
 the log ratio of step times, with a bootstrap interval over blocks. Blocks go on until the intervals
 of on and of the control are within 0.5 % of their middle, or the minutes are over.
-Pass: the upper bound is at most the way's limit and the control's interval is narrow enough and
+Pass: the upper bound is at most the way's limit, both intervals are narrow enough and the control's
 holds 0. Fail: the lower bound is above it. Else inconclusive: the machine cannot resolve it.
-Attributed is the time inside presum's hooks, by what is done there. Exit status: 0 where all of it
-passes, 1 where something fails, 2 where nothing fails and something is inconclusive.
+What is done in one step of 25 or 50 is trimmed away there. It is in what is attributed: the time
+inside presum's hooks over whole cycles of 50 recorded steps, by what is done there; so of
+`--every` only that is told. Exit status: 0 where all of it passes, 1 where something fails, 2 where
+nothing fails and something is inconclusive, 3 where it broke.
 """
 
 from __future__ import annotations
@@ -54,6 +56,7 @@ WARM_UP = 10
 CYCLES = 5
 LOOKED_AT = 10  # blocks between looks at the intervals
 BACKGROUND_LIMIT = 0.005
+BROKEN = 3
 
 
 class Limits(NamedTuple):
@@ -84,11 +87,14 @@ class Modes:
     def __init__(self, run: Path, arguments: argparse.Namespace) -> None:
         how = arguments.dtype, arguments.way, arguments.parameters
         self.watched = WatchedTraining(run, *how, arguments.every)
-        # presum's communication hook stays on a model: without it is another one.
-        plain = Training(*how) if arguments.way == "hook" else self.watched
+        # presum's communication hook stays on a model: without it are others, two, so that the
+        # control has what differs from model to model.
+        apart = arguments.way == "hook"
+        plain = Training(*how) if apart else self.watched
+        control = Training(*how) if apart else self.watched
         self._steps: dict[str, Callable[[], Took]] = {
             "off": lambda: self._with(False, plain),
-            "off'": lambda: self._with(False, plain),
+            "off'": lambda: self._with(False, control),
             "on": lambda: self._with(True, self.watched),
         }
         if arguments.way in ("ddp", "hook"):
@@ -163,9 +169,11 @@ def worker(
 def measured(arguments: argparse.Namespace, folder: str) -> tuple[list[Block], Attributed]:
     modes = Modes(Path(folder) / "run", arguments)
     gc.disable()
-    times = measure(modes, arguments.blocks, 60 * arguments.minutes)
+    every = arguments.every
+    times = [] if every > 1 else measure(modes, arguments.blocks, 60 * arguments.minutes)
     modes.watched.watch(True)
-    attributed = attribute(modes.watched.step, arguments.cycles * CYCLE)
+    cycle = CYCLE * every
+    attributed = attribute(modes.watched.step, arguments.cycles * cycle, cycle)
     gc.enable()
     modes.watched.monitor.close()
     return times, attributed
@@ -204,7 +212,8 @@ def half_width(estimate: Estimate) -> float:
 def verdict(on: Estimate, control: Estimate, limit: float) -> str:
     if on[1] > limit:
         return "fail"
-    resolved = control[1] <= 0 <= control[2] and half_width(control) <= HALF_WIDTH
+    narrow = half_width(on) <= HALF_WIDTH and half_width(control) <= HALF_WIDTH
+    resolved = narrow and control[1] <= 0 <= control[2]
     return "pass" if resolved and on[2] <= limit else "inconclusive"
 
 
@@ -214,6 +223,15 @@ def print_ratios(title: str, estimates: dict[str, Estimate]) -> None:
     for name, (middle, low, high) in estimates.items():
         mode = titles.get(name, f"{name} / off")
         print(f"    {mode:22} {100 * middle:+.2f} %   [{100 * low:+.2f}, {100 * high:+.2f}] %")
+
+
+def print_judged(blocks: list[Block], limit: float) -> str:
+    estimates = ratios([one.wall for one in blocks])
+    print_ratios("time of a step", estimates)
+    print_ratios("processor time of a step", ratios([one.processor for one in blocks]))
+    found = verdict(estimates["on"], estimates["off'"], limit)
+    print(f"  on / off at most {100 * limit:.1f} %: {found}")
+    return found
 
 
 def print_attributed(rank: int, found: Attributed) -> None:
@@ -233,20 +251,17 @@ def report(
     """Prints everything; returns the exit status."""
     blocks = answers[0][1]
     limits = LIMITS[arguments.way]
-    estimates = ratios([one.wall for one in blocks])
+    founds = [attributed for _, _, attributed in sorted(answers, key=lambda answer: answer[0])]
     work = f"{TOKENS[0] * TOKENS[1]} tokens"
     if arguments.parameters:
         work = f"{arguments.parameters:,} parameters of 64 elements"
-    off = 1e3 * float(np.median([one.wall["off"] for one in blocks]))
+    walls = [one.wall["off"] for one in blocks] or [max(found.step for found in founds)]
     print(
-        f"{off:.0f} ms a step, {processor()}, {arguments.way}, {arguments.dtype}, {work} a step, "
-        f"every={arguments.every}, {WORKERS} workers, {len(blocks)} blocks"
+        f"{1e3 * float(np.median(walls)):.0f} ms a step, {processor()}, {arguments.way}, "
+        f"{arguments.dtype}, {work} a step, every={arguments.every}, {WORKERS} workers, "
+        f"{len(blocks)} blocks"
     )
-    print_ratios("time of a step", estimates)
-    print_ratios("processor time of a step", ratios([one.processor for one in blocks]))
-    verdicts = [verdict(estimates["on"], estimates["off'"], limits.ratio)]
-    print(f"  on / off at most {100 * limits.ratio:.1f} %: {verdicts[0]}")
-    founds = [attributed for _, _, attributed in sorted(answers, key=lambda answer: answer[0])]
+    verdicts = [print_judged(blocks, limits.ratio)] if blocks else []
     for rank, found in enumerate(founds):
         print_attributed(rank, found)
     for title, worst, limit in (
@@ -296,7 +311,8 @@ def main() -> int:
         for process in workers:
             process.terminate() if failed else process.join()
     if failed:
-        sys.exit(failed[0])
+        print(failed[0], file=sys.stderr)
+        return BROKEN
     return report(found, arguments)
 
 

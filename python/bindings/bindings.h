@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -75,6 +76,7 @@ auto* memory_of(const Any& array) {
   return array.data();
 }
 
+std::optional<Dtype> known_dtype(nanobind::dlpack::dtype dtype);
 // Raises ValueError for what is no Dtype.
 Dtype dtype_of(nanobind::dlpack::dtype dtype);
 // Raises ValueError for another number of elements.

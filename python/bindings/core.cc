@@ -25,7 +25,7 @@ std::vector<const void*> memory_at(const std::vector<std::uintptr_t>& addresses,
   return out;
 }
 
-Dtype dtype_of(nanobind::dlpack::dtype dtype) {
+std::optional<Dtype> known_dtype(nanobind::dlpack::dtype dtype) {
   using Code = nanobind::dlpack::dtype_code;
   if (dtype.lanes == 1) {
     const bool bfloat = dtype.code == static_cast<std::uint8_t>(Code::Bfloat);
@@ -35,6 +35,11 @@ Dtype dtype_of(nanobind::dlpack::dtype dtype) {
     if (real && dtype.bits == 32) return Dtype::kF32;
     if (real && dtype.bits == 64) return Dtype::kF64;
   }
+  return std::nullopt;
+}
+
+Dtype dtype_of(nanobind::dlpack::dtype dtype) {
+  if (const auto known = known_dtype(dtype)) return *known;
   throw nanobind::value_error("presum: elements must be float32, float64, bfloat16 or float16");
 }
 

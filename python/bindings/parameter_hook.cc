@@ -33,7 +33,9 @@ class ParameterHook {
       : listener_(std::move(listener)),
         flags_(nb::cast<PassFlags*>(listener_)),
         steps_(steps),
-        id_(id) {}
+        id_(id) {
+    know_torch();
+  }
 
   // Raises what is no Exception of Python's, such as KeyboardInterrupt, and nothing else.
   void call(nb::handle parameter) const {
@@ -43,6 +45,8 @@ class ParameterHook {
     } catch (nb::python_error& error) {
       if (!error.matches(PyExc_Exception)) throw;
       listener_.attr("fail")(error.value());
+    } catch (const std::exception& error) {  // no memory, for one
+      listener_.attr("fail")(nb::handle(PyExc_RuntimeError)(error.what()));
     }
   }
 
@@ -62,7 +66,7 @@ class ParameterHook {
 
   void read(const nb::object& grad) const {
     if (grad.is_none()) return;
-    const auto block = steps_ == nullptr ? std::nullopt : plain_block(grad, true);
+    const auto block = steps_ == nullptr ? std::nullopt : plain_block(grad);
     if (block) return read_block(*steps_, id_, *block, false);
     listener_.attr("read")(id_, grad, nb::arg("reduced") = false);
   }

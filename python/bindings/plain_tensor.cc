@@ -47,17 +47,21 @@ struct Torch {
     return kTorch;
   }
 
-  nb::module_ module = nb::module_::import_("torch");
-  const Exchange* exchange = exchange_of(module.attr("Tensor"));
-  PyObject* tensor = kept(module.attr("Tensor"));
-  PyObject* parameter = kept(module.attr("nn").attr("Parameter"));
-  PyObject* strided_layout = kept(module.attr("strided"));
-  std::array<std::pair<PyObject*, Dtype>, 4> dtypes = {{
-      {kept(module.attr("float32")), Dtype::kF32},
-      {kept(module.attr("bfloat16")), Dtype::kBF16},
-      {kept(module.attr("float16")), Dtype::kF16},
-      {kept(module.attr("float64")), Dtype::kF64},
-  }};
+  explicit Torch(const nb::module_& module = nb::module_::import_("torch"))
+      : exchange(exchange_of(module.attr("Tensor"))),
+        tensor(kept(module.attr("Tensor"))),
+        parameter(kept(module.attr("nn").attr("Parameter"))),
+        strided_layout(kept(module.attr("strided"))),
+        dtypes{{{kept(module.attr("float32")), Dtype::kF32},
+                {kept(module.attr("bfloat16")), Dtype::kBF16},
+                {kept(module.attr("float16")), Dtype::kF16},
+                {kept(module.attr("float64")), Dtype::kF64}}} {}
+
+  const Exchange* exchange;
+  PyObject* tensor;
+  PyObject* parameter;
+  PyObject* strided_layout;
+  std::array<std::pair<PyObject*, Dtype>, 4> dtypes;
 };
 
 // One attribute or method of a tensor, by a name that is made once.
@@ -96,7 +100,7 @@ std::size_t number(const nb::object& answer) {
   return value;
 }
 
-std::optional<Dtype> dtype_of(nb::handle dtype) {
+std::optional<Dtype> torch_dtype(nb::handle dtype) {
   for (const auto& [object, value] : Torch::get().dtypes) {
     if (dtype.ptr() == object) return value;
   }
@@ -109,7 +113,7 @@ bool has_memory(nb::handle tensor, const Block& block) {
   if (block.count == 0) return true;
   const std::size_t end = number(names.storage_offset.call(tensor)) + block.count;
   const std::size_t bytes = number(names.nbytes.call(names.untyped_storage.call(tensor)));
-  return bytes >= end * element_bytes(block.dtype);
+  return block.data != nullptr && bytes >= end * element_bytes(block.dtype);
 }
 
 bool is_contiguous(const nb::dlpack::dltensor& view) {
@@ -128,24 +132,12 @@ std::size_t elements_of(const nb::dlpack::dltensor& view) {
   return count;
 }
 
-std::optional<Dtype> dtype_of_view(nb::dlpack::dtype dtype) {
-  using Code = nb::dlpack::dtype_code;
-  if (dtype.lanes != 1) return std::nullopt;
-  if (dtype.code == static_cast<std::uint8_t>(Code::Bfloat)) {
-    return dtype.bits == 16 ? std::optional(Dtype::kBF16) : std::nullopt;
-  }
-  if (dtype.code != static_cast<std::uint8_t>(Code::Float)) return std::nullopt;
-  if (dtype.bits == 16) return Dtype::kF16;
-  if (dtype.bits == 32) return Dtype::kF32;
-  return dtype.bits == 64 ? std::optional(Dtype::kF64) : std::nullopt;
-}
-
 // One call of torch instead of eight: after a backward pass their code is in no cache.
 std::optional<Block> exchanged(const Exchange& exchange, nb::handle tensor) {
   nb::dlpack::dltensor view;
   if (exchange.view(tensor.ptr(), &view) != 0) throw nb::python_error();
   if (view.device.device_type != nb::device::cpu::value) return std::nullopt;
-  const std::optional<Dtype> dtype = dtype_of_view(view.dtype);
+  const std::optional<Dtype> dtype = known_dtype(view.dtype);
   if (!dtype || !is_contiguous(view)) return std::nullopt;
   const auto* data = static_cast<const std::byte*>(view.data) + view.byte_offset;
   return Block{data, elements_of(view), *dtype};
@@ -155,21 +147,20 @@ std::optional<Block> by_attributes(nb::handle tensor) {
   const Names& names = Names::get();
   if (names.layout.of(tensor).ptr() != Torch::get().strided_layout) return std::nullopt;
   if (!is_true(names.is_cpu.of(tensor)) || is_true(names.is_nested.of(tensor))) return std::nullopt;
-  const std::optional<Dtype> dtype = dtype_of(names.dtype.of(tensor));
+  const std::optional<Dtype> dtype = torch_dtype(names.dtype.of(tensor));
   if (!dtype || !is_true(names.is_contiguous.call(tensor))) return std::nullopt;
   const auto* data = reinterpret_cast<const void*>(number(names.data_ptr.call(tensor)));
   return Block{data, number(names.numel.call(tensor)), *dtype};
 }
 
-std::optional<Block> block_or_error(nb::handle tensor, bool just_written) {
+std::optional<Block> block_or_error(nb::handle tensor) {
   const Torch& torch = Torch::get();
   auto* const type = reinterpret_cast<PyObject*>(Py_TYPE(tensor.ptr()));
   if (type != torch.tensor && type != torch.parameter) return std::nullopt;
   const std::optional<Block> block =
       torch.exchange != nullptr ? exchanged(*torch.exchange, tensor) : by_attributes(tensor);
   if (!block || is_true(Names::get().is_neg.call(tensor))) return std::nullopt;
-  if (block->count > 0 && block->data == nullptr) return std::nullopt;
-  return just_written || has_memory(tensor, *block) ? block : std::nullopt;
+  return has_memory(tensor, *block) ? block : std::nullopt;
 }
 
 // The sum of products of `own`, one after the other, with the parts of `reduced`.
@@ -183,8 +174,8 @@ double product(const std::vector<Block>& own, const Block& reduced) {
   return sum;
 }
 
-std::optional<double> product_of(const nb::list& own, nb::handle reduced) {
-  const std::optional<Block> whole = plain_block(reduced);
+// Where all of them are plain, of the dtype of `whole` and as many elements together.
+std::optional<std::vector<Block>> parts_of(const std::optional<Block>& whole, const nb::list& own) {
   if (!whole) return std::nullopt;
   std::vector<Block> blocks;
   blocks.reserve(own.size());
@@ -195,8 +186,18 @@ std::optional<double> product_of(const nb::list& own, nb::handle reduced) {
     count += block->count;
     blocks.push_back(*block);
   }
-  if (count != whole->count) return std::nullopt;
-  return without_gil([&] { return product(blocks, *whole); });
+  return count == whole->count ? std::optional(std::move(blocks)) : std::nullopt;
+}
+
+bool has_product(const nb::list& own, nb::handle reduced) {
+  return parts_of(plain_block(reduced), own).has_value();
+}
+
+std::optional<double> product_of(const nb::list& own, nb::handle reduced) {
+  const std::optional<Block> whole = plain_block(reduced);
+  const auto blocks = parts_of(whole, own);
+  if (!blocks) return std::nullopt;
+  return without_gil([&] { return product(*blocks, *whole); });
 }
 
 // Whether it was read: where it was not, its reader in Python is to look at it.
@@ -219,11 +220,16 @@ bool hash_plain(Steps& steps, StateHash::Kind kind, std::uint32_t index, nb::han
 
 }  // namespace
 
+void know_torch() {
+  Torch::get();
+  Names::get();
+}
+
 nb::object grad_of(nb::handle parameter) { return Names::get().grad.of(parameter); }
 
-std::optional<Block> plain_block(nb::handle tensor, bool just_written) {
+std::optional<Block> plain_block(nb::handle tensor) {
   try {
-    return block_or_error(tensor, just_written);
+    return block_or_error(tensor);
   } catch (nb::python_error& error) {
     if (!error.matches(PyExc_Exception)) throw;
     return std::nullopt;
@@ -252,6 +258,9 @@ void bind_plain_tensor(nb::module_& m) {
         nb::sig("def product_of(own: list[typing.Any], reduced: object) -> float | None"),
         "The dot product of gradients, one after the other, with a tensor of as many elements, in "
         "double. None where one of them is not as read_plain wants them, or of another dtype.");
+  m.def("has_product", &has_product, nb::arg("own"), nb::arg("reduced"),
+        nb::sig("def has_product(own: list[typing.Any], reduced: object) -> bool"),
+        "Whether product_of would be a number.");
 }
 
 }  // namespace presum::python

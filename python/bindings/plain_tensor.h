@@ -19,8 +19,12 @@ struct Block {
 
 // The elements of a tensor of torch's own classes that is contiguous in host memory, as nearly
 // every gradient is; valid while the tensor is. Of no other one: presum.devices.readable decides
-// about those. Unless it was `just_written`, its storage may have been freed since.
-std::optional<Block> plain_block(nanobind::handle tensor, bool just_written = false);
+// about those.
+std::optional<Block> plain_block(nanobind::handle tensor);
+
+// Looks up what the others need of torch: before threads that hold the interpreter's lock could
+// wait for each other's look.
+void know_torch();
 
 // A gradient, this worker's own or the reduced one. Raises ValueError for an unknown id.
 void read_block(step::Steps& steps, ParameterId id, const Block& block, bool reduced);

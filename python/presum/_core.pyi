@@ -786,6 +786,9 @@ def product_of(own: list[Any], reduced: object) -> float | None:
     The dot product of gradients, one after the other, with a tensor of as many elements, in double. None where one of them is not as read_plain wants them, or of another dtype.
     """
 
+def has_product(own: list[Any], reduced: object) -> bool:
+    """Whether product_of would be a number."""
+
 class Watchdog:
     """
     Tells where this process stands, by a thread of its own where the interpreter does not answer (see src/watch/watchdog.h).

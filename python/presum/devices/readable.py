@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which tensors presum may look into: the one place that decides it.
+"""Which tensors presum may look into: the one place that decides it, but for the plainest of those,
+which the extension knows itself (``presum._core.read_plain``).
 
 Behind a tensor of another class than torch's own there may be no memory at that address, or a
 collective, or a wait.

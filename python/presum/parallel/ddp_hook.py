@@ -24,7 +24,7 @@ from torch._C._distributed_c10d import GradBucket
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
-from presum._core import product_of
+from presum._core import has_product, product_of
 from presum.devices.torch_pass import CHUNK
 from presum.parallel.auditing import Audits, MakeAudit, flat_value
 from presum.parallel.collectives import used_here
@@ -105,7 +105,7 @@ class DdpHookSource(BucketSource):
 
     @property
     def reduces_copies(self) -> bool:
-        """Whether DDP leaves ``.grad`` as it is until all buckets were reduced."""
+        """Whether DDP leaves ``.grad`` as it is until its bucket was reduced."""
         return self.recorder.setup.on_host and not self._views
 
     def take_mean_dot(self) -> Scalar | None:
@@ -139,10 +139,11 @@ class OwnGradients:
 
     @classmethod
     def of(cls, bucket: GradBucket) -> OwnGradients | None:
-        """None where there are none, or in another order than in the bucket."""
+        """None where there are none, or not as they are in the bucket."""
         found = [p.grad if p.is_contiguous() else None for p in bucket.parameters()]
         gradients = [gradient for gradient in found if gradient is not None]
-        return cls(gradients) if len(gradients) == len(found) else None
+        whole = len(gradients) == len(found) and has_product(gradients, bucket.buffer().detach())
+        return cls(gradients) if whole else None
 
     def product(self, reduced: torch.Tensor) -> float | None:
         """With what the bucket was reduced to; None where they have changed, or cannot be read."""
@@ -217,9 +218,12 @@ class HookState:
         )
         return waited.then(measure)
 
-    def _kept(self, bucket: GradBucket, source: DdpHookSource) -> OwnGradients | None:
+    def _kept(self, bucket: GradBucket, source: Any) -> OwnGradients | None:
         """A bucket's gradients, where they stay as they are until it was reduced."""
-        return OwnGradients.of(bucket) if self._stay and source.reduces_copies else None
+        if self._stay and source.reduces_copies:
+            with FailureGuard(source.recorder):
+                return OwnGradients.of(bucket)
+        return None
 
     def _measured(self, bucket: GradBucket, source: Any, own: OwnGradients) -> Future[torch.Tensor]:
         def measure(done: Future[Any]) -> torch.Tensor:

@@ -58,7 +58,7 @@ class StepRecorder(PassFlags):
         self.failed = False
         self.ended = False
         self._fingerprints = setup.fingerprints
-        self._aside = Families(ASIDE, setup.note).call  # an error in one of these ends it alone
+        self._aside = Families(ASIDE, setup.note)  # an error in one of these ends it alone
         self.waiting = Waiting()
         timed = not setup.on_host and source.tells_waits
         self._marks = marks_of(setup.device) if timed else None
@@ -124,7 +124,7 @@ class StepRecorder(PassFlags):
 
     def tell_layers(self, call: Callable[..., None], *args: Any) -> None:
         """What a reduction makes of each layer, by names of torch's own that may change."""
-        self._aside("reduced layers", call, *args)
+        self._aside.call("reduced layers", call, *args)
 
     def _saves(self, optimizer: Optimizer) -> None:
         """The program takes the state of its optimiser."""
@@ -135,7 +135,7 @@ class StepRecorder(PassFlags):
             self._tell_moment(partial(self._moments.saved, self.optimizer_steps, optimizer))
 
     def _tell_moment(self, take: Callable[[], bytes | None]) -> None:
-        packet = self._aside("moments", take)
+        packet = self._aside.call("moments", take)
         if packet is not None:
             self.setup.send(packet)
 
@@ -388,7 +388,7 @@ class StepRecorder(PassFlags):
         self._pass_rows = {}
         observer = self.observer
         observer.forget_reached()
-        self._aside("lost gradients", self._turn.pass_begins)
+        self._aside.call("lost gradients", self._turn.pass_begins)
         begins = observer.window_begins and observer.next_is_recorded
         self._held = 0.0
         if not self.source.sees_zeroing or not (begins or observer.in_window):
@@ -398,13 +398,13 @@ class StepRecorder(PassFlags):
         if nothing and observer.in_window:
             self._zeroed()
         elif nothing:
-            self._aside("lost gradients", self._turn.zeroed, self._scale_of_pass)
+            self._aside.call("lost gradients", self._turn.zeroed, self._scale_of_pass)
         if not nothing and observer.window_begins:
             self.source.listen_to_arrivals()
 
     def _zeroed(self) -> None:
         """Without an optimiser parameters that changed tell of its step."""
-        self._aside("lost gradients", self._turn.zeroed, self._scale_of_pass)
+        self._aside.call("lost gradients", self._turn.zeroed, self._scale_of_pass)
         changed = not self.setup.optimizers and self._versions_now() != self._versions
         self.observer.zeroed(changed)
         self._send_ended()
@@ -468,11 +468,11 @@ class StepRecorder(PassFlags):
             factor,
             part,
         )
-        self._aside("lost gradients", self._turn.pass_ends, self._pass_rows.values())
+        self._aside.call("lost gradients", self._turn.pass_ends, self._pass_rows.values())
         if self._recomputation is not None:
             self._recomputation.pass_ended()
         if self._turn.asks_for_the_last:
-            keep = partial(self._aside, "lost gradients", self._turn.keep)
+            keep = partial(self._aside.call, "lost gradients", self._turn.keep)
             self.source.queue_last(Hook(self, keep))
         if observer.in_window and not self.setup.optimizers:
             self._versions = self._versions_now()
@@ -492,7 +492,7 @@ class StepRecorder(PassFlags):
             self.pass_begins(reduces=False, more_follow=True, readable=False)
         if self.observer.open:
             self.end_step()
-        self._aside("lost gradients", self._turn.hands_over, self._scale_of_pass)
+        self._aside.call("lost gradients", self._turn.hands_over, self._scale_of_pass)
         self.observer.reduction()
         if self.observer.records:
             self.begin_reading()
@@ -540,9 +540,9 @@ class StepRecorder(PassFlags):
     def _before_optimizer_step(self, optimizer: Optimizer, *_: object) -> None:
         if self.observer.in_window or self.observer.open:
             ends = self._turn.optimizer_begins
-            lost = self._aside("lost gradients", ends, self._scale_of_pass, optimizer)
+            lost = self._aside.call("lost gradients", ends, self._scale_of_pass, optimizer)
             self._fingerprints.tell(lost or [])
-            self._aside("rounded updates", self._rounded.before, optimizer)
+            self._aside.call("rounded updates", self._rounded.before, optimizer)
             self._verify()
         self.waiting.end()
         self.observer.optimizer_begins()
@@ -614,9 +614,9 @@ class StepRecorder(PassFlags):
             self._recomputation.gave(output)
 
     def _after_optimizer_step(self, which: int, optimizer: Optimizer, *_: object) -> None:
-        lost = self._aside("lost gradients", self._turn.stepped)
+        lost = self._aside.call("lost gradients", self._turn.stepped)
         self._fingerprints.tell(lost or [])
-        rounded = self._aside("rounded updates", self._rounded.after, optimizer)
+        rounded = self._aside.call("rounded updates", self._rounded.after, optimizer)
         self._fingerprints.tell(rounded or [])
         self._mark(Mark.OPTIMIZER_ENDS)
         self.observer.optimizer_steps(which)

@@ -72,8 +72,20 @@ def test_what_grad_holds_is_read_in_place_and_all_else_by_the_listener() -> None
     hook(parameter(strided))
     (index, grad, reduced) = listener.told.pop()
     assert (index, reduced) == (0, False) and torch.equal(grad, strided)
-    ParameterHook(listener, 0, None)(parameter(strided))  # as on a device
+    ParameterHook(listener, 0, None)(parameter(torch.ones(4)))  # as on a device
     assert len(listener.told) == 1
+
+
+@pytest.mark.parametrize("left", [0, 15 * 4])
+def test_a_gradient_whose_storage_was_freed_or_cut_is_the_listeners(left: int) -> None:
+    listener, observer = Listener(), make_observer([("weight", 4, "")])
+    listener.in_backward = listener.reads_sums = True
+    observer.begin_step(0)
+    whole = torch.ones(16)
+    held = parameter(whole[12:])
+    whole.untyped_storage().resize_(left)
+    ParameterHook(listener, 0, observer)(held)
+    assert len(listener.told) == 1 and not observer.seen(0)
 
 
 def test_arrivals_are_told_where_they_are_read() -> None:
