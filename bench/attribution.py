@@ -15,7 +15,7 @@ import numpy as np
 from presum._core import ParameterHook
 from presum.fingerprints.families import Families
 from presum.parallel.by_hand import ManualSource
-from presum.parallel.ddp_hook import FailureGuard, OwnGradients
+from presum.parallel.ddp_hook import FailureGuard
 from presum.steps.ended_steps import EndedSteps
 from presum.steps.forwards import ForwardPasses
 from presum.steps.step_recorder import StepRecorder
@@ -76,7 +76,7 @@ class Attribution:
 
     def _time_guard(self) -> None:
         """What presum's communication hook does where a bucket comes back, and before it goes."""
-        enter, leave, of = FailureGuard.__enter__, FailureGuard.__exit__, OwnGradients.of
+        enter, leave = FailureGuard.__enter__, FailureGuard.__exit__
 
         def timed_enter(guard: Any) -> None:
             guard.began = self._begin()
@@ -86,19 +86,8 @@ class Attribution:
             self._end("products", guard.began)
             return leave(guard, *error)
 
-        def timed_of(bucket: Any) -> OwnGradients | None:
-            began = self._begin()
-            try:
-                return of(bucket)
-            finally:
-                self._end("products", began)
-
-        for owner, name, stand_in in (
-            (FailureGuard, "__enter__", timed_enter),
-            (FailureGuard, "__exit__", timed_leave),
-            (OwnGradients, "of", timed_of),
-        ):
-            self._patches.enter_context(mock.patch.object(owner, name, stand_in))
+        for name, stand_in in (("__enter__", timed_enter), ("__exit__", timed_leave)):
+            self._patches.enter_context(mock.patch.object(FailureGuard, name, stand_in))
 
     def _begin(self) -> float:
         self._stack.inner.append(0.0)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from verdicts import found_of_training
 
 import presum
 from workers.held_out import PROGRAMS
@@ -18,7 +19,7 @@ DUE = {"tripled-loss": ("worker-outlier", [2]), "same-data": ("duplicate-data", 
 
 
 def grave(folder: Path) -> list[tuple[str, list[int]]]:
-    findings = presum.load(folder).findings
+    findings = found_of_training(presum.load(folder))
     return [(f.check, list(f.ranks)) for f in findings if f.severity != "info"]
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from verdicts import found_of_training
 
 import presum
 from workers import resume_shards
@@ -115,13 +116,13 @@ def shards(launch: Any, tmp_path_factory: Any) -> dict[str, Any]:
 def test_shards_that_go_on_as_they_should_are_quiet(shards: dict[str, Any]) -> None:
     assert {*SHARDS_JUDGED, *SHARDS_FOUND} == set(resume_shards.CASES)
     for name, state in SHARDS_JUDGED.items():
-        assert list(shards[name].findings) == [], name
+        assert found_of_training(shards[name]) == [], name
         assert state_of(shards[name]) == state, name
 
 
 def test_shards_that_differ_are_named(shards: dict[str, Any]) -> None:
     for name, (severity, ranks, layers) in SHARDS_FOUND.items():
-        (finding,) = shards[name].findings
+        (finding,) = found_of_training(shards[name])
         assert (finding.check, finding.severity) == ("resume-mismatch", severity)
         assert (finding.ranks, finding.segment) == (ranks, 2)
         named = finding.evidence.get("layers", "").split(", ")

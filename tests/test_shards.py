@@ -8,6 +8,7 @@ import json
 from typing import Any
 
 import pytest
+from verdicts import found_of_training
 
 import presum
 from presum.parallel.fsdp import CAN_STAND_IN
@@ -49,7 +50,7 @@ gives_means = pytest.mark.skipif(not CAN_STAND_IN, reason="torch 2.8")
 @pytest.mark.skipif(CAN_STAND_IN, reason="of torch 2.8")
 @pytest.mark.parametrize("name", ["fsdp", "bf16"])
 def test_what_torch_2_8_makes_of_means_is_told(runs: dict[str, Any], name: str) -> None:
-    (finding,) = runs[name].findings
+    (finding,) = found_of_training(runs[name])
     assert (finding.check, finding.severity) == ("reduction-scale", "critical")
     assert "the sum instead of the mean" in finding.title
 
@@ -57,7 +58,7 @@ def test_what_torch_2_8_makes_of_means_is_told(runs: dict[str, Any], name: str) 
 @gives_means
 @pytest.mark.parametrize("name", HEALTHY)
 def test_a_sound_reduction_has_no_finding(runs: dict[str, Any], name: str) -> None:
-    assert runs[name].findings == []
+    assert found_of_training(runs[name]) == []
 
 
 @gives_means

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import presum
 from workers.stalls import CLEAN, EXPECTED, PATIENCE, WAYS
 
 PROGRAM = Path(__file__).parent / "workers" / "stalls.py"
@@ -116,3 +117,6 @@ def test_a_stuck_job_may_be_ended(how: str, tmp_path: Path) -> None:
     assert done.returncode != 0, said
     assert "ends.py:" in said and "The job stood still" in said, said
     assert (how == "raise") == ("rank 1 was told" in said), said
+    if how == "exit":  # written before any rank ends, as the launcher ends all with the first
+        (why,) = presum.load(tmp_path / "run").segments.incomplete
+        assert why.startswith("it stood still: Rank 1 is in ends.py"), why

@@ -89,7 +89,8 @@ struct Names {
   }
   Name grad{"grad"}, layout{"layout"}, dtype{"dtype"}, is_cpu{"is_cpu"}, is_nested{"is_nested"};
   Name is_neg{"is_neg"}, is_contiguous{"is_contiguous"}, numel{"numel"}, data_ptr{"data_ptr"};
-  Name storage_offset{"storage_offset"}, untyped_storage{"untyped_storage"}, nbytes{"nbytes"};
+  Name version{"_version"}, storage_offset{"storage_offset"}, untyped_storage{"untyped_storage"},
+      nbytes{"nbytes"};
 };
 
 bool is_true(const nb::object& answer) { return answer.ptr() == Py_True; }
@@ -226,6 +227,8 @@ void know_torch() {
 }
 
 nb::object grad_of(nb::handle parameter) { return Names::get().grad.of(parameter); }
+
+std::size_t version_of(nb::handle tensor) { return number(Names::get().version.of(tensor)); }
 
 std::optional<Block> plain_block(nb::handle tensor) {
   try {

@@ -749,6 +749,12 @@ class PassFlags:
     @reads_arrivals.setter
     def reads_arrivals(self, arg: bool, /) -> None: ...
     @property
+    def keeps(self) -> bool:
+        """What ``.grad`` holds is asked for by ``take_kept``."""
+
+    @keeps.setter
+    def keeps(self, arg: bool, /) -> None: ...
+    @property
     def arrivals(self) -> int:
         """Gradients that came so far."""
 
@@ -767,6 +773,11 @@ class ParameterHook:
     def __init__(self) -> None: ...
     @overload
     def __init__(self, listener: Any, parameter: int, observer: Observer | None) -> None: ...
+    def take_kept(self, parameter: Any) -> Any:
+        """
+        The gradient that came last while the listener's ``keeps`` was set, if the parameter holds it still and torch has not changed it since; else None. Kept no longer.
+        """
+
     def __reduce__(self) -> tuple[object, ...]: ...
 
     __torch_unserializable__: bool = True

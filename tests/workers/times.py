@@ -257,6 +257,7 @@ def shared_core(run: Path) -> None:
 
 PLACES = ("none", "data", "forward", "loss", "backward", "rest", "optimizer")
 CASES: dict[str, Callable[[Path], None]] = {
+    "ddp-none-again": lambda run: ddp("none", run),
     **{f"ddp-{place}": lambda run, place=place: ddp(place, run) for place in PLACES},  # type: ignore[misc]
     "micro-batches": lambda run: ddp("forward", run, micro=3),
     "norm": lambda run: ddp("forward", run, norm=True),

@@ -108,13 +108,14 @@ class DdpSource(GradientSource):
         self._reduces = False  # the pass under way is due to
         self._fresh = False  # it makes gradients, and adds to none
         self._arrivals = Arrivals(self._gradient_arrives)
+        self._hooks: dict[int, ParameterHook] = {}  # by their parameter's id
 
     def hook(self) -> list[Any]:
         setup = self.recorder.setup
         direct = setup.observer if setup.on_host and self.reads_in_place else None
         handles: list[Any] = [self._arrivals]
         for place, parameter in setup.alive():
-            hook = ParameterHook(self.recorder, place, direct)
+            hook = self._hooks[id(parameter)] = ParameterHook(self.recorder, place, direct)
             handles.append(parameter.register_post_accumulate_grad_hook(hook))  # type: ignore[no-untyped-call]
         JOIN_LISTENERS.add(self.model(), self)
         return [*handles, Handle(partial(JOIN_LISTENERS.remove, self))]

@@ -33,6 +33,7 @@ from presum.steps.step_recorder import StepRecorder
 from presum.torch_events.losses import Scalar
 from presum.torch_events.taps import ReplacedFunction
 
+TakeKept = Callable[[torch.Tensor], torch.Tensor | None]
 CommHook = Callable[[Any, GradBucket], Future[torch.Tensor]]
 
 
@@ -102,11 +103,24 @@ class DdpHookSource(BucketSource):
         super().begin_reading()
         self._products = []
         self._pass = self._state.passes
+        self.recorder.keeps = self._reduces_copies and self._state.keeps
 
     @property
-    def reduces_copies(self) -> bool:
+    def _reduces_copies(self) -> bool:
         """Whether DDP leaves ``.grad`` as it is until its bucket was reduced."""
         return self.recorder.setup.on_host and not self._views
+
+    def take_kept(self, parameter: torch.Tensor) -> torch.Tensor | None:
+        """Its gradient, if that is what DDP has copied into its bucket in this pass."""
+        hook = self._hooks.get(id(parameter))
+        return None if hook is None else hook.take_kept(parameter)
+
+    def keep_none(self) -> None:
+        """The pass was reduced: gradients may be freed."""
+        if self.recorder.keeps:
+            self.recorder.keeps = False
+            for _, parameter in self.recorder.setup.alive():
+                self.take_kept(parameter)
 
     def take_mean_dot(self) -> Scalar | None:
         products, self._products = self._products, []
@@ -131,16 +145,20 @@ def _exchange(local: torch.Tensor, group: dist.ProcessGroup) -> ChunkExchange:
 
 
 class OwnGradients:
-    """A bucket's gradients as ``.grad`` holds them: no copy, where DDP reduces one."""
+    """A bucket's gradients as ``.grad`` holds them: no copy, where DDP reduces one.
+
+    A change that torch does not count, through ``.data``, is not seen.
+    """
 
     def __init__(self, gradients: list[torch.Tensor]) -> None:
         self._gradients = gradients
         self._versions = self._versions_now()
 
     @classmethod
-    def of(cls, bucket: GradBucket) -> OwnGradients | None:
-        """None where there are none, or not as they are in the bucket."""
-        found = [p.grad if p.is_contiguous() else None for p in bucket.parameters()]
+    def of(cls, bucket: GradBucket, take: TakeKept) -> OwnGradients | None:
+        """None where there are none, or not as they are in the bucket. ``take`` gives a parameter's
+        gradient, if it is what was copied into the bucket."""
+        found = [take(p) if p.is_contiguous() else None for p in bucket.parameters()]
         gradients = [gradient for gradient in found if gradient is not None]
         whole = len(gradients) == len(found) and has_product(gradients, bucket.buffer().detach())
         return cls(gradients) if whole else None
@@ -180,17 +198,29 @@ class HookState:
     def __reduce__(self) -> tuple[Any, ...]:
         return (HookState, ())
 
+    @property
+    def keeps(self) -> bool:
+        """Whether gradients are worth keeping until their bucket comes."""
+        return self._stay and self.inner is None
+
     def takes_another(self) -> bool:
         """Whether a hook that the user registers may run inside ours."""
         return self.inner is None
 
     def reduce(self, bucket: GradBucket) -> Future[torch.Tensor]:
         """Reduces one bucket as ``inner`` or as DDP without a hook would."""
+        source = self._source()
+        reduced = self._reduce_seen(bucket, source)
+        if source is not None and bucket.is_last():
+            with FailureGuard(source.recorder):
+                source.keep_none()
+        return reduced
+
+    def _reduce_seen(self, bucket: GradBucket, source: Any) -> Future[torch.Tensor]:
         of_pass, due = self.passes, self._exchange_is_due()
         sparse = bucket.buffer().is_sparse
         audits = self._audit_is_due(bucket)
         self.passes += bucket.is_last()
-        source = self._source()
         measures = source is not None and source.measures() and self.inner is None
         if sparse or not (due or measures or audits):
             if source is not None and measures:
@@ -220,9 +250,9 @@ class HookState:
 
     def _kept(self, bucket: GradBucket, source: Any) -> OwnGradients | None:
         """A bucket's gradients, where they stay as they are until it was reduced."""
-        if self._stay and source.reduces_copies:
+        if source.recorder.keeps:
             with FailureGuard(source.recorder):
-                return OwnGradients.of(bucket)
+                return OwnGradients.of(bucket, source.take_kept)
         return None
 
     def _measured(self, bucket: GradBucket, source: Any, own: OwnGradients) -> Future[torch.Tensor]:

@@ -14,7 +14,8 @@ QUIET_SECONDS = 10.0
 
 class Announcements:
     """A critical finding is said at once, with its remedy; a warning in one line, at most one in
-    ``QUIET_SECONDS``: those of that time are counted and said with the next. Information is not."""
+    ``QUIET_SECONDS``: those of that time are counted and said with the next, but for a stall, which
+    nothing may come after. Information is not."""
 
     def __init__(self, say: Callable[[str], None], run: Path) -> None:
         self._say = say
@@ -25,6 +26,8 @@ class Announcements:
     def take(self, finding: Finding) -> None:
         if finding.severity == "critical":
             self._say(announcement(finding, self._run))
+        elif finding.severity == "warning" and finding.check == "stall":
+            self._say(f"presum: {finding}")
         elif finding.severity == "warning":
             self._waiting.append(finding)
 

@@ -149,6 +149,8 @@ class Recorder:
             return
         self._look(aggregator)
         heartbeat.stop()
+        if self._channel.on_stall == "exit":  # a launcher may end this rank with the first of them
+            aggregator.abandon(f"it stood still: {stall}")
         if self.queue is not None and not self.others_lost:
             with contextlib.suppress(DistError):
                 self.queue.tell_stalled(stall)

@@ -3,11 +3,16 @@
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
+import presum
 from presum.parallel.ddp_hook import OwnGradients
 
 
@@ -35,7 +40,7 @@ def parameters() -> list[torch.nn.Parameter]:
 
 def own(of: list[torch.nn.Parameter], dtype: torch.dtype = torch.float32) -> OwnGradients | None:
     bucket: Any = Bucket(of, dtype)
-    return OwnGradients.of(bucket)
+    return OwnGradients.of(bucket, lambda parameter: parameter.grad)
 
 
 def test_the_product_is_that_of_the_bucket() -> None:
@@ -71,3 +76,65 @@ def test_what_is_not_as_in_the_bucket_is_copied_instead(case: str) -> None:
     elif case == "sparse":
         held[0].grad = torch.ones(2, 3).to_sparse()
     assert own(held, torch.bfloat16 if case == "dtype" else torch.float32) is None
+
+
+# ---- a program that changes gradients between their copy into a bucket and its reduction
+
+
+def scale(parameter: torch.nn.Parameter) -> None:
+    assert parameter.grad is not None
+    parameter.grad.mul_(0.5)
+
+
+def replace(parameter: torch.nn.Parameter) -> None:
+    assert parameter.grad is not None
+    parameter.grad = parameter.grad * 0.5
+
+
+def lose(parameter: torch.nn.Parameter) -> None:
+    parameter.grad = None
+
+
+def leave(_parameter: torch.nn.Parameter) -> None:
+    pass
+
+
+@pytest.mark.usefixtures("one_worker")
+@pytest.mark.parametrize("change", [leave, scale, replace, lose])
+def test_what_changes_gradients_after_ddp_copied_them_changes_no_product(
+    change: Callable[[torch.nn.Parameter], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[bool] = []
+    of = OwnGradients.of
+
+    def noted(bucket: Any, take: Any) -> OwnGradients | None:
+        own = of(bucket, take)
+        taken.append(own is not None)
+        return own
+
+    monkeypatch.setattr(OwnGradients, "of", noted)
+    torch.manual_seed(0)
+    layers = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 8))
+    model = DistributedDataParallel(layers)  # one bucket: the first layer's gradients come last
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    monitor = presum.attach(
+        model,
+        optimizer=optimizer,
+        run=tmp_path,
+        mode="hook",
+        record=presum.Record(quiet=True),
+    )
+    early, last = layers[2].weight, layers[0].weight
+    last.register_post_accumulate_grad_hook(lambda _: change(early))  # type: ignore[no-untyped-call]
+    for _ in range(6):
+        optimizer.zero_grad()
+        model(torch.randn(4, 8)).square().mean().backward()
+        optimizer.step()
+        gradient = weakref.ref(early.grad)  # type: ignore[arg-type]
+        early.grad = None
+        assert gradient() is None, "it is kept"
+    monitor.close()
+    steps = presum.load(tmp_path).steps
+    assert taken == [change is leave] * 6
+    assert steps.reduced_norm.to_numpy() == pytest.approx(steps.grad_norm_mean.to_numpy(), 1e-6)
+    assert not steps.reduced_disagrees.any()

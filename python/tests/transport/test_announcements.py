@@ -22,8 +22,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def found(severity: str, title: str) -> Finding:
-    return Finding("check", severity, [1], 3, 5, 0.9, title, title, remedy="Mend it.")
+def found(severity: str, title: str, check: str = "check") -> Finding:
+    return Finding(check, severity, [1], 3, 5, 0.9, title, title, remedy="Mend it.")
 
 
 def test_critical_at_once_warnings_in_one_line_information_never(clock: Clock) -> None:
@@ -39,6 +39,17 @@ def test_critical_at_once_warnings_in_one_line_information_never(clock: Clock) -
     assert said[1:] == ["presum: warning: W1 [check] (1 more: presum findings runs/a)"]
     announced.flush()
     assert len(said) == 2
+
+
+def test_a_stall_is_said_at_once_whatever_was_said_before(clock: Clock) -> None:
+    said: list[str] = []
+    announced = Announcements(said.append, Path("r"))
+    for n in range(2):
+        announced.take(found("warning", f"W{n}"))
+        announced.flush()
+    announced.take(found("warning", "S", "stall"))
+    announced.take(found("info", "harmless", "stall"))
+    assert said[1:] == ["presum: warning: S [stall]"]
 
 
 def test_warnings_are_said_at_a_limited_rate_and_none_is_lost(clock: Clock) -> None:

@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What was found of trainings that share a machine with whatever else runs there."""
+
+from __future__ import annotations
+
+from presum import Run
+from presum.findings import Finding
+
+# True of this machine at this minute, whatever the training does: tests/test_times.py plants them.
+OF_THE_CLOCK = frozenset(
+    ("slow-worker", "slow-node", "data-starved", "periodic-stall", "gradual-slowing", "stall")
+)
+
+
+def found_of_training(run: Run) -> list[Finding]:
+    """All but what the clock alone shows."""
+    return [finding for finding in run.findings if finding.check not in OF_THE_CLOCK]
