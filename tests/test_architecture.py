@@ -346,6 +346,7 @@ LASTING = {
         "turn",
         "rounded",
         "recomputation",
+        "own_time",
         "reader",
         "scaled",
         "in_hook",
@@ -363,7 +364,8 @@ LASTING = {
     "Arrivals": {"arrives", "handles"},
     "Waiting": {"open"},
     "_Arrival": {"arrives", "place"},
-    "DdpSource": {"arrivals", "passes", "recorder", "views"},
+    "OwnTime": {"first", "flags", "recorded", "setup"},
+    "DdpSource": {"arrivals", "hooks", "passes", "recorder", "views"},
     "JoinListeners": {"sources", "tap"},
     "GradientSource": {"inner", "recorder", "wrapper"},
     "Recording": {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <nanobind/nanobind.h>
 
+#include <chrono>
 #include <cstdint>
 #include <exception>
 #include <optional>
@@ -16,14 +17,38 @@ namespace {
 namespace nb = nanobind;
 using step::Steps;
 
+using Clock = std::chrono::steady_clock;
+
 // What hooks of parameters look at once a gradient, so without Python. A recorder's base class.
 struct PassFlags {
+  // Around whatever a recorder does for torch; what is done inside of it is not counted twice.
+  void enter() {
+    if (depth++ == 0) entered = Clock::now();
+  }
+  void leave() {
+    if (--depth == 0) spent += Clock::now() - entered;
+  }
+
   bool off = false;
   bool in_backward = false;
   bool reads_sums = false;      // what `.grad` holds is to be read
   bool reads_arrivals = false;  // what is added to it
   bool keeps = false;           // and what `.grad` holds is asked for later
   std::uint64_t arrivals = 0;   // gradients that came so far
+  int depth = 0;
+  Clock::time_point entered;
+  Clock::duration spent{};
+};
+
+class Inside {
+ public:
+  explicit Inside(PassFlags& flags) : flags_(flags) { flags_.enter(); }
+  ~Inside() { flags_.leave(); }
+  Inside(const Inside&) = delete;
+  Inside& operator=(const Inside&) = delete;
+
+ private:
+  PassFlags& flags_;
 };
 
 // What torch calls once a parameter has its gradient.
@@ -41,6 +66,7 @@ class ParameterHook {
   // Raises what is no Exception of Python's, such as KeyboardInterrupt, and nothing else.
   void call(nb::handle parameter) {
     if (flags_ == nullptr || flags_->off) return;
+    const Inside inside(*flags_);
     try {
       arrived(parameter);
     } catch (nb::python_error& error) {
@@ -127,7 +153,14 @@ void bind_parameter_hook(nb::module_& m) {
       .def_rw("reads_sums", &PassFlags::reads_sums, "What ``.grad`` holds is to be read.")
       .def_rw("reads_arrivals", &PassFlags::reads_arrivals, "What is added to it.")
       .def_rw("keeps", &PassFlags::keeps, "What ``.grad`` holds is asked for by ``take_kept``.")
-      .def_rw("arrivals", &PassFlags::arrivals, "Gradients that came so far.");
+      .def_rw("arrivals", &PassFlags::arrivals, "Gradients that came so far.")
+      .def("enter", &PassFlags::enter,
+           "To be called, with ``leave``, around whatever a recorder does for torch.")
+      .def("leave", &PassFlags::leave)
+      .def_prop_ro(
+          "spent",
+          [](const PassFlags& o) { return std::chrono::duration<double>(o.spent).count(); },
+          "Seconds between calls of the two, and in hooks of parameters.");
   nb::class_<ParameterHook> hook(
       m, "ParameterHook", nb::type_slots(kHookSlots), nb::is_weak_referenceable(),
       "What torch calls once a parameter has its gradient: without a frame of Python. It "

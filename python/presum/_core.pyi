@@ -760,6 +760,15 @@ class PassFlags:
 
     @arrivals.setter
     def arrivals(self, arg: int, /) -> None: ...
+    def enter(self) -> None:
+        """
+        To be called, with ``leave``, around whatever a recorder does for torch.
+        """
+
+    def leave(self) -> None: ...
+    @property
+    def spent(self) -> float:
+        """Seconds between calls of the two, and in hooks of parameters."""
 
 class ParameterHook:
     """

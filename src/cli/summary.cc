@@ -14,6 +14,7 @@
 #include "cli/cli.h"
 #include "cli/commands.h"
 #include "cli/findings_text.h"
+#include "cli/own_time.h"
 #include "cli/rows.h"
 #include "cli/text.h"
 #include "cli/times.h"
@@ -41,7 +42,8 @@ constexpr const char* kSummaryHelp =
     "  on processor   share of its own time that its thread ran; less: it slept, or had none free\n"
     "  last line      what ranks waited longer than the one that waited least, all steps "
     "together\n\n"
-    "And a line for each time that the job stood still, unless that may well have been meant.\n\n"
+    "A line for what presum itself took of a step, once 60 steps were recorded; and one for each\n"
+    "time that the job stood still, unless that may well have been meant.\n\n"
     "Example: presum summary demo/*-S1-*       --format json for all ranks, in seconds";
 
 class Mean {
@@ -97,7 +99,8 @@ using Cells = std::vector<RunLog::Cell>;
 // One model of a run.
 struct Row {
   Cells cells;
-  std::optional<TimeTable> times;  // none: not known
+  std::optional<TimeTable> times;   // none: not known
+  std::optional<OwnTime> own_time;  // presum's; likewise
 };
 
 // What there is to say of one run.
@@ -152,9 +155,12 @@ std::string as_text(std::span<const RunRows> runs) {
   std::string out = metrics_table(runs);
   for (const RunRows& run : runs) {
     for (const Row& row : run.rows) {
-      if (!row.times) continue;
-      out += fmt::format("\n{}: mean milliseconds of {}\n{}", printable(name_of(row)),
-                         count(row.times->steps, "step"), times_text(*row.times));
+      const std::string name = printable(name_of(row));
+      if (row.times) {
+        out += fmt::format("\n{}: mean milliseconds of {}\n{}", name,
+                           count(row.times->steps, "step"), times_text(*row.times));
+      }
+      if (row.own_time) out += fmt::format("\n{}: {}\n", name, own_time_text(*row.own_time));
     }
     if (!run.stalls.empty()) out += '\n';
     for (const StallRecord& stall : run.stalls) {
@@ -192,6 +198,7 @@ std::string as_json(std::span<const RunRows> runs) {
     for (const Row& row : run.rows) {
       Json line = row_json(column_names(), row.cells);
       line["times"] = row.times ? times_json(*row.times) : Json();
+      line["presum"] = row.own_time ? own_time_json(*row.own_time) : Json();
       line["stalls"] = stalls_json(run.stalls);
       out += (out.empty() ? "[\n" : ",\n") + json_line(line);
     }
@@ -235,18 +242,28 @@ struct SummaryArguments {
   std::string format = "text";
 };
 
-using TimeTables = std::map<ModuleShard, TimeTable>;
+template <class Key, class Value>
+std::optional<Value> found(const std::map<Key, Value>& in, const Key& key) {
+  const auto place = in.find(key);
+  return place == in.end() ? std::nullopt : std::optional(place->second);
+}
 
-Row row_of(const std::string& name, const Steps& steps, const TimeTables& times) {
-  Row out{.cells = cells_of(name, steps), .times = {}};
+// By model.
+struct Times {
+  std::map<ModuleShard, TimeTable> of_ranks;
+  std::map<std::uint32_t, OwnTime> of_presum;
+};
+
+Row row_of(const std::string& name, const Steps& steps, const Times& times) {
+  Row out{.cells = cells_of(name, steps), .times = {}, .own_time = {}};
   if (steps.empty()) return out;
   const ModelKey& model = steps.front().model;
-  const auto known = times.find({model.module, model.shard});
-  if (known != times.end()) out.times = known->second;
+  out.times = found(times.of_ranks, {model.module, model.shard});
+  if (model.shard == 0) out.own_time = found(times.of_presum, model.module);
   return out;
 }
 
-std::vector<Row> rows_of(const std::string& name, Steps steps, const TimeTables& times) {
+std::vector<Row> rows_of(const std::string& name, Steps steps, const Times& times) {
   std::vector<Row> out;
   const auto parts = by_module(std::move(steps));
   const bool models = std::ranges::any_of(parts, [&](const Steps& part) {
@@ -266,7 +283,9 @@ std::vector<Row> rows_of(const std::string& name, Steps steps, const TimeTables&
 Result<RunRows> read(const RunLog& log) {
   RunRows out{.name = log.name(), .rows = {}, .stalls = {}};
   PRESUM_ASSIGN(auto steps, log.steps());
-  PRESUM_ASSIGN(const auto times, time_tables(log));
+  PRESUM_ASSIGN(const auto facts, log.facts());
+  PRESUM_ASSIGN(auto of_ranks, time_tables(log));
+  const Times times{std::move(of_ranks), own_times(facts)};
   PRESUM_ASSIGN(out.stalls, log.stalls());
   std::erase_if(out.stalls, [](const StallRecord& stall) { return stall.harmless; });
   out.rows = rows_of(out.name, std::move(steps), times);

@@ -20,7 +20,8 @@ constexpr std::array<std::string_view, 7> kDefining = {
 constexpr std::array<std::string_view, 5> kRecording = {"sketch", "every", "reduced_every", "mode",
                                                         "fingerprints"};
 // Differ from run to run, or describe what samples and samplers are compared by.
-constexpr std::array<std::string_view, 3> kExpected = {"pid", "sampler", "data"};
+constexpr std::array<std::string_view, 5> kExpected = {"pid", "sampler", "data", "own_ms",
+                                                       "step_ms"};
 
 template <std::size_t N>
 bool among(std::string_view key, const std::array<std::string_view, N>& keys) {

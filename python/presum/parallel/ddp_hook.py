@@ -152,7 +152,7 @@ class OwnGradients:
 
     def __init__(self, gradients: list[torch.Tensor]) -> None:
         self._gradients = gradients
-        self._versions = self._versions_now()
+        self._versions = _versions(gradients)
 
     @classmethod
     def of(cls, bucket: GradBucket, take: TakeKept) -> OwnGradients | None:
@@ -164,14 +164,14 @@ class OwnGradients:
         return cls(gradients) if whole else None
 
     def product(self, reduced: torch.Tensor) -> float | None:
-        """With what the bucket was reduced to; None where they have changed, or cannot be read."""
-        return product_of(self._gradients, reduced) if self._same() else None
+        """With what the bucket was reduced to; None where they have changed, or cannot be read. To
+        be asked for once: they are held no longer, whoever holds this."""
+        gradients, self._gradients = self._gradients, []
+        return product_of(gradients, reduced) if _versions(gradients) == self._versions else None
 
-    def _same(self) -> bool:
-        return self._versions == self._versions_now()
 
-    def _versions_now(self) -> list[int]:
-        return [gradient._version for gradient in self._gradients]
+def _versions(tensors: list[torch.Tensor]) -> list[int]:
+    return [tensor._version for tensor in tensors]
 
 
 class HookState:
@@ -314,7 +314,11 @@ class FailureGuard(contextlib.AbstractContextManager[None]):
     def __init__(self, recorder: StepRecorder) -> None:
         self._recorder = recorder
 
+    def __enter__(self) -> None:
+        self._recorder.enter()
+
     def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> bool:
+        self._recorder.leave()
         if isinstance(error, Exception):
             self._recorder.fail(error)
             return True

@@ -44,20 +44,20 @@ class EndedSteps:
         dot: Scalar | None,
         gram: torch.Tensor | None,
         marks: Marks,
-    ) -> None:
-        """The step that the last event has ended, if one is recorded; what is late of the window
-        before goes."""
+    ) -> bool:
+        """The step that the last event has ended, if one is recorded: whether it is. What is late
+        of the window before goes."""
         observer, setup = self._setup.observer, self._setup
         self._windows = observer.windows
         late, self.late = self.late, LateNumbers()
         rows = self.samples.take()
         ended = observer.take_ended()
         if ended is None:
-            return
+            return False
         extras = StepExtras(ended, setup.fingerprints.take(rows), dot, gram, marks)
         if setup.on_host:
             setup.send(self._packet(extras))
-            return
+            return True
         number = observer.windows
         fetch = device_step().fetch(late.tensors() + extras.numbers(), extras.words())
         self._late_steps.add(number)
@@ -65,6 +65,7 @@ class EndedSteps:
         setup.send(
             LatePacket(fetch.ready, lambda: make(fetch()), lambda: self._late_steps.discard(number))
         )
+        return True
 
     def take_final_states(self) -> None:
         """Of the parameters as training has left them, for the final note."""

@@ -22,6 +22,10 @@ class EventListener(Protocol):
     failed: bool
     ended: bool
 
+    def enter(self) -> None: ...
+
+    def leave(self) -> None: ...
+
     def is_captured(self) -> bool: ...
 
     def fail(self, error: Exception) -> None: ...
@@ -92,15 +96,19 @@ class Hook:
 
     @_disable_dynamo  # a compiled wrapper calls it as it is
     def __call__(self, *args: Any, **kwargs: Any) -> None:
-        if self._listener is None or self._listener.off:
+        listener = self._listener
+        if listener is None or listener.off:
             return
+        listener.enter()
         try:
-            if self._listener.is_captured():
+            if listener.is_captured():
                 return
             assert self._method is not None
             self._method(*self._bound, *args, **kwargs)
         except Exception as error:
-            self._listener.fail(error)
+            listener.fail(error)
+        finally:
+            listener.leave()
 
     def is_of_a_recording(self) -> bool:
         """Whether its listener has not ended."""
@@ -124,12 +132,15 @@ class OutputHook(Hook):
         listener = None if self._weak is None else self._weak()
         if listener is None or listener.off or self._micro_batch is None:
             return
+        listener.enter()
         try:
             if listener.is_captured():
                 return
             listener.output_reached(self._micro_batch)
         except Exception as error:
             listener.fail(error)
+        finally:
+            listener.leave()
 
 
 def belongs_to(hook: object, listener: EventListener) -> bool:
