@@ -44,7 +44,7 @@ def test_a_module_that_is_wrapped_again_has_the_hooks_of_its_last_wrapper(
     assert (steps.workers == WORLD).all()
 
 
-def test_monitors_that_are_closed_leave_no_descriptor_and_no_thread(found: Any) -> None:
+def test_monitors_that_are_closed_leave_no_descriptor_thread_or_recorder(found: Any) -> None:
     for counts in found["closed"].values():
         assert max(counts) - counts[0] <= 2, found["closed"]
 

@@ -333,6 +333,17 @@ def test_a_sampler_that_names_its_rank_is_no_difference(
     assert len(browser.evaluate("[...document.querySelectorAll('.facts .odd')].map(e => 1)")) == 1
 
 
+def test_what_presum_took_is_shown_of_each_rank_and_no_difference(
+    browser: report_browser.Browser, pages: dict[str, Path]
+) -> None:
+    values = [{"value": f"{rank + 2}.125", "ranks": [rank]} for rank in range(2)]
+    fact = {"segment": 1, "key": "overhead_ms", "values": values}
+    page = edited(pages["fine"], "overhead", lambda run: run["facts"].append(fact))
+    text = page_text(browser, page)
+    assert "rank 0: 2.125" in text and "rank 1: 3.125" in text
+    assert "Every setting that should be the same on all ranks is" in text
+
+
 def test_conventional_limits_are_drawn_not_alarmed_on(
     browser: report_browser.Browser, pages: dict[str, Path]
 ) -> None:

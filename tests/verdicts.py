@@ -6,7 +6,8 @@ from __future__ import annotations
 from presum import Run
 from presum.findings import Finding
 
-# True of this machine at this minute, whatever the training does: tests/test_times.py plants them.
+# True of this machine at this minute, whatever the training does, unless they are critical:
+# tests/test_times.py and tests/test_stalls.py plant them.
 OF_THE_CLOCK = frozenset(
     ("slow-worker", "slow-node", "data-starved", "periodic-stall", "gradual-slowing", "stall")
 )
@@ -14,4 +15,8 @@ OF_THE_CLOCK = frozenset(
 
 def found_of_training(run: Run) -> list[Finding]:
     """All but what the clock alone shows."""
-    return [finding for finding in run.findings if finding.check not in OF_THE_CLOCK]
+    return [
+        finding
+        for finding in run.findings
+        if finding.check not in OF_THE_CLOCK or finding.severity == "critical"
+    ]

@@ -63,6 +63,18 @@ class ParameterHook {
     know_torch();
   }
 
+  int traverse(visitproc visit, void* arg) const {
+    Py_VISIT(listener_.ptr());
+    Py_VISIT(kept_.ptr());
+    return 0;
+  }
+  void clear() {
+    flags_ = nullptr;
+    steps_ = nullptr;
+    listener_.reset();
+    kept_.reset();
+  }
+
   // Raises what is no Exception of Python's, such as KeyboardInterrupt, and nothing else.
   void call(nb::handle parameter) {
     if (flags_ == nullptr || flags_->off) return;
@@ -79,8 +91,8 @@ class ParameterHook {
 
   // The gradient that came last, if its parameter holds it as it was then; else None.
   nb::object take_kept(nb::handle parameter) {
-    const nb::object grad = std::exchange(kept_, nb::none());
-    const bool same = grad_of(parameter).is(grad) && !grad.is_none();
+    nb::object grad = std::exchange(kept_, nb::object());
+    const bool same = grad.is_valid() && grad_of(parameter).is(grad);
     return same && version_of(grad) == version_ ? grad : nb::none();
   }
 
@@ -100,7 +112,9 @@ class ParameterHook {
   }
 
   void keep(nb::object grad) {
-    version_ = grad.is_none() ? 0 : version_of(grad);
+    kept_.reset();
+    if (grad.is_none()) return;
+    version_ = version_of(grad);
     kept_ = std::move(grad);
   }
 
@@ -115,7 +129,7 @@ class ParameterHook {
   PassFlags* flags_ = nullptr;
   Steps* steps_ = nullptr;
   ParameterId id_ = 0;
-  nb::object kept_ = nb::none();
+  nb::object kept_;
   std::size_t version_ = 0;  // of what is kept, when it came
 };
 
@@ -135,7 +149,20 @@ PyObject* call_hook(PyObject* self, PyObject* args, PyObject* /*kwargs*/) {
   Py_RETURN_NONE;
 }
 
-PyType_Slot kHookSlots[] = {{Py_tp_call, reinterpret_cast<void*>(&call_hook)}, {0, nullptr}};
+int traverse_hook(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(self));
+  return nb::inst_ready(self) ? nb::inst_ptr<ParameterHook>(self)->traverse(visit, arg) : 0;
+}
+
+int clear_hook(PyObject* self) {
+  nb::inst_ptr<ParameterHook>(self)->clear();
+  return 0;
+}
+
+PyType_Slot kHookSlots[] = {{Py_tp_call, reinterpret_cast<void*>(&call_hook)},
+                            {Py_tp_traverse, reinterpret_cast<void*>(&traverse_hook)},
+                            {Py_tp_clear, reinterpret_cast<void*>(&clear_hook)},
+                            {0, nullptr}};
 
 // One of Python's own that does nothing, so that models load where presum is not installed.
 nb::object pickled_as_nothing(nb::handle /*hook*/) {
@@ -154,13 +181,19 @@ void bind_parameter_hook(nb::module_& m) {
       .def_rw("reads_arrivals", &PassFlags::reads_arrivals, "What is added to it.")
       .def_rw("keeps", &PassFlags::keeps, "What ``.grad`` holds is asked for by ``take_kept``.")
       .def_rw("arrivals", &PassFlags::arrivals, "Gradients that came so far.")
-      .def("enter", &PassFlags::enter,
-           "To be called, with ``leave``, around whatever a recorder does for torch.")
-      .def("leave", &PassFlags::leave)
+      .def("leave", &PassFlags::leave, "Where a recorder calls what is the program's own...")
+      .def("enter", &PassFlags::enter, "...and back.")
+      .def(
+          "__enter__", [](PassFlags& o) { o.enter(); },
+          "Around whatever a recorder does for torch: it takes the time.")
+      .def(
+          "__exit__", [](PassFlags& o, const nb::args& /*error*/) { o.leave(); },
+          nb::sig("def __exit__(self, *error: object) -> None"))
       .def_prop_ro(
           "spent",
           [](const PassFlags& o) { return std::chrono::duration<double>(o.spent).count(); },
-          "Seconds between calls of the two, and in hooks of parameters.");
+          "Seconds within ``with``, and in hooks of parameters, of all threads together: those in "
+          "which one at least is there.");
   nb::class_<ParameterHook> hook(
       m, "ParameterHook", nb::type_slots(kHookSlots), nb::is_weak_referenceable(),
       "What torch calls once a parameter has its gradient: without a frame of Python. It "

@@ -760,15 +760,21 @@ class PassFlags:
 
     @arrivals.setter
     def arrivals(self, arg: int, /) -> None: ...
-    def enter(self) -> None:
-        """
-        To be called, with ``leave``, around whatever a recorder does for torch.
-        """
+    def leave(self) -> None:
+        """Where a recorder calls what is the program's own..."""
 
-    def leave(self) -> None: ...
+    def enter(self) -> None:
+        """...and back."""
+
+    def __enter__(self) -> None:
+        """Around whatever a recorder does for torch: it takes the time."""
+
+    def __exit__(self, *error: object) -> None: ...
     @property
     def spent(self) -> float:
-        """Seconds between calls of the two, and in hooks of parameters."""
+        """
+        Seconds within ``with``, and in hooks of parameters, of all threads together: those in which one at least is there.
+        """
 
 class ParameterHook:
     """

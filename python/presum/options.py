@@ -66,7 +66,8 @@ class Record:
     """What is recorded of a training, and when.
 
     Args:
-        every: record every n-th step.
+        every: record every n-th step. What presum takes of a step falls, but not to an n-th: its
+            hooks stay on (docs/performance.md; ``presum summary`` tells what it was in a run).
         reduced_every: also read the reduced gradient (one more pass) at the first step and every
             n-th; it gives the exact consistency and corrects the cosines.
         verify_every: at every n-th recorded step compute one micro-batch of this rank once more,

@@ -7,6 +7,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -14,7 +15,7 @@
 #include "cli/cli.h"
 #include "cli/commands.h"
 #include "cli/findings_text.h"
-#include "cli/own_time.h"
+#include "cli/overhead.h"
 #include "cli/rows.h"
 #include "cli/text.h"
 #include "cli/times.h"
@@ -42,8 +43,10 @@ constexpr const char* kSummaryHelp =
     "  on processor   share of its own time that its thread ran; less: it slept, or had none free\n"
     "  last line      what ranks waited longer than the one that waited least, all steps "
     "together\n\n"
-    "A line for what presum itself took of a step, once 60 steps were recorded; and one for each\n"
-    "time that the job stood still, unless that may well have been meant.\n\n"
+    "A line for what presum itself took of a step on the rank where that was most, once 60 steps\n"
+    "were recorded; and one for each time that the job stood still, unless that may well have "
+    "been\n"
+    "meant.\n\n"
     "Example: presum summary demo/*-S1-*       --format json for all ranks, in seconds";
 
 class Mean {
@@ -99,8 +102,8 @@ using Cells = std::vector<RunLog::Cell>;
 // One model of a run.
 struct Row {
   Cells cells;
-  std::optional<TimeTable> times;   // none: not known
-  std::optional<OwnTime> own_time;  // presum's; likewise
+  std::optional<TimeTable> times;    // none: not known
+  std::optional<Overhead> overhead;  // presum's; likewise
 };
 
 // What there is to say of one run.
@@ -160,7 +163,7 @@ std::string as_text(std::span<const RunRows> runs) {
         out += fmt::format("\n{}: mean milliseconds of {}\n{}", name,
                            count(row.times->steps, "step"), times_text(*row.times));
       }
-      if (row.own_time) out += fmt::format("\n{}: {}\n", name, own_time_text(*row.own_time));
+      if (row.overhead) out += fmt::format("\n{}: {}\n", name, overhead_text(*row.overhead));
     }
     if (!run.stalls.empty()) out += '\n';
     for (const StallRecord& stall : run.stalls) {
@@ -198,7 +201,7 @@ std::string as_json(std::span<const RunRows> runs) {
     for (const Row& row : run.rows) {
       Json line = row_json(column_names(), row.cells);
       line["times"] = row.times ? times_json(*row.times) : Json();
-      line["presum"] = row.own_time ? own_time_json(*row.own_time) : Json();
+      line["overhead"] = row.overhead ? overhead_json(*row.overhead) : Json();
       line["stalls"] = stalls_json(run.stalls);
       out += (out.empty() ? "[\n" : ",\n") + json_line(line);
     }
@@ -251,15 +254,14 @@ std::optional<Value> found(const std::map<Key, Value>& in, const Key& key) {
 // By model.
 struct Times {
   std::map<ModuleShard, TimeTable> of_ranks;
-  std::map<std::uint32_t, OwnTime> of_presum;
+  std::map<std::uint32_t, Overhead> of_presum;
 };
 
 Row row_of(const std::string& name, const Steps& steps, const Times& times) {
-  Row out{.cells = cells_of(name, steps), .times = {}, .own_time = {}};
+  Row out{.cells = cells_of(name, steps), .times = {}, .overhead = {}};
   if (steps.empty()) return out;
   const ModelKey& model = steps.front().model;
   out.times = found(times.of_ranks, {model.module, model.shard});
-  if (model.shard == 0) out.own_time = found(times.of_presum, model.module);
   return out;
 }
 
@@ -271,11 +273,15 @@ std::vector<Row> rows_of(const std::string& name, Steps steps, const Times& time
   });
   const bool shards = std::ranges::any_of(
       parts, [](const Steps& part) { return !part.empty() && part.front().model.shard > 0; });
+  std::set<std::uint32_t> seen;
   for (const Steps& part : parts) {
     std::string of = name;
     if (models) of += fmt::format(" module {}", part.front().model.module);
     if (shards) of += fmt::format(" shard {}", part.front().model.shard);
     out.push_back(row_of(of, part, times));
+    if (part.empty()) continue;
+    const std::uint32_t module = part.front().model.module;  // its ranks' facts name no shard
+    if (seen.insert(module).second) out.back().overhead = found(times.of_presum, module);
   }
   return out;
 }
@@ -285,7 +291,7 @@ Result<RunRows> read(const RunLog& log) {
   PRESUM_ASSIGN(auto steps, log.steps());
   PRESUM_ASSIGN(const auto facts, log.facts());
   PRESUM_ASSIGN(auto of_ranks, time_tables(log));
-  const Times times{std::move(of_ranks), own_times(facts)};
+  const Times times{std::move(of_ranks), overheads(facts)};
   PRESUM_ASSIGN(out.stalls, log.stalls());
   std::erase_if(out.stalls, [](const StallRecord& stall) { return stall.harmless; });
   out.rows = rows_of(out.name, std::move(steps), times);

@@ -106,6 +106,25 @@ TEST(Summary, SaysWhereTheTimeWent) {
             "run: the job stood still for 72 s at step 2, and went on: Rank 5 is in evaluate()?");
 }
 
+TEST(Summary, SaysWhatPresumTookInTheFirstLineOfItsModel) {
+  const TempFolder folder;
+  auto steps = steps_of(3, 1);
+  for (StepRecord& step : steps) step.model.shard = 1;  // global rank 0 does not train
+  steps.push_back(steps.front());
+  steps.back().model.shard = 2;
+  RunExtras extras;
+  extras.facts = {{"overhead_ms", "2.5"}, {"step_ms", "125"}};
+  make_run(folder / "run", steps, extras);
+  const std::string said = "run shard 1: presum took 2.50 ms of a step of 125.0 ms on rank 5";
+  const std::string text = run({"summary", (folder / "run").string()}).out;
+  EXPECT_NE(text.find(said), std::string::npos) << text;
+  EXPECT_EQ(text.find("run shard 2: presum"), std::string::npos) << text;
+  const auto json =
+      nlohmann::json::parse(run({"summary", (folder / "run").string(), "--format", "json"}).out);
+  EXPECT_NEAR(json[0]["overhead"]["share"].get<double>(), 0.02, 1e-12);
+  EXPECT_TRUE(json[1]["overhead"].is_null());
+}
+
 TEST(Summary, HasTimesAndStallsInJson) {
   const TempFolder folder;
   make_run(folder / "run", timed_steps(), {.note = "", .findings = {}, .stalls = {kStall}});

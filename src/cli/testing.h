@@ -111,6 +111,7 @@ struct RunExtras {
   std::vector<CheckRecord> checks = kCheckRecords;
   std::optional<int> preflight = {};
   std::vector<Stall> stalls = {};
+  std::vector<std::pair<std::string, std::string>> facts = {};
 };
 
 inline Finding finding(const std::string& check, Severity severity) {
@@ -137,6 +138,13 @@ inline void make_run(const Path& folder, const std::vector<StepRecord>& records,
     message.header.identity.rank = 5;
     message.text = extras.note;
     ASSERT_TRUE(writer->add(message));
+  }
+  if (!extras.facts.empty()) {
+    packet::Hello hello;
+    hello.header.segment = 1;
+    hello.header.identity.rank = 5;
+    hello.facts.facts = extras.facts;
+    ASSERT_TRUE(writer->add(hello));
   }
   std::uint32_t number = 0;
   for (Stall stall : extras.stalls) {

@@ -20,7 +20,7 @@ constexpr std::array<std::string_view, 7> kDefining = {
 constexpr std::array<std::string_view, 5> kRecording = {"sketch", "every", "reduced_every", "mode",
                                                         "fingerprints"};
 // Differ from run to run, or describe what samples and samplers are compared by.
-constexpr std::array<std::string_view, 5> kExpected = {"pid", "sampler", "data", "own_ms",
+constexpr std::array<std::string_view, 5> kExpected = {"pid", "sampler", "data", "overhead_ms",
                                                        "step_ms"};
 
 template <std::size_t N>

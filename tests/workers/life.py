@@ -22,6 +22,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import presum
+from presum.steps.step_recorder import StepRecorder
 from workers.launch import main, write_json
 
 STEPS = 4
@@ -108,10 +109,10 @@ def wrap_again(out: Path) -> list[int]:
 
 
 def attach_and_close(out: Path) -> dict[str, list[int]]:
-    """Descriptors and threads, at the beginning and after many monitors."""
+    """Descriptors, threads and recorders, at the beginning and after many monitors."""
     model = DistributedDataParallel(network())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    counts: dict[str, list[int]] = {"descriptors": [], "threads": []}
+    counts: dict[str, list[int]] = {"descriptors": [], "threads": [], "recorders": []}
     gc.disable()
     for index in range(25):
         with presum.attach(
@@ -121,6 +122,10 @@ def attach_and_close(out: Path) -> dict[str, list[int]]:
         if index >= 4:
             counts["descriptors"].append(len(os.listdir("/proc/self/fd")))  # noqa: PTH208
             counts["threads"].append(len(os.listdir("/proc/self/task")))  # noqa: PTH208
+        if index in (4, 24):
+            gc.collect()
+            found = [one for one in gc.get_objects() if isinstance(one, StepRecorder)]
+            counts["recorders"].append(len(found))
     gc.enable()
     return counts
 

@@ -54,7 +54,8 @@ class ManualSource(GradientSource):
 
     def before_reduction(self, named_gradients: NamedGradients) -> None:
         """This worker's own gradients. Raises ValueError for a name that is not a parameter's."""
-        found = self._checked(named_gradients)
+        with self.recorder:
+            found = self._checked(named_gradients)
         if not self.recorder.off:
             Hook(self.recorder, self._begin)(found)
             if not in_backward():
@@ -68,7 +69,8 @@ class ManualSource(GradientSource):
     def after_reduction(self, named_gradients: NamedGradients) -> None:
         """The reduced ones. Raises ValueError likewise."""
         self.recorder.waiting.end()
-        found = self._checked(named_gradients)
+        with self.recorder:
+            found = self._checked(named_gradients)
         if not self.recorder.off and self._reading_reduced:
             Hook(self.recorder, self._read)(found, reduced=True)
 

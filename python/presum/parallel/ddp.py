@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel.distributed import _DDPJoinHook
 
@@ -108,17 +109,20 @@ class DdpSource(GradientSource):
         self._reduces = False  # the pass under way is due to
         self._fresh = False  # it makes gradients, and adds to none
         self._arrivals = Arrivals(self._gradient_arrives)
-        self._hooks: dict[int, ParameterHook] = {}  # by their parameter's id
 
     def hook(self) -> list[Any]:
         setup = self.recorder.setup
         direct = setup.observer if setup.on_host and self.reads_in_place else None
         handles: list[Any] = [self._arrivals]
         for place, parameter in setup.alive():
-            hook = self._hooks[id(parameter)] = ParameterHook(self.recorder, place, direct)
+            hook = ParameterHook(self.recorder, place, direct)
+            self._gets(parameter, hook)
             handles.append(parameter.register_post_accumulate_grad_hook(hook))  # type: ignore[no-untyped-call]
         JOIN_LISTENERS.add(self.model(), self)
         return [*handles, Handle(partial(JOIN_LISTENERS.remove, self))]
+
+    def _gets(self, parameter: nn.Parameter, hook: ParameterHook) -> None:
+        """A parameter is to have a hook."""
 
     def model(self) -> DistributedDataParallel:
         model = self.wrapper()
@@ -137,10 +141,11 @@ class DdpSource(GradientSource):
     def _gradient_arrives(self, place: int, gradient: torch.Tensor) -> None:
         if self.recorder.off:
             return
-        try:
-            self._arrive(place, gradient)
-        except Exception as error:
-            self.recorder.fail(error)
+        with self.recorder:
+            try:
+                self._arrive(place, gradient)
+            except Exception as error:
+                self.recorder.fail(error)
 
     def _arrive(self, place: int, gradient: torch.Tensor) -> None:
         recorder = self.recorder

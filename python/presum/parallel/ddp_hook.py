@@ -20,11 +20,12 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch._C._distributed_c10d import GradBucket
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
-from presum._core import has_product, product_of
+from presum._core import ParameterHook, has_product, product_of
 from presum.devices.torch_pass import CHUNK
 from presum.parallel.auditing import Audits, MakeAudit, flat_value
 from presum.parallel.collectives import used_here
@@ -82,6 +83,7 @@ class DdpHookSource(BucketSource):
         self._products: list[Scalar] = []
         self._pass = 0  # the state's number of the step's backward pass
         self._installed = False
+        self._hooks: dict[int, weakref.ref[ParameterHook]] = {}  # by their parameter's id
 
     def hook(self) -> list[Any]:
         if not self._installed:
@@ -103,24 +105,25 @@ class DdpHookSource(BucketSource):
         super().begin_reading()
         self._products = []
         self._pass = self._state.passes
-        self.recorder.keeps = self._reduces_copies and self._state.keeps
+        self.recorder.keeps = self._reduces and self._reduces_copies and self._state.reads_in_place
 
     @property
     def _reduces_copies(self) -> bool:
         """Whether DDP leaves ``.grad`` as it is until its bucket was reduced."""
         return self.recorder.setup.on_host and not self._views
 
+    def before_pass(self) -> None:
+        self.recorder.keeps = False
+        super().before_pass()
+
+    def _gets(self, parameter: nn.Parameter, hook: ParameterHook) -> None:
+        self._hooks[id(parameter)] = weakref.ref(hook)
+
     def take_kept(self, parameter: torch.Tensor) -> torch.Tensor | None:
         """Its gradient, if that is what DDP has copied into its bucket in this pass."""
-        hook = self._hooks.get(id(parameter))
+        reference = self._hooks.get(id(parameter))
+        hook = None if reference is None else reference()
         return None if hook is None else hook.take_kept(parameter)
-
-    def keep_none(self) -> None:
-        """The pass was reduced: gradients may be freed."""
-        if self.recorder.keeps:
-            self.recorder.keeps = False
-            for _, parameter in self.recorder.setup.alive():
-                self.take_kept(parameter)
 
     def take_mean_dot(self) -> Scalar | None:
         products, self._products = self._products, []
@@ -158,9 +161,13 @@ class OwnGradients:
     def of(cls, bucket: GradBucket, take: TakeKept) -> OwnGradients | None:
         """None where there are none, or not as they are in the bucket. ``take`` gives a parameter's
         gradient, if it is what was copied into the bucket."""
-        found = [take(p) if p.is_contiguous() else None for p in bucket.parameters()]
-        gradients = [gradient for gradient in found if gradient is not None]
-        whole = len(gradients) == len(found) and has_product(gradients, bucket.buffer().detach())
+        parameters = bucket.parameters()
+        gradients = [gradient for gradient in map(take, parameters) if gradient is not None]
+        whole = (
+            len(gradients) == len(parameters)
+            and all(parameter.is_contiguous() for parameter in parameters)
+            and has_product(gradients, bucket.buffer().detach())
+        )
         return cls(gradients) if whole else None
 
     def product(self, reduced: torch.Tensor) -> float | None:
@@ -199,8 +206,8 @@ class HookState:
         return (HookState, ())
 
     @property
-    def keeps(self) -> bool:
-        """Whether gradients are worth keeping until their bucket comes."""
+    def reads_in_place(self) -> bool:
+        """Whether ``.grad`` serves for a copy of the bucket, as far as is known."""
         return self._stay and self.inner is None
 
     def takes_another(self) -> bool:
@@ -209,34 +216,27 @@ class HookState:
 
     def reduce(self, bucket: GradBucket) -> Future[torch.Tensor]:
         """Reduces one bucket as ``inner`` or as DDP without a hook would."""
-        source = self._source()
-        reduced = self._reduce_seen(bucket, source)
-        if source is not None and bucket.is_last():
-            with FailureGuard(source.recorder):
-                source.keep_none()
-        return reduced
-
-    def _reduce_seen(self, bucket: GradBucket, source: Any) -> Future[torch.Tensor]:
         of_pass, due = self.passes, self._exchange_is_due()
         sparse = bucket.buffer().is_sparse
         audits = self._audit_is_due(bucket)
         self.passes += bucket.is_last()
+        source = self._source()
+        own = None if source is None else self._own(bucket, source)
         measures = source is not None and source.measures() and self.inner is None
         if sparse or not (due or measures or audits):
             if source is not None and measures:
                 source.add_product(math.nan)  # a part of the product is not known
             return self._reduce(bucket)
-        own = None if due or audits else self._kept(bucket, source)
-        if own is not None:
+        if own is not None and not (due or audits):
             return self._measured(bucket, source, own)
-        local = bucket.buffer().detach().clone()
+        local = self._copied(bucket, source)
         exchange = _exchange(local, self.group) if due and self.group is not None else None
         reduced = self._audited(bucket, local) if audits else self._reduce(bucket)
 
         def measure(_done: Future[Any]) -> torch.Tensor:
             mean = flat_value(reduced)
             if source is not None:
-                with FailureGuard(source.recorder):
+                with FailureGuard(source.recorder), source.recorder:
                     if measures:
                         source.add_product(_product(local, mean))
                     if exchange is not None:
@@ -248,17 +248,21 @@ class HookState:
         )
         return waited.then(measure)
 
-    def _kept(self, bucket: GradBucket, source: Any) -> OwnGradients | None:
+    def _own(self, bucket: GradBucket, source: Any) -> OwnGradients | None:
         """A bucket's gradients, where they stay as they are until it was reduced."""
         if source.recorder.keeps:
-            with FailureGuard(source.recorder):
+            with FailureGuard(source.recorder), source.recorder:
                 return OwnGradients.of(bucket, source.take_kept)
         return None
+
+    def _copied(self, bucket: GradBucket, source: Any) -> torch.Tensor:
+        with contextlib.nullcontext() if source is None else source.recorder:
+            return bucket.buffer().detach().clone()
 
     def _measured(self, bucket: GradBucket, source: Any, own: OwnGradients) -> Future[torch.Tensor]:
         def measure(done: Future[Any]) -> torch.Tensor:
             mean = flat_value(done)
-            with FailureGuard(source.recorder):
+            with FailureGuard(source.recorder), source.recorder:
                 product = own.product(mean)
                 self._stay = self._stay and product is not None
                 source.add_product(math.nan if product is None else product)
@@ -314,11 +318,7 @@ class FailureGuard(contextlib.AbstractContextManager[None]):
     def __init__(self, recorder: StepRecorder) -> None:
         self._recorder = recorder
 
-    def __enter__(self) -> None:
-        self._recorder.enter()
-
     def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> bool:
-        self._recorder.leave()
         if isinstance(error, Exception):
             self._recorder.fail(error)
             return True

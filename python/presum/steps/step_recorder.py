@@ -26,7 +26,7 @@ from presum.steps.ended_steps import EndedSteps
 from presum.steps.forwards import ForwardFacts, ForwardPasses
 from presum.steps.gradient_reader import GradientPart, GradientReader
 from presum.steps.gradient_source import AuditResult, GradientSource, in_backward
-from presum.steps.own_time import OwnTime
+from presum.steps.overhead import Overhead
 from presum.steps.recompute import Recomputation
 from presum.steps.rounded import RoundedUpdates
 from presum.steps.setup import RecorderSetup
@@ -70,7 +70,7 @@ class StepRecorder(PassFlags):
         self._forwards = ForwardPasses(setup, source.inner(), self._turn)
         self._reader = GradientReader(setup)
         self._ended = EndedSteps(setup)
-        self._own_time = OwnTime(setup, self)
+        self._overhead = Overhead(setup, self)
         self._scaled = setup.scaler is not None
         self._pass_rows: dict[int, MicroBatchSamples | None] = {}  # by the pass's forwards
         self._held: Scalar = 0.0  # by ``.grad`` where the pass under way began
@@ -626,9 +626,11 @@ class StepRecorder(PassFlags):
         poll_host_copies()
         self._fingerprints.stepped()
         self._in_hook = True
+        self.leave()  # what the program asked to be called is its own
         try:
             self.setup.stepped(self.observer.steps)
         finally:
+            self.enter()
             self._in_hook = False
 
     # ---- one step
@@ -685,4 +687,4 @@ class StepRecorder(PassFlags):
             device, source = self._reader.take_device_step, self.source
             marks = [] if self._marks is None else self._marks.end_step()
             if self._ended.send(device, source.take_mean_dot(), source.take_gram(), marks):
-                self._own_time.step_recorded()
+                self._overhead.step_recorded()

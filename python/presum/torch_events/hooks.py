@@ -22,9 +22,9 @@ class EventListener(Protocol):
     failed: bool
     ended: bool
 
-    def enter(self) -> None: ...
+    def __enter__(self) -> None: ...
 
-    def leave(self) -> None: ...
+    def __exit__(self, *error: object) -> None: ...
 
     def is_captured(self) -> bool: ...
 
@@ -99,16 +99,14 @@ class Hook:
         listener = self._listener
         if listener is None or listener.off:
             return
-        listener.enter()
-        try:
-            if listener.is_captured():
-                return
-            assert self._method is not None
-            self._method(*self._bound, *args, **kwargs)
-        except Exception as error:
-            listener.fail(error)
-        finally:
-            listener.leave()
+        with listener:
+            try:
+                if listener.is_captured():
+                    return
+                assert self._method is not None
+                self._method(*self._bound, *args, **kwargs)
+            except Exception as error:
+                listener.fail(error)
 
     def is_of_a_recording(self) -> bool:
         """Whether its listener has not ended."""
@@ -132,15 +130,13 @@ class OutputHook(Hook):
         listener = None if self._weak is None else self._weak()
         if listener is None or listener.off or self._micro_batch is None:
             return
-        listener.enter()
-        try:
-            if listener.is_captured():
-                return
-            listener.output_reached(self._micro_batch)
-        except Exception as error:
-            listener.fail(error)
-        finally:
-            listener.leave()
+        with listener:
+            try:
+                if listener.is_captured():
+                    return
+                listener.output_reached(self._micro_batch)
+            except Exception as error:
+                listener.fail(error)
 
 
 def belongs_to(hook: object, listener: EventListener) -> bool:

@@ -149,12 +149,13 @@ class Recorder:
             return
         self._look(aggregator)
         heartbeat.stop()
-        if self._channel.on_stall == "exit":  # a launcher may end this rank with the first of them
-            aggregator.abandon(f"it stood still: {stall}")
+        told = time.monotonic()
         if self.queue is not None and not self.others_lost:
             with contextlib.suppress(DistError):
                 self.queue.tell_stalled(stall)
-                time.sleep(STALLED_SECONDS)  # they look now and then
+        if self._channel.on_stall == "exit":
+            aggregator.abandon(f"it stood still: {stall}")
+        time.sleep(max(0.0, told + STALLED_SECONDS - time.monotonic()))  # they look now and then
         self._channel.end_stalled(stall, lambda: aggregator.abandon(f"it stood still: {stall}"))
 
     def _is_all(self, aggregator: Aggregator, waited: float) -> bool:

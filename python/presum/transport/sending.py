@@ -16,6 +16,7 @@ from presum.transport.store_queue import ENDED, PACKETS_PER_WORKER, StoreQueue
 
 LOOK_SECONDS = 2.0  # between looks whether packets are still taken
 LOOK_SECONDS_AT_THE_END = 0.1
+EXIT_SECONDS = 10.0  # for the rank that records to write and end, where the job stands still
 # For the verdict: longer than the rank that records waits for others, and writes.
 VERDICT_SECONDS = 2 * PREFLIGHT_SECONDS
 VERDICT_POLL_SECONDS = 0.2
@@ -75,6 +76,8 @@ def _push(channel: Channel, queue: StoreQueue, run: int, segment: int) -> None:
 def _look_whether_taken(channel: Channel, queue: StoreQueue) -> None:
     stalled = None if channel.on_stall == "report" else queue.stalled()
     if stalled is not None:
+        if channel.on_stall == "exit":  # a launcher ends the rank that records with the first
+            time.sleep(EXIT_SECONDS)
         channel.end_stalled(stalled)
     why = None if channel.outbox.shut else queue.given_up()
     if why is None:

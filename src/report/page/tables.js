@@ -32,6 +32,9 @@ function compare(a, b) {
 // Keys whose values differ from rank to rank in every healthy run.
 const DIFFERS_BY_NATURE = new Set(['pid', 'device', 'rank', 'local_rank', 'host', 'hostname']);
 
+// And those that are told of each rank all the same.
+const OF_EACH_RANK = new Set(['overhead_ms', 'step_ms']);
+
 const FACT_VALUES = 12;  // more than this are counted
 
 // A sampler's text names its own rank.
@@ -40,14 +43,15 @@ function withoutRank(text) {
 }
 
 function isOdd(fact) {
-  return !DIFFERS_BY_NATURE.has(fact.key) && new Set(fact.values.map((v) => withoutRank(v.value))).size > 1;
+  if (DIFFERS_BY_NATURE.has(fact.key) || OF_EACH_RANK.has(fact.key)) return false;
+  return new Set(fact.values.map((v) => withoutRank(v.value))).size > 1;
 }
 
 function factValues(fact) {
   const {values} = fact;
   if (values.length === 1) return values[0].value;
   if (DIFFERS_BY_NATURE.has(fact.key)) return el('span', {class: 'quiet'}, 'differs from rank to rank, as it should');
-  if (!isOdd(fact)) return withoutRank(values[0].value);
+  if (!isOdd(fact) && !OF_EACH_RANK.has(fact.key)) return withoutRank(values[0].value);
   return el('ul', {}, ...values.slice(0, FACT_VALUES).map((v) => el('li', {}, `${ranksText(v.ranks)}: ${v.value}`)),
     values.length > FACT_VALUES ? el('li', {class: 'quiet'}, `and ${values.length - FACT_VALUES} more`) : null);
 }

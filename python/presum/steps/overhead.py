@@ -9,13 +9,17 @@ from presum._core import PassFlags
 from presum.steps.setup import RecorderSetup
 
 FIRST = 10  # recorded step from which it is counted: caches are warm
-LAST = 60  # to which: whatever is sampled has been done
+LAST = 60  # to which: whatever is sampled by default has been done
 
 
-class OwnTime:
-    """Adds the facts ``own_ms``, presum's milliseconds a step on the training's threads, and
-    ``step_ms``, those of the whole step: means from the recorded step ``FIRST`` to ``LAST``, steps
-    between them that are not recorded included. The background thread is not counted."""
+class Overhead:
+    """Adds the facts ``overhead_ms``, presum's milliseconds a step on the threads of the training,
+    and ``step_ms``, those of the whole step: means from the recorded step ``FIRST`` to ``LAST``, of
+    all steps between them, recorded or not, and with what the program does between steps.
+
+    Not in it: the background thread, hashes of samples while a loader hands out a batch, waits for
+    collectives that are asked for (``gram_every``, ``audit``, ``reduction``).
+    """
 
     def __init__(self, setup: RecorderSetup, flags: PassFlags) -> None:
         self._setup = setup
@@ -35,6 +39,6 @@ class OwnTime:
 
     def _tell(self) -> None:
         own, passed, steps = (b - a for a, b in zip(self._first, self._now(), strict=True))
-        self._setup.observer.fact("own_ms", f"{1e3 * own / steps:.3f}")
+        self._setup.observer.fact("overhead_ms", f"{1e3 * own / steps:.3f}")
         self._setup.observer.fact("step_ms", f"{1e3 * passed / steps:.3f}")
         self._setup.hello()

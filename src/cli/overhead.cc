@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/own_time.h"
+#include "cli/overhead.h"
 
 #include <fmt/format.h>
 
@@ -21,29 +21,29 @@ double positive_number(const std::string& text) {
 
 struct Told {
   std::uint32_t segment = 0;
-  std::map<std::uint32_t, OwnTime> ranks;
+  std::map<std::uint32_t, Overhead> ranks;
 };
 
 }  // namespace
 
-std::map<std::uint32_t, OwnTime> own_times(std::span<const Fact> facts) {
+std::map<std::uint32_t, Overhead> overheads(std::span<const Fact> facts) {
   std::map<std::uint32_t, Told> modules;
   for (const Fact& fact : facts) {
-    double OwnTime::*const field = fact.key == "own_ms"    ? &OwnTime::own_ms
-                                   : fact.key == "step_ms" ? &OwnTime::step_ms
-                                                           : nullptr;
+    double Overhead::*const field = fact.key == "overhead_ms" ? &Overhead::overhead_ms
+                                    : fact.key == "step_ms"   ? &Overhead::step_ms
+                                                              : nullptr;
     if (field == nullptr) continue;
     Told& told = modules[fact.module];
     if (fact.segment < told.segment) continue;
     if (fact.segment > told.segment) told = {.segment = fact.segment, .ranks = {}};
-    OwnTime& time = told.ranks[fact.rank];
+    Overhead& time = told.ranks[fact.rank];
     time.rank = fact.rank;
     time.*field = positive_number(fact.value);
   }
-  std::map<std::uint32_t, OwnTime> out;
+  std::map<std::uint32_t, Overhead> out;
   for (const auto& [module, told] : modules) {
     for (const auto& [rank, time] : told.ranks) {
-      if (time.own_ms <= 0 || time.step_ms <= 0) continue;
+      if (time.overhead_ms <= 0 || time.step_ms <= 0) continue;
       const auto [largest, first] = out.try_emplace(module, time);
       if (!first && time.share() > largest->second.share()) largest->second = time;
     }
@@ -51,16 +51,16 @@ std::map<std::uint32_t, OwnTime> own_times(std::span<const Fact> facts) {
   return out;
 }
 
-std::string own_time_text(const OwnTime& time) {
+std::string overhead_text(const Overhead& time) {
   const auto advice =
       time.share() < kAsked ? "" : "; Record(every=n) reads the gradients of one step in n";
-  return fmt::format("presum took {:.3g} ms of a step of {:.4g} ms on rank {}: {:.2g} %{}",
-                     time.own_ms, time.step_ms, time.rank, 100 * time.share(), advice);
+  return fmt::format("presum took {:.2f} ms of a step of {:.1f} ms on rank {}: {:.2f} %{}",
+                     time.overhead_ms, time.step_ms, time.rank, 100 * time.share(), advice);
 }
 
-nlohmann::ordered_json own_time_json(const OwnTime& time) {
+nlohmann::ordered_json overhead_json(const Overhead& time) {
   return {{"rank", time.rank},
-          {"own", time.own_ms / 1e3},
+          {"seconds", time.overhead_ms / 1e3},
           {"step", time.step_ms / 1e3},
           {"share", time.share()}};
 }
