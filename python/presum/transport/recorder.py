@@ -149,13 +149,14 @@ class Recorder:
             return
         self._look(aggregator)
         heartbeat.stop()
-        told = time.monotonic()
-        if self.queue is not None and not self.others_lost:
+        others = None if self.others_lost else self.queue
+        if others is not None:
             with contextlib.suppress(DistError):
-                self.queue.tell_stalled(stall)
+                others.tell_stalled(stall)
         if self._channel.on_stall == "exit":
             aggregator.abandon(f"it stood still: {stall}")
-        time.sleep(max(0.0, told + STALLED_SECONDS - time.monotonic()))  # they look now and then
+        if others is not None:
+            time.sleep(STALLED_SECONDS)  # they look now and then
         self._channel.end_stalled(stall, lambda: aggregator.abandon(f"it stood still: {stall}"))
 
     def _is_all(self, aggregator: Aggregator, waited: float) -> bool:
