@@ -14,6 +14,7 @@
 
 #include "presum/finding.h"
 #include "presum/packet.h"
+#include "presum/process_end.h"
 #include "presum/status.h"
 
 namespace presum {
@@ -24,6 +25,14 @@ struct AggregatorOptions {
   std::uint32_t world_size = 0;
   // Seconds from an arbitrary start, never going back. Default: the steady clock.
   std::function<std::chrono::duration<double>()> clock;
+};
+
+// What a rank's hello says of its process; empty where it did not.
+struct RankProcess {
+  std::uint32_t rank = 0;
+  std::string host;
+  std::string pid;
+  std::string start;  // of the process, as its system counts it: tells it from a later one
 };
 
 struct AggregatorCounters {
@@ -69,6 +78,11 @@ class Aggregator {
   // Why the job stands still now, as one sentence for people; empty where it goes on, waits for
   // something that may well be meant, or for somebody who works.
   std::string stall() const;
+  // Processes of the ranks that were heard and of which no end was told, for whoever can see it.
+  std::vector<RankProcess> processes() const;
+  // A rank's process has ended. What it means is in the run log when this returns: whoever ends the
+  // job may not wait.
+  Status process_ended(std::uint32_t rank, const ProcessEnd& end);
   // How many ranks of the job were heard.
   std::size_t ranks_heard() const;
   AggregatorCounters counters() const;

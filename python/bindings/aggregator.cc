@@ -4,10 +4,12 @@
 #include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <map>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "bindings.h"
@@ -51,6 +53,20 @@ void bind_aggregator(nb::module_& m) {
       .def_prop_ro("everyone_left", &Aggregator::everyone_left)
       .def_prop_ro("ranks_heard", &Aggregator::ranks_heard)
       .def_prop_ro("stall", &Aggregator::stall)
+      .def_prop_ro(
+          "processes",
+          [](const Aggregator& o) {
+            std::vector<std::tuple<std::uint32_t, std::string, std::string, std::string>> out;
+            for (auto& p : o.processes()) out.emplace_back(p.rank, p.host, p.pid, p.start);
+            return out;
+          })
+      .def(
+          "process_ended",
+          [](Aggregator& o, std::uint32_t rank, int signal, int exit_code) {
+            const ProcessEnd end{.signal = signal, .exit_code = exit_code};
+            unwrap(without_gil([&] { return o.process_ended(rank, end); }));
+          },
+          nb::arg("rank"), nb::arg("signal"), nb::arg("exit_code"))
       .def_prop_ro("counters", &counters)
       .def("ingest", &ingest, nb::arg("packet"))
       .def("tick", &call<&Aggregator::tick>)

@@ -33,11 +33,13 @@ from presum.monitor import Monitor
 from presum.options import Audit, Record, Reduction
 from presum.parallel.plan import plan_of
 from presum.parallel.targets import MODES, Target, WatchOptions, target_of
+from presum.steps.gradient_source import in_backward
 from presum.steps.recording import Recording, unhook_ended
 from presum.steps.setup import RecorderSetup
 from presum.steps.step_recorder import StepRecorder
 from presum.text import printable
 from presum.transport.heartbeat import Heartbeat
+from presum.transport.processes import start_of
 from presum.transport.session import (
     Session,
     end_recordings_of,
@@ -483,7 +485,7 @@ def _check_stalls(seconds: Any, on_stall: object) -> None:
 
 
 def _check_moment() -> None:
-    if torch._C._current_graph_task_id() != -1:
+    if in_backward():
         raise ValueError("presum.attach: not inside a backward pass")
 
 
@@ -542,6 +544,7 @@ def _target_facts(
         "python": platform.python_version(),
         "platform": platform.platform(),
         "pid": os.getpid(),
+        "process_start": start_of(os.getpid()) or "unknown",
         "device": target.device if parameters else "none",
         "world_size": dist.get_world_size(),
         "backend": dist.get_backend(),

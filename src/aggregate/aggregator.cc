@@ -15,6 +15,7 @@
 
 #include "aggregate/left.h"
 #include "aggregate/model_analysis.h"
+#include "aggregate/rank_ends.h"
 #include "aggregate/stall_watch.h"
 #include "aggregate/step_assembler.h"
 #include "base/try.h"
@@ -47,7 +48,8 @@ struct Aggregator::State {
       : options(std::move(given)),
         writer(std::move(log)),
         left(std::move(before)),
-        stalls(options.world_size) {}
+        stalls(options.world_size),
+        ends(options.world_size) {}
 
   using WorkerKey = std::tuple<std::uint32_t, std::uint32_t, std::uint32_t>;
 
@@ -56,6 +58,9 @@ struct Aggregator::State {
   aggregate::LeftModels left;  // by earlier segments
   aggregate::StepAssembler assembler;
   aggregate::StallWatch stalls;
+  aggregate::RankEnds ends;
+  std::optional<diagnose::RankEnd> end_told;
+  std::map<std::uint32_t, RankProcess> processes;    // by rank, that have not ended
   std::map<std::uint32_t, std::uint32_t> models_of;  // by rank, that have not said goodbye
   std::map<std::pair<std::uint32_t, std::uint32_t>, aggregate::ModelAnalysis>
       analyses;  // module, shard
@@ -123,6 +128,8 @@ struct Aggregator::State {
 
   Status take(const packet::Hello& hello) {
     stalls.hello(hello.header.identity.rank, hello.facts.groups);
+    ends.hello(hello.header.identity.rank);
+    processes[hello.header.identity.rank] = process_of(hello);
     if (hellos.insert(key(hello.header.identity)).second) ++models_of[hello.header.identity.rank];
     analysis(hello.header.identity.module, hello.header.identity.shard).hello(hello);
     return writer.add(hello);
@@ -139,6 +146,40 @@ struct Aggregator::State {
     return {};
   }
 
+  static RankProcess process_of(const packet::Hello& hello) {
+    RankProcess out{.rank = hello.header.identity.rank, .host = hello.facts.host};
+    for (const auto& [name, value] : hello.facts.facts) {
+      if (name == "pid") out.pid = value;
+      if (name == "process_start") out.start = value;
+    }
+    return out;
+  }
+
+  // Into the run log at once: a launcher ends the other ranks with the first, and with them the one
+  // that records.
+  Status watch_ends() {
+    auto end = ends.first();
+    if (end == end_told || analyses.empty()) return {};
+    end_told = std::move(end);
+    analyses.begin()->second.ended(end_told);
+    PRESUM_TRY(write_ready(false));
+    PRESUM_TRY(write_findings());
+    return writer.commit();
+  }
+
+  Status process_ended(std::uint32_t rank, const ProcessEnd& end) {
+    processes.erase(rank);
+    ends.process_ended(rank, end);
+    return watch_ends();
+  }
+
+  // Of ranks that end in no order, what they said last is all there is.
+  Status watch_silent() {
+    for (const auto& [rank, place] : stalls.silent(options.clock())) ends.silent(rank, place);
+    ends.close();
+    return watch_ends();
+  }
+
   // Into the run log at once: whoever ends the job may not wait.
   Status watch_stalls() {
     const auto stall = stalls.look(options.clock());
@@ -149,13 +190,19 @@ struct Aggregator::State {
     return writer.commit();
   }
 
+  void leave(std::uint32_t rank, const std::string& why) {
+    stalls.left(rank, why);
+    ends.left(rank, why);
+  }
+
   Status take(const packet::Note& note) {
     if (note.final) {
       const std::uint32_t rank = note.header.identity.rank;
       const bool fresh = departed.insert(key(note.header.identity)).second;
-      if (fresh && models_of[rank] > 0 && --models_of[rank] == 0) stalls.left(rank, note.text);
+      if (fresh && models_of[rank] > 0 && --models_of[rank] == 0) leave(rank, note.text);
       assembler.departed(note.header.identity);
       analysis(note.header.identity.module, note.header.identity.shard).farewell(note);
+      PRESUM_TRY(watch_ends());
     }
     if (note.broken) {
       const auto why = fmt::format("on rank {}: {}", note.header.identity.rank, note.text);
@@ -166,6 +213,7 @@ struct Aggregator::State {
   }
 
   Status take(packet::Step&& step) {
+    ends.step(step.header.identity.rank, step.header.step);
     switch (assembler.add(std::move(step), options.clock())) {
       case aggregate::StepAssembler::Taken::kNew:
         break;
@@ -244,6 +292,7 @@ struct Aggregator::State {
 
   Status write_last() {
     PRESUM_TRY(write_ready(true));
+    PRESUM_TRY(watch_silent());
     PRESUM_TRY(write_findings());
     PRESUM_TRY(write_counts());
     return save_detectors();
@@ -293,6 +342,17 @@ Announcement Aggregator::announcement() const {
   return {.run = state_->writer.run(), .segment = state_->writer.segment()};
 }
 bool Aggregator::everyone_left() const { return state_->everyone_left(); }
+std::vector<RankProcess> Aggregator::processes() const {
+  std::vector<RankProcess> out;
+  for (const auto& [rank, process] : state_->processes) out.push_back(process);
+  return out;
+}
+
+Status Aggregator::process_ended(std::uint32_t rank, const ProcessEnd& end) {
+  if (!state_->health || state_->closed) return state_->health;
+  return state_->guarded(state_->process_ended(rank, end));
+}
+
 std::size_t Aggregator::ranks_heard() const { return state_->ranks.size(); }
 AggregatorCounters Aggregator::counters() const { return state_->counters; }
 

@@ -30,6 +30,11 @@ void ModelAnalysis::stalled(const Stall& stall) {
   changed();
 }
 
+void ModelAnalysis::ended(const std::optional<diagnose::RankEnd>& end) {
+  diagnoser_.ended(end);
+  changed();
+}
+
 StepRecord ModelAnalysis::measure(metrics::StepInput input) {
   input.noise_scale = &noise_;
   return metrics::compute(input);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -8,6 +9,7 @@
 #include "detect/detector.h"
 #include "detect/slow_workers.h"
 #include "diagnose/diagnoser.h"
+#include "diagnose/rank_ended.h"
 #include "diagnose/resume.h"
 #include "judge/coverage.h"
 #include "metrics/step_metrics.h"
@@ -29,6 +31,7 @@ class ModelAnalysis {
   void farewell(const packet::Note& note);
   void beats() { diagnoser_.beats(); }
   void stalled(const Stall& stall);
+  void ended(const std::optional<diagnose::RankEnd>& end);
   // The step's record; `input` gets the model's noise scale. REQUIRES: ascending steps.
   StepRecord measure(metrics::StepInput input);
   void judge(const StepRecord& record);

@@ -286,6 +286,14 @@ bool StallWatch::silent(const Rank& rank, Seconds now) {
   return !rank.left && (now - rank.heard).count() > patience;
 }
 
+std::vector<std::pair<std::uint32_t, std::string>> StallWatch::silent(Seconds now) const {
+  std::vector<std::pair<std::uint32_t, std::string>> out;
+  for (const auto& [number, rank] : ranks_) {
+    if (silent(rank, now)) out.emplace_back(number, rank.last.site);
+  }
+  return out;
+}
+
 // Of ranks that wait for nobody some may be idle while the others train.
 bool StallWatch::anybody_stands(Seconds now) const {
   bool in_vain = false;

@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -29,6 +30,8 @@ class StallWatch {
   // It has said goodbye of a model; `why` may say how the program ended.
   void left(std::uint32_t rank, const std::string& why);
   bool beats() const { return !ranks_.empty(); }
+  // Ranks that sent heartbeats once, and have not lately, with the program's line of the last one.
+  std::vector<std::pair<std::uint32_t, std::string>> silent(Seconds now) const;
 
   // A stall that has begun, has become graver, lasts twice as long as when it was told, or is over;
   // else none. To be asked a few times a second.

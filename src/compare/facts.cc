@@ -20,8 +20,8 @@ constexpr std::array<std::string_view, 7> kDefining = {
 constexpr std::array<std::string_view, 5> kRecording = {"sketch", "every", "reduced_every", "mode",
                                                         "fingerprints"};
 // Differ from run to run, or describe what samples and samplers are compared by.
-constexpr std::array<std::string_view, 5> kExpected = {"pid", "sampler", "data", "overhead_ms",
-                                                       "step_ms"};
+constexpr std::array<std::string_view, 6> kExpected = {"pid",  "process_start", "sampler",
+                                                       "data", "overhead_ms",   "step_ms"};
 
 template <std::size_t N>
 bool among(std::string_view key, const std::array<std::string_view, N>& keys) {

@@ -12,6 +12,7 @@ namespace presum::diagnose {
 
 // In the order in which a cause is named: of the checks of one finding the first is its head.
 enum class Check : std::uint8_t {
+  kRankEnded,
   kNonfiniteGradient,
   kNonfiniteLoss,
   kNoReduction,

@@ -44,7 +44,12 @@ void Diagnoser::hello(const Identity& who, const WorkerFacts& facts) {
   state_->roster.hello(who, facts);
 }
 
-void Diagnoser::beats() { state_->rules.stalls.beats(); }
+void Diagnoser::beats() {
+  state_->rules.stalls.beats();
+  state_->rules.rank_ended.beats();
+}
+
+void Diagnoser::ended(const std::optional<RankEnd>& end) { RankEnded::report(end, state_->log); }
 
 void Diagnoser::stalled(const Stall& stall) { state_->rules.stalls.report(stall, state_->log); }
 

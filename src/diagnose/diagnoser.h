@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -18,6 +19,7 @@
 namespace presum::diagnose {
 
 struct Left;
+struct RankEnd;
 
 // Finds what is wrong with one model of one segment.
 //
@@ -37,6 +39,8 @@ class Diagnoser {
   // Ranks tell where they stand; a stall that has begun, or is over.
   void beats();
   void stalled(const Stall& stall);
+  // Which ranks ended before the job did, as it is known now.
+  void ended(const std::optional<RankEnd>& end);
   // A worker's last words.
   void farewell(const Identity& who, const FinalState& last);
   // REQUIRES: ascending steps. `alarms` and `times`: what detectors say of the record.

@@ -11,6 +11,12 @@ namespace presum::diagnose {
 namespace {
 
 constexpr std::array<std::pair<Check, Explanation>, kChecks> kExplanations{{
+    {Check::kRankEnded,
+     {"The other ranks cannot go on, and what they raise names the network rather than the cause.",
+      "How a process of another host ended: of it only its last sign of life is known. A program "
+      "that catches its exception and exits. The end of the process that records.",
+      "if not torch.isfinite(loss):   # on one rank\n    raise RuntimeError(\"loss is not "
+      "finite\")"}},
     {Check::kNonfiniteGradient,
      {"One NaN in one worker's gradient is a NaN in the sum, and in every parameter after the "
       "step.",

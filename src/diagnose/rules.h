@@ -15,6 +15,7 @@
 #include "diagnose/pace.h"
 #include "diagnose/presence.h"
 #include "diagnose/progress.h"
+#include "diagnose/rank_ended.h"
 #include "diagnose/recomputed.h"
 #include "diagnose/reduction.h"
 #include "diagnose/resume.h"
@@ -34,6 +35,7 @@ namespace presum::diagnose {
 // Every rule with what it remembers of one model. The table in rules.cc says which checks a rule
 // makes and what it is told. Not synchronised.
 struct Rules {
+  RankEnded rank_ended{};
   Presence presence{};
   Nonfinite nonfinite_gradient{Check::kNonfiniteGradient};
   Nonfinite nonfinite_loss{Check::kNonfiniteLoss};

@@ -80,9 +80,21 @@ void SignalLog::add(Signal now, std::uint64_t slack) {
     open->everyone = open->everyone || (everyone && open->ranks.size() >= count);
     return extend(*open, now);
   }
-  now.id = signals_.empty() ? 1 : signals_.back().id + 1;
+  now.id = ++ids_;
   now.sightings = 1;
   signals_.push_back(std::move(now));
+}
+
+void SignalLog::replace(Check check, std::optional<Signal> now) {
+  const auto old = std::ranges::find(signals_, check, &Signal::check);
+  if (old != signals_.end() && now && now->title == old->title) {
+    now->id = old->id;
+    now->sightings = old->sightings + 1;
+    *old = std::move(*now);
+    return;
+  }
+  std::erase_if(signals_, [&](const Signal& s) { return s.check == check; });
+  if (now) add(std::move(*now));
 }
 
 void SignalLog::prolong(Check check, std::uint64_t key, const Ranks& ranks, std::uint64_t step) {

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -54,6 +55,9 @@ class SignalLog {
   // new signal, or join the newest if that began at most `slack` steps ago. The latest title and
   // evidence stay, but the earliest `alarm_step`.
   void add(Signal now, std::uint64_t slack = 0);
+  // The one signal of the check, or none, in the place of those there are. It keeps its id while
+  // its title stays.
+  void replace(Check check, std::optional<Signal> now);
   // Signals of the check and key on these ranks are still so at the step.
   void prolong(Check check, std::uint64_t key, const Ranks& ranks, std::uint64_t step);
   // The newest signal of a check that holds the rank, or null.
@@ -89,6 +93,7 @@ class SignalLog {
   Signal* joinable(const Signal& now, std::uint64_t slack);
 
   std::vector<Signal> signals_;  // by id
+  std::uint64_t ids_ = 0;        // that were given
   std::array<Coverage, kChecks> coverage_{};
   std::uint64_t records_ = 1;
 };

@@ -392,7 +392,7 @@ std::string suspects(const Finding& finding, const std::vector<Shown>& shown) {
 }
 
 std::string since(const Finding& finding) {
-  if (finding.check == "stall") return "";  // its title says at which step
+  if (finding.check == "stall" || finding.check == "rank-ended") return "";  // in its title
   if (finding.first_step == finding.last_step)
     return fmt::format(", at step {}", finding.last_step);
   const double equal = number_of(finding, kEqualUntil);

@@ -14,7 +14,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from torch import nn
 
@@ -22,7 +22,7 @@ from presum._core import Observer
 from presum.fingerprints.families import Values
 from presum.steps.step_recorder import StepRecorder
 from presum.text import one_line, printable
-from presum.transport.session import Session
+from presum.transport.session import Session, open_sessions
 
 log = logging.getLogger("presum")
 # Ended off the training thread, or in one of their hooks: these are still on.
@@ -134,13 +134,30 @@ class Recording:
             self.session.channel.say(f"presum: training ended before {steps} preflight steps")
 
 
+def watched_parameters() -> Iterator[nn.Parameter]:
+    """Of the models that this process records."""
+    for session in open_sessions():
+        for recording in session.recordings:
+            if isinstance(recording, Recording) and recording.recorder is not None:
+                yield from (parameter for _, parameter in recording.recorder.setup.alive())
+
+
 def _how_it_ended(before: BaseException | None) -> str:
     """Where the program ends by an exception that was not there ``before``: why others wait in
     vain."""
-    error = getattr(sys, "last_value", None)
+    error = _cause_of_exit(sys.exc_info()[1]) or getattr(sys, "last_value", None)
     if error is None or error is before:
         return ""
-    return printable(f"ended by {type(error).__name__}: {one_line(error)}")
+    text = printable(str(error))
+    return f"ended by {type(error).__name__}{': ' if text else ''}{text}"
+
+
+def _cause_of_exit(error: BaseException | None) -> BaseException | None:
+    """Of an exception that is being handled: processes of multiprocessing end so, and ``with`` and
+    ``finally`` around a training. An exit may be one that replaced it."""
+    if isinstance(error, SystemExit):
+        return error.__context__ if error.code not in (None, 0) else None
+    return error
 
 
 def _model_goes(recording: Recording) -> None:

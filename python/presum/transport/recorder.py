@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import socket
 import time
 
 from torch.distributed import DistError, QueueEmptyError
@@ -17,6 +18,7 @@ from presum.transport.announcements import Announcements
 from presum.transport.channel import GOODBYE_SECONDS, IDLE_SECONDS, POLL_SECONDS, Channel
 from presum.transport.connections import own_address, store_connections
 from presum.transport.listeners import FindingListeners
+from presum.transport.processes import Processes
 from presum.transport.rendezvous import Rendezvous
 from presum.transport.store_queue import ENDED, FAILED, StoreQueue
 
@@ -35,6 +37,8 @@ class Recorder:
         self._listeners = listeners
         self._announcements = Announcements(channel.say, channel.run)
         self._looked = 0.0
+        self._processes = Processes(socket.gethostname())
+        self._ranks_heard = 0
         self._summary = ""  # of a recording that has ended
         self.queue: StoreQueue | None = None  # of other ranks
         self.others_lost = False  # nothing of other ranks can come any more
@@ -45,6 +49,7 @@ class Recorder:
             self._record(rendezvous, key)
         finally:
             self.queue = None
+            self._processes.close()
 
     def _record(self, rendezvous: Rendezvous | None, key: str) -> None:
         try:
@@ -135,7 +140,24 @@ class Recorder:
                 ):
                     return
             if idle or closed is None:
-                channel.pause(IDLE_SECONDS if idle else POLL_SECONDS)
+                self._pause(aggregator, IDLE_SECONDS if idle else POLL_SECONDS)
+
+    def _pause(self, aggregator: Aggregator, seconds: float) -> None:
+        """Until the next look, or until a rank's process ends: a launcher ends this one soon
+        after."""
+        if self._ranks_heard != aggregator.ranks_heard:
+            self._ranks_heard = aggregator.ranks_heard
+            self._processes.watch(aggregator.processes)
+        if not self._channel.closing.is_set() and self._processes:
+            self._channel.now_and_then()
+            ends = self._processes.wait(seconds)
+        else:
+            self._channel.pause(seconds)
+            ends = self._processes.wait(0)
+        if ends:
+            self._drain(aggregator)
+        for end in ends:
+            aggregator.process_ended(*end)
 
     def _beat(self, aggregator: Aggregator) -> None:
         """Of this rank; and what a job that stands still ends with."""

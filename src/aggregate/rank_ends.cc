@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "aggregate/rank_ends.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <csignal>
+#include <span>
+#include <string_view>
+#include <utility>
+
+#include "diagnose/text.h"
+
+namespace presum::aggregate {
+namespace {
+
+constexpr std::size_t kRanksEndedMax = 65'536;
+constexpr std::size_t kOthersTold = 4;  // of the others
+constexpr std::size_t kTextBytes = 300;
+
+bool has_any(std::string_view text, std::span<const std::string_view> words) {
+  return std::ranges::any_of(
+      words, [&](std::string_view word) { return text.find(word) != std::string_view::npos; });
+}
+
+// What torch raises where the other side of a collective is gone.
+bool is_of_exchange(std::string_view why) {
+  constexpr std::array<std::string_view, 9> kWords = {"Connection closed by peer",
+                                                      "Connection reset by peer",
+                                                      "Broken pipe",
+                                                      "gloo/transport",
+                                                      "NCCL error",
+                                                      "DistBackendError",
+                                                      "DistNetworkError",
+                                                      "DistStoreError",
+                                                      "Connection refused"};
+  return has_any(why, kWords);
+}
+
+bool is_from_outside(std::string_view why) {
+  constexpr std::array<std::string_view, 2> kWords = {"ended by KeyboardInterrupt",
+                                                      "ended by SignalException"};
+  return has_any(why, kWords);
+}
+
+bool is_from_outside(int signal) {
+  return signal == SIGTERM || signal == SIGINT || signal == SIGHUP;
+}
+
+std::string signal_name(int signal) {
+  constexpr std::array<std::pair<int, std::string_view>, 10> kNames{{{SIGKILL, "SIGKILL"},
+                                                                     {SIGSEGV, "SIGSEGV"},
+                                                                     {SIGABRT, "SIGABRT"},
+                                                                     {SIGBUS, "SIGBUS"},
+                                                                     {SIGFPE, "SIGFPE"},
+                                                                     {SIGILL, "SIGILL"},
+                                                                     {SIGPIPE, "SIGPIPE"},
+                                                                     {SIGTERM, "SIGTERM"},
+                                                                     {SIGINT, "SIGINT"},
+                                                                     {SIGHUP, "SIGHUP"}}};
+  const auto known = std::ranges::find(kNames, signal, &std::pair<int, std::string_view>::first);
+  return known == kNames.end() ? fmt::format("signal {}", signal) : std::string(known->second);
+}
+
+// Without numbers, which are those of one rank: addresses, ports, sizes.
+std::string without_digits(std::string_view text) {
+  std::string out(text);
+  std::erase_if(out, [](char c) { return c >= '0' && c <= '9'; });
+  return out;
+}
+
+std::string after(std::optional<std::uint64_t> step) {
+  return step ? fmt::format("after step {}", *step) : "before its first step";
+}
+
+}  // namespace
+
+void RankEnds::hello(std::uint32_t rank) {
+  if (ranks_.size() >= kRanksEndedMax && !ranks_.contains(rank)) return;
+  Rank& r = ranks_[rank];
+  r.how = How::kRuns;
+  r.text.clear();
+}
+
+void RankEnds::step(std::uint32_t rank, std::uint64_t step) {
+  const auto at = ranks_.find(rank);
+  if (at == ranks_.end()) return;
+  at->second.step = std::max(at->second.step.value_or(0), step);
+}
+
+void RankEnds::end(Rank& rank, How how, std::string text) {
+  rank.how = how;
+  rank.text = diagnose::shortened(text, kTextBytes);
+  rank.order = ++ends_;
+}
+
+void RankEnds::left(std::uint32_t rank, const std::string& why) {
+  const auto at = ranks_.find(rank);
+  if (at == ranks_.end() || at->second.how != How::kRuns) return;
+  const How how = why.empty()            ? How::kLeft
+                  : is_from_outside(why) ? How::kStopped
+                  : is_of_exchange(why)  ? How::kExchange
+                                         : How::kException;
+  end(at->second, how, why.empty() ? "left the training" : why);
+}
+
+bool RankEnds::others_run(std::uint32_t rank) const {
+  return std::ranges::any_of(ranks_, [&](const auto& entry) {
+    return entry.first != rank && entry.second.how == How::kRuns;
+  });
+}
+
+void RankEnds::process_ended(std::uint32_t rank, const ProcessEnd& ended) {
+  const auto at = ranks_.find(rank);
+  if (at == ranks_.end()) return;
+  Rank& r = at->second;
+  const bool unknown = ended.exit_code == ProcessEnd::kUnknown;
+  const bool in_order = ended.signal == 0 && (ended.exit_code == 0 || unknown);
+  // Once everybody has left, how an interpreter shuts down is no news.
+  if (r.how == How::kLeft && (in_order || !others_run(rank))) return;
+  if (r.how != How::kRuns && r.how != How::kLeft) return;
+  if (ended.signal != 0) {
+    end(r, is_from_outside(ended.signal) ? How::kStopped : How::kKilled,
+        "was killed by " + signal_name(ended.signal));
+  } else if (unknown) {
+    end(r, How::kVanished, "is gone without a word: killed, crashed, or ended by os._exit()");
+  } else if (ended.exit_code == 0) {
+    end(r, How::kLeft, "ended with exit code 0");
+  } else {
+    end(r, How::kKilled, fmt::format("ended with exit code {}", ended.exit_code));
+  }
+}
+
+void RankEnds::silent(std::uint32_t rank, const std::string& last_place) {
+  const auto at = ranks_.find(rank);
+  if (at == ranks_.end() || at->second.how != How::kRuns) return;
+  at->second.place = last_place;
+  end(at->second, How::kSilent, "does not answer");
+}
+
+void RankEnds::close() {
+  if (of(How::kExchange).empty()) return;
+  for (auto& [number, rank] : ranks_) {
+    if (rank.how == How::kRuns) end(rank, How::kSilent, "has not said goodbye");
+  }
+}
+
+RankEnds::Group RankEnds::of(How how) const {
+  Group out;
+  for (const auto& [number, rank] : ranks_) {
+    if (rank.how == how) out.push_back(number);
+  }
+  return out;
+}
+
+// Ranks that ended as this one did.
+RankEnds::Group RankEnds::alike(std::uint32_t first) const {
+  const Rank& model = ranks_.at(first);
+  Group out;
+  for (const auto& [number, rank] : ranks_) {
+    const bool same =
+        rank.how == model.how && without_digits(rank.text) == without_digits(model.text);
+    if (same) out.push_back(number);
+  }
+  return out;
+}
+
+// A later step of another rank.
+bool RankEnds::went_on_without(const Group& group) const {
+  std::optional<std::uint64_t> last;
+  for (const std::uint32_t number : group) last = std::max(last, ranks_.at(number).step);
+  return std::ranges::any_of(ranks_, [&](const auto& entry) { return entry.second.step > last; });
+}
+
+RankEnds::Group RankEnds::culprits() const {
+  const auto first_of = [&](const Group& some) {
+    return *std::ranges::min_element(some, {},
+                                     [&](std::uint32_t number) { return ranks_.at(number).order; });
+  };
+  Group causes = of(How::kException);
+  for (const How how : {How::kKilled, How::kVanished}) {
+    const Group more = of(how);
+    causes.insert(causes.end(), more.begin(), more.end());
+  }
+  if (!causes.empty()) return alike(first_of(causes));
+  const Group failed = of(How::kExchange);
+  Group before = of(How::kStopped);
+  for (const std::uint32_t number : of(How::kLeft)) before.push_back(number);
+  if (!failed.empty()) {
+    const std::uint64_t order = ranks_.at(first_of(failed)).order;
+    std::erase_if(before, [&](std::uint32_t number) { return ranks_.at(number).order > order; });
+    std::ranges::sort(before);
+    if (!before.empty()) return before;
+  }
+  Group silent = of(How::kSilent);
+  if (!silent.empty() && (!failed.empty() || went_on_without(silent))) return silent;
+  return failed.empty() ? of(How::kStopped) : failed;
+}
+
+Severity RankEnds::severity_of(const Group& group, bool everyone) const {
+  const How how = ranks_.at(group.front()).how;
+  const bool suffered = !of(How::kExchange).empty();
+  if (how == How::kStopped && !suffered) return Severity::kInfo;
+  if (everyone && how != How::kExchange) return Severity::kInfo;
+  const bool others_left = !suffered && of(How::kException).empty() && of(How::kKilled).empty() &&
+                           of(How::kRuns).empty() && !went_on_without(group);
+  if (how == How::kVanished && others_left) return Severity::kInfo;
+  return Severity::kCritical;
+}
+
+std::string RankEnds::title_of(const Group& group) const {
+  const Rank& first = ranks_.at(group.front());
+  std::string text = first.text;
+  if (group.size() > 1) {
+    constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kVerbs{
+        {{"was ", "were "}, {"is ", "are "}, {"does ", "do "}, {"has ", "have "}}};
+    for (const auto& [one, many] : kVerbs) {
+      if (text.starts_with(one)) text = std::string(many) + text.substr(one.size());
+    }
+  }
+  std::optional<std::uint64_t> last;
+  for (const std::uint32_t number : group) last = std::max(last, ranks_.at(number).step);
+  const bool clause = text.find_first_of(":,") != std::string::npos;
+  const char* early = first.how == How::kLeft ? ", before the others" : "";
+  return fmt::format("{{Ranks}} {}{} {}{}", text, clause ? "," : "", after(last), early);
+}
+
+std::optional<diagnose::RankEnd> RankEnds::first() const {
+  const Group group = culprits();
+  if (group.empty()) return std::nullopt;
+  diagnose::RankEnd out{.ranks = group, .title = title_of(group)};
+  out.everyone = group.size() >= std::max<std::size_t>(world_size_, ranks_.size());
+  out.severity = severity_of(group, out.everyone);
+  std::size_t told = 0;
+  for (const auto& [number, rank] : ranks_) {
+    const bool named = std::ranges::find(group, number) != group.end();
+    if (named) out.step = std::max(out.step, rank.step.value_or(0));
+    if (named && !rank.place.empty() && told++ < kOthersTold) {
+      out.evidence.emplace_back(fmt::format("rank_{}_last_seen", number), "in " + rank.place);
+    }
+    const bool in_order = rank.how == How::kRuns || rank.how == How::kLeft;
+    if (named || in_order || told++ >= kOthersTold) continue;
+    out.evidence.emplace_back(fmt::format("then_rank_{}", number), rank.text);
+  }
+  return out;
+}
+
+}  // namespace presum::aggregate

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "diagnose/rank_ended.h"
+#include "presum/process_end.h"
+
+namespace presum::aggregate {
+
+// How the ranks of a job end, and which of them ended first and took the others with them. Not
+// synchronised.
+class RankEnds {
+ public:
+  // `world_size`: ranks of the job; 0: not known.
+  explicit RankEnds(std::uint32_t world_size = 0) : world_size_(world_size) {}
+
+  // A model of the rank is recorded from now on.
+  void hello(std::uint32_t rank);
+  void step(std::uint32_t rank, std::uint64_t step);
+  // It has said goodbye of its last model. `why`: the exception that ends its program; may be
+  // empty.
+  void left(std::uint32_t rank, const std::string& why);
+  void process_ended(std::uint32_t rank, const ProcessEnd& end);
+  // Nothing has come from it lately. `last_place`: the program's line when it was last heard.
+  void silent(std::uint32_t rank, const std::string& last_place);
+  // The recording ends.
+  void close();
+
+  // What is known now; none where every rank that ended left the training in order.
+  std::optional<diagnose::RankEnd> first() const;
+
+ private:
+  enum class How : std::uint8_t {
+    kRuns,
+    kLeft,       // in order
+    kStopped,    // by a signal or an exception that somebody outside sends
+    kException,  // of its own
+    kExchange,   // by an exception of a collective: another rank was gone
+    kKilled,     // by a signal, or with an exit code
+    kVanished,   // nobody knows how
+    kSilent,
+  };
+  struct Rank {
+    How how = How::kRuns;
+    std::string text;   // "was killed by SIGKILL"
+    std::string place;  // where it was when it was last heard; may be empty
+    std::uint64_t order = 0;
+    std::optional<std::uint64_t> step;  // the last
+  };
+  using Group = std::vector<std::uint32_t>;
+  void end(Rank& rank, How how, std::string text);
+  bool others_run(std::uint32_t rank) const;
+  bool went_on_without(const Group& group) const;
+  Group of(How how) const;
+  Group culprits() const;
+  Group alike(std::uint32_t first) const;
+  std::string title_of(const Group& group) const;
+  Severity severity_of(const Group& group, bool everyone) const;
+
+  std::uint32_t world_size_;
+  std::uint64_t ends_ = 0;
+  std::map<std::uint32_t, Rank> ranks_;
+};
+
+}  // namespace presum::aggregate

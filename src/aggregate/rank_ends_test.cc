@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "aggregate/rank_ends.h"
+
+#include <gtest/gtest.h>
+
+#include <csignal>
+
+namespace presum::aggregate {
+namespace {
+
+constexpr const char* kGone =
+    "ended by RuntimeError: [gloo/transport/tcp/pair.cc:538] Connection "
+    "closed by peer [127.0.0.1]:48213";
+
+RankEnds job(std::uint32_t ranks, std::uint64_t steps = 40) {
+  RankEnds out(ranks);
+  for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+    out.hello(rank);
+    out.step(rank, steps);
+  }
+  return out;
+}
+
+void expect(const RankEnds& ends, const diagnose::Ranks& ranks, Severity severity,
+            const std::string& title) {
+  const auto end = ends.first();
+  ASSERT_TRUE(end);
+  EXPECT_EQ(end->ranks, ranks);
+  EXPECT_EQ(end->severity, severity);
+  EXPECT_EQ(end->title, title);
+}
+
+TEST(RankEnds, NothingIsSaidOfRanksThatLeaveInOrder) {
+  RankEnds ends = job(2);
+  EXPECT_FALSE(ends.first());
+  ends.left(1, "");
+  EXPECT_FALSE(ends.first());
+  ends.process_ended(1, {});
+  ends.left(0, "");
+  ends.close();
+  EXPECT_FALSE(ends.first());
+}
+
+TEST(RankEnds, TheExceptionThatCameFirstIsTheCauseOfTheOthers) {
+  RankEnds ends = job(3);
+  ends.left(1, "ended by ValueError: bad batch");
+  ends.left(0, kGone);
+  ends.left(2, kGone);
+  expect(ends, {1}, Severity::kCritical, "{Ranks} ended by ValueError: bad batch, after step 40");
+  EXPECT_EQ(ends.first()->evidence.size(), 2U);
+}
+
+TEST(RankEnds, AKilledProcessIsTheCauseThoughOthersFailedBefore) {
+  RankEnds ends = job(2);
+  ends.left(0, kGone);
+  ends.process_ended(1, {.signal = SIGKILL});
+  expect(ends, {1}, Severity::kCritical, "{Ranks} was killed by SIGKILL after step 40");
+}
+
+TEST(RankEnds, OneExceptionOfAllRanksIsNoDisagreement) {
+  RankEnds ends = job(2);
+  ends.left(0, "ended by ValueError: bad batch 17");
+  expect(ends, {0}, Severity::kCritical,
+         "{Ranks} ended by ValueError: bad batch 17, after step 40");
+  ends.left(1, "ended by ValueError: bad batch 18");
+  expect(ends, {0, 1}, Severity::kInfo, "{Ranks} ended by ValueError: bad batch 17, after step 40");
+  EXPECT_TRUE(ends.first()->everyone);
+}
+
+TEST(RankEnds, WhoLeavesBeforeTheOthersIsNamedWhereTheyFail) {
+  RankEnds ends = job(2);
+  ends.left(1, "");
+  ends.step(0, 41);
+  EXPECT_FALSE(ends.first());  // a shard may be shorter
+  ends.left(0, kGone);
+  expect(ends, {1}, Severity::kCritical,
+         "{Ranks} left the training after step 40, before the others");
+}
+
+TEST(RankEnds, AnExitCodeThatIsNotZeroCountsWhileOthersTrain) {
+  RankEnds ends = job(2);
+  ends.left(1, "");
+  ends.process_ended(1, {.exit_code = 3});
+  expect(ends, {1}, Severity::kCritical, "{Ranks} ended with exit code 3 after step 40");
+  RankEnds over = job(2);
+  over.left(0, "");
+  over.left(1, "");
+  over.process_ended(1, {.signal = SIGABRT});  // as an interpreter shuts down
+  EXPECT_FALSE(over.first());
+}
+
+TEST(RankEnds, WhatALauncherOrAPersonSendsIsANoteUnlessOthersFailForIt) {
+  RankEnds ends = job(2);
+  ends.process_ended(1, {.signal = SIGTERM});
+  expect(ends, {1}, Severity::kInfo, "{Ranks} was killed by SIGTERM after step 40");
+  ends.left(0, kGone);
+  expect(ends, {1}, Severity::kCritical, "{Ranks} was killed by SIGTERM after step 40");
+  RankEnds interrupted = job(2);
+  interrupted.left(0, "ended by KeyboardInterrupt");
+  interrupted.left(1, "ended by KeyboardInterrupt");
+  EXPECT_EQ(interrupted.first()->severity, Severity::kInfo);
+}
+
+TEST(RankEnds, AProcessThatVanishedAtTheEndHasPerhapsOnlyEnded) {
+  RankEnds ends = job(2);
+  ends.process_ended(1, {.exit_code = ProcessEnd::kUnknown});
+  expect(ends, {1}, Severity::kCritical,
+         "{Ranks} is gone without a word: killed, crashed, or ended by os._exit(), after step 40");
+  ends.left(0, "");
+  EXPECT_EQ(ends.first()->severity, Severity::kInfo);
+  ends.step(0, 41);
+  EXPECT_EQ(ends.first()->severity, Severity::kCritical);
+}
+
+TEST(RankEnds, OfAnotherHostOnlyThatNothingCameIsKnown) {
+  RankEnds ends = job(3);
+  ends.left(0, kGone);
+  ends.left(2, kGone);
+  ends.close();
+  expect(ends, {1}, Severity::kCritical, "{Ranks} has not said goodbye after step 40");
+  RankEnds silent = job(3);
+  silent.silent(1, "evaluate() of train.py:88");
+  silent.silent(2, "");
+  EXPECT_FALSE(silent.first());
+  silent.step(0, 50);
+  silent.left(0, "");
+  silent.close();
+  EXPECT_EQ(silent.first()->ranks, (diagnose::Ranks{1, 2}));
+}
+
+TEST(RankEnds, ANetworkThatFailsForEveryoneIsNoEndOfOne) {
+  RankEnds ends = job(2);
+  ends.left(0, kGone);
+  ends.left(1, kGone);
+  ends.close();
+  EXPECT_TRUE(ends.first()->everyone);
+  EXPECT_EQ(ends.first()->severity, Severity::kCritical);
+}
+
+TEST(RankEnds, ARankThatBeginsAnewHasNotEnded) {
+  RankEnds ends = job(2);
+  ends.left(1, "ended by ValueError: once");
+  ends.hello(1);
+  EXPECT_FALSE(ends.first());
+}
+
+}  // namespace
+}  // namespace presum::aggregate

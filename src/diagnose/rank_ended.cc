@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "diagnose/rank_ended.h"
+
+#include <utility>
+
+namespace presum::diagnose {
+
+void RankEnded::update(const StepContext& context, SignalLog& log) const {
+  if (context.record.workers_expected < 2) {
+    return log.cannot(Check::kRankEnded, "One rank: no other can end before it.");
+  }
+  if (beats_) return log.checked(Check::kRankEnded);
+  log.cannot(Check::kRankEnded, "No rank told where it stands: programs in C++ do not.");
+}
+
+void RankEnded::report(const std::optional<RankEnd>& end, SignalLog& log) {
+  if (!end) return log.replace(Check::kRankEnded, std::nullopt);
+  Signal signal = sighting(Check::kRankEnded, end->step, {end->ranks, end->everyone});
+  signal.severity = end->severity;
+  signal.confidence = 1;
+  signal.title = end->title;
+  signal.evidence = end->evidence;
+  log.replace(Check::kRankEnded, std::move(signal));
+}
+
+}  // namespace presum::diagnose

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A rank that ends before the others, under a launcher that ends the rank that records too."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from programs_started import presum_command, run_command
+
+PROGRAM = """
+import os, signal, sys, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+dist.init_process_group("gloo")
+torch.manual_seed(dist.get_rank())
+model = DistributedDataParallel(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(60):
+    if step == 40 and dist.get_rank() == 1:
+        {end}
+    if step == 40 and dist.get_rank() == 0:
+        import time; time.sleep(0.5)  # so that what was sent before has come
+    optimizer.zero_grad()
+    model(torch.randn(8, 4)).square().mean().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", "Rank 1 was killed by SIGKILL after step "),
+        ("raise ValueError('bad batch')", "Rank 1 ended by ValueError: bad batch, after step 39"),
+    ],
+    ids=["killed", "raises"],
+)
+def test_the_rank_is_named_with_its_end(end: str, said: str, tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(PROGRAM.format(end=end))
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    under = ["--standalone", "-m", "presum.run", "--run-folder", tmp_path / "run"]
+    done = run_command([*torchrun, *under, program], OMP_NUM_THREADS="1")
+    assert done.returncode == 1
+    found = presum_command("findings", tmp_path / "run")
+    assert found.returncode == 0, found.stderr
+    first = found.stdout.splitlines()[3]
+    assert first.startswith(f"critical: {said}"), found.stdout + done.stderr[-3000:]
+    assert presum_command("check", tmp_path / "run").returncode == 1
