@@ -19,22 +19,28 @@ import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import distributed, nn
 from torch._compile import _disable_dynamo
+from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from presum.fingerprints.loaders import LOADER_EVENTS
 from presum.frameworks.callbacks import TRAINER_TAP
+from presum.frameworks.closing import Seen, closing_line, why_unwatched
 from presum.options import arguments_of
 from presum.parallel.targets import is_watched
+from presum.steps.gradient_source import in_backward
+from presum.steps.recording import watched_parameters
 from presum.steps.step_recorder import StepRecorder
 from presum.torch_events.hooks import pickled_as_nothing
 from presum.torch_events.taps import TappedFunction
+from presum.transport.rendezvous import is_recorded
 
 # Under its name in torch.multiprocessing stands its function.
 SPAWN: Any = import_module("torch.multiprocessing.spawn")
@@ -63,6 +69,10 @@ class Constructions:
         """The newest DDP model around a module, or the module itself."""
         alive = (model for model in map(_alive, reversed(self._models)) if model is not None)
         return next((model for model in alive if model.module is module), module)
+
+    def models(self) -> list[DistributedDataParallel]:
+        """Those that live."""
+        return [model for model in map(_alive, self._models) if model is not None]
 
     def optimizer_of(self, parameters: Iterable[nn.Parameter]) -> Optimizer | None:
         """The optimiser that holds most of these parameters; the newest among equals."""
@@ -119,7 +129,7 @@ class FirstForward:
     @_disable_dynamo
     def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         model = self._model()
-        if model is None or not torch.is_grad_enabled():
+        if model is None or not torch.is_grad_enabled() or in_backward():
             return
         # Around the wrapper a module may well run before its training begins.
         if module is model or CONSTRUCTIONS.optimizer_of(model.parameters()) is not None:
@@ -155,8 +165,13 @@ class AutoAttach:
             weakref.WeakKeyDictionary()
         )
         self._stepped_once: weakref.WeakSet[Optimizer] = weakref.WeakSet()
-        self._seen = False  # a model that somebody watches, or that was refused
+        self._watched = False  # some model, by whomever
         self._spawned = False
+        self._recorded: bool | None = None  # by some rank; None: not known
+        # Whose first forward pass lay in a backward pass.
+        self._late: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._fsdp1: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._unwatched: dict[str, str] = {}  # what is trained besides, and why it is not watched
         self._optimizer_steps = 0
         self._pid = os.getpid()
         self._said: set[str] = set()
@@ -168,10 +183,14 @@ class AutoAttach:
             from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
 
             TappedFunction(FSDPState, "_root_pre_forward", after=self._root_forward).apply()
+        TappedFunction(FullyShardedDataParallel, "__init__", after=self._fsdp1_made).apply()
         with _errors_logged():
             os.environ[SPAWNED] = json.dumps(self._options)
             SPAWN._wrap = spawned
             TappedFunction(SPAWN, "start_processes", before=self._start_processes).apply()
+        TappedFunction(
+            distributed, "destroy_process_group", before=self._ask_whether_recorded
+        ).apply()
         TappedFunction(subprocess.Popen, "__init__", before=self._start_process).apply()
         LOADER_EVENTS.watch_ahead()
         register_optimizer_step_post_hook(self._stepped)
@@ -206,10 +225,19 @@ class AutoAttach:
         self._waiting[model] = FirstForward(model, self._attach)
         self._look_at_frameworks()
 
+    def _fsdp1_made(
+        self, _result: None, model: FullyShardedDataParallel, *_: Any, **__: Any
+    ) -> None:
+        self._fsdp1.add(model)
+
     def _root_forward(self, found: Any, state: Any, module: Any, *_: Any) -> None:
-        if state._is_root and module not in self._fsdp and torch.is_grad_enabled():
-            self._fsdp.add(module)
-            self._attach(module, module, *found)
+        if not state._is_root or module in self._fsdp or not torch.is_grad_enabled():
+            return
+        if in_backward():
+            self._late.add(module)
+            return
+        self._fsdp.add(module)
+        self._attach(module, module, *found)
 
     def _attach(
         self,
@@ -221,19 +249,23 @@ class AutoAttach:
         """``entered``: the module whose forward pass is about to begin."""
         if os.getpid() != self._pid:
             return
-        self._seen = True
         if isinstance(model, DistributedDataParallel):
             self._waiting.pop(model, None)
         if is_watched(model):
+            self._watched = True
             return
         try:
             recorder = self._attach_now(model)
+            self._watched = True
             if entered is not None:
                 recorder.begin(entered, args, kwargs)
         except Exception as error:
             if "reduction" in self._options:
                 raise  # a sum that was asked for is not replaced by another
-            self._say(str(error) if isinstance(error, ValueError) else f"presum: {error!r}")
+            text = str(error) if isinstance(error, ValueError) else f"presum: {error!r}"
+            name = type(getattr(model, "module", model)).__name__
+            self._say(text)
+            self._unwatched[name] = text.removeprefix("presum.attach: ").removeprefix("presum: ")
 
     def _attach_now(self, model: nn.Module) -> StepRecorder:
         from presum.attaching import attach
@@ -250,40 +282,66 @@ class AutoAttach:
 
     def _stepped(self, optimizer: Optimizer, *_args: Any) -> None:
         self._optimizer_steps += 1
-        if self._waiting and optimizer not in self._stepped_once:
-            self._stepped_once.add(optimizer)
-            self._attach_trained(optimizer)
+        if optimizer in self._stepped_once:
+            return
+        self._stepped_once.add(optimizer)
+        self._attach_trained(optimizer)
+        with _errors_logged():
+            self._look_at(optimizer)
 
     def _attach_trained(self, optimizer: Optimizer) -> None:
-        """Models whose forward pass is never called but whose parameters are trained: from here on
-        they are watched."""
-        trained: list[tuple[DistributedDataParallel, FirstForward]] = []
+        """Models whose forward pass is never called outside of a backward pass, or not at all, but
+        whose parameters are trained: from here on they are watched."""
+        trained: list[nn.Module] = []
         with _errors_logged():
-            for model, first in list(self._waiting.items()):
+            for model in [*self._waiting, *self._late]:
                 if CONSTRUCTIONS.optimizer_of(model.parameters()) is optimizer:
-                    trained.append((model, first))
-        for model, first in trained:
-            first.attach(model)
+                    trained.append(model)
+        for model in trained:
+            self._late.discard(model)
+            first = self._waiting.get(model)  # type: ignore[call-overload]
+            if first is not None:
+                first.attach(model)
+            elif model not in self._fsdp:
+                self._fsdp.add(model)
+                self._attach(model, None, (), {})
+
+    def _look_at(self, optimizer: Optimizer) -> None:
+        """Whether what it trains is watched, after its first step."""
+        held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        refused = [one for one in CONSTRUCTIONS.models() if not is_watched(one)]
+        watched = {id(p) for p in watched_parameters()}
+        if held & watched or any(id(p) in held for one in refused for p in one.parameters()):
+            return
+        name, why = why_unwatched(optimizer, self._fsdp1)
+        self._unwatched[name] = why
+
+    def _ask_whether_recorded(self, *_: Any, **__: Any) -> None:
+        """By another rank: while there is a process group to ask."""
+        run = self._options.get("run")
+        asked = is_recorded(Path(run).absolute() if run is not None else None)
+        self._recorded = self._recorded if asked is None else asked
 
     def _at_end(self) -> None:
         """What a person would otherwise wonder about."""
-        if self._seen or os.getpid() != self._pid:
+        if os.getpid() != self._pid:
             return
         if multiprocessing.parent_process() is not None and not self._optimizer_steps:
             return  # a helper of some kind
-        world = int(os.environ.get("WORLD_SIZE", "1"))
-        if self._optimizer_steps and world > 1:
-            self._say(
-                f"presum: {world} ranks were started, and this one made {self._optimizer_steps} "
-                "optimiser steps, but no DistributedDataParallel or FSDP2 model was trained: each "
-                'rank trains on its own, or reduces by hand (then attach with mode="manual")'
+        self._ask_whether_recorded()
+        line = closing_line(
+            Seen(
+                rank=int(os.environ.get("RANK", "0")),
+                world_size=int(os.environ.get("WORLD_SIZE", "1")),
+                watched=self._watched,
+                unwatched=self._unwatched,
+                optimizer_steps=self._optimizer_steps,
+                starts_ranks=self._spawned,
+                recorded_elsewhere=self._recorded,
             )
-        elif not self._spawned:
-            self._say(
-                "presum: nothing was recorded: no DistributedDataParallel or FSDP2 model was "
-                "trained in this process (of those that it may have started only those of a "
-                "launcher are watched)"
-            )
+        )
+        if line is not None:
+            self._say(line)
 
     def _say(self, text: str) -> None:
         first = os.environ.get("RANK", "0") == "0"

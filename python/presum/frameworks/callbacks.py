@@ -11,6 +11,7 @@ from typing import Any
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from presum.frameworks.closing import why_refused
 from presum.monitor import Monitor
 from presum.options import Record
 from presum.parallel.targets import is_watched, outermost_fsdp
@@ -78,7 +79,8 @@ class TrainingWatcher:
         arguments = {"optimizer": optimizer, **self._options, "record": record}
         models = [model] if isinstance(model, DistributedDataParallel) else outermost_fsdp(model)
         if not models:
-            self._say(f"presum: {type(model).__name__} is not trained by DDP or FSDP2; not watched")
+            why = why_refused(model) or "DDP or FSDP2 does not train it"
+            self._say(f"presum: {type(model).__name__} is not watched: {why}")
         for one in models:
             if is_watched(one):
                 continue

@@ -134,7 +134,7 @@ def _ddp(
         wrapper=model,
         module=model.module,
         kind="DDP",
-        ranks=dist.get_process_group_ranks(group or model.process_group),
+        ranks=_ranks_of(group or model.process_group),
         parameters=parameters,
         device=_device(parameters),
         source=lambda every: _ddp_source(model, options, every),
@@ -223,7 +223,7 @@ def _fsdp(model: nn.Module, group: dist.ProcessGroup | None, options: WatchOptio
         wrapper=model,
         module=model,
         kind="FSDP2",
-        ranks=dist.get_process_group_ranks(group) if group else mesh.mesh.flatten().tolist(),
+        ranks=_ranks_of(group) if group else mesh.mesh.flatten().tolist(),
         parameters=_trainable(model),
         device=groups[0].device,
         source=lambda every: _fsdp_source(model, options, every),
@@ -269,11 +269,21 @@ def _by_hand(model: nn.Module, group: dist.ProcessGroup | None) -> Target:
         wrapper=model,
         module=model,
         kind="by hand",
-        ranks=dist.get_process_group_ranks(group),
+        ranks=_ranks_of(group),
         parameters=parameters,
         device=_device(parameters),
         source=lambda _every: ManualSource(model, parameters),
     )
+
+
+def _ranks_of(group: dist.ProcessGroup | None) -> list[int]:
+    try:
+        return dist.get_process_group_ranks(group)
+    except KeyError:
+        raise ValueError(
+            f"presum.attach: torch.distributed does not know the ranks of {type(group).__name__}, "
+            "the model's process group (its ranks may change, as under torchft): not watched"
+        ) from None
 
 
 def _trainable(module: nn.Module) -> dict[str, nn.Parameter]:

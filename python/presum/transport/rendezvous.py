@@ -10,9 +10,11 @@ from __future__ import annotations
 import contextlib
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 from torch._C._distributed_c10d import Store
+from torch.distributed.distributed_c10d import _get_default_store
 
 from presum.transport.channel import POLL_SECONDS, Channel
 
@@ -21,6 +23,21 @@ TAKE_OVER_SECONDS_AT_THE_END = 0.3
 PER_RANK_SECONDS = 0.1  # the next rank waits as much longer, so that a low one takes over
 RANKS_APART = 10
 POLL_SECONDS_MAX = 2.0
+
+
+def is_recorded(run: Path | None) -> bool | None:
+    """Whether a rank of the job records this run, for one that does not. None where the job's
+    default store cannot be asked, as after the end of its process group."""
+    try:
+        key = session_key(str(run or ""), 1)
+        return bool(_get_default_store().check([f"{key}/recorder"]))
+    except Exception:
+        return None
+
+
+def session_key(name: str, number: int) -> str:
+    """``name``: the run as it was given, or nothing for the default one; a path may be no UTF-8."""
+    return f"presum/session/{name.encode('utf-8', 'surrogateescape').hex()}/{number}"
 
 
 class NotRecordedError(Exception):

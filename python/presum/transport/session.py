@@ -36,7 +36,7 @@ from presum.transport.heartbeat import Heartbeat
 from presum.transport.listeners import FindingListeners
 from presum.transport.outbox import LatePacket
 from presum.transport.recorder import Recorder
-from presum.transport.rendezvous import NotRecordedError, Rendezvous
+from presum.transport.rendezvous import NotRecordedError, Rendezvous, session_key
 from presum.transport.sending import send_until_closed
 
 STOP_SECONDS = 5.0  # for a call of the store in which the thread is
@@ -280,8 +280,7 @@ class Session:
         """Where other ranks are. This one may have had no part in trainings before: their sessions
         have ended."""
         while True:
-            name = self._name.encode("utf-8", "surrogateescape").hex()  # a path may be no UTF-8
-            key = f"presum/session/{name}/{self._number}"
+            key = session_key(self._name, self._number)
             rendezvous = Rendezvous(store, key, self.channel)
             found = rendezvous.find()
             if found is None or "ended" not in found:
