@@ -296,6 +296,7 @@ STEP_STATE = {
         "reads_arrivals",
         "gathers",
         "pass_rows",
+        "run_told",
         "held",
         "versions",
         "scale_of_pass",

@@ -65,3 +65,77 @@ def test_a_preflight_says_what_it_was_too_short_for_and_may_require_it(tmp_path:
         assert {end.returncode for end in done} == {code}, done[0].stderr
         said = "facts only: statistics need 26 steps with 2 workers, and saw 10"
         assert said in done[0].stderr
+
+
+BEGIN = """
+import torch, torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(rank)
+"""
+
+FSDP1_BESIDE_DDP = """
+from torch.distributed.fsdp import FullyShardedDataParallel
+class Policy(nn.Sequential): pass
+policy = FullyShardedDataParallel(Policy(nn.Linear(4, 2)), device_id=torch.device("cpu"))
+critic = DistributedDataParallel(nn.Linear(4, 1))
+optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in (policy, critic)]
+for step in range(8):
+    for model, optimizer in zip((policy, critic), optimizers):
+        optimizer.zero_grad()
+        model(torch.randn(3, 4)).square().mean().backward()
+        optimizer.step()
+"""
+
+RANK_0_PLAYS = """
+group = dist.new_group([1])
+if rank == 1:
+    model = DistributedDataParallel(nn.Linear(4, 1), process_group=group)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(8):
+        model(torch.randn(3, 4)).square().mean().backward()
+        optimizer.step()
+dist.barrier()
+"""
+
+GROUP_OF_ITS_OWN = """
+from torch._C._distributed_c10d import _create_work_from_future
+from torch.futures import Future
+def done(value):
+    future = Future()
+    future.set_result(value)
+    return _create_work_from_future(future)
+class Replicas(dist.ProcessGroup):
+    def broadcast(self, tensors, options): return done(tensors)
+    def allreduce(self, tensors, options): return done(tensors)
+    def allgather(self, outputs, inputs, options):
+        outputs[0][0].copy_(inputs[0])
+        return done(outputs)
+    def getBackendName(self): return "replicas"
+model = DistributedDataParallel(nn.Linear(4, 1), process_group=Replicas(0, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(8):
+    model(torch.randn(3, 4)).square().mean().backward()
+    optimizer.step()
+print("trained")
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "last"),
+    [
+        (FSDP1_BESIDE_DDP, "presum: rank 0 also trained what is not watched: Policy (FSDP1"),
+        (RANK_0_PLAYS, "presum: rank 0 trained no DistributedDataParallel or FSDP2 model;"),
+        (GROUP_OF_ITS_OWN, "presum: nothing was recorded: Linear (torch.distributed does not know"),
+    ],
+    ids=["fsdp1-beside-ddp", "rank-0-plays", "group-of-its-own"],
+)
+def test_the_last_line_names_what_is_not_watched(text: str, last: str, tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(BEGIN + text)
+    done = start([*UNDER, "--run", tmp_path / "run", program])
+    assert {end.returncode for end in done} == {0}, done[0].stderr
+    assert done[0].stderr.splitlines()[-1].startswith(last), done[0].stderr
+    assert "trained" in done[0].stdout or text is not GROUP_OF_ITS_OWN

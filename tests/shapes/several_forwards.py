@@ -30,6 +30,32 @@ def contrastive(run: Training) -> None:
         optimizer.step()
 
 
+def cached_contrastive(run: Training) -> None:
+    """GradCache: embedded without a graph first, then once more in a hook of the loss."""
+    model = run.wrap(network(out=6))
+    optimizer = sgd(model)
+    run.watch(model, optimizer)
+    for x in run.batches():
+
+        def loss_of(rows: torch.Tensor) -> torch.Tensor:
+            return functional.cross_entropy(rows @ rows.T, torch.arange(len(rows)))
+
+        run.expect(model, [lambda net, x=x: loss_of(net(x))])
+        with torch.no_grad():
+            rows = model.module(x).requires_grad_()
+        (by_row,) = torch.autograd.grad(loss_of(rows), rows)
+        loss = loss_of(rows.detach()).requires_grad_()
+
+        def again(scale: torch.Tensor, x: torch.Tensor = x, by_row: torch.Tensor = by_row) -> None:
+            with torch.enable_grad():
+                (model(x) * by_row * scale).sum().backward()
+
+        loss.register_hook(again)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
 def preference(run: Training) -> None:
     """DPO: chosen and rejected through the policy, and through a reference that is not trained."""
     model, reference = run.wrap(network()), network().requires_grad_(False)
@@ -155,6 +181,7 @@ def within_forward(run: Training) -> None:
 SHAPES = [
     Shape("within-forward", within_forward),
     Shape("contrastive", contrastive),
+    Shape("cached-contrastive", cached_contrastive),
     Shape("preference", preference),
     Shape("two-losses-inside", two_losses_inside),
     Shape("several-roots", several_roots),

@@ -167,7 +167,7 @@ class AutoAttach:
         self._stepped_once: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._watched = False  # some model, by whomever
         self._spawned = False
-        self._recorded: bool | None = None  # by some rank; None: not known
+        self._recorded = False  # by some rank, as far as is known
         # Whose first forward pass lay in a backward pass.
         self._late: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._fsdp1: weakref.WeakSet[nn.Module] = weakref.WeakSet()
@@ -319,8 +319,7 @@ class AutoAttach:
     def _ask_whether_recorded(self, *_: Any, **__: Any) -> None:
         """By another rank: while there is a process group to ask."""
         run = self._options.get("run")
-        asked = is_recorded(Path(run).absolute() if run is not None else None)
-        self._recorded = self._recorded if asked is None else asked
+        self._recorded |= is_recorded(Path(run).absolute() if run is not None else None)
 
     def _at_end(self) -> None:
         """What a person would otherwise wonder about."""

@@ -34,7 +34,7 @@ class Seen:
     unwatched: Mapping[str, str] = field(default_factory=dict)  # what it trained besides, and why
     optimizer_steps: int = 0
     starts_ranks: bool = False  # processes of its own, which are watched
-    recorded_elsewhere: bool | None = None  # by another rank; None: not known
+    recorded_elsewhere: bool = False  # by another rank, as far as is known: it may still begin
 
 
 def closing_line(seen: Seen) -> str | None:
@@ -50,7 +50,7 @@ def closing_line(seen: Seen) -> str | None:
         return None
     if seen.world_size > 1 and seen.optimizer_steps:
         return _apart(seen)
-    if seen.world_size > 1 and seen.recorded_elsewhere is None:
+    if seen.world_size > 1:
         return (
             f"presum: rank {seen.rank} trained no DistributedDataParallel or FSDP2 model; whether "
             "another rank recorded one, that rank says"

@@ -50,8 +50,9 @@ class ReducingPasses:
         return model
 
     def after_forward(self) -> bool:
-        """To be called after each forward of the wrapper. Whether it has armed DDP."""
-        if not torch.is_grad_enabled() or in_backward():
+        """To be called after each forward of the wrapper. Whether it has armed DDP, which it does
+        within a backward pass too."""
+        if not torch.is_grad_enabled():
             return False
         self._before = False
         self._seen = True
@@ -175,6 +176,8 @@ class DdpSource(GradientSource):
         )
 
     def forward_is_over(self) -> None:
+        if self.recorder.in_backward and in_backward() and not self._reduces:
+            self.pass_is_over()  # under no_sync(), within another backward pass: one more follows
         if self._passes.after_forward():
             self.recorder.arrivals = 0
         setup = self.recorder.setup

@@ -78,6 +78,7 @@ class StepRecorder(PassFlags):
         self._scale_of_pass: Scalar = 1.0
         self._end_queued = False
         self._run: EngineRun | None = None  # in which the pass under way is
+        self._run_told: EngineRun | None = None  # whose loss is known
         self._looked: EngineRun | None = None  # before which `.grad` was looked at
         self.gathers = False  # whether read() may wait for more, on a device
         self._thread = 0  # of the last training forward
@@ -457,7 +458,9 @@ class StepRecorder(PassFlags):
         self.in_backward = self.reads_sums = self.reads_arrivals = False
         root = None
         if observer.collects:
-            root = self._run.root_loss() if self._run and observer.needs_root else None
+            first = self._run is not self._run_told  # of the passes of this run of the engine
+            root = self._run.root_loss() if self._run and first and observer.needs_root else None
+            self._run_told = self._run
             for rows in self._pass_rows.values():
                 self._ended.samples.add(rows)
         self._mark(Mark.PASS_ENDS)

@@ -25,14 +25,14 @@ RANKS_APART = 10
 POLL_SECONDS_MAX = 2.0
 
 
-def is_recorded(run: Path | None) -> bool | None:
-    """Whether a rank of the job records this run, for one that does not. None where the job's
-    default store cannot be asked, as after the end of its process group."""
+def is_recorded(run: Path | None) -> bool:
+    """Whether a rank of the job is known to record this run, for one that does not: nobody can be
+    asked after the end of its process group."""
     try:
         key = session_key(str(run or ""), 1)
         return bool(_get_default_store().check([f"{key}/recorder"]))
     except Exception:
-        return None
+        return False
 
 
 def session_key(name: str, number: int) -> str:

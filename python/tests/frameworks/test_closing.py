@@ -37,7 +37,7 @@ CASES = {
         "recorded one, that rank says",
     ),
     "nobody trains": (
-        Seen(world_size=3, recorded_elsewhere=False),
+        Seen(),
         "presum: nothing was recorded: no DistributedDataParallel or FSDP2 model was trained in "
         "this process (of those that it may have started only those of a launcher are watched)",
     ),
