@@ -72,6 +72,41 @@ def test_launchers_can_start_it(
     assert (presum.load(tmp_path / "run").steps.workers == world).all()
 
 
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (["--local_rank=1", "--quiet", "FILE", "a"], ["FILE", "--local_rank=1", "a"]),
+        (["--local-rank=1", "--quiet", "--", "FILE", "--", "-m"], None),
+        (
+            ["--local_rank=1", "--quiet", "-m", "says", "--quiet"],
+            ["FILE", "--local_rank=1", "--quiet"],
+        ),
+    ],
+)
+def test_words_of_a_launcher_are_the_program_s(
+    words: list[str], wanted: list[str] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "says.py"
+    program.write_text("import sys; print(sys.argv)")
+    monkeypatch.chdir(tmp_path)
+    wanted = wanted or ["FILE", "--local-rank=1", "--", "-m"]
+    (end,) = start([*UNDER, *(str(program) if w == "FILE" else w for w in words)], world=1)
+    assert end.stdout.strip() == str([str(program) if w == "FILE" else w for w in wanted])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--evry=2", PROGRAM], "error: there is no option --evry=2; did you mean --every?"),
+        (["--run-foldr", "a", PROGRAM], "--run-foldr; did you mean --run-folder?"),
+        (["--rank", "1", PROGRAM], "there is no file 1; presum has no option --rank"),
+    ],
+)
+def test_misspelled_options_are_said(words: list[object], said: str) -> None:
+    (end,) = start([*UNDER, *words], world=1)
+    assert end.returncode == 2 and said in end.stderr
+
+
 def test_a_program_that_attaches_itself_as_well_is_told(tmp_path: Path) -> None:
     program = Path(__file__).parent / "programs" / "attaches_itself.py"
     done = start([*UNDER, "--run", tmp_path / "run", program])

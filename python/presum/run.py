@@ -13,6 +13,7 @@ the program; options then come from PRESUM_OPTIONS alone, as they would stand on
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
 import pkgutil
 import runpy
@@ -23,7 +24,7 @@ from collections.abc import Callable, Sequence
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from presum.errors import UserError, missing
 from presum.options import FAMILIES, NAMES, from_file
@@ -144,6 +145,32 @@ def _options(found: argparse.Namespace) -> dict[str, Any]:
         _refuse(str(error))
 
 
+class _CommandLine(NamedTuple):
+    """Words in front of a program and the program with its arguments."""
+
+    own: list[str]
+    others: list[str]  # options of somebody else's, as a launcher puts them there
+    program: list[str]
+
+
+def _divided(words: Sequence[str], parser: argparse.ArgumentParser) -> _CommandLine:
+    """The program is the first word that is neither an option nor an option's value, or what is
+    behind ``--``. argparse would drop a ``--`` that is the program's."""
+    own: list[str] = []
+    others: list[str] = []
+    at = 0
+    while at < len(words) and words[at].startswith("-"):
+        if words[at] == "--":
+            at += 1
+            break
+        name, has_value, _ = words[at].partition("=")
+        action = parser._option_string_actions.get(name)
+        taken = 1 if action is None or has_value or action.nargs == 0 else 2
+        (others if action is None else own).extend(words[at : at + taken])
+        at += taken
+    return _CommandLine(own, others, [*words[at:]])
+
+
 def check_options(words: Sequence[str]) -> None:
     """Of ``presum run``, before its ``--``. SystemExit where they are wrong, or for help."""
     parser = _parser(program=False)
@@ -184,15 +211,22 @@ def _words_of_environment() -> list[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Runs the program in this process, as ``__main__``. What it raises passes through."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    found = _parser(program=True).parse_args([*_words_of_environment(), *words])
+    """Runs the program in this process, as ``__main__``. What it raises passes through.
+
+    Options that presum does not have are the program's: launchers put theirs (``--local_rank=1``)
+    behind the first word of what they start.
+    """
+    parser = _parser(program=True)
+    line = _divided(sys.argv[1:] if argv is None else argv, parser)
+    _refuse_misspelled(line.others, parser)
+    found = parser.parse_args([*_words_of_environment(), *line.own, "--", *line.program[:1]])
     if not found.module and not Path(found.program).exists():
-        _refuse(f"there is no file {found.program}")
+        unknown = f"; presum has no option {line.others[-1]}" if line.others else ""
+        _refuse(f"there is no file {found.program}{unknown}")
     if not found.module and _is_folder_without_main(found.program):
         _refuse(f"there is no __main__.py in {found.program}")
-    preflight = _start(found, words[: len(words) - len(found.args) - 1])
-    sys.argv = [found.program, *found.args]
+    preflight = _start(found, line.own)
+    sys.argv = [found.program, *line.others, *line.program[1:]]
     try:
         _run_module(found.program) if found.module else _run_script(found.program)
         if preflight:
@@ -210,6 +244,14 @@ def _end_preflights() -> None:
     """Of a program that ended well, before the preflight did."""
     sessions = sys.modules.get("presum.transport.session")
     raise SystemExit(2 if sessions is None else sessions.end_preflights())
+
+
+def _refuse_misspelled(others: Sequence[str], parser: argparse.ArgumentParser) -> None:
+    for word in others:
+        known = [name for name in parser._option_string_actions if name.startswith("--")]
+        near = difflib.get_close_matches(word.partition("=")[0], known, n=1, cutoff=0.8)
+        if near:
+            parser.error(f"there is no option {word}; did you mean {near[0]}?")
 
 
 def _refuse(text: str) -> NoReturn:
