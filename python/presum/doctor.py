@@ -8,10 +8,13 @@ import importlib
 import json
 import os
 import platform
+import shlex
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from presum import _core
@@ -73,7 +76,7 @@ def _as_text(rows: Sequence[Capability]) -> str:
 
 def capabilities() -> Iterator[Capability]:
     yield Capability("installed", "presum", True, __version__)
-    yield Capability("installed", "python", True, platform.python_version())
+    yield Capability("installed", "python", True, _which_python())
     for name in ("torch", "numpy", "pandas", "transformers", "trl", "accelerate", "lightning"):
         yield _installed(name)
     try:
@@ -88,6 +91,15 @@ def capabilities() -> Iterator[Capability]:
     yield from _simd()
     for name, check in _TRANSPORTS:
         yield _row("transports", name, check)
+
+
+def _which_python() -> str:
+    """The one that was looked at, and that which a command would start, if it is not the same."""
+    found = f"{platform.python_version()}, {sys.executable}"
+    first = shutil.which("python") or shutil.which("python3")
+    if first is None or Path(first).parent.resolve() == Path(sys.executable).parent.resolve():
+        return found
+    return f"{found}; the first on PATH is {first}"
 
 
 def _simd() -> Iterator[Capability]:
@@ -126,7 +138,8 @@ def _installed(name: str) -> Capability:
     try:
         return Capability("installed", name, True, metadata.version(name))
     except metadata.PackageNotFoundError:
-        return Capability("installed", name, False, f"pip install {name}")
+        install = f"{shlex.quote(sys.executable)} -m pip install {name}"
+        return Capability("installed", name, False, f"not in this Python: {install}")
 
 
 def _need(condition: object, why: str) -> None:

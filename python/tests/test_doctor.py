@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import platform
 import subprocess
 import sys
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
@@ -56,3 +58,25 @@ def test_an_old_torch_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.__version__", "2.7.1+cpu")
     row = next(row for row in presum.doctor.capabilities() if row.name == "DDP, passive")
     assert (row.available, row.detail) == (False, "torch 2.7.1+cpu is older than 2.8")
+
+
+def test_it_says_which_python_it_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str:
+        if name == "trl":
+            raise PackageNotFoundError(name)
+        return "1"
+
+    monkeypatch.setattr(presum.doctor.metadata, "version", version)
+    python = f"{platform.python_version()}, {sys.executable}"
+    other = tmp_path / "python"
+    other.symlink_to(sys.executable)
+    for path, said in [
+        (Path(sys.executable).parent, python),
+        (tmp_path, f"{python}; the first on PATH is {other}"),
+        (tmp_path / "none", python),
+    ]:
+        monkeypatch.setenv("PATH", str(path))
+        rows = {row.name: row for row in presum.doctor.capabilities()}
+        assert rows["python"].detail == said
+        missing = f"not in this Python: {sys.executable} -m pip install trl"
+        assert rows["trl"] == ("installed", "trl", False, missing)
