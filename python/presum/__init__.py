@@ -87,7 +87,8 @@ def __getattr__(name: str) -> Any:
 
 def _is_told_otherwise() -> bool:
     command = os.path.basename(sys.argv[0]) == "presum" if sys.argv else False  # noqa: PTH119
-    return command or "presum.run" in sys.orig_argv
+    runs = "presum.run", f"{__path__[0]}{os.sep}run.py"
+    return command or any(word in runs for word in sys.orig_argv)
 
 
 if os.environ.get("PRESUM") == "1" and not _is_told_otherwise():

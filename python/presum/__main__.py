@@ -41,14 +41,13 @@ def _dispatch(args: list[str]) -> int:
 
 
 def _run(words: list[str]) -> NoReturn:
-    from presum.run import check_options
+    from presum.run import launcher_command
 
-    options = words[: words.index("--")] if "--" in words else words
-    check_options(options)
+    options, command = launcher_command(words)
     from presum.frameworks.launchers import run
 
     try:
-        run(words)
+        run(command, options)
     except ModuleNotFoundError as error:
         raise UserError(f"run: {missing('this launcher', error)}") from None
 

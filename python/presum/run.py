@@ -16,6 +16,7 @@ import argparse
 import difflib
 import os
 import pkgutil
+import re
 import runpy
 import shlex
 import sys
@@ -171,12 +172,15 @@ def _divided(words: Sequence[str], parser: argparse.ArgumentParser) -> _CommandL
     return _CommandLine(own, others, [*words[at:]])
 
 
-def check_options(words: Sequence[str]) -> None:
-    """Of ``presum run``, before its ``--``. SystemExit where they are wrong, or for help."""
+def launcher_command(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Of ``presum run``: the options, as ranks are to get them, and the launcher's command.
+    SystemExit where options are wrong, or for help."""
     parser = _parser(program=False)
     parser.prog = "presum run"
-    parser.usage = "presum run [options] -- LAUNCHER [its options] PROGRAM [arguments]"
-    parser.parse_args(words)
+    parser.usage = "presum run [options] [--] LAUNCHER [its options] PROGRAM [arguments]"
+    line = _divided(words, parser)
+    parser.parse_args([*line.own, *line.others])
+    return [re.sub("^--run(?==|$)", "--run-folder", word) for word in line.own], line.program
 
 
 def start_from_environment() -> None:
