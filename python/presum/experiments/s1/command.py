@@ -48,6 +48,11 @@ examples:
 afterwards:
   presum summary demo/*-S1-*   presum check demo/replicated-S1-1"""
 
+EMULATED = (
+    "S1: fp32, for this processor has neither AVX512-BF16 nor AMX and would emulate bf16 "
+    "(--dtype bf16 does)"
+)
+
 
 def main(argv: list[str]) -> int:
     """Runs the experiment and prints its table. Returns 0, or 1 if a worker failed.
@@ -135,8 +140,8 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--dtype",
         choices=["bf16", "fp32"],
-        default="bf16",
-        help="bf16: mixed precision over fp32 parameters (default bf16)",
+        help="bf16: mixed precision over fp32 parameters (default bf16; on processors without "
+        "AVX512-BF16 and AMX, which emulate it, fp32)",
     )
     group.add_argument(
         "--lr",
@@ -191,8 +196,13 @@ def _run(options: argparse.Namespace) -> int:
     workers = _worker_count(options.workers)
     from presum.experiments.folders import replace_folders
     from presum.experiments.s1.prepare import make_plan
+    from presum.experiments.s1.worker import emulates_bf16
 
     leads = int(os.environ.get("RANK", "0")) == 0
+    if options.dtype is None:
+        options.dtype = "fp32" if emulates_bf16() else "bf16"
+        if leads and options.dtype == "fp32":
+            print(EMULATED, file=sys.stderr)
     runs = tuple(S1Run(m, s) for m in _modes(options.mode) for s in options.settings)
     plan, dropped = make_plan(options, runs=runs, workers=workers)
     if leads:

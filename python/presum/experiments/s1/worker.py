@@ -74,6 +74,14 @@ def choose_device(*, local_rank: int, local_workers: int, gpus: int) -> tuple[st
     return (f"cuda:{local_rank % gpus}" if gpus else "cpu"), "gloo"
 
 
+def emulates_bf16() -> bool:
+    """Whether workers would train on a processor without instructions for bf16."""
+    import torch
+
+    supports = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    return not supports and torch.cuda.device_count() == 0
+
+
 def train(plan: Plan, run: S1Run, *, place: Place, progress: Progress) -> tuple[Any, float]:
     """One run under observation. Returns the trained model and this worker's last loss.
 

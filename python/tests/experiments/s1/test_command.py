@@ -70,6 +70,39 @@ def test_devices() -> None:
     assert choose_device(local_rank=3, local_workers=8, gpus=0) == ("cpu", "gloo")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "avx", "amx", "gpus", "dtype"),
+    [
+        ([], False, False, 0, "fp32"),
+        ([], True, False, 0, "bf16"),
+        ([], False, True, 0, "bf16"),
+        ([], False, False, 1, "bf16"),
+        (["--dtype", "bf16"], False, False, 0, "bf16"),
+    ],
+)
+def test_bf16_is_not_emulated_unasked(
+    arguments: list[str],
+    avx: bool,
+    amx: bool,
+    gpus: int,
+    dtype: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("torch.cpu._is_avx512_bf16_supported", lambda: avx)
+    monkeypatch.setattr("torch.cpu._is_amx_tile_supported", lambda: amx)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
+    plans: list[Any] = []
+    trained = "presum.experiments.s1.command.run_workers"
+    monkeypatch.setattr(trained, lambda work, plan, workers: plans.append(plan))
+    monkeypatch.setattr("presum.load", _load, raising=False)
+    assert main([*arguments, "--out", str(tmp_path)]) == 0
+    said = capsys.readouterr().err
+    assert plans[0].dtype == dtype and said.rstrip().endswith(f", {dtype}")
+    assert ("AVX512-BF16" in said) == (dtype == "fp32")
+
+
 def _misbehave(how: str) -> None:
     if os.environ["RANK"] == "0":
         time.sleep(60)
