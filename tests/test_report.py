@@ -408,10 +408,26 @@ def test_several_runs_agree_with_their_logs(
     sentence = text_of(browser, "#overview .verdict")
     assert "Sharded data hides the seeds" in sentence
     assert "the workers do the work of one" in sentence
-    consistent = "{name: 'run', judgement: {verdict: 'consistent'}}"
-    general = f"generalSentence([{consistent}, {consistent}])"
-    general = browser.evaluate(report_browser.with_page_functions(general))
-    assert general == "None of two runs is inconsistent."
+
+
+@pytest.mark.parametrize(
+    ("bad", "runs", "said"),
+    [
+        (0, 2, "Neither run is inconsistent."),
+        (0, 3, "None of the three runs is inconsistent."),
+        (1, 3, "One of the three runs is inconsistent: run."),
+        (2, 3, "Two of the three runs are inconsistent: run, run."),
+        (2, 2, "Both runs are inconsistent: run, run."),
+        (3, 3, "All three runs are inconsistent: run, run, run."),
+    ],
+)
+def test_the_sentence_over_several_runs_counts_them(
+    browser: report_browser.Browser, bad: int, runs: int, said: str
+) -> None:
+    verdicts = ["inconsistent"] * bad + ["consistent"] * (runs - bad)
+    judged = [{"name": "run", "judgement": {"verdict": verdict}} for verdict in verdicts]
+    general = report_browser.with_page_functions(f"generalSentence({json.dumps(judged)})")
+    assert browser.evaluate(general) == said
 
 
 def test_a_click_in_the_heat_map_opens_that_workers_lines(

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 SEVERITIES = ("info", "warning", "critical")
+NOUNS = {"info": "note", "warning": "warning", "critical": "critical finding"}
 SHOWN_AT_THE_END = 5
 
 
@@ -65,9 +66,9 @@ def summary(
     worst = sorted(findings, key=lambda f: -SEVERITIES.index(f.severity))
     shown = [f for f in worst if f.severity != "info"][:SHOWN_AT_THE_END]
     counts = Counter(f.severity for f in worst)
-    said = ", ".join(_counted(counts[s], s) for s in reversed(SEVERITIES) if counts[s])
+    said = ", ".join(counted(counts[s], NOUNS[s]) for s in reversed(SEVERITIES) if counts[s])
     lines = [
-        f"presum: {verdict} after {steps} steps: {said or 'no finding'}",
+        f"presum: {verdict} after {counted(steps, 'step')}: {said or 'no finding'}",
         *(f"  {f}" for f in shown),
     ]
     if too_short:
@@ -79,7 +80,6 @@ def summary(
     return "\n".join([*lines, f"  presum report {shlex.quote(str(run))}{more}"])
 
 
-def _counted(count: int, severity: str) -> str:
-    if severity == "info":
-        return f"{count} note{'' if count == 1 else 's'}"
-    return f"{count} {severity}"
+def counted(count: int, noun: str) -> str:
+    """ "1 step", "2 steps"."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -55,16 +55,19 @@ Result<ReadRun> read(const FindingsOptions& options) {
   return ReadRun{log.name(), std::move(judgement), std::move(notes)};
 }
 
-// "1 critical, 2 notes".
+const char* noun_of(Severity severity) {
+  if (severity == Severity::kCritical) return "critical finding";
+  return severity == Severity::kWarning ? "warning" : "note";
+}
+
+// "1 critical finding, 2 notes".
 std::string findings_summary(std::span<const Finding> findings) {
   std::string out;
   for (const auto severity : {Severity::kCritical, Severity::kWarning, Severity::kInfo}) {
     const auto times = std::ranges::count(findings, severity, &Finding::severity);
     if (times == 0) continue;
-    const auto many = static_cast<std::uint64_t>(times);
     out += out.empty() ? "" : ", ";
-    out += severity == Severity::kInfo ? count(many, "note")
-                                       : fmt::format("{} {}", times, to_string(severity));
+    out += count(static_cast<std::uint64_t>(times), noun_of(severity));
   }
   return out.empty() ? "no finding" : out;
 }

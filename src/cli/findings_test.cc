@@ -3,6 +3,8 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "cli/testing.h"
 #include "presum/audit.h"
@@ -17,7 +19,7 @@ TEST(Findings, TextSaysEverythingWorstFirst) {
   EXPECT_EQ(ran.code, 0);
   EXPECT_EQ(ran.err, "");
   EXPECT_EQ(ran.out,
-            "run: inconsistent, 1 critical, 1 note\n"
+            "run: inconsistent, 1 critical finding, 1 note\n"
             "9 steps, 2 of 2 workers\n"
             "\n"
             "critical: Ranks 0, 1 and 5 read the same samples, since step 2, last seen at 8\n"
@@ -42,6 +44,20 @@ TEST(Findings, TextSaysEverythingWorstFirst) {
             "\n"
             "notes of the collection:\n"
             "    rank 5: sparse\n");
+}
+
+TEST(Findings, TextCountsTheFindingsOfEachSeverity) {
+  const TempFolder folder;
+  const Finding critical = finding("parameter-desync", Severity::kCritical);
+  const Finding warning = finding("data-coverage", Severity::kWarning);
+  const auto first_line = [&](const char* name, std::vector<Finding> findings) {
+    make_run(folder / name, steps_of(9, 1), {.findings = std::move(findings)});
+    return lines(run({"findings", (folder / name).string()}).out).front();
+  };
+  EXPECT_EQ(first_line("one", {critical, warning}),
+            "one: inconsistent, 1 critical finding, 1 warning");
+  EXPECT_EQ(first_line("two", {critical, critical, warning, warning}),
+            "two: inconsistent, 2 critical findings, 2 warnings");
 }
 
 TEST(Findings, JsonHasTheDocumentedFieldsInTheirOrder) {

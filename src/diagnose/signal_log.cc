@@ -35,6 +35,10 @@ void extend(Signal& signal, const Signal& now) {
   ++signal.sightings;
 }
 
+std::string steps_text(std::uint64_t steps) {
+  return fmt::format("{} step{}", steps, steps == 1 ? "" : "s");
+}
+
 std::string found_reason(const std::vector<Signal>& signals, Check check) {
   std::uint64_t first = UINT64_MAX;
   for (const Signal& s : signals) {
@@ -151,10 +155,10 @@ CheckRecord SignalLog::record(Check check) const {
     out.reason = found_reason(signals_, check);
   } else if (c.looked > 0 && is_statistic(check)) {
     out.state = State::kNotTriggered;
-    out.reason = fmt::format("No alarm in {} steps.", c.looked);
+    out.reason = fmt::format("No alarm in {}.", steps_text(c.looked));
   } else if (c.looked > 0) {
     out.state = State::kPassed;
-    out.reason = fmt::format("Looked at in {} steps, and held.", c.looked);
+    out.reason = fmt::format("Looked at in {}, and held.", steps_text(c.looked));
   } else if (!c.armed.empty()) {
     out.state = State::kNotTriggered;
     out.reason = std::string(c.armed);

@@ -92,7 +92,7 @@ TEST(SignalLog, AStatisticWithoutAnAlarmIsNotTriggered) {
   SignalLog log;
   log.checked(Check::kWorkerOutlier);
   EXPECT_EQ(log.record(Check::kWorkerOutlier).state, State::kNotTriggered);
-  EXPECT_EQ(log.record(Check::kWorkerOutlier).reason, "No alarm in 1 steps.");
+  EXPECT_EQ(log.record(Check::kWorkerOutlier).reason, "No alarm in 1 step.");
 }
 
 TEST(SignalLog, FindsTheNewestSignalOfARank) {

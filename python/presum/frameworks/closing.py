@@ -63,9 +63,10 @@ def closing_line(seen: Seen) -> str | None:
 
 
 def _apart(seen: Seen) -> str:
+    steps = f"{seen.optimizer_steps} optimizer step{'s' if seen.optimizer_steps != 1 else ''}"
     return (
-        f"presum: {seen.world_size} ranks were started, and this one made {seen.optimizer_steps} "
-        "optimizer steps, but no DistributedDataParallel or FSDP2 model was trained: each "
+        f"presum: {seen.world_size} ranks were started, and this one made {steps}, "
+        "but no DistributedDataParallel or FSDP2 model was trained: each "
         'rank trains on its own, or reduces by hand (then attach with mode="manual")'
     )
 

@@ -52,7 +52,7 @@ class FsdpSource(GradientSource):
         self._shards = ShardReader(self.recorder, self._places)
         if len(self._places) < len(places):
             missed = len(places) - len(self._places)
-            setup.note(f"{missed} parameters belong to no group of fully_shard: they are not read")
+            setup.note(f"parameters outside every group of fully_shard, not read: {missed}")
         REDUCTION_LISTENERS.add(self)
         return [Handle(partial(REDUCTION_LISTENERS.remove, self))]
 

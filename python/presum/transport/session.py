@@ -23,6 +23,7 @@ from typing import Any, Protocol
 from torch._C._distributed_c10d import Store
 from torch.distributed.distributed_c10d import _get_default_store
 
+from presum.findings import counted
 from presum.text import one_line
 from presum.transport.channel import (
     GOODBYE_SECONDS,
@@ -196,10 +197,12 @@ class Session:
             self.recorder.say_summary()
         outbox = self.channel.outbox
         if len(outbox) and not outbox.shut:
-            self.channel.complain(f"{len(outbox)} packets could not be sent before the end")
+            unsent = counted(len(outbox), "packet")
+            self.channel.complain(f"{unsent} could not be sent before the end")
         steps = outbox.refused - sum(self.modules.values())  # but for the goodbyes
         if self.channel.ended_without_us and steps > 0:
-            self.channel.remark(f"the recording ended before this rank did: {steps} packets lost")
+            lost = counted(steps, "packet")
+            self.channel.remark(f"the recording ended before this rank did: {lost} lost")
         self._stop_thread()
 
     def end_preflight(self) -> int:

@@ -42,10 +42,17 @@ function s1Sentence(runs) {
   return out.join(' ');
 }
 
+// "one of three runs is", "both runs are".
+function howMany(some, all) {
+  if (some === all) return all === 1 ? 'the run is' : `${all === 2 ? 'both' : `all ${inWords(all)}`} runs are`;
+  if (some === 0) return all === 2 ? 'neither run is' : `none of the ${inWords(all)} runs is`;
+  return `${inWords(some)} of the ${inWords(all)} runs ${some === 1 ? 'is' : 'are'}`;
+}
+
 function generalSentence(runs) {
   const named = (verdict) => runs.filter((r) => r.judgement.verdict === verdict).map((r) => r.name);
   const [bad, unknown] = [named('inconsistent'), named('insufficient-evidence')];
-  const out = [`${bad.length === 0 ? 'None' : capital(inWords(bad.length))} of ${inWords(runs.length)} runs ${bad.length < 2 ? 'is' : 'are'} inconsistent${bad.length ? `: ${bad.join(', ')}` : ''}.`];
+  const out = [`${capital(howMany(bad.length, runs.length))} inconsistent${bad.length ? `: ${bad.join(', ')}` : ''}.`];
   if (unknown.length > 0) out.push(`There is not enough evidence to judge ${unknown.join(', ')}.`);
   return out.join(' ');
 }
