@@ -39,6 +39,7 @@ class Scene:
     nonfinite: Callable[[int, int], bool] = _never
     deviates: Callable[[int, int], bool] = _never
     losses: bool = True
+    scale: float = 1  # of losses and gradients
     mixed: bool = False  # the last worker has another torch
     text: str = "model"  # part of every string that the run holds
 
@@ -114,6 +115,7 @@ def _step(
 ) -> bytes:
     if scene.deviates(rank, step):
         loss, gradient = loss + 1.5, [2 * g for g in gradient]
+    loss, gradient = scene.scale * loss, [np.float32(scene.scale) * g for g in gradient]
     worker.begin_step(step)
     for layer, values in enumerate(gradient):
         if layer == 1 and scene.nonfinite(rank, step):

@@ -50,7 +50,7 @@ VERDICTS: dict[str, tuple[str, str | None, list[int]]] = {
     "empty": ("Insufficient evidence: no step was recorded", None, []),
 }
 HOSTILE_SCENE = Scene(text=HOSTILE, nonfinite=lambda rank, step: (rank, step) == (3, 1))
-DEVICES = {"desktop": (1280, 900), "phone": (390, 844)}
+DEVICES = {"desktop": (1280, 900), "phone": (400, 844)}
 DASH, MINUS = "\u2013", "\u2212"
 HEAT = "document.querySelector('#workers .heat canvas')"
 
@@ -215,7 +215,7 @@ def test_the_page_shows_the_findings_of_the_run(
     assert [card[0] for card in cards] == [f["check"] for f in found["findings"]]
     for (_, text), finding in zip(cards, found["findings"], strict=True):
         for said in ("severity", "title", "remedy", "resembles"):
-            assert finding[said] in text
+            assert finding[said].replace("`", "") in text
     rows = browser.evaluate("document.querySelectorAll('#checks tr').length")
     assert rows == len(found["checks"])
 
@@ -238,15 +238,128 @@ def test_a_click_on_a_finding_shows_its_steps_and_its_rank(
     browser.screenshot(pictures / "planted-finding.png")
 
 
+@pytest.mark.parametrize("first", [0, 60])
 def test_findings_are_marked_in_the_charts(
-    browser: report_browser.Browser, pages: dict[str, Path]
+    browser: report_browser.Browser, pages: dict[str, Path], first: int
 ) -> None:
-    """The charts of the same run differ where a finding is taken out of its data."""
-    marked = pages["planted"]
-    assert page_data(marked)["runs"][0]["judgement"]["findings"][0]["first_step"] > 0
+    """The charts of the same run differ where a finding is taken out of its data, also where that
+    holds in all steps."""
+    marked = edited(
+        pages["planted"],
+        f"since-{first}",
+        lambda run: run["judgement"]["findings"][0].update(first_step=first, last_step=119),
+    )
     bare = edited(marked, "bare", lambda run: run["judgement"].update(WITHOUT))
     assert chart_of(browser, marked) != chart_of(browser, bare)
     assert browser.evaluate("document.querySelectorAll('.lane').length") == 0
+
+
+def legend(browser: report_browser.Browser, selector: str) -> list[str]:
+    labels = browser.evaluate(
+        f"[...document.querySelectorAll('{selector} .legend > span')].map(s => s.textContent)"
+    )
+    assert isinstance(labels, list)
+    return labels
+
+
+def test_the_ranks_that_findings_name_are_drawn_from_the_start(
+    browser: report_browser.Browser, pages: dict[str, Path]
+) -> None:
+    look(browser, pages["planted"], "desktop")
+    assert "Rank 5 against the others" in text_of(browser, "#workers .panel")
+    assert legend(browser, "#workers .panel").count("rank 5") == 4
+    assert "rank 5" in legend(browser, "#story")
+    assert browser.evaluate("scrollY") == 0
+    look(browser, pages["fine"], "desktop")
+    assert browser.evaluate("document.querySelector('#workers .panel').hidden")
+    assert len(legend(browser, "#story")) == 2
+
+
+def test_a_line_of_its_own_is_for_ranks_apart_from_others(
+    browser: report_browser.Browser, pages: dict[str, Path]
+) -> None:
+    everyone = edited(
+        pages["planted"],
+        "everyone",
+        lambda run: run["judgement"]["findings"][0].update(ranks=list(range(8))),
+    )
+    look(browser, everyone, "desktop")
+    assert len(legend(browser, "#story")) == 2
+
+
+def test_the_cosines_open_at_the_step_of_the_worst_finding(
+    browser: report_browser.Browser, pages: dict[str, Path]
+) -> None:
+    finding = page_data(pages["planted"])["runs"][0]["judgement"]["findings"][0]
+    step = finding["first_step"]
+    look(browser, pages["planted"], "desktop")
+    assert text_of(browser, ".matrix-label") == f"Step {step}, where worker-outlier begins"
+    look(browser, pages["fine"], "desktop")
+    assert text_of(browser, ".matrix-label") == "Step 39"
+
+    def add(run: Any) -> None:
+        run["judgement"]["findings"].append(finding | {"first_step": 100, "check": "loss-event"})
+
+    look(browser, edited(pages["planted"], "two-findings", add), "desktop")
+    click(browser, "document.querySelectorAll('.finding button')[1]")
+    shown = text_of(browser, ".matrix-label")
+    matrices = page_data(pages["planted"])["runs"][0]["parts"][0]["matrices"]
+    assert shown.split(",")[0] == f"Step {min(m['step'] for m in matrices if m['step'] >= 100)}"
+
+
+def test_code_in_texts_is_shown_as_code(
+    browser: report_browser.Browser, pages: dict[str, Path]
+) -> None:
+    texts = {
+        "remedy": "Call `model.train()` on every rank.",
+        "evidence_text": 60 * "`abc` is not `abd`, ",
+        "title": "Not `eval()`",
+    }
+    page = edited(
+        pages["planted"], "code", lambda run: run["judgement"]["findings"][0].update(texts)
+    )
+    for scheme in ("light", "dark"):
+        look(browser, page, "desktop", scheme)
+        assert "`" not in text_of(browser, "#report")
+        assert browser.evaluate("!document.querySelector('#report').innerHTML.includes('`')")
+    codes = browser.evaluate(
+        "[...document.querySelectorAll('.finding code')].map(c => c.innerText)"
+    )
+    assert "model.train()" in codes
+    lone = report_browser.with_page_functions("prose('a ` b').textContent")
+    assert browser.evaluate(lone) == "a ` b"
+
+
+HINTS = """[...document.querySelectorAll('.scroll')].filter(box => box.clientWidth > 0).map(box => [
+    box.scrollWidth > box.clientWidth + 1, box.scrollHeight > box.clientHeight + 1,
+    box.previousElementSibling.textContent])"""
+
+
+@pytest.mark.parametrize("name", ["planted", "workers-64", "s1"])
+def test_a_table_that_is_cut_says_that_it_scrolls(
+    browser: report_browser.Browser, pages: dict[str, Path], name: str
+) -> None:
+    for device in DEVICES:
+        look(browser, pages[name], device)
+        hints = browser.evaluate(HINTS)
+        assert len(hints) > 3
+        for right, down, said in hints:
+            assert ("→" in said, "↓" in said) == (right, down)
+        assert any(right for right, _, _ in hints) == (device == "phone")
+    browser.evaluate("document.querySelector('[aria-label=Workers]').scrollLeft = 1e4")
+    browser.settle()
+    assert not browser.evaluate(
+        "document.querySelector('[aria-label=Workers]').classList.contains('more-right')"
+    )
+
+
+def test_how_far_a_rank_is_from_the_others_has_a_unit(
+    browser: report_browser.Browser, pages: dict[str, Path]
+) -> None:
+    look(browser, pages["planted"], "desktop")
+    assert text_of(browser, "[aria-label=Workers] thead").count("furthest, spreads") == 3
+    scale = text_of(browser, "#workers .scale")
+    assert scale.startswith("6 spreads smaller") and scale.endswith("6 spreads larger")
 
 
 def test_a_step_is_tinted_once(browser: report_browser.Browser, pages: dict[str, Path]) -> None:
@@ -428,6 +541,54 @@ def test_the_sentence_over_several_runs_counts_them(
     judged = [{"name": "run", "judgement": {"verdict": verdict}} for verdict in verdicts]
     general = report_browser.with_page_functions(f"generalSentence({json.dumps(judged)})")
     assert browser.evaluate(general) == said
+
+
+RANGES = """[...document.querySelectorAll('.tile')].map(tile => [tile.dataset.run,
+    Math.max(...[...tile.querySelectorAll('.dygraph-axis-label-y')].map(l => +l.textContent)),
+    tile.querySelector('.beyond').textContent])"""
+
+
+def test_one_run_does_not_flatten_the_others(
+    browser: report_browser.Browser, tmp_path: Path, pictures: Path
+) -> None:
+    common = Scene(workers=2, steps=20, layers=2, sketch=64)
+    runs = [
+        report_runs.make(tmp_path / f"run-{i:02}", replace(common, scale=60 if i == 13 else 1))
+        for i in range(21)
+    ]
+    page = tmp_path / "page.html"
+    assert report(*runs, "-o", page).returncode == 0
+    for device in DEVICES:
+        for scheme in ("light", "dark"):
+            look(browser, page, device, scheme)
+            browser.screenshot(pictures / f"many-{device}-{scheme}.png")
+    ranges = browser.evaluate(RANGES)
+    assert {largest for _, largest, _ in ranges} == {6}
+    beyond = {name: said for name, _, said in ranges if said}
+    assert list(beyond) == ["run-13"]
+    assert re.fullmatch(r"▲ up to 3[\d.]+, beyond this scale. See it whole", beyond["run-13"])
+    note = text_of(browser, "#overview .note")
+    assert note.endswith("chosen for most of them: one run leaves it, marked ▲ or ▼.")
+    click(browser, "document.querySelector('.beyond button')")
+    assert text_of(browser, ".run-name") == "run-13"
+
+
+def test_few_runs_and_runs_that_are_near_share_one_scale(
+    browser: report_browser.Browser, pages: dict[str, Path]
+) -> None:
+    look(browser, pages["s1"], "desktop")
+    for shown in ("loss", "loss_std", "grad_norm_std", "cosine"):
+        click(browser, f"document.querySelector('[data-shown={shown}]')")
+        assert {said for _, _, said in browser.evaluate(RANGES)} == {""}
+    for extents, said in {
+        "[[0, 1], [0, 1], [0, 99]]": [0, 99],
+        "[[0, 1], [0, 1], [0, 1.5], [0, 99]]": [0, 1.5],
+        "[[0, 1], [0, 1], [0, 1], [-99, 1]]": [0, 1],
+        "[[0, 1], [1, 2], [2, 3], [3, 4]]": [0, 4],
+        "[[1, 1], [1, 1], [1, 1], [2, 2]]": [1, 2],
+    }.items():
+        common = report_browser.with_page_functions(f"commonExtent({extents})")
+        assert browser.evaluate(common) == said
 
 
 def test_a_click_in_the_heat_map_opens_that_workers_lines(

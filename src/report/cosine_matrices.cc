@@ -29,16 +29,27 @@ void add_extremes(std::span<const StepRecord> steps, double StepRecord::*field,
   }
 }
 
-std::vector<StepKey> chosen_steps(std::span<const StepRecord> steps, std::size_t workers) {
+// The index of the recorded step, or of the next one; the last where none follows.
+std::size_t index_of(std::span<const StepRecord> steps, std::uint64_t step) {
+  const auto found = std::ranges::lower_bound(steps, step, {}, &StepRecord::step);
+  return found == steps.end() ? steps.size() - 1 : static_cast<std::size_t>(found - steps.begin());
+}
+
+std::vector<StepKey> chosen_steps(std::span<const StepRecord> steps, std::size_t workers,
+                                  std::span<const std::uint64_t> findings) {
   if (workers < 2 || workers > kMatrixWorkersMax) return {};
   const std::size_t pairs = workers * (workers - 1) / 2;
   const std::size_t count = std::clamp(kMatrixCells / pairs, kMatrixStepsMin, kMatrixStepsMax);
   std::set<std::size_t> chosen = {0, steps.size() - 1};
+  for (const std::uint64_t first : findings) {
+    if (chosen.size() <= count / 2) chosen.insert(index_of(steps, first));
+  }
   for (const auto field :
        {&StepRecord::cosine_mean, &StepRecord::loss_std, &StepRecord::grad_norm_std}) {
     if (steps.size() > count) add_extremes(steps, field, chosen);
   }
-  const std::size_t even = count > chosen.size() ? count - chosen.size() : 0;
+  const std::size_t left = count > chosen.size() ? count - chosen.size() : 0;
+  const std::size_t even = steps.size() > count ? left : steps.size();
   for (std::size_t i = 0; i < even; ++i) chosen.insert(i * steps.size() / even);
   std::vector<StepKey> out;
   for (const std::size_t i : chosen) {
@@ -50,8 +61,9 @@ std::vector<StepKey> chosen_steps(std::span<const StepRecord> steps, std::size_t
 
 }  // namespace
 
-CosineMatrices::CosineMatrices(std::span<const StepRecord> steps, std::size_t workers)
-    : steps_(chosen_steps(steps, workers)) {
+CosineMatrices::CosineMatrices(std::span<const StepRecord> steps, std::size_t workers,
+                               std::span<const std::uint64_t> findings)
+    : steps_(chosen_steps(steps, workers, findings)) {
   for (const StepKey& key : steps_) replicas_[key.step] = {};
 }
 

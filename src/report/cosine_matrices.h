@@ -15,11 +15,13 @@ namespace presum::report {
 // The cosine matrices of a few steps of one model in one segment. One thread at a time.
 class CosineMatrices {
  public:
-  // REQUIRES: steps as of ModelCharts. `workers`: expected ones.
-  CosineMatrices(std::span<const StepRecord> steps, std::size_t workers);
+  // REQUIRES: steps and findings as of ModelCharts. `workers`: expected ones.
+  CosineMatrices(std::span<const StepRecord> steps, std::size_t workers,
+                 std::span<const std::uint64_t> findings);
 
-  // The steps whose matrix the page shows, ascending: the first, the last, those that stand out in
-  // one of the metrics, and others at equal distances.
+  // The steps whose matrix the page shows, ascending: the first, the last, those where findings
+  // begin (of the gravest one always), those that stand out in one of the metrics, and others at
+  // equal distances.
   const std::vector<StepKey>& steps() const { return steps_; }
   // The workers that were seen at a step; ignored at other steps than steps().
   void add_workers(std::uint64_t step, std::span<const WorkerRecord> workers);

@@ -91,7 +91,7 @@ const char* source_name(CosineSource source) {
 }  // namespace
 
 ModelCharts::ModelCharts(std::span<const StepRecord> steps, std::vector<GroupInfo> groups,
-                         std::size_t cells_max)
+                         std::span<const std::uint64_t> findings, std::size_t cells_max)
     : steps_(steps),
       workers_expected_(count_workers(steps)),
       axis_(step_numbers(steps),
@@ -100,7 +100,7 @@ ModelCharts::ModelCharts(std::span<const StepRecord> steps, std::vector<GroupInf
       workers_(axis_, std::min(workers_expected_, kWorkersDrawn)),
       times_(axis_, std::min(workers_expected_, kWorkersDrawn)),
       groups_(axis_, std::move(groups)),
-      matrices_(steps, workers_expected_) {
+      matrices_(steps, workers_expected_, findings) {
   for (const char* name : {"loss_min", "loss_max"}) series_.emplace(name, axis_);
   for (const auto& [name, field] : kStepColumns) {
     Column& column = series_.emplace(name, axis_).first->second;

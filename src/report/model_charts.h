@@ -24,9 +24,10 @@ namespace presum::report {
 class ModelCharts {
  public:
   // REQUIRES: steps is not empty, all of one model and segment, ascending, and outlives this
-  // object. `cells_max`: numbers in its JSON, about.
+  // object. `findings`: first steps of its findings, the gravest one's first. `cells_max`: numbers
+  // in its JSON, about.
   ModelCharts(std::span<const StepRecord> steps, std::vector<GroupInfo> groups,
-              std::size_t cells_max);
+              std::span<const std::uint64_t> findings, std::size_t cells_max);
 
   bool holds(const StepKey& key) const;
   // REQUIRES of these two: the step is held.

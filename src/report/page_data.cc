@@ -22,13 +22,17 @@ constexpr std::size_t kCellsMax = 450'000;  // numbers in a page, about 7 bytes 
 
 constexpr std::size_t kFindingsMax = 100;
 
-// A bounded number of findings, the worst first, and how many there are.
+// Of findings, the worst first, those that the page shows.
+std::span<const Finding> shown(std::span<const Finding> findings) {
+  return findings.first(std::min(findings.size(), kFindingsMax));
+}
+
+// The findings that are shown, and how many there are.
 Json judgement_of(const judge::Judgement& judgement) {
-  const std::span all(judgement.findings);
   return {{"verdict", to_string(judgement.verdict)},
           {"reason", judgement.reason},
-          {"findings", judge::findings_json(all.first(std::min(all.size(), kFindingsMax)))},
-          {"count", all.size()},
+          {"findings", judge::findings_json(shown(judgement.findings))},
+          {"count", judgement.findings.size()},
           {"checks", judge::checks_json(judgement.checks)},
           {"audits", judge::audits_json(judgement.audits)}};
 }
@@ -83,6 +87,18 @@ std::vector<GroupInfo> groups_of(const StepRecord& step, const std::vector<Group
   return out;
 }
 
+// Where the findings begin that the page shows with a model: its own, and those that show in it
+// too.
+std::vector<std::uint64_t> first_steps(const ModelKey& model, std::span<const Finding> findings) {
+  std::vector<std::uint64_t> out;
+  for (const Finding& f : findings) {
+    if (f.model == model || std::ranges::find(f.elsewhere, model) != f.elsewhere.end()) {
+      out.push_back(f.first_step);
+    }
+  }
+  return out;
+}
+
 // Hands each row to the charts that hold its step. A run that is still written may have rows whose
 // step no charts hold yet.
 class ModelRouter {
@@ -128,14 +144,15 @@ bool ascending(std::span<const StepRecord> steps) {
 }
 
 Result<Json> models_json(const RunLog& log, std::span<const StepRecord> steps,
-                         std::size_t cells_max) {
+                         std::span<const Finding> findings, std::size_t cells_max) {
   PRESUM_ASSIGN(const auto groups, log.groups());
   const auto spans = judge::cut(steps);
   std::vector<ModelCharts> models;
   models.reserve(spans.size());
   for (const auto& span : spans) {
     if (!ascending(span)) return fail(ErrorCode::kCorrupt, log.name() + ": steps out of order");
-    models.emplace_back(span, groups_of(span.front(), groups), cells_max / spans.size());
+    models.emplace_back(span, groups_of(span.front(), groups),
+                        first_steps(span.front().model, shown(findings)), cells_max / spans.size());
   }
   PRESUM_TRY(fill(log, models));
   Json out = Json::array();
@@ -150,7 +167,7 @@ Result<Json> run_data(const RunLog& log, std::size_t cells_max) {
   PRESUM_ASSIGN(const auto notes, log.notes());
   PRESUM_ASSIGN(const auto stalls, log.stalls());
   PRESUM_ASSIGN(const auto modules, log.modules());
-  PRESUM_ASSIGN(auto models, models_json(log, steps, cells_max));
+  PRESUM_ASSIGN(auto models, models_json(log, steps, judgement.findings, cells_max));
   return Json{{"name", log.name()},
               {"segments", judge::segments_json(judgement.segments)},
               {"judgement", judgement_of(judgement)},

@@ -165,6 +165,22 @@ TEST(PageData, LongRunsKeepTheirSpikes) {
                           [](const Json& m) { return m["step"] == kSpike; }));
 }
 
+TEST(PageData, LongRunsHoldTheMatrixOfTheStepWhereAFindingBegins) {
+  TempFolder folder;
+  RunOnDisk run(folder / "run", "text", 4);
+  for (std::uint64_t s = 0; s < 500; ++s) run.add(step_record(run.segment(), 10 * s, 4));
+  Finding f;
+  f.check = "worker-outlier";
+  f.severity = Severity::kCritical;
+  f.ranks = {2};
+  f.first_step = 1231;  // between two recorded steps
+  f.last_step = 4000;
+  run.replace({f}, {});
+  const Json matrices = data_of(run)["parts"][0]["matrices"];
+  EXPECT_LE(matrices.size(), 64U);
+  EXPECT_TRUE(std::ranges::any_of(matrices, [](const Json& m) { return m["step"] == 1240; }));
+}
+
 TEST(PageData, StaysBoundedForManyWorkersAndRestarts) {
   TempFolder folder;
   RunOnDisk run(folder / "run", "text", 64);

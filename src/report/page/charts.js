@@ -83,7 +83,7 @@ function without(interval, taken) {
 }
 
 // A tint over the steps of findings, each step in the colour of its gravest, and a line where one
-// begins; one that holds in all steps would tint everything and says nothing here.
+// begins.
 function markFindings(part, canvas, area, chart) {
   const fill = (from, to, alpha) => {
     canvas.globalAlpha = alpha;
@@ -93,7 +93,6 @@ function markFindings(part, canvas, area, chart) {
   const taken = [];
   const begun = new Set();
   for (const {severity, first_step: first, last_step: last} of part.findings.slice(0, MARKED)) {
-    if (first <= part.x[0] && last >= part.coverage.last_step) continue;
     canvas.fillStyle = colour(severity);
     const own = [first - 0.5, last + 0.5];
     for (const piece of without(own, taken)) fill(...piece.map((step) => chart.toDomXCoord(step)), 0.07);
@@ -131,11 +130,48 @@ function drawLimits(limits, x, canvas, chart) {
   canvas.setLineDash([]);
 }
 
-function underlay(part, limits) {
+// The first and last step of each stretch of rows for which something holds.
+function stretches(x, holds) {
+  const out = [];
+  x.forEach((step, i) => {
+    if (!holds(i)) return;
+    if (i > 0 && holds(i - 1)) out[out.length - 1][1] = step;
+    else out.push([step, step]);
+  });
+  return out;
+}
+
+// A bar with an arrow, at an edge of the plot. `inward`: 1 from the top, -1 from the bottom.
+function drawEdgeMark(canvas, area, [left, right], inward) {
+  const edge = inward > 0 ? area.y : area.y + area.h;
+  const middle = Math.min(area.x + area.w - 5, Math.max(area.x + 5, (left + right) / 2));
+  canvas.fillStyle = colour('ink');
+  canvas.fillRect(left, Math.min(edge, edge + 2 * inward), right - left, 2);
+  canvas.beginPath();
+  canvas.moveTo(middle, edge);
+  canvas.lineTo(middle - 5, edge + 8 * inward);
+  canvas.lineTo(middle + 5, edge + 8 * inward);
+  canvas.fill();
+}
+
+// Marks the steps whose values lie beyond a scale that several charts share.
+function markBeyond(part, series, [low, high], canvas, area, chart) {
+  const inside = (step) => Math.min(area.x + area.w, Math.max(area.x, chart.toDomXCoord(step)));
+  const any = (is) => (i) => series.some((s) => [s.values, s.low, s.mid, s.high].some((of) => of && of[i] !== null && is(of[i])));
+  for (const [inward, is] of [[1, (value) => value > high], [-1, (value) => value < low]]) {
+    for (const [from, to] of stretches(part.x, any(is))) {
+      drawEdgeMark(canvas, area, [inside(from - 0.5), inside(to + 0.5)], inward);
+    }
+  }
+}
+
+function underlay({part, series, limited, range}) {
+  const limits = limited && controlLimits(limited);
   return (canvas, area, chart) => {
     shadeMissing(part, canvas, area, chart);
     if (limits) drawLimits(limits, part.x, canvas, chart);
     markFindings(part, canvas, area, chart);
+    if (range) markBeyond(part, series, range, canvas, area, chart);
   };
 }
 
@@ -186,7 +222,7 @@ function addChart(parent, {title, note, x, series, part, group, height, range, f
       y: {axisLabelFormatter: (v) => number(Number(v.toPrecision(6))), axisLabelWidth: digits || 52, pixelsPerLabel: fixed ? 22 : 30},
     },
     dateWindow: margin ? [x[0] - 1, x[0] + 1] : null,
-    interactionModel: interaction(fixed), underlayCallback: part ? underlay(part, limited && controlLimits(limited)) : undefined,
+    interactionModel: interaction(fixed), underlayCallback: underlay({part, series, limited, range}),
     highlightCallback: (event, step, points, row) => {
       chart.showRow(row);
       if (group) group.point(chart, row);

@@ -40,8 +40,8 @@ function whereText(run, finding) {
 
 // A long text as its beginning, with the whole behind it.
 function folded(text) {
-  if (text.length <= VALUE_SHOWN) return text;
-  return el('details', {class: 'long'}, el('summary', {}, el('span', {}, `${text.slice(0, VALUE_SHOWN - 20)}…`)), text);
+  if (text.length <= VALUE_SHOWN) return prose(text);
+  return el('details', {class: 'long'}, el('summary', {}, el('span', {}, `${plain(text.slice(0, VALUE_SHOWN - 20))}…`)), prose(text));
 }
 
 function evidenceList(evidence) {
@@ -57,7 +57,7 @@ function explanationOf(check) {
   const known = catalogue[check];
   if (!known) return null;
   const line = (label, text) => el('p', {}, el('b', {}, `${label}: `), text);
-  return el('details', {class: 'raw'}, el('summary', {}, 'About this check'), line('It compares', known.looks_at), line('It cannot see', known.blind),
+  return el('details', {class: 'raw'}, el('summary', {}, 'About this check'), line('It compares', prose(known.looks_at)), line('It cannot see', prose(known.blind)),
     el('p', {}, el('b', {}, 'The mistake in code:')), el('pre', {}, known.code));
 }
 
@@ -69,6 +69,11 @@ function workersOf(part, finding) {
   return part.workers.filter((w) => finding.ranks.includes(w.rank)).slice(0, WORKERS_COMPARED);
 }
 
+// Those that findings point at, the gravest finding's first; as many as are drawn at once.
+function workersNamed(part, findings) {
+  return [...new Set(findings.flatMap((finding) => workersOf(part, finding)))].slice(0, WORKERS_COMPARED);
+}
+
 function showButton(run, finding, show) {
   const part = run.parts.find((p) => samePart(p, finding));
   if (!part) return null;
@@ -78,11 +83,11 @@ function showButton(run, finding, show) {
 }
 
 function findingCard(run, finding, show) {
-  const line = (label, text) => (text ? el('p', {}, el('b', {}, `${label}: `), text) : null);
+  const line = (label, text, shown = prose) => (text ? el('p', {}, el('b', {}, `${label}: `), shown(text)) : null);
   return el('article', {class: `finding ${finding.severity}`, 'data-check': finding.check},
-    el('header', {}, el('span', {class: `badge ${finding.severity}`}, finding.severity), el('h3', {}, finding.sentence)),
+    el('header', {}, el('span', {class: `badge ${finding.severity}`}, finding.severity), el('h3', {}, prose(finding.sentence))),
     el('p', {class: 'note'}, el('code', {}, finding.check), ` · ${whereText(run, finding)}`),
-    finding.consequence ? el('p', {}, finding.consequence) : null, line('Evidence', finding.evidence_text && folded(finding.evidence_text)), line('Suspects', finding.suspects),
+    finding.consequence ? el('p', {}, prose(finding.consequence)) : null, line('Evidence', finding.evidence_text, folded), line('Suspects', finding.suspects),
     line('What to do', finding.remedy), line('Also seen, of the same cause', finding.also.join(', ')), line('Resembles', finding.resembles),
     evidenceList(finding.evidence), explanationOf(finding.check), showButton(run, finding, show));
 }
@@ -109,7 +114,7 @@ function windowOf(part, finding) {
 // One bar a finding, above a chart of steps. `place` moves the bars to where the chart has them.
 function findingBars(part, show) {
   const bars = part.findings.slice(0, MARKED).map((finding) => ({finding, span: el('i', {class: finding.severity}),
-    button: el('button', {type: 'button', class: finding.severity, title: finding.title, onclick: () => show(finding)},
+    button: el('button', {type: 'button', class: finding.severity, title: plain(finding.title), onclick: () => show(finding)},
       `${finding.check}, ${ranksText(finding.ranks)}`)}));
   const box = el('div', {class: 'bars no-print', role: 'group', 'aria-label': 'findings by step'},
     ...bars.map(({span, button}) => el('div', {class: 'lane'}, span, button)));
@@ -152,7 +157,7 @@ const STATES = {found: 'found', passed: 'passed', 'not-triggered': 'not triggere
 
 function checkRow({check, state, reason}) {
   return el('tr', {}, el('th', {scope: 'row'}, el('code', {}, check)), el('td', {class: `left state ${state}`}, STATES[state]),
-    el('td', {class: 'left'}, catalogue[check]?.looks_at ?? '', reason ? el('span', {class: 'quiet'}, catalogue[check] ? ` – ${reason}` : reason) : null));
+    el('td', {class: 'left'}, prose(catalogue[check]?.looks_at ?? ''), reason ? el('span', {class: 'quiet'}, prose(catalogue[check] ? ` – ${reason}` : reason)) : null));
 }
 
 // Those of the part that is shown, or of a run that has none.
@@ -163,5 +168,5 @@ function checksSection(run, part) {
   const counts = states.map((of, i) => `${of.length} ${Object.values(STATES)[i]}`).filter((_, i) => states[i].length > 0);
   return el('details', {class: 'card', id: 'checks'}, el('summary', {}, el('h2', {}, `${count(checks.length, 'check')}: ${counts.join(', ')}`)),
     el('p', {class: 'note'}, 'Passed: it looked, and what should hold held. Not triggered: armed, but what it looks at did not happen. Not possible: the run does not have what it needs.'),
-    el('div', {class: 'scroll'}, el('table', {class: 'facts'}, el('tbody', {}, ...states.flat().map(checkRow)))));
+    scrollBox('Checks', false, el('table', {class: 'facts'}, el('tbody', {}, ...states.flat().map(checkRow)))));
 }

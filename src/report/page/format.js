@@ -11,6 +11,20 @@ function el(tag, attributes, ...children) {
   return element;
 }
 
+// A text in which `code` is shown as code. A lone backtick stays.
+function prose(text) {
+  const pieces = text.split('`');
+  const out = document.createDocumentFragment();
+  if (pieces.length % 2 === 0) out.append(text);
+  else out.append(...pieces.map((piece, i) => (i % 2 === 0 ? piece : el('code', {}, piece))));
+  return out;
+}
+
+// The same where there can be text alone, as in tooltips.
+function plain(text) {
+  return text.replaceAll('`', '');
+}
+
 function number(value) {
   if (value === null || value === undefined || Number.isNaN(value)) return '–';
   if (value === 0 || Math.abs(value) < 1e-9) return '0';
@@ -74,7 +88,7 @@ function workerName(worker) {
 }
 
 function workersName(workers) {
-  return workers.length === 1 ? workerName(workers[0]) : ranksText(workers.map((w) => w.rank));
+  return workers.length === 1 ? workerName(workers[0]) : ranksText(workers.map((w) => w.rank).sort((a, b) => a - b));
 }
 
 function extent(values) {

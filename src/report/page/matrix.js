@@ -24,23 +24,29 @@ class CosineMatrix {
   constructor(parent, part) {
     this.matrices = part.matrices;
     this.workers = part.workers;
-    this.at = this.matrices.length - 1;
+    this.begins = new Map([...part.findings].reverse().map((finding) => [finding.first_step, finding.check]));
     const sizes = this.matrices.flatMap((m) => m.cosines).filter((c) => c !== null).map(Math.abs);
     const most = sizes.reduce((a, b) => Math.max(a, b), 0) / 1000;
     this.limit = most > 0.5 ? 1 : Math.max(0.05, Math.ceil(most * 20) / 20);
     this.canvas = el('canvas', {role: 'img'});
-    this.slider = el('input', {type: 'range', min: 0, max: this.at, value: this.at, class: 'matrix-step', 'aria-label': 'step of the cosine matrix'});
+    this.slider = el('input', {type: 'range', min: 0, max: this.matrices.length - 1, class: 'matrix-step', 'aria-label': 'step of the cosine matrix'});
     this.label = el('output', {class: 'matrix-label'});
     this.readout = el('output', {class: 'readout matrix-readout', 'aria-live': 'polite'});
     parent.append(el('div', {class: 'matrix'}, el('div', {class: 'matrix-plot'}, this.canvas), el('div', {class: 'matrix-side'},
       el('label', {class: 'slider'}, this.label, this.slider), this.readout,
       scaleBar(number(-this.limit), '0', number(this.limit), 'diverging'),
-      el('p', {class: 'note'}, `${count(this.matrices.length, 'step')} of ${part.coverage.steps.toLocaleString('en')} on the slider; the first, the last and those that stand out are always among them.`))));
+      el('p', {class: 'note'}, `${count(this.matrices.length, 'step')} of ${part.coverage.steps.toLocaleString('en')} on the slider; the first, the last, those where findings begin and those that stand out are always among them.`))));
     this.slider.addEventListener('input', () => this.show(Number(this.slider.value)));
     this.canvas.addEventListener('mousemove', (event) => this.point(event));
     this.canvas.addEventListener('mouseleave', () => this.summarise());
     onRedraw(this.canvas, () => this.draw());
-    this.show(this.at);
+    this.showStep(part.findings.length > 0 ? part.findings[0].first_step : Infinity);
+  }
+
+  // The step, or the next one that is there; the last one where none is.
+  showStep(step) {
+    const next = this.matrices.findIndex((matrix) => matrix.step >= step);
+    this.show(next < 0 ? this.matrices.length - 1 : next);
   }
 
   name(i) {
@@ -48,9 +54,10 @@ class CosineMatrix {
   }
 
   show(at) {
-    this.at = at;
     this.matrix = this.matrices[at];
-    this.label.textContent = `Step ${this.matrix.step}`;
+    this.slider.value = at;
+    const check = this.begins.get(this.matrix.step);
+    this.label.textContent = `Step ${this.matrix.step}${check ? `, where ${check} begins` : ''}`;
     this.slider.setAttribute('aria-valuetext', `step ${this.matrix.step}`);
     this.summarise();
     this.draw();

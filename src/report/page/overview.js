@@ -3,11 +3,11 @@
 
 const VIEWS = {
   loss: {title: 'Loss', needs: ['loss_min', 'loss_max'], series: storySeries,
-    note: 'Line: the averaged loss that a dashboard shows. Band: the workers’ losses, lowest to highest. One scale for all.'},
-  loss_std: {title: 'Loss dispersion', needs: ['loss_std'], note: 'Standard deviation of the workers’ losses. One scale for all.',
+    note: 'Line: the averaged loss that a dashboard shows. Band: the workers’ losses, lowest to highest.'},
+  loss_std: {title: 'Loss dispersion', needs: ['loss_std'], note: 'Standard deviation of the workers’ losses.',
     series: (part) => [{label: 'spread of the losses', color: 'blue', values: part.series.loss_std}]},
-  grad_norm_std: {title: 'Norm dispersion', needs: ['grad_norm_std'], note: 'Standard deviation of the workers’ gradient norms. One scale for all.', series: normSeries},
-  cosine: {title: 'Direction', needs: ['cosine_low', 'cosine_high'], note: 'Mean cosine over pairs of workers, with its interval. 1: all pull the same way. One scale for all.',
+  grad_norm_std: {title: 'Norm dispersion', needs: ['grad_norm_std'], note: 'Standard deviation of the workers’ gradient norms.', series: normSeries},
+  cosine: {title: 'Direction', needs: ['cosine_low', 'cosine_high'], note: 'Mean cosine over pairs of workers, with its interval. 1: all pull the same way.',
     series: (part) => [{label: 'mean cosine', color: 'blue', low: part.series.cosine_low, mid: part.series.cosine_mean, high: part.series.cosine_high}]},
 };
 
@@ -15,12 +15,34 @@ function mainPart(run) {
   return run.parts.reduce((a, b) => (b.coverage.steps > (a?.coverage.steps ?? -1) ? b : a), null);
 }
 
-function commonRange(runs, view) {
-  const parts = runs.map(mainPart).filter(Boolean);
-  const range = extent(parts.flatMap((p) => view.needs.flatMap((name) => p.series[name])));
+// The lowest and highest value that a view shows of a run; null without any.
+function extentOf(part, view) {
+  return extent(view.needs.flatMap((name) => part.series[name]));
+}
+
+// The extent of the runs that lie near the middle half of them: one that is far from the others would
+// flatten them. Of fewer than four runs none is far.
+function commonExtent(extents) {
+  const whole = extent(extents.flat());
+  if (extents.length < 4) return whole;
+  const quartile = (end, share) => extents.map((e) => e[end]).sort((a, b) => a - b)[Math.round(share * (extents.length - 1))];
+  const [low, high] = [quartile(0, 0.25), quartile(1, 0.75)];
+  const reach = high - low;
+  return reach > 0 ? extent(extents.filter(([a, b]) => a >= low - reach && b <= high + reach).flat()) : whole;
+}
+
+function commonRange(parts, view) {
+  const range = commonExtent(parts.map((part) => extentOf(part, view)).filter(Boolean));
   if (!range) return null;
   const pad = (range[1] - range[0]) * 0.05 || 0.5;
   return [range[0] === 0 ? 0 : range[0] - pad, range[1] + pad];
+}
+
+// "▲ up to 57.1", of a run that leaves the common scale; "" of others.
+function beyondText(part, view, range) {
+  const own = extentOf(part, view);
+  if (!own) return '';
+  return [own[1] > range[1] ? `▲ up to ${number(own[1])}` : '', own[0] < range[0] ? `▼ down to ${number(own[0])}` : ''].filter(Boolean).join(', ');
 }
 
 // The sentence over the S1 runs, from what was measured.
@@ -100,23 +122,26 @@ class Overview {
     const {level, text} = verdict(run);
     const worst = run.judgement.findings[0];
     const plot = el('div', {class: 'tile-plot'});
+    const beyond = el('p', {class: 'beyond'});
     const value = (label, name) => el('span', {}, `${label} `, el('b', {}, number(part.summary[name])));
     const tile = el('article', {class: 'tile card', 'data-run': run.name}, el('header', {},
-      el('i', {class: `mark ${level}`, title: text}, LEVELS[level]),
+      el('i', {class: `mark ${level}`, title: plain(text)}, LEVELS[level]),
       el('button', {type: 'button', class: 'link', onclick: () => this.choose(run, true)}, s1 ? SETTINGS[s1.setting].title : run.name),
-      worst ? el('span', {class: `tag ${worst.severity}`, title: worst.title}, worst.check) : null),
-    s1 ? el('p', {class: 'note'}, SETTINGS[s1.setting].expects) : null, plot,
+      worst ? el('span', {class: `tag ${worst.severity}`, title: plain(worst.title)}, worst.check) : null),
+    s1 ? el('p', {class: 'note'}, SETTINGS[s1.setting].expects) : null, plot, beyond,
     el('p', {class: 'tile-numbers'}, ...(part ? [value('loss std', 'loss_std'), value('norm std', 'grad_norm_std'), value('cosine', 'cosine_mean')] : ['no step was recorded'])));
     box.append(tile);
-    if (part) this.tiles.push({plot, part});
+    if (part) this.tiles.push({run, plot, part, beyond});
   }
 
   show(shown) {
     this.shown = shown;
     this.buttons.forEach((b) => b.setAttribute('aria-pressed', String(b.dataset.shown === shown)));
     const view = VIEWS[shown];
-    this.note.textContent = view.note;
-    const range = commonRange(this.runs, view);
+    const range = commonRange(this.tiles.map((tile) => tile.part), view);
+    const beyond = this.tiles.filter((tile) => this.showBeyond(tile, view, range)).length;
+    this.note.textContent = `${view.note} One scale for all${beyond === 0 ? '' :
+      `, chosen for most of them: ${inWords(beyond)} ${beyond === 1 ? 'run leaves' : 'runs leave'} it, marked ▲ or ▼`}.`;
     const known = (part) => view.needs.some((name) => part.series[name].some((v) => v !== null));
     for (const tile of this.tiles) {
       if (tile.chart) tile.chart.destroy();
@@ -124,6 +149,14 @@ class Overview {
       tile.plot.replaceChildren(known(tile.part) ? '' : el('p', {class: 'note'}, `${view.title}: not measured`));
       if (known(tile.part)) tile.chart = addChart(tile.plot, {x: tile.part.x, series: view.series(tile.part), part: tile.part, height: 118, range, fixed: true, digits: 38}).chart;
     }
+  }
+
+  // Whether a run leaves the scale; then its tile says how far, and where it is seen whole.
+  showBeyond({run, part, beyond}, view, range) {
+    const text = beyondText(part, view, range);
+    beyond.replaceChildren(...(text ? [`${text}, beyond this scale. `,
+      el('button', {type: 'button', class: 'link no-print', onclick: () => this.choose(run, true)}, 'See it whole')] : []));
+    return text !== '';
   }
 
   table() {
@@ -136,7 +169,7 @@ class Overview {
       {label: 'Verdict', left: true, title: 'the worst finding’s check, or what the run was judged to be', value: verdictOf, text: (run) => `${LEVELS[verdict(run).level]} ${verdictOf(run)}`},
       column('Loss', 'loss', 'mean over workers, last 20 steps'), column('Loss std', 'loss_std'), column('Loss range', 'loss_range'),
       column('Norm std', 'grad_norm_std'), column('Norm cv', 'grad_norm_cv'), column('Cosine', 'cosine_mean'),
-      column('Effective workers', 'effective_workers'), column('Noise scale', 'noise_scale', 'in worker batches'),
+      column('Effective workers', 'effective_workers'), column('Noise scale, worker batches', 'noise_scale'),
     ], this.runs, (run) => this.choose(run, true)));
   }
 }

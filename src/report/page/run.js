@@ -5,7 +5,7 @@ const LEVELS = {critical: '✕', warning: '!', info: 'i', ok: '✓', empty: '–
 
 function verdictLine(run, tag) {
   const {level, text} = verdict(run);
-  return el(tag, {class: `verdict ${level}`}, el('i', {class: 'mark', 'aria-hidden': 'true'}, LEVELS[level]), el('span', {}, text));
+  return el(tag, {class: `verdict ${level}`}, el('i', {class: 'mark', 'aria-hidden': 'true'}, LEVELS[level]), el('span', {}, prose(text)));
 }
 
 function coverageList(run, part) {
@@ -28,6 +28,8 @@ function partPicker(run, chosen, choose) {
   return el('label', {class: 'part-picker'}, 'Show ', select);
 }
 
+const STORY_LINES = 2;  // ranks with a line of their own
+
 function storySeries(part) {
   const {loss_mean: mean, loss_min: low, loss_max: high} = part.series;
   if (part.workers.length < 2) return [{label: 'loss', color: 'blue', values: mean}];
@@ -39,16 +41,23 @@ function normSeries(part) {
   return [{label: 'spread of the gradient norms', color: 'blue', values: part.series.grad_norm_std}];
 }
 
+// Lines of the ranks that the gravest findings set apart from others.
+function namedSeries(part, metric) {
+  const apart = part.findings.filter((finding) => finding.ranks.length < part.workers.length);
+  return workersNamed(part, apart).slice(0, STORY_LINES).map((worker, i) => ({label: workerName(worker), color: LINE_COLOURS[i], values: worker.lines[metric]}));
+}
+
 function addStory(parent, part, group, show) {
   const timeline = part.findings.length > 0 ? findingBars(part, show) : null;
   if (part.coverage.loss_steps === 0) {
     addChart(parent, {title: 'Mean gradient norm', note: 'No loss was reported, so there is no loss to show.',
-      x: part.x, series: [{label: 'mean over workers', color: 'blue', values: part.series.grad_norm_mean}], part, group, height: 260, timeline});
+      x: part.x, series: [{label: 'mean over workers', color: 'blue', values: part.series.grad_norm_mean}, ...namedSeries(part, 'grad_norm')],
+      part, group, height: 260, timeline});
     return;
   }
   addChart(parent, {title: 'Loss', note: part.workers.length > 1 ?
-    'The line is what a dashboard shows. The band is what the workers saw before the average hid it.' : 'One worker: its loss.',
-  x: part.x, series: storySeries(part), part, group, height: 260, timeline});
+    'The blue line is what a dashboard shows. The band is what the workers saw before the average hid it.' : 'One worker: its loss.',
+  x: part.x, series: [...storySeries(part), ...namedSeries(part, 'loss')], part, group, height: 260, timeline});
 }
 
 function addDispersion(parent, part, group) {
@@ -85,7 +94,8 @@ function drawPart(parent, run, part, show) {
   story.append(zoomBar(part, group));
   if (part.workers.length > 1) {
     const metrics = el('section', {class: 'card'}, el('h2', {}, 'How far the workers are apart'),
-      el('p', {class: 'note'}, 'Dashed: conventional limits (EWMA, three standard deviations). They are drawn, not alarmed on: noise alone crosses them thousands of times in a million steps.'));
+      el('p', {class: 'note'}, 'Dashed: conventional limits (EWMA, three standard deviations). They are drawn, not alarmed on: noise alone crosses them thousands of times in a million steps.' +
+        (part.findings.length > 0 ? ' Tinted: the steps of findings.' : '')));
     parent.append(metrics);
     addDispersion(metrics, part, group);
   }
@@ -138,6 +148,7 @@ class RunView {
     }
     const workers = workersOf(part, finding);
     if (workers.length > 0) this.drawn.view.compare(workers);
+    this.drawn.view.matrix?.showStep(finding.first_step);
     this.drawn.group.show(windowOf(part, finding));
     this.drawn.story.scrollIntoView();
   }

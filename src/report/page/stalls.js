@@ -22,7 +22,7 @@ function placesTable({harmless, places, ranks_left: left}) {
   const someWait = !harmless && places.some((place) => !place.awaited);
   const headings = ['Ranks', 'Place', 'Line of the program'].map((label) => el('th', {scope: 'col'}, label));
   return el('details', {class: 'raw'}, el('summary', {}, 'Where each rank stood'),
-    el('div', {class: 'scroll'}, el('table', {class: 'facts'}, el('thead', {}, el('tr', {}, ...headings)),
+    scrollBox('Places', false, el('table', {class: 'facts'}, el('thead', {}, el('tr', {}, ...headings)),
       el('tbody', {}, ...places.flatMap((place) => placeRows(place, someWait && place.awaited))))),
     left > 0 ? el('p', {class: 'note'}, `and ${count(left, 'rank')} elsewhere`) : null);
 }

@@ -1,5 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 
+const ROWS_SHOWN = 16;  // of a table; more than this scroll
+
+// A box that scrolls, with a line over it that says so where its content is larger than it.
+function scrollBox(label, tall, ...content) {
+  const box = el('div', {class: tall ? 'scroll tall' : 'scroll', tabindex: 0, role: 'region', 'aria-label': label}, ...content);
+  const hint = el('p', {class: 'scroll-hint no-print'});
+  const measure = () => {
+    const right = box.scrollWidth - box.clientWidth > 1;
+    const down = box.scrollHeight - box.clientHeight > 1;
+    hint.textContent = right && down ? 'More to the right → and below ↓: scroll in both directions' : right ? 'More to the right →: scroll sideways' :
+      down ? 'More below ↓: scroll down' : '';
+    box.classList.toggle('more-right', box.scrollWidth - box.clientWidth - box.scrollLeft > 1);
+    box.classList.toggle('more-below', box.scrollHeight - box.clientHeight - box.scrollTop > 1);
+  };
+  box.addEventListener('scroll', measure);
+  const watch = new ResizeObserver(measure);
+  watch.observe(box);
+  for (const child of content) watch.observe(child);
+  return el('div', {}, hint, box);
+}
+
 // `columns`: {label, value(row), text(row), title, left}. A click on a heading sorts by it.
 function sortableTable(caption, columns, rows, open) {
   const body = el('tbody');
@@ -19,7 +40,7 @@ function sortableTable(caption, columns, rows, open) {
     fill([...rows].sort((a, b) => (up ? 1 : -1) * compare(columns[i].value(a), columns[i].value(b))));
   }));
   fill(rows);
-  return el('div', {class: rows.length > 16 ? 'scroll tall' : 'scroll', tabindex: 0, role: 'region', 'aria-label': caption},
+  return scrollBox(caption, rows.length > ROWS_SHOWN,
     el('table', {}, el('caption', {class: 'hidden'}, caption), el('thead', {}, el('tr', {}, ...headings)), body));
 }
 
@@ -71,7 +92,7 @@ function factsSection(run) {
   return el('section', {class: 'card'}, el('h2', {}, 'What the ranks say about themselves'),
     el('p', {class: 'note'}, odd.length === 0 ? 'Every setting that should be the same on all ranks is the same.' :
       `${capital(inWords(odd.length))} of these should be the same on all ranks and ${odd.length === 1 ? 'is' : 'are'} not.`),
-    el('div', {class: 'scroll'}, el('table', {class: 'facts'}, el('tbody', {}, ...sorted.map((f) => factRow(f, run.segments.length))))));
+    scrollBox('Settings', false, el('table', {class: 'facts'}, el('tbody', {}, ...sorted.map((f) => factRow(f, run.segments.length))))));
 }
 
 function notesSection(run) {

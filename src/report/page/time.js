@@ -63,8 +63,7 @@ function timeBars(workers) {
   const legend = Object.entries(PHASES).map(([phase, label]) => el('span', {class: 'swatch'}, el('i', {class: `phase ${phase}`}), label));
   return el('figure', {class: 'time'}, el('figcaption', {}, el('h3', {}, 'The mean step of each rank'),
     el('p', {class: 'note'}, 'To the right: its own time, of the whole step.'), el('div', {class: 'keys'}, ...legend)),
-  el('div', {class: workers.length > 16 ? 'scroll tall' : 'scroll', tabindex: 0, role: 'group', 'aria-label': 'Mean time of a step by rank'},
-    ...workers.map((w) => timeBar(w, longest))));
+  scrollBox('Mean time of a step by rank', workers.length > ROWS_SHOWN, ...workers.map((w) => timeBar(w, longest))));
 }
 
 function timeTable(workers) {

@@ -9,7 +9,7 @@ const METRICS = {
 // What is drawn of a worker that is opened, where it is known.
 const LINES = {...METRICS, own_time: {title: 'own time, ms'}};
 const DEVIATION_SHOWN = 6;
-const LINE_COLOURS = ['orange', 'blue', 'critical', 'ink'];
+const LINE_COLOURS = ['critical', 'ink', 'orange', 'blue'];
 const WORKERS_COMPARED = LINE_COLOURS.length;
 
 function paintDeviation(value) {
@@ -60,6 +60,7 @@ class WorkersView {
     this.panel = el('div', {class: 'panel', tabindex: -1});
     this.panel.hidden = true;
     section.append(this.panel, this.table());
+    this.drawLines(workersNamed(part, part.findings));
   }
 
   firstMetric(part) {
@@ -99,7 +100,7 @@ class WorkersView {
   drawScale() {
     const {low, high} = METRICS[this.metric];
     const key = (name, label) => el('span', {class: 'swatch'}, el('i', {class: name}), label);
-    this.scale.replaceChildren(scaleBar(`${DEVIATION_SHOWN} ${low}`, 'as the others', `${high} ${DEVIATION_SHOWN}`, 'diverging'),
+    this.scale.replaceChildren(scaleBar(`${DEVIATION_SHOWN} spreads ${low}`, 'as the others', `${DEVIATION_SHOWN} spreads ${high}`, 'diverging'),
       key('hatched', 'missing'), key('broken', 'NaN or Inf'));
   }
 
@@ -122,15 +123,20 @@ class WorkersView {
   }
 
   compare(workers) {
+    this.drawLines(workers);
+    this.panel.focus({preventScroll: true});
+    this.panel.scrollIntoView({block: 'nearest'});
+  }
+
+  drawLines(workers) {
     this.close();
+    if (workers.length === 0) return;
     this.panel.hidden = false;
     this.panel.append(el('div', {class: 'panel-head'}, el('h3', {}, this.heading(workers)),
       el('button', {type: 'button', onclick: () => this.close()}, 'Close')));
     const grid = el('div', {class: 'grid three'});
     this.panel.append(grid);
     for (const [metric, {title}] of Object.entries(LINES)) this.addLines(grid, workers, metric, title);
-    this.panel.focus({preventScroll: true});
-    this.panel.scrollIntoView({block: 'nearest'});
   }
 
   others(workers) {
@@ -164,10 +170,10 @@ class WorkersView {
       {label: 'Steps', value: (w) => w.steps, text: (w) => (w.steps === total ? `${total}` : `${w.steps} of ${total}`)},
       ...Object.entries({loss: 'Loss', grad_norm: 'Gradient norm', cosine: 'Cosine'}).flatMap(([m, label]) => [
         {label, title: `mean over its steps`, value: (w) => w.mean[m], text: (w) => number(w.mean[m])},
-        {label: 'furthest', title: `largest deviation of its ${METRICS[m].title} from the others, in typical spreads`,
+        {label: 'furthest, spreads', title: `largest deviation of its ${METRICS[m].title} from the others, in typical spreads`,
           value: (w) => Math.abs(w.furthest[m] ?? 0), text: (w) => (w.furthest[m] === null ? '–' : w.furthest[m].toFixed(1).replace('-', '−'))}]),
       {label: 'NaN steps', value: (w) => w.nonfinite_steps, text: (w) => String(w.nonfinite_steps)},
-      {label: 'Dropped', title: 'packets that it could not send', value: (w) => w.dropped, text: (w) => String(w.dropped)},
+      {label: 'Packets dropped', title: 'that it could not send', value: (w) => w.dropped, text: (w) => String(w.dropped)},
     ];
     return sortableTable('Workers', columns, this.part.workers, this.open);
   }
