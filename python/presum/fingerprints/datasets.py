@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data import Subset
 
 from presum.devices.readable import readable
 from presum.fingerprints.families import KIND, hash_text
@@ -38,10 +39,12 @@ def _length(thing: Any) -> int | None:
 
 def describe_data(dataset: Any) -> Description:
     """Class and length of a data set and hashes: of what it lists, such as its files, of the
-    positions that a subset holds, and of 256 evenly spaced rows of the tensors that it keeps.
+    positions that torch's ``Subset`` holds, and of 256 evenly spaced rows of the tensors that it
+    keeps.
 
-    Paths count by their last two parts, for machines keep data in different places; fingerprints
-    of Hugging Face data sets are left out, for they hold times and, at times, random numbers.
+    Paths count by their last two parts, for machines keep data in different places. Of Hugging Face
+    data sets two things are left out: fingerprints, which hold times and, at times, random numbers,
+    and ``_indices``, which ``split_dataset_by_node`` makes different on each rank.
     """
     parts = _datasets(dataset)
     names = "(".join(type(part).__name__ for part in parts) + ")" * (len(parts) - 1)
@@ -102,7 +105,10 @@ def _spaced(entries: Any, most: int) -> Any:
 
 
 def _subset(dataset: Any) -> tuple[int, int] | None:
-    """How many positions of another data set it holds, and a hash of them."""
+    """How many positions of another data set it holds, and a hash of them. In a class of the
+    program's own ``indices`` may be anything, such as each rank's share."""
+    if not isinstance(dataset, Subset):
+        return None
     indices = kept(dataset, "indices")
     array = isinstance(indices, (torch.Tensor, np.ndarray)) and indices.ndim == 1
     if not (array or isinstance(indices, (list, tuple, range))) or len(indices) == 0:

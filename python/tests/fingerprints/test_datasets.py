@@ -103,6 +103,17 @@ class Holder(Sized):
         vars(self).update(held)
 
 
+def test_indices_are_a_subset_s_only_where_the_class_is_torch_s_or_one_of_its_kin() -> None:
+    class Named(Subset[Any]):
+        pass
+
+    data = TensorDataset(torch.arange(20.0).reshape(10, 2))
+    assert data_of(Named(data, [1, 2]))["subset"] == data_of(Subset(data, [1, 2]))["subset"]
+    share = Holder(dataset=data, indices=[1, 2, 3, 4])
+    assert "subset" not in data_of(share)
+    assert data_of(Subset(share, [0]))["subset"] == data_of(Subset(data, [0]))["subset"]
+
+
 def test_rows_of_what_a_data_set_keeps_in_memory() -> None:
     x, y = torch.randn(1000, 3), torch.arange(1000) % 10
     plain = data_of(TensorDataset(x, y))["contents"]
