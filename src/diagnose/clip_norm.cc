@@ -214,6 +214,7 @@ void ClipNorm::compare_workers(const StepContext& context, SignalLog& log) {
   const StepRecord& record = context.record;
   const Blame blame = apart(context);
   log.checked(Check::kClipNorm);
+  log.needs_records(Check::kClipNorm, kSureOfNorm, "Norms may differ between ranks once.");
   if (blame.ranks.empty()) {
     apart_ = {};
     return;

@@ -10,6 +10,9 @@ namespace presum::diagnose {
 namespace {
 
 constexpr std::size_t kCompared = 8;  // batches at the beginning of a pass
+constexpr const char* kOnePass = "There was no second pass over the data.";
+constexpr const char* kTooFew =
+    "Too few batches of a second pass could be compared with those of the pass before.";
 
 bool is_one(const WorkerRecord& worker, FingerprintKind kind) {
   const std::uint64_t* value = worker.fingerprint_of(kind);
@@ -59,6 +62,14 @@ bool DataOrder::repeats_order(const Worker& worker, const WorkerRecord& record,
          (worker.repeats > 0 || !batch.known || worker.seen > kCompared);
 }
 
+// Whether the order was seen to be another one, or would have been found to be the same.
+bool DataOrder::is_decided(const Worker& worker, const WorkerRecord& record, const Batch& batch) {
+  if (worker.differs || !is_one(record, FingerprintKind::kSamplerShuffle)) return true;
+  if (worker.repeats >= kCompared) return true;
+  return is_one(record, FingerprintKind::kSamplerSetsEpoch) &&
+         (!batch.known || worker.seen > kCompared);
+}
+
 void DataOrder::update(const StepContext& context, SignalLog& log) {
   Blame blame;
   std::size_t repeats = 0;
@@ -76,8 +87,8 @@ void DataOrder::update(const StepContext& context, SignalLog& log) {
     follow(worker, *pass, epoch);
     if (epoch != nullptr) worker.epoch = *epoch;
     compare(worker, w, context.batches[i], steps);
-    log.waits(Check::kEpochNotSet, "There was no second pass over the data.");
-    if (*pass > 0) log.checked(Check::kEpochNotSet);
+    log.waits(Check::kEpochNotSet, *pass == 0 ? kOnePass : kTooFew);
+    if (*pass > 0 && is_decided(worker, w, context.batches[i])) log.checked(Check::kEpochNotSet);
     if (!repeats_order(worker, w, context.batches[i])) continue;
     insert(blame.ranks, w.rank);
     repeats = std::max(repeats, worker.repeats);

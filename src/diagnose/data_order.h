@@ -35,6 +35,7 @@ class DataOrder {
   static void follow(Worker& worker, std::uint64_t pass, const std::uint64_t* epoch);
   static void compare(Worker& worker, const WorkerRecord& record, const Batch& batch,
                       std::uint64_t steps);
+  static bool is_decided(const Worker& worker, const WorkerRecord& record, const Batch& batch);
   static bool repeats_order(const Worker& worker, const WorkerRecord& record, const Batch& batch);
   void report(const StepContext& context, Blame blame, std::size_t repeats, SignalLog& log) const;
 

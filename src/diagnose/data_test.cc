@@ -116,6 +116,36 @@ TEST(DuplicateData, AllWorkersWithoutAnySampler) {
   EXPECT_EQ(w.first().title, "All 8 ranks read the same data");
 }
 
+TEST(DuplicateData, WithoutALoaderItIsNotJudgedBeforeSixSteps) {
+  const auto equal = [](StepRecord& r) {
+    forget_sampler(r);
+    for (WorkerRecord& x : r.workers) {
+      HealthyRun::read(x, r.workers[0].indices);
+      x.fingerprint = r.workers[0].fingerprint;
+      x.loss = 2;
+      unset(x, Kind::kDataClass);
+    }
+    forget_indices(r);
+  };
+  Watched w;
+  w.play(0, 4, equal);
+  EXPECT_EQ(w.check("duplicate-data").state, State::kNotTriggered);
+  EXPECT_EQ(w.check("duplicate-data").reason,
+            "Looked at in 5 of 6 steps that it needs: Input that no loader deals may be noise that "
+            "the program draws alike now and then.");
+  w.play(5, 5, equal);
+  EXPECT_EQ(w.ids(), Ids{"duplicate-data"});
+  Watched later;
+  later.play(0, 9, [](StepRecord& r) {
+    forget_sampler(r);
+    forget_indices(r);
+    for (WorkerRecord& x : r.workers) unset(x, Kind::kDataClass);
+  });
+  EXPECT_EQ(later.check("duplicate-data").state, State::kPassed);
+  later.play(10, 12, equal);
+  EXPECT_EQ(later.check("duplicate-data").state, State::kNotTriggered);
+}
+
 TEST(DuplicateData, AbsorbsTheSamplerThatBelievesItIsAlone) {
   Watched w;
   w.play(0, 9, [](StepRecord& r) {

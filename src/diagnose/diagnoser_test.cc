@@ -42,6 +42,48 @@ TEST(CleanRun, PassesWhatCanBeLookedAt) {
   EXPECT_EQ(ids[State::kNotPossible].size(), 19U) << "the detectors saw nothing here";
 }
 
+TEST(CleanRun, NoCheckPassesBeforeItCouldHaveFoundAnything) {
+  const auto nothing = [](StepRecord&) {};
+  const auto no_loader = [](StepRecord& r) {
+    forget_sampler(r);
+    forget_indices(r);
+    for (WorkerRecord& w : r.workers) unset(w, Kind::kDataClass);
+  };
+  const auto clips = [](StepRecord& r) {
+    for (WorkerRecord& w : r.workers) set(w, Kind::kClipNorm, 0.5);
+  };
+  const auto rounds = [](StepRecord& r) {
+    for (WorkerRecord& w : r.workers) set(w, Kind::kUnchangedShare, 0.1);
+  };
+  struct Row {
+    const char* check;
+    RunOptions options;
+    Watched::Break changed;
+    std::uint64_t records;
+  };
+  const std::vector<Row> rows = {
+      {"duplicate-data", {}, nothing, 1},
+      {"duplicate-data", {.rows = 1}, nothing, 3},
+      {"duplicate-data", {}, no_loader, 6},
+      {"epoch-not-set", {.workers = 2, .rows = 4, .data = 32}, nothing, 5},
+      {"overlapping-data", {}, nothing, 2},
+      {"lost-gradients", {}, nothing, 3},
+      {"clip-norm", {}, clips, 2},
+      {"zero-gradient", {}, nothing, 1},
+      {"zero-gradient", {.workers = 1}, nothing, 3},
+      {"no-progress", {}, rounds, 3},
+  };
+  for (const Row& row : rows) {
+    Watched w(row.options);
+    for (std::uint64_t step = 0; step < row.records; ++step) {
+      EXPECT_NE(w.check(row.check).state, State::kPassed) << row.check << " before step " << step;
+      w.play(step, step, row.changed);
+    }
+    EXPECT_EQ(w.check(row.check).state, State::kPassed) << row.check << " of " << row.records;
+    EXPECT_TRUE(w.findings().empty()) << row.check;
+  }
+}
+
 TEST(CleanRun, WithoutAnyRecordNothingIsPossible) {
   const Diagnoser diagnoser({1, 0, 0});
   const auto checks = diagnoser.checks();

@@ -25,6 +25,10 @@ constexpr const char* kNoise =
     "that "
     "generator by rank after the model is built. Else let a sampler divide what it is read from.";
 constexpr std::uint64_t kInARow = 3;  // steps until what may be chance is a finding
+constexpr const char* kMayBeNoise =
+    "Input that no loader deals may be noise that the program draws alike now and then.";
+constexpr const char* kMayBeChance =
+    "Batches of one row, or drawn with replacement, may be equal by chance.";
 
 using Members = std::vector<std::size_t>;
 
@@ -118,6 +122,19 @@ bool in_blocks(const StepContext& context, const std::vector<Members>& groups) {
          });
 }
 
+// Whether a loader is known to have dealt the worker's input.
+bool is_dealt(const WorkerRecord& w) {
+  return !w.indices.empty() || w.fingerprint_of(FingerprintKind::kDataClass) != nullptr ||
+         w.fingerprint_of(FingerprintKind::kBatch) == nullptr;
+}
+
+// Whether two workers' batches that are equal once are no chance.
+bool tells_at_once(const StepContext& context) {
+  return !draws_with_replacement(context.roster) &&
+         std::ranges::any_of(context.batches,
+                             [](const Batch& b) { return b.known && b.distinct > 1; });
+}
+
 bool samples_known(const StepContext& context) {
   return std::any_of(context.batches.begin(), context.batches.end(),
                      [](const Batch& b) { return b.known; });
@@ -138,40 +155,53 @@ std::uint64_t Duplicates::Streaks::extend(const Ranks& ranks, std::uint64_t valu
 }
 
 // Two rows or more do not agree by chance, unless samples are drawn with replacement.
-bool Duplicates::certain(const StepContext& context, const Members& members) {
+bool Duplicates::certain(const StepContext& context, const Members& members, Found& found) {
   const Batch& batch = context.batches[members.front()];
-  const bool lasting =
-      samples_.extend(ranks_of(context, members), content_of(context, members.front())) >= kInARow;
-  return lasting || (batch.distinct > 1 && !draws_with_replacement(context.roster));
+  const std::uint64_t length =
+      samples_.extend(ranks_of(context, members), content_of(context, members.front()));
+  if (length >= kInARow || (batch.distinct > 1 && !draws_with_replacement(context.roster))) {
+    return true;
+  }
+  found.undecided = std::max(found.undecided, kInARow - length);
+  return false;
 }
 
-// Every step counts in which the rows of all of them are known.
-void Duplicates::watch_undealt(const StepContext& context) {
+void UndealtInput::watch(const StepContext& context) {
   Members known;
   for (std::size_t i = 0; i < context.workers(); ++i) {
     if (context.batches[i].known) known.push_back(i);
   }
   const Ranks among = ranks_of(context, known);
-  for (auto& [ranks, undealt] : undealt_) undealt.known += std::ranges::includes(among, ranks);
+  for (auto& [ranks, group] : groups_) group.known += std::ranges::includes(among, ranks);
 }
 
-// Input that no loader dealt may be noise that a program draws, in some of its passes: whether it
-// is equal in all steps shows after some. Null for what a loader dealt.
-Duplicates::Undealt* Duplicates::undealt(const StepContext& context, const Members& members) {
+UndealtInput::Group* UndealtInput::equal(const StepContext& context, const Members& members) {
   const bool dealt = std::any_of(members.begin(), members.end(), [&](std::size_t i) {
-    const WorkerRecord& w = context.record.workers[i];
-    return !w.indices.empty() || w.fingerprint_of(FingerprintKind::kDataClass) != nullptr ||
-           w.fingerprint_of(FingerprintKind::kBatch) == nullptr;
+    return is_dealt(context.record.workers[i]);
   });
   if (dealt) return nullptr;
   const Ranks ranks = ranks_of(context, members);
-  if (undealt_.size() >= kGroupsMax && !undealt_.contains(ranks)) return &(beyond_ = {});
-  Undealt& out = undealt_.try_emplace(ranks, Undealt{context.record.step, 0, 1}).first->second;
+  if (groups_.size() >= kGroupsMax && !groups_.contains(ranks)) return &(beyond_ = {});
+  Group& out = groups_.try_emplace(ranks, Group{context.record.step, 0, 1}).first->second;
   ++out.equal;
   const std::uint64_t content = content_of(context, members.front());
   out.changes += out.content != content;
   out.content = content;
   return &out;
+}
+
+const UndealtInput::Group* UndealtInput::find(const Ranks& ranks) const {
+  const auto found = groups_.find(ranks);
+  return found == groups_.end() ? nullptr : &found->second;
+}
+
+std::uint64_t UndealtInput::undecided() const {
+  std::uint64_t most = 0;
+  for (const auto& [ranks, group] : groups_) {
+    const bool always = group.equal == group.known && group.known < kToSee;
+    if (always) most = std::max(most, kToSee - group.known);
+  }
+  return most;
 }
 
 void Duplicates::group_rows(const StepContext& context, Found& found) {
@@ -190,9 +220,9 @@ void Duplicates::group_rows(const StepContext& context, Found& found) {
 // Equal data has equal losses, but where a model draws itself (actions, noise): then its input
 // changes from step to step, and is equal all the same.
 void Duplicates::add_rows(const StepContext& context, Members members, Found& found) {
-  Undealt* drawn = undealt(context, members);
+  const UndealtInput::Group* drawn = undealt_.equal(context, members);
   if (drawn == nullptr) {
-    if (!contradicted(context, members) && certain(context, members)) {
+    if (!contradicted(context, members) && certain(context, members, found)) {
       found.rows.push_back(std::move(members));
     }
     return;
@@ -246,8 +276,11 @@ void Duplicates::update(const StepContext& context, SignalLog& log) {
   Found found;
   const bool by_design = repeats_on_purpose(context.roster) || repeats_evenly(context.record) ||
                          shares_places(context.record);
-  watch_undealt(context);
-  if (!by_design) group_rows(context, found);
+  undealt_.watch(context);
+  if (!by_design) {
+    group_rows(context, found);
+    await_certainty(context, found, log);
+  }
   group_gradients(context, found);
   if (in_blocks(context, found.drawn)) {
     report_blocks(context, found, log);
@@ -259,13 +292,27 @@ void Duplicates::update(const StepContext& context, SignalLog& log) {
   for (const Members& members : found.unlike) report_unlike(context, members, log);
 }
 
+// What is equal by chance, or now and then, is no finding before so many records.
+void Duplicates::await_certainty(const StepContext& context, const Found& found,
+                                 SignalLog& log) const {
+  std::size_t undealt = 0;
+  for (std::size_t i = 0; i < context.workers(); ++i) {
+    undealt += context.batches[i].known && !is_dealt(context.record.workers[i]);
+  }
+  if (undealt > 1) {
+    log.needs_records(Check::kDuplicateData, kToSee, kMayBeNoise);
+    log.needs(Check::kDuplicateData, undealt_.undecided(), kMayBeNoise);
+  } else if (samples_known(context)) {
+    if (!tells_at_once(context)) log.needs_records(Check::kDuplicateData, kInARow, kMayBeChance);
+    log.needs(Check::kDuplicateData, found.undecided, kMayBeChance);
+  }
+}
+
 void Duplicates::take_drawn(const StepContext& context, Found& found) {
   found.drawn_only = found.rows.empty();
   for (Members& members : found.drawn) {
-    const auto undealt = undealt_.find(ranks_of(context, members));
-    if (undealt != undealt_.end()) {
-      found.first_step = std::min(found.first_step, undealt->second.first_step);
-    }
+    const UndealtInput::Group* group = undealt_.find(ranks_of(context, members));
+    if (group != nullptr) found.first_step = std::min(found.first_step, group->first_step);
     found.rows.push_back(std::move(members));
   }
 }
@@ -320,7 +367,7 @@ void Duplicates::report_blocks(const StepContext& context, const Found& found, S
 void Duplicates::report_at_times(const StepContext& context, const Members& members,
                                  SignalLog& log) const {
   Blame blame{ranks_of(context, members), members.size() == context.workers()};
-  const Undealt& undealt = undealt_.at(blame.ranks);
+  const UndealtInput::Group& undealt = *undealt_.find(blame.ranks);
   Signal signal = sighting(Check::kDuplicateData, context.record.step, std::move(blame));
   signal.first_step = undealt.first_step;
   signal.key = 1;

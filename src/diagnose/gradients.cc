@@ -231,6 +231,14 @@ void ZeroGradient::whole(const StepContext& context, SignalLog& log) {
   log.checked(Check::kZeroGradient);
   blame.everyone = blame.ranks.size() == known;
   all_zero_ = blame.everyone ? all_zero_ + 1 : 0;
+  if (all_zero_ > 0 && all_zero_ < kAllZero) {
+    log.needs(Check::kZeroGradient, kAllZero - all_zero_,
+              "The gradient was zero on all ranks, as of one batch without a target.");
+  }
+  if (known == 1) {
+    log.needs_records(Check::kZeroGradient, kAllZero,
+                      "One batch without a target has a gradient of zero.");
+  }
   if (blame.ranks.empty() || (blame.everyone && all_zero_ < kAllZero)) return;
   const std::uint64_t first = context.record.step - (blame.everyone ? all_zero_ - 1 : 0);
   Signal signal = sighting(Check::kZeroGradient, context.record.step, blame);

@@ -72,6 +72,8 @@ void LostGradients::update(const StepContext& context, SignalLog& log) {
     return log.cannot(Check::kLostGradients, "No optimiser step was seen.");
   }
   log.checked(Check::kLostGradients);
+  log.needs_records(Check::kLostGradients, kSureSteps,
+                    "A program may leave out a batch now and then: that is no habit.");
   lost(context, log);
   changed(context, log);
   left_over(context, log);

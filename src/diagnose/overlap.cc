@@ -16,6 +16,8 @@ namespace {
 constexpr std::size_t kSamples = std::size_t{1} << 18;
 constexpr std::uint32_t kMaxBits = 60;
 constexpr double kDoubled = 3;        // draws until it is a finding
+constexpr double kOfChance = 4;       // times as many between workers as chance gives, and
+constexpr double kFew = 2;            // beside as many within one,
 constexpr double kShare = 0.01;       // of all draws, where only row hashes are known
 constexpr double kOfOneRank = 0.9;    // of the doubled draws: then it is this rank
 constexpr double kNearlyWhole = 0.9;  // of the data: then a pass may begin anew
@@ -25,6 +27,7 @@ constexpr const char* kNoLoader =
 constexpr const char* kSharedRows =
     "The rows that were hashed are the same on all workers though their batches differ.";
 constexpr const char* kNoSamples = "No samples were seen.";
+constexpr const char* kFewDraws = "A sample or two may be drawn again to fill up batches.";
 constexpr const char* kReplacement =
     "The sampler draws with replacement: a sample may come twice on purpose.";
 
@@ -59,8 +62,15 @@ bool straddles(const WorkerRecord& worker) {
 // to the same one again. Overlap is far beyond that.
 bool beyond_equal_records(const DataPass& pass, double workers) {
   const double within = pass.doubled() - pass.between();
-  return pass.between() > 4 * (workers - 1) * (within + 2) &&
+  return pass.between() > kOfChance * (workers - 1) * (within + kFew) &&
          pass.between() > kShare * static_cast<double>(pass.drawn());
+}
+
+// Whether the pass went on after its first step, and has draws enough, for any overlap to show.
+bool could_show(const DataPass& pass, double workers) {
+  const bool by_index = pass.identity() == DataPass::Identity::kIndex;
+  const double least = by_index ? kDoubled : kOfChance * kFew * (workers - 1);
+  return pass.went_on() && static_cast<double>(pass.drawn()) > least;
 }
 
 // The one rank that takes part in nearly all, if it also draws what others drew before: else they
@@ -195,9 +205,13 @@ void Overlap::update(const StepContext& context, SignalLog& log) {
   }
   if (passes_.empty() || passes_.back().drawn() == 0) return;
   log.checked(Check::kOverlappingData);
+  const auto count = static_cast<double>(workers.size());
+  could_show_ = could_show_ || std::ranges::any_of(passes_, [&](const DataPass& pass) {
+                  return could_show(pass, count);
+                });
+  if (!could_show_) log.needs(Check::kOverlappingData, 1, kFewDraws);
   for (DataPass& pass : passes_) {
     const bool exact = pass.exact() >= kDoubled;
-    const auto count = static_cast<double>(workers.size());
     if (exact || beyond_equal_records(pass, count)) report(context, pass, log);
   }
 }

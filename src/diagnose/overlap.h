@@ -44,6 +44,7 @@ class DataPass {
   std::uint64_t number() const { return number_; }
   Identity identity() const { return identity_; }
   std::uint64_t drawn() const { return drawn_; }
+  bool went_on() const { return settled_ != ~std::uint64_t{0} && settled_ > first_step_; }
   double doubled() const { return doubled_; }  // draws beyond a sample's first
   double between() const { return between_; }  // of them, by another worker than the first
   double exact() const { return exact_; }      // of them, with equal indices
@@ -107,6 +108,7 @@ class Overlap {
   Totals finished_;               // of finished passes in which samples were doubled
   PerWorker<Place> places_;       // at the record before
   RepeatedBatches repeats_;
+  bool could_show_ = false;  // some pass was long enough
 };
 
 }  // namespace presum::diagnose

@@ -206,6 +206,8 @@ void NoProgress::follow_shares(const StepContext& context, SignalLog& log) {
   if (bits == nullptr) return;
   const auto share = std::bit_cast<double>(*bits);
   log.checked(Check::kNoProgress);
+  log.needs_records(Check::kNoProgress, kSureSamples,
+                    "Updates in 16 bits may round to nothing in some steps.");
   const double rate = learning_rate(worker);
   const bool rises = rate > std::exchange(sampled_rate_, rate);
   if (rises) return;  // a warm-up: updates grow yet

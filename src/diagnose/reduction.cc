@@ -188,6 +188,9 @@ void Reduction::check_scale(const StepContext& context, SignalLog& log) {
   const bool again = off && last_ratio_ > 0 && near(ratio, last_ratio_);
   last_ratio_ = off ? ratio : 0;
   const std::string name = factor_name(ratio, workers);
+  if (off && name.empty() && !again) {
+    log.needs(Check::kReductionScale, 1, "The norm was off once, as by chance.");
+  }
   if (!off || (name.empty() && !again)) return;
   Signal signal = sighting(Check::kReductionScale, r.step, {all_ranks(r), true});
   signal.confidence = name.empty() ? 0.6 : 0.9;

@@ -132,6 +132,13 @@ Signal* SignalLog::find(Check check, std::uint32_t rank) {
   return found == signals_.rend() ? nullptr : &*found;
 }
 
+void SignalLog::needs(Check check, std::uint64_t more, std::string_view why) {
+  Coverage& c = coverage_[index(check)];
+  if (more <= c.more) return;
+  c.more = more;
+  c.needed = why;
+}
+
 void SignalLog::cannot(Check check, std::string_view why) {
   auto& reasons = coverage_[index(check)].cannot;
   const auto place = std::ranges::find_if(
@@ -156,6 +163,10 @@ CheckRecord SignalLog::record(Check check) const {
   } else if (c.looked > 0 && is_statistic(check)) {
     out.state = State::kNotTriggered;
     out.reason = fmt::format("No alarm in {}.", steps_text(c.looked));
+  } else if (c.looked > 0 && c.more > 0) {
+    out.state = State::kNotTriggered;
+    out.reason = fmt::format("Looked at in {} of {} steps that it needs: {}", c.looked,
+                             c.looked + c.more, c.needed);
   } else if (c.looked > 0) {
     out.state = State::kPassed;
     out.reason = fmt::format("Looked at in {}, and held.", steps_text(c.looked));

@@ -69,8 +69,18 @@ class SignalLog {
   // The expectation was looked at, and held unless it is seen broken. Counts once a record.
   void checked(Check check) {
     Coverage& c = coverage_[index(check)];
-    c.looked += c.record != records_;
+    if (c.record == records_) return;
+    ++c.looked;
     c.record = records_;
+    c.more = 0;
+  }
+  // After `checked`, as of this record: so many more are needed before a broken expectation would
+  // be a finding. Until then the check has not passed. `why` is a string literal.
+  void needs(Check check, std::uint64_t more, std::string_view why);
+  // Likewise, until it was looked at in so many records.
+  void needs_records(Check check, std::uint64_t records, std::string_view why) {
+    const std::uint64_t looked = coverage_[index(check)].looked;
+    if (looked < records) needs(check, records - looked, why);
   }
   // What the check waits for, or why it cannot be made; both are string literals.
   void waits(Check check, std::string_view why) { coverage_[index(check)].armed = why; }
@@ -82,6 +92,8 @@ class SignalLog {
   struct Coverage {
     std::uint64_t looked = 0;
     std::uint64_t record = 0;  // in which it was last looked at
+    std::uint64_t more = 0;    // records that it needs yet, as of that one
+    std::string_view needed;   // why
     std::string_view armed;
     struct Reason {
       std::string_view why;

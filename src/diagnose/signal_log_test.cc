@@ -81,6 +81,25 @@ TEST(SignalLog, TellsTheStateOfACheckByWhatItKnowsBest) {
   EXPECT_EQ(log.record(Check::kEpochNotSet).reason, "Seen first at step 12.");
 }
 
+TEST(SignalLog, ACheckThatNeedsMoreRecordsHasNotPassed) {
+  SignalLog log;
+  const auto look = [&] {
+    log.begin_record();
+    log.checked(Check::kLostGradients);
+    log.needs_records(Check::kLostGradients, 3, "Once is no habit.");
+    return log.record(Check::kLostGradients);
+  };
+  EXPECT_EQ(look().reason, "Looked at in 1 of 3 steps that it needs: Once is no habit.");
+  EXPECT_EQ(look().state, State::kNotTriggered);
+  EXPECT_EQ(look().state, State::kPassed);
+  log.begin_record();
+  log.checked(Check::kLostGradients);
+  log.needs(Check::kLostGradients, 2, "Seen once.");
+  EXPECT_EQ(log.record(Check::kLostGradients).reason,
+            "Looked at in 4 of 6 steps that it needs: Seen once.");
+  EXPECT_EQ(look().state, State::kPassed);
+}
+
 TEST(SignalLog, OfSeveralReasonsTheOneThatWasTrueLongestIsTold) {
   SignalLog log;
   for (int step = 0; step < 30; ++step) log.cannot(Check::kEpochNotSet, "No sampler.");
