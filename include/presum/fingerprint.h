@@ -62,8 +62,9 @@ enum class FingerprintKind : std::uint32_t {
       74,            // of parameters in 16 bits that the optimiser left as before; a real number
   kRecomputed = 75,  // what computing a micro-batch once more has shown; 0: the same gradient
   kComparedDifferent =
-      77,          // tensors that the program compared with its parameters, and that differ
-  kLeftOver = 78,  // 1: its first pass added to what was there when the optimiser had stepped
+      77,              // tensors that the program compared with its parameters, and that differ
+  kLeftOver = 78,      // 1: its first pass added to what was there when the optimiser had stepped
+  kClipNormType = 79,  // of kClipNorm and kClippedNorm where it is not 2; NaN: of the first unknown
 };
 
 enum class Expectation : std::uint8_t {

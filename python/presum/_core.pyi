@@ -175,6 +175,8 @@ class FingerprintKind(enum.IntEnum):
 
     LEFT_OVER = 78
 
+    CLIP_NORM_TYPE = 79
+
 class Late:
     """A number that is still on its device: its place."""
 

@@ -19,8 +19,12 @@ constexpr double kSame = 1e-3;            // of a norm: what workers may differ 
 constexpr double kTrue = 0.05;            // what a norm in 16 bits may be off
 constexpr std::uint64_t kSureOfNorm = 2;  // records in a row
 constexpr std::uint64_t kSureOfNone = 5;
+constexpr double kEuclidean = 2;
 constexpr const char* kNone =
     "No norm of all of the model's gradients was seen: torch's clip_grad_norm_ was not called.";
+constexpr const char* kAnyType =
+    "The norm that clip_grads_with_norm_ was given may be of any type: torch's get_total_norm, "
+    "which says of which, did not take it.";
 
 double real(const WorkerRecord& worker, FingerprintKind kind) {
   const std::uint64_t* bits = worker.fingerprint_of(kind);
@@ -39,6 +43,20 @@ bool has_norm(const WorkerRecord& worker) {
          worker.fingerprint_of(kGradNormTold) != nullptr;
 }
 
+// NaN where that is unknown.
+double type_of(const WorkerRecord& worker) {
+  return worker.fingerprint_of(FingerprintKind::kClipNormType) == nullptr
+             ? kEuclidean
+             : real(worker, FingerprintKind::kClipNormType);
+}
+
+bool is_of_any_type(const WorkerRecord& worker) { return std::isnan(type_of(worker)); }
+
+std::string name_of(double type) {
+  if (type == kEuclidean) return "norm";
+  return std::isinf(type) ? "largest element" : fmt::format("L{} norm", number(type));
+}
+
 // Whether a limit is below the norm that it is for: else none has changed a gradient yet.
 bool binds(const StepRecord& record) {
   return std::ranges::any_of(record.workers, [](const WorkerRecord& w) {
@@ -54,14 +72,14 @@ bool is_power_of_two(double ratio) {
   return ratio >= 8 && near(std::log2(ratio), std::round(std::log2(ratio)), 1e-3);
 }
 
-// What makes a norm so many times what it ought to be.
-std::string usual_cause(double ratio, double workers, bool scaled) {
+// What makes a norm of a type so many times what it ought to be.
+std::string usual_cause(double ratio, double type, double workers, bool scaled) {
   if (scaled && is_power_of_two(ratio)) {
     return "it was taken before the loss scaler's factor was divided out";
   }
   if (near(ratio, workers, kTrue)) return "it is the norm of the sum, not of the mean";
   if (near(ratio, 1 / workers, kTrue)) return "it was divided by the number of workers";
-  if (near(ratio, std::sqrt(workers), kTrue))
+  if (near(ratio, std::pow(workers, 1 / type), kTrue))
     return "every worker's norm was added though all are equal";
   if (ratio > 1) return "parameters were counted more than once, or norms of parts were added";
   return "it is the norm of a part, or a mean of such norms";
@@ -96,7 +114,9 @@ Blame apart(const StepContext& context) {
 
 bool is_own(const StepContext& context) {
   return std::ranges::all_of(context.record.workers, [](const WorkerRecord& w) {
-    return near(used(w), w.grad_norm, 1e-2);
+    const double type = type_of(w);
+    const double own = type == kEuclidean ? w.grad_norm : std::isinf(type) ? w.grad_max : kNaN;
+    return near(used(w), own, 1e-2);
   });
 }
 
@@ -140,7 +160,8 @@ Held hold(const WorkerRecord& worker, bool scaled) {
   const double clipped = real(worker, kClippedNorm);
   const double told = real(worker, kGradNormTold);
   if (std::isfinite(clip)) {
-    const Held held = hold_clip(clip, clipped, worker.reduced_norm, scaled);
+    const double reduced = type_of(worker) == kEuclidean ? worker.reduced_norm : kNaN;
+    const Held held = hold_clip(clip, clipped, reduced, scaled);
     if (!std::isfinite(told) || !near(held.ratio, 1, kTrue)) return held;
   }
   const double then = real(worker, kGradNormThen);
@@ -213,8 +234,10 @@ void ClipNorm::compare_clipping(const StepContext& context, SignalLog& log) {
 void ClipNorm::compare_workers(const StepContext& context, SignalLog& log) {
   const StepRecord& record = context.record;
   const Blame blame = apart(context);
-  log.checked(Check::kClipNorm);
-  log.needs_records(Check::kClipNorm, kSureOfNorm, "Norms may differ between ranks once.");
+  if (std::ranges::none_of(record.workers, is_of_any_type)) {
+    log.checked(Check::kClipNorm);
+    log.needs_records(Check::kClipNorm, kSureOfNorm, "Norms may differ between ranks once.");
+  }
   if (blame.ranks.empty()) {
     apart_ = {};
     return;
@@ -261,8 +284,10 @@ void ClipNorm::compare_true(const StepContext& context, SignalLog& log) {
   for (const WorkerRecord& w : record.workers) {
     const Held held = hold(w, scaled);
     if (std::isnan(held.ratio)) continue;
+    const bool right = near(held.ratio, 1, kTrue);
+    if (!right && is_of_any_type(w)) return log.cannot(Check::kClipNorm, kAnyType);
     log.checked(Check::kClipNorm);
-    if (near(held.ratio, 1, kTrue)) {
+    if (right) {
       untrue_ = {};
       return;
     }
@@ -286,9 +311,10 @@ void ClipNorm::report_untrue(const StepContext& context, const WorkerRecord& wor
   signal.key = 1;
   signal.first_step = untrue_.first_step;
   signal.confidence = 0.95;
-  signal.title =
-      fmt::format("{{Ranks}} used {} times the gradient's norm where they clipped or logged it: {}",
-                  number(ratio_), usual_cause(ratio_, record.workers_expected, scaled));
+  const double type = type_of(worker);
+  signal.title = fmt::format(
+      "{{Ranks}} used {} times the gradient's {} where they clipped or logged it: {}",
+      number(ratio_), name_of(type), usual_cause(ratio_, type, record.workers_expected, scaled));
   signal.evidence = {{"clip_norm", used(worker)}, {"true_norm", used(worker) / ratio_}};
   log.add(std::move(signal), std::numeric_limits<std::uint64_t>::max() / 2);
 }

@@ -54,6 +54,64 @@ TEST(ClipNorm, AWrongNormIsNamedWithItsRatioAndUsualCause) {
       << "gradients that hold the factor still";
 }
 
+// Every worker clips by a norm of a type; NaN: nobody knows of which.
+void clip_by(StepRecord& r, double type, double norm, double clipped) {
+  clip(r, norm, clipped);
+  for (WorkerRecord& w : r.workers) set(w, Kind::kClipNormType, type);
+}
+
+TEST(ClipNorm, ANormIsHeldAgainstThatOfItsOwnType) {
+  constexpr double kInf = std::numeric_limits<double>::infinity();
+  for (const double type : {1.0, 3.0, kInf}) {
+    Watched w;
+    w.play(0, 60, [&](StepRecord& r) { clip_by(r, type, 0.08, 0.08); });
+    EXPECT_TRUE(w.findings().empty()) << type << ": " << w.first().title;
+    EXPECT_EQ(w.check("clip-norm").state, State::kPassed);
+  }
+  const auto title = [](double type, double ratio) {
+    Watched w;
+    w.play(0, 3, [&](StepRecord& r) { clip_by(r, type, ratio * 0.08, 0.08); });
+    EXPECT_EQ(w.ids(), Ids{"clip-norm"});
+    return w.first().title;
+  };
+  EXPECT_EQ(title(kInf, 0.5),
+            "All 8 ranks used 0.5 times the gradient's largest element where they clipped or "
+            "logged it: it is the norm of a part, or a mean of such norms");
+  EXPECT_NE(title(3, 2).find("every worker's norm was added"), std::string::npos);
+  EXPECT_NE(title(1, 8).find("norm of the sum"), std::string::npos);
+}
+
+TEST(ClipNorm, ANormThatMayBeOfAnyTypeIsNotJudgedUnlessItIsTheGradients) {
+  Watched w;
+  w.play(0, 60, [](StepRecord& r) { clip_by(r, kNaN, 0.08, 0.5); });
+  EXPECT_TRUE(w.findings().empty()) << w.first().title;
+  EXPECT_EQ(w.check("clip-norm").state, State::kNotPossible);
+  EXPECT_NE(w.check("clip-norm").reason.find("may be of any type"), std::string::npos);
+  Watched right;
+  right.play(0, 60, [](StepRecord& r) { clip_by(r, kNaN, 0.5, 0.5); });
+  EXPECT_EQ(right.check("clip-norm").state, State::kPassed);
+  Watched one;
+  one.play(0, 9, [](StepRecord& r) {
+    clip_by(r, kNaN, 0.08, 0.5);
+    set(r.workers[3], Kind::kClipNorm, 0.04);
+  });
+  ASSERT_EQ(one.ids(), Ids{"clip-norm"});
+  EXPECT_EQ(one.first().ranks, RankList{3});
+}
+
+TEST(ClipNorm, TheLargestElementOfTheirOwnGradientsIsOneFromBeforeTheReduction) {
+  Watched w;
+  w.play(1, 9, [](StepRecord& r) {
+    for (WorkerRecord& x : r.workers) {
+      x.grad_max = 0.1 + 0.01 * x.rank;
+      set(x, Kind::kClipNorm, x.grad_max);
+      set(x, Kind::kClipNormType, std::numeric_limits<double>::infinity());
+    }
+  });
+  ASSERT_EQ(w.ids(), Ids{"clip-norm"});
+  EXPECT_NE(w.first().title.find("before it was reduced"), std::string::npos);
+}
+
 TEST(ClipNorm, ARankThatAloneClipsOrDoesNotIsNamed) {
   const auto title = [](bool clips) {
     Watched w;

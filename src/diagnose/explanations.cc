@@ -128,7 +128,8 @@ constexpr std::array<std::pair<Check, Explanation>, kChecks> kExplanations{{
     {Check::kClipNorm,
      {"Every step is shortened by another factor than `max_norm` promises, or by one of each rank.",
       "Norms of some of the parameters; a program's own clipping that it does not tell "
-      "(`monitor.grad_norm(value)`); sharded gradients.",
+      "(`monitor.grad_norm(value)`); sharded gradients; norms of another type than L2 that torch's "
+      "`get_total_norm` did not take.",
       "norm = get_total_norm([p.grad for p in my_shard])  # of this rank's part\n"
       "clip_grads_with_norm_(model.parameters(), 1.0, norm)\n"
       "clip_grad_norm_(model.parameters(), 1.0)            # before scaler.unscale_(optimizer)"}},

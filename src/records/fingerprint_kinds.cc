@@ -87,6 +87,7 @@ constexpr std::array kKinds = {
     FingerprintInfo{FingerprintKind::kComparedDifferent, "compared_different", kNoise, false,
                     "state-desync"},
     FingerprintInfo{FingerprintKind::kLeftOver, "left_over", kNoise, false, "lost-gradients"},
+    FingerprintInfo{FingerprintKind::kClipNormType, "clip_norm_type", kNoise, true, "clip-norm"},
 };
 
 }  // namespace

@@ -31,14 +31,15 @@ def norm_values(name: str, norm: object, device: torch.device) -> LateValues:
     return [(KIND[name], plain.reshape(1).to(torch.float64).view(torch.int64))]
 
 
-def norm_of(gradients: Sequence[torch.Tensor]) -> torch.Tensor | None:
-    """The L2 norm over all of them; None where some are sharded, sparse or not of one device."""
-    if any(isinstance(gradient, DTensor) for gradient in gradients):
+def norm_of(gradients: Sequence[torch.Tensor], kind: float = 2.0) -> torch.Tensor | None:
+    """The norm over all of them, of a type from 1 to infinity; None of other types, and where some
+    are sharded, sparse or not of one device."""
+    if not kind >= 1 or any(isinstance(gradient, DTensor) for gradient in gradients):
         return None
     plain = [readable(gradient.detach()) for gradient in gradients]
     found = [x for x in plain if x is not None]
     if not plain or len(found) < len(plain) or any(x.device != found[0].device for x in found):
         return None
     wide = torch.float64 if any(x.dtype == torch.float64 for x in found) else torch.float32
-    norms = torch.stack(torch._foreach_norm(found, 2.0, dtype=wide))
-    return torch.linalg.vector_norm(norms, dtype=torch.float64)  # type: ignore[no-any-return]
+    norms = torch.stack(torch._foreach_norm(found, kind, dtype=wide))
+    return torch.linalg.vector_norm(norms, kind, dtype=torch.float64)  # type: ignore[no-any-return]

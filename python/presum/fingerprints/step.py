@@ -276,9 +276,9 @@ class StepFingerprints:
         """What the step was told of a kind."""
         self._values = [(kind, value) for kind, value in self._values if kind != KIND[name]]
 
-    def norm_of(self, name: str, gradients: Sequence[torch.Tensor]) -> None:
-        """The norm of these, as they are now."""
-        norm = self._families.call("optimizer", norm_of, gradients)
+    def norm_of(self, name: str, gradients: Sequence[torch.Tensor], kind: float) -> None:
+        """The norm of these, as they are now, of a type (2: L2)."""
+        norm = self._families.call("optimizer", norm_of, gradients, kind)
         if norm is not None:
             self.norm(name, norm)
 

@@ -39,6 +39,7 @@ from presum.torch_events.taps import TAPS, EngineRun
 
 ASIDE = ("lost gradients", "rounded updates", "moments", "reduced layers")
 QUEUED_BYTES_MAX = 64 << 20  # of gradients on a device that wait to be read together
+L2 = 2.0
 NORMS_SAMPLED = 25  # one norm in so many is held against the gradients' own
 log = logging.getLogger("presum")
 
@@ -554,23 +555,29 @@ class StepRecorder(PassFlags):
         self._mark(Mark.OPTIMIZER_BEGINS)
         self._look_for_zeros()
 
-    def _clips(self, parameters: Sequence[torch.Tensor], norm: object, limit: object) -> None:
+    def _clips(
+        self, parameters: Sequence[torch.Tensor], norm: object, limit: object, kind: float | None
+    ) -> None:
         """Gradients are about to be clipped. Only all of the model's count."""
         if not (self.observer.in_window or self.observer.open):
             return
         own = {id(p) for _, p in self.setup.alive() if p.grad is not None}
         if own and own == {id(p) for p in parameters if p.grad is not None}:
-            self._norm("clip_norm", norm, "clipped_norm")
+            known = math.nan if kind is None or kind < 1 else kind
+            self._norm("clip_norm", norm, "clipped_norm", L2 if math.isnan(known) else known)
             self._fingerprints.norm("clip_limit", limit)
+            self._fingerprints.forget("clip_norm_type")
+            if known != L2:
+                self._fingerprints.norm("clip_norm_type", known)
 
-    def _norm(self, name: str, norm: object, of_gradients: str) -> None:
+    def _norm(self, name: str, norm: object, of_gradients: str, kind: float = L2) -> None:
         """A norm that the program uses; once in so many times with that of the gradients now."""
         times = self._norms[name] = self._norms.get(name, 0) + 1
         self._fingerprints.norm(name, norm)
         self._fingerprints.forget(of_gradients)  # of an earlier call in this step
         if times % NORMS_SAMPLED == 1:
             gradients = [p.grad for _, p in self.setup.alive() if p.grad is not None]
-            self._fingerprints.norm_of(of_gradients, gradients)
+            self._fingerprints.norm_of(of_gradients, gradients, kind)
 
     def told_norm(self, norm: Scalar) -> None:
         """The program's own norm of the reduced gradient."""

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""By which norm gradients are clipped: torch's function for it, however it was imported."""
+"""By which norm gradients are clipped: torch's functions for it, however they were imported."""
 
 from __future__ import annotations
 
+import math
+import weakref
+from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn.utils import clip_grad
@@ -12,7 +15,8 @@ from torch.nn.utils import clip_grad
 from presum.torch_events.hooks import Handle
 from presum.torch_events.taps import TappedFunction
 
-Listener = Callable[[list[torch.Tensor], Any, Any], None]
+Listener = Callable[[list[torch.Tensor], Any, Any, float | None], None]
+NORMS_KEPT = 64  # that torch took since the last clipping
 
 
 class Inside(TappedFunction):
@@ -20,8 +24,8 @@ class Inside(TappedFunction):
     ``clip_grad_norm_`` too, and programs may have imported the wrapper before."""
 
     @staticmethod
-    def there() -> bool:
-        wrapper = getattr(clip_grad, "_clip_grads_with_norm_", None)
+    def there(name: str) -> bool:
+        wrapper = getattr(clip_grad, name, None)
         inside = [cell.cell_contents for cell in getattr(wrapper, "__closure__", None) or ()]
         return inside == [getattr(wrapper, "__wrapped__", None)]
 
@@ -32,17 +36,31 @@ class Inside(TappedFunction):
         vars(self._owner)[self._name].__closure__[0].cell_contents = function
 
 
+class TakenNorm(NamedTuple):
+    """A norm that torch has taken."""
+
+    held: weakref.ref[torch.Tensor]
+    kind: float  # 2: the Euclidean one
+    tensors: float  # of how many; infinite where that is unknown
+
+
 class ClipTaps:
     """Shared by all recorders of a process."""
 
     def __init__(self) -> None:
         self._listeners: list[Listener] = []
-        tap = Inside(clip_grad, "_clip_grads_with_norm_", before=self._about_to_clip)
-        self._taps = [tap] if Inside.there() else []
+        self._norms: deque[TakenNorm] = deque(maxlen=NORMS_KEPT)
+        taps: dict[str, dict[str, Any]] = {
+            "_clip_grads_with_norm_": {"before": self._about_to_clip},
+            "_get_total_norm": {"after": self._has_taken_norm},
+        }
+        self._taps = [
+            Inside(clip_grad, name, **told) for name, told in taps.items() if Inside.there(name)
+        ]
 
     def add(self, listener: Listener) -> Handle:
-        """Have someone, who must not raise, told of parameters, their norm and its limit
-        before their gradients are clipped."""
+        """Have someone, who must not raise, told of parameters, their norm, its limit and its type
+        (None: unknown) before their gradients are clipped."""
         self._listeners.append(listener)
         for tap in self._taps:
             tap.apply()
@@ -61,11 +79,29 @@ class ClipTaps:
         parameters = given.get("parameters", ())
         one = isinstance(parameters, torch.Tensor)
         listed: list[torch.Tensor] = [parameters] if one else list(parameters)
+        norm = given.get("total_norm")
+        kind = self._kind_of(norm, sum(p.grad is not None for p in listed))
+        self._norms.clear()
         for listener in list(self._listeners):
-            listener(listed, given.get("total_norm"), given.get("max_norm"))
+            listener(listed, norm, given.get("max_norm"), kind)
         if args:
             return (listed, *args[1:]), kwargs
         return args, {**kwargs, "parameters": listed}
+
+    def _has_taken_norm(
+        self, norm: torch.Tensor, tensors: Any = (), norm_type: Any = 2.0, *_: Any, **__: Any
+    ) -> None:
+        several = isinstance(tensors, (list, tuple))
+        count = len(tensors) if several else math.inf
+        self._norms.append(TakenNorm(weakref.ref(norm), float(norm_type), count))
+
+    def _kind_of(self, norm: object, gradients: int) -> float | None:
+        """The type of a norm that torch took; of one that was made since torch took those of parts
+        of the gradients theirs, if it is one."""
+        kinds = {taken.kind for taken in self._norms if taken.held() is norm}
+        if not kinds and all(taken.tensors < gradients for taken in self._norms):
+            kinds = {taken.kind for taken in self._norms}
+        return kinds.pop() if len(kinds) == 1 else None
 
 
 CLIPS = ClipTaps()

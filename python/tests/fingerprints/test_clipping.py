@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.nn.utils import clip_grad_norm_
+from torch.nn.utils import clip_grad_norm_, clip_grads_with_norm_
 
 import presum
 from helpers.packets import Packets
@@ -49,6 +49,30 @@ def test_a_step_tells_the_norm_that_it_is_clipped_by(
         assert [at for at, v in enumerate(values) if name in v] == [0, 25]
     assert real(values[0]["grad_norm_then"]) <= 0.501
     assert real(values[0]["clipped_norm"]) == pytest.approx(norms[0], rel=1e-6)
+
+
+@pytest.mark.parametrize("kind", [math.inf, 1.0, 3.0])
+def test_a_norm_of_another_type_comes_with_the_gradients_own_of_that_type(
+    kind: float, model: DistributedDataParallel, packets: Packets, tmp_path: Path
+) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with presum.attach(model, optimizer=optimizer, run=tmp_path, record=presum.Record(quiet=True)):
+        for clip in (
+            lambda: clip_grad_norm_(model.parameters(), 0.5, kind),
+            lambda: clip_grads_with_norm_(model.parameters(), 0.5, torch.tensor(7.0)),
+            lambda: clip_grad_norm_(model.parameters(), 0.5, 0.5),
+            lambda: clip_grad_norm_(model.parameters(), 0.5),
+        ):
+            optimizer.zero_grad()
+            model(torch.ones(2, 4))["loss"].backward()
+            clip()
+            optimizer.step()
+    own, unknown, below_one, plain = (step.values for step in packets.steps)
+    assert real(own["clip_norm_type"]) == kind
+    assert real(own["clipped_norm"]) == pytest.approx(real(own["clip_norm"]), rel=1e-6)
+    assert math.isnan(real(unknown["clip_norm_type"])) and real(unknown["clip_norm"]) == 7
+    assert math.isnan(real(below_one["clip_norm_type"]))
+    assert "clip_norm_type" not in plain
 
 
 def test_clipping_a_part_or_more_than_the_model_is_not_told(
@@ -88,6 +112,10 @@ def test_the_norm_is_that_of_all_gradients() -> None:
     assert norm_of([torch.ones(3), torch.ones(3).to_sparse()]) is None
     assert norm_of([torch.ones(3), torch.ones(3, device="meta")]) is None
     assert norm_of([]) is None
+    assert norm_of([torch.ones(3)], 0.5) is None
+    assert norm_of([torch.ones(3)], math.nan) is None
+    assert float(norm_of([torch.ones(3), -2 * torch.ones(1)], math.inf)) == 2  # type: ignore[arg-type]
+    assert float(norm_of([torch.ones(3), -2 * torch.ones(1)], 1.0)) == 5  # type: ignore[arg-type]
 
 
 def test_norms_that_are_not_this_rank_s_own_are_left_out() -> None:
