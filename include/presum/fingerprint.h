@@ -43,6 +43,7 @@ enum class FingerprintKind : std::uint32_t {
   kLearningRate = 42,       // of the first group; a real number
   kWeightDecay = 43,        // likewise
   kDtype = 50,              // of the parameters and of autocast
+  kForwardPrecision = 80,   // autocast and the parameters' dtype, inside one layer's forward pass
   kDeterminism = 51,        // determinism flags
   kWrapperForward = 61,     // 1: the forward pass went through the data-parallel wrapper
   kGradientWeight = 62,     // its gradient over that of its mean loss per token; a real number

@@ -139,6 +139,8 @@ class FingerprintKind(enum.IntEnum):
 
     DETERMINISM = 51
 
+    FORWARD_PRECISION = 80
+
     WRAPPER_FORWARD = 61
 
     GRADIENT_WEIGHT = 62

@@ -43,7 +43,7 @@ constexpr std::array kHashes = {Kind::kRngTorch,   Kind::kRngDevice,      Kind::
                                 Kind::kRngPython,  Kind::kSamplerClass,   Kind::kDataClass,
                                 Kind::kDataSubset, Kind::kDataContents,   Kind::kModes,
                                 Kind::kDropouts,   Kind::kOptimizerClass, Kind::kOptimizerSettings,
-                                Kind::kDtype,      Kind::kDeterminism};
+                                Kind::kDtype,      Kind::kDeterminism,    Kind::kForwardPrecision};
 // What other numbers of workers change of necessity.
 constexpr std::array kOfWorld = {Kind::kSamplerRank, Kind::kSamplerReplicas, Kind::kSamplerLength};
 

@@ -47,7 +47,8 @@ constexpr std::array<std::pair<Check, Explanation>, kChecks> kExplanations{{
       "rank"}},
     {Check::kEnvironmentMismatch,
      {"The same program may compute other numbers on some ranks.",
-      "Libraries that are not on presum's list of facts.",
+      "Libraries that are not on presum's list of facts; precision inside code that torch "
+      "compiles.",
       "torch.set_float32_matmul_precision(\"high\")  # on some hosts only"}},
     {Check::kModeMismatch,
      {"Some workers train with dropout or with moving batch statistics and others without.",

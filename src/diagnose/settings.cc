@@ -20,7 +20,16 @@ constexpr const char* kEvaluate =
 constexpr const char* kComputes =
     "Use one dtype, one autocast and one set of determinism flags on all ranks: look at what each "
     "of "
-    "them enters before the forward pass.";
+    "them enters before the forward pass, and in it.";
+constexpr const char* kDtypeName = "dtype of parameters or autocast";
+constexpr const char* kInsideName = "precision inside the forward pass";
+constexpr const char* kNotInside =
+    "Precision inside the forward pass was not seen yet: it is looked at from the second step on.";
+constexpr const char* kCompiled =
+    "torch compiles code of this program, and precision inside such code is not seen.";
+constexpr const char* kNoLayer =
+    "No layer of the model is called as a module, so precision inside the forward pass is not "
+    "seen.";
 constexpr std::size_t kValueBytes = 64;  // of a fact shown as evidence
 constexpr std::uint64_t kUnset = 0;
 constexpr const char* kUneven =
@@ -167,7 +176,9 @@ std::string plain_name(const FingerprintInfo& kind) {
     case FingerprintKind::kOptimizerSettings:
       return "settings";
     case FingerprintKind::kDtype:
-      return "dtype of parameters or autocast";
+      return kDtypeName;
+    case FingerprintKind::kForwardPrecision:
+      return kInsideName;
     default:
       break;
   }
@@ -176,13 +187,20 @@ std::string plain_name(const FingerprintInfo& kind) {
   return name;
 }
 
-// Values of a kind as text: an optimiser's class by the name that its workers told.
+// The fact that says what a kind's hashes are of; null where there is none.
+const char* fact_for(FingerprintKind kind) {
+  if (kind == FingerprintKind::kOptimizerClass) return "optimizer";
+  return kind == FingerprintKind::kForwardPrecision ? "forward_precision" : nullptr;
+}
+
+// Values of a kind as text, by what their workers told.
 std::string held_text(const StepContext& context, const FingerprintInfo& kind, const Split& held) {
   std::map<std::uint64_t, std::string> names;
+  const char* fact = fact_for(kind.kind);
   for (const Split::Group& group : held.groups) {
     names[group.value] = value_text(kind, group.value);
-    if (kind.kind != FingerprintKind::kOptimizerClass) continue;
-    const std::string name = context.roster.fact_of(group.ranks.front(), "optimizer");
+    if (fact == nullptr) continue;
+    const std::string name = context.roster.fact_of(group.ranks.front(), fact);
     if (!name.empty() && name != "unknown") names[group.value] = shortened(name, kValueBytes);
   }
   return held.text([&](std::uint64_t value) { return names[value]; });
@@ -217,8 +235,11 @@ Mismatch compare_kinds(const StepContext& context, Check check,
     out.names.push_back(plain_name(kind));
     if (shown(kind.kind)) out.evidence.emplace_back(kind.name, held_text(context, kind, held));
   }
-  // A learning rate is one of the settings.
+  // A learning rate is one of the settings; autocast around the forward pass is there inside.
   if (out.names.size() > 1) std::erase(out.names, "settings");
+  if (std::ranges::find(out.names, kDtypeName) != out.names.end()) {
+    std::erase(out.names, kInsideName);
+  }
   return out;
 }
 
@@ -267,7 +288,7 @@ void Settings::compare(const StepContext& context, Check check, const Words& wor
   if (!found.looked) {
     return log.cannot(check, "The workers did not send these fingerprints.");
   }
-  log.checked(check);
+  if (check != Check::kEnvironmentMismatch || !tells_dtypes_) log.checked(check);
   if (found.names.empty()) return;
   if (std::ranges::find(found.names, "settings") != found.names.end()) {
     name_optimizer_settings(context, found);
@@ -338,6 +359,23 @@ void Settings::compare_facts(const StepContext& context) {
   pause_ = compared / kFactsPerRecord;
 }
 
+// Whether ranks that say their dtypes say them as they are inside the forward pass, too: autocast
+// may be entered there alone.
+void Settings::look_inside(const StepContext& context, SignalLog& log) {
+  constexpr Check kHere = Check::kEnvironmentMismatch;
+  if (!tells_dtypes_) {
+    if (facts_compared_) log.checked(kHere);
+    return;
+  }
+  seen_inside_ =
+      seen_inside_ || split(context.record, FingerprintKind::kForwardPrecision).known > 1;
+  if (seen_inside_) return log.checked(kHere);
+  const std::string why = context.roster.fact("forward_unseen");
+  if (why.empty()) return log.waits(kHere, kNotInside);
+  log.waits(kHere, {});
+  log.cannot(kHere, why.starts_with("torch compiles") ? kCompiled : kNoLayer);
+}
+
 // With many facts not at every hello, so that hostile ones cost no more than the steps do.
 void Settings::follow_facts(const StepContext& context) {
   if (pause_ > 0) --pause_;
@@ -352,6 +390,7 @@ void Settings::update(const StepContext& context, SignalLog& log) {
     log.cannot(Check::kModeMismatch, kOneWorker);
     return log.cannot(Check::kEnvironmentMismatch, kOneWorker);
   }
+  tells_dtypes_ = tells_dtypes_ || split(context.record, FingerprintKind::kDtype).known > 0;
   compare(context, Check::kOptimizerMismatch,
           {"{Ranks} had another optimiser: ", "The ranks differ in their optimiser: "}, log);
   compare(context, Check::kModeMismatch,
@@ -360,7 +399,7 @@ void Settings::update(const StepContext& context, SignalLog& log) {
   compare(context, Check::kEnvironmentMismatch,
           {"{Ranks} computed in another way: ", "The ranks compute in different ways: "}, log);
   follow_facts(context);
-  if (facts_compared_) log.checked(Check::kEnvironmentMismatch);
+  look_inside(context, log);
   for (Signal signal : standing_) {
     signal.first_step = signal.last_step = context.record.step;
     log.add(std::move(signal));

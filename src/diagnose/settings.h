@@ -40,6 +40,7 @@ class Settings {
   void compare(const StepContext& context, Check check, const Words& words, SignalLog& log);
   void name_optimizer_settings(const StepContext& context, Mismatch& found);
   static void compare_norm_batches(const StepContext& context, SignalLog& log);
+  void look_inside(const StepContext& context, SignalLog& log);
   void compare_facts(const StepContext& context);
   void follow_facts(const StepContext& context);
 
@@ -47,6 +48,8 @@ class Settings {
   std::uint64_t pause_ = 0;       // records until they are compared again at the earliest
   std::vector<Signal> standing_;  // facts that do not match
   bool facts_compared_ = false;
+  bool tells_dtypes_ = false;         // some worker does
+  bool seen_inside_ = false;          // two workers' precision inside a forward pass
   std::uint64_t named_revision_ = 0;  // of the facts that `named_` is of
   Mismatch named_;                    // settings of optimisers that differ
 };

@@ -174,6 +174,53 @@ TEST(Environment, FactsThatMayDifferDo) {
   EXPECT_EQ(w.check("environment-mismatch").state, State::kPassed);
 }
 
+TEST(Environment, AutocastThatOneRankEntersInsideItsForwardPassIsNamed) {
+  Watched w;
+  for (std::uint32_t r = 0; r < 8; ++r) {
+    const char* inside =
+        r == 1 ? "autocast to bfloat16, float32 parameters" : "no autocast, float32 parameters";
+    w.diagnoser.hello(who(r, r), facts_of(r, {{"forward_precision", inside}}));
+  }
+  w.play(0, 9, [](StepRecord& r) {
+    if (r.step % 5 == 1) set(r.workers[1], Kind::kForwardPrecision, std::uint64_t{0xB16});
+  });
+  ASSERT_EQ(w.ids(), Ids{"environment-mismatch"});
+  EXPECT_EQ(w.first().title, "Rank 1 computed in another way: precision inside the forward pass");
+  EXPECT_EQ(w.first().first_step, 1U);
+  EXPECT_EQ(w.first().severity, Severity::kWarning);
+  EXPECT_EQ(text_of(w.first(), "forward_precision"),
+            "0,2-7: no autocast, float32 parameters; 1: autocast to bfloat16, float32 parameters");
+  Watched around;
+  around.play(0, 9, [](StepRecord& r) {
+    set(r.workers[1], Kind::kDtype, std::uint64_t{0xB16});
+    if (r.step % 5 == 1) set(r.workers[1], Kind::kForwardPrecision, std::uint64_t{0xB16});
+  });
+  EXPECT_EQ(around.first().title,
+            "Rank 1 computed in another way: dtype of parameters or autocast");
+}
+
+TEST(Environment, HasNotPassedWherePrecisionInsideTheForwardPassIsNotSeen) {
+  const auto inside = [](const char* why) {
+    Watched w;
+    for (std::uint32_t r = 0; r < 8; ++r) {
+      w.diagnoser.hello(who(r, r), facts_of(r, {{"forward_unseen", why}}));
+    }
+    w.play(0, 30, [](StepRecord& r) {
+      for (WorkerRecord& x : r.workers) unset(x, Kind::kForwardPrecision);
+    });
+    EXPECT_TRUE(w.findings().empty());
+    EXPECT_EQ(w.check("environment-mismatch").state, State::kNotPossible);
+    return w.check("environment-mismatch").reason;
+  };
+  EXPECT_TRUE(inside("torch compiles code of this process").starts_with("torch compiles"));
+  EXPECT_TRUE(inside("no layer of the model is called as a module").starts_with("No layer"));
+  Watched first;
+  first.play(0, 0);
+  EXPECT_EQ(first.check("environment-mismatch").state, State::kNotTriggered);
+  first.play(1, 1);
+  EXPECT_EQ(first.check("environment-mismatch").state, State::kPassed);
+}
+
 TEST(Environment, AVersionThatChangesNumbersIsAWarning) {
   Watched w;
   for (std::uint32_t r = 0; r < 8; ++r) {

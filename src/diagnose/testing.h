@@ -162,6 +162,7 @@ class HealthyRun {
     set(w, Kind::kLearningRate, 1e-3);
     set(w, Kind::kWeightDecay, 0.01);
     set(w, Kind::kDtype, std::uint64_t{0xF32});
+    if (step % 5 == 1) set(w, Kind::kForwardPrecision, std::uint64_t{0xF32});
     set(w, Kind::kDeterminism, std::uint64_t{0});
     set(w, Kind::kWrapperForward, std::uint64_t{1});
   }

@@ -63,6 +63,8 @@ constexpr std::array kKinds = {
     FingerprintInfo{FingerprintKind::kDtype, "dtype", kMatch, false, "environment-mismatch"},
     FingerprintInfo{FingerprintKind::kDeterminism, "determinism", kMatch, false,
                     "environment-mismatch"},
+    FingerprintInfo{FingerprintKind::kForwardPrecision, "forward_precision", kMatch, false,
+                    "environment-mismatch"},
     FingerprintInfo{FingerprintKind::kWrapperForward, "wrapper_forward", kNoise, false,
                     "no-reduction"},
     FingerprintInfo{FingerprintKind::kGradientWeight, "gradient_weight", kNoise, true, ""},

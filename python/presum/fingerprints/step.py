@@ -18,6 +18,7 @@ from presum.fingerprints.clipping import norm_of, norm_values
 from presum.fingerprints.facts import ChangingFacts
 from presum.fingerprints.families import KIND, WORD, Families, LateValues, Values
 from presum.fingerprints.loaders import LOADER_EVENTS, Batch
+from presum.fingerprints.precision import ForwardPrecision
 from presum.fingerprints.rng import RngStates, calls_dropout, forward_draws
 from presum.fingerprints.rows import hash_others, hash_tensor, samples_among, tensors_among
 from presum.fingerprints.samples import BatchFinder, BatchGuess, ForwardMoment, describe
@@ -145,6 +146,9 @@ class StepFingerprints:
             ("environment", Dtypes(module, device)),
         ]
         self._modes = Modes(module)
+        self._precision = ForwardPrecision(
+            module, device, families, tell=self.tell, say=self._say_facts
+        )
         self._settings = OptimizerSettings(optimizers) if optimizers else None
         self._resting = RestingLayers(parameters, optimizers, observer.group)
         self._rests: dict[str, str] = {}  # as it was told
@@ -221,11 +225,16 @@ class StepFingerprints:
                 self._families.call("optimizer", self._tell_rests)
         asks = turn < DRAWS_FIRST or turn % REFRESHED_EVERY == 0
         self._before_forward = [*self._values] if self._tells_draws and asks else None
+        self._families.call("environment", self._precision.begin, turn)
         self._queued = []
         if on_host:
             self._observer.begin_states()
         for family, kinds in (("parameters", OF_PARAMETERS), (self._others, (StateKind.BUFFERS,))):
             self._families.call(family, self._take_states, kinds, step, on_host)
+
+    def _say_facts(self, facts: dict[str, str]) -> None:
+        if self._facts.say(facts):
+            self._found()
 
     def _tell_rests(self) -> None:
         rests = self._resting()
@@ -238,6 +247,7 @@ class StepFingerprints:
 
     def after_forward(self) -> None:
         """A training forward through the wrapper has ended."""
+        self._precision.end()
         before, self._before_forward = self._before_forward, None
         if before is not None:
             self._values += self._families.call("rng", forward_draws, before, self._device) or []
@@ -286,6 +296,7 @@ class StepFingerprints:
 
     def take(self, rows: Sequence[MicroBatchSamples]) -> TakenFingerprints:
         """What belongs to the step that ends; ``rows`` of its micro-batches."""
+        self._precision.end()
         prints = TakenFingerprints(self._values, list(rows), self._queued)
         self._values, self._queued = [], []
         return prints
@@ -330,8 +341,7 @@ class StepFingerprints:
             step.fingerprint(KIND["labels"], sum(batch.labels() for batch in batches) & WORD)
         if all(source is not None and source.indices for source in sources):
             step.indices([i for source in known for i in source.indices])
-        if self._facts.say({family: told.text for family, told in about.items()}):
-            self._found()
+        self._say_facts({family: told.text for family, told in about.items()})
 
     # ---- after the optimiser
 

@@ -61,7 +61,8 @@ def test_a_sampler_s_indices_belong_to_the_step_that_used_them(
     assert {v["sampler_rank"] for v in values} == {1}
     assert packets.facts["sampler"].startswith("BatchSampler(DistributedSampler): seed=3")
     assert packets.facts["data"].startswith("TensorDataset: length=24")
-    assert len(packets.hellos) == 2 and packets.hellos[1] < packets.steps[0].order
+    assert len(packets.hellos) == 3  # the last with precision inside the forward pass
+    assert packets.hellos[1] < packets.steps[0].order
 
 
 def test_batches_drawn_ahead_and_cut_into_micro_batches_are_matched(
@@ -226,7 +227,8 @@ def test_two_loaders_in_turn_are_told_of_once(
                 for (batch,) in batches:
                     one_step(model, optimizer, batch)
     assert len(packets.steps) == 24 and packets.steps[-1].indices
-    assert len(packets.hellos) == 3  # when attached, and with the first batch of each
+    # When attached, with the first batch of each, and with precision inside the forward pass.
+    assert len(packets.hellos) == 4
     assert packets.facts["data"] == "TensorDataset: length=12; TensorDataset: length=8"
 
 
@@ -243,7 +245,7 @@ def test_a_sampler_that_changes_at_every_step_is_told_of_a_few_times(
         for step in range(12):
             sampler.seed = step
             one_step(model, optimizer, PARTS[:2])
-    assert len(packets.hellos) <= 6
+    assert len(packets.hellos) <= 7
     assert packets.facts["sampler"].endswith("and others: each step has their hashes")
     assert [step.values["sampler_seed"] for step in packets.steps] == list(range(12))
 
