@@ -21,6 +21,7 @@ constexpr std::size_t kStalls = 6;         // at equal distances
 constexpr std::uint64_t kLeastPeriod = 5;  // recorded steps
 constexpr std::uint64_t kInARow = 4;       // steps that are no exception any more
 constexpr double kTolerance = 0.1;         // of the period
+constexpr double kMostOfIt = 0.5;          // a share that names the cause
 
 constexpr std::size_t kBlock = 50;  // steps
 constexpr std::size_t kBlocks = 8;
@@ -29,12 +30,13 @@ constexpr double kSlower = 1.3;
 constexpr double kLeastSlower = 1e-3;  // seconds
 
 double own_of(const WorkerRecord& w) { return w.times.own(); }
+double queued_of(const WorkerRecord& w) { return std::isnan(w.times.queued) ? 0 : w.times.queued; }
 
 // Of what computes: data and whatever lies between may well grow.
 double unqueued(const WorkerRecord& w) {
   const double computes =
       w.times.of(Phase::kForward) + w.times.of(Phase::kBackward) + w.times.of(Phase::kOptimizer);
-  return std::isnan(w.times.queued) ? computes : computes - std::min(computes, w.times.queued);
+  return computes - std::min(computes, queued_of(w));
 }
 
 }  // namespace
@@ -64,6 +66,7 @@ void PeriodicStalls::update(const StepRecord& record, SignalLog& log) {
   longest_.push_back(seconds);
   if (longest_.size() > kUsual) longest_.pop_front();
   for (std::size_t p = 0; p < kPhaseCount; ++p) phases_[p].add(longest->times.seconds[p]);
+  queued_.add(queued_of(*longest));
 }
 
 void PeriodicStalls::note(const StepRecord& record, double usual) {
@@ -74,12 +77,10 @@ void PeriodicStalls::note(const StepRecord& record, double usual) {
     if (own_of(w) > kTimesUsual * usual) insert(stall.ranks, w.rank);
   }
   stall.longer = own_of(*worst) - usual;
-  double most = 0;
+  stall.queued = queued_of(*worst) - queued_.value();
   for (std::size_t p = 0; p < kPhaseCount; ++p) {
-    const double more = worst->times.seconds[p] - phases_[p].value();
-    if (static_cast<Phase>(p) == Phase::kReduction || more <= most) continue;
-    most = more;
-    stall.phase = static_cast<Phase>(p);
+    if (static_cast<Phase>(p) == Phase::kReduction) continue;
+    stall.phases[p] = worst->times.seconds[p] - phases_[p].value();
   }
   stalls_.push_back(std::move(stall));
   if (stalls_.size() > kStallsKept) stalls_.pop_front();
@@ -103,25 +104,39 @@ std::optional<std::uint64_t> PeriodicStalls::period() const {
 
 void PeriodicStalls::report(const StepRecord& record, std::uint64_t period, SignalLog& log) const {
   Ranks ranks = stalls_.back().ranks;
+  const double weight = 1 / static_cast<double>(stalls_.size());
   double longer = 0;
+  double queued = 0;
+  std::array<double, kPhaseCount> phases{};
   for (const Stall& stall : stalls_) {
-    longer += stall.longer / static_cast<double>(stalls_.size());
+    longer += weight * stall.longer;
+    queued += weight * stall.queued;
+    for (std::size_t p = 0; p < kPhaseCount; ++p) phases[p] += weight * stall.phases[p];
     ranks = unite(ranks, stall.ranks);
   }
+  const auto most = std::ranges::max_element(phases);
+  const char* phase = to_string(static_cast<Phase>(most - phases.begin()));
   const bool everyone = ranks.size() == record.workers.size();
   Signal signal = sighting(Check::kPeriodicStall, record.step, {ranks, everyone});
   signal.first_step = stalls_.front().step;
   signal.confidence = 0.8;
   const double share =
       longer / (longer + static_cast<double>(period) * std::max(1e-9, total_.value()));
+  const bool waits = queued >= kMostOfIt * longer;
   signal.title = fmt::format(
-      "{{Ranks}} took {:.3g} s longer every {} steps or so, mostly in the phase \"{}\": "
-      "{:.0f}% "
-      "of the job",
-      longer, period, to_string(stalls_.back().phase), 100 * share);
+      "{{Ranks}} took {:.3g} s longer every {} steps or so, {}: {:.0f}% of the job", longer, period,
+      waits ? "waiting for a processor"
+            : fmt::format("{} in the phase \"{}\"",
+                          *most >= kMostOfIt * longer ? "mostly" : "the most of it", phase),
+      100 * share);
+  if (waits) {
+    signal.remedy =
+        "Look at what else runs on these processors at such times, or which quota holds the ranks "
+        "back.";
+  }
   signal.evidence = {{"period_steps", static_cast<std::int64_t>(period)},
                      {"longer_s", std::round(longer * 1e4) / 1e4},
-                     {"phase", to_string(stalls_.back().phase)}};
+                     {"phase", waits ? "processor" : phase}};
   log.add(std::move(signal), period * kStallsKept);
 }
 
@@ -148,9 +163,9 @@ void GradualSlowing::update(const StepRecord& record, SignalLog& log) {
   signal.first_step = first.first_step;
   signal.confidence = 0.7;
   signal.title = fmt::format(
-      "{{Ranks}} became slower and slower: the fastest computed {:.3g} ms a step, {:.3g} ms at "
-      "step "
-      "{}",
+      "{{Ranks}} became slower and slower: the fastest took {:.3g} ms a step for its passes and "
+      "its "
+      "optimizer's step, {:.3g} ms at step {}",
       1e3 * last.seconds, 1e3 * first.seconds, first.first_step);
   signal.evidence = {{"times_as_long", last.seconds / first.seconds},
                      {"own_ms", 1e3 * last.seconds},

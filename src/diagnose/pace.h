@@ -23,10 +23,11 @@ class PeriodicStalls {
  private:
   struct Stall {
     std::uint64_t step = 0;
-    std::uint64_t record = 0;  // which of those that were seen
-    double longer = 0;         // seconds
-    Ranks ranks;               // those whose own time it was
-    Phase phase = Phase::kRest;
+    std::uint64_t record = 0;                  // which of those that were seen
+    double longer = 0;                         // seconds
+    Ranks ranks;                               // those whose own time it was
+    std::array<double, kPhaseCount> phases{};  // each longer than it usually is
+    double queued = 0;                         // likewise
   };
   void note(const StepRecord& record, double usual);
   std::optional<std::uint64_t> period() const;
@@ -34,6 +35,7 @@ class PeriodicStalls {
 
   std::deque<double> longest_;  // own time of a step, the last of them
   std::array<RunningMean, kPhaseCount> phases_;
+  RunningMean queued_;
   RunningMean total_;
   std::uint64_t records_ = 0;
   std::uint64_t in_a_row_ = 0;  // that took longer than usual
@@ -49,7 +51,7 @@ class GradualSlowing {
  private:
   struct Block {
     std::uint64_t first_step = 0;
-    double seconds = 0;  // the median over steps of the fastest worker's own time
+    double seconds = 0;  // the median over steps of the fastest worker's passes and update
     double tokens = 0;   // likewise of the mean count; 0 where not known
   };
   void end_block();

@@ -62,6 +62,19 @@ TEST(PeriodicStalls, OfAllRanksAreEveryones) {
   EXPECT_TRUE(run.log.signals().front().everyone);
 }
 
+TEST(PeriodicStalls, InAQueueForAProcessorAreSaidToBe) {
+  Paced run;
+  run.run(300, [](std::uint64_t step, WorkerRecord& w) {
+    w.times.queued = step % 50 == 49 ? 2.9 : 0.01;
+    if (step % 50 == 49) w.times.of(Phase::kForward) += 3;
+  });
+  ASSERT_EQ(run.log.signals().size(), 1U);
+  const Signal& s = run.log.signals().front();
+  EXPECT_NE(s.title.find("waiting for a processor"), std::string::npos) << s.title;
+  EXPECT_EQ(s.title.find("phase"), std::string::npos) << s.title;
+  EXPECT_FALSE(s.remedy.empty());
+}
+
 TEST(PeriodicStalls, AtNoRegularDistanceAreNone) {
   Paced run;
   std::mt19937_64 random(2);

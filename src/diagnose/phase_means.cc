@@ -24,8 +24,6 @@ double mean_of(std::span<const double> values) {
   return sum / static_cast<double>(values.size());
 }
 
-double queued_of(const StepTimes& times) { return std::isnan(times.queued) ? 0 : times.queued; }
-
 double share_of(const StepTimes& times) {
   const double own = times.own();
   return own > 0 && std::isfinite(times.processor) ? std::min(1.0, times.processor / own) : 0;
@@ -34,11 +32,31 @@ double share_of(const StepTimes& times) {
 // REQUIRES: not empty.
 void add(BesideOthers& to, const BesideOthers& from, double weight) {
   for (std::size_t p = 0; p < kPhaseCount; ++p) to.phases[p] += weight * from.phases[p];
-  for (const auto member :
-       {&BesideOthers::own, &BesideOthers::queued, &BesideOthers::waits, &BesideOthers::others_own,
-        &BesideOthers::on_processor, &BesideOthers::step}) {
+  for (const auto member : {&BesideOthers::own, &BesideOthers::waits, &BesideOthers::others_own,
+                            &BesideOthers::on_processor, &BesideOthers::step}) {
     to.*member += weight * from.*member;
   }
+}
+
+// Over those of which it is known.
+template <class Samples>
+base::ThreadTimes mean_of(const Samples& samples, base::ThreadTimes BesideOthers::*of) {
+  base::ThreadTimes sum;
+  double known = 0;
+  for (const BesideOthers& s : samples) {
+    const base::ThreadTimes& times = s.*of;
+    if (std::isnan(times.processor)) continue;
+    sum.processor += times.processor;
+    sum.queued += times.queued;
+    ++known;
+  }
+  return {sum.processor / known, sum.queued / known};
+}
+
+bool threads_known(const StepRecord& record) {
+  return std::ranges::all_of(record.workers, [](const WorkerRecord& w) {
+    return !w.times.on_device && std::isfinite(w.times.processor) && std::isfinite(w.times.queued);
+  });
 }
 
 }  // namespace
@@ -52,10 +70,14 @@ void PhaseMeans::see(const StepRecord& record) {
   const auto& workers = record.workers;
   const auto own = values_of(record, [](const StepTimes& t) { return t.own(); });
   const auto waits = values_of(record, [](const StepTimes& t) { return t.of(Phase::kReduction); });
-  const auto queued = values_of(record, queued_of);
   const double step = mean_of(values_of(record, [](const StepTimes& t) { return t.total(); }));
   const double all_waits = mean_of(waits) * static_cast<double>(waits.size());
   const base::OthersMedian others_own(own);
+  const bool threads = threads_known(record);
+  const auto processor =
+      values_of(record, [&](const StepTimes& t) { return threads ? t.processor : 0; });
+  const auto queued = values_of(record, [&](const StepTimes& t) { return threads ? t.queued : 0; });
+  const base::OthersMedian others_processor(processor);
   const base::OthersMedian others_queued(queued);
   std::vector<base::OthersMedian> others_phase;
   for (std::size_t p = 0; p < kPhaseCount; ++p) {
@@ -67,7 +89,10 @@ void PhaseMeans::see(const StepRecord& record) {
     now.number = record.step;
     now.others_own = others_own.of(own[i]);
     now.own = own[i] - now.others_own;
-    now.queued = queued[i] - others_queued.of(queued[i]);
+    if (threads) {
+      now.thread = {processor[i], queued[i]};
+      now.others_thread = {others_processor.of(processor[i]), others_queued.of(queued[i])};
+    }
     now.waits = waits[i] - (all_waits - waits[i]) / static_cast<double>(waits.size() - 1);
     now.on_processor = share_of(times);
     now.step = step;
@@ -96,6 +121,8 @@ BesideOthers PhaseMeans::since(std::uint32_t replica, std::uint64_t step) const 
   const auto some = samples(replica, step);
   BesideOthers out;
   for (const Sample& s : some) add(out, s, 1 / static_cast<double>(some.size()));
+  out.thread = mean_of(some, &BesideOthers::thread);
+  out.others_thread = mean_of(some, &BesideOthers::others_thread);
   return out;
 }
 

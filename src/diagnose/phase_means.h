@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "base/thread_clock.h"
 #include "diagnose/step_context.h"
 
 namespace presum::diagnose {
@@ -32,11 +33,14 @@ class RunningMean {
 struct BesideOthers {
   std::array<double, kPhaseCount> phases{};
   double own = 0;
-  double queued = 0;
   double waits = 0;         // of it less the others' mean: negative where it is waited for
   double others_own = 0;    // the median itself
   double on_processor = 0;  // not beside the others: the share of its own time
   double step = 0;          // likewise: the whole step, the mean over workers
+  // Likewise of the thread that trains, over the whole step, and the median of the others'. NaN
+  // where not known of all workers.
+  base::ThreadTimes thread{kNaN, kNaN};
+  base::ThreadTimes others_thread{kNaN, kNaN};
 };
 
 // Whether the times of all workers of a step are known, of two at least.

@@ -18,6 +18,7 @@ constexpr double kLeastQueued = 2e-2;      // where it is a processor that it wa
 constexpr double kLeastOfScatter = 1;      // of these over steps
 constexpr double kLeastWaited = 0.3;       // of these, that the others are seen to wait
 constexpr double kMostOfIt = 0.5;          // a share that names the cause
+constexpr double kNearlyAll = 0.9;         // a share that names the phase alone
 constexpr std::uint64_t kLongEnough = 20;  // steps
 constexpr double kStarvedShare = 0.3;
 constexpr double kStarvedSeconds = 2e-2;
@@ -39,7 +40,7 @@ double milliseconds(double seconds) { return std::round(seconds * 1e5) / 100; }
 std::string in_phase(Phase phase) {
   switch (phase) {
     case Phase::kData:
-      return "before its first forward pass: for data, or what the loop does there";
+      return "before its first forward pass, for data or what the loop does there";
     case Phase::kForward:
       return "in its forward pass and loss";
     case Phase::kBackward:
@@ -60,6 +61,85 @@ Phase slowest_phase(const BesideOthers& times) {
     if (own && times.phases[p] > times.phases[most]) most = p;
   }
   return static_cast<Phase>(most);
+}
+
+std::string in_phases(const BesideOthers& times) {
+  const Phase phase = slowest_phase(times);
+  const double share = times.phases[static_cast<std::size_t>(phase)] / times.own;
+  const char* much = share >= kNearlyAll  ? ""
+                     : share >= kMostOfIt ? "mostly "
+                                          : "in several phases, the most ";
+  return much + in_phase(phase);
+}
+
+// Which kinds of time make a worker's own time longer than the others', each by half of it or more,
+// as its thread's clocks tell. None where they do not.
+struct Causes {
+  bool computes = false;
+  bool queued = false;   // for a processor, beyond what its computing costs at the others' rate
+  bool blocked = false;  // neither
+  bool only_queued() const { return queued && !computes; }
+};
+
+Causes causes_of(const BesideOthers& times) {
+  const auto& [processor, queued] = times.thread;
+  const auto& [others_processor, others_queued] = times.others_thread;
+  const double least = kMostOfIt * times.own;
+  const double computes = processor - others_processor;
+  if (!(processor > 0 && others_processor > 0)) return {};
+  // Who computes longer is queued longer: what it would save by computing as long as the others.
+  const double with_its_queue = computes * (1 + queued / processor);
+  const double queued_beyond = queued - processor * others_queued / others_processor;
+  const double idle = times.others_own + times.own - processor - queued;
+  const double idle_longer = times.own - computes - (queued - others_queued);
+  return {.computes = with_its_queue >= least,
+          .queued = queued_beyond >= least,
+          .blocked = std::min(idle, idle_longer) >= least};
+}
+
+double queued_longer(const BesideOthers& times) {
+  return times.thread.queued - times.others_thread.queued;
+}
+
+// What the thread did for longer than the others'.
+std::string doing(const BesideOthers& times, const Causes& causes) {
+  if (causes.blocked) return ": its thread slept, or waited for something";
+  if (!causes.computes) return "";
+  std::string out = fmt::format(": it computed {:.3g} times as long",
+                                times.thread.processor / times.others_thread.processor);
+  if (causes.queued && queued_longer(times) >= kLeastQueued) {
+    out += fmt::format(" and waited {:.3g} ms longer for a processor", queued_longer(times) * 1e3);
+  }
+  return out;
+}
+
+void add_thread_times(Evidence& evidence, const BesideOthers& times) {
+  if (times.on_processor > 0) evidence.emplace_back("share_on_processor", times.on_processor);
+  if (times.others_thread.processor > 0) {
+    evidence.emplace_back("processor_times_the_others",
+                          times.thread.processor / times.others_thread.processor);
+  }
+  if (queued_longer(times) > 0) {
+    evidence.emplace_back("queued_longer_ms", milliseconds(queued_longer(times)));
+  }
+}
+
+// Of slow-worker; empty: that of the catalogue.
+std::string remedy_of(const Causes& causes) {
+  if (causes.only_queued()) {
+    return "Look at what else runs on this rank's processors, or which quota holds it back: start "
+           "fewer threads (`OMP_NUM_THREADS`) and processes, or give each rank processors of its "
+           "own.";
+  }
+  if (causes.blocked) {
+    return "Look at what this rank alone waits for in the named phase: a disk, a network, a lock, "
+           "another process or thread, a sleep.";
+  }
+  if (causes.computes) {
+    return "Look at what this rank alone computes in the named phase: work behind `if rank == 0`, "
+           "logging, another precision or build, a slower processor.";
+  }
+  return "";
 }
 
 // Of how the job as a whole spends its time, seen over that many steps.
@@ -120,7 +200,8 @@ void SlowWorkers::report(const StepContext& context, const Alarm& alarm, SignalL
   if (typical < kLeastSeconds || typical < kLeastOfScatter * scatter) return;
   // Where nobody is seen to wait for it, what makes its own time long may be a wait of its own.
   if (longer < kLeastSeconds || waited < kLeastWaited * longer) return;
-  const bool queued = times.queued >= kMostOfIt * longer;
+  const Causes causes = causes_of(times);
+  const bool queued = causes.only_queued();
   // A queue that is no more than the machine's noise is said by the alarm that looks at queues.
   if (queued && alarm.statistic == detect::Statistic::kOwnTime) return;
   if (queued && longer < kLeastQueued) return;
@@ -137,8 +218,8 @@ void SlowWorkers::report(const StepContext& context, const Alarm& alarm, SignalL
   const double step = times.step;
   const double others = times.others_own;
   const std::string where = tokens   ? "for longer batches: its time follows its tokens"
-                            : queued ? "waiting for a processor, which others use"
-                                     : in_phase(phase);
+                            : queued ? "waiting for a processor"
+                                     : in_phases(times) + doing(times, causes);
   signal.title = fmt::format(
       "{{Ranks}} took {:.3g} ms longer than the others in each step, {}; the others wait {:.3g} ms "
       "of {:.3g} ms a step: {:.0f}% of the job",
@@ -151,12 +232,8 @@ void SlowWorkers::report(const StepContext& context, const Alarm& alarm, SignalL
                      {"times_the_others", (others + longer) / others},
                      {"others_wait_ms", milliseconds(waited)},
                      {"step_ms", milliseconds(step)}};
-  if (times.on_processor > 0) {
-    signal.evidence.emplace_back("share_on_processor", times.on_processor);
-  }
-  if (times.queued > 0) {
-    signal.evidence.emplace_back("queued_longer_ms", milliseconds(times.queued));
-  }
+  add_thread_times(signal.evidence, times);
+  if (check == Check::kSlowWorker) signal.remedy = remedy_of(causes);
   if (queued) signal.severity = Severity::kInfo;  // that is not the program's
   if (tokens) {
     signal.severity = Severity::kInfo;

@@ -148,6 +148,93 @@ TEST(SlowWorkers, AProcessorThatIsSharedIsToldApart) {
   EXPECT_NE(f.title.find("waiting for a processor"), std::string::npos) << f.title;
 }
 
+// Ranks that share processors: who computes twice as long is queued twice as long, and more.
+TEST(SlowWorkers, WhoComputesLongerAndIsQueuedForThatComputesLonger) {
+  TimedRun run(3);
+  run.run(60, [](WorkerRecord& w) {
+    const bool slow = w.rank == 1;
+    w.times.processor = w.times.own() * (slow ? 2 : 1);
+    w.times.queued = slow ? 0.11 : 0.02;
+    const double more = w.times.processor + w.times.queued - w.times.own();
+    w.times.of(Phase::kBackward) += 0.7 * more;
+    w.times.of(Phase::kForward) += 0.3 * more;
+  });
+  ASSERT_EQ(run.findings().size(), 1U);
+  const Finding f = run.findings().front();
+  EXPECT_EQ(f.check, "slow-worker");
+  EXPECT_EQ(f.severity, Severity::kWarning);
+  EXPECT_EQ(text_of(f, "phase"), "backward");
+  EXPECT_NE(f.title.find("mostly in its backward pass: it computed 2 times as long"),
+            std::string::npos)
+      << f.title;
+  EXPECT_EQ(f.title.find("for a processor"), std::string::npos) << f.title;
+  EXPECT_EQ(f.remedy.find("shared"), std::string::npos) << f.remedy;
+}
+
+// Both by half of the time or more: each is said.
+TEST(SlowWorkers, WhoComputesLongerAndIsQueuedBesidesDoesBoth) {
+  TimedRun run(3);
+  run.run(60, [](WorkerRecord& w) {
+    if (w.rank != 1) return;
+    w.times.processor = 2 * w.times.own();
+    w.times.queued = 0.2;
+    longer(w, Phase::kForward, w.times.own() + 0.2);
+  });
+  ASSERT_EQ(run.findings().size(), 1U);
+  const Finding f = run.findings().front();
+  EXPECT_NE(f.title.find("in its forward pass and loss: it computed 2 times as long and waited 200 "
+                         "ms longer for a processor"),
+            std::string::npos)
+      << f.title;
+  EXPECT_EQ(f.severity, Severity::kWarning);
+}
+
+TEST(SlowWorkers, AThreadThatDoesNeitherSleepsOrWaits) {
+  TimedRun run(4);
+  run.run(60, [](WorkerRecord& w) {
+    w.times.processor = w.times.own();
+    if (w.rank == 1) longer(w, Phase::kForward, 0.05);
+  });
+  ASSERT_EQ(run.findings().size(), 1U);
+  const Finding f = run.findings().front();
+  EXPECT_NE(f.title.find("in its forward pass and loss: its thread slept, or waited"),
+            std::string::npos)
+      << f.title;
+  EXPECT_NE(f.remedy.find("waits for in the named phase"), std::string::npos);
+}
+
+// As where waiting in a collective spins: the others' threads are always on a processor.
+TEST(SlowWorkers, WhatThreadsDidIsNotSaidWhereItIsNotKnown) {
+  for (const bool on_device : {false, true}) {
+    TimedRun run(4);
+    run.run(60, [&](WorkerRecord& w) {
+      if (w.rank == 1) longer(w, Phase::kForward, 0.05);
+      w.times.processor = on_device ? 0.002 : 0.2;
+      w.times.on_device = on_device;
+    });
+    ASSERT_EQ(run.findings().size(), 1U);
+    const Finding f = run.findings().front();
+    EXPECT_NE(f.title.find("in its forward pass and loss; the others wait"), std::string::npos)
+        << f.title;
+  }
+}
+
+// Of ranks that share processors, one that only its queue makes slow: no phase is named, and the
+// remedy names none.
+TEST(SlowWorkers, AQueueNamesNoPhase) {
+  TimedRun run(3);
+  run.run(60, [](WorkerRecord& w) {
+    w.times.processor = w.times.own();
+    w.times.queued = w.rank == 1 ? 0.08 : 0.01;
+    longer(w, Phase::kBackward, w.times.queued);
+  });
+  ASSERT_EQ(run.findings().size(), 1U);
+  const Finding f = run.findings().front();
+  EXPECT_NE(f.title.find("waiting for a processor;"), std::string::npos) << f.title;
+  EXPECT_EQ(f.remedy.find("phase"), std::string::npos) << f.remedy;
+  EXPECT_EQ(f.severity, Severity::kInfo);
+}
+
 TEST(SlowWorkers, AllRanksOfAHostAreASlowNode) {
   TimedRun run(8, 4);
   run.run(200, [](WorkerRecord& w) {

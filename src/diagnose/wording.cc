@@ -130,7 +130,7 @@ struct Phrase {
   std::string_view text;  // with the value put in
 };
 
-constexpr std::array<Phrase, 72> kPhrases{{
+constexpr std::array<Phrase, 73> kPhrases{{
     {"nonfinite_elements", "elements not finite: {}"},
     {"steps_missing", "steps without them: {}"},
     {"unreduced_steps", "optimiser steps without a reduction: {}"},
@@ -195,6 +195,7 @@ constexpr std::array<Phrase, 72> kPhrases{{
     {"times_the_others", "own time {} times the others'"},
     {"others_own_ms", "theirs: {} ms"},
     {"share_on_processor", "share of its own time that its thread was on a processor: {}"},
+    {"processor_times_the_others", "its thread's time on a processor {} times the others'"},
     {"queued_longer_ms", "longer than the others in the queue for a processor: {} ms a step"},
     {"longer_by_tokens_ms", "of that by its tokens: {} ms"},
     {"correlation", "correlation of time and tokens: {}"},
