@@ -10,6 +10,7 @@
 #include <tuple>
 #include <utility>
 
+#include "aggregate/stack_partings.h"
 #include "diagnose/text.h"
 
 namespace presum::aggregate {
@@ -47,14 +48,14 @@ Doing doing_of(const StalledRank& rank) {
 auto place_of(const StalledRank& rank) {
   const Heartbeat& b = rank.last;
   const bool reduces = b.collective.empty();
-  return std::tuple(b.collective, reduces ? std::string() : b.site, reduces ? b.step : 0);
+  return std::tuple(b.collective, reduces ? std::string() : rank.where, reduces ? b.step : 0);
 }
 
-std::string at_site(const Heartbeat& beat, const char* before) {
-  return beat.site.empty() ? "" : fmt::format("{}{}", before, beat.site);
+std::string at_site(const std::string& site, const char* before) {
+  return site.empty() ? "" : fmt::format("{}{}", before, site);
 }
 
-std::string where_of(const StalledRank& r) {
+std::string where_of(const StalledRank& r, const std::string& site) {
   const Heartbeat& b = r.last;
   const std::string host = b.host.empty() ? "" : fmt::format(" (host {})", b.host);
   switch (doing_of(r)) {
@@ -68,21 +69,47 @@ std::string where_of(const StalledRank& r) {
         return fmt::format("waits in {} of step {}", reduces ? "the all-reduce" : "a collective",
                            b.step);
       }
-      return fmt::format("waits in {}(){}", b.collective, at_site(b, " in "));
+      return fmt::format("waits in {}(){}", b.collective, at_site(site, " in "));
     case Doing::kElsewhere:
       break;
   }
   if (b.lock_held) {
     return fmt::format("is in a call that holds the interpreter's lock{}",
-                       at_site(b, ", last seen in "));
+                       at_site(site, ", last seen in "));
   }
   std::string out =
-      b.site.empty() ? fmt::format("is in step {}", b.step) : fmt::format("is in {}", b.site);
+      site.empty() ? fmt::format("is in step {}", b.step) : fmt::format("is in {}", site);
   if (b.phase == Phase::kBackward) {
     out += fmt::format(", in the backward pass of step {}", b.step);
     if (!r.layer.empty()) out += fmt::format(" after {}", r.layer);
   }
   return out;
+}
+
+// Where the system does not tell of processor time, the thread's state decides.
+bool runs(const Heartbeat& b) {
+  return std::isnan(b.processor) ? b.thread == 'R' || b.thread == '?' : b.processor >= kBusy;
+}
+
+// Whose phrases name no site, or one that was only seen last, stand apart from nobody.
+ThreadPlace place_of_thread(const StalledRank& r) {
+  const Heartbeat& b = r.last;
+  const Doing doing = doing_of(r);
+  const bool named =
+      doing == Doing::kElsewhere || (doing == Doing::kWaits && !b.collective.empty());
+  ThreadPlace out{.doing = fmt::format("{} {}", static_cast<int>(doing), b.collective),
+                  .site = b.site,
+                  .asleep = !runs(b)};
+  if (named && !b.lock_held) out.stack = b.stack;
+  return out;
+}
+
+void say_where(std::vector<StalledRank>& ranks) {
+  std::vector<ThreadPlace> places;
+  places.reserve(ranks.size());
+  for (const StalledRank& r : ranks) places.push_back(place_of_thread(r));
+  const auto sites = sites_apart(places);
+  for (std::size_t i = 0; i < ranks.size(); ++i) ranks[i].where = where_of(ranks[i], sites[i]);
 }
 
 using Some = std::vector<const StalledRank*>;
@@ -131,12 +158,11 @@ std::string clauses(const Some& some, bool capital) {
   return out;
 }
 
-// Where the system does not tell of processor time, the thread's state decides.
 bool busy(const StalledRank* r, double limit) {
   const Heartbeat& b = r->last;
   if (b.lock_held) return false;
   if (b.still + r->unheard < limit) return true;
-  return std::isnan(b.processor) ? b.thread == 'R' || b.thread == '?' : b.processor >= kBusy;
+  return runs(b);
 }
 
 // Ranks by what they do.
@@ -172,15 +198,16 @@ void judge_one_place(Stall& stall, const Some& waiting, const std::vector<std::u
                      double limit) {
   stall.harmless = stall.step == 0 && stall.seconds < kPatience * limit;  // others may compile
   if (unheard.empty()) {
-    stall.sentence = clause(waiting, true) +
+    stall.sentence = clauses(waiting, true) +
                      ": none is missing, so what they exchange there differs in shape, dtype or "
                      "order, or the network stands still";
     return;
   }
   stall.ranks = unheard;
-  stall.sentence = fmt::format(
-      "{} {} {} not been heard from while {}", unheard.size() == 1 ? "Rank" : "Ranks",
-      diagnose::rank_ranges(unheard), unheard.size() == 1 ? "has" : "have", clause(waiting, false));
+  stall.sentence =
+      fmt::format("{} {} {} not been heard from while {}", unheard.size() == 1 ? "Rank" : "Ranks",
+                  diagnose::rank_ranges(unheard), unheard.size() == 1 ? "has" : "have",
+                  clauses(waiting, false));
 }
 
 // All wait. Where it is not for the same, the smaller groups keep the larger one waiting.
@@ -200,7 +227,7 @@ void judge_waiting(Stall& stall, const Some& waiting, const std::vector<std::uin
     others.insert(others.end(), groups[g].begin(), groups[g].end());
   }
   if (groups.front().size() > others.size()) stall.ranks = numbers_of(others);
-  stall.sentence = clauses(others, true) + " while " + clause(groups.front(), false);
+  stall.sentence = clauses(others, true) + " while " + clauses(groups.front(), false);
 }
 
 // Nobody waits; or the others let somebody work; or something is compiled.
@@ -252,7 +279,10 @@ void StallWatch::hello(std::uint32_t rank, const std::vector<GroupName>& groups)
 void StallWatch::beat(std::uint32_t rank, Heartbeat beat, Seconds now) {
   if (ranks_.size() >= kRanksMax && !ranks_.contains(rank)) return;
   Rank& r = ranks_[rank];
-  if (beat.lock_held && beat.site.empty()) beat.site = r.last.site;
+  if (beat.lock_held && beat.site.empty()) {
+    beat.site = r.last.site;
+    beat.stack = r.last.stack;
+  }
   r.last = std::move(beat);
   r.heard = now;
 }
@@ -326,8 +356,6 @@ StalledRank StallWatch::describe(std::uint32_t number, const Rank& rank, Seconds
   if (const auto layer = layers_.find(rank.last.layer); layer != layers_.end()) {
     out.layer = layer->second;
   }
-  out.where = where_of(out);
-  if (rank.left && !rank.why.empty()) out.where += fmt::format(" ({})", rank.why);
   return out;
 }
 
@@ -343,6 +371,11 @@ Stall StallWatch::make(Seconds now) const {
     if (r.answers) shortest = std::min(shortest, rank.last.still);
   }
   stall.seconds = std::isfinite(shortest) ? shortest : longest;
+  say_where(stall.all);
+  for (StalledRank& r : stall.all) {
+    const Rank& rank = ranks_.at(r.rank);
+    if (rank.left && !rank.why.empty()) r.where += fmt::format(" ({})", rank.why);
+  }
   judge(stall, limit(), unheard());
   return stall;
 }

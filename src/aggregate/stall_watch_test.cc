@@ -136,6 +136,48 @@ TEST(StallWatch, RanksInDifferentCollectivesNeverMeet) {
   EXPECT_EQ(job.told.front().ranks, (std::vector<std::uint32_t>{3}));
 }
 
+// Both sides in one line of the program: that alone tells nobody apart.
+TEST(StallWatch, SidesThatShareTheirOuterFramesAreToldByWhereTheyPart) {
+  Job job;
+  job.run(100);
+  job.stop({0, 1, 2, 3});
+  for (Heartbeat& b : job.ranks) {
+    b.collective = "all_reduce";
+    b.site = "training_step() of trainer.py:2090";
+    b.stack =
+        "dist.py:1 all_reduce\nlib/a.py:5 backward\ntrainer.py:2090 training_step\nt.py:1 main";
+  }
+  job.ranks[3].collective = "";
+  job.ranks[3].stack = "lib/b.py:7 compute_loss\ntrainer.py:2090 training_step\nt.py:1 main";
+  job.run(80);
+  ASSERT_EQ(job.told.size(), 1U);
+  EXPECT_EQ(job.told.front().sentence,
+            "Rank 3 is in training_step() of trainer.py:2090, in compute_loss() of b.py:7 while "
+            "ranks 0-2 wait in all_reduce() in training_step() of trainer.py:2090, in backward() "
+            "of a.py:5");
+}
+
+// In one function of the program, which waits for a message: who called it is what differs.
+TEST(StallWatch, RanksInOneCollectiveThatTwoFunctionsCalledNeverMeet) {
+  Job job;
+  job.run(100);
+  job.stop({0, 1, 2, 3});
+  for (Heartbeat& b : job.ranks) {
+    b.collective = "all_reduce";
+    b.site = "sync() of train.py:5";
+    b.stack = "dist.py:1 all_reduce\ntrain.py:5 sync\ntrain.py:8 log_loss\ntrain.py:20 main";
+  }
+  job.ranks[2].stack =
+      "dist.py:1 all_reduce\ntrain.py:5 sync\ntrain.py:12 log_grad\ntrain.py:20 main";
+  job.run(80);
+  ASSERT_EQ(job.told.size(), 1U);
+  EXPECT_EQ(job.told.front().sentence,
+            "Rank 2 waits in all_reduce() in sync() of train.py:5, called from log_grad() of "
+            "train.py:12 while ranks 0-1,3 wait in all_reduce() in sync() of train.py:5, called "
+            "from log_loss() of train.py:8");
+  EXPECT_EQ(job.told.front().ranks, (std::vector<std::uint32_t>{2}));
+}
+
 TEST(StallWatch, RanksInOneCollectiveDisagreeAboutIt) {
   Job job;
   job.run(100);
@@ -149,17 +191,19 @@ TEST(StallWatch, RanksInOneCollectiveDisagreeAboutIt) {
 TEST(StallWatch, ACallThatHoldsTheLockIsNamed) {
   Job job;
   job.ranks[1].site = "load() of train.py:9";
+  job.ranks[1].stack = "train.py:9 load";
   job.run(100);
   job.all_reduce({0, 2, 3}, 7);
   job.stop({1});
   job.ranks[1].lock_held = true;
-  job.ranks[1].site = "";  // its interpreter does not answer: the last one stands
+  job.ranks[1].site = job.ranks[1].stack = "";  // it does not answer: the last ones stand
   job.run(80);
   ASSERT_EQ(job.told.size(), 1U);
   EXPECT_NE(job.told.front().sentence.find(
                 "Rank 1 is in a call that holds the interpreter's lock, last seen in load() of "),
             std::string::npos)
       << job.told.front().sentence;
+  EXPECT_EQ(job.told.front().all[1].last.stack, "train.py:9 load");
 }
 
 TEST(StallWatch, ABackwardPassThatStandsStillNamesTheLayer) {

@@ -11,6 +11,7 @@ namespace presum::diagnose {
 namespace {
 
 constexpr std::size_t kStacks = 4;
+constexpr std::size_t kFrames = 30;  // of each, the innermost
 
 std::string title_of(const Stall& stall) {
   const char* end = stall.over ? ", and went on" : "";
@@ -20,11 +21,14 @@ std::string title_of(const Stall& stall) {
 
 std::string on_one_line(std::string_view stack) {
   std::string out;
+  std::size_t frames = 1;
   for (const char c : stack) {
-    if (c == '\n') {
-      out += " < ";
-    } else {
+    if (c != '\n') {
       out += c;
+    } else if (++frames > kFrames) {
+      return out + " < ...";
+    } else {
+      out += " < ";
     }
   }
   return out;

@@ -142,6 +142,30 @@ def deadlock(rank: int, _model: nn.Module, _state: dict[str, Any]) -> None:
         acquire_twice()
 
 
+def linger() -> None:
+    time.sleep(LONG)
+
+
+def load_state() -> None:
+    linger()
+
+
+def save_state() -> None:
+    linger()
+
+
+def helpers(rank: int, _model: nn.Module, _state: dict[str, Any]) -> None:
+    """Two ranks in one function, which others have called."""
+    if rank > 0:
+        (load_state if rank == 1 else save_state)()
+
+
+def one_line(rank: int, _model: nn.Module, _state: dict[str, Any]) -> None:
+    """Two ranks in one line of the program, in other functions of a library."""
+    if rank > 0:
+        (queue.Queue[None]().get if rank == 1 else threading.Event().wait)()
+
+
 def checkpoint(rank: int, _model: nn.Module, _state: dict[str, Any]) -> None:
     """Clean: the others wait in a barrier while rank 0 saves."""
     if rank == 0:
@@ -161,6 +185,8 @@ WAYS: dict[str, Callable[[int, nn.Module, dict[str, Any]], Any]] = {
     "exception": exception,
     "lock_held": lock_held,
     "deadlock": deadlock,
+    "helpers": helpers,
+    "one_line": one_line,
     "checkpoint": checkpoint,
     "compilation": lambda *_: None,
 }
@@ -177,6 +203,8 @@ EXPECTED: dict[str, tuple[list[int], str]] = {
     "exception": ([1], "ValueError: bad batch"),
     "lock_held": ([1], "holds the interpreter's lock"),
     "deadlock": ([2], "acquire_twice() of stalls.py"),
+    "helpers": ([1, 2], "called from save_state() of stalls.py"),
+    "one_line": ([1, 2], "in wait() of threading.py"),
 }
 CLEAN = ("checkpoint", "compilation")
 

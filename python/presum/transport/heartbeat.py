@@ -10,6 +10,7 @@ import sys
 import sysconfig
 import threading
 import time
+from itertools import accumulate
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -22,7 +23,9 @@ from presum.text import one_line
 
 PERIODS_PER_STALL = 10
 PERIOD_SECONDS = (0.2, 2.0)
-FRAMES_MAX = 30
+FRAMES_MAX = 1000
+STACK_BYTES_MAX = 8000  # a decoder keeps 8,192
+LEFT_OUT = "..."
 COLLECTIVES_TOLD = 4
 _FOLDERS = (
     *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")),
@@ -95,7 +98,8 @@ class Heartbeat:
 
 def place_of(frame: FrameType | None) -> tuple[str, str, str]:
     """The collective in which a thread is, the program's innermost line, and the stack: one frame a
-    line, innermost first. Empty where there is none."""
+    line, innermost first, and the outermost too: stacks are compared from there. Empty where there
+    is none."""
     collective, site = "", ""
     lines: list[str] = []
     while frame is not None and len(lines) < FRAMES_MAX:
@@ -106,7 +110,20 @@ def place_of(frame: FrameType | None) -> tuple[str, str, str]:
         elif not site and not code.co_filename.startswith(LIBRARIES):
             site = _site_of(code.co_filename, frame.f_lineno, code.co_name)
         frame = frame.f_back
-    return collective, site, "\n".join(lines)
+    if frame is not None:
+        lines.append(LEFT_OUT)
+    return collective, site, _bounded(lines)
+
+
+def _bounded(lines: list[str]) -> str:
+    """All lines, or those of both ends, with a mark for what is between."""
+    sizes = [len(line.encode("utf-8", "replace")) + 1 for line in lines]
+    if sum(sizes) <= STACK_BYTES_MAX:
+        return "\n".join(lines)
+    half = STACK_BYTES_MAX // 2 - len(LEFT_OUT)
+    first = sum(size <= half for size in accumulate(sizes))
+    last = sum(size <= half for size in accumulate(reversed(sizes)))
+    return "\n".join([*lines[:first], LEFT_OUT, *lines[len(lines) - last :]])
 
 
 def _site_of(path: str, line: int, function: str) -> str:

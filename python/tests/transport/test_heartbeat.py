@@ -63,6 +63,31 @@ def test_a_collective_is_told_by_its_name(monkeypatch: pytest.MonkeyPatch) -> No
     assert site.startswith("log() of test_heartbeat.py:")
 
 
+def deep(depth: int, goes_on: threading.Event) -> None:
+    if depth == 0:
+        goes_on.wait()
+    else:
+        deep(depth - 1, goes_on)
+
+
+@pytest.mark.parametrize("depth", [20, 400, 900])
+def test_both_ends_of_a_deep_stack_are_told(depth: int) -> None:
+    """Stacks of two ranks are compared from their outermost frames on."""
+    *_, stack = stopped_in(lambda goes_on: deep(depth, goes_on))
+    lines = stack.splitlines()
+    assert "threading.py" in lines[0] and lines[-1].endswith(" _bootstrap")
+    assert lines.count("...") == (0 if depth == 20 else 1)
+    assert len(stack.encode()) <= heartbeat.STACK_BYTES_MAX
+
+
+def test_of_a_bottomless_stack_the_outermost_frames_are_not_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(heartbeat, "FRAMES_MAX", 10)
+    *_, stack = stopped_in(lambda goes_on: deep(20, goes_on))
+    assert len(stack.splitlines()) == 11 and stack.endswith("\n...")
+
+
 def test_no_thread_is_nowhere() -> None:
     assert place_of(None) == ("", "", "")
 
