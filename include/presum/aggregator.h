@@ -41,7 +41,9 @@ struct AggregatorCounters {
   std::uint64_t foreign = 0;    // of another run or segment
   std::uint64_t duplicate = 0;  // a worker's step that was already there
   std::uint64_t late = 0;       // of a step that was already closed
-  std::uint64_t steps = 0;      // written to the run log
+  std::uint64_t records = 0;    // steps written to the run log, each of one model and group
+  // Of the training, in this segment: the most that one of its models or data-parallel groups has.
+  std::uint64_t steps = 0;
 };
 
 // Collects the packets of all workers of a job and writes what they say to the run log: one per
@@ -83,6 +85,10 @@ class Aggregator {
   // A rank's process has ended. What it means is in the run log when this returns: whoever ends the
   // job may not wait.
   Status process_ended(std::uint32_t rank, const ProcessEnd& end);
+  // What is to be told of how a segment after the first continues its run, as lines for people that
+  // are new since the last call: at once that it does, and whether detectors go on once the first
+  // step of each model was judged.
+  std::vector<std::string> take_notices();
   // How many ranks of the job were heard.
   std::size_t ranks_heard() const;
   AggregatorCounters counters() const;

@@ -149,6 +149,25 @@ class StepCursor {
   std::unique_ptr<State> state_;
 };
 
+// How a model began in a segment that continues a run.
+struct Continuation {
+  ModelKey model;
+  // Whose parameters, and at which step to come, it goes on from; none: from none that are known.
+  std::optional<std::uint32_t> from_segment;
+  std::optional<std::uint64_t> from_step;
+  std::uint64_t steps_before = 0;  // of its training up to there; steps done again count once
+  // Of these, those that its detectors know; 0: they began anew, for the reason given.
+  std::uint64_t detector_steps = 0;
+  std::string reason;
+};
+
+// How many steps the log has of a model in a segment.
+struct StepCount {
+  ModelKey model;
+  std::uint64_t steps = 0;
+  std::uint64_t end = 0;  // one past the last
+};
+
 // A stall of a segment, with what its ranks said.
 struct StallRecord : Stall {
   std::uint32_t segment = 0;
@@ -184,6 +203,12 @@ class RunLog {
   Result<std::vector<SegmentInfo>> segments() const;
   Result<std::vector<GroupInfo>> groups() const;
 
+  // By segment, module and shard, and so are the next. Of models whose steps have begun to be
+  // judged.
+  Result<std::vector<Continuation>> continuations() const;
+  Result<std::vector<StepCount>> step_counts() const;
+  // How many steps of a model are before this one.
+  Result<std::uint64_t> steps_before(const StepKey& step) const;
   // By segment, module, shard and replica.
   Result<std::vector<FinalStateRecord>> final_states() const;
   // By segment, module, shard, replica, kind and step.

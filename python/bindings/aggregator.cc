@@ -32,7 +32,8 @@ void call(Aggregator& aggregator) {
 std::map<std::string, std::uint64_t> counters(const Aggregator& aggregator) {
   const auto c = aggregator.counters();
   return {{"packets", c.packets},     {"damaged", c.damaged}, {"foreign", c.foreign},
-          {"duplicate", c.duplicate}, {"late", c.late},       {"steps", c.steps}};
+          {"duplicate", c.duplicate}, {"late", c.late},       {"records", c.records},
+          {"steps", c.steps}};
 }
 
 }  // namespace
@@ -78,6 +79,8 @@ void bind_aggregator(nb::module_& m) {
           "findings",
           [](const Aggregator& o) { return to_list(without_gil([&] { return o.findings(); })); },
           nb::sig("def findings(self) -> list[dict[str, typing.Any]]"))
+      .def("take_notices",
+           [](Aggregator& o) { return without_gil([&] { return o.take_notices(); }); })
       .def("verdict",
            [](const Aggregator& o) {
              return std::string(to_string(without_gil([&] { return o.verdict(); })));

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <set>
@@ -19,9 +20,9 @@
 #include "aggregate/stall_watch.h"
 #include "aggregate/step_assembler.h"
 #include "base/try.h"
+#include "judge/continuations.h"
 #include "judge/coverage.h"
 #include "judge/judgement.h"
-
 #include "packet/packet.h"
 #include "runlog/open_writer.h"
 
@@ -44,7 +45,7 @@ void sort_worst_first(std::vector<Finding>& findings) {
 }  // namespace
 
 struct Aggregator::State {
-  State(AggregatorOptions given, runlog::Writer log, aggregate::LeftModels before)
+  State(AggregatorOptions given, runlog::Writer log, aggregate::LeftRun before)
       : options(std::move(given)),
         writer(std::move(log)),
         left(std::move(before)),
@@ -55,7 +56,7 @@ struct Aggregator::State {
 
   AggregatorOptions options;
   runlog::Writer writer;
-  aggregate::LeftModels left;  // by earlier segments
+  aggregate::LeftRun left;  // by earlier segments
   aggregate::StepAssembler assembler;
   aggregate::StallWatch stalls;
   aggregate::RankEnds ends;
@@ -67,11 +68,14 @@ struct Aggregator::State {
   using FindingKey = std::tuple<std::uint32_t, std::uint32_t, std::uint64_t>;
   std::set<FindingKey> announced;
   Seconds detectors_saved{0};
+  bool checkpointed = false;  // since then: a run may go on from there
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint32_t> modules;   // see number()
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint32_t> replicas;  // by module and shard
   std::set<std::uint32_t> ranks;                                              // that were heard
   std::set<WorkerKey> departed;
   std::set<WorkerKey> hellos;
+  std::vector<Continuation> continuations;  // by model
+  std::set<std::string> notices;            // that were taken
   AggregatorCounters counters;
   PacketCounts counts_written;
   std::string incomplete;    // why the record is not whole
@@ -115,13 +119,10 @@ struct Aggregator::State {
   aggregate::ModelAnalysis& analysis(std::uint32_t module, std::uint32_t shard) {
     const auto [at, fresh] =
         analyses.try_emplace({module, shard}, ModelKey{writer.segment(), module, shard});
-    if (fresh) {
-      if (const auto before = left.find({module, shard}); before != left.end()) {
-        at->second.resumes(std::move(before->second));
-      }
-      if (const auto saved = writer.saved_detector(module, shard); saved && *saved) {
-        at->second.restore(**saved);
-      }
+    if (fresh && writer.segment() > 1) {
+      auto saved = writer.saved_detector(module, shard);
+      at->second.resumes(std::move(left.models[{module, shard}]),
+                         saved ? std::move(*saved) : std::nullopt);
     }
     return at->second;
   }
@@ -137,6 +138,7 @@ struct Aggregator::State {
 
   Status take(const packet::MomentOf& moment) {
     analysis(moment.header.identity.module, moment.header.identity.shard).moment(moment);
+    checkpointed = checkpointed || moment.moment.kind == Moment::Kind::kSaved;
     return writer.add(moment);
   }
 
@@ -241,9 +243,17 @@ struct Aggregator::State {
          .workers = workers,
          .missing = lost_others ? std::vector<std::uint32_t>() : std::move(assembled.missing),
          .pairwise = workers.size() <= kMatrixWorkers || first.step % kMatrixEvery == 0});
+    const bool known = model.continuation().has_value();
     model.judge(record);
-    ++counters.steps;
+    if (!known && model.continuation()) PRESUM_TRY(begin(*model.continuation()));
+    ++counters.records;
     return writer.add(std::move(record));
+  }
+
+  Status begin(const Continuation& continuation) {
+    continuations.push_back(continuation);
+    std::ranges::sort(continuations, {}, &Continuation::model);
+    return writer.add(continuation);
   }
 
   Status write_ready(bool flush) {
@@ -266,7 +276,8 @@ struct Aggregator::State {
 
   Status save_detectors() {
     for (auto& [key, model] : analyses) {
-      PRESUM_TRY(writer.save_detector(key.first, key.second, model.save()));
+      const auto state = model.save();
+      if (state) PRESUM_TRY(writer.save_detector(key.first, key.second, *state));
     }
     return {};
   }
@@ -283,7 +294,8 @@ struct Aggregator::State {
     if (!writer.is_due()) return {};
     PRESUM_TRY(write_findings());
     PRESUM_TRY(write_counts());
-    if (const Seconds now = options.clock(); now - detectors_saved >= kDetectorsEvery) {
+    const Seconds now = options.clock();
+    if (std::exchange(checkpointed, false) || now - detectors_saved >= kDetectorsEvery) {
       detectors_saved = now;
       PRESUM_TRY(save_detectors());
     }
@@ -298,6 +310,14 @@ struct Aggregator::State {
     return save_detectors();
   }
 
+  std::uint64_t steps() const {
+    std::vector<StepCount> counts;
+    for (const auto& [key, model] : analyses) {
+      counts.push_back({.model = model.steps().model(), .steps = model.steps().logged()});
+    }
+    return judge::training_steps(counts, {});
+  }
+
   judge::Coverage coverage() const {
     std::vector<judge::ModelSteps> models;
     judge::CheckCounts checks{};
@@ -305,7 +325,7 @@ struct Aggregator::State {
       models.push_back(model.steps());
       for (const CheckRecord& c : model.checks()) ++checks[static_cast<std::size_t>(c.state)];
     }
-    return judge::cover(models, checks);
+    return judge::cover(models, continuations, checks);
   }
 
   Status guarded(Status status) {
@@ -335,7 +355,7 @@ Result<Aggregator> Aggregator::open(AggregatorOptions options) {
   auto left = aggregate::read_left(options.run);  // of a damaged one nothing; the writer says so
   PRESUM_ASSIGN(auto writer, runlog::open_writer(options.run, options.clock));
   return Aggregator(std::make_unique<State>(std::move(options), std::move(writer),
-                                            left ? std::move(*left) : aggregate::LeftModels()));
+                                            left ? std::move(*left) : aggregate::LeftRun()));
 }
 
 Announcement Aggregator::announcement() const {
@@ -354,7 +374,24 @@ Status Aggregator::process_ended(std::uint32_t rank, const ProcessEnd& end) {
 }
 
 std::size_t Aggregator::ranks_heard() const { return state_->ranks.size(); }
-AggregatorCounters Aggregator::counters() const { return state_->counters; }
+
+AggregatorCounters Aggregator::counters() const {
+  AggregatorCounters out = state_->counters;
+  out.steps = state_->steps();
+  return out;
+}
+
+std::vector<std::string> Aggregator::take_notices() {
+  std::vector<std::string> all;
+  if (const auto segment = state_->writer.segment(); segment > 1) {
+    const auto steps = state_->left.steps;
+    const auto of = steps ? fmt::format(" of {} step{}", *steps, *steps == 1 ? "" : "s") : "";
+    all.push_back(fmt::format("continues a run{} as segment {}", of, segment));
+  }
+  std::ranges::move(judge::continuation_texts(state_->continuations), std::back_inserter(all));
+  std::erase_if(all, [&](const auto& text) { return !state_->notices.insert(text).second; });
+  return all;
+}
 
 Status Aggregator::ingest(std::span<const std::byte> bytes) {
   if (!state_->health || state_->closed) return state_->health;

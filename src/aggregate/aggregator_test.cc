@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstring>
 #include <deque>
+#include <iterator>
 #include <mutex>
 #include <optional>
 #include <random>
@@ -16,6 +17,8 @@
 #include <thread>
 #include <vector>
 
+#include "detect/detector.h"
+#include "judge/judgement.h"
 #include "packet/packet.h"
 #include "presum/observer.h"
 #include "presum/run_log.h"
@@ -261,7 +264,8 @@ TEST(Aggregator, KeepsTwoModulesAndTwoShardsApart) {
       }
     }
   }
-  EXPECT_EQ(aggregator.steps(), 12U);
+  EXPECT_EQ(aggregator->counters().records, 12U);
+  EXPECT_EQ(aggregator.steps(), 3U) << "they train at the same time";
   aggregator.close();
   const auto steps = read_steps(aggregator.run());
   ASSERT_EQ(steps.size(), 12U);
@@ -714,46 +718,204 @@ TEST(MonitorPreflight, LeavesNoCodeWhereThereWasNone) {
 
 // ---- what lasts beyond a process
 
-// Records steps into the folder and returns what the detectors then know.
-std::string detectors_after(const std::filesystem::path& run, std::uint64_t first,
-                            std::uint64_t last) {
+// A recording of a training: where it begins, how far it comes and what it leaves. Parameters are a
+// number; 0: not told.
+struct Training {
+  std::uint64_t begins = 0;
+  std::uint64_t steps = 0;
+  std::uint64_t saved = 0;
+  std::uint64_t saved_at = 0;  // step to come
+  std::uint64_t first = 0;     // hashed before the first step
+  std::uint64_t last = 0;      // hashed after the last
+  std::uint32_t workers = kWorkers;
+  bool closes = true;
+};
+
+packet::MomentOf moment_of(Moment::Kind kind, std::uint64_t step, std::uint64_t parameters,
+                           std::uint32_t replica, std::uint32_t workers) {
+  packet::MomentOf out;
+  out.header.identity = {.replica = replica, .rank = replica, .replicas = workers};
+  out.moment = {.kind = kind, .step = step, .optimizer_steps = static_cast<double>(step)};
+  if (replica == 0) {
+    out.moment.groups = {{.id = 1, .elements = 4, .squares = 4, .parameters = parameters}};
+  }
+  return out;
+}
+
+std::vector<StateHash> hashed(std::uint64_t parameters) {
+  if (parameters == 0) return {};
+  return {{.group = 1, .kind = StateHash::Kind::kParameters, .value = parameters}};
+}
+
+std::uint64_t detector_steps(const std::filesystem::path& run) {
+  auto db = runlog::Database::open(run / "presum.db", runlog::Database::Mode::kRead);
+  auto row = db->prepare("SELECT state FROM detector_state");
+  EXPECT_TRUE(*row->next());
+  const auto bytes = row->blob(0);
+  detect::Detector detector{detect::Options{}};
+  EXPECT_TRUE(detector.restore({reinterpret_cast<const char*>(bytes.data()), bytes.size()}));
+  return detector.steps();
+}
+
+// What is told of a training that is recorded into the folder.
+std::vector<std::string> notices_of(const std::filesystem::path& run, const Training& training) {
   FakeClock clock;
   auto aggregator = Aggregator::open({.run = run, .clock = clock.function()});
   EXPECT_TRUE(aggregator);
+  auto out = aggregator->take_notices();
+  EXPECT_LE(out.size(), 1U) << "it is not known yet";
   const auto send = [&](auto message) {
     message.header.run = aggregator->announcement().run;
     message.header.segment = aggregator->announcement().segment;
     EXPECT_TRUE(aggregator->ingest(packet::encode(message).bytes));
   };
-  send(hello_of(0));
-  for (std::uint64_t s = first; s < last; ++s) {
-    for (std::uint32_t r = 0; r < kWorkers; ++r) send(healthy(s, r));
+  for (std::uint32_t r = 0; r < training.workers; ++r) {
+    packet::Hello hello = hello_of(r);
+    hello.header.identity.replicas = training.workers;
+    send(hello);
+    if (training.begins == 0) continue;
+    send(moment_of(Moment::Kind::kBegun, 0, training.begins, r, training.workers));
   }
-  EXPECT_TRUE(aggregator->close());
-  auto db = runlog::Database::open(run / "presum.db", runlog::Database::Mode::kRead);
-  auto row = db->prepare("SELECT state FROM detector_state");
-  EXPECT_TRUE(*row->next());
-  const auto bytes = row->blob(0);
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+  for (std::uint64_t s = 0; s < training.steps; ++s) {
+    for (std::uint32_t r = 0; r < training.workers; ++r) {
+      auto step = healthy(s, r);
+      step.header.identity.replicas = training.workers;
+      if (s == 0) step.states = hashed(training.first);
+      if (training.saved != 0 && s == training.saved_at) {
+        send(moment_of(Moment::Kind::kSaved, s, training.saved, r, training.workers));
+      }
+      send(step);
+    }
+  }
+  for (std::uint32_t r = 0; r < training.workers && training.closes; ++r) {
+    packet::Note note = goodbye(r, training.workers);
+    note.state.states = hashed(training.last);
+    send(note);
+  }
+  std::ranges::move(aggregator->take_notices(), std::back_inserter(out));
+  EXPECT_TRUE(aggregator->take_notices().empty()) << "each is told once";
+  if (training.closes) {
+    EXPECT_TRUE(aggregator->close());
+  } else {
+    clock.advance(1.1);
+    EXPECT_TRUE(aggregator->tick());
+  }
+  return out;
 }
 
-TEST(MonitorRestart, DetectorsGoOnWhereTheyWere) {
+using Notices = std::vector<std::string>;
+constexpr const char* kAfter30 = "continues a run of 30 steps as segment 2";
+
+TEST(MonitorRestart, DetectorsGoOnFromParametersThatWereSaved) {
   const TempFolder folder;
-  const std::string fresh = detectors_after(folder / "fresh", 0, 0);
-  const std::string before = detectors_after(folder / "run", 0, 30);
-  EXPECT_NE(before, fresh);
-  EXPECT_EQ(detectors_after(folder / "run", 0, 0), before);
+  EXPECT_EQ(notices_of(folder / "run", {.begins = 1, .steps = 30, .saved = 2, .saved_at = 20}),
+            Notices());
+  EXPECT_EQ(notices_of(folder / "run", {.begins = 2, .steps = 10}),
+            (Notices{kAfter30,
+                     "segment 2 goes on from step 20 of segment 1: detectors keep what they "
+                     "learned in 20 steps"}));
+  EXPECT_EQ(detector_steps(folder / "run"), 40U) << "also what was done again";
+  EXPECT_EQ(notices_of(folder / "run", {.begins = 3}),
+            Notices{"continues a run of 30 steps as segment 3"});
+}
+
+TEST(MonitorRestart, DetectorsAreSavedWithACheckpoint) {
+  const TempFolder folder;
+  notices_of(folder / "run",
+             {.begins = 1, .steps = 30, .saved = 2, .saved_at = 20, .closes = false});
+  EXPECT_EQ(detector_steps(folder / "run"), 30U);
+  EXPECT_EQ(notices_of(folder / "run", {.begins = 2, .steps = 10}).back(),
+            "segment 2 goes on from step 20 of segment 1: detectors keep what they learned in 20 "
+            "steps");
+}
+
+TEST(MonitorRestart, DetectorsBeginAnewWithOtherParameters) {
+  const TempFolder folder;
+  notices_of(folder / "run", {.begins = 1, .steps = 30, .saved = 2, .saved_at = 20});
+  EXPECT_EQ(notices_of(folder / "run", {.begins = 1, .steps = 10}),
+            (Notices{kAfter30,
+                     "segment 2: detectors begin anew: its parameters are none that presum saw "
+                     "saved or left"}));
+  EXPECT_EQ(detector_steps(folder / "run"), 10U);
+  EXPECT_EQ(notices_of(folder / "run", {.begins = 2, .steps = 10}),
+            (Notices{"continues a run of 40 steps as segment 3",
+                     "segment 3 goes on from step 20 of segment 1: detectors begin anew, as those "
+                     "that were saved last are of another training"}));
+  EXPECT_EQ(detector_steps(folder / "run"), 10U);
+}
+
+TEST(MonitorRestart, DetectorsBeginAnewWhereNothingIsKnownOfTheParameters) {
+  const TempFolder folder;
+  const Notices unknown = {kAfter30,
+                           "segment 2: detectors begin anew: whether its parameters are any that "
+                           "were left is not known"};
+  notices_of(folder / "run", {.begins = 1, .steps = 30});
+  EXPECT_EQ(notices_of(folder / "run", {.begins = 1, .steps = 10}), unknown);
+  notices_of(folder / "other", {.steps = 30});
+  EXPECT_EQ(notices_of(folder / "other", {.steps = 10}), unknown);
+}
+
+TEST(MonitorRestart, DetectorsGoOnFromParametersWithWhichASegmentEnded) {
+  const TempFolder folder;
+  notices_of(folder / "run", {.steps = 30, .last = 7});
+  EXPECT_EQ(notices_of(folder / "run", {.steps = 10, .first = 7, .last = 8}),
+            (Notices{kAfter30,
+                     "segment 2 goes on from step 30 of segment 1: detectors keep what they "
+                     "learned in 30 steps"}));
+  EXPECT_EQ(notices_of(folder / "run", {.steps = 10, .first = 7, .last = 9}).back(),
+            "segment 3: detectors begin anew: its parameters are none that presum saw saved or "
+            "left");
+  EXPECT_EQ(notices_of(folder / "run", {.steps = 10, .first = 9}),
+            (Notices{"continues a run of 50 steps as segment 4",
+                     "segment 4 goes on from step 10 of segment 3: detectors keep what they "
+                     "learned in 10 steps"}));
+}
+
+TEST(MonitorRestart, DetectorsOfOtherRanksBeginAnew) {
+  const TempFolder folder;
+  notices_of(folder / "run", {.begins = 1, .steps = 30, .saved = 2, .saved_at = 20});
+  EXPECT_EQ(notices_of(folder / "run", {.begins = 2, .steps = 10, .workers = 3}).back(),
+            "segment 2 goes on from step 20 of segment 1: detectors begin anew, as there are 3 "
+            "ranks instead of 4");
+}
+
+TEST(MonitorRestart, WhatDetectorsKnewIsKeptWhereNoStepCame) {
+  const TempFolder folder;
+  notices_of(folder / "run", {.begins = 1, .steps = 30, .saved = 2, .saved_at = 20});
+  EXPECT_EQ(notices_of(folder / "run", {.begins = 3}), Notices{kAfter30});
+  EXPECT_EQ(notices_of(folder / "run", {.begins = 2, .steps = 10}),
+            (Notices{"continues a run of 30 steps as segment 3",
+                     "segment 3 goes on from step 20 of segment 1: detectors keep what they "
+                     "learned in 20 steps"}));
 }
 
 TEST(MonitorRestart, ADamagedStateOfDetectorsIsNoError) {
   const TempFolder folder;
-  const std::string want = detectors_after(folder / "fresh", 0, 0);
-  detectors_after(folder / "run", 0, 30);
+  notices_of(folder / "run", {.begins = 1, .steps = 30, .saved = 2, .saved_at = 20});
   {
     auto db = runlog::Database::open(folder / "run/presum.db", runlog::Database::Mode::kWrite);
     ASSERT_TRUE(db->execute("UPDATE detector_state SET state = x'00ff00ff00ff'"));
   }
-  EXPECT_EQ(detectors_after(folder / "run", 0, 0), want) << "they begin anew";
+  EXPECT_EQ(notices_of(folder / "run", {.begins = 2, .steps = 10}).back(),
+            "segment 2 goes on from step 20 of segment 1: detectors begin anew, as what was saved "
+            "of them cannot be read");
+}
+
+TEST(MonitorRestart, StatisticsAreToldWhatDetectorsSaw) {
+  const TempFolder folder;
+  const auto too_short = [&](const Training& training) {
+    notices_of(folder / "run", training);
+    const auto log = RunLog::open(folder / "run");
+    const auto judgement = judge::judge(*log, *log->steps());
+    return judge::statistics_text(judgement->coverage);
+  };
+  EXPECT_EQ(too_short({.begins = 1, .steps = 10, .saved = 2, .saved_at = 8}),
+            "statistics need 15 steps with 4 workers, and saw 10");
+  EXPECT_EQ(too_short({.begins = 2, .steps = 6}),
+            "statistics need 15 steps with 4 workers, and saw 14");
+  EXPECT_EQ(
+      too_short({.begins = 5, .steps = 6}),
+      "statistics need 15 steps with 4 workers, and saw 6 since they began anew in segment 3");
 }
 
 TEST(MonitorRestart, FindingsOfASegmentStayWithIt) {

@@ -4,11 +4,13 @@
 #include <algorithm>
 #include <bit>
 #include <functional>
+#include <span>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "base/try.h"
+#include "judge/continuations.h"
 #include "packet/packet.h"
 #include "presum/run_log.h"
 
@@ -72,21 +74,12 @@ Status read_draws(const RunLog& log, diagnose::Left& left) {
   return {};
 }
 
-}  // namespace
-
-Result<LeftModels> read_left(const std::filesystem::path& run) {
-  LeftModels out;
-  auto log = RunLog::open(run);
-  if (!log && log.error().code == ErrorCode::kNotFound) return out;
-  if (!log) return log.error();
-  PRESUM_ASSIGN(const auto modules, log->modules());
-  for (const ModuleInfo& module : modules) {
-    out[key_of(module.model)].workers = module.workers_expected;
-  }
-  PRESUM_ASSIGN(auto moments, log->moments());
+// Adds the moments, the last ones if not all.
+Status read_moments(const RunLog& log, LeftRun& out) {
+  PRESUM_ASSIGN(auto moments, log.moments());
   std::ranges::stable_sort(moments, std::greater(), place_of);
   std::size_t bytes = 0;
-  for (std::size_t i = 0; i < moments.size();) {  // the last ones, if not all
+  for (std::size_t i = 0; i < moments.size();) {
     std::size_t end = i;
     std::size_t more = 0;
     while (end < moments.size() && place_of(moments[end]) == place_of(moments[i])) {
@@ -95,16 +88,90 @@ Result<LeftModels> read_left(const std::filesystem::path& run) {
     const bool saved = moments[i].kind == Moment::Kind::kSaved;
     if (saved) bytes += more;
     for (; i < end; ++i) {
-      diagnose::Left& left = out[key_of(moments[i].model)];
+      diagnose::Left& left = out.models[key_of(moments[i].model)].left;
       if (!saved) left.begun[moments[i].model.segment] = moments[i].optimizer_steps;
       if (saved && bytes <= kBytes) left.saved.push_back(std::move(moments[i]));
       left.left_out = left.left_out || (saved && bytes > kBytes);
     }
   }
-  for (auto& [key, left] : out) {
-    std::ranges::reverse(left.saved);
-    if (!left.saved.empty()) PRESUM_TRY(read_draws(*log, left));
+  for (auto& [key, model] : out.models) {
+    std::ranges::reverse(model.left.saved);
+    if (!model.left.saved.empty()) PRESUM_TRY(read_draws(log, model.left));
   }
+  return {};
+}
+
+// The last words of the model's last segment that has any.
+Status read_ends(const RunLog& log, LeftRun& out) {
+  PRESUM_ASSIGN(auto states, log.final_states());
+  for (FinalStateRecord& state : states) {
+    auto& ended = out.models[key_of(state.model)].ended;
+    if (!ended.empty() && ended.back().model != state.model) ended.clear();
+    ended.push_back(std::move(state));
+  }
+  return {};
+}
+
+using Continuations = std::map<ModelKey, Continuation>;
+
+// How many steps of its training, and of its detectors, are before a step of a model.
+Status add_place(const RunLog& log, const StepKey& at, const Continuations& continuations,
+                 LeftModel& model) {
+  const auto same = [&](const LeftPlace& place) {
+    return place.segment == at.model.segment && place.step == at.step;
+  };
+  if (std::ranges::any_of(model.places, same)) return {};
+  PRESUM_ASSIGN(const auto steps, log.steps_before(at));
+  const auto how = continuations.find(at.model);
+  const auto before = how == continuations.end() ? Continuation() : how->second;
+  model.places.push_back({.segment = at.model.segment,
+                          .step = at.step,
+                          .steps = before.steps_before + steps,
+                          .watched = before.detector_steps + steps});
+  return {};
+}
+
+Status read_places(const RunLog& log, std::span<const StepCount> counts,
+                   const Continuations& continuations, LeftRun& out) {
+  for (const auto& [key, how] : continuations) {
+    LeftModel& model = out.models[key_of(key)];
+    if (how.detector_steps > 0 && how.from_segment) {
+      model.lines[key.segment] = model.line_of(*how.from_segment);
+    }
+  }
+  for (const StepCount& count : counts) {
+    LeftModel& model = out.models[key_of(count.model)];
+    if (model.ended.empty() || model.ended.front().model != count.model) continue;
+    model.end = count.end;
+    PRESUM_TRY(add_place(log, {count.model, count.end}, continuations, model));
+  }
+  for (auto& [key, model] : out.models) {
+    for (const MomentRecord& one : model.left.saved) {
+      PRESUM_TRY(add_place(log, {one.model, one.step}, continuations, model));
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<LeftRun> read_left(const std::filesystem::path& run) {
+  LeftRun out;
+  auto log = RunLog::open(run);
+  if (!log && log.error().code == ErrorCode::kNotFound) return out;
+  if (!log) return log.error();
+  PRESUM_ASSIGN(const auto modules, log->modules());
+  for (const ModuleInfo& module : modules) {
+    out.models[key_of(module.model)].left.workers = module.workers_expected;
+  }
+  PRESUM_ASSIGN(const auto counts, log->step_counts());
+  PRESUM_ASSIGN(const auto all, log->continuations());
+  out.steps = judge::training_steps(counts, all);
+  Continuations continuations;
+  for (const Continuation& how : all) continuations.emplace(how.model, how);
+  PRESUM_TRY(read_moments(*log, out));
+  PRESUM_TRY(read_ends(*log, out));
+  PRESUM_TRY(read_places(*log, counts, continuations, out));
   return out;
 }
 

@@ -36,7 +36,8 @@ TEST(Left, OfNoRunNothingIsLeft) {
   TempFolder folder;
   const auto left = read_left(folder / "run");
   ASSERT_TRUE(left);
-  EXPECT_TRUE(left->empty());
+  EXPECT_TRUE(left->models.empty());
+  EXPECT_EQ(left->steps, std::nullopt);
 }
 
 TEST(Left, WhatWasSavedLastStandsLast) {
@@ -45,8 +46,8 @@ TEST(Left, WhatWasSavedLastStandsLast) {
   segment(folder / "run", 30, {50, 40});
   const auto left = read_left(folder / "run");
   ASSERT_TRUE(left) << left.error().message;
-  ASSERT_EQ(left->size(), 1U);
-  const diagnose::Left& model = left->begin()->second;
+  ASSERT_EQ(left->models.size(), 1U);
+  const diagnose::Left& model = left->models.begin()->second.left;
   std::vector<double> steps;
   for (const MomentRecord& one : model.saved) {
     if (one.replica == 0) steps.push_back(one.optimizer_steps);
@@ -61,8 +62,8 @@ TEST(Left, OfASegmentTheLastEightAreKept) {
   segment(folder / "run", 0, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10});
   const auto left = read_left(folder / "run");
   ASSERT_TRUE(left);
-  ASSERT_EQ(left->begin()->second.saved.size(), 16U);
-  EXPECT_EQ(left->begin()->second.saved.front().optimizer_steps, 3);
+  ASSERT_EQ(left->models.begin()->second.left.saved.size(), 16U);
+  EXPECT_EQ(left->models.begin()->second.left.saved.front().optimizer_steps, 3);
 }
 
 }  // namespace

@@ -3,12 +3,29 @@
 
 #include <utility>
 
+#include "aggregate/continuation.h"
+#include "diagnose/resume.h"
+
 namespace presum::aggregate {
 
 ModelAnalysis::ModelAnalysis(const ModelKey& model)
     : detector_(detect::Options{}), slow_(detect::Options{}), diagnoser_(model), steps_(model) {}
 
-void ModelAnalysis::resumes(diagnose::Left left) { diagnoser_.resumes(std::move(left)); }
+void ModelAnalysis::resumes(LeftModel left, std::optional<runlog::SavedDetector> saved) {
+  diagnoser_.resumes(std::exchange(left.left, {}));
+  left_ = std::move(left);
+  saved_ = std::move(saved);
+}
+
+void ModelAnalysis::begin(const StepRecord& first) {
+  continuation_ = continuation_of(*left_, diagnoser_.began_with(), first, saved_, detector_);
+  left_.reset();
+  saved_.reset();
+}
+
+std::optional<std::string> ModelAnalysis::save() const {
+  return left_ ? std::nullopt : std::optional(detector_.save());
+}
 
 void ModelAnalysis::moment(const packet::MomentOf& moment) {
   diagnoser_.moment(moment.header.identity, moment.moment);
@@ -41,6 +58,7 @@ StepRecord ModelAnalysis::measure(metrics::StepInput input) {
 }
 
 void ModelAnalysis::judge(const StepRecord& record) {
+  if (left_) begin(record);
   diagnoser_.update(record, detector_.judge(record), slow_.judge(record));
   steps_.add(record);
   changed();

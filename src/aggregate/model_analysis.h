@@ -3,19 +3,20 @@
 
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include "aggregate/left.h"
 #include "detect/detector.h"
 #include "detect/slow_workers.h"
 #include "diagnose/diagnoser.h"
 #include "diagnose/rank_ended.h"
-#include "diagnose/resume.h"
 #include "judge/coverage.h"
 #include "metrics/step_metrics.h"
 #include "packet/packet.h"
 #include "presum/finding.h"
+#include "presum/run_log.h"
 #include "presum/stall.h"
+#include "runlog/writer.h"
 
 namespace presum::aggregate {
 
@@ -25,7 +26,8 @@ class ModelAnalysis {
  public:
   explicit ModelAnalysis(const ModelKey& model);
 
-  void resumes(diagnose::Left left);
+  // The run has earlier segments, and these are theirs; before anything else.
+  void resumes(LeftModel left, std::optional<runlog::SavedDetector> saved);
   void hello(const packet::Hello& hello);
   void moment(const packet::MomentOf& moment);
   void farewell(const packet::Note& note);
@@ -43,17 +45,23 @@ class ModelAnalysis {
   // Something came in since `take_changed` was last called.
   bool take_changed();
 
-  std::string save() const { return detector_.save(); }
-  void restore(std::string_view state) { static_cast<void>(detector_.restore(state)); }
+  // In a later segment, once the first step was judged.
+  const std::optional<Continuation>& continuation() const { return continuation_; }
+  // None where it is not known yet whether the detectors go on from those that were saved.
+  std::optional<std::string> save() const;
 
  private:
   void changed();
+  void begin(const StepRecord& first);
 
   metrics::NoiseScale noise_;
   detect::Detector detector_;
   detect::SlowWorkers slow_;
   diagnose::Diagnoser diagnoser_;
   judge::ModelSteps steps_;
+  std::optional<LeftModel> left_;  // until the first step
+  std::optional<runlog::SavedDetector> saved_;
+  std::optional<Continuation> continuation_;
   std::vector<diagnose::Diagnoser::Numbered> findings_;
   bool findings_stale_ = false;
   bool changed_ = true;

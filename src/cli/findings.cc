@@ -11,6 +11,7 @@
 #include "cli/findings_text.h"
 #include "cli/text.h"
 #include "cli/verb.h"
+#include "judge/continuations.h"
 #include "judge/documents.h"
 #include "presum/run_log.h"
 
@@ -79,6 +80,9 @@ std::string as_text(const ReadRun& run) {
   if (j.segments.size() > 1) out += fmt::format(", {} segments", j.segments.size());
   const auto open = unfinished_text(j);
   out += open.empty() ? "\n" : "; " + open + "\n";
+  for (const std::string& text : judge::continuation_texts(j.continuations)) {
+    out += printable(text) + '\n';
+  }
   out += collection_text(j.segments);
   out += preflights_text(j.segments);
   for (const Finding& finding : j.findings) out += '\n' + finding_text(finding);

@@ -66,7 +66,8 @@ TEST(Findings, JsonHasTheDocumentedFieldsInTheirOrder) {
   const CommandResult ran = run({"findings", (folder / "run").string(), "--format", "json"});
   EXPECT_EQ(ran.code, 0);
   const auto json = nlohmann::ordered_json::parse(ran.out);
-  EXPECT_EQ(keys(json), words("schema_version verdict coverage segments findings checks audits"));
+  EXPECT_EQ(keys(json),
+            words("schema_version verdict coverage segments continuations findings checks audits"));
   EXPECT_EQ(json["schema_version"], 1);
   EXPECT_EQ(json["verdict"], "inconsistent");
   EXPECT_EQ(json["coverage"].dump(),

@@ -20,6 +20,8 @@
 #include "cli/text.h"
 #include "cli/times.h"
 #include "cli/verb.h"
+#include "judge/continuations.h"
+#include "judge/documents.h"
 #include "presum/run_log.h"
 
 namespace presum::cli {
@@ -27,6 +29,7 @@ namespace {
 
 constexpr const char* kSummaryHelp =
     "One line per run (and per model in it): means over its recorded steps.\n\n"
+    "  steps        recorded ones; those that a restart did again count once\n"
     "  loss         mean over workers, averaged over the last 20 steps\n"
     "  loss std     loss dispersion: standard deviation over workers\n"
     "  loss range   largest minus smallest worker loss\n"
@@ -43,6 +46,8 @@ constexpr const char* kSummaryHelp =
     "  on processor   share of its own time that its thread ran; less: it slept, or had none free\n"
     "  last line      what ranks waited longer than the one that waited least, all steps "
     "together\n\n"
+    "A line for each segment after the first: whether it goes on from what was left, and whether\n"
+    "detectors do.\n\n"
     "A line for what presum itself took of a step on the rank where that was most, once 60 steps\n"
     "were recorded; and one for each time that the job stood still, unless that may well have "
     "been\n"
@@ -110,6 +115,7 @@ struct Row {
 struct RunRows {
   std::string name;
   std::vector<Row> rows;
+  std::vector<Continuation> continuations;
   std::vector<StallRecord> stalls;  // those that are not harmless
 };
 
@@ -118,8 +124,17 @@ RunLog::Cell measured(double value) {
   return value;
 }
 
-Cells cells_of(std::string name, const Steps& steps) {
-  Cells out = {std::move(name), static_cast<std::int64_t>(steps.size())};
+// Of one model.
+std::uint64_t count_steps(const Steps& steps, std::span<const Continuation> continuations) {
+  std::vector<StepCount> counts;
+  for (const auto& part : judge::cut(steps)) {
+    counts.push_back({.model = part.front().model, .steps = part.size()});
+  }
+  return judge::training_steps(counts, continuations);
+}
+
+Cells cells_of(std::string name, const Steps& steps, std::span<const Continuation> continuations) {
+  Cells out = {std::move(name), static_cast<std::int64_t>(count_steps(steps, continuations))};
   out.emplace_back(steps.empty() ? RunLog::Cell{}
                                  : static_cast<std::int64_t>(steps.back().workers_expected));
   for (const double value :
@@ -157,6 +172,9 @@ std::string name_of(const Row& row) { return std::get<std::string>(row.cells.fro
 std::string as_text(std::span<const RunRows> runs) {
   std::string out = metrics_table(runs);
   for (const RunRows& run : runs) {
+    for (const std::string& text : judge::continuation_texts(run.continuations)) {
+      out += fmt::format("\n{}: {}\n", printable(run.name), printable(text));
+    }
     for (const Row& row : run.rows) {
       const std::string name = printable(name_of(row));
       if (row.times) {
@@ -203,6 +221,7 @@ std::string as_json(std::span<const RunRows> runs) {
       line["times"] = row.times ? times_json(*row.times) : Json();
       line["overhead"] = row.overhead ? overhead_json(*row.overhead) : Json();
       line["stalls"] = stalls_json(run.stalls);
+      line["continuations"] = judge::continuations_json(run.continuations);
       out += (out.empty() ? "[\n" : ",\n") + json_line(line);
     }
   }
@@ -257,15 +276,17 @@ struct Times {
   std::map<std::uint32_t, Overhead> of_presum;
 };
 
-Row row_of(const std::string& name, const Steps& steps, const Times& times) {
-  Row out{.cells = cells_of(name, steps), .times = {}, .overhead = {}};
+Row row_of(const std::string& name, const Steps& steps, const Times& times,
+           std::span<const Continuation> continuations) {
+  Row out{.cells = cells_of(name, steps, continuations), .times = {}, .overhead = {}};
   if (steps.empty()) return out;
   const ModelKey& model = steps.front().model;
   out.times = found(times.of_ranks, {model.module, model.shard});
   return out;
 }
 
-std::vector<Row> rows_of(const std::string& name, Steps steps, const Times& times) {
+std::vector<Row> rows_of(const std::string& name, Steps steps, const Times& times,
+                         std::span<const Continuation> continuations) {
   std::vector<Row> out;
   const auto parts = by_module(std::move(steps));
   const bool models = std::ranges::any_of(parts, [&](const Steps& part) {
@@ -278,7 +299,7 @@ std::vector<Row> rows_of(const std::string& name, Steps steps, const Times& time
     std::string of = name;
     if (models) of += fmt::format(" module {}", part.front().model.module);
     if (shards) of += fmt::format(" shard {}", part.front().model.shard);
-    out.push_back(row_of(of, part, times));
+    out.push_back(row_of(of, part, times, continuations));
     if (part.empty()) continue;
     const std::uint32_t module = part.front().model.module;  // its ranks' facts name no shard
     if (seen.insert(module).second) out.back().overhead = found(times.of_presum, module);
@@ -287,14 +308,15 @@ std::vector<Row> rows_of(const std::string& name, Steps steps, const Times& time
 }
 
 Result<RunRows> read(const RunLog& log) {
-  RunRows out{.name = log.name(), .rows = {}, .stalls = {}};
+  RunRows out{.name = log.name(), .rows = {}, .continuations = {}, .stalls = {}};
   PRESUM_ASSIGN(auto steps, log.steps());
   PRESUM_ASSIGN(const auto facts, log.facts());
   PRESUM_ASSIGN(auto of_ranks, time_tables(log));
   const Times times{std::move(of_ranks), overheads(facts)};
   PRESUM_ASSIGN(out.stalls, log.stalls());
   std::erase_if(out.stalls, [](const StallRecord& stall) { return stall.harmless; });
-  out.rows = rows_of(out.name, std::move(steps), times);
+  PRESUM_ASSIGN(out.continuations, log.continuations());
+  out.rows = rows_of(out.name, std::move(steps), times, out.continuations);
   return out;
 }
 

@@ -238,6 +238,10 @@ std::uint64_t Detector::steps(Statistic statistic) const {
   return state_->steps[static_cast<std::size_t>(statistic)];
 }
 
+std::uint64_t Detector::steps() const { return state_->updates; }
+
+std::uint32_t Detector::workers() const { return state_->workers; }
+
 std::string Detector::save() const {
   std::vector<std::byte> bytes;
   ByteWriter out(bytes);

@@ -91,6 +91,11 @@ class Detector {
   // How many steps every statistic has seen; 0 where the run does not have it.
   std::uint64_t steps(Statistic statistic) const;
 
+  // How many steps of two workers or more it has looked at, those before `restore` too.
+  std::uint64_t steps() const;
+  // Of its last step; 0 before the first.
+  std::uint32_t workers() const;
+
   // The state as bytes, for a detector of the same options that continues (`lasting` is empty
   // then). `restore` returns false, and changes nothing, where the bytes are not such a state.
   std::string save() const;

@@ -40,6 +40,8 @@ void Diagnoser::moment(const Identity& who, const Moment& moment) {
   state_->rules.resume.begins(who, moment, state_->roster, state_->log);
 }
 
+const BeganWith& Diagnoser::began_with() const { return state_->rules.resume.began_with(); }
+
 void Diagnoser::hello(const Identity& who, const WorkerFacts& facts) {
   state_->roster.hello(who, facts);
 }

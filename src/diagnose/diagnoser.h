@@ -18,6 +18,7 @@
 
 namespace presum::diagnose {
 
+struct BeganWith;
 struct Left;
 struct RankEnd;
 
@@ -46,6 +47,9 @@ class Diagnoser {
   // REQUIRES: ascending steps. `alarms` and `times`: what detectors say of the record.
   void update(const StepRecord& record, const detect::StepAlarms& alarms,
               const detect::TimeAlarms& times = {});
+
+  // As far as all ranks have told; before the first `update`.
+  const BeganWith& began_with() const;
 
   // One finding a cause, worst first, then by first step. An id stays with its finding while it
   // grows; ids are not reused.

@@ -226,6 +226,18 @@ const MomentRecord* with_weights(const Left& left, const Model& is) {
   return found == moments.end() ? nullptr : *found;
 }
 
+BeganWith began_with_which(const Left& left, const Model& is) {
+  using Parameters = BeganWith::Parameters;
+  BeganWith out;
+  for (const MomentRecord* one : moments_of(left)) {
+    const Apart apart = parameters_apart(model_of(saved_with(left, *one)), is);
+    if (apart.of == 0) continue;
+    if (apart.groups.empty()) return {Parameters::kSaved, one->model.segment, one->step};
+    if (!left.left_out) out.parameters = Parameters::kOthers;
+  }
+  return out;
+}
+
 // Whether a later segment came by the moment's optimiser step again: its own state there may not
 // have been told.
 bool replayed_since(const Left& left, const MomentRecord& one) {
@@ -315,6 +327,7 @@ void Resume::begins(const Identity& who, const Moment& moment, const Roster& ros
   ranks_[who.replica] = who.rank;
   if (begun_.size() < who.replicas) return;
   judged_ = true;
+  began_with_ = began_with_which(*left_, model_of(now()));
   judge(roster, log);
   left_->saved.clear();
   if (!step_) return pass_.forget();

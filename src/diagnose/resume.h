@@ -27,6 +27,18 @@ struct Left {
   PassDraws draws{PassDraws::Which::kLast};  // of the pass that was interrupted, in the last one
 };
 
+// With which parameters a run that continues began.
+struct BeganWith {
+  enum class Parameters : std::uint8_t {
+    kUnknown,  // not all ranks have told, or nothing was saved of this model
+    kOthers,   // none of those that were saved
+    kSaved,    // those that were saved in this segment, before this step
+  };
+  Parameters parameters = Parameters::kUnknown;
+  std::uint32_t segment = 0;
+  std::uint64_t step = 0;
+};
+
 // Holds a run that continues against what it left: weights, optimiser state, random generators,
 // samples of the pass that was interrupted, settings, the schedule of the learning rate. Where a
 // program stands is told by its optimiser's own count of steps, else by its weights: one whose
@@ -37,6 +49,8 @@ class Resume {
   void begins(const Identity& who, const Moment& moment, const Roster& roster, SignalLog& log);
   void update(const StepContext& context, SignalLog& log);
   void farewell(std::uint32_t rank, const FinalState& last, const Roster& roster, SignalLog& log);
+  // Of several moments with the same parameters the last.
+  const BeganWith& began_with() const { return began_with_; }
 
  private:
   // Moments of all workers at one step.
@@ -58,6 +72,7 @@ class Resume {
   std::map<std::uint32_t, std::uint32_t> ranks_;  // likewise
   std::optional<std::uint64_t> step_;             // of the run that was left, at that moment
   bool judged_ = false;
+  BeganWith began_with_;
   std::vector<double> rates_;  // of the first steps
   InterruptedPass pass_;
 };

@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "detect/least_steps.h"
+#include "judge/continuations.h"
 
 namespace presum::judge {
 namespace {
@@ -36,18 +37,25 @@ Workers most_workers(std::span<const ModelSteps> models) {
   return most;
 }
 
-// Detectors go on from segment to segment.
-void watch_least(std::span<const ModelSteps> models, Coverage& out) {
+using ModuleShard = std::pair<std::uint32_t, std::uint32_t>;
+
+// In the last segment, and in those that its detectors went on from.
+void watch_least(std::span<const ModelSteps> models, std::span<const Continuation> continuations,
+                 Coverage& out) {
   struct Watched {
     std::uint64_t steps = 0;
     std::uint64_t workers = 0;
+    std::uint32_t since = 0;
   };
-  std::map<std::pair<std::uint32_t, std::uint32_t>, Watched> watched;
+  std::map<ModuleShard, Watched> watched;
   for (const ModelSteps& m : models) {
     if (m.workers_seen() < 2) continue;
     Watched& w = watched[{m.model().module, m.model().shard}];
-    w.steps += m.compared();
-    w.workers = std::max(w.workers, m.workers_seen());
+    const auto how = std::ranges::find(continuations, m.model(), &Continuation::model);
+    const std::uint64_t before = how == continuations.end() ? 0 : how->detector_steps;
+    if (before == 0) w.since = m.model().segment;
+    w.steps = before + m.compared();
+    w.workers = m.workers_seen();
   }
   // The one that lacks most.
   const auto least = std::ranges::min_element(watched, {}, [](const auto& entry) {
@@ -58,6 +66,18 @@ void watch_least(std::span<const ModelSteps> models, Coverage& out) {
   out.statistics_steps = least->second.steps;
   out.statistics_workers = least->second.workers;
   out.statistics_need = detect::least_steps(least->second.workers);
+  out.statistics_since = least->second.since;
+}
+
+// Of the model that has most of them, over its segments.
+std::uint64_t most_of(std::span<const ModelSteps> models,
+                      std::uint64_t (ModelSteps::*count)() const) {
+  std::map<ModuleShard, std::uint64_t> sums;
+  std::uint64_t most = 0;
+  for (const ModelSteps& m : models) {
+    most = std::max(most, sums[{m.model().module, m.model().shard}] += (m.*count)());
+  }
+  return most;
 }
 
 }  // namespace
@@ -106,14 +126,15 @@ std::vector<ModelSteps> models_of(std::span<const StepRecord> steps) {
   return out;
 }
 
-Coverage cover(std::span<const ModelSteps> models, const CheckCounts& checks) {
+Coverage cover(std::span<const ModelSteps> models, std::span<const Continuation> continuations,
+               const CheckCounts& checks) {
   Coverage out;
-  for (const ModelSteps& m : models) {
-    out.steps_logged += m.logged();
-    out.steps_lost += m.lost();
-    out.steps_compared += m.compared();
-  }
-  watch_least(models, out);
+  std::vector<StepCount> counts;
+  for (const ModelSteps& m : models) counts.push_back({.model = m.model(), .steps = m.logged()});
+  out.steps_logged = training_steps(counts, continuations);
+  out.steps_lost = most_of(models, &ModelSteps::lost);
+  out.steps_compared = most_of(models, &ModelSteps::compared);
+  watch_least(models, continuations, out);
   const Workers workers = most_workers(models);
   out.workers_expected = workers.expected;
   out.workers_seen = workers.seen;
@@ -123,9 +144,13 @@ Coverage cover(std::span<const ModelSteps> models, const CheckCounts& checks) {
 
 std::string statistics_text(const Coverage& coverage) {
   if (coverage.statistics_judged()) return {};
-  return fmt::format("statistics need {} steps with {} workers, and saw {}",
+  const auto since =
+      coverage.statistics_since > 1
+          ? fmt::format(" since they began anew in segment {}", coverage.statistics_since)
+          : std::string();
+  return fmt::format("statistics need {} steps with {} workers, and saw {}{}",
                      coverage.statistics_need, coverage.statistics_workers,
-                     coverage.statistics_steps);
+                     coverage.statistics_steps, since);
 }
 
 namespace {

@@ -10,6 +10,7 @@
 
 #include "base/step_span.h"
 #include "presum/finding.h"
+#include "presum/run_log.h"
 #include "presum/step_record.h"
 
 namespace presum::judge {
@@ -46,17 +47,21 @@ class ModelSteps {
 };
 
 struct Coverage {
-  std::uint64_t steps_logged = 0;    // over all models and segments, and so are the next two
-  std::uint64_t steps_lost = 0;      // base::StepSpan's
-  std::uint64_t steps_compared = 0;  // of two workers or more, no packet under way
+  std::uint64_t steps_logged = 0;  // training_steps()
+  // Of the model or data-parallel group that has most of them, over all segments: base::StepSpan's,
+  // and those of two workers or more with no packet under way.
+  std::uint64_t steps_lost = 0;
+  std::uint64_t steps_compared = 0;
   std::uint64_t workers_expected = 0;
   std::uint64_t workers_seen = 0;  // at one step
   CheckCounts checks{};            // over all models and segments
-  // Of the model that was watched the least, in all segments: compared steps, and those that a
-  // lasting difference needs to be established (detect::least_steps); 0 without two workers.
+  // Of the model that was watched the least, in its last segment and those that detectors went on
+  // from: compared steps, and those that a lasting difference needs to be established
+  // (detect::least_steps); 0 without two workers.
   std::uint64_t statistics_steps = 0;
   std::uint64_t statistics_need = 0;
   std::uint64_t statistics_workers = 0;
+  std::uint32_t statistics_since = 0;  // the segment in which its detectors began; 0: not known
 
   bool statistics_judged() const { return statistics_steps >= statistics_need; }
 
@@ -68,10 +73,12 @@ struct Coverage {
 std::vector<std::span<const StepRecord>> cut(std::span<const StepRecord> steps);
 std::vector<ModelSteps> models_of(std::span<const StepRecord> steps);
 
-// `models`: ascending by ModelSteps::model().
-Coverage cover(std::span<const ModelSteps> models, const CheckCounts& checks);
+// `models` and `continuations`: ascending by model.
+Coverage cover(std::span<const ModelSteps> models, std::span<const Continuation> continuations,
+               const CheckCounts& checks);
 
-// "statistics need 26 steps with 2 workers, and saw 20"; empty where they saw enough.
+// "statistics need 26 steps with 2 workers, and saw 20"; of detectors that began anew in a later
+// segment since which; empty where they saw enough.
 std::string statistics_text(const Coverage& coverage);
 
 // A warning or worse is inconsistent. The evidence is insufficient without five compared steps,

@@ -51,14 +51,14 @@ TEST(Verdict, WeighsFindingsAndSteps) {
   EXPECT_EQ(verdict(none, lost, true), Verdict::kInsufficientEvidence);
 }
 
-TEST(Coverage, AddsUpModelsAndTheirShards) {
+TEST(Coverage, AddsUpWorkersOfShardsAndNoSteps) {
   const ModelKey a{1, 0, 0}, b{1, 0, 4}, c{1, 1, 0};
   std::vector<StepRecord> steps;
   for (std::uint64_t s = 0; s < 3; ++s) steps.push_back(step_of(a, s, 4, 4));
   for (const std::uint64_t s : {0U, 1U, 3U}) steps.push_back(step_of(b, s, 4, 3));
   steps.push_back(step_of(c, 0, 6, 1));
-  const Coverage all = cover(models_of(steps), kOneMade);
-  EXPECT_EQ(all.steps_logged, 7U);
+  const Coverage all = cover(models_of(steps), {}, kOneMade);
+  EXPECT_EQ(all.steps_logged, 3U);
   EXPECT_EQ(all.steps_lost, 1U) << "partial steps at the end may be under way";
   EXPECT_EQ(all.steps_compared, 3U);
   EXPECT_EQ(all.workers_expected, 8U) << "shards have workers of their own";
@@ -79,44 +79,65 @@ StepRecord numbered(std::uint64_t step, bool reduced, std::uint64_t unreduced) {
 TEST(Coverage, UnreducedStepsDoNotChangeHowManyAreExpected) {
   std::vector<StepRecord> steps = {numbered(0, true, 0), numbered(1, false, 0)};
   for (std::uint64_t r = 10; r < 100; r += 10) steps.push_back(numbered(r + 1, true, 1));
-  EXPECT_EQ(cover(models_of(steps), kOneMade).steps_lost, 0U);
+  EXPECT_EQ(cover(models_of(steps), {}, kOneMade).steps_lost, 0U);
   steps.erase(steps.begin() + 5);
-  EXPECT_EQ(cover(models_of(steps), kOneMade).steps_lost, 1U);
+  EXPECT_EQ(cover(models_of(steps), {}, kOneMade).steps_lost, 1U);
 }
 
 TEST(Coverage, OfLocalStepsTheirOwnCountTellsWhatIsLost) {
   std::vector<StepRecord> steps;
   for (std::uint64_t step = 0; step < 20; ++step) steps.push_back(numbered(step, false, step));
-  EXPECT_EQ(cover(models_of(steps), kOneMade).steps_lost, 0U);
+  EXPECT_EQ(cover(models_of(steps), {}, kOneMade).steps_lost, 0U);
   steps.erase(steps.begin() + 5);
-  EXPECT_EQ(cover(models_of(steps), kOneMade).steps_lost, 1U);
+  EXPECT_EQ(cover(models_of(steps), {}, kOneMade).steps_lost, 1U);
 }
 
 TEST(Coverage, OfNoStepIsNothing) {
-  const Coverage none = cover({}, {});
+  const Coverage none = cover({}, {}, {});
   EXPECT_EQ(none.steps_logged, 0U);
   EXPECT_EQ(none.workers_expected, 0U);
   EXPECT_EQ(none.checks_made(), 0U);
 }
 
+ModelSteps steps(std::uint32_t segment, std::uint32_t module, std::uint64_t count,
+                 std::uint32_t workers) {
+  ModelSteps model({segment, module, 0});
+  for (std::uint64_t s = 0; s < count; ++s) {
+    StepRecord record = testing::step_record(segment, s, workers);
+    record.model.module = module;
+    model.add(record);
+  }
+  return model;
+}
+
 TEST(Coverage, SaysWhatStatisticsNeedOfTheModelThatWasWatchedTheLeast) {
-  const auto steps = [](std::uint32_t segment, std::uint32_t module, std::uint64_t count,
-                        std::uint32_t workers) {
-    ModelSteps model({segment, module, 0});
-    for (std::uint64_t s = 0; s < count; ++s) {
-      StepRecord record = testing::step_record(segment, s, workers);
-      record.model.module = module;
-      model.add(record);
-    }
-    return model;
-  };
-  EXPECT_TRUE(cover({}, {}).statistics_judged());
+  EXPECT_TRUE(cover({}, {}, {}).statistics_judged());
   const std::vector<ModelSteps> alone{steps(1, 0, 3, 1)};
-  EXPECT_TRUE(cover(alone, {}).statistics_judged()) << "there is nothing to compare";
+  EXPECT_TRUE(cover(alone, {}, {}).statistics_judged()) << "there is nothing to compare";
   const std::vector<ModelSteps> few{steps(1, 0, 20, 2), steps(1, 1, 30, 2)};
-  EXPECT_EQ(statistics_text(cover(few, {})), "statistics need 26 steps with 2 workers, and saw 20");
-  const std::vector<ModelSteps> goes_on{steps(1, 0, 20, 2), steps(2, 0, 6, 2)};
-  EXPECT_EQ(statistics_text(cover(goes_on, {})), "");
+  EXPECT_EQ(statistics_text(cover(few, {}, {})),
+            "statistics need 26 steps with 2 workers, and saw 20");
+}
+
+TEST(Coverage, OfSegmentsStatisticsSawWhatTheirDetectorsGoOnWith) {
+  const std::vector<ModelSteps> two{steps(1, 0, 20, 2), steps(2, 0, 6, 2)};
+  std::vector<Continuation> how{{.model = {2, 0, 0}}};
+  EXPECT_EQ(
+      statistics_text(cover(two, how, {})),
+      "statistics need 26 steps with 2 workers, and saw 6 since they began anew in segment 2");
+  how[0].detector_steps = 19;
+  EXPECT_EQ(statistics_text(cover(two, how, {})),
+            "statistics need 26 steps with 2 workers, and saw 25");
+  how[0].detector_steps = 20;
+  EXPECT_EQ(statistics_text(cover(two, how, {})), "");
+  const std::vector<ModelSteps> last{two[1]};
+  EXPECT_TRUE(cover(last, how, {}).statistics_judged());
+}
+
+TEST(Coverage, NeverAddsStepsOfModels) {
+  const std::vector<ModelSteps> few{steps(1, 0, 3, 2), steps(1, 1, 3, 2)};
+  EXPECT_EQ(cover(few, {}, {}).steps_logged, 3U);
+  EXPECT_EQ(cover(few, {}, {}).steps_compared, 3U);
 }
 
 }  // namespace

@@ -115,11 +115,27 @@ Json segments_json(std::span<const SegmentInfo> segments) {
   return out;
 }
 
+Json continuations_json(std::span<const Continuation> continuations) {
+  Json out = Json::array();
+  for (const Continuation& c : continuations) {
+    out.push_back({{"segment", c.model.segment},
+                   {"module", c.model.module},
+                   {"shard", c.model.shard},
+                   {"from_segment", c.from_segment ? Json(*c.from_segment) : Json(nullptr)},
+                   {"from_step", c.from_step ? Json(*c.from_step) : Json(nullptr)},
+                   {"steps_before", c.steps_before},
+                   {"detector_steps", c.detector_steps},
+                   {"reason", c.reason}});
+  }
+  return out;
+}
+
 Json judgement_json(const Judgement& judgement) {
   return {{"schema_version", kSchemaVersion},
           {"verdict", to_string(judgement.verdict)},
           {"coverage", coverage_json(judgement.coverage)},
           {"segments", segments_json(judgement.segments)},
+          {"continuations", continuations_json(judgement.continuations)},
           {"findings", findings_json(judgement.findings)},
           {"checks", checks_json(judgement.checks)},
           {"audits", audits_json(judgement.audits)}};

@@ -14,6 +14,7 @@ using Json = nlohmann::ordered_json;
 
 Json findings_json(std::span<const Finding> findings);
 Json checks_json(std::span<const RunLog::Check> checks);
+Json continuations_json(std::span<const Continuation> continuations);
 Json segments_json(std::span<const SegmentInfo> segments);
 Json audits_json(std::span<const AuditSummary> audits);
 Json judgement_json(const Judgement& judgement);

@@ -87,21 +87,24 @@ Result<Judgement> judge(const RunLog& log, std::span<const StepRecord> steps,
   PRESUM_ASSIGN(auto findings, log.findings());
   PRESUM_ASSIGN(auto checks, log.checks());
   PRESUM_ASSIGN(auto segments, log.segments());
+  PRESUM_ASSIGN(auto continuations, log.continuations());
   PRESUM_ASSIGN(const auto audits, log.audits());
   Judgement out{.segments = std::move(segments),
+                .continuations = std::move(continuations),
                 .findings = one_per_cause(std::move(findings)),
                 .checks = std::move(checks),
                 .audits = summarise(audits)};
   if (segment) {
     const auto other = [&](const auto& of) { return of.model.segment != *segment; };
     std::erase_if(out.segments, [&](const SegmentInfo& s) { return s.segment != *segment; });
+    std::erase_if(out.continuations, other);
     std::erase_if(out.findings, other);
     std::erase_if(out.checks, other);
     std::erase_if(out.audits, other);
     const auto [first, last] = std::equal_range(steps.begin(), steps.end(), *segment, BySegment());
     steps = {first, last};
   }
-  out.coverage = cover(models_of(steps), count(out.checks));
+  out.coverage = cover(models_of(steps), out.continuations, count(out.checks));
   const bool complete =
       std::ranges::all_of(out.segments, &std::string::empty, &SegmentInfo::incomplete);
   out.verdict = verdict(out.findings, out.coverage, complete);

@@ -21,6 +21,7 @@ struct Judgement {
   std::string reason;  // why the evidence is insufficient; else empty
   Coverage coverage;
   std::vector<SegmentInfo> segments;
+  std::vector<Continuation> continuations;
   std::vector<Finding> findings;  // worst first
   std::vector<RunLog::Check> checks;
   std::vector<AuditSummary> audits;

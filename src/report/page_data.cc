@@ -10,6 +10,7 @@
 #include "base/try.h"
 #include "diagnose/diagnoser.h"
 #include "diagnose/explanations.h"
+#include "judge/continuations.h"
 #include "judge/documents.h"
 #include "presum/version.h"
 #include "report/model_charts.h"
@@ -66,6 +67,14 @@ Json notes_json(const std::vector<NoteRecord>& notes) {
   Json out = Json::array();
   for (const NoteRecord& n : notes) {
     out.push_back({{"segment", n.segment}, {"rank", n.rank}, {"text", n.text}});
+  }
+  return out;
+}
+
+Json outcomes_json(std::span<const Continuation> continuations) {
+  Json out = judge::continuations_json(continuations);
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    out[i]["outcome"] = judge::outcome_text(continuations[i]);
   }
   return out;
 }
@@ -170,6 +179,7 @@ Result<Json> run_data(const RunLog& log, std::size_t cells_max) {
   PRESUM_ASSIGN(auto models, models_json(log, steps, judgement.findings, cells_max));
   return Json{{"name", log.name()},
               {"segments", judge::segments_json(judgement.segments)},
+              {"continuations", outcomes_json(judgement.continuations)},
               {"judgement", judgement_of(judgement)},
               {"facts", facts_json(facts)},
               {"notes", notes_json(notes)},

@@ -179,6 +179,32 @@ Result<std::vector<GroupInfo>> RunLog::groups() const {
   return read_all(state_->db, runlog::group_table(), "ORDER BY segment, module, shard, name");
 }
 
+Result<std::vector<Continuation>> RunLog::continuations() const {
+  return read_all(state_->db, runlog::continuation_table(), "ORDER BY segment, module, shard");
+}
+
+Result<std::vector<StepCount>> RunLog::step_counts() const {
+  PRESUM_ASSIGN(auto rows, state_->db.prepare("SELECT segment, module, shard, count(*), max(step) "
+                                              "FROM step GROUP BY segment, module, shard "
+                                              "ORDER BY segment, module, shard"));
+  std::vector<StepCount> out;
+  while (true) {
+    PRESUM_ASSIGN(const bool row, rows.next());
+    if (!row) return out;
+    out.push_back({.model = {rows.small(0), rows.small(1), rows.small(2)},
+                   .steps = rows.integer(3),
+                   .end = rows.integer(4) + 1});
+  }
+}
+
+Result<std::uint64_t> RunLog::steps_before(const StepKey& step) const {
+  PRESUM_ASSIGN(auto rows, state_->db.prepare("SELECT count(*) FROM step WHERE segment=? AND "
+                                              "module=? AND shard=? AND step<?"));
+  rows.with(step.model.segment, step.model.module, step.model.shard, step.step);
+  PRESUM_TRY(rows.next());
+  return rows.integer(0);
+}
+
 Result<std::vector<FinalStateRecord>> RunLog::final_states() const {
   return read_all(state_->db, runlog::final_state_table(),
                   "ORDER BY segment, module, shard, replica");

@@ -857,4 +857,27 @@ const Table<DetectorRow>& detector_table() {
   return table;
 }
 
+const Table<Continuation>& continuation_table() {
+  using Row = Continuation;
+  static const Table<Row> table = {
+      "continuation",
+      "How a model began in a segment after the first: a row once its first step there is judged.",
+      with_model<Row>({
+          column<Row, &Row::from_segment>(
+              "from_segment",
+              {"which segment's parameters it went on from", "", "from none that are known"}),
+          column<Row, &Row::from_step>("from_step",
+                                       {"the step that was to come there", "step", "likewise"}),
+          column<Row, &Row::steps_before>(
+              "steps_before",
+              {"recorded steps of its training up to there; steps done again count once", "steps"}),
+          column<Row, &Row::detector_steps>(
+              "detector_steps",
+              {"of these, those that its detectors know; 0: they began anew", "steps"}),
+          column<Row, &Row::reason>("reason", {"why they began anew; empty where they went on"}),
+      }),
+      "PRIMARY KEY (segment, module, shard)) WITHOUT ROWID"};
+  return table;
+}
+
 }  // namespace presum::runlog

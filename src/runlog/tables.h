@@ -95,6 +95,7 @@ const Table<MomentRecord>& moment_table();
 const Table<FindingRow>& finding_table();
 const Table<CheckRow>& check_table();
 const Table<DetectorRow>& detector_table();
+const Table<Continuation>& continuation_table();
 const Table<StallRecord>& stall_table();
 const Table<StalledRankRow>& stalled_rank_table();
 
@@ -116,6 +117,7 @@ void each_table(Visit&& visit) {
   visit(finding_table());
   visit(check_table());
   visit(detector_table());
+  visit(continuation_table());
   visit(stall_table());
   visit(stalled_rank_table());
   visit(note_table());

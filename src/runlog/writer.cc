@@ -276,13 +276,18 @@ Status Writer::save_detector(std::uint32_t module, std::uint32_t shard, std::str
                 "INSERT OR REPLACE");
 }
 
-Result<std::optional<std::string>> Writer::saved_detector(std::uint32_t module,
-                                                          std::uint32_t shard) {
+Status Writer::add(const Continuation& continuation) {
+  PRESUM_TRY(state_->begin());
+  return insert(state_->db(), continuation_table(), continuation, "INSERT OR REPLACE");
+}
+
+Result<std::optional<SavedDetector>> Writer::saved_detector(std::uint32_t module,
+                                                            std::uint32_t shard) {
   PRESUM_ASSIGN(auto rows, Selection<DetectorRow>::prepare(state_->db(), detector_table(),
                                                            "WHERE module=? AND shard=?"));
   PRESUM_ASSIGN(const auto row, rows.with(module, shard).next());
-  if (!row) return std::optional<std::string>();
-  return std::optional<std::string>(std::in_place, row->state.begin(), row->state.end());
+  if (!row) return std::optional<SavedDetector>();
+  return std::optional(SavedDetector{row->segment, {row->state.begin(), row->state.end()}});
 }
 
 Status Writer::preflight(int exit_code) {

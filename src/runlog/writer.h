@@ -19,6 +19,12 @@
 
 namespace presum::runlog {
 
+struct SavedDetector {
+  std::uint32_t segment = 0;  // which one saved it
+  std::string state;
+  bool operator==(const SavedDetector&) const = default;
+};
+
 // Appends one run's records to its database. Commits at most a second after a record came in, as
 // long as `tick` is called; a process that dies loses at most that second, never the database.
 // Thread-safety: one thread at a time. Ownership: holds the database file until destroyed.
@@ -49,9 +55,11 @@ class Writer {
   // The findings and checks of one model of this segment, in place of those given before.
   Status replace(const ModelKey& model, std::span<const Finding> findings,
                  std::span<const CheckRecord> checks);
+  // How a model of this segment began; a later one of the same model takes its place.
+  Status add(const Continuation& continuation);
   // Saves a detector's state for a restart; saved_detector() returns the latest of any segment.
   Status save_detector(std::uint32_t module, std::uint32_t shard, std::string_view state);
-  Result<std::optional<std::string>> saved_detector(std::uint32_t module, std::uint32_t shard);
+  Result<std::optional<SavedDetector>> saved_detector(std::uint32_t module, std::uint32_t shard);
   // The exit code with which a preflight ends this segment.
   Status preflight(int exit_code);
 

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "runlog/run_testing.h"
@@ -237,20 +238,61 @@ TEST(DetectorState, IsTheLastOneOfAnySegment) {
     ASSERT_TRUE(writer.save_detector(2, 3, "before"));
     ASSERT_TRUE(writer.save_detector(2, 3, bytes));
     ASSERT_TRUE(writer.save_detector(0, 0, ""));
-    EXPECT_EQ(*writer.saved_detector(2, 3), bytes) << "also before it is committed";
+    EXPECT_EQ(*writer.saved_detector(2, 3), (SavedDetector{1, bytes}))
+        << "also before it is committed";
     ASSERT_TRUE(writer.close());
   }
   {
     Writer writer = open_writer(folder / "run", clock);
-    EXPECT_EQ(*writer.saved_detector(2, 3), bytes);
-    EXPECT_EQ(*writer.saved_detector(0, 0), "");
+    EXPECT_EQ(*writer.saved_detector(2, 3), (SavedDetector{1, bytes}));
+    EXPECT_EQ(*writer.saved_detector(0, 0), (SavedDetector{1, ""}));
     EXPECT_EQ(*writer.saved_detector(2, 0), std::nullopt);
     ASSERT_TRUE(writer.save_detector(2, 3, "after"));
     ASSERT_TRUE(writer.close());
   }
-  EXPECT_EQ(*open_writer(folder / "run", clock).saved_detector(2, 3), "after");
+  EXPECT_EQ(*open_writer(folder / "run", clock).saved_detector(2, 3), (SavedDetector{2, "after"}));
   auto db = database(folder / "run");
   EXPECT_EQ(db.query_integer("SELECT segment FROM detector_state WHERE module = 2"), 2U);
+}
+
+TEST(Continuation, IsReadAsItWasWritten) {
+  const TempFolder folder;
+  make_run(folder / "run", {plain_step(1, 0), plain_step(1, 1), plain_step(1, 5)});
+  FakeClock clock;
+  Writer writer = open_writer(folder / "run", clock);
+  ASSERT_TRUE(writer.add(Continuation{.model = {2, 1, 3}, .reason = "first"}));
+  ASSERT_TRUE(writer.add(Continuation{.model = {2, 1, 3},
+                                      .from_segment = 1,
+                                      .from_step = 7,
+                                      .steps_before = 6,
+                                      .detector_steps = 5,
+                                      .reason = "second"}));
+  ASSERT_TRUE(writer.add(Continuation{.model = {2, 0, 0}, .reason = "none"}));
+  ASSERT_TRUE(writer.close());
+  const auto log = RunLog::open(folder / "run");
+  const auto all = log->continuations();
+  ASSERT_EQ(all->size(), 2U);
+  EXPECT_EQ(all->at(0).from_segment, std::nullopt);
+  EXPECT_EQ(all->at(0).reason, "none");
+  const Continuation& one = all->at(1);
+  EXPECT_EQ(one.model, (ModelKey{2, 1, 3}));
+  EXPECT_EQ(std::tuple(one.from_segment, one.from_step, one.steps_before, one.detector_steps),
+            std::tuple(1U, 7U, 6U, 5U));
+  EXPECT_EQ(one.reason, "second");
+}
+
+TEST(StepCounts, AreThoseOfEachModelAndSegment) {
+  const TempFolder folder;
+  make_run(folder / "run", {plain_step(1, 0), plain_step(1, 1), plain_step(1, 5)});
+  const auto log = RunLog::open(folder / "run");
+  const auto counts = log->step_counts();
+  ASSERT_TRUE(counts) << counts.error().message;
+  ASSERT_EQ(counts->size(), 1U);
+  EXPECT_EQ(counts->front().model, (ModelKey{1, 0, 0}));
+  EXPECT_EQ(counts->front().steps, 3U);
+  EXPECT_EQ(counts->front().end, 6U);
+  EXPECT_EQ(*log->steps_before({{1, 0, 0}, 5}), 2U);
+  EXPECT_EQ(*log->steps_before({{1, 1, 0}, 5}), 0U);
 }
 
 TEST(Preflight, LeavesItsExitCodeInItsSegment) {

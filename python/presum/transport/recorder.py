@@ -59,6 +59,7 @@ class Recorder:
                 rendezvous.announce_off(one_line(error))
             raise
         try:
+            self._tell_notices(aggregator, f" in {self._channel.run}")
             if self._channel.heartbeat is not None:
                 self._channel.heartbeat.reaches([], 0, "", aggregator.run, aggregator.segment)
             if rendezvous is not None:
@@ -119,16 +120,16 @@ class Recorder:
 
     def _ingest_until_closed(self, aggregator: Aggregator) -> None:
         channel, closed = self._channel, None
-        news, looked_at = False, 0
+        news, looked_at = False, 0  # records
         while True:
             idle = self._drain(aggregator) == 0
             self._beat(aggregator)
             aggregator.tick()
-            steps = aggregator.counters["steps"]
-            news = news or not idle or steps != looked_at or bool(aggregator.stall)
+            records = aggregator.counters["records"]
+            news = news or not idle or records != looked_at or bool(aggregator.stall)
             if news and time.monotonic() > self._looked + LOOK_SECONDS:
                 self._look(aggregator)
-                news, looked_at = False, steps
+                news, looked_at = False, records
             if not channel.closing.is_set():  # else the summary says it
                 self._announcements.flush()
             if channel.closing.is_set() and closed is None:
@@ -225,12 +226,18 @@ class Recorder:
     def _look(self, aggregator: Aggregator) -> None:
         """Tell those who listen what is new."""
         self._looked = time.monotonic()
+        self._tell_notices(aggregator)
         new = [Finding(**found) for found in aggregator.take_new_findings()]
         if new or self._channel.closing.is_set():
             self._listeners.findings = [Finding(**found) for found in aggregator.findings()]
         for finding in new:
             self._announcements.take(finding)
             self._listeners.tell(finding)
+
+    def _tell_notices(self, aggregator: Aggregator, where: str = "") -> None:
+        """Of a run that is continued."""
+        for notice in aggregator.take_notices():
+            self._channel.say(f"presum: {notice}{where}")
 
     def _publish_exit_code(self) -> None:
         """Let the other ranks end, now that the run log is complete (a launcher may end this rank

@@ -49,7 +49,9 @@ function coverage(run, part) {
     `${c.workers_seen} of ${count(c.workers_expected, 'worker')}`,
   ];
   if (c.incomplete_steps > 0) out.push(`${count(c.incomplete_steps, 'step')} with a worker missing`);
-  if (run.segments.length > 1) out.push(`${run.segments.length} segments (the run was restarted)`);
+  if (run.segments.length > 1) out.push(`segment ${part.segment} of ${run.segments.length}`);
+  const how = run.continuations.find((c) => samePart(c, part));
+  if (how) out.push(how.outcome);
   const segment = run.segments.find((s) => s.segment === part.segment);
   if (segment) out.push(`started ${segment.started.replace('T', ' ').replace('Z', ' UTC')}`);
   if (segment && segment.incomplete) out.push(segment.incomplete);

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "aggregate/continuation.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+
+namespace presum::aggregate {
+namespace {
+
+constexpr const char* kOthers = "its parameters are none that presum saw saved or left";
+constexpr const char* kUnknown = "whether its parameters are any that were left is not known";
+
+const FinalStateRecord* state_of(const LeftModel& left, std::uint32_t replica) {
+  const auto found = std::ranges::find(left.ended, replica, &FinalStateRecord::replica);
+  return found == left.ended.end() ? nullptr : &*found;
+}
+
+// Whether the parameters before the first step are those with which a segment ended; nothing where
+// they were not hashed: all are at step 0 only.
+std::optional<bool> as_it_ended(const LeftModel& left, const StepRecord& first) {
+  std::optional<bool> out;
+  if (first.step != 0) return out;
+  for (const WorkerRecord& worker : first.workers) {
+    const FinalStateRecord* ended = state_of(left, worker.replica);
+    if (ended == nullptr) continue;
+    for (const StateHash& is : worker.states) {
+      if (is.kind != StateHash::Kind::kParameters) continue;
+      const auto was = std::ranges::find_if(ended->states, [&](const StateHash& s) {
+        return s.group == is.group && s.kind_and_shard() == is.kind_and_shard();
+      });
+      if (was == ended->states.end()) continue;
+      if (was->value != is.value) return false;
+      out = true;
+    }
+  }
+  return out;
+}
+
+const LeftPlace* place_at(const LeftModel& left, std::uint32_t segment, std::uint64_t step) {
+  const auto found = std::ranges::find_if(left.places, [&](const LeftPlace& place) {
+    return place.segment == segment && place.step == step;
+  });
+  return found == left.places.end() ? nullptr : &*found;
+}
+
+// Empty where the detectors are now those of the training that was left there.
+std::string restore(const LeftModel& left, const LeftPlace& at, const StepRecord& first,
+                    const std::optional<runlog::SavedDetector>& saved, detect::Detector& detector) {
+  if (!saved) return "none were saved";
+  if (left.line_of(saved->segment) != left.line_of(at.segment)) {
+    return "those that were saved last are of another training";
+  }
+  detect::Detector restored{detect::Options{}};
+  if (!restored.restore(saved->state)) return "what was saved of them cannot be read";
+  if (std::min(at.watched, restored.steps()) == 0) return "they had seen no step";
+  if (restored.workers() != first.workers_expected) {
+    return fmt::format("there are {} ranks instead of {}", first.workers_expected,
+                       restored.workers());
+  }
+  detector = std::move(restored);
+  return {};
+}
+
+}  // namespace
+
+Continuation continuation_of(const LeftModel& left, const diagnose::BeganWith& began,
+                             const StepRecord& first,
+                             const std::optional<runlog::SavedDetector>& saved,
+                             detect::Detector& detector) {
+  using Parameters = diagnose::BeganWith::Parameters;
+  Continuation out{.model = first.model};
+  const LeftPlace* at =
+      began.parameters == Parameters::kSaved ? place_at(left, began.segment, began.step) : nullptr;
+  const auto ended = at == nullptr ? as_it_ended(left, first) : std::nullopt;
+  if (ended == true) at = place_at(left, left.ended.front().model.segment, left.end);
+  if (at == nullptr) {
+    out.reason = ended == false || began.parameters == Parameters::kOthers ? kOthers : kUnknown;
+    return out;
+  }
+  out.from_segment = at->segment;
+  out.from_step = at->step;
+  out.steps_before = at->steps;
+  out.reason = restore(left, *at, first, saved, detector);
+  if (out.reason.empty()) out.detector_steps = std::min(at->watched, detector.steps());
+  return out;
+}
+
+}  // namespace presum::aggregate
