@@ -306,19 +306,21 @@ def arguments(micro: int) -> dict[str, Any]:
     }
 
 
+def tokenizer() -> Any:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(256)}, unk_token="w0"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=words, pad_token="w0", eos_token="w1", unk_token="w0"
+    )
+
+
 def sft(rank: int, world: int, run: Path | None) -> Outcome:
     import datasets
-    from tokenizers import Tokenizer, models
-    from transformers import PreTrainedTokenizerFast
     from trl import SFTConfig, SFTTrainer
 
-    words = {f"w{i}": i for i in range(256)}
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer(models.WordLevel(words, unk_token="w0")),
-        pad_token="w0",
-        eos_token="w1",
-        unk_token="w0",
-    )
     rows = [
         {"input_ids": row.tolist()[: 12 + i % 20], "completion_mask": None}
         for i, row in enumerate(token_rows())
@@ -329,7 +331,7 @@ def sft(rank: int, world: int, run: Path | None) -> Outcome:
         model=model,
         args=SFTConfig(**arguments(1), max_length=None, dataset_num_proc=None),
         train_dataset=data,
-        processing_class=tokenizer,
+        processing_class=tokenizer(),
         callbacks=[presum.TransformersCallback(run=run, record=presum.Record(quiet=True))]
         if run
         else [],

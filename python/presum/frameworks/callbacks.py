@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -18,12 +20,16 @@ from presum.parallel.targets import is_watched, outermost_fsdp
 from presum.torch_events.losses import kept_value
 from presum.torch_events.taps import TAPS, TappedFunction
 
+LIBRARIES = ("transformers", "trl")
+
 
 class TrainerTap:
-    """Tells how the Trainer of transformers divides losses: a callback is given no trainer."""
+    """Tells what the Trainer of transformers makes of losses: a callback is given no trainer."""
 
     def __init__(self) -> None:
         self._tap: TappedFunction | None = None
+        self._losses: dict[type, TappedFunction] = {}
+        self._training = False
 
     def apply(self) -> None:
         """A second call does nothing."""
@@ -35,22 +41,54 @@ class TrainerTap:
             )
             self._tap.apply()
 
-    def _begin(self, trainer: Any, _model: Any, _inputs: Any, *args: Any, **kwargs: Any) -> None:
-        items = kwargs.get("num_items_in_batch", args[0] if args else None)
-        if items is not None and _divides_by_items(trainer):
-            TAPS.items = kept_value(items)
-            averages = getattr(trainer.args, "average_tokens_across_devices", False)
-            TAPS.loss_factor = float(_data_parallel(trainer)) if averages else 1.0
-            TAPS.shifts_labels = getattr(trainer, "_loss_shifts_labels", None)
+    def _begin(self, trainer: Any, *_args: Any, **_kwargs: Any) -> None:
+        self._training = True
+        steps = trainer.args.gradient_accumulation_steps
+        TAPS.passes_added_up = float(getattr(trainer, "current_gradient_accumulation_steps", steps))
+        for kind in type(trainer).__mro__:
+            if "compute_loss" in vars(kind) and kind not in self._losses and _is_of_library(kind):
+                tap = TappedFunction(kind, "compute_loss", before=self._computes_loss)
+                self._losses[kind] = tap
+                tap.apply()
+
+    def _computes_loss(
+        self,
+        trainer: Any,
+        _model: Any,
+        inputs: Any,
+        _outputs: bool = False,
+        num_items_in_batch: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        """A loss of the program's own may be divided by anything, that of a library is by the
+        tokens that it is given, unless the batch comes with a count of its own."""
+        own = isinstance(inputs, Mapping) and "num_items_in_batch" in inputs
+        if not self._training or num_items_in_batch is None or own:
+            return
+        TAPS.items = kept_value(num_items_in_batch)
+        averages = getattr(trainer.args, "average_tokens_across_devices", False)
+        TAPS.loss_factor = float(_data_parallel(trainer)) if averages else 1.0
+        # Releases without that attribute count all labels.
+        TAPS.shifts_labels = getattr(trainer, "_loss_shifts_labels", False)
+        if isinstance(inputs, Mapping) and _smooths_by_items(trainer):
+            TAPS.labels = inputs.get("labels")
 
     def _end(self) -> None:
+        self._training = False
         TAPS.items, TAPS.loss_factor, TAPS.shifts_labels = None, 1.0, None
+        TAPS.labels = TAPS.passes_added_up = None
 
 
-def _divides_by_items(trainer: Any) -> bool:
-    """A loss of the user's own may be divided by anything."""
-    home = type(trainer).compute_loss.__module__.partition(".")[0]
-    return home in ("transformers", "trl")
+def _is_of_library(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] in LIBRARIES
+
+
+def _smooths_by_items(trainer: Any) -> bool:
+    """Whether the loss is the library's of smoothed labels, which the model is not given."""
+    smoother = getattr(trainer, "label_smoother", None)
+    if smoother is None or getattr(trainer, "compute_loss_func", None) is not None:
+        return False
+    return "num_items_in_batch" in inspect.signature(smoother).parameters
 
 
 def _data_parallel(trainer: Any) -> int:

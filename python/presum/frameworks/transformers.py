@@ -17,7 +17,7 @@ class TransformersCallback(TrainerCallback):
 
     Make it before ``train()`` is called. Losses that the Trainer divides by the tokens of all
     workers (``num_items_in_batch``) are recorded per token of the worker itself, and a gradient's
-    size is judged with its share of the tokens.
+    size is judged with its share of the tokens. Others are recorded as the Trainer logs them.
 
     Args:
         options: as those of :func:`presum.attach`.

@@ -66,8 +66,11 @@ class ForwardPasses:
                 wanted = any(_is_differentiated(x) for x in (*args, *kwargs.values()))
                 forward = TrainingForward(has_loss, wanted, facts.rows)
                 self._turn.forward(self._forwards, forward)
+        # What a framework that adds losses up is about to train on may be another one.
+        is_known = TAPS.passes_added_up is None or facts.share is not None
         if loss is not None:
-            _watch(listener, loss, facts._replace(loss=kept_value(loss)) if recorded else facts)
+            value = kept_value(loss) if recorded and is_known else None
+            _watch(listener, loss, facts._replace(loss=value))
         if other is not None:
             _watch(listener, other, facts)
 
@@ -84,7 +87,8 @@ class ForwardPasses:
         """What is known of its micro-batch besides the loss."""
         rows = self.take_rows()
         shifted = self._shifts_labels if TAPS.shifts_labels is None else TAPS.shifts_labels
-        tokens = count_tokens(args, kwargs, on_host=self._setup.on_host, shifted=shifted)
+        given = {"labels": TAPS.labels, **kwargs}
+        tokens = count_tokens(args, given, on_host=self._setup.on_host, shifted=shifted)
         share = share_of_tokens(kwargs, tokens, TAPS.items)
         return ForwardFacts(self._forwards, None, tokens, share, rows)
 

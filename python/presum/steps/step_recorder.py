@@ -33,6 +33,7 @@ from presum.steps.setup import RecorderSetup
 from presum.steps.turns import OptimizerTurn
 from presum.steps.waiting import Waiting
 from presum.torch_events.clipping import CLIPS
+from presum.torch_events.divisions import DIVISIONS
 from presum.torch_events.hooks import Hook, OptimizerHook, in_optimizer_step
 from presum.torch_events.losses import Scalar, kept_value
 from presum.torch_events.taps import TAPS, EngineRun
@@ -158,12 +159,14 @@ class StepRecorder(PassFlags):
     def _listen(self) -> None:
         self._listening = True
         TAPS.add()
+        DIVISIONS.add()
         self._fingerprints.listen(True)
 
     def _ignore(self) -> None:
         if self._listening:
             self._listening = False
             TAPS.remove()
+            DIVISIONS.remove()
             self._fingerprints.listen(False)
 
     def begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -467,10 +470,11 @@ class StepRecorder(PassFlags):
         self._mark(Mark.PASS_ENDS)
         factor = TAPS.loss_factor if TAPS.items is not None else float(self.setup.replicas)
         number = self._ended.late.number
+        passes = TAPS.passes_added_up or 1.0  # a share is one of all of them already
         observer.pass_ends(
             number(self._scale_of_pass),
-            None if root is None else number(root),
-            TAPS.loss_factor,
+            None if root is None else number(root * DIVISIONS.divisor * passes),
+            TAPS.loss_factor * passes,
             factor,
             part,
         )

@@ -126,8 +126,9 @@ class OutputHook(Hook):
         self._micro_batch = micro_batch
 
     @_disable_dynamo
-    def __call__(self, *_args: Any, **_kwargs: Any) -> None:
-        listener = None if self._weak is None else self._weak()
+    def __call__(self, grad: torch.Tensor | None = None, *_args: Any, **_kwargs: Any) -> None:
+        """Without a gradient where the pass goes through another output of the same node."""
+        listener = None if self._weak is None or grad is None else self._weak()
         if listener is None or listener.off or self._micro_batch is None:
             return
         with listener:

@@ -157,6 +157,9 @@ class Taps:
         self.items: float | torch.Tensor | None = None
         self.loss_factor = 1.0
         self.shifts_labels: bool | None = None
+        self.labels: object = None  # of the batch, where the model may not be given them
+        # How many passes it adds up to the loss that it logs; None outside of its training step.
+        self.passes_added_up: float | None = None
         self._replacements = [
             TappedFunction(
                 torch.autograd,
