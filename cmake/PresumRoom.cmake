@@ -42,6 +42,7 @@ function(presum_room name)
     presum_executable(${name}_test
       SOURCES ${ROOM_TESTS} ROOMS ${name} LIBS ${ROOM_LIBS} GTest::gtest_main)
     presum_optimise(${name}_test 1)
-    gtest_discover_tests(${name}_test TEST_PREFIX "${name}/" DISCOVERY_TIMEOUT 60)
+    gtest_discover_tests(${name}_test TEST_PREFIX "${name}/" DISCOVERY_TIMEOUT 60
+      PROPERTIES ENVIRONMENT "XDG_CONFIG_HOME=${CMAKE_BINARY_DIR}/config")  # not the user's salt
   endif()
 endfunction()

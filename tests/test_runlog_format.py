@@ -271,6 +271,7 @@ def test_samples_are_salted_as_documented(db: sqlite3.Connection) -> None:
 def test_the_environment_replaces_the_file_of_the_salt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", "/dev/null")  # no salt of the user's
     monkeypatch.setenv("PRESUM_SALT", "größe")
     Aggregator(str(tmp_path / "run")).close()
     assert not (tmp_path / ".presum-salt").exists()

@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 import gc
+import os
+import tempfile
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -14,6 +16,7 @@ from helpers.packets import Packets
 from presum.transport.outbox import LatePacket
 from presum.transport.session import Session
 
+os.environ["XDG_CONFIG_HOME"] = f"{tempfile.gettempdir()}/presum-tests"  # not the user's salt
 torch.set_num_threads(1)  # several processes of tests run at once
 
 

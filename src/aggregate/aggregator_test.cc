@@ -961,12 +961,14 @@ std::uint64_t sample_in(const std::filesystem::path& run) {
 }
 
 TEST(MonitorSalt, MakesSamplesOfOneProjectComparable) {
+  setenv("XDG_CONFIG_HOME", "/dev/null", 1);  // no salt of the user's
   const TempFolder project;
   const TempFolder other;
   const std::uint64_t sample = sample_in(project / "runs/a");
   EXPECT_NE(sample, 5U);
   EXPECT_EQ(sample_in(project / "runs/b"), sample);
   EXPECT_NE(sample_in(other / "a"), sample);
+  unsetenv("XDG_CONFIG_HOME");
 }
 
 TEST(MonitorSalt, ThatCannotBeReadIsReplacedByOneOfTheRun) {

@@ -36,7 +36,7 @@ constexpr const char* kCompareHelp =
     "which it began are told. Steps are aligned by their number, a restart where it went on.\n"
     "With other numbers of workers the samples of all, the reduced gradient and parameters are\n"
     "compared; where all of these are equal, the runs are identical. What could not be compared\n"
-    "is listed. Samples compare under one salt only (PRESUM_SALT, or one folder of runs).\n"
+    "is listed. Samples compare under one salt only (one user's, or PRESUM_SALT).\n"
     "Machine, versions, times and random generators that nobody drew from are told and do not\n"
     "make runs different.\n\n"
     "Exit code: 0 identical in all that was compared, 1 different, 2 could not be compared (no\n"

@@ -10,6 +10,10 @@
 namespace presum::compare {
 namespace {
 
+constexpr const char* kOneSalt =
+    "record both by one user, or with the same PRESUM_SALT, and without other `.presum-salt` files "
+    "beside the runs";
+
 // ---- remarks
 
 std::string restart_text(Alignment alignment) {
@@ -68,7 +72,8 @@ std::string why_text(UncomparedStage::Why why) {
     case Why::kOtherWorkerCounts:
       return "the numbers of workers differ";
     case Why::kSalts:
-      return "the runs' salts differ, so their samples cannot be compared (set PRESUM_SALT)";
+      return fmt::format("the runs' salts differ, so their samples cannot be compared ({})",
+                         kOneSalt);
     case Why::kRowsNotKept:
       return "not all rows of the step were kept";
     case Why::kOtherParameters:
@@ -97,8 +102,8 @@ struct NotComparedWords {
     using Part = UncomparedPart::Part;
     switch (u.part) {
       case Part::kSampleContents:
-        return fmt::format("content of samples at {}: the salts differ (set PRESUM_SALT)",
-                           of_common(u.steps));
+        return fmt::format("content of samples at {}: the salts differ ({})", of_common(u.steps),
+                           kOneSalt);
       case Part::kUnreadGradients:
         return "gradients that were not read (sparse, or of earlier micro-batches alone) at " +
                of_common(u.steps);

@@ -332,6 +332,8 @@ bool sets_apart(Check check) {
 
 bool is_statistic(Check check) { return ((kStatistics | kTimes) & bit(check)) != 0; }
 
+bool is_numeric(Check check) { return (kStatistics & bit(check)) != 0; }
+
 std::span<const CheckInfo> catalogue() { return kCatalogue; }
 
 }  // namespace presum::diagnose

@@ -64,5 +64,7 @@ bool explains(Check cause, Check effect);
 bool sets_apart(Check check);
 // Whether the check rests on alarms of the detectors alone.
 bool is_statistic(Check check);
+// Likewise, and of numbers of the training rather than of times.
+bool is_numeric(Check check);
 
 }  // namespace presum::diagnose

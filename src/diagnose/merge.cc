@@ -7,6 +7,7 @@
 #include <cmath>
 #include <numeric>
 #include <string>
+#include <string_view>
 #include <tuple>
 
 #include "diagnose/statistics.h"
@@ -21,6 +22,10 @@ constexpr std::size_t kEvidence = 64;
 constexpr double kOfEffect = 0.2;
 constexpr double kOfLasting = 0.15;
 constexpr double kOfOthers = 0.1;
+
+constexpr std::string_view kCompare =
+    " `presum compare RUN HEALTHY_RUN`, with a run of the same training that was healthy, says at "
+    "which step and in what (data, settings, parameters, loss, gradient) they begin to differ.";
 
 std::uint64_t later(std::uint64_t step) { return step + std::min(kSlack, UINT64_MAX - step); }
 
@@ -153,6 +158,12 @@ void absorb(Finding& finding, const Signal& head, const Signal& other) {
   }
 }
 
+// All that is known are numbers that stand out: which input makes them, another run can tell.
+bool asks_for_comparison(std::span<const Signal> signals, std::span<const std::size_t> members) {
+  return signals[members.front()].severity > Severity::kInfo &&
+         std::ranges::all_of(members, [&](std::size_t m) { return is_numeric(signals[m].check); });
+}
+
 }  // namespace
 
 bool same_cause(const Signal& a, const Signal& b) { return causes(a, b) || causes(b, a); }
@@ -192,6 +203,7 @@ Finding finding_of(std::span<const Signal> signals, std::span<const std::size_t>
   out.evidence = head.evidence;
   out.remedy = head.remedy.empty() ? check.remedy : head.remedy;
   out.resembles = check.resembles;
+  if (asks_for_comparison(signals, members)) out.remedy += kCompare;
   for (const std::size_t at : members.subspan(1)) absorb(out, head, signals[at]);
   out.title = with_ranks(head.title, out.ranks, head.everyone && out.ranks == head.ranks);
   return out;

@@ -29,6 +29,22 @@ std::vector<Finding> findings(std::vector<Signal> signals) {
 
 TEST(Merge, NothingIsNoFinding) { EXPECT_TRUE(merge({}).empty()); }
 
+TEST(Merge, WhatNumbersAloneShowAsksForAComparisonWithAnotherRun) {
+  const auto asks = [](std::vector<Signal> signals) {
+    const auto found = findings(std::move(signals));
+    EXPECT_EQ(found.size(), 1U);
+    return found[0].remedy.find("presum compare RUN HEALTHY_RUN") != std::string::npos;
+  };
+  EXPECT_TRUE(asks({signal(kWorkerOutlier, {3}, 30, 60)}));
+  EXPECT_TRUE(asks({signal(kTooConsistent, {0, 1, 2, 3}, 30, 60)}));
+  EXPECT_TRUE(asks({signal(kPairTooSimilar, {1, 3}, 30, 60), signal(kWorkerOutlier, {3}, 30, 60)}));
+  EXPECT_FALSE(asks({signal(kModeMismatch, {3}, 30, 60), signal(kWorkerOutlier, {3}, 30, 60)}));
+  EXPECT_FALSE(asks({signal(kSlowWorker, {3}, 30, 60)}));
+  Signal meant = signal(kWorkerOutlier, {3}, 30, 60);
+  meant.severity = Severity::kInfo;
+  EXPECT_FALSE(asks({meant})) << "it may be as it is meant";
+}
+
 TEST(Merge, ACauseAbsorbsItsEffects) {
   const auto found =
       findings({signal(kWorkerOutlier, {3}, 30, 60), signal(kParameterDesync, {3}, 12, 80),

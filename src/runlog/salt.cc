@@ -13,9 +13,12 @@
 #include <system_error>
 
 #include "base/hash.h"
+#include "base/try.h"
 
 namespace presum::runlog {
 namespace {
+
+using Path = std::filesystem::path;
 
 std::string random_text() {
   std::random_device device;
@@ -28,12 +31,11 @@ Error no_salt(const std::filesystem::path& file) {
 }
 
 // Made under a name of its own and linked into place: another process may do the same.
-Status make_file(const std::filesystem::path& file) {
+Status make_file(const Path& file, const std::string& text) {
   auto part = file;
   part += fmt::format(".{}", random_text());
   const int fd = ::open(part.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (fd < 0) return no_salt(part);
-  const std::string text = random_text();
   const bool written = ::write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
   const bool closed = ::close(fd) == 0;
   const bool linked = written && closed &&
@@ -45,23 +47,68 @@ Status make_file(const std::filesystem::path& file) {
   return {};
 }
 
+bool is_there(const Path& file) {
+  std::error_code error;
+  // One that is empty was left by a write that failed, by presum 0.1.0 or by something else.
+  const auto bytes = std::filesystem::file_size(file, error);
+  if (!error && bytes == 0) std::filesystem::remove(file, error);
+  return std::filesystem::exists(file, error);
+}
+
+Result<std::string> read_file(const Path& file) {
+  std::string text;
+  if (!(std::ifstream(file) >> text)) return no_salt(file);
+  return text;
+}
+
+// Beside the run folder.
+Path file_of_folder(const Path& run) {
+  std::error_code error;
+  const auto file = std::filesystem::absolute(run, error).lexically_normal();
+  const auto folder = file.has_filename() ? file.parent_path() : file.parent_path().parent_path();
+  return folder / ".presum-salt";
+}
+
+// Empty where the user has no folder for it.
+Path file_of_user() {
+  const auto variable = [](const char* name) {
+    const char* value = std::getenv(name);
+    return value == nullptr ? Path() : Path(value);
+  };
+  const Path config = variable("XDG_CONFIG_HOME");
+  if (config.is_absolute()) return config / "presum" / "salt";
+  const Path home = variable("HOME");
+  return home.is_absolute() ? home / ".config" / "presum" / "salt" : Path();
+}
+
+// Made where there is none: then beside the run folder too, for a home that does not last, as in a
+// container, is no loss there.
+Result<std::string> salt_of_user(const Path& of_folder) {
+  const Path file = file_of_user();
+  if (file.empty()) return fail(ErrorCode::kIo, "no home");
+  if (is_there(file)) return read_file(file);
+  std::error_code error;
+  std::filesystem::create_directories(file.parent_path(), error);
+  PRESUM_TRY(make_file(file, random_text()));
+  PRESUM_ASSIGN(const auto text, read_file(file));
+  static_cast<void>(make_file(of_folder, text));
+  return text;
+}
+
+Result<std::string> salt_text(const Path& of_folder) {
+  if (!is_there(of_folder)) {
+    if (auto text = salt_of_user(of_folder)) return text;
+    PRESUM_TRY(make_file(of_folder, random_text()));
+  }
+  return read_file(of_folder);
+}
+
 }  // namespace
 
 Result<std::uint64_t> project_salt(const std::filesystem::path& run) {
   const char* given = std::getenv("PRESUM_SALT");
   if (given != nullptr && *given != '\0') return name_hash(given);
-  std::error_code error;
-  const auto file = std::filesystem::absolute(run, error).lexically_normal();
-  const auto folder = file.has_filename() ? file.parent_path() : file.parent_path().parent_path();
-  const auto salt = folder / ".presum-salt";
-  // One that is empty was left by a write that failed, by presum 0.1.0 or by something else.
-  const auto bytes = std::filesystem::file_size(salt, error);
-  if (!error && bytes == 0) std::filesystem::remove(salt, error);
-  if (!std::filesystem::exists(salt, error)) {
-    if (auto s = make_file(salt); !s) return s.error();
-  }
-  std::string text;
-  if (!(std::ifstream(salt) >> text)) return no_salt(salt);
+  PRESUM_ASSIGN(const auto text, salt_text(file_of_folder(run)));
   return name_hash(text);
 }
 

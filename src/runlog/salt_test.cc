@@ -18,7 +18,79 @@
 namespace presum::runlog {
 namespace {
 
-TEST(Salt, IsMadeOncePrivatelyAndKept) {
+// The user has no folder for it, unless a test gives one.
+class ProjectSalt : public ::testing::Test {
+ protected:
+  ProjectSalt() { setenv("XDG_CONFIG_HOME", "/dev/null", 1); }
+  ~ProjectSalt() override { unsetenv("XDG_CONFIG_HOME"); }
+
+  static void give_home(const std::filesystem::path& folder) {
+    setenv("XDG_CONFIG_HOME", folder.c_str(), 1);
+  }
+};
+
+unsigned mode_of(const std::filesystem::path& file) {
+  struct stat info {};
+  EXPECT_EQ(stat(file.c_str(), &info), 0) << file;
+  return info.st_mode & 0777;
+}
+
+TEST_F(ProjectSalt, OfAUserIsOneForAllFolders) {
+  const testing::TempFolder home;
+  const testing::TempFolder a;
+  const testing::TempFolder b;
+  give_home(home / "config");
+  const auto made = project_salt(a / "run");
+  ASSERT_TRUE(made);
+  EXPECT_EQ(*project_salt(b / "run"), *made);
+  EXPECT_EQ(mode_of(home / "config/presum/salt"), 0600U);
+  EXPECT_TRUE(std::filesystem::is_empty(b.path()));
+}
+
+TEST_F(ProjectSalt, OfAFolderOutlivesAHomeThatDoesNotLast) {
+  const testing::TempFolder folder;
+  const auto in_container = [&] {
+    const testing::TempFolder home;
+    give_home(home.path());
+    return project_salt(folder / "run").value_or(0);
+  };
+  const auto first = in_container();
+  EXPECT_NE(first, 0U);
+  EXPECT_EQ(in_container(), first);
+  EXPECT_EQ(mode_of(folder / ".presum-salt"), 0600U);
+}
+
+TEST_F(ProjectSalt, OfAFolderComesBeforeTheUsers) {
+  const testing::TempFolder home;
+  const testing::TempFolder folder;
+  give_home(home.path());
+  testing::write_file(folder / ".presum-salt", "of-the-project");
+  EXPECT_EQ(*project_salt(folder / "run"), name_hash("of-the-project"));
+  EXPECT_TRUE(std::filesystem::is_empty(home.path()));
+}
+
+TEST_F(ProjectSalt, OfAUserIsOneForProcessesThatStartTogether) {
+  constexpr int kProcesses = 8;
+  const testing::TempFolder home;
+  const testing::TempFolder folder;
+  give_home(home.path());
+  for (int i = 0; i < kProcesses; ++i) {
+    if (fork() != 0) continue;
+    const auto run = folder / std::to_string(i) / "run";
+    std::filesystem::create_directories(run.parent_path());
+    const auto salt = project_salt(run);
+    testing::write_file(run, salt ? std::to_string(*salt) : "none");
+    _exit(0);
+  }
+  std::set<std::string> salts;
+  while (wait(nullptr) > 0) continue;
+  for (int i = 0; i < kProcesses; ++i) {
+    salts.insert(testing::read_file(folder / std::to_string(i) / "run"));
+  }
+  EXPECT_EQ(salts, std::set<std::string>{std::to_string(*project_salt(folder / "another/run"))});
+}
+
+TEST_F(ProjectSalt, IsMadeOncePrivatelyAndKept) {
   const testing::TempFolder folder;
   const auto first = project_salt(folder / "runs/a");
   ASSERT_FALSE(first);  // no folder to hold it
@@ -32,13 +104,13 @@ TEST(Salt, IsMadeOncePrivatelyAndKept) {
   EXPECT_EQ(info.st_mode & 0777, 0600U);
 }
 
-TEST(Salt, OfAnotherProjectDiffers) {
+TEST_F(ProjectSalt, OfAnotherProjectDiffers) {
   const testing::TempFolder a;
   const testing::TempFolder b;
   EXPECT_NE(*project_salt(a / "run"), *project_salt(b / "run"));
 }
 
-TEST(Salt, TheEnvironmentReplacesIt) {
+TEST_F(ProjectSalt, TheEnvironmentReplacesIt) {
   const testing::TempFolder folder;
   setenv("PRESUM_SALT", "shared by two machines", 1);
   const auto given = project_salt(folder / "nowhere/run");
@@ -50,7 +122,7 @@ TEST(Salt, TheEnvironmentReplacesIt) {
   EXPECT_NE(*given, *other);
 }
 
-TEST(Salt, AnEmptyVariableIsNone) {
+TEST_F(ProjectSalt, AnEmptyVariableIsNone) {
   const testing::TempFolder folder;
   setenv("PRESUM_SALT", "", 1);
   const auto salt = project_salt(folder / "run");
@@ -59,13 +131,13 @@ TEST(Salt, AnEmptyVariableIsNone) {
   EXPECT_EQ(*project_salt(folder / "run"), *salt) << "that of the file";
 }
 
-TEST(Salt, AFileThatIsThereIsUsed) {
+TEST_F(ProjectSalt, AFileThatIsThereIsUsed) {
   const testing::TempFolder folder;
   testing::write_file(folder / ".presum-salt", "  copied-from-elsewhere\n");
   EXPECT_EQ(*project_salt(folder / "run"), name_hash("copied-from-elsewhere"));
 }
 
-TEST(Salt, AFileWithoutASaltIsAnError) {
+TEST_F(ProjectSalt, AFileWithoutASaltIsAnError) {
   const testing::TempFolder folder;
   testing::write_file(folder / ".presum-salt", " \n");
   const auto salt = project_salt(folder / "run");
@@ -74,7 +146,7 @@ TEST(Salt, AFileWithoutASaltIsAnError) {
   EXPECT_NE(salt.error().message.find("PRESUM_SALT"), std::string::npos) << "what to do";
 }
 
-TEST(Salt, AnEmptyFileIsMadeAnew) {
+TEST_F(ProjectSalt, AnEmptyFileIsMadeAnew) {
   const testing::TempFolder folder;
   testing::write_file(folder / ".presum-salt", "");
   const auto salt = project_salt(folder / "run");
@@ -82,7 +154,7 @@ TEST(Salt, AnEmptyFileIsMadeAnew) {
   EXPECT_EQ(*project_salt(folder / "run"), *salt);
 }
 
-TEST(Salt, WhatCouldNotBeWrittenIsNotLeft) {
+TEST_F(ProjectSalt, WhatCouldNotBeWrittenIsNotLeft) {
   const testing::TempFolder folder;
   const pid_t child = fork();
   if (child == 0) {
@@ -97,7 +169,7 @@ TEST(Salt, WhatCouldNotBeWrittenIsNotLeft) {
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 }
 
-TEST(Salt, ProcessesThatStartTogetherAgree) {
+TEST_F(ProjectSalt, ProcessesThatStartTogetherAgree) {
   constexpr int kProcesses = 8;
   const testing::TempFolder folder;
   for (int i = 0; i < kProcesses; ++i) {
@@ -116,7 +188,7 @@ TEST(Salt, ProcessesThatStartTogetherAgree) {
       << "nothing is left behind";
 }
 
-TEST(Salt, RandomOnesDiffer) { EXPECT_NE(random_salt(), random_salt()); }
+TEST_F(ProjectSalt, RandomOnesDiffer) { EXPECT_NE(random_salt(), random_salt()); }
 
 }  // namespace
 }  // namespace presum::runlog
