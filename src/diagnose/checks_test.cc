@@ -17,7 +17,8 @@ namespace {
 using enum Check;
 
 TEST(Catalogue, ListsEveryCheckInTheOrderInWhichACauseIsNamed) {
-  const std::vector<std::string> expected{"nonfinite-gradient",
+  const std::vector<std::string> expected{"rank-ended",
+                                          "nonfinite-gradient",
                                           "nonfinite-loss",
                                           "no-reduction",
                                           "missing-worker",
