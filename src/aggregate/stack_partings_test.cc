@@ -15,7 +15,7 @@ using Texts = std::vector<std::string>;
 // A stack from its frames, outermost first.
 std::string stack(std::initializer_list<const char*> frames) {
   std::string out;
-  for (const char* frame : frames) out = frame + ("\n" + out);
+  for (const char* frame : frames) out.insert(0, "\n").insert(0, frame);
   out.pop_back();
   return out;
 }
