@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs that tests start. One that does not end is killed with everything that it started."""
+"""Programs that tests start: each is waited for until it ends, for as long as pytest lets a test
+take. Nothing of what it started outlives it."""
 
 from __future__ import annotations
 
@@ -9,8 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import psutil
-
+import leftovers
 from presum.experiments.launch import free_port
 
 PROGRAM = Path(__file__).parent / "programs" / "gan.py"
@@ -19,9 +19,9 @@ UNDER = ["-m", "presum.run"]
 Ended = subprocess.CompletedProcess[str]
 
 
-def run_command(command: Sequence[object], *, timeout: float = 400, **extra: str) -> Ended:
+def run_command(command: Sequence[object], *, cwd: Path | None = None, **extra: str) -> Ended:
     """This command, to its end, with these environment variables as well."""
-    (end,) = _run_commands([command], timeout, [extra])
+    (end,) = _run_commands([command], [extra], cwd)
     return end
 
 
@@ -29,14 +29,12 @@ def presum_command(*arguments: object) -> Ended:
     return run_command([sys.executable, "-m", "presum", *arguments])
 
 
-def run_commands(commands: Sequence[Sequence[object]], *, timeout: float = 120) -> list[Ended]:
+def run_commands(commands: Sequence[Sequence[object]]) -> list[Ended]:
     """These commands at once, as the ranks of one training are."""
-    return _run_commands(commands, timeout, [{}] * len(commands))
+    return _run_commands(commands, [{}] * len(commands))
 
 
-def start(
-    command: Sequence[object], *, world: int = WORLD, timeout: float = 120, **extra: str
-) -> list[Ended]:
+def start(command: Sequence[object], *, world: int = WORLD, **extra: str) -> list[Ended]:
     """Python with these arguments, once for each rank, as a launcher does."""
     shared = {
         "OMP_NUM_THREADS": "1",
@@ -47,16 +45,20 @@ def start(
         **extra,
     }
     places = [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(world)]
-    return _run_commands([[sys.executable, *command]] * world, timeout, places)
+    return _run_commands([[sys.executable, *command]] * world, places)
 
 
 def _run_commands(
-    commands: Sequence[Sequence[object]], timeout: float, extras: Sequence[Mapping[str, str]]
+    commands: Sequence[Sequence[object]],
+    extras: Sequence[Mapping[str, str]],
+    cwd: Path | None = None,
 ) -> list[Ended]:
+    mark = leftovers.new_mark()
     processes = [
         subprocess.Popen(
             [*map(str, command)],
-            env={**os.environ, **extra},
+            env={**os.environ, **extra, **mark},
+            cwd=cwd,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -64,21 +66,15 @@ def _run_commands(
         for command, extra in zip(commands, extras, strict=True)
     ]
     try:
-        ends = [process.communicate(timeout=timeout) for process in processes]
-    except subprocess.TimeoutExpired as late:
-        said = [_kill(process) for process in processes]
-        raise AssertionError(f"{late}\n" + "\n".join(said)) from None
+        ends = [process.communicate() for process in processes]
+    except BaseException:  # pytest's limit
+        leftovers.kill(mark)
+        for process in processes:
+            print(*(text[-3000:] for text in process.communicate()), sep="\n")
+        raise
+    finally:
+        leftovers.kill(mark)
     return [
         subprocess.CompletedProcess(process.args, process.returncode, *end)
         for process, end in zip(processes, ends, strict=True)
     ]
-
-
-def _kill(process: subprocess.Popen[str]) -> str:
-    """The end of what it said. A process that it started and that lived on would hold the pipes,
-    and whoever reads them would wait for ever."""
-    if process.poll() is None:
-        tree = psutil.Process(process.pid)
-        for one in [*tree.children(recursive=True), tree]:
-            one.kill()
-    return "\n".join(text[-3000:] for text in process.communicate(timeout=30))

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-COMMAND_TIMEOUT_S = 60
+COMMAND_TIMEOUT_S = 600
 CLOSE_TIMEOUT_S = 10
 _FIRST_SPARE_FD = 10
 

@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+from programs_started import run_command
 
 BENCH = Path(__file__).parents[1] / "bench"
 sys.path.insert(0, str(BENCH))
@@ -18,9 +19,7 @@ from overhead_bench import half_width, interval, verdict  # noqa: E402
 
 
 def output_of(*arguments: str, codes: tuple[int, ...]) -> str:
-    done = subprocess.run(
-        [sys.executable, *arguments], cwd=BENCH, capture_output=True, text=True, timeout=300
-    )
+    done = run_command([sys.executable, *arguments], cwd=BENCH)
     assert done.returncode in codes, done.stderr
     for check in ("duplicate-data", "pair-too-similar"):  # its own data is as it should be
         assert check not in done.stdout + done.stderr, done.stderr

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import pandas as pd
 import pytest
 
 import presum
-from programs_started import run_command
+from programs_started import Ended, run_command
 from report_runs import s1
 
 ROOT = Path(__file__).parents[1]
@@ -30,9 +29,9 @@ for name in {missing!r}:
 IMPORTS = """
 import json, sys, time
 before = set(sys.modules)
-began = time.perf_counter()
+began = time.process_time()
 import presum
-took = 1e3 * (time.perf_counter() - began)
+took = 1e3 * (time.process_time() - began)
 print(json.dumps([took, sorted({m.partition(".")[0] for m in set(sys.modules) - before})]))
 """
 
@@ -55,13 +54,9 @@ print(json.dumps([told, run.cosines(3).tolist(), frames["facts"]["key"].tolist()
 """
 
 
-def python(
-    code: str, *args: str, missing: tuple[str, ...] = ()
-) -> subprocess.CompletedProcess[str]:
+def python(code: str, *args: str, missing: tuple[str, ...] = ()) -> Ended:
     program = WITHOUT.format(missing=missing) + code
-    return subprocess.run(
-        [sys.executable, "-c", program, *args], capture_output=True, text=True, timeout=120
-    )
+    return run_command([sys.executable, "-c", program, *args])
 
 
 @pytest.fixture(scope="module")

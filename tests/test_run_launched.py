@@ -62,7 +62,6 @@ def test_launchers_can_start_it(
     under = ["-m", "presum.run", "--run-folder", tmp_path / "run", PROGRAM]
     done = run_command(
         [sys.executable, "-m", *launcher, *under],
-        timeout=180,
         OMP_NUM_THREADS="1",
         **alone,
         **(place if alone else {}),
@@ -118,6 +117,6 @@ def test_a_program_that_attaches_itself_as_well_is_told(tmp_path: Path) -> None:
 def test_ranks_that_a_program_starts_itself_are_watched(tmp_path: Path) -> None:
     program = Path(__file__).parent / "programs" / "launches_itself.py"
     command = [sys.executable, *UNDER, "--run", tmp_path / "run", program]
-    done = run_command(command, timeout=240, OMP_NUM_THREADS="1")
+    done = run_command(command, OMP_NUM_THREADS="1")
     assert done.returncode == 0, done.stderr[-2000:]
     assert presum.load(tmp_path / "run").steps.workers.tolist() == [2] * 4

@@ -4,16 +4,14 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import presum
+from programs_started import run_command, run_commands
 from workers.stalls import CLEAN, EXPECTED, PATIENCE, WAYS
 
 PROGRAM = Path(__file__).parent / "workers" / "stalls.py"
@@ -23,19 +21,13 @@ AT_ONCE = 2
 def rows_of(folder: Path, ways: list[str], *, tries: int = 1) -> dict[str, list[dict[str, Any]]]:
     """By way, what came of each try."""
 
-    def run(part: list[str]) -> dict[str, Any]:
-        words = [sys.executable, str(PROGRAM), str(folder), *part]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=1500, check=False)
-        assert done.returncode == 0, done.stderr
-        found: dict[str, Any] = json.loads(done.stdout)
-        return found
-
     every = [way for way in ways for _ in range(tries)]
+    parts = [every[i::AT_ONCE] for i in range(AT_ONCE)]
     out: dict[str, list[dict[str, Any]]] = {way: [] for way in ways}
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        for found in pool.map(run, [every[i::AT_ONCE] for i in range(AT_ONCE)]):
-            for key, row in found.items():
-                out[key.partition(":")[0]].append(row)
+    for done in run_commands([[sys.executable, PROGRAM, folder, *part] for part in parts]):
+        assert done.returncode == 0, done.stderr
+        for key, row in json.loads(done.stdout).items():
+            out[key.partition(":")[0]].append(row)
     return out
 
 
@@ -50,7 +42,6 @@ def is_explained(way: str, row: dict[str, Any]) -> bool:
     return row["ranks"] == ranks and part in row["sentence"] and row["seconds"] <= PATIENCE
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("way", EXPECTED)
 def test_a_stuck_job_is_explained(way: str, rows: dict[str, dict[str, Any]]) -> None:
     row = rows[way]
@@ -69,7 +60,7 @@ def test_what_only_pauses_is_no_stall(way: str, rows: dict[str, dict[str, Any]])
 
 
 @pytest.mark.deep
-@pytest.mark.timeout(2400)
+@pytest.mark.timeout(7200)
 def test_ten_tries_of_each_way(tmp_path: Path) -> None:
     """Nine of ten ways at least, each in all of its ten tries."""
     found = rows_of(tmp_path, list(EXPECTED), tries=10)
@@ -99,20 +90,12 @@ for step in range(1000):
 """
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("how", ["exit", "raise"])
 def test_a_stuck_job_may_be_ended(how: str, tmp_path: Path) -> None:
     program = tmp_path / "ends.py"
     program.write_text(ENDS, encoding="utf-8")
     words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    done = subprocess.run(
-        [*words, str(program), str(tmp_path / "run"), how],
-        capture_output=True,
-        text=True,
-        timeout=250,
-        check=False,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
+    done = run_command([*words, program, tmp_path / "run", how], OMP_NUM_THREADS="1")
     said = done.stdout + done.stderr
     assert done.returncode != 0, said
     assert "ends.py:" in said and "The job stood still" in said, said

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+import leftovers
 from helpers.loss_model import LossModel
 from helpers.packets import Packets
 from presum.transport.outbox import LatePacket
@@ -18,6 +19,12 @@ from presum.transport.session import Session
 
 os.environ["XDG_CONFIG_HOME"] = f"{tempfile.gettempdir()}/presum-tests"  # not the user's salt
 torch.set_num_threads(1)  # several processes of tests run at once
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_process_is_left() -> Iterator[None]:
+    with leftovers.killed_at_the_end():
+        yield
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -26,7 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import presum
 from presum.transport.store_queue import StoreQueue
-from workers.launch import launch
+from workers.launch import launch, steps_committed, wait_until
 
 STEPS = 100
 BREAKS_AT = 30
@@ -98,10 +98,9 @@ def train(run: Path, rank: int, break_it: Callable[[Path], None]) -> None:
     torch.manual_seed(1 + rank)
     presum.attach(model, optimizer=optimizer, run=run)
     for step in range(STEPS):
-        if step == BREAKS_AT:
-            time.sleep(1.2)  # what came is committed
-            if rank == 0:
-                break_it(run)
+        if step == BREAKS_AT and rank == 0:
+            wait_until(lambda: steps_committed(run) >= BREAKS_AT - 1)
+            break_it(run)
         optimizer.zero_grad()
         model(torch.randn(4, 8)).square().mean().backward()
         optimizer.step()
@@ -113,6 +112,9 @@ def work(case: str, rank: int, _world: int, out: Path) -> None:
         terminal = os.open(out / f"{case}.txt", os.O_WRONLY | os.O_CREAT)
         os.dup2(terminal, 2)
     train(out / case, rank, CASES[case])
+    if rank == 0 and case != "healthy":
+        said = out / f"{case}.txt"
+        wait_until(lambda: "nothing more is recorded here" in said.read_text(encoding="utf-8"))
     dist.barrier()
     print("trained to the end", file=sys.stderr, flush=True)
 

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import json
 import multiprocessing
 import os
+import sqlite3
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,8 +20,10 @@ import torch.distributed as dist
 import torch.nn.parallel  # imported before the fork: it is slow
 
 from presum.experiments.launch import free_port
+from presum.transport import channel, recorder, session
 
-STUCK_S = 350  # where a worker is by then, it says as it ends
+PATIENCE_S = 120
+STUCK_S = 1500  # where a worker is by then, it says as it ends
 ALPACA = Path(__file__).parents[1] / "data" / "alpaca.jsonl"
 
 
@@ -37,11 +42,19 @@ def token_rows(length: int = 32) -> torch.Tensor:
     return torch.tensor([list(row) for row in dict.fromkeys(rows) if len(row) == length])
 
 
-def launch(work: Callable[[int, int, Path], None], world: int, out: Path) -> int:
-    """Run ``work(rank, world, out)`` in ``world`` forked processes.
+def launch(
+    work: Callable[[int, int, Path], None], world: int, out: Path, *, patient: bool = True
+) -> int:
+    """Run ``work(rank, world, out)`` in ``world`` forked processes. ``patient``: at the end they
+    wait for each other's packets for as long as it takes; 1.5 s are little on a machine that is
+    busy with other things.
 
     Returns the first bad exit code, as a shell says it.
     """
+    if patient:
+        for module in (channel, recorder, session):
+            module.GOODBYE_SECONDS = PATIENCE_S  # type: ignore[attr-defined]
+        session.FLUSH_SECONDS = 2 * PATIENCE_S
     torch.set_num_threads(1)
     port = free_port()
     context = multiprocessing.get_context("fork")
@@ -75,9 +88,26 @@ def _worker(
         dist.destroy_process_group()
 
 
-def main(work: Callable[[int, int, Path], None]) -> None:
+def wait_until(condition: Callable[[], object]) -> None:
+    """At most for as long as anything takes on a machine that is busy with other things; what did
+    not come by then the test misses."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+def steps_committed(run: Path) -> int:
+    with (
+        contextlib.suppress(sqlite3.Error),
+        contextlib.closing(sqlite3.connect(f"file:{run / 'presum.db'}?mode=ro", uri=True)) as db,
+    ):
+        return int(db.execute("SELECT count(*) FROM step").fetchone()[0])
+    return 0
+
+
+def main(work: Callable[[int, int, Path], None], *, patient: bool = True) -> None:
     """``program WORLD OUT``."""
-    sys.exit(launch(work, int(sys.argv[1]), Path(sys.argv[2])))
+    sys.exit(launch(work, int(sys.argv[1]), Path(sys.argv[2]), patient=patient))
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import gc
 import os
 import threading
-import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +22,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import presum
 from presum.steps.step_recorder import StepRecorder
-from workers.launch import main, write_json
+from presum.transport.session import open_sessions
+from workers.launch import main, wait_until, write_json
 
 STEPS = 4
 Wrap = Callable[[nn.Module], nn.Module]
@@ -178,7 +178,7 @@ def work(rank: int, world: int, out: Path) -> None:
     dropped_monitor(out)
     last_step_is_open(out)
     in_a_cycle(out)
-    time.sleep(1.5)  # a program that goes on
+    wait_until(lambda: not any(session.recordings for session in open_sessions()))
     write_json(out / f"life.{rank}.json", found)
     dist.barrier()
 

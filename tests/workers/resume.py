@@ -8,7 +8,6 @@ import copy
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
 import presum
-from workers.launch import main
+from workers.launch import main, steps_committed, wait_until
 
 SAMPLES, BATCH, WORKERS = 320, 8, 2
 PASS = SAMPLES // BATCH // WORKERS  # steps
@@ -127,7 +126,8 @@ def train(
             break
     if saved is None and run.name == "killed":
         torch.save(kept, run.with_suffix(f".{dist.get_rank()}"))
-        time.sleep(2.5)  # until everything is committed
+        if dist.get_rank() == 0:
+            wait_until(lambda: steps_committed(run) >= saved_at + more)
         dist.barrier()
         os.kill(os.getpid(), signal.SIGKILL)
     monitor.close()

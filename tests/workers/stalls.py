@@ -294,44 +294,26 @@ def stalls_of(run: Path) -> list[tuple[str, float, int, int, str]]:
     return []
 
 
-def steps_of(run: Path) -> int:
-    with contextlib.suppress(sqlite3.Error):
-        db = sqlite3.connect(f"file:{run / 'presum.db'}?mode=ro", uri=True)
-        with contextlib.closing(db):
-            return int(db.execute("SELECT count(*) FROM step").fetchone()[0])
-    return 0
-
-
 def alive(children: list[int]) -> list[int]:
     return [child for child in children if os.waitpid(child, os.WNOHANG) == (0, 0)]
 
 
 def row_of(way: str, run: Path) -> dict[str, Any]:
     """What came of one try."""
-    children = start(way, run)
-    began = stood = time.monotonic()
-    steps, harmful = 0, None
-    left = children
-    while left and time.monotonic() < began + 60:
-        now = steps_of(run)
-        if now != steps:
-            steps, stood = now, time.monotonic()
-        harmful = next((s for s in stalls_of(run) if not s[3]), None)
-        if harmful:
-            time.sleep(1.5)  # to say it
-        if harmful or (steps and time.monotonic() > stood + PATIENCE + 2):
-            break
+    left = start(way, run)
+    harmful, said = None, ""
+    while left and not (harmful and harmful[0] in said):
         time.sleep(0.1)
-        left = [child for child in left if child in alive([child])]
-    seconds = time.monotonic() - stood - (1.5 if harmful else 0)
+        said = Path(f"{run}-rank-0.log").read_text(encoding="utf-8")
+        harmful = next((s for s in stalls_of(run) if not s[3]), None)
+        left = alive(left)
     for child in left:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
     return {
         "sentence": harmful[0] if harmful else "",
         "ranks": json.loads(harmful[4]) if harmful else [],
-        "seconds": seconds,
-        "steps": steps,
+        "seconds": harmful[1] if harmful else 0,
         "all": stalls_of(run),
         "said": Path(f"{run}-rank-0.log").read_text(encoding="utf-8"),
     }

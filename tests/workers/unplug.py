@@ -23,7 +23,7 @@ from presum.steps import step_recorder
 from presum.transport.connections import store_connections
 from presum.transport.session import Session, open_sessions
 from presum.transport.store_queue import StoreQueue
-from workers.launch import main, write_json
+from workers.launch import main, steps_committed, wait_until, write_json
 from workers.matrix import digest
 
 STEPS = 40
@@ -113,7 +113,7 @@ def work(rank: int, world: int, out: Path) -> None:
         Session.send = send  # type: ignore[method-assign]
         write_json(
             out / f"{name}.{rank}.json",
-            {"plain": plain, "watched": watched, "extra": watched_seconds - seconds},
+            {"plain": plain, "watched": watched, "seconds": seconds, "with": watched_seconds},
         )
     model = DistributedDataParallel(nn.Linear(4, 1))
     with presum.attach(model, run=out / "one-step"):
@@ -125,9 +125,9 @@ def work(rank: int, world: int, out: Path) -> None:
 
 
 def aggregator_killed(rank: int, out: Path) -> None:
-    """The only worker dies without a word; commits are at most a second apart."""
+    """The only worker dies without a word, once what came is committed."""
     _train_alone(DistributedDataParallel(nn.Linear(4, 1)), out / "aggregator-killed", rank, 20)
-    time.sleep(1.2)
+    wait_until(lambda: steps_committed(out / "aggregator-killed") == 20)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -145,9 +145,10 @@ def _train_alone(
         forward = model if step < 3 else model.module
         forward(torch.ones(2, 4) * (rank + 1)).sum().backward()
         optimizer.step()
-    time.sleep(0.5)
+    outbox = open_sessions()[-1].channel.outbox
+    wait_until(lambda: outbox.sent > steps)  # and the hello
     return monitor
 
 
 if __name__ == "__main__":
-    main(work)
+    main(work, patient=False)

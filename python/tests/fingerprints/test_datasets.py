@@ -138,9 +138,9 @@ def test_arrays_and_lists_of_labels_are_contents_too() -> None:
 def test_of_long_rows_the_beginning_is_read(tmp_path: Path) -> None:
     rows = np.memmap(tmp_path / "rows", dtype="f4", mode="w+", shape=(300, 1 << 20))
     rows[:, :5000] = np.arange(5000)
-    before = time.perf_counter()
+    before = time.process_time()
     plain = data_of(Holder(data=rows))["contents"]
-    assert time.perf_counter() - before < 2, "1.2 GB were read"
+    assert time.process_time() - before < 2, "1.2 GB were read"
     rows[0, 5000] = 1
     assert data_of(Holder(data=rows))["contents"] == plain
     rows[0, 4000] = 1

@@ -23,11 +23,13 @@ class Store:
 
     def __init__(self, error: Exception) -> None:
         self._error = error
+        self.asked = 0
 
     def queue_len(self, _name: str) -> int:
         return 2
 
     def queue_pop(self, _name: str, *, block: bool) -> bytes:
+        self.asked += 1
         raise self._error
 
 
@@ -38,12 +40,14 @@ def test_a_queue_that_somebody_else_emptied_is_no_reason_to_give_up(
     error = dist.DistNetworkError("planted") if lost else dist.QueueEmptyError("empty")
     with presum.attach(model, run=tmp_path):
         recorder = open_sessions()[0].recorder
-        recorder.queue = StoreQueue(Store(error), "key")
-        deadline = time.monotonic() + 5
-        while lost and not recorder.others_lost and time.monotonic() < deadline:
+        store = Store(error)
+        recorder.queue = StoreQueue(store, "key")
+        while not store.asked:
             time.sleep(0.01)
         train(model, 2)
-        time.sleep(0.2)
+        asked = store.asked
+        while not (recorder.others_lost if lost else store.asked > asked + 1):
+            time.sleep(0.01)
         assert recorder.others_lost == lost
         recorder.queue = None
     assert presum.load(tmp_path).steps.step.tolist() == [0, 1]
