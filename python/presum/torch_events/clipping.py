@@ -80,7 +80,7 @@ class ClipTaps:
         one = isinstance(parameters, torch.Tensor)
         listed: list[torch.Tensor] = [parameters] if one else list(parameters)
         norm = given.get("total_norm")
-        kind = self._kind_of(norm, sum(p.grad is not None for p in listed))
+        kind = self._kind_of(norm, listed)
         self._norms.clear()
         for listener in list(self._listeners):
             listener(listed, norm, given.get("max_norm"), kind)
@@ -95,12 +95,13 @@ class ClipTaps:
         count = len(tensors) if several else math.inf
         self._norms.append(TakenNorm(weakref.ref(norm), float(norm_type), count))
 
-    def _kind_of(self, norm: object, gradients: int) -> float | None:
+    def _kind_of(self, norm: object, parameters: list[torch.Tensor]) -> float | None:
         """The type of a norm that torch took; of one that was made since torch took those of parts
         of the gradients theirs, if it is one."""
-        kinds = {taken.kind for taken in self._norms if taken.held() is norm}
-        if not kinds and all(taken.tensors < gradients for taken in self._norms):
-            kinds = {taken.kind for taken in self._norms}
+        kinds: set[float | None] = {taken.kind for taken in self._norms if taken.held() is norm}
+        if not kinds and self._norms:
+            gradients = sum(p.grad is not None for p in parameters)
+            kinds = {taken.kind if taken.tensors < gradients else None for taken in self._norms}
         return kinds.pop() if len(kinds) == 1 else None
 
 
