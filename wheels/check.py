@@ -327,13 +327,19 @@ def _installed_beside() -> Path:
     return python
 
 
-def _bits(say: Callable[[str], None]) -> None:
-    wheels, own = _installed_beside(), _own_python()
+def _targets(wheels: Path, own: Path) -> list[str]:
+    """The instruction sets of both, which are possible here, the best first."""
     listed = "from presum._core import simd_targets; print(*simd_targets()[0])"
     theirs = run(wheels, "-c", listed).split()
     targets = [target for target in run(own, "-c", listed).split() if target in theirs]
     if not targets:
         raise WheelError(f"no instruction set of {theirs} is one of the build's in .venv")
+    return targets
+
+
+def _bits(say: Callable[[str], None]) -> None:
+    wheels, own = _installed_beside(), _own_python()
+    targets = _targets(wheels, own)
     for target in targets:
         found, expected = (run(p, HERE / "bits.py", PRESUM_SIMD=target) for p in (wheels, own))
         if found != expected:
@@ -343,8 +349,13 @@ def _bits(say: Callable[[str], None]) -> None:
 
 def _ratio(say: Callable[[str], None]) -> None:
     where = "import presum._core as c; print(c.__file__)"
-    cores = [run(p, "-c", where).strip() for p in (_installed_beside(), _own_python())]
-    say("\n" + run(_own_python(), HERE / "kernel_ratio.py", *cores).rstrip())
+    both = _installed_beside(), _own_python()
+    cores = [run(python, "-c", where).strip() for python in both]
+    for target in _targets(*both):
+        if target == "SCALAR":  # plain code, for processors that have none of the others
+            continue
+        found = run(_own_python(), HERE / "kernel_ratio.py", *cores, PRESUM_SIMD=target)
+        say(f"\n{target}\n{found.rstrip()}")
 
 
 if __name__ == "__main__":

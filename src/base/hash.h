@@ -14,9 +14,8 @@ constexpr std::uint64_t mix64(std::uint64_t x) {
 }
 
 // The output of splitmix64 for a state: mix64 after one golden-ratio step.
-constexpr std::uint64_t splitmix64(std::uint64_t state) {
-  return mix64(state + 0x9E3779B97F4A7C15ULL);
-}
+constexpr std::uint64_t kSplitMixStep = 0x9E3779B97F4A7C15ULL;
+constexpr std::uint64_t splitmix64(std::uint64_t state) { return mix64(state + kSplitMixStep); }
 
 // 64-bit hash of a name: FNV-1a, then mix64. Stable over versions: it identifies parameters and
 // groups in packets and run logs.

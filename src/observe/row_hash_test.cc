@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/hash.h"
+#include "base/simd.h"
 #include "presum/fingerprint.h"
 
 namespace presum {
@@ -67,6 +68,64 @@ TEST(RowHash, LongRowsAreReadAtEvenPlaces) {
   for (std::uint64_t column = 0; column < row.size(); column += 3)
     places.emplace_back(column, column);
   EXPECT_EQ(hashes(row, 1)[0], by_definition(places));
+}
+
+// Columns and elements of one row as the definition leaves them; mask: null, or its row.
+template <class Element, class Mask>
+std::vector<std::pair<std::uint64_t, std::uint64_t>> kept_of(const Element* row, const Mask* mask,
+                                                             std::size_t columns) {
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> kept;
+  for (std::size_t column = 0; column < columns; column += (columns + 4095) / 4096) {
+    if (mask == nullptr || mask[column] != 0) kept.emplace_back(column, row[column]);
+  }
+  if (mask != nullptr || kept.size() < 2) return kept;
+  const std::uint64_t last = kept.back().second;
+  if (kept[kept.size() - 2].second != last) return kept;
+  while (kept.size() > 1 && kept.back().second == last) kept.pop_back();
+  return kept;
+}
+
+template <class Element, class Mask>
+void expect_definition(std::size_t columns, bool masked, bool padded) {
+  constexpr std::size_t kRows = 3;
+  std::mt19937_64 random(columns);
+  std::vector<Element> data(kRows * columns);
+  std::vector<Mask> mask(kRows * columns);
+  for (Element& element : data) element = static_cast<Element>(random());
+  for (Mask& one : mask) one = static_cast<Mask>(random() % 3);
+  std::vector<std::uint64_t> expected, found(kRows);
+  for (std::size_t first = 0; first < data.size(); first += columns) {
+    if (padded) std::fill_n(data.begin() + first + columns / 2, (columns + 1) / 2, Element{7});
+    expected.push_back(by_definition(
+        kept_of(data.data() + first, masked ? mask.data() + first : nullptr, columns)));
+  }
+  hash_rows({.data = data.data(),
+             .rows = kRows,
+             .columns = columns,
+             .element_bytes = sizeof(Element),
+             .mask = masked ? mask.data() : nullptr,
+             .mask_bytes = sizeof(Mask)},
+            found);
+  EXPECT_EQ(found, expected) << columns << " columns of " << sizeof(Element) << " bytes, masked "
+                             << masked << ", padded " << padded;
+}
+
+TEST(RowHash, EveryTargetGivesTheDefinition) {
+  for (const std::string_view target : base::simd_targets()) {
+    SCOPED_TRACE(target);
+    ASSERT_TRUE(base::set_simd_target(target));
+    for (const std::size_t columns : {1, 2, 7, 8, 9, 31, 511, 512, 513, 1030, 4096, 4097, 9001}) {
+      for (const bool masked : {false, true}) {
+        for (const bool padded : {false, true}) {
+          expect_definition<std::uint8_t, std::uint64_t>(columns, masked, padded);
+          expect_definition<std::uint16_t, std::uint32_t>(columns, masked, padded);
+          expect_definition<std::uint32_t, std::uint16_t>(columns, masked, padded);
+          expect_definition<std::uint64_t, std::uint8_t>(columns, masked, padded);
+        }
+      }
+    }
+  }
+  ASSERT_TRUE(base::set_simd_target(""));
 }
 
 TEST(RowHash, NothingIsFine) {

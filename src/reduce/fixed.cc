@@ -165,20 +165,26 @@ struct TwoSteps {
 
 template <class Scale, bool kClamped>
 struct Encoded32 {
-  hn::Vec<Ints> sums;
+  hn::Vec<Ints> sum;
   Scale scale;
   hn::Vec<Floats> largest;
 
   HWY_INLINE Encoded32(hn::Vec<Ints> from, Bits exponents, int bits)
-      : sums(from),
+      : sum(from),
         scale(exponents, bits),
         largest(hn::Set(Floats(), static_cast<float>((std::uint64_t{1} << bits) - 1))) {}
 
   HWY_INLINE void add(const Vectors& v) {
     auto scaled = scale(v.floats);
     if constexpr (kClamped) scaled = hn::Max(hn::Min(scaled, largest), hn::Neg(largest));
-    sums = hn::Add(sums, nearest(scaled));
+    sum = hn::Add(sum, nearest(scaled));
   }
+
+  HWY_INLINE hn::Vec<Ints> integers() const { return sum; }
+};
+
+struct Integers64 {
+  hn::Vec<LongWords> low, high;
 };
 
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
@@ -188,6 +194,11 @@ HWY_INLINE hn::Vec<LongWords> nearest64(hn::Vec<HalfFloats> x) {
 
 using OneStep64 = OneStep;
 using TwoSteps64 = TwoSteps;
+
+// Whether the elements of eight leaves stay in registers until they are scaled: else they are read
+// a second time, from the first cache.
+template <class Integer>
+constexpr bool kKept = true;
 
 // For elements that are in registers: scaled whole, then taken apart.
 struct OneStepWhole64 : OneStep {
@@ -211,36 +222,6 @@ HWY_INLINE hn::Vec<LongWords> low_integers(const Vectors& v, const TwoSteps& sca
 HWY_INLINE hn::Vec<LongWords> high_integers(const Vectors& v, const TwoSteps& scale) {
   return nearest64(hn::UpperHalf(HalfFloats(), scale(v.floats)));
 }
-#else
-struct OneStep64 : Sums {
-  HWY_INLINE OneStep64(Bits exponents, int bits)
-      : Sums(powers_of_two(hn::Sub(word(0), units(exponents, bits)))) {}
-};
-using TwoSteps64 = OneStep64;  // doubles have the range
-using OneStepWhole64 = OneStep64;
-
-// The integer nearest to x * scale, modulo 2^64, in two parts of 32 bits. An element of 24 bits has
-// either a part above them or a fraction.
-HWY_INLINE hn::Vec<LongWords> nearest64(Reals x, Reals scale) {
-  const auto scaled = hn::Mul(x, scale);
-  const auto upper = hn::MulAdd(scaled, real(0x1p-32), real(kMagic));
-  const auto above = hn::Sub(upper, real(kMagic));
-  const auto lower = hn::Add(hn::NegMulAdd(above, real(0x1p32), scaled), real(kMagic));
-  const auto low = hn::Sub(long_words(lower), long_words(real(kMagic)));
-  return hn::Add(hn::ShiftLeft<32>(long_words(upper)), low);
-}
-
-HWY_INLINE hn::Vec<LongWords> low_integers(const Vectors& v, const OneStep64& scale) {
-  return nearest64(v.low, scale.low);
-}
-HWY_INLINE hn::Vec<LongWords> high_integers(const Vectors& v, const OneStep64& scale) {
-  return nearest64(v.high, scale.high);
-}
-#endif
-
-struct Integers64 {
-  hn::Vec<LongWords> low, high;
-};
 
 template <class Scale>
 struct Encoded64 {
@@ -254,7 +235,63 @@ struct Encoded64 {
     sums.low = hn::Add(sums.low, low_integers(v, scale));
     sums.high = hn::Add(sums.high, high_integers(v, scale));
   }
+
+  HWY_INLINE Integers64 integers() const { return sums; }
 };
+#else
+struct OneStep64 : Sums {
+  HWY_INLINE OneStep64(Bits exponents, int bits)
+      : Sums(powers_of_two(hn::Sub(word(0), units(exponents, bits)))) {}
+};
+using TwoSteps64 = OneStep64;  // doubles have the range
+
+template <class Integer>
+constexpr bool kKept = sizeof(Integer) == sizeof(float);  // as doubles they fill all registers
+using OneStepWhole64 = OneStep64;
+
+// A sum of integers, modulo 2^64, in two parts of 32 bits, which are put together once, for all
+// leaves. Each part has kMagic's bits besides, of which the upper one loses all.
+struct Parts {
+  hn::Vec<LongWords> upper, lower;
+
+  // The integer nearest to x * scale. An element of 24 bits has either an upper part or a fraction.
+  HWY_INLINE void add(Reals x, Reals scale) {
+    const auto scaled = hn::Mul(x, scale);
+    const auto above = hn::MulAdd(scaled, real(0x1p-32), real(kMagic));
+    const auto whole = hn::Sub(above, real(kMagic));
+    const auto rest = hn::Add(hn::NegMulAdd(whole, real(0x1p32), scaled), real(kMagic));
+    upper = hn::Add(upper, long_words(above));
+    lower = hn::Add(lower, long_words(rest));
+  }
+
+  HWY_INLINE hn::Vec<LongWords> integers(hn::Vec<LongWords> magic) const {
+    return hn::Add(hn::ShiftLeft<32>(upper), hn::Sub(lower, magic));
+  }
+};
+
+template <class Scale>
+struct Encoded64 {
+  Parts low, high;
+  Scale scale;
+  std::uint64_t leaves = 0;
+
+  HWY_INLINE Encoded64(Integers64 from, Bits exponents, int bits)
+      : low{hn::Zero(LongWords()), from.low},
+        high{hn::Zero(LongWords()), from.high},
+        scale(exponents, bits) {}
+
+  HWY_INLINE void add(const Vectors& v) {
+    low.add(v.low, scale.low);
+    high.add(v.high, scale.high);
+    ++leaves;
+  }
+
+  HWY_INLINE Integers64 integers() const {
+    const auto magic = hn::Set(LongWords(), leaves * std::bit_cast<std::uint64_t>(kMagic));
+    return {low.integers(magic), high.integers(magic)};
+  }
+};
+#endif
 
 // ---- integers in memory
 
@@ -291,7 +328,7 @@ struct EncodedTile {
   HWY_INLINE Sum load(std::size_t i) const {
     return {load_integers(sums + i), load_bytes(exponents + i), bits};
   }
-  HWY_INLINE void save(std::size_t i, const Sum& sum) { save_integers(sum.sums, sums + i); }
+  HWY_INLINE void save(std::size_t i, const Sum& sum) { save_integers(sum.integers(), sums + i); }
 
   const std::uint8_t* exponents;
   int bits;
@@ -510,23 +547,32 @@ class Fused {
   // Elements first to first + kLanes. REQUIRES: there are kLeaves leaves.
   template <std::size_t kLeaves>
   HWY_INLINE void put(std::size_t first) const {
-    Vectors elements[kLeaves];
+    [[maybe_unused]] Vectors elements[kLeaves];
     Bits size = word(0);
     for (std::size_t leaf = 0; leaf < kLeaves; ++leaf) {
       const std::uint8_t* from = element<kDtype>(leaves_[leaf], first);
       prefetch(from);
-      elements[leaf] = read<kDtype>(from);
-      split(elements[leaf]);  // no second reading of the halves
-      size = hn::Max(size, size_bits(elements[leaf].floats));
+      Vectors v = read<kDtype>(from);
+      size = hn::Max(size, size_bits(v.floats));
+      if constexpr (kKept<Integer>) {
+        split(v);  // no second reading of the halves
+        elements[leaf] = v;
+      }
     }
     if (!hn::AllTrue(Words(), is_usual(size))) return put_unusual(first, exponent_of(size));
     const Bits exponents = hn::Max(exponent_of(size), word(least_));
     Sum sum(no_integers<Integer>(), exponents, bits_);
-    for (std::size_t leaf = 0; leaf < kLeaves; ++leaf) sum.add(elements[leaf]);
+    for (std::size_t leaf = 0; leaf < kLeaves; ++leaf) {
+      if constexpr (kKept<Integer>) {
+        sum.add(elements[leaf]);
+      } else {
+        sum.add(read<kDtype>(element<kDtype>(leaves_[leaf], first)));
+      }
+    }
     if (decode_.least() > 0) {
-      decode_.put_scaled(sum.sums, exponents, result(first));
+      decode_.put_scaled(sum.integers(), exponents, result(first));
     } else {
-      decode_.put_rounded(sum.sums, exponents, result(first));
+      decode_.put_rounded(sum.integers(), exponents, result(first));
     }
   }
 
@@ -544,7 +590,7 @@ class Fused {
     }
     AnySum sum(no_integers<Integer>(), exponents, bits_);
     for (const void* leaf : leaves_) sum.add(read<kDtype>(element<kDtype>(leaf, first)));
-    decode_.put_rounded(sum.sums, exponents, result(first));
+    decode_.put_rounded(sum.integers(), exponents, result(first));
   }
 
   HWY_INLINE std::uint8_t* result(std::size_t first) const {
