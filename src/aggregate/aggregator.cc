@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <iterator>
 #include <map>
 #include <optional>
 #include <set>
@@ -14,6 +13,7 @@
 #include <variant>
 #include <vector>
 
+#include "aggregate/continuation.h"
 #include "aggregate/left.h"
 #include "aggregate/model_analysis.h"
 #include "aggregate/rank_ends.h"
@@ -49,6 +49,7 @@ struct Aggregator::State {
       : options(std::move(given)),
         writer(std::move(log)),
         left(std::move(before)),
+        continued(writer.segment(), left.steps),
         stalls(options.world_size),
         ends(options.world_size) {}
 
@@ -57,6 +58,7 @@ struct Aggregator::State {
   AggregatorOptions options;
   runlog::Writer writer;
   aggregate::LeftRun left;  // by earlier segments
+  aggregate::ContinuedRun continued;
   aggregate::StepAssembler assembler;
   aggregate::StallWatch stalls;
   aggregate::RankEnds ends;
@@ -74,8 +76,6 @@ struct Aggregator::State {
   std::set<std::uint32_t> ranks;                                              // that were heard
   std::set<WorkerKey> departed;
   std::set<WorkerKey> hellos;
-  std::vector<Continuation> continuations;  // by model
-  std::set<std::string> notices;            // that were taken
   AggregatorCounters counters;
   PacketCounts counts_written;
   std::string incomplete;    // why the record is not whole
@@ -245,15 +245,12 @@ struct Aggregator::State {
          .pairwise = workers.size() <= kMatrixWorkers || first.step % kMatrixEvery == 0});
     const bool known = model.continuation().has_value();
     model.judge(record);
-    if (!known && model.continuation()) PRESUM_TRY(begin(*model.continuation()));
+    if (!known && model.continuation()) {
+      continued.add(*model.continuation());
+      PRESUM_TRY(writer.add(*model.continuation()));
+    }
     ++counters.records;
     return writer.add(std::move(record));
-  }
-
-  Status begin(const Continuation& continuation) {
-    continuations.push_back(continuation);
-    std::ranges::sort(continuations, {}, &Continuation::model);
-    return writer.add(continuation);
   }
 
   Status write_ready(bool flush) {
@@ -310,14 +307,6 @@ struct Aggregator::State {
     return save_detectors();
   }
 
-  std::uint64_t steps() const {
-    std::vector<StepCount> counts;
-    for (const auto& [key, model] : analyses) {
-      counts.push_back({.model = model.steps().model(), .steps = model.steps().logged()});
-    }
-    return judge::training_steps(counts, {});
-  }
-
   judge::Coverage coverage() const {
     std::vector<judge::ModelSteps> models;
     judge::CheckCounts checks{};
@@ -325,7 +314,7 @@ struct Aggregator::State {
       models.push_back(model.steps());
       for (const CheckRecord& c : model.checks()) ++checks[static_cast<std::size_t>(c.state)];
     }
-    return judge::cover(models, continuations, checks);
+    return judge::cover(models, continued.continuations(), checks);
   }
 
   Status guarded(Status status) {
@@ -377,21 +366,15 @@ std::size_t Aggregator::ranks_heard() const { return state_->ranks.size(); }
 
 AggregatorCounters Aggregator::counters() const {
   AggregatorCounters out = state_->counters;
-  out.steps = state_->steps();
+  std::vector<StepCount> counts;
+  for (const auto& [key, model] : state_->analyses) {
+    counts.push_back({.model = model.steps().model(), .steps = model.steps().logged()});
+  }
+  out.steps = judge::training_steps(counts, {});
   return out;
 }
 
-std::vector<std::string> Aggregator::take_notices() {
-  std::vector<std::string> all;
-  if (const auto segment = state_->writer.segment(); segment > 1) {
-    const auto steps = state_->left.steps;
-    const auto of = steps ? fmt::format(" of {} step{}", *steps, *steps == 1 ? "" : "s") : "";
-    all.push_back(fmt::format("continues a run{} as segment {}", of, segment));
-  }
-  std::ranges::move(judge::continuation_texts(state_->continuations), std::back_inserter(all));
-  std::erase_if(all, [&](const auto& text) { return !state_->notices.insert(text).second; });
-  return all;
-}
+std::vector<std::string> Aggregator::take_notices() { return state_->continued.take_notices(); }
 
 Status Aggregator::ingest(std::span<const std::byte> bytes) {
   if (!state_->health || state_->closed) return state_->health;

@@ -4,7 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <string>
+
+#include "judge/continuations.h"
 
 namespace presum::aggregate {
 namespace {
@@ -84,6 +87,25 @@ Continuation continuation_of(const LeftModel& left, const diagnose::BeganWith& b
   out.steps_before = at->steps;
   out.reason = restore(left, *at, first, saved, detector);
   if (out.reason.empty()) out.detector_steps = std::min(at->watched, detector.steps());
+  return out;
+}
+
+ContinuedRun::ContinuedRun(std::uint32_t segment, std::optional<std::uint64_t> steps) {
+  if (segment <= 1) return;
+  const auto of = steps ? fmt::format(" of {} step{}", *steps, *steps == 1 ? "" : "s") : "";
+  begins_ = fmt::format("continues a run{} as segment {}", of, segment);
+}
+
+void ContinuedRun::add(const Continuation& continuation) {
+  continuations_.push_back(continuation);
+  std::ranges::sort(continuations_, {}, &Continuation::model);
+}
+
+std::vector<std::string> ContinuedRun::take_notices() {
+  std::vector<std::string> out;
+  if (!begins_.empty()) out.push_back(begins_);
+  std::ranges::move(judge::continuation_texts(continuations_), std::back_inserter(out));
+  std::erase_if(out, [&](const std::string& text) { return !told_.insert(text).second; });
   return out;
 }
 

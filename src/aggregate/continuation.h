@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
 
 #include "aggregate/left.h"
 #include "detect/detector.h"
@@ -19,5 +24,23 @@ Continuation continuation_of(const LeftModel& left, const diagnose::BeganWith& b
                              const StepRecord& first,
                              const std::optional<runlog::SavedDetector>& saved,
                              detect::Detector& detector);
+
+// How a segment continues its run, and what of that was told. Not synchronized.
+class ContinuedRun {
+ public:
+  // `segment`: 1 continues nothing. `steps`: of the run so far; none: not known.
+  ContinuedRun(std::uint32_t segment, std::optional<std::uint64_t> steps);
+
+  void add(const Continuation& continuation);
+  // By model.
+  std::span<const Continuation> continuations() const { return continuations_; }
+  // See Aggregator::take_notices.
+  std::vector<std::string> take_notices();
+
+ private:
+  std::string begins_;  // may be empty
+  std::vector<Continuation> continuations_;
+  std::set<std::string> told_;
+};
 
 }  // namespace presum::aggregate

@@ -61,6 +61,20 @@ Status read_missing(Database& db, std::vector<StepRow>& steps) {
   });
 }
 
+Result<std::vector<StepCount>> count_steps(Database& db) {
+  PRESUM_ASSIGN(auto rows, db.prepare("SELECT segment, module, shard, count(*), max(step) "
+                                      "FROM step GROUP BY segment, module, shard "
+                                      "ORDER BY segment, module, shard"));
+  std::vector<StepCount> out;
+  while (true) {
+    PRESUM_ASSIGN(const bool row, rows.next());
+    if (!row) return out;
+    out.push_back({.model = {rows.small(0), rows.small(1), rows.small(2)},
+                   .steps = rows.integer(3),
+                   .end = rows.integer(4) + 1});
+  }
+}
+
 // Where a writer was killed while it closed the file, a journal is to be rolled back first, which
 // takes somebody who may write.
 Status recover(const std::filesystem::path& file) {
@@ -183,19 +197,7 @@ Result<std::vector<Continuation>> RunLog::continuations() const {
   return read_all(state_->db, runlog::continuation_table(), "ORDER BY segment, module, shard");
 }
 
-Result<std::vector<StepCount>> RunLog::step_counts() const {
-  PRESUM_ASSIGN(auto rows, state_->db.prepare("SELECT segment, module, shard, count(*), max(step) "
-                                              "FROM step GROUP BY segment, module, shard "
-                                              "ORDER BY segment, module, shard"));
-  std::vector<StepCount> out;
-  while (true) {
-    PRESUM_ASSIGN(const bool row, rows.next());
-    if (!row) return out;
-    out.push_back({.model = {rows.small(0), rows.small(1), rows.small(2)},
-                   .steps = rows.integer(3),
-                   .end = rows.integer(4) + 1});
-  }
-}
+Result<std::vector<StepCount>> RunLog::step_counts() const { return count_steps(state_->db); }
 
 Result<std::uint64_t> RunLog::steps_before(const StepKey& step) const {
   PRESUM_ASSIGN(auto rows, state_->db.prepare("SELECT count(*) FROM step WHERE segment=? AND "
