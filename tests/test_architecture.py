@@ -328,6 +328,7 @@ STEP_STATE = {
     "Recomputation": {"kept", "passes", "forwards"},
     "Marks": {"known"},
     "RoundedUpdates": {"before"},
+    "OtherOptimizers": {"empty", "in_vain", "sample", "steps"},
 }
 # And what stays for the recording.
 LASTING = {
@@ -346,6 +347,8 @@ LASTING = {
         "moments",
         "turn",
         "rounded",
+        "others",
+        "asks_others",
         "recomputation",
         "overhead",
         "reader",
@@ -361,6 +364,7 @@ LASTING = {
     "Parameters": {"held"},
     "Recomputation": {"arrivals", "setup"},
     "RoundedUpdates": {"steps"},
+    "OtherOptimizers": {"astray", "held", "holder", "setup"},
     "ValueSample": {"places", "values"},
     "Arrivals": {"arrives", "handles"},
     "Waiting": {"open"},

@@ -41,6 +41,39 @@ def test_a_forward_around_the_wrapper_is_recorded_and_found(forward: str, tmp_pa
     assert finding.check == "no-reduction"
 
 
+@pytest.mark.parametrize("how", ["copied", "sharded"])
+def test_an_optimizer_of_before_is_named(how: str, tmp_path: Path) -> None:
+    program = tmp_path / "before.py"
+    program.write_text(BEFORE)
+    done = start([*UNDER, "--run", tmp_path / "run", program, how])
+    assert [end.returncode for end in done] == [0, 0]
+    found = [one for one in presum.load(tmp_path / "run").findings if one.severity == "critical"]
+    assert [one.check for one in found] == ["no-progress"]
+    assert found[0].first_step <= 1 and found[0].ranks == [0, 1]
+    assert "holds none of this model's parameters" in done[0].stderr
+    assert "inconsistent after 10 steps" in done[0].stderr
+
+
+BEFORE = """
+import copy, sys, torch, torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+if sys.argv[1] == "sharded":
+    fully_shard(model)
+else:
+    model = DistributedDataParallel(copy.deepcopy(model))
+torch.manual_seed(1 + dist.get_rank())
+for step in range(10):
+    optimizer.zero_grad()
+    model(torch.randn(4, 4)).square().mean().backward()
+    optimizer.step()
+dist.destroy_process_group()
+"""
+
 AROUND = """
 import torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel

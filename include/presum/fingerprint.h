@@ -66,6 +66,8 @@ enum class FingerprintKind : std::uint32_t {
       77,              // tensors that the program compared with its parameters, and that differ
   kLeftOver = 78,      // 1: its first pass added to what was there when the optimiser had stepped
   kClipNormType = 79,  // of kClipNorm and kClippedNorm where it is not 2; NaN: of the first unknown
+  kStepsOfOthers = 81,  // by optimizers that presum was not given, which ought to move parameters
+  kStepsInVain = 82,    // of these, by optimizers without a gradient, while parameters stood still
 };
 
 enum class Expectation : std::uint8_t {

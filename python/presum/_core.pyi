@@ -179,6 +179,10 @@ class FingerprintKind(enum.IntEnum):
 
     CLIP_NORM_TYPE = 79
 
+    STEPS_OF_OTHERS = 81
+
+    STEPS_IN_VAIN = 82
+
 class Late:
     """A number that is still on its device: its place."""
 

@@ -36,7 +36,9 @@ constexpr std::array kNoSettings = {Kind::kDataPass,
                                     Kind::kUnchangedShare,
                                     Kind::kRecomputed,
                                     Kind::kClipLimit,
-                                    Kind::kComparedDifferent};
+                                    Kind::kComparedDifferent,
+                                    Kind::kStepsOfOthers,
+                                    Kind::kStepsInVain};
 // A folder's name is among them: the samples themselves decide.
 constexpr std::array kDescriptions = {Kind::kDataAttributes};
 constexpr std::array kHashes = {Kind::kRngTorch,   Kind::kRngDevice,      Kind::kRngNumpy,

@@ -177,10 +177,11 @@ constexpr std::array<std::pair<Check, Explanation>, kChecks> kExplanations{{
       "batch = next(iter(loader))  # in every step: always the first"}},
     {Check::kNoProgress,
      {"The training costs what it costs, and nothing is learned.",
-      "A layer that stands still while others move; steps whose gradient or learning rate is zero; "
-      "sharded parameters.",
+      "Steps whose gradient or learning rate is zero; optimizers that are none of torch's, where "
+      "nothing moves.",
       "optimizer = AdamW(model.parameters())\n"
-      "model = copy.deepcopy(model)  # the optimiser holds the other one"}},
+      "fully_shard(model)            # new parameters: the optimizer holds the old ones\n"
+      "model = copy.deepcopy(model)  # likewise"}},
     {Check::kTokenImbalance,
      {"A token in a short batch counts more than one in a long batch.",
       "Batches whose target tokens are not known.",

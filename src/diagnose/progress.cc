@@ -27,6 +27,14 @@ constexpr double kMost = 0.5;
 constexpr const char* kAtRest = "layers_at_rest";
 constexpr std::uint64_t kLasting = std::numeric_limits<std::uint64_t>::max() / 2;
 constexpr std::uint64_t kSureSamples = 3;  // samples
+constexpr const char* kHeldByNone =
+    "{Ranks} took steps of an optimizer that holds none of this model's parameters, and no other "
+    "optimizer holds any";
+
+std::uint64_t count(const WorkerRecord& worker, FingerprintKind kind) {
+  const std::uint64_t* found = worker.fingerprint_of(kind);
+  return found == nullptr ? 0 : *found;
+}
 
 double learning_rate(const WorkerRecord& worker) {
   const std::uint64_t* rate = worker.fingerprint_of(FingerprintKind::kLearningRate);
@@ -50,7 +58,7 @@ Signal signal_of(const Layers& layers, const StepContext& context) {
   signal.first_step = std::min(layers.first_step, context.record.step);
   signal.severity = Severity::kWarning;
   signal.confidence = 0.9;
-  signal.title = "{Ranks} took optimiser steps that left " + names + " as before";
+  signal.title = "{Ranks} took optimizer steps that left " + names + " as before";
   signal.evidence = {{"layers_standing", names},
                      {"groups_unchanged", static_cast<std::int64_t>(layers.names.size())}};
   return signal;
@@ -76,27 +84,36 @@ struct Listed {
 void NoProgress::update(const StepContext& context, SignalLog& log) {
   if (context.workers() == 0) return;
   const WorkerRecord& worker = context.record.workers.front();
-  if (std::isnan(learning_rate(worker))) {
-    return log.cannot(Check::kNoProgress, "No optimiser with a learning rate is known.");
-  }
-  const bool trained = trains(worker);
   follow(worker, context.record.step);
-  if (!trained) {
-    begin(worker);
-    stands_.clear();
-  }
+  const bool trained = trains(worker);
+  if (!trained || std::isnan(learning_rate(worker))) stands_.clear();  // rates of layers, too
   follow_shares(context, log);
-  if (!hashed_) return log.cannot(Check::kNoProgress, "No parameters were hashed.");
-  if (looks_ <= kRound) {
-    return log.waits(Check::kNoProgress, "No part of the model was hashed twice yet.");
-  }
-  log.checked(Check::kNoProgress);
-  if (unchanged_ >= kRound && repeats_ > 0) return report(context, log);
+  follow_vain(context, log);
+  tell_what_was_seen(log);
+  if (stands_still()) return report(context, log);
   for (const GroupRecord& g : context.record.groups) {
     if (g.norms.empty() || !(g.norms.front() > 0)) stands_.erase(g.id);
   }
   look_at_resting(context);
   report_layers(context, log);
+}
+
+// "Passed" needs parameters that were seen to change: who steps them may not be known.
+void NoProgress::tell_what_was_seen(SignalLog& log) const {
+  if (!hashed_) return log.cannot(Check::kNoProgress, "No parameters were hashed.");
+  if (moved_) return log.checked(Check::kNoProgress);
+  if (trained_ == 0) {
+    return log.cannot(Check::kNoProgress,
+                      "No step of an optimizer with a learning rate above 0 was seen, and no "
+                      "parameter that changed.");
+  }
+  log.waits(Check::kNoProgress, looks_ <= kRound ? "No part of the model was hashed twice yet."
+                                                 : "No parameter was seen to change yet.");
+}
+
+// Steps that come now and then are counted until all parts were hashed after some of them.
+bool NoProgress::stands_still() const {
+  return unchanged_ >= kRound && repeats_ > 0 && trained_ - trained_before_ >= kRound;
 }
 
 // Layers whose learning rate is 0, and scalars, which may lie at a bound of the program's.
@@ -114,7 +131,14 @@ void NoProgress::look_at_resting(const StepContext& context) {
 // Whether what the worker did since the record before should have changed its parameters.
 bool NoProgress::trains(const WorkerRecord& worker) {
   const std::uint64_t before = std::exchange(steps_, worker.optimizer_step);
-  return worker.optimizer_step > before && has_gradient(worker) && learning_rate(worker) > 0;
+  std::uint64_t steps = count(worker, FingerprintKind::kStepsOfOthers);
+  if (worker.optimizer_step > before && learning_rate(worker) > 0) {
+    steps = std::max(steps, worker.optimizer_step - before);
+  }
+  if (steps == 0 || !has_gradient(worker)) return false;
+  ++trained_;
+  taken_ += steps;
+  return true;
 }
 
 void NoProgress::follow(const WorkerRecord& worker, std::uint64_t step) {
@@ -125,12 +149,16 @@ void NoProgress::follow(const WorkerRecord& worker, std::uint64_t step) {
     hashed_ = true;
     const auto [at, fresh] =
         held_.try_emplace(mix64(state.value ^ mix64(state.group)), Held{.step = step});
-    at->second.look = looks_;
-    stand(state, at->second, fresh);
+    Held& held = at->second;
+    const bool ought_to_differ = trained_ > held.trained;
+    held.look = looks_;
+    held.trained = trained_;
+    stand(state, held, fresh);
     if (fresh) {
-      begin(worker);
-    } else {
-      first_step_ = repeats_++ == 0 ? at->second.step : std::min(first_step_, at->second.step);
+      moved_ = moved_ || looks_ > kRound;
+      begin();
+    } else if (ought_to_differ) {
+      first_step_ = repeats_++ == 0 ? held.step : std::min(first_step_, held.step);
     }
   }
   if (looks_ % kKept == 0) {
@@ -145,9 +173,9 @@ void NoProgress::stand(const StateHash& state, const Held& held, bool fresh) {
   if (!fresh && layer.repeats++ == 0) layer.first_step = held.step;
 }
 
-void NoProgress::begin(const WorkerRecord& worker) {
-  unchanged_ = repeats_ = 0;
-  steps_before_ = worker.optimizer_step;
+void NoProgress::begin() {
+  unchanged_ = repeats_ = taken_ = 0;
+  trained_before_ = trained_;
 }
 
 void NoProgress::report(const StepContext& context, SignalLog& log) const {
@@ -156,10 +184,32 @@ void NoProgress::report(const StepContext& context, SignalLog& log) const {
       sighting(Check::kNoProgress, context.record.step, {all_ranks(context.record), true});
   signal.first_step = std::min(first_step_, context.record.step);
   signal.confidence = 0.95;
-  signal.title = "{Ranks} took optimiser steps that changed no parameter";
-  signal.evidence = {
-      {"steps_without_change", static_cast<std::int64_t>(worker.optimizer_step - steps_before_)},
-      {"learning_rate", learning_rate(worker)}};
+  signal.title = in_vain_ ? kHeldByNone : "{Ranks} took optimizer steps that changed no parameter";
+  signal.evidence = {{"steps_without_change", static_cast<std::int64_t>(taken_)}};
+  if (!std::isnan(learning_rate(worker))) {
+    signal.evidence.emplace_back("learning_rate", learning_rate(worker));
+  }
+  log.add(std::move(signal));
+}
+
+// Steps of optimizers that hold nothing of the model and have no gradient, as the workers saw them.
+void NoProgress::follow_vain(const StepContext& context, SignalLog& log) {
+  Blame blame;
+  std::uint64_t most = 0;
+  for (const WorkerRecord& w : context.record.workers) {
+    if (w.grad_norm == 0) continue;  // one that is not known has come as well
+    const std::uint64_t steps = count(w, FingerprintKind::kStepsInVain);
+    if (steps > 0) insert(blame.ranks, w.rank);
+    most = std::max(most, steps);
+  }
+  if (blame.ranks.empty()) return;
+  in_vain_ = true;
+  blame.everyone = blame.ranks.size() == context.workers();
+  Signal signal = sighting(Check::kNoProgress, context.record.step, std::move(blame));
+  signal.confidence = 0.95;
+  signal.title = kHeldByNone;
+  vain_steps_ += most;
+  signal.evidence = {{"steps_without_change", static_cast<std::int64_t>(vain_steps_)}};
   log.add(std::move(signal));
 }
 
@@ -194,8 +244,8 @@ void NoProgress::report_layers(const StepContext& context, SignalLog& log) const
   const bool held_by_none = std::ranges::all_of(
       standing.names, [&](const std::string& name) { return unheld.contains(name); });
   signal.title +=
-      held_by_none ? ": no optimiser holds their parameters" : ", though gradients came there";
-  if (held_by_none) signal.remedy = "Give the optimiser all parameters that are to be trained.";
+      held_by_none ? ": no optimizer holds their parameters" : ", though gradients came there";
+  if (held_by_none) signal.remedy = "Give the optimizer all parameters that are to be trained.";
   log.add(std::move(signal), kLasting);
 }
 
@@ -221,7 +271,7 @@ void NoProgress::follow_shares(const StepContext& context, SignalLog& log) {
   signal.severity = Severity::kWarning;
   signal.confidence = 0.9;
   signal.title = fmt::format(
-      "{{Ranks}} took optimiser steps that left {:.0f} % of the parameters as before: in 16 bits "
+      "{{Ranks}} took optimizer steps that left {:.0f} % of the parameters as before: in 16 bits "
       "updates so small round to nothing",
       100 * share);
   signal.evidence = {{"share_unchanged", share}, {"learning_rate", rate}};

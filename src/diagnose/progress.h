@@ -11,18 +11,19 @@
 
 namespace presum::diagnose {
 
-// Optimiser steps with a learning rate above zero, on gradients that are not zero, after which
+// Optimizer steps with a learning rate above zero, on gradients that are not zero, after which
 // every part of the model, or of a layer, that is hashed again is what it was; or after which most
-// elements of 16 bits are. What workers hold differently is parameter-desync's: one worker's hashes
-// are followed.
+// elements of 16 bits are; or of optimizers that hold none of the model's parameters where none
+// does. What workers hold differently is parameter-desync's: one worker's hashes are followed.
 class NoProgress {
  public:
   void update(const StepContext& context, SignalLog& log);
 
  private:
   struct Held {
-    std::uint64_t step = 0;  // at which it was first seen
-    std::uint64_t look = 0;  // at which it was last seen
+    std::uint64_t step = 0;     // at which it was first seen
+    std::uint64_t look = 0;     // at which it was last seen
+    std::uint64_t trained = 0;  // records with a step before that
   };
   // A layer whose parts were what they were whenever they were hashed.
   struct Stand {
@@ -33,12 +34,15 @@ class NoProgress {
   };
   bool trains(const WorkerRecord& worker);
   void follow(const WorkerRecord& worker, std::uint64_t step);
-  void begin(const WorkerRecord& worker);
+  void begin();
+  bool stands_still() const;
+  void tell_what_was_seen(SignalLog& log) const;
   void stand(const StateHash& state, const Held& held, bool fresh);
   void report(const StepContext& context, SignalLog& log) const;
   void look_at_resting(const StepContext& context);
   void report_layers(const StepContext& context, SignalLog& log) const;
   void follow_shares(const StepContext& context, SignalLog& log);
+  void follow_vain(const StepContext& context, SignalLog& log);
 
   std::unordered_map<std::uint64_t, Held> held_;     // by group and value
   std::unordered_map<std::uint64_t, Stand> stands_;  // by group; at most 65,536
@@ -50,9 +54,14 @@ class NoProgress {
   std::uint64_t unchanged_ = 0;  // records in a row
   std::uint64_t repeats_ = 0;    // values seen again in them
   std::uint64_t first_step_ = 0;
-  std::uint64_t steps_before_ = 0;  // of the optimiser, at their beginning
-  std::uint64_t steps_ = 0;         // at the last record
-  bool hashed_ = false;             // some parameter
+  std::uint64_t trained_ = 0;         // records with a step that ought to change parameters
+  std::uint64_t trained_before_ = 0;  // likewise, when something changed last
+  std::uint64_t taken_ = 0;           // steps since
+  std::uint64_t steps_ = 0;           // of the optimizer, at the last record
+  std::uint64_t vain_steps_ = 0;
+  bool in_vain_ = false;  // some were
+  bool hashed_ = false;   // some parameter
+  bool moved_ = false;    // some parameter, as far as hashes tell
 };
 
 }  // namespace presum::diagnose

@@ -117,7 +117,7 @@ TEST(NoProgress, LayersThatNothingIsToMoveAreToldApart) {
   EXPECT_EQ(standing_layer(0.5, 80, &title, "layers_at_rest"), Ids{"no-progress"});
   EXPECT_NE(title.find("is 0"), std::string::npos) << title;
   EXPECT_EQ(standing_layer(0.5, 80, &title, "layers_of_no_optimizer"), Ids{"no-progress"});
-  EXPECT_NE(title.find("no optimiser holds"), std::string::npos) << title;
+  EXPECT_NE(title.find("no optimizer holds"), std::string::npos) << title;
   EXPECT_TRUE(standing_layer(0.5, 200, nullptr, "layers_of_one_element").empty());
   EXPECT_TRUE(standing_layer(0.5, 200, nullptr, "layers_at_rest", "a, b... (2000 bytes)").empty())
       << "a list that was cut";
@@ -148,6 +148,91 @@ TEST(NoProgress, UpdatesThatGrowYetAreNone) {
     }
   });
   EXPECT_TRUE(w.ids().empty()) << "a warm-up";
+}
+
+// presum was given no optimizer, and tells of `kind` in each step.
+void without_optimizer(StepRecord& r, Kind kind, std::uint64_t steps) {
+  for (WorkerRecord& x : r.workers) {
+    x.optimizer_step = 0;
+    unset(x, Kind::kLearningRate);
+    if (steps > 0) set(x, kind, steps);
+  }
+}
+
+TEST(NoProgress, StepsOfOptimizersThatPresumWasNotGivenCount) {
+  Watched w;
+  w.play(0, 60, [](StepRecord& r) {
+    stands(r);
+    without_optimizer(r, Kind::kStepsOfOthers, 1);
+  });
+  ASSERT_EQ(w.ids(), Ids{"no-progress"});
+  EXPECT_EQ(w.first().severity, Severity::kCritical);
+  EXPECT_EQ(number_of(w.first(), "steps_without_change"), 37);
+}
+
+TEST(NoProgress, OptimizersThatStepNowAndThenAreFollowed) {
+  Watched w;  // every fourth record, as where micro-batches are reduced one by one
+  const auto some = [](StepRecord& r) {
+    stands(r);
+    for (WorkerRecord& x : r.workers) x.optimizer_step = r.step / 4;
+  };
+  w.play(0, 100, some);
+  EXPECT_TRUE(w.ids().empty()) << "20 steps: a loss scaler may have left them out";
+  w.play(101, 140, some);
+  EXPECT_EQ(w.ids(), Ids{"no-progress"});
+  Watched moves;
+  moves.play(0, 400, [](StepRecord& r) {
+    hash(r, r.step / 100 * 100);
+    for (WorkerRecord& x : r.workers) x.optimizer_step = r.step / 100;
+  });
+  EXPECT_TRUE(moves.ids().empty()) << "every hundredth";
+}
+
+TEST(NoProgress, AnOptimizerThatHoldsNothingIsNamedAtOnce) {
+  Watched w;
+  w.play(0, 0, stands);
+  w.play(1, 1, [](StepRecord& r) {
+    stands(r);
+    without_optimizer(r, Kind::kStepsInVain, 1);
+  });
+  ASSERT_EQ(w.ids(), Ids{"no-progress"});
+  EXPECT_EQ(w.first().severity, Severity::kCritical);
+  EXPECT_EQ(w.first().ranks.size(), 8U);
+  EXPECT_NE(w.first().title.find("holds none of this model's parameters"), std::string::npos);
+}
+
+TEST(NoProgress, TheCauseThatIsKnownStaysInTheTitle) {
+  Watched w;
+  w.play(0, 80, [](StepRecord& r) {
+    stands(r);
+    without_optimizer(r, Kind::kStepsOfOthers, 1);
+    if (r.step == 1) without_optimizer(r, Kind::kStepsInVain, 1);
+  });
+  ASSERT_EQ(w.ids(), Ids{"no-progress"});
+  EXPECT_EQ(w.first().first_step, 0U);
+  EXPECT_NE(w.first().title.find("holds none of this model's parameters"), std::string::npos);
+}
+
+TEST(NoProgress, PassesOnlyWhereParametersWereSeenToChange) {
+  const auto state = [](std::uint64_t last, auto&& spoil) {
+    Watched w;
+    w.play(0, last, spoil);
+    return w.check("no-progress").state;
+  };
+  using State = CheckRecord::State;
+  const auto moves = [](StepRecord& r) { hash(r, r.step); };
+  EXPECT_EQ(state(20, moves), State::kNotTriggered) << "no part was hashed twice";
+  EXPECT_EQ(state(30, moves), State::kPassed);
+  EXPECT_EQ(state(40, stands), State::kNotTriggered) << "nothing has changed, and it is early";
+  const auto by_hand = [](bool changes) {
+    return [changes](StepRecord& r) {
+      hash(r, changes ? r.step : 0);
+      without_optimizer(r, Kind::kStepsOfOthers, 0);
+    };
+  };
+  EXPECT_EQ(state(40, by_hand(true)), State::kPassed);
+  EXPECT_EQ(state(200, by_hand(false)), State::kNotPossible);
+  EXPECT_EQ(state(40, drop_fingerprints), State::kNotPossible);
 }
 
 TEST(NoProgress, OneWorkerIsEnough) {

@@ -90,6 +90,9 @@ constexpr std::array kKinds = {
                     "state-desync"},
     FingerprintInfo{FingerprintKind::kLeftOver, "left_over", kNoise, false, "lost-gradients"},
     FingerprintInfo{FingerprintKind::kClipNormType, "clip_norm_type", kNoise, true, "clip-norm"},
+    FingerprintInfo{FingerprintKind::kStepsOfOthers, "steps_of_others", kNoise, false,
+                    "no-progress"},
+    FingerprintInfo{FingerprintKind::kStepsInVain, "steps_in_vain", kNoise, false, "no-progress"},
 };
 
 }  // namespace

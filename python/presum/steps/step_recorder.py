@@ -14,6 +14,10 @@ from typing import Any
 import torch
 from torch import nn
 from torch.optim import Optimizer
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 from presum._core import Mark, PassFlags, Read, canonical_name
 from presum.devices.gradient_pass import poll_host_copies
@@ -26,6 +30,7 @@ from presum.steps.ended_steps import EndedSteps
 from presum.steps.forwards import ForwardFacts, ForwardPasses
 from presum.steps.gradient_reader import GradientPart, GradientReader
 from presum.steps.gradient_source import AuditResult, GradientSource, in_backward
+from presum.steps.other_optimizers import OtherOptimizers
 from presum.steps.overhead import Overhead
 from presum.steps.recompute import Recomputation
 from presum.steps.rounded import RoundedUpdates
@@ -38,7 +43,13 @@ from presum.torch_events.hooks import Hook, OptimizerHook, in_optimizer_step
 from presum.torch_events.losses import Scalar, kept_value
 from presum.torch_events.taps import TAPS, EngineRun
 
-ASIDE = ("lost gradients", "rounded updates", "moments", "reduced layers")
+ASIDE = (
+    "lost gradients",
+    "rounded updates",
+    "moments",
+    "reduced layers",
+    "other optimizers",
+)
 QUEUED_BYTES_MAX = 64 << 20  # of gradients on a device that wait to be read together
 L2 = 2.0
 NORMS_SAMPLED = 25  # one norm in so many is held against the gradients' own
@@ -67,6 +78,8 @@ class StepRecorder(PassFlags):
         self._marks = marks_of(setup.device) if timed else None
         self._turn = OptimizerTurn(setup, source)
         self._rounded = RoundedUpdates()
+        self._others = OtherOptimizers(setup)
+        self._asks_others = False
         self._moments = setup.moments
         self._recomputation = None if setup.verify_every is None else Recomputation(setup)
         self._forwards = ForwardPasses(setup, source.inner(), self._turn)
@@ -115,7 +128,21 @@ class StepRecorder(PassFlags):
             optimizer = reference()
             if optimizer is not None:
                 self._handles += self._hooks_of(optimizer, number)
+        self._asks_others = bool(self.setup.parameters) and self._others.concern
+        if self._asks_others:
+            self._handles += self._hooks_of_all()
         self._listen()
+
+    def _hooks_of_all(self) -> list[Any]:
+        """Of the optimizers of this process."""
+        before, after = self._others.begins, self._others.ends
+        return [
+            register_optimizer_step_pre_hook(Hook(self, self._told_of_others, before)),
+            register_optimizer_step_post_hook(Hook(self, self._told_of_others, after)),
+        ]
+
+    def _told_of_others(self, tell: Callable[..., None], *arguments: Any) -> None:
+        self._aside.call("other optimizers", tell, *arguments)
 
     def _hooks_of(self, optimizer: Optimizer, number: int) -> list[Any]:
         before = Hook(self, self._before_optimizer_step)
@@ -309,6 +336,8 @@ class StepRecorder(PassFlags):
             self._tell_moment(self._moments.begins)
         if takes:
             self._fingerprints.before_step(self.observer.turn, on_host=self.setup.on_host)
+        if takes and self._asks_others:
+            self._fingerprints.tell(self._aside.call("other optimizers", self._others.told) or [])
 
     def _after_forward(
         self, _module: object, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
@@ -484,6 +513,8 @@ class StepRecorder(PassFlags):
         if self._turn.asks_for_the_last:
             keep = partial(self._aside.call, "lost gradients", self._turn.keep)
             self.source.queue_last(Hook(self, keep))
+        if self._asks_others:
+            self._aside.call("other optimizers", self._others.pass_ends)
         if observer.in_window and not self.setup.optimizers:
             self._versions = self._versions_now()
 

@@ -1460,6 +1460,15 @@ _GRADIENTS = (
         on=_LONGER,
     ),
     _fault(
+        "optimizer-of-before",
+        "OptimizerOfBefore",
+        "no-progress",
+        "the optimizer was built before the model was copied, or its parameters became shards",
+        ranks="all",
+        within=2,
+        on=(_LM, *_SHARDED),
+    ),
+    _fault(
         "doubled-gradient",
         "DoubledGradient",
         "worker-outlier",

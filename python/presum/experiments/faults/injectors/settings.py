@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import os
+from copy import deepcopy
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from presum.experiments.faults.training import LEARNING_RATE, Batch, Training
 
@@ -61,6 +63,18 @@ class OtherModelsParameters(Training):
         super().update()
         for own in self.held:
             own.grad = None
+
+
+class OptimizerOfBefore(Training):
+    """The optimizer was built before the model was copied, or its parameters became shards."""
+
+    def wrap(self, model: nn.Module) -> DistributedDataParallel:
+        held = model if self.configuration.sharding else deepcopy(model)
+        self.early = super().optimizer_of(p for p in held.parameters() if p.requires_grad)
+        return super().wrap(model)
+
+    def optimizer_of(self, trained: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        return self.early
 
 
 class SchedulerOfItsOwn(Training):

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Steps of optimizers that presum was not given: those that train the model after all, and those
+that train nothing, because they were built before it was copied, sharded or replaced."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+
+import torch
+from torch.optim import Optimizer
+
+from presum.devices.readable import readable
+from presum.fingerprints.families import KIND, LateValues
+from presum.steps.setup import RecorderSetup
+from presum.steps.value_sample import Parameters, ValueSample
+
+
+class LocalParameters(Parameters):
+    """Of a model; of a sharded one this rank's parts."""
+
+    def __getitem__(self, place: int) -> torch.Tensor | None:
+        parameter = super().__getitem__(place)
+        local = None if parameter is None else readable(parameter.detach())
+        return None if local is None or local.numel() == 0 else local
+
+
+class OtherOptimizers:
+    """Of one model. What an optimizer that holds nothing of it does is of no interest as long as
+    another one holds some of it, or as it trains another model that is watched."""
+
+    def __init__(self, setup: RecorderSetup) -> None:
+        self._setup = setup
+        self._held: weakref.WeakKeyDictionary[Optimizer, tuple[object, bool]] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._holder: weakref.ref[Optimizer] | None = None
+        self._astray = 0  # steps of optimizers that hold nothing that is watched
+        self._empty = False  # the optimizer that is about to step has no gradient
+        self._begin()
+        _MODELS.add(self)
+
+    def _begin(self) -> None:
+        self._steps = self._in_vain = 0  # since they were told
+        self._sample: ValueSample | None = None  # of the parameters, after the first pass since
+
+    @property
+    def concern(self) -> bool:
+        """Whether presum was given no optimizer that holds some of the model."""
+        given = (reference() for reference in self._setup.optimizers)
+        return not any(self.is_held_by(one) for one in given if one is not None)
+
+    def pass_ends(self) -> None:
+        """The model has a gradient."""
+        if self._sample is None:
+            self._sample = ValueSample.of(LocalParameters(self._setup.parameters))
+
+    def begins(self, optimizer: Optimizer, *_: object) -> None:
+        """The step of whichever optimizer of this process."""
+        self._empty = _has_no_gradient(optimizer)
+
+    def ends(self, optimizer: Optimizer, *_: object) -> None:
+        """It has stepped."""
+        if not _moves(optimizer) or self._sample is None:
+            return
+        if self.is_held_by(optimizer):
+            self._holder = weakref.ref(optimizer)
+        elif any(model.is_held_by(optimizer) for model in _MODELS) or self._has_a_holder():
+            return
+        elif self._empty and _has_no_gradient(optimizer):
+            self._in_vain += 1
+        self._steps += 1
+
+    def told(self) -> LateValues:
+        """What was seen since it was last asked for, as fingerprints: before a forward pass, for
+        whoever moves parameters by hand has done so by then."""
+        steps, in_vain, sample = self._steps, self._in_vain, self._sample
+        self._begin()
+        values: LateValues = [(KIND["steps_of_others"], steps)] if steps else []
+        factor = None
+        if in_vain and sample is not None:
+            factor = sample.factor_to(LocalParameters(self._setup.parameters))
+        if isinstance(factor, torch.Tensor):
+            vain = (factor == 1).reshape(1).to(torch.int64) * in_vain
+            return [*values, (KIND["steps_in_vain"], vain)]
+        return [*values, (KIND["steps_in_vain"], in_vain)] if factor == 1 else values
+
+    def is_held_by(self, optimizer: Optimizer) -> bool:
+        """Whether an optimizer holds some of the model's parameters, as far as the beginnings of
+        its groups have not changed since that was asked."""
+        groups = [group["params"] for group in optimizer.param_groups]
+        beginnings = [(len(group), id(group[0])) for group in groups if group]
+        known = self._held.get(optimizer)
+        if known is None or known[0] != beginnings:
+            own = {id(parameter) for _, parameter in self._setup.alive()}
+            known = (beginnings, any(id(one) in own for group in groups for one in group))
+            self._held[optimizer] = known
+        return known[1]
+
+    def _has_a_holder(self) -> bool:
+        """Whether some optimizer of the process holds some of the model. To look at all of its
+        objects takes a while: it is done less and less often."""
+        holder = None if self._holder is None else self._holder()
+        if holder is not None and self.is_held_by(holder):
+            return True
+        self._astray += 1
+        if self._astray & (self._astray - 1):
+            return False
+        holder = next(filter(self.is_held_by, _all_optimizers()), None)
+        self._holder = None if holder is None else weakref.ref(holder)
+        return holder is not None
+
+
+_MODELS: weakref.WeakSet[OtherOptimizers] = weakref.WeakSet()  # that are watched
+
+
+def _all_optimizers() -> Iterator[Optimizer]:
+    return (one for one in gc.get_objects() if issubclass(type(one), Optimizer))
+
+
+def _parameters(optimizer: Optimizer) -> Iterator[torch.Tensor]:
+    return (parameter for group in optimizer.param_groups for parameter in group["params"])
+
+
+def _has_no_gradient(optimizer: Optimizer) -> bool:
+    return all(parameter.grad is None for parameter in _parameters(optimizer))
+
+
+def _moves(optimizer: Optimizer) -> bool:
+    """Whether some of its learning rates is above 0, as far as that is known."""
+    rates = [group.get("lr") for group in optimizer.param_groups]
+    return any(not isinstance(rate, (int, float)) or rate > 0 for rate in rates)
