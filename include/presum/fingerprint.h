@@ -68,6 +68,7 @@ enum class FingerprintKind : std::uint32_t {
   kClipNormType = 79,  // of kClipNorm and kClippedNorm where it is not 2; NaN: of the first unknown
   kStepsOfOthers = 81,  // by optimizers that presum was not given, which ought to move parameters
   kStepsInVain = 82,    // of these, by optimizers without a gradient, while parameters stood still
+  kBelowFp16 = 83,  // share of its gradient of which fp16 has left next to nothing; a real number
 };
 
 enum class Expectation : std::uint8_t {

@@ -183,6 +183,8 @@ class FingerprintKind(enum.IntEnum):
 
     STEPS_IN_VAIN = 82
 
+    BELOW_FP16 = 83
+
 class Late:
     """A number that is still on its device: its place."""
 

@@ -38,7 +38,8 @@ constexpr std::array kNoSettings = {Kind::kDataPass,
                                     Kind::kClipLimit,
                                     Kind::kComparedDifferent,
                                     Kind::kStepsOfOthers,
-                                    Kind::kStepsInVain};
+                                    Kind::kStepsInVain,
+                                    Kind::kBelowFp16};
 // A folder's name is among them: the samples themselves decide.
 constexpr std::array kDescriptions = {Kind::kDataAttributes};
 constexpr std::array kHashes = {Kind::kRngTorch,   Kind::kRngDevice,      Kind::kRngNumpy,

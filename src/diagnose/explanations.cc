@@ -168,8 +168,8 @@ constexpr std::array<std::pair<Check, Explanation>, kChecks> kExplanations{{
     {Check::kZeroGradient,
      {"Where the gradient is zero the worker contributes nothing, and the mean is too small by its "
       "share.",
-      "Gradients that are only nearly zero; elements that underflowed from the run's first step "
-      "on.",
+      "Gradients that are only nearly zero; with a loss scaler, elements that underflowed from the "
+      "run's first step on.",
       "loss = criterion(output.detach(), target)"}},
     {Check::kFrozenGradient,
      {"The worker's share of the sum is of an old batch.",

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "diagnose/gradients.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <limits>
 
 #include "base/hash.h"
 
@@ -23,6 +26,16 @@ constexpr double kLeft = 0.25;
 constexpr double kLeastShare = 0.25;  // below it most were zero, as of embeddings
 constexpr std::uint64_t kVanished = 10;
 
+// Of what fp16 has left next to nothing of: samples in a row, and their share.
+constexpr std::uint64_t kBelowSamples = 3;
+constexpr std::uint64_t kBelowKey = 9;
+constexpr std::uint64_t kAllSteps = std::numeric_limits<std::uint64_t>::max() / 2;
+constexpr double kMostBelow = 0.5;
+
+constexpr const char* kScaleTheLoss =
+    "Too small for fp16: train in bf16, or scale the loss (GradScaler) and do not divide it by "
+    "large "
+    "numbers.";
 constexpr const char* kNoGradient =
     "The loss is not zero and its gradient is: detached before the backward pass, masked, "
     "multiplied "
@@ -199,6 +212,36 @@ void VanishedElements::update(const StepContext& context, SignalLog& log) {
 void ZeroGradient::update(const StepContext& context, SignalLog& log) {
   whole(context, log);
   vanished_.update(context, log);
+  below_fp16(context, log);
+}
+
+// From the run's first step on, where no start of it can be compared with.
+void ZeroGradient::below_fp16(const StepContext& context, SignalLog& log) {
+  const auto& workers = context.record.workers;
+  const auto share = [](const WorkerRecord& w) {
+    const std::uint64_t* bits = w.fingerprint_of(FingerprintKind::kBelowFp16);
+    return bits == nullptr ? kNaN : std::bit_cast<double>(*bits);
+  };
+  if (std::ranges::all_of(workers, [&](const auto& w) { return std::isnan(share(w)); })) return;
+  const bool learned = context.record.loss_mean < kStillLearning * first_loss_;
+  const bool below =
+      std::ranges::all_of(workers, [&](const auto& w) { return share(w) > kMostBelow; });
+  below_ = below && !learned ? below_ + 1 : 0;
+  if (below_ == 1) below_since_ = context.record.step;
+  if (below_ < kBelowSamples) return;
+  Signal signal =
+      sighting(Check::kZeroGradient, context.record.step, {all_ranks(context.record), true});
+  signal.first_step = below_since_;
+  signal.key = kBelowKey;
+  signal.severity = Severity::kWarning;
+  signal.confidence = 0.9;
+  signal.title = fmt::format(
+      "{{Ranks}} had gradients too small for fp16: {:.0f} % of their elements are zero or a few "
+      "times its smallest number",
+      100 * share(workers.front()));
+  signal.remedy = kScaleTheLoss;
+  signal.evidence = {{"share_below_fp16", share(workers.front())}};
+  log.add(std::move(signal), kAllSteps);
 }
 
 // Most of them, and their loss is no small rest of what it was: a margin is met by and by, now on

@@ -60,9 +60,12 @@ class ZeroGradient {
 
  private:
   void whole(const StepContext& context, SignalLog& log);
+  void below_fp16(const StepContext& context, SignalLog& log);
   bool others_learn(const StepContext& context) const;
 
   VanishedElements vanished_;
+  std::uint64_t below_ = 0;  // samples in a row of which next to nothing was left
+  std::uint64_t below_since_ = 0;
   std::uint64_t all_zero_ = 0;  // records in a row
   Ranks zero_;                  // in the record before
   std::uint64_t same_ = 0;      // records in a row in which it was these, and no other

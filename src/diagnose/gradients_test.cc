@@ -306,6 +306,31 @@ TEST(VanishedElements, MayVaryAndBeGoneForAWhile) {
   EXPECT_TRUE(w.findings().empty());
 }
 
+// ---- below fp16
+
+Ids below_fp16(double share, std::uint64_t last, double loss = 2) {
+  Watched w;
+  w.play(0, last, [&](StepRecord& r) {
+    if (r.step > 0) r.loss_mean = loss;
+    if (r.step > 2 && r.step % 10 != 0) return;
+    for (WorkerRecord& x : r.workers) set(x, Kind::kBelowFp16, share);
+  });
+  if (!w.findings().empty()) {
+    EXPECT_EQ(w.first().severity, Severity::kWarning);
+    EXPECT_EQ(w.first().ranks.size(), 8U);
+    EXPECT_EQ(w.first().first_step, 0U);
+  }
+  return w.ids();
+}
+
+TEST(BelowFp16, IsSeenFromTheFirstStepOn) {
+  EXPECT_TRUE(below_fp16(0.97, 1).empty()) << "two samples";
+  EXPECT_EQ(below_fp16(0.97, 2), Ids{"zero-gradient"});
+  EXPECT_EQ(below_fp16(0.97, 60), Ids{"zero-gradient"});
+  EXPECT_TRUE(below_fp16(0.4, 60).empty());
+  EXPECT_TRUE(below_fp16(0.97, 60, 0.01).empty()) << "there is nothing left to learn";
+}
+
 // ---- frozen
 
 TEST(FrozenGradient, TwoEqualOnesAreEnough) {

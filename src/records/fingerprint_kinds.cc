@@ -93,6 +93,7 @@ constexpr std::array kKinds = {
     FingerprintInfo{FingerprintKind::kStepsOfOthers, "steps_of_others", kNoise, false,
                     "no-progress"},
     FingerprintInfo{FingerprintKind::kStepsInVain, "steps_in_vain", kNoise, false, "no-progress"},
+    FingerprintInfo{FingerprintKind::kBelowFp16, "below_fp16", kNoise, true, "zero-gradient"},
 };
 
 }  // namespace

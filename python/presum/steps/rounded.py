@@ -61,7 +61,7 @@ class RoundedUpdates:
             return []
         still, moving = [], []
         for one in before:
-            now = _part(one.parameter)
+            now = some_values(one.parameter)
             if now is None or now.shape != one.values.shape or now.device != one.values.device:
                 return []
             still.append(((now == one.values) & one.moves).sum())
@@ -84,14 +84,14 @@ def _halves(optimizer: Optimizer) -> Iterator[torch.Tensor]:
 
 
 def _kept(parameter: torch.Tensor) -> Before | None:
-    values = _part(parameter)
-    gradient = None if parameter.grad is None else _part(parameter.grad)
+    values = some_values(parameter)
+    gradient = None if parameter.grad is None else some_values(parameter.grad)
     if values is None or gradient is None or gradient.shape != values.shape:
         return None
     return Before(parameter, values.clone(), gradient != 0)
 
 
-def _part(tensor: torch.Tensor) -> torch.Tensor | None:
+def some_values(tensor: torch.Tensor) -> torch.Tensor | None:
     """Some elements, in the order of memory; of a DTensor those of this rank."""
     plain = readable(tensor.detach())
     if plain is None or plain.numel() == 0:

@@ -35,6 +35,7 @@ from presum.steps.overhead import Overhead
 from presum.steps.recompute import Recomputation
 from presum.steps.rounded import RoundedUpdates
 from presum.steps.setup import RecorderSetup
+from presum.steps.small_gradients import SmallGradients
 from presum.steps.turns import OptimizerTurn
 from presum.steps.waiting import Waiting
 from presum.torch_events.clipping import CLIPS
@@ -49,6 +50,7 @@ ASIDE = (
     "moments",
     "reduced layers",
     "other optimizers",
+    "small gradients",
 )
 QUEUED_BYTES_MAX = 64 << 20  # of gradients on a device that wait to be read together
 L2 = 2.0
@@ -78,6 +80,7 @@ class StepRecorder(PassFlags):
         self._marks = marks_of(setup.device) if timed else None
         self._turn = OptimizerTurn(setup, source)
         self._rounded = RoundedUpdates()
+        self._small = SmallGradients(setup.replicas)
         self._others = OtherOptimizers(setup)
         self._asks_others = False
         self._moments = setup.moments
@@ -584,6 +587,9 @@ class StepRecorder(PassFlags):
             lost = self._aside.call("lost gradients", ends, self._scale_of_pass, optimizer)
             self._fingerprints.tell(lost or [])
             self._aside.call("rounded updates", self._rounded.before, optimizer)
+            look = self._small.look
+            small = self._aside.call("small gradients", look, optimizer, self._scale_of_pass)
+            self._fingerprints.tell(small or [])
             self._verify()
         self.waiting.end()
         self.observer.optimizer_begins()

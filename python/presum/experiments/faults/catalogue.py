@@ -1443,6 +1443,15 @@ _GRADIENTS = (
         on=_LONGER,
     ),
     _fault(
+        "underflow-from-the-start",
+        "UnderflowFromTheStart",
+        "zero-gradient",
+        "gradients are too small for fp16 from the first step on, on all ranks",
+        severity="warning",
+        ranks="all",
+        within=5,
+    ),
+    _fault(
         "frozen-gradient",
         "FrozenGradient",
         "frozen-gradient",

@@ -65,6 +65,20 @@ class Underflow(Training):
         return (gradient * small).half().float() / small
 
 
+class UnderflowFromTheStart(Training):
+    """The loss is divided by so much that most of its gradient is too small for fp16."""
+
+    def wrap(self, model: nn.Module) -> DistributedDataParallel:
+        ddp = super().wrap(model)
+        for parameter in model.parameters():
+            parameter.register_hook(self._rounded)  # type: ignore[no-untyped-call]
+        return ddp
+
+    def _rounded(self, gradient: Tensor) -> Tensor:
+        small = LEAST_FP16 / (float(gradient.square().mean().sqrt()) + 1e-30)
+        return (gradient * small).half().float()
+
+
 class FrozenGradient(Training):
     """One rank's gradient stays what it was when the fault began."""
 

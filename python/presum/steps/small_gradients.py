@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gradients that have passed through fp16 and are too small for it."""
+
+from __future__ import annotations
+
+import torch
+from torch.optim import Optimizer
+
+from presum.fingerprints.families import KIND, LateValues, real_bits
+from presum.steps.rounded import EVERY, some_values
+from presum.torch_events.losses import Scalar
+
+FIRST = 3  # optimizer steps, then one in EVERY
+GRADIENTS = 8
+QUANTUM = 2.0**-24  # the smallest number of fp16
+FEW = 4  # of them
+APART = 1e-3  # by which a multiple may miss, as a mean over workers rounds
+LEAST = 8  # values that are not zero
+DTYPES = (torch.float16, torch.float32)
+
+
+class SmallGradients:
+    """Looks at a sample of what an optimizer is about to use: whether all that is at most a few
+    times fp16's smallest number is a multiple of that, as no gradient in another format is."""
+
+    def __init__(self, replicas: int) -> None:
+        self._replicas = replicas  # over which gradients are averaged
+        self._steps: dict[int, int] = {}  # by the optimizer's id
+
+    def look(self, optimizer: Optimizer, scale: Scalar) -> LateValues:
+        """Before its step; ``scale`` is that of the loss."""
+        steps = self._steps[id(optimizer)] = self._steps.get(id(optimizer), 0) + 1
+        scaled = isinstance(scale, torch.Tensor) or scale != 1
+        if scaled or not (steps <= FIRST or steps % EVERY == 1):
+            return []
+        gradients = [p.grad for group in optimizer.param_groups for p in group["params"]]
+        held = [one for one in gradients if one is not None and one.dtype in DTYPES]
+        found = (some_values(one) for one in held[:: max(1, len(held) // GRADIENTS)])
+        parts = [part.abs().double() for part in found if part is not None]
+        if not parts or len({part.device for part in parts}) > 1:
+            return []
+        share = self._share(torch.cat(parts) / QUANTUM)
+        if not share.is_cpu:
+            return [(KIND["below_fp16"], share.reshape(1).view(torch.int64))]
+        return [(KIND["below_fp16"], real_bits(float(share)))]
+
+    def _share(self, quanta: torch.Tensor) -> torch.Tensor:
+        """Of elements of which nothing or next to nothing is left, where that is the format's doing
+        and so of most that are not zero; else 0."""
+        few = (quanta > 0) & (quanta <= FEW)
+        multiples = quanta * self._replicas
+        whole = multiples.round()
+        fits = (whole >= 1) & ((multiples - whole).abs() <= APART)
+        some = (quanta > 0).sum()
+        told = (few & ~fits).logical_not().all() & (2 * few.sum() >= some) & (some >= LEAST)
+        share = (quanta <= FEW).double().mean()
+        return torch.where(told, share, torch.zeros_like(share))
