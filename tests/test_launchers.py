@@ -100,7 +100,7 @@ def started(tmp_path: Path) -> Run:
     def run(command: Sequence[str], **extra: str) -> Ended:
         port = str(free_port())
         words = [port if word == "PORT" else word for word in command]
-        return run_command(words, timeout=240, MASTER_PORT=port, **place, **extra)
+        return run_command(words, MASTER_PORT=port, **place, **extra)
 
     return run
 
