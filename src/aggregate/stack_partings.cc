@@ -15,7 +15,7 @@ namespace {
 constexpr std::size_t kPlacesMax = 64;  // different ones that are compared
 constexpr std::string_view kLeftOut = "...";
 
-// "step() of train.py:88" of "/home/me/train.py:88 step": hosts have their files elsewhere.
+// "step() of train.py:88" of "/a/train.py:88 step": hosts have their files elsewhere.
 std::string text_of(std::string_view frame) {
   const std::size_t space = frame.rfind(' ');
   if (space == std::string_view::npos) return std::string(frame);
