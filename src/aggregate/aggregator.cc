@@ -35,6 +35,8 @@ constexpr std::uint64_t kMatrixEvery = 50;
 constexpr std::uint32_t kModulesMax = 1024;
 constexpr std::size_t kAnalysesMax = 4096;  // models times shards
 constexpr Seconds kDetectorsEvery{30.0};
+constexpr std::size_t kProcessesMax = 65'536;
+constexpr std::size_t kProcessBytes = 32;  // of what a hello says of its process
 
 void sort_worst_first(std::vector<Finding>& findings) {
   std::stable_sort(findings.begin(), findings.end(), [](const Finding& a, const Finding& b) {
@@ -50,8 +52,7 @@ struct Aggregator::State {
         writer(std::move(log)),
         left(std::move(before)),
         continued(writer.segment(), left.steps),
-        stalls(options.world_size),
-        ends(options.world_size) {}
+        stalls(options.world_size) {}
 
   using WorkerKey = std::tuple<std::uint32_t, std::uint32_t, std::uint32_t>;
 
@@ -130,7 +131,9 @@ struct Aggregator::State {
   Status take(const packet::Hello& hello) {
     stalls.hello(hello.header.identity.rank, hello.facts.groups);
     ends.hello(hello.header.identity.rank);
-    processes[hello.header.identity.rank] = process_of(hello);
+    if (processes.size() < kProcessesMax) {
+      processes[hello.header.identity.rank] = process_of(hello);
+    }
     if (hellos.insert(key(hello.header.identity)).second) ++models_of[hello.header.identity.rank];
     analysis(hello.header.identity.module, hello.header.identity.shard).hello(hello);
     return writer.add(hello);
@@ -151,8 +154,8 @@ struct Aggregator::State {
   static RankProcess process_of(const packet::Hello& hello) {
     RankProcess out{.rank = hello.header.identity.rank, .host = hello.facts.host};
     for (const auto& [name, value] : hello.facts.facts) {
-      if (name == "pid") out.pid = value;
-      if (name == "process_start") out.start = value;
+      if (name == "pid") out.pid = value.substr(0, kProcessBytes);
+      if (name == "process_start") out.start = value.substr(0, kProcessBytes);
     }
     return out;
   }
@@ -162,8 +165,10 @@ struct Aggregator::State {
   Status watch_ends() {
     auto end = ends.first();
     if (end == end_told || analyses.empty()) return {};
+    const bool fresh = !end || !end_told || end->title != end_told->title;
     end_told = std::move(end);
     analyses.begin()->second.ended(end_told);
+    if (!fresh) return {};  // more evidence, of which each rank brings some
     PRESUM_TRY(write_ready(false));
     PRESUM_TRY(write_findings());
     return writer.commit();
@@ -177,6 +182,7 @@ struct Aggregator::State {
 
   // Of ranks that end in no order, what they said last is all there is.
   Status watch_silent() {
+    if (lost_others) return {};
     for (const auto& [rank, place] : stalls.silent(options.clock())) ends.silent(rank, place);
     ends.close();
     return watch_ends();

@@ -16,7 +16,8 @@ namespace presum::aggregate {
 namespace {
 
 constexpr std::size_t kRanksEndedMax = 65'536;
-constexpr std::size_t kOthersTold = 4;  // of the others
+constexpr std::uint64_t kStepsAfter = 2;  // in which others miss a rank that has left
+constexpr std::size_t kOthersTold = 4;    // of the others
 constexpr std::size_t kTextBytes = 300;
 
 bool has_any(std::string_view text, std::span<const std::string_view> words) {
@@ -24,24 +25,31 @@ bool has_any(std::string_view text, std::span<const std::string_view> words) {
       words, [&](std::string_view word) { return text.find(word) != std::string_view::npos; });
 }
 
-// What torch raises where the other side of a collective is gone.
+// What torch raises where the other side of a collective is gone, or does not come.
 bool is_of_exchange(std::string_view why) {
-  constexpr std::array<std::string_view, 9> kWords = {"Connection closed by peer",
-                                                      "Connection reset by peer",
-                                                      "Broken pipe",
-                                                      "gloo/transport",
-                                                      "NCCL error",
-                                                      "DistBackendError",
-                                                      "DistNetworkError",
-                                                      "DistStoreError",
-                                                      "Connection refused"};
+  constexpr std::array<std::string_view, 13> kWords = {"Connection closed by peer",
+                                                       "Connection reset by peer",
+                                                       "Broken pipe",
+                                                       "gloo/transport",
+                                                       "NCCL error",
+                                                       "DistBackendError",
+                                                       "DistNetworkError",
+                                                       "DistStoreError",
+                                                       "Connection refused",
+                                                       "monitoredBarrier",
+                                                       "Timed out",
+                                                       "timed out",
+                                                       "remote process exited"};
   return has_any(why, kWords);
 }
 
+bool is_of_a_person(std::string_view text) {
+  constexpr std::array<std::string_view, 2> kWords = {"KeyboardInterrupt", "SIGINT"};
+  return has_any(text, kWords);
+}
+
 bool is_from_outside(std::string_view why) {
-  constexpr std::array<std::string_view, 2> kWords = {"ended by KeyboardInterrupt",
-                                                      "ended by SignalException"};
-  return has_any(why, kWords);
+  return is_of_a_person(why) || why.find("SignalException") != std::string_view::npos;
 }
 
 bool is_from_outside(int signal) {
@@ -80,6 +88,7 @@ void RankEnds::hello(std::uint32_t rank) {
   if (ranks_.size() >= kRanksEndedMax && !ranks_.contains(rank)) return;
   Rank& r = ranks_[rank];
   r.how = How::kRuns;
+  r.late = false;
   r.text.clear();
 }
 
@@ -105,24 +114,19 @@ void RankEnds::left(std::uint32_t rank, const std::string& why) {
   end(at->second, how, why.empty() ? "left the training" : why);
 }
 
-bool RankEnds::others_run(std::uint32_t rank) const {
-  return std::ranges::any_of(ranks_, [&](const auto& entry) {
-    return entry.first != rank && entry.second.how == How::kRuns;
-  });
-}
-
 void RankEnds::process_ended(std::uint32_t rank, const ProcessEnd& ended) {
   const auto at = ranks_.find(rank);
   if (at == ranks_.end()) return;
   Rank& r = at->second;
   const bool unknown = ended.exit_code == ProcessEnd::kUnknown;
   const bool in_order = ended.signal == 0 && (ended.exit_code == 0 || unknown);
-  // Once everybody has left, how an interpreter shuts down is no news.
-  if (r.how == How::kLeft && (in_order || !others_run(rank))) return;
-  if (r.how != How::kRuns && r.how != How::kLeft) return;
+  r.late = r.how == How::kLeft;
+  if ((r.late && in_order) || (r.how != How::kRuns && r.how != How::kLeft)) return;
   if (ended.signal != 0) {
-    end(r, is_from_outside(ended.signal) ? How::kStopped : How::kKilled,
-        "was killed by " + signal_name(ended.signal));
+    const How how = is_from_outside(ended.signal) ? How::kStopped
+                    : ended.signal == SIGABRT     ? How::kAborted
+                                                  : How::kKilled;
+    end(r, how, "was killed by " + signal_name(ended.signal));
   } else if (unknown) {
     end(r, How::kVanished, "is gone without a word: killed, crashed, or ended by os._exit()");
   } else if (ended.exit_code == 0) {
@@ -167,46 +171,66 @@ RankEnds::Group RankEnds::alike(std::uint32_t first) const {
 }
 
 // A later step of another rank.
-bool RankEnds::went_on_without(const Group& group) const {
-  std::optional<std::uint64_t> last;
-  for (const std::uint32_t number : group) last = std::max(last, ranks_.at(number).step);
-  return std::ranges::any_of(ranks_, [&](const auto& entry) { return entry.second.step > last; });
+bool RankEnds::went_on_without(const Group& group) const { return steps_behind(group) > 0; }
+
+std::uint64_t RankEnds::steps_behind(const Group& group) const {
+  std::uint64_t last = 0;
+  std::uint64_t latest = 0;
+  for (const std::uint32_t number : group)
+    last = std::max(last, ranks_.at(number).step.value_or(0));
+  for (const auto& [number, rank] : ranks_) latest = std::max(latest, rank.step.value_or(0));
+  return latest - last;
+}
+
+// A collective has failed, so that whoever is not there is missed.
+bool RankEnds::some_suffer() const {
+  return std::ranges::any_of(ranks_, [](const auto& entry) {
+    const Rank& rank = entry.second;
+    return !rank.late && (rank.how == How::kExchange || rank.how == How::kAborted);
+  });
+}
+
+// Of those that ended in this way the first, and those that ended as it did.
+RankEnds::Group RankEnds::first_of(std::initializer_list<How> ways) const {
+  const Rank* first = nullptr;
+  std::uint32_t number_of_first = 0;
+  for (const auto& [number, rank] : ranks_) {
+    const bool among = std::ranges::find(ways, rank.how) != ways.end();
+    if (!among || (rank.late && !some_suffer())) continue;
+    if (first != nullptr && rank.order > first->order) continue;
+    first = &rank;
+    number_of_first = number;
+  }
+  return first == nullptr ? Group() : alike(number_of_first);
 }
 
 RankEnds::Group RankEnds::culprits() const {
-  const auto first_of = [&](const Group& some) {
-    return *std::ranges::min_element(some, {},
-                                     [&](std::uint32_t number) { return ranks_.at(number).order; });
-  };
-  Group causes = of(How::kException);
-  for (const How how : {How::kKilled, How::kVanished}) {
-    const Group more = of(how);
-    causes.insert(causes.end(), more.begin(), more.end());
+  Group causes = first_of({How::kException, How::kKilled});
+  if (causes.empty()) causes = first_of({How::kVanished});
+  if (!causes.empty()) return causes;
+  if (!some_suffer()) {
+    Group silent = of(How::kSilent);
+    return !silent.empty() && went_on_without(silent) ? silent : first_of({How::kStopped});
   }
-  if (!causes.empty()) return alike(first_of(causes));
-  const Group failed = of(How::kExchange);
-  Group before = of(How::kStopped);
-  for (const std::uint32_t number : of(How::kLeft)) before.push_back(number);
-  if (!failed.empty()) {
-    const std::uint64_t order = ranks_.at(first_of(failed)).order;
-    std::erase_if(before, [&](std::uint32_t number) { return ranks_.at(number).order > order; });
-    std::ranges::sort(before);
-    if (!before.empty()) return before;
-  }
+  const Group failed = first_of({How::kExchange, How::kAborted});
+  Group before = first_of({How::kStopped, How::kLeft});
+  const bool in_time = !before.empty() && steps_behind(before) <= kStepsAfter &&
+                       ranks_.at(before.front()).order < ranks_.at(failed.front()).order;
+  if (in_time) return before;
   Group silent = of(How::kSilent);
-  if (!silent.empty() && (!failed.empty() || went_on_without(silent))) return silent;
-  return failed.empty() ? of(How::kStopped) : failed;
+  if (!silent.empty()) return silent;
+  Group aborted = of(How::kAborted);
+  return aborted.empty() ? failed : aborted;
 }
 
 Severity RankEnds::severity_of(const Group& group, bool everyone) const {
-  const How how = ranks_.at(group.front()).how;
-  const bool suffered = !of(How::kExchange).empty();
-  if (how == How::kStopped && !suffered) return Severity::kInfo;
-  if (everyone && how != How::kExchange) return Severity::kInfo;
-  const bool others_left = !suffered && of(How::kException).empty() && of(How::kKilled).empty() &&
-                           of(How::kRuns).empty() && !went_on_without(group);
-  if (how == How::kVanished && others_left) return Severity::kInfo;
-  return Severity::kCritical;
+  const Rank& first = ranks_.at(group.front());
+  const bool suffer = some_suffer();
+  if (first.how == How::kStopped) {
+    return suffer && !is_of_a_person(first.text) ? Severity::kWarning : Severity::kInfo;
+  }
+  if (everyone && first.how != How::kExchange) return Severity::kInfo;
+  return first.how == How::kVanished && !suffer ? Severity::kInfo : Severity::kCritical;
 }
 
 std::string RankEnds::title_of(const Group& group) const {
@@ -227,10 +251,11 @@ std::string RankEnds::title_of(const Group& group) const {
 }
 
 std::optional<diagnose::RankEnd> RankEnds::first() const {
+  if (ranks_.size() < 2) return std::nullopt;
   const Group group = culprits();
   if (group.empty()) return std::nullopt;
   diagnose::RankEnd out{.ranks = group, .title = title_of(group)};
-  out.everyone = group.size() >= std::max<std::size_t>(world_size_, ranks_.size());
+  out.everyone = group.size() == ranks_.size();
   out.severity = severity_of(group, out.everyone);
   std::size_t told = 0;
   for (const auto& [number, rank] : ranks_) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <map>
 #include <optional>
 #include <string>
@@ -16,9 +17,6 @@ namespace presum::aggregate {
 // synchronised.
 class RankEnds {
  public:
-  // `world_size`: ranks of the job; 0: not known.
-  explicit RankEnds(std::uint32_t world_size = 0) : world_size_(world_size) {}
-
   // A model of the rank is recorded from now on.
   void hello(std::uint32_t rank);
   void step(std::uint32_t rank, std::uint64_t step);
@@ -42,6 +40,7 @@ class RankEnds {
     kException,  // of its own
     kExchange,   // by an exception of a collective: another rank was gone
     kKilled,     // by a signal, or with an exit code
+    kAborted,    // by SIGABRT, as the watchdog of a backend does where another rank is gone
     kVanished,   // nobody knows how
     kSilent,
   };
@@ -50,19 +49,21 @@ class RankEnds {
     std::string text;   // "was killed by SIGKILL"
     std::string place;  // where it was when it was last heard; may be empty
     std::uint64_t order = 0;
+    bool late = false;  // after it had left in order: an interpreter's shutdown, or an exit code
     std::optional<std::uint64_t> step;  // the last
   };
   using Group = std::vector<std::uint32_t>;
   void end(Rank& rank, How how, std::string text);
-  bool others_run(std::uint32_t rank) const;
   bool went_on_without(const Group& group) const;
+  std::uint64_t steps_behind(const Group& group) const;
+  bool some_suffer() const;
+  Group first_of(std::initializer_list<How> ways) const;
   Group of(How how) const;
   Group culprits() const;
   Group alike(std::uint32_t first) const;
   std::string title_of(const Group& group) const;
   Severity severity_of(const Group& group, bool everyone) const;
 
-  std::uint32_t world_size_;
   std::uint64_t ends_ = 0;
   std::map<std::uint32_t, Rank> ranks_;
 };

@@ -13,7 +13,7 @@ constexpr const char* kGone =
     "closed by peer [127.0.0.1]:48213";
 
 RankEnds job(std::uint32_t ranks, std::uint64_t steps = 40) {
-  RankEnds out(ranks);
+  RankEnds out;
   for (std::uint32_t rank = 0; rank < ranks; ++rank) {
     out.hello(rank);
     out.step(rank, steps);
@@ -77,39 +77,63 @@ TEST(RankEnds, WhoLeavesBeforeTheOthersIsNamedWhereTheyFail) {
          "{Ranks} left the training after step 40, before the others");
 }
 
-TEST(RankEnds, AnExitCodeThatIsNotZeroCountsWhileOthersTrain) {
-  RankEnds ends = job(2);
-  ends.left(1, "");
-  ends.process_ended(1, {.exit_code = 3});
-  expect(ends, {1}, Severity::kCritical, "{Ranks} ended with exit code 3 after step 40");
-  RankEnds over = job(2);
-  over.left(0, "");
-  over.left(1, "");
-  over.process_ended(1, {.signal = SIGABRT});  // as an interpreter shuts down
-  EXPECT_FALSE(over.first());
+TEST(RankEnds, HowAProcessEndsAfterItHasLeftCountsWhereOthersFailForIt) {
+  for (const ProcessEnd& end : {ProcessEnd{.exit_code = 3}, ProcessEnd{.signal = SIGSEGV}}) {
+    RankEnds ends = job(2);
+    ends.left(1, "");
+    ends.process_ended(1, end);
+    EXPECT_FALSE(ends.first());  // sys.exit(main()), or an interpreter that crashes as it ends
+    ends.left(0, kGone);
+    EXPECT_EQ(ends.first()->ranks, (diagnose::Ranks{1}));
+    EXPECT_EQ(ends.first()->severity, Severity::kCritical);
+  }
 }
 
-TEST(RankEnds, WhatALauncherOrAPersonSendsIsANoteUnlessOthersFailForIt) {
+TEST(RankEnds, WhatALauncherSendsIsAWarningAtMostAndWhatAPersonDoesANote) {
   RankEnds ends = job(2);
   ends.process_ended(1, {.signal = SIGTERM});
   expect(ends, {1}, Severity::kInfo, "{Ranks} was killed by SIGTERM after step 40");
   ends.left(0, kGone);
-  expect(ends, {1}, Severity::kCritical, "{Ranks} was killed by SIGTERM after step 40");
+  expect(ends, {1}, Severity::kWarning, "{Ranks} was killed by SIGTERM after step 40");
   RankEnds interrupted = job(2);
-  interrupted.left(0, "ended by KeyboardInterrupt");
   interrupted.left(1, "ended by KeyboardInterrupt");
+  interrupted.left(0, kGone);
   EXPECT_EQ(interrupted.first()->severity, Severity::kInfo);
 }
 
-TEST(RankEnds, AProcessThatVanishedAtTheEndHasPerhapsOnlyEnded) {
+TEST(RankEnds, AProcessThatVanishedHasPerhapsOnlyEnded) {
   RankEnds ends = job(2);
   ends.process_ended(1, {.exit_code = ProcessEnd::kUnknown});
-  expect(ends, {1}, Severity::kCritical,
+  expect(ends, {1}, Severity::kInfo,
          "{Ranks} is gone without a word: killed, crashed, or ended by os._exit(), after step 40");
-  ends.left(0, "");
-  EXPECT_EQ(ends.first()->severity, Severity::kInfo);
-  ends.step(0, 41);
+  ends.left(0, kGone);
   EXPECT_EQ(ends.first()->severity, Severity::kCritical);
+}
+
+TEST(RankEnds, AWatchdogThatAbortsTheOthersIsNoCause) {
+  RankEnds ends = job(3);
+  ends.process_ended(1, {.signal = SIGABRT});
+  ends.process_ended(2, {.signal = SIGABRT});
+  ends.silent(0, "evaluate() of train.py:88");
+  EXPECT_EQ(ends.first()->ranks, (diagnose::Ranks{0}));
+  RankEnds crashed = job(2);
+  crashed.process_ended(1, {.signal = SIGABRT});
+  crashed.left(0, kGone);
+  EXPECT_EQ(crashed.first()->ranks, (diagnose::Ranks{1}));
+}
+
+TEST(RankEnds, WhoLeftLongAgoIsNotBlamed) {
+  RankEnds ends = job(2);
+  ends.left(1, "");
+  ends.step(0, 400);
+  ends.left(0, kGone);
+  EXPECT_EQ(ends.first()->ranks, (diagnose::Ranks{0}));
+}
+
+TEST(RankEnds, RanksThatTrainAreAllThereAre) {
+  RankEnds ends = job(1);
+  ends.left(0, "ended by NameError: typo");  // of a notebook, after its training
+  EXPECT_FALSE(ends.first());
 }
 
 TEST(RankEnds, OfAnotherHostOnlyThatNothingCameIsKnown) {

@@ -5,12 +5,19 @@
 
 namespace presum::diagnose {
 
-void RankEnded::update(const StepContext& context, SignalLog& log) const {
-  if (context.record.workers_expected < 2) {
-    return log.cannot(Check::kRankEnded, "One rank: no other can end before it.");
+void RankEnded::update(const StepContext& context, SignalLog& log) {
+  ranks_ = context.record.workers_expected;
+  if (ranks_ < 2) return log.cannot(Check::kRankEnded, "One rank: no other can end before it.");
+  if (beats_) {
+    return log.waits(Check::kRankEnded, "Not all ranks have said how they end.");
   }
-  if (beats_) return log.checked(Check::kRankEnded);
   log.cannot(Check::kRankEnded, "No rank told where it stands: programs in C++ do not.");
+}
+
+void RankEnded::farewell(std::uint32_t rank, const FinalState& /*last*/, const Roster& /*roster*/,
+                         SignalLog& log) {
+  insert(left_, rank);
+  if (beats_ && ranks_ > 1 && left_.size() >= ranks_) log.checked(Check::kRankEnded);
 }
 
 void RankEnded::report(const std::optional<RankEnd>& end, SignalLog& log) {

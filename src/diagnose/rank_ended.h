@@ -24,7 +24,9 @@ struct RankEnd {
 
 class RankEnded {
  public:
-  void update(const StepContext& context, SignalLog& log) const;
+  void update(const StepContext& context, SignalLog& log);
+  // A rank has left.
+  void farewell(std::uint32_t rank, const FinalState& last, const Roster& roster, SignalLog& log);
   // Ranks tell where they stand, and so how they end.
   void beats() { beats_ = true; }
   // What is known now, in the place of what was known before.
@@ -32,6 +34,8 @@ class RankEnded {
 
  private:
   bool beats_ = false;
+  std::uint32_t ranks_ = 0;  // that are expected
+  Ranks left_;
 };
 
 }  // namespace presum::diagnose

@@ -38,7 +38,7 @@ constexpr Rule rule(Update update, Farewell farewell, Checks... checks) {
 
 // A rule is one line here, and a row of checks.cc for each of its checks.
 constexpr Rule kRules[] = {
-    rule(update<&Rules::rank_ended>, nullptr, kRankEnded),
+    rule(update<&Rules::rank_ended>, farewell<&Rules::rank_ended>, kRankEnded),
     rule(update<&Rules::presence>, nullptr, kMissingWorker),
     rule(update<&Rules::nonfinite_gradient>, nullptr, kNonfiniteGradient),
     rule(update<&Rules::nonfinite_loss>, nullptr, kNonfiniteLoss),

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._compile import _disable_dynamo
 
 from presum.fingerprints.families import KIND, Families, LateValues, hash_text
 from presum.fingerprints.settings import MODES_EVERY
@@ -30,6 +31,7 @@ class LayerHook(Hook):
         super().__init__()
         self._saw = saw
 
+    @_disable_dynamo
     def __call__(self, layer: nn.Module, *_: Any) -> None:
         self._saw(layer)
 
@@ -104,8 +106,12 @@ class ForwardPrecision:
 def _layers_of(module: nn.Module | None) -> list[nn.Module]:
     """Evenly spaced ones of those that hold parameters and no other modules. Not the model itself:
     when its forward pass has ended, so has what it entered there."""
-    parts = module.modules() if module is not None else ()
-    layers = [part for part in parts if part is not module and _is_layer(part)]
+    parts = list(module.modules()) if module is not None else []
+    # Where one of its modules has a hook, it computes by other operations.
+    fused = {
+        m for part in parts if isinstance(part, nn.TransformerEncoderLayer) for m in part.modules()
+    }
+    layers = [part for part in parts if part not in fused | {module} and _is_layer(part)]
     return layers[:: -(-len(layers) // PLACES)] if layers else []
 
 

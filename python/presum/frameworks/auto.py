@@ -98,6 +98,12 @@ class Constructions:
             self._optimizers = [*filter(_alive, self._optimizers), weakref.ref(optimizer)]
 
 
+def _trains(optimizer: Optimizer) -> bool:
+    """Whether its step may have changed a parameter."""
+    groups = optimizer.param_groups
+    return any(g.get("lr") != 0 and any(p.grad is not None for p in g["params"]) for g in groups)
+
+
 def _alive(reference: weakref.ref[Any]) -> Any:
     return reference()
 
@@ -165,8 +171,11 @@ class AutoAttach:
             weakref.WeakKeyDictionary()
         )
         self._stepped_once: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._looked_at: weakref.WeakSet[Optimizer] = weakref.WeakSet()  # what they train
         self._watched = False  # some model, by whomever
         self._spawned = False
+        run = options.get("run")
+        self._run = None if run is None else Path(run).absolute()
         self._recorded = False  # by some rank, as far as is known
         # Whose first forward pass lay in a backward pass.
         self._late: weakref.WeakSet[nn.Module] = weakref.WeakSet()
@@ -282,12 +291,15 @@ class AutoAttach:
 
     def _stepped(self, optimizer: Optimizer, *_args: Any) -> None:
         self._optimizer_steps += 1
-        if optimizer in self._stepped_once:
+        if optimizer in self._looked_at:
             return
-        self._stepped_once.add(optimizer)
-        self._attach_trained(optimizer)
+        if optimizer not in self._stepped_once:
+            self._stepped_once.add(optimizer)
+            self._attach_trained(optimizer)
         with _errors_logged():
-            self._look_at(optimizer)
+            if _trains(optimizer):  # a first step may be one that only makes the optimizer's state
+                self._looked_at.add(optimizer)
+                self._look_at(optimizer)
 
     def _attach_trained(self, optimizer: Optimizer) -> None:
         """Models whose forward pass is never called outside of a backward pass, or not at all, but
@@ -307,7 +319,7 @@ class AutoAttach:
                 self._attach(model, None, (), {})
 
     def _look_at(self, optimizer: Optimizer) -> None:
-        """Whether what it trains is watched, after its first step."""
+        """Whether what it trains is watched."""
         held = {id(p) for group in optimizer.param_groups for p in group["params"]}
         refused = [one for one in CONSTRUCTIONS.models() if not is_watched(one)]
         watched = {id(p) for p in watched_parameters()}
@@ -318,8 +330,8 @@ class AutoAttach:
 
     def _ask_whether_recorded(self, *_: Any, **__: Any) -> None:
         """By another rank: while there is a process group to ask."""
-        run = self._options.get("run")
-        self._recorded |= is_recorded(Path(run).absolute() if run is not None else None)
+        if not self._watched and not self._recorded:
+            self._recorded = is_recorded(self._run)
 
     def _at_end(self) -> None:
         """What a person would otherwise wonder about."""

@@ -39,11 +39,14 @@ class Seen:
 
 def closing_line(seen: Seen) -> str | None:
     """One line, where the verdict of the rank that records leaves something open."""
-    if seen.unwatched:
-        models = "; ".join(f"{name} ({why})" for name, why in seen.unwatched.items())
-        if seen.watched or seen.recorded_elsewhere:
+    recorded = seen.watched or seen.recorded_elsewhere
+    # Beside a model that is watched: copies of its parameters, as of mixed precision, or a temperature.
+    named = {n: why for n, why in seen.unwatched.items() if why != ALONE or not recorded}
+    if named:
+        models = "; ".join(f"{name} ({why})" for name, why in named.items())
+        if recorded:
             return f"presum: rank {seen.rank} also trained what is not watched: {models}"
-        if seen.world_size > 1 and all(why == ALONE for why in seen.unwatched.values()):
+        if seen.world_size > 1 and all(why == ALONE for why in named.values()):
             return _apart(seen)
         return f"presum: nothing was recorded: {models}"
     if seen.watched or seen.starts_ranks or seen.recorded_elsewhere:

@@ -6,15 +6,24 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
 
 import torch
 from torch.optim import Optimizer
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 from presum.devices.readable import readable
 from presum.fingerprints.families import KIND, LateValues
 from presum.steps.setup import RecorderSetup
 from presum.steps.value_sample import Parameters, ValueSample
+from presum.torch_events.hooks import Handle
+
+StepHook = Callable[..., None]
 
 
 class LocalParameters(Parameters):
@@ -115,6 +124,35 @@ class OtherOptimizers:
 _MODELS: weakref.WeakSet[OtherOptimizers] = weakref.WeakSet()  # that are watched
 
 
+class OptimizerSteps:
+    """Tells listeners of each optimizer's step in this process. Its hooks of torch stay: torch may
+    be walking over them when a model is attached or goes."""
+
+    def __init__(self) -> None:
+        self._listeners: list[tuple[StepHook, StepHook]] = []
+        register_optimizer_step_pre_hook(self._before)
+        register_optimizer_step_post_hook(self._after)
+
+    def listen(self, before: StepHook, after: StepHook) -> Handle:
+        listener = before, after
+        self._listeners = [*self._listeners, listener]
+        return Handle(partial(self._forget, listener))
+
+    def _forget(self, listener: tuple[StepHook, StepHook]) -> None:
+        self._listeners = [one for one in self._listeners if one is not listener]
+
+    def _before(self, *arguments: Any) -> None:
+        for before, _ in self._listeners:
+            before(*arguments)
+
+    def _after(self, *arguments: Any) -> None:
+        for _, after in self._listeners:
+            after(*arguments)
+
+
+OPTIMIZER_STEPS = OptimizerSteps()
+
+
 def _all_optimizers() -> Iterator[Optimizer]:
     return (one for one in gc.get_objects() if issubclass(type(one), Optimizer))
 
@@ -124,7 +162,12 @@ def _parameters(optimizer: Optimizer) -> Iterator[torch.Tensor]:
 
 
 def _has_no_gradient(optimizer: Optimizer) -> bool:
-    return all(parameter.grad is None for parameter in _parameters(optimizer))
+    names = ("grad", "main_grad", "decoupled_grad")  # Megatron's and Transformer Engine's
+    return all(
+        getattr(parameter, name, None) is None
+        for parameter in _parameters(optimizer)
+        for name in names
+    )
 
 
 def _moves(optimizer: Optimizer) -> bool:

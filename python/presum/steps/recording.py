@@ -9,6 +9,7 @@ monitor is closed, when its model goes, when the module is wrapped again, and wi
 from __future__ import annotations
 
 import logging
+import multiprocessing
 import sys
 import threading
 import time
@@ -146,15 +147,17 @@ def _how_it_ended(before: BaseException | None) -> str:
     """Where the program ends by an exception that was not there ``before``: why others wait in
     vain."""
     error = _cause_of_exit(sys.exc_info()[1]) or getattr(sys, "last_value", None)
-    if error is None or error is before:
+    if error is None or error is before or isinstance(error, (StopIteration, GeneratorExit)):
         return ""
     text = printable(str(error))
     return f"ended by {type(error).__name__}{': ' if text else ''}{text}"
 
 
 def _cause_of_exit(error: BaseException | None) -> BaseException | None:
-    """Of an exception that is being handled: processes of multiprocessing end so, and ``with`` and
-    ``finally`` around a training. An exit may be one that replaced it."""
+    """Of an exception that is being handled as a process of multiprocessing ends: it may be an exit
+    in the place of another one. Elsewhere the program may go on after it."""
+    if multiprocessing.parent_process() is None:
+        return None
     if isinstance(error, SystemExit):
         return error.__context__ if error.code not in (None, 0) else None
     return error

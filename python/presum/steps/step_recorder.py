@@ -14,10 +14,6 @@ from typing import Any
 import torch
 from torch import nn
 from torch.optim import Optimizer
-from torch.optim.optimizer import (
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
 
 from presum._core import Mark, PassFlags, Read, canonical_name
 from presum.devices.gradient_pass import poll_host_copies
@@ -30,7 +26,7 @@ from presum.steps.ended_steps import EndedSteps
 from presum.steps.forwards import ForwardFacts, ForwardPasses
 from presum.steps.gradient_reader import GradientPart, GradientReader
 from presum.steps.gradient_source import AuditResult, GradientSource, in_backward
-from presum.steps.other_optimizers import OtherOptimizers
+from presum.steps.other_optimizers import OPTIMIZER_STEPS, OtherOptimizers
 from presum.steps.overhead import Overhead
 from presum.steps.recompute import Recomputation
 from presum.steps.rounded import RoundedUpdates
@@ -133,16 +129,12 @@ class StepRecorder(PassFlags):
                 self._handles += self._hooks_of(optimizer, number)
         self._asks_others = bool(self.setup.parameters) and self._others.concern
         if self._asks_others:
-            self._handles += self._hooks_of_all()
+            tells = (
+                Hook(self, self._told_of_others, tell)
+                for tell in (self._others.begins, self._others.ends)
+            )
+            self._handles.append(OPTIMIZER_STEPS.listen(*tells))
         self._listen()
-
-    def _hooks_of_all(self) -> list[Any]:
-        """Of the optimizers of this process."""
-        before, after = self._others.begins, self._others.ends
-        return [
-            register_optimizer_step_pre_hook(Hook(self, self._told_of_others, before)),
-            register_optimizer_step_post_hook(Hook(self, self._told_of_others, after)),
-        ]
 
     def _told_of_others(self, tell: Callable[..., None], *arguments: Any) -> None:
         self._aside.call("other optimizers", tell, *arguments)

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+PROCESS = re.compile(r"[0-9]{1,9}")
 UNKNOWN = -1  # exit code of a process that is gone, of which nobody says how it ended
 # Fields of /proc/PID/stat behind the name (proc(5)).
 _STATE, _THREADS, _START, _STATUS = 0, 17, 19, 49
@@ -38,12 +40,12 @@ class Processes:
         """Rank, host, process and when it began, as they say themselves. What is no process of this
         host is not watched, nor is this one."""
         for rank, host, pid, start in processes:
-            if host != self._host or not pid.isdigit() or int(pid) == os.getpid():
+            if host != self._host or not PROCESS.fullmatch(pid) or int(pid) == os.getpid():
                 continue
             if self._known.get(rank) == (int(pid), start):
                 continue
             self._forget(rank)
-            if start_of(int(pid)) == start:
+            if start and start_of(int(pid)) == start:
                 self._known[rank] = int(pid), start
                 self._add(rank, int(pid))
 
@@ -63,7 +65,7 @@ class Processes:
     def _add(self, rank: int, pid: int) -> None:
         try:
             descriptor = os.pidfd_open(pid)
-        except OSError:
+        except (OSError, AttributeError):  # Python itself may have been built without it
             self._unpolled.add(rank)
             return
         self._ranks[descriptor] = rank

@@ -155,7 +155,7 @@ class Recorder:
         else:
             self._channel.pause(seconds)
             ends = self._processes.wait(0)
-        if ends:
+        if ends:  # what they sent before comes first
             self._drain(aggregator)
         for end in ends:
             aggregator.process_ended(*end)

@@ -29,8 +29,8 @@ def is_recorded(run: Path | None) -> bool:
     """Whether a rank of the job is known to record this run, for one that does not: nobody can be
     asked after the end of its process group."""
     try:
-        key = session_key(str(run or ""), 1)
-        return bool(_get_default_store().check([f"{key}/recorder"]))
+        store, key = _get_default_store(), session_key(str(run or ""), 1) + "/address"
+        return bool(store.check([key])) and "off" not in json.loads(store.get(key))
     except Exception:
         return False
 

@@ -13,14 +13,16 @@ from presum.transport import processes
 from presum.transport.processes import UNKNOWN, ProcessEnd, Processes, start_of
 
 
-@pytest.fixture(params=["descriptor", "polled"])
+@pytest.fixture(params=["descriptor", "refused", "missing"])
 def watched(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Processes]:
-    if request.param == "polled":
+    if request.param == "refused":
 
         def refused(_pid: int) -> int:
             raise OSError
 
         monkeypatch.setattr(processes.os, "pidfd_open", refused)
+    elif request.param == "missing":
+        monkeypatch.delattr(processes.os, "pidfd_open", raising=False)
     made = Processes("here")
     yield made
     made.close()
@@ -81,7 +83,8 @@ def test_who_is_not_of_this_host_or_not_that_process_is_not_watched(watched: Pro
         [
             (rank, "there", pid, start),
             (rank, "here", pid, start + "0"),  # a later process under its number
-            (rank, "here", "unknown", start),
+            *((rank, "here", odd, start) for odd in ("unknown", "²", "-1", "9" * 5000)),
+            (rank, "here", "999999999", ""),
             (0, "here", str(os.getpid()), start_of(os.getpid())),
         ]
     )

@@ -75,8 +75,14 @@ def choose_device(*, local_rank: int, local_workers: int, gpus: int) -> tuple[st
 
 
 def emulates_bf16() -> bool:
-    """Whether workers would train on a processor without instructions for bf16."""
+    """Whether workers would train on a processor of x86 without instructions for bf16; of others
+    torch tells nothing."""
+    import platform
+
     import torch
+
+    if platform.machine() not in ("x86_64", "AMD64"):
+        return False
 
     supports = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
     return not supports and torch.cuda.device_count() == 0
