@@ -217,11 +217,10 @@ constexpr std::array<Rule, kChecks> kRules{{
      kStatistics},
     {kNoProgress,
      {"no-progress", kCritical, "parameters with what they were before the optimizer's steps",
-      "Look whether the optimizer holds the parameters of this model (it may have been built "
-      "before the model was copied, moved or sharded: build it after `fully_shard`), in a group "
-      "whose learning rate is above 0, whether "
-      "gradients are still there at its step, and whether its updates are too small for their "
-      "format: bf16 needs fp32 master weights.",
+      "Look whether the optimizer holds the parameters of this model (build it after the model is "
+      "copied, moved or sharded by `fully_shard`), in a group whose learning rate is above 0, "
+      "whether gradients are still there at its step, and whether its updates are too small for "
+      "their format: bf16 needs fp32 master weights.",
       ""},
      set_of({kFrozenGradient})},
     {kTokenImbalance,

@@ -46,12 +46,12 @@ class SmallGradients:
 
     def _share(self, quanta: torch.Tensor) -> torch.Tensor:
         """Of elements of which nothing or next to nothing is left, where that is the format's doing
-        and so of most that are not zero; else 0."""
-        few = (quanta > 0) & (quanta <= FEW)
+        and so of most that are not zero; else 0. A mean of what cancels may miss zero as well."""
         multiples = quanta * self._replicas
-        whole = multiples.round()
-        fits = (whole >= 1) & ((multiples - whole).abs() <= APART)
-        some = (quanta > 0).sum()
+        there = multiples > APART
+        few = there & (quanta <= FEW)
+        fits = (multiples - multiples.round()).abs() <= APART
+        some = there.sum()
         told = (few & ~fits).logical_not().all() & (2 * few.sum() >= some) & (some >= LEAST)
         share = (quanta <= FEW).double().mean()
         return torch.where(told, share, torch.zeros_like(share))
