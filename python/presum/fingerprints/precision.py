@@ -108,10 +108,9 @@ def _layers_of(module: nn.Module | None) -> list[nn.Module]:
     when its forward pass has ended, so has what it entered there."""
     parts = list(module.modules()) if module is not None else []
     # Where one of its modules has a hook, it computes by other operations.
-    fused = {
-        m for part in parts if isinstance(part, nn.TransformerEncoderLayer) for m in part.modules()
-    }
-    layers = [part for part in parts if part not in fused | {module} and _is_layer(part)]
+    fused = [part for part in parts if isinstance(part, nn.TransformerEncoderLayer)]
+    left_out = {module, *(inner for layer in fused for inner in layer.modules())}
+    layers = [part for part in parts if part not in left_out and _is_layer(part)]
     return layers[:: -(-len(layers) // PLACES)] if layers else []
 
 

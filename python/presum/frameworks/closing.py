@@ -40,7 +40,7 @@ class Seen:
 def closing_line(seen: Seen) -> str | None:
     """One line, where the verdict of the rank that records leaves something open."""
     recorded = seen.watched or seen.recorded_elsewhere
-    # Beside a model that is watched: copies of its parameters, as of mixed precision, or a temperature.
+    # Beside a watched model these may be copies of its parameters, as of mixed precision.
     named = {n: why for n, why in seen.unwatched.items() if why != ALONE or not recorded}
     if named:
         models = "; ".join(f"{name} ({why})" for name, why in named.items())

@@ -162,12 +162,13 @@ def _parameters(optimizer: Optimizer) -> Iterator[torch.Tensor]:
 
 
 def _has_no_gradient(optimizer: Optimizer) -> bool:
-    names = ("grad", "main_grad", "decoupled_grad")  # Megatron's and Transformer Engine's
-    return all(
-        getattr(parameter, name, None) is None
-        for parameter in _parameters(optimizer)
-        for name in names
-    )
+    return not any(map(_has_gradient, _parameters(optimizer)))
+
+
+def _has_gradient(parameter: torch.Tensor) -> bool:
+    """Also where mixed precision keeps it, as Megatron and Transformer Engine do."""
+    names = ("grad", "main_grad", "decoupled_grad")
+    return any(getattr(parameter, name, None) is not None for name in names)
 
 
 def _moves(optimizer: Optimizer) -> bool:

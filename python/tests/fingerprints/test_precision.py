@@ -109,6 +109,17 @@ def test_what_the_model_gives_is_the_same_bit_for_bit() -> None:
     assert torch.equal(looking.forward(1, x), looking.model(x))
 
 
+def test_a_fused_encoder_gets_no_hook_for_which_it_would_compute_otherwise() -> None:
+    encoder = nn.TransformerEncoderLayer(8, 2, dim_feedforward=8, batch_first=True).eval()
+    looking = Looking(nn.Sequential(encoder, nn.Linear(8, 2)))
+    hooked: list[nn.Module] = []
+    for turn in (1, 6, 11, 16):
+        looking.precision.begin(turn)
+        hooked += [module for module in encoder.modules() if module._forward_hooks]
+        looking.precision.end()
+    assert not hooked
+
+
 def test_a_layer_that_is_not_called_is_no_place_to_look_from() -> None:
     class ByHand(nn.Module):
         def __init__(self) -> None:
