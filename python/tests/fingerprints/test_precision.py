@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import pickle
 import sys
 from collections.abc import Iterator
@@ -62,6 +63,7 @@ def layers() -> nn.Sequential:
 @pytest.fixture(autouse=True)
 def nothing_was_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     name = "torch._dynamo.convert_frame"
+    importlib.import_module("torch._dynamo.aot_compile")  # which the first hook would import
     monkeypatch.setitem(sys.modules, name, SimpleNamespace(FRAME_COUNTER=0))  # type: ignore[arg-type]
 
 
