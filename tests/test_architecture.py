@@ -360,6 +360,7 @@ LASTING = {
         "handles",
         "listening",
     },
+    "OptimizerSteps": {"listeners"},
     "ReducingPasses": {"reference"},
     "OptimizerTurn": {"clears", "follows", "number", "own_steps", "setup", "source"},
     "Parameters": {"held"},

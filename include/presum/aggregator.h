@@ -83,7 +83,7 @@ class Aggregator {
   // Processes of the ranks that were heard and of which no end was told, for whoever can see it.
   std::vector<RankProcess> processes() const;
   // A rank's process has ended. What it means is in the run log when this returns: whoever ends the
-  // job may not wait.
+  // job may not wait. A heartbeat of the caller's own rank just before tells whether it is missed.
   Status process_ended(std::uint32_t rank, const ProcessEnd& end);
   // What is to be told of how a segment after the first continues its run, as lines for people that
   // are new since the last call: at once that it does, and whether detectors go on once the first

@@ -36,7 +36,16 @@ constexpr std::uint32_t kModulesMax = 1024;
 constexpr std::size_t kAnalysesMax = 4096;  // models times shards
 constexpr Seconds kDetectorsEvery{30.0};
 constexpr std::size_t kProcessesMax = 65'536;
-constexpr std::size_t kProcessBytes = 32;  // of what a hello says of its process
+constexpr std::size_t kProcessBytes = 64;  // of what a hello says of its process
+
+RankProcess process_of(const packet::Hello& hello) {
+  RankProcess out{.rank = hello.header.identity.rank, .host = hello.facts.host};
+  for (const auto& [name, value] : hello.facts.facts) {
+    if (name == "pid") out.pid = value.substr(0, kProcessBytes);
+    if (name == "process_start") out.start = value.substr(0, kProcessBytes);
+  }
+  return out;
+}
 
 void sort_worst_first(std::vector<Finding>& findings) {
   std::stable_sort(findings.begin(), findings.end(), [](const Finding& a, const Finding& b) {
@@ -151,15 +160,6 @@ struct Aggregator::State {
     return {};
   }
 
-  static RankProcess process_of(const packet::Hello& hello) {
-    RankProcess out{.rank = hello.header.identity.rank, .host = hello.facts.host};
-    for (const auto& [name, value] : hello.facts.facts) {
-      if (name == "pid") out.pid = value.substr(0, kProcessBytes);
-      if (name == "process_start") out.start = value.substr(0, kProcessBytes);
-    }
-    return out;
-  }
-
   // Into the run log at once: a launcher ends the other ranks with the first, and with them the one
   // that records.
   Status watch_ends() {
@@ -176,7 +176,7 @@ struct Aggregator::State {
 
   Status process_ended(std::uint32_t rank, const ProcessEnd& end) {
     processes.erase(rank);
-    ends.process_ended(rank, end);
+    ends.process_ended(rank, end, stalls.in_step(options.clock()));
     return watch_ends();
   }
 

@@ -114,13 +114,14 @@ void RankEnds::left(std::uint32_t rank, const std::string& why) {
   end(at->second, how, why.empty() ? "left the training" : why);
 }
 
-void RankEnds::process_ended(std::uint32_t rank, const ProcessEnd& ended) {
+void RankEnds::process_ended(std::uint32_t rank, const ProcessEnd& ended, bool missed) {
   const auto at = ranks_.find(rank);
   if (at == ranks_.end()) return;
   Rank& r = at->second;
   const bool unknown = ended.exit_code == ProcessEnd::kUnknown;
   const bool in_order = ended.signal == 0 && (ended.exit_code == 0 || unknown);
   r.late = r.how == How::kLeft;
+  r.missed = missed;
   if ((r.late && in_order) || (r.how != How::kRuns && r.how != How::kLeft)) return;
   if (ended.signal != 0) {
     const How how = is_from_outside(ended.signal) ? How::kStopped
@@ -230,7 +231,8 @@ Severity RankEnds::severity_of(const Group& group, bool everyone) const {
     return suffer && !is_of_a_person(first.text) ? Severity::kWarning : Severity::kInfo;
   }
   if (everyone && first.how != How::kExchange) return Severity::kInfo;
-  return first.how == How::kVanished && !suffer ? Severity::kInfo : Severity::kCritical;
+  const bool counts = first.how != How::kVanished || first.missed || suffer;
+  return counts ? Severity::kCritical : Severity::kInfo;
 }
 
 std::string RankEnds::title_of(const Group& group) const {

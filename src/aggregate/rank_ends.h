@@ -23,7 +23,8 @@ class RankEnds {
   // It has said goodbye of its last model. `why`: the exception that ends its program; may be
   // empty.
   void left(std::uint32_t rank, const std::string& why);
-  void process_ended(std::uint32_t rank, const ProcessEnd& end);
+  // `missed`: another rank is within a step, or waits.
+  void process_ended(std::uint32_t rank, const ProcessEnd& end, bool missed);
   // Nothing has come from it lately. `last_place`: the program's line when it was last heard.
   void silent(std::uint32_t rank, const std::string& last_place);
   // The recording ends.
@@ -49,7 +50,8 @@ class RankEnds {
     std::string text;   // "was killed by SIGKILL"
     std::string place;  // where it was when it was last heard; may be empty
     std::uint64_t order = 0;
-    bool late = false;  // after it had left in order: an interpreter's shutdown, or an exit code
+    bool missed = false;  // others were within a step
+    bool late = false;    // after it had left in order: an interpreter's shutdown, or an exit code
     std::optional<std::uint64_t> step;  // the last
   };
   using Group = std::vector<std::uint32_t>;

@@ -35,7 +35,7 @@ TEST(RankEnds, NothingIsSaidOfRanksThatLeaveInOrder) {
   EXPECT_FALSE(ends.first());
   ends.left(1, "");
   EXPECT_FALSE(ends.first());
-  ends.process_ended(1, {});
+  ends.process_ended(1, {}, false);
   ends.left(0, "");
   ends.close();
   EXPECT_FALSE(ends.first());
@@ -53,7 +53,7 @@ TEST(RankEnds, TheExceptionThatCameFirstIsTheCauseOfTheOthers) {
 TEST(RankEnds, AKilledProcessIsTheCauseThoughOthersFailedBefore) {
   RankEnds ends = job(2);
   ends.left(0, kGone);
-  ends.process_ended(1, {.signal = SIGKILL});
+  ends.process_ended(1, {.signal = SIGKILL}, false);
   expect(ends, {1}, Severity::kCritical, "{Ranks} was killed by SIGKILL after step 40");
 }
 
@@ -81,7 +81,7 @@ TEST(RankEnds, HowAProcessEndsAfterItHasLeftCountsWhereOthersFailForIt) {
   for (const ProcessEnd& end : {ProcessEnd{.exit_code = 3}, ProcessEnd{.signal = SIGSEGV}}) {
     RankEnds ends = job(2);
     ends.left(1, "");
-    ends.process_ended(1, end);
+    ends.process_ended(1, end, false);
     EXPECT_FALSE(ends.first());  // sys.exit(main()), or an interpreter that crashes as it ends
     ends.left(0, kGone);
     EXPECT_EQ(ends.first()->ranks, (diagnose::Ranks{1}));
@@ -91,7 +91,7 @@ TEST(RankEnds, HowAProcessEndsAfterItHasLeftCountsWhereOthersFailForIt) {
 
 TEST(RankEnds, WhatALauncherSendsIsAWarningAtMostAndWhatAPersonDoesANote) {
   RankEnds ends = job(2);
-  ends.process_ended(1, {.signal = SIGTERM});
+  ends.process_ended(1, {.signal = SIGTERM}, false);
   expect(ends, {1}, Severity::kInfo, "{Ranks} was killed by SIGTERM after step 40");
   ends.left(0, kGone);
   expect(ends, {1}, Severity::kWarning, "{Ranks} was killed by SIGTERM after step 40");
@@ -103,21 +103,24 @@ TEST(RankEnds, WhatALauncherSendsIsAWarningAtMostAndWhatAPersonDoesANote) {
 
 TEST(RankEnds, AProcessThatVanishedHasPerhapsOnlyEnded) {
   RankEnds ends = job(2);
-  ends.process_ended(1, {.exit_code = ProcessEnd::kUnknown});
+  ends.process_ended(1, {.exit_code = ProcessEnd::kUnknown}, false);
   expect(ends, {1}, Severity::kInfo,
          "{Ranks} is gone without a word: killed, crashed, or ended by os._exit(), after step 40");
   ends.left(0, kGone);
   EXPECT_EQ(ends.first()->severity, Severity::kCritical);
+  RankEnds missed = job(2);
+  missed.process_ended(1, {.exit_code = ProcessEnd::kUnknown}, true);
+  EXPECT_EQ(missed.first()->severity, Severity::kCritical);
 }
 
 TEST(RankEnds, AWatchdogThatAbortsTheOthersIsNoCause) {
   RankEnds ends = job(3);
-  ends.process_ended(1, {.signal = SIGABRT});
-  ends.process_ended(2, {.signal = SIGABRT});
+  ends.process_ended(1, {.signal = SIGABRT}, false);
+  ends.process_ended(2, {.signal = SIGABRT}, false);
   ends.silent(0, "evaluate() of train.py:88");
   EXPECT_EQ(ends.first()->ranks, (diagnose::Ranks{0}));
   RankEnds crashed = job(2);
-  crashed.process_ended(1, {.signal = SIGABRT});
+  crashed.process_ended(1, {.signal = SIGABRT}, false);
   crashed.left(0, kGone);
   EXPECT_EQ(crashed.first()->ranks, (diagnose::Ranks{1}));
 }

@@ -284,7 +284,7 @@ void StallWatch::beat(std::uint32_t rank, Heartbeat beat, Seconds now) {
     beat.stack = r.last.stack;
   }
   r.last = std::move(beat);
-  r.heard = now;
+  r.heard = r.beaten = now;
 }
 
 void StallWatch::heard(std::uint32_t rank, Seconds now) {
@@ -322,6 +322,17 @@ std::vector<std::pair<std::uint32_t, std::string>> StallWatch::silent(Seconds no
     if (silent(rank, now)) out.emplace_back(number, rank.last.site);
   }
   return out;
+}
+
+bool StallWatch::in_step(Seconds now) const {
+  constexpr Seconds kJustNow{0.5};
+  return std::ranges::any_of(ranks_, [&](const auto& entry) {
+    const Rank& rank = entry.second;
+    const Phase phase = rank.last.phase;
+    const bool computes =
+        phase == Phase::kForward || phase == Phase::kBackward || phase == Phase::kReduction;
+    return !rank.left && now - rank.beaten < kJustNow && (computes || waits(rank.last));
+  });
 }
 
 // Of ranks that wait for nobody some may be idle while the others train.

@@ -33,6 +33,9 @@ class StallWatch {
   // Ranks that sent heartbeats once, and have not lately, with the program's line of the last one.
   std::vector<std::pair<std::uint32_t, std::string>> silent(Seconds now) const;
 
+  // Whether a rank that has just told where it stands is within a step, or waits for others.
+  bool in_step(Seconds now) const;
+
   // A stall that has begun, has become graver, lasts twice as long as when it was told, or is over;
   // else none. To be asked a few times a second.
   std::optional<Stall> look(Seconds now);
@@ -43,6 +46,7 @@ class StallWatch {
   struct Rank {
     Heartbeat last;
     Seconds heard{0};
+    Seconds beaten{0};  // when it last told where it stands
     bool left = false;
     std::string why;
   };

@@ -39,7 +39,7 @@ constexpr std::array<Rule, kChecks> kRules{{
       "Read the traceback and the system's log of the named rank: the others failed because it was "
       "gone. A process that was killed without a word has often run out of memory.",
       ""},
-     set_of({kMissingWorker, kStall})},
+     set_of({kMissingWorker})},
     {kNonfiniteGradient,
      {"nonfinite-gradient", kCritical, "NaN and Inf in every worker's own gradient",
       "Look at the batch, the loss and the first layer with NaN on the named ranks at the first "

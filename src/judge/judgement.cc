@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/try.h"
+#include "judge/recording_process.h"
 
 namespace presum::judge {
 namespace {
@@ -52,6 +53,17 @@ bool same_cause(const Finding& a, const Finding& b) {
   const bool same_model = a.model.module == b.model.module && a.model.shard == b.model.shard;
   return a.model.segment == b.model.segment && !same_model && a.check == b.check &&
          a.severity == b.severity && a.ranks == b.ranks && at_once;
+}
+
+// What ended with the process that recorded is not there, and nobody has written so.
+void note_lost_recorder(const RunLog& log, std::span<const StepRecord> steps, SegmentInfo& last) {
+  if (last.closed || !last.incomplete.empty() || !recorder_is_gone(log, last.segment)) return;
+  last.incomplete = "the process that recorded is gone: killed, crashed, or ended by os._exit()";
+  for (const StepRecord& s : steps) {
+    if (s.model.segment == last.segment) {
+      last.incomplete_after = std::max(last.incomplete_after.value_or(0), s.step);
+    }
+  }
 }
 
 struct BySegment {
@@ -104,6 +116,7 @@ Result<Judgement> judge(const RunLog& log, std::span<const StepRecord> steps,
     const auto [first, last] = std::equal_range(steps.begin(), steps.end(), *segment, BySegment());
     steps = {first, last};
   }
+  if (!out.segments.empty()) note_lost_recorder(log, steps, out.segments.back());
   out.coverage = cover(models_of(steps), out.continuations, count(out.checks));
   const bool complete =
       std::ranges::all_of(out.segments, &std::string::empty, &SegmentInfo::incomplete);

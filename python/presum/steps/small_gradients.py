@@ -10,7 +10,7 @@ from presum.fingerprints.families import KIND, LateValues, real_bits
 from presum.steps.rounded import EVERY, some_values
 from presum.torch_events.losses import Scalar
 
-FIRST = 3  # optimizer steps, then one in EVERY
+FIRST = range(2, 5)  # optimizer steps, then one in EVERY: not those in which RoundedUpdates looks
 GRADIENTS = 8
 QUANTUM = 2.0**-24  # the smallest number of fp16
 FEW = 4  # of them
@@ -31,27 +31,25 @@ class SmallGradients:
         """Before its step; ``scale`` is that of the loss."""
         steps = self._steps[id(optimizer)] = self._steps.get(id(optimizer), 0) + 1
         scaled = isinstance(scale, torch.Tensor) or scale != 1
-        if scaled or not (steps <= FIRST or steps % EVERY == 1):
+        if scaled or not (steps in FIRST or steps % EVERY == 2):
             return []
         gradients = [p.grad for group in optimizer.param_groups for p in group["params"]]
         held = [one for one in gradients if one is not None and one.dtype in DTYPES]
         found = (some_values(one) for one in held[:: max(1, len(held) // GRADIENTS)])
-        parts = [part.abs().double() for part in found if part is not None]
+        parts = [part for part in found if part is not None]
         if not parts or len({part.device for part in parts}) > 1:
             return []
-        share = self._share(torch.cat(parts) / QUANTUM)
+        share = self._share(torch.cat(parts).double().abs() * (self._replicas / QUANTUM))
         if not share.is_cpu:
             return [(KIND["below_fp16"], share.reshape(1).view(torch.int64))]
         return [(KIND["below_fp16"], real_bits(float(share)))]
 
-    def _share(self, quanta: torch.Tensor) -> torch.Tensor:
+    def _share(self, multiples: torch.Tensor) -> torch.Tensor:
         """Of elements of which nothing or next to nothing is left, where that is the format's doing
         and so of most that are not zero; else 0. A mean of what cancels may miss zero as well."""
-        multiples = quanta * self._replicas
-        there = multiples > APART
-        few = there & (quanta <= FEW)
-        fits = (multiples - multiples.round()).abs() <= APART
+        there, least = multiples > APART, multiples <= FEW * self._replicas
+        few = there & least
+        misses = few & ((multiples - multiples.round()).abs() > APART)
         some = there.sum()
-        told = (few & ~fits).logical_not().all() & (2 * few.sum() >= some) & (some >= LEAST)
-        share = (quanta <= FEW).double().mean()
-        return torch.where(told, share, torch.zeros_like(share))
+        told = (2 * few.sum() >= some) & (some >= LEAST) & (misses.sum() == 0)
+        return least.mean(dtype=torch.float64) * told

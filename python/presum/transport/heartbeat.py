@@ -61,12 +61,12 @@ class Heartbeat:
         this process records."""
         self._watchdog.reaches(hosts=hosts, port=port, queue=queue, run=run, segment=segment)
 
-    def take(self) -> bytes | None:
-        """The next packet, if one is due."""
-        now = time.monotonic()
-        if now < self._due:
+    def take(self, *, now: bool = False) -> bytes | None:
+        """The next packet, if one is due, or ``now``."""
+        time_now = time.monotonic()
+        if time_now < self._due and not now:
             return None
-        self._due = now + self._period
+        self._due = time_now + self._period
         try:
             return self._beat()
         except Exception:  # a recording does not end for that

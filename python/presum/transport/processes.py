@@ -81,9 +81,18 @@ class Processes:
 
 
 def start_of(pid: int) -> str:
-    """When a process began, as its system counts it; empty where that is not known."""
+    """When a process began, as its system counts it, and in which namespace of processes: it is
+    one of this process's own, or not seen. Empty where that is not known. As in
+    src/judge/recording_process.cc."""
     fields = _stat(pid)
-    return fields[_START] if len(fields) > _START else ""
+    return f"{fields[_START]}-{_namespace()}" if len(fields) > _START else ""
+
+
+def _namespace() -> str:
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return ""
 
 
 def _stat(pid: int) -> list[str]:
@@ -97,7 +106,7 @@ def _stat(pid: int) -> list[str]:
 def _runs(pid: int, start: str) -> bool:
     """The first thread of a process may have ended before the others."""
     fields = _stat(pid)
-    if len(fields) <= _START or fields[_START] != start:
+    if len(fields) <= _START or start_of(pid) != start:
         return False
     return fields[_STATE] != "Z" or fields[_THREADS] != "1"
 
@@ -105,7 +114,7 @@ def _runs(pid: int, start: str) -> bool:
 def _how_ended(pid: int, start: str) -> tuple[int, int]:
     """Signal and exit code, which its parent can take away at any time."""
     fields = _stat(pid)
-    if len(fields) <= _STATUS or fields[_START] != start or not _may_see(pid):
+    if len(fields) <= _STATUS or start_of(pid) != start or not _may_see(pid):
         return 0, UNKNOWN
     status = int(fields[_STATUS])
     return status & 0x7F, (status >> 8) & 0xFF

@@ -155,15 +155,16 @@ class Recorder:
         else:
             self._channel.pause(seconds)
             ends = self._processes.wait(0)
-        if ends:  # what they sent before comes first
+        if ends:  # first what they sent before, and whether they are missed here
             self._drain(aggregator)
+            self._beat(aggregator, now=True)
         for end in ends:
             aggregator.process_ended(*end)
 
-    def _beat(self, aggregator: Aggregator) -> None:
+    def _beat(self, aggregator: Aggregator, *, now: bool = False) -> None:
         """Of this rank; and what a job that stands still ends with."""
         heartbeat = self._channel.heartbeat
-        packet = None if heartbeat is None else heartbeat.take()
+        packet = None if heartbeat is None else heartbeat.take(now=now)
         if heartbeat is None or packet is None:
             return
         aggregator.ingest(stamp(packet, aggregator.run, aggregator.segment))
