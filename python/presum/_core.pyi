@@ -139,8 +139,6 @@ class FingerprintKind(enum.IntEnum):
 
     DETERMINISM = 51
 
-    FORWARD_PRECISION = 80
-
     WRAPPER_FORWARD = 61
 
     GRADIENT_WEIGHT = 62
@@ -178,6 +176,8 @@ class FingerprintKind(enum.IntEnum):
     LEFT_OVER = 78
 
     CLIP_NORM_TYPE = 79
+
+    FORWARD_PRECISION = 80
 
     STEPS_OF_OTHERS = 81
 
