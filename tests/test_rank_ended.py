@@ -8,20 +8,25 @@ from pathlib import Path
 
 import pytest
 
-from programs_started import presum_command, run_command
+from programs_started import UNDER, presum_command, run_command, start
 
 PROGRAM = """
-import os, signal, sys, torch, torch.distributed as dist
+import contextlib, os, signal, sqlite3, sys, time, torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
+def written():
+    with contextlib.suppress(sqlite3.Error):
+        with contextlib.closing(sqlite3.connect("file:{run}/presum.db?mode=ro", uri=True)) as db:
+            return db.execute("SELECT count(*) FROM step").fetchone()[0]
+    return 0
 dist.init_process_group("gloo")
 torch.manual_seed(dist.get_rank())
 model = DistributedDataParallel(torch.nn.Linear(4, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for step in range(60):
-    if step == 40 and dist.get_rank() == 1:
+    if step == 40 and dist.get_rank() == {rank}:
+        while written() < 40:
+            time.sleep(0.1)
         {end}
-    if step == 40 and dist.get_rank() == 0:
-        import time; time.sleep(0.5)  # so that what was sent before has come
     optimizer.zero_grad()
     model(torch.randn(8, 4)).square().mean().backward()
     optimizer.step()
@@ -31,20 +36,31 @@ for step in range(60):
 @pytest.mark.parametrize(
     ("end", "said"),
     [
-        ("os.kill(os.getpid(), signal.SIGKILL)", "Rank 1 was killed by SIGKILL after step "),
+        ("os.kill(os.getpid(), signal.SIGKILL)", "Rank 1 was killed by SIGKILL after step 39"),
         ("raise ValueError('bad batch')", "Rank 1 ended by ValueError: bad batch, after step 39"),
     ],
     ids=["killed", "raises"],
 )
 def test_the_rank_is_named_with_its_end(end: str, said: str, tmp_path: Path) -> None:
     program = tmp_path / "train.py"
-    program.write_text(PROGRAM.format(end=end))
+    program.write_text(PROGRAM.format(end=end, rank=1, run=tmp_path / "run"))
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     under = ["--standalone", "-m", "presum.run", "--run-folder", tmp_path / "run"]
     done = run_command([*torchrun, *under, program], OMP_NUM_THREADS="1")
     assert done.returncode == 1
     found = presum_command("findings", tmp_path / "run")
     assert found.returncode == 0, found.stderr
-    first = found.stdout.splitlines()[3]
+    (first, *_) = [line for line in found.stdout.splitlines() if line.startswith("critical: ")]
     assert first.startswith(f"critical: {said}"), found.stdout + done.stderr[-3000:]
     assert presum_command("check", tmp_path / "run").returncode == 1
+
+
+def test_a_run_whose_recording_process_is_gone_is_not_called_consistent(tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    end = "os.kill(os.getpid(), signal.SIGKILL)"
+    program.write_text(PROGRAM.format(end=end, rank=0, run=tmp_path / "run"))
+    start([*UNDER, "--run", tmp_path / "run", program])
+    checked = presum_command("check", tmp_path / "run")
+    assert checked.returncode == 2, checked.stdout
+    assert "the process that recorded is gone" in checked.stdout
+    assert "passed: rank-ended" not in presum_command("findings", tmp_path / "run").stdout
