@@ -44,6 +44,8 @@ constexpr const char* kNotSaved =
 constexpr const char* kNotTold =
     "What was saved at this number of optimiser steps is of another model, or was not told by all "
     "ranks.";
+constexpr const char* kReplayed =
+    "It goes on from a checkpoint after which these steps were recorded again.";
 constexpr const char* kOwnGenerators =
     "Save the states of the random generators of every rank, and load each rank's own.";
 
@@ -370,8 +372,11 @@ const MomentRecord* Resume::matching(SignalLog& log) const {
 // With the weights of a checkpoint, and not its optimiser: a warm start, or a mistake.
 void Resume::with_another_optimizer(const char* why, SignalLog& log) const {
   const MomentRecord* one = with_weights(*left_, model_of(now()));
-  if (one == nullptr) return log.cannot(Check::kResumeMismatch, why);
   const double steps = begun_.begin()->second.optimizer_steps;
+  // Of as many steps it is that of the checkpoint, after which another training has been recorded.
+  if (one == nullptr || one->optimizer_steps == steps) {
+    return log.cannot(Check::kResumeMismatch, one == nullptr ? why : kReplayed);
+  }
   Signal signal = signal_of(6, blame_of({}));
   signal.severity = Severity::kInfo;
   signal.title =
