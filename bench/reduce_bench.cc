@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Time of reproducible sums of W buffers as a ratio to a plain sum of the same buffers, for every
+// Time of exact sums of W buffers as a ratio to a plain sum of the same buffers, for every
 // SIMD target; `--best`: for the best. `--quick`: a tiny run that shows that it works, not how fast
 // it is.
 #include <chrono>
@@ -28,29 +28,12 @@
 #include "hwy/highway.h"
 #include "plain_sum-inl.h"
 
-HWY_BEFORE_NAMESPACE();
-namespace presum {
-namespace {
-namespace HWY_NAMESPACE {
-
-// The baseline of leaves that arrive one at a time.
-void running_sum(const void* leaf, std::size_t count, float* sum) {
-  add_group<1>(&leaf, 0, count, false, 0, sum);
-}
-
-// NOLINTNEXTLINE(google-readability-namespace-comments)
-}  // namespace HWY_NAMESPACE
-}  // namespace
-}  // namespace presum
-HWY_AFTER_NAMESPACE();
-
 #if HWY_ONCE
 
 namespace presum {
 namespace {
 
 HWY_EXPORT(plain_sum_of);
-HWY_EXPORT(running_sum);
 
 using Clock = std::chrono::steady_clock;
 
@@ -65,31 +48,22 @@ struct Options {
 enum class Data { kGaussian, kWide, kDenormals };
 constexpr const char* kDataNames[] = {"Gaussian", "wide range", "0.1% denormals"};
 
-enum class Method { kExact, kFixed32, kFixed64, kBinned };
-constexpr const char* kMethodNames[] = {"exact", "fixed32", "fixed64", "binned add"};
-
 struct Case {
-  Method method;
   Dtype dtype;
   Data data;
   std::size_t leaves;
 };
 constexpr Case kCases[] = {
-    {Method::kExact, Dtype::kF32, Data::kGaussian, 8},
-    {Method::kExact, Dtype::kF32, Data::kGaussian, 16},
-    {Method::kExact, Dtype::kF32, Data::kGaussian, 64},
-    {Method::kExact, Dtype::kF32, Data::kGaussian, 1024},
-    {Method::kExact, Dtype::kF32, Data::kWide, 8},
-    {Method::kExact, Dtype::kF32, Data::kWide, 64},
-    {Method::kExact, Dtype::kF32, Data::kDenormals, 8},
-    {Method::kExact, Dtype::kF32, Data::kDenormals, 64},
-    {Method::kExact, Dtype::kBF16, Data::kGaussian, 8},
-    {Method::kExact, Dtype::kBF16, Data::kGaussian, 64},
-    {Method::kFixed32, Dtype::kF32, Data::kGaussian, 8},
-    {Method::kFixed32, Dtype::kF32, Data::kGaussian, 64},
-    {Method::kFixed64, Dtype::kF32, Data::kGaussian, 8},
-    {Method::kFixed64, Dtype::kF32, Data::kGaussian, 64},
-    {Method::kBinned, Dtype::kF32, Data::kGaussian, 8},
+    {Dtype::kF32, Data::kGaussian, 8},
+    {Dtype::kF32, Data::kGaussian, 16},
+    {Dtype::kF32, Data::kGaussian, 64},
+    {Dtype::kF32, Data::kGaussian, 1024},
+    {Dtype::kF32, Data::kWide, 8},
+    {Dtype::kF32, Data::kWide, 64},
+    {Dtype::kF32, Data::kDenormals, 8},
+    {Dtype::kF32, Data::kDenormals, 64},
+    {Dtype::kBF16, Data::kGaussian, 8},
+    {Dtype::kBF16, Data::kGaussian, 64},
 };
 
 double uniform(std::uint64_t word) { return (static_cast<double>(word >> 11) + 0.5) * 0x1p-53; }
@@ -155,13 +129,7 @@ class Bench {
         buffers_(c, options),
         plain_(buffers_.count()),
         out_(buffers_.count()),
-        sums_(c.dtype == Dtype::kBF16 ? buffers_.count() : 0) {
-    if (c.method == Method::kBinned) {
-      top_.resize(buffers_.count());
-      high_.resize(buffers_.count());
-      low_.resize(buffers_.count());
-    }
-  }
+        sums_(c.dtype == Dtype::kBF16 ? buffers_.count() : 0) {}
 
   void print_row(std::string_view target) {
     traversal_ = best_traversal();
@@ -174,9 +142,8 @@ class Bench {
       plain_gb.push_back(bytes() / plain_s * 1e-9);
     }
     const Ratio ratio = summarise(ratios);
-    std::printf("%-8.*s %-10s %-5s %5zu  %-15s %6.2f [%4.2f, %4.2f]  %5.1f GB/s, %zu rounds\n",
+    std::printf("%-8.*s %-5s %5zu  %-15s %6.2f [%4.2f, %4.2f]  %5.1f GB/s, %zu rounds\n",
                 static_cast<int>(target.size()), target.data(),
-                kMethodNames[static_cast<int>(case_.method)],
                 case_.dtype == Dtype::kBF16 ? "bf16" : "f32", case_.leaves,
                 kDataNames[static_cast<int>(case_.data)], ratio.median, ratio.low, ratio.high,
                 median(plain_gb), ratios.size());
@@ -189,46 +156,14 @@ class Bench {
   }
 
   std::uint64_t plain(const Traversal& traversal) {
-    if (case_.method == Method::kBinned) {
-      for (const void* leaf : buffers_.leaves()) {
-        PRESUM_SIMD_DISPATCH(running_sum)(leaf, buffers_.count(), plain_.data());
-      }
-    } else {
-      PRESUM_SIMD_DISPATCH(plain_sum_of)
-      (buffers_.leaves(), case_.dtype == Dtype::kBF16, buffers_.count(), traversal, sums_.data(),
-       plain_.data());
-    }
+    PRESUM_SIMD_DISPATCH(plain_sum_of)
+    (buffers_.leaves(), case_.dtype == Dtype::kBF16, buffers_.count(), traversal, sums_.data(),
+     plain_.data());
     return plain_[0] > 0 ? 1 : 0;
   }
 
   std::uint64_t sum() {
-    switch (case_.method) {
-      case Method::kExact:
-        return exact();
-      case Method::kFixed32:
-        return fixed(reduce::fixed32);
-      case Method::kFixed64:
-        return fixed(reduce::fixed64);
-      case Method::kBinned:
-        return binned();
-    }
-    return 0;
-  }
-
-  std::uint64_t exact() {
     return reduce::exact(buffers_.leaves(), case_.dtype, buffers_.count(), 1, out_.data()) ? 1 : 0;
-  }
-
-  std::uint64_t fixed(decltype(reduce::fixed32)& sum) {
-    return sum(buffers_.leaves(), case_.dtype, buffers_.count(), 1, out_.data()) ? 1 : 0;
-  }
-
-  std::uint64_t binned() {
-    const reduce::Binned state{top_.data(), high_.data(), low_.data()};
-    for (const void* leaf : buffers_.leaves()) {
-      if (!reduce::binned_add(state, buffers_.count(), leaf, case_.dtype)) return 0;
-    }
-    return 1;
   }
 
   // The baseline gets the tile and the prefetch distance that make it fastest here.
@@ -252,8 +187,6 @@ class Bench {
   Options options_;
   Buffers buffers_;
   std::vector<float> plain_, out_, sums_;
-  std::vector<std::uint8_t> top_;
-  std::vector<std::int64_t> high_, low_;
   Traversal traversal_{};
 };
 
@@ -264,10 +197,9 @@ int run(const Options& options) {
       "it; that of bf16 is rounded to bf16. One thread, its processor time. A round times both,\n"
       "one after the other. Shown: the median of the rounds' ratios (at most %d rounds) [its 95%%\n"
       "interval from order statistics; of three rounds, their range]. Wide range: a factor from\n"
-      "2^-20 to 2^20. fixed: all steps in one call. binned add: to a running fp32 sum, one buffer\n"
-      "after the other.\n\n",
+      "2^-20 to 2^20.\n\n",
       options.bytes >> 20, options.rounds);
-  std::printf("%-8s %-10s %-5s %5s  %-15s %-19s  %s\n", "target", "sum", "dtype", "W", "data",
+  std::printf("%-8s %-5s %5s  %-15s %-19s  %s\n", "target", "dtype", "W", "data",
               "ratio", "plain sum");
   for (const std::string_view target : base::simd_targets()) {
     if (target == "SCALAR" && options.rounds > 3) break;  // the reference, tens of times slower

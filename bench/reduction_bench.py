@@ -21,24 +21,15 @@ from torch.futures import Future
 from torch.multiprocessing.spawn import start_processes
 
 from presum.experiments.launch import free_port
-from presum.parallel.leaves import BinnedLeaves
-from presum.parallel.reductions import (
-    BinnedSum,
-    ExactSum,
-    FixedSum,
-    Participants,
-    Reduction,
-    Scratch,
-    hand_over,
-)
+from presum.parallel.reductions import ExactSum, Participants, Scratch, hand_over
 
 OWN = "gloo fp32"
 
 
-def reduced(reduction: Reduction, buffer: torch.Tensor) -> None:
+def reduced(exact: ExactSum, buffer: torch.Tensor) -> None:
     future: Future[torch.Tensor] = Future()
-    reduction.begin()
-    hand_over(reduction, buffer, future)
+    exact.begin()
+    hand_over(exact, buffer, future)
     future.wait()
 
 
@@ -54,11 +45,6 @@ def ways(buffer: torch.Tensor) -> dict[str, Callable[[], None]]:
     return {
         OWN: own,
         "exact": lambda: reduced(ExactSum(participants, [buffer], None, scratch), buffer),
-        "fixed32": lambda: reduced(FixedSum(participants, [buffer], 32, scratch), buffer),
-        "fixed64": lambda: reduced(FixedSum(participants, [buffer], 64, scratch), buffer),
-        "binned": lambda: reduced(
-            BinnedSum(participants, BinnedLeaves().take([], buffer, retain=False)), buffer
-        ),
     }
 
 

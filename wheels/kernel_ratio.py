@@ -55,9 +55,6 @@ def kernels() -> dict[str, Kernel]:
     for leaf in leaves:
         leaf[:] = random.standard_normal(ELEMENTS)
     found["exact sum"] = lambda core: core.reduce_exact(leaves, LEAVES, out)
-    found["fixed32 sum"] = lambda core: core.reduce_fixed(leaves, LEAVES, 32, out)
-    found["fixed64 sum"] = lambda core: core.reduce_fixed(leaves, LEAVES, 64, out)
-    found["binned sum"] = binned(leaves)
     rows = random.integers(0, 50_000, (64, ELEMENTS // 64))
     found["rows of a batch"] = lambda core: core.hash_rows(rows)
     return found
@@ -92,16 +89,6 @@ def gradient(values: npt.NDArray[Any], dtype: str) -> Kernel:
         one.begin_step(0)
         one.gradient(0, values.ctypes.data, values.size, core.Dtype[dtype.upper()])
         one.end_step(0, 1, 0, 1.0)
-
-    return run
-
-
-def binned(leaves: list[npt.NDArray[np.float32]]) -> Kernel:
-    top, (high, low) = np.zeros(ELEMENTS, np.uint8), np.zeros((2, ELEMENTS), np.int64)
-
-    def run(core: Any) -> None:
-        for leaf in leaves:
-            core.binned_add(top, high, low, leaf)
 
     return run
 

@@ -44,24 +44,21 @@ class Session : public presum::Session {
   explicit Session(presum::Session session);
 };
 
-// Methods of presum/reduce.h that add up leaves with the same bits for any order and number of
-// ranks.
-enum class Method : std::uint8_t { kExact = 0, kBinned = 1, kFixed32 = 2, kFixed64 = 3 };
-
 // What the exact sum is divided by, in the same rounding.
 enum class Mean : std::uint8_t { kNone = 0, kOverRanks = 1, kOverLeaves = 2 };
 
-// Replaces MPI_Allreduce: the sum of the leaves of all ranks (usually one gradient each; more
-// are micro-batches, which must not be added up before), on every rank. Ranks may bring different
-// numbers of leaves, at least one each, together at most 32,767. `out` has `count` elements of
-// `dtype` and may be one of the leaves. kExact takes every dtype, the others not kF64.
+// Replaces MPI_Allreduce: the exact sum (presum/reduce.h) of the leaves of all ranks (usually one
+// gradient each; more are micro-batches, which must not be added up before), on every rank, with
+// the same bits for any order and number of ranks. Ranks may bring different numbers of leaves, at
+// least one each, together at most 32,767. `out` has `count` elements of `dtype` and may be one of
+// the leaves.
 //
-// Collective over `comm` (not an inter-communicator), with the same dtype, count, method and mean
-// on every rank, and blocking. Needs memory for about 2^20 elements a leaf, however long buffers
+// Collective over `comm` (not an inter-communicator), with the same dtype, count and mean on every
+// rank, and blocking. Needs memory for about 2^20 elements a leaf, however long buffers
 // are. Steps and bytes on the wire: docs/reduction.md. Errors, the same on every rank, nothing
-// reduced: kInvalidArgument (ranks that disagree, no leaf, too many, a dtype that the method does
-// not take), kIo (MPI refused). Thread-safety: as MPI's own collectives.
-Status allreduce(reduce::Leaves leaves, Dtype dtype, std::size_t count, Method method, Mean mean,
-                 void* out, MPI_Comm comm);
+// reduced: kInvalidArgument (ranks that disagree, no leaf, too many), kIo (MPI refused).
+// Thread-safety: as MPI's own collectives.
+Status allreduce(reduce::Leaves leaves, Dtype dtype, std::size_t count, Mean mean, void* out,
+                 MPI_Comm comm);
 
 }  // namespace presum::mpi

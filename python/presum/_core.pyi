@@ -619,83 +619,12 @@ def cuda_exact(
     out: int,
     stream: int,
 ) -> None: ...
-def cuda_exponents(
-    leaves: Sequence[int], uploaded: int, dtype: Dtype, count: int, out: int, stream: int
-) -> None: ...
-def cuda_encode(
-    leaves: Sequence[int],
-    uploaded: int,
-    dtype: Dtype,
-    count: int,
-    exponents: int,
-    total_leaves: int,
-    bits: int,
-    out: int,
-    stream: int,
-) -> None: ...
-def cuda_decode(
-    sums: int,
-    exponents: int,
-    count: int,
-    total_leaves: int,
-    divisor: int,
-    bits: int,
-    dtype: Dtype,
-    out: int,
-    stream: int,
-) -> None: ...
-def cuda_fixed(
-    leaves: Sequence[int],
-    uploaded: int,
-    dtype: Dtype,
-    count: int,
-    divisor: int,
-    bits: int,
-    out: int,
-    stream: int,
-) -> None: ...
-def cuda_binned_add(
-    top: int, high: int, low: int, count: int, leaf: int, dtype: Dtype, stream: int
-) -> None: ...
-def cuda_binned_raise(top: int, high: int, low: int, count: int, to: int, stream: int) -> None: ...
-def cuda_binned_merge(
-    top: int,
-    high: int,
-    low: int,
-    other_top: int,
-    other_high: int,
-    other_low: int,
-    count: int,
-    stream: int,
-) -> None: ...
-def cuda_binned_decode(
-    top: int, high: int, low: int, count: int, divisor: int, dtype: Dtype, out: int, stream: int
-) -> None: ...
 def reduce_exact(
     leaves: Sequence[DLPack], divisor: int, out: DLPack, gram: DLPack | None = None
 ) -> None:
     """
     The sum of arrays in host memory (see presum/reduce.h). gram: leaves x leaves doubles.
     """
-
-def reduce_exponents(leaves: Sequence[DLPack], exponents: DLPack) -> None: ...
-def reduce_encode(
-    leaves: Sequence[DLPack], exponents: DLPack, total_leaves: int, out: DLPack
-) -> None:
-    """Into int32 or int64."""
-
-def reduce_decode(
-    sums: DLPack, exponents: DLPack, total_leaves: int, divisor: int, out: DLPack
-) -> None: ...
-def reduce_fixed(leaves: Sequence[DLPack], divisor: int, bits: int, out: DLPack) -> None:
-    """The three steps in one, of leaves that are all here."""
-
-def binned_add(top: DLPack, high: DLPack, low: DLPack, leaf: DLPack) -> None: ...
-def binned_raise(top: DLPack, high: DLPack, low: DLPack, to: DLPack) -> None: ...
-def binned_merge(
-    top: DLPack, high: DLPack, low: DLPack, other_top: DLPack, other_high: DLPack, other_low: DLPack
-) -> None: ...
-def binned_decode(top: DLPack, high: DLPack, low: DLPack, divisor: int, out: DLPack) -> None: ...
 
 class AuditRecord:
     """What an audit found, as it is recorded."""

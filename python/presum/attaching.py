@@ -31,7 +31,6 @@ from presum.fingerprints.settings import optimizer_facts
 from presum.fingerprints.states import NamedState, named_states
 from presum.monitor import Monitor
 from presum.options import Audit, Record, Reduction
-from presum.parallel.plan import plan_of
 from presum.parallel.targets import MODES, Target, WatchOptions, target_of
 from presum.steps.gradient_source import in_backward
 from presum.steps.recording import Recording, unhook_ended
@@ -82,7 +81,7 @@ def attach(
             exact products of each worker's gradient with the reduced one at every step, and runs a
             hook that is registered later inside its own; "manual" is for loops that reduce by hand
             and call :meth:`Monitor.before_reduction` and :meth:`Monitor.after_reduction`.
-        reduction: sum gradients by presum instead: :class:`presum.Reduction`, or its method alone.
+        reduction: "exact": sum gradients by presum instead; or :class:`presum.Reduction`.
         audit: compare what the reduction makes with the exact sum now and then:
             :class:`presum.Audit`, or at every which recorded step.
         record: what is recorded, and when: :class:`presum.Record`.
@@ -157,20 +156,34 @@ def check_options(
 def _watch_options(
     mode: str, reduction: Reduction | str | None, audit: Audit | int | None, record: Record
 ) -> WatchOptions:
-    given = Reduction(reduction) if isinstance(reduction, str) else reduction
-    _check_kind("reduction", given, Reduction)
-    if isinstance(given, Reduction):
-        _check_flag("microbatch_mean", given.microbatch_mean)
+    given = _reduction(reduction, mode)
     audited = Audit(audit) if isinstance(audit, int) else audit
     _check_kind("audit", audited, Audit)
     if mode not in MODES:
         raise ValueError(f"presum.attach: mode must be one of {', '.join(MODES)}, not {mode!r}")
-    plan = plan_of(given, mode, record.gram_every)
     if record.gram_every is not None and mode != "hook":
         raise ValueError('presum.attach: gram_every needs mode="hook"')
     if not isinstance(audited, Audit):
-        return WatchOptions(mode, record.gram_every, plan)
-    return WatchOptions(mode, record.gram_every, plan, audited.every, audited.elements)
+        return WatchOptions(mode, record.gram_every, given)
+    return WatchOptions(mode, record.gram_every, given, audited.every, audited.elements)
+
+
+def _reduction(given: Reduction | str | None, mode: str) -> Reduction | None:
+    if given == "exact":
+        given = Reduction()
+    if isinstance(given, str):
+        raise ValueError(
+            f'presum.attach: reduction is "exact" or a presum.Reduction, not {given!r}'
+        )
+    _check_kind("reduction", given, Reduction)
+    if given is None:
+        return None
+    _check_flag("microbatch_mean", given.microbatch_mean)
+    if mode == "manual":
+        raise ValueError(
+            'presum.attach: with mode="manual" your own code reduces: use presum.reduce there'
+        )
+    return given
 
 
 def _session(
@@ -229,7 +242,7 @@ def _facts(training: _Training, numbers: _Numbers, options: WatchOptions) -> dic
         "reduced_every": numbers.reduced_every,
         "verify_every": numbers.verify_every or "never",
         "mode": options.mode,
-        "reduction": options.plan or "the framework's",
+        "reduction": options.reduction or "the framework's",
         "fingerprints": ",".join(sorted(families)) or "none",
     }
     if "environment" in families:

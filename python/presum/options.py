@@ -31,18 +31,19 @@ FAMILIES = (
 @dataclass(frozen=True)
 class Reduction:
     """Gradients summed by presum, so that their mean has the same bits for any order, topology and
-    number of ranks (docs/reduction.md). It stays when the monitor is closed.
+    number of ranks (docs/reduction.md). Micro-batches under ``no_sync()`` (FSDP2: without
+    ``requires_gradient_sync``) are summed apart, each its own leaf: ``.grad`` holds none of them
+    until the step is reduced. It stays when the monitor is closed.
 
     Args:
-        method: "exact", "fixed32", "fixed64" or "binned". Micro-batches under ``no_sync()`` (FSDP2:
-            without ``requires_gradient_sync``) are summed apart, each its own leaf: ``.grad`` holds
-            none of them until the step is reduced.
         microbatch_mean: divide the sum by all micro-batches of all ranks, in one rounding,
             instead of by the ranks; for losses that are not divided.
     """
 
-    method: str
     microbatch_mean: bool = False
+
+    def __str__(self) -> str:
+        return "exact" + (", mean of micro-batches" if self.microbatch_mean else "")
 
 
 @dataclass(frozen=True)
@@ -144,9 +145,11 @@ def arguments_of(row: Mapping[str, Any]) -> dict[str, Any]:
     """Those of ``presum.attach`` that a row of options stands for."""
     found = {name: row[name] for name in ("run", "mode", "preflight") if name in row}
     if "reduction" in row:
-        found["reduction"] = Reduction(row["reduction"], row.get("microbatch_mean", False))
-    elif row.get("microbatch_mean"):
-        raise UserError("presum: microbatch_mean needs reduction")
+        found["reduction"] = row["reduction"]
+    if row.get("microbatch_mean"):
+        if row.get("reduction") != "exact":
+            raise UserError('presum: microbatch_mean needs reduction="exact"')
+        found["reduction"] = Reduction(microbatch_mean=True)
     if "audit" in row:
         found["audit"] = Audit(row["audit"], row.get("audit_elements", AUDIT_ELEMENTS))
     elif "audit_elements" in row:

@@ -95,7 +95,7 @@ def test_attached_models_copy_and_pickle(model: DistributedDataParallel, tmp_pat
         ({"record": presum.Record(local_buffers=5)}, "local_buffers must be regular"),
         ({"record": presum.Record(fingerprints=[["rng"]])}, "fingerprints must be"),
         (
-            {"reduction": presum.Reduction("exact", microbatch_mean="yes")},
+            {"reduction": presum.Reduction(microbatch_mean="yes")},
             "microbatch_mean must be",
         ),
         ({"record": presum.Record(sketch=-1)}, "sketch must be"),

@@ -53,16 +53,6 @@ ARRAYS: dict[str, Callable[[], object]] = {
     "audit_compare-result": lambda: _core.audit_compare([X, X], 1, GONE),
     "reduce_exact": lambda: _core.reduce_exact([X, GONE], 1, X),
     "reduce_exact-out": lambda: _core.reduce_exact([X, X], 1, GONE),
-    "reduce_fixed": lambda: _core.reduce_fixed([GONE], 1, 32, X),
-    "reduce_exponents": lambda: _core.reduce_exponents([X], without_memory(torch.uint8)),
-    "reduce_encode": lambda: _core.reduce_encode([X], BYTES, 1, without_memory(torch.int32)),
-    "reduce_decode": lambda: _core.reduce_decode(without_memory(torch.int32), BYTES, 1, 1, X),
-    "binned_add": lambda: _core.binned_add(BYTES, WORDS, WORDS, GONE),
-    "binned_decode": lambda: _core.binned_decode(BYTES, WORDS, WORDS, 1, GONE),
-    "binned_merge": lambda: _core.binned_merge(
-        BYTES, WORDS, WORDS, BYTES, without_memory(torch.int64), WORDS
-    ),
-    "binned_raise": lambda: _core.binned_raise(BYTES, WORDS, WORDS, without_memory(torch.uint8)),
 }
 
 

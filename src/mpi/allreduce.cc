@@ -18,7 +18,7 @@ constexpr std::size_t kBlock = std::size_t{1} << 20;  // elements that are reduc
 // What a rank asks for; the same on every rank, but for the leaves.
 struct Request {
   std::uint64_t count;
-  std::uint64_t kind;  // dtype, method, mean
+  std::uint64_t kind;  // dtype, mean
   std::uint64_t leaves;
 };
 
@@ -39,14 +39,6 @@ struct Reduction {
     return std::accumulate(leaves_of.begin(), leaves_of.end(), std::size_t{0});
   }
 };
-
-template <class T>
-Status all_reduce(std::vector<T>& values, MPI_Datatype type, MPI_Op op, MPI_Comm comm) {
-  return check(
-      MPI_Allreduce(MPI_IN_PLACE, values.data(), static_cast<int>(values.size()), type, op, comm));
-}
-
-// ---- exact
 
 // The leaves as (rank, leaf, element), padded with zeros.
 Bytes in_chunks(reduce::Leaves leaves, std::size_t bytes, std::size_t width, std::size_t ranks) {
@@ -94,91 +86,23 @@ Status exact(reduce::Leaves leaves, std::size_t count, void* out, const Reductio
   return {};
 }
 
-// ---- fixed
-
-// What differs between the two widths of integers.
-template <class Integer>
-struct Fixed;
-template <>
-struct Fixed<std::int32_t> {
-  static constexpr auto encode = &reduce::encode32;
-  static constexpr auto decode = &reduce::decode32;
-  static MPI_Datatype type() { return MPI_INT32_T; }
-};
-template <>
-struct Fixed<std::int64_t> {
-  static constexpr auto encode = &reduce::encode64;
-  static constexpr auto decode = &reduce::decode64;
-  static MPI_Datatype type() { return MPI_INT64_T; }
-};
-
-template <class Integer>
-Status fixed(reduce::Leaves leaves, std::size_t count, void* out, const Reduction& all) {
-  using Width = Fixed<Integer>;
-  std::vector<std::uint8_t> exponents(count);
-  std::vector<Integer> sums(count);
-  PRESUM_TRY(reduce::exponents(leaves, all.dtype, count, exponents.data()));
-  PRESUM_TRY(all_reduce(exponents, MPI_UINT8_T, MPI_MAX, all.comm));
-  PRESUM_TRY(Width::encode(leaves, all.dtype, count, exponents.data(), all.leaves(), sums.data()));
-  PRESUM_TRY(all_reduce(sums, Width::type(), MPI_SUM, all.comm));
-  return Width::decode(sums.data(), exponents.data(), count, all.leaves(), all.divisor, all.dtype,
-                       out);
-}
-
-// ---- binned
-
-Status binned(reduce::Leaves leaves, std::size_t count, void* out, const Reduction& all) {
-  std::vector<std::uint8_t> top(count);
-  std::vector<std::int64_t> high(count);
-  std::vector<std::int64_t> low(count);
-  const reduce::Binned sum{top.data(), high.data(), low.data()};
-  for (const void* leaf : leaves) PRESUM_TRY(reduce::binned_add(sum, count, leaf, all.dtype));
-  std::vector<std::uint8_t> highest = top;
-  PRESUM_TRY(all_reduce(highest, MPI_UINT8_T, MPI_MAX, all.comm));
-  PRESUM_TRY(reduce::binned_raise(sum, count, highest.data()));
-  PRESUM_TRY(all_reduce(high, MPI_INT64_T, MPI_SUM, all.comm));
-  PRESUM_TRY(all_reduce(low, MPI_INT64_T, MPI_SUM, all.comm));
-  return reduce::binned_decode(sum, count, all.divisor, all.dtype, out);
-}
-
-// ---- all of them
-
-Status reduce_block(reduce::Leaves leaves, std::size_t count, Method method, void* out,
-                    const Reduction& all) {
-  switch (method) {
-    case Method::kExact:
-      return exact(leaves, count, out, all);
-    case Method::kBinned:
-      return binned(leaves, count, out, all);
-    case Method::kFixed32:
-      return fixed<std::int32_t>(leaves, count, out, all);
-    case Method::kFixed64:
-      return fixed<std::int64_t>(leaves, count, out, all);
-  }
-  return fail(ErrorCode::kInvalidArgument, "presum: no such method of reduction");
-}
-
-std::uint64_t kind_of(Dtype dtype, Method method, Mean mean) {
-  return static_cast<std::uint64_t>(dtype) << 16 | static_cast<std::uint64_t>(method) << 8 |
-         static_cast<std::uint64_t>(mean);
+std::uint64_t kind_of(Dtype dtype, Mean mean) {
+  return static_cast<std::uint64_t>(dtype) << 8 | static_cast<std::uint64_t>(mean);
 }
 
 // What makes every rank refuse, as all of them see it.
-std::optional<Error> objection(const std::vector<Request>& requests, Dtype dtype, Method method) {
+std::optional<Error> objection(const std::vector<Request>& requests) {
   const auto invalid = [](const char* text) { return Error{ErrorCode::kInvalidArgument, text}; };
   const Request& first = requests.front();
   std::uint64_t leaves = 0;
   for (const Request& request : requests) {
     if (request.count != first.count || request.kind != first.kind) {
-      return invalid("presum: ranks disagree about count, dtype, method or mean of an all-reduce");
+      return invalid("presum: ranks disagree about count, dtype or mean of an all-reduce");
     }
     if (request.leaves == 0) return invalid("presum: a rank brings no leaf to an all-reduce");
     leaves += std::min<std::uint64_t>(request.leaves, reduce::kLeavesMax + 1);
   }
   if (leaves > reduce::kLeavesMax) return invalid("presum: more than 32,767 leaves");
-  if (method != Method::kExact && dtype == Dtype::kF64) {
-    return invalid("presum: only kExact takes doubles");
-  }
   return {};
 }
 
@@ -198,11 +122,11 @@ std::uint32_t divisor_of(Mean mean, const Reduction& all) {
 
 }  // namespace
 
-Status allreduce(reduce::Leaves leaves, Dtype dtype, std::size_t count, Method method, Mean mean,
-                 void* out, MPI_Comm comm) {
+Status allreduce(reduce::Leaves leaves, Dtype dtype, std::size_t count, Mean mean, void* out,
+                 MPI_Comm comm) {
   PRESUM_ASSIGN(const auto requests,
-                requests_of_all({count, kind_of(dtype, method, mean), leaves.size()}, comm));
-  if (auto reason = objection(requests, dtype, method)) return *reason;
+                requests_of_all({count, kind_of(dtype, mean), leaves.size()}, comm));
+  if (auto reason = objection(requests)) return *reason;
   Reduction all{comm, {}, dtype, 1};
   for (const Request& request : requests) {
     all.leaves_of.push_back(static_cast<int>(request.leaves));
@@ -216,8 +140,8 @@ Status allreduce(reduce::Leaves leaves, Dtype dtype, std::size_t count, Method m
     const std::size_t offset = begin * element_bytes(dtype);
     std::transform(leaves.begin(), leaves.end(), part.begin(),
                    [&](const void* leaf) { return static_cast<const std::byte*>(leaf) + offset; });
-    PRESUM_TRY(reduce_block(part, std::min(block, count - begin), method,
-                            static_cast<std::byte*>(out) + offset, all));
+    PRESUM_TRY(
+        exact(part, std::min(block, count - begin), static_cast<std::byte*>(out) + offset, all));
   }
   return {};
 }

@@ -46,11 +46,10 @@ std::vector<const void*> own(const Buffers& leaves, bool evenly) {
   return pointers(leaves, bounds[r], bounds[r + 1]);
 }
 
-Bytes over_ranks(const Buffers& leaves, Dtype dtype, std::size_t count, Method method, bool evenly,
+Bytes over_ranks(const Buffers& leaves, Dtype dtype, std::size_t count, bool evenly,
                  Mean mean = Mean::kOverLeaves) {
   Bytes out(count * element_bytes(dtype));
-  const auto done =
-      allreduce(own(leaves, evenly), dtype, count, method, mean, out.data(), MPI_COMM_WORLD);
+  const auto done = allreduce(own(leaves, evenly), dtype, count, mean, out.data(), MPI_COMM_WORLD);
   EXPECT_TRUE(done) << done.error().message;
   return out;
 }
@@ -66,52 +65,8 @@ TEST(AllReduce, ExactIsTheSumInOneProcessHoweverLeavesAreShared) {
     for (const std::size_t count : {1, 3, 4, 1027}) {
       const Buffers leaves = leaves_of_all(dtype, count);
       const Bytes truth = in_process(leaves, dtype, count, kLeaves);
-      EXPECT_EQ(over_ranks(leaves, dtype, count, Method::kExact, true), truth);
-      EXPECT_EQ(over_ranks(leaves, dtype, count, Method::kExact, false), truth);
-    }
-  }
-}
-
-template <class Integer, class Encode, class Decode>
-Bytes fixed_in_process(const Buffers& leaves, Dtype dtype, std::size_t count, Encode encode,
-                       Decode decode) {
-  const auto all = pointers(leaves, 0, kLeaves);
-  std::vector<std::uint8_t> exponents(count);
-  std::vector<Integer> sums(count);
-  Bytes out(count * element_bytes(dtype));
-  EXPECT_TRUE(reduce::exponents(all, dtype, count, exponents.data()));
-  EXPECT_TRUE(encode(all, dtype, count, exponents.data(), kLeaves, sums.data()));
-  EXPECT_TRUE(decode(sums.data(), exponents.data(), count, kLeaves, kLeaves, dtype, out.data()));
-  return out;
-}
-
-Bytes binned_in_process(const Buffers& leaves, Dtype dtype, std::size_t count) {
-  std::vector<std::uint8_t> top(count);
-  std::vector<std::int64_t> high(count);
-  std::vector<std::int64_t> low(count);
-  const reduce::Binned sum{top.data(), high.data(), low.data()};
-  for (const void* leaf : pointers(leaves, 0, kLeaves)) {
-    EXPECT_TRUE(reduce::binned_add(sum, count, leaf, dtype));
-  }
-  Bytes out(count * element_bytes(dtype));
-  EXPECT_TRUE(reduce::binned_decode(sum, count, kLeaves, dtype, out.data()));
-  return out;
-}
-
-TEST(AllReduce, OtherMethodsAreTheirSumsInOneProcessHoweverLeavesAreShared) {
-  constexpr std::size_t kCount = 1027;
-  for (const Dtype dtype : {Dtype::kF32, Dtype::kBF16, Dtype::kF16}) {
-    const Buffers leaves = leaves_of_all(dtype, kCount);
-    const std::pair<Method, Bytes> truths[] = {
-        {Method::kBinned, binned_in_process(leaves, dtype, kCount)},
-        {Method::kFixed32,
-         fixed_in_process<std::int32_t>(leaves, dtype, kCount, reduce::encode32, reduce::decode32)},
-        {Method::kFixed64,
-         fixed_in_process<std::int64_t>(leaves, dtype, kCount, reduce::encode64, reduce::decode64)},
-    };
-    for (const auto& [method, truth] : truths) {
-      EXPECT_EQ(over_ranks(leaves, dtype, kCount, method, true), truth);
-      EXPECT_EQ(over_ranks(leaves, dtype, kCount, method, false), truth);
+      EXPECT_EQ(over_ranks(leaves, dtype, count, true), truth);
+      EXPECT_EQ(over_ranks(leaves, dtype, count, false), truth);
     }
   }
 }
@@ -120,9 +75,7 @@ TEST(AllReduce, DividesByNothingByRanksOrByLeaves) {
   const Buffers leaves = leaves_of_all(Dtype::kF32, 64);
   int ranks = 0;
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-  const auto sum = [&](Mean mean) {
-    return over_ranks(leaves, Dtype::kF32, 64, Method::kExact, true, mean);
-  };
+  const auto sum = [&](Mean mean) { return over_ranks(leaves, Dtype::kF32, 64, true, mean); };
   EXPECT_EQ(sum(Mean::kNone), in_process(leaves, Dtype::kF32, 64, 1));
   EXPECT_EQ(sum(Mean::kOverRanks),
             in_process(leaves, Dtype::kF32, 64, static_cast<std::uint32_t>(ranks)));
@@ -134,8 +87,7 @@ TEST(AllReduce, BuffersLongerThanABlockAreReducedInPlace) {
   const auto value = static_cast<float>(rank() + 1);
   for (std::size_t i = 0; i < count; ++i) std::memcpy(&mine[4 * i], &value, 4);
   const std::vector<const void*> leaf{mine.data()};
-  ASSERT_TRUE(allreduce(leaf, Dtype::kF32, count, Method::kExact, Mean::kNone, mine.data(),
-                        MPI_COMM_WORLD));
+  ASSERT_TRUE(allreduce(leaf, Dtype::kF32, count, Mean::kNone, mine.data(), MPI_COMM_WORLD));
   float last = 0;
   std::memcpy(&last, &mine[4 * (count - 1)], 4);
   int ranks = 0;
@@ -145,23 +97,19 @@ TEST(AllReduce, BuffersLongerThanABlockAreReducedInPlace) {
 
 TEST(AllReduce, NoElementsAreNothingToDo) {
   const std::vector<const void*> leaf{nullptr};
-  EXPECT_TRUE(
-      allreduce(leaf, Dtype::kF32, 0, Method::kFixed32, Mean::kNone, nullptr, MPI_COMM_WORLD));
+  EXPECT_TRUE(allreduce(leaf, Dtype::kF32, 0, Mean::kNone, nullptr, MPI_COMM_WORLD));
 }
 
 TEST(AllReduce, WhatOneRankGetsWrongEveryRankIsTold) {
   const Buffers leaves = leaves_of_all(Dtype::kF32, 8);
   Bytes out(32, std::byte{7});
   const std::size_t count = rank() == 1 ? 7 : 8;
-  const auto disagree = allreduce(own(leaves, true), Dtype::kF32, count, Method::kExact,
-                                  Mean::kNone, out.data(), MPI_COMM_WORLD);
+  const auto disagree =
+      allreduce(own(leaves, true), Dtype::kF32, count, Mean::kNone, out.data(), MPI_COMM_WORLD);
   ASSERT_FALSE(disagree);
   EXPECT_EQ(disagree.error().code, ErrorCode::kInvalidArgument);
   const auto few = rank() == 2 ? std::vector<const void*>{} : own(leaves, true);
-  EXPECT_FALSE(
-      allreduce(few, Dtype::kF32, 8, Method::kExact, Mean::kNone, out.data(), MPI_COMM_WORLD));
-  EXPECT_FALSE(allreduce(own(leaves, true), Dtype::kF64, 4, Method::kBinned, Mean::kNone,
-                         out.data(), MPI_COMM_WORLD));
+  EXPECT_FALSE(allreduce(few, Dtype::kF32, 8, Mean::kNone, out.data(), MPI_COMM_WORLD));
   EXPECT_EQ(out, Bytes(32, std::byte{7}));
 }
 

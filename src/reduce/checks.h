@@ -28,22 +28,9 @@ inline Status check_divisor(std::uint32_t divisor) {
   return refuse("divisor " + std::to_string(divisor) + " is not from 1 to 2147483647");
 }
 
-inline Status check_any_dtype(Dtype dtype) {
+inline Status check_dtype(Dtype dtype) {
   if (static_cast<unsigned>(dtype) <= 3) return {};
   return refuse("dtype " + std::to_string(static_cast<unsigned>(dtype)) + " is unknown");
-}
-
-inline Status check_short_dtype(Dtype dtype) {
-  if (dtype != Dtype::kF64) return check_any_dtype(dtype);
-  return refuse("f64 needs the exact reduction; this one takes f32, bf16 and f16");
-}
-
-// Of all workers, and of this one.
-inline Status check_total(std::size_t total_leaves, std::size_t leaves) {
-  Status total = check_leaves(total_leaves, kLeavesMax);
-  if (!total || leaves <= total_leaves) return total;
-  return refuse(std::to_string(leaves) + " leaves are more than the total_leaves of " +
-                std::to_string(total_leaves) + "; give the number of all workers' leaves");
 }
 
 // The first error, or none.

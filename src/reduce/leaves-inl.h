@@ -60,17 +60,8 @@ HWY_INLINE void prefetch(const std::uint8_t* from) {
   __builtin_prefetch(reinterpret_cast<const std::uint8_t*>(ahead), 0, 2);
 }
 
-// What is fetched ahead of reading: where leaves are read twice, half of the vectors each time, so
-// that memory is busy during both.
-enum class Prefetch { kAll, kEven, kOdd };
-
-template <Prefetch kPrefetch>
-constexpr bool fetched(std::size_t i) {
-  return kPrefetch == Prefetch::kAll || (i / kLanes % 2 == 0) == (kPrefetch == Prefetch::kEven);
-}
-
 // A tile has begin, load and save for the sums of kLanes elements.
-template <Dtype kDtype, std::size_t kGroup, class Tile, Prefetch kPrefetch>
+template <Dtype kDtype, std::size_t kGroup, class Tile>
 HWY_INLINE void add_group(Leaves leaves, std::size_t leaf, std::size_t first, std::size_t size,
                           Tile& tile) {
   const std::uint8_t* from[kGroup];
@@ -78,9 +69,7 @@ HWY_INLINE void add_group(Leaves leaves, std::size_t leaf, std::size_t first, st
   for (std::size_t i = 0; i < size; i += kLanes) {
     const std::size_t at = i * element_bytes(kDtype);
     auto sum = leaf == 0 ? tile.begin(i) : tile.load(i);
-    if (fetched<kPrefetch>(i)) {
-      for (std::size_t j = 0; j < kGroup; ++j) prefetch(from[j] + at);
-    }
+    for (std::size_t j = 0; j < kGroup; ++j) prefetch(from[j] + at);
     for (std::size_t j = 0; j < kGroup; ++j) sum.add(read<kDtype>(from[j] + at));
     tile.save(i, sum);
   }
@@ -88,14 +77,14 @@ HWY_INLINE void add_group(Leaves leaves, std::size_t leaf, std::size_t first, st
 
 // Adds elements first to first + size of all leaves to the tile, in groups of which the sums stay
 // in registers. REQUIRES: size is a multiple of kLanes and at most kTile.
-template <Dtype kDtype, class Tile, Prefetch kPrefetch = Prefetch::kAll>
+template <Dtype kDtype, class Tile>
 HWY_INLINE void add_leaves(Leaves leaves, std::size_t first, std::size_t size, Tile& tile) {
   std::size_t leaf = 0;
   for (; leaf + 8 <= leaves.size(); leaf += 8)
-    add_group<kDtype, 8, Tile, kPrefetch>(leaves, leaf, first, size, tile);
+    add_group<kDtype, 8, Tile>(leaves, leaf, first, size, tile);
   for (; leaf + 2 <= leaves.size(); leaf += 2)
-    add_group<kDtype, 2, Tile, kPrefetch>(leaves, leaf, first, size, tile);
-  if (leaf < leaves.size()) add_group<kDtype, 1, Tile, kPrefetch>(leaves, leaf, first, size, tile);
+    add_group<kDtype, 2, Tile>(leaves, leaf, first, size, tile);
+  if (leaf < leaves.size()) add_group<kDtype, 1, Tile>(leaves, leaf, first, size, tile);
 }
 
 #endif

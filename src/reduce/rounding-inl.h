@@ -27,23 +27,6 @@ struct Sums {
   Reals low, high;
 };
 
-HWY_INLINE Bits load_bytes(const std::uint8_t* bytes) {
-  return hn::PromoteTo(Words(), hn::LoadU(Bytes(), bytes));
-}
-
-// 2^power
-HWY_INLINE Sums powers_of_two(Bits power) {
-  const auto biased = hn::Add(power, word(1023));
-  const auto low = hn::PromoteTo(LongWords(), hn::LowerHalf(HalfWords(), biased));
-  const auto high = hn::PromoteTo(LongWords(), hn::UpperHalf(HalfWords(), biased));
-  return {hn::BitCast(Doubles(), hn::ShiftLeft<52>(low)),
-          hn::BitCast(Doubles(), hn::ShiftLeft<52>(high))};
-}
-
-// A double of this size has no fraction and 51 bits for an integer of either sign; its low bits are
-// that integer's.
-constexpr double kMagic = 0x1.8p52;
-
 HWY_INLINE hn::Vec<LongWords> long_words(Reals x) { return hn::BitCast(LongWords(), x); }
 
 // a + b exactly: the rounded sum and what it lacks. If b is not finite, what it lacks is NaN.
@@ -68,36 +51,6 @@ HWY_INLINE Reals to_odd(Reals value, Reals rest) {
   const auto odd = hn::Add(bits, hn::Or(away, hn::Set(di, 1)));
   const auto changed = hn::And(inexact, hn::RebindMask(Doubles(), even));
   return hn::IfThenElse(changed, hn::BitCast(Doubles(), odd), value);
-}
-
-// REQUIRES: each has at most 53 significant bits.
-#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
-HWY_INLINE Reals to_double(hn::Vec<LongInts> integers) {
-  return hn::ConvertTo(Doubles(), integers);
-}
-#else
-HWY_INLINE Reals to_double(hn::Vec<LongInts> integers) {
-  const LongWords d;
-  const auto bits = hn::BitCast(d, integers);
-  const auto exponent = long_words(real(0x1p52));
-  const auto flipped = hn::Xor(hn::ShiftRight<32>(bits), hn::Set(d, 0x80000000));
-  const auto low = hn::And(bits, hn::Set(d, 0xFFFFFFFF));
-  const auto upper = hn::BitCast(Doubles(), hn::Or(flipped, exponent));
-  const auto lower = hn::BitCast(Doubles(), hn::Or(low, exponent));
-  const auto above = hn::Mul(hn::Sub(upper, real(0x1p52 + 0x1p31)), real(0x1p32));
-  return hn::Add(above, hn::Sub(lower, real(0x1p52)));
-}
-#endif
-
-// Integers as doubles: exact below 2^53, and rounded to odd, to at least 44 bits, from there on:
-// the bits below 2^11 are replaced by one that says whether there are any.
-HWY_INLINE Reals integers_to_odd(hn::Vec<LongInts> integers) {
-  const LongInts d;
-  const auto rest = hn::Set(d, (1 << 11) - 1);
-  const auto carry = hn::And(hn::Add(hn::And(integers, rest), rest), hn::Set(d, 1 << 11));
-  const auto cut = hn::Or(hn::AndNot(rest, integers), hn::BitCast(d, hn::ShiftRight<1>(carry)));
-  const auto small = hn::Lt(hn::Abs(integers), hn::Set(d, std::int64_t{1} << 53));
-  return to_double(hn::IfThenElse(small, integers, cut));
 }
 
 // REQUIRES: the divisor is at most kKernelDivisorMax. Then dividing a sum that was rounded to odd,

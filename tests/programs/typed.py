@@ -50,7 +50,7 @@ def attached(model: DistributedDataParallel, run: Path) -> tuple[Monitor, torch.
         model,
         optimizer=[optimizer],
         run=run,
-        reduction=Reduction("exact", microbatch_mean=True),
+        reduction=Reduction(microbatch_mean=True),
         audit=Audit(every=5, elements=1000),
         record=Record(reduced_every=5, sketch=1024, fingerprints=["data", "rng"], quiet=True),
         on_finding=tell,
@@ -89,7 +89,7 @@ def look(folder: Path) -> None:
     cosines: npt.NDArray[np.float64] = run.cosines(step=0)
     print("steps", len(run.steps), "ranks", cosines.shape[0], "mean", float(cosines.mean()) <= 1)
     leaves = [np.array([1e8], np.float32), np.array([1.0], np.float32)]
-    total: npt.NDArray[np.float32] = presum.reduce.sum(leaves, method="exact", mean=False)
+    total: npt.NDArray[np.float32] = presum.reduce.sum(leaves, mean=False)
     same: Tensor = presum.reduce.sum([torch.from_numpy(leaf) for leaf in leaves])
     print("sum", float(total[0]) == float(same[0]), [*told, *(f.check for f in findings)])
 

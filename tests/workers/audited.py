@@ -59,7 +59,6 @@ CASES: dict[str, dict[str, Any]] = {
     "plain": {},
     "bf16": {"dtype": torch.bfloat16},
     "exact": {"attach": {"reduction": "exact"}},
-    "fixed64": {"attach": {"reduction": "fixed64", "audit": WHOLE}},
     "compressed": {"hook": fp16_compress_hook},
     "broken": {"hook": loses_its_end, "attach": {"audit": WHOLE}},
     "fsdp": {"fsdp": True},

@@ -18,7 +18,7 @@ def model_of(run: Path, *, mean: bool) -> DistributedDataParallel:
     presum.attach(
         model,
         run=run,
-        reduction=presum.Reduction("exact", microbatch_mean=mean),
+        reduction=presum.Reduction(microbatch_mean=mean),
         record=presum.Record(quiet=True),
     )
     return model

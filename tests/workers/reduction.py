@@ -77,37 +77,25 @@ def case(
     }
 
 
-def mean(method: str) -> presum.Reduction:
-    return presum.Reduction(method, microbatch_mean=True)
+MEAN = presum.Reduction(microbatch_mean=True)
 
 
 CASES: dict[str, dict[str, Any]] = {
     "plain": case(),
     "exact": case(divided=True, reduction="exact"),
-    "exact-mean": case(reduction=mean("exact")),
-    "exact-always": case(reduction=mean("exact"), always=True),
-    "exact-rare": case(reduction=mean("exact"), rare=True),
-    "exact-views": case(reduction=mean("exact"), ddp={"gradient_as_bucket_view": True}),
-    "exact-bf16": case(reduction=mean("exact"), dtype=torch.bfloat16),
-    "exact-fp64": case(reduction=mean("exact"), dtype=torch.float64),
-    "exact-uneven": case(reduction=mean("exact"), uneven=True),
-    "binned": case(reduction=mean("binned")),
-    "binned-uneven": case(reduction=mean("binned"), uneven=True),
-    "binned-always": case(reduction=mean("binned"), always=True, rare=True),
-    "binned-rare": case(reduction=mean("binned"), rare=True),
-    "binned-bf16": case(reduction=mean("binned"), dtype=torch.bfloat16),
-    "fixed32": case(reduction=mean("fixed32")),
-    "fixed64": case(reduction=mean("fixed64")),
-    "fixed64-uneven": case(reduction=mean("fixed64"), uneven=True),
+    "exact-mean": case(reduction=MEAN),
+    "exact-always": case(reduction=MEAN, always=True),
+    "exact-rare": case(reduction=MEAN, rare=True),
+    "exact-views": case(reduction=MEAN, ddp={"gradient_as_bucket_view": True}),
+    "exact-bf16": case(reduction=MEAN, dtype=torch.bfloat16),
+    "exact-fp64": case(reduction=MEAN, dtype=torch.float64),
+    "exact-uneven": case(reduction=MEAN, uneven=True),
     "fsdp-exact": case(divided=True, fsdp=True, reduction="exact"),
     "fsdp-exact-mixed": case(
         fsdp=True,
-        reduction=mean("exact"),
+        reduction=MEAN,
         policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32),
     ),
-    "fsdp-binned": case(fsdp=True, reduction=mean("binned")),
-    "fsdp-fixed32": case(fsdp=True, reduction=mean("fixed32")),
-    "fsdp-fixed64": case(fsdp=True, reduction=mean("fixed64")),
 }
 if not CAN_STAND_IN:
     CASES = {name: how for name, how in CASES.items() if not how["fsdp"]}

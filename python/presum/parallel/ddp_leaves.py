@@ -19,11 +19,17 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from presum.options import Reduction
 from presum.parallel.ddp import ReducingPasses
-from presum.parallel.leaves import NO_PLACE, leaves_for, slices
-from presum.parallel.plan import ReductionPlan
-from presum.parallel.reductions import DROPPED, LOST, MIXED, TOOK_BACK, Contribution
-from presum.reduce.tensors import Binned
+from presum.parallel.leaves import NO_PLACE, Leaves, slices
+from presum.parallel.reductions import (
+    DROPPED,
+    LOST,
+    MIXED,
+    TOOK_BACK,
+    Contribution,
+    divisor_of,
+)
 from presum.steps.gradient_source import in_backward
 from presum.torch_events.hooks import pickled_as_nothing
 from presum.torch_events.taps import TAPS, TappedFunction
@@ -38,10 +44,10 @@ class DdpLeaves:
         self,
         model: DistributedDataParallel,
         parameters: Sequence[nn.Parameter],
-        plan: ReductionPlan,
+        reduction: Reduction,
     ) -> None:
-        self._plan = plan
-        self._leaves = leaves_for(plan.method)
+        self._reduction = reduction
+        self._leaves = Leaves()
         self._parameters = list(parameters)
         self._places = {id(parameter): place for place, parameter in enumerate(parameters)}
         self._passes = ReducingPasses(model)
@@ -196,7 +202,7 @@ class DdpLeaves:
         passes = self._leaves.passes + 1
         if passes == 1:
             return gradient
-        divisor = self._plan.divisor(1, passes)
+        divisor = divisor_of(self._reduction, 1, passes)
         whole = self._leaves.with_last(place, _flat(gradient), divisor)
         return torch.empty_like(gradient).copy_(whole.view(gradient.shape))
 
@@ -218,7 +224,7 @@ class DdpLeaves:
             )
         self._unreached = []
         passes, flags = self._leaves.passes, self._flags | self._tainted | DROPPED * dropped
-        return Contribution(passes + 1, passes + fresh, flags, self._plan.code)
+        return Contribution(passes + 1, passes + fresh, flags, self._reduction.microbatch_mean)
 
     def _shadow(self) -> bool:
         """The others reduce, this worker has no input left, but perhaps leaves that wait. Whether
@@ -234,7 +240,7 @@ class DdpLeaves:
 
     def take(
         self, parameters: Iterable[torch.Tensor], views: Iterable[torch.Tensor], last: torch.Tensor
-    ) -> list[torch.Tensor] | Binned:
+    ) -> list[torch.Tensor]:
         """The leaves of a bucket, of which ``last`` is the newest; ``views`` are the places of
         ``parameters`` in it."""
         layout = slices(map(self._place, parameters), views, last)

@@ -19,26 +19,22 @@ from torch._C._distributed_c10d import GradBucket
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
+from presum.options import Reduction
 from presum.parallel.auditing import Audits, flat_value
 from presum.parallel.ddp_hook import COMM_HOOKS, BucketSource, HookState
 from presum.parallel.ddp_leaves import DdpLeaves
-from presum.parallel.plan import ReductionPlan
 from presum.parallel.reductions import (
-    BinnedSum,
     ExactSum,
-    FixedSum,
     Participants,
-    Reduction,
     Scratch,
     SumsOfSums,
     agree,
+    divisor_of,
     hand_over,
 )
-from presum.reduce.methods import fixed_bits
+from presum.reduce.limits import GRAM_LEAVES_MAX
 from presum.steps.gradient_source import in_backward
 from presum.torch_events.losses import Scalar
-
-GRAM_WORKERS_MAX = 64
 
 
 class DdpReducingSource(BucketSource):
@@ -47,11 +43,11 @@ class DdpReducingSource(BucketSource):
     def __init__(
         self,
         model: DistributedDataParallel,
-        plan: ReductionPlan,
+        reduction: Reduction,
         audits: Audits | None = None,
     ) -> None:
         super().__init__(model)
-        self._plan = plan
+        self._reduction = reduction
         self._audits = audits
         self._state: Callable[[], ReducingState | None] = lambda: None  # the model holds it
         self._had_leaves: list[int] = []
@@ -60,7 +56,7 @@ class DdpReducingSource(BucketSource):
         handles = super().hook()
         if self._state() is None:
             parameters = [parameter for _, parameter in self.recorder.setup.alive()]
-            state = ReducingState(self.model(), parameters, self._plan, weakref.ref(self))
+            state = ReducingState(self.model(), parameters, self._reduction, weakref.ref(self))
             self._state, state.audits = weakref.ref(state), self._audits
             COMM_HOOKS.install(self.model(), state)
         return handles
@@ -100,7 +96,7 @@ class DdpReducingSource(BucketSource):
 class PendingBucket(NamedTuple):
     """A bucket that was handed to us and is not summed yet."""
 
-    reduction: Reduction
+    sum: ExactSum
     buffer: torch.Tensor
     future: Future[torch.Tensor]
 
@@ -116,16 +112,16 @@ class ReducingState(HookState):
         self,
         model: DistributedDataParallel,
         parameters: Sequence[nn.Parameter],
-        plan: ReductionPlan,
+        reduction: Reduction,
         source: Callable[[], DdpReducingSource | None],
     ) -> None:
         super().__init__(model.process_group, None, source)
-        self.leaves = DdpLeaves(model, parameters, plan)
-        self._plan = plan
+        self.leaves = DdpLeaves(model, parameters, reduction)
+        self._reduction = reduction
         self._counts: list[int] = []
         self._divisor = 1
         self._pending: PendingBucket | None = None
-        self._sums_of_sums = SumsOfSums(plan)
+        self._sums_of_sums = SumsOfSums(reduction)
         self._scratch: dict[int, Scratch] = {}  # by bucket
 
     def takes_another(self) -> bool:
@@ -141,7 +137,7 @@ class ReducingState(HookState):
             self._begin(buffer.device)
         audits = self._audit_is_due(bucket) and max(self._counts) == 1
         local = buffer.clone() if audits else buffer
-        future = self._started(self._reduction(bucket), buffer)
+        future = self._started(self._sum(bucket), buffer)
         if audits:
             future = self._followed(local, future)
         if bucket.is_last():
@@ -155,9 +151,9 @@ class ReducingState(HookState):
         gathering = self.audits.gather(local, self.group, self._divisor)
         return self.audits.follow(gathering, reduced, None, self.tell)
 
-    def _started(self, reduction: Reduction, buffer: torch.Tensor) -> Future[torch.Tensor]:
-        pending = PendingBucket(reduction, buffer, _future(buffer))
-        reduction.begin()
+    def _started(self, exact: ExactSum, buffer: torch.Tensor) -> Future[torch.Tensor]:
+        pending = PendingBucket(exact, buffer, _future(buffer))
+        exact.begin()
         self._proceed()
         self._pending = pending
         return pending.future
@@ -168,30 +164,26 @@ class ReducingState(HookState):
         contributions = agree(self.group, self.leaves.contribution(), device)
         self._sums_of_sums.check(contributions)
         self._counts = [one.leaves for one in contributions]
-        self._divisor = self._plan.divisor(
-            len(contributions), sum(one.counted for one in contributions)
+        self._divisor = divisor_of(
+            self._reduction, len(contributions), sum(one.counted for one in contributions)
         )
 
     def _proceed(self) -> None:
         pending, self._pending = self._pending, None
         if pending is None:
             return
-        hand_over(pending.reduction, pending.buffer, pending.future)
+        hand_over(pending.sum, pending.buffer, pending.future)
 
-    def _reduction(self, bucket: GradBucket) -> Reduction:
+    def _sum(self, bucket: GradBucket) -> ExactSum:
         assert self.group is not None
         participants = Participants(self.group, self._counts, self._divisor)
         mine = self.leaves.take(bucket.parameters(), bucket.gradients(), bucket.buffer())
-        if not isinstance(mine, list):
-            return BinnedSum(participants, mine)
         scratch = self._scratch.setdefault(bucket.index(), Scratch())
-        if self._plan.method == "exact":
-            return ExactSum(participants, mine, self._wants_gram(participants.leaves), scratch)
-        return FixedSum(participants, mine, fixed_bits(self._plan.method), scratch)
+        return ExactSum(participants, mine, self._wants_gram(participants.leaves), scratch)
 
     def _wants_gram(self, leaves: int) -> Callable[[torch.Tensor], None] | None:
         source: DdpReducingSource | None = self._source()
-        one_each = leaves == len(self._counts) <= GRAM_WORKERS_MAX
+        one_each = leaves == len(self._counts) <= GRAM_LEAVES_MAX
         if source is None or not one_each or not source.measures():
             return None
         return source.add_gram

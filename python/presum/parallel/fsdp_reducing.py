@@ -19,30 +19,26 @@ from torch import nn
 from torch.distributed.fsdp._fully_shard import _fsdp_param, _fsdp_param_group
 from torch.distributed.fsdp._fully_shard._fsdp_common import DDPMeshInfo
 
+from presum.options import Reduction
 from presum.parallel.auditing import Audits
 from presum.parallel.collectives import used_here
 from presum.parallel.fsdp import FsdpSource, ReduceScatterStandIn, parameter_groups
 from presum.parallel.fsdp_auditing import FsdpAuditor
-from presum.parallel.leaves import BinnedLeaves, SeparateLeaves, leaves_for
-from presum.parallel.plan import ReductionPlan
+from presum.parallel.leaves import Leaves
 from presum.parallel.reductions import (
     LOST,
-    BinnedSum,
     Contribution,
     ExactSum,
-    FixedSum,
     Participants,
-    Reduction,
     SumsOfSums,
     agree,
+    check_dtypes,
+    divisor_of,
 )
-from presum.reduce import tensors
-from presum.reduce.methods import fixed_bits
-from presum.reduce.tensors import Binned
 from presum.torch_events.taps import TAPS, ReplacedFunction
 
 
-def check_groups(groups: Sequence[Any], plan: ReductionPlan) -> None:
+def check_groups(groups: Sequence[Any]) -> None:
     """Raises ValueError for parameter groups that cannot be reduced so."""
     if any(REDUCERS.of(one) for group in groups for one in group.fsdp_params):
         raise ValueError(
@@ -59,7 +55,7 @@ def check_groups(groups: Sequence[Any], plan: ReductionPlan) -> None:
     if any(_divides_otherwise(group) for group in groups):
         raise ValueError(f"presum.attach: reduction {DIVIDES}")
     dtypes = {_reduced_as(one) for group in groups for one in group.fsdp_params}
-    plan.check(dtypes)
+    check_dtypes(dtypes)
     if not dtypes <= {torch.float32, torch.bfloat16}:
         raise ValueError(
             "presum.attach: FSDP2 divides fp16 and fp64 gradients before the reduction; reduce in "
@@ -86,18 +82,18 @@ class FsdpReducingSource(FsdpSource):
     def __init__(
         self,
         model: nn.Module,
-        plan: ReductionPlan,
+        reduction: Reduction,
         audits: Audits | None = None,
     ) -> None:
         super().__init__(model)
-        self._plan = plan
+        self._reduction = reduction
         self._audits = audits
         self._reducer: FsdpReducer | None = None
 
     def hook(self) -> list[Any]:
         if self._reducer is None:
             groups = list(parameter_groups(self.model()))
-            reducer = self._reducer = FsdpReducer(groups, self._plan)
+            reducer = self._reducer = FsdpReducer(groups, self._reduction)
             if self._audits is not None:
                 FsdpAuditor(groups, self._audits, self, reducer.has_one_leaf_each)
         return super().hook()
@@ -111,9 +107,9 @@ class FsdpReducingSource(FsdpSource):
 class FsdpReducer:
     """Stands in for the reduce-scatter of a model's parameter groups, for as long as they live."""
 
-    def __init__(self, groups: Sequence[Any], plan: ReductionPlan) -> None:
-        self._plan = plan
-        self._leaves = leaves_for(plan.method)
+    def __init__(self, groups: Sequence[Any], reduction: Reduction) -> None:
+        self._reduction = reduction
+        self._leaves = Leaves()
         held = [(one, group) for group in groups for one in group.fsdp_params]
         self.places = weakref.WeakKeyDictionary({one: at for at, (one, _) in enumerate(held)})
         self._groups = weakref.WeakKeyDictionary(held)
@@ -125,8 +121,8 @@ class FsdpReducer:
         self._agreed = -1  # the pass in which all workers told how many leaves they have
         self._counts: list[int] = []
         self._versions: weakref.WeakKeyDictionary[Any, Version] = weakref.WeakKeyDictionary()
-        self._sums_of_sums = SumsOfSums(plan)
-        self._earlier: list[torch.Tensor] | list[Binned] = []  # of the group under way
+        self._sums_of_sums = SumsOfSums(reduction)
+        self._earlier: list[torch.Tensor] = []  # of the group under way
         for group in groups:
             group._reduce_scatter_comm = ReducingReduceScatter(group._reduce_scatter_comm, self)
         TAPS.add()  # for good
@@ -197,18 +193,8 @@ class FsdpReducer:
         whole = self._leaves.with_last(self.places[one], last, self._divisor_of_one())
         return whole.view(gradient.shape)
 
-    def _sum_of_one(self, one: Any, gradient: torch.Tensor) -> torch.Tensor:
-        """The sum where there is one worker: by the method, as among several."""
-        leaves = self._leaves
-        if isinstance(leaves, BinnedLeaves) or self._plan.method == "exact":
-            return self._whole(one, gradient)
-        of = [*leaves.of(self.places[one]), _last_leaf(one, gradient)]
-        out = torch.empty_like(of[-1])
-        tensors.fixed(of, self._divisor_of_one(), fixed_bits(self._plan.method), out)
-        return out.view(gradient.shape)
-
     def _divisor_of_one(self) -> int:
-        return self._plan.divisor(1, self._leaves.passes + 1)
+        return divisor_of(self._reduction, 1, self._leaves.passes + 1)
 
     def prepare(
         self, held: Sequence[Any], gradients: list[torch.Tensor], group: dist.ProcessGroup | None
@@ -220,22 +206,16 @@ class FsdpReducer:
         if self._agreed != self._pass:
             self._agree(None if alone else group, gradients[0].device)
         if alone:
-            gradients[:] = [
-                self._sum_of_one(one, g) for one, g in zip(held, gradients, strict=True)
-            ]
+            gradients[:] = [self._whole(one, g) for one, g in zip(held, gradients, strict=True)]
             self._summed.update(self.places[one] for one in held)
             return
         assert group is not None
-        if self._leaves.passes == 0:
-            self._earlier = []
-        elif isinstance(self._leaves, SeparateLeaves):
-            self._earlier = self._of_passes(held, gradients, group.size(), self._leaves)
-        else:
-            self._earlier = [self._folded(held, gradients, group.size(), self._leaves)]
+        self._earlier = self._of_passes(held, gradients, group.size())
 
     def _agree(self, group: dist.ProcessGroup | None, device: torch.device) -> None:
         self._agreed, leaves = self._pass, self._leaves.passes + 1
-        contribution = Contribution(leaves, leaves, LOST * self._adds_up(), self._plan.code)
+        flags = LOST * self._adds_up()
+        contribution = Contribution(leaves, leaves, flags, self._reduction.microbatch_mean)
         contributions = [contribution] if group is None else agree(group, contribution, device)
         self._sums_of_sums.check(contributions)
         self._counts = [one.leaves for one in contributions]
@@ -260,38 +240,15 @@ class FsdpReducer:
         held: Sequence[Any],
         gradients: Sequence[torch.Tensor],
         world: int,
-        leaves: SeparateLeaves,
     ) -> list[torch.Tensor]:
         """The leaves of earlier passes, laid out as FSDP2 lays out the last."""
-        of_each = [leaves.of(self.places[one]) for one in held]
+        of_each = [self._leaves.of(self.places[one]) for one in held]
         return [
             in_shards(
                 held, [_leaf(of, slot, g) for of, g in zip(of_each, gradients, strict=True)], world
             )
-            for slot in range(leaves.passes)
+            for slot in range(self._leaves.passes)
         ]
-
-    def _folded(
-        self,
-        held: Sequence[Any],
-        gradients: Sequence[torch.Tensor],
-        world: int,
-        leaves: BinnedLeaves,
-    ) -> Binned:
-        states = [
-            leaves.of(self.places[one]) or Binned.zeros(g.numel(), g.device)
-            for one, g in zip(held, gradients, strict=True)
-        ]
-        parts = zip(*((s.top, s.high, s.low) for s in states), strict=True)
-        shapes = [gradient.shape for gradient in gradients]
-        return Binned(
-            *(
-                in_shards(
-                    held, [p.view(shape) for p, shape in zip(part, shapes, strict=True)], world
-                )
-                for part in parts
-            )
-        )
 
     def done(self, held: Sequence[Any]) -> None:
         """A parameter group is reduced."""
@@ -302,25 +259,11 @@ class FsdpReducer:
 
     def scatter(self, out: torch.Tensor, last: torch.Tensor, group: dist.ProcessGroup) -> None:
         """The shard of this worker."""
-        divisor = self._plan.divisor(len(self._counts), sum(self._counts))
-        reduction = self._reduction(Participants(group, self._counts, divisor), last)
-        reduction.begin()
-        reduction.scatter(out)
-
-    def _reduction(self, participants: Participants, last: torch.Tensor) -> Reduction:
-        method = self._plan.method
-        if method == "binned":
-            state = self._earlier[0] if self._earlier else Binned.zeros(len(last), last.device)
-            assert isinstance(state, Binned)
-            for part in (state.top, state.high, state.low):
-                used_here(part)
-            state.add(last)
-            return BinnedSum(participants, state)
-        earlier = [leaf for leaf in self._earlier if isinstance(leaf, torch.Tensor)]
-        leaves = [used_here(leaf).to(last.dtype) for leaf in earlier]
-        if method == "exact":
-            return ExactSum(participants, [*leaves, last])
-        return FixedSum(participants, [*leaves, last], fixed_bits(method))
+        divisor = divisor_of(self._reduction, len(self._counts), sum(self._counts))
+        earlier = [used_here(leaf).to(last.dtype) for leaf in self._earlier]
+        exact = ExactSum(Participants(group, self._counts, divisor), [*earlier, last])
+        exact.begin()
+        exact.scatter(out)
 
 
 def _version_of(one: Any) -> Version:

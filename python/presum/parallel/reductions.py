@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A flat buffer's reproducible sum over the workers of a group, by collectives of any backend.
 
-Each way takes two rounds. On Gloo and MPI the second one starts when the first has arrived; on NCCL
+It takes two rounds. On Gloo and MPI the second one starts when the first has arrived; on NCCL
 both are queued on the stream. docs/reduction.md counts steps and bytes.
 """
 
@@ -10,19 +10,18 @@ from __future__ import annotations
 import functools
 import logging
 import operator
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch.futures import Future
 
+from presum.devices.dtypes import NAMED
 from presum.devices.queue import capturing
-from presum.parallel.collectives import all_gather, reduce_scatter, used_here
-from presum.parallel.plan import ReductionPlan
+from presum.options import Reduction
+from presum.parallel.collectives import all_gather, used_here
 from presum.reduce import tensors
-from presum.reduce.tensors import Binned
 
 log = logging.getLogger("presum")
 # What a worker's leaves come on top of:
@@ -71,58 +70,13 @@ class Scratch:
         return held
 
 
-class Reduction(ABC):
-    """One flat buffer on its way through the workers.
+class ExactSum:
+    """One flat buffer on its way through the workers: each gets everyone's leaves of one chunk,
+    sums them, and hands the sum out.
 
     ``begin``, and ``proceed`` or ``scatter``, issue collectives: in the same order of buffers on
     all workers. ``out`` may be a leaf.
     """
-
-    def __init__(self, participants: Participants, scratch: Scratch | None = None) -> None:
-        self._participants = participants
-        self._group: dist.ProcessGroup | None = participants.group
-        self._scratch = scratch or Scratch()
-        self._world = len(participants.counts)
-        self._first: Any = None  # the first round
-
-    @abstractmethod
-    def begin(self) -> None:
-        """Start the first round."""
-
-    @abstractmethod
-    def proceed(self, out: torch.Tensor) -> Future[Any]:
-        """Wait for the first round and start the second; the future is done with it."""
-
-    @abstractmethod
-    def complete(self, out: torch.Tensor) -> None:
-        """After the second round: the sum is in ``out``, on every worker."""
-
-    @abstractmethod
-    def scatter(self, out: torch.Tensor) -> None:
-        """In place of ``proceed`` and ``complete``: this worker's part, where each has one part of
-        the buffer. Waits."""
-
-    def release_group(self) -> None:
-        """Of the group, once the last collective is issued: the thread that completes this is the
-        group's own, and must not be the last to hold it."""
-        self._group = self._first = None
-        self._participants = self._participants._replace(group=None)
-
-    def _all_reduce(self, tensor: torch.Tensor, op: Any) -> Any:
-        return dist.all_reduce(tensor, op, group=self._group, async_op=True)
-
-    def _scattered(self, tensor: torch.Tensor) -> torch.Tensor:
-        """This worker's part of the sum of integers."""
-        part = tensor.new_empty(tensor.numel() // self._world)
-        reduce_scatter(part, tensor, group=self._group)
-        return part
-
-    def _own(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.view(self._world, -1)[dist.get_rank(self._group)]
-
-
-class ExactSum(Reduction):
-    """Each worker gets everyone's leaves of one chunk, sums them, and hands the sum out."""
 
     def __init__(
         self,
@@ -133,7 +87,11 @@ class ExactSum(Reduction):
     ) -> None:
         """``share`` gets the products of all pairs of leaves in this worker's chunk, float64 of
         [leaves, leaves]; at most 64 leaves."""
-        super().__init__(participants, scratch)
+        self._participants = participants
+        self._group: dist.ProcessGroup | None = participants.group
+        self._scratch = scratch or Scratch()
+        self._world = len(participants.counts)
+        self._first: Any = None  # the first round
         self._leaves = leaves
         self._share = share
         self._width = -(-leaves[0].numel() // self._world)
@@ -141,6 +99,7 @@ class ExactSum(Reduction):
         self._sums = leaves[0].new_empty(0)
 
     def begin(self) -> None:
+        """Start the first round."""
         self._sent = self._in_chunks()
         self._first = dist.all_to_all_single(
             self._received.view(-1),
@@ -172,6 +131,7 @@ class ExactSum(Reduction):
         self._share(gram)
 
     def proceed(self, out: torch.Tensor) -> Future[Any]:
+        """Wait for the first round and start the second; the future is done with it."""
         copies = self._world if out.is_cpu else 1  # see _gather
         parts = self._scratch.take("parts", out, copies, self._width)
         self._sum(parts[0])
@@ -189,89 +149,23 @@ class ExactSum(Reduction):
         return dist.all_to_all_single(self._sums, parts.view(-1), group=group, async_op=True)
 
     def complete(self, out: torch.Tensor) -> None:
+        """After the second round: the sum is in ``out``, on every worker."""
         if self._sums is not out:
             out.copy_(used_here(self._sums)[: out.numel()])
 
     def scatter(self, out: torch.Tensor) -> None:
+        """In place of ``proceed`` and ``complete``: this worker's part, where each has one part of
+        the buffer. Waits."""
         self._sum(out)
 
-
-class FixedSum(Reduction):
-    """The largest exponents, then integers, by the library's own all-reduce."""
-
-    def __init__(
-        self,
-        participants: Participants,
-        leaves: Sequence[torch.Tensor],
-        bits: int,
-        scratch: Scratch | None = None,
-    ) -> None:
-        super().__init__(participants, scratch)
-        self._leaves = leaves
-        self._bits = bits
-
-    def begin(self) -> None:
-        like = self._leaves[0]
-        room = self._scratch.take("exponents", like, like.numel(), dtype=torch.uint8)
-        self._exponents = tensors.exponents(self._leaves, room)
-        self._first = self._all_reduce(self._exponents, dist.ReduceOp.MAX)
-
-    def _encode(self) -> torch.Tensor:
-        self._first.wait()
-        like, bits = self._leaves[0], self._bits
-        dtype = torch.int32 if bits == 32 else torch.int64
-        room = self._scratch.take("integers", like, like.numel(), dtype=dtype)
-        return tensors.encode(self._leaves, self._exponents, self._participants.leaves, bits, room)
-
-    def proceed(self, out: torch.Tensor) -> Future[Any]:
-        self._sums = self._encode()
-        return self._all_reduce(self._sums, dist.ReduceOp.SUM).get_future()  # type: ignore[no-any-return]
-
-    def complete(self, out: torch.Tensor) -> None:
-        self._decode(used_here(self._sums), used_here(self._exponents), out)
-
-    def scatter(self, out: torch.Tensor) -> None:
-        sums = self._scattered(self._encode())
-        self._decode(sums, self._own(self._exponents), out)
-
-    def _decode(self, sums: torch.Tensor, exponents: torch.Tensor, out: torch.Tensor) -> None:
-        participants = self._participants
-        tensors.decode(sums, exponents, participants.leaves, participants.divisor, self._bits, out)
+    def release_group(self) -> None:
+        """Of the group, once the last collective is issued: the thread that completes this is the
+        group's own, and must not be the last to hold it."""
+        self._group = self._first = None
+        self._participants = self._participants._replace(group=None)
 
 
-class BinnedSum(Reduction):
-    """The highest bins, then integers, for leaves that were folded into bins as they came."""
-
-    def __init__(self, participants: Participants, state: Binned) -> None:
-        super().__init__(participants)
-        self._state = state
-
-    def begin(self) -> None:
-        self._top = self._state.top.clone()
-        self._first = self._all_reduce(self._top, dist.ReduceOp.MAX)
-
-    def _raise(self) -> None:
-        self._first.wait()
-        self._state.raise_to(self._top)
-
-    def proceed(self, out: torch.Tensor) -> Future[Any]:
-        self._raise()
-        self._digits = torch.stack([self._state.high, self._state.low])
-        return self._all_reduce(self._digits, dist.ReduceOp.SUM).get_future()  # type: ignore[no-any-return]
-
-    def complete(self, out: torch.Tensor) -> None:
-        self._decode(Binned(used_here(self._top), *used_here(self._digits)), out)
-
-    def scatter(self, out: torch.Tensor) -> None:
-        self._raise()
-        parts = (self._scattered(digits) for digits in (self._state.high, self._state.low))
-        self._decode(Binned(self._own(self._top), *parts), out)
-
-    def _decode(self, state: Binned, out: torch.Tensor) -> None:
-        state.decode(self._participants.divisor, out)
-
-
-def hand_over(reduction: Reduction, buffer: torch.Tensor, future: Future[torch.Tensor]) -> None:
+def hand_over(reduction: ExactSum, buffer: torch.Tensor, future: Future[torch.Tensor]) -> None:
     """Proceeds; once the sum is in ``buffer``, so it is in ``future``, or what went wrong."""
 
     second = reduction.proceed(buffer)
@@ -288,13 +182,26 @@ def hand_over(reduction: Reduction, buffer: torch.Tensor, future: Future[torch.T
     second.add_done_callback(complete)
 
 
+def divisor_of(reduction: Reduction, workers: int, leaves: int) -> int:
+    """What divides the sum of that many leaves of that many workers."""
+    return leaves if reduction.microbatch_mean else workers
+
+
+def check_dtypes(dtypes: Collection[torch.dtype]) -> None:
+    """Raises ValueError where gradients of these dtypes cannot be summed."""
+    for dtype in dtypes:
+        name = str(dtype).removeprefix("torch.")
+        if name not in NAMED:
+            raise ValueError(f"presum.attach: reduction cannot sum {name}")
+
+
 class Contribution(NamedTuple):
     """What a worker brings to a sum."""
 
     leaves: int
     counted: int  # of them, where the sum is divided by leaves
     flags: int
-    plan: int  # must be the same everywhere
+    microbatch_mean: int  # must be the same everywhere
 
 
 def agree(group: dist.ProcessGroup, own: Contribution, device: torch.device) -> list[Contribution]:
@@ -313,18 +220,16 @@ def agree(group: dist.ProcessGroup, own: Contribution, device: torch.device) -> 
     found = mine.new_empty(dist.get_world_size(group) * len(own))
     all_gather(found, mine, group=group)
     contributions = [Contribution(*row) for row in found.view(-1, len(own)).tolist()]
-    if any(one.plan != own.plan for one in contributions):
-        raise RuntimeError(
-            "presum: workers were attached with different reduction or microbatch_mean"
-        )
+    if any(one.microbatch_mean != own.microbatch_mean for one in contributions):
+        raise RuntimeError("presum: workers were attached with different microbatch_mean")
     return contributions
 
 
 class SumsOfSums:
     """Looks after leaves that come on top of a sum; says so once."""
 
-    def __init__(self, plan: ReductionPlan) -> None:
-        self._plan = plan
+    def __init__(self, reduction: Reduction) -> None:
+        self._reduction = reduction
         self._said = False
 
     def check(self, contributions: Sequence[Contribution]) -> None:
@@ -335,7 +240,7 @@ class SumsOfSums:
                 "presum: under join() a worker without input has given up leaves that others sum "
                 "again: call zero_grad() after each reduction, or accumulate under no_sync()"
             )
-        if flags & LOST and self._plan.microbatch_mean:
+        if flags & LOST and self._reduction.microbatch_mean:
             raise RuntimeError(
                 f"presum: {SUM_OF_SUMS}; with microbatch_mean it has no right divisor"
             )

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from presum.parallel.plan import ReductionPlan
+from presum.options import Reduction
 from presum.steps.gradient_source import GradientSource
 from presum.torch_events.hooks import Hook
 
@@ -41,7 +41,7 @@ class WatchOptions(NamedTuple):
 
     mode: str = "passive"
     gram_every: int | None = None
-    plan: ReductionPlan | None = None
+    reduction: Reduction | None = None
     audit_every: int | None = None
     audit_elements: int | None = None
 
@@ -118,16 +118,18 @@ def _why_not(model: nn.Module, mode: str) -> str:
 def _ddp(
     model: DistributedDataParallel, group: dist.ProcessGroup | None, options: WatchOptions
 ) -> Target:
+    from presum.parallel.reductions import check_dtypes
+
     ignored = model.parameters_to_ignore
     parameters = {n: p for n, p in _trainable(model.module).items() if n not in ignored}
-    if options.plan is not None:
+    if options.reduction is not None:
         _check_unhooked(model)
         if getattr(model, "_delay_all_reduce_params", None):
             raise ValueError(
                 "presum.attach: reduction does not go with delay_all_reduce_named_params, whose "
                 "parameters DDP reduces by itself"
             )
-        options.plan.check({p.dtype for p in parameters.values()})
+        check_dtypes({p.dtype for p in parameters.values()})
     elif _needs_hook(options):
         _check_hookable(model)
     return Target(
@@ -154,8 +156,8 @@ def _ddp_source(
     from presum.parallel.ddp_reducing import DdpReducingSource
 
     audits = _audits(options, every)
-    if options.plan is not None:
-        return DdpReducingSource(model, options.plan, audits)
+    if options.reduction is not None:
+        return DdpReducingSource(model, options.reduction, audits)
     if _needs_hook(options):
         return DdpHookSource(model, model.process_group, options.gram_every, every, audits)
     return DdpSource(model)
@@ -205,7 +207,7 @@ def _fsdp(model: nn.Module, group: dist.ProcessGroup | None, options: WatchOptio
     from presum.parallel.fsdp import CAN_STAND_IN, parameter_groups
     from presum.parallel.fsdp_reducing import check_groups
 
-    if not CAN_STAND_IN and (options.plan is not None or options.audit_every is not None):
+    if not CAN_STAND_IN and (options.reduction is not None or options.audit_every is not None):
         raise ValueError(
             "presum.attach: reduction and audit on FSDP2 need torch 2.9 or newer, whose "
             "reduce-scatter can be replaced"
@@ -214,8 +216,8 @@ def _fsdp(model: nn.Module, group: dist.ProcessGroup | None, options: WatchOptio
     if not groups:
         raise ValueError("presum.attach: fully_shard has found no parameter in this module")
     mesh: Any = groups[0].mesh_info.mesh
-    if options.plan is not None:
-        check_groups(groups, options.plan)
+    if options.reduction is not None:
+        check_groups(groups)
     if options.audit_every is not None:
         _check_audited(groups)
 
@@ -250,8 +252,8 @@ def _fsdp_source(model: nn.Module, options: WatchOptions, every: int) -> Gradien
     from presum.parallel.fsdp_reducing import FsdpReducingSource
 
     audits = _audits(options, every)
-    if options.plan is not None:
-        return FsdpReducingSource(model, options.plan, audits)
+    if options.reduction is not None:
+        return FsdpReducingSource(model, options.reduction, audits)
     if audits is not None:
         return FsdpAuditingSource(model, audits)
     return FsdpSource(model)

@@ -22,51 +22,35 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from presum import _core
 from presum.devices.dtypes import NAMED
 from presum.errors import UserError
-from presum.reduce import arrays as host
-from presum.reduce.methods import (
-    BINNED_LEAVES_MAX,
-    GRAM_LEAVES_MAX,
-    LEAVES_MAX,
-    METHODS,
-    Method,
-    fixed_bits,
-    takes,
-)
+from presum.reduce.limits import GRAM_LEAVES_MAX, LEAVES_MAX
 
 if TYPE_CHECKING:
     import torch
 
 __all__ = ["sum", "sum_with_gram"]
 
-Leaf = TypeVar("Leaf", host.Array, "torch.Tensor")
+Array = np.ndarray[Any, np.dtype[Any]]
+Leaf = TypeVar("Leaf", Array, "torch.Tensor")
 
 
-def sum(arrays: Sequence[Leaf] | Leaf, *, method: Method = "exact", mean: bool = False) -> Leaf:
-    """The sum of equally shaped arrays, element by element, or their mean.
+def sum(arrays: Sequence[Leaf] | Leaf, *, mean: bool = False) -> Leaf:
+    """The correctly rounded sum of equally shaped arrays, element by element, or their mean: one
+    rounding, to nearest, ties to even.
 
     ``arrays`` is a sequence of NumPy arrays or of torch tensors (on any one device), or one of them
-    whose first axis counts the leaves; 1 to 32,767 leaves (``binned``: 2^22) of any shape, fp32,
-    bf16 (torch), fp16, or, with ``exact``, fp64 (not on devices without kernels). Result:
-    a new contiguous array of a leaf's shape, dtype and device, without a gradient.
-
-    ``method``, formulas in docs/reduction.md:
-
-    - ``exact``: the correctly rounded sum (one rounding, to nearest, ties to even).
-    - ``fixed32``, ``fixed64``: each leaf rounded to a multiple of a unit that the largest leaf of
-      that element gives; error at most leaves x 2^(Emax - F) and half an ulp of the result, with
-      F = 31 - ceil(log2(leaves)), or 63 for fixed64.
-    - ``binned``: each leaf cut off below the two highest bins of 40 bits; error at most
-      leaves x 2^-40 x max |leaf| and half an ulp of the result.
+    whose first axis counts the leaves; 1 to 32,767 leaves of any shape, fp32, bf16 (torch), fp16 or
+    fp64 (not on devices without kernels). Result: a new contiguous array of a leaf's shape, dtype
+    and device, without a gradient.
 
     ``mean`` divides the sum by the number of leaves before the only rounding. NaN, or infinities of
     both signs, give NaN; else infinities win; an exact zero is +0, also of -0 alone; too large is
     an infinity; denormals count in full. An empty array gives an empty one. Memory: the result and,
-    for leaves that are not contiguous, their copies; ``fixed`` and ``binned`` 5 to 17 bytes per
-    element more. Tensors outside the CPU are queued on the current stream, without a wait. Torch
-    operations take about 300 MB, and under ``torch.use_deterministic_algorithms`` longer; the bits
-    are the same.
+    for leaves that are not contiguous, their copies. Tensors outside the CPU are queued on the
+    current stream, without a wait. Torch operations take about 300 MB, and under
+    ``torch.use_deterministic_algorithms`` longer; the bits are the same.
 
     Thread-safe; arguments are not changed. ValueError for no leaf, too many, unequal shapes, dtypes
     or devices, and what cannot be summed.
@@ -74,12 +58,7 @@ def sum(arrays: Sequence[Leaf] | Leaf, *, method: Method = "exact", mean: bool =
     >>> sum([np.float32([0.1, -0.0]), np.float32([0.2, -0.0]), np.float32([-0.3, 0.0])])
     array([-7.450581e-09,  0.000000e+00], dtype=float32)
     """
-    if method not in METHODS:
-        raise UserError(f"presum.reduce: method {method!r} is none of {', '.join(METHODS)}")
-    leaves = _leaves(arrays, BINNED_LEAVES_MAX if method == "binned" else LEAVES_MAX)
-    if not takes(method, dtype := _dtype_name(leaves[0])):
-        raise UserError(f"presum.reduce: {method} does not take {dtype}: use method='exact'")
-    result: Leaf = _sum(leaves, method, mean)
+    result: Leaf = _sum(_leaves(arrays, LEAVES_MAX), mean)
     return result
 
 
@@ -105,7 +84,7 @@ def sum_with_gram(arrays: Sequence[Leaf] | Leaf, *, mean: bool = False) -> tuple
         import torch
 
         gram = torch.zeros(size, dtype=torch.float64, device=leaves[0].device)
-    return _sum(leaves, "exact", mean, gram), gram
+    return _sum(leaves, mean, gram), gram
 
 
 # ---- what was given
@@ -175,27 +154,20 @@ def _check_like(index: int, leaf: Any, first: Any) -> None:
 # ---- how it is summed
 
 
-def _sum(leaves: list[Any], method: Method, mean: bool, gram: Any = None) -> Any:
+def _sum(leaves: list[Any], mean: bool, gram: Any = None) -> Any:
     if not isinstance(mean, bool):
         raise UserError(f"presum.reduce: mean is True or False, not {mean!r}")
     divisor = len(leaves) if mean else 1
     if isinstance(leaves[0], np.ndarray):
-        return _sum_arrays(leaves, divisor, method, gram)
+        return _sum_arrays(leaves, divisor, gram)
     from presum.reduce import tensors
 
-    return tensors.sum_all(leaves, divisor, method, gram)
+    return tensors.sum_all(leaves, divisor, gram)
 
 
-def _sum_arrays(
-    leaves: Sequence[host.Array], divisor: int, method: Method, gram: host.Array | None
-) -> host.Array:
+def _sum_arrays(leaves: Sequence[Array], divisor: int, gram: Array | None) -> Array:
     dtype = leaves[0].dtype
     flat = [np.ascontiguousarray(x, dtype.newbyteorder("=")).reshape(-1) for x in leaves]
     out = np.empty_like(flat[0])
-    if method == "exact":
-        host.exact(flat, divisor, out, gram)
-    elif method == "binned":
-        host.binned(flat, divisor, out)
-    else:
-        host.fixed(flat, divisor, fixed_bits(method), out)
+    _core.reduce_exact(flat, divisor, out, gram)
     return out.reshape(leaves[0].shape).astype(dtype, copy=False)

@@ -15,10 +15,9 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from presum import _core, reduce
+from presum import _core
 from presum.reduce import kernels, tensors, torch_ops
 
-METHODS: dict[int, reduce.Method] = {32: "fixed32", 64: "fixed64"}
 PATHS = ["kernels", "torch operations", "CUDA kernels on the host"]
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 INTEGER = {2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -85,35 +84,6 @@ def by_element(leaves: Tensor, value: Callable[[Sequence[float]], Fraction]) -> 
 
 def exact_sum(leaves: Tensor, divisor: int = 1) -> Tensor:
     return by_element(leaves, lambda column: sum(map(Fraction, column), Fraction()) / divisor)
-
-
-def biased_exponent(value: float) -> int:
-    if not math.isfinite(value):
-        return 255
-    return max(math.frexp(value)[1] + 126, 0) if value else 0
-
-
-def fixed_sum(leaves: Tensor, divisor: int, bits: int) -> Tensor:
-    size = bits - 1 - math.ceil(math.log2(len(leaves)))
-
-    def value(column: Sequence[float]) -> Fraction:
-        largest = max(1, *map(biased_exponent, column))
-        scale = Fraction(2) ** (size - 1 + 127 - largest)
-        limit = 2**size - 1
-        integers = [min(max(round(Fraction(x) * scale), -limit), limit) for x in column]
-        return Fraction(sum(integers)) / scale / divisor
-
-    return by_element(leaves, value)
-
-
-def binned_sum(leaves: Tensor, divisor: int) -> Tensor:
-    def value(column: Sequence[float]) -> Fraction:
-        units = [Fraction(x) * 2**149 for x in column]
-        top = -(-max(int(abs(x)).bit_length() for x in units) // 40)
-        unit = Fraction(2) ** (40 * (top - 2) - 149)
-        return sum(int(Fraction(x) / unit) for x in column) * unit / divisor
-
-    return by_element(leaves, value)
 
 
 def from_bits(source: random.Random, dtype: torch.dtype, count: int) -> Tensor:
@@ -185,7 +155,3 @@ def run_exact(leaves: Tensor, divisor: int) -> Tensor:
 
 
 CASES = list(itertools.product(KINDS, DTYPES))
-
-
-def state_of(total: tensors.Binned) -> list[list[int]]:
-    return [total.top.tolist(), total.high.tolist(), total.low.tolist()]

@@ -67,7 +67,7 @@ def test_fsdp2_says_that_a_sum_comes_on_top_of_a_sum(
 
 
 def test_fsdp2_refuses_a_mean_on_top_of_a_mean(sharded: TwoParts, tmp_path: Path) -> None:
-    reduction = presum.Reduction("exact", microbatch_mean=True)
+    reduction = presum.Reduction(microbatch_mean=True)
     with presum.attach(sharded, run=tmp_path, reduction=reduction, record=QUIET):
         pass_of(sharded, last=True)
         with pytest.raises(RuntimeError, match="has no right divisor"):

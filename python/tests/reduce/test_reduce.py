@@ -18,10 +18,7 @@ from torch import Tensor
 from helpers.rational_sums import (
     CASES,
     DTYPES,
-    METHODS,
-    bits_of,
     exact_sum,
-    fixed_sum,
     make,
     run_exact,
     same_bits,
@@ -44,27 +41,15 @@ def test_exact_takes_fp64(kind: str) -> None:
         same_bits(run_exact(terms, leaves), exact_sum(terms, leaves))
 
 
-@pytest.mark.parametrize(("kind", "dtype"), CASES, ids=str)
-@pytest.mark.parametrize("bits", [32, 64])
-def test_fixed_is_the_sum_of_integers_as_defined(
-    path: str, kind: str, dtype: torch.dtype, bits: int
-) -> None:
-    for leaves, mean in [(1, False), (3, True), (12, False), (64, True), (300, False)]:
-        terms = make(kind, dtype, leaves, 600 // leaves, 1)
-        found = reduce.sum(terms, method=METHODS[bits], mean=mean)
-        same_bits(found, fixed_sum(terms, leaves if mean else 1, bits))
-
-
 def test_flushing_denormals_changes_no_bit(path: str) -> None:
     terms = make("denormals", torch.float32, 8, 100, 6)
-    expected = {method: reduce.sum(terms, method=method) for method in reduce.METHODS}
+    expected = reduce.sum(terms)
     try:
         torch.set_flush_denormal(True)
-        found = {method: reduce.sum(terms, method=method) for method in reduce.METHODS}
+        found = reduce.sum(terms)
     finally:
         torch.set_flush_denormal(False)
-    for method, values in found.items():
-        assert bits_of(values) == bits_of(expected[method])
+    same_bits(found, expected)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -88,27 +73,25 @@ def test_dot_products_take_at_most_64_leaves(path: str) -> None:
         reduce.sum_with_gram(torch.ones(65, 3))
 
 
-@pytest.mark.parametrize("method", reduce.METHODS)
-def test_results_have_the_shape_and_dtype_of_a_leaf(path: str, method: Any) -> None:
+def test_results_have_the_shape_and_dtype_of_a_leaf(path: str) -> None:
     for shape in [(), (0,), (1,), (2, 3), (2, 0, 3), (3, 4, 5)]:
         for dtype in DTYPES:
             leaves: list[Tensor] = [
                 torch.full(shape, value, dtype=dtype) for value in (1.0, 2.0, 6.0)
             ]
-            found = reduce.sum(leaves, method=method, mean=True)
+            found = reduce.sum(leaves, mean=True)
             assert torch.equal(found, torch.full(shape, 3, dtype=dtype))
-            assert torch.equal(reduce.sum(torch.stack(leaves), method=method, mean=True), found)
+            assert torch.equal(reduce.sum(torch.stack(leaves), mean=True), found)
 
 
-@pytest.mark.parametrize("method", reduce.METHODS)
-def test_strided_tensors_are_summed_in_place_of_contiguous_ones(path: str, method: Any) -> None:
+def test_strided_tensors_are_summed_in_place_of_contiguous_ones(path: str) -> None:
     base = torch.randn(3, 7, 5, generator=torch.Generator().manual_seed(0))
     same_bits(
-        reduce.sum(base.transpose(1, 2), method=method).flatten(),
-        reduce.sum(base, method=method).T.contiguous().flatten(),
+        reduce.sum(base.transpose(1, 2)).flatten(),
+        reduce.sum(base).T.contiguous().flatten(),
     )
-    whole = reduce.sum([base[0, :, ::2], base[1, :, ::2]], method=method)
-    assert torch.equal(whole, reduce.sum(base[:2], method=method)[:, ::2])
+    whole = reduce.sum([base[0, :, ::2], base[1, :, ::2]])
+    assert torch.equal(whole, reduce.sum(base[:2])[:, ::2])
 
 
 def test_gradients_do_not_flow_through(path: str) -> None:
@@ -120,16 +103,15 @@ def view_as_tensor(array: np.ndarray[Any, Any]) -> Tensor:
     return torch.from_numpy(array.astype(array.dtype.newbyteorder("=")).copy())
 
 
-@pytest.mark.parametrize("method", reduce.METHODS)
 @pytest.mark.parametrize("dtype", ["<f4", ">f4", "<f2", ">f2"])
-def test_arrays_give_the_bits_of_tensors(method: Any, dtype: str) -> None:
+def test_arrays_give_the_bits_of_tensors(dtype: str) -> None:
     terms = np.random.default_rng(0).standard_normal((5, 6, 7)).astype(dtype)
-    found = reduce.sum(terms, method=method, mean=True)
+    found = reduce.sum(terms, mean=True)
     assert found.dtype == np.dtype(dtype) and found.shape == (6, 7)
-    expected = reduce.sum(view_as_tensor(terms), method=method, mean=True)
+    expected = reduce.sum(view_as_tensor(terms), mean=True)
     same_bits(view_as_tensor(found).flatten(), expected.flatten())
     strided: list[np.ndarray[Any, Any]] = [x.T[::2] for x in terms]
-    np.testing.assert_array_equal(reduce.sum(strided, method=method, mean=True), found.T[::2])
+    np.testing.assert_array_equal(reduce.sum(strided, mean=True), found.T[::2])
 
 
 @pytest.mark.parametrize("dtype", ["<f8", ">f8"])
@@ -151,15 +133,14 @@ def test_arrays_without_axes_or_elements_are_summed() -> None:
 def test_arguments_are_not_changed(path: str) -> None:
     terms = make("any bits", torch.float32, 3, 50, 8)
     before = terms.clone()
-    for method in reduce.METHODS:
-        reduce.sum(terms, method=method)
+    reduce.sum(terms)
     same_bits(terms.flatten(), before.flatten())
 
 
 def test_torch_is_not_imported_for_arrays() -> None:
     program = (
         "import sys, numpy; from presum import reduce;"
-        "[reduce.sum(numpy.ones((3, 4), numpy.float32), method=m) for m in reduce.METHODS];"
+        "reduce.sum(numpy.ones((3, 4), numpy.float32));"
         "reduce.sum_with_gram(numpy.ones((3, 4), numpy.float32));"
         "sys.exit('torch' in sys.modules)"
     )
@@ -168,11 +149,6 @@ def test_torch_is_not_imported_for_arrays() -> None:
 
 def test_examples_print_what_they_say() -> None:
     assert doctest.testmod(reduce).failed == 0
-
-
-def test_binned_takes_more_leaves_than_the_others() -> None:
-    leaves = np.ones((40_000, 2), np.float32)
-    assert reduce.sum(leaves, method="binned").tolist() == [40_000.0] * 2
 
 
 ONE = torch.ones(2)
@@ -199,9 +175,6 @@ REFUSED: dict[str, tuple[Any, dict[str, Any]]] = {
     "is masked": ([np.ma.masked_array([1.0], [True])], {}),
     "together": ([ONE, np.ones(2, np.float32)], {}),
     "mean is True or False, not 3": ([ONE], {"mean": 3}),
-    "none of exact": ([ONE], {"method": "kahan"}),
-    "fixed32 does not take float64": ([ONE.double()], {"method": "fixed32"}),
-    "binned does not take float64": ([np.ones(2)], {"method": "binned"}),
 }
 
 

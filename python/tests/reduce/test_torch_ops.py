@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from helpers.rational_sums import CASES, PATHS, bits_of, make, on_path, same_bits, state_of
+from helpers.rational_sums import CASES, PATHS, bits_of, make, on_path, same_bits
 from presum import reduce
 from presum.reduce import tensors, torch_ops
 
@@ -17,10 +17,9 @@ def test_elements_beyond_a_chunk_are_summed_alike(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     terms = make("any bits", torch.float32, 4, 50, 0)
-    expected = {method: reduce.sum(terms, method=method) for method in reduce.METHODS}
+    whole = reduce.sum(terms)
     monkeypatch.setattr(torch_ops, "CHUNK", 7)
-    for method, whole in expected.items():
-        same_bits(reduce.sum(terms, method=method), whole)
+    same_bits(reduce.sum(terms), whole)
 
 
 def each() -> Iterator[str]:
@@ -33,27 +32,15 @@ def each() -> Iterator[str]:
 def test_devices_give_the_bits_of_the_host(kind: str, dtype: torch.dtype) -> None:
     for leaves in (1, 8, 200):
         terms = make(kind, dtype, leaves, 6_000 // leaves, 5)
-        found = []
-        for _ in each():
-            total = tensors.Binned.zeros(terms.shape[1])
-            for leaf in terms:
-                total.add(leaf)
-            top = tensors.exponents(list(terms))
-            codes = [tensors.encode(list(terms), top, 2 * leaves, b).tolist() for b in (32, 64)]
-            sums = [bits_of(reduce.sum(terms, method=m, mean=True)) for m in reduce.METHODS]
-            found.append((state_of(total), top.tolist(), codes, sums))
-        for host, operations, kernels in zip(*found, strict=True):
-            assert host == operations
-            assert host == kernels
+        host, operations, kernels = (bits_of(reduce.sum(terms, mean=True)) for _ in each())
+        assert host == operations
+        assert host == kernels
 
 
 def test_on_a_device_nothing_waits_for_a_value() -> None:
     leaves = [torch.empty(2, 3, device="meta") for _ in range(3)]  # has shapes, no values
-    for method in reduce.METHODS:
-        assert reduce.sum(leaves, method=method, mean=True).shape == (2, 3)
+    assert reduce.sum(leaves, mean=True).shape == (2, 3)
     assert reduce.sum_with_gram(leaves)[1].shape == (3, 3)
-    total = tensors.Binned.zeros(6, "meta")
-    total.merge(total)
 
 
 ONE = torch.ones(2)

@@ -37,14 +37,6 @@ struct Given {
   std::vector<const void*> pointers;
 };
 
-struct BinnedBuffers {
-  explicit BinnedBuffers(std::size_t count) : top(count), high(count), low(count) {}
-  Binned view() { return {top.data(), high.data(), low.data()}; }
-  bool operator==(const BinnedBuffers&) const = default;
-  std::vector<std::uint8_t> top;
-  std::vector<std::int64_t> high, low;
-};
-
 void expect_same_bits(const Buffer& got, const Buffer& wanted, Dtype dtype) {
   for (std::size_t i = 0; i < wanted.count(); ++i) {
     ASSERT_EQ(got.bits(i), wanted.bits(i)) << name_of(dtype) << ", element " << i;
@@ -53,8 +45,6 @@ void expect_same_bits(const Buffer& got, const Buffer& wanted, Dtype dtype) {
 
 class CudaSumsTest : public testing::TestWithParam<Dtype> {
  protected:
-  bool is_short() const { return GetParam() != Dtype::kF64; }
-
   template <class Function>
   void for_every_kind(Function function) {
     for (const Kind kind : kKinds) {
@@ -78,82 +68,6 @@ TEST_P(CudaSumsTest, ExactSumsHaveTheBitsOfTheHost) {
       ASSERT_TRUE(reduce::exact(set.pointers(), GetParam(), kCount, divisor, wanted.data()));
       ASSERT_TRUE(exact(queue_, given.leaves(), GetParam(), kCount, divisor, got.data()));
       expect_same_bits(got, wanted, GetParam());
-    }
-  });
-}
-
-TEST_P(CudaSumsTest, TheStepsOfFixedSumsHaveTheBitsOfTheHost) {
-  if (!is_short()) return;
-  for_every_kind([&](const LeafSet& set, const Given& given) {
-    const std::size_t total = given.pointers.size() + 5;
-    std::vector<std::uint8_t> wanted(kCount), got(kCount);
-    ASSERT_TRUE(reduce::exponents(set.pointers(), GetParam(), kCount, wanted.data()));
-    ASSERT_TRUE(exponents(queue_, given.leaves(), GetParam(), kCount, got.data()));
-    ASSERT_EQ(got, wanted);
-    std::vector<std::int32_t> wanted32(kCount), got32(kCount);
-    std::vector<std::int64_t> wanted64(kCount), got64(kCount);
-    ASSERT_TRUE(encode32(set.pointers(), GetParam(), kCount, got.data(), total, wanted32.data()));
-    ASSERT_TRUE(encode64(set.pointers(), GetParam(), kCount, got.data(), total, wanted64.data()));
-    ASSERT_TRUE(
-        encode(queue_, given.leaves(), GetParam(), kCount, got.data(), total, 32, got32.data()));
-    ASSERT_TRUE(
-        encode(queue_, given.leaves(), GetParam(), kCount, got.data(), total, 64, got64.data()));
-    ASSERT_EQ(got32, wanted32);
-    ASSERT_EQ(got64, wanted64);
-    for (const std::uint32_t divisor : divisors(total)) {
-      Buffer out(GetParam(), kCount), found(GetParam(), kCount);
-      ASSERT_TRUE(
-          decode32(got32.data(), got.data(), kCount, total, divisor, GetParam(), out.data()));
-      ASSERT_TRUE(decode(queue_, got32.data(), got.data(), kCount, total, divisor, 32, GetParam(),
-                         found.data()));
-      expect_same_bits(found, out, GetParam());
-      ASSERT_TRUE(
-          decode64(got64.data(), got.data(), kCount, total, divisor, GetParam(), out.data()));
-      ASSERT_TRUE(decode(queue_, got64.data(), got.data(), kCount, total, divisor, 64, GetParam(),
-                         found.data()));
-      expect_same_bits(found, out, GetParam());
-    }
-  });
-}
-
-TEST_P(CudaSumsTest, FixedSumsInOneHaveTheBitsOfTheHost) {
-  if (!is_short()) return;
-  for_every_kind([&](const LeafSet& set, const Given& given) {
-    for (const std::uint32_t divisor : divisors(given.pointers.size())) {
-      Buffer out(GetParam(), kCount), found(GetParam(), kCount);
-      ASSERT_TRUE(fixed32(set.pointers(), GetParam(), kCount, divisor, out.data()));
-      ASSERT_TRUE(fixed(queue_, given.leaves(), GetParam(), kCount, divisor, 32, found.data()));
-      expect_same_bits(found, out, GetParam());
-      ASSERT_TRUE(fixed64(set.pointers(), GetParam(), kCount, divisor, out.data()));
-      ASSERT_TRUE(fixed(queue_, given.leaves(), GetParam(), kCount, divisor, 64, found.data()));
-      expect_same_bits(found, out, GetParam());
-    }
-  });
-}
-
-TEST_P(CudaSumsTest, BinnedSumsHaveTheBitsOfTheHost) {
-  if (!is_short()) return;
-  for_every_kind([&](const LeafSet& set, const Given& given) {
-    BinnedBuffers wanted(kCount), got(kCount), other(kCount);
-    for (const void* leaf : set.pointers()) {
-      ASSERT_TRUE(reduce::binned_add(wanted.view(), kCount, leaf, GetParam()));
-    }
-    ASSERT_TRUE(binned_add(queue_, got.view(), kCount, given.leaves(), GetParam()));
-    ASSERT_EQ(got, wanted);
-    ASSERT_TRUE(reduce::binned_add(other.view(), kCount, set.pointers().back(), GetParam()));
-    BinnedBuffers raised = other;
-    ASSERT_TRUE(reduce::binned_raise(raised.view(), kCount, wanted.top.data()));
-    BinnedBuffers lifted = other;
-    ASSERT_TRUE(binned_raise(queue_, lifted.view(), kCount, wanted.top.data()));
-    ASSERT_EQ(lifted, raised);
-    ASSERT_TRUE(reduce::binned_merge(wanted.view(), other.view(), kCount));
-    ASSERT_TRUE(binned_merge(queue_, got.view(), other.view(), kCount));
-    ASSERT_EQ(got, wanted);
-    for (const std::uint32_t divisor : divisors(given.pointers.size())) {
-      Buffer out(GetParam(), kCount), found(GetParam(), kCount);
-      ASSERT_TRUE(reduce::binned_decode(wanted.view(), kCount, divisor, GetParam(), out.data()));
-      ASSERT_TRUE(binned_decode(queue_, got.view(), kCount, divisor, GetParam(), found.data()));
-      expect_same_bits(found, out, GetParam());
     }
   });
 }
@@ -234,7 +148,6 @@ TEST(CudaSumsTest, WrongArgumentsAreErrors) {
   EXPECT_FALSE(exact(queue, {}, Dtype::kF32, 1, 1, out.data()));
   EXPECT_FALSE(exact(queue, {one}, Dtype::kF32, 1, 0, out.data()));
   EXPECT_FALSE(exact(queue, {many}, Dtype::kF32, 1, 1, out.data()));  // their list is not there
-  EXPECT_FALSE(fixed(queue, {one}, Dtype::kF64, 1, 1, 64, out.data()));
   EXPECT_TRUE(exact(queue, {one}, Dtype::kF32, 0, 1, nullptr));
   EXPECT_TRUE(grid.launched().empty());
 }
