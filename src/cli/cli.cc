@@ -108,7 +108,6 @@ int main(const std::vector<std::string>& args, std::ostream& out, std::ostream& 
     add_compare(program, chosen);
     add_export(program, chosen);
     add_audit(program, chosen);
-    add_simulate(program, chosen);
     return dispatch(program, chosen, args, {out, err});
   } catch (const std::exception& error) {
     err << "presum: internal error: " << error.what() << '\n';

@@ -20,7 +20,6 @@ using Command = std::function<int(const Streams&)>;
 void add_summary(CLI::App& program, Command& chosen);
 void add_check(CLI::App& program, Command& chosen);
 void add_findings(CLI::App& program, Command& chosen);
-void add_simulate(CLI::App& program, Command& chosen);
 void add_tail(CLI::App& program, Command& chosen);
 void add_compare(CLI::App& program, Command& chosen);
 void add_export(CLI::App& program, Command& chosen);

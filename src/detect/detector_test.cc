@@ -12,7 +12,7 @@
 #include <span>
 
 #include "base/hash.h"
-#include "detect/simulate.h"
+#include "detect/testing.h"
 
 namespace presum::detect {
 namespace {
@@ -119,8 +119,12 @@ TEST(Delays, AreAsPromised) {
   };
   for (const Expected& e : all) {
     const std::uint32_t trials = e.workers > 8 ? 5 : 40;
-    const Delays d =
-        delays({e.workers, Null::kNormal, e.micro_batches}, e.fault, trials, 11, [](double) {});
+    const SimulatedRun run{e.workers, Null::kNormal, e.micro_batches};
+    std::vector<std::optional<Alarm>> alarms(trials);
+    for (std::uint32_t i = 0; i < trials; ++i) {
+      alarms[i] = first_alarm(run, e.fault, splitmix64(11) + i);
+    }
+    const Delays d = summarise(alarms, e.fault, e.workers);
     EXPECT_EQ(d.found, trials) << e.name;
     EXPECT_LE(d.median, e.median) << e.name;
     EXPECT_GE(d.median, 3) << e.name;  // evidence by ranks is bounded

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "detect/simulate.h"
+#include "detect/testing.h"
 #include "diagnose/testing.h"
 
 namespace presum::diagnose {

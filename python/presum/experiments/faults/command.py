@@ -43,8 +43,6 @@ examples:
       some of it, by row or name; then look:  presum report broken/8-workers/doubled-gradient
   presum faults --null 20
       no fault: 20 runs of 500 steps, and how many raise an alarm
-  presum simulate
-      no training: the detectors alone on synthetic steps
 
 exit codes: 0 all found, rightly named, and no false alarm; 1 otherwise; 2 bad use"""
 

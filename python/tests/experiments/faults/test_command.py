@@ -17,7 +17,7 @@ from presum.experiments.faults import command
 from presum.experiments.faults.catalogue import FAULTS
 
 
-def test_help_lists_the_simulation(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_the_null_runs(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         command.main(["--help"])
     options = capsys.readouterr().out.partition("options:")[2].partition("examples:")[0]
