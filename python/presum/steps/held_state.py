@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -15,49 +15,42 @@ from presum.devices.torch_pass import fingerprint
 from presum.fingerprints.families import WORD
 from presum.fingerprints.states import elements
 
-DEPTH, OBJECTS = 4, 1 << 17  # that are looked into
+DEPTH, OBJECTS = 5, 1 << 17  # that are looked into
 PLAIN = (int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 OWN = frozenset(vars(nn.Module()))
 
 
 class Held(NamedTuple):
-    """An object, and what it is known by."""
+    """What a module holds, and by what each of it is known."""
 
-    where: str
-    value: object
-    mark: object
+    name: str
+    module: nn.Module
+    marks: dict[str, object]
 
 
 def held_state(module: nn.Module) -> list[Held]:
-    """Of all its parts: what lies in their attributes, and in the lists, dictionaries and sets
-    there. Whether these themselves grow is not looked at.
+    """Of all its parts: their attributes, and what lies in them.
 
     Raises:
         ValueError: it is too much to be looked at.
     """
-    mark = Marks().of
-    return [
-        Held(f"{name}.{key}".lstrip("."), value, mark(value, DEPTH))
-        for name, part in module.named_modules()
-        for key, held in vars(part).items()
-        if key not in OWN
-        for value in _inside(held)
-    ]
+    known = Marks()
+    return [Held(name, part, _marks(part, known)) for name, part in module.named_modules()]
 
 
 def written(held: list[Held]) -> str:
     """Where something is another than it was; nothing where nothing is."""
-    mark = Marks().of
-    return next((h.where for h in held if mark(h.value, DEPTH) != h.mark), "")
+    known = Marks()
+    for one in held:
+        now = _marks(one.module, known)
+        for key in one.marks.keys() | now.keys():
+            if now.get(key, held) != one.marks.get(key, held):
+                return f"{one.name}.{key}".lstrip(".")
+    return ""
 
 
-def _inside(held: Any) -> Iterator[object]:
-    if isinstance(held, dict):
-        yield from held.values()
-    elif isinstance(held, (list, set)):
-        yield from held
-    else:
-        yield held
+def _marks(module: nn.Module, known: Marks) -> dict[str, object]:
+    return {key: known.of(held, DEPTH) for key, held in vars(module).items() if key not in OWN}
 
 
 class Marks:
@@ -87,9 +80,10 @@ class Marks:
         if depth == 0 or isinstance(value, (nn.Module, type)) or callable(value):
             return id(value)
         if isinstance(value, Mapping):
-            return [(key, self.of(inside, depth - 1)) for key, inside in value.items()]
+            inside = [(key, self.of(one, depth - 1)) for key, one in value.items()]
+            return (id(value), inside)
         if isinstance(value, (list, tuple, set, frozenset, deque)):
-            return [self.of(inside, depth - 1) for inside in value]
+            return (id(value), [self.of(inside, depth - 1) for inside in value])
         if hasattr(value, "__dict__"):
             return (id(value), self.of(vars(value), depth - 1))
         return id(value)

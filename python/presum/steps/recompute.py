@@ -3,9 +3,8 @@
 
 The program's loss is not known, and not needed: the gradient that arrived at each of the model's
 outputs is kept, and sent through the new ones. Nothing of the program's changes: parameters are
-seen through aliases, buffers and arguments are copies, attributes and generators go back to where
-they were. Where the program's own forward pass writes to what an attribute holds, nothing is
-computed again.
+seen through aliases, buffers and arguments are copies, generators go back to where they were. Where
+the forward pass writes to an attribute, or to what one holds, nothing is computed again.
 """
 
 from __future__ import annotations
@@ -85,8 +84,7 @@ class KeptForward:
     kwargs: Any
     given: list[tuple[torch.Tensor, Content]]  # the program's own tensors
     generators: list[tuple[Callable[[Any], object], Any]]
-    containers: list[tuple[Any, Any]]  # lists and the like of the modules, and what they held
-    state: list[Held]  # what else they hold
+    state: list[Held]  # what modules hold beside parameters and buffers
     buffers: dict[str, torch.Tensor]
     autocast: list[tuple[str, bool, torch.dtype]]
     parameters: dict[str, Content]
@@ -142,7 +140,7 @@ class Recomputation:
             return
         where = written(self._kept.state)
         if where:
-            self._refuse(f"the forward pass writes to what {where} holds")
+            self._refuse(f"the forward pass writes to {where}")
             return
         leaves = tree_leaves(output)
         if _has_reentrant_checkpoint(leaves):
@@ -330,7 +328,6 @@ def _keep(module: nn.Module, args: Any, kwargs: Any) -> KeptForward:
         kwargs=_copied(kwargs),
         given=[(tensor, _content(tensor)) for tensor in tensors],
         generators=_generators(next(module.parameters()).device),
-        containers=_containers(module),
         state=held_state(module),
         buffers={name: _as_it_lies(buffer) for name, buffer in module.named_buffers()},
         autocast=[
@@ -366,24 +363,6 @@ def _as_it_lies(tensor: torch.Tensor) -> torch.Tensor:
     there = tensor.as_strided((span,), (1,))
     room[first : first + span].copy_(there)
     return room.as_strided(tensor.shape, tensor.stride(), first)
-
-
-def _containers(module: nn.Module) -> list[tuple[Any, Any]]:
-    """The lists, dictionaries and sets of its parts, which a forward pass may add to, with what
-    they hold. Not those of modules themselves."""
-    own = vars(nn.Module())
-    return [
-        (held, held.copy())
-        for part in module.modules()
-        for name, held in vars(part).items()
-        if name not in own and isinstance(held, (list, dict, set))
-    ]
-
-
-def _fill(container: Any, content: Any) -> None:
-    container.clear()
-    add = container.extend if isinstance(container, list) else container.update
-    add(content)
 
 
 def _global(module: dict[str, Any], kind: str) -> list[Any]:
@@ -434,11 +413,9 @@ def _generators(device: torch.device) -> list[tuple[Callable[[Any], object], Any
 
 @contextlib.contextmanager
 def _as_it_was(module: nn.Module, kept: KeptForward) -> Iterator[None]:
-    """Generators, autocast and attributes; afterwards all is as it is now."""
+    """Generators and autocast; afterwards generators are as they are now."""
     device = next(module.parameters()).device
     now = _generators(device)
-    attributes = [(part, dict(vars(part))) for part in module.modules()]
-    held = _containers(module)
     with contextlib.ExitStack() as stack:
         for kind, enabled, dtype in kept.autocast:
             stack.enter_context(
@@ -449,14 +426,7 @@ def _as_it_was(module: nn.Module, kept: KeptForward) -> Iterator[None]:
         try:
             for restore, state in kept.generators:
                 restore(state)
-            for container, content in kept.containers:
-                _fill(container, content)
             yield
         finally:
             for restore, state in now:
                 restore(state)
-            for part, before in attributes:
-                vars(part).clear()
-                vars(part).update(before)
-            for container, content in held:
-                _fill(container, content)

@@ -14,13 +14,11 @@ import presum
 pytestmark = pytest.mark.usefixtures("one_worker")
 
 
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"reduction": "kahan"}, 'is "exact" or a presum.Reduction, not'),
         ({"reduction": 5}, "reduction must be of type Reduction, not int"),
-        ({"reduction": "exact", "mode": "hook", "record": GRAM}, "gram_every does not go with"),
         ({"reduction": "exact", "mode": "manual"}, "use presum.reduce there"),
         ({"audit": 0}, "audit must be"),
         ({"audit": presum.Audit(1, elements=0)}, "audit's elements must be"),
