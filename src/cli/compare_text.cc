@@ -56,14 +56,9 @@ std::string identical_until(const ModelComparison& m) {
   if (!m.last_identical) return "";
   const bool parameters = *m.first == Stage::kParameters || *m.first == Stage::kFinal;
   const bool in_turn = parameters && d.last_seen == m.last_identical;
-  const auto computed =
-      m.bracket && m.dated_after
-          ? fmt::format(", {} up to step {}", compare::computed_text(m), *m.dated_after)
-          : std::string();
   return in_turn || *m.last_identical + 1 >= d.step
-             ? fmt::format("identical up to step {}{}; ", *m.last_identical, computed)
-             : fmt::format("identical at the common steps up to {}{}; ", *m.last_identical,
-                           computed);
+             ? fmt::format("identical up to step {}; ", *m.last_identical)
+             : fmt::format("identical at the common steps up to {}; ", *m.last_identical);
 }
 
 std::string headline(const Comparison& c) {
@@ -74,8 +69,7 @@ std::string headline(const Comparison& c) {
   const Difference& d = *m->at(*m->first).first;
   const auto* const found = m->bracket ? "first difference seen" : "first difference";
   const auto* const at = *m->first == Stage::kFinal ? "" : "at ";
-  return fmt::format("different: {}{}{}{} {}{}, {}, {}{}{}\n", part(c, *m),
-                     printable(m->cause ? compare::cause_text(*m) + "; " : ""), identical_until(*m),
+  return fmt::format("different: {}{}{} {}{}, {}, {}{}{}\n", part(c, *m), identical_until(*m),
                      found, at, when(*m->first, d), words(*m->first), who(d),
                      printable(compare::what_text(d)),
                      m->bracket ? " (" + compare::bracket_text(*m) + ")" : "");
@@ -109,10 +103,9 @@ std::string number_line(const ModelComparison& m) {
 
 std::string first_text(const ModelComparison& m) {
   const Difference& first = *m.at(*m.first).first;
-  const auto dated = m.dating ? "    " + compare::dating_text(m) + "\n" : "";
-  return evidence_lines(first, first.evidence.size(), "    ") + dated + unseen_line(m) +
-         number_line(m) +
-         fmt::format("    where to look: {}\n", printable(compare::origin_text(m)));
+  const auto between = compare::between_text(m);
+  return evidence_lines(first, first.evidence.size(), "    ") + unseen_line(m) + number_line(m) +
+         (between.empty() ? "" : fmt::format("    between: {}\n", between));
 }
 
 std::string side_text(const char* name, const std::string& run, const RecordedSteps& s) {

@@ -53,7 +53,6 @@ struct StageSummary {
   std::uint64_t differing = 0;  // of them
   std::optional<Difference> first;
   std::optional<std::uint64_t> last_equal;  // last step before `first` that was compared here
-  std::optional<std::uint64_t> last_whole;  // likewise, of every worker and every gradient
 };
 
 // The steps that a run has of one model. Steps are counted through restarts, see timeline.h.
@@ -69,70 +68,6 @@ struct Bracket {
   // It began at this step or later. None: what differs was not compared before.
   std::optional<std::uint64_t> since;
   std::uint64_t end = 0;  // the step after the last one whose update can be the cause
-};
-
-// What losses and gradients say about a first difference of parameters within its bracket.
-struct Dating {
-  enum class Kind : std::uint8_t {
-    kDates,       // they differ from the same step on
-    kAfterThem,   // they are equal, and parameters differ after the last step only
-    kTooLate,     // they are equal at the step, and differ from a later one on
-    kNeverDiffer  // they are equal at the step, and at all later ones
-  };
-  Kind kind = Kind::kDates;
-  std::uint64_t equal_until = 0;  // a step
-  std::uint64_t differ_from = 0;  // of kDates and kTooLate
-};
-
-// Steps whose updates may be the cause of a difference, the last one included.
-struct UpdateSteps {
-  std::uint64_t first = 0;
-  std::uint64_t last = 0;
-  bool reduced_equal = false;  // their reduced gradients were compared and equal
-};
-
-// A setting of the optimiser is another one, and which one is not recorded.
-struct UnnamedSetting {};
-
-// The runs made other numbers of optimiser steps, from a step on.
-struct OtherUpdates {
-  std::uint64_t from = 0;
-};
-
-using UpdateSetting = std::variant<FactValues, SettingValues, UnnamedSetting, OtherUpdates>;
-
-// The update itself differs, or the reduction before it: gradients before it are equal.
-struct Cause {
-  UpdateSteps updates;
-  bool dated = false;                   // losses and gradients say so, not the parameters alone
-  std::vector<UpdateSetting> settings;  // what is known to differ of the optimiser
-  // Whether it is the update and no reduction before it.
-  bool update_alone() const { return updates.reduced_equal || !settings.empty(); }
-};
-
-// Where to look for the cause: what is left once all that was compared before is known to be equal.
-struct Origin {
-  enum class Place : std::uint8_t {
-    kSettings,
-    kDealing,  // samples to workers
-    kLabels,   // what belongs to the samples
-    kData,
-    kDraws,                 // from random generators
-    kStart,                 // the weights that the runs began with
-    kStartOrEarlierUpdate,  // those, or an update before these parameters were first compared
-    kUpdate,
-    kBuffers,  // these alone differ: what went through the model, or a write to them
-    kForward,
-    kBackward,
-    kForwardOrBackward,
-    kWorkerCounts,  // other numbers of workers add up in another order
-    kReduction
-  };
-  Place place = Place::kSettings;
-  bool samples_unseen = false;  // of a computation: the samples may be the cause as well
-  // kUpdate, kBuffers: of which steps. Of a computation: an update that may be the cause instead.
-  std::optional<UpdateSteps> update = {};
-  bool some_workers = false;  // kUpdate: only some workers differ
 };
 
 // ---- what else is to be known
@@ -253,20 +188,13 @@ struct ModelComparison {
   // The difference began after this step: the last common one before that of `first`, or the one at
   // which what differs was last seen equal.
   std::optional<std::uint64_t> last_identical;
-  // Losses and gradients are equal up to this step and date a first difference of parameters.
-  std::optional<std::uint64_t> dated_after;
-  std::uint64_t unrecorded = 0;       // optimiser steps after the last recorded one
-  bool any_before = false;            // there are common steps before that of `first`
-  bool reduced_equal_before = false;  // reduced gradients before `first` equal
-  bool positions_only = false;        // of its samples, at most: the salts differ
-  std::vector<Stage> unseen;          // not compared at the step of `first`, and before it
-  bool other_worlds = false;          // equal but for the numbers of workers
-  std::vector<WorkerCounts> worlds;   // where they differ, each once, ascending
-  std::uint64_t world_steps = 0;      // at which they do
-  std::optional<Bracket> bracket;     // none: it began where it was found, or never
-  std::optional<Dating> dating;
-  std::optional<Cause> cause;
-  std::optional<Origin> origin;  // none: identical
+  std::uint64_t unrecorded = 0;      // optimiser steps after the last recorded one
+  bool any_before = false;           // there are common steps before that of `first`
+  std::vector<Stage> unseen;         // not compared at the step of `first`, and before it
+  bool other_worlds = false;         // equal but for the numbers of workers
+  std::vector<WorkerCounts> worlds;  // where they differ, each once, ascending
+  std::uint64_t world_steps = 0;     // at which they do
+  std::optional<Bracket> bracket;    // none: it began where it was found, or never
   std::vector<Remark> remarks;
   std::vector<NotCompared> not_compared;
   std::optional<TimeComparison> times;  // none: not known in both runs at any common step

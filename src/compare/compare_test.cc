@@ -33,7 +33,7 @@ TEST(Compare, FindsEqualRunsIdenticalAtEveryStage) {
   }
   EXPECT_EQ(m.at(Stage::kReduction).compared, 3U);
   EXPECT_EQ(m.at(Stage::kFinal).compared, 1U);
-  EXPECT_TRUE(origin_text(m).empty());
+  EXPECT_TRUE(between_text(m).empty());
   EXPECT_EQ(not_compared_texts(m),
             Names{"reduction at 9 of 12 common steps: not recorded in either run"});
 }

@@ -30,7 +30,6 @@ TEST(Document, SaysWhatTheComparisonSays) {
   EXPECT_EQ(model["stages"][5]["first"]["ranks"], std::vector<int>{12});
   EXPECT_EQ(model["stages"][5]["first"]["layers"], std::vector<std::string>{"layers.2"});
   EXPECT_TRUE(model["stages"][1]["first"].is_null());
-  EXPECT_EQ(model["positions_only"], false);
   EXPECT_TRUE(json["agreement"].get<std::string>().empty());
 }
 
@@ -40,15 +39,7 @@ TEST(Document, SaysBetweenWhichStepsParametersBeganToDiffer) {
   EXPECT_EQ(model["last_identical"], 2);
   EXPECT_EQ(model["stages"][3]["first"]["last_seen"], 2);
   EXPECT_TRUE(model["stages"][7]["first"].is_null());
-  EXPECT_TRUE(model["dated_after"].is_null());
-  for (const auto* key : {"bracket", "dated", "cause"}) EXPECT_NE(model[key], "") << key;
-}
-
-TEST(Document, SaysThatOnlyPositionsOfSamplesWereCompared) {
-  auto b = steps_of(4);
-  b[2].workers[1].loss += 1;
-  const auto json = document(compare_steps(steps_of(4), b, {}, {.salt = 6}));
-  EXPECT_EQ(json["models"][0]["positions_only"], true);
+  for (const auto* key : {"bracket", "between"}) EXPECT_NE(model[key], "") << key;
 }
 
 }  // namespace

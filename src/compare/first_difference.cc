@@ -10,19 +10,19 @@ bool differs_earlier(const ModelComparison& model, Stage stage, const std::optio
   return step < other || (step == other && stage < *than);
 }
 
-UpdateRange update_range(const ModelComparison& model, const StageHistory& history, Stage stage) {
-  const auto& context = history.context_of(stage);
-  const auto dated = dated_after(model, stage);
-  const auto equal_before = history.equal_before(stage);
-  if ((stage == Stage::kParameters || stage == Stage::kFinal) && !equal_before) return {};
-  UpdateRange out{.first = dated ? dated : equal_before, .dated = dated.has_value()};
-  if (!out.first) return out;
-  const bool last = stage == Stage::kFinal;
-  out.end = model.at(stage).first->step + (last ? 1 + model.unrecorded : 0);
-  out.reduced = context.reduced.covers(*out.first, out.end);
-  out.gradients = context.gradients.covers(*out.first, out.end);
-  return out;
+namespace {
+
+// Since when the first difference is there; none where that is the step at which it was found.
+std::optional<Bracket> bracket_of(const ModelComparison& model) {
+  if (!model.any_before) return std::nullopt;
+  const std::uint64_t last = *model.first == Stage::kFinal ? 1 + model.unrecorded : 0;
+  const std::uint64_t end = model.at(*model.first).first->step + last;
+  if (!model.last_identical) return Bracket{.end = end};
+  const std::uint64_t since = *model.last_identical + 1;
+  return since < end ? std::optional(Bracket{since, end}) : std::nullopt;
 }
+
+}  // namespace
 
 void choose_first(ModelComparison& model, const StageHistory& history) {
   for (std::size_t s = 0; s < kStages; ++s) {
@@ -45,9 +45,7 @@ void choose_first(ModelComparison& model, const StageHistory& history) {
   model.unseen = context.unseen;
   model.any_before = context.previous.has_value();
   model.last_identical = history.equal_before(*model.first);
-  model.dated_after = dated_after(model, *model.first);
-  model.reduced_equal_before = update_range(model, history, *model.first).reduced;
-  model.positions_only = context.positions_only;
+  model.bracket = bracket_of(model);
 }
 
 }  // namespace presum::compare

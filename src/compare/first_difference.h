@@ -5,7 +5,6 @@
 #include <optional>
 
 #include "compare/compare.h"
-#include "compare/origin.h"
 #include "compare/stage_history.h"
 
 namespace presum::compare {
@@ -18,8 +17,5 @@ void choose_first(ModelComparison& model, const StageHistory& history);
 // Whether the first difference of `stage` comes before that of `than` (none: it does); of two at
 // one step the earlier stage counts.
 bool differs_earlier(const ModelComparison& model, Stage stage, const std::optional<Stage>& than);
-
-// The steps whose updates may have brought a stage's first difference about.
-UpdateRange update_range(const ModelComparison& model, const StageHistory& history, Stage stage);
 
 }  // namespace presum::compare

@@ -74,22 +74,4 @@ class LastEqualByRank {
   std::optional<std::uint64_t> last_;
 };
 
-// The steps, without a gap and up to the last one, at which something was compared.
-class ConsecutiveSteps {
- public:
-  void add(std::uint64_t step, bool compared) {
-    if (!compared) begin_.reset();
-    if (compared && (!begin_ || last_ + 1 != step)) begin_ = step;
-    last_ = step;
-  }
-  // Whether it was at all steps from `first` to the one before `end`.
-  bool covers(std::uint64_t first, std::uint64_t end) const {
-    return begin_ && *begin_ <= first && last_ + 1 == end;
-  }
-
- private:
-  std::optional<std::uint64_t> begin_;
-  std::uint64_t last_ = 0;
-};
-
 }  // namespace presum::compare

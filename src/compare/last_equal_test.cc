@@ -95,21 +95,5 @@ TEST(LastEqualByRank, IsThatOfTheWorkerThatWasSeenTheLongestTimeAgo) {
   EXPECT_EQ(equal.of({}), Step(5));
 }
 
-TEST(ConsecutiveSteps, BeginsAnewAfterAGap) {
-  ConsecutiveSteps steps;
-  EXPECT_FALSE(steps.covers(0, 1));
-  for (const std::uint64_t step : {3U, 4U, 5U}) steps.add(step, true);
-  EXPECT_TRUE(steps.covers(3, 6));
-  EXPECT_TRUE(steps.covers(5, 6));
-  EXPECT_FALSE(steps.covers(2, 6)) << "before the first";
-  EXPECT_FALSE(steps.covers(3, 7)) << "step 6 was not seen";
-  steps.add(6, false);
-  EXPECT_FALSE(steps.covers(3, 7));
-  steps.add(7, true);
-  EXPECT_TRUE(steps.covers(7, 8));
-  steps.add(9, true);
-  EXPECT_FALSE(steps.covers(7, 10)) << "step 8 was left out";
-}
-
 }  // namespace
 }  // namespace presum::compare

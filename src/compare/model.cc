@@ -8,7 +8,6 @@
 #include "compare/inputs.h"
 #include "compare/numbers.h"
 #include "compare/optimizer_steps.h"
-#include "compare/origin.h"
 #include "compare/parameter_hashes.h"
 #include "compare/phase_times.h"
 #include "compare/remarks.h"
@@ -90,7 +89,6 @@ class ModelComparer {
     if (!model.other_worlds) choose_first(model, history_);
     model.times = times_.result();
     add_remarks();
-    explain();
     return {};
   }
 
@@ -174,16 +172,6 @@ class ModelComparer {
     remark_restarts(Side::kB, spans_b_, model);
     remark_unclosed(Side::kA, a_.segments, model);
     remark_unclosed(Side::kB, b_.segments, model);
-  }
-
-  void explain() {
-    ModelComparison& model = out_.model;
-    model.bracket = bracket_of(model);
-    model.dating = dating_of(model);
-    model.origin = origin_of(model);
-    if (!model.first_number) return;
-    model.cause = cause_of(model, out_.facts, update_range(model, history_, *model.first_number),
-                           optimizer_steps_.first());
   }
 
   const Run& a_;

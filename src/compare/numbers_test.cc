@@ -46,7 +46,6 @@ TEST(Numbers, FindsALayerThatBeganOtherwise) {
   });
   expect_first(c, Stage::kParameters, 0, {10, 11, 12});
   EXPECT_EQ(first(c).layers, Names{"layers.2"});
-  EXPECT_NE(origin_text(*c.first()).find("other weights"), std::string::npos);
 }
 
 TEST(Numbers, FindsABufferOfOneWorker) {
@@ -78,7 +77,6 @@ TEST(Numbers, FindsOneLayersGradientEvenIfEveryNormStays) {
   EXPECT_EQ(first(c).layers, Names{"layers.2"});
   EXPECT_EQ(texts(first(c)), Names{"1 of 4 layers: layers.2; norm 3.5 in both"});
   EXPECT_EQ(c.first()->last_identical, 6U);
-  EXPECT_NE(origin_text(*c.first()).find("the backward pass of layers.2"), std::string::npos);
 }
 
 TEST(Numbers, NamesLayersInTheOrderOfTheBackwardPass) {
@@ -118,7 +116,6 @@ TEST(Numbers, TellsAReductionOfEqualGradients) {
     }
   });
   expect_first(c, Stage::kReduction, 5, {10, 11, 12});
-  EXPECT_NE(origin_text(*c.first()).find("equal gradients went in"), std::string::npos);
   EXPECT_TRUE(c.first()->unseen.empty());
 }
 

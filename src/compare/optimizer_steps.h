@@ -17,14 +17,12 @@ class OptimizerSteps {
   using Segments = std::pair<std::uint32_t, std::uint32_t>;  // of A and B
   // The next common step. Counts begin anew where other segments meet.
   void add(const StepPair& pair, const Segments& segments);
-  // The first step at which some worker's numbers of updates went apart.
-  const std::optional<std::uint64_t>& first() const { return first_; }
   void remark(ModelComparison& model) const;
 
  private:
   std::optional<Segments> segments_;
   std::map<std::uint32_t, std::int64_t> ahead_;  // of B, optimiser steps of A's ranks
-  std::optional<std::uint64_t> first_;
+  std::optional<std::uint64_t> first_;           // step at which some worker's numbers went apart
   std::vector<std::uint32_t> fewer_in_a_, fewer_in_b_;
 };
 

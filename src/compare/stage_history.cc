@@ -37,21 +37,19 @@ void StageHistory::add_step(StageResults results, const StepPair& pair) {
   for (std::size_t s = 0; s < results.size(); ++s) {
     const auto stage = static_cast<Stage>(s);
     const bool first = results[s].difference && !model_.at(stage).first;
-    if (first) contexts_[s] = {unseen, previous_, !pair.same_salt, reduced_, gradients_};
+    if (first) contexts_[s] = {unseen, previous_};
     note_equal(stage, results[s], pair);
     if (!compared(results[s])) unseen.push_back(stage);
     if (!pair.same_world()) name_world(results[s], stage);
     add(stage, results[s], pair.step);
   }
-  note_whole(results, pair);
   note_outcome(results, pair);
-  note_consecutive(results, pair);
   previous_ = pair.step;
 }
 
 void StageHistory::add_final(StageResult result, const StepPair& last) {
   if (result.difference) {
-    contexts_[index_of(Stage::kFinal)] = {{}, previous_, !last.same_salt, reduced_, gradients_};
+    contexts_[index_of(Stage::kFinal)] = {{}, previous_};
   }
   add(Stage::kFinal, result, last.step);
 }
@@ -94,16 +92,6 @@ void StageHistory::note_equal(Stage stage, StageResult& result, const StepPair& 
   last.equal(pair.step, result.equal);
 }
 
-// The last steps at which every loss and every gradient was compared and equal.
-void StageHistory::note_whole(const StageResults& results, const StepPair& pair) {
-  for (const Stage stage : {Stage::kLoss, Stage::kGradient}) {
-    const bool all = results[index_of(stage)].equal.size() == pair.a.workers_expected &&
-                     pair.complete() && (stage == Stage::kLoss || !skips_gradients(pair));
-    StageSummary& summary = model_.at(stage);
-    if (all && !summary.first) summary.last_whole = pair.step;
-  }
-}
-
 void StageHistory::note_worlds(const StageResult& configuration, const StepPair& pair) {
   if (!pair.same_world()) {
     ++model_.world_steps;
@@ -122,12 +110,6 @@ void StageHistory::note_outcome(const StageResults& results, const StepPair& pai
   const bool as_before = equal(loss) || (equal(gradient) && !loss.difference);
   const bool drawn_otherwise = model_.at(Stage::kRandom).first.has_value();
   if (drawn_otherwise && as_before && !equal_after_random_) equal_after_random_ = pair.step;
-}
-
-void StageHistory::note_consecutive(const StageResults& results, const StepPair& pair) {
-  const bool all = pair.complete() && !skips_gradients(pair);
-  reduced_.add(pair.step, all && compared(results[index_of(Stage::kReduction)]));
-  gradients_.add(pair.step, all && compared(results[index_of(Stage::kGradient)]));
 }
 
 // The last common step before one at which another pair of segments begins.

@@ -27,9 +27,6 @@ class StageHistory {
   struct Context {
     std::vector<Stage> unseen;              // not compared at the step
     std::optional<std::uint64_t> previous;  // the common step before it
-    bool positions_only = false;            // of the step's samples, at most
-    ConsecutiveSteps reduced;               // at which reduced gradients were compared before
-    ConsecutiveSteps gradients;             // likewise, each worker's own
   };
 
   explicit StageHistory(ModelComparison& model) : model_(model) {}
@@ -61,17 +58,14 @@ class StageHistory {
  private:
   void add(Stage stage, const StageResult& result, std::uint64_t step);
   void note_equal(Stage stage, StageResult& result, const StepPair& pair);
-  void note_whole(const StageResults& results, const StepPair& pair);
   void note_worlds(const StageResult& configuration, const StepPair& pair);
   void note_outcome(const StageResults& results, const StepPair& pair);
-  void note_consecutive(const StageResults& results, const StepPair& pair);
   std::optional<std::uint64_t> last_equal_before(std::uint64_t step) const;
 
   ModelComparison& model_;
   UncomparedSteps uncompared_;
   std::optional<std::uint64_t> previous_;  // common step
   std::array<LastEqualByRank, kStages> equal_;
-  ConsecutiveSteps reduced_, gradients_;
   std::array<Context, kStages> contexts_;
   std::set<std::pair<std::uint32_t, std::uint32_t>> worlds_;  // numbers of workers that differ
   bool settings_differ_ = false;                              // besides the number of workers

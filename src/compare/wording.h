@@ -30,18 +30,13 @@ std::string fact_text(const std::vector<std::string>& values);
 std::string values_text(const SettingValues& values);
 std::string values_text(const FactValues& values);
 
-// ---- wording_origin.cc
+// ---- wording_between.cc
 
-// "losses and gradients": those that were compared and equal before they differ.
-std::string computed_text(const ModelComparison& model);
 // Since when the first difference is there, where that is no single step.
 std::string bracket_text(const ModelComparison& model);
-// What losses and gradients say about that.
-std::string dating_text(const ModelComparison& model);
-// That the update differs, where nothing before it does.
-std::string cause_text(const ModelComparison& model);
-// Where to look for the cause.
-std::string origin_text(const ModelComparison& model);
+// What lies between what was last seen equal and the first difference. Empty where it is an input
+// of the step.
+std::string between_text(const ModelComparison& model);
 
 // ---- wording.cc
 

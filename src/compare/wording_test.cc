@@ -78,46 +78,41 @@ TEST(Evidence, NamesThreeLayersAndCountsTheOthers) {
             "a only in A; b only in B; the other layers are equal; norm 0 in both");
 }
 
-// ---- where to look
+// ---- what lies between
 
-ModelComparison differing(Stage stage, Origin origin) {
+ModelComparison differing(Stage stage, std::optional<std::uint64_t> last_identical) {
   ModelComparison m;
   m.first = stage;
   m.at(stage).first.emplace();
   m.at(stage).first->step = 6;
-  m.at(stage).first->layers = {"head", "embed"};
-  m.origin = std::move(origin);
+  m.last_identical = last_identical;
+  m.any_before = true;
   return m;
 }
 
-TEST(Origins, AreWhatWasNotSeenEqual) {
-  using Place = Origin::Place;
-  EXPECT_EQ(origin_text(differing(Stage::kGradient, {.place = Place::kForwardOrBackward})),
-            "the forward or backward pass of head, from which on all that follow may differ (an "
-            "operation that does not repeat, another kernel or precision, the machine)");
-  EXPECT_EQ(origin_text(differing(Stage::kReduction, {.place = Place::kWorkerCounts})),
-            "other numbers of workers add up in another order: differences of rounding size are "
-            "expected, larger ones are not");
-  EXPECT_EQ(origin_text(differing(Stage::kParameters, {.place = Place::kUpdate,
-                                                       .update = UpdateSteps{3, 5, false},
-                                                       .some_workers = true})),
-            "the reduction or the optimiser's update of one of the steps 3 to 5 (clipping), or a "
-            "write to the parameters after it: the reduced gradient was not compared there; only "
-            "some workers differ: they have left the others");
-}
-
-TEST(Causes, NameWhatDiffersOfTheOptimiser) {
-  ModelComparison m;
-  m.at(Stage::kLoss).last_whole = 3;
-  m.cause = Cause{.updates = {3, 3, false}, .dated = true};
-  EXPECT_EQ(cause_text(m),
-            "by losses, the reduction or the update of step 3 differs (the optimiser, its state or "
-            "its settings, clipping, or a write to parameters): losses of all workers were equal");
-  m.cause->settings = {UnnamedSetting{}, OtherUpdates{3}};
-  EXPECT_EQ(cause_text(m),
-            "by losses, the update of step 3 itself differs (a setting that is not recorded by its "
-            "name: optimizer_settings; other numbers of optimiser steps from step 3 on): losses of "
-            "all workers were equal");
+TEST(Between, IsWhatWasNotSeenEqual) {
+  EXPECT_EQ(between_text(differing(Stage::kParameters, 3)),
+            "reduction and optimizer update of steps 3 to 5, and writes to parameters or buffers");
+  EXPECT_EQ(between_text(differing(Stage::kFinal, 6)),
+            "reduction and optimizer update of step 6, and writes to parameters or buffers");
+  EXPECT_EQ(between_text(differing(Stage::kParameters, std::nullopt)),
+            "the weights that the runs began with, and all updates so far: these parameters were "
+            "not compared before");
+  EXPECT_EQ(between_text(differing(Stage::kReduction, 5)), "the reduction of step 6");
+  auto m = differing(Stage::kGradient, 5);
+  EXPECT_EQ(between_text(m),
+            "the backward pass of step 6, or an update before it of parameters that are not hashed "
+            "then");
+  m.bracket = Bracket{2, 6};
+  EXPECT_TRUE(between_text(m).starts_with("the backward pass of steps 2 to 6, or"));
+  m.bracket = Bracket{};
+  EXPECT_TRUE(between_text(m).starts_with("the backward pass of step 6, or of an earlier one, or"));
+  m.unseen = {Stage::kLoss};
+  EXPECT_TRUE(between_text(m).starts_with("the forward and backward pass of step 6"));
+  m = differing(Stage::kLoss, std::nullopt);
+  m.any_before = false;
+  EXPECT_EQ(between_text(m), "the forward pass of step 6");
+  EXPECT_EQ(between_text(differing(Stage::kData, 5)), "");
 }
 
 // ---- what else is to be known

@@ -34,9 +34,9 @@ function comparisonSentence(comparison) {
   if (differing.length === 0) return sentence(comparison.agreement);
   const model = differing[0];
   const first = firstOf(model);
-  const until = model.last_identical === null ? '' : `Identical at the common steps up to ${model.last_identical}${model.bracket && model.dated_after !== null ? `, ${model.computed} up to step ${model.dated_after}` : ''}. `;
+  const until = model.last_identical === null ? '' : `Identical at the common steps up to ${model.last_identical}. `;
   const bracket = model.bracket ? ` (${model.bracket})` : '';
-  return `${model.cause ? sentence(model.cause) + ' ' : ''}${until}First difference${bracket ? ' seen' : ''}: ${whenDiffers(model.first_stage, first)}, ${stageName(model.first_stage)}, ${whoDiffers(first)}${first.what}${bracket}.`;
+  return `${until}First difference${bracket ? ' seen' : ''}: ${whenDiffers(model.first_stage, first)}, ${stageName(model.first_stage)}, ${whoDiffers(first)}${first.what}${bracket}.`;
 }
 
 function stageRow(model, stage) {
@@ -53,9 +53,8 @@ function textList(title, lines) {
 function firstDetails(model) {
   if (!model.first_stage) return null;
   const lines = firstOf(model).evidence.map((e) => `${e.ranks.length ? `${ranksText(e.ranks)}: ` : ''}${e.text}`);
-  if (model.dated) lines.push(model.dated);
   if (model.unseen.length) lines.push(`not compared at that step: ${model.unseen.map(stageName).join(', ')}`);
-  return el('div', {}, textList('Evidence', lines), el('p', {}, el('b', {}, 'Where to look: '), model.origin));
+  return el('div', {}, textList('Evidence', lines), model.between ? el('p', {}, el('b', {}, 'Between: '), model.between) : null);
 }
 
 function modelSection(comparison, model) {

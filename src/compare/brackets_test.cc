@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "compare/origin.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -32,7 +30,7 @@ using testing::steps_of;
 using testing::TempFolder;
 using Step = std::optional<std::uint64_t>;
 
-TEST(Dates, BracketsAParameterByWhenItWasLastSeenEqual) {
+TEST(Brackets, OfAParameterBeginWhenItWasLastSeenEqual) {
   const auto c = changed_late();
   expect_first(c, Stage::kParameters, 27, {10, 11, 12});
   const ModelComparison& m = *c.first();
@@ -41,25 +39,9 @@ TEST(Dates, BracketsAParameterByWhenItWasLastSeenEqual) {
   EXPECT_TRUE(bracket_text(m).starts_with("they differ since one of the steps 3 to 27"))
       << bracket_text(m);
   EXPECT_TRUE(has(bracket_text(m), "last seen equal at step 2"));
-  EXPECT_EQ(m.dated_after, std::nullopt);
-  EXPECT_TRUE(has(dating_text(m), "equal up to step 29 all the same")) << dating_text(m);
-  EXPECT_TRUE(cause_text(m).starts_with("the update of one of the steps 2 to 26 itself differs"));
-  EXPECT_TRUE(has(origin_text(m), "one of the steps 2 to 26"));
 }
 
-TEST(Dates, DatesAParameterByLossesThatDifferWithIt) {
-  const auto c = changed_late([](StepRecord& s) {
-    if (s.step >= 27) s.workers[0].loss += 1;
-  });
-  expect_first(c, Stage::kParameters, 27, {10, 11, 12});
-  const ModelComparison& m = *c.first();
-  EXPECT_EQ(m.last_identical, 2U);
-  EXPECT_EQ(m.dated_after, 26U);
-  EXPECT_TRUE(has(dating_text(m), "equal up to step 26 and differ at step 27")) << dating_text(m);
-  EXPECT_TRUE(has(cause_text(m), "by losses and gradients, the update of step 26 itself differs"));
-}
-
-TEST(Dates, BracketsParametersAfterTheLastStep) {
+TEST(Brackets, OfParametersAfterTheLastStep) {
   const TempFolder folder;
   const auto write = [&](const char* name, bool other) {
     auto steps = steps_hashed_in_slices(28);
@@ -76,33 +58,9 @@ TEST(Dates, BracketsParametersAfterTheLastStep) {
   expect_first(c, Stage::kFinal, 27, {10, 11, 12});
   EXPECT_EQ(first(c).last_seen, 3U);
   EXPECT_TRUE(has(bracket_text(*c.first()), "one of the steps 4 to 27, or after it"));
-  EXPECT_TRUE(has(dating_text(*c.first()), "or nothing that was computed shows it"));
-  EXPECT_TRUE(has(cause_text(*c.first()), "the update of one of the steps 3 to 27 itself differs"));
 }
 
-TEST(Dates, DatesNoMorePreciselyThanStepsAreRecorded) {
-  const auto sparse = [](bool other) {
-    std::vector<StepRecord> out;
-    for (StepRecord& s : steps_hashed_in_slices(10)) {
-      if (s.step % 3 != 0) continue;
-      for (WorkerRecord& w : s.workers) {
-        w.states = step_of(s.step, 1).workers.front().states;
-        if (other && s.step >= 9) w.loss += 1;
-      }
-      out.push_back(s);
-    }
-    if (other) change_layer(out, "layers.10", 9);
-    return out;
-  };
-  const RunOptions every{.facts = {{"every", "3"}}};
-  const auto c = compare_steps(sparse(false), sparse(true), every, every);
-  expect_first(c, Stage::kParameters, 9, {10, 11, 12});
-  EXPECT_EQ(c.first()->dated_after, 6U);
-  EXPECT_TRUE(has(dating_text(*c.first()), "dates it to the update of one of the steps 6 to 8"));
-  EXPECT_TRUE(has(origin_text(*c.first()), "one of the steps 6 to 8"));
-}
-
-TEST(Dates, SaysThatParametersWereNeverSeenBefore) {
+TEST(Brackets, SayThatParametersWereNeverSeenBefore) {
   auto a = steps_hashed_in_slices(30);
   auto b = steps_hashed_in_slices(30);
   change_layer(b, "layers.10", 0);
@@ -112,58 +70,6 @@ TEST(Dates, SaysThatParametersWereNeverSeenBefore) {
   expect_first(c, Stage::kParameters, 2, {10, 11, 12});
   EXPECT_EQ(c.first()->last_identical, std::nullopt);
   EXPECT_EQ(bracket_text(*c.first()), "these were not compared before");
-  EXPECT_TRUE(has(origin_text(*c.first()), "were not compared before"));
-  EXPECT_TRUE(cause_text(*c.first()).empty());
-}
-
-TEST(Dates, LeaveOutStepsAtWhichAWorkerIsMissing) {
-  auto b = steps_changed_late();
-  for (StepRecord& s : b) {
-    if (s.step >= 27) s.workers[1].loss += 1;
-    if (s.step >= 5 && s.step < 27) remove_worker(s, 1);
-  }
-  const auto c = compare_steps(steps_hashed_in_slices(30), b);
-  const ModelComparison& m = c.models[0];
-  EXPECT_EQ(m.dated_after, Step(4));
-  EXPECT_TRUE(has(dating_text(m), "dates it to the update of one of the steps 4 to 26"))
-      << dating_text(m);
-  EXPECT_EQ(cause_text(m), "");
-  EXPECT_TRUE(has(origin_text(m), "the reduced gradient was not compared there")) << origin_text(m);
-}
-
-TEST(Dates, NameOnlyWhatWasCompared) {
-  auto a = steps_hashed_in_slices(30);
-  auto b = steps_changed_late();
-  for (auto* steps : {&a, &b}) {
-    for (StepRecord& s : *steps) {
-      for (WorkerRecord& w : s.workers) {
-        w.skipped_parameters = 4;
-        w.fingerprint = 0;
-        w.grad_norm = NAN;
-      }
-    }
-  }
-  const auto unread = compare_steps(a, b).models[0];
-  EXPECT_TRUE(dating_text(unread).starts_with("losses are equal up to step 29"))
-      << dating_text(unread);
-  for (StepRecord& s : b) {
-    if (s.step >= 27) s.workers[0].loss += 1;
-  }
-  const auto dated = compare_steps(a, b).models[0];
-  EXPECT_EQ(computed_text(dated), "losses");
-  EXPECT_TRUE(
-      dating_text(dated).starts_with("losses are equal up to step 26 and differ at step 27"));
-}
-
-TEST(Dates, SayThatWhatIsComputedDiffersLater) {
-  auto b = steps_changed_late(31);
-  for (StepRecord& s : b) {
-    if (s.step >= 29) s.workers[0].loss += 1;
-  }
-  const ModelComparison m = compare_steps(steps_hashed_in_slices(31), b).models[0];
-  EXPECT_EQ(dating_text(m),
-            "losses and gradients are equal up to step 28 all the same: they differ from step 29 "
-            "on, too late to date it");
 }
 
 TEST(Brackets, RunForwardAfterTheLastRecordedStep) {
