@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `presum audit` says of sums that Gloo really made."""
+"""What presum.reduce.audit says of sums that Gloo really made."""
 
 from __future__ import annotations
 
-import json
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from observers import make_observer
 from presum import _core
-from programs_started import presum_command
+from presum.reduce import audit
 
 ELEMENTS = 50_000
-DTYPES = {"fp32": 0, "bf16": 2, "fp16": 3}
+DTYPES = ("fp32", "bf16", "fp16")
+BITS = {"bf16": 8, "fp16": 11}
 
 
 @pytest.fixture(scope="module", params=[2, 4, 8])
@@ -28,17 +28,10 @@ def reduced(request: Any, launch: Any, tmp_path_factory: Any) -> tuple[int, Path
     return request.param, folder
 
 
-audit = partial(presum_command, "audit")
-
-
-def verdict(reduced: tuple[int, Path], case: str, dtype: str) -> tuple[int, dict[str, Any]]:
+def arrays(reduced: tuple[int, Path], case: str) -> tuple[list[torch.Tensor], torch.Tensor]:
     workers, folder = reduced
-    files = [folder / f"{case}.{rank}.npy" for rank in range(workers)]
-    result = folder / f"{case}.result.npy"
-    done = audit(*files, "--result", result, "--dtype", dtype, "--format", "json")
-    assert done.returncode in (0, 1), done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)["result"]
-    return done.returncode, found
+    leaves = [torch.load(folder / f"{case}.{rank}.pt") for rank in range(workers)]
+    return leaves, torch.load(folder / f"{case}.result.pt")
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -46,76 +39,104 @@ def test_gloo_adds_in_a_ring_in_the_dtype_of_its_buffer(
     reduced: tuple[int, Path], dtype: str
 ) -> None:
     workers, _ = reduced
-    code, found = verdict(reduced, dtype, dtype)
+    found = audit(*arrays(reduced, dtype))
     assert (found["operation"], found["division"], found["wrong"]) == ("sum", "none", 0)
     best = found["hypotheses"][0]
     assert best["reproduced"] == best["examined"] == ELEMENTS
     if workers == 2:  # one addition: nothing to tell apart
-        assert (code, found["order"]) == (0, "any")
+        assert (found["findings"], found["order"]) == ([], "any")
         return
     assert (found["order"], found["accumulation"]) == ("ring-down", dtype)
-    assert sorted({piece["start"] for piece in found["pieces"]}) == list(range(workers))
-    assert code == (0 if dtype == "fp32" else 1)
+    assert sorted({start for _, _, start in found["pieces"]}) == list(range(workers))
+    narrow = [f"sums were accumulated in {dtype}: {BITS[dtype]} significant bits"]
+    assert found["findings"] == ([] if dtype == "fp32" else narrow)
 
 
 def test_ddp_divides_first_and_adds_in_fp32(reduced: tuple[int, Path]) -> None:
     workers, _ = reduced
-    code, found = verdict(reduced, "ddp", "fp32")
-    assert (code, found["operation"], found["wrong"]) == (0, "mean", 0)
+    found = audit(*arrays(reduced, "ddp"))
+    assert (found["findings"], found["operation"], found["wrong"]) == ([], "mean", 0)
     assert found["hypotheses"][0]["reproduced"] == found["elements"]
     assert found["order"] == ("any" if workers == 2 else "ring-down")
 
 
-def test_elements_that_were_lost_are_found(reduced: tuple[int, Path], tmp_path: Path) -> None:
-    workers, folder = reduced
-    result = np.load(folder / "fp32.result.npy")
+def test_elements_that_were_lost_are_found(reduced: tuple[int, Path]) -> None:
+    leaves, result = arrays(reduced, "fp32")
     result[-50:] = 0
-    np.save(tmp_path / "broken.npy", result)
-    files = [folder / f"fp32.{rank}.npy" for rank in range(workers)]
-    done = audit(*files, "--result", tmp_path / "broken.npy")
-    assert done.returncode == 1
-    assert "FINDING: 50 of 50,000 elements are further off than rounding explains" in done.stdout
+    found = audit(leaves, result)
+    assert found["findings"] == ["50 of 50,000 elements are further off than rounding explains"]
 
 
-def test_the_default_shows_orders_that_differ_and_an_exact_sum_that_does_not(
-    tmp_path: Path,
-) -> None:
-    page = tmp_path / "audit.html"
-    done = audit("--elements", "20000", "-o", page)
-    assert done.returncode == 0, done.stderr
-    assert "of the elements change; of the exact sum none." in done.stdout
-    assert "<svg" in page.read_text(encoding="utf-8")
+def test_what_is_no_sum_and_no_mean(reduced: tuple[int, Path]) -> None:
+    leaves, result = arrays(reduced, "fp32")
+    other = torch.randn(ELEMENTS)
+    for given, said in (
+        (leaves[1], "the gradients of worker 1 alone: nothing was reduced"),
+        (other, "no sum or mean: "),
+        (torch.full_like(result, torch.nan), "50,000 of 50,000 elements are NaN or infinite"),
+    ):
+        found = audit(leaves, given)
+        assert found["findings"][0].startswith(said) and len(found["findings"]) == 1
+        assert (found["operation"], found["order"], found["accumulation"]) == ("unknown",) * 3
+    zeros = torch.zeros(100)
+    found = audit([zeros, zeros], zeros)
+    assert (found["operation"], found["findings"]) == ("unknown", [])
 
 
-def test_a_result_is_not_a_worker_and_is_saved_as_they_are(tmp_path: Path) -> None:
-    from safetensors.numpy import save_file
+def test_a_wider_result_is_compared_in_its_own_format() -> None:
+    leaves = torch.randn(4, 20_000).bfloat16()
+    total = leaves[0].float() + leaves[1].float() + leaves[2].float() + leaves[3].float()
+    found = audit(leaves, total)
+    assert (found["operation"], found["accumulation"], found["findings"]) == ("sum", "fp32", [])
+    with pytest.raises(ValueError, match="holds bfloat16, which does not hold sums of float32"):
+        audit(leaves.float(), total.bfloat16())
 
-    gradient = np.ones(8, np.float32)
-    files = [tmp_path / f"g{name}.npy" for name in ("0", "1", "sum")]
-    for file in files:
-        np.save(file, gradient)
-    save_file({"g": gradient}, tmp_path / "sum.safetensors")
-    itself = audit(*files, "--result", files[2])
-    assert itself.returncode == 2 and "among the workers' gradients" in itself.stderr
-    other = audit(*files[:2], "--result", tmp_path / "sum.safetensors")
-    assert other.returncode == 2 and "by position" in other.stderr
+
+@pytest.mark.parametrize("dtype", ["<f4", ">f4"])
+def test_chunks_of_any_layout_give_what_contiguous_tensors_do(dtype: str) -> None:
+    values = np.random.default_rng(2).standard_normal((3, 150_000)).astype(np.float32)
+    total = (values[0] + values[1]) + values[2]
+    whole = audit(torch.from_numpy(values), torch.from_numpy(total))
+    given = np.asfortranarray(values.reshape(3, 300, 500)).astype(dtype)
+    found = audit(list(given), np.asfortranarray(total.reshape(300, 500)).astype(dtype))
+    assert found == whole
+    assert audit(list(given)) == audit(torch.from_numpy(values))
+
+
+def test_orders_differ_and_the_exact_sum_does_not() -> None:
+    leaves = torch.randn(8, 20_000)
+    found = audit(leaves)
+    assert (found["workers"], found["elements"], found["dtype"]) == (8, 20_000, "float32")
+    ways = {way.pop("way"): way for way in found["ways"]}
+    assert ways["exact"]["differing"] == 0 < ways["ring"]["differing"]
+    changes = {one["between"]: one["elements"] for one in found["changes"]}
+    assert changes["exact, any of 20 orders"] == 0 < changes["any of 20 orders"]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (([np.ones(3, np.float32)], np.ones(2, np.float32)), "the result has shape"),
+        (([np.ones(3, np.float32)], torch.ones(3)), "use one of them"),
+        (([np.ones(0, np.float32)],), "no elements to judge"),
+        (([np.ones(1, np.float32)] * 1025,), "1025 leaves; give from 1 to 1,024 arrays"),
+    ],
+)
+def test_what_cannot_be_audited_is_refused_in_one_line(given: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=said) as caught:
+        audit(*given)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("workers", [3, 4])
-def test_no_order_is_named_by_a_handful_of_elements(tmp_path: Path, workers: int) -> None:
+def test_no_order_is_named_by_a_handful_of_elements(workers: int) -> None:
     """bf16 gradients whose sums are nearly always exact in fp32."""
     rows = np.random.default_rng(workers).normal(size=(workers, 50_000)).astype(np.float32)
     rows = (rows.view(np.uint32) & 0xFFFF0000).view(np.float32)
-    files = [tmp_path / f"g{rank}.npy" for rank in range(workers)]
-    for file, row in zip(files, rows, strict=True):
-        np.save(file, row)
     total = rows[0]
     for row in rows[1:]:
         total = total + row
-    np.save(tmp_path / "sum.npy", total)
-    done = audit(*files, "--result", tmp_path / "sum.npy", "--format", "json")
-    found = json.loads(done.stdout)["result"]
-    assert done.returncode == 0
+    found = audit(rows, total)
     assert found["differing"] < 24 and found["order"] == "any"
 
 

@@ -76,12 +76,8 @@ PLANTED = {
     "unused-row": Planted(
         "parameters", 25, ALL, "embed.weight", "steps 0 to 24", ("embed.weight",), "long", 0
     ),
-    "momentum": Planted(
-        "parameters", 7, ALL, "layers.1", "steps 0 to 6", ("layers.1",), "sums", 0
-    ),
-    "skipped": Planted(
-        "parameters", 7, [1], "layers.1", "steps 0 to 6", ("layers.1",), "sums", 0
-    ),
+    "momentum": Planted("parameters", 7, ALL, "layers.1", "steps 0 to 6", ("layers.1",), "sums", 0),
+    "skipped": Planted("parameters", 7, [1], "layers.1", "steps 0 to 6", ("layers.1",), "sums", 0),
     "decay": Planted("configuration", 0, ALL, "weight_decay", "", base="sums"),
     "frozen": Planted("configuration", 0, ALL, "optimizer.params", ""),
     "loss": Planted("loss", 8, [1], "loss", "the forward pass of step 8"),

@@ -4,6 +4,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/vector.h>
 
+#include "audit/survey.h"
 #include "bindings.h"
 #include "step/steps.h"
 
@@ -24,7 +25,8 @@ nb::list hypotheses(const audit::Inferred& inferred) {
     one["wire"] = to_string(audit::accumulation_of(h.scheme.wire));
     one["accumulation"] = to_string(audit::accumulation_of(h.scheme.accumulation));
     one["division"] = to_string(h.division);
-    one["share"] = h.share();
+    one["examined"] = h.examined;
+    one["reproduced"] = h.reproduced;
     out.append(one);
   }
   return out;
@@ -39,17 +41,25 @@ nb::dict ulps(const audit::UlpHistogram& histogram) {
   return out;
 }
 
-nb::dict to_dict(const Comparison& c, Dtype dtype) {
+nb::dict to_dict(const audit::Measures& m) {
   nb::dict out;
-  out["elements"] = c.measures.elements;
-  out["differing"] = c.measures.differing;
-  out["nonfinite"] = c.measures.nonfinite;
+  out["elements"] = m.elements;
+  out["differing"] = m.differing;
+  out["nonfinite"] = m.nonfinite;
+  out["relative_l2"] = m.relative_l2();
+  out["error_mean"] = m.error_mean();
+  out["error_max"] = m.error_max;
+  out["ulps"] = ulps(m.ulps);
+  return out;
+}
+
+nb::dict to_dict(const Comparison& c, Dtype dtype) {
+  nb::dict out = to_dict(c.measures);
   out["wrong"] = c.inferred.wrong;
-  out["relative_l2"] = c.measures.relative_l2();
-  out["error_mean"] = c.measures.error_mean();
-  out["error_max"] = c.measures.error_max;
-  out["ulps"] = ulps(c.measures.ulps);
+  out["unrelated"] = c.inferred.unrelated;
+  out["copy_of"] = c.inferred.copy_of;
   out["accumulation"] = to_string(c.inferred.accumulation);
+  out["accumulation_bits"] = significand_bits(c.inferred.accumulation);
   out["order"] = to_string(c.inferred.order);
   out["division"] = to_string(c.inferred.division);
   nb::dict beyond;
@@ -61,6 +71,70 @@ nb::dict to_dict(const Comparison& c, Dtype dtype) {
   out["pieces"] = pieces;
   out["record"] = c.record(dtype);
   return out;
+}
+
+// Auditor and Survey take the next elements of every worker's buffer.
+class PythonAuditor {
+ public:
+  PythonAuditor(std::size_t workers, Dtype dtype, std::uint32_t divisor, std::uint64_t elements)
+      : dtype_(dtype),
+        auditor_(unwrap(audit::Auditor::create(workers, dtype, divisor, elements))) {}
+
+  void add(const std::vector<Array>& leaves, const Array& result) {
+    const auto inputs = memory_of(leaves, dtype_, result.size());
+    unwrap(without_gil([&] { return auditor_.add(inputs, result.size(), memory_of(result)); }));
+  }
+  nb::dict result() const { return to_dict(auditor_.comparison(), dtype_); }
+
+ private:
+  Dtype dtype_;
+  audit::Auditor auditor_;
+};
+
+class PythonSurvey {
+ public:
+  PythonSurvey(std::uint32_t workers, Dtype dtype, std::uint64_t elements, std::uint64_t seed)
+      : dtype_(dtype), survey_(unwrap(audit::Survey::create({workers, dtype, elements, seed}))) {}
+
+  void add(const std::vector<Array>& leaves) {
+    const std::size_t count = leaves.empty() ? 0 : leaves.front().size();
+    const auto inputs = memory_of(leaves, dtype_, count);
+    without_gil([&] { survey_.add(inputs, count); });
+  }
+  nb::dict result() const {
+    const audit::SurveyResult found = survey_.result();
+    nb::list ways;
+    for (const auto& row : found.rows) {
+      nb::dict way;
+      way["way"] = row.name;
+      way.attr("update")(to_dict(row.measures));
+      ways.append(way);
+    }
+    nb::list changes;
+    for (const auto& pair : found.pairs) {
+      nb::dict one;
+      one["between"] = pair.name;
+      one["elements"] = pair.differing;
+      changes.append(one);
+    }
+    nb::dict out;
+    out["elements"] = found.elements;
+    out["ways"] = ways;
+    out["changes"] = changes;
+    return out;
+  }
+
+ private:
+  Dtype dtype_;
+  audit::Survey survey_;
+};
+
+nb::tuple nearer(const std::vector<Array>& leaves, const Array& result) {
+  const Dtype dtype = dtype_of(result.dtype());
+  const auto inputs = memory_of(leaves, dtype, result.size());
+  const auto found =
+      without_gil([&] { return audit::nearer(inputs, dtype, result.size(), memory_of(result)); });
+  return nb::make_tuple(found.to_sum, found.to_mean);
 }
 
 nb::dict compare(const std::vector<Array>& leaves, std::uint32_t divisor, const Array& result) {
@@ -92,6 +166,20 @@ void bind_audit(nb::module_& m) {
                 "result: DLPack) -> dict[str, typing.Any]"),
         "Compares what a reduction gave with what went in (see src/audit/audit.h); divisor 1 where "
         "the result is a sum.");
+  m.def("audit_nearer", &nearer, nb::arg("leaves").noconvert(), nb::arg("result").noconvert(),
+        nb::sig("def audit_nearer(leaves: collections.abc.Sequence[DLPack], result: DLPack) -> "
+                "tuple[int, int]"),
+        "How many elements of a result are nearer to the sum, and how many to the mean.");
+  nb::class_<PythonAuditor>(m, "Auditor", "audit_compare, piece by piece.")
+      .def(nb::init<std::size_t, Dtype, std::uint32_t, std::uint64_t>(), nb::arg("workers"),
+           nb::arg("dtype"), nb::arg("divisor"), nb::arg("elements"))
+      .def("add", &PythonAuditor::add, nb::arg("leaves").noconvert(), nb::arg("result").noconvert())
+      .def("result", &PythonAuditor::result, nb::sig("def result(self) -> dict[str, typing.Any]"));
+  nb::class_<PythonSurvey>(m, "Survey", "Sums in many orders and formats (see src/audit/survey.h).")
+      .def(nb::init<std::uint32_t, Dtype, std::uint64_t, std::uint64_t>(), nb::arg("workers"),
+           nb::arg("dtype"), nb::arg("elements"), nb::arg("seed"))
+      .def("add", &PythonSurvey::add, nb::arg("leaves").noconvert())
+      .def("result", &PythonSurvey::result, nb::sig("def result(self) -> dict[str, typing.Any]"));
   nb::object observer = m.attr("Observer");
   nb::setattr(observer, "audit",
               nb::cpp_function(&report, nb::is_method(), nb::scope(observer), nb::name("audit"),

@@ -16,8 +16,6 @@ struct Survey::State {
 
 namespace {
 
-const char* name_of(Dtype dtype) { return to_string(accumulation_of(dtype)); }
-
 // Local sums of two neighbours, then the orders that others of half as many workers have.
 Order of_pairs(const Order& order) {
   Order out{2 * order.root, {}};
@@ -33,7 +31,6 @@ Order of_pairs(const Order& order) {
 // How values are added: in one order, or in one for each piece of a ring.
 struct Summation {
   std::string name;
-  std::string words;
   Scheme scheme;
   std::vector<Order> pieces;
 };
@@ -58,30 +55,24 @@ bool can_split(std::uint32_t workers) { return workers % 2 == 0 && workers > 2; 
 
 std::vector<Summation> summations_of(const SurveyOptions& o) {
   const Scheme own{o.dtype, o.dtype};
-  const std::string format = name_of(o.dtype);
   const auto turn = arrival(o.workers, o.seed);
-  std::vector<Summation> summations = {
-      {"sequential", "worker after worker, in " + format, own, {ring(o.workers, 0)}},
-      {"ring", "pieces that begin at another worker each, in " + format, own,
-       ring_pieces(o.workers)},
-      {"tree", "neighbours, then pairs of pairs, in " + format, own, {tree(o.workers)}},
-      {"halving", "worker i and i + W/2 first, in " + format, own, {halving(o.workers)}},
-      {"arrival", "in the order in which they arrived, in " + format, own, {in_turn(turn)}}};
+  std::vector<Summation> summations = {{"sequential", own, {ring(o.workers, 0)}},
+                                       {"ring", own, ring_pieces(o.workers)},
+                                       {"tree", own, {tree(o.workers)}},
+                                       {"halving", own, {halving(o.workers)}},
+                                       {"arrival", own, {in_turn(turn)}}};
   if (can_split(o.workers)) {
-    summations.push_back({split_name(o.workers),
-                          "two micro-batches added locally, then a ring of half as many workers",
-                          own, split_pieces(o.workers)});
+    summations.push_back({split_name(o.workers), own, split_pieces(o.workers)});
   }
-  const auto add_ring = [&](std::string name, std::string words, Scheme scheme) {
-    summations.push_back({std::move(name), std::move(words), scheme, ring_pieces(o.workers)});
+  const auto add_ring = [&](const char* name, Scheme scheme) {
+    summations.push_back({name, scheme, ring_pieces(o.workers)});
   };
   if (o.dtype == Dtype::kF32) {
-    add_ring("bf16 cast", "ring in fp32 of values cast to bf16", {Dtype::kBF16, Dtype::kF32});
-    add_ring("bf16 ring", "ring, rounded to bf16 at each hop", {Dtype::kBF16, Dtype::kBF16});
-    add_ring("fp16 ring", "ring, rounded to fp16 at each hop", {Dtype::kF16, Dtype::kF16});
+    add_ring("bf16 cast", {Dtype::kBF16, Dtype::kF32});
+    add_ring("bf16 ring", {Dtype::kBF16, Dtype::kBF16});
+    add_ring("fp16 ring", {Dtype::kF16, Dtype::kF16});
   } else if (o.dtype != Dtype::kF64) {
-    add_ring("fp32 ring", "ring in fp32, rounded to " + format + " at the end",
-             {o.dtype, Dtype::kF32});
+    add_ring("fp32 ring", {o.dtype, Dtype::kF32});
   }
   return summations;
 }
@@ -99,8 +90,8 @@ class StateOf final : public Survey::State {
         sums_(summations_.size(), std::vector<Real>(kBlock)),
         other_(kBlock),
         changed_(kBlock) {
-    for (const Summation& s : summations_) result_.rows.push_back({s.name, s.words, {}});
-    result_.rows.push_back({"exact", "the correctly rounded sum, whatever the order", {}});
+    for (const Summation& s : summations_) result_.rows.push_back({s.name, {}});
+    result_.rows.push_back({"exact", {}});
     result_.pairs = {{"ring | arrival"}, {"ring | tree"}};
     if (can_split(options.workers)) {
       result_.pairs.push_back(

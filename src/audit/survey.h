@@ -13,8 +13,7 @@
 namespace presum::audit {
 
 struct SurveyRow {
-  std::string name;   // "ring"
-  std::string words;  // what it is, for people
+  std::string name;  // "ring"
   Measures measures;
 };
 

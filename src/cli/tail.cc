@@ -1,22 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <sys/ioctl.h>
 #include <unistd.h>
+
+#include <fmt/format.h>
 
 #include <chrono>
 #include <cstdlib>
+#include <deque>
 #include <iostream>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <thread>
+#include <tuple>
 #include <utility>
+#include <vector>
 
 #include "base/try.h"
 #include "cli/cli.h"
 #include "cli/commands.h"
-#include "cli/tail_table.h"
-#include "cli/tail_view.h"
+#include "cli/findings_text.h"
+#include "cli/text.h"
+#include "cli/times.h"
 #include "cli/verb.h"
 #include "presum/run_log.h"
 
@@ -39,10 +45,8 @@ constexpr const char* kTailHelp =
     "  W_eff        effective workers\n"
     "  slow 3 x1.42 rank 3 took 1.42 times as long as the others' median, without what it waited;\n"
     "               told from 1.04 times and a millisecond on\n"
-    "  own ms       what a rank took without what it waited, mean over ranks (--table)\n"
     "  last line    where nothing has come for a minute, or how the run ended\n\n"
-    "Example: presum tail runs/a            Ctrl-C ends it; the training is not concerned\n"
-    "         presum tail runs/a --table    one table, drawn again in its place";
+    "Example: presum tail runs/a    Ctrl-C ends it; the training is not concerned";
 
 constexpr Steady::duration kQuiet = std::chrono::minutes(1);
 constexpr std::uint64_t kLinesMax = 1'000'000;
@@ -52,26 +56,55 @@ struct TailArguments {
   std::uint64_t lines = 10;
   double interval = 1;
   bool once = false;
-  bool table = false;
 };
+
+std::string header() {
+  return fmt::format("{:>9} {:>7} {:>10} {:>10} {:>10} {:>8} {:>8} {:>8}", "step", "ranks", "loss",
+                     "+- std", "|g|", "cv", "cosine", "W_eff");
+}
+
+std::string columns(const StepRecord& step) {
+  const std::string ranks = fmt::format("{}/{}", step.workers.size(), step.workers_expected);
+  return fmt::format("{:>9} {:>7} {:>10} {:>10} {:>10} {:>8} {:>8} {:>8}", step.step, ranks,
+                     number(step.loss_mean), number(step.loss_std), number(step.grad_norm_mean),
+                     number(step.grad_norm_cv), number(step.cosine_mean),
+                     number(step.effective_workers));
+}
+
+std::string line_of(const Finding& found) {
+  return fmt::format("{}: {} ({}, {}, from step {})", to_string(found.severity),
+                     printable(found.title), printable(found.check), location_text(found),
+                     found.first_step);
+}
+
+std::string line_of(const StallRecord& stall) {
+  return fmt::format("{}: {}", stall.harmless ? "pause" : "stall", stall_text(stall));
+}
+
+Severity severity_of(const StallRecord& stall) {
+  if (stall.harmless) return Severity::kInfo;
+  return stall.over || stall.busy ? Severity::kWarning : Severity::kCritical;
+}
 
 class Tail {
  public:
-  Tail(const std::string& run, TailView& view) : run_(run), view_(view) {}
+  // `lines`: of the last steps, to begin with.
+  Tail(const std::string& run, std::uint64_t lines, std::ostream& out, bool color)
+      : run_(run), lines_(lines), out_(out), color_(color) {}
 
-  // What is new; whether the run is closed.
+  // Prints what is new; whether the run is closed.
   Result<bool> look() {
     PRESUM_ASSIGN(const RunLog log, RunLog::open(run_));
     PRESUM_ASSIGN(const auto segments, log.segments());
     PRESUM_TRY(take_steps(log));
-    view_.end_steps();
+    print_steps();
     PRESUM_ASSIGN(const auto findings, log.findings());
-    if (view_.show(findings)) hear();
+    for (const Finding& f : findings) print(f);
     PRESUM_ASSIGN(const auto stalls, log.stalls());
-    if (view_.show(stalls)) hear();
+    for (const StallRecord& s : stalls) print(s);
     if (!segments.empty()) say_how_it_stands(segments.back());
     say_if_quiet();
-    view_.end_look();
+    out_.flush();
     return !segments.empty() && segments.back().closed;
   }
 
@@ -91,25 +124,55 @@ class Tail {
       PRESUM_ASSIGN(const StepRecord* step, cursor.next());
       if (step == nullptr) return {};
       next = step->step + 1;
-      view_.add(*step, several);
+      take(*step, several);
       hear();
     }
   }
 
+  void take(const StepRecord& step, bool several) {
+    const auto slow = slow_rank(step.workers);
+    const auto of_slow = slow ? fmt::format("  slow {} x{:.2f}", slow->rank, slow->factor) : "";
+    const auto model = several ? fmt::format("  model {}", step.model.module) : "";
+    new_.push_back(columns(step) + model +
+                   colored(of_slow, slow ? Severity::kWarning : Severity::kInfo));
+    if (!printed_ && new_.size() > lines_) new_.pop_front();
+  }
+
+  void print_steps() {
+    if (!printed_) out_ << header() << '\n';
+    printed_ = true;
+    for (const std::string& line : new_) out_ << line << '\n';
+    new_.clear();
+  }
+
+  void print(const Finding& f) {
+    if (!findings_.emplace(f.model, f.check, f.ranks, f.first_step).second) return;
+    out_ << colored(line_of(f), f.severity) << '\n';
+    hear();
+  }
+
+  void print(const StallRecord& s) {
+    if (!stalls_.emplace(s.segment, s.number, s.harmless, s.over).second) return;
+    out_ << colored(line_of(s), severity_of(s)) << '\n';
+    hear();
+  }
+
+  void say(const std::string& text) { out_ << "-- " << printable(text) << '\n'; }
+
   void say_how_it_stands(const SegmentInfo& segment) {
     if (!segment.incomplete.empty() && !std::exchange(incomplete_said_, true)) {
       hear();
-      view_.say(incomplete_text(segment));
+      say(incomplete_text(segment));
     }
     if (!segment.closed) return;
     hear();
-    view_.say("closed");
+    say("closed");
   }
 
   void say_if_quiet() {
     if (quiet_said_ || Steady::now() - heard_ < kQuiet) return;
     quiet_said_ = true;
-    view_.say_quiet("nothing new for a minute: the training is slow, stuck or gone");
+    say("nothing new for a minute: the training is slow, stuck or gone");
   }
 
   void hear() {
@@ -117,12 +180,24 @@ class Tail {
     quiet_said_ = false;
   }
 
+  std::string colored(const std::string& text, Severity severity) const {
+    if (!color_ || severity == Severity::kInfo) return text;
+    return fmt::format("\x1b[{}m{}\x1b[0m", severity == Severity::kCritical ? 31 : 33, text);
+  }
+
   const std::string& run_;
-  TailView& view_;
+  std::uint64_t lines_;
+  std::ostream& out_;
+  bool color_;
+  bool printed_ = false;
   bool quiet_said_ = false;
   bool incomplete_said_ = false;
   Steady::time_point heard_ = Steady::now();
   std::map<ModelKey, std::uint64_t> next_;
+  std::deque<std::string> new_;  // lines of steps
+  // What was told already of what may be told again.
+  std::set<std::tuple<ModelKey, std::string, std::vector<std::uint32_t>, std::uint64_t>> findings_;
+  std::set<std::tuple<std::uint32_t, std::uint32_t, bool, bool>> stalls_;
 };
 
 bool on_terminal(const std::ostream& out) {
@@ -131,26 +206,8 @@ bool on_terminal(const std::ostream& out) {
   return draws && &out == &std::cout && isatty(STDOUT_FILENO) == 1;
 }
 
-TerminalSize terminal_size() {
-  winsize size = {};
-  // NOLINTNEXTLINE(cppcoreguidelines-pro-type-vararg): the only way to ask
-  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return {};
-  return {.columns = size.ws_col, .lines = size.ws_row};
-}
-
-std::unique_ptr<TailView> view_of(const TailArguments& arguments, const Streams& io) {
-  const bool terminal = on_terminal(io.out);
-  if (!arguments.table) return line_view(arguments.lines, io.out, terminal);
-  if (!terminal) return nullptr;
-  return std::make_unique<TailTable>(arguments.run, arguments.lines, io.out, terminal_size);
-}
-
 int tail(const TailArguments& arguments, const Streams& io) {
-  const auto view = view_of(arguments, io);
-  if (view == nullptr) {
-    return complain(io, "tail", fail(ErrorCode::kUnsupported, "--table needs a terminal"));
-  }
-  Tail tail(arguments.run, *view);
+  Tail tail(arguments.run, arguments.lines, io.out, on_terminal(io.out));
   while (true) {
     const auto closed = tail.look();
     if (!closed) return complain(io, "tail", closed.error());
@@ -166,15 +223,13 @@ void add_tail(CLI::App& program, Command& chosen) {
   auto* command = program.add_subcommand("tail", "follow a run: a line a step, and what is found");
   command->footer(kTailHelp);
   command->add_option("RUN", arguments->run, "a run folder or presum.db file")->required();
-  command->add_option("-n,--lines", arguments->lines, "steps to begin with, or in the table")
+  command->add_option("-n,--lines", arguments->lines, "steps to begin with")
       ->check(CLI::Range(std::uint64_t{0}, kLinesMax))
       ->capture_default_str();
   command->add_option("--interval", arguments->interval, "seconds between looks")
       ->check(CLI::Range(0.05, 3600.0))
       ->capture_default_str();
   command->add_flag("--once", arguments->once, "show what is there, and stop");
-  command->add_flag("--table", arguments->table,
-                    "one table, drawn again in its place (a terminal)");
   choose(command, chosen, arguments, tail);
 }
 

@@ -1,13 +1,47 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <condition_variable>
 #include <future>
-#include <thread>
+#include <mutex>
+#include <ostream>
+#include <streambuf>
+
+#include <fmt/format.h>
 
 #include "cli/testing.h"
 
 namespace presum::cli {
 namespace {
+
+// What one thread prints and another waits for.
+class Printed : public std::streambuf {
+ public:
+  // Until the text is there, and all of it.
+  std::string wait_for(const std::string& text) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return text_.find(text) != std::string::npos; });
+    return text_;
+  }
+
+ protected:
+  std::streamsize xsputn(const char* from, std::streamsize count) override {
+    const std::scoped_lock lock(mutex_);
+    text_.append(from, static_cast<std::size_t>(count));
+    changed_.notify_all();
+    return count;
+  }
+  int_type overflow(int_type one) override {
+    const char character = traits_type::to_char_type(one);
+    xsputn(&character, 1);
+    return one;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::string text_;
+};
 
 class Tail : public ::testing::Test {
  protected:
@@ -37,8 +71,18 @@ class Tail : public ::testing::Test {
     EXPECT_TRUE(writer.tick());
   }
 
+  // tail of the run, on a thread of its own.
+  std::future<int> followed() {
+    return std::async(std::launch::async, [this] {
+      std::ostream out(&printed_);
+      std::ostringstream err;
+      return main({"tail", run_folder(), "--interval", "0.05"}, out, err);
+    });
+  }
+
   TempFolder folder_;
   FakeClock clock_;
+  Printed printed_;
 };
 
 TEST_F(Tail, ShowsTheLastStepsAndWhatWasFound) {
@@ -61,18 +105,15 @@ TEST_F(Tail, ShowsTheLastStepsAndWhatWasFound) {
 TEST_F(Tail, FollowsUntilTheRunIsClosed) {
   auto writer = begun();
   add(writer, 0, 2);
-  auto ran = std::async(std::launch::async, [&] {
-    return run({"tail", run_folder(), "--interval", "0.05"});
-  });
+  auto code = followed();
   for (std::uint64_t step = 2; step < 6; ++step) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(60));
+    printed_.wait_for(fmt::format("\n{:>9} ", step - 1));
     add(writer, step, step + 1);
   }
   EXPECT_TRUE(writer.close());
-  const CommandResult done = ran.get();
-  EXPECT_EQ(done.code, kOk);
-  const auto said = lines(done.out);
-  ASSERT_EQ(said.size(), 8U) << done.out;
+  EXPECT_EQ(code.get(), kOk);
+  const auto said = lines(printed_.wait_for("-- closed\n"));
+  ASSERT_EQ(said.size(), 8U);
   for (std::size_t step = 0; step < 6; ++step) {
     EXPECT_EQ(words(said[step + 1]).front(), std::to_string(step)) << "each once";
   }
@@ -98,24 +139,17 @@ TEST_F(Tail, NamesTheSlowRankAndTellsStallsOnceAndWhenTheyAreOver) {
   Stall stall = {.number = 1, .step = 1, .seconds = 60, .sentence = "rank 5 is in load()"};
   EXPECT_TRUE(writer.add(stall));
   commit(writer);
-  auto ran = std::async(std::launch::async, [&] {
-    return run({"tail", run_folder(), "--interval", "0.05"});
-  });
-  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  auto code = followed();
+  printed_.wait_for("stall: ");
   stall.over = true;
   EXPECT_TRUE(writer.add(stall));
   EXPECT_TRUE(writer.close());
-  const auto said = lines(ran.get().out);
+  EXPECT_EQ(code.get(), kOk);
+  const auto said = lines(printed_.wait_for("-- closed\n"));
   ASSERT_EQ(said.size(), 5U);
   EXPECT_NE(said[1].find("1.75  slow 5 x1.42"), std::string::npos) << said[1];
   EXPECT_EQ(said[2], "stall: the job stood still for 60 s at step 1: rank 5 is in load()");
   EXPECT_NE(said[3].find("and went on"), std::string::npos);
-}
-
-TEST_F(Tail, ATableNeedsATerminal) {
-  auto writer = begun();
-  add(writer, 0, 2);
-  expect_refusal({"tail", run_folder(), "--table"}, "--table needs a terminal");
 }
 
 TEST_F(Tail, RefusesWhatIsNoRun) {

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -17,12 +16,6 @@ ELEMENTS = 50_000
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def save(path: Path, tensor: torch.Tensor) -> None:
-    """bf16 as two raw bytes: NumPy has no such type."""
-    raw = tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor
-    np.save(path, raw.numpy())
-
-
 def flat(model: nn.Module) -> torch.Tensor:
     return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
@@ -31,10 +24,10 @@ def bare(name: str, rank: int, out: Path) -> None:
     """The sum of an all-reduce."""
     generator = torch.Generator().manual_seed(100 + rank)
     mine = torch.randn(ELEMENTS, generator=generator).mul_(1e-3).to(DTYPES[name])
-    save(out / f"{name}.{rank}.npy", mine)
+    torch.save(mine, out / f"{name}.{rank}.pt")
     dist.all_reduce(mine)
     if rank == 0:
-        save(out / f"{name}.result.npy", mine)
+        torch.save(mine, out / f"{name}.result.pt")
 
 
 def ddp(rank: int, out: Path) -> None:
@@ -45,11 +38,11 @@ def ddp(rank: int, out: Path) -> None:
     batch = torch.randn(16, 256)
     with model.no_sync():
         model(batch).square().mean().backward()
-    save(out / f"ddp.{rank}.npy", flat(model))
+    torch.save(flat(model), out / f"ddp.{rank}.pt")
     model.zero_grad()
     model(batch).square().mean().backward()
     if rank == 0:
-        save(out / "ddp.result.npy", flat(model))
+        torch.save(flat(model), out / "ddp.result.pt")
 
 
 def work(rank: int, world: int, out: Path) -> None:

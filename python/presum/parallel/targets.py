@@ -77,8 +77,7 @@ def _target(model: nn.Module, group: dist.ProcessGroup | None, options: WatchOpt
     if options.audit_every is not None and options.mode != "hook":
         raise ValueError(
             "presum.attach: audit is for DistributedDataParallel and FSDP2, not for "
-            f'{type(model).__name__} with mode="{options.mode}"; `presum audit FILE...` audits '
-            "saved gradients"
+            f'{type(model).__name__} with mode="{options.mode}"; presum.reduce.audit takes arrays'
         )
     if options.mode == "manual":
         return _by_hand(model, group)

@@ -16,21 +16,21 @@ array([1.], dtype=float32)
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from presum import _core
-from presum.devices.dtypes import NAMED
 from presum.errors import UserError
+from presum.reduce.auditing import audited
 from presum.reduce.limits import GRAM_LEAVES_MAX, LEAVES_MAX
+from presum.reduce.terms import checked
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["sum", "sum_with_gram"]
+__all__ = ["audit", "sum", "sum_with_gram"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Leaf = TypeVar("Leaf", Array, "torch.Tensor")
@@ -58,7 +58,7 @@ def sum(arrays: Sequence[Leaf] | Leaf, *, mean: bool = False) -> Leaf:
     >>> sum([np.float32([0.1, -0.0]), np.float32([0.2, -0.0]), np.float32([-0.3, 0.0])])
     array([-7.450581e-09,  0.000000e+00], dtype=float32)
     """
-    result: Leaf = _sum(_leaves(arrays, LEAVES_MAX), mean)
+    result: Leaf = _sum(checked(arrays, LEAVES_MAX), mean)
     return result
 
 
@@ -75,7 +75,7 @@ def sum_with_gram(arrays: Sequence[Leaf] | Leaf, *, mean: bool = False) -> tuple
     (array([2., 2.], dtype=float32), array([[25.,  3.],
            [ 3.,  1.]]))
     """
-    leaves = _leaves(arrays, GRAM_LEAVES_MAX)
+    leaves = checked(arrays, GRAM_LEAVES_MAX)
     size = (len(leaves), len(leaves))
     gram: Any
     if isinstance(leaves[0], np.ndarray):
@@ -87,71 +87,35 @@ def sum_with_gram(arrays: Sequence[Leaf] | Leaf, *, mean: bool = False) -> tuple
     return _sum(leaves, mean, gram), gram
 
 
-# ---- what was given
+def audit(
+    arrays: Sequence[Leaf] | Leaf, result: Leaf | None = None, *, seed: int = 1
+) -> dict[str, Any]:
+    """What adding in another order or format changes; with ``result``, what an all-reduce that gave
+    it did (docs/audit.md).
 
+    ``arrays`` are the workers' gradients, as for ``sum``; 1 to 1,024 of them. They are read in
+    chunks: memory-mapped files do. ``seed`` is of orders of arrival.
 
-def _is_tensor(value: object) -> bool:
-    torch = sys.modules.get("torch")  # there is no tensor where torch was not imported
-    return torch is not None and isinstance(value, torch.Tensor)
+    Without ``result``: ``workers``, ``dtype``, ``elements``, ``ways`` (a dictionary for each order
+    and format, with what it measures against the exact sum) and ``changes`` (elements in which two
+    of them differ).
 
+    ``result`` has the shape of an array and its dtype or a wider one, as the sum of bf16 gradients
+    in fp32. Then: the same measures of it, ``operation`` ("sum", "mean" or "unknown"),
+    ``accumulation`` (the format of partial sums), ``order``, ``division``, ``wrong`` (elements
+    that no rounding explains), ``copy_of`` (the worker whose own gradient it is, or None),
+    ``hypotheses``, ``pieces`` of a ring, and ``findings``, a sentence each; none where all is well.
 
-def _dtype_name(leaf: Any) -> str:
-    return leaf.dtype.name if isinstance(leaf, np.ndarray) else str(leaf.dtype).split(".")[-1]
+    Thread-safe; arguments are not changed. ValueError as for ``sum``, and for no elements or a
+    result that does not fit.
 
-
-def _leaves(arrays: Any, most: int) -> list[Any]:
-    """The leaves, checked."""
-    whole = isinstance(arrays, np.ndarray) or _is_tensor(arrays)
-    if whole and arrays.ndim == 0:
-        raise UserError("presum.reduce: one array without axes; its first counts the leaves")
-    if not (whole or isinstance(arrays, Iterable)):
-        raise UserError(f"presum.reduce: {type(arrays).__name__} given; give a sequence of arrays")
-    if whole and getattr(arrays, "is_nested", False):
-        arrays = arrays.unbind()
-    leaves = list(arrays)  # of one dimension: scalars, which only count
-    if not 1 <= len(leaves) <= most:
-        raise UserError(f"presum.reduce: {len(leaves)} leaves; give from 1 to {most:,} arrays")
-    if isinstance(arrays, np.ndarray):
-        leaves = [arrays[index, ...] for index in range(len(arrays))]
-    for index, leaf in enumerate(leaves):
-        _check_kind(index, leaf)
-        _check_like(index, leaf, leaves[0])
-    return leaves
-
-
-def _check_kind(index: int, leaf: Any) -> None:
-    kind = type(leaf).__name__
-    if not (isinstance(leaf, np.ndarray) or _is_tensor(leaf)):
-        raise UserError(f"presum.reduce: leaf {index} is {kind}, not a NumPy array or torch tensor")
-    if not _is_dense(leaf):
-        raise UserError(
-            f"presum.reduce: leaf {index} is masked, sparse, distributed or nested: give dense ones"
-        )
-    if _dtype_name(leaf) not in NAMED:
-        raise UserError(
-            f"presum.reduce: leaf {index} has dtype {leaf.dtype}; use fp32, bf16, fp16 or fp64"
-        )
-
-
-def _is_dense(leaf: Any) -> bool:
-    if isinstance(leaf, np.ndarray):
-        return not isinstance(leaf, np.ma.MaskedArray)
-    from torch.utils._python_dispatch import is_traceable_wrapper_subclass
-
-    dense = str(leaf.layout) == "torch.strided" and not leaf.is_nested
-    return dense and not is_traceable_wrapper_subclass(leaf)
-
-
-def _check_like(index: int, leaf: Any, first: Any) -> None:
-    if isinstance(leaf, np.ndarray) != isinstance(first, np.ndarray):
-        raise UserError("presum.reduce: NumPy arrays and torch tensors together: use one of them")
-    for what in ("shape", "dtype", "device"):
-        own, wanted = getattr(leaf, what, None), getattr(first, what, None)
-        if own != wanted:
-            raise UserError(f"presum.reduce: leaf {index} has {what} {own}, leaf 0 has {wanted}")
-
-
-# ---- how it is summed
+    >>> import numpy as np
+    >>> leaves = np.random.default_rng(1).standard_normal((4, 5000), np.float32)
+    >>> found = audit(leaves, ((leaves[0] + leaves[1]) + leaves[2]) + leaves[3])
+    >>> found["operation"], found["order"], found["accumulation"], found["findings"]
+    ('sum', 'sequential', 'fp32', [])
+    """
+    return audited(arrays, result, seed)
 
 
 def _sum(leaves: list[Any], mean: bool, gram: Any = None) -> Any:

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is given to be summed: equally shaped NumPy arrays or torch tensors."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from presum.devices.dtypes import NAMED
+from presum.errors import UserError
+
+
+def is_tensor(value: object) -> bool:
+    torch = sys.modules.get("torch")  # there is no tensor where torch was not imported
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def dtype_name(leaf: Any) -> str:
+    return leaf.dtype.name if isinstance(leaf, np.ndarray) else str(leaf.dtype).split(".")[-1]
+
+
+def checked(arrays: Any, most: int) -> list[Any]:
+    """The leaves. Raises UserError for what cannot be summed."""
+    whole = isinstance(arrays, np.ndarray) or is_tensor(arrays)
+    if whole and arrays.ndim == 0:
+        raise UserError("presum.reduce: one array without axes; its first counts the leaves")
+    if not (whole or isinstance(arrays, Iterable)):
+        raise UserError(f"presum.reduce: {type(arrays).__name__} given; give a sequence of arrays")
+    if whole and getattr(arrays, "is_nested", False):
+        arrays = arrays.unbind()
+    leaves = list(arrays)  # of one dimension: scalars, which only count
+    if not 1 <= len(leaves) <= most:
+        raise UserError(f"presum.reduce: {len(leaves)} leaves; give from 1 to {most:,} arrays")
+    if isinstance(arrays, np.ndarray):
+        leaves = [arrays[index, ...] for index in range(len(arrays))]
+    for index, leaf in enumerate(leaves):
+        _check_kind(index, leaf)
+        _check_like(index, leaf, leaves[0])
+    return leaves
+
+
+def _check_kind(index: int, leaf: Any) -> None:
+    kind = type(leaf).__name__
+    if not (isinstance(leaf, np.ndarray) or is_tensor(leaf)):
+        raise UserError(f"presum.reduce: leaf {index} is {kind}, not a NumPy array or torch tensor")
+    if not _is_dense(leaf):
+        raise UserError(
+            f"presum.reduce: leaf {index} is masked, sparse, distributed or nested: give dense ones"
+        )
+    if dtype_name(leaf) not in NAMED:
+        raise UserError(
+            f"presum.reduce: leaf {index} has dtype {leaf.dtype}; use fp32, bf16, fp16 or fp64"
+        )
+
+
+def _is_dense(leaf: Any) -> bool:
+    if isinstance(leaf, np.ndarray):
+        return not isinstance(leaf, np.ma.MaskedArray)
+    from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+    dense = str(leaf.layout) == "torch.strided" and not leaf.is_nested
+    return dense and not is_traceable_wrapper_subclass(leaf)
+
+
+def _check_like(index: int, leaf: Any, first: Any) -> None:
+    if isinstance(leaf, np.ndarray) != isinstance(first, np.ndarray):
+        raise UserError("presum.reduce: NumPy arrays and torch tensors together: use one of them")
+    for what in ("shape", "dtype", "device"):
+        own, wanted = getattr(leaf, what, None), getattr(first, what, None)
+        if own != wanted:
+            raise UserError(f"presum.reduce: leaf {index} has {what} {own}, leaf 0 has {wanted}")
